@@ -1,0 +1,2 @@
+//! veriep
+fn main() {}

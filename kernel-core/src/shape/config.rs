@@ -1,0 +1,114 @@
+//! A configuration as given: seed 003's parameters in snake case, nothing checked yet.
+
+use bitflags::bitflags;
+
+/// Batch sizes as given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BatchSizes<'a> {
+    /// The same on every EP rank.
+    Uniform(i64),
+    /// One entry per EP rank.
+    PerRank(&'a [i64]),
+}
+
+bitflags! {
+    /// The optional input tensors that come with the case.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub struct Given: u32 {
+        /// `scales`, the smooth scales of dynamic quantisation (seed: `scalesOptional`).
+        const SCALES = 1;
+        /// `x_active_mask` of shape `[bs]`.
+        const MASK_1D = 1 << 1;
+        /// `x_active_mask` of shape `[bs, k]`.
+        const MASK_2D = 1 << 2;
+        /// `elastic_info`.
+        const ELASTIC_INFO = 1 << 3;
+        /// `shared_expert_x`.
+        const SHARED_EXPERT_X = 1 << 4;
+    }
+}
+
+/// The parameters of an EP domain as a user gives them (seed 003). [`Shape::new`] is the door that
+/// turns them into a [`Shape`] or lists every rule they break.
+///
+/// [`Shape`]: super::Shape
+/// [`Shape::new`]: super::Shape::new
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Config<'a> {
+    /// `"a3"` or `"a2"`.
+    pub product: &'a str,
+    /// `""`, `"fullmesh_v1"`, `"fullmesh_v2"` on A3; `""`, `"fullmesh"`, `"hierarchy"` on A2.
+    pub comm_alg: &'a str,
+    /// `"combine"` or `"combine_add_rms_norm"`.
+    pub op: &'a str,
+    /// `"bf16"` or `"f16"`.
+    pub dtype: &'a str,
+    /// Ranks of the EP domain, R.
+    pub ep_world_size: i64,
+    /// Ranks of the TP domain; 0 and 1 mean none.
+    pub tp_world_size: i64,
+    /// MoE experts of the whole domain, E.
+    pub moe_expert_num: i64,
+    /// Shared experts, S.
+    pub shared_expert_num: i64,
+    /// Ranks that hold shared experts only, Rs; they come first.
+    pub shared_expert_rank_num: i64,
+    /// Zero experts.
+    pub zero_expert_num: i64,
+    /// Copy experts.
+    pub copy_expert_num: i64,
+    /// Const experts.
+    pub const_expert_num: i64,
+    /// Experts per token, K.
+    pub k: i64,
+    /// Hidden size in elements, H.
+    pub h: i64,
+    /// Tokens per rank, BS.
+    pub bs: BatchSizes<'a>,
+    /// Tokens of the whole domain, or 0.
+    pub global_bs: i64,
+    /// 0 = none, 2 = dynamic int8 in dispatch.
+    pub quant_mode: i64,
+    /// 0 = none, 2 = int8 blocks in combine.
+    pub comm_quant_mode: i64,
+    /// 0 = prefix sums, 1 = counts.
+    pub expert_token_nums_type: i64,
+    /// Shared memory of a rank's data region in MiB.
+    pub hccl_buffsize_mb: i64,
+    /// Vector cores per rank.
+    pub aiv_num: i64,
+    /// Epsilon of AddRmsNorm.
+    pub norm_eps: f64,
+    /// Which optional inputs are given.
+    pub given: Given,
+}
+
+impl Default for Config<'_> {
+    fn default() -> Self {
+        Self {
+            product: "a3",
+            comm_alg: "",
+            op: "combine",
+            dtype: "bf16",
+            ep_world_size: 16,
+            tp_world_size: 0,
+            moe_expert_num: 64,
+            shared_expert_num: 0,
+            shared_expert_rank_num: 0,
+            zero_expert_num: 0,
+            copy_expert_num: 0,
+            const_expert_num: 0,
+            k: 8,
+            h: 7168,
+            bs: BatchSizes::Uniform(16),
+            global_bs: 0,
+            quant_mode: 0,
+            comm_quant_mode: 0,
+            expert_token_nums_type: 1,
+            hccl_buffsize_mb: 200,
+            aiv_num: 8,
+            norm_eps: 1e-6,
+            given: Given::empty(),
+        }
+    }
+}

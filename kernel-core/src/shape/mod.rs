@@ -1,0 +1,283 @@
+//! The door: a [`Config`] as given becomes a [`Shape`] as valid, or the list of all rules it breaks.
+//!
+//! Behind the door nobody re-checks: divisors are positive, every size fits `u64`, every slot fits its
+//! area. Seed 003, parameters and constraints.
+
+mod config;
+mod rules;
+mod sizes;
+mod violation;
+
+pub use config::{BatchSizes, Config, Given};
+pub use sizes::Buffer;
+pub use violation::{Rule, VIOLATIONS_MAX, Violation, Violations};
+
+use crate::units::RankId;
+
+/// Most ranks of an EP domain.
+pub const RANKS_MAX: usize = 768;
+/// Most vector cores of a rank.
+pub const CORES_MAX: usize = 48;
+/// Most experts per token, K.
+pub const K_MAX: usize = 16;
+/// Most shared experts, S.
+pub const SHARED_MAX: usize = 4;
+
+/// The product whose limits hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Product {
+    /// Atlas A3: one-sided writes of the vector cores into shared memory.
+    A3,
+    /// Atlas A2: batched writes, issued by an agent.
+    A2,
+}
+
+/// Communication layout (seed: `commAlg`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CommAlg {
+    /// A3 `""` and `"fullmesh_v1"`.
+    FullmeshV1,
+    /// A3 `"fullmesh_v2"`.
+    FullmeshV2,
+    /// A2 `""` and `"fullmesh"`.
+    Fullmesh,
+    /// A2 `"hierarchy"`.
+    Hierarchy,
+}
+
+/// The operator that follows dispatch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Op {
+    /// Combine.
+    Combine,
+    /// Combine, then add and RMS norm.
+    CombineAddRmsNorm,
+}
+
+/// Element type of tokens and results, 2 bytes each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Dtype {
+    /// bfloat16.
+    Bf16,
+    /// IEEE half precision.
+    F16,
+}
+
+/// What a dispatched row is made of (seed: `quantMode`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum QuantMode {
+    /// Rows travel in [`Dtype`].
+    None,
+    /// Rows travel as int8 with one f32 scale each.
+    Dynamic,
+}
+
+/// Meaning of `expert_token_nums`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TokenNums {
+    /// Type 0: prefix sums over the local experts.
+    PrefixSums,
+    /// Type 1: rows of each local expert.
+    Counts,
+}
+
+/// Whose limits the door applies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Limits {
+    /// The product's ranges: what the device takes.
+    Product,
+    /// Only what the arithmetic needs: for models with tiny shapes.
+    None,
+}
+
+/// A valid EP domain. Values only; every rank of a group holds an equal one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Shape {
+    product: Product,
+    comm_alg: CommAlg,
+    op: Op,
+    dtype: Dtype,
+    quant_mode: QuantMode,
+    comm_quant: bool,
+    token_nums: TokenNums,
+    ep_world_size: u32,
+    tp_world_size: u32,
+    moe_expert_num: u32,
+    local_expert_num: u32,
+    shared_expert_num: u32,
+    shared_expert_rank_num: u32,
+    zero_expert_num: u32,
+    copy_expert_num: u32,
+    const_expert_num: u32,
+    k: u32,
+    h: u32,
+    bs_max: u32,
+    /// Empty when the batch size is uniform.
+    bs_per_rank: heapless::Vec<u16, RANKS_MAX>,
+    aiv_num: u32,
+    hccl_buffsize_mb: u32,
+    norm_eps_bits: u32,
+}
+
+impl Shape {
+    /// Checks every rule of the product (SPEC: all of seed 003's constraints).
+    ///
+    /// # Errors
+    /// All violations at once, in the order of the rules.
+    pub fn new(config: &Config<'_>, limits: Limits) -> Result<Self, Violations> {
+        rules::check(config, limits)
+    }
+
+    /// The product.
+    #[must_use]
+    pub const fn product(&self) -> Product {
+        self.product
+    }
+
+    /// Communication layout.
+    #[must_use]
+    pub const fn comm_alg(&self) -> CommAlg {
+        self.comm_alg
+    }
+
+    /// The operator after dispatch.
+    #[must_use]
+    pub const fn op(&self) -> Op {
+        self.op
+    }
+
+    /// Element type.
+    #[must_use]
+    pub const fn dtype(&self) -> Dtype {
+        self.dtype
+    }
+
+    /// What a dispatched row is made of.
+    #[must_use]
+    pub const fn quant_mode(&self) -> QuantMode {
+        self.quant_mode
+    }
+
+    /// Whether combine sends int8 blocks (seed: `commQuantMode` 2).
+    #[must_use]
+    pub const fn comm_quant(&self) -> bool {
+        self.comm_quant
+    }
+
+    /// Meaning of `expert_token_nums`.
+    #[must_use]
+    pub const fn token_nums(&self) -> TokenNums {
+        self.token_nums
+    }
+
+    /// R: ranks of the EP domain.
+    #[must_use]
+    pub const fn ep_world_size(&self) -> u32 {
+        self.ep_world_size
+    }
+
+    /// TP ranks: 1 (none) or 2.
+    #[must_use]
+    pub const fn tp_world_size(&self) -> u32 {
+        self.tp_world_size
+    }
+
+    /// E: MoE experts of the domain.
+    #[must_use]
+    pub const fn moe_expert_num(&self) -> u32 {
+        self.moe_expert_num
+    }
+
+    /// L: MoE experts of a MoE rank.
+    #[must_use]
+    pub const fn local_expert_num(&self) -> u32 {
+        self.local_expert_num
+    }
+
+    /// S: shared experts that travel; 0 when no rank holds shared experts.
+    #[must_use]
+    pub const fn shared_expert_num(&self) -> u32 {
+        self.shared_expert_num
+    }
+
+    /// Rs: ranks that hold shared experts only.
+    #[must_use]
+    pub const fn shared_expert_rank_num(&self) -> u32 {
+        self.shared_expert_rank_num
+    }
+
+    /// Zero experts.
+    #[must_use]
+    pub const fn zero_expert_num(&self) -> u32 {
+        self.zero_expert_num
+    }
+
+    /// Copy experts.
+    #[must_use]
+    pub const fn copy_expert_num(&self) -> u32 {
+        self.copy_expert_num
+    }
+
+    /// Const experts.
+    #[must_use]
+    pub const fn const_expert_num(&self) -> u32 {
+        self.const_expert_num
+    }
+
+    /// One past the largest legal entry of `expert_ids`.
+    #[must_use]
+    pub const fn expert_ids_end(&self) -> u32 {
+        self.moe_expert_num + self.zero_expert_num + self.copy_expert_num + self.const_expert_num
+    }
+
+    /// K: experts per token.
+    #[must_use]
+    pub const fn k(&self) -> u32 {
+        self.k
+    }
+
+    /// H: elements of a token.
+    #[must_use]
+    pub const fn h(&self) -> u32 {
+        self.h
+    }
+
+    /// BS of a rank: its tokens.
+    #[must_use]
+    pub fn bs(&self, rank: RankId) -> u32 {
+        match self.bs_per_rank.get(rank.index()) {
+            Some(&bs) => u32::from(bs),
+            None => self.bs_max,
+        }
+    }
+
+    /// The largest BS of any rank; slots are sized by it.
+    #[must_use]
+    pub const fn bs_max(&self) -> u32 {
+        self.bs_max
+    }
+
+    /// Whether ranks differ in BS.
+    #[must_use]
+    pub fn bs_is_uneven(&self) -> bool {
+        self.bs_per_rank.iter().any(|&bs| u32::from(bs) != self.bs_max)
+    }
+
+    /// Vector cores of a rank.
+    #[must_use]
+    pub const fn aiv_num(&self) -> u32 {
+        self.aiv_num
+    }
+
+    /// Configured size of the data region in MiB.
+    #[must_use]
+    pub const fn hccl_buffsize_mb(&self) -> u32 {
+        self.hccl_buffsize_mb
+    }
+
+    /// Epsilon of AddRmsNorm.
+    #[must_use]
+    pub const fn norm_eps(&self) -> f32 {
+        f32::from_bits(self.norm_eps_bits)
+    }
+}

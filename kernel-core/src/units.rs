@@ -1,0 +1,97 @@
+//! Words with one meaning each, and divisions that say how they round.
+//!
+//! Ids count from 0. A byte distance is an [`Offset`]; addresses never leave a backend.
+
+macro_rules! id {
+    ($(#[$doc:meta])* $name:ident) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The id as a slice index.
+            #[must_use]
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl core::fmt::Display for $name {
+            fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+                self.0.fmt(f)
+            }
+        }
+    };
+}
+
+id! {
+    /// One die in the expert-parallel domain (seed: `epRankId`).
+    RankId
+}
+id! {
+    /// One AIV vector core of a rank.
+    CoreId
+}
+id! {
+    /// A MoE expert by its global number (seed: an entry of `expertIds`).
+    ExpertId
+}
+id! {
+    /// A token by its row in `x` on its own rank.
+    Token
+}
+
+/// Bytes from the start of a region.
+pub type Offset = u64;
+
+/// `n` rounded up to a multiple of `step`; `n` itself when `step` is 0.
+#[must_use]
+pub const fn align_up(n: u64, step: u64) -> u64 {
+    div_ceil(n, step) * if step == 0 { 1 } else { step }
+}
+
+/// `a / b` rounded down; `a` when `b` is 0 (the door keeps divisors positive).
+#[must_use]
+pub const fn div_floor(a: u64, b: u64) -> u64 {
+    match a.checked_div(b) {
+        Some(q) => q,
+        None => a,
+    }
+}
+
+/// `a / b` rounded up; `a` when `b` is 0 (the door keeps divisors positive).
+#[must_use]
+pub const fn div_ceil(a: u64, b: u64) -> u64 {
+    let floor = div_floor(a, b);
+    if b != 0 && floor * b != a { floor + 1 } else { floor }
+}
+
+/// Quotient and remainder of 32-bit numbers, rounded down; `(a, 0)` when `b` is 0.
+#[must_use]
+pub const fn div_rem(a: u32, b: u32) -> (u32, u32) {
+    match (a.checked_div(b), a.checked_rem(b)) {
+        (Some(q), Some(r)) => (q, r),
+        _ => (a, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn divisions_say_how_they_round() {
+        assert_eq!(div_floor(7, 2), 3);
+        assert_eq!(div_ceil(7, 2), 4);
+        assert_eq!(div_ceil(8, 2), 4);
+        assert_eq!(div_rem(7, 2), (3, 1));
+        assert_eq!(align_up(14400, 512), 14848);
+        assert_eq!(align_up(0, 512), 0);
+    }
+
+    #[test]
+    fn a_zero_divisor_does_not_panic() {
+        assert_eq!((div_floor(7, 0), div_ceil(7, 0), div_rem(7, 0)), (7, 7, (7, 0)));
+        assert_eq!(align_up(7, 0), 7);
+    }
+}
