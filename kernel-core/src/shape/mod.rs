@@ -5,7 +5,7 @@
 
 mod config;
 mod rules;
-mod sizes;
+pub(crate) mod sizes;
 mod violation;
 
 pub use config::{BatchSizes, Config, Given};

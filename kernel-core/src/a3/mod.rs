@@ -1,0 +1,82 @@
+//! The A3 protocol (seed 002): dispatch and combine over one-sided writes into shared memory.
+//!
+//! A machine is a plain value of one core and one operator. Whoever drives it calls `step` until it answers
+//! [`Done`](crate::fabric::Progress::Done); each call has at most one effect that others can see. What a machine
+//! must not carry comes with every call: the [`Env`], the fabric, the inputs and the scratch [`Ub`], which must
+//! be the same from the first step of an operator to its last.
+//!
+//! The driver owes the **join**: a core starts an operator only after every core of its rank has ended the one
+//! before.
+
+mod combine;
+mod dispatch;
+
+pub use combine::{Combine, Returned};
+pub use dispatch::Dispatch;
+
+use crate::fabric::ProtocolError;
+use crate::plan::order::SendOrder;
+use crate::plan::{route, split};
+use crate::shape::Shape;
+use crate::units::{CoreId, RankId, align_up, div_ceil};
+
+/// What stays the same for a core over a group's life.
+#[derive(Clone, Copy, Debug)]
+pub struct Env<'a, V> {
+    /// The domain.
+    pub shape: &'a Shape,
+    /// This rank.
+    pub rank: RankId,
+    /// This core.
+    pub core: CoreId,
+    /// In which order it sends.
+    pub order: SendOrder,
+    /// Who works on rows.
+    pub vector: V,
+}
+
+/// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between
+/// operators.
+#[derive(Debug)]
+pub struct Ub<'a> {
+    /// At least [`ub_words`].
+    pub words: &'a mut [u32],
+    /// At least [`ub_bytes`].
+    pub row: &'a mut [u8],
+}
+
+/// Words of scratch that any core of the shape needs: slots of its own pairs, then one count per
+/// destination or per awaited slot.
+#[must_use]
+pub fn ub_words(shape: &Shape) -> usize {
+    let pairs = (0..shape.aiv_num()).map(|core| {
+        // The first core of each kind has the largest share; BS of the largest rank bounds all.
+        let bs = shape.bs_max();
+        let on_shared = split::shared_cores(shape);
+        let (moe, shared) = (bs * shape.k(), bs * shape.shared_expert_num());
+        if shape.aiv_num() == 1 {
+            moe + shared
+        } else if core < shape.aiv_num() - on_shared {
+            div_ceil(moe.into(), (shape.aiv_num() - on_shared).into()) as u32
+        } else {
+            div_ceil(shared.into(), on_shared.into()) as u32
+        }
+    });
+    let slots = div_ceil(
+        u64::from(shape.local_expert_num()) * u64::from(shape.ep_world_size()),
+        shape.aiv_num().into(),
+    ) as u32;
+    let ranks = div_ceil(shape.ep_world_size().into(), shape.aiv_num().into()) as u32;
+    let table = route::destinations(shape).max(slots).max(ranks);
+    (pairs.max().unwrap_or(0) + table) as usize
+}
+
+/// Bytes of scratch that any core of the shape needs: one row.
+#[must_use]
+pub const fn ub_bytes(shape: &Shape) -> usize {
+    align_up(shape.row_bytes(), 32) as usize
+}
+
+fn internal(what: &'static str) -> ProtocolError {
+    ProtocolError::Internal(what)
+}

@@ -1,0 +1,291 @@
+//! The seam: everything a core touches that another core or rank can see goes through [`Fabric`].
+//!
+//! A **place** is a region and an offset; addresses never leave a backend. The trait is one core's view of
+//! the memory of all ranks, in OpenSHMEM's sense of *put*, *quiet* and *signal*. Its methods take ids,
+//! offsets and byte slices only, so that a C table of functions can carry it, and it is object safe.
+//!
+//! # The contract
+//! What a backend promises and, more important, what it does not. `docs/FABRIC.md` tells it with pictures;
+//! the host's litmus suite examines it.
+//!
+//! 1. [`put`](Fabric::put) and [`forward`](Fabric::forward) may arrive late, in pieces and in any order,
+//!    among themselves and with everything else but rules 2 and 3.
+//! 2. **A publish does not overtake the same core's earlier puts to that rank.** Publishes are not ordered
+//!    among each other, not even on one word; a word is never torn. A word is published once between two
+//!    quiets.
+//! 3. After [`quiet`](Fabric::quiet) has answered ready, all that the core put, published, stored or wrote
+//!    before has landed, and whoever is told afterwards sees it.
+//! 4. Causality: what has landed stays landed. If a core observes a word, all that had landed when the word
+//!    landed, and all that the publisher had itself observed, is before what the observer does next.
+//! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
+//!    the next quiet. A core always observes its own earlier stores and publishes on its own rank.
+//! 6. [`bytes`](Fabric::bytes) is legal only for what an observed flag covers, or what this rank's cores wrote
+//!    and were quiet about before a core barrier.
+//!
+//! A value that comes back from the fabric is foreign: the machines check its range before they use it.
+
+pub mod raw;
+
+use crate::place::Place;
+use crate::units::{CoreId, RankId};
+use core::fmt;
+
+/// A fabric was asked for something that its memory does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Fault {
+    /// Whose memory.
+    pub rank: RankId,
+    /// Where.
+    pub at: Place,
+    /// How many bytes.
+    pub len: u64,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no access to {} bytes at {} of rank {}", self.len, self.at, self.rank)
+    }
+}
+
+/// One core's view of the memory of all ranks. See the [module](self) for the contract.
+pub trait Fabric {
+    /// Writes `row` and then `tail`, as one effect, to rank `to`. Both are reusable on return.
+    ///
+    /// # Errors
+    /// The place is outside the peer's region.
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault>;
+
+    /// Publishes an aligned word on any rank, the own one too: whoever observes it sees all earlier puts of
+    /// this core to that rank.
+    ///
+    /// # Errors
+    /// The place is outside the peer's region or not a multiple of 8.
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault>;
+
+    /// Whether everything this core did before has landed. Ask again until it has.
+    ///
+    /// # Errors
+    /// The backend lost something it had accepted.
+    fn quiet(&mut self) -> Result<bool, Fault>;
+
+    /// Reads an aligned word of the own rank with acquire semantics.
+    ///
+    /// # Errors
+    /// The place is outside the region or not a multiple of 8.
+    fn observe(&self, at: Place) -> Result<u64, Fault>;
+
+    /// Writes an aligned word of the own rank: clears a flag, flips a selector.
+    ///
+    /// # Errors
+    /// The place is outside the region or not a multiple of 8.
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault>;
+
+    /// Bytes of the own rank's window.
+    ///
+    /// # Errors
+    /// The range is outside the region.
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault>;
+
+    /// Writes bytes into an output of the own rank.
+    ///
+    /// # Errors
+    /// The range is outside the region.
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// Copies `len` bytes of the own rank's window straight into an output.
+    ///
+    /// # Errors
+    /// One of the ranges is outside its region.
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault>;
+}
+
+/// What a machine did with a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Progress {
+    /// It moved on.
+    Stepped,
+    /// It did not change: this is missing.
+    Pending(Wait),
+    /// The operator has ended.
+    Done,
+}
+
+/// What a pending machine waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wait {
+    /// The fabric has not landed what this core sent.
+    Quiet,
+    /// Another core of this rank has not come to the core barrier.
+    Core(CoreId),
+    /// The dispatch flag of a source rank for a local expert of this rank.
+    DispatchFlag {
+        /// Whose flag.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+    },
+    /// The combine flag of one row of one token of this rank.
+    CombineFlag {
+        /// The rank that owes the row.
+        source: RankId,
+        /// The token.
+        token: u32,
+        /// k index, or `K + j` for shared expert `j`.
+        k: u32,
+    },
+}
+
+impl Wait {
+    /// The other rank that is waited for, if it is another rank.
+    #[must_use]
+    pub const fn source(&self) -> Option<RankId> {
+        match *self {
+            Self::DispatchFlag { source, .. } | Self::CombineFlag { source, .. } => Some(source),
+            Self::Quiet | Self::Core(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Quiet => f.write_str("own writes have not landed"),
+            Self::Core(core) => write!(f, "core {core} has not come to the core barrier"),
+            Self::DispatchFlag { source, local_expert } => {
+                write!(f, "missing: dispatch flag of rank {source} for local expert {local_expert}")
+            }
+            Self::CombineFlag { source, token, k } => {
+                write!(f, "missing: combine flag of rank {source} for token {token}, k {k}")
+            }
+        }
+    }
+}
+
+/// Why an operator cannot go on. The group is dead afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProtocolError {
+    /// A selector record holds neither 0 nor 1.
+    Selector {
+        /// Where.
+        at: Place,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A core word holds an epoch that its core cannot be in.
+    CoreWord {
+        /// Whose word.
+        core: CoreId,
+        /// What it holds.
+        seen: u64,
+        /// The epoch of this core's barrier.
+        epoch: u32,
+    },
+    /// A dispatch status word is neither empty nor flag and count.
+    Status {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A count is larger than the source can send.
+    Count {
+        /// Who sent it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// The count.
+        seen: u32,
+        /// The most it can be.
+        max: u32,
+    },
+    /// The cores' sums exceed what the rank can receive.
+    Rows {
+        /// The sum.
+        seen: u64,
+        /// The capacity A.
+        max: u64,
+    },
+    /// The triple of a received row contradicts its slot or the shape.
+    Triple {
+        /// Row of `expand_x`.
+        row: u32,
+        /// Source rank, token, k index as read.
+        seen: [i32; 3],
+    },
+    /// A combine status word is neither empty nor the flag.
+    CombineFlag {
+        /// The rank that writes it.
+        source: RankId,
+        /// The token.
+        token: u32,
+        /// k index, or `K + j`.
+        k: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A value of an active token is not finite; dynamic quantisation needs finite values.
+    NotFinite {
+        /// The token.
+        token: u32,
+    },
+    /// `ep_recv_counts` given to combine ends with a number of rows that `y` does not have.
+    RecvCounts {
+        /// The rows it claims.
+        seen: i64,
+        /// The rows of `y`, or the capacity if that is less.
+        max: u64,
+    },
+    /// The fabric refused an access.
+    Fault(Fault),
+    /// A slice that the door had sized was too short: a defect of this crate or a scratch of the wrong size.
+    Internal(&'static str),
+}
+
+impl From<Fault> for ProtocolError {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Selector { at, seen } => write!(f, "selector at {at} = {seen:#x}: must be 0 or 1"),
+            Self::CoreWord { core, seen, epoch } => {
+                write!(
+                    f,
+                    "barrier word of core {core} = {seen:#x}: impossible while this core is in epoch {epoch}"
+                )
+            }
+            Self::Status { source, local_expert, seen } => write!(
+                f,
+                "dispatch status of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor a flag"
+            ),
+            Self::Count { source, local_expert, seen, max } => write!(
+                f,
+                "count of rank {source} for local expert {local_expert} = {seen}: must be in [0, {max}]"
+            ),
+            Self::Rows { seen, max } => write!(f, "received rows = {seen}: must be in [0, {max}]"),
+            Self::Triple { row, seen: [rank, token, k] } => {
+                write!(f, "triple of row {row} = ({rank}, {token}, {k}): no such source")
+            }
+            Self::CombineFlag { source, token, k, seen } => write!(
+                f,
+                "combine status of rank {source} for token {token}, k {k} = {seen:#x}: neither empty nor the flag"
+            ),
+            Self::NotFinite { token } => {
+                write!(
+                    f,
+                    "token {token} is not finite before or after smoothing: quant_mode = 2 needs finite values"
+                )
+            }
+            Self::RecvCounts { seen, max } => {
+                write!(f, "ep_recv_counts claims {seen} rows: must be in [0, {max}]")
+            }
+            Self::Fault(fault) => fault.fmt(f),
+            Self::Internal(what) => write!(f, "internal: {what}"),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! The fabric over plain coherent shared memory, given as raw addresses: threads, processes and firmware whose
+//! peers' windows are mapped. The only file of this crate with `unsafe`.
+//!
+//! Words are `AtomicU64`: a publish is a release store, an observe an acquire load. Rows are plain bytes; that
+//! nobody writes them while another reads is what the flags are for, and what the models check. On a machine
+//! with coherent caches a release store is after all earlier stores of its thread, to any rank, so quiet has
+//! nothing to wait for: what the following barrier publishes orders it.
+#![allow(unsafe_code)]
+
+use super::{Fabric, Fault};
+use crate::place::{Place, Region, Tensor};
+use crate::units::RankId;
+use core::marker::PhantomData;
+use core::ptr;
+use core::slice;
+use core::sync::atomic::{AtomicU64, Ordering};
+
+/// A stretch of memory by address.
+#[derive(Clone, Copy, Debug)]
+pub struct Segment {
+    base: *mut u8,
+    len: u64,
+}
+
+// SAFETY: a segment is an address and a length; it gives no access by itself. `RawFabric::new` carries the
+// obligations of whoever turns it into accesses.
+unsafe impl Send for Segment {}
+// SAFETY: as above; a shared reference to a segment only yields its address.
+unsafe impl Sync for Segment {}
+
+impl Segment {
+    /// No memory.
+    pub const EMPTY: Self = Self { base: ptr::null_mut(), len: 0 };
+
+    /// The `len` bytes at `base`, which must be a multiple of 8.
+    #[must_use]
+    pub const fn new(base: *mut u8, len: u64) -> Self {
+        Self { base, len }
+    }
+
+    /// The address of `len` bytes at `offset`, if they lie inside.
+    fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
+        let end = offset.checked_add(len)?;
+        // `wrapping_add` needs no unsafe; the result is inside the segment, so it does not wrap.
+        (end <= self.len).then(|| self.base.wrapping_add(offset as usize))
+    }
+}
+
+/// The memory of a rank that its peers write to.
+#[derive(Clone, Copy, Debug)]
+pub struct Peer {
+    /// The state region.
+    pub state: Segment,
+    /// The data region.
+    pub window: Segment,
+}
+
+/// The output tensors of a rank for one operator.
+pub type Outputs = [Segment; Tensor::ALL.len()];
+
+/// One core's fabric over raw memory.
+#[derive(Debug)]
+pub struct RawFabric<'a> {
+    peers: &'a [Peer],
+    outputs: Outputs,
+    rank: RankId,
+    memory: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> RawFabric<'a> {
+    /// The fabric of a core of `rank`.
+    ///
+    /// # Safety
+    /// For `'a`:
+    /// - every segment is allocated, readable and writable, its base a multiple of 8, and no two overlap;
+    /// - the memory is accessed by nothing but fabrics over the same segments that are driven by this crate's
+    ///   machines under the rules of their protocol (one driver for each core, the join kept), and by code that
+    ///   reads outputs between operators.
+    #[must_use]
+    pub const unsafe fn new(peers: &'a [Peer], rank: RankId, outputs: Outputs) -> Self {
+        Self { peers, outputs, rank, memory: PhantomData }
+    }
+
+    fn address(&self, rank: RankId, at: Place, len: u64) -> Result<*mut u8, Fault> {
+        let segment = match at.region {
+            Region::State => self.peers.get(rank.index()).map(|peer| &peer.state),
+            Region::Window => self.peers.get(rank.index()).map(|peer| &peer.window),
+            Region::Output(_) if rank != self.rank => None,
+            Region::Output(tensor) => self.outputs.get(tensor as usize),
+        };
+        segment.and_then(|s| s.at(at.offset, len)).ok_or(Fault { rank, at, len })
+    }
+
+    fn word(&self, rank: RankId, at: Place) -> Result<&AtomicU64, Fault> {
+        if !at.offset.is_multiple_of(8) {
+            return Err(Fault { rank, at, len: 8 });
+        }
+        let address = self.address(rank, at, 8)?;
+        // SAFETY: `address` checked that the eight bytes lie in a segment, whose base is a multiple of 8 and
+        // which is allocated for 'a (`new`). Flag words are only accessed as atomics by the machines.
+        Ok(unsafe { AtomicU64::from_ptr(address.cast()) })
+    }
+
+    fn copy(&self, from: &[u8], rank: RankId, at: Place) -> Result<(), Fault> {
+        let to = self.address(rank, at, from.len() as u64)?;
+        // SAFETY: the destination lies in a segment. Nobody reads it until a flag published after this covers
+        // it, nobody else writes it (the layout gives every row one writer), and `from` does not overlap it:
+        // it is an input, a scratch, or a received row, none of which lies where rows are sent to.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        Ok(())
+    }
+}
+
+impl Fabric for RawFabric<'_> {
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.copy(row, to, at)?;
+        let behind = Place { offset: at.offset.saturating_add(row.len() as u64), ..at };
+        self.copy(tail, to, behind)
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.word(to, at)?.store(word, Ordering::Release);
+        Ok(())
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        Ok(true)
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        Ok(self.word(self.rank, at)?.load(Ordering::Acquire))
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        // Relaxed: who may publish to this word next has been told so by a publish that comes after.
+        self.word(self.rank, at)?.store(word, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let address = self.address(self.rank, at, len)?;
+        // SAFETY: the range lies in a segment. The machines ask only for rows that an observed flag covers,
+        // and their writer does not touch them again before this operator has ended here.
+        Ok(unsafe { slice::from_raw_parts(address, len as usize) })
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.copy(bytes, self.rank, at)
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        let to = self.address(self.rank, output, len)?;
+        let from = self.bytes(from, len)?;
+        // SAFETY: `to` lies in an output segment, which does not overlap the window; each output row has one
+        // writer, and it is read only after the operator has ended.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        Ok(())
+    }
+}

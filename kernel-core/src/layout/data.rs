@@ -1,0 +1,47 @@
+//! The A3 data region of a rank, `hccl_buffsize_mb` (seed 002, key designs 1 and 3).
+//!
+//! ```text
+//! partition p at p * size / 2:
+//!   +0             combine area    max_bs * (K + S) rows, align(2H, 512) apart,
+//!                                  row = token * (K + S) + k
+//!   +combine area  dispatch area   R * L * max_bs records, pitch apart,
+//!                                  record = (source_rank * L + local_expert) * max_bs + slot
+//!                                  (rank-major: not the order of the status slots)
+//! ```
+//!
+//! On a shared-expert rank L is 1 and `slot` counts the source's active tokens, so that the receiver finds
+//! them without knowing the mask.
+
+use super::state::{Partition, combine_slot};
+use crate::place::Place;
+use crate::placement::Home;
+use crate::shape::Shape;
+use crate::units::{Offset, RankId, Token, div_floor};
+
+/// Start of a partition.
+#[must_use]
+pub const fn partition_start(shape: &Shape, partition: Partition) -> Offset {
+    partition.index() as u64 * div_floor(shape.window_bytes(), 2)
+}
+
+/// The record of `source`'s row number `slot` for the expert at `home`, on `home.rank`.
+#[must_use]
+pub const fn dispatch_record(
+    shape: &Shape,
+    partition: Partition,
+    home: Home,
+    source: RankId,
+    slot: u32,
+) -> Place {
+    let block = source.0 as u64 * shape.local_experts(home.rank) as u64 + home.local_expert as u64;
+    let record = block * shape.bs_max() as u64 + slot as u64;
+    let area = partition_start(shape, partition) + shape.combine_area();
+    Place::window(area + record * shape.record_pitch())
+}
+
+/// The row that comes back for `(token, k)`, on the token's owner.
+#[must_use]
+pub const fn combine_row(shape: &Shape, partition: Partition, token: Token, k: u32) -> Place {
+    let row = combine_slot(shape, token, k) as u64 * shape.combine_pitch();
+    Place::window(partition_start(shape, partition) + row)
+}

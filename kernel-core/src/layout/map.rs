@@ -1,0 +1,135 @@
+//! The region map of a rank: every area with its place, size and stride, as data to print or check.
+
+use super::data::{dispatch_record, partition_start};
+use super::record::{self, Triple};
+use super::state::{
+    self, CORE_RECORD, CORE_WORDS, Kind, Partition, STATUS_SLOT, combine_status, dispatch_status,
+};
+use crate::place::{Place, Tensor};
+use crate::placement::Home;
+use crate::shape::Shape;
+use crate::shape::sizes::SCALE_FIELD;
+use crate::units::{CoreId, RankId};
+
+/// A row of equal slots in a region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Area {
+    /// What lies there.
+    pub name: &'static str,
+    /// The partition it belongs to, if it has one.
+    pub partition: Option<Partition>,
+    /// Where it starts.
+    pub start: Place,
+    /// Slots.
+    pub count: u64,
+    /// Bytes between the starts of two slots.
+    pub stride: u64,
+    /// Bytes of a slot that are used.
+    pub slot: u64,
+}
+
+impl Area {
+    /// Bytes from the start to the end of the last stride.
+    #[must_use]
+    pub const fn size(&self) -> u64 {
+        self.count * self.stride
+    }
+}
+
+/// Every area of `rank`'s state and data regions, in address order.
+pub fn areas(shape: &Shape, rank: RankId) -> impl Iterator<Item = Area> {
+    let status = [Partition::P0, Partition::P1].into_iter().flat_map({
+        let shape = shape.clone();
+        move |p| status_areas(&shape, rank, p)
+    });
+    let data = [Partition::P0, Partition::P1].into_iter().flat_map({
+        let shape = shape.clone();
+        move |p| data_areas(&shape, rank, p)
+    });
+    status.chain(core_areas(shape)).chain(data)
+}
+
+fn status_areas(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {
+    let slots = u64::from(shape.local_experts(rank)) * u64::from(shape.ep_world_size());
+    let rows = u64::from(shape.bs_max()) * u64::from(shape.combine_columns());
+    let area = |name, start, count| Area {
+        name,
+        partition: Some(p),
+        start,
+        count,
+        stride: STATUS_SLOT,
+        slot: STATUS_SLOT,
+    };
+    [
+        area("dispatch status", dispatch_status(p, 0), slots),
+        area("combine status", combine_status(p, 0), rows),
+    ]
+}
+
+fn core_areas(shape: &Shape) -> [Area; 3] {
+    let area = |name, start, slot| Area {
+        name,
+        partition: None,
+        start,
+        count: u64::from(shape.aiv_num()),
+        stride: CORE_RECORD,
+        slot,
+    };
+    [
+        area("dispatch selectors", state::selector(Kind::Dispatch, CoreId(0)), 8),
+        area("combine selectors", state::selector(Kind::Combine, CoreId(0)), 8),
+        area("core words", Place::state(CORE_WORDS), 16),
+    ]
+}
+
+fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {
+    let rows = u64::from(shape.bs_max()) * u64::from(shape.combine_columns());
+    let first = Home { rank, local_expert: 0 };
+    let records =
+        u64::from(shape.ep_world_size()) * u64::from(shape.local_experts(rank)) * u64::from(shape.bs_max());
+    [
+        Area {
+            name: "combine rows",
+            partition: Some(p),
+            start: Place::window(partition_start(shape, p)),
+            count: rows,
+            stride: shape.combine_pitch(),
+            slot: shape.row_bytes(),
+        },
+        Area {
+            name: "dispatch records",
+            partition: Some(p),
+            start: dispatch_record(shape, p, first, RankId(0), 0),
+            count: records,
+            stride: shape.record_pitch(),
+            slot: record::triple_of(shape, Place::window(0)).offset + Triple::BYTES,
+        },
+    ]
+}
+
+/// One field of a token record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Field {
+    /// What it holds.
+    pub name: &'static str,
+    /// Bytes from the start of the record.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+}
+
+/// The fields of a token record.
+#[must_use]
+pub fn record_fields(shape: &Shape) -> [Field; 3] {
+    let record = Place::window(0);
+    [
+        Field { name: "data", offset: 0, size: shape.payload_bytes() },
+        Field { name: "scale", offset: record::scale_of(shape, record).offset, size: SCALE_FIELD },
+        Field { name: "triple", offset: record::triple_of(shape, record).offset, size: Triple::BYTES },
+    ]
+}
+
+/// Every output tensor of `rank` with its capacity in bytes.
+pub fn outputs(shape: &Shape, rank: RankId) -> impl Iterator<Item = (Tensor, u64)> {
+    Tensor::ALL.map(|tensor| (tensor, super::outputs::capacity(shape, rank, tensor))).into_iter()
+}

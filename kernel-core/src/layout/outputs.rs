@@ -1,0 +1,68 @@
+//! The output tensors of a rank: their capacities and the places of their elements.
+
+use super::record::Triple;
+use crate::place::{Place, Tensor};
+use crate::shape::{QuantMode, Shape};
+use crate::units::{RankId, Token};
+
+/// Bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
+#[must_use]
+pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
+    let rows = shape.rows_max(rank);
+    let local_experts = u64::from(shape.local_experts(rank));
+    let tokens = u64::from(shape.bs(rank));
+    match tensor {
+        Tensor::ExpandX => rows * shape.payload_bytes(),
+        Tensor::DynamicScales => match shape.quant_mode() {
+            QuantMode::None => 0,
+            QuantMode::Dynamic => rows * 4,
+        },
+        Tensor::AssistInfo => rows * Triple::BYTES,
+        Tensor::ExpandIdx => tokens * u64::from(shape.k()) * 4,
+        Tensor::ExpertTokenNums => local_experts * 8,
+        Tensor::EpRecvCounts => local_experts * u64::from(shape.ep_world_size()) * 4,
+        Tensor::XOut => tokens * shape.row_bytes(),
+    }
+}
+
+/// Row `row` of `expand_x`.
+#[must_use]
+pub const fn expand_x(shape: &Shape, row: u32) -> Place {
+    Place::output(Tensor::ExpandX, row as u64 * shape.payload_bytes())
+}
+
+/// Entry `row` of `dynamic_scales`.
+#[must_use]
+pub const fn dynamic_scale(row: u32) -> Place {
+    Place::output(Tensor::DynamicScales, row as u64 * 4)
+}
+
+/// Entry `row` of `assist_info_for_combine`.
+#[must_use]
+pub const fn assist_info(row: u32) -> Place {
+    Place::output(Tensor::AssistInfo, row as u64 * Triple::BYTES)
+}
+
+/// Entry of `expand_idx` for flat pair `pair = token * K + k`.
+#[must_use]
+pub const fn expand_idx(pair: u32) -> Place {
+    Place::output(Tensor::ExpandIdx, pair as u64 * 4)
+}
+
+/// Entry of `expert_token_nums` for a local expert.
+#[must_use]
+pub const fn expert_token_num(local_expert: u32) -> Place {
+    Place::output(Tensor::ExpertTokenNums, local_expert as u64 * 8)
+}
+
+/// Entry of `ep_recv_counts` for dispatch slot `slot`.
+#[must_use]
+pub const fn ep_recv_count(slot: u32) -> Place {
+    Place::output(Tensor::EpRecvCounts, slot as u64 * 4)
+}
+
+/// Row of `x_out` for a token.
+#[must_use]
+pub const fn x_out(shape: &Shape, token: Token) -> Place {
+    Place::output(Tensor::XOut, token.0 as u64 * shape.row_bytes())
+}

@@ -1,0 +1,112 @@
+//! A token record of the dispatch area.
+//!
+//! ```text
+//! +0                     data      H elements of dtype or int8
+//! +align(data, 32)       scale     32 B, f32 in the first four; present even when unquantised
+//! +align(data, 32) + 32  triple    12 B: source rank, token, k index (i32)
+//! ```
+
+use crate::place::Place;
+use crate::shape::Shape;
+use crate::shape::sizes::{SCALE_FIELD, TRIPLE};
+use crate::units::{Offset, RankId, Token, align_up};
+
+/// Most bytes behind the data of a record: padding, scale field, triple.
+const TAIL_MAX: usize = 31 + SCALE_FIELD as usize + TRIPLE as usize;
+
+/// Source of a row: what combine needs to send the result back (seed 002: the triple).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Triple {
+    /// Rank that owns the token.
+    pub source: RankId,
+    /// The token there.
+    pub token: Token,
+    /// k index, or `K + j` for shared expert `j`.
+    pub k: u32,
+}
+
+impl Triple {
+    /// Bytes of a triple in memory and in `assist_info_for_combine`.
+    pub const BYTES: u64 = TRIPLE;
+
+    /// The triple as three little-endian i32.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; TRIPLE as usize] {
+        let mut bytes = [0; TRIPLE as usize];
+        let words = [self.source.0, self.token.0, self.k];
+        for (out, word) in bytes.chunks_exact_mut(4).zip(words) {
+            out.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads a triple that others wrote. `Err` holds the words when no such row can exist in the shape.
+    ///
+    /// # Errors
+    /// The words as read.
+    pub fn from_bytes(shape: &Shape, bytes: &[u8]) -> Result<Self, [i32; 3]> {
+        let mut words = [-1; 3];
+        for (word, raw) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+            *word = i32::from_le_bytes(raw.try_into().unwrap_or([0xff; 4]));
+        }
+        let [Ok(rank), Ok(token), Ok(k)] = words.map(u32::try_from) else { return Err(words) };
+        let triple = Self { source: RankId(rank), token: Token(token), k };
+        let legal =
+            rank < shape.ep_world_size() && token < shape.bs(triple.source) && k < shape.combine_columns();
+        if legal { Ok(triple) } else { Err(words) }
+    }
+}
+
+/// What stands behind the data of a record.
+#[derive(Clone, Copy, Debug)]
+pub struct Tail {
+    bytes: [u8; TAIL_MAX],
+    len: usize,
+}
+
+impl Tail {
+    /// The tail for a row with its dynamic scale and its triple.
+    #[must_use]
+    pub fn new(shape: &Shape, scale: f32, triple: Triple) -> Self {
+        let padding = (scale_at(shape) - shape.payload_bytes()) as usize;
+        let len = padding + (SCALE_FIELD + TRIPLE) as usize;
+        let mut bytes = [0; TAIL_MAX];
+        copy_at(&mut bytes, padding, &scale.to_le_bytes());
+        copy_at(&mut bytes, padding + SCALE_FIELD as usize, &triple.to_bytes());
+        Self { bytes, len }
+    }
+
+    /// The bytes to put right behind the data.
+    #[must_use]
+    pub fn as_bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or(&[])
+    }
+}
+
+fn copy_at(bytes: &mut [u8], at: usize, from: &[u8]) {
+    if let Some(to) = bytes.get_mut(at..at + from.len()) {
+        to.copy_from_slice(from);
+    }
+}
+
+/// Offset of the scale field in a record.
+const fn scale_at(shape: &Shape) -> Offset {
+    align_up(shape.payload_bytes(), 32)
+}
+
+/// Offset of the triple in a record.
+const fn triple_at(shape: &Shape) -> Offset {
+    scale_at(shape) + SCALE_FIELD
+}
+
+/// Where the scale of the record at `record` lies.
+#[must_use]
+pub const fn scale_of(shape: &Shape, record: Place) -> Place {
+    Place { offset: record.offset + scale_at(shape), region: record.region }
+}
+
+/// Where the triple of the record at `record` lies.
+#[must_use]
+pub const fn triple_of(shape: &Shape, record: Place) -> Place {
+    Place { offset: record.offset + triple_at(shape), region: record.region }
+}

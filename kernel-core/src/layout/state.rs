@@ -1,0 +1,123 @@
+//! The A3 state region, 1 MiB per rank, zeroed when the group is created (seed 002, key design 1).
+//!
+//! ```text
+//!   0 KiB  partition 0: dispatch status   64 KiB   slot = local_expert * R + source_rank, 32 B
+//!  64 KiB               combine status   320 KiB   slot = token * (K + S) + k,           32 B
+//! 384 KiB  partition 1: dispatch status   64 KiB
+//! 448 KiB               combine status   320 KiB
+//! 768 KiB  selector records, dispatch     24 KiB   one per core, 512 B apart
+//! 818 KiB  selector records, combine      24 KiB
+//! 848 KiB  core words                     24 KiB   one record per core, 512 B apart:
+//!                                                  two words, used by turns (epoch parity)
+//! ```
+//!
+//! Deliberately absent: the 24 bytes behind a combine flag. Nobody reads them.
+
+use crate::place::Place;
+use crate::shape::{CORES_MAX, Shape};
+use crate::units::{CoreId, Offset, RankId, Token};
+use static_assertions::const_assert;
+
+const KIB: u64 = 1024;
+/// Bytes of the state region.
+pub const STATE_BYTES: u64 = 1024 * KIB;
+/// Bytes of a status slot.
+pub const STATUS_SLOT: u64 = 32;
+/// Bytes of a partition's status areas.
+pub const PARTITION: u64 = 384 * KIB;
+/// Bytes of a partition's dispatch status area.
+pub const DISPATCH_STATUS: u64 = 64 * KIB;
+/// Bytes of a partition's combine status area.
+pub const COMBINE_STATUS: u64 = 320 * KIB;
+/// Bytes between the records of two cores.
+pub const CORE_RECORD: u64 = 512;
+/// Start of dispatch's selector records.
+pub const DISPATCH_SELECTORS: Offset = 768 * KIB;
+/// Start of combine's selector records.
+pub const COMBINE_SELECTORS: Offset = 818 * KIB;
+/// Start of the core words.
+pub const CORE_WORDS: Offset = 848 * KIB;
+
+const_assert!(DISPATCH_STATUS + COMBINE_STATUS == PARTITION);
+const_assert!(2 * PARTITION == DISPATCH_SELECTORS);
+const_assert!(DISPATCH_SELECTORS + CORES_MAX as u64 * CORE_RECORD <= COMBINE_SELECTORS);
+const_assert!(COMBINE_SELECTORS + CORES_MAX as u64 * CORE_RECORD <= CORE_WORDS);
+const_assert!(CORE_WORDS + CORES_MAX as u64 * CORE_RECORD <= STATE_BYTES);
+
+/// Which of the two partitions an operator uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Partition {
+    /// The first.
+    P0,
+    /// The second.
+    P1,
+}
+
+impl Partition {
+    /// 0 or 1.
+    #[must_use]
+    pub const fn index(self) -> u32 {
+        match self {
+            Self::P0 => 0,
+            Self::P1 => 1,
+        }
+    }
+
+    /// The other one.
+    #[must_use]
+    pub const fn flipped(self) -> Self {
+        match self {
+            Self::P0 => Self::P1,
+            Self::P1 => Self::P0,
+        }
+    }
+}
+
+/// The operator kinds that have partitions of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Dispatch.
+    Dispatch,
+    /// Combine.
+    Combine,
+}
+
+/// Number of a dispatch status slot on its receiver: local expert major, source rank minor.
+#[must_use]
+pub const fn dispatch_slot(shape: &Shape, local_expert: u32, source: RankId) -> u32 {
+    local_expert * shape.ep_world_size() + source.0
+}
+
+/// Number of a combine slot on the token's owner; also the number of its row in the data region.
+#[must_use]
+pub const fn combine_slot(shape: &Shape, token: Token, k: u32) -> u32 {
+    token.0 * shape.combine_columns() + k
+}
+
+/// Status word of dispatch slot `slot`.
+#[must_use]
+pub const fn dispatch_status(partition: Partition, slot: u32) -> Place {
+    Place::state(partition.index() as u64 * PARTITION + slot as u64 * STATUS_SLOT)
+}
+
+/// Status word of combine slot `slot`.
+#[must_use]
+pub const fn combine_status(partition: Partition, slot: u32) -> Place {
+    Place::state(partition.index() as u64 * PARTITION + DISPATCH_STATUS + slot as u64 * STATUS_SLOT)
+}
+
+/// Selector record of a core for an operator kind. Private to that core.
+#[must_use]
+pub const fn selector(kind: Kind, core: CoreId) -> Place {
+    let base = match kind {
+        Kind::Dispatch => DISPATCH_SELECTORS,
+        Kind::Combine => COMBINE_SELECTORS,
+    };
+    Place::state(base + core.0 as u64 * CORE_RECORD)
+}
+
+/// Barrier word of a core for an epoch; odd and even epochs have words of their own.
+#[must_use]
+pub const fn core_word(core: CoreId, epoch: u32) -> Place {
+    Place::state(CORE_WORDS + core.0 as u64 * CORE_RECORD + (epoch % 2) as u64 * 8)
+}

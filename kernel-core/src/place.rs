@@ -1,0 +1,88 @@
+//! Where something lies: a region of a rank and an offset in it.
+
+use crate::units::Offset;
+use core::fmt;
+
+/// An output tensor of an operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Tensor {
+    /// `expand_x`, rows of dtype or int8.
+    ExpandX,
+    /// `dynamic_scales`, f32 per row.
+    DynamicScales,
+    /// `assist_info_for_combine`, three i32 per row.
+    AssistInfo,
+    /// `expand_idx`, i32 per (token, k).
+    ExpandIdx,
+    /// `expert_token_nums`, i64 per local expert.
+    ExpertTokenNums,
+    /// `ep_recv_counts`, i32 per (local expert, source rank).
+    EpRecvCounts,
+    /// `x_out`, rows of dtype.
+    XOut,
+}
+
+impl Tensor {
+    /// Every tensor, in the order of their numbers.
+    pub const ALL: [Self; 7] = [
+        Self::ExpandX,
+        Self::DynamicScales,
+        Self::AssistInfo,
+        Self::ExpandIdx,
+        Self::ExpertTokenNums,
+        Self::EpRecvCounts,
+        Self::XOut,
+    ];
+}
+
+/// A stretch of memory that a rank owns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Region {
+    /// Flags, selectors and core words; 1 MiB, zeroed when the group is created.
+    State,
+    /// The data region, `hccl_buffsize_mb`.
+    Window,
+    /// A result of the running operator; only the own rank's cores touch it.
+    Output(Tensor),
+}
+
+/// Where in a rank's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Place {
+    /// The region.
+    pub region: Region,
+    /// Bytes from its start.
+    pub offset: Offset,
+}
+
+impl Place {
+    /// A place in the state region.
+    #[must_use]
+    pub const fn state(offset: Offset) -> Self {
+        Self { region: Region::State, offset }
+    }
+
+    /// A place in the data region.
+    #[must_use]
+    pub const fn window(offset: Offset) -> Self {
+        Self { region: Region::Window, offset }
+    }
+
+    /// A place in an output tensor.
+    #[must_use]
+    pub const fn output(tensor: Tensor, offset: Offset) -> Self {
+        Self { region: Region::Output(tensor), offset }
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.region {
+            Region::State => f.write_str("state")?,
+            Region::Window => f.write_str("window")?,
+            Region::Output(tensor) => write!(f, "{tensor:?}")?,
+        }
+        write!(f, "+{:#x}", self.offset)
+    }
+}

@@ -1,0 +1,185 @@
+//! Where each pair goes: destinations, send status and slots (seed 000 section 2.2; seed: `sendStatus`,
+//! `expandIdx`).
+//!
+//! A **destination** is a number: shared-expert ranks first (`0 .. Rs`), then MoE experts (`Rs + e`). The
+//! **slot** of a pair is its ordinal among this rank's active pairs with the same destination, in flat order.
+
+use super::order::SendOrder;
+use super::split::DispatchShare;
+use crate::inputs::Inputs;
+use crate::placement::Home;
+use crate::shape::Shape;
+use crate::units::{ExpertId, RankId, Token, div_rem};
+
+/// The slot of a pair that is not sent.
+pub const NO_SLOT: u32 = u32::MAX;
+
+/// Something a core may send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pair {
+    /// The token.
+    pub token: Token,
+    /// k index, or `K + j` for shared expert `j`.
+    pub k: u32,
+}
+
+/// Pair number `i` of `(token, k)` pairs.
+#[must_use]
+pub const fn moe_pair(shape: &Shape, i: u32) -> Pair {
+    let (token, k) = div_rem(i, shape.k());
+    Pair { token: Token(token), k }
+}
+
+/// Pair number `i` of `(token, j)` pairs.
+#[must_use]
+pub const fn shared_pair(shape: &Shape, i: u32) -> Pair {
+    let (token, j) = div_rem(i, shape.shared_expert_num());
+    Pair { token: Token(token), k: shape.k() + j }
+}
+
+/// Number of destinations.
+#[must_use]
+pub const fn destinations(shape: &Shape) -> u32 {
+    shape.shared_expert_rank_num() + shape.moe_expert_num()
+}
+
+/// The home of a destination.
+#[must_use]
+pub const fn destination_home(shape: &Shape, destination: u32) -> Home {
+    let shared = shape.shared_expert_rank_num();
+    if destination < shared {
+        Home { rank: RankId(destination), local_expert: 0 }
+    } else {
+        shape.moe_home(ExpertId(destination - shared))
+    }
+}
+
+/// Where an active pair goes; `None` for an inactive pair or a special expert.
+#[must_use]
+pub fn home(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Home> {
+    if pair.k >= shape.k() {
+        return inputs
+            .token_is_active(shape, pair.token)
+            .then(|| shape.shared_home(rank, pair.k - shape.k()));
+    }
+    if !inputs.pair_is_active(shape, pair.token, pair.k) {
+        return None;
+    }
+    let id = *inputs.ids(shape, pair.token).get(pair.k as usize)?;
+    let e = u32::try_from(id).ok()?;
+    (e < shape.moe_expert_num()).then(|| shape.moe_home(ExpertId(e)))
+}
+
+/// Walks all pairs of a rank once (scalar walk). Fills `send_status` with the rows for every destination and
+/// `slots` with the slots of the core's own share: MoE pairs first, then shared pairs; [`NO_SLOT`] where
+/// nothing is sent. The slices have [`destinations`] and [`share_len`] entries.
+pub fn walk(
+    shape: &Shape,
+    rank: RankId,
+    inputs: &Inputs<'_>,
+    share: &DispatchShare,
+    send_status: &mut [u32],
+    slots: &mut [u32],
+) {
+    send_status.fill(0);
+    slots.fill(NO_SLOT);
+    let shared_ranks = shape.shared_expert_rank_num() as usize;
+    let (k, s) = (shape.k(), shape.shared_expert_num());
+    let own_moe = (share.moe.end - share.moe.start) as usize;
+    let (moe_slots, shared_slots) = slots.split_at_mut_checked(own_moe).unwrap_or_default();
+    let mut active_tokens = 0;
+    for token in (0..shape.bs(rank)).map(Token) {
+        for (k_index, &id) in (0..k).zip(inputs.ids(shape, token)) {
+            let Ok(e) = u32::try_from(id) else { continue };
+            if e >= shape.moe_expert_num() || !inputs.pair_is_active(shape, token, k_index) {
+                continue;
+            }
+            let Some(count) = send_status.get_mut(shared_ranks + e as usize) else { continue };
+            set_own(moe_slots, &share.moe, token.0 * k + k_index, *count);
+            *count += 1;
+        }
+        if s > 0 && inputs.token_is_active(shape, token) {
+            for j in 0..s {
+                set_own(shared_slots, &share.shared, token.0 * s + j, active_tokens);
+            }
+            active_tokens += 1;
+        }
+    }
+    for j in 0..s {
+        if let Some(count) = send_status.get_mut(shape.shared_home(rank, j).rank.index()) {
+            *count = active_tokens;
+        }
+    }
+}
+
+/// A record that a core puts: what, where to, and its ordinal there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Send {
+    /// Token and k index.
+    pub pair: Pair,
+    /// The receiving expert.
+    pub home: Home,
+    /// The slot among this rank's rows for that expert.
+    pub slot: u32,
+}
+
+/// The sends of one core, in its order, as [`walk`] has planned them.
+#[derive(Clone, Debug)]
+pub struct Sends<'a> {
+    /// The domain.
+    pub shape: &'a Shape,
+    /// The sending rank.
+    pub rank: RankId,
+    /// The order.
+    pub order: SendOrder,
+    /// The pairs of this core.
+    pub share: DispatchShare,
+    /// Their slots.
+    pub slots: &'a [u32],
+}
+
+impl Sends<'_> {
+    /// Pairs of the share, sent or not.
+    #[must_use]
+    pub const fn len(&self) -> u32 {
+        share_len(&self.share)
+    }
+
+    /// Whether the core has no pairs.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The `item`-th pair of the core; `None` if it is not sent.
+    #[must_use]
+    pub fn get(&self, inputs: &Inputs<'_>, item: u32) -> Option<Send> {
+        let moe = self.share.moe.end - self.share.moe.start;
+        let (pair, index) = if item < moe {
+            let i = self.order.item(&self.share.moe, self.rank, item);
+            (moe_pair(self.shape, i), i - self.share.moe.start)
+        } else {
+            let i = self.order.item(&self.share.shared, self.rank, item - moe);
+            (shared_pair(self.shape, i), moe + i - self.share.shared.start)
+        };
+        let slot = *self.slots.get(index as usize)?;
+        if slot == NO_SLOT {
+            return None;
+        }
+        Some(Send { pair, home: home(self.shape, self.rank, inputs, pair)?, slot })
+    }
+}
+
+/// Entries of `slots` that a share needs.
+#[must_use]
+pub const fn share_len(share: &DispatchShare) -> u32 {
+    share.moe.end - share.moe.start + share.shared.end - share.shared.start
+}
+
+fn set_own(slots: &mut [u32], own: &core::ops::Range<u32>, pair: u32, slot: u32) {
+    if let Some(i) = pair.checked_sub(own.start)
+        && let Some(entry) = slots.get_mut(i as usize)
+    {
+        *entry = slot;
+    }
+}

@@ -1,0 +1,92 @@
+//! The core barrier: each core publishes its own word and observes all others. No read-modify-write, nothing
+//! to reset.
+//!
+//! ```text
+//! bit 63..62  epoch modulo 4      two cores are never more than one barrier apart
+//! bit 61..31  rows of the share   } zero at a barrier that carries no sums
+//! bit 30..0   of its last expert  }
+//! ```
+//!
+//! A core has two words, used by turns: a core that has passed barrier `n` may arrive at `n + 1` while a slow
+//! one still reads the sums of `n`. It cannot arrive at `n + 2` before that one has arrived at `n + 1`.
+
+use crate::fabric::{Fabric, ProtocolError};
+use crate::layout::state::core_word;
+use crate::plan::counts::ShareSum;
+use crate::units::{CoreId, RankId};
+
+const SUM_BITS: u32 = 31;
+const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
+const EPOCH_SHIFT: u32 = 62;
+const EPOCHS: u32 = 4;
+
+/// The barrier that a core has passed last, modulo 4. It reads its own words only.
+///
+/// # Errors
+/// The fabric refuses.
+pub fn current_epoch<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Result<u32, ProtocolError> {
+    let even = epoch_of(fabric.observe(core_word(core, 0))?);
+    let odd = epoch_of(fabric.observe(core_word(core, 1))?);
+    Ok(if odd == (even + 1) % EPOCHS { odd } else { even })
+}
+
+/// The epoch after `epoch`.
+#[must_use]
+pub const fn next_epoch(epoch: u32) -> u32 {
+    (epoch + 1) % EPOCHS
+}
+
+/// Arrives at barrier `epoch` with a sum. One publish.
+///
+/// # Errors
+/// The fabric refuses.
+pub fn arrive<F: Fabric + ?Sized>(
+    fabric: &mut F,
+    rank: RankId,
+    core: CoreId,
+    epoch: u32,
+    sum: ShareSum,
+) -> Result<(), ProtocolError> {
+    let sums = u64::from(sum.rows) << SUM_BITS | u64::from(sum.of_last_expert) & SUM_MASK;
+    fabric.publish(rank, core_word(core, epoch), u64::from(epoch) << EPOCH_SHIFT | sums)?;
+    Ok(())
+}
+
+/// The first other core that has not arrived at barrier `epoch`, or `None` when all have.
+///
+/// # Errors
+/// A core is in an impossible epoch, or the fabric refuses.
+pub fn missing<F: Fabric + ?Sized>(
+    fabric: &F,
+    cores: u32,
+    core: CoreId,
+    epoch: u32,
+) -> Result<Option<CoreId>, ProtocolError> {
+    for other in (0..cores).map(CoreId).filter(|&other| other != core) {
+        let seen = fabric.observe(core_word(other, epoch))?;
+        let at = epoch_of(seen);
+        if at == epoch {
+            continue;
+        }
+        // The word's former epoch is two before; an odd word holds 0 until its first use.
+        let former = at == (epoch + 2) % EPOCHS || (seen == 0 && epoch == 1);
+        if !former {
+            return Err(ProtocolError::CoreWord { core: other, seen, epoch });
+        }
+        return Ok(Some(other));
+    }
+    Ok(None)
+}
+
+/// The sum with which a core arrived at `epoch`. Meaningful after [`missing`] has answered `None`.
+///
+/// # Errors
+/// The fabric refuses.
+pub fn sum_of<F: Fabric + ?Sized>(fabric: &F, core: CoreId, epoch: u32) -> Result<ShareSum, ProtocolError> {
+    let word = fabric.observe(core_word(core, epoch))?;
+    Ok(ShareSum { rows: (word >> SUM_BITS & SUM_MASK) as u32, of_last_expert: (word & SUM_MASK) as u32 })
+}
+
+const fn epoch_of(word: u64) -> u32 {
+    (word >> EPOCH_SHIFT) as u32
+}

@@ -1,0 +1,44 @@
+//! The words by which ranks tell each other that rows have arrived.
+
+/// The flag value: 1.0f.
+pub const FLAG: u32 = 0x3F80_0000;
+
+/// A combine flag: the first two of the slot's eight flag words.
+pub const COMBINE_FLAG: u64 = (FLAG as u64) << 32 | FLAG as u64;
+
+/// A dispatch status word: flag in word 0, count in word 1, published together.
+#[must_use]
+pub const fn status(count: u32) -> u64 {
+    (count as u64) << 32 | FLAG as u64
+}
+
+/// What an observed flag word says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Seen {
+    /// Nothing yet.
+    Empty,
+    /// The flag, with this count (0 for a combine flag).
+    Flag(u32),
+    /// Neither: somebody wrote what no sender writes.
+    Corrupt,
+}
+
+/// Decodes a dispatch status word.
+#[must_use]
+pub const fn dispatch(word: u64) -> Seen {
+    match (word as u32, (word >> 32) as u32) {
+        (0, 0) => Seen::Empty,
+        (FLAG, count) => Seen::Flag(count),
+        _ => Seen::Corrupt,
+    }
+}
+
+/// Decodes a combine status word.
+#[must_use]
+pub const fn combine(word: u64) -> Seen {
+    match word {
+        0 => Seen::Empty,
+        COMBINE_FLAG => Seen::Flag(0),
+        _ => Seen::Corrupt,
+    }
+}

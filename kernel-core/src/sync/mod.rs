@@ -1,0 +1,5 @@
+//! What all protocols share: the partition selector, the flag words, the core barrier.
+
+pub mod barrier;
+pub mod flag;
+pub mod selector;

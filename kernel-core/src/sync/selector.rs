@@ -1,0 +1,28 @@
+//! The two-partition selector: one record per (core, operator kind), owned by that core alone.
+//!
+//! Invariant: every core of every rank has flipped the record of a kind as often as it has started an
+//! operator of that kind, so all cores of all ranks agree on the partition of operator N. What makes reuse in
+//! operator N + 2 safe is told in `docs/PROTOCOL.md`; nothing of it is decided here.
+
+use crate::fabric::{Fabric, ProtocolError};
+use crate::layout::state::{Kind, Partition, selector};
+use crate::units::CoreId;
+
+/// Reads the selector of `core` for `kind` and flips it for the next operator. One store.
+///
+/// # Errors
+/// The record holds neither 0 nor 1, or the fabric refuses.
+pub fn select<F: Fabric + ?Sized>(
+    fabric: &mut F,
+    kind: Kind,
+    core: CoreId,
+) -> Result<Partition, ProtocolError> {
+    let at = selector(kind, core);
+    let partition = match fabric.observe(at)? {
+        0 => Partition::P0,
+        1 => Partition::P1,
+        seen => return Err(ProtocolError::Selector { at, seen }),
+    };
+    fabric.store(at, u64::from(partition.flipped().index()))?;
+    Ok(partition)
+}
