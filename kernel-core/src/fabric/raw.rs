@@ -38,6 +38,24 @@ impl Segment {
         Self { base, len }
     }
 
+    /// The first byte.
+    #[must_use]
+    pub const fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub const fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Whether there is no memory.
+    #[must_use]
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// The address of `len` bytes at `offset`, if they lie inside.
     fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;

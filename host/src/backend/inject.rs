@@ -1,0 +1,87 @@
+//! A middleware around any backend that makes one rank misbehave, to see that the others say so.
+
+use super::Backend;
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::place::{Place, Tensor};
+use kernel_core::units::{CoreId, RankId};
+
+/// A backend whose rank `silent` never publishes to another rank.
+#[derive(Debug)]
+pub struct Inject<B> {
+    /// The memory underneath.
+    pub inner: B,
+    /// The rank that is silent, if any.
+    pub silent: Option<RankId>,
+}
+
+/// The fabric of [`Inject`].
+#[derive(Debug)]
+pub struct InjectFabric<F> {
+    inner: F,
+    /// The rank itself, when it is the silent one.
+    silent: Option<RankId>,
+}
+
+impl<B: Backend> Backend for Inject<B> {
+    type Fabric<'b>
+        = InjectFabric<B::Fabric<'b>>
+    where
+        Self: 'b;
+
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+        let silent = self.silent.filter(|&silent| silent == rank);
+        InjectFabric { inner: self.inner.fabric(rank, core, batch), silent }
+    }
+
+    fn read_output(
+        &self,
+        rank: RankId,
+        batch: usize,
+        tensor: Tensor,
+        len: usize,
+        read: &mut dyn FnMut(&[u8]),
+    ) {
+        self.inner.read_output(rank, batch, tensor, len, read);
+    }
+
+    fn join(&self, rank: RankId) {
+        self.inner.join(rank);
+    }
+}
+
+impl<F: Fabric> Fabric for InjectFabric<F> {
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.inner.put(to, at, row, tail)
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        match self.silent {
+            Some(own) if own != to => Ok(()),
+            _ => self.inner.publish(to, at, word),
+        }
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        self.inner.quiet()
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.inner.store(at, word)
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.bytes(at, len)
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.inner.write(at, bytes)
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        self.inner.deliver(output, from, len)
+    }
+}

@@ -1,0 +1,332 @@
+//! Memory for one thread that drives all cores: nothing is concurrent, so everything replays.
+//!
+//! **Strong**: every effect lands at once. **Weak**: puts (in pieces), publishes and stores stay in flight and
+//! land later in any order that the contract of [`Fabric`] leaves open, drawn from a seed. Both refuse a
+//! second write to a byte of an output within one operator: its writers must be disjoint.
+
+use super::Backend;
+use core::cell::{RefCell, RefMut};
+use core::ops::Range;
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::layout::{outputs::capacity, state::STATE_BYTES};
+use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeMap;
+
+/// How an effect may be delayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Every effect lands at once.
+    Strong,
+    /// Effects land as late and as disordered as the contract allows.
+    Weak,
+}
+
+/// The most effects in flight; beyond it the memory lands some first. Bounds time, not behaviour.
+const FLIGHT_MAX: usize = 192;
+
+/// The memory of a group.
+#[derive(Debug)]
+pub struct Lockstep {
+    inner: RefCell<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    ranks: Vec<RankMemory>,
+    memory: Memory,
+    flight: Vec<Effect>,
+    rng: ChaCha8Rng,
+    /// How likely an effect lands at a tick, of 256; redrawn now and then.
+    eagerness: u8,
+}
+
+#[derive(Debug)]
+struct RankMemory {
+    state: Vec<u8>,
+    window: Vec<u8>,
+    /// By batch, then tensor.
+    outputs: Vec<Vec<Vec<u8>>>,
+    /// Written ranges of the outputs, start to end, by (batch, tensor).
+    written: BTreeMap<(usize, Tensor), BTreeMap<u64, u64>>,
+}
+
+/// Something that a core did and that has not landed.
+#[derive(Debug)]
+struct Effect {
+    from: (RankId, CoreId),
+    to: RankId,
+    at: Place,
+    what: What,
+}
+
+#[derive(Debug)]
+enum What {
+    Put(Vec<u8>),
+    Publish(u64),
+    Store(u64),
+}
+
+impl Effect {
+    fn is_word(&self) -> bool {
+        !matches!(self.what, What::Put(_))
+    }
+}
+
+impl Lockstep {
+    /// Zeroed memory of all ranks with outputs for `batches` batches in flight.
+    #[must_use]
+    pub fn new(shape: &Shape, batches: usize, memory: Memory, seed: u64) -> Self {
+        let ranks = (0..shape.ep_world_size()).map(RankId).map(|rank| RankMemory {
+            state: vec![0; STATE_BYTES as usize],
+            window: vec![0; shape.window_bytes() as usize],
+            outputs: (0..batches)
+                .map(|_| Tensor::ALL.map(|t| vec![0; capacity(shape, rank, t) as usize]).into())
+                .collect(),
+            written: BTreeMap::new(),
+        });
+        Self {
+            inner: RefCell::new(Inner {
+                ranks: ranks.collect(),
+                memory,
+                flight: Vec::new(),
+                rng: ChaCha8Rng::seed_from_u64(seed),
+                eagerness: 128,
+            }),
+        }
+    }
+
+    /// Time passes: something in flight may land.
+    pub fn tick(&self) {
+        self.inner.borrow_mut().tick();
+    }
+
+    /// Lands one effect in flight. `false` when there is none.
+    pub fn land_one(&self) -> bool {
+        self.inner.borrow_mut().land_any()
+    }
+
+    /// Forgets which bytes of a batch's outputs were written: the next operators may write them again.
+    pub fn reuse_outputs(&self) {
+        for rank in &mut self.inner.borrow_mut().ranks {
+            rank.written.clear();
+        }
+    }
+}
+
+impl Inner {
+    fn tick(&mut self) {
+        if self.flight.is_empty() {
+            return;
+        }
+        if self.rng.random_ratio(1, 64) {
+            self.eagerness = [2, 40, 128, 250][self.rng.random_range(0..4)];
+        }
+        if self.rng.random::<u8>() < self.eagerness || self.flight.len() > FLIGHT_MAX {
+            self.land_any();
+        }
+    }
+
+    /// Lands an effect that the contract lets land now.
+    fn land_any(&mut self) -> bool {
+        let Some(last) = self.flight.len().checked_sub(1) else { return false };
+        let start = self.rng.random_range(0..=last);
+        // The oldest effect may always land, so the search ends.
+        let next = (0..=start).rev().find(|&i| self.may_land(i));
+        let effect = self.flight.remove(next.unwrap_or(0));
+        self.land(effect);
+        true
+    }
+
+    /// Rule 2 of the contract: no publish before its core's earlier puts to that rank; and one core's writes
+    /// to one word land in their order.
+    fn may_land(&self, i: usize) -> bool {
+        let effect = &self.flight[i];
+        self.flight[..i].iter().filter(|e| e.from == effect.from && e.to == effect.to).all(|earlier| {
+            let gated = matches!(effect.what, What::Publish(_)) && !earlier.is_word();
+            let same_word = effect.is_word() && earlier.is_word() && earlier.at == effect.at;
+            !gated && !same_word
+        })
+    }
+
+    fn land(&mut self, effect: Effect) {
+        let bytes = match effect.what {
+            What::Put(bytes) => bytes,
+            What::Publish(word) | What::Store(word) => word.to_le_bytes().to_vec(),
+        };
+        if let Ok(to) = self.region(effect.to, 0, effect.at, bytes.len() as u64) {
+            to.copy_from_slice(&bytes);
+        }
+    }
+
+    fn issue(&mut self, effect: Effect) {
+        match self.memory {
+            Memory::Strong => self.land(effect),
+            Memory::Weak => self.flight.push(effect),
+        }
+    }
+
+    fn range(&self, rank: RankId, batch: usize, at: Place, len: u64) -> Result<Range<usize>, Fault> {
+        let fault = Fault { rank, at, len };
+        let memory = self.ranks.get(rank.index()).ok_or(fault)?;
+        let size = match at.region {
+            Region::State => memory.state.len(),
+            Region::Window => memory.window.len(),
+            Region::Output(tensor) => memory.outputs[batch][tensor as usize].len(),
+        };
+        let end = at.offset.checked_add(len).filter(|&end| end <= size as u64).ok_or(fault)?;
+        Ok(at.offset as usize..end as usize)
+    }
+
+    fn region(&mut self, rank: RankId, batch: usize, at: Place, len: u64) -> Result<&mut [u8], Fault> {
+        let range = self.range(rank, batch, at, len)?;
+        let memory = &mut self.ranks[rank.index()];
+        Ok(match at.region {
+            Region::State => &mut memory.state[range],
+            Region::Window => &mut memory.window[range],
+            Region::Output(tensor) => &mut memory.outputs[batch][tensor as usize][range],
+        })
+    }
+
+    fn view(&self, rank: RankId, batch: usize, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let range = self.range(rank, batch, at, len)?;
+        let memory = &self.ranks[rank.index()];
+        Ok(match at.region {
+            Region::State => &memory.state[range],
+            Region::Window => &memory.window[range],
+            Region::Output(tensor) => &memory.outputs[batch][tensor as usize][range],
+        })
+    }
+}
+
+/// One core's view. It holds the memory for as long as it lives: one core moves at a time.
+#[derive(Debug)]
+pub struct LockstepFabric<'b> {
+    inner: RefMut<'b, Inner>,
+    rank: RankId,
+    core: CoreId,
+    batch: usize,
+}
+
+impl LockstepFabric<'_> {
+    fn me(&self) -> (RankId, CoreId) {
+        (self.rank, self.core)
+    }
+
+    /// Marks output bytes as written, once.
+    fn mark(&mut self, at: Place, len: u64) -> Result<(), Fault> {
+        let Region::Output(tensor) = at.region else { return Ok(()) };
+        let fault = Fault { rank: self.rank, at, len };
+        let written =
+            self.inner.ranks[self.rank.index()].written.entry((self.batch, tensor)).or_default();
+        let before = written.range(..at.offset + len).next_back();
+        if before.is_some_and(|(_, &end)| end > at.offset) {
+            return Err(fault);
+        }
+        written.insert(at.offset, at.offset + len);
+        Ok(())
+    }
+
+    fn word(&mut self, to: RankId, at: Place, what: What) -> Result<(), Fault> {
+        if !at.offset.is_multiple_of(8) || matches!(at.region, Region::Output(_)) {
+            return Err(Fault { rank: to, at, len: 8 });
+        }
+        self.inner.range(to, self.batch, at, 8)?;
+        let from = self.me();
+        self.inner.issue(Effect { from, to, at, what });
+        Ok(())
+    }
+}
+
+impl Fabric for LockstepFabric<'_> {
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        if matches!(at.region, Region::Output(_)) {
+            return Err(Fault { rank: to, at, len: row.len() as u64 });
+        }
+        let bytes = [row, tail].concat();
+        self.inner.range(to, self.batch, at, bytes.len() as u64)?;
+        let from = self.me();
+        let mut cuts = vec![0, bytes.len()];
+        if self.inner.memory == Memory::Weak {
+            // In pieces: up to three, cut anywhere.
+            cuts.extend((0..2).map(|_| self.inner.rng.random_range(0..=bytes.len())));
+            cuts.sort_unstable();
+        }
+        for piece in cuts.windows(2).filter(|piece| piece[0] < piece[1]) {
+            let at = Place { offset: at.offset + piece[0] as u64, ..at };
+            let what = What::Put(bytes[piece[0]..piece[1]].to_vec());
+            self.inner.issue(Effect { from, to, at, what });
+        }
+        Ok(())
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.word(to, at, What::Publish(word))
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        let me = self.me();
+        Ok(!self.inner.flight.iter().any(|effect| effect.from == me))
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        let fault = Fault { rank: self.rank, at, len: 8 };
+        if !at.offset.is_multiple_of(8) {
+            return Err(fault);
+        }
+        // A core sees its own stores, landed or not.
+        let own = self.inner.flight.iter().rev().find_map(|effect| match effect.what {
+            What::Store(word) if effect.from == self.me() && effect.at == at => Some(word),
+            _ => None,
+        });
+        if let Some(word) = own {
+            return Ok(word);
+        }
+        let bytes = self.inner.view(self.rank, self.batch, at, 8)?;
+        Ok(u64::from_le_bytes(bytes.try_into().map_err(|_| fault)?))
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.word(self.rank, at, What::Store(word))
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.view(self.rank, self.batch, at, len)
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.mark(at, bytes.len() as u64)?;
+        let (rank, batch) = (self.rank, self.batch);
+        self.inner.region(rank, batch, at, bytes.len() as u64)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        let bytes = self.bytes(from, len)?.to_vec();
+        self.write(output, &bytes)
+    }
+}
+
+impl Backend for Lockstep {
+    type Fabric<'b> = LockstepFabric<'b>;
+
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> LockstepFabric<'_> {
+        LockstepFabric { inner: self.inner.borrow_mut(), rank, core, batch }
+    }
+
+    fn read_output(
+        &self,
+        rank: RankId,
+        batch: usize,
+        tensor: Tensor,
+        len: usize,
+        read: &mut dyn FnMut(&[u8]),
+    ) {
+        let inner = self.inner.borrow();
+        let bytes = &inner.ranks[rank.index()].outputs[batch][tensor as usize];
+        read(&bytes[..len.min(bytes.len())]);
+    }
+}

@@ -1,0 +1,97 @@
+//! Memory shared by threads: anonymous mappings, committed as they are touched.
+//!
+//! A group may reserve far more than the machine has (512 MiB of window on each of 288 ranks); only what the
+//! protocol touches becomes resident.
+#![allow(unsafe_code)]
+
+use super::Backend;
+use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, Segment};
+use kernel_core::layout::{outputs::capacity, state::STATE_BYTES};
+use kernel_core::place::Tensor;
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId, align_up};
+use memmap2::{MmapOptions, MmapRaw};
+use std::io;
+
+/// Outputs start on pages of their own.
+const PAGE: u64 = 4096;
+
+/// The memory of a group on one machine.
+#[derive(Debug)]
+pub struct SharedMemory {
+    peers: Vec<Peer>,
+    /// By rank, then batch.
+    outputs: Vec<Vec<Outputs>>,
+    /// Keeps the segments mapped.
+    _maps: Vec<MmapRaw>,
+}
+
+impl SharedMemory {
+    /// Maps the regions of all ranks, zeroed, with outputs for `batches` batches in flight.
+    ///
+    /// # Errors
+    /// The system refuses the mapping.
+    pub fn new(shape: &Shape, batches: usize) -> io::Result<Self> {
+        let mut maps = Vec::new();
+        let mut peers = Vec::new();
+        let mut outputs = Vec::new();
+        for rank in (0..shape.ep_world_size()).map(RankId) {
+            let regions = map(STATE_BYTES + shape.window_bytes())?;
+            let base = regions.as_mut_ptr();
+            peers.push(Peer {
+                state: Segment::new(base, STATE_BYTES),
+                window: Segment::new(base.wrapping_add(STATE_BYTES as usize), shape.window_bytes()),
+            });
+            maps.push(regions);
+            let mut of_rank = Vec::new();
+            for _ in 0..batches {
+                let sizes = Tensor::ALL.map(|tensor| align_up(capacity(shape, rank, tensor), PAGE));
+                let tensors = map(sizes.iter().sum())?;
+                let mut next = tensors.as_mut_ptr();
+                of_rank.push(sizes.map(|size| {
+                    let segment = Segment::new(next, size);
+                    next = next.wrapping_add(size as usize);
+                    segment
+                }));
+                maps.push(tensors);
+            }
+            outputs.push(of_rank);
+        }
+        Ok(Self { peers, outputs, _maps: maps })
+    }
+}
+
+fn map(bytes: u64) -> io::Result<MmapRaw> {
+    // Without reservation: most of a window is never touched.
+    let map = MmapOptions::new().len(bytes as usize).no_reserve_swap().map_anon()?;
+    // A huge page would commit hundreds of untouched slots at once. Advice only: its refusal changes nothing.
+    #[cfg(target_os = "linux")]
+    let _ = map.advise(memmap2::Advice::NoHugePage);
+    Ok(map.into())
+}
+
+impl Backend for SharedMemory {
+    type Fabric<'b> = RawFabric<'b>;
+
+    fn fabric(&self, rank: RankId, _core: CoreId, batch: usize) -> RawFabric<'_> {
+        // SAFETY: the segments are parts of mappings that live as long as `self`, page-aligned and disjoint.
+        // The memory is private to this struct: it is reached only through these fabrics, which the driver
+        // hands to the machines of one core each under the join, and through `read_output` between operators.
+        unsafe { RawFabric::new(&self.peers, rank, self.outputs[rank.index()][batch]) }
+    }
+
+    fn read_output(
+        &self,
+        rank: RankId,
+        batch: usize,
+        tensor: Tensor,
+        len: usize,
+        read: &mut dyn FnMut(&[u8]),
+    ) {
+        let segment = &self.outputs[rank.index()][batch][tensor as usize];
+        let len = len.min(segment.len() as usize);
+        // SAFETY: the segment is mapped and initialised (zero pages); the caller reads between operators, when
+        // nobody writes it.
+        read(unsafe { core::slice::from_raw_parts(segment.base(), len) });
+    }
+}

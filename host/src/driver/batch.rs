@@ -1,0 +1,79 @@
+//! One round's inputs: the case, varied.
+//!
+//! A group runs the case many times. Were every round the same, a row left over from the round before last
+//! would look right. So a round at distance `d` from the last one has the tokens of every rank rotated by `d`,
+//! and every value's sign flipped when `d / 2` is odd: whatever was in the same partition before differs. The
+//! last round (`d = 0`) is the case itself.
+
+use crate::case::{Case, OwnedMask, RankTensors};
+use kernel_core::inputs::{Inputs, Mask};
+use kernel_core::reference::Cluster;
+use kernel_core::shape::Shape;
+use kernel_core::units::RankId;
+
+/// The inputs of all ranks for one round.
+#[derive(Clone, Debug)]
+pub struct Batch<'a> {
+    case: &'a Case,
+    ranks: Vec<RankTensors>,
+}
+
+impl<'a> Batch<'a> {
+    /// The case at distance `distance` from the last round.
+    #[must_use]
+    pub fn new(case: &'a Case, distance: usize) -> Self {
+        let ranks = (0..).map(RankId).zip(&case.ranks);
+        Self { case, ranks: ranks.map(|(rank, t)| vary(&case.shape, rank, t, distance)).collect() }
+    }
+
+    /// What a rank brings.
+    #[must_use]
+    pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
+        let tensors = &self.ranks[rank.index()];
+        Inputs {
+            x: &tensors.x,
+            expert_ids: &tensors.expert_ids,
+            expert_scales: &tensors.expert_scales,
+            mask: match &tensors.mask {
+                OwnedMask::None => Mask::None,
+                OwnedMask::Tokens(mask) => Mask::Tokens(mask),
+                OwnedMask::Pairs(mask) => Mask::Pairs(mask),
+            },
+            scales: self.case.scales.as_deref(),
+        }
+    }
+
+    /// Calls `f` with the oracle's view of the whole cluster.
+    pub fn with_cluster<T>(&self, f: impl FnOnce(&Cluster<'_>) -> T) -> T {
+        let ranks: Vec<_> = (0..self.case.shape.ep_world_size()).map(|r| self.inputs(RankId(r))).collect();
+        f(&Cluster { shape: &self.case.shape, ranks: &ranks })
+    }
+
+    /// Factor of the stand-in expert with that row of `expert_gain`.
+    #[must_use]
+    pub fn gain(&self, expert_row: u32) -> f32 {
+        self.case.expert_gain[expert_row as usize]
+    }
+}
+
+/// Masks stay in place: a rotated 1-D mask would not be one. With a mask of tokens, a token that quantisation
+/// would refuse may be hidden behind it, so only the active ones take part in the rotation.
+fn vary(shape: &Shape, rank: RankId, tensors: &RankTensors, distance: usize) -> RankTensors {
+    let mut varied = tensors.clone();
+    let bs = shape.bs(rank) as usize;
+    let turning = match &tensors.mask {
+        OwnedMask::None => bs,
+        OwnedMask::Tokens(mask) => mask.iter().filter(|&&active| active).count(),
+        OwnedMask::Pairs(_) => 0,
+    };
+    if let Some(by) = distance.checked_rem(turning) {
+        let (row, k) = (shape.row_bytes() as usize, shape.k() as usize);
+        varied.x[..turning * row].rotate_left(by * row);
+        varied.expert_ids[..turning * k].rotate_left(by * k);
+        varied.expert_scales[..turning * k].rotate_left(by * k);
+    }
+    if (distance / 2) % 2 == 1 {
+        varied.x.iter_mut().skip(1).step_by(2).for_each(|high| *high ^= 0x80);
+    }
+    varied
+}

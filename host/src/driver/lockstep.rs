@@ -1,0 +1,105 @@
+//! One thread drives all cores, one step at a time; a seeded scheduler chooses who is next. The same seed
+//! gives the same run.
+
+use super::{Failure, Hang, Missing, Stop, Task, Unit};
+use crate::backend::Backend;
+use core::time::Duration;
+use kernel_core::units::RankId;
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+/// What a lockstep driver needs to know of its memory beyond [`Backend`].
+pub trait Clockwork: Backend {
+    /// Time passes.
+    fn tick(&self);
+    /// Lands one effect in flight; `false` when there is none.
+    fn land_one(&self) -> bool;
+}
+
+impl Clockwork for crate::backend::lockstep::Lockstep {
+    fn tick(&self) {
+        self.tick();
+    }
+
+    fn land_one(&self) -> bool {
+        self.land_one()
+    }
+}
+
+impl<B: Clockwork> Clockwork for crate::backend::inject::Inject<B> {
+    fn tick(&self) {
+        self.inner.tick();
+    }
+
+    fn land_one(&self) -> bool {
+        self.inner.land_one()
+    }
+}
+
+/// Runs a unit to its end. Returns the number of steps.
+///
+/// # Errors
+/// A machine's error, or a group in which nobody can move and nothing is in flight.
+pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64, Failure> {
+    let mut tasks: Vec<Task> =
+        (0..unit.shape.ep_world_size()).map(RankId).flat_map(|rank| unit.tasks_of(rank)).collect();
+    let mut steps = 0;
+    // Tasks in `live[..awake]` may be chosen; the others sleep, so that their peers run ahead of them.
+    let mut live: Vec<usize> = (0..tasks.len()).collect();
+    let mut awake = live.len();
+    let mut idle = 0;
+    while !live.is_empty() {
+        if rng.random_ratio(1, 128) {
+            awake = put_some_to_sleep(&mut live, rng);
+        }
+        let pick = rng.random_range(0..awake);
+        let task = &mut tasks[live[pick]];
+        let (rank, core) = (task.rank, task.core);
+        unit.backend.tick();
+        let (done, stop) =
+            task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })?;
+        steps += u64::from(done);
+        idle = if done > 0 { 0 } else { idle + 1 };
+        if stop == Some(Stop::End) {
+            live.remove(pick);
+            awake = live.len();
+        } else if idle > 2 * awake {
+            idle = 0;
+            awake = live.len();
+            if !unit.backend.land_one() {
+                steps += everyone_once(unit, &mut tasks, &live)?;
+            }
+        }
+    }
+    Ok(steps)
+}
+
+/// Shuffles the tasks and lets a random part of them sleep.
+fn put_some_to_sleep(live: &mut [usize], rng: &mut ChaCha8Rng) -> usize {
+    for i in (1..live.len()).rev() {
+        live.swap(i, rng.random_range(0..=i));
+    }
+    rng.random_range(1..=live.len())
+}
+
+/// Gives every task a step with nothing in flight. If nobody moves, nobody ever will.
+fn everyone_once<B: Clockwork>(
+    unit: &Unit<'_, B>,
+    tasks: &mut [Task],
+    live: &[usize],
+) -> Result<u64, Failure> {
+    let mut missing = Vec::new();
+    let mut steps = 0;
+    for &i in live {
+        let task = &mut tasks[i];
+        let (rank, core) = (task.rank, task.core);
+        let (done, stop) =
+            task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })?;
+        steps += u64::from(done);
+        missing.extend(stop.and_then(|stop| Missing::of(task, stop)));
+        if done > 0 || stop == Some(Stop::End) {
+            return Ok(steps);
+        }
+    }
+    Err(Failure::Hang(Hang { after: Duration::ZERO, missing }))
+}

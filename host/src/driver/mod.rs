@@ -1,0 +1,73 @@
+//! Drives the machines of all cores of all ranks through a unit of operators, on one live group.
+//!
+//! A **unit** is the operators between two checks: every core runs them in order, nobody waits for a rank but
+//! as the protocol says. The driver owes the join, decides how to wait, when to give up, and says what is
+//! missing then.
+
+mod batch;
+mod hang;
+pub mod lockstep;
+pub mod schedule;
+mod task;
+pub mod threads;
+
+pub use batch::Batch;
+pub use hang::{Hang, Missing};
+pub use task::{RankState, Stop, Task};
+
+use kernel_core::fabric::ProtocolError;
+use kernel_core::plan::order::SendOrder;
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId};
+use schedule::Operator;
+
+/// Choices that do not change results.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// In which order cores send.
+    pub order: SendOrder,
+    /// Breaks the driver's duty, to show that it is one. For tests.
+    pub no_join: bool,
+}
+
+/// What the tasks of a unit share.
+#[derive(Debug)]
+pub struct Unit<'a, B> {
+    /// The domain.
+    pub shape: &'a Shape,
+    /// Choices.
+    pub options: Options,
+    /// The group's memory.
+    pub backend: &'a B,
+    /// Inputs of each batch.
+    pub batches: &'a [Batch<'a>],
+    /// The host's state of each rank.
+    pub ranks: &'a [RankState],
+    /// What every core runs.
+    pub operators: &'a [Operator],
+}
+
+impl<B> Unit<'_, B> {
+    /// A task for every core of `rank`.
+    fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task> + '_ {
+        (0..self.shape.aiv_num()).map(move |core| Task::new(self.shape, rank, CoreId(core)))
+    }
+}
+
+/// Why a unit did not end well.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum Failure {
+    /// A machine refused what it saw.
+    #[error("rank {rank} core {core}: {error}")]
+    Protocol {
+        /// Where.
+        rank: RankId,
+        /// Its core.
+        core: CoreId,
+        /// What.
+        error: ProtocolError,
+    },
+    /// Nobody moved before the deadline.
+    #[error("{0}")]
+    Hang(Hang),
+}

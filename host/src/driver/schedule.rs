@@ -1,0 +1,107 @@
+//! The order of operators: a string of D and C. A C combines the oldest dispatch that is not yet combined.
+
+use crate::error::Error;
+
+/// An operator of one batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operator {
+    /// Dispatch of the batch.
+    Dispatch(usize),
+    /// Combine of the batch.
+    Combine(usize),
+}
+
+impl Operator {
+    /// The batch that it belongs to.
+    #[must_use]
+    pub const fn batch(self) -> usize {
+        match self {
+            Self::Dispatch(batch) | Self::Combine(batch) => batch,
+        }
+    }
+}
+
+/// The operators that every rank runs between two checks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Schedule {
+    operators: Vec<Operator>,
+    batches: usize,
+}
+
+impl Schedule {
+    /// Reads a string of D and C, such as `DDCC`.
+    ///
+    /// # Errors
+    /// Another letter, a C without a dispatch, or a D that is never combined.
+    pub fn parse(text: &str) -> Result<Self, Error> {
+        let refuse = |why: String| Err(Error::invalid(format!("schedule {text:?}: {why}")));
+        let (mut operators, mut dispatched, mut combined) = (Vec::new(), 0, 0);
+        for (i, letter) in text.chars().enumerate() {
+            match letter {
+                'D' => {
+                    operators.push(Operator::Dispatch(dispatched));
+                    dispatched += 1;
+                }
+                'C' if combined < dispatched => {
+                    operators.push(Operator::Combine(combined));
+                    combined += 1;
+                }
+                'C' => return refuse(format!("C at position {i} has no dispatch to combine")),
+                other => return refuse(format!("{other:?} at position {i}: must be D or C")),
+            }
+        }
+        if dispatched == 0 || combined < dispatched {
+            return refuse(format!(
+                "{dispatched} D and {combined} C: must have at least one D, and as many C as D"
+            ));
+        }
+        Ok(Self { operators, batches: dispatched })
+    }
+
+    /// The same, `times` over, with batches of their own.
+    #[must_use]
+    pub fn repeat(&self, times: usize) -> Self {
+        let operators = (0..times).flat_map(|i| {
+            self.operators.iter().map(move |&operator| match operator {
+                Operator::Dispatch(batch) => Operator::Dispatch(batch + i * self.batches),
+                Operator::Combine(batch) => Operator::Combine(batch + i * self.batches),
+            })
+        });
+        Self { operators: operators.collect(), batches: self.batches * times }
+    }
+
+    /// The operators in order.
+    #[must_use]
+    pub fn operators(&self) -> &[Operator] {
+        &self.operators
+    }
+
+    /// Batches that begin and end in it.
+    #[must_use]
+    pub const fn batches(&self) -> usize {
+        self.batches
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Operator::{Combine, Dispatch};
+    use super::*;
+
+    #[test]
+    fn a_combine_takes_the_oldest_dispatch() {
+        let schedule = Schedule::parse("DDCC").expect("legal");
+        assert_eq!(schedule.operators(), [Dispatch(0), Dispatch(1), Combine(0), Combine(1)]);
+        assert_eq!(
+            Schedule::parse("DC").expect("legal").repeat(2).operators(),
+            [Dispatch(0), Combine(0), Dispatch(1), Combine(1)]
+        );
+    }
+
+    #[test]
+    fn what_is_not_a_schedule_is_refused() {
+        for text in ["", "C", "DCC", "D", "DDC", "DX", "dc"] {
+            assert!(Schedule::parse(text).is_err(), "{text:?}");
+        }
+    }
+}

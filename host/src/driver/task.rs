@@ -1,0 +1,234 @@
+//! One core's work: its operators in order, each a machine that is stepped.
+
+use super::Unit;
+use super::schedule::Operator;
+use crate::backend::Backend;
+use core::sync::atomic::{AtomicU32, Ordering};
+use kernel_core::a3::{Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use kernel_core::fabric::{Progress, ProtocolError, Wait};
+use kernel_core::layout::outputs::capacity;
+use kernel_core::place::Tensor;
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId};
+use kernel_core::vector::Portable;
+use std::sync::RwLock;
+
+/// What the cores of a rank share with each other on the host's side: the join, and what the experts returned.
+#[derive(Debug, Default)]
+pub struct RankState {
+    /// Cores that have ended an operator, over all operators of the unit.
+    ended: AtomicU32,
+    /// Operators that all cores of the rank have ended.
+    joined: AtomicU32,
+    /// By batch.
+    returned: Vec<RwLock<Rows>>,
+}
+
+/// The inputs of combine besides the case.
+#[derive(Debug, Default)]
+pub(super) struct Rows {
+    pub(super) y: Vec<u8>,
+    pub(super) assist_info: Vec<u8>,
+    pub(super) ep_recv_counts: Vec<u8>,
+}
+
+impl RankState {
+    /// Nothing ended yet, with room for `batches` batches.
+    #[must_use]
+    pub fn new(batches: usize) -> Self {
+        Self { returned: (0..batches).map(|_| RwLock::default()).collect(), ..Self::default() }
+    }
+
+    /// Forgets the operators of the unit before.
+    pub fn reset(&mut self) {
+        *self.ended.get_mut() = 0;
+        *self.joined.get_mut() = 0;
+    }
+}
+
+/// Why a task stopped moving.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// Something is missing.
+    Wait(Wait),
+    /// Another core of the rank has not ended the operator before.
+    Join,
+    /// All operators are done.
+    End,
+}
+
+#[derive(Debug)]
+enum Machine {
+    /// Waits for the join.
+    Between,
+    Dispatch(Dispatch),
+    Combine(Combine),
+}
+
+/// One core.
+#[derive(Debug)]
+pub struct Task {
+    /// Its rank.
+    pub rank: RankId,
+    /// Its number there.
+    pub core: CoreId,
+    /// The next or running operator, by its number in the unit.
+    pub operator: usize,
+    machine: Machine,
+    words: Vec<u32>,
+    row: Vec<u8>,
+}
+
+impl Task {
+    /// A core before its first operator.
+    #[must_use]
+    pub fn new(shape: &Shape, rank: RankId, core: CoreId) -> Self {
+        Self {
+            rank,
+            core,
+            operator: 0,
+            machine: Machine::Between,
+            words: vec![0; ub_words(shape)],
+            row: vec![0; ub_bytes(shape)],
+        }
+    }
+
+    /// Moves on by at most `steps` steps. `None`: it could go on.
+    ///
+    /// # Errors
+    /// The machine's.
+    pub fn run<B: Backend>(
+        &mut self,
+        unit: &Unit<'_, B>,
+        steps: u32,
+    ) -> Result<(u32, Option<Stop>), ProtocolError> {
+        let mut done = 0;
+        while done < steps {
+            if matches!(self.machine, Machine::Between) {
+                match self.begin(unit) {
+                    Some(stop) => return Ok((done, Some(stop))),
+                    None => done += 1,
+                }
+            }
+            match self.step(unit, steps, &mut done)? {
+                Some(Progress::Pending(wait)) => return Ok((done, Some(Stop::Wait(wait)))),
+                Some(_) => {
+                    self.end(unit)?;
+                    done += 1;
+                }
+                None => {}
+            }
+        }
+        Ok((done, None))
+    }
+
+    /// The operator that the task works on or waits to begin.
+    #[must_use]
+    pub fn current<B: Backend>(&self, unit: &Unit<'_, B>) -> Option<Operator> {
+        unit.operators.get(self.operator).copied()
+    }
+
+    /// Begins the next operator, once all cores of the rank have ended the one before.
+    fn begin<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Option<Stop> {
+        let Some(operator) = self.current(unit) else { return Some(Stop::End) };
+        let joined = unit.ranks[self.rank.index()].joined.load(Ordering::Acquire);
+        if !unit.options.no_join && (joined as usize) < self.operator {
+            return Some(Stop::Join);
+        }
+        self.machine = match operator {
+            Operator::Dispatch(_) => Machine::Dispatch(Dispatch::new()),
+            Operator::Combine(_) => Machine::Combine(Combine::new()),
+        };
+        None
+    }
+
+    /// Steps the machine until it is pending or done; `None` when the steps are used up.
+    fn step<B: Backend>(
+        &mut self,
+        unit: &Unit<'_, B>,
+        steps: u32,
+        done: &mut u32,
+    ) -> Result<Option<Progress>, ProtocolError> {
+        let Some(operator) = self.current(unit) else { return Ok(Some(Progress::Done)) };
+        let (rank, core) = (self.rank, self.core);
+        let env = Env { shape: unit.shape, rank, core, order: unit.options.order, vector: Portable };
+        let inputs = unit.batches[operator.batch()].inputs(rank);
+        let mut ub = Ub { words: &mut self.words, row: &mut self.row };
+        let mut fabric = unit.backend.fabric(rank, core, operator.batch());
+        match &mut self.machine {
+            Machine::Between => Ok(None),
+            Machine::Dispatch(machine) => {
+                drive(steps, done, || machine.step(&env, &mut fabric, &inputs, &mut ub))
+            }
+            Machine::Combine(machine) => {
+                let rows = unit.ranks[rank.index()].returned[operator.batch()]
+                    .read()
+                    .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
+                let returned = Returned {
+                    y: &rows.y,
+                    assist_info: &rows.assist_info,
+                    ep_recv_counts: &rows.ep_recv_counts,
+                };
+                drive(steps, done, || machine.step(&env, &mut fabric, &inputs, &returned, &mut ub))
+            }
+        }
+    }
+
+    /// Ends the operator. The last core of the rank runs the experts, then lets all go on.
+    fn end<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
+        let state = &unit.ranks[self.rank.index()];
+        let ended = state.ended.fetch_add(1, Ordering::AcqRel) + 1;
+        if ended.is_multiple_of(unit.shape.aiv_num()) {
+            unit.backend.join(self.rank);
+            if let Some(Operator::Dispatch(batch)) = self.current(unit) {
+                self.experts(unit, batch, &state.returned[batch])?;
+            }
+            state.joined.store(ended / unit.shape.aiv_num(), Ordering::Release);
+        }
+        self.operator += 1;
+        self.machine = Machine::Between;
+        Ok(())
+    }
+
+    /// The stand-in experts of the rank.
+    fn experts<B: Backend>(
+        &self,
+        unit: &Unit<'_, B>,
+        batch: usize,
+        returned: &RwLock<Rows>,
+    ) -> Result<(), ProtocolError> {
+        let mut rows =
+            returned.write().map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
+        crate::expert::run(unit.shape, self.rank, &unit.batches[batch], |tensor, len, read| {
+            unit.backend.read_output(self.rank, batch, tensor, len, read);
+        }, &mut rows.y);
+        let n = rows.y.len() as u64 / unit.shape.row_bytes();
+        let Rows { assist_info, ep_recv_counts, .. } = &mut *rows;
+        let counts_len = capacity(unit.shape, self.rank, Tensor::EpRecvCounts) as usize;
+        for (tensor, len, to) in [
+            (Tensor::AssistInfo, n as usize * 12, assist_info),
+            (Tensor::EpRecvCounts, counts_len, ep_recv_counts),
+        ] {
+            to.clear();
+            unit.backend.read_output(self.rank, batch, tensor, len, &mut |bytes| {
+                to.extend_from_slice(bytes);
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Steps until something else than a step comes back.
+fn drive(
+    steps: u32,
+    done: &mut u32,
+    mut step: impl FnMut() -> Result<Progress, ProtocolError>,
+) -> Result<Option<Progress>, ProtocolError> {
+    while *done < steps {
+        match step()? {
+            Progress::Stepped => *done += 1,
+            other => return Ok(Some(other)),
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,297 @@
+//! A few worker threads poll the cores of many ranks.
+
+use super::schedule::Operator;
+use super::{Failure, Hang, Missing, Stop, Task, Unit};
+use crate::backend::Backend;
+use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use core::time::Duration;
+use kernel_core::units::{CoreId, RankId, div_rem};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+/// Steps that a core takes in a row before another one gets its turn.
+const TURN: u32 = 256;
+/// Idle passes with a spin hint, before the worker yields its processor.
+const SPINS: u32 = 64;
+/// Idle passes with a yield, before the worker sleeps between passes.
+const YIELDS: u32 = 2048;
+/// How long it sleeps then. Nobody can wake it: a flag is a plain store.
+const PARK: Duration = Duration::from_micros(200);
+
+/// Which worker polls which core.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Spread {
+    /// All cores of a rank on one worker: the rank's rows stay in one cache.
+    #[default]
+    Ranks,
+    /// The cores of a rank on all workers, to exercise what the cores of a rank share.
+    Cores,
+}
+
+/// How to drive.
+#[derive(Clone, Copy, Debug)]
+pub struct Workers {
+    /// Threads.
+    pub count: usize,
+    /// Which core goes where.
+    pub spread: Spread,
+    /// No core of the group moved for so long: give up.
+    pub deadline: Duration,
+}
+
+/// What a unit cost.
+#[derive(Clone, Debug, Default)]
+pub struct Times {
+    /// By operator of the unit: the time that the slowest worker spent in it, working and waiting.
+    pub operators: Vec<Duration>,
+    /// Steps of all machines.
+    pub steps: u64,
+    /// By source rank: how long cores of other ranks waited for a flag of it, summed over cores.
+    pub waited_for: Vec<Duration>,
+}
+
+struct Shared {
+    /// Workers that are ready to begin.
+    ready: AtomicUsize,
+    /// Grows whenever somebody moves.
+    progress: AtomicU64,
+    stop: AtomicBool,
+    failure: Mutex<Option<Failure>>,
+}
+
+/// Runs a unit to its end.
+///
+/// # Errors
+/// A machine's error, or no progress before the deadline.
+pub fn run<B: Backend + Sync>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, Failure> {
+    let shared = Shared {
+        ready: AtomicUsize::new(0),
+        progress: AtomicU64::new(0),
+        stop: AtomicBool::new(false),
+        failure: Mutex::new(None),
+    };
+    let all = thread::scope(|scope| {
+        let handles: Vec<_> = (0..workers.count)
+            .map(|w| {
+                let shared = &shared;
+                scope.spawn(move || Worker::new(unit, workers, shared, w).run())
+            })
+            .collect();
+        handles
+            .into_iter()
+            .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect::<Vec<_>>()
+    });
+    match shared.failure.into_inner().unwrap_or_else(PoisonError::into_inner) {
+        Some(failure) => Err(failure),
+        None => Ok(merge(&all)),
+    }
+}
+
+fn merge(all: &[Times]) -> Times {
+    let longest = |lists: &mut dyn Iterator<Item = &Vec<Duration>>, add: bool| {
+        lists.fold(Vec::new(), |mut sum: Vec<Duration>, list| {
+            sum.resize(list.len(), Duration::ZERO);
+            for (sum, &time) in sum.iter_mut().zip(list) {
+                *sum = if add { *sum + time } else { time.max(*sum) };
+            }
+            sum
+        })
+    };
+    Times {
+        operators: longest(&mut all.iter().map(|times| &times.operators), false),
+        steps: all.iter().map(|times| times.steps).sum(),
+        waited_for: longest(&mut all.iter().map(|times| &times.waited_for), true),
+    }
+}
+
+struct Worker<'a, B> {
+    unit: &'a Unit<'a, B>,
+    workers: &'a Workers,
+    shared: &'a Shared,
+    tasks: Vec<Polled>,
+    times: Times,
+    /// The operator whose time is running, and since when.
+    charged: usize,
+    since: Instant,
+}
+
+struct Polled {
+    task: Task,
+    ended: bool,
+    /// For whom it has been waiting since when.
+    waiting: Option<(RankId, Instant)>,
+}
+
+impl<'a, B: Backend + Sync> Worker<'a, B> {
+    fn new(unit: &'a Unit<'a, B>, workers: &'a Workers, shared: &'a Shared, w: usize) -> Self {
+        let mine = |rank: RankId, core: CoreId| {
+            let nth = match workers.spread {
+                Spread::Ranks => rank.0,
+                Spread::Cores => rank.0 * unit.shape.aiv_num() + core.0,
+            };
+            div_rem(nth, workers.count as u32).1 as usize == w
+        };
+        let ranks = (0..unit.shape.ep_world_size()).map(RankId);
+        let tasks = ranks
+            .flat_map(|rank| unit.tasks_of(rank))
+            .filter(|task| mine(task.rank, task.core))
+            .map(|task| Polled { task, ended: false, waiting: None })
+            .collect();
+        let times = Times {
+            operators: vec![Duration::ZERO; unit.operators.len()],
+            steps: 0,
+            waited_for: vec![Duration::ZERO; unit.shape.ep_world_size() as usize],
+        };
+        Self { unit, workers, shared, tasks, times, charged: 0, since: Instant::now() }
+    }
+
+    fn run(mut self) -> Times {
+        let _stop_if_panicking = StopOnPanic(&self.shared.stop);
+        self.shared.ready.fetch_add(1, Ordering::AcqRel);
+        while self.shared.ready.load(Ordering::Acquire) < self.workers.count {
+            thread::yield_now();
+        }
+        self.since = Instant::now();
+        let mut idle = 0;
+        let mut seen = (u64::MAX, self.since);
+        loop {
+            match self.pass() {
+                Ok((_, true)) => break,
+                Ok((0, false)) => idle += 1,
+                Ok(_) => {
+                    idle = 0;
+                    self.shared.progress.fetch_add(1, Ordering::Relaxed);
+                }
+                Err(failure) => {
+                    self.fail(failure);
+                    break;
+                }
+            }
+            if self.shared.stop.load(Ordering::Relaxed) {
+                self.add_complaints();
+                break;
+            }
+            if idle > 0 && self.out_of_time(&mut seen) {
+                self.fail(Failure::Hang(Hang { after: self.workers.deadline, missing: Vec::new() }));
+                self.add_complaints();
+                break;
+            }
+            wait(idle);
+        }
+        self.charge(self.charged);
+        self.times
+    }
+
+    /// Polls every task once. Returns the steps made, and whether all have ended.
+    fn pass(&mut self) -> Result<(u32, bool), Failure> {
+        let (mut steps, mut all_ended) = (0, true);
+        for i in 0..self.tasks.len() {
+            if self.tasks[i].ended {
+                continue;
+            }
+            self.charge(self.tasks[i].task.operator);
+            let polled = &mut self.tasks[i];
+            let (rank, core) = (polled.task.rank, polled.task.core);
+            let (done, stop) = polled
+                .task
+                .run(self.unit, TURN)
+                .map_err(|error| Failure::Protocol { rank, core, error })?;
+            if done > 0
+                && let Some((source, since)) = polled.waiting.take()
+            {
+                self.times.waited_for[source.index()] += since.elapsed();
+            }
+            polled.ended = stop == Some(Stop::End);
+            if let Some(Stop::Wait(wait)) = stop
+                && polled.waiting.is_none()
+                && let Some(source) = wait.source()
+                && source != rank
+            {
+                polled.waiting = Some((source, Instant::now()));
+            }
+            all_ended &= polled.ended;
+            steps += done;
+        }
+        self.times.steps += u64::from(steps);
+        Ok((steps, all_ended))
+    }
+
+    /// From now on time counts for `operator`.
+    fn charge(&mut self, operator: usize) {
+        if operator != self.charged || operator >= self.times.operators.len() {
+            let now = Instant::now();
+            if let Some(time) = self.times.operators.get_mut(self.charged) {
+                *time += now - self.since;
+            }
+            (self.charged, self.since) = (operator, now);
+        }
+    }
+
+    /// Whether nobody in the group has moved for the deadline; `seen` is the last progress and when.
+    fn out_of_time(&self, seen: &mut (u64, Instant)) -> bool {
+        let progress = self.shared.progress.load(Ordering::Relaxed);
+        let now = Instant::now();
+        if progress != seen.0 {
+            *seen = (progress, now);
+        }
+        now - seen.1 >= self.workers.deadline
+    }
+
+    fn fail(&self, failure: Failure) {
+        let mut first = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        first.get_or_insert(failure);
+        self.shared.stop.store(true, Ordering::Relaxed);
+    }
+
+    /// Adds what this worker's cores miss to the report of a hang.
+    fn add_complaints(&mut self) {
+        let mut missing = Vec::new();
+        for Polled { task, ended, .. } in &mut self.tasks {
+            if !*ended
+                && let Ok((_, Some(stop))) = task.run(self.unit, 1)
+            {
+                missing.extend(Missing::of(task, stop));
+            }
+        }
+        let mut failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(Failure::Hang(hang)) = &mut *failure {
+            hang.missing.extend(missing);
+        }
+    }
+}
+
+/// A worker that panics takes the others with it, instead of leaving them to wait for it.
+struct StopOnPanic<'a>(&'a AtomicBool);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+fn wait(idle: u32) {
+    if idle == 0 {
+    } else if idle < SPINS {
+        core::hint::spin_loop();
+    } else if idle < SPINS + YIELDS {
+        thread::yield_now();
+    } else {
+        thread::sleep(PARK);
+    }
+}
+
+impl Times {
+    /// The operators' times that belong to dispatch or combine, in order.
+    pub fn of<'t>(
+        &'t self,
+        operators: &'t [Operator],
+        dispatch: bool,
+    ) -> impl Iterator<Item = Duration> + 't {
+        let kind = move |operator: &Operator| matches!(operator, Operator::Dispatch(_)) == dispatch;
+        operators.iter().zip(&self.operators).filter(move |(op, _)| kind(op)).map(|(_, &time)| time)
+    }
+}
