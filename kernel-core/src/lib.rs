@@ -1,7 +1,7 @@
 //! Mixture-of-Experts dispatch and combine as polled state machines over one [fabric].
 #![no_std]
 
-#[cfg(feature = "reference")]
+#[cfg(any(test, feature = "reference"))]
 extern crate alloc;
 
 pub mod a3;
@@ -11,6 +11,8 @@ pub mod layout;
 pub mod place;
 pub mod placement;
 pub mod plan;
+#[cfg(any(test, feature = "reference"))]
+pub mod reference;
 pub mod shape;
 pub mod sync;
 pub mod units;
