@@ -1,1 +1,16 @@
-//! host
+//! Runs the kernel-core machines for real, and everything around them that needs files and people.
+//!
+//! Direction of flow: [`cli`] says what can be asked, [`command`] answers with one file per verb,
+//! [`report`] prints. Below them: [`config`] and [`presets`] become a [`case`] that is read from a folder
+//! or made by [`generate`]; results are written by [`result`]. Every failure is an [`error::Error`].
+
+pub mod case;
+pub mod cli;
+pub mod command;
+pub mod config;
+pub mod error;
+pub mod generate;
+pub mod presets;
+pub mod report;
+pub mod result;
+pub mod store;

@@ -1,2 +1,19 @@
-//! veriep
-fn main() {}
+//! `veriep`: parse, dispatch, and turn errors into exit status.
+
+use clap::Parser;
+use host::cli::{self, Cli};
+use host::command;
+use host::report::Report;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return ExitCode::from(cli::explain(&error)),
+    };
+    let mut report = Report::new(cli.format);
+    match command::dispatch(cli.verb, &mut report) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => ExitCode::from(report.fail(&error)),
+    }
+}

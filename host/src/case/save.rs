@@ -1,0 +1,80 @@
+//! Writing a case.
+
+use super::{Case, OwnedMask, RankTensors, TENSORS_NAME};
+use crate::config::FILE_NAME;
+use crate::error::Error;
+use crate::store::{Tensor, bytes_of, write_tensors, write_whole};
+use kernel_core::shape::{Dtype as Element, Shape};
+use safetensors::Dtype;
+use std::borrow::Cow;
+use std::io::Write;
+use std::path::Path;
+
+/// Whether `folder` holds both files of a case.
+#[must_use]
+pub fn is_case(folder: &Path) -> bool {
+    folder.join(FILE_NAME).is_file() && folder.join(TENSORS_NAME).is_file()
+}
+
+impl Case {
+    /// Writes the case into `folder`, made if it is not there. Each file appears complete or not at all.
+    ///
+    /// # Errors
+    /// The folder or a file cannot be written.
+    pub fn save(&self, folder: &Path) -> Result<(), Error> {
+        let made = !folder.exists();
+        std::fs::create_dir_all(folder)
+            .map_err(|e| Error::file(folder, format_args!("cannot make the folder: {e}")))?;
+        let saved = self.save_files(folder);
+        if saved.is_err() && made {
+            // Nothing half made stays behind; what stopped the writing is the error to report.
+            let _ = std::fs::remove_dir_all(folder);
+        }
+        saved
+    }
+
+    fn save_files(&self, folder: &Path) -> Result<(), Error> {
+        let text = self.config.to_toml()?;
+        write_tensors(&folder.join(TENSORS_NAME), self.tensors())?;
+        write_whole(&folder.join(FILE_NAME), |file| file.write_all(text.as_bytes()))
+    }
+
+    fn tensors(&self) -> Vec<Tensor<'_>> {
+        let (rows, h) = (self.expert_gain.len(), self.shape.h() as usize);
+        let floats = |name: &str, shape: Vec<usize>, values: &[f32]| Tensor {
+            name: name.to_owned(),
+            dtype: Dtype::F32,
+            shape,
+            data: bytes_of(values, f32::to_le_bytes).into(),
+        };
+        let mut tensors = vec![floats("expert_gain", vec![rows], &self.expert_gain)];
+        if let Some(scales) = &self.scales {
+            tensors.push(floats("scales", vec![rows, h], scales));
+        }
+        for (rank, of_rank) in self.ranks.iter().enumerate() {
+            rank_tensors(&self.shape, rank, of_rank, &mut tensors);
+        }
+        tensors
+    }
+}
+
+fn rank_tensors<'a>(shape: &Shape, rank: usize, of_rank: &'a RankTensors, tensors: &mut Vec<Tensor<'a>>) {
+    let (k, h) = (shape.k() as usize, shape.h() as usize);
+    let bs = of_rank.expert_ids.len().checked_div(k).unwrap_or_default();
+    let element = match shape.dtype() {
+        Element::Bf16 => Dtype::BF16,
+        Element::F16 => Dtype::F16,
+    };
+    let mut push = |name: &str, dtype, shape, data: Cow<'a, [u8]>| {
+        tensors.push(Tensor { name: format!("rank{rank}.{name}"), dtype, shape, data });
+    };
+    push("x", element, vec![bs, h], Cow::Borrowed(&of_rank.x));
+    push("expert_ids", Dtype::I32, vec![bs, k], bytes_of(&of_rank.expert_ids, i32::to_le_bytes).into());
+    push("expert_scales", Dtype::F32, vec![bs, k], bytes_of(&of_rank.expert_scales, f32::to_le_bytes).into());
+    let flags = |mask: &[bool]| mask.iter().map(|&flag| u8::from(flag)).collect::<Vec<_>>().into();
+    match &of_rank.mask {
+        OwnedMask::None => {}
+        OwnedMask::Tokens(mask) => push("x_active_mask", Dtype::BOOL, vec![bs], flags(mask)),
+        OwnedMask::Pairs(mask) => push("x_active_mask", Dtype::BOOL, vec![bs, k], flags(mask)),
+    }
+}

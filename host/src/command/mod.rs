@@ -1,0 +1,23 @@
+//! One file per verb.
+
+mod check;
+mod clashes;
+mod generate;
+mod source;
+
+pub use source::{Source, resolve};
+
+use crate::cli::Verb;
+use crate::error::Error;
+use crate::report::Report;
+
+/// Does what `verb` asks.
+///
+/// # Errors
+/// Whatever ends the verb without its result.
+pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
+    match verb {
+        Verb::Gen(args) => generate::run(&args, report),
+        Verb::Check(args) => check::run(&args, report),
+    }
+}

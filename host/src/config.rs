@@ -1,0 +1,313 @@
+//! `config.toml`: seed 003's parameters in snake case, owned; nothing but TOML types is checked here.
+
+use crate::error::Error;
+use core::fmt;
+use kernel_core::shape::{BatchSizes, Config as CoreConfig, Given};
+use serde::{Deserialize, Deserializer, Serialize, de};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+/// Name of the configuration inside a case.
+pub const FILE_NAME: &str = "config.toml";
+/// Largest configuration read, in bytes; a list of 768 batch sizes needs a few KiB.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// `bs`: an integer, or a list with one entry per EP rank.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Bs {
+    /// The same on every rank.
+    Uniform(i64),
+    /// One entry per EP rank.
+    PerRank(Vec<i64>),
+}
+
+/// The keys of `config.toml`, as given. Meanings stand at [`kernel_core::shape::Config`].
+#[expect(missing_docs, reason = "the fields are those of the core's Config, documented there")]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    pub product: String,
+    pub comm_alg: String,
+    pub op: String,
+    pub dtype: String,
+    pub ep_world_size: i64,
+    pub tp_world_size: i64,
+    pub moe_expert_num: i64,
+    /// Absent = 1 when there are shared-expert ranks, else 0.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub shared_expert_num: Option<i64>,
+    pub shared_expert_rank_num: i64,
+    pub zero_expert_num: i64,
+    pub copy_expert_num: i64,
+    pub const_expert_num: i64,
+    pub k: i64,
+    pub h: i64,
+    pub bs: Bs,
+    pub global_bs: i64,
+    pub quant_mode: i64,
+    pub comm_quant_mode: i64,
+    pub expert_token_nums_type: i64,
+    pub hccl_buffsize_mb: i64,
+    pub aiv_num: i64,
+    pub norm_eps: f64,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        let core = CoreConfig::default();
+        Self {
+            product: core.product.to_owned(),
+            comm_alg: core.comm_alg.to_owned(),
+            op: core.op.to_owned(),
+            dtype: core.dtype.to_owned(),
+            ep_world_size: core.ep_world_size,
+            tp_world_size: core.tp_world_size,
+            moe_expert_num: core.moe_expert_num,
+            shared_expert_num: None,
+            shared_expert_rank_num: core.shared_expert_rank_num,
+            zero_expert_num: core.zero_expert_num,
+            copy_expert_num: core.copy_expert_num,
+            const_expert_num: core.const_expert_num,
+            k: core.k,
+            h: core.h,
+            bs: match core.bs {
+                BatchSizes::Uniform(bs) => Bs::Uniform(bs),
+                BatchSizes::PerRank(list) => Bs::PerRank(list.to_vec()),
+            },
+            global_bs: core.global_bs,
+            quant_mode: core.quant_mode,
+            comm_quant_mode: core.comm_quant_mode,
+            expert_token_nums_type: core.expert_token_nums_type,
+            hccl_buffsize_mb: core.hccl_buffsize_mb,
+            aiv_num: core.aiv_num,
+            norm_eps: core.norm_eps,
+        }
+    }
+}
+
+impl Config {
+    /// Reads a configuration file.
+    ///
+    /// # Errors
+    /// The file is missing, too large, not UTF-8 or not a configuration: file, line and what is wrong.
+    pub fn read(path: &Path) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|e| Error::io(path, "open", &e))?;
+        let mut bytes = Vec::new();
+        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path, "read", &e))?;
+        if bytes.len() as u64 > FILE_BYTES_MAX {
+            return Err(Error::file(path, format_args!("larger than {FILE_BYTES_MAX} bytes: not a config")));
+        }
+        let text = String::from_utf8(bytes).map_err(|e| {
+            let at = e.utf8_error().valid_up_to();
+            let line = line_of(e.as_bytes(), at);
+            Error::file(path, format_args!("line {line}: byte {at} is not UTF-8 text"))
+        })?;
+        Self::parse(&text).map_err(|(line, what)| Error::file(path, format_args!("line {line}: {what}")))
+    }
+
+    /// Parses the text of a configuration; on failure the line and what is wrong there.
+    ///
+    /// # Errors
+    /// Not TOML, an unknown key, a wrong TOML type, an integer outside i64.
+    pub fn parse(text: &str) -> Result<Self, (usize, String)> {
+        toml::from_str(text).map_err(|e| {
+            let at = e.span().map_or(0, |span| span.start);
+            (line_of(text.as_bytes(), at), e.message().replace('\n', ", "))
+        })
+    }
+
+    /// Applies one `--set key=value`. The value is a TOML value; a bare word is a string.
+    ///
+    /// # Errors
+    /// No `=`, an unknown key (the error lists the keys), a value of the wrong type.
+    pub fn set(&mut self, assignment: &str) -> Result<(), Error> {
+        let fail = |what: &str| Error::Request(format!("--set {assignment}: {}", what.replace('\n', ", ")));
+        let (key, value) =
+            assignment.split_once('=').ok_or_else(|| fail("missing '=': must be key=value"))?;
+        let (key, value) = (key.trim(), value.trim());
+        let value = parse_value(value).ok_or_else(|| fail("not a TOML value"))?;
+        let mut table = toml::Table::try_from(&*self).map_err(|e| fail(&e.to_string()))?;
+        table.insert(key.to_owned(), value);
+        *self = Self::deserialize(table).map_err(|e| fail(e.message()))?;
+        Ok(())
+    }
+
+    /// The text of `config.toml`.
+    ///
+    /// # Errors
+    /// None for values that came from TOML.
+    pub fn to_toml(&self) -> Result<String, Error> {
+        toml::to_string(self).map_err(|e| Error::Request(format!("{FILE_NAME}: {e}")))
+    }
+
+    /// `shared_expert_num` with its default.
+    #[must_use]
+    pub fn shared_experts(&self) -> i64 {
+        self.shared_expert_num.unwrap_or(i64::from(self.shared_expert_rank_num > 0))
+    }
+
+    /// The core's view of this configuration.
+    #[must_use]
+    pub fn as_core(&self, given: Given) -> CoreConfig<'_> {
+        CoreConfig {
+            product: &self.product,
+            comm_alg: &self.comm_alg,
+            op: &self.op,
+            dtype: &self.dtype,
+            ep_world_size: self.ep_world_size,
+            tp_world_size: self.tp_world_size,
+            moe_expert_num: self.moe_expert_num,
+            shared_expert_num: self.shared_experts(),
+            shared_expert_rank_num: self.shared_expert_rank_num,
+            zero_expert_num: self.zero_expert_num,
+            copy_expert_num: self.copy_expert_num,
+            const_expert_num: self.const_expert_num,
+            k: self.k,
+            h: self.h,
+            bs: match &self.bs {
+                Bs::Uniform(bs) => BatchSizes::Uniform(*bs),
+                Bs::PerRank(list) => BatchSizes::PerRank(list),
+            },
+            global_bs: self.global_bs,
+            quant_mode: self.quant_mode,
+            comm_quant_mode: self.comm_quant_mode,
+            expert_token_nums_type: self.expert_token_nums_type,
+            hccl_buffsize_mb: self.hccl_buffsize_mb,
+            aiv_num: self.aiv_num,
+            norm_eps: self.norm_eps,
+            given,
+        }
+    }
+}
+
+/// A TOML value, or a bare word as a string.
+fn parse_value(text: &str) -> Option<toml::Value> {
+    // A line break would let one assignment carry several keys.
+    if text.contains(['\n', '\r']) {
+        return None;
+    }
+    if let Ok(mut table) = toml::from_str::<toml::Table>(&format!("value = {text}")) {
+        return table.remove("value");
+    }
+    let is_word = text.chars().all(|c| c.is_ascii_alphanumeric() || "_-.".contains(c));
+    is_word.then(|| toml::Value::String(text.to_owned()))
+}
+
+/// Number of the line that holds byte `at`, from 1.
+fn line_of(text: &[u8], at: usize) -> usize {
+    1 + text.iter().take(at).filter(|&&byte| byte == b'\n').count()
+}
+
+impl<'de> Deserialize<'de> for Bs {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl<'de> de::Visitor<'de> for Visitor {
+            type Value = Bs;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an i64 or a list of i64")
+            }
+
+            fn visit_i64<E: de::Error>(self, bs: i64) -> Result<Bs, E> {
+                Ok(Bs::Uniform(bs))
+            }
+
+            fn visit_seq<A: de::SeqAccess<'de>>(self, mut list: A) -> Result<Bs, A::Error> {
+                let mut sizes = Vec::new();
+                while let Some(bs) = list.next_element()? {
+                    sizes.push(bs);
+                }
+                Ok(Bs::PerRank(sizes))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_empty_file_is_all_defaults() {
+        let config = Config::parse("").unwrap();
+        assert_eq!(config, Config::default());
+        assert_eq!(config.as_core(Given::empty()), CoreConfig::default());
+    }
+
+    #[test]
+    fn shared_expert_num_defaults_to_one_when_ranks_hold_shared_experts() {
+        assert_eq!(Config::parse("shared_expert_rank_num = 2").unwrap().shared_experts(), 1);
+        assert_eq!(Config::parse("shared_expert_rank_num = 0").unwrap().shared_experts(), 0);
+        let given = Config::parse("shared_expert_num = 0\nshared_expert_rank_num = 2").unwrap();
+        assert_eq!(given.shared_experts(), 0);
+    }
+
+    #[test]
+    fn a_malformed_file_names_the_line() {
+        for (text, line, word) in [
+            ("k = 8\nkk = 9\n", 2, "kk"),
+            ("\n\nk = \"8\"", 3, "expected i64"),
+            ("k = 8.0", 1, "expected i64"),
+            ("k = 9223372036854775808", 1, "i64"),
+            ("k = 99999999999999999999999999999999999999999999", 1, "integer"),
+            ("h = 1\nbs = [1, \"2\"]", 2, "expected i64"),
+            ("bs = true", 1, "list of i64"),
+            ("k = 8\nk = 9", 2, "duplicate"),
+            ("[k]", 1, "expected i64"),
+            ("k =", 1, ""),
+        ] {
+            let (seen_line, what) = Config::parse(text).expect_err(text);
+            assert_eq!(seen_line, line, "{text:?}: {what}");
+            assert!(what.contains(word), "{text:?}: {what}");
+            assert!(!what.contains('\n'), "{what}");
+        }
+    }
+
+    #[test]
+    fn integers_that_only_a_rule_can_refuse_are_parsed() {
+        let config = Config::parse("k = -9223372036854775808\nbs = [-1, 9223372036854775807]").unwrap();
+        assert_eq!((config.k, config.bs), (i64::MIN, Bs::PerRank(vec![-1, i64::MAX])));
+    }
+
+    #[test]
+    fn set_takes_toml_values_and_bare_words() {
+        let mut config = Config::default();
+        for assignment in ["k=4", "dtype=f16", "comm_alg=", "bs=[1, 2]", "norm_eps=1e-5", "product = \"a2\""]
+        {
+            config.set(assignment).unwrap();
+        }
+        assert_eq!((config.k, config.dtype.as_str(), config.comm_alg.as_str()), (4, "f16", ""));
+        assert_eq!(
+            (config.bs, config.norm_eps, config.product.as_str()),
+            (Bs::PerRank(vec![1, 2]), 1e-5, "a2")
+        );
+    }
+
+    #[test]
+    fn set_refuses_what_is_not_one_known_key_with_a_value_of_its_type() {
+        for (assignment, word) in [
+            ("kk=4", "`moe_expert_num`"),
+            ("k", "missing '='"),
+            ("k=many", "expected i64"),
+            ("k=[", "not a TOML value"),
+            ("k=4\nh=1", "not a TOML value"),
+            ("k=99999999999999999999", "i64"),
+            ("=4", "unknown field"),
+        ] {
+            let lines = Config::default().set(assignment).expect_err(assignment).lines();
+            assert!(lines.len() == 1 && lines[0].contains(word), "{assignment:?}: {lines:?}");
+        }
+    }
+
+    #[test]
+    fn the_text_of_a_config_parses_back_to_it() {
+        let mut config = Config { shared_expert_rank_num: 2, ..Config::default() };
+        config.bs = Bs::PerRank(vec![3; 16]);
+        assert_eq!(Config::parse(&config.to_toml().unwrap()).unwrap(), config);
+        config.shared_expert_num = Some(2);
+        assert_eq!(Config::parse(&config.to_toml().unwrap()).unwrap(), config);
+    }
+}

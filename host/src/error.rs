@@ -1,0 +1,176 @@
+//! One error type; each is one line (or one line per problem) that a person can act on.
+
+use kernel_core::shape::{Violation, Violations};
+use serde::Serialize;
+use std::path::Path;
+
+/// Most problem lines printed for one request; JSON carries all of them.
+const LINES_MAX: usize = 20;
+/// Longest line printed, in characters: a name read from a foreign file may be of any length.
+const LINE_LEN_MAX: usize = 1000;
+
+/// What is wrong with one parameter of a configuration or one tensor of a case.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Problem {
+    /// Configuration key or tensor name.
+    pub parameter: String,
+    /// The rule.
+    pub rule: String,
+    /// Parameter, value seen, rule and the numbers behind it.
+    pub message: String,
+}
+
+impl Problem {
+    /// A problem of `parameter`: what was seen there and the rule it breaks.
+    pub fn new(parameter: impl Into<String>, seen: &str, rule: impl Into<String>) -> Self {
+        let (parameter, rule) = (parameter.into(), rule.into());
+        let message = format!("{parameter}{seen}: {rule}");
+        Self { parameter, rule, message }
+    }
+}
+
+impl From<&Violation> for Problem {
+    fn from(violation: &Violation) -> Self {
+        Self {
+            parameter: violation.parameter.to_owned(),
+            rule: violation.rule.to_string(),
+            message: violation.to_string(),
+        }
+    }
+}
+
+/// Why a request ends without its result. The variants are classes: each has one exit status.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A result differs from what it must be.
+    #[error("{0}")]
+    Wrong(String),
+    /// A schedule that can corrupt data.
+    #[error("{0}")]
+    Unsafe(String),
+    /// The request itself: arguments that do not fit together, features that this version lacks.
+    #[error("{0}")]
+    Request(String),
+    /// A file that cannot be read, parsed or written; starts with its path.
+    #[error("{0}")]
+    File(String),
+    /// A configuration or case that breaks rules, one line each.
+    #[error("{place}: {} problems", .problems.len())]
+    Invalid {
+        /// The file, or what stands for it.
+        place: String,
+        /// All that is wrong, at least one.
+        problems: Vec<Problem>,
+    },
+    /// Several of the above: every file of a request.
+    #[error("{} errors", .0.len())]
+    Many(Vec<Error>),
+    /// Nothing moved before the deadline.
+    #[error("{0}")]
+    NoProgress(String),
+}
+
+impl Error {
+    /// An error of a file: its path, then what is wrong.
+    pub fn file(path: &Path, what: impl core::fmt::Display) -> Self {
+        Self::File(format!("{}: {what}", path.display()))
+    }
+
+    /// An I/O error of a file; an absent file is `missing`.
+    pub fn io(path: &Path, doing: &str, error: &std::io::Error) -> Self {
+        match error.kind() {
+            std::io::ErrorKind::NotFound => Self::file(path, "missing"),
+            _ => Self::file(path, format_args!("cannot {doing}: {error}")),
+        }
+    }
+
+    /// The rules that the configuration of `place` breaks.
+    pub fn violations(place: impl core::fmt::Display, violations: &Violations) -> Self {
+        Self::Invalid { place: place.to_string(), problems: violations.iter().map(Problem::from).collect() }
+    }
+
+    /// Exit status of the class.
+    #[must_use]
+    pub fn status(&self) -> u8 {
+        match self {
+            Self::Wrong(_) | Self::Unsafe(_) => 1,
+            Self::Request(_) | Self::File(_) | Self::Invalid { .. } => 2,
+            Self::NoProgress(_) => 3,
+            Self::Many(errors) => errors.iter().map(Self::status).max().unwrap_or(2),
+        }
+    }
+
+    /// All problems of configurations and cases, for the JSON report.
+    #[must_use]
+    pub fn problems(&self) -> Vec<Problem> {
+        match self {
+            Self::Invalid { problems, .. } => problems.clone(),
+            Self::Many(errors) => errors.iter().flat_map(Self::problems).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// The lines to print: one per problem, no control characters, bounded in number and length.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        match self {
+            Self::Invalid { place, problems } => {
+                let mut lines: Vec<_> = problems
+                    .iter()
+                    .take(LINES_MAX)
+                    .map(|problem| one_line(&format!("{place}: {}", problem.message)))
+                    .collect();
+                if problems.len() > LINES_MAX {
+                    lines.push(one_line(&format!("{place}: {} more problems", problems.len() - LINES_MAX)));
+                }
+                lines
+            }
+            Self::Many(errors) => errors.iter().flat_map(Self::lines).collect(),
+            other => vec![one_line(&other.to_string())],
+        }
+    }
+}
+
+/// `text` without control characters and cut to a printable length.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let mut line = String::with_capacity(text.len().min(LINE_LEN_MAX));
+    for (i, c) in text.chars().enumerate() {
+        if i == LINE_LEN_MAX {
+            line.push_str("...");
+            break;
+        }
+        match c {
+            '\n' => line.push_str("; "),
+            c if c.is_control() => line.extend(c.escape_default()),
+            c => line.push(c),
+        }
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_stays_one_line_whatever_a_file_contains() {
+        assert_eq!(one_line("a\nb\r\u{1b}[0m"), "a; b\\r\\u{1b}[0m");
+        assert!(one_line(&"x".repeat(5000)).len() < 1010);
+    }
+
+    #[test]
+    fn many_problems_end_with_their_number() {
+        let problems = vec![Problem::new("k", " = 17", "must be in [1, 16]"); 25];
+        let lines = Error::Invalid { place: "c.toml".into(), problems }.lines();
+        assert_eq!(lines[0], "c.toml: k = 17: must be in [1, 16]");
+        assert_eq!(lines[20], "c.toml: 5 more problems");
+    }
+
+    #[test]
+    fn the_worst_class_of_many_errors_is_the_exit_status() {
+        let many = Error::Many(vec![Error::Wrong(String::new()), Error::Request(String::new())]);
+        assert_eq!(many.status(), 2);
+        assert_eq!(Error::NoProgress(String::new()).status(), 3);
+    }
+}

@@ -1,0 +1,181 @@
+//! Makes cases: a configuration, a routing and a seed give the same tensors, always and everywhere.
+//!
+//! Every rank draws from a stream of its own, so its tensors depend on no other rank and ranks are made
+//! in parallel. Only integers and exactly rounded arithmetic are used: no libm, no platform.
+
+mod routing;
+
+pub use routing::{Routing, SERVER_RANKS, SERVERS_MAX};
+
+use crate::case::{self, Case, OwnedMask, RankTensors, support};
+use crate::config::Config;
+use crate::error::Error;
+use half::{bf16, f16};
+use kernel_core::shape::{Dtype, Given, Limits, Shape};
+use kernel_core::units::RankId;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use routing::Router;
+
+/// Which `x_active_mask` to make.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum MaskKind {
+    /// No mask: every token is active.
+    #[default]
+    None,
+    /// `[bs]`: a random number of leading tokens is active, on some ranks none.
+    Tokens,
+    /// `[bs, k]`: an eighth of the tokens wholly off, of the others a quarter of the pairs.
+    Pairs,
+}
+
+/// What to make besides the configuration.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// How tokens choose experts.
+    pub routing: Routing,
+    /// Seed of everything random.
+    pub seed: u64,
+    /// Masks of all ranks.
+    pub mask: MaskKind,
+    /// Whether to make `scales`.
+    pub smooth_scales: bool,
+}
+
+/// Makes a case. `place` names the configuration in errors.
+///
+/// # Errors
+/// The configuration is invalid, or has tensors that this version does not make.
+pub fn generate(config: Config, options: Options, place: &str) -> Result<Case, Error> {
+    let mut given = match options.mask {
+        MaskKind::None => Given::empty(),
+        MaskKind::Tokens => Given::MASK_1D,
+        MaskKind::Pairs => Given::MASK_2D,
+    };
+    given.set(Given::SCALES, options.smooth_scales);
+    let shape = Shape::new(&config.as_core(given), Limits::Product)
+        .map_err(|violations| Error::violations(place, &violations))?;
+    support::readable(&shape, given)?;
+    let mut rng = stream(options.seed, 0);
+    let rows = case::expert_rows(&shape);
+    let router = Router::new(&shape, options.routing, &mut rng);
+    let expert_gain = gains(rows, &mut rng);
+    let scales = options
+        .smooth_scales
+        .then(|| (0..rows * shape.h() as usize).map(|_| 0.5 + unit(rng.next_u32())).collect());
+    let ranks = all_ranks(&shape, options, &router);
+    let case = Case { config, shape, ranks, scales, expert_gain };
+    let problems = case.problems();
+    if problems.is_empty() { Ok(case) } else { Err(Error::Invalid { place: place.to_owned(), problems }) }
+}
+
+/// The generator of one stream: 0 for what all ranks share, `rank + 1` for a rank.
+fn stream(seed: u64, number: u64) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(number);
+    rng
+}
+
+fn all_ranks(shape: &Shape, options: Options, router: &Router) -> Vec<RankTensors> {
+    let mut ranks = vec![RankTensors::default(); case::rank_count(shape) as usize];
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let share = ranks.len().div_ceil(threads).max(1);
+    std::thread::scope(|scope| {
+        for (part, ranks) in ranks.chunks_mut(share).enumerate() {
+            scope.spawn(move || {
+                for (i, tensors) in ranks.iter_mut().enumerate() {
+                    let rank = (part * share + i) as u32;
+                    *tensors = one_rank(shape, options, router, rank);
+                }
+            });
+        }
+    });
+    ranks
+}
+
+fn one_rank(shape: &Shape, options: Options, router: &Router, rank: u32) -> RankTensors {
+    let mut rng = stream(options.seed, u64::from(rank) + 1);
+    let bs = shape.bs(RankId(rank / shape.tp_world_size())) as usize;
+    let k = shape.k() as usize;
+    let mut expert_ids = vec![0; bs * k];
+    let mut expert_scales = vec![0.0; bs * k];
+    for (ids, weights) in expert_ids.chunks_exact_mut(k).zip(expert_scales.chunks_exact_mut(k)) {
+        router.choose(&mut rng, ids);
+        choose_weights(&mut rng, weights);
+    }
+    let mask = match options.mask {
+        MaskKind::None => OwnedMask::None,
+        MaskKind::Tokens => {
+            let active = below(&mut rng, bs as u32 + 1) as usize;
+            OwnedMask::Tokens((0..bs).map(|token| token < active).collect())
+        }
+        MaskKind::Pairs => OwnedMask::Pairs(pair_mask(&mut rng, bs, k)),
+    };
+    let x = rows(&mut rng, shape.dtype(), bs * shape.h() as usize);
+    RankTensors { x, expert_ids, expert_scales, mask }
+}
+
+/// Positive weights whose sum is 1 but for rounding.
+fn choose_weights(rng: &mut ChaCha8Rng, weights: &mut [f32]) {
+    for weight in &mut *weights {
+        *weight = 0.1 + unit(rng.next_u32());
+    }
+    let sum: f32 = weights.iter().sum();
+    for weight in weights {
+        *weight /= sum;
+    }
+}
+
+fn pair_mask(rng: &mut ChaCha8Rng, bs: usize, k: usize) -> Vec<bool> {
+    let mut mask = Vec::with_capacity(bs * k);
+    for _ in 0..bs {
+        let token_is_on = below(rng, 8) != 0;
+        mask.extend((0..k).map(|_| token_is_on && below(rng, 4) != 0));
+    }
+    mask
+}
+
+/// Near-normal values of deviation 1, as little-endian bytes: sums of four uniform 16-bit numbers.
+fn rows(rng: &mut ChaCha8Rng, dtype: Dtype, elements: usize) -> Vec<u8> {
+    const MEAN: i32 = 2 * 0xFFFF;
+    const DEVIATION: f32 = 37837.0;
+    let mut bytes = Vec::with_capacity(2 * elements);
+    let mut random = [0; 4096];
+    while bytes.len() < 2 * elements {
+        rng.fill_bytes(&mut random);
+        let left = elements - bytes.len() / 2;
+        for quarters in random.as_chunks::<8>().0.iter().take(left) {
+            let sum: i32 = quarters.as_chunks().0.iter().map(|&q| i32::from(u16::from_le_bytes(q))).sum();
+            let value = (sum - MEAN) as f32 / DEVIATION;
+            bytes.extend(match dtype {
+                Dtype::Bf16 => bf16::from_f32(value).to_le_bytes(),
+                Dtype::F16 => f16::from_f32(value).to_le_bytes(),
+            });
+        }
+    }
+    bytes
+}
+
+/// A different factor for every expert, in [0.5, 1.5): a row that reaches the wrong expert shows.
+fn gains(rows: usize, rng: &mut ChaCha8Rng) -> Vec<f32> {
+    let mut places: Vec<usize> = (0..rows).collect();
+    shuffle(rng, &mut places);
+    let step = 1.0 / rows as f32;
+    places.into_iter().map(|place| 0.5 + step * (place as f32 + 0.25 + 0.5 * unit(rng.next_u32()))).collect()
+}
+
+/// A number in [0, n).
+fn below(rng: &mut ChaCha8Rng, n: u32) -> u32 {
+    ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as u32
+}
+
+/// 24 random bits as a number in [0, 1).
+fn unit(bits: u32) -> f32 {
+    (bits >> 8) as f32 / 16_777_216.0
+}
+
+fn shuffle<T>(rng: &mut ChaCha8Rng, items: &mut [T]) {
+    for i in (1..items.len()).rev() {
+        items.swap(i, below(rng, i as u32 + 1) as usize);
+    }
+}

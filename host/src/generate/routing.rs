@@ -1,0 +1,146 @@
+//! How tokens choose their experts.
+
+use super::{below, shuffle};
+use kernel_core::shape::Shape;
+use kernel_core::units::ExpertId;
+use rand::Rng;
+use rand_chacha::ChaCha8Rng;
+
+/// Ranks of one server.
+pub const SERVER_RANKS: u32 = 8;
+/// Most servers that one token visits under [`Routing::NodeLimited`].
+pub const SERVERS_MAX: usize = 4;
+/// Most ids that take part in [`Routing::Zipf`]; special experts may number billions.
+const ZIPF_IDS_MAX: u32 = 4096;
+
+/// How tokens choose their K distinct experts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Routing {
+    /// All ids alike, special experts included.
+    #[default]
+    Uniform,
+    /// The i-th most popular id is drawn with weight 1 / (i + 1); the seed chooses the order.
+    Zipf,
+    /// One MoE expert, chosen by the seed, is in every token's row; the others are uniform.
+    Hot,
+    /// MoE experts of at most 4 random servers of 8 ranks per token (of more, if those hold fewer than K
+    /// experts). With 32 ranks or fewer there are at most 4 servers, so it is uniform over MoE experts.
+    NodeLimited,
+}
+
+impl Routing {
+    /// The name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Uniform => "uniform",
+            Self::Zipf => "zipf",
+            Self::Hot => "hot",
+            Self::NodeLimited => "node-limited",
+        }
+    }
+}
+
+/// A routing made ready for a shape.
+pub(super) struct Router {
+    /// One past the largest id.
+    ids_end: u32,
+    choice: Choice,
+}
+
+enum Choice {
+    Uniform,
+    Zipf { ids: Vec<u32>, weights_until: Vec<u64> },
+    Hot(u32),
+    Servers(Vec<Vec<u32>>),
+}
+
+impl Router {
+    pub(super) fn new(shape: &Shape, routing: Routing, rng: &mut ChaCha8Rng) -> Self {
+        let ids_end = shape.expert_ids_end();
+        let choice = match routing {
+            Routing::Uniform => Choice::Uniform,
+            Routing::Zipf => {
+                let mut ids: Vec<u32> = (0..ids_end.min(ZIPF_IDS_MAX)).collect();
+                shuffle(rng, &mut ids);
+                let weights_until = (1..=ids.len() as u64).scan(0, |sum, i| {
+                    *sum += (1 << 32) / i;
+                    Some(*sum)
+                });
+                Choice::Zipf { weights_until: weights_until.collect(), ids }
+            }
+            Routing::Hot => Choice::Hot(below(rng, shape.moe_expert_num())),
+            Routing::NodeLimited => Choice::Servers(servers(shape)),
+        };
+        Self { ids_end, choice }
+    }
+
+    /// Fills one token's row with distinct ids.
+    pub(super) fn choose(&self, rng: &mut ChaCha8Rng, row: &mut [i32]) {
+        match &self.choice {
+            Choice::Uniform => self.complete(rng, row, 0),
+            Choice::Zipf { ids, weights_until } => {
+                let total = weights_until.last().copied().unwrap_or(1);
+                distinct(row, 0, || {
+                    // 64 random bits scaled to [0, total): the product needs 128.
+                    let weight = ((u128::from(rng.next_u64()) * u128::from(total)) >> 64) as u64;
+                    ids[weights_until.partition_point(|&until| until <= weight)]
+                });
+            }
+            Choice::Hot(hot) => {
+                row[0] = *hot as i32;
+                self.complete(rng, row, 1);
+                row.swap(0, below(rng, row.len() as u32) as usize);
+            }
+            Choice::Servers(servers) => {
+                let pool = visited(servers, rng, row.len());
+                let from_pool = pool.len().min(row.len());
+                distinct(&mut row[..from_pool], 0, || pool[below(rng, pool.len() as u32) as usize]);
+                self.complete(rng, row, from_pool);
+            }
+        }
+    }
+
+    /// Fills the rest of a row uniformly.
+    fn complete(&self, rng: &mut ChaCha8Rng, row: &mut [i32], filled: usize) {
+        distinct(row, filled, || below(rng, self.ids_end));
+    }
+}
+
+/// Fills `row[filled..]` with draws, drawing again what is already there. Ends because the door grants
+/// that there are at least K ids.
+fn distinct(row: &mut [i32], filled: usize, mut draw: impl FnMut() -> u32) {
+    for i in filled..row.len() {
+        row[i] = loop {
+            let id = draw() as i32;
+            if !row[..i].contains(&id) {
+                break id;
+            }
+        };
+    }
+}
+
+/// The MoE experts of each server that has any.
+fn servers(shape: &Shape) -> Vec<Vec<u32>> {
+    let mut servers = vec![Vec::new(); shape.ep_world_size().div_ceil(SERVER_RANKS) as usize];
+    for expert in 0..shape.moe_expert_num() {
+        let server = shape.moe_home(ExpertId(expert)).rank.0 / SERVER_RANKS;
+        servers[server as usize].push(expert);
+    }
+    servers.retain(|experts| !experts.is_empty());
+    servers
+}
+
+/// The experts of the servers that one token visits.
+fn visited(servers: &[Vec<u32>], rng: &mut ChaCha8Rng, k: usize) -> Vec<u32> {
+    let mut order: Vec<usize> = (0..servers.len()).collect();
+    shuffle(rng, &mut order);
+    let mut pool = Vec::new();
+    for (i, &server) in order.iter().enumerate() {
+        if i >= SERVERS_MAX && pool.len() >= k {
+            break;
+        }
+        pool.extend_from_slice(&servers[server]);
+    }
+    pool
+}

@@ -1,0 +1,210 @@
+//! Cases in folders: round trips, and every way a file can be wrong.
+
+use host::case::{Case, OwnedMask, load};
+use host::config::Config;
+use host::generate::{MaskKind, Options, generate};
+use host::presets::preset;
+use host::store::{Tensor, TensorFile, write_tensors};
+use safetensors::Dtype;
+use std::path::Path;
+use tempfile::{TempDir, tempdir};
+
+fn tiny(change: impl FnOnce(&mut Config), options: Options) -> Case {
+    let (mut config, _) = preset("tiny").unwrap();
+    change(&mut config);
+    generate(config, options, "test").unwrap()
+}
+
+fn saved() -> (TempDir, Case) {
+    let folder = tempdir().unwrap();
+    let case = tiny(|_| {}, Options::default());
+    case.save(folder.path()).unwrap();
+    (folder, case)
+}
+
+/// Rewrites the tensors of a saved case and returns the lines of the error that loading gives.
+fn lines_after(edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> Vec<String> {
+    let (folder, _) = saved();
+    let path = folder.path().join("inputs.safetensors");
+    let mut file = TensorFile::open(&path).unwrap();
+    let mut tensors = Vec::new();
+    for name in file.names() {
+        let data = file.read(&name).unwrap().into();
+        let info = file.info(&name).unwrap();
+        tensors.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), data, name });
+    }
+    edit(&mut tensors);
+    write_tensors(&path, tensors).unwrap();
+    load(folder.path()).expect_err("the case is wrong").lines()
+}
+
+fn one_line_after(edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> String {
+    let lines = lines_after(edit);
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(lines[0].contains("inputs.safetensors: "), "{lines:?}");
+    lines[0].clone()
+}
+
+fn tensor<'t, 'a>(tensors: &'t mut [Tensor<'a>], name: &str) -> &'t mut Tensor<'a> {
+    tensors.iter_mut().find(|tensor| tensor.name == name).unwrap()
+}
+
+#[test]
+fn a_saved_case_loads_as_it_was() {
+    for mask in [MaskKind::None, MaskKind::Tokens, MaskKind::Pairs] {
+        let folder = tempdir().unwrap();
+        let options = Options { mask, smooth_scales: true, seed: 5, ..Options::default() };
+        let case = tiny(|config| config.quant_mode = 2, options);
+        assert_eq!(case.ranks[0].mask == OwnedMask::None, mask == MaskKind::None);
+        case.save(folder.path()).unwrap();
+        assert_eq!(load(folder.path()).unwrap(), case);
+    }
+}
+
+#[test]
+fn expert_gain_may_be_left_out() {
+    let (folder, case) = saved();
+    let path = folder.path().join("inputs.safetensors");
+    let mut file = TensorFile::open(&path).unwrap();
+    let mut tensors = Vec::new();
+    for name in file.names().into_iter().filter(|name| name != "expert_gain") {
+        let data = file.read(&name).unwrap().into();
+        let info = file.info(&name).unwrap();
+        tensors.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), data, name });
+    }
+    write_tensors(&path, tensors).unwrap();
+    let loaded = load(folder.path()).unwrap();
+    assert_eq!(loaded.expert_gain, [1.0; 4]);
+    assert_eq!(loaded.ranks, case.ranks);
+}
+
+#[test]
+fn presence_type_and_shape_of_every_tensor_are_checked() {
+    for name in ["rank1.x", "rank0.expert_ids", "rank1.expert_scales"] {
+        let line = one_line_after(|tensors| tensors.retain(|tensor| tensor.name != name));
+        assert!(line.contains(&format!("{name}: missing: must be ")), "{line}");
+    }
+    let line = one_line_after(|tensors| tensor(tensors, "rank0.x").dtype = Dtype::F16);
+    assert!(line.contains("rank0.x: dtype F16: must be BF16"), "{line}");
+    let line = one_line_after(|tensors| tensor(tensors, "rank0.expert_ids").shape = vec![2, 4]);
+    assert!(line.contains("rank0.expert_ids: shape [2, 4]: must be [4, 2]"), "{line}");
+    let all = lines_after(|tensors| tensors.retain(|tensor| !tensor.name.starts_with("rank1.")));
+    assert_eq!(all.len(), 3, "{all:?}");
+}
+
+#[test]
+fn values_are_checked_with_rank_tensor_and_token() {
+    let line = one_line_after(|tensors| tensor(tensors, "rank1.expert_ids").data.to_mut()[0..4].fill(0x7F));
+    assert!(line.contains("rank1.expert_ids[0, 0] = 2139062143: must be in [0, 4)"), "{line}");
+    let nan = f32::NAN.to_le_bytes();
+    let line = one_line_after(|tensors| {
+        tensor(tensors, "rank0.expert_scales").data.to_mut()[4..8].copy_from_slice(&nan);
+    });
+    assert!(line.contains("rank0.expert_scales"), "{line}");
+    let line =
+        one_line_after(|tensors| tensor(tensors, "expert_gain").data.to_mut()[8..12].copy_from_slice(&nan));
+    assert!(line.contains("expert_gain[2] = NaN: must be finite"), "{line}");
+}
+
+#[test]
+fn masks_are_checked() {
+    let mask = |shape: Vec<usize>, bytes: &'static [u8]| {
+        one_line_after(|tensors| {
+            let name = "rank1.x_active_mask".to_owned();
+            tensors.push(Tensor { name, dtype: Dtype::BOOL, shape, data: bytes.into() });
+        })
+    };
+    let line = mask(vec![4, 2], &[1, 1, 1, 1, 1, 2, 0, 0]);
+    assert!(line.contains("rank1.x_active_mask[2, 1] = 2: a BOOL byte must be 0 or 1"), "{line}");
+    let line = mask(vec![4], &[1, 0, 1, 0]);
+    assert!(line.contains("rank1.x_active_mask[2]"), "{line}");
+    let line = mask(vec![3], &[1, 0, 0]);
+    assert!(line.contains("must be [4] or [4, 2]"), "{line}");
+}
+
+#[test]
+fn a_tensor_that_nobody_reads_is_named() {
+    for name in ["rank2.x", "rank0.y", "gamma", "rank01.x"] {
+        let line = one_line_after(|tensors| {
+            tensors.push(Tensor {
+                name: name.to_owned(),
+                dtype: Dtype::U8,
+                shape: vec![0],
+                data: (&[]).into(),
+            });
+        });
+        assert!(line.contains(&format!("{name}: a tensor that nobody reads")), "{line}");
+    }
+}
+
+#[test]
+fn features_to_come_are_refused_by_name() {
+    for (name, feature) in [("elastic_info", "elastic_info"), ("rank0.shared_expert_x", "shared_expert_x")] {
+        let lines = lines_after(|tensors| {
+            tensors.push(Tensor {
+                name: name.to_owned(),
+                dtype: Dtype::U8,
+                shape: vec![0],
+                data: (&[]).into(),
+            });
+        });
+        assert!(lines.len() == 1 && lines[0].contains(feature), "{lines:?}");
+    }
+}
+
+#[test]
+fn metadata_is_accepted() {
+    let (folder, case) = saved();
+    with_header(folder.path(), |header| header.replacen('{', "{\"__metadata__\":{\"by\":\"hand\"},", 1));
+    assert_eq!(load(folder.path()).unwrap(), case);
+}
+
+#[test]
+fn a_lying_or_truncated_file_is_one_line() {
+    let wrongs: [fn(&mut Vec<u8>); 8] = [
+        |bytes| bytes.clear(),
+        |bytes| bytes.truncate(7),
+        |bytes| bytes.truncate(100),
+        |bytes| _ = bytes.pop(),
+        |bytes| bytes.push(0),
+        |bytes| bytes[0..8].fill(0xFF),
+        |bytes| bytes[8] = b'x',
+        |bytes| bytes[9] = 0xFF,
+    ];
+    for (i, wrong) in wrongs.into_iter().enumerate() {
+        let (folder, _) = saved();
+        let path = folder.path().join("inputs.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        wrong(&mut bytes);
+        std::fs::write(&path, bytes).unwrap();
+        assert_one_line_about_the_file(folder.path(), &i.to_string());
+    }
+    let lies: [fn(&str) -> String; 4] = [
+        |header| header.replacen("[4]", "[5]", 1),
+        |header| header.replacen("\"data_offsets\":[0,", "\"data_offsets\":[1,", 1),
+        |header| header.replacen("\"F32\"", "\"F33\"", 1),
+        |header| header.replacen("[4]", "[18446744073709551615,9]", 1),
+    ];
+    for (i, lie) in lies.into_iter().enumerate() {
+        let (folder, _) = saved();
+        with_header(folder.path(), lie);
+        assert_one_line_about_the_file(folder.path(), &format!("lie {i}"));
+    }
+}
+
+fn assert_one_line_about_the_file(folder: &Path, what: &str) {
+    let lines = load(folder).expect_err(what).lines();
+    assert!(lines.len() == 1 && lines[0].contains("inputs.safetensors: not a safetensors file"), "{lines:?}");
+}
+
+/// Replaces the header's text, its length with it.
+fn with_header(folder: &Path, edit: impl FnOnce(&str) -> String) {
+    let path = folder.join("inputs.safetensors");
+    let bytes = std::fs::read(&path).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let old = std::str::from_utf8(&bytes[8..8 + len]).unwrap();
+    let new = edit(old);
+    assert_ne!(new, old);
+    let parts = [&(new.len() as u64).to_le_bytes()[..], new.as_bytes(), &bytes[8 + len..]];
+    std::fs::write(&path, parts.concat()).unwrap();
+}

@@ -1,0 +1,47 @@
+//! Runs the built binary.
+#![allow(dead_code, reason = "each test file uses its part")]
+
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+pub(crate) fn veriep(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_veriep")).args(args).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Runs, demands `status` and that stderr has exactly one line, and returns that line.
+pub(crate) fn fails(status: i32, args: &[&str]) -> String {
+    let lines = fails_with_lines(status, args);
+    assert_eq!(lines.len(), 1, "{args:?}: {lines:?}");
+    lines[0].clone()
+}
+
+pub(crate) fn fails_with_lines(status: i32, args: &[&str]) -> Vec<String> {
+    let output = veriep(args);
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {stderr}");
+    let lines: Vec<_> = stderr.lines().map(str::to_owned).collect();
+    assert!(lines.iter().all(|line| line.starts_with("error: ")), "{args:?}: {stderr}");
+    lines
+}
+
+/// Runs with `--format json`, demands `status` and one object on stdout, and returns it.
+pub(crate) fn json(status: i32, args: &[&str]) -> Value {
+    let output = veriep(&[args, &["--format", "json"]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(status), "{args:?}: {stderr}");
+    let value: Value = serde_json::from_slice(&output.stdout).expect("stdout is one JSON value");
+    assert!(value.is_object());
+    value
+}
+
+pub(crate) fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Writes a configuration of that text and returns its path.
+pub(crate) fn config_file(folder: &Path, name: &str, content: &str) -> String {
+    let path = folder.join(name);
+    std::fs::write(&path, content).unwrap();
+    text(&path).to_owned()
+}
