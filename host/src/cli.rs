@@ -1,12 +1,16 @@
 //! What can be asked on the command line.
 
-use crate::error::one_line;
-use crate::generate::{MaskKind, Routing};
+use crate::command::Source;
+use crate::driver::threads::Spread;
+use crate::error::{Error, one_line};
+use crate::generate::{self, MaskKind, Routing};
 use crate::presets;
 use crate::report::{Format, note};
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use kernel_core::plan::order::SendOrder;
+use kernel_core::units::RankId;
 use std::path::PathBuf;
 
 /// Verified Mixture-of-Experts dispatch and combine.
@@ -29,6 +33,10 @@ pub struct Cli {
 pub enum Verb {
     /// Make a case: a configuration with seeded tensors.
     Gen(GenArgs),
+    /// Run dispatch, experts and combine on a live group, every round checked against the oracle.
+    Run(RunArgs),
+    /// Print the region map of a rank: every area with offset, size and stride.
+    Layout(LayoutArgs),
     /// List every rule that a configuration or case breaks, and the sizes it needs.
     Check(CheckArgs),
 }
@@ -59,6 +67,163 @@ pub struct TensorArgs {
     /// Make smooth scales (quant_mode = 2).
     #[arg(long)]
     pub smooth_scales: bool,
+}
+
+impl TensorArgs {
+    /// With the routing that belongs to the configuration's source.
+    #[must_use]
+    pub fn options(&self, source: &Source, seed: u64) -> generate::Options {
+        let routing = self.routing.unwrap_or(source.routing);
+        generate::Options { routing, seed, mask: self.mask, smooth_scales: self.smooth_scales }
+    }
+}
+
+/// Whose threads and memory run the group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum BackendArg {
+    /// Worker threads over shared memory.
+    #[default]
+    Threads,
+    /// One thread, one step at a time, in an order drawn from the seed.
+    Lockstep,
+    /// The same over memory that delays and reorders whatever the fabric's contract allows.
+    Weak,
+}
+
+impl BackendArg {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Threads => "threads",
+            Self::Lockstep => "lockstep",
+            Self::Weak => "weak",
+        }
+    }
+}
+
+/// Order of sending.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum OrderArg {
+    /// First to last.
+    Plain,
+    /// Rotated by the rank, so that ranks do not all send to the same peer first.
+    #[default]
+    Staggered,
+}
+
+impl From<OrderArg> for SendOrder {
+    fn from(order: OrderArg) -> Self {
+        match order {
+            OrderArg::Plain => Self::Plain,
+            OrderArg::Staggered => Self::Staggered,
+        }
+    }
+}
+
+/// Which worker polls which core.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum SpreadArg {
+    /// All cores of a rank on one worker.
+    #[default]
+    Ranks,
+    /// The cores of a rank on all workers.
+    Cores,
+}
+
+impl From<SpreadArg> for Spread {
+    fn from(spread: SpreadArg) -> Self {
+        match spread {
+            SpreadArg::Ranks => Self::Ranks,
+            SpreadArg::Cores => Self::Cores,
+        }
+    }
+}
+
+/// `veriep run`
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// A case folder; without it a case is made in memory.
+    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales"])]
+    pub case: Option<PathBuf>,
+    /// Configuration of a case in memory.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Its tensors.
+    #[command(flatten)]
+    pub tensors: TensorArgs,
+    /// Write the last round's result.
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Who runs it.
+    #[arg(long, value_enum, default_value_t)]
+    pub backend: BackendArg,
+    /// Rounds, rounded up to whole schedules.
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub rounds: u32,
+    /// Operators in order; a C combines the oldest dispatch not yet combined.
+    #[arg(long, value_name = "SEQ", default_value = "DC")]
+    pub schedule: String,
+    /// Schedules run back to back between two checks; left out: 1 on threads, as many as memory allows else.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub chain: Option<u32>,
+    /// Seed of the case in memory and of the lockstep scheduler.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Give up when nothing has moved for so long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
+    pub deadline: f64,
+    /// Do not ask the oracle.
+    #[arg(long)]
+    pub no_check: bool,
+    /// In which order cores send.
+    #[arg(long, value_enum, default_value_t)]
+    pub order: OrderArg,
+    /// Worker threads; left out: one per processor.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Which worker polls which core.
+    #[arg(long, value_enum, default_value_t)]
+    pub spread: SpreadArg,
+    /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank.
+    #[arg(long, value_name = "FAULT")]
+    pub inject: Option<String>,
+}
+
+impl RunArgs {
+    /// The silent rank.
+    ///
+    /// # Errors
+    /// No such fault or rank.
+    pub fn silent(&self, ranks: u32) -> Result<Option<RankId>, Error> {
+        let Some(fault) = &self.inject else { return Ok(None) };
+        let rank = fault.strip_prefix("silent=").and_then(|rank| rank.parse().ok());
+        match rank.filter(|&rank| rank < ranks) {
+            Some(rank) => Ok(Some(RankId(rank))),
+            None => Err(Error::Request(format!(
+                "--inject {fault}: must be silent=RANK with RANK in [0, {}]",
+                ranks - 1
+            ))),
+        }
+    }
+}
+
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(seconds) if (0.001..=1e6).contains(&seconds) => Ok(seconds),
+        _ => Err("must be a number in [0.001, 1000000]".to_owned()),
+    }
+}
+
+/// `veriep layout`
+#[derive(Args, Debug)]
+pub struct LayoutArgs {
+    /// A configuration file or a case folder.
+    #[arg(value_name = "CONFIG")]
+    pub config: PathBuf,
+    /// Whose map.
+    #[arg(long, default_value_t = 0)]
+    pub rank: u32,
 }
 
 /// `veriep gen`

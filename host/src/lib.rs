@@ -4,13 +4,19 @@
 //! [`report`] prints. Below them: [`config`] and [`presets`] become a [`case`] that is read from a folder
 //! or made by [`generate`]; results are written by [`result`]. Every failure is an [`error::Error`].
 
+pub mod backend;
 pub mod case;
 pub mod cli;
 pub mod command;
 pub mod config;
+pub mod driver;
 pub mod error;
+pub mod expert;
 pub mod generate;
+pub mod group;
 pub mod presets;
 pub mod report;
 pub mod result;
+pub mod roofline;
 pub mod store;
+pub mod verdict;

@@ -34,6 +34,20 @@ impl Tensor {
         Self::EpRecvCounts,
         Self::XOut,
     ];
+
+    /// The seed's name in snake case.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::ExpandX => "expand_x",
+            Self::DynamicScales => "dynamic_scales",
+            Self::AssistInfo => "assist_info_for_combine",
+            Self::ExpandIdx => "expand_idx",
+            Self::ExpertTokenNums => "expert_token_nums",
+            Self::EpRecvCounts => "ep_recv_counts",
+            Self::XOut => "x_out",
+        }
+    }
 }
 
 /// A stretch of memory that a rank owns.
@@ -45,6 +59,18 @@ pub enum Region {
     Window,
     /// A result of the running operator; only the own rank's cores touch it.
     Output(Tensor),
+}
+
+impl Region {
+    /// Its name in maps and messages.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::State => "state",
+            Self::Window => "window",
+            Self::Output(tensor) => tensor.name(),
+        }
+    }
 }
 
 /// Where in a rank's memory.
@@ -78,11 +104,6 @@ impl Place {
 
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.region {
-            Region::State => f.write_str("state")?,
-            Region::Window => f.write_str("window")?,
-            Region::Output(tensor) => write!(f, "{tensor:?}")?,
-        }
-        write!(f, "+{:#x}", self.offset)
+        write!(f, "{}+{:#x}", self.region.name(), self.offset)
     }
 }

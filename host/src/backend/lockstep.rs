@@ -5,7 +5,6 @@
 //! second write to a byte of an output within one operator: its writers must be disjoint.
 
 use super::Backend;
-use core::cell::{RefCell, RefMut};
 use core::ops::Range;
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::{outputs::capacity, state::STATE_BYTES};
@@ -15,6 +14,7 @@ use kernel_core::units::{CoreId, RankId};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How an effect may be delayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +31,7 @@ const FLIGHT_MAX: usize = 192;
 /// The memory of a group.
 #[derive(Debug)]
 pub struct Lockstep {
-    inner: RefCell<Inner>,
+    inner: Mutex<Inner>,
 }
 
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Lockstep {
             written: BTreeMap::new(),
         });
         Self {
-            inner: RefCell::new(Inner {
+            inner: Mutex::new(Inner {
                 ranks: ranks.collect(),
                 memory,
                 flight: Vec::new(),
@@ -99,21 +99,18 @@ impl Lockstep {
         }
     }
 
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Time passes: something in flight may land.
     pub fn tick(&self) {
-        self.inner.borrow_mut().tick();
+        self.lock().tick();
     }
 
     /// Lands one effect in flight. `false` when there is none.
     pub fn land_one(&self) -> bool {
-        self.inner.borrow_mut().land_any()
-    }
-
-    /// Forgets which bytes of a batch's outputs were written: the next operators may write them again.
-    pub fn reuse_outputs(&self) {
-        for rank in &mut self.inner.borrow_mut().ranks {
-            rank.written.clear();
-        }
+        self.lock().land_any()
     }
 }
 
@@ -205,7 +202,7 @@ impl Inner {
 /// One core's view. It holds the memory for as long as it lives: one core moves at a time.
 #[derive(Debug)]
 pub struct LockstepFabric<'b> {
-    inner: RefMut<'b, Inner>,
+    inner: MutexGuard<'b, Inner>,
     rank: RankId,
     core: CoreId,
     batch: usize,
@@ -220,8 +217,7 @@ impl LockstepFabric<'_> {
     fn mark(&mut self, at: Place, len: u64) -> Result<(), Fault> {
         let Region::Output(tensor) = at.region else { return Ok(()) };
         let fault = Fault { rank: self.rank, at, len };
-        let written =
-            self.inner.ranks[self.rank.index()].written.entry((self.batch, tensor)).or_default();
+        let written = self.inner.ranks[self.rank.index()].written.entry((self.batch, tensor)).or_default();
         let before = written.range(..at.offset + len).next_back();
         if before.is_some_and(|(_, &end)| end > at.offset) {
             return Err(fault);
@@ -314,7 +310,7 @@ impl Backend for Lockstep {
     type Fabric<'b> = LockstepFabric<'b>;
 
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> LockstepFabric<'_> {
-        LockstepFabric { inner: self.inner.borrow_mut(), rank, core, batch }
+        LockstepFabric { inner: self.lock(), rank, core, batch }
     }
 
     fn read_output(
@@ -325,8 +321,14 @@ impl Backend for Lockstep {
         len: usize,
         read: &mut dyn FnMut(&[u8]),
     ) {
-        let inner = self.inner.borrow();
+        let inner = self.lock();
         let bytes = &inner.ranks[rank.index()].outputs[batch][tensor as usize];
         read(&bytes[..len.min(bytes.len())]);
+    }
+
+    fn reuse_outputs(&self) {
+        for rank in &mut self.lock().ranks {
+            rank.written.clear();
+        }
     }
 }

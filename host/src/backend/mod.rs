@@ -9,7 +9,7 @@ use kernel_core::place::Tensor;
 use kernel_core::units::{CoreId, RankId};
 
 /// The memory of a live group: state and data regions of all ranks, outputs of every batch in flight.
-pub trait Backend {
+pub trait Backend: Sync {
     /// One core's view of it.
     type Fabric<'b>: Fabric
     where
@@ -28,6 +28,6 @@ pub trait Backend {
         read: &mut dyn FnMut(&[u8]),
     );
 
-    /// Ends an operator of a rank: every core of it has ended.
-    fn join(&self, _rank: RankId) {}
+    /// The next operators may write the outputs of all batches again.
+    fn reuse_outputs(&self) {}
 }

@@ -4,7 +4,7 @@ use super::source::resolve;
 use crate::case::is_case;
 use crate::cli::GenArgs;
 use crate::error::Error;
-use crate::generate::{Options, generate};
+use crate::generate::generate;
 use crate::report::{Report, note, pairs};
 use serde::Serialize;
 use std::path::Path;
@@ -25,9 +25,8 @@ struct Made {
 pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     may_write(&args.out, args.force)?;
     let source = resolve(&args.config)?;
-    let routing = args.tensors.routing.unwrap_or(source.routing);
-    let (mask, smooth_scales) = (args.tensors.mask, args.tensors.smooth_scales);
-    let options = Options { routing, seed: args.seed, mask, smooth_scales };
+    let options = args.tensors.options(&source, args.seed);
+    let routing = options.routing;
     let case = generate(source.config, options, &source.name)?;
     case.save(&args.out)?;
     let bytes = std::fs::read_dir(&args.out)

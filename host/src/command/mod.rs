@@ -3,6 +3,8 @@
 mod check;
 mod clashes;
 mod generate;
+mod layout;
+mod run;
 mod source;
 
 pub use source::{Source, resolve};
@@ -17,6 +19,8 @@ use crate::report::Report;
 /// Whatever ends the verb without its result.
 pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
     match verb {
+        Verb::Run(args) => run::run(&args, report),
+        Verb::Layout(args) => layout::run(&args, report),
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),
     }

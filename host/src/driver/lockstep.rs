@@ -56,8 +56,7 @@ pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64
         let task = &mut tasks[live[pick]];
         let (rank, core) = (task.rank, task.core);
         unit.backend.tick();
-        let (done, stop) =
-            task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })?;
+        let (done, stop) = task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })?;
         steps += u64::from(done);
         idle = if done > 0 { 0 } else { idle + 1 };
         if stop == Some(Stop::End) {
@@ -93,8 +92,7 @@ fn everyone_once<B: Clockwork>(
     for &i in live {
         let task = &mut tasks[i];
         let (rank, core) = (task.rank, task.core);
-        let (done, stop) =
-            task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })?;
+        let (done, stop) = task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })?;
         steps += u64::from(done);
         missing.extend(stop.and_then(|stop| Missing::of(task, stop)));
         if done > 0 || stop == Some(Stop::End) {

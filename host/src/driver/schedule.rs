@@ -34,7 +34,7 @@ impl Schedule {
     /// # Errors
     /// Another letter, a C without a dispatch, or a D that is never combined.
     pub fn parse(text: &str) -> Result<Self, Error> {
-        let refuse = |why: String| Err(Error::invalid(format!("schedule {text:?}: {why}")));
+        let refuse = |why: String| Err(Error::Request(format!("--schedule {text}: {why}")));
         let (mut operators, mut dispatched, mut combined) = (Vec::new(), 0, 0);
         for (i, letter) in text.chars().enumerate() {
             match letter {

@@ -11,7 +11,7 @@ use kernel_core::place::Tensor;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
-use std::sync::RwLock;
+use std::sync::{PoisonError, RwLock};
 
 /// What the cores of a rank share with each other on the host's side: the join, and what the experts returned.
 #[derive(Debug, Default)]
@@ -37,6 +37,11 @@ impl RankState {
     #[must_use]
     pub fn new(batches: usize) -> Self {
         Self { returned: (0..batches).map(|_| RwLock::default()).collect(), ..Self::default() }
+    }
+
+    /// Rows that the experts of a batch returned, `[n, h]`.
+    pub fn with_y<T>(&self, batch: usize, read: impl FnOnce(&[u8]) -> T) -> T {
+        read(&self.returned[batch].read().unwrap_or_else(PoisonError::into_inner).y)
     }
 
     /// Forgets the operators of the unit before.
@@ -179,7 +184,6 @@ impl Task {
         let state = &unit.ranks[self.rank.index()];
         let ended = state.ended.fetch_add(1, Ordering::AcqRel) + 1;
         if ended.is_multiple_of(unit.shape.aiv_num()) {
-            unit.backend.join(self.rank);
             if let Some(Operator::Dispatch(batch)) = self.current(unit) {
                 self.experts(unit, batch, &state.returned[batch])?;
             }
@@ -199,9 +203,15 @@ impl Task {
     ) -> Result<(), ProtocolError> {
         let mut rows =
             returned.write().map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        crate::expert::run(unit.shape, self.rank, &unit.batches[batch], |tensor, len, read| {
-            unit.backend.read_output(self.rank, batch, tensor, len, read);
-        }, &mut rows.y);
+        crate::expert::run(
+            unit.shape,
+            self.rank,
+            &unit.batches[batch],
+            |tensor, len, read| {
+                unit.backend.read_output(self.rank, batch, tensor, len, read);
+            },
+            &mut rows.y,
+        );
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
         let Rows { assist_info, ep_recv_counts, .. } = &mut *rows;
         let counts_len = capacity(unit.shape, self.rank, Tensor::EpRecvCounts) as usize;

@@ -64,7 +64,7 @@ struct Shared {
 ///
 /// # Errors
 /// A machine's error, or no progress before the deadline.
-pub fn run<B: Backend + Sync>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, Failure> {
+pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, Failure> {
     let shared = Shared {
         ready: AtomicUsize::new(0),
         progress: AtomicU64::new(0),
@@ -124,7 +124,7 @@ struct Polled {
     waiting: Option<(RankId, Instant)>,
 }
 
-impl<'a, B: Backend + Sync> Worker<'a, B> {
+impl<'a, B: Backend> Worker<'a, B> {
     fn new(unit: &'a Unit<'a, B>, workers: &'a Workers, shared: &'a Shared, w: usize) -> Self {
         let mine = |rank: RankId, core: CoreId| {
             let nth = match workers.spread {
@@ -194,10 +194,8 @@ impl<'a, B: Backend + Sync> Worker<'a, B> {
             self.charge(self.tasks[i].task.operator);
             let polled = &mut self.tasks[i];
             let (rank, core) = (polled.task.rank, polled.task.core);
-            let (done, stop) = polled
-                .task
-                .run(self.unit, TURN)
-                .map_err(|error| Failure::Protocol { rank, core, error })?;
+            let (done, stop) =
+                polled.task.run(self.unit, TURN).map_err(|error| Failure::Protocol { rank, core, error })?;
             if done > 0
                 && let Some((source, since)) = polled.waiting.take()
             {
@@ -249,9 +247,7 @@ impl<'a, B: Backend + Sync> Worker<'a, B> {
     fn add_complaints(&mut self) {
         let mut missing = Vec::new();
         for Polled { task, ended, .. } in &mut self.tasks {
-            if !*ended
-                && let Ok((_, Some(stop))) = task.run(self.unit, 1)
-            {
+            if !*ended && let Ok((_, Some(stop))) = task.run(self.unit, 1) {
                 missing.extend(Missing::of(task, stop));
             }
         }

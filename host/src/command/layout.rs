@@ -1,0 +1,117 @@
+//! `veriep layout`
+
+use crate::case;
+use crate::cli::LayoutArgs;
+use crate::config::Config;
+use crate::error::Error;
+use crate::report::{Report, columns, pairs};
+use kernel_core::layout::map;
+use kernel_core::shape::{Limits, Product, Shape};
+use kernel_core::units::RankId;
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Layout {
+    ok: bool,
+    config: String,
+    rank: u32,
+    areas: Vec<Area>,
+    record: Vec<Field>,
+    outputs: Vec<Output>,
+}
+
+#[derive(Serialize)]
+struct Area {
+    region: String,
+    partition: Option<u32>,
+    name: &'static str,
+    offset: u64,
+    size: u64,
+    count: u64,
+    stride: u64,
+    slot: u64,
+}
+
+#[derive(Serialize)]
+struct Field {
+    name: &'static str,
+    offset: u64,
+    size: u64,
+}
+
+#[derive(Serialize)]
+struct Output {
+    tensor: &'static str,
+    capacity: u64,
+}
+
+pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
+    let file = case::config_file(&args.config);
+    let config = Config::read(&file)?;
+    let shape = Shape::new(&config.as_core(kernel_core::shape::Given::empty()), Limits::Product)
+        .map_err(|violations| Error::violations(file.display(), &violations))?;
+    if shape.product() != Product::A3 {
+        return Err(Error::Request(format!("{}: product = a2: layout draws a3", file.display())));
+    }
+    if args.rank >= shape.ep_world_size() {
+        return Err(Error::Request(format!(
+            "--rank {}: must be in [0, {}]",
+            args.rank,
+            shape.ep_world_size() - 1
+        )));
+    }
+    let layout = draw(&shape, file.display().to_string(), RankId(args.rank));
+    report.emit(&layout, table)
+}
+
+fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
+    let areas = map::areas(shape, rank).map(|area| Area {
+        region: area.start.region.name().to_owned(),
+        partition: area.partition.map(kernel_core::layout::state::Partition::index),
+        name: area.name,
+        offset: area.start.offset,
+        size: area.size(),
+        count: area.count,
+        stride: area.stride,
+        slot: area.slot,
+    });
+    let fields = map::record_fields(shape);
+    Layout {
+        ok: true,
+        config,
+        rank: rank.0,
+        areas: areas.collect(),
+        record: fields.map(|f| Field { name: f.name, offset: f.offset, size: f.size }).into(),
+        outputs: map::outputs(shape, rank)
+            .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })
+            .collect(),
+    }
+}
+
+fn table(layout: &Layout) -> String {
+    let number = |n: u64| n.to_string();
+    let areas: Vec<_> = layout
+        .areas
+        .iter()
+        .map(|a| {
+            let partition = a.partition.map_or_else(|| "-".to_owned(), |p| p.to_string());
+            let mut row = vec![a.region.clone(), partition, a.name.to_owned()];
+            row.extend([a.offset, a.size, a.count, a.stride, a.slot].map(number));
+            row
+        })
+        .collect();
+    let record: Vec<_> =
+        layout.record.iter().map(|f| vec![f.name.to_owned(), number(f.offset), number(f.size)]).collect();
+    let outputs: Vec<_> = layout.outputs.iter().map(|o| (o.tensor, number(o.capacity))).collect();
+    format!(
+        "rank {} of {}, in bytes\n\n{}\n\ntoken record\n{}\n\noutputs, capacity\n{}",
+        layout.rank,
+        layout.config,
+        columns(
+            &["region", "partition", "area", "offset", "size", "count", "stride", "slot"],
+            &areas
+        ),
+        columns(&["field", "offset", "size"], &record),
+        pairs(&outputs)
+    )
+}

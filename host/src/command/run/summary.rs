@@ -1,0 +1,200 @@
+//! The report of a run.
+
+use super::Outcome;
+use crate::error::Error;
+use crate::report::{Report, columns, pairs};
+use core::time::Duration;
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Summary {
+    ok: bool,
+    source: String,
+    set: Vec<String>,
+    backend: &'static str,
+    threads: Option<usize>,
+    seed: u64,
+    ranks: u32,
+    cores: u32,
+    tokens: u64,
+    rows: u64,
+    schedule: String,
+    rounds: usize,
+    checked: bool,
+    steps: u64,
+    operators: Vec<Operator>,
+    waited_for: Vec<Waited>,
+}
+
+#[derive(Serialize)]
+struct Operator {
+    operator: &'static str,
+    ms: Option<Quantiles>,
+    payload_bytes: u64,
+    moved_bytes: u64,
+    memcpy_ms: Option<f64>,
+    /// `memcpy_ms` by the median: 1 is as fast as the bare copies.
+    of_memcpy: Option<f64>,
+}
+
+/// Over the rounds; of each round the slowest worker.
+#[derive(Serialize)]
+struct Quantiles {
+    median: f64,
+    p90: f64,
+    p99: f64,
+}
+
+/// For how long cores of other ranks waited for a flag of this one, per round and summed over the cores.
+#[derive(Serialize)]
+struct Waited {
+    rank: u32,
+    ms: f64,
+}
+
+pub(super) fn emit(report: &mut Report, outcome: &Outcome<'_>) -> Result<(), Error> {
+    report.emit(&summary(outcome), table)
+}
+
+fn summary(outcome: &Outcome<'_>) -> Summary {
+    let Outcome { args, source, case, plan, costs, roofline } = outcome;
+    let shape = &case.shape;
+    let ranks = 0..shape.ep_world_size();
+    let tokens: u64 = ranks.map(|r| u64::from(shape.bs(kernel_core::units::RankId(r)))).sum();
+    let rows = rows_sent(outcome);
+    let (payload, row) = (rows * shape.payload_bytes(), rows * shape.row_bytes());
+    let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
+        let ms = quantiles(times);
+        let memcpy_ms = copies.map(millis);
+        let of_memcpy = memcpy_ms.zip(ms.as_ref()).map(|(copies, ms)| copies / ms.median);
+        Operator { operator, ms, payload_bytes, moved_bytes, memcpy_ms, of_memcpy }
+    };
+    Summary {
+        ok: true,
+        source: source.clone(),
+        set: args.config.set.clone(),
+        backend: args.backend.name(),
+        threads: roofline.map(|_| super::workers(args).count),
+        seed: args.seed,
+        ranks: shape.ep_world_size(),
+        cores: shape.aiv_num(),
+        tokens,
+        rows,
+        schedule: args.schedule.clone(),
+        rounds: plan.rounds(),
+        checked: plan.check.is_some(),
+        steps: costs.steps,
+        operators: vec![
+            operator("dispatch", &costs.dispatch, payload, 2 * payload, roofline.map(|r| r.dispatch)),
+            operator(
+                "combine",
+                &costs.combine,
+                row,
+                2 * row + tokens * shape.row_bytes(),
+                roofline.map(|r| r.combine),
+            ),
+        ],
+        waited_for: waited_for(outcome),
+    }
+}
+
+/// Rows that a round sends: every active pair, and every active token once for each shared expert.
+fn rows_sent(outcome: &Outcome<'_>) -> u64 {
+    let shape = &outcome.case.shape;
+    let of_rank = |rank| {
+        let inputs = outcome.case.inputs(kernel_core::units::RankId(rank));
+        let tokens = (0..shape.bs(kernel_core::units::RankId(rank))).map(kernel_core::units::Token);
+        tokens
+            .map(|token| {
+                let pairs = (0..shape.k()).filter(|&k| inputs.pair_is_active(shape, token, k)).count();
+                let shared = u64::from(shape.shared_expert_num());
+                pairs as u64 + shared * u64::from(inputs.token_is_active(shape, token))
+            })
+            .sum::<u64>()
+    };
+    (0..shape.ep_world_size()).map(of_rank).sum()
+}
+
+fn waited_for(outcome: &Outcome<'_>) -> Vec<Waited> {
+    if outcome.roofline.is_none() {
+        return Vec::new();
+    }
+    let rounds = outcome.plan.rounds() as f64;
+    let all = outcome.costs.waited_for().into_iter();
+    all.map(|(rank, time)| Waited { rank: rank.0, ms: millis(time) / rounds }).collect()
+}
+
+fn millis(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e3
+}
+
+fn quantiles(times: &[Duration]) -> Option<Quantiles> {
+    let mut histogram = Histogram::<u64>::new(4).ok()?;
+    for time in times {
+        histogram.record(time.as_nanos() as u64).ok()?;
+    }
+    let at = |q| histogram.value_at_quantile(q) as f64 / 1e6;
+    (!times.is_empty()).then(|| Quantiles { median: at(0.5), p90: at(0.9), p99: at(0.99) })
+}
+
+fn table(summary: &Summary) -> String {
+    let about = pairs(&[
+        ("source", summary.source.clone()),
+        ("backend", with_threads(summary)),
+        ("seed", summary.seed.to_string()),
+        ("group", format!("{} ranks x {} cores", summary.ranks, summary.cores)),
+        ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
+        ("schedule", format!("{} ({} rounds on one live group)", summary.schedule, summary.rounds)),
+        ("steps", summary.steps.to_string()),
+        ("oracle", verdict(summary)),
+    ]);
+    if summary.threads.is_none() {
+        return about;
+    }
+    let ms = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |v| format!("{v:.3}"));
+    let rows: Vec<_> = summary
+        .operators
+        .iter()
+        .map(|o| {
+            let q = o.ms.as_ref();
+            vec![
+                o.operator.to_owned(),
+                ms(q.map(|q| q.median)),
+                ms(q.map(|q| q.p90)),
+                ms(q.map(|q| q.p99)),
+                mebibytes(o.payload_bytes),
+                mebibytes(o.moved_bytes),
+                ms(o.memcpy_ms),
+                o.of_memcpy.map_or_else(|| "-".to_owned(), |r| format!("{r:.2}")),
+            ]
+        })
+        .collect();
+    let operators = columns(
+        &["operator", "median ms", "p90", "p99", "payload MiB", "moved MiB", "memcpy ms", "of memcpy"],
+        &rows,
+    );
+    let most: Vec<_> = summary.waited_for.iter().filter(|w| w.ms > 0.0).take(8).collect();
+    let waited: Vec<_> = most.iter().map(|w| vec![w.rank.to_string(), format!("{:.3}", w.ms)]).collect();
+    let waited = if waited.is_empty() {
+        "nobody waited".to_owned()
+    } else {
+        columns(&["waited for rank", "core ms per round"], &waited)
+    };
+    format!("{about}\n\n{operators}\n\n{waited}")
+}
+
+fn with_threads(summary: &Summary) -> String {
+    match summary.threads {
+        Some(threads) => format!("{} ({threads} workers)", summary.backend),
+        None => summary.backend.to_owned(),
+    }
+}
+
+fn verdict(summary: &Summary) -> String {
+    if summary.checked { "agrees bit for bit on every round" } else { "not asked" }.to_owned()
+}
+
+fn mebibytes(bytes: u64) -> String {
+    format!("{:.2}", bytes as f64 / f64::from(1 << 20))
+}

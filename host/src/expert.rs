@@ -1,0 +1,124 @@
+//! The stand-in expert: `y = round_to_dtype(v * gain[e])`, `v` the received row in f32. A gain of its own for
+//! every expert makes a misrouted row a wrong result.
+
+use crate::driver::Batch;
+use half::{bf16, f16};
+use kernel_core::layout::outputs::capacity;
+use kernel_core::place::Tensor;
+use kernel_core::placement::Home;
+use kernel_core::shape::{Dtype, QuantMode, Shape};
+use kernel_core::units::RankId;
+
+/// Puts the expert's result for one received row behind `y`. `scale` is the row's dynamic scale.
+pub fn apply(shape: &Shape, row: &[u8], scale: f32, gain: f32, y: &mut Vec<u8>) {
+    match (shape.quant_mode(), shape.dtype()) {
+        (QuantMode::None, Dtype::Bf16) => {
+            y.extend(
+                row.as_chunks().0.iter().flat_map(|&v| bf16_bytes(bf16::from_le_bytes(v).to_f32() * gain)),
+            );
+        }
+        (QuantMode::None, Dtype::F16) => {
+            y.extend(
+                row.as_chunks().0.iter().flat_map(|&v| f16_bytes(f16::from_le_bytes(v).to_f32() * gain)),
+            );
+        }
+        (QuantMode::Dynamic, Dtype::Bf16) => {
+            y.extend(row.iter().flat_map(|&q| bf16_bytes(dequantised(q, scale) * gain)));
+        }
+        (QuantMode::Dynamic, Dtype::F16) => {
+            y.extend(row.iter().flat_map(|&q| f16_bytes(dequantised(q, scale) * gain)));
+        }
+    }
+}
+
+fn dequantised(q: u8, scale: f32) -> f32 {
+    f32::from(q.cast_signed()) * scale
+}
+
+fn bf16_bytes(value: f32) -> [u8; 2] {
+    if value.is_nan() { 0x7FC0_u16.to_le_bytes() } else { bf16::from_f32(value).to_le_bytes() }
+}
+
+fn f16_bytes(value: f32) -> [u8; 2] {
+    if value.is_nan() { 0x7E00_u16.to_le_bytes() } else { f16::from_f32(value).to_le_bytes() }
+}
+
+/// Runs all experts of a rank on what dispatch put out, as `read_output(tensor, bytes, reader)` gives it.
+/// Leaves one row in `y` for every row received.
+pub fn run(
+    shape: &Shape,
+    rank: RankId,
+    batch: &Batch<'_>,
+    read_output: impl Fn(Tensor, usize, &mut dyn FnMut(&[u8])),
+    y: &mut Vec<u8>,
+) {
+    y.clear();
+    let ends = expert_ends(shape, rank, &read_output);
+    let rows = ends.last().copied().unwrap_or(0);
+    let mut scales = vec![0.0; rows];
+    if shape.quant_mode() == QuantMode::Dynamic {
+        read_output(Tensor::DynamicScales, rows * 4, &mut |bytes| {
+            scales = bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
+        });
+    }
+    let payload = shape.payload_bytes() as usize;
+    read_output(Tensor::ExpandX, rows * payload, &mut |bytes| {
+        let mut start = 0;
+        for (local_expert, &end) in (0..).zip(&ends) {
+            let gain = batch.gain(shape.expert_row(Home { rank, local_expert }));
+            for row in start..end {
+                apply(shape, &bytes[row * payload..][..payload], scales[row], gain, y);
+            }
+            start = end;
+        }
+    });
+}
+
+/// One past the last row of each local expert, from `ep_recv_counts`.
+fn expert_ends(
+    shape: &Shape,
+    rank: RankId,
+    read_output: &impl Fn(Tensor, usize, &mut dyn FnMut(&[u8])),
+) -> Vec<usize> {
+    let mut ends = Vec::new();
+    let len = capacity(shape, rank, Tensor::EpRecvCounts) as usize;
+    read_output(Tensor::EpRecvCounts, len, &mut |bytes| {
+        let of_expert = bytes.chunks_exact(4 * shape.ep_world_size() as usize);
+        ends = of_expert
+            .filter_map(|counts| counts.last_chunk())
+            .map(|&last| i32::from_le_bytes(last) as usize)
+            .collect();
+    });
+    ends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presets::preset;
+    use kernel_core::shape::{Given, Limits};
+
+    fn tiny(set: &[&str]) -> Shape {
+        let (mut config, _) = preset("tiny").expect("a preset");
+        set.iter().for_each(|s| config.set(s).expect("a key"));
+        Shape::new(&config.as_core(Given::empty()), Limits::Product).expect("valid")
+    }
+
+    #[test]
+    fn a_row_is_multiplied_and_rounded_once() {
+        let mut y = Vec::new();
+        let row: Vec<u8> =
+            [1.0, -2.5, f32::NAN].iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect();
+        apply(&tiny(&[]), &row, 0.0, 1.5, &mut y);
+        let seen: Vec<u16> = y.as_chunks().0.iter().map(|&b| u16::from_le_bytes(b)).collect();
+        assert_eq!(seen, [0x3FC0, 0xC070, 0x7FC0]);
+    }
+
+    #[test]
+    fn a_quantised_row_is_dequantised_first() {
+        let mut y = Vec::new();
+        apply(&tiny(&["quant_mode=2", "dtype=f16"]), &[127, 0x81], 2.0, 0.5, &mut y);
+        let seen: Vec<f32> = y.as_chunks().0.iter().map(|&b| f16::from_le_bytes(b).to_f32()).collect();
+        assert_eq!(seen, [127.0, -127.0]);
+    }
+}

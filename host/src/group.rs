@@ -1,0 +1,123 @@
+//! One live group that runs a case round after round, and what it has to say.
+
+use crate::backend::Backend;
+use crate::case::Case;
+use crate::driver::schedule::Schedule;
+use crate::driver::threads::Times;
+use crate::driver::{Batch, Failure, Options, RankState, Unit};
+use crate::error::Error;
+use crate::verdict;
+use core::time::Duration;
+use kernel_core::units::RankId;
+
+/// What to run.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The operators between two checks.
+    pub unit: Schedule,
+    /// How many units.
+    pub units: usize,
+    /// Choices that do not change results.
+    pub options: Options,
+    /// Whether every round is compared with the oracle, and on how many threads.
+    pub check: Option<usize>,
+}
+
+/// What it cost.
+#[derive(Clone, Debug, Default)]
+pub struct Costs {
+    /// One entry per round.
+    pub dispatch: Vec<Duration>,
+    /// One entry per round.
+    pub combine: Vec<Duration>,
+    /// Steps of all machines, all rounds.
+    pub steps: u64,
+    /// By source rank, summed over the cores that waited, all rounds.
+    pub waited_for: Vec<Duration>,
+}
+
+impl Plan {
+    /// Rounds in all.
+    #[must_use]
+    pub const fn rounds(&self) -> usize {
+        self.units * self.unit.batches()
+    }
+}
+
+/// Runs `plan` on `backend`. `drive` takes a unit to its end; `progress` is told of every rank checked.
+/// Returns the costs and the host's state of the ranks, for whoever looks at the last unit.
+///
+/// # Errors
+/// A failure of the group, or a result that the oracle does not confirm.
+pub fn run<B: Backend>(
+    case: &Case,
+    plan: &Plan,
+    backend: &B,
+    mut drive: impl FnMut(&Unit<'_, B>) -> Result<Times, Failure>,
+    progress: &(impl Fn() + Sync),
+) -> Result<(Costs, Vec<RankState>), Error> {
+    let shape = &case.shape;
+    let mut ranks: Vec<_> =
+        (0..shape.ep_world_size()).map(|_| RankState::new(plan.unit.batches())).collect();
+    let mut costs =
+        Costs { waited_for: vec![Duration::ZERO; shape.ep_world_size() as usize], ..Costs::default() };
+    for unit in 0..plan.units {
+        let first = unit * plan.unit.batches();
+        let batches: Vec<_> = (0..plan.unit.batches())
+            .map(|batch| Batch::new(case, plan.rounds() - 1 - (first + batch)))
+            .collect();
+        ranks.iter_mut().for_each(RankState::reset);
+        backend.reuse_outputs();
+        let operators = plan.unit.operators();
+        let times = drive(&Unit {
+            shape,
+            options: plan.options,
+            backend,
+            batches: &batches,
+            ranks: &ranks,
+            operators,
+        })
+        .map_err(|failure| of_failure(first, plan, failure))?;
+        costs.add(&times, plan);
+        if let Some(threads) = plan.check {
+            for (number, batch) in batches.iter().enumerate() {
+                verdict::check(backend, shape, batch, number, threads, progress).map_err(|mismatch| {
+                    Error::Wrong(format!("round {}: {mismatch}", first + number))
+                })?;
+            }
+        }
+    }
+    Ok((costs, ranks))
+}
+
+fn of_failure(first_round: usize, plan: &Plan, failure: Failure) -> Error {
+    let last = first_round + plan.unit.batches() - 1;
+    let rounds = if first_round == last {
+        format!("round {first_round}")
+    } else {
+        format!("rounds {first_round} to {last}")
+    };
+    match failure {
+        Failure::Protocol { .. } => Error::Wrong(format!("{rounds}: {failure}")),
+        Failure::Hang(_) => Error::NoProgress(format!("{rounds}: {failure}")),
+    }
+}
+
+impl Costs {
+    fn add(&mut self, times: &Times, plan: &Plan) {
+        self.dispatch.extend(times.of(plan.unit.operators(), true));
+        self.combine.extend(times.of(plan.unit.operators(), false));
+        self.steps += times.steps;
+        for (sum, &time) in self.waited_for.iter_mut().zip(&times.waited_for) {
+            *sum += time;
+        }
+    }
+
+    /// Ranks by how long others waited for them, longest first.
+    #[must_use]
+    pub fn waited_for(&self) -> Vec<(RankId, Duration)> {
+        let mut ranks: Vec<_> = (0..).map(RankId).zip(self.waited_for.iter().copied()).collect();
+        ranks.sort_by_key(|&(rank, time)| (core::cmp::Reverse(time), rank));
+        ranks
+    }
+}

@@ -1,0 +1,188 @@
+//! The bare copies of a round: the same rows between the same places by the same threads, without flags,
+//! machines or sums. What a round takes beyond them is the protocol's and the cache's.
+
+use crate::backend::Backend;
+use crate::backend::shared::SharedMemory;
+use crate::driver::{Batch, RankState};
+use core::sync::atomic::{AtomicUsize, Ordering};
+use core::time::Duration;
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::layout::data::{combine_row, dispatch_record};
+use kernel_core::layout::outputs;
+use kernel_core::layout::state::Partition;
+use kernel_core::placement::Home;
+use kernel_core::plan::order::SendOrder;
+use kernel_core::plan::route::{self, Send, Sends};
+use kernel_core::plan::split;
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId};
+use std::thread;
+use std::time::Instant;
+
+/// Medians of the bare copies' times.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Roofline {
+    /// Rows into the windows, then out of them.
+    pub dispatch: Duration,
+    /// Rows into the windows, out of them, and the results.
+    pub combine: Duration,
+}
+
+/// Where every row of a round goes.
+struct Traffic<'a> {
+    shape: &'a Shape,
+    batch: &'a Batch<'a>,
+    /// By source rank.
+    sent: Vec<Vec<Send>>,
+    /// By receiving rank, in the order of rows.
+    received: Vec<Vec<(RankId, Send)>>,
+}
+
+/// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians.
+#[must_use]
+pub fn measure(
+    memory: &SharedMemory,
+    shape: &Shape,
+    batch: &Batch<'_>,
+    ranks: &[RankState],
+    threads: usize,
+    rounds: usize,
+) -> Roofline {
+    let traffic = Traffic::new(shape, batch);
+    let (mut dispatch, mut combine) = (Vec::new(), Vec::new());
+    for round in 0..rounds {
+        let partition = if round % 2 == 0 { Partition::P0 } else { Partition::P1 };
+        let all = |f: &(dyn Fn(RankId) -> Result<(), Fault> + Sync)| together(shape, threads, f);
+        dispatch.push(
+            all(&|rank| traffic.send(memory, partition, rank))
+                + all(&|rank| traffic.copy_out(memory, partition, rank)),
+        );
+        combine.push(
+            all(&|rank| traffic.give_back(memory, partition, rank, &ranks[rank.index()]))
+                + all(&|rank| traffic.take_back(memory, partition, rank)),
+        );
+    }
+    Roofline { dispatch: median(dispatch), combine: median(combine) }
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+/// Runs `f` for every rank, each rank on its worker's thread. Returns the slowest worker's time.
+fn together(shape: &Shape, threads: usize, f: &(dyn Fn(RankId) -> Result<(), Fault> + Sync)) -> Duration {
+    let ready = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads)
+            .map(|w| {
+                let ready = &ready;
+                scope.spawn(move || {
+                    ready.fetch_add(1, Ordering::AcqRel);
+                    while ready.load(Ordering::Acquire) < threads {
+                        thread::yield_now();
+                    }
+                    let start = Instant::now();
+                    let mine = (0..shape.ep_world_size()).skip(w).step_by(threads).map(RankId);
+                    let copied = mine.map(f).collect::<Result<(), _>>();
+                    copied.map(|()| start.elapsed())
+                })
+            })
+            .collect();
+        let times = workers.into_iter().map(|worker| match worker.join() {
+            Ok(Ok(time)) => time,
+            // The copies go where the machines just went: a refusal is a defect of this file.
+            Ok(Err(fault)) => panic!("bare copy: {fault}"),
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        times.max().unwrap_or_default()
+    })
+}
+
+impl<'a> Traffic<'a> {
+    fn new(shape: &'a Shape, batch: &'a Batch<'a>) -> Self {
+        let all_ranks = || (0..shape.ep_world_size()).map(RankId);
+        let sent: Vec<Vec<Send>> = all_ranks().map(|rank| sends_of(shape, batch, rank)).collect();
+        let mut received = vec![Vec::new(); sent.len()];
+        for (source, sends) in all_ranks().zip(&sent) {
+            for &send in sends {
+                received[send.home.rank.index()].push((source, send));
+            }
+        }
+        for rows in &mut received {
+            rows.sort_by_key(|(source, send)| (send.home.local_expert, *source, send.slot));
+        }
+        Self { shape, batch, sent, received }
+    }
+
+    fn send(&self, memory: &SharedMemory, p: Partition, rank: RankId) -> Result<(), Fault> {
+        let mut fabric = memory.fabric(rank, CoreId(0), 0);
+        let inputs = self.batch.inputs(rank);
+        let payload = self.shape.payload_bytes() as usize;
+        self.sent[rank.index()].iter().try_for_each(|&Send { pair, home, slot }| {
+            let at = dispatch_record(self.shape, p, home, rank, slot);
+            let row = inputs.row(self.shape, pair.token);
+            fabric.put(home.rank, at, row.get(..payload).unwrap_or(row), &[])
+        })
+    }
+
+    fn copy_out(&self, memory: &SharedMemory, p: Partition, rank: RankId) -> Result<(), Fault> {
+        let mut fabric = memory.fabric(rank, CoreId(0), 0);
+        (0..).zip(&self.received[rank.index()]).try_for_each(|(row, (source, send))| {
+            let home = Home { rank, local_expert: send.home.local_expert };
+            let at = dispatch_record(self.shape, p, home, *source, send.slot);
+            fabric.deliver(outputs::expand_x(self.shape, row), at, self.shape.payload_bytes())
+        })
+    }
+
+    fn give_back(
+        &self,
+        memory: &SharedMemory,
+        p: Partition,
+        rank: RankId,
+        state: &RankState,
+    ) -> Result<(), Fault> {
+        let mut fabric = memory.fabric(rank, CoreId(0), 0);
+        state.with_y(0, |y| {
+            let rows = y.chunks_exact(self.shape.row_bytes() as usize);
+            rows.zip(&self.received[rank.index()]).try_for_each(|(row, (source, send))| {
+                let at = combine_row(self.shape, p, send.pair.token, send.pair.k);
+                fabric.put(*source, at, row, &[])
+            })
+        })
+    }
+
+    /// Reads each returned row into one row of scratch, where a sum would read it, and writes the results.
+    fn take_back(&self, memory: &SharedMemory, p: Partition, rank: RankId) -> Result<(), Fault> {
+        let mut fabric = memory.fabric(rank, CoreId(0), 0);
+        let mut scratch = vec![0; self.shape.row_bytes() as usize];
+        let mut token = None;
+        for send in &self.sent[rank.index()] {
+            if token.replace(send.pair.token).is_some_and(|before| before != send.pair.token) {
+                fabric.write(outputs::x_out(self.shape, send.pair.token), &scratch)?;
+            }
+            let at = combine_row(self.shape, p, send.pair.token, send.pair.k);
+            scratch.copy_from_slice(fabric.bytes(at, self.shape.row_bytes())?);
+            core::hint::black_box(&mut scratch);
+        }
+        match token {
+            Some(token) => fabric.write(outputs::x_out(self.shape, token), &scratch),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Every row that a rank sends, in the order of its cores.
+fn sends_of(shape: &Shape, batch: &Batch<'_>, rank: RankId) -> Vec<Send> {
+    let inputs = batch.inputs(rank);
+    let mut all = Vec::new();
+    for core in (0..shape.aiv_num()).map(CoreId) {
+        let share = split::dispatch(shape, rank, core);
+        let mut send_status = vec![0; route::destinations(shape) as usize];
+        let mut slots = vec![0; route::share_len(&share) as usize];
+        route::walk(shape, rank, &inputs, &share, &mut send_status, &mut slots);
+        let sends = Sends { shape, rank, order: SendOrder::Staggered, share, slots: &slots };
+        all.extend((0..sends.len()).filter_map(|item| sends.get(&inputs, item)));
+    }
+    all
+}
