@@ -57,8 +57,7 @@ pub fn run<B: Backend>(
     progress: &(impl Fn() + Sync),
 ) -> Result<(Costs, Vec<RankState>), Error> {
     let shape = &case.shape;
-    let mut ranks: Vec<_> =
-        (0..shape.ep_world_size()).map(|_| RankState::new(plan.unit.batches())).collect();
+    let mut ranks: Vec<_> = (0..shape.ep_world_size()).map(|_| RankState::new(plan.unit.batches())).collect();
     let mut costs =
         Costs { waited_for: vec![Duration::ZERO; shape.ep_world_size() as usize], ..Costs::default() };
     for unit in 0..plan.units {
@@ -81,9 +80,8 @@ pub fn run<B: Backend>(
         costs.add(&times, plan);
         if let Some(threads) = plan.check {
             for (number, batch) in batches.iter().enumerate() {
-                verdict::check(backend, shape, batch, number, threads, progress).map_err(|mismatch| {
-                    Error::Wrong(format!("round {}: {mismatch}", first + number))
-                })?;
+                verdict::check(backend, shape, batch, number, threads, progress)
+                    .map_err(|mismatch| Error::Wrong(format!("round {}: {mismatch}", first + number)))?;
             }
         }
     }

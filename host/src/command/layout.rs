@@ -107,10 +107,7 @@ fn table(layout: &Layout) -> String {
         "rank {} of {}, in bytes\n\n{}\n\ntoken record\n{}\n\noutputs, capacity\n{}",
         layout.rank,
         layout.config,
-        columns(
-            &["region", "partition", "area", "offset", "size", "count", "stride", "slot"],
-            &areas
-        ),
+        columns(&["region", "partition", "area", "offset", "size", "count", "stride", "slot"], &areas),
         columns(&["field", "offset", "size"], &record),
         pairs(&outputs)
     )

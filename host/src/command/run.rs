@@ -57,14 +57,8 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
             let (costs, ranks) = group::run(&case, &plan, &backend, drive, &tick)?;
             write_result(args.out.as_deref(), &case, &backend, &ranks, batches)?;
             let last = Batch::new(&case, batches - 1);
-            let roofline = roofline::measure(
-                &backend.inner,
-                &case.shape,
-                &last,
-                &ranks,
-                workers.count,
-                ROOFLINE_ROUNDS,
-            );
+            let roofline =
+                roofline::measure(&backend.inner, &case.shape, &last, &ranks, workers.count, ROOFLINE_ROUNDS);
             (costs, Some(roofline))
         }
         BackendArg::Lockstep | BackendArg::Weak => {
