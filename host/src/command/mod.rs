@@ -5,7 +5,7 @@ mod clashes;
 mod generate;
 mod source;
 
-pub use source::{Source, resolve};
+pub use source::{Source, make_case, resolve};
 
 use crate::cli::Verb;
 use crate::error::Error;
