@@ -5,6 +5,7 @@ use host::config::Config;
 use host::generate::{MaskKind, Options, generate};
 use host::presets::preset;
 use host::store::{Tensor, TensorFile, write_tensors};
+use proptest::prelude::*;
 use safetensors::Dtype;
 use std::path::Path;
 use tempfile::{TempDir, tempdir};
@@ -207,4 +208,24 @@ fn with_header(folder: &Path, edit: impl FnOnce(&str) -> String) {
     assert_ne!(new, old);
     let parts = [&(new.len() as u64).to_le_bytes()[..], new.as_bytes(), &bytes[8 + len..]];
     std::fs::write(&path, parts.concat()).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever a few bytes are changed to: the case loads, or the error is lines of printable text.
+    #[test]
+    fn foreign_bytes_never_panic(changes in prop::collection::vec((0usize..700, any::<u8>()), 1..4)) {
+        let (folder, _) = saved();
+        let path = folder.path().join("inputs.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        for (at, byte) in changes {
+            bytes[at] = byte;
+        }
+        std::fs::write(&path, bytes).unwrap();
+        if let Err(error) = load(folder.path()) {
+            let lines = error.lines();
+            prop_assert!(!lines.is_empty() && lines.iter().all(|line| !line.contains(char::is_control)));
+        }
+    }
 }
