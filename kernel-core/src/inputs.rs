@@ -1,7 +1,7 @@
 //! What one rank brings to a round, and the door that checks it once.
 
-use crate::shape::Shape;
-use crate::units::Token;
+use crate::shape::{Dtype, QuantMode, Shape};
+use crate::units::{RankId, Token};
 use core::fmt;
 
 /// `x_active_mask` (seed 003: `xActiveMaskOptional`).
@@ -128,6 +128,120 @@ impl fmt::Display for InputError {
 }
 
 impl Inputs<'_> {
+    /// Checks the inputs of `rank` against the shape, before anything of them is sent.
+    ///
+    /// Rows of tokens are only looked at when they are quantised, and then only those of active tokens.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self, shape: &Shape, rank: RankId) -> Result<(), InputError> {
+        let bs = shape.bs(rank);
+        self.check_lengths(shape, bs)?;
+        self.check_ids(shape, bs)?;
+        self.check_mask(shape, bs)?;
+        all_finite("expert_scales", self.expert_scales)?;
+        if let Some(scales) = self.scales {
+            all_finite("scales", scales)?;
+        }
+        match shape.quant_mode() {
+            QuantMode::None => Ok(()),
+            QuantMode::Dynamic => self.check_tokens(shape, bs),
+        }
+    }
+
+    fn check_lengths(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
+        let (bs, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
+        // Half an element counts as one, so that it cannot look right.
+        length("x", self.x.len().div_ceil(2), bs.saturating_mul(h))?;
+        length("expert_ids", self.expert_ids.len(), bs * k)?;
+        length("expert_scales", self.expert_scales.len(), bs * k)?;
+        match self.mask {
+            Mask::None => {}
+            Mask::Tokens(mask) => length("x_active_mask", mask.len(), bs)?,
+            Mask::Pairs(mask) => length("x_active_mask", mask.len(), bs * k)?,
+        }
+        let Some(scales) = self.scales else { return Ok(()) };
+        if shape.quant_mode() == QuantMode::None {
+            return Err(InputError::ScalesUnquantised);
+        }
+        let rows = shape.shared_expert_num() as usize + shape.moe_expert_num() as usize;
+        length("scales", scales.len(), rows.saturating_mul(h))
+    }
+
+    /// Also of masked pairs.
+    fn check_ids(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
+        let end = shape.expert_ids_end();
+        for token in (0..bs).map(Token) {
+            let ids = self.ids(shape, token);
+            for (k, &seen) in (0..).zip(ids) {
+                if !u32::try_from(seen).is_ok_and(|id| id < end) {
+                    return Err(InputError::ExpertId { token, k, seen, end });
+                }
+                if ids.iter().take(k as usize).any(|&earlier| earlier == seen) {
+                    return Err(InputError::RepeatedExpert { token, expert: seen });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn check_mask(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
+        if let Mask::Tokens(mask) = self.mask {
+            let active = mask.iter().take_while(|&&active| active).count();
+            let late = (0..).map(Token).zip(mask).skip(active).find(|(_, active)| **active);
+            if let Some((token, _)) = late {
+                return Err(InputError::MaskOrder { token });
+            }
+        }
+        if !shape.bs_is_uneven() {
+            return Ok(());
+        }
+        match (0..bs).map(Token).find(|&token| !self.token_is_active(shape, token)) {
+            Some(token) => Err(InputError::MaskWithUnevenBs { token }),
+            None => Ok(()),
+        }
+    }
+
+    /// Every value that dynamic quantisation will take must be finite, before and after smoothing.
+    fn check_tokens(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
+        let dtype = shape.dtype();
+        let smooth_max = self.scales.map_or(1.0, largest);
+        for token in (0..bs).map(Token).filter(|&token| self.token_is_active(shape, token)) {
+            // Without the sign bit both types order as integers, so one pass finds the largest value; if
+            // that times the largest scale is finite, then so is every product.
+            let (values, _) = self.row(shape, token).as_chunks::<2>();
+            let magnitude = |value: &[u8; 2]| u16::from_le_bytes(*value) & 0x7FFF;
+            let max = to_f32(dtype, values.iter().map(magnitude).max().unwrap_or(0));
+            if (max * smooth_max).is_finite() {
+                continue;
+            }
+            let wrong = |value: &[u8; 2]| !to_f32(dtype, magnitude(value)).is_finite();
+            if let Some(element) = position(values, wrong) {
+                return Err(InputError::NotFiniteToken { token, element });
+            }
+            self.check_smoothed(shape, token, values)?;
+        }
+        Ok(())
+    }
+
+    /// Holds the finite values of an active token against each row of `scales` that smooths them.
+    fn check_smoothed(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Result<(), InputError> {
+        let shared = shape.shared_expert_num();
+        let active = (0..).zip(self.ids(shape, token)).filter(|&(k, _)| self.pair_is_active(shape, token, k));
+        let moe = active.filter_map(|(_, &id)| u32::try_from(id).ok()).map(|id| shared.saturating_add(id));
+        for expert_row in (0..shared).chain(moe) {
+            // Special experts come after the last row: nothing is sent to them.
+            let Some(smooth) = self.smooth(shape, expert_row) else { continue };
+            let overflows = |(value, scale): (&[u8; 2], &f32)| {
+                !(to_f32(shape.dtype(), u16::from_le_bytes(*value)) * scale).is_finite()
+            };
+            if let Some(element) = position(values.iter().zip(smooth), overflows) {
+                return Err(InputError::NotFiniteToken { token, element });
+            }
+        }
+        Ok(())
+    }
+
     /// Whether pair `(token, k)` is active.
     #[must_use]
     pub fn pair_is_active(&self, shape: &Shape, token: Token, k: u32) -> bool {
@@ -176,5 +290,34 @@ impl Inputs<'_> {
     pub fn smooth(&self, shape: &Shape, expert_row: u32) -> Option<&[f32]> {
         let h = shape.h() as usize;
         self.scales.and_then(|s| s.get(expert_row as usize * h..)).and_then(|rest| rest.get(..h))
+    }
+}
+
+fn length(tensor: &'static str, seen: usize, expected: usize) -> Result<(), InputError> {
+    if seen == expected { Ok(()) } else { Err(InputError::Length { tensor, seen, expected }) }
+}
+
+fn all_finite(tensor: &'static str, values: &[f32]) -> Result<(), InputError> {
+    if largest(values).is_finite() {
+        return Ok(());
+    }
+    let index = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
+    Err(InputError::NotFinite { tensor, index })
+}
+
+/// The largest magnitude, not finite if any is not: magnitudes order as integers, and those are fast.
+fn largest(values: &[f32]) -> f32 {
+    f32::from_bits(values.iter().fold(0, |max, value| max.max(value.abs().to_bits())))
+}
+
+/// The place of the first item that `wrong` says yes to.
+fn position<T>(items: impl IntoIterator<Item = T>, mut wrong: impl FnMut(T) -> bool) -> Option<u32> {
+    (0..).zip(items).find_map(|(place, item)| wrong(item).then_some(place))
+}
+
+fn to_f32(dtype: Dtype, bits: u16) -> f32 {
+    match dtype {
+        Dtype::Bf16 => half::bf16::from_bits(bits).to_f32(),
+        Dtype::F16 => half::f16::from_bits(bits).to_f32(),
     }
 }

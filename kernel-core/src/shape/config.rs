@@ -21,7 +21,7 @@ bitflags! {
         const MASK_1D = 1 << 1;
         /// `x_active_mask` of shape `[bs, k]`.
         const MASK_2D = 1 << 2;
-        /// `elastic_info`.
+        /// `elastic_info` that is switched on.
         const ELASTIC_INFO = 1 << 3;
         /// `shared_expert_x`.
         const SHARED_EXPERT_X = 1 << 4;
@@ -73,7 +73,7 @@ pub struct Config<'a> {
     pub comm_quant_mode: i64,
     /// 0 = prefix sums, 1 = counts.
     pub expert_token_nums_type: i64,
-    /// Shared memory of a rank's data region in MiB.
+    /// Shared memory of a rank's data region in MiB (seed: `HCCL_BUFFSIZE`).
     pub hccl_buffsize_mb: i64,
     /// Vector cores per rank.
     pub aiv_num: i64,

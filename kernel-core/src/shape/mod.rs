@@ -3,14 +3,17 @@
 //! Behind the door nobody re-checks: divisors are positive, every size fits `u64`, every slot fits its
 //! area. Seed 003, parameters and constraints.
 
+mod buffer;
 mod config;
+mod door;
+mod limits;
 mod rules;
 mod sizes;
 mod violation;
 
+pub use buffer::{Buffer, Term};
 pub use config::{BatchSizes, Config, Given};
-pub use sizes::Buffer;
-pub use violation::{Rule, VIOLATIONS_MAX, Violation, Violations};
+pub use violation::{Rule, Seen, VIOLATIONS_MAX, Violation, Violations, Word};
 
 use crate::units::RankId;
 
@@ -124,6 +127,7 @@ impl Shape {
     ///
     /// # Errors
     /// All violations at once, in the order of the rules.
+    #[expect(clippy::result_large_err, reason = "there is no allocator: the list lives in the result")]
     pub fn new(config: &Config<'_>, limits: Limits) -> Result<Self, Violations> {
         rules::check(config, limits)
     }

@@ -1,7 +1,409 @@
-//! Every rule, once.
+//! Every rule of a configuration, once.
+//!
+//! A rule speaks only when each of its operands is legal on its own: a step that finds a value wrong
+//! reports it and hands on `None`, so nothing that would merely follow from it is reported on top.
 
-use super::{Config, Limits, Shape, Violations};
+use super::door::{Door, signed};
+use super::limits::{self, Column, EXPERT_IDS_MAX, Range, Words, alg_names, meaning};
+use super::sizes::{
+    COMBINE_STATUS, DISPATCH_STATUS, RELAY_AREA, STATUS_SLOT, combine_slots_fit, dispatch_slots_fit,
+    relay_fits,
+};
+use super::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Product, QuantMode, RANKS_MAX};
+use super::{Rule, Seen, Shape, TokenNums, Violation, Violations, Word};
+use crate::units::{div_floor, div_rem};
 
-pub(super) fn check(_config: &Config<'_>, _limits: Limits) -> Result<Shape, Violations> {
-    Err(Violations::new())
+#[expect(clippy::result_large_err, reason = "there is no allocator: the list lives in the result")]
+pub(super) fn check(config: &Config<'_>, limits: Limits) -> Result<Shape, Violations> {
+    let (product, alg) = meaning(config);
+    let column = Column::of(product, alg, limits);
+    let mut door = Door { config, column, alg, found: Violations::new() };
+    match door.pass(product, limits) {
+        Some(shape) if door.found.is_empty() => Ok(shape),
+        _ => Err(door.found),
+    }
+}
+
+const OPS: Words<Op> =
+    Words { names: &["combine", "combine_add_rms_norm"], values: &[Op::Combine, Op::CombineAddRmsNorm] };
+const DTYPES: Words<Dtype> = Words { names: &["bf16", "f16"], values: &[Dtype::Bf16, Dtype::F16] };
+
+/// The experts and the ranks they live on; `None` where a number is out of its own range.
+#[derive(Clone, Copy)]
+struct Experts {
+    ranks: Option<u32>,
+    moe: Option<u32>,
+    /// MoE experts of a MoE rank.
+    local: Option<u32>,
+    shared_ranks: Option<u32>,
+    /// Those that travel: none without ranks of their own.
+    shared: Option<u32>,
+}
+
+/// Batch sizes, all legal.
+struct Batch {
+    max: u32,
+    uneven: bool,
+    /// Empty when uniform.
+    per_rank: heapless::Vec<u16, RANKS_MAX>,
+}
+
+impl Door<'_> {
+    /// All rules in their order.
+    fn pass(&mut self, product: Option<Product>, limits: Limits) -> Option<Shape> {
+        let config = self.config;
+        self.word("product", config.product, limits::PRODUCTS.names);
+        self.word("comm_alg", config.comm_alg, alg_names(product));
+        self.word("op", config.op, self.column.ops);
+        self.word("dtype", config.dtype, DTYPES.names);
+        let experts = self.experts();
+        let specials = self.specials(experts.moe);
+        let k = self.k(experts.moe, specials);
+        let h = self.range("h", config.h, self.column.h);
+        let h = self.multiple("h", h, self.column.h_step);
+        let batch = self.batch(experts.ranks);
+        self.global_bs(experts.ranks, batch.as_ref());
+        let tp = self.tp(experts.local);
+        self.quantisation();
+        let token_nums =
+            self.range("expert_token_nums_type", config.expert_token_nums_type, limits::TOKEN_NUMS_TYPE);
+        let aiv_num = self.range("aiv_num", config.aiv_num, limits::AIV_NUM);
+        let norm_eps = self.norm_eps();
+        self.optional_inputs(experts.shared_ranks);
+        self.fullmesh_v2(batch.as_ref());
+        self.slots(experts, k, batch.as_ref());
+        self.relay(experts.ranks, k, h, batch.as_ref());
+        let operands = experts.local.is_some() && experts.shared.is_some() && k.is_some() && h.is_some();
+        let buffsize = self.windows(operands && batch.is_some(), limits);
+        let (batch, [zero, copy, constant]) = (batch?, specials?);
+        Some(Shape {
+            product: product?,
+            comm_alg: self.alg?,
+            op: OPS.find(config.op)?,
+            dtype: DTYPES.find(config.dtype)?,
+            quant_mode: if config.quant_mode == 2 { QuantMode::Dynamic } else { QuantMode::None },
+            comm_quant: config.comm_quant_mode == 2,
+            token_nums: if token_nums? == 0 { TokenNums::PrefixSums } else { TokenNums::Counts },
+            ep_world_size: experts.ranks?,
+            tp_world_size: tp?.max(1),
+            moe_expert_num: experts.moe?,
+            local_expert_num: experts.local?,
+            shared_expert_num: experts.shared?,
+            shared_expert_rank_num: experts.shared_ranks?,
+            zero_expert_num: zero,
+            copy_expert_num: copy,
+            const_expert_num: constant,
+            k: k?,
+            h: h?,
+            bs_max: batch.max,
+            bs_per_rank: batch.per_rank,
+            aiv_num: aiv_num?,
+            hccl_buffsize_mb: buffsize?,
+            norm_eps_bits: norm_eps?.to_bits(),
+        })
+    }
+
+    fn experts(&mut self) -> Experts {
+        let (config, column) = (self.config, self.column);
+        let ranks = self.range("ep_world_size", config.ep_world_size, column.ep_world_size);
+        let ranks = self.multiple("ep_world_size", ranks, column.ep_world_size_step);
+        let moe = self.range("moe_expert_num", config.moe_expert_num, column.moe_expert_num);
+        let shared = self.range("shared_expert_num", config.shared_expert_num, column.shared_expert_num);
+        let ranks_end = ranks.map_or(column.ep_world_size.max, i64::from);
+        let shared_ranks = Range { min: 0, max: if column.shared_ranks { ranks_end - 1 } else { 0 } };
+        let shared_ranks = self.range("shared_expert_rank_num", config.shared_expert_rank_num, shared_ranks);
+        if let (Some(shared), Some(shared_ranks)) = (shared, shared_ranks) {
+            self.shared_experts(shared, shared_ranks);
+        }
+        let mut local = None;
+        if let (Some(ranks), Some(moe), Some(shared_ranks)) = (ranks, moe, shared_ranks) {
+            local = self.local_experts(moe, ranks, shared_ranks);
+        }
+        let shared = shared.zip(shared_ranks).map(|(shared, on)| if on == 0 { 0 } else { shared });
+        Experts { ranks, moe, local, shared_ranks, shared }
+    }
+
+    fn shared_experts(&mut self, shared: u32, shared_ranks: u32) {
+        let words = if shared_ranks == 0 && shared > 1 {
+            "must be above 0 when shared_expert_num is above 1"
+        } else if shared_ranks > 0 && shared == 0 {
+            "must be 0 when shared_expert_num is 0"
+        } else if div_rem(shared_ranks, shared).1 != 0 {
+            "must be a multiple of shared_expert_num"
+        } else {
+            return;
+        };
+        let numbers = [("shared_expert_num", shared.into())];
+        self.wrong("shared_expert_rank_num", shared_ranks.into(), words, &numbers);
+    }
+
+    /// L, if experts divide evenly over the MoE ranks.
+    fn local_experts(&mut self, moe: u32, ranks: u32, shared_ranks: u32) -> Option<u32> {
+        let (per_rank, rest) = div_rem(moe, ranks - shared_ranks);
+        if i64::from(per_rank) > self.column.experts_per_rank_max {
+            let words = "must leave no rank more MoE experts than the limit";
+            let numbers = [
+                ("ep_world_size", ranks.into()),
+                ("moe_expert_num / ep_world_size", per_rank.into()),
+                ("limit", self.column.experts_per_rank_max),
+            ];
+            self.wrong("moe_expert_num", moe.into(), words, &numbers);
+        }
+        if rest == 0 {
+            return Some(per_rank);
+        }
+        let words = "must be a multiple of ep_world_size - shared_expert_rank_num";
+        let numbers = [
+            ("ep_world_size", ranks.into()),
+            ("shared_expert_rank_num", shared_ranks.into()),
+            ("remainder", rest.into()),
+        ];
+        self.wrong("moe_expert_num", moe.into(), words, &numbers);
+        None
+    }
+
+    /// Zero, copy and const experts.
+    fn specials(&mut self, moe: Option<u32>) -> Option<[u32; 3]> {
+        let (config, column) = (self.config, self.column);
+        let zero = self.range("zero_expert_num", config.zero_expert_num, column.zero_or_copy);
+        let copy = self.range("copy_expert_num", config.copy_expert_num, column.zero_or_copy);
+        let constant = self.range("const_expert_num", config.const_expert_num, column.const_expert_num);
+        let all = [zero?, copy?, constant?];
+        let sum = i64::from(moe?) + all.iter().map(|&n| i64::from(n)).sum::<i64>();
+        if sum <= EXPERT_IDS_MAX {
+            return Some(all);
+        }
+        // The largest of the three is the one to shrink.
+        let names = ["zero_expert_num", "copy_expert_num", "const_expert_num"];
+        let (most, name) = all.into_iter().zip(names).max()?;
+        let words = "must leave moe_expert_num and all special experts together within the limit";
+        self.wrong(name, most.into(), words, &[("sum", sum), ("limit", EXPERT_IDS_MAX)]);
+        None
+    }
+
+    fn k(&mut self, moe: Option<u32>, specials: Option<[u32; 3]>) -> Option<u32> {
+        let k = self.range("k", self.config.k, limits::K)?;
+        if let (Some(moe), Some([zero, copy, constant])) = (moe, specials)
+            && k > moe + zero + copy + constant
+        {
+            let words = "must not exceed the number of MoE and special experts";
+            let specials = zero + copy + constant;
+            let numbers = [("moe_expert_num", moe.into()), ("special experts", specials.into())];
+            self.wrong("k", k.into(), words, &numbers);
+        }
+        Some(k)
+    }
+
+    fn batch(&mut self, ranks: Option<u32>) -> Option<Batch> {
+        let range = self.column.bs;
+        let list = match self.config.bs {
+            BatchSizes::Uniform(bs) => {
+                let max = self.range("bs", bs, range)?;
+                return Some(Batch { max, uneven: false, per_rank: heapless::Vec::new() });
+            }
+            BatchSizes::PerRank(list) => list,
+        };
+        let length = i64::try_from(list.len()).unwrap_or(i64::MAX);
+        let length_is_right = ranks.is_none_or(|ranks| i64::from(ranks) == length);
+        if !length_is_right {
+            let words = "must have one entry per EP rank";
+            let numbers = [("entries", length), ("ep_world_size", self.config.ep_world_size)];
+            self.wrong("bs", length, words, &numbers);
+        }
+        let mut wrong = list.iter().enumerate().filter(|(_, bs)| !range.holds(**bs));
+        if let Some((rank, &bs)) = wrong.next() {
+            let also = i64::try_from(wrong.count()).unwrap_or(i64::MAX);
+            let rank = i64::try_from(rank).unwrap_or(i64::MAX);
+            let rule = Rule::Range { min: range.min, max: range.max };
+            let numbers = [("rank", rank), ("other ranks out of range", also)];
+            self.broken(Violation::new("bs", Seen::Number(bs), rule).with(&numbers));
+            return None;
+        }
+        if ranks.is_none() || !length_is_right {
+            return None;
+        }
+        let (max, min) = (list.iter().max()?, list.iter().min()?);
+        let uneven = max != min;
+        let mut per_rank = heapless::Vec::new();
+        for bs in list.iter().filter(|_| uneven) {
+            per_rank.push(u16::try_from(*bs).ok()?).ok()?;
+        }
+        Some(Batch { max: u32::try_from(*max).ok()?, uneven, per_rank })
+    }
+
+    fn global_bs(&mut self, ranks: Option<u32>, batch: Option<&Batch>) {
+        let seen = self.config.global_bs;
+        let (Some(ranks), Some(batch)) = (ranks, batch) else {
+            let max = self.column.ep_world_size.max * self.column.bs.max;
+            self.range("global_bs", seen, Range { min: 0, max });
+            return;
+        };
+        let product = i64::from(ranks) * i64::from(batch.max);
+        let words = if batch.uneven {
+            "must be (largest bs) * ep_world_size when ranks differ in bs"
+        } else {
+            "must be 0 or bs * ep_world_size"
+        };
+        if seen != product && (seen != 0 || batch.uneven) {
+            let numbers = [("bs", batch.max.into()), ("ep_world_size", ranks.into()), ("product", product)];
+            self.wrong("global_bs", seen, words, &numbers);
+        }
+    }
+
+    fn tp(&mut self, local: Option<u32>) -> Option<u32> {
+        let tp = self.range("tp_world_size", self.config.tp_world_size, self.column.tp_world_size)?;
+        if tp == 2
+            && let Some(local) = local
+            && local != 1
+        {
+            let words = "must be 0 or 1 unless every rank has one expert";
+            self.wrong("tp_world_size", tp.into(), words, &[("local experts", local.into())]);
+        }
+        Some(tp)
+    }
+
+    fn quantisation(&mut self) {
+        let config = self.config;
+        self.one_of("quant_mode", config.quant_mode, limits::QUANT_MODE);
+        let seen = config.comm_quant_mode;
+        let legal = self.one_of("comm_quant_mode", seen, self.column.comm_quant_mode);
+        if legal && seen != 0 && self.has_tp() {
+            let words = "must be 0 with a TP domain";
+            self.wrong("comm_quant_mode", seen, words, &[("tp_world_size", config.tp_world_size)]);
+        }
+    }
+
+    /// AddRmsNorm works in f32, so the value must be finite there.
+    fn norm_eps(&mut self) -> Option<f32> {
+        let seen = self.config.norm_eps;
+        #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
+        let eps = seen as f32;
+        if eps.is_finite() {
+            return Some(eps);
+        }
+        self.broken(Violation::new("norm_eps", Seen::Real(seen), Rule::Words("must be finite as f32")));
+        None
+    }
+
+    fn optional_inputs(&mut self, shared_ranks: Option<u32>) {
+        let (given, column) = (self.config.given, self.column);
+        let absent = |words| Rule::Words(words);
+        let kinds = [
+            ("scales", Given::SCALES),
+            ("x_active_mask", Given::MASK_1D | Given::MASK_2D),
+            ("elastic_info", Given::ELASTIC_INFO),
+            ("shared_expert_x", Given::SHARED_EXPERT_X),
+        ];
+        for (name, flags) in kinds {
+            if !given.intersects(flags) {
+                continue;
+            }
+            let broken = if !column.given.intersects(flags) {
+                (Rule::AbsentOn(column.name), ("", 0))
+            } else if flags == Given::SCALES && self.config.quant_mode == 0 {
+                (absent("must be absent unless quant_mode is 2"), ("quant_mode", 0))
+            } else if flags == Given::ELASTIC_INFO && self.has_tp() {
+                let tp = self.config.tp_world_size;
+                (absent("must be absent with a TP domain"), ("tp_world_size", tp))
+            } else if flags == Given::SHARED_EXPERT_X && shared_ranks.is_some_and(|ranks| ranks > 0) {
+                let ranks = self.config.shared_expert_rank_num;
+                (absent("must be absent when ranks hold shared experts"), ("shared_expert_rank_num", ranks))
+            } else {
+                continue;
+            };
+            self.broken(Violation::new(name, Seen::Present, broken.0).with(&[broken.1]));
+        }
+    }
+
+    /// What the faster layout leaves out; going back to the plain one is the first thing to change.
+    fn fullmesh_v2(&mut self, batch: Option<&Batch>) {
+        if self.alg != Some(CommAlg::FullmeshV2) {
+            return;
+        }
+        let config = self.config;
+        let given = config.given;
+        let specials = [config.zero_expert_num, config.copy_expert_num, config.const_expert_num];
+        let specials = specials.into_iter().filter(|&n| self.column.zero_or_copy.holds(n)).sum();
+        let uneven = batch.filter(|batch| batch.uneven).map_or(0, |batch| i64::from(batch.max));
+        let rules = [
+            (self.has_tp(), "fullmesh_v2 takes no TP domain", ("tp_world_size", 2)),
+            (uneven > 0, "fullmesh_v2 needs the same bs on every rank", ("largest bs", uneven)),
+            (
+                given.intersects(Given::MASK_1D | Given::MASK_2D),
+                "fullmesh_v2 takes no x_active_mask",
+                ("", 0),
+            ),
+            (specials > 0, "fullmesh_v2 takes no special experts", ("special experts", specials)),
+            (given.contains(Given::ELASTIC_INFO), "fullmesh_v2 takes no elastic_info", ("", 0)),
+        ];
+        for (broken, words, number) in rules {
+            if broken {
+                let seen = Seen::Word(Word::new(self.config.comm_alg));
+                self.broken(Violation::new("comm_alg", seen, Rule::Words(words)).with(&[number]));
+            }
+        }
+    }
+
+    /// The status slots of A3, one partition.
+    fn slots(&mut self, experts: Experts, k: Option<u32>, batch: Option<&Batch>) {
+        if !matches!(self.alg, Some(CommAlg::FullmeshV1 | CommAlg::FullmeshV2)) {
+            return;
+        }
+        if let (Some(local), Some(ranks)) = (experts.local, experts.ranks) {
+            let slots = u64::from(local) * u64::from(ranks);
+            if !dispatch_slots_fit(slots) {
+                let words = "must leave a dispatch status slot per (local expert, source rank)";
+                let factors = [("local experts", local), ("ep_world_size", ranks)];
+                let numbers = slot_numbers(slots, DISPATCH_STATUS, factors);
+                self.wrong("moe_expert_num", self.config.moe_expert_num, words, &numbers);
+            }
+        }
+        if let (Some(k), Some(shared), Some(batch)) = (k, experts.shared, batch) {
+            let (bs, columns) = (u64::from(batch.max), u64::from(k + shared));
+            if !combine_slots_fit(bs, columns) {
+                let words = "must leave a combine status slot per (token, k or shared expert)";
+                let factors = [("k", k), ("shared experts", shared)];
+                let numbers = slot_numbers(bs * columns, COMBINE_STATUS, factors);
+                self.wrong("bs", batch.max.into(), words, &numbers);
+            }
+        }
+    }
+
+    /// The relay area of the hierarchy has a fixed size, which the product's ranges cannot fill.
+    fn relay(&mut self, ranks: Option<u32>, k: Option<u32>, h: Option<u32>, batch: Option<&Batch>) {
+        if let (Some(CommAlg::Hierarchy), Some(ranks), Some(k), Some(h), Some(batch)) =
+            (self.alg, ranks, k, h, batch)
+            && !relay_fits(ranks.into(), batch.max.into(), 2 * u64::from(h), k.into())
+        {
+            let words = "must leave the tokens of all servers room in the relay area";
+            let numbers =
+                [("ep_world_size", ranks.into()), ("h", h.into()), ("bytes of the area", signed(RELAY_AREA))];
+            self.wrong("bs", batch.max.into(), words, &numbers);
+        }
+    }
+
+    fn windows(&mut self, operands: bool, limits: Limits) -> Option<u32> {
+        let seen = self.config.hccl_buffsize_mb;
+        if operands && self.alg.is_some() {
+            let buffer = Buffer::with(self.config, limits, 0);
+            if !buffer.fits() {
+                let words = "must hold the windows";
+                let mut numbers = [("required_mb", signed(buffer.required_mb)), ("", 0), ("", 0), ("", 0)];
+                for (place, term) in numbers.iter_mut().skip(1).zip(&buffer.terms) {
+                    if !term.name.is_empty() {
+                        *place = (term.name, signed(term.bytes));
+                    }
+                }
+                self.wrong("hccl_buffsize_mb", seen, words, &numbers);
+                return None;
+            }
+        }
+        self.range("hccl_buffsize_mb", seen, self.column.hccl_buffsize_mb)
+    }
+}
+
+fn slot_numbers(slots: u64, area: u64, factors: [(&'static str, u32); 2]) -> [(&'static str, i64); 4] {
+    let [a, b] = factors;
+    let limit = signed(div_floor(area, STATUS_SLOT));
+    [("slots", signed(slots)), ("limit", limit), (a.0, a.1.into()), (b.0, b.1.into())]
 }

@@ -1,7 +1,7 @@
 //! Sizes that follow from a shape: rows, records, areas, capacities. Each formula stands here once;
 //! `layout` only adds where things lie.
 
-use super::{QuantMode, Shape};
+use super::{CommAlg, QuantMode, Shape};
 use crate::units::{RankId, align_up, div_ceil, div_rem};
 
 /// Bytes of the scale field of a token record (an f32 in its first four).
@@ -10,6 +10,20 @@ pub(crate) const SCALE_FIELD: u64 = 32;
 pub(crate) const TRIPLE: u64 = 12;
 /// Data slots start at multiples of this.
 pub(crate) const SLOT_ALIGN: u64 = 512;
+/// Payload and whole of a fullmesh_v2 block; the rest is its flag.
+pub(crate) const BLOCK_PAYLOAD: u64 = 480;
+/// Bytes of a fullmesh_v2 block.
+pub(crate) const BLOCK: u64 = 512;
+/// Bytes of a status slot (A3).
+pub(crate) const STATUS_SLOT: u64 = 32;
+/// Bytes of the dispatch status area of one partition (A3).
+pub(crate) const DISPATCH_STATUS: u64 = 64 << 10;
+/// Bytes of the combine status area of one partition (A3).
+pub(crate) const COMBINE_STATUS: u64 = 320 << 10;
+/// Ranks of a server (A2).
+pub(crate) const SERVER_RANKS: u64 = 8;
+/// Bytes of the relay area of one partition (A2 hierarchy).
+pub(crate) const RELAY_AREA: u64 = 51 << 20;
 
 impl Shape {
     /// Bytes of one token or result in [`Dtype`](super::Dtype): `2 * H`.
@@ -65,7 +79,10 @@ impl Shape {
     /// Bytes between two token records of the dispatch area.
     #[must_use]
     pub const fn record_pitch(&self) -> u64 {
-        record_pitch(self.payload_bytes())
+        match self.comm_alg {
+            CommAlg::FullmeshV2 => block_record_pitch(self.payload_bytes()),
+            _ => record_pitch(self.payload_bytes()),
+        }
     }
 
     /// Bytes between two rows of the combine area.
@@ -77,7 +94,20 @@ impl Shape {
     /// Bytes of the combine area of one partition (A3).
     #[must_use]
     pub const fn combine_area(&self) -> u64 {
-        self.bs_max as u64 * self.combine_columns() as u64 * self.combine_pitch()
+        combine_area(self.bs_max as u64, self.combine_columns() as u64, self.row_bytes())
+    }
+
+    /// Bytes of the dispatch area of one partition (A3): as a MoE rank needs it, on every rank.
+    #[must_use]
+    pub const fn dispatch_area(&self) -> u64 {
+        let (slots, bs) = (self.dispatch_slots(), self.bs_max as u64);
+        dispatch_area(slots, bs, self.record_pitch())
+    }
+
+    /// Dispatch status slots of a MoE rank, one per local expert and source rank (A3): `L * R`.
+    #[must_use]
+    pub const fn dispatch_slots(&self) -> u64 {
+        self.local_expert_num as u64 * self.ep_world_size as u64
     }
 
     /// Bytes of the data region, `hccl_buffsize_mb`.
@@ -97,13 +127,38 @@ pub(crate) const fn combine_pitch(row: u64) -> u64 {
     align_up(row, SLOT_ALIGN)
 }
 
-/// What the windows need and have, in whole MiB (seed 003: `HCCL_BUFFSIZE`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Buffer {
-    /// The smallest whole MiB that holds the windows.
-    pub required_mb: u64,
-    /// `hccl_buffsize_mb` as given.
-    pub configured_mb: i64,
-    /// The largest uniform `bs` that fits `configured_mb`; 0 if none does.
-    pub max_bs: u64,
+/// Bytes between two fullmesh_v2 records: whole blocks, each with its own flag.
+pub(crate) const fn block_record_pitch(payload: u64) -> u64 {
+    div_ceil(align_up(payload, 32) + SCALE_FIELD + TRIPLE, BLOCK_PAYLOAD) * BLOCK
+}
+
+/// Bytes of a dispatch area: for each of `slots` (expert, source) pairs `bs` records.
+pub(crate) const fn dispatch_area(slots: u64, bs: u64, pitch: u64) -> u64 {
+    slots.saturating_mul(bs).saturating_mul(pitch)
+}
+
+/// Bytes of a combine area: for each of `bs` tokens `columns` results.
+pub(crate) const fn combine_area(bs: u64, columns: u64, row: u64) -> u64 {
+    bs.saturating_mul(columns).saturating_mul(combine_pitch(row))
+}
+
+/// Whether the dispatch status area has a slot for each (local expert, source rank).
+pub(crate) const fn dispatch_slots_fit(slots: u64) -> bool {
+    slots.saturating_mul(STATUS_SLOT) <= DISPATCH_STATUS
+}
+
+/// Whether the combine status area has a slot for each (token, column).
+pub(crate) const fn combine_slots_fit(bs: u64, columns: u64) -> bool {
+    bs.saturating_mul(columns).saturating_mul(STATUS_SLOT) <= COMBINE_STATUS
+}
+
+/// Bytes of a relay record: front flag, row, scale, ids and weights of its pairs (A2 hierarchy).
+pub(crate) const fn relay_record(row: u64, k: u64) -> u64 {
+    32 + align_up(row, 32) + SCALE_FIELD + 2 * 4 * align_up(k, 8)
+}
+
+/// Whether a relay area holds `bs` records of each server of `ranks` (A2 hierarchy).
+pub(crate) const fn relay_fits(ranks: u64, bs: u64, row: u64, k: u64) -> bool {
+    let records = div_ceil(ranks, SERVER_RANKS).saturating_mul(bs);
+    records.saturating_mul(relay_record(row, k)) <= RELAY_AREA
 }

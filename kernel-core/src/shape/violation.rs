@@ -1,24 +1,48 @@
-//! What a configuration breaks: the parameter, the rule and the numbers.
+//! What a configuration breaks: the parameter, the value, the rule and the other numbers.
 
 use core::fmt;
 
 /// The most violations that one configuration can have; the rules number fewer.
-pub const VIOLATIONS_MAX: usize = 64;
+pub const VIOLATIONS_MAX: usize = 48;
 
 /// All violations of a configuration, in the order of the rules.
 pub type Violations = heapless::Vec<Violation, VIOLATIONS_MAX>;
 
+/// Longest word that a violation repeats in full.
+const WORD_MAX: usize = 30;
+
 /// One broken rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Violation {
     /// The parameter that a user would change first, by its configuration key or tensor name.
     pub parameter: &'static str,
-    /// The value seen, unless the parameter is a word or absent.
-    pub seen: Option<i64>,
+    /// The value seen.
+    pub seen: Seen,
     /// The rule.
     pub rule: Rule,
     /// The other numbers of the rule, by name; unused places are `("", 0)`.
     pub numbers: [(&'static str, i64); 4],
+}
+
+/// The value that breaks a rule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Seen {
+    /// An optional input: that it is there is what breaks the rule.
+    Present,
+    /// A number.
+    Number(i64),
+    /// A real number.
+    Real(f64),
+    /// A word.
+    Word(Word),
+}
+
+/// The start of a word that a user gave, by value: a violation outlives the configuration.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word {
+    bytes: [u8; WORD_MAX],
+    len: u8,
+    cut: bool,
 }
 
 /// A rule of a configuration.
@@ -31,8 +55,61 @@ pub enum Rule {
         /// Largest legal value.
         max: i64,
     },
+    /// The number must be one of these.
+    OneOf(&'static [i64]),
+    /// The word must be one of these.
+    OneOfWords(&'static [&'static str]),
+    /// The number must be a multiple of this.
+    MultipleOf(i64),
+    /// The optional input must be absent for this product and algorithm.
+    AbsentOn(&'static str),
     /// Any other rule, in words.
     Words(&'static str),
+}
+
+impl Violation {
+    pub(super) const fn new(parameter: &'static str, seen: Seen, rule: Rule) -> Self {
+        Self { parameter, seen, rule, numbers: [("", 0); 4] }
+    }
+
+    /// The same with the other numbers of the rule; there are at most four.
+    pub(super) fn with(mut self, numbers: &[(&'static str, i64)]) -> Self {
+        for (place, &number) in self.numbers.iter_mut().zip(numbers) {
+            *place = number;
+        }
+        self
+    }
+}
+
+impl Word {
+    pub(super) fn new(text: &str) -> Self {
+        let len = text.floor_char_boundary(WORD_MAX);
+        let mut bytes = [0; WORD_MAX];
+        for (place, byte) in bytes.iter_mut().zip(text.bytes().take(len)) {
+            *place = byte;
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "at most WORD_MAX")]
+        let kept = len as u8;
+        Self { bytes, len: kept, cut: len < text.len() }
+    }
+
+    /// The word, cut to its first bytes when it is long.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or(&[]);
+        core::str::from_utf8(bytes).unwrap_or("")
+    }
+}
+
+impl fmt::Display for Seen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Present => f.write_str("given"),
+            Self::Number(number) => number.fmt(f),
+            Self::Real(number) => number.fmt(f),
+            Self::Word(word) => write!(f, "{:?}{}", word.as_str(), if word.cut { "..." } else { "" }),
+        }
+    }
 }
 
 impl fmt::Display for Rule {
@@ -40,18 +117,37 @@ impl fmt::Display for Rule {
         match self {
             Self::Range { min, max } if min == max => write!(f, "must be {min}"),
             Self::Range { min, max } => write!(f, "must be in [{min}, {max}]"),
+            Self::OneOf(legal) => list(f, legal),
+            Self::OneOfWords(legal) => list(f, legal),
+            Self::MultipleOf(step) => write!(f, "must be a multiple of {step}"),
+            Self::AbsentOn(place) => write!(f, "must be absent on {place}"),
             Self::Words(words) => f.write_str(words),
         }
     }
 }
 
+/// "must be A, B or C".
+fn list<T: fmt::Debug>(f: &mut fmt::Formatter<'_>, legal: &[T]) -> fmt::Result {
+    f.write_str("must be ")?;
+    for (i, item) in legal.iter().enumerate() {
+        let before = if i == 0 {
+            ""
+        } else if i + 1 == legal.len() {
+            " or "
+        } else {
+            ", "
+        };
+        write!(f, "{before}{item:?}")?;
+    }
+    Ok(())
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.parameter)?;
-        if let Some(seen) = self.seen {
-            write!(f, " = {seen}")?;
+        match self.seen {
+            Seen::Present => write!(f, "{} is given: {}", self.parameter, self.rule)?,
+            seen => write!(f, "{} = {seen}: {}", self.parameter, self.rule)?,
         }
-        write!(f, ": {}", self.rule)?;
         let mut given = self.numbers.iter().filter(|(name, _)| !name.is_empty());
         if let Some((name, value)) = given.next() {
             write!(f, " ({name} = {value}")?;
@@ -61,5 +157,38 @@ impl fmt::Display for Violation {
             f.write_str(")")?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+    use super::*;
+    use std::string::ToString;
+
+    #[test]
+    fn a_violation_reads_as_parameter_value_rule_and_numbers() {
+        let range = Violation::new("k", Seen::Number(17), Rule::Range { min: 1, max: 16 });
+        assert_eq!(range.to_string(), "k = 17: must be in [1, 16]");
+        let list = Violation::new("quant_mode", Seen::Number(1), Rule::OneOf(&[0, 2]));
+        assert_eq!(list.to_string(), "quant_mode = 1: must be 0 or 2");
+        let word = Seen::Word(Word::new("hier\"archy"));
+        let words = Violation::new("comm_alg", word, Rule::OneOfWords(&["", "fullmesh_v1", "fullmesh_v2"]));
+        assert_eq!(
+            words.to_string(),
+            r#"comm_alg = "hier\"archy": must be "", "fullmesh_v1" or "fullmesh_v2""#
+        );
+        let numbers = Violation::new("bs", Seen::Number(3), Rule::Words("must match")).with(&[("R", 4)]);
+        assert_eq!(numbers.to_string(), "bs = 3: must match (R = 4)");
+        let given = Violation::new("scales", Seen::Present, Rule::AbsentOn("a2 hierarchy"));
+        assert_eq!(given.to_string(), "scales is given: must be absent on a2 hierarchy");
+    }
+
+    #[test]
+    fn a_long_word_is_cut_between_characters() {
+        let word = Word::new("ééééééééééééééééééééé");
+        assert_eq!(word.as_str().chars().count(), 15);
+        assert!(Seen::Word(word).to_string().ends_with("\"..."));
+        assert_eq!(Word::new("").as_str(), "");
     }
 }

@@ -1,0 +1,72 @@
+//! What the rules are written with: the configuration, its column of limits and the list of what is wrong.
+
+use super::limits::{Column, Range};
+use super::{CommAlg, Config, Rule, Seen, Violation, Violations, Word};
+
+/// Someone at the door with a configuration.
+pub(super) struct Door<'a> {
+    pub(super) config: &'a Config<'a>,
+    pub(super) column: Column,
+    /// Unless its word is unknown.
+    pub(super) alg: Option<CommAlg>,
+    pub(super) found: Violations,
+}
+
+impl Door<'_> {
+    /// Whether there is a legal TP domain.
+    pub(super) fn has_tp(&self) -> bool {
+        self.config.tp_world_size == 2 && self.column.tp_world_size.holds(2)
+    }
+
+    pub(super) fn word(&mut self, parameter: &'static str, seen: &str, legal: &'static [&'static str]) {
+        if !legal.contains(&seen) {
+            self.broken(Violation::new(parameter, Seen::Word(Word::new(seen)), Rule::OneOfWords(legal)));
+        }
+    }
+
+    pub(super) fn range(&mut self, parameter: &'static str, seen: i64, range: Range) -> Option<u32> {
+        if range.holds(seen) {
+            return u32::try_from(seen).ok();
+        }
+        let rule = Rule::Range { min: range.min, max: range.max };
+        self.broken(Violation::new(parameter, Seen::Number(seen), rule));
+        None
+    }
+
+    pub(super) fn multiple(&mut self, parameter: &'static str, seen: Option<u32>, step: i64) -> Option<u32> {
+        let value = i64::from(seen?);
+        if value.checked_rem(step) == Some(0) {
+            return seen;
+        }
+        self.broken(Violation::new(parameter, Seen::Number(value), Rule::MultipleOf(step)));
+        None
+    }
+
+    pub(super) fn one_of(&mut self, parameter: &'static str, seen: i64, legal: &'static [i64]) -> bool {
+        let holds = legal.contains(&seen);
+        if !holds {
+            self.broken(Violation::new(parameter, Seen::Number(seen), Rule::OneOf(legal)));
+        }
+        holds
+    }
+
+    pub(super) fn wrong(
+        &mut self,
+        parameter: &'static str,
+        seen: i64,
+        words: &'static str,
+        numbers: &[(&'static str, i64)],
+    ) {
+        self.broken(Violation::new(parameter, Seen::Number(seen), Rule::Words(words)).with(numbers));
+    }
+
+    pub(super) fn broken(&mut self, violation: Violation) {
+        // The list is longer than the rules number.
+        let _ = self.found.push(violation);
+    }
+}
+
+/// For the numbers of a violation.
+pub(super) fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,304 @@
+//! What the windows need: numbers worked out by hand, and laws that hold for every configuration.
+
+use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Given, Limits, Product, Shape};
+use kernel_core::units::{RankId, div_ceil};
+use proptest::prelude::*;
+
+const MIB: u64 = 1 << 20;
+
+fn preset(name: &str) -> Config<'static> {
+    let base = Config { moe_expert_num: 256, ..Config::default() };
+    let a2 = Config { product: "a2", ..base };
+    let bs = BatchSizes::Uniform;
+    match name {
+        "deepseek-v3-decode" => base,
+        "a3-288" => Config {
+            ep_world_size: 288,
+            shared_expert_num: 1,
+            shared_expert_rank_num: 32,
+            bs: bs(48),
+            hccl_buffsize_mb: 512,
+            ..base
+        },
+        "a2-64" => Config { ep_world_size: 64, ..a2 },
+        "a2-hier-16" => Config { comm_alg: "hierarchy", ..a2 },
+        "a2-hier-64" => Config { comm_alg: "hierarchy", ep_world_size: 64, ..a2 },
+        "tiny" => Config { ep_world_size: 2, moe_expert_num: 4, k: 2, h: 1024, bs: bs(4), ..base },
+        other => panic!("no preset {other}"),
+    }
+}
+
+/// (preset, required MiB, largest bs that fits what is configured), all by hand.
+const GOLDEN: [(&str, u64, u64); 6] = [
+    // 2 * (256 * 14848 + 8 * 14336) = 7 831 552 B per unit of bs; 16 of them are 119.5 MiB.
+    ("deepseek-v3-decode", 120, 26),
+    // 2 * (288 * 14848 + 9 * 14336) = 8 810 496 B per unit of bs; 48 of them are 403.3 MiB.
+    ("a3-288", 404, 60),
+    // 64 * 4 * 7168 * 4 B = 7 MiB per unit of bs, and 4 MiB.
+    ("a2-64", 116, 28),
+    // 256 * (14336 + 128) = 3 702 784 B per unit of bs, and 104 MiB; the number of ranks plays no part.
+    ("a2-hier-16", 161, 27),
+    ("a2-hier-64", 161, 27),
+    // 2 * (4 * 2560 + 2 * 2048) = 28 672 B per unit of bs, so the product's least and most.
+    ("tiny", 2, 512),
+];
+
+#[test]
+fn presets_are_valid_and_need_what_was_worked_out_by_hand() {
+    for (name, required_mb, max_bs) in GOLDEN {
+        let config = preset(name);
+        let buffer = Buffer::new(&config);
+        assert_eq!((buffer.required_mb, buffer.max_bs), (required_mb, max_bs), "{name}");
+        assert!(buffer.fits(), "{name}");
+        if let Err(found) = Shape::new(&config, Limits::Product) {
+            panic!("{name}: {found:?}");
+        }
+    }
+}
+
+#[test]
+fn one_mib_less_than_required_is_refused() {
+    for (name, required_mb, _) in GOLDEN {
+        let required_mb = i64::try_from(required_mb).unwrap();
+        let enough = Config { hccl_buffsize_mb: required_mb, ..preset(name) };
+        assert!(Shape::new(&enough, Limits::Product).is_ok(), "{name}");
+        let short = Config { hccl_buffsize_mb: required_mb - 1, ..preset(name) };
+        let found = Shape::new(&short, Limits::Product).unwrap_err();
+        assert_eq!(found.len(), 1, "{name}");
+        assert_eq!(found[0].parameter, "hccl_buffsize_mb", "{name}");
+        assert_eq!(found[0].numbers[0], ("required_mb", required_mb), "{name}");
+    }
+}
+
+#[test]
+fn fullmesh_v2_counts_a_record_in_blocks() {
+    // (14336 + 64) / 480 = 30 blocks of 512 B: 2 * (4096 * 15360 + 128 * 14336) B = 123.5 MiB.
+    let config = Config { comm_alg: "fullmesh_v2", ..preset("deepseek-v3-decode") };
+    assert_eq!(Buffer::new(&config).required_mb, 124);
+    let shape = Shape::new(&config, Limits::Product).unwrap();
+    assert_eq!((shape.record_pitch(), shape.combine_pitch()), (15360, 14336));
+    let quantised = Shape::new(&Config { quant_mode: 2, ..config }, Limits::Product).unwrap();
+    assert_eq!(quantised.record_pitch(), 8192);
+}
+
+#[test]
+fn terms_add_up_and_have_names() {
+    let buffer = Buffer::new(&preset("a2-64"));
+    assert_eq!((buffer.terms[0].bytes, buffer.terms[1].bytes), (112 * MIB, 4 * MIB));
+    assert_eq!(buffer.terms[2].name, "");
+    let decode = Buffer::new(&preset("deepseek-v3-decode"));
+    assert_eq!(decode.terms.map(|term| term.bytes), [2 * 4096 * 14848, 2 * 128 * 14336, 0]);
+    // 119.5 MiB and 2 * 16 * 1 MiB.
+    let offset = Buffer::with(&preset("deepseek-v3-decode"), Limits::Product, MIB);
+    assert_eq!((offset.required_mb, offset.terms[2].bytes), (152, 32 * MIB));
+    assert_eq!(offset.max_bs, 22);
+}
+
+#[test]
+fn a_size_that_is_not_a_number_of_bytes_saturates() {
+    let absurd = Config { h: i64::MAX, moe_expert_num: i64::MAX, k: i64::MAX, ..preset("tiny") };
+    assert_eq!((Buffer::new(&absurd).required_mb, Buffer::new(&absurd).max_bs), (u64::MAX.div_ceil(MIB), 0));
+}
+
+#[test]
+fn shared_experts_without_ranks_of_their_own_take_no_room() {
+    let none = preset("deepseek-v3-decode");
+    let one = Config { shared_expert_num: 1, ..none };
+    assert_eq!(Buffer::new(&one), Buffer::new(&none));
+}
+
+#[test]
+fn max_bs_honours_the_status_slots() {
+    // K + S = 2: 10240 slots hold 5120 tokens, though 200 MiB would hold 7314.
+    assert_eq!(Buffer::with(&preset("tiny"), Limits::None, 0).max_bs, 5120);
+}
+
+#[test]
+fn a2_windows_of_models_hold_flags_that_are_larger_than_rows() {
+    for (ranks, quant_mode, bs) in [1, 16, 768]
+        .into_iter()
+        .flat_map(|r| [0, 2].into_iter().flat_map(move |q| (0..400).map(move |b| (r, q, 16 * b + 1))))
+    {
+        for bs in [bs, bs + 15] {
+            let mut config = Config {
+                product: "a2",
+                ep_world_size: ranks,
+                moe_expert_num: ranks,
+                k: 1,
+                h: 8,
+                bs: BatchSizes::Uniform(bs),
+                quant_mode,
+                ..Config::default()
+            };
+            config.hccl_buffsize_mb =
+                i64::try_from(Buffer::with(&config, Limits::None, 0).required_mb).unwrap();
+            assert_areas_fit(&Shape::new(&config, Limits::None).unwrap());
+        }
+    }
+}
+
+/// Numbers worth trying: near each limit, small, or anything.
+fn number() -> impl Strategy<Value = i64> {
+    prop_oneof![
+        4 => -2i64..40,
+        2 => prop::sample::select(vec![
+            64, 128, 256, 512, 768, 1024, 2048, 4096, 5120, 7168, 8192, 10240, 10241, 65535, 65536,
+            0x7FFF_FFFE, 0x7FFF_FFFF, 0x8000_0000, i64::MIN, i64::MAX,
+        ]),
+        1 => any::<i64>(),
+    ]
+}
+
+fn word(words: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
+    prop::sample::select(words)
+}
+
+const ALGS: &[&str] = &["", "fullmesh_v1", "fullmesh_v2", "fullmesh", "hierarchy", "?"];
+
+fn any_config() -> impl Strategy<Value = (Config<'static>, Option<Vec<i64>>)> {
+    let words = (word(&["a3", "a2", "?"]), word(ALGS), word(&["combine", "?"]), word(&["bf16", "?"]));
+    let numbers = prop::array::uniform18(number());
+    let list = prop::option::weighted(0.3, prop::collection::vec(number(), 0..20));
+    (words, numbers, list, any::<f64>(), 0u32..32).prop_map(|(words, n, list, norm_eps, given)| {
+        let config = Config {
+            product: words.0,
+            comm_alg: words.1,
+            op: words.2,
+            dtype: words.3,
+            ep_world_size: n[0],
+            tp_world_size: n[1],
+            moe_expert_num: n[2],
+            shared_expert_num: n[3],
+            shared_expert_rank_num: n[4],
+            zero_expert_num: n[5],
+            copy_expert_num: n[6],
+            const_expert_num: n[7],
+            k: n[8],
+            h: n[9],
+            bs: BatchSizes::Uniform(n[10]),
+            global_bs: n[11],
+            quant_mode: n[12],
+            comm_quant_mode: n[13],
+            expert_token_nums_type: n[14],
+            hccl_buffsize_mb: n[15],
+            aiv_num: n[16],
+            norm_eps,
+            given: Given::from_bits_truncate(given),
+        };
+        (config, list)
+    })
+}
+
+/// Mostly valid ones, of both products and all layouts, large and tiny.
+fn plausible() -> impl Strategy<Value = (Config<'static>, Limits)> {
+    let domain = (1i64..40, 1i64..12, 0i64..5, 0i64..4);
+    let sizes = (1i64..17, 1i64..600, 1i64..70, 0i64..3000);
+    let modes = (prop::sample::select(vec![0i64, 2]), any::<bool>(), word(ALGS), any::<bool>());
+    (domain, sizes, modes).prop_map(|(domain, sizes, modes)| {
+        let (moe_ranks, local, shared, replicas) = domain;
+        let (k, h, bs, mb) = sizes;
+        let (quant_mode, a3, comm_alg, tiny) = modes;
+        let shared_ranks = if a3 { shared * replicas } else { 0 };
+        let moe_ranks = if a3 { moe_ranks + 1 } else { 8 * moe_ranks.clamp(2, 8) };
+        let config = Config {
+            product: if a3 { "a3" } else { "a2" },
+            comm_alg: if a3 { comm_alg } else { ALGS[3 + comm_alg.len() % 2] },
+            ep_world_size: moe_ranks + shared_ranks,
+            moe_expert_num: moe_ranks * local,
+            shared_expert_num: if shared_ranks == 0 { 0 } else { shared },
+            shared_expert_rank_num: shared_ranks,
+            k: k.min(moe_ranks * local),
+            h: if a3 { h + if tiny { 0 } else { 1023 } } else { 32 * h.min(224) },
+            bs: BatchSizes::Uniform(bs),
+            hccl_buffsize_mb: mb,
+            quant_mode,
+            ..Config::default()
+        };
+        (config, if tiny { Limits::None } else { Limits::Product })
+    })
+}
+
+/// Whether the areas of a valid shape lie inside what its window gives them.
+fn assert_areas_fit(shape: &Shape) {
+    let half = shape.window_bytes() / 2;
+    match shape.comm_alg() {
+        CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
+            assert!(shape.combine_area() + shape.dispatch_area() <= half);
+            assert!(shape.dispatch_slots() * 32 <= 64 << 10);
+            assert!(u64::from(shape.bs_max() * shape.combine_columns()) * 32 <= 320 << 10);
+            assert!(shape.record_pitch() >= shape.payload_bytes() + 44);
+        }
+        CommAlg::Fullmesh => {
+            let rank_window = (half - MIB) / u64::from(shape.ep_world_size()) / 512 * 512;
+            let rows = u64::from(shape.bs_max() * shape.local_expert_num().min(shape.k()));
+            let scale = if shape.payload_bytes() == shape.row_bytes() { 0 } else { 32 };
+            let flag2 = 512 + rows * (shape.payload_bytes() + scale) + 512;
+            assert!(flag2 + 32 <= rank_window, "dispatch window");
+            assert!(rows * shape.row_bytes() + 64 <= rank_window, "combine window");
+            assert!(shape.local_expert_num() <= 24);
+        }
+        CommAlg::Hierarchy => {
+            let k = u64::from(shape.k()).next_multiple_of(8);
+            let slots = u64::from(shape.moe_expert_num() * shape.bs_max());
+            assert!(shape.window_bytes() - 103 * MIB >= slots * (shape.row_bytes() + 16 * k));
+            let servers = div_ceil(shape.ep_world_size().into(), 8);
+            let record = 32 + shape.row_bytes() + 32 + 8 * k;
+            assert!(servers * u64::from(shape.bs_max()) * record <= 51 * MIB);
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(4000))]
+
+    #[test]
+    fn the_door_never_panics_and_never_refuses_without_a_reason((mut config, list) in any_config()) {
+        if let Some(list) = &list {
+            config.bs = BatchSizes::PerRank(list);
+        }
+        for limits in [Limits::Product, Limits::None] {
+            let buffer = Buffer::with(&config, limits, 512);
+            let _ = buffer.fits();
+            match Shape::new(&config, limits) {
+                Ok(shape) => assert_areas_fit(&shape),
+                Err(found) => prop_assert!(!found.is_empty() && !found.is_full()),
+            }
+        }
+    }
+
+    #[test]
+    fn areas_of_a_valid_shape_fit_the_smallest_window((mut config, limits) in plausible()) {
+        let required_mb = Buffer::with(&config, limits, 0).required_mb;
+        config.hccl_buffsize_mb = i64::try_from(required_mb).unwrap();
+        let shape = Shape::new(&config, limits);
+        // Gives up, and so fails, if few are valid.
+        prop_assume!(shape.is_ok());
+        let shape = shape.unwrap();
+        assert_areas_fit(&shape);
+        prop_assert!(shape.rows_max(RankId(0)) > 0);
+        prop_assert_eq!(shape.product() == Product::A3, config.product == "a3");
+    }
+
+    #[test]
+    fn max_bs_is_valid_and_one_more_is_not((config, limits) in plausible()) {
+        let max_bs = i64::try_from(Buffer::with(&config, limits, 0).max_bs).unwrap();
+        let wrong = |bs| Shape::new(&Config { bs: BatchSizes::Uniform(bs), ..config }, limits).err();
+        if wrong(1).is_none() {
+            prop_assert!(wrong(max_bs).is_none(), "{max_bs}");
+            let found = wrong(max_bs + 1).unwrap();
+            prop_assert!(found.iter().all(|v| ["bs", "hccl_buffsize_mb"].contains(&v.parameter)));
+        } else if max_bs > 0 {
+            let found = wrong(1).unwrap();
+            prop_assert!(found.iter().all(|v| v.parameter != "hccl_buffsize_mb"), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn required_grows_with_bs_and_is_the_sum_of_its_terms((config, limits) in plausible()) {
+        let of = |bs| Buffer::with(&Config { bs: BatchSizes::Uniform(bs), ..config }, limits, 0);
+        let (less, more) = (of(7), of(8));
+        prop_assert!(less.required_mb <= more.required_mb);
+        let sum: u64 = more.terms.iter().map(|term| term.bytes).sum();
+        prop_assert_eq!(more.required_mb, div_ceil(sum, MIB).max(if limits == Limits::None { 1 } else { 2 }));
+    }
+}

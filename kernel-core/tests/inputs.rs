@@ -1,0 +1,319 @@
+//! The door of a rank's tensors: each thing that can be wrong, and what is never looked at.
+
+use kernel_core::inputs::{InputError, Inputs, Mask};
+use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::units::{RankId, Token};
+
+const RANK: RankId = RankId(1);
+const H: usize = 4;
+const EXPERTS: usize = 8;
+
+/// bf16 and f16 values, their largest finite one, and what is not finite.
+const BF16: [u16; 4] = [0x3F80, 0xFF7F, 0x7F80, 0xFFC1];
+const F16: [u16; 4] = [0x3C00, 0xFBFF, 0xFC00, 0x7C01];
+
+/// 4 ranks, 8 MoE and 2 zero experts, K = 3, 3 tokens of 4 values.
+fn config() -> Config<'static> {
+    Config {
+        ep_world_size: 4,
+        moe_expert_num: 8,
+        zero_expert_num: 2,
+        k: 3,
+        h: 4,
+        bs: BatchSizes::Uniform(3),
+        ..Config::default()
+    }
+}
+
+fn shape(config: &Config<'_>) -> Shape {
+    match Shape::new(config, Limits::None) {
+        Ok(shape) => shape,
+        Err(found) => panic!("{found:?}"),
+    }
+}
+
+/// Owned tensors, valid until a test spoils one.
+struct Tensors {
+    shape: Shape,
+    x: Vec<u16>,
+    ids: Vec<i32>,
+    weights: Vec<f32>,
+    tokens: Option<Vec<bool>>,
+    pairs: Option<Vec<bool>>,
+    scales: Option<Vec<f32>>,
+}
+
+impl Tensors {
+    fn of(config: &Config<'_>) -> Self {
+        Self {
+            shape: shape(config),
+            x: vec![if config.dtype == "f16" { F16[0] } else { BF16[0] }; 3 * H],
+            ids: vec![0, 1, 2, 7, 8, 9, 5, 3, 4],
+            weights: vec![0.5; 9],
+            tokens: None,
+            pairs: None,
+            scales: None,
+        }
+    }
+
+    fn plain() -> Self {
+        Self::of(&config())
+    }
+
+    fn quantised(dtype: &'static str) -> Self {
+        Self::of(&Config { quant_mode: 2, dtype, ..config() })
+    }
+
+    fn smooth(mut self) -> Self {
+        self.scales = Some(vec![1.0; EXPERTS * H]);
+        self
+    }
+
+    fn check(&self) -> Result<(), InputError> {
+        let bytes: Vec<u8> = self.x.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let mask = match (&self.tokens, &self.pairs) {
+            (Some(tokens), _) => Mask::Tokens(tokens),
+            (_, Some(pairs)) => Mask::Pairs(pairs),
+            _ => Mask::None,
+        };
+        let scales = self.scales.as_deref();
+        Inputs { x: &bytes, expert_ids: &self.ids, expert_scales: &self.weights, mask, scales }
+            .check(&self.shape, RANK)
+    }
+
+    fn fails(&self, expected: InputError) {
+        assert_eq!(self.check(), Err(expected), "{expected}");
+        println!("{expected}");
+    }
+}
+
+fn not_finite(token: u32, element: u32) -> InputError {
+    InputError::NotFiniteToken { token: Token(token), element }
+}
+
+#[test]
+fn sound_inputs_pass() {
+    assert_eq!(Tensors::plain().check(), Ok(()));
+    assert_eq!(Tensors::quantised("bf16").smooth().check(), Ok(()));
+    assert_eq!(Tensors::quantised("f16").check(), Ok(()));
+    let mut masked = Tensors::plain();
+    masked.tokens = Some(vec![true, true, false]);
+    assert_eq!(masked.check(), Ok(()));
+    masked.tokens = Some(vec![false; 3]);
+    assert_eq!(masked.check(), Ok(()));
+    masked.tokens = None;
+    masked.pairs = Some(vec![false, true, false, false, false, false, true, true, true]);
+    assert_eq!(masked.check(), Ok(()));
+}
+
+#[test]
+fn every_tensor_must_have_its_length() {
+    let length = |tensor, seen, expected| InputError::Length { tensor, seen, expected };
+    let mut short = Tensors::plain();
+    short.x.pop();
+    short.fails(length("x", 11, 12));
+    let mut long = Tensors::plain();
+    long.ids.push(0);
+    long.fails(length("expert_ids", 10, 9));
+    let mut short = Tensors::plain();
+    short.weights.pop();
+    short.fails(length("expert_scales", 8, 9));
+    let mut short = Tensors::plain();
+    short.tokens = Some(vec![true; 2]);
+    short.fails(length("x_active_mask", 2, 3));
+    short.tokens = None;
+    short.pairs = Some(vec![true; 3]);
+    short.fails(length("x_active_mask", 3, 9));
+    let mut long = Tensors::quantised("bf16");
+    long.scales = Some(vec![1.0; 9 * H]);
+    long.fails(length("scales", 36, 32));
+}
+
+#[test]
+fn half_a_value_is_not_taken_for_none() {
+    let tensors = Tensors::plain();
+    let inputs = |x| Inputs {
+        x,
+        expert_ids: &tensors.ids,
+        expert_scales: &tensors.weights,
+        mask: Mask::None,
+        scales: None,
+    };
+    assert_eq!(inputs(&[0; 24]).check(&tensors.shape, RANK), Ok(()));
+    let expected = InputError::Length { tensor: "x", seen: 13, expected: 12 };
+    assert_eq!(inputs(&[0; 25]).check(&tensors.shape, RANK), Err(expected));
+}
+
+#[test]
+fn scales_have_a_row_for_each_shared_expert_too() {
+    let config = Config { shared_expert_num: 1, shared_expert_rank_num: 2, quant_mode: 2, ..config() };
+    let mut tensors = Tensors::of(&config).smooth();
+    let expected = InputError::Length { tensor: "scales", seen: 32, expected: 36 };
+    tensors.fails(expected);
+    tensors.scales = Some(vec![1.0; 9 * H]);
+    assert_eq!(tensors.check(), Ok(()));
+}
+
+#[test]
+fn scales_without_quantisation_are_refused() {
+    Tensors::plain().smooth().fails(InputError::ScalesUnquantised);
+}
+
+#[test]
+fn ids_must_be_known_and_distinct_also_those_of_masked_pairs() {
+    for masked in [false, true] {
+        let spoil = |place: usize, id| {
+            let mut tensors = Tensors::plain();
+            tensors.pairs = masked.then(|| vec![false; 9]);
+            tensors.ids[place] = id;
+            tensors
+        };
+        let unknown = |token, k, seen| InputError::ExpertId { token: Token(token), k, seen, end: 10 };
+        assert_eq!(spoil(4, 2).check(), Ok(()));
+        spoil(4, 10).fails(unknown(1, 1, 10));
+        spoil(8, -1).fails(unknown(2, 2, -1));
+        spoil(0, i32::MIN).fails(unknown(0, 0, i32::MIN));
+        spoil(8, 5).fails(InputError::RepeatedExpert { token: Token(2), expert: 5 });
+        spoil(5, 8).fails(InputError::RepeatedExpert { token: Token(1), expert: 8 });
+    }
+}
+
+#[test]
+fn a_mask_of_tokens_is_true_before_it_is_false() {
+    let mut tensors = Tensors::plain();
+    tensors.tokens = Some(vec![true, false, true]);
+    tensors.fails(InputError::MaskOrder { token: Token(2) });
+    tensors.tokens = Some(vec![false, true, true]);
+    tensors.fails(InputError::MaskOrder { token: Token(1) });
+}
+
+#[test]
+fn every_token_is_active_when_ranks_differ_in_bs() {
+    let config = Config { bs: BatchSizes::PerRank(&[1, 3, 2, 3]), global_bs: 12, ..config() };
+    let mut tensors = Tensors::of(&config);
+    assert_eq!(tensors.check(), Ok(()));
+    tensors.tokens = Some(vec![true; 3]);
+    assert_eq!(tensors.check(), Ok(()));
+    tensors.tokens = Some(vec![true, true, false]);
+    tensors.fails(InputError::MaskWithUnevenBs { token: Token(2) });
+    tensors.tokens = None;
+    tensors.pairs = Some(vec![true, false, false, false, false, true, true, true, true]);
+    assert_eq!(tensors.check(), Ok(()));
+    tensors.pairs = Some(vec![true, false, false, false, false, false, true, true, true]);
+    tensors.fails(InputError::MaskWithUnevenBs { token: Token(1) });
+}
+
+#[test]
+fn weights_and_scales_must_be_finite() {
+    for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut tensors = Tensors::plain();
+        tensors.weights[4] = bad;
+        tensors.tokens = Some(vec![false; 3]);
+        tensors.fails(InputError::NotFinite { tensor: "expert_scales", index: 4 });
+        let mut tensors = Tensors::quantised("bf16").smooth();
+        tensors.scales.as_mut().unwrap()[31] = bad;
+        tensors.fails(InputError::NotFinite { tensor: "scales", index: 31 });
+    }
+}
+
+#[test]
+fn a_quantised_value_must_be_finite() {
+    for (dtype, [_, largest, infinite, nan]) in [("bf16", BF16), ("f16", F16)] {
+        let mut tensors = Tensors::quantised(dtype);
+        tensors.x[5] = largest;
+        assert_eq!(tensors.check(), Ok(()), "{dtype}");
+        tensors.x[6] = infinite;
+        tensors.fails(not_finite(1, 2));
+        tensors.x[4] = nan;
+        tensors.fails(not_finite(1, 0));
+    }
+}
+
+#[test]
+fn an_unquantised_payload_is_never_looked_at() {
+    let mut tensors = Tensors::plain();
+    tensors.x.fill(BF16[3]);
+    assert_eq!(tensors.check(), Ok(()));
+}
+
+#[test]
+fn an_inactive_token_is_never_looked_at() {
+    let mut tensors = Tensors::quantised("bf16");
+    tensors.x[2 * H] = BF16[3];
+    tensors.fails(not_finite(2, 0));
+    tensors.tokens = Some(vec![true, true, false]);
+    assert_eq!(tensors.check(), Ok(()));
+    tensors.tokens = None;
+    tensors.pairs = Some(vec![true, true, true, true, true, true, false, false, false]);
+    assert_eq!(tensors.check(), Ok(()));
+    tensors.pairs.as_mut().unwrap()[7] = true;
+    tensors.fails(not_finite(2, 0));
+}
+
+#[test]
+fn a_token_that_only_goes_to_special_experts_is_active() {
+    let mut tensors = Tensors::quantised("bf16");
+    tensors.pairs = Some(vec![true, true, true, false, true, true, true, true, true]);
+    tensors.x[H + 3] = BF16[2];
+    tensors.fails(not_finite(1, 3));
+}
+
+#[test]
+fn smoothing_is_checked_with_the_experts_that_a_token_goes_to() {
+    // Token 0 goes to experts 0, 1, 2; token 1 to expert 7 and both zero experts.
+    let mut tensors = Tensors::quantised("bf16").smooth();
+    tensors.x[1] = BF16[1];
+    let spoil = |tensors: &mut Tensors, expert: usize, element: usize| {
+        tensors.scales = Some(vec![1.0; EXPERTS * H]);
+        tensors.scales.as_mut().unwrap()[expert * H + element] = -2.0;
+    };
+    spoil(&mut tensors, 7, 1);
+    assert_eq!(tensors.check(), Ok(()), "another token's expert");
+    spoil(&mut tensors, 2, 0);
+    assert_eq!(tensors.check(), Ok(()), "another element");
+    spoil(&mut tensors, 2, 1);
+    tensors.fails(not_finite(0, 1));
+    tensors.pairs = Some(vec![true, true, false, true, true, true, true, true, true]);
+    assert_eq!(tensors.check(), Ok(()), "a masked pair");
+    tensors.pairs = Some(vec![false, false, true, true, true, true, true, true, true]);
+    tensors.fails(not_finite(0, 1));
+}
+
+#[test]
+fn smoothing_is_checked_with_shared_experts_for_every_active_token() {
+    let config = Config { shared_expert_num: 2, shared_expert_rank_num: 2, quant_mode: 2, ..config() };
+    let mut tensors = Tensors::of(&config);
+    let mut scales = vec![1.0; 10 * H];
+    scales[H + 2] = 1.5;
+    tensors.scales = Some(scales);
+    assert_eq!(tensors.check(), Ok(()));
+    tensors.x[H + 2] = BF16[1];
+    tensors.fails(not_finite(1, 2));
+    // Only a special expert is left of it, and the shared ones.
+    tensors.pairs = Some(vec![true, true, true, false, true, false, true, true, true]);
+    tensors.fails(not_finite(1, 2));
+    tensors.pairs = Some(vec![true, true, true, false, false, false, true, true, true]);
+    assert_eq!(tensors.check(), Ok(()));
+}
+
+#[test]
+fn a_scale_below_one_does_not_hide_an_infinite_value() {
+    let mut tensors = Tensors::quantised("f16").smooth();
+    tensors.scales.as_mut().unwrap().fill(0.0);
+    tensors.x[0] = F16[2];
+    tensors.fails(not_finite(0, 0));
+}
+
+#[test]
+fn the_smooth_rows_of_moe_experts_come_after_the_shared_ones() {
+    let config = Config { shared_expert_num: 2, shared_expert_rank_num: 2, quant_mode: 2, ..config() };
+    let mut tensors = Tensors::of(&config);
+    let mut scales = vec![1.0; 10 * H];
+    // Row 2 + 7: only token 1 goes there.
+    scales[9 * H] = 4.0;
+    tensors.scales = Some(scales);
+    tensors.x[0] = BF16[1];
+    assert_eq!(tensors.check(), Ok(()));
+    tensors.x[H] = BF16[1];
+    tensors.fails(not_finite(1, 0));
+}
