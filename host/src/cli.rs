@@ -1,9 +1,8 @@
 //! What can be asked on the command line.
 
-use crate::command::Source;
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
-use crate::generate::{self, MaskKind, Routing};
+use crate::generate::{MaskKind, Routing};
 use crate::presets;
 use crate::report::{Format, note};
 use clap::builder::PossibleValuesParser;
@@ -67,15 +66,6 @@ pub struct TensorArgs {
     /// Make smooth scales (quant_mode = 2).
     #[arg(long)]
     pub smooth_scales: bool,
-}
-
-impl TensorArgs {
-    /// With the routing that belongs to the configuration's source.
-    #[must_use]
-    pub fn options(&self, source: &Source, seed: u64) -> generate::Options {
-        let routing = self.routing.unwrap_or(source.routing);
-        generate::Options { routing, seed, mask: self.mask, smooth_scales: self.smooth_scales }
-    }
 }
 
 /// Whose threads and memory run the group.

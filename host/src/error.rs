@@ -64,7 +64,7 @@ pub enum Error {
     },
     /// Several of the above: every file of a request.
     #[error("{} errors", .0.len())]
-    Many(Vec<Error>),
+    Many(Vec<Self>),
     /// Nothing moved before the deadline.
     #[error("{0}")]
     NoProgress(String),

@@ -154,6 +154,9 @@ pub fn write_whole(
         Some(folder) if !folder.as_os_str().is_empty() => folder,
         _ => Path::new("."),
     };
+    if !folder.is_dir() {
+        return Err(Error::file(path, format_args!("cannot write: folder {} missing", folder.display())));
+    }
     let mut builder = tempfile::Builder::new();
     builder.prefix(".veriep-").suffix(".tmp");
     #[cfg(unix)]

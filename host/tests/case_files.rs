@@ -5,6 +5,7 @@ use host::config::Config;
 use host::generate::{MaskKind, Options, generate};
 use host::presets::preset;
 use host::store::{Tensor, TensorFile, write_tensors};
+use proptest::prelude::*;
 use safetensors::Dtype;
 use std::path::Path;
 use tempfile::{TempDir, tempdir};
@@ -124,7 +125,7 @@ fn masks_are_checked() {
 
 #[test]
 fn a_tensor_that_nobody_reads_is_named() {
-    for name in ["rank2.x", "rank0.y", "gamma", "rank01.x"] {
+    for name in ["rank2.x", "rank0.y", "gamma", "rank01.x", "rank0.scales", "a.x_active_mask"] {
         let line = one_line_after(|tensors| {
             tensors.push(Tensor {
                 name: name.to_owned(),
@@ -202,9 +203,29 @@ fn with_header(folder: &Path, edit: impl FnOnce(&str) -> String) {
     let path = folder.join("inputs.safetensors");
     let bytes = std::fs::read(&path).unwrap();
     let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
-    let old = std::str::from_utf8(&bytes[8..8 + len]).unwrap();
+    let old = core::str::from_utf8(&bytes[8..8 + len]).unwrap();
     let new = edit(old);
     assert_ne!(new, old);
     let parts = [&(new.len() as u64).to_le_bytes()[..], new.as_bytes(), &bytes[8 + len..]];
     std::fs::write(&path, parts.concat()).unwrap();
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+
+    /// Whatever a few bytes are changed to: the case loads, or the error is lines of printable text.
+    #[test]
+    fn foreign_bytes_never_panic(changes in prop::collection::vec((0usize..700, any::<u8>()), 1..4)) {
+        let (folder, _) = saved();
+        let path = folder.path().join("inputs.safetensors");
+        let mut bytes = std::fs::read(&path).unwrap();
+        for (at, byte) in changes {
+            bytes[at] = byte;
+        }
+        std::fs::write(&path, bytes).unwrap();
+        if let Err(error) = load(folder.path()) {
+            let lines = error.lines();
+            prop_assert!(!lines.is_empty() && lines.iter().all(|line| !line.contains(char::is_control)));
+        }
+    }
 }

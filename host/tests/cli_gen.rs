@@ -29,8 +29,9 @@ fn overrides_and_options_reach_the_case() {
     let folder = tempdir().unwrap();
     let case = folder.path().join("deep/case");
     let args =
-        ["gen", "--preset", "tiny", "--set", "quant_mode=2", "--set", "bs=[1, 4]", "--set", "dtype=f16"];
-    let options = ["--smooth-scales", "--routing", "zipf", "--seed", "1", "--out", text(&case)];
+        ["gen", "--preset", "tiny", "--set", "quant_mode=2", "--set", "bs=[1, 4]", "--set", "global_bs=8"];
+    let options =
+        ["--set", "dtype=f16", "--smooth-scales", "--routing", "zipf", "--seed", "1", "--out", text(&case)];
     json(0, &[&args[..], &options].concat());
     let loaded = host::case::load(&case).unwrap();
     assert_eq!((loaded.config.quant_mode, loaded.config.dtype.as_str()), (2, "f16"));
@@ -63,12 +64,19 @@ fn a_request_that_does_not_fit_is_one_line() {
     assert!(gen_tiny(&["--set", "hh=100"]).contains("expected one of `product`"));
     assert!(gen_tiny(&["--set", "h"]).contains("missing '='"));
     assert!(gen_tiny(&["--smooth-scales"]).contains("scales"));
-    assert!(gen_tiny(&["--set", "bs=[1, 4]", "--mask", "tokens"]).contains("x_active_mask"));
     assert!(gen_tiny(&["--routing", "random"]).contains("node-limited"));
     assert!(gen_tiny(&["--config", "x.toml"]).contains("--preset"));
     assert!(fails(2, &["gen", "--preset", "huge", "--seed", "1", "--out", "x"]).contains("a2-hier-64"));
     assert!(fails(2, &["gen", "--seed", "1", "--out", text(&out)]).contains("missing argument: --preset"));
     assert!(!out.exists());
+}
+
+#[test]
+fn masks_need_an_even_bs() {
+    let folder = tempdir().unwrap();
+    let args = ["gen", "--preset", "tiny", "--set", "bs=[1, 4]", "--set", "global_bs=8", "--mask", "tokens"];
+    let line = fails(2, &[&args[..], &["--seed", "1", "--out", text(folder.path())]].concat());
+    assert!(line.contains("x_active_mask") && line.contains("when bs differs"), "{line}");
 }
 
 #[cfg(unix)]

@@ -154,3 +154,18 @@ fn masks_are_of_the_kind_asked_for() {
     assert_eq!(lengths(&make(MaskKind::Tokens)), [8].into());
     assert_eq!(lengths(&make(MaskKind::Pairs)), [32].into());
 }
+
+#[test]
+fn the_values_of_a_seed_never_change() {
+    let case = make(config(2, 8, 2, 4), Routing::Uniform, 42);
+    assert_eq!(case.ranks[1].expert_ids, [0, 1, 4, 1, 2, 1, 4, 1]);
+    assert_eq!(case.ranks[1].x[..8], [148, 191, 155, 190, 196, 191, 31, 63]);
+    assert_eq!(
+        case.ranks[1].expert_scales[..2].iter().map(|w| w.to_bits()).collect::<Vec<_>>(),
+        [1057136011, 1056621801]
+    );
+    assert_eq!(
+        case.expert_gain[..2].iter().map(|w| w.to_bits()).collect::<Vec<_>>(),
+        [1062341035, 1067050418]
+    );
+}

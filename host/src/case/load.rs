@@ -76,16 +76,22 @@ fn given_by_header(file: &TensorFile) -> Given {
     let mut given = Given::empty();
     for name in file.names() {
         let dimensions = file.info(&name).map_or(0, |info| info.shape.len());
-        given |= match name.split_once('.').map_or(name.as_str(), |(_, of_rank)| of_rank) {
-            "scales" => Given::SCALES,
-            "elastic_info" => Given::ELASTIC_INFO,
-            "shared_expert_x" => Given::SHARED_EXPERT_X,
-            "x_active_mask" if dimensions == 1 => Given::MASK_1D,
-            "x_active_mask" if dimensions == 2 => Given::MASK_2D,
+        given |= match (of_a_rank(&name), name.as_str()) {
+            (None, "scales") => Given::SCALES,
+            (None, "elastic_info") => Given::ELASTIC_INFO,
+            (Some("shared_expert_x"), _) => Given::SHARED_EXPERT_X,
+            (Some("x_active_mask"), _) if dimensions == 1 => Given::MASK_1D,
+            (Some("x_active_mask"), _) if dimensions == 2 => Given::MASK_2D,
             _ => Given::empty(),
         };
     }
     given
+}
+
+/// What follows `rank{r}.` in a name.
+fn of_a_rank(name: &str) -> Option<&str> {
+    let (rank, tensor) = name.strip_prefix("rank")?.split_once('.')?;
+    rank.bytes().all(|c| c.is_ascii_digit()).then_some(tensor)
 }
 
 /// Takes tensors out of a file and notes what is wrong with them; a wrong one is read as empty.

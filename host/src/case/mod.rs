@@ -7,14 +7,21 @@ pub mod support;
 pub use load::{Opened, load, open};
 pub use save::is_case;
 
-use crate::config::Config;
+use crate::config::{Config, FILE_NAME};
 use crate::error::Problem;
 use kernel_core::inputs::{InputError, Inputs, Mask};
 use kernel_core::shape::{Given, Shape};
 use kernel_core::units::RankId;
+use std::path::{Path, PathBuf};
 
 /// Name of the tensors' file inside a case.
 pub const TENSORS_NAME: &str = "inputs.safetensors";
+
+/// The configuration file of `path`: itself, or the one in a case folder.
+#[must_use]
+pub fn config_file(path: &Path) -> PathBuf {
+    if path.is_dir() { path.join(FILE_NAME) } else { path.to_owned() }
+}
 
 /// `x_active_mask` of a rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

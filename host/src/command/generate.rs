@@ -1,10 +1,9 @@
 //! `veriep gen`
 
-use super::source::resolve;
+use super::source::make_case;
 use crate::case::is_case;
 use crate::cli::GenArgs;
 use crate::error::Error;
-use crate::generate::generate;
 use crate::report::{Report, note, pairs};
 use serde::Serialize;
 use std::path::Path;
@@ -24,10 +23,7 @@ struct Made {
 
 pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     may_write(&args.out, args.force)?;
-    let source = resolve(&args.config)?;
-    let options = args.tensors.options(&source, args.seed);
-    let routing = options.routing;
-    let case = generate(source.config, options, &source.name)?;
+    let (case, source) = make_case(&args.config, &args.tensors, args.seed)?;
     case.save(&args.out)?;
     let bytes = std::fs::read_dir(&args.out)
         .map(|entries| entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|m| m.len()).sum())
@@ -38,24 +34,24 @@ pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
         case: args.out.display().to_string(),
         source: source.name,
         set: args.config.set.clone(),
-        routing: routing.name(),
+        routing: source.routing.name(),
         seed: args.seed,
         ranks: case.ranks.len(),
         tokens: case.ranks.iter().map(|rank| rank.expert_ids.len() / k).sum(),
         bytes,
     };
-    report.emit(&made, |made| {
-        pairs(&[
-            ("case", made.case.clone()),
-            ("source", made.source.clone()),
-            ("set", made.set.join(" ")),
-            ("routing", made.routing.to_owned()),
-            ("seed", made.seed.to_string()),
-            ("ranks", made.ranks.to_string()),
-            ("tokens", made.tokens.to_string()),
-            ("bytes", made.bytes.to_string()),
-        ])
-    })
+    report.emit(&made, table)
+}
+
+fn table(made: &Made) -> String {
+    let mut rows = vec![("case", made.case.clone()), ("source", made.source.clone())];
+    rows.extend(made.set.iter().map(|assignment| ("set", assignment.clone())));
+    rows.push(("routing", made.routing.to_owned()));
+    rows.push(("seed", made.seed.to_string()));
+    rows.push(("ranks", made.ranks.to_string()));
+    rows.push(("tokens", made.tokens.to_string()));
+    rows.push(("bytes", made.bytes.to_string()));
+    pairs(&rows)
 }
 
 /// Whether `out` may become a case: absent, empty, a case already, or forced.

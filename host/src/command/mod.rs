@@ -7,7 +7,7 @@ mod layout;
 mod run;
 mod source;
 
-pub use source::{Source, resolve};
+pub use source::{Source, make_case, resolve};
 
 use crate::cli::Verb;
 use crate::error::Error;

@@ -1,6 +1,6 @@
 //! `veriep run`
 
-use super::source::resolve;
+use super::source::make_case;
 use crate::backend::Backend;
 use crate::backend::inject::Inject;
 use crate::backend::lockstep::{Lockstep, Memory};
@@ -11,7 +11,6 @@ use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Batch, Options, RankState};
 use crate::error::Error;
-use crate::generate::generate;
 use crate::group::{self, Costs, Plan};
 use crate::report::{Report, note, progress};
 use crate::result::{self, RankResult};
@@ -37,9 +36,6 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let (case, source) = open_case(args)?;
     support::runnable(&case.shape)?;
     let silent = args.silent(case.shape.ep_world_size())?;
-    if let Some(out) = &args.out {
-        result::may_write(out)?;
-    }
     let plan = plan(args, &case.shape, &schedule);
     let bar = match plan.check {
         Some(_) => progress(plan.rounds() as u64 * u64::from(case.shape.ep_world_size()), "ranks checked"),
@@ -96,9 +92,7 @@ fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
     match &args.case {
         Some(folder) => Ok((case::load(folder)?, folder.display().to_string())),
         None => {
-            let source = resolve(&args.config)?;
-            let options = args.tensors.options(&source, args.seed);
-            let case = generate(source.config, options, &source.name)?;
+            let (case, source) = make_case(&args.config, &args.tensors, args.seed)?;
             Ok((case, source.name))
         }
     }

@@ -1,9 +1,10 @@
-//! The configuration that `--preset`, `--config` and `--set` amount to.
+//! What the arguments that name or make a case amount to.
 
-use crate::cli::ConfigArgs;
+use crate::case::{Case, config_file};
+use crate::cli::{ConfigArgs, TensorArgs};
 use crate::config::Config;
 use crate::error::Error;
-use crate::generate::Routing;
+use crate::generate::{Options, Routing, generate};
 use crate::presets::preset;
 
 /// A configuration and where it comes from.
@@ -17,7 +18,20 @@ pub struct Source {
     pub name: String,
 }
 
-/// Resolves the arguments.
+/// Makes a case in memory; also its source, with the routing really used.
+///
+/// # Errors
+/// As [`resolve`] and [`generate`].
+pub fn make_case(config: &ConfigArgs, tensors: &TensorArgs, seed: u64) -> Result<(Case, Source), Error> {
+    let mut source = resolve(config)?;
+    source.routing = tensors.routing.unwrap_or(source.routing);
+    let (mask, smooth_scales) = (tensors.mask, tensors.smooth_scales);
+    let options = Options { routing: source.routing, seed, mask, smooth_scales };
+    let case = generate(source.config.clone(), options, &source.name)?;
+    Ok((case, source))
+}
+
+/// Resolves the arguments of a configuration; a case folder stands for its `config.toml`.
 ///
 /// # Errors
 /// Neither preset nor file is given, the file is malformed, an override does not fit.
@@ -28,11 +42,11 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
                 preset(name).ok_or_else(|| Error::Request(format!("--preset {name}: no such preset")))?;
             Source { config, routing, name: format!("preset {name}") }
         }
-        (None, Some(file)) => Source {
-            config: Config::read(file)?,
-            routing: Routing::default(),
-            name: file.display().to_string(),
-        },
+        (None, Some(path)) => {
+            let file = config_file(path);
+            let config = Config::read(&file)?;
+            Source { config, routing: Routing::default(), name: file.display().to_string() }
+        }
         (None, None) => {
             return Err(Error::Request("missing argument: --preset NAME or --config FILE".to_owned()));
         }

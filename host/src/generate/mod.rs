@@ -9,7 +9,7 @@ pub use routing::{Routing, SERVER_RANKS, SERVERS_MAX};
 
 use crate::case::{self, Case, OwnedMask, RankTensors, support};
 use crate::config::Config;
-use crate::error::Error;
+use crate::error::{Error, Problem};
 use half::{bf16, f16};
 use kernel_core::shape::{Dtype, Given, Limits, Shape};
 use kernel_core::units::RankId;
@@ -56,6 +56,12 @@ pub fn generate(config: Config, options: Options, place: &str) -> Result<Case, E
     let shape = Shape::new(&config.as_core(given), Limits::Product)
         .map_err(|violations| Error::violations(place, &violations))?;
     support::readable(&shape, given)?;
+    if options.mask != MaskKind::None && shape.bs_is_uneven() {
+        // Otherwise it would hang on the seed: a random mask may have every token active.
+        let problem =
+            Problem::new("x_active_mask", " asked for", "must be none when bs differs between ranks");
+        return Err(Error::Invalid { place: place.to_owned(), problems: vec![problem] });
+    }
     let mut rng = stream(options.seed, 0);
     let rows = case::expert_rows(&shape);
     let router = Router::new(&shape, options.routing, &mut rng);
