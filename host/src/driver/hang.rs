@@ -36,7 +36,7 @@ impl Missing {
             Stop::Wait(wait) => {
                 Some(Self { rank: task.rank, core: task.core, operator: task.operator, wait })
             }
-            Stop::Join | Stop::End => None,
+            Stop::Join | Stop::Ended | Stop::End => None,
         }
     }
 }

@@ -4,6 +4,7 @@ use super::Unit;
 use super::schedule::Operator;
 use crate::backend::Backend;
 use core::sync::atomic::{AtomicU32, Ordering};
+use core::time::Duration;
 use kernel_core::a3::{Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
@@ -12,6 +13,7 @@ use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 use std::sync::{PoisonError, RwLock};
+use std::time::Instant;
 
 /// What the cores of a rank share with each other on the host's side: the join, and what the experts returned.
 #[derive(Debug, Default)]
@@ -58,6 +60,8 @@ pub enum Stop {
     Wait(Wait),
     /// Another core of the rank has not ended the operator before.
     Join,
+    /// The operator has ended just now.
+    Ended,
     /// All operators are done.
     End,
 }
@@ -82,6 +86,8 @@ pub struct Task {
     machine: Machine,
     words: Vec<u32>,
     row: Vec<u8>,
+    /// What the stand-in experts took: no operator's time.
+    pub(super) experts: Duration,
 }
 
 impl Task {
@@ -95,10 +101,12 @@ impl Task {
             machine: Machine::Between,
             words: vec![0; ub_words(shape)],
             row: vec![0; ub_bytes(shape)],
+            experts: Duration::ZERO,
         }
     }
 
-    /// Moves on by at most `steps` steps. `None`: it could go on.
+    /// Moves on by at most `steps` steps, within one operator. Returns the steps made and, if it could not go
+    /// on, why.
     ///
     /// # Errors
     /// The machine's.
@@ -107,24 +115,20 @@ impl Task {
         unit: &Unit<'_, B>,
         steps: u32,
     ) -> Result<(u32, Option<Stop>), ProtocolError> {
-        let mut done = 0;
-        while done < steps {
-            if matches!(self.machine, Machine::Between) {
-                match self.begin(unit) {
-                    Some(stop) => return Ok((done, Some(stop))),
-                    None => done += 1,
-                }
-            }
-            match self.step(unit, steps, &mut done)? {
-                Some(Progress::Pending(wait)) => return Ok((done, Some(Stop::Wait(wait)))),
-                Some(_) => {
-                    self.end(unit)?;
-                    done += 1;
-                }
-                None => {}
-            }
+        if matches!(self.machine, Machine::Between)
+            && let Some(stop) = self.begin(unit)
+        {
+            return Ok((0, Some(stop)));
         }
-        Ok((done, None))
+        let mut done = 0;
+        match self.step(unit, steps, &mut done)? {
+            Some(Progress::Pending(wait)) => Ok((done, Some(Stop::Wait(wait)))),
+            Some(_) => {
+                self.end(unit)?;
+                Ok((done + 1, Some(Stop::Ended)))
+            }
+            None => Ok((done, None)),
+        }
     }
 
     /// The operator that the task works on or waits to begin.
@@ -185,7 +189,9 @@ impl Task {
         let ended = state.ended.fetch_add(1, Ordering::AcqRel) + 1;
         if ended.is_multiple_of(unit.shape.aiv_num()) {
             if let Some(Operator::Dispatch(batch)) = self.current(unit) {
-                self.experts(unit, batch, &state.returned[batch])?;
+                let start = Instant::now();
+                self.run_experts(unit, batch, &state.returned[batch])?;
+                self.experts += start.elapsed();
             }
             state.joined.store(ended / unit.shape.aiv_num(), Ordering::Release);
         }
@@ -195,7 +201,7 @@ impl Task {
     }
 
     /// The stand-in experts of the rank.
-    fn experts<B: Backend>(
+    fn run_experts<B: Backend>(
         &self,
         unit: &Unit<'_, B>,
         batch: usize,

@@ -196,6 +196,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             let (rank, core) = (polled.task.rank, polled.task.core);
             let (done, stop) =
                 polled.task.run(self.unit, TURN).map_err(|error| Failure::Protocol { rank, core, error })?;
+            self.since += core::mem::take(&mut polled.task.experts);
             if done > 0
                 && let Some((source, since)) = polled.waiting.take()
             {
