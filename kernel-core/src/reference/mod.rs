@@ -1,0 +1,184 @@
+//! The naive oracle: what dispatch and combine put out, said once more from the definition alone.
+//!
+//! It sees the whole cluster at once and is asked rank by rank. There are no flags, no layout and no order
+//! of events here, and nothing is shared with the code it judges: it reads the shape's numbers and the raw
+//! tensors, and divides, places, rounds and sums by itself, in the plainest form.
+//!
+//! Covers A3 full mesh without TP, special experts, elastic domains and int8 combine.
+
+pub mod numerics;
+#[cfg(test)]
+mod tests;
+
+use crate::inputs::{Inputs, Mask};
+use crate::shape::{QuantMode, Shape, TokenNums};
+use crate::units::{RankId, Token};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// An EP domain and what all its ranks bring to a round.
+///
+/// # Panics
+/// Every method panics on inputs that the door refuses, and on ranks, tokens and experts that do not exist.
+#[derive(Clone, Copy, Debug)]
+pub struct Cluster<'a> {
+    /// The domain.
+    pub shape: &'a Shape,
+    /// One entry per EP rank.
+    pub ranks: &'a [Inputs<'a>],
+}
+
+/// All outputs of dispatch on one rank, without spare capacity.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Dispatched {
+    /// Received rows, `[rows, h]` in `dtype` or int8.
+    pub expand_x: Vec<u8>,
+    /// One per received row; empty when unquantised.
+    pub dynamic_scales: Vec<f32>,
+    /// One per received row: source rank, token, k index (`K + j` for shared expert `j`).
+    pub assist_info_for_combine: Vec<[i32; 3]>,
+    /// `[bs, k]` of this rank's own pairs: the ordinal among those for the same expert, or -1.
+    pub expand_idx: Vec<i32>,
+    /// One per local expert.
+    pub expert_token_nums: Vec<i64>,
+    /// Inclusive prefix sums over (local expert, source rank).
+    pub ep_recv_counts: Vec<i32>,
+}
+
+impl Cluster<'_> {
+    /// What `rank` has after dispatch.
+    #[must_use]
+    pub fn dispatch(&self, rank: RankId) -> Dispatched {
+        let mut out = Dispatched { expand_idx: self.slots(rank), ..Dispatched::default() };
+        let mut row = Vec::new();
+        for expert_row in self.hosted(rank) {
+            let rows_before = out.assist_info_for_combine.len();
+            for source in (0..self.shape.ep_world_size()).map(RankId) {
+                for (token, k) in self.pairs(source, rank, expert_row) {
+                    let scale = self.sent_row(source, token, expert_row, &mut row);
+                    out.expand_x.extend_from_slice(&row);
+                    if self.shape.quant_mode() == QuantMode::Dynamic {
+                        out.dynamic_scales.push(scale);
+                    }
+                    out.assist_info_for_combine.push([source.0 as i32, token.0 as i32, k as i32]);
+                }
+                out.ep_recv_counts.push(out.assist_info_for_combine.len() as i32);
+            }
+            out.expert_token_nums.push(match self.shape.token_nums() {
+                TokenNums::Counts => (out.assist_info_for_combine.len() - rows_before) as i64,
+                TokenNums::PrefixSums => out.assist_info_for_combine.len() as i64,
+            });
+        }
+        out
+    }
+
+    /// A token of `source` as it travels to the expert with row `expert_row` of `scales` (shared experts
+    /// first, then MoE), left in `out`; and its `dynamic_scale`, 0 when unquantised.
+    pub fn sent_row(&self, source: RankId, token: Token, expert_row: u32, out: &mut Vec<u8>) -> f32 {
+        let (inputs, h) = (&self.ranks[source.index()], self.shape.h() as usize);
+        let x = &inputs.x[token.index() * 2 * h..][..2 * h];
+        match self.shape.quant_mode() {
+            QuantMode::None => {
+                out.clear();
+                out.extend_from_slice(x);
+                0.0
+            }
+            QuantMode::Dynamic => {
+                let smooth = inputs.scales.map(|scales| &scales[expert_row as usize * h..][..h]);
+                numerics::quantise(self.shape.dtype(), x, smooth, out)
+            }
+        }
+    }
+
+    /// `x_out` of `rank`, `[bs, h]`. `returned` leaves the result row of `(token, k)` in its last argument;
+    /// it is asked for active pairs in order, then for `K + j` of every shared expert `j`.
+    pub fn combine(&self, rank: RankId, returned: &mut dyn FnMut(Token, u32, &mut Vec<u8>)) -> Vec<u8> {
+        let (inputs, k_num) = (&self.ranks[rank.index()], self.shape.k());
+        let mut x_out = Vec::new();
+        let mut row = Vec::new();
+        for token in (0..self.shape.bs(rank)).map(Token) {
+            let mut sum = vec![0.0f32; self.shape.h() as usize];
+            for k in (0..k_num).filter(|&k| self.active(rank, token, k)) {
+                let weight = inputs.expert_scales[token.index() * k_num as usize + k as usize];
+                returned(token, k, &mut row);
+                numerics::add_row(self.shape.dtype(), &mut sum, &row, Some(weight));
+            }
+            if self.token_active(rank, token) {
+                for j in 0..self.shape.shared_expert_num() {
+                    returned(token, k_num + j, &mut row);
+                    numerics::add_row(self.shape.dtype(), &mut sum, &row, None);
+                }
+            }
+            x_out.extend(sum.iter().flat_map(|&f| numerics::to_bytes(self.shape.dtype(), f)));
+        }
+        x_out
+    }
+}
+
+impl Cluster<'_> {
+    /// The experts that live on `rank`, in local order, by their row of `scales`.
+    fn hosted(&self, rank: RankId) -> Vec<u32> {
+        let (shared, shared_ranks) = (self.shape.shared_expert_num(), self.shape.shared_expert_rank_num());
+        if rank.0 < shared_ranks {
+            let replicas = shared_ranks / shared;
+            return vec![rank.0 / replicas];
+        }
+        let per_rank = self.shape.moe_expert_num() / (self.shape.ep_world_size() - shared_ranks);
+        let first = shared + (rank.0 - shared_ranks) * per_rank;
+        (first..first + per_rank).collect()
+    }
+
+    /// The active pairs that `source` sends to an expert on `rank`, in slot order.
+    fn pairs(&self, source: RankId, rank: RankId, expert_row: u32) -> Vec<(Token, u32)> {
+        let (k_num, shared) = (self.shape.k(), self.shape.shared_expert_num());
+        let tokens = (0..self.shape.bs(source)).map(Token);
+        if expert_row < shared {
+            // All-in: a source sends everything to one replica, the one with its own number modulo theirs.
+            let replicas = self.shape.shared_expert_rank_num() / shared;
+            if rank.0 != expert_row * replicas + source.0 % replicas {
+                return Vec::new();
+            }
+            let active = tokens.filter(|&token| self.token_active(source, token));
+            return active.map(|token| (token, k_num + expert_row)).collect();
+        }
+        let id = (expert_row - shared) as i32;
+        tokens
+            .flat_map(|token| (0..k_num).map(move |k| (token, k)))
+            .filter(|&(token, k)| self.id(source, token, k) == id && self.active(source, token, k))
+            .collect()
+    }
+
+    /// `expand_idx` of `rank`.
+    fn slots(&self, rank: RankId) -> Vec<i32> {
+        let mut sent = vec![0; self.shape.moe_expert_num() as usize];
+        let mut slots = Vec::new();
+        for token in (0..self.shape.bs(rank)).map(Token) {
+            for k in 0..self.shape.k() {
+                let id = self.id(rank, token, k) as usize;
+                if self.active(rank, token, k) && id < sent.len() {
+                    slots.push(sent[id]);
+                    sent[id] += 1;
+                } else {
+                    slots.push(-1);
+                }
+            }
+        }
+        slots
+    }
+
+    fn id(&self, rank: RankId, token: Token, k: u32) -> i32 {
+        self.ranks[rank.index()].expert_ids[(token.0 * self.shape.k() + k) as usize]
+    }
+
+    fn active(&self, rank: RankId, token: Token, k: u32) -> bool {
+        match self.ranks[rank.index()].mask {
+            Mask::None => true,
+            Mask::Tokens(mask) => mask[token.index()],
+            Mask::Pairs(mask) => mask[(token.0 * self.shape.k() + k) as usize],
+        }
+    }
+
+    fn token_active(&self, rank: RankId, token: Token) -> bool {
+        (0..self.shape.k()).any(|k| self.active(rank, token, k))
+    }
+}

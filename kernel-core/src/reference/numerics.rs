@@ -1,0 +1,66 @@
+//! The arithmetic of rows, one element at a time.
+
+use crate::shape::Dtype;
+use alloc::vec::Vec;
+use half::{bf16, f16};
+
+/// An element's value.
+#[must_use]
+pub fn from_bytes(dtype: Dtype, bytes: [u8; 2]) -> f32 {
+    match dtype {
+        Dtype::Bf16 => bf16::from_le_bytes(bytes).to_f32(),
+        Dtype::F16 => f16::from_le_bytes(bytes).to_f32(),
+    }
+}
+
+/// A value rounded to nearest even; every NaN is the same one.
+#[must_use]
+pub fn to_bytes(dtype: Dtype, value: f32) -> [u8; 2] {
+    match dtype {
+        Dtype::Bf16 if value.is_nan() => [0xC0, 0x7F],
+        Dtype::F16 if value.is_nan() => [0x00, 0x7E],
+        Dtype::Bf16 => bf16::from_f32(value).to_le_bytes(),
+        Dtype::F16 => f16::from_f32(value).to_le_bytes(),
+    }
+}
+
+/// The values of a row.
+#[must_use]
+pub fn values(dtype: Dtype, row: &[u8]) -> Vec<f32> {
+    row.chunks(2).map(|b| from_bytes(dtype, [b[0], b[1]])).collect()
+}
+
+/// Dynamic int8 quantisation of a row into `out`, and its `dynamic_scale`.
+///
+/// # Panics
+/// If a value is not finite, before or after smoothing.
+pub fn quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut Vec<u8>) -> f32 {
+    let mut f = values(dtype, row);
+    for (i, f) in f.iter_mut().enumerate() {
+        *f *= smooth.map_or(1.0, |smooth| smooth[i]);
+        assert!(f.is_finite(), "element {i} is not finite before or after smoothing");
+    }
+    let m = f.iter().fold(0.0f32, |m, f| m.max(f.abs()));
+    let s = 127.0 / m;
+    out.clear();
+    if m == 0.0 || s.is_infinite() {
+        out.resize(f.len(), 0);
+        return 0.0;
+    }
+    out.extend(f.iter().map(|f| libm::rintf(f * s) as i8 as u8));
+    1.0 / s
+}
+
+/// Adds a row to a sum: times its weight if it has one, each operation rounded by itself.
+///
+/// # Panics
+/// If the row is shorter than the sum.
+pub fn add_row(dtype: Dtype, sum: &mut [f32], row: &[u8], weight: Option<f32>) {
+    for (i, sum) in sum.iter_mut().enumerate() {
+        let v = from_bytes(dtype, [row[2 * i], row[2 * i + 1]]);
+        *sum += match weight {
+            Some(weight) => weight * v,
+            None => v,
+        };
+    }
+}

@@ -1,0 +1,71 @@
+//! Elements of two bytes to f32 and back. Selects instead of branches, so that loops over them vectorise.
+
+/// An element type by its bits.
+pub(super) trait Element {
+    /// The value, exactly.
+    fn widen(bits: u16) -> f32;
+    /// Round to nearest, ties to even; every NaN becomes the positive quiet one without payload.
+    fn narrow(value: f32) -> u16;
+}
+
+/// bfloat16.
+pub(super) struct Bf16;
+/// IEEE half precision.
+pub(super) struct F16;
+
+const ABS: u32 = 0x7FFF_FFFF;
+const INFINITY: u32 = 0x7F80_0000;
+
+impl Element for Bf16 {
+    #[inline(always)]
+    fn widen(bits: u16) -> f32 {
+        f32::from_bits(u32::from(bits) << 16)
+    }
+
+    #[inline(always)]
+    fn narrow(value: f32) -> u16 {
+        let bits = value.to_bits();
+        let odd = (bits >> 16) & 1;
+        // Half of the last place less one, plus one if the kept part is odd: carries exactly when it should,
+        // from a finite value at most into infinity. NaNs may wrap: they are not taken from here.
+        let rounded = (bits.wrapping_add(0x7FFF + odd) >> 16) as u16;
+        if bits & ABS > INFINITY { 0x7FC0 } else { rounded }
+    }
+}
+
+/// f32 exponents start 112 below those of f16.
+const REBIAS: u32 = 112 << 23;
+
+/// 2^-14, the smallest normal number of f16.
+const SMALLEST_NORMAL: f32 = f32::from_bits(113 << 23);
+
+impl Element for F16 {
+    #[inline(always)]
+    fn widen(bits: u16) -> f32 {
+        // Shifted with its sign: bit 31 is the sign, 28 to 30 are copies of it.
+        let shifted = (i32::from(bits.cast_signed()) << 13).cast_unsigned();
+        let magnitude = shifted & 0x0FFF_E000;
+        // Right for normal numbers. A denormal m * 2^-24 came out as y = 2^-15 + m * 2^-25 instead, so it is
+        // 2 * y - 2^-14: all exact and with no denormal on the way, which would be slow.
+        let y = f32::from_bits(magnitude + REBIAS);
+        let excess = y - SMALLEST_NORMAL;
+        let number = y + if excess < 0.0 { excess } else { 0.0 };
+        // Infinity and NaN keep an exponent of all ones.
+        let special = if magnitude >= 0x7C00 << 13 { INFINITY } else { 0 };
+        f32::from_bits(number.to_bits() | special | (shifted & !ABS))
+    }
+
+    #[inline(always)]
+    fn narrow(value: f32) -> u16 {
+        let sign = ((value.to_bits() >> 16) & 0x8000) as u16;
+        let magnitude = value.to_bits() & ABS;
+        let odd = (magnitude >> 13) & 1;
+        let normal = (magnitude.wrapping_sub(REBIAS).wrapping_add(0xFFF + odd) >> 13) as u16;
+        // The last place of 0.5f32 is 2^-24, that of f16's denormals: the addition rounds for us.
+        let denormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits()) as u16;
+        let finite = if magnitude < 113 << 23 { denormal } else { normal };
+        // From 2^16 on everything is infinite; 65520 and above get there by the carry.
+        let number = if magnitude >= 143 << 23 { 0x7C00 } else { finite };
+        if magnitude > INFINITY { 0x7E00 } else { sign | number }
+    }
+}
