@@ -83,9 +83,8 @@ fn together(shape: &Shape, threads: usize, f: &(dyn Fn(RankId) -> Result<(), Fau
                         thread::yield_now();
                     }
                     let start = Instant::now();
-                    let mine = (0..shape.ep_world_size()).skip(w).step_by(threads).map(RankId);
-                    let copied = mine.map(f).collect::<Result<(), _>>();
-                    copied.map(|()| start.elapsed())
+                    let mut mine = (0..shape.ep_world_size()).skip(w).step_by(threads).map(RankId);
+                    mine.try_for_each(f).map(|()| start.elapsed())
                 })
             })
             .collect();

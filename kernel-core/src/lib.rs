@@ -1,4 +1,15 @@
-//! Mixture-of-Experts dispatch and combine as polled state machines over one [fabric].
+//! Mixture-of-Experts dispatch and combine of Ascend A2/A3 as polled state machines over one [fabric].
+//!
+//! Nothing here waits, spins, allocates, panics or knows a clock. A machine ([`a3::Dispatch`], [`a3::Combine`])
+//! is a plain value; memory, inputs, scratch and identity are arguments of every step. So the same source runs
+//! on firmware, on threads, in a model checker and in a simulator: they are all [fabrics](fabric::Fabric).
+//!
+//! Rooms, each seeing only those before it: [`units`] -> [`shape`] (the door) -> [`inputs`] -> [`placement`] ->
+//! [`place`] -> [`layout`] -> [`plan`] -> [`fabric`] (the seam) -> [`sync`] -> [`a3`]. Beside them [`vector`]
+//! (what a vector unit does to rows) and `reference` (the oracle, which sees the shape alone).
+//!
+//! Deliberately absent: addresses (but in [`fabric::raw`]), time, randomness, world size as a constant, a second
+//! copy of any formula.
 #![no_std]
 
 #[cfg(any(test, feature = "reference"))]

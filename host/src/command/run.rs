@@ -121,7 +121,8 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
         unit: schedule.repeat(chain),
         units: repetitions.div_ceil(chain),
         options: Options { order: args.order.into(), ..Options::default() },
-        check: (!args.no_check).then(|| std::thread::available_parallelism().map_or(1, |n| n.get())),
+        check: (!args.no_check)
+            .then(|| std::thread::available_parallelism().map_or(1, core::num::NonZero::get)),
     }
 }
 

@@ -61,6 +61,9 @@ fn small(numbers: [i64; 7]) -> Config<'static> {
 
 fn dispatch(shape: &Shape, tensors: &[Tensors]) -> Vec<Dispatched> {
     let ranks: Vec<_> = tensors.iter().map(Tensors::inputs).collect();
+    for (rank, inputs) in (0..).zip(&ranks) {
+        assert_eq!(inputs.check(shape, RankId(rank)), Ok(()), "the case must be legal");
+    }
     let cluster = Cluster { shape, ranks: &ranks };
     (0..shape.ep_world_size()).map(|rank| cluster.dispatch(RankId(rank))).collect()
 }
