@@ -17,9 +17,9 @@ use crate::placement::Home;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::route::{self, Send, Sends};
 use crate::plan::split::DispatchShare;
-use crate::shape::{QuantMode, Shape, TokenNums};
+use crate::shape::{CORES_MAX, QuantMode, Shape, TokenNums};
 use crate::sync::{barrier, flag, selector};
-use crate::units::{RankId, Token, div_rem};
+use crate::units::{CoreId, RankId, Token, div_rem};
 use crate::vector::Vector;
 
 /// Entries that one write of `expand_idx` or `ep_recv_counts` carries at most.
@@ -313,16 +313,13 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         let shape = env.shape;
         let cores = shape.aiv_num();
-        let mut sums = [ShareSum::default(); crate::shape::CORES_MAX];
-        if cores == 1 {
-            sums = [self.sum; crate::shape::CORES_MAX];
-        } else {
-            if let Some(core) = barrier::missing(fabric, cores, env.core, self.epoch)? {
-                return Ok(Progress::Pending(Wait::Core(core)));
-            }
-            for (sum, core) in sums.iter_mut().zip((0..cores).map(crate::units::CoreId)) {
-                *sum = barrier::sum_of(fabric, core, self.epoch)?;
-            }
+        if let Some(core) = barrier::missing(fabric, cores, env.core, self.epoch)? {
+            return Ok(Progress::Pending(Wait::Core(core)));
+        }
+        let mut sums = [ShareSum::default(); CORES_MAX];
+        for (sum, core) in sums.iter_mut().zip((0..cores).map(CoreId)) {
+            // The own word may not have landed yet.
+            *sum = if core == env.core { self.sum } else { barrier::sum_of(fabric, core, self.epoch)? };
         }
         let sums = sums.iter().take(cores as usize).copied();
         let seen = sums.clone().map(|sum| u64::from(sum.rows)).sum();
