@@ -17,9 +17,9 @@ use crate::placement::Home;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::route::{self, Send, Sends};
 use crate::plan::split;
-use crate::shape::{QuantMode, Shape, TokenNums};
+use crate::shape::{CORES_MAX, QuantMode, Shape, TokenNums};
 use crate::sync::{barrier, flag, selector};
-use crate::units::{RankId, Token, div_rem};
+use crate::units::{CoreId, RankId, Token, div_rem};
 use crate::vector::Vector;
 use core::ops::Range;
 
@@ -132,7 +132,6 @@ impl Dispatch {
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        self.partition = selector::select(fabric, Kind::Dispatch, env.core)?;
         self.epoch = barrier::current_epoch(fabric, env.core)?;
         let share = split::dispatch(env.shape, env.rank, env.core);
         let (slots, table) = split_words(ub.words, &share)?;
@@ -140,6 +139,7 @@ impl Dispatch {
             .get_mut(..route::destinations(env.shape) as usize)
             .ok_or(internal("scratch is shorter than ub_words"))?;
         route::walk(env.shape, env.rank, inputs, &share, send_status, slots);
+        self.partition = selector::select(fabric, Kind::Dispatch, env.core)?;
         self.go(Phase::Send { next: 0 })
     }
 
@@ -174,6 +174,9 @@ impl Dispatch {
     ) -> Result<(), ProtocolError> {
         let (shape, token) = (env.shape, pair.token);
         let x = inputs.row(shape, token);
+        if x.is_empty() {
+            return Err(internal("x is shorter than its rows"));
+        }
         let triple = Triple { source: env.rank, token, k: pair.k };
         let at = dispatch_record(shape, self.partition, home, env.rank, slot);
         if shape.quant_mode() == QuantMode::None {
@@ -315,14 +318,13 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         let shape = env.shape;
         let cores = shape.aiv_num();
-        let mut sums = [ShareSum::default(); crate::shape::CORES_MAX];
-        if cores == 1 {
-            sums = [self.sum; crate::shape::CORES_MAX];
-        } else {
+        // A core alone has told its sum to nobody.
+        let mut sums = [self.sum; CORES_MAX];
+        if cores > 1 {
             if let Some(core) = barrier::missing(fabric, cores, env.core, self.epoch)? {
                 return Ok(Progress::Pending(Wait::Core(core)));
             }
-            for (sum, core) in sums.iter_mut().zip((0..cores).map(crate::units::CoreId)) {
+            for (sum, core) in sums.iter_mut().zip((0..cores).map(CoreId)) {
                 *sum = barrier::sum_of(fabric, core, self.epoch)?;
             }
         }
@@ -360,17 +362,17 @@ impl Dispatch {
         let mut sums = [0; CHUNK as usize];
         for (sum, slot) in sums.iter_mut().zip(slot..end) {
             let count = *count_of(env, ub, &own, slot)?;
-            rows += count;
-            of_expert += count;
+            // Cannot overflow: the sums of all cores are within the capacity.
+            rows = rows.saturating_add(count);
+            of_expert = of_expert.saturating_add(count);
             *sum = rows;
         }
         let sums = sums.iter().copied().take((end - slot) as usize);
         write_words(fabric, outputs::ep_recv_count(slot), sums)?;
-        let (slot, phase_is_nums) = (end, end == expert_end);
-        self.go(if phase_is_nums {
-            Phase::TokenNums { slot, rows, of_expert, first_row }
+        self.go(if end == expert_end {
+            Phase::TokenNums { slot: end, rows, of_expert, first_row }
         } else {
-            Phase::Counts { slot, rows, of_expert, first_row }
+            Phase::Counts { slot: end, rows, of_expert, first_row }
         })
     }
 
