@@ -2,7 +2,8 @@
 //!
 //! **Strong**: every effect lands at once. **Weak**: puts (in pieces), publishes and stores stay in flight and
 //! land later in any order that the contract of [`Fabric`] leaves open, drawn from a seed. Both refuse a
-//! second write to a byte of an output within one operator: its writers must be disjoint.
+//! second write to a byte of an output within one operator: its writers must be disjoint. What nobody has
+//! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
 use super::Backend;
 use core::ops::Range;
@@ -27,6 +28,9 @@ pub enum Memory {
 
 /// The most effects in flight; beyond it the memory lands some first. Bounds time, not behaviour.
 const FLIGHT_MAX: usize = 192;
+
+/// A byte of an output that its operator has not written.
+const UNWRITTEN: u8 = 0xA5;
 
 /// The memory of a group.
 #[derive(Debug)]
@@ -70,12 +74,6 @@ enum What {
     Store(u64),
 }
 
-impl Effect {
-    fn is_word(&self) -> bool {
-        !matches!(self.what, What::Put(_))
-    }
-}
-
 impl Lockstep {
     /// Zeroed memory of all ranks with outputs for `batches` batches in flight.
     #[must_use]
@@ -84,7 +82,7 @@ impl Lockstep {
             state: vec![0; STATE_BYTES as usize],
             window: vec![0; shape.window_bytes() as usize],
             outputs: (0..batches)
-                .map(|_| Tensor::ALL.map(|t| vec![0; capacity(shape, rank, t) as usize]).into())
+                .map(|_| Tensor::ALL.map(|t| blank_output(t, capacity(shape, rank, t))).into())
                 .collect(),
             written: BTreeMap::new(),
         });
@@ -114,6 +112,12 @@ impl Lockstep {
     }
 }
 
+/// Tensors of received rows stay zero: of their capacity only a small part is ever touched.
+fn blank_output(tensor: Tensor, capacity: u64) -> Vec<u8> {
+    let of_rows = matches!(tensor, Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo);
+    vec![if of_rows { 0 } else { UNWRITTEN }; capacity as usize]
+}
+
 impl Inner {
     fn tick(&mut self) {
         if self.flight.is_empty() {
@@ -138,14 +142,16 @@ impl Inner {
         true
     }
 
-    /// Rule 2 of the contract: no publish before its core's earlier puts to that rank; and one core's writes
-    /// to one word land in their order.
+    /// Rule 2 of the contract: no publish before its core's earlier puts to that rank. Rule 5: one core's
+    /// stores to one word land in their order.
     fn may_land(&self, i: usize) -> bool {
         let effect = &self.flight[i];
         self.flight[..i].iter().filter(|e| e.from == effect.from && e.to == effect.to).all(|earlier| {
-            let gated = matches!(effect.what, What::Publish(_)) && !earlier.is_word();
-            let same_word = effect.is_word() && earlier.is_word() && earlier.at == effect.at;
-            !gated && !same_word
+            match (&earlier.what, &effect.what) {
+                (What::Put(_), What::Publish(_)) => false,
+                (What::Store(_), What::Store(_)) => earlier.at != effect.at,
+                _ => true,
+            }
         })
     }
 
@@ -294,8 +300,9 @@ impl Fabric for LockstepFabric<'_> {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.mark(at, bytes.len() as u64)?;
         let (rank, batch) = (self.rank, self.batch);
+        self.inner.range(rank, batch, at, bytes.len() as u64)?;
+        self.mark(at, bytes.len() as u64)?;
         self.inner.region(rank, batch, at, bytes.len() as u64)?.copy_from_slice(bytes);
         Ok(())
     }
@@ -328,7 +335,11 @@ impl Backend for Lockstep {
 
     fn reuse_outputs(&self) {
         for rank in &mut self.lock().ranks {
-            rank.written.clear();
+            for ((batch, tensor), ranges) in core::mem::take(&mut rank.written) {
+                for (start, end) in ranges {
+                    rank.outputs[batch][tensor as usize][start as usize..end as usize].fill(UNWRITTEN);
+                }
+            }
         }
     }
 }

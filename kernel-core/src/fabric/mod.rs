@@ -18,7 +18,8 @@
 //! 4. Causality: what has landed stays landed. If a core observes a word, all that had landed when the word
 //!    landed, and all that the publisher had itself observed, is before what the observer does next.
 //! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
-//!    the next quiet. A core always observes its own earlier stores and publishes on its own rank.
+//!    the next quiet. One core's stores to one word land in their order, and it observes them at once; its own
+//!    publishes on its own rank it observes like any other, when they have landed (rule 2 holds for it too).
 //! 6. [`bytes`](Fabric::bytes) is legal only for what an observed flag covers, or what this rank's cores wrote
 //!    and were quiet about before a core barrier.
 //!
