@@ -51,25 +51,25 @@ pub fn check<B: Backend>(
     let next = AtomicU32::new(0);
     let found: Mutex<Option<Mismatch>> = Mutex::new(None);
     batch.with_cluster(|cluster| {
-        thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    loop {
-                        let rank = next.fetch_add(1, Ordering::Relaxed);
-                        if rank >= shape.ep_world_size() {
-                            break;
-                        }
-                        if let Err(mismatch) = check_rank(backend, cluster, batch, number, RankId(rank)) {
-                            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-                            if found.as_ref().is_none_or(|other| mismatch.rank < other.rank) {
-                                *found = Some(mismatch);
-                            }
-                            break;
-                        }
-                        done();
+        let work = || {
+            loop {
+                let rank = next.fetch_add(1, Ordering::Relaxed);
+                if rank >= shape.ep_world_size() {
+                    break;
+                }
+                if let Err(mismatch) = check_rank(backend, cluster, batch, number, RankId(rank)) {
+                    let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+                    if found.as_ref().is_none_or(|other| mismatch.rank < other.rank) {
+                        *found = Some(mismatch);
                     }
-                });
+                    break;
+                }
+                done();
             }
+        };
+        thread::scope(|scope| {
+            (1..threads).for_each(|_| drop(scope.spawn(work)));
+            work();
         });
     });
     found.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)

@@ -44,8 +44,18 @@ struct Inner {
     memory: Memory,
     flight: Vec<Effect>,
     rng: ChaCha8Rng,
-    /// How likely an effect lands at a tick, of 256; redrawn now and then.
+    mood: Mood,
+}
+
+/// How the weak memory treats what is in flight; redrawn now and then.
+#[derive(Clone, Copy, Debug)]
+struct Mood {
+    /// How likely an effect lands at a tick, of 256.
     eagerness: u8,
+    /// How likely a put is slow, of 256: it lands when nothing else can.
+    slow_puts: u8,
+    /// How likely a word is.
+    slow_words: u8,
 }
 
 #[derive(Debug)]
@@ -65,6 +75,7 @@ struct Effect {
     to: RankId,
     at: Place,
     what: What,
+    slow: bool,
 }
 
 #[derive(Debug)]
@@ -92,7 +103,7 @@ impl Lockstep {
                 memory,
                 flight: Vec::new(),
                 rng: ChaCha8Rng::seed_from_u64(seed),
-                eagerness: 128,
+                mood: Mood { eagerness: 128, slow_puts: 16, slow_words: 16 },
             }),
         }
     }
@@ -124,22 +135,32 @@ impl Inner {
             return;
         }
         if self.rng.random_ratio(1, 64) {
-            self.eagerness = [2, 40, 128, 250][self.rng.random_range(0..4)];
+            self.mood = Mood {
+                eagerness: [2, 40, 128, 250][self.rng.random_range(0..4)],
+                slow_puts: [0, 16, 128, 240][self.rng.random_range(0..4)],
+                slow_words: [0, 16, 128][self.rng.random_range(0..3)],
+            };
         }
-        if self.rng.random::<u8>() < self.eagerness || self.flight.len() > FLIGHT_MAX {
+        if self.flight.len() > FLIGHT_MAX {
             self.land_any();
+        } else if self.rng.random::<u8>() < self.mood.eagerness {
+            self.land_some(|effect| !effect.slow);
         }
     }
 
-    /// Lands an effect that the contract lets land now.
+    /// Lands an effect that the contract lets land now, a slow one only if there is no other. `false` when
+    /// there is none at all.
     fn land_any(&mut self) -> bool {
+        self.land_some(|effect| !effect.slow) || self.land_some(|_| true)
+    }
+
+    fn land_some(&mut self, among: impl Fn(&Effect) -> bool) -> bool {
         let Some(last) = self.flight.len().checked_sub(1) else { return false };
         let start = self.rng.random_range(0..=last);
-        // The oldest effect may always land, so the search ends.
-        let next = (0..=start).rev().find(|&i| self.may_land(i));
-        let effect = self.flight.remove(next.unwrap_or(0));
-        self.land(effect);
-        true
+        // The oldest effect of all may always land, so a search among all finds one.
+        let mut places = (0..=start).rev().chain(start + 1..=last);
+        let next = places.find(|&i| among(&self.flight[i]) && self.may_land(i));
+        next.map(|i| self.flight.remove(i)).map(|effect| self.land(effect)).is_some()
     }
 
     /// Rule 2 of the contract: no publish before its core's earlier puts to that rank. Rule 5: one core's
@@ -165,7 +186,14 @@ impl Inner {
         }
     }
 
-    fn issue(&mut self, effect: Effect) {
+    fn issue(&mut self, from: (RankId, CoreId), to: RankId, at: Place, what: What) {
+        let slow = match what {
+            _ if self.memory == Memory::Strong => 0,
+            What::Put(_) => self.mood.slow_puts,
+            What::Publish(_) | What::Store(_) => self.mood.slow_words,
+        };
+        let slow = slow > 0 && self.rng.random::<u8>() < slow;
+        let effect = Effect { from, to, at, what, slow };
         match self.memory {
             Memory::Strong => self.land(effect),
             Memory::Weak => self.flight.push(effect),
@@ -238,7 +266,7 @@ impl LockstepFabric<'_> {
         }
         self.inner.range(to, self.batch, at, 8)?;
         let from = self.me();
-        self.inner.issue(Effect { from, to, at, what });
+        self.inner.issue(from, to, at, what);
         Ok(())
     }
 }
@@ -260,7 +288,7 @@ impl Fabric for LockstepFabric<'_> {
         for piece in cuts.windows(2).filter(|piece| piece[0] < piece[1]) {
             let at = Place { offset: at.offset + piece[0] as u64, ..at };
             let what = What::Put(bytes[piece[0]..piece[1]].to_vec());
-            self.inner.issue(Effect { from, to, at, what });
+            self.inner.issue(from, to, at, what);
         }
         Ok(())
     }

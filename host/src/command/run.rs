@@ -24,7 +24,7 @@ mod output;
 mod summary;
 
 /// Memory that a lockstep unit of several rounds may take for inputs and outputs.
-const UNIT_BYTES_MAX: u64 = 1 << 30;
+const UNIT_BYTES_MAX: u64 = 1 << 28;
 /// Repetitions of the bare copies, of which the median counts.
 const ROOFLINE_ROUNDS: usize = 5;
 

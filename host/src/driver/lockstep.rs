@@ -68,7 +68,13 @@ pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64
             // Those awake are stuck: either the others wake up, or something lands.
             if awake < live.len() && rng.random() {
                 awake = live.len();
-            } else if !unit.backend.land_one() {
+            } else if unit.backend.land_one() {
+                // To find out that many are stuck took long: more lands for them than for a few.
+                let more = rng.random_range(0..=live.len() / 4);
+                for _ in 0..more {
+                    unit.backend.land_one();
+                }
+            } else {
                 awake = live.len();
                 steps += everyone_once(unit, &mut tasks, &live)?;
             }

@@ -323,7 +323,8 @@ impl Dispatch {
                 return Ok(Progress::Pending(Wait::Core(core)));
             }
             for (sum, core) in sums.iter_mut().zip((0..cores).map(crate::units::CoreId)) {
-                *sum = barrier::sum_of(fabric, core, self.epoch)?;
+                // The own word may not have landed.
+                *sum = if core == env.core { self.sum } else { barrier::sum_of(fabric, core, self.epoch)? };
             }
         }
         let sums = sums.iter().take(cores as usize).copied();
