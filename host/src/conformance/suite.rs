@@ -211,6 +211,11 @@ pub const SUITE: &[Litmus] = &[
         &[on(0, 0, &[store(A, 1), expect(A, &[1]), store(A, 2), expect(A, &[2]), Quiet, expect(A, &[2])])],
     ),
     litmus(
+        "a core may not yet observe its own publish",
+        Open,
+        &[on(0, 0, &[publish(0, A, 1), expect(A, &[1])])],
+    ),
+    litmus(
         "one core's stores to one word land in their order",
         Required,
         &[
