@@ -1,4 +1,4 @@
-//! The exam for backends: litmus tests of the contract of [`Fabric`](kernel_core::fabric::Fabric).
+//! The exam for backends: litmus tests of the contract of [`Fabric`].
 //!
 //! A backend whose cores are really concurrent takes [`on_threads`]; one that a single thread drives takes
 //! [`in_lockstep`]; both take [`refusals`]. A new backend needs three lines in `tests/conformance.rs`.
