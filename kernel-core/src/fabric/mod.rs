@@ -11,14 +11,14 @@
 //! 1. A [`put`](Fabric::put) may arrive late, in pieces and in any order, among puts and with everything else
 //!    but rules 2 and 3.
 //! 2. **A publish does not overtake the same core's earlier puts to that rank.** Publishes are not ordered
-//!    among each other, but one core's writes to one word land in their order. A word is never torn.
+//!    among each other, not even on one word. A word is never torn.
 //! 3. After [`quiet`](Fabric::quiet) has answered ready, all that the core put, published, stored or wrote
 //!    before has landed, and whoever is told afterwards sees it.
 //! 4. Causality: what has landed stays landed. If a core observes a word, all that had landed when the word
 //!    landed, and all that the publisher had itself observed, is before what the observer does next.
 //! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
-//!    the next quiet. A core always observes its own earlier stores; its own publishes it observes as anybody
-//!    else does, when they have landed.
+//!    the next quiet. One core's stores to one word land in their order, and it observes them at once; its own
+//!    publishes on its own rank it observes like any other, when they have landed (rule 2 holds for it too).
 //! 6. [`bytes`](Fabric::bytes) is legal only for what an observed flag covers, or what this rank's cores wrote
 //!    and were quiet about before a core barrier.
 //!

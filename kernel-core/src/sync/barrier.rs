@@ -20,7 +20,8 @@ const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
 const EPOCH_SHIFT: u32 = 62;
 const EPOCHS: u32 = 4;
 
-/// The barrier that a core has passed last, modulo 4. It reads its own words only.
+/// The barrier that a core has passed last, modulo 4. It reads its own words only: they have landed once every
+/// core of the rank has passed that barrier, which the join before an operator makes sure of.
 ///
 /// # Errors
 /// The words hold epochs that cannot follow each other, or the fabric refuses.
@@ -85,7 +86,7 @@ pub fn missing<F: Fabric + ?Sized>(
     Ok(None)
 }
 
-/// The sum with which a core arrived at `epoch`. Meaningful after [`missing`] has answered `None`.
+/// The sum with which another core arrived at `epoch`. Meaningful after [`missing`] has answered `None`.
 ///
 /// # Errors
 /// The last expert has more rows than the whole share, or the fabric refuses.
