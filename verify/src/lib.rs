@@ -1,5 +1,7 @@
 //! Proof: the machines that run are the machines that are checked.
 //!
-//! [`explorer`] visits every state of tiny groups of real machines.
+//! [`explorer`] visits every state of tiny groups of real machines. [`smt`] proves the reuse of partitions for
+//! any number of ranks. `docs/PROTOCOL.md` has the claims, with their bounds.
 
 pub mod explorer;
+pub mod smt;

@@ -5,7 +5,7 @@ use std::time::Instant;
 use verify::explorer::{Model, Report, Timeline, explore};
 
 /// Explores a model and prints what that took.
-pub fn explored(name: &str, model: &Model) -> Report {
+pub(crate) fn explored(name: &str, model: &Model) -> Report {
     let start = Instant::now();
     let report = explore(model);
     let verdict = match &report.counterexample {
@@ -25,7 +25,7 @@ pub fn explored(name: &str, model: &Model) -> Report {
 
 /// Every reachable state was visited and none is bad.
 #[track_caller]
-pub fn safe(name: &str, model: &Model) {
+pub(crate) fn safe(name: &str, model: &Model) {
     let report = explored(name, model);
     if let Some(timeline) = report.counterexample {
         panic!("{name}\n{timeline}");
@@ -35,7 +35,7 @@ pub fn safe(name: &str, model: &Model) {
 
 /// A bad state is reachable.
 #[track_caller]
-pub fn caught(name: &str, model: &Model) -> Timeline {
+pub(crate) fn caught(name: &str, model: &Model) -> Timeline {
     match explored(name, model).counterexample {
         Some(timeline) => timeline,
         None => panic!("{name}: the twin is not caught"),
