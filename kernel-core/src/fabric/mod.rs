@@ -8,17 +8,17 @@
 //! What a backend promises and, more important, what it does not. `docs/FABRIC.md` tells it with pictures;
 //! the host's litmus suite examines it.
 //!
-//! 1. [`put`](Fabric::put) and [`forward`](Fabric::forward) may arrive late, in pieces and in any order,
-//!    among themselves and with everything else but rules 2 and 3.
+//! 1. A [`put`](Fabric::put) may arrive late, in pieces and in any order, among puts and with everything else
+//!    but rules 2 and 3.
 //! 2. **A publish does not overtake the same core's earlier puts to that rank.** Publishes are not ordered
-//!    among each other, not even on one word; a word is never torn. A word is published once between two
-//!    quiets.
+//!    among each other, except that what one core writes to one word lands in its order; a word is never torn.
 //! 3. After [`quiet`](Fabric::quiet) has answered ready, all that the core put, published, stored or wrote
 //!    before has landed, and whoever is told afterwards sees it.
 //! 4. Causality: what has landed stays landed. If a core observes a word, all that had landed when the word
 //!    landed, and all that the publisher had itself observed, is before what the observer does next.
 //! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
-//!    the next quiet. A core always observes its own earlier stores and publishes on its own rank.
+//!    the next quiet. A core always observes its own earlier stores; its own publishes it observes like
+//!    anybody else, when they have landed and not before.
 //! 6. [`bytes`](Fabric::bytes) is legal only for what an observed flag covers, or what this rank's cores wrote
 //!    and were quiet about before a core barrier.
 //!
