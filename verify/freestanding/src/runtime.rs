@@ -87,3 +87,8 @@ unsafe extern "C" fn bcmp(a: *const u8, b: *const u8, len: usize) -> i32 {
     // SAFETY: the caller's.
     unsafe { memcmp(a, b, len) }
 }
+
+/// Named by the unwinding tables of the precompiled `core`. Nothing unwinds here; without it a program with a
+/// panic in it would not link, instead of being told which one it has.
+#[unsafe(no_mangle)]
+extern "C" fn rust_eh_personality() {}
