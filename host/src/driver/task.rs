@@ -160,7 +160,7 @@ impl Task {
     ) -> Result<Option<Progress>, ProtocolError> {
         let Some(operator) = self.current(unit) else { return Ok(Some(Progress::Done)) };
         let (rank, core) = (self.rank, self.core);
-        let env = Env { shape: unit.shape, rank, core, order: unit.options.order, vector: Portable };
+        let env = Env::new(unit.shape, rank, core, unit.options.order, Portable);
         let inputs = unit.batches[operator.batch()].inputs(rank);
         let mut ub = Ub { words: &mut self.words, row: &mut self.row };
         let mut fabric = unit.backend.fabric(rank, core, operator.batch());

@@ -113,7 +113,7 @@ impl Combine {
         item: u32,
     ) -> Result<Progress, ProtocolError> {
         let Some((row, triple)) = self.nth_row(env, returned, item)? else {
-            let first = Token(split::tokens(env.shape, env.rank, env.core).start);
+            let first = Token(env.work.tokens.start);
             return self.go(Phase::Await { token: first, k: 0 });
         };
         let len = env.shape.row_bytes() as usize;
@@ -168,7 +168,7 @@ impl Combine {
         token: Token,
         first: u32,
     ) -> Result<Progress, ProtocolError> {
-        if token.0 >= split::tokens(env.shape, env.rank, env.core).end {
+        if token.0 >= env.work.tokens.end {
             return self.go(Phase::Done);
         }
         let mut k = first;

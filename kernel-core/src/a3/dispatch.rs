@@ -16,12 +16,11 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::route::{self, Send, Sends};
-use crate::plan::split;
+use crate::plan::split::DispatchShare;
 use crate::shape::{QuantMode, Shape, TokenNums};
 use crate::sync::{barrier, flag, selector};
 use crate::units::{RankId, Token, div_rem};
 use crate::vector::Vector;
-use core::ops::Range;
 
 /// Entries that one write of `expand_idx` or `ep_recv_counts` carries at most.
 const CHUNK: u32 = 64;
@@ -134,12 +133,12 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         self.partition = selector::select(fabric, Kind::Dispatch, env.core)?;
         self.epoch = barrier::current_epoch(fabric, env.core)?;
-        let share = split::dispatch(env.shape, env.rank, env.core);
-        let (slots, table) = split_words(ub.words, &share)?;
+        let share = &env.work.sends;
+        let (slots, table) = split_words(ub.words, share)?;
         let send_status = table
             .get_mut(..route::destinations(env.shape) as usize)
             .ok_or(internal("scratch is shorter than ub_words"))?;
-        route::walk(env.shape, env.rank, inputs, &share, send_status, slots);
+        route::walk(env.shape, env.rank, inputs, share, send_status, slots);
         self.go(Phase::Send { next: 0 })
     }
 
@@ -151,8 +150,8 @@ impl Dispatch {
         ub: &mut Ub<'_>,
         next: u32,
     ) -> Result<Progress, ProtocolError> {
-        let share = split::dispatch(env.shape, env.rank, env.core);
-        let (slots, _) = split_words(ub.words, &share)?;
+        let share = &env.work.sends;
+        let (slots, _) = split_words(ub.words, share)?;
         let sends = Sends { shape: env.shape, rank: env.rank, order: env.order, share, slots };
         let sent = (next..sends.len()).find_map(|item| Some((item, sends.get(inputs, item)?)));
         match sent {
@@ -232,7 +231,7 @@ impl Dispatch {
     }
 
     fn first_publish<V>(&self, env: &Env<'_, V>) -> Phase {
-        Phase::Publish { destination: split::publish(env.shape, env.core).start }
+        Phase::Publish { destination: env.work.destinations.start }
     }
 
     fn publish<F: Fabric + ?Sized, V: Vector>(
@@ -242,11 +241,11 @@ impl Dispatch {
         ub: &mut Ub<'_>,
         destination: u32,
     ) -> Result<Progress, ProtocolError> {
-        let share = split::dispatch(env.shape, env.rank, env.core);
-        if destination >= split::publish(env.shape, env.core).end {
+        let share = &env.work.sends;
+        if destination >= env.work.destinations.end {
             return self.go(Phase::ExpandIdx { pair: share.moe.start });
         }
-        let (_, send_status) = split_words(ub.words, &share)?;
+        let (_, send_status) = split_words(ub.words, share)?;
         let count = *send_status.get(destination as usize).ok_or(internal("no such destination"))?;
         let home = route::destination_home(env.shape, destination);
         let slot = dispatch_slot(env.shape, home.local_expert, env.rank);
@@ -261,13 +260,12 @@ impl Dispatch {
         ub: &mut Ub<'_>,
         pair: u32,
     ) -> Result<Progress, ProtocolError> {
-        let share = split::dispatch(env.shape, env.rank, env.core);
+        let share = &env.work.sends;
         if pair >= share.moe.end {
-            let slots = split::slots(env.shape, env.rank, env.core);
-            return self.go(Phase::Await { slot: slots.start });
+            return self.go(Phase::Await { slot: env.work.slots.start });
         }
         let end = share.moe.end.min(pair + CHUNK);
-        let (slots, _) = split_words(ub.words, &share)?;
+        let (slots, _) = split_words(ub.words, share)?;
         let own = (pair - share.moe.start) as usize..(end - share.moe.start) as usize;
         let slots = slots.get(own).ok_or(internal("own pair outside the share"))?;
         // NO_SLOT is the bit pattern of -1.
@@ -283,7 +281,7 @@ impl Dispatch {
         slot: u32,
     ) -> Result<Progress, ProtocolError> {
         let shape = env.shape;
-        let own = split::slots(shape, env.rank, env.core);
+        let own = &env.work.slots;
         if slot >= own.end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
@@ -302,7 +300,7 @@ impl Dispatch {
         if count > max {
             return Err(ProtocolError::Count { source, local_expert, seen: count, max });
         }
-        *count_of(env, ub, &own, slot)? = count;
+        *count_of(env, ub, slot)? = count;
         self.sum = self.sum.with(shape, slot, own.end, count);
         fabric.store(at, 0)?;
         self.go(Phase::Await { slot: slot + 1 })
@@ -334,7 +332,7 @@ impl Dispatch {
         }
         let prefix = counts::prefix(shape, env.rank, env.core, sums);
         self.go(Phase::Counts {
-            slot: split::slots(shape, env.rank, env.core).start,
+            slot: env.work.slots.start,
             rows: prefix.rows_before,
             of_expert: prefix.expert_rows_before,
             first_row: prefix.rows_before,
@@ -350,7 +348,7 @@ impl Dispatch {
         let Phase::Counts { slot, mut rows, mut of_expert, first_row } = self.phase else {
             return Err(internal("not writing counts"));
         };
-        let own = split::slots(env.shape, env.rank, env.core);
+        let own = &env.work.slots;
         if slot >= own.end {
             let part = Part::Triple;
             return self.go(Phase::CopyOut { slot: own.start, index: 0, row: first_row, part });
@@ -359,7 +357,7 @@ impl Dispatch {
         let end = own.end.min(expert_end).min(slot + CHUNK);
         let mut sums = [0; CHUNK as usize];
         for (sum, slot) in sums.iter_mut().zip(slot..end) {
-            let count = *count_of(env, ub, &own, slot)?;
+            let count = *count_of(env, ub, slot)?;
             rows += count;
             of_expert += count;
             *sum = rows;
@@ -401,8 +399,8 @@ impl Dispatch {
             return Err(internal("not copying out"));
         };
         let shape = env.shape;
-        let own = split::slots(shape, env.rank, env.core);
-        let (slot, index) = next_record(env, ub, &own, slot, index)?;
+        let own = &env.work.slots;
+        let (slot, index) = next_record(env, ub, slot, index)?;
         if slot >= own.end {
             return self.go(Phase::Done);
         }
@@ -443,7 +441,7 @@ impl Default for Dispatch {
 /// The scratch words: slots of the share, then the table of counts.
 fn split_words<'u>(
     words: &'u mut [u32],
-    share: &split::DispatchShare,
+    share: &DispatchShare,
 ) -> Result<(&'u mut [u32], &'u mut [u32]), ProtocolError> {
     words
         .split_at_mut_checked(route::share_len(share) as usize)
@@ -451,26 +449,19 @@ fn split_words<'u>(
 }
 
 /// The entry of the count table for a slot of the core's own share.
-fn count_of<'u, V>(
-    env: &Env<'_, V>,
-    ub: &'u mut Ub<'_>,
-    own: &Range<u32>,
-    slot: u32,
-) -> Result<&'u mut u32, ProtocolError> {
-    let share = split::dispatch(env.shape, env.rank, env.core);
-    let (_, table) = split_words(ub.words, &share)?;
-    table.get_mut((slot - own.start) as usize).ok_or(internal("scratch is shorter than ub_words"))
+fn count_of<'u, V>(env: &Env<'_, V>, ub: &'u mut Ub<'_>, slot: u32) -> Result<&'u mut u32, ProtocolError> {
+    let (_, table) = split_words(ub.words, &env.work.sends)?;
+    table.get_mut((slot - env.work.slots.start) as usize).ok_or(internal("scratch is shorter than ub_words"))
 }
 
 /// The next record to copy out: `index` of `slot`, or the first one of a later slot that has any.
 fn next_record<V>(
     env: &Env<'_, V>,
     ub: &mut Ub<'_>,
-    own: &Range<u32>,
     mut slot: u32,
     mut index: u32,
 ) -> Result<(u32, u32), ProtocolError> {
-    while slot < own.end && index >= *count_of(env, ub, own, slot)? {
+    while slot < env.work.slots.end && index >= *count_of(env, ub, slot)? {
         slot += 1;
         index = 0;
     }

@@ -16,23 +16,34 @@ pub use dispatch::Dispatch;
 
 use crate::fabric::ProtocolError;
 use crate::plan::order::SendOrder;
+use crate::plan::split::Work;
 use crate::plan::{route, split};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId, align_up, div_ceil};
 
 /// What stays the same for a core over a group's life.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Env<'a, V> {
-    /// The domain.
-    pub shape: &'a Shape,
-    /// This rank.
-    pub rank: RankId,
-    /// This core.
-    pub core: CoreId,
-    /// In which order it sends.
-    pub order: SendOrder,
-    /// Who works on rows.
-    pub vector: V,
+    shape: &'a Shape,
+    rank: RankId,
+    core: CoreId,
+    order: SendOrder,
+    vector: V,
+    work: Work,
+}
+
+impl<'a, V> Env<'a, V> {
+    /// The constants of `core` of `rank`, which sends in `order` and lets `vector` work on rows.
+    #[must_use]
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, order: SendOrder, vector: V) -> Self {
+        Self { shape, rank, core, order, vector, work: split::work(shape, rank, core) }
+    }
+
+    /// The work of this core.
+    #[must_use]
+    pub const fn work(&self) -> &Work {
+        &self.work
+    }
 }
 
 /// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between

@@ -11,19 +11,22 @@
 //! 1. A [`put`](Fabric::put) may arrive late, in pieces and in any order, among puts and with everything else
 //!    but rules 2 and 3.
 //! 2. **A publish does not overtake the same core's earlier puts to that rank.** Publishes are not ordered
-//!    among each other, except that what one core writes to one word lands in its order; a word is never torn.
+//!    among each other, but one core's writes to one word land in their order. A word is never torn.
 //! 3. After [`quiet`](Fabric::quiet) has answered ready, all that the core put, published, stored or wrote
 //!    before has landed, and whoever is told afterwards sees it.
 //! 4. Causality: what has landed stays landed. If a core observes a word, all that had landed when the word
 //!    landed, and all that the publisher had itself observed, is before what the observer does next.
 //! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
-//!    the next quiet. A core always observes its own earlier stores; its own publishes it observes like
-//!    anybody else, when they have landed and not before.
+//!    the next quiet. A core always observes its own earlier stores; its own publishes it observes as anybody
+//!    else does, when they have landed.
 //! 6. [`bytes`](Fabric::bytes) is legal only for what an observed flag covers, or what this rank's cores wrote
 //!    and were quiet about before a core barrier.
 //!
+//! Rules 2 and 5 stand in [`order`] as a relation for backends that delay effects.
+//!
 //! A value that comes back from the fabric is foreign: the machines check its range before they use it.
 
+pub mod order;
 pub mod raw;
 
 use crate::place::Place;

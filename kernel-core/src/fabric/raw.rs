@@ -57,6 +57,7 @@ impl Segment {
     }
 
     /// The address of `len` bytes at `offset`, if they lie inside.
+    #[inline]
     fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
         // `wrapping_add` needs no unsafe; the result is inside the segment, so it does not wrap.
@@ -99,6 +100,7 @@ impl<'a> RawFabric<'a> {
         Self { peers, outputs, rank, memory: PhantomData }
     }
 
+    #[inline]
     fn address(&self, rank: RankId, at: Place, len: u64) -> Result<*mut u8, Fault> {
         let segment = match at.region {
             Region::State => self.peers.get(rank.index()).map(|peer| &peer.state),
@@ -109,6 +111,7 @@ impl<'a> RawFabric<'a> {
         segment.and_then(|s| s.at(at.offset, len)).ok_or(Fault { rank, at, len })
     }
 
+    #[inline]
     fn word(&self, rank: RankId, at: Place) -> Result<&AtomicU64, Fault> {
         if !at.offset.is_multiple_of(8) {
             return Err(Fault { rank, at, len: 8 });
@@ -119,6 +122,7 @@ impl<'a> RawFabric<'a> {
         Ok(unsafe { AtomicU64::from_ptr(address.cast()) })
     }
 
+    #[inline]
     fn copy(&self, from: &[u8], rank: RankId, at: Place) -> Result<(), Fault> {
         let to = self.address(rank, at, from.len() as u64)?;
         // SAFETY: the destination lies in a segment. Nobody reads it until a flag published after this covers
@@ -130,31 +134,37 @@ impl<'a> RawFabric<'a> {
 }
 
 impl Fabric for RawFabric<'_> {
+    #[inline]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.copy(row, to, at)?;
         let behind = Place { offset: at.offset.saturating_add(row.len() as u64), ..at };
         self.copy(tail, to, behind)
     }
 
+    #[inline]
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.word(to, at)?.store(word, Ordering::Release);
         Ok(())
     }
 
+    #[inline]
     fn quiet(&mut self) -> Result<bool, Fault> {
         Ok(true)
     }
 
+    #[inline]
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         Ok(self.word(self.rank, at)?.load(Ordering::Acquire))
     }
 
+    #[inline]
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         // Relaxed: who may publish to this word next has been told so by a publish that comes after.
         self.word(self.rank, at)?.store(word, Ordering::Relaxed);
         Ok(())
     }
 
+    #[inline]
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         let address = self.address(self.rank, at, len)?;
         // SAFETY: the range lies in a segment. The machines ask only for rows that an observed flag covers,
@@ -162,10 +172,12 @@ impl Fabric for RawFabric<'_> {
         Ok(unsafe { slice::from_raw_parts(address, len as usize) })
     }
 
+    #[inline]
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         self.copy(bytes, self.rank, at)
     }
 
+    #[inline]
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let to = self.address(self.rank, output, len)?;
         let from = self.bytes(from, len)?;

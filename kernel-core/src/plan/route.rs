@@ -133,7 +133,7 @@ pub struct Sends<'a> {
     /// The order.
     pub order: SendOrder,
     /// The pairs of this core.
-    pub share: DispatchShare,
+    pub share: &'a DispatchShare,
     /// Their slots.
     pub slots: &'a [u32],
 }
@@ -142,7 +142,7 @@ impl Sends<'_> {
     /// Pairs of the share, sent or not.
     #[must_use]
     pub const fn len(&self) -> u32 {
-        share_len(&self.share)
+        share_len(self.share)
     }
 
     /// Whether the core has no pairs.

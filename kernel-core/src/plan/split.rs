@@ -21,6 +21,30 @@ pub struct DispatchShare {
     pub shared: Range<u32>,
 }
 
+/// All that one core does in both operators, but the rows it returns, which only dispatch tells.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Work {
+    /// What it sends in dispatch.
+    pub sends: DispatchShare,
+    /// The destinations, shared-expert ranks then MoE experts, to which it publishes.
+    pub destinations: Range<u32>,
+    /// The dispatch slots that it awaits and copies out.
+    pub slots: Range<u32>,
+    /// The tokens that it waits for and sums in combine.
+    pub tokens: Range<u32>,
+}
+
+/// The work of `core` of `rank`.
+#[must_use]
+pub fn work(shape: &Shape, rank: RankId, core: CoreId) -> Work {
+    Work {
+        sends: dispatch(shape, rank, core),
+        destinations: publish(shape, core),
+        slots: slots(shape, rank, core),
+        tokens: tokens(shape, rank, core),
+    }
+}
+
 /// Cores that send to shared experts, the last ones; 0 without shared-expert ranks.
 #[must_use]
 pub const fn shared_cores(shape: &Shape) -> u32 {
