@@ -164,13 +164,7 @@ fn one_round(shape: &Shape, memory: &[(Peer, Outputs); RANKS], round: usize) -> 
 }
 
 fn env(shape: &Shape, rank: usize, core: usize) -> Env<'_, Portable> {
-    Env {
-        shape,
-        rank: RankId(rank as u32),
-        core: CoreId(core as u32),
-        order: SendOrder::Staggered,
-        vector: Portable,
-    }
+    Env::new(shape, RankId(rank as u32), CoreId(core as u32), SendOrder::Staggered, Portable)
 }
 
 /// An output tensor of an operator that has ended, or a part of it that no core writes any more.
