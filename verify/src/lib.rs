@@ -4,4 +4,6 @@
 //! any number of ranks. `docs/PROTOCOL.md` has the claims, with their bounds.
 
 pub mod explorer;
+pub mod halves;
+pub mod schedule;
 pub mod smt;
