@@ -1,1 +1,3 @@
 //! verify
+
+pub mod loom;

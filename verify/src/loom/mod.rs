@@ -1,0 +1,25 @@
+//! The machines of `kernel-core` under loom: every interleaving and every stale value that C11 allows.
+//!
+//! The explorer searches the protocol over many rounds; here it is the *orderings* that are searched: that a
+//! publish is a release, an observe an acquire, a clear only relaxed, and that this is enough for every byte of
+//! payload. The machines are the real ones, over a [fabric] whose words are loom atomics and whose rows loom
+//! watches for racing accesses. Every model has a broken [twin](twins) that must fail.
+//!
+//! ```text
+//! search   runs a body under loom, counts executions, catches failures
+//! group    ranks and cores as loom threads, a schedule of operators, the check of what they put out
+//! round    who sends what in a round, and what the oracle makes of it
+//! fabric   memory (words, rows) and one core's view of it
+//! twist    the hooks by which a twin bends the fabric;  twins: the twins
+//! ```
+//!
+//! What loom does not see: load buffering, more than five threads, and a wait that never ends otherwise than as
+//! a search that exceeds its branches, which counts as a failure.
+
+pub mod fabric;
+pub mod group;
+pub mod memory;
+pub mod round;
+pub mod search;
+pub mod twins;
+pub mod twist;
