@@ -53,11 +53,29 @@ pub struct Group {
     schedules: Vec<Vec<Operator>>,
 }
 
+impl Size<'_> {
+    /// The domain as seen by a rank with `cores` cores. The product would refuse it.
+    #[must_use]
+    pub fn shape(&self, cores: u32) -> Shape {
+        let config = Config {
+            ep_world_size: self.cores.len() as i64,
+            moe_expert_num: self.experts.into(),
+            k: self.k.into(),
+            h: 2,
+            bs: BatchSizes::Uniform(self.bs.into()),
+            hccl_buffsize_mb: 1,
+            aiv_num: cores.into(),
+            ..Config::default()
+        };
+        Shape::new(&config, Limits::None).expect("a valid tiny shape")
+    }
+}
+
 impl Group {
     /// All ranks run `schedule`; round `n` has `traffic[n]`.
     #[must_use]
     pub fn new(size: Size<'_>, traffic: &[Traffic<'_>], schedule: &[Operator]) -> Self {
-        let shapes: Vec<_> = size.cores.iter().map(|&cores| shape(size, cores)).collect();
+        let shapes: Vec<_> = size.cores.iter().map(|&cores| size.shape(cores)).collect();
         let places = (0..).zip(&shapes).map(|(rank, shape)| Places::of(shape, RankId(rank))).collect();
         let rounds = (0..).zip(traffic).map(|(n, traffic)| Round::new(&shapes[0], n, traffic)).collect();
         let schedules = shapes.iter().map(|_| schedule.to_vec()).collect();
@@ -146,21 +164,6 @@ impl Group {
 
 const DISPATCH: [Tensor; 5] =
     [Tensor::EpRecvCounts, Tensor::ExpertTokenNums, Tensor::AssistInfo, Tensor::ExpandX, Tensor::ExpandIdx];
-
-/// A tiny domain that the product would refuse.
-fn shape(size: Size<'_>, cores: u32) -> Shape {
-    let config = Config {
-        ep_world_size: size.cores.len() as i64,
-        moe_expert_num: size.experts.into(),
-        k: size.k.into(),
-        h: 2,
-        bs: BatchSizes::Uniform(size.bs.into()),
-        hccl_buffsize_mb: 1,
-        aiv_num: cores.into(),
-        ..Config::default()
-    };
-    Shape::new(&config, Limits::None).expect("a valid tiny shape")
-}
 
 fn fabric<T: Twist>(memory: &Rc<Memory>, rank: RankId, core: CoreId, twist: T) -> Twisted<T> {
     Twisted { fabric: LoomFabric::new(Rc::clone(memory), rank, core, twist.orderings()), twist }

@@ -10,6 +10,7 @@
 //! group    ranks and cores as loom threads, a schedule of operators, the check of what they put out
 //! round    who sends what in a round, and what the oracle makes of it
 //! fabric   memory (words, rows) and one core's view of it
+//! litmus   the orderings one by one, without machines
 //! twist    the hooks by which a twin bends the fabric;  twins: the twins
 //! ```
 //!
@@ -18,6 +19,7 @@
 
 pub mod fabric;
 pub mod group;
+pub mod litmus;
 pub mod memory;
 pub mod round;
 pub mod search;

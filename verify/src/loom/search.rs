@@ -4,6 +4,7 @@ use ::loom::model::Builder;
 use core::any::Any;
 use core::cell::Cell;
 use core::fmt;
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::{Arc, Once};
@@ -33,12 +34,19 @@ impl fmt::Display for Bound {
 /// Runs `body` in every execution within `bound`, prints and returns how many there were.
 ///
 /// # Panics
-/// An execution fails.
-pub fn model(name: &str, bound: Bound, body: impl Fn() + Send + Sync + 'static) -> usize {
+/// An execution fails, or their number is not in `expected`: then the search has changed, and somebody should
+/// say why. A search that has shrunk may have lost what it was made for.
+pub fn model(
+    name: &str,
+    bound: Bound,
+    expected: RangeInclusive<usize>,
+    body: impl Fn() + Send + Sync + 'static,
+) -> usize {
     let (executions, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
     explore(bound, &executions, body);
     let executions = executions.load(Ordering::Relaxed);
     println!("loom {name}: {executions} executions, {:.1} s ({bound})", start.elapsed().as_secs_f64());
+    assert!(expected.contains(&executions), "loom {name}: {executions} executions, expected {expected:?}");
     executions
 }
 
