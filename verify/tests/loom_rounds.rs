@@ -26,10 +26,10 @@ const TO_FIRST: Traffic<'_> = &[&[&[0]], &[&[0]]];
 #[test]
 fn dispatch_combine_dispatch() {
     let group = |traffic| Group::new(TWO, &[traffic; 2], &[D(0), C(0), D(1)]);
-    model("D C D, cross", Bound::Complete, 1..=1_000_000, group(CROSS).body());
-    model("D C D, own", Bound::Complete, 1..=1_000_000, group(OWN).body());
-    model("D C D, idle", Bound::Complete, 1..=1_000_000, group(IDLE).body());
-    model("D C D, to first", Bound::Complete, 1..=1_000_000, group(TO_FIRST).body());
+    model("D C D, cross", Bound::Complete, 8_900..=11_000, group(CROSS).body());
+    model("D C D, own", Bound::Complete, 510..=630, group(OWN).body());
+    model("D C D, idle", Bound::Complete, 510..=630, group(IDLE).body());
+    model("D C D, to first", Bound::Complete, 1_500..=1_900, group(TO_FIRST).body());
 }
 
 #[test]
@@ -39,70 +39,71 @@ fn dispatch_combine_dispatch_with_every_traffic_in_both_rounds() {
     for code in 0..81 {
         let [a, b, c, d] = [1, 3, 9, 27].map(|unit| CHOICES[code / unit % 3]);
         let group = Group::new(TWO, &[&[a, b], &[c, d]], &[D(0), C(0), D(1)]);
-        total += model(&format!("D C D, traffic {code}"), Bound::Complete, 1..=20_000, group.body());
+        total += model(&format!("D C D, traffic {code}"), Bound::Complete, 30..=10_900, group.body());
     }
     println!("loom D C D, every traffic: {total} executions");
+    assert!((190_000..=240_000).contains(&total), "{total}");
 }
 
 #[test]
 fn combine_dispatch_combine() {
     let group = |traffic| Group::new(TWO, &[traffic; 2], &[C(0), D(1), C(1)]);
-    model("C D C, cross", Bound::Complete, 1..=1_000_000, group(CROSS).body());
-    model("C D C, to first", Bound::Complete, 1..=1_000_000, group(TO_FIRST).body());
+    model("C D C, cross", Bound::Complete, 8_900..=11_000, group(CROSS).body());
+    model("C D C, to first", Bound::Complete, 810..=1_000, group(TO_FIRST).body());
 }
 
 #[test]
 fn dispatch_combine_twice() {
     let group = Group::new(TWO, &[CROSS; 2], &[D(0), C(0), D(1), C(1)]);
-    model("D C D C, cross", Bound::Complete, 1..=1_000_000, group.body());
+    model("D C D C, cross", Bound::Complete, 140_000..=180_000, group.body());
 }
 
 #[test]
 fn partitions_come_back_in_the_third_dispatch() {
     let group = |traffic| Group::new(TWO, &[traffic; 3], &[D(0), D(1), D(2)]);
-    model("D D D, cross", Bound::Complete, 1..=1_000_000, group(CROSS).body());
-    model("D D D, own", Bound::Complete, 1..=1_000_000, group(OWN).body());
-    model("D D D, idle", Bound::Complete, 1..=1_000_000, group(IDLE).body());
+    model("D D D, cross", Bound::Complete, 8_200..=11_000, group(CROSS).body());
+    model("D D D, own", Bound::Complete, 8_200..=11_000, group(OWN).body());
+    model("D D D, idle", Bound::Complete, 8_200..=11_000, group(IDLE).body());
     let group = |traffic| Group::new(TWO, &[traffic; 3], &[D(0), C(0), D(1), C(1), D(2)]);
-    model("D C D C D, own", Bound::Complete, 1..=1_000_000, group(OWN).body());
-    model("D C D C D, idle", Bound::Complete, 1..=1_000_000, group(IDLE).body());
-    model("D C D C D, cross", Bound::Preemptions(3), 1..=1_000_000, group(CROSS).body());
+    model("D C D C D, own", Bound::Complete, 8_200..=11_000, group(OWN).body());
+    model("D C D C D, idle", Bound::Complete, 8_200..=11_000, group(IDLE).body());
+    model("D C D C D, cross", Bound::Preemptions(3), 7_000..=8_600, group(CROSS).body());
 }
 
 #[test]
 fn partitions_come_back_in_the_third_combine() {
     let group = |traffic| Group::new(TWO, &[traffic; 3], &[C(0), D(1), C(1), D(2), C(2)]);
-    model("C D C D C, to first", Bound::Complete, 1..=1_000_000, group(TO_FIRST).body());
-    model("C D C D C, cross", Bound::Preemptions(3), 1..=1_000_000, group(CROSS).body());
+    model("C D C D C, to first", Bound::Complete, 56_000..=70_000, group(TO_FIRST).body());
+    model("C D C D C, cross", Bound::Preemptions(3), 7_000..=8_600, group(CROSS).body());
 }
 
 #[test]
 fn two_batches_in_flight() {
     let group = |traffic| Group::new(TWO, &[traffic; 2], &[D(0), D(1), C(0), C(1)]);
-    model("D D C C, cross", Bound::Preemptions(3), 1..=1_000_000, group(CROSS).body());
-    model("D D C C, to first", Bound::Complete, 1..=1_000_000, group(TO_FIRST).body());
+    model("D D C C, cross", Bound::Preemptions(3), 3_700..=4_700, group(CROSS).body());
+    model("D D C C, to first", Bound::Complete, 10_000..=13_000, group(TO_FIRST).body());
     let group = |traffic| Group::new(TWO, &[traffic; 4], &[C(0), C(1), D(2), D(3), C(2), C(3)]);
-    model("C C D D C C, to first", Bound::Preemptions(3), 1..=1_000_000, group(TO_FIRST).body());
+    model("C C D D C C, to first", Bound::Preemptions(3), 1_300..=1_700, group(TO_FIRST).body());
     let group = |traffic| Group::new(TWO, &[traffic; 3], &[C(0), C(1), D(2), C(2)]);
-    model("C C D C, to first", Bound::Complete, 1..=1_000_000, group(TO_FIRST).body());
+    model("C C D C, to first", Bound::Complete, 2_600..=3_300, group(TO_FIRST).body());
 }
 
 #[test]
 fn in_strict_order_one_combine_partition_is_enough() {
     let group = |traffic| Group::new(TWO, &[traffic; 2], &[C(0), D(1), C(1)]);
     let twist = |_, _| OnePartition(Kind::Combine);
-    model("C D C, one partition, cross", Bound::Complete, 1..=1_000_000, group(CROSS).twisted(twist));
-    model("C D C, one partition, to first", Bound::Complete, 1..=1_000_000, group(TO_FIRST).twisted(twist));
+    model("C D C, one partition, cross", Bound::Complete, 8_200..=11_000, group(CROSS).twisted(twist));
+    model("C D C, one partition, to first", Bound::Complete, 910..=1_200, group(TO_FIRST).twisted(twist));
 }
 
 #[test]
 fn clears_may_land_as_late_as_the_next_quiet() {
     let group = |traffic| Group::new(TWO, &[traffic; 3], &[D(0), D(1), D(2)]);
     let twist = |_, _| ClearsAtQuiet::default();
-    model("D D D, late clears, own", Bound::Complete, 1..=1_000_000, group(OWN).twisted(twist));
-    model("D D D, late clears, idle", Bound::Complete, 1..=1_000_000, group(IDLE).twisted(twist));
+    model("D D D, late clears, own", Bound::Complete, 8_200..=11_000, group(OWN).twisted(twist));
+    model("D D D, late clears, idle", Bound::Complete, 8_200..=11_000, group(IDLE).twisted(twist));
     let group = |traffic| Group::new(TWO, &[traffic; 2], &[D(0), C(0), D(1), C(1)]);
-    model("D C D C, late clears, to first", Bound::Complete, 1..=1_000_000, group(TO_FIRST).twisted(twist));
+    model("D C D C, late clears, to first", Bound::Complete, 13_000..=17_000, group(TO_FIRST).twisted(twist));
 }
 
 /// Needs a release that is not one; one dispatch, any traffic that crosses.
@@ -138,53 +139,66 @@ fn catches_a_publish_before_its_put() {
     }
 }
 
-/// Fails on any memory in the second dispatch, but only when ranks send to themselves or are idle: else combine
-/// makes each wait for the other.
+/// Fails on any memory in the second dispatch, but only when some rank's combine does not wait for the other:
+/// ranks send to themselves or are idle. A flag is lost.
 #[test]
 fn catches_one_dispatch_partition() {
-    for (name, traffic) in [("own", OWN), ("idle", IDLE), ("to first", TO_FIRST)] {
-        let group = Group::new(TWO, &[traffic; 2], &[D(0), C(0), D(1)]);
-        let name = format!("D C D, one dispatch partition, {name}");
-        let how = failure(&name, Bound::Complete, group.twisted(|_, _| OnePartition(Kind::Dispatch)));
-        println!("{how}");
-    }
-    let group = Group::new(TWO, &[CROSS; 2], &[D(0), C(0), D(1)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 2], &[D(0), C(0), D(1)]);
     let twist = |_, _| OnePartition(Kind::Dispatch);
-    model("D C D, one dispatch partition, cross", Bound::Complete, 1..=1_000_000, group.twisted(twist));
+    for (name, traffic) in [("own", OWN), ("idle", IDLE), ("to first", TO_FIRST)] {
+        let name = format!("D C D, one dispatch partition, {name}");
+        let how = failure(&name, Bound::Complete, group(traffic).twisted(twist));
+        assert!(how.contains("endless wait, missing: dispatch flag"), "{how}");
+    }
+    let body = group(CROSS).twisted(twist);
+    model("D C D, one dispatch partition, cross", Bound::Complete, 8_200..=11_000, body);
 }
 
-/// Fails on any memory in the second combine of two batches in flight; rank 0 must not need rank 1.
+/// Fails on any memory in the second combine of two batches in flight, whatever the traffic between ranks.
 #[test]
 fn catches_one_combine_partition_with_two_batches_in_flight() {
-    let group = Group::new(TWO, &[TO_FIRST; 2], &[D(0), D(1), C(0), C(1)]);
-    let twist = |_, _| OnePartition(Kind::Combine);
-    let how = failure("D D C C, one combine partition", Bound::Complete, group.twisted(twist));
-    println!("{how}");
+    for (name, traffic) in [("cross", CROSS), ("to first", TO_FIRST)] {
+        let group = Group::new(TWO, &[traffic; 2], &[D(0), D(1), C(0), C(1)]);
+        let name = format!("D D C C, one combine partition, {name}");
+        let how = failure(&name, Bound::Complete, group.twisted(|_, _| OnePartition(Kind::Combine)));
+        assert!(how.contains("Causality violation"), "{how}");
+    }
 }
 
-/// Two partitions for three batches: rank 0, which needs nobody, overwrites in its third combine what rank 1
-/// has not read in its first. Any memory.
+/// Two partitions for three batches: a rank that needs nobody overwrites in its third combine what the other
+/// has not read in its first. Any memory. When each rank needs the other, the second combine holds it back.
 #[test]
 fn catches_three_batches_in_flight() {
     let group = Group::new(TWO, &[TO_FIRST; 3], &[D(0), D(1), D(2), C(0), C(1), C(2)]);
-    let how = failure("D D D C C C", Bound::Complete, group.body());
-    println!("{how}");
+    let how = failure("D D D C C C, to first", Bound::Complete, group.body());
+    assert!(how.contains("Causality violation"), "{how}");
+    let group = Group::new(TWO, &[CROSS; 3], &[C(0), C(1), C(2)]);
+    model("C C C, cross", Bound::Complete, 8_200..=11_000, group.body());
 }
 
-/// Fails on any memory in the third dispatch, which takes the flags of the first for its own.
+/// Fails on any memory in the third dispatch, which takes the flags of the first for its own; with idle ranks
+/// they say the same.
 #[test]
 fn catches_a_clear_that_never_happens() {
-    let group = Group::new(TWO, &[CROSS; 3], &[D(0), D(1), D(2)]);
-    let how = failure("D D D, no clear", Bound::Complete, group.twisted(|_, _| NoClear));
-    println!("{how}");
+    let group = |traffic, rounds: &[_]| Group::new(TWO, &[traffic; 3], rounds).twisted(|_, _| NoClear);
+    let how = failure("D D D, no clear, cross", Bound::Complete, group(CROSS, &[D(0), D(1), D(2)]));
+    assert!(how.contains("Causality violation"), "{how}");
+    model("D D, no clear, cross", Bound::Complete, 510..=630, group(CROSS, &[D(0), D(1)]));
+    model("D D D, no clear, idle", Bound::Complete, 8_200..=11_000, group(IDLE, &[D(0), D(1), D(2)]));
 }
 
 /// Quiet must also wait for clears: else a clear of the first dispatch wipes a flag of the third. Three
-/// dispatches, a memory that lands clears late, and ranks that need nothing of each other in combine.
+/// dispatches, a memory that lands clears late, and a rank whose combine needs nothing of the other.
 #[test]
 fn catches_a_quiet_that_does_not_wait_for_clears() {
-    let group = Group::new(TWO, &[IDLE; 3], &[D(0), C(0), D(1), C(1), D(2)]);
-    let twist = |_, _| ClearsPastQuiet::default();
-    let how = failure("D C D C D, clears past quiet", Bound::Complete, group.twisted(twist));
-    assert!(how.contains("maximum number of branches"), "{how}");
+    let group = |traffic| {
+        let group = Group::new(TWO, &[traffic; 3], &[D(0), C(0), D(1), C(1), D(2)]);
+        group.twisted(|_, _| ClearsPastQuiet::default())
+    };
+    for (name, traffic) in [("idle", IDLE), ("own", OWN), ("to first", TO_FIRST)] {
+        let name = format!("D C D C D, clears past quiet, {name}");
+        let how = failure(&name, Bound::Complete, group(traffic));
+        assert!(how.contains("endless wait, missing: dispatch flag"), "{how}");
+    }
+    model("D C D C D, clears past quiet, cross", Bound::Preemptions(3), 8_500..=11_000, group(CROSS));
 }

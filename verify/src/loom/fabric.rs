@@ -1,6 +1,7 @@
 //! One core's fabric over loom's memory: the same orderings as `kernel_core::fabric::raw`.
 
 use super::memory::{Memory, Outputs};
+use super::trace::{self, Access, Event};
 use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
 use kernel_core::fabric::{Fabric, Fault};
@@ -69,11 +70,16 @@ impl LoomFabric {
         is_private.then(|| self.private.get(&at).copied().unwrap_or(0))
     }
 
+    fn note(&self, access: Access) {
+        trace::note(Event { rank: self.rank, core: self.core, access });
+    }
+
     fn write_word(&mut self, to: RankId, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
         let is_private = to == self.rank && self.private(at).is_some();
         if is_private {
             self.private.insert(at, word);
         }
+        self.note(Access::Word(to, at, word));
         match self.memory.word(to, at) {
             Some(atomic) => atomic.store(word, ordering),
             None if is_private => {}
@@ -85,6 +91,7 @@ impl LoomFabric {
 
 impl Fabric for LoomFabric {
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.note(Access::Put(to, at));
         let bytes = [row, tail].concat();
         let window = self.memory.window(to).filter(|_| at.region == Region::Window);
         let fault = Fault { rank: to, at, len: bytes.len() as u64 };
@@ -105,7 +112,9 @@ impl Fabric for LoomFabric {
             return Ok(word);
         }
         let atomic = self.memory.word(self.rank, at).ok_or(Fault { rank: self.rank, at, len: 8 })?;
-        Ok(atomic.load(self.orderings.observe))
+        let word = atomic.load(self.orderings.observe);
+        self.note(Access::Saw(at, word));
+        Ok(word)
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
@@ -113,6 +122,7 @@ impl Fabric for LoomFabric {
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.note(Access::Read(at));
         let window = self.memory.window(self.rank).filter(|_| at.region == Region::Window);
         let bytes = window.and_then(|window| window.read(at.offset, len));
         let bytes = bytes.ok_or(Fault { rank: self.rank, at, len })?;
@@ -120,6 +130,7 @@ impl Fabric for LoomFabric {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.note(Access::Wrote(at));
         let Region::Output(tensor) = at.region else {
             return Err(Fault { rank: self.rank, at, len: bytes.len() as u64 });
         };

@@ -200,7 +200,7 @@ impl<T: Twist> Core<T> {
         env: &Env<'_, Portable>,
         operator: Operator,
         mut ub: Ub<'_>,
-    ) -> Result<(), ProtocolError> {
+    ) -> Result<(), String> {
         let fabric = &mut self.fabric;
         match operator {
             Operator::D(round) => {
@@ -211,23 +211,31 @@ impl<T: Twist> Core<T> {
             }
             Operator::C(round) => {
                 let round_inputs = &self.group.rounds[round];
-                let (inputs, returned) =
-                    (round_inputs.inputs(self.rank), round_inputs.returned(self.rank));
+                let (inputs, returned) = (round_inputs.inputs(self.rank), round_inputs.returned(self.rank));
                 fabric.fabric.begin(Rc::clone(&self.outputs[round]));
                 let mut machine = Combine::new();
                 drive(|| machine.step(env, fabric, &inputs, &returned, &mut ub))?;
             }
         }
-        Ok(fabric.ended()?)
+        fabric.ended().map_err(|fault| fault.to_string())
     }
 }
 
+/// Polls in vain, one after the other, after which a wait counts as endless: whoever polls lets all others run
+/// until they wait, too, so a wait that ends does so after as many polls as others make waits of their own.
+const POLLS_MAX: u32 = 100;
+
 /// Steps a machine to its end; whoever is pending lets the others go on.
-fn drive(mut step: impl FnMut() -> Result<Progress, ProtocolError>) -> Result<(), ProtocolError> {
+fn drive(mut step: impl FnMut() -> Result<Progress, ProtocolError>) -> Result<(), String> {
+    let mut polls = 0;
     loop {
-        match step()? {
-            Progress::Stepped => {}
-            Progress::Pending(_) => thread::yield_now(),
+        match step().map_err(|error| error.to_string())? {
+            Progress::Stepped => polls = 0,
+            Progress::Pending(wait) if polls == POLLS_MAX => return Err(format!("endless wait, {wait}")),
+            Progress::Pending(_) => {
+                polls += 1;
+                thread::yield_now();
+            }
             Progress::Done => return Ok(()),
         }
     }

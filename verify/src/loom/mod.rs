@@ -7,12 +7,15 @@
 //!
 //! ```text
 //! search   runs a body under loom, counts executions, catches failures
+//! trace    what happened in the execution that failed
 //! group    ranks and cores as loom threads, a schedule of operators, the check of what they put out
 //! round    who sends what in a round, and what the oracle makes of it
 //! fabric   memory (words, rows) and one core's view of it
 //! litmus   the orderings one by one, without machines
 //! twist    the hooks by which a twin bends the fabric;  twins: the twins
 //! ```
+//!
+//! A failing model prints its last execution, access by access; a twin does so with `LOOM_TRACE=1`.
 //!
 //! What loom does not see: load buffering, more than five threads, and a wait that never ends otherwise than as
 //! a search that exceeds its branches, which counts as a failure.
@@ -23,5 +26,6 @@ pub mod litmus;
 pub mod memory;
 pub mod round;
 pub mod search;
+pub mod trace;
 pub mod twins;
 pub mod twist;

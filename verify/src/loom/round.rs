@@ -125,9 +125,10 @@ fn returned_rows(shape: &Shape, rank: RankId, dispatched: &Dispatched) -> Vec<u8
 /// The stand-in expert: a factor of its own, exact in bf16.
 fn expert_result(expert: u32, row: &[u8]) -> impl Iterator<Item = u8> {
     let gain = (2 << expert) as f32;
-    row.as_chunks().0.iter().flat_map(move |&v| {
-        bf16(f32::from_bits(u32::from(u16::from_le_bytes(v)) << 16) * gain)
-    })
+    row.as_chunks()
+        .0
+        .iter()
+        .flat_map(move |&v| bf16(f32::from_bits(u32::from(u16::from_le_bytes(v)) << 16) * gain))
 }
 
 fn bf16(exact: f32) -> [u8; 2] {

@@ -1,12 +1,14 @@
 //! Runs a body under loom: counts the executions of one that holds, catches the failure of one that must not.
 
+use super::trace;
 use ::loom::model::Builder;
 use core::any::Any;
 use core::cell::Cell;
 use core::fmt;
 use core::ops::RangeInclusive;
+use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use std::panic::{self, AssertUnwindSafe};
+use std::panic;
 use std::sync::{Arc, Once};
 use std::time::Instant;
 
@@ -43,14 +45,20 @@ pub fn model(
     body: impl Fn() + Send + Sync + 'static,
 ) -> usize {
     let (executions, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
-    explore(bound, &executions, body);
+    let result = panic::catch_unwind(AssertUnwindSafe(|| explore(bound, &executions, body)));
     let executions = executions.load(Ordering::Relaxed);
+    if let Err(payload) = result {
+        println!("loom {name}: execution {executions} fails ({bound}): {}", message(&*payload));
+        trace::print();
+        panic::resume_unwind(payload);
+    }
     println!("loom {name}: {executions} executions, {:.1} s ({bound})", start.elapsed().as_secs_f64());
     assert!(expected.contains(&executions), "loom {name}: {executions} executions, expected {expected:?}");
     executions
 }
 
-/// Runs `body` until an execution fails, prints which one and how, and returns how.
+/// Runs `body` until an execution fails, prints which one and how (with `LOOM_TRACE` set, also what happened in
+/// it), and returns how.
 ///
 /// # Panics
 /// No execution fails: the search cannot see what this twin breaks.
@@ -64,6 +72,9 @@ pub fn failure(name: &str, bound: Bound, body: impl Fn() + Send + Sync + 'static
     let how = message(&*payload);
     let seconds = start.elapsed().as_secs_f64();
     println!("loom {name}: execution {executions} fails, {seconds:.1} s ({bound}): {how}");
+    if std::env::var_os("LOOM_TRACE").is_some() {
+        trace::print();
+    }
     how
 }
 
@@ -77,6 +88,7 @@ fn explore(bound: Bound, executions: &Arc<AtomicUsize>, body: impl Fn() + Send +
     let executions = Arc::clone(executions);
     builder.check(move || {
         executions.fetch_add(1, Ordering::Relaxed);
+        trace::restart();
         body();
     });
 }

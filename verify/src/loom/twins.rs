@@ -30,7 +30,8 @@ impl Twist for RelaxedObserve {
     }
 }
 
-/// Puts to a rank come after the next publish to it.
+/// Puts to a rank come after the next publish to it, or after the word that tells the other cores that they have
+/// landed.
 #[derive(Clone, Debug, Default)]
 pub struct FlagFirst {
     held: Vec<(RankId, Place, Vec<u8>)>,
@@ -51,7 +52,7 @@ impl Twist for FlagFirst {
 
     fn publish(&mut self, fabric: &mut LoomFabric, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         fabric.publish(to, at, word)?;
-        let puts = self.held.extract_if(.., |(rank, ..)| *rank == to);
+        let puts = self.held.extract_if(.., |(rank, ..)| *rank == to || is_core_word(at));
         puts.into_iter().try_for_each(|(to, at, bytes)| fabric.put(to, at, &bytes, &[]))
     }
 }
@@ -133,8 +134,9 @@ impl Twist for OnePartition {
 pub struct NoClear;
 
 impl Twist for NoClear {
-    fn store(&mut self, _: &mut LoomFabric, _: Place, _: u64) -> Result<(), Fault> {
-        Ok(())
+    fn store(&mut self, fabric: &mut LoomFabric, at: Place, word: u64) -> Result<(), Fault> {
+        // A selector is flipped as ever.
+        if fabric.private(at).is_some() { fabric.store(at, word) } else { Ok(()) }
     }
 }
 
@@ -146,7 +148,7 @@ pub struct ClearsAtQuiet {
 
 impl Twist for ClearsAtQuiet {
     fn store(&mut self, fabric: &mut LoomFabric, at: Place, word: u64) -> Result<(), Fault> {
-        // The selector is private: its core reads it before the next quiet.
+        // A core reads its selectors before the next quiet.
         if fabric.private(at).is_some() {
             return fabric.store(at, word);
         }
@@ -208,4 +210,3 @@ impl Twist for CombineIgnores {
         if at == self.flag { Ok(COMBINE_FLAG) } else { fabric.observe(at) }
     }
 }
-
