@@ -36,7 +36,7 @@ fn a_core_publishes_what_the_other_has_put() {
 }
 
 #[test]
-#[ignore = "takes 2 min; run: cargo test -p verify --test loom_cores -- --ignored --nocapture"]
+#[ignore = "takes 1 min; run: cargo test -p verify --test loom_cores -- --ignored --nocapture"]
 fn a_core_publishes_to_another_rank_what_the_other_has_put() {
     let group = Group::new(TWO_AND_ONE, &[ACROSS], &[D(0)]);
     model("D, two cores and one", Bound::Complete, 700_000..=850_000, group.body());
@@ -81,8 +81,8 @@ fn catches_a_quiet_that_does_not_wait_for_puts() {
     assert!(how.contains("Causality violation"), "{how}");
 }
 
-/// The barrier's words must be a release and an acquire, too. One rank is enough: nothing else orders a row that
-/// one core puts and the other copies out.
+/// The barrier's words must be a release and an acquire, too. One rank is enough, on a memory weaker than total
+/// store order: nothing else orders a row that one core puts and the other copies out.
 #[test]
 fn catches_relaxed_core_words() {
     let how = fails("D, relaxed publish", ALONE, SWAP, || RelaxedPublish);

@@ -43,14 +43,14 @@ fn a_row_is_there_when_its_flag_is() {
     holds("flag after data", 10..=14, shape(&[1, 1], 1), flag_after_data());
 }
 
-/// A release store that is relaxed: two ranks, one row.
+/// Needs a memory that is weaker than total store order; two ranks, one row.
 #[test]
 fn catches_a_relaxed_publish() {
     let how = fails("relaxed publish", shape(&[1, 1], 1), || RelaxedPublish, flag_after_data());
     assert!(how.contains("Concurrent read and write"), "{how}");
 }
 
-/// The other half of the pair: two ranks, one row.
+/// Needs loads that overtake loads; two ranks, one row.
 #[test]
 fn catches_a_relaxed_observe() {
     let how = fails("relaxed observe", shape(&[1, 1], 1), || RelaxedObserve, flag_after_data());
@@ -92,7 +92,8 @@ fn a_relaxed_clear_is_before_the_next_flag() {
     holds("clear, answer, flag", 420..=530, shape(&[1, 1], 1), reuse());
 }
 
-/// The answer carries the clear and the end of the reading: with a relaxed one both are lost.
+/// The answer carries the clear and the end of the reading: with a relaxed one both are lost. Needs a memory
+/// that is weaker than total store order; two ranks, two uses of one slot.
 #[test]
 fn catches_a_relaxed_answer() {
     let how = fails("relaxed answer", shape(&[1, 1], 1), || RelaxedPublish, reuse());
@@ -144,7 +145,8 @@ fn a_core_may_publish_what_another_has_put_after_a_barrier() {
     holds("put, barrier, publish", 1_700..=2_200, shape(&[1, 1], 2), another_core());
 }
 
-/// Three threads, one row. On relaxed barrier words the barrier orders nothing either: the same failure.
+/// Fails on any memory; three threads, one row. On a memory weaker than total store order a barrier of relaxed
+/// words orders nothing either: the same failure.
 #[test]
 fn catches_a_missing_core_barrier() {
     let how = fails("no barrier", shape(&[1, 1], 2), || NoBarrier, another_core());
@@ -248,7 +250,7 @@ fn what_a_publisher_had_observed_is_before_what_its_observer_does() {
     holds("causality over three ranks", 400..=500, shape(&[1, 1, 1], 1), hearsay());
 }
 
-/// Three ranks; two would not do, since a rank is ordered with itself.
+/// Needs loads that overtake loads; three ranks: two would not do, since a rank is ordered with itself.
 #[test]
 fn catches_hearsay_without_acquire() {
     let how = fails("relaxed hearsay", shape(&[1, 1, 1], 1), || RelaxedObserve, hearsay());

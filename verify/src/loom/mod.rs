@@ -17,8 +17,11 @@
 //!
 //! A failing model prints its last execution, access by access; a twin does so with `LOOM_TRACE=1`.
 //!
-//! What loom does not see: load buffering, more than five threads, and a wait that never ends otherwise than as
-//! a search that exceeds its branches, which counts as a failure.
+//! A flag that is lost shows as a wait that polls in vain a hundred times over, which is a failure.
+//!
+//! What loom does not see: load buffering, stores older than the last seven of a word, more than five threads;
+//! and its preemption bound is of use with two threads only. Beyond them it explores schedules in which two that
+//! wait pass the turn to each other for ever while the third, for which they wait, starves.
 
 pub mod fabric;
 pub mod group;

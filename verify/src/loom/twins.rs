@@ -57,6 +57,16 @@ impl Twist for FlagFirst {
     }
 }
 
+/// Puts never land.
+#[derive(Clone, Copy, Debug)]
+pub struct NoPut;
+
+impl Twist for NoPut {
+    fn put(&mut self, _: &mut LoomFabric, _: RankId, _: Place, _: &[u8], _: &[u8]) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
 /// Dispatch does not wait at its first core barrier: every other core seems to have arrived.
 #[derive(Clone, Copy, Debug)]
 pub struct NoBarrier;
