@@ -242,7 +242,7 @@ pub struct CheckArgs {
     /// Configuration files or case folders; several are layers that share one group.
     #[arg(required = true, value_name = "CONFIG|CASE")]
     pub paths: Vec<PathBuf>,
-    /// Bytes between the records of different source ranks, as for the option of `run`; needs room.
+    /// Bytes added per source rank in front of its records (port balancing); needs room.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub port_offset: u64,
 }

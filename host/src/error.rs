@@ -66,8 +66,43 @@ pub enum Error {
     #[error("{} errors", .0.len())]
     Many(Vec<Self>),
     /// Nothing moved before the deadline.
-    #[error("{0}")]
-    NoProgress(String),
+    #[error("{line}")]
+    NoProgress {
+        /// Whom the group waits for.
+        line: String,
+        /// What every core misses that is stuck in the earliest operator.
+        missing: Vec<Missing>,
+    },
+}
+
+/// What a core of a stuck group waits for.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Missing {
+    /// Rank of the core.
+    pub rank: u32,
+    /// The core.
+    pub core: u32,
+    /// The round.
+    pub round: usize,
+    /// `dispatch` or `combine`.
+    pub operator: &'static str,
+    /// `own_writes`, `core_barrier`, `dispatch_flag` or `combine_flag`.
+    pub what: &'static str,
+    /// The rank that owes the flag.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_rank: Option<u32>,
+    /// The core of the own rank that has not come to the core barrier.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source_core: Option<u32>,
+    /// Local expert of the rank that the dispatch flag is for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub local_expert: Option<u32>,
+    /// Token whose row is owed.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token: Option<u32>,
+    /// Its k index, or `K + j` for shared expert `j`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub k: Option<u32>,
 }
 
 impl Error {
@@ -95,7 +130,7 @@ impl Error {
         match self {
             Self::Wrong(_) | Self::Unsafe(_) => 1,
             Self::Request(_) | Self::File(_) | Self::Invalid { .. } => 2,
-            Self::NoProgress(_) => 3,
+            Self::NoProgress { .. } => 3,
             Self::Many(errors) => errors.iter().map(Self::status).max().unwrap_or(2),
         }
     }
@@ -107,6 +142,25 @@ impl Error {
             Self::Invalid { problems, .. } => problems.clone(),
             Self::Many(errors) => errors.iter().flat_map(Self::problems).collect(),
             _ => Vec::new(),
+        }
+    }
+
+    /// What the cores of a stuck group miss, for the JSON report.
+    #[must_use]
+    pub fn missing(&self) -> &[Missing] {
+        match self {
+            Self::NoProgress { missing, .. } => missing,
+            _ => &[],
+        }
+    }
+
+    /// The same error, with `more` behind the line of a group that failed.
+    #[must_use]
+    pub fn with(self, more: &str) -> Self {
+        match self {
+            Self::Wrong(line) => Self::Wrong(line + more),
+            Self::NoProgress { line, missing } => Self::NoProgress { line: line + more, missing },
+            other => other,
         }
     }
 
@@ -171,6 +225,6 @@ mod tests {
     fn the_worst_class_of_many_errors_is_the_exit_status() {
         let many = Error::Many(vec![Error::Wrong(String::new()), Error::Request(String::new())]);
         assert_eq!(many.status(), 2);
-        assert_eq!(Error::NoProgress(String::new()).status(), 3);
+        assert_eq!(Error::NoProgress { line: String::new(), missing: Vec::new() }.status(), 3);
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::driver::Batch;
 use half::{bf16, f16};
+use kernel_core::fabric::ProtocolError;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
 use kernel_core::placement::Home;
@@ -45,15 +46,18 @@ fn f16_bytes(value: f32) -> [u8; 2] {
 
 /// Runs all experts of a rank on what dispatch put out, as `read_output(tensor, bytes, reader)` gives it.
 /// Leaves one row in `y` for every row received.
+///
+/// # Errors
+/// `ep_recv_counts` are not prefix sums within the capacity: the group has gone wrong.
 pub fn run(
     shape: &Shape,
     rank: RankId,
     batch: &Batch<'_>,
     read_output: impl Fn(Tensor, usize, &mut dyn FnMut(&[u8])),
     y: &mut Vec<u8>,
-) {
+) -> Result<(), ProtocolError> {
     y.clear();
-    let ends = expert_ends(shape, rank, &read_output);
+    let ends = expert_ends(shape, rank, &read_output)?;
     let rows = ends.last().copied().unwrap_or(0);
     let mut scales = vec![0.0; rows];
     if shape.quant_mode() == QuantMode::Dynamic {
@@ -72,6 +76,7 @@ pub fn run(
             start = end;
         }
     });
+    Ok(())
 }
 
 /// One past the last row of each local expert, from `ep_recv_counts`.
@@ -79,17 +84,21 @@ fn expert_ends(
     shape: &Shape,
     rank: RankId,
     read_output: &impl Fn(Tensor, usize, &mut dyn FnMut(&[u8])),
-) -> Vec<usize> {
-    let mut ends = Vec::new();
+) -> Result<Vec<usize>, ProtocolError> {
+    let mut counts = Vec::new();
     let len = capacity(shape, rank, Tensor::EpRecvCounts) as usize;
     read_output(Tensor::EpRecvCounts, len, &mut |bytes| {
-        let of_expert = bytes.chunks_exact(4 * shape.ep_world_size() as usize);
-        ends = of_expert
-            .filter_map(|counts| counts.last_chunk())
-            .map(|&last| i32::from_le_bytes(last) as usize)
-            .collect();
+        counts = bytes.as_chunks().0.iter().map(|&count| i32::from_le_bytes(count)).collect();
     });
-    ends
+    let (mut last, max) = (0, shape.rows_max(rank));
+    for &seen in &counts {
+        if seen < last || seen as u64 > max {
+            return Err(ProtocolError::RecvCounts { seen: seen.into(), max });
+        }
+        last = seen;
+    }
+    let of_expert = counts.chunks_exact(shape.ep_world_size() as usize);
+    Ok(of_expert.filter_map(|counts| counts.last()).map(|&end| end as usize).collect())
 }
 
 #[cfg(test)]

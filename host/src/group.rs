@@ -1,13 +1,14 @@
-//! One live group that runs a case round after round, and what it has to say.
+//! One live group that runs round after round, and what it has to say.
 
 use crate::backend::Backend;
-use crate::case::Case;
-use crate::driver::schedule::Schedule;
+use crate::driver::schedule::{Operator, Schedule};
 use crate::driver::threads::Times;
 use crate::driver::{Batch, Failure, Options, RankState, Unit};
-use crate::error::Error;
+use crate::error::{Error, Missing};
 use crate::verdict;
 use core::time::Duration;
+use kernel_core::fabric::Wait;
+use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 
 /// What to run.
@@ -44,27 +45,26 @@ impl Plan {
     }
 }
 
-/// Runs `plan` on `backend`. `drive` takes a unit to its end; `progress` is told of every rank checked.
-/// Returns the costs and the host's state of the ranks, for whoever looks at the last unit.
+/// Runs `plan` on `backend`, each round with what `traffic` gives for its number. `drive` takes a unit to its
+/// end; `progress` is told of every rank checked. Returns the costs and the host's state of the ranks, for
+/// whoever looks at the last unit.
 ///
 /// # Errors
 /// A failure of the group, or a result that the oracle does not confirm.
-pub fn run<B: Backend>(
-    case: &Case,
+pub fn run<'c, B: Backend>(
+    shape: &Shape,
     plan: &Plan,
+    traffic: impl Fn(usize) -> Batch<'c>,
     backend: &B,
     mut drive: impl FnMut(&Unit<'_, B>) -> Result<Times, Failure>,
     progress: &(impl Fn() + Sync),
 ) -> Result<(Costs, Vec<RankState>), Error> {
-    let shape = &case.shape;
     let mut ranks: Vec<_> = (0..shape.ep_world_size()).map(|_| RankState::new(plan.unit.batches())).collect();
     let mut costs =
         Costs { waited_for: vec![Duration::ZERO; shape.ep_world_size() as usize], ..Costs::default() };
     for unit in 0..plan.units {
         let first = unit * plan.unit.batches();
-        let batches: Vec<_> = (0..plan.unit.batches())
-            .map(|batch| Batch::new(case, plan.rounds() - 1 - (first + batch)))
-            .collect();
+        let batches: Vec<_> = (first..first + plan.unit.batches()).map(&traffic).collect();
         ranks.iter_mut().for_each(RankState::reset);
         backend.reuse_outputs();
         let operators = plan.unit.operators();
@@ -76,7 +76,7 @@ pub fn run<B: Backend>(
             ranks: &ranks,
             operators,
         })
-        .map_err(|failure| of_failure(first, plan, failure))?;
+        .map_err(|failure| of_failure(first, plan, &failure))?;
         costs.add(&times, plan);
         if let Some(threads) = plan.check {
             for (number, batch) in batches.iter().enumerate() {
@@ -88,16 +88,53 @@ pub fn run<B: Backend>(
     Ok((costs, ranks))
 }
 
-fn of_failure(first_round: usize, plan: &Plan, failure: Failure) -> Error {
+fn of_failure(first_round: usize, plan: &Plan, failure: &Failure) -> Error {
     let last = first_round + plan.unit.batches() - 1;
     let rounds = if first_round == last {
         format!("round {first_round}")
     } else {
         format!("rounds {first_round} to {last}")
     };
+    let line = format!("{rounds}: {failure}");
     match failure {
-        Failure::Protocol { .. } => Error::Wrong(format!("{rounds}: {failure}")),
-        Failure::Hang(_) => Error::NoProgress(format!("{rounds}: {failure}")),
+        Failure::Protocol { .. } => Error::Wrong(line),
+        Failure::Hang(hang) => {
+            let missing = hang.roots().into_iter().map(|missing| of_missing(first_round, plan, missing));
+            Error::NoProgress { line, missing: missing.collect() }
+        }
+    }
+}
+
+fn of_missing(first_round: usize, plan: &Plan, missing: crate::driver::Missing) -> Missing {
+    let (operator, batch) = match plan.unit.operators().get(missing.operator) {
+        Some(Operator::Combine(batch)) => ("combine", *batch),
+        Some(Operator::Dispatch(batch)) => ("dispatch", *batch),
+        None => ("dispatch", 0),
+    };
+    let nothing = Missing {
+        rank: missing.rank.0,
+        core: missing.core.0,
+        round: first_round + batch,
+        operator,
+        what: "own_writes",
+        ..Missing::default()
+    };
+    match missing.wait {
+        Wait::Quiet => nothing,
+        Wait::Core(core) => Missing { what: "core_barrier", source_core: Some(core.0), ..nothing },
+        Wait::DispatchFlag { source, local_expert } => Missing {
+            what: "dispatch_flag",
+            source_rank: Some(source.0),
+            local_expert: Some(local_expert),
+            ..nothing
+        },
+        Wait::CombineFlag { source, token, k } => Missing {
+            what: "combine_flag",
+            source_rank: Some(source.0),
+            token: Some(token),
+            k: Some(k),
+            ..nothing
+        },
     }
 }
 

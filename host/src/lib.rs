@@ -9,6 +9,7 @@ pub mod case;
 pub mod cli;
 pub mod command;
 pub mod config;
+pub mod conformance;
 pub mod driver;
 pub mod error;
 pub mod expert;

@@ -1,6 +1,6 @@
 //! What a verb says: results to stdout as a table or one JSON object, everything else to stderr.
 
-use crate::error::{Error, Problem};
+use crate::error::{Error, Missing, Problem};
 use comfy_table::Table;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -24,11 +24,13 @@ pub struct Report {
 }
 
 #[derive(Serialize)]
-struct Failure {
+struct Failure<'a> {
     ok: bool,
     status: u8,
-    errors: Vec<String>,
+    errors: &'a [String],
     violations: Vec<Problem>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    missing: &'a [Missing],
 }
 
 impl Report {
@@ -67,8 +69,9 @@ impl Report {
             let failure = Failure {
                 ok: false,
                 status: error.status(),
-                errors: lines.clone(),
+                errors: &lines,
                 violations: error.problems(),
+                missing: error.missing(),
             };
             // Stdout may be what failed: the lines below say so.
             let _ = self.emit(&failure, |_| String::new());

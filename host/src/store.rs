@@ -145,18 +145,7 @@ pub fn write_whole(
     fill: impl FnOnce(&mut BufWriter<&File>) -> std::io::Result<()>,
 ) -> Result<(), Error> {
     let fail = |e: &std::io::Error| Error::file(path, format_args!("cannot write: {e}"));
-    // A rename would replace a device or a symbolic link by a file.
-    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if target.exists() && !target.is_file() {
-        return Err(Error::file(path, "cannot write: not a regular file"));
-    }
-    let folder = match target.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    if !folder.is_dir() {
-        return Err(Error::file(path, format_args!("cannot write: folder {} missing", folder.display())));
-    }
+    let (target, folder) = target(path)?;
     let mut builder = tempfile::Builder::new();
     builder.prefix(".veriep-").suffix(".tmp");
     #[cfg(unix)]
@@ -165,12 +154,39 @@ pub fn write_whole(
         use std::os::unix::fs::PermissionsExt;
         builder.permissions(std::fs::Permissions::from_mode(0o666));
     }
-    let temporary = builder.tempfile_in(folder).map_err(|e| fail(&e))?;
+    let temporary = builder.tempfile_in(&folder).map_err(|e| fail(&e))?;
     let mut writer = BufWriter::with_capacity(1 << 20, temporary.as_file());
     fill(&mut writer).and_then(|()| writer.flush()).map_err(|e| fail(&e))?;
     drop(writer);
     temporary.persist(&target).map_err(|e| fail(&e.error))?;
     Ok(())
+}
+
+/// Whether [`write_whole`] can begin, found out without leaving a trace.
+///
+/// # Errors
+/// As [`write_whole`].
+pub fn check_writable(path: &Path) -> Result<(), Error> {
+    let (_, folder) = target(path)?;
+    // Without a name: nothing is left behind, whatever happens to this process.
+    tempfile::tempfile_in(folder).map_err(|e| Error::file(path, format_args!("cannot write: {e}"))).map(drop)
+}
+
+/// The file that `path` names behind links, and its folder.
+fn target(path: &Path) -> Result<(PathBuf, PathBuf), Error> {
+    // A rename would replace a device or a symbolic link by a file.
+    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    if target.exists() && !target.is_file() {
+        return Err(Error::file(path, "cannot write: not a regular file"));
+    }
+    let folder = match target.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    if !folder.is_dir() {
+        return Err(Error::file(path, format_args!("cannot write: folder {} missing", folder.display())));
+    }
+    Ok((target, folder))
 }
 
 /// 32-bit numbers as little-endian bytes.

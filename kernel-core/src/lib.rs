@@ -14,6 +14,8 @@
 
 #[cfg(any(test, feature = "reference"))]
 extern crate alloc;
+#[cfg(test)]
+extern crate std;
 
 pub mod a3;
 pub mod fabric;
@@ -26,5 +28,7 @@ pub mod plan;
 pub mod reference;
 pub mod shape;
 pub mod sync;
+#[cfg(test)]
+mod testing;
 pub mod units;
 pub mod vector;

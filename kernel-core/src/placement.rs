@@ -63,3 +63,99 @@ impl Shape {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::domain::{Domain, PAIR};
+    use alloc::vec;
+
+    /// Every valid domain of up to 8 ranks, 12 experts and 4 shared experts.
+    fn small_domains() -> impl Iterator<Item = Shape> {
+        (1..=8).flat_map(|r| {
+            (1..=12).flat_map(move |e| {
+                (0..=4).flat_map(move |s| {
+                    (0..r).filter_map(move |rs| Domain { r, e, s, rs, ..PAIR }.try_shape())
+                })
+            })
+        })
+    }
+
+    fn ranks(shape: &Shape) -> impl Iterator<Item = RankId> + use<> {
+        (0..shape.ep_world_size()).map(RankId)
+    }
+
+    #[test]
+    fn every_moe_expert_has_exactly_one_home_and_homes_are_in_order() {
+        let mut domains = 0;
+        for shape in small_domains() {
+            // The n-th local expert of all MoE ranks, counted off one by one.
+            let mut homes = ranks(&shape)
+                .filter(|rank| rank.0 >= shape.shared_expert_rank_num())
+                .flat_map(|rank| (0..shape.local_experts(rank)).map(move |local| (rank, local)));
+            for e in 0..shape.moe_expert_num() {
+                let home = shape.moe_home(ExpertId(e));
+                assert_eq!(Some((home.rank, home.local_expert)), homes.next(), "expert {e} in {shape:?}");
+            }
+            assert_eq!(homes.next(), None, "{shape:?}");
+            domains += 1;
+        }
+        assert!(domains > 200, "{domains}");
+    }
+
+    #[test]
+    fn a_home_is_found_by_rounding_down_not_up() {
+        // With Ceil, expert 1 would live on rank 1.
+        let shape = Domain { r: 4, e: 8, ..PAIR }.shape();
+        let rank = |e| shape.moe_home(ExpertId(e)).rank.0;
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(rank), [0, 0, 1, 1, 2, 2, 3, 3]);
+        let local = |e| shape.moe_home(ExpertId(e)).local_expert;
+        assert_eq!([0, 1, 2, 3, 4, 5, 6, 7].map(local), [0, 1, 0, 1, 0, 1, 0, 1]);
+    }
+
+    #[test]
+    fn a_source_sends_each_shared_expert_to_exactly_one_rank_that_holds_it() {
+        for shape in small_domains() {
+            for source in ranks(&shape) {
+                let mut receivers = vec![0; shape.shared_expert_num() as usize];
+                for to in ranks(&shape).filter(|&to| shape.sends_to_shared(source, to)) {
+                    receivers[shape.shared_expert_of(to).unwrap() as usize] += 1;
+                }
+                assert!(receivers.iter().all(|&n| n == 1), "{source}: {receivers:?} in {shape:?}");
+                for j in 0..shape.shared_expert_num() {
+                    let n = shape.shared_expert_rank_num() / shape.shared_expert_num();
+                    let home = shape.shared_home(source, j);
+                    assert_eq!(home, Home { rank: RankId(j * n + source.0 % n), local_expert: 0 });
+                    assert_eq!(shape.shared_expert_of(home.rank), Some(j));
+                    assert!(shape.sends_to_shared(source, home.rank));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_288_ranks_of_the_seed_send_eight_to_nine_to_one() {
+        // Seed 004 section 2.1: rank i sends to shared expert i % 32.
+        let shape = Domain { r: 288, e: 256, s: 1, rs: 32, k: 8, bs: 1, ..PAIR }.shape();
+        assert_eq!(shape.shared_home(RankId(287), 0).rank, RankId(287 % 32));
+        for to in (0..32).map(RankId) {
+            assert_eq!(ranks(&shape).filter(|&from| shape.sends_to_shared(from, to)).count(), 9);
+        }
+        assert_eq!(shape.moe_home(ExpertId(255)), Home { rank: RankId(287), local_expert: 0 });
+    }
+
+    #[test]
+    fn rows_of_scales_count_shared_experts_first_and_then_moe_experts() {
+        for shape in small_domains() {
+            for e in 0..shape.moe_expert_num() {
+                let row = shape.expert_row(shape.moe_home(ExpertId(e)));
+                assert_eq!(row, shape.shared_expert_num() + e, "expert {e} in {shape:?}");
+            }
+            for rank in ranks(&shape) {
+                if let Some(j) = shape.shared_expert_of(rank) {
+                    assert_eq!(shape.expert_row(Home { rank, local_expert: 0 }), j);
+                }
+            }
+        }
+    }
+}

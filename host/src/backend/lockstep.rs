@@ -2,10 +2,12 @@
 //!
 //! **Strong**: every effect lands at once. **Weak**: puts (in pieces), publishes and stores stay in flight and
 //! land later in any order that the contract of [`Fabric`] leaves open, drawn from a seed. Both refuse a
-//! second write to a byte of an output within one operator: its writers must be disjoint.
+//! second write to a byte of an output within one operator: its writers must be disjoint. What nobody has
+//! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
 use super::Backend;
 use core::ops::Range;
+use kernel_core::fabric::order::{Issued, Kind};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::{outputs::capacity, state::STATE_BYTES};
 use kernel_core::place::{Place, Region, Tensor};
@@ -28,6 +30,9 @@ pub enum Memory {
 /// The most effects in flight; beyond it the memory lands some first. Bounds time, not behaviour.
 const FLIGHT_MAX: usize = 192;
 
+/// A byte of an output that its operator has not written.
+const UNWRITTEN: u8 = 0xA5;
+
 /// The memory of a group.
 #[derive(Debug)]
 pub struct Lockstep {
@@ -40,8 +45,18 @@ struct Inner {
     memory: Memory,
     flight: Vec<Effect>,
     rng: ChaCha8Rng,
-    /// How likely an effect lands at a tick, of 256; redrawn now and then.
+    mood: Mood,
+}
+
+/// How the weak memory treats what is in flight; redrawn now and then.
+#[derive(Clone, Copy, Debug)]
+struct Mood {
+    /// How likely an effect lands at a tick, of 256.
     eagerness: u8,
+    /// How likely a put is slow, of 256: it lands when nothing else can.
+    slow_puts: u8,
+    /// How likely a word is.
+    slow_words: u8,
 }
 
 #[derive(Debug)]
@@ -57,23 +72,9 @@ struct RankMemory {
 /// Something that a core did and that has not landed.
 #[derive(Debug)]
 struct Effect {
-    from: (RankId, CoreId),
-    to: RankId,
-    at: Place,
-    what: What,
-}
-
-#[derive(Debug)]
-enum What {
-    Put(Vec<u8>),
-    Publish(u64),
-    Store(u64),
-}
-
-impl Effect {
-    fn is_word(&self) -> bool {
-        !matches!(self.what, What::Put(_))
-    }
+    issued: Issued,
+    bytes: Vec<u8>,
+    slow: bool,
 }
 
 impl Lockstep {
@@ -84,7 +85,7 @@ impl Lockstep {
             state: vec![0; STATE_BYTES as usize],
             window: vec![0; shape.window_bytes() as usize],
             outputs: (0..batches)
-                .map(|_| Tensor::ALL.map(|t| vec![0; capacity(shape, rank, t) as usize]).into())
+                .map(|_| Tensor::ALL.map(|t| blank_output(t, capacity(shape, rank, t))).into())
                 .collect(),
             written: BTreeMap::new(),
         });
@@ -94,7 +95,7 @@ impl Lockstep {
                 memory,
                 flight: Vec::new(),
                 rng: ChaCha8Rng::seed_from_u64(seed),
-                eagerness: 128,
+                mood: Mood { eagerness: 128, slow_puts: 16, slow_words: 16 },
             }),
         }
     }
@@ -114,52 +115,64 @@ impl Lockstep {
     }
 }
 
+/// Tensors of received rows stay zero: of their capacity only a small part is ever touched.
+fn blank_output(tensor: Tensor, capacity: u64) -> Vec<u8> {
+    let of_rows = matches!(tensor, Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo);
+    vec![if of_rows { 0 } else { UNWRITTEN }; capacity as usize]
+}
+
 impl Inner {
     fn tick(&mut self) {
         if self.flight.is_empty() {
             return;
         }
         if self.rng.random_ratio(1, 64) {
-            self.eagerness = [2, 40, 128, 250][self.rng.random_range(0..4)];
+            self.mood = Mood {
+                eagerness: [2, 40, 128, 250][self.rng.random_range(0..4)],
+                slow_puts: [0, 16, 128, 240][self.rng.random_range(0..4)],
+                slow_words: [0, 16, 128][self.rng.random_range(0..3)],
+            };
         }
-        if self.rng.random::<u8>() < self.eagerness || self.flight.len() > FLIGHT_MAX {
+        if self.flight.len() > FLIGHT_MAX {
             self.land_any();
+        } else if self.rng.random::<u8>() < self.mood.eagerness {
+            self.land_some(|effect| !effect.slow);
         }
     }
 
-    /// Lands an effect that the contract lets land now.
+    /// Lands an effect that the contract lets land now, a slow one only if there is no other. `false` when
+    /// there is none at all.
     fn land_any(&mut self) -> bool {
+        self.land_some(|effect| !effect.slow) || self.land_some(|_| true)
+    }
+
+    fn land_some(&mut self, among: impl Fn(&Effect) -> bool) -> bool {
         let Some(last) = self.flight.len().checked_sub(1) else { return false };
         let start = self.rng.random_range(0..=last);
-        // The oldest effect may always land, so the search ends.
-        let next = (0..=start).rev().find(|&i| self.may_land(i));
-        let effect = self.flight.remove(next.unwrap_or(0));
-        self.land(effect);
-        true
+        // The oldest effect of all may always land, so a search among all finds one.
+        let mut places = (0..=start).rev().chain(start + 1..=last);
+        let next = places.find(|&i| among(&self.flight[i]) && self.may_land(i));
+        next.map(|i| self.flight.remove(i)).map(|effect| self.land(effect)).is_some()
     }
 
-    /// Rule 2 of the contract: no publish before its core's earlier puts to that rank; and one core's writes
-    /// to one word land in their order.
     fn may_land(&self, i: usize) -> bool {
-        let effect = &self.flight[i];
-        self.flight[..i].iter().filter(|e| e.from == effect.from && e.to == effect.to).all(|earlier| {
-            let gated = matches!(effect.what, What::Publish(_)) && !earlier.is_word();
-            let same_word = effect.is_word() && earlier.is_word() && earlier.at == effect.at;
-            !gated && !same_word
-        })
+        self.flight[..i].iter().all(|earlier| !self.flight[i].issued.must_follow(&earlier.issued))
     }
 
-    fn land(&mut self, effect: Effect) {
-        let bytes = match effect.what {
-            What::Put(bytes) => bytes,
-            What::Publish(word) | What::Store(word) => word.to_le_bytes().to_vec(),
-        };
-        if let Ok(to) = self.region(effect.to, 0, effect.at, bytes.len() as u64) {
+    fn land(&mut self, Effect { issued, bytes, .. }: Effect) {
+        if let Ok(to) = self.region(issued.to, 0, issued.at, bytes.len() as u64) {
             to.copy_from_slice(&bytes);
         }
     }
 
-    fn issue(&mut self, effect: Effect) {
+    fn issue(&mut self, issued: Issued, bytes: &[u8]) {
+        let slow = match issued.kind {
+            _ if self.memory == Memory::Strong => 0,
+            Kind::Put => self.mood.slow_puts,
+            Kind::Publish | Kind::Store => self.mood.slow_words,
+        };
+        let slow = slow > 0 && self.rng.random::<u8>() < slow;
+        let effect = Effect { issued, bytes: bytes.to_vec(), slow };
         match self.memory {
             Memory::Strong => self.land(effect),
             Memory::Weak => self.flight.push(effect),
@@ -226,13 +239,13 @@ impl LockstepFabric<'_> {
         Ok(())
     }
 
-    fn word(&mut self, to: RankId, at: Place, what: What) -> Result<(), Fault> {
+    fn word(&mut self, kind: Kind, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         if !at.offset.is_multiple_of(8) || matches!(at.region, Region::Output(_)) {
             return Err(Fault { rank: to, at, len: 8 });
         }
         self.inner.range(to, self.batch, at, 8)?;
         let from = self.me();
-        self.inner.issue(Effect { from, to, at, what });
+        self.inner.issue(Issued { from, to, at, kind }, &word.to_le_bytes());
         Ok(())
     }
 }
@@ -253,19 +266,19 @@ impl Fabric for LockstepFabric<'_> {
         }
         for piece in cuts.windows(2).filter(|piece| piece[0] < piece[1]) {
             let at = Place { offset: at.offset + piece[0] as u64, ..at };
-            let what = What::Put(bytes[piece[0]..piece[1]].to_vec());
-            self.inner.issue(Effect { from, to, at, what });
+            let issued = Issued { from, to, at, kind: Kind::Put };
+            self.inner.issue(issued, &bytes[piece[0]..piece[1]]);
         }
         Ok(())
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        self.word(to, at, What::Publish(word))
+        self.word(Kind::Publish, to, at, word)
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
         let me = self.me();
-        Ok(!self.inner.flight.iter().any(|effect| effect.from == me))
+        Ok(!self.inner.flight.iter().any(|effect| effect.issued.from == me))
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
@@ -274,19 +287,19 @@ impl Fabric for LockstepFabric<'_> {
             return Err(fault);
         }
         // A core sees its own stores, landed or not.
-        let own = self.inner.flight.iter().rev().find_map(|effect| match effect.what {
-            What::Store(word) if effect.from == self.me() && effect.at == at => Some(word),
-            _ => None,
-        });
-        if let Some(word) = own {
-            return Ok(word);
-        }
-        let bytes = self.inner.view(self.rank, self.batch, at, 8)?;
+        let own = |effect: &&Effect| {
+            let Issued { from, at: place, kind, .. } = effect.issued;
+            kind == Kind::Store && from == self.me() && place == at
+        };
+        let bytes = match self.inner.flight.iter().rev().find(own) {
+            Some(effect) => &effect.bytes,
+            None => self.inner.view(self.rank, self.batch, at, 8)?,
+        };
         Ok(u64::from_le_bytes(bytes.try_into().map_err(|_| fault)?))
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.word(self.rank, at, What::Store(word))
+        self.word(Kind::Store, self.rank, at, word)
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
@@ -294,8 +307,9 @@ impl Fabric for LockstepFabric<'_> {
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.mark(at, bytes.len() as u64)?;
         let (rank, batch) = (self.rank, self.batch);
+        self.inner.range(rank, batch, at, bytes.len() as u64)?;
+        self.mark(at, bytes.len() as u64)?;
         self.inner.region(rank, batch, at, bytes.len() as u64)?.copy_from_slice(bytes);
         Ok(())
     }
@@ -328,7 +342,11 @@ impl Backend for Lockstep {
 
     fn reuse_outputs(&self) {
         for rank in &mut self.lock().ranks {
-            rank.written.clear();
+            for ((batch, tensor), ranges) in core::mem::take(&mut rank.written) {
+                for (start, end) in ranges {
+                    rank.outputs[batch][tensor as usize][start as usize..end as usize].fill(UNWRITTEN);
+                }
+            }
         }
     }
 }

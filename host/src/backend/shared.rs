@@ -75,8 +75,10 @@ impl Backend for SharedMemory {
 
     fn fabric(&self, rank: RankId, _core: CoreId, batch: usize) -> RawFabric<'_> {
         // SAFETY: the segments are parts of mappings that live as long as `self`, page-aligned and disjoint.
-        // The memory is private to this struct: it is reached only through these fabrics, which the driver
-        // hands to the machines of one core each under the join, and through `read_output` between operators.
+        // The memory is private to this struct: it is reached only through these fabrics and through
+        // `read_output` between operators. The driver hands fabrics to the machines of one core each under the
+        // join; litmus programs on threads read only what a flag covers; the bare copies of the roofline write
+        // places of their own and read them after a join of all threads.
         unsafe { RawFabric::new(&self.peers, rank, self.outputs[rank.index()][batch]) }
     }
 

@@ -1,7 +1,6 @@
 //! `veriep run`
 
 use super::source::make_case;
-use crate::backend::Backend;
 use crate::backend::inject::Inject;
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::shared::SharedMemory;
@@ -9,83 +8,63 @@ use crate::case::{self, Case, support};
 use crate::cli::{BackendArg, RunArgs};
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
-use crate::driver::{self, Batch, Options, RankState};
+use crate::driver::{self, Batch, Options};
 use crate::error::Error;
 use crate::group::{self, Costs, Plan};
-use crate::report::{Report, note, progress};
-use crate::result::{self, RankResult};
+use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
+use crate::store;
 use core::time::Duration;
-use kernel_core::layout::outputs::capacity;
-use kernel_core::place::Tensor;
-use kernel_core::shape::{QuantMode, Shape};
+use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use std::path::Path;
 
+mod output;
 mod summary;
 
 /// Memory that a lockstep unit of several rounds may take for inputs and outputs.
-const UNIT_BYTES_MAX: u64 = 1 << 30;
+const UNIT_BYTES_MAX: u64 = 1 << 28;
 /// Repetitions of the bare copies, of which the median counts.
 const ROOFLINE_ROUNDS: usize = 5;
 
+/// A checked request.
+struct Job<'a> {
+    args: &'a RunArgs,
+    source: String,
+    case: Case,
+    plan: Plan,
+    silent: Option<RankId>,
+}
+
+/// What a run that ended well has cost; bare copies only where time is real.
+type Ran = (Costs, Option<Roofline>);
+
 pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let schedule = Schedule::parse(&args.schedule)?;
+    if let Some(path) = &args.out {
+        // Not after an hour of running.
+        store::check_writable(path)?;
+    }
     let (case, source) = open_case(args)?;
     support::runnable(&case.shape)?;
     let silent = args.silent(case.shape.ep_world_size())?;
     let plan = plan(args, &case.shape, &schedule);
-    let bar = match plan.check {
-        Some(_) => progress(plan.rounds() as u64 * u64::from(case.shape.ep_world_size()), "ranks checked"),
+    let job = Job { args, source, case, plan, silent };
+    let bar = match job.plan.check {
+        Some(_) => {
+            progress(job.plan.rounds() as u64 * u64::from(job.case.shape.ep_world_size()), "ranks checked")
+        }
         None => progress(0, "running"),
     };
-    let tick = || bar.inc(1);
-    let batches = plan.unit.batches();
-    let (costs, roofline) = match args.backend {
-        BackendArg::Threads => {
-            let memory = SharedMemory::new(&case.shape, batches)
-                .map_err(|e| Error::Request(format!("memory of the group: {e}")))?;
-            let backend = Inject { inner: memory, silent };
-            let workers = workers(args);
-            let drive = |unit: &driver::Unit<'_, _>| driver::threads::run(unit, &workers);
-            let (costs, ranks) = group::run(&case, &plan, &backend, drive, &tick)?;
-            write_result(args.out.as_deref(), &case, &backend, &ranks, batches)?;
-            let last = Batch::new(&case, batches - 1);
-            let roofline =
-                roofline::measure(&backend.inner, &case.shape, &last, &ranks, workers.count, ROOFLINE_ROUNDS);
-            (costs, Some(roofline))
-        }
-        BackendArg::Lockstep | BackendArg::Weak => {
-            let memory = match args.backend {
-                BackendArg::Weak => Memory::Weak,
-                _ => Memory::Strong,
-            };
-            let lockstep = Lockstep::new(&case.shape, batches, memory, args.seed);
-            let backend = Inject { inner: lockstep, silent };
-            let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
-            let drive = |unit: &driver::Unit<'_, _>| {
-                let steps = driver::lockstep::run(unit, &mut rng)?;
-                Ok(Times { steps, ..Times::default() })
-            };
-            let (costs, ranks) = group::run(&case, &plan, &backend, drive, &tick)?;
-            write_result(args.out.as_deref(), &case, &backend, &ranks, batches)?;
-            (costs, None)
-        }
+    let ran = match args.backend {
+        BackendArg::Threads => on_threads(&job, &|| bar.inc(1)),
+        BackendArg::Lockstep => in_lockstep(&job, Memory::Strong, &|| bar.inc(1)),
+        BackendArg::Weak => in_lockstep(&job, Memory::Weak, &|| bar.inc(1)),
     };
     bar.finish_and_clear();
-    summary::emit(report, &Outcome { args, source, case: &case, plan: &plan, costs, roofline })
-}
-
-/// What there is to say about a run that ended well.
-struct Outcome<'a> {
-    args: &'a RunArgs,
-    source: String,
-    case: &'a Case,
-    plan: &'a Plan,
-    costs: Costs,
-    roofline: Option<Roofline>,
+    let (costs, roofline) = ran?;
+    summary::emit(report, &job, &costs, roofline.as_ref())
 }
 
 fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
@@ -98,31 +77,83 @@ fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
     }
 }
 
+fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
+    let Job { case, plan, .. } = job;
+    let batches = plan.unit.batches();
+    let memory = SharedMemory::new(&case.shape, batches)
+        .map_err(|e| Error::Request(format!("memory of the group: {e}")))?;
+    let backend = Inject { inner: memory, silent: job.silent };
+    let workers = workers(job.args);
+    let drive = |unit: &driver::Unit<'_, _>| driver::threads::run(unit, &workers);
+    let (costs, ranks) = group::run(&case.shape, plan, traffic(job), &backend, drive, tick)?;
+    if let Some(path) = &job.args.out {
+        output::write(path, &case.shape, &backend, &ranks, batches - 1)?;
+    }
+    // The bare copies overwrite the memory: they come last. Batch 0 has what they copy.
+    let first = Batch::varied(case, batches - 1);
+    let roofline =
+        roofline::measure(&backend.inner, &case.shape, &first, &ranks, workers.count, ROOFLINE_ROUNDS);
+    Ok((costs, Some(roofline)))
+}
+
+fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
+    let Job { case, plan, args, .. } = job;
+    let batches = plan.unit.batches();
+    let lockstep = Lockstep::new(&case.shape, batches, memory, args.seed);
+    let backend = Inject { inner: lockstep, silent: job.silent };
+    let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
+    let drive = |unit: &driver::Unit<'_, _>| {
+        let steps = driver::lockstep::run(unit, &mut rng)?;
+        Ok(Times { steps, ..Times::default() })
+    };
+    let (costs, ranks) =
+        group::run(&case.shape, plan, traffic(job), &backend, drive, tick).map_err(|error| {
+            error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
+        })?;
+    if let Some(path) = &args.out {
+        output::write(path, &case.shape, &backend, &ranks, batches - 1)?;
+    }
+    Ok((costs, None))
+}
+
+/// The case itself in the last round, varied before.
+fn traffic<'a>(job: &'a Job<'_>) -> impl Fn(usize) -> Batch<'a> {
+    |round| Batch::varied(&job.case, job.plan.rounds() - 1 - round)
+}
+
 fn workers(args: &RunArgs) -> Workers {
-    let available = std::thread::available_parallelism().map_or(1, core::num::NonZero::get);
     Workers {
-        count: args.threads.map_or(available, |threads| threads as usize),
+        count: args.threads.map_or_else(processors, |threads| threads as usize),
         spread: args.spread.into(),
         deadline: Duration::from_secs_f64(args.deadline),
     }
 }
 
+fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, core::num::NonZero::get)
+}
+
 fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
-    let chain = match (args.chain, args.backend) {
-        (Some(chain), _) => chain as usize,
+    let (chain, units) = match (args.chain, args.backend) {
+        (Some(chain), _) => {
+            let chain = (chain as usize).min(repetitions);
+            (chain, repetitions.div_ceil(chain))
+        }
         // A check stops the threads; their times are those of single rounds.
-        (None, BackendArg::Threads) => 1,
+        (None, BackendArg::Threads) => (1, repetitions),
         // Nothing is timed here: ranks may run ahead of each other as far as memory allows.
-        (None, _) => (UNIT_BYTES_MAX / batch_bytes(shape).max(1)) as usize / schedule.batches(),
+        (None, _) => {
+            let most = (UNIT_BYTES_MAX / batch_bytes(shape).max(1)) as usize / schedule.batches();
+            let units = repetitions.div_ceil(most.max(1));
+            (repetitions.div_ceil(units), units)
+        }
     };
-    let chain = chain.clamp(1, repetitions);
     Plan {
         unit: schedule.repeat(chain),
-        units: repetitions.div_ceil(chain),
+        units,
         options: Options { order: args.order.into(), ..Options::default() },
-        check: (!args.no_check)
-            .then(|| std::thread::available_parallelism().map_or(1, core::num::NonZero::get)),
+        check: (!args.no_check).then(processors),
     }
 }
 
@@ -131,63 +162,4 @@ fn batch_bytes(shape: &Shape) -> u64 {
     let tokens = u64::from(shape.ep_world_size()) * u64::from(shape.bs_max());
     let rows = tokens * u64::from(shape.combine_columns());
     2 * tokens * shape.row_bytes() + rows * (shape.payload_bytes() + shape.row_bytes())
-}
-
-/// The tensors of one rank's result.
-struct Owned {
-    rows: usize,
-    tensors: [Vec<u8>; Tensor::ALL.len()],
-}
-
-fn write_result<B: Backend>(
-    out: Option<&Path>,
-    case: &Case,
-    backend: &B,
-    ranks: &[RankState],
-    batches: usize,
-) -> Result<(), Error> {
-    let Some(path) = out else { return Ok(()) };
-    let (shape, batch) = (&case.shape, batches - 1);
-    let owned: Vec<_> = (0..)
-        .map(RankId)
-        .zip(ranks)
-        .map(|(rank, state)| {
-            let rows = state.with_y(batch, |y| y.len() as u64 / shape.row_bytes());
-            let tensors = Tensor::ALL.map(|tensor| {
-                let all = capacity(shape, rank, tensor);
-                let len = match tensor {
-                    Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo => {
-                        all.checked_div(shape.rows_max(rank)).unwrap_or(0) * rows
-                    }
-                    _ => all,
-                };
-                let mut bytes = Vec::new();
-                let read = &mut |seen: &[u8]| bytes.extend_from_slice(seen);
-                backend.read_output(rank, batch, tensor, len as usize, read);
-                bytes
-            });
-            Owned { rows: rows as usize, tensors }
-        })
-        .collect();
-    let results: Vec<_> = (0..).zip(&owned).map(|(rank, owned)| rank_result(shape, rank, owned)).collect();
-    result::write(path, shape, &results)?;
-    note(&format!("wrote {}", path.display()));
-    Ok(())
-}
-
-fn rank_result<'a>(shape: &Shape, rank: u32, owned: &'a Owned) -> RankResult<'a> {
-    let tensor = |tensor: Tensor| owned.tensors[tensor as usize].as_slice();
-    let quantised = shape.quant_mode() == QuantMode::Dynamic;
-    RankResult {
-        rank,
-        rows: owned.rows,
-        expand_x: tensor(Tensor::ExpandX),
-        dynamic_scales: quantised.then(|| tensor(Tensor::DynamicScales)),
-        assist_info_for_combine: Some(tensor(Tensor::AssistInfo)),
-        expand_idx: tensor(Tensor::ExpandIdx),
-        expert_token_nums: tensor(Tensor::ExpertTokenNums),
-        ep_recv_counts: tensor(Tensor::EpRecvCounts),
-        x_out: tensor(Tensor::XOut),
-        ..RankResult::default()
-    }
 }

@@ -26,7 +26,7 @@ pub fn make_case(config: &ConfigArgs, tensors: &TensorArgs, seed: u64) -> Result
     let mut source = resolve(config)?;
     source.routing = tensors.routing.unwrap_or(source.routing);
     let (mask, smooth_scales) = (tensors.mask, tensors.smooth_scales);
-    let options = Options { routing: source.routing, seed, mask, smooth_scales };
+    let options = Options { routing: source.routing, seed, mask, smooth_scales, ..Options::default() };
     let case = generate(source.config.clone(), options, &source.name)?;
     Ok((case, source))
 }

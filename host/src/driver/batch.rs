@@ -1,4 +1,4 @@
-//! One round's inputs: the case, varied.
+//! One round's inputs: the case itself, the case varied, or tensors of one's own in its shape.
 //!
 //! A group runs the case many times. Were every round the same, a row left over from the round before last
 //! would look right. So a round at distance `d` from the last one has the tokens of every rank rotated by `d`,
@@ -10,20 +10,34 @@ use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::reference::Cluster;
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
+use std::borrow::Cow;
 
 /// The inputs of all ranks for one round.
 #[derive(Clone, Debug)]
 pub struct Batch<'a> {
     case: &'a Case,
-    ranks: Vec<RankTensors>,
+    ranks: Cow<'a, [RankTensors]>,
 }
 
 impl<'a> Batch<'a> {
+    /// The case as it is.
+    #[must_use]
+    pub fn new(case: &'a Case) -> Self {
+        Self::with_tensors(case, &case.ranks)
+    }
+
     /// The case at distance `distance` from the last round.
     #[must_use]
-    pub fn new(case: &'a Case, distance: usize) -> Self {
+    pub fn varied(case: &'a Case, distance: usize) -> Self {
         let ranks = (0..).map(RankId).zip(&case.ranks);
-        Self { case, ranks: ranks.map(|(rank, t)| vary(&case.shape, rank, t, distance)).collect() }
+        let varied: Vec<_> = ranks.map(|(rank, t)| vary(&case.shape, rank, t, distance)).collect();
+        Self::with_tensors(case, varied)
+    }
+
+    /// Other tensors, one entry per rank, in the shape and with the scales and experts of `case`.
+    #[must_use]
+    pub fn with_tensors(case: &'a Case, ranks: impl Into<Cow<'a, [RankTensors]>>) -> Self {
+        Self { case, ranks: ranks.into() }
     }
 
     /// What a rank brings.

@@ -7,6 +7,9 @@ use kernel_core::fabric::Wait;
 use kernel_core::units::{CoreId, RankId};
 use std::collections::BTreeMap;
 
+/// Suspects and complaints that a line names; the JSON report has all.
+const NAMED: usize = 4;
+
 /// One core's complaint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Missing {
@@ -23,7 +26,7 @@ pub struct Missing {
 /// A group without progress.
 #[derive(Clone, Debug, Default)]
 pub struct Hang {
-    /// How long nobody moved.
+    /// How long nobody moved; zero when it is certain that nobody ever will.
     pub after: Duration,
     /// What each waiting core misses.
     pub missing: Vec<Missing>,
@@ -42,20 +45,29 @@ impl Missing {
 }
 
 impl Hang {
-    /// The complaints in the earliest operator that anybody is stuck in: later ones follow from them.
-    pub fn roots(&self) -> impl Iterator<Item = &Missing> {
+    /// The complaints in the earliest operator that anybody is stuck in: later ones follow from them. Of those
+    /// the ones about another rank, if there are any: who waits for its own rank's cores or for its own flag
+    /// waits for what they wait for.
+    #[must_use]
+    pub fn roots(&self) -> Vec<Missing> {
         let first = self.missing.iter().map(|missing| missing.operator).min();
-        let rooted = move |missing: &&Missing| Some(missing.operator) == first;
-        // A core that waits for its own rank's cores waits for what they wait for.
-        let foreign = self.missing.iter().filter(rooted).any(|missing| missing.wait.source().is_some());
-        self.missing.iter().filter(rooted).filter(move |m| !foreign || m.wait.source().is_some())
+        let is_foreign =
+            |missing: &Missing| missing.wait.source().is_some_and(|source| source != missing.rank);
+        let mut roots: Vec<_> =
+            self.missing.iter().filter(|missing| Some(missing.operator) == first).copied().collect();
+        if roots.iter().any(is_foreign) {
+            roots.retain(is_foreign);
+        }
+        // Workers complain in any order.
+        roots.sort_by_key(|missing| (missing.rank, missing.core));
+        roots
     }
 
-    /// The ranks that others wait for in that operator, most waited for first.
+    /// The ranks that others wait for in that operator and how many cores do, most waited for first.
     #[must_use]
     pub fn suspects(&self) -> Vec<(RankId, usize)> {
         let mut waited = BTreeMap::new();
-        for source in self.roots().filter_map(|missing| missing.wait.source()) {
+        for source in self.roots().iter().filter_map(|missing| missing.wait.source()) {
             *waited.entry(source).or_insert(0) += 1;
         }
         let mut waited: Vec<_> = waited.into_iter().collect();
@@ -66,23 +78,72 @@ impl Hang {
 
 impl fmt::Display for Hang {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no progress for {:.1} s", self.after.as_secs_f64())?;
+        if self.after.is_zero() {
+            f.write_str("nobody can move")?;
+        } else {
+            write!(f, "no progress for {} s", self.after.as_secs_f64())?;
+        }
         let suspects = self.suspects();
-        if !suspects.is_empty() {
-            f.write_str(": waiting for")?;
-            for (i, (rank, cores)) in suspects.iter().take(4).enumerate() {
-                write!(f, "{} rank {rank} ({cores} cores)", if i > 0 { "," } else { "" })?;
-            }
-            if suspects.len() > 4 {
-                write!(f, " and {} more", suspects.len() - 4)?;
-            }
+        for (i, (rank, cores)) in suspects.iter().take(NAMED).enumerate() {
+            let before = if i == 0 { ": waiting for" } else { "," };
+            let s = if *cores == 1 { "" } else { "s" };
+            write!(f, "{before} rank {rank} ({cores} core{s})")?;
         }
-        for missing in self.roots().take(3) {
-            write!(f, "; rank {} core {} {}", missing.rank, missing.core, missing.wait)?;
+        if suspects.len() > NAMED {
+            write!(f, " and {} more ranks", suspects.len() - NAMED)?;
         }
-        match self.roots().count() {
-            0..=3 => Ok(()),
-            n => write!(f, "; and {} more", n - 3),
+        let roots = self.roots();
+        for Missing { rank, core, wait, .. } in roots.iter().take(NAMED) {
+            write!(f, "; rank {rank} core {core}: {wait}")?;
         }
+        if roots.len() > NAMED {
+            write!(f, "; and {} more cores", roots.len() - NAMED)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn misses(rank: u32, core: u32, operator: usize, wait: Wait) -> Missing {
+        Missing { rank: RankId(rank), core: CoreId(core), operator, wait }
+    }
+
+    fn flag(source: u32) -> Wait {
+        Wait::DispatchFlag { source: RankId(source), local_expert: 3 }
+    }
+
+    #[test]
+    fn the_earliest_operator_is_to_blame_and_in_it_the_other_rank() {
+        let later = Wait::CombineFlag { source: RankId(0), token: 2, k: 1 };
+        let hang = Hang {
+            after: Duration::from_secs(2),
+            missing: vec![
+                misses(1, 0, 1, later),
+                misses(2, 0, 0, flag(1)),
+                misses(0, 1, 0, Wait::Core(CoreId(0))),
+                misses(0, 0, 0, flag(1)),
+                misses(1, 1, 0, flag(1)),
+            ],
+        };
+        assert_eq!(hang.suspects(), [(RankId(1), 2)]);
+        assert_eq!(
+            hang.to_string(),
+            "no progress for 2 s: waiting for rank 1 (2 cores); \
+             rank 0 core 0: missing: dispatch flag of rank 1 for local expert 3; \
+             rank 2 core 0: missing: dispatch flag of rank 1 for local expert 3"
+        );
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_itself_alone_is_named() {
+        let missing = vec![misses(4, 1, 0, Wait::Core(CoreId(2)))];
+        let hang = Hang { after: Duration::ZERO, missing };
+        assert_eq!(
+            hang.to_string(),
+            "nobody can move; rank 4 core 1: core 2 has not come to the core barrier"
+        );
     }
 }

@@ -36,6 +36,9 @@ impl<B: Clockwork> Clockwork for crate::backend::inject::Inject<B> {
     }
 }
 
+/// Steps per task, about, between two draws of who sleeps: more than a short operator takes.
+const NAP: usize = 64;
+
 /// Runs a unit to its end. Returns the number of steps.
 ///
 /// # Errors
@@ -49,14 +52,12 @@ pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64
     let mut awake = live.len();
     let mut idle = 0;
     while !live.is_empty() {
-        if rng.random_ratio(1, 128) {
-            awake = put_some_to_sleep(&mut live, rng);
+        if rng.random_ratio(1, (NAP * live.len()) as u32) {
+            awake = put_some_to_sleep(&tasks, &mut live, rng);
         }
         let pick = rng.random_range(0..awake);
-        let task = &mut tasks[live[pick]];
-        let (rank, core) = (task.rank, task.core);
         unit.backend.tick();
-        let (done, stop) = task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })?;
+        let (done, stop) = step(unit, &mut tasks[live[pick]])?;
         steps += u64::from(done);
         idle = if done > 0 { 0 } else { idle + 1 };
         if stop == Some(Stop::End) {
@@ -64,8 +65,17 @@ pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64
             awake = live.len();
         } else if idle > 2 * awake {
             idle = 0;
-            awake = live.len();
-            if !unit.backend.land_one() {
+            // Those awake are stuck: either the others wake up, or something lands.
+            if awake < live.len() && rng.random() {
+                awake = live.len();
+            } else if unit.backend.land_one() {
+                // To find out that many are stuck took long: more lands for them than for a few.
+                let more = rng.random_range(0..=live.len() / 4);
+                for _ in 0..more {
+                    unit.backend.land_one();
+                }
+            } else {
+                awake = live.len();
                 steps += everyone_once(unit, &mut tasks, &live)?;
             }
         }
@@ -73,11 +83,16 @@ pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64
     Ok(steps)
 }
 
-/// Shuffles the tasks and lets a random part of them sleep.
-fn put_some_to_sleep(live: &mut [usize], rng: &mut ChaCha8Rng) -> usize {
-    for i in (1..live.len()).rev() {
-        live.swap(i, rng.random_range(0..=i));
-    }
+fn step<B: Backend>(unit: &Unit<'_, B>, task: &mut Task) -> Result<(u32, Option<Stop>), Failure> {
+    let (rank, core) = (task.rank, task.core);
+    task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })
+}
+
+/// Shuffles the tasks, by rank or one by one, and lets a random part of them sleep.
+fn put_some_to_sleep(tasks: &[Task], live: &mut [usize], rng: &mut ChaCha8Rng) -> usize {
+    let by_rank: bool = rng.random();
+    let keys: Vec<u32> = tasks.iter().map(|_| rng.random()).collect();
+    live.sort_by_key(|&i| keys[if by_rank { tasks[i].rank.index() } else { i }]);
     rng.random_range(1..=live.len())
 }
 
@@ -91,8 +106,7 @@ fn everyone_once<B: Clockwork>(
     let mut steps = 0;
     for &i in live {
         let task = &mut tasks[i];
-        let (rank, core) = (task.rank, task.core);
-        let (done, stop) = task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })?;
+        let (done, stop) = step(unit, task)?;
         steps += u64::from(done);
         missing.extend(stop.and_then(|stop| Missing::of(task, stop)));
         if done > 0 || stop == Some(Stop::End) {

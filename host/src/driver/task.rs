@@ -3,11 +3,12 @@
 use super::Unit;
 use super::schedule::Operator;
 use crate::backend::Backend;
-use core::sync::atomic::{AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use kernel_core::a3::{Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
+use kernel_core::layout::record::Triple;
 use kernel_core::place::Tensor;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
@@ -18,12 +19,19 @@ use std::time::Instant;
 /// What the cores of a rank share with each other on the host's side: the join, and what the experts returned.
 #[derive(Debug, Default)]
 pub struct RankState {
-    /// Cores that have ended an operator, over all operators of the unit.
-    ended: AtomicU32,
-    /// Operators that all cores of the rank have ended.
-    joined: AtomicU32,
+    /// By operator of the unit.
+    joins: Vec<Join>,
     /// By batch.
     returned: Vec<RwLock<Rows>>,
+}
+
+/// The end of an operator on one rank.
+#[derive(Debug, Default)]
+struct Join {
+    /// Cores that have ended it.
+    ended: AtomicU32,
+    /// All have, and its experts have run.
+    open: AtomicBool,
 }
 
 /// The inputs of combine besides the case.
@@ -38,7 +46,11 @@ impl RankState {
     /// Nothing ended yet, with room for `batches` batches.
     #[must_use]
     pub fn new(batches: usize) -> Self {
-        Self { returned: (0..batches).map(|_| RwLock::default()).collect(), ..Self::default() }
+        Self {
+            // A batch has two operators.
+            joins: (0..2 * batches).map(|_| Join::default()).collect(),
+            returned: (0..batches).map(|_| RwLock::default()).collect(),
+        }
     }
 
     /// Rows that the experts of a batch returned, `[n, h]`.
@@ -48,8 +60,11 @@ impl RankState {
 
     /// Forgets the operators of the unit before.
     pub fn reset(&mut self) {
-        *self.ended.get_mut() = 0;
-        *self.joined.get_mut() = 0;
+        self.joins.iter_mut().for_each(|join| *join = Join::default());
+    }
+
+    fn has_ended(&self, operator: usize) -> bool {
+        self.joins[operator].open.load(Ordering::Acquire)
     }
 }
 
@@ -140,8 +155,15 @@ impl Task {
     /// Begins the next operator, once all cores of the rank have ended the one before.
     fn begin<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Option<Stop> {
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
-        let joined = unit.ranks[self.rank.index()].joined.load(Ordering::Acquire);
-        if !unit.options.no_join && (joined as usize) < self.operator {
+        let before = match operator {
+            _ if !unit.options.no_join => self.operator.checked_sub(1),
+            // What the experts return is data, whoever drives: combine cannot begin without it.
+            Operator::Combine(batch) => {
+                unit.operators.iter().position(|&earlier| earlier == Operator::Dispatch(batch))
+            }
+            Operator::Dispatch(_) => None,
+        };
+        if before.is_some_and(|before| !unit.ranks[self.rank.index()].has_ended(before)) {
             return Some(Stop::Join);
         }
         self.machine = match operator {
@@ -186,14 +208,14 @@ impl Task {
     /// Ends the operator. The last core of the rank runs the experts, then lets all go on.
     fn end<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
         let state = &unit.ranks[self.rank.index()];
-        let ended = state.ended.fetch_add(1, Ordering::AcqRel) + 1;
-        if ended.is_multiple_of(unit.shape.aiv_num()) {
+        let join = &state.joins[self.operator];
+        if join.ended.fetch_add(1, Ordering::AcqRel) + 1 == unit.shape.aiv_num() {
             if let Some(Operator::Dispatch(batch)) = self.current(unit) {
                 let start = Instant::now();
                 self.run_experts(unit, batch, &state.returned[batch])?;
                 self.experts += start.elapsed();
             }
-            state.joined.store(ended / unit.shape.aiv_num(), Ordering::Release);
+            join.open.store(true, Ordering::Release);
         }
         self.operator += 1;
         self.machine = Machine::Between;
@@ -217,12 +239,12 @@ impl Task {
                 unit.backend.read_output(self.rank, batch, tensor, len, read);
             },
             &mut rows.y,
-        );
+        )?;
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
         let Rows { assist_info, ep_recv_counts, .. } = &mut *rows;
         let counts_len = capacity(unit.shape, self.rank, Tensor::EpRecvCounts) as usize;
         for (tensor, len, to) in [
-            (Tensor::AssistInfo, n as usize * 12, assist_info),
+            (Tensor::AssistInfo, (n * Triple::BYTES) as usize, assist_info),
             (Tensor::EpRecvCounts, counts_len, ep_recv_counts),
         ] {
             to.clear();

@@ -6,7 +6,7 @@ use crate::backend::Backend;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use kernel_core::units::{CoreId, RankId, div_rem};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -54,10 +54,16 @@ pub struct Times {
 struct Shared {
     /// Workers that are ready to begin.
     ready: AtomicUsize,
-    /// Grows whenever somebody moves.
+    /// Grows whenever a core moves.
     progress: AtomicU64,
     stop: AtomicBool,
     failure: Mutex<Option<Failure>>,
+}
+
+impl Shared {
+    fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// Runs a unit to its end.
@@ -160,10 +166,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             match self.pass() {
                 Ok((_, true)) => break,
                 Ok((0, false)) => idle += 1,
-                Ok(_) => {
-                    idle = 0;
-                    self.shared.progress.fetch_add(1, Ordering::Relaxed);
-                }
+                Ok(_) => idle = 0,
                 Err(failure) => {
                     self.fail(failure);
                     break;
@@ -197,10 +200,12 @@ impl<'a, B: Backend> Worker<'a, B> {
             let (done, stop) =
                 polled.task.run(self.unit, TURN).map_err(|error| Failure::Protocol { rank, core, error })?;
             self.since += core::mem::take(&mut polled.task.experts);
-            if done > 0
-                && let Some((source, since)) = polled.waiting.take()
-            {
-                self.times.waited_for[source.index()] += since.elapsed();
+            if done > 0 {
+                // By task, not by pass: a pass over thousands of cores may take longer than a short deadline.
+                self.shared.progress.fetch_add(1, Ordering::Relaxed);
+                if let Some((source, since)) = polled.waiting.take() {
+                    self.times.waited_for[source.index()] += since.elapsed();
+                }
             }
             polled.ended = stop == Some(Stop::End);
             if let Some(Stop::Wait(wait)) = stop
@@ -239,21 +244,23 @@ impl<'a, B: Backend> Worker<'a, B> {
     }
 
     fn fail(&self, failure: Failure) {
-        let mut first = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        first.get_or_insert(failure);
+        self.shared.failure().get_or_insert(failure);
         self.shared.stop.store(true, Ordering::Relaxed);
     }
 
     /// Adds what this worker's cores miss to the report of a hang.
     fn add_complaints(&mut self) {
+        let is_hang = |failure: &Option<Failure>| matches!(failure, Some(Failure::Hang(_)));
+        if !is_hang(&self.shared.failure()) {
+            return;
+        }
         let mut missing = Vec::new();
         for Polled { task, ended, .. } in &mut self.tasks {
             if !*ended && let Ok((_, Some(stop))) = task.run(self.unit, 1) {
                 missing.extend(Missing::of(task, stop));
             }
         }
-        let mut failure = self.shared.failure.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(Failure::Hang(hang)) = &mut *failure {
+        if let Some(Failure::Hang(hang)) = &mut *self.shared.failure() {
             hang.missing.extend(missing);
         }
     }

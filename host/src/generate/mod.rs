@@ -30,7 +30,7 @@ pub enum MaskKind {
 }
 
 /// What to make besides the configuration.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// How tokens choose experts.
     pub routing: Routing,
@@ -40,6 +40,20 @@ pub struct Options {
     pub mask: MaskKind,
     /// Whether to make `scales`.
     pub smooth_scales: bool,
+    /// Whose limits the configuration keeps; tests take shapes smaller than any product's.
+    pub limits: Limits,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            routing: Routing::default(),
+            seed: 0,
+            mask: MaskKind::default(),
+            smooth_scales: false,
+            limits: Limits::Product,
+        }
+    }
 }
 
 /// Makes a case. `place` names the configuration in errors.
@@ -53,7 +67,7 @@ pub fn generate(config: Config, options: Options, place: &str) -> Result<Case, E
         MaskKind::Pairs => Given::MASK_2D,
     };
     given.set(Given::SCALES, options.smooth_scales);
-    let shape = Shape::new(&config.as_core(given), Limits::Product)
+    let shape = Shape::new(&config.as_core(given), options.limits)
         .map_err(|violations| Error::violations(place, &violations))?;
     support::readable(&shape, given)?;
     if options.mask != MaskKind::None && shape.bs_is_uneven() {

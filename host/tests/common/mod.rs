@@ -1,5 +1,8 @@
-//! Runs the built binary.
+//! Runs the built binary; [`trial`] runs groups inside the test.
 #![allow(dead_code, reason = "each test file uses its part")]
+
+pub(crate) mod trial;
+pub(crate) mod twins;
 
 use serde_json::Value;
 use std::path::Path;

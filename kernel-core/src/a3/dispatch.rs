@@ -17,9 +17,9 @@ use crate::placement::Home;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::route::{self, Send, Sends};
 use crate::plan::split::DispatchShare;
-use crate::shape::{QuantMode, Shape, TokenNums};
+use crate::shape::{CORES_MAX, QuantMode, Shape, TokenNums};
 use crate::sync::{barrier, flag, selector};
-use crate::units::{RankId, Token, div_rem};
+use crate::units::{CoreId, RankId, Token, div_rem};
 use crate::vector::Vector;
 
 /// Entries that one write of `expand_idx` or `ep_recv_counts` carries at most.
@@ -131,7 +131,6 @@ impl Dispatch {
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        self.partition = selector::select(fabric, Kind::Dispatch, env.core)?;
         self.epoch = barrier::current_epoch(fabric, env.core)?;
         let share = &env.work.sends;
         let (slots, table) = split_words(ub.words, share)?;
@@ -139,6 +138,7 @@ impl Dispatch {
             .get_mut(..route::destinations(env.shape) as usize)
             .ok_or(internal("scratch is shorter than ub_words"))?;
         route::walk(env.shape, env.rank, inputs, share, send_status, slots);
+        self.partition = selector::select(fabric, Kind::Dispatch, env.core)?;
         self.go(Phase::Send { next: 0 })
     }
 
@@ -173,6 +173,9 @@ impl Dispatch {
     ) -> Result<(), ProtocolError> {
         let (shape, token) = (env.shape, pair.token);
         let x = inputs.row(shape, token);
+        if x.is_empty() {
+            return Err(internal("x is shorter than its rows"));
+        }
         let triple = Triple { source: env.rank, token, k: pair.k };
         let at = dispatch_record(shape, self.partition, home, env.rank, slot);
         if shape.quant_mode() == QuantMode::None {
@@ -313,16 +316,13 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         let shape = env.shape;
         let cores = shape.aiv_num();
-        let mut sums = [ShareSum::default(); crate::shape::CORES_MAX];
-        if cores == 1 {
-            sums = [self.sum; crate::shape::CORES_MAX];
-        } else {
-            if let Some(core) = barrier::missing(fabric, cores, env.core, self.epoch)? {
-                return Ok(Progress::Pending(Wait::Core(core)));
-            }
-            for (sum, core) in sums.iter_mut().zip((0..cores).map(crate::units::CoreId)) {
-                *sum = barrier::sum_of(fabric, core, self.epoch)?;
-            }
+        if let Some(core) = barrier::missing(fabric, cores, env.core, self.epoch)? {
+            return Ok(Progress::Pending(Wait::Core(core)));
+        }
+        let mut sums = [ShareSum::default(); CORES_MAX];
+        for (sum, core) in sums.iter_mut().zip((0..cores).map(CoreId)) {
+            // The own word may not have landed yet.
+            *sum = if core == env.core { self.sum } else { barrier::sum_of(fabric, core, self.epoch)? };
         }
         let sums = sums.iter().take(cores as usize).copied();
         let seen = sums.clone().map(|sum| u64::from(sum.rows)).sum();
@@ -358,17 +358,17 @@ impl Dispatch {
         let mut sums = [0; CHUNK as usize];
         for (sum, slot) in sums.iter_mut().zip(slot..end) {
             let count = *count_of(env, ub, slot)?;
-            rows += count;
-            of_expert += count;
+            // Cannot overflow: the sums of all cores are within the capacity.
+            rows = rows.saturating_add(count);
+            of_expert = of_expert.saturating_add(count);
             *sum = rows;
         }
         let sums = sums.iter().copied().take((end - slot) as usize);
         write_words(fabric, outputs::ep_recv_count(slot), sums)?;
-        let (slot, phase_is_nums) = (end, end == expert_end);
-        self.go(if phase_is_nums {
-            Phase::TokenNums { slot, rows, of_expert, first_row }
+        self.go(if end == expert_end {
+            Phase::TokenNums { slot: end, rows, of_expert, first_row }
         } else {
-            Phase::Counts { slot, rows, of_expert, first_row }
+            Phase::Counts { slot: end, rows, of_expert, first_row }
         })
     }
 

@@ -19,7 +19,7 @@ use crate::plan::order::SendOrder;
 use crate::plan::split::Work;
 use crate::plan::{route, split};
 use crate::shape::Shape;
-use crate::units::{CoreId, RankId, align_up, div_ceil};
+use crate::units::{CoreId, RankId, align_up};
 
 /// What stays the same for a core over a group's life.
 #[derive(Clone, Debug)]
@@ -60,25 +60,13 @@ pub struct Ub<'a> {
 /// destination or per awaited slot.
 #[must_use]
 pub fn ub_words(shape: &Shape) -> usize {
-    let pairs = (0..shape.aiv_num()).map(|core| {
-        // The first core of each kind has the largest share; BS of the largest rank bounds all.
-        let bs = shape.bs_max();
-        let on_shared = split::shared_cores(shape);
-        let (moe, shared) = (bs * shape.k(), bs * shape.shared_expert_num());
-        if shape.aiv_num() == 1 {
-            moe + shared
-        } else if core < shape.aiv_num() - on_shared {
-            div_ceil(moe.into(), (shape.aiv_num() - on_shared).into()) as u32
-        } else {
-            div_ceil(shared.into(), on_shared.into()) as u32
-        }
-    });
-    let slots = div_ceil(
-        u64::from(shape.local_expert_num()) * u64::from(shape.ep_world_size()),
-        shape.aiv_num().into(),
-    ) as u32;
-    let ranks = div_ceil(shape.ep_world_size().into(), shape.aiv_num().into()) as u32;
-    let table = route::destinations(shape).max(slots).max(ranks);
+    let ranks = shape.ep_world_size();
+    let busiest = (0..ranks).map(RankId).max_by_key(|&rank| shape.bs(rank)).unwrap_or_default();
+    let cores = (0..shape.aiv_num()).map(CoreId);
+    let pairs = cores.map(|core| route::share_len(&split::dispatch(shape, busiest, core)));
+    // Core 0 has the largest share; rank 0 holds a shared expert if any does, the last one never.
+    let slots = |rank| split::slots(shape, rank, CoreId(0)).end;
+    let table = route::destinations(shape).max(slots(RankId(0))).max(slots(RankId(ranks.saturating_sub(1))));
     (pairs.max().unwrap_or(0) + table) as usize
 }
 
@@ -91,3 +79,6 @@ pub const fn ub_bytes(shape: &Shape) -> usize {
 fn internal(what: &'static str) -> ProtocolError {
     ProtocolError::Internal(what)
 }
+
+#[cfg(test)]
+mod tests;

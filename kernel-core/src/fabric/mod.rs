@@ -8,17 +8,17 @@
 //! What a backend promises and, more important, what it does not. `docs/FABRIC.md` tells it with pictures;
 //! the host's litmus suite examines it.
 //!
-//! 1. [`put`](Fabric::put) and [`forward`](Fabric::forward) may arrive late, in pieces and in any order,
-//!    among themselves and with everything else but rules 2 and 3.
+//! 1. A [`put`](Fabric::put) may arrive late, in pieces and in any order, among puts and with everything else
+//!    but rules 2 and 3.
 //! 2. **A publish does not overtake the same core's earlier puts to that rank.** Publishes are not ordered
-//!    among each other, but one core's writes to one word land in their order. A word is never torn.
+//!    among each other, not even on one word. A word is never torn.
 //! 3. After [`quiet`](Fabric::quiet) has answered ready, all that the core put, published, stored or wrote
 //!    before has landed, and whoever is told afterwards sees it.
 //! 4. Causality: what has landed stays landed. If a core observes a word, all that had landed when the word
 //!    landed, and all that the publisher had itself observed, is before what the observer does next.
 //! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
-//!    the next quiet. A core always observes its own earlier stores; its own publishes it observes as anybody
-//!    else does, when they have landed.
+//!    the next quiet. One core's stores to one word land in their order, and it observes them at once; its own
+//!    publishes on its own rank it observes like any other, when they have landed (rule 2 holds for it too).
 //! 6. [`bytes`](Fabric::bytes) is legal only for what an observed flag covers, or what this rank's cores wrote
 //!    and were quiet about before a core barrier.
 //!
@@ -174,13 +174,13 @@ pub enum ProtocolError {
         /// What it holds.
         seen: u64,
     },
-    /// A core word holds an epoch that its core cannot be in.
+    /// A core word holds an epoch that its core cannot be in, or sums that contradict each other.
     CoreWord {
         /// Whose word.
         core: CoreId,
         /// What it holds.
         seen: u64,
-        /// The epoch of this core's barrier.
+        /// The epoch of this core's barrier; 0 or 1, the word's parity, when it reads its own at the start.
         epoch: u32,
     },
     /// A dispatch status word is neither empty nor flag and count.
@@ -259,7 +259,7 @@ impl fmt::Display for ProtocolError {
             Self::CoreWord { core, seen, epoch } => {
                 write!(
                     f,
-                    "barrier word of core {core} = {seen:#x}: impossible while this core is in epoch {epoch}"
+                    "barrier word of core {core} = {seen:#x}: impossible while this core is at barrier {epoch} (modulo 4)"
                 )
             }
             Self::Status { source, local_expert, seen } => write!(

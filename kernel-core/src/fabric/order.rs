@@ -29,12 +29,12 @@ pub struct Issued {
 
 impl Issued {
     /// Whether this effect must not land before `earlier`, which was issued before it: a publish follows its
-    /// core's puts to that rank, and one core's writes to one word keep their order. Nothing else is ordered.
+    /// core's puts to that rank, and one core's stores to one word keep their order. Nothing else is ordered.
     #[must_use]
     pub fn must_follow(&self, earlier: &Self) -> bool {
         let same_path = self.from == earlier.from && self.to == earlier.to;
         let flag_after_data = self.kind == Kind::Publish && earlier.kind == Kind::Put;
-        let same_word = self.kind != Kind::Put && earlier.kind != Kind::Put && self.at == earlier.at;
+        let same_word = self.kind == Kind::Store && earlier.kind == Kind::Store && self.at == earlier.at;
         same_path && (flag_after_data || same_word)
     }
 }

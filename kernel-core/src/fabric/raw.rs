@@ -30,9 +30,9 @@ unsafe impl Sync for Segment {}
 
 impl Segment {
     /// No memory.
-    pub const EMPTY: Self = Self { base: ptr::null_mut(), len: 0 };
+    pub const EMPTY: Self = Self { base: ptr::dangling_mut(), len: 0 };
 
-    /// The `len` bytes at `base`, which must be a multiple of 8.
+    /// The `len` bytes at `base`, which must be a multiple of 8 and not null.
     #[must_use]
     pub const fn new(base: *mut u8, len: u64) -> Self {
         Self { base, len }

@@ -1,4 +1,5 @@
 //! The region map of a rank: every area with its place, size and stride, as data to print or check.
+//! For shapes of A3 `fullmesh_v1`; records of other layouts are made differently.
 
 use super::data::{dispatch_record, partition_start};
 use super::record::{self, Triple};

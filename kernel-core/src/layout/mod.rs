@@ -6,3 +6,6 @@ pub mod map;
 pub mod outputs;
 pub mod record;
 pub mod state;
+
+#[cfg(test)]
+mod tests;

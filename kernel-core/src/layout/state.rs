@@ -14,7 +14,7 @@
 //! Deliberately absent: the 24 bytes behind a combine flag. Nobody reads them.
 
 use crate::place::Place;
-use crate::shape::{CORES_MAX, Shape};
+use crate::shape::{CORES_MAX, Shape, sizes};
 use crate::units::{CoreId, Offset, RankId, Token};
 use static_assertions::const_assert;
 
@@ -22,13 +22,13 @@ const KIB: u64 = 1024;
 /// Bytes of the state region.
 pub const STATE_BYTES: u64 = 1024 * KIB;
 /// Bytes of a status slot.
-pub const STATUS_SLOT: u64 = 32;
+pub const STATUS_SLOT: u64 = sizes::STATUS_SLOT;
 /// Bytes of a partition's status areas.
-pub const PARTITION: u64 = 384 * KIB;
+pub const PARTITION: u64 = DISPATCH_STATUS + COMBINE_STATUS;
 /// Bytes of a partition's dispatch status area.
-pub const DISPATCH_STATUS: u64 = 64 * KIB;
+pub const DISPATCH_STATUS: u64 = sizes::DISPATCH_STATUS;
 /// Bytes of a partition's combine status area.
-pub const COMBINE_STATUS: u64 = 320 * KIB;
+pub const COMBINE_STATUS: u64 = sizes::COMBINE_STATUS;
 /// Bytes between the records of two cores.
 pub const CORE_RECORD: u64 = 512;
 /// Start of dispatch's selector records.
@@ -38,7 +38,7 @@ pub const COMBINE_SELECTORS: Offset = 818 * KIB;
 /// Start of the core words.
 pub const CORE_WORDS: Offset = 848 * KIB;
 
-const_assert!(DISPATCH_STATUS + COMBINE_STATUS == PARTITION);
+const_assert!(PARTITION == 384 * KIB);
 const_assert!(2 * PARTITION == DISPATCH_SELECTORS);
 const_assert!(DISPATCH_SELECTORS + CORES_MAX as u64 * CORE_RECORD <= COMBINE_SELECTORS);
 const_assert!(COMBINE_SELECTORS + CORES_MAX as u64 * CORE_RECORD <= CORE_WORDS);

@@ -20,7 +20,7 @@ impl ShareSum {
     /// Adds the count of slot `slot` of a share that ends at `end`.
     #[must_use]
     pub const fn with(self, shape: &Shape, slot: u32, end: u32, count: u32) -> Self {
-        let last = expert_of_slot(shape, slot) == expert_of_slot(shape, end - 1);
+        let last = expert_of_slot(shape, slot) == expert_of_slot(shape, end.saturating_sub(1));
         Self {
             rows: self.rows.saturating_add(count),
             of_last_expert: self.of_last_expert.saturating_add(if last { count } else { 0 }),
@@ -56,4 +56,113 @@ pub fn prefix(shape: &Shape, rank: RankId, core: CoreId, sums: impl Iterator<Ite
         }
     }
     prefix
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::domain::{Domain, PAIR};
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    const MOE_RANK: RankId = RankId(0);
+
+    fn shape(r: u32, local: u32, cores: u32) -> Shape {
+        Domain { r: r.into(), e: (r * local).into(), h: 1, bs: 9, cores: cores.into(), ..PAIR }.shape()
+    }
+
+    fn sum(shape: &Shape, core: u32, counts: &[u32]) -> ShareSum {
+        let share = split::slots(shape, MOE_RANK, CoreId(core));
+        let end = share.end;
+        share.fold(ShareSum::default(), |sum, slot| sum.with(shape, slot, end, counts[slot as usize]))
+    }
+
+    /// Folds `counts`, slot by slot, over all cores, and compares with sums over the whole.
+    fn assert_prefixes(shape: &Shape, counts: &[u32]) {
+        let r = shape.ep_world_size() as usize;
+        let sums: Vec<_> = (0..shape.aiv_num()).map(|core| sum(shape, core, counts)).collect();
+        for core in (0..shape.aiv_num()).map(CoreId) {
+            let share = split::slots(shape, MOE_RANK, core);
+            if share.is_empty() {
+                continue;
+            }
+            let start = share.start as usize;
+            let expert_start = start / r * r;
+            let expected = Prefix {
+                rows_before: counts[..start].iter().sum(),
+                expert_rows_before: counts[expert_start..start].iter().sum(),
+            };
+            let folded = prefix(shape, MOE_RANK, core, sums.iter().copied());
+            assert_eq!(folded, expected, "core {core} of {} over {counts:?}, R = {r}", shape.aiv_num());
+        }
+    }
+
+    #[test]
+    fn folded_sums_are_prefix_sums_for_all_small_counts_and_any_number_of_cores() {
+        for (r, local) in [(1, 1), (1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (1, 6), (6, 1)] {
+            let n = r * local;
+            for cores in 1..=n + 2 {
+                let shape = shape(r, local, cores);
+                for code in 0..3u32.pow(n) {
+                    let counts: Vec<u32> = (0..n).map(|i| code / 3u32.pow(i) % 3).collect();
+                    assert_prefixes(&shape, &counts);
+                }
+            }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn folded_sums_are_prefix_sums(
+            r in 1u32..14, local in 1u32..6, cores in 1u32..=48,
+            counts in proptest::collection::vec(0u32..10, 14 * 6),
+        ) {
+            assert_prefixes(&shape(r, local, cores), &counts[..(r * local) as usize]);
+        }
+    }
+
+    #[test]
+    fn the_matrix_of_the_seed_comes_out() {
+        // Seed 000 section 3.2.2: counts of expert 0 and 1 from ranks 0 to 3, and their prefix sums.
+        let counts = [1, 0, 1, 1, 0, 5, 2, 2];
+        let recv_counts = [1, 1, 2, 3, 3, 8, 10, 12];
+        for cores in 1..=8 {
+            let shape = shape(4, 2, cores);
+            let sums: Vec<_> = (0..cores).map(|core| sum(&shape, core, &counts)).collect();
+            for core in 0..cores {
+                let share = split::slots(&shape, MOE_RANK, CoreId(core));
+                let mut rows = prefix(&shape, MOE_RANK, CoreId(core), sums.iter().copied()).rows_before;
+                for slot in share {
+                    rows += counts[slot as usize];
+                    assert_eq!(rows, recv_counts[slot as usize], "slot {slot}, {cores} cores");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_share_inside_one_expert_counts_all_its_rows_for_that_expert() {
+        // R = 4, L = 2 over 3 cores: slots 0..3, 3..6, 6..8.
+        let (shape, counts) = (shape(4, 2, 3), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(sum(&shape, 0, &counts), ShareSum { rows: 6, of_last_expert: 6 });
+        assert_eq!(sum(&shape, 1, &counts), ShareSum { rows: 15, of_last_expert: 11 });
+        assert_eq!(sum(&shape, 2, &counts), ShareSum { rows: 15, of_last_expert: 15 });
+    }
+
+    #[test]
+    fn a_shared_expert_rank_has_one_expert() {
+        let shape = Domain { r: 5, e: 8, s: 1, rs: 1, cores: 2, ..PAIR }.shape();
+        assert_eq!(split::slots(&shape, RankId(0), CoreId(1)), 3..5);
+        let sums = [ShareSum { rows: 4, of_last_expert: 4 }; 2];
+        let expected = Prefix { rows_before: 4, expert_rows_before: 4 };
+        assert_eq!(prefix(&shape, RankId(0), CoreId(1), sums.into_iter()), expected);
+    }
+
+    #[test]
+    fn huge_sums_saturate_and_do_not_panic() {
+        let shape = shape(2, 1, 2);
+        let sums = [ShareSum { rows: u32::MAX, of_last_expert: u32::MAX }; 2];
+        assert_eq!(prefix(&shape, MOE_RANK, CoreId(1), sums.into_iter()).rows_before, u32::MAX);
+        assert_eq!(sums[0].with(&shape, 0, 0, 1).rows, u32::MAX);
+    }
 }

@@ -24,3 +24,47 @@ impl SendOrder {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use alloc::vec::Vec;
+
+    fn items(order: SendOrder, share: Range<u32>, rank: u32) -> Vec<u32> {
+        (0..share.end - share.start).map(|i| order.item(&share, RankId(rank), i)).collect()
+    }
+
+    #[test]
+    fn plain_order_is_the_share_itself() {
+        for (start, count) in (0..5).flat_map(|start| (0..12).map(move |count| (start, count))) {
+            let share = start..start + count;
+            assert!(items(SendOrder::Plain, share.clone(), 7).into_iter().eq(share));
+        }
+    }
+
+    #[test]
+    fn staggered_order_rotates_the_share_by_the_rank() {
+        for (start, count) in (0..4).flat_map(|start| (1..14).map(move |count| (start, count))) {
+            for rank in 0..30 {
+                let mut expected: Vec<u32> = (start..start + count).collect();
+                expected.rotate_left((rank % count) as usize);
+                assert_eq!(items(SendOrder::Staggered, start..start + count, rank), expected, "rank {rank}");
+            }
+        }
+    }
+
+    #[test]
+    fn rank_two_of_six_begins_with_its_third_item() {
+        // Seed 004 section 2.1, with the rank in place of the seed's 0.
+        assert_eq!(items(SendOrder::Staggered, 10..16, 2), [12, 13, 14, 15, 10, 11]);
+        assert_eq!(items(SendOrder::Staggered, 10..16, 6), [10, 11, 12, 13, 14, 15]);
+    }
+
+    #[test]
+    fn an_empty_share_has_no_items_and_asking_does_not_panic() {
+        for order in [SendOrder::Plain, SendOrder::Staggered] {
+            assert!(items(order, 5..5, 3).is_empty());
+            assert_eq!(order.item(&(5..5), RankId(3), 0), 5);
+        }
+    }
+}

@@ -151,9 +151,17 @@ impl Sends<'_> {
         self.len() == 0
     }
 
-    /// The `item`-th pair of the core; `None` if it is not sent.
+    /// What is sent, in order.
+    pub fn iter<'i>(&'i self, inputs: &'i Inputs<'_>) -> impl Iterator<Item = Send> + 'i {
+        (0..self.len()).filter_map(|item| self.get(inputs, item))
+    }
+
+    /// The `item`-th pair of the core; `None` if it is not sent or there are fewer.
     #[must_use]
     pub fn get(&self, inputs: &Inputs<'_>, item: u32) -> Option<Send> {
+        if item >= self.len() {
+            return None;
+        }
         let moe = self.share.moe.end - self.share.moe.start;
         let (pair, index) = if item < moe {
             let i = self.order.item(&self.share.moe, self.rank, item);
@@ -183,3 +191,6 @@ fn set_own(slots: &mut [u32], own: &core::ops::Range<u32>, pair: u32, slot: u32)
         *entry = slot;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -97,3 +97,129 @@ pub const fn rows(shape: &Shape, rows: u32, core: CoreId) -> Range<u32> {
 pub fn tokens(shape: &Shape, rank: RankId, core: CoreId) -> Range<u32> {
     even(shape.bs(rank), shape.aiv_num(), core.0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::domain::{Domain, PAIR};
+    use alloc::vec::Vec;
+
+    /// The shares of all cores, which must follow each other from 0 to `n`.
+    fn assert_partition(shares: impl Iterator<Item = Range<u32>>, n: u32) {
+        let mut next = 0;
+        for share in shares.filter(|share| !share.is_empty()) {
+            assert_eq!(share.start, next, "gap or overlap");
+            next = share.end;
+        }
+        assert_eq!(next, n, "items left out");
+    }
+
+    #[test]
+    fn even_shares_follow_each_other_and_differ_by_one_at_most() {
+        for n in 0..=200 {
+            for p in 1..=48 {
+                assert_partition((0..p).map(|i| even(n, p, i)), n);
+                for i in 0..p {
+                    let share = even(n, p, i);
+                    assert_eq!(share.start, n / p * i + (n % p).min(i), "n {n}, p {p}, core {i}");
+                    let len = share.end - share.start;
+                    assert_eq!(len, n / p + u32::from(i < n % p), "n {n}, p {p}, core {i}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn seven_items_over_three_cores_are_three_and_two_and_two() {
+        assert_eq!([0, 1, 2].map(|i| even(7, 3, i)), [0..3, 3..5, 5..7]);
+        assert_eq!([0, 1, 2].map(|i| even(2, 3, i)), [0..1, 1..2, 2..2]);
+    }
+
+    fn shapes() -> impl Iterator<Item = Shape> {
+        let cores = [1, 2, 3, 5, 8, 47, 48];
+        let experts = [(0, 0), (1, 1), (1, 3), (2, 2), (3, 6), (4, 4)];
+        cores.into_iter().flat_map(move |cores| {
+            experts.into_iter().flat_map(move |(s, rs)| {
+                [1, 2, 5, 8].into_iter().flat_map(move |k| {
+                    [1, 2, 7, 16].map(|bs| Domain { r: rs + 3, e: 9, s, rs, k, h: 1, bs, cores }.shape())
+                })
+            })
+        })
+    }
+
+    fn cores(shape: &Shape) -> impl Iterator<Item = CoreId> + use<> {
+        (0..shape.aiv_num()).map(CoreId)
+    }
+
+    #[test]
+    fn every_pair_is_sent_by_exactly_one_core() {
+        for shape in shapes() {
+            let rank = RankId(1);
+            let shares: Vec<_> = cores(&shape).map(|core| dispatch(&shape, rank, core)).collect();
+            let bs = shape.bs(rank);
+            assert_partition(shares.iter().map(|share| share.moe.clone()), bs * shape.k());
+            assert_partition(shares.iter().map(|share| share.shared.clone()), bs * shape.shared_expert_num());
+        }
+    }
+
+    #[test]
+    fn the_last_cores_send_to_shared_experts_in_proportion_and_at_least_one_does() {
+        for shape in shapes() {
+            let (p, k, s) = (shape.aiv_num(), shape.k(), shape.shared_expert_num());
+            let expected = if s == 0 { 0 } else { (p * s / (k + s)).max(1) };
+            assert_eq!(shared_cores(&shape), expected, "{shape:?}");
+            if p == 1 {
+                continue;
+            }
+            for core in cores(&shape) {
+                let DispatchShare { moe, shared } = dispatch(&shape, RankId(0), core);
+                let on_shared = core.0 >= p - expected;
+                assert!(if on_shared { moe.is_empty() } else { shared.is_empty() }, "{core} of {shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn forty_eight_cores_with_eight_and_one_experts_give_five_to_the_shared_one() {
+        let shape = Domain { r: 4, e: 9, s: 1, rs: 1, k: 8, h: 1, bs: 16, cores: 48 }.shape();
+        assert_eq!(shared_cores(&shape), 5);
+        let share = |core| dispatch(&shape, RankId(3), CoreId(core));
+        // 128 pairs over 43 cores: 42 take three, the last takes two; 16 over 5: four, then three each.
+        assert_eq!(share(0), DispatchShare { moe: 0..3, shared: 0..0 });
+        assert_eq!(share(42), DispatchShare { moe: 126..128, shared: 0..0 });
+        assert_eq!(share(43), DispatchShare { moe: 0..0, shared: 0..4 });
+        assert_eq!(share(47), DispatchShare { moe: 0..0, shared: 13..16 });
+    }
+
+    #[test]
+    fn a_single_core_sends_both_kinds() {
+        let shape = Domain { r: 4, e: 6, s: 1, rs: 2, k: 2, h: 1, bs: 5, cores: 1 }.shape();
+        assert_eq!(dispatch(&shape, RankId(0), CoreId(0)), DispatchShare { moe: 0..10, shared: 0..5 });
+    }
+
+    #[test]
+    fn destinations_slots_rows_and_tokens_are_split_without_gaps() {
+        for shape in shapes() {
+            let destinations = shape.shared_expert_rank_num() + shape.moe_expert_num();
+            assert_partition(cores(&shape).map(|core| publish(&shape, core)), destinations);
+            for rank in (0..shape.ep_world_size()).map(RankId) {
+                let n = shape.local_experts(rank) * shape.ep_world_size();
+                assert_partition(cores(&shape).map(|core| slots(&shape, rank, core)), n);
+                assert_partition(cores(&shape).map(|core| tokens(&shape, rank, core)), shape.bs(rank));
+            }
+            for n in [0, 1, 13] {
+                assert_partition(cores(&shape).map(|core| rows(&shape, n, core)), n);
+            }
+        }
+    }
+
+    #[test]
+    fn each_rank_splits_its_own_batch() {
+        let mut config = Domain { r: 3, e: 3, cores: 2, ..PAIR }.config();
+        config.bs = crate::shape::BatchSizes::PerRank(&[1, 4, 2]);
+        config.global_bs = 12;
+        let shape = crate::testing::domain::shape(&config);
+        let moe = |rank| dispatch(&shape, RankId(rank), CoreId(0)).moe;
+        assert_eq!([0, 1, 2].map(moe), [0..1, 0..2, 0..1]);
+    }
+}

@@ -123,7 +123,7 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Checks every rule of the product (SPEC: all of seed 003's constraints).
+    /// Checks every rule of the product (all of seed 003's constraints).
     ///
     /// # Errors
     /// All violations at once, in the order of the rules.

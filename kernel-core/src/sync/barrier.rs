@@ -20,14 +20,21 @@ const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
 const EPOCH_SHIFT: u32 = 62;
 const EPOCHS: u32 = 4;
 
-/// The barrier that a core has passed last, modulo 4. It reads its own words only.
+/// The barrier that a core has passed last, modulo 4. It reads its own words only: they have landed once every
+/// core of the rank has passed that barrier, which the join before an operator makes sure of.
 ///
 /// # Errors
-/// The fabric refuses.
+/// The words hold epochs that cannot follow each other, or the fabric refuses.
 pub fn current_epoch<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Result<u32, ProtocolError> {
-    let even = epoch_of(fabric.observe(core_word(core, 0))?);
-    let odd = epoch_of(fabric.observe(core_word(core, 1))?);
-    Ok(if odd == (even + 1) % EPOCHS { odd } else { even })
+    let (even, odd) = (fabric.observe(core_word(core, 0))?, fabric.observe(core_word(core, 1))?);
+    match (epoch_of(even), epoch_of(odd)) {
+        // Nothing passed yet: both words as the group was created.
+        (0, 0) if even == 0 && odd == 0 => Ok(0),
+        (epoch @ (0 | 2), at) if at == (epoch + 1) % EPOCHS => Ok(at),
+        (epoch @ (0 | 2), at) if at == (epoch + 3) % EPOCHS => Ok(epoch),
+        (0 | 2, _) => Err(ProtocolError::CoreWord { core, seen: odd, epoch: 1 }),
+        _ => Err(ProtocolError::CoreWord { core, seen: even, epoch: 0 }),
+    }
 }
 
 /// The epoch after `epoch`.
@@ -47,7 +54,8 @@ pub fn arrive<F: Fabric + ?Sized>(
     epoch: u32,
     sum: ShareSum,
 ) -> Result<(), ProtocolError> {
-    let sums = u64::from(sum.rows) << SUM_BITS | u64::from(sum.of_last_expert) & SUM_MASK;
+    // Below 2^31 by the sizes of the areas; a mask, so that no sum could ever reach the epoch.
+    let sums = (u64::from(sum.rows) & SUM_MASK) << SUM_BITS | u64::from(sum.of_last_expert) & SUM_MASK;
     fabric.publish(rank, core_word(core, epoch), u64::from(epoch) << EPOCH_SHIFT | sums)?;
     Ok(())
 }
@@ -78,13 +86,17 @@ pub fn missing<F: Fabric + ?Sized>(
     Ok(None)
 }
 
-/// The sum with which a core arrived at `epoch`. Meaningful after [`missing`] has answered `None`.
+/// The sum with which another core arrived at `epoch`. Meaningful after [`missing`] has answered `None`.
 ///
 /// # Errors
-/// The fabric refuses.
+/// The last expert has more rows than the whole share, or the fabric refuses.
 pub fn sum_of<F: Fabric + ?Sized>(fabric: &F, core: CoreId, epoch: u32) -> Result<ShareSum, ProtocolError> {
-    let word = fabric.observe(core_word(core, epoch))?;
-    Ok(ShareSum { rows: (word >> SUM_BITS & SUM_MASK) as u32, of_last_expert: (word & SUM_MASK) as u32 })
+    let seen = fabric.observe(core_word(core, epoch))?;
+    let (rows, of_last_expert) = ((seen >> SUM_BITS & SUM_MASK) as u32, (seen & SUM_MASK) as u32);
+    if of_last_expert > rows {
+        return Err(ProtocolError::CoreWord { core, seen, epoch });
+    }
+    Ok(ShareSum { rows, of_last_expert })
 }
 
 const fn epoch_of(word: u64) -> u32 {

@@ -3,3 +3,6 @@
 pub mod barrier;
 pub mod flag;
 pub mod selector;
+
+#[cfg(test)]
+mod tests;

@@ -1,10 +1,14 @@
 //! The report of a run.
 
-use super::Outcome;
+use super::Job;
+use crate::case::Case;
 use crate::error::Error;
+use crate::group::Costs;
 use crate::report::{Report, columns, pairs};
+use crate::roofline::Roofline;
 use core::time::Duration;
 use hdrhistogram::Histogram;
+use kernel_core::units::{RankId, Token};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -53,16 +57,21 @@ struct Waited {
     ms: f64,
 }
 
-pub(super) fn emit(report: &mut Report, outcome: &Outcome<'_>) -> Result<(), Error> {
-    report.emit(&summary(outcome), table)
+pub(super) fn emit(
+    report: &mut Report,
+    job: &Job<'_>,
+    costs: &Costs,
+    roofline: Option<&Roofline>,
+) -> Result<(), Error> {
+    report.emit(&summary(job, costs, roofline), table)
 }
 
-fn summary(outcome: &Outcome<'_>) -> Summary {
-    let Outcome { args, source, case, plan, costs, roofline } = outcome;
+fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary {
+    let Job { args, source, case, plan, .. } = job;
     let shape = &case.shape;
     let ranks = 0..shape.ep_world_size();
-    let tokens: u64 = ranks.map(|r| u64::from(shape.bs(kernel_core::units::RankId(r)))).sum();
-    let rows = rows_sent(outcome);
+    let tokens: u64 = ranks.map(|r| u64::from(shape.bs(RankId(r)))).sum();
+    let rows = rows_sent(case);
     let (payload, row) = (rows * shape.payload_bytes(), rows * shape.row_bytes());
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
         let ms = quantiles(times);
@@ -95,34 +104,25 @@ fn summary(outcome: &Outcome<'_>) -> Summary {
                 roofline.map(|r| r.combine),
             ),
         ],
-        waited_for: waited_for(outcome),
+        waited_for: if roofline.is_some() { waited_for(costs, plan.rounds()) } else { Vec::new() },
     }
 }
 
 /// Rows that a round sends: every active pair, and every active token once for each shared expert.
-fn rows_sent(outcome: &Outcome<'_>) -> u64 {
-    let shape = &outcome.case.shape;
-    let of_rank = |rank| {
-        let inputs = outcome.case.inputs(kernel_core::units::RankId(rank));
-        let tokens = (0..shape.bs(kernel_core::units::RankId(rank))).map(kernel_core::units::Token);
-        tokens
-            .map(|token| {
-                let pairs = (0..shape.k()).filter(|&k| inputs.pair_is_active(shape, token, k)).count();
-                let shared = u64::from(shape.shared_expert_num());
-                pairs as u64 + shared * u64::from(inputs.token_is_active(shape, token))
-            })
-            .sum::<u64>()
+fn rows_sent(case: &Case) -> u64 {
+    let shape = &case.shape;
+    let of_token = |rank, token| {
+        let inputs = case.inputs(rank);
+        let pairs = (0..shape.k()).filter(|&k| inputs.pair_is_active(shape, token, k)).count() as u64;
+        pairs + u64::from(shape.shared_expert_num()) * u64::from(inputs.token_is_active(shape, token))
     };
-    (0..shape.ep_world_size()).map(of_rank).sum()
+    let ranks = (0..shape.ep_world_size()).map(RankId);
+    ranks.map(|rank| (0..shape.bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()
 }
 
-fn waited_for(outcome: &Outcome<'_>) -> Vec<Waited> {
-    if outcome.roofline.is_none() {
-        return Vec::new();
-    }
-    let rounds = outcome.plan.rounds() as f64;
-    let all = outcome.costs.waited_for().into_iter();
-    all.map(|(rank, time)| Waited { rank: rank.0, ms: millis(time) / rounds }).collect()
+fn waited_for(costs: &Costs, rounds: usize) -> Vec<Waited> {
+    let all = costs.waited_for().into_iter();
+    all.map(|(rank, time)| Waited { rank: rank.0, ms: millis(time) / rounds as f64 }).collect()
 }
 
 fn millis(time: Duration) -> f64 {

@@ -1,0 +1,70 @@
+//! `--out`: the last round's result, read back from the group's memory.
+
+use crate::backend::Backend;
+use crate::driver::RankState;
+use crate::error::Error;
+use crate::report::note;
+use crate::result::{self, RankResult};
+use kernel_core::layout::outputs::capacity;
+use kernel_core::place::Tensor;
+use kernel_core::shape::{QuantMode, Shape};
+use kernel_core::units::RankId;
+use std::path::Path;
+
+/// The tensors of one rank's result.
+struct Owned {
+    rows: usize,
+    tensors: [Vec<u8>; Tensor::ALL.len()],
+}
+
+/// Writes what batch number `batch` of the last unit has left.
+pub(super) fn write<B: Backend>(
+    path: &Path,
+    shape: &Shape,
+    backend: &B,
+    ranks: &[RankState],
+    batch: usize,
+) -> Result<(), Error> {
+    let owned: Vec<_> = (0..)
+        .map(RankId)
+        .zip(ranks)
+        .map(|(rank, state)| {
+            let rows = state.with_y(batch, |y| y.len() as u64 / shape.row_bytes());
+            let tensors = Tensor::ALL.map(|tensor| {
+                let all = capacity(shape, rank, tensor);
+                let len = match tensor {
+                    Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo => {
+                        all.checked_div(shape.rows_max(rank)).unwrap_or(0) * rows
+                    }
+                    _ => all,
+                };
+                let mut bytes = Vec::new();
+                let read = &mut |seen: &[u8]| bytes.extend_from_slice(seen);
+                backend.read_output(rank, batch, tensor, len as usize, read);
+                bytes
+            });
+            Owned { rows: rows as usize, tensors }
+        })
+        .collect();
+    let results: Vec<_> = (0..).zip(&owned).map(|(rank, owned)| rank_result(shape, rank, owned)).collect();
+    result::write(path, shape, &results)?;
+    note(&format!("wrote {}", path.display()));
+    Ok(())
+}
+
+fn rank_result<'a>(shape: &Shape, rank: u32, owned: &'a Owned) -> RankResult<'a> {
+    let tensor = |tensor: Tensor| owned.tensors[tensor as usize].as_slice();
+    let quantised = shape.quant_mode() == QuantMode::Dynamic;
+    RankResult {
+        rank,
+        rows: owned.rows,
+        expand_x: tensor(Tensor::ExpandX),
+        dynamic_scales: quantised.then(|| tensor(Tensor::DynamicScales)),
+        assist_info_for_combine: Some(tensor(Tensor::AssistInfo)),
+        expand_idx: tensor(Tensor::ExpandIdx),
+        expert_token_nums: tensor(Tensor::ExpertTokenNums),
+        ep_recv_counts: tensor(Tensor::EpRecvCounts),
+        x_out: tensor(Tensor::XOut),
+        ..RankResult::default()
+    }
+}

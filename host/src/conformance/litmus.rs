@@ -1,0 +1,209 @@
+//! Litmus programs: a few operations on each of a few cores, and what must come of them.
+
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::place::Place;
+use kernel_core::units::{CoreId, RankId};
+
+/// Bytes between two repetitions of a program in one memory: its places lie below.
+pub const STRIDE: u64 = 512;
+
+/// One operation of a core.
+#[derive(Clone, Copy, Debug)]
+pub enum Op {
+    /// Puts `len` times `byte`, half of them as the tail.
+    Put {
+        /// To that rank.
+        to: u32,
+        /// There.
+        at: Place,
+        /// What.
+        byte: u8,
+        /// How often.
+        len: usize,
+    },
+    /// Publishes a word.
+    Publish {
+        /// To that rank.
+        to: u32,
+        /// There.
+        at: Place,
+        /// What.
+        word: u64,
+    },
+    /// Stores a word.
+    Store {
+        /// There.
+        at: Place,
+        /// What.
+        word: u64,
+    },
+    /// Goes on when everything before has landed.
+    Quiet,
+    /// Goes on when the word is there.
+    Await {
+        /// There.
+        at: Place,
+        /// What.
+        word: u64,
+    },
+    /// Observes now: it must be one of these.
+    Expect {
+        /// There.
+        at: Place,
+        /// Any of them.
+        words: &'static [u64],
+    },
+    /// Reads now: it must be `len` times `byte`.
+    ExpectBytes {
+        /// There.
+        at: Place,
+        /// What.
+        byte: u8,
+        /// How often.
+        len: usize,
+    },
+    /// Reads now: all bytes must be equal, whatever they are.
+    ExpectWhole {
+        /// There.
+        at: Place,
+        /// How many.
+        len: usize,
+    },
+}
+
+/// What one core does.
+#[derive(Clone, Copy, Debug)]
+pub struct Program {
+    /// Its rank.
+    pub rank: u32,
+    /// Its number there.
+    pub core: u32,
+    /// In this order.
+    pub ops: &'static [Op],
+}
+
+/// What the contract says about a litmus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// On every fabric, always: every expectation holds and every core comes to its end.
+    Required,
+    /// The contract leaves it open: a fabric may break an expectation, and a weak one that never does is not
+    /// weak enough to test protocols on.
+    Open,
+}
+
+/// A litmus test.
+#[derive(Clone, Copy, Debug)]
+pub struct Litmus {
+    /// A sentence.
+    pub name: &'static str,
+    /// The claim.
+    pub claim: Claim,
+    /// Reads what no flag covers: undefined on memory that is really concurrent, so not tried there.
+    pub racy: bool,
+    /// The cores.
+    pub programs: &'static [Program],
+}
+
+/// A program under way.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// What it does.
+    pub program: Program,
+    next: usize,
+    shift: u64,
+}
+
+/// What came of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// It went on.
+    Moved,
+    /// It waits: nothing has changed.
+    Waits,
+    /// It has come to its end.
+    Done,
+    /// An expectation does not hold.
+    Broken(String),
+}
+
+impl Run {
+    /// The program before its first operation, `repetition` strides into the memory.
+    #[must_use]
+    pub const fn new(program: Program, repetition: u64) -> Self {
+        Self { program, next: 0, shift: repetition * STRIDE }
+    }
+
+    /// The core that runs it.
+    #[must_use]
+    pub const fn core(&self) -> (RankId, CoreId) {
+        (RankId(self.program.rank), CoreId(self.program.core))
+    }
+
+    /// The next operation, and whose it is.
+    #[must_use]
+    pub fn position(&self) -> String {
+        let Program { rank, core, ops } = self.program;
+        format!("rank {rank} core {core}, operation {}: {:?}", self.next, ops.get(self.next))
+    }
+
+    /// Does one operation.
+    ///
+    /// # Errors
+    /// The fabric refuses.
+    pub fn step(&mut self, fabric: &mut dyn Fabric) -> Result<Step, Fault> {
+        let Some(&op) = self.program.ops.get(self.next) else { return Ok(Step::Done) };
+        let moved = match op {
+            Op::Put { to, at, byte, len } => {
+                let bytes = vec![byte; len];
+                let (row, tail) = bytes.split_at(len / 2);
+                fabric.put(RankId(to), self.place(at), row, tail)?;
+                true
+            }
+            Op::Publish { to, at, word } => {
+                fabric.publish(RankId(to), self.place(at), word)?;
+                true
+            }
+            Op::Store { at, word } => {
+                fabric.store(self.place(at), word)?;
+                true
+            }
+            Op::Quiet => fabric.quiet()?,
+            Op::Await { at, word } => fabric.observe(self.place(at))? == word,
+            Op::Expect { at, words } => {
+                let seen = fabric.observe(self.place(at))?;
+                if !words.contains(&seen) {
+                    return Ok(self.broken(&format!("{seen:#x}")));
+                }
+                true
+            }
+            Op::ExpectBytes { at, byte, len } => {
+                let bytes = fabric.bytes(self.place(at), len as u64)?;
+                if bytes.len() != len || bytes.iter().any(|&seen| seen != byte) {
+                    return Ok(self.broken(&format!("{bytes:?}")));
+                }
+                true
+            }
+            Op::ExpectWhole { at, len } => {
+                let bytes = fabric.bytes(self.place(at), len as u64)?;
+                if bytes.iter().any(|byte| Some(byte) != bytes.first()) {
+                    return Ok(self.broken(&format!("{bytes:?}")));
+                }
+                true
+            }
+        };
+        if !moved {
+            return Ok(Step::Waits);
+        }
+        self.next += 1;
+        Ok(Step::Moved)
+    }
+
+    fn place(&self, at: Place) -> Place {
+        Place { offset: at.offset + self.shift, ..at }
+    }
+
+    fn broken(&self, seen: &str) -> Step {
+        Step::Broken(format!("{}: seen {seen}", self.position()))
+    }
+}

@@ -1,0 +1,216 @@
+//! The exam for backends: litmus tests of the contract of [`Fabric`].
+//!
+//! A backend whose cores are really concurrent takes [`on_threads`]; one that a single thread drives takes
+//! [`in_lockstep`]; both take [`refusals`]. A new backend needs three lines in `tests/conformance.rs`.
+
+pub mod litmus;
+mod suite;
+
+pub use suite::SUITE;
+
+use crate::backend::Backend;
+use crate::driver::lockstep::Clockwork;
+use core::ops::Range;
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::layout::state::STATE_BYTES;
+use kernel_core::place::{Place, Tensor};
+use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::units::{CoreId, RankId};
+use litmus::{Claim, Litmus, Run, STRIDE, Step};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::sync::{Barrier, Mutex, PoisonError};
+use std::thread;
+use std::time::Instant;
+
+/// Most repetitions in one memory.
+pub const REPETITIONS_MAX: u64 = STATE_BYTES / STRIDE;
+/// How long a core may wait for what must come.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The group that the litmus tests need: three ranks of two cores.
+///
+/// # Panics
+/// Never: the configuration is legal.
+#[must_use]
+pub fn shape() -> Shape {
+    let config = Config {
+        ep_world_size: 3,
+        moe_expert_num: 3,
+        k: 1,
+        h: 8,
+        bs: BatchSizes::Uniform(1),
+        aiv_num: 2,
+        hccl_buffsize_mb: 1,
+        ..Config::default()
+    };
+    Shape::new(&config, Limits::None).expect("a legal configuration")
+}
+
+/// What [`Claim::Open`] demands of a memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strength {
+    /// It may keep more than the contract promises.
+    Any,
+    /// Whatever the contract leaves open must be seen.
+    Weak,
+}
+
+/// Runs the suite one operation at a time in an order drawn from each seed, on memory made for that seed.
+///
+/// # Panics
+/// A claim does not hold: litmus, seed and what was seen.
+pub fn in_lockstep<B: Clockwork>(make: impl Fn(&Shape, u64) -> B, seeds: Range<u64>, strength: Strength) {
+    let shape = shape();
+    for litmus in SUITE {
+        let mut broken = seeds.clone().filter_map(|seed| {
+            let backend = make(&shape, seed);
+            stepped(litmus, &backend, seed).map(|why| format!("{}: seed {seed}: {why}", litmus.name))
+        });
+        match litmus.claim {
+            Claim::Required => assert_eq!(broken.next(), None),
+            Claim::Open if strength == Strength::Weak => {
+                assert!(broken.next().is_some(), "{}: never seen in seeds {seeds:?}", litmus.name);
+            }
+            Claim::Open => {}
+        }
+    }
+}
+
+/// One run; why it broke, if it did.
+fn stepped<B: Clockwork>(litmus: &Litmus, backend: &B, seed: u64) -> Option<String> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut runs: Vec<_> = litmus.programs.iter().map(|&program| Run::new(program, 0)).collect();
+    let mut idle = 0;
+    while !runs.is_empty() {
+        let pick = rng.random_range(0..runs.len());
+        backend.tick();
+        let (rank, core) = runs[pick].core();
+        let step = runs[pick].step(&mut backend.fabric(rank, core, 0));
+        match step {
+            Ok(Step::Moved) => idle = 0,
+            Ok(Step::Waits) => idle += 1,
+            Ok(Step::Done) => drop(runs.swap_remove(pick)),
+            Ok(Step::Broken(why)) => return Some(why),
+            Err(fault) => return Some(format!("{}: {fault}", runs[pick].position())),
+        }
+        // Long enough that every one has had its turn, almost surely; a wrong guess lands something early.
+        if idle > 8 * runs.len() {
+            idle = 0;
+            if !backend.land_one() && runs.iter_mut().all(|run| waits(run, backend)) {
+                return Some(format!("stuck: {}", runs[0].position()));
+            }
+        }
+    }
+    None
+}
+
+fn waits<B: Backend>(run: &mut Run, backend: &B) -> bool {
+    let (rank, core) = run.core();
+    run.step(&mut backend.fabric(rank, core, 0)) == Ok(Step::Waits)
+}
+
+/// Runs each litmus `repetitions` times, one thread for each core, in places of its own each time.
+///
+/// # Panics
+/// A claim does not hold: litmus, repetition and what was seen.
+pub fn on_threads<B: Backend>(make: impl Fn(&Shape) -> B, repetitions: u64) {
+    assert!(repetitions <= REPETITIONS_MAX, "more than {REPETITIONS_MAX} repetitions");
+    let shape = shape();
+    for litmus in SUITE.iter().filter(|litmus| !litmus.racy) {
+        let broken = raced(litmus, &make(&shape), repetitions);
+        if litmus.claim == Claim::Required {
+            assert_eq!(broken, None, "{}", litmus.name);
+        }
+    }
+}
+
+/// Repetitions until one breaks; why it did.
+fn raced<B: Backend>(litmus: &Litmus, backend: &B, repetitions: u64) -> Option<String> {
+    let start = Barrier::new(litmus.programs.len());
+    let broken = Mutex::new(None);
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for &program in litmus.programs {
+            let (start, broken, stop) = (&start, &broken, &stop);
+            scope.spawn(move || {
+                for repetition in 0..repetitions {
+                    start.wait();
+                    let run = Run::new(program, repetition);
+                    if let Some(why) = unbroken(run, backend, stop) {
+                        stop.store(true, Ordering::Relaxed);
+                        let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
+                        broken.get_or_insert(format!("repetition {repetition}: {why}"));
+                    }
+                    // All see the same answer: it cannot change before the next repetition begins.
+                    start.wait();
+                    if stop.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    broken.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unbroken<B: Backend>(mut run: Run, backend: &B, stop: &AtomicBool) -> Option<String> {
+    let (rank, core) = run.core();
+    let mut fabric = backend.fabric(rank, core, 0);
+    let since = Instant::now();
+    let mut idle = 0_u32;
+    loop {
+        match run.step(&mut fabric) {
+            Ok(Step::Moved) => {}
+            Ok(Step::Done) => return None,
+            Ok(Step::Waits) if stop.load(Ordering::Relaxed) => return None,
+            Ok(Step::Waits) if since.elapsed() > PATIENCE => {
+                return Some(format!("stuck: {}", run.position()));
+            }
+            Ok(Step::Waits) => {
+                idle += 1;
+                if idle > 64 { thread::yield_now() } else { core::hint::spin_loop() }
+            }
+            Ok(Step::Broken(why)) => return Some(why),
+            Err(fault) => return Some(format!("{}: {fault}", run.position())),
+        }
+    }
+}
+
+/// Asks for places that no memory has: each must be refused, and nothing written.
+///
+/// # Panics
+/// One was granted.
+pub fn refusals<B: Backend>(make: impl Fn(&Shape) -> B) {
+    let shape = shape();
+    let backend = make(&shape);
+    let mut fabric = backend.fabric(RankId(0), CoreId(0), 0);
+    let window = shape.window_bytes();
+    let (nobody, peer) = (RankId(3), RankId(1));
+    let far = Place::window(u64::MAX - 7);
+    let crooked = Place::state(4);
+    let x_out = |offset| Place::output(Tensor::XOut, offset);
+    let mut refused = |what: &str, of: &mut dyn FnMut(&mut dyn Fabric) -> Result<(), Fault>| {
+        assert!(of(&mut fabric).is_err(), "granted: {what}");
+    };
+    refused("a put to a rank that is not there", &mut |f| f.put(nobody, Place::window(0), &[1], &[]));
+    refused("a put over the end", &mut |f| f.put(peer, Place::window(window - 8), &[1; 8], &[1]));
+    refused("a put whose end wraps", &mut |f| f.put(peer, far, &[1; 8], &[1; 8]));
+    refused("a put to another rank's output", &mut |f| f.put(peer, x_out(0), &[1], &[]));
+    refused("a publish to a rank that is not there", &mut |f| f.publish(nobody, Place::state(0), 1));
+    refused("a publish behind the end", &mut |f| f.publish(peer, Place::state(STATE_BYTES), 1));
+    refused("a crooked publish", &mut |f| f.publish(peer, crooked, 1));
+    refused("a crooked store", &mut |f| f.store(crooked, 1));
+    refused("a store behind the end", &mut |f| f.store(Place::state(STATE_BYTES), 1));
+    refused("a crooked observe", &mut |f| f.observe(crooked).map(drop));
+    refused("an observe behind the end", &mut |f| f.observe(Place::window(window)).map(drop));
+    refused("bytes over the end", &mut |f| f.bytes(Place::window(window - 4), 5).map(drop));
+    refused("bytes whose end wraps", &mut |f| f.bytes(far, u64::MAX).map(drop));
+    refused("a write whose end wraps", &mut |f| f.write(x_out(u64::MAX), &[1, 1]));
+    refused("a delivery from behind the end", &mut |f| f.deliver(x_out(0), Place::window(window), 1));
+    refused("a delivery whose end wraps", &mut |f| f.deliver(x_out(u64::MAX), Place::window(0), 2));
+    let start = fabric.observe(Place::state(0)).expect("the first word");
+    assert_eq!(start, 0, "a refused publish was written");
+}

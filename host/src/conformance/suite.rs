@@ -1,0 +1,257 @@
+//! The suite: one litmus for each sentence of the contract of [`Fabric`](kernel_core::fabric::Fabric), and
+//! beside each promise the same without what it rests on.
+
+use super::litmus::Claim::{Open, Required};
+use super::litmus::Op::{Await, Expect, ExpectBytes, ExpectWhole, Publish, Put, Quiet, Store};
+use super::litmus::{Claim, Litmus, Op, Program};
+use kernel_core::place::Place;
+
+const A: Place = Place::state(0);
+const B: Place = Place::state(64);
+const C: Place = Place::state(128);
+const D: Place = Place::state(192);
+/// Two rows of a window.
+const ROW: Place = Place::window(0);
+const ROW_2: Place = Place::window(256);
+const LEN: usize = 200;
+
+const ONES: u64 = 0x1111_1111_1111_1111;
+const TWOS: u64 = 0x2222_2222_2222_2222;
+
+const fn put(to: u32, at: Place, byte: u8) -> Op {
+    Put { to, at, byte, len: LEN }
+}
+
+const fn publish(to: u32, at: Place, word: u64) -> Op {
+    Publish { to, at, word }
+}
+
+const fn store(at: Place, word: u64) -> Op {
+    Store { at, word }
+}
+
+const fn wait(at: Place, word: u64) -> Op {
+    Await { at, word }
+}
+
+const fn expect(at: Place, words: &'static [u64]) -> Op {
+    Expect { at, words }
+}
+
+const fn row(at: Place, byte: u8) -> Op {
+    ExpectBytes { at, byte, len: LEN }
+}
+
+const fn on(rank: u32, core: u32, ops: &'static [Op]) -> Program {
+    Program { rank, core, ops }
+}
+
+const fn litmus(name: &'static str, claim: Claim, programs: &'static [Program]) -> Litmus {
+    Litmus { name, claim, racy: false, programs }
+}
+
+/// For programs that read what no flag covers, or whose reader may be told too early.
+const fn racy(name: &'static str, programs: &'static [Program]) -> Litmus {
+    Litmus { name, claim: Open, racy: true, programs }
+}
+
+/// Every litmus, by the rules of the contract.
+pub const SUITE: &[Litmus] = &[
+    // 1: puts.
+    litmus(
+        "a put lands whole before the flag behind it",
+        Required,
+        &[on(0, 0, &[put(1, ROW, 7), publish(1, A, 1)]), on(1, 0, &[wait(A, 1), row(ROW, 7)])],
+    ),
+    racy(
+        "a put may be seen in pieces before its flag",
+        &[on(0, 0, &[put(1, ROW, 7), publish(1, A, 1)]), on(1, 0, &[ExpectWhole { at: ROW, len: LEN }; 12])],
+    ),
+    litmus(
+        "two puts to one place may land in any order",
+        Open,
+        &[
+            on(0, 0, &[put(1, ROW, 7), put(1, ROW, 8), publish(1, A, 1)]),
+            on(1, 0, &[wait(A, 1), row(ROW, 8)]),
+        ],
+    ),
+    litmus(
+        "a quiet between them orders two puts to one place",
+        Required,
+        &[
+            on(0, 0, &[put(1, ROW, 7), Quiet, put(1, ROW, 8), publish(1, A, 1)]),
+            on(1, 0, &[wait(A, 1), row(ROW, 8)]),
+        ],
+    ),
+    litmus(
+        "a put to the own rank is before the own flag",
+        Required,
+        &[on(0, 0, &[put(0, ROW, 7), publish(0, A, 1), wait(A, 1), row(ROW, 7)])],
+    ),
+    // 2: publishes.
+    litmus(
+        "a flag covers all earlier puts of its core to that rank",
+        Required,
+        &[
+            on(0, 0, &[put(1, ROW, 7), put(2, ROW, 5), put(1, ROW_2, 8), publish(1, A, 1)]),
+            on(1, 0, &[wait(A, 1), row(ROW_2, 8), row(ROW, 7)]),
+        ],
+    ),
+    racy(
+        "a flag covers no puts to another rank",
+        &[
+            on(0, 0, &[put(2, ROW, 7), publish(1, A, 1)]),
+            on(1, 0, &[wait(A, 1), publish(2, B, 1)]),
+            on(2, 0, &[wait(B, 1), row(ROW, 7)]),
+        ],
+    ),
+    racy(
+        "a flag covers no puts of another core",
+        &[
+            on(0, 0, &[put(1, ROW, 7), publish(0, A, 1)]),
+            on(0, 1, &[wait(A, 1), publish(1, B, 1)]),
+            on(1, 0, &[wait(B, 1), row(ROW, 7)]),
+        ],
+    ),
+    litmus(
+        "publishes to one rank have no order",
+        Open,
+        &[on(0, 0, &[publish(1, A, 1), publish(1, B, 1)]), on(1, 0, &[wait(B, 1), expect(A, &[1])])],
+    ),
+    litmus(
+        "publishes to two ranks have no order",
+        Open,
+        &[
+            on(0, 0, &[publish(1, A, 1), publish(2, B, 1)]),
+            on(2, 0, &[wait(B, 1), publish(1, C, 1)]),
+            on(1, 0, &[wait(C, 1), expect(A, &[1])]),
+        ],
+    ),
+    litmus(
+        "publishes to one word have no order",
+        Open,
+        &[
+            on(0, 0, &[publish(1, A, 1), publish(1, A, 2), Quiet, publish(1, B, 1)]),
+            on(1, 0, &[wait(B, 1), expect(A, &[2])]),
+        ],
+    ),
+    litmus(
+        "a quiet between them orders publishes to one word",
+        Required,
+        &[
+            on(0, 0, &[publish(1, A, 1), Quiet, publish(1, A, 2), Quiet, publish(1, B, 1)]),
+            on(1, 0, &[wait(B, 1), expect(A, &[2])]),
+        ],
+    ),
+    litmus(
+        "a word is never torn",
+        Required,
+        &[
+            on(0, 0, &[publish(1, A, ONES), Quiet, publish(1, A, TWOS), Quiet, publish(1, A, ONES)]),
+            on(2, 0, &[publish(1, A, TWOS), Quiet, publish(1, A, ONES)]),
+            on(1, 0, &[expect(A, &[0, ONES, TWOS]); 12]),
+        ],
+    ),
+    // 3: quiet.
+    litmus(
+        "after quiet and a core barrier another core's flag covers the puts",
+        Required,
+        &[
+            on(0, 0, &[put(1, ROW, 7), Quiet, publish(0, A, 1)]),
+            on(0, 1, &[put(1, ROW_2, 8), Quiet, publish(0, B, 1), wait(A, 1), publish(1, C, 1)]),
+            on(1, 0, &[wait(C, 1), row(ROW, 7), row(ROW_2, 8)]),
+        ],
+    ),
+    litmus(
+        "quiet covers publishes",
+        Required,
+        &[
+            on(0, 0, &[publish(1, A, 1), Quiet, publish(2, B, 1)]),
+            on(2, 0, &[wait(B, 1), publish(1, C, 1)]),
+            on(1, 0, &[wait(C, 1), expect(A, &[1])]),
+        ],
+    ),
+    litmus(
+        "quiet covers stores",
+        Required,
+        &[on(0, 0, &[store(A, 1), Quiet, publish(0, B, 1)]), on(0, 1, &[wait(B, 1), expect(A, &[1])])],
+    ),
+    // 4: causality.
+    litmus(
+        "what has landed is before all that is told of it, over three ranks",
+        Required,
+        &[
+            on(0, 0, &[put(2, ROW, 7), Quiet, publish(1, A, 1)]),
+            on(1, 0, &[wait(A, 1), put(2, ROW_2, 8), publish(2, B, 1)]),
+            on(2, 0, &[wait(B, 1), row(ROW, 7), row(ROW_2, 8)]),
+        ],
+    ),
+    litmus(
+        "what the publisher has observed is before what its observer does",
+        Required,
+        &[
+            on(0, 0, &[put(1, ROW, 7), publish(1, A, 1)]),
+            on(1, 0, &[wait(A, 1), publish(2, B, 1)]),
+            on(2, 0, &[wait(B, 1), publish(1, C, 1)]),
+            on(1, 1, &[wait(C, 1), expect(A, &[1]), row(ROW, 7)]),
+        ],
+    ),
+    litmus(
+        "what has landed stays landed",
+        Required,
+        &[
+            on(0, 0, &[publish(1, A, 1)]),
+            on(1, 0, &[wait(A, 1), expect(A, &[1]), expect(A, &[1]), expect(A, &[1])]),
+        ],
+    ),
+    // 5: stores.
+    litmus(
+        "a core observes its own stores, in their order",
+        Required,
+        &[on(0, 0, &[store(A, 1), expect(A, &[1]), store(A, 2), expect(A, &[2]), Quiet, expect(A, &[2])])],
+    ),
+    litmus(
+        "a core may not yet observe its own publish",
+        Open,
+        &[on(0, 0, &[publish(0, A, 1), expect(A, &[1])])],
+    ),
+    litmus(
+        "one core's stores to one word land in their order",
+        Required,
+        &[
+            on(0, 0, &[store(A, 1), store(A, 2), Quiet, publish(0, B, 1)]),
+            on(0, 1, &[wait(B, 1), expect(A, &[2])]),
+        ],
+    ),
+    litmus(
+        "a store may land behind a later publish",
+        Open,
+        &[on(0, 0, &[store(A, 1), publish(0, B, 1)]), on(0, 1, &[wait(B, 1), expect(A, &[1])])],
+    ),
+    litmus(
+        "a cleared word takes the next flag, after quiet",
+        Required,
+        &[
+            on(0, 0, &[publish(1, A, 1), wait(B, 1), publish(1, A, 2)]),
+            on(1, 0, &[wait(A, 1), store(A, 0), Quiet, publish(0, B, 1), wait(A, 2), Quiet, expect(A, &[2])]),
+        ],
+    ),
+    litmus(
+        "a late clear may wipe the next flag",
+        Open,
+        &[
+            on(0, 0, &[publish(1, A, 1), wait(B, 1), publish(1, A, 2)]),
+            on(1, 0, &[wait(A, 1), store(A, 0), publish(0, B, 1), wait(A, 2), Quiet, expect(A, &[2])]),
+        ],
+    ),
+    litmus(
+        "a cleared word takes the flag that a third rank publishes at the end of a chain",
+        Required,
+        &[
+            on(0, 0, &[publish(1, A, 1)]),
+            on(1, 0, &[wait(A, 1), store(A, 0), Quiet, publish(2, B, 1), wait(A, 2), publish(0, D, 1)]),
+            on(2, 0, &[wait(B, 1), publish(0, C, 1)]),
+            on(0, 1, &[wait(C, 1), publish(1, A, 2), wait(D, 1)]),
+        ],
+    ),
+];

@@ -1,0 +1,189 @@
+//! `veriep run`, from outside.
+
+mod common;
+
+use common::{fails, json, text, veriep};
+use core::time::Duration;
+use host::store::TensorFile;
+use std::fs;
+use std::path::Path;
+use std::time::Instant;
+use tempfile::tempdir;
+
+const BACKENDS: [&str; 3] = ["threads", "lockstep", "weak"];
+
+/// Runs the tiny preset and returns the bytes of its result.
+fn result(folder: &Path, name: &str, more: &[&str]) -> Vec<u8> {
+    let out = folder.join(name);
+    json(0, &[&["run", "--out", text(&out)], more].concat());
+    fs::read(out).unwrap()
+}
+
+#[test]
+fn every_backend_and_every_choice_writes_the_same_result() {
+    let folder = tempdir().unwrap();
+    let tiny = ["--preset", "tiny"];
+    let run = |more: &[&str]| result(folder.path(), "result.safetensors", &[&tiny[..], more].concat());
+    let expected = run(&[]);
+    for backend in BACKENDS {
+        assert_eq!(run(&["--backend", backend]), expected, "{backend}");
+    }
+    for choice in [
+        &["--rounds", "1"][..],
+        &["--rounds", "7", "--schedule", "DDCC"],
+        &["--schedule", "DCDDCC", "--chain", "2", "--rounds", "6"],
+        &["--schedule", "DDCC", "--backend", "weak", "--rounds", "5"],
+        &["--order", "plain"],
+        &["--order", "plain", "--backend", "lockstep"],
+        &["--spread", "cores", "--threads", "3"],
+        &["--threads", "1"],
+        &["--threads", "8", "--spread", "cores"],
+        &["--no-check"],
+        &["--deadline", "0.5"],
+    ] {
+        assert_eq!(run(choice), expected, "{choice:?}");
+    }
+    assert_ne!(run(&["--seed", "2"]), expected);
+}
+
+#[test]
+fn the_result_is_that_of_the_last_round_with_rows_really_received() {
+    let folder = tempdir().unwrap();
+    result(folder.path(), "result", &["--preset", "tiny", "--set", "quant_mode=2", "--set", "k=1"]);
+    let mut file = TensorFile::open(&folder.path().join("result")).unwrap();
+    let shape = |name: &str| file.info(name).unwrap().shape.clone();
+    let rows = shape("rank0.expand_x")[0] + shape("rank1.expand_x")[0];
+    assert_eq!(rows, 8, "each of 2 x 4 tokens goes to one expert");
+    for rank in ["rank0", "rank1"] {
+        let n = shape(&format!("{rank}.expand_x"))[0];
+        assert_eq!(shape(&format!("{rank}.dynamic_scales")), [n]);
+        assert_eq!(shape(&format!("{rank}.assist_info_for_combine")), [n, 3]);
+        assert_eq!(shape(&format!("{rank}.x_out")), [4, 1024]);
+    }
+    let counts = file.read("rank0.ep_recv_counts").unwrap();
+    let last = i32::from_le_bytes(*counts.last_chunk().unwrap());
+    assert_eq!(last as usize, file.info("rank0.expand_x").unwrap().shape[0]);
+}
+
+#[test]
+fn cases_of_every_routing_and_mask_run_on_every_backend() {
+    let folder = tempdir().unwrap();
+    for (i, routing) in ["uniform", "zipf", "hot", "node-limited"].into_iter().enumerate() {
+        let case = folder.path().join(routing);
+        let mask = ["none", "tokens", "pairs", "tokens"][i];
+        let shape = ["--set", "ep_world_size=3", "--set", "shared_expert_rank_num=1", "--set", "aiv_num=3"];
+        let make = ["gen", "--preset", "tiny", "--routing", routing, "--mask", mask, "--seed", "5"];
+        json(0, &[&make[..], &shape, &["--out", text(&case)]].concat());
+        let results = BACKENDS.map(|backend| {
+            result(folder.path(), "result", &[text(&case), "--backend", backend, "--schedule", "DDCC"])
+        });
+        assert!(results[0] == results[1] && results[0] == results[2], "{routing}");
+    }
+}
+
+#[test]
+fn the_report_counts_rounds_and_says_what_was_checked() {
+    let run = |more: &[&str]| json(0, &[&["run", "--preset", "tiny"], more].concat());
+    let report = run(&["--rounds", "5", "--schedule", "DDCC"]);
+    assert_eq!(
+        (&report["ok"], &report["rounds"], &report["checked"]),
+        (&true.into(), &6.into(), &true.into())
+    );
+    assert_eq!((&report["ranks"], &report["tokens"], &report["rows"]), (&2.into(), &8.into(), &16.into()));
+    assert_eq!(report["operators"][0]["operator"], "dispatch");
+    assert_eq!(report["operators"][0]["payload_bytes"], 16 * 2048);
+    assert!(report["operators"][1]["ms"]["median"].as_f64().unwrap() > 0.0);
+    let report = run(&["--backend", "weak", "--no-check", "--rounds", "100"]);
+    assert_eq!((&report["rounds"], &report["checked"]), (&100.into(), &false.into()));
+    assert!(report["operators"][0]["ms"].is_null(), "lockstep has no times");
+}
+
+#[test]
+fn the_table_fits_eighty_columns() {
+    for backend in BACKENDS {
+        let output = veriep(&["run", "--preset", "tiny", "--backend", backend]);
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        assert!(output.stderr.is_empty());
+        assert!(stdout.contains("agrees bit for bit"), "{stdout}");
+        assert!(stdout.lines().all(|line| line.chars().count() <= 80), "{stdout}");
+    }
+}
+
+#[test]
+fn a_silent_rank_is_named_within_the_deadline() {
+    let since = Instant::now();
+    let silent = ["run", "--preset", "tiny", "--inject", "silent=1", "--deadline", "1"];
+    let line = fails(3, &silent);
+    assert!((Duration::from_secs(1)..Duration::from_secs(10)).contains(&since.elapsed()));
+    assert!(
+        line.contains("round 0: no progress for 1 s: waiting for rank 1 (2 cores); rank 0 core 1: "),
+        "{line}"
+    );
+    assert!(line.contains("missing: dispatch flag of rank 1 for local expert"), "{line}");
+    for backend in ["lockstep", "weak"] {
+        let since = Instant::now();
+        let line = fails(3, &[&silent[..5], &["--backend", backend, "--seed", "9"]].concat());
+        assert!(since.elapsed() < Duration::from_secs(10));
+        assert!(line.contains("nobody can move: waiting for rank 1 ("), "{line}");
+        assert!(line.ends_with(&format!("--backend {backend} --seed 9 repeats it")), "{line}");
+    }
+}
+
+#[test]
+fn what_is_missing_is_listed_as_json() {
+    let silent =
+        ["run", "--preset", "tiny", "--set", "aiv_num=1", "--inject", "silent=1", "--backend", "lockstep"];
+    let report = json(3, &silent);
+    assert_eq!((&report["ok"], &report["status"]), (&false.into(), &3.into()));
+    let missing = serde_json::json!([{
+        "rank": 0, "core": 0, "round": 0, "operator": "dispatch", "what": "dispatch_flag",
+        "source_rank": 1, "local_expert": 0,
+    }]);
+    assert_eq!(report["missing"], missing);
+}
+
+#[test]
+fn a_request_that_cannot_be_run_is_one_line() {
+    let folder = tempdir().unwrap();
+    let nowhere = folder.path().join("none/result");
+    let tiny = |more: &[&str]| fails(2, &[&["run", "--preset", "tiny"], more].concat());
+    for (more, says) in [
+        (&["--schedule", "DDC"][..], "2 D and 1 C"),
+        (&["--schedule", "CD"], "position 0"),
+        (&["--schedule", "dc"], "must be D or C"),
+        (&["--schedule", ""], "at least one D"),
+        (&["--deadline", "0"], "must be a number in [0.001, 1000000]"),
+        (&["--deadline", "soon"], "must be a number"),
+        (&["--deadline", "NaN"], "must be a number"),
+        (&["--rounds", "0"], "--rounds"),
+        (&["--rounds=-1"], "--rounds"),
+        (&["--chain", "0"], "--chain"),
+        (&["--threads", "0"], "--threads"),
+        (&["--backend", "gpu"], "lockstep"),
+        (&["--inject", "silent=2"], "must be silent=RANK with RANK in [0, 1]"),
+        (&["--inject", "loud=1"], "must be silent=RANK"),
+        (&["--out", text(&nowhere)], "none missing"),
+        (&["--out", text(folder.path())], "not a regular file"),
+        (&["--set", "zero_expert_num=1"], "zero_expert_num = 1: this version runs 0"),
+        (&["--set", "comm_alg=fullmesh_v2"], "comm_alg = fullmesh_v2"),
+        (&["--set", "h=1000"], "h = 1000"),
+        (&["--set", "hccl_buffsize_mb=2", "--set", "bs=512"], "hccl_buffsize_mb"),
+    ] {
+        let line = tiny(more);
+        assert!(line.contains(says), "{more:?}: {line}");
+    }
+    assert!(tiny(&[text(folder.path())]).contains("--preset"), "a case and a preset");
+    assert!(fails(2, &["run", text(&nowhere)]).contains("missing"));
+    assert!(fails(2, &["run"]).contains("missing argument"));
+    assert!(!nowhere.exists() && fs::read_dir(folder.path()).unwrap().next().is_none());
+}
+
+#[test]
+fn an_unwritable_result_is_refused_before_the_run() {
+    let folder = tempdir().unwrap();
+    let since = Instant::now();
+    // Half a million rounds would take minutes.
+    let out = folder.path().join("none/result");
+    fails(2, &["run", "--preset", "tiny", "--rounds", "500000", "--out", text(&out)]);
+    assert!(since.elapsed() < Duration::from_secs(10));
+}

@@ -1,0 +1,169 @@
+//! A group that is run and judged: which rounds, in which order, on what.
+
+use super::twins::{Twin, Twisted};
+use core::ops::Range;
+use core::time::Duration;
+use host::backend::Backend;
+use host::backend::lockstep::{Lockstep, Memory};
+use host::backend::shared::SharedMemory;
+use host::case::{Case, OwnedMask};
+use host::config::Config;
+use host::driver::lockstep::Clockwork;
+use host::driver::schedule::Schedule;
+use host::driver::threads::{Spread, Times, Workers};
+use host::driver::{self, Batch, Options, Unit};
+use host::error::Error;
+use host::generate::{self, generate};
+use host::group::{self, Plan};
+use kernel_core::layout::outputs::capacity;
+use kernel_core::place::Tensor;
+use kernel_core::shape::Limits;
+use kernel_core::units::RankId;
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
+/// What a group does.
+#[derive(Clone, Copy)]
+pub(crate) struct Trial<'a> {
+    pub(crate) case: &'a Case,
+    /// The operators that all ranks run without a stop in between, over and over.
+    pub(crate) schedule: &'a str,
+    /// Repetitions of the schedule without a stop.
+    pub(crate) chain: usize,
+    /// How often that.
+    pub(crate) units: usize,
+    pub(crate) options: Options,
+    /// Inputs of each round; the case varied if left out.
+    pub(crate) rounds: Option<&'a dyn Fn(usize) -> Batch<'a>>,
+}
+
+impl<'a> Trial<'a> {
+    /// `chain` schedules without a stop.
+    pub(crate) fn new(case: &'a Case, schedule: &'a str, chain: usize) -> Self {
+        Self { case, schedule, chain, units: 1, options: Options::default(), rounds: None }
+    }
+
+    fn plan(&self) -> Plan {
+        let unit = Schedule::parse(self.schedule).unwrap().repeat(self.chain);
+        Plan { unit, units: self.units, options: self.options, check: Some(1) }
+    }
+
+    /// Every output byte of the last unit.
+    fn run<B: Backend>(
+        &self,
+        backend: &B,
+        drive: impl FnMut(&Unit<'_, B>) -> Result<Times, driver::Failure>,
+    ) -> Result<Vec<u8>, Error> {
+        let plan = self.plan();
+        let rounds = |round| match self.rounds {
+            Some(rounds) => rounds(round),
+            None => Batch::varied(self.case, plan.rounds() - 1 - round),
+        };
+        group::run(&self.case.shape, &plan, rounds, backend, drive, &|| ())?;
+        let mut all = Vec::new();
+        for rank in (0..self.case.shape.ep_world_size()).map(RankId) {
+            // Of received rows only so many are outputs; that they are right is the verdict's.
+            for tensor in [Tensor::ExpandIdx, Tensor::ExpertTokenNums, Tensor::EpRecvCounts, Tensor::XOut] {
+                let len = capacity(&self.case.shape, rank, tensor) as usize;
+                (0..plan.unit.batches()).for_each(|batch| {
+                    backend.read_output(rank, batch, tensor, len, &mut |bytes| {
+                        all.extend_from_slice(bytes);
+                    });
+                });
+            }
+        }
+        Ok(all)
+    }
+
+    pub(crate) fn stepped<B: Clockwork>(&self, backend: &B, seed: u64) -> Result<Vec<u8>, Error> {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        self.run(backend, |unit| {
+            let steps = driver::lockstep::run(unit, &mut rng)?;
+            Ok(Times { steps, ..Times::default() })
+        })
+    }
+
+    pub(crate) fn in_lockstep(&self, memory: Memory, seed: u64) -> Result<Vec<u8>, Error> {
+        let batches = self.plan().unit.batches();
+        self.stepped(&Lockstep::new(&self.case.shape, batches, memory, seed), seed)
+    }
+
+    pub(crate) fn on_threads(&self, count: usize, spread: Spread) -> Result<Vec<u8>, Error> {
+        let backend = SharedMemory::new(&self.case.shape, self.plan().unit.batches()).unwrap();
+        let workers = Workers { count, spread, deadline: Duration::from_secs(60) };
+        self.run(&backend, |unit| driver::threads::run(unit, &workers))
+    }
+
+    /// The first seed on which the twin fails, and how. A seed on which it does not must end well.
+    pub(crate) fn caught(&self, twin: Twin, memory: Memory, seeds: Range<u64>) -> Option<(u64, Error)> {
+        seeds.into_iter().find_map(|seed| {
+            let batches = self.plan().unit.batches();
+            let inner = Lockstep::new(&self.case.shape, batches, memory, seed);
+            let backend = Twisted::new(inner, twin, self.case.shape.clone());
+            self.stepped(&backend, seed).err().map(|error| (seed, error))
+        })
+    }
+
+    /// Demands that the twin fails on some seed and the protocol itself on none, and prints the seed.
+    pub(crate) fn must_catch(&self, twin: Twin, memory: Memory, seeds: Range<u64>) {
+        self.must_hold(memory, seeds.clone());
+        match self.caught(twin, memory, seeds.clone()) {
+            Some((seed, error)) => eprintln!("{twin:?} on {memory:?} memory, seed {seed}: {error}"),
+            None => panic!("{twin:?} on {memory:?} memory survives {} in seeds {seeds:?}", self.schedule),
+        }
+    }
+
+    /// Demands that the twin fails on no seed: these conditions cannot show it.
+    pub(crate) fn cannot_catch(&self, twin: Twin, memory: Memory, seeds: Range<u64>) {
+        if let Some((seed, error)) = self.caught(twin, memory, seeds) {
+            panic!("{twin:?} on {memory:?} memory, seed {seed}: {error}");
+        }
+    }
+
+    /// Demands that the protocol itself ends well on every seed.
+    pub(crate) fn must_hold(&self, memory: Memory, seeds: Range<u64>) {
+        for seed in seeds {
+            self.in_lockstep(memory, seed).unwrap_or_else(|error| {
+                panic!("{} on {memory:?} memory, seed {seed}: {error}", self.schedule)
+            });
+        }
+    }
+}
+
+/// A configuration without the product's limits: narrow rows, small window.
+pub(crate) fn small(ranks: i64, experts: i64, k: i64, bs: i64, cores: i64) -> Config {
+    Config {
+        ep_world_size: ranks,
+        moe_expert_num: experts,
+        k,
+        h: 8,
+        bs: host::config::Bs::Uniform(bs),
+        aiv_num: cores,
+        hccl_buffsize_mb: 1,
+        ..Config::default()
+    }
+}
+
+/// A seeded case of a small configuration.
+pub(crate) fn make(config: Config, options: generate::Options) -> Case {
+    generate(config, generate::Options { limits: Limits::None, ..options }, "test").unwrap()
+}
+
+pub(crate) fn seeded(config: Config, seed: u64) -> Case {
+    make(config, generate::Options { seed, ..generate::Options::default() })
+}
+
+/// Switches all tokens of a rank off.
+pub(crate) fn idle(case: &mut Case, rank: u32) {
+    let tokens = case.shape.bs(RankId(rank)) as usize;
+    case.ranks[rank as usize].mask = OwnedMask::Tokens(vec![false; tokens]);
+}
+
+/// Sends every token of a rank to the first experts of `to`.
+pub(crate) fn send_all(case: &mut Case, rank: u32, to: u32) {
+    let (k, local) = (case.shape.k() as usize, case.shape.local_expert_num());
+    assert!(k <= local as usize, "rank {to} holds fewer than K experts");
+    for ids in case.ranks[rank as usize].expert_ids.chunks_exact_mut(k) {
+        (to * local..).zip(ids).for_each(|(e, id)| *id = e as i32);
+    }
+}

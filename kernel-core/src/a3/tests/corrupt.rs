@@ -1,0 +1,308 @@
+//! Every word that a machine reads, corrupted: the error names it with the right numbers.
+
+use super::super::Combine;
+use crate::fabric::{Fault, Progress, ProtocolError, Wait};
+use crate::layout::data::dispatch_record;
+use crate::layout::record::{Triple, triple_of};
+use crate::layout::state::{
+    Kind, Partition, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status, selector,
+};
+use crate::place::Place;
+use crate::placement::Home;
+use crate::shape::Config;
+use crate::sync::flag;
+use crate::testing::domain::{Domain, OwnedMask, PAIR, Tensors, row, shape as shape_of};
+use crate::testing::group::{Group, Machine, in_turn};
+use crate::units::{CoreId, RankId, Token};
+use alloc::vec;
+use alloc::vec::Vec;
+
+const RANK: RankId = RankId(0);
+const P0: Partition = Partition::P0;
+
+/// Two ranks, two experts each, two tokens; everybody sends to experts 0 and 2.
+fn group(cores: i64) -> Group {
+    with_config(Domain { e: 4, k: 2, cores, ..PAIR }.config())
+}
+
+fn with_config(config: Config<'_>) -> Group {
+    let shape = shape_of(&config);
+    let tensors = [0, 1].map(|rank| Tensors::new(&shape, RankId(rank), vec![0, 2, 0, 2], OwnedMask::None));
+    let mut group = Group::new(&shape, tensors.to_vec());
+    group.begin_dispatch();
+    group
+}
+
+/// A group whose dispatch has ended, at the start of combine.
+fn at_combine(cores: i64) -> Group {
+    let mut group = group(cores);
+    group.run(in_turn(), |_, _| ()).unwrap();
+    group.begin_combine();
+    group
+}
+
+/// Steps core 0 of rank 0 until it waits or has reached `phase`; what it waits for.
+fn until(group: &mut Group, phase: &str) -> Option<Wait> {
+    for _ in 0..1000 {
+        if group.cores[0].machine.phase() == phase {
+            return None;
+        }
+        match group.step(0).unwrap().progress {
+            Progress::Pending(Wait::Quiet) | Progress::Stepped => {}
+            Progress::Pending(wait) => return Some(wait),
+            Progress::Done => panic!("done before {phase}"),
+        }
+    }
+    panic!("never in {phase}");
+}
+
+/// Steps core 0 of rank 0 until it fails.
+fn error(group: &mut Group) -> ProtocolError {
+    for _ in 0..1000 {
+        match group.step(0) {
+            Err(error) => return error,
+            Ok(step) => assert_ne!(step.progress, Progress::Done, "nothing was refused"),
+        }
+    }
+    panic!("nothing was refused: {:?}", group.cores[0]);
+}
+
+#[test]
+fn a_selector_out_of_range_is_refused_by_both_operators() {
+    for (kind, mut group) in [(Kind::Dispatch, group(2)), (Kind::Combine, at_combine(2))] {
+        let at = selector(kind, CoreId(0));
+        group.world.settle();
+        group.world.poke_word(RANK, at, 7);
+        assert_eq!(error(&mut group), ProtocolError::Selector { at, seen: 7 });
+    }
+}
+
+#[test]
+fn an_own_core_word_that_no_barrier_leaves_is_refused_at_the_start() {
+    let mut group = group(2);
+    group.world.poke_word(RANK, core_word(CoreId(0), 0), 1 << 62);
+    let expected = ProtocolError::CoreWord { core: CoreId(0), seen: 1 << 62, epoch: 0 };
+    assert_eq!(error(&mut group), expected);
+}
+
+#[test]
+fn a_core_in_an_impossible_epoch_is_refused_at_the_first_barrier() {
+    let mut group = group(2);
+    assert_eq!(until(&mut group, "Done"), Some(Wait::Core(CoreId(1))));
+    group.world.poke_word(RANK, core_word(CoreId(1), 1), 2 << 62);
+    assert_eq!(error(&mut group), ProtocolError::CoreWord { core: CoreId(1), seen: 2 << 62, epoch: 1 });
+}
+
+/// Core 0 of two, waiting for the sums of core 1; every rank but its own core 1 has ended its dispatch's flags.
+fn at_sums() -> Group {
+    let mut group = group(2);
+    for _ in 0..1000 {
+        for i in 0..group.cores.len() {
+            let phase = group.cores[i].machine.phase();
+            // Core 1 of rank 0 stops short of its arrival with sums.
+            if i != 1 && !["Sums", "Done"].contains(&&*phase) || i == 1 && phase != "ArriveWithSums" {
+                group.step(i).unwrap();
+            }
+        }
+    }
+    assert_eq!(group.cores[0].machine.phase(), "Sums");
+    assert_eq!(until(&mut group, "Counts"), Some(Wait::Core(CoreId(1))));
+    group
+}
+
+#[test]
+fn sums_beyond_the_capacity_are_refused() {
+    let mut group = at_sums();
+    // Core 0 has the four rows of expert 0; the capacity is bs * R * min(L, K) = 8.
+    let word = |rows: u64| 2 << 62 | rows << 31;
+    group.world.poke_word(RANK, core_word(CoreId(1), 2), word(5));
+    assert_eq!(error(&mut group), ProtocolError::Rows { seen: 4 + 5, max: 8 });
+    let mut group = at_sums();
+    group.world.poke_word(RANK, core_word(CoreId(1), 2), word((1 << 31) - 1));
+    assert_eq!(error(&mut group), ProtocolError::Rows { seen: 4 + (1 << 31) - 1, max: 8 });
+}
+
+#[test]
+fn sums_that_contradict_each_other_are_refused() {
+    let mut group = at_sums();
+    let seen = 2 << 62 | 1 << 31 | 2;
+    group.world.poke_word(RANK, core_word(CoreId(1), 2), seen);
+    assert_eq!(error(&mut group), ProtocolError::CoreWord { core: CoreId(1), seen, epoch: 2 });
+}
+
+#[test]
+fn counts_of_one_core_beyond_the_capacity_are_refused() {
+    // K = 1 and L = 2: the capacity is 4, the largest counts of four slots are 8.
+    let mut group = with_config(Domain { e: 4, k: 1, ..PAIR }.config());
+    group.tensors =
+        [0, 1].map(|rank| Tensors::new(&group.shape, RankId(rank), vec![0, 0], OwnedMask::None)).to_vec();
+    assert!(until(&mut group, "Done").is_some());
+    for slot in 0..4 {
+        group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(2));
+    }
+    // Core 0 took its own count of expert 0 before the words were overwritten.
+    assert_eq!(error(&mut group), ProtocolError::Rows { seen: 8, max: 4 });
+}
+
+#[test]
+fn a_status_word_that_is_no_flag_is_refused() {
+    for seen in [1, 5 << 32, u64::MAX] {
+        let mut group = group(1);
+        let waits = Wait::DispatchFlag { source: RankId(1), local_expert: 0 };
+        assert_eq!(until(&mut group, "Done"), Some(waits));
+        let slot = dispatch_slot(&group.shape, 0, RankId(1));
+        group.world.poke_word(RANK, dispatch_status(P0, slot), seen);
+        assert_eq!(error(&mut group), ProtocolError::Status { source: RankId(1), local_expert: 0, seen });
+    }
+}
+
+#[test]
+fn a_count_beyond_the_batch_of_its_source_is_refused() {
+    for seen in [3, u32::MAX] {
+        let mut group = group(1);
+        assert!(until(&mut group, "Done").is_some());
+        let slot = dispatch_slot(&group.shape, 0, RankId(1));
+        group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(seen));
+        let expected = ProtocolError::Count { source: RankId(1), local_expert: 0, seen, max: 2 };
+        assert_eq!(error(&mut group), expected);
+    }
+}
+
+#[test]
+fn a_triple_that_contradicts_its_slot_or_the_shape_is_refused() {
+    // Row 3 of rank 0 is the second token of rank 1 for expert 0.
+    for seen in [[0, 1, 0], [2, 1, 0], [1, 2, 0], [1, 1, 2], [-1, 1, 0], [1, i32::MIN, 0], [1, 1, i32::MAX]] {
+        let mut group = group(1);
+        for _ in 0..200 {
+            group.step(1).unwrap();
+        }
+        assert_eq!(until(&mut group, "CopyOut"), None);
+        let home = Home { rank: RANK, local_expert: 0 };
+        let at = triple_of(&group.shape, dispatch_record(&group.shape, P0, home, RankId(1), 1));
+        let bytes: Vec<u8> = seen.iter().flat_map(|word: &i32| word.to_le_bytes()).collect();
+        group.world.poke(RANK, at, &bytes);
+        assert_eq!(error(&mut group), ProtocolError::Triple { row: 3, seen });
+    }
+}
+
+#[test]
+fn a_shared_expert_takes_only_rows_of_its_own_column() {
+    for (seen, refused) in [([1, 0, 1], false), ([1, 0, 0], true), ([1, 0, 2], true)] {
+        let shape = Domain { r: 4, e: 2, s: 2, rs: 2, bs: 1, ..PAIR }.shape();
+        let ranks = (0..4).map(RankId);
+        let tensors = ranks.map(|rank| Tensors::new(&shape, rank, vec![0], OwnedMask::None)).collect();
+        let mut group = Group::new(&shape, tensors);
+        group.begin_dispatch();
+        for _ in 0..200 {
+            (1..4).for_each(|i| assert!(group.step(i).is_ok()));
+        }
+        assert_eq!(until(&mut group, "CopyOut"), None);
+        let home = Home { rank: RANK, local_expert: 0 };
+        let at = triple_of(&shape, dispatch_record(&shape, P0, home, RankId(1), 0));
+        let bytes: Vec<u8> = seen.iter().flat_map(|word: &i32| word.to_le_bytes()).collect();
+        group.world.poke(RANK, at, &bytes);
+        if refused {
+            assert_eq!(error(&mut group), ProtocolError::Triple { row: 1, seen });
+        } else {
+            assert_eq!(until(&mut group, "Done"), None);
+        }
+    }
+}
+
+#[test]
+fn a_combine_flag_of_another_value_is_refused() {
+    let mut group = at_combine(1);
+    // Expert 2 lives on rank 1, which has not begun.
+    let waits = Wait::CombineFlag { source: RankId(1), token: 0, k: 1 };
+    assert_eq!(until(&mut group, "Done"), Some(waits));
+    let slot = combine_slot(&group.shape, Token(0), 1);
+    group.world.poke_word(RANK, combine_status(P0, slot), u64::from(flag::FLAG));
+    let seen = u64::from(flag::FLAG);
+    assert_eq!(error(&mut group), ProtocolError::CombineFlag { source: RankId(1), token: 0, k: 1, seen });
+}
+
+#[test]
+fn ep_recv_counts_that_y_or_the_capacity_does_not_hold_are_refused() {
+    for (last, y_rows, seen, max) in [
+        (Some(-1), 4, -1, 4),
+        (Some(i32::MIN), 4, i32::MIN.into(), 4),
+        (Some(5), 4, 5, 4),
+        (Some(9), 100, 9, 8),
+        (Some(i32::MAX), 100, i32::MAX.into(), 8),
+        (None, 4, -1, 4),
+    ] {
+        let mut group = at_combine(1);
+        let y_len = y_rows * group.shape.row_bytes() as usize;
+        let rows = &mut group.rows[0];
+        rows.y.resize(y_len, 0);
+        rows.ep_recv_counts.truncate(12);
+        rows.ep_recv_counts.extend(last.into_iter().flat_map(i32::to_le_bytes));
+        assert_eq!(error(&mut group), ProtocolError::RecvCounts { seen, max });
+        assert_eq!(group.cores[0].machine, Machine::Combine(Combine::new()), "refused before any effect");
+    }
+}
+
+#[test]
+fn assist_info_out_of_range_or_too_short_is_refused_by_combine() {
+    let mut group = at_combine(1);
+    group.rows[0].assist_info[12..24].copy_from_slice(&[0xFF; 12]);
+    assert_eq!(error(&mut group), ProtocolError::Triple { row: 1, seen: [-1; 3] });
+    let mut group = at_combine(1);
+    group.rows[0].assist_info.truncate(3 * Triple::BYTES as usize);
+    assert_eq!(error(&mut group), ProtocolError::Triple { row: 3, seen: [-1; 3] });
+}
+
+#[test]
+fn a_token_that_is_not_finite_is_refused_when_it_is_quantised() {
+    for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let config = Config { quant_mode: 2, ..Domain { e: 4, k: 2, ..PAIR }.config() };
+        let mut group = with_config(config);
+        let x = &mut group.tensors[0].x;
+        *x = row(group.shape.dtype(), 8, |i| if i == 6 { value } else { 1.0 });
+        assert_eq!(error(&mut group), ProtocolError::NotFinite { token: 1 });
+    }
+}
+
+#[test]
+fn what_the_fabric_refuses_stops_the_machine() {
+    let mut group = group(1);
+    group.world.truncate_window(RANK, 100);
+    let at = dispatch_record(&group.shape, P0, Home { rank: RANK, local_expert: 0 }, RANK, 0);
+    let fault = Fault { rank: RANK, at, len: 8 + 24 + 32 + 12 };
+    assert_eq!(error(&mut group), ProtocolError::Fault(fault));
+    assert_eq!(at, Place::window(group.shape.combine_area()));
+}
+
+#[test]
+fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
+    for quant_mode in [0, 2] {
+        let config = Config { quant_mode, ..Domain { e: 4, k: 2, ..PAIR }.config() };
+        let words = with_config(config).cores[0].words.len();
+        for len in 0..words {
+            let mut group = with_config(config);
+            group.cores[0].words.truncate(len);
+            let error = error(&mut group);
+            assert!(matches!(error, ProtocolError::Internal(_)), "{error} with {len} of {words} words");
+        }
+    }
+    for len in 0..4 {
+        let mut group = with_config(Config { quant_mode: 2, ..Domain { e: 4, k: 2, ..PAIR }.config() });
+        group.cores[0].row.truncate(len);
+        assert!(matches!(error(&mut group), ProtocolError::Internal(_)));
+    }
+    for len in 0..8 {
+        let mut group = at_combine(1);
+        group.cores[0].row.truncate(len);
+        for _ in 0..100 {
+            group.step(1).unwrap();
+        }
+        assert!(matches!(error(&mut group), ProtocolError::Internal(_)));
+    }
+}
+
+#[test]
+fn inputs_that_nobody_checked_are_an_error_and_not_a_panic() {
+    let mut group = group(1);
+    group.tensors[0].x.truncate(8);
+    assert!(matches!(error(&mut group), ProtocolError::Internal(_)), "x");
+}

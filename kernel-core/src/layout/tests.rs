@@ -1,0 +1,320 @@
+//! Offsets worked out on paper, complete maps as text, and that nothing overlaps.
+
+use super::data::{combine_row, dispatch_record, partition_start};
+use super::map::{self, Area};
+use super::outputs;
+use super::record::{Tail, Triple, scale_of, triple_of};
+use super::state::{
+    Kind, Partition, STATE_BYTES, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status,
+    selector,
+};
+use crate::place::{Place, Region, Tensor};
+use crate::placement::Home;
+use crate::shape::{BatchSizes, Config, Limits, Shape};
+use crate::testing::domain::{Domain, PAIR, shape as shape_of, try_shape};
+use crate::testing::golden;
+use crate::units::{CoreId, RankId, Token};
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt::Write;
+use proptest::prelude::*;
+
+const PARTITIONS: [Partition; 2] = [Partition::P0, Partition::P1];
+
+/// 16 ranks with 16 experts each, H = 7168, 200 MiB.
+fn decode() -> Config<'static> {
+    Config { moe_expert_num: 256, ..Config::default() }
+}
+
+/// 256 MoE ranks and 32 with a shared expert.
+fn a3_288() -> Config<'static> {
+    Config {
+        ep_world_size: 288,
+        moe_expert_num: 256,
+        shared_expert_num: 1,
+        shared_expert_rank_num: 32,
+        bs: BatchSizes::Uniform(48),
+        hccl_buffsize_mb: 512,
+        ..Config::default()
+    }
+}
+
+fn product_shape(config: &Config<'_>) -> Shape {
+    Shape::new(config, Limits::Product).unwrap()
+}
+
+/// The map, the record and the outputs of a rank as a table.
+fn table(shape: &Shape, rank: u32) -> String {
+    let mut out = String::new();
+    let head = ["start", "end", "count", "stride", "used"];
+    let [a, b, c, d, e] = head;
+    writeln!(out, "{:<22}{:>4}  {:<18}{b:>12}{c:>8}{d:>8}{e:>8}", "area", "part", a).unwrap();
+    for area in map::areas(shape, RankId(rank)) {
+        let partition = area.partition.map_or(String::from("-"), |p| format!("{}", p.index()));
+        let Area { name, start, count, stride, slot, .. } = area;
+        let end = format!("{:#x}", start.offset + area.size());
+        let start = format!("{start}");
+        writeln!(out, "{name:<22}{partition:>4}  {start:<18}{end:>12}{count:>8}{stride:>8}{slot:>8}")
+            .unwrap();
+    }
+    for map::Field { name, offset, size } in map::record_fields(shape) {
+        writeln!(out, "record field {name:<9}       +{offset:<17}{size:>12} B").unwrap();
+    }
+    for (tensor, bytes) in map::outputs(shape, RankId(rank)) {
+        writeln!(out, "output {:<35}{bytes:>20} B", tensor.name()).unwrap();
+    }
+    out
+}
+
+#[test]
+fn the_maps_of_well_known_shapes_are_as_committed() {
+    let tiny = Domain { r: 2, e: 4, k: 2, h: 1024, bs: 4, cores: 8, ..PAIR };
+    let odd = Domain { r: 4, e: 6, s: 1, rs: 1, k: 3, h: 37, bs: 5, cores: 48 };
+    let quantised = |config: Config<'static>| shape_of(&Config { quant_mode: 2, ..config });
+    golden::check("map_decode_rank_0.txt", &table(&product_shape(&decode()), 0));
+    golden::check("map_a3_288_rank_0.txt", &table(&product_shape(&a3_288()), 0));
+    golden::check("map_a3_288_rank_287.txt", &table(&product_shape(&a3_288()), 287));
+    golden::check("map_tiny_rank_1.txt", &table(&tiny.shape(), 1));
+    golden::check("map_odd_int8_rank_3.txt", &table(&quantised(odd.config()), 3));
+}
+
+#[test]
+fn status_slots_are_expert_major_and_records_rank_major() {
+    let shape = product_shape(&decode());
+    let (p1, home) = (Partition::P1, Home { rank: RankId(9), local_expert: 2 });
+    let slot = dispatch_slot(&shape, 2, RankId(3));
+    assert_eq!(slot, 2 * 16 + 3);
+    assert_eq!(dispatch_status(p1, slot), Place::state(384 * 1024 + 35 * 32));
+    // Slot 5 of rank 3: pitch align(14336 + 32 + 12, 512) = 14848 behind 16 * 8 combine rows of 14336.
+    let record = (3 * 16 + 2) * 16 + 5;
+    let area = 100 * 1024 * 1024 + 16 * 8 * 14336;
+    assert_eq!(dispatch_record(&shape, p1, home, RankId(3), 5), Place::window(area + record * 14848));
+    assert_eq!(area + record * 14848, 118_645_248);
+
+    // The two orders differ: neighbours of one kind are far apart in the other.
+    let block = |e, r| dispatch_record(&shape, p1, Home { local_expert: e, ..home }, RankId(r), 0).offset;
+    assert!(dispatch_slot(&shape, 0, RankId(1)) < dispatch_slot(&shape, 1, RankId(0)));
+    assert!(block(0, 1) > block(1, 0));
+}
+
+#[test]
+fn a_combine_row_and_its_flag_count_token_major() {
+    let shape = product_shape(&decode());
+    assert_eq!(combine_slot(&shape, Token(3), 4), 28);
+    assert_eq!(combine_status(Partition::P0, 28), Place::state(66_432));
+    assert_eq!(combine_status(Partition::P1, 28), Place::state(66_432 + 393_216));
+    assert_eq!(combine_row(&shape, Partition::P0, Token(3), 4), Place::window(401_408));
+    assert_eq!(combine_row(&shape, Partition::P1, Token(3), 4), Place::window(104_857_600 + 401_408));
+    // With a shared expert a token has nine columns.
+    assert_eq!(combine_slot(&product_shape(&a3_288()), Token(3), 8), 35);
+}
+
+#[test]
+fn selectors_and_core_words_lie_at_768_818_and_848_kib() {
+    let core = CoreId(7);
+    assert_eq!(selector(Kind::Dispatch, core), Place::state(768 * 1024 + 7 * 512));
+    assert_eq!(selector(Kind::Combine, core), Place::state(818 * 1024 + 7 * 512));
+    let words = [0, 1, 2, 3].map(|epoch| core_word(core, epoch).offset - 848 * 1024 - 7 * 512);
+    assert_eq!(words, [0, 8, 0, 8]);
+}
+
+#[test]
+fn a_shared_expert_rank_has_one_block_for_each_source() {
+    let shape = product_shape(&a3_288());
+    let home = Home { rank: RankId(5), local_expert: 0 };
+    let at = |source, slot| dispatch_record(&shape, Partition::P0, home, RankId(source), slot).offset;
+    assert_eq!(at(37, 2) - at(0, 0), (37 * 48 + 2) * 14848);
+    assert_eq!(at(0, 0), 48 * 9 * 14336, "behind the combine area");
+}
+
+#[test]
+fn an_odd_row_is_padded_to_32_bytes_before_its_scale() {
+    let record = Place::window(512);
+    let odd = Domain { h: 37, ..PAIR };
+    let plain = odd.shape();
+    assert_eq!(
+        (scale_of(&plain, record), triple_of(&plain, record)),
+        (Place::window(608), Place::window(640))
+    );
+    let int8 = shape_of(&Config { quant_mode: 2, ..odd.config() });
+    assert_eq!((scale_of(&int8, record), triple_of(&int8, record)), (Place::window(576), Place::window(608)));
+    // 32 + 1: the next record starts when the triple no longer fits.
+    let pitch = |h| Domain { h, ..PAIR }.shape().record_pitch();
+    assert_eq!([233, 234, 240, 241].map(pitch), [1024, 1024, 1024, 1024]);
+    assert_eq!([1, 224, 225].map(pitch), [512, 512, 1024]);
+}
+
+#[test]
+fn a_tail_holds_padding_then_scale_then_triple() {
+    let triple = Triple { source: RankId(1), token: Token(0x0203), k: 4 };
+    let shape = shape_of(&Config { quant_mode: 2, ..Domain { h: 37, bs: 600, ..PAIR }.config() });
+    let tail = Tail::new(&shape, 1.0, triple);
+    let mut expected = [0; 27 + 32 + 12];
+    expected[27..31].copy_from_slice(&[0, 0, 0x80, 0x3F]);
+    expected[59..].copy_from_slice(&[1, 0, 0, 0, 3, 2, 0, 0, 4, 0, 0, 0]);
+    assert_eq!(tail.as_bytes(), expected);
+    for h in 1..100 {
+        for quant_mode in [0, 2] {
+            let shape = shape_of(&Config { quant_mode, ..Domain { h, ..PAIR }.config() });
+            let whole = shape.payload_bytes() + Tail::new(&shape, 0.5, triple).as_bytes().len() as u64;
+            assert_eq!(whole, triple_of(&shape, Place::window(0)).offset + 12, "h = {h}");
+        }
+    }
+}
+
+#[test]
+fn triples_out_of_range_are_refused_with_their_words() {
+    let bs = [2, 1, 3];
+    let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, ..PAIR };
+    let config = Config { bs: BatchSizes::PerRank(&bs), global_bs: 9, ..domain.config() };
+    let shape = shape_of(&config);
+    let edges = [i32::MIN, -2, -1, 0, 1, 2, 3, 4, i32::MAX];
+    for words in edges.map(|r| edges.map(|t| edges.map(|k| [r, t, k]))).as_flattened().as_flattened() {
+        let [r, t, k] = words.map(i64::from);
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        let legal = (0..3).contains(&r) && (0..bs[r as usize]).contains(&t) && (0..3).contains(&k);
+        match Triple::from_bytes(&shape, &bytes) {
+            Ok(triple) => {
+                assert!(legal, "{words:?}");
+                assert_eq!(triple.to_bytes(), *bytes);
+            }
+            Err(seen) => {
+                assert!(!legal, "{words:?}");
+                assert_eq!(seen, *words);
+            }
+        }
+    }
+    assert_eq!(Triple::from_bytes(&shape, &[0; 11]), Err([0, 0, -1]), "cut short");
+}
+
+#[test]
+fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
+    for rank in [RankId(0), RankId(2)] {
+        let domain = Domain { r: 3, e: 4, s: 1, rs: 1, k: 2, h: 5, bs: 3, cores: 1 };
+        let shape = shape_of(&Config { quant_mode: 2, ..domain.config() });
+        let (rows, slots) = (shape.rows_max(rank) as u32, shape.local_experts(rank) * 3);
+        let ends = [
+            outputs::expand_x(&shape, rows),
+            outputs::dynamic_scale(rows),
+            outputs::assist_info(rows),
+            outputs::expand_idx(shape.bs(rank) * shape.k()),
+            outputs::expert_token_num(shape.local_experts(rank)),
+            outputs::ep_recv_count(slots),
+            outputs::x_out(&shape, Token(shape.bs(rank))),
+        ];
+        let capacities = map::outputs(&shape, rank).map(|(tensor, bytes)| Place::output(tensor, bytes));
+        assert!(capacities.eq(ends));
+    }
+    let unquantised = PAIR.shape();
+    assert_eq!(outputs::capacity(&unquantised, RankId(0), Tensor::DynamicScales), 0);
+}
+
+/// Fails if two `(start, end)` in one region share a byte, or one leaves it.
+fn assert_disjoint(mut stretches: Vec<(Place, u64)>, shape: &Shape) {
+    stretches.sort_unstable();
+    for pair in stretches.windows(2) {
+        let [(a, len), (b, _)] = pair else { unreachable!() };
+        assert!(a.region != b.region || a.offset + len <= b.offset, "{a} + {len} reaches {b}: {shape:?}");
+    }
+    for (at, len) in stretches {
+        let size = if at.region == Region::State { STATE_BYTES } else { shape.window_bytes() };
+        assert!(at.offset + len <= size, "{at} + {len} leaves its region: {shape:?}");
+    }
+}
+
+/// Every single slot, record, row and word of a rank.
+fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
+    let mut all = Vec::new();
+    for partition in PARTITIONS {
+        for source in (0..shape.ep_world_size()).map(RankId) {
+            for local_expert in 0..shape.local_experts(rank) {
+                all.push((dispatch_status(partition, dispatch_slot(shape, local_expert, source)), 32));
+                let home = Home { rank, local_expert };
+                all.extend((0..shape.bs_max()).map(|slot| {
+                    let record = dispatch_record(shape, partition, home, source, slot);
+                    (record, triple_of(shape, record).offset + Triple::BYTES - record.offset)
+                }));
+            }
+        }
+        for token in (0..shape.bs_max()).map(Token) {
+            for k in 0..shape.combine_columns() {
+                all.push((combine_status(partition, combine_slot(shape, token, k)), 32));
+                all.push((combine_row(shape, partition, token, k), shape.row_bytes()));
+            }
+        }
+    }
+    for core in (0..shape.aiv_num()).map(CoreId) {
+        all.extend([Kind::Dispatch, Kind::Combine].map(|kind| (selector(kind, core), 8)));
+        all.extend([0, 1].map(|epoch| (core_word(core, epoch), 8)));
+    }
+    all
+}
+
+/// Any domain without the product's ranges; `None` if its numbers break a rule.
+fn any_config() -> impl Strategy<Value = Config<'static>> {
+    let sizes = (1i64..12, 1i64..6, 0i64..=4, 1i64..4, 1i64..=16, 1i64..700, 1i64..40, 1i64..=48);
+    (sizes, any::<bool>()).prop_map(|((moe_ranks, local, s, replicas, k, h, bs, cores), quantised)| {
+        let (rs, e) = (s * replicas, moe_ranks * local);
+        let domain = Domain { r: moe_ranks + rs, e, s, rs, k: k.min(e), h, bs, cores };
+        Config { quant_mode: if quantised { 2 } else { 0 }, ..domain.config() }
+    })
+}
+
+proptest! {
+    #[test]
+    fn no_two_areas_overlap_and_all_are_aligned_and_inside(config in any_config()) {
+        let shape = shape_of(&config);
+        for rank in [0, shape.ep_world_size() - 1].map(RankId) {
+            let areas: Vec<_> = map::areas(&shape, rank).collect();
+            prop_assert!(areas.is_sorted_by_key(|area| area.start), "address order");
+            for area in &areas {
+                let step = if area.start.region == Region::Window { 512 } else { 32 };
+                prop_assert!(area.start.offset.is_multiple_of(step) && area.stride.is_multiple_of(step), "{area:?}");
+                prop_assert!(area.slot <= area.stride, "{area:?}");
+            }
+            assert_disjoint(areas.iter().map(|area| (area.start, area.size())).collect(), &shape);
+        }
+    }
+
+    #[test]
+    fn areas_of_real_sizes_do_not_overlap(
+        moe_ranks in 2i64..300, local in 1i64..8, s in 0i64..=4, h in 1024i64..=8192, bs in 1i64..=64,
+    ) {
+        let (rs, e) = (s * 4, moe_ranks * local);
+        let domain = Domain { r: moe_ranks + rs, e, s, rs, k: 8.min(e), h, bs, cores: 48 };
+        if let Some(shape) = try_shape(&domain.config()) {
+            for rank in [0, shape.ep_world_size() - 1].map(RankId) {
+                let areas = map::areas(&shape, rank).map(|area| (area.start, area.size()));
+                assert_disjoint(areas.collect(), &shape);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_single_slot_record_row_and_word_of_small_shapes_is_apart_from_all_others() {
+    for (s, rs) in [(0, 0), (1, 1), (1, 2), (2, 2), (3, 3)] {
+        for (moe_ranks, local, k, h, bs) in
+            [(1, 1, 1, 1, 1), (2, 3, 2, 5, 4), (3, 2, 4, 300, 3), (5, 1, 3, 16, 7)]
+        {
+            for quant_mode in [0, 2] {
+                let domain = Domain { r: moe_ranks + rs, e: moe_ranks * local, s, rs, k, h, bs, cores: 48 };
+                let shape = shape_of(&Config { quant_mode, ..domain.config() });
+                for rank in (0..shape.ep_world_size()).map(RankId) {
+                    assert_disjoint(everything(&shape, rank), &shape);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_two_partitions_split_the_window_in_half() {
+    for mb in [200, 201] {
+        let shape = product_shape(&Config { hccl_buffsize_mb: mb, ..decode() });
+        let starts = PARTITIONS.map(|partition| partition_start(&shape, partition));
+        assert_eq!(starts, [0, mb as u64 * 512 * 1024]);
+        assert!(PARTITIONS.iter().all(|p| p.flipped() != *p && p.flipped().flipped() == *p));
+    }
+}

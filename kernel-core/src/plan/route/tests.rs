@@ -1,0 +1,228 @@
+//! The walk against a computation that shares nothing with it: for each destination, list what goes there.
+
+use super::*;
+use crate::plan::split;
+use crate::shape::Config;
+use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
+use crate::units::CoreId;
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+use proptest::prelude::*;
+
+/// What a rank sends, by pair: receiving rank, local expert, slot. And the rows for every destination.
+#[derive(Debug, Default, PartialEq)]
+struct Naive {
+    sends: BTreeMap<(u32, u32), (u32, u32, u32)>,
+    send_status: Vec<u32>,
+}
+
+fn naive(shape: &Shape, rank: u32, tensors: &Tensors) -> Naive {
+    let (r, k, s) = (shape.ep_world_size(), shape.k(), shape.shared_expert_num());
+    let shared_ranks = shape.shared_expert_rank_num();
+    let active = |token: u32, k_index: u32| match &tensors.mask {
+        OwnedMask::None => true,
+        OwnedMask::Tokens(mask) => mask[token as usize],
+        OwnedMask::Pairs(mask) => mask[(token * k + k_index) as usize],
+    };
+    let tokens = shape.bs(RankId(rank));
+    let mut out = Naive::default();
+    for to in 0..shared_ranks {
+        let replicas = shared_ranks / s;
+        let j = to / replicas;
+        let mut slot = 0;
+        for token in (0..tokens).filter(|&token| (0..k).any(|k| active(token, k))) {
+            if to == j * replicas + rank % replicas {
+                out.sends.insert((token, k + j), (to, 0, slot));
+                slot += 1;
+            }
+        }
+        out.send_status.push(slot);
+    }
+    let mut expert = 0;
+    for to in shared_ranks..r {
+        for local in 0..shape.moe_expert_num() / (r - shared_ranks) {
+            let mut slot = 0;
+            for (token, k_index) in (0..tokens).flat_map(|token| (0..k).map(move |k| (token, k))) {
+                if tensors.ids[(token * k + k_index) as usize] == expert && active(token, k_index) {
+                    out.sends.insert((token, k_index), (to, local, slot));
+                    slot += 1;
+                }
+            }
+            out.send_status.push(slot);
+            expert += 1;
+        }
+    }
+    out
+}
+
+/// What all cores of a rank plan together; each pair may come once only.
+fn planned(shape: &Shape, rank: u32, tensors: &Tensors, order: SendOrder) -> Naive {
+    let (rank, inputs) = (RankId(rank), tensors.inputs());
+    let mut out = Naive::default();
+    for core in (0..shape.aiv_num()).map(CoreId) {
+        let share = split::dispatch(shape, rank, core);
+        // Not zeroed: a scratch holds what was there before.
+        let mut send_status = vec![77; destinations(shape) as usize];
+        let mut slots = vec![77; share_len(&share) as usize];
+        walk(shape, rank, &inputs, &share, &mut send_status, &mut slots);
+        if core.0 > 0 {
+            assert_eq!(send_status, out.send_status, "core {core} counts otherwise");
+        }
+        out.send_status = send_status;
+        let sends = Sends { shape, rank, order, share: &share, slots: &slots };
+        assert_eq!(sends.is_empty(), slots.is_empty());
+        for Send { pair, home, slot } in sends.iter(&inputs) {
+            let earlier = out.sends.insert((pair.token.0, pair.k), (home.rank.0, home.local_expert, slot));
+            assert_eq!(earlier, None, "{pair:?} is sent twice");
+        }
+        assert_eq!(sends.get(&inputs, sends.len()), None, "behind the last");
+    }
+    out
+}
+
+fn assert_plan(shape: &Shape, rank: u32, tensors: &Tensors) {
+    let expected = naive(shape, rank, tensors);
+    for order in [SendOrder::Plain, SendOrder::Staggered] {
+        assert_eq!(planned(shape, rank, tensors, order), expected, "rank {rank}: {tensors:?} of {shape:?}");
+    }
+}
+
+/// All rows of `k` different ids below `end`.
+fn id_rows(k: u32, end: i32) -> Vec<Vec<i32>> {
+    match k {
+        0 => vec![vec![]],
+        _ => {
+            let pairs =
+                id_rows(k - 1, end).into_iter().flat_map(|row| (0..end).map(move |id| (row.clone(), id)));
+            pairs.filter(|(row, id)| !row.contains(id)).map(|(row, id)| [row, vec![id]].concat()).collect()
+        }
+    }
+}
+
+fn masks(tokens: u32, k: u32) -> Vec<OwnedMask> {
+    let first = |n| OwnedMask::Tokens((0..tokens).map(|token| token < n).collect());
+    let pairs = |bits: u32| OwnedMask::Pairs((0..tokens * k).map(|i| bits >> i & 1 == 1).collect());
+    let mut all = vec![OwnedMask::None];
+    all.extend((0..=tokens).map(first));
+    all.extend((0..1 << (tokens * k)).map(pairs));
+    all
+}
+
+fn assert_all_routings(domain: Domain, zero_experts: i64, cores: &[i64]) {
+    for &cores in cores {
+        let config = Config { zero_expert_num: zero_experts, ..Domain { cores, ..domain }.config() };
+        let shape = shape_of(&config);
+        let (k, bs) = (shape.k(), shape.bs_max());
+        let rows = id_rows(k, shape.expert_ids_end().cast_signed());
+        let masks = masks(bs, k);
+        for code in 0..rows.len().pow(bs) {
+            let row = |token| rows[code / rows.len().pow(token) % rows.len()].clone();
+            let ids: Vec<i32> = (0..bs).flat_map(row).collect();
+            for mask in &masks {
+                for rank in 0..shape.ep_world_size() {
+                    let tensors = Tensors {
+                        x: vec![],
+                        weights: vec![],
+                        ids: ids.clone(),
+                        mask: mask.clone(),
+                        scales: None,
+                    };
+                    assert_plan(&shape, rank, &tensors);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn all_routings_of_three_tokens_with_one_expert_each_are_planned_right() {
+    for (r, e, s, rs) in [(2, 2, 0, 0), (2, 4, 0, 0), (3, 3, 0, 0), (2, 1, 1, 1), (3, 2, 1, 1), (3, 1, 2, 2)]
+    {
+        assert_all_routings(Domain { r, e, s, rs, k: 1, h: 1, bs: 3, cores: 1 }, 1, &[1, 2, 4]);
+    }
+}
+
+#[test]
+fn all_routings_of_two_tokens_with_two_experts_each_are_planned_right() {
+    for (r, e, s, rs) in [(2, 4, 0, 0), (3, 3, 0, 0), (2, 2, 1, 1), (3, 4, 1, 1), (3, 2, 1, 2), (3, 2, 2, 2)]
+    {
+        assert_all_routings(Domain { r, e, s, rs, k: 2, h: 1, bs: 2, cores: 1 }, 1, &[1, 3]);
+    }
+}
+
+#[test]
+fn all_routings_of_three_tokens_with_two_experts_each_are_planned_right() {
+    assert_all_routings(Domain { r: 2, e: 2, s: 0, rs: 0, k: 2, h: 1, bs: 3, cores: 1 }, 1, &[2]);
+    assert_all_routings(Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 1, bs: 3, cores: 1 }, 0, &[3]);
+}
+
+#[test]
+fn slots_count_the_pairs_of_a_destination_not_of_a_token() {
+    // Tokens 0 and 1 swap their experts: both experts get slots 0 and 1.
+    let shape = Domain { k: 2, ..PAIR }.shape();
+    let tensors = Tensors::new(&shape, RankId(0), vec![0, 1, 1, 0], OwnedMask::None);
+    let share = split::dispatch(&shape, RankId(0), CoreId(0));
+    let (mut send_status, mut slots) = ([0; 2], [0; 4]);
+    walk(&shape, RankId(0), &tensors.inputs(), &share, &mut send_status, &mut slots);
+    assert_eq!((send_status, slots), ([2, 2], [0, 0, 1, 1]));
+}
+
+#[test]
+fn a_pair_that_is_not_sent_has_the_slot_that_reads_minus_one() {
+    assert_eq!(NO_SLOT.cast_signed(), -1);
+    let config = Config { zero_expert_num: 1, ..Domain { k: 2, ..PAIR }.config() };
+    let shape = shape_of(&config);
+    let mask = OwnedMask::Pairs(vec![true, true, false, true]);
+    let tensors = Tensors::new(&shape, RankId(0), vec![2, 0, 1, 0], mask);
+    let share = split::dispatch(&shape, RankId(0), CoreId(0));
+    let (mut send_status, mut slots) = ([0; 2], [0; 4]);
+    walk(&shape, RankId(0), &tensors.inputs(), &share, &mut send_status, &mut slots);
+    assert_eq!((send_status, slots), ([2, 0], [NO_SLOT, 0, NO_SLOT, 1]));
+}
+
+#[test]
+fn slices_that_are_too_short_are_filled_as_far_as_they_go() {
+    let shape = Domain { r: 3, e: 4, s: 1, rs: 1, k: 2, ..PAIR }.shape();
+    let tensors = Tensors::new(&shape, RankId(0), vec![0, 3, 3, 1], OwnedMask::None);
+    let share = split::dispatch(&shape, RankId(0), CoreId(0));
+    for (n, m) in (0..6).flat_map(|n| (0..7).map(move |m| (n, m))) {
+        let (mut send_status, mut slots) = (vec![9; n], vec![9; m]);
+        walk(&shape, RankId(0), &tensors.inputs(), &share, &mut send_status, &mut slots);
+        assert_eq!(send_status, [2, 1, 1, 0, 2][..n.min(5)], "{n}, {m}");
+    }
+}
+
+#[test]
+fn destinations_are_numbered_shared_ranks_first_and_then_moe_experts() {
+    for (r, e, s, rs) in [(2, 6, 0, 0), (3, 4, 1, 1), (5, 6, 2, 2), (6, 8, 2, 4), (4, 3, 3, 3)] {
+        let shape = Domain { r, e, s, rs, ..PAIR }.shape();
+        let homes = (0..shape.ep_world_size()).map(RankId).flat_map(|rank| {
+            (0..shape.local_experts(rank)).map(move |local_expert| Home { rank, local_expert })
+        });
+        assert!((0..destinations(&shape)).map(|d| destination_home(&shape, d)).eq(homes), "{shape:?}");
+    }
+}
+
+#[test]
+fn flat_pairs_count_off_tokens_and_columns() {
+    let shape = Domain { r: 4, e: 4, s: 2, rs: 2, k: 2, ..PAIR }.shape();
+    let flat = |pair: Pair| (pair.token.0, pair.k);
+    assert_eq!([0, 1, 2, 3].map(|i| flat(moe_pair(&shape, i))), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+    assert_eq!([0, 1, 2, 3].map(|i| flat(shared_pair(&shape, i))), [(0, 2), (0, 3), (1, 2), (1, 3)]);
+}
+
+proptest! {
+    #[test]
+    fn larger_domains_are_planned_right(
+        moe_ranks in 1i64..9, local in 1i64..5, s in 0i64..=4, replicas in 1i64..4,
+        k in 1i64..=8, bs in 1i64..=20, cores in 1i64..=48, zero_expert_num in 0i64..3, seed: u64,
+    ) {
+        let (rs, e) = (s * replicas, moe_ranks * local);
+        let domain = Domain { r: moe_ranks + rs, e, s, rs, k: k.min(e), h: 1, bs, cores };
+        let shape = shape_of(&Config { zero_expert_num, ..domain.config() });
+        let mut dice = Dice(seed);
+        let rank = dice.below(shape.ep_world_size());
+        assert_plan(&shape, rank, &Tensors::random(&shape, RankId(rank), &mut dice));
+    }
+}

@@ -1,0 +1,230 @@
+//! Epochs, selectors and flag words, with the fabric of the tests.
+
+use super::barrier::{arrive, current_epoch, missing, next_epoch, sum_of};
+use super::flag::{self, COMBINE_FLAG, FLAG, Seen};
+use super::selector::select;
+use crate::fabric::{Fabric, ProtocolError};
+use crate::layout::state::{Kind, Partition, core_word, selector};
+use crate::plan::counts::ShareSum;
+use crate::testing::domain::{Dice, PAIR};
+use crate::testing::fake::World;
+use crate::units::{CoreId, RankId};
+use alloc::collections::BTreeSet;
+
+const RANK: RankId = RankId(0);
+const SELF: CoreId = CoreId(0);
+const OTHER: CoreId = CoreId(1);
+
+fn world() -> World {
+    World::new(&PAIR.shape())
+}
+
+/// A core word with an epoch and sums.
+fn word(epoch: u64, rows: u64, of_last_expert: u64) -> u64 {
+    epoch << 62 | rows << 31 | of_last_expert
+}
+
+fn epoch_with(even: u64, odd: u64) -> Result<u32, ProtocolError> {
+    let mut world = world();
+    world.poke_word(RANK, core_word(SELF, 0), even);
+    world.poke_word(RANK, core_word(SELF, 1), odd);
+    current_epoch(&world.fabric(RANK, SELF), SELF)
+}
+
+#[test]
+fn the_epoch_is_the_later_of_the_two_words() {
+    for (even, odd, epoch) in [(0, 1, 1), (2, 1, 2), (2, 3, 3), (0, 3, 0)] {
+        assert_eq!(epoch_with(word(even, 5, 2), word(odd, 7, 7)), Ok(epoch), "({even}, {odd})");
+    }
+    assert_eq!(epoch_with(0, 0), Ok(0), "a group that was just created");
+}
+
+#[test]
+fn own_words_that_cannot_follow_each_other_are_refused() {
+    for (even, odd) in [(0, 0), (0, 2), (2, 0), (2, 2)].map(|(e, o)| (word(e, 1, 0), word(o, 1, 0))) {
+        let error = ProtocolError::CoreWord { core: SELF, seen: odd, epoch: 1 };
+        assert_eq!(epoch_with(even, odd), Err(error));
+    }
+    for (even, odd) in [(1, 0), (1, 1), (3, 2), (3, 3)].map(|(e, o)| (word(e, 0, 0), word(o, 0, 0))) {
+        let error = ProtocolError::CoreWord { core: SELF, seen: even, epoch: 0 };
+        assert_eq!(epoch_with(even, odd), Err(error));
+    }
+}
+
+#[test]
+fn an_epoch_survives_ten_barriers_in_the_words_alone() {
+    let mut world = world();
+    for n in 0..10 {
+        let mut fabric = world.fabric(RANK, SELF);
+        let epoch = current_epoch(&fabric, SELF).unwrap();
+        assert_eq!(epoch, n % 4);
+        let sum = ShareSum { rows: n * 3, of_last_expert: n };
+        arrive(&mut fabric, RANK, SELF, next_epoch(epoch), sum).unwrap();
+        assert_eq!(sum_of(&fabric, SELF, next_epoch(epoch)), Ok(sum));
+    }
+}
+
+#[test]
+fn the_other_core_is_awaited_until_its_word_holds_the_epoch() {
+    // Epoch of this core's barrier, what the other core's word holds, the answer.
+    let pending = |seen, epoch| (epoch, seen, Ok(Some(OTHER)));
+    let passed = |seen, epoch| (epoch, seen, Ok(None));
+    let corrupt = |seen, epoch| (epoch, seen, Err(ProtocolError::CoreWord { core: OTHER, seen, epoch }));
+    let table = [
+        pending(0, 1),
+        pending(word(3, 9, 1), 1),
+        passed(word(1, 9, 1), 1),
+        corrupt(word(0, 0, 1), 1),
+        corrupt(word(2, 0, 0), 1),
+        pending(0, 2),
+        pending(word(0, 1, 1), 2),
+        passed(word(2, 0, 0), 2),
+        corrupt(word(1, 0, 0), 2),
+        corrupt(word(3, 0, 0), 2),
+        pending(word(1, 0, 0), 3),
+        passed(word(3, 0, 0), 3),
+        corrupt(0, 3),
+        corrupt(word(2, 0, 0), 3),
+        pending(word(2, 0, 0), 0),
+        passed(word(0, 4, 4), 0),
+        corrupt(word(1, 0, 0), 0),
+        corrupt(word(3, 0, 0), 0),
+    ];
+    for (epoch, seen, expected) in table {
+        let mut world = world();
+        world.poke_word(RANK, core_word(OTHER, epoch), seen);
+        assert_eq!(
+            missing(&world.fabric(RANK, SELF), 2, SELF, epoch),
+            expected,
+            "{seen:#x} in epoch {epoch}"
+        );
+    }
+}
+
+#[test]
+fn the_first_missing_core_is_named_and_the_own_word_is_not_looked_at() {
+    let mut world = world();
+    for core in [0, 1, 3].map(CoreId) {
+        world.poke_word(RANK, core_word(core, 1), word(1, 0, 0));
+    }
+    let fabric = world.fabric(RANK, SELF);
+    assert_eq!(missing(&fabric, 4, SELF, 1), Ok(Some(CoreId(2))));
+    assert_eq!(missing(&fabric, 4, CoreId(2), 1), Ok(None));
+    assert_eq!(missing(&fabric, 1, SELF, 2), Ok(None), "a core alone waits for nobody");
+}
+
+#[test]
+fn sums_that_contradict_each_other_are_refused() {
+    let mut world = world();
+    let seen = word(1, 4, 5);
+    world.poke_word(RANK, core_word(OTHER, 1), seen);
+    let error = ProtocolError::CoreWord { core: OTHER, seen, epoch: 1 };
+    assert_eq!(sum_of(&world.fabric(RANK, SELF), OTHER, 1), Err(error));
+}
+
+#[test]
+fn the_largest_sums_leave_the_epoch_alone() {
+    let mut world = world();
+    let mut fabric = world.fabric(RANK, SELF);
+    let max = (1 << 31) - 1;
+    arrive(&mut fabric, RANK, SELF, 2, ShareSum { rows: max, of_last_expert: max }).unwrap();
+    assert_eq!(sum_of(&fabric, SELF, 2), Ok(ShareSum { rows: max, of_last_expert: max }));
+    arrive(&mut fabric, RANK, SELF, 0, ShareSum { rows: u32::MAX, of_last_expert: 0 }).unwrap();
+    assert_eq!(fabric.observe(core_word(SELF, 0)).unwrap() >> 62, 0);
+}
+
+#[test]
+fn no_core_misses_the_sum_of_a_barrier_however_fast_the_others_are() {
+    // Three cores, each: arrive with its number and the barrier's, await, read all sums.
+    for seed in 0..200 {
+        let (mut world, mut dice) = (world(), Dice(seed));
+        let mut cores = [(0u32, false); 3];
+        while cores.iter().any(|&(n, _)| n < 8) {
+            let core = CoreId(dice.below(3));
+            let (n, arrived) = cores[core.index()];
+            let mut fabric = world.fabric(RANK, core);
+            let sum = |core: u32, n: u32| ShareSum { rows: 10 * n + core + 1, of_last_expert: core };
+            if n == 8 {
+                continue;
+            }
+            if !arrived {
+                let epoch = next_epoch(current_epoch(&fabric, core).unwrap());
+                assert_eq!(epoch, (n + 1) % 4);
+                arrive(&mut fabric, RANK, core, epoch, sum(core.0, n)).unwrap();
+                cores[core.index()] = (n, true);
+            } else if missing(&fabric, 3, core, (n + 1) % 4).unwrap().is_none() {
+                for other in 0..3 {
+                    let seen = sum_of(&fabric, CoreId(other), (n + 1) % 4);
+                    assert_eq!(seen, Ok(sum(other, n)), "core {core} at barrier {n}, seed {seed}");
+                }
+                cores[core.index()] = (n + 1, false);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_selector_alternates_by_core_and_kind() {
+    let mut world = world();
+    let mut take = |kind, core| select(&mut world.fabric(RANK, core), kind, core).unwrap().index();
+    let taken = [SELF, SELF, SELF, OTHER].map(|core| take(Kind::Dispatch, core));
+    assert_eq!(taken, [0, 1, 0, 0]);
+    assert_eq!([(); 2].map(|()| take(Kind::Combine, SELF)), [0, 1]);
+}
+
+#[test]
+fn a_selector_that_holds_neither_0_nor_1_is_refused_and_left_alone() {
+    for seen in [2, 3, 1 << 32, u64::MAX] {
+        let mut world = world();
+        let at = selector(Kind::Combine, OTHER);
+        world.poke_word(RANK, at, seen);
+        let result = select(&mut world.fabric(RANK, OTHER), Kind::Combine, OTHER);
+        assert_eq!(result, Err(ProtocolError::Selector { at, seen }));
+        assert_eq!(world.peek_word(RANK, at), seen);
+    }
+    assert_eq!(Partition::P0.flipped(), Partition::P1);
+}
+
+#[test]
+fn dispatch_status_words_decode_to_empty_count_or_corrupt() {
+    for (word, seen) in [
+        (0, Seen::Empty),
+        (0x3F80_0000, Seen::Flag(0)),
+        (0x0000_0005_3F80_0000, Seen::Flag(5)),
+        (0xFFFF_FFFF_3F80_0000, Seen::Flag(u32::MAX)),
+        (0x0000_0005_0000_0000, Seen::Corrupt),
+        (0x0000_0000_3F80_0001, Seen::Corrupt),
+        (1, Seen::Corrupt),
+        (u64::MAX, Seen::Corrupt),
+    ] {
+        assert_eq!(flag::dispatch(word), seen, "{word:#x}");
+    }
+    for count in [0, 1, 512, u32::MAX] {
+        assert_eq!(flag::dispatch(flag::status(count)), Seen::Flag(count));
+    }
+    assert_eq!(f32::from_bits(FLAG).to_bits(), 1.0f32.to_bits());
+}
+
+#[test]
+fn combine_flags_decode_to_empty_flag_or_corrupt() {
+    assert_eq!(COMBINE_FLAG, 0x3F80_0000_3F80_0000);
+    for (word, seen) in [
+        (0, Seen::Empty),
+        (0x3F80_0000_3F80_0000, Seen::Flag(0)),
+        (0x0000_0000_3F80_0000, Seen::Corrupt),
+        (0x3F80_0000_0000_0000, Seen::Corrupt),
+        (1, Seen::Corrupt),
+        (u64::MAX, Seen::Corrupt),
+    ] {
+        assert_eq!(flag::combine(word), seen, "{word:#x}");
+    }
+}
+
+#[test]
+fn only_pairs_of_words_that_barriers_produce_are_taken_for_an_epoch() {
+    let accepted: BTreeSet<_> = (0..4)
+        .flat_map(|even| (0..4).map(move |odd| (even, odd)))
+        .filter(|&(even, odd)| epoch_with(word(even, 1, 1), word(odd, 1, 1)).is_ok())
+        .collect();
+    assert_eq!(accepted, BTreeSet::from([(0, 1), (2, 1), (2, 3), (0, 3)]));
+}

@@ -1,0 +1,159 @@
+//! Small domains and what their ranks bring.
+
+use crate::inputs::{Inputs, Mask};
+use crate::reference::numerics;
+use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, QuantMode, Shape};
+use crate::units::RankId;
+use alloc::vec::Vec;
+
+/// A domain by its numbers; everything else as the default has it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Domain {
+    pub(crate) r: i64,
+    pub(crate) e: i64,
+    pub(crate) s: i64,
+    pub(crate) rs: i64,
+    pub(crate) k: i64,
+    pub(crate) h: i64,
+    pub(crate) bs: i64,
+    pub(crate) cores: i64,
+}
+
+/// Two ranks, two experts, one core.
+pub(crate) const PAIR: Domain = Domain { r: 2, e: 2, s: 0, rs: 0, k: 1, h: 4, bs: 2, cores: 1 };
+
+impl Domain {
+    pub(crate) fn config(self) -> Config<'static> {
+        Config {
+            ep_world_size: self.r,
+            moe_expert_num: self.e,
+            shared_expert_num: self.s,
+            shared_expert_rank_num: self.rs,
+            k: self.k,
+            h: self.h,
+            bs: BatchSizes::Uniform(self.bs),
+            aiv_num: self.cores,
+            ..Config::default()
+        }
+    }
+
+    /// `None` if the numbers break a rule.
+    pub(crate) fn try_shape(self) -> Option<Shape> {
+        try_shape(&self.config())
+    }
+
+    pub(crate) fn shape(self) -> Shape {
+        shape(&self.config())
+    }
+}
+
+/// The shape of a configuration with a window just large enough, without the product's ranges.
+pub(crate) fn try_shape(config: &Config<'_>) -> Option<Shape> {
+    let buffer = Buffer::with(config, Limits::None, 0);
+    let config = Config { hccl_buffsize_mb: i64::try_from(buffer.required_mb).ok()?, ..*config };
+    Shape::new(&config, Limits::None).ok()
+}
+
+pub(crate) fn shape(config: &Config<'_>) -> Shape {
+    try_shape(config).unwrap_or_else(|| panic!("not a domain: {config:?}"))
+}
+
+/// Random numbers that a seed repeats.
+#[derive(Clone, Debug)]
+pub(crate) struct Dice(pub(crate) u64);
+
+impl Dice {
+    pub(crate) fn next(&mut self) -> u64 {
+        // splitmix64
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// In `0..n`; 0 when `n` is 0.
+    pub(crate) fn below(&mut self, n: u32) -> u32 {
+        self.next().checked_rem(n.into()).unwrap_or(0) as u32
+    }
+}
+
+/// A mask that owns its flags.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum OwnedMask {
+    None,
+    Tokens(Vec<bool>),
+    Pairs(Vec<bool>),
+}
+
+/// One rank's tensors, owned.
+#[derive(Clone, Debug)]
+pub(crate) struct Tensors {
+    pub(crate) x: Vec<u8>,
+    pub(crate) ids: Vec<i32>,
+    pub(crate) weights: Vec<f32>,
+    pub(crate) mask: OwnedMask,
+    pub(crate) scales: Option<Vec<f32>>,
+}
+
+impl Tensors {
+    /// With these ids and mask, and an `x` that tells every element of every rank apart.
+    pub(crate) fn new(shape: &Shape, rank: RankId, ids: Vec<i32>, mask: OwnedMask) -> Self {
+        let element = |i: u32| ((rank.0 * 89 + i * 7) % 251) as f32 - 125.0;
+        Self {
+            x: row(shape.dtype(), shape.bs(rank) * shape.h(), element),
+            weights: (0..ids.len()).map(|i| 0.25 + (i % 5) as f32).collect(),
+            ids,
+            mask,
+            scales: None,
+        }
+    }
+
+    /// Random routing and mask.
+    pub(crate) fn random(shape: &Shape, rank: RankId, dice: &mut Dice) -> Self {
+        let (bs, k) = (shape.bs(rank), shape.k());
+        let mut ids = Vec::new();
+        for _ in 0..bs {
+            let mut all: Vec<i32> = (0..shape.expert_ids_end().cast_signed()).collect();
+            ids.extend((0..k).map(|_| all.swap_remove(dice.below(all.len() as u32) as usize)));
+        }
+        let mask = match dice.below(if shape.bs_is_uneven() { 1 } else { 5 }) {
+            0 | 1 => OwnedMask::None,
+            2 => {
+                let active = dice.below(bs + 1);
+                OwnedMask::Tokens((0..bs).map(|token| token < active).collect())
+            }
+            3 => OwnedMask::Pairs((0..bs * k).map(|_| dice.below(2) == 0).collect()),
+            // An idle rank.
+            _ => OwnedMask::Tokens((0..bs).map(|_| false).collect()),
+        };
+        Self::new(shape, rank, ids, mask)
+    }
+
+    /// The same with a smooth scale for every element of every expert.
+    pub(crate) fn smoothed(mut self, shape: &Shape) -> Self {
+        assert_eq!(shape.quant_mode(), QuantMode::Dynamic);
+        let rows = shape.shared_expert_num() + shape.moe_expert_num();
+        self.scales = Some((0..rows * shape.h()).map(|i| 0.5 + (i % 7) as f32).collect());
+        self
+    }
+
+    pub(crate) fn inputs(&self) -> Inputs<'_> {
+        let mask = match &self.mask {
+            OwnedMask::None => Mask::None,
+            OwnedMask::Tokens(mask) => Mask::Tokens(mask),
+            OwnedMask::Pairs(mask) => Mask::Pairs(mask),
+        };
+        let scales = self.scales.as_deref();
+        Inputs { x: &self.x, expert_ids: &self.ids, expert_scales: &self.weights, mask, scales }
+    }
+}
+
+/// A row of `len` elements.
+pub(crate) fn row(dtype: Dtype, len: u32, element: impl Fn(u32) -> f32) -> Vec<u8> {
+    (0..len).flat_map(|i| numerics::to_bytes(dtype, element(i))).collect()
+}
+
+/// The row that the experts return for a row of `(source, token, k)`: small and different for each.
+pub(crate) fn result_row(shape: &Shape, source: u32, token: u32, k: u32) -> Vec<u8> {
+    row(shape.dtype(), shape.h(), |i| ((source * 53 + token * 17 + k * 5 + i) % 127) as f32 - 60.0)
+}

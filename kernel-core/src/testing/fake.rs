@@ -1,0 +1,244 @@
+//! A fabric over vectors, in one thread, as weak as the contract allows in one respect: puts and stores land
+//! as late as they may. A put lands when its core publishes to that rank or is quiet, a store when its core is
+//! quiet; and quiet says no the first time it is asked.
+
+use crate::fabric::{Fabric, Fault};
+use crate::layout::outputs::capacity;
+use crate::layout::state::STATE_BYTES;
+use crate::place::{Place, Region, Tensor};
+use crate::shape::Shape;
+use crate::units::{CoreId, RankId};
+use alloc::collections::BTreeSet;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// The memory of one rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Memory {
+    state: Vec<u8>,
+    window: Vec<u8>,
+    outputs: Vec<Vec<u8>>,
+}
+
+impl Memory {
+    fn region(&mut self, region: Region) -> &mut Vec<u8> {
+        match region {
+            Region::State => &mut self.state,
+            Region::Window => &mut self.window,
+            Region::Output(tensor) => &mut self.outputs[tensor as usize],
+        }
+    }
+
+    fn get(&self, at: Place, len: u64) -> Option<&[u8]> {
+        let region = match at.region {
+            Region::State => &self.state,
+            Region::Window => &self.window,
+            Region::Output(tensor) => &self.outputs[tensor as usize],
+        };
+        let end = at.offset.checked_add(len)?;
+        region.get(usize::try_from(at.offset).ok()?..usize::try_from(end).ok()?)
+    }
+}
+
+/// Something that has not landed.
+#[derive(Clone, Debug)]
+struct Late {
+    from: (RankId, CoreId),
+    to: RankId,
+    at: Place,
+    bytes: Vec<u8>,
+    is_put: bool,
+}
+
+/// The memory of all ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct World {
+    ranks: Vec<Memory>,
+    late: Vec<Late>,
+    /// Who has asked for quiet and been told no.
+    asked: Vec<(RankId, CoreId)>,
+    /// Output bytes that have been written, to see a second write.
+    written: BTreeSet<(RankId, Place)>,
+    /// Whether a second write is no defect.
+    forgiving: bool,
+    /// Effects since [`World::take_effects`], in words.
+    effects: Vec<String>,
+}
+
+impl World {
+    pub(crate) fn new(shape: &Shape) -> Self {
+        let rank = |rank| Memory {
+            state: vec![0; STATE_BYTES as usize],
+            window: vec![0; shape.window_bytes() as usize],
+            outputs: Tensor::ALL.map(|tensor| vec![0; capacity(shape, rank, tensor) as usize]).to_vec(),
+        };
+        Self {
+            ranks: (0..shape.ep_world_size()).map(RankId).map(rank).collect(),
+            late: Vec::new(),
+            asked: Vec::new(),
+            written: BTreeSet::new(),
+            forgiving: false,
+            effects: Vec::new(),
+        }
+    }
+
+    pub(crate) fn fabric(&mut self, rank: RankId, core: CoreId) -> FakeFabric<'_> {
+        FakeFabric { world: self, rank, core }
+    }
+
+    pub(crate) fn take_effects(&mut self) -> Vec<String> {
+        core::mem::take(&mut self.effects)
+    }
+
+    /// New operators may write the outputs again.
+    pub(crate) fn reuse_outputs(&mut self) {
+        self.written.clear();
+        for output in self.ranks.iter_mut().flat_map(|rank| &mut rank.outputs) {
+            output.fill(0xEE);
+        }
+    }
+
+    /// Corrupt counts may make cores write the same row.
+    pub(crate) fn forgive_second_writes(&mut self) {
+        self.forgiving = true;
+    }
+
+    pub(crate) fn output(&self, rank: RankId, tensor: Tensor) -> &[u8] {
+        &self.ranks[rank.index()].outputs[tensor as usize]
+    }
+
+    /// Overwrites memory behind everybody's back.
+    pub(crate) fn poke(&mut self, rank: RankId, at: Place, bytes: &[u8]) {
+        let offset = at.offset as usize;
+        self.ranks[rank.index()].region(at.region)[offset..][..bytes.len()].copy_from_slice(bytes);
+    }
+
+    pub(crate) fn poke_word(&mut self, rank: RankId, at: Place, word: u64) {
+        self.poke(rank, at, &word.to_le_bytes());
+    }
+
+    pub(crate) fn peek_word(&self, rank: RankId, at: Place) -> u64 {
+        let bytes = self.ranks[rank.index()].get(at, 8).unwrap();
+        u64::from_le_bytes(bytes.try_into().unwrap())
+    }
+
+    /// Cuts a rank's window short.
+    pub(crate) fn truncate_window(&mut self, rank: RankId, len: usize) {
+        self.ranks[rank.index()].window.truncate(len);
+    }
+
+    /// Whether nothing is left in the status areas of any rank.
+    pub(crate) fn no_flag_is_left(&self) -> bool {
+        let status = 2 * crate::layout::state::PARTITION as usize;
+        self.late.is_empty() && self.ranks.iter().all(|rank| rank.state[..status].iter().all(|&b| b == 0))
+    }
+
+    /// Lands everything that is late.
+    pub(crate) fn settle(&mut self) {
+        self.land(|_| true);
+    }
+
+    fn land(&mut self, which: impl Fn(&Late) -> bool) {
+        let (now, later) = core::mem::take(&mut self.late).into_iter().partition(|late| which(late));
+        self.late = later;
+        for Late { to, at, bytes, .. } in now {
+            self.poke(to, at, &bytes);
+        }
+    }
+
+    fn check(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let memory = self.ranks.get(rank.index());
+        memory.and_then(|memory| memory.get(at, len)).ok_or(Fault { rank, at, len })
+    }
+}
+
+/// One core's view of a [`World`].
+#[derive(Debug)]
+pub(crate) struct FakeFabric<'a> {
+    world: &'a mut World,
+    rank: RankId,
+    core: CoreId,
+}
+
+impl FakeFabric<'_> {
+    fn later(&mut self, to: RankId, at: Place, bytes: Vec<u8>, is_put: bool) {
+        let from = (self.rank, self.core);
+        self.world.late.push(Late { from, to, at, bytes, is_put });
+    }
+
+    fn word(&self, to: RankId, at: Place) -> Result<(), Fault> {
+        self.world.check(to, at, 8)?;
+        if at.offset.is_multiple_of(8) { Ok(()) } else { Err(Fault { rank: to, at, len: 8 }) }
+    }
+}
+
+impl Fabric for FakeFabric<'_> {
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        let bytes = [row, tail].concat();
+        self.world.check(to, at, bytes.len() as u64)?;
+        self.world.effects.push(format!("put     -> rank {to} {at}, {} + {} B", row.len(), tail.len()));
+        self.later(to, at, bytes, true);
+        Ok(())
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.word(to, at)?;
+        let me = (self.rank, self.core);
+        self.world.land(|late| late.is_put && late.from == me && late.to == to);
+        self.world.poke_word(to, at, word);
+        self.world.effects.push(format!("publish -> rank {to} {at} = {word:#x}"));
+        Ok(())
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        let me = (self.rank, self.core);
+        if let Some(i) = self.world.asked.iter().position(|&core| core == me) {
+            self.world.asked.swap_remove(i);
+            self.world.land(|late| late.from == me);
+            return Ok(true);
+        }
+        self.world.asked.push(me);
+        Ok(false)
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.word(self.rank, at)?;
+        let me = (self.rank, self.core);
+        let own = self.world.late.iter().rev().find(|late| !late.is_put && late.from == me && late.at == at);
+        Ok(match own {
+            Some(late) => u64::from_le_bytes(late.bytes.as_slice().try_into().unwrap()),
+            None => self.world.peek_word(self.rank, at),
+        })
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.word(self.rank, at)?;
+        self.world.effects.push(format!("store   {at} = {word:#x}"));
+        self.later(self.rank, at, word.to_le_bytes().to_vec(), false);
+        Ok(())
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.world.check(self.rank, at, len)
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.world.check(self.rank, at, bytes.len() as u64)?;
+        assert!(matches!(at.region, Region::Output(_)), "write outside the outputs: {at}");
+        let fresh = self.world.written.insert((self.rank, at));
+        assert!(fresh || self.world.forgiving, "{at} of rank {} is written twice", self.rank);
+        self.world.effects.push(format!("write   {at}, {} B", bytes.len()));
+        self.world.poke(self.rank, at, bytes);
+        Ok(())
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        let bytes = self.bytes(from, len)?.to_vec();
+        self.write(output, &bytes)?;
+        self.world.effects.pop();
+        self.world.effects.push(format!("deliver {output} <- {from}, {len} B"));
+        Ok(())
+    }
+}

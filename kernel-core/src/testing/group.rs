@@ -1,0 +1,211 @@
+//! A group in lockstep: every core of every rank, one step at a time, with the duties of a machine checked at
+//! each step.
+
+use super::domain::{Tensors, result_row};
+use super::fake::World;
+use crate::a3::{Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use crate::fabric::{Progress, ProtocolError};
+use crate::place::Tensor;
+use crate::plan::order::SendOrder;
+use crate::reference::{Cluster, Dispatched};
+use crate::shape::Shape;
+use crate::units::{CoreId, RankId};
+use crate::vector::Portable;
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// A machine of either kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Machine {
+    Dispatch(Dispatch),
+    Combine(Combine),
+}
+
+impl Machine {
+    /// The name of its phase.
+    pub(crate) fn phase(&self) -> String {
+        let text = format!("{self:?}");
+        let (_, phase) = text.split_once("phase: ").unwrap();
+        phase.chars().take_while(|c| c.is_alphanumeric()).collect()
+    }
+}
+
+/// A core and its scratch.
+#[derive(Clone, Debug)]
+pub(crate) struct Core {
+    pub(crate) rank: RankId,
+    pub(crate) core: CoreId,
+    pub(crate) machine: Machine,
+    pub(crate) words: Vec<u32>,
+    pub(crate) row: Vec<u8>,
+}
+
+/// What the experts of a rank returned.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) y: Vec<u8>,
+    pub(crate) assist_info: Vec<u8>,
+    pub(crate) ep_recv_counts: Vec<u8>,
+}
+
+/// What one step did.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    pub(crate) progress: Progress,
+    pub(crate) before: String,
+    pub(crate) after: String,
+    pub(crate) effect: Option<String>,
+}
+
+/// Round robin, so that a run is the same every time.
+pub(crate) fn in_turn() -> impl FnMut(usize) -> usize {
+    let mut turn = 0;
+    move |n| {
+        turn += 1;
+        turn % n
+    }
+}
+
+/// All cores of all ranks.
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) shape: Shape,
+    pub(crate) order: SendOrder,
+    pub(crate) world: World,
+    pub(crate) tensors: Vec<Tensors>,
+    pub(crate) rows: Vec<Rows>,
+    pub(crate) cores: Vec<Core>,
+}
+
+impl Group {
+    pub(crate) fn new(shape: &Shape, tensors: Vec<Tensors>) -> Self {
+        let ids = (0..shape.ep_world_size())
+            .flat_map(|rank| (0..shape.aiv_num()).map(move |core| (RankId(rank), CoreId(core))));
+        let core = |(rank, core)| Core {
+            rank,
+            core,
+            machine: Machine::Dispatch(Dispatch::new()),
+            // The scratch holds whatever was there before.
+            words: vec![0xDEAD_BEEF; ub_words(shape)],
+            row: vec![0xAB; ub_bytes(shape)],
+        };
+        Self {
+            shape: shape.clone(),
+            order: SendOrder::Staggered,
+            world: World::new(shape),
+            rows: vec![Rows::default(); tensors.len()],
+            tensors,
+            cores: ids.map(core).collect(),
+        }
+    }
+
+    /// Steps core number `i` once.
+    pub(crate) fn step(&mut self, i: usize) -> Result<Step, ProtocolError> {
+        let Core { rank, core, machine, words, row } = &mut self.cores[i];
+        let env = Env::new(&self.shape, *rank, *core, self.order, Portable);
+        let inputs = self.tensors[rank.index()].inputs();
+        let Rows { y, assist_info, ep_recv_counts } = &self.rows[rank.index()];
+        let returned = Returned { y, assist_info, ep_recv_counts };
+        let mut ub = Ub { words, row };
+        let (before, words_before) = (machine.clone(), ub.words.to_vec());
+        let mut fabric = self.world.fabric(*rank, *core);
+        let progress = match machine {
+            Machine::Dispatch(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
+            Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &returned, &mut ub),
+        };
+        let mut effects = self.world.take_effects();
+        assert!(effects.len() <= 1, "{before:?} had more than one effect: {effects:?}");
+        let progress = progress?;
+        if progress != Progress::Stepped {
+            assert_eq!(*machine, before, "{progress:?} must not change a machine");
+            assert_eq!(*ub.words, words_before, "{progress:?} must not change the scratch");
+            assert!(effects.is_empty(), "{progress:?} with an effect: {effects:?}");
+        }
+        Ok(Step { progress, before: before.phase(), after: machine.phase(), effect: effects.pop() })
+    }
+
+    /// Steps all cores until all are done; `pick` chooses the next among the `n` unfinished.
+    pub(crate) fn run(
+        &mut self,
+        mut pick: impl FnMut(usize) -> usize,
+        mut seen: impl FnMut(&Core, &Step),
+    ) -> Result<(), ProtocolError> {
+        let mut running: Vec<usize> = (0..self.cores.len()).collect();
+        let mut idle = 0;
+        while !running.is_empty() {
+            let at = pick(running.len());
+            let step = self.step(running[at])?;
+            seen(&self.cores[running[at]], &step);
+            idle = if step.progress == Progress::Stepped { 0 } else { idle + 1 };
+            assert!(idle < 10_000, "hang: {:?}", self.cores);
+            if step.progress == Progress::Done {
+                running.remove(at);
+            }
+        }
+        Ok(())
+    }
+
+    /// Fresh dispatch machines and outputs.
+    pub(crate) fn begin_dispatch(&mut self) {
+        self.world.reuse_outputs();
+        self.cores.iter_mut().for_each(|core| core.machine = Machine::Dispatch(Dispatch::new()));
+    }
+
+    /// Runs the experts, then fresh combine machines.
+    pub(crate) fn begin_combine(&mut self) {
+        for rank in (0..self.shape.ep_world_size()).map(RankId) {
+            let counts = self.world.output(rank, Tensor::EpRecvCounts).to_vec();
+            let n = i32::from_le_bytes(*counts.last_chunk().unwrap()) as usize;
+            let triples = self.world.output(rank, Tensor::AssistInfo)[..n * 12].to_vec();
+            let word = |b: &[u8]| u32::from_le_bytes(b.try_into().unwrap());
+            let y = triples
+                .chunks(12)
+                .flat_map(|t| result_row(&self.shape, word(&t[..4]), word(&t[4..8]), word(&t[8..])));
+            self.rows[rank.index()] =
+                Rows { y: y.collect(), assist_info: triples.clone(), ep_recv_counts: counts };
+        }
+        self.cores.iter_mut().for_each(|core| core.machine = Machine::Combine(Combine::new()));
+    }
+
+    /// Compares the outputs of dispatch on every rank with the oracle's.
+    pub(crate) fn check_dispatch(&self) {
+        let inputs: Vec<_> = self.tensors.iter().map(Tensors::inputs).collect();
+        let cluster = Cluster { shape: &self.shape, ranks: &inputs };
+        for rank in (0..self.shape.ep_world_size()).map(RankId) {
+            let want: Dispatched = cluster.dispatch(rank);
+            let bytes = |tensor, words: Vec<u8>| {
+                let seen = &self.world.output(rank, tensor)[..words.len()];
+                assert_eq!(seen, words, "{} of rank {rank} in {:?}", tensor.name(), self.tensors);
+            };
+            let i32s = |values: &[i32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+            bytes(Tensor::EpRecvCounts, i32s(&want.ep_recv_counts));
+            bytes(
+                Tensor::ExpertTokenNums,
+                want.expert_token_nums.iter().flat_map(|v| v.to_le_bytes()).collect(),
+            );
+            bytes(Tensor::AssistInfo, i32s(want.assist_info_for_combine.as_flattened()));
+            bytes(Tensor::ExpandIdx, i32s(&want.expand_idx));
+            bytes(Tensor::DynamicScales, want.dynamic_scales.iter().flat_map(|v| v.to_le_bytes()).collect());
+            bytes(Tensor::ExpandX, want.expand_x);
+        }
+    }
+
+    /// Compares `x_out` of every rank with the oracle's.
+    pub(crate) fn check_combine(&self) {
+        let inputs: Vec<_> = self.tensors.iter().map(Tensors::inputs).collect();
+        let cluster = Cluster { shape: &self.shape, ranks: &inputs };
+        for rank in (0..self.shape.ep_world_size()).map(RankId) {
+            let want = cluster.combine(rank, &mut |token, k, row| {
+                *row = result_row(&self.shape, rank.0, token.0, k);
+            });
+            assert_eq!(
+                self.world.output(rank, Tensor::XOut),
+                want,
+                "x_out of rank {rank}: {:?}",
+                self.tensors
+            );
+        }
+    }
+}

@@ -1,0 +1,413 @@
+; Written by verify::smt::obligation::theorem_file; a test keeps it so. Run: z3 verify/smt/theorem.smt2
+; Any number of ranks: between two uses of a slot whoever writes it next has waited for its owner.
+; A slot (s, j) is a flag word of rank s and the rows it covers; operators n are numbered as every rank runs them.
+; The answer to every question is unsat.
+
+(declare-sort Rank 0)
+(declare-sort Slot 0)
+(declare-fun expects (Rank Slot Int) Bool) ; rank s ends operator n only after it has the flag in its slot j
+(declare-fun source (Rank Slot Int) Rank) ; who sends that flag
+(declare-fun carries (Rank Slot Int) Bool) ; and whether rows come with it
+(declare-fun quiets (Int) Bool) ; in operator n a rank is quiet before it sends a flag
+(declare-fun reuse (Int Int) Bool) ; operator n uses the slots of the earlier operator m
+(declare-fun gate (Rank Slot Int Int) Int)
+(declare-fun told (Rank Slot Int Int) Slot)
+(assert (forall ((s Rank) (j Slot) (m Int) (n Int))
+  (=> (and (<= 0 m) (reuse m n) (expects s j n))
+      (and (< m (gate s j m n)) (< (gate s j m n) n)
+           (quiets (gate s j m n))
+           (expects (source s j n) (told s j m n) (gate s j m n))
+           (= s (source (source s j n) (told s j m n) (gate s j m n)))))))
+
+(declare-fun begun (Rank) Int) ; operators that r has begun
+(declare-fun ended (Rank) Int) ; operators that r has ended
+(declare-fun hushed (Rank) Int) ; operators begun when r was last quiet
+(declare-fun landed (Rank Slot Int) Bool) ; the flag of operator n is in the slot
+(declare-fun taken (Rank Slot Int) Bool) ; s has seen it and issued the clear
+(declare-fun cleared (Rank Slot Int) Bool) ; the clear has landed
+
+; ---- init => I
+(push)
+(assert (forall ((r Rank)) (= (begun r) 0)))
+(assert (forall ((r Rank)) (= (ended r) 0)))
+(assert (forall ((r Rank)) (= (hushed r) 0)))
+(assert (forall ((s Rank) (j Slot) (n Int)) (= (landed s j n) false)))
+(assert (forall ((s Rank) (j Slot) (n Int)) (= (taken s j n) false)))
+(assert (forall ((s Rank) (j Slot) (n Int)) (= (cleared s j n) false)))
+(assert (not (and 
+(forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r)))))
+(forall ((r Rank)) (<= (hushed r) (begun r)))
+(forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n)))))))
+(forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))))
+(check-sat)
+(pop)
+
+; ---- I & begin => I'
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (and (= N (ended S)) (= (begun S) N))) ; begin: join
+(define-fun begun_1 ((r Rank)) Int (ite (= r S) (+ 1 (begun S)) (begun r)))
+(define-fun ended_1 ((r Rank)) Int (ended r))
+(define-fun hushed_1 ((r Rank)) Int (hushed r))
+(define-fun landed_1 ((s Rank) (j Slot) (n Int)) Bool (landed s j n))
+(define-fun taken_1 ((s Rank) (j Slot) (n Int)) Bool (taken s j n))
+(define-fun cleared_1 ((s Rank) (j Slot) (n Int)) Bool (cleared s j n))
+(assert (not (and 
+(forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
+(forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
+(forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
+  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+(forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+(check-sat)
+(pop)
+
+; ---- I & quiet => I'
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; quiet: inside
+(assert (forall ((j Slot) (n Int)) (=> (and (< n N) (taken S j n)) (cleared S j n)))) ; quiet: clears
+(define-fun begun_1 ((r Rank)) Int (begun r))
+(define-fun ended_1 ((r Rank)) Int (ended r))
+(define-fun hushed_1 ((r Rank)) Int (ite (= r S) (begun S) (hushed r)))
+(define-fun landed_1 ((s Rank) (j Slot) (n Int)) Bool (landed s j n))
+(define-fun taken_1 ((s Rank) (j Slot) (n Int)) Bool (taken s j n))
+(define-fun cleared_1 ((s Rank) (j Slot) (n Int)) Bool (cleared s j n))
+(assert (not (and 
+(forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
+(forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
+(forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
+  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+(forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+(check-sat)
+(pop)
+
+; ---- I & land => I'
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (expects S J N)) ; land: expected
+(assert (< N (begun (source S J N)))) ; land: sent
+(assert (=> (quiets N) (< N (hushed (source S J N))))) ; land: hush
+(assert (not (landed S J N))) ; land: once
+(define-fun begun_1 ((r Rank)) Int (begun r))
+(define-fun ended_1 ((r Rank)) Int (ended r))
+(define-fun hushed_1 ((r Rank)) Int (hushed r))
+(define-fun landed_1 ((s Rank) (j Slot) (n Int)) Bool (or (landed s j n) (and (= s S) (= j J) (= n N))))
+(define-fun taken_1 ((s Rank) (j Slot) (n Int)) Bool (taken s j n))
+(define-fun cleared_1 ((s Rank) (j Slot) (n Int)) Bool (cleared s j n))
+(assert (not (and 
+(forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
+(forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
+(forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
+  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+(forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+(check-sat)
+(pop)
+
+; ---- I & take => I'
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; take: inside
+(assert (expects S J N)) ; take: expected
+(assert (landed S J N)) ; take: flag
+(assert (not (taken S J N))) ; take: once
+(define-fun begun_1 ((r Rank)) Int (begun r))
+(define-fun ended_1 ((r Rank)) Int (ended r))
+(define-fun hushed_1 ((r Rank)) Int (hushed r))
+(define-fun landed_1 ((s Rank) (j Slot) (n Int)) Bool (landed s j n))
+(define-fun taken_1 ((s Rank) (j Slot) (n Int)) Bool (or (taken s j n) (and (= s S) (= j J) (= n N))))
+(define-fun cleared_1 ((s Rank) (j Slot) (n Int)) Bool (cleared s j n))
+(assert (not (and 
+(forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
+(forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
+(forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
+  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+(forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+(check-sat)
+(pop)
+
+; ---- I & clear => I'
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (taken S J N)) ; clear: issued
+(assert (not (cleared S J N))) ; clear: once
+(define-fun begun_1 ((r Rank)) Int (begun r))
+(define-fun ended_1 ((r Rank)) Int (ended r))
+(define-fun hushed_1 ((r Rank)) Int (hushed r))
+(define-fun landed_1 ((s Rank) (j Slot) (n Int)) Bool (landed s j n))
+(define-fun taken_1 ((s Rank) (j Slot) (n Int)) Bool (taken s j n))
+(define-fun cleared_1 ((s Rank) (j Slot) (n Int)) Bool (or (cleared s j n) (and (= s S) (= j J) (= n N))))
+(assert (not (and 
+(forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
+(forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
+(forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
+  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+(forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+(check-sat)
+(pop)
+
+; ---- I & end => I'
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; end: inside
+(assert (forall ((j Slot)) (=> (expects S j N) (taken S j N)))) ; end: waits
+(define-fun begun_1 ((r Rank)) Int (begun r))
+(define-fun ended_1 ((r Rank)) Int (ite (= r S) (+ 1 (ended S)) (ended r)))
+(define-fun hushed_1 ((r Rank)) Int (hushed r))
+(define-fun landed_1 ((s Rank) (j Slot) (n Int)) Bool (landed s j n))
+(define-fun taken_1 ((s Rank) (j Slot) (n Int)) Bool (taken s j n))
+(define-fun cleared_1 ((s Rank) (j Slot) (n Int)) Bool (cleared s j n))
+(assert (not (and 
+(forall ((r Rank)) (and (<= 0 (ended_1 r)) (<= (ended_1 r) (begun_1 r)) (<= (begun_1 r) (+ 1 (ended_1 r)))))
+(forall ((r Rank)) (<= (hushed_1 r) (begun_1 r)))
+(forall ((s Rank) (j Slot) (n Int)) (=> (landed_1 s j n)
+  (and (< n (begun_1 (source s j n))) (=> (quiets n) (< n (hushed_1 (source s j n)))))))
+(forall ((s Rank) (j Slot) (n Int)) (=> (taken_1 s j n) (landed_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended_1 s)) (expects s j n)) (taken_1 s j n)))
+(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken_1 s j n) (< (+ 1 n) (hushed_1 s))) (cleared_1 s j n))))))
+(check-sat)
+(pop)
+
+; ---- I => not: rows are overwritten that may still be read
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (expects S J N)) ; write: expected
+(assert (carries S J N)) ; write: carries
+(assert (< N (begun (source S J N)))) ; write: sent
+(assert (not (landed S J N))) ; write: data before flag
+(assert (not (forall ((m Int)) (=> (and (<= 0 m) (reuse m N) (carries S J m)) (< m (ended S))))))
+(check-sat)
+(pop)
+
+; ---- I => not: a flag arrives where the former one is not cleared: one of them is lost
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (expects S J N)) ; land: expected
+(assert (< N (begun (source S J N)))) ; land: sent
+(assert (=> (quiets N) (< N (hushed (source S J N))))) ; land: hush
+(assert (not (landed S J N))) ; land: once
+(assert (not (forall ((m Int)) (=> (and (<= 0 m) (reuse m N) (expects S J m)) (cleared S J m)))))
+(check-sat)
+(pop)
+
+; ---- I => not: rows arrive in a partition that is still in use
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (expects S J N)) ; write: expected
+(assert (carries S J N)) ; write: carries
+(assert (< N (begun (source S J N)))) ; write: sent
+(assert (not (landed S J N))) ; write: data before flag
+(assert (not (forall ((m Int)) (=> (and (<= 0 m) (reuse m N)) (< m (ended S))))))
+(check-sat)
+(pop)
+
+; ---- I => not: rows arrive after their flag was taken
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (expects S J N)) ; write: expected
+(assert (carries S J N)) ; write: carries
+(assert (< N (begun (source S J N)))) ; write: sent
+(assert (not (landed S J N))) ; write: data before flag
+(assert (not (not (taken S J N))))
+(check-sat)
+(pop)
+
+; ---- I => not: rows are read that have not arrived
+(push)
+; one operator at a time
+(assert (forall ((r Rank)) (and (<= 0 (ended r)) (<= (ended r) (begun r)) (<= (begun r) (+ 1 (ended r))))))
+; quiet inside what has begun
+(assert (forall ((r Rank)) (<= (hushed r) (begun r))))
+; a flag tells that its sender has begun, and has been quiet
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (landed s j n)
+  (and (< n (begun (source s j n))) (=> (quiets n) (< n (hushed (source s j n))))))))
+; what is taken has landed
+(assert (forall ((s Rank) (j Slot) (n Int)) (=> (taken s j n) (landed s j n))))
+; what has ended has taken all that it expects
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended s)) (expects s j n)) (taken s j n))))
+; who was quiet in a later operator has cleared what it took
+(assert (forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken s j n) (< (+ 1 n) (hushed s))) (cleared s j n))))
+(declare-const S Rank) (declare-const J Slot) (declare-const N Int)
+(assert (and (= N (ended S)) (= (begun S) (+ 1 N)))) ; read: inside
+(assert (taken S J N)) ; read: covered
+(assert (not (landed S J N)))
+(check-sat)
+(pop)

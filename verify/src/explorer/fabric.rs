@@ -1,0 +1,443 @@
+//! The fabric that a machine sees while it is explored: sparse memory, a flight of effects, an oracle beside
+//! every output, and a note of whether the step touched anything that others can see.
+
+use super::model::{Kind, Memory, Setup, Twin};
+use super::oracle::Expected;
+use super::state::{Effect, Interner, Shared, Value};
+use core::cell::{Cell, RefCell};
+use core::fmt;
+use kernel_core::fabric::order::{self, Issued};
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::layout::data::partition_start;
+use kernel_core::layout::state::{CORE_WORDS, DISPATCH_SELECTORS, PARTITION, Partition, core_word};
+use kernel_core::place::{Place, Region};
+use kernel_core::units::{CoreId, RankId};
+use std::rc::Rc;
+
+/// Where virtual partitions begin in the model's addresses.
+const VIRTUAL: u64 = 1 << 40;
+/// What unread or never written bytes look like.
+static NOTHING: [u8; 128] = [0xEE; 128];
+
+/// Something that must never happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// A row landed on one that its reader has not read.
+    Overwritten {
+        /// Whose memory.
+        rank: RankId,
+        /// Where.
+        at: Place,
+    },
+    /// A flag landed on one that its reader has not cleared.
+    LostFlag {
+        /// Whose memory.
+        rank: RankId,
+        /// Where.
+        at: Place,
+    },
+    /// A row is read that has perhaps not landed.
+    NotLanded {
+        /// Who reads.
+        rank: RankId,
+        /// Where.
+        at: Place,
+    },
+    /// A core reads a word of its own that it published and that has perhaps not landed.
+    OwnNotLanded {
+        /// Whose.
+        rank: RankId,
+        /// Where.
+        at: Place,
+    },
+    /// An output differs from the oracle's.
+    Diverged {
+        /// Whose output.
+        rank: RankId,
+        /// Where.
+        at: Place,
+    },
+    /// A rank ended an operator without writing all of its outputs.
+    Incomplete {
+        /// Whose outputs.
+        rank: RankId,
+        /// Bytes written.
+        seen: u32,
+        /// Bytes expected.
+        expected: u32,
+    },
+    /// A machine refused what it saw.
+    Refused {
+        /// Which rank.
+        rank: RankId,
+        /// In its words.
+        error: String,
+    },
+    /// Nobody can move and not everybody is done.
+    Deadlock,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overwritten { rank, at } => {
+                write!(f, "a row lands at {at} of rank {rank} on a row that rank {rank} has not read")
+            }
+            Self::LostFlag { rank, at } => {
+                write!(f, "a flag lands at {at} of rank {rank} on a flag that rank {rank} has not cleared")
+            }
+            Self::NotLanded { rank, at } => {
+                write!(f, "rank {rank} reads a row at {at} that has perhaps not landed")
+            }
+            Self::OwnNotLanded { rank, at } => {
+                write!(f, "a core of rank {rank} reads its own word at {at}, which has perhaps not landed")
+            }
+            Self::Diverged { rank, at } => {
+                write!(f, "rank {rank} writes to {at} what the oracle does not expect")
+            }
+            Self::Incomplete { rank, seen, expected } => {
+                write!(f, "rank {rank} ends an operator with {seen} of {expected} output bytes written")
+            }
+            Self::Refused { rank, error } => write!(f, "rank {rank} refuses: {error}"),
+            Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),
+        }
+    }
+}
+
+/// One core's view.
+pub(super) struct View<'a> {
+    pub(super) setup: &'a Setup<'a>,
+    pub(super) shared: RefCell<&'a mut Shared>,
+    pub(super) interner: &'a mut Interner,
+    pub(super) rank: RankId,
+    pub(super) core: CoreId,
+    /// The running operator: its kind and its number among its kind.
+    pub(super) kind: Kind,
+    pub(super) nth: u32,
+    /// What this rank must write; `None` while some rank has not chosen its traffic.
+    pub(super) expected: Option<Rc<Vec<Expected>>>,
+    /// Whether shared accesses are refused: the caller only wants to know whether there are any.
+    pub(super) peek: bool,
+    pub(super) sent: bool,
+    /// What the step did.
+    pub(super) touched: Cell<bool>,
+    pub(super) read_rows: RefCell<Vec<u16>>,
+    pub(super) written: u32,
+    pub(super) violation: RefCell<Option<Violation>>,
+}
+
+impl View<'_> {
+    fn twin(&self) -> Twin {
+        self.setup.model.twin
+    }
+
+    /// The place in the model's own addresses: operator `n` of a kind uses partition `n % P`.
+    fn virtually(&self, at: Place) -> Place {
+        let size = match at.region {
+            Region::State if at.offset < DISPATCH_SELECTORS => PARTITION,
+            Region::State => return self.barrier_word(at),
+            Region::Window => partition_start(self.setup.shape, Partition::P1),
+            Region::Output(_) => return at,
+        };
+        let partition = self.nth % self.setup.model.partitions[self.kind as usize];
+        let offset = at.offset % size + u64::from(partition) * VIRTUAL;
+        Place { offset, ..at }
+    }
+
+    fn barrier_word(&self, at: Place) -> Place {
+        let words = at.offset >= CORE_WORDS && self.twin() == Twin::OneBarrierWord;
+        Place { offset: if words { at.offset & !15 } else { at.offset }, ..at }
+    }
+
+    /// Whether only this core ever reads the word.
+    fn is_private(&self, at: Place) -> bool {
+        (DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
+    }
+
+    fn is_core_word(&self, at: Place) -> bool {
+        at.region == Region::State && (CORE_WORDS..VIRTUAL).contains(&at.offset)
+    }
+
+    fn fault(&self, at: Place) -> Fault {
+        Fault { rank: self.rank, at, len: 0 }
+    }
+
+    /// Notes a shared access; refuses it while peeking.
+    fn touch(&self, at: Place) -> Result<(), Fault> {
+        self.touched.set(true);
+        if self.peek { Err(self.fault(at)) } else { Ok(()) }
+    }
+
+    fn issue(&mut self, kind: order::Kind, to: RankId, at: Place, value: Value) {
+        let at = self.virtually(at);
+        let effect = Effect { issued: Issued { from: (self.rank, self.core), to, at, kind }, value };
+        let shared = &mut **self.shared.get_mut();
+        let violation = match self.setup.model.memory {
+            Memory::Strong => land(shared, self.interner, &effect),
+            Memory::WeakExplicit => {
+                shared.flight.push(effect);
+                None
+            }
+            Memory::Weak => {
+                let violation = conflict(shared, self.interner, &effect);
+                shared.flight.push(effect);
+                violation
+            }
+        };
+        if let Some(violation) = violation {
+            self.blame(violation);
+        }
+    }
+
+    fn blame(&self, violation: Violation) {
+        self.violation.borrow_mut().get_or_insert(violation);
+    }
+
+    /// Somebody depends on the effects that `depends` picks: they have landed.
+    fn force(&self, depends: impl Fn(&Effect) -> bool) {
+        let shared = &mut **self.shared.borrow_mut();
+        let (landed, flight) = core::mem::take(&mut shared.flight).into_iter().partition(depends);
+        shared.flight = flight;
+        let landed: Vec<Effect> = landed;
+        for effect in &landed {
+            if let Some(place) = self.interner.known(effect.issued.to, effect.issued.at) {
+                match effect.value {
+                    Value::Row(row) => shared.set_row(place, Some(row)),
+                    Value::Word(word) => shared.set_word(place, word),
+                }
+            }
+        }
+    }
+
+    /// Compares an output with the oracle's.
+    fn judge(&mut self, at: Place, bytes: &[u8]) {
+        let Region::Output(tensor) = at.region else { return };
+        self.written += bytes.len() as u32;
+        let expected = self.expected.as_ref().and_then(|all| {
+            let range = at.offset as usize..at.offset as usize + bytes.len();
+            all[self.rank.index()].output(tensor).get(range)
+        });
+        // Before all ranks have chosen, nothing but this rank's own slots can be known.
+        let unknown = self.expected.is_none() && tensor == kernel_core::place::Tensor::ExpandIdx;
+        if !unknown && expected != Some(bytes) {
+            self.blame(Violation::Diverged { rank: self.rank, at });
+        }
+    }
+}
+
+/// Lets an effect land.
+pub(super) fn land(shared: &mut Shared, interner: &mut Interner, effect: &Effect) -> Option<Violation> {
+    let Issued { to: rank, at, kind, .. } = effect.issued;
+    let place = interner.place(rank, at);
+    match effect.value {
+        Value::Row(row) => {
+            let unread = shared.rows.iter().any(|(number, _)| *number == place);
+            shared.set_row(place, Some(row));
+            unread.then_some(Violation::Overwritten { rank, at })
+        }
+        Value::Word(word) => {
+            let lost = kind == order::Kind::Publish && is_flag(at) && shared.word(place) != 0;
+            shared.set_word(place, word);
+            lost.then_some(Violation::LostFlag { rank, at })
+        }
+    }
+}
+
+/// What the effect breaks if it lands at once, or if something in flight lands after it.
+fn conflict(shared: &Shared, interner: &mut Interner, effect: &Effect) -> Option<Violation> {
+    let Issued { to: rank, at, kind, .. } = effect.issued;
+    let place = interner.place(rank, at);
+    let mut in_flight = shared.flight.iter().filter(|e| e.issued.to == rank && e.issued.at == at);
+    match effect.value {
+        Value::Row(_) => {
+            let unread = shared.rows.iter().any(|(number, _)| *number == place);
+            (unread || in_flight.next().is_some()).then_some(Violation::Overwritten { rank, at })
+        }
+        Value::Word(_) => {
+            let set = kind == order::Kind::Publish && is_flag(at) && shared.word(place) != 0;
+            let unordered = in_flight.any(|earlier| !effect.issued.must_follow(&earlier.issued));
+            (set || unordered).then_some(Violation::LostFlag { rank, at })
+        }
+    }
+}
+
+fn is_flag(at: Place) -> bool {
+    at.region == Region::State && at.offset % VIRTUAL < DISPATCH_SELECTORS
+}
+
+/// Whether an effect in flight may land now.
+pub(super) fn may_land(flight: &[Effect], i: usize, twin: Twin) -> bool {
+    let later = &flight[i].issued;
+    flight[..i].iter().all(|earlier| {
+        let relaxed = twin == Twin::RelaxedPublish && earlier.issued.kind == order::Kind::Put;
+        relaxed || !later.must_follow(&earlier.issued)
+    })
+}
+
+impl Fabric for View<'_> {
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.touch(at)?;
+        self.sent = true;
+        let row = self.interner.row([row, tail].concat());
+        self.issue(order::Kind::Put, to, at, Value::Row(row));
+        Ok(())
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.touch(at)?;
+        self.issue(order::Kind::Publish, to, at, Value::Word(word));
+        Ok(())
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        let me = (self.rank, self.core);
+        let sent = core::mem::replace(&mut self.sent, false);
+        let twin = self.twin();
+        let waits = match twin {
+            Twin::NoQuiet => false,
+            Twin::QuietOnlyIfSent => sent,
+            _ => true,
+        };
+        let counts = |effect: &Effect| {
+            let late = twin == Twin::LateClear && effect.issued.kind == order::Kind::Store;
+            waits && effect.issued.from == me && !late
+        };
+        if !self.shared.get_mut().flight.iter().any(counts) {
+            // What has landed stays landed: this need not be a move of its own.
+            return Ok(true);
+        }
+        self.sent = sent;
+        self.touch(Place::state(0))?;
+        if self.setup.model.memory == Memory::WeakExplicit {
+            return Ok(false);
+        }
+        self.sent = false;
+        self.force(counts);
+        Ok(true)
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        let own = self.is_core_word(at) && at == core_word(self.core, (at.offset / 8 % 2) as u32);
+        let virtually = self.virtually(at);
+        if !self.is_private(at) && !own {
+            self.touch(at)?;
+        }
+        if self.is_core_word(at) && !own {
+            let other = ((at.offset - CORE_WORDS) / kernel_core::layout::state::CORE_RECORD) as u32;
+            let skip = match self.twin() {
+                Twin::NoBarrier => true,
+                Twin::BarrierOfLowerCores => other > self.core.0,
+                _ => false,
+            };
+            if skip {
+                // As if the other had arrived together with this core, without rows.
+                let mine = core_word(self.core, (at.offset / 8 % 2) as u32);
+                return Ok(self.newest(self.virtually(mine)) & (3 << 62));
+            }
+        }
+        Ok(self.read_word(virtually))
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        if self.is_private(at) {
+            let place = self.interner.place(self.rank, at);
+            self.shared.get_mut().set_word(place, word);
+            return Ok(());
+        }
+        self.touch(at)?;
+        if self.twin() != Twin::NoClear {
+            self.issue(order::Kind::Store, self.rank, at, Value::Word(word));
+        }
+        Ok(())
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        // A row that lands on an unread one is an error, so when a part of a record is read does not matter;
+        // when its last part is read, and the record forgotten, does.
+        if self.kind == Kind::Combine {
+            self.touch(at)?;
+        }
+        let at = self.virtually(at);
+        for (number, row) in &self.shared.borrow().rows {
+            let (rank, start) = self.interner.place_of(*number);
+            let bytes = self.interner.row_of(*row);
+            if rank != self.rank || start.region != at.region || at.offset < start.offset {
+                continue;
+            }
+            let from = (at.offset - start.offset) as usize;
+            if let Some(bytes) = bytes.get(from..from + len as usize) {
+                if self.kind == Kind::Combine {
+                    self.read_rows.borrow_mut().push(*number);
+                }
+                return Ok(bytes);
+            }
+        }
+        let on_its_way = |effect: &Effect| {
+            let start = effect.issued.at;
+            let len = match effect.value {
+                Value::Row(row) => self.interner.row_of(row).len() as u64,
+                Value::Word(_) => 0,
+            };
+            let covers = start.offset <= at.offset && at.offset < start.offset + len;
+            effect.issued.to == self.rank && start.region == at.region && covers
+        };
+        if self.setup.model.memory == Memory::Weak && self.shared.borrow().flight.iter().any(on_its_way) {
+            self.blame(Violation::NotLanded { rank: self.rank, at });
+        }
+        Ok(&NOTHING[..len as usize])
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.judge(at, bytes);
+        Ok(())
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        self.touch(from)?;
+        let bytes = self.bytes(from, len)?.to_vec();
+        self.judge(output, &bytes);
+        // The data is a record's last part to be read.
+        if let Some(place) = self.interner.known(self.rank, self.virtually(from)) {
+            self.read_rows.borrow_mut().push(place);
+        }
+        Ok(())
+    }
+}
+
+impl View<'_> {
+    /// A word as this core observes it: its own stores at once, all else when it has landed.
+    fn read_word(&self, at: Place) -> u64 {
+        let me = (self.rank, self.core);
+        let newest =
+            self.in_flight(at, |effect| effect.issued.kind == order::Kind::Store && effect.issued.from == me);
+        if let Some(Value::Word(word)) = newest.map(|effect| effect.value) {
+            return word;
+        }
+        if self.setup.model.memory == Memory::Weak
+            && let Some(flag) = self.in_flight(at, |effect| effect.issued.kind == order::Kind::Publish)
+        {
+            if flag.issued.from == me && self.is_core_word(at) {
+                self.blame(Violation::OwnNotLanded { rank: self.rank, at });
+            }
+            // It may have landed: go on as if, with all that must have landed before it.
+            let relaxed = self.twin() == Twin::RelaxedPublish;
+            self.force(|effect| *effect == flag || !relaxed && flag.issued.must_follow(&effect.issued));
+        }
+        self.interner.known(self.rank, at).map_or(0, |place| self.shared.borrow().word(place))
+    }
+
+    /// The newest effect on a word of the own rank that is in flight.
+    fn in_flight(&self, at: Place, which: impl Fn(&Effect) -> bool) -> Option<Effect> {
+        let on = |effect: &&Effect| effect.issued.to == self.rank && effect.issued.at == at && which(effect);
+        self.shared.borrow().flight.iter().rev().find(on).copied()
+    }
+
+    /// A word that this core published, landed or not.
+    fn newest(&self, at: Place) -> u64 {
+        let me = (self.rank, self.core);
+        match self.in_flight(at, |effect| effect.issued.from == me).map(|effect| effect.value) {
+            Some(Value::Word(word)) => word,
+            _ => self.interner.known(self.rank, at).map_or(0, |place| self.shared.borrow().word(place)),
+        }
+    }
+}

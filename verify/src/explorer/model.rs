@@ -1,0 +1,283 @@
+//! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
+
+use kernel_core::a3::{Env, ub_words};
+use kernel_core::plan::order::SendOrder;
+use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::units::{CoreId, RankId};
+use kernel_core::vector::Portable;
+
+/// An operator of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Dispatch.
+    Dispatch,
+    /// Combine.
+    Combine,
+}
+
+/// How effects land.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// At once: sequential consistency.
+    Strong,
+    /// Late and in any order that the fabric's contract leaves open; every landing is a move of its own.
+    WeakExplicit,
+    /// The same memory, reduced: an effect lands when somebody depends on it. See [`explorer`](super).
+    Weak,
+}
+
+/// Which traffic the ranks may choose, each anew in every round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Traffic {
+    /// Every token goes to any expert or nowhere: self traffic and idle ranks included.
+    All,
+    /// Every token goes to any expert.
+    NoIdle,
+    /// Every token goes to an expert of another rank.
+    NoSelf,
+}
+
+/// One deliberate break of the protocol or of what it stands on. Each must be caught somewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Twin {
+    /// Nothing is broken.
+    #[default]
+    None,
+    /// A publish may overtake its core's puts.
+    RelaxedPublish,
+    /// Quiet answers before anything has landed.
+    NoQuiet,
+    /// Only a core that has put something since its last quiet asks for quiet.
+    QuietOnlyIfSent,
+    /// The core barrier does not wait.
+    NoBarrier,
+    /// The core barrier waits for lower cores only.
+    BarrierOfLowerCores,
+    /// Each core has one barrier word instead of two.
+    OneBarrierWord,
+    /// A status word is never cleared.
+    NoClear,
+    /// A clear may land after the next quiet.
+    LateClear,
+    /// The driver lets a core start before the other cores of its rank have ended.
+    NoJoin,
+}
+
+impl Twin {
+    /// All of them, the unbroken one first.
+    pub const ALL: [Self; 10] = [
+        Self::None,
+        Self::RelaxedPublish,
+        Self::NoQuiet,
+        Self::QuietOnlyIfSent,
+        Self::NoBarrier,
+        Self::BarrierOfLowerCores,
+        Self::OneBarrierWord,
+        Self::NoClear,
+        Self::LateClear,
+        Self::NoJoin,
+    ];
+}
+
+/// A group to explore.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Ranks.
+    pub ranks: u32,
+    /// Cores of each rank.
+    pub cores: u32,
+    /// The operators of a unit, D and C; units repeat.
+    pub schedule: String,
+    /// Units to run; `None` for ever.
+    pub units: Option<u32>,
+    /// Partitions of dispatch and of combine. The protocol has two of each.
+    pub partitions: [u32; 2],
+    /// How effects land.
+    pub memory: Memory,
+    /// What ranks may send.
+    pub traffic: Traffic,
+    /// What is broken.
+    pub twin: Twin,
+    /// Give up beyond so many states.
+    pub states_max: usize,
+}
+
+impl Model {
+    /// The protocol as it is: `schedule` for ever on `ranks` ranks of one core each.
+    #[must_use]
+    pub fn new(ranks: u32, schedule: &str) -> Self {
+        Self {
+            ranks,
+            cores: 1,
+            schedule: schedule.to_owned(),
+            units: None,
+            partitions: [2, 2],
+            memory: Memory::Strong,
+            traffic: Traffic::All,
+            twin: Twin::None,
+            states_max: 20_000_000,
+        }
+    }
+
+    /// Over weak memory without reduction.
+    #[must_use]
+    pub fn weak_explicit(mut self) -> Self {
+        self.memory = Memory::WeakExplicit;
+        self
+    }
+
+    /// With `cores` cores per rank.
+    #[must_use]
+    pub fn cores(mut self, cores: u32) -> Self {
+        self.cores = cores;
+        self
+    }
+
+    /// Over weak memory.
+    #[must_use]
+    pub fn weak(mut self) -> Self {
+        self.memory = Memory::Weak;
+        self
+    }
+
+    /// The schedule runs `units` times.
+    #[must_use]
+    pub fn units(mut self, units: u32) -> Self {
+        self.units = Some(units);
+        self
+    }
+
+    /// With that many partitions of dispatch and of combine.
+    #[must_use]
+    pub fn partitions(mut self, dispatch: u32, combine: u32) -> Self {
+        self.partitions = [dispatch, combine];
+        self
+    }
+
+    /// With that traffic.
+    #[must_use]
+    pub fn traffic(mut self, traffic: Traffic) -> Self {
+        self.traffic = traffic;
+        self
+    }
+
+    /// Broken in one way.
+    #[must_use]
+    pub fn twin(mut self, twin: Twin) -> Self {
+        self.twin = twin;
+        self
+    }
+
+    /// The shape that the machines see: one token and one expert per rank, K = 1.
+    ///
+    /// # Panics
+    /// If there are more ranks or cores than a model can have.
+    #[must_use]
+    pub fn shape(&self) -> Shape {
+        let config = Config {
+            ep_world_size: self.ranks.into(),
+            moe_expert_num: self.ranks.into(),
+            k: 1,
+            h: 1,
+            bs: BatchSizes::Uniform(1),
+            hccl_buffsize_mb: 1,
+            aiv_num: self.cores.into(),
+            ..Config::default()
+        };
+        match Shape::new(&config, Limits::None) {
+            Ok(shape) => shape,
+            Err(violations) => panic!("a model of {} ranks: {violations:?}", self.ranks),
+        }
+    }
+}
+
+/// One rank's choice for a round: the expert of its token, or idle.
+pub(super) type Choice = Option<i32>;
+
+/// A model with everything that does not change while it is explored.
+pub(super) struct Setup<'a> {
+    pub(super) model: &'a Model,
+    pub(super) shape: &'a Shape,
+    /// By core of the group, rank-major.
+    pub(super) envs: Vec<Env<'a, Portable>>,
+    /// Operators of a unit: kind, batch in the unit, number among its kind in the unit.
+    pub(super) unit: Vec<(Kind, u32, u32)>,
+    /// Batches of a unit.
+    pub(super) batches: u32,
+    /// Rounds are told apart modulo this.
+    pub(super) tags: u32,
+    pub(super) ub_words: usize,
+}
+
+impl<'a> Setup<'a> {
+    pub(super) fn new(model: &'a Model, shape: &'a Shape) -> Self {
+        let mut counts = [0, 0];
+        let unit: Vec<_> = model
+            .schedule
+            .chars()
+            .map(|letter| {
+                let kind = if letter == 'D' { Kind::Dispatch } else { Kind::Combine };
+                let count = &mut counts[kind as usize];
+                *count += 1;
+                (kind, *count - 1, *count - 1)
+            })
+            .collect();
+        let envs = (0..model.ranks).flat_map(|rank| {
+            (0..model.cores)
+                .map(move |core| Env::new(shape, RankId(rank), CoreId(core), SendOrder::Plain, Portable))
+        });
+        let in_flight = depth(&model.schedule);
+        Self {
+            model,
+            shape,
+            envs: envs.collect(),
+            unit,
+            batches: counts[0],
+            // A rank is at most two units ahead of another; leftovers are two partitions old.
+            tags: if in_flight == 1 { 4 } else { 8 },
+            ub_words: ub_words(shape),
+        }
+    }
+
+    /// What a rank may choose for a round.
+    pub(super) fn choices(&self, rank: u32) -> Vec<Choice> {
+        let experts = 0..self.model.ranks;
+        let mut choices: Vec<Choice> = match self.model.traffic {
+            Traffic::All | Traffic::NoIdle => experts.map(|e| Some(e as i32)).collect(),
+            Traffic::NoSelf => experts.filter(|&e| e != rank).map(|e| Some(e as i32)).collect(),
+        };
+        if self.model.traffic == Traffic::All {
+            choices.push(None);
+        }
+        choices
+    }
+
+    /// The operator number `op` of a core: kind, batch, number among its kind, all from the beginning.
+    pub(super) fn operator(&self, op: u32) -> (Kind, u32, u32) {
+        let (unit, at) = (op / self.unit.len() as u32, op as usize % self.unit.len());
+        let (kind, batch, nth) = self.unit[at];
+        let combines = self.unit.iter().filter(|op| op.0 == Kind::Combine).count() as u32;
+        let per_unit = if kind == Kind::Dispatch { self.batches } else { combines };
+        (kind, unit * self.batches + batch, unit * per_unit + nth)
+    }
+
+    /// Whether operator `op` is behind the last one.
+    pub(super) fn ended(&self, op: u32) -> bool {
+        self.model.units.is_some_and(|units| op >= units * self.unit.len() as u32)
+    }
+
+    /// The first operator of a batch's unit.
+    pub(super) fn unit_of(&self, op: u32) -> u32 {
+        op / self.unit.len() as u32
+    }
+}
+
+/// Most batches in flight at once.
+fn depth(schedule: &str) -> u32 {
+    let (mut now, mut most) = (0_u32, 0);
+    for letter in schedule.chars() {
+        now = if letter == 'D' { now + 1 } else { now.saturating_sub(1) };
+        most = most.max(now);
+    }
+    most
+}

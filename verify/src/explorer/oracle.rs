@@ -1,0 +1,115 @@
+//! What every output must hold, by the naive oracle, once per traffic and tag.
+
+use super::model::{Choice, Setup};
+use kernel_core::inputs::{Inputs, Mask};
+use kernel_core::place::Tensor;
+use kernel_core::reference::Cluster;
+use kernel_core::units::RankId;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// The tensors of one rank for one choice and tag.
+#[derive(Clone, Debug)]
+pub(super) struct RankTensors {
+    x: [u8; 2],
+    expert_ids: [i32; 1],
+    mask: [bool; 1],
+}
+
+const WEIGHT: [f32; 1] = [1.0];
+
+impl RankTensors {
+    pub(super) fn new(setup: &Setup<'_>, rank: u32, tag: u32, choice: Choice) -> Self {
+        // Small whole numbers are exact in bf16; 0 is never sent.
+        Self {
+            x: bf16(1 + tag * setup.model.ranks + rank),
+            expert_ids: [choice.unwrap_or(0)],
+            mask: [choice.is_some()],
+        }
+    }
+
+    pub(super) fn inputs(&self) -> Inputs<'_> {
+        Inputs {
+            x: &self.x,
+            expert_ids: &self.expert_ids,
+            expert_scales: &WEIGHT,
+            mask: Mask::Tokens(&self.mask),
+            scales: None,
+        }
+    }
+}
+
+/// The upper half of an f32: exact for whole numbers below 256.
+fn bf16(value: u32) -> [u8; 2] {
+    ((value as f32).to_bits() >> 16).to_le_bytes()[..2].try_into().unwrap_or_default()
+}
+
+/// What the stand-in expert `e` makes of a row: another whole number, all different.
+fn expert(row: &[u8], e: u32) -> [u8; 2] {
+    let bits = row.try_into().map(u16::from_le_bytes).unwrap_or_default();
+    bf16(f32::from_bits(u32::from(bits) << 16) as u32 + 32 * (e + 1))
+}
+
+/// What one rank must have after both operators of a round.
+#[derive(Debug)]
+pub(super) struct Expected {
+    outputs: [Vec<u8>; Tensor::ALL.len()],
+    /// What the experts return.
+    pub(super) y: Vec<u8>,
+}
+
+impl Expected {
+    pub(super) fn output(&self, tensor: Tensor) -> &[u8] {
+        &self.outputs[tensor as usize]
+    }
+}
+
+/// Expected outputs, by the choices of all ranks and the tag.
+#[derive(Debug, Default)]
+pub(super) struct Oracle {
+    known: HashMap<(Vec<Choice>, u32), Rc<Vec<Expected>>>,
+}
+
+impl Oracle {
+    pub(super) fn expected(&mut self, setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Rc<Vec<Expected>> {
+        let entry = self.known.entry((choices.to_vec(), tag));
+        Rc::clone(entry.or_insert_with(|| Rc::new(ask(setup, choices, tag))))
+    }
+
+    /// Traffic matrices met.
+    pub(super) fn matrices(&self) -> usize {
+        self.known.keys().filter(|(_, tag)| *tag == 0).count()
+    }
+}
+
+fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
+    let tensors: Vec<_> =
+        (0..).zip(choices).map(|(rank, &choice)| RankTensors::new(setup, rank, tag, choice)).collect();
+    let ranks: Vec<_> = tensors.iter().map(RankTensors::inputs).collect();
+    let cluster = Cluster { shape: setup.shape, ranks: &ranks };
+    let words = |words: Vec<i32>| words.into_iter().flat_map(i32::to_le_bytes).collect::<Vec<u8>>();
+    (0..setup.model.ranks)
+        .map(|rank| {
+            let out = cluster.dispatch(RankId(rank));
+            // One expert per rank: the rank's number.
+            let y = out.expand_x.chunks_exact(2).flat_map(|row| expert(row, rank)).collect();
+            let x_out = cluster.combine(RankId(rank), &mut |_, _, row| {
+                row.clear();
+                let e = choices[rank as usize].unwrap_or(0).cast_unsigned();
+                row.extend(expert(&tensors[rank as usize].x, e));
+            });
+            let triples = out.assist_info_for_combine.iter().flatten().copied().collect();
+            let nums = out.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect();
+            let outputs = Tensor::ALL.map(|tensor| match tensor {
+                Tensor::ExpandX => out.expand_x.clone(),
+                Tensor::DynamicScales => Vec::new(),
+                Tensor::AssistInfo => words(Vec::clone(&triples)),
+                Tensor::ExpandIdx => words(out.expand_idx.clone()),
+                Tensor::ExpertTokenNums => Vec::clone(&nums),
+                Tensor::EpRecvCounts => words(out.ep_recv_counts.clone()),
+                Tensor::XOut => x_out.clone(),
+            });
+            Expected { outputs, y }
+        })
+        .collect()
+}

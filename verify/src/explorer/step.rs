@@ -1,0 +1,288 @@
+//! Moves: one core takes a step that others can see, or one effect lands; then everybody takes the steps that
+//! nobody else can see.
+
+use super::fabric::{View, Violation, land, may_land};
+use super::model::{Choice, Kind, Memory, Setup, Twin};
+use super::oracle::{Expected, Oracle, RankTensors};
+use super::state::{Core, Interner, Machine, Shared, State};
+use core::cell::{Cell, RefCell};
+use kernel_core::a3::{Combine, Dispatch, Returned, Ub};
+use kernel_core::fabric::{Progress, ProtocolError, Wait};
+use kernel_core::place::Tensor;
+use kernel_core::units::RankId;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+/// What a move is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Move {
+    /// A core, by its number in the group.
+    Step(usize),
+    /// An effect, by its place in the flight.
+    Land(usize),
+}
+
+/// Everything that grows while a model is explored, but the states.
+pub(super) struct Known<'a> {
+    pub(super) setup: Setup<'a>,
+    pub(super) interner: Interner,
+    pub(super) oracle: Oracle,
+    tensors: HashMap<(u32, u32, Choice), RankTensors>,
+}
+
+/// A successor, or why there must be none.
+pub(super) type Next = Result<State, Violation>;
+
+/// What a step of a core came to.
+struct Stepped {
+    progress: Result<Progress, ProtocolError>,
+    touched: bool,
+    violation: Option<Violation>,
+}
+
+impl<'a> Known<'a> {
+    pub(super) fn new(setup: Setup<'a>) -> Self {
+        Self { setup, interner: Interner::default(), oracle: Oracle::default(), tensors: HashMap::new() }
+    }
+
+    /// All initial states: the first rounds' traffic is chosen.
+    pub(super) fn initial(&mut self) -> Vec<Next> {
+        let state = State::new(&self.setup);
+        self.settle(state)
+    }
+
+    /// All moves that are possible in `state`, in a fixed order.
+    pub(super) fn moves(&self, state: &State) -> Vec<Move> {
+        let explicit = self.setup.model.memory == Memory::WeakExplicit;
+        let flight = 0..if explicit { state.shared.flight.len() } else { 0 };
+        let twin = self.setup.model.twin;
+        let landings = flight.filter(|&i| may_land(&state.shared.flight, i, twin)).map(Move::Land);
+        let running = |i: &usize| state.cores[*i].machine != Machine::Between;
+        (0..state.cores.len()).filter(running).map(Move::Step).chain(landings).collect()
+    }
+
+    /// What a move leads to: no state if the core is pending, several if a rank chooses new traffic.
+    pub(super) fn after(&mut self, state: &State, what: Move) -> Vec<Next> {
+        let mut next = state.clone();
+        let violation = match what {
+            Move::Land(i) => {
+                let effect = next.shared.flight.remove(i);
+                land(&mut next.shared, &mut self.interner, &effect)
+            }
+            Move::Step(i) => {
+                let stepped = self.step(&mut next, i, false);
+                match self.conclude(&mut next, i, stepped) {
+                    Ok(false) => return Vec::new(),
+                    Ok(true) => None,
+                    Err(violation) => Some(violation),
+                }
+            }
+        };
+        match violation {
+            Some(violation) => vec![Err(violation)],
+            None => self.settle(next),
+        }
+    }
+
+    /// What a core waits for; `None` if it can move.
+    pub(super) fn waits_for(&mut self, state: &State, i: usize) -> Option<Wait> {
+        match self.step(&mut state.clone(), i, false).progress {
+            Ok(Progress::Pending(wait)) => Some(wait),
+            _ => None,
+        }
+    }
+
+    /// Takes every step that nobody else can see, and begins operators; branches where a rank chooses traffic.
+    fn settle(&mut self, state: State) -> Vec<Next> {
+        let mut open = vec![state];
+        let mut settled = Vec::new();
+        'states: while let Some(mut state) = open.pop() {
+            let mut i = 0;
+            while i < state.cores.len() {
+                if state.cores[i].machine == Machine::Between {
+                    if self.may_begin(&state, i) {
+                        open.extend(self.begin(&state, i));
+                        continue 'states;
+                    }
+                    i += 1;
+                    continue;
+                }
+                let before = (state.cores[i].clone(), state.written.clone());
+                let stepped = self.step(&mut state, i, true);
+                if stepped.touched || matches!(stepped.progress, Ok(Progress::Pending(_))) {
+                    (state.cores[i], state.written) = before;
+                    i += 1;
+                    continue;
+                }
+                match self.conclude(&mut state, i, stepped) {
+                    // The end of an operator may let a core before this one begin.
+                    Ok(_) => i = if state.cores[i].machine == Machine::Between { 0 } else { i },
+                    Err(violation) => {
+                        settled.push(Err(violation));
+                        continue 'states;
+                    }
+                }
+            }
+            settled.push(Ok(state));
+        }
+        settled
+    }
+
+    fn may_begin(&self, state: &State, i: usize) -> bool {
+        let core = &state.cores[i];
+        if self.setup.ended(core.op) {
+            return false;
+        }
+        let cores = self.setup.model.cores as usize;
+        let rank = i / cores;
+        let mut others = state.cores[rank * cores..][..cores].iter();
+        // The join: all cores of the rank have ended the operator before.
+        self.setup.model.twin == Twin::NoJoin || others.all(|other| other.op >= core.op)
+    }
+
+    /// Begins a core's next operator; with it, its rank may choose its traffic.
+    fn begin(&mut self, state: &State, i: usize) -> Vec<State> {
+        let rank = i / self.setup.model.cores as usize;
+        let (kind, batch, _) = self.setup.operator(state.cores[i].op);
+        let mut state = state.clone();
+        state.cores[i].machine = match kind {
+            Kind::Dispatch => Machine::Dispatch(Dispatch::new()),
+            Kind::Combine => Machine::Combine(Combine::new()),
+        };
+        if state.round(&self.setup, batch).choices[rank].is_some() {
+            return vec![state];
+        }
+        let choices = self.setup.choices(rank as u32).into_iter();
+        choices
+            .map(|choice| {
+                let mut state = state.clone();
+                state.round(&self.setup, batch).choices[rank] = Some(choice);
+                state
+            })
+            .collect()
+    }
+
+    /// Steps a core's machine once.
+    fn step(&mut self, state: &mut State, i: usize, peek: bool) -> Stepped {
+        let rank = (i / self.setup.model.cores as usize) as u32;
+        let (kind, batch, nth) = self.setup.operator(state.cores[i].op);
+        let tag = batch % self.setup.tags;
+        let choices = state.round(&self.setup, batch).choices.clone();
+        let own = choices[rank as usize].unwrap_or_default();
+        let expected = self.expected(&choices, tag);
+        let tensors = self
+            .tensors
+            .entry((rank, tag, own))
+            .or_insert_with(|| RankTensors::new(&self.setup, rank, tag, own))
+            .clone();
+        let State { cores, shared, written, .. } = state;
+        let Core { machine, ub, sent, .. } = &mut cores[i];
+        let mut view = View {
+            setup: &self.setup,
+            shared: RefCell::new(shared),
+            interner: &mut self.interner,
+            rank: RankId(rank),
+            core: kernel_core::units::CoreId(i as u32 % self.setup.model.cores),
+            kind,
+            nth,
+            expected,
+            peek,
+            sent: *sent,
+            touched: Cell::new(false),
+            read_rows: RefCell::default(),
+            written: 0,
+            violation: RefCell::default(),
+        };
+        let progress = step_machine(&mut view, machine, ub, i, &tensors);
+        let (touched, violation) = (view.touched.get(), view.violation.take());
+        *sent = view.sent;
+        written[rank as usize] += view.written;
+        let read = view.read_rows.take();
+        let View { shared, .. } = view;
+        consume(shared.into_inner(), &read);
+        Stepped { progress, touched, violation }
+    }
+
+    fn expected(&mut self, choices: &[Option<Choice>], tag: u32) -> Option<Rc<Vec<Expected>>> {
+        let choices: Option<Vec<Choice>> = choices.iter().copied().collect();
+        choices.map(|choices| self.oracle.expected(&self.setup, &choices, tag))
+    }
+
+    /// Draws the consequences of a step. `Ok(false)`: the core is pending.
+    fn conclude(&mut self, state: &mut State, i: usize, stepped: Stepped) -> Result<bool, Violation> {
+        let rank = RankId((i / self.setup.model.cores as usize) as u32);
+        if let Some(violation) = stepped.violation {
+            return Err(violation);
+        }
+        match stepped.progress {
+            Ok(Progress::Pending(_)) => Ok(false),
+            Ok(Progress::Stepped) => Ok(true),
+            Ok(Progress::Done) => self.end(state, i).map(|()| true),
+            Err(error) => Err(Violation::Refused { rank, error: error.to_string() }),
+        }
+    }
+
+    /// Ends a core's operator; the last core of the rank answers for its outputs.
+    fn end(&mut self, state: &mut State, i: usize) -> Result<(), Violation> {
+        let cores = self.setup.model.cores as usize;
+        let rank = i / cores;
+        let op = state.cores[i].op;
+        let (kind, batch, _) = self.setup.operator(op);
+        state.cores[i] =
+            Core { machine: Machine::Between, op: op + 1, ub: Default::default(), sent: state.cores[i].sent };
+        if state.cores[rank * cores..][..cores].iter().all(|core| core.op > op) {
+            let seen = core::mem::take(&mut state.written[rank]);
+            let choices = state.round(&self.setup, batch).choices.clone();
+            let tag = batch % self.setup.tags;
+            let expected = self.expected(&choices, tag).map_or(0, |all| bytes_of(&all[rank], kind));
+            // Without the join a core of the next operator may have written already.
+            if seen != expected && self.setup.model.twin != Twin::NoJoin {
+                return Err(Violation::Incomplete { rank: RankId(rank as u32), seen, expected });
+            }
+        }
+        if kind == Kind::Combine {
+            state.round(&self.setup, batch).ended += 1;
+            state.retire(&self.setup);
+        }
+        Ok(())
+    }
+}
+
+fn step_machine(
+    view: &mut View<'_>,
+    machine: &mut Machine,
+    words: &mut [u32],
+    i: usize,
+    tensors: &RankTensors,
+) -> Result<Progress, ProtocolError> {
+    let env = &view.setup.envs[i];
+    let inputs = tensors.inputs();
+    let expected = view.expected.clone();
+    let mut row = [0; 32];
+    let mut ub = Ub { words, row: &mut row };
+    match machine {
+        Machine::Between => Ok(Progress::Stepped),
+        Machine::Dispatch(machine) => machine.step(env, view, &inputs, &mut ub),
+        Machine::Combine(machine) => {
+            let own = expected.as_ref().map(|all| &all[view.rank.index()]);
+            let bytes = |tensor| own.map_or(&[][..], |own| own.output(tensor));
+            let returned = Returned {
+                y: own.map_or(&[], |own| &own.y),
+                assist_info: bytes(Tensor::AssistInfo),
+                ep_recv_counts: bytes(Tensor::EpRecvCounts),
+            };
+            machine.step(env, view, &inputs, &returned, &mut ub)
+        }
+    }
+}
+
+/// Forgets rows that have been read for the last time.
+fn consume(shared: &mut Shared, read: &[u16]) {
+    read.iter().for_each(|&place| shared.set_row(place, None));
+}
+
+/// Output bytes of an operator.
+fn bytes_of(expected: &Expected, kind: Kind) -> u32 {
+    let of = |tensor: &&Tensor| (**tensor == Tensor::XOut) == (kind == Kind::Combine);
+    Tensor::ALL.iter().filter(of).map(|&tensor| expected.output(tensor).len() as u32).sum()
+}

@@ -1,0 +1,232 @@
+//! The model: state, steps, invariant and safety, each said once, as SMT-LIB text.
+//!
+//! `@` behind the name of a state function stands for the state that is meant: nothing for the one before a
+//! step, `_1` for the one after it. Every step has the same parameters: a rank `S`, one of its slots `J`, an
+//! operator `N`; steps of a whole rank do not look at `J`.
+//!
+//! A **slot** `(s, j)` is a flag word of rank `s` with the rows that it covers: in dispatch one per (local
+//! expert, source rank), in combine one per (token, column). Operators are numbered over all kinds, as each
+//! rank runs them.
+
+use core::fmt;
+
+/// What does not change during a run: who expects what of whom, and which operators use a slot again.
+pub const RIGID: [(&str, &str, &str); 5] = [
+    ("expects", "(Rank Slot Int) Bool", "rank s ends operator n only after it has the flag in its slot j"),
+    ("source", "(Rank Slot Int) Rank", "who sends that flag"),
+    ("carries", "(Rank Slot Int) Bool", "and whether rows come with it"),
+    ("quiets", "(Int) Bool", "in operator n a rank is quiet before it sends a flag"),
+    ("reuse", "(Int Int) Bool", "operator n uses the slots of the earlier operator m"),
+];
+
+/// The state: name, parameters and type, value in the beginning, meaning.
+pub const STATE: [(&str, &str, &str, &str); 6] = [
+    ("begun", "((r Rank)) Int", "0", "operators that r has begun"),
+    ("ended", "((r Rank)) Int", "0", "operators that r has ended"),
+    ("hushed", "((r Rank)) Int", "0", "operators begun when r was last quiet"),
+    ("landed", "((s Rank) (j Slot) (n Int)) Bool", "false", "the flag of operator n is in the slot"),
+    ("taken", "((s Rank) (j Slot) (n Int)) Bool", "false", "s has seen it and issued the clear"),
+    ("cleared", "((s Rank) (j Slot) (n Int)) Bool", "false", "the clear has landed"),
+];
+
+/// The premise of the theorem: **between two uses of a slot, whoever writes it next has waited for its owner,
+/// in an operator before whose flags the owner was quiet.** `gate` names that operator, `told` the slot.
+pub const PREMISE: &str = "(forall ((s Rank) (j Slot) (m Int) (n Int))
+  (=> (and (<= 0 m) (reuse m n) (expects s j n))
+      (and (< m (gate s j m n)) (< (gate s j m n) n)
+           (quiets (gate s j m n))
+           (expects (source s j n) (told s j m n) (gate s j m n))
+           (= s (source (source s j n) (told s j m n) (gate s j m n))))))";
+
+/// The premise where every clear lands at once: quiet has nothing to wait for.
+pub const PREMISE_PROMPT: &str = "(forall ((s Rank) (j Slot) (m Int) (n Int))
+  (=> (and (<= 0 m) (reuse m n) (expects s j n))
+      (and (< m (gate s j m n)) (< (gate s j m n) n)
+           (expects (source s j n) (told s j m n) (gate s j m n))
+           (= s (source (source s j n) (told s j m n) (gate s j m n))))))";
+
+/// The invariant: conjuncts with names.
+pub const INVARIANT: [(&str, &str); 6] = [
+    (
+        "one operator at a time",
+        "(forall ((r Rank)) (and (<= 0 (ended@ r)) (<= (ended@ r) (begun@ r)) (<= (begun@ r) (+ 1 (ended@ r)))))",
+    ),
+    ("quiet inside what has begun", "(forall ((r Rank)) (<= (hushed@ r) (begun@ r)))"),
+    (
+        "a flag tells that its sender has begun, and has been quiet",
+        "(forall ((s Rank) (j Slot) (n Int)) (=> (landed@ s j n)
+  (and (< n (begun@ (source s j n))) (=> (quiets n) (< n (hushed@ (source s j n)))))))",
+    ),
+    ("what is taken has landed", "(forall ((s Rank) (j Slot) (n Int)) (=> (taken@ s j n) (landed@ s j n)))"),
+    (
+        "what has ended has taken all that it expects",
+        "(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (<= 0 n) (< n (ended@ s)) (expects s j n)) (taken@ s j n)))",
+    ),
+    (
+        "who was quiet in a later operator has cleared what it took",
+        "(forall ((s Rank) (j Slot) (n Int))
+  (=> (and (taken@ s j n) (< (+ 1 n) (hushed@ s))) (cleared@ s j n)))",
+    ),
+];
+
+/// A kind of step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// Rank `S` begins operator `N`: the first step of its first core.
+    Begin,
+    /// The last core of `S` is quiet in `N`.
+    Quiet,
+    /// A row of operator `N`, or a piece of one, arrives in slot `J` of `S`.
+    Write,
+    /// The flag of operator `N` arrives in slot `J` of `S`.
+    Land,
+    /// `S` has seen that flag and issues its clear.
+    Take,
+    /// `S` reads the rows of slot `J`.
+    Read,
+    /// The clear lands.
+    Clear,
+    /// The last core of `S` ends `N`.
+    End,
+}
+
+/// What a step says to be true before it, by name.
+pub type Guard = (&'static str, &'static str);
+
+/// The only change that a step makes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// None: it is here for its guard.
+    None,
+    /// `f(S)` becomes this.
+    Count(&'static str, &'static str),
+    /// `f(S, J, N)` becomes true.
+    Fact(&'static str),
+}
+
+impl Step {
+    /// Every kind of step.
+    pub const ALL: [Self; 8] =
+        [Self::Begin, Self::Quiet, Self::Write, Self::Land, Self::Take, Self::Read, Self::Clear, Self::End];
+
+    /// Its name.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Begin => "begin",
+            Self::Quiet => "quiet",
+            Self::Write => "write",
+            Self::Land => "land",
+            Self::Take => "take",
+            Self::Read => "read",
+            Self::Clear => "clear",
+            Self::End => "end",
+        }
+    }
+
+    /// When it can be taken. All must hold.
+    #[must_use]
+    pub const fn guards(self) -> &'static [Guard] {
+        const INSIDE: Guard = ("inside", "(and (= N (ended@ S)) (= (begun@ S) (+ 1 N)))");
+        const EXPECTED: Guard = ("expected", "(expects S J N)");
+        const SENT: Guard = ("sent", "(< N (begun@ (source S J N)))");
+        match self {
+            Self::Begin => &[("join", "(and (= N (ended@ S)) (= (begun@ S) N))")],
+            Self::Quiet => &[
+                INSIDE,
+                ("clears", "(forall ((j Slot) (n Int)) (=> (and (< n N) (taken@ S j n)) (cleared@ S j n)))"),
+            ],
+            Self::Write => &[
+                EXPECTED,
+                ("carries", "(carries S J N)"),
+                SENT,
+                ("data before flag", "(not (landed@ S J N))"),
+            ],
+            Self::Land => &[
+                EXPECTED,
+                SENT,
+                ("hush", "(=> (quiets N) (< N (hushed@ (source S J N))))"),
+                ("once", "(not (landed@ S J N))"),
+            ],
+            Self::Take => &[INSIDE, EXPECTED, ("flag", "(landed@ S J N)"), ("once", "(not (taken@ S J N))")],
+            Self::Read => &[INSIDE, ("covered", "(taken@ S J N)")],
+            Self::Clear => &[("issued", "(taken@ S J N)"), ("once", "(not (cleared@ S J N))")],
+            Self::End => &[INSIDE, ("waits", "(forall ((j Slot)) (=> (expects S j N) (taken@ S j N)))")],
+        }
+    }
+
+    /// What it changes.
+    #[must_use]
+    pub const fn effect(self) -> Effect {
+        match self {
+            Self::Begin => Effect::Count("begun", "(+ 1 (begun S))"),
+            Self::Quiet => Effect::Count("hushed", "(begun S)"),
+            Self::Land => Effect::Fact("landed"),
+            Self::Take => Effect::Fact("taken"),
+            Self::Clear => Effect::Fact("cleared"),
+            Self::End => Effect::Count("ended", "(+ 1 (ended S))"),
+            Self::Write | Self::Read => Effect::None,
+        }
+    }
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A way in which a run goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Harm {
+    /// A row can arrive over rows that its reader may still read.
+    Overwritten,
+    /// A flag can arrive before the former one is cleared: one of the two is lost.
+    FlagLost,
+    /// A row can arrive in the partition of an operator that its reader has not ended. Stricter than
+    /// [`Self::Overwritten`]: the slot itself may be idle there.
+    InUse,
+    /// A row can arrive after its reader was told that it is there.
+    Torn,
+    /// A row can be read that has not arrived.
+    Uncovered,
+}
+
+impl Harm {
+    /// Every harm.
+    pub const ALL: [Self; 5] = [Self::Overwritten, Self::FlagLost, Self::InUse, Self::Torn, Self::Uncovered];
+
+    /// The step that does it, and what must hold for it not to. A state is safe if that holds of every such
+    /// step that can be taken.
+    #[must_use]
+    pub const fn absent(self) -> (Step, &'static str) {
+        match self {
+            Self::Overwritten => (
+                Step::Write,
+                "(forall ((m Int)) (=> (and (<= 0 m) (reuse m N) (carries S J m)) (< m (ended@ S))))",
+            ),
+            Self::FlagLost => (
+                Step::Land,
+                "(forall ((m Int)) (=> (and (<= 0 m) (reuse m N) (expects S J m)) (cleared@ S J m)))",
+            ),
+            Self::InUse => {
+                (Step::Write, "(forall ((m Int)) (=> (and (<= 0 m) (reuse m N)) (< m (ended@ S))))")
+            }
+            Self::Torn => (Step::Write, "(not (taken@ S J N))"),
+            Self::Uncovered => (Step::Read, "(landed@ S J N)"),
+        }
+    }
+}
+
+impl fmt::Display for Harm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Overwritten => "rows are overwritten that may still be read",
+            Self::FlagLost => "a flag arrives where the former one is not cleared: one of them is lost",
+            Self::InUse => "rows arrive in a partition that is still in use",
+            Self::Torn => "rows arrive after their flag was taken",
+            Self::Uncovered => "rows are read that have not arrived",
+        })
+    }
+}

@@ -1,0 +1,281 @@
+//! The model's steps as Rust, so that a run of anything can be held against it.
+//!
+//! Each guard of [`Step::guards`] has its counterpart in [`Run::holds`] under the same name, each harm of
+//! [`Harm::absent`] in [`Run::is_harm`]; a test has z3 compare both texts with both functions on thousands of
+//! states. What the real machines do becomes events so:
+//!
+//! | event | machine, driver, fabric |
+//! |---|---|
+//! | begin | the driver lets the first core of the rank take its first step of the operator |
+//! | quiet | [`Fabric::quiet`] has answered ready to the last core of the rank |
+//! | write | a put into the slot's rows, or a piece of it, lands |
+//! | land | a publish to the slot's status word lands |
+//! | take | a core stores 0 to the status word: it has observed the flag |
+//! | read | a core asks for bytes of the slot's rows |
+//! | clear | that store lands |
+//! | end | the last core of the rank is done |
+//!
+//! [`Fabric::quiet`]: kernel_core::fabric::Fabric::quiet
+
+use super::model::{Harm, Step};
+use super::obligation::Clears;
+use super::schedule::Schedule;
+use core::fmt;
+use std::collections::BTreeSet;
+
+/// A step that was taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Event {
+    /// Of which kind.
+    pub step: Step,
+    /// Whose operator, or whose slot.
+    pub rank: usize,
+    /// Which slot; 0 for steps of the whole rank.
+    pub slot: usize,
+    /// The operator.
+    pub n: u32,
+}
+
+/// A flag that a rank expects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Expected {
+    /// Who sends it.
+    pub source: usize,
+    /// Whether rows come with it.
+    pub carries: bool,
+}
+
+/// A finite instance of what is rigid in the model: operators in an order, and who expects what of whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// The operators and their partitions.
+    pub schedule: Schedule,
+    /// By operator, rank, slot.
+    pub expected: Vec<Vec<Vec<Option<Expected>>>>,
+}
+
+impl Instance {
+    /// What `rank` expects in `slot` in operator `n`.
+    #[must_use]
+    pub fn expected(&self, rank: usize, slot: usize, n: u32) -> Option<Expected> {
+        *self.slots(rank, n).get(slot)?
+    }
+
+    /// The slots of `rank` in operator `n`.
+    #[must_use]
+    pub fn slots(&self, rank: usize, n: u32) -> &[Option<Expected>] {
+        self.expected.get(n as usize).and_then(|ranks| ranks.get(rank)).map_or(&[], Vec::as_slice)
+    }
+
+    /// Ranks.
+    #[must_use]
+    pub fn ranks(&self) -> usize {
+        self.expected.first().map_or(0, Vec::len)
+    }
+
+    /// Operators.
+    #[must_use]
+    pub fn operators(&self) -> u32 {
+        self.expected.len() as u32
+    }
+
+    /// The premise of the theorem, for this traffic: between two uses of a slot its next writer has waited
+    /// for the owner, in an operator that is quiet. Returns the first use without.
+    #[must_use]
+    pub fn ungated(&self) -> Option<Event> {
+        let all = (0..self.operators()).flat_map(|n| (0..self.ranks()).map(move |rank| (n, rank)));
+        for (n, rank) in all {
+            for (slot, expected) in self.slots(rank, n).iter().enumerate() {
+                let Some(Expected { source, .. }) = *expected else { continue };
+                let hears = |w: u32| self.slots(source, w).iter().flatten().any(|e| e.source == rank);
+                let gate = |m: u32| (m + 1..n).any(|w| self.schedule.waits_for_all(w) && hears(w));
+                if (0..n).any(|m| self.schedule.reuse(m, n) && !gate(m)) {
+                    return Some(Event { step: Step::Write, rank, slot, n });
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Why a trace is not a run of the model, or not a good one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wrong {
+    /// The model cannot take this step here: the guard of this name does not hold.
+    Refused(Event, &'static str),
+    /// The model can, and it does harm.
+    Harmful(Event, Harm),
+}
+
+/// The state of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Run<'i> {
+    /// What is rigid.
+    pub instance: &'i Instance,
+    /// Guards that are left out, by name.
+    pub dropped: &'i [&'static str],
+    /// Whether a clear lands when it is issued.
+    pub clears: Clears,
+    /// By rank.
+    pub begun: Vec<u32>,
+    /// By rank.
+    pub ended: Vec<u32>,
+    /// By rank.
+    pub hushed: Vec<u32>,
+    /// (rank, slot, operator).
+    pub landed: BTreeSet<(usize, usize, u32)>,
+    /// (rank, slot, operator).
+    pub taken: BTreeSet<(usize, usize, u32)>,
+    /// (rank, slot, operator).
+    pub cleared: BTreeSet<(usize, usize, u32)>,
+}
+
+impl<'i> Run<'i> {
+    /// The beginning.
+    #[must_use]
+    pub fn new(instance: &'i Instance) -> Self {
+        let zeros = vec![0; instance.ranks()];
+        Self {
+            instance,
+            dropped: &[],
+            clears: Clears::Late,
+            begun: zeros.clone(),
+            ended: zeros.clone(),
+            hushed: zeros,
+            landed: BTreeSet::new(),
+            taken: BTreeSet::new(),
+            cleared: BTreeSet::new(),
+        }
+    }
+
+    /// Takes a step.
+    ///
+    /// # Errors
+    /// A guard does not hold, or the step does harm; the state is then as before.
+    pub fn take(&mut self, event: Event) -> Result<(), Wrong> {
+        for &(guard, _) in event.step.guards() {
+            if !self.dropped.contains(&guard) && !self.holds(guard, &event) {
+                return Err(Wrong::Refused(event, guard));
+            }
+        }
+        for harm in Harm::ALL.into_iter().filter(|harm| *harm != Harm::InUse) {
+            if self.is_harm(harm, &event) {
+                return Err(Wrong::Harmful(event, harm));
+            }
+        }
+        self.apply(&event);
+        Ok(())
+    }
+
+    /// Whether the guard of this name holds of a step. An unknown name does not.
+    #[must_use]
+    pub fn holds(&self, guard: &str, event: &Event) -> bool {
+        let Event { step, rank, slot, n } = *event;
+        let key = (rank, slot, n);
+        let expected = self.instance.expected(rank, slot, n);
+        match guard {
+            "join" => n == self.ended[rank] && self.begun[rank] == n,
+            "inside" => n == self.ended[rank] && self.begun[rank] == n + 1,
+            "clears" => {
+                self.taken.iter().filter(|t| t.0 == rank && t.2 < n).all(|t| self.cleared.contains(t))
+            }
+            "expected" => expected.is_some(),
+            "carries" => expected.is_some_and(|e| e.carries),
+            "sent" => expected.is_some_and(|e| n < self.begun[e.source]),
+            "hush" => {
+                !self.instance.schedule.waits_for_all(n)
+                    || expected.is_some_and(|e| n < self.hushed[e.source])
+            }
+            "data before flag" => !self.landed.contains(&key),
+            "flag" => self.landed.contains(&key),
+            "covered" | "issued" => self.taken.contains(&key),
+            "once" => match step {
+                Step::Land => !self.landed.contains(&key),
+                Step::Take => !self.taken.contains(&key),
+                _ => !self.cleared.contains(&key),
+            },
+            "waits" => {
+                let slots = self.instance.slots(rank, n).iter().enumerate();
+                slots.filter(|(_, e)| e.is_some()).all(|(j, _)| self.taken.contains(&(rank, j, n)))
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether a step does this harm.
+    #[must_use]
+    pub fn is_harm(&self, harm: Harm, event: &Event) -> bool {
+        let Event { step, rank, slot, n } = *event;
+        if step != harm.absent().0 {
+            return false;
+        }
+        let earlier = || (0..n).filter(|&m| self.instance.schedule.reuse(m, n));
+        let expected = |m| self.instance.expected(rank, slot, m);
+        match harm {
+            Harm::Overwritten => {
+                earlier().any(|m| m >= self.ended[rank] && expected(m).is_some_and(|e| e.carries))
+            }
+            Harm::FlagLost => {
+                earlier().any(|m| expected(m).is_some() && !self.cleared.contains(&(rank, slot, m)))
+            }
+            Harm::InUse => earlier().any(|m| m >= self.ended[rank]),
+            Harm::Torn => self.taken.contains(&(rank, slot, n)),
+            Harm::Uncovered => !self.landed.contains(&(rank, slot, n)),
+        }
+    }
+
+    /// What the step changes.
+    pub fn apply(&mut self, event: &Event) {
+        let Event { step, rank, slot, n } = *event;
+        match step {
+            Step::Begin => self.begun[rank] += 1,
+            Step::Quiet => self.hushed[rank] = self.begun[rank],
+            Step::End => self.ended[rank] += 1,
+            Step::Land => drop(self.landed.insert((rank, slot, n))),
+            Step::Take => {
+                self.taken.insert((rank, slot, n));
+                if self.clears == Clears::Prompt {
+                    self.cleared.insert((rank, slot, n));
+                }
+            }
+            Step::Clear => drop(self.cleared.insert((rank, slot, n))),
+            Step::Write | Step::Read => {}
+        }
+    }
+}
+
+/// Takes all steps of a trace.
+///
+/// # Errors
+/// The first that the model cannot take or that does harm.
+pub fn check(instance: &Instance, trace: &[Event]) -> Result<(), Wrong> {
+    let mut run = Run::new(instance);
+    trace.iter().try_for_each(|&event| run.take(event))
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { step, rank, slot, n } = self;
+        match step {
+            Step::Begin => write!(f, "rank {rank} begins operator {n}"),
+            Step::Quiet => write!(f, "rank {rank} is quiet in operator {n}"),
+            Step::Write => write!(f, "a row of operator {n} lands in slot {slot} of rank {rank}"),
+            Step::Land => write!(f, "the flag of operator {n} lands in slot {slot} of rank {rank}"),
+            Step::Take => write!(f, "rank {rank} takes the flag of operator {n} from slot {slot}"),
+            Step::Read => write!(f, "rank {rank} reads slot {slot} in operator {n}"),
+            Step::Clear => {
+                write!(f, "the clear of that flag lands: slot {slot} of rank {rank}, operator {n}")
+            }
+            Step::End => write!(f, "rank {rank} ends operator {n}"),
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Refused(event, guard) => write!(f, "not a step of the model ({guard}): {event}"),
+            Self::Harmful(event, harm) => write!(f, "{event}: {harm}"),
+        }
+    }
+}

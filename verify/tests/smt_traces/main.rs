@@ -1,0 +1,107 @@
+//! Runs of the real machines are runs of the model.
+
+mod group;
+mod memory;
+mod random;
+
+use group::{Case, run};
+use memory::Twin;
+use std::collections::BTreeMap;
+use std::time::Instant;
+use verify::smt::schedule::{Kind, Schedule};
+use verify::smt::trace::{self, Wrong};
+
+const DC: Schedule = Schedule::a3("DC", 2, 2);
+const DDCC: Schedule = Schedule::a3("DDCC", 2, 2);
+
+fn case(schedule: Schedule, times: u32, ranks: u32, k: u32, cores: u32) -> Case {
+    Case { schedule, times, ranks, k, cores, twin: Twin::Sound }
+}
+
+/// Runs many seeds; all must be runs of the model, end well and keep the premise of the theorem.
+fn all_are_runs(case: Case, seeds: u64) {
+    let start = Instant::now();
+    let mut events = 0;
+    for seed in 0..seeds {
+        let outcome = run(case, seed);
+        let replay =
+            format!("{} ranks {} k {} cores {} seed {seed}", case.schedule, case.ranks, case.k, case.cores);
+        assert_eq!(outcome.instance.ungated(), None, "{replay}");
+        if let Err(wrong) = trace::check(&outcome.instance, &outcome.trace) {
+            panic!("{replay}: {wrong}");
+        }
+        assert!(outcome.good, "{replay}: did not end with the right result");
+        events += outcome.trace.len();
+    }
+    println!(
+        "{}, {} ranks, K {}, {} cores: {seeds} runs, {events} events, {:?}",
+        case.schedule,
+        case.ranks,
+        case.k,
+        case.cores,
+        start.elapsed()
+    );
+}
+
+/// Runs many seeds of a twin and counts what the checker says, and the runs that ended well all the same.
+fn verdicts(case: Case, seeds: u64) -> BTreeMap<String, u32> {
+    let mut verdicts = BTreeMap::new();
+    for seed in 0..seeds {
+        let outcome = run(case, seed);
+        let verdict = match trace::check(&outcome.instance, &outcome.trace) {
+            Ok(()) => format!("a run, {}", if outcome.good { "good" } else { "bad" }),
+            Err(Wrong::Refused(_, guard)) => guard.to_owned(),
+            Err(Wrong::Harmful(_, harm)) => harm.to_string(),
+        };
+        *verdicts.entry(verdict).or_default() += 1;
+    }
+    println!("{} {:?}: {verdicts:?}", case.schedule, case.twin);
+    verdicts
+}
+
+#[test]
+fn every_trace_of_the_machines_is_a_safe_run_of_the_model() {
+    for (ranks, k, cores) in [(2, 1, 1), (2, 2, 2), (3, 1, 1), (3, 2, 1), (4, 1, 1), (4, 2, 2)] {
+        all_are_runs(case(DC, 3, ranks, k, cores), 250);
+        all_are_runs(case(DDCC, 2, ranks, k, cores), 250);
+    }
+}
+
+#[test]
+fn also_where_a_core_does_not_see_its_own_sum_yet() {
+    // Without room for a wrong sum: seed 36 ends with `received rows = 5: must be in [0, 4]`.
+    all_are_runs(case(DC, 3, 2, 1, 2), 250);
+    all_are_runs(case(DDCC, 2, 2, 1, 2), 250);
+}
+
+/// What the checker says of a twin: one of `expected`, at least once, or that it is a run; and what it takes
+/// for a safe run has ended well.
+fn is_caught(case: Case, expected: &[&str]) {
+    let verdicts = verdicts(case, 250);
+    let caught: u32 = expected.iter().filter_map(|&verdict| verdicts.get(verdict)).sum();
+    let good = verdicts.get("a run, good").copied().unwrap_or(0);
+    assert!(caught > 0 && caught + good == 250, "{} {:?}: {verdicts:?}", case.schedule, case.twin);
+}
+
+const LOST: &str = "a flag arrives where the former one is not cleared: one of them is lost";
+const OVERWRITTEN: &str = "rows are overwritten that may still be read";
+
+#[test]
+fn the_traces_of_too_few_partitions_are_not_safe() {
+    let one = |kind, schedule| Case { twin: Twin::OnePartition(kind), ..case(schedule, 3, 2, 1, 1) };
+    is_caught(one(Kind::Dispatch, DC), &[LOST]);
+    is_caught(one(Kind::Combine, DDCC), &[LOST, OVERWRITTEN]);
+    is_caught(case(Schedule::a3("DDDCCC", 2, 2), 2, 2, 1, 1), &[LOST, OVERWRITTEN]);
+    // One combine partition in strict order: all is well.
+    assert_eq!(verdicts(one(Kind::Combine, DC), 250).get("a run, good"), Some(&250));
+}
+
+#[test]
+fn the_traces_of_a_broken_driver_or_fabric_are_not_runs() {
+    let twin = |twin| Case { twin, ..case(DC, 3, 2, 1, 1) };
+    is_caught(twin(Twin::NoClear), &["clears"]);
+    is_caught(twin(Twin::HastyQuiet), &["clears", "data before flag"]);
+    is_caught(twin(Twin::NoWait), &["flag"]);
+    is_caught(twin(Twin::FlagFirst), &["data before flag"]);
+    is_caught(Case { cores: 2, k: 2, ..twin(Twin::NoJoin) }, &["join"]);
+}
