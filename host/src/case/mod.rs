@@ -48,6 +48,24 @@ pub struct RankTensors {
     pub mask: OwnedMask,
 }
 
+impl RankTensors {
+    /// What a rank with these tensors brings to a round, with the group's smooth scales.
+    #[must_use]
+    pub fn inputs<'a>(&'a self, scales: Option<&'a [f32]>) -> Inputs<'a> {
+        Inputs {
+            x: &self.x,
+            expert_ids: &self.expert_ids,
+            expert_scales: &self.expert_scales,
+            mask: match &self.mask {
+                OwnedMask::None => Mask::None,
+                OwnedMask::Tokens(mask) => Mask::Tokens(mask),
+                OwnedMask::Pairs(mask) => Mask::Pairs(mask),
+            },
+            scales,
+        }
+    }
+}
+
 /// A valid configuration with its tensors.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Case {
@@ -70,18 +88,7 @@ impl Case {
     /// If there is no such rank.
     #[must_use]
     pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
-        let tensors = &self.ranks[rank.index()];
-        Inputs {
-            x: &tensors.x,
-            expert_ids: &tensors.expert_ids,
-            expert_scales: &tensors.expert_scales,
-            mask: match &tensors.mask {
-                OwnedMask::None => Mask::None,
-                OwnedMask::Tokens(mask) => Mask::Tokens(mask),
-                OwnedMask::Pairs(mask) => Mask::Pairs(mask),
-            },
-            scales: self.scales.as_deref(),
-        }
+        self.ranks[rank.index()].inputs(self.scales.as_deref())
     }
 
     /// Everything that is wrong with the values of the tensors: ids, masks, numbers that must be finite.

@@ -6,7 +6,7 @@
 //! last round (`d = 0`) is the case itself.
 
 use crate::case::{Case, OwnedMask, RankTensors};
-use kernel_core::inputs::{Inputs, Mask};
+use kernel_core::inputs::Inputs;
 use kernel_core::reference::Cluster;
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
@@ -43,18 +43,7 @@ impl<'a> Batch<'a> {
     /// What a rank brings.
     #[must_use]
     pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
-        let tensors = &self.ranks[rank.index()];
-        Inputs {
-            x: &tensors.x,
-            expert_ids: &tensors.expert_ids,
-            expert_scales: &tensors.expert_scales,
-            mask: match &tensors.mask {
-                OwnedMask::None => Mask::None,
-                OwnedMask::Tokens(mask) => Mask::Tokens(mask),
-                OwnedMask::Pairs(mask) => Mask::Pairs(mask),
-            },
-            scales: self.case.scales.as_deref(),
-        }
+        self.ranks[rank.index()].inputs(self.case.scales.as_deref())
     }
 
     /// Calls `f` with the oracle's view of the whole cluster.

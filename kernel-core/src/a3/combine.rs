@@ -157,6 +157,9 @@ impl Combine {
         let bytes = returned.assist_info.get(at..).and_then(|b| b.get(..Triple::BYTES as usize));
         let triple = Triple::from_bytes(env.shape, bytes.unwrap_or(&[]))
             .map_err(|seen| ProtocolError::Triple { row, seen })?;
+        if !triple.may_be_on(env.shape, env.rank) {
+            return Err(ProtocolError::Triple { row, seen: triple.words() });
+        }
         Ok(Some((row, triple)))
     }
 

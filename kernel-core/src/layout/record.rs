@@ -40,6 +40,22 @@ impl Triple {
         bytes
     }
 
+    /// The triple as foreign words, for messages.
+    #[must_use]
+    pub const fn words(self) -> [i32; 3] {
+        [self.source.0.cast_signed(), self.token.0.cast_signed(), self.k.cast_signed()]
+    }
+
+    /// Whether `rank` hosts an expert that such a row can be for: a shared-expert rank its own shared expert,
+    /// any other rank one of the K.
+    #[must_use]
+    pub const fn may_be_on(self, shape: &Shape, rank: RankId) -> bool {
+        match shape.shared_expert_of(rank) {
+            Some(j) => self.k == shape.k() + j,
+            None => self.k < shape.k(),
+        }
+    }
+
     /// Reads a triple that others wrote. `Err` holds the words when no such row can exist in the shape.
     ///
     /// # Errors
