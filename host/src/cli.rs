@@ -162,21 +162,21 @@ pub struct RunArgs {
     /// Seed of the case in memory and of the lockstep scheduler.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Give up when nothing has moved for so long.
-    #[arg(long, value_name = "SECONDS", default_value_t = 60.0, value_parser = seconds)]
-    pub deadline: f64,
+    /// Give up when nothing has moved for so long; left out: 60 (threads).
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub deadline: Option<f64>,
     /// Do not ask the oracle.
     #[arg(long)]
     pub no_check: bool,
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
-    /// Worker threads; left out: one per processor.
+    /// Worker threads; left out: one per processor (threads).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Which worker polls which core.
-    #[arg(long, value_enum, default_value_t)]
-    pub spread: SpreadArg,
+    /// Which worker polls which core; left out: ranks (threads).
+    #[arg(long, value_enum)]
+    pub spread: Option<SpreadArg>,
     /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,

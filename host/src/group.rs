@@ -18,6 +18,8 @@ pub struct Plan {
     pub unit: Schedule,
     /// How many units.
     pub units: usize,
+    /// A shorter unit behind them.
+    pub last: Option<Schedule>,
     /// Choices that do not change results.
     pub options: Options,
     /// Whether every round is compared with the oracle, and on how many threads.
@@ -40,8 +42,18 @@ pub struct Costs {
 impl Plan {
     /// Rounds in all.
     #[must_use]
-    pub const fn rounds(&self) -> usize {
-        self.units * self.unit.batches()
+    pub fn rounds(&self) -> usize {
+        self.schedules().map(Schedule::batches).sum()
+    }
+
+    /// Rounds of the last unit.
+    #[must_use]
+    pub fn last_rounds(&self) -> usize {
+        self.last.as_ref().unwrap_or(&self.unit).batches()
+    }
+
+    fn schedules(&self) -> impl Iterator<Item = &Schedule> {
+        core::iter::repeat_n(&self.unit, self.units).chain(&self.last)
     }
 }
 
@@ -62,12 +74,12 @@ pub fn run<'c, B: Backend>(
     let mut ranks: Vec<_> = (0..shape.ep_world_size()).map(|_| RankState::new(plan.unit.batches())).collect();
     let mut costs =
         Costs { waited_for: vec![Duration::ZERO; shape.ep_world_size() as usize], ..Costs::default() };
-    for unit in 0..plan.units {
-        let first = unit * plan.unit.batches();
-        let batches: Vec<_> = (first..first + plan.unit.batches()).map(&traffic).collect();
+    let mut first = 0;
+    for unit in plan.schedules() {
+        let batches: Vec<_> = (first..first + unit.batches()).map(&traffic).collect();
         ranks.iter_mut().for_each(RankState::reset);
         backend.reuse_outputs();
-        let operators = plan.unit.operators();
+        let operators = unit.operators();
         let times = drive(&Unit {
             shape,
             options: plan.options,
@@ -76,37 +88,42 @@ pub fn run<'c, B: Backend>(
             ranks: &ranks,
             operators,
         })
-        .map_err(|failure| of_failure(first, plan, &failure))?;
-        costs.add(&times, plan);
+        .map_err(|failure| of_failure(first, unit, &failure))?;
+        costs.add(&times, operators);
         if let Some(threads) = plan.check {
             for (number, batch) in batches.iter().enumerate() {
                 verdict::check(backend, shape, batch, number, threads, progress)
                     .map_err(|mismatch| Error::Wrong(format!("round {}: {mismatch}", first + number)))?;
             }
         }
+        first += unit.batches();
     }
     Ok((costs, ranks))
 }
 
-fn of_failure(first_round: usize, plan: &Plan, failure: &Failure) -> Error {
-    let last = first_round + plan.unit.batches() - 1;
-    let rounds = if first_round == last {
-        format!("round {first_round}")
-    } else {
-        format!("rounds {first_round} to {last}")
-    };
-    let line = format!("{rounds}: {failure}");
+fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure) -> Error {
     match failure {
-        Failure::Protocol { .. } => Error::Wrong(line),
+        Failure::Protocol { .. } => {
+            let last = first_round + unit.batches() - 1;
+            let rounds = if first_round == last {
+                format!("round {first_round}")
+            } else {
+                format!("rounds {first_round} to {last}")
+            };
+            Error::Wrong(format!("{rounds}: {failure}"))
+        }
         Failure::Hang(hang) => {
-            let missing = hang.roots().into_iter().map(|missing| of_missing(first_round, plan, missing));
-            Error::NoProgress { line, missing: missing.collect() }
+            let roots = hang.roots().into_iter();
+            let missing: Vec<_> = roots.map(|missing| of_missing(first_round, unit, missing)).collect();
+            // All of them are stuck in the same operator.
+            let at = missing.first().map(|m| format!("{} of round {}: ", m.operator, m.round));
+            Error::NoProgress { line: format!("{}{failure}", at.unwrap_or_default()), missing }
         }
     }
 }
 
-fn of_missing(first_round: usize, plan: &Plan, missing: crate::driver::Missing) -> Missing {
-    let (operator, batch) = match plan.unit.operators().get(missing.operator) {
+fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missing) -> Missing {
+    let (operator, batch) = match unit.operators().get(missing.operator) {
         Some(Operator::Combine(batch)) => ("combine", *batch),
         Some(Operator::Dispatch(batch)) => ("dispatch", *batch),
         None => ("dispatch", 0),
@@ -139,9 +156,9 @@ fn of_missing(first_round: usize, plan: &Plan, missing: crate::driver::Missing) 
 }
 
 impl Costs {
-    fn add(&mut self, times: &Times, plan: &Plan) {
-        self.dispatch.extend(times.of(plan.unit.operators(), true));
-        self.combine.extend(times.of(plan.unit.operators(), false));
+    fn add(&mut self, times: &Times, operators: &[Operator]) {
+        self.dispatch.extend(times.of(operators, true));
+        self.combine.extend(times.of(operators, false));
         self.steps += times.steps;
         for (sum, &time) in self.waited_for.iter_mut().zip(&times.waited_for) {
             *sum += time;

@@ -12,12 +12,20 @@ fn shared_memory_keeps_the_contract_on_real_threads() {
 
 #[test]
 fn strong_lockstep_memory_keeps_the_contract() {
-    in_lockstep(|shape, seed| Lockstep::new(shape, 1, Memory::Strong, seed), 0..300, Strength::Any);
-    refusals(|shape| Lockstep::new(shape, 1, Memory::Strong, 0));
+    in_lockstep(
+        |shape, seed| Lockstep::new(shape, 1, Memory::Strong, seed).expect("memory"),
+        0..300,
+        Strength::Any,
+    );
+    refusals(|shape| Lockstep::new(shape, 1, Memory::Strong, 0).expect("memory"));
 }
 
 #[test]
 fn weak_lockstep_memory_keeps_the_contract_and_no_more() {
-    in_lockstep(|shape, seed| Lockstep::new(shape, 1, Memory::Weak, seed), 0..1000, Strength::Weak);
-    refusals(|shape| Lockstep::new(shape, 1, Memory::Weak, 0));
+    in_lockstep(
+        |shape, seed| Lockstep::new(shape, 1, Memory::Weak, seed).expect("memory"),
+        0..1000,
+        Strength::Weak,
+    );
+    refusals(|shape| Lockstep::new(shape, 1, Memory::Weak, 0).expect("memory"));
 }

@@ -44,7 +44,7 @@ fn wrong_round(model: &Model, traffic: &[Vec<Option<i32>>], steps: &[usize]) -> 
             Batch::with_tensors(&case, (0..case.ranks.len()).map(of_rank).collect::<Vec<_>>())
         })
         .collect();
-    let backend = Lockstep::new(&case.shape, batches.len(), Memory::Strong, 0);
+    let backend = Lockstep::new(&case.shape, batches.len(), Memory::Strong, 0).expect("memory");
     let ranks: Vec<_> = case.ranks.iter().map(|_| RankState::new(batches.len())).collect();
     let unit = Unit {
         shape: &case.shape,

@@ -6,6 +6,7 @@
 
 pub mod explorer;
 pub mod halves;
+#[cfg(feature = "loom")]
 pub mod loom;
 pub mod schedule;
 pub mod smt;

@@ -1,6 +1,7 @@
 //! A rank with two cores: what one of them puts, the other publishes. One operator: several on such a rank
 //! need the join, which is the driver's. Bound: every execution; loom's preemption bound is of no use with
 //! three threads, since it lets two that wait pass the turn to each other while the third starves.
+#![cfg(feature = "loom")]
 
 use verify::loom::group::{
     Group,

@@ -1,4 +1,5 @@
 //! The orderings that the protocol needs, one by one. Bound: every execution.
+#![cfg(feature = "loom")]
 
 use core::ops::RangeInclusive;
 use kernel_core::shape::Shape;

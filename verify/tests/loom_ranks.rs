@@ -1,4 +1,5 @@
 //! Three ranks of one core. Bound: every execution of one operator.
+#![cfg(feature = "loom")]
 
 use kernel_core::layout::state::{Partition, combine_status};
 use kernel_core::units::RankId;

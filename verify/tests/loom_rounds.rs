@@ -1,5 +1,6 @@
 //! Two ranks of one core: partitions in use over several operators. Every execution compares `expand_x`,
 //! counts, triples and `x_out` with the oracle; the payload differs in every round.
+#![cfg(feature = "loom")]
 
 use kernel_core::layout::state::Kind;
 use verify::loom::group::{

@@ -5,7 +5,7 @@
 //! second write to a byte of an output within one operator: its writers must be disjoint. What nobody has
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
-use super::Backend;
+use super::{Backend, anonymous};
 use core::ops::Range;
 use kernel_core::fabric::order::{Issued, Kind};
 use kernel_core::fabric::{Fabric, Fault};
@@ -13,9 +13,11 @@ use kernel_core::layout::{outputs::capacity, state::STATE_BYTES};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
+use memmap2::MmapMut;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How an effect may be delayed.
@@ -62,9 +64,9 @@ struct Mood {
 #[derive(Debug)]
 struct RankMemory {
     state: Vec<u8>,
-    window: Vec<u8>,
+    window: MmapMut,
     /// By batch, then tensor.
-    outputs: Vec<Vec<Vec<u8>>>,
+    outputs: Vec<Vec<MmapMut>>,
     /// Written ranges of the outputs, start to end, by (batch, tensor).
     written: BTreeMap<(usize, Tensor), BTreeMap<u64, u64>>,
 }
@@ -79,25 +81,30 @@ struct Effect {
 
 impl Lockstep {
     /// Zeroed memory of all ranks with outputs for `batches` batches in flight.
-    #[must_use]
-    pub fn new(shape: &Shape, batches: usize, memory: Memory, seed: u64) -> Self {
-        let ranks = (0..shape.ep_world_size()).map(RankId).map(|rank| RankMemory {
-            state: vec![0; STATE_BYTES as usize],
-            window: vec![0; shape.window_bytes() as usize],
-            outputs: (0..batches)
-                .map(|_| Tensor::ALL.map(|t| blank_output(t, capacity(shape, rank, t))).into())
-                .collect(),
-            written: BTreeMap::new(),
-        });
-        Self {
+    ///
+    /// # Errors
+    /// The system refuses the mapping.
+    pub fn new(shape: &Shape, batches: usize, memory: Memory, seed: u64) -> io::Result<Self> {
+        let of_rank = |rank| {
+            let output = |t| blank_output(t, capacity(shape, rank, t));
+            let outputs = |_| Tensor::ALL.into_iter().map(output).collect::<io::Result<_>>();
+            Ok(RankMemory {
+                state: vec![0; STATE_BYTES as usize],
+                window: anonymous(shape.window_bytes())?,
+                outputs: (0..batches).map(outputs).collect::<io::Result<_>>()?,
+                written: BTreeMap::new(),
+            })
+        };
+        let ranks = (0..shape.ep_world_size()).map(RankId).map(of_rank).collect::<io::Result<_>>()?;
+        Ok(Self {
             inner: Mutex::new(Inner {
-                ranks: ranks.collect(),
+                ranks,
                 memory,
                 flight: Vec::new(),
                 rng: ChaCha8Rng::seed_from_u64(seed),
                 mood: Mood { eagerness: 128, slow_puts: 16, slow_words: 16 },
             }),
-        }
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -116,9 +123,13 @@ impl Lockstep {
 }
 
 /// Tensors of received rows stay zero: of their capacity only a small part is ever touched.
-fn blank_output(tensor: Tensor, capacity: u64) -> Vec<u8> {
-    let of_rows = matches!(tensor, Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo);
-    vec![if of_rows { 0 } else { UNWRITTEN }; capacity as usize]
+fn blank_output(tensor: Tensor, capacity: u64) -> io::Result<MmapMut> {
+    // An empty mapping is refused.
+    let mut bytes = anonymous(capacity.max(1))?;
+    if !matches!(tensor, Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo) {
+        bytes.fill(UNWRITTEN);
+    }
+    Ok(bytes)
 }
 
 impl Inner {

@@ -7,6 +7,8 @@ pub mod shared;
 use kernel_core::fabric::Fabric;
 use kernel_core::place::Tensor;
 use kernel_core::units::{CoreId, RankId};
+use memmap2::{MmapMut, MmapOptions};
+use std::io;
 
 /// The memory of a live group: state and data regions of all ranks, outputs of every batch in flight.
 pub trait Backend: Sync {
@@ -30,4 +32,13 @@ pub trait Backend: Sync {
 
     /// The next operators may write the outputs of all batches again.
     fn reuse_outputs(&self) {}
+}
+
+/// Zeroed memory that is committed as it is touched: most of a window never is.
+fn anonymous(bytes: u64) -> io::Result<MmapMut> {
+    let map = MmapOptions::new().len(bytes as usize).no_reserve_swap().map_anon()?;
+    // A huge page would commit hundreds of untouched slots at once. Advice only: its refusal changes nothing.
+    #[cfg(target_os = "linux")]
+    let _ = map.advise(memmap2::Advice::NoHugePage);
+    Ok(map)
 }

@@ -4,13 +4,13 @@
 //! protocol touches becomes resident.
 #![allow(unsafe_code)]
 
-use super::Backend;
+use super::{Backend, anonymous};
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, Segment};
 use kernel_core::layout::{outputs::capacity, state::STATE_BYTES};
 use kernel_core::place::Tensor;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId, align_up};
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::MmapRaw;
 use std::io;
 
 /// Outputs start on pages of their own.
@@ -62,12 +62,7 @@ impl SharedMemory {
 }
 
 fn map(bytes: u64) -> io::Result<MmapRaw> {
-    // Without reservation: most of a window is never touched.
-    let map = MmapOptions::new().len(bytes as usize).no_reserve_swap().map_anon()?;
-    // A huge page would commit hundreds of untouched slots at once. Advice only: its refusal changes nothing.
-    #[cfg(target_os = "linux")]
-    let _ = map.advise(memmap2::Advice::NoHugePage);
-    Ok(map.into())
+    anonymous(bytes).map(MmapRaw::from)
 }
 
 impl Backend for SharedMemory {

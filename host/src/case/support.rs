@@ -14,16 +14,22 @@ pub fn runnable(shape: &Shape) -> Result<(), Error> {
         ("const_expert_num", shape.const_expert_num()),
     ];
     let mut refused = Refused::default();
-    refused.unless(shape.product() == Product::A3, "product", " = a2", "a3");
-    let comm_alg = shape.product() != Product::A3 || shape.comm_alg() == CommAlg::FullmeshV1;
-    refused.unless(comm_alg, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
-    refused.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
-    refused.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
+    refused.layouts(shape);
     refused.unless(!shape.comm_quant(), "comm_quant_mode", " = 2", "0");
     for (parameter, count) in specials {
         refused.unless(count == 0, parameter, &format!(" = {count}"), "0");
     }
     refused.end("runs")
+}
+
+/// Whether this version draws the memory of `shape`.
+///
+/// # Errors
+/// Each parameter whose value changes the layout in a way that is not drawn yet.
+pub fn drawable(shape: &Shape) -> Result<(), Error> {
+    let mut refused = Refused::default();
+    refused.layouts(shape);
+    refused.end("draws")
 }
 
 /// Whether this version reads and makes all input tensors of `shape`.
@@ -44,6 +50,14 @@ pub fn readable(shape: &Shape, given: Given) -> Result<(), Error> {
 struct Refused(Vec<(&'static str, String, &'static str)>);
 
 impl Refused {
+    fn layouts(&mut self, shape: &Shape) {
+        self.unless(shape.product() == Product::A3, "product", " = a2", "a3");
+        let comm_alg = shape.product() != Product::A3 || shape.comm_alg() == CommAlg::FullmeshV1;
+        self.unless(comm_alg, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
+        self.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
+        self.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
+    }
+
     fn unless(&mut self, supported: bool, parameter: &'static str, seen: &str, values: &'static str) {
         if !supported {
             self.0.push((parameter, seen.to_owned(), values));

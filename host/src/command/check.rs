@@ -195,8 +195,10 @@ fn sizes(shape: &Shape) -> Sizes {
     let shared_ranks = shape.shared_expert_rank_num();
     Sizes {
         local_expert_num: shape.local_expert_num(),
-        rows_max_moe: shape.rows_max(RankId(shared_ranks)),
-        rows_max_shared: (shared_ranks > 0).then(|| shape.rows_max(RankId(0))),
+        // TP peers gather each other's rows.
+        rows_max_moe: shape.rows_max(RankId(shared_ranks)) * u64::from(shape.tp_world_size()),
+        rows_max_shared: (shared_ranks > 0)
+            .then(|| shape.rows_max(RankId(0)) * u64::from(shape.tp_world_size())),
         row_bytes: shape.row_bytes(),
         payload_bytes: shape.payload_bytes(),
         a3: (shape.product() == Product::A3).then(|| SizesA3 {

@@ -1,12 +1,12 @@
 //! `veriep layout`
 
-use crate::case;
+use crate::case::{self, support};
 use crate::cli::LayoutArgs;
 use crate::config::Config;
 use crate::error::Error;
 use crate::report::{Report, columns, pairs};
 use kernel_core::layout::map;
-use kernel_core::shape::{Limits, Product, Shape};
+use kernel_core::shape::{Limits, Shape};
 use kernel_core::units::RankId;
 use serde::Serialize;
 
@@ -50,9 +50,7 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let config = Config::read(&file)?;
     let shape = Shape::new(&config.as_core(kernel_core::shape::Given::empty()), Limits::Product)
         .map_err(|violations| Error::violations(file.display(), &violations))?;
-    if shape.product() != Product::A3 {
-        return Err(Error::Request(format!("{}: product = a2: layout draws a3", file.display())));
-    }
+    support::drawable(&shape)?;
     if args.rank >= shape.ep_world_size() {
         return Err(Error::Request(format!(
             "--rank {}: must be in [0, {}]",

@@ -28,6 +28,9 @@ const UNIT_BYTES_MAX: u64 = 1 << 28;
 /// Repetitions of the bare copies, of which the median counts.
 const ROOFLINE_ROUNDS: usize = 5;
 
+/// Long enough for a cold start on a busy machine.
+const DEADLINE_SECONDS: f64 = 60.0;
+
 /// A checked request.
 struct Job<'a> {
     args: &'a RunArgs,
@@ -45,6 +48,17 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     if let Some(path) = &args.out {
         // Not after an hour of running.
         store::check_writable(path)?;
+    }
+    if args.backend != BackendArg::Threads {
+        // A deadline is never needed there: a hang is seen at once.
+        for (given, option) in [(args.threads.is_some(), "--threads"), (args.spread.is_some(), "--spread")] {
+            if given {
+                let backend = args.backend.name();
+                return Err(Error::Request(format!(
+                    "{option}: only --backend threads has it, not {backend}"
+                )));
+            }
+        }
     }
     let (case, source) = open_case(args)?;
     support::runnable(&case.shape)?;
@@ -80,17 +94,16 @@ fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
 fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
-    let memory = SharedMemory::new(&case.shape, batches)
-        .map_err(|e| Error::Request(format!("memory of the group: {e}")))?;
+    let memory = SharedMemory::new(&case.shape, batches).map_err(|e| of_memory(&e))?;
     let backend = Inject { inner: memory, silent: job.silent };
     let workers = workers(job.args);
     let drive = |unit: &driver::Unit<'_, _>| driver::threads::run(unit, &workers);
     let (costs, ranks) = group::run(&case.shape, plan, traffic(job), &backend, drive, tick)?;
     if let Some(path) = &job.args.out {
-        output::write(path, &case.shape, &backend, &ranks, batches - 1)?;
+        output::write(path, &case.shape, &backend, &ranks, plan.last_rounds() - 1)?;
     }
     // The bare copies overwrite the memory: they come last. Batch 0 has what they copy.
-    let first = Batch::varied(case, batches - 1);
+    let first = Batch::varied(case, plan.last_rounds() - 1);
     let roofline =
         roofline::measure(&backend.inner, &case.shape, &first, &ranks, workers.count, ROOFLINE_ROUNDS);
     Ok((costs, Some(roofline)))
@@ -99,7 +112,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
 fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
-    let lockstep = Lockstep::new(&case.shape, batches, memory, args.seed);
+    let lockstep = Lockstep::new(&case.shape, batches, memory, args.seed).map_err(|e| of_memory(&e))?;
     let backend = Inject { inner: lockstep, silent: job.silent };
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
     let drive = |unit: &driver::Unit<'_, _>| {
@@ -111,9 +124,16 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
             error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
         })?;
     if let Some(path) = &args.out {
-        output::write(path, &case.shape, &backend, &ranks, batches - 1)?;
+        output::write(path, &case.shape, &backend, &ranks, plan.last_rounds() - 1)?;
     }
     Ok((costs, None))
+}
+
+/// The system does not give the group its memory.
+fn of_memory(error: &std::io::Error) -> Error {
+    Error::Request(format!(
+        "memory of the group: {error}: hccl_buffsize_mb and ep_world_size decide its size"
+    ))
 }
 
 /// The case itself in the last round, varied before.
@@ -124,8 +144,8 @@ fn traffic<'a>(job: &'a Job<'_>) -> impl Fn(usize) -> Batch<'a> {
 fn workers(args: &RunArgs) -> Workers {
     Workers {
         count: args.threads.map_or_else(processors, |threads| threads as usize),
-        spread: args.spread.into(),
-        deadline: Duration::from_secs_f64(args.deadline),
+        spread: args.spread.unwrap_or_default().into(),
+        deadline: Duration::from_secs_f64(args.deadline.unwrap_or(DEADLINE_SECONDS)),
     }
 }
 
@@ -135,23 +155,19 @@ fn processors() -> usize {
 
 fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
-    let (chain, units) = match (args.chain, args.backend) {
-        (Some(chain), _) => {
-            let chain = (chain as usize).min(repetitions);
-            (chain, repetitions.div_ceil(chain))
-        }
+    let chain = match (args.chain, args.backend) {
+        (Some(chain), _) => chain as usize,
         // A check stops the threads; their times are those of single rounds.
-        (None, BackendArg::Threads) => (1, repetitions),
+        (None, BackendArg::Threads) => 1,
         // Nothing is timed here: ranks may run ahead of each other as far as memory allows.
-        (None, _) => {
-            let most = (UNIT_BYTES_MAX / batch_bytes(shape).max(1)) as usize / schedule.batches();
-            let units = repetitions.div_ceil(most.max(1));
-            (repetitions.div_ceil(units), units)
-        }
+        (None, _) => (UNIT_BYTES_MAX / batch_bytes(shape).max(1)) as usize / schedule.batches(),
     };
+    let chain = chain.clamp(1, repetitions);
+    let rest = repetitions % chain;
     Plan {
         unit: schedule.repeat(chain),
-        units,
+        units: repetitions / chain,
+        last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options { order: args.order.into(), ..Options::default() },
         check: (!args.no_check).then(processors),
     }

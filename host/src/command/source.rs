@@ -48,7 +48,9 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
             Source { config, routing: Routing::default(), name: file.display().to_string() }
         }
         (None, None) => {
-            return Err(Error::Request("missing argument: --preset NAME or --config FILE".to_owned()));
+            return Err(Error::Request(
+                "missing argument: --preset NAME or --config FILE (run also takes a CASE folder)".to_owned(),
+            ));
         }
     };
     args.set.iter().try_for_each(|assignment| source.config.set(assignment))?;

@@ -45,7 +45,7 @@ impl<'a> Trial<'a> {
 
     fn plan(&self) -> Plan {
         let unit = Schedule::parse(self.schedule).unwrap().repeat(self.chain);
-        Plan { unit, units: self.units, options: self.options, check: Some(1) }
+        Plan { unit, units: self.units, last: None, options: self.options, check: Some(1) }
     }
 
     /// Every output byte of the last unit.
@@ -85,7 +85,7 @@ impl<'a> Trial<'a> {
 
     pub(crate) fn in_lockstep(&self, memory: Memory, seed: u64) -> Result<Vec<u8>, Error> {
         let batches = self.plan().unit.batches();
-        self.stepped(&Lockstep::new(&self.case.shape, batches, memory, seed), seed)
+        self.stepped(&Lockstep::new(&self.case.shape, batches, memory, seed).expect("memory"), seed)
     }
 
     pub(crate) fn on_threads(&self, count: usize, spread: Spread) -> Result<Vec<u8>, Error> {
@@ -98,7 +98,7 @@ impl<'a> Trial<'a> {
     pub(crate) fn caught(&self, twin: Twin, memory: Memory, seeds: Range<u64>) -> Option<(u64, Error)> {
         seeds.into_iter().find_map(|seed| {
             let batches = self.plan().unit.batches();
-            let inner = Lockstep::new(&self.case.shape, batches, memory, seed);
+            let inner = Lockstep::new(&self.case.shape, batches, memory, seed).expect("memory");
             let backend = Twisted::new(inner, twin, self.case.shape.clone());
             self.stepped(&backend, seed).err().map(|error| (seed, error))
         })

@@ -145,7 +145,7 @@ fn table(summary: &Summary) -> String {
         ("seed", summary.seed.to_string()),
         ("group", format!("{} ranks x {} cores", summary.ranks, summary.cores)),
         ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
-        ("schedule", format!("{} ({} rounds on one live group)", summary.schedule, summary.rounds)),
+        ("schedule", format!("{}, rounds on one live group: {}", summary.schedule, summary.rounds)),
         ("steps", summary.steps.to_string()),
         ("oracle", verdict(summary)),
     ]);
@@ -161,8 +161,9 @@ fn table(summary: &Summary) -> String {
             vec![
                 o.operator.to_owned(),
                 ms(q.map(|q| q.median)),
-                ms(q.map(|q| q.p90)),
-                ms(q.map(|q| q.p99)),
+                // A quantile of too few rounds is only their maximum.
+                ms(q.map(|q| q.p90).filter(|_| summary.rounds >= 10)),
+                ms(q.map(|q| q.p99).filter(|_| summary.rounds >= 100)),
                 mebibytes(o.payload_bytes),
                 mebibytes(o.moved_bytes),
                 ms(o.memcpy_ms),
@@ -179,7 +180,10 @@ fn table(summary: &Summary) -> String {
     let waited = if waited.is_empty() {
         "nobody waited".to_owned()
     } else {
-        columns(&["waited for rank", "core ms per round"], &waited)
+        let all = summary.waited_for.iter().filter(|w| w.ms > 0.0).count();
+        let rest =
+            if all > most.len() { format!("\nand {} more ranks", all - most.len()) } else { String::new() };
+        columns(&["waited for rank", "ms per round, summed over waiting cores"], &waited) + &rest
     };
     format!("{about}\n\n{operators}\n\n{waited}")
 }
