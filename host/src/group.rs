@@ -103,6 +103,7 @@ pub fn run<'c, B: Backend>(
 
 fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure) -> Error {
     match failure {
+        Failure::Thread(_) => Error::Request(format!("{failure}: --threads decides how many")),
         Failure::Protocol { .. } => {
             let last = first_round + unit.batches() - 1;
             let rounds = if first_round == last {

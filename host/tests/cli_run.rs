@@ -187,3 +187,39 @@ fn an_unwritable_result_is_refused_before_the_run() {
     fails(2, &["run", "--preset", "tiny", "--rounds", "500000", "--out", text(&out)]);
     assert!(since.elapsed() < Duration::from_secs(10));
 }
+
+#[test]
+fn a_result_is_not_written_over_an_input() {
+    let folder = tempdir().unwrap();
+    let case = folder.path().join("case");
+    json(0, &["gen", "--preset", "tiny", "--seed", "1", "--out", text(&case)]);
+    for input in ["inputs.safetensors", "config.toml"] {
+        let input = case.join(input);
+        let before = fs::read(&input).unwrap();
+        assert!(fails(2, &["run", text(&case), "--out", text(&input)]).contains("is an input of this run"));
+        assert_eq!(fs::read(&input).unwrap(), before);
+    }
+}
+
+#[test]
+fn as_many_rounds_run_as_are_asked_for() {
+    for (more, rounds) in [
+        (&["--rounds", "7", "--chain", "3"][..], 7),
+        (&["--rounds", "7", "--backend", "weak", "--chain", "4"], 7),
+        (&["--rounds", "3", "--schedule", "DDCC"], 4),
+    ] {
+        let seen = json(0, &[&["run", "--preset", "tiny"], more].concat());
+        assert_eq!(seen["rounds"], rounds, "{more:?}");
+    }
+}
+
+#[test]
+fn what_a_backend_does_not_have_is_refused() {
+    for option in [&["--threads", "2"][..], &["--spread", "cores"]] {
+        let line = fails(2, &[&["run", "--preset", "tiny", "--backend", "weak"], option].concat());
+        assert!(line.contains("only --backend threads has it"), "{line}");
+    }
+    let line =
+        fails(2, &["run", "--preset", "tiny", "--set", "hccl_buffsize_mb=4294967295", "--backend", "weak"]);
+    assert!(line.contains("memory of the group"), "{line}");
+}

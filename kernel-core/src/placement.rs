@@ -51,6 +51,13 @@ impl Shape {
         }
     }
 
+    /// The most rows that rank `source` can send to one expert of rank `to`.
+    #[must_use]
+    pub fn rows_from(&self, source: RankId, to: RankId) -> u32 {
+        let sends = self.shared_expert_of(to).is_none() || self.sends_to_shared(source, to);
+        if sends { self.bs(source) } else { 0 }
+    }
+
     /// The row of `scales` and `expert_gain` that belongs to a local expert: shared experts first.
     #[must_use]
     pub const fn expert_row(&self, at: Home) -> u32 {

@@ -7,7 +7,7 @@ use crate::store::{Tensor, bytes_of, write_tensors, write_whole};
 use kernel_core::shape::{Dtype as Element, Shape};
 use safetensors::Dtype;
 use std::borrow::Cow;
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 
 /// Whether `folder` holds both files of a case.
@@ -35,8 +35,16 @@ impl Case {
 
     fn save_files(&self, folder: &Path) -> Result<(), Error> {
         let text = self.config.to_toml()?;
+        // Interrupted, the folder is no case, rather than the tensors of one under the configuration of another.
+        let config = folder.join(FILE_NAME);
+        match std::fs::remove_file(&config) {
+            Err(e) if e.kind() != ErrorKind::NotFound => {
+                return Err(Error::file(&config, format_args!("cannot replace: {e}")));
+            }
+            _ => {}
+        }
         write_tensors(&folder.join(TENSORS_NAME), self.tensors())?;
-        write_whole(&folder.join(FILE_NAME), |file| file.write_all(text.as_bytes()))
+        write_whole(&config, |file| file.write_all(text.as_bytes()))
     }
 
     fn tensors(&self) -> Vec<Tensor<'_>> {

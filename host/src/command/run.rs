@@ -4,8 +4,9 @@ use super::source::make_case;
 use crate::backend::inject::Inject;
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::shared::SharedMemory;
-use crate::case::{self, Case, support};
+use crate::case::{self, Case, TENSORS_NAME, support};
 use crate::cli::{BackendArg, RunArgs};
+use crate::config::FILE_NAME;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Batch, Options};
@@ -19,6 +20,7 @@ use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use std::path::{Path, PathBuf};
 
 mod output;
 mod summary;
@@ -48,6 +50,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     if let Some(path) = &args.out {
         // Not after an hour of running.
         store::check_writable(path)?;
+        keep_inputs(args, path)?;
     }
     if args.backend != BackendArg::Threads {
         // A deadline is never needed there: a hang is seen at once.
@@ -79,6 +82,19 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     bar.finish_and_clear();
     let (costs, roofline) = ran?;
     summary::emit(report, &job, &costs, roofline.as_ref())
+}
+
+/// Refuses to write the result over what it is the result of.
+fn keep_inputs(args: &RunArgs, out: &Path) -> Result<(), Error> {
+    let of_case = args.case.iter().flat_map(|folder| [FILE_NAME, TENSORS_NAME].map(|name| folder.join(name)));
+    let mut inputs = of_case.chain(args.config.config.clone());
+    let same = |input: PathBuf| {
+        std::fs::canonicalize(input).ok().zip(std::fs::canonicalize(out).ok()).is_some_and(|(a, b)| a == b)
+    };
+    if inputs.any(same) {
+        return Err(Error::file(out, "is an input of this run: --out must name another file"));
+    }
+    Ok(())
 }
 
 fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {

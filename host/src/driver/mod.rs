@@ -70,4 +70,7 @@ pub enum Failure {
     /// Nobody moved before the deadline.
     #[error("{0}")]
     Hang(Hang),
+    /// The system does not start a worker.
+    #[error("cannot start a worker thread: {0}")]
+    Thread(String),
 }

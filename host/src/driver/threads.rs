@@ -19,6 +19,9 @@ const YIELDS: u32 = 2048;
 /// How long it sleeps then. Nobody can wake it: a flag is a plain store.
 const PARK: Duration = Duration::from_micros(200);
 
+/// Longer than this between two looks of an idle worker, and nobody can tell who did not move.
+const ABSENT: Duration = Duration::from_secs(1);
+
 /// Which worker polls which core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
@@ -64,6 +67,11 @@ impl Shared {
     fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
+
+    fn fail(&self, failure: Failure) {
+        self.failure().get_or_insert(failure);
+        self.stop.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Runs a unit to its end.
@@ -78,12 +86,14 @@ pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, F
         failure: Mutex::new(None),
     };
     let all = thread::scope(|scope| {
-        let handles: Vec<_> = (0..workers.count)
-            .map(|w| {
-                let shared = &shared;
-                scope.spawn(move || Worker::new(unit, workers, shared, w).run())
-            })
-            .collect();
+        let spawn = |w| {
+            let shared = &shared;
+            let work = move || Worker::new(unit, workers, shared, w).run();
+            let started = thread::Builder::new().spawn_scoped(scope, work);
+            // The workers that did start are waiting for this one.
+            started.map_err(|e| shared.fail(Failure::Thread(e.to_string()))).ok()
+        };
+        let handles: Vec<_> = (0..workers.count).map_while(spawn).collect();
         handles
             .into_iter()
             .map(|handle| handle.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
@@ -123,6 +133,15 @@ struct Worker<'a, B> {
     since: Instant,
 }
 
+/// What an idle worker saw when it looked for progress.
+struct Look {
+    progress: u64,
+    /// Since when.
+    since: Instant,
+    /// When it looked last.
+    last: Instant,
+}
+
 struct Polled {
     task: Task,
     ended: bool,
@@ -157,18 +176,21 @@ impl<'a, B: Backend> Worker<'a, B> {
         let _stop_if_panicking = StopOnPanic(&self.shared.stop);
         self.shared.ready.fetch_add(1, Ordering::AcqRel);
         while self.shared.ready.load(Ordering::Acquire) < self.workers.count {
+            if self.shared.stop.load(Ordering::Relaxed) {
+                return self.times;
+            }
             thread::yield_now();
         }
         self.since = Instant::now();
         let mut idle = 0;
-        let mut seen = (u64::MAX, self.since);
+        let mut look = Look { progress: u64::MAX, since: self.since, last: self.since };
         loop {
             match self.pass() {
                 Ok((_, true)) => break,
                 Ok((0, false)) => idle += 1,
                 Ok(_) => idle = 0,
                 Err(failure) => {
-                    self.fail(failure);
+                    self.shared.fail(failure);
                     break;
                 }
             }
@@ -176,8 +198,8 @@ impl<'a, B: Backend> Worker<'a, B> {
                 self.add_complaints();
                 break;
             }
-            if idle > 0 && self.out_of_time(&mut seen) {
-                self.fail(Failure::Hang(Hang { after: self.workers.deadline, missing: Vec::new() }));
+            if idle > 0 && self.out_of_time(&mut look) {
+                self.shared.fail(Failure::Hang(Hang { after: self.workers.deadline, missing: Vec::new() }));
                 self.add_complaints();
                 break;
             }
@@ -233,19 +255,17 @@ impl<'a, B: Backend> Worker<'a, B> {
         }
     }
 
-    /// Whether nobody in the group has moved for the deadline; `seen` is the last progress and when.
-    fn out_of_time(&self, seen: &mut (u64, Instant)) -> bool {
+    /// Whether nobody in the group has moved for the deadline.
+    fn out_of_time(&self, look: &mut Look) -> bool {
         let progress = self.shared.progress.load(Ordering::Relaxed);
         let now = Instant::now();
-        if progress != seen.0 {
-            *seen = (progress, now);
+        // Who has not looked for long was not run itself: the process was stopped, or the machine is very busy.
+        let absent = now - look.last > ABSENT.max(self.workers.deadline / 4);
+        if progress != look.progress || absent {
+            (look.progress, look.since) = (progress, now);
         }
-        now - seen.1 >= self.workers.deadline
-    }
-
-    fn fail(&self, failure: Failure) {
-        self.shared.failure().get_or_insert(failure);
-        self.shared.stop.store(true, Ordering::Relaxed);
+        look.last = now;
+        now - look.since >= self.workers.deadline
     }
 
     /// Adds what this worker's cores miss to the report of a hang.

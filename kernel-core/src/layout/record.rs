@@ -46,12 +46,12 @@ impl Triple {
         [self.source.0.cast_signed(), self.token.0.cast_signed(), self.k.cast_signed()]
     }
 
-    /// Whether `rank` hosts an expert that such a row can be for: a shared-expert rank its own shared expert,
-    /// any other rank one of the K.
+    /// Whether such a row can be on `rank`: on a shared-expert rank for its own shared expert and from a source
+    /// that sends there, on any other rank for one of the K.
     #[must_use]
     pub const fn may_be_on(self, shape: &Shape, rank: RankId) -> bool {
         match shape.shared_expert_of(rank) {
-            Some(j) => self.k == shape.k() + j,
+            Some(j) => self.k == shape.k() + j && shape.sends_to_shared(self.source, rank),
             None => self.k < shape.k(),
         }
     }

@@ -39,7 +39,7 @@ impl Dispatch {
             flag::Seen::Flag(count) => count,
             flag::Seen::Corrupt => return Err(ProtocolError::Status { source, local_expert, seen }),
         };
-        let max = shape.bs(source);
+        let max = shape.rows_from(source, env.rank);
         if count > max {
             return Err(ProtocolError::Count { source, local_expert, seen: count, max });
         }

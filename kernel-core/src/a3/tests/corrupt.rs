@@ -210,6 +210,48 @@ fn a_shared_expert_takes_only_rows_of_its_own_column() {
 }
 
 #[test]
+fn a_shared_expert_takes_no_rows_of_a_source_that_sends_to_another_replica() {
+    // Two replicas of one shared expert: ranks 0 and 1; rank 1 keeps its tokens, rank 2 sends to rank 0.
+    for (source, refused) in [(1, true), (2, false)] {
+        let shape = Domain { r: 4, e: 2, s: 1, rs: 2, bs: 1, ..PAIR }.shape();
+        let ranks = (0..4).map(RankId);
+        let tensors = ranks.map(|rank| Tensors::new(&shape, rank, vec![0], OwnedMask::None)).collect();
+        let mut group = Group::new(&shape, tensors);
+        group.begin_dispatch();
+        let slot = dispatch_slot(&group.shape, 0, RankId(source));
+        group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(1));
+        if refused {
+            for _ in 0..200 {
+                (1..4).for_each(|i| assert!(group.step(i).is_ok()));
+                group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(1));
+            }
+            let source = RankId(source);
+            let expected = ProtocolError::Count { source, local_expert: 0, seen: 1, max: 0 };
+            assert_eq!(error(&mut group), expected);
+        } else {
+            // What rank 2 would have sent itself.
+            assert!(until(&mut group, "Sums").is_some());
+        }
+    }
+}
+
+#[test]
+fn combine_refuses_a_column_that_its_rank_cannot_return() {
+    // K = 2: column 1 is legal on both ranks, column 2 would be a shared expert's.
+    let mut group = at_combine(1);
+    let shared = Triple { source: RankId(0), token: Token(0), k: 2 };
+    group.rows[0].assist_info[..12].copy_from_slice(&shared.to_bytes());
+    assert_eq!(error(&mut group), ProtocolError::Triple { row: 0, seen: [0, 0, 2] });
+    let shape = Domain { r: 4, e: 2, s: 2, rs: 2, bs: 1, ..PAIR }.shape();
+    for (rank, k, may) in
+        [(0, 0, false), (0, 1, true), (0, 2, false), (1, 2, true), (2, 0, true), (2, 1, false)]
+    {
+        let triple = Triple { source: RankId(3), token: Token(0), k };
+        assert_eq!(triple.may_be_on(&shape, RankId(rank)), may, "rank {rank}, column {k}");
+    }
+}
+
+#[test]
 fn a_combine_flag_of_another_value_is_refused() {
     let mut group = at_combine(1);
     // Expert 2 lives on rank 1, which has not begun.
