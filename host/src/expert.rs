@@ -1,7 +1,7 @@
 //! The stand-in expert: `y = round_to_dtype(v * gain[e])`, `v` the received row in f32. A gain of its own for
 //! every expert makes a misrouted row a wrong result.
 
-use crate::driver::Batch;
+use crate::batch::Batch;
 use half::{bf16, f16};
 use kernel_core::fabric::ProtocolError;
 use kernel_core::layout::outputs::capacity;

@@ -1,9 +1,10 @@
 //! One live group that runs round after round, and what it has to say.
 
 use crate::backend::Backend;
+use crate::batch::Batch;
 use crate::driver::schedule::{Operator, Schedule};
 use crate::driver::threads::Times;
-use crate::driver::{Batch, Failure, Options, RankState, Unit};
+use crate::driver::{Failure, Options, RankState, Unit};
 use crate::error::{Error, Missing};
 use crate::verdict;
 use core::time::Duration;

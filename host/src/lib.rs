@@ -5,6 +5,7 @@
 //! or made by [`generate`]; results are written by [`result`]. Every failure is an [`error::Error`].
 
 pub mod backend;
+pub mod batch;
 pub mod case;
 pub mod cli;
 pub mod command;

@@ -3,7 +3,8 @@
 
 use crate::backend::Backend;
 use crate::backend::shared::SharedMemory;
-use crate::driver::{Batch, RankState};
+use crate::batch::Batch;
+use crate::driver::RankState;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use kernel_core::fabric::{Fabric, Fault};

@@ -1,7 +1,7 @@
 //! Compares what a live group put out with the oracle, rank by rank, byte by byte.
 
 use crate::backend::Backend;
-use crate::driver::Batch;
+use crate::batch::Batch;
 use crate::expert;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};

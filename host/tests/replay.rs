@@ -2,10 +2,11 @@
 
 use half::bf16;
 use host::backend::lockstep::{Lockstep, Memory};
+use host::batch::Batch;
 use host::case::{Case, OwnedMask, RankTensors};
 use host::config::Config;
 use host::driver::schedule::Schedule;
-use host::driver::{self, Batch, Options, RankState, Unit};
+use host::driver::{self, Options, RankState, Unit};
 use host::verdict;
 use verify::explorer::{Model, explore};
 

@@ -4,17 +4,16 @@
 //! as the protocol says. The driver owes the join, decides how to wait, when to give up, and says what is
 //! missing then.
 
-mod batch;
 mod hang;
 pub mod lockstep;
 pub mod schedule;
 mod task;
 pub mod threads;
 
-pub use batch::Batch;
 pub use hang::{Hang, Missing};
 pub use task::{RankState, Stop, Task};
 
+use crate::batch::Batch;
 use kernel_core::fabric::ProtocolError;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::Shape;
