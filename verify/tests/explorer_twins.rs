@@ -112,7 +112,13 @@ fn three_batches_in_flight_are_safe_on_three_combine_partitions() {
 fn the_reduced_weak_memory_agrees_with_the_explicit_one() {
     for twin in Twin::ALL {
         for cores in [1, 2] {
-            let mut model = dc(cores, twin).units(if cores == 1 { 3 } else { 1 });
+            let rounds = match (cores, twin) {
+                (1, _) => 3,
+                // These show in a second round; elsewhere two cores and two rounds are too many landings.
+                (_, Twin::NoJoin | Twin::BarrierOfLowerCores) => 2,
+                _ => 1,
+            };
+            let mut model = dc(cores, twin).units(rounds);
             model.memory = Memory::WeakExplicit;
             let explicit = common::explored(&format!("{twin:?}, {cores} cores, explicit"), &model);
             model.memory = Memory::Weak;
