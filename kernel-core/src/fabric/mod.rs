@@ -203,11 +203,11 @@ pub enum ProtocolError {
         /// The most it can be.
         max: u32,
     },
-    /// The cores' sums exceed what the rank can receive.
+    /// The sum of a core exceeds what its share can receive, or all sums what the rank can.
     Rows {
         /// The sum.
         seen: u64,
-        /// The capacity A.
+        /// The most it can be.
         max: u64,
     },
     /// The triple of a received row contradicts its slot or the shape.

@@ -61,8 +61,9 @@ enum Phase {
     Counts { slot: u32, rows: u32, of_expert: u32, first_row: u32 },
     /// Write the entry of the expert that ends before `slot`.
     TokenNums { slot: u32, rows: u32, of_expert: u32, first_row: u32 },
-    /// Copy record `index` of `slot` to `row` of the outputs.
-    CopyOut { slot: u32, index: u32, row: u32, part: Part },
+    /// Copy record `index` of `slot` to `row` of the outputs. Tokens rise within a slot: the record's is at least
+    /// `token`.
+    CopyOut { slot: u32, index: u32, row: u32, token: u32, part: Part },
     /// The operator has ended.
     Done,
 }

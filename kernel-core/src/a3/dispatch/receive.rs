@@ -10,9 +10,10 @@ use crate::layout::state::dispatch_status;
 use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
+use crate::plan::split;
 use crate::shape::{CORES_MAX, QuantMode, Shape, TokenNums};
 use crate::sync::{barrier, flag};
-use crate::units::{CoreId, RankId, div_rem};
+use crate::units::{CoreId, RankId, Token, div_rem};
 use crate::vector::Vector;
 
 impl Dispatch {
@@ -63,6 +64,12 @@ impl Dispatch {
         for (sum, core) in sums.iter_mut().zip((0..cores).map(CoreId)) {
             // The own word may not have landed yet.
             *sum = if core == env.core { self.sum } else { barrier::sum_of(fabric, core, self.epoch)? };
+            let share = split::slots(shape, env.rank, core);
+            let (seen, max) =
+                (sum.rows.into(), u64::from(share.end - share.start) * u64::from(shape.bs_max()));
+            if seen > max {
+                return Err(ProtocolError::Rows { seen, max });
+            }
         }
         let sums = sums.iter().take(cores as usize).copied();
         let seen = sums.clone().map(|sum| u64::from(sum.rows)).sum();
@@ -91,7 +98,7 @@ impl Dispatch {
         let own = &env.work.slots;
         if slot >= own.end {
             let part = Part::Triple;
-            return self.go(Phase::CopyOut { slot: own.start, index: 0, row: first_row, part });
+            return self.go(Phase::CopyOut { slot: own.start, index: 0, row: first_row, token: 0, part });
         }
         let expert_end = (expert_of_slot(env.shape, slot) + 1) * env.shape.ep_world_size();
         let end = own.end.min(expert_end).min(slot + CHUNK);
@@ -135,7 +142,7 @@ impl Dispatch {
         fabric: &mut F,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        let Phase::CopyOut { slot, index, row, part } = self.phase else {
+        let Phase::CopyOut { slot, index, row, token, part } = self.phase else {
             return Err(internal("not copying out"));
         };
         let shape = env.shape;
@@ -147,26 +154,26 @@ impl Dispatch {
         let (local_expert, source) = div_rem(slot, shape.ep_world_size());
         let home = Home { rank: env.rank, local_expert };
         let record = dispatch_record(shape, self.partition, home, RankId(source), index);
+        let next = Phase::CopyOut { slot, index: index + 1, row: row + 1, token, part: Part::Triple };
         match part {
             Part::Triple => {
                 let bytes = copy_of::<{ Triple::BYTES as usize }, F>(fabric, triple_of(shape, record))?;
-                check_triple(shape, home, RankId(source), row, &bytes)?;
+                let first = if index == 0 { 0 } else { token };
+                let token = check_triple(shape, home, RankId(source), first, row, &bytes)?.0 + 1;
                 fabric.write(outputs::assist_info(row), &bytes)?;
-                self.go(Phase::CopyOut { slot, index, row, part: Part::Data })
+                self.go(Phase::CopyOut { slot, index, row, token, part: Part::Data })
             }
             Part::Data => {
                 fabric.deliver(outputs::expand_x(shape, row), record, shape.payload_bytes())?;
                 self.go(match shape.quant_mode() {
-                    QuantMode::None => {
-                        Phase::CopyOut { slot, index: index + 1, row: row + 1, part: Part::Triple }
-                    }
-                    QuantMode::Dynamic => Phase::CopyOut { slot, index, row, part: Part::Scale },
+                    QuantMode::None => next,
+                    QuantMode::Dynamic => Phase::CopyOut { slot, index, row, token, part: Part::Scale },
                 })
             }
             Part::Scale => {
                 let bytes = copy_of::<4, F>(fabric, scale_of(shape, record))?;
                 fabric.write(outputs::dynamic_scale(row), &bytes)?;
-                self.go(Phase::CopyOut { slot, index: index + 1, row: row + 1, part: Part::Triple })
+                self.go(next)
             }
         }
     }
@@ -192,16 +199,18 @@ fn next_record<V>(
     Ok((slot, index))
 }
 
+/// The token of a received row, if such a row can be: from that source, for this rank, not before `first`.
 fn check_triple(
     shape: &Shape,
     home: Home,
     source: RankId,
+    first: u32,
     row: u32,
     bytes: &[u8],
-) -> Result<(), ProtocolError> {
+) -> Result<Token, ProtocolError> {
     let triple = Triple::from_bytes(shape, bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
-    if triple.source == source && triple.may_be_on(shape, home.rank) {
-        Ok(())
+    if triple.source == source && triple.token.0 >= first && triple.may_be_on(shape, home.rank) {
+        Ok(triple.token)
     } else {
         Err(ProtocolError::Triple { row, seen: triple.words() })
     }

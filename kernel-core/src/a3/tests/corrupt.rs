@@ -111,15 +111,15 @@ fn at_sums() -> Group {
 }
 
 #[test]
-fn sums_beyond_the_capacity_are_refused() {
+fn a_sum_beyond_its_share_is_refused() {
     let mut group = at_sums();
-    // Core 0 has the four rows of expert 0; the capacity is bs * R * min(L, K) = 8.
+    // Core 1 has the two slots of expert 1, of two tokens each at most.
     let word = |rows: u64| 2 << 62 | rows << 31;
     group.world.poke_word(RANK, core_word(CoreId(1), 2), word(5));
-    assert_eq!(error(&mut group), ProtocolError::Rows { seen: 4 + 5, max: 8 });
+    assert_eq!(error(&mut group), ProtocolError::Rows { seen: 5, max: 4 });
     let mut group = at_sums();
     group.world.poke_word(RANK, core_word(CoreId(1), 2), word((1 << 31) - 1));
-    assert_eq!(error(&mut group), ProtocolError::Rows { seen: 4 + (1 << 31) - 1, max: 8 });
+    assert_eq!(error(&mut group), ProtocolError::Rows { seen: (1 << 31) - 1, max: 4 });
 }
 
 #[test]
@@ -170,8 +170,17 @@ fn a_count_beyond_the_batch_of_its_source_is_refused() {
 
 #[test]
 fn a_triple_that_contradicts_its_slot_or_the_shape_is_refused() {
-    // Row 3 of rank 0 is the second token of rank 1 for expert 0.
-    for seen in [[0, 1, 0], [2, 1, 0], [1, 2, 0], [1, 1, 2], [-1, 1, 0], [1, i32::MIN, 0], [1, 1, i32::MAX]] {
+    // Row 3 of rank 0 is the second token of rank 1 for expert 0; [1, 0, 0] would be its first once more.
+    for seen in [
+        [0, 1, 0],
+        [1, 0, 0],
+        [2, 1, 0],
+        [1, 2, 0],
+        [1, 1, 2],
+        [-1, 1, 0],
+        [1, i32::MIN, 0],
+        [1, 1, i32::MAX],
+    ] {
         let mut group = group(1);
         for _ in 0..200 {
             group.step(1).unwrap();
