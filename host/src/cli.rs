@@ -34,6 +34,8 @@ pub enum Verb {
     Gen(GenArgs),
     /// Run dispatch, experts and combine on a live group, every round checked against the oracle.
     Run(RunArgs),
+    /// Tell whether ranks that run these operators can overwrite what others still read.
+    Schedule(ScheduleArgs),
     /// Print the region map of a rank: every area with offset, size and stride.
     Layout(LayoutArgs),
     /// List every rule that a configuration or case breaks, and the sizes it needs.
@@ -203,6 +205,50 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.001..=1e6).contains(&seconds) => Ok(seconds),
         _ => Err("must be a number in [0.001, 1000000]".to_owned()),
     }
+}
+
+/// Whose protocol `veriep schedule` asks about.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ProductArg {
+    /// Dispatch and combine with partitions of their own; the real machines are explored.
+    #[default]
+    A3,
+    /// One sequence of halves for both; an abstract model is explored.
+    A2,
+}
+
+/// How rows are received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ReceiveArg {
+    /// Into the window, then out of it.
+    #[default]
+    Copy,
+}
+
+/// `veriep schedule`
+#[derive(Args, Debug)]
+pub struct ScheduleArgs {
+    /// Operators that every rank runs, D and C in order; a C combines the oldest dispatch not yet combined.
+    #[arg(value_name = "SEQ")]
+    pub operators: String,
+    /// Whose protocol.
+    #[arg(long, value_enum, default_value_t)]
+    pub product: ProductArg,
+    /// Partitions: P of each kind, or of dispatch and combine apart (A3); of the windows (A2).
+    #[arg(long, value_name = "P|P,Q", value_delimiter = ',', num_args = 1..=2, default_value = "2", value_parser = clap::value_parser!(u32).range(1..=8))]
+    pub partitions: Vec<u32>,
+    /// Ranks, one core each.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=4))]
+    pub ranks: u32,
+    /// How often the operators run; left out: for ever, or once if not every dispatch is combined.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
+    /// How rows are received.
+    #[arg(long, value_enum, default_value_t)]
+    pub receive: ReceiveArg,
+    /// Stop looking beyond so many states (about 1 KiB each).
+    #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    pub states: u32,
 }
 
 /// `veriep layout`

@@ -1,7 +1,11 @@
 //! Proof: the machines that run are the machines that are checked.
 //!
-//! [`explorer`] visits every state of tiny groups of real machines. [`smt`] proves the reuse of partitions for
-//! any number of ranks. `docs/PROTOCOL.md` has the claims, with their bounds.
+//! [`explorer`] visits every state of tiny groups of real machines. [`loom`] runs them under every order that C11
+//! allows. [`smt`] proves the reuse of partitions for any number of ranks. `docs/PROTOCOL.md` has the claims,
+//! with their bounds.
 
 pub mod explorer;
+pub mod halves;
+pub mod loom;
+pub mod schedule;
 pub mod smt;

@@ -5,6 +5,7 @@ mod clashes;
 mod generate;
 mod layout;
 mod run;
+mod schedule;
 mod source;
 
 pub use source::{Source, make_case, resolve};
@@ -20,6 +21,7 @@ use crate::report::Report;
 pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
     match verb {
         Verb::Run(args) => run::run(&args, report),
+        Verb::Schedule(args) => schedule::run(&args, report),
         Verb::Layout(args) => layout::run(&args, report),
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),

@@ -88,6 +88,25 @@ fn step<B: Backend>(unit: &Unit<'_, B>, task: &mut Task) -> Result<(u32, Option<
     task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })
 }
 
+/// Steps the given cores, rank-major numbers in order, then everybody in turn to the end of the unit.
+///
+/// # Errors
+/// As [`run`]; a core that cannot take its step is a group that hangs.
+pub fn replay<B: Clockwork>(unit: &Unit<'_, B>, cores: &[usize]) -> Result<(), Failure> {
+    let mut tasks: Vec<Task> =
+        (0..unit.shape.ep_world_size()).map(RankId).flat_map(|rank| unit.tasks_of(rank)).collect();
+    for &core in cores {
+        step(unit, &mut tasks[core])?;
+    }
+    loop {
+        let live: Vec<usize> = (0..tasks.len()).filter(|&i| tasks[i].current(unit).is_some()).collect();
+        if live.is_empty() {
+            return Ok(());
+        }
+        everyone_once(unit, &mut tasks, &live)?;
+    }
+}
+
 /// Shuffles the tasks, by rank or one by one, and lets a random part of them sleep.
 fn put_some_to_sleep(tasks: &[Task], live: &mut [usize], rng: &mut ChaCha8Rng) -> usize {
     let by_rank: bool = rng.random();
@@ -102,16 +121,13 @@ fn everyone_once<B: Clockwork>(
     tasks: &mut [Task],
     live: &[usize],
 ) -> Result<u64, Failure> {
-    let mut missing = Vec::new();
-    let mut steps = 0;
+    let (mut missing, mut steps, mut moved) = (Vec::new(), 0, false);
     for &i in live {
         let task = &mut tasks[i];
         let (done, stop) = step(unit, task)?;
         steps += u64::from(done);
         missing.extend(stop.and_then(|stop| Missing::of(task, stop)));
-        if done > 0 || stop == Some(Stop::End) {
-            return Ok(steps);
-        }
+        moved |= done > 0 || stop == Some(Stop::End);
     }
-    Err(Failure::Hang(Hang { after: Duration::ZERO, missing }))
+    if moved { Ok(steps) } else { Err(Failure::Hang(Hang { after: Duration::ZERO, missing })) }
 }

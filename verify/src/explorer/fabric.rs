@@ -81,13 +81,17 @@ impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Overwritten { rank, at } => {
-                write!(f, "a row lands at {at} of rank {rank} on a row that rank {rank} has not read")
+                write!(
+                    f,
+                    "a row lands at {} of rank {rank} on a row that rank {rank} has not read",
+                    spot(*at)
+                )
             }
             Self::LostFlag { rank, at } => {
-                write!(f, "a flag lands at {at} of rank {rank} on a flag that rank {rank} has not cleared")
+                write!(f, "flag and clear, or two flags, meet at {} of rank {rank}: one is lost", spot(*at))
             }
             Self::NotLanded { rank, at } => {
-                write!(f, "rank {rank} reads a row at {at} that has perhaps not landed")
+                write!(f, "rank {rank} reads a row at {} that has perhaps not landed", spot(*at))
             }
             Self::OwnNotLanded { rank, at } => {
                 write!(f, "a core of rank {rank} reads its own word at {at}, which has perhaps not landed")
@@ -102,6 +106,18 @@ impl fmt::Display for Violation {
             Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),
         }
     }
+}
+
+/// A place in words: its partition and where it is in there.
+pub(super) fn spot(at: Place) -> String {
+    let partitioned = at.region == Region::Window || at.offset % VIRTUAL < DISPATCH_SELECTORS;
+    let place = Place { offset: at.offset % VIRTUAL, ..at };
+    if partitioned { format!("{place} in partition {}", at.offset / VIRTUAL) } else { place.to_string() }
+}
+
+/// Whether others than its own core may look at a word.
+pub(super) fn is_shared(at: Place) -> bool {
+    at.offset >= VIRTUAL || !(DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
 }
 
 /// One core's view.
@@ -147,11 +163,6 @@ impl View<'_> {
     fn barrier_word(&self, at: Place) -> Place {
         let words = at.offset >= CORE_WORDS && self.twin() == Twin::OneBarrierWord;
         Place { offset: if words { at.offset & !15 } else { at.offset }, ..at }
-    }
-
-    /// Whether only this core ever reads the word.
-    fn is_private(&self, at: Place) -> bool {
-        (DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
     }
 
     fn is_core_word(&self, at: Place) -> bool {
@@ -319,7 +330,7 @@ impl Fabric for View<'_> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         let own = self.is_core_word(at) && at == core_word(self.core, (at.offset / 8 % 2) as u32);
         let virtually = self.virtually(at);
-        if !self.is_private(at) && !own {
+        if is_shared(at) && !own {
             self.touch(at)?;
         }
         if self.is_core_word(at) && !own {
@@ -339,7 +350,7 @@ impl Fabric for View<'_> {
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        if self.is_private(at) {
+        if !is_shared(at) {
             let place = self.interner.place(self.rank, at);
             self.shared.get_mut().set_word(place, word);
             return Ok(());

@@ -72,7 +72,7 @@ pub fn explore(model: &Model) -> Report {
     let shape = model.shape();
     let mut known = Known::new(Setup::new(model, &shape));
     let mut search = Search::default();
-    for (branch, next) in (0..).zip(known.initial()) {
+    for (branch, next) in (0..).zip(known.initial(false)) {
         let origin = Origin { parent: u32::MAX, what: None, branch };
         if let Some(report) = search.meet(&mut known, next, origin) {
             return report;

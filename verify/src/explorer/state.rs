@@ -103,6 +103,8 @@ pub(super) struct State {
     pub(super) first_round: u32,
     /// Output bytes that each rank has written in its current operator.
     pub(super) written: Vec<u32>,
+    /// The cores that stepped, in order; kept only while a way is told again.
+    pub(super) log: Option<Vec<usize>>,
 }
 
 impl State {
@@ -114,6 +116,7 @@ impl State {
             rounds: VecDeque::new(),
             first_round: 0,
             written: vec![0; setup.model.ranks as usize],
+            log: None,
         }
     }
 

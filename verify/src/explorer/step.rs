@@ -46,8 +46,9 @@ impl<'a> Known<'a> {
     }
 
     /// All initial states: the first rounds' traffic is chosen.
-    pub(super) fn initial(&mut self) -> Vec<Next> {
-        let state = State::new(&self.setup);
+    pub(super) fn initial(&mut self, logged: bool) -> Vec<Next> {
+        let mut state = State::new(&self.setup);
+        state.log = logged.then(Vec::new);
         self.settle(state)
     }
 
@@ -211,6 +212,11 @@ impl<'a> Known<'a> {
     /// Draws the consequences of a step. `Ok(false)`: the core is pending.
     fn conclude(&mut self, state: &mut State, i: usize, stepped: Stepped) -> Result<bool, Violation> {
         let rank = RankId((i / self.setup.model.cores as usize) as u32);
+        if let Some(log) = &mut state.log
+            && !matches!(stepped.progress, Ok(Progress::Pending(_)))
+        {
+            log.push(i);
+        }
         if let Some(violation) = stepped.violation {
             return Err(violation);
         }

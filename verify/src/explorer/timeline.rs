@@ -1,8 +1,8 @@
 //! A counterexample as a story: what happened, in order, and what must never have.
 
-use super::fabric::Violation;
+use super::fabric::{Violation, is_shared, spot};
 use super::model::Kind;
-use super::state::{Machine, State, Value};
+use super::state::{Machine, Shared, State, Value};
 use super::step::{Known, Move};
 use super::{Origin, state::Effect};
 use core::fmt;
@@ -13,6 +13,11 @@ use kernel_core::fabric::order;
 pub struct Timeline {
     /// One line per event.
     pub events: Vec<String>,
+    /// The cores whose machines stepped, rank-major numbers in order. With strong memory that is all it takes to
+    /// replay it.
+    pub steps: Vec<usize>,
+    /// Each round's traffic: the expert of each rank's token, or none.
+    pub traffic: Vec<Vec<Option<i32>>>,
     /// What must never happen.
     pub violation: Violation,
 }
@@ -29,6 +34,7 @@ impl fmt::Display for Timeline {
 /// Tells the moves again, one by one.
 pub(super) fn replay(known: &mut Known<'_>, way: &[Origin], violation: Violation) -> Timeline {
     let mut events = Vec::new();
+    let mut traffic = Vec::new();
     let mut state: Option<State> = None;
     for origin in way {
         let next = match (&state, origin.what) {
@@ -37,10 +43,10 @@ pub(super) fn replay(known: &mut Known<'_>, way: &[Origin], violation: Violation
                 events.push(tell(known, before, what, next.as_ref().and_then(|next| next.as_ref().ok())));
                 next
             }
-            _ => known.initial().into_iter().nth(origin.branch.into()),
+            _ => known.initial(true).into_iter().nth(origin.branch.into()),
         };
         if let Some(Ok(next)) = &next {
-            tell_traffic(state.as_ref(), next, &mut events);
+            tell_traffic(state.as_ref(), next, &mut events, &mut traffic);
         }
         state = next.and_then(Result::ok).or(state);
     }
@@ -49,17 +55,32 @@ pub(super) fn replay(known: &mut Known<'_>, way: &[Origin], violation: Violation
     {
         tell_waits(known, state, &mut events);
     }
-    Timeline { events, violation }
+    let mut steps = state.and_then(|state| state.log).unwrap_or_default();
+    if let Some(Origin { what: Some(Move::Step(i)), .. }) = way.last()
+        && violation != Violation::Deadlock
+    {
+        steps.push(*i);
+    }
+    Timeline { events, steps, traffic, violation }
 }
 
 /// What ranks have chosen since the state before.
-fn tell_traffic(before: Option<&State>, after: &State, events: &mut Vec<String>) {
+fn tell_traffic(
+    before: Option<&State>,
+    after: &State,
+    events: &mut Vec<String>,
+    traffic: &mut Vec<Vec<Option<i32>>>,
+) {
     for (batch, round) in (after.first_round..).zip(&after.rounds) {
         let old = before.and_then(|b| b.rounds.get(batch.checked_sub(b.first_round)? as usize));
         for (rank, choice) in round.choices.iter().enumerate() {
             if let Some(choice) = choice
                 && old.is_none_or(|old| old.choices[rank].is_none())
             {
+                while traffic.len() <= batch as usize {
+                    traffic.push(vec![None; round.choices.len()]);
+                }
+                traffic[batch as usize][rank] = *choice;
                 let to = choice.map_or_else(|| "nobody".to_owned(), |e| format!("rank {e}"));
                 events.push(format!("rank {rank} begins round {batch}: sends to {to}"));
             }
@@ -95,11 +116,12 @@ fn tell(known: &Known<'_>, before: &State, what: Move, after: Option<&State>) ->
             let effect = &before.shared.flight[i];
             let (rank, core) = effect.issued.from;
             let core = if cores > 1 { format!(" core {core}") } else { String::new() };
-            format!("        lands: {} of rank {rank}{core} at rank {}", of(effect), effect.issued.to)
+            format!("        lands: the {}, issued by rank {rank}{core}", of(effect))
         }
         Move::Step(i) => {
             let me = who(known, before, i, cores);
-            let did = after.map_or_else(|| "takes its next step".to_owned(), |after| did(before, after, i));
+            let did =
+                after.map_or_else(|| "goes on".to_owned(), |after| did(known, &before.shared, &after.shared));
             format!("{me}: {did}")
         }
     }
@@ -108,37 +130,35 @@ fn tell(known: &Known<'_>, before: &State, what: Move, after: Option<&State>) ->
 fn of(effect: &Effect) -> String {
     let what = match (effect.issued.kind, effect.value) {
         (order::Kind::Put, _) => "row".to_owned(),
-        (order::Kind::Publish, Value::Word(word)) => format!("flag {word:#x}"),
+        (order::Kind::Publish, Value::Word(word)) => format!("word {word:#x}"),
         (_, Value::Word(0)) => "clear".to_owned(),
         (_, value) => format!("store {value:?}"),
     };
-    format!("{what} ({})", effect.issued.at)
+    format!("{what} for {} of rank {}", spot(effect.issued.at), effect.issued.to)
 }
 
 /// What a core's step changed for others.
-fn did(before: &State, after: &State, i: usize) -> String {
-    let new = |effect: &&Effect| !before.shared.flight.contains(effect);
-    if let Some(effect) = after.shared.flight.iter().find(new) {
-        let verb = match effect.issued.kind {
-            order::Kind::Put => "puts",
-            order::Kind::Publish => "publishes",
-            order::Kind::Store => "issues",
-        };
-        return format!("{verb} {} to rank {}", of(effect), effect.issued.to);
+fn did(known: &Known<'_>, before: &Shared, after: &Shared) -> String {
+    let place = |number| {
+        let (rank, at) = known.interner.place_of(number);
+        format!("{} of rank {rank}", spot(at))
+    };
+    if let Some(effect) = after.flight.iter().find(|effect| !before.flight.contains(effect)) {
+        return format!("issues a {}", of(effect));
     }
-    if after.shared.rows.len() > before.shared.rows.len() {
-        return "puts a row".to_owned();
+    if let Some((number, _)) = after.rows.iter().find(|row| !before.rows.contains(row)) {
+        return format!("puts a row at {}", place(*number));
     }
-    if after.shared.rows.len() < before.shared.rows.len() {
-        return "reads a row for the last time".to_owned();
+    if let Some((number, _)) = before.rows.iter().find(|row| !after.rows.contains(row)) {
+        return format!("reads the row at {} for the last time", place(*number));
     }
-    let words = |state: &State| state.shared.words.clone();
-    if words(before) != words(after) {
-        let fewer = after.shared.words.len() < before.shared.words.len();
-        return if fewer { "sees a flag and clears it" } else { "publishes a flag" }.to_owned();
+    // A selector is nobody else's business.
+    let told = |(number, _): &&(u16, u64)| is_shared(known.interner.place_of(*number).1);
+    if let Some((number, word)) = after.words.iter().filter(told).find(|word| !before.words.contains(word)) {
+        return format!("publishes {word:#x} at {}", place(*number));
     }
-    if after.cores[i].op != before.cores[i].op {
-        return "ends".to_owned();
+    if let Some((number, _)) = before.words.iter().filter(told).find(|word| !after.words.contains(word)) {
+        return format!("sees the flag at {} and clears it", place(*number));
     }
-    "looks and goes on".to_owned()
+    "sees what it waited for".to_owned()
 }

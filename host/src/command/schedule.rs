@@ -1,0 +1,128 @@
+//! `veriep schedule`
+
+use crate::cli::{ProductArg, ScheduleArgs};
+use crate::error::Error;
+use crate::report::Report;
+use serde::Serialize;
+use verify::schedule::{Answer, Product, Question, answer};
+
+#[derive(Serialize)]
+struct Verdict {
+    safe: bool,
+    states: usize,
+    traffic_matrices: usize,
+    complete: bool,
+    counterexample: Vec<String>,
+    operators: String,
+    product: &'static str,
+    partitions: Vec<u32>,
+    ranks: u32,
+    /// `null`: for ever.
+    rounds: Option<u32>,
+}
+
+pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error> {
+    let question = question(args)?;
+    let answer = answer(&question);
+    let verdict = verdict(&question, answer);
+    report.emit(&verdict, text)?;
+    if verdict.safe {
+        return Ok(());
+    }
+    let last = verdict.counterexample.last().map_or("", String::as_str);
+    Err(Error::Unsafe(format!("schedule {} on {} ranks is unsafe: {last}", args.operators, args.ranks)))
+}
+
+fn question(args: &ScheduleArgs) -> Result<Question, Error> {
+    let refuse = |why: String| Err(Error::Request(format!("schedule {}: {why}", args.operators)));
+    let (mut dispatched, mut combined) = (0, 0);
+    for (i, letter) in args.operators.chars().enumerate() {
+        match letter {
+            'D' => dispatched += 1,
+            'C' => combined += 1,
+            other => return refuse(format!("{other:?} at position {i}: must be D or C")),
+        }
+        if combined > dispatched {
+            return refuse(format!("C at position {i} has no dispatch to combine"));
+        }
+    }
+    if dispatched == 0 {
+        return refuse("missing: a D".to_owned());
+    }
+    let balanced = dispatched == combined;
+    if !balanced && args.rounds.is_some_and(|rounds| rounds > 1) {
+        return refuse(format!("{dispatched} D and {combined} C: must be as many to run more than once"));
+    }
+    let [first, .., last] = args.partitions[..] else {
+        let each = args.partitions.first().copied().unwrap_or(2);
+        return Ok(ask(args, [each, each], balanced));
+    };
+    if args.product == ProductArg::A2 {
+        return refuse(format!("--partitions {first},{last}: a2 has one number for both operators"));
+    }
+    Ok(ask(args, [first, last], balanced))
+}
+
+fn ask(args: &ScheduleArgs, partitions: [u32; 2], balanced: bool) -> Question {
+    Question {
+        product: match args.product {
+            ProductArg::A3 => Product::A3,
+            ProductArg::A2 => Product::A2,
+        },
+        operators: args.operators.clone(),
+        partitions,
+        ranks: args.ranks,
+        rounds: if balanced { args.rounds } else { Some(1) },
+        states_max: args.states as usize,
+    }
+}
+
+fn verdict(question: &Question, answer: Answer) -> Verdict {
+    let [dispatch, combine] = question.partitions;
+    Verdict {
+        safe: answer.safe,
+        states: answer.states,
+        traffic_matrices: answer.traffic_matrices,
+        complete: answer.complete,
+        counterexample: answer.counterexample,
+        operators: question.operators.clone(),
+        product: match question.product {
+            Product::A3 => "a3",
+            Product::A2 => "a2",
+        },
+        partitions: if dispatch == combine { vec![dispatch] } else { vec![dispatch, combine] },
+        ranks: question.ranks,
+        rounds: question.rounds,
+    }
+}
+
+fn text(verdict: &Verdict) -> String {
+    let partitions: Vec<_> = verdict.partitions.iter().map(u32::to_string).collect();
+    let often = match verdict.rounds {
+        None => "for ever".to_owned(),
+        Some(1) => "once".to_owned(),
+        Some(n) => format!("{n} times"),
+    };
+    let head = format!(
+        "{}: {} on {} ranks with {} partitions, {often}",
+        if verdict.safe { "SAFE" } else { "UNSAFE" },
+        verdict.operators,
+        verdict.ranks,
+        partitions.join(" and "),
+    );
+    if !verdict.safe {
+        let lines: Vec<_> = verdict
+            .counterexample
+            .iter()
+            .enumerate()
+            .map(|(i, line)| format!("{:>4}  {line}", i + 1))
+            .collect();
+        return format!("{head}\n{}", lines.join("\n"));
+    }
+    let how = match (verdict.complete, verdict.product) {
+        (true, "a3") => "every state of the real machines over weak memory",
+        (true, _) => "every state of the abstract model",
+        (false, _) => "not all states: nothing bad within",
+    };
+    format!("{head}\n{how}: {} states, {} traffic matrices", verdict.states, verdict.traffic_matrices)
+}

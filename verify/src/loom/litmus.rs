@@ -1,0 +1,142 @@
+//! The orderings one by one, without machines: a few lines for each core, over the fabric and the real places.
+
+use super::fabric::LoomFabric;
+use super::memory::{Memory, Places};
+use super::twist::{Twist, Twisted};
+use ::loom::thread;
+use core::fmt::Debug;
+use kernel_core::fabric::Fabric;
+use kernel_core::layout::data::dispatch_record;
+use kernel_core::layout::state::{Partition, dispatch_status};
+use kernel_core::place::Place;
+use kernel_core::placement::Home;
+use kernel_core::plan::counts::ShareSum;
+use kernel_core::shape::Shape;
+use kernel_core::sync::{barrier, flag};
+use kernel_core::units::{CoreId, RankId};
+use std::rc::Rc;
+
+/// Bytes that a litmus test puts; none of a row that nobody has put yet.
+const ROW: [u8; 4] = [1, 2, 3, 4];
+
+/// One core in a litmus test.
+#[derive(Debug)]
+pub struct Core<T> {
+    fabric: Twisted<T>,
+    shape: Rc<Shape>,
+    rank: RankId,
+    core: CoreId,
+    epoch: u32,
+}
+
+/// What a core does.
+pub type Script<T> = fn(&mut Core<T>);
+
+/// The body of a litmus test: `scripts` are run by the cores that they name, each with its own twist.
+pub fn litmus<T: Twist + 'static>(
+    shape: Shape,
+    twist: fn() -> T,
+    scripts: &'static [(u32, u32, Script<T>)],
+) -> impl Fn() + Send + Sync + 'static {
+    let places: Vec<_> = (0..shape.ep_world_size())
+        .map(|rank| {
+            let mut places = Places::of(&shape, RankId(rank));
+            places.words.push(token_flag());
+            places.words.sort_unstable();
+            places
+        })
+        .collect();
+    move || {
+        let (memory, shape) = (Rc::new(Memory::new(&places)), Rc::new(shape.clone()));
+        let mut threads = scripts.iter().map(|&(rank, core, script)| {
+            let (rank, core, twist) = (RankId(rank), CoreId(core), twist());
+            let fabric = LoomFabric::new(Rc::clone(&memory), rank, core, twist.orderings());
+            let fabric = Twisted { fabric, twist };
+            let mut core = Core { fabric, shape: Rc::clone(&shape), rank, core, epoch: 0 };
+            move || script(&mut core)
+        });
+        let here = threads.next();
+        let others: Vec<_> = threads.map(thread::spawn).collect();
+        here.into_iter().for_each(|mut run| run());
+        for other in others {
+            assert!(other.join().is_ok(), "a core panicked");
+        }
+    }
+}
+
+/// The flag that all litmus tests but those of barriers use: dispatch slot 0.
+#[must_use]
+pub const fn count_flag() -> Place {
+    dispatch_status(Partition::P0, 0)
+}
+
+/// Bytes 8..16 of that slot: with flags in two steps, the tokens' own flag.
+#[must_use]
+pub const fn token_flag() -> Place {
+    Place::state(count_flag().offset + 8)
+}
+
+/// A flag of its own for an answer: dispatch slot 1.
+#[must_use]
+pub const fn answer() -> Place {
+    dispatch_status(Partition::P0, 1)
+}
+
+fn did<R, E: Debug>(result: Result<R, E>) -> R {
+    result.expect("a place that the litmus test has")
+}
+
+impl<T: Twist> Core<T> {
+    fn record(&self) -> Place {
+        let home = Home { rank: RankId(0), local_expert: 0 };
+        dispatch_record(&self.shape, Partition::P0, home, RankId(0), 0)
+    }
+
+    /// Puts the row to `rank`, with every byte `plus` more.
+    pub fn put(&mut self, rank: u32, plus: u8) {
+        let at = self.record();
+        did(self.fabric.put(RankId(rank), at, &ROW.map(|byte| byte + plus), &[]));
+    }
+
+    /// Publishes a count of 1 to `rank`.
+    pub fn publish(&mut self, rank: u32, at: Place) {
+        did(self.fabric.publish(RankId(rank), at, flag::status(1)));
+    }
+
+    /// Waits until `at` is set and returns the count.
+    pub fn await_flag(&self, at: Place) -> u32 {
+        loop {
+            match flag::dispatch(did(self.fabric.observe(at))) {
+                flag::Seen::Flag(count) => return count,
+                flag::Seen::Empty => thread::yield_now(),
+                flag::Seen::Corrupt => panic!("corrupt flag"),
+            }
+        }
+    }
+
+    /// Clears `at`.
+    pub fn clear(&mut self, at: Place) {
+        did(self.fabric.store(at, 0));
+    }
+
+    /// The row must have come, with every byte `plus` more.
+    pub fn expect_row(&self, plus: u8) {
+        let seen = did(self.fabric.bytes(self.record(), ROW.len() as u64));
+        assert_eq!(seen, ROW.map(|byte| byte + plus), "the row of a set flag");
+    }
+
+    /// A core barrier that carries `sum`; returns the sum of core `other`.
+    pub fn barrier(&mut self, sum: u32, other: u32) -> u32 {
+        while !did(self.fabric.quiet()) {
+            thread::yield_now();
+        }
+        self.epoch = barrier::next_epoch(self.epoch);
+        let (core, epoch, cores) = (self.core, self.epoch, self.shape.aiv_num());
+        let sum = ShareSum { rows: sum, of_last_expert: 0 };
+        did(barrier::arrive(&mut self.fabric, self.rank, core, epoch, sum));
+        while did(barrier::missing(&self.fabric, cores, core, epoch)).is_some() {
+            thread::yield_now();
+        }
+        did(barrier::sum_of(&self.fabric, CoreId(other), epoch)).rows
+    }
+}

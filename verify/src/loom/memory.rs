@@ -1,0 +1,201 @@
+//! The memory of all ranks as loom objects: words are atomics, rows are bytes that loom watches.
+//!
+//! A row is watched by a loom cell without content, so that a racing access is a failure, while its bytes lie
+//! beside it: loom runs its threads one at a time, and reading them needs no unsafe code. What one put writes
+//! is one row, however many pieces of it are read.
+
+use ::loom::cell::UnsafeCell;
+use ::loom::sync::atomic::AtomicU64;
+use core::cell::RefCell;
+use core::ops::Range;
+use kernel_core::layout::data::{combine_row, dispatch_record};
+use kernel_core::layout::outputs::capacity;
+use kernel_core::layout::record::{Triple, triple_of};
+use kernel_core::layout::state::{Partition, combine_slot, combine_status, core_word, dispatch_status};
+use kernel_core::place::{Place, Tensor};
+use kernel_core::placement::Home;
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, Offset, RankId, Token};
+
+/// Where the words and the rows of a rank lie: only those that its shape uses.
+#[derive(Clone, Debug, Default)]
+pub struct Places {
+    /// Words of the state region that others than their owner write or read.
+    pub words: Vec<Place>,
+    /// Stretches of the data region that are written as one.
+    pub rows: Vec<Range<Offset>>,
+}
+
+impl Places {
+    /// The places of `rank`.
+    #[must_use]
+    pub fn of(shape: &Shape, rank: RankId) -> Self {
+        let mut places = Self::default();
+        let local_experts = shape.local_experts(rank);
+        for partition in [Partition::P0, Partition::P1] {
+            let slots = 0..local_experts * shape.ep_world_size();
+            places.words.extend(slots.map(|slot| dispatch_status(partition, slot)));
+            for (token, k) in pairs(shape.bs_max(), shape.combine_columns()) {
+                places.words.push(combine_status(partition, combine_slot(shape, Token(token), k)));
+                let start = combine_row(shape, partition, Token(token), k).offset;
+                places.rows.push(start..start + shape.row_bytes());
+            }
+            for (source, local_expert) in pairs(shape.ep_world_size(), local_experts) {
+                let home = Home { rank, local_expert };
+                places.rows.extend((0..shape.bs_max()).map(|slot| {
+                    let record = dispatch_record(shape, partition, home, RankId(source), slot);
+                    record.offset..triple_of(shape, record).offset + Triple::BYTES
+                }));
+            }
+        }
+        // The only core of a rank has nobody to meet.
+        let cores = if shape.aiv_num() > 1 { shape.aiv_num() } else { 0 };
+        places.words.extend(pairs(cores, 2).map(|(core, epoch)| core_word(CoreId(core), epoch)));
+        places.words.sort_unstable();
+        places.rows.sort_unstable_by_key(|row| row.start);
+        places
+    }
+}
+
+fn pairs(a: u32, b: u32) -> impl Iterator<Item = (u32, u32)> {
+    (0..a).flat_map(move |i| (0..b).map(move |j| (i, j)))
+}
+
+/// What the ranks share. To be made inside a model.
+#[derive(Debug)]
+pub struct Memory {
+    ranks: Vec<Rank>,
+}
+
+#[derive(Debug)]
+struct Rank {
+    words: Vec<(Place, AtomicU64)>,
+    window: Rows,
+}
+
+impl Memory {
+    /// Zeroed memory at `places`, by rank.
+    #[must_use]
+    pub fn new(places: &[Places]) -> Self {
+        let rank = |places: &Places| Rank {
+            words: places.words.iter().map(|&at| (at, AtomicU64::new(0))).collect(),
+            window: Rows::new(places.rows.iter().cloned()),
+        };
+        Self { ranks: places.iter().map(rank).collect() }
+    }
+
+    pub(super) fn word(&self, rank: RankId, at: Place) -> Option<&AtomicU64> {
+        let words = &self.ranks.get(rank.index())?.words;
+        let index = words.binary_search_by_key(&at, |(place, _)| *place).ok()?;
+        Some(&words.get(index)?.1)
+    }
+
+    pub(super) fn window(&self, rank: RankId) -> Option<&Rows> {
+        Some(&self.ranks.get(rank.index())?.window)
+    }
+}
+
+/// Stretches of memory, each of which loom watches for itself.
+#[derive(Debug, Default)]
+pub struct Rows {
+    rows: Vec<Row>,
+}
+
+#[derive(Debug)]
+struct Row {
+    place: Range<Offset>,
+    watch: UnsafeCell<()>,
+    bytes: RefCell<Vec<u8>>,
+}
+
+impl Rows {
+    fn new(places: impl Iterator<Item = Range<Offset>>) -> Self {
+        let row = |place: Range<Offset>| Row {
+            bytes: RefCell::new(vec![0; (place.end - place.start) as usize]),
+            watch: UnsafeCell::new(()),
+            place,
+        };
+        Self { rows: places.map(row).collect() }
+    }
+
+    /// Writes `bytes` from `at` on. `None` if a part of them has no row.
+    pub(super) fn write(&self, at: Offset, bytes: &[u8]) -> Option<()> {
+        self.visit(at, bytes.len() as u64, |row, own, passed| {
+            row.watch.with_mut(|_| ());
+            let from = bytes.get(passed..passed + own.len())?;
+            row.bytes.borrow_mut().get_mut(own)?.copy_from_slice(from);
+            Some(())
+        })
+    }
+
+    /// Reads `len` bytes from `at` on. `None` if a part of them has no row.
+    pub(super) fn read(&self, at: Offset, len: u64) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(len as usize);
+        self.visit(at, len, |row, own, _| {
+            row.watch.with(|_| ());
+            bytes.extend_from_slice(row.bytes.borrow().get(own)?);
+            Some(())
+        })?;
+        Some(bytes)
+    }
+
+    /// Calls `f(row, bytes of it, bytes passed before)` for every row that `at .. at + len` touches.
+    fn visit(
+        &self,
+        at: Offset,
+        len: u64,
+        mut f: impl FnMut(&Row, Range<usize>, usize) -> Option<()>,
+    ) -> Option<()> {
+        let (mut next, end) = (at, at.checked_add(len)?);
+        let first = self.rows.partition_point(|row| row.place.end <= at);
+        for row in self.rows.get(first..)? {
+            if next >= end {
+                break;
+            }
+            let own = next.checked_sub(row.place.start)?..end.min(row.place.end) - row.place.start;
+            f(row, own.start as usize..own.end as usize, (next - at) as usize)?;
+            next = row.place.start + own.end;
+        }
+        (next == end).then_some(())
+    }
+}
+
+/// The output tensors of a rank for one batch. To be made inside a model; by default there are none.
+#[derive(Debug, Default)]
+pub struct Outputs {
+    tensors: [Rows; Tensor::ALL.len()],
+}
+
+impl Outputs {
+    /// Zeroed outputs: an element that two cores write is a failure.
+    #[must_use]
+    pub fn new(shape: &Shape, rank: RankId) -> Self {
+        let tensors = Tensor::ALL.map(|tensor| {
+            let element = match tensor {
+                Tensor::ExpandX => shape.payload_bytes(),
+                Tensor::XOut => shape.row_bytes(),
+                Tensor::AssistInfo => Triple::BYTES,
+                Tensor::ExpertTokenNums => 8,
+                Tensor::DynamicScales | Tensor::ExpandIdx | Tensor::EpRecvCounts => 4,
+            };
+            let starts = (0..capacity(shape, rank, tensor)).step_by(element as usize);
+            Rows::new(starts.map(|start| start..start + element))
+        });
+        Self { tensors }
+    }
+
+    /// The rows of a tensor.
+    #[must_use]
+    pub fn tensor(&self, tensor: Tensor) -> &Rows {
+        let [x, scales, info, idx, nums, counts, out] = &self.tensors;
+        match tensor {
+            Tensor::ExpandX => x,
+            Tensor::DynamicScales => scales,
+            Tensor::AssistInfo => info,
+            Tensor::ExpandIdx => idx,
+            Tensor::ExpertTokenNums => nums,
+            Tensor::EpRecvCounts => counts,
+            Tensor::XOut => out,
+        }
+    }
+}

@@ -1,0 +1,34 @@
+//! The machines of `kernel-core` under loom: every interleaving and every stale value that C11 allows.
+//!
+//! The explorer searches the protocol over many rounds; here it is the *orderings* that are searched: that a
+//! publish is a release, an observe an acquire, a clear only relaxed, and that this is enough for every byte of
+//! payload. The machines are the real ones, over a [fabric] whose words are loom atomics and whose rows loom
+//! watches for racing accesses. Every model has a broken [twin](twins) that must fail.
+//!
+//! ```text
+//! search   runs a body under loom, counts executions, catches failures
+//! trace    what happened in the execution that failed
+//! group    ranks and cores as loom threads, a schedule of operators, the check of what they put out
+//! round    who sends what in a round, and what the oracle makes of it
+//! fabric   memory (words, rows) and one core's view of it
+//! litmus   the orderings one by one, without machines
+//! twist    the hooks by which a twin bends the fabric;  twins: the twins
+//! ```
+//!
+//! A failing model prints its last execution, access by access; a twin does so with `LOOM_TRACE=1`.
+//!
+//! A flag that is lost shows as a wait that polls in vain a hundred times over, which is a failure.
+//!
+//! What loom does not see: load buffering, stores older than the last seven of a word, more than five threads;
+//! and its preemption bound is of use with two threads only. Beyond them it explores schedules in which two that
+//! wait pass the turn to each other for ever while the third, for which they wait, starves.
+
+pub mod fabric;
+pub mod group;
+pub mod litmus;
+pub mod memory;
+pub mod round;
+pub mod search;
+pub mod trace;
+pub mod twins;
+pub mod twist;

@@ -1,0 +1,120 @@
+//! Runs a body under loom: counts the executions of one that holds, catches the failure of one that must not.
+
+use super::trace;
+use ::loom::model::Builder;
+use core::any::Any;
+use core::cell::Cell;
+use core::fmt;
+use core::ops::RangeInclusive;
+use core::panic::AssertUnwindSafe;
+use core::sync::atomic::{AtomicUsize, Ordering};
+use std::panic;
+use std::sync::{Arc, Once};
+use std::time::Instant;
+
+/// Branches of one execution: several times what the longest model needs, so that only an endless wait has more.
+const BRANCHES_MAX: usize = 4_000;
+
+/// How far a search goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// Every execution.
+    Complete,
+    /// Every execution in which a thread that could go on is interrupted at most so often.
+    Preemptions(usize),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Complete => f.write_str("complete"),
+            Self::Preemptions(n) => write!(f, "{n} preemptions"),
+        }
+    }
+}
+
+/// Runs `body` in every execution within `bound`, prints and returns how many there were.
+///
+/// # Panics
+/// An execution fails, or their number is not in `expected`: then the search has changed, and somebody should
+/// say why. A search that has shrunk may have lost what it was made for.
+pub fn model(
+    name: &str,
+    bound: Bound,
+    expected: RangeInclusive<usize>,
+    body: impl Fn() + Send + Sync + 'static,
+) -> usize {
+    let (executions, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
+    let result = panic::catch_unwind(AssertUnwindSafe(|| explore(bound, &executions, body)));
+    let executions = executions.load(Ordering::Relaxed);
+    if let Err(payload) = result {
+        println!("loom {name}: execution {executions} fails ({bound}): {}", message(&*payload));
+        trace::print();
+        panic::resume_unwind(payload);
+    }
+    println!("loom {name}: {executions} executions, {:.1} s ({bound})", start.elapsed().as_secs_f64());
+    assert!(expected.contains(&executions), "loom {name}: {executions} executions, expected {expected:?}");
+    executions
+}
+
+/// Runs `body` until an execution fails, prints which one and how (with `LOOM_TRACE` set, also what happened in
+/// it), and returns how.
+///
+/// # Panics
+/// No execution fails: the search cannot see what this twin breaks.
+pub fn failure(name: &str, bound: Bound, body: impl Fn() + Send + Sync + 'static) -> String {
+    let (executions, start) = (Arc::new(AtomicUsize::new(0)), Instant::now());
+    let result = silently(|| explore(bound, &executions, body));
+    let executions = executions.load(Ordering::Relaxed);
+    let Err(payload) = result else {
+        panic!("loom {name}: none of {executions} executions fails ({bound})");
+    };
+    let how = message(&*payload);
+    let seconds = start.elapsed().as_secs_f64();
+    println!("loom {name}: execution {executions} fails, {seconds:.1} s ({bound}): {how}");
+    if std::env::var_os("LOOM_TRACE").is_some() {
+        trace::print();
+    }
+    how
+}
+
+fn explore(bound: Bound, executions: &Arc<AtomicUsize>, body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = Builder::new();
+    builder.max_branches = BRANCHES_MAX;
+    builder.preemption_bound = match bound {
+        Bound::Complete => None,
+        Bound::Preemptions(n) => Some(n),
+    };
+    let executions = Arc::clone(executions);
+    builder.check(move || {
+        executions.fetch_add(1, Ordering::Relaxed);
+        trace::restart();
+        body();
+    });
+}
+
+fn message(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<String>().map(String::as_str);
+    text.or_else(|| payload.downcast_ref().copied()).unwrap_or("a panic without words").trim().to_owned()
+}
+
+thread_local! {
+    static SILENT: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Catches the panics of this thread without printing them; other threads print theirs.
+fn silently<T>(body: impl FnOnce() -> T) -> std::thread::Result<T> {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if !SILENT.get() {
+                loud(info);
+            }
+        }));
+    });
+    SILENT.set(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(body));
+    SILENT.set(false);
+    result
+}

@@ -1,0 +1,68 @@
+//! What happened in the running execution, for whoever has to read the one that fails.
+
+use core::cell::RefCell;
+use core::fmt;
+use kernel_core::place::Place;
+use kernel_core::units::{CoreId, RankId};
+
+/// One access of a core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Whose rank.
+    pub rank: RankId,
+    /// Whose core.
+    pub core: CoreId,
+    /// What it did; when it fails, this is the last event.
+    pub access: Access,
+}
+
+/// What a core may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// It put a row.
+    Put(RankId, Place),
+    /// It wrote a word of a rank, also its own.
+    Word(RankId, Place, u64),
+    /// It saw a word that others write.
+    Saw(Place, u64),
+    /// It read a row.
+    Read(Place),
+    /// It wrote an output.
+    Wrote(Place),
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} core {} ", self.rank, self.core)?;
+        match self.access {
+            Access::Put(to, at) => write!(f, "puts to rank {to} at {at}"),
+            Access::Word(to, at, word) => write!(f, "writes {word:#x} to rank {to} at {at}"),
+            Access::Saw(at, word) => write!(f, "sees {word:#x} at {at}"),
+            Access::Read(at) => write!(f, "reads {at}"),
+            Access::Wrote(at) => write!(f, "writes {at}"),
+        }
+    }
+}
+
+thread_local! {
+    static EVENTS: RefCell<Vec<Event>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Forgets the execution before.
+pub(super) fn restart() {
+    EVENTS.with_borrow_mut(Vec::clear);
+}
+
+/// Notes an event, but not what a core sees again and again.
+pub(super) fn note(event: Event) {
+    EVENTS.with_borrow_mut(|events| {
+        if events.last() != Some(&event) {
+            events.push(event);
+        }
+    });
+}
+
+/// Prints the events of the execution that ended last.
+pub(super) fn print() {
+    EVENTS.with_borrow(|events| events.iter().for_each(|event| println!("    {event}")));
+}

@@ -1,0 +1,129 @@
+//! Hooks by which a twin bends one effect of the fabric while the machines stay as they are.
+
+use super::fabric::{LoomFabric, Orderings};
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::place::Place;
+use kernel_core::units::RankId;
+
+/// One core's twist. Whatever it leaves out is as the fabric does it.
+pub trait Twist {
+    /// How words are accessed.
+    fn orderings(&self) -> Orderings {
+        Orderings::default()
+    }
+
+    /// Instead of [`Fabric::put`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn put(
+        &mut self,
+        fabric: &mut LoomFabric,
+        to: RankId,
+        at: Place,
+        row: &[u8],
+        tail: &[u8],
+    ) -> Result<(), Fault> {
+        fabric.put(to, at, row, tail)
+    }
+
+    /// Instead of [`Fabric::publish`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn publish(&mut self, fabric: &mut LoomFabric, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        fabric.publish(to, at, word)
+    }
+
+    /// Instead of [`Fabric::quiet`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn quiet(&mut self, fabric: &mut LoomFabric) -> Result<bool, Fault> {
+        fabric.quiet()
+    }
+
+    /// Instead of [`Fabric::observe`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
+        fabric.observe(at)
+    }
+
+    /// Instead of [`Fabric::store`].
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn store(&mut self, fabric: &mut LoomFabric, at: Place, word: u64) -> Result<(), Fault> {
+        fabric.store(at, word)
+    }
+
+    /// After the core has ended an operator.
+    ///
+    /// # Errors
+    /// The fabric's.
+    fn ended(&mut self, fabric: &mut LoomFabric) -> Result<(), Fault> {
+        let _ = fabric;
+        Ok(())
+    }
+}
+
+/// No twist.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Faithful;
+
+impl Twist for Faithful {}
+
+/// A fabric with a twist.
+#[derive(Debug)]
+pub struct Twisted<T> {
+    /// The fabric underneath.
+    pub fabric: LoomFabric,
+    /// Its twist.
+    pub twist: T,
+}
+
+impl<T: Twist> Twisted<T> {
+    /// Tells the twist that the operator has ended.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub fn ended(&mut self) -> Result<(), Fault> {
+        self.twist.ended(&mut self.fabric)
+    }
+}
+
+impl<T: Twist> Fabric for Twisted<T> {
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.twist.put(&mut self.fabric, to, at, row, tail)
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.twist.publish(&mut self.fabric, to, at, word)
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        self.twist.quiet(&mut self.fabric)
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.twist.observe(&self.fabric, at)
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.twist.store(&mut self.fabric, at, word)
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.fabric.bytes(at, len)
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.fabric.write(at, bytes)
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        self.fabric.deliver(output, from, len)
+    }
+}

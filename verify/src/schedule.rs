@@ -1,0 +1,99 @@
+//! Is a schedule safe? Answered by search: A3 by the real machines, A2 by an abstract model of its windows.
+
+use crate::explorer::{self, Model, Timeline};
+use crate::halves;
+
+/// Whose protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Product {
+    /// Dispatch and combine have partitions of their own; combine waits for its own tokens' experts only.
+    A3,
+    /// Both operators share one sequence of halves and wait for all ranks.
+    A2,
+}
+
+/// A question.
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// Whose protocol.
+    pub product: Product,
+    /// The operators that every rank runs, D and C, as many C as D unless they run once.
+    pub operators: String,
+    /// Partitions of dispatch and combine; A2 looks at the first only.
+    pub partitions: [u32; 2],
+    /// Ranks of one core each.
+    pub ranks: u32,
+    /// How often the operators run; `None`: for ever.
+    pub rounds: Option<u32>,
+    /// Give up beyond so many states.
+    pub states_max: usize,
+}
+
+/// An answer.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// No bad state was found.
+    pub safe: bool,
+    /// States visited.
+    pub states: usize,
+    /// Different traffic matrices met.
+    pub traffic_matrices: usize,
+    /// Whether every reachable state was visited.
+    pub complete: bool,
+    /// A shortest way into trouble, one line per event; empty if none was found.
+    pub counterexample: Vec<String>,
+    /// The same for a machine to replay (A3).
+    pub timeline: Option<Timeline>,
+}
+
+/// Answers a question. A3 is explored over weak memory; a counterexample is told over strong memory if there is
+/// one, since it is easier to follow and can be replayed.
+#[must_use]
+pub fn answer(question: &Question) -> Answer {
+    match question.product {
+        Product::A3 => of_machines(question),
+        Product::A2 => of_halves(question),
+    }
+}
+
+fn of_machines(question: &Question) -> Answer {
+    let [dispatch, combine] = question.partitions;
+    let mut model = Model::new(question.ranks, &question.operators).partitions(dispatch, combine);
+    model.units = question.rounds;
+    model.states_max = question.states_max;
+    let mut report = explorer::explore(&model.clone().weak());
+    if report.counterexample.is_some() {
+        let strong = explorer::explore(&model);
+        if strong.counterexample.is_some() {
+            report = strong;
+        }
+    }
+    let told = report.counterexample.as_ref().map_or_else(Vec::new, |timeline| {
+        let mut events = timeline.events.clone();
+        events.push(timeline.violation.to_string());
+        events
+    });
+    Answer {
+        safe: report.counterexample.is_none(),
+        states: report.states,
+        traffic_matrices: report.traffic_matrices,
+        complete: report.complete,
+        counterexample: told,
+        timeline: report.counterexample,
+    }
+}
+
+fn of_halves(question: &Question) -> Answer {
+    let operators = question.rounds.map(|rounds| rounds * question.operators.len() as u32);
+    let [halves, _] = question.partitions;
+    let report = halves::explore(question.ranks as usize, halves, operators, question.states_max);
+    Answer {
+        safe: report.counterexample.is_none(),
+        states: report.states,
+        // Every rank sends every peer a window, whatever is in it.
+        traffic_matrices: 1,
+        complete: report.complete,
+        counterexample: report.counterexample.unwrap_or_default(),
+        timeline: None,
+    }
+}
