@@ -16,6 +16,8 @@ use std::rc::Rc;
 
 /// Where virtual partitions begin in the model's addresses.
 const VIRTUAL: u64 = 1 << 40;
+/// Bytes of a scale.
+const SCALE: u64 = 4;
 /// What unread or never written bytes look like.
 static NOTHING: [u8; 128] = [0xEE; 128];
 
@@ -66,6 +68,11 @@ pub enum Violation {
         /// Bytes expected.
         expected: u32,
     },
+    /// A machine says that it moved and has not changed, or says that it waits and has.
+    Misreported {
+        /// Which rank.
+        rank: RankId,
+    },
     /// A machine refused what it saw.
     Refused {
         /// Which rank.
@@ -101,6 +108,9 @@ impl fmt::Display for Violation {
             }
             Self::Incomplete { rank, seen, expected } => {
                 write!(f, "rank {rank} ends an operator with {seen} of {expected} output bytes written")
+            }
+            Self::Misreported { rank } => {
+                write!(f, "a core of rank {rank} moves without a change, or changes while it waits")
             }
             Self::Refused { rank, error } => write!(f, "rank {rank} refuses: {error}"),
             Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),
@@ -200,7 +210,7 @@ impl View<'_> {
         }
     }
 
-    fn blame(&self, violation: Violation) {
+    pub(super) fn blame(&self, violation: Violation) {
         self.violation.borrow_mut().get_or_insert(violation);
     }
 
@@ -365,7 +375,8 @@ impl Fabric for View<'_> {
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         // A row that lands on an unread one is an error, so when a part of a record is read does not matter;
         // when its last part is read, and the record forgotten, does.
-        if self.kind == Kind::Combine {
+        let last = self.kind == Kind::Combine || self.setup.model.quantised && len == SCALE;
+        if last {
             self.touch(at)?;
         }
         let at = self.virtually(at);
@@ -377,7 +388,7 @@ impl Fabric for View<'_> {
             }
             let from = (at.offset - start.offset) as usize;
             if let Some(bytes) = bytes.get(from..from + len as usize) {
-                if self.kind == Kind::Combine {
+                if last {
                     self.read_rows.borrow_mut().push(*number);
                 }
                 return Ok(bytes);
@@ -407,8 +418,10 @@ impl Fabric for View<'_> {
         self.touch(from)?;
         let bytes = self.bytes(from, len)?.to_vec();
         self.judge(output, &bytes);
-        // The data is a record's last part to be read.
-        if let Some(place) = self.interner.known(self.rank, self.virtually(from)) {
+        // The data is a record's last part to be read, unless there is a scale.
+        if !self.setup.model.quantised
+            && let Some(place) = self.interner.known(self.rank, self.virtually(from))
+        {
             self.read_rows.borrow_mut().push(place);
         }
         Ok(())

@@ -81,7 +81,7 @@ fn tell_traffic(
                     traffic.push(vec![None; round.choices.len()]);
                 }
                 traffic[batch as usize][rank] = *choice;
-                let to = choice.map_or_else(|| "nobody".to_owned(), |e| format!("rank {e}"));
+                let to = choice.map_or_else(|| "nobody".to_owned(), |e| format!("expert {e}"));
                 events.push(format!("rank {rank} begins round {batch}: sends to {to}"));
             }
         }
