@@ -32,10 +32,11 @@ mod oracle;
 mod state;
 mod step;
 mod timeline;
+mod violation;
 
-pub use fabric::Violation;
 pub use model::{Kind, Memory, Model, Traffic, Twin};
 pub use timeline::Timeline;
+pub use violation::Violation;
 
 use model::Setup;
 use state::State;

@@ -1,10 +1,11 @@
 //! Moves: one core takes a step that others can see, or one effect lands; then everybody takes the steps that
 //! nobody else can see.
 
-use super::fabric::{View, Violation, land, may_land};
+use super::fabric::{View, land, may_land};
 use super::model::{Choice, Kind, Memory, Setup, Twin};
 use super::oracle::{Expected, Oracle, RankTensors};
 use super::state::{Core, Interner, Machine, Shared, State};
+use super::violation::Violation;
 use core::cell::{Cell, RefCell};
 use kernel_core::a3::{Combine, Dispatch, Returned, Ub};
 use kernel_core::fabric::{Progress, ProtocolError, Wait};

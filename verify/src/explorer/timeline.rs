@@ -1,9 +1,10 @@
 //! A counterexample as a story: what happened, in order, and what must never have.
 
-use super::fabric::{Violation, is_shared, spot};
+use super::fabric::{is_shared, spot};
 use super::model::Kind;
 use super::state::{Machine, Shared, State, Value};
 use super::step::{Known, Move};
+use super::violation::Violation;
 use super::{Origin, state::Effect};
 use core::fmt;
 use kernel_core::fabric::order;

@@ -1,0 +1,103 @@
+//! What no state may lead to.
+
+use super::fabric::spot;
+use core::fmt;
+use kernel_core::place::Place;
+use kernel_core::units::RankId;
+
+/// Something that must never happen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Violation {
+    /// A row landed on one that its reader has not read.
+    Overwritten {
+        /// Whose memory.
+        rank: RankId,
+        /// Where.
+        at: Place,
+    },
+    /// A flag landed on one that its reader has not cleared.
+    LostFlag {
+        /// Whose memory.
+        rank: RankId,
+        /// Where.
+        at: Place,
+    },
+    /// A row is read that has perhaps not landed.
+    NotLanded {
+        /// Who reads.
+        rank: RankId,
+        /// Where.
+        at: Place,
+    },
+    /// A core reads a word of its own that it published and that has perhaps not landed.
+    OwnNotLanded {
+        /// Whose.
+        rank: RankId,
+        /// Where.
+        at: Place,
+    },
+    /// An output differs from the oracle's.
+    Diverged {
+        /// Whose output.
+        rank: RankId,
+        /// Where.
+        at: Place,
+    },
+    /// A rank ended an operator without writing all of its outputs.
+    Incomplete {
+        /// Whose outputs.
+        rank: RankId,
+        /// Bytes written.
+        seen: u32,
+        /// Bytes expected.
+        expected: u32,
+    },
+    /// A machine says that it moved and has not changed, or says that it waits and has.
+    Misreported {
+        /// Which rank.
+        rank: RankId,
+    },
+    /// A machine refused what it saw.
+    Refused {
+        /// Which rank.
+        rank: RankId,
+        /// In its words.
+        error: String,
+    },
+    /// Nobody can move and not everybody is done.
+    Deadlock,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Overwritten { rank, at } => {
+                write!(
+                    f,
+                    "a row lands at {} of rank {rank} on a row that rank {rank} has not read",
+                    spot(*at)
+                )
+            }
+            Self::LostFlag { rank, at } => {
+                write!(f, "flag and clear, or two flags, meet at {} of rank {rank}: one is lost", spot(*at))
+            }
+            Self::NotLanded { rank, at } => {
+                write!(f, "rank {rank} reads a row at {} that has perhaps not landed", spot(*at))
+            }
+            Self::OwnNotLanded { rank, at } => {
+                write!(f, "a core of rank {rank} reads its own word at {at}, which has perhaps not landed")
+            }
+            Self::Diverged { rank, at } => {
+                write!(f, "rank {rank} writes to {at} what the oracle does not expect")
+            }
+            Self::Incomplete { rank, seen, expected } => {
+                write!(f, "rank {rank} ends an operator with {seen} of {expected} output bytes written")
+            }
+            Self::Misreported { rank } => {
+                write!(f, "a core of rank {rank} moves without a change, or changes while it waits")
+            }
+            Self::Refused { rank, error } => write!(f, "rank {rank} refuses: {error}"),
+            Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),
+        }
+    }
+}
