@@ -132,25 +132,29 @@ fn raced<B: Backend>(litmus: &Litmus, backend: &B, repetitions: u64) -> Option<S
     let start = Barrier::new(litmus.programs.len());
     let broken = Mutex::new(None);
     let stop = AtomicBool::new(false);
+    let work = |program| {
+        for repetition in 0..repetitions {
+            start.wait();
+            let run = Run::new(program, repetition);
+            if let Some(why) = unbroken(run, backend, &stop) {
+                stop.store(true, Ordering::Relaxed);
+                let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
+                broken.get_or_insert(format!("repetition {repetition}: {why}"));
+            }
+            // All see the same answer: it cannot change before the next repetition begins.
+            start.wait();
+            if stop.load(Ordering::Relaxed) {
+                break;
+            }
+        }
+    };
     thread::scope(|scope| {
-        for &program in litmus.programs {
-            let (start, broken, stop) = (&start, &broken, &stop);
-            scope.spawn(move || {
-                for repetition in 0..repetitions {
-                    start.wait();
-                    let run = Run::new(program, repetition);
-                    if let Some(why) = unbroken(run, backend, stop) {
-                        stop.store(true, Ordering::Relaxed);
-                        let mut broken = broken.lock().unwrap_or_else(PoisonError::into_inner);
-                        broken.get_or_insert(format!("repetition {repetition}: {why}"));
-                    }
-                    // All see the same answer: it cannot change before the next repetition begins.
-                    start.wait();
-                    if stop.load(Ordering::Relaxed) {
-                        break;
-                    }
-                }
-            });
+        let work = &work;
+        let threads: Vec<_> =
+            litmus.programs.iter().map(|&program| scope.spawn(move || work(program))).collect();
+        // The end of the scope would wait too, but ThreadSanitizer only knows a join.
+        for thread in threads {
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     });
     broken.into_inner().unwrap_or_else(PoisonError::into_inner)

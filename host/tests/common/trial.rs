@@ -91,8 +91,17 @@ impl<'a> Trial<'a> {
 
     pub(crate) fn on_threads(&self, count: usize, spread: Spread) -> Result<Vec<u8>, Error> {
         let backend = SharedMemory::new(&self.case.shape, self.plan().unit.batches()).unwrap();
+        self.threaded(&backend, count, spread)
+    }
+
+    pub(crate) fn threaded<B: Backend>(
+        &self,
+        backend: &B,
+        count: usize,
+        spread: Spread,
+    ) -> Result<Vec<u8>, Error> {
         let workers = Workers { count, spread, deadline: Duration::from_secs(60) };
-        self.run(&backend, |unit| driver::threads::run(unit, &workers))
+        self.run(backend, |unit| driver::threads::run(unit, &workers))
     }
 
     /// The first seed on which the twin fails, and how. A seed on which it does not must end well.

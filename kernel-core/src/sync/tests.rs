@@ -45,6 +45,11 @@ fn own_words_that_cannot_follow_each_other_are_refused() {
         let error = ProtocolError::CoreWord { core: SELF, seen: odd, epoch: 1 };
         assert_eq!(epoch_with(even, odd), Err(error));
     }
+    // Only both at once are as the group was created.
+    for (even, odd) in [(0, word(0, 1, 0)), (word(0, 1, 0), 0)] {
+        let error = ProtocolError::CoreWord { core: SELF, seen: odd, epoch: 1 };
+        assert_eq!(epoch_with(even, odd), Err(error));
+    }
     for (even, odd) in [(1, 0), (1, 1), (3, 2), (3, 3)].map(|(e, o)| (word(e, 0, 0), word(o, 0, 0))) {
         let error = ProtocolError::CoreWord { core: SELF, seen: even, epoch: 0 };
         assert_eq!(epoch_with(even, odd), Err(error));

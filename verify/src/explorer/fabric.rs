@@ -15,9 +15,18 @@ use kernel_core::units::{CoreId, RankId};
 use std::rc::Rc;
 
 /// Where virtual partitions begin in the model's addresses.
-pub(super) const VIRTUAL: u64 = 1 << 40;
+const VIRTUAL: u64 = 1 << 40;
+/// Bytes of a scale.
+const SCALE: u64 = 4;
 /// What unread or never written bytes look like.
 static NOTHING: [u8; 128] = [0xEE; 128];
+
+/// A place in words: its partition and where it is in there.
+pub(super) fn spot(at: Place) -> String {
+    let partitioned = at.region == Region::Window || at.offset % VIRTUAL < DISPATCH_SELECTORS;
+    let place = Place { offset: at.offset % VIRTUAL, ..at };
+    if partitioned { format!("{place} in partition {}", at.offset / VIRTUAL) } else { place.to_string() }
+}
 
 /// Whether others than its own core may look at a word.
 pub(super) fn is_shared(at: Place) -> bool {
@@ -104,7 +113,7 @@ impl View<'_> {
         }
     }
 
-    fn blame(&self, violation: Violation) {
+    pub(super) fn blame(&self, violation: Violation) {
         self.violation.borrow_mut().get_or_insert(violation);
     }
 
@@ -269,7 +278,8 @@ impl Fabric for View<'_> {
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         // A row that lands on an unread one is an error, so when a part of a record is read does not matter;
         // when its last part is read, and the record forgotten, does.
-        if self.kind == Kind::Combine {
+        let last = self.kind == Kind::Combine || self.setup.model.quantised && len == SCALE;
+        if last {
             self.touch(at)?;
         }
         let at = self.virtually(at);
@@ -281,7 +291,7 @@ impl Fabric for View<'_> {
             }
             let from = (at.offset - start.offset) as usize;
             if let Some(bytes) = bytes.get(from..from + len as usize) {
-                if self.kind == Kind::Combine {
+                if last {
                     self.read_rows.borrow_mut().push(*number);
                 }
                 return Ok(bytes);
@@ -311,8 +321,10 @@ impl Fabric for View<'_> {
         self.touch(from)?;
         let bytes = self.bytes(from, len)?.to_vec();
         self.judge(output, &bytes);
-        // The data is a record's last part to be read.
-        if let Some(place) = self.interner.known(self.rank, self.virtually(from)) {
+        // The data is a record's last part to be read, unless there is a scale.
+        if !self.setup.model.quantised
+            && let Some(place) = self.interner.known(self.rank, self.virtually(from))
+        {
             self.read_rows.borrow_mut().push(place);
         }
         Ok(())

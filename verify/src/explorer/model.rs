@@ -1,8 +1,8 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
-use kernel_core::a3::{Env, ub_words};
+use kernel_core::a3::{Env, ub_bytes, ub_words};
 use kernel_core::plan::order::SendOrder;
-use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::shape::{BatchSizes, Config, Limits, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 
@@ -86,6 +86,14 @@ pub struct Model {
     pub ranks: u32,
     /// Cores of each rank.
     pub cores: u32,
+    /// Experts of each rank.
+    pub experts: u32,
+    /// Tokens of each rank.
+    pub tokens: u32,
+    /// Experts of each token.
+    pub k: u32,
+    /// Whether dispatch quantises.
+    pub quantised: bool,
     /// The operators of a unit, D and C; units repeat.
     pub schedule: String,
     /// Units to run; `None` for ever.
@@ -109,6 +117,10 @@ impl Model {
         Self {
             ranks,
             cores: 1,
+            experts: 1,
+            tokens: 1,
+            k: 1,
+            quantised: false,
             schedule: schedule.to_owned(),
             units: None,
             partitions: [2, 2],
@@ -130,6 +142,21 @@ impl Model {
     #[must_use]
     pub fn cores(mut self, cores: u32) -> Self {
         self.cores = cores;
+        self
+    }
+
+    /// With two tokens of two experts each on every rank, and two experts there: several pairs for each core,
+    /// several slots for each expert.
+    #[must_use]
+    pub fn wide(mut self) -> Self {
+        (self.experts, self.tokens, self.k) = (2, 2, 2);
+        self
+    }
+
+    /// With quantised rows.
+    #[must_use]
+    pub fn quantised(mut self) -> Self {
+        self.quantised = true;
         self
     }
 
@@ -168,7 +195,7 @@ impl Model {
         self
     }
 
-    /// The shape that the machines see: one token and one expert per rank, K = 1.
+    /// The shape that the machines see.
     ///
     /// # Panics
     /// If there are more ranks or cores than a model can have.
@@ -176,10 +203,11 @@ impl Model {
     pub fn shape(&self) -> Shape {
         let config = Config {
             ep_world_size: self.ranks.into(),
-            moe_expert_num: self.ranks.into(),
-            k: 1,
+            moe_expert_num: (self.ranks * self.experts).into(),
+            k: self.k.into(),
             h: 1,
-            bs: BatchSizes::Uniform(1),
+            bs: BatchSizes::Uniform(self.tokens.into()),
+            quant_mode: if self.quantised { 2 } else { 0 },
             hccl_buffsize_mb: 1,
             aiv_num: self.cores.into(),
             ..Config::default()
@@ -191,7 +219,8 @@ impl Model {
     }
 }
 
-/// One rank's choice for a round: the expert of its token, or idle.
+/// One rank's choice for a round: the first expert of its first token, or idle. Each further column and each
+/// further token goes one expert further.
 pub(super) type Choice = Option<i32>;
 
 /// A model with everything that does not change while it is explored.
@@ -207,6 +236,9 @@ pub(super) struct Setup<'a> {
     /// Rounds are told apart modulo this.
     pub(super) tags: u32,
     pub(super) ub_words: usize,
+    pub(super) ub_bytes: usize,
+    /// Bytes of scratch that a step leaves for later ones.
+    pub(super) staged_bytes: usize,
 }
 
 impl<'a> Setup<'a> {
@@ -236,15 +268,22 @@ impl<'a> Setup<'a> {
             // A rank is at most two units ahead of another; leftovers are two partitions old.
             tags: if in_flight == 1 { 4 } else { 8 },
             ub_words: ub_words(shape),
+            ub_bytes: ub_bytes(shape),
+            staged_bytes: if shape.quant_mode() == QuantMode::None {
+                0
+            } else {
+                shape.payload_bytes() as usize
+            },
         }
     }
 
     /// What a rank may choose for a round.
     pub(super) fn choices(&self, rank: u32) -> Vec<Choice> {
-        let experts = 0..self.model.ranks;
+        let own = |e: &u32| e / self.model.experts == rank;
+        let experts = 0..self.model.ranks * self.model.experts;
         let mut choices: Vec<Choice> = match self.model.traffic {
             Traffic::All | Traffic::NoIdle => experts.map(|e| Some(e as i32)).collect(),
-            Traffic::NoSelf => experts.filter(|&e| e != rank).map(|e| Some(e as i32)).collect(),
+            Traffic::NoSelf => experts.filter(|e| !own(e)).map(|e| Some(e as i32)).collect(),
         };
         if self.model.traffic == Traffic::All {
             choices.push(None);

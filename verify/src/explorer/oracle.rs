@@ -1,30 +1,37 @@
 //! What every output must hold, by the naive oracle, once per traffic and tag.
 
-use super::model::{Choice, Setup};
+use super::model::{Choice, Model, Setup};
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::place::Tensor;
 use kernel_core::reference::Cluster;
-use kernel_core::units::RankId;
+use kernel_core::units::{RankId, div_rem};
 use std::collections::HashMap;
 use std::rc::Rc;
 
 /// The tensors of one rank for one choice and tag.
 #[derive(Clone, Debug)]
 pub(super) struct RankTensors {
-    x: [u8; 2],
-    expert_ids: [i32; 1],
-    mask: [bool; 1],
+    x: Vec<u8>,
+    expert_ids: Vec<i32>,
+    weights: Vec<f32>,
+    mask: Vec<bool>,
 }
-
-const WEIGHT: [f32; 1] = [1.0];
 
 impl RankTensors {
     pub(super) fn new(setup: &Setup<'_>, rank: u32, tag: u32, choice: Choice) -> Self {
+        let Model { ranks, experts, tokens, k, .. } = *setup.model;
         // Small whole numbers are exact in bf16; 0 is never sent.
+        let value = |token| 1 + (tag * ranks + rank) * tokens + token;
+        let first = choice.unwrap_or(0).cast_unsigned();
+        let id = |pair| {
+            let (token, column) = div_rem(pair, k);
+            div_rem(first + token + column, ranks * experts).1.cast_signed()
+        };
         Self {
-            x: bf16(1 + tag * setup.model.ranks + rank),
-            expert_ids: [choice.unwrap_or(0)],
-            mask: [choice.is_some()],
+            x: (0..tokens).flat_map(|token| bf16(value(token))).collect(),
+            expert_ids: (0..tokens * k).map(id).collect(),
+            weights: vec![1.0; (tokens * k) as usize],
+            mask: vec![choice.is_some(); tokens as usize],
         }
     }
 
@@ -32,10 +39,16 @@ impl RankTensors {
         Inputs {
             x: &self.x,
             expert_ids: &self.expert_ids,
-            expert_scales: &WEIGHT,
+            expert_scales: &self.weights,
             mask: Mask::Tokens(&self.mask),
             scales: None,
         }
+    }
+
+    /// What comes back for a token from its `k`-th expert.
+    fn returned(&self, token: usize, k: usize) -> [u8; 2] {
+        let columns = self.expert_ids.len() / self.mask.len();
+        expert(&self.x[token * 2..][..2], self.expert_ids[token * columns + k].cast_unsigned())
     }
 }
 
@@ -91,18 +104,18 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
     (0..setup.model.ranks)
         .map(|rank| {
             let out = cluster.dispatch(RankId(rank));
-            // One expert per rank: the rank's number.
-            let y = out.expand_x.chunks_exact(2).flat_map(|row| expert(row, rank)).collect();
-            let x_out = cluster.combine(RankId(rank), &mut |_, _, row| {
+            let y = out.assist_info_for_combine.iter();
+            let y = y.flat_map(|t| tensors[t[0] as usize].returned(t[1] as usize, t[2] as usize)).collect();
+            let x_out = cluster.combine(RankId(rank), &mut |token, k, row| {
                 row.clear();
-                let e = choices[rank as usize].unwrap_or(0).cast_unsigned();
-                row.extend(expert(&tensors[rank as usize].x, e));
+                row.extend(tensors[rank as usize].returned(token.index(), k as usize));
             });
             let triples = out.assist_info_for_combine.iter().flatten().copied().collect();
+            let scales: Vec<u8> = out.dynamic_scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
             let nums = out.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect();
             let outputs = Tensor::ALL.map(|tensor| match tensor {
                 Tensor::ExpandX => out.expand_x.clone(),
-                Tensor::DynamicScales => Vec::new(),
+                Tensor::DynamicScales => scales.clone(),
                 Tensor::AssistInfo => words(Vec::clone(&triples)),
                 Tensor::ExpandIdx => words(out.expand_idx.clone()),
                 Tensor::ExpertTokenNums => Vec::clone(&nums),

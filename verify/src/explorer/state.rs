@@ -12,6 +12,9 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Words of scratch that a model's core may need.
 pub(super) const UB_WORDS: usize = 12;
 
+/// Bytes of scratch that a model's core may need.
+pub(super) const UB_BYTES: usize = 32;
+
 /// A core's machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Machine {
@@ -28,6 +31,7 @@ pub(super) struct Core {
     /// Operators begun or about to begin, from the beginning.
     pub(super) op: u32,
     pub(super) ub: [u32; UB_WORDS],
+    pub(super) row: [u8; UB_BYTES],
     /// Whether it has put something since its last quiet. Only the twin that asks looks at it.
     pub(super) sent: bool,
 }
@@ -109,7 +113,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(setup: &Setup<'_>) -> Self {
-        let core = Core { machine: Machine::Between, op: 0, ub: [0; UB_WORDS], sent: false };
+        let core =
+            Core { machine: Machine::Between, op: 0, ub: [0; UB_WORDS], row: [0; UB_BYTES], sent: false };
         Self {
             cores: vec![core; setup.envs.len()],
             shared: Shared::default(),
@@ -150,6 +155,7 @@ impl State {
             (core.op - first_unit * setup.unit.len() as u32).hash(&mut bytes);
             core.machine.hash(&mut bytes);
             core.ub[..setup.ub_words].hash(&mut bytes);
+            core.row[..setup.staged_bytes].hash(&mut bytes);
             core.sent.hash(&mut bytes);
         }
         (self.first_round - first_unit * setup.batches).hash(&mut bytes);

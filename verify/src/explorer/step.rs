@@ -28,7 +28,7 @@ pub(super) struct Known<'a> {
     pub(super) setup: Setup<'a>,
     pub(super) interner: Interner,
     pub(super) oracle: Oracle,
-    tensors: HashMap<(u32, u32, Choice), RankTensors>,
+    tensors: HashMap<(u32, u32, Choice), Rc<RankTensors>>,
 }
 
 /// A successor, or why there must be none.
@@ -175,10 +175,13 @@ impl<'a> Known<'a> {
         let tensors = self
             .tensors
             .entry((rank, tag, own))
-            .or_insert_with(|| RankTensors::new(&self.setup, rank, tag, own))
+            .or_insert_with(|| Rc::new(RankTensors::new(&self.setup, rank, tag, own)))
             .clone();
         let State { cores, shared, written, .. } = state;
-        let Core { machine, ub, sent, .. } = &mut cores[i];
+        let Core { machine, ub, row, sent, .. } = &mut cores[i];
+        let before = machine.clone();
+        // No more than the machines ask for.
+        let mut ub = Ub { words: &mut ub[..self.setup.ub_words], row: &mut row[..self.setup.ub_bytes] };
         let mut view = View {
             setup: &self.setup,
             shared: RefCell::new(shared),
@@ -195,7 +198,13 @@ impl<'a> Known<'a> {
             written: 0,
             violation: RefCell::default(),
         };
-        let progress = step_machine(&mut view, machine, ub, i, &tensors);
+        let progress = step_machine(&mut view, machine, &mut ub, i, &tensors);
+        let moved = *machine != before;
+        if matches!(progress, Ok(Progress::Stepped)) && !moved
+            || matches!(progress, Ok(Progress::Pending(_))) && moved
+        {
+            view.blame(Violation::Misreported { rank: RankId(rank) });
+        }
         let (touched, violation) = (view.touched.get(), view.violation.take());
         *sent = view.sent;
         written[rank as usize] += view.written;
@@ -235,8 +244,13 @@ impl<'a> Known<'a> {
         let rank = i / cores;
         let op = state.cores[i].op;
         let (kind, batch, _) = self.setup.operator(op);
-        state.cores[i] =
-            Core { machine: Machine::Between, op: op + 1, ub: Default::default(), sent: state.cores[i].sent };
+        state.cores[i] = Core {
+            machine: Machine::Between,
+            op: op + 1,
+            ub: Default::default(),
+            row: Default::default(),
+            sent: state.cores[i].sent,
+        };
         if state.cores[rank * cores..][..cores].iter().all(|core| core.op > op) {
             let seen = core::mem::take(&mut state.written[rank]);
             let choices = state.round(&self.setup, batch).choices.clone();
@@ -258,18 +272,16 @@ impl<'a> Known<'a> {
 fn step_machine(
     view: &mut View<'_>,
     machine: &mut Machine,
-    words: &mut [u32],
+    ub: &mut Ub<'_>,
     i: usize,
     tensors: &RankTensors,
 ) -> Result<Progress, ProtocolError> {
     let env = &view.setup.envs[i];
     let inputs = tensors.inputs();
     let expected = view.expected.clone();
-    let mut row = [0; 32];
-    let mut ub = Ub { words, row: &mut row };
     match machine {
         Machine::Between => Ok(Progress::Stepped),
-        Machine::Dispatch(machine) => machine.step(env, view, &inputs, &mut ub),
+        Machine::Dispatch(machine) => machine.step(env, view, &inputs, ub),
         Machine::Combine(machine) => {
             let own = expected.as_ref().map(|all| &all[view.rank.index()]);
             let bytes = |tensor| own.map_or(&[][..], |own| own.output(tensor));
@@ -278,7 +290,7 @@ fn step_machine(
                 assist_info: bytes(Tensor::AssistInfo),
                 ep_recv_counts: bytes(Tensor::EpRecvCounts),
             };
-            machine.step(env, view, &inputs, &returned, &mut ub)
+            machine.step(env, view, &inputs, &returned, ub)
         }
     }
 }

@@ -1,10 +1,10 @@
 //! A counterexample as a story: what happened, in order, and what must never have.
 
-use super::fabric::is_shared;
+use super::fabric::{is_shared, spot};
 use super::model::Kind;
 use super::state::{Machine, Shared, State, Value};
 use super::step::{Known, Move};
-use super::violation::{Violation, spot};
+use super::violation::Violation;
 use super::{Origin, state::Effect};
 use core::fmt;
 use kernel_core::fabric::order;
@@ -82,7 +82,7 @@ fn tell_traffic(
                     traffic.push(vec![None; round.choices.len()]);
                 }
                 traffic[batch as usize][rank] = *choice;
-                let to = choice.map_or_else(|| "nobody".to_owned(), |e| format!("rank {e}"));
+                let to = choice.map_or_else(|| "nobody".to_owned(), |e| format!("expert {e}"));
                 events.push(format!("rank {rank} begins round {batch}: sends to {to}"));
             }
         }

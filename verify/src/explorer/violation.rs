@@ -1,9 +1,8 @@
-//! What must never happen.
+//! What no state may lead to.
 
-use super::fabric::VIRTUAL;
+use super::fabric::spot;
 use core::fmt;
-use kernel_core::layout::state::DISPATCH_SELECTORS;
-use kernel_core::place::{Place, Region};
+use kernel_core::place::Place;
 use kernel_core::units::RankId;
 
 /// Something that must never happen.
@@ -53,6 +52,11 @@ pub enum Violation {
         /// Bytes expected.
         expected: u32,
     },
+    /// A machine says that it moved and has not changed, or says that it waits and has.
+    Misreported {
+        /// Which rank.
+        rank: RankId,
+    },
     /// A machine refused what it saw.
     Refused {
         /// Which rank.
@@ -89,15 +93,11 @@ impl fmt::Display for Violation {
             Self::Incomplete { rank, seen, expected } => {
                 write!(f, "rank {rank} ends an operator with {seen} of {expected} output bytes written")
             }
+            Self::Misreported { rank } => {
+                write!(f, "a core of rank {rank} moves without a change, or changes while it waits")
+            }
             Self::Refused { rank, error } => write!(f, "rank {rank} refuses: {error}"),
             Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),
         }
     }
-}
-
-/// A place in words: its partition and where it is in there.
-pub(super) fn spot(at: Place) -> String {
-    let partitioned = at.region == Region::Window || at.offset % VIRTUAL < DISPATCH_SELECTORS;
-    let place = Place { offset: at.offset % VIRTUAL, ..at };
-    if partitioned { format!("{place} in partition {}", at.offset / VIRTUAL) } else { place.to_string() }
 }

@@ -261,6 +261,25 @@ fn combine_refuses_a_column_that_its_rank_cannot_return() {
 }
 
 #[test]
+fn an_expert_that_is_not_shared_takes_no_rows_of_a_shared_column() {
+    let shape = Domain { r: 4, e: 2, s: 2, rs: 2, bs: 1, ..PAIR }.shape();
+    let tensors = (0..4).map(|rank| Tensors::new(&shape, RankId(rank), vec![0], OwnedMask::None)).collect();
+    let mut group = Group::new(&shape, tensors);
+    group.begin_dispatch();
+    // Expert 0 lives on rank 2, behind the shared ones.
+    let host = 2;
+    while group.cores[host].machine.phase() != "CopyOut" {
+        (0..4).for_each(|i| assert!(group.cores[host].machine.phase() == "CopyOut" || group.step(i).is_ok()));
+    }
+    let (home, seen) = (Home { rank: RankId(2), local_expert: 0 }, [1, 0, 1]);
+    let at = triple_of(&shape, dispatch_record(&shape, P0, home, RankId(1), 0));
+    let bytes: Vec<u8> = seen.iter().flat_map(|word: &i32| word.to_le_bytes()).collect();
+    group.world.poke(RankId(2), at, &bytes);
+    let refused = (0..100).find_map(|_| group.step(host).err());
+    assert_eq!(refused, Some(ProtocolError::Triple { row: 1, seen }));
+}
+
+#[test]
 fn a_combine_flag_of_another_value_is_refused() {
     let mut group = at_combine(1);
     // Expert 2 lives on rank 1, which has not begun.

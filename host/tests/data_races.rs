@@ -1,0 +1,139 @@
+//! What ThreadSanitizer looks at: rounds of the protocol on real threads, which it must find clean, and seeded
+//! races, which it must report. `.ci/thread-sanitizer` runs both. Without it the seeded ones show nothing: the
+//! processor keeps the order that they forget to ask for.
+
+mod common;
+
+use common::trial::{Trial, seeded, small};
+use host::backend::Backend;
+use host::backend::lockstep::Memory;
+use host::backend::shared::SharedMemory;
+use host::config::Config;
+use host::conformance::litmus::{Op, Program, Run, Step};
+use host::conformance::{on_threads, shape};
+use host::driver::threads::Spread;
+use kernel_core::fabric::raw::RawFabric;
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::place::{Place, Tensor};
+use kernel_core::units::{CoreId, RankId};
+use std::sync::Barrier;
+use std::thread;
+
+/// Two ranks of three cores, with and without quantisation.
+fn configs() -> [(Config, &'static str); 2] {
+    let plain = small(2, 4, 2, 3, 3);
+    [(Config { quant_mode: 2, ..plain.clone() }, "DC"), (plain, "DDCC")]
+}
+
+#[test]
+fn rounds_with_a_thread_for_each_core_give_the_bytes_of_lockstep() {
+    for (config, schedule) in configs() {
+        let case = seeded(config, 1);
+        let trial = Trial::new(&case, schedule, 8);
+        let expected = trial.in_lockstep(Memory::Strong, 0).unwrap();
+        for (workers, spread) in [(6, Spread::Cores), (2, Spread::Cores), (2, Spread::Ranks)] {
+            assert_eq!(trial.on_threads(workers, spread).unwrap(), expected, "{spread:?} on {workers}");
+        }
+    }
+}
+
+#[test]
+#[ignore = "a race on purpose: .ci/thread-sanitizer runs it and demands the report"]
+fn seeded_race_relaxed_publish_under_the_protocol() {
+    for (config, schedule) in configs() {
+        let case = seeded(config, 1);
+        let trial = Trial::new(&case, schedule, 8);
+        let backend = Relaxed(SharedMemory::new(&case.shape, schedule.len() / 2 * 8).unwrap());
+        trial.threaded(&backend, 6, Spread::Cores).unwrap();
+    }
+}
+
+#[test]
+#[ignore = "a race on purpose: .ci/thread-sanitizer runs it and demands the report"]
+fn seeded_race_relaxed_publish_under_the_litmus_suite() {
+    on_threads(|shape| Relaxed(SharedMemory::new(shape, 1).unwrap()), 200);
+}
+
+#[test]
+#[ignore = "a race on purpose: .ci/thread-sanitizer runs it and demands the report"]
+fn seeded_race_a_row_read_without_its_flag() {
+    const ROW: Place = Place::window(0);
+    const FLAG: Place = Place::state(0);
+    const WRITER: &[Op] =
+        &[Op::Put { to: 1, at: ROW, byte: 7, len: 200 }, Op::Publish { to: 1, at: FLAG, word: 1 }];
+    const READER: &[Op] = &[Op::ExpectWhole { at: ROW, len: 200 }];
+    let shape = shape();
+    let backend = SharedMemory::new(&shape, 1).unwrap();
+    let programs = [Program { rank: 0, core: 0, ops: WRITER }, Program { rank: 1, core: 0, ops: READER }];
+    let start = Barrier::new(programs.len());
+    let work = |program| {
+        let mut run = Run::new(program, 0);
+        let (rank, core) = run.core();
+        let mut fabric = backend.fabric(rank, core, 0);
+        start.wait();
+        // What is read does not matter: that it is read is the race.
+        while !matches!(run.step(&mut fabric).unwrap(), Step::Done | Step::Broken(_)) {}
+    };
+    thread::scope(|scope| {
+        let work = &work;
+        for thread in programs.map(|program| scope.spawn(move || work(program))) {
+            thread.join().unwrap();
+        }
+    });
+}
+
+/// Shared memory whose flags are plain relaxed stores: nothing is ordered before them.
+struct Relaxed(SharedMemory);
+
+struct RelaxedFabric<'b> {
+    memory: &'b SharedMemory,
+    inner: RawFabric<'b>,
+    core: CoreId,
+}
+
+impl Backend for Relaxed {
+    type Fabric<'b> = RelaxedFabric<'b>;
+
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> RelaxedFabric<'_> {
+        RelaxedFabric { memory: &self.0, inner: self.0.fabric(rank, core, batch), core }
+    }
+
+    fn read_output(&self, rank: RankId, batch: usize, t: Tensor, len: usize, read: &mut dyn FnMut(&[u8])) {
+        self.0.read_output(rank, batch, t, len, read);
+    }
+}
+
+impl Fabric for RelaxedFabric<'_> {
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        // What the fabric of a core there would call a store.
+        self.memory.fabric(to, self.core, 0).store(at, word)
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.inner.put(to, at, row, tail)
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        self.inner.quiet()
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.inner.store(at, word)
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.bytes(at, len)
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.inner.write(at, bytes)
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        self.inner.deliver(output, from, len)
+    }
+}
