@@ -7,6 +7,7 @@ use crate::driver::threads::Times;
 use crate::driver::{Failure, Options, RankState, Unit};
 use crate::error::{Error, Missing};
 use crate::verdict;
+use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use kernel_core::fabric::Wait;
 use kernel_core::shape::Shape;
@@ -88,6 +89,7 @@ pub fn run<'c, B: Backend>(
             batches: &batches,
             ranks: &ranks,
             operators,
+            joined: AtomicU32::new(0),
         })
         .map_err(|failure| of_failure(first, unit, &failure))?;
         costs.add(&times, operators);

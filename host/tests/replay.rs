@@ -1,5 +1,6 @@
 //! A counterexample of the explorer, replayed by the lockstep backend: the search and the run mean the same.
 
+use core::sync::atomic::AtomicU32;
 use half::bf16;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::batch::Batch;
@@ -54,6 +55,7 @@ fn wrong_round(model: &Model, traffic: &[Vec<Option<i32>>], steps: &[usize]) -> 
         batches: &batches,
         ranks: &ranks,
         operators: schedule.operators(),
+        joined: AtomicU32::new(0),
     };
     if let Err(failure) = driver::lockstep::replay(&unit, steps) {
         println!("{failure}");

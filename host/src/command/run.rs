@@ -185,7 +185,11 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
         unit: schedule.repeat(chain),
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
-        options: Options { order: args.order.into(), ..Options::default() },
+        options: Options {
+            order: args.order.into(),
+            in_step: args.backend == BackendArg::Threads && chain == 1,
+            ..Options::default()
+        },
         check: (!args.no_check).then(processors),
     }
 }

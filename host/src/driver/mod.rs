@@ -14,6 +14,7 @@ pub use hang::{Hang, Missing};
 pub use task::{RankState, Stop, Task};
 
 use crate::batch::Batch;
+use core::sync::atomic::{AtomicU32, Ordering};
 use kernel_core::fabric::ProtocolError;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::Shape;
@@ -25,6 +26,9 @@ use schedule::Operator;
 pub struct Options {
     /// In which order cores send.
     pub order: SendOrder,
+    /// All ranks begin an operator together, so that its time holds no waiting for another rank's experts. The
+    /// protocol does not need it.
+    pub in_step: bool,
     /// Breaks the driver's duty, to show that it is one. For tests.
     pub no_join: bool,
 }
@@ -44,9 +48,16 @@ pub struct Unit<'a, B> {
     pub ranks: &'a [RankState],
     /// What every core runs.
     pub operators: &'a [Operator],
+    /// How often a rank has ended an operator, over all ranks.
+    pub joined: AtomicU32,
 }
 
 impl<B> Unit<'_, B> {
+    /// Whether all ranks have ended the operators before number `operator`.
+    fn all_ranks_ended(&self, operator: usize) -> bool {
+        self.joined.load(Ordering::Acquire) as usize >= operator * self.shape.ep_world_size() as usize
+    }
+
     /// A task for every core of `rank`.
     fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task> + '_ {
         (0..self.shape.aiv_num()).map(move |core| Task::new(self.shape, rank, CoreId(core)))

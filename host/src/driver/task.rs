@@ -152,8 +152,14 @@ impl Task {
         unit.operators.get(self.operator).copied()
     }
 
-    /// Begins the next operator, once all cores of the rank have ended the one before.
-    fn begin<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Option<Stop> {
+    /// Why the task cannot begin its next operator: the cores of its rank, or with
+    /// [`in_step`](super::Options::in_step) those of all ranks, have not ended the one before. `None` if it can,
+    /// or has.
+    #[must_use]
+    pub fn blocked<B: Backend>(&self, unit: &Unit<'_, B>) -> Option<Stop> {
+        if !matches!(self.machine, Machine::Between) {
+            return None;
+        }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
         let before = match operator {
             _ if !unit.options.no_join => self.operator.checked_sub(1),
@@ -163,9 +169,17 @@ impl Task {
             }
             Operator::Dispatch(_) => None,
         };
-        if before.is_some_and(|before| !unit.ranks[self.rank.index()].has_ended(before)) {
-            return Some(Stop::Join);
+        let joined = before.is_none_or(|before| unit.ranks[self.rank.index()].has_ended(before));
+        let in_step = !unit.options.in_step || unit.all_ranks_ended(self.operator);
+        (!joined || !in_step).then_some(Stop::Join)
+    }
+
+    /// Begins the next operator.
+    fn begin<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Option<Stop> {
+        if let Some(stop) = self.blocked(unit) {
+            return Some(stop);
         }
+        let Some(operator) = self.current(unit) else { return Some(Stop::End) };
         self.machine = match operator {
             Operator::Dispatch(_) => Machine::Dispatch(Dispatch::new()),
             Operator::Combine(_) => Machine::Combine(Combine::new()),
@@ -216,6 +230,7 @@ impl Task {
                 self.experts += start.elapsed();
             }
             join.open.store(true, Ordering::Release);
+            unit.joined.fetch_add(1, Ordering::AcqRel);
         }
         self.operator += 1;
         self.machine = Machine::Between;

@@ -22,6 +22,9 @@ const PARK: Duration = Duration::from_micros(200);
 /// Longer than this between two looks of an idle worker, and nobody can tell who did not move.
 const ABSENT: Duration = Duration::from_secs(1);
 
+/// The operator that time between two operators is charged to.
+const NOBODY: usize = usize::MAX;
+
 /// Which worker polls which core.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Spread {
@@ -205,7 +208,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             wait(idle);
         }
-        self.charge(self.charged);
+        self.charge(NOBODY);
         self.times
     }
 
@@ -216,7 +219,8 @@ impl<'a, B: Backend> Worker<'a, B> {
             if self.tasks[i].ended {
                 continue;
             }
-            self.charge(self.tasks[i].task.operator);
+            let task = &self.tasks[i].task;
+            self.charge(if task.blocked(self.unit).is_some() { NOBODY } else { task.operator });
             let polled = &mut self.tasks[i];
             let (rank, core) = (polled.task.rank, polled.task.core);
             let (done, stop) =
@@ -246,7 +250,7 @@ impl<'a, B: Backend> Worker<'a, B> {
 
     /// From now on time counts for `operator`.
     fn charge(&mut self, operator: usize) {
-        if operator != self.charged || operator >= self.times.operators.len() {
+        if operator != self.charged {
             let now = Instant::now();
             if let Some(time) = self.times.operators.get_mut(self.charged) {
                 *time += now - self.since;
