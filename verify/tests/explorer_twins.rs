@@ -52,7 +52,8 @@ fn catches_a_core_barrier_that_waits_for_lower_cores_only() {
 #[test]
 fn catches_a_core_barrier_with_one_word() {
     // Needs two cores; any memory: the fast core's next arrival hides what the slow one has not read.
-    caught("one barrier word", &dc(2, Twin::OneBarrierWord));
+    // Already in the first round; in a second one the core's own words would contradict each other.
+    caught("one barrier word", &dc(2, Twin::OneBarrierWord).units(1));
 }
 
 #[test]
@@ -123,7 +124,9 @@ fn the_reduced_weak_memory_agrees_with_the_explicit_one() {
             let explicit = common::explored(&format!("{twin:?}, {cores} cores, explicit"), &model);
             model.memory = Memory::Weak;
             let reduced = common::explored(&format!("{twin:?}, {cores} cores, reduced"), &model);
-            assert!(explicit.complete || explicit.counterexample.is_some(), "{twin:?}: explicit gave up");
+            for report in [&explicit, &reduced] {
+                assert!(report.complete || report.counterexample.is_some(), "{twin:?}: gave up");
+            }
             assert_eq!(
                 explicit.counterexample.is_some(),
                 reduced.counterexample.is_some(),

@@ -44,7 +44,7 @@ const NAP: usize = 64;
 /// # Errors
 /// A machine's error, or a group in which nobody can move and nothing is in flight.
 pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64, Failure> {
-    let mut tasks: Vec<Task> =
+    let mut tasks: Vec<_> =
         (0..unit.shape.ep_world_size()).map(RankId).flat_map(|rank| unit.tasks_of(rank)).collect();
     let mut steps = 0;
     // Tasks in `live[..awake]` may be chosen; the others sleep, so that their peers run ahead of them.
@@ -83,7 +83,7 @@ pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64
     Ok(steps)
 }
 
-fn step<B: Backend>(unit: &Unit<'_, B>, task: &mut Task) -> Result<(u32, Option<Stop>), Failure> {
+fn step<B: Backend>(unit: &Unit<'_, B>, task: &mut Task<'_>) -> Result<(u32, Option<Stop>), Failure> {
     let (rank, core) = (task.rank, task.core);
     task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })
 }
@@ -93,7 +93,7 @@ fn step<B: Backend>(unit: &Unit<'_, B>, task: &mut Task) -> Result<(u32, Option<
 /// # Errors
 /// As [`run`]; a core that cannot take its step is a group that hangs.
 pub fn replay<B: Clockwork>(unit: &Unit<'_, B>, cores: &[usize]) -> Result<(), Failure> {
-    let mut tasks: Vec<Task> =
+    let mut tasks: Vec<_> =
         (0..unit.shape.ep_world_size()).map(RankId).flat_map(|rank| unit.tasks_of(rank)).collect();
     for &core in cores {
         step(unit, &mut tasks[core])?;
@@ -108,7 +108,7 @@ pub fn replay<B: Clockwork>(unit: &Unit<'_, B>, cores: &[usize]) -> Result<(), F
 }
 
 /// Shuffles the tasks, by rank or one by one, and lets a random part of them sleep.
-fn put_some_to_sleep(tasks: &[Task], live: &mut [usize], rng: &mut ChaCha8Rng) -> usize {
+fn put_some_to_sleep(tasks: &[Task<'_>], live: &mut [usize], rng: &mut ChaCha8Rng) -> usize {
     let by_rank: bool = rng.random();
     let keys: Vec<u32> = tasks.iter().map(|_| rng.random()).collect();
     live.sort_by_key(|&i| keys[if by_rank { tasks[i].rank.index() } else { i }]);
@@ -118,7 +118,7 @@ fn put_some_to_sleep(tasks: &[Task], live: &mut [usize], rng: &mut ChaCha8Rng) -
 /// Gives every task a step with nothing in flight. If nobody moves, nobody ever will.
 fn everyone_once<B: Clockwork>(
     unit: &Unit<'_, B>,
-    tasks: &mut [Task],
+    tasks: &mut [Task<'_>],
     live: &[usize],
 ) -> Result<u64, Failure> {
     let (mut missing, mut steps, mut moved) = (Vec::new(), 0, false);

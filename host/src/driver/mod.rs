@@ -52,15 +52,16 @@ pub struct Unit<'a, B> {
     pub joined: AtomicU32,
 }
 
-impl<B> Unit<'_, B> {
+impl<'a, B> Unit<'a, B> {
     /// Whether all ranks have ended the operators before number `operator`.
     fn all_ranks_ended(&self, operator: usize) -> bool {
         self.joined.load(Ordering::Acquire) as usize >= operator * self.shape.ep_world_size() as usize
     }
 
     /// A task for every core of `rank`.
-    fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task> + '_ {
-        (0..self.shape.aiv_num()).map(move |core| Task::new(self.shape, rank, CoreId(core)))
+    fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task<'a>> + use<'a, B> {
+        let (shape, order) = (self.shape, self.options.order);
+        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), order))
     }
 }
 

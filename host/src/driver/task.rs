@@ -10,6 +10,7 @@ use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::place::Tensor;
+use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -91,13 +92,14 @@ enum Machine {
 
 /// One core.
 #[derive(Debug)]
-pub struct Task {
+pub struct Task<'a> {
     /// Its rank.
     pub rank: RankId,
     /// Its number there.
     pub core: CoreId,
     /// The next or running operator, by its number in the unit.
     pub operator: usize,
+    env: Env<'a, Portable>,
     machine: Machine,
     words: Vec<u32>,
     row: Vec<u8>,
@@ -105,14 +107,15 @@ pub struct Task {
     pub(super) experts: Duration,
 }
 
-impl Task {
+impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
-    pub fn new(shape: &Shape, rank: RankId, core: CoreId) -> Self {
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, order: SendOrder) -> Self {
         Self {
             rank,
             core,
             operator: 0,
+            env: Env::new(shape, rank, core, order, Portable),
             machine: Machine::Between,
             words: vec![0; ub_words(shape)],
             row: vec![0; ub_bytes(shape)],
@@ -196,14 +199,13 @@ impl Task {
     ) -> Result<Option<Progress>, ProtocolError> {
         let Some(operator) = self.current(unit) else { return Ok(Some(Progress::Done)) };
         let (rank, core) = (self.rank, self.core);
-        let env = Env::new(unit.shape, rank, core, unit.options.order, Portable);
         let inputs = unit.batches[operator.batch()].inputs(rank);
         let mut ub = Ub { words: &mut self.words, row: &mut self.row };
         let mut fabric = unit.backend.fabric(rank, core, operator.batch());
         match &mut self.machine {
             Machine::Between => Ok(None),
             Machine::Dispatch(machine) => {
-                drive(steps, done, || machine.step(&env, &mut fabric, &inputs, &mut ub))
+                drive(steps, done, || machine.step(&self.env, &mut fabric, &inputs, &mut ub))
             }
             Machine::Combine(machine) => {
                 let rows = unit.ranks[rank.index()].returned[operator.batch()]
@@ -214,7 +216,7 @@ impl Task {
                     assist_info: &rows.assist_info,
                     ep_recv_counts: &rows.ep_recv_counts,
                 };
-                drive(steps, done, || machine.step(&env, &mut fabric, &inputs, &returned, &mut ub))
+                drive(steps, done, || machine.step(&self.env, &mut fabric, &inputs, &returned, &mut ub))
             }
         }
     }

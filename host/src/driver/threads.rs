@@ -129,7 +129,7 @@ struct Worker<'a, B> {
     unit: &'a Unit<'a, B>,
     workers: &'a Workers,
     shared: &'a Shared,
-    tasks: Vec<Polled>,
+    tasks: Vec<Polled<'a>>,
     times: Times,
     /// The operator whose time is running, and since when.
     charged: usize,
@@ -145,8 +145,8 @@ struct Look {
     last: Instant,
 }
 
-struct Polled {
-    task: Task,
+struct Polled<'a> {
+    task: Task<'a>,
     ended: bool,
     /// For whom it has been waiting since when.
     waiting: Option<(RankId, Instant)>,

@@ -6,7 +6,7 @@
 //! be the same from the first step of an operator to its last.
 //!
 //! The driver owes the **join**: a core starts an operator only after every core of its rank has ended the one
-//! before.
+//! before, and the outputs of that one have landed.
 
 mod combine;
 mod dispatch;

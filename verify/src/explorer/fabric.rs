@@ -68,6 +68,9 @@ impl View<'_> {
             Region::Window => partition_start(self.setup.shape, Partition::P1),
             Region::Output(_) => return at,
         };
+        if at.offset / size != u64::from(self.nth % 2) {
+            self.blame(Violation::WrongPartition { rank: self.rank, at });
+        }
         let partition = self.nth % self.setup.model.partitions[self.kind as usize];
         let offset = at.offset % size + u64::from(partition) * VIRTUAL;
         Place { offset, ..at }
@@ -118,7 +121,7 @@ impl View<'_> {
     }
 
     /// Somebody depends on the effects that `depends` picks: they have landed.
-    fn force(&self, depends: impl Fn(&Effect) -> bool) {
+    fn force(&self, depends: impl FnMut(&Effect) -> bool) {
         let shared = &mut **self.shared.borrow_mut();
         let (landed, flight) = core::mem::take(&mut shared.flight).into_iter().partition(depends);
         shared.flight = flight;
@@ -348,7 +351,11 @@ impl View<'_> {
             }
             // It may have landed: go on as if, with all that must have landed before it.
             let relaxed = self.twin() == Twin::RelaxedPublish;
-            self.force(|effect| *effect == flag || !relaxed && flag.issued.must_follow(&effect.issued));
+            let mut before = true;
+            self.force(|effect| {
+                before &= *effect != flag;
+                *effect == flag || before && !relaxed && flag.issued.must_follow(&effect.issued)
+            });
         }
         self.interner.known(self.rank, at).map_or(0, |place| self.shared.borrow().word(place))
     }

@@ -23,8 +23,8 @@
 //! - a read of a row that has perhaps not landed ([`Violation::NotLanded`]), or of an own published word
 //!   ([`Violation::OwnNotLanded`]).
 //!
-//! Each such error is an execution of the explicit memory, and an execution without one goes the same way in
-//! both. The tests compare the two on every model that both can finish, broken ones included.
+//! Each such error is an execution of the explicit memory; that an execution without one goes the same way in
+//! both is argued, not proved. The tests compare the two where both finish: the protocol and all twins over DC.
 
 mod fabric;
 mod model;

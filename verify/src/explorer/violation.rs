@@ -36,6 +36,13 @@ pub enum Violation {
         /// Where.
         at: Place,
     },
+    /// A core uses another partition than the number of its operator says.
+    WrongPartition {
+        /// Whose core.
+        rank: RankId,
+        /// The place as the machine gave it.
+        at: Place,
+    },
     /// An output differs from the oracle's.
     Diverged {
         /// Whose output.
@@ -86,6 +93,9 @@ impl fmt::Display for Violation {
             }
             Self::OwnNotLanded { rank, at } => {
                 write!(f, "a core of rank {rank} reads its own word at {at}, which has perhaps not landed")
+            }
+            Self::WrongPartition { rank, at } => {
+                write!(f, "a core of rank {rank} uses {at}, which is not in its operator's partition")
             }
             Self::Diverged { rank, at } => {
                 write!(f, "rank {rank} writes to {at} what the oracle does not expect")

@@ -2,7 +2,7 @@
 #![allow(dead_code)] // Each test binary uses its own part.
 
 use std::time::Instant;
-use verify::explorer::{Model, Report, Timeline, explore};
+use verify::explorer::{Model, Report, Timeline, Traffic, explore};
 
 /// Explores a model and prints what that took.
 pub(crate) fn explored(name: &str, model: &Model) -> Report {
@@ -31,6 +31,11 @@ pub(crate) fn safe(name: &str, model: &Model) {
         panic!("{name}\n{timeline}");
     }
     assert!(report.complete, "{name}: gave up after {} states", report.states);
+    if model.traffic == Traffic::All && (model.experts, model.tokens) == (1, 1) {
+        // Each rank sends its token to any expert or to nobody.
+        let all = (model.ranks as usize + 1).pow(model.ranks);
+        assert_eq!(report.traffic_matrices, all, "{name}: not all traffic");
+    }
 }
 
 /// A bad state is reachable.
