@@ -93,11 +93,12 @@ impl Config {
     /// # Errors
     /// The file is missing, too large, not UTF-8 or not a configuration: file, line and what is wrong.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        // A FIFO would be waited for.
-        if std::fs::metadata(path).map_err(|e| Error::io(path, "open", &e))?.is_dir() {
+        let about = std::fs::metadata(path).map_err(|e| Error::io(path, "open", &e))?;
+        if about.is_dir() {
             return Err(Error::file(path, "a folder: must be a file"));
         }
-        if !std::fs::metadata(path).is_ok_and(|about| about.is_file()) {
+        if !about.is_file() {
+            // A FIFO would be waited for.
             return Err(Error::file(path, "not a regular file"));
         }
         let file = File::open(path).map_err(|e| Error::io(path, "open", &e))?;
