@@ -49,7 +49,7 @@ impl<'a> Batch<'a> {
     /// Calls `f` with the oracle's view of the whole cluster.
     pub fn with_cluster<T>(&self, f: impl FnOnce(&Cluster<'_>) -> T) -> T {
         let ranks: Vec<_> = (0..self.case.shape.ep_world_size()).map(|r| self.inputs(RankId(r))).collect();
-        f(&Cluster { shape: &self.case.shape, ranks: &ranks })
+        f(&Cluster { shape: &self.case.shape, ranks: &ranks, elastic_info: None })
     }
 
     /// Factor of the stand-in expert with that row of `expert_gain`.

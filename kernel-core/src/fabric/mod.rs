@@ -28,6 +28,7 @@
 
 pub mod order;
 pub mod raw;
+pub mod survivors;
 
 use crate::place::Place;
 use crate::units::{CoreId, RankId};
@@ -149,6 +150,20 @@ impl Wait {
     }
 }
 
+impl Wait {
+    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain.
+    #[must_use]
+    pub fn renamed(self, name: impl Fn(RankId) -> RankId) -> Self {
+        match self {
+            Self::DispatchFlag { source, local_expert } => {
+                Self::DispatchFlag { source: name(source), local_expert }
+            }
+            Self::CombineFlag { source, token, k } => Self::CombineFlag { source: name(source), token, k },
+            Self::Quiet | Self::Core(_) => self,
+        }
+    }
+}
+
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -249,6 +264,26 @@ pub enum ProtocolError {
 impl From<Fault> for ProtocolError {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
+    }
+}
+
+impl ProtocolError {
+    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain. Triples
+    /// are told as they were read, and faults name memory as it is.
+    #[must_use]
+    pub fn renamed(self, name: impl Fn(RankId) -> RankId) -> Self {
+        match self {
+            Self::Status { source, local_expert, seen } => {
+                Self::Status { source: name(source), local_expert, seen }
+            }
+            Self::Count { source, local_expert, seen, max } => {
+                Self::Count { source: name(source), local_expert, seen, max }
+            }
+            Self::CombineFlag { source, token, k, seen } => {
+                Self::CombineFlag { source: name(source), token, k, seen }
+            }
+            other => other,
+        }
     }
 }
 

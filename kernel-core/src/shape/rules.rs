@@ -100,6 +100,7 @@ impl Door<'_> {
             aiv_num: aiv_num?,
             hccl_buffsize_mb: buffsize?,
             norm_eps_bits: norm_eps?.to_bits(),
+            kept: None,
         })
     }
 
