@@ -33,6 +33,9 @@ pub struct Elastic {
 const HEAD: usize = 4;
 const GONE: i32 = -1;
 
+/// Physical rank to new id, and back.
+type Tables<'a> = (&'a [i32], &'a [i32]);
+
 impl Elastic {
     /// Whether these words switch elasticity on; the configuration's
     /// [`Given::ELASTIC_INFO`](super::Given::ELASTIC_INFO) says so at the door.
@@ -127,7 +130,7 @@ struct Check<'a> {
 
 impl Check<'_> {
     /// The four words of the head, and the tables.
-    fn parts<'i>(&mut self, info: &'i [i32]) -> Option<(&'i [i32; HEAD], (&'i [i32], &'i [i32]))> {
+    fn parts<'i>(&mut self, info: &'i [i32]) -> Option<(&'i [i32; HEAD], Tables<'i>)> {
         let ranks = self.whole.ep_world_size();
         if info.len() == HEAD + 2 * ranks as usize
             && let Some((head, tables)) = info.split_first_chunk()
@@ -207,7 +210,7 @@ impl Check<'_> {
     /// The physical ranks by new id.
     fn tables(
         &mut self,
-        (to_new, to_physical): (&[i32], &[i32]),
+        (to_new, to_physical): Tables<'_>,
         left: Option<u32>,
     ) -> Option<heapless::Vec<u16, RANKS_MAX>> {
         let whole = self.whole.ep_world_size();
