@@ -57,6 +57,12 @@ pub enum Twin {
     OneBarrierWord,
     /// A status word is never cleared.
     NoClear,
+    /// A count is never cleared; needs separate flags.
+    NoCountClear,
+    /// A token flag is never cleared; needs separate flags.
+    NoTokenClear,
+    /// A slot with a count of 0 has no token flag; needs separate flags.
+    NoFlagOfNothing,
     /// A clear may land after the next quiet.
     LateClear,
     /// The driver lets a core start before the other cores of its rank have ended.
@@ -64,7 +70,7 @@ pub enum Twin {
 }
 
 impl Twin {
-    /// All of them, the unbroken one first.
+    /// All that a dispatch with joint flags can have, the unbroken one first.
     pub const ALL: [Self; 10] = [
         Self::None,
         Self::RelaxedPublish,
