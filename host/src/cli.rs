@@ -171,6 +171,9 @@ pub struct RunArgs {
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
     /// Worker threads; left out: one per processor (threads).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
@@ -260,6 +263,9 @@ pub struct LayoutArgs {
     /// Whose map.
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
 }
 
 /// `veriep gen`
@@ -288,9 +294,17 @@ pub struct CheckArgs {
     /// Configuration files or case folders; several are layers that share one group.
     #[arg(required = true, value_name = "CONFIG|CASE")]
     pub paths: Vec<PathBuf>,
-    /// Bytes added per source rank in front of its records (port balancing); needs room.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub port_offset: u64,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
+}
+
+/// An option of the layout that is no key of a configuration.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct PortArgs {
+    /// Bytes added per source rank in front of its records, a multiple of 512 (port balancing); needs room.
+    #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
+    pub port_offset: i64,
 }
 
 /// Prints a parse error as one line (help and version as they are) and returns the exit status.
