@@ -55,7 +55,8 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
         }
         (None, None) => {
             return Err(Error::Request(
-                "missing argument: --preset NAME or --config FILE (run also takes a CASE folder)".to_owned(),
+                "missing argument: --preset NAME or --config FILE (run and plan also take a CASE folder)"
+                    .to_owned(),
             ));
         }
     };

@@ -4,11 +4,11 @@
 //! Before, each rank split its tokens evenly over the `n` replicas, in the replicas' order. So every rank sent to
 //! every replica, and all began with the first: all ranks to one, while the other replicas received nothing.
 
-use super::route::{Pair, Send};
+use super::route::Send;
 use super::split;
 use crate::placement::Home;
 use crate::shape::Shape;
-use crate::units::{RankId, Token};
+use crate::units::{RankId, div_rem};
 
 /// How the tokens of a rank are spread over the replicas of a shared expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -36,14 +36,27 @@ impl SharedSplit {
         }
     }
 
+    /// The rows that rank `source` with `tokens` active tokens sends to shared-expert rank `to`.
+    #[must_use]
+    pub const fn count(self, shape: &Shape, source: RankId, to: RankId, tokens: u32) -> u32 {
+        match self {
+            Self::AllIn if shape.sends_to_shared(source, to) => tokens,
+            Self::AllIn => 0,
+            Self::Even => {
+                let n = shape.shared_replicas();
+                let share = split::even(tokens, n, div_rem(to.0, n).1);
+                share.end - share.start
+            }
+        }
+    }
+
     /// What becomes of a send of rank `source`, planned all-in, that has `tokens` active tokens.
     #[must_use]
     pub const fn resend(self, shape: &Shape, source: RankId, send: Send, tokens: u32) -> Send {
-        let Pair { token: Token(_), k } = send.pair;
-        if k < shape.k() {
+        if send.pair.k < shape.k() {
             return send;
         }
-        let (home, slot) = self.row(shape, source, k - shape.k(), send.slot, tokens);
+        let (home, slot) = self.row(shape, source, send.pair.k - shape.k(), send.slot, tokens);
         Send { home, slot, ..send }
     }
 }
@@ -97,6 +110,12 @@ mod tests {
                     assert_eq!(shape.shared_expert_of(home.rank), Some(j));
                     assert!(slot < tokens.div_ceil(replicas));
                     assert!(rows.insert((home.rank, slot)), "two rows in one slot");
+                }
+                for to in (0..shape.shared_expert_rank_num()).map(RankId) {
+                    let seen = rows.iter().filter(|(rank, _)| *rank == to).count() as u32;
+                    assert_eq!(SharedSplit::Even.count(&shape, source, to, tokens), seen);
+                    let all_in = if shape.sends_to_shared(source, to) { tokens } else { 0 };
+                    assert_eq!(SharedSplit::AllIn.count(&shape, source, to, tokens), all_in);
                 }
                 let all_in = |ordinal| SharedSplit::AllIn.row(&shape, source, 0, ordinal, tokens);
                 assert!((0..tokens).all(|t| all_in(t) == (shape.shared_home(source, 0), t)));

@@ -238,6 +238,12 @@ fn destinations_are_numbered_shared_ranks_first_and_then_moe_experts() {
             (0..shape.local_experts(rank)).map(move |local_expert| Home { rank, local_expert })
         });
         assert!((0..destinations(&shape)).map(|d| destination_home(&shape, d)).eq(homes), "{shape:?}");
+        let back = |d| destination_home(&shape, d);
+        assert!((0..destinations(&shape)).all(|d| destination_of(
+            &shape,
+            back(d).rank,
+            back(d).local_expert
+        ) == d));
     }
 }
 
