@@ -126,6 +126,16 @@ fn a_shared_expert_rank_has_one_block_for_each_source() {
     let at = |source, slot| dispatch_record(&shape, Partition::P0, home, RankId(source), slot).offset;
     assert_eq!(at(37, 2) - at(0, 0), (37 * 48 + 2) * 14848);
     assert_eq!(at(0, 0), 48 * 9 * 14336, "behind the combine area");
+
+    // Also where MoE ranks have three experts: (source * max_bs + token) * pitch.
+    let domain = Domain { r: 4, e: 9, s: 1, rs: 1, k: 2, h: 8, bs: 5, cores: 1 };
+    let shape = shape_of(&Config { port_offset: 1024, ..domain.config() });
+    let at = |rank, local_expert, source, slot| {
+        let home = Home { rank: RankId(rank), local_expert };
+        dispatch_record(&shape, Partition::P0, home, RankId(source), slot).offset - shape.combine_area()
+    };
+    assert_eq!(at(0, 0, 3, 2), (3 * 5 + 2) * 512 + 3 * 1024);
+    assert_eq!(at(1, 2, 3, 2), ((3 * 3 + 2) * 5 + 2) * 512 + 3 * 1024);
 }
 
 #[test]

@@ -66,6 +66,7 @@ mod tests {
     use super::*;
     use crate::testing::domain::{Domain, PAIR};
     use alloc::collections::BTreeSet;
+    use alloc::vec;
     use alloc::vec::Vec;
 
     fn a3_288() -> Shape {
@@ -74,8 +75,7 @@ mod tests {
 
     /// The ranks that send their token number `token` to each shared-expert rank.
     fn at_once(shape: &Shape, split: SharedSplit, token: u32) -> Vec<usize> {
-        let mut counts = Vec::new();
-        counts.resize(shape.shared_expert_rank_num() as usize, 0);
+        let mut counts = vec![0; shape.shared_expert_rank_num() as usize];
         for source in (0..shape.ep_world_size()).map(RankId) {
             counts[split.row(shape, source, 0, token, shape.bs(source)).0.rank.index()] += 1;
         }

@@ -101,7 +101,7 @@ pub(super) fn table(ports: &Ports, port_offset: u64) -> String {
             .map(|p| {
                 let (step, all) = (&p.at_step, &p.all_steps);
                 let numbers = [p.block_starts, step.heads, step.packets, all.heads, all.packets, all.bytes];
-                std::iter::once(p.port.to_string()).chain(numbers.map(|n| n.to_string())).collect()
+                core::iter::once(p.port.to_string()).chain(numbers.map(|n| n.to_string())).collect()
             })
             .collect();
         let step = format!("step {}: heads", ports.step);

@@ -125,7 +125,7 @@ fn receivers<T>(writes: &Writes<T>) -> Vec<Receiver> {
             let receiver = &mut all[write.to.index()];
             receiver.rows += 1;
             receiver.bytes += write.bytes;
-            if !std::mem::replace(&mut sends_to[write.to.index()], true) {
+            if !core::mem::replace(&mut sends_to[write.to.index()], true) {
                 receiver.sources += 1;
             }
         }
