@@ -9,6 +9,7 @@ use host::config::{Bs, Config};
 use host::driver::Options;
 use host::driver::threads::Spread;
 use host::generate::{self, Left, MaskKind, Routing};
+use kernel_core::a3::{Choices, Flags};
 use kernel_core::plan::order::SendOrder;
 use proptest::prelude::*;
 
@@ -19,7 +20,7 @@ struct Sample {
     options: generate::Options,
     /// Ranks without an active token, by bit.
     idle: u16,
-    order: SendOrder,
+    machines: Choices,
     schedule: &'static str,
     seed: u64,
     /// `elastic_info`.
@@ -42,7 +43,7 @@ prop_compose! {
     fn domains()(
         moe_ranks in 1i64..5, local in 1i64..4, replicas in 0i64..3, shared in 1i64..5, k in 1i64..17,
         h in 1i64..41, cores in prop_oneof![3 => 1i64..9, 1 => 1i64..49], bs in prop::collection::vec(1i64..6, 16),
-        even: bool, prefix_sums: bool, f16: bool,
+        even: bool, prefix_sums: bool, f16: bool, port_offset in prop_oneof![Just(0i64), 1i64..300],
     ) -> Config {
         let experts = moe_ranks * local;
         let ranks = (moe_ranks + replicas * shared).max(2);
@@ -62,6 +63,7 @@ prop_compose! {
             dtype: if f16 { "f16" } else { "bf16" }.to_owned(),
             aiv_num: cores,
             hccl_buffsize_mb: 16,
+            port_offset: 512 * port_offset,
             ..Config::default()
         }
     }
@@ -69,7 +71,7 @@ prop_compose! {
 
 prop_compose! {
     fn samples()(
-        config in domains(), quantised: bool, smooth: bool, mask in 0..3, idle: u16, staggered: bool,
+        config in domains(), quantised: bool, smooth: bool, mask in 0..3, idle: u16, staggered: bool, separate: bool,
         routing in prop_oneof![Just(Routing::Uniform), Just(Routing::Zipf), Just(Routing::Hot)],
         schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DCDDCC"), Just("DDCCDC")], seed in 0u64..1000,
     ) -> Sample {
@@ -83,7 +85,8 @@ prop_compose! {
         let options =
             generate::Options { routing, seed, mask, smooth_scales: quantised && smooth, ..Default::default() };
         let order = if staggered { SendOrder::Staggered } else { SendOrder::Plain };
-        Sample { config, options, idle, order, schedule, seed, left: None }
+        let flags = if separate { Flags::Separate } else { Flags::Joint };
+        Sample { config, options, idle, machines: Choices { order, flags }, schedule, seed, left: None }
     }
 }
 
@@ -135,7 +138,7 @@ proptest! {
 
 fn judge(sample: &Sample) -> Result<(), TestCaseError> {
     let case = sample.case();
-    let options = Options { order: sample.order, ..Options::default() };
+    let options = Options { machines: sample.machines, ..Options::default() };
     let trial = Trial { options, units: 2, ..Trial::new(&case, sample.schedule, 3) };
     let expected = trial.in_lockstep(Memory::Strong, sample.seed);
     prop_assert!(expected.is_ok(), "{}", expected.unwrap_err());

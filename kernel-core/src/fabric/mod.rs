@@ -128,6 +128,20 @@ pub enum Wait {
         /// Which local expert.
         local_expert: u32,
     },
+    /// The count of a source rank for a local expert of this rank, where counts go ahead of records.
+    CountFlag {
+        /// Whose count.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+    },
+    /// The flag that a source rank's records for a local expert of this rank have landed.
+    TokenFlag {
+        /// Whose records.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+    },
     /// The combine flag of one row of one token of this rank.
     CombineFlag {
         /// The rank that owes the row.
@@ -144,23 +158,26 @@ impl Wait {
     #[must_use]
     pub const fn source(&self) -> Option<RankId> {
         match *self {
-            Self::DispatchFlag { source, .. } | Self::CombineFlag { source, .. } => Some(source),
+            Self::DispatchFlag { source, .. }
+            | Self::CountFlag { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::CombineFlag { source, .. } => Some(source),
             Self::Quiet | Self::Core(_) => None,
         }
     }
-}
 
-impl Wait {
     /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain.
     #[must_use]
     pub fn renamed(self, name: impl Fn(RankId) -> RankId) -> Self {
-        match self {
-            Self::DispatchFlag { source, local_expert } => {
-                Self::DispatchFlag { source: name(source), local_expert }
-            }
-            Self::CombineFlag { source, token, k } => Self::CombineFlag { source: name(source), token, k },
-            Self::Quiet | Self::Core(_) => self,
+        let mut renamed = self;
+        match &mut renamed {
+            Self::DispatchFlag { source, .. }
+            | Self::CountFlag { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::CombineFlag { source, .. } => *source = name(*source),
+            Self::Quiet | Self::Core(_) => {}
         }
+        renamed
     }
 }
 
@@ -171,6 +188,12 @@ impl fmt::Display for Wait {
             Self::Core(core) => write!(f, "core {core} has not come to the core barrier"),
             Self::DispatchFlag { source, local_expert } => {
                 write!(f, "missing: dispatch flag of rank {source} for local expert {local_expert}")
+            }
+            Self::CountFlag { source, local_expert } => {
+                write!(f, "missing: count of rank {source} for local expert {local_expert}")
+            }
+            Self::TokenFlag { source, local_expert } => {
+                write!(f, "missing: token flag of rank {source} for local expert {local_expert}")
             }
             Self::CombineFlag { source, token, k } => {
                 write!(f, "missing: combine flag of rank {source} for token {token}, k {k}")
@@ -200,6 +223,15 @@ pub enum ProtocolError {
     },
     /// A dispatch status word is neither empty nor flag and count.
     Status {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// The word that says that a slot's records have landed is neither empty nor the flag.
+    TokenFlag {
         /// Who writes it.
         source: RankId,
         /// For which local expert.
@@ -272,18 +304,15 @@ impl ProtocolError {
     /// are told as they were read, and faults name memory as it is.
     #[must_use]
     pub fn renamed(self, name: impl Fn(RankId) -> RankId) -> Self {
-        match self {
-            Self::Status { source, local_expert, seen } => {
-                Self::Status { source: name(source), local_expert, seen }
-            }
-            Self::Count { source, local_expert, seen, max } => {
-                Self::Count { source: name(source), local_expert, seen, max }
-            }
-            Self::CombineFlag { source, token, k, seen } => {
-                Self::CombineFlag { source: name(source), token, k, seen }
-            }
-            other => other,
+        let mut renamed = self;
+        match &mut renamed {
+            Self::Status { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::Count { source, .. }
+            | Self::CombineFlag { source, .. } => *source = name(*source),
+            _ => {}
         }
+        renamed
     }
 }
 
@@ -300,6 +329,10 @@ impl fmt::Display for ProtocolError {
             Self::Status { source, local_expert, seen } => write!(
                 f,
                 "dispatch status of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor a flag"
+            ),
+            Self::TokenFlag { source, local_expert, seen } => write!(
+                f,
+                "token flag of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
             ),
             Self::Count { source, local_expert, seen, max } => write!(
                 f,
