@@ -111,7 +111,7 @@ impl Shape {
             local_expert_num: div_rem(left.moe_expert_num, ranks - shared_ranks).0,
             shared_expert_num: if shared_ranks == 0 { 0 } else { self.shared_expert_num },
             shared_expert_rank_num: shared_ranks,
-            bs_per_rank: left.physical.iter().filter_map(bs).collect(),
+            bs_per_rank: list(left.physical.iter().filter_map(bs)),
             kept: Some(Kept {
                 shared_expert_num: self.shared_expert_num,
                 moe_expert_num: self.moe_expert_num,
@@ -120,6 +120,15 @@ impl Shape {
             ..self.clone()
         }
     }
+}
+
+/// One entry per rank at most. (`collect` would bring a path to a panic with it.)
+fn list(entries: impl Iterator<Item = u16>) -> heapless::Vec<u16, RANKS_MAX> {
+    let mut list = heapless::Vec::new();
+    entries.take(RANKS_MAX).for_each(|entry| {
+        let _ = list.push(entry);
+    });
+    list
 }
 
 /// The rules; a number that breaks one is handed on as `None`, so that nothing is reported that follows from it.
@@ -264,7 +273,7 @@ impl Check<'_> {
                 return None;
             }
         }
-        Some(to_physical.iter().filter_map(|&rank| u16::try_from(rank).ok()).collect())
+        Some(list(to_physical.iter().filter_map(|&rank| u16::try_from(rank).ok())))
     }
 
     fn unless(
