@@ -102,8 +102,9 @@ prop_compose! {
         let shared_ranks = (shared_ranks * shared).min(left - 1) / shared.max(1) * shared;
         let slots = moe_expert_num / (ranks - shared_expert_rank_num) * ranks;
         let experts = local.min(slots / left) * (left - shared_ranks);
-        // With smooth scales every expert must have a row of them.
-        let experts = if sample.options.smooth_scales && experts > moe_expert_num { left - shared_ranks } else { experts };
+        // An expert without a row of them cannot be smoothed.
+        let smooth_scales = sample.options.smooth_scales && experts <= moe_expert_num;
+        let options = generate::Options { smooth_scales, ..sample.options };
         let mut info = vec![-1; 4 + 2 * ranks as usize];
         info[..4].copy_from_slice(&[1, left as i32, shared_ranks as i32, experts as i32]);
         let physical = order.into_iter().filter(|&rank| i64::from(rank) < ranks).take(left as usize);
@@ -112,7 +113,7 @@ prop_compose! {
             info[4 + ranks as usize + new] = physical;
         }
         let config = Config { k: sample.config.k.min(experts), ..sample.config };
-        Sample { config, left: Some(info), ..sample }
+        Sample { config, options, left: Some(info), ..sample }
     }
 }
 

@@ -168,16 +168,15 @@ impl Wait {
 
     /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain.
     #[must_use]
-    pub fn renamed(self, name: impl Fn(RankId) -> RankId) -> Self {
-        let mut renamed = self;
-        match &mut renamed {
+    pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
+        match &mut self {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
             | Self::CombineFlag { source, .. } => *source = name(*source),
             Self::Quiet | Self::Core(_) => {}
         }
-        renamed
+        self
     }
 }
 
@@ -303,16 +302,15 @@ impl ProtocolError {
     /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain. Triples
     /// are told as they were read, and faults name memory as it is.
     #[must_use]
-    pub fn renamed(self, name: impl Fn(RankId) -> RankId) -> Self {
-        let mut renamed = self;
-        match &mut renamed {
+    pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
+        match &mut self {
             Self::Status { source, .. }
-            | Self::TokenFlag { source, .. }
             | Self::Count { source, .. }
+            | Self::TokenFlag { source, .. }
             | Self::CombineFlag { source, .. } => *source = name(*source),
             _ => {}
         }
-        renamed
+        self
     }
 }
 
