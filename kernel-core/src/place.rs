@@ -21,11 +21,13 @@ pub enum Tensor {
     EpRecvCounts,
     /// `x_out`, rows of dtype.
     XOut,
+    /// `tp_recv_counts`, i32 per TP rank.
+    TpRecvCounts,
 }
 
 impl Tensor {
     /// Every tensor, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::ExpandX,
         Self::DynamicScales,
         Self::AssistInfo,
@@ -33,6 +35,7 @@ impl Tensor {
         Self::ExpertTokenNums,
         Self::EpRecvCounts,
         Self::XOut,
+        Self::TpRecvCounts,
     ];
 
     /// The seed's name in snake case.
@@ -46,6 +49,7 @@ impl Tensor {
             Self::ExpertTokenNums => "expert_token_nums",
             Self::EpRecvCounts => "ep_recv_counts",
             Self::XOut => "x_out",
+            Self::TpRecvCounts => "tp_recv_counts",
         }
     }
 }
@@ -57,17 +61,29 @@ pub enum Region {
     State,
     /// The data region, `hccl_buffsize_mb`.
     Window,
+    /// Slots and selectors of the TP domain; 1 MiB, zeroed when the group is created.
+    TpState,
+    /// Rows that TP peers lend each other.
+    TpWindow,
     /// A result of the running operator; only the own rank's cores touch it.
     Output(Tensor),
 }
 
 impl Region {
+    /// Whether ranks that others are named by are those of the TP domain.
+    #[must_use]
+    pub const fn is_of_tp(self) -> bool {
+        matches!(self, Self::TpState | Self::TpWindow)
+    }
+
     /// Its name in maps and messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             Self::State => "state",
             Self::Window => "window",
+            Self::TpState => "tp_state",
+            Self::TpWindow => "tp_window",
             Self::Output(tensor) => tensor.name(),
         }
     }

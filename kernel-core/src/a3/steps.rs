@@ -146,6 +146,19 @@ pub(crate) fn copy_scale<F: Fabric + ?Sized>(
     Ok(())
 }
 
+/// The tail of a record, read back and checked as a triple; `row` is for the message.
+pub(crate) fn tail_of<F: Fabric + ?Sized>(
+    shape: &Shape,
+    fabric: &F,
+    record: Place,
+    row: u32,
+) -> Result<Tail, ProtocolError> {
+    let triple = Triple::from_bytes(shape, fabric.bytes(triple_of(shape, record), Triple::BYTES)?)
+        .map_err(|seen| ProtocolError::Triple { row, seen })?;
+    let scale = f32::from_le_bytes(copy_of::<4, F>(fabric, scale_of(shape, record))?);
+    Ok(Tail::new(shape, scale, triple))
+}
+
 /// The scratch words: slots of the share, then the table of counts.
 pub(crate) fn split_words<'u>(
     words: &'u mut [u32],

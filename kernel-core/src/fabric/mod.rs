@@ -51,7 +51,10 @@ impl fmt::Display for Fault {
     }
 }
 
-/// One core's view of the memory of all ranks. See the [module](self) for the contract.
+/// One core's view of the memory of all ranks. **The region chooses the domain**: `to` is an EP rank for
+/// [`State`](crate::place::Region::State) and [`Window`](crate::place::Region::Window), and the number of a rank in
+/// the own TP domain for [`TpState`](crate::place::Region::TpState) and
+/// [`TpWindow`](crate::place::Region::TpWindow). See the [module](self) for the contract.
 pub trait Fabric {
     /// Writes `row` and then `tail`, as one effect, to rank `to`. Both are reusable on return.
     ///
@@ -142,6 +145,13 @@ pub enum Wait {
         /// Which local expert.
         local_expert: u32,
     },
+    /// What a core of the TP peer tells of its rows.
+    TpFlag {
+        /// The peer, by its number in the TP domain.
+        peer: RankId,
+        /// The core, here and there.
+        core: CoreId,
+    },
     /// The combine flag of one row of one token of this rank.
     CombineFlag {
         /// The rank that owes the row.
@@ -161,6 +171,7 @@ impl Wait {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::TpFlag { peer: source, .. }
             | Self::CombineFlag { source, .. } => Some(source),
             Self::Quiet | Self::Core(_) => None,
         }
@@ -174,7 +185,7 @@ impl Wait {
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
             | Self::CombineFlag { source, .. } => *source = name(*source),
-            Self::Quiet | Self::Core(_) => {}
+            Self::TpFlag { .. } | Self::Quiet | Self::Core(_) => {}
         }
         self
     }
@@ -194,6 +205,7 @@ impl fmt::Display for Wait {
             Self::TokenFlag { source, local_expert } => {
                 write!(f, "missing: token flag of rank {source} for local expert {local_expert}")
             }
+            Self::TpFlag { peer, core } => write!(f, "missing: TP flag of rank {peer}, core {core}"),
             Self::CombineFlag { source, token, k } => {
                 write!(f, "missing: combine flag of rank {source} for token {token}, k {k}")
             }
@@ -274,6 +286,24 @@ pub enum ProtocolError {
         /// What it holds.
         seen: u64,
     },
+    /// A slot of the TP domain is neither empty nor flag and rows.
+    TpSlot {
+        /// The peer's core.
+        core: CoreId,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A core of the TP peer tells of rows that it cannot have, or not this one's share.
+    TpRows {
+        /// The peer's core.
+        core: CoreId,
+        /// First row.
+        first: u32,
+        /// How many.
+        rows: u32,
+        /// One past the largest row that there can be.
+        max: u64,
+    },
     /// A value of an active token is not finite; dynamic quantisation needs finite values.
     NotFinite {
         /// The token.
@@ -344,6 +374,15 @@ impl fmt::Display for ProtocolError {
                 f,
                 "combine status of rank {source} for token {token}, k {k} = {seen:#x}: neither empty nor the flag"
             ),
+            Self::TpSlot { core, seen } => {
+                write!(f, "slot of core {core} of the TP peer = {seen:#x}: neither empty nor a flag")
+            }
+            Self::TpRows { core, first, rows, max } => {
+                write!(
+                    f,
+                    "core {core} of the TP peer tells of {rows} rows from {first} on: must be its share of [0, {max})"
+                )
+            }
             Self::NotFinite { token } => {
                 write!(
                     f,

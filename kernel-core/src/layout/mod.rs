@@ -6,6 +6,7 @@ pub mod map;
 pub mod outputs;
 pub mod record;
 pub mod state;
+pub mod tp;
 
 #[cfg(test)]
 mod tests;

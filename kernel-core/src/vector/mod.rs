@@ -51,4 +51,7 @@ pub trait Vector: Copy {
     /// a rounded add), then `unscaled` in order, rounded once to `dtype`. A NaN becomes 0x7FC0 (bf16) or
     /// 0x7E00 (f16). All rows are as long as `out`.
     fn weighted_sum(&self, dtype: Dtype, rows: &[&[u8]], weights: &[f32], unscaled: &[&[u8]], out: &mut [u8]);
+
+    /// The sum of two rows, each element rounded once to `dtype` (TP = 2); NaN as above.
+    fn add(&self, dtype: Dtype, a: &[u8], b: &[u8], out: &mut [u8]);
 }

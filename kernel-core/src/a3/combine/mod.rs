@@ -1,7 +1,7 @@
 //! A3 combine of one core: for each received row put and publish; for each own token await, clear, sum.
 //!
 //! ```text
-//! Select -> (Put -> Publish)* -> (Await -> Clear* -> Sum)* -> Done
+//! Select -> Add? -> (Put -> Publish)* -> (Await -> Clear* -> Sum)* -> Done
 //! ```
 //!
 //! The core that puts a row publishes its flag, so nothing has to be quiet in between.
@@ -11,6 +11,7 @@ mod send;
 
 pub use send::Returned;
 
+use super::tp::Add;
 use super::{Env, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
@@ -24,6 +25,8 @@ pub struct Combine {
     partition: Partition,
     /// Rows that this rank returns.
     rows: u32,
+    /// Where the TP peer's results for them are, if there is one.
+    lent: Option<Partition>,
     phase: Phase,
 }
 
@@ -31,6 +34,8 @@ pub struct Combine {
 enum Phase {
     /// Take the partition, count the rows.
     Select,
+    /// TP = 2: exchange results with the peer, which has `others` rows.
+    Add { add: Add, others: u32 },
     /// Put the `item`-th row of this core's share at its owner.
     Put { item: u32 },
     /// Publish that row's flag.
@@ -49,7 +54,7 @@ impl Combine {
     /// A core's next combine.
     #[must_use]
     pub const fn new() -> Self {
-        Self { partition: Partition::P0, rows: 0, phase: Phase::Select }
+        Self { partition: Partition::P0, rows: 0, lent: None, phase: Phase::Select }
     }
 
     /// Goes on with the operator: at most one effect that others can see.
@@ -66,7 +71,8 @@ impl Combine {
     ) -> Result<Progress, ProtocolError> {
         match self.phase {
             Phase::Select => self.select(env, fabric, returned),
-            Phase::Put { item } => self.put(env, fabric, returned, item),
+            Phase::Add { add, others } => self.add(env, fabric, returned, add, others),
+            Phase::Put { item } => self.put(env, fabric, returned, ub, item),
             Phase::Publish { item } => self.publish(env, fabric, returned, item),
             Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
             Phase::Clear { token, k } => self.clear(env, fabric, inputs, token, k),
