@@ -40,6 +40,8 @@ pub enum Verb {
     Layout(LayoutArgs),
     /// List every rule that a configuration or case breaks, and the sizes it needs.
     Check(CheckArgs),
+    /// Compare a result with what the oracle says of its case, or with another result.
+    Compare(CompareArgs),
 }
 
 /// Where a configuration comes from.
@@ -280,6 +282,20 @@ pub struct GenArgs {
     /// Write into a non-empty folder even if it is not a case.
     #[arg(long)]
     pub force: bool,
+    /// Also write expected.safetensors: the result, by the oracle alone.
+    #[arg(long)]
+    pub expected: bool,
+}
+
+/// `veriep compare`
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// A case folder, of which the oracle is asked, or a result file.
+    #[arg(value_name = "CASE|EXPECTED")]
+    pub expected: PathBuf,
+    /// The result file to judge.
+    #[arg(value_name = "RESULT")]
+    pub result: PathBuf,
 }
 
 /// `veriep check`
@@ -291,15 +307,23 @@ pub struct CheckArgs {
     /// Bytes added per source rank in front of its records (port balancing); needs room.
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub port_offset: u64,
+    /// Batches that layers have in flight: 2 asks more of their layouts (DDCC).
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub in_flight: u32,
 }
 
 /// Prints a parse error as one line (help and version as they are) and returns the exit status.
 #[must_use]
 pub fn explain(error: &clap::Error) -> u8 {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // A closed stdout is no error.
-        let _ = error.print();
-        return 0;
+        return match error.print() {
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                note(&format!("error: stdout: cannot write: {e}"));
+                2
+            }
+            // A closed stdout is no error.
+            _ => 0,
+        };
     }
     let line = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::MissingRequiredArgument, Some(arguments)) => format!("missing argument: {arguments}"),

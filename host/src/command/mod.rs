@@ -2,10 +2,13 @@
 
 mod check;
 mod clashes;
+mod compare;
+mod cures;
 mod generate;
 mod layout;
 mod run;
 mod schedule;
+mod sizes;
 mod source;
 
 pub use source::{Source, make_case, resolve};
@@ -25,5 +28,6 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Layout(args) => layout::run(&args, report),
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),
+        Verb::Compare(args) => compare::run(&args, report),
     }
 }

@@ -182,7 +182,7 @@ impl Need {
         match self.alg {
             CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
                 let local = factor("L", self.local, "experts of a MoE rank");
-                let columns = factor("K + S", self.columns, "results per token");
+                let columns = factor("(K + S)", self.columns, "results per token");
                 // Sized for unquantised rows, whatever quant_mode is: one group may serve both.
                 let pitch = match self.alg {
                     CommAlg::FullmeshV2 => {

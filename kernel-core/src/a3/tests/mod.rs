@@ -2,5 +2,6 @@
 
 mod corrupt;
 mod garbage;
+mod layers;
 mod rounds;
 mod traces;
