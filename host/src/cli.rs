@@ -8,6 +8,7 @@ use crate::report::{Format, note};
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kernel_core::a3::Flags;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::units::RankId;
 use std::path::PathBuf;
@@ -115,6 +116,25 @@ impl From<OrderArg> for SendOrder {
     }
 }
 
+/// How dispatch tells of records and of their number.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum FlagsArg {
+    /// Flag and count in one word, behind the records.
+    #[default]
+    Joint,
+    /// Counts ahead of the records, a flag of their own behind them.
+    Separate,
+}
+
+impl From<FlagsArg> for Flags {
+    fn from(flags: FlagsArg) -> Self {
+        match flags {
+            FlagsArg::Joint => Self::Joint,
+            FlagsArg::Separate => Self::Separate,
+        }
+    }
+}
+
 /// Which worker polls which core.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum SpreadArg {
@@ -173,6 +193,9 @@ pub struct RunArgs {
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
+    /// How dispatch tells of records and of their number.
+    #[arg(long, value_enum, default_value_t)]
+    pub flags: FlagsArg,
     /// Worker threads; left out: one per processor (threads).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,

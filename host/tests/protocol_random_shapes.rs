@@ -9,6 +9,7 @@ use host::config::{Bs, Config};
 use host::driver::Options;
 use host::driver::threads::Spread;
 use host::generate::{self, MaskKind, Routing};
+use kernel_core::a3::{Choices, Flags};
 use kernel_core::plan::order::SendOrder;
 use proptest::prelude::*;
 
@@ -19,7 +20,7 @@ struct Sample {
     options: generate::Options,
     /// Ranks without an active token, by bit.
     idle: u16,
-    order: SendOrder,
+    machines: Choices,
     schedule: &'static str,
     seed: u64,
 }
@@ -66,7 +67,7 @@ prop_compose! {
 
 prop_compose! {
     fn samples()(
-        config in domains(), quantised: bool, smooth: bool, mask in 0..3, idle: u16, staggered: bool,
+        config in domains(), quantised: bool, smooth: bool, mask in 0..3, idle: u16, staggered: bool, separate: bool,
         routing in prop_oneof![Just(Routing::Uniform), Just(Routing::Zipf), Just(Routing::Hot)],
         schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DCDDCC"), Just("DDCCDC")], seed in 0u64..1000,
     ) -> Sample {
@@ -80,7 +81,8 @@ prop_compose! {
         let options =
             generate::Options { routing, seed, mask, smooth_scales: quantised && smooth, ..Default::default() };
         let order = if staggered { SendOrder::Staggered } else { SendOrder::Plain };
-        Sample { config, options, idle, order, schedule, seed }
+        let flags = if separate { Flags::Separate } else { Flags::Joint };
+        Sample { config, options, idle, machines: Choices { order, flags }, schedule, seed }
     }
 }
 
@@ -96,7 +98,7 @@ proptest! {
     #[test]
     fn every_backend_gives_the_bytes_of_the_oracle(sample in samples()) {
         let case = sample.case();
-        let options = Options { order: sample.order, ..Options::default() };
+        let options = Options { machines: sample.machines, ..Options::default() };
         let trial = Trial { options, units: 2, ..Trial::new(&case, sample.schedule, 3) };
         let expected = trial.in_lockstep(Memory::Strong, sample.seed);
         prop_assert!(expected.is_ok(), "{}", expected.unwrap_err());

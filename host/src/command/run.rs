@@ -17,6 +17,7 @@ use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
 use crate::store;
 use core::time::Duration;
+use kernel_core::a3::Choices;
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 use rand::SeedableRng;
@@ -186,7 +187,7 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
-            order: args.order.into(),
+            machines: Choices { order: args.order.into(), flags: args.flags.into() },
             in_step: args.backend == BackendArg::Threads && chain == 1,
             ..Options::default()
         },

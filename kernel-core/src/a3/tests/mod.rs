@@ -3,5 +3,6 @@
 mod corrupt;
 mod garbage;
 mod layers;
+mod overlap;
 mod rounds;
 mod traces;
