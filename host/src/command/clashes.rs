@@ -91,10 +91,13 @@ fn parameters(layers: &[Layer<'_>]) -> Vec<Clash> {
     found
 }
 
+/// A parameter and its value.
+type Parameter = (&'static str, fn(&Shape) -> u64);
+
 /// A quantity of a layout that must be equal.
 struct Rule {
     /// The parameters it follows from, the first to change first.
-    parameters: &'static [(&'static str, fn(&Shape) -> u64)],
+    parameters: &'static [Parameter],
     name: &'static str,
     quantity: fn(&Shape) -> u64,
     /// Only with several batches in flight.
@@ -102,10 +105,10 @@ struct Rule {
     why: &'static str,
 }
 
-const H: (&str, fn(&Shape) -> u64) = ("h", |s| s.h().into());
-const K: (&str, fn(&Shape) -> u64) = ("k", |s| s.k().into());
-const BS: (&str, fn(&Shape) -> u64) = ("bs", |s| s.bs_max().into());
-const QUANT_MODE: (&str, fn(&Shape) -> u64) =
+const H: Parameter = ("h", |s| s.h().into());
+const K: Parameter = ("k", |s| s.k().into());
+const BS: Parameter = ("bs", |s| s.bs_max().into());
+const QUANT_MODE: Parameter =
     ("quant_mode", |s| if s.payload_bytes() == s.row_bytes() { 0 } else { 2 });
 
 const COMBINE_AREA: Rule = Rule {
