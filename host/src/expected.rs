@@ -53,9 +53,9 @@ impl<'c> Expected<'c> {
         let row_bytes = shape.payload_bytes() as usize;
         let result = |(rank, outputs)| {
             let outputs: &[Vec<u8>; Output::ALL.len()] = outputs;
-            RankResult::of(shape, rank, outputs[Output::ExpandX as usize].len() / row_bytes, outputs)
+            RankResult::of(self.case, rank, outputs[Output::ExpandX as usize].len() / row_bytes, outputs)
         };
-        result::tensors(shape, &(0..).zip(&self.ranks).map(result).collect::<Vec<_>>())
+        result::tensors(shape, &(0..).map(RankId).zip(&self.ranks).map(result).collect::<Vec<_>>())
     }
 
     /// Writes the result file, complete or not at all.

@@ -89,7 +89,7 @@ fn check_rank<B: Backend>(
         let must = &expected[tensor as usize];
         let mut verdict = Ok(());
         backend.read_output(rank, number, tensor, must.len(), &mut |seen| {
-            verdict = first_difference(rank, tensor, row_len(cluster.shape, tensor), seen, must);
+            verdict = first_difference(batch.name(rank), tensor, row_len(cluster.shape, tensor), seen, must);
         });
         verdict?;
     }
@@ -122,7 +122,8 @@ fn row_len(shape: &Shape, tensor: Tensor) -> usize {
 /// All outputs of `rank` by the oracle, by their numbers, without spare capacity.
 #[must_use]
 pub fn expected(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> [Vec<u8>; Tensor::ALL.len()] {
-    let dispatched = cluster.dispatch(rank);
+    let name = batch.name(rank);
+    let dispatched = cluster.dispatch(name);
     Tensor::ALL.map(|tensor| match tensor {
         Tensor::EpRecvCounts => bytes_of(&dispatched.ep_recv_counts, i32::to_le_bytes),
         Tensor::ExpertTokenNums => bytes_of(&dispatched.expert_token_nums, i64::to_le_bytes),
@@ -130,7 +131,7 @@ pub fn expected(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> [Vec<
         Tensor::AssistInfo => bytes_of(dispatched.assist_info_for_combine.as_flattened(), i32::to_le_bytes),
         Tensor::DynamicScales => bytes_of(&dispatched.dynamic_scales, f32::to_le_bytes),
         Tensor::ExpandX => dispatched.expand_x.clone(),
-        Tensor::XOut => expected_x_out(cluster, batch, rank),
+        Tensor::XOut => expected_x_out(cluster, batch, name),
     })
 }
 

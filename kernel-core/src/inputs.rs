@@ -91,6 +91,15 @@ pub enum InputError {
     },
     /// `scales` without `quant_mode = 2`.
     ScalesUnquantised,
+    /// An elastic domain has more MoE experts than the whole one had, so that some have no row of a tensor.
+    ExpertRow {
+        /// Tensor name.
+        tensor: &'static str,
+        /// Its rows.
+        rows: u32,
+        /// The first expert without one.
+        expert: u32,
+    },
 }
 
 impl InputError {
@@ -98,7 +107,9 @@ impl InputError {
     #[must_use]
     pub const fn tensor(&self) -> &'static str {
         match self {
-            Self::Length { tensor, .. } | Self::NotFinite { tensor, .. } => tensor,
+            Self::Length { tensor, .. } | Self::NotFinite { tensor, .. } | Self::ExpertRow { tensor, .. } => {
+                tensor
+            }
             Self::ExpertId { .. } | Self::RepeatedExpert { .. } => "expert_ids",
             Self::MaskOrder { .. } | Self::MaskWithUnevenBs { .. } => "x_active_mask",
             Self::NotFiniteToken { .. } => "x",
@@ -148,6 +159,12 @@ impl fmt::Display for InputError {
                 write!(
                     f,
                     "x[{token}, {element}] is not finite before or after smoothing: quant_mode = 2 needs finite values"
+                )
+            }
+            Self::ExpertRow { tensor, rows, expert } => {
+                write!(
+                    f,
+                    "{tensor} has {rows} rows, none for MoE expert {expert}: must be absent when elastic_info has more MoE experts than moe_expert_num"
                 )
             }
             Self::ScalesUnquantised => f.write_str("scales given with quant_mode = 0: must be absent"),
@@ -212,8 +229,21 @@ impl Inputs<'_> {
             found(InputError::ScalesUnquantised)?;
             return ControlFlow::Continue(false);
         }
-        let rows = shape.shared_expert_num() as usize + shape.moe_expert_num() as usize;
-        length("scales", scales.len(), rows.saturating_mul(shape.h() as usize), found)
+        if !length(
+            "scales",
+            scales.len(),
+            (shape.expert_rows() as usize).saturating_mul(shape.h() as usize),
+            found,
+        )? {
+            return ControlFlow::Continue(false);
+        }
+        match expert_has_row("scales", shape) {
+            Ok(()) => ControlFlow::Continue(true),
+            Err(error) => {
+                found(error)?;
+                ControlFlow::Continue(false)
+            }
+        }
     }
 
     /// Also of masked pairs.
@@ -272,11 +302,13 @@ impl Inputs<'_> {
 
     /// The first of the finite values of an active token that a row of `scales` makes infinite.
     fn overflow(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Option<u32> {
-        let shared = shape.shared_expert_num();
         let active = (0..).zip(self.ids(shape, token)).filter(|&(k, _)| self.pair_is_active(shape, token, k));
-        let moe = active.filter_map(|(_, &id)| u32::try_from(id).ok()).map(|id| shared.saturating_add(id));
-        // Special experts come after the last row: nothing is sent to them.
-        (0..shared).chain(moe).filter_map(|expert_row| self.smooth(shape, expert_row)).find_map(|smooth| {
+        // Nothing is sent to special experts, whose ids come behind.
+        let moe =
+            active.filter_map(|(_, &id)| u32::try_from(id).ok()).filter(|&id| id < shape.moe_expert_num());
+        let moe = moe.map(|id| shape.shared_expert_rows().saturating_add(id));
+        let rows = (0..shape.shared_expert_num()).chain(moe);
+        rows.filter_map(|expert_row| self.smooth(shape, expert_row)).find_map(|smooth| {
             position(values.iter().zip(smooth), |(value, scale): (&[u8; 2], &f32)| {
                 !(to_f32(shape.dtype(), u16::from_le_bytes(*value)) * scale).is_finite()
             })
@@ -331,6 +363,19 @@ impl Inputs<'_> {
     pub fn smooth(&self, shape: &Shape, expert_row: u32) -> Option<&[f32]> {
         let h = shape.h() as usize;
         self.scales.and_then(|s| s.get(expert_row as usize * h..)).and_then(|rest| rest.get(..h))
+    }
+}
+
+/// Whether every MoE expert has a row of a tensor with a row for each expert, `scales` or `expert_gain`.
+///
+/// # Errors
+/// An elastic domain has more MoE experts than the whole one.
+pub fn expert_has_row(tensor: &'static str, shape: &Shape) -> Result<(), InputError> {
+    let (rows, expert) = (shape.expert_rows(), shape.expert_rows() - shape.shared_expert_rows());
+    if shape.moe_expert_num() <= expert {
+        Ok(())
+    } else {
+        Err(InputError::ExpertRow { tensor, rows, expert })
     }
 }
 

@@ -81,6 +81,8 @@ const A3: &[Row] = &[
     (a3, "expert_token_nums_type", "[0, 1]", |c| c.expert_token_nums_type = 2, |c| c.expert_token_nums_type = 0),
     (a3, "aiv_num", "[1, 48]", |c| c.aiv_num = 0, |c| c.aiv_num = 1),
     (a3, "aiv_num", "[1, 48]", |c| c.aiv_num = 49, |c| c.aiv_num = 48),
+    (a3, "port_offset", "[0, 1073741824]", |c| c.port_offset = -512, |c| c.port_offset = 512),
+    (a3, "port_offset", "multiple of 512", |c| c.port_offset = 1000, |c| c.port_offset = 1024),
     (a3, "norm_eps", "finite", |c| c.norm_eps = f64::NAN, |c| c.norm_eps = f64::from(f32::MAX)),
     // 2 * (4 * 16 * 16 * 14848 + 8 * 16 * 14336) B = 32.5 MiB.
     (a3, "hccl_buffsize_mb", "hold the windows", |c| c.hccl_buffsize_mb = 32, |c| c.hccl_buffsize_mb = 33),
@@ -122,6 +124,7 @@ const A2: &[Row] = &[
     (a2, "copy_expert_num", "within the limit", |c| c.copy_expert_num = i64::from(i32::MAX) - 63, |c| c.copy_expert_num = i64::from(i32::MAX) - 64),
     (a2, "elastic_info", "absent on a2", |c| c.given = Given::ELASTIC_INFO, |c| c.given = Given::MASK_1D),
     (a2, "shared_expert_x", "absent on a2", |c| c.given = Given::SHARED_EXPERT_X, |c| c.given = Given::MASK_2D),
+    (a2, "port_offset", "must be 0", |c| c.port_offset = 512, |_| ()),
     (a2, "global_bs", "0 or bs * ep_world_size", |c| c.global_bs = 16, |c| c.global_bs = 256),
     // 16 * 16 * 4 * 7168 * 4 B = 28 MiB, and 4.
     (a2, "hccl_buffsize_mb", "hold the windows", |c| c.hccl_buffsize_mb = 31, |c| c.hccl_buffsize_mb = 32),
@@ -149,6 +152,7 @@ const HIERARCHY: &[Row] = &[
     (near, "x_active_mask", "absent on a2 hierarchy", |c| c.given = Given::MASK_2D, |_| ()),
     (near, "elastic_info", "absent on a2 hierarchy", |c| c.given = Given::ELASTIC_INFO, |_| ()),
     (near, "shared_expert_x", "absent on a2 hierarchy", |c| c.given = Given::SHARED_EXPERT_X, |_| ()),
+    (near, "port_offset", "must be 0", |c| c.port_offset = 512, |_| ()),
     // 64 * 16 * (14336 + 128) B = 14.1 MiB, and 104.
     (near, "hccl_buffsize_mb", "hold the windows", |c| c.hccl_buffsize_mb = 118, |c| c.hccl_buffsize_mb = 119),
 ];

@@ -1,10 +1,12 @@
 //! A case: a configuration and the input tensors of every rank, in memory or in a folder.
 
 mod collect;
+pub mod elastic;
 mod load;
 mod save;
 pub mod support;
 
+pub use elastic::Elastic;
 pub use load::{Opened, load, open};
 pub use save::is_case;
 
@@ -12,7 +14,7 @@ use crate::config::{Config, FILE_NAME};
 use crate::error::Problem;
 use collect::Collected;
 use core::ops::ControlFlow;
-use kernel_core::inputs::{InputError, Inputs, Mask};
+use kernel_core::inputs::{InputError, Inputs, Mask, expert_has_row};
 use kernel_core::shape::{Given, Shape};
 use kernel_core::units::RankId;
 use std::path::{Path, PathBuf};
@@ -80,18 +82,40 @@ impl RankTensors {
 pub struct Case {
     /// As given.
     pub config: Config,
-    /// What it means.
+    /// What it means. Of an elastic domain those who are left.
     pub shape: Shape,
-    /// One per rank, by the number in file names: `ep_rank * tp_world_size + tp_rank`.
+    /// One per rank, by the number in file names: `ep_rank * tp_world_size + tp_rank`; in an elastic domain by new
+    /// id.
     pub ranks: Vec<RankTensors>,
     /// `[S + E, h]` smooth scales, shared experts first.
     pub scales: Option<Vec<f32>>,
-    /// `[S + E]` factors of the stand-in experts, shared experts first.
+    /// `[S + E]` factors of the stand-in experts, shared experts first; 1 behind the end.
     pub expert_gain: Vec<f32>,
+    /// How the domain became smaller, if it did.
+    pub elastic: Option<Elastic>,
 }
 
 impl Case {
-    /// What `rank` (its number in file names) brings to a round.
+    /// The name of a rank in files and reports.
+    #[must_use]
+    pub fn name(&self, rank: RankId) -> RankId {
+        self.elastic.as_ref().map_or(rank, |elastic| elastic.name(rank))
+    }
+
+    /// The physical ranks that an elastic domain has lost.
+    #[must_use]
+    pub fn dead(&self) -> Vec<u32> {
+        let Some(Elastic { whole, left, .. }) = &self.elastic else { return Vec::new() };
+        (0..whole.ep_world_size()).filter(|&rank| left.new_id(RankId(rank)).is_none()).collect()
+    }
+
+    /// The domain with all its ranks.
+    #[must_use]
+    pub fn whole(&self) -> &Shape {
+        self.elastic.as_ref().map_or(&self.shape, |elastic| &elastic.whole)
+    }
+
+    /// What `rank` brings to a round.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -111,9 +135,10 @@ impl Case {
     fn judge(&self, problems: &mut Collected) {
         for number in 0..self.ranks.len() as u32 {
             let ep_rank = RankId(number / self.shape.tp_world_size());
+            let name = self.name(RankId(number));
             let _ = self.inputs(RankId(number)).check_all(&self.shape, ep_rank, &mut |error| {
                 let tensor = match (OF_ALL_RANKS.contains(&error.tensor()), number) {
-                    (false, _) => format!("rank{number}.{}", error.tensor()),
+                    (false, _) => format!("rank{name}.{}", error.tensor()),
                     (true, 0) => error.tensor().to_owned(),
                     // They belong to all ranks: once is enough.
                     (true, _) => return ControlFlow::Continue(()),
@@ -124,6 +149,11 @@ impl Case {
                 }
                 ControlFlow::Continue(())
             });
+        }
+        if !self.expert_gain.is_empty()
+            && let Err(error) = expert_has_row("expert_gain", &self.shape)
+        {
+            problems.add("expert_gain", |tensor| input_problem(tensor, &error));
         }
         for (i, gain) in self.expert_gain.iter().enumerate().filter(|(_, gain)| !gain.is_finite()) {
             problems.add("expert_gain", |tensor| {
@@ -142,7 +172,13 @@ pub const fn rank_count(shape: &Shape) -> u32 {
 /// Rows of `scales` and `expert_gain`: S + E.
 #[must_use]
 pub const fn expert_rows(shape: &Shape) -> usize {
-    (shape.shared_expert_num() + shape.moe_expert_num()) as usize
+    shape.expert_rows() as usize
+}
+
+/// Whether every MoE expert has a row there; of an elastic domain not all need to.
+#[must_use]
+pub fn all_have_rows(shape: &Shape) -> bool {
+    expert_has_row("expert_gain", shape).is_ok()
 }
 
 /// The optional inputs that `ranks` and `scales` amount to.

@@ -50,7 +50,7 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
     let mut checked = Vec::new();
     let mut unreadable = Vec::new();
     for path in &args.paths {
-        match check(path, args.port_offset) {
+        match check(path, args.port.port_offset) {
             Ok(one) => checked.push(one),
             Err(error) => unreadable.push(error),
         }
@@ -96,7 +96,7 @@ fn end(mut errors: Vec<Error>) -> Result<(), Error> {
 }
 
 /// Checks one file or folder; `Err` when it cannot even be read as one.
-fn check(path: &Path, port_offset: u64) -> Result<Checked, Error> {
+fn check(path: &Path, port_offset: i64) -> Result<Checked, Error> {
     if !path.is_dir() {
         return Ok(judge(Config::read(path)?, Given::empty(), port_offset, path.display().to_string()));
     }
@@ -140,13 +140,14 @@ fn check(path: &Path, port_offset: u64) -> Result<Checked, Error> {
 }
 
 /// Judges a configuration alone.
-fn judge(config: Config, given: Given, port_offset: u64, file: String) -> Checked {
+fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Checked {
+    config.port_offset = port_offset;
     let core = config.as_core(given);
-    let buffer = Buffer::with(&core, Limits::Product, port_offset);
-    let (shape, problems) = match cures::judge(&core, port_offset) {
+    let buffer = Buffer::new(&core);
+    let (shape, problems) = match Shape::new(&core, Limits::Product) {
         Ok(shape) => (Some(shape), Vec::new()),
         Err(all) => {
-            let problem = |violation| cures::problem(&core, port_offset, violation, &all);
+            let problem = |violation| cures::problem(&core, violation, &all);
             (None, all.iter().map(problem).collect())
         }
     };

@@ -3,9 +3,7 @@
 
 use crate::error::{Cure, Problem};
 use core::mem::discriminant;
-use kernel_core::shape::{
-    BatchSizes, Buffer, Config, Given, Limits, RANKS_MAX, Rule, Seen, Shape, Violation,
-};
+use kernel_core::shape::{BatchSizes, Config, Given, Limits, RANKS_MAX, Rule, Seen, Shape, Violation};
 
 /// How far from a value its neighbours are tried; no parameter with gaps has a wider range.
 const NEIGHBOURS: i64 = 1100;
@@ -22,43 +20,14 @@ const INSTEAD: [(&str, &str); 6] = [
     ("scales", "quant_mode"),
 ];
 
-/// All that the door has against `config`, also when port offsets are asked for: an option of a run, which
-/// a shape does not know.
-pub(super) fn judge(config: &Config<'_>, port_offset: u64) -> Result<Shape, Vec<Violation>> {
-    let judged = Shape::new(config, Limits::Product);
-    let with_offset = Buffer::with(config, Limits::Product, port_offset);
-    if !Buffer::new(config).fits() || with_offset.fits() {
-        return judged.map_err(|found| found.to_vec());
-    }
-    let signed = |value| i64::try_from(value).unwrap_or(i64::MAX);
-    let mut found = judged.map_or_else(|found| found.to_vec(), |_| Vec::new());
-    found.push(Violation {
-        parameter: "hccl_buffsize_mb",
-        seen: Seen::Number(config.hccl_buffsize_mb),
-        rule: Rule::Words("must hold the windows and the port offsets"),
-        numbers: [
-            ("required_mb", signed(with_offset.required_mb)),
-            ("--port-offset", signed(port_offset)),
-            ("", 0),
-            ("", 0),
-        ],
-    });
-    Err(found)
-}
-
 /// The problem of a violation among `all` that `config` has, with its cures.
-pub(super) fn problem(
-    config: &Config<'_>,
-    port_offset: u64,
-    violation: &Violation,
-    all: &[Violation],
-) -> Problem {
+pub(super) fn problem(config: &Config<'_>, violation: &Violation, all: &[Violation]) -> Problem {
     let mut config = *config;
     if let BatchSizes::PerRank(list) = config.bs {
         // Longer ones break the same rule, and a foreign file may hold any number.
         config.bs = BatchSizes::PerRank(&list[..list.len().min(RANKS_MAX + 1)]);
     }
-    let strict = Clinic { config, port_offset, violation, all, tolerant: false };
+    let strict = Clinic { config, violation, all, tolerant: false };
     let mut cures = strict.cures();
     if cures.is_empty() {
         cures = Clinic { tolerant: true, ..strict }.cures();
@@ -96,7 +65,6 @@ fn hint(cures: &[Cure]) -> Option<String> {
 #[derive(Clone, Copy)]
 struct Clinic<'a> {
     config: Config<'a>,
-    port_offset: u64,
     violation: &'a Violation,
     all: &'a [Violation],
     /// Whether a cure may bring other violations to light.
@@ -134,7 +102,7 @@ impl<'a> Clinic<'a> {
 
     /// Whether `config` no longer has the violation, nor, unless tolerant, one that was not there before.
     fn is_cured(&self, config: &Config<'_>) -> bool {
-        let Err(found) = judge(config, self.port_offset) else { return true };
+        let Err(found) = Shape::new(config, Limits::Product) else { return true };
         let same = |a: &Violation, b: &Violation| {
             a.parameter == b.parameter
                 && discriminant(&a.rule) == discriminant(&b.rule)
@@ -298,6 +266,7 @@ fn number_of<'c>(config: &'c mut Config<'_>, parameter: &str) -> Option<&'c mut 
         "comm_quant_mode" => &mut config.comm_quant_mode,
         "expert_token_nums_type" => &mut config.expert_token_nums_type,
         "hccl_buffsize_mb" => &mut config.hccl_buffsize_mb,
+        "port_offset" => &mut config.port_offset,
         "aiv_num" => &mut config.aiv_num,
         _ => return None,
     })
@@ -312,8 +281,8 @@ mod tests {
     /// Violations of a configuration in a user's form, as parameter and rule, with their cures.
     fn judged(config: &Config, given: Given) -> Vec<Problem> {
         let core = config.as_core(given);
-        let Err(all) = judge(&core, 0) else { return Vec::new() };
-        all.iter().map(|violation| problem(&core, 0, violation, &all)).collect()
+        let Err(all) = Shape::new(&core, Limits::Product) else { return Vec::new() };
+        all.iter().map(|violation| problem(&core, violation, &all)).collect()
     }
 
     /// Does what a cure says, the way a user would.

@@ -6,6 +6,7 @@ mod compare;
 mod cures;
 mod generate;
 mod layout;
+mod plan;
 mod run;
 mod schedule;
 mod sizes;
@@ -26,6 +27,7 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Run(args) => run::run(&args, report),
         Verb::Schedule(args) => schedule::run(&args, report),
         Verb::Layout(args) => layout::run(&args, report),
+        Verb::Plan(args) => plan::run(&args, report),
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),
         Verb::Compare(args) => compare::run(&args, report),

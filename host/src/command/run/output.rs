@@ -1,13 +1,13 @@
 //! `--out`: the last round's result, read back from the group's memory.
 
 use crate::backend::Backend;
+use crate::case::Case;
 use crate::driver::RankState;
 use crate::error::Error;
 use crate::report::note;
 use crate::result::{self, RankResult};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
-use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 use std::path::Path;
 
@@ -20,11 +20,12 @@ struct Owned {
 /// Writes what batch number `batch` of the last unit has left.
 pub(super) fn write<B: Backend>(
     path: &Path,
-    shape: &Shape,
+    case: &Case,
     backend: &B,
     ranks: &[RankState],
     batch: usize,
 ) -> Result<(), Error> {
+    let shape = &case.shape;
     let owned: Vec<_> = (0..)
         .map(RankId)
         .zip(ranks)
@@ -47,8 +48,9 @@ pub(super) fn write<B: Backend>(
         })
         .collect();
     let results: Vec<_> = (0..)
+        .map(RankId)
         .zip(&owned)
-        .map(|(rank, owned)| RankResult::of(shape, rank, owned.rows, &owned.tensors))
+        .map(|(rank, owned)| RankResult::of(case, rank, owned.rows, &owned.tensors))
         .collect();
     result::write(path, shape, &results)?;
     note(&format!("wrote {}", path.display()));

@@ -61,7 +61,7 @@ impl Layers {
     fn end(&mut self, rank: usize, operator: char, batch: usize) -> Result<(), String> {
         let shape = &self.shapes[batch];
         let inputs: Vec<_> = self.tensors[batch].iter().map(Tensors::inputs).collect();
-        let cluster = Cluster { shape, ranks: &inputs };
+        let cluster = Cluster { shape, ranks: &inputs, elastic_info: None };
         let me = RankId(rank as u32);
         let output = |tensor| self.group.world.output(me, tensor);
         let holds = |tensor: Tensor, want: &[u8]| match output(tensor).starts_with(want) {
