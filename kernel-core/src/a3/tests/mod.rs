@@ -2,6 +2,7 @@
 
 mod corrupt;
 mod garbage;
+mod layers;
 mod overlap;
 mod rounds;
 mod traces;
