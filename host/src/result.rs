@@ -2,6 +2,7 @@
 
 use crate::case::Case;
 use crate::error::Error;
+use crate::member;
 use crate::store::{Tensor, write_tensors};
 use kernel_core::place::Tensor as Output;
 use kernel_core::shape::{Dtype as Element, Product, QuantMode, Shape};
@@ -54,7 +55,7 @@ impl<'a> RankResult<'a> {
         let (a3, quantised) = (shape.product() == Product::A3, shape.quant_mode() == QuantMode::Dynamic);
         Self {
             rank: case.name(rank).0,
-            tokens: shape.bs(rank) as usize,
+            tokens: shape.bs(member::ep_rank(shape, rank)) as usize,
             rows,
             expand_x: output(Output::ExpandX),
             dynamic_scales: quantised.then(|| output(Output::DynamicScales)),
@@ -62,6 +63,7 @@ impl<'a> RankResult<'a> {
             expand_idx: output(Output::ExpandIdx),
             expert_token_nums: output(Output::ExpertTokenNums),
             ep_recv_counts: output(Output::EpRecvCounts),
+            tp_recv_counts: (shape.tp_world_size() == 2).then(|| output(Output::TpRecvCounts)),
             x_out: output(Output::XOut),
             ..Self::default()
         }

@@ -3,11 +3,12 @@
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::expert;
+use crate::member;
 use crate::store::bytes_of;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use kernel_core::place::Tensor;
-use kernel_core::reference::Cluster;
+use kernel_core::reference::{Cluster, numerics};
 use kernel_core::shape::Shape;
 use kernel_core::units::{RankId, Token};
 use std::sync::{Mutex, PoisonError};
@@ -55,7 +56,7 @@ pub fn check<B: Backend>(
         let work = || {
             loop {
                 let rank = next.fetch_add(1, Ordering::Relaxed);
-                if rank >= shape.ep_world_size() {
+                if rank >= member::count(shape) {
                     break;
                 }
                 if let Err(mismatch) = check_rank(backend, cluster, batch, number, RankId(rank)) {
@@ -98,6 +99,7 @@ fn check_rank<B: Backend>(
 
 /// What is compared first explains what comes later.
 const ORDER: [Tensor; Tensor::ALL.len()] = [
+    Tensor::TpRecvCounts,
     Tensor::EpRecvCounts,
     Tensor::ExpertTokenNums,
     Tensor::ExpandIdx,
@@ -110,7 +112,7 @@ const ORDER: [Tensor; Tensor::ALL.len()] = [
 /// Bytes of a row, as a mismatch counts them.
 fn row_len(shape: &Shape, tensor: Tensor) -> usize {
     match tensor {
-        Tensor::EpRecvCounts | Tensor::DynamicScales => 4,
+        Tensor::TpRecvCounts | Tensor::EpRecvCounts | Tensor::DynamicScales => 4,
         Tensor::ExpertTokenNums => 8,
         Tensor::ExpandIdx => 4 * shape.k() as usize,
         Tensor::AssistInfo => 12,
@@ -125,6 +127,7 @@ pub fn expected(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> [Vec<
     let name = batch.name(rank);
     let dispatched = cluster.dispatch(name);
     Tensor::ALL.map(|tensor| match tensor {
+        Tensor::TpRecvCounts => bytes_of(&dispatched.tp_recv_counts, i32::to_le_bytes),
         Tensor::EpRecvCounts => bytes_of(&dispatched.ep_recv_counts, i32::to_le_bytes),
         Tensor::ExpertTokenNums => bytes_of(&dispatched.expert_token_nums, i64::to_le_bytes),
         Tensor::ExpandIdx => bytes_of(&dispatched.expand_idx, i32::to_le_bytes),
@@ -148,6 +151,10 @@ fn expected_x_out(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> Vec
         let scale = cluster.sent_row(rank, token, expert_row, &mut sent);
         row.clear();
         expert::apply(cluster.shape, &sent, scale, batch.gain(expert_row), row);
+        if cluster.shape.tp_world_size() == 2 {
+            // The peer's expert returns the same.
+            *row = numerics::add_rows(cluster.shape.dtype(), row, row);
+        }
     })
 }
 

@@ -67,7 +67,6 @@ impl Refused {
         let comm_alg = shape.product() != Product::A3 || shape.comm_alg() == CommAlg::FullmeshV1;
         self.unless(comm_alg, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
         self.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
-        self.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
     }
 
     fn unless(&mut self, supported: bool, parameter: &'static str, seen: &str, values: &'static str) {

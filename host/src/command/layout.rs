@@ -4,6 +4,7 @@ use crate::case::{self, support};
 use crate::cli::LayoutArgs;
 use crate::config::Config;
 use crate::error::Error;
+use crate::member;
 use crate::report::{Report, columns, pairs};
 use kernel_core::layout::map;
 use kernel_core::shape::{Limits, Shape};
@@ -51,11 +52,11 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let shape = Shape::new(&config.as_core(kernel_core::shape::Given::empty()), Limits::Product)
         .map_err(|violations| Error::violations(file.display(), &violations))?;
     support::drawable(&shape)?;
-    if args.rank >= shape.ep_world_size() {
+    if args.rank >= member::count(&shape) {
         return Err(Error::Request(format!(
             "--rank {}: must be in [0, {}]",
             args.rank,
-            shape.ep_world_size() - 1
+            member::count(&shape) - 1
         )));
     }
     let layout = draw(&shape, file.display().to_string(), RankId(args.rank));
@@ -63,7 +64,8 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
 }
 
 fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
-    let areas = map::areas(shape, rank).map(|area| Area {
+    let ep_rank = member::ep_rank(shape, rank);
+    let areas = map::areas(shape, ep_rank).map(|area| Area {
         region: area.start.region.name().to_owned(),
         partition: area.partition.map(kernel_core::layout::state::Partition::index),
         name: area.name,
@@ -80,7 +82,7 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
         rank: rank.0,
         areas: areas.collect(),
         record: fields.map(|f| Field { name: f.name, offset: f.offset, size: f.size }).into(),
-        outputs: map::outputs(shape, rank)
+        outputs: map::outputs(shape, ep_rank)
             .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })
             .collect(),
     }

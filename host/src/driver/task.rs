@@ -3,6 +3,7 @@
 use super::Unit;
 use super::schedule::Operator;
 use crate::backend::Backend;
+use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use kernel_core::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
@@ -114,7 +115,8 @@ impl<'a> Task<'a> {
             rank,
             core,
             operator: 0,
-            env: Env::new(shape, rank, core, choices, Portable),
+            env: Env::new(shape, member::ep_rank(shape, rank), core, choices, Portable)
+                .with_tp_rank(member::tp_rank(shape, rank)),
             machine: Machine::Between,
             words: vec![0; ub_words(shape)],
             row: vec![0; ub_bytes(shape)],
@@ -138,8 +140,12 @@ impl<'a> Task<'a> {
             return Ok((0, Some(stop)));
         }
         let mut done = 0;
-        match self.step(unit, steps, &mut done)? {
-            Some(Progress::Pending(wait)) => Ok((done, Some(Stop::Wait(wait)))),
+        let rank = self.rank;
+        let by_number = |error| member::of_error(unit.shape, rank, error);
+        match self.step(unit, steps, &mut done).map_err(by_number)? {
+            Some(Progress::Pending(wait)) => {
+                Ok((done, Some(Stop::Wait(member::of_wait(unit.shape, rank, wait)))))
+            }
             Some(_) => {
                 self.end(unit)?;
                 Ok((done + 1, Some(Stop::Ended)))
@@ -258,7 +264,8 @@ impl<'a> Task<'a> {
         )?;
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
         let Rows { assist_info, ep_recv_counts, .. } = &mut *rows;
-        let counts_len = capacity(unit.shape, self.rank, Tensor::EpRecvCounts) as usize;
+        let counts_len =
+            capacity(unit.shape, member::ep_rank(unit.shape, self.rank), Tensor::EpRecvCounts) as usize;
         for (tensor, len, to) in [
             (Tensor::AssistInfo, (n * Triple::BYTES) as usize, assist_info),
             (Tensor::EpRecvCounts, counts_len, ep_recv_counts),

@@ -121,6 +121,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 Tensor::ExpertTokenNums => Vec::clone(&nums),
                 Tensor::EpRecvCounts => words(out.ep_recv_counts.clone()),
                 Tensor::XOut => x_out.clone(),
+                Tensor::TpRecvCounts => words(out.tp_recv_counts.clone()),
             });
             Expected { outputs, y }
         })

@@ -176,7 +176,7 @@ impl Outputs {
                 Tensor::XOut => shape.row_bytes(),
                 Tensor::AssistInfo => Triple::BYTES,
                 Tensor::ExpertTokenNums => 8,
-                Tensor::DynamicScales | Tensor::ExpandIdx | Tensor::EpRecvCounts => 4,
+                Tensor::DynamicScales | Tensor::ExpandIdx | Tensor::EpRecvCounts | Tensor::TpRecvCounts => 4,
             };
             let starts = (0..capacity(shape, rank, tensor)).step_by(element as usize);
             Rows::new(starts.map(|start| start..start + element))
@@ -187,7 +187,7 @@ impl Outputs {
     /// The rows of a tensor.
     #[must_use]
     pub fn tensor(&self, tensor: Tensor) -> &Rows {
-        let [x, scales, info, idx, nums, counts, out] = &self.tensors;
+        let [x, scales, info, idx, nums, counts, out, totals] = &self.tensors;
         match tensor {
             Tensor::ExpandX => x,
             Tensor::DynamicScales => scales,
@@ -196,6 +196,7 @@ impl Outputs {
             Tensor::ExpertTokenNums => nums,
             Tensor::EpRecvCounts => counts,
             Tensor::XOut => out,
+            Tensor::TpRecvCounts => totals,
         }
     }
 }

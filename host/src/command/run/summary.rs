@@ -4,11 +4,12 @@ use super::Job;
 use crate::case::Case;
 use crate::error::Error;
 use crate::group::Costs;
+use crate::member;
 use crate::report::{Report, columns, pairs};
 use crate::roofline::Roofline;
 use core::time::Duration;
 use hdrhistogram::Histogram;
-use kernel_core::units::{RankId, Token};
+use kernel_core::units::Token;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -72,8 +73,8 @@ pub(super) fn emit(
 fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary {
     let Job { args, source, case, plan, .. } = job;
     let shape = &case.shape;
-    let ranks = 0..shape.ep_world_size();
-    let tokens: u64 = ranks.map(|r| u64::from(shape.bs(RankId(r)))).sum();
+    let bs = |rank| shape.bs(member::ep_rank(shape, rank));
+    let tokens: u64 = member::all(shape).map(|rank| u64::from(bs(rank))).sum();
     let rows = rows_sent(case);
     let (payload, row) = (rows * shape.payload_bytes(), rows * shape.row_bytes());
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
@@ -89,7 +90,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         backend: args.backend.name(),
         threads: roofline.map(|_| super::workers(args).count),
         seed: args.seed,
-        ranks: shape.ep_world_size(),
+        ranks: member::count(shape),
         dead: case.dead(),
         cores: shape.aiv_num(),
         tokens,
@@ -120,8 +121,8 @@ fn rows_sent(case: &Case) -> u64 {
         let pairs = (0..shape.k()).filter(|&k| inputs.pair_is_active(shape, token, k)).count() as u64;
         pairs + u64::from(shape.shared_expert_num()) * u64::from(inputs.token_is_active(shape, token))
     };
-    let ranks = (0..shape.ep_world_size()).map(RankId);
-    ranks.map(|rank| (0..shape.bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()
+    let bs = |rank| shape.bs(member::ep_rank(shape, rank));
+    member::all(shape).map(|rank| (0..bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()
 }
 
 fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Waited> {
