@@ -32,7 +32,7 @@ impl Sample {
         let left = self.left.as_deref().map_or(Left::All, Left::Info);
         let mut case = make_left(self.config.clone(), self.options, left);
         if !matches!(case.ranks[0].mask, OwnedMask::Pairs(_)) && !case.shape.bs_is_uneven() {
-            let ranks = case.shape.ep_world_size();
+            let ranks = host::member::count(&case.shape);
             (0..ranks).filter(|rank| self.idle >> rank & 1 == 1).for_each(|rank| idle(&mut case, rank));
         }
         case
@@ -117,6 +117,16 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    /// Two TP ranks; every rank has one expert then.
+    fn tp_samples()(sample in samples()) -> Sample {
+        let Config { ep_world_size, shared_expert_rank_num, k, .. } = sample.config;
+        let experts = ep_world_size - shared_expert_rank_num;
+        let config = Config { tp_world_size: 2, moe_expert_num: experts, k: k.min(experts), ..sample.config };
+        Sample { config, ..sample }
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
         cases: 48,
@@ -128,6 +138,11 @@ proptest! {
 
     #[test]
     fn every_backend_gives_the_bytes_of_the_oracle(sample in samples()) {
+        judge(&sample)?;
+    }
+
+    #[test]
+    fn every_backend_gives_the_bytes_of_the_oracle_with_a_tp_domain(sample in tp_samples()) {
         judge(&sample)?;
     }
 

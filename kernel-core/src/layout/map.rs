@@ -48,32 +48,37 @@ pub fn areas(shape: &Shape, rank: RankId) -> impl Iterator<Item = Area> {
         let shape = shape.clone();
         move |p| data_areas(&shape, rank, p)
     });
-    let tp = [Partition::P0, Partition::P1].into_iter().flat_map({
+    let slots = [Partition::P0, Partition::P1].into_iter().flat_map({
         let shape = shape.clone();
-        move |p| tp_areas(&shape, rank, p)
+        move |p| tp_slots(&shape, p)
     });
-    let tp = tp.chain(tp_selectors(shape)).filter({
-        let has_tp = shape.tp_world_size() > 1;
-        move |_| has_tp
+    let lent = [Partition::P0, Partition::P1].into_iter().flat_map({
+        let shape = shape.clone();
+        move |p| tp_rows(&shape, rank, p)
     });
+    let has_tp = shape.tp_world_size() > 1;
+    let tp = slots.chain(tp_selectors(shape)).chain(lent).filter(move |_| has_tp);
     status.chain(core_areas(shape)).chain(data).chain(tp)
 }
 
-fn tp_areas(shape: &Shape, rank: RankId, p: Partition) -> [Area; 4] {
-    let (cores, rows) = (u64::from(shape.aiv_num()), shape.rows_max(rank));
-    let slots = |name, kind| Area {
+fn tp_slots(shape: &Shape, p: Partition) -> [Area; 2] {
+    let area = |name, kind| Area {
         name,
         partition: Some(p),
         start: tp::slot(kind, p, CoreId(0)),
-        count: cores,
+        count: u64::from(shape.aiv_num()),
         stride: STATUS_SLOT,
         slot: 12,
     };
-    let lent = |name, start, stride, slot| Area { name, partition: Some(p), start, count: rows, stride, slot };
+    [area("tp dispatch slots", Kind::Dispatch), area("tp combine slots", Kind::Combine)]
+}
+
+fn tp_rows(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {
+    let rows = shape.rows_max(rank);
+    let lent =
+        |name, start, stride, slot| Area { name, partition: Some(p), start, count: rows, stride, slot };
     let record = record::triple_of(shape, Place::window(0)).offset + Triple::BYTES;
     [
-        slots("tp dispatch slots", Kind::Dispatch),
-        slots("tp combine slots", Kind::Combine),
         lent("tp records", tp::record(shape, rank, p, 0), shape.record_pitch(), record),
         lent("tp results", tp::result(shape, rank, p, 0), shape.combine_pitch(), shape.row_bytes()),
     ]
