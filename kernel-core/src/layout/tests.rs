@@ -333,8 +333,8 @@ proptest! {
             // Two partitions of A * pitch + A * align(2H, 512), and nothing else.
             let of_a_row = shape.record_pitch() + (2 * u64::from(shape.h())).next_multiple_of(512);
             prop_assert_eq!(tp::window_bytes(&shape, rank), 2 * shape.rows_max(rank) * of_a_row);
-            let in_window = |area: &&map::Area| area.start.region == Region::TpWindow;
-            let all: u64 = areas.iter().filter(in_window).map(map::Area::size).sum();
+            let in_window = |area: &&Area| area.start.region == Region::TpWindow;
+            let all: u64 = areas.iter().filter(in_window).map(Area::size).sum();
             prop_assert_eq!(all, tp::window_bytes(&shape, rank));
             assert_disjoint(areas.iter().map(|area| (area.start, area.size())).collect(), &shape, rank);
         }
@@ -366,7 +366,7 @@ fn every_single_slot_record_row_and_word_of_small_shapes_is_apart_from_all_other
                 let domain = Domain { r: moe_ranks + rs, e: moe_ranks * local, s, rs, k, h, bs, cores: 48 };
                 let shape = shape_of(&Config { quant_mode, port_offset, ..domain.config() });
                 for rank in (0..shape.ep_world_size()).map(RankId) {
-                    assert_disjoint(everything(&shape, rank), &shape);
+                    assert_disjoint(everything(&shape, rank), &shape, rank);
                 }
             }
         }

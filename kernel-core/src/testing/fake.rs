@@ -27,6 +27,7 @@ impl Memory {
         match region {
             Region::State => &mut self.state,
             Region::Window => &mut self.window,
+            Region::TpState | Region::TpWindow => panic!("no TP domain here"),
             Region::Output(tensor) => &mut self.outputs[tensor as usize],
         }
     }
@@ -35,6 +36,7 @@ impl Memory {
         let region = match at.region {
             Region::State => &self.state,
             Region::Window => &self.window,
+            Region::TpState | Region::TpWindow => panic!("no TP domain here"),
             Region::Output(tensor) => &self.outputs[tensor as usize],
         };
         let end = at.offset.checked_add(len)?;
