@@ -224,10 +224,12 @@ fn triples_out_of_range_are_refused_with_their_words() {
 
 #[test]
 fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
-    for rank in [RankId(0), RankId(2)] {
-        let domain = Domain { r: 3, e: 4, s: 1, rs: 1, k: 2, h: 5, bs: 3, cores: 1 };
-        let shape = shape_of(&Config { quant_mode: 2, ..domain.config() });
-        let (rows, slots) = (shape.rows_max(rank) as u32, shape.local_experts(rank) * 3);
+    for (rank, tp) in [(0, 1), (2, 1), (0, 2), (2, 2)] {
+        let rank = RankId(rank);
+        let domain = Domain { r: 3, e: 4 / i64::from(tp), s: 1, rs: 1, k: 2, h: 5, bs: 3, cores: 1 };
+        let shape = shape_of(&Config { quant_mode: 2, tp_world_size: tp.into(), ..domain.config() });
+        // With a TP domain the peer's rows and counts follow the own ones.
+        let (rows, slots) = (tp * shape.rows_max(rank) as u32, tp * shape.local_experts(rank) * 3);
         let ends = [
             outputs::expand_x(&shape, rows),
             outputs::dynamic_scale(rows),
@@ -236,6 +238,7 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
             outputs::expert_token_num(shape.local_experts(rank)),
             outputs::ep_recv_count(slots),
             outputs::x_out(&shape, Token(shape.bs(rank))),
+            Place { offset: if tp == 2 { 2 * 4 } else { 0 }, ..outputs::tp_recv_counts() },
         ];
         let capacities = map::outputs(&shape, rank).map(|(tensor, bytes)| Place::output(tensor, bytes));
         assert!(capacities.eq(ends));
