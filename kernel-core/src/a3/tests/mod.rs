@@ -3,5 +3,5 @@
 mod corrupt;
 mod garbage;
 mod overlap;
-mod rounds;
+pub(crate) mod rounds;
 mod traces;
