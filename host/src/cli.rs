@@ -1,5 +1,9 @@
 //! What can be asked on the command line.
 
+mod plan;
+
+pub use plan::{PlanArgs, SharedArg};
+
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
@@ -39,6 +43,8 @@ pub enum Verb {
     Schedule(ScheduleArgs),
     /// Print the region map of a rank: every area with offset, size and stride.
     Layout(LayoutArgs),
+    /// Print who sends what, where and in which order, without running anything.
+    Plan(PlanArgs),
     /// List every rule that a configuration or case breaks, and the sizes it needs.
     Check(CheckArgs),
 }
@@ -103,6 +109,17 @@ pub enum OrderArg {
     /// Rotated by the rank, so that ranks do not all send to the same peer first.
     #[default]
     Staggered,
+}
+
+impl OrderArg {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Staggered => "staggered",
+        }
+    }
 }
 
 impl From<OrderArg> for SendOrder {
@@ -194,6 +211,9 @@ pub struct RunArgs {
     /// How dispatch tells of records and of their number.
     #[arg(long, value_enum, default_value_t)]
     pub flags: FlagsArg,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
     /// Worker threads; left out: one per processor (threads).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
@@ -283,6 +303,9 @@ pub struct LayoutArgs {
     /// Whose map.
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
 }
 
 /// `veriep gen`
@@ -311,9 +334,17 @@ pub struct CheckArgs {
     /// Configuration files or case folders; several are layers that share one group.
     #[arg(required = true, value_name = "CONFIG|CASE")]
     pub paths: Vec<PathBuf>,
-    /// Bytes added per source rank in front of its records (port balancing); needs room.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub port_offset: u64,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
+}
+
+/// An option of the layout that is no key of a configuration.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct PortArgs {
+    /// Bytes added per source rank in front of its records, a multiple of 512 (port balancing); needs room.
+    #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
+    pub port_offset: i64,
 }
 
 /// Prints a parse error as one line (help and version as they are) and returns the exit status.

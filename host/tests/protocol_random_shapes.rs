@@ -40,7 +40,7 @@ prop_compose! {
     fn domains()(
         moe_ranks in 1i64..5, local in 1i64..4, replicas in 0i64..3, shared in 1i64..5, k in 1i64..17,
         h in 1i64..41, cores in prop_oneof![3 => 1i64..9, 1 => 1i64..49], bs in prop::collection::vec(1i64..6, 16),
-        even: bool, prefix_sums: bool, f16: bool,
+        even: bool, prefix_sums: bool, f16: bool, port_offset in prop_oneof![Just(0i64), 1i64..300],
     ) -> Config {
         let experts = moe_ranks * local;
         let ranks = (moe_ranks + replicas * shared).max(2);
@@ -60,6 +60,7 @@ prop_compose! {
             dtype: if f16 { "f16" } else { "bf16" }.to_owned(),
             aiv_num: cores,
             hccl_buffsize_mb: 16,
+            port_offset: 512 * port_offset,
             ..Config::default()
         }
     }

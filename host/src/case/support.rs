@@ -1,7 +1,7 @@
 //! What this version runs and reads, in one place: lines go from here as features arrive.
 
 use crate::error::{Error, Problem};
-use kernel_core::shape::{Given, Op, Product, Shape};
+use kernel_core::shape::{CommAlg, Given, Op, Product, Shape};
 
 /// Whether the machines of this version run `shape`.
 ///
@@ -30,6 +30,19 @@ pub fn drawable(shape: &Shape) -> Result<(), Error> {
     let mut refused = Refused::default();
     refused.layouts(shape);
     refused.end("draws")
+}
+
+/// Whether this version plans the sends of `shape`.
+///
+/// # Errors
+/// Each parameter whose value changes who sends what in a way that is not planned yet.
+pub fn plannable(shape: &Shape) -> Result<(), Error> {
+    let mut refused = Refused::default();
+    let (a3, v1) = (shape.product() == Product::A3, shape.comm_alg() == CommAlg::FullmeshV1);
+    refused.unless(a3, "product", " = a2", "a3");
+    refused.unless(!a3 || v1, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
+    refused.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
+    refused.end("plans")
 }
 
 /// Whether this version reads and makes all input tensors of `shape`.

@@ -47,7 +47,7 @@ struct Output {
 
 pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let file = case::config_file(&args.config);
-    let config = Config::read(&file)?;
+    let config = Config { port_offset: args.port.port_offset, ..Config::read(&file)? };
     let shape = Shape::new(&config.as_core(kernel_core::shape::Given::empty()), Limits::Product)
         .map_err(|violations| Error::violations(file.display(), &violations))?;
     support::drawable(&shape)?;
@@ -79,7 +79,7 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
         config,
         rank: rank.0,
         areas: areas.collect(),
-        record: fields.map(|f| Field { name: f.name, offset: f.offset, size: f.size }).into(),
+        record: fields.iter().map(|f| Field { name: f.name, offset: f.offset, size: f.size }).collect(),
         outputs: map::outputs(shape, rank)
             .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })
             .collect(),

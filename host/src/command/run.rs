@@ -100,10 +100,15 @@ fn keep_inputs(args: &RunArgs, out: &Path) -> Result<(), Error> {
 }
 
 fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
+    let port_offset = args.port.port_offset;
     match &args.case {
-        Some(folder) => Ok((case::load(folder)?, folder.display().to_string())),
+        Some(folder) => {
+            let mut opened = case::open(folder)?;
+            opened.config.port_offset = port_offset;
+            Ok((opened.load(folder)?, folder.display().to_string()))
+        }
         None => {
-            let (case, source) = make_case(&args.config, &args.tensors, args.seed)?;
+            let (case, source) = make_case(&args.config, &args.tensors, args.seed, port_offset)?;
             Ok((case, source.name))
         }
     }
