@@ -1,14 +1,19 @@
 //! fullmesh_v2 dispatch of one core: counts go first, block by block the records follow.
 //!
 //! ```text
-//! Select -> Quiet -> Arrive -> (Barrier -> Publish*)? -> (Send -> (Put -> PublishBlock)+)*
-//!        -> ExpandIdx* -> Exchange -> (Look -> (Triple -> Data* -> Scale? -> Clear+))* -> Done
+//! who publishes counts    Select -> Quiet -> Arrive -> Barrier -> Publish* -> Records
+//! who does not            Select -> Quiet -> Arrive -> Records -> Barrier
+//! Records                 (Send -> (Put -> PublishBlock)+)*
+//! then both               ExpandIdx* -> Exchange -> (Look -> Triple -> Data* -> Scale? -> Clear+)* -> Done
 //! ```
 //!
 //! The core that puts a block publishes its flag, so nothing has to be quiet about records. What quiet and the
 //! core barrier at the start are for are the clears of the operators before: a count says that all that its rank
 //! read has been read, and all that it cleared is clear. So it is what makes this dispatch wait for all, also a
-//! count of 0. Only who publishes counts waits at that barrier.
+//! count of 0.
+//!
+//! Who publishes no counts need not wait at that barrier before it sends, but it must before the next one: nobody
+//! else would have seen that the counting cores' words have landed, and they read them at the next start.
 
 mod receive;
 mod send;
@@ -136,9 +141,7 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         self.epoch = barrier::next_epoch(self.epoch);
         barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
-        // Who publishes no count speaks for nobody but itself: the next barrier is the first it waits at.
-        let speaks = !env.work.destinations.is_empty();
-        self.go(if speaks { Phase::Barrier } else { Phase::Send { at: Cursor::default() } })
+        self.go(if counts_first(env) { Phase::Barrier } else { Phase::Send { at: Cursor::default() } })
     }
 
     fn barrier<F: Fabric + ?Sized, V: Vector>(
@@ -148,7 +151,8 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
             Some(core) => Ok(Progress::Pending(Wait::Core(core))),
-            None => self.go(first_count(env)),
+            None if counts_first(env) => self.go(first_count(env)),
+            None => self.go(first_index(env)),
         }
     }
 }
@@ -157,6 +161,15 @@ impl Default for Dispatch {
     fn default() -> Self {
         Self::new()
     }
+}
+
+/// Whether the core publishes counts: it waits at the barrier before it speaks for its rank.
+fn counts_first<V>(env: &Env<'_, V>) -> bool {
+    !env.work.destinations.is_empty()
+}
+
+fn first_index<V>(env: &Env<'_, V>) -> Phase {
+    Phase::ExpandIdx { pair: env.work.sends.moe.start }
 }
 
 fn first_count<V>(env: &Env<'_, V>) -> Phase {

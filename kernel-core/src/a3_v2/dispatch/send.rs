@@ -1,6 +1,6 @@
 //! The sending half: publish counts, put the blocks of the records and publish their flags.
 
-use super::{Dispatch, Phase};
+use super::{Dispatch, Phase, counts_first, first_index};
 use crate::a3::exchange::Exchange;
 use crate::a3::steps::{self, split_words};
 use crate::a3::{Env, Ub};
@@ -44,7 +44,8 @@ impl Dispatch {
         let sends = ExpertSends { sends, experts: &env.work.experts };
         self.go(match sends.next(inputs, at) {
             Some((send, next)) => Phase::Put { send, block: 0, next },
-            None => Phase::ExpandIdx { pair: share.moe.start },
+            None if counts_first(env) => first_index(env),
+            None => Phase::Barrier,
         })
     }
 
