@@ -91,7 +91,7 @@ pub fn run<'c, B: Backend>(
             operators,
             joined: AtomicU32::new(0),
         })
-        .map_err(|failure| of_failure(first, unit, &failure))?;
+        .map_err(|failure| of_failure(first, unit, &failure.renamed(&|rank| batches[0].name(rank))))?;
         costs.add(&times, operators);
         if let Some(threads) = plan.check {
             for (number, batch) in batches.iter().enumerate() {
@@ -159,6 +159,14 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
             what: "token_flag",
             source_rank: Some(source.0),
             local_expert: Some(local_expert),
+            ..nothing
+        },
+        Wait::BlockFlag { source, local_expert, record, block } => Missing {
+            what: "block_flag",
+            source_rank: Some(source.0),
+            local_expert: Some(local_expert),
+            record: Some(record),
+            block: Some(block),
             ..nothing
         },
         Wait::CombineFlag { source, token, k } => Missing {

@@ -54,7 +54,6 @@ pub fn readable(shape: &Shape, given: Given) -> Result<(), Error> {
     let mut refused = Refused::default();
     refused.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
     refused.unless(consts == 0, "const_expert_num", &format!(" = {consts}"), "0");
-    refused.unless(!given.contains(Given::ELASTIC_INFO), "elastic_info", " given", "cases without it");
     refused.unless(!given.contains(Given::SHARED_EXPERT_X), "shared_expert_x", " given", "cases without it");
     refused.end("reads")
 }
@@ -65,8 +64,6 @@ struct Refused(Vec<(&'static str, String, &'static str)>);
 impl Refused {
     fn layouts(&mut self, shape: &Shape) {
         self.unless(shape.product() == Product::A3, "product", " = a2", "a3");
-        let comm_alg = shape.product() != Product::A3 || shape.comm_alg() == CommAlg::FullmeshV1;
-        self.unless(comm_alg, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
         self.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
         self.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
     }

@@ -28,6 +28,7 @@
 
 pub mod order;
 pub mod raw;
+pub mod survivors;
 
 use crate::place::Place;
 use crate::units::{CoreId, RankId};
@@ -141,6 +142,17 @@ pub enum Wait {
         /// Which local expert.
         local_expert: u32,
     },
+    /// The flag of one block of a record that a source rank sends to a local expert of this rank.
+    BlockFlag {
+        /// Whose record.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+        /// The record's slot.
+        record: u32,
+        /// The block.
+        block: u32,
+    },
     /// The combine flag of one row of one token of this rank.
     CombineFlag {
         /// The rank that owes the row.
@@ -160,9 +172,24 @@ impl Wait {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. } => Some(source),
             Self::Quiet | Self::Core(_) => None,
         }
+    }
+
+    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
+        match &mut self {
+            Self::DispatchFlag { source, .. }
+            | Self::CountFlag { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
+            | Self::CombineFlag { source, .. } => *source = name(*source),
+            Self::Quiet | Self::Core(_) => {}
+        }
+        self
     }
 }
 
@@ -180,6 +207,10 @@ impl fmt::Display for Wait {
             Self::TokenFlag { source, local_expert } => {
                 write!(f, "missing: token flag of rank {source} for local expert {local_expert}")
             }
+            Self::BlockFlag { source, local_expert, record, block } => write!(
+                f,
+                "missing: block {block} of record {record} of rank {source} for local expert {local_expert}"
+            ),
             Self::CombineFlag { source, token, k } => {
                 write!(f, "missing: combine flag of rank {source} for token {token}, k {k}")
             }
@@ -221,6 +252,19 @@ pub enum ProtocolError {
         source: RankId,
         /// For which local expert.
         local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// The flag of a block is neither empty nor the flag.
+    BlockFlag {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// The record's slot.
+        record: u32,
+        /// The block.
+        block: u32,
         /// What it holds.
         seen: u64,
     },
@@ -284,6 +328,23 @@ impl From<Fault> for ProtocolError {
     }
 }
 
+impl ProtocolError {
+    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain. Triples
+    /// are told as they were read, and faults name memory as it is.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
+        match &mut self {
+            Self::Status { source, .. }
+            | Self::Count { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
+            | Self::CombineFlag { source, .. } => *source = name(*source),
+            _ => {}
+        }
+        self
+    }
+}
+
 impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -301,6 +362,10 @@ impl fmt::Display for ProtocolError {
             Self::TokenFlag { source, local_expert, seen } => write!(
                 f,
                 "token flag of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
+            ),
+            Self::BlockFlag { source, local_expert, record, block, seen } => write!(
+                f,
+                "flag of block {block} of record {record} of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
             ),
             Self::Count { source, local_expert, seen, max } => write!(
                 f,
