@@ -114,7 +114,8 @@ pub struct Missing {
     pub round: usize,
     /// `dispatch` or `combine`.
     pub operator: &'static str,
-    /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `token_flag` or `combine_flag`.
+    /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `token_flag`, `block_flag` or
+    /// `combine_flag`.
     pub what: &'static str,
     /// The rank that owes the flag.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -125,6 +126,12 @@ pub struct Missing {
     /// Local expert of the rank that the flag or count is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_expert: Option<u32>,
+    /// Record of that rank for the expert that is not complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<u32>,
+    /// A block of it that is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block: Option<u32>,
     /// Token whose row is owed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<u32>,

@@ -164,6 +164,14 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
         Wait::TpFlag { peer, core } => {
             Missing { what: "tp_flag", source_rank: Some(peer.0), source_core: Some(core.0), ..nothing }
         }
+        Wait::BlockFlag { source, local_expert, record, block } => Missing {
+            what: "block_flag",
+            source_rank: Some(source.0),
+            local_expert: Some(local_expert),
+            record: Some(record),
+            block: Some(block),
+            ..nothing
+        },
         Wait::CombineFlag { source, token, k } => Missing {
             what: "combine_flag",
             source_rank: Some(source.0),

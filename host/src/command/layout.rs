@@ -81,7 +81,7 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
         config,
         rank: rank.0,
         areas: areas.collect(),
-        record: fields.map(|f| Field { name: f.name, offset: f.offset, size: f.size }).into(),
+        record: fields.iter().map(|f| Field { name: f.name, offset: f.offset, size: f.size }).collect(),
         outputs: map::outputs(shape, ep_rank)
             .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })
             .collect(),

@@ -152,6 +152,17 @@ pub enum Wait {
         /// The core, here and there.
         core: CoreId,
     },
+    /// The flag of one block of a record that a source rank sends to a local expert of this rank.
+    BlockFlag {
+        /// Whose record.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+        /// The record's slot.
+        record: u32,
+        /// The block.
+        block: u32,
+    },
     /// The combine flag of one row of one token of this rank.
     CombineFlag {
         /// The rank that owes the row.
@@ -172,6 +183,7 @@ impl Wait {
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
             | Self::TpFlag { peer: source, .. }
+            | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. } => Some(source),
             Self::Quiet | Self::Core(_) => None,
         }
@@ -184,6 +196,7 @@ impl Wait {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. } => *source = name(*source),
             Self::TpFlag { .. } | Self::Quiet | Self::Core(_) => {}
         }
@@ -206,6 +219,10 @@ impl fmt::Display for Wait {
                 write!(f, "missing: token flag of rank {source} for local expert {local_expert}")
             }
             Self::TpFlag { peer, core } => write!(f, "missing: TP flag of rank {peer}, core {core}"),
+            Self::BlockFlag { source, local_expert, record, block } => write!(
+                f,
+                "missing: block {block} of record {record} of rank {source} for local expert {local_expert}"
+            ),
             Self::CombineFlag { source, token, k } => {
                 write!(f, "missing: combine flag of rank {source} for token {token}, k {k}")
             }
@@ -247,6 +264,19 @@ pub enum ProtocolError {
         source: RankId,
         /// For which local expert.
         local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// The flag of a block is neither empty nor the flag.
+    BlockFlag {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// The record's slot.
+        record: u32,
+        /// The block.
+        block: u32,
         /// What it holds.
         seen: u64,
     },
@@ -337,6 +367,7 @@ impl ProtocolError {
             Self::Status { source, .. }
             | Self::Count { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. } => *source = name(*source),
             _ => {}
         }
@@ -361,6 +392,10 @@ impl fmt::Display for ProtocolError {
             Self::TokenFlag { source, local_expert, seen } => write!(
                 f,
                 "token flag of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
+            ),
+            Self::BlockFlag { source, local_expert, record, block, seen } => write!(
+                f,
+                "flag of block {block} of record {record} of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
             ),
             Self::Count { source, local_expert, seen, max } => write!(
                 f,

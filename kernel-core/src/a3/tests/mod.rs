@@ -4,5 +4,5 @@ mod corrupt;
 mod garbage;
 mod layers;
 mod overlap;
-mod rounds;
+pub(crate) mod rounds;
 mod traces;
