@@ -181,7 +181,8 @@ fn outputs_of<'m>(left: &Elastic, memory: &'m [(Peer, Outputs); WHOLE], rank: us
 }
 
 fn env(shape: &Shape, rank: usize, core: usize) -> Env<'_, Portable> {
-    Env::new(shape, RankId(rank as u32), CoreId(core as u32), Choices::default(), Portable)
+    let env = Env::new(shape, RankId(rank as u32), CoreId(core as u32), Choices::default(), Portable);
+    env.with_tp_rank(RankId(0))
 }
 
 /// An output tensor of an operator that has ended, or a part of it that no core writes any more.
@@ -220,7 +221,7 @@ fn poll<M>(
             for (core, (machine, scratch)) in machines.iter_mut().zip(scratch).enumerate() {
                 // SAFETY: the segments lie in `MEMORY`, aligned to 4096, disjoint, and alive for ever. Only
                 // these fabrics touch them, in one thread, and `bytes` between operators.
-                let inner = unsafe { RawFabric::new(peers, physical, *outputs) };
+                let inner = unsafe { RawFabric::new(peers, physical, *outputs).with_tp(&[], RankId(0)) };
                 let mut fabric = Survivors { inner, left: Some(left) };
                 let mut ub = Ub { words: &mut scratch.words, row: &mut scratch.row };
                 match step(rank, core, machine, &mut fabric, &mut ub).map_err(|_| Wrong::Machine)? {
