@@ -165,7 +165,8 @@ impl<'a> Clinic<'a> {
             let mut named: Vec<_> = numbers.iter().copied().filter(on_side).filter(works).collect();
             named.sort_unstable();
             let named = if up { named.first() } else { named.last() };
-            named.copied().or_else(|| self.halve(parameter, start, if up { LARGEST } else { 0 }))
+            let halved = || self.halve(parameter, start, if up { LARGEST } else { 0 }).filter(on_side);
+            named.copied().or_else(halved)
         };
         let sides = [beside(true), beside(false)];
         sides.into_iter().flatten().map(|value| cure(parameter, value)).collect()
@@ -386,6 +387,8 @@ mod tests {
             for problem in &found {
                 prop_assert_eq!(problem.hint.is_some(), !problem.cures.is_empty());
                 prop_assert!(!problem.cures.is_empty(), "no cure of {:?} {:?}", problem, config);
+                let twice = |i: usize| problem.cures[..i].contains(&problem.cures[i]);
+                prop_assert!(!(0..problem.cures.len()).any(twice), "{:?}", problem);
                 for cure in &problem.cures {
                     let (mut config, mut given) = (config.clone(), given);
                     apply(cure, &mut config, &mut given);
