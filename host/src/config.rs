@@ -319,12 +319,13 @@ mod tests {
 
     #[test]
     fn set_takes_toml_values_and_bare_words() {
-        let mut config = Config::default();
+        let mut config = Config { port_offset: 512, ..Config::default() };
         for assignment in ["k=4", "dtype=f16", "comm_alg=", "bs=[1, 2]", "norm_eps=1e-5", "product = \"a2\""]
         {
             config.set(assignment).unwrap();
         }
         assert_eq!((config.k, config.dtype.as_str(), config.comm_alg.as_str()), (4, "f16", ""));
+        assert_eq!(config.port_offset, 512, "no key, so no assignment changes it");
         assert_eq!(
             (config.bs, config.norm_eps, config.product.as_str()),
             (Bs::PerRank(vec![1, 2]), 1e-5, "a2")

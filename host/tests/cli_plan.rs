@@ -275,16 +275,14 @@ fn nonsense_is_one_line_and_status_2() {
     assert!(fails(2, &["plan", &broken, "--preset", "tiny"]).contains("--preset"));
     assert!(fails(2, &["plan", &case, "--seed", "1"]).contains("has experts of its own"));
     assert!(fails(2, &["plan", "--preset", "a2-64"]).contains("this version plans a3"));
+    for verb in ["run", "layout", "check", "plan"] {
+        let line = fails(2, &[verb, &case, "--port-offset", "8"]);
+        assert!(line.contains("config.toml: port_offset = 8: must be a multiple of 512"), "{verb}: {line}");
+    }
     std::fs::remove_file(Path::new(&case).join("inputs.safetensors")).unwrap();
     assert!(fails(2, &["plan", &case]).ends_with("inputs.safetensors: missing"));
-    for verb in ["run", "layout", "check"] {
-        let config = config_file(folder.path(), "c.toml", "");
-        let args = match verb {
-            "run" => vec!["run", "--config", &config, "--port-offset", "8"],
-            verb => vec![verb, &config, "--port-offset", "8"],
-        };
-        assert!(fails(2, &args).contains("port_offset = 8: must be a multiple of 512"), "{verb}");
-    }
+    let run = fails(2, &["run", "--preset", "tiny", "--port-offset", "8"]);
+    assert!(run.contains("preset tiny: port_offset = 8: must be a multiple of 512"), "{run}");
 }
 
 #[test]

@@ -165,7 +165,6 @@ fn a_request_that_cannot_be_run_is_one_line() {
         (&["--out", text(&nowhere)], "none missing"),
         (&["--out", text(folder.path())], "not a regular file"),
         (&["--set", "zero_expert_num=1"], "zero_expert_num = 1: this version runs 0"),
-        (&["--set", "comm_alg=fullmesh_v2"], "comm_alg = fullmesh_v2"),
         (&["--set", "h=1000"], "h = 1000"),
         (&["--set", "hccl_buffsize_mb=2", "--set", "bs=512"], "hccl_buffsize_mb"),
     ] {
