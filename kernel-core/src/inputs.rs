@@ -1,13 +1,14 @@
 //! What one rank brings to a round, and the door that checks it once.
 
-use crate::shape::{Dtype, QuantMode, Shape};
+use crate::shape::{Dtype, Op, QuantMode, Shape};
 use crate::units::{RankId, Token};
 use core::fmt;
 
 /// `x_active_mask` (seed 003: `xActiveMaskOptional`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mask<'a> {
     /// Every token is active.
+    #[default]
     None,
     /// One flag per token, all true before all false.
     Tokens(&'a [bool]),
@@ -15,8 +16,9 @@ pub enum Mask<'a> {
     Pairs(&'a [bool]),
 }
 
-/// The tensors of one rank, by reference. Rows are little-endian bytes.
-#[derive(Clone, Copy, Debug)]
+/// The tensors of one rank, by reference. Rows are little-endian bytes; a tensor that the shape does not have is
+/// empty.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Inputs<'a> {
     /// `[bs, h]` dtype.
     pub x: &'a [u8],
@@ -28,6 +30,19 @@ pub struct Inputs<'a> {
     pub mask: Mask<'a>,
     /// `[S + E, h]` smooth scales of dynamic quantisation, shared experts first; the same on all ranks.
     pub scales: Option<&'a [f32]>,
+    /// `[bs, h]` dtype, added to each result at last: on all ranks or on none, and only where no rank holds shared
+    /// experts (seed 003: `sharedExpertXOptional`).
+    pub shared_expert_x: Option<&'a [u8]>,
+    /// `[q]` dtype, const experts' factors of the token; the same on all ranks.
+    pub const_expert_alpha_1: &'a [u8],
+    /// `[q]` dtype, their factors of their own rows.
+    pub const_expert_alpha_2: &'a [u8],
+    /// `[q, h]` dtype, their own rows.
+    pub const_expert_v: &'a [u8],
+    /// `[bs, h]` dtype, AddRmsNorm.
+    pub residual_x: &'a [u8],
+    /// `[h]` dtype, AddRmsNorm; the same on all ranks.
+    pub gamma: &'a [u8],
 }
 
 /// What is wrong with a rank's inputs.
@@ -86,6 +101,11 @@ pub enum InputError {
     },
     /// `scales` without `quant_mode = 2`.
     ScalesUnquantised,
+    /// `shared_expert_x` although ranks hold shared experts.
+    SharedExpertX {
+        /// How many.
+        shared_ranks: u32,
+    },
 }
 
 impl fmt::Display for InputError {
@@ -123,6 +143,10 @@ impl fmt::Display for InputError {
                 )
             }
             Self::ScalesUnquantised => f.write_str("scales given with quant_mode = 0: must be absent"),
+            Self::SharedExpertX { shared_ranks } => write!(
+                f,
+                "shared_expert_x given with shared_expert_rank_num = {shared_ranks}: must be absent when ranks hold shared experts"
+            ),
         }
     }
 }
@@ -143,6 +167,11 @@ impl Inputs<'_> {
         if let Some(scales) = self.scales {
             all_finite("scales", scales)?;
         }
+        let dtype = shape.dtype();
+        elements_finite(dtype, "const_expert_alpha_1", self.const_expert_alpha_1)?;
+        elements_finite(dtype, "const_expert_alpha_2", self.const_expert_alpha_2)?;
+        elements_finite(dtype, "const_expert_v", self.const_expert_v)?;
+        elements_finite(dtype, "gamma", self.gamma)?;
         match shape.quant_mode() {
             QuantMode::None => Ok(()),
             QuantMode::Dynamic => self.check_tokens(shape, bs),
@@ -151,8 +180,7 @@ impl Inputs<'_> {
 
     fn check_lengths(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
         let (bs, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
-        // Half an element counts as one, so that it cannot look right.
-        length("x", self.x.len().div_ceil(2), bs.saturating_mul(h))?;
+        elements("x", self.x, bs.saturating_mul(h))?;
         length("expert_ids", self.expert_ids.len(), bs * k)?;
         length("expert_scales", self.expert_scales.len(), bs * k)?;
         match self.mask {
@@ -160,12 +188,32 @@ impl Inputs<'_> {
             Mask::Tokens(mask) => length("x_active_mask", mask.len(), bs)?,
             Mask::Pairs(mask) => length("x_active_mask", mask.len(), bs * k)?,
         }
+        self.check_combine_lengths(shape, bs)?;
         let Some(scales) = self.scales else { return Ok(()) };
         if shape.quant_mode() == QuantMode::None {
             return Err(InputError::ScalesUnquantised);
         }
         let rows = shape.shared_expert_num() as usize + shape.moe_expert_num() as usize;
         length("scales", scales.len(), rows.saturating_mul(h))
+    }
+
+    /// Of what combine alone reads.
+    fn check_combine_lengths(&self, shape: &Shape, bs: usize) -> Result<(), InputError> {
+        let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
+        elements("const_expert_alpha_1", self.const_expert_alpha_1, consts)?;
+        elements("const_expert_alpha_2", self.const_expert_alpha_2, consts)?;
+        elements("const_expert_v", self.const_expert_v, consts.saturating_mul(h))?;
+        let (residual, gamma) = match shape.op() {
+            Op::Combine => (0, 0),
+            Op::CombineAddRmsNorm => (bs.saturating_mul(h), h),
+        };
+        elements("residual_x", self.residual_x, residual)?;
+        elements("gamma", self.gamma, gamma)?;
+        let Some(shared) = self.shared_expert_x else { return Ok(()) };
+        match shape.shared_expert_rank_num() {
+            0 => elements("shared_expert_x", shared, bs.saturating_mul(h)),
+            shared_ranks => Err(InputError::SharedExpertX { shared_ranks }),
+        }
     }
 
     /// Also of masked pairs.
@@ -267,8 +315,30 @@ impl Inputs<'_> {
     /// The `x` row of a token; empty when out of range.
     #[must_use]
     pub fn row(&self, shape: &Shape, token: Token) -> &[u8] {
-        let len = shape.row_bytes() as usize;
-        self.x.get(token.index() * len..).and_then(|rest| rest.get(..len)).unwrap_or(&[])
+        nth_row(shape, self.x, token.index())
+    }
+
+    /// The `shared_expert_x` row of a token, if the rank has that tensor.
+    #[must_use]
+    pub fn shared_row(&self, shape: &Shape, token: Token) -> Option<&[u8]> {
+        self.shared_expert_x.map(|shared| nth_row(shape, shared, token.index()))
+    }
+
+    /// The `residual_x` row of a token; empty when out of range.
+    #[must_use]
+    pub fn residual(&self, shape: &Shape, token: Token) -> &[u8] {
+        nth_row(shape, self.residual_x, token.index())
+    }
+
+    /// The factors of const expert `i`, of the token and of its own row, and that row.
+    #[must_use]
+    pub fn const_expert(&self, shape: &Shape, i: u32) -> ([f32; 2], &[u8]) {
+        let alpha = |alphas: &[u8]| {
+            let bits = alphas.as_chunks::<2>().0.get(i as usize).copied().unwrap_or_default();
+            to_f32(shape.dtype(), u16::from_le_bytes(bits))
+        };
+        let alphas = [alpha(self.const_expert_alpha_1), alpha(self.const_expert_alpha_2)];
+        (alphas, nth_row(shape, self.const_expert_v, i as usize))
     }
 
     /// The `expert_ids` row of a token; empty when out of range.
@@ -293,6 +363,17 @@ impl Inputs<'_> {
     }
 }
 
+/// Row `row` of a tensor of rows; empty when out of range.
+fn nth_row<'a>(shape: &Shape, rows: &'a [u8], row: usize) -> &'a [u8] {
+    let len = shape.row_bytes() as usize;
+    rows.get(row * len..).and_then(|rest| rest.get(..len)).unwrap_or(&[])
+}
+
+/// The length of a tensor of dtype. Half an element counts as one, so that it cannot look right.
+fn elements(tensor: &'static str, bytes: &[u8], expected: usize) -> Result<(), InputError> {
+    length(tensor, bytes.len().div_ceil(2), expected)
+}
+
 fn length(tensor: &'static str, seen: usize, expected: usize) -> Result<(), InputError> {
     if seen == expected { Ok(()) } else { Err(InputError::Length { tensor, seen, expected }) }
 }
@@ -303,6 +384,15 @@ fn all_finite(tensor: &'static str, values: &[f32]) -> Result<(), InputError> {
     }
     let index = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
     Err(InputError::NotFinite { tensor, index })
+}
+
+/// The same for elements of dtype.
+fn elements_finite(dtype: Dtype, tensor: &'static str, bytes: &[u8]) -> Result<(), InputError> {
+    let wrong = |&bits: &[u8; 2]| !to_f32(dtype, u16::from_le_bytes(bits)).is_finite();
+    match bytes.as_chunks::<2>().0.iter().position(wrong) {
+        Some(index) => Err(InputError::NotFinite { tensor, index }),
+        None => Ok(()),
+    }
 }
 
 /// The largest magnitude, not finite if any is not: magnitudes order as integers, and those are fast.

@@ -95,7 +95,7 @@ fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {
             start: Place::window(partition_start(shape, p)),
             count: rows,
             stride: shape.combine_pitch(),
-            slot: shape.row_bytes(),
+            slot: shape.result_bytes(),
         },
         Area {
             name: "dispatch records",
@@ -128,6 +128,14 @@ pub fn record_fields(shape: &Shape) -> [Field; 3] {
         Field { name: "scale", offset: record::scale_of(shape, record).offset, size: SCALE_FIELD },
         Field { name: "triple", offset: record::triple_of(shape, record).offset, size: Triple::BYTES },
     ]
+}
+
+/// The fields of a row of the combine area.
+pub fn combine_fields(shape: &Shape) -> impl Iterator<Item = Field> {
+    let data = if shape.comm_quant() { u64::from(shape.h()) } else { shape.row_bytes() };
+    let scales = Field { name: "scales", offset: shape.comm_scales_at(), size: shape.comm_scales_bytes() };
+    let data = Field { name: "data", offset: 0, size: data };
+    core::iter::once(data).chain(shape.comm_quant().then_some(scales))
 }
 
 /// Every output tensor of `rank` with its capacity in bytes.

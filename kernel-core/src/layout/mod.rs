@@ -1,6 +1,7 @@
 //! Where everything lies: one file per region, its drawing on top. Pure arithmetic; each offset formula of
 //! the system stands here once.
 
+pub mod blocks;
 pub mod data;
 pub mod map;
 pub mod outputs;
