@@ -68,6 +68,9 @@ pub struct TensorArgs {
     /// Make smooth scales (quant_mode = 2).
     #[arg(long)]
     pub smooth_scales: bool,
+    /// Make shared_expert_x on all ranks (no rank holds shared experts).
+    #[arg(long)]
+    pub shared_expert_x: bool,
 }
 
 /// Whose threads and memory run the group.
@@ -136,7 +139,7 @@ impl From<SpreadArg> for Spread {
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// A case folder; without it a case is made in memory.
-    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales"])]
+    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales", "shared_expert_x"])]
     pub case: Option<PathBuf>,
     /// Configuration of a case in memory.
     #[command(flatten)]

@@ -1,19 +1,21 @@
-//! Compares what a live group put out with the oracle, rank by rank, byte by byte.
+//! Compares what a live group put out with the oracle, rank by rank, byte by byte. Only `rstd` has a range, since its
+//! sum may be taken in any order; `y` is then what follows from the run's own `rstd`.
 
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::expert;
+use crate::store::numbers_of;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use kernel_core::place::Tensor;
-use kernel_core::reference::Cluster;
-use kernel_core::shape::Shape;
+use kernel_core::reference::{Cluster, Range};
+use kernel_core::shape::{Op, Shape};
 use kernel_core::units::{RankId, Token};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// The first difference of a rank's outputs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
     /// Whose.
     pub rank: RankId,
@@ -21,18 +23,43 @@ pub struct Mismatch {
     pub tensor: Tensor,
     /// Row of the tensor.
     pub row: usize,
-    /// Byte of the row.
-    pub byte: usize,
-    /// What is there.
-    pub seen: u8,
-    /// What the oracle says.
-    pub expected: u8,
+    /// What is wrong there.
+    pub difference: Difference,
+}
+
+/// What is wrong with a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Difference {
+    /// A byte.
+    Byte {
+        /// Which of the row.
+        byte: usize,
+        /// What is there.
+        seen: u8,
+        /// What the oracle says.
+        expected: u8,
+    },
+    /// A number that the order of a sum leaves some room.
+    Number {
+        /// What is there.
+        seen: f32,
+        /// What it may be.
+        range: Range,
+    },
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, tensor, row, byte, seen, expected } = self;
-        write!(f, "rank{rank}.{} row {row} byte {byte} = {seen:#04x}: must be {expected:#04x}", tensor.name())
+        let Self { rank, tensor, row, difference } = self;
+        write!(f, "rank{rank}.{} row {row} ", tensor.name())?;
+        match difference {
+            Difference::Byte { byte, seen, expected } => {
+                write!(f, "byte {byte} = {seen:#04x}: must be {expected:#04x}")
+            }
+            Difference::Number { seen, range: Range { smallest, largest } } => {
+                write!(f, "= {seen:e}: must be in [{smallest:e}, {largest:e}]")
+            }
+        }
     }
 }
 
@@ -105,23 +132,48 @@ fn check_rank<B: Backend>(
     let scales = bytes(&mut expected.dynamic_scales.iter().map(|s| s.to_bits()));
     compare(Tensor::DynamicScales, 4, &scales)?;
     compare(Tensor::ExpandX, shape.payload_bytes() as usize, &expected.expand_x)?;
-    compare(Tensor::XOut, row_bytes, &expected_x_out(cluster, batch, rank))
+    let mut sent = Vec::new();
+    let mut returned =
+        |token, k, row: &mut Vec<u8>| expert_row(cluster, batch, rank, token, k, &mut sent, row);
+    if shape.op() == Op::Combine {
+        return compare(Tensor::XOut, row_bytes, &cluster.combine(rank, &mut returned));
+    }
+    let normed = cluster.combine_add_rms_norm(rank, &mut returned);
+    compare(Tensor::XOut, row_bytes, &normed.x_out)?;
+    compare(Tensor::X, row_bytes, &normed.x)?;
+    let mut rstd = Vec::new();
+    backend.read_output(rank, number, Tensor::Rstd, 4 * normed.rstd.len(), &mut |seen| {
+        rstd = numbers_of(seen, f32::from_le_bytes);
+    });
+    for (row, (&seen, &range)) in rstd.iter().zip(&normed.rstd).enumerate() {
+        if !range.holds(seen) {
+            let difference = Difference::Number { seen, range };
+            return Err(Mismatch { rank, tensor: Tensor::Rstd, row, difference });
+        }
+    }
+    // What follows from the `rstd` that came out is exact again.
+    compare(Tensor::Y, row_bytes, &cluster.y(rank, &normed, &rstd))
 }
 
-/// `x_out` by the oracle, the experts' results computed pair by pair.
-fn expected_x_out(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> Vec<u8> {
+/// What the stand-in expert of a pair returns, into `row`; `sent` is scratch.
+fn expert_row(
+    cluster: &Cluster<'_>,
+    batch: &Batch<'_>,
+    rank: RankId,
+    token: Token,
+    k: u32,
+    sent: &mut Vec<u8>,
+    row: &mut Vec<u8>,
+) {
     let (k_num, s) = (cluster.shape.k(), cluster.shape.shared_expert_num());
     let ids = cluster.ranks[rank.index()].expert_ids;
-    let mut sent = Vec::new();
-    cluster.combine(rank, &mut |token: Token, k, row| {
-        let expert_row = match k.checked_sub(k_num) {
-            Some(j) => j,
-            None => s + ids[(token.0 * k_num + k) as usize].cast_unsigned(),
-        };
-        let scale = cluster.sent_row(rank, token, expert_row, &mut sent);
-        row.clear();
-        expert::apply(cluster.shape, &sent, scale, batch.gain(expert_row), row);
-    })
+    let expert_row = match k.checked_sub(k_num) {
+        Some(j) => j,
+        None => s + ids[(token.0 * k_num + k) as usize].cast_unsigned(),
+    };
+    let scale = cluster.sent_row(rank, token, expert_row, sent);
+    row.clear();
+    expert::apply(cluster.shape, sent, scale, batch.gain(expert_row), row);
 }
 
 fn first_difference(
@@ -140,8 +192,10 @@ fn first_difference(
         rank,
         tensor,
         row: at / row_len,
-        byte: at % row_len,
-        seen: seen.get(at).copied().unwrap_or(0),
-        expected: expected.get(at).copied().unwrap_or(0),
+        difference: Difference::Byte {
+            byte: at % row_len,
+            seen: seen.get(at).copied().unwrap_or(0),
+            expected: expected.get(at).copied().unwrap_or(0),
+        },
     })
 }

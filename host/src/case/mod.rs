@@ -10,7 +10,7 @@ pub use save::is_case;
 use crate::config::{Config, FILE_NAME};
 use crate::error::Problem;
 use kernel_core::inputs::{InputError, Inputs, Mask};
-use kernel_core::shape::{Given, Shape};
+use kernel_core::shape::{Given, Op, Shape};
 use kernel_core::units::RankId;
 use std::path::{Path, PathBuf};
 
@@ -46,23 +46,42 @@ pub struct RankTensors {
     pub expert_scales: Vec<f32>,
     /// Optional mask.
     pub mask: OwnedMask,
+    /// `[bs, h]` dtype, given by all ranks or by none.
+    pub shared_expert_x: Option<Vec<u8>>,
+    /// `[bs, h]` dtype, AddRmsNorm; else empty.
+    pub residual_x: Vec<u8>,
 }
 
-impl RankTensors {
-    /// What a rank with these tensors brings to a round, with the group's smooth scales.
-    #[must_use]
-    pub fn inputs<'a>(&'a self, scales: Option<&'a [f32]>) -> Inputs<'a> {
-        Inputs {
-            x: &self.x,
-            expert_ids: &self.expert_ids,
-            expert_scales: &self.expert_scales,
-            mask: match &self.mask {
-                OwnedMask::None => Mask::None,
-                OwnedMask::Tokens(mask) => Mask::Tokens(mask),
-                OwnedMask::Pairs(mask) => Mask::Pairs(mask),
-            },
-            scales,
-        }
+/// What the group's ranks have in common besides `scales`, in dtype; empty where the shape has none of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weights {
+    /// `[q]`.
+    pub const_expert_alpha_1: Vec<u8>,
+    /// `[q]`.
+    pub const_expert_alpha_2: Vec<u8>,
+    /// `[q, h]`.
+    pub const_expert_v: Vec<u8>,
+    /// `[h]`, AddRmsNorm.
+    pub gamma: Vec<u8>,
+}
+
+impl Weights {
+    /// All of them with their names and shapes.
+    pub(crate) fn tensors(&self, shape: &Shape) -> [(&'static str, Vec<usize>, &[u8]); 4] {
+        let [alphas, rows, gamma] = Self::shapes(shape);
+        [
+            ("const_expert_alpha_1", alphas.clone(), &self.const_expert_alpha_1),
+            ("const_expert_alpha_2", alphas, &self.const_expert_alpha_2),
+            ("const_expert_v", rows, &self.const_expert_v),
+            ("gamma", gamma, &self.gamma),
+        ]
+    }
+
+    /// Of the alphas, the const experts' rows, and gamma; 0 where the shape has none.
+    pub(crate) fn shapes(shape: &Shape) -> [Vec<usize>; 3] {
+        let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
+        let norm = usize::from(shape.op() == Op::CombineAddRmsNorm);
+        [vec![consts], vec![consts, h], vec![norm * h]]
     }
 }
 
@@ -77,6 +96,8 @@ pub struct Case {
     pub ranks: Vec<RankTensors>,
     /// `[S + E, h]` smooth scales, shared experts first.
     pub scales: Option<Vec<f32>>,
+    /// Of const experts and AddRmsNorm.
+    pub weights: Weights,
     /// `[S + E]` factors of the stand-in experts, shared experts first.
     pub expert_gain: Vec<f32>,
 }
@@ -88,10 +109,33 @@ impl Case {
     /// If there is no such rank.
     #[must_use]
     pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
-        self.ranks[rank.index()].inputs(self.scales.as_deref())
+        self.inputs_with(&self.ranks[rank.index()])
     }
 
-    /// Everything that is wrong with the values of the tensors: ids, masks, numbers that must be finite.
+    /// What a rank with other tensors brings.
+    #[must_use]
+    pub fn inputs_with<'a>(&'a self, rank: &'a RankTensors) -> Inputs<'a> {
+        Inputs {
+            x: &rank.x,
+            expert_ids: &rank.expert_ids,
+            expert_scales: &rank.expert_scales,
+            mask: match &rank.mask {
+                OwnedMask::None => Mask::None,
+                OwnedMask::Tokens(mask) => Mask::Tokens(mask),
+                OwnedMask::Pairs(mask) => Mask::Pairs(mask),
+            },
+            scales: self.scales.as_deref(),
+            shared_expert_x: rank.shared_expert_x.as_deref(),
+            const_expert_alpha_1: &self.weights.const_expert_alpha_1,
+            const_expert_alpha_2: &self.weights.const_expert_alpha_2,
+            const_expert_v: &self.weights.const_expert_v,
+            residual_x: &rank.residual_x,
+            gamma: &self.weights.gamma,
+        }
+    }
+
+    /// Everything that is wrong with the values of the tensors: ids, masks, numbers that must be finite; and what
+    /// some ranks have that all must.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
@@ -99,7 +143,7 @@ impl Case {
             let ep_rank = RankId(number / self.shape.tp_world_size());
             if let Err(error) = self.inputs(RankId(number)).check(&self.shape, ep_rank) {
                 let problem = input_problem(number, &error);
-                // `scales` belong to all ranks: one line is enough.
+                // What belongs to all ranks needs one line.
                 if !problems.contains(&problem) {
                     problems.push(problem);
                 }
@@ -107,6 +151,11 @@ impl Case {
         }
         if let Some((i, gain)) = self.expert_gain.iter().enumerate().find(|(_, gain)| !gain.is_finite()) {
             problems.push(Problem::new("expert_gain", &format!("[{i}] = {gain}"), "must be finite"));
+        }
+        let without = self.ranks.iter().position(|rank| rank.shared_expert_x.is_none());
+        if let Some(without) = without.filter(|_| self.ranks.iter().any(|r| r.shared_expert_x.is_some())) {
+            let name = format!("rank{without}.shared_expert_x");
+            problems.push(Problem::new(name, ": missing", "must be given by all ranks or by none"));
         }
         problems
     }
@@ -143,7 +192,7 @@ pub fn given(masks: impl IntoIterator<Item = OwnedMask>, scales: bool) -> Given 
 fn input_problem(rank: u32, error: &InputError) -> Problem {
     let text = error.to_string();
     let tensor = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
-    let of_all_ranks = tensor == "scales";
+    let of_all_ranks = ["scales", "gamma"].contains(&tensor) || tensor.starts_with("const_expert_");
     let prefix = if of_all_ranks { String::new() } else { format!("rank{rank}.") };
     let rule = text.split_once(": ").map_or("must be finite", |(_, rule)| rule);
     Problem {

@@ -1,24 +1,15 @@
 //! What this version runs and reads, in one place: lines go from here as features arrive.
 
 use crate::error::{Error, Problem};
-use kernel_core::shape::{CommAlg, Given, Op, Product, Shape};
+use kernel_core::shape::{CommAlg, Given, Product, Shape};
 
 /// Whether the machines of this version run `shape`.
 ///
 /// # Errors
 /// Each parameter whose value is not run yet, with the values that are.
 pub fn runnable(shape: &Shape) -> Result<(), Error> {
-    let specials = [
-        ("zero_expert_num", shape.zero_expert_num()),
-        ("copy_expert_num", shape.copy_expert_num()),
-        ("const_expert_num", shape.const_expert_num()),
-    ];
     let mut refused = Refused::default();
     refused.layouts(shape);
-    refused.unless(!shape.comm_quant(), "comm_quant_mode", " = 2", "0");
-    for (parameter, count) in specials {
-        refused.unless(count == 0, parameter, &format!(" = {count}"), "0");
-    }
     refused.end("runs")
 }
 
@@ -32,17 +23,13 @@ pub fn drawable(shape: &Shape) -> Result<(), Error> {
     refused.end("draws")
 }
 
-/// Whether this version reads and makes all input tensors of `shape`.
+/// Whether this version reads and makes all input tensors that are `given`.
 ///
 /// # Errors
-/// Each parameter or tensor that stands for a feature not read yet.
-pub fn readable(shape: &Shape, given: Given) -> Result<(), Error> {
-    let consts = shape.const_expert_num();
+/// Each tensor that stands for a feature not read yet.
+pub fn readable(given: Given) -> Result<(), Error> {
     let mut refused = Refused::default();
-    refused.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
-    refused.unless(consts == 0, "const_expert_num", &format!(" = {consts}"), "0");
     refused.unless(!given.contains(Given::ELASTIC_INFO), "elastic_info", " given", "cases without it");
-    refused.unless(!given.contains(Given::SHARED_EXPERT_X), "shared_expert_x", " given", "cases without it");
     refused.end("reads")
 }
 
@@ -54,7 +41,6 @@ impl Refused {
         self.unless(shape.product() == Product::A3, "product", " = a2", "a3");
         let comm_alg = shape.product() != Product::A3 || shape.comm_alg() == CommAlg::FullmeshV1;
         self.unless(comm_alg, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
-        self.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
         self.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
     }
 

@@ -25,8 +25,14 @@ pub struct Source {
 pub fn make_case(config: &ConfigArgs, tensors: &TensorArgs, seed: u64) -> Result<(Case, Source), Error> {
     let mut source = resolve(config)?;
     source.routing = tensors.routing.unwrap_or(source.routing);
-    let (mask, smooth_scales) = (tensors.mask, tensors.smooth_scales);
-    let options = Options { routing: source.routing, seed, mask, smooth_scales, ..Options::default() };
+    let options = Options {
+        routing: source.routing,
+        seed,
+        mask: tensors.mask,
+        smooth_scales: tensors.smooth_scales,
+        shared_expert_x: tensors.shared_expert_x,
+        ..Options::default()
+    };
     let case = generate(source.config.clone(), options, &source.name)?;
     Ok((case, source))
 }

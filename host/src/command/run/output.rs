@@ -7,7 +7,7 @@ use crate::report::note;
 use crate::result::{self, RankResult};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{QuantMode, Shape};
+use kernel_core::shape::{Op, QuantMode, Shape};
 use kernel_core::units::RankId;
 use std::path::Path;
 
@@ -55,6 +55,7 @@ pub(super) fn write<B: Backend>(
 fn rank_result<'a>(shape: &Shape, rank: u32, owned: &'a Owned) -> RankResult<'a> {
     let tensor = |tensor: Tensor| owned.tensors[tensor as usize].as_slice();
     let quantised = shape.quant_mode() == QuantMode::Dynamic;
+    let norm = shape.op() == Op::CombineAddRmsNorm;
     RankResult {
         rank,
         rows: owned.rows,
@@ -65,6 +66,9 @@ fn rank_result<'a>(shape: &Shape, rank: u32, owned: &'a Owned) -> RankResult<'a>
         expert_token_nums: tensor(Tensor::ExpertTokenNums),
         ep_recv_counts: tensor(Tensor::EpRecvCounts),
         x_out: tensor(Tensor::XOut),
+        y: norm.then(|| tensor(Tensor::Y)),
+        rstd: norm.then(|| tensor(Tensor::Rstd)),
+        x: norm.then(|| tensor(Tensor::X)),
         ..RankResult::default()
     }
 }
