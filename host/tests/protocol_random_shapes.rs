@@ -100,7 +100,7 @@ prop_compose! {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 64,
+        cases: 48,
         max_shrink_iters: 200,
         // A failure prints its whole sample, seeds included.
         failure_persistence: None,

@@ -274,7 +274,7 @@ fn a_row_is_normalised_as_by_hand() {
     let gamma = row(Dtype::Bf16, &[1.0, -1.0, 2.0, 0.5]);
     let mut y = [0; 8];
     Portable.normalise(Dtype::Bf16, &r, rstd, &gamma, &mut y);
-    let n = 0.400_390_625;
+    let n = 205.0 / 512.0;
     assert_eq!(y, *row(Dtype::Bf16, &[n, -2.0 * n, 4.0 * n, -2.0 * n]));
     // 1 + 2^-8 times 1 + 2^-7 is 1 + 2^-7 if rounded in between, else 1 + 2^-6.
     let r = f32s(&[1.0 + 1.0 / 256.0]);
