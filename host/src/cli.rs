@@ -1,5 +1,9 @@
 //! What can be asked on the command line.
 
+mod plan;
+
+pub use plan::{PlanArgs, SharedArg};
+
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
@@ -8,6 +12,7 @@ use crate::report::{Format, note};
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kernel_core::a3::Flags;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::units::RankId;
 use std::path::PathBuf;
@@ -38,6 +43,8 @@ pub enum Verb {
     Schedule(ScheduleArgs),
     /// Print the region map of a rank: every area with offset, size and stride.
     Layout(LayoutArgs),
+    /// Print who sends what, where and in which order, without running anything.
+    Plan(PlanArgs),
     /// List every rule that a configuration or case breaks, and the sizes it needs.
     Check(CheckArgs),
 }
@@ -107,11 +114,41 @@ pub enum OrderArg {
     Staggered,
 }
 
+impl OrderArg {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Staggered => "staggered",
+        }
+    }
+}
+
 impl From<OrderArg> for SendOrder {
     fn from(order: OrderArg) -> Self {
         match order {
             OrderArg::Plain => Self::Plain,
             OrderArg::Staggered => Self::Staggered,
+        }
+    }
+}
+
+/// How dispatch tells of records and of their number.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum FlagsArg {
+    /// Flag and count in one word, behind the records.
+    #[default]
+    Joint,
+    /// Counts ahead of the records, a flag of their own behind them.
+    Separate,
+}
+
+impl From<FlagsArg> for Flags {
+    fn from(flags: FlagsArg) -> Self {
+        match flags {
+            FlagsArg::Joint => Self::Joint,
+            FlagsArg::Separate => Self::Separate,
         }
     }
 }
@@ -174,6 +211,12 @@ pub struct RunArgs {
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
+    /// How dispatch tells of records and of their number.
+    #[arg(long, value_enum, default_value_t)]
+    pub flags: FlagsArg,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
     /// Worker threads; left out: one per processor (threads).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
@@ -263,6 +306,9 @@ pub struct LayoutArgs {
     /// Whose map.
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
 }
 
 /// `veriep gen`
@@ -291,9 +337,17 @@ pub struct CheckArgs {
     /// Configuration files or case folders; several are layers that share one group.
     #[arg(required = true, value_name = "CONFIG|CASE")]
     pub paths: Vec<PathBuf>,
-    /// Bytes added per source rank in front of its records (port balancing); needs room.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub port_offset: u64,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
+}
+
+/// An option of the layout that is no key of a configuration.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct PortArgs {
+    /// Bytes added per source rank in front of its records, a multiple of 512 (port balancing); needs room.
+    #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
+    pub port_offset: i64,
 }
 
 /// Prints a parse error as one line (help and version as they are) and returns the exit status.

@@ -149,6 +149,18 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
             local_expert: Some(local_expert),
             ..nothing
         },
+        Wait::CountFlag { source, local_expert } => Missing {
+            what: "count_flag",
+            source_rank: Some(source.0),
+            local_expert: Some(local_expert),
+            ..nothing
+        },
+        Wait::TokenFlag { source, local_expert } => Missing {
+            what: "token_flag",
+            source_rank: Some(source.0),
+            local_expert: Some(local_expert),
+            ..nothing
+        },
         Wait::CombineFlag { source, token, k } => Missing {
             what: "combine_flag",
             source_rank: Some(source.0),

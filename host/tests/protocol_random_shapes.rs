@@ -9,6 +9,7 @@ use host::config::{Bs, Config};
 use host::driver::Options;
 use host::driver::threads::Spread;
 use host::generate::{self, MaskKind, Routing};
+use kernel_core::a3::{Choices, Flags};
 use kernel_core::plan::order::SendOrder;
 use proptest::prelude::*;
 
@@ -19,7 +20,7 @@ struct Sample {
     options: generate::Options,
     /// Ranks without an active token, by bit.
     idle: u16,
-    order: SendOrder,
+    machines: Choices,
     schedule: &'static str,
     seed: u64,
 }
@@ -40,6 +41,7 @@ prop_compose! {
         moe_ranks in 1i64..5, local in 1i64..4, replicas in 0i64..3, shared in 1i64..5, k in 1i64..17,
         h in 1i64..41, cores in prop_oneof![3 => 1i64..9, 1 => 1i64..49], bs in prop::collection::vec(1i64..6, 16),
         [even, prefix_sums, f16, comm_quant, norm] in any::<[bool; 5]>(),
+        port_offset in prop_oneof![Just(0i64), 1i64..300],
         // Half of the domains have no special experts at all.
         specials in prop_oneof![Just([0; 3]), prop::array::uniform3(0i64..4)],
     ) -> Config {
@@ -66,6 +68,7 @@ prop_compose! {
             comm_quant_mode: if comm_quant { 2 } else { 0 },
             aiv_num: cores,
             hccl_buffsize_mb: 16,
+            port_offset: 512 * port_offset,
             ..Config::default()
         }
     }
@@ -73,8 +76,8 @@ prop_compose! {
 
 prop_compose! {
     fn samples()(
-        config in domains(), [quantised, smooth, shared_expert_x, staggered] in any::<[bool; 4]>(), mask in 0..3,
-        idle: u16,
+        config in domains(), [quantised, smooth, shared_expert_x] in any::<[bool; 3]>(), mask in 0..3, idle: u16,
+        [staggered, separate] in any::<[bool; 2]>(),
         routing in prop_oneof![Just(Routing::Uniform), Just(Routing::Zipf), Just(Routing::Hot)],
         schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DCDDCC"), Just("DDCCDC")], seed in 0u64..1000,
     ) -> Sample {
@@ -94,7 +97,8 @@ prop_compose! {
             ..Default::default()
         };
         let order = if staggered { SendOrder::Staggered } else { SendOrder::Plain };
-        Sample { config, options, idle, order, schedule, seed }
+        let flags = if separate { Flags::Separate } else { Flags::Joint };
+        Sample { config, options, idle, machines: Choices { order, flags }, schedule, seed }
     }
 }
 
@@ -110,7 +114,7 @@ proptest! {
     #[test]
     fn every_backend_gives_the_bytes_of_the_oracle(sample in samples()) {
         let case = sample.case();
-        let options = Options { order: sample.order, ..Options::default() };
+        let options = Options { machines: sample.machines, ..Options::default() };
         let trial = Trial { options, units: 2, ..Trial::new(&case, sample.schedule, 3) };
         let expected = trial.in_lockstep(Memory::Strong, sample.seed);
         prop_assert!(expected.is_ok(), "{}", expected.unwrap_err());

@@ -40,13 +40,20 @@ pub fn open(folder: &Path) -> Result<Opened, Error> {
 /// # Errors
 /// A file is missing or malformed, the configuration breaks a rule, a tensor is missing or wrong.
 pub fn load(folder: &Path) -> Result<Case, Error> {
-    let opened = open(folder)?;
-    let shape = Shape::new(&opened.config.as_core(opened.given), Limits::Product)
-        .map_err(|violations| Error::violations(folder.join(FILE_NAME).display(), &violations))?;
-    opened.read(shape)
+    open(folder)?.load(folder)
 }
 
 impl Opened {
+    /// Judges the configuration, then reads as [`Self::read`].
+    ///
+    /// # Errors
+    /// The configuration breaks a rule, a tensor is missing or wrong.
+    pub fn load(self, folder: &Path) -> Result<Case, Error> {
+        let shape = Shape::new(&self.config.as_core(self.given), Limits::Product)
+            .map_err(|violations| Error::violations(folder.join(FILE_NAME).display(), &violations))?;
+        self.read(shape)
+    }
+
     /// Reads all tensors of a valid configuration and checks their values.
     ///
     /// # Errors

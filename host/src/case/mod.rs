@@ -52,6 +52,26 @@ pub struct RankTensors {
     pub residual_x: Vec<u8>,
 }
 
+impl RankTensors {
+    /// What a rank with these tensors brings to a round, without what all ranks have in common.
+    #[must_use]
+    pub fn inputs(&self) -> Inputs<'_> {
+        Inputs {
+            x: &self.x,
+            expert_ids: &self.expert_ids,
+            expert_scales: &self.expert_scales,
+            mask: match &self.mask {
+                OwnedMask::None => Mask::None,
+                OwnedMask::Tokens(mask) => Mask::Tokens(mask),
+                OwnedMask::Pairs(mask) => Mask::Pairs(mask),
+            },
+            shared_expert_x: self.shared_expert_x.as_deref(),
+            residual_x: &self.residual_x,
+            ..Inputs::default()
+        }
+    }
+}
+
 /// What the group's ranks have in common besides `scales`, in dtype; empty where the shape has none of it.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Weights {
@@ -116,21 +136,12 @@ impl Case {
     #[must_use]
     pub fn inputs_with<'a>(&'a self, rank: &'a RankTensors) -> Inputs<'a> {
         Inputs {
-            x: &rank.x,
-            expert_ids: &rank.expert_ids,
-            expert_scales: &rank.expert_scales,
-            mask: match &rank.mask {
-                OwnedMask::None => Mask::None,
-                OwnedMask::Tokens(mask) => Mask::Tokens(mask),
-                OwnedMask::Pairs(mask) => Mask::Pairs(mask),
-            },
             scales: self.scales.as_deref(),
-            shared_expert_x: rank.shared_expert_x.as_deref(),
             const_expert_alpha_1: &self.weights.const_expert_alpha_1,
             const_expert_alpha_2: &self.weights.const_expert_alpha_2,
             const_expert_v: &self.weights.const_expert_v,
-            residual_x: &rank.residual_x,
             gamma: &self.weights.gamma,
+            ..rank.inputs()
         }
     }
 

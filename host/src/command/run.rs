@@ -17,6 +17,7 @@ use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
 use crate::store;
 use core::time::Duration;
+use kernel_core::a3::Choices;
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 use rand::SeedableRng;
@@ -99,10 +100,15 @@ fn keep_inputs(args: &RunArgs, out: &Path) -> Result<(), Error> {
 }
 
 fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
+    let port_offset = args.port.port_offset;
     match &args.case {
-        Some(folder) => Ok((case::load(folder)?, folder.display().to_string())),
+        Some(folder) => {
+            let mut opened = case::open(folder)?;
+            opened.config.port_offset = port_offset;
+            Ok((opened.load(folder)?, folder.display().to_string()))
+        }
         None => {
-            let (case, source) = make_case(&args.config, &args.tensors, args.seed)?;
+            let (case, source) = make_case(&args.config, &args.tensors, args.seed, port_offset)?;
             Ok((case, source.name))
         }
     }
@@ -186,7 +192,7 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
-            order: args.order.into(),
+            machines: Choices { order: args.order.into(), flags: args.flags.into() },
             in_step: args.backend == BackendArg::Threads && chain == 1,
             ..Options::default()
         },

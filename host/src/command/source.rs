@@ -22,8 +22,14 @@ pub struct Source {
 ///
 /// # Errors
 /// As [`resolve`] and [`generate`].
-pub fn make_case(config: &ConfigArgs, tensors: &TensorArgs, seed: u64) -> Result<(Case, Source), Error> {
+pub fn make_case(
+    config: &ConfigArgs,
+    tensors: &TensorArgs,
+    seed: u64,
+    port_offset: i64,
+) -> Result<(Case, Source), Error> {
     let mut source = resolve(config)?;
+    source.config.port_offset = port_offset;
     source.routing = tensors.routing.unwrap_or(source.routing);
     let options = Options {
         routing: source.routing,
@@ -55,7 +61,8 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
         }
         (None, None) => {
             return Err(Error::Request(
-                "missing argument: --preset NAME or --config FILE (run also takes a CASE folder)".to_owned(),
+                "missing argument: --preset NAME or --config FILE (run and plan also take a CASE folder)"
+                    .to_owned(),
             ));
         }
     };

@@ -127,6 +127,20 @@ pub enum Wait {
         /// Which local expert.
         local_expert: u32,
     },
+    /// The count of a source rank for a local expert of this rank, where counts go ahead of records.
+    CountFlag {
+        /// Whose count.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+    },
+    /// The flag that a source rank's records for a local expert of this rank have landed.
+    TokenFlag {
+        /// Whose records.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+    },
     /// The combine flag of one row of one token of this rank.
     CombineFlag {
         /// The rank that owes the row.
@@ -143,7 +157,10 @@ impl Wait {
     #[must_use]
     pub const fn source(&self) -> Option<RankId> {
         match *self {
-            Self::DispatchFlag { source, .. } | Self::CombineFlag { source, .. } => Some(source),
+            Self::DispatchFlag { source, .. }
+            | Self::CountFlag { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::CombineFlag { source, .. } => Some(source),
             Self::Quiet | Self::Core(_) => None,
         }
     }
@@ -156,6 +173,12 @@ impl fmt::Display for Wait {
             Self::Core(core) => write!(f, "core {core} has not come to the core barrier"),
             Self::DispatchFlag { source, local_expert } => {
                 write!(f, "missing: dispatch flag of rank {source} for local expert {local_expert}")
+            }
+            Self::CountFlag { source, local_expert } => {
+                write!(f, "missing: count of rank {source} for local expert {local_expert}")
+            }
+            Self::TokenFlag { source, local_expert } => {
+                write!(f, "missing: token flag of rank {source} for local expert {local_expert}")
             }
             Self::CombineFlag { source, token, k } => {
                 write!(f, "missing: combine flag of rank {source} for token {token}, k {k}")
@@ -185,6 +208,15 @@ pub enum ProtocolError {
     },
     /// A dispatch status word is neither empty nor flag and count.
     Status {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// The word that says that a slot's records have landed is neither empty nor the flag.
+    TokenFlag {
         /// Who writes it.
         source: RankId,
         /// For which local expert.
@@ -265,6 +297,10 @@ impl fmt::Display for ProtocolError {
             Self::Status { source, local_expert, seen } => write!(
                 f,
                 "dispatch status of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor a flag"
+            ),
+            Self::TokenFlag { source, local_expert, seen } => write!(
+                f,
+                "token flag of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
             ),
             Self::Count { source, local_expert, seen, max } => write!(
                 f,

@@ -119,6 +119,7 @@ pub struct Shape {
     bs_per_rank: heapless::Vec<u16, RANKS_MAX>,
     aiv_num: u32,
     hccl_buffsize_mb: u32,
+    port_offset: u32,
     norm_eps_bits: u32,
 }
 
@@ -277,6 +278,13 @@ impl Shape {
     #[must_use]
     pub const fn hccl_buffsize_mb(&self) -> u32 {
         self.hccl_buffsize_mb
+    }
+
+    /// Bytes added per source rank in front of its records (A3; seed 004 section 2.3): rank `s` has `s` times
+    /// as many. A multiple of 512; 0 by default.
+    #[must_use]
+    pub const fn port_offset(&self) -> u64 {
+        self.port_offset as u64
     }
 
     /// Epsilon of AddRmsNorm.

@@ -9,14 +9,13 @@
 mod runtime;
 
 use core::cell::UnsafeCell;
-use kernel_core::a3::{Combine, Dispatch, Env, Returned, Ub};
+use kernel_core::a3::{Choices, Combine, Dispatch, Env, Returned, Ub};
 use kernel_core::fabric::Progress;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, Segment};
 use kernel_core::inputs::Inputs;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
-use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::{BatchSizes, Config, Limits, Op, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -225,7 +224,7 @@ fn one_round(
 }
 
 fn env(shape: &Shape, rank: usize, core: usize) -> Env<'_, Portable> {
-    Env::new(shape, RankId(rank as u32), CoreId(core as u32), SendOrder::Staggered, Portable)
+    Env::new(shape, RankId(rank as u32), CoreId(core as u32), Choices::default(), Portable)
 }
 
 /// An output tensor of an operator that has ended, or a part of it that no core writes any more.

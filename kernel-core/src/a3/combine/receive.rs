@@ -28,7 +28,7 @@ impl Combine {
             let at = combine_status(self.partition, combine_slot(env.shape, token, next));
             let source = home.rank;
             let seen = fabric.observe(at)?;
-            match flag::combine(seen) {
+            match flag::arrived(seen) {
                 flag::Seen::Flag(_) => k = next + 1,
                 flag::Seen::Corrupt => {
                     return Err(ProtocolError::CombineFlag { source, token: token.0, k: next, seen });

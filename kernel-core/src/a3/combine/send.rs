@@ -77,7 +77,7 @@ impl Combine {
         let (_, triple) =
             self.nth_row(env, returned, item)?.ok_or(internal("publishing a row that was not put"))?;
         let slot = combine_slot(env.shape, triple.token, triple.k);
-        fabric.publish(triple.source, combine_status(self.partition, slot), flag::COMBINE_FLAG)?;
+        fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
         self.go(Phase::Put { item: item + 1 })
     }
 
@@ -92,7 +92,7 @@ impl Combine {
         if item >= share.end - share.start {
             return Ok(None);
         }
-        let row = env.order.item(&share, env.rank, item);
+        let row = env.choices.order.item(&share, env.rank, item);
         let at = row as usize * Triple::BYTES as usize;
         let bytes = returned.assist_info.get(at..).and_then(|b| b.get(..Triple::BYTES as usize));
         let triple = Triple::from_bytes(env.shape, bytes.unwrap_or(&[]))
