@@ -4,6 +4,7 @@ mod plan;
 
 pub use plan::{PlanArgs, SharedArg};
 
+use crate::case::Case;
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
@@ -78,6 +79,9 @@ pub struct TensorArgs {
     /// Make shared_expert_x on all ranks (no rank holds shared experts).
     #[arg(long)]
     pub shared_expert_x: bool,
+    /// Make an elastic domain without these ranks: elastic_info, in an order drawn from the seed.
+    #[arg(long, value_name = "RANKS", value_delimiter = ',')]
+    pub dead: Vec<u32>,
 }
 
 /// Whose threads and memory run the group.
@@ -176,7 +180,7 @@ impl From<SpreadArg> for Spread {
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// A case folder; without it a case is made in memory.
-    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales", "shared_expert_x"])]
+    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales", "shared_expert_x", "dead"])]
     pub case: Option<PathBuf>,
     /// Configuration of a case in memory.
     #[command(flatten)]
@@ -229,18 +233,20 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The silent rank.
+    /// The silent rank, named as files name it.
     ///
     /// # Errors
     /// No such fault or rank.
-    pub fn silent(&self, ranks: u32) -> Result<Option<RankId>, Error> {
+    pub fn silent(&self, case: &Case) -> Result<Option<RankId>, Error> {
         let Some(fault) = &self.inject else { return Ok(None) };
         let rank = fault.strip_prefix("silent=").and_then(|rank| rank.parse().ok());
-        match rank.filter(|&rank| rank < ranks) {
-            Some(rank) => Ok(Some(RankId(rank))),
+        let ranks = case.shape.ep_world_size();
+        match (0..ranks).map(RankId).find(|&member| Some(case.name(member).0) == rank) {
+            Some(member) => Ok(Some(member)),
             None => Err(Error::Request(format!(
-                "--inject {fault}: must be silent=RANK with RANK in [0, {}]",
-                ranks - 1
+                "--inject {fault}: must be silent=RANK with RANK in [0, {}]{}",
+                case.whole().ep_world_size() - 1,
+                if case.elastic.is_some() { ", not one that is gone" } else { "" }
             ))),
         }
     }

@@ -112,14 +112,15 @@ fn check_rank<B: Backend>(
 ) -> Result<(), Mismatch> {
     let shape = cluster.shape;
     let row_bytes = shape.row_bytes() as usize;
+    let name = batch.name(rank);
     let compare = |tensor, row_len, expected: &[u8]| {
         let mut verdict = Ok(());
         backend.read_output(rank, number, tensor, expected.len(), &mut |seen| {
-            verdict = first_difference(rank, tensor, row_len, seen, expected);
+            verdict = first_difference(name, tensor, row_len, seen, expected);
         });
         verdict
     };
-    let expected = cluster.dispatch(rank);
+    let expected = cluster.dispatch(name);
     let bytes = |words: &mut dyn Iterator<Item = u32>| words.flat_map(u32::to_le_bytes).collect::<Vec<_>>();
     let counts = bytes(&mut expected.ep_recv_counts.iter().map(|&n| n.cast_unsigned()));
     compare(Tensor::EpRecvCounts, 4, &counts)?;
@@ -134,11 +135,11 @@ fn check_rank<B: Backend>(
     compare(Tensor::ExpandX, shape.payload_bytes() as usize, &expected.expand_x)?;
     let mut sent = Vec::new();
     let mut returned =
-        |token, k, row: &mut Vec<u8>| expert_row(cluster, batch, rank, token, k, &mut sent, row);
+        |token, k, row: &mut Vec<u8>| expert_row(cluster, batch, name, token, k, &mut sent, row);
     if shape.op() == Op::Combine {
-        return compare(Tensor::XOut, row_bytes, &cluster.combine(rank, &mut returned));
+        return compare(Tensor::XOut, row_bytes, &cluster.combine(name, &mut returned));
     }
-    let normed = cluster.combine_add_rms_norm(rank, &mut returned);
+    let normed = cluster.combine_add_rms_norm(name, &mut returned);
     compare(Tensor::XOut, row_bytes, &normed.x_out)?;
     compare(Tensor::X, row_bytes, &normed.x)?;
     let mut rstd = Vec::new();
@@ -148,11 +149,11 @@ fn check_rank<B: Backend>(
     for (row, (&seen, &range)) in rstd.iter().zip(&normed.rstd).enumerate() {
         if !range.holds(seen) {
             let difference = Difference::Number { seen, range };
-            return Err(Mismatch { rank, tensor: Tensor::Rstd, row, difference });
+            return Err(Mismatch { rank: name, tensor: Tensor::Rstd, row, difference });
         }
     }
     // What follows from the `rstd` that came out is exact again.
-    compare(Tensor::Y, row_bytes, &cluster.y(rank, &normed, &rstd))
+    compare(Tensor::Y, row_bytes, &cluster.y(name, &normed, &rstd))
 }
 
 /// What the stand-in expert of a pair returns, into `row`; `sent` is scratch.

@@ -197,15 +197,6 @@ fn a_tensor_that_nobody_reads_is_named() {
 }
 
 #[test]
-fn features_to_come_are_refused_by_name() {
-    let lines = lines_after(|tensors| {
-        let name = "elastic_info".to_owned();
-        tensors.push(Tensor { name, dtype: Dtype::U8, shape: vec![0], data: (&[]).into() });
-    });
-    assert!(lines.len() == 1 && lines[0].contains("elastic_info"), "{lines:?}");
-}
-
-#[test]
 fn metadata_is_accepted() {
     let (folder, case) = saved();
     with_header(folder.path(), |header| header.replacen('{', "{\"__metadata__\":{\"by\":\"hand\"},", 1));

@@ -193,7 +193,7 @@ fn a_request_that_cannot_be_run_is_one_line() {
         (&["--out", text(folder.path())], "not a regular file"),
         (
             &["--shared-expert-x", "--set", "ep_world_size=3", "--set", "shared_expert_rank_num=1"],
-            "shared_expert_x given: must be absent when ranks hold shared experts",
+            "shared_expert_x is given: must be absent when ranks hold shared experts",
         ),
         (&["--set", "comm_alg=fullmesh_v2"], "comm_alg = fullmesh_v2"),
         (&["--set", "h=1000"], "h = 1000"),

@@ -409,9 +409,9 @@ fn shared_expert_x_is_refused_where_ranks_hold_shared_experts() {
         ..Inputs::default()
     };
     let refused = inputs.check(&tensors.shape, RANK).unwrap_err();
-    assert_eq!(refused, InputError::SharedExpertX { shared_ranks: 2 });
+    assert_eq!(refused, InputError::SharedExpertX { shared_experts: 1 });
     assert_eq!(
         refused.to_string(),
-        "shared_expert_x given with shared_expert_rank_num = 2: must be absent when ranks hold shared experts"
+        "shared_expert_x given with 1 shared experts: must be absent when ranks hold shared experts"
     );
 }

@@ -1,7 +1,7 @@
 //! What this version runs and reads, in one place: lines go from here as features arrive.
 
 use crate::error::{Error, Problem};
-use kernel_core::shape::{CommAlg, Given, Product, Shape};
+use kernel_core::shape::{CommAlg, Product, Shape};
 
 /// Whether the machines of this version run `shape`.
 ///
@@ -34,16 +34,6 @@ pub fn plannable(shape: &Shape) -> Result<(), Error> {
     refused.unless(!a3 || v1, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
     refused.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
     refused.end("plans")
-}
-
-/// Whether this version reads and makes all input tensors that are `given`.
-///
-/// # Errors
-/// Each tensor that stands for a feature not read yet.
-pub fn readable(given: Given) -> Result<(), Error> {
-    let mut refused = Refused::default();
-    refused.unless(!given.contains(Given::ELASTIC_INFO), "elastic_info", " given", "cases without it");
-    refused.end("reads")
 }
 
 #[derive(Default)]

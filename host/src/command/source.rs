@@ -4,7 +4,7 @@ use crate::case::{Case, config_file};
 use crate::cli::{ConfigArgs, TensorArgs};
 use crate::config::Config;
 use crate::error::Error;
-use crate::generate::{Options, Routing, generate};
+use crate::generate::{Left, Options, Routing, generate_left};
 use crate::presets::preset;
 
 /// A configuration and where it comes from.
@@ -39,7 +39,8 @@ pub fn make_case(
         shared_expert_x: tensors.shared_expert_x,
         ..Options::default()
     };
-    let case = generate(source.config.clone(), options, &source.name)?;
+    let left = if tensors.dead.is_empty() { Left::All } else { Left::Without(&tensors.dead) };
+    let case = generate_left(source.config.clone(), options, left, &source.name)?;
     Ok((case, source))
 }
 

@@ -103,6 +103,7 @@ impl Door<'_> {
             hccl_buffsize_mb: buffsize?,
             port_offset: port_offset?,
             norm_eps_bits: norm_eps?.to_bits(),
+            kept: None,
         })
     }
 

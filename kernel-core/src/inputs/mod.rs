@@ -1,8 +1,11 @@
 //! What one rank brings to a round, and the door that checks it once.
 
+mod error;
+
+pub use error::InputError;
+
 use crate::shape::{Dtype, Op, QuantMode, Shape};
 use crate::units::{RankId, Token};
-use core::fmt;
 
 /// `x_active_mask` (seed 003: `xActiveMaskOptional`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,112 +46,6 @@ pub struct Inputs<'a> {
     pub residual_x: &'a [u8],
     /// `[h]` dtype, AddRmsNorm; the same on all ranks.
     pub gamma: &'a [u8],
-}
-
-/// What is wrong with a rank's inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum InputError {
-    /// A tensor has the wrong number of elements.
-    Length {
-        /// Tensor name.
-        tensor: &'static str,
-        /// Elements seen.
-        seen: usize,
-        /// Elements expected.
-        expected: usize,
-    },
-    /// An expert id outside `[0, end)`.
-    ExpertId {
-        /// Token.
-        token: Token,
-        /// k index.
-        k: u32,
-        /// The id.
-        seen: i32,
-        /// One past the largest legal id.
-        end: u32,
-    },
-    /// The same expert twice in one token's row.
-    RepeatedExpert {
-        /// Token.
-        token: Token,
-        /// The expert.
-        expert: i32,
-    },
-    /// A 1-D mask with a true after a false.
-    MaskOrder {
-        /// First true token after a false one.
-        token: Token,
-    },
-    /// A mask that switches tokens off although ranks differ in BS.
-    MaskWithUnevenBs {
-        /// First token that is off.
-        token: Token,
-    },
-    /// A number that must be finite.
-    NotFinite {
-        /// Tensor name.
-        tensor: &'static str,
-        /// Flat element index.
-        index: usize,
-    },
-    /// A value of an active token that dynamic quantisation cannot take, before or after smoothing.
-    NotFiniteToken {
-        /// Token.
-        token: Token,
-        /// Element of the token.
-        element: u32,
-    },
-    /// `scales` without `quant_mode = 2`.
-    ScalesUnquantised,
-    /// `shared_expert_x` although ranks hold shared experts.
-    SharedExpertX {
-        /// How many.
-        shared_ranks: u32,
-    },
-}
-
-impl fmt::Display for InputError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Length { tensor, seen, expected } => {
-                write!(f, "{tensor} has {seen} elements: must have {expected}")
-            }
-            Self::ExpertId { token, k, seen, end } => {
-                write!(f, "expert_ids[{token}, {k}] = {seen}: must be in [0, {end})")
-            }
-            Self::RepeatedExpert { token, expert } => {
-                write!(
-                    f,
-                    "expert_ids[{token}] names expert {expert} twice: ids must be distinct within a row"
-                )
-            }
-            Self::MaskOrder { token } => {
-                write!(
-                    f,
-                    "x_active_mask[{token}] is true after a false: a 1-D mask must be all true before all false"
-                )
-            }
-            Self::MaskWithUnevenBs { token } => {
-                write!(
-                    f,
-                    "x_active_mask[{token}] is false: every token must be active when bs differs between ranks"
-                )
-            }
-            Self::NotFinite { tensor, index } => write!(f, "{tensor} element {index} is not finite"),
-            Self::NotFiniteToken { token, element } => {
-                write!(
-                    f,
-                    "x[{token}, {element}] is not finite before or after smoothing: quant_mode = 2 needs finite values"
-                )
-            }
-            Self::ScalesUnquantised => f.write_str("scales given with quant_mode = 0: must be absent"),
-            Self::SharedExpertX { shared_ranks } => write!(
-                f,
-                "shared_expert_x given with shared_expert_rank_num = {shared_ranks}: must be absent when ranks hold shared experts"
-            ),
-        }
-    }
 }
 
 impl Inputs<'_> {
@@ -193,8 +90,8 @@ impl Inputs<'_> {
         if shape.quant_mode() == QuantMode::None {
             return Err(InputError::ScalesUnquantised);
         }
-        let rows = shape.shared_expert_num() as usize + shape.moe_expert_num() as usize;
-        length("scales", scales.len(), rows.saturating_mul(h))
+        length("scales", scales.len(), (shape.expert_rows() as usize).saturating_mul(h))?;
+        expert_has_row("scales", shape)
     }
 
     /// Of what combine alone reads.
@@ -210,9 +107,9 @@ impl Inputs<'_> {
         elements("residual_x", self.residual_x, residual)?;
         elements("gamma", self.gamma, gamma)?;
         let Some(shared) = self.shared_expert_x else { return Ok(()) };
-        match shape.shared_expert_rank_num() {
+        match shape.shared_expert_rows() {
             0 => elements("shared_expert_x", shared, bs.saturating_mul(h)),
-            shared_ranks => Err(InputError::SharedExpertX { shared_ranks }),
+            shared_experts => Err(InputError::SharedExpertX { shared_experts }),
         }
     }
 
@@ -274,11 +171,12 @@ impl Inputs<'_> {
 
     /// Holds the finite values of an active token against each row of `scales` that smooths them.
     fn check_smoothed(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Result<(), InputError> {
-        let shared = shape.shared_expert_num();
         let active = (0..).zip(self.ids(shape, token)).filter(|&(k, _)| self.pair_is_active(shape, token, k));
-        let moe = active.filter_map(|(_, &id)| u32::try_from(id).ok()).map(|id| shared.saturating_add(id));
-        for expert_row in (0..shared).chain(moe) {
-            // Special experts come after the last row: nothing is sent to them.
+        // Nothing is sent to special experts, whose ids come behind.
+        let moe =
+            active.filter_map(|(_, &id)| u32::try_from(id).ok()).filter(|&id| id < shape.moe_expert_num());
+        let moe = moe.map(|id| shape.shared_expert_rows().saturating_add(id));
+        for expert_row in (0..shape.shared_expert_num()).chain(moe) {
             let Some(smooth) = self.smooth(shape, expert_row) else { continue };
             let overflows = |(value, scale): (&[u8; 2], &f32)| {
                 !(to_f32(shape.dtype(), u16::from_le_bytes(*value)) * scale).is_finite()
@@ -372,6 +270,19 @@ fn nth_row<'a>(shape: &Shape, rows: &'a [u8], row: usize) -> &'a [u8] {
 /// The length of a tensor of dtype. Half an element counts as one, so that it cannot look right.
 fn elements(tensor: &'static str, bytes: &[u8], expected: usize) -> Result<(), InputError> {
     length(tensor, bytes.len().div_ceil(2), expected)
+}
+
+/// Whether every MoE expert has a row of a tensor with a row for each expert, `scales` or `expert_gain`.
+///
+/// # Errors
+/// An elastic domain has more MoE experts than the whole one.
+pub fn expert_has_row(tensor: &'static str, shape: &Shape) -> Result<(), InputError> {
+    let (rows, expert) = (shape.expert_rows(), shape.expert_rows() - shape.shared_expert_rows());
+    if shape.moe_expert_num() <= expert {
+        Ok(())
+    } else {
+        Err(InputError::ExpertRow { tensor, rows, expert })
+    }
 }
 
 fn length(tensor: &'static str, seen: usize, expected: usize) -> Result<(), InputError> {
