@@ -4,11 +4,11 @@
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::expert;
-use crate::store::numbers_of;
+use crate::store::{bytes_of, numbers_of};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use kernel_core::place::Tensor;
-use kernel_core::reference::{Cluster, Range};
+use kernel_core::reference::{Cluster, Normed, Range};
 use kernel_core::shape::{Op, Shape};
 use kernel_core::units::{RankId, Token};
 use std::sync::{Mutex, PoisonError};
@@ -56,7 +56,7 @@ impl fmt::Display for Mismatch {
             Difference::Byte { byte, seen, expected } => {
                 write!(f, "byte {byte} = {seen:#04x}: must be {expected:#04x}")
             }
-            Difference::Number { seen, range: Range { smallest, largest } } => {
+            Difference::Number { seen, range: Range { smallest, largest, .. } } => {
                 write!(f, "= {seen:e}: must be in [{smallest:e}, {largest:e}]")
             }
         }
@@ -110,50 +110,98 @@ fn check_rank<B: Backend>(
     number: usize,
     rank: RankId,
 ) -> Result<(), Mismatch> {
-    let shape = cluster.shape;
-    let row_bytes = shape.row_bytes() as usize;
     let name = batch.name(rank);
-    let compare = |tensor, row_len, expected: &[u8]| {
-        let mut verdict = Ok(());
-        backend.read_output(rank, number, tensor, expected.len(), &mut |seen| {
-            verdict = first_difference(name, tensor, row_len, seen, expected);
+    let (mut expected, normed) = by_oracle(cluster, batch, rank);
+    for tensor in ORDER {
+        let must = &expected[tensor as usize];
+        let (mut verdict, mut rstd) = (Ok(()), Vec::new());
+        backend.read_output(rank, number, tensor, must.len(), &mut |seen| match tensor {
+            Tensor::Rstd => rstd = numbers_of(seen, f32::from_le_bytes),
+            _ => verdict = first_difference(name, tensor, row_len(cluster.shape, tensor), seen, must),
         });
-        verdict
-    };
-    let expected = cluster.dispatch(name);
-    let bytes = |words: &mut dyn Iterator<Item = u32>| words.flat_map(u32::to_le_bytes).collect::<Vec<_>>();
-    let counts = bytes(&mut expected.ep_recv_counts.iter().map(|&n| n.cast_unsigned()));
-    compare(Tensor::EpRecvCounts, 4, &counts)?;
-    let nums: Vec<u8> = expected.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect();
-    compare(Tensor::ExpertTokenNums, 8, &nums)?;
-    let slots = bytes(&mut expected.expand_idx.iter().map(|&n| n.cast_unsigned()));
-    compare(Tensor::ExpandIdx, 4 * shape.k() as usize, &slots)?;
-    let triples = bytes(&mut expected.assist_info_for_combine.iter().flatten().map(|&n| n.cast_unsigned()));
-    compare(Tensor::AssistInfo, 12, &triples)?;
-    let scales = bytes(&mut expected.dynamic_scales.iter().map(|s| s.to_bits()));
-    compare(Tensor::DynamicScales, 4, &scales)?;
-    compare(Tensor::ExpandX, shape.payload_bytes() as usize, &expected.expand_x)?;
+        verdict?;
+        if let Some(normed) = normed.as_ref().filter(|_| tensor == Tensor::Rstd) {
+            within(name, &rstd, &normed.rstd)?;
+            // What follows from the `rstd` that came out is exact again.
+            expected[Tensor::Y as usize] = cluster.y(name, normed, &rstd);
+        }
+    }
+    Ok(())
+}
+
+/// What is compared first explains what comes later.
+const ORDER: [Tensor; Tensor::ALL.len()] = [
+    Tensor::EpRecvCounts,
+    Tensor::ExpertTokenNums,
+    Tensor::ExpandIdx,
+    Tensor::AssistInfo,
+    Tensor::DynamicScales,
+    Tensor::ExpandX,
+    Tensor::XOut,
+    Tensor::X,
+    Tensor::Rstd,
+    Tensor::Y,
+];
+
+/// Bytes of a row, as a mismatch counts them.
+fn row_len(shape: &Shape, tensor: Tensor) -> usize {
+    match tensor {
+        Tensor::EpRecvCounts | Tensor::DynamicScales | Tensor::Rstd => 4,
+        Tensor::ExpertTokenNums => 8,
+        Tensor::ExpandIdx => 4 * shape.k() as usize,
+        Tensor::AssistInfo => 12,
+        Tensor::ExpandX => shape.payload_bytes() as usize,
+        Tensor::XOut | Tensor::X | Tensor::Y => shape.row_bytes() as usize,
+    }
+}
+
+/// Whether every `rstd` is one that some order of additions leads to.
+fn within(rank: RankId, rstd: &[f32], ranges: &[Range]) -> Result<(), Mismatch> {
+    let wrong = rstd.iter().zip(ranges).position(|(&seen, range)| !range.holds(seen));
+    wrong.map_or(Ok(()), |row| {
+        let difference = Difference::Number { seen: rstd[row], range: ranges[row] };
+        Err(Mismatch { rank, tensor: Tensor::Rstd, row, difference })
+    })
+}
+
+/// All outputs of `rank` by the oracle, by their numbers, without spare capacity. `rstd` is that of a sum without
+/// rounding, and `y` follows from it.
+#[must_use]
+pub fn expected(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> [Vec<u8>; Tensor::ALL.len()] {
+    by_oracle(cluster, batch, rank).0
+}
+
+/// The same, and what leaves `rstd` some room.
+fn by_oracle(
+    cluster: &Cluster<'_>,
+    batch: &Batch<'_>,
+    rank: RankId,
+) -> ([Vec<u8>; Tensor::ALL.len()], Option<Normed>) {
+    let name = batch.name(rank);
+    let dispatched = cluster.dispatch(name);
     let mut sent = Vec::new();
     let mut returned =
         |token, k, row: &mut Vec<u8>| expert_row(cluster, batch, name, token, k, &mut sent, row);
-    if shape.op() == Op::Combine {
-        return compare(Tensor::XOut, row_bytes, &cluster.combine(name, &mut returned));
+    let (mut normed, mut x_out) = (None, Vec::new());
+    match cluster.shape.op() {
+        Op::Combine => x_out = cluster.combine(name, &mut returned),
+        Op::CombineAddRmsNorm => normed = Some(cluster.combine_add_rms_norm(name, &mut returned)),
     }
-    let normed = cluster.combine_add_rms_norm(name, &mut returned);
-    compare(Tensor::XOut, row_bytes, &normed.x_out)?;
-    compare(Tensor::X, row_bytes, &normed.x)?;
-    let mut rstd = Vec::new();
-    backend.read_output(rank, number, Tensor::Rstd, 4 * normed.rstd.len(), &mut |seen| {
-        rstd = numbers_of(seen, f32::from_le_bytes);
+    let of_norm = |bytes: &dyn Fn(&Normed) -> Vec<u8>| normed.as_ref().map(bytes);
+    let exact = |normed: &Normed| normed.rstd.iter().map(|range| range.exact).collect::<Vec<_>>();
+    let outputs = Tensor::ALL.map(|tensor| match tensor {
+        Tensor::EpRecvCounts => bytes_of(&dispatched.ep_recv_counts, i32::to_le_bytes),
+        Tensor::ExpertTokenNums => bytes_of(&dispatched.expert_token_nums, i64::to_le_bytes),
+        Tensor::ExpandIdx => bytes_of(&dispatched.expand_idx, i32::to_le_bytes),
+        Tensor::AssistInfo => bytes_of(dispatched.assist_info_for_combine.as_flattened(), i32::to_le_bytes),
+        Tensor::DynamicScales => bytes_of(&dispatched.dynamic_scales, f32::to_le_bytes),
+        Tensor::ExpandX => dispatched.expand_x.clone(),
+        Tensor::XOut => of_norm(&|normed| normed.x_out.clone()).unwrap_or_else(|| x_out.clone()),
+        Tensor::X => of_norm(&|normed| normed.x.clone()).unwrap_or_default(),
+        Tensor::Rstd => of_norm(&|normed| bytes_of(&exact(normed), f32::to_le_bytes)).unwrap_or_default(),
+        Tensor::Y => of_norm(&|normed| cluster.y(name, normed, &exact(normed))).unwrap_or_default(),
     });
-    for (row, (&seen, &range)) in rstd.iter().zip(&normed.rstd).enumerate() {
-        if !range.holds(seen) {
-            let difference = Difference::Number { seen, range };
-            return Err(Mismatch { rank: name, tensor: Tensor::Rstd, row, difference });
-        }
-    }
-    // What follows from the `rstd` that came out is exact again.
-    compare(Tensor::Y, row_bytes, &cluster.y(name, &normed, &rstd))
+    (outputs, normed)
 }
 
 /// What the stand-in expert of a pair returns, into `row`; `sent` is scratch.

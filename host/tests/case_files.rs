@@ -110,7 +110,8 @@ fn what_combine_reads_is_checked_with_its_tensor() {
         let line = all(&|tensors| {
             tensor(tensors, name).data.to_mut()[2..4].copy_from_slice(&0x7FC0_u16.to_le_bytes());
         });
-        assert!(line.contains(&format!("inputs.safetensors: {name} element 1 is not finite")), "{line}");
+        let at = if name == "const_expert_v" { "0, 1" } else { "1" };
+        assert!(line.contains(&format!("inputs.safetensors: {name}[{at}] = NaN: must be finite")), "{line}");
     }
     let line = all(&|tensors| tensor(tensors, "rank0.shared_expert_x").shape = vec![1024, 4]);
     assert!(line.contains("rank0.shared_expert_x: shape [1024, 4]: must be [4, 1024]"), "{line}");
@@ -271,4 +272,32 @@ proptest! {
             prop_assert!(!lines.is_empty() && lines.iter().all(|line| !line.contains(char::is_control)));
         }
     }
+}
+
+#[test]
+fn all_that_is_wrong_with_all_tensors_is_listed_with_how_many_more() {
+    let lines = lines_after(|tensors| {
+        tensor(tensors, "rank0.expert_ids").data.to_mut().fill(0x7F);
+        let nan = f32::NAN.to_le_bytes();
+        tensor(tensors, "rank1.expert_scales").data.to_mut()[4..8].copy_from_slice(&nan);
+        tensor(tensors, "rank1.x").shape = vec![1024, 4];
+        tensors.retain(|tensor| tensor.name != "rank0.x");
+        tensor(tensors, "expert_gain").data.to_mut().copy_from_slice(&nan.repeat(4));
+    });
+    let ends: Vec<_> = lines.iter().map(|line| line.split("safetensors: ").nth(1).unwrap()).collect();
+    let expected = [
+        "rank0.x: missing: must be BF16 [4, 1024]",
+        "rank1.x: shape [1024, 4]: must be [4, 1024]",
+        "rank0.expert_ids[0, 0] = 2139062143: must be in [0, 4)",
+        "rank0.expert_ids[0, 1] = 2139062143: must be in [0, 4)",
+        "rank0.expert_ids[1, 0] = 2139062143: must be in [0, 4)",
+        "rank0.expert_ids[1, 1] = 2139062143: must be in [0, 4)",
+        "rank0.expert_ids: 4 more wrong values",
+        "rank1.expert_scales[0, 1] = NaN: must be finite",
+        "expert_gain[0] = NaN: must be finite",
+        "expert_gain[1] = NaN: must be finite",
+        "expert_gain[2] = NaN: must be finite",
+        "expert_gain[3] = NaN: must be finite",
+    ];
+    assert_eq!(ends, expected);
 }

@@ -81,9 +81,27 @@ prop_compose! {
     fn samples()(
         config in domains(), [quantised, smooth, shared_expert_x] in any::<[bool; 3]>(), mask in 0..3, idle: u16,
         [staggered, separate] in any::<[bool; 2]>(),
+        blocks in prop_oneof![2 => Just(None), 1 => prop_oneof![1i64..20, 180i64..260].prop_map(Some)],
         routing in prop_oneof![Just(Routing::Uniform), Just(Routing::Zipf), Just(Routing::Hot)],
         schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DCDDCC"), Just("DDCCDC")], seed in 0u64..1000,
     ) -> Sample {
+        // fullmesh_v2 has neither masks nor batch sizes that differ; its rows may take several blocks.
+        let config = match (blocks, &config.bs) {
+            (None, _) => config,
+            (Some(h), Bs::Uniform(bs)) => Config { comm_alg: "fullmesh_v2".to_owned(), h, bs: Bs::Uniform(*bs), ..config },
+            (Some(h), Bs::PerRank(all)) => {
+                Config { comm_alg: "fullmesh_v2".to_owned(), h, bs: Bs::Uniform(all[0]), global_bs: 0, ..config }
+            }
+        };
+        let (mask, idle) = if blocks.is_some() { (0, 0) } else { (mask, idle) };
+        let config = match blocks {
+            None => config,
+            // Nor special experts.
+            Some(_) => {
+                let k = config.k.min(config.moe_expert_num);
+                Config { zero_expert_num: 0, copy_expert_num: 0, const_expert_num: 0, k, ..config }
+            }
+        };
         let uneven = matches!(config.bs, Bs::PerRank(_));
         let mask = match mask {
             1 if !uneven => MaskKind::Tokens,
@@ -134,7 +152,7 @@ prop_compose! {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 48,
+        cases: 56,
         max_shrink_iters: 200,
         // A failure prints its whole sample, seeds included.
         failure_persistence: None,

@@ -1,5 +1,6 @@
 //! Reading a case: every tensor's presence, type, shape and values; all problems are reported.
 
+use super::collect::Collected;
 use super::{
     Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, elastic, expert_rows,
     rank_count,
@@ -60,10 +61,13 @@ impl Opened {
     /// Reads all tensors of a valid configuration and checks their values.
     ///
     /// # Errors
-    /// All that is wrong with the tensors.
+    /// All that is wrong with the tensors, of each a few values; or what this version does not read yet.
     pub fn read(self, whole: Shape) -> Result<Case, Error> {
-        let mut reader =
-            Reader { unread: self.file.names().into_iter().collect(), file: self.file, problems: Vec::new() };
+        let mut reader = Reader {
+            unread: self.file.names().into_iter().collect(),
+            file: self.file,
+            problems: Collected::default(),
+        };
         let (shape, elastic) = reader.survivors(whole)?;
         let name = |rank| elastic.as_ref().map_or(rank, |elastic| elastic.name(rank));
         let ranks = (0..rank_count(&shape))
@@ -77,10 +81,8 @@ impl Opened {
         let place = reader.file.path().display().to_string();
         let mut problems = reader.end(&shape, elastic.as_ref());
         let case = Case { config: self.config, shape, ranks, scales, weights, expert_gain: gain, elastic };
-        // Values can only be judged when every tensor has its length.
-        if problems.is_empty() {
-            problems = case.problems();
-        }
+        case.judge(&mut problems);
+        let problems = problems.end();
         if problems.is_empty() { Ok(case) } else { Err(Error::Invalid { place, problems }) }
     }
 }
@@ -126,7 +128,7 @@ pub(super) fn element(shape: &Shape) -> Dtype {
 struct Reader {
     file: TensorFile,
     unread: BTreeSet<String>,
-    problems: Vec<Problem>,
+    problems: Collected,
 }
 
 impl Reader {
@@ -140,8 +142,9 @@ impl Reader {
             info = Some(numbers_of(&self.take(name, Dtype::I32, &[&[words]])?, i32::from_le_bytes));
         }
         let place = || self.file.path().display().to_string();
-        if !self.problems.is_empty() {
-            return Err(Error::Invalid { place: place(), problems: core::mem::take(&mut self.problems) });
+        let problems = core::mem::take(&mut self.problems).end();
+        if !problems.is_empty() {
+            return Err(Error::Invalid { place: place(), problems });
         }
         elastic::survivors(whole, info).map_err(|violations| Error::violations(place(), &violations))
     }
@@ -185,8 +188,7 @@ impl Reader {
     /// A tensor that must be there.
     fn must(&mut self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Vec<u8>, Error> {
         if self.file.info(name).is_none() {
-            let rule = format!("must be {dtype} {shape:?}");
-            self.problems.push(Problem::new(name, ": missing", rule));
+            self.wrong(name, ": missing", format!("must be {dtype} {shape:?}"));
             return Ok(Vec::new());
         }
         self.take(name, dtype, &[shape])
@@ -209,9 +211,9 @@ impl Reader {
             return Ok(OwnedMask::None);
         };
         let bytes = self.take(name, Dtype::BOOL, &[&[bs], &[bs, k]])?;
-        if let Some((i, byte)) = bytes.iter().enumerate().find(|(_, byte)| **byte > 1) {
+        for (i, byte) in bytes.iter().enumerate().filter(|(_, byte)| **byte > 1) {
             let at = if dimensions == 2 { format!("{}, {}", i / k, i % k) } else { i.to_string() };
-            self.problems.push(Problem::new(name, &format!("[{at}] = {byte}"), "a BOOL byte must be 0 or 1"));
+            self.wrong(name, &format!("[{at}] = {byte}"), "a BOOL byte must be 0 or 1");
         }
         let flags = bytes.iter().map(|&byte| byte != 0).collect();
         Ok(if dimensions == 2 { OwnedMask::Pairs(flags) } else { OwnedMask::Tokens(flags) })
@@ -220,32 +222,36 @@ impl Reader {
     /// The bytes of a tensor that is there; empty, with a problem noted, if type or shape is wrong.
     fn take(&mut self, name: &str, dtype: Dtype, shapes: &[&[usize]]) -> Result<Vec<u8>, Error> {
         self.unread.remove(name);
-        let Some(info) = self.file.info(name) else {
+        let Some(info) = self.file.info(name).cloned() else {
             return Ok(Vec::new());
         };
         let mut sound = true;
         if info.dtype != dtype {
             let seen = format!(": dtype {}", info.dtype);
-            self.problems.push(Problem::new(name, &seen, format!("must be {dtype}")));
+            self.wrong(name, &seen, format!("must be {dtype}"));
             sound = false;
         }
         if !shapes.contains(&info.shape.as_slice()) {
             let legal: Vec<_> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
             let seen = format!(": shape {:?}", info.shape);
-            self.problems.push(Problem::new(name, &seen, format!("must be {}", legal.join(" or "))));
+            self.wrong(name, &seen, format!("must be {}", legal.join(" or ")));
             sound = false;
         }
         if sound { self.file.read(name) } else { Ok(Vec::new()) }
     }
 
+    fn wrong(&mut self, name: &str, seen: &str, rule: impl Into<String>) {
+        self.problems.add(name, |name| Problem::new(name, seen, rule));
+    }
+
     /// All problems, with the tensors that nobody read.
-    fn end(mut self, shape: &Shape, elastic: Option<&Elastic>) -> Vec<Problem> {
-        for name in self.unread {
+    fn end(mut self, shape: &Shape, elastic: Option<&Elastic>) -> Collected {
+        for name in core::mem::take(&mut self.unread) {
             let rule = match elastic {
                 Some(_) => format!("must be absent (ranks left by elastic_info = {})", rank_count(shape)),
                 None => format!("must be absent (ranks = {})", rank_count(shape)),
             };
-            self.problems.push(Problem::new(name, ": a tensor that nobody reads", rule));
+            self.wrong(&name, ": a tensor that nobody reads", rule);
         }
         self.problems
     }

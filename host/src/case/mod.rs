@@ -1,5 +1,6 @@
 //! A case: a configuration and the input tensors of every rank, in memory or in a folder.
 
+mod collect;
 pub mod elastic;
 mod load;
 mod save;
@@ -11,6 +12,8 @@ pub use save::is_case;
 
 use crate::config::{Config, FILE_NAME};
 use crate::error::Problem;
+use collect::Collected;
+use core::ops::ControlFlow;
 use kernel_core::inputs::{InputError, Inputs, Mask, expert_has_row};
 use kernel_core::shape::{Given, Op, Shape};
 use kernel_core::units::RankId;
@@ -18,6 +21,13 @@ use std::path::{Path, PathBuf};
 
 /// Name of the tensors' file inside a case.
 pub const TENSORS_NAME: &str = "inputs.safetensors";
+
+/// Name of the oracle's result beside a case.
+pub const EXPECTED_NAME: &str = "expected.safetensors";
+
+/// Input tensors that the whole group shares: their names have no rank.
+const OF_ALL_RANKS: [&str; 5] =
+    ["scales", "const_expert_alpha_1", "const_expert_alpha_2", "const_expert_v", "gamma"];
 
 /// The configuration file of `path`: itself, or the one in a case folder.
 #[must_use]
@@ -173,31 +183,46 @@ impl Case {
     /// some ranks have that all must.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
+        let mut problems = Collected::default();
+        self.judge(&mut problems);
+        problems.end()
+    }
+
+    fn judge(&self, problems: &mut Collected) {
         for number in 0..self.ranks.len() as u32 {
             let ep_rank = RankId(number / self.shape.tp_world_size());
-            if let Err(error) = self.inputs(RankId(number)).check(&self.shape, ep_rank) {
-                let problem = input_problem(self.name(RankId(number)).0, &error);
-                // What belongs to all ranks needs one line.
-                if !problems.contains(&problem) {
-                    problems.push(problem);
+            let name = self.name(RankId(number));
+            let _ = self.inputs(RankId(number)).check_all(&self.shape, ep_rank, &mut |error| {
+                let tensor = match (OF_ALL_RANKS.contains(&error.tensor()), number) {
+                    (false, _) => format!("rank{name}.{}", error.tensor()),
+                    (true, 0) => error.tensor().to_owned(),
+                    // They belong to all ranks: once is enough.
+                    (true, _) => return ControlFlow::Continue(()),
+                };
+                // Who read the tensor has said so if its shape is wrong.
+                if !matches!(error, InputError::Length { .. }) || problems.is_sound(&tensor) {
+                    problems.add(&tensor, |tensor| input_problem(tensor, &error));
                 }
-            }
+                ControlFlow::Continue(())
+            });
         }
         if !self.expert_gain.is_empty()
             && let Err(error) = expert_has_row("expert_gain", &self.shape)
         {
-            problems.push(input_problem(0, &error));
+            problems.add("expert_gain", |tensor| input_problem(tensor, &error));
         }
-        if let Some((i, gain)) = self.expert_gain.iter().enumerate().find(|(_, gain)| !gain.is_finite()) {
-            problems.push(Problem::new("expert_gain", &format!("[{i}] = {gain}"), "must be finite"));
+        for (i, gain) in self.expert_gain.iter().enumerate().filter(|(_, gain)| !gain.is_finite()) {
+            problems.add("expert_gain", |tensor| {
+                Problem::new(tensor, &format!("[{i}] = {gain}"), "must be finite")
+            });
         }
         let without = self.ranks.iter().position(|rank| rank.shared_expert_x.is_none());
         if let Some(without) = without.filter(|_| self.ranks.iter().any(|r| r.shared_expert_x.is_some())) {
             let name = format!("rank{}.shared_expert_x", self.name(RankId(without as u32)));
-            problems.push(Problem::new(name, ": missing", "must be given by all ranks or by none"));
+            problems.add(&name, |tensor| {
+                Problem::new(tensor, ": missing", "must be given by all ranks or by none")
+            });
         }
-        problems
     }
 }
 
@@ -234,17 +259,10 @@ pub fn given(masks: impl IntoIterator<Item = OwnedMask>, scales: bool) -> Given 
     given
 }
 
-/// An input error of a rank under the name of its tensor in the file.
-fn input_problem(rank: u32, error: &InputError) -> Problem {
+/// An input error under the name of its tensor in the file.
+fn input_problem(tensor: &str, error: &InputError) -> Problem {
     let text = error.to_string();
-    let tensor = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
-    let of_all_ranks =
-        ["scales", "expert_gain", "gamma"].contains(&tensor) || tensor.starts_with("const_expert_");
-    let prefix = if of_all_ranks { String::new() } else { format!("rank{rank}.") };
-    let rule = text.split_once(": ").map_or("must be finite", |(_, rule)| rule);
-    Problem {
-        parameter: format!("{prefix}{tensor}"),
-        rule: rule.to_owned(),
-        message: format!("{prefix}{text}"),
-    }
+    let rule = text.split_once(": ").map_or(text.as_str(), |(_, rule)| rule).to_owned();
+    let rest = text.strip_prefix(error.tensor()).unwrap_or(&text);
+    Problem { message: format!("{tensor}{rest}"), ..Problem::new(tensor, "", rule) }
 }

@@ -42,8 +42,6 @@ struct Refused(Vec<(&'static str, String, &'static str)>);
 impl Refused {
     fn layouts(&mut self, shape: &Shape) {
         self.unless(shape.product() == Product::A3, "product", " = a2", "a3");
-        let comm_alg = shape.product() != Product::A3 || shape.comm_alg() == CommAlg::FullmeshV1;
-        self.unless(comm_alg, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
         self.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
     }
 

@@ -80,7 +80,7 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
         config,
         rank: rank.0,
         areas: areas.collect(),
-        record: map::record_fields(shape).map(field).into(),
+        record: map::record_fields(shape).into_iter().map(field).collect(),
         combine_row: map::combine_fields(shape).map(field).collect(),
         outputs: map::outputs(shape, rank)
             .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })

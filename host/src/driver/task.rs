@@ -6,11 +6,12 @@ use crate::backend::Backend;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 use kernel_core::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::place::Tensor;
-use kernel_core::shape::Shape;
+use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 use std::sync::{PoisonError, RwLock};
@@ -86,6 +87,7 @@ enum Machine {
     /// Waits for the join.
     Between,
     Dispatch(Dispatch),
+    DispatchV2(a3_v2::Dispatch),
     Combine(Combine),
 }
 
@@ -183,6 +185,9 @@ impl<'a> Task<'a> {
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
         self.machine = match operator {
+            Operator::Dispatch(_) if unit.shape.comm_alg() == CommAlg::FullmeshV2 => {
+                Machine::DispatchV2(a3_v2::Dispatch::new())
+            }
             Operator::Dispatch(_) => Machine::Dispatch(Dispatch::new()),
             Operator::Combine(_) => Machine::Combine(Combine::new()),
         };
@@ -204,6 +209,9 @@ impl<'a> Task<'a> {
         match &mut self.machine {
             Machine::Between => Ok(None),
             Machine::Dispatch(machine) => {
+                drive(steps, done, || machine.step(&self.env, &mut fabric, &inputs, &mut ub))
+            }
+            Machine::DispatchV2(machine) => {
                 drive(steps, done, || machine.step(&self.env, &mut fabric, &inputs, &mut ub))
             }
             Machine::Combine(machine) => {

@@ -142,6 +142,17 @@ pub enum Wait {
         /// Which local expert.
         local_expert: u32,
     },
+    /// The flag of one block of a record that a source rank sends to a local expert of this rank.
+    BlockFlag {
+        /// Whose record.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+        /// The record's slot.
+        record: u32,
+        /// The block.
+        block: u32,
+    },
     /// The combine flag of one row of one token of this rank.
     CombineFlag {
         /// The rank that owes the row.
@@ -161,6 +172,7 @@ impl Wait {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. } => Some(source),
             Self::Quiet | Self::Core(_) => None,
         }
@@ -173,6 +185,7 @@ impl Wait {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. } => *source = name(*source),
             Self::Quiet | Self::Core(_) => {}
         }
@@ -194,6 +207,10 @@ impl fmt::Display for Wait {
             Self::TokenFlag { source, local_expert } => {
                 write!(f, "missing: token flag of rank {source} for local expert {local_expert}")
             }
+            Self::BlockFlag { source, local_expert, record, block } => write!(
+                f,
+                "missing: block {block} of record {record} of rank {source} for local expert {local_expert}"
+            ),
             Self::CombineFlag { source, token, k } => {
                 write!(f, "missing: combine flag of rank {source} for token {token}, k {k}")
             }
@@ -235,6 +252,19 @@ pub enum ProtocolError {
         source: RankId,
         /// For which local expert.
         local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// The flag of a block is neither empty nor the flag.
+    BlockFlag {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// The record's slot.
+        record: u32,
+        /// The block.
+        block: u32,
         /// What it holds.
         seen: u64,
     },
@@ -307,6 +337,7 @@ impl ProtocolError {
             Self::Status { source, .. }
             | Self::Count { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. } => *source = name(*source),
             _ => {}
         }
@@ -331,6 +362,10 @@ impl fmt::Display for ProtocolError {
             Self::TokenFlag { source, local_expert, seen } => write!(
                 f,
                 "token flag of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
+            ),
+            Self::BlockFlag { source, local_expert, record, block, seen } => write!(
+                f,
+                "flag of block {block} of record {record} of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
             ),
             Self::Count { source, local_expert, seen, max } => write!(
                 f,

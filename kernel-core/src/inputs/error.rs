@@ -47,8 +47,12 @@ pub enum InputError {
     NotFinite {
         /// Tensor name.
         tensor: &'static str,
-        /// Flat element index.
-        index: usize,
+        /// Row: a token, or an expert of `scales`.
+        row: u32,
+        /// Place in the row; none of a tensor with one dimension.
+        column: Option<u32>,
+        /// The bits of the number.
+        bits: u32,
     },
     /// A value of an active token that dynamic quantisation cannot take, before or after smoothing.
     NotFiniteToken {
@@ -73,6 +77,23 @@ pub enum InputError {
         /// The first expert without one.
         expert: u32,
     },
+}
+
+impl InputError {
+    /// Name of the tensor that is wrong.
+    #[must_use]
+    pub const fn tensor(&self) -> &'static str {
+        match self {
+            Self::Length { tensor, .. } | Self::NotFinite { tensor, .. } | Self::ExpertRow { tensor, .. } => {
+                tensor
+            }
+            Self::ExpertId { .. } | Self::RepeatedExpert { .. } => "expert_ids",
+            Self::MaskOrder { .. } | Self::MaskWithUnevenBs { .. } => "x_active_mask",
+            Self::NotFiniteToken { .. } => "x",
+            Self::ScalesUnquantised => "scales",
+            Self::SharedExpertX { .. } => "shared_expert_x",
+        }
+    }
 }
 
 impl fmt::Display for InputError {
@@ -102,7 +123,13 @@ impl fmt::Display for InputError {
                     "x_active_mask[{token}] is false: every token must be active when bs differs between ranks"
                 )
             }
-            Self::NotFinite { tensor, index } => write!(f, "{tensor} element {index} is not finite"),
+            Self::NotFinite { tensor, row, column, bits } => {
+                write!(f, "{tensor}[{row}")?;
+                if let Some(column) = column {
+                    write!(f, ", {column}")?;
+                }
+                write!(f, "] = {}: must be finite", f32::from_bits(bits))
+            }
             Self::NotFiniteToken { token, element } => {
                 write!(
                     f,
@@ -115,11 +142,11 @@ impl fmt::Display for InputError {
                     "{tensor} has {rows} rows, none for MoE expert {expert}: must be absent when elastic_info has more MoE experts than moe_expert_num"
                 )
             }
-            Self::ScalesUnquantised => f.write_str("scales given with quant_mode = 0: must be absent"),
             Self::SharedExpertX { shared_experts } => write!(
                 f,
                 "shared_expert_x given with {shared_experts} shared experts: must be absent when ranks hold shared experts"
             ),
+            Self::ScalesUnquantised => f.write_str("scales given with quant_mode = 0: must be absent"),
         }
     }
 }

@@ -6,6 +6,7 @@ pub use error::InputError;
 
 use crate::shape::{Dtype, Op, QuantMode, Shape};
 use crate::units::{RankId, Token};
+use core::ops::ControlFlow;
 
 /// `x_active_mask` (seed 003: `xActiveMaskOptional`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +49,9 @@ pub struct Inputs<'a> {
     pub gamma: &'a [u8],
 }
 
+/// Hears of what is wrong; breaks when it has heard enough.
+pub type Found<'a> = dyn FnMut(InputError) -> ControlFlow<()> + 'a;
+
 impl Inputs<'_> {
     /// Checks the inputs of `rank` against the shape, before anything of them is sent.
     ///
@@ -56,99 +60,136 @@ impl Inputs<'_> {
     /// # Errors
     /// The first thing that is wrong.
     pub fn check(&self, shape: &Shape, rank: RankId) -> Result<(), InputError> {
+        let mut first = Ok(());
+        let _ = self.check_all(shape, rank, &mut |error| {
+            first = Err(error);
+            ControlFlow::Break(())
+        });
+        first
+    }
+
+    /// Tells `found` all that is wrong, until it breaks: of a token that cannot be quantised one element, of
+    /// everything else each value. What a tensor of the wrong length holds is not judged.
+    pub fn check_all(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
         let bs = shape.bs(rank);
-        self.check_lengths(shape, bs)?;
-        self.check_ids(shape, bs)?;
-        self.check_mask(shape, bs)?;
-        all_finite("expert_scales", self.expert_scales)?;
-        if let Some(scales) = self.scales {
-            all_finite("scales", scales)?;
+        let (tokens, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
+        let x = elements("x", self.x, tokens.saturating_mul(h), found)?;
+        let ids = length("expert_ids", self.expert_ids.len(), tokens * k, found)?;
+        let weights = length("expert_scales", self.expert_scales.len(), tokens * k, found)?;
+        let mask = match self.mask {
+            Mask::None => true,
+            Mask::Tokens(mask) => length("x_active_mask", mask.len(), tokens, found)?,
+            Mask::Pairs(mask) => length("x_active_mask", mask.len(), tokens * k, found)?,
+        };
+        let scales = self.check_scales_length(shape, found)?;
+        self.check_combine(shape, tokens, found)?;
+        if ids {
+            self.check_ids(shape, bs, found)?;
         }
-        let dtype = shape.dtype();
-        elements_finite(dtype, "const_expert_alpha_1", self.const_expert_alpha_1)?;
-        elements_finite(dtype, "const_expert_alpha_2", self.const_expert_alpha_2)?;
-        elements_finite(dtype, "const_expert_v", self.const_expert_v)?;
-        elements_finite(dtype, "gamma", self.gamma)?;
-        match shape.quant_mode() {
-            QuantMode::None => Ok(()),
-            QuantMode::Dynamic => self.check_tokens(shape, bs),
+        if mask {
+            self.check_mask(shape, bs, found)?;
         }
+        if weights {
+            all_finite("expert_scales", self.expert_scales, Some(k), found)?;
+        }
+        if let Some(values) = self.scales
+            && scales
+        {
+            all_finite("scales", values, Some(h), found)?;
+        }
+        if shape.quant_mode() == QuantMode::Dynamic && x && ids && mask && scales {
+            self.check_tokens(shape, bs, found)?;
+        }
+        ControlFlow::Continue(())
     }
 
-    fn check_lengths(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
-        let (bs, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
-        elements("x", self.x, bs.saturating_mul(h))?;
-        length("expert_ids", self.expert_ids.len(), bs * k)?;
-        length("expert_scales", self.expert_scales.len(), bs * k)?;
-        match self.mask {
-            Mask::None => {}
-            Mask::Tokens(mask) => length("x_active_mask", mask.len(), bs)?,
-            Mask::Pairs(mask) => length("x_active_mask", mask.len(), bs * k)?,
-        }
-        self.check_combine_lengths(shape, bs)?;
-        let Some(scales) = self.scales else { return Ok(()) };
+    fn check_scales_length(&self, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<(), bool> {
+        let Some(scales) = self.scales else { return ControlFlow::Continue(true) };
         if shape.quant_mode() == QuantMode::None {
-            return Err(InputError::ScalesUnquantised);
+            found(InputError::ScalesUnquantised)?;
+            return ControlFlow::Continue(false);
         }
-        length("scales", scales.len(), (shape.expert_rows() as usize).saturating_mul(h))?;
-        expert_has_row("scales", shape)
+        if !length(
+            "scales",
+            scales.len(),
+            (shape.expert_rows() as usize).saturating_mul(shape.h() as usize),
+            found,
+        )? {
+            return ControlFlow::Continue(false);
+        }
+        match expert_has_row("scales", shape) {
+            Ok(()) => ControlFlow::Continue(true),
+            Err(error) => {
+                found(error)?;
+                ControlFlow::Continue(false)
+            }
+        }
     }
 
-    /// Of what combine alone reads.
-    fn check_combine_lengths(&self, shape: &Shape, bs: usize) -> Result<(), InputError> {
+    /// What combine alone reads. Of that only what belongs to the model must be finite.
+    fn check_combine(&self, shape: &Shape, tokens: usize, found: &mut Found<'_>) -> ControlFlow<()> {
         let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
-        elements("const_expert_alpha_1", self.const_expert_alpha_1, consts)?;
-        elements("const_expert_alpha_2", self.const_expert_alpha_2, consts)?;
-        elements("const_expert_v", self.const_expert_v, consts.saturating_mul(h))?;
         let (residual, gamma) = match shape.op() {
             Op::Combine => (0, 0),
-            Op::CombineAddRmsNorm => (bs.saturating_mul(h), h),
+            Op::CombineAddRmsNorm => (tokens.saturating_mul(h), h),
         };
-        elements("residual_x", self.residual_x, residual)?;
-        elements("gamma", self.gamma, gamma)?;
-        let Some(shared) = self.shared_expert_x else { return Ok(()) };
+        let of_the_model = [
+            ("const_expert_alpha_1", self.const_expert_alpha_1, consts, None),
+            ("const_expert_alpha_2", self.const_expert_alpha_2, consts, None),
+            ("const_expert_v", self.const_expert_v, consts.saturating_mul(h), Some(h)),
+            ("gamma", self.gamma, gamma, None),
+        ];
+        for (tensor, bytes, expected, columns) in of_the_model {
+            if elements(tensor, bytes, expected, found)? {
+                let value = |&bits: &[u8; 2]| to_f32(shape.dtype(), u16::from_le_bytes(bits));
+                each_finite(tensor, bytes.as_chunks().0.iter().map(value), columns, found)?;
+            }
+        }
+        elements("residual_x", self.residual_x, residual, found)?;
+        let Some(shared) = self.shared_expert_x else { return ControlFlow::Continue(()) };
         match shape.shared_expert_rows() {
-            0 => elements("shared_expert_x", shared, bs.saturating_mul(h)),
-            shared_experts => Err(InputError::SharedExpertX { shared_experts }),
+            0 => {
+                elements("shared_expert_x", shared, tokens.saturating_mul(h), found).map_continue_value(drop)
+            }
+            shared_experts => found(InputError::SharedExpertX { shared_experts }),
         }
     }
 
     /// Also of masked pairs.
-    fn check_ids(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
+    fn check_ids(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
         let end = shape.expert_ids_end();
         for token in (0..bs).map(Token) {
             let ids = self.ids(shape, token);
             for (k, &seen) in (0..).zip(ids) {
                 if !u32::try_from(seen).is_ok_and(|id| id < end) {
-                    return Err(InputError::ExpertId { token, k, seen, end });
-                }
-                if ids.iter().take(k as usize).any(|&earlier| earlier == seen) {
-                    return Err(InputError::RepeatedExpert { token, expert: seen });
+                    found(InputError::ExpertId { token, k, seen, end })?;
+                } else if ids.iter().take(k as usize).any(|&earlier| earlier == seen) {
+                    found(InputError::RepeatedExpert { token, expert: seen })?;
                 }
             }
         }
-        Ok(())
+        ControlFlow::Continue(())
     }
 
-    fn check_mask(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
+    fn check_mask(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
         if let Mask::Tokens(mask) = self.mask {
             let active = mask.iter().take_while(|&&active| active).count();
-            let late = (0..).map(Token).zip(mask).skip(active).find(|(_, active)| **active);
-            if let Some((token, _)) = late {
-                return Err(InputError::MaskOrder { token });
+            let late = (0..).map(Token).zip(mask).skip(active).filter(|(_, active)| **active);
+            for (token, _) in late {
+                found(InputError::MaskOrder { token })?;
             }
         }
         if !shape.bs_is_uneven() {
-            return Ok(());
+            return ControlFlow::Continue(());
         }
-        match (0..bs).map(Token).find(|&token| !self.token_is_active(shape, token)) {
-            Some(token) => Err(InputError::MaskWithUnevenBs { token }),
-            None => Ok(()),
+        for token in (0..bs).map(Token).filter(|&token| !self.token_is_active(shape, token)) {
+            found(InputError::MaskWithUnevenBs { token })?;
         }
+        ControlFlow::Continue(())
     }
 
     /// Every value that dynamic quantisation will take must be finite, before and after smoothing.
-    fn check_tokens(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
+    fn check_tokens(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
         let dtype = shape.dtype();
         let smooth_max = self.scales.map_or(1.0, largest);
         for token in (0..bs).map(Token).filter(|&token| self.token_is_active(shape, token)) {
@@ -161,31 +202,26 @@ impl Inputs<'_> {
                 continue;
             }
             let wrong = |value: &[u8; 2]| !to_f32(dtype, magnitude(value)).is_finite();
-            if let Some(element) = position(values, wrong) {
-                return Err(InputError::NotFiniteToken { token, element });
+            if let Some(element) = position(values, wrong).or_else(|| self.overflow(shape, token, values)) {
+                found(InputError::NotFiniteToken { token, element })?;
             }
-            self.check_smoothed(shape, token, values)?;
         }
-        Ok(())
+        ControlFlow::Continue(())
     }
 
-    /// Holds the finite values of an active token against each row of `scales` that smooths them.
-    fn check_smoothed(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Result<(), InputError> {
+    /// The first of the finite values of an active token that a row of `scales` makes infinite.
+    fn overflow(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Option<u32> {
         let active = (0..).zip(self.ids(shape, token)).filter(|&(k, _)| self.pair_is_active(shape, token, k));
         // Nothing is sent to special experts, whose ids come behind.
         let moe =
             active.filter_map(|(_, &id)| u32::try_from(id).ok()).filter(|&id| id < shape.moe_expert_num());
         let moe = moe.map(|id| shape.shared_expert_rows().saturating_add(id));
-        for expert_row in (0..shape.shared_expert_num()).chain(moe) {
-            let Some(smooth) = self.smooth(shape, expert_row) else { continue };
-            let overflows = |(value, scale): (&[u8; 2], &f32)| {
+        let rows = (0..shape.shared_expert_num()).chain(moe);
+        rows.filter_map(|expert_row| self.smooth(shape, expert_row)).find_map(|smooth| {
+            position(values.iter().zip(smooth), |(value, scale): (&[u8; 2], &f32)| {
                 !(to_f32(shape.dtype(), u16::from_le_bytes(*value)) * scale).is_finite()
-            };
-            if let Some(element) = position(values.iter().zip(smooth), overflows) {
-                return Err(InputError::NotFiniteToken { token, element });
-            }
-        }
-        Ok(())
+            })
+        })
     }
 
     /// Whether pair `(token, k)` is active.
@@ -267,9 +303,15 @@ fn nth_row<'a>(shape: &Shape, rows: &'a [u8], row: usize) -> &'a [u8] {
     rows.get(row * len..).and_then(|rest| rest.get(..len)).unwrap_or(&[])
 }
 
-/// The length of a tensor of dtype. Half an element counts as one, so that it cannot look right.
-fn elements(tensor: &'static str, bytes: &[u8], expected: usize) -> Result<(), InputError> {
-    length(tensor, bytes.len().div_ceil(2), expected)
+/// Whether a tensor of dtype has the right number of elements. Half an element counts as one, so that it cannot look
+/// right.
+fn elements(
+    tensor: &'static str,
+    bytes: &[u8],
+    expected: usize,
+    found: &mut Found<'_>,
+) -> ControlFlow<(), bool> {
+    length(tensor, bytes.len().div_ceil(2), expected, found)
 }
 
 /// Whether every MoE expert has a row of a tensor with a row for each expert, `scales` or `expert_gain`.
@@ -285,25 +327,52 @@ pub fn expert_has_row(tensor: &'static str, shape: &Shape) -> Result<(), InputEr
     }
 }
 
-fn length(tensor: &'static str, seen: usize, expected: usize) -> Result<(), InputError> {
-    if seen == expected { Ok(()) } else { Err(InputError::Length { tensor, seen, expected }) }
+/// Whether a tensor has the right number of elements.
+fn length(
+    tensor: &'static str,
+    seen: usize,
+    expected: usize,
+    found: &mut Found<'_>,
+) -> ControlFlow<(), bool> {
+    if seen != expected {
+        found(InputError::Length { tensor, seen, expected })?;
+    }
+    ControlFlow::Continue(seen == expected)
 }
 
-fn all_finite(tensor: &'static str, values: &[f32]) -> Result<(), InputError> {
+/// Rows of `columns` numbers, or single numbers.
+fn all_finite(
+    tensor: &'static str,
+    values: &[f32],
+    columns: Option<usize>,
+    found: &mut Found<'_>,
+) -> ControlFlow<()> {
     if largest(values).is_finite() {
-        return Ok(());
+        return ControlFlow::Continue(());
     }
-    let index = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
-    Err(InputError::NotFinite { tensor, index })
+    each_finite(tensor, values.iter().copied(), columns, found)
 }
 
-/// The same for elements of dtype.
-fn elements_finite(dtype: Dtype, tensor: &'static str, bytes: &[u8]) -> Result<(), InputError> {
-    let wrong = |&bits: &[u8; 2]| !to_f32(dtype, u16::from_le_bytes(bits)).is_finite();
-    match bytes.as_chunks::<2>().0.iter().position(wrong) {
-        Some(index) => Err(InputError::NotFinite { tensor, index }),
-        None => Ok(()),
+fn each_finite(
+    tensor: &'static str,
+    values: impl Iterator<Item = f32>,
+    columns: Option<usize>,
+    found: &mut Found<'_>,
+) -> ControlFlow<()> {
+    for (index, value) in values.enumerate().filter(|(_, value)| !value.is_finite()) {
+        let (row, column) = match columns {
+            Some(columns) => (index.checked_div(columns), index.checked_rem(columns)),
+            None => (Some(index), None),
+        };
+        let row = row.unwrap_or(0) as u32;
+        found(InputError::NotFinite {
+            tensor,
+            row,
+            column: column.map(|c| c as u32),
+            bits: value.to_bits(),
+        })?;
     }
+    ControlFlow::Continue(())
 }
 
 /// The largest magnitude, not finite if any is not: magnitudes order as integers, and those are fast.

@@ -1,11 +1,12 @@
 //! Where everything lies: one file per region, its drawing on top. Pure arithmetic; each offset formula of
 //! the system stands here once.
 
-pub mod blocks;
+pub mod block;
 pub mod data;
 pub mod map;
 pub mod outputs;
 pub mod record;
+pub mod result;
 pub mod state;
 
 #[cfg(test)]

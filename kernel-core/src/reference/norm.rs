@@ -23,6 +23,8 @@ pub struct Normed {
 /// What a number may be that depends on the order of additions; both ends belong to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
+    /// Without any rounding in the sum itself.
+    pub exact: f32,
     /// NaN: it must be one.
     pub smallest: f32,
     /// NaN: it may be one, or anything from `smallest` on.
@@ -80,5 +82,5 @@ fn rstd(row: &[f32], eps: f32) -> Range {
     let n = row.len() as f64;
     let off = (n - 1.0) / f64::from(1 << 24) + n / (1u64 << 53) as f64;
     let of_sum = |sum: f64| 1.0f32 / libm::sqrtf(sum as f32 + eps);
-    Range { smallest: of_sum(sum * (1.0 + off)), largest: of_sum(sum * (1.0 - off)) }
+    Range { exact: of_sum(sum), smallest: of_sum(sum * (1.0 + off)), largest: of_sum(sum * (1.0 - off)) }
 }

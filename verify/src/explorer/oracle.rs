@@ -28,7 +28,7 @@ impl RankTensors {
             div_rem(first + token + column, ranks * experts).1.cast_signed()
         };
         Self {
-            x: (0..tokens).flat_map(|token| bf16(value(token))).collect(),
+            x: (0..tokens).flat_map(|token| bf16(value(token)).repeat(setup.shape.h() as usize)).collect(),
             expert_ids: (0..tokens * k).map(id).collect(),
             weights: vec![1.0; (tokens * k) as usize],
             mask: vec![choice.is_some(); tokens as usize],
@@ -46,9 +46,10 @@ impl RankTensors {
     }
 
     /// What comes back for a token from its `k`-th expert.
-    fn returned(&self, token: usize, k: usize) -> [u8; 2] {
-        let columns = self.expert_ids.len() / self.mask.len();
-        expert(&self.x[token * 2..][..2], self.expert_ids[token * columns + k].cast_unsigned())
+    fn returned(&self, token: usize, k: usize) -> Vec<u8> {
+        let (columns, row) = (self.expert_ids.len() / self.mask.len(), self.x.len() / self.mask.len());
+        let e = self.expert_ids[token * columns + k].cast_unsigned();
+        self.x[token * row..][..row].chunks_exact(2).flat_map(|element| expert(element, e)).collect()
     }
 }
 

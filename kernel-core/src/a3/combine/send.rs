@@ -3,9 +3,9 @@
 use super::{Combine, Phase};
 use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
-use crate::layout::blocks;
 use crate::layout::data::combine_row;
 use crate::layout::record::Triple;
+use crate::layout::result;
 use crate::layout::state::{Kind, combine_slot, combine_status};
 use crate::plan::split;
 use crate::shape::Shape;
@@ -58,7 +58,7 @@ impl Combine {
         if env.shape.comm_quant() {
             let len = env.shape.result_bytes() as usize;
             let packed = ub.row.get_mut(..len).ok_or(internal("scratch is shorter than ub_bytes"))?;
-            let (data, scales) = blocks::split_mut(env.shape, packed);
+            let (data, scales) = result::split_mut(env.shape, packed);
             env.vector.quantise_blocks(env.shape.dtype(), y, data, scales);
             fabric.put(triple.source, at, packed, &[])?;
         } else {

@@ -7,9 +7,9 @@ use super::{Combine, Phase};
 use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
-use crate::layout::blocks;
 use crate::layout::data::combine_row;
 use crate::layout::outputs;
+use crate::layout::result;
 use crate::plan::route::{self, Pair, Source};
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::Token;
@@ -144,7 +144,7 @@ impl Combine {
 /// A returned row as it lies in the window.
 fn returned<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
     if shape.comm_quant() {
-        let (data, scales) = blocks::split(shape, row);
+        let (data, scales) = result::split(shape, row);
         Value::Blocks { data, scales }
     } else {
         Value::Row(row)

@@ -161,7 +161,8 @@ fn a_row_is_normalised_as_on_paper() {
     assert_eq!(seen.x_out, bf16(&[0.5, 2.0, 2.0, -3.0]));
     assert_eq!(seen.x, bf16(&[1.0, 2.0, 2.0, -4.0]));
     // (1 + 4 + 4 + 16) / 4 = 6.25, of which the root is 2.5.
-    let [Range { smallest, largest }] = seen.rstd[..] else { panic!("one token") };
+    let [Range { smallest, largest, exact }] = seen.rstd[..] else { panic!("one token") };
+    assert_eq!(exact, 0.4);
     assert!(smallest <= 0.4 && 0.4 <= largest && largest - smallest < 1e-6, "{smallest} {largest}");
     // In bf16 0.4 is 205 / 512, the products are exact; gamma makes it (1, -1, 2, 0.5) times that.
     let gamma = bf16(&[1.0, -1.0, 2.0, 0.5]);
