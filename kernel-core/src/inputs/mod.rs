@@ -148,9 +148,7 @@ impl Inputs<'_> {
         elements("residual_x", self.residual_x, residual, found)?;
         let Some(shared) = self.shared_expert_x else { return ControlFlow::Continue(()) };
         match shape.shared_expert_rows() {
-            0 => {
-                elements("shared_expert_x", shared, tokens.saturating_mul(h), found).map_continue_value(drop)
-            }
+            0 => elements("shared_expert_x", shared, tokens.saturating_mul(h), found).map_continue(drop),
             shared_experts => found(InputError::SharedExpertX { shared_experts }),
         }
     }
