@@ -9,14 +9,15 @@
 mod runtime;
 
 use core::cell::UnsafeCell;
-use kernel_core::a3::{Choices, Combine, Dispatch, Env, Returned, Ub};
+use kernel_core::a3::{Choices, Combine, Dispatch, Env, Flags, Returned, Ub};
+use kernel_core::a3_v2;
 use kernel_core::fabric::Progress;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, Segment};
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 
@@ -31,6 +32,10 @@ const WINDOW: usize = 2 << 20;
 const OUTPUT: usize = 1024;
 const ROUNDS: usize = 4;
 
+/// One group each: joint flags, separate flags, fullmesh_v2.
+const GROUPS: [(&str, Flags); 3] =
+    [("fullmesh_v1", Flags::Joint), ("fullmesh_v1", Flags::Separate), ("fullmesh_v2", Flags::Joint)];
+
 #[repr(C, align(4096))]
 struct Rank {
     state: [u8; STATE_BYTES as usize],
@@ -38,13 +43,14 @@ struct Rank {
     outputs: [[u8; OUTPUT]; Tensor::ALL.len()],
 }
 
-struct Memory(UnsafeCell<[Rank; RANKS]>);
+struct Memory(UnsafeCell<[[Rank; RANKS]; GROUPS.len()]>);
 
 // SAFETY: this program has one thread.
 unsafe impl Sync for Memory {}
 
-static MEMORY: Memory =
-    Memory(UnsafeCell::new([const { Rank { state: [0; _], window: [0; _], outputs: [[0; _]; _] } }; RANKS]));
+static MEMORY: Memory = Memory(UnsafeCell::new(
+    [const { [const { Rank { state: [0; _], window: [0; _], outputs: [[0; _]; _] } }; _] }; _],
+));
 
 /// What went wrong, as an exit status.
 #[derive(Clone, Copy)]
@@ -64,14 +70,15 @@ struct Scratch {
 }
 
 fn run() -> i32 {
-    match rounds() {
+    match (0..).zip(GROUPS).try_for_each(|(group, (comm_alg, flags))| rounds(group, comm_alg, flags)) {
         Ok(()) => 0,
         Err(wrong) => wrong as i32,
     }
 }
 
-fn rounds() -> Result<(), Wrong> {
+fn rounds(group: usize, comm_alg: &str, flags: Flags) -> Result<(), Wrong> {
     let config = Config {
+        comm_alg,
         ep_world_size: RANKS as i64,
         moe_expert_num: 4,
         k: K as i64,
@@ -82,14 +89,15 @@ fn rounds() -> Result<(), Wrong> {
         ..Config::default()
     };
     let shape = Shape::new(&config, Limits::None).map_err(|_| Wrong::Shape)?;
-    let peers = memory(&shape)?;
+    let peers = memory(&shape, group)?;
     // Four rounds: both partitions of both operators are used, and used again.
-    (0..ROUNDS).try_for_each(|round| one_round(&shape, &peers, round))
+    let choices = Choices { flags, ..Choices::default() };
+    (0..ROUNDS).try_for_each(|round| one_round(&shape, choices, &peers, round))
 }
 
-/// The regions of all ranks.
-fn memory(shape: &Shape) -> Result<[(Peer, Outputs); RANKS], Wrong> {
-    let base: *mut Rank = MEMORY.0.get().cast();
+/// The regions of all ranks of a group.
+fn memory(shape: &Shape, group: usize) -> Result<[(Peer, Outputs); RANKS], Wrong> {
+    let base = MEMORY.0.get().cast::<Rank>().wrapping_add(group * RANKS);
     let fits = (0..RANKS as u32)
         .all(|rank| Tensor::ALL.iter().all(|&tensor| capacity(shape, RankId(rank), tensor) <= OUTPUT as u64));
     if !fits {
@@ -114,7 +122,18 @@ fn element(rank: usize, token: usize, round: usize) -> [u8; 2] {
     (0x3F80 + (16 * round + 4 * rank + token) as u16).to_le_bytes()
 }
 
-fn one_round(shape: &Shape, memory: &[(Peer, Outputs); RANKS], round: usize) -> Result<(), Wrong> {
+/// The dispatch of either layout.
+enum AnyDispatch {
+    Plain(Dispatch),
+    Blocks(a3_v2::Dispatch),
+}
+
+fn one_round(
+    shape: &Shape,
+    choices: Choices,
+    memory: &[(Peer, Outputs); RANKS],
+    round: usize,
+) -> Result<(), Wrong> {
     let peers = memory.map(|(peer, _)| peer);
     let mut x = [[0; BS * ROW]; RANKS];
     for (rank, x) in x.iter_mut().enumerate() {
@@ -137,9 +156,18 @@ fn one_round(shape: &Shape, memory: &[(Peer, Outputs); RANKS], round: usize) -> 
     }
 
     let mut scratch = [[Scratch { words: [0; 64], row: [0; ROW] }; CORES]; RANKS];
-    let mut dispatch = [[(); CORES]; RANKS].map(|cores| cores.map(|()| Dispatch::new()));
+    let mut dispatch = [[(); CORES]; RANKS].map(|cores| {
+        cores.map(|()| match shape.comm_alg() {
+            CommAlg::FullmeshV2 => AnyDispatch::Blocks(a3_v2::Dispatch::new()),
+            _ => AnyDispatch::Plain(Dispatch::new()),
+        })
+    });
     poll(memory, &peers, &mut dispatch, &mut scratch, |rank, core, machine, fabric, ub| {
-        machine.step(&env(shape, rank, core), fabric, &inputs(rank), ub)
+        let env = env(shape, choices, rank, core);
+        match machine {
+            AnyDispatch::Plain(machine) => machine.step(&env, fabric, &inputs(rank), ub),
+            AnyDispatch::Blocks(machine) => machine.step(&env, fabric, &inputs(rank), ub),
+        }
     })?;
 
     // The experts: each returns what it got.
@@ -151,7 +179,7 @@ fn one_round(shape: &Shape, memory: &[(Peer, Outputs); RANKS], round: usize) -> 
             assist_info: output(Tensor::AssistInfo),
             ep_recv_counts: output(Tensor::EpRecvCounts),
         };
-        machine.step(&env(shape, rank, core), fabric, &inputs(rank), &returned, ub)
+        machine.step(&env(shape, choices, rank, core), fabric, &inputs(rank), &returned, ub)
     })?;
 
     // 0.5 * x + 0.5 * x = x.
@@ -162,8 +190,8 @@ fn one_round(shape: &Shape, memory: &[(Peer, Outputs); RANKS], round: usize) -> 
     if right { Ok(()) } else { Err(Wrong::Result) }
 }
 
-fn env(shape: &Shape, rank: usize, core: usize) -> Env<'_, Portable> {
-    Env::new(shape, RankId(rank as u32), CoreId(core as u32), Choices::default(), Portable)
+fn env(shape: &Shape, choices: Choices, rank: usize, core: usize) -> Env<'_, Portable> {
+    Env::new(shape, RankId(rank as u32), CoreId(core as u32), choices, Portable)
 }
 
 /// An output tensor of an operator that has ended, or a part of it that no core writes any more.
