@@ -4,6 +4,7 @@ mod plan;
 
 pub use plan::{PlanArgs, SharedArg};
 
+use crate::case::Case;
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
@@ -47,6 +48,8 @@ pub enum Verb {
     Plan(PlanArgs),
     /// List every rule that a configuration or case breaks, and the sizes it needs.
     Check(CheckArgs),
+    /// Compare a result with what the oracle says of its case, or with another result.
+    Compare(CompareArgs),
 }
 
 /// Where a configuration comes from.
@@ -75,6 +78,9 @@ pub struct TensorArgs {
     /// Make smooth scales (quant_mode = 2).
     #[arg(long)]
     pub smooth_scales: bool,
+    /// Make an elastic domain without these ranks: elastic_info, in an order drawn from the seed.
+    #[arg(long, value_name = "RANKS", value_delimiter = ',')]
+    pub dead: Vec<u32>,
 }
 
 /// Whose threads and memory run the group.
@@ -173,7 +179,7 @@ impl From<SpreadArg> for Spread {
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// A case folder; without it a case is made in memory.
-    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales"])]
+    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales", "dead"])]
     pub case: Option<PathBuf>,
     /// Configuration of a case in memory.
     #[command(flatten)]
@@ -226,18 +232,20 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The silent rank.
+    /// The silent rank, named as files name it.
     ///
     /// # Errors
     /// No such fault or rank.
-    pub fn silent(&self, ranks: u32) -> Result<Option<RankId>, Error> {
+    pub fn silent(&self, case: &Case) -> Result<Option<RankId>, Error> {
         let Some(fault) = &self.inject else { return Ok(None) };
         let rank = fault.strip_prefix("silent=").and_then(|rank| rank.parse().ok());
-        match rank.filter(|&rank| rank < ranks) {
-            Some(rank) => Ok(Some(RankId(rank))),
+        let ranks = case.shape.ep_world_size();
+        match (0..ranks).map(RankId).find(|&member| Some(case.name(member).0) == rank) {
+            Some(member) => Ok(Some(member)),
             None => Err(Error::Request(format!(
-                "--inject {fault}: must be silent=RANK with RANK in [0, {}]",
-                ranks - 1
+                "--inject {fault}: must be silent=RANK with RANK in [0, {}]{}",
+                case.whole().ep_world_size() - 1,
+                if case.elastic.is_some() { ", not one that is gone" } else { "" }
             ))),
         }
     }
@@ -326,6 +334,20 @@ pub struct GenArgs {
     /// Write into a non-empty folder even if it is not a case.
     #[arg(long)]
     pub force: bool,
+    /// Also write expected.safetensors: the result, by the oracle alone.
+    #[arg(long)]
+    pub expected: bool,
+}
+
+/// `veriep compare`
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// A case folder, of which the oracle is asked, or a result file.
+    #[arg(value_name = "CASE|EXPECTED")]
+    pub expected: PathBuf,
+    /// The result file to judge.
+    #[arg(value_name = "RESULT")]
+    pub result: PathBuf,
 }
 
 /// `veriep check`
@@ -337,6 +359,9 @@ pub struct CheckArgs {
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
+    /// Batches that layers have in flight: 2 asks more of their layouts (DDCC).
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub in_flight: u32,
 }
 
 /// An option of the layout that is no key of a configuration.
@@ -351,9 +376,14 @@ pub struct PortArgs {
 #[must_use]
 pub fn explain(error: &clap::Error) -> u8 {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // A closed stdout is no error.
-        let _ = error.print();
-        return 0;
+        return match error.print() {
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                note(&format!("error: stdout: cannot write: {e}"));
+                2
+            }
+            // A closed stdout is no error.
+            _ => 0,
+        };
     }
     let line = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::MissingRequiredArgument, Some(arguments)) => format!("missing argument: {arguments}"),

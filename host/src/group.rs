@@ -91,7 +91,7 @@ pub fn run<'c, B: Backend>(
             operators,
             joined: AtomicU32::new(0),
         })
-        .map_err(|failure| of_failure(first, unit, &failure))?;
+        .map_err(|failure| of_failure(first, unit, &failure.renamed(&|rank| batches[0].name(rank))))?;
         costs.add(&times, operators);
         if let Some(threads) = plan.check {
             for (number, batch) in batches.iter().enumerate() {

@@ -1,8 +1,10 @@
 //! The result of a run as one safetensors file.
 
+use crate::case::Case;
 use crate::error::Error;
 use crate::store::{Tensor, write_tensors};
-use kernel_core::shape::{Dtype as Element, QuantMode, Shape};
+use kernel_core::place::Tensor as Output;
+use kernel_core::shape::{Dtype as Element, Product, QuantMode, Shape};
 use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -13,6 +15,8 @@ use std::path::Path;
 pub struct RankResult<'a> {
     /// Number in file names: `ep_rank * tp_world_size + tp_rank`.
     pub rank: u32,
+    /// bs: tokens of the rank.
+    pub tokens: usize,
     /// n: rows really received, not the capacity. With TP both peers' rows.
     pub rows: usize,
     /// `[n, h]` dtype, or int8 when quantised.
@@ -41,22 +45,53 @@ pub struct RankResult<'a> {
     pub x: Option<&'a [u8]>,
 }
 
+impl<'a> RankResult<'a> {
+    /// The result that these outputs of `rank` are, by their numbers; of which `rows` rows were received.
+    #[must_use]
+    pub fn of(case: &Case, rank: RankId, rows: usize, outputs: &'a [Vec<u8>; Output::ALL.len()]) -> Self {
+        let shape = &case.shape;
+        let output = |output: Output| outputs[output as usize].as_slice();
+        let (a3, quantised) = (shape.product() == Product::A3, shape.quant_mode() == QuantMode::Dynamic);
+        Self {
+            rank: case.name(rank).0,
+            tokens: shape.bs(rank) as usize,
+            rows,
+            expand_x: output(Output::ExpandX),
+            dynamic_scales: quantised.then(|| output(Output::DynamicScales)),
+            assist_info_for_combine: a3.then(|| output(Output::AssistInfo)),
+            expand_idx: output(Output::ExpandIdx),
+            expert_token_nums: output(Output::ExpertTokenNums),
+            ep_recv_counts: output(Output::EpRecvCounts),
+            x_out: output(Output::XOut),
+            ..Self::default()
+        }
+    }
+}
+
 /// Writes the results of all ranks to `path`, complete or not at all.
 ///
 /// # Errors
 /// A tensor is not as long as its shape says, or the file cannot be written; nothing is left behind.
 pub fn write(path: &Path, shape: &Shape, ranks: &[RankResult<'_>]) -> Result<(), Error> {
+    write_tensors(path, tensors(shape, ranks)?)
+}
+
+/// The tensors of the file.
+///
+/// # Errors
+/// A tensor is not as long as its shape says.
+pub fn tensors<'a>(shape: &Shape, ranks: &[RankResult<'a>]) -> Result<Vec<Tensor<'a>>, Error> {
     let mut tensors = Vec::with_capacity(8 * ranks.len());
     for result in ranks {
         push_rank(shape, result, &mut tensors)?;
     }
-    write_tensors(path, tensors)
+    Ok(tensors)
 }
 
 fn push_rank<'a>(shape: &Shape, result: &RankResult<'a>, tensors: &mut Vec<Tensor<'a>>) -> Result<(), Error> {
     let (rank, n) = (result.rank, result.rows);
-    let bs = shape.bs(RankId(rank / shape.tp_world_size())) as usize;
     let (k, h) = (shape.k() as usize, shape.h() as usize);
+    let bs = result.tokens;
     let element = match shape.dtype() {
         Element::Bf16 => Dtype::BF16,
         Element::F16 => Dtype::F16,
@@ -119,6 +154,7 @@ mod tests {
         let (bs_h, bs_k, l, l_r) = (vec![1; 4 * 2048], vec![0; 4 * 2 * 4], vec![0; 2 * 8], vec![0; 4 * 4]);
         let result = RankResult {
             rank: 1,
+            tokens: 4,
             assist_info_for_combine: Some(&[]),
             expand_idx: &bs_k,
             expert_token_nums: &l,

@@ -3,6 +3,7 @@
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::expert;
+use crate::store::bytes_of;
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use kernel_core::place::Tensor;
@@ -83,29 +84,55 @@ fn check_rank<B: Backend>(
     number: usize,
     rank: RankId,
 ) -> Result<(), Mismatch> {
-    let shape = cluster.shape;
-    let row_bytes = shape.row_bytes() as usize;
-    let compare = |tensor, row_len, expected: &[u8]| {
+    let expected = expected(cluster, batch, rank);
+    for tensor in ORDER {
+        let must = &expected[tensor as usize];
         let mut verdict = Ok(());
-        backend.read_output(rank, number, tensor, expected.len(), &mut |seen| {
-            verdict = first_difference(rank, tensor, row_len, seen, expected);
+        backend.read_output(rank, number, tensor, must.len(), &mut |seen| {
+            verdict = first_difference(batch.name(rank), tensor, row_len(cluster.shape, tensor), seen, must);
         });
-        verdict
-    };
-    let expected = cluster.dispatch(rank);
-    let bytes = |words: &mut dyn Iterator<Item = u32>| words.flat_map(u32::to_le_bytes).collect::<Vec<_>>();
-    let counts = bytes(&mut expected.ep_recv_counts.iter().map(|&n| n.cast_unsigned()));
-    compare(Tensor::EpRecvCounts, 4, &counts)?;
-    let nums: Vec<u8> = expected.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect();
-    compare(Tensor::ExpertTokenNums, 8, &nums)?;
-    let slots = bytes(&mut expected.expand_idx.iter().map(|&n| n.cast_unsigned()));
-    compare(Tensor::ExpandIdx, 4 * shape.k() as usize, &slots)?;
-    let triples = bytes(&mut expected.assist_info_for_combine.iter().flatten().map(|&n| n.cast_unsigned()));
-    compare(Tensor::AssistInfo, 12, &triples)?;
-    let scales = bytes(&mut expected.dynamic_scales.iter().map(|s| s.to_bits()));
-    compare(Tensor::DynamicScales, 4, &scales)?;
-    compare(Tensor::ExpandX, shape.payload_bytes() as usize, &expected.expand_x)?;
-    compare(Tensor::XOut, row_bytes, &expected_x_out(cluster, batch, rank))
+        verdict?;
+    }
+    Ok(())
+}
+
+/// What is compared first explains what comes later.
+const ORDER: [Tensor; Tensor::ALL.len()] = [
+    Tensor::EpRecvCounts,
+    Tensor::ExpertTokenNums,
+    Tensor::ExpandIdx,
+    Tensor::AssistInfo,
+    Tensor::DynamicScales,
+    Tensor::ExpandX,
+    Tensor::XOut,
+];
+
+/// Bytes of a row, as a mismatch counts them.
+fn row_len(shape: &Shape, tensor: Tensor) -> usize {
+    match tensor {
+        Tensor::EpRecvCounts | Tensor::DynamicScales => 4,
+        Tensor::ExpertTokenNums => 8,
+        Tensor::ExpandIdx => 4 * shape.k() as usize,
+        Tensor::AssistInfo => 12,
+        Tensor::ExpandX => shape.payload_bytes() as usize,
+        Tensor::XOut => shape.row_bytes() as usize,
+    }
+}
+
+/// All outputs of `rank` by the oracle, by their numbers, without spare capacity.
+#[must_use]
+pub fn expected(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> [Vec<u8>; Tensor::ALL.len()] {
+    let name = batch.name(rank);
+    let dispatched = cluster.dispatch(name);
+    Tensor::ALL.map(|tensor| match tensor {
+        Tensor::EpRecvCounts => bytes_of(&dispatched.ep_recv_counts, i32::to_le_bytes),
+        Tensor::ExpertTokenNums => bytes_of(&dispatched.expert_token_nums, i64::to_le_bytes),
+        Tensor::ExpandIdx => bytes_of(&dispatched.expand_idx, i32::to_le_bytes),
+        Tensor::AssistInfo => bytes_of(dispatched.assist_info_for_combine.as_flattened(), i32::to_le_bytes),
+        Tensor::DynamicScales => bytes_of(&dispatched.dynamic_scales, f32::to_le_bytes),
+        Tensor::ExpandX => dispatched.expand_x.clone(),
+        Tensor::XOut => expected_x_out(cluster, batch, name),
+    })
 }
 
 /// `x_out` by the oracle, the experts' results computed pair by pair.

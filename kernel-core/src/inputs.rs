@@ -3,6 +3,7 @@
 use crate::shape::{Dtype, QuantMode, Shape};
 use crate::units::{RankId, Token};
 use core::fmt;
+use core::ops::ControlFlow;
 
 /// `x_active_mask` (seed 003: `xActiveMaskOptional`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,8 +75,12 @@ pub enum InputError {
     NotFinite {
         /// Tensor name.
         tensor: &'static str,
-        /// Flat element index.
-        index: usize,
+        /// Row: a token, or an expert of `scales`.
+        row: u32,
+        /// Place in the row; none of a tensor with one dimension.
+        column: Option<u32>,
+        /// The bits of the number.
+        bits: u32,
     },
     /// A value of an active token that dynamic quantisation cannot take, before or after smoothing.
     NotFiniteToken {
@@ -86,7 +91,35 @@ pub enum InputError {
     },
     /// `scales` without `quant_mode = 2`.
     ScalesUnquantised,
+    /// An elastic domain has more MoE experts than the whole one had, so that some have no row of a tensor.
+    ExpertRow {
+        /// Tensor name.
+        tensor: &'static str,
+        /// Its rows.
+        rows: u32,
+        /// The first expert without one.
+        expert: u32,
+    },
 }
+
+impl InputError {
+    /// Name of the tensor that is wrong.
+    #[must_use]
+    pub const fn tensor(&self) -> &'static str {
+        match self {
+            Self::Length { tensor, .. } | Self::NotFinite { tensor, .. } | Self::ExpertRow { tensor, .. } => {
+                tensor
+            }
+            Self::ExpertId { .. } | Self::RepeatedExpert { .. } => "expert_ids",
+            Self::MaskOrder { .. } | Self::MaskWithUnevenBs { .. } => "x_active_mask",
+            Self::NotFiniteToken { .. } => "x",
+            Self::ScalesUnquantised => "scales",
+        }
+    }
+}
+
+/// Hears of what is wrong; breaks when it has heard enough.
+pub type Found<'a> = dyn FnMut(InputError) -> ControlFlow<()> + 'a;
 
 impl fmt::Display for InputError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -115,11 +148,23 @@ impl fmt::Display for InputError {
                     "x_active_mask[{token}] is false: every token must be active when bs differs between ranks"
                 )
             }
-            Self::NotFinite { tensor, index } => write!(f, "{tensor} element {index} is not finite"),
+            Self::NotFinite { tensor, row, column, bits } => {
+                write!(f, "{tensor}[{row}")?;
+                if let Some(column) = column {
+                    write!(f, ", {column}")?;
+                }
+                write!(f, "] = {}: must be finite", f32::from_bits(bits))
+            }
             Self::NotFiniteToken { token, element } => {
                 write!(
                     f,
                     "x[{token}, {element}] is not finite before or after smoothing: quant_mode = 2 needs finite values"
+                )
+            }
+            Self::ExpertRow { tensor, rows, expert } => {
+                write!(
+                    f,
+                    "{tensor} has {rows} rows, none for MoE expert {expert}: must be absent when elastic_info has more MoE experts than moe_expert_num"
                 )
             }
             Self::ScalesUnquantised => f.write_str("scales given with quant_mode = 0: must be absent"),
@@ -135,75 +180,107 @@ impl Inputs<'_> {
     /// # Errors
     /// The first thing that is wrong.
     pub fn check(&self, shape: &Shape, rank: RankId) -> Result<(), InputError> {
-        let bs = shape.bs(rank);
-        self.check_lengths(shape, bs)?;
-        self.check_ids(shape, bs)?;
-        self.check_mask(shape, bs)?;
-        all_finite("expert_scales", self.expert_scales)?;
-        if let Some(scales) = self.scales {
-            all_finite("scales", scales)?;
-        }
-        match shape.quant_mode() {
-            QuantMode::None => Ok(()),
-            QuantMode::Dynamic => self.check_tokens(shape, bs),
-        }
+        let mut first = Ok(());
+        let _ = self.check_all(shape, rank, &mut |error| {
+            first = Err(error);
+            ControlFlow::Break(())
+        });
+        first
     }
 
-    fn check_lengths(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
-        let (bs, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
+    /// Tells `found` all that is wrong, until it breaks: of a token that cannot be quantised one element, of
+    /// everything else each value. What a tensor of the wrong length holds is not judged.
+    pub fn check_all(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
+        let bs = shape.bs(rank);
+        let (tokens, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
         // Half an element counts as one, so that it cannot look right.
-        length("x", self.x.len().div_ceil(2), bs.saturating_mul(h))?;
-        length("expert_ids", self.expert_ids.len(), bs * k)?;
-        length("expert_scales", self.expert_scales.len(), bs * k)?;
-        match self.mask {
-            Mask::None => {}
-            Mask::Tokens(mask) => length("x_active_mask", mask.len(), bs)?,
-            Mask::Pairs(mask) => length("x_active_mask", mask.len(), bs * k)?,
+        let x = length("x", self.x.len().div_ceil(2), tokens.saturating_mul(h), found)?;
+        let ids = length("expert_ids", self.expert_ids.len(), tokens * k, found)?;
+        let weights = length("expert_scales", self.expert_scales.len(), tokens * k, found)?;
+        let mask = match self.mask {
+            Mask::None => true,
+            Mask::Tokens(mask) => length("x_active_mask", mask.len(), tokens, found)?,
+            Mask::Pairs(mask) => length("x_active_mask", mask.len(), tokens * k, found)?,
+        };
+        let scales = self.check_scales_length(shape, found)?;
+        if ids {
+            self.check_ids(shape, bs, found)?;
         }
-        let Some(scales) = self.scales else { return Ok(()) };
+        if mask {
+            self.check_mask(shape, bs, found)?;
+        }
+        if weights {
+            all_finite("expert_scales", self.expert_scales, Some(k), found)?;
+        }
+        if let Some(values) = self.scales
+            && scales
+        {
+            all_finite("scales", values, Some(h), found)?;
+        }
+        if shape.quant_mode() == QuantMode::Dynamic && x && ids && mask && scales {
+            self.check_tokens(shape, bs, found)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn check_scales_length(&self, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<(), bool> {
+        let Some(scales) = self.scales else { return ControlFlow::Continue(true) };
         if shape.quant_mode() == QuantMode::None {
-            return Err(InputError::ScalesUnquantised);
+            found(InputError::ScalesUnquantised)?;
+            return ControlFlow::Continue(false);
         }
-        let rows = shape.shared_expert_num() as usize + shape.moe_expert_num() as usize;
-        length("scales", scales.len(), rows.saturating_mul(h))
+        if !length(
+            "scales",
+            scales.len(),
+            (shape.expert_rows() as usize).saturating_mul(shape.h() as usize),
+            found,
+        )? {
+            return ControlFlow::Continue(false);
+        }
+        match expert_has_row("scales", shape) {
+            Ok(()) => ControlFlow::Continue(true),
+            Err(error) => {
+                found(error)?;
+                ControlFlow::Continue(false)
+            }
+        }
     }
 
     /// Also of masked pairs.
-    fn check_ids(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
+    fn check_ids(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
         let end = shape.expert_ids_end();
         for token in (0..bs).map(Token) {
             let ids = self.ids(shape, token);
             for (k, &seen) in (0..).zip(ids) {
                 if !u32::try_from(seen).is_ok_and(|id| id < end) {
-                    return Err(InputError::ExpertId { token, k, seen, end });
-                }
-                if ids.iter().take(k as usize).any(|&earlier| earlier == seen) {
-                    return Err(InputError::RepeatedExpert { token, expert: seen });
+                    found(InputError::ExpertId { token, k, seen, end })?;
+                } else if ids.iter().take(k as usize).any(|&earlier| earlier == seen) {
+                    found(InputError::RepeatedExpert { token, expert: seen })?;
                 }
             }
         }
-        Ok(())
+        ControlFlow::Continue(())
     }
 
-    fn check_mask(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
+    fn check_mask(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
         if let Mask::Tokens(mask) = self.mask {
             let active = mask.iter().take_while(|&&active| active).count();
-            let late = (0..).map(Token).zip(mask).skip(active).find(|(_, active)| **active);
-            if let Some((token, _)) = late {
-                return Err(InputError::MaskOrder { token });
+            let late = (0..).map(Token).zip(mask).skip(active).filter(|(_, active)| **active);
+            for (token, _) in late {
+                found(InputError::MaskOrder { token })?;
             }
         }
         if !shape.bs_is_uneven() {
-            return Ok(());
+            return ControlFlow::Continue(());
         }
-        match (0..bs).map(Token).find(|&token| !self.token_is_active(shape, token)) {
-            Some(token) => Err(InputError::MaskWithUnevenBs { token }),
-            None => Ok(()),
+        for token in (0..bs).map(Token).filter(|&token| !self.token_is_active(shape, token)) {
+            found(InputError::MaskWithUnevenBs { token })?;
         }
+        ControlFlow::Continue(())
     }
 
     /// Every value that dynamic quantisation will take must be finite, before and after smoothing.
-    fn check_tokens(&self, shape: &Shape, bs: u32) -> Result<(), InputError> {
+    fn check_tokens(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
         let dtype = shape.dtype();
         let smooth_max = self.scales.map_or(1.0, largest);
         for token in (0..bs).map(Token).filter(|&token| self.token_is_active(shape, token)) {
@@ -216,30 +293,26 @@ impl Inputs<'_> {
                 continue;
             }
             let wrong = |value: &[u8; 2]| !to_f32(dtype, magnitude(value)).is_finite();
-            if let Some(element) = position(values, wrong) {
-                return Err(InputError::NotFiniteToken { token, element });
+            if let Some(element) = position(values, wrong).or_else(|| self.overflow(shape, token, values)) {
+                found(InputError::NotFiniteToken { token, element })?;
             }
-            self.check_smoothed(shape, token, values)?;
         }
-        Ok(())
+        ControlFlow::Continue(())
     }
 
-    /// Holds the finite values of an active token against each row of `scales` that smooths them.
-    fn check_smoothed(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Result<(), InputError> {
-        let shared = shape.shared_expert_num();
+    /// The first of the finite values of an active token that a row of `scales` makes infinite.
+    fn overflow(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Option<u32> {
         let active = (0..).zip(self.ids(shape, token)).filter(|&(k, _)| self.pair_is_active(shape, token, k));
-        let moe = active.filter_map(|(_, &id)| u32::try_from(id).ok()).map(|id| shared.saturating_add(id));
-        for expert_row in (0..shared).chain(moe) {
-            // Special experts come after the last row: nothing is sent to them.
-            let Some(smooth) = self.smooth(shape, expert_row) else { continue };
-            let overflows = |(value, scale): (&[u8; 2], &f32)| {
+        // Nothing is sent to special experts, whose ids come behind.
+        let moe =
+            active.filter_map(|(_, &id)| u32::try_from(id).ok()).filter(|&id| id < shape.moe_expert_num());
+        let moe = moe.map(|id| shape.shared_expert_rows().saturating_add(id));
+        let rows = (0..shape.shared_expert_num()).chain(moe);
+        rows.filter_map(|expert_row| self.smooth(shape, expert_row)).find_map(|smooth| {
+            position(values.iter().zip(smooth), |(value, scale): (&[u8; 2], &f32)| {
                 !(to_f32(shape.dtype(), u16::from_le_bytes(*value)) * scale).is_finite()
-            };
-            if let Some(element) = position(values.iter().zip(smooth), overflows) {
-                return Err(InputError::NotFiniteToken { token, element });
-            }
-        }
-        Ok(())
+            })
+        })
     }
 
     /// Whether pair `(token, k)` is active.
@@ -293,16 +366,56 @@ impl Inputs<'_> {
     }
 }
 
-fn length(tensor: &'static str, seen: usize, expected: usize) -> Result<(), InputError> {
-    if seen == expected { Ok(()) } else { Err(InputError::Length { tensor, seen, expected }) }
+/// Whether every MoE expert has a row of a tensor with a row for each expert, `scales` or `expert_gain`.
+///
+/// # Errors
+/// An elastic domain has more MoE experts than the whole one.
+pub fn expert_has_row(tensor: &'static str, shape: &Shape) -> Result<(), InputError> {
+    let (rows, expert) = (shape.expert_rows(), shape.expert_rows() - shape.shared_expert_rows());
+    if shape.moe_expert_num() <= expert {
+        Ok(())
+    } else {
+        Err(InputError::ExpertRow { tensor, rows, expert })
+    }
 }
 
-fn all_finite(tensor: &'static str, values: &[f32]) -> Result<(), InputError> {
-    if largest(values).is_finite() {
-        return Ok(());
+/// Whether a tensor has the right number of elements.
+fn length(
+    tensor: &'static str,
+    seen: usize,
+    expected: usize,
+    found: &mut Found<'_>,
+) -> ControlFlow<(), bool> {
+    if seen != expected {
+        found(InputError::Length { tensor, seen, expected })?;
     }
-    let index = values.iter().position(|value| !value.is_finite()).unwrap_or(0);
-    Err(InputError::NotFinite { tensor, index })
+    ControlFlow::Continue(seen == expected)
+}
+
+/// Rows of `columns` numbers, or single numbers.
+fn all_finite(
+    tensor: &'static str,
+    values: &[f32],
+    columns: Option<usize>,
+    found: &mut Found<'_>,
+) -> ControlFlow<()> {
+    if largest(values).is_finite() {
+        return ControlFlow::Continue(());
+    }
+    for (index, value) in values.iter().enumerate().filter(|(_, value)| !value.is_finite()) {
+        let (row, column) = match columns {
+            Some(columns) => (index.checked_div(columns), index.checked_rem(columns)),
+            None => (Some(index), None),
+        };
+        let row = row.unwrap_or(0) as u32;
+        found(InputError::NotFinite {
+            tensor,
+            row,
+            column: column.map(|c| c as u32),
+            bits: value.to_bits(),
+        })?;
+    }
+    ControlFlow::Continue(())
 }
 
 /// The largest magnitude, not finite if any is not: magnitudes order as integers, and those are fast.

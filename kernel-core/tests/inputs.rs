@@ -1,5 +1,6 @@
 //! The door of a rank's tensors: each thing that can be wrong, and what is never looked at.
 
+use core::ops::ControlFlow;
 use kernel_core::inputs::{InputError, Inputs, Mask};
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
 use kernel_core::units::{RankId, Token};
@@ -70,6 +71,21 @@ impl Tensors {
     }
 
     fn check(&self) -> Result<(), InputError> {
+        self.with_inputs(|inputs| inputs.check(&self.shape, RANK))
+    }
+
+    fn all(&self) -> Vec<InputError> {
+        let mut all = Vec::new();
+        let _ = self.with_inputs(|inputs| {
+            inputs.check_all(&self.shape, RANK, &mut |error| {
+                all.push(error);
+                ControlFlow::Continue(())
+            })
+        });
+        all
+    }
+
+    fn with_inputs<T>(&self, f: impl FnOnce(&Inputs<'_>) -> T) -> T {
         let bytes: Vec<u8> = self.x.iter().flat_map(|value| value.to_le_bytes()).collect();
         let mask = match (&self.tokens, &self.pairs) {
             (Some(tokens), _) => Mask::Tokens(tokens),
@@ -77,12 +93,13 @@ impl Tensors {
             _ => Mask::None,
         };
         let scales = self.scales.as_deref();
-        Inputs { x: &bytes, expert_ids: &self.ids, expert_scales: &self.weights, mask, scales }
-            .check(&self.shape, RANK)
+        f(&Inputs { x: &bytes, expert_ids: &self.ids, expert_scales: &self.weights, mask, scales })
     }
 
     fn fails(&self, expected: InputError) {
         assert_eq!(self.check(), Err(expected), "{expected}");
+        assert_eq!(self.all()[0], expected, "the first of all");
+        assert!(expected.to_string().starts_with(expected.tensor()), "{expected}");
         println!("{expected}");
     }
 }
@@ -209,11 +226,16 @@ fn weights_and_scales_must_be_finite() {
         let mut tensors = Tensors::plain();
         tensors.weights[4] = bad;
         tensors.tokens = Some(vec![false; 3]);
-        tensors.fails(InputError::NotFinite { tensor: "expert_scales", index: 4 });
+        let bits = bad.to_bits();
+        tensors.fails(InputError::NotFinite { tensor: "expert_scales", row: 1, column: Some(1), bits });
         let mut tensors = Tensors::quantised("bf16").smooth();
         tensors.scales.as_mut().unwrap()[31] = bad;
-        tensors.fails(InputError::NotFinite { tensor: "scales", index: 31 });
+        tensors.fails(InputError::NotFinite { tensor: "scales", row: 7, column: Some(3), bits });
     }
+    let error = InputError::NotFinite { tensor: "scales", row: 7, column: Some(3), bits: 0x7F80_0000 };
+    assert_eq!(error.to_string(), "scales[7, 3] = inf: must be finite");
+    let error = InputError::NotFinite { tensor: "gain", row: 7, column: None, bits: 0x7FC0_0000 };
+    assert_eq!(error.to_string(), "gain[7] = NaN: must be finite");
 }
 
 #[test]
@@ -316,4 +338,42 @@ fn the_smooth_rows_of_moe_experts_come_after_the_shared_ones() {
     assert_eq!(tensors.check(), Ok(()));
     tensors.x[H] = BF16[1];
     tensors.fails(not_finite(1, 0));
+}
+
+#[test]
+fn all_that_is_wrong_is_told_tensor_by_tensor() {
+    let mut tensors = Tensors::quantised("bf16").smooth();
+    tensors.ids = vec![0, 0, 99, -1, 8, 9, 5, 5, 5];
+    tensors.weights[0] = f32::NAN;
+    tensors.weights[8] = f32::INFINITY;
+    tensors.tokens = Some(vec![false, true, true]);
+    tensors.x[2 * H] = BF16[3];
+    tensors.x[2 * H + 1] = BF16[3];
+    tensors.scales.as_mut().unwrap()[5] = f32::NAN;
+    let seen: Vec<_> = tensors.all().iter().map(ToString::to_string).collect();
+    let expected = [
+        "expert_ids[0] names expert 0 twice: ids must be distinct within a row",
+        "expert_ids[0, 2] = 99: must be in [0, 10)",
+        "expert_ids[1, 0] = -1: must be in [0, 10)",
+        "expert_ids[2] names expert 5 twice: ids must be distinct within a row",
+        "expert_ids[2] names expert 5 twice: ids must be distinct within a row",
+        "x_active_mask[1] is true after a false: a 1-D mask must be all true before all false",
+        "x_active_mask[2] is true after a false: a 1-D mask must be all true before all false",
+        "expert_scales[0, 0] = NaN: must be finite",
+        "expert_scales[2, 2] = inf: must be finite",
+        "scales[1, 1] = NaN: must be finite",
+        "x[2, 0] is not finite before or after smoothing: quant_mode = 2 needs finite values",
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_tensor_of_the_wrong_length_hides_nothing_wrong_in_another() {
+    let mut tensors = Tensors::plain();
+    tensors.x.pop();
+    tensors.tokens = Some(vec![false, true]);
+    tensors.ids[0] = 10;
+    tensors.weights[0] = f32::NAN;
+    let seen: Vec<_> = tensors.all().iter().map(InputError::tensor).collect();
+    assert_eq!(seen, ["x", "x_active_mask", "expert_ids", "expert_scales"]);
 }

@@ -54,7 +54,6 @@ pub fn readable(shape: &Shape, given: Given) -> Result<(), Error> {
     let mut refused = Refused::default();
     refused.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
     refused.unless(consts == 0, "const_expert_num", &format!(" = {consts}"), "0");
-    refused.unless(!given.contains(Given::ELASTIC_INFO), "elastic_info", " given", "cases without it");
     refused.unless(!given.contains(Given::SHARED_EXPERT_X), "shared_expert_x", " given", "cases without it");
     refused.end("reads")
 }

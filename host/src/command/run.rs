@@ -4,6 +4,7 @@ use super::source::make_case;
 use crate::backend::inject::Inject;
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::shared::SharedMemory;
+use crate::backend::survivors::Survivors;
 use crate::batch::Batch;
 use crate::case::{self, Case, TENSORS_NAME, support};
 use crate::cli::{BackendArg, RunArgs};
@@ -70,7 +71,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     if args.flags.is_some() && case.shape.comm_alg() == CommAlg::FullmeshV2 {
         return Err(Error::Request("--flags: comm_alg = fullmesh_v2 has a flag in every block".to_owned()));
     }
-    let silent = args.silent(case.shape.ep_world_size())?;
+    let silent = args.silent(&case)?;
     let plan = plan(args, &case.shape, &schedule);
     let job = Job { args, source, case, plan, silent };
     let bar = match job.plan.check {
@@ -120,13 +121,13 @@ fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
 fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
-    let memory = SharedMemory::new(&case.shape, batches).map_err(|e| of_memory(&e))?;
-    let backend = Inject { inner: memory, silent: job.silent };
+    let memory = SharedMemory::new(case, batches).map_err(|e| of_memory(&e))?;
+    let backend = Inject { inner: Survivors::of(case, memory), silent: job.silent };
     let workers = workers(job.args);
     let drive = |unit: &driver::Unit<'_, _>| driver::threads::run(unit, &workers);
     let (costs, ranks) = group::run(&case.shape, plan, traffic(job), &backend, drive, tick)?;
     if let Some(path) = &job.args.out {
-        output::write(path, &case.shape, &backend, &ranks, plan.last_rounds() - 1)?;
+        output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
     }
     // The bare copies overwrite the memory: they come last. Batch 0 has what they copy.
     let first = Batch::varied(case, plan.last_rounds() - 1);
@@ -138,8 +139,8 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
 fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
-    let lockstep = Lockstep::new(&case.shape, batches, memory, args.seed).map_err(|e| of_memory(&e))?;
-    let backend = Inject { inner: lockstep, silent: job.silent };
+    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| of_memory(&e))?;
+    let backend = Inject { inner: Survivors::of(case, lockstep), silent: job.silent };
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
     let drive = |unit: &driver::Unit<'_, _>| {
         let steps = driver::lockstep::run(unit, &mut rng)?;
@@ -150,7 +151,7 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
             error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
         })?;
     if let Some(path) = &args.out {
-        output::write(path, &case.shape, &backend, &ranks, plan.last_rounds() - 1)?;
+        output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
     }
     Ok((costs, None))
 }

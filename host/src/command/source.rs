@@ -4,7 +4,7 @@ use crate::case::{Case, config_file};
 use crate::cli::{ConfigArgs, TensorArgs};
 use crate::config::Config;
 use crate::error::Error;
-use crate::generate::{Options, Routing, generate};
+use crate::generate::{Left, Options, Routing, generate_left};
 use crate::presets::preset;
 
 /// A configuration and where it comes from.
@@ -33,7 +33,8 @@ pub fn make_case(
     source.routing = tensors.routing.unwrap_or(source.routing);
     let (mask, smooth_scales) = (tensors.mask, tensors.smooth_scales);
     let options = Options { routing: source.routing, seed, mask, smooth_scales, ..Options::default() };
-    let case = generate(source.config.clone(), options, &source.name)?;
+    let left = if tensors.dead.is_empty() { Left::All } else { Left::Without(&tensors.dead) };
+    let case = generate_left(source.config.clone(), options, left, &source.name)?;
     Ok((case, source))
 }
 

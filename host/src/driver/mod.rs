@@ -65,6 +65,23 @@ impl<'a, B> Unit<'a, B> {
     }
 }
 
+impl Failure {
+    /// The same with every rank under the name that `name` has for it.
+    #[must_use]
+    pub fn renamed(self, name: &dyn Fn(RankId) -> RankId) -> Self {
+        match self {
+            Self::Protocol { rank, core, error } => {
+                Self::Protocol { rank: name(rank), core, error: error.renamed(name) }
+            }
+            Self::Hang(Hang { after, missing }) => {
+                let named = |m: Missing| Missing { rank: name(m.rank), wait: m.wait.renamed(name), ..m };
+                Self::Hang(Hang { after, missing: missing.into_iter().map(named).collect() })
+            }
+            Self::Thread(_) => self,
+        }
+    }
+}
+
 /// Why a unit did not end well.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum Failure {

@@ -28,6 +28,7 @@
 
 pub mod order;
 pub mod raw;
+pub mod survivors;
 
 use crate::place::Place;
 use crate::units::{CoreId, RankId};
@@ -176,6 +177,20 @@ impl Wait {
             Self::Quiet | Self::Core(_) => None,
         }
     }
+
+    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
+        match &mut self {
+            Self::DispatchFlag { source, .. }
+            | Self::CountFlag { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
+            | Self::CombineFlag { source, .. } => *source = name(*source),
+            Self::Quiet | Self::Core(_) => {}
+        }
+        self
+    }
 }
 
 impl fmt::Display for Wait {
@@ -310,6 +325,23 @@ pub enum ProtocolError {
 impl From<Fault> for ProtocolError {
     fn from(fault: Fault) -> Self {
         Self::Fault(fault)
+    }
+}
+
+impl ProtocolError {
+    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain. Triples
+    /// are told as they were read, and faults name memory as it is.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
+        match &mut self {
+            Self::Status { source, .. }
+            | Self::Count { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
+            | Self::CombineFlag { source, .. } => *source = name(*source),
+            _ => {}
+        }
+        self
     }
 }
 

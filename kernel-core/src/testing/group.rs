@@ -183,7 +183,7 @@ impl Group {
     /// Compares the outputs of dispatch on every rank with the oracle's.
     pub(crate) fn check_dispatch(&self) {
         let inputs: Vec<_> = self.tensors.iter().map(Tensors::inputs).collect();
-        let cluster = Cluster { shape: &self.shape, ranks: &inputs };
+        let cluster = Cluster { shape: &self.shape, ranks: &inputs, elastic_info: None };
         for rank in (0..self.shape.ep_world_size()).map(RankId) {
             let want: Dispatched = cluster.dispatch(rank);
             let bytes = |tensor, words: Vec<u8>| {
@@ -206,7 +206,7 @@ impl Group {
     /// Compares `x_out` of every rank with the oracle's.
     pub(crate) fn check_combine(&self) {
         let inputs: Vec<_> = self.tensors.iter().map(Tensors::inputs).collect();
-        let cluster = Cluster { shape: &self.shape, ranks: &inputs };
+        let cluster = Cluster { shape: &self.shape, ranks: &inputs, elastic_info: None };
         for rank in (0..self.shape.ep_world_size()).map(RankId) {
             let want = cluster.combine(rank, &mut |token, k, row| {
                 *row = result_row(&self.shape, rank.0, token.0, k);

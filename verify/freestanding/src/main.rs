@@ -1,4 +1,4 @@
-//! Dispatch and combine of two ranks with two cores each, over raw memory, with nothing beneath: no std, no
+//! Dispatch and combine of two ranks with two cores each, all that is left of an elastic domain of three, over raw memory, with nothing beneath: no std, no
 //! allocator, no C library. It is linked to show that `kernel-core` needs none of them, and run to show that
 //! it works so: status 0 if the results are right, else the number of what went wrong.
 //!
@@ -13,15 +13,20 @@ use kernel_core::a3::{Choices, Combine, Dispatch, Env, Flags, Returned, Ub};
 use kernel_core::a3_v2;
 use kernel_core::fabric::Progress;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, Segment};
+use kernel_core::fabric::survivors::Survivors;
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
+use kernel_core::shape::{BatchSizes, CommAlg, Config, Elastic, Given, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 
+/// Physical ranks, of which one is gone.
+const WHOLE: usize = 3;
+/// The survivors, by new id: ranks 2 and 0 of the whole.
 const RANKS: usize = 2;
+const ELASTIC_INFO: [i32; 4 + 2 * WHOLE] = [1, 2, 0, 4, 1, -1, 0, 2, 0, -1];
 const CORES: usize = 2;
 const H: usize = 32;
 const BS: usize = 2;
@@ -32,7 +37,7 @@ const WINDOW: usize = 2 << 20;
 const OUTPUT: usize = 1024;
 const ROUNDS: usize = 4;
 
-/// One group each: joint flags, separate flags, fullmesh_v2.
+/// One group each: joint flags, separate flags, and fullmesh_v2, whose ranks are all there.
 const GROUPS: [(&str, Flags); 3] =
     [("fullmesh_v1", Flags::Joint), ("fullmesh_v1", Flags::Separate), ("fullmesh_v2", Flags::Joint)];
 
@@ -43,7 +48,7 @@ struct Rank {
     outputs: [[u8; OUTPUT]; Tensor::ALL.len()],
 }
 
-struct Memory(UnsafeCell<[[Rank; RANKS]; GROUPS.len()]>);
+struct Memory(UnsafeCell<[[Rank; WHOLE]; GROUPS.len()]>);
 
 // SAFETY: this program has one thread.
 unsafe impl Sync for Memory {}
@@ -77,34 +82,39 @@ fn run() -> i32 {
 }
 
 fn rounds(group: usize, comm_alg: &str, flags: Flags) -> Result<(), Wrong> {
+    let elastic = comm_alg != "fullmesh_v2";
     let config = Config {
         comm_alg,
-        ep_world_size: RANKS as i64,
-        moe_expert_num: 4,
+        ep_world_size: if elastic { WHOLE } else { RANKS } as i64,
+        moe_expert_num: if elastic { 6 } else { 4 },
         k: K as i64,
         h: H as i64,
         bs: BatchSizes::Uniform(BS as i64),
         hccl_buffsize_mb: (WINDOW >> 20) as i64,
         aiv_num: CORES as i64,
+        given: if elastic { Given::ELASTIC_INFO } else { Given::empty() },
         ..Config::default()
     };
-    let shape = Shape::new(&config, Limits::None).map_err(|_| Wrong::Shape)?;
-    let peers = memory(&shape, group)?;
-    // Four rounds: both partitions of both operators are used, and used again.
+    let whole = Shape::new(&config, Limits::None).map_err(|_| Wrong::Shape)?;
+    let left = if elastic { Elastic::new(&whole, &ELASTIC_INFO).map_err(|_| Wrong::Shape)? } else { None };
+    let left = left.as_ref();
+    let shape = left.map_or_else(|| whole.clone(), |left| whole.survivors(left));
+    let memory = memory(&shape, group)?;
     let choices = Choices { flags, ..Choices::default() };
-    (0..ROUNDS).try_for_each(|round| one_round(&shape, choices, &peers, round))
+    // Four rounds: both partitions of both operators are used, and used again.
+    (0..ROUNDS).try_for_each(|round| one_round(&shape, choices, left, &memory, round))
 }
 
 /// The regions of all ranks of a group.
-fn memory(shape: &Shape, group: usize) -> Result<[(Peer, Outputs); RANKS], Wrong> {
-    let base = MEMORY.0.get().cast::<Rank>().wrapping_add(group * RANKS);
+fn memory(shape: &Shape, group: usize) -> Result<[(Peer, Outputs); WHOLE], Wrong> {
+    let base = MEMORY.0.get().cast::<Rank>().wrapping_add(group * WHOLE);
     let fits = (0..RANKS as u32)
         .all(|rank| Tensor::ALL.iter().all(|&tensor| capacity(shape, RankId(rank), tensor) <= OUTPUT as u64));
     if !fits {
         return Err(Wrong::Shape);
     }
     let mut rank = 0;
-    Ok([(); RANKS].map(|()| {
+    Ok([(); WHOLE].map(|()| {
         let this = base.wrapping_add(rank);
         rank += 1;
         let at = |offset: usize, len: usize| Segment::new(this.cast::<u8>().wrapping_add(offset), len as u64);
@@ -131,7 +141,8 @@ enum AnyDispatch {
 fn one_round(
     shape: &Shape,
     choices: Choices,
-    memory: &[(Peer, Outputs); RANKS],
+    left: Option<&Elastic>,
+    memory: &[(Peer, Outputs); WHOLE],
     round: usize,
 ) -> Result<(), Wrong> {
     let peers = memory.map(|(peer, _)| peer);
@@ -162,7 +173,7 @@ fn one_round(
             _ => AnyDispatch::Plain(Dispatch::new()),
         })
     });
-    poll(memory, &peers, &mut dispatch, &mut scratch, |rank, core, machine, fabric, ub| {
+    poll(left, memory, &peers, &mut dispatch, &mut scratch, |rank, core, machine, fabric, ub| {
         let env = env(shape, choices, rank, core);
         match machine {
             AnyDispatch::Plain(machine) => machine.step(&env, fabric, &inputs(rank), ub),
@@ -172,8 +183,9 @@ fn one_round(
 
     // The experts: each returns what it got.
     let mut combine = [[(); CORES]; RANKS].map(|cores| cores.map(|()| Combine::new()));
-    poll(memory, &peers, &mut combine, &mut scratch, |rank, core, machine, fabric, ub| {
-        let output = |tensor| memory.get(rank).map_or(&[][..], |(_, outputs)| bytes(outputs, tensor));
+    poll(left, memory, &peers, &mut combine, &mut scratch, |rank, core, machine, fabric, ub| {
+        let output =
+            |tensor| outputs_of(left, memory, rank).map_or(&[][..], |outputs| bytes(outputs, tensor));
         let returned = Returned {
             y: output(Tensor::ExpandX),
             assist_info: output(Tensor::AssistInfo),
@@ -183,11 +195,25 @@ fn one_round(
     })?;
 
     // 0.5 * x + 0.5 * x = x.
-    let right = memory
-        .iter()
-        .zip(&x)
-        .all(|((_, outputs), x)| bytes(outputs, Tensor::XOut).get(..x.len()) == Some(x.as_slice()));
+    let x_out = |rank| outputs_of(left, memory, rank).map_or(&[][..], |outputs| bytes(outputs, Tensor::XOut));
+    let right = x.iter().enumerate().all(|(rank, x)| x_out(rank).get(..x.len()) == Some(x.as_slice()));
     if right { Ok(()) } else { Err(Wrong::Result) }
+}
+
+/// A rank's place in memory.
+fn physical(left: Option<&Elastic>, rank: usize) -> Option<RankId> {
+    let rank = RankId(rank as u32);
+    left.map_or(Some(rank), |left| left.physical(rank))
+}
+
+/// The output tensors of a rank.
+fn outputs_of<'m>(
+    left: Option<&Elastic>,
+    memory: &'m [(Peer, Outputs); WHOLE],
+    rank: usize,
+) -> Option<&'m Outputs> {
+    let physical = physical(left, rank)?;
+    memory.get(physical.index()).map(|(_, outputs)| outputs)
 }
 
 fn env(shape: &Shape, choices: Choices, rank: usize, core: usize) -> Env<'_, Portable> {
@@ -208,26 +234,30 @@ fn bytes(outputs: &Outputs, tensor: Tensor) -> &[u8] {
 /// Steps all machines in turn until all are done. That no core begins an operator before the last one of its
 /// rank has ended the one before is the join.
 fn poll<M>(
-    memory: &[(Peer, Outputs); RANKS],
-    peers: &[Peer; RANKS],
+    left: Option<&Elastic>,
+    memory: &[(Peer, Outputs); WHOLE],
+    peers: &[Peer; WHOLE],
     machines: &mut [[M; CORES]; RANKS],
     scratch: &mut [[Scratch; CORES]; RANKS],
     mut step: impl FnMut(
         usize,
         usize,
         &mut M,
-        &mut RawFabric<'_>,
+        &mut Survivors<'_, RawFabric<'_>>,
         &mut Ub<'_>,
     ) -> Result<Progress, kernel_core::fabric::ProtocolError>,
 ) -> Result<(), Wrong> {
     loop {
         let (mut done, mut stepped) = (0, false);
-        let ranks = machines.iter_mut().zip(scratch.iter_mut()).zip(memory);
-        for (rank, ((machines, scratch), (_, outputs))) in ranks.enumerate() {
+        let ranks = machines.iter_mut().zip(scratch.iter_mut());
+        for (rank, (machines, scratch)) in ranks.enumerate() {
+            let physical = physical(left, rank).ok_or(Wrong::Shape)?;
+            let outputs = outputs_of(left, memory, rank).ok_or(Wrong::Shape)?;
             for (core, (machine, scratch)) in machines.iter_mut().zip(scratch).enumerate() {
                 // SAFETY: the segments lie in `MEMORY`, aligned to 4096, disjoint, and alive for ever. Only
                 // these fabrics touch them, in one thread, and `bytes` between operators.
-                let mut fabric = unsafe { RawFabric::new(peers, RankId(rank as u32), *outputs) };
+                let inner = unsafe { RawFabric::new(peers, physical, *outputs) };
+                let mut fabric = Survivors { inner, left };
                 let mut ub = Ub { words: &mut scratch.words, row: &mut scratch.row };
                 match step(rank, core, machine, &mut fabric, &mut ub).map_err(|_| Wrong::Machine)? {
                     Progress::Done => done += 1,

@@ -1,13 +1,13 @@
 //! `--out`: the last round's result, read back from the group's memory.
 
 use crate::backend::Backend;
+use crate::case::Case;
 use crate::driver::RankState;
 use crate::error::Error;
 use crate::report::note;
 use crate::result::{self, RankResult};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{QuantMode, Shape};
 use kernel_core::units::RankId;
 use std::path::Path;
 
@@ -20,11 +20,12 @@ struct Owned {
 /// Writes what batch number `batch` of the last unit has left.
 pub(super) fn write<B: Backend>(
     path: &Path,
-    shape: &Shape,
+    case: &Case,
     backend: &B,
     ranks: &[RankState],
     batch: usize,
 ) -> Result<(), Error> {
+    let shape = &case.shape;
     let owned: Vec<_> = (0..)
         .map(RankId)
         .zip(ranks)
@@ -46,25 +47,12 @@ pub(super) fn write<B: Backend>(
             Owned { rows: rows as usize, tensors }
         })
         .collect();
-    let results: Vec<_> = (0..).zip(&owned).map(|(rank, owned)| rank_result(shape, rank, owned)).collect();
+    let results: Vec<_> = (0..)
+        .map(RankId)
+        .zip(&owned)
+        .map(|(rank, owned)| RankResult::of(case, rank, owned.rows, &owned.tensors))
+        .collect();
     result::write(path, shape, &results)?;
     note(&format!("wrote {}", path.display()));
     Ok(())
-}
-
-fn rank_result<'a>(shape: &Shape, rank: u32, owned: &'a Owned) -> RankResult<'a> {
-    let tensor = |tensor: Tensor| owned.tensors[tensor as usize].as_slice();
-    let quantised = shape.quant_mode() == QuantMode::Dynamic;
-    RankResult {
-        rank,
-        rows: owned.rows,
-        expand_x: tensor(Tensor::ExpandX),
-        dynamic_scales: quantised.then(|| tensor(Tensor::DynamicScales)),
-        assist_info_for_combine: Some(tensor(Tensor::AssistInfo)),
-        expand_idx: tensor(Tensor::ExpandIdx),
-        expert_token_nums: tensor(Tensor::ExpertTokenNums),
-        ep_recv_counts: tensor(Tensor::EpRecvCounts),
-        x_out: tensor(Tensor::XOut),
-        ..RankResult::default()
-    }
 }

@@ -2,6 +2,7 @@
 
 mod corrupt;
 mod garbage;
+mod layers;
 mod overlap;
 pub(crate) mod rounds;
 mod traces;
