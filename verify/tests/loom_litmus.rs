@@ -2,6 +2,7 @@
 #![cfg(feature = "loom")]
 
 use core::ops::RangeInclusive;
+use kernel_core::a3::Flags;
 use kernel_core::shape::Shape;
 use verify::loom::group::{Layout, Size};
 use verify::loom::litmus::{Script, answer, count_flag, litmus, token_flag};
