@@ -217,9 +217,9 @@ pub struct RunArgs {
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
-    /// How dispatch tells of records and of their number.
-    #[arg(long, value_enum, default_value_t)]
-    pub flags: FlagsArg,
+    /// How dispatch of the plain layout tells of records and of their number; left out: joint.
+    #[arg(long, value_enum)]
+    pub flags: Option<FlagsArg>,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,

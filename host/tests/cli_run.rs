@@ -170,6 +170,36 @@ fn what_is_missing_is_listed_as_json() {
 }
 
 #[test]
+fn separate_flags_and_fullmesh_v2_give_the_same_result_and_name_what_is_missing() {
+    let folder = tempdir().unwrap();
+    let result = |name: &str, more: &[&str]| {
+        let path = folder.path().join(name);
+        json(0, &[&["run", "--preset", "tiny", "--out", text(&path)], more].concat());
+        fs::read(&path).unwrap()
+    };
+    let plain = result("plain", &[]);
+    for (i, backend) in ["threads", "lockstep", "weak"].into_iter().enumerate() {
+        let more = |more: &[&'static str]| [&["--backend", backend], more].concat();
+        assert_eq!(result(&format!("separate{i}"), &more(&["--flags", "separate"])), plain, "{backend}");
+        assert_eq!(
+            result(&format!("blocks{i}"), &more(&["--set", "comm_alg=fullmesh_v2"])),
+            plain,
+            "{backend}"
+        );
+    }
+    let silent =
+        ["run", "--preset", "tiny", "--set", "aiv_num=1", "--inject", "silent=1", "--backend", "lockstep"];
+    for more in [["--flags", "separate"], ["--set", "comm_alg=fullmesh_v2"]] {
+        let report = json(3, &[&silent[..], &more].concat());
+        let missing = serde_json::json!([{
+            "rank": 0, "core": 0, "round": 0, "operator": "dispatch", "what": "count_flag",
+            "source_rank": 1, "local_expert": 0,
+        }]);
+        assert_eq!(report["missing"], missing);
+    }
+}
+
+#[test]
 fn a_request_that_cannot_be_run_is_one_line() {
     let folder = tempdir().unwrap();
     let nowhere = folder.path().join("none/result");
@@ -195,6 +225,7 @@ fn a_request_that_cannot_be_run_is_one_line() {
             &["--shared-expert-x", "--set", "ep_world_size=3", "--set", "shared_expert_rank_num=1"],
             "shared_expert_x is given: must be absent when ranks hold shared experts",
         ),
+        (&["--set", "comm_alg=fullmesh_v2", "--flags", "joint"], "--flags: comm_alg = fullmesh_v2"),
         (&["--set", "h=1000"], "h = 1000"),
         (&["--set", "hccl_buffsize_mb=2", "--set", "bs=512"], "hccl_buffsize_mb"),
     ] {
