@@ -79,6 +79,9 @@ pub struct TensorArgs {
     /// Make smooth scales (quant_mode = 2).
     #[arg(long)]
     pub smooth_scales: bool,
+    /// Make shared_expert_x on all ranks (no rank holds shared experts).
+    #[arg(long)]
+    pub shared_expert_x: bool,
     /// Make an elastic domain without these ranks: elastic_info, in an order drawn from the seed.
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     pub dead: Vec<u32>,
@@ -180,7 +183,7 @@ impl From<SpreadArg> for Spread {
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// A case folder; without it a case is made in memory.
-    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales", "dead"])]
+    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales", "shared_expert_x", "dead"])]
     pub case: Option<PathBuf>,
     /// Configuration of a case in memory.
     #[command(flatten)]
@@ -215,9 +218,9 @@ pub struct RunArgs {
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
-    /// How dispatch tells of records and of their number.
-    #[arg(long, value_enum, default_value_t)]
-    pub flags: FlagsArg,
+    /// How dispatch of the plain layout tells of records and of their number; left out: joint.
+    #[arg(long, value_enum)]
+    pub flags: Option<FlagsArg>,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,

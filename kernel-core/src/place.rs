@@ -21,13 +21,19 @@ pub enum Tensor {
     EpRecvCounts,
     /// `x_out`, rows of dtype.
     XOut,
+    /// `x` of AddRmsNorm, rows of dtype: the result plus the residual.
+    X,
+    /// `rstd` of AddRmsNorm, f32 per token.
+    Rstd,
+    /// `y` of AddRmsNorm, rows of dtype.
+    Y,
     /// `tp_recv_counts`, i32 per TP rank.
     TpRecvCounts,
 }
 
 impl Tensor {
     /// Every tensor, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::ExpandX,
         Self::DynamicScales,
         Self::AssistInfo,
@@ -35,6 +41,9 @@ impl Tensor {
         Self::ExpertTokenNums,
         Self::EpRecvCounts,
         Self::XOut,
+        Self::X,
+        Self::Rstd,
+        Self::Y,
         Self::TpRecvCounts,
     ];
 
@@ -49,6 +58,9 @@ impl Tensor {
             Self::ExpertTokenNums => "expert_token_nums",
             Self::EpRecvCounts => "ep_recv_counts",
             Self::XOut => "x_out",
+            Self::X => "x",
+            Self::Rstd => "rstd",
+            Self::Y => "y",
             Self::TpRecvCounts => "tp_recv_counts",
         }
     }

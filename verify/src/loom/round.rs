@@ -47,7 +47,7 @@ impl Round {
             expert_ids: &rank.expert_ids,
             expert_scales: &rank.expert_scales,
             mask: Mask::Pairs(&rank.mask),
-            scales: None,
+            ..Inputs::default()
         }
     }
 
@@ -147,6 +147,6 @@ fn bytes_of(dispatched: &Dispatched, tensor: Tensor) -> Vec<u8> {
         }
         Tensor::EpRecvCounts => i32s(&dispatched.ep_recv_counts),
         Tensor::TpRecvCounts => i32s(&dispatched.tp_recv_counts),
-        Tensor::XOut => Vec::new(),
+        Tensor::XOut | Tensor::X | Tensor::Rstd | Tensor::Y => Vec::new(),
     }
 }

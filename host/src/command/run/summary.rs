@@ -9,6 +9,8 @@ use crate::report::{Report, columns, pairs};
 use crate::roofline::Roofline;
 use core::time::Duration;
 use hdrhistogram::Histogram;
+use kernel_core::plan::route::{self, Pair};
+use kernel_core::shape::{Op, Shape};
 use kernel_core::units::Token;
 use serde::Serialize;
 
@@ -76,7 +78,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     let bs = |rank| shape.bs(member::ep_rank(shape, rank));
     let tokens: u64 = member::all(shape).map(|rank| u64::from(bs(rank))).sum();
     let rows = rows_sent(case);
-    let (payload, row) = (rows * shape.payload_bytes(), rows * shape.row_bytes());
+    let (payload, row) = (rows * shape.payload_bytes(), rows * shape.result_bytes());
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
         let ms = quantiles(times);
         let memcpy_ms = copies.map(millis);
@@ -105,7 +107,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
                 "combine",
                 &costs.combine,
                 row,
-                2 * row + tokens * shape.row_bytes(),
+                2 * row + tokens * written_per_token(shape),
                 roofline.map(|r| r.combine),
             ),
         ],
@@ -113,13 +115,22 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     }
 }
 
-/// Rows that a round sends: every active pair, and every active token once for each shared expert.
+/// Bytes that combine puts out for a token.
+fn written_per_token(shape: &Shape) -> u64 {
+    match shape.op() {
+        Op::Combine => shape.row_bytes(),
+        Op::CombineAddRmsNorm => 3 * shape.row_bytes() + 4,
+    }
+}
+
+/// Rows that a round sends: every active pair but those of special experts, and every active token once for each
+/// shared expert.
 fn rows_sent(case: &Case) -> u64 {
     let shape = &case.shape;
     let of_token = |rank, token| {
         let inputs = case.inputs(rank);
-        let pairs = (0..shape.k()).filter(|&k| inputs.pair_is_active(shape, token, k)).count() as u64;
-        pairs + u64::from(shape.shared_expert_num()) * u64::from(inputs.token_is_active(shape, token))
+        let sent = |&k: &u32| route::home(shape, rank, &inputs, Pair { token, k }).is_some();
+        (0..shape.combine_columns()).filter(sent).count() as u64
     };
     let bs = |rank| shape.bs(member::ep_rank(shape, rank));
     member::all(shape).map(|rank| (0..bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()

@@ -6,6 +6,7 @@ use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::combine_row;
 use crate::layout::record::Triple;
+use crate::layout::result;
 use crate::layout::state::{Kind, combine_slot, combine_status};
 use crate::layout::tp;
 use crate::plan::split;
@@ -37,11 +38,11 @@ impl Combine {
         self.partition = selector::select(fabric, Kind::Combine, env.core)?;
         self.go(match env.shape.tp_world_size() {
             1 => Phase::Put { item: 0 },
-            _ => Phase::Add { add: Add::new(), others },
+            _ => Phase::Lend { add: Add::new(), others },
         })
     }
 
-    pub(super) fn add<F: Fabric + ?Sized, V: Vector>(
+    pub(super) fn lend<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
@@ -50,7 +51,7 @@ impl Combine {
         others: u32,
     ) -> Result<Progress, ProtocolError> {
         match add.step(env, fabric, returned, (self.rows, others))? {
-            Progress::Stepped => self.go(Phase::Add { add, others }),
+            Progress::Stepped => self.go(Phase::Lend { add, others }),
             pending @ Progress::Pending(_) => Ok(pending),
             Progress::Done => {
                 self.lent = Some(add.partition());
@@ -73,14 +74,19 @@ impl Combine {
         };
         let y = returned.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
         let at = combine_row(env.shape, self.partition, triple.token, triple.k);
-        match self.lent {
-            None => fabric.put(triple.source, at, y, &[])?,
-            Some(partition) => {
-                let lent = tp::result(env.shape, env.rank, partition, row);
-                let out = ub.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than ub_bytes"))?;
-                env.vector.add(env.shape.dtype(), y, fabric.bytes(lent, env.shape.row_bytes())?, out);
-                fabric.put(triple.source, at, out, &[])?;
-            }
+        if let Some(partition) = self.lent {
+            let lent = tp::result(env.shape, env.rank, partition, row);
+            let out = ub.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than ub_bytes"))?;
+            env.vector.add(env.shape.dtype(), y, fabric.bytes(lent, env.shape.row_bytes())?, out);
+            fabric.put(triple.source, at, out, &[])?;
+        } else if env.shape.comm_quant() {
+            let len = env.shape.result_bytes() as usize;
+            let packed = ub.row.get_mut(..len).ok_or(internal("scratch is shorter than ub_bytes"))?;
+            let (data, scales) = result::split_mut(env.shape, packed);
+            env.vector.quantise_blocks(env.shape.dtype(), y, data, scales);
+            fabric.put(triple.source, at, packed, &[])?;
+        } else {
+            fabric.put(triple.source, at, y, &[])?;
         }
         self.go(Phase::Publish { item })
     }
