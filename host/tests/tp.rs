@@ -12,7 +12,7 @@ use host::generate::{Left, Options, generate_left};
 use host::store::TensorFile;
 use kernel_core::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use kernel_core::fabric::{Fabric, Progress, ProtocolError, Wait};
-use kernel_core::inputs::{Inputs, Mask};
+use kernel_core::inputs::Inputs;
 use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::layout::tp;
 use kernel_core::place::Tensor;
@@ -72,8 +72,7 @@ fn poll(shape: &Shape, step: &mut Step<'_>) -> Result<Vec<Wait>, ProtocolError> 
 /// Tokens 1, 2, 3 of peer 0 and 11, 12, 13 of peer 1, all for the only expert.
 fn with_inputs<T>(f: impl FnOnce(&[Inputs<'_>; 2]) -> T) -> T {
     let x = [0, 10].map(|base| (1..=BS).flat_map(|t| row((base + t) as f32)).collect::<Vec<_>>());
-    let inputs =
-        |x| Inputs { x, expert_ids: &[0; BS], expert_scales: &[1.0; BS], mask: Mask::None, scales: None };
+    let inputs = |x| Inputs { x, expert_ids: &[0; BS], expert_scales: &[1.0; BS], ..Inputs::default() };
     f(&[inputs(&x[0]), inputs(&x[1])])
 }
 
