@@ -4,7 +4,7 @@ use crate::case::Case;
 use crate::error::Error;
 use crate::store::{Tensor, write_tensors};
 use kernel_core::place::Tensor as Output;
-use kernel_core::shape::{Dtype as Element, Product, QuantMode, Shape};
+use kernel_core::shape::{Dtype as Element, Op, Product, QuantMode, Shape};
 use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -52,6 +52,7 @@ impl<'a> RankResult<'a> {
         let shape = &case.shape;
         let output = |output: Output| outputs[output as usize].as_slice();
         let (a3, quantised) = (shape.product() == Product::A3, shape.quant_mode() == QuantMode::Dynamic);
+        let norm = shape.op() == Op::CombineAddRmsNorm;
         Self {
             rank: case.name(rank).0,
             tokens: shape.bs(rank) as usize,
@@ -63,6 +64,9 @@ impl<'a> RankResult<'a> {
             expert_token_nums: output(Output::ExpertTokenNums),
             ep_recv_counts: output(Output::EpRecvCounts),
             x_out: output(Output::XOut),
+            y: norm.then(|| output(Output::Y)),
+            rstd: norm.then(|| output(Output::Rstd)),
+            x: norm.then(|| output(Output::X)),
             ..Self::default()
         }
     }

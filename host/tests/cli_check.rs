@@ -268,3 +268,17 @@ fn layers_of_other_sizes_share_a_window_with_one_batch_in_flight() {
     let line = fails(2, &["check", &a, &b, "--in-flight", "2"]);
     assert!(line.contains("h = 2048 in ") && line.contains("combine area"), "{line}");
 }
+
+#[test]
+fn numbers_of_any_size_are_told() {
+    let folder = tempdir().unwrap();
+    for number in [i64::MAX, i64::MIN, 0, -1] {
+        let keys = ["ep_world_size", "moe_expert_num", "k", "h", "bs", "hccl_buffsize_mb", "zero_expert_num"];
+        let content: String = keys.iter().map(|key| format!("{key} = {number}\n")).collect();
+        let config = config_file(folder.path(), "c.toml", &content);
+        let report = json(2, &["check", &config]);
+        assert!(report["buffer"]["left_bytes"].is_i64(), "{report}");
+        let hints: Vec<_> = report["violations"].as_array().unwrap().iter().map(|v| &v["hint"]).collect();
+        assert!(hints.iter().all(|hint| hint.is_string()), "{hints:?}");
+    }
+}

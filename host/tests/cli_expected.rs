@@ -6,12 +6,13 @@ use common::{fails, fails_with_lines, json, text, veriep};
 use std::fs;
 use tempfile::tempdir;
 
-const KINDS: [&[&str]; 6] = [
+const KINDS: [&[&str]; 7] = [
     &["--set", "aiv_num=3"],
     &["--set", "quant_mode=2", "--smooth-scales", "--mask", "pairs"],
     &["--set", "dtype=f16", "--set", "expert_token_nums_type=0", "--mask", "tokens"],
     &["--set", "ep_world_size=4", "--set", "shared_expert_rank_num=2", "--routing", "hot"],
     &["--set", "ep_world_size=4", "--set", "k=1", "--dead", "0,2"],
+    &["--set", "comm_alg=fullmesh_v2"],
     &["--set", "bs=[4, 1]", "--set", "global_bs=8"],
 ];
 

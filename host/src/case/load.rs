@@ -2,13 +2,13 @@
 
 use super::collect::Collected;
 use super::{
-    Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, all_have_rows, elastic, expert_rows, rank_count,
-    support,
+    Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, elastic, expert_rows,
+    rank_count,
 };
 use crate::config::{Config, FILE_NAME};
 use crate::error::{Error, Problem};
 use crate::store::{TensorFile, numbers_of};
-use kernel_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Shape};
+use kernel_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Op, Shape};
 use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::collections::BTreeSet;
@@ -63,7 +63,6 @@ impl Opened {
     /// # Errors
     /// All that is wrong with the tensors, of each a few values; or what this version does not read yet.
     pub fn read(self, whole: Shape) -> Result<Case, Error> {
-        support::readable(&whole, self.given)?;
         let mut reader = Reader {
             unread: self.file.names().into_iter().collect(),
             file: self.file,
@@ -78,9 +77,10 @@ impl Opened {
         let scales = reader.floats_if_given("scales", &[rows, shape.h() as usize])?;
         let gain = reader.floats_if_given("expert_gain", &[rows])?;
         let gain = gain.unwrap_or_else(|| vec![1.0; if all_have_rows(&shape) { rows } else { 0 }]);
+        let weights = reader.weights(&shape)?;
         let place = reader.file.path().display().to_string();
         let mut problems = reader.end(&shape, elastic.as_ref());
-        let case = Case { config: self.config, shape, ranks, scales, expert_gain: gain, elastic };
+        let case = Case { config: self.config, shape, ranks, scales, weights, expert_gain: gain, elastic };
         case.judge(&mut problems);
         let problems = problems.end();
         if problems.is_empty() { Ok(case) } else { Err(Error::Invalid { place, problems }) }
@@ -116,6 +116,14 @@ fn of_a_rank(name: &str) -> Option<&str> {
     rank.bytes().all(|c| c.is_ascii_digit()).then_some(tensor)
 }
 
+/// The type of rows in files.
+pub(super) fn element(shape: &Shape) -> Dtype {
+    match shape.dtype() {
+        Element::Bf16 => Dtype::BF16,
+        Element::F16 => Dtype::F16,
+    }
+}
+
 /// Takes tensors out of a file and notes what is wrong with them; a wrong one is read as empty.
 struct Reader {
     file: TensorFile,
@@ -144,10 +152,7 @@ impl Reader {
     fn rank(&mut self, shape: &Shape, rank: u32, name: RankId) -> Result<RankTensors, Error> {
         let bs = shape.bs(RankId(rank / shape.tp_world_size())) as usize;
         let (k, h) = (shape.k() as usize, shape.h() as usize);
-        let element = match shape.dtype() {
-            Element::Bf16 => Dtype::BF16,
-            Element::F16 => Dtype::F16,
-        };
+        let element = element(shape);
         let ids = self.must(&format!("rank{name}.expert_ids"), Dtype::I32, &[bs, k])?;
         let weights = self.must(&format!("rank{name}.expert_scales"), Dtype::F32, &[bs, k])?;
         Ok(RankTensors {
@@ -155,6 +160,28 @@ impl Reader {
             expert_ids: numbers_of(&ids, i32::from_le_bytes),
             expert_scales: numbers_of(&weights, f32::from_le_bytes),
             mask: self.mask(&format!("rank{name}.x_active_mask"), bs, k)?,
+            shared_expert_x: self.if_given(&format!("rank{name}.shared_expert_x"), element, &[bs, h])?,
+            residual_x: match shape.op() {
+                Op::Combine => Vec::new(),
+                Op::CombineAddRmsNorm => self.must(&format!("rank{name}.residual_x"), element, &[bs, h])?,
+            },
+        })
+    }
+
+    /// What const experts and AddRmsNorm have.
+    fn weights(&mut self, shape: &Shape) -> Result<Weights, Error> {
+        let element = element(shape);
+        let [alphas, rows, gamma] = Weights::shapes(shape);
+        let mut read = |name, dims: &[usize]| match dims {
+            // The shape has none: if the file does, nobody reads it.
+            [0, ..] => Ok(Vec::new()),
+            _ => self.must(name, element, dims),
+        };
+        Ok(Weights {
+            const_expert_alpha_1: read("const_expert_alpha_1", &alphas)?,
+            const_expert_alpha_2: read("const_expert_alpha_2", &alphas)?,
+            const_expert_v: read("const_expert_v", &rows)?,
+            gamma: read("gamma", &gamma)?,
         })
     }
 
@@ -168,11 +195,15 @@ impl Reader {
     }
 
     fn floats_if_given(&mut self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, Error> {
-        if self.file.info(name).is_none() {
-            return Ok(None);
+        let bytes = self.if_given(name, Dtype::F32, shape)?;
+        Ok(bytes.map(|bytes| numbers_of(&bytes, f32::from_le_bytes)))
+    }
+
+    fn if_given(&mut self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Option<Vec<u8>>, Error> {
+        match self.file.info(name) {
+            None => Ok(None),
+            Some(_) => self.take(name, dtype, &[shape]).map(Some),
         }
-        let bytes = self.take(name, Dtype::F32, &[shape])?;
-        Ok(Some(numbers_of(&bytes, f32::from_le_bytes)))
     }
 
     fn mask(&mut self, name: &str, bs: usize, k: usize) -> Result<OwnedMask, Error> {

@@ -15,7 +15,7 @@ use crate::error::Problem;
 use collect::Collected;
 use core::ops::ControlFlow;
 use kernel_core::inputs::{InputError, Inputs, Mask, expert_has_row};
-use kernel_core::shape::{Given, Shape};
+use kernel_core::shape::{Given, Op, Shape};
 use kernel_core::units::RankId;
 use std::path::{Path, PathBuf};
 
@@ -26,7 +26,8 @@ pub const TENSORS_NAME: &str = "inputs.safetensors";
 pub const EXPECTED_NAME: &str = "expected.safetensors";
 
 /// Input tensors that the whole group shares: their names have no rank.
-const OF_ALL_RANKS: [&str; 1] = ["scales"];
+const OF_ALL_RANKS: [&str; 5] =
+    ["scales", "const_expert_alpha_1", "const_expert_alpha_2", "const_expert_v", "gamma"];
 
 /// The configuration file of `path`: itself, or the one in a case folder.
 #[must_use]
@@ -57,12 +58,16 @@ pub struct RankTensors {
     pub expert_scales: Vec<f32>,
     /// Optional mask.
     pub mask: OwnedMask,
+    /// `[bs, h]` dtype, given by all ranks or by none.
+    pub shared_expert_x: Option<Vec<u8>>,
+    /// `[bs, h]` dtype, AddRmsNorm; else empty.
+    pub residual_x: Vec<u8>,
 }
 
 impl RankTensors {
-    /// What a rank with these tensors brings to a round, with the group's smooth scales.
+    /// What a rank with these tensors brings to a round, without what all ranks have in common.
     #[must_use]
-    pub fn inputs<'a>(&'a self, scales: Option<&'a [f32]>) -> Inputs<'a> {
+    pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             x: &self.x,
             expert_ids: &self.expert_ids,
@@ -72,8 +77,43 @@ impl RankTensors {
                 OwnedMask::Tokens(mask) => Mask::Tokens(mask),
                 OwnedMask::Pairs(mask) => Mask::Pairs(mask),
             },
-            scales,
+            shared_expert_x: self.shared_expert_x.as_deref(),
+            residual_x: &self.residual_x,
+            ..Inputs::default()
         }
+    }
+}
+
+/// What the group's ranks have in common besides `scales`, in dtype; empty where the shape has none of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weights {
+    /// `[q]`.
+    pub const_expert_alpha_1: Vec<u8>,
+    /// `[q]`.
+    pub const_expert_alpha_2: Vec<u8>,
+    /// `[q, h]`.
+    pub const_expert_v: Vec<u8>,
+    /// `[h]`, AddRmsNorm.
+    pub gamma: Vec<u8>,
+}
+
+impl Weights {
+    /// All of them with their names and shapes.
+    pub(crate) fn tensors(&self, shape: &Shape) -> [(&'static str, Vec<usize>, &[u8]); 4] {
+        let [alphas, rows, gamma] = Self::shapes(shape);
+        [
+            ("const_expert_alpha_1", alphas.clone(), &self.const_expert_alpha_1),
+            ("const_expert_alpha_2", alphas, &self.const_expert_alpha_2),
+            ("const_expert_v", rows, &self.const_expert_v),
+            ("gamma", gamma, &self.gamma),
+        ]
+    }
+
+    /// Of the alphas, the const experts' rows, and gamma; 0 where the shape has none.
+    pub(crate) fn shapes(shape: &Shape) -> [Vec<usize>; 3] {
+        let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
+        let norm = usize::from(shape.op() == Op::CombineAddRmsNorm);
+        [vec![consts], vec![consts, h], vec![norm * h]]
     }
 }
 
@@ -89,6 +129,8 @@ pub struct Case {
     pub ranks: Vec<RankTensors>,
     /// `[S + E, h]` smooth scales, shared experts first.
     pub scales: Option<Vec<f32>>,
+    /// Of const experts and AddRmsNorm.
+    pub weights: Weights,
     /// `[S + E]` factors of the stand-in experts, shared experts first; 1 behind the end.
     pub expert_gain: Vec<f32>,
     /// How the domain became smaller, if it did.
@@ -121,10 +163,24 @@ impl Case {
     /// If there is no such rank.
     #[must_use]
     pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
-        self.ranks[rank.index()].inputs(self.scales.as_deref())
+        self.inputs_with(&self.ranks[rank.index()])
     }
 
-    /// Everything that is wrong with the values of the tensors: ids, masks, numbers that must be finite.
+    /// What a rank with other tensors brings.
+    #[must_use]
+    pub fn inputs_with<'a>(&'a self, rank: &'a RankTensors) -> Inputs<'a> {
+        Inputs {
+            scales: self.scales.as_deref(),
+            const_expert_alpha_1: &self.weights.const_expert_alpha_1,
+            const_expert_alpha_2: &self.weights.const_expert_alpha_2,
+            const_expert_v: &self.weights.const_expert_v,
+            gamma: &self.weights.gamma,
+            ..rank.inputs()
+        }
+    }
+
+    /// Everything that is wrong with the values of the tensors: ids, masks, numbers that must be finite; and what
+    /// some ranks have that all must.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = Collected::default();
@@ -158,6 +214,13 @@ impl Case {
         for (i, gain) in self.expert_gain.iter().enumerate().filter(|(_, gain)| !gain.is_finite()) {
             problems.add("expert_gain", |tensor| {
                 Problem::new(tensor, &format!("[{i}] = {gain}"), "must be finite")
+            });
+        }
+        let without = self.ranks.iter().position(|rank| rank.shared_expert_x.is_none());
+        if let Some(without) = without.filter(|_| self.ranks.iter().any(|r| r.shared_expert_x.is_some())) {
+            let name = format!("rank{}.shared_expert_x", self.name(RankId(without as u32)));
+            problems.add(&name, |tensor| {
+                Problem::new(tensor, ": missing", "must be given by all ranks or by none")
             });
         }
     }

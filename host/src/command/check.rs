@@ -3,11 +3,11 @@
 use super::clashes::{Clash, Layer, clashes};
 use super::cures;
 use super::sizes::{BufferSizes, Sizes};
-use crate::case::{self, support};
+use crate::case;
 use crate::cli::CheckArgs;
 use crate::config::{Config, FILE_NAME};
 use crate::error::{Error, Problem};
-use crate::report::{Report, columns, note, pairs};
+use crate::report::{Report, columns, pairs};
 use kernel_core::shape::{Buffer, Given, Limits, Shape};
 use serde::Serialize;
 use std::path::Path;
@@ -16,9 +16,6 @@ use std::path::Path;
 struct Checked {
     ok: bool,
     violations: Vec<Problem>,
-    /// Features of the case that this version does not read yet: its tensors were not looked at.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    not_judged: Vec<Problem>,
     buffer: BufferSizes,
     /// Absent when the configuration is invalid: nothing else follows from it then.
     sizes: Option<Sizes>,
@@ -57,9 +54,6 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
     }
     if !unreadable.is_empty() {
         return end(unreadable);
-    }
-    for (one, problem) in checked.iter().flat_map(|one| one.not_judged.iter().map(move |p| (one, p))) {
-        note(&format!("note: {}: tensors not looked at: {problem}", one.file));
     }
     if args.paths.len() > 1 {
         return layers(checked, args.in_flight, report);
@@ -110,17 +104,10 @@ fn check(path: &Path, port_offset: i64) -> Result<Checked, Error> {
     let mut checked = judge(config, given, port_offset, place);
     let error = match (tensors, &checked.shape) {
         (Err(error), _) => error,
-        (Ok(opened), Some(shape)) => {
-            // What this version lacks is no fault of the case.
-            if let Err(lacking) = support::readable(shape, given) {
-                checked.not_judged = lacking.problems();
-                return Ok(checked);
-            }
-            match opened.read(shape.clone()) {
-                Ok(_) => return Ok(checked),
-                Err(error) => error,
-            }
-        }
+        (Ok(opened), Some(shape)) => match opened.read(shape.clone()) {
+            Ok(_) => return Ok(checked),
+            Err(error) => error,
+        },
         // Without a valid configuration there is no telling what the tensors must be.
         (Ok(_), None) => return Ok(checked),
     };
@@ -156,7 +143,6 @@ fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Ch
     Checked {
         ok: error.is_none(),
         violations: problems,
-        not_judged: Vec::new(),
         buffer: BufferSizes::from(&buffer),
         sizes: shape.as_ref().map(Sizes::from),
         file,

@@ -10,6 +10,9 @@ const NEIGHBOURS: i64 = 1100;
 /// Where halving begins: no parameter can be larger.
 const LARGEST: i64 = u32::MAX as i64;
 
+/// What a hint adds that is not enough.
+const BREAKS_OTHERS: &str = ", which breaks another rule";
+
 /// Parameters that may be changed instead.
 const INSTEAD: [(&str, &str); 6] = [
     ("hccl_buffsize_mb", "bs"),
@@ -27,19 +30,28 @@ pub(super) fn problem(config: &Config<'_>, violation: &Violation, all: &[Violati
         // Longer ones break the same rule, and a foreign file may hold any number.
         config.bs = BatchSizes::PerRank(&list[..list.len().min(RANKS_MAX + 1)]);
     }
-    let strict = Clinic { config, violation, all, tolerant: false };
-    let mut cures = strict.cures();
-    if cures.is_empty() {
-        cures = Clinic { tolerant: true, ..strict }.cures();
-    }
     let mut problem = Problem::from(violation);
-    problem.hint = hint(&cures);
-    problem.cures = cures;
+    for may_break in [MayBreak::Nothing, MayBreak::Others, MayBreak::Anything] {
+        problem.cures = Clinic { config, violation, all, may_break }.cures();
+        if !problem.cures.is_empty() {
+            problem.hint = Some(hint(&problem.cures, may_break));
+            break;
+        }
+    }
     problem
 }
 
+/// What a cure may break that was not broken before: better a little than no cure at all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MayBreak {
+    Nothing,
+    /// Rules of parameters that it does not change.
+    Others,
+    Anything,
+}
+
 /// The cures in words, values of one parameter together.
-fn hint(cures: &[Cure]) -> Option<String> {
+fn hint(cures: &[Cure], may_break: MayBreak) -> String {
     let mut text = String::new();
     let mut last = "";
     for Cure { parameter, value } in cures {
@@ -58,7 +70,7 @@ fn hint(cures: &[Cure]) -> Option<String> {
         }
         last = parameter;
     }
-    (!text.is_empty()).then_some(text)
+    text + if may_break == MayBreak::Nothing { "" } else { BREAKS_OTHERS }
 }
 
 /// One violation and what is tried against it.
@@ -67,8 +79,7 @@ struct Clinic<'a> {
     config: Config<'a>,
     violation: &'a Violation,
     all: &'a [Violation],
-    /// Whether a cure may bring other violations to light.
-    tolerant: bool,
+    may_break: MayBreak,
 }
 
 impl<'a> Clinic<'a> {
@@ -100,16 +111,22 @@ impl<'a> Clinic<'a> {
         cures
     }
 
-    /// Whether `config` no longer has the violation, nor, unless tolerant, one that was not there before.
-    fn is_cured(&self, config: &Config<'_>) -> bool {
+    /// Whether `config`, in which `changed` was changed, no longer has the violation, nor one that was not there
+    /// before, as far as it matters.
+    fn is_cured(&self, changed: &str, config: &Config<'_>) -> bool {
         let Err(found) = Shape::new(config, Limits::Product) else { return true };
         let same = |a: &Violation, b: &Violation| {
             a.parameter == b.parameter
                 && discriminant(&a.rule) == discriminant(&b.rule)
                 && (!matches!(a.rule, Rule::Words(_)) || a.rule == b.rule)
         };
-        let was_there = |a| self.all.iter().any(|b| same(a, b));
-        !found.iter().any(|a| same(a, self.violation)) && (self.tolerant || found.iter().all(was_there))
+        let was_there = |a: &Violation| self.all.iter().any(|b| same(a, b));
+        let forgiven = |a: &Violation| match self.may_break {
+            MayBreak::Nothing => was_there(a),
+            MayBreak::Others => was_there(a) || a.parameter != changed,
+            MayBreak::Anything => true,
+        };
+        !found.iter().any(|a| same(a, self.violation)) && found.iter().all(forgiven)
     }
 
     fn cures_with(&self, parameter: &str, value: i64) -> bool {
@@ -118,7 +135,7 @@ impl<'a> Clinic<'a> {
             Some(place) => *place = value,
             None => config.bs = BatchSizes::Uniform(value),
         }
-        self.is_cured(&config)
+        self.is_cured(parameter, &config)
     }
 
     fn number(&self, parameter: &str, value: i64) -> Vec<Cure> {
@@ -134,6 +151,10 @@ impl<'a> Clinic<'a> {
         let works = |value: &i64| *value != seen && self.cures_with(parameter, *value);
         let numbers = self.violation.numbers.map(|(_, number)| number);
         let beside = |up: bool| {
+            // One number alone does not do it: the least it can be leaves the most to the others.
+            if !up && self.may_break != MayBreak::Nothing && works(&0) {
+                return Some(0);
+            }
             let on_side = |value: &i64| (*value > seen) == up;
             let step = if up { 1 } else { -1 };
             let neighbours = (0..NEIGHBOURS).map(|distance| start.saturating_add(step * distance));
@@ -144,7 +165,8 @@ impl<'a> Clinic<'a> {
             let mut named: Vec<_> = numbers.iter().copied().filter(on_side).filter(works).collect();
             named.sort_unstable();
             let named = if up { named.first() } else { named.last() };
-            named.copied().or_else(|| self.halve(parameter, start, if up { LARGEST } else { 0 }))
+            let halved = || self.halve(parameter, start, if up { LARGEST } else { 0 }).filter(on_side);
+            named.copied().or_else(halved)
         };
         let sides = [beside(true), beside(false)];
         sides.into_iter().flatten().map(|value| cure(parameter, value)).collect()
@@ -189,7 +211,7 @@ impl<'a> Clinic<'a> {
         let works = |value: &i64| {
             let mut entries = list.to_vec();
             entries[rank] = *value;
-            self.is_cured(&Config { bs: BatchSizes::PerRank(&entries), ..self.config })
+            self.is_cured("bs", &Config { bs: BatchSizes::PerRank(&entries), ..self.config })
         };
         let candidates = [Some(list[rank].clamp(min, max)), others];
         let found = candidates.into_iter().flatten().find(works);
@@ -217,7 +239,7 @@ impl<'a> Clinic<'a> {
                 "dtype" => config.dtype = word,
                 _ => return false,
             }
-            self.is_cured(&config)
+            self.is_cured(parameter, &config)
         };
         let cure = |word: &str| Cure { parameter: parameter.to_owned(), value: Some(word.into()) };
         legal.into_iter().find(works).map(cure).into_iter().collect()
@@ -225,7 +247,7 @@ impl<'a> Clinic<'a> {
 
     fn real(&self) -> Vec<Cure> {
         let norm_eps = Config::default().norm_eps;
-        let cured = self.is_cured(&Config { norm_eps, ..self.config });
+        let cured = self.is_cured("norm_eps", &Config { norm_eps, ..self.config });
         let cure = Cure { parameter: "norm_eps".to_owned(), value: Some(norm_eps.into()) };
         if cured { vec![cure] } else { Vec::new() }
     }
@@ -240,7 +262,7 @@ impl<'a> Clinic<'a> {
         };
         let config = Config { given: self.config.given - flags, ..self.config };
         let cure = Cure { parameter: tensor.to_owned(), value: None };
-        if self.is_cured(&config) { vec![cure] } else { Vec::new() }
+        if self.is_cured(tensor, &config) { vec![cure] } else { Vec::new() }
     }
 }
 
@@ -365,6 +387,8 @@ mod tests {
             for problem in &found {
                 prop_assert_eq!(problem.hint.is_some(), !problem.cures.is_empty());
                 prop_assert!(!problem.cures.is_empty(), "no cure of {:?} {:?}", problem, config);
+                let twice = |i: usize| problem.cures[..i].contains(&problem.cures[i]);
+                prop_assert!(!(0..problem.cures.len()).any(twice), "{:?}", problem);
                 for cure in &problem.cures {
                     let (mut config, mut given) = (config.clone(), given);
                     apply(cure, &mut config, &mut given);
@@ -373,8 +397,13 @@ mod tests {
                         (&other.parameter, &other.rule) == (&problem.parameter, &problem.rule)
                     });
                     prop_assert!(!survives, "{cure:?} of {problem:?} in {config:?}");
-                    if found.len() == 1 {
-                        prop_assert!(left.is_empty() || problem.cures.len() == 1, "{cure:?} leaves {left:?}");
+                    if !problem.hint.as_ref().unwrap().ends_with(BREAKS_OTHERS) {
+                        let rules = |problems: &[Problem]| {
+                            let of = |problem: &Problem| problem.message.split(' ').next().unwrap().to_owned();
+                            problems.iter().map(of).collect::<Vec<_>>()
+                        };
+                        let before = rules(&found);
+                        prop_assert!(rules(&left).iter().all(|rule| before.contains(rule)), "{cure:?} {left:?}");
                     }
                 }
             }

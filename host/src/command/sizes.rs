@@ -7,6 +7,11 @@ use serde::Serialize;
 
 const MIB: u64 = 1 << 20;
 
+/// Of a number that may be anything.
+fn configured_bytes(mb: i64) -> i64 {
+    mb.saturating_mul(MIB as i64)
+}
+
 /// The window.
 #[derive(Serialize)]
 pub(super) struct BufferSizes {
@@ -17,7 +22,7 @@ pub(super) struct BufferSizes {
     max_bs_limit: &'static str,
     required_bytes: u64,
     /// Negative if it does not suffice.
-    left_bytes: i128,
+    left_bytes: i64,
     /// What `required_bytes` is the sum of.
     terms: Vec<TermSizes>,
 }
@@ -46,7 +51,8 @@ impl From<&Buffer> for BufferSizes {
             max_bs: buffer.max_bs,
             max_bs_limit: buffer.max_bs_limit.name(),
             required_bytes: buffer.bytes(),
-            left_bytes: i128::from(buffer.configured_mb) * i128::from(MIB) - i128::from(buffer.bytes()),
+            left_bytes: i64::try_from(buffer.bytes())
+                .map_or(i64::MIN, |bytes| configured_bytes(buffer.configured_mb).saturating_sub(bytes)),
             terms: named.map(TermSizes::from).collect(),
         }
     }
@@ -97,9 +103,9 @@ impl BufferSizes {
             })
             .collect();
         rows.push(line("sum", String::new(), self.required_bytes.into()));
-        let configured = i128::from(self.configured_mb) * i128::from(MIB);
-        rows.push(line("configured", format!("hccl_buffsize_mb {}", self.configured_mb), configured));
-        rows.push(line("left", String::new(), self.left_bytes));
+        let configured = configured_bytes(self.configured_mb);
+        rows.push(line("configured", format!("hccl_buffsize_mb {}", self.configured_mb), configured.into()));
+        rows.push(line("left", String::new(), self.left_bytes.into()));
         let mut text = columns(&["window", "", "bytes", "MiB"], &rows);
         let mut told = Vec::new();
         for Operand { symbol, meaning, .. } in self.terms.iter().flat_map(|term| &term.operands) {

@@ -20,7 +20,7 @@ use crate::fabric::{ProtocolError, Wait};
 use crate::plan::order::SendOrder;
 use crate::plan::split::Work;
 use crate::plan::{route, split};
-use crate::shape::{CommAlg, Shape};
+use crate::shape::{CommAlg, Op, Shape};
 use crate::units::{CoreId, RankId, align_up};
 
 /// Choices that do not change results. Every core of every rank makes the same, for the life of a group.
@@ -101,10 +101,17 @@ pub fn ub_words(shape: &Shape) -> usize {
     (pairs.max().unwrap_or(0) + table) as usize
 }
 
-/// Bytes of scratch that any core of the shape needs: one row.
+/// Bytes of scratch that any core of the shape needs: one row as it is computed or as it travels, and for
+/// AddRmsNorm the same row in f32.
 #[must_use]
 pub const fn ub_bytes(shape: &Shape) -> usize {
-    align_up(shape.row_bytes(), 32) as usize
+    let travels = shape.result_bytes();
+    let row = if travels > shape.row_bytes() { travels } else { shape.row_bytes() };
+    let sums = match shape.op() {
+        Op::Combine => 0,
+        Op::CombineAddRmsNorm => 2 * shape.row_bytes(),
+    };
+    (align_up(row, 32) + sums) as usize
 }
 
 pub(crate) fn internal(what: &'static str) -> ProtocolError {

@@ -96,7 +96,7 @@ fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> impl Iterator<Item =
         start: Place::window(partition_start(shape, p)),
         count: rows,
         stride: shape.combine_pitch(),
-        slot: shape.row_bytes(),
+        slot: shape.result_bytes(),
     };
     let first = Home { rank, local_expert: 0 };
     let records_of_source = u64::from(shape.local_experts(rank)) * u64::from(shape.bs_max());
@@ -149,6 +149,14 @@ pub fn record_fields(shape: &Shape) -> heapless::Vec<Field, 5> {
     ];
     let of_block = of_block.into_iter().filter(|_| shape.comm_alg() == CommAlg::FullmeshV2);
     fields.into_iter().chain(of_block).collect()
+}
+
+/// The fields of a row of the combine area.
+pub fn combine_fields(shape: &Shape) -> impl Iterator<Item = Field> {
+    let data = if shape.comm_quant() { u64::from(shape.h()) } else { shape.row_bytes() };
+    let scales = Field { name: "scales", offset: shape.comm_scales_at(), size: shape.comm_scales_bytes() };
+    let data = Field { name: "data", offset: 0, size: data };
+    core::iter::once(data).chain(shape.comm_quant().then_some(scales))
 }
 
 /// Every output tensor of `rank` with its capacity in bytes.

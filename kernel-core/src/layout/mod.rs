@@ -6,6 +6,7 @@ pub mod data;
 pub mod map;
 pub mod outputs;
 pub mod record;
+pub mod result;
 pub mod state;
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 use super::block;
 use super::data::{combine_row, dispatch_record, partition_start};
 use super::map::{self, Area};
-use super::outputs;
 use super::record::{Tail, Triple, scale_of, sent_bytes, triple_of};
 use super::state::{
     Kind, Partition, STATE_BYTES, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status,
     selector,
 };
+use super::{outputs, result};
 use crate::place::{Place, Region, Tensor};
 use crate::placement::Home;
 use crate::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
@@ -247,6 +247,30 @@ fn a_tail_holds_padding_then_scale_then_triple() {
 }
 
 #[test]
+fn a_combine_row_of_blocks_is_data_then_scales_and_fits_the_pitch() {
+    let shape = |h| shape_of(&Config { comm_quant_mode: 2, ..Domain { h, ..PAIR }.config() });
+    // 37 elements of int8 up to 64, then five scales: the last block has five elements.
+    let fields: Vec<_> = map::combine_fields(&shape(37)).map(|f| (f.name, f.offset, f.size)).collect();
+    assert_eq!(fields, [("data", 0, 37), ("scales", 64, 10)]);
+    let mut row: Vec<u8> = (0..74).collect();
+    let expected = ((0..37).collect::<Vec<u8>>(), (64..74).collect::<Vec<u8>>());
+    let (data, scales) = result::split(&shape(37), &row);
+    assert_eq!((data.to_vec(), scales.to_vec()), expected);
+    let (data, scales) = result::split_mut(&shape(37), &mut row);
+    assert_eq!((data.to_vec(), scales.to_vec()), expected);
+    assert_eq!(result::split(&shape(37), &row[..63]), Default::default(), "cut short");
+    let plain = Domain { h: 37, ..PAIR }.shape();
+    let fields: Vec<_> = map::combine_fields(&plain).map(|f| (f.name, f.offset, f.size)).collect();
+    assert_eq!(fields, [("data", 0, 74)]);
+    for h in 1..=8192 {
+        let shape = shape(h);
+        assert!(shape.result_bytes() <= shape.combine_pitch(), "h = {h}");
+        let end = map::combine_fields(&shape).last().map(|field| field.offset + field.size);
+        assert_eq!(end, Some(shape.result_bytes()), "h = {h}");
+    }
+}
+
+#[test]
 fn triples_out_of_range_are_refused_with_their_words() {
     let bs = [2, 1, 3];
     let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, ..PAIR };
@@ -275,7 +299,8 @@ fn triples_out_of_range_are_refused_with_their_words() {
 fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
     for rank in [RankId(0), RankId(2)] {
         let domain = Domain { r: 3, e: 4, s: 1, rs: 1, k: 2, h: 5, bs: 3, cores: 1 };
-        let shape = shape_of(&Config { quant_mode: 2, ..domain.config() });
+        let op = "combine_add_rms_norm";
+        let shape = shape_of(&Config { quant_mode: 2, op, ..domain.config() });
         let (rows, slots) = (shape.rows_max(rank) as u32, shape.local_experts(rank) * 3);
         let ends = [
             outputs::expand_x(&shape, rows),
@@ -285,12 +310,17 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
             outputs::expert_token_num(shape.local_experts(rank)),
             outputs::ep_recv_count(slots),
             outputs::x_out(&shape, Token(shape.bs(rank))),
+            outputs::x(&shape, Token(shape.bs(rank))),
+            outputs::rstd(Token(shape.bs(rank))),
+            outputs::y(&shape, Token(shape.bs(rank))),
         ];
         let capacities = map::outputs(&shape, rank).map(|(tensor, bytes)| Place::output(tensor, bytes));
         assert!(capacities.eq(ends));
     }
     let unquantised = PAIR.shape();
-    assert_eq!(outputs::capacity(&unquantised, RankId(0), Tensor::DynamicScales), 0);
+    for tensor in [Tensor::DynamicScales, Tensor::X, Tensor::Rstd, Tensor::Y] {
+        assert_eq!(outputs::capacity(&unquantised, RankId(0), tensor), 0);
+    }
 }
 
 /// Fails if two `(start, end)` in one region share a byte, or one leaves it.
@@ -330,7 +360,7 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
         for token in (0..shape.bs_max()).map(Token) {
             for k in 0..shape.combine_columns() {
                 all.push((combine_status(partition, combine_slot(shape, token, k)), 32));
-                all.push((combine_row(shape, partition, token, k), shape.row_bytes()));
+                all.push((combine_row(shape, partition, token, k), shape.result_bytes()));
             }
         }
     }
@@ -345,11 +375,12 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
 fn any_config() -> impl Strategy<Value = Config<'static>> {
     let sizes = (1i64..12, 1i64..6, 0i64..=4, 1i64..4, 1i64..=16, 1i64..700, 1i64..40, 1i64..=48);
     let port_offset = prop_oneof![Just(0i64), 1i64..20, 1i64..5000].prop_map(|steps| steps * 512);
-    (sizes, any::<bool>(), port_offset).prop_map(|(sizes, quantised, port_offset)| {
+    (sizes, any::<[bool; 2]>(), port_offset).prop_map(|(sizes, quantised, port_offset)| {
         let (moe_ranks, local, s, replicas, k, h, bs, cores) = sizes;
         let (rs, e) = (s * replicas, moe_ranks * local);
         let domain = Domain { r: moe_ranks + rs, e, s, rs, k: k.min(e), h, bs, cores };
-        Config { quant_mode: if quantised { 2 } else { 0 }, port_offset, ..domain.config() }
+        let [quant_mode, comm_quant_mode] = quantised.map(|quantised| if quantised { 2 } else { 0 });
+        Config { quant_mode, comm_quant_mode, port_offset, ..domain.config() }
     })
 }
 
@@ -395,7 +426,14 @@ fn every_single_slot_record_row_and_word_of_small_shapes_is_apart_from_all_other
             let blocks = [0, 2].map(|quant_mode| ("fullmesh_v2", quant_mode, 512));
             for (comm_alg, quant_mode, port_offset) in plain.into_iter().chain(blocks) {
                 let domain = Domain { r: moe_ranks + rs, e: moe_ranks * local, s, rs, k, h, bs, cores: 48 };
-                let shape = shape_of(&Config { comm_alg, quant_mode, port_offset, ..domain.config() });
+                let comm_quant_mode = quant_mode;
+                let shape = shape_of(&Config {
+                    comm_alg,
+                    quant_mode,
+                    comm_quant_mode,
+                    port_offset,
+                    ..domain.config()
+                });
                 for rank in (0..shape.ep_world_size()).map(RankId) {
                     assert_disjoint(everything(&shape, rank), &shape);
                 }

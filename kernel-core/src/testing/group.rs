@@ -8,8 +8,8 @@ use crate::a3_v2;
 use crate::fabric::{Progress, ProtocolError};
 use crate::place::Tensor;
 use crate::reference::{Cluster, Dispatched};
-use crate::shape::{CommAlg, Shape};
-use crate::units::{CoreId, RankId};
+use crate::shape::{CommAlg, Op, Shape};
+use crate::units::{CoreId, RankId, Token};
 use crate::vector::Portable;
 use alloc::format;
 use alloc::string::String;
@@ -203,20 +203,32 @@ impl Group {
         }
     }
 
-    /// Compares `x_out` of every rank with the oracle's.
+    /// Compares what combine put out on every rank with the oracle's.
     pub(crate) fn check_combine(&self) {
         let inputs: Vec<_> = self.tensors.iter().map(Tensors::inputs).collect();
         let cluster = Cluster { shape: &self.shape, ranks: &inputs, elastic_info: None };
         for rank in (0..self.shape.ep_world_size()).map(RankId) {
-            let want = cluster.combine(rank, &mut |token, k, row| {
+            let equal = |tensor: Tensor, want: Vec<u8>| {
+                let seen = self.world.output(rank, tensor);
+                assert_eq!(seen, want, "{} of rank {rank}: {:?}", tensor.name(), self.tensors);
+            };
+            let returned = &mut |token: Token, k, row: &mut Vec<u8>| {
                 *row = result_row(&self.shape, rank.0, token.0, k);
-            });
-            assert_eq!(
-                self.world.output(rank, Tensor::XOut),
-                want,
-                "x_out of rank {rank}: {:?}",
-                self.tensors
-            );
+            };
+            if self.shape.op() == Op::Combine {
+                equal(Tensor::XOut, cluster.combine(rank, returned));
+                continue;
+            }
+            let want = cluster.combine_add_rms_norm(rank, returned);
+            equal(Tensor::XOut, want.x_out.clone());
+            equal(Tensor::X, want.x.clone());
+            let rstd = self.world.output(rank, Tensor::Rstd).as_chunks().0;
+            let rstd: Vec<_> = rstd.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+            assert_eq!(rstd.len(), want.rstd.len());
+            for (seen, range) in rstd.iter().zip(&want.rstd) {
+                assert!(range.holds(*seen), "rstd {seen} of rank {rank}, {range:?}: {:?}", self.tensors);
+            }
+            equal(Tensor::Y, cluster.y(rank, &want, &rstd));
         }
     }
 }

@@ -41,7 +41,7 @@ impl RankTensors {
             expert_ids: &self.expert_ids,
             expert_scales: &self.weights,
             mask: Mask::Tokens(&self.mask),
-            scales: None,
+            ..Inputs::default()
         }
     }
 
@@ -122,6 +122,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 Tensor::ExpertTokenNums => Vec::clone(&nums),
                 Tensor::EpRecvCounts => words(out.ep_recv_counts.clone()),
                 Tensor::XOut => x_out.clone(),
+                Tensor::X | Tensor::Rstd | Tensor::Y => Vec::new(),
             });
             Expected { outputs, y }
         })

@@ -192,10 +192,10 @@ impl Outputs {
         let tensors = Tensor::ALL.map(|tensor| {
             let element = match tensor {
                 Tensor::ExpandX => shape.payload_bytes(),
-                Tensor::XOut => shape.row_bytes(),
+                Tensor::XOut | Tensor::X | Tensor::Y => shape.row_bytes(),
                 Tensor::AssistInfo => Triple::BYTES,
                 Tensor::ExpertTokenNums => 8,
-                Tensor::DynamicScales | Tensor::ExpandIdx | Tensor::EpRecvCounts => 4,
+                Tensor::DynamicScales | Tensor::ExpandIdx | Tensor::EpRecvCounts | Tensor::Rstd => 4,
             };
             let starts = (0..capacity(shape, rank, tensor)).step_by(element as usize);
             Rows::new(starts.map(|start| start..start + element))
@@ -206,15 +206,6 @@ impl Outputs {
     /// The rows of a tensor.
     #[must_use]
     pub fn tensor(&self, tensor: Tensor) -> &Rows {
-        let [x, scales, info, idx, nums, counts, out] = &self.tensors;
-        match tensor {
-            Tensor::ExpandX => x,
-            Tensor::DynamicScales => scales,
-            Tensor::AssistInfo => info,
-            Tensor::ExpandIdx => idx,
-            Tensor::ExpertTokenNums => nums,
-            Tensor::EpRecvCounts => counts,
-            Tensor::XOut => out,
-        }
+        &self.tensors[tensor as usize]
     }
 }

@@ -8,6 +8,8 @@ use crate::report::{Report, columns, pairs};
 use crate::roofline::Roofline;
 use core::time::Duration;
 use hdrhistogram::Histogram;
+use kernel_core::plan::route::{self, Pair};
+use kernel_core::shape::{Op, Shape};
 use kernel_core::units::{RankId, Token};
 use serde::Serialize;
 
@@ -75,7 +77,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     let ranks = 0..shape.ep_world_size();
     let tokens: u64 = ranks.map(|r| u64::from(shape.bs(RankId(r)))).sum();
     let rows = rows_sent(case);
-    let (payload, row) = (rows * shape.payload_bytes(), rows * shape.row_bytes());
+    let (payload, row) = (rows * shape.payload_bytes(), rows * shape.result_bytes());
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
         let ms = quantiles(times);
         let memcpy_ms = copies.map(millis);
@@ -104,7 +106,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
                 "combine",
                 &costs.combine,
                 row,
-                2 * row + tokens * shape.row_bytes(),
+                2 * row + tokens * written_per_token(shape),
                 roofline.map(|r| r.combine),
             ),
         ],
@@ -112,13 +114,22 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     }
 }
 
-/// Rows that a round sends: every active pair, and every active token once for each shared expert.
+/// Bytes that combine puts out for a token.
+fn written_per_token(shape: &Shape) -> u64 {
+    match shape.op() {
+        Op::Combine => shape.row_bytes(),
+        Op::CombineAddRmsNorm => 3 * shape.row_bytes() + 4,
+    }
+}
+
+/// Rows that a round sends: every active pair but those of special experts, and every active token once for each
+/// shared expert.
 fn rows_sent(case: &Case) -> u64 {
     let shape = &case.shape;
     let of_token = |rank, token| {
         let inputs = case.inputs(rank);
-        let pairs = (0..shape.k()).filter(|&k| inputs.pair_is_active(shape, token, k)).count() as u64;
-        pairs + u64::from(shape.shared_expert_num()) * u64::from(inputs.token_is_active(shape, token))
+        let sent = |&k: &u32| route::home(shape, rank, &inputs, Pair { token, k }).is_some();
+        (0..shape.combine_columns()).filter(sent).count() as u64
     };
     let ranks = (0..shape.ep_world_size()).map(RankId);
     ranks.map(|rank| (0..shape.bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()

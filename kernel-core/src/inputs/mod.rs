@@ -1,14 +1,18 @@
 //! What one rank brings to a round, and the door that checks it once.
 
-use crate::shape::{Dtype, QuantMode, Shape};
+mod error;
+
+pub use error::InputError;
+
+use crate::shape::{Dtype, Op, QuantMode, Shape};
 use crate::units::{RankId, Token};
-use core::fmt;
 use core::ops::ControlFlow;
 
 /// `x_active_mask` (seed 003: `xActiveMaskOptional`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mask<'a> {
     /// Every token is active.
+    #[default]
     None,
     /// One flag per token, all true before all false.
     Tokens(&'a [bool]),
@@ -16,8 +20,9 @@ pub enum Mask<'a> {
     Pairs(&'a [bool]),
 }
 
-/// The tensors of one rank, by reference. Rows are little-endian bytes.
-#[derive(Clone, Copy, Debug)]
+/// The tensors of one rank, by reference. Rows are little-endian bytes; a tensor that the shape does not have is
+/// empty.
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Inputs<'a> {
     /// `[bs, h]` dtype.
     pub x: &'a [u8],
@@ -29,148 +34,23 @@ pub struct Inputs<'a> {
     pub mask: Mask<'a>,
     /// `[S + E, h]` smooth scales of dynamic quantisation, shared experts first; the same on all ranks.
     pub scales: Option<&'a [f32]>,
-}
-
-/// What is wrong with a rank's inputs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum InputError {
-    /// A tensor has the wrong number of elements.
-    Length {
-        /// Tensor name.
-        tensor: &'static str,
-        /// Elements seen.
-        seen: usize,
-        /// Elements expected.
-        expected: usize,
-    },
-    /// An expert id outside `[0, end)`.
-    ExpertId {
-        /// Token.
-        token: Token,
-        /// k index.
-        k: u32,
-        /// The id.
-        seen: i32,
-        /// One past the largest legal id.
-        end: u32,
-    },
-    /// The same expert twice in one token's row.
-    RepeatedExpert {
-        /// Token.
-        token: Token,
-        /// The expert.
-        expert: i32,
-    },
-    /// A 1-D mask with a true after a false.
-    MaskOrder {
-        /// First true token after a false one.
-        token: Token,
-    },
-    /// A mask that switches tokens off although ranks differ in BS.
-    MaskWithUnevenBs {
-        /// First token that is off.
-        token: Token,
-    },
-    /// A number that must be finite.
-    NotFinite {
-        /// Tensor name.
-        tensor: &'static str,
-        /// Row: a token, or an expert of `scales`.
-        row: u32,
-        /// Place in the row; none of a tensor with one dimension.
-        column: Option<u32>,
-        /// The bits of the number.
-        bits: u32,
-    },
-    /// A value of an active token that dynamic quantisation cannot take, before or after smoothing.
-    NotFiniteToken {
-        /// Token.
-        token: Token,
-        /// Element of the token.
-        element: u32,
-    },
-    /// `scales` without `quant_mode = 2`.
-    ScalesUnquantised,
-    /// An elastic domain has more MoE experts than the whole one had, so that some have no row of a tensor.
-    ExpertRow {
-        /// Tensor name.
-        tensor: &'static str,
-        /// Its rows.
-        rows: u32,
-        /// The first expert without one.
-        expert: u32,
-    },
-}
-
-impl InputError {
-    /// Name of the tensor that is wrong.
-    #[must_use]
-    pub const fn tensor(&self) -> &'static str {
-        match self {
-            Self::Length { tensor, .. } | Self::NotFinite { tensor, .. } | Self::ExpertRow { tensor, .. } => {
-                tensor
-            }
-            Self::ExpertId { .. } | Self::RepeatedExpert { .. } => "expert_ids",
-            Self::MaskOrder { .. } | Self::MaskWithUnevenBs { .. } => "x_active_mask",
-            Self::NotFiniteToken { .. } => "x",
-            Self::ScalesUnquantised => "scales",
-        }
-    }
+    /// `[bs, h]` dtype, added to each result at last: on all ranks or on none, and only where no rank holds shared
+    /// experts (seed 003: `sharedExpertXOptional`).
+    pub shared_expert_x: Option<&'a [u8]>,
+    /// `[q]` dtype, const experts' factors of the token; the same on all ranks.
+    pub const_expert_alpha_1: &'a [u8],
+    /// `[q]` dtype, their factors of their own rows.
+    pub const_expert_alpha_2: &'a [u8],
+    /// `[q, h]` dtype, their own rows.
+    pub const_expert_v: &'a [u8],
+    /// `[bs, h]` dtype, AddRmsNorm.
+    pub residual_x: &'a [u8],
+    /// `[h]` dtype, AddRmsNorm; the same on all ranks.
+    pub gamma: &'a [u8],
 }
 
 /// Hears of what is wrong; breaks when it has heard enough.
 pub type Found<'a> = dyn FnMut(InputError) -> ControlFlow<()> + 'a;
-
-impl fmt::Display for InputError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Length { tensor, seen, expected } => {
-                write!(f, "{tensor} has {seen} elements: must have {expected}")
-            }
-            Self::ExpertId { token, k, seen, end } => {
-                write!(f, "expert_ids[{token}, {k}] = {seen}: must be in [0, {end})")
-            }
-            Self::RepeatedExpert { token, expert } => {
-                write!(
-                    f,
-                    "expert_ids[{token}] names expert {expert} twice: ids must be distinct within a row"
-                )
-            }
-            Self::MaskOrder { token } => {
-                write!(
-                    f,
-                    "x_active_mask[{token}] is true after a false: a 1-D mask must be all true before all false"
-                )
-            }
-            Self::MaskWithUnevenBs { token } => {
-                write!(
-                    f,
-                    "x_active_mask[{token}] is false: every token must be active when bs differs between ranks"
-                )
-            }
-            Self::NotFinite { tensor, row, column, bits } => {
-                write!(f, "{tensor}[{row}")?;
-                if let Some(column) = column {
-                    write!(f, ", {column}")?;
-                }
-                write!(f, "] = {}: must be finite", f32::from_bits(bits))
-            }
-            Self::NotFiniteToken { token, element } => {
-                write!(
-                    f,
-                    "x[{token}, {element}] is not finite before or after smoothing: quant_mode = 2 needs finite values"
-                )
-            }
-            Self::ExpertRow { tensor, rows, expert } => {
-                write!(
-                    f,
-                    "{tensor} has {rows} rows, none for MoE expert {expert}: must be absent when elastic_info has more MoE experts than moe_expert_num"
-                )
-            }
-            Self::ScalesUnquantised => f.write_str("scales given with quant_mode = 0: must be absent"),
-        }
-    }
-}
 
 impl Inputs<'_> {
     /// Checks the inputs of `rank` against the shape, before anything of them is sent.
@@ -193,8 +73,7 @@ impl Inputs<'_> {
     pub fn check_all(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
         let bs = shape.bs(rank);
         let (tokens, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
-        // Half an element counts as one, so that it cannot look right.
-        let x = length("x", self.x.len().div_ceil(2), tokens.saturating_mul(h), found)?;
+        let x = elements("x", self.x, tokens.saturating_mul(h), found)?;
         let ids = length("expert_ids", self.expert_ids.len(), tokens * k, found)?;
         let weights = length("expert_scales", self.expert_scales.len(), tokens * k, found)?;
         let mask = match self.mask {
@@ -203,6 +82,7 @@ impl Inputs<'_> {
             Mask::Pairs(mask) => length("x_active_mask", mask.len(), tokens * k, found)?,
         };
         let scales = self.check_scales_length(shape, found)?;
+        self.check_combine(shape, tokens, found)?;
         if ids {
             self.check_ids(shape, bs, found)?;
         }
@@ -243,6 +123,33 @@ impl Inputs<'_> {
                 found(error)?;
                 ControlFlow::Continue(false)
             }
+        }
+    }
+
+    /// What combine alone reads. Of that only what belongs to the model must be finite.
+    fn check_combine(&self, shape: &Shape, tokens: usize, found: &mut Found<'_>) -> ControlFlow<()> {
+        let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
+        let (residual, gamma) = match shape.op() {
+            Op::Combine => (0, 0),
+            Op::CombineAddRmsNorm => (tokens.saturating_mul(h), h),
+        };
+        let of_the_model = [
+            ("const_expert_alpha_1", self.const_expert_alpha_1, consts, None),
+            ("const_expert_alpha_2", self.const_expert_alpha_2, consts, None),
+            ("const_expert_v", self.const_expert_v, consts.saturating_mul(h), Some(h)),
+            ("gamma", self.gamma, gamma, None),
+        ];
+        for (tensor, bytes, expected, columns) in of_the_model {
+            if elements(tensor, bytes, expected, found)? {
+                let value = |&bits: &[u8; 2]| to_f32(shape.dtype(), u16::from_le_bytes(bits));
+                each_finite(tensor, bytes.as_chunks().0.iter().map(value), columns, found)?;
+            }
+        }
+        elements("residual_x", self.residual_x, residual, found)?;
+        let Some(shared) = self.shared_expert_x else { return ControlFlow::Continue(()) };
+        match shape.shared_expert_rows() {
+            0 => elements("shared_expert_x", shared, tokens.saturating_mul(h), found).map_continue(drop),
+            shared_experts => found(InputError::SharedExpertX { shared_experts }),
         }
     }
 
@@ -340,8 +247,30 @@ impl Inputs<'_> {
     /// The `x` row of a token; empty when out of range.
     #[must_use]
     pub fn row(&self, shape: &Shape, token: Token) -> &[u8] {
-        let len = shape.row_bytes() as usize;
-        self.x.get(token.index() * len..).and_then(|rest| rest.get(..len)).unwrap_or(&[])
+        nth_row(shape, self.x, token.index())
+    }
+
+    /// The `shared_expert_x` row of a token, if the rank has that tensor.
+    #[must_use]
+    pub fn shared_row(&self, shape: &Shape, token: Token) -> Option<&[u8]> {
+        self.shared_expert_x.map(|shared| nth_row(shape, shared, token.index()))
+    }
+
+    /// The `residual_x` row of a token; empty when out of range.
+    #[must_use]
+    pub fn residual(&self, shape: &Shape, token: Token) -> &[u8] {
+        nth_row(shape, self.residual_x, token.index())
+    }
+
+    /// The factors of const expert `i`, of the token and of its own row, and that row.
+    #[must_use]
+    pub fn const_expert(&self, shape: &Shape, i: u32) -> ([f32; 2], &[u8]) {
+        let alpha = |alphas: &[u8]| {
+            let bits = alphas.as_chunks::<2>().0.get(i as usize).copied().unwrap_or_default();
+            to_f32(shape.dtype(), u16::from_le_bytes(bits))
+        };
+        let alphas = [alpha(self.const_expert_alpha_1), alpha(self.const_expert_alpha_2)];
+        (alphas, nth_row(shape, self.const_expert_v, i as usize))
     }
 
     /// The `expert_ids` row of a token; empty when out of range.
@@ -364,6 +293,23 @@ impl Inputs<'_> {
         let h = shape.h() as usize;
         self.scales.and_then(|s| s.get(expert_row as usize * h..)).and_then(|rest| rest.get(..h))
     }
+}
+
+/// Row `row` of a tensor of rows; empty when out of range.
+fn nth_row<'a>(shape: &Shape, rows: &'a [u8], row: usize) -> &'a [u8] {
+    let len = shape.row_bytes() as usize;
+    rows.get(row * len..).and_then(|rest| rest.get(..len)).unwrap_or(&[])
+}
+
+/// Whether a tensor of dtype has the right number of elements. Half an element counts as one, so that it cannot look
+/// right.
+fn elements(
+    tensor: &'static str,
+    bytes: &[u8],
+    expected: usize,
+    found: &mut Found<'_>,
+) -> ControlFlow<(), bool> {
+    length(tensor, bytes.len().div_ceil(2), expected, found)
 }
 
 /// Whether every MoE expert has a row of a tensor with a row for each expert, `scales` or `expert_gain`.
@@ -402,7 +348,16 @@ fn all_finite(
     if largest(values).is_finite() {
         return ControlFlow::Continue(());
     }
-    for (index, value) in values.iter().enumerate().filter(|(_, value)| !value.is_finite()) {
+    each_finite(tensor, values.iter().copied(), columns, found)
+}
+
+fn each_finite(
+    tensor: &'static str,
+    values: impl Iterator<Item = f32>,
+    columns: Option<usize>,
+    found: &mut Found<'_>,
+) -> ControlFlow<()> {
+    for (index, value) in values.enumerate().filter(|(_, value)| !value.is_finite()) {
         let (row, column) = match columns {
             Some(columns) => (index.checked_div(columns), index.checked_rem(columns)),
             None => (Some(index), None),
