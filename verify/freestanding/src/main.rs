@@ -118,7 +118,20 @@ fn blocks() -> Scene {
     Scene { config, ..plain(Flags::Joint) }
 }
 
-/// Special experts, int8 results and AddRmsNorm on top.
+/// The same in blocks, with all ranks there.
+fn blocks() -> Scene {
+    let Scene { config, .. } = plain();
+    let config = Config {
+        comm_alg: "fullmesh_v2",
+        ep_world_size: RANKS as i64,
+        moe_expert_num: 4,
+        given: Given::empty(),
+        ..config
+    };
+    Scene { config, ..plain() }
+}
+
+/// Special experts, int8 results, AddRmsNorm and separate flags on top.
 fn everything() -> Scene {
     let Scene { config, .. } = plain(Flags::Joint);
     let config = Config {
@@ -155,8 +168,9 @@ fn rounds(group: usize, scene: &Scene) -> Result<(), Wrong> {
     (0..ROUNDS).try_for_each(|round| one_round(scene, &shape, left, &memory, round))
 }
 
-/// The regions of all ranks of a group.
-fn memory(shape: &Shape, group: usize) -> Result<[(Peer, Outputs); WHOLE], Wrong> {
+/// The regions of all ranks.
+fn memory(shape: &Shape) -> Result<[(Peer, Outputs); WHOLE], Wrong> {
+    let group = if shape.comm_alg() == CommAlg::FullmeshV2 { 1 } else { 0 };
     let base = MEMORY.0.get().cast::<Rank>().wrapping_add(group * WHOLE);
     let fits = (0..RANKS as u32)
         .all(|rank| Tensor::ALL.iter().all(|&tensor| capacity(shape, RankId(rank), tensor) <= OUTPUT as u64));
@@ -238,7 +252,7 @@ fn one_round(
         })
     });
     poll(left, memory, &peers, &mut dispatch, &mut scratch, |rank, core, machine, fabric, ub| {
-        let env = env(shape, choices, rank, core);
+        let env = env(shape, scene.flags, rank, core);
         match machine {
             AnyDispatch::Plain(machine) => machine.step(&env, fabric, &inputs(rank), ub),
             AnyDispatch::Blocks(machine) => machine.step(&env, fabric, &inputs(rank), ub),
@@ -255,7 +269,7 @@ fn one_round(
             assist_info: output(Tensor::AssistInfo),
             ep_recv_counts: output(Tensor::EpRecvCounts),
         };
-        machine.step(&env(shape, choices, rank, core), fabric, &inputs(rank), &returned, ub)
+        machine.step(&env(shape, scene.flags, rank, core), fabric, &inputs(rank), &returned, ub)
     })?;
 
     let right = (0..RANKS).all(|rank| {
