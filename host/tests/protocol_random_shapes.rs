@@ -163,9 +163,14 @@ prop_compose! {
     }
 }
 
+/// Few by default, since everybody waits for them; `VERIEP_CASES` asks for more, of each kind of sample.
+fn cases() -> u32 {
+    std::env::var("VERIEP_CASES").map_or(40, |cases| cases.parse().expect("VERIEP_CASES is a number"))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 56,
+        cases: cases(),
         max_shrink_iters: 200,
         // A failure prints its whole sample, seeds included.
         failure_persistence: None,
