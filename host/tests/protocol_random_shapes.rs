@@ -33,7 +33,9 @@ impl Sample {
         let mut case = make_left(self.config.clone(), self.options, left);
         if !matches!(case.ranks[0].mask, OwnedMask::Pairs(_)) && !case.shape.bs_is_uneven() {
             let ranks = host::member::count(&case.shape);
-            (0..ranks).filter(|rank| self.idle >> rank & 1 == 1).for_each(|rank| idle(&mut case, rank));
+            (0..ranks)
+                .filter(|rank| self.idle.rotate_right(*rank) & 1 == 1)
+                .for_each(|rank| idle(&mut case, rank));
         }
         case
     }

@@ -186,8 +186,8 @@ pub(crate) fn write_words<F: Fabric + ?Sized>(
 ) -> Result<(), ProtocolError> {
     let mut bytes = [0; CHUNK as usize * 4];
     let mut len = 0;
-    for (out, word) in bytes.chunks_exact_mut(4).zip(words) {
-        out.copy_from_slice(&word.to_le_bytes());
+    for (out, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+        *out = word.to_le_bytes();
         len += 4;
     }
     fabric.write(at, bytes.get(..len).unwrap_or(&[]))?;
