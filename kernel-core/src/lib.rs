@@ -17,6 +17,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod a2;
 pub mod a3;
 pub mod fabric;
 pub mod inputs;

@@ -55,8 +55,10 @@ impl Tensor {
 pub enum Region {
     /// Flags, selectors and core words; 1 MiB, zeroed when the group is created.
     State,
-    /// The data region, `hccl_buffsize_mb`.
+    /// The data region, `hccl_buffsize_mb`. On A2 it is WindowsIn.
     Window,
+    /// A2's WindowsOut: what goes to peers, as large as WindowsIn. Only the own rank writes it; tasks read it.
+    WindowOut,
     /// A result of the running operator; only the own rank's cores touch it.
     Output(Tensor),
 }
@@ -68,6 +70,7 @@ impl Region {
         match self {
             Self::State => "state",
             Self::Window => "window",
+            Self::WindowOut => "window_out",
             Self::Output(tensor) => tensor.name(),
         }
     }
@@ -93,6 +96,12 @@ impl Place {
     #[must_use]
     pub const fn window(offset: Offset) -> Self {
         Self { region: Region::Window, offset }
+    }
+
+    /// A place in A2's WindowsOut.
+    #[must_use]
+    pub const fn window_out(offset: Offset) -> Self {
+        Self { region: Region::WindowOut, offset }
     }
 
     /// A place in an output tensor.

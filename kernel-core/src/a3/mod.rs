@@ -13,6 +13,7 @@ mod dispatch;
 
 pub use combine::{Combine, Returned};
 pub use dispatch::Dispatch;
+pub(crate) use dispatch::{CHUNK, write_words};
 
 use crate::fabric::ProtocolError;
 use crate::plan::order::SendOrder;

@@ -105,6 +105,8 @@ impl<'a> RawFabric<'a> {
         let segment = match at.region {
             Region::State => self.peers.get(rank.index()).map(|peer| &peer.state),
             Region::Window => self.peers.get(rank.index()).map(|peer| &peer.window),
+            // A2 is not mapped yet.
+            Region::WindowOut => None,
             Region::Output(_) if rank != self.rank => None,
             Region::Output(tensor) => self.outputs.get(tensor as usize),
         };

@@ -3,5 +3,6 @@
 
 pub mod counts;
 pub mod order;
+pub mod permute;
 pub mod route;
 pub mod split;

@@ -21,7 +21,7 @@ use crate::units::Token;
 use crate::vector::Vector;
 
 /// Entries that one write of `expand_idx` or `ep_recv_counts` carries at most.
-const CHUNK: u32 = 64;
+pub(crate) const CHUNK: u32 = 64;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -179,7 +179,7 @@ fn split_words<'u>(
 }
 
 /// Writes words, at most [`CHUNK`], into an output.
-fn write_words<F: Fabric + ?Sized>(
+pub(crate) fn write_words<F: Fabric + ?Sized>(
     fabric: &mut F,
     at: Place,
     words: impl Iterator<Item = u32>,

@@ -1,0 +1,1 @@
+//! What was payload two operators ago and could pass for a flag now.
