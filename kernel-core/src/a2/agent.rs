@@ -50,16 +50,17 @@ impl Agent {
         env: &AgentEnv<'_>,
         nic: &mut N,
     ) -> Result<Progress, ProtocolError> {
+        let peers = env.shape.ep_world_size().saturating_sub(1);
         let rung = nic.observe(doorbell())?;
-        // A rank rings N + 2 when it has ended N + 1: then every peer has ended N, for which it needed our task.
-        let (min, max) = (self.served, self.served.saturating_add(2));
+        // A rank rings N + 2 when it has ended N + 1: then every peer has ended N, for which it needed our task. A
+        // rank alone needs nobody's.
+        let (min, max) = (self.served, if peers > 0 { self.served.saturating_add(2) } else { u64::MAX });
         if rung < min || rung > max {
             return Err(ProtocolError::Doorbell { seen: rung, min, max });
         }
         if rung == self.served {
             return Ok(Progress::Pending(Wait::Idle));
         }
-        let peers = env.shape.ep_world_size().saturating_sub(1);
         if self.posted < peers {
             let peer = nth_peer(env, peers, self.posted);
             let transfer = self.transfer(env, nic, peer)?;

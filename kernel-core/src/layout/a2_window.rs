@@ -151,3 +151,6 @@ pub fn areas(shape: &Shape) -> impl Iterator<Item = Area> {
     ]
     .into_iter()
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,6 +3,7 @@
 
 use super::domain::{Dice, Tensors};
 use super::fake::World;
+use super::nic::Bend;
 use crate::a2::{Agent, AgentEnv, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use crate::fabric::{Progress, ProtocolError, Wait};
 use crate::layout::a2_window::{FLAG1, next_flag_place, tail_flag, window, window_in};
@@ -10,7 +11,7 @@ use crate::layout::state::{Kind, Partition};
 use crate::place::{Place, Tensor};
 use crate::plan::order::SendOrder;
 use crate::reference::{Cluster, Dispatched};
-use crate::shape::{QuantMode, Shape};
+use crate::shape::Shape;
 use crate::sync::flag::is_window_flag;
 use crate::units::{CoreId, RankId, Token};
 use crate::vector::Portable;
@@ -37,6 +38,36 @@ pub(crate) struct Core {
     pub(crate) row: Vec<u8>,
 }
 
+/// An operator of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Operator {
+    Dispatch(usize),
+    Combine(usize),
+}
+
+impl Operator {
+    pub(crate) const fn round(self) -> usize {
+        match self {
+            Self::Dispatch(round) | Self::Combine(round) => round,
+        }
+    }
+}
+
+/// Operators by their letters: `DDCC`, so many times over.
+pub(crate) fn schedule(letters: &str, times: usize) -> Vec<Operator> {
+    let (mut dispatched, mut combined) = (0, 0);
+    let mut operators = Vec::new();
+    for letter in letters.repeat(times).chars() {
+        let (next, operator): (_, fn(usize) -> Operator) = match letter {
+            'D' => (&mut dispatched, Operator::Dispatch),
+            _ => (&mut combined, Operator::Combine),
+        };
+        operators.push(operator(*next));
+        *next += 1;
+    }
+    operators
+}
+
 /// What combine is given.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rows {
@@ -47,9 +78,10 @@ pub(crate) struct Rows {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Rank {
-    /// The operator that it runs: round, then dispatch or combine.
+    /// The operator that it runs, by its number.
     pub(crate) operator: usize,
-    pub(crate) rows: Rows,
+    /// By round.
+    pub(crate) rows: Vec<Rows>,
     pub(crate) agent: Agent,
 }
 
@@ -76,6 +108,8 @@ pub(crate) struct Group {
     pub(crate) world: World,
     /// By round, then rank.
     pub(crate) rounds: Vec<Vec<Tensors>>,
+    /// What every rank runs.
+    pub(crate) operators: Vec<Operator>,
     pub(crate) cores: Vec<Core>,
     pub(crate) ranks: Vec<Rank>,
     /// What the experts return for (round, source, token, k).
@@ -100,13 +134,14 @@ impl Group {
             row: vec![0xAB; ub_bytes(shape)],
         };
         let ids = (0..shape.ep_world_size()).flat_map(|r| (0..shape.aiv_num()).map(move |c| (r, c)));
-        let rank = |_| Rank { operator: 0, rows: Rows::default(), agent: Agent::new() };
+        let rank = |_| Rank { operator: 0, rows: vec![Rows::default(); rounds.len()], agent: Agent::new() };
         Self {
             shape: shape.clone(),
             world: World::new(shape),
-            rounds,
+            operators: schedule("DC", rounds.len()),
             cores: ids.map(core).collect(),
             ranks: (0..shape.ep_world_size()).map(rank).collect(),
+            rounds,
             result,
             seed_clears: false,
             tasks: 0,
@@ -115,28 +150,27 @@ impl Group {
 
     /// Runs all rounds to their end.
     pub(crate) fn run(&mut self, delivery: Delivery, dice: &mut Dice) -> Result<(), Failure> {
-        for rank in 0..self.ranks.len() {
-            self.begin(RankId(rank as u32));
-        }
+        self.begin_all();
         // Cores, then agents; each as often as its weight says, which changes now and then.
         let actors = self.cores.len() + self.ranks.len();
         let mut weights = vec![1; actors];
-        let (mut land, mut idle) = (8, 0);
+        let (mut land, mut idle, mut nap) = (8, 0, 40);
         loop {
-            if dice.below(40 * actors as u32) == 0 {
-                let by_rank = dice.below(2) == 0;
-                let of_rank: Vec<u32> =
-                    self.ranks.iter().map(|_| [0, 1, 8][dice.below(3) as usize]).collect();
-                for (actor, weight) in weights.iter_mut().enumerate() {
-                    let rank = self.rank_of(actor);
-                    *weight = if by_rank { of_rank[rank.index()] } else { dice.below(3) };
-                }
+            if dice.below(nap * actors as u32) == 0 {
+                nap = [20, 100, 400][dice.below(3) as usize];
+                weights = self.weights(dice);
                 land = [1, 8, 64][dice.below(3) as usize];
             }
             let moved = if delivery == Delivery::Weak && self.world.flying() > 0 && dice.below(64) < land {
                 let i = dice.below(self.world.flying() as u32) as usize;
-                let words = [1, 7, 64, 1 << 20][dice.below(4) as usize];
-                self.world.deliver(i, words);
+                let left = self.world.words_left(i);
+                let words = match dice.below(4) {
+                    0 => 1,
+                    1 => 1 + dice.below(64),
+                    2 => 1 + dice.below(left),
+                    _ => left.saturating_sub(1).max(1),
+                };
+                self.world.deliver(i, words.into());
                 true
             } else {
                 let actor = dice.below(actors as u32) as usize;
@@ -150,6 +184,23 @@ impl Group {
                     return self.end();
                 }
             }
+        }
+    }
+
+    /// Gives every core its next operator.
+    pub(crate) fn begin_all(&mut self) {
+        (0..self.ranks.len()).for_each(|rank| self.begin(RankId(rank as u32)));
+    }
+
+    /// How often each is to move: some ranks, some cores or all agents may be slow or asleep.
+    fn weights(&self, dice: &mut Dice) -> Vec<u32> {
+        let any = |dice: &mut Dice| [0, 1, 8][dice.below(3) as usize];
+        let actors = self.cores.len() + self.ranks.len();
+        let of_rank: Vec<u32> = self.ranks.iter().map(|_| any(dice)).collect();
+        match dice.below(4) {
+            0 => (0..actors).map(|actor| if actor < self.cores.len() { 8 } else { 0 }).collect(),
+            1 | 2 => (0..actors).map(|actor| of_rank[self.rank_of(actor).index()]).collect(),
+            _ => (0..actors).map(|_| any(dice)).collect(),
         }
     }
 
@@ -175,7 +226,7 @@ impl Group {
     }
 
     fn end(&mut self) -> Result<(), Failure> {
-        if self.ranks.iter().any(|rank| rank.operator < 2 * self.rounds.len()) {
+        if self.ranks.iter().any(|rank| rank.operator < self.operators.len()) {
             let machines: Vec<_> = self.cores.iter().map(|c| (c.rank, c.core, &c.machine)).collect();
             return Err(Failure::Hang(format!("{machines:?}")));
         }
@@ -184,7 +235,7 @@ impl Group {
     }
 
     /// A step of a core or of an agent. Whether it moved.
-    fn act(&mut self, actor: usize, delivery: Delivery) -> Result<bool, Failure> {
+    pub(crate) fn act(&mut self, actor: usize, delivery: Delivery) -> Result<bool, Failure> {
         if actor < self.cores.len() {
             return self.step(actor);
         }
@@ -210,19 +261,33 @@ impl Group {
 
     /// Steps core number `i` once. Whether it moved.
     fn step(&mut self, i: usize) -> Result<bool, Failure> {
+        let Some(progress) = self.progress(i)? else { return Ok(false) };
+        let Core { rank, machine, .. } = &mut self.cores[i];
+        let rank = *rank;
+        if progress == Progress::Done {
+            *machine = Machine::Between;
+            if self.cores.iter().all(|core| core.rank != rank || core.machine == Machine::Between) {
+                self.join(rank)?;
+            }
+        }
+        Ok(!matches!(progress, Progress::Pending(_)))
+    }
+
+    /// What a step of core number `i` comes to; nothing between operators.
+    pub(crate) fn progress(&mut self, i: usize) -> Result<Option<Progress>, Failure> {
         let Core { rank, core, machine, words, row } = &mut self.cores[i];
         let (rank, core) = (*rank, *core);
         let env = Env::new(&self.shape, rank, core, Portable);
         let state = &self.ranks[rank.index()];
-        let Some(round) = self.rounds.get(state.operator / 2) else { return Ok(false) };
-        let inputs = round[rank.index()].inputs();
-        let Rows { y, ep_recv_counts, expand_idx } = &state.rows;
+        let Some(operator) = self.operators.get(state.operator) else { return Ok(None) };
+        let inputs = self.rounds[operator.round()][rank.index()].inputs();
+        let Rows { y, ep_recv_counts, expand_idx } = &state.rows[operator.round()];
         let returned = Returned { y, ep_recv_counts, expand_idx };
         let mut ub = Ub { words, row };
         let (before, words_before) = (machine.clone(), ub.words.to_vec());
         let mut fabric = self.world.fabric(rank, core);
         let progress = match machine {
-            Machine::Between => return Ok(false),
+            Machine::Between => return Ok(None),
             Machine::Dispatch(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
             Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &returned, &mut ub),
         };
@@ -234,25 +299,17 @@ impl Group {
             assert_eq!(*ub.words, words_before, "{progress:?} must not change the scratch");
             assert!(effects.is_empty(), "{progress:?} with an effect: {effects:?}");
         }
-        if progress == Progress::Done {
-            *machine = Machine::Between;
-            if self.cores.iter().all(|core| core.rank != rank || core.machine == Machine::Between) {
-                self.join(rank)?;
-            }
-            return Ok(true);
-        }
-        Ok(progress == Progress::Stepped)
+        Ok(Some(progress))
     }
 
     /// The end of an operator on a rank: its outputs are compared, the experts run, the next one begins.
     fn join(&mut self, rank: RankId) -> Result<(), Failure> {
-        let operator = self.ranks[rank.index()].operator;
-        match operator % 2 {
-            0 => {
-                self.check_dispatch(rank, operator / 2)?;
-                self.ranks[rank.index()].rows = self.experts(rank, operator / 2);
+        match self.operators[self.ranks[rank.index()].operator] {
+            Operator::Dispatch(round) => {
+                self.check_dispatch(rank, round)?;
+                self.ranks[rank.index()].rows[round] = self.experts(rank, round);
             }
-            _ => self.check_combine(rank, operator / 2)?,
+            Operator::Combine(round) => self.check_combine(rank, round)?,
         }
         self.ranks[rank.index()].operator += 1;
         self.begin(rank);
@@ -260,19 +317,15 @@ impl Group {
     }
 
     fn begin(&mut self, rank: RankId) {
-        let operator = self.ranks[rank.index()].operator;
-        if operator >= 2 * self.rounds.len() {
-            return;
-        }
-        let machine = match operator % 2 {
-            0 => Machine::Dispatch(Dispatch::new()),
-            _ => Machine::Combine(Combine::new()),
+        let number = self.ranks[rank.index()].operator;
+        let Some(&operator) = self.operators.get(number) else { return };
+        let machine = match operator {
+            Operator::Dispatch(_) => Machine::Dispatch(Dispatch::new()),
+            Operator::Combine(_) => Machine::Combine(Combine::new()),
         };
-        if operator.is_multiple_of(2) {
-            self.world.reuse_outputs_of(rank);
-        }
+        self.world.reuse_outputs_of(rank);
         if self.seed_clears {
-            self.allow_seed_clears(rank, operator);
+            self.allow_seed_clears(rank, number, operator);
         }
         for core in self.cores.iter_mut().filter(|core| core.rank == rank) {
             core.machine = machine.clone();
@@ -280,25 +333,26 @@ impl Group {
     }
 
     /// The flags that the operator waits for, as the seed's scheme would clear them.
-    fn allow_seed_clears(&mut self, rank: RankId, operator: usize) {
-        let half = if operator.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
+    fn allow_seed_clears(&mut self, rank: RankId, number: usize, operator: Operator) {
+        let half = if number.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
         let mut places = match &self.world.bend {
-            super::nic::Bend::SeedClears(places) => places.clone(),
+            Bend::SeedClears(places) => places.clone(),
             _ => BTreeSet::new(),
         };
         places.retain(|&(other, _)| other != rank);
         for peer in (0..self.shape.ep_world_size()).map(RankId) {
-            let (kind, rows) = match operator % 2 {
-                0 => (Kind::Dispatch, self.triples(rank, operator / 2).filter(|t| t.0 == peer).count()),
-                _ => (Kind::Combine, self.triples(peer, operator / 2).filter(|t| t.0 == rank).count()),
+            let (kind, receiver, source) = match operator {
+                Operator::Dispatch(_) => (Kind::Dispatch, rank, peer),
+                Operator::Combine(_) => (Kind::Combine, peer, rank),
             };
+            let rows = self.triples(receiver, operator.round()).filter(|t| t.0 == source).count();
             let start = window(&self.shape, half, peer);
             places.insert((rank, start + tail_flag(&self.shape, kind, rows as u32)));
             if kind == Kind::Dispatch {
                 places.insert((rank, start + FLAG1));
             }
         }
-        self.world.bend = super::nic::Bend::SeedClears(places);
+        self.world.bend = Bend::SeedClears(places);
     }
 
     /// Source, token and k of each row that `rank` receives, in order.
@@ -384,9 +438,4 @@ impl Group {
         }
         left
     }
-}
-
-/// Whether rows travel as int8.
-pub(crate) fn is_quantised(shape: &Shape) -> bool {
-    shape.quant_mode() == QuantMode::Dynamic
 }

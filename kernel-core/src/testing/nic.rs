@@ -32,11 +32,11 @@ pub(crate) enum Bend {
     OneMessageSlot,
     /// Both halves of the windows are one, each so long.
     OneHalf(u64),
-    /// Clears land one quiet too late.
+    /// Clears land an operator too late.
     LateClears,
     /// The flip of `bufferChosen` does.
     LateFlips,
-    /// What is written to WindowsOut lands one quiet too late.
+    /// What is written to WindowsOut does.
     LateWrites,
     /// A core sees its own barrier word in place of the others'.
     OpenBarrier,
@@ -75,7 +75,8 @@ impl Bend {
     }
 
     pub(super) fn outlives_quiet(&self, late: &Late, chosen: Place) -> bool {
-        late.quiets < 2
+        // Core 0 is quiet twice in an operator.
+        late.quiets < 3
             && match self {
                 Self::LateClears => is_clear(late, chosen),
                 Self::LateFlips => late.at == chosen,
@@ -98,6 +99,11 @@ impl World {
     /// Transfers in flight.
     pub(crate) fn flying(&self) -> usize {
         self.flying.len()
+    }
+
+    /// Words of transfer number `i` that have not been delivered.
+    pub(crate) fn words_left(&self, i: usize) -> u32 {
+        ((self.flying[i].transfer.len - self.flying[i].done) / 8) as u32
     }
 
     /// Delivers up to `words` more words of transfer number `i`.

@@ -149,8 +149,8 @@ impl Dispatch {
             return self.go(Phase::Clear { source: env.work.ranks.start, from: 0 });
         };
         let from = RankId(source);
-        let position = counts.position(local_expert, from) + index;
-        let row = counts.first_row(local_expert, from) + index;
+        let position = counts.position(local_expert, from).saturating_add(index);
+        let row = counts.first_row(local_expert, from).saturating_add(index);
         let window = |at| window_in(shape, self.exchange.half, from, at);
         if scale {
             let at = window(record_scale(shape, position));

@@ -1,10 +1,12 @@
 //! The A2 machines and agents, over the fabric of the tests.
 
+mod corrupt;
+mod garbage;
 mod rounds;
 mod stale;
+mod twins;
 
-use crate::reference::numerics;
-use crate::shape::{BatchSizes, Config, Dtype, QuantMode, Shape};
+use crate::shape::{BatchSizes, Config, QuantMode, Shape};
 use crate::testing::a2_group::{Delivery, Failure, Group};
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, row, shape as shape_of};
 use crate::units::RankId;
@@ -90,10 +92,6 @@ fn any_shape() -> impl Strategy<Value = Shape> {
         }
         shape_of(&config)
     })
-}
-
-fn dtype_row(dtype: Dtype, value: f32, h: u32) -> Vec<u8> {
-    (0..h).flat_map(|_| numerics::to_bytes(dtype, value)).collect()
 }
 
 /// Tensors with these ids, active all.
