@@ -6,7 +6,7 @@
 //! last round (`d = 0`) is the case itself.
 
 use crate::case::{Case, OwnedMask, RankTensors};
-use kernel_core::inputs::Inputs;
+use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::reference::Cluster;
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
@@ -46,16 +46,29 @@ impl<'a> Batch<'a> {
         self.ranks[rank.index()].inputs(self.case.scales.as_deref())
     }
 
-    /// Calls `f` with the oracle's view of the whole cluster.
+    /// The name of a rank in files and reports.
+    #[must_use]
+    pub fn name(&self, rank: RankId) -> RankId {
+        self.case.name(rank)
+    }
+
+    /// Calls `f` with the oracle's view of the whole cluster, which goes by physical names.
     pub fn with_cluster<T>(&self, f: impl FnOnce(&Cluster<'_>) -> T) -> T {
-        let ranks: Vec<_> = (0..self.case.shape.ep_world_size()).map(|r| self.inputs(RankId(r))).collect();
-        f(&Cluster { shape: &self.case.shape, ranks: &ranks })
+        // The oracle is asked by physical names, and has nothing of those who are gone.
+        let nothing = Inputs { x: &[], expert_ids: &[], expert_scales: &[], mask: Mask::None, scales: None };
+        let whole = self.case.whole();
+        let mut ranks = vec![nothing; whole.ep_world_size() as usize];
+        for rank in (0..self.case.shape.ep_world_size()).map(RankId) {
+            ranks[self.name(rank).index()] = self.inputs(rank);
+        }
+        let elastic_info = self.case.elastic.as_ref().map(|elastic| elastic.info.as_slice());
+        f(&Cluster { shape: whole, ranks: &ranks, elastic_info })
     }
 
     /// Factor of the stand-in expert with that row of `expert_gain`.
     #[must_use]
     pub fn gain(&self, expert_row: u32) -> f32 {
-        self.case.expert_gain[expert_row as usize]
+        self.case.expert_gain.get(expert_row as usize).copied().unwrap_or(1.0)
     }
 }
 

@@ -1,5 +1,10 @@
 //! What can be asked on the command line.
 
+mod plan;
+
+pub use plan::{PlanArgs, SharedArg};
+
+use crate::case::Case;
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
@@ -8,6 +13,7 @@ use crate::report::{Format, note};
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use kernel_core::a3::Flags;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::units::RankId;
 use std::path::PathBuf;
@@ -38,6 +44,8 @@ pub enum Verb {
     Schedule(ScheduleArgs),
     /// Print the region map of a rank: every area with offset, size and stride.
     Layout(LayoutArgs),
+    /// Print who sends what, where and in which order, without running anything.
+    Plan(PlanArgs),
     /// List every rule that a configuration or case breaks, and the sizes it needs.
     Check(CheckArgs),
 }
@@ -68,6 +76,9 @@ pub struct TensorArgs {
     /// Make smooth scales (quant_mode = 2).
     #[arg(long)]
     pub smooth_scales: bool,
+    /// Make an elastic domain without these ranks: elastic_info, in an order drawn from the seed.
+    #[arg(long, value_name = "RANKS", value_delimiter = ',')]
+    pub dead: Vec<u32>,
 }
 
 /// Whose threads and memory run the group.
@@ -104,11 +115,41 @@ pub enum OrderArg {
     Staggered,
 }
 
+impl OrderArg {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Staggered => "staggered",
+        }
+    }
+}
+
 impl From<OrderArg> for SendOrder {
     fn from(order: OrderArg) -> Self {
         match order {
             OrderArg::Plain => Self::Plain,
             OrderArg::Staggered => Self::Staggered,
+        }
+    }
+}
+
+/// How dispatch tells of records and of their number.
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+pub enum FlagsArg {
+    /// Flag and count in one word, behind the records.
+    #[default]
+    Joint,
+    /// Counts ahead of the records, a flag of their own behind them.
+    Separate,
+}
+
+impl From<FlagsArg> for Flags {
+    fn from(flags: FlagsArg) -> Self {
+        match flags {
+            FlagsArg::Joint => Self::Joint,
+            FlagsArg::Separate => Self::Separate,
         }
     }
 }
@@ -136,7 +177,7 @@ impl From<SpreadArg> for Spread {
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// A case folder; without it a case is made in memory.
-    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales"])]
+    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales", "dead"])]
     pub case: Option<PathBuf>,
     /// Configuration of a case in memory.
     #[command(flatten)]
@@ -171,6 +212,12 @@ pub struct RunArgs {
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
+    /// How dispatch tells of records and of their number.
+    #[arg(long, value_enum, default_value_t)]
+    pub flags: FlagsArg,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
     /// Worker threads; left out: one per processor (threads).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
@@ -183,18 +230,20 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// The silent rank.
+    /// The silent rank, named as files name it.
     ///
     /// # Errors
     /// No such fault or rank.
-    pub fn silent(&self, ranks: u32) -> Result<Option<RankId>, Error> {
+    pub fn silent(&self, case: &Case) -> Result<Option<RankId>, Error> {
         let Some(fault) = &self.inject else { return Ok(None) };
         let rank = fault.strip_prefix("silent=").and_then(|rank| rank.parse().ok());
-        match rank.filter(|&rank| rank < ranks) {
-            Some(rank) => Ok(Some(RankId(rank))),
+        let ranks = case.shape.ep_world_size();
+        match (0..ranks).map(RankId).find(|&member| Some(case.name(member).0) == rank) {
+            Some(member) => Ok(Some(member)),
             None => Err(Error::Request(format!(
-                "--inject {fault}: must be silent=RANK with RANK in [0, {}]",
-                ranks - 1
+                "--inject {fault}: must be silent=RANK with RANK in [0, {}]{}",
+                case.whole().ep_world_size() - 1,
+                if case.elastic.is_some() { ", not one that is gone" } else { "" }
             ))),
         }
     }
@@ -260,6 +309,9 @@ pub struct LayoutArgs {
     /// Whose map.
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
 }
 
 /// `veriep gen`
@@ -288,9 +340,17 @@ pub struct CheckArgs {
     /// Configuration files or case folders; several are layers that share one group.
     #[arg(required = true, value_name = "CONFIG|CASE")]
     pub paths: Vec<PathBuf>,
-    /// Bytes added per source rank in front of its records (port balancing); needs room.
-    #[arg(long, value_name = "BYTES", default_value_t = 0)]
-    pub port_offset: u64,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
+}
+
+/// An option of the layout that is no key of a configuration.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct PortArgs {
+    /// Bytes added per source rank in front of its records, a multiple of 512 (port balancing); needs room.
+    #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
+    pub port_offset: i64,
 }
 
 /// Prints a parse error as one line (help and version as they are) and returns the exit status.

@@ -50,6 +50,9 @@ pub struct Config {
     pub comm_quant_mode: i64,
     pub expert_token_nums_type: i64,
     pub hccl_buffsize_mb: i64,
+    /// Not a key of the file: an option of the verbs.
+    #[serde(skip)]
+    pub port_offset: i64,
     pub aiv_num: i64,
     pub norm_eps: f64,
 }
@@ -81,6 +84,7 @@ impl Default for Config {
             comm_quant_mode: core.comm_quant_mode,
             expert_token_nums_type: core.expert_token_nums_type,
             hccl_buffsize_mb: core.hccl_buffsize_mb,
+            port_offset: core.port_offset,
             aiv_num: core.aiv_num,
             norm_eps: core.norm_eps,
         }
@@ -138,7 +142,8 @@ impl Config {
         let value = parse_value(value).ok_or_else(|| fail("not a TOML value"))?;
         let mut table = toml::Table::try_from(&*self).map_err(|e| fail(&e.to_string()))?;
         table.insert(key.to_owned(), value);
-        *self = Self::deserialize(table).map_err(|e| fail(e.message()))?;
+        let set = Self::deserialize(table).map_err(|e| fail(e.message()))?;
+        *self = Self { port_offset: self.port_offset, ..set };
         Ok(())
     }
 
@@ -183,6 +188,7 @@ impl Config {
             comm_quant_mode: self.comm_quant_mode,
             expert_token_nums_type: self.expert_token_nums_type,
             hccl_buffsize_mb: self.hccl_buffsize_mb,
+            port_offset: self.port_offset,
             aiv_num: self.aiv_num,
             norm_eps: self.norm_eps,
             given,
@@ -304,6 +310,7 @@ mod tests {
             ("k=4\nh=1", "not a TOML value"),
             ("k=99999999999999999999", "i64"),
             ("=4", "unknown field"),
+            ("port_offset=512", "unknown field"),
         ] {
             let lines = Config::default().set(assignment).expect_err(assignment).lines();
             assert!(lines.len() == 1 && lines[0].contains(word), "{assignment:?}: {lines:?}");

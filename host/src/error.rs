@@ -86,7 +86,7 @@ pub struct Missing {
     pub round: usize,
     /// `dispatch` or `combine`.
     pub operator: &'static str,
-    /// `own_writes`, `core_barrier`, `dispatch_flag` or `combine_flag`.
+    /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `token_flag` or `combine_flag`.
     pub what: &'static str,
     /// The rank that owes the flag.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,7 +94,7 @@ pub struct Missing {
     /// The core of the own rank that has not come to the core barrier.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_core: Option<u32>,
-    /// Local expert of the rank that the dispatch flag is for.
+    /// Local expert of the rank that the flag or count is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_expert: Option<u32>,
     /// Token whose row is owed.

@@ -91,7 +91,7 @@ pub fn run<'c, B: Backend>(
             operators,
             joined: AtomicU32::new(0),
         })
-        .map_err(|failure| of_failure(first, unit, &failure))?;
+        .map_err(|failure| of_failure(first, unit, &failure.renamed(&|rank| batches[0].name(rank))))?;
         costs.add(&times, operators);
         if let Some(threads) = plan.check {
             for (number, batch) in batches.iter().enumerate() {
@@ -145,6 +145,18 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
         Wait::Core(core) => Missing { what: "core_barrier", source_core: Some(core.0), ..nothing },
         Wait::DispatchFlag { source, local_expert } => Missing {
             what: "dispatch_flag",
+            source_rank: Some(source.0),
+            local_expert: Some(local_expert),
+            ..nothing
+        },
+        Wait::CountFlag { source, local_expert } => Missing {
+            what: "count_flag",
+            source_rank: Some(source.0),
+            local_expert: Some(local_expert),
+            ..nothing
+        },
+        Wait::TokenFlag { source, local_expert } => Missing {
+            what: "token_flag",
             source_rank: Some(source.0),
             local_expert: Some(local_expert),
             ..nothing

@@ -3,7 +3,6 @@
 use crate::error::Error;
 use crate::store::{Tensor, write_tensors};
 use kernel_core::shape::{Dtype as Element, QuantMode, Shape};
-use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::path::Path;
@@ -13,6 +12,8 @@ use std::path::Path;
 pub struct RankResult<'a> {
     /// Number in file names: `ep_rank * tp_world_size + tp_rank`.
     pub rank: u32,
+    /// bs: tokens of the rank.
+    pub tokens: usize,
     /// n: rows really received, not the capacity. With TP both peers' rows.
     pub rows: usize,
     /// `[n, h]` dtype, or int8 when quantised.
@@ -55,8 +56,8 @@ pub fn write(path: &Path, shape: &Shape, ranks: &[RankResult<'_>]) -> Result<(),
 
 fn push_rank<'a>(shape: &Shape, result: &RankResult<'a>, tensors: &mut Vec<Tensor<'a>>) -> Result<(), Error> {
     let (rank, n) = (result.rank, result.rows);
-    let bs = shape.bs(RankId(rank / shape.tp_world_size())) as usize;
     let (k, h) = (shape.k() as usize, shape.h() as usize);
+    let bs = result.tokens;
     let element = match shape.dtype() {
         Element::Bf16 => Dtype::BF16,
         Element::F16 => Dtype::F16,
@@ -119,6 +120,7 @@ mod tests {
         let (bs_h, bs_k, l, l_r) = (vec![1; 4 * 2048], vec![0; 4 * 2 * 4], vec![0; 2 * 8], vec![0; 4 * 4]);
         let result = RankResult {
             rank: 1,
+            tokens: 4,
             assist_info_for_combine: Some(&[]),
             expand_idx: &bs_k,
             expert_token_nums: &l,

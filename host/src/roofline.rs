@@ -2,7 +2,6 @@
 //! machines or sums. What a round takes beyond them is the protocol's and the cache's.
 
 use crate::backend::Backend;
-use crate::backend::shared::SharedMemory;
 use crate::batch::Batch;
 use crate::driver::RankState;
 use core::sync::atomic::{AtomicUsize, Ordering};
@@ -42,7 +41,7 @@ struct Traffic<'a> {
 /// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians.
 #[must_use]
 pub fn measure(
-    memory: &SharedMemory,
+    memory: &impl Backend,
     shape: &Shape,
     batch: &Batch<'_>,
     ranks: &[RankState],
@@ -115,7 +114,7 @@ impl<'a> Traffic<'a> {
         Self { shape, batch, sent, received }
     }
 
-    fn send(&self, memory: &SharedMemory, p: Partition, rank: RankId) -> Result<(), Fault> {
+    fn send(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
         let inputs = self.batch.inputs(rank);
         let payload = self.shape.payload_bytes() as usize;
@@ -126,7 +125,7 @@ impl<'a> Traffic<'a> {
         })
     }
 
-    fn copy_out(&self, memory: &SharedMemory, p: Partition, rank: RankId) -> Result<(), Fault> {
+    fn copy_out(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
         (0..).zip(&self.received[rank.index()]).try_for_each(|(row, (source, send))| {
             let home = Home { rank, local_expert: send.home.local_expert };
@@ -137,7 +136,7 @@ impl<'a> Traffic<'a> {
 
     fn give_back(
         &self,
-        memory: &SharedMemory,
+        memory: &impl Backend,
         p: Partition,
         rank: RankId,
         state: &RankState,
@@ -153,7 +152,7 @@ impl<'a> Traffic<'a> {
     }
 
     /// Reads each returned row into one row of scratch, where a sum would read it, and writes the results.
-    fn take_back(&self, memory: &SharedMemory, p: Partition, rank: RankId) -> Result<(), Fault> {
+    fn take_back(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
         let mut scratch = vec![0; self.shape.row_bytes() as usize];
         let mut token = None;

@@ -85,14 +85,15 @@ fn check_rank<B: Backend>(
 ) -> Result<(), Mismatch> {
     let shape = cluster.shape;
     let row_bytes = shape.row_bytes() as usize;
+    let name = batch.name(rank);
     let compare = |tensor, row_len, expected: &[u8]| {
         let mut verdict = Ok(());
         backend.read_output(rank, number, tensor, expected.len(), &mut |seen| {
-            verdict = first_difference(rank, tensor, row_len, seen, expected);
+            verdict = first_difference(name, tensor, row_len, seen, expected);
         });
         verdict
     };
-    let expected = cluster.dispatch(rank);
+    let expected = cluster.dispatch(name);
     let bytes = |words: &mut dyn Iterator<Item = u32>| words.flat_map(u32::to_le_bytes).collect::<Vec<_>>();
     let counts = bytes(&mut expected.ep_recv_counts.iter().map(|&n| n.cast_unsigned()));
     compare(Tensor::EpRecvCounts, 4, &counts)?;
@@ -105,7 +106,7 @@ fn check_rank<B: Backend>(
     let scales = bytes(&mut expected.dynamic_scales.iter().map(|s| s.to_bits()));
     compare(Tensor::DynamicScales, 4, &scales)?;
     compare(Tensor::ExpandX, shape.payload_bytes() as usize, &expected.expand_x)?;
-    compare(Tensor::XOut, row_bytes, &expected_x_out(cluster, batch, rank))
+    compare(Tensor::XOut, row_bytes, &expected_x_out(cluster, batch, name))
 }
 
 /// `x_out` by the oracle, the experts' results computed pair by pair.

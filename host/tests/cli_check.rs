@@ -97,7 +97,11 @@ fn the_port_offset_is_part_of_what_is_required() {
     assert_eq!(report["buffer"]["required_mb"].as_u64().unwrap(), required + 2);
     let tight = config_file(folder.path(), "t.toml", &format!("hccl_buffsize_mb = {required}"));
     assert!(veriep(&["check", &tight]).status.success());
-    assert!(fails(2, &["check", &tight, "--port-offset", "65536"]).contains("hccl_buffsize_mb"));
+    let line = fails(2, &["check", &tight, "--port-offset", "65536"]);
+    assert!(
+        line.contains("hccl_buffsize_mb") && line.contains("port offsets of both partitions = 2097152"),
+        "{line}"
+    );
 }
 
 #[test]

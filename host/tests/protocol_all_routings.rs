@@ -11,6 +11,7 @@ use host::case::{Case, OwnedMask, RankTensors};
 use host::config::Config;
 use host::driver::Options;
 use host::driver::threads::Spread;
+use kernel_core::a3::{Choices, Flags};
 use kernel_core::plan::order::SendOrder;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -79,8 +80,9 @@ fn run_all(config: Config, seed: u64) {
     }
     let rounds = |round: usize| Batch::with_tensors(&case, tensors(&case, order[round % number], round));
     let send_order = if seed.is_multiple_of(2) { SendOrder::Plain } else { SendOrder::Staggered };
-    let options = Options { order: send_order, ..Options::default() };
-    for schedule in ["DC", "DDCC"] {
+    let all_flags = [Flags::Joint, Flags::Separate];
+    for (schedule, flags) in ["DC", "DDCC"].into_iter().flat_map(|s| all_flags.map(|flags| (s, flags))) {
+        let options = Options { machines: Choices { order: send_order, flags }, ..Options::default() };
         let chain = 2 * ROUNDS / schedule.len();
         let units = number.div_ceil(ROUNDS);
         let trial = Trial { rounds: Some(&rounds), units, options, ..Trial::new(&case, schedule, chain) };

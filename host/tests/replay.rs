@@ -20,6 +20,7 @@ fn case(model: &Model) -> Case {
         ranks: vec![tensors(0, None); ranks],
         scales: None,
         expert_gain: (0..ranks).map(|e| 1.0 + e as f32).collect(),
+        elastic: None,
     }
 }
 

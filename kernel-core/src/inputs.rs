@@ -86,6 +86,15 @@ pub enum InputError {
     },
     /// `scales` without `quant_mode = 2`.
     ScalesUnquantised,
+    /// An elastic domain has more MoE experts than the whole one had, so that some have no row of a tensor.
+    ExpertRow {
+        /// Tensor name.
+        tensor: &'static str,
+        /// Its rows.
+        rows: u32,
+        /// The first expert without one.
+        expert: u32,
+    },
 }
 
 impl fmt::Display for InputError {
@@ -120,6 +129,12 @@ impl fmt::Display for InputError {
                 write!(
                     f,
                     "x[{token}, {element}] is not finite before or after smoothing: quant_mode = 2 needs finite values"
+                )
+            }
+            Self::ExpertRow { tensor, rows, expert } => {
+                write!(
+                    f,
+                    "{tensor} has {rows} rows, none for MoE expert {expert}: must be absent when elastic_info has more MoE experts than moe_expert_num"
                 )
             }
             Self::ScalesUnquantised => f.write_str("scales given with quant_mode = 0: must be absent"),
@@ -164,8 +179,8 @@ impl Inputs<'_> {
         if shape.quant_mode() == QuantMode::None {
             return Err(InputError::ScalesUnquantised);
         }
-        let rows = shape.shared_expert_num() as usize + shape.moe_expert_num() as usize;
-        length("scales", scales.len(), rows.saturating_mul(h))
+        length("scales", scales.len(), (shape.expert_rows() as usize).saturating_mul(h))?;
+        expert_has_row("scales", shape)
     }
 
     /// Also of masked pairs.
@@ -226,11 +241,12 @@ impl Inputs<'_> {
 
     /// Holds the finite values of an active token against each row of `scales` that smooths them.
     fn check_smoothed(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Result<(), InputError> {
-        let shared = shape.shared_expert_num();
         let active = (0..).zip(self.ids(shape, token)).filter(|&(k, _)| self.pair_is_active(shape, token, k));
-        let moe = active.filter_map(|(_, &id)| u32::try_from(id).ok()).map(|id| shared.saturating_add(id));
-        for expert_row in (0..shared).chain(moe) {
-            // Special experts come after the last row: nothing is sent to them.
+        // Nothing is sent to special experts, whose ids come behind.
+        let moe =
+            active.filter_map(|(_, &id)| u32::try_from(id).ok()).filter(|&id| id < shape.moe_expert_num());
+        let moe = moe.map(|id| shape.shared_expert_rows().saturating_add(id));
+        for expert_row in (0..shape.shared_expert_num()).chain(moe) {
             let Some(smooth) = self.smooth(shape, expert_row) else { continue };
             let overflows = |(value, scale): (&[u8; 2], &f32)| {
                 !(to_f32(shape.dtype(), u16::from_le_bytes(*value)) * scale).is_finite()
@@ -290,6 +306,19 @@ impl Inputs<'_> {
     pub fn smooth(&self, shape: &Shape, expert_row: u32) -> Option<&[f32]> {
         let h = shape.h() as usize;
         self.scales.and_then(|s| s.get(expert_row as usize * h..)).and_then(|rest| rest.get(..h))
+    }
+}
+
+/// Whether every MoE expert has a row of a tensor with a row for each expert, `scales` or `expert_gain`.
+///
+/// # Errors
+/// An elastic domain has more MoE experts than the whole one.
+pub fn expert_has_row(tensor: &'static str, shape: &Shape) -> Result<(), InputError> {
+    let (rows, expert) = (shape.expert_rows(), shape.expert_rows() - shape.shared_expert_rows());
+    if shape.moe_expert_num() <= expert {
+        Ok(())
+    } else {
+        Err(InputError::ExpertRow { tensor, rows, expert })
     }
 }
 

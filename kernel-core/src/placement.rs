@@ -65,7 +65,7 @@ impl Shape {
             Some(j) => j,
             None => {
                 let moe_rank = at.rank.0 - self.shared_expert_rank_num();
-                self.shared_expert_num() + moe_rank * self.local_expert_num() + at.local_expert
+                self.shared_expert_rows() + moe_rank * self.local_expert_num() + at.local_expert
             }
         }
     }

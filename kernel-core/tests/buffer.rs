@@ -89,7 +89,7 @@ fn terms_add_up_and_have_names() {
     let decode = Buffer::new(&preset("deepseek-v3-decode"));
     assert_eq!(decode.terms.map(|term| term.bytes), [2 * 4096 * 14848, 2 * 128 * 14336, 0]);
     // 119.5 MiB and 2 * 16 * 1 MiB.
-    let offset = Buffer::with(&preset("deepseek-v3-decode"), Limits::Product, MIB);
+    let offset = Buffer::new(&Config { port_offset: MIB as i64, ..preset("deepseek-v3-decode") });
     assert_eq!((offset.required_mb, offset.terms[2].bytes), (152, 32 * MIB));
     assert_eq!(offset.max_bs, 22);
 }
@@ -110,7 +110,7 @@ fn shared_experts_without_ranks_of_their_own_take_no_room() {
 #[test]
 fn max_bs_honours_the_status_slots() {
     // K + S = 2: 10240 slots hold 5120 tokens, though 200 MiB would hold 7314.
-    assert_eq!(Buffer::with(&preset("tiny"), Limits::None, 0).max_bs, 5120);
+    assert_eq!(Buffer::with(&preset("tiny"), Limits::None).max_bs, 5120);
 }
 
 #[test]
@@ -130,8 +130,7 @@ fn a2_windows_of_models_hold_flags_that_are_larger_than_rows() {
                 quant_mode,
                 ..Config::default()
             };
-            config.hccl_buffsize_mb =
-                i64::try_from(Buffer::with(&config, Limits::None, 0).required_mb).unwrap();
+            config.hccl_buffsize_mb = i64::try_from(Buffer::with(&config, Limits::None).required_mb).unwrap();
             assert_areas_fit(&Shape::new(&config, Limits::None).unwrap());
         }
     }
@@ -182,6 +181,7 @@ fn any_config() -> impl Strategy<Value = (Config<'static>, Option<Vec<i64>>)> {
             expert_token_nums_type: n[14],
             hccl_buffsize_mb: n[15],
             aiv_num: n[16],
+            port_offset: n[17],
             norm_eps,
             given: Given::from_bits_truncate(given),
         };
@@ -193,11 +193,12 @@ fn any_config() -> impl Strategy<Value = (Config<'static>, Option<Vec<i64>>)> {
 fn plausible() -> impl Strategy<Value = (Config<'static>, Limits)> {
     let domain = (1i64..40, 1i64..12, 0i64..5, 0i64..4);
     let sizes = (1i64..17, 1i64..600, 1i64..70, 0i64..3000);
-    let modes = (prop::sample::select(vec![0i64, 2]), any::<bool>(), 0usize..3, any::<bool>());
+    let flags = (any::<bool>(), 0usize..3, any::<bool>());
+    let modes = (prop::sample::select(vec![0i64, 2]), flags, prop::sample::select(vec![0i64, 0, 1, 3, 777]));
     (domain, sizes, modes).prop_map(|(domain, sizes, modes)| {
         let (moe_ranks, local, shared, replicas) = domain;
         let (k, h, bs, mb) = sizes;
-        let (quant_mode, a3, alg, tiny) = modes;
+        let (quant_mode, (a3, alg, tiny), offset) = modes;
         let shared_ranks = if a3 { shared * replicas } else { 0 };
         let moe_ranks = if a3 { moe_ranks + 1 } else { 8 * moe_ranks.clamp(2, 8) };
         let config = Config {
@@ -211,6 +212,7 @@ fn plausible() -> impl Strategy<Value = (Config<'static>, Limits)> {
             h: if a3 { h + if tiny { 0 } else { 1023 } } else { 32 * h.min(224) },
             bs: BatchSizes::Uniform(bs),
             hccl_buffsize_mb: mb,
+            port_offset: if a3 { offset * 512 } else { 0 },
             quant_mode,
             ..Config::default()
         };
@@ -223,7 +225,8 @@ fn assert_areas_fit(shape: &Shape) {
     let half = shape.window_bytes() / 2;
     match shape.comm_alg() {
         CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
-            assert!(shape.combine_area() + shape.dispatch_area() <= half);
+            let offsets = shape.port_offset() * u64::from(shape.ep_world_size());
+            assert!(shape.combine_area() + shape.dispatch_area() + offsets <= half);
             assert!(shape.dispatch_slots() * 32 <= 64 << 10);
             assert!(u64::from(shape.bs_max() * shape.combine_columns()) * 32 <= 320 << 10);
             assert!(shape.record_pitch() >= shape.payload_bytes() + 44);
@@ -257,7 +260,7 @@ proptest! {
             config.bs = BatchSizes::PerRank(list);
         }
         for limits in [Limits::Product, Limits::None] {
-            let buffer = Buffer::with(&config, limits, 512);
+            let buffer = Buffer::with(&config, limits);
             let _ = buffer.fits();
             match Shape::new(&config, limits) {
                 Ok(shape) => assert_areas_fit(&shape),
@@ -268,7 +271,7 @@ proptest! {
 
     #[test]
     fn areas_of_a_valid_shape_fit_the_smallest_window((mut config, limits) in plausible()) {
-        let required_mb = Buffer::with(&config, limits, 0).required_mb;
+        let required_mb = Buffer::with(&config, limits).required_mb;
         config.hccl_buffsize_mb = i64::try_from(required_mb).unwrap();
         let shape = Shape::new(&config, limits);
         // Gives up, and so fails, if few are valid.
@@ -281,7 +284,7 @@ proptest! {
 
     #[test]
     fn max_bs_is_valid_and_one_more_is_not((config, limits) in plausible()) {
-        let max_bs = i64::try_from(Buffer::with(&config, limits, 0).max_bs).unwrap();
+        let max_bs = i64::try_from(Buffer::with(&config, limits).max_bs).unwrap();
         let wrong = |bs| Shape::new(&Config { bs: BatchSizes::Uniform(bs), ..config }, limits).err();
         if wrong(1).is_none() {
             prop_assert!(wrong(max_bs).is_none(), "{max_bs}");
@@ -295,7 +298,7 @@ proptest! {
 
     #[test]
     fn required_grows_with_bs_and_is_the_sum_of_its_terms((config, limits) in plausible()) {
-        let of = |bs| Buffer::with(&Config { bs: BatchSizes::Uniform(bs), ..config }, limits, 0);
+        let of = |bs| Buffer::with(&Config { bs: BatchSizes::Uniform(bs), ..config }, limits);
         let (less, more) = (of(7), of(8));
         prop_assert!(less.required_mb <= more.required_mb);
         let sum: u64 = more.terms.iter().map(|term| term.bytes).sum();

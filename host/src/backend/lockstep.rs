@@ -5,13 +5,12 @@
 //! second write to a byte of an output within one operator: its writers must be disjoint. What nobody has
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
-use super::{Backend, anonymous};
+use super::{Backend, Members, anonymous};
 use core::ops::Range;
 use kernel_core::fabric::order::{Issued, Kind};
 use kernel_core::fabric::{Fabric, Fault};
-use kernel_core::layout::{outputs::capacity, state::STATE_BYTES};
+use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use memmap2::MmapMut;
 use rand::{RngExt, SeedableRng};
@@ -84,18 +83,24 @@ impl Lockstep {
     ///
     /// # Errors
     /// The system refuses the mapping.
-    pub fn new(shape: &Shape, batches: usize, memory: Memory, seed: u64) -> io::Result<Self> {
+    pub fn new<'a>(
+        members: impl Into<Members<'a>>,
+        batches: usize,
+        memory: Memory,
+        seed: u64,
+    ) -> io::Result<Self> {
+        let members = members.into();
         let of_rank = |rank| {
-            let output = |t| blank_output(t, capacity(shape, rank, t));
+            let output = |t| blank_output(t, members.output(rank, t));
             let outputs = |_| Tensor::ALL.into_iter().map(output).collect::<io::Result<_>>();
             Ok(RankMemory {
                 state: vec![0; STATE_BYTES as usize],
-                window: anonymous(shape.window_bytes())?,
+                window: anonymous(members.shape.window_bytes())?,
                 outputs: (0..batches).map(outputs).collect::<io::Result<_>>()?,
                 written: BTreeMap::new(),
             })
         };
-        let ranks = (0..shape.ep_world_size()).map(RankId).map(of_rank).collect::<io::Result<_>>()?;
+        let ranks = members.ranks().map(of_rank).collect::<io::Result<_>>()?;
         Ok(Self {
             inner: Mutex::new(Inner {
                 ranks,

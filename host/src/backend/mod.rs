@@ -3,9 +3,13 @@
 pub mod inject;
 pub mod lockstep;
 pub mod shared;
+pub mod survivors;
 
+use crate::case::Case;
 use kernel_core::fabric::Fabric;
+use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
+use kernel_core::shape::{Elastic, Shape};
 use kernel_core::units::{CoreId, RankId};
 use memmap2::{MmapMut, MmapOptions};
 use std::io;
@@ -32,6 +36,40 @@ pub trait Backend: Sync {
 
     /// The next operators may write the outputs of all batches again.
     fn reuse_outputs(&self) {}
+}
+
+/// Whose memory a group needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Members<'a> {
+    /// The domain that runs.
+    pub shape: &'a Shape,
+    /// Of an elastic domain, who is left; then memory goes by physical rank.
+    pub left: Option<&'a Elastic>,
+}
+
+impl<'a> From<&'a Shape> for Members<'a> {
+    fn from(shape: &'a Shape) -> Self {
+        Self { shape, left: None }
+    }
+}
+
+impl<'a> From<&'a Case> for Members<'a> {
+    fn from(case: &'a Case) -> Self {
+        Self { shape: &case.shape, left: case.elastic.as_ref().map(|elastic| &elastic.left) }
+    }
+}
+
+impl Members<'_> {
+    /// Every rank that has state and window, also those that are gone.
+    fn ranks(&self) -> impl Iterator<Item = RankId> + use<> {
+        (0..self.left.map_or(self.shape.ep_world_size(), Elastic::whole_world_size)).map(RankId)
+    }
+
+    /// Bytes of an output; a rank that is gone has none.
+    fn output(&self, rank: RankId, tensor: Tensor) -> u64 {
+        let rank = self.left.map_or(Some(rank), |left| left.new_id(rank));
+        rank.map_or(0, |rank| capacity(self.shape, rank, tensor))
+    }
 }
 
 /// Zeroed memory that is committed as it is touched: most of a window never is.

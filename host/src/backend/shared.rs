@@ -4,11 +4,10 @@
 //! protocol touches becomes resident.
 #![allow(unsafe_code)]
 
-use super::{Backend, anonymous};
+use super::{Backend, Members, anonymous};
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, Segment};
-use kernel_core::layout::{outputs::capacity, state::STATE_BYTES};
+use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
-use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId, align_up};
 use memmap2::MmapRaw;
 use std::io;
@@ -31,22 +30,25 @@ impl SharedMemory {
     ///
     /// # Errors
     /// The system refuses the mapping.
-    pub fn new(shape: &Shape, batches: usize) -> io::Result<Self> {
+    pub fn new<'a>(members: impl Into<Members<'a>>, batches: usize) -> io::Result<Self> {
+        let members = members.into();
+        let window = members.shape.window_bytes();
         let mut maps = Vec::new();
         let mut peers = Vec::new();
         let mut outputs = Vec::new();
-        for rank in (0..shape.ep_world_size()).map(RankId) {
-            let regions = map(STATE_BYTES + shape.window_bytes())?;
+        for rank in members.ranks() {
+            let regions = map(STATE_BYTES + window)?;
             let base = regions.as_mut_ptr();
             peers.push(Peer {
                 state: Segment::new(base, STATE_BYTES),
-                window: Segment::new(base.wrapping_add(STATE_BYTES as usize), shape.window_bytes()),
+                window: Segment::new(base.wrapping_add(STATE_BYTES as usize), window),
             });
             maps.push(regions);
             let mut of_rank = Vec::new();
             for _ in 0..batches {
-                let sizes = Tensor::ALL.map(|tensor| align_up(capacity(shape, rank, tensor), PAGE));
-                let tensors = map(sizes.iter().sum())?;
+                let sizes = Tensor::ALL.map(|tensor| align_up(members.output(rank, tensor), PAGE));
+                // A rank that is gone has no outputs, and an empty mapping is refused.
+                let tensors = map(sizes.iter().sum::<u64>().max(PAGE))?;
                 let mut next = tensors.as_mut_ptr();
                 of_rank.push(sizes.map(|size| {
                     let segment = Segment::new(next, size);

@@ -1,10 +1,13 @@
 //! Reading a case: every tensor's presence, type, shape and values; all problems are reported.
 
-use super::{Case, OwnedMask, RankTensors, TENSORS_NAME, expert_rows, rank_count, support};
+use super::{
+    Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, all_have_rows, elastic, expert_rows, rank_count,
+    support,
+};
 use crate::config::{Config, FILE_NAME};
 use crate::error::{Error, Problem};
 use crate::store::{TensorFile, numbers_of};
-use kernel_core::shape::{Dtype as Element, Given, Limits, Shape};
+use kernel_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Shape};
 use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::collections::BTreeSet;
@@ -30,8 +33,8 @@ pub fn open(folder: &Path) -> Result<Opened, Error> {
         return Err(Error::file(folder, what));
     }
     let config = Config::read(&folder.join(FILE_NAME))?;
-    let file = TensorFile::open(&folder.join(TENSORS_NAME))?;
-    let given = given_by_header(&file);
+    let mut file = TensorFile::open(&folder.join(TENSORS_NAME))?;
+    let given = given_by(&mut file)?;
     Ok(Opened { config, given, file })
 }
 
@@ -40,29 +43,40 @@ pub fn open(folder: &Path) -> Result<Opened, Error> {
 /// # Errors
 /// A file is missing or malformed, the configuration breaks a rule, a tensor is missing or wrong.
 pub fn load(folder: &Path) -> Result<Case, Error> {
-    let opened = open(folder)?;
-    let shape = Shape::new(&opened.config.as_core(opened.given), Limits::Product)
-        .map_err(|violations| Error::violations(folder.join(FILE_NAME).display(), &violations))?;
-    opened.read(shape)
+    open(folder)?.load(folder)
 }
 
 impl Opened {
+    /// Judges the configuration, then reads as [`Self::read`].
+    ///
+    /// # Errors
+    /// The configuration breaks a rule, a tensor is missing or wrong.
+    pub fn load(self, folder: &Path) -> Result<Case, Error> {
+        let shape = Shape::new(&self.config.as_core(self.given), Limits::Product)
+            .map_err(|violations| Error::violations(folder.join(FILE_NAME).display(), &violations))?;
+        self.read(shape)
+    }
+
     /// Reads all tensors of a valid configuration and checks their values.
     ///
     /// # Errors
     /// All that is wrong with the tensors.
-    pub fn read(self, shape: Shape) -> Result<Case, Error> {
-        support::readable(&shape, self.given)?;
+    pub fn read(self, whole: Shape) -> Result<Case, Error> {
+        support::readable(&whole, self.given)?;
         let mut reader =
             Reader { unread: self.file.names().into_iter().collect(), file: self.file, problems: Vec::new() };
-        let ranks =
-            (0..rank_count(&shape)).map(|rank| reader.rank(&shape, rank)).collect::<Result<_, _>>()?;
+        let (shape, elastic) = reader.survivors(whole)?;
+        let name = |rank| elastic.as_ref().map_or(rank, |elastic| elastic.name(rank));
+        let ranks = (0..rank_count(&shape))
+            .map(|rank| reader.rank(&shape, rank, name(RankId(rank))))
+            .collect::<Result<_, _>>()?;
         let rows = expert_rows(&shape);
         let scales = reader.floats_if_given("scales", &[rows, shape.h() as usize])?;
-        let gain = reader.floats_if_given("expert_gain", &[rows])?.unwrap_or_else(|| vec![1.0; rows]);
+        let gain = reader.floats_if_given("expert_gain", &[rows])?;
+        let gain = gain.unwrap_or_else(|| vec![1.0; if all_have_rows(&shape) { rows } else { 0 }]);
         let place = reader.file.path().display().to_string();
-        let mut problems = reader.end(&shape);
-        let case = Case { config: self.config, shape, ranks, scales, expert_gain: gain };
+        let mut problems = reader.end(&shape, elastic.as_ref());
+        let case = Case { config: self.config, shape, ranks, scales, expert_gain: gain, elastic };
         // Values can only be judged when every tensor has its length.
         if problems.is_empty() {
             problems = case.problems();
@@ -71,21 +85,27 @@ impl Opened {
     }
 }
 
-/// The optional inputs by their names and number of dimensions.
-fn given_by_header(file: &TensorFile) -> Given {
+/// The optional inputs by their names and number of dimensions; `elastic_info` by its first word.
+fn given_by(file: &mut TensorFile) -> Result<Given, Error> {
     let mut given = Given::empty();
     for name in file.names() {
         let dimensions = file.info(&name).map_or(0, |info| info.shape.len());
         given |= match (of_a_rank(&name), name.as_str()) {
             (None, "scales") => Given::SCALES,
-            (None, "elastic_info") => Given::ELASTIC_INFO,
+            (None, "elastic_info") if switches_on(file)? => Given::ELASTIC_INFO,
             (Some("shared_expert_x"), _) => Given::SHARED_EXPERT_X,
             (Some("x_active_mask"), _) if dimensions == 1 => Given::MASK_1D,
             (Some("x_active_mask"), _) if dimensions == 2 => Given::MASK_2D,
             _ => Given::empty(),
         };
     }
-    given
+    Ok(given)
+}
+
+/// Whether `elastic_info` is one that is switched on; what is wrong with it is found when it is read.
+fn switches_on(file: &mut TensorFile) -> Result<bool, Error> {
+    let is_i32 = file.info("elastic_info").is_some_and(|info| info.dtype == Dtype::I32);
+    Ok(is_i32 && Left::is_on(&numbers_of(&file.read("elastic_info")?, i32::from_le_bytes)))
 }
 
 /// What follows `rank{r}.` in a name.
@@ -102,20 +122,36 @@ struct Reader {
 }
 
 impl Reader {
-    fn rank(&mut self, shape: &Shape, rank: u32) -> Result<RankTensors, Error> {
+    /// What `elastic_info` leaves of the domain. Without it, if it is wrong, there is no telling what the tensors
+    /// must be.
+    fn survivors(&mut self, whole: Shape) -> Result<(Shape, Option<Elastic>), Error> {
+        let name = "elastic_info";
+        let mut info = None;
+        if self.file.info(name).is_some() {
+            let words = 4 + 2 * whole.ep_world_size() as usize;
+            info = Some(numbers_of(&self.take(name, Dtype::I32, &[&[words]])?, i32::from_le_bytes));
+        }
+        let place = || self.file.path().display().to_string();
+        if !self.problems.is_empty() {
+            return Err(Error::Invalid { place: place(), problems: core::mem::take(&mut self.problems) });
+        }
+        elastic::survivors(whole, info).map_err(|violations| Error::violations(place(), &violations))
+    }
+
+    fn rank(&mut self, shape: &Shape, rank: u32, name: RankId) -> Result<RankTensors, Error> {
         let bs = shape.bs(RankId(rank / shape.tp_world_size())) as usize;
         let (k, h) = (shape.k() as usize, shape.h() as usize);
         let element = match shape.dtype() {
             Element::Bf16 => Dtype::BF16,
             Element::F16 => Dtype::F16,
         };
-        let ids = self.must(&format!("rank{rank}.expert_ids"), Dtype::I32, &[bs, k])?;
-        let weights = self.must(&format!("rank{rank}.expert_scales"), Dtype::F32, &[bs, k])?;
+        let ids = self.must(&format!("rank{name}.expert_ids"), Dtype::I32, &[bs, k])?;
+        let weights = self.must(&format!("rank{name}.expert_scales"), Dtype::F32, &[bs, k])?;
         Ok(RankTensors {
-            x: self.must(&format!("rank{rank}.x"), element, &[bs, h])?,
+            x: self.must(&format!("rank{name}.x"), element, &[bs, h])?,
             expert_ids: numbers_of(&ids, i32::from_le_bytes),
             expert_scales: numbers_of(&weights, f32::from_le_bytes),
-            mask: self.mask(&format!("rank{rank}.x_active_mask"), bs, k)?,
+            mask: self.mask(&format!("rank{name}.x_active_mask"), bs, k)?,
         })
     }
 
@@ -172,9 +208,12 @@ impl Reader {
     }
 
     /// All problems, with the tensors that nobody read.
-    fn end(mut self, shape: &Shape) -> Vec<Problem> {
+    fn end(mut self, shape: &Shape, elastic: Option<&Elastic>) -> Vec<Problem> {
         for name in self.unread {
-            let rule = format!("must be absent (ranks = {})", rank_count(shape));
+            let rule = match elastic {
+                Some(_) => format!("must be absent (ranks left by elastic_info = {})", rank_count(shape)),
+                None => format!("must be absent (ranks = {})", rank_count(shape)),
+            };
             self.problems.push(Problem::new(name, ": a tensor that nobody reads", rule));
         }
         self.problems

@@ -1,10 +1,11 @@
 //! Writing a case.
 
-use super::{Case, OwnedMask, RankTensors, TENSORS_NAME};
+use super::{Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, expert_rows};
 use crate::config::FILE_NAME;
 use crate::error::Error;
 use crate::store::{Tensor, bytes_of, write_tensors, write_whole};
 use kernel_core::shape::{Dtype as Element, Shape};
+use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::io::{ErrorKind, Write};
@@ -48,25 +49,32 @@ impl Case {
     }
 
     fn tensors(&self) -> Vec<Tensor<'_>> {
-        let (rows, h) = (self.expert_gain.len(), self.shape.h() as usize);
+        let (rows, h) = (expert_rows(&self.shape), self.shape.h() as usize);
         let floats = |name: &str, shape: Vec<usize>, values: &[f32]| Tensor {
             name: name.to_owned(),
             dtype: Dtype::F32,
             shape,
             data: bytes_of(values, f32::to_le_bytes).into(),
         };
-        let mut tensors = vec![floats("expert_gain", vec![rows], &self.expert_gain)];
+        let mut tensors = Vec::new();
+        if !self.expert_gain.is_empty() {
+            tensors.push(floats("expert_gain", vec![self.expert_gain.len()], &self.expert_gain));
+        }
+        if let Some(Elastic { info, .. }) = &self.elastic {
+            let (name, data) = ("elastic_info".to_owned(), bytes_of(info, i32::to_le_bytes).into());
+            tensors.push(Tensor { name, dtype: Dtype::I32, shape: vec![info.len()], data });
+        }
         if let Some(scales) = &self.scales {
             tensors.push(floats("scales", vec![rows, h], scales));
         }
-        for (rank, of_rank) in self.ranks.iter().enumerate() {
-            rank_tensors(&self.shape, rank, of_rank, &mut tensors);
+        for (rank, of_rank) in (0..).map(RankId).zip(&self.ranks) {
+            rank_tensors(&self.shape, self.name(rank), of_rank, &mut tensors);
         }
         tensors
     }
 }
 
-fn rank_tensors<'a>(shape: &Shape, rank: usize, of_rank: &'a RankTensors, tensors: &mut Vec<Tensor<'a>>) {
+fn rank_tensors<'a>(shape: &Shape, rank: RankId, of_rank: &'a RankTensors, tensors: &mut Vec<Tensor<'a>>) {
     let (k, h) = (shape.k() as usize, shape.h() as usize);
     let bs = of_rank.expert_ids.len().checked_div(k).unwrap_or_default();
     let element = match shape.dtype() {

@@ -32,6 +32,19 @@ pub fn drawable(shape: &Shape) -> Result<(), Error> {
     refused.end("draws")
 }
 
+/// Whether this version plans the sends of `shape`.
+///
+/// # Errors
+/// Each parameter whose value changes who sends what in a way that is not planned yet.
+pub fn plannable(shape: &Shape) -> Result<(), Error> {
+    let mut refused = Refused::default();
+    let (a3, v1) = (shape.product() == Product::A3, shape.comm_alg() == CommAlg::FullmeshV1);
+    refused.unless(a3, "product", " = a2", "a3");
+    refused.unless(!a3 || v1, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
+    refused.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
+    refused.end("plans")
+}
+
 /// Whether this version reads and makes all input tensors of `shape`.
 ///
 /// # Errors
@@ -41,7 +54,6 @@ pub fn readable(shape: &Shape, given: Given) -> Result<(), Error> {
     let mut refused = Refused::default();
     refused.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
     refused.unless(consts == 0, "const_expert_num", &format!(" = {consts}"), "0");
-    refused.unless(!given.contains(Given::ELASTIC_INFO), "elastic_info", " given", "cases without it");
     refused.unless(!given.contains(Given::SHARED_EXPERT_X), "shared_expert_x", " given", "cases without it");
     refused.end("reads")
 }

@@ -87,7 +87,7 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
     let mut checked = Vec::new();
     let mut unreadable = Vec::new();
     for path in &args.paths {
-        match check(path, args.port_offset) {
+        match check(path, args.port.port_offset) {
             Ok(one) => checked.push(one),
             Err(error) => unreadable.push(error),
         }
@@ -126,7 +126,7 @@ fn end(mut errors: Vec<Error>) -> Result<(), Error> {
 }
 
 /// Checks one file or folder; `Err` when it cannot even be read as one.
-fn check(path: &Path, port_offset: u64) -> Result<Checked, Error> {
+fn check(path: &Path, port_offset: i64) -> Result<Checked, Error> {
     if !path.is_dir() {
         return Ok(judge(Config::read(path)?, Given::empty(), port_offset, path.display().to_string()).0);
     }
@@ -165,18 +165,14 @@ fn check(path: &Path, port_offset: u64) -> Result<Checked, Error> {
 }
 
 /// Judges a configuration alone.
-fn judge(config: Config, given: Given, port_offset: u64, file: String) -> (Checked, Option<Shape>) {
+fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> (Checked, Option<Shape>) {
+    config.port_offset = port_offset;
     let core = config.as_core(given);
-    let buffer = Buffer::with(&core, Limits::Product, port_offset);
-    let (shape, mut problems) = match Shape::new(&core, Limits::Product) {
+    let buffer = Buffer::new(&core);
+    let (shape, problems) = match Shape::new(&core, Limits::Product) {
         Ok(shape) => (Some(shape), Vec::new()),
         Err(violations) => (None, violations.iter().map(Problem::from).collect()),
     };
-    // The shape knows no port offset, an option of the run: what it adds is judged here.
-    if Buffer::new(&core).fits() && !buffer.fits() {
-        let rule = format!("must be at least {} with --port-offset {port_offset}", buffer.required_mb);
-        problems.push(Problem::new("hccl_buffsize_mb", &format!(" = {}", buffer.configured_mb), rule));
-    }
     let error =
         (!problems.is_empty()).then(|| Error::Invalid { place: file.clone(), problems: problems.clone() });
     let checked = Checked {

@@ -23,7 +23,7 @@ struct Made {
 
 pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     may_write(&args.out, args.force)?;
-    let (case, source) = make_case(&args.config, &args.tensors, args.seed)?;
+    let (case, source) = make_case(&args.config, &args.tensors, args.seed, 0)?;
     case.save(&args.out)?;
     let bytes = std::fs::read_dir(&args.out)
         .map(|entries| entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|m| m.len()).sum())

@@ -47,7 +47,7 @@ struct Output {
 
 pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let file = case::config_file(&args.config);
-    let config = Config::read(&file)?;
+    let config = Config { port_offset: args.port.port_offset, ..Config::read(&file)? };
     let shape = Shape::new(&config.as_core(kernel_core::shape::Given::empty()), Limits::Product)
         .map_err(|violations| Error::violations(file.display(), &violations))?;
     support::drawable(&shape)?;

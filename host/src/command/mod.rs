@@ -4,6 +4,7 @@ mod check;
 mod clashes;
 mod generate;
 mod layout;
+mod plan;
 mod run;
 mod schedule;
 mod source;
@@ -23,6 +24,7 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Run(args) => run::run(&args, report),
         Verb::Schedule(args) => schedule::run(&args, report),
         Verb::Layout(args) => layout::run(&args, report),
+        Verb::Plan(args) => plan::run(&args, report),
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),
     }

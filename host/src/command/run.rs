@@ -4,6 +4,7 @@ use super::source::make_case;
 use crate::backend::inject::Inject;
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::shared::SharedMemory;
+use crate::backend::survivors::Survivors;
 use crate::batch::Batch;
 use crate::case::{self, Case, TENSORS_NAME, support};
 use crate::cli::{BackendArg, RunArgs};
@@ -17,6 +18,7 @@ use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
 use crate::store;
 use core::time::Duration;
+use kernel_core::a3::Choices;
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 use rand::SeedableRng;
@@ -66,7 +68,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     }
     let (case, source) = open_case(args)?;
     support::runnable(&case.shape)?;
-    let silent = args.silent(case.shape.ep_world_size())?;
+    let silent = args.silent(&case)?;
     let plan = plan(args, &case.shape, &schedule);
     let job = Job { args, source, case, plan, silent };
     let bar = match job.plan.check {
@@ -99,10 +101,15 @@ fn keep_inputs(args: &RunArgs, out: &Path) -> Result<(), Error> {
 }
 
 fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
+    let port_offset = args.port.port_offset;
     match &args.case {
-        Some(folder) => Ok((case::load(folder)?, folder.display().to_string())),
+        Some(folder) => {
+            let mut opened = case::open(folder)?;
+            opened.config.port_offset = port_offset;
+            Ok((opened.load(folder)?, folder.display().to_string()))
+        }
         None => {
-            let (case, source) = make_case(&args.config, &args.tensors, args.seed)?;
+            let (case, source) = make_case(&args.config, &args.tensors, args.seed, port_offset)?;
             Ok((case, source.name))
         }
     }
@@ -111,13 +118,13 @@ fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
 fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
-    let memory = SharedMemory::new(&case.shape, batches).map_err(|e| of_memory(&e))?;
-    let backend = Inject { inner: memory, silent: job.silent };
+    let memory = SharedMemory::new(case, batches).map_err(|e| of_memory(&e))?;
+    let backend = Inject { inner: Survivors::of(case, memory), silent: job.silent };
     let workers = workers(job.args);
     let drive = |unit: &driver::Unit<'_, _>| driver::threads::run(unit, &workers);
     let (costs, ranks) = group::run(&case.shape, plan, traffic(job), &backend, drive, tick)?;
     if let Some(path) = &job.args.out {
-        output::write(path, &case.shape, &backend, &ranks, plan.last_rounds() - 1)?;
+        output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
     }
     // The bare copies overwrite the memory: they come last. Batch 0 has what they copy.
     let first = Batch::varied(case, plan.last_rounds() - 1);
@@ -129,8 +136,8 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
 fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
-    let lockstep = Lockstep::new(&case.shape, batches, memory, args.seed).map_err(|e| of_memory(&e))?;
-    let backend = Inject { inner: lockstep, silent: job.silent };
+    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| of_memory(&e))?;
+    let backend = Inject { inner: Survivors::of(case, lockstep), silent: job.silent };
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
     let drive = |unit: &driver::Unit<'_, _>| {
         let steps = driver::lockstep::run(unit, &mut rng)?;
@@ -141,7 +148,7 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
             error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
         })?;
     if let Some(path) = &args.out {
-        output::write(path, &case.shape, &backend, &ranks, plan.last_rounds() - 1)?;
+        output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
     }
     Ok((costs, None))
 }
@@ -186,7 +193,7 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
-            order: args.order.into(),
+            machines: Choices { order: args.order.into(), flags: args.flags.into() },
             in_step: args.backend == BackendArg::Threads && chain == 1,
             ..Options::default()
         },

@@ -4,7 +4,7 @@ use crate::case::{Case, config_file};
 use crate::cli::{ConfigArgs, TensorArgs};
 use crate::config::Config;
 use crate::error::Error;
-use crate::generate::{Options, Routing, generate};
+use crate::generate::{Left, Options, Routing, generate_left};
 use crate::presets::preset;
 
 /// A configuration and where it comes from.
@@ -22,12 +22,19 @@ pub struct Source {
 ///
 /// # Errors
 /// As [`resolve`] and [`generate`].
-pub fn make_case(config: &ConfigArgs, tensors: &TensorArgs, seed: u64) -> Result<(Case, Source), Error> {
+pub fn make_case(
+    config: &ConfigArgs,
+    tensors: &TensorArgs,
+    seed: u64,
+    port_offset: i64,
+) -> Result<(Case, Source), Error> {
     let mut source = resolve(config)?;
+    source.config.port_offset = port_offset;
     source.routing = tensors.routing.unwrap_or(source.routing);
     let (mask, smooth_scales) = (tensors.mask, tensors.smooth_scales);
     let options = Options { routing: source.routing, seed, mask, smooth_scales, ..Options::default() };
-    let case = generate(source.config.clone(), options, &source.name)?;
+    let left = if tensors.dead.is_empty() { Left::All } else { Left::Without(&tensors.dead) };
+    let case = generate_left(source.config.clone(), options, left, &source.name)?;
     Ok((case, source))
 }
 
@@ -49,7 +56,8 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
         }
         (None, None) => {
             return Err(Error::Request(
-                "missing argument: --preset NAME or --config FILE (run also takes a CASE folder)".to_owned(),
+                "missing argument: --preset NAME or --config FILE (run and plan also take a CASE folder)"
+                    .to_owned(),
             ));
         }
     };

@@ -36,6 +36,16 @@ impl<B: Clockwork> Clockwork for crate::backend::inject::Inject<B> {
     }
 }
 
+impl<B: Clockwork> Clockwork for crate::backend::survivors::Survivors<B> {
+    fn tick(&self) {
+        self.inner.tick();
+    }
+
+    fn land_one(&self) -> bool {
+        self.inner.land_one()
+    }
+}
+
 /// Steps per task, about, between two draws of who sleeps: more than a short operator takes.
 const NAP: usize = 64;
 

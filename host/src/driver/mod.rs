@@ -15,8 +15,8 @@ pub use task::{RankState, Stop, Task};
 
 use crate::batch::Batch;
 use core::sync::atomic::{AtomicU32, Ordering};
+use kernel_core::a3::Choices;
 use kernel_core::fabric::ProtocolError;
-use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use schedule::Operator;
@@ -24,8 +24,8 @@ use schedule::Operator;
 /// Choices that do not change results.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// In which order cores send.
-    pub order: SendOrder,
+    /// The machines' choices.
+    pub machines: Choices,
     /// All ranks begin an operator together, so that its time holds no waiting for another rank's experts. The
     /// protocol does not need it.
     pub in_step: bool,
@@ -60,8 +60,25 @@ impl<'a, B> Unit<'a, B> {
 
     /// A task for every core of `rank`.
     fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task<'a>> + use<'a, B> {
-        let (shape, order) = (self.shape, self.options.order);
-        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), order))
+        let (shape, choices) = (self.shape, self.options.machines);
+        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), choices))
+    }
+}
+
+impl Failure {
+    /// The same with every rank under the name that `name` has for it.
+    #[must_use]
+    pub fn renamed(self, name: &dyn Fn(RankId) -> RankId) -> Self {
+        match self {
+            Self::Protocol { rank, core, error } => {
+                Self::Protocol { rank: name(rank), core, error: error.renamed(name) }
+            }
+            Self::Hang(Hang { after, missing }) => {
+                let named = |m: Missing| Missing { rank: name(m.rank), wait: m.wait.renamed(name), ..m };
+                Self::Hang(Hang { after, missing: missing.into_iter().map(named).collect() })
+            }
+            Self::Thread(_) => self,
+        }
     }
 }
 

@@ -5,12 +5,11 @@ use super::schedule::Operator;
 use crate::backend::Backend;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
-use kernel_core::a3::{Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use kernel_core::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::place::Tensor;
-use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -110,12 +109,12 @@ pub struct Task<'a> {
 impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
-    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, order: SendOrder) -> Self {
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices) -> Self {
         Self {
             rank,
             core,
             operator: 0,
-            env: Env::new(shape, rank, core, order, Portable),
+            env: Env::new(shape, rank, core, choices, Portable),
             machine: Machine::Between,
             words: vec![0; ub_words(shape)],
             row: vec![0; ub_bytes(shape)],

@@ -3,8 +3,10 @@
 //! Every rank draws from a stream of its own, so its tensors depend on no other rank and ranks are made
 //! in parallel. Only integers and exactly rounded arithmetic are used: no libm, no platform.
 
+mod left;
 mod routing;
 
+pub use left::Left;
 pub use routing::{Routing, SERVER_RANKS, SERVERS_MAX};
 
 use crate::case::{self, Case, OwnedMask, RankTensors, support};
@@ -61,15 +63,27 @@ impl Default for Options {
 /// # Errors
 /// The configuration is invalid, or has tensors that this version does not make.
 pub fn generate(config: Config, options: Options, place: &str) -> Result<Case, Error> {
+    generate_left(config, options, Left::All, place)
+}
+
+/// Makes a case of those who are `left` of a domain.
+///
+/// # Errors
+/// As [`generate`]; also if nobody can be left so.
+pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &str) -> Result<Case, Error> {
     let mut given = match options.mask {
         MaskKind::None => Given::empty(),
         MaskKind::Tokens => Given::MASK_1D,
         MaskKind::Pairs => Given::MASK_2D,
     };
     given.set(Given::SCALES, options.smooth_scales);
-    let shape = Shape::new(&config.as_core(given), options.limits)
+    given.set(Given::ELASTIC_INFO, left.is_on());
+    let whole = Shape::new(&config.as_core(given), options.limits)
         .map_err(|violations| Error::violations(place, &violations))?;
-    support::readable(&shape, given)?;
+    support::readable(&whole, given)?;
+    let info = left.info(&whole, options.seed)?;
+    let (shape, elastic) =
+        case::elastic::survivors(whole, info).map_err(|violations| Error::violations(place, &violations))?;
     if options.mask != MaskKind::None && shape.bs_is_uneven() {
         // Otherwise it would hang on the seed: a random mask may have every token active.
         let problem =
@@ -79,12 +93,13 @@ pub fn generate(config: Config, options: Options, place: &str) -> Result<Case, E
     let mut rng = stream(options.seed, 0);
     let rows = case::expert_rows(&shape);
     let router = Router::new(&shape, options.routing, &mut rng);
-    let expert_gain = gains(rows, &mut rng);
+    // Without a row for every expert there must be none: all factors are 1 then.
+    let expert_gain = gains(if case::all_have_rows(&shape) { rows } else { 0 }, &mut rng);
     let scales = options
         .smooth_scales
         .then(|| (0..rows * shape.h() as usize).map(|_| 0.5 + unit(rng.next_u32())).collect());
     let ranks = all_ranks(&shape, options, &router);
-    let case = Case { config, shape, ranks, scales, expert_gain };
+    let case = Case { config, shape, ranks, scales, expert_gain, elastic };
     let problems = case.problems();
     if problems.is_empty() { Ok(case) } else { Err(Error::Invalid { place: place.to_owned(), problems }) }
 }

@@ -6,6 +6,7 @@ use core::time::Duration;
 use host::backend::Backend;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::backend::shared::SharedMemory;
+use host::backend::survivors::Survivors;
 use host::batch::Batch;
 use host::case::{Case, OwnedMask};
 use host::config::Config;
@@ -14,7 +15,7 @@ use host::driver::schedule::Schedule;
 use host::driver::threads::{Spread, Times, Workers};
 use host::driver::{self, Options, Unit};
 use host::error::Error;
-use host::generate::{self, generate};
+use host::generate::{self, Left, generate_left};
 use host::group::{self, Plan};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
@@ -86,12 +87,13 @@ impl<'a> Trial<'a> {
 
     pub(crate) fn in_lockstep(&self, memory: Memory, seed: u64) -> Result<Vec<u8>, Error> {
         let batches = self.plan().unit.batches();
-        self.stepped(&Lockstep::new(&self.case.shape, batches, memory, seed).expect("memory"), seed)
+        let memory = Lockstep::new(self.case, batches, memory, seed).expect("memory");
+        self.stepped(&Survivors::of(self.case, memory), seed)
     }
 
     pub(crate) fn on_threads(&self, count: usize, spread: Spread) -> Result<Vec<u8>, Error> {
-        let backend = SharedMemory::new(&self.case.shape, self.plan().unit.batches()).unwrap();
-        self.threaded(&backend, count, spread)
+        let memory = SharedMemory::new(self.case, self.plan().unit.batches()).unwrap();
+        self.threaded(&Survivors::of(self.case, memory), count, spread)
     }
 
     pub(crate) fn threaded<B: Backend>(
@@ -156,7 +158,12 @@ pub(crate) fn small(ranks: i64, experts: i64, k: i64, bs: i64, cores: i64) -> Co
 
 /// A seeded case of a small configuration.
 pub(crate) fn make(config: Config, options: generate::Options) -> Case {
-    generate(config, generate::Options { limits: Limits::None, ..options }, "test").unwrap()
+    make_left(config, options, Left::All)
+}
+
+/// The same of those who are left.
+pub(crate) fn make_left(config: Config, options: generate::Options, left: Left<'_>) -> Case {
+    generate_left(config, generate::Options { limits: Limits::None, ..options }, left, "test").unwrap()
 }
 
 pub(crate) fn seeded(config: Config, seed: u64) -> Case {

@@ -10,40 +10,69 @@
 
 mod combine;
 mod dispatch;
+pub(crate) mod exchange;
+pub(crate) mod steps;
 
 pub use combine::{Combine, Returned};
 pub use dispatch::Dispatch;
-pub(crate) use dispatch::{CHUNK, write_words};
 
-use crate::fabric::ProtocolError;
+use crate::fabric::{ProtocolError, Wait};
 use crate::plan::order::SendOrder;
 use crate::plan::split::Work;
 use crate::plan::{route, split};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId, align_up};
 
+/// Choices that do not change results. Every core of every rank makes the same, for the life of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Choices {
+    /// In which order cores send.
+    pub order: SendOrder,
+    /// How dispatch tells of records and of their number.
+    pub flags: Flags,
+}
+
+/// How dispatch of the plain layout tells of records and of their number (seed 004 section 2.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Flags {
+    /// One word with flag and count, behind the records.
+    #[default]
+    Joint,
+    /// `CountFlag` with the count before the records, `TokenFlag` behind them: the receiver knows where rows go
+    /// while they are still on their way.
+    Separate,
+}
+
 /// What stays the same for a core over a group's life.
 #[derive(Clone, Debug)]
 pub struct Env<'a, V> {
-    shape: &'a Shape,
-    rank: RankId,
-    core: CoreId,
-    order: SendOrder,
-    vector: V,
-    work: Work,
+    pub(crate) shape: &'a Shape,
+    pub(crate) rank: RankId,
+    pub(crate) core: CoreId,
+    pub(crate) choices: Choices,
+    pub(crate) vector: V,
+    pub(crate) work: Work,
 }
 
 impl<'a, V> Env<'a, V> {
-    /// The constants of `core` of `rank`, which sends in `order` and lets `vector` work on rows.
+    /// The constants of `core` of `rank`, which makes these `choices` and lets `vector` work on rows.
     #[must_use]
-    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, order: SendOrder, vector: V) -> Self {
-        Self { shape, rank, core, order, vector, work: split::work(shape, rank, core) }
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
+        Self { shape, rank, core, choices, vector, work: split::work(shape, rank, core) }
     }
 
     /// The work of this core.
     #[must_use]
     pub const fn work(&self) -> &Work {
         &self.work
+    }
+
+    /// What a core waits for that has not got a count.
+    const fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
+        match self.choices.flags {
+            Flags::Joint => Wait::DispatchFlag { source, local_expert },
+            Flags::Separate => Wait::CountFlag { source, local_expert },
+        }
     }
 }
 
@@ -77,7 +106,7 @@ pub const fn ub_bytes(shape: &Shape) -> usize {
     align_up(shape.row_bytes(), 32) as usize
 }
 
-fn internal(what: &'static str) -> ProtocolError {
+pub(crate) fn internal(what: &'static str) -> ProtocolError {
     ProtocolError::Internal(what)
 }
 

@@ -31,6 +31,7 @@
 pub mod nic;
 pub mod order;
 pub mod raw;
+pub mod survivors;
 
 use crate::place::Place;
 use crate::units::{CoreId, RankId};
@@ -130,6 +131,20 @@ pub enum Wait {
         /// Which local expert.
         local_expert: u32,
     },
+    /// The count of a source rank for a local expert of this rank, where counts go ahead of records.
+    CountFlag {
+        /// Whose count.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+    },
+    /// The flag that a source rank's records for a local expert of this rank have landed.
+    TokenFlag {
+        /// Whose records.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+    },
     /// FLAG1 of the window that a rank sends in A2's dispatch, behind its counts.
     WindowCounts {
         /// Whose.
@@ -166,11 +181,29 @@ impl Wait {
     pub const fn source(&self) -> Option<RankId> {
         match *self {
             Self::DispatchFlag { source, .. }
+            | Self::CountFlag { source, .. }
+            | Self::TokenFlag { source, .. }
             | Self::CombineFlag { source, .. }
             | Self::WindowCounts { source }
             | Self::WindowRows { source, .. } => Some(source),
             Self::Quiet | Self::Core(_) | Self::Idle | Self::Nic { .. } => None,
         }
+    }
+
+    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
+        match &mut self {
+            Self::DispatchFlag { source, .. }
+            | Self::CountFlag { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::CombineFlag { source, .. }
+            | Self::WindowCounts { source }
+            | Self::WindowRows { source, .. }
+            | Self::Nic { to: source } => *source = name(*source),
+            Self::Quiet | Self::Core(_) | Self::Idle => {}
+        }
+        self
     }
 }
 
@@ -181,6 +214,12 @@ impl fmt::Display for Wait {
             Self::Core(core) => write!(f, "core {core} has not come to the core barrier"),
             Self::DispatchFlag { source, local_expert } => {
                 write!(f, "missing: dispatch flag of rank {source} for local expert {local_expert}")
+            }
+            Self::CountFlag { source, local_expert } => {
+                write!(f, "missing: count of rank {source} for local expert {local_expert}")
+            }
+            Self::TokenFlag { source, local_expert } => {
+                write!(f, "missing: token flag of rank {source} for local expert {local_expert}")
             }
             Self::WindowCounts { source } => write!(f, "missing: counts of rank {source}"),
             Self::WindowRows { source, rows } => {
@@ -216,6 +255,15 @@ pub enum ProtocolError {
     },
     /// A dispatch status word is neither empty nor flag and count.
     Status {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// The word that says that a slot's records have landed is neither empty nor the flag.
+    TokenFlag {
         /// Who writes it.
         source: RankId,
         /// For which local expert.
@@ -327,6 +375,22 @@ impl From<Fault> for ProtocolError {
     }
 }
 
+impl ProtocolError {
+    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain. Triples
+    /// are told as they were read, and faults name memory as it is.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
+        match &mut self {
+            Self::Status { source, .. }
+            | Self::Count { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::CombineFlag { source, .. } => *source = name(*source),
+            _ => {}
+        }
+        self
+    }
+}
+
 impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
@@ -340,6 +404,10 @@ impl fmt::Display for ProtocolError {
             Self::Status { source, local_expert, seen } => write!(
                 f,
                 "dispatch status of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor a flag"
+            ),
+            Self::TokenFlag { source, local_expert, seen } => write!(
+                f,
+                "token flag of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
             ),
             Self::Count { source, local_expert, seen, max } => write!(
                 f,

@@ -6,7 +6,8 @@
 //!                                  row = token * (K + S) + k
 //!   +combine area  dispatch area   R * L * max_bs records, pitch apart,
 //!                                  record = (source_rank * L + local_expert) * max_bs + slot
-//!                                  (rank-major: not the order of the status slots)
+//!                                  (rank-major: not the order of the status slots),
+//!                                  and source_rank * port_offset bytes more (seed 004 section 2.3)
 //! ```
 //!
 //! On a shared-expert rank L is 1 and `slot` counts the source's active tokens, so that the receiver finds
@@ -24,6 +25,13 @@ pub const fn partition_start(shape: &Shape, partition: Partition) -> Offset {
     partition.index() as u64 * div_floor(shape.window_bytes(), 2)
 }
 
+/// Bytes from the first record of one source rank to that of the next, on `receiver`.
+#[must_use]
+pub const fn source_stride(shape: &Shape, receiver: RankId) -> u64 {
+    let records = shape.local_experts(receiver) as u64 * shape.bs_max() as u64;
+    records * shape.record_pitch() + shape.port_offset()
+}
+
 /// The record of `source`'s row number `slot` for the expert at `home`, on `home.rank`.
 #[must_use]
 pub const fn dispatch_record(
@@ -33,10 +41,10 @@ pub const fn dispatch_record(
     source: RankId,
     slot: u32,
 ) -> Place {
-    let block = source.0 as u64 * shape.local_experts(home.rank) as u64 + home.local_expert as u64;
-    let record = block * shape.bs_max() as u64 + slot as u64;
+    let block = source.0 as u64 * source_stride(shape, home.rank);
+    let record = home.local_expert as u64 * shape.bs_max() as u64 + slot as u64;
     let area = partition_start(shape, partition) + shape.combine_area();
-    Place::window(area + record * shape.record_pitch())
+    Place::window(area + block + record * shape.record_pitch())
 }
 
 /// The row that comes back for `(token, k)`, on the token's owner.

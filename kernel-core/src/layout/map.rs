@@ -83,29 +83,31 @@ fn core_areas(shape: &Shape) -> [Area; 3] {
     ]
 }
 
-fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {
+/// The combine area, then the dispatch area: one row of records, or with a port offset one for each source.
+fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> impl Iterator<Item = Area> + use<> {
     let rows = u64::from(shape.bs_max()) * u64::from(shape.combine_columns());
+    let combine = Area {
+        name: "combine rows",
+        partition: Some(p),
+        start: Place::window(partition_start(shape, p)),
+        count: rows,
+        stride: shape.combine_pitch(),
+        slot: shape.row_bytes(),
+    };
     let first = Home { rank, local_expert: 0 };
-    let records =
-        u64::from(shape.ep_world_size()) * u64::from(shape.local_experts(rank)) * u64::from(shape.bs_max());
-    [
-        Area {
-            name: "combine rows",
-            partition: Some(p),
-            start: Place::window(partition_start(shape, p)),
-            count: rows,
-            stride: shape.combine_pitch(),
-            slot: shape.row_bytes(),
-        },
-        Area {
-            name: "dispatch records",
-            partition: Some(p),
-            start: dispatch_record(shape, p, first, RankId(0), 0),
-            count: records,
-            stride: shape.record_pitch(),
-            slot: record::triple_of(shape, Place::window(0)).offset + Triple::BYTES,
-        },
-    ]
+    let records_of_source = u64::from(shape.local_experts(rank)) * u64::from(shape.bs_max());
+    let ranks = shape.ep_world_size();
+    let (areas, sources) = if shape.port_offset() == 0 { (1, ranks) } else { (ranks, 1) };
+    let shape = shape.clone();
+    let dispatch = (0..areas).map(RankId).map(move |source| Area {
+        name: "dispatch records",
+        partition: Some(p),
+        start: dispatch_record(&shape, p, first, source, 0),
+        count: u64::from(sources) * records_of_source,
+        stride: shape.record_pitch(),
+        slot: record::sent_bytes(&shape),
+    });
+    core::iter::once(combine).chain(dispatch)
 }
 
 /// One field of a token record.

@@ -115,6 +115,12 @@ const fn triple_at(shape: &Shape) -> Offset {
     scale_at(shape) + SCALE_FIELD
 }
 
+/// Bytes of a record that are sent: data, scale field, triple.
+#[must_use]
+pub const fn sent_bytes(shape: &Shape) -> u64 {
+    triple_at(shape) + Triple::BYTES
+}
+
 /// Where the scale of the record at `record` lies.
 #[must_use]
 pub const fn scale_of(shape: &Shape, record: Place) -> Place {

@@ -1,7 +1,8 @@
 //! The A3 state region, 1 MiB per rank, zeroed when the group is created (seed 002, key design 1).
 //!
 //! ```text
-//!   0 KiB  partition 0: dispatch status   64 KiB   slot = local_expert * R + source_rank, 32 B
+//!   0 KiB  partition 0: dispatch status   64 KiB   slot = local_expert * R + source_rank, 32 B:
+//!                                                  flag and count 8 B, TokenFlag 8 B, rest unused
 //!  64 KiB               combine status   320 KiB   slot = token * (K + S) + k,           32 B
 //! 384 KiB  partition 1: dispatch status   64 KiB
 //! 448 KiB               combine status   320 KiB
@@ -98,6 +99,13 @@ pub const fn combine_slot(shape: &Shape, token: Token, k: u32) -> u32 {
 #[must_use]
 pub const fn dispatch_status(partition: Partition, slot: u32) -> Place {
     Place::state(partition.index() as u64 * PARTITION + slot as u64 * STATUS_SLOT)
+}
+
+/// `TokenFlag` of dispatch slot `slot`: the second word of its status slot, used when flags are separate.
+#[must_use]
+pub const fn token_flag(partition: Partition, slot: u32) -> Place {
+    let status = dispatch_status(partition, slot);
+    Place { offset: status.offset + 8, ..status }
 }
 
 /// Status word of combine slot `slot`.

@@ -126,6 +126,39 @@ fn a_shared_expert_rank_has_one_block_for_each_source() {
     let at = |source, slot| dispatch_record(&shape, Partition::P0, home, RankId(source), slot).offset;
     assert_eq!(at(37, 2) - at(0, 0), (37 * 48 + 2) * 14848);
     assert_eq!(at(0, 0), 48 * 9 * 14336, "behind the combine area");
+
+    // Also where MoE ranks have three experts: (source * max_bs + token) * pitch.
+    let domain = Domain { r: 4, e: 9, s: 1, rs: 1, k: 2, h: 8, bs: 5, cores: 1 };
+    let shape = shape_of(&Config { port_offset: 1024, ..domain.config() });
+    let at = |rank, local_expert, source, slot| {
+        let home = Home { rank: RankId(rank), local_expert };
+        dispatch_record(&shape, Partition::P0, home, RankId(source), slot).offset - shape.combine_area()
+    };
+    assert_eq!(at(0, 0, 3, 2), (3 * 5 + 2) * 512 + 3 * 1024);
+    assert_eq!(at(1, 2, 3, 2), ((3 * 3 + 2) * 5 + 2) * 512 + 3 * 1024);
+}
+
+#[test]
+fn a_port_offset_moves_the_block_of_every_source_further_and_nothing_else() {
+    let config = |port_offset| Config { hccl_buffsize_mb: 512, port_offset, ..decode() };
+    let (plain, moved) = (product_shape(&config(0)), product_shape(&config(1536)));
+    let home = Home { rank: RankId(9), local_expert: 2 };
+    for partition in PARTITIONS {
+        for source in 0..16 {
+            let at = |shape| dispatch_record(shape, partition, home, RankId(source), 5).offset;
+            assert_eq!(at(&moved), at(&plain) + u64::from(source) * 1536);
+        }
+        let at = |shape| combine_row(shape, partition, Token(3), 4);
+        assert_eq!(at(&moved), at(&plain));
+    }
+    // One area per source, each as long as before, 1536 B apart.
+    let records = |shape| -> Vec<Area> {
+        map::areas(shape, RankId(9)).filter(|area| area.name == "dispatch records").collect()
+    };
+    let (plain, moved) = (records(&plain), records(&moved));
+    assert_eq!((plain.len(), moved.len()), (2, 32));
+    assert_eq!(moved.iter().map(|area| area.count).sum::<u64>(), plain.iter().map(|area| area.count).sum());
+    assert!(moved[..16].windows(2).all(|p| p[1].start.offset == p[0].start.offset + p[0].size() + 1536));
 }
 
 #[test]
@@ -254,10 +287,12 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
 /// Any domain without the product's ranges; `None` if its numbers break a rule.
 fn any_config() -> impl Strategy<Value = Config<'static>> {
     let sizes = (1i64..12, 1i64..6, 0i64..=4, 1i64..4, 1i64..=16, 1i64..700, 1i64..40, 1i64..=48);
-    (sizes, any::<bool>()).prop_map(|((moe_ranks, local, s, replicas, k, h, bs, cores), quantised)| {
+    let port_offset = prop_oneof![Just(0i64), 1i64..20, 1i64..5000].prop_map(|steps| steps * 512);
+    (sizes, any::<bool>(), port_offset).prop_map(|(sizes, quantised, port_offset)| {
+        let (moe_ranks, local, s, replicas, k, h, bs, cores) = sizes;
         let (rs, e) = (s * replicas, moe_ranks * local);
         let domain = Domain { r: moe_ranks + rs, e, s, rs, k: k.min(e), h, bs, cores };
-        Config { quant_mode: if quantised { 2 } else { 0 }, ..domain.config() }
+        Config { quant_mode: if quantised { 2 } else { 0 }, port_offset, ..domain.config() }
     })
 }
 
@@ -280,10 +315,11 @@ proptest! {
     #[test]
     fn areas_of_real_sizes_do_not_overlap(
         moe_ranks in 2i64..300, local in 1i64..8, s in 0i64..=4, h in 1024i64..=8192, bs in 1i64..=64,
+        steps in 0i64..5000,
     ) {
         let (rs, e) = (s * 4, moe_ranks * local);
         let domain = Domain { r: moe_ranks + rs, e, s, rs, k: 8.min(e), h, bs, cores: 48 };
-        if let Some(shape) = try_shape(&domain.config()) {
+        if let Some(shape) = try_shape(&Config { port_offset: 512 * steps, ..domain.config() }) {
             for rank in [0, shape.ep_world_size() - 1].map(RankId) {
                 let areas = map::areas(&shape, rank).map(|area| (area.start, area.size()));
                 assert_disjoint(areas.collect(), &shape);
@@ -298,9 +334,9 @@ fn every_single_slot_record_row_and_word_of_small_shapes_is_apart_from_all_other
         for (moe_ranks, local, k, h, bs) in
             [(1, 1, 1, 1, 1), (2, 3, 2, 5, 4), (3, 2, 4, 300, 3), (5, 1, 3, 16, 7)]
         {
-            for quant_mode in [0, 2] {
+            for (quant_mode, port_offset) in [(0, 0), (2, 0), (0, 512), (2, 512 * 4097)] {
                 let domain = Domain { r: moe_ranks + rs, e: moe_ranks * local, s, rs, k, h, bs, cores: 48 };
-                let shape = shape_of(&Config { quant_mode, ..domain.config() });
+                let shape = shape_of(&Config { quant_mode, port_offset, ..domain.config() });
                 for rank in (0..shape.ep_world_size()).map(RankId) {
                     assert_disjoint(everything(&shape, rank), &shape);
                 }

@@ -2,7 +2,12 @@
 //! items; the machines interpret them, a kernel generator prints them. Nothing here touches memory of others.
 
 pub mod counts;
+pub mod incast;
 pub mod order;
 pub mod permute;
+pub mod port;
+pub mod returns;
 pub mod route;
+pub mod shared;
 pub mod split;
+pub mod table;

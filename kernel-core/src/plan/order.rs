@@ -23,6 +23,11 @@ impl SendOrder {
             Self::Staggered => share.start + div_rem(rank.0 + i, count).1,
         }
     }
+
+    /// All items of a share, as `rank` takes them.
+    pub fn items(self, share: Range<u32>, rank: RankId) -> impl Iterator<Item = u32> + Clone {
+        (0..share.end - share.start).map(move |i| self.item(&share, rank, i))
+    }
 }
 
 #[cfg(test)]
@@ -31,7 +36,7 @@ mod tests {
     use alloc::vec::Vec;
 
     fn items(order: SendOrder, share: Range<u32>, rank: u32) -> Vec<u32> {
-        (0..share.end - share.start).map(|i| order.item(&share, RankId(rank), i)).collect()
+        order.items(share, RankId(rank)).collect()
     }
 
     #[test]

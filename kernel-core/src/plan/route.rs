@@ -54,6 +54,17 @@ pub const fn destination_home(shape: &Shape, destination: u32) -> Home {
     }
 }
 
+/// The destination of a local expert of `rank`: the inverse of [`destination_home`].
+#[must_use]
+pub const fn destination_of(shape: &Shape, rank: RankId, local_expert: u32) -> u32 {
+    let shared = shape.shared_expert_rank_num();
+    if rank.0 < shared {
+        rank.0
+    } else {
+        shared + (rank.0 - shared) * shape.local_expert_num() + local_expert
+    }
+}
+
 /// Where an active pair goes; `None` for an inactive pair or a special expert.
 #[must_use]
 pub fn home(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Home> {

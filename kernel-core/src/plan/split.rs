@@ -12,6 +12,14 @@ pub const fn even(n: u32, p: u32, i: u32) -> Range<u32> {
     start..start + each + if i < rest { 1 } else { 0 }
 }
 
+/// The share of `n` items split evenly over `p` that holds `item`.
+#[must_use]
+pub const fn even_owner(n: u32, p: u32, item: u32) -> u32 {
+    let (each, rest) = div_rem(n, p);
+    let longer = rest * (each + 1);
+    if item < longer { div_rem(item, each + 1).0 } else { rest + div_rem(item - longer, each).0 }
+}
+
 /// What a core sends in dispatch: a share of the flat `(token, k)` pairs and of the flat `(token, j)` pairs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DispatchShare {
@@ -131,6 +139,16 @@ mod tests {
                     let len = share.end - share.start;
                     assert_eq!(len, n / p + u32::from(i < n % p), "n {n}, p {p}, core {i}");
                 }
+            }
+        }
+    }
+
+    #[test]
+    fn the_owner_of_an_item_is_the_share_that_holds_it() {
+        for (n, p) in (0..60).flat_map(|n| (1..=48).map(move |p| (n, p))) {
+            for item in 0..n {
+                let owner = even_owner(n, p, item);
+                assert!(owner < p && even(n, p, owner).contains(&item), "{item} of {n} over {p}: {owner}");
             }
         }
     }

@@ -4,7 +4,7 @@
 //! of events here, and nothing is shared with the code it judges: it reads the shape's numbers and the raw
 //! tensors, and divides, places, rounds and sums by itself, in the plainest form.
 //!
-//! Covers the full mesh of A3 and A2 without TP, special experts, elastic domains and int8 combine.
+//! Covers the full mesh of A3 and A2 without TP, special experts and int8 combine.
 
 pub mod numerics;
 #[cfg(test)]
@@ -24,8 +24,21 @@ use alloc::vec::Vec;
 pub struct Cluster<'a> {
     /// The domain.
     pub shape: &'a Shape,
-    /// One entry per EP rank.
+    /// One entry per EP rank. In an elastic domain by physical rank; those of ranks that are gone are not looked at.
     pub ranks: &'a [Inputs<'a>],
+    /// `elastic_info` that is switched on; then `shape` is the whole domain, and ranks are asked by their
+    /// physical names.
+    pub elastic_info: Option<&'a [i32]>,
+}
+
+/// The domain that dispatch and combine run in: all ranks, or who is left of them.
+struct Domain {
+    /// By id in the domain.
+    members: Vec<RankId>,
+    shared_ranks: u32,
+    experts: u32,
+    /// Shared experts that anybody sends to.
+    shared: u32,
 }
 
 /// All outputs of dispatch on one rank, without spare capacity.
@@ -49,18 +62,19 @@ impl Cluster<'_> {
     /// What `rank` has after dispatch.
     #[must_use]
     pub fn dispatch(&self, rank: RankId) -> Dispatched {
+        let members = self.domain().members;
         let mut out = Dispatched { expand_idx: self.slots(rank), ..Dispatched::default() };
         let mut row = Vec::new();
         for expert_row in self.hosted(rank) {
             let rows_before = out.assist_info_for_combine.len();
-            for source in (0..self.shape.ep_world_size()).map(RankId) {
-                for (token, k) in self.pairs(source, rank, expert_row) {
+            for (id, &source) in (0..).zip(&members) {
+                for (token, k) in self.pairs(id, rank, expert_row) {
                     let scale = self.sent_row(source, token, expert_row, &mut row);
                     out.expand_x.extend_from_slice(&row);
                     if self.shape.quant_mode() == QuantMode::Dynamic {
                         out.dynamic_scales.push(scale);
                     }
-                    out.assist_info_for_combine.push([source.0 as i32, token.0 as i32, k as i32]);
+                    out.assist_info_for_combine.push([id as i32, token.0 as i32, k as i32]);
                 }
                 out.ep_recv_counts.push(out.assist_info_for_combine.len() as i32);
             }
@@ -98,6 +112,7 @@ impl Cluster<'_> {
     /// it is asked for active pairs in order, then for `K + j` of every shared expert `j`.
     pub fn combine(&self, rank: RankId, returned: &mut dyn FnMut(Token, u32, &mut Vec<u8>)) -> Vec<u8> {
         let (inputs, k_num) = (&self.ranks[rank.index()], self.shape.k());
+        let shared = self.domain().shared;
         let mut x_out = Vec::new();
         let mut row = Vec::new();
         for token in (0..self.shape.bs(rank)).map(Token) {
@@ -108,7 +123,7 @@ impl Cluster<'_> {
                 numerics::add_row(self.shape.dtype(), &mut sum, &row, Some(weight));
             }
             if self.token_active(rank, token) {
-                for j in 0..self.shape.shared_expert_num() {
+                for j in 0..shared {
                     returned(token, k_num + j, &mut row);
                     numerics::add_row(self.shape.dtype(), &mut sum, &row, None);
                 }
@@ -120,26 +135,57 @@ impl Cluster<'_> {
 }
 
 impl Cluster<'_> {
+    /// Everybody, or who is left by `elastic_info`: head of four words, then physical to new, then new to physical.
+    fn domain(&self) -> Domain {
+        let whole = self.shape.ep_world_size();
+        let Some(info) = self.elastic_info else {
+            return Domain {
+                members: (0..whole).map(RankId).collect(),
+                shared_ranks: self.shape.shared_expert_rank_num(),
+                experts: self.shape.moe_expert_num(),
+                shared: self.shape.shared_expert_num(),
+            };
+        };
+        let mut members = vec![RankId(u32::MAX); info[1] as usize];
+        for (physical, &new) in (0..whole).zip(&info[4..]) {
+            if new >= 0 {
+                members[new as usize] = RankId(physical);
+            }
+        }
+        let shared_ranks = info[2] as u32;
+        let shared = if shared_ranks == 0 { 0 } else { self.shape.shared_expert_num() };
+        Domain { members, shared_ranks, experts: info[3] as u32, shared }
+    }
+
+    /// The id of a rank in the domain.
+    fn id_of(&self, rank: RankId) -> u32 {
+        self.domain().members.iter().position(|&member| member == rank).unwrap() as u32
+    }
+
     /// The experts that live on `rank`, in local order, by their row of `scales`.
     fn hosted(&self, rank: RankId) -> Vec<u32> {
-        let (shared, shared_ranks) = (self.shape.shared_expert_num(), self.shape.shared_expert_rank_num());
-        if rank.0 < shared_ranks {
+        let Domain { members, shared_ranks, experts, shared } = self.domain();
+        let id = self.id_of(rank);
+        if id < shared_ranks {
             let replicas = shared_ranks / shared;
-            return vec![rank.0 / replicas];
+            return vec![id / replicas];
         }
-        let per_rank = self.shape.moe_expert_num() / (self.shape.ep_world_size() - shared_ranks);
-        let first = shared + (rank.0 - shared_ranks) * per_rank;
+        let per_rank = experts / (members.len() as u32 - shared_ranks);
+        // Rows of `scales` count the shared experts also when nobody holds them any more.
+        let first = self.shape.shared_expert_num() + (id - shared_ranks) * per_rank;
         (first..first + per_rank).collect()
     }
 
-    /// The active pairs that `source` sends to an expert on `rank`, in slot order.
-    fn pairs(&self, source: RankId, rank: RankId, expert_row: u32) -> Vec<(Token, u32)> {
+    /// The active pairs that the member with that id sends to an expert on `rank`, in slot order.
+    fn pairs(&self, source_id: u32, rank: RankId, expert_row: u32) -> Vec<(Token, u32)> {
+        let Domain { members, shared_ranks, .. } = self.domain();
         let (k_num, shared) = (self.shape.k(), self.shape.shared_expert_num());
+        let source = members[source_id as usize];
         let tokens = (0..self.shape.bs(source)).map(Token);
         if expert_row < shared {
             // All-in: a source sends everything to one replica, the one with its own number modulo theirs.
-            let replicas = self.shape.shared_expert_rank_num() / shared;
-            if rank.0 != expert_row * replicas + source.0 % replicas {
+            let replicas = shared_ranks / shared;
+            if self.id_of(rank) != expert_row * replicas + source_id % replicas {
                 return Vec::new();
             }
             let active = tokens.filter(|&token| self.token_active(source, token));
@@ -154,7 +200,7 @@ impl Cluster<'_> {
 
     /// `expand_idx` of `rank`.
     fn slots(&self, rank: RankId) -> Vec<i32> {
-        let mut sent = vec![0; self.shape.moe_expert_num() as usize];
+        let mut sent = vec![0; self.domain().experts as usize];
         let mut slots = Vec::new();
         for token in (0..self.shape.bs(rank)).map(Token) {
             for k in 0..self.shape.k() {

@@ -64,7 +64,7 @@ fn dispatch(shape: &Shape, tensors: &[Tensors]) -> Vec<Dispatched> {
     for (rank, inputs) in (0..).zip(&ranks) {
         assert_eq!(inputs.check(shape, RankId(rank)), Ok(()), "the case must be legal");
     }
-    let cluster = Cluster { shape, ranks: &ranks };
+    let cluster = Cluster { shape, ranks: &ranks, elastic_info: None };
     (0..shape.ep_world_size()).map(|rank| cluster.dispatch(RankId(rank))).collect()
 }
 
@@ -77,10 +77,13 @@ fn combine(
 ) -> (Vec<f32>, Vec<(u32, u32)>) {
     let ranks: Vec<_> = tensors.iter().map(Tensors::inputs).collect();
     let mut asked = Vec::new();
-    let x_out = Cluster { shape, ranks: &ranks }.combine(RankId(rank), &mut |token: Token, k, row| {
-        asked.push((token.0, k));
-        *row = bf16(&result(token.index(), k));
-    });
+    let x_out = Cluster { shape, ranks: &ranks, elastic_info: None }.combine(
+        RankId(rank),
+        &mut |token: Token, k, row| {
+            asked.push((token.0, k));
+            *row = bf16(&result(token.index(), k));
+        },
+    );
     (numerics::values(Dtype::Bf16, &x_out), asked)
 }
 

@@ -43,14 +43,13 @@ impl Buffer {
     /// does; a size beyond `u64` counts as the largest `u64`.
     #[must_use]
     pub fn new(config: &Config<'_>) -> Self {
-        Self::with(config, Limits::Product, 0)
+        Self::with(config, Limits::Product)
     }
 
-    /// The same under other limits, and with `port_offset` bytes per source rank between the records
-    /// of different sources (A3, seed 004's port balancing).
+    /// The same under other limits.
     #[must_use]
-    pub fn with(config: &Config<'_>, limits: Limits, port_offset: u64) -> Self {
-        let need = Need::of(config, limits, port_offset);
+    pub fn with(config: &Config<'_>, limits: Limits) -> Self {
+        let need = Need::of(config, limits);
         let bs = match config.bs {
             BatchSizes::Uniform(bs) => bs,
             BatchSizes::PerRank(all) => all.iter().copied().max().unwrap_or(0),
@@ -87,7 +86,7 @@ struct Need {
 }
 
 impl Need {
-    fn of(config: &Config<'_>, limits: Limits, port_offset: u64) -> Self {
+    fn of(config: &Config<'_>, limits: Limits) -> Self {
         let (product, alg) = meaning(config);
         let column = Column::of(product, alg, limits);
         let alg = alg.unwrap_or(match product {
@@ -106,7 +105,7 @@ impl Need {
             columns: k.saturating_add(shared),
             row: natural(config.h).saturating_mul(2).min(ROW_MAX),
             quantised: config.quant_mode == 2,
-            port_offset,
+            port_offset: natural(config.port_offset),
             min_mb: natural(column.hccl_buffsize_mb.min),
             bs_max: natural(column.bs.max),
         }

@@ -75,6 +75,8 @@ pub struct Config<'a> {
     pub expert_token_nums_type: i64,
     /// Shared memory of a rank's data region in MiB (seed: `HCCL_BUFFSIZE`).
     pub hccl_buffsize_mb: i64,
+    /// Bytes added per source rank in front of its records (A3; seed 004 section 2.3); 0 = none.
+    pub port_offset: i64,
     /// Vector cores per rank.
     pub aiv_num: i64,
     /// Epsilon of AddRmsNorm.
@@ -106,6 +108,7 @@ impl Default for Config<'_> {
             comm_quant_mode: 0,
             expert_token_nums_type: 1,
             hccl_buffsize_mb: 200,
+            port_offset: 0,
             aiv_num: 8,
             norm_eps: 1e-6,
             given: Given::empty(),

@@ -32,6 +32,7 @@ pub(super) struct Column {
     pub(super) given: Given,
     pub(super) ops: &'static [&'static str],
     pub(super) hccl_buffsize_mb: Range,
+    pub(super) port_offset: Range,
 }
 
 /// Largest sum of MoE and special experts: ids are i32.
@@ -87,6 +88,8 @@ const A3: Column = Column {
     given: Given::all(),
     ops: ANY_OP,
     hccl_buffsize_mb: Range { min: 2, max: u32::MAX as i64 },
+    // Far more than any hash of addresses needs; what fits, the window tells.
+    port_offset: Range { min: 0, max: 1 << 30 },
 };
 
 const A2_FULLMESH: Column = Column {
@@ -107,6 +110,7 @@ const A2_FULLMESH: Column = Column {
     given: Given::SCALES.union(Given::MASK_1D).union(Given::MASK_2D),
     ops: &["combine"],
     hccl_buffsize_mb: Range { min: 2, max: u32::MAX as i64 },
+    port_offset: NONE,
 };
 
 const A2_HIERARCHY: Column = Column {
@@ -188,6 +192,7 @@ impl Column {
             given: self.given.union(other.given),
             ops: if self.ops.len() < other.ops.len() { other.ops } else { self.ops },
             hccl_buffsize_mb: self.hccl_buffsize_mb.or(other.hccl_buffsize_mb),
+            port_offset: self.port_offset.or(other.port_offset),
         }
     }
 }

@@ -6,6 +6,7 @@
 mod buffer;
 mod config;
 mod door;
+mod elastic;
 mod limits;
 mod rules;
 pub(crate) mod sizes;
@@ -13,6 +14,7 @@ mod violation;
 
 pub use buffer::{Buffer, Term};
 pub use config::{BatchSizes, Config, Given};
+pub use elastic::Elastic;
 pub use violation::{Rule, Seen, VIOLATIONS_MAX, Violation, Violations, Word};
 
 use crate::units::RankId;
@@ -119,7 +121,18 @@ pub struct Shape {
     bs_per_rank: heapless::Vec<u16, RANKS_MAX>,
     aiv_num: u32,
     hccl_buffsize_mb: u32,
+    port_offset: u32,
     norm_eps_bits: u32,
+    /// Of the survivors of an elastic domain.
+    kept: Option<Kept>,
+}
+
+/// What the survivors of an elastic domain keep of the whole one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Kept {
+    shared_expert_num: u32,
+    moe_expert_num: u32,
+    rows_max: u64,
 }
 
 impl Shape {
@@ -204,6 +217,25 @@ impl Shape {
         self.shared_expert_num
     }
 
+    /// Rows of `scales` and `expert_gain` before the first MoE expert's: S. They stay when an elastic domain has
+    /// lost all shared-expert ranks and [`shared_expert_num`](Self::shared_expert_num) counts as 0.
+    #[must_use]
+    pub const fn shared_expert_rows(&self) -> u32 {
+        match self.kept {
+            Some(kept) => kept.shared_expert_num,
+            None => self.shared_expert_num,
+        }
+    }
+
+    /// Rows of `scales` and `expert_gain`: S + E, in an elastic domain those of the whole one.
+    #[must_use]
+    pub const fn expert_rows(&self) -> u32 {
+        match self.kept {
+            Some(kept) => kept.shared_expert_num + kept.moe_expert_num,
+            None => self.shared_expert_num + self.moe_expert_num,
+        }
+    }
+
     /// Rs: ranks that hold shared experts only.
     #[must_use]
     pub const fn shared_expert_rank_num(&self) -> u32 {
@@ -264,7 +296,8 @@ impl Shape {
     /// Whether ranks differ in BS.
     #[must_use]
     pub fn bs_is_uneven(&self) -> bool {
-        self.bs_per_rank.iter().any(|&bs| u32::from(bs) != self.bs_max)
+        // Of an elastic domain the whole one decides, also if survivors are alike.
+        !self.bs_per_rank.is_empty()
     }
 
     /// Vector cores of a rank.
@@ -277,6 +310,13 @@ impl Shape {
     #[must_use]
     pub const fn hccl_buffsize_mb(&self) -> u32 {
         self.hccl_buffsize_mb
+    }
+
+    /// Bytes added per source rank in front of its records (A3; seed 004 section 2.3): rank `s` has `s` times
+    /// as many. A multiple of 512; 0 by default.
+    #[must_use]
+    pub const fn port_offset(&self) -> u64 {
+        self.port_offset as u64
     }
 
     /// Epsilon of AddRmsNorm.

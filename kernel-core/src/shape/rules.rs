@@ -6,8 +6,8 @@
 use super::door::{Door, signed};
 use super::limits::{self, Column, EXPERT_IDS_MAX, Range, Words, alg_names, meaning};
 use super::sizes::{
-    COMBINE_STATUS, DISPATCH_STATUS, RELAY_AREA, STATUS_SLOT, combine_slots_fit, dispatch_slots_fit,
-    relay_fits,
+    COMBINE_STATUS, DISPATCH_STATUS, RELAY_AREA, SLOT_ALIGN, STATUS_SLOT, combine_slots_fit,
+    dispatch_slots_fit, relay_fits,
 };
 use super::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Product, QuantMode, RANKS_MAX};
 use super::{Rule, Seen, Shape, TokenNums, Violation, Violations, Word};
@@ -68,13 +68,15 @@ impl Door<'_> {
         let token_nums =
             self.range("expert_token_nums_type", config.expert_token_nums_type, limits::TOKEN_NUMS_TYPE);
         let aiv_num = self.range("aiv_num", config.aiv_num, limits::AIV_NUM);
+        let port_offset = self.port_offset();
         let norm_eps = self.norm_eps();
         self.optional_inputs(experts.shared_ranks);
         self.fullmesh_v2(batch.as_ref());
         self.slots(experts, k, batch.as_ref());
         self.relay(experts.ranks, k, h, batch.as_ref());
         let operands = experts.local.is_some() && experts.shared.is_some() && k.is_some() && h.is_some();
-        let buffsize = self.windows(operands && batch.is_some(), limits);
+        let operands = operands && batch.is_some() && port_offset.is_some();
+        let buffsize = self.windows(operands, limits);
         let (batch, [zero, copy, constant]) = (batch?, specials?);
         Some(Shape {
             product: product?,
@@ -99,7 +101,9 @@ impl Door<'_> {
             bs_per_rank: batch.per_rank,
             aiv_num: aiv_num?,
             hccl_buffsize_mb: buffsize?,
+            port_offset: port_offset?,
             norm_eps_bits: norm_eps?.to_bits(),
+            kept: None,
         })
     }
 
@@ -273,6 +277,12 @@ impl Door<'_> {
         }
     }
 
+    /// Records stay aligned.
+    fn port_offset(&mut self) -> Option<u32> {
+        let bytes = self.range("port_offset", self.config.port_offset, self.column.port_offset);
+        self.multiple("port_offset", bytes, signed(SLOT_ALIGN))
+    }
+
     /// AddRmsNorm works in f32, so the value must be finite there.
     fn norm_eps(&mut self) -> Option<f32> {
         let seen = self.config.norm_eps;
@@ -385,7 +395,7 @@ impl Door<'_> {
     fn windows(&mut self, operands: bool, limits: Limits) -> Option<u32> {
         let seen = self.config.hccl_buffsize_mb;
         if operands && self.alg.is_some() {
-            let buffer = Buffer::with(self.config, limits, 0);
+            let buffer = Buffer::with(self.config, limits);
             if !buffer.fits() {
                 let words = "must hold the windows";
                 let mut numbers = [("required_mb", signed(buffer.required_mb)), ("", 0), ("", 0), ("", 0)];

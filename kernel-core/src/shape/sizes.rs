@@ -63,9 +63,13 @@ impl Shape {
         }
     }
 
-    /// A: the most rows a rank can receive (seed 003: `A`; the division rounds up).
+    /// A: the most rows a rank can receive (seed 003: `A`; the division rounds up). In an elastic domain the larger
+    /// of the whole one's two, on every rank.
     #[must_use]
     pub fn rows_max(&self, rank: RankId) -> u64 {
+        if let Some(kept) = self.kept {
+            return kept.rows_max;
+        }
         let (bs, ranks) = (u64::from(self.bs_max), u64::from(self.ep_world_size));
         if rank.0 < self.shared_expert_rank_num {
             bs * div_ceil(ranks, u64::from(self.shared_replicas()))

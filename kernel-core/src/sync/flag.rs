@@ -5,8 +5,9 @@ pub use crate::layout::a2_window::FLAG as WINDOW_FLAG;
 /// The flag value: 1.0f.
 pub const FLAG: u32 = 0x3F80_0000;
 
-/// A combine flag: the first two of the slot's eight flag words.
-pub const COMBINE_FLAG: u64 = (FLAG as u64) << 32 | FLAG as u64;
+/// A flag that covers data and says nothing else: of combine, `TokenFlag`, of a fullmesh_v2 block. The first two
+/// of eight flag words; the other six are left out.
+pub const ARRIVED: u64 = (FLAG as u64) << 32 | FLAG as u64;
 
 /// A dispatch status word: flag in word 0, count in word 1, published together.
 #[must_use]
@@ -19,7 +20,7 @@ pub const fn status(count: u32) -> u64 {
 pub enum Seen {
     /// Nothing yet.
     Empty,
-    /// The flag, with this count (0 for a combine flag).
+    /// The flag, with this count (0 for [`ARRIVED`]).
     Flag(u32),
     /// Neither: somebody wrote what no sender writes.
     Corrupt,
@@ -35,12 +36,12 @@ pub const fn dispatch(word: u64) -> Seen {
     }
 }
 
-/// Decodes a combine status word.
+/// Decodes a word that is [`ARRIVED`] or nothing.
 #[must_use]
-pub const fn combine(word: u64) -> Seen {
+pub const fn arrived(word: u64) -> Seen {
     match word {
         0 => Seen::Empty,
-        COMBINE_FLAG => Seen::Flag(0),
+        ARRIVED => Seen::Flag(0),
         _ => Seen::Corrupt,
     }
 }

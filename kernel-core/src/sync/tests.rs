@@ -1,7 +1,7 @@
 //! Epochs, selectors and flag words, with the fabric of the tests.
 
 use super::barrier::{arrive, current_epoch, missing, next_epoch, sum_of};
-use super::flag::{self, COMBINE_FLAG, FLAG, Seen};
+use super::flag::{self, ARRIVED, FLAG, Seen};
 use super::selector::select;
 use crate::fabric::{Fabric, ProtocolError};
 use crate::layout::state::{Kind, Partition, core_word, selector};
@@ -212,7 +212,7 @@ fn dispatch_status_words_decode_to_empty_count_or_corrupt() {
 
 #[test]
 fn combine_flags_decode_to_empty_flag_or_corrupt() {
-    assert_eq!(COMBINE_FLAG, 0x3F80_0000_3F80_0000);
+    assert_eq!(ARRIVED, 0x3F80_0000_3F80_0000);
     for (word, seen) in [
         (0, Seen::Empty),
         (0x3F80_0000_3F80_0000, Seen::Flag(0)),
@@ -221,7 +221,7 @@ fn combine_flags_decode_to_empty_flag_or_corrupt() {
         (1, Seen::Corrupt),
         (u64::MAX, Seen::Corrupt),
     ] {
-        assert_eq!(flag::combine(word), seen, "{word:#x}");
+        assert_eq!(flag::arrived(word), seen, "{word:#x}");
     }
 }
 

@@ -383,7 +383,8 @@ impl Group {
 
     fn check_dispatch(&self, rank: RankId, round: usize) -> Result<(), Failure> {
         let inputs: Vec<_> = self.rounds[round].iter().map(Tensors::inputs).collect();
-        let want: Dispatched = Cluster { shape: &self.shape, ranks: &inputs }.dispatch(rank);
+        let want: Dispatched =
+            Cluster { shape: &self.shape, ranks: &inputs, elastic_info: None }.dispatch(rank);
         let i32s = |values: &[i32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
         assert!(want.assist_info_for_combine.is_empty(), "A2 has no triples");
         let scales = want.dynamic_scales.iter().flat_map(|v| v.to_le_bytes()).collect();
@@ -402,7 +403,7 @@ impl Group {
 
     fn check_combine(&self, rank: RankId, round: usize) -> Result<(), Failure> {
         let inputs: Vec<_> = self.rounds[round].iter().map(Tensors::inputs).collect();
-        let cluster = Cluster { shape: &self.shape, ranks: &inputs };
+        let cluster = Cluster { shape: &self.shape, ranks: &inputs, elastic_info: None };
         let want = cluster.combine(rank, &mut |token, k, row| {
             *row = (self.result)(&self.shape, round, rank.0, token.0, k);
         });

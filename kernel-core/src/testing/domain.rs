@@ -49,7 +49,7 @@ impl Domain {
 
 /// The shape of a configuration with a window just large enough, without the product's ranges.
 pub(crate) fn try_shape(config: &Config<'_>) -> Option<Shape> {
-    let buffer = Buffer::with(config, Limits::None, 0);
+    let buffer = Buffer::with(config, Limits::None);
     let config = Config { hccl_buffsize_mb: i64::try_from(buffer.required_mb).ok()?, ..*config };
     Shape::new(&config, Limits::None).ok()
 }

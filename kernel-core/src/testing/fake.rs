@@ -166,6 +166,11 @@ impl World {
         self.late.is_empty() && self.ranks.iter().all(|rank| rank.state[..status].iter().all(|&b| b == 0))
     }
 
+    /// Whether a put to `rank` has not landed.
+    pub(crate) fn has_puts_on_their_way_to(&self, rank: RankId) -> bool {
+        self.late.iter().any(|late| late.kind == Kind::Put && late.to == rank)
+    }
+
     /// Lands everything that is late.
     pub(crate) fn settle(&mut self) {
         self.land(|_| true);

@@ -3,10 +3,9 @@
 
 use super::domain::{Tensors, result_row};
 use super::fake::World;
-use crate::a3::{Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use crate::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use crate::fabric::{Progress, ProtocolError};
 use crate::place::Tensor;
-use crate::plan::order::SendOrder;
 use crate::reference::{Cluster, Dispatched};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
@@ -27,7 +26,8 @@ impl Machine {
     /// The name of its phase.
     pub(crate) fn phase(&self) -> String {
         let text = format!("{self:?}");
-        let (_, phase) = text.split_once("phase: ").unwrap();
+        // The innermost: a part of an operator has phases of its own.
+        let (_, phase) = text.rsplit_once("phase: ").unwrap();
         phase.chars().take_while(|c| c.is_alphanumeric()).collect()
     }
 }
@@ -72,7 +72,7 @@ pub(crate) fn in_turn() -> impl FnMut(usize) -> usize {
 #[derive(Clone, Debug)]
 pub(crate) struct Group {
     pub(crate) shape: Shape,
-    pub(crate) order: SendOrder,
+    pub(crate) choices: Choices,
     pub(crate) world: World,
     pub(crate) tensors: Vec<Tensors>,
     pub(crate) rows: Vec<Rows>,
@@ -93,7 +93,7 @@ impl Group {
         };
         Self {
             shape: shape.clone(),
-            order: SendOrder::Staggered,
+            choices: Choices::default(),
             world: World::new(shape),
             rows: vec![Rows::default(); tensors.len()],
             tensors,
@@ -104,7 +104,7 @@ impl Group {
     /// Steps core number `i` once.
     pub(crate) fn step(&mut self, i: usize) -> Result<Step, ProtocolError> {
         let Core { rank, core, machine, words, row } = &mut self.cores[i];
-        let env = Env::new(&self.shape, *rank, *core, self.order, Portable);
+        let env = Env::new(&self.shape, *rank, *core, self.choices, Portable);
         let inputs = self.tensors[rank.index()].inputs();
         let Rows { y, assist_info, ep_recv_counts } = &self.rows[rank.index()];
         let returned = Returned { y, assist_info, ep_recv_counts };
@@ -172,7 +172,7 @@ impl Group {
     /// Compares the outputs of dispatch on every rank with the oracle's.
     pub(crate) fn check_dispatch(&self) {
         let inputs: Vec<_> = self.tensors.iter().map(Tensors::inputs).collect();
-        let cluster = Cluster { shape: &self.shape, ranks: &inputs };
+        let cluster = Cluster { shape: &self.shape, ranks: &inputs, elastic_info: None };
         for rank in (0..self.shape.ep_world_size()).map(RankId) {
             let want: Dispatched = cluster.dispatch(rank);
             let bytes = |tensor, words: Vec<u8>| {
@@ -195,7 +195,7 @@ impl Group {
     /// Compares `x_out` of every rank with the oracle's.
     pub(crate) fn check_combine(&self) {
         let inputs: Vec<_> = self.tensors.iter().map(Tensors::inputs).collect();
-        let cluster = Cluster { shape: &self.shape, ranks: &inputs };
+        let cluster = Cluster { shape: &self.shape, ranks: &inputs, elastic_info: None };
         for rank in (0..self.shape.ep_world_size()).map(RankId) {
             let want = cluster.combine(rank, &mut |token, k, row| {
                 *row = result_row(&self.shape, rank.0, token.0, k);

@@ -9,8 +9,11 @@ use core::cell::{Cell, RefCell};
 use kernel_core::fabric::order::{self, Issued};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::data::partition_start;
-use kernel_core::layout::state::{CORE_WORDS, DISPATCH_SELECTORS, PARTITION, Partition, core_word};
-use kernel_core::place::{Place, Region};
+use kernel_core::layout::state::{
+    CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, core_word,
+};
+use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::sync::flag;
 use kernel_core::units::{CoreId, RankId};
 use std::rc::Rc;
 
@@ -145,7 +148,7 @@ impl View<'_> {
             all[self.rank.index()].output(tensor).get(range)
         });
         // Before all ranks have chosen, nothing but this rank's own slots can be known.
-        let unknown = self.expected.is_none() && tensor == kernel_core::place::Tensor::ExpandIdx;
+        let unknown = self.expected.is_none() && tensor == Tensor::ExpandIdx;
         if !unknown && expected != Some(bytes) {
             self.blame(Violation::Diverged { rank: self.rank, at });
         }
@@ -188,6 +191,13 @@ fn conflict(shared: &Shared, interner: &mut Interner, effect: &Effect) -> Option
     }
 }
 
+/// The dispatch slot whose `TokenFlag` lies at `at`, a place as machines give it.
+fn token_slot(at: Place) -> Option<u32> {
+    let inside = at.offset % PARTITION;
+    let is_status = is_flag(at) && inside < DISPATCH_STATUS;
+    (is_status && inside % STATUS_SLOT == 8).then_some((inside / STATUS_SLOT) as u32)
+}
+
 fn is_flag(at: Place) -> bool {
     at.region == Region::State && at.offset % VIRTUAL < DISPATCH_SELECTORS
 }
@@ -211,6 +221,9 @@ impl Fabric for View<'_> {
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        if self.leaves_out(to, at) {
+            return Ok(());
+        }
         self.touch(at)?;
         self.issue(order::Kind::Publish, to, at, Value::Word(word));
         Ok(())
@@ -244,6 +257,9 @@ impl Fabric for View<'_> {
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
+        if self.leaves_out(self.rank, at) {
+            return Ok(flag::ARRIVED);
+        }
         let own = self.is_core_word(at) && at == core_word(self.core, (at.offset / 8 % 2) as u32);
         let virtually = self.virtually(at);
         if is_shared(at) && !own {
@@ -271,8 +287,17 @@ impl Fabric for View<'_> {
             self.shared.get_mut().set_word(place, word);
             return Ok(());
         }
+        if self.leaves_out(self.rank, at) {
+            return Ok(());
+        }
         self.touch(at)?;
-        if self.twin() != Twin::NoClear {
+        let forgotten = match self.twin() {
+            Twin::NoClear => true,
+            Twin::NoCountClear => token_slot(at).is_none(),
+            Twin::NoTokenClear => token_slot(at).is_some(),
+            _ => false,
+        };
+        if !forgotten {
             self.issue(order::Kind::Store, self.rank, at, Value::Word(word));
         }
         Ok(())
@@ -335,6 +360,18 @@ impl Fabric for View<'_> {
 }
 
 impl View<'_> {
+    /// Whether the twin has no word at `at` on rank `to`: the token flag of a slot without rows. Who asks has
+    /// exchanged counts, so that all traffic is chosen.
+    fn leaves_out(&self, to: RankId, at: Place) -> bool {
+        if self.twin() != Twin::NoFlagOfNothing {
+            return false;
+        }
+        let Some((slot, all)) = token_slot(at).zip(self.expected.as_ref()) else { return false };
+        let sums = all[to.index()].output(Tensor::EpRecvCounts);
+        let sum = |slot: u32| sums.chunks_exact(4).nth(slot as usize);
+        slot.checked_sub(1).map_or(Some(&[0; 4][..]), sum) == sum(slot)
+    }
+
     /// A word as this core observes it: its own stores at once, all else when it has landed.
     fn read_word(&self, at: Place) -> u64 {
         let me = (self.rank, self.core);

@@ -1,6 +1,6 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
-use kernel_core::a3::{Env, ub_bytes, ub_words};
+use kernel_core::a3::{Choices, Env, Flags, ub_bytes, ub_words};
 use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::{BatchSizes, Config, Limits, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
@@ -57,6 +57,12 @@ pub enum Twin {
     OneBarrierWord,
     /// A status word is never cleared.
     NoClear,
+    /// A count is never cleared; needs separate flags.
+    NoCountClear,
+    /// A token flag is never cleared; needs separate flags.
+    NoTokenClear,
+    /// A slot with a count of 0 has no token flag; needs separate flags.
+    NoFlagOfNothing,
     /// A clear may land after the next quiet.
     LateClear,
     /// The driver lets a core start before the other cores of its rank have ended.
@@ -64,7 +70,7 @@ pub enum Twin {
 }
 
 impl Twin {
-    /// All of them, the unbroken one first.
+    /// All that a dispatch with joint flags can have, the unbroken one first.
     pub const ALL: [Self; 10] = [
         Self::None,
         Self::RelaxedPublish,
@@ -104,6 +110,8 @@ pub struct Model {
     pub memory: Memory,
     /// What ranks may send.
     pub traffic: Traffic,
+    /// How dispatch tells of records and of their number.
+    pub flags: Flags,
     /// What is broken.
     pub twin: Twin,
     /// Give up beyond so many states.
@@ -126,6 +134,7 @@ impl Model {
             partitions: [2, 2],
             memory: Memory::Strong,
             traffic: Traffic::All,
+            flags: Flags::Joint,
             twin: Twin::None,
             states_max: 20_000_000,
         }
@@ -188,11 +197,23 @@ impl Model {
         self
     }
 
+    /// With counts ahead of the records.
+    #[must_use]
+    pub fn separate(mut self) -> Self {
+        self.flags = Flags::Separate;
+        self
+    }
+
     /// Broken in one way.
     #[must_use]
     pub fn twin(mut self, twin: Twin) -> Self {
         self.twin = twin;
         self
+    }
+
+    /// The machines' choices.
+    fn choices(&self) -> Choices {
+        Choices { order: SendOrder::Plain, flags: self.flags }
     }
 
     /// The shape that the machines see.
@@ -256,7 +277,7 @@ impl<'a> Setup<'a> {
             .collect();
         let envs = (0..model.ranks).flat_map(|rank| {
             (0..model.cores)
-                .map(move |core| Env::new(shape, RankId(rank), CoreId(core), SendOrder::Plain, Portable))
+                .map(move |core| Env::new(shape, RankId(rank), CoreId(core), model.choices(), Portable))
         });
         let in_flight = depth(&model.schedule);
         Self {

@@ -99,7 +99,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
     let tensors: Vec<_> =
         (0..).zip(choices).map(|(rank, &choice)| RankTensors::new(setup, rank, tag, choice)).collect();
     let ranks: Vec<_> = tensors.iter().map(RankTensors::inputs).collect();
-    let cluster = Cluster { shape: setup.shape, ranks: &ranks };
+    let cluster = Cluster { shape: setup.shape, ranks: &ranks, elastic_info: None };
     let words = |words: Vec<i32>| words.into_iter().flat_map(i32::to_le_bytes).collect::<Vec<u8>>();
     (0..setup.model.ranks)
         .map(|rank| {

@@ -9,10 +9,9 @@ use super::memory::{Memory, Outputs, Places};
 use super::round::{Round, Traffic};
 use super::twist::{Faithful, Twist, Twisted};
 use ::loom::thread;
-use kernel_core::a3::{Combine, Dispatch, Env, Ub, ub_bytes, ub_words};
+use kernel_core::a3::{Choices, Combine, Dispatch, Env, Ub, ub_bytes, ub_words};
 use kernel_core::fabric::{Progress, ProtocolError};
 use kernel_core::place::Tensor;
-use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -185,7 +184,7 @@ impl<T: Twist> Core<T> {
         let group = Arc::clone(&self.group);
         let (shape, schedule) = (&group.shapes[self.rank.index()], &group.schedules[self.rank.index()]);
         assert!(shape.aiv_num() == 1 || schedule.len() <= 1, "several cores need a join between operators");
-        let env = Env::new(shape, self.rank, self.core, SendOrder::Staggered, Portable);
+        let env = Env::new(shape, self.rank, self.core, Choices::default(), Portable);
         let (mut words, mut row) = (vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]);
         for &operator in schedule {
             let ub = Ub { words: &mut words, row: &mut row };

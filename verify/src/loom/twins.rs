@@ -7,7 +7,7 @@ use ::loom::sync::atomic::Ordering;
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::state::{CORE_WORDS, Kind, Partition, core_word, dispatch_status, selector};
 use kernel_core::place::{Place, Region};
-use kernel_core::sync::flag::COMBINE_FLAG;
+use kernel_core::sync::flag::ARRIVED;
 use kernel_core::units::RankId;
 
 /// A publish is not after the data before it.
@@ -217,6 +217,6 @@ pub struct CombineIgnores {
 
 impl Twist for CombineIgnores {
     fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
-        if at == self.flag { Ok(COMBINE_FLAG) } else { fabric.observe(at) }
+        if at == self.flag { Ok(ARRIVED) } else { fabric.observe(at) }
     }
 }

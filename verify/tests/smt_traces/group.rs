@@ -3,7 +3,7 @@
 use crate::memory::{Core, Memory, STRONG, Twin};
 use crate::random::Random;
 use half::bf16;
-use kernel_core::a3::{Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use kernel_core::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use kernel_core::fabric::{Progress, ProtocolError};
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::place::Tensor;
@@ -195,10 +195,11 @@ pub(crate) fn run(case: Case, seed: u64) -> Outcome {
 impl<'a> Group<'a> {
     fn tasks(&self, random: &mut Random) -> Vec<Task<'a>> {
         let order = random.of(&[SendOrder::Plain, SendOrder::Staggered]);
+        let choices = Choices { order, ..Choices::default() };
         let ranks = (0..self.case.ranks).map(RankId);
         let all = ranks.flat_map(|rank| (0..self.case.cores).map(move |core| (rank, CoreId(core))));
         all.map(|(rank, core)| Task {
-            env: Env::new(self.shape, rank, core, order, Portable),
+            env: Env::new(self.shape, rank, core, choices, Portable),
             rank,
             core,
             n: 0,

@@ -259,7 +259,7 @@ impl Fabric for Core<'_, '_> {
         let is_flag = self.memory.slot(self.rank, at);
         Ok(match is_flag {
             Some((Kind::Dispatch, ..)) if seen == 0 && self.memory.twin == Twin::NoWait => flag::status(0),
-            Some((Kind::Combine, ..)) if self.memory.twin == Twin::NoWait => flag::COMBINE_FLAG,
+            Some((Kind::Combine, ..)) if self.memory.twin == Twin::NoWait => flag::ARRIVED,
             _ => seen,
         })
     }

@@ -1,6 +1,7 @@
 //! `--out`: the last round's result, read back from the group's memory.
 
 use crate::backend::Backend;
+use crate::case::Case;
 use crate::driver::RankState;
 use crate::error::Error;
 use crate::report::note;
@@ -13,6 +14,7 @@ use std::path::Path;
 
 /// The tensors of one rank's result.
 struct Owned {
+    tokens: usize,
     rows: usize,
     tensors: [Vec<u8>; Tensor::ALL.len()],
 }
@@ -20,11 +22,12 @@ struct Owned {
 /// Writes what batch number `batch` of the last unit has left.
 pub(super) fn write<B: Backend>(
     path: &Path,
-    shape: &Shape,
+    case: &Case,
     backend: &B,
     ranks: &[RankState],
     batch: usize,
 ) -> Result<(), Error> {
+    let shape = &case.shape;
     let owned: Vec<_> = (0..)
         .map(RankId)
         .zip(ranks)
@@ -43,10 +46,14 @@ pub(super) fn write<B: Backend>(
                 backend.read_output(rank, batch, tensor, len as usize, read);
                 bytes
             });
-            Owned { rows: rows as usize, tensors }
+            Owned { tokens: shape.bs(rank) as usize, rows: rows as usize, tensors }
         })
         .collect();
-    let results: Vec<_> = (0..).zip(&owned).map(|(rank, owned)| rank_result(shape, rank, owned)).collect();
+    let results: Vec<_> = (0..)
+        .map(RankId)
+        .zip(&owned)
+        .map(|(rank, owned)| rank_result(shape, case.name(rank).0, owned))
+        .collect();
     result::write(path, shape, &results)?;
     note(&format!("wrote {}", path.display()));
     Ok(())
@@ -57,6 +64,7 @@ fn rank_result<'a>(shape: &Shape, rank: u32, owned: &'a Owned) -> RankResult<'a>
     let quantised = shape.quant_mode() == QuantMode::Dynamic;
     RankResult {
         rank,
+        tokens: owned.tokens,
         rows: owned.rows,
         expand_x: tensor(Tensor::ExpandX),
         dynamic_scales: quantised.then(|| tensor(Tensor::DynamicScales)),

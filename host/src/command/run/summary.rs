@@ -20,6 +20,9 @@ struct Summary {
     threads: Option<usize>,
     seed: u64,
     ranks: u32,
+    /// Those that an elastic domain has lost.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    dead: Vec<u32>,
     cores: u32,
     tokens: u64,
     rows: u64,
@@ -87,6 +90,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         threads: roofline.map(|_| super::workers(args).count),
         seed: args.seed,
         ranks: shape.ep_world_size(),
+        dead: case.dead(),
         cores: shape.aiv_num(),
         tokens,
         rows,
@@ -104,7 +108,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
                 roofline.map(|r| r.combine),
             ),
         ],
-        waited_for: if roofline.is_some() { waited_for(costs, plan.rounds()) } else { Vec::new() },
+        waited_for: if roofline.is_some() { waited_for(case, costs, plan.rounds()) } else { Vec::new() },
     }
 }
 
@@ -120,9 +124,9 @@ fn rows_sent(case: &Case) -> u64 {
     ranks.map(|rank| (0..shape.bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()
 }
 
-fn waited_for(costs: &Costs, rounds: usize) -> Vec<Waited> {
+fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Waited> {
     let all = costs.waited_for().into_iter();
-    all.map(|(rank, time)| Waited { rank: rank.0, ms: millis(time) / rounds as f64 }).collect()
+    all.map(|(rank, time)| Waited { rank: case.name(rank).0, ms: millis(time) / rounds as f64 }).collect()
 }
 
 fn millis(time: Duration) -> f64 {
@@ -143,7 +147,7 @@ fn table(summary: &Summary) -> String {
         ("source", summary.source.clone()),
         ("backend", with_threads(summary)),
         ("seed", summary.seed.to_string()),
-        ("group", format!("{} ranks x {} cores", summary.ranks, summary.cores)),
+        ("group", group(summary)),
         ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
         ("schedule", format!("{}, rounds on one live group: {}", summary.schedule, summary.rounds)),
         ("steps", summary.steps.to_string()),
@@ -186,6 +190,14 @@ fn table(summary: &Summary) -> String {
         columns(&["waited for rank", "ms per round, summed over waiting cores"], &waited) + &rest
     };
     format!("{about}\n\n{operators}\n\n{waited}")
+}
+
+fn group(summary: &Summary) -> String {
+    let Summary { ranks, cores, dead, .. } = summary;
+    match dead.len() {
+        0 => format!("{ranks} ranks x {cores} cores"),
+        gone => format!("{ranks} of {} ranks left x {cores} cores", *ranks as usize + gone),
+    }
 }
 
 fn with_threads(summary: &Summary) -> String {

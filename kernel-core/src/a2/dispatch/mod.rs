@@ -12,7 +12,7 @@ mod receive;
 
 use super::exchange::Exchange;
 use super::{Env, Ub, internal, split_words};
-use crate::a3::{CHUNK, write_words};
+use crate::a3::steps::{CHUNK, write_words};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{self, STATUS_WORDS};

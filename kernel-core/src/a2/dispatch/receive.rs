@@ -2,7 +2,7 @@
 
 use super::{Dispatch, Phase};
 use crate::a2::{Env, Ub, internal, split_words};
-use crate::a3::{CHUNK, write_words};
+use crate::a3::steps::{CHUNK, write_words};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::a2_window::{FLAG1, record, record_scale, tail_flag, window_in};
 use crate::layout::outputs;

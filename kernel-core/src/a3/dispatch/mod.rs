@@ -1,27 +1,28 @@
 //! A3 dispatch of one core: send, quiet, core barrier, publish, await, clear, sums, copy out.
 //!
 //! ```text
-//! Select -> Send* -> Quiet -> Arrive -> Barrier -> Publish* -> ExpandIdx* -> Await*
-//!        -> ArriveWithSums -> Sums -> (Counts+ -> TokenNums?)* -> CopyOut* -> Done
+//! joint flags     Select -> Send* -> Quiet -> Arrive -> Barrier -> Publish*
+//!                        -> ExpandIdx* -> Exchange -> CopyOut* -> Done
+//! separate flags  Select -> Publish* -> Send* -> ExpandIdx* -> Exchange
+//!                        -> Quiet -> Arrive -> Barrier -> PublishTokens* -> (AwaitTokens -> CopyOut*)* -> Done
 //! ```
+//!
+//! With separate flags (seed 004 section 2.4) counts leave at once: every core has counted all pairs of its rank.
+//! The exchange of counts fills the time until the own records have landed, and those of others. A count says
+//! nothing about records, nor about clears; `TokenFlag` does, published behind quiet and the core barrier as
+//! joint flags are. So every slot has a `TokenFlag`, also one with a count of 0: it makes dispatch wait for all.
 
 mod receive;
 mod send;
 
-use super::{Env, Ub, internal};
+use super::exchange::Exchange;
+use super::{Env, Flags, Ub, steps};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::state::Partition;
-use crate::place::Place;
 use crate::plan::counts::ShareSum;
-use crate::plan::route;
-use crate::plan::split::DispatchShare;
 use crate::sync::barrier;
-use crate::units::Token;
 use crate::vector::Vector;
-
-/// Entries that one write of `expand_idx` or `ep_recv_counts` carries at most.
-pub(crate) const CHUNK: u32 = 64;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -29,9 +30,9 @@ pub struct Dispatch {
     partition: Partition,
     /// Barrier passed last.
     epoch: u32,
-    sum: ShareSum,
-    /// The token whose quantised row is in the scratch, and the bits of its scale.
-    staged: Option<(Token, u32)>,
+    /// The row of the outputs that the own share begins with, once counts are exchanged.
+    first_row: u32,
+    staged: Option<steps::Staged>,
     phase: Phase,
 }
 
@@ -49,18 +50,14 @@ enum Phase {
     Barrier,
     /// Publish flag and count of the next destination of this core's share.
     Publish { destination: u32 },
+    /// Publish the `TokenFlag` of the next destination of this core's share.
+    PublishTokens { destination: u32 },
     /// Write this core's share of `expand_idx`.
     ExpandIdx { pair: u32 },
-    /// Await and clear the status word of the next slot of this core's share.
-    Await { slot: u32 },
-    /// Tell the other cores the sum of the share's counts.
-    ArriveWithSums,
-    /// All cores have told their sums.
-    Sums,
-    /// Write `ep_recv_counts` from `slot` on; `rows` of all experts, `of_expert` of this one come before it.
-    Counts { slot: u32, rows: u32, of_expert: u32, first_row: u32 },
-    /// Write the entry of the expert that ends before `slot`.
-    TokenNums { slot: u32, rows: u32, of_expert: u32, first_row: u32 },
+    /// Await the counts, exchange their sums, write them.
+    Exchange(Exchange),
+    /// Await and clear the `TokenFlag` of a slot whose records go to `row` and behind it.
+    AwaitTokens { slot: u32, row: u32 },
     /// Copy record `index` of `slot` to `row` of the outputs. Tokens rise within a slot: the record's is at least
     /// `token`.
     CopyOut { slot: u32, index: u32, row: u32, token: u32, part: Part },
@@ -80,13 +77,7 @@ impl Dispatch {
     /// A core's next dispatch.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            partition: Partition::P0,
-            epoch: 0,
-            sum: ShareSum { rows: 0, of_last_expert: 0 },
-            staged: None,
-            phase: Phase::Select,
-        }
+        Self { partition: Partition::P0, epoch: 0, first_row: 0, staged: None, phase: Phase::Select }
     }
 
     /// Goes on with the operator: at most one effect that others can see.
@@ -104,15 +95,13 @@ impl Dispatch {
             Phase::Select => self.select(env, fabric, inputs, ub),
             Phase::Send { next } => self.send(env, fabric, inputs, ub, next),
             Phase::Quiet => self.quiet(env, fabric),
-            Phase::Arrive => self.arrive(env, fabric, ShareSum::default(), Phase::Barrier),
+            Phase::Arrive => self.arrive(env, fabric),
             Phase::Barrier => self.barrier(env, fabric),
             Phase::Publish { destination } => self.publish(env, fabric, ub, destination),
+            Phase::PublishTokens { destination } => self.publish_tokens(env, fabric, destination),
             Phase::ExpandIdx { pair } => self.expand_idx(env, fabric, ub, pair),
-            Phase::Await { slot } => self.await_slot(env, fabric, ub, slot),
-            Phase::ArriveWithSums => self.arrive(env, fabric, self.sum, Phase::Sums),
-            Phase::Sums => self.sums(env, fabric),
-            Phase::Counts { .. } => self.counts(env, fabric, ub),
-            Phase::TokenNums { .. } => self.token_nums(env, fabric),
+            Phase::Exchange(exchange) => self.exchange(env, fabric, ub, exchange),
+            Phase::AwaitTokens { slot, row } => self.await_tokens(env, fabric, slot, row),
             Phase::CopyOut { .. } => self.copy_out(env, fabric, ub),
             Phase::Done => Ok(Progress::Done),
         }
@@ -131,19 +120,17 @@ impl Dispatch {
         if !fabric.quiet()? {
             return Ok(Progress::Pending(Wait::Quiet));
         }
-        self.go(if env.shape.aiv_num() == 1 { self.first_publish(env) } else { Phase::Arrive })
+        self.go(if env.shape.aiv_num() == 1 { first_flag_behind_records(env) } else { Phase::Arrive })
     }
 
     fn arrive<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        sum: ShareSum,
-        then: Phase,
     ) -> Result<Progress, ProtocolError> {
         self.epoch = barrier::next_epoch(self.epoch);
-        barrier::arrive(fabric, env.rank, env.core, self.epoch, sum)?;
-        self.go(then)
+        barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
+        self.go(Phase::Barrier)
     }
 
     fn barrier<F: Fabric + ?Sized, V: Vector>(
@@ -153,12 +140,8 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
             Some(core) => Ok(Progress::Pending(Wait::Core(core))),
-            None => self.go(self.first_publish(env)),
+            None => self.go(first_flag_behind_records(env)),
         }
-    }
-
-    fn first_publish<V>(&self, env: &Env<'_, V>) -> Phase {
-        Phase::Publish { destination: env.work.destinations.start }
     }
 }
 
@@ -168,30 +151,12 @@ impl Default for Dispatch {
     }
 }
 
-/// The scratch words: slots of the share, then the table of counts.
-fn split_words<'u>(
-    words: &'u mut [u32],
-    share: &DispatchShare,
-) -> Result<(&'u mut [u32], &'u mut [u32]), ProtocolError> {
-    words
-        .split_at_mut_checked(route::share_len(share) as usize)
-        .ok_or(internal("scratch is shorter than ub_words"))
-}
-
-/// Writes words, at most [`CHUNK`], into an output.
-pub(crate) fn write_words<F: Fabric + ?Sized>(
-    fabric: &mut F,
-    at: Place,
-    words: impl Iterator<Item = u32>,
-) -> Result<(), ProtocolError> {
-    let mut bytes = [0; CHUNK as usize * 4];
-    let mut len = 0;
-    for (out, word) in bytes.chunks_exact_mut(4).zip(words) {
-        out.copy_from_slice(&word.to_le_bytes());
-        len += 4;
+fn first_flag_behind_records<V>(env: &Env<'_, V>) -> Phase {
+    let destination = env.work.destinations.start;
+    match env.choices.flags {
+        Flags::Joint => Phase::Publish { destination },
+        Flags::Separate => Phase::PublishTokens { destination },
     }
-    fabric.write(at, bytes.get(..len).unwrap_or(&[]))?;
-    Ok(())
 }
 
 static_assertions::const_assert!(size_of::<Dispatch>() <= 512);

@@ -1,16 +1,15 @@
 //! The sending half: take the partition, put the records of the own pairs, publish flags and counts.
 
-use super::{CHUNK, Dispatch, Phase, split_words, write_words};
-use crate::a3::{Env, Ub, internal};
+use super::{Dispatch, Phase};
+use crate::a3::exchange::Exchange;
+use crate::a3::steps::{self, split_words};
+use crate::a3::{Env, Flags, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::data::dispatch_record;
-use crate::layout::outputs;
-use crate::layout::record::{Tail, Triple};
-use crate::layout::state::{Kind, dispatch_slot, dispatch_status};
-use crate::plan::route::{self, Send, Sends};
-use crate::shape::QuantMode;
-use crate::sync::{barrier, flag, selector};
+use crate::layout::state::token_flag;
+use crate::plan::route::Sends;
+use crate::sync::flag;
 use crate::vector::Vector;
 
 impl Dispatch {
@@ -21,15 +20,11 @@ impl Dispatch {
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        self.epoch = barrier::current_epoch(fabric, env.core)?;
-        let share = &env.work.sends;
-        let (slots, table) = split_words(ub.words, share)?;
-        let send_status = table
-            .get_mut(..route::destinations(env.shape) as usize)
-            .ok_or(internal("scratch is shorter than ub_words"))?;
-        route::walk(env.shape, env.rank, inputs, share, send_status, slots);
-        self.partition = selector::select(fabric, Kind::Dispatch, env.core)?;
-        self.go(Phase::Send { next: 0 })
+        (self.partition, self.epoch) = steps::select(env, fabric, inputs, ub)?;
+        self.go(match env.choices.flags {
+            Flags::Joint => Phase::Send { next: 0 },
+            Flags::Separate => Phase::Publish { destination: env.work.destinations.start },
+        })
     }
 
     pub(super) fn send<F: Fabric + ?Sized, V: Vector>(
@@ -40,53 +35,20 @@ impl Dispatch {
         ub: &mut Ub<'_>,
         next: u32,
     ) -> Result<Progress, ProtocolError> {
-        let share = &env.work.sends;
+        let (shape, share) = (env.shape, &env.work.sends);
         let (slots, _) = split_words(ub.words, share)?;
-        let sends = Sends { shape: env.shape, rank: env.rank, order: env.order, share, slots };
+        let sends = Sends { shape, rank: env.rank, order: env.choices.order, share, slots };
         let sent = (next..sends.len()).find_map(|item| Some((item, sends.get(inputs, item)?)));
-        match sent {
-            Some((item, send)) => {
-                self.put(env, fabric, inputs, ub.row, send)?;
-                self.go(Phase::Send { next: item + 1 })
-            }
-            None => self.go(Phase::Quiet),
-        }
-    }
-
-    fn put<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        scratch: &mut [u8],
-        Send { pair, home, slot }: Send,
-    ) -> Result<(), ProtocolError> {
-        let (shape, token) = (env.shape, pair.token);
-        let x = inputs.row(shape, token);
-        if x.is_empty() {
-            return Err(internal("x is shorter than its rows"));
-        }
-        let triple = Triple { source: env.rank, token, k: pair.k };
-        let at = dispatch_record(shape, self.partition, home, env.rank, slot);
-        if shape.quant_mode() == QuantMode::None {
-            fabric.put(home.rank, at, x, Tail::new(shape, 0.0, triple).as_bytes())?;
-            return Ok(());
-        }
-        let row = scratch
-            .get_mut(..shape.payload_bytes() as usize)
-            .ok_or(internal("scratch is shorter than ub_bytes"))?;
-        let smooth = inputs.smooth(shape, shape.expert_row(home));
-        // Without smooth scales a token is the same for all its experts: quantise it once.
-        let scale = match self.staged {
-            Some((staged, bits)) if staged == token && smooth.is_none() => f32::from_bits(bits),
-            _ => env
-                .vector
-                .quantise(shape.dtype(), x, smooth, row)
-                .map_err(|_| ProtocolError::NotFinite { token: token.0 })?,
+        let Some((item, send)) = sent else {
+            return self.go(match env.choices.flags {
+                Flags::Joint => Phase::Quiet,
+                Flags::Separate => Phase::ExpandIdx { pair: share.moe.start },
+            });
         };
-        self.staged = Some((token, scale.to_bits()));
-        fabric.put(home.rank, at, row, Tail::new(shape, scale, triple).as_bytes())?;
-        Ok(())
+        let (row, tail) = steps::record(env, inputs, ub.row, &mut self.staged, send)?;
+        let at = dispatch_record(shape, self.partition, send.home, env.rank, send.slot);
+        fabric.put(send.home.rank, at, row, tail.as_bytes())?;
+        self.go(Phase::Send { next: item + 1 })
     }
 
     pub(super) fn publish<F: Fabric + ?Sized, V: Vector>(
@@ -96,16 +58,28 @@ impl Dispatch {
         ub: &mut Ub<'_>,
         destination: u32,
     ) -> Result<Progress, ProtocolError> {
-        let share = &env.work.sends;
         if destination >= env.work.destinations.end {
-            return self.go(Phase::ExpandIdx { pair: share.moe.start });
+            return self.go(match env.choices.flags {
+                Flags::Joint => Phase::ExpandIdx { pair: env.work.sends.moe.start },
+                Flags::Separate => Phase::Send { next: 0 },
+            });
         }
-        let (_, send_status) = split_words(ub.words, share)?;
-        let count = *send_status.get(destination as usize).ok_or(internal("no such destination"))?;
-        let home = route::destination_home(env.shape, destination);
-        let slot = dispatch_slot(env.shape, home.local_expert, env.rank);
-        fabric.publish(home.rank, dispatch_status(self.partition, slot), flag::status(count))?;
+        steps::publish_count(env, fabric, ub, self.partition, destination)?;
         self.go(Phase::Publish { destination: destination + 1 })
+    }
+
+    pub(super) fn publish_tokens<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        destination: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if destination >= env.work.destinations.end {
+            return self.go(Phase::AwaitTokens { slot: env.work.slots.start, row: self.first_row });
+        }
+        let (to, slot) = steps::slot_at(env, destination);
+        fabric.publish(to, token_flag(self.partition, slot), flag::ARRIVED)?;
+        self.go(Phase::PublishTokens { destination: destination + 1 })
     }
 
     pub(super) fn expand_idx<F: Fabric + ?Sized, V: Vector>(
@@ -115,16 +89,10 @@ impl Dispatch {
         ub: &mut Ub<'_>,
         pair: u32,
     ) -> Result<Progress, ProtocolError> {
-        let share = &env.work.sends;
-        if pair >= share.moe.end {
-            return self.go(Phase::Await { slot: env.work.slots.start });
+        if pair >= env.work.sends.moe.end {
+            return self.go(Phase::Exchange(Exchange::new(env, self.partition, self.epoch)));
         }
-        let end = share.moe.end.min(pair + CHUNK);
-        let (slots, _) = split_words(ub.words, share)?;
-        let own = (pair - share.moe.start) as usize..(end - share.moe.start) as usize;
-        let slots = slots.get(own).ok_or(internal("own pair outside the share"))?;
-        // NO_SLOT is the bit pattern of -1.
-        write_words(fabric, outputs::expand_idx(pair), slots.iter().copied())?;
-        self.go(Phase::ExpandIdx { pair: end })
+        let next = steps::expand_idx(env, fabric, ub, pair)?;
+        self.go(Phase::ExpandIdx { pair: next })
     }
 }

@@ -1,11 +1,12 @@
 //! Every word that a machine reads, corrupted: the error names it with the right numbers.
 
-use super::super::Combine;
+use super::super::{Combine, Flags};
 use crate::fabric::{Fault, Progress, ProtocolError, Wait};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{Triple, triple_of};
 use crate::layout::state::{
     Kind, Partition, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status, selector,
+    token_flag,
 };
 use crate::place::Place;
 use crate::placement::Home;
@@ -153,6 +154,42 @@ fn a_status_word_that_is_no_flag_is_refused() {
         let slot = dispatch_slot(&group.shape, 0, RankId(1));
         group.world.poke_word(RANK, dispatch_status(P0, slot), seen);
         assert_eq!(error(&mut group), ProtocolError::Status { source: RankId(1), local_expert: 0, seen });
+    }
+}
+
+#[test]
+fn with_separate_flags_the_count_and_the_token_flag_are_waited_for_and_checked_each_by_itself() {
+    let source = RankId(1);
+    let mut group = group(1);
+    group.choices.flags = Flags::Separate;
+    let waits = Wait::CountFlag { source, local_expert: 0 };
+    assert_eq!(until(&mut group, "Done"), Some(waits));
+    let slots = [0, 1].map(|local| dispatch_slot(&group.shape, local, source));
+    for (slot, count) in slots.into_iter().zip([2, 0]) {
+        group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(count));
+    }
+    assert_eq!(until(&mut group, "Done"), Some(Wait::TokenFlag { source, local_expert: 0 }));
+    for seen in [1, flag::status(0), flag::status(2), u64::MAX] {
+        let mut group = group.clone();
+        group.world.poke_word(RANK, token_flag(P0, slots[0]), seen);
+        assert_eq!(error(&mut group), ProtocolError::TokenFlag { source, local_expert: 0, seen });
+    }
+    let home = Home { rank: RANK, local_expert: 0 };
+    for token in 0..2 {
+        let at = triple_of(&group.shape, dispatch_record(&group.shape, P0, home, source, token));
+        let triple = Triple { source, token: Token(token), k: 0 };
+        group.world.poke(RANK, at, &triple.to_bytes());
+    }
+    group.world.poke_word(RANK, token_flag(P0, slots[0]), flag::ARRIVED);
+    // A slot without rows has a token flag too.
+    assert_eq!(until(&mut group, "Done"), Some(Wait::TokenFlag { source, local_expert: 1 }));
+    group.world.poke_word(RANK, token_flag(P0, slots[1]), flag::ARRIVED);
+    assert_eq!(until(&mut group, "Done"), None);
+    for slot in 0..4 {
+        for at in [dispatch_status(P0, slot), token_flag(P0, slot)] {
+            group.world.settle();
+            assert_eq!(group.world.peek_word(RANK, at), 0, "{at} is not cleared");
+        }
     }
 }
 

@@ -1,7 +1,10 @@
 //! Memory full of rubbish: whatever comes of it, no panic, and never more than one effect in a step.
 
+use super::super::Flags;
 use crate::fabric::Progress;
-use crate::layout::state::{Kind, Partition, combine_status, core_word, dispatch_status, selector};
+use crate::layout::state::{
+    Kind, Partition, combine_status, core_word, dispatch_status, selector, token_flag,
+};
 use crate::place::Place;
 use crate::shape::{Config, Shape};
 use crate::sync::flag;
@@ -18,7 +21,7 @@ fn word(dice: &mut Dice) -> u64 {
         0 => dice.next(),
         1 => u64::from(dice.below(3)),
         2 | 3 => flag::status(dice.below(4)),
-        4 => flag::COMBINE_FLAG,
+        4 => flag::ARRIVED,
         5 => flag::status(dice.next() as u32),
         6 | 7 => u64::from(epoch) << 62 | u64::from(rows) << 31 | u64::from(last),
         _ => u64::from(epoch) << 62 | dice.next() >> 2,
@@ -33,6 +36,7 @@ fn words(shape: &Shape) -> Vec<Place> {
     let mut all = Vec::new();
     for partition in [Partition::P0, Partition::P1] {
         all.extend((0..slots).map(|slot| dispatch_status(partition, slot)));
+        all.extend((0..slots).map(|slot| token_flag(partition, slot)));
         all.extend((0..rows).map(|slot| combine_status(partition, slot)));
     }
     for kind in [Kind::Dispatch, Kind::Combine] {
@@ -46,6 +50,7 @@ fn random_group(shape: &Shape, dice: &mut Dice) -> Group {
     let ranks = (0..shape.ep_world_size()).map(RankId);
     let tensors = ranks.map(|rank| Tensors::random(shape, rank, dice)).collect();
     let mut group = Group::new(shape, tensors);
+    group.choices.flags = if dice.below(2) == 0 { Flags::Joint } else { Flags::Separate };
     for rank in (0..shape.ep_world_size()).map(RankId) {
         let window: Vec<u8> = (0..4096).map(|_| dice.next() as u8 & 3).collect();
         group.world.poke(rank, Place::window(shape.combine_area()), &window);

@@ -2,5 +2,6 @@
 
 mod corrupt;
 mod garbage;
+mod overlap;
 mod rounds;
 mod traces;

@@ -1,7 +1,7 @@
 //! Whole rounds of many shapes against the oracle. Each step of them is examined by the group: at most one
 //! effect, and a pending machine unchanged.
 
-use super::super::{Combine, Dispatch, ub_bytes, ub_words};
+use super::super::{Choices, Combine, Dispatch, Flags, ub_bytes, ub_words};
 use crate::layout::state::{Kind, selector};
 use crate::plan::order::SendOrder;
 use crate::plan::{route, split};
@@ -18,9 +18,9 @@ fn random_tensors(shape: &Shape, smoothed: bool, dice: &mut Dice) -> Vec<Tensors
 }
 
 /// Rounds with fresh routings and masks on one group, in a random interleaving.
-fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, order: SendOrder, dice: &mut Dice) {
+fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, choices: Choices, dice: &mut Dice) {
     let mut group = Group::new(shape, random_tensors(shape, smoothed, dice));
-    group.order = order;
+    group.choices = choices;
     for round in 0..rounds {
         for (rank, tensors) in (0..).map(RankId).zip(&group.tensors) {
             assert_eq!(tensors.inputs().check(shape, rank), Ok(()), "the case must be legal");
@@ -51,7 +51,7 @@ proptest! {
     fn rounds_of_any_small_domain_give_what_the_oracle_gives(
         (moe_ranks, local, s, replicas) in (1i64..4, 1i64..4, 0i64..=2, 1i64..3),
         (k, h, bs, cores) in (1i64..=4, 1i64..=9, 1i64..=5, 1i64..=5),
-        (quantised, smoothed, f16, plain, prefix_sums) in any::<(bool, bool, bool, bool, bool)>(),
+        (quantised, smoothed, f16, plain, prefix_sums, separate) in any::<(bool, bool, bool, bool, bool, bool)>(),
         seed: u64,
     ) {
         let (rs, e) = (s * replicas, moe_ranks * local);
@@ -64,34 +64,35 @@ proptest! {
         });
         prop_assert_eq!(shape.dtype() == Dtype::F16, f16);
         let order = if plain { SendOrder::Plain } else { SendOrder::Staggered };
-        assert_rounds(&shape, 3, quantised && smoothed, order, &mut Dice(seed));
+        let flags = if separate { Flags::Separate } else { Flags::Joint };
+        assert_rounds(&shape, 3, quantised && smoothed, Choices { order, flags }, &mut Dice(seed));
     }
 }
 
 #[test]
 fn more_cores_than_work_give_what_the_oracle_gives() {
     let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 3, bs: 1, cores: 48 };
-    assert_rounds(&domain.shape(), 2, false, SendOrder::Staggered, &mut Dice(1));
+    assert_rounds(&domain.shape(), 2, false, Choices::default(), &mut Dice(1));
 }
 
 #[test]
 fn counts_and_indices_longer_than_one_write_give_what_the_oracle_gives() {
     // 2 * 40 pairs and 70 slots of one expert: each takes two writes.
     let domain = Domain { r: 70, e: 70, k: 40 / 8, h: 1, bs: 16, ..PAIR };
-    assert_rounds(&domain.shape(), 1, false, SendOrder::Staggered, &mut Dice(2));
+    assert_rounds(&domain.shape(), 1, false, Choices::default(), &mut Dice(2));
 }
 
 #[test]
 fn ranks_with_batches_of_their_own_give_what_the_oracle_gives() {
     let domain = Domain { r: 3, e: 6, k: 2, h: 2, cores: 2, ..PAIR };
     let config = Config { bs: BatchSizes::PerRank(&[1, 5, 2]), global_bs: 15, ..domain.config() };
-    assert_rounds(&shape_of(&config), 3, false, SendOrder::Staggered, &mut Dice(3));
+    assert_rounds(&shape_of(&config), 3, false, Choices::default(), &mut Dice(3));
 }
 
 #[test]
 fn ten_rounds_turn_epochs_and_partitions_all_the_way_round() {
     let domain = Domain { e: 4, k: 2, cores: 3, ..PAIR };
-    assert_rounds(&domain.shape(), 10, false, SendOrder::Staggered, &mut Dice(4));
+    assert_rounds(&domain.shape(), 10, false, Choices::default(), &mut Dice(4));
 }
 
 #[test]

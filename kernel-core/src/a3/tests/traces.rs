@@ -1,5 +1,6 @@
 //! What the machines do, as text: every step of small groups, and all transitions that ever happen.
 
+use super::super::Flags;
 use crate::fabric::Progress;
 use crate::plan::order::SendOrder;
 use crate::shape::{Config, Shape};
@@ -81,8 +82,17 @@ fn the_steps_of_small_groups_are_as_committed() {
 #[test]
 fn the_steps_in_plain_order_are_as_committed() {
     let mut group = two_ranks(1);
-    group.order = SendOrder::Plain;
+    group.choices.order = SendOrder::Plain;
     golden::check("trace_2_ranks_plain_order.txt", &trace(&mut group));
+}
+
+#[test]
+fn the_steps_with_separate_flags_are_as_committed() {
+    for cores in 1..=2 {
+        let mut group = two_ranks(cores);
+        group.choices.flags = Flags::Separate;
+        golden::check(&format!("trace_2_ranks_separate_flags_{cores}_cores.txt"), &trace(&mut group));
+    }
 }
 
 /// `put`, `write x_out`: an effect without its numbers.
@@ -102,8 +112,8 @@ fn kind(step: &Step) -> String {
 /// Every `(phase, effect, next phase)` that random groups ever go through. What is not in it is illegal.
 #[test]
 fn the_transitions_of_both_machines_are_as_committed() {
-    let mut seen = [BTreeSet::new(), BTreeSet::new()];
-    for seed in 0..150 {
+    let mut seen = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
+    for seed in 0..300 {
         let mut dice = Dice(seed);
         let [cores, s, bs, h] = [6, 3, 4, 3].map(|n| i64::from(dice.below(n)));
         let domain = Domain { r: s + 2, e: 4, s, rs: s, k: 2, h: h + 1, bs: bs + 1, cores: cores + 1 };
@@ -112,7 +122,9 @@ fn the_transitions_of_both_machines_are_as_committed() {
         let ranks = (0..shape.ep_world_size()).map(RankId);
         let tensors: Vec<_> = ranks.map(|rank| Tensors::random(&shape, rank, &mut dice)).collect();
         let mut group = Group::new(&shape, tensors);
-        let [dispatch, combine] = &mut seen;
+        let [joint, separate, combine] = &mut seen;
+        group.choices.flags = if seed % 2 == 0 { Flags::Joint } else { Flags::Separate };
+        let dispatch = if seed % 2 == 0 { joint } else { separate };
         let transition = |step: &Step| (step.before.clone(), kind(step), step.after.clone());
         group.begin_dispatch();
         group
@@ -134,7 +146,9 @@ fn the_transitions_of_both_machines_are_as_committed() {
             .unwrap();
     }
     let mut text = String::new();
-    for (name, transitions) in ["dispatch", "combine"].iter().zip(seen) {
+    for (name, transitions) in
+        ["dispatch, joint flags", "dispatch, separate flags", "combine"].iter().zip(seen)
+    {
         writeln!(text, "{name}").unwrap();
         for (before, effect, after) in transitions {
             writeln!(text, "  {before:<15} {effect:<32} {after}").unwrap();

@@ -177,7 +177,7 @@ proptest! {
             quant_mode: if quantised { 2 } else { 0 },
             ..Config::default()
         };
-        let required = Buffer::with(&config, Limits::None, 0).required_mb.cast_signed();
+        let required = Buffer::with(&config, Limits::None).required_mb.cast_signed();
         let shape = Shape::new(&Config { hccl_buffsize_mb: required, ..config }, Limits::None).unwrap();
         let most = shape.rows_to_peer_max(RankId(0));
         for kind in [Kind::Dispatch, Kind::Combine] {

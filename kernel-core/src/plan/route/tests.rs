@@ -1,7 +1,8 @@
 //! The walk against a computation that shares nothing with it: for each destination, list what goes there.
+//! And the table of `plan/table.rs` against the walk.
 
 use super::*;
-use crate::plan::split;
+use crate::plan::{split, table};
 use crate::shape::Config;
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::units::CoreId;
@@ -66,6 +67,7 @@ fn planned(shape: &Shape, rank: u32, tensors: &Tensors, order: SendOrder) -> Nai
         let mut send_status = vec![77; destinations(shape) as usize];
         let mut slots = vec![77; share_len(&share) as usize];
         walk(shape, rank, &inputs, &share, &mut send_status, &mut slots);
+        assert_table_agrees(shape, rank, tensors, &share, &send_status, &slots);
         if core.0 > 0 {
             assert_eq!(send_status, out.send_status, "core {core} counts otherwise");
         }
@@ -79,6 +81,24 @@ fn planned(shape: &Shape, rank: u32, tensors: &Tensors, order: SendOrder) -> Nai
         assert_eq!(sends.get(&inputs, sends.len()), None, "behind the last");
     }
     out
+}
+
+/// The table of marks must come to what the walk has come to.
+fn assert_table_agrees(
+    shape: &Shape,
+    rank: RankId,
+    tensors: &Tensors,
+    share: &DispatchShare,
+    walked_status: &[u32],
+    walked_slots: &[u32],
+) {
+    let inputs = tensors.inputs();
+    let mut marks = vec![77; table::table_len(shape, rank)];
+    let (mut send_status, mut slots) = (vec![77; walked_status.len()], vec![77; walked_slots.len()]);
+    table::mark(shape, rank, &inputs, &mut marks);
+    table::add_up(shape, rank, &inputs, share, &marks, &mut send_status, &mut slots);
+    assert_eq!(send_status, walked_status, "rank {rank}: {tensors:?} of {shape:?}");
+    assert_eq!(slots, walked_slots, "rank {rank}, {share:?}: {tensors:?} of {shape:?}");
 }
 
 fn assert_plan(shape: &Shape, rank: u32, tensors: &Tensors) {
@@ -169,6 +189,23 @@ fn slots_count_the_pairs_of_a_destination_not_of_a_token() {
 }
 
 #[test]
+fn the_table_marks_tokens_by_destination_and_its_column_sums_are_the_send_status() {
+    // Tokens 0 and 1 swap experts 0 and 2; token 1's second pair is off; expert 3 is a zero expert.
+    let config = Config { zero_expert_num: 1, ..Domain { r: 3, e: 3, k: 2, ..PAIR }.config() };
+    let shape = shape_of(&config);
+    let mask = OwnedMask::Pairs(vec![true, true, true, false]);
+    let tensors = Tensors::new(&shape, RankId(0), vec![0, 2, 2, 0], mask);
+    let mut marks = [9; 6];
+    table::mark(&shape, RankId(0), &tensors.inputs(), &mut marks);
+    assert_eq!(marks, [1, 0, 1, 0, 0, 1]);
+    let share = split::dispatch(&shape, RankId(0), CoreId(0));
+    let (mut send_status, mut slots) = ([9; 3], [9; 4]);
+    let inputs = tensors.inputs();
+    table::add_up(&shape, RankId(0), &inputs, &share, &marks, &mut send_status, &mut slots);
+    assert_eq!((send_status, slots), ([1, 0, 2], [0, 0, 1, NO_SLOT]));
+}
+
+#[test]
 fn a_pair_that_is_not_sent_has_the_slot_that_reads_minus_one() {
     assert_eq!(NO_SLOT.cast_signed(), -1);
     let config = Config { zero_expert_num: 1, ..Domain { k: 2, ..PAIR }.config() };
@@ -201,6 +238,12 @@ fn destinations_are_numbered_shared_ranks_first_and_then_moe_experts() {
             (0..shape.local_experts(rank)).map(move |local_expert| Home { rank, local_expert })
         });
         assert!((0..destinations(&shape)).map(|d| destination_home(&shape, d)).eq(homes), "{shape:?}");
+        let back = |d| destination_home(&shape, d);
+        assert!((0..destinations(&shape)).all(|d| destination_of(
+            &shape,
+            back(d).rank,
+            back(d).local_expert
+        ) == d));
     }
 }
 

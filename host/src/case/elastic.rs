@@ -1,0 +1,42 @@
+//! `elastic_info` of a case: who is left, and under which names.
+//!
+//! In memory everything goes by new ids: [`Case::shape`](super::Case) is the survivors' and its tensors stand in
+//! their order. Files, options and reports name physical ranks.
+
+use kernel_core::shape::{Elastic as Left, Shape, Violations};
+use kernel_core::units::RankId;
+
+/// An elastic domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Elastic {
+    /// `elastic_info`, switched on.
+    pub info: Vec<i32>,
+    /// The whole domain.
+    pub whole: Shape,
+    /// Who is left.
+    pub left: Left,
+}
+
+/// The shape that a case runs in, and how it came to be smaller than `whole`, if `info` makes it so.
+///
+/// # Errors
+/// The rules that `info` breaks.
+#[expect(clippy::result_large_err, reason = "the core's list, handed on")]
+pub fn survivors(whole: Shape, info: Option<Vec<i32>>) -> Result<(Shape, Option<Elastic>), Violations> {
+    let Some(info) = info else { return Ok((whole, None)) };
+    Ok(match Left::new(&whole, &info)? {
+        Some(left) => (whole.survivors(&left), Some(Elastic { info, whole, left })),
+        None => (whole, None),
+    })
+}
+
+impl Elastic {
+    /// The physical name of a new id.
+    ///
+    /// # Panics
+    /// If there is no such id.
+    #[must_use]
+    pub fn name(&self, new: RankId) -> RankId {
+        self.left.physical(new).expect("a new id below R'")
+    }
+}

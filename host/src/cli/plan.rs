@@ -1,0 +1,64 @@
+//! What `veriep plan` can be asked.
+
+use super::{ConfigArgs, OrderArg, PortArgs};
+use crate::generate::{MaskKind, Routing};
+use clap::{Args, ValueEnum};
+use kernel_core::plan::shared::SharedSplit;
+use std::path::PathBuf;
+
+/// How tokens are spread over the replicas of a shared expert.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum SharedArg {
+    /// All tokens of a rank to one replica: what the operators do.
+    #[default]
+    AllIn,
+    /// Evenly over all replicas, as before; only a plan.
+    Even,
+}
+
+impl From<SharedArg> for SharedSplit {
+    fn from(split: SharedArg) -> Self {
+        match split {
+            SharedArg::AllIn => Self::AllIn,
+            SharedArg::Even => Self::Even,
+        }
+    }
+}
+
+/// `veriep plan`
+#[derive(Args, Debug)]
+pub struct PlanArgs {
+    /// A configuration file, or a case folder, whose experts are then known.
+    #[arg(value_name = "CONFIG|CASE", conflicts_with_all = ["preset", "config"])]
+    pub path: Option<PathBuf>,
+    /// Configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Choose experts as `gen` does with that seed; left out: a case's own, else they are not known.
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// How tokens choose experts; the preset's own if left out, else uniform.
+    #[arg(long, value_enum, requires = "seed")]
+    pub routing: Option<Routing>,
+    /// Active masks as `gen` makes them.
+    #[arg(long, value_enum, default_value_t, requires = "seed")]
+    pub mask: MaskKind,
+    /// Whose plan; left out: a summary of all ranks.
+    #[arg(long, requires = "core")]
+    pub rank: Option<u32>,
+    /// Which core of that rank.
+    #[arg(long, requires = "rank")]
+    pub core: Option<u32>,
+    /// In which order cores send.
+    #[arg(long, value_enum, default_value_t)]
+    pub order: OrderArg,
+    /// How tokens are spread over the replicas of a shared expert.
+    #[arg(long, value_enum, default_value_t)]
+    pub shared: SharedArg,
+    /// Bytes added per source rank.
+    #[command(flatten)]
+    pub port: PortArgs,
+    /// The step whose packets are counted by port.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub step: u32,
+}

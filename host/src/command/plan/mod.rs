@@ -1,0 +1,111 @@
+//! `veriep plan`: what every core does, as data of `kernel_core::plan`; this only asks and prints.
+
+mod lists;
+mod one_core;
+mod ports;
+mod summary;
+
+use super::source::resolve;
+use crate::case::{self, RankTensors, support};
+use crate::cli::{ConfigArgs, PlanArgs, SharedArg};
+use crate::config::Config;
+use crate::error::Error;
+use crate::generate::{MaskKind, Options, generate};
+use crate::report::Report;
+use kernel_core::shape::{Given, Limits, Shape};
+use kernel_core::units::{CoreId, RankId};
+use lists::Traffic;
+
+/// Lines of a list that a table shows.
+const LINES_MAX: usize = 16;
+
+pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
+    let (traffic, source) = traffic(args)?;
+    let shape = &traffic.shape;
+    support::plannable(shape)?;
+    let (Some(rank), Some(core)) = (args.rank, args.core) else {
+        return report.emit(&summary::of(&traffic, args, source), summary::table);
+    };
+    for (option, seen, end) in [("--rank", rank, shape.ep_world_size()), ("--core", core, shape.aiv_num())] {
+        if seen >= end {
+            return Err(Error::Request(format!("{option} {seen}: must be in [0, {}]", end - 1)));
+        }
+    }
+    report.emit(&one_core::of(&traffic, args, source, RankId(rank), CoreId(core)), one_core::table)
+}
+
+/// The routing that the arguments name, and its name.
+fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
+    if let Some(folder) = args.path.as_ref().filter(|path| path.is_dir()) {
+        if let Some(seed) = args.seed {
+            return Err(Error::Request(format!(
+                "--seed {seed}: {} has experts of its own",
+                folder.display()
+            )));
+        }
+        let mut opened = case::open(folder)?;
+        args.config.set.iter().try_for_each(|assignment| opened.config.set(assignment))?;
+        opened.config.port_offset = args.port.port_offset;
+        let given = opened.given;
+        let case = opened.load(folder)?;
+        let plain = without_offset(&case.config, given, folder.display())?;
+        return Ok((
+            Traffic { shape: case.shape, plain, known: true, ranks: case.ranks },
+            folder.display().to_string(),
+        ));
+    }
+    let config = match &args.path {
+        Some(file) => &ConfigArgs { config: Some(file.clone()), ..args.config.clone() },
+        None => &args.config,
+    };
+    let mut source = resolve(config)?;
+    source.config.port_offset = args.port.port_offset;
+    let given = match args.mask {
+        MaskKind::None => Given::empty(),
+        MaskKind::Tokens => Given::MASK_1D,
+        MaskKind::Pairs => Given::MASK_2D,
+    };
+    let shape = Shape::new(&source.config.as_core(given), Limits::Product)
+        .map_err(|violations| Error::violations(&source.name, &violations))?;
+    let plain = without_offset(&source.config, given, &source.name)?;
+    let ranks = match args.seed {
+        None => (0..shape.ep_world_size()).map(|rank| unknown(&shape, RankId(rank))).collect(),
+        Some(seed) => {
+            // Tokens are drawn last: short ones leave the choice of experts as it is.
+            let short = Config { h: 1, ..source.config.clone() };
+            let routing = args.routing.unwrap_or(source.routing);
+            let options =
+                Options { routing, seed, mask: args.mask, smooth_scales: false, limits: Limits::None };
+            generate(short, options, &source.name)?.ranks
+        }
+    };
+    Ok((Traffic { shape, plain, known: args.seed.is_some(), ranks }, source.name))
+}
+
+fn without_offset(config: &Config, given: Given, place: impl core::fmt::Display) -> Result<Shape, Error> {
+    let plain = Config { port_offset: 0, ..config.clone() };
+    Shape::new(&plain.as_core(given), Limits::Product)
+        .map_err(|violations| Error::violations(place, &violations))
+}
+
+/// All tokens active, with ids that name no expert: what goes to shared experts is known all the same.
+fn unknown(shape: &Shape, rank: RankId) -> RankTensors {
+    RankTensors { expert_ids: vec![-1; (shape.bs(rank) * shape.k()) as usize], ..RankTensors::default() }
+}
+
+const fn name_of(split: SharedArg) -> &'static str {
+    match split {
+        SharedArg::AllIn => "all-in",
+        SharedArg::Even => "even",
+    }
+}
+
+/// A table of the first lines, and how many were cut.
+fn listed(header: &[&str], rows: &[Vec<String>]) -> String {
+    let shown = rows.len().min(LINES_MAX);
+    let mut text = crate::report::columns(header, &rows[..shown]);
+    if rows.len() > shown {
+        text.push_str(&format!("\nand {} more; --format json has all", rows.len() - shown));
+    }
+    text
+}

@@ -1,0 +1,118 @@
+//! Packets by port, with and without the port offset.
+
+use super::lists::{Traffic, Write, Writes};
+use crate::report::columns;
+use kernel_core::layout::data::dispatch_record;
+use kernel_core::layout::state::Partition;
+use kernel_core::placement::Home;
+use kernel_core::plan::port::{Bits20To9, Load, PACKET, PORTS, WINDOW_ALIGN, add};
+use kernel_core::plan::route::Send;
+use kernel_core::shape::Shape;
+use kernel_core::units::RankId;
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub(super) struct Ports {
+    packet_bytes: u64,
+    /// Windows are taken to start at multiples of it.
+    window_align: u64,
+    hash: &'static str,
+    step: u32,
+    without_offset: Vec<Port>,
+    /// Absent without `--port-offset`.
+    with_offset: Option<Vec<Port>>,
+}
+
+#[derive(Serialize)]
+struct Port {
+    port: usize,
+    /// Blocks of records, one per source and receiver, whose first packet takes this port.
+    block_starts: u64,
+    at_step: Packets,
+    all_steps: Packets,
+}
+
+#[derive(Serialize)]
+struct Packets {
+    heads: u64,
+    packets: u64,
+    bytes: u64,
+}
+
+impl From<Load> for Packets {
+    fn from(Load { heads, packets, bytes }: Load) -> Self {
+        Self { heads, packets, bytes }
+    }
+}
+
+/// Of the dispatch sends that `writes` gives for a layout, and of the blocks of `sources`.
+pub(super) fn of(
+    traffic: &Traffic,
+    step: u32,
+    sources: impl Iterator<Item = RankId> + Clone,
+    writes: impl Fn(&Shape) -> Writes<Send>,
+) -> Ports {
+    let ports = |shape: &Shape| ports(shape, &writes(shape), step, sources.clone());
+    Ports {
+        packet_bytes: PACKET,
+        window_align: WINDOW_ALIGN,
+        hash: "((address >> 9) & 0xFFF) % 7",
+        step,
+        without_offset: ports(&traffic.plain),
+        with_offset: (traffic.shape.port_offset() > 0).then(|| ports(&traffic.shape)),
+    }
+}
+
+fn ports(
+    shape: &Shape,
+    writes: &Writes<Send>,
+    step: u32,
+    sources: impl Iterator<Item = RankId>,
+) -> Vec<Port> {
+    let mut blocks = [Load::default(); PORTS];
+    for source in sources {
+        for rank in (0..shape.ep_world_size()).map(RankId) {
+            let home = Home { rank, local_expert: 0 };
+            let at = dispatch_record(shape, Partition::P0, home, source, 0);
+            add(&Bits20To9, shape, rank, at, PACKET, &mut blocks);
+        }
+    }
+    let loads = |of: &mut dyn Iterator<Item = &Write<Send>>| {
+        let mut loads = [Load::default(); PORTS];
+        of.for_each(|write| add(&Bits20To9, shape, write.to, write.at, write.bytes, &mut loads));
+        loads
+    };
+    let cores = || writes.iter().flatten();
+    let at_step = loads(&mut cores().filter_map(|list| list.get(step as usize)));
+    let all_steps = loads(&mut cores().flatten());
+    let port = |port| Port {
+        port,
+        block_starts: blocks[port].heads,
+        at_step: at_step[port].into(),
+        all_steps: all_steps[port].into(),
+    };
+    (0..PORTS).map(port).collect()
+}
+
+pub(super) fn table(ports: &Ports, port_offset: u64) -> String {
+    let of = |title: String, list: &[Port]| {
+        let rows: Vec<Vec<String>> = list
+            .iter()
+            .map(|p| {
+                let (step, all) = (&p.at_step, &p.all_steps);
+                let numbers = [p.block_starts, step.heads, step.packets, all.heads, all.packets, all.bytes];
+                core::iter::once(p.port.to_string()).chain(numbers.map(|n| n.to_string())).collect()
+            })
+            .collect();
+        let step = format!("step {}: heads", ports.step);
+        let header = ["port", "block starts", &step, "packets", "all: heads", "packets", "bytes"];
+        format!("{title}\n{}", columns(&header, &rows))
+    };
+    let without = of("ports of dispatch, without port offset".to_owned(), &ports.without_offset);
+    match &ports.with_offset {
+        None => without,
+        Some(list) => {
+            format!("{without}\n\n{}", of(format!("ports of dispatch, port offset {port_offset}"), list))
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A3 combine of one core: for each received row put and publish; for each own token await, clear, sum.
+//!
+//! ```text
+//! Select -> (Put -> Publish)* -> (Await -> Clear* -> Sum)* -> Done
+//! ```
+//!
+//! The core that puts a row publishes its flag, so nothing has to be quiet in between.
+
+mod receive;
+mod send;
+
+pub use send::Returned;
+
+use super::{Env, Ub};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::inputs::Inputs;
+use crate::layout::state::Partition;
+use crate::units::Token;
+use crate::vector::Vector;
+
+/// The combine of one core.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Combine {
+    partition: Partition,
+    /// Rows that this rank returns.
+    rows: u32,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Take the partition, count the rows.
+    Select,
+    /// Put the `item`-th row of this core's share at its owner.
+    Put { item: u32 },
+    /// Publish that row's flag.
+    Publish { item: u32 },
+    /// Await the flags of a token, from column `k` on.
+    Await { token: Token, k: u32 },
+    /// Clear them, from column `k` on.
+    Clear { token: Token, k: u32 },
+    /// Sum the token's rows into `x_out`.
+    Sum { token: Token },
+    /// The operator has ended.
+    Done,
+}
+
+impl Combine {
+    /// A core's next combine.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { partition: Partition::P0, rows: 0, phase: Phase::Select }
+    }
+
+    /// Goes on with the operator: at most one effect that others can see.
+    ///
+    /// # Errors
+    /// A value read from the fabric or from `returned` contradicts the shape, or the fabric refuses.
+    pub fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        returned: &Returned<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        match self.phase {
+            Phase::Select => self.select(env, fabric, returned),
+            Phase::Put { item } => self.put(env, fabric, returned, item),
+            Phase::Publish { item } => self.publish(env, fabric, returned, item),
+            Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
+            Phase::Clear { token, k } => self.clear(env, fabric, inputs, token, k),
+            Phase::Sum { token } => self.sum(env, fabric, inputs, ub, token),
+            Phase::Done => Ok(Progress::Done),
+        }
+    }
+
+    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+        self.phase = phase;
+        Ok(Progress::Stepped)
+    }
+}
+
+impl Default for Combine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+static_assertions::const_assert!(size_of::<Combine>() <= 512);

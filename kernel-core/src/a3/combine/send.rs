@@ -1,0 +1,110 @@
+//! The sending half: take the partition, put each returned row at its owner and publish its flag.
+
+use super::{Combine, Phase};
+use crate::a3::{Env, internal};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::layout::data::combine_row;
+use crate::layout::record::Triple;
+use crate::layout::state::{Kind, combine_slot, combine_status};
+use crate::plan::split;
+use crate::shape::Shape;
+use crate::sync::{flag, selector};
+use crate::units::{RankId, Token, div_floor};
+use crate::vector::Vector;
+
+/// What the experts return on one rank, with dispatch's outputs that say whose rows they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Returned<'a> {
+    /// One row of dtype per row of `expand_x`.
+    pub y: &'a [u8],
+    /// `assist_info_for_combine`, three little-endian i32 per row.
+    pub assist_info: &'a [u8],
+    /// `ep_recv_counts` (seed 003: `epSendCounts`), little-endian i32; the last entry is the number of rows.
+    pub ep_recv_counts: &'a [u8],
+}
+
+impl Combine {
+    pub(super) fn select<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        self.rows = returned.rows(env.shape, env.rank)?;
+        self.partition = selector::select(fabric, Kind::Combine, env.core)?;
+        self.go(Phase::Put { item: 0 })
+    }
+
+    pub(super) fn put<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+        item: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let Some((row, triple)) = self.nth_row(env, returned, item)? else {
+            let first = Token(env.work.tokens.start);
+            return self.go(Phase::Await { token: first, k: 0 });
+        };
+        let len = env.shape.row_bytes() as usize;
+        let y = returned
+            .y
+            .get(row as usize * len..)
+            .and_then(|rest| rest.get(..len))
+            .ok_or(internal("y is shorter than its rows"))?;
+        let at = combine_row(env.shape, self.partition, triple.token, triple.k);
+        fabric.put(triple.source, at, y, &[])?;
+        self.go(Phase::Publish { item })
+    }
+
+    pub(super) fn publish<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+        item: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let (_, triple) =
+            self.nth_row(env, returned, item)?.ok_or(internal("publishing a row that was not put"))?;
+        let slot = combine_slot(env.shape, triple.token, triple.k);
+        fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
+        self.go(Phase::Put { item: item + 1 })
+    }
+
+    /// The `item`-th row that this core returns, and whose it is; `None` behind the last.
+    fn nth_row<V>(
+        &self,
+        env: &Env<'_, V>,
+        returned: &Returned<'_>,
+        item: u32,
+    ) -> Result<Option<(u32, Triple)>, ProtocolError> {
+        let share = split::rows(env.shape, self.rows, env.core);
+        if item >= share.end - share.start {
+            return Ok(None);
+        }
+        let row = env.choices.order.item(&share, env.rank, item);
+        let at = row as usize * Triple::BYTES as usize;
+        let bytes = returned.assist_info.get(at..).and_then(|b| b.get(..Triple::BYTES as usize));
+        let triple = Triple::from_bytes(env.shape, bytes.unwrap_or(&[]))
+            .map_err(|seen| ProtocolError::Triple { row, seen })?;
+        if !triple.may_be_on(env.shape, env.rank) {
+            return Err(ProtocolError::Triple { row, seen: triple.words() });
+        }
+        Ok(Some((row, triple)))
+    }
+}
+
+impl Returned<'_> {
+    /// The rows that `rank` returns: the last entry of `ep_recv_counts`, checked.
+    fn rows(&self, shape: &Shape, rank: RankId) -> Result<u32, ProtocolError> {
+        let entries = shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
+        let last = self.ep_recv_counts.chunks_exact(4).nth(entries.saturating_sub(1));
+        let seen = last.and_then(|b| b.try_into().ok()).map_or(-1, i32::from_le_bytes);
+        let held = (self.y.len() as u64).min(shape.rows_max(rank) * shape.row_bytes());
+        let max = div_floor(held, shape.row_bytes());
+        match u32::try_from(seen) {
+            Ok(rows) if u64::from(rows) <= max => Ok(rows),
+            _ => Err(ProtocolError::RecvCounts { seen: seen.into(), max }),
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! The exchange of counts, a part of dispatch in every layout: await the counts of the own slots, tell the other
+//! cores their sum, learn where the own rows go, write the counts.
+//!
+//! ```text
+//! Await* -> ArriveWithSums -> Sums -> (Counts+ -> TokenNums?)* -> Done
+//! ```
+
+use super::steps::{CHUNK, count_of, write_words};
+use super::{Env, internal};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::layout::outputs;
+use crate::layout::state::{Partition, dispatch_status};
+use crate::plan::counts::{self, ShareSum, expert_of_slot};
+use crate::plan::split;
+use crate::shape::{CORES_MAX, TokenNums};
+use crate::sync::{barrier, flag};
+use crate::units::{CoreId, RankId, div_rem};
+
+/// The exchange of one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Exchange {
+    partition: Partition,
+    /// Barrier passed last.
+    epoch: u32,
+    sum: ShareSum,
+    /// The row of the outputs that the share begins with, once all sums are known.
+    first_row: u32,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Await and clear the status word of the next slot of this core's share.
+    Await { slot: u32 },
+    /// Tell the other cores the sum of the share's counts.
+    ArriveWithSums,
+    /// All cores have told their sums.
+    Sums,
+    /// Write `ep_recv_counts` from `slot` on; `rows` of all experts, `of_expert` of this one come before it.
+    Counts { slot: u32, rows: u32, of_expert: u32 },
+    /// Write the entry of the expert that ends before `slot`.
+    TokenNums { slot: u32, rows: u32, of_expert: u32 },
+}
+
+impl Exchange {
+    /// The exchange of a core that has passed barrier `epoch`.
+    pub(crate) const fn new<V>(env: &Env<'_, V>, partition: Partition, epoch: u32) -> Self {
+        let sum = ShareSum { rows: 0, of_last_expert: 0 };
+        Self { partition, epoch, sum, first_row: 0, phase: Phase::Await { slot: env.work.slots.start } }
+    }
+
+    /// The row of the outputs that the own share begins with. Known when the exchange is done.
+    pub(crate) const fn first_row(&self) -> u32 {
+        self.first_row
+    }
+
+    /// The barrier passed last.
+    pub(crate) const fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    /// Goes on: at most one effect. `counts` has a word for each slot of the share.
+    ///
+    /// # Errors
+    /// A value read from the fabric contradicts the shape, or the fabric refuses.
+    pub(crate) fn step<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        counts: &mut [u32],
+    ) -> Result<Progress, ProtocolError> {
+        match self.phase {
+            Phase::Await { slot } => self.await_count(env, fabric, counts, slot),
+            Phase::ArriveWithSums => {
+                self.epoch = barrier::next_epoch(self.epoch);
+                barrier::arrive(fabric, env.rank, env.core, self.epoch, self.sum)?;
+                self.go(Phase::Sums)
+            }
+            Phase::Sums => self.sums(env, fabric),
+            Phase::Counts { .. } => self.counts(env, fabric, counts),
+            Phase::TokenNums { .. } => self.token_nums(env, fabric),
+        }
+    }
+
+    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+        self.phase = phase;
+        Ok(Progress::Stepped)
+    }
+
+    fn await_count<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        counts: &mut [u32],
+        slot: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let shape = env.shape;
+        let own = &env.work.slots;
+        if slot >= own.end {
+            return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
+        }
+        let (local_expert, source) = div_rem(slot, shape.ep_world_size());
+        let source = RankId(source);
+        let at = dispatch_status(self.partition, slot);
+        let seen = fabric.observe(at)?;
+        let count = match flag::dispatch(seen) {
+            flag::Seen::Empty => return Ok(Progress::Pending(env.waits_for_count(source, local_expert))),
+            flag::Seen::Flag(count) => count,
+            flag::Seen::Corrupt => return Err(ProtocolError::Status { source, local_expert, seen }),
+        };
+        let max = shape.rows_from(source, env.rank);
+        if count > max {
+            return Err(ProtocolError::Count { source, local_expert, seen: count, max });
+        }
+        *count_of(env, counts, slot)? = count;
+        self.sum = self.sum.with(shape, slot, own.end, count);
+        fabric.store(at, 0)?;
+        self.go(Phase::Await { slot: slot + 1 })
+    }
+
+    fn sums<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+    ) -> Result<Progress, ProtocolError> {
+        let shape = env.shape;
+        let cores = shape.aiv_num();
+        if let Some(core) = barrier::missing(fabric, cores, env.core, self.epoch)? {
+            return Ok(Progress::Pending(Wait::Core(core)));
+        }
+        let mut sums = [ShareSum::default(); CORES_MAX];
+        for (sum, core) in sums.iter_mut().zip((0..cores).map(CoreId)) {
+            // The own word may not have landed yet.
+            *sum = if core == env.core { self.sum } else { barrier::sum_of(fabric, core, self.epoch)? };
+            let share = split::slots(shape, env.rank, core);
+            let (seen, max) =
+                (sum.rows.into(), u64::from(share.end - share.start) * u64::from(shape.bs_max()));
+            if seen > max {
+                return Err(ProtocolError::Rows { seen, max });
+            }
+        }
+        let sums = sums.iter().take(cores as usize).copied();
+        let seen = sums.clone().map(|sum| u64::from(sum.rows)).sum();
+        let max = shape.rows_max(env.rank);
+        if seen > max {
+            return Err(ProtocolError::Rows { seen, max });
+        }
+        let prefix = counts::prefix(shape, env.rank, env.core, sums);
+        self.first_row = prefix.rows_before;
+        self.go(Phase::Counts {
+            slot: env.work.slots.start,
+            rows: prefix.rows_before,
+            of_expert: prefix.expert_rows_before,
+        })
+    }
+
+    fn counts<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        counts: &mut [u32],
+    ) -> Result<Progress, ProtocolError> {
+        let Phase::Counts { slot, mut rows, mut of_expert } = self.phase else {
+            return Err(internal("not writing counts"));
+        };
+        let own = &env.work.slots;
+        if slot >= own.end {
+            return Ok(Progress::Done);
+        }
+        let expert_end = (expert_of_slot(env.shape, slot) + 1) * env.shape.ep_world_size();
+        let end = own.end.min(expert_end).min(slot + CHUNK);
+        let mut sums = [0; CHUNK as usize];
+        for (sum, slot) in sums.iter_mut().zip(slot..end) {
+            let count = *count_of(env, counts, slot)?;
+            // Cannot overflow: the sums of all cores are within the capacity.
+            rows = rows.saturating_add(count);
+            of_expert = of_expert.saturating_add(count);
+            *sum = rows;
+        }
+        let sums = sums.iter().copied().take((end - slot) as usize);
+        write_words(fabric, outputs::ep_recv_count(slot), sums)?;
+        self.go(if end == expert_end {
+            Phase::TokenNums { slot: end, rows, of_expert }
+        } else {
+            Phase::Counts { slot: end, rows, of_expert }
+        })
+    }
+
+    fn token_nums<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+    ) -> Result<Progress, ProtocolError> {
+        let Phase::TokenNums { slot, rows, of_expert } = self.phase else {
+            return Err(internal("not writing token nums"));
+        };
+        let local_expert = expert_of_slot(env.shape, slot - 1);
+        let num = match env.shape.token_nums() {
+            TokenNums::PrefixSums => rows,
+            TokenNums::Counts => of_expert,
+        };
+        fabric.write(outputs::expert_token_num(local_expert), &i64::from(num).to_le_bytes())?;
+        self.go(Phase::Counts { slot, rows, of_expert: 0 })
+    }
+}

@@ -1,0 +1,187 @@
+//! Single steps of dispatch that every layout takes, without an order of their own.
+
+use super::{Env, Ub, internal};
+use crate::fabric::{Fabric, ProtocolError};
+use crate::inputs::Inputs;
+use crate::layout::outputs;
+use crate::layout::record::{Tail, Triple, scale_of, triple_of};
+use crate::layout::state::{Kind, Partition, dispatch_slot, dispatch_status};
+use crate::place::Place;
+use crate::placement::Home;
+use crate::plan::route::{self, Send};
+use crate::plan::split::DispatchShare;
+use crate::shape::{QuantMode, Shape};
+use crate::sync::{barrier, flag, selector};
+use crate::units::{RankId, Token};
+use crate::vector::Vector;
+
+/// Entries that one write of `expand_idx` or `ep_recv_counts` carries at most.
+pub(crate) const CHUNK: u32 = 64;
+
+/// Plans the sends and takes the partition; one store. With it comes the barrier that was passed last.
+pub(crate) fn select<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    inputs: &Inputs<'_>,
+    ub: &mut Ub<'_>,
+) -> Result<(Partition, u32), ProtocolError> {
+    let epoch = barrier::current_epoch(fabric, env.core)?;
+    let share = &env.work.sends;
+    let (slots, table) = split_words(ub.words, share)?;
+    let send_status = table
+        .get_mut(..route::destinations(env.shape) as usize)
+        .ok_or(internal("scratch is shorter than ub_words"))?;
+    route::walk(env.shape, env.rank, inputs, share, send_status, slots);
+    Ok((selector::select(fabric, Kind::Dispatch, env.core)?, epoch))
+}
+
+/// Publishes flag and count to a destination: what [`select`] counted for the whole rank.
+pub(crate) fn publish_count<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    ub: &mut Ub<'_>,
+    partition: Partition,
+    destination: u32,
+) -> Result<(), ProtocolError> {
+    let (_, send_status) = split_words(ub.words, &env.work.sends)?;
+    let count = *send_status.get(destination as usize).ok_or(internal("no such destination"))?;
+    let (to, slot) = slot_at(env, destination);
+    fabric.publish(to, dispatch_status(partition, slot), flag::status(count))?;
+    Ok(())
+}
+
+/// The rank of a destination, and this rank's dispatch slot there.
+pub(crate) const fn slot_at<V>(env: &Env<'_, V>, destination: u32) -> (RankId, u32) {
+    let home = route::destination_home(env.shape, destination);
+    (home.rank, dispatch_slot(env.shape, home.local_expert, env.rank))
+}
+
+/// Writes `expand_idx` from `pair` of the own share on, as much as one write carries. The next pair.
+pub(crate) fn expand_idx<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    ub: &mut Ub<'_>,
+    pair: u32,
+) -> Result<u32, ProtocolError> {
+    let share = &env.work.sends;
+    let end = share.moe.end.min(pair + CHUNK);
+    let (slots, _) = split_words(ub.words, share)?;
+    let own = (pair - share.moe.start) as usize..(end - share.moe.start) as usize;
+    let slots = slots.get(own).ok_or(internal("own pair outside the share"))?;
+    // NO_SLOT is the bit pattern of -1.
+    write_words(fabric, outputs::expand_idx(pair), slots.iter().copied())?;
+    Ok(end)
+}
+
+/// The quantised row that is in the scratch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Staged {
+    token: Token,
+    /// Whose smooth scales it was multiplied by. Without smooth scales a token is the same for all experts.
+    expert_row: Option<u32>,
+    /// The bits of its scale.
+    scale: u32,
+}
+
+/// The row and the tail of a record: straight from `x`, or quantised in the scratch.
+pub(crate) fn record<'r, V: Vector>(
+    env: &Env<'_, V>,
+    inputs: &'r Inputs<'_>,
+    scratch: &'r mut [u8],
+    staged: &mut Option<Staged>,
+    Send { pair, home, .. }: Send,
+) -> Result<(&'r [u8], Tail), ProtocolError> {
+    let (shape, token) = (env.shape, pair.token);
+    let x = inputs.row(shape, token);
+    if x.is_empty() {
+        return Err(internal("x is shorter than its rows"));
+    }
+    let triple = Triple { source: env.rank, token, k: pair.k };
+    if shape.quant_mode() == QuantMode::None {
+        return Ok((x, Tail::new(shape, 0.0, triple)));
+    }
+    let row = scratch
+        .get_mut(..shape.payload_bytes() as usize)
+        .ok_or(internal("scratch is shorter than ub_bytes"))?;
+    let smooth = inputs.smooth(shape, shape.expert_row(home));
+    let expert_row = smooth.map(|_| shape.expert_row(home));
+    let scale = match *staged {
+        Some(row) if row.token == token && row.expert_row == expert_row => f32::from_bits(row.scale),
+        _ => env
+            .vector
+            .quantise(shape.dtype(), x, smooth, row)
+            .map_err(|_| ProtocolError::NotFinite { token: token.0 })?,
+    };
+    *staged = Some(Staged { token, expert_row, scale: scale.to_bits() });
+    Ok((row, Tail::new(shape, scale, triple)))
+}
+
+/// Writes the triple of a record to `row` of the outputs, if such a row can be: from `source`, for this rank, and,
+/// since tokens rise within a slot, not before token `first`. The least token that may follow.
+pub(crate) fn copy_triple<F: Fabric + ?Sized>(
+    shape: &Shape,
+    fabric: &mut F,
+    record: Place,
+    (home, source): (Home, RankId),
+    (row, first): (u32, u32),
+) -> Result<u32, ProtocolError> {
+    let bytes = copy_of::<{ Triple::BYTES as usize }, F>(fabric, triple_of(shape, record))?;
+    let triple = Triple::from_bytes(shape, &bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
+    if triple.source != source || triple.token.0 < first || !triple.may_be_on(shape, home.rank) {
+        return Err(ProtocolError::Triple { row, seen: triple.words() });
+    }
+    fabric.write(outputs::assist_info(row), &bytes)?;
+    Ok(triple.token.0 + 1)
+}
+
+/// Writes the scale of a record to `row` of the outputs.
+pub(crate) fn copy_scale<F: Fabric + ?Sized>(
+    shape: &Shape,
+    fabric: &mut F,
+    record: Place,
+    row: u32,
+) -> Result<(), ProtocolError> {
+    let bytes = copy_of::<4, F>(fabric, scale_of(shape, record))?;
+    fabric.write(outputs::dynamic_scale(row), &bytes)?;
+    Ok(())
+}
+
+/// The scratch words: slots of the share, then the table of counts.
+pub(crate) fn split_words<'u>(
+    words: &'u mut [u32],
+    share: &DispatchShare,
+) -> Result<(&'u mut [u32], &'u mut [u32]), ProtocolError> {
+    words
+        .split_at_mut_checked(route::share_len(share) as usize)
+        .ok_or(internal("scratch is shorter than ub_words"))
+}
+
+/// The entry of the count table for a slot of the own share.
+pub(crate) fn count_of<'u, V>(
+    env: &Env<'_, V>,
+    counts: &'u mut [u32],
+    slot: u32,
+) -> Result<&'u mut u32, ProtocolError> {
+    counts.get_mut((slot - env.work.slots.start) as usize).ok_or(internal("scratch is shorter than ub_words"))
+}
+
+/// Writes words, at most [`CHUNK`], into an output.
+pub(crate) fn write_words<F: Fabric + ?Sized>(
+    fabric: &mut F,
+    at: Place,
+    words: impl Iterator<Item = u32>,
+) -> Result<(), ProtocolError> {
+    let mut bytes = [0; CHUNK as usize * 4];
+    let mut len = 0;
+    for (out, word) in bytes.chunks_exact_mut(4).zip(words) {
+        out.copy_from_slice(&word.to_le_bytes());
+        len += 4;
+    }
+    fabric.write(at, bytes.get(..len).unwrap_or(&[]))?;
+    Ok(())
+}
+
+/// A copy of `N` bytes of the window, so that they can be checked and then written.
+fn copy_of<const N: usize, F: Fabric + ?Sized>(fabric: &F, at: Place) -> Result<[u8; N], ProtocolError> {
+    fabric.bytes(at, N as u64)?.try_into().map_err(|_| internal("fabric returned another length"))
+}

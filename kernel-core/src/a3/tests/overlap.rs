@@ -1,0 +1,59 @@
+//! What flag separation is for: counts are worked on while tokens are still on their way. Told in steps of a
+//! group in lockstep, not in time.
+
+use super::super::{Choices, Flags};
+use crate::fabric::Progress;
+use crate::shape::Shape;
+use crate::testing::domain::{Dice, Domain, PAIR, Tensors};
+use crate::testing::group::Group;
+use crate::units::RankId;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// For each rank the step at which a count was first written, and the one by which its last record had landed.
+fn counted_and_arrived(shape: &Shape, choices: Choices, seed: u64) -> Vec<(usize, usize)> {
+    let mut dice = Dice(seed);
+    let tensors = (0..shape.ep_world_size()).map(|rank| Tensors::random(shape, RankId(rank), &mut dice));
+    let mut group = Group::new(shape, tensors.collect());
+    group.choices = choices;
+    group.begin_dispatch();
+    let mut seen = vec![(usize::MAX, 0); shape.ep_world_size() as usize];
+    let mut running: Vec<usize> = (0..group.cores.len()).collect();
+    for now in 0.. {
+        let at = dice.below(running.len() as u32) as usize;
+        let step = group.step(running[at]).unwrap();
+        let rank = group.cores[running[at]].rank;
+        if step.effect.is_some_and(|effect| effect.starts_with("write   ep_recv_counts")) {
+            let (counted, _) = &mut seen[rank.index()];
+            *counted = now.min(*counted);
+        }
+        for (rank, (_, arrived)) in (0..).map(RankId).zip(&mut seen) {
+            if group.world.has_puts_on_their_way_to(rank) {
+                *arrived = now + 1;
+            }
+        }
+        if step.progress == Progress::Done {
+            running.swap_remove(at);
+        }
+        if running.is_empty() {
+            break;
+        }
+    }
+    group.check_dispatch();
+    seen
+}
+
+#[test]
+fn with_separate_flags_a_rank_works_on_counts_before_its_last_token_has_arrived_and_with_joint_flags_never() {
+    let ahead = |flags| {
+        let runs = (0..200).flat_map(|seed| {
+            let cores = 1 + (seed % 3) as i64;
+            let shape = Domain { r: 3, e: 6, k: 2, bs: 4, cores, ..PAIR }.shape();
+            counted_and_arrived(&shape, Choices { flags, ..Choices::default() }, seed)
+        });
+        runs.filter(|(counted, arrived)| counted < arrived).count()
+    };
+    assert_eq!(ahead(Flags::Joint), 0);
+    let separate = ahead(Flags::Separate);
+    assert!(separate > 100, "{separate} of 600");
+}

@@ -1,0 +1,77 @@
+//! Incast: how many ranks send to one receiver at the same step of their cores (seed 004 section 2.1).
+//!
+//! A step is the i-th send of every core that still has one: as if all cores sent equally fast from a common start.
+
+use crate::units::RankId;
+
+/// What one receiver gets at one step; scratch of [`step`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    ranks: u32,
+    last: RankId,
+}
+
+/// How many ranks send to how many receivers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Incast {
+    /// The most ranks that send to one receiver at a step.
+    pub max: u32,
+    /// Receivers that anybody sends to, summed over the steps.
+    pub receivers: u64,
+    /// (Sender, receiver) pairs, summed over the steps: divided by `receivers`, the mean incast.
+    pub links: u64,
+}
+
+impl Incast {
+    /// Both together.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self {
+            max: if self.max > other.max { self.max } else { other.max },
+            receivers: self.receivers + other.receivers,
+            links: self.links + other.links,
+        }
+    }
+}
+
+/// The incast of one step. `sends` are (sender, receiver), all of one sender together; a sender counts once for a
+/// receiver, however many of its cores send there. `tallies` has one entry per rank; others are not counted.
+pub fn step(sends: impl Iterator<Item = (RankId, RankId)>, tallies: &mut [Tally]) -> Incast {
+    tallies.fill(Tally::default());
+    for (from, to) in sends {
+        if let Some(tally) = tallies.get_mut(to.index())
+            && (tally.ranks == 0 || tally.last != from)
+        {
+            *tally = Tally { ranks: tally.ranks + 1, last: from };
+        }
+    }
+    tallies.iter().filter(|tally| tally.ranks > 0).fold(Incast::default(), |sum, tally| {
+        sum.and(Incast { max: tally.ranks, receivers: 1, links: tally.ranks.into() })
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(sends: &[(u32, u32)]) -> Incast {
+        step(sends.iter().map(|&(from, to)| (RankId(from), RankId(to))), &mut [Tally::default(); 4])
+    }
+
+    #[test]
+    fn a_sender_counts_once_for_each_receiver() {
+        assert_eq!(of(&[]), Incast::default());
+        // Rank 0 sends to itself with three cores, rank 1 to rank 0 and 2, rank 3 to rank 0.
+        let sends = [(0, 0), (0, 0), (0, 0), (1, 2), (1, 0), (1, 2), (3, 0)];
+        assert_eq!(of(&sends), Incast { max: 3, receivers: 2, links: 4 });
+        // Six ranks that begin with themselves: nobody waits for another. All with rank 0: the seed's figure.
+        assert_eq!(of(&[(0, 0), (1, 1), (2, 2), (3, 3)]), Incast { max: 1, receivers: 4, links: 4 });
+        assert_eq!(of(&[(0, 0), (1, 0), (2, 0), (3, 0)]), Incast { max: 4, receivers: 1, links: 4 });
+    }
+
+    #[test]
+    fn steps_add_up_and_ranks_that_are_not_asked_about_are_left_out() {
+        let sum = of(&[(0, 1), (1, 1)]).and(of(&[(0, 2), (1, 9)]));
+        assert_eq!(sum, Incast { max: 2, receivers: 2, links: 3 });
+    }
+}

@@ -1,0 +1,135 @@
+//! Which physical port a packet leaves by (seed 004 section 2.3, NPLB).
+//!
+//! The links choose among their ports by a hash of the destination address. Where all sources' blocks begin at
+//! multiples of 2 MiB, the address bits that the hash takes are equal for all of them, and all small packets crowd
+//! on one port. [`Shape::port_offset`] moves each source's block by a multiple of the packet size more than the
+//! one before, so that what different ranks send to a receiver takes different ports. (What *one* rank sends to
+//! the same slot of different receivers still has one offset: that is spread only by its slots.)
+//!
+//! Assumed, since neither is public: the hash itself (a trait, with the seed's bits as default), and where windows
+//! lie ([`window_base`]).
+
+use crate::place::Place;
+use crate::shape::Shape;
+use crate::units::{RankId, align_up};
+
+/// Bytes of a packet; writes are cut at multiples of it.
+pub const PACKET: u64 = 512;
+/// Ports of the default hash.
+pub const PORTS: usize = 7;
+/// Windows are taken to start at multiples of this.
+pub const WINDOW_ALIGN: u64 = 2 << 20;
+
+/// How a link chooses a port.
+pub trait PortHash {
+    /// The port of a packet to `address`, counted from 0.
+    fn port(&self, address: u64) -> usize;
+}
+
+/// `((address >> 9) & 0xFFF) % 7`: the address bits 20 to 9 and the seven ways of seed 004; how they are folded is
+/// our choice.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bits20To9;
+
+impl PortHash for Bits20To9 {
+    fn port(&self, address: u64) -> usize {
+        (((address >> 9) & 0xFFF) % PORTS as u64) as usize
+    }
+}
+
+/// Where the window of `rank` is taken to start: one window after the other, at multiples of 2 MiB.
+#[must_use]
+pub const fn window_base(shape: &Shape, rank: RankId) -> u64 {
+    rank.0 as u64 * align_up(shape.window_bytes(), WINDOW_ALIGN)
+}
+
+/// What leaves by one port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Load {
+    /// First packets of writes: the small packets that the seed speaks of.
+    pub heads: u64,
+    /// All packets.
+    pub packets: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Adds a write of `bytes` bytes at `at` in the window of `rank` to `loads`, one entry per port.
+pub fn add(hash: &impl PortHash, shape: &Shape, rank: RankId, at: Place, bytes: u64, loads: &mut [Load]) {
+    let start = window_base(shape, rank) + at.offset;
+    for (i, (address, bytes)) in packets(start, bytes).enumerate() {
+        if let Some(load) = loads.get_mut(hash.port(address)) {
+            load.heads += u64::from(i == 0);
+            load.packets += 1;
+            load.bytes += bytes;
+        }
+    }
+}
+
+/// The packets of a write: address and bytes of each.
+fn packets(start: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
+    let end = start.saturating_add(bytes);
+    core::iter::successors(Some(start), |at| Some(align_up(at + 1, PACKET)))
+        .take_while(move |&at| at < end)
+        .map(move |at| (at, align_up(at + 1, PACKET).min(end) - at))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::data::dispatch_record;
+    use crate::layout::record::sent_bytes;
+    use crate::layout::state::Partition;
+    use crate::placement::Home;
+    use crate::shape::Config;
+    use crate::testing::domain::{Domain, PAIR, shape as shape_of};
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    /// 14 ranks whose blocks are 2 MiB each: 512 records of 4096 B, behind a combine area of 2 MiB.
+    fn aligned(port_offset: i64) -> Shape {
+        let domain = Domain { r: 14, e: 14, k: 1, h: 2016, bs: 512, ..PAIR };
+        shape_of(&Config { port_offset, ..domain.config() })
+    }
+
+    /// First packets by port of the first records of all sources on one rank.
+    fn heads(shape: &Shape) -> Vec<u64> {
+        let home = Home { rank: RankId(3), local_expert: 0 };
+        let mut loads = [Load::default(); PORTS];
+        for source in (0..shape.ep_world_size()).map(RankId) {
+            let at = dispatch_record(shape, Partition::P0, home, source, 0);
+            add(&Bits20To9, shape, home.rank, at, sent_bytes(shape), &mut loads);
+        }
+        loads.iter().map(|load| load.heads).collect()
+    }
+
+    #[test]
+    fn blocks_at_multiples_of_2_mib_crowd_on_one_port_and_an_offset_spreads_them_over_seven() {
+        assert_eq!(crate::layout::data::source_stride(&aligned(0), RankId(3)), 2 << 20);
+        assert_eq!(heads(&aligned(0)), [14, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(heads(&aligned(512)), [2; 7]);
+        // Seven steps are one round: no gain. So is a whole block.
+        assert_eq!(heads(&aligned(7 * 512)), [14, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(heads(&aligned(2 << 20)), [14, 0, 0, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn the_hash_takes_bits_20_to_9_modulo_7() {
+        let port = |address| Bits20To9.port(address);
+        assert_eq!([0, 511, 512, 6 * 512, 7 * 512].map(port), [0, 0, 1, 6, 0]);
+        assert_eq!((port((2 << 20) - 512), port(2 << 20), port(u64::MAX)), (4095 % 7, 0, 0));
+    }
+
+    proptest! {
+        #[test]
+        fn packets_are_a_write_cut_at_multiples_of_512(start in 0u64..5000, bytes in 0u64..5000) {
+            let mut next = start;
+            for (at, len) in packets(start, bytes) {
+                prop_assert!(at == next && len > 0 && at / 512 == (at + len - 1) / 512);
+                next = at + len;
+                prop_assert!(next == start + bytes || next % 512 == 0, "no shorter than need be");
+            }
+            prop_assert_eq!(next, start + bytes);
+        }
+    }
+}

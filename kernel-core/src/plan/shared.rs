@@ -1,0 +1,125 @@
+//! Which replica of a shared expert gets which token: the rule that runs, and the one before it (seed 004
+//! section 2.1.1), which exists to be printed and counted.
+//!
+//! Before, each rank split its tokens evenly over the `n` replicas, in the replicas' order. So every rank sent to
+//! every replica, and all began with the first: all ranks to one, while the other replicas received nothing.
+
+use super::route::Send;
+use super::split;
+use crate::placement::Home;
+use crate::shape::Shape;
+use crate::units::{RankId, div_rem};
+
+/// How the tokens of a rank are spread over the replicas of a shared expert.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum SharedSplit {
+    /// All to one replica: the rule of [`Shape::shared_home`].
+    #[default]
+    AllIn,
+    /// Evenly over all replicas, in their order (the seed's equal split).
+    Even,
+}
+
+impl SharedSplit {
+    /// The home and the slot there of the `ordinal`-th of `tokens` active tokens of rank `source`, for shared
+    /// expert `j`.
+    #[must_use]
+    pub const fn row(self, shape: &Shape, source: RankId, j: u32, ordinal: u32, tokens: u32) -> (Home, u32) {
+        match self {
+            Self::AllIn => (shape.shared_home(source, j), ordinal),
+            Self::Even => {
+                let n = shape.shared_replicas();
+                let replica = split::even_owner(tokens, n, ordinal);
+                let slot = ordinal - split::even(tokens, n, replica).start;
+                (Home { rank: RankId(j * n + replica), local_expert: 0 }, slot)
+            }
+        }
+    }
+
+    /// The rows that rank `source` with `tokens` active tokens sends to shared-expert rank `to`.
+    #[must_use]
+    pub const fn count(self, shape: &Shape, source: RankId, to: RankId, tokens: u32) -> u32 {
+        match self {
+            Self::AllIn if shape.sends_to_shared(source, to) => tokens,
+            Self::AllIn => 0,
+            Self::Even => {
+                let n = shape.shared_replicas();
+                let share = split::even(tokens, n, div_rem(to.0, n).1);
+                share.end - share.start
+            }
+        }
+    }
+
+    /// What becomes of a send of rank `source`, planned all-in, that has `tokens` active tokens.
+    #[must_use]
+    pub const fn resend(self, shape: &Shape, source: RankId, send: Send, tokens: u32) -> Send {
+        if send.pair.k < shape.k() {
+            return send;
+        }
+        let (home, slot) = self.row(shape, source, send.pair.k - shape.k(), send.slot, tokens);
+        Send { home, slot, ..send }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::domain::{Domain, PAIR};
+    use alloc::collections::BTreeSet;
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    fn a3_288() -> Shape {
+        Domain { r: 288, e: 256, s: 1, rs: 32, k: 8, h: 1, bs: 48, cores: 8 }.shape()
+    }
+
+    /// The ranks that send their token number `token` to each shared-expert rank.
+    fn at_once(shape: &Shape, split: SharedSplit, token: u32) -> Vec<usize> {
+        let mut counts = vec![0; shape.shared_expert_rank_num() as usize];
+        for source in (0..shape.ep_world_size()).map(RankId) {
+            counts[split.row(shape, source, 0, token, shape.bs(source)).0.rank.index()] += 1;
+        }
+        counts
+    }
+
+    #[test]
+    fn the_old_split_sends_288_to_one_and_all_in_9() {
+        // Seed 004 section 2.1.1 counts the 256 MoE ranks, "256 to 1" and "8 to 1"; shared-expert ranks send too.
+        let shape = a3_288();
+        for token in 0..48 {
+            let old = at_once(&shape, SharedSplit::Even, token);
+            assert_eq!(old.iter().filter(|&&n| n == 288).count(), 1, "one is overrun");
+            assert_eq!(old.iter().filter(|&&n| n == 0).count(), 31, "the others are idle");
+            assert_eq!(at_once(&shape, SharedSplit::AllIn, token), [9; 32]);
+        }
+        assert_eq!(at_once(&shape, SharedSplit::Even, 0)[0], 288, "all begin with the first");
+    }
+
+    #[test]
+    fn the_old_split_gives_every_token_one_replica_and_every_row_a_slot_of_its_own() {
+        for (s, replicas, tokens) in
+            (1..=4).flat_map(|s| (1..=5).flat_map(move |n| (1..=12).map(move |t| (s, n, t))))
+        {
+            let rs = i64::from(s * replicas);
+            let domain = Domain { r: rs + 1, e: 1, s: s.into(), rs, k: 1, h: 1, bs: 12, ..PAIR };
+            let shape = domain.shape();
+            for source in (0..shape.ep_world_size()).map(RankId) {
+                let mut rows = BTreeSet::new();
+                for (j, ordinal) in (0..s).flat_map(|j| (0..tokens).map(move |t| (j, t))) {
+                    let (home, slot) = SharedSplit::Even.row(&shape, source, j, ordinal, tokens);
+                    assert_eq!(shape.shared_expert_of(home.rank), Some(j));
+                    assert!(slot < tokens.div_ceil(replicas));
+                    assert!(rows.insert((home.rank, slot)), "two rows in one slot");
+                }
+                for to in (0..shape.shared_expert_rank_num()).map(RankId) {
+                    let seen = rows.iter().filter(|(rank, _)| *rank == to).count() as u32;
+                    assert_eq!(SharedSplit::Even.count(&shape, source, to, tokens), seen);
+                    let all_in = if shape.sends_to_shared(source, to) { tokens } else { 0 };
+                    assert_eq!(SharedSplit::AllIn.count(&shape, source, to, tokens), all_in);
+                }
+                let all_in = |ordinal| SharedSplit::AllIn.row(&shape, source, 0, ordinal, tokens);
+                assert!((0..tokens).all(|t| all_in(t) == (shape.shared_home(source, 0), t)));
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! Slots by a table and vector additions (seed 004 section 2.2), in place of the scalar walk of [`super::route`].
+//!
+//! The scalar unit only marks in a table of 0 and 1 which token goes to which destination (seed:
+//! `tableLocalTensor[BS, moeExpertRankNum]`). Adding the table's rows one after the other, whole rows at a time, gives
+//! for each destination the rows before a token, which is the slot of that token's pair (seed:
+//! `expertCountTensor`), and in the end `send_status` (seed: `statusTensor`).
+//!
+//! Accesses of the scalar unit to its scratch: the walk makes 5 per pair, `5 * BS * K` (read the id, read the mask, read
+//! the count, write it, write the slot). The table takes 2, `2 * BS * K` (read the id, write the mark), where masks
+//! come as rows too, and then one more for each pair of the core's own share to look up its slot; the `BS`
+//! additions of `Rs + E` counts are the vector unit's.
+//!
+//! The machines walk: on a processor the table is longer than what it saves.
+
+use super::route::{self, NO_SLOT, share_len};
+use super::split::DispatchShare;
+use crate::inputs::Inputs;
+use crate::shape::Shape;
+use crate::units::{RankId, Token, div_rem};
+
+/// Bytes that the table of `rank` needs: one for each token and destination.
+#[must_use]
+pub fn table_len(shape: &Shape, rank: RankId) -> usize {
+    shape.bs(rank) as usize * route::destinations(shape) as usize
+}
+
+/// The scalar part: marks in `table`, [`table_len`] bytes, token by token, the destinations of its active pairs.
+/// A token has at most one pair for a destination, since its ids are distinct.
+pub fn mark(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, table: &mut [u8]) {
+    table.fill(0);
+    let shared_ranks = shape.shared_expert_rank_num();
+    for (token, row) in rows_mut(shape, table) {
+        for (k, &id) in (0..shape.k()).zip(inputs.ids(shape, token)) {
+            let moe = u32::try_from(id).ok().filter(|&e| e < shape.moe_expert_num());
+            if let Some(e) = moe
+                && inputs.pair_is_active(shape, token, k)
+                && let Some(entry) = row.get_mut((shared_ranks + e) as usize)
+            {
+                *entry = 1;
+            }
+        }
+        for j in (0..shape.shared_expert_num()).filter(|_| inputs.token_is_active(shape, token)) {
+            if let Some(entry) = row.get_mut(shape.shared_home(rank, j).rank.index()) {
+                *entry = 1;
+            }
+        }
+    }
+}
+
+/// The vector part: adds up the rows of a marked table into `send_status`, and takes the slots of the core's own
+/// share on the way. Both come out as [`route::walk`] makes them.
+pub fn add_up(
+    shape: &Shape,
+    rank: RankId,
+    inputs: &Inputs<'_>,
+    share: &DispatchShare,
+    table: &[u8],
+    send_status: &mut [u32],
+    slots: &mut [u32],
+) {
+    send_status.fill(0);
+    slots.fill(NO_SLOT);
+    let own_moe = share_len(&DispatchShare { shared: 0..0, ..share.clone() });
+    let shared_ranks = shape.shared_expert_rank_num();
+    for (token, row) in rows(shape, table) {
+        let slot_at = |destination: u32, send_status: &[u32]| {
+            let marked = *row.get(destination as usize)? == 1;
+            send_status.get(destination as usize).copied().filter(|_| marked)
+        };
+        for pair in own(&share.moe, token, shape.k()) {
+            let (_, k) = div_rem(pair, shape.k());
+            let id = inputs.ids(shape, token).get(k as usize).and_then(|&id| u32::try_from(id).ok());
+            let destination = id.filter(|&e| e < shape.moe_expert_num()).map(|e| shared_ranks + e);
+            // The mark alone does not say which pair of the token it stands for: ids are distinct, so it is this.
+            let slot = destination.and_then(|destination| slot_at(destination, send_status));
+            set(slots, pair - share.moe.start, slot);
+        }
+        for pair in own(&share.shared, token, shape.shared_expert_num()) {
+            let (_, j) = div_rem(pair, shape.shared_expert_num());
+            let slot = slot_at(shape.shared_home(rank, j).rank.0, send_status);
+            set(slots, own_moe + pair - share.shared.start, slot);
+        }
+        for (count, &mark) in send_status.iter_mut().zip(row) {
+            *count += u32::from(mark);
+        }
+    }
+}
+
+/// The pairs of `token`, `columns` each, that lie in a share.
+fn own(share: &core::ops::Range<u32>, token: Token, columns: u32) -> core::ops::Range<u32> {
+    let start = token.0 * columns;
+    start.max(share.start)..(start + columns).min(share.end)
+}
+
+fn set(slots: &mut [u32], index: u32, slot: Option<u32>) {
+    if let (Some(entry), Some(slot)) = (slots.get_mut(index as usize), slot) {
+        *entry = slot;
+    }
+}
+
+fn rows<'t>(shape: &Shape, table: &'t [u8]) -> impl Iterator<Item = (Token, &'t [u8])> {
+    (0..).map(Token).zip(table.chunks_exact(route::destinations(shape).max(1) as usize))
+}
+
+fn rows_mut<'t>(shape: &Shape, table: &'t mut [u8]) -> impl Iterator<Item = (Token, &'t mut [u8])> {
+    (0..).map(Token).zip(table.chunks_exact_mut(route::destinations(shape).max(1) as usize))
+}

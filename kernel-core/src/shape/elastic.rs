@@ -1,0 +1,298 @@
+//! Elastic domains (seed 003: `elasticInfo`): some ranks are gone, the others go on as a smaller domain.
+//!
+//! ```text
+//! elastic_info, 4 + 2R words of i32:
+//!   0          enabled; 0 means as if it were absent
+//!   1          R'   ranks left
+//!   2          Rs'  those of them that hold shared experts
+//!   3          E'   MoE experts left
+//!   4 ..       table1[R]: physical rank -> new id, or -1 when it is gone
+//!   4 + R ..   table2[R]: new id -> physical rank, -1 from R' on
+//! ```
+//!
+//! Survivors behave exactly as a domain of R', Rs' and E' whose ranks are the new ids. So nothing behind the
+//! door knows of elastic domains: [`Shape::survivors`] is the shape of that smaller domain, and
+//! [`fabric::survivors`](crate::fabric::survivors) turns new ids into physical ranks where memory is reached.
+
+use super::door::signed;
+use super::limits::EXPERT_IDS_MAX;
+use super::{Kept, RANKS_MAX, Seen, Shape, Violation, Violations};
+use crate::shape::Rule;
+use crate::units::{RankId, div_rem};
+
+/// Who is left of a domain: a checked `elastic_info` that is switched on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Elastic {
+    /// By new id.
+    physical: heapless::Vec<u16, RANKS_MAX>,
+    ranks: u32,
+    shared_expert_rank_num: u32,
+    moe_expert_num: u32,
+}
+
+const HEAD: usize = 4;
+const GONE: i32 = -1;
+
+/// Physical rank to new id, and back.
+type Tables<'a> = (&'a [i32], &'a [i32]);
+
+impl Elastic {
+    /// Whether these words switch elasticity on; the configuration's
+    /// [`Given::ELASTIC_INFO`](super::Given::ELASTIC_INFO) says so at the door.
+    #[must_use]
+    pub const fn is_on(info: &[i32]) -> bool {
+        match info.first() {
+            Some(&enabled) => enabled != 0,
+            None => false,
+        }
+    }
+
+    /// Checks `elastic_info` against the shape of the whole domain. `None` when it is switched off.
+    ///
+    /// # Errors
+    /// All rules that it breaks, in the order of its words.
+    #[expect(clippy::result_large_err, reason = "there is no allocator: the list lives in the result")]
+    pub fn new(whole: &Shape, info: &[i32]) -> Result<Option<Self>, Violations> {
+        let mut check = Check { whole, found: Violations::new() };
+        let (head, tables) = check.parts(info).ok_or(check.found)?;
+        if head[0] == 0 {
+            return Ok(None);
+        }
+        let mut check = Check { whole, found: Violations::new() };
+        let ranks = check.ranks(head[1]);
+        let shared_ranks = check.shared_ranks(head[2], ranks);
+        let experts = check.experts(head[3], ranks, shared_ranks);
+        let physical = check.tables(tables, ranks);
+        match (shared_ranks, experts, physical) {
+            (Some(shared_expert_rank_num), Some(moe_expert_num), Some(physical))
+                if check.found.is_empty() =>
+            {
+                let ranks = whole.ep_world_size();
+                Ok(Some(Self { physical, ranks, shared_expert_rank_num, moe_expert_num }))
+            }
+            _ => Err(check.found),
+        }
+    }
+
+    /// R: ranks of the whole domain, dead ones included.
+    #[must_use]
+    pub const fn whole_world_size(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The physical rank with that new id, if there is one.
+    #[must_use]
+    pub fn physical(&self, new: RankId) -> Option<RankId> {
+        self.physical.get(new.index()).map(|&rank| RankId(rank.into()))
+    }
+
+    /// The new id of a physical rank; `None` when it is gone.
+    #[must_use]
+    pub fn new_id(&self, physical: RankId) -> Option<RankId> {
+        (0..)
+            .map(RankId)
+            .zip(&self.physical)
+            .find(|(_, rank)| u32::from(**rank) == physical.0)
+            .map(|(new, _)| new)
+    }
+}
+
+impl Shape {
+    /// The smaller domain of those who are left, by new ids. Slots, placement and counts are its own; batch
+    /// sizes, capacity, the window and the rows of `scales` are those of the whole.
+    #[must_use]
+    pub fn survivors(&self, left: &Elastic) -> Self {
+        let ranks = left.physical.len() as u32;
+        let shared_ranks = left.shared_expert_rank_num;
+        let bs = |&rank: &u16| self.bs_per_rank.get(usize::from(rank)).copied();
+        Self {
+            ep_world_size: ranks,
+            moe_expert_num: left.moe_expert_num,
+            local_expert_num: div_rem(left.moe_expert_num, ranks - shared_ranks).0,
+            shared_expert_num: if shared_ranks == 0 { 0 } else { self.shared_expert_num },
+            shared_expert_rank_num: shared_ranks,
+            bs_per_rank: list(left.physical.iter().filter_map(bs)),
+            kept: Some(Kept {
+                shared_expert_num: self.shared_expert_num,
+                moe_expert_num: self.moe_expert_num,
+                rows_max: self.rows_max(RankId(0)).max(self.rows_max(RankId(self.shared_expert_rank_num))),
+            }),
+            ..self.clone()
+        }
+    }
+}
+
+/// One entry per rank at most. (`collect` would bring a path to a panic with it.)
+fn list(entries: impl Iterator<Item = u16>) -> heapless::Vec<u16, RANKS_MAX> {
+    let mut list = heapless::Vec::new();
+    entries.take(RANKS_MAX).for_each(|entry| {
+        let _ = list.push(entry);
+    });
+    list
+}
+
+/// The rules; a number that breaks one is handed on as `None`, so that nothing is reported that follows from it.
+struct Check<'a> {
+    whole: &'a Shape,
+    found: Violations,
+}
+
+impl Check<'_> {
+    /// The four words of the head, and the tables.
+    fn parts<'i>(&mut self, info: &'i [i32]) -> Option<(&'i [i32; HEAD], Tables<'i>)> {
+        let ranks = self.whole.ep_world_size();
+        if info.len() == HEAD + 2 * ranks as usize
+            && let Some((head, tables)) = info.split_first_chunk()
+            && let Some(tables) = tables.split_at_checked(ranks as usize)
+        {
+            return Some((head, tables));
+        }
+        let words = "must have 4 + 2 * ep_world_size elements";
+        let numbers = [("ep_world_size", ranks.into())];
+        let elements = i64::try_from(info.len()).unwrap_or(i64::MAX);
+        let violation = Violation::new("elastic_info", Seen::Number(elements), Rule::Words(words));
+        let _ = self.found.push(violation.with(&numbers));
+        None
+    }
+
+    fn ranks(&mut self, seen: i32) -> Option<u32> {
+        let ranks = self.whole.ep_world_size();
+        let words = "ranks left must be in [1, ep_world_size]";
+        let legal = u32::try_from(seen).ok().filter(|left| (1..=ranks).contains(left));
+        self.unless(legal.is_some(), 1, seen, words, &[("ep_world_size", ranks.into())]);
+        legal
+    }
+
+    fn shared_ranks(&mut self, seen: i32, ranks: Option<u32>) -> Option<u32> {
+        let shared = self.whole.shared_expert_num();
+        let end = ranks.unwrap_or(self.whole.ep_world_size());
+        let legal = u32::try_from(seen)
+            .ok()
+            .filter(|&left| left < end)
+            .filter(|&left| left == 0 || shared > 0 && div_rem(left, shared).1 == 0);
+        let words = if shared == 0 {
+            "shared-expert ranks left must be 0: no rank held shared experts"
+        } else {
+            "shared-expert ranks left must be in [0, ranks left) and a multiple of shared_expert_num"
+        };
+        let numbers = [("ranks left", end.into()), ("shared_expert_num", shared.into())];
+        self.unless(legal.is_some(), 2, seen, words, &numbers);
+        legal
+    }
+
+    fn experts(&mut self, seen: i32, ranks: Option<u32>, shared_ranks: Option<u32>) -> Option<u32> {
+        let whole = self.whole;
+        let specials = whole.expert_ids_end() - whole.moe_expert_num();
+        let Some(experts) = u32::try_from(seen).ok().filter(|&experts| experts > 0) else {
+            self.unless(false, 3, seen, "MoE experts left must be at least 1", &[]);
+            return None;
+        };
+        let ids = i64::from(experts) + i64::from(specials);
+        let words = "MoE experts left must leave K distinct ids";
+        self.unless(
+            i64::from(whole.k()) <= ids,
+            3,
+            seen,
+            words,
+            &[("k", whole.k().into()), ("special experts", specials.into())],
+        );
+        let words = "MoE experts left and special experts together must be within the limit";
+        self.unless(ids <= EXPERT_IDS_MAX, 3, seen, words, &[("sum", ids), ("limit", EXPERT_IDS_MAX)]);
+        let (ranks, moe_ranks) = (ranks?, ranks? - shared_ranks?);
+        let (local, rest) = div_rem(experts, moe_ranks);
+        if rest != 0 {
+            let words = "MoE experts left must be a multiple of the MoE ranks left";
+            self.unless(false, 3, seen, words, &[("MoE ranks left", moe_ranks.into())]);
+            return None;
+        }
+        let (slots, room) = (u64::from(local) * u64::from(ranks), whole.dispatch_slots());
+        let words = "local experts times ranks must not exceed those of the whole domain";
+        let numbers = [
+            ("local experts left", local.into()),
+            ("ranks left", ranks.into()),
+            ("of the whole", signed(room)),
+        ];
+        self.unless(slots <= room, 3, seen, words, &numbers);
+        Some(experts)
+    }
+
+    /// The physical ranks by new id.
+    fn tables(
+        &mut self,
+        (to_new, to_physical): Tables<'_>,
+        left: Option<u32>,
+    ) -> Option<heapless::Vec<u16, RANKS_MAX>> {
+        let whole = self.whole.ep_world_size();
+        let left = left?;
+        let known = self.found.len();
+        let in_range = |end: u32| move |seen: i32| u32::try_from(seen).is_ok_and(|id| id < end);
+        for (i, &seen) in (0..).zip(to_new) {
+            let words = "a new id must be in [0, ranks left), or -1 for a rank that is gone";
+            self.unless(
+                seen == GONE || in_range(left)(seen),
+                4 + i,
+                seen,
+                words,
+                &[("physical rank", i.into())],
+            );
+        }
+        for (i, &seen) in (0..).zip(to_physical) {
+            let (legal, words) = if i < left {
+                (in_range(whole)(seen), "a physical rank must be in [0, ep_world_size)")
+            } else {
+                (seen == GONE, "must be -1 behind the last new id")
+            };
+            self.unless(legal, 4 + whole + i, seen, words, &[("new id", i.into())]);
+        }
+        if self.found.len() > known {
+            return None;
+        }
+        self.inverse(to_new, to_physical)
+    }
+
+    /// Both ways: a rank that is in one table only would have a home without a name, or a name without a home.
+    fn inverse(&mut self, to_new: &[i32], to_physical: &[i32]) -> Option<heapless::Vec<u16, RANKS_MAX>> {
+        let whole = self.whole.ep_world_size();
+        let entry = |table: &[i32], at: i32| usize::try_from(at).ok().and_then(|at| table.get(at).copied());
+        let ways = [
+            (to_new, to_physical, 4, "the tables must be inverse: table2 has another rank for this new id"),
+            (
+                to_physical,
+                to_new,
+                4 + whole,
+                "the tables must be inverse: table1 has another new id for this rank",
+            ),
+        ];
+        for (there, back, start, words) in ways {
+            let mut all = (0i32..).zip(there).filter(|(_, seen)| **seen != GONE);
+            if let Some((i, &seen)) = all.find(|&(i, &seen)| entry(back, seen) != Some(i)) {
+                let back = entry(back, seen).unwrap_or(GONE);
+                let numbers = [("entry", i.into()), ("the other table's", back.into())];
+                // What follows from the first is not told.
+                self.unless(false, start + i.cast_unsigned(), seen, words, &numbers);
+                return None;
+            }
+        }
+        Some(list(to_physical.iter().filter_map(|&rank| u16::try_from(rank).ok())))
+    }
+
+    fn unless(
+        &mut self,
+        legal: bool,
+        element: u32,
+        seen: i32,
+        words: &'static str,
+        numbers: &[(&'static str, i64)],
+    ) {
+        if legal {
+            return;
+        }
+        let mut all = [("element", element.into()), ("", 0), ("", 0), ("", 0)];
+        for (place, &number) in all.iter_mut().skip(1).zip(numbers) {
+            *place = number;
+        }
+        let violation = Violation::new("elastic_info", Seen::Number(seen.into()), Rule::Words(words));
+        // Of two broken tables the first entries are enough.
+        let _ = self.found.push(violation.with(&all));
+    }
+}
