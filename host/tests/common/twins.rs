@@ -102,7 +102,7 @@ impl<B: Backend> Twisted<B> {
         let (partition, combine, dispatch_first) = match at.region {
             Region::State => (PARTITION, DISPATCH_STATUS, true),
             Region::Window => (self.shape.window_bytes() / 2, self.shape.combine_area(), false),
-            Region::Output(_) => return at,
+            Region::WindowOut | Region::Output(_) => return at,
         };
         let Some(inside) = at.offset.checked_sub(partition).filter(|&inside| inside < partition) else {
             return at;

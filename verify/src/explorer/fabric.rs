@@ -69,7 +69,7 @@ impl View<'_> {
             Region::State if at.offset < DISPATCH_SELECTORS => PARTITION,
             Region::State => return self.barrier_word(at),
             Region::Window => partition_start(self.setup.shape, Partition::P1),
-            Region::Output(_) => return at,
+            Region::WindowOut | Region::Output(_) => return at,
         };
         if at.offset / size != u64::from(self.nth % 2) {
             self.blame(Violation::WrongPartition { rank: self.rank, at });
