@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{Backend, Members, anonymous};
-use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, Segment};
+use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
 use kernel_core::units::{CoreId, RankId, align_up};
@@ -32,16 +32,18 @@ impl SharedMemory {
     /// The system refuses the mapping.
     pub fn new<'a>(members: impl Into<Members<'a>>, batches: usize) -> io::Result<Self> {
         let members = members.into();
-        let window = members.shape.window_bytes();
+        let (window, window_out) = (members.shape.window_bytes(), members.shape.window_out_bytes());
         let mut maps = Vec::new();
         let mut peers = Vec::new();
         let mut outputs = Vec::new();
         for rank in members.ranks() {
-            let regions = map(STATE_BYTES + window)?;
+            let regions = map(STATE_BYTES + window + window_out)?;
             let base = regions.as_mut_ptr();
+            let window_at = base.wrapping_add(STATE_BYTES as usize);
             peers.push(Peer {
                 state: Segment::new(base, STATE_BYTES),
-                window: Segment::new(base.wrapping_add(STATE_BYTES as usize), window),
+                window: Segment::new(window_at, window),
+                window_out: Segment::new(window_at.wrapping_add(window as usize), window_out),
             });
             maps.push(regions);
             let mut of_rank = Vec::new();
@@ -77,6 +79,13 @@ impl Backend for SharedMemory {
         // join; litmus programs on threads read only what a flag covers; the bare copies of the roofline write
         // places of their own and read them after a join of all threads.
         unsafe { RawFabric::new(&self.peers, rank, self.outputs[rank.index()][batch]) }
+    }
+
+    type Nic<'b> = RawNic<'b>;
+
+    fn nic(&self, rank: RankId) -> RawNic<'_> {
+        // SAFETY: as of `fabric`; the driver steps the one agent of each rank under a lock.
+        unsafe { RawNic::new(&self.peers, rank) }
     }
 
     fn read_output(

@@ -63,9 +63,9 @@ struct Refused(Vec<(&'static str, String, &'static str)>);
 
 impl Refused {
     fn layouts(&mut self, shape: &Shape) {
-        self.unless(shape.product() == Product::A3, "product", " = a2", "a3");
-        let comm_alg = shape.product() != Product::A3 || shape.comm_alg() == CommAlg::FullmeshV1;
-        self.unless(comm_alg, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
+        let alg = shape.comm_alg();
+        self.unless(alg != CommAlg::FullmeshV2, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
+        self.unless(alg != CommAlg::Hierarchy, "comm_alg", " = hierarchy", "\"\" and fullmesh");
         self.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
         self.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
     }

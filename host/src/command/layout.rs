@@ -5,8 +5,8 @@ use crate::cli::LayoutArgs;
 use crate::config::Config;
 use crate::error::Error;
 use crate::report::{Report, columns, pairs};
-use kernel_core::layout::map;
-use kernel_core::shape::{Limits, Shape};
+use kernel_core::layout::{a2_window, map};
+use kernel_core::shape::{Limits, Product, Shape};
 use kernel_core::units::RankId;
 use serde::Serialize;
 
@@ -63,7 +63,11 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
 }
 
 fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
-    let areas = map::areas(shape, rank).map(|area| Area {
+    let areas: Vec<_> = match shape.product() {
+        Product::A3 => map::areas(shape, rank).collect(),
+        Product::A2 => a2_window::areas(shape).collect(),
+    };
+    let areas = areas.into_iter().map(|area| Area {
         region: area.start.region.name().to_owned(),
         partition: area.partition.map(kernel_core::layout::state::Partition::index),
         name: area.name,
@@ -73,13 +77,17 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
         stride: area.stride,
         slot: area.slot,
     });
-    let fields = map::record_fields(shape);
+    let fields = match shape.product() {
+        Product::A3 => map::record_fields(shape).to_vec(),
+        Product::A2 => a2_window::record_fields(shape).to_vec(),
+    };
+    let fields = fields.into_iter();
     Layout {
         ok: true,
         config,
         rank: rank.0,
         areas: areas.collect(),
-        record: fields.map(|f| Field { name: f.name, offset: f.offset, size: f.size }).into(),
+        record: fields.map(|f| Field { name: f.name, offset: f.offset, size: f.size }).collect(),
         outputs: map::outputs(shape, rank)
             .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })
             .collect(),

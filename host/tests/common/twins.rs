@@ -125,6 +125,15 @@ impl<B: Backend> Backend for Twisted<B> {
         TwistedFabric { backend: self, inner, rank, core, batch }
     }
 
+    type Nic<'b>
+        = B::Nic<'b>
+    where
+        Self: 'b;
+
+    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+        self.inner.nic(rank)
+    }
+
     fn read_output(&self, rank: RankId, batch: usize, t: Tensor, len: usize, read: &mut dyn FnMut(&[u8])) {
         self.inner.read_output(rank, batch, t, len, read);
     }

@@ -23,7 +23,7 @@
 //! flag later. [`next_flag_place`] goes through every word at which either of them could ever look.
 
 use super::a2_message;
-use super::map::Area;
+use super::map::{Area, Field};
 use super::state::{self, CORE_RECORD, Kind, Partition};
 use crate::place::Place;
 use crate::shape::Shape;
@@ -150,6 +150,16 @@ pub fn areas(shape: &Shape) -> impl Iterator<Item = Area> {
         windows("windows out", second, window_out(shape, second, start, 0)),
     ]
     .into_iter()
+}
+
+/// The fields of a dispatch record; the scale is there when rows are quantised.
+#[must_use]
+pub const fn record_fields(shape: &Shape) -> [Field; 2] {
+    let size = shape.payload_bytes();
+    [
+        Field { name: "data", offset: 0, size },
+        Field { name: "scale", offset: size, size: shape.window_record() - size },
+    ]
 }
 
 #[cfg(test)]

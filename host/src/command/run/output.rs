@@ -8,7 +8,7 @@ use crate::report::note;
 use crate::result::{self, RankResult};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{QuantMode, Shape};
+use kernel_core::shape::{Product, QuantMode, Shape};
 use kernel_core::units::RankId;
 use std::path::Path;
 
@@ -68,7 +68,7 @@ fn rank_result<'a>(shape: &Shape, rank: u32, owned: &'a Owned) -> RankResult<'a>
         rows: owned.rows,
         expand_x: tensor(Tensor::ExpandX),
         dynamic_scales: quantised.then(|| tensor(Tensor::DynamicScales)),
-        assist_info_for_combine: Some(tensor(Tensor::AssistInfo)),
+        assist_info_for_combine: (shape.product() == Product::A3).then(|| tensor(Tensor::AssistInfo)),
         expand_idx: tensor(Tensor::ExpandIdx),
         expert_token_nums: tensor(Tensor::ExpertTokenNums),
         ep_recv_counts: tensor(Tensor::EpRecvCounts),

@@ -2,12 +2,14 @@
 
 use super::Job;
 use crate::case::Case;
+use crate::cli::BackendArg;
 use crate::error::Error;
 use crate::group::Costs;
 use crate::report::{Report, columns, pairs};
 use crate::roofline::Roofline;
 use core::time::Duration;
 use hdrhistogram::Histogram;
+use kernel_core::shape::Product;
 use kernel_core::units::{RankId, Token};
 use serde::Serialize;
 
@@ -30,6 +32,9 @@ struct Summary {
     rounds: usize,
     checked: bool,
     steps: u64,
+    /// Tasks that the agent of each rank posted in each operator (A2): one for each peer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tasks_per_operator: Option<f64>,
     operators: Vec<Operator>,
     waited_for: Vec<Waited>,
 }
@@ -76,6 +81,11 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     let tokens: u64 = ranks.map(|r| u64::from(shape.bs(RankId(r)))).sum();
     let rows = rows_sent(case);
     let (payload, row) = (rows * shape.payload_bytes(), rows * shape.row_bytes());
+    let timed = args.backend == BackendArg::Threads;
+    let (has_agents, operators) = (shape.product() == Product::A2, 2 * plan.rounds());
+    let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
+    // Into the window and out of it; with an agent by way of the window that it sends.
+    let copies = if has_agents { 3 } else { 2 };
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
         let ms = quantiles(times);
         let memcpy_ms = copies.map(millis);
@@ -87,7 +97,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         source: source.clone(),
         set: args.config.set.clone(),
         backend: args.backend.name(),
-        threads: roofline.map(|_| super::workers(args).count),
+        threads: timed.then(|| super::workers(args).count),
         seed: args.seed,
         ranks: shape.ep_world_size(),
         dead: case.dead(),
@@ -98,17 +108,18 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         rounds: plan.rounds(),
         checked: plan.check.is_some(),
         steps: costs.steps,
+        tasks_per_operator: has_agents.then_some(tasks),
         operators: vec![
-            operator("dispatch", &costs.dispatch, payload, 2 * payload, roofline.map(|r| r.dispatch)),
+            operator("dispatch", &costs.dispatch, payload, copies * payload, roofline.map(|r| r.dispatch)),
             operator(
                 "combine",
                 &costs.combine,
                 row,
-                2 * row + tokens * shape.row_bytes(),
+                copies * row + tokens * shape.row_bytes(),
                 roofline.map(|r| r.combine),
             ),
         ],
-        waited_for: if roofline.is_some() { waited_for(case, costs, plan.rounds()) } else { Vec::new() },
+        waited_for: if timed { waited_for(case, costs, plan.rounds()) } else { Vec::new() },
     }
 }
 
@@ -143,7 +154,7 @@ fn quantiles(times: &[Duration]) -> Option<Quantiles> {
 }
 
 fn table(summary: &Summary) -> String {
-    let about = pairs(&[
+    let mut about = vec![
         ("source", summary.source.clone()),
         ("backend", with_threads(summary)),
         ("seed", summary.seed.to_string()),
@@ -151,8 +162,10 @@ fn table(summary: &Summary) -> String {
         ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
         ("schedule", format!("{}, rounds on one live group: {}", summary.schedule, summary.rounds)),
         ("steps", summary.steps.to_string()),
-        ("oracle", verdict(summary)),
-    ]);
+    ];
+    about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));
+    about.push(("oracle", verdict(summary)));
+    let about = pairs(&about);
     if summary.threads.is_none() {
         return about;
     }

@@ -1,9 +1,10 @@
 //! Rounds on live windows against the oracle.
 
-use super::{TWO, a2, any_shape, flag_result, plain_result, random_rounds, run};
+use super::{TWO, a2, any_shape, flag_result, plain_result, random_rounds, routed, run};
 use crate::shape::{BatchSizes, Buffer, Config, Limits, Shape};
 use crate::testing::a2_group::{Delivery, Group, schedule};
-use crate::testing::domain::{Dice, shape as shape_of};
+use crate::testing::domain::{Dice, Domain, shape as shape_of};
+use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
@@ -12,6 +13,7 @@ fn assert_rounds(shape: &Shape, rounds: usize, flags: bool, delivery: Delivery, 
     let mut dice = Dice(seed);
     let tensors = random_rounds(shape, rounds, flags, &mut dice);
     let mut group = Group::new(shape, tensors, if flags { flag_result } else { plain_result });
+    group.world.eager = dice.below(2) == 0;
     // Both operators come to both halves.
     let letters = ["DC", "DDCC", "DDDCCC", "DDCDCC"].map(|letters| schedule(letters, 1));
     let fitting: Vec<_> = letters.into_iter().filter(|s| s.len() == 2 * rounds).collect();
@@ -84,4 +86,18 @@ fn the_smallest_groups_of_the_product_give_the_oracles_bytes() {
         Delivery::Weak,
         3,
     );
+}
+
+#[test]
+fn no_core_clears_a_word_of_a_row_that_another_still_sums() {
+    // All rows are flags from end to end, and every core's clears land at once.
+    let shape = shape_of(&Config { aiv_num: 3, ..a2(Domain { r: 2, e: 2, k: 1, h: 64, bs: 3, ..TWO }) });
+    let tensors = |_| vec![routed(&shape, 0, &[1, 1, 0]), routed(&shape, 1, &[0, 1, 0])];
+    for seed in 0..40 {
+        let mut group = Group::new(&shape, (0..2).map(tensors).collect(), |shape, _, _, _, _| {
+            [0xFF; 2].repeat(shape.h() as usize)
+        });
+        group.world.eager = true;
+        assert_eq!(run(&mut group, Delivery::Weak, seed), Ok(()), "seed {seed}");
+    }
 }
