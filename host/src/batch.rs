@@ -1,12 +1,12 @@
 //! One round's inputs: the case itself, the case varied, or tensors of one's own in its shape.
 //!
 //! A group runs the case many times. Were every round the same, a row left over from the round before last
-//! would look right. So a round at distance `d` from the last one has the tokens of every rank rotated by `d`,
-//! and every value's sign flipped when `d / 2` is odd: whatever was in the same partition before differs. The
+//! would look right. So a round at distance `d` from the last one has the tokens of every rank rotated by `d`, with
+//! all that belongs to them, and every value's sign flipped when `d / 2` is odd: whatever was in the same partition before differs. The
 //! last round (`d = 0`) is the case itself.
 
 use crate::case::{Case, OwnedMask, RankTensors};
-use kernel_core::inputs::{Inputs, Mask};
+use kernel_core::inputs::Inputs;
 use kernel_core::reference::Cluster;
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
@@ -43,7 +43,7 @@ impl<'a> Batch<'a> {
     /// What a rank brings.
     #[must_use]
     pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
-        self.ranks[rank.index()].inputs(self.case.scales.as_deref())
+        self.case.inputs_with(&self.ranks[rank.index()])
     }
 
     /// The name of a rank in files and reports.
@@ -55,7 +55,7 @@ impl<'a> Batch<'a> {
     /// Calls `f` with the oracle's view of the whole cluster, which goes by physical names.
     pub fn with_cluster<T>(&self, f: impl FnOnce(&Cluster<'_>) -> T) -> T {
         // The oracle is asked by physical names, and has nothing of those who are gone.
-        let nothing = Inputs { x: &[], expert_ids: &[], expert_scales: &[], mask: Mask::None, scales: None };
+        let nothing = Inputs::default();
         let whole = self.case.whole();
         let mut ranks = vec![nothing; whole.ep_world_size() as usize];
         for rank in (0..self.case.shape.ep_world_size()).map(RankId) {
@@ -84,12 +84,22 @@ fn vary(shape: &Shape, rank: RankId, tensors: &RankTensors, distance: usize) -> 
     };
     if let Some(by) = distance.checked_rem(turning) {
         let (row, k) = (shape.row_bytes() as usize, shape.k() as usize);
-        varied.x[..turning * row].rotate_left(by * row);
+        for rows in rows_of(&mut varied) {
+            rows[..turning * row].rotate_left(by * row);
+        }
         varied.expert_ids[..turning * k].rotate_left(by * k);
         varied.expert_scales[..turning * k].rotate_left(by * k);
     }
     if (distance / 2) % 2 == 1 {
-        varied.x.iter_mut().skip(1).step_by(2).for_each(|high| *high ^= 0x80);
+        for rows in rows_of(&mut varied) {
+            rows.iter_mut().skip(1).step_by(2).for_each(|high| *high ^= 0x80);
+        }
     }
     varied
+}
+
+/// All tensors with a row for each token.
+fn rows_of(tensors: &mut RankTensors) -> impl Iterator<Item = &mut Vec<u8>> {
+    let residual = Some(&mut tensors.residual_x).filter(|residual| !residual.is_empty());
+    core::iter::once(&mut tensors.x).chain(&mut tensors.shared_expert_x).chain(residual)
 }

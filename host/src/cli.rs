@@ -48,6 +48,8 @@ pub enum Verb {
     Plan(PlanArgs),
     /// List every rule that a configuration or case breaks, and the sizes it needs.
     Check(CheckArgs),
+    /// Compare a result with what the oracle says of its case, or with another result.
+    Compare(CompareArgs),
 }
 
 /// Where a configuration comes from.
@@ -76,6 +78,9 @@ pub struct TensorArgs {
     /// Make smooth scales (quant_mode = 2).
     #[arg(long)]
     pub smooth_scales: bool,
+    /// Make shared_expert_x on all ranks (no rank holds shared experts).
+    #[arg(long)]
+    pub shared_expert_x: bool,
     /// Make an elastic domain without these ranks: elastic_info, in an order drawn from the seed.
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     pub dead: Vec<u32>,
@@ -177,7 +182,7 @@ impl From<SpreadArg> for Spread {
 #[derive(Args, Debug)]
 pub struct RunArgs {
     /// A case folder; without it a case is made in memory.
-    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales", "dead"])]
+    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales", "shared_expert_x", "dead"])]
     pub case: Option<PathBuf>,
     /// Configuration of a case in memory.
     #[command(flatten)]
@@ -212,9 +217,9 @@ pub struct RunArgs {
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,
-    /// How dispatch tells of records and of their number.
-    #[arg(long, value_enum, default_value_t)]
-    pub flags: FlagsArg,
+    /// How dispatch of the plain layout tells of records and of their number; left out: joint.
+    #[arg(long, value_enum)]
+    pub flags: Option<FlagsArg>,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
@@ -332,6 +337,20 @@ pub struct GenArgs {
     /// Write into a non-empty folder even if it is not a case.
     #[arg(long)]
     pub force: bool,
+    /// Also write expected.safetensors: the result, by the oracle alone.
+    #[arg(long)]
+    pub expected: bool,
+}
+
+/// `veriep compare`
+#[derive(Args, Debug)]
+pub struct CompareArgs {
+    /// A case folder, of which the oracle is asked, or a result file.
+    #[arg(value_name = "CASE|EXPECTED")]
+    pub expected: PathBuf,
+    /// The result file to judge.
+    #[arg(value_name = "RESULT")]
+    pub result: PathBuf,
 }
 
 /// `veriep check`
@@ -343,6 +362,9 @@ pub struct CheckArgs {
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
+    /// Batches that layers have in flight: 2 asks more of their layouts (DDCC).
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub in_flight: u32,
 }
 
 /// An option of the layout that is no key of a configuration.
@@ -357,9 +379,14 @@ pub struct PortArgs {
 #[must_use]
 pub fn explain(error: &clap::Error) -> u8 {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
-        // A closed stdout is no error.
-        let _ = error.print();
-        return 0;
+        return match error.print() {
+            Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
+                note(&format!("error: stdout: cannot write: {e}"));
+                2
+            }
+            // A closed stdout is no error.
+            _ => 0,
+        };
     }
     let line = match (error.kind(), error.get(ContextKind::InvalidArg)) {
         (ErrorKind::MissingRequiredArgument, Some(arguments)) => format!("missing argument: {arguments}"),

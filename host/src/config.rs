@@ -12,6 +12,8 @@ use std::path::Path;
 pub const FILE_NAME: &str = "config.toml";
 /// Largest configuration read, in bytes; a list of 768 batch sizes needs a few KiB.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// Bytes of a foreign line or word that an error repeats.
+const SHOWN_MAX: usize = 60;
 
 /// `bs`: an integer, or a list with one entry per EP rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -126,7 +128,9 @@ impl Config {
     pub fn parse(text: &str) -> Result<Self, (usize, String)> {
         toml::from_str(text).map_err(|e| {
             let at = e.span().map_or(0, |span| span.start);
-            (line_of(text.as_bytes(), at), e.message().replace('\n', ", "))
+            let line = line_of(text.as_bytes(), at);
+            let content = text.lines().nth(line - 1).unwrap_or_default().trim();
+            (line, format!("{}: {}", cut(content), short_words(e.message())))
         })
     }
 
@@ -209,6 +213,22 @@ fn parse_value(text: &str) -> Option<toml::Value> {
     is_word.then(|| toml::Value::String(text.to_owned()))
 }
 
+/// The start of a text that may be of any length.
+fn cut(text: &str) -> String {
+    let len = text.floor_char_boundary(SHOWN_MAX);
+    let dots = if len < text.len() { "..." } else { "" };
+    format!("`{}`{dots}", &text[..len])
+}
+
+/// A message on one line; a word of it may come from the file and be of any length.
+fn short_words(message: &str) -> String {
+    let short = |word: &str| match word.floor_char_boundary(SHOWN_MAX) {
+        len if len < word.len() => format!("{}...", &word[..len]),
+        _ => word.to_owned(),
+    };
+    message.replace('\n', ", ").split(' ').map(short).collect::<Vec<_>>().join(" ")
+}
+
 /// Number of the line that holds byte `at`, from 1.
 fn line_of(text: &[u8], at: usize) -> usize {
     1 + text.iter().take(at).filter(|&&byte| byte == b'\n').count()
@@ -269,7 +289,7 @@ mod tests {
             ("k = 99999999999999999999999999999999999999999999", 1, "integer"),
             ("h = 1\nbs = [1, \"2\"]", 2, "expected i64"),
             ("bs = true", 1, "list of i64"),
-            ("k = 8\nk = 9", 2, "duplicate"),
+            ("k = 8\nk = 9", 2, "`k = 9`: duplicate key"),
             ("[k]", 1, "expected i64"),
             ("k =", 1, ""),
         ] {
@@ -281,6 +301,17 @@ mod tests {
     }
 
     #[test]
+    fn a_line_of_any_length_is_cut() {
+        let long = "é".repeat(50_000);
+        for text in [format!("{long} = 1"), format!("\"{long}\" = 1"), format!("k = \"{long}\"")] {
+            let (line, what) = Config::parse(&text).unwrap_err();
+            assert!(line == 1 && what.len() < 800, "{what}");
+        }
+        let (_, what) = Config::parse(&format!("{} = 1", "x".repeat(100))).unwrap_err();
+        assert!(what.contains("xxx...") && what.contains("expected one of"), "{what}");
+    }
+
+    #[test]
     fn integers_that_only_a_rule_can_refuse_are_parsed() {
         let config = Config::parse("k = -9223372036854775808\nbs = [-1, 9223372036854775807]").unwrap();
         assert_eq!((config.k, config.bs), (i64::MIN, Bs::PerRank(vec![-1, i64::MAX])));
@@ -288,12 +319,13 @@ mod tests {
 
     #[test]
     fn set_takes_toml_values_and_bare_words() {
-        let mut config = Config::default();
+        let mut config = Config { port_offset: 512, ..Config::default() };
         for assignment in ["k=4", "dtype=f16", "comm_alg=", "bs=[1, 2]", "norm_eps=1e-5", "product = \"a2\""]
         {
             config.set(assignment).unwrap();
         }
         assert_eq!((config.k, config.dtype.as_str(), config.comm_alg.as_str()), (4, "f16", ""));
+        assert_eq!(config.port_offset, 512, "no key, so no assignment changes it");
         assert_eq!(
             (config.bs, config.norm_eps, config.product.as_str()),
             (Bs::PerRank(vec![1, 2]), 1e-5, "a2")

@@ -1,5 +1,6 @@
 //! One error type; each is one line (or one line per problem) that a person can act on.
 
+use core::fmt;
 use kernel_core::shape::{Violation, Violations};
 use serde::Serialize;
 use std::path::Path;
@@ -18,6 +19,21 @@ pub struct Problem {
     pub rule: String,
     /// Parameter, value seen, rule and the numbers behind it.
     pub message: String,
+    /// What to change to what; each alone is enough.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub cures: Vec<Cure>,
+    /// The same in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hint: Option<String>,
+}
+
+/// A change that a problem does not survive.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Cure {
+    /// Configuration key (of one entry of a list with its index), or the tensor to leave out.
+    pub parameter: String,
+    /// Its new value; none for a tensor.
+    pub value: Option<serde_json::Value>,
 }
 
 impl Problem {
@@ -25,7 +41,7 @@ impl Problem {
     pub fn new(parameter: impl Into<String>, seen: &str, rule: impl Into<String>) -> Self {
         let (parameter, rule) = (parameter.into(), rule.into());
         let message = format!("{parameter}{seen}: {rule}");
-        Self { parameter, rule, message }
+        Self { parameter, rule, message, cures: Vec::new(), hint: None }
     }
 }
 
@@ -35,6 +51,18 @@ impl From<&Violation> for Problem {
             parameter: violation.parameter.to_owned(),
             rule: violation.rule.to_string(),
             message: violation.to_string(),
+            cures: Vec::new(),
+            hint: None,
+        }
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)?;
+        match &self.hint {
+            Some(hint) => write!(f, "; hint: {hint}"),
+            None => Ok(()),
         }
     }
 }
@@ -86,7 +114,8 @@ pub struct Missing {
     pub round: usize,
     /// `dispatch` or `combine`.
     pub operator: &'static str,
-    /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `token_flag` or `combine_flag`.
+    /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `token_flag`, `block_flag` or
+    /// `combine_flag`.
     pub what: &'static str,
     /// The rank that owes the flag.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -97,6 +126,12 @@ pub struct Missing {
     /// Local expert of the rank that the flag or count is for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub local_expert: Option<u32>,
+    /// Record of that rank for the expert that is not complete.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<u32>,
+    /// A block of it that is missing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block: Option<u32>,
     /// Token whose row is owed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token: Option<u32>,
@@ -107,7 +142,7 @@ pub struct Missing {
 
 impl Error {
     /// An error of a file: its path, then what is wrong.
-    pub fn file(path: &Path, what: impl core::fmt::Display) -> Self {
+    pub fn file(path: &Path, what: impl fmt::Display) -> Self {
         Self::File(format!("{}: {what}", path.display()))
     }
 
@@ -120,7 +155,7 @@ impl Error {
     }
 
     /// The rules that the configuration of `place` breaks.
-    pub fn violations(place: impl core::fmt::Display, violations: &Violations) -> Self {
+    pub fn violations(place: impl fmt::Display, violations: &Violations) -> Self {
         Self::Invalid { place: place.to_string(), problems: violations.iter().map(Problem::from).collect() }
     }
 
@@ -172,10 +207,11 @@ impl Error {
                 let mut lines: Vec<_> = problems
                     .iter()
                     .take(LINES_MAX)
-                    .map(|problem| one_line(&format!("{place}: {}", problem.message)))
+                    .map(|problem| one_line(&format!("{place}: {problem}")))
                     .collect();
                 if problems.len() > LINES_MAX {
-                    lines.push(one_line(&format!("{place}: {} more problems", problems.len() - LINES_MAX)));
+                    let more = problems.len() - LINES_MAX;
+                    lines.push(one_line(&format!("{place}: {more} more lines; --format json has them all")));
                 }
                 lines
             }
@@ -218,7 +254,7 @@ mod tests {
         let problems = vec![Problem::new("k", " = 17", "must be in [1, 16]"); 25];
         let lines = Error::Invalid { place: "c.toml".into(), problems }.lines();
         assert_eq!(lines[0], "c.toml: k = 17: must be in [1, 16]");
-        assert_eq!(lines[20], "c.toml: 5 more problems");
+        assert_eq!(lines[20], "c.toml: 5 more lines; --format json has them all");
     }
 
     #[test]

@@ -172,6 +172,14 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
             local_expert: Some(local_expert),
             ..nothing
         },
+        Wait::BlockFlag { source, local_expert, record, block } => Missing {
+            what: "block_flag",
+            source_rank: Some(source.0),
+            local_expert: Some(local_expert),
+            record: Some(record),
+            block: Some(block),
+            ..nothing
+        },
         Wait::CombineFlag { source, token, k } => Missing {
             what: "combine_flag",
             source_rank: Some(source.0),

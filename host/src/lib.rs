@@ -13,6 +13,7 @@ pub mod config;
 pub mod conformance;
 pub mod driver;
 pub mod error;
+pub mod expected;
 pub mod expert;
 pub mod generate;
 pub mod group;

@@ -1,8 +1,11 @@
 //! The result of a run as one safetensors file.
 
+use crate::case::Case;
 use crate::error::Error;
 use crate::store::{Tensor, write_tensors};
-use kernel_core::shape::{Dtype as Element, QuantMode, Shape};
+use kernel_core::place::Tensor as Output;
+use kernel_core::shape::{Dtype as Element, Op, Product, QuantMode, Shape};
+use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::path::Path;
@@ -42,16 +45,51 @@ pub struct RankResult<'a> {
     pub x: Option<&'a [u8]>,
 }
 
+impl<'a> RankResult<'a> {
+    /// The result that these outputs of `rank` are, by their numbers; of which `rows` rows were received.
+    #[must_use]
+    pub fn of(case: &Case, rank: RankId, rows: usize, outputs: &'a [Vec<u8>; Output::ALL.len()]) -> Self {
+        let shape = &case.shape;
+        let output = |output: Output| outputs[output as usize].as_slice();
+        let (a3, quantised) = (shape.product() == Product::A3, shape.quant_mode() == QuantMode::Dynamic);
+        let norm = shape.op() == Op::CombineAddRmsNorm;
+        Self {
+            rank: case.name(rank).0,
+            tokens: shape.bs(rank) as usize,
+            rows,
+            expand_x: output(Output::ExpandX),
+            dynamic_scales: quantised.then(|| output(Output::DynamicScales)),
+            assist_info_for_combine: a3.then(|| output(Output::AssistInfo)),
+            expand_idx: output(Output::ExpandIdx),
+            expert_token_nums: output(Output::ExpertTokenNums),
+            ep_recv_counts: output(Output::EpRecvCounts),
+            x_out: output(Output::XOut),
+            y: norm.then(|| output(Output::Y)),
+            rstd: norm.then(|| output(Output::Rstd)),
+            x: norm.then(|| output(Output::X)),
+            ..Self::default()
+        }
+    }
+}
+
 /// Writes the results of all ranks to `path`, complete or not at all.
 ///
 /// # Errors
 /// A tensor is not as long as its shape says, or the file cannot be written; nothing is left behind.
 pub fn write(path: &Path, shape: &Shape, ranks: &[RankResult<'_>]) -> Result<(), Error> {
+    write_tensors(path, tensors(shape, ranks)?)
+}
+
+/// The tensors of the file.
+///
+/// # Errors
+/// A tensor is not as long as its shape says.
+pub fn tensors<'a>(shape: &Shape, ranks: &[RankResult<'a>]) -> Result<Vec<Tensor<'a>>, Error> {
     let mut tensors = Vec::with_capacity(8 * ranks.len());
     for result in ranks {
         push_rank(shape, result, &mut tensors)?;
     }
-    write_tensors(path, tensors)
+    Ok(tensors)
 }
 
 fn push_rank<'a>(shape: &Shape, result: &RankResult<'a>, tensors: &mut Vec<Tensor<'a>>) -> Result<(), Error> {

@@ -144,9 +144,10 @@ impl<'a> Traffic<'a> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
         state.with_y(0, |y| {
             let rows = y.chunks_exact(self.shape.row_bytes() as usize);
+            let travels = self.shape.result_bytes() as usize;
             rows.zip(&self.received[rank.index()]).try_for_each(|(row, (source, send))| {
                 let at = combine_row(self.shape, p, send.pair.token, send.pair.k);
-                fabric.put(*source, at, row, &[])
+                fabric.put(*source, at, row.get(..travels).unwrap_or(row), &[])
             })
         })
     }
@@ -154,18 +155,20 @@ impl<'a> Traffic<'a> {
     /// Reads each returned row into one row of scratch, where a sum would read it, and writes the results.
     fn take_back(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
-        let mut scratch = vec![0; self.shape.row_bytes() as usize];
+        let (travels, out) = (self.shape.result_bytes() as usize, self.shape.row_bytes() as usize);
+        let mut scratch = vec![0; travels.max(out)];
         let mut token = None;
         for send in &self.sent[rank.index()] {
             if token.replace(send.pair.token).is_some_and(|before| before != send.pair.token) {
-                fabric.write(outputs::x_out(self.shape, send.pair.token), &scratch)?;
+                fabric.write(outputs::x_out(self.shape, send.pair.token), &scratch[..out])?;
             }
             let at = combine_row(self.shape, p, send.pair.token, send.pair.k);
-            scratch.copy_from_slice(fabric.bytes(at, self.shape.row_bytes())?);
+            let row = fabric.bytes(at, self.shape.result_bytes())?;
+            scratch[..row.len()].copy_from_slice(row);
             core::hint::black_box(&mut scratch);
         }
         match token {
-            Some(token) => fabric.write(outputs::x_out(self.shape, token), &scratch),
+            Some(token) => fabric.write(outputs::x_out(self.shape, token), &scratch[..out]),
             None => Ok(()),
         }
     }

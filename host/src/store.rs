@@ -1,8 +1,11 @@
 //! Safetensors files: read tensor by tensor, written whole or not at all.
 
 use crate::error::Error;
+use core::fmt;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
+use serde::{Deserialize, Deserializer, de};
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::fs::File;
 use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -30,7 +33,7 @@ impl TensorFile {
     /// Missing, not a regular file, truncated, or a header that disagrees with itself or the length.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let fail =
-            |what: &dyn core::fmt::Display| Error::file(path, format_args!("not a safetensors file: {what}"));
+            |what: &dyn fmt::Display| Error::file(path, format_args!("not a safetensors file: {what}"));
         let read = |e: std::io::Error| Error::io(path, "read", &e);
         let about = std::fs::metadata(path).map_err(read)?;
         if !about.is_file() {
@@ -51,6 +54,10 @@ impl TensorFile {
         let mut header = vec![0; header_len as usize];
         file.read_exact(&mut header).map_err(read)?;
         let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| fail(&e))?;
+        // The format's own library lets the last of several tensors of one name win.
+        if let Distinct(Some(name)) = serde_json::from_slice(&header).map_err(|e| fail(&e))? {
+            return Err(fail(&format_args!("duplicate name {name:?} in the header")));
+        }
         let data_start = LENGTH_BYTES + header_len;
         let (declared, present) = (metadata.data_len() as u64, file_len - data_start);
         if declared != present {
@@ -98,6 +105,33 @@ impl TensorFile {
     }
 }
 
+/// The first key of an object that occurs twice.
+struct Distinct(Option<String>);
+
+impl<'de> Deserialize<'de> for Distinct {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Keys;
+        impl<'de> de::Visitor<'de> for Keys {
+            type Value = Distinct;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: de::MapAccess<'de>>(self, mut map: A) -> Result<Distinct, A::Error> {
+                let (mut names, mut twice) = (HashSet::new(), None);
+                while let Some((name, _)) = map.next_entry::<String, de::IgnoredAny>()? {
+                    if let (None, Some(name)) = (&twice, names.replace(name)) {
+                        twice = Some(name);
+                    }
+                }
+                Ok(Distinct(twice))
+            }
+        }
+        deserializer.deserialize_map(Keys)
+    }
+}
+
 /// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct Tensor<'a> {
@@ -125,7 +159,7 @@ pub fn write_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<(), Er
         let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
         (tensor.name.clone(), TensorInfo { dtype, shape, data_offsets: (start, end) })
     });
-    let inconsistent = |e: &dyn core::fmt::Display| Error::file(path, format_args!("cannot write: {e}"));
+    let inconsistent = |e: &dyn fmt::Display| Error::file(path, format_args!("cannot write: {e}"));
     let metadata = Metadata::new(None, infos.collect()).map_err(|e| inconsistent(&e))?;
     let mut header = serde_json::to_vec(&metadata).map_err(|e| inconsistent(&e))?;
     header.resize(header.len().next_multiple_of(LENGTH_BYTES as usize), b' ');

@@ -1,19 +1,21 @@
-//! Compares what a live group put out with the oracle, rank by rank, byte by byte.
+//! Compares what a live group put out with the oracle, rank by rank, byte by byte. Only `rstd` has a range, since its
+//! sum may be taken in any order; `y` is then what follows from the run's own `rstd`.
 
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::expert;
+use crate::store::{bytes_of, numbers_of};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use kernel_core::place::Tensor;
-use kernel_core::reference::Cluster;
-use kernel_core::shape::Shape;
+use kernel_core::reference::{Cluster, Normed, Range};
+use kernel_core::shape::{Op, Shape};
 use kernel_core::units::{RankId, Token};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 /// The first difference of a rank's outputs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Mismatch {
     /// Whose.
     pub rank: RankId,
@@ -21,18 +23,43 @@ pub struct Mismatch {
     pub tensor: Tensor,
     /// Row of the tensor.
     pub row: usize,
-    /// Byte of the row.
-    pub byte: usize,
-    /// What is there.
-    pub seen: u8,
-    /// What the oracle says.
-    pub expected: u8,
+    /// What is wrong there.
+    pub difference: Difference,
+}
+
+/// What is wrong with a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Difference {
+    /// A byte.
+    Byte {
+        /// Which of the row.
+        byte: usize,
+        /// What is there.
+        seen: u8,
+        /// What the oracle says.
+        expected: u8,
+    },
+    /// A number that the order of a sum leaves some room.
+    Number {
+        /// What is there.
+        seen: f32,
+        /// What it may be.
+        range: Range,
+    },
 }
 
 impl fmt::Display for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { rank, tensor, row, byte, seen, expected } = self;
-        write!(f, "rank{rank}.{} row {row} byte {byte} = {seen:#04x}: must be {expected:#04x}", tensor.name())
+        let Self { rank, tensor, row, difference } = self;
+        write!(f, "rank{rank}.{} row {row} ", tensor.name())?;
+        match difference {
+            Difference::Byte { byte, seen, expected } => {
+                write!(f, "byte {byte} = {seen:#04x}: must be {expected:#04x}")
+            }
+            Difference::Number { seen, range: Range { smallest, largest, .. } } => {
+                write!(f, "= {seen:e}: must be in [{smallest:e}, {largest:e}]")
+            }
+        }
     }
 }
 
@@ -83,46 +110,119 @@ fn check_rank<B: Backend>(
     number: usize,
     rank: RankId,
 ) -> Result<(), Mismatch> {
-    let shape = cluster.shape;
-    let row_bytes = shape.row_bytes() as usize;
     let name = batch.name(rank);
-    let compare = |tensor, row_len, expected: &[u8]| {
-        let mut verdict = Ok(());
-        backend.read_output(rank, number, tensor, expected.len(), &mut |seen| {
-            verdict = first_difference(name, tensor, row_len, seen, expected);
+    let (mut expected, normed) = by_oracle(cluster, batch, rank);
+    for tensor in ORDER {
+        let must = &expected[tensor as usize];
+        let (mut verdict, mut rstd) = (Ok(()), Vec::new());
+        backend.read_output(rank, number, tensor, must.len(), &mut |seen| match tensor {
+            Tensor::Rstd => rstd = numbers_of(seen, f32::from_le_bytes),
+            _ => verdict = first_difference(name, tensor, row_len(cluster.shape, tensor), seen, must),
         });
-        verdict
-    };
-    let expected = cluster.dispatch(name);
-    let bytes = |words: &mut dyn Iterator<Item = u32>| words.flat_map(u32::to_le_bytes).collect::<Vec<_>>();
-    let counts = bytes(&mut expected.ep_recv_counts.iter().map(|&n| n.cast_unsigned()));
-    compare(Tensor::EpRecvCounts, 4, &counts)?;
-    let nums: Vec<u8> = expected.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect();
-    compare(Tensor::ExpertTokenNums, 8, &nums)?;
-    let slots = bytes(&mut expected.expand_idx.iter().map(|&n| n.cast_unsigned()));
-    compare(Tensor::ExpandIdx, 4 * shape.k() as usize, &slots)?;
-    let triples = bytes(&mut expected.assist_info_for_combine.iter().flatten().map(|&n| n.cast_unsigned()));
-    compare(Tensor::AssistInfo, 12, &triples)?;
-    let scales = bytes(&mut expected.dynamic_scales.iter().map(|s| s.to_bits()));
-    compare(Tensor::DynamicScales, 4, &scales)?;
-    compare(Tensor::ExpandX, shape.payload_bytes() as usize, &expected.expand_x)?;
-    compare(Tensor::XOut, row_bytes, &expected_x_out(cluster, batch, name))
+        verdict?;
+        if let Some(normed) = normed.as_ref().filter(|_| tensor == Tensor::Rstd) {
+            within(name, &rstd, &normed.rstd)?;
+            // What follows from the `rstd` that came out is exact again.
+            expected[Tensor::Y as usize] = cluster.y(name, normed, &rstd);
+        }
+    }
+    Ok(())
 }
 
-/// `x_out` by the oracle, the experts' results computed pair by pair.
-fn expected_x_out(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> Vec<u8> {
+/// What is compared first explains what comes later.
+const ORDER: [Tensor; Tensor::ALL.len()] = [
+    Tensor::EpRecvCounts,
+    Tensor::ExpertTokenNums,
+    Tensor::ExpandIdx,
+    Tensor::AssistInfo,
+    Tensor::DynamicScales,
+    Tensor::ExpandX,
+    Tensor::XOut,
+    Tensor::X,
+    Tensor::Rstd,
+    Tensor::Y,
+];
+
+/// Bytes of a row, as a mismatch counts them.
+fn row_len(shape: &Shape, tensor: Tensor) -> usize {
+    match tensor {
+        Tensor::EpRecvCounts | Tensor::DynamicScales | Tensor::Rstd => 4,
+        Tensor::ExpertTokenNums => 8,
+        Tensor::ExpandIdx => 4 * shape.k() as usize,
+        Tensor::AssistInfo => 12,
+        Tensor::ExpandX => shape.payload_bytes() as usize,
+        Tensor::XOut | Tensor::X | Tensor::Y => shape.row_bytes() as usize,
+    }
+}
+
+/// Whether every `rstd` is one that some order of additions leads to.
+fn within(rank: RankId, rstd: &[f32], ranges: &[Range]) -> Result<(), Mismatch> {
+    let wrong = rstd.iter().zip(ranges).position(|(&seen, range)| !range.holds(seen));
+    wrong.map_or(Ok(()), |row| {
+        let difference = Difference::Number { seen: rstd[row], range: ranges[row] };
+        Err(Mismatch { rank, tensor: Tensor::Rstd, row, difference })
+    })
+}
+
+/// All outputs of `rank` by the oracle, by their numbers, without spare capacity. `rstd` is that of a sum without
+/// rounding, and `y` follows from it.
+#[must_use]
+pub fn expected(cluster: &Cluster<'_>, batch: &Batch<'_>, rank: RankId) -> [Vec<u8>; Tensor::ALL.len()] {
+    by_oracle(cluster, batch, rank).0
+}
+
+/// The same, and what leaves `rstd` some room.
+fn by_oracle(
+    cluster: &Cluster<'_>,
+    batch: &Batch<'_>,
+    rank: RankId,
+) -> ([Vec<u8>; Tensor::ALL.len()], Option<Normed>) {
+    let name = batch.name(rank);
+    let dispatched = cluster.dispatch(name);
+    let mut sent = Vec::new();
+    let mut returned =
+        |token, k, row: &mut Vec<u8>| expert_row(cluster, batch, name, token, k, &mut sent, row);
+    let (mut normed, mut x_out) = (None, Vec::new());
+    match cluster.shape.op() {
+        Op::Combine => x_out = cluster.combine(name, &mut returned),
+        Op::CombineAddRmsNorm => normed = Some(cluster.combine_add_rms_norm(name, &mut returned)),
+    }
+    let of_norm = |bytes: &dyn Fn(&Normed) -> Vec<u8>| normed.as_ref().map(bytes);
+    let exact = |normed: &Normed| normed.rstd.iter().map(|range| range.exact).collect::<Vec<_>>();
+    let outputs = Tensor::ALL.map(|tensor| match tensor {
+        Tensor::EpRecvCounts => bytes_of(&dispatched.ep_recv_counts, i32::to_le_bytes),
+        Tensor::ExpertTokenNums => bytes_of(&dispatched.expert_token_nums, i64::to_le_bytes),
+        Tensor::ExpandIdx => bytes_of(&dispatched.expand_idx, i32::to_le_bytes),
+        Tensor::AssistInfo => bytes_of(dispatched.assist_info_for_combine.as_flattened(), i32::to_le_bytes),
+        Tensor::DynamicScales => bytes_of(&dispatched.dynamic_scales, f32::to_le_bytes),
+        Tensor::ExpandX => dispatched.expand_x.clone(),
+        Tensor::XOut => of_norm(&|normed| normed.x_out.clone()).unwrap_or_else(|| x_out.clone()),
+        Tensor::X => of_norm(&|normed| normed.x.clone()).unwrap_or_default(),
+        Tensor::Rstd => of_norm(&|normed| bytes_of(&exact(normed), f32::to_le_bytes)).unwrap_or_default(),
+        Tensor::Y => of_norm(&|normed| cluster.y(name, normed, &exact(normed))).unwrap_or_default(),
+    });
+    (outputs, normed)
+}
+
+/// What the stand-in expert of a pair returns, into `row`; `sent` is scratch.
+fn expert_row(
+    cluster: &Cluster<'_>,
+    batch: &Batch<'_>,
+    rank: RankId,
+    token: Token,
+    k: u32,
+    sent: &mut Vec<u8>,
+    row: &mut Vec<u8>,
+) {
     let (k_num, s) = (cluster.shape.k(), cluster.shape.shared_expert_num());
     let ids = cluster.ranks[rank.index()].expert_ids;
-    let mut sent = Vec::new();
-    cluster.combine(rank, &mut |token: Token, k, row| {
-        let expert_row = match k.checked_sub(k_num) {
-            Some(j) => j,
-            None => s + ids[(token.0 * k_num + k) as usize].cast_unsigned(),
-        };
-        let scale = cluster.sent_row(rank, token, expert_row, &mut sent);
-        row.clear();
-        expert::apply(cluster.shape, &sent, scale, batch.gain(expert_row), row);
-    })
+    let expert_row = match k.checked_sub(k_num) {
+        Some(j) => j,
+        None => s + ids[(token.0 * k_num + k) as usize].cast_unsigned(),
+    };
+    let scale = cluster.sent_row(rank, token, expert_row, sent);
+    row.clear();
+    expert::apply(cluster.shape, sent, scale, batch.gain(expert_row), row);
 }
 
 fn first_difference(
@@ -141,8 +241,10 @@ fn first_difference(
         rank,
         tensor,
         row: at / row_len,
-        byte: at % row_len,
-        seen: seen.get(at).copied().unwrap_or(0),
-        expected: expected.get(at).copied().unwrap_or(0),
+        difference: Difference::Byte {
+            byte: at % row_len,
+            seen: seen.get(at).copied().unwrap_or(0),
+            expected: expected.get(at).copied().unwrap_or(0),
+        },
     })
 }

@@ -23,9 +23,25 @@ fn saved() -> (TempDir, Case) {
     (folder, case)
 }
 
+/// The same with everything that combine may read.
+fn saved_with_all() -> (TempDir, Case) {
+    let folder = tempdir().unwrap();
+    let options = Options { shared_expert_x: true, seed: 9, ..Options::default() };
+    let change = |config: &mut Config| {
+        config.op = "combine_add_rms_norm".to_owned();
+        (config.copy_expert_num, config.const_expert_num) = (1, 2);
+    };
+    let case = tiny(change, options);
+    case.save(folder.path()).unwrap();
+    (folder, case)
+}
+
 /// Rewrites the tensors of a saved case and returns the lines of the error that loading gives.
 fn lines_after(edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> Vec<String> {
-    let (folder, _) = saved();
+    lines_of(saved().0, edit)
+}
+
+fn lines_of(folder: TempDir, edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> Vec<String> {
     let path = folder.path().join("inputs.safetensors");
     let mut file = TensorFile::open(&path).unwrap();
     let mut tensors = Vec::new();
@@ -40,7 +56,11 @@ fn lines_after(edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> Vec<String> {
 }
 
 fn one_line_after(edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> String {
-    let lines = lines_after(edit);
+    one_line_of(saved().0, edit)
+}
+
+fn one_line_of(folder: TempDir, edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> String {
+    let lines = lines_of(folder, edit);
     assert_eq!(lines.len(), 1, "{lines:?}");
     assert!(lines[0].contains("inputs.safetensors: "), "{lines:?}");
     lines[0].clone()
@@ -60,6 +80,43 @@ fn a_saved_case_loads_as_it_was() {
         case.save(folder.path()).unwrap();
         assert_eq!(load(folder.path()).unwrap(), case);
     }
+}
+
+#[test]
+fn a_case_with_all_that_combine_reads_loads_as_it_was() {
+    let (folder, case) = saved_with_all();
+    assert_eq!(load(folder.path()).unwrap(), case);
+    let (h, bs) = (1024, 4);
+    let weights = &case.weights;
+    let lengths = [&weights.const_expert_alpha_1, &weights.const_expert_alpha_2].map(Vec::len);
+    assert_eq!((lengths, weights.const_expert_v.len(), weights.gamma.len()), ([4; 2], 4 * h, 2 * h));
+    for rank in &case.ranks {
+        let shared = rank.shared_expert_x.as_ref().map(Vec::len);
+        assert_eq!((shared, rank.residual_x.len()), (Some(2 * bs * h), 2 * bs * h));
+        assert_ne!(rank.shared_expert_x.as_ref(), Some(&rank.residual_x));
+    }
+}
+
+#[test]
+fn what_combine_reads_is_checked_with_its_tensor() {
+    let all = |edit: &dyn Fn(&mut Vec<Tensor<'_>>)| one_line_of(saved_with_all().0, edit);
+    for name in
+        ["const_expert_alpha_1", "const_expert_alpha_2", "const_expert_v", "gamma", "rank1.residual_x"]
+    {
+        let line = all(&|tensors| tensors.retain(|tensor| tensor.name != name));
+        assert!(line.contains(&format!("{name}: missing: must be BF16 [")), "{line}");
+    }
+    for name in ["const_expert_alpha_1", "const_expert_alpha_2", "const_expert_v", "gamma"] {
+        let line = all(&|tensors| {
+            tensor(tensors, name).data.to_mut()[2..4].copy_from_slice(&0x7FC0_u16.to_le_bytes());
+        });
+        let at = if name == "const_expert_v" { "0, 1" } else { "1" };
+        assert!(line.contains(&format!("inputs.safetensors: {name}[{at}] = NaN: must be finite")), "{line}");
+    }
+    let line = all(&|tensors| tensor(tensors, "rank0.shared_expert_x").shape = vec![1024, 4]);
+    assert!(line.contains("rank0.shared_expert_x: shape [1024, 4]: must be [4, 1024]"), "{line}");
+    let line = all(&|tensors| tensors.retain(|tensor| tensor.name != "rank1.shared_expert_x"));
+    assert!(line.contains("rank1.shared_expert_x: missing: must be given by all ranks or by none"), "{line}");
 }
 
 #[test]
@@ -125,7 +182,9 @@ fn masks_are_checked() {
 
 #[test]
 fn a_tensor_that_nobody_reads_is_named() {
-    for name in ["rank2.x", "rank0.y", "gamma", "rank01.x", "rank0.scales", "a.x_active_mask"] {
+    let names =
+        ["rank2.x", "rank0.y", "gamma", "const_expert_v", "rank0.residual_x", "rank01.x", "rank0.scales"];
+    for name in names.into_iter().chain(["a.x_active_mask", "rank0.gamma"]) {
         let line = one_line_after(|tensors| {
             tensors.push(Tensor {
                 name: name.to_owned(),
@@ -136,15 +195,6 @@ fn a_tensor_that_nobody_reads_is_named() {
         });
         assert!(line.contains(&format!("{name}: a tensor that nobody reads")), "{line}");
     }
-}
-
-#[test]
-fn features_to_come_are_refused_by_name() {
-    let lines = lines_after(|tensors| {
-        let name = "rank0.shared_expert_x".to_owned();
-        tensors.push(Tensor { name, dtype: Dtype::U8, shape: vec![0], data: (&[]).into() });
-    });
-    assert!(lines.len() == 1 && lines[0].contains("shared_expert_x"), "{lines:?}");
 }
 
 #[test]
@@ -222,4 +272,32 @@ proptest! {
             prop_assert!(!lines.is_empty() && lines.iter().all(|line| !line.contains(char::is_control)));
         }
     }
+}
+
+#[test]
+fn all_that_is_wrong_with_all_tensors_is_listed_with_how_many_more() {
+    let lines = lines_after(|tensors| {
+        tensor(tensors, "rank0.expert_ids").data.to_mut().fill(0x7F);
+        let nan = f32::NAN.to_le_bytes();
+        tensor(tensors, "rank1.expert_scales").data.to_mut()[4..8].copy_from_slice(&nan);
+        tensor(tensors, "rank1.x").shape = vec![1024, 4];
+        tensors.retain(|tensor| tensor.name != "rank0.x");
+        tensor(tensors, "expert_gain").data.to_mut().copy_from_slice(&nan.repeat(4));
+    });
+    let ends: Vec<_> = lines.iter().map(|line| line.split("safetensors: ").nth(1).unwrap()).collect();
+    let expected = [
+        "rank0.x: missing: must be BF16 [4, 1024]",
+        "rank1.x: shape [1024, 4]: must be [4, 1024]",
+        "rank0.expert_ids[0, 0] = 2139062143: must be in [0, 4)",
+        "rank0.expert_ids[0, 1] = 2139062143: must be in [0, 4)",
+        "rank0.expert_ids[1, 0] = 2139062143: must be in [0, 4)",
+        "rank0.expert_ids[1, 1] = 2139062143: must be in [0, 4)",
+        "rank0.expert_ids: 4 more wrong values",
+        "rank1.expert_scales[0, 1] = NaN: must be finite",
+        "expert_gain[0] = NaN: must be finite",
+        "expert_gain[1] = NaN: must be finite",
+        "expert_gain[2] = NaN: must be finite",
+        "expert_gain[3] = NaN: must be finite",
+    ];
+    assert_eq!(ends, expected);
 }

@@ -40,6 +40,27 @@ fn overrides_and_options_reach_the_case() {
 }
 
 #[test]
+fn const_experts_that_no_memory_holds_are_one_line() {
+    let out = tempdir().unwrap();
+    let case = out.path().join("case");
+    let line = fails(
+        2,
+        &[
+            "gen",
+            "--preset",
+            "tiny",
+            "--set",
+            "const_expert_num=2147483000",
+            "--seed",
+            "1",
+            "--out",
+            text(&case),
+        ],
+    );
+    assert!(line.contains("const_expert_num = 2147483000: const_expert_v must fit"), "{line}");
+}
+
+#[test]
 fn a_folder_with_other_files_is_not_overwritten() {
     let folder = tempdir().unwrap();
     std::fs::write(folder.path().join("notes.txt"), "mine").unwrap();

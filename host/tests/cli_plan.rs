@@ -73,7 +73,8 @@ fn what_a_core_publishes_is_what_others_await() {
     let folder = tempdir().unwrap();
     let case = small_case(folder.path());
     for shared in ["all-in", "even"] {
-        let (mut told, mut awaited) = (Vec::new(), Vec::new());
+        let [mut told, mut awaited] = [const { Vec::new() }; 2];
+        let [mut flagged, mut polled] = [const { Vec::new() }; 2];
         for (rank, core) in (0..3u64).flat_map(|rank| (0..3).map(move |core| (rank, core))) {
             let (rank_arg, core_arg) = (rank.to_string(), core.to_string());
             let args = ["plan", &case, "--rank", &rank_arg, "--core", &core_arg, "--shared", shared];
@@ -84,11 +85,21 @@ fn what_a_core_publishes_is_what_others_await() {
             for a in plan["dispatch"]["awaits"].as_array().unwrap() {
                 awaited.push((rank, number(a, "offset"), number(a, "from"), number(a, "count")));
             }
+            for s in plan["combine"]["sends"].as_array().into_iter().flatten() {
+                flagged.push([number(s, "to"), number(s, "flag_offset"), rank, number(s, "k")]);
+            }
+            for a in plan["combine"]["awaits"].as_array().into_iter().flatten() {
+                polled.push([rank, number(a, "offset"), number(a, "from"), number(a, "k")]);
+            }
         }
         told.sort_unstable();
         awaited.sort_unstable();
         assert_eq!(told, awaited);
         assert_eq!(told.len(), 3 * (1 + 4), "every rank tells every destination");
+        assert_eq!(flagged.is_empty(), shared == "even", "the old split has no combine");
+        flagged.sort_unstable();
+        polled.sort_unstable();
+        assert_eq!(flagged, polled);
     }
 }
 
@@ -264,16 +275,14 @@ fn nonsense_is_one_line_and_status_2() {
     assert!(fails(2, &["plan", &broken, "--preset", "tiny"]).contains("--preset"));
     assert!(fails(2, &["plan", &case, "--seed", "1"]).contains("has experts of its own"));
     assert!(fails(2, &["plan", "--preset", "a2-64"]).contains("this version plans a3"));
+    for verb in ["run", "layout", "check", "plan"] {
+        let line = fails(2, &[verb, &case, "--port-offset", "8"]);
+        assert!(line.contains("config.toml: port_offset = 8: must be a multiple of 512"), "{verb}: {line}");
+    }
     std::fs::remove_file(Path::new(&case).join("inputs.safetensors")).unwrap();
     assert!(fails(2, &["plan", &case]).ends_with("inputs.safetensors: missing"));
-    for verb in ["run", "layout", "check"] {
-        let config = config_file(folder.path(), "c.toml", "");
-        let args = match verb {
-            "run" => vec!["run", "--config", &config, "--port-offset", "8"],
-            verb => vec![verb, &config, "--port-offset", "8"],
-        };
-        assert!(fails(2, &args).contains("port_offset = 8: must be a multiple of 512"), "{verb}");
-    }
+    let run = fails(2, &["run", "--preset", "tiny", "--port-offset", "8"]);
+    assert!(run.contains("preset tiny: port_offset = 8: must be a multiple of 512"), "{run}");
 }
 
 #[test]

@@ -66,6 +66,33 @@ fn the_result_is_that_of_the_last_round_with_rows_really_received() {
 }
 
 #[test]
+fn all_that_combine_can_do_writes_the_same_result_on_every_backend() {
+    let folder = tempdir().unwrap();
+    let set = ["zero_expert_num=1", "copy_expert_num=1", "const_expert_num=2", "k=4", "comm_quant_mode=2"];
+    let mut args = vec!["--preset", "tiny", "--set", "op=combine_add_rms_norm", "--shared-expert-x"];
+    args.extend(set.iter().flat_map(|assignment| ["--set", assignment]));
+    let results = BACKENDS.map(|backend| {
+        let more = ["--backend", backend, "--schedule", "DDCC", "--rounds", "6"];
+        result(folder.path(), "result", &[&args[..], &more].concat())
+    });
+    assert!(results[0] == results[1] && results[0] == results[2]);
+    let file = TensorFile::open(&folder.path().join("result")).unwrap();
+    let shape = |name: &str| file.info(name).unwrap().shape.clone();
+    for rank in ["rank0", "rank1"] {
+        for tensor in ["x_out", "x", "y"] {
+            assert_eq!(shape(&format!("{rank}.{tensor}")), [4, 1024]);
+        }
+        assert_eq!(shape(&format!("{rank}.rstd")), [4]);
+    }
+    // Rows of special experts are not sent; those that are come back as 1024 B and 128 scales.
+    let report = json(0, &[&["run"], &args[..]].concat());
+    let rows = report["rows"].as_u64().unwrap();
+    assert_eq!(rows as usize, shape("rank0.expand_x")[0] + shape("rank1.expand_x")[0]);
+    assert!(rows < 32, "{rows} of 8 tokens with 4 experts each");
+    assert_eq!(report["operators"][1]["payload_bytes"], rows * (1024 + 2 * 128));
+}
+
+#[test]
 fn cases_of_every_routing_and_mask_run_on_every_backend() {
     let folder = tempdir().unwrap();
     for (i, routing) in ["uniform", "zipf", "hot", "node-limited"].into_iter().enumerate() {
@@ -143,6 +170,36 @@ fn what_is_missing_is_listed_as_json() {
 }
 
 #[test]
+fn separate_flags_and_fullmesh_v2_give_the_same_result_and_name_what_is_missing() {
+    let folder = tempdir().unwrap();
+    let result = |name: &str, more: &[&str]| {
+        let path = folder.path().join(name);
+        json(0, &[&["run", "--preset", "tiny", "--out", text(&path)], more].concat());
+        fs::read(&path).unwrap()
+    };
+    let plain = result("plain", &[]);
+    for (i, backend) in ["threads", "lockstep", "weak"].into_iter().enumerate() {
+        let more = |more: &[&'static str]| [&["--backend", backend], more].concat();
+        assert_eq!(result(&format!("separate{i}"), &more(&["--flags", "separate"])), plain, "{backend}");
+        assert_eq!(
+            result(&format!("blocks{i}"), &more(&["--set", "comm_alg=fullmesh_v2"])),
+            plain,
+            "{backend}"
+        );
+    }
+    let silent =
+        ["run", "--preset", "tiny", "--set", "aiv_num=1", "--inject", "silent=1", "--backend", "lockstep"];
+    for more in [["--flags", "separate"], ["--set", "comm_alg=fullmesh_v2"]] {
+        let report = json(3, &[&silent[..], &more].concat());
+        let missing = serde_json::json!([{
+            "rank": 0, "core": 0, "round": 0, "operator": "dispatch", "what": "count_flag",
+            "source_rank": 1, "local_expert": 0,
+        }]);
+        assert_eq!(report["missing"], missing);
+    }
+}
+
+#[test]
 fn a_request_that_cannot_be_run_is_one_line() {
     let folder = tempdir().unwrap();
     let nowhere = folder.path().join("none/result");
@@ -164,8 +221,11 @@ fn a_request_that_cannot_be_run_is_one_line() {
         (&["--inject", "loud=1"], "must be silent=RANK"),
         (&["--out", text(&nowhere)], "none missing"),
         (&["--out", text(folder.path())], "not a regular file"),
-        (&["--set", "zero_expert_num=1"], "zero_expert_num = 1: this version runs 0"),
-        (&["--set", "comm_alg=fullmesh_v2"], "comm_alg = fullmesh_v2"),
+        (
+            &["--shared-expert-x", "--set", "ep_world_size=3", "--set", "shared_expert_rank_num=1"],
+            "shared_expert_x is given: must be absent when ranks hold shared experts",
+        ),
+        (&["--set", "comm_alg=fullmesh_v2", "--flags", "joint"], "--flags: comm_alg = fullmesh_v2"),
         (&["--set", "h=1000"], "h = 1000"),
         (&["--set", "hccl_buffsize_mb=2", "--set", "bs=512"], "hccl_buffsize_mb"),
     ] {

@@ -114,6 +114,16 @@ fn special_experts_are_chosen_when_k_needs_them() {
 }
 
 #[test]
+fn special_experts_of_every_kind_occur_under_every_routing() {
+    for routing in [Routing::Uniform, Routing::Zipf, Routing::Hot, Routing::NodeLimited] {
+        let specials = Config { zero_expert_num: 1, copy_expert_num: 1, ..config(64, 64, 8, 32) };
+        let case = make(Config { const_expert_num: 2, ..specials }, routing, 1);
+        let seen: BTreeSet<_> = rows(&case).flatten().filter(|&&id| id >= 64).collect();
+        assert_eq!(seen.len(), 4, "{routing:?}: {seen:?}");
+    }
+}
+
+#[test]
 fn gains_differ_and_lie_around_one() {
     let case = make(Config { shared_expert_rank_num: 2, ..config(10, 512, 4, 1) }, Routing::Uniform, 1);
     assert_eq!(case.expert_gain.len(), 513);

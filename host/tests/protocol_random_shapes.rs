@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::trial::{Trial, idle, make_left};
+use common::trial::{Trial, idle, make_left, seeded, small};
 use host::backend::lockstep::Memory;
 use host::case::{Case, OwnedMask};
 use host::config::{Bs, Config};
@@ -43,7 +43,10 @@ prop_compose! {
     fn domains()(
         moe_ranks in 1i64..5, local in 1i64..4, replicas in 0i64..3, shared in 1i64..5, k in 1i64..17,
         h in 1i64..41, cores in prop_oneof![3 => 1i64..9, 1 => 1i64..49], bs in prop::collection::vec(1i64..6, 16),
-        even: bool, prefix_sums: bool, f16: bool, port_offset in prop_oneof![Just(0i64), 1i64..300],
+        [even, prefix_sums, f16, comm_quant, norm] in any::<[bool; 5]>(),
+        port_offset in prop_oneof![Just(0i64), 1i64..300],
+        // Half of the domains have no special experts at all.
+        specials in prop_oneof![Just([0; 3]), prop::array::uniform3(0i64..4)],
     ) -> Config {
         let experts = moe_ranks * local;
         let ranks = (moe_ranks + replicas * shared).max(2);
@@ -55,12 +58,17 @@ prop_compose! {
             moe_expert_num: experts,
             shared_expert_rank_num: shared_ranks,
             shared_expert_num: (shared_ranks > 0).then_some(shared),
-            k: k.min(experts),
+            zero_expert_num: specials[0],
+            copy_expert_num: specials[1],
+            const_expert_num: specials[2],
+            k: k.min(experts + specials.iter().sum::<i64>()),
             h,
             bs: if even { Bs::Uniform(bs[0]) } else { Bs::PerRank(list) },
             global_bs: if even { 0 } else { max_bs * ranks },
             expert_token_nums_type: i64::from(!prefix_sums),
             dtype: if f16 { "f16" } else { "bf16" }.to_owned(),
+            op: if norm { "combine_add_rms_norm" } else { "combine" }.to_owned(),
+            comm_quant_mode: if comm_quant { 2 } else { 0 },
             aiv_num: cores,
             hccl_buffsize_mb: 16,
             port_offset: 512 * port_offset,
@@ -71,10 +79,29 @@ prop_compose! {
 
 prop_compose! {
     fn samples()(
-        config in domains(), quantised: bool, smooth: bool, mask in 0..3, idle: u16, staggered: bool, separate: bool,
+        config in domains(), [quantised, smooth, shared_expert_x] in any::<[bool; 3]>(), mask in 0..3, idle: u16,
+        [staggered, separate] in any::<[bool; 2]>(),
+        blocks in prop_oneof![2 => Just(None), 1 => prop_oneof![1i64..20, 180i64..260].prop_map(Some)],
         routing in prop_oneof![Just(Routing::Uniform), Just(Routing::Zipf), Just(Routing::Hot)],
         schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DCDDCC"), Just("DDCCDC")], seed in 0u64..1000,
     ) -> Sample {
+        // fullmesh_v2 has neither masks nor batch sizes that differ; its rows may take several blocks.
+        let config = match (blocks, &config.bs) {
+            (None, _) => config,
+            (Some(h), Bs::Uniform(bs)) => Config { comm_alg: "fullmesh_v2".to_owned(), h, bs: Bs::Uniform(*bs), ..config },
+            (Some(h), Bs::PerRank(all)) => {
+                Config { comm_alg: "fullmesh_v2".to_owned(), h, bs: Bs::Uniform(all[0]), global_bs: 0, ..config }
+            }
+        };
+        let (mask, idle) = if blocks.is_some() { (0, 0) } else { (mask, idle) };
+        let config = match blocks {
+            None => config,
+            // Nor special experts.
+            Some(_) => {
+                let k = config.k.min(config.moe_expert_num);
+                Config { zero_expert_num: 0, copy_expert_num: 0, const_expert_num: 0, k, ..config }
+            }
+        };
         let uneven = matches!(config.bs, Bs::PerRank(_));
         let mask = match mask {
             1 if !uneven => MaskKind::Tokens,
@@ -82,8 +109,14 @@ prop_compose! {
             _ => MaskKind::None,
         };
         let config = Config { quant_mode: if quantised { 2 } else { 0 }, ..config };
-        let options =
-            generate::Options { routing, seed, mask, smooth_scales: quantised && smooth, ..Default::default() };
+        let options = generate::Options {
+            routing,
+            seed,
+            mask,
+            smooth_scales: quantised && smooth,
+            shared_expert_x: shared_expert_x && config.shared_expert_rank_num == 0,
+            ..Default::default()
+        };
         let order = if staggered { SendOrder::Staggered } else { SendOrder::Plain };
         let flags = if separate { Flags::Separate } else { Flags::Joint };
         Sample { config, options, idle, machines: Choices { order, flags }, schedule, seed, left: None }
@@ -119,7 +152,7 @@ prop_compose! {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 48,
+        cases: 56,
         max_shrink_iters: 200,
         // A failure prints its whole sample, seeds included.
         failure_persistence: None,
@@ -153,4 +186,31 @@ fn judge(sample: &Sample) -> Result<(), TestCaseError> {
         prop_assert!(other.as_ref().ok() == expected.as_ref().ok(), "{name}: other bytes");
     }
     Ok(())
+}
+
+/// Special experts where they are the edge: tokens that have nothing else, more columns than MoE experts.
+#[test]
+fn tokens_whose_experts_are_all_special_give_the_bytes_of_the_oracle() {
+    for (norm, comm_quant_mode, idle_rank) in [(false, 0, false), (true, 2, false), (false, 2, true)] {
+        let config = Config {
+            zero_expert_num: 2,
+            copy_expert_num: 3,
+            const_expert_num: 3,
+            op: if norm { "combine_add_rms_norm" } else { "combine" }.to_owned(),
+            comm_quant_mode,
+            ..small(2, 2, 8, 5, 2)
+        };
+        let mut case = seeded(config, 3);
+        // Rank 0: all of them, in falling order. Rank 1 mixes, K being four times E.
+        for ids in case.ranks[0].expert_ids.chunks_exact_mut(8) {
+            (2..10).rev().zip(ids).for_each(|(special, id)| *id = special);
+        }
+        if idle_rank {
+            idle(&mut case, 1);
+        }
+        let trial = Trial::new(&case, "DDCC", 3);
+        let expected = trial.in_lockstep(Memory::Strong, 1).unwrap();
+        assert_eq!(trial.in_lockstep(Memory::Weak, 2).unwrap(), expected);
+        assert_eq!(trial.on_threads(2, Spread::Cores).unwrap(), expected);
+    }
 }

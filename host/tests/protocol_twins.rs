@@ -8,7 +8,9 @@ use common::twins::Twin;
 use core::ops::Range;
 use host::backend::lockstep::Memory::{Strong, Weak};
 use host::case::Case;
+use host::config::Config;
 use host::driver::Options;
+use kernel_core::a3::{Choices, Flags};
 use kernel_core::layout::state::Kind;
 
 const SEEDS: Range<u64> = 0..200;
@@ -152,6 +154,27 @@ fn a_count_that_comes_behind_its_flag_is_caught() {
 #[test]
 fn status_slots_in_the_order_of_the_data_slots_are_caught() {
     Trial::new(&pair(1), "DC", 1).must_catch(Twin::RankMajorStatus, Strong, 0..1);
+}
+
+/// The same with separate flags and with fullmesh_v2, whose cores send before they have heard of each other. No
+/// other rank hears of a rank's counts before all of its cores are quiet, so on strong memory join or not is one.
+#[test]
+fn a_missing_join_is_caught_with_separate_flags_and_with_blocks_on_weak_memory() {
+    let no_join = |flags| Options {
+        no_join: true,
+        machines: Choices { flags, ..Choices::default() },
+        ..Options::default()
+    };
+    let blocks = seeded(Config { comm_alg: "fullmesh_v2".to_owned(), ..small(2, 4, 2, 3, 2) }, 1);
+    for (case, flags) in [(pair(2), Flags::Separate), (blocks, Flags::Joint)] {
+        let trial = Trial { options: no_join(flags), ..Trial::new(&case, "DDCC", 4) };
+        trial.must_hold(Strong, SEEDS);
+        let caught = SEEDS.into_iter().find_map(|seed| Some((seed, trial.in_lockstep(Weak, seed).err()?)));
+        let (seed, error) = caught.expect("a seed that shows it");
+        eprintln!("no join, {flags:?}, on Weak memory, seed {seed}: {error}");
+        let options = Options { no_join: false, ..trial.options };
+        Trial { options, ..trial }.must_hold(Weak, SEEDS);
+    }
 }
 
 /// Weak memory, two dispatches in a row, two cores: a core begins the second while its own word of the last

@@ -4,7 +4,7 @@ use core::sync::atomic::AtomicU32;
 use half::bf16;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::batch::Batch;
-use host::case::{Case, OwnedMask, RankTensors};
+use host::case::{Case, OwnedMask, RankTensors, Weights};
 use host::config::Config;
 use host::driver::schedule::Schedule;
 use host::driver::{self, Options, RankState, Unit};
@@ -19,6 +19,7 @@ fn case(model: &Model) -> Case {
         shape: model.shape(),
         ranks: vec![tensors(0, None); ranks],
         scales: None,
+        weights: Weights::default(),
         expert_gain: (0..ranks).map(|e| 1.0 + e as f32).collect(),
         elastic: None,
     }
@@ -30,6 +31,7 @@ fn tensors(value: usize, choice: Option<i32>) -> RankTensors {
         expert_ids: vec![choice.unwrap_or(0)],
         expert_scales: vec![1.0],
         mask: OwnedMask::Tokens(vec![choice.is_some()]),
+        ..RankTensors::default()
     }
 }
 

@@ -21,11 +21,17 @@ pub enum Tensor {
     EpRecvCounts,
     /// `x_out`, rows of dtype.
     XOut,
+    /// `x` of AddRmsNorm, rows of dtype: the result plus the residual.
+    X,
+    /// `rstd` of AddRmsNorm, f32 per token.
+    Rstd,
+    /// `y` of AddRmsNorm, rows of dtype.
+    Y,
 }
 
 impl Tensor {
     /// Every tensor, in the order of their numbers.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 10] = [
         Self::ExpandX,
         Self::DynamicScales,
         Self::AssistInfo,
@@ -33,6 +39,9 @@ impl Tensor {
         Self::ExpertTokenNums,
         Self::EpRecvCounts,
         Self::XOut,
+        Self::X,
+        Self::Rstd,
+        Self::Y,
     ];
 
     /// The seed's name in snake case.
@@ -46,6 +55,9 @@ impl Tensor {
             Self::ExpertTokenNums => "expert_token_nums",
             Self::EpRecvCounts => "ep_recv_counts",
             Self::XOut => "x_out",
+            Self::X => "x",
+            Self::Rstd => "rstd",
+            Self::Y => "y",
         }
     }
 }

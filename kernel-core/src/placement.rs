@@ -8,6 +8,19 @@
 use crate::shape::Shape;
 use crate::units::{ExpertId, RankId, div_rem};
 
+/// What an entry of `expert_ids` names: special experts follow the MoE experts, and are never sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Expert {
+    /// An expert that lives on some rank.
+    Moe(ExpertId),
+    /// Adds nothing (seed: `zeroExpertNum`).
+    Zero,
+    /// Returns the token itself (seed: `copyExpertNum`).
+    Copy,
+    /// Const expert `i` mixes the token with a row of its own (seed: `constExpertNum`).
+    Const(u32),
+}
+
 /// The place of an expert: a rank and its number among that rank's experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Home {
@@ -18,6 +31,22 @@ pub struct Home {
 }
 
 impl Shape {
+    /// What `id` of `expert_ids` names; `None` if it is out of range.
+    #[must_use]
+    pub fn expert(&self, id: i32) -> Option<Expert> {
+        let id = u32::try_from(id).ok()?;
+        let Some(special) = id.checked_sub(self.moe_expert_num()) else {
+            return Some(Expert::Moe(ExpertId(id)));
+        };
+        let Some(after_zeros) = special.checked_sub(self.zero_expert_num()) else {
+            return Some(Expert::Zero);
+        };
+        let Some(constant) = after_zeros.checked_sub(self.copy_expert_num()) else {
+            return Some(Expert::Copy);
+        };
+        (constant < self.const_expert_num()).then_some(Expert::Const(constant))
+    }
+
     /// Where MoE expert `e` lives.
     #[must_use]
     pub const fn moe_home(&self, e: ExpertId) -> Home {
@@ -74,8 +103,10 @@ impl Shape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::domain::{Domain, PAIR};
+    use crate::shape::Config;
+    use crate::testing::domain::{Domain, PAIR, shape};
     use alloc::vec;
+    use alloc::vec::Vec;
 
     /// Every valid domain of up to 8 ranks, 12 experts and 4 shared experts.
     fn small_domains() -> impl Iterator<Item = Shape> {
@@ -108,6 +139,28 @@ mod tests {
             domains += 1;
         }
         assert!(domains > 200, "{domains}");
+    }
+
+    #[test]
+    fn special_experts_follow_the_moe_experts() {
+        for (z, c, q) in (0..3).flat_map(|z| (0..3).flat_map(move |c| (0..3).map(move |q| (z, c, q)))) {
+            let config = Config {
+                zero_expert_num: z,
+                copy_expert_num: c,
+                const_expert_num: q,
+                ..Domain { e: 4, ..PAIR }.config()
+            };
+            let shape = shape(&config);
+            let mut expected: Vec<_> = (0..4).map(|e| Some(Expert::Moe(ExpertId(e)))).collect();
+            expected.extend((0..z).map(|_| Some(Expert::Zero)));
+            expected.extend((0..c).map(|_| Some(Expert::Copy)));
+            expected.extend((0..q as u32).map(|i| Some(Expert::Const(i))));
+            assert_eq!(expected.len(), shape.expert_ids_end() as usize);
+            expected.extend([None, None]);
+            let seen: Vec<_> = (0..expected.len() as i32).map(|id| shape.expert(id)).collect();
+            assert_eq!(seen, expected, "{z} zero, {c} copy, {q} const");
+            assert_eq!((shape.expert(-1), shape.expert(i32::MAX)), (None, None));
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use kernel_core::fabric::survivors::Survivors;
 use kernel_core::fabric::{Fabric, Fault};
-use kernel_core::inputs::{InputError, Inputs, Mask};
+use kernel_core::inputs::{InputError, Inputs};
 use kernel_core::place::Place;
 use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Limits, Shape};
 use kernel_core::units::{ExpertId, RankId};
@@ -361,7 +361,7 @@ fn with_scales<T>(scales: Option<&[f32]>, ids: &[i32], judge: impl FnOnce(&Input
     let x = [0x7F, 0x7F].map(|_| 0x7F7F_u16).into_iter().chain([0x7F7F; 18]).flat_map(u16::to_le_bytes);
     let x: Vec<u8> = x.collect();
     let weights = [1.0; 15];
-    judge(&Inputs { x: &x, expert_ids: ids, expert_scales: &weights, mask: Mask::None, scales })
+    judge(&Inputs { x: &x, expert_ids: ids, expert_scales: &weights, scales, ..Inputs::default() })
 }
 
 #[test]

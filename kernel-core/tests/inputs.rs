@@ -1,5 +1,6 @@
 //! The door of a rank's tensors: each thing that can be wrong, and what is never looked at.
 
+use core::ops::ControlFlow;
 use kernel_core::inputs::{InputError, Inputs, Mask};
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
 use kernel_core::units::{RankId, Token};
@@ -70,6 +71,21 @@ impl Tensors {
     }
 
     fn check(&self) -> Result<(), InputError> {
+        self.with_inputs(|inputs| inputs.check(&self.shape, RANK))
+    }
+
+    fn all(&self) -> Vec<InputError> {
+        let mut all = Vec::new();
+        let _ = self.with_inputs(|inputs| {
+            inputs.check_all(&self.shape, RANK, &mut |error| {
+                all.push(error);
+                ControlFlow::Continue(())
+            })
+        });
+        all
+    }
+
+    fn with_inputs<T>(&self, f: impl FnOnce(&Inputs<'_>) -> T) -> T {
         let bytes: Vec<u8> = self.x.iter().flat_map(|value| value.to_le_bytes()).collect();
         let mask = match (&self.tokens, &self.pairs) {
             (Some(tokens), _) => Mask::Tokens(tokens),
@@ -77,12 +93,20 @@ impl Tensors {
             _ => Mask::None,
         };
         let scales = self.scales.as_deref();
-        Inputs { x: &bytes, expert_ids: &self.ids, expert_scales: &self.weights, mask, scales }
-            .check(&self.shape, RANK)
+        f(&Inputs {
+            x: &bytes,
+            expert_ids: &self.ids,
+            expert_scales: &self.weights,
+            mask,
+            scales,
+            ..Inputs::default()
+        })
     }
 
     fn fails(&self, expected: InputError) {
         assert_eq!(self.check(), Err(expected), "{expected}");
+        assert_eq!(self.all()[0], expected, "the first of all");
+        assert!(expected.to_string().starts_with(expected.tensor()), "{expected}");
         println!("{expected}");
     }
 }
@@ -132,13 +156,8 @@ fn every_tensor_must_have_its_length() {
 #[test]
 fn half_a_value_is_not_taken_for_none() {
     let tensors = Tensors::plain();
-    let inputs = |x| Inputs {
-        x,
-        expert_ids: &tensors.ids,
-        expert_scales: &tensors.weights,
-        mask: Mask::None,
-        scales: None,
-    };
+    let inputs =
+        |x| Inputs { x, expert_ids: &tensors.ids, expert_scales: &tensors.weights, ..Inputs::default() };
     assert_eq!(inputs(&[0; 24]).check(&tensors.shape, RANK), Ok(()));
     let expected = InputError::Length { tensor: "x", seen: 13, expected: 12 };
     assert_eq!(inputs(&[0; 25]).check(&tensors.shape, RANK), Err(expected));
@@ -209,11 +228,16 @@ fn weights_and_scales_must_be_finite() {
         let mut tensors = Tensors::plain();
         tensors.weights[4] = bad;
         tensors.tokens = Some(vec![false; 3]);
-        tensors.fails(InputError::NotFinite { tensor: "expert_scales", index: 4 });
+        let bits = bad.to_bits();
+        tensors.fails(InputError::NotFinite { tensor: "expert_scales", row: 1, column: Some(1), bits });
         let mut tensors = Tensors::quantised("bf16").smooth();
         tensors.scales.as_mut().unwrap()[31] = bad;
-        tensors.fails(InputError::NotFinite { tensor: "scales", index: 31 });
+        tensors.fails(InputError::NotFinite { tensor: "scales", row: 7, column: Some(3), bits });
     }
+    let error = InputError::NotFinite { tensor: "scales", row: 7, column: Some(3), bits: 0x7F80_0000 };
+    assert_eq!(error.to_string(), "scales[7, 3] = inf: must be finite");
+    let error = InputError::NotFinite { tensor: "gain", row: 7, column: None, bits: 0x7FC0_0000 };
+    assert_eq!(error.to_string(), "gain[7] = NaN: must be finite");
 }
 
 #[test]
@@ -316,4 +340,146 @@ fn the_smooth_rows_of_moe_experts_come_after_the_shared_ones() {
     assert_eq!(tensors.check(), Ok(()));
     tensors.x[H] = BF16[1];
     tensors.fails(not_finite(1, 0));
+}
+
+#[test]
+fn all_that_is_wrong_is_told_tensor_by_tensor() {
+    let mut tensors = Tensors::quantised("bf16").smooth();
+    tensors.ids = vec![0, 0, 99, -1, 8, 9, 5, 5, 5];
+    tensors.weights[0] = f32::NAN;
+    tensors.weights[8] = f32::INFINITY;
+    tensors.tokens = Some(vec![false, true, true]);
+    tensors.x[2 * H] = BF16[3];
+    tensors.x[2 * H + 1] = BF16[3];
+    tensors.scales.as_mut().unwrap()[5] = f32::NAN;
+    let seen: Vec<_> = tensors.all().iter().map(ToString::to_string).collect();
+    let expected = [
+        "expert_ids[0] names expert 0 twice: ids must be distinct within a row",
+        "expert_ids[0, 2] = 99: must be in [0, 10)",
+        "expert_ids[1, 0] = -1: must be in [0, 10)",
+        "expert_ids[2] names expert 5 twice: ids must be distinct within a row",
+        "expert_ids[2] names expert 5 twice: ids must be distinct within a row",
+        "x_active_mask[1] is true after a false: a 1-D mask must be all true before all false",
+        "x_active_mask[2] is true after a false: a 1-D mask must be all true before all false",
+        "expert_scales[0, 0] = NaN: must be finite",
+        "expert_scales[2, 2] = inf: must be finite",
+        "scales[1, 1] = NaN: must be finite",
+        "x[2, 0] is not finite before or after smoothing: quant_mode = 2 needs finite values",
+    ];
+    assert_eq!(seen, expected);
+}
+
+#[test]
+fn a_tensor_of_the_wrong_length_hides_nothing_wrong_in_another() {
+    let mut tensors = Tensors::plain();
+    tensors.x.pop();
+    tensors.tokens = Some(vec![false, true]);
+    tensors.ids[0] = 10;
+    tensors.weights[0] = f32::NAN;
+    let seen: Vec<_> = tensors.all().iter().map(InputError::tensor).collect();
+    assert_eq!(seen, ["x", "x_active_mask", "expert_ids", "expert_scales"]);
+}
+
+/// Two const experts and AddRmsNorm.
+fn everything() -> Config<'static> {
+    Config { const_expert_num: 2, op: "combine_add_rms_norm", ..config() }
+}
+
+/// The bf16 elements `[1, 1, ..]` with another one at `index`.
+fn ones(len: usize, index: usize, bits: u16) -> Vec<u8> {
+    (0..len).flat_map(|i| if i == index { bits } else { 0x3F80 }.to_le_bytes()).collect()
+}
+
+#[test]
+fn what_combine_reads_must_have_its_length_and_be_finite_where_it_is_the_models() {
+    let tensors = Tensors::of(&everything());
+    let x: Vec<u8> = tensors.x.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let (alphas, rows, gamma) = (ones(2, 9, 0), ones(2 * H, 99, 0), ones(H, 9, 0));
+    let sound = Inputs {
+        x: &x,
+        expert_ids: &tensors.ids,
+        expert_scales: &tensors.weights,
+        const_expert_alpha_1: &alphas,
+        const_expert_alpha_2: &alphas,
+        const_expert_v: &rows,
+        residual_x: &x,
+        gamma: &gamma,
+        ..Inputs::default()
+    };
+    let check = |inputs: Inputs<'_>| inputs.check(&tensors.shape, RANK);
+    assert_eq!(check(sound), Ok(()));
+    // What is added to rows of tokens may be anything, as they may.
+    let nan = ones(3 * H, 5, 0x7FC0);
+    assert_eq!(check(Inputs { residual_x: &nan, shared_expert_x: Some(&nan), ..sound }), Ok(()));
+
+    let length = |tensor, seen, expected| Err(InputError::Length { tensor, seen, expected });
+    let none: &[u8] = &[];
+    let cut = &alphas[..3];
+    assert_eq!(check(Inputs { const_expert_alpha_1: none, ..sound }), length("const_expert_alpha_1", 0, 2));
+    assert_eq!(check(Inputs { const_expert_alpha_2: &rows, ..sound }), length("const_expert_alpha_2", 8, 2));
+    assert_eq!(check(Inputs { const_expert_v: cut, ..sound }), length("const_expert_v", 2, 8));
+    assert_eq!(check(Inputs { residual_x: &gamma, ..sound }), length("residual_x", 4, 12));
+    assert_eq!(check(Inputs { gamma: &x, ..sound }), length("gamma", 12, 4));
+    assert_eq!(check(Inputs { shared_expert_x: Some(none), ..sound }), length("shared_expert_x", 0, 12));
+
+    let not_finite = |tensor, row, column, bits: u16| {
+        Err(InputError::NotFinite { tensor, row, column, bits: u32::from(bits) << 16 })
+    };
+    let (alphas, rows, gamma) = (ones(2, 1, 0x7F80), ones(2 * H, 7, 0xFFC0), ones(H, 3, 0xFF80));
+    let wrong = [
+        (
+            Inputs { const_expert_alpha_1: &alphas, ..sound },
+            not_finite("const_expert_alpha_1", 1, None, 0x7F80),
+        ),
+        (
+            Inputs { const_expert_alpha_2: &alphas, ..sound },
+            not_finite("const_expert_alpha_2", 1, None, 0x7F80),
+        ),
+        (Inputs { const_expert_v: &rows, ..sound }, not_finite("const_expert_v", 1, Some(3), 0xFFC0)),
+        (Inputs { gamma: &gamma, ..sound }, not_finite("gamma", 3, None, 0xFF80)),
+    ];
+    for (inputs, expected) in wrong {
+        assert_eq!(check(inputs), expected);
+    }
+}
+
+#[test]
+fn tensors_that_the_shape_does_not_have_must_be_empty() {
+    let tensors = Tensors::plain();
+    let x: Vec<u8> = tensors.x.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let plain =
+        Inputs { x: &x, expert_ids: &tensors.ids, expert_scales: &tensors.weights, ..Inputs::default() };
+    let extra: &[u8] = &[0, 0];
+    let wrong = [
+        (Inputs { const_expert_alpha_1: extra, ..plain }, "const_expert_alpha_1"),
+        (Inputs { const_expert_alpha_2: extra, ..plain }, "const_expert_alpha_2"),
+        (Inputs { const_expert_v: extra, ..plain }, "const_expert_v"),
+        (Inputs { residual_x: extra, ..plain }, "residual_x"),
+        (Inputs { gamma: extra, ..plain }, "gamma"),
+    ];
+    assert_eq!(plain.check(&tensors.shape, RANK), Ok(()));
+    for (inputs, tensor) in wrong {
+        let expected = InputError::Length { tensor, seen: 1, expected: 0 };
+        assert_eq!(inputs.check(&tensors.shape, RANK), Err(expected));
+    }
+}
+
+#[test]
+fn shared_expert_x_is_refused_where_ranks_hold_shared_experts() {
+    let config = Config { shared_expert_num: 1, shared_expert_rank_num: 2, ..config() };
+    let tensors = Tensors::of(&config);
+    let x: Vec<u8> = tensors.x.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let inputs = Inputs {
+        x: &x,
+        expert_ids: &tensors.ids,
+        expert_scales: &tensors.weights,
+        shared_expert_x: Some(&x),
+        ..Inputs::default()
+    };
+    let refused = inputs.check(&tensors.shape, RANK).unwrap_err();
+    assert_eq!(refused, InputError::SharedExpertX { shared_experts: 1 });
+    assert_eq!(
+        refused.to_string(),
+        "shared_expert_x given with 1 shared experts: must be absent when ranks hold shared experts"
+    );
 }

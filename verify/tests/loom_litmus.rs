@@ -2,8 +2,9 @@
 #![cfg(feature = "loom")]
 
 use core::ops::RangeInclusive;
+use kernel_core::a3::Flags;
 use kernel_core::shape::Shape;
-use verify::loom::group::Size;
+use verify::loom::group::{Layout, Size};
 use verify::loom::litmus::{Script, answer, count_flag, litmus, token_flag};
 use verify::loom::search::{Bound, failure, model};
 use verify::loom::twins::{FlagFirst, NoBarrier, OneCoreWord, RelaxedObserve, RelaxedPublish};
@@ -12,7 +13,7 @@ use verify::loom::twist::{Faithful, Twist};
 type Scripts<T> = &'static [(u32, u32, Script<T>)];
 
 fn shape(ranks: &[u32], cores: u32) -> Shape {
-    Size { cores: ranks, experts: ranks.len() as u32, bs: 1, k: 1 }.shape(cores)
+    Size { cores: ranks, experts: ranks.len() as u32, bs: 1, k: 1 }.shape(cores, Layout::Plain(Flags::Joint))
 }
 
 fn holds(name: &str, expected: RangeInclusive<usize>, shape: Shape, scripts: Scripts<Faithful>) {

@@ -1,13 +1,14 @@
 //! Reading a case: every tensor's presence, type, shape and values; all problems are reported.
 
+use super::collect::Collected;
 use super::{
-    Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, all_have_rows, elastic, expert_rows, rank_count,
-    support,
+    Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, elastic, expert_rows,
+    rank_count,
 };
 use crate::config::{Config, FILE_NAME};
 use crate::error::{Error, Problem};
 use crate::store::{TensorFile, numbers_of};
-use kernel_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Shape};
+use kernel_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Op, Shape};
 use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::collections::BTreeSet;
@@ -60,11 +61,13 @@ impl Opened {
     /// Reads all tensors of a valid configuration and checks their values.
     ///
     /// # Errors
-    /// All that is wrong with the tensors.
+    /// All that is wrong with the tensors, of each a few values; or what this version does not read yet.
     pub fn read(self, whole: Shape) -> Result<Case, Error> {
-        support::readable(&whole, self.given)?;
-        let mut reader =
-            Reader { unread: self.file.names().into_iter().collect(), file: self.file, problems: Vec::new() };
+        let mut reader = Reader {
+            unread: self.file.names().into_iter().collect(),
+            file: self.file,
+            problems: Collected::default(),
+        };
         let (shape, elastic) = reader.survivors(whole)?;
         let name = |rank| elastic.as_ref().map_or(rank, |elastic| elastic.name(rank));
         let ranks = (0..rank_count(&shape))
@@ -74,13 +77,12 @@ impl Opened {
         let scales = reader.floats_if_given("scales", &[rows, shape.h() as usize])?;
         let gain = reader.floats_if_given("expert_gain", &[rows])?;
         let gain = gain.unwrap_or_else(|| vec![1.0; if all_have_rows(&shape) { rows } else { 0 }]);
+        let weights = reader.weights(&shape)?;
         let place = reader.file.path().display().to_string();
         let mut problems = reader.end(&shape, elastic.as_ref());
-        let case = Case { config: self.config, shape, ranks, scales, expert_gain: gain, elastic };
-        // Values can only be judged when every tensor has its length.
-        if problems.is_empty() {
-            problems = case.problems();
-        }
+        let case = Case { config: self.config, shape, ranks, scales, weights, expert_gain: gain, elastic };
+        case.judge(&mut problems);
+        let problems = problems.end();
         if problems.is_empty() { Ok(case) } else { Err(Error::Invalid { place, problems }) }
     }
 }
@@ -114,11 +116,19 @@ fn of_a_rank(name: &str) -> Option<&str> {
     rank.bytes().all(|c| c.is_ascii_digit()).then_some(tensor)
 }
 
+/// The type of rows in files.
+pub(super) fn element(shape: &Shape) -> Dtype {
+    match shape.dtype() {
+        Element::Bf16 => Dtype::BF16,
+        Element::F16 => Dtype::F16,
+    }
+}
+
 /// Takes tensors out of a file and notes what is wrong with them; a wrong one is read as empty.
 struct Reader {
     file: TensorFile,
     unread: BTreeSet<String>,
-    problems: Vec<Problem>,
+    problems: Collected,
 }
 
 impl Reader {
@@ -132,8 +142,9 @@ impl Reader {
             info = Some(numbers_of(&self.take(name, Dtype::I32, &[&[words]])?, i32::from_le_bytes));
         }
         let place = || self.file.path().display().to_string();
-        if !self.problems.is_empty() {
-            return Err(Error::Invalid { place: place(), problems: core::mem::take(&mut self.problems) });
+        let problems = core::mem::take(&mut self.problems).end();
+        if !problems.is_empty() {
+            return Err(Error::Invalid { place: place(), problems });
         }
         elastic::survivors(whole, info).map_err(|violations| Error::violations(place(), &violations))
     }
@@ -141,10 +152,7 @@ impl Reader {
     fn rank(&mut self, shape: &Shape, rank: u32, name: RankId) -> Result<RankTensors, Error> {
         let bs = shape.bs(RankId(rank / shape.tp_world_size())) as usize;
         let (k, h) = (shape.k() as usize, shape.h() as usize);
-        let element = match shape.dtype() {
-            Element::Bf16 => Dtype::BF16,
-            Element::F16 => Dtype::F16,
-        };
+        let element = element(shape);
         let ids = self.must(&format!("rank{name}.expert_ids"), Dtype::I32, &[bs, k])?;
         let weights = self.must(&format!("rank{name}.expert_scales"), Dtype::F32, &[bs, k])?;
         Ok(RankTensors {
@@ -152,25 +160,50 @@ impl Reader {
             expert_ids: numbers_of(&ids, i32::from_le_bytes),
             expert_scales: numbers_of(&weights, f32::from_le_bytes),
             mask: self.mask(&format!("rank{name}.x_active_mask"), bs, k)?,
+            shared_expert_x: self.if_given(&format!("rank{name}.shared_expert_x"), element, &[bs, h])?,
+            residual_x: match shape.op() {
+                Op::Combine => Vec::new(),
+                Op::CombineAddRmsNorm => self.must(&format!("rank{name}.residual_x"), element, &[bs, h])?,
+            },
+        })
+    }
+
+    /// What const experts and AddRmsNorm have.
+    fn weights(&mut self, shape: &Shape) -> Result<Weights, Error> {
+        let element = element(shape);
+        let [alphas, rows, gamma] = Weights::shapes(shape);
+        let mut read = |name, dims: &[usize]| match dims {
+            // The shape has none: if the file does, nobody reads it.
+            [0, ..] => Ok(Vec::new()),
+            _ => self.must(name, element, dims),
+        };
+        Ok(Weights {
+            const_expert_alpha_1: read("const_expert_alpha_1", &alphas)?,
+            const_expert_alpha_2: read("const_expert_alpha_2", &alphas)?,
+            const_expert_v: read("const_expert_v", &rows)?,
+            gamma: read("gamma", &gamma)?,
         })
     }
 
     /// A tensor that must be there.
     fn must(&mut self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Vec<u8>, Error> {
         if self.file.info(name).is_none() {
-            let rule = format!("must be {dtype} {shape:?}");
-            self.problems.push(Problem::new(name, ": missing", rule));
+            self.wrong(name, ": missing", format!("must be {dtype} {shape:?}"));
             return Ok(Vec::new());
         }
         self.take(name, dtype, &[shape])
     }
 
     fn floats_if_given(&mut self, name: &str, shape: &[usize]) -> Result<Option<Vec<f32>>, Error> {
-        if self.file.info(name).is_none() {
-            return Ok(None);
+        let bytes = self.if_given(name, Dtype::F32, shape)?;
+        Ok(bytes.map(|bytes| numbers_of(&bytes, f32::from_le_bytes)))
+    }
+
+    fn if_given(&mut self, name: &str, dtype: Dtype, shape: &[usize]) -> Result<Option<Vec<u8>>, Error> {
+        match self.file.info(name) {
+            None => Ok(None),
+            Some(_) => self.take(name, dtype, &[shape]).map(Some),
         }
-        let bytes = self.take(name, Dtype::F32, &[shape])?;
-        Ok(Some(numbers_of(&bytes, f32::from_le_bytes)))
     }
 
     fn mask(&mut self, name: &str, bs: usize, k: usize) -> Result<OwnedMask, Error> {
@@ -178,9 +211,9 @@ impl Reader {
             return Ok(OwnedMask::None);
         };
         let bytes = self.take(name, Dtype::BOOL, &[&[bs], &[bs, k]])?;
-        if let Some((i, byte)) = bytes.iter().enumerate().find(|(_, byte)| **byte > 1) {
+        for (i, byte) in bytes.iter().enumerate().filter(|(_, byte)| **byte > 1) {
             let at = if dimensions == 2 { format!("{}, {}", i / k, i % k) } else { i.to_string() };
-            self.problems.push(Problem::new(name, &format!("[{at}] = {byte}"), "a BOOL byte must be 0 or 1"));
+            self.wrong(name, &format!("[{at}] = {byte}"), "a BOOL byte must be 0 or 1");
         }
         let flags = bytes.iter().map(|&byte| byte != 0).collect();
         Ok(if dimensions == 2 { OwnedMask::Pairs(flags) } else { OwnedMask::Tokens(flags) })
@@ -189,32 +222,36 @@ impl Reader {
     /// The bytes of a tensor that is there; empty, with a problem noted, if type or shape is wrong.
     fn take(&mut self, name: &str, dtype: Dtype, shapes: &[&[usize]]) -> Result<Vec<u8>, Error> {
         self.unread.remove(name);
-        let Some(info) = self.file.info(name) else {
+        let Some(info) = self.file.info(name).cloned() else {
             return Ok(Vec::new());
         };
         let mut sound = true;
         if info.dtype != dtype {
             let seen = format!(": dtype {}", info.dtype);
-            self.problems.push(Problem::new(name, &seen, format!("must be {dtype}")));
+            self.wrong(name, &seen, format!("must be {dtype}"));
             sound = false;
         }
         if !shapes.contains(&info.shape.as_slice()) {
             let legal: Vec<_> = shapes.iter().map(|shape| format!("{shape:?}")).collect();
             let seen = format!(": shape {:?}", info.shape);
-            self.problems.push(Problem::new(name, &seen, format!("must be {}", legal.join(" or "))));
+            self.wrong(name, &seen, format!("must be {}", legal.join(" or ")));
             sound = false;
         }
         if sound { self.file.read(name) } else { Ok(Vec::new()) }
     }
 
+    fn wrong(&mut self, name: &str, seen: &str, rule: impl Into<String>) {
+        self.problems.add(name, |name| Problem::new(name, seen, rule));
+    }
+
     /// All problems, with the tensors that nobody read.
-    fn end(mut self, shape: &Shape, elastic: Option<&Elastic>) -> Vec<Problem> {
-        for name in self.unread {
+    fn end(mut self, shape: &Shape, elastic: Option<&Elastic>) -> Collected {
+        for name in core::mem::take(&mut self.unread) {
             let rule = match elastic {
                 Some(_) => format!("must be absent (ranks left by elastic_info = {})", rank_count(shape)),
                 None => format!("must be absent (ranks = {})", rank_count(shape)),
             };
-            self.problems.push(Problem::new(name, ": a tensor that nobody reads", rule));
+            self.wrong(&name, ": a tensor that nobody reads", rule);
         }
         self.problems
     }

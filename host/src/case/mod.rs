@@ -1,5 +1,6 @@
 //! A case: a configuration and the input tensors of every rank, in memory or in a folder.
 
+mod collect;
 pub mod elastic;
 mod load;
 mod save;
@@ -11,13 +12,22 @@ pub use save::is_case;
 
 use crate::config::{Config, FILE_NAME};
 use crate::error::Problem;
+use collect::Collected;
+use core::ops::ControlFlow;
 use kernel_core::inputs::{InputError, Inputs, Mask, expert_has_row};
-use kernel_core::shape::{Given, Shape};
+use kernel_core::shape::{Given, Op, Shape};
 use kernel_core::units::RankId;
 use std::path::{Path, PathBuf};
 
 /// Name of the tensors' file inside a case.
 pub const TENSORS_NAME: &str = "inputs.safetensors";
+
+/// Name of the oracle's result beside a case.
+pub const EXPECTED_NAME: &str = "expected.safetensors";
+
+/// Input tensors that the whole group shares: their names have no rank.
+const OF_ALL_RANKS: [&str; 5] =
+    ["scales", "const_expert_alpha_1", "const_expert_alpha_2", "const_expert_v", "gamma"];
 
 /// The configuration file of `path`: itself, or the one in a case folder.
 #[must_use]
@@ -48,12 +58,16 @@ pub struct RankTensors {
     pub expert_scales: Vec<f32>,
     /// Optional mask.
     pub mask: OwnedMask,
+    /// `[bs, h]` dtype, given by all ranks or by none.
+    pub shared_expert_x: Option<Vec<u8>>,
+    /// `[bs, h]` dtype, AddRmsNorm; else empty.
+    pub residual_x: Vec<u8>,
 }
 
 impl RankTensors {
-    /// What a rank with these tensors brings to a round, with the group's smooth scales.
+    /// What a rank with these tensors brings to a round, without what all ranks have in common.
     #[must_use]
-    pub fn inputs<'a>(&'a self, scales: Option<&'a [f32]>) -> Inputs<'a> {
+    pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             x: &self.x,
             expert_ids: &self.expert_ids,
@@ -63,8 +77,43 @@ impl RankTensors {
                 OwnedMask::Tokens(mask) => Mask::Tokens(mask),
                 OwnedMask::Pairs(mask) => Mask::Pairs(mask),
             },
-            scales,
+            shared_expert_x: self.shared_expert_x.as_deref(),
+            residual_x: &self.residual_x,
+            ..Inputs::default()
         }
+    }
+}
+
+/// What the group's ranks have in common besides `scales`, in dtype; empty where the shape has none of it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Weights {
+    /// `[q]`.
+    pub const_expert_alpha_1: Vec<u8>,
+    /// `[q]`.
+    pub const_expert_alpha_2: Vec<u8>,
+    /// `[q, h]`.
+    pub const_expert_v: Vec<u8>,
+    /// `[h]`, AddRmsNorm.
+    pub gamma: Vec<u8>,
+}
+
+impl Weights {
+    /// All of them with their names and shapes.
+    pub(crate) fn tensors(&self, shape: &Shape) -> [(&'static str, Vec<usize>, &[u8]); 4] {
+        let [alphas, rows, gamma] = Self::shapes(shape);
+        [
+            ("const_expert_alpha_1", alphas.clone(), &self.const_expert_alpha_1),
+            ("const_expert_alpha_2", alphas, &self.const_expert_alpha_2),
+            ("const_expert_v", rows, &self.const_expert_v),
+            ("gamma", gamma, &self.gamma),
+        ]
+    }
+
+    /// Of the alphas, the const experts' rows, and gamma; 0 where the shape has none.
+    pub(crate) fn shapes(shape: &Shape) -> [Vec<usize>; 3] {
+        let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
+        let norm = usize::from(shape.op() == Op::CombineAddRmsNorm);
+        [vec![consts], vec![consts, h], vec![norm * h]]
     }
 }
 
@@ -80,6 +129,8 @@ pub struct Case {
     pub ranks: Vec<RankTensors>,
     /// `[S + E, h]` smooth scales, shared experts first.
     pub scales: Option<Vec<f32>>,
+    /// Of const experts and AddRmsNorm.
+    pub weights: Weights,
     /// `[S + E]` factors of the stand-in experts, shared experts first; 1 behind the end.
     pub expert_gain: Vec<f32>,
     /// How the domain became smaller, if it did.
@@ -112,32 +163,66 @@ impl Case {
     /// If there is no such rank.
     #[must_use]
     pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
-        self.ranks[rank.index()].inputs(self.scales.as_deref())
+        self.inputs_with(&self.ranks[rank.index()])
     }
 
-    /// Everything that is wrong with the values of the tensors: ids, masks, numbers that must be finite.
+    /// What a rank with other tensors brings.
+    #[must_use]
+    pub fn inputs_with<'a>(&'a self, rank: &'a RankTensors) -> Inputs<'a> {
+        Inputs {
+            scales: self.scales.as_deref(),
+            const_expert_alpha_1: &self.weights.const_expert_alpha_1,
+            const_expert_alpha_2: &self.weights.const_expert_alpha_2,
+            const_expert_v: &self.weights.const_expert_v,
+            gamma: &self.weights.gamma,
+            ..rank.inputs()
+        }
+    }
+
+    /// Everything that is wrong with the values of the tensors: ids, masks, numbers that must be finite; and what
+    /// some ranks have that all must.
     #[must_use]
     pub fn problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
+        let mut problems = Collected::default();
+        self.judge(&mut problems);
+        problems.end()
+    }
+
+    fn judge(&self, problems: &mut Collected) {
         for number in 0..self.ranks.len() as u32 {
             let ep_rank = RankId(number / self.shape.tp_world_size());
-            if let Err(error) = self.inputs(RankId(number)).check(&self.shape, ep_rank) {
-                let problem = input_problem(self.name(RankId(number)).0, &error);
-                // `scales` belong to all ranks: one line is enough.
-                if !problems.contains(&problem) {
-                    problems.push(problem);
+            let name = self.name(RankId(number));
+            let _ = self.inputs(RankId(number)).check_all(&self.shape, ep_rank, &mut |error| {
+                let tensor = match (OF_ALL_RANKS.contains(&error.tensor()), number) {
+                    (false, _) => format!("rank{name}.{}", error.tensor()),
+                    (true, 0) => error.tensor().to_owned(),
+                    // They belong to all ranks: once is enough.
+                    (true, _) => return ControlFlow::Continue(()),
+                };
+                // Who read the tensor has said so if its shape is wrong.
+                if !matches!(error, InputError::Length { .. }) || problems.is_sound(&tensor) {
+                    problems.add(&tensor, |tensor| input_problem(tensor, &error));
                 }
-            }
+                ControlFlow::Continue(())
+            });
         }
         if !self.expert_gain.is_empty()
             && let Err(error) = expert_has_row("expert_gain", &self.shape)
         {
-            problems.push(input_problem(0, &error));
+            problems.add("expert_gain", |tensor| input_problem(tensor, &error));
         }
-        if let Some((i, gain)) = self.expert_gain.iter().enumerate().find(|(_, gain)| !gain.is_finite()) {
-            problems.push(Problem::new("expert_gain", &format!("[{i}] = {gain}"), "must be finite"));
+        for (i, gain) in self.expert_gain.iter().enumerate().filter(|(_, gain)| !gain.is_finite()) {
+            problems.add("expert_gain", |tensor| {
+                Problem::new(tensor, &format!("[{i}] = {gain}"), "must be finite")
+            });
         }
-        problems
+        let without = self.ranks.iter().position(|rank| rank.shared_expert_x.is_none());
+        if let Some(without) = without.filter(|_| self.ranks.iter().any(|r| r.shared_expert_x.is_some())) {
+            let name = format!("rank{}.shared_expert_x", self.name(RankId(without as u32)));
+            problems.add(&name, |tensor| {
+                Problem::new(tensor, ": missing", "must be given by all ranks or by none")
+            });
+        }
     }
 }
 
@@ -174,16 +259,10 @@ pub fn given(masks: impl IntoIterator<Item = OwnedMask>, scales: bool) -> Given 
     given
 }
 
-/// An input error of a rank under the name of its tensor in the file.
-fn input_problem(rank: u32, error: &InputError) -> Problem {
+/// An input error under the name of its tensor in the file.
+fn input_problem(tensor: &str, error: &InputError) -> Problem {
     let text = error.to_string();
-    let tensor = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next().unwrap_or_default();
-    let of_all_ranks = ["scales", "expert_gain"].contains(&tensor);
-    let prefix = if of_all_ranks { String::new() } else { format!("rank{rank}.") };
-    let rule = text.split_once(": ").map_or("must be finite", |(_, rule)| rule);
-    Problem {
-        parameter: format!("{prefix}{tensor}"),
-        rule: rule.to_owned(),
-        message: format!("{prefix}{text}"),
-    }
+    let rule = text.split_once(": ").map_or(text.as_str(), |(_, rule)| rule).to_owned();
+    let rest = text.strip_prefix(error.tensor()).unwrap_or(&text);
+    Problem { message: format!("{tensor}{rest}"), ..Problem::new(tensor, "", rule) }
 }

@@ -1,10 +1,11 @@
 //! Writing a case.
 
+use super::load::element;
 use super::{Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, expert_rows};
 use crate::config::FILE_NAME;
 use crate::error::Error;
 use crate::store::{Tensor, bytes_of, write_tensors, write_whole};
-use kernel_core::shape::{Dtype as Element, Shape};
+use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -67,6 +68,17 @@ impl Case {
         if let Some(scales) = &self.scales {
             tensors.push(floats("scales", vec![rows, h], scales));
         }
+        let element = element(&self.shape);
+        for (name, dims, data) in self.weights.tensors(&self.shape) {
+            if !data.is_empty() {
+                tensors.push(Tensor {
+                    name: name.to_owned(),
+                    dtype: element,
+                    shape: dims,
+                    data: data.into(),
+                });
+            }
+        }
         for (rank, of_rank) in (0..).map(RankId).zip(&self.ranks) {
             rank_tensors(&self.shape, self.name(rank), of_rank, &mut tensors);
         }
@@ -77,14 +89,17 @@ impl Case {
 fn rank_tensors<'a>(shape: &Shape, rank: RankId, of_rank: &'a RankTensors, tensors: &mut Vec<Tensor<'a>>) {
     let (k, h) = (shape.k() as usize, shape.h() as usize);
     let bs = of_rank.expert_ids.len().checked_div(k).unwrap_or_default();
-    let element = match shape.dtype() {
-        Element::Bf16 => Dtype::BF16,
-        Element::F16 => Dtype::F16,
-    };
+    let element = element(shape);
     let mut push = |name: &str, dtype, shape, data: Cow<'a, [u8]>| {
         tensors.push(Tensor { name: format!("rank{rank}.{name}"), dtype, shape, data });
     };
     push("x", element, vec![bs, h], Cow::Borrowed(&of_rank.x));
+    if let Some(shared) = &of_rank.shared_expert_x {
+        push("shared_expert_x", element, vec![bs, h], Cow::Borrowed(shared));
+    }
+    if !of_rank.residual_x.is_empty() {
+        push("residual_x", element, vec![bs, h], Cow::Borrowed(&of_rank.residual_x));
+    }
     push("expert_ids", Dtype::I32, vec![bs, k], bytes_of(&of_rank.expert_ids, i32::to_le_bytes).into());
     push("expert_scales", Dtype::F32, vec![bs, k], bytes_of(&of_rank.expert_scales, f32::to_le_bytes).into());
     let flags = |mask: &[bool]| mask.iter().map(|&flag| u8::from(flag)).collect::<Vec<_>>().into();

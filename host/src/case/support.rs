@@ -1,24 +1,15 @@
 //! What this version runs and reads, in one place: lines go from here as features arrive.
 
 use crate::error::{Error, Problem};
-use kernel_core::shape::{CommAlg, Given, Op, Product, Shape};
+use kernel_core::shape::{CommAlg, Product, Shape};
 
 /// Whether the machines of this version run `shape`.
 ///
 /// # Errors
 /// Each parameter whose value is not run yet, with the values that are.
 pub fn runnable(shape: &Shape) -> Result<(), Error> {
-    let specials = [
-        ("zero_expert_num", shape.zero_expert_num()),
-        ("copy_expert_num", shape.copy_expert_num()),
-        ("const_expert_num", shape.const_expert_num()),
-    ];
     let mut refused = Refused::default();
     refused.layouts(shape);
-    refused.unless(!shape.comm_quant(), "comm_quant_mode", " = 2", "0");
-    for (parameter, count) in specials {
-        refused.unless(count == 0, parameter, &format!(" = {count}"), "0");
-    }
     refused.end("runs")
 }
 
@@ -45,28 +36,13 @@ pub fn plannable(shape: &Shape) -> Result<(), Error> {
     refused.end("plans")
 }
 
-/// Whether this version reads and makes all input tensors of `shape`.
-///
-/// # Errors
-/// Each parameter or tensor that stands for a feature not read yet.
-pub fn readable(shape: &Shape, given: Given) -> Result<(), Error> {
-    let consts = shape.const_expert_num();
-    let mut refused = Refused::default();
-    refused.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
-    refused.unless(consts == 0, "const_expert_num", &format!(" = {consts}"), "0");
-    refused.unless(!given.contains(Given::SHARED_EXPERT_X), "shared_expert_x", " given", "cases without it");
-    refused.end("reads")
-}
-
 #[derive(Default)]
 struct Refused(Vec<(&'static str, String, &'static str)>);
 
 impl Refused {
     fn layouts(&mut self, shape: &Shape) {
-        let alg = shape.comm_alg();
-        self.unless(alg != CommAlg::FullmeshV2, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
-        self.unless(alg != CommAlg::Hierarchy, "comm_alg", " = hierarchy", "\"\" and fullmesh");
-        self.unless(shape.op() == Op::Combine, "op", " = combine_add_rms_norm", "combine");
+        let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
+        self.unless(!hierarchy, "comm_alg", " = hierarchy", "\"\" and fullmesh");
         self.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
     }
 

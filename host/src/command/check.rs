@@ -1,13 +1,14 @@
 //! `veriep check`: all violations and the sizes; several configurations are layers of one group.
 
-use super::clashes::{Clash, clashes};
+use super::clashes::{Clash, Layer, clashes};
+use super::cures;
+use super::sizes::{BufferSizes, Sizes};
 use crate::case;
 use crate::cli::CheckArgs;
 use crate::config::{Config, FILE_NAME};
 use crate::error::{Error, Problem};
 use crate::report::{Report, columns, pairs};
-use kernel_core::shape::{Buffer, Given, Limits, Product, Shape};
-use kernel_core::units::RankId;
+use kernel_core::shape::{Buffer, Given, Limits, Shape};
 use serde::Serialize;
 use std::path::Path;
 
@@ -22,58 +23,17 @@ struct Checked {
     #[serde(skip)]
     config: Config,
     #[serde(skip)]
+    shape: Option<Shape>,
+    #[serde(skip)]
     error: Option<Error>,
-}
-
-#[derive(Serialize)]
-struct BufferSizes {
-    required_mb: u64,
-    configured_mb: i64,
-    max_bs: u64,
-    /// What `required_mb` is the sum of.
-    terms: Vec<Term>,
-}
-
-#[derive(Serialize)]
-struct Term {
-    name: &'static str,
-    bytes: u64,
-}
-
-impl From<&Buffer> for BufferSizes {
-    fn from(buffer: &Buffer) -> Self {
-        let named = buffer.terms.iter().filter(|term| !term.name.is_empty());
-        Self {
-            required_mb: buffer.required_mb,
-            configured_mb: buffer.configured_mb,
-            max_bs: buffer.max_bs,
-            terms: named.map(|term| Term { name: term.name, bytes: term.bytes }).collect(),
-        }
-    }
-}
-
-#[derive(Serialize)]
-struct Sizes {
-    local_expert_num: u32,
-    rows_max_moe: u64,
-    rows_max_shared: Option<u64>,
-    row_bytes: u64,
-    payload_bytes: u64,
-    #[serde(flatten)]
-    a3: Option<SizesA3>,
-}
-
-#[derive(Serialize)]
-struct SizesA3 {
-    record_pitch: u64,
-    combine_pitch: u64,
-    combine_area_bytes: u64,
 }
 
 #[derive(Serialize)]
 struct Layers {
     ok: bool,
     buffer: LayersBuffer,
+    /// Most batches in flight with which no layer overwrites what another still reads.
+    batches_in_flight_max: u32,
     clashes: Vec<Clash>,
     configs: Vec<Checked>,
 }
@@ -96,7 +56,7 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
         return end(unreadable);
     }
     if args.paths.len() > 1 {
-        return layers(checked, report);
+        return layers(checked, args.in_flight, report);
     }
     let Some(mut one) = checked.pop() else {
         return Err(Error::Request("missing argument: CONFIG|CASE".to_owned()));
@@ -106,13 +66,17 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
     end(error.into_iter().collect())
 }
 
-fn layers(mut configs: Vec<Checked>, report: &mut Report) -> Result<(), Error> {
-    let named: Vec<_> = configs.iter().map(|one| (one.file.clone(), one.config.clone())).collect();
-    let clashes = clashes(&named);
+fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Result<(), Error> {
+    let named: Vec<_> = configs
+        .iter()
+        .map(|one| Layer { file: &one.file, config: &one.config, shape: one.shape.as_ref() })
+        .collect();
+    let (clashes, batches_in_flight_max) = clashes(&named, in_flight);
     let mut errors: Vec<_> = configs.iter_mut().filter_map(|one| one.error.take()).collect();
     errors.extend(clashes.iter().map(|clash| Error::Request(clash.message.clone())));
     let required_mb = configs.iter().map(|one| one.buffer.required_mb).max().unwrap_or_default();
-    let all = Layers { ok: errors.is_empty(), buffer: LayersBuffer { required_mb }, clashes, configs };
+    let buffer = LayersBuffer { required_mb };
+    let all = Layers { ok: errors.is_empty(), buffer, batches_in_flight_max, clashes, configs };
     report.emit(&all, layers_table)?;
     end(errors)
 }
@@ -128,7 +92,7 @@ fn end(mut errors: Vec<Error>) -> Result<(), Error> {
 /// Checks one file or folder; `Err` when it cannot even be read as one.
 fn check(path: &Path, port_offset: i64) -> Result<Checked, Error> {
     if !path.is_dir() {
-        return Ok(judge(Config::read(path)?, Given::empty(), port_offset, path.display().to_string()).0);
+        return Ok(judge(Config::read(path)?, Given::empty(), port_offset, path.display().to_string()));
     }
     let place = path.join(FILE_NAME).display().to_string();
     let (config, tensors) = match case::open(path) {
@@ -137,98 +101,67 @@ fn check(path: &Path, port_offset: i64) -> Result<Checked, Error> {
         Err(error) => (Config::read(&path.join(FILE_NAME))?, Err(error)),
     };
     let given = tensors.as_ref().map_or(Given::empty(), |opened| opened.given);
-    let (mut checked, shape) = judge(config, given, port_offset, place);
-    let error = match (tensors, shape) {
-        (Err(error), _) => Some(error),
-        (Ok(opened), Some(shape)) => opened.read(shape).err(),
+    let mut checked = judge(config, given, port_offset, place);
+    let error = match (tensors, &checked.shape) {
+        (Err(error), _) => error,
+        (Ok(opened), Some(shape)) => match opened.read(shape.clone()) {
+            Ok(_) => return Ok(checked),
+            Err(error) => error,
+        },
         // Without a valid configuration there is no telling what the tensors must be.
-        (Ok(_), None) => None,
+        (Ok(_), None) => return Ok(checked),
     };
-    if let Some(error) = error {
-        let mut problems = error.problems();
-        if problems.is_empty() {
-            let message = error.to_string();
-            problems.push(Problem {
-                parameter: case::TENSORS_NAME.to_owned(),
-                rule: "must be a readable safetensors file".to_owned(),
-                message,
-            });
-        }
-        checked.ok = false;
-        checked.violations.extend(problems);
-        checked.error = match checked.error.take() {
-            Some(of_config) => Some(Error::Many(vec![of_config, error])),
-            None => Some(error),
-        };
+    let mut problems = error.problems();
+    if problems.is_empty() {
+        let rule = "must be a readable safetensors file";
+        let message = error.to_string();
+        problems.push(Problem { message, ..Problem::new(case::TENSORS_NAME, "", rule) });
     }
+    checked.ok = false;
+    checked.violations.extend(problems);
+    checked.error = match checked.error.take() {
+        Some(of_config) => Some(Error::Many(vec![of_config, error])),
+        None => Some(error),
+    };
     Ok(checked)
 }
 
 /// Judges a configuration alone.
-fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> (Checked, Option<Shape>) {
+fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Checked {
     config.port_offset = port_offset;
     let core = config.as_core(given);
     let buffer = Buffer::new(&core);
     let (shape, problems) = match Shape::new(&core, Limits::Product) {
         Ok(shape) => (Some(shape), Vec::new()),
-        Err(violations) => (None, violations.iter().map(Problem::from).collect()),
+        Err(all) => {
+            let problem = |violation| cures::problem(&core, violation, &all);
+            (None, all.iter().map(problem).collect())
+        }
     };
     let error =
         (!problems.is_empty()).then(|| Error::Invalid { place: file.clone(), problems: problems.clone() });
-    let checked = Checked {
+    Checked {
         ok: error.is_none(),
         violations: problems,
         buffer: BufferSizes::from(&buffer),
-        sizes: shape.as_ref().map(sizes),
+        sizes: shape.as_ref().map(Sizes::from),
         file,
         config,
+        shape,
         error,
-    };
-    (checked, shape)
-}
-
-fn sizes(shape: &Shape) -> Sizes {
-    let shared_ranks = shape.shared_expert_rank_num();
-    Sizes {
-        local_expert_num: shape.local_expert_num(),
-        // TP peers gather each other's rows.
-        rows_max_moe: shape.rows_max(RankId(shared_ranks)) * u64::from(shape.tp_world_size()),
-        rows_max_shared: (shared_ranks > 0)
-            .then(|| shape.rows_max(RankId(0)) * u64::from(shape.tp_world_size())),
-        row_bytes: shape.row_bytes(),
-        payload_bytes: shape.payload_bytes(),
-        a3: (shape.product() == Product::A3).then(|| SizesA3 {
-            record_pitch: shape.record_pitch(),
-            combine_pitch: shape.combine_pitch(),
-            combine_area_bytes: shape.combine_area(),
-        }),
     }
 }
 
 /// The sizes; violations are printed as errors.
 fn table(checked: &Checked) -> String {
-    let BufferSizes { required_mb, configured_mb, max_bs, .. } = &checked.buffer;
     let mut rows = vec![
         ("file", checked.file.clone()),
         ("ok", checked.ok.to_string()),
         ("violations", checked.violations.len().to_string()),
-        ("required_mb", required_mb.to_string()),
-        ("configured_mb", configured_mb.to_string()),
-        ("max_bs", max_bs.to_string()),
     ];
-    if let Some(sizes) = &checked.sizes {
-        rows.push(("local_expert_num", sizes.local_expert_num.to_string()));
-        rows.push(("rows_max_moe", sizes.rows_max_moe.to_string()));
-        rows.extend(sizes.rows_max_shared.map(|rows| ("rows_max_shared", rows.to_string())));
-        rows.push(("row_bytes", sizes.row_bytes.to_string()));
-        rows.push(("payload_bytes", sizes.payload_bytes.to_string()));
-        if let Some(a3) = &sizes.a3 {
-            rows.push(("record_pitch", a3.record_pitch.to_string()));
-            rows.push(("combine_pitch", a3.combine_pitch.to_string()));
-            rows.push(("combine_area_bytes", a3.combine_area_bytes.to_string()));
-        }
-    }
-    pairs(&rows)
+    rows.extend(checked.buffer.rows());
+    rows.extend(checked.sizes.iter().flat_map(Sizes::rows));
+    format!("{}\n\n{}", pairs(&rows), checked.buffer.arithmetic())
 }
 
 fn layers_table(layers: &Layers) -> String {
@@ -239,5 +172,7 @@ fn layers_table(layers: &Layers) -> String {
     };
     let mut rows: Vec<Vec<String>> = layers.configs.iter().map(row).collect();
     rows.push(vec!["all".to_owned(), String::new(), layers.buffer.required_mb.to_string()]);
-    columns(&["file", "violations", "required_mb", "configured_mb", "max_bs"], &rows)
+    let table = columns(&["file", "violations", "required_mb", "configured_mb", "max_bs"], &rows);
+    let in_flight = layers.batches_in_flight_max;
+    format!("{table}\n\n batches_in_flight_max  {in_flight}")
 }

@@ -1,6 +1,10 @@
-//! What several configurations on one group must agree on (seed 003: equal on all ranks and all layers).
+//! What several configurations on one group must agree on (seed 003: equal on all ranks and all layers), and
+//! how far their layouts get along in one window. The argument is in docs/PROTOCOL.md.
 
-use crate::config::{Bs, Config};
+use crate::config::Config;
+use core::fmt::Debug;
+use kernel_core::shape::{CommAlg, Shape};
+use kernel_core::units::RankId;
 use serde::Serialize;
 
 /// A parameter on which configurations disagree.
@@ -12,11 +16,54 @@ pub(super) struct Clash {
     pub(super) message: String,
 }
 
-/// All clashes. Values that mean the same agree: `""` and the layout it stands for, TP 0 and 1, one
-/// shared expert or none when no rank holds one, `global_bs` 0 and `BS * R`.
-pub(super) fn clashes(configs: &[(String, Config)]) -> Vec<Clash> {
+/// One configuration of a group.
+#[derive(Clone, Copy)]
+pub(super) struct Layer<'a> {
+    pub(super) file: &'a str,
+    pub(super) config: &'a Config,
+    /// If it is valid.
+    pub(super) shape: Option<&'a Shape>,
+}
+
+/// Most batches in flight that the protocol allows at all.
+const IN_FLIGHT_MAX: u32 = 2;
+
+/// All clashes of layers of which `in_flight` batches are in flight, and with how many none of their layouts
+/// is in the way of another.
+pub(super) fn clashes(layers: &[Layer<'_>], in_flight: u32) -> (Vec<Clash>, u32) {
+    let mut found = parameters(layers);
+    if !found.is_empty() {
+        // Layouts of different groups have nothing to do with each other.
+        return (found, IN_FLIGHT_MAX);
+    }
+    let shapes: Option<Vec<_>> = layers.iter().map(|layer| layer.shape).collect();
+    let Some([first, ..]) = shapes.as_deref() else { return (found, IN_FLIGHT_MAX) };
+    let mut in_flight_max = IN_FLIGHT_MAX;
+    let rules: &[Rule] = match first.comm_alg() {
+        CommAlg::FullmeshV1 => &[COMBINE_AREA_IN_FLIGHT, TP_PARTITION],
+        CommAlg::FullmeshV2 => &[COMBINE_AREA],
+        CommAlg::Fullmesh => &[ROW, RECORD],
+        CommAlg::Hierarchy => &[ROW, RELAY_PAIRS],
+    };
+    for rule in rules {
+        let Some(clash) = rule.clash(layers, shapes.as_deref().unwrap_or_default()) else { continue };
+        if rule.in_flight {
+            in_flight_max = 1;
+        }
+        let is_new = found.iter().all(|other| other.parameter != clash.parameter);
+        if is_new && (!rule.in_flight || in_flight > 1) {
+            found.push(clash);
+        }
+    }
+    (found, in_flight_max)
+}
+
+/// Parameters that must be equal. Values that mean the same agree: `""` and the layout it stands for, TP 0
+/// and 1, one shared expert or none when no rank holds one. `global_bs` is not among them: 0, which is legal
+/// for every `bs`, says the same as `bs * R`.
+fn parameters(layers: &[Layer<'_>]) -> Vec<Clash> {
     type Value = fn(&Config) -> String;
-    let parameters: [(&'static str, Value, Value); 10] = [
+    let parameters: [(&'static str, Value, Value); 9] = [
         ("product", |c| c.product.clone(), |c| c.product.clone()),
         ("comm_alg", |c| format!("{:?}", c.comm_alg), |c| layout(c).to_owned()),
         ("ep_world_size", |c| c.ep_world_size.to_string(), |c| c.ep_world_size.to_string()),
@@ -28,24 +75,113 @@ pub(super) fn clashes(configs: &[(String, Config)]) -> Vec<Clash> {
             |c| c.shared_expert_rank_num.to_string(),
             |c| c.shared_expert_rank_num.to_string(),
         ),
-        ("global_bs", |c| c.global_bs.to_string(), |c| global_bs(c).to_string()),
         ("hccl_buffsize_mb", |c| c.hccl_buffsize_mb.to_string(), |c| c.hccl_buffsize_mb.to_string()),
         ("aiv_num", |c| c.aiv_num.to_string(), |c| c.aiv_num.to_string()),
     ];
     let mut found = Vec::new();
     for (parameter, as_given, meaning) in parameters {
-        let values: Vec<_> = configs.iter().map(|(_, config)| as_given(config)).collect();
-        let meanings: Vec<_> = configs.iter().map(|(_, config)| meaning(config)).collect();
-        let agree = |list: &[String]| list.windows(2).all(|pair| pair[0] == pair[1]);
-        if agree(&values) || agree(&meanings) {
-            continue;
+        let values: Vec<_> = layers.iter().map(|layer| as_given(layer.config)).collect();
+        let meanings: Vec<_> = layers.iter().map(|layer| meaning(layer.config)).collect();
+        if !all_equal(&meanings) {
+            let seen = seen_in(layers, &values);
+            let message = format!("{parameter} = {seen}: must be equal on one group");
+            found.push(Clash { parameter, values, message });
         }
-        let seen: Vec<_> =
-            configs.iter().zip(&values).map(|((name, _), value)| format!("{value} in {name}")).collect();
-        let message = format!("{parameter} = {}: must be equal on one group", seen.join(", "));
-        found.push(Clash { parameter, values, message });
     }
     found
+}
+
+/// A parameter and its value.
+type Parameter = (&'static str, fn(&Shape) -> u64);
+
+/// A quantity of a layout that must be equal.
+struct Rule {
+    /// The parameters it follows from, the first to change first.
+    parameters: &'static [Parameter],
+    name: &'static str,
+    quantity: fn(&Shape) -> u64,
+    /// Only with several batches in flight.
+    in_flight: bool,
+    why: &'static str,
+}
+
+const H: Parameter = ("h", |s| s.h().into());
+const K: Parameter = ("k", |s| s.k().into());
+const BS: Parameter = ("bs", |s| s.bs_max().into());
+const QUANT_MODE: Parameter = ("quant_mode", |s| if s.payload_bytes() == s.row_bytes() { 0 } else { 2 });
+
+const COMBINE_AREA: Rule = Rule {
+    parameters: &[H, K, BS],
+    name: "combine area",
+    quantity: Shape::combine_area,
+    in_flight: false,
+    why: "fullmesh_v2 looks for flags where another layer's results lie",
+};
+const COMBINE_AREA_IN_FLIGHT: Rule = Rule {
+    in_flight: true,
+    why: "with two batches in flight one layer's dispatch writes where another's results are still read",
+    ..COMBINE_AREA
+};
+const TP_PARTITION: Rule = Rule {
+    parameters: &[H, K, BS, QUANT_MODE],
+    name: "TP partition",
+    quantity: |shape| match shape.tp_world_size() {
+        2 => {
+            shape.rows_max(RankId(shape.shared_expert_rank_num()))
+                * (shape.record_pitch() + shape.combine_pitch())
+        }
+        _ => 0,
+    },
+    in_flight: false,
+    why: "the second one begins where the first ends, so that partitions overlap",
+};
+const ROW: Rule = Rule {
+    parameters: &[H],
+    name: "row",
+    quantity: Shape::row_bytes,
+    in_flight: false,
+    why: "a flag's place follows from it, and another layer's data lies there",
+};
+const RECORD: Rule =
+    Rule { parameters: &[QUANT_MODE], name: "dispatched row", quantity: Shape::payload_bytes, ..ROW };
+const RELAY_PAIRS: Rule = Rule {
+    parameters: &[K],
+    name: "list of pairs of a relay record",
+    quantity: |shape| u64::from(shape.k().next_multiple_of(8)) * 8,
+    ..ROW
+};
+
+impl Rule {
+    fn clash(&self, layers: &[Layer<'_>], shapes: &[&Shape]) -> Option<Clash> {
+        let quantities: Vec<_> = shapes.iter().map(|shape| (self.quantity)(shape)).collect();
+        if all_equal(&quantities) {
+            return None;
+        }
+        let differs = |value: &fn(&Shape) -> u64| {
+            !all_equal(&shapes.iter().map(|shape| value(shape)).collect::<Vec<_>>())
+        };
+        let (parameter, value) = self.parameters.iter().find(|(_, value)| differs(value))?;
+        let values: Vec<_> = shapes.iter().map(|shape| value(shape).to_string()).collect();
+        let bytes: Vec<_> = quantities.iter().map(u64::to_string).collect();
+        let message = format!(
+            "{parameter} = {}: the {} must have the same size on one group (bytes = {}): {}",
+            seen_in(layers, &values),
+            self.name,
+            bytes.join(", "),
+            self.why
+        );
+        Some(Clash { parameter, values, message })
+    }
+}
+
+fn all_equal<T: PartialEq + Debug>(list: &[T]) -> bool {
+    list.windows(2).all(|pair| pair[0] == pair[1])
+}
+
+fn seen_in(layers: &[Layer<'_>], values: &[String]) -> String {
+    let seen: Vec<_> =
+        layers.iter().zip(values).map(|(layer, value)| format!("{value} in {}", layer.file)).collect();
+    seen.join(", ")
 }
 
 fn layout(config: &Config) -> &str {
@@ -63,33 +199,80 @@ fn shared(config: &Config) -> i64 {
     }
 }
 
-fn global_bs(config: &Config) -> i64 {
-    match (&config.bs, config.global_bs) {
-        (Bs::Uniform(bs), 0) => bs.saturating_mul(config.ep_world_size),
-        (_, global_bs) => global_bs,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kernel_core::shape::{Given, Limits};
 
-    fn clashing(a: &str, b: &str) -> Vec<&'static str> {
-        let parse = |text| (String::new(), Config::parse(text).unwrap());
-        clashes(&[parse(a), parse(b)]).iter().map(|clash| clash.parameter).collect()
+    fn clashing(in_flight: u32, a: &str, b: &str) -> (Vec<&'static str>, u32) {
+        let configs = [a, b].map(|text| Config::parse(text).unwrap());
+        let shapes =
+            [0, 1].map(|i: usize| Shape::new(&configs[i].as_core(Given::empty()), Limits::Product).ok());
+        let layers =
+            [0, 1].map(|i: usize| Layer { file: "", config: &configs[i], shape: shapes[i].as_ref() });
+        let (clashes, in_flight_max) = clashes(&layers, in_flight);
+        clashes.iter().for_each(|clash| println!("{}", clash.message));
+        (clashes.iter().map(|clash| clash.parameter).collect(), in_flight_max)
     }
 
     #[test]
     fn values_that_mean_the_same_do_not_clash() {
-        assert!(clashing("comm_alg = 'fullmesh_v1'\ntp_world_size = 1", "shared_expert_num = 1").is_empty());
-        assert!(clashing("global_bs = 256", "").is_empty());
-        assert!(clashing("bs = 8", "bs = 32\nh = 1024\nk = 4\nquant_mode = 2").is_empty());
+        let fine = (Vec::new(), 2);
+        assert_eq!(clashing(2, "comm_alg = 'fullmesh_v1'\ntp_world_size = 1", "shared_expert_num = 1"), fine);
+        assert_eq!(clashing(2, "global_bs = 256", ""), fine);
+        assert_eq!(clashing(2, "quant_mode = 2\ncomm_quant_mode = 2\ndtype = 'f16'", ""), fine);
     }
 
     #[test]
     fn values_that_must_be_equal_clash() {
-        assert_eq!(clashing("aiv_num = 4", "ep_world_size = 8"), ["ep_world_size", "aiv_num"]);
-        assert_eq!(clashing("bs = 8\nglobal_bs = 128", ""), ["global_bs"]);
-        assert_eq!(clashing("comm_alg = 'fullmesh_v2'", ""), ["comm_alg"]);
+        assert_eq!(clashing(1, "aiv_num = 4", "ep_world_size = 8").0, ["ep_world_size", "aiv_num"]);
+        assert_eq!(clashing(1, "comm_alg = 'fullmesh_v2'", "").0, ["comm_alg"]);
+        assert_eq!(clashing(1, "hccl_buffsize_mb = 300", "moe_expert_num = 32").0.len(), 2);
+    }
+
+    #[test]
+    fn how_the_size_of_a_batch_is_spelled_plays_no_part() {
+        for (a, b) in [("bs = 8", "bs = 32"), ("bs = 8\nglobal_bs = 128", "bs = 32\nglobal_bs = 512")] {
+            for (a, b) in [(a, b), (b, a)] {
+                assert_eq!(clashing(1, a, b), (Vec::new(), 1), "{a} {b}");
+                assert_eq!(clashing(2, a, b), (vec!["bs"], 1), "{a} {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn other_areas_allow_one_batch_in_flight() {
+        for (a, parameter) in [("h = 2048", "h"), ("k = 4", "k"), ("bs = 4", "bs")] {
+            assert_eq!(clashing(1, a, ""), (vec![], 1), "{a}");
+            assert_eq!(clashing(2, a, ""), (vec![parameter], 1), "{a}");
+        }
+        // As large, otherwise composed.
+        assert_eq!(clashing(2, "bs = 8\nk = 16", ""), (vec![], 2));
+    }
+
+    #[test]
+    fn flags_in_data_need_areas_of_one_size_always() {
+        let v2 = "comm_alg = 'fullmesh_v2'\n";
+        assert_eq!(clashing(1, &format!("{v2}h = 2048"), v2).0, ["h"]);
+        assert_eq!(clashing(1, &format!("{v2}quant_mode = 2"), v2).0, [""; 0]);
+    }
+
+    #[test]
+    fn rows_that_place_flags_must_be_equal_on_a2() {
+        let a2 = "product = 'a2'\nhccl_buffsize_mb = 400\n";
+        assert_eq!(clashing(1, &format!("{a2}h = 2048"), a2).0, ["h"]);
+        assert_eq!(clashing(1, &format!("{a2}quant_mode = 2"), a2).0, ["quant_mode"]);
+        assert_eq!(clashing(2, &format!("{a2}bs = 8\nk = 4"), a2), (vec![], 2));
+        let near = format!("{a2}comm_alg = 'hierarchy'\n");
+        assert_eq!(clashing(1, &format!("{near}h = 2048"), &near).0, ["h"]);
+        assert_eq!(clashing(1, &format!("{near}k = 9"), &near).0, ["k"]);
+        assert_eq!(clashing(2, &format!("{near}k = 4\nbs = 8"), &near), (vec![], 2));
+    }
+
+    #[test]
+    fn the_second_partition_of_a_tp_pair_begins_in_one_place() {
+        let tp = "tp_world_size = 2\nmoe_expert_num = 16\n";
+        assert_eq!(clashing(1, &format!("{tp}bs = 8"), tp).0, ["bs"]);
+        assert_eq!(clashing(2, tp, tp), (vec![], 2));
     }
 }

@@ -17,6 +17,7 @@ struct Layout {
     rank: u32,
     areas: Vec<Area>,
     record: Vec<Field>,
+    combine_row: Vec<Field>,
     outputs: Vec<Output>,
 }
 
@@ -77,17 +78,18 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
         stride: area.stride,
         slot: area.slot,
     });
-    let fields = match shape.product() {
-        Product::A3 => map::record_fields(shape).to_vec(),
-        Product::A2 => a2_window::record_fields(shape).to_vec(),
+    let field = |f: map::Field| Field { name: f.name, offset: f.offset, size: f.size };
+    let record = match shape.product() {
+        Product::A3 => map::record_fields(shape).into_iter().map(field).collect(),
+        Product::A2 => a2_window::record_fields(shape).into_iter().map(field).collect(),
     };
-    let fields = fields.into_iter();
     Layout {
         ok: true,
         config,
         rank: rank.0,
         areas: areas.collect(),
-        record: fields.map(|f| Field { name: f.name, offset: f.offset, size: f.size }).collect(),
+        record,
+        combine_row: map::combine_fields(shape).map(field).collect(),
         outputs: map::outputs(shape, rank)
             .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })
             .collect(),
@@ -106,15 +108,18 @@ fn table(layout: &Layout) -> String {
             row
         })
         .collect();
-    let record: Vec<_> =
-        layout.record.iter().map(|f| vec![f.name.to_owned(), number(f.offset), number(f.size)]).collect();
+    let fields = |fields: &[Field]| {
+        let row = |f: &Field| vec![f.name.to_owned(), number(f.offset), number(f.size)];
+        columns(&["field", "offset", "size"], &fields.iter().map(row).collect::<Vec<_>>())
+    };
     let outputs: Vec<_> = layout.outputs.iter().map(|o| (o.tensor, number(o.capacity))).collect();
     format!(
-        "rank {} of {}, in bytes\n\n{}\n\ntoken record\n{}\n\noutputs, capacity\n{}",
+        "rank {} of {}, in bytes\n\n{}\n\ntoken record\n{}\n\ncombine row\n{}\n\noutputs, capacity\n{}",
         layout.rank,
         layout.config,
         columns(&["region", "partition", "area", "offset", "size", "count", "stride", "slot"], &areas),
-        columns(&["field", "offset", "size"], &record),
+        fields(&layout.record),
+        fields(&layout.combine_row),
         pairs(&outputs)
     )
 }

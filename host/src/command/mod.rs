@@ -2,11 +2,14 @@
 
 mod check;
 mod clashes;
+mod compare;
+mod cures;
 mod generate;
 mod layout;
 mod plan;
 mod run;
 mod schedule;
+mod sizes;
 mod source;
 
 pub use source::{Source, make_case, resolve};
@@ -27,5 +30,6 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Plan(args) => plan::run(&args, report),
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),
+        Verb::Compare(args) => compare::run(&args, report),
     }
 }

@@ -19,7 +19,7 @@ use crate::roofline::{self, Roofline};
 use crate::store;
 use core::time::Duration;
 use kernel_core::a3::Choices;
-use kernel_core::shape::{Product, Shape};
+use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::RankId;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -68,6 +68,9 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     }
     let (case, source) = open_case(args)?;
     support::runnable(&case.shape)?;
+    if args.flags.is_some() && case.shape.comm_alg() == CommAlg::FullmeshV2 {
+        return Err(Error::Request("--flags: comm_alg = fullmesh_v2 has a flag in every block".to_owned()));
+    }
     let silent = args.silent(&case)?;
     let plan = plan(args, &case.shape, &schedule);
     let job = Job { args, source, case, plan, silent };
@@ -197,7 +200,7 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
-            machines: Choices { order: args.order.into(), flags: args.flags.into() },
+            machines: Choices { order: args.order.into(), flags: args.flags.unwrap_or_default().into() },
             in_step: args.backend == BackendArg::Threads && chain == 1,
             ..Options::default()
         },

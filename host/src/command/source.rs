@@ -31,8 +31,14 @@ pub fn make_case(
     let mut source = resolve(config)?;
     source.config.port_offset = port_offset;
     source.routing = tensors.routing.unwrap_or(source.routing);
-    let (mask, smooth_scales) = (tensors.mask, tensors.smooth_scales);
-    let options = Options { routing: source.routing, seed, mask, smooth_scales, ..Options::default() };
+    let options = Options {
+        routing: source.routing,
+        seed,
+        mask: tensors.mask,
+        smooth_scales: tensors.smooth_scales,
+        shared_expert_x: tensors.shared_expert_x,
+        ..Options::default()
+    };
     let left = if tensors.dead.is_empty() { Left::All } else { Left::Without(&tensors.dead) };
     let case = generate_left(source.config.clone(), options, left, &source.name)?;
     Ok((case, source))

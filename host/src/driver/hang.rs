@@ -5,7 +5,7 @@ use core::fmt;
 use core::time::Duration;
 use kernel_core::fabric::Wait;
 use kernel_core::units::{CoreId, RankId};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Suspects and complaints that a line names; the JSON report has all.
 const NAMED: usize = 4;
@@ -66,6 +66,15 @@ impl Hang {
         if roots.iter().any(is_foreign) {
             roots.retain(is_foreign);
         }
+        // A rank that misses counts cannot publish its token flags.
+        let counting: BTreeSet<_> = roots
+            .iter()
+            .filter(|missing| matches!(missing.wait, Wait::CountFlag { .. }))
+            .map(|missing| missing.rank)
+            .collect();
+        roots.retain(
+            |missing| !matches!(missing.wait, Wait::TokenFlag { source, .. } if counting.contains(&source)),
+        );
         // Workers complain in any order.
         roots.sort_by_key(|missing| (missing.rank, missing.core));
         roots
@@ -146,6 +155,15 @@ mod tests {
              rank 0 core 0: missing: dispatch flag of rank 1 for local expert 3; \
              rank 2 core 0: missing: dispatch flag of rank 1 for local expert 3"
         );
+    }
+
+    #[test]
+    fn a_rank_whose_token_flags_wait_for_a_count_is_not_to_blame() {
+        let count = Wait::CountFlag { source: RankId(1), local_expert: 0 };
+        let token = |source| Wait::TokenFlag { source: RankId(source), local_expert: 0 };
+        let missing = vec![misses(0, 0, 0, count), misses(1, 0, 0, token(0)), misses(2, 0, 0, token(1))];
+        let hang = Hang { after: Duration::ZERO, missing };
+        assert_eq!(hang.suspects(), [(RankId(1), 2)]);
     }
 
     #[test]

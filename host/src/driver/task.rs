@@ -7,11 +7,12 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use kernel_core::a2::{self, Agent, AgentEnv};
 use kernel_core::a3::{self, Choices, Ub};
+use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{Product, Shape};
+use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -124,6 +125,7 @@ enum Machine {
     /// Waits for the join.
     Between,
     A3Dispatch(a3::Dispatch),
+    A3V2Dispatch(a3_v2::Dispatch),
     A3Combine(a3::Combine),
     A2Dispatch(a2::Dispatch),
     A2Combine(a2::Combine),
@@ -240,6 +242,9 @@ impl<'a> Task<'a> {
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
         self.machine = match (&self.env, operator) {
+            (Env::A3(_), Operator::Dispatch(_)) if unit.shape.comm_alg() == CommAlg::FullmeshV2 => {
+                Machine::A3V2Dispatch(a3_v2::Dispatch::new())
+            }
             (Env::A3(_), Operator::Dispatch(_)) => Machine::A3Dispatch(a3::Dispatch::new()),
             (Env::A3(_), Operator::Combine(_)) => Machine::A3Combine(a3::Combine::new()),
             (Env::A2(_), Operator::Dispatch(_)) => Machine::A2Dispatch(a2::Dispatch::new()),
@@ -266,6 +271,9 @@ impl<'a> Task<'a> {
         let Rows { y, assist_info, ep_recv_counts, expand_idx } = &*returned;
         match (&mut self.machine, &self.env) {
             (Machine::A3Dispatch(machine), Env::A3(env)) => {
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
+            }
+            (Machine::A3V2Dispatch(machine), Env::A3(env)) => {
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
             }
             (Machine::A3Combine(machine), Env::A3(env)) => {

@@ -9,11 +9,11 @@ mod routing;
 pub use left::Left;
 pub use routing::{Routing, SERVER_RANKS, SERVERS_MAX};
 
-use crate::case::{self, Case, OwnedMask, RankTensors, support};
+use crate::case::{self, Case, OwnedMask, RankTensors, Weights};
 use crate::config::Config;
 use crate::error::{Error, Problem};
 use half::{bf16, f16};
-use kernel_core::shape::{Dtype, Given, Limits, Shape};
+use kernel_core::shape::{Dtype, Given, Limits, Op, Shape};
 use kernel_core::units::RankId;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -42,6 +42,8 @@ pub struct Options {
     pub mask: MaskKind,
     /// Whether to make `scales`.
     pub smooth_scales: bool,
+    /// Whether to make `shared_expert_x`.
+    pub shared_expert_x: bool,
     /// Whose limits the configuration keeps; tests take shapes smaller than any product's.
     pub limits: Limits,
 }
@@ -53,6 +55,7 @@ impl Default for Options {
             seed: 0,
             mask: MaskKind::default(),
             smooth_scales: false,
+            shared_expert_x: false,
             limits: Limits::Product,
         }
     }
@@ -77,10 +80,10 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
         MaskKind::Pairs => Given::MASK_2D,
     };
     given.set(Given::SCALES, options.smooth_scales);
+    given.set(Given::SHARED_EXPERT_X, options.shared_expert_x);
     given.set(Given::ELASTIC_INFO, left.is_on());
     let whole = Shape::new(&config.as_core(given), options.limits)
         .map_err(|violations| Error::violations(place, &violations))?;
-    support::readable(&whole, given)?;
     let info = left.info(&whole, options.seed)?;
     let (shape, elastic) =
         case::elastic::survivors(whole, info).map_err(|violations| Error::violations(place, &violations))?;
@@ -98,8 +101,9 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
     let scales = options
         .smooth_scales
         .then(|| (0..rows * shape.h() as usize).map(|_| 0.5 + unit(rng.next_u32())).collect());
+    let weights = weights(&shape, place, &mut rng)?;
     let ranks = all_ranks(&shape, options, &router);
-    let case = Case { config, shape, ranks, scales, expert_gain, elastic };
+    let case = Case { config, shape, ranks, scales, weights, expert_gain, elastic };
     let problems = case.problems();
     if problems.is_empty() { Ok(case) } else { Err(Error::Invalid { place: place.to_owned(), problems }) }
 }
@@ -147,7 +151,30 @@ fn one_rank(shape: &Shape, options: Options, router: &Router, rank: u32) -> Rank
         MaskKind::Pairs => OwnedMask::Pairs(pair_mask(&mut rng, bs, k)),
     };
     let x = rows(&mut rng, shape.dtype(), bs * shape.h() as usize);
-    RankTensors { x, expert_ids, expert_scales, mask }
+    let mut more = |wanted: bool| wanted.then(|| rows(&mut rng, shape.dtype(), bs * shape.h() as usize));
+    let shared_expert_x = more(options.shared_expert_x);
+    let residual_x = more(shape.op() == Op::CombineAddRmsNorm).unwrap_or_default();
+    RankTensors { x, expert_ids, expert_scales, mask, shared_expert_x, residual_x }
+}
+
+/// What const experts and AddRmsNorm have.
+fn weights(shape: &Shape, place: &str, rng: &mut ChaCha8Rng) -> Result<Weights, Error> {
+    let [alphas, consts, gamma] = Weights::shapes(shape).map(|dims| dims.iter().product::<usize>());
+    // Nothing else in a configuration asks for so much: const experts may number billions.
+    if Vec::<u8>::new().try_reserve_exact(2 * consts).is_err() {
+        let seen = format!(" = {}", shape.const_expert_num());
+        let rule = format!("const_expert_v must fit this machine's memory ({} bytes)", 2 * consts);
+        let problem = Problem::new("const_expert_num", &seen, rule);
+        return Err(Error::Invalid { place: place.to_owned(), problems: vec![problem] });
+    }
+    let dtype = shape.dtype();
+    Ok(Weights {
+        const_expert_alpha_1: rows(rng, dtype, alphas),
+        const_expert_alpha_2: rows(rng, dtype, alphas),
+        const_expert_v: rows(rng, dtype, consts),
+        // Near 1, as trained ones are.
+        gamma: (0..gamma).flat_map(|_| to_bytes(dtype, 0.5 + unit(rng.next_u32()))).collect(),
+    })
 }
 
 /// Positive weights whose sum is 1 but for rounding.
@@ -182,13 +209,17 @@ fn rows(rng: &mut ChaCha8Rng, dtype: Dtype, elements: usize) -> Vec<u8> {
         for quarters in random.as_chunks::<8>().0.iter().take(left) {
             let sum: i32 = quarters.as_chunks().0.iter().map(|&q| i32::from(u16::from_le_bytes(q))).sum();
             let value = (sum - MEAN) as f32 / DEVIATION;
-            bytes.extend(match dtype {
-                Dtype::Bf16 => bf16::from_f32(value).to_le_bytes(),
-                Dtype::F16 => f16::from_f32(value).to_le_bytes(),
-            });
+            bytes.extend(to_bytes(dtype, value));
         }
     }
     bytes
+}
+
+fn to_bytes(dtype: Dtype, value: f32) -> [u8; 2] {
+    match dtype {
+        Dtype::Bf16 => bf16::from_f32(value).to_le_bytes(),
+        Dtype::F16 => f16::from_f32(value).to_le_bytes(),
+    }
 }
 
 /// A different factor for every expert, in [0.5, 1.5): a row that reaches the wrong expert shows.

@@ -23,8 +23,8 @@ pub enum Routing {
     Zipf,
     /// One MoE expert, chosen by the seed, is in every token's row; the others are uniform.
     Hot,
-    /// MoE experts of at most 4 random servers of 8 ranks per token (of more, if those hold fewer than K
-    /// experts). With 32 ranks or fewer there are at most 4 servers, so it is uniform over MoE experts.
+    /// Experts of at most 4 random servers of 8 ranks per token (of more, if those hold fewer than K experts), and
+    /// special experts, which are on none. With 32 ranks or fewer there are at most 4 servers, so it is uniform.
     NodeLimited,
 }
 
@@ -43,6 +43,8 @@ impl Routing {
 
 /// A routing made ready for a shape.
 pub(super) struct Router {
+    /// One past the largest id of a MoE expert.
+    moe_end: u32,
     /// One past the largest id.
     ids_end: u32,
     choice: Choice,
@@ -57,7 +59,7 @@ enum Choice {
 
 impl Router {
     pub(super) fn new(shape: &Shape, routing: Routing, rng: &mut ChaCha8Rng) -> Self {
-        let ids_end = shape.expert_ids_end();
+        let (moe_end, ids_end) = (shape.moe_expert_num(), shape.expert_ids_end());
         let choice = match routing {
             Routing::Uniform => Choice::Uniform,
             Routing::Zipf => {
@@ -72,7 +74,7 @@ impl Router {
             Routing::Hot => Choice::Hot(below(rng, shape.moe_expert_num())),
             Routing::NodeLimited => Choice::Servers(servers(shape)),
         };
-        Self { ids_end, choice }
+        Self { moe_end, ids_end, choice }
     }
 
     /// Fills one token's row with distinct ids.
@@ -94,9 +96,14 @@ impl Router {
             }
             Choice::Servers(servers) => {
                 let pool = visited(servers, rng, row.len());
-                let from_pool = pool.len().min(row.len());
-                distinct(&mut row[..from_pool], 0, || pool[below(rng, pool.len() as u32) as usize]);
-                self.complete(rng, row, from_pool);
+                let visible = pool.len() as u32 + self.ids_end - self.moe_end;
+                let filled = row.len().min(visible as usize);
+                distinct(&mut row[..filled], 0, || {
+                    let drawn = below(rng, visible);
+                    let special = || self.moe_end + drawn - pool.len() as u32;
+                    pool.get(drawn as usize).copied().unwrap_or_else(special)
+                });
+                self.complete(rng, row, filled);
             }
         }
     }

@@ -16,11 +16,11 @@ use crate::layout::outputs;
 use crate::layout::state::Kind;
 use crate::placement::Home;
 use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
-use crate::plan::route::{self, Pair};
+use crate::plan::route::{self, Pair, Source};
 use crate::plan::split::{self, DispatchShare};
 use crate::shape::{K_MAX, Shape};
 use crate::units::{ExpertId, RankId, Token, div_floor, div_rem};
-use crate::vector::Vector;
+use crate::vector::{Term, Vector};
 
 /// What the experts return on one rank, with dispatch's outputs that say whose rows they are.
 #[derive(Clone, Copy, Debug)]
@@ -221,20 +221,18 @@ impl Combine {
         out: &mut [u8],
     ) -> Result<(), ProtocolError> {
         let shape = env.shape;
-        let mut rows = heapless::Vec::<&[u8], K_MAX>::new();
-        let mut weights = heapless::Vec::<f32, K_MAX>::new();
+        let mut terms = heapless::Vec::<Term<'_>, K_MAX>::new();
         for (k, &weight) in (0..shape.k()).zip(inputs.weights(shape, token)) {
             let pair = Pair { token, k };
-            let row = match route::home(shape, env.rank, inputs, pair) {
-                Some(home) => self.row_of(env, fabric, returned, sent, pair, home)?,
-                None if is_copy(shape, inputs, pair) => inputs.row(shape, token),
-                None => continue,
+            let row = match route::source(shape, env.rank, inputs, pair) {
+                Some(Source::Home(home)) => self.row_of(env, fabric, returned, sent, pair, home)?,
+                Some(Source::Copy) => inputs.row(shape, token),
+                // A2 has no const experts.
+                Some(Source::Zero | Source::Const(_)) | None => continue,
             };
-            if rows.push(row).is_err() || weights.push(weight).is_err() {
-                return Err(internal("more rows than K allows"));
-            }
+            terms.push(Term::row(weight, row)).map_err(|_| internal("more rows than K allows"))?;
         }
-        env.vector.weighted_sum(shape.dtype(), &rows, &weights, &[], out);
+        env.vector.weighted_sum(shape.dtype(), &terms, out);
         Ok(())
     }
 
@@ -324,14 +322,6 @@ impl Returned<'_> {
 fn entry_of(bytes: &[u8], i: u32) -> i32 {
     let entry = bytes.get(i as usize * 4..).and_then(|rest| rest.first_chunk());
     entry.copied().map_or(-1, i32::from_le_bytes)
-}
-
-/// Whether an active pair is for a copy expert, whose result is the token itself.
-fn is_copy(shape: &Shape, inputs: &Inputs<'_>, Pair { token, k }: Pair) -> bool {
-    let first = shape.moe_expert_num() + shape.zero_expert_num();
-    let copies = first..first + shape.copy_expert_num();
-    let id = inputs.ids(shape, token).get(k as usize).and_then(|&id| u32::try_from(id).ok());
-    inputs.pair_is_active(shape, token, k) && id.is_some_and(|id| copies.contains(&id))
 }
 
 static_assertions::const_assert!(size_of::<Combine>() <= 512);

@@ -20,7 +20,7 @@ use crate::fabric::{ProtocolError, Wait};
 use crate::plan::order::SendOrder;
 use crate::plan::split::Work;
 use crate::plan::{route, split};
-use crate::shape::Shape;
+use crate::shape::{CommAlg, Op, Shape};
 use crate::units::{CoreId, RankId, align_up};
 
 /// Choices that do not change results. Every core of every rank makes the same, for the life of a group.
@@ -69,9 +69,9 @@ impl<'a, V> Env<'a, V> {
 
     /// What a core waits for that has not got a count.
     const fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
-        match self.choices.flags {
-            Flags::Joint => Wait::DispatchFlag { source, local_expert },
-            Flags::Separate => Wait::CountFlag { source, local_expert },
+        match (self.shape.comm_alg(), self.choices.flags) {
+            (CommAlg::FullmeshV2, _) | (_, Flags::Separate) => Wait::CountFlag { source, local_expert },
+            (_, Flags::Joint) => Wait::DispatchFlag { source, local_expert },
         }
     }
 }
@@ -86,8 +86,8 @@ pub struct Ub<'a> {
     pub row: &'a mut [u8],
 }
 
-/// Words of scratch that any core of the shape needs: slots of its own pairs, then one count per
-/// destination or per awaited slot.
+/// Words of scratch that any core of the shape needs: slots of its own pairs, then one count per destination, or
+/// one per awaited slot, with fullmesh_v2 three.
 #[must_use]
 pub fn ub_words(shape: &Shape) -> usize {
     let ranks = shape.ep_world_size();
@@ -95,15 +95,23 @@ pub fn ub_words(shape: &Shape) -> usize {
     let cores = (0..shape.aiv_num()).map(CoreId);
     let pairs = cores.map(|core| route::share_len(&split::dispatch(shape, busiest, core)));
     // Core 0 has the largest share; rank 0 holds a shared expert if any does, the last one never.
-    let slots = |rank| split::slots(shape, rank, CoreId(0)).end;
+    let words = if shape.comm_alg() == CommAlg::FullmeshV2 { 3 } else { 1 };
+    let slots = |rank| words * split::slots(shape, rank, CoreId(0)).end;
     let table = route::destinations(shape).max(slots(RankId(0))).max(slots(RankId(ranks.saturating_sub(1))));
     (pairs.max().unwrap_or(0) + table) as usize
 }
 
-/// Bytes of scratch that any core of the shape needs: one row.
+/// Bytes of scratch that any core of the shape needs: one row as it is computed or as it travels, and for
+/// AddRmsNorm the same row in f32.
 #[must_use]
 pub const fn ub_bytes(shape: &Shape) -> usize {
-    align_up(shape.row_bytes(), 32) as usize
+    let travels = shape.result_bytes();
+    let row = if travels > shape.row_bytes() { travels } else { shape.row_bytes() };
+    let sums = match shape.op() {
+        Op::Combine => 0,
+        Op::CombineAddRmsNorm => 2 * shape.row_bytes(),
+    };
+    (align_up(row, 32) + sums) as usize
 }
 
 pub(crate) fn internal(what: &'static str) -> ProtocolError {
@@ -111,4 +119,4 @@ pub(crate) fn internal(what: &'static str) -> ProtocolError {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -145,6 +145,17 @@ pub enum Wait {
         /// Which local expert.
         local_expert: u32,
     },
+    /// The flag of one block of a record that a source rank sends to a local expert of this rank.
+    BlockFlag {
+        /// Whose record.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+        /// The record's slot.
+        record: u32,
+        /// The block.
+        block: u32,
+    },
     /// FLAG1 of the window that a rank sends in A2's dispatch, behind its counts.
     WindowCounts {
         /// Whose.
@@ -183,6 +194,7 @@ impl Wait {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. }
             | Self::WindowCounts { source }
             | Self::WindowRows { source, .. } => Some(source),
@@ -197,6 +209,7 @@ impl Wait {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. }
             | Self::WindowCounts { source }
             | Self::WindowRows { source, .. }
@@ -227,6 +240,10 @@ impl fmt::Display for Wait {
             }
             Self::Idle => f.write_str("the agent has served every doorbell"),
             Self::Nic { to } => write!(f, "the network interface takes no task for rank {to}"),
+            Self::BlockFlag { source, local_expert, record, block } => write!(
+                f,
+                "missing: block {block} of record {record} of rank {source} for local expert {local_expert}"
+            ),
             Self::CombineFlag { source, token, k } => {
                 write!(f, "missing: combine flag of rank {source} for token {token}, k {k}")
             }
@@ -268,6 +285,19 @@ pub enum ProtocolError {
         source: RankId,
         /// For which local expert.
         local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// The flag of a block is neither empty nor the flag.
+    BlockFlag {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// The record's slot.
+        record: u32,
+        /// The block.
+        block: u32,
         /// What it holds.
         seen: u64,
     },
@@ -384,6 +414,7 @@ impl ProtocolError {
             Self::Status { source, .. }
             | Self::Count { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. } => *source = name(*source),
             _ => {}
         }
@@ -408,6 +439,10 @@ impl fmt::Display for ProtocolError {
             Self::TokenFlag { source, local_expert, seen } => write!(
                 f,
                 "token flag of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
+            ),
+            Self::BlockFlag { source, local_expert, record, block, seen } => write!(
+                f,
+                "flag of block {block} of record {record} of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
             ),
             Self::Count { source, local_expert, seen, max } => write!(
                 f,

@@ -3,7 +3,7 @@
 //! ```text
 //! partition p at p * size / 2:
 //!   +0             combine area    max_bs * (K + S) rows, align(2H, 512) apart,
-//!                                  row = token * (K + S) + k
+//!                                  row = token * (K + S) + k; int8: result.rs
 //!   +combine area  dispatch area   R * L * max_bs records, pitch apart,
 //!                                  record = (source_rank * L + local_expert) * max_bs + slot
 //!                                  (rank-major: not the order of the status slots),

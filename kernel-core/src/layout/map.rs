@@ -1,6 +1,7 @@
 //! The region map of a rank: every area with its place, size and stride, as data to print or check.
-//! For shapes of A3 `fullmesh_v1`; records of other layouts are made differently.
+//! For shapes of A3.
 
+use super::block;
 use super::data::{dispatch_record, partition_start};
 use super::record::{self, Triple};
 use super::state::{
@@ -8,9 +9,12 @@ use super::state::{
 };
 use crate::place::{Place, Tensor};
 use crate::placement::Home;
-use crate::shape::Shape;
 use crate::shape::sizes::SCALE_FIELD;
+use crate::shape::{CommAlg, Shape};
 use crate::units::{CoreId, RankId};
+
+/// Bytes of the flag of a block.
+const FLAG: u64 = 8;
 
 /// A row of equal slots in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,7 +96,7 @@ fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> impl Iterator<Item =
         start: Place::window(partition_start(shape, p)),
         count: rows,
         stride: shape.combine_pitch(),
-        slot: shape.row_bytes(),
+        slot: shape.result_bytes(),
     };
     let first = Home { rank, local_expert: 0 };
     let records_of_source = u64::from(shape.local_experts(rank)) * u64::from(shape.bs_max());
@@ -105,9 +109,17 @@ fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> impl Iterator<Item =
         start: dispatch_record(&shape, p, first, source, 0),
         count: u64::from(sources) * records_of_source,
         stride: shape.record_pitch(),
-        slot: record::sent_bytes(&shape),
+        slot: used_bytes(&shape),
     });
     core::iter::once(combine).chain(dispatch)
+}
+
+/// Bytes of a record in memory, to the end of what is last used.
+const fn used_bytes(shape: &Shape) -> u64 {
+    match shape.comm_alg() {
+        CommAlg::FullmeshV2 => block::flag(Place::window(0), block::count(shape) - 1).offset + FLAG,
+        _ => record::sent_bytes(shape),
+    }
 }
 
 /// One field of a token record.
@@ -121,15 +133,30 @@ pub struct Field {
     pub size: u64,
 }
 
-/// The fields of a token record.
+/// The fields of a token record. With fullmesh_v2 the data goes on behind the flag of each block, and there are
+/// two fields of the first block more.
 #[must_use]
-pub fn record_fields(shape: &Shape) -> [Field; 3] {
+pub fn record_fields(shape: &Shape) -> heapless::Vec<Field, 5> {
     let record = Place::window(0);
-    [
+    let fields = [
         Field { name: "data", offset: 0, size: shape.payload_bytes() },
         Field { name: "scale", offset: record::scale_of(shape, record).offset, size: SCALE_FIELD },
         Field { name: "triple", offset: record::triple_of(shape, record).offset, size: Triple::BYTES },
-    ]
+    ];
+    let of_block = [
+        Field { name: "block", offset: 0, size: block::PAYLOAD },
+        Field { name: "flag", offset: block::flag(record, 0).offset, size: FLAG },
+    ];
+    let of_block = of_block.into_iter().filter(|_| shape.comm_alg() == CommAlg::FullmeshV2);
+    fields.into_iter().chain(of_block).collect()
+}
+
+/// The fields of a row of the combine area.
+pub fn combine_fields(shape: &Shape) -> impl Iterator<Item = Field> {
+    let data = if shape.comm_quant() { u64::from(shape.h()) } else { shape.row_bytes() };
+    let scales = Field { name: "scales", offset: shape.comm_scales_at(), size: shape.comm_scales_bytes() };
+    let data = Field { name: "data", offset: 0, size: data };
+    core::iter::once(data).chain(shape.comm_quant().then_some(scales))
 }
 
 /// Every output tensor of `rank` with its capacity in bytes.

@@ -3,10 +3,12 @@
 
 pub mod a2_message;
 pub mod a2_window;
+pub mod block;
 pub mod data;
 pub mod map;
 pub mod outputs;
 pub mod record;
+pub mod result;
 pub mod state;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use super::record::Triple;
 use crate::place::{Place, Tensor};
-use crate::shape::{Product, QuantMode, Shape};
+use crate::shape::{Op, Product, QuantMode, Shape};
 use crate::units::{RankId, Token};
 
 /// Bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
@@ -26,6 +26,9 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
         Tensor::ExpertTokenNums => local_experts * 8,
         Tensor::EpRecvCounts => local_experts * u64::from(shape.ep_world_size()) * 4,
         Tensor::XOut => tokens * shape.row_bytes(),
+        Tensor::X | Tensor::Rstd | Tensor::Y if shape.op() == Op::Combine => 0,
+        Tensor::X | Tensor::Y => tokens * shape.row_bytes(),
+        Tensor::Rstd => tokens * 4,
     }
 }
 
@@ -69,4 +72,22 @@ pub const fn ep_recv_count(slot: u32) -> Place {
 #[must_use]
 pub const fn x_out(shape: &Shape, token: Token) -> Place {
     Place::output(Tensor::XOut, token.0 as u64 * shape.row_bytes())
+}
+
+/// Row of AddRmsNorm's `x` for a token.
+#[must_use]
+pub const fn x(shape: &Shape, token: Token) -> Place {
+    Place::output(Tensor::X, token.0 as u64 * shape.row_bytes())
+}
+
+/// Entry of `rstd` for a token.
+#[must_use]
+pub const fn rstd(token: Token) -> Place {
+    Place::output(Tensor::Rstd, token.0 as u64 * 4)
+}
+
+/// Row of `y` for a token.
+#[must_use]
+pub const fn y(shape: &Shape, token: Token) -> Place {
+    Place::output(Tensor::Y, token.0 as u64 * shape.row_bytes())
 }

@@ -5,10 +5,13 @@
 //! +align(data, 32)       scale     32 B, f32 in the first four; present even when unquantised
 //! +align(data, 32) + 32  triple    12 B: source rank, token, k index (i32)
 //! ```
+//!
+//! With fullmesh_v2 these offsets are those of a stream that is cut into [blocks](super::block).
 
+use super::block;
 use crate::place::Place;
-use crate::shape::Shape;
 use crate::shape::sizes::{SCALE_FIELD, TRIPLE};
+use crate::shape::{CommAlg, Shape};
 use crate::units::{Offset, RankId, Token, align_up};
 
 /// Most bytes behind the data of a record: padding, scale field, triple.
@@ -124,11 +127,20 @@ pub const fn sent_bytes(shape: &Shape) -> u64 {
 /// Where the scale of the record at `record` lies.
 #[must_use]
 pub const fn scale_of(shape: &Shape, record: Place) -> Place {
-    Place { offset: record.offset + scale_at(shape), region: record.region }
+    byte_of(shape, record, scale_at(shape))
 }
 
 /// Where the triple of the record at `record` lies.
 #[must_use]
 pub const fn triple_of(shape: &Shape, record: Place) -> Place {
-    Place { offset: record.offset + triple_at(shape), region: record.region }
+    byte_of(shape, record, triple_at(shape))
+}
+
+/// Where byte `i` of a record lies: at once, or in its block.
+const fn byte_of(shape: &Shape, record: Place, i: Offset) -> Place {
+    let inside = match shape.comm_alg() {
+        CommAlg::FullmeshV2 => block::byte(i),
+        _ => i,
+    };
+    Place { offset: record.offset + inside, region: record.region }
 }

@@ -1,16 +1,17 @@
 //! Offsets worked out on paper, complete maps as text, and that nothing overlaps.
 
+use super::block;
 use super::data::{combine_row, dispatch_record, partition_start};
 use super::map::{self, Area};
-use super::outputs;
-use super::record::{Tail, Triple, scale_of, triple_of};
+use super::record::{Tail, Triple, scale_of, sent_bytes, triple_of};
 use super::state::{
     Kind, Partition, STATE_BYTES, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status,
     selector,
 };
+use super::{outputs, result};
 use crate::place::{Place, Region, Tensor};
 use crate::placement::Home;
-use crate::shape::{BatchSizes, Config, Limits, Shape};
+use crate::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
 use crate::testing::domain::{Domain, PAIR, shape as shape_of, try_shape};
 use crate::testing::golden;
 use crate::units::{CoreId, RankId, Token};
@@ -77,6 +78,8 @@ fn the_maps_of_well_known_shapes_are_as_committed() {
     golden::check("map_a3_288_rank_287.txt", &table(&product_shape(&a3_288()), 287));
     golden::check("map_tiny_rank_1.txt", &table(&tiny.shape(), 1));
     golden::check("map_odd_int8_rank_3.txt", &table(&quantised(odd.config()), 3));
+    let blocks = Config { comm_alg: "fullmesh_v2", ..tiny.config() };
+    golden::check("map_tiny_v2_rank_1.txt", &table(&shape_of(&blocks), 1));
 }
 
 #[test]
@@ -96,6 +99,53 @@ fn status_slots_are_expert_major_and_records_rank_major() {
     let block = |e, r| dispatch_record(&shape, p1, Home { local_expert: e, ..home }, RankId(r), 0).offset;
     assert!(dispatch_slot(&shape, 0, RankId(1)) < dispatch_slot(&shape, 1, RankId(0)));
     assert!(block(0, 1) > block(1, 0));
+}
+
+#[test]
+fn a_record_of_7168_elements_takes_thirty_blocks() {
+    let shape = shape_of(&Config { comm_alg: "fullmesh_v2", ..decode() });
+    let record = Place::window(512);
+    // 14336 + 32 + 12 = 14380 = 29 * 480 + 460.
+    assert_eq!((block::count(&shape), shape.record_pitch()), (30, 30 * 512));
+    assert_eq!(block::stream(28, 14380), 13440..13920);
+    assert_eq!(block::stream(29, 14380), 13920..14380);
+    assert!(block::stream(30, 14380).is_empty());
+    assert_eq!(block::block(record, 29), Place::window(512 + 29 * 512));
+    assert_eq!(block::flag(record, 0), Place::window(512 + 480));
+    assert_eq!(block::flag(record, 29), Place::window(512 + 29 * 512 + 480));
+    assert_eq!(scale_of(&shape, record), Place::window(512 + 29 * 512 + 416));
+    assert_eq!(triple_of(&shape, record), Place::window(512 + 29 * 512 + 448));
+    // 210 elements: 448 bytes of data, and the triple begins the second block.
+    let config = Config { comm_alg: "fullmesh_v2", ..Domain { h: 210, ..PAIR }.config() };
+    let shape = shape_of(&config);
+    assert_eq!(
+        (scale_of(&shape, record), triple_of(&shape, record)),
+        (Place::window(960), Place::window(1024))
+    );
+}
+
+#[test]
+fn every_byte_of_a_stream_has_its_place_in_a_block_and_no_field_lies_across_two() {
+    for (h, quant_mode) in (1..1500).flat_map(|h| [0, 2].map(|quant_mode| (h, quant_mode))) {
+        let config = Config { comm_alg: "fullmesh_v2", quant_mode, ..Domain { h, ..PAIR }.config() };
+        let (shape, record) = (shape_of(&config), Place::window(0));
+        let len = sent_bytes(&shape);
+        let mut next = 0;
+        for b in 0..block::count(&shape) {
+            let stream = block::stream(b, len);
+            assert!(stream.start == next && stream.end > next, "h {h}, block {b}");
+            for i in [stream.start, stream.end - 1] {
+                assert_eq!(block::byte(i), block::block(record, b).offset + i - stream.start, "byte {i}");
+                assert!(block::byte(i) < block::flag(record, b).offset, "byte {i}");
+            }
+            next = stream.end;
+        }
+        assert_eq!(next, len, "h {h}");
+        for (at, size) in [(scale_of(&shape, record), 32), (triple_of(&shape, record), 12)] {
+            assert!(at.offset % 512 + size <= 480, "h {h}: {at}");
+        }
+        assert_eq!(u64::from(block::count(&shape)) * 512, shape.record_pitch());
+    }
 }
 
 #[test]
@@ -197,6 +247,30 @@ fn a_tail_holds_padding_then_scale_then_triple() {
 }
 
 #[test]
+fn a_combine_row_of_blocks_is_data_then_scales_and_fits_the_pitch() {
+    let shape = |h| shape_of(&Config { comm_quant_mode: 2, ..Domain { h, ..PAIR }.config() });
+    // 37 elements of int8 up to 64, then five scales: the last block has five elements.
+    let fields: Vec<_> = map::combine_fields(&shape(37)).map(|f| (f.name, f.offset, f.size)).collect();
+    assert_eq!(fields, [("data", 0, 37), ("scales", 64, 10)]);
+    let mut row: Vec<u8> = (0..74).collect();
+    let expected = ((0..37).collect::<Vec<u8>>(), (64..74).collect::<Vec<u8>>());
+    let (data, scales) = result::split(&shape(37), &row);
+    assert_eq!((data.to_vec(), scales.to_vec()), expected);
+    let (data, scales) = result::split_mut(&shape(37), &mut row);
+    assert_eq!((data.to_vec(), scales.to_vec()), expected);
+    assert_eq!(result::split(&shape(37), &row[..63]), Default::default(), "cut short");
+    let plain = Domain { h: 37, ..PAIR }.shape();
+    let fields: Vec<_> = map::combine_fields(&plain).map(|f| (f.name, f.offset, f.size)).collect();
+    assert_eq!(fields, [("data", 0, 74)]);
+    for h in 1..=8192 {
+        let shape = shape(h);
+        assert!(shape.result_bytes() <= shape.combine_pitch(), "h = {h}");
+        let end = map::combine_fields(&shape).last().map(|field| field.offset + field.size);
+        assert_eq!(end, Some(shape.result_bytes()), "h = {h}");
+    }
+}
+
+#[test]
 fn triples_out_of_range_are_refused_with_their_words() {
     let bs = [2, 1, 3];
     let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, ..PAIR };
@@ -225,7 +299,8 @@ fn triples_out_of_range_are_refused_with_their_words() {
 fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
     for rank in [RankId(0), RankId(2)] {
         let domain = Domain { r: 3, e: 4, s: 1, rs: 1, k: 2, h: 5, bs: 3, cores: 1 };
-        let shape = shape_of(&Config { quant_mode: 2, ..domain.config() });
+        let op = "combine_add_rms_norm";
+        let shape = shape_of(&Config { quant_mode: 2, op, ..domain.config() });
         let (rows, slots) = (shape.rows_max(rank) as u32, shape.local_experts(rank) * 3);
         let ends = [
             outputs::expand_x(&shape, rows),
@@ -235,12 +310,17 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
             outputs::expert_token_num(shape.local_experts(rank)),
             outputs::ep_recv_count(slots),
             outputs::x_out(&shape, Token(shape.bs(rank))),
+            outputs::x(&shape, Token(shape.bs(rank))),
+            outputs::rstd(Token(shape.bs(rank))),
+            outputs::y(&shape, Token(shape.bs(rank))),
         ];
         let capacities = map::outputs(&shape, rank).map(|(tensor, bytes)| Place::output(tensor, bytes));
         assert!(capacities.eq(ends));
     }
     let unquantised = PAIR.shape();
-    assert_eq!(outputs::capacity(&unquantised, RankId(0), Tensor::DynamicScales), 0);
+    for tensor in [Tensor::DynamicScales, Tensor::X, Tensor::Rstd, Tensor::Y] {
+        assert_eq!(outputs::capacity(&unquantised, RankId(0), tensor), 0);
+    }
 }
 
 /// Fails if two `(start, end)` in one region share a byte, or one leaves it.
@@ -264,16 +344,23 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
             for local_expert in 0..shape.local_experts(rank) {
                 all.push((dispatch_status(partition, dispatch_slot(shape, local_expert, source)), 32));
                 let home = Home { rank, local_expert };
-                all.extend((0..shape.bs_max()).map(|slot| {
+                for slot in 0..shape.bs_max() {
                     let record = dispatch_record(shape, partition, home, source, slot);
-                    (record, triple_of(shape, record).offset + Triple::BYTES - record.offset)
-                }));
+                    if shape.comm_alg() == CommAlg::FullmeshV2 {
+                        all.extend(
+                            (0..block::count(shape))
+                                .flat_map(|b| [(block::block(record, b), 480), (block::flag(record, b), 32)]),
+                        );
+                    } else {
+                        all.push((record, triple_of(shape, record).offset + Triple::BYTES - record.offset));
+                    }
+                }
             }
         }
         for token in (0..shape.bs_max()).map(Token) {
             for k in 0..shape.combine_columns() {
                 all.push((combine_status(partition, combine_slot(shape, token, k)), 32));
-                all.push((combine_row(shape, partition, token, k), shape.row_bytes()));
+                all.push((combine_row(shape, partition, token, k), shape.result_bytes()));
             }
         }
     }
@@ -288,11 +375,12 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
 fn any_config() -> impl Strategy<Value = Config<'static>> {
     let sizes = (1i64..12, 1i64..6, 0i64..=4, 1i64..4, 1i64..=16, 1i64..700, 1i64..40, 1i64..=48);
     let port_offset = prop_oneof![Just(0i64), 1i64..20, 1i64..5000].prop_map(|steps| steps * 512);
-    (sizes, any::<bool>(), port_offset).prop_map(|(sizes, quantised, port_offset)| {
+    (sizes, any::<[bool; 2]>(), port_offset).prop_map(|(sizes, quantised, port_offset)| {
         let (moe_ranks, local, s, replicas, k, h, bs, cores) = sizes;
         let (rs, e) = (s * replicas, moe_ranks * local);
         let domain = Domain { r: moe_ranks + rs, e, s, rs, k: k.min(e), h, bs, cores };
-        Config { quant_mode: if quantised { 2 } else { 0 }, port_offset, ..domain.config() }
+        let [quant_mode, comm_quant_mode] = quantised.map(|quantised| if quantised { 2 } else { 0 });
+        Config { quant_mode, comm_quant_mode, port_offset, ..domain.config() }
     })
 }
 
@@ -334,9 +422,18 @@ fn every_single_slot_record_row_and_word_of_small_shapes_is_apart_from_all_other
         for (moe_ranks, local, k, h, bs) in
             [(1, 1, 1, 1, 1), (2, 3, 2, 5, 4), (3, 2, 4, 300, 3), (5, 1, 3, 16, 7)]
         {
-            for (quant_mode, port_offset) in [(0, 0), (2, 0), (0, 512), (2, 512 * 4097)] {
+            let plain = [(0, 0), (2, 0), (0, 512), (2, 512 * 4097)].map(|(q, p)| ("", q, p));
+            let blocks = [0, 2].map(|quant_mode| ("fullmesh_v2", quant_mode, 512));
+            for (comm_alg, quant_mode, port_offset) in plain.into_iter().chain(blocks) {
                 let domain = Domain { r: moe_ranks + rs, e: moe_ranks * local, s, rs, k, h, bs, cores: 48 };
-                let shape = shape_of(&Config { quant_mode, port_offset, ..domain.config() });
+                let comm_quant_mode = quant_mode;
+                let shape = shape_of(&Config {
+                    comm_alg,
+                    quant_mode,
+                    comm_quant_mode,
+                    port_offset,
+                    ..domain.config()
+                });
                 for rank in (0..shape.ep_world_size()).map(RankId) {
                     assert_disjoint(everything(&shape, rank), &shape);
                 }

@@ -2,6 +2,7 @@
 //! items; the machines interpret them, a kernel generator prints them. Nothing here touches memory of others.
 
 pub mod counts;
+pub mod experts;
 pub mod incast;
 pub mod order;
 pub mod permute;

@@ -7,7 +7,7 @@
 use super::order::SendOrder;
 use super::split::DispatchShare;
 use crate::inputs::Inputs;
-use crate::placement::Home;
+use crate::placement::{Expert, Home};
 use crate::shape::Shape;
 use crate::units::{ExpertId, RankId, Token, div_rem};
 
@@ -65,20 +65,46 @@ pub const fn destination_of(shape: &Shape, rank: RankId, local_expert: u32) -> u
     }
 }
 
-/// Where an active pair goes; `None` for an inactive pair or a special expert.
+/// Where the result of an active pair comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The pair is sent to an expert there, which returns a row.
+    Home(Home),
+    /// A zero expert: there is none.
+    Zero,
+    /// A copy expert: it is the token.
+    Copy,
+    /// This const expert.
+    Const(u32),
+}
+
+/// Where the result of a pair comes from; `None` for an inactive one.
 #[must_use]
-pub fn home(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Home> {
+pub fn source(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
     if pair.k >= shape.k() {
         return inputs
             .token_is_active(shape, pair.token)
-            .then(|| shape.shared_home(rank, pair.k - shape.k()));
+            .then(|| Source::Home(shape.shared_home(rank, pair.k - shape.k())));
     }
     if !inputs.pair_is_active(shape, pair.token, pair.k) {
         return None;
     }
     let id = *inputs.ids(shape, pair.token).get(pair.k as usize)?;
-    let e = u32::try_from(id).ok()?;
-    (e < shape.moe_expert_num()).then(|| shape.moe_home(ExpertId(e)))
+    Some(match shape.expert(id)? {
+        Expert::Moe(e) => Source::Home(shape.moe_home(e)),
+        Expert::Zero => Source::Zero,
+        Expert::Copy => Source::Copy,
+        Expert::Const(i) => Source::Const(i),
+    })
+}
+
+/// Where an active pair goes; `None` for an inactive pair or a special expert.
+#[must_use]
+pub fn home(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Home> {
+    match source(shape, rank, inputs, pair)? {
+        Source::Home(home) => Some(home),
+        Source::Zero | Source::Copy | Source::Const(_) => None,
+    }
 }
 
 /// Walks all pairs of a rank once (scalar walk). Fills `send_status` with the rows for every destination and

@@ -1,6 +1,6 @@
 //! Splitting work over the cores of a rank (seed 002, key designs 2 and 4).
 
-use crate::shape::Shape;
+use crate::shape::{CommAlg, Shape};
 use crate::units::{CoreId, RankId, div_rem};
 use core::ops::Range;
 
@@ -32,8 +32,11 @@ pub struct DispatchShare {
 /// All that one core does in both operators, but the rows it returns, which only dispatch tells.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Work {
-    /// What it sends in dispatch.
+    /// The pairs that it sends in dispatch, and whose `expand_idx` it writes. With fullmesh_v2 it sends of these the
+    /// shared ones alone, and `experts` for the rest.
     pub sends: DispatchShare,
+    /// With fullmesh_v2 the MoE experts to which it sends all records of its rank; else none.
+    pub experts: Range<u32>,
     /// The destinations, shared-expert ranks then MoE experts, to which it publishes.
     pub destinations: Range<u32>,
     /// The dispatch slots that it awaits and copies out.
@@ -47,45 +50,89 @@ pub struct Work {
 pub fn work(shape: &Shape, rank: RankId, core: CoreId) -> Work {
     Work {
         sends: dispatch(shape, rank, core),
+        experts: experts(shape, core),
         destinations: publish(shape, core),
         slots: slots(shape, rank, core),
         tokens: tokens(shape, rank, core),
     }
 }
 
+/// Which cores do what in dispatch, before they receive.
+struct Roles {
+    /// Publish what tells of counts.
+    publish: Range<u32>,
+    /// Send to MoE experts.
+    moe: Range<u32>,
+    /// Send to shared experts.
+    shared: Range<u32>,
+}
+
+/// A core alone does all. Else the last cores send to shared experts, in the ratio of the pairs; with fullmesh_v2
+/// the first ones send nothing, so that counts are out at once.
+fn roles(shape: &Shape) -> Roles {
+    let (p, first) = (shape.aiv_num(), count_cores(shape));
+    let publish = if first == 0 { 0..p } else { 0..first };
+    match (p - first, shared_cores(shape)) {
+        (_, 0) => Roles { publish, moe: first..p, shared: p..p },
+        (1, _) => Roles { publish, moe: first..p, shared: first..p },
+        (_, shared) => Roles { publish, moe: first..p - shared, shared: p - shared..p },
+    }
+}
+
+/// The first cores, which publish counts and send nothing: with fullmesh_v2 every eighth core and at least one,
+/// unless there is only one. (A count is 8 bytes, a record is thousands.)
+#[must_use]
+pub fn count_cores(shape: &Shape) -> u32 {
+    match (shape.comm_alg(), shape.aiv_num()) {
+        (CommAlg::FullmeshV2, p) if p > 1 => div_rem(p, 8).0.max(1),
+        _ => 0,
+    }
+}
+
 /// Cores that send to shared experts, the last ones; 0 without shared-expert ranks.
 #[must_use]
-pub const fn shared_cores(shape: &Shape) -> u32 {
+pub fn shared_cores(shape: &Shape) -> u32 {
     let s = shape.shared_expert_num();
     if s == 0 {
         return 0;
     }
-    let cores = div_rem(shape.aiv_num() * s, shape.k() + s).0;
-    if cores == 0 { 1 } else { cores }
+    let senders = shape.aiv_num() - count_cores(shape);
+    div_rem(senders * s, shape.k() + s).0.max(1)
 }
 
-/// The pairs that `core` of `rank` sends. With one core it sends both kinds.
+/// What `core` gets of `n` items that `cores` split.
+fn share(n: u32, cores: &Range<u32>, core: CoreId) -> Range<u32> {
+    if cores.contains(&core.0) { even(n, cores.end - cores.start, core.0 - cores.start) } else { 0..0 }
+}
+
+/// The pairs that `core` of `rank` sends, or with fullmesh_v2 those whose `expand_idx` it writes, and the shared
+/// ones that it sends.
 #[must_use]
 pub fn dispatch(shape: &Shape, rank: RankId, core: CoreId) -> DispatchShare {
-    let (p, i) = (shape.aiv_num(), core.0);
-    let pairs = shape.bs(rank) * shape.k();
-    let shared_pairs = shape.bs(rank) * shape.shared_expert_num();
-    let on_shared = shared_cores(shape);
-    if p == 1 {
-        return DispatchShare { moe: 0..pairs, shared: 0..shared_pairs };
+    let roles = roles(shape);
+    let moe = match shape.comm_alg() {
+        CommAlg::FullmeshV2 => &(0..shape.aiv_num()),
+        _ => &roles.moe,
+    };
+    DispatchShare {
+        moe: share(shape.bs(rank) * shape.k(), moe, core),
+        shared: share(shape.bs(rank) * shape.shared_expert_num(), &roles.shared, core),
     }
-    let on_moe = p - on_shared;
-    if i < on_moe {
-        DispatchShare { moe: even(pairs, on_moe, i), shared: 0..0 }
-    } else {
-        DispatchShare { moe: 0..0, shared: even(shared_pairs, on_shared, i - on_moe) }
+}
+
+/// The MoE experts to which `core` sends with fullmesh_v2.
+#[must_use]
+pub fn experts(shape: &Shape, core: CoreId) -> Range<u32> {
+    match shape.comm_alg() {
+        CommAlg::FullmeshV2 => share(shape.moe_expert_num(), &roles(shape).moe, core),
+        _ => 0..0,
     }
 }
 
 /// The destinations, shared-expert ranks then MoE experts, to which `core` publishes its rank's flags.
 #[must_use]
-pub const fn publish(shape: &Shape, core: CoreId) -> Range<u32> {
-    even(shape.shared_expert_rank_num() + shape.moe_expert_num(), shape.aiv_num(), core.0)
+pub fn publish(shape: &Shape, core: CoreId) -> Range<u32> {
+    share(shape.shared_expert_rank_num() + shape.moe_expert_num(), &roles(shape).publish, core)
 }
 
 /// The dispatch slots of `rank` that `core` awaits and copies out.
@@ -115,6 +162,7 @@ pub const fn ranks(shape: &Shape, core: CoreId) -> Range<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shape::Config;
     use crate::testing::domain::{Domain, PAIR};
     use alloc::vec::Vec;
 
@@ -233,6 +281,29 @@ mod tests {
             }
             for n in [0, 1, 13] {
                 assert_partition(cores(&shape).map(|core| rows(&shape, n, core)), n);
+            }
+        }
+    }
+
+    #[test]
+    fn with_fullmesh_v2_some_cores_publish_counts_and_the_others_send_every_expert_its_records() {
+        for (cores, (s, rs), experts) in [1, 2, 3, 8, 15, 16, 48].into_iter().flat_map(|cores| {
+            [(0, 0), (1, 2), (4, 4)].into_iter().flat_map(move |s| [2, 9].map(|e| (cores, s, e)))
+        }) {
+            let domain = Domain { r: rs + 1, e: experts, s, rs, k: 2, h: 1, bs: 5, cores };
+            let shape = crate::testing::domain::shape(&Config { comm_alg: "fullmesh_v2", ..domain.config() });
+            let all: Vec<_> =
+                (0..shape.aiv_num()).map(|core| work(&shape, RankId(0), CoreId(core))).collect();
+            assert_partition(all.iter().map(|work| work.experts.clone()), shape.moe_expert_num());
+            assert_partition(all.iter().map(|work| work.sends.moe.clone()), 10);
+            assert_partition(all.iter().map(|work| work.sends.shared.clone()), 5 * s as u32);
+            assert_partition(all.iter().map(|work| work.destinations.clone()), (rs + experts) as u32);
+            let counting = count_cores(&shape) as usize;
+            assert_eq!(counting, if cores == 1 { 0 } else { (cores as usize / 8).max(1) });
+            for (core, work) in all.iter().enumerate() {
+                let sends = !work.experts.is_empty() || !work.sends.shared.is_empty();
+                assert!(!sends || core >= counting, "core {core} counts and sends");
+                assert!(work.destinations.is_empty() || core < counting || cores == 1, "core {core} counts");
             }
         }
     }

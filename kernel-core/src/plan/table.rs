@@ -31,8 +31,8 @@ pub fn mark(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, table: &mut [u8]) 
     let shared_ranks = shape.shared_expert_rank_num();
     for (token, row) in rows_mut(shape, table) {
         for (k, &id) in (0..shape.k()).zip(inputs.ids(shape, token)) {
-            let moe = u32::try_from(id).ok().filter(|&e| e < shape.moe_expert_num());
-            if let Some(e) = moe
+            // Special experts lie behind the last destination: they have no column.
+            if let Ok(e) = u32::try_from(id)
                 && inputs.pair_is_active(shape, token, k)
                 && let Some(entry) = row.get_mut((shared_ranks + e) as usize)
             {
@@ -70,9 +70,8 @@ pub fn add_up(
         for pair in own(&share.moe, token, shape.k()) {
             let (_, k) = div_rem(pair, shape.k());
             let id = inputs.ids(shape, token).get(k as usize).and_then(|&id| u32::try_from(id).ok());
-            let destination = id.filter(|&e| e < shape.moe_expert_num()).map(|e| shared_ranks + e);
             // The mark alone does not say which pair of the token it stands for: ids are distinct, so it is this.
-            let slot = destination.and_then(|destination| slot_at(destination, send_status));
+            let slot = id.and_then(|e| slot_at(shared_ranks + e, send_status));
             set(slots, pair - share.moe.start, slot);
         }
         for pair in own(&share.shared, token, shape.shared_expert_num()) {

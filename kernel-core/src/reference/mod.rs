@@ -4,11 +4,14 @@
 //! of events here, and nothing is shared with the code it judges: it reads the shape's numbers and the raw
 //! tensors, and divides, places, rounds and sums by itself, in the plainest form.
 //!
-//! Covers the full mesh of A3 and A2 without TP, special experts and int8 combine.
+//! Covers the full mesh of A3 and A2 without TP.
 
+mod norm;
 pub mod numerics;
 #[cfg(test)]
 mod tests;
+
+pub use norm::{Normed, Range};
 
 use crate::inputs::{Inputs, Mask};
 use crate::shape::{Product, QuantMode, Shape, TokenNums};
@@ -108,29 +111,76 @@ impl Cluster<'_> {
         }
     }
 
-    /// `x_out` of `rank`, `[bs, h]`. `returned` leaves the result row of `(token, k)` in its last argument;
-    /// it is asked for active pairs in order, then for `K + j` of every shared expert `j`.
+    /// `x_out` of `rank`, `[bs, h]`. `returned` leaves the result row of `(token, k)` in its last argument, as the
+    /// expert has made it; it is asked for active pairs of MoE experts in order, then for `K + j` of every shared
+    /// expert `j`.
     pub fn combine(&self, rank: RankId, returned: &mut dyn FnMut(Token, u32, &mut Vec<u8>)) -> Vec<u8> {
+        numerics::rounded(self.shape.dtype(), &self.sums(rank, returned))
+    }
+
+    /// The same before it is rounded.
+    fn sums(&self, rank: RankId, returned: &mut dyn FnMut(Token, u32, &mut Vec<u8>)) -> Vec<f32> {
         let (inputs, k_num) = (&self.ranks[rank.index()], self.shape.k());
-        let shared = self.domain().shared;
-        let mut x_out = Vec::new();
+        let Domain { experts, shared, .. } = self.domain();
+        let (dtype, h, moe) = (self.shape.dtype(), self.shape.h() as usize, experts as i32);
         let mut row = Vec::new();
+        let mut came_back = |token, k| {
+            returned(token, k, &mut row);
+            match self.shape.comm_quant() {
+                true => numerics::through_blocks(dtype, &row),
+                false => numerics::values(dtype, &row),
+            }
+        };
+        let mut sums = Vec::new();
         for token in (0..self.shape.bs(rank)).map(Token) {
-            let mut sum = vec![0.0f32; self.shape.h() as usize];
+            let mut sum = vec![0.0f32; h];
             for k in (0..k_num).filter(|&k| self.active(rank, token, k)) {
                 let weight = inputs.expert_scales[token.index() * k_num as usize + k as usize];
-                returned(token, k, &mut row);
-                numerics::add_row(self.shape.dtype(), &mut sum, &row, Some(weight));
+                let value = if self.id(rank, token, k) < moe {
+                    Some(came_back(token, k))
+                } else {
+                    self.special(rank, token, self.id(rank, token, k) - moe)
+                };
+                if let Some(value) = value {
+                    numerics::add(&mut sum, &value, Some(weight));
+                }
             }
             if self.token_active(rank, token) {
                 for j in 0..shared {
-                    returned(token, k_num + j, &mut row);
-                    numerics::add_row(self.shape.dtype(), &mut sum, &row, None);
+                    numerics::add(&mut sum, &came_back(token, k_num + j), None);
+                }
+                if let Some(shared) = inputs.shared_expert_x {
+                    numerics::add(&mut sum, &self.token_row(shared, token), None);
                 }
             }
-            x_out.extend(sum.iter().flat_map(|&f| numerics::to_bytes(self.shape.dtype(), f)));
+            sums.extend(sum);
         }
-        x_out
+        sums
+    }
+
+    /// What the special expert of that number makes of a token: zero experts first, then copy, then const.
+    fn special(&self, rank: RankId, token: Token, number: i32) -> Option<Vec<f32>> {
+        let (inputs, dtype) = (&self.ranks[rank.index()], self.shape.dtype());
+        let zeros = self.shape.zero_expert_num() as i32;
+        let copies = self.shape.copy_expert_num() as i32;
+        if number < zeros {
+            return None;
+        }
+        let x = self.token_row(inputs.x, token);
+        if number < zeros + copies {
+            return Some(x);
+        }
+        let i = (number - zeros - copies) as usize;
+        let alpha_1 = numerics::values(dtype, inputs.const_expert_alpha_1)[i];
+        let alpha_2 = numerics::values(dtype, inputs.const_expert_alpha_2)[i];
+        let v = self.token_row(inputs.const_expert_v, Token(i as u32));
+        Some((0..x.len()).map(|e| alpha_1 * x[e] + alpha_2 * v[e]).collect())
+    }
+
+    /// The values of row `token` of a tensor `[.., h]`.
+    fn token_row(&self, tensor: &[u8], token: Token) -> Vec<f32> {
+        let row = 2 * self.shape.h() as usize;
+        numerics::values(self.shape.dtype(), &tensor[token.index() * row..][..row])
     }
 }
 

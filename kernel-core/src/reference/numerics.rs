@@ -51,16 +51,42 @@ pub fn quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut Vec<
     1.0 / s
 }
 
-/// Adds a row to a sum: times its weight if it has one, each operation rounded by itself.
+/// Values rounded to `dtype`.
+#[must_use]
+pub fn rounded(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|&value| to_bytes(dtype, value)).collect()
+}
+
+/// The values that a result row has after it came in int8 blocks of 8 elements with scales of `dtype`.
+#[must_use]
+pub fn through_blocks(dtype: Dtype, row: &[u8]) -> Vec<f32> {
+    let round = |value| from_bytes(dtype, to_bytes(dtype, value));
+    let mut out = Vec::new();
+    for block in values(dtype, row).chunks(8) {
+        if block.iter().any(|f| !f.is_finite()) {
+            out.extend(block.iter().map(|_| f32::NAN));
+            continue;
+        }
+        let m = block.iter().fold(0.0f32, |m, f| m.max(f.abs()));
+        let s = m * (1.0f32 / 127.0f32);
+        for f in block {
+            let q = if s == 0.0 { 0.0 } else { libm::rintf(f / s) };
+            assert!(q.abs() <= 127.0, "an int8 holds it");
+            out.push(round(q * round(s)));
+        }
+    }
+    out
+}
+
+/// Adds values to a sum: times their weight if they have one, each operation rounded by itself.
 ///
 /// # Panics
-/// If the row is shorter than the sum.
-pub fn add_row(dtype: Dtype, sum: &mut [f32], row: &[u8], weight: Option<f32>) {
+/// If there are fewer values than sums.
+pub fn add(sum: &mut [f32], values: &[f32], weight: Option<f32>) {
     for (i, sum) in sum.iter_mut().enumerate() {
-        let v = from_bytes(dtype, [row[2 * i], row[2 * i + 1]]);
         *sum += match weight {
-            Some(weight) => weight * v,
-            None => v,
+            Some(weight) => weight * values[i],
+            None => values[i],
         };
     }
 }

@@ -1,5 +1,7 @@
 //! The oracle against cases worked out on paper.
 
+mod combine;
+
 use super::{Cluster, Dispatched, numerics};
 use crate::inputs::{Inputs, Mask};
 use crate::shape::{BatchSizes, Config, Dtype, Given, Limits, Shape};
@@ -17,6 +19,12 @@ struct Tensors {
     mask_1d: Option<Vec<bool>>,
     mask_2d: Option<Vec<bool>>,
     scales: Option<Vec<f32>>,
+    shared_expert_x: Option<Vec<u8>>,
+    alpha_1: Vec<u8>,
+    alpha_2: Vec<u8>,
+    const_v: Vec<u8>,
+    residual_x: Vec<u8>,
+    gamma: Vec<u8>,
 }
 
 impl Tensors {
@@ -31,7 +39,19 @@ impl Tensors {
             _ => Mask::None,
         };
         let scales = self.scales.as_deref();
-        Inputs { x: &self.x, expert_ids: &self.ids, expert_scales: &self.weights, mask, scales }
+        Inputs {
+            x: &self.x,
+            expert_ids: &self.ids,
+            expert_scales: &self.weights,
+            mask,
+            scales,
+            shared_expert_x: self.shared_expert_x.as_deref(),
+            const_expert_alpha_1: &self.alpha_1,
+            const_expert_alpha_2: &self.alpha_2,
+            const_expert_v: &self.const_v,
+            residual_x: &self.residual_x,
+            gamma: &self.gamma,
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 
 use super::limits::{Column, meaning};
 use super::sizes::{
-    FLAG_STEP, HALF_TAIL, SLOT_ALIGN, WINDOW_HEAD, block_record_pitch, combine_area, combine_slots_fit,
-    dispatch_area, record_pitch, relay_fits, window_record,
+    FLAG_STEP, HALF_TAIL, SLOT_ALIGN, WINDOW_HEAD, block_record_pitch, combine_pitch, combine_slots_fit,
+    record_pitch, relay_fits, window_record,
 };
 use super::{BatchSizes, CommAlg, Config, Limits};
 use crate::units::{align_up, div_ceil};
@@ -25,17 +25,77 @@ pub struct Buffer {
     pub configured_mb: i64,
     /// The largest uniform `bs` that fits `configured_mb`; 0 if none does.
     pub max_bs: u64,
+    /// Why `max_bs` is not larger.
+    pub max_bs_limit: Limit,
     /// What `required_mb` is the sum of; unused places have no name.
     pub terms: [Term; 3],
 }
 
-/// One term of what the windows need.
+/// What keeps `max_bs` from being larger.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// The range of `bs`.
+    Range,
+    /// The configured window.
+    Window,
+    /// The combine status slots, one per token and column (A3).
+    StatusSlots,
+    /// The relay area (A2 hierarchy).
+    RelayArea,
+}
+
+/// Most factors of a term.
+pub const FACTORS_MAX: usize = 5;
+
+/// One term of what the windows need: the product of its factors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Term {
     /// What it is for.
     pub name: &'static str,
     /// Its bytes, all partitions together.
     pub bytes: u64,
+    /// What `bytes` is the product of; unused places have no symbol.
+    pub factors: [Factor; FACTORS_MAX],
+}
+
+/// A factor of a term.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Factor {
+    /// Its letter or name.
+    pub symbol: &'static str,
+    /// Its value.
+    pub value: u64,
+    /// What the symbol stands for.
+    pub meaning: &'static str,
+}
+
+impl Limit {
+    /// What to call it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Range => "the product's range of bs",
+            Self::Window => "hccl_buffsize_mb",
+            Self::StatusSlots => "the combine status slots, bs * (K + S) of them",
+            Self::RelayArea => "the relay area",
+        }
+    }
+}
+
+impl Term {
+    fn new(name: &'static str, factors: &[Factor]) -> Self {
+        let mut term = Self { name, bytes: 1, ..Self::default() };
+        for (place, &factor) in term.factors.iter_mut().zip(factors) {
+            *place = factor;
+            term.bytes = term.bytes.saturating_mul(factor.value);
+        }
+        term
+    }
+
+    /// The factors in use.
+    pub fn operands(&self) -> impl Iterator<Item = &Factor> {
+        self.factors.iter().filter(|factor| !factor.symbol.is_empty())
+    }
 }
 
 impl Buffer {
@@ -55,12 +115,15 @@ impl Buffer {
             BatchSizes::PerRank(all) => all.iter().copied().max().unwrap_or(0),
         };
         let terms = need.terms(natural(bs));
-        Self {
-            required_mb: need.mb(&terms),
-            configured_mb: config.hccl_buffsize_mb,
-            max_bs: need.max_bs(natural(config.hccl_buffsize_mb)),
-            terms,
-        }
+        let (max_bs, max_bs_limit) = need.max_bs(natural(config.hccl_buffsize_mb));
+        let configured_mb = config.hccl_buffsize_mb;
+        Self { required_mb: need.mb(&terms), configured_mb, max_bs, max_bs_limit, terms }
+    }
+
+    /// The sum of the terms.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        sum(&self.terms)
     }
 
     /// Whether the configured size suffices.
@@ -112,40 +175,60 @@ impl Need {
     }
 
     fn terms(&self, bs: u64) -> [Term; 3] {
-        let term = |name, bytes| Term { name, bytes };
+        let factor = |symbol, value, meaning| Factor { symbol, value, meaning };
+        let partitions = factor("partitions", 2, "a dispatch or combine uses them by turns");
+        let ranks = factor("R", self.ranks, "ep_world_size");
+        let max_bs = factor("max_bs", bs, "the largest bs of any rank");
         match self.alg {
             CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
+                let local = factor("L", self.local, "experts of a MoE rank");
+                let columns = factor("(K + S)", self.columns, "results per token");
                 // Sized for unquantised rows, whatever quant_mode is: one group may serve both.
                 let pitch = match self.alg {
-                    CommAlg::FullmeshV2 => block_record_pitch(self.row),
-                    _ => record_pitch(self.row),
+                    CommAlg::FullmeshV2 => {
+                        let meaning = "bytes of a record, ceil((align(2H, 32) + 64) / 480) * 512";
+                        factor("pitch", block_record_pitch(self.row), meaning)
+                    }
+                    _ => {
+                        let meaning = "bytes of a record, align(align(2H, 32) + 64, 512)";
+                        factor("pitch", record_pitch(self.row), meaning)
+                    }
                 };
-                let dispatch = dispatch_area(self.local.saturating_mul(self.ranks), bs, pitch);
-                let combine = combine_area(bs, self.columns, self.row);
-                let offsets = product(&[2, self.ranks, self.port_offset]);
+                let row = factor("row", combine_pitch(self.row), "bytes of a result, align(2H, 512)");
+                let offset = factor("offset", self.port_offset, "port offset in bytes");
                 [
-                    term("dispatch areas of both partitions", dispatch.saturating_mul(2)),
-                    term("combine areas of both partitions", combine.saturating_mul(2)),
-                    if offsets == 0 {
+                    Term::new(
+                        "dispatch areas of both partitions",
+                        &[partitions, local, ranks, max_bs, pitch],
+                    ),
+                    Term::new("combine areas of both partitions", &[partitions, columns, max_bs, row]),
+                    if self.port_offset == 0 {
                         Term::default()
                     } else {
-                        term("port offsets of both partitions", offsets)
+                        Term::new("port offsets of both partitions", &[partitions, ranks, offset])
                     },
                 ]
             }
             CommAlg::Fullmesh => {
-                let rows = product(&[2, bs, self.ranks, self.local.min(self.k), self.row]);
-                let extra = self.fullmesh_windows(bs).saturating_sub(rows).max(FULLMESH_EXTRA);
-                [
-                    term("rows of both halves", rows),
-                    term("counts, flags and selector of both halves", extra),
-                    Term::default(),
-                ]
+                let halves = factor("halves", 2, "operators use them by turns");
+                let local = factor("min(L, K)", self.local.min(self.k), "rows of a token on one rank");
+                let row = factor("2H", self.row, "bytes of a row");
+                let rows = Term::new("rows of both halves", &[halves, max_bs, ranks, local, row]);
+                let extra = self.fullmesh_windows(bs).saturating_sub(rows.bytes).max(FULLMESH_EXTRA);
+                let extra = factor("fixed", extra, "bytes");
+                [rows, Term::new("counts, flags and selector of both halves", &[extra]), Term::default()]
             }
             CommAlg::Hierarchy => {
                 let ids_and_weights = align_up(self.k.min(ROW_MAX), 8).saturating_mul(16);
-                let near = product(&[self.experts, bs, self.row.saturating_add(ids_and_weights)]);
-                [term("near area", near), term("words and relay areas", HIERARCHY_EXTRA), Term::default()]
+                let slot = self.row.saturating_add(ids_and_weights);
+                let slot = factor("slot", slot, "bytes of a row, ids and weights, 2H + 16 * align(K, 8)");
+                let experts = factor("E", self.experts, "moe_expert_num");
+                let fixed = factor("fixed", HIERARCHY_EXTRA, "bytes");
+                [
+                    Term::new("near area", &[experts, max_bs, slot]),
+                    Term::new("words and relay areas", &[fixed]),
+                    Term::default(),
+                ]
             }
         }
     }
@@ -166,38 +249,43 @@ impl Need {
 
     /// The smallest whole MiB that holds `terms`.
     fn mb(&self, terms: &[Term; 3]) -> u64 {
-        let bytes = terms.iter().fold(0u64, |sum, term| sum.saturating_add(term.bytes));
-        div_ceil(bytes, MIB).max(self.min_mb)
+        div_ceil(sum(terms), MIB).max(self.min_mb)
     }
 
-    /// The largest `bs` for which everything that grows with it fits; by halving, so that no formula is
-    /// written a second time, solved for `bs`.
-    fn max_bs(&self, configured_mb: u64) -> u64 {
-        let fits = |bs| {
-            let slots_fit = match self.alg {
-                CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => combine_slots_fit(bs, self.columns),
-                CommAlg::Fullmesh => true,
-                CommAlg::Hierarchy => relay_fits(self.ranks, bs, self.row, self.k.min(ROW_MAX)),
-            };
-            slots_fit && self.mb(&self.terms(bs)) <= configured_mb
+    /// What `bs` does not fit; `None` if everything that grows with it fits.
+    fn limit(&self, bs: u64, configured_mb: u64) -> Option<Limit> {
+        let slots = match self.alg {
+            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 if !combine_slots_fit(bs, self.columns) => {
+                Some(Limit::StatusSlots)
+            }
+            CommAlg::Hierarchy if !relay_fits(self.ranks, bs, self.row, self.k.min(ROW_MAX)) => {
+                Some(Limit::RelayArea)
+            }
+            _ => None,
         };
-        let (mut good, mut bad) = (0, self.bs_max + 1);
+        let fits = self.mb(&self.terms(bs)) <= configured_mb;
+        slots.or(if fits { None } else { Some(Limit::Window) })
+    }
+
+    /// The largest `bs` that fits, and what a larger one does not; by halving, so that no formula is written
+    /// a second time, solved for `bs`.
+    fn max_bs(&self, configured_mb: u64) -> (u64, Limit) {
+        let (mut good, mut bad, mut limit) = (0, self.bs_max + 1, Limit::Range);
         while bad - good > 1 {
             let middle = good + ((bad - good) >> 1);
-            if fits(middle) {
-                good = middle;
-            } else {
-                bad = middle;
+            match self.limit(middle, configured_mb) {
+                None => good = middle,
+                Some(why) => (bad, limit) = (middle, why),
             }
         }
-        good
+        (good, limit)
     }
+}
+
+fn sum(terms: &[Term; 3]) -> u64 {
+    terms.iter().fold(0, |sum, term| sum.saturating_add(term.bytes))
 }
 
 fn natural(value: i64) -> u64 {
     u64::try_from(value).unwrap_or(0)
-}
-
-fn product(factors: &[u64]) -> u64 {
-    factors.iter().fold(1, |product, &factor| product.saturating_mul(factor))
 }

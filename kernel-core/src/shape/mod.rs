@@ -12,7 +12,7 @@ mod rules;
 pub(crate) mod sizes;
 mod violation;
 
-pub use buffer::{Buffer, Term};
+pub use buffer::{Buffer, FACTORS_MAX, Factor, Limit, Term};
 pub use config::{BatchSizes, Config, Given};
 pub use elastic::Elastic;
 pub use violation::{Rule, Seen, VIOLATIONS_MAX, Violation, Violations, Word};

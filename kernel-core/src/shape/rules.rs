@@ -207,12 +207,11 @@ impl Door<'_> {
             }
             BatchSizes::PerRank(list) => list,
         };
-        let length = i64::try_from(list.len()).unwrap_or(i64::MAX);
-        let length_is_right = ranks.is_none_or(|ranks| i64::from(ranks) == length);
+        let length_is_right = ranks.is_none_or(|ranks| ranks as usize == list.len());
         if !length_is_right {
-            let words = "must have one entry per EP rank";
-            let numbers = [("entries", length), ("ep_world_size", self.config.ep_world_size)];
-            self.wrong("bs", length, words, &numbers);
+            let rule = Rule::Words("must have one entry per EP rank");
+            let numbers = [("ep_world_size", self.config.ep_world_size)];
+            self.broken(Violation::new("bs", Seen::List(list.len()), rule).with(&numbers));
         }
         let mut wrong = list.iter().enumerate().filter(|(_, bs)| !range.holds(**bs));
         if let Some((rank, &bs)) = wrong.next() {

@@ -8,6 +8,8 @@ use crate::units::{RankId, align_up, div_ceil, div_floor, div_rem};
 pub(crate) const SCALE_FIELD: u64 = 32;
 /// Bytes of the triple of a token record: source rank, token, k index as i32.
 pub(crate) const TRIPLE: u64 = 12;
+/// Elements of a block of an int8 combine row that share a scale; the last block may be shorter.
+pub(crate) const COMM_BLOCK: u64 = 8;
 /// Data slots start at multiples of this.
 pub(crate) const SLOT_ALIGN: u64 = 512;
 /// Payload and whole of a fullmesh_v2 block; the rest is its flag.
@@ -45,6 +47,22 @@ impl Shape {
             QuantMode::None => self.row_bytes(),
             QuantMode::Dynamic => self.h as u64,
         }
+    }
+
+    /// Bytes of one result as it travels in A3 combine: `2 * H`, or int8 and the scales of its blocks.
+    #[must_use]
+    pub const fn result_bytes(&self) -> u64 {
+        if self.comm_quant { self.comm_scales_at() + self.comm_scales_bytes() } else { self.row_bytes() }
+    }
+
+    /// Bytes before the scales of an int8 combine row (A3).
+    pub(crate) const fn comm_scales_at(&self) -> u64 {
+        align_up(self.h as u64, 32)
+    }
+
+    /// Bytes of those scales, one of [`Dtype`](super::Dtype) for each block.
+    pub(crate) const fn comm_scales_bytes(&self) -> u64 {
+        2 * div_ceil(self.h as u64, COMM_BLOCK)
     }
 
     /// Local experts of a rank: L, or 1 on a shared-expert rank.

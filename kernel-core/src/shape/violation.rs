@@ -35,6 +35,8 @@ pub enum Seen {
     Real(f64),
     /// A word.
     Word(Word),
+    /// A list of so many entries.
+    List(usize),
 }
 
 /// The start of a word that a user gave, by value: a violation outlives the configuration.
@@ -107,6 +109,8 @@ impl fmt::Display for Seen {
             Self::Present => f.write_str("given"),
             Self::Number(number) => number.fmt(f),
             Self::Real(number) => number.fmt(f),
+            Self::List(1) => f.write_str("a list of 1 entry"),
+            Self::List(entries) => write!(f, "a list of {entries} entries"),
             Self::Word(word) => write!(f, "{:?}{}", word.as_str(), if word.cut { "..." } else { "" }),
         }
     }

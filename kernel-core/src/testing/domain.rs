@@ -2,7 +2,7 @@
 
 use crate::inputs::{Inputs, Mask};
 use crate::reference::numerics;
-use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, QuantMode, Shape};
+use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, Op, QuantMode, Shape};
 use crate::units::RankId;
 use alloc::vec::Vec;
 
@@ -78,34 +78,57 @@ impl Dice {
 }
 
 /// A mask that owns its flags.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum OwnedMask {
+    #[default]
     None,
     Tokens(Vec<bool>),
     Pairs(Vec<bool>),
 }
 
 /// One rank's tensors, owned.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Tensors {
     pub(crate) x: Vec<u8>,
     pub(crate) ids: Vec<i32>,
     pub(crate) weights: Vec<f32>,
     pub(crate) mask: OwnedMask,
     pub(crate) scales: Option<Vec<f32>>,
+    pub(crate) shared_expert_x: Option<Vec<u8>>,
+    pub(crate) alpha_1: Vec<u8>,
+    pub(crate) alpha_2: Vec<u8>,
+    pub(crate) const_v: Vec<u8>,
+    pub(crate) residual_x: Vec<u8>,
+    pub(crate) gamma: Vec<u8>,
 }
 
 impl Tensors {
     /// With these ids and mask, and an `x` that tells every element of every rank apart.
     pub(crate) fn new(shape: &Shape, rank: RankId, ids: Vec<i32>, mask: OwnedMask) -> Self {
         let element = |i: u32| ((rank.0 * 89 + i * 7) % 251) as f32 - 125.0;
+        let (dtype, h, consts) = (shape.dtype(), shape.h(), shape.const_expert_num());
+        let [norm, bs] = [u32::from(shape.op() == Op::CombineAddRmsNorm), shape.bs(rank)];
+        // Const experts and gamma are the same on all ranks.
         Self {
             x: row(shape.dtype(), shape.bs(rank) * shape.h(), element),
             weights: (0..ids.len()).map(|i| 0.25 + (i % 5) as f32).collect(),
             ids,
             mask,
             scales: None,
+            shared_expert_x: None,
+            alpha_1: row(dtype, consts, |i| 0.75 - i as f32),
+            alpha_2: row(dtype, consts, |i| 1.25 + i as f32),
+            const_v: row(dtype, consts * h, |i| ((i * 11) % 61) as f32 - 30.5),
+            residual_x: row(dtype, norm * bs * h, |i| ((rank.0 * 7 + i * 3) % 97) as f32 * 0.75 - 36.0),
+            gamma: row(dtype, norm * h, |i| 0.5 + (i % 9) as f32 / 4.0),
         }
+    }
+
+    /// The same with `shared_expert_x`.
+    pub(crate) fn with_shared_expert_x(mut self, shape: &Shape, rank: RankId) -> Self {
+        let element = |i: u32| ((rank.0 * 31 + i * 13) % 127) as f32 / 8.0;
+        self.shared_expert_x = Some(row(shape.dtype(), shape.bs(rank) * shape.h(), element));
+        self
     }
 
     /// Random routing and mask.
@@ -143,8 +166,19 @@ impl Tensors {
             OwnedMask::Tokens(mask) => Mask::Tokens(mask),
             OwnedMask::Pairs(mask) => Mask::Pairs(mask),
         };
-        let scales = self.scales.as_deref();
-        Inputs { x: &self.x, expert_ids: &self.ids, expert_scales: &self.weights, mask, scales }
+        Inputs {
+            x: &self.x,
+            expert_ids: &self.ids,
+            expert_scales: &self.weights,
+            mask,
+            scales: self.scales.as_deref(),
+            shared_expert_x: self.shared_expert_x.as_deref(),
+            const_expert_alpha_1: &self.alpha_1,
+            const_expert_alpha_2: &self.alpha_2,
+            const_expert_v: &self.const_v,
+            residual_x: &self.residual_x,
+            gamma: &self.gamma,
+        }
     }
 }
 

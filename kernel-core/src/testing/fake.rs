@@ -6,10 +6,11 @@
 use super::nic::{Bend, Flying};
 use crate::fabric::{Fabric, Fault};
 use crate::layout::a2_window::buffer_chosen;
+use crate::layout::data::partition_start;
 use crate::layout::outputs::capacity;
-use crate::layout::state::STATE_BYTES;
+use crate::layout::state::{Partition, STATE_BYTES};
 use crate::place::{Place, Region, Tensor};
-use crate::shape::Shape;
+use crate::shape::{CommAlg, Shape};
 use crate::units::{CoreId, RankId};
 use alloc::collections::BTreeSet;
 use alloc::format;
@@ -163,10 +164,19 @@ impl World {
         self.ranks[rank.index()].window.truncate(len);
     }
 
-    /// Whether nothing is left in the status areas of any rank.
-    pub(crate) fn no_flag_is_left(&self) -> bool {
+    /// Whether nothing is left in the status areas of any rank, nor in the flags of blocks.
+    pub(crate) fn no_flag_is_left(&self, shape: &Shape) -> bool {
         let status = 2 * crate::layout::state::PARTITION as usize;
-        self.late.is_empty() && self.ranks.iter().all(|rank| rank.state[..status].iter().all(|&b| b == 0))
+        let no_block = |rank: &Memory| {
+            [Partition::P0, Partition::P1].into_iter().all(|partition| {
+                let start = (partition_start(shape, partition) + shape.combine_area()) as usize;
+                let area = &rank.window[start..][..shape.dispatch_area() as usize];
+                area.chunks(512).all(|block| block[480..].iter().all(|&b| b == 0))
+            })
+        };
+        self.late.is_empty()
+            && self.ranks.iter().all(|rank| rank.state[..status].iter().all(|&b| b == 0))
+            && (shape.comm_alg() != CommAlg::FullmeshV2 || self.ranks.iter().all(no_block))
     }
 
     /// Whether a put to `rank` has not landed.

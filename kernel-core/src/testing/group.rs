@@ -4,11 +4,12 @@
 use super::domain::{Tensors, result_row};
 use super::fake::World;
 use crate::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use crate::a3_v2;
 use crate::fabric::{Progress, ProtocolError};
 use crate::place::Tensor;
 use crate::reference::{Cluster, Dispatched};
-use crate::shape::Shape;
-use crate::units::{CoreId, RankId};
+use crate::shape::{CommAlg, Op, Shape};
+use crate::units::{CoreId, RankId, Token};
 use crate::vector::Portable;
 use alloc::format;
 use alloc::string::String;
@@ -19,10 +20,19 @@ use alloc::vec::Vec;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Machine {
     Dispatch(Dispatch),
+    DispatchV2(a3_v2::Dispatch),
     Combine(Combine),
 }
 
 impl Machine {
+    /// The dispatch of a shape's layout.
+    pub(crate) fn dispatch(shape: &Shape) -> Self {
+        match shape.comm_alg() {
+            CommAlg::FullmeshV2 => Self::DispatchV2(a3_v2::Dispatch::new()),
+            _ => Self::Dispatch(Dispatch::new()),
+        }
+    }
+
     /// The name of its phase.
     pub(crate) fn phase(&self) -> String {
         let text = format!("{self:?}");
@@ -86,7 +96,7 @@ impl Group {
         let core = |(rank, core)| Core {
             rank,
             core,
-            machine: Machine::Dispatch(Dispatch::new()),
+            machine: Machine::dispatch(shape),
             // The scratch holds whatever was there before.
             words: vec![0xDEAD_BEEF; ub_words(shape)],
             row: vec![0xAB; ub_bytes(shape)],
@@ -113,6 +123,7 @@ impl Group {
         let mut fabric = self.world.fabric(*rank, *core);
         let progress = match machine {
             Machine::Dispatch(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
+            Machine::DispatchV2(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
             Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &returned, &mut ub),
         };
         let mut effects = self.world.take_effects();
@@ -150,7 +161,7 @@ impl Group {
     /// Fresh dispatch machines and outputs.
     pub(crate) fn begin_dispatch(&mut self) {
         self.world.reuse_outputs();
-        self.cores.iter_mut().for_each(|core| core.machine = Machine::Dispatch(Dispatch::new()));
+        self.cores.iter_mut().for_each(|core| core.machine = Machine::dispatch(&self.shape));
     }
 
     /// Runs the experts, then fresh combine machines.
@@ -192,20 +203,32 @@ impl Group {
         }
     }
 
-    /// Compares `x_out` of every rank with the oracle's.
+    /// Compares what combine put out on every rank with the oracle's.
     pub(crate) fn check_combine(&self) {
         let inputs: Vec<_> = self.tensors.iter().map(Tensors::inputs).collect();
         let cluster = Cluster { shape: &self.shape, ranks: &inputs, elastic_info: None };
         for rank in (0..self.shape.ep_world_size()).map(RankId) {
-            let want = cluster.combine(rank, &mut |token, k, row| {
+            let equal = |tensor: Tensor, want: Vec<u8>| {
+                let seen = self.world.output(rank, tensor);
+                assert_eq!(seen, want, "{} of rank {rank}: {:?}", tensor.name(), self.tensors);
+            };
+            let returned = &mut |token: Token, k, row: &mut Vec<u8>| {
                 *row = result_row(&self.shape, rank.0, token.0, k);
-            });
-            assert_eq!(
-                self.world.output(rank, Tensor::XOut),
-                want,
-                "x_out of rank {rank}: {:?}",
-                self.tensors
-            );
+            };
+            if self.shape.op() == Op::Combine {
+                equal(Tensor::XOut, cluster.combine(rank, returned));
+                continue;
+            }
+            let want = cluster.combine_add_rms_norm(rank, returned);
+            equal(Tensor::XOut, want.x_out.clone());
+            equal(Tensor::X, want.x.clone());
+            let rstd = self.world.output(rank, Tensor::Rstd).as_chunks().0;
+            let rstd: Vec<_> = rstd.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+            assert_eq!(rstd.len(), want.rstd.len());
+            for (seen, range) in rstd.iter().zip(&want.rstd) {
+                assert!(range.holds(*seen), "rstd {seen} of rank {rank}, {range:?}: {:?}", self.tensors);
+            }
+            equal(Tensor::Y, cluster.y(rank, &want, &rstd));
         }
     }
 }

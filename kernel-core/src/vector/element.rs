@@ -8,6 +8,12 @@ pub(super) trait Element {
     fn narrow(value: f32) -> u16;
 }
 
+/// The value of an element in memory.
+#[inline(always)]
+pub(super) fn load<E: Element>(bytes: [u8; 2]) -> f32 {
+    E::widen(u16::from_le_bytes(bytes))
+}
+
 /// bfloat16.
 pub(super) struct Bf16;
 /// IEEE half precision.

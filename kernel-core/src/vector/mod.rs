@@ -1,12 +1,14 @@
-//! What a vector unit does to rows: quantise a token, sum the returned results of one.
+//! What a vector unit does to rows: quantise a token or a result, sum the results of a token, normalise it.
 //!
-//! A row is `H` little-endian elements of two bytes ([`Dtype`]); a quantised row is `H` bytes of int8.
-//! [`Portable`] is the reference for every other implementation: they must agree with it bit by bit.
-//! Arithmetic is f32 as IEEE 754 has it: every operation rounded once, no fused multiply-add, denormals
-//! kept.
+//! A row is `H` little-endian elements of two bytes ([`Dtype`]), or of four (f32) where that is said; a quantised
+//! row is `H` bytes of int8. [`Portable`] is the reference for every other implementation: they must agree with it
+//! bit by bit, but for the order in which [`rstd`](Vector::rstd) adds. Arithmetic is f32 as IEEE 754 has it: every
+//! operation rounded once, no fused multiply-add, denormals kept. Whatever is rounded to `dtype` is rounded to
+//! nearest even, and a NaN becomes 0x7FC0 (bf16) or 0x7E00 (f16).
 
 mod element;
 mod portable;
+mod quantise;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +32,45 @@ impl fmt::Display for NotFinite {
 
 impl core::error::Error for NotFinite {}
 
+/// A term of a token's sum: `weight * value`, the product rounded before it is added. What is added unscaled has
+/// weight 1, which rounds nothing.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Term<'a> {
+    /// The factor.
+    pub weight: f32,
+    /// The row, in whichever form it is at hand.
+    pub value: Value<'a>,
+}
+
+impl<'a> Term<'a> {
+    /// A row of dtype times `weight`.
+    #[must_use]
+    pub const fn row(weight: f32, row: &'a [u8]) -> Self {
+        Self { weight, value: Value::Row(row) }
+    }
+}
+
+/// The row of a term.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Value<'a> {
+    /// Elements of dtype.
+    Row(&'a [u8]),
+    /// int8 blocks of 8 elements, the last may be shorter: `f32(data) * f32(scale of the block)`, rounded to dtype.
+    Blocks {
+        /// int8.
+        data: &'a [u8],
+        /// One element of dtype for each block.
+        scales: &'a [u8],
+    },
+    /// `alphas[0] * rows[0] + alphas[1] * rows[1]`: each product rounded, then the sum, all in f32.
+    Mix {
+        /// The factors.
+        alphas: [f32; 2],
+        /// Rows of dtype.
+        rows: [&'a [u8]; 2],
+    },
+}
+
 /// A vector unit. Lengths are the caller's duty; where slices disagree, what is missing adds nothing and
 /// nothing is written beyond the shortest.
 pub trait Vector: Copy {
@@ -47,8 +88,24 @@ pub trait Vector: Copy {
         out: &mut [u8],
     ) -> Result<f32, NotFinite>;
 
-    /// The result of one token: from +0.0, `rows` in order, each times its weight (a rounded multiply, then
-    /// a rounded add), then `unscaled` in order, rounded once to `dtype`. A NaN becomes 0x7FC0 (bf16) or
-    /// 0x7E00 (f16). All rows are as long as `out`.
-    fn weighted_sum(&self, dtype: Dtype, rows: &[&[u8]], weights: &[f32], unscaled: &[&[u8]], out: &mut [u8]);
+    /// Int8 quantisation of one result in blocks of 8 elements (seed 003: `commQuantMode` 2): `m = max|f|`,
+    /// `s = m * (1 / 127)`, `data = i8(rint(f / s))` with ties to even and the unrounded `s`; `scales` has each `s`
+    /// rounded to `dtype`. A block of zeros is zeros; one that is not finite gets a NaN as its scale.
+    fn quantise_blocks(&self, dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]);
+
+    /// The result of one token: from +0.0, `terms` in order, rounded once to `dtype`.
+    fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]);
+
+    /// Adds `terms` in order to `sums`, a row of f32.
+    fn accumulate(&self, dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]);
+
+    /// Rounds a row of f32 to `dtype`.
+    fn narrow(&self, dtype: Dtype, sums: &[u8], out: &mut [u8]);
+
+    /// `1 / sqrt(sum + eps)` of a row of f32, `sum` that of every `r * r * (1 / H)`: `1 / H` is one f32, each
+    /// product is rounded; they may be added in any order.
+    fn rstd(&self, sums: &[u8], eps: f32) -> f32;
+
+    /// `round(round(r * rstd) * gamma)` of a row of f32, both rounded to `dtype`; `gamma` is a row of it.
+    fn normalise(&self, dtype: Dtype, sums: &[u8], rstd: f32, gamma: &[u8], out: &mut [u8]);
 }

@@ -3,9 +3,10 @@
 //! Everything here is inlined, so that a backend can compile it again with wider vectors by calling it from
 //! a function with target features of its own.
 
-use super::element::{Bf16, Element, F16};
-use super::{NotFinite, Vector};
+use super::element::{Bf16, Element, F16, load};
+use super::{NotFinite, Term, Value, Vector, quantise};
 use crate::shape::Dtype;
+use crate::shape::sizes::COMM_BLOCK;
 
 /// The vector unit of any machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -21,145 +22,216 @@ impl Vector for Portable {
         out: &mut [u8],
     ) -> Result<f32, NotFinite> {
         match dtype {
-            Dtype::Bf16 => quantise::<Bf16>(row, smooth, out),
-            Dtype::F16 => quantise::<F16>(row, smooth, out),
+            Dtype::Bf16 => quantise::token::<Bf16>(row, smooth, out),
+            Dtype::F16 => quantise::token::<F16>(row, smooth, out),
         }
     }
 
     #[inline(always)]
-    fn weighted_sum(
-        &self,
-        dtype: Dtype,
-        rows: &[&[u8]],
-        weights: &[f32],
-        unscaled: &[&[u8]],
-        out: &mut [u8],
-    ) {
+    fn quantise_blocks(&self, dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]) {
         match dtype {
-            Dtype::Bf16 => weighted_sum::<Bf16>(rows, weights, unscaled, out),
-            Dtype::F16 => weighted_sum::<F16>(rows, weights, unscaled, out),
+            Dtype::Bf16 => quantise::blocks::<Bf16>(row, data, scales),
+            Dtype::F16 => quantise::blocks::<F16>(row, data, scales),
+        }
+    }
+
+    #[inline(always)]
+    fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]) {
+        match dtype {
+            Dtype::Bf16 => sum::<Bf16, 2>(terms, out, |_| ZEROS, round::<Bf16>),
+            Dtype::F16 => sum::<F16, 2>(terms, out, |_| ZEROS, round::<F16>),
+        }
+    }
+
+    #[inline(always)]
+    fn accumulate(&self, dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]) {
+        match dtype {
+            Dtype::Bf16 => sum::<Bf16, 4>(terms, sums, floats, store),
+            Dtype::F16 => sum::<F16, 4>(terms, sums, floats, store),
+        }
+    }
+
+    #[inline(always)]
+    fn narrow(&self, dtype: Dtype, sums: &[u8], out: &mut [u8]) {
+        match dtype {
+            Dtype::Bf16 => narrow::<Bf16>(sums, out),
+            Dtype::F16 => narrow::<F16>(sums, out),
+        }
+    }
+
+    #[inline(always)]
+    fn rstd(&self, sums: &[u8], eps: f32) -> f32 {
+        rstd(sums, eps)
+    }
+
+    #[inline(always)]
+    fn normalise(&self, dtype: Dtype, sums: &[u8], rstd: f32, gamma: &[u8], out: &mut [u8]) {
+        match dtype {
+            Dtype::Bf16 => normalise::<Bf16>(sums, rstd, gamma, out),
+            Dtype::F16 => normalise::<F16>(sums, rstd, gamma, out),
         }
     }
 }
 
-#[inline(always)]
-fn load<E: Element>(bytes: [u8; 2]) -> f32 {
-    E::widen(u16::from_le_bytes(bytes))
-}
-
-/// The bits of `|value|`: as integers they are ordered like the values, NaN above infinity, and an integer
-/// maximum needs no rule for NaN, so it vectorises.
-#[inline(always)]
-fn magnitude(value: f32) -> i32 {
-    value.to_bits().cast_signed() & i32::MAX
-}
-
-/// The same before widening, which keeps the order.
-#[inline(always)]
-fn element_magnitude(bytes: [u8; 2]) -> i16 {
-    i16::from_le_bytes(bytes) & i16::MAX
-}
-
-const INFINITY: i32 = 0x7F80_0000;
-
-#[inline(always)]
-fn quantise<E: Element>(row: &[u8], smooth: Option<&[f32]>, out: &mut [u8]) -> Result<f32, NotFinite> {
-    let (row, _) = row.as_chunks::<2>();
-    let peak = match smooth {
-        None => {
-            let peak = row.iter().fold(0, |peak, &x| peak.max(element_magnitude(x)));
-            magnitude(E::widen(peak.cast_unsigned()))
-        }
-        Some(smooth) => row.iter().zip(smooth).fold(0, |peak, (&x, w)| peak.max(magnitude(load::<E>(x) * w))),
-    };
-    if peak >= INFINITY {
-        return Err(first_not_finite::<E>(row, smooth));
-    }
-    let s = 127.0 / f32::from_bits(peak.cast_unsigned());
-    // Also when the peak is 0.
-    if !s.is_finite() {
-        out.fill(0);
-        return Ok(0.0);
-    }
-    match smooth {
-        None => out.iter_mut().zip(row).for_each(|(q, &x)| *q = nearest_i8(load::<E>(x) * s)),
-        Some(smooth) => {
-            for ((q, &x), w) in out.iter_mut().zip(row).zip(smooth) {
-                *q = nearest_i8(load::<E>(x) * w * s);
-            }
-        }
-    }
-    Ok(1.0 / s)
-}
-
-/// `rint` of a value within about +-127, as the byte of an i8.
-///
-/// The sum with 1.5 * 2^23 lies in [2^23, 2^24), where the last place is 1: the addition itself rounds to
-/// the nearest integer, and ties go to even because 1.5 * 2^23 is even. Its mantissa then is 2^22 + the
-/// integer in two's complement, whose low byte is the i8. Exact for |value| <= 2^22; `f * (127 / m)` exceeds
-/// 127 by two roundings at most.
-#[inline(always)]
-fn nearest_i8(value: f32) -> u8 {
-    (value + 12_582_912.0).to_bits() as u8
-}
-
-#[cold]
-#[inline(never)]
-fn first_not_finite<E: Element>(row: &[[u8; 2]], smooth: Option<&[f32]>) -> NotFinite {
-    let factor = |i| smooth.and_then(|smooth| smooth.get(i)).copied().unwrap_or(1.0);
-    let mut values = row.iter().enumerate().map(|(i, &x)| load::<E>(x) * factor(i));
-    NotFinite { element: values.position(|f| !f.is_finite()).unwrap_or(0) as u32 }
-}
-
-/// Elements summed at a time: their sums stay close to the unit while all rows pass.
+/// Elements summed at a time: their sums stay close to the unit while all terms pass.
 const BLOCK: usize = 32;
-const BLOCK_BYTES: usize = 2 * BLOCK;
+static_assertions::const_assert!(BLOCK.is_multiple_of(COMM_BLOCK as usize));
+
+type Sums = [f32; BLOCK];
+
+const ZEROS: Sums = [0.0; BLOCK];
+
+/// Sums that go on from a row of f32.
+#[inline(always)]
+fn floats(row: &[u8]) -> Sums {
+    let mut sums = ZEROS;
+    sums.iter_mut().zip(row.as_chunks().0).for_each(|(sum, &bytes)| *sum = f32::from_le_bytes(bytes));
+    sums
+}
 
 #[inline(always)]
-fn weighted_sum<E: Element>(rows: &[&[u8]], weights: &[f32], unscaled: &[&[u8]], out: &mut [u8]) {
-    let (blocks, tail) = out.as_chunks_mut::<BLOCK_BYTES>();
-    let start_of_tail = blocks.len() * BLOCK_BYTES;
-    for (i, out) in blocks.iter_mut().enumerate() {
-        let block = |row: &&[u8]| {
-            row.get(i * BLOCK_BYTES..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; _])
-        };
-        sum_block::<E>(rows, weights, unscaled, block, out);
-    }
-    if !tail.is_empty() {
-        let block = |row: &&[u8]| {
-            let mut padded = [0; BLOCK_BYTES];
-            let rest = row.get(start_of_tail..).unwrap_or(&[]);
-            padded.iter_mut().zip(rest).for_each(|(to, from)| *to = *from);
-            padded
-        };
-        let mut out = [0; BLOCK_BYTES];
-        sum_block::<E>(rows, weights, unscaled, block, &mut out);
-        tail.iter_mut().zip(out).for_each(|(to, from)| *to = from);
+fn store(sums: &Sums, out: &mut [u8]) {
+    out.as_chunks_mut().0.iter_mut().zip(sums).for_each(|(to, sum)| *to = sum.to_le_bytes());
+}
+
+#[inline(always)]
+fn round<E: Element>(sums: &Sums, out: &mut [u8]) {
+    out.as_chunks_mut().0.iter_mut().zip(sums).for_each(|(to, &sum)| *to = E::narrow(sum).to_le_bytes());
+}
+
+/// Sums `terms` block by block into `out`, which has `WIDTH` bytes for each element.
+#[inline(always)]
+fn sum<E: Element, const WIDTH: usize>(
+    terms: &[Term<'_>],
+    out: &mut [u8],
+    begin: impl Fn(&[u8]) -> Sums,
+    end: impl Fn(&Sums, &mut [u8]),
+) {
+    // Most tokens have rows alone; their loop then has nothing else in it.
+    if terms.iter().all(|term| matches!(term.value, Value::Row(_))) {
+        sum_blocks::<E, WIDTH, false>(terms, out, begin, end);
+    } else {
+        sum_blocks::<E, WIDTH, true>(terms, out, begin, end);
     }
 }
 
 #[inline(always)]
-fn sum_block<E: Element>(
-    rows: &[&[u8]],
-    weights: &[f32],
-    unscaled: &[&[u8]],
-    block: impl Fn(&&[u8]) -> [u8; BLOCK_BYTES],
-    out: &mut [u8; BLOCK_BYTES],
+fn sum_blocks<E: Element, const WIDTH: usize, const MIXED: bool>(
+    terms: &[Term<'_>],
+    out: &mut [u8],
+    begin: impl Fn(&[u8]) -> Sums,
+    end: impl Fn(&Sums, &mut [u8]),
 ) {
-    let mut sums = [0.0f32; BLOCK];
-    for (row, weight) in rows.iter().zip(weights) {
-        let values = block(row);
-        for (sum, &v) in sums.iter_mut().zip(values.as_chunks().0) {
-            *sum += weight * load::<E>(v);
+    let mut blocks = out.chunks_exact_mut(WIDTH * BLOCK);
+    let whole = blocks.len();
+    for (i, out) in blocks.by_ref().enumerate() {
+        let mut sums = begin(out);
+        add_terms::<E, MIXED>(terms, Whole(i), &mut sums);
+        end(&sums, out);
+    }
+    let tail = blocks.into_remainder();
+    if !tail.is_empty() {
+        let mut sums = begin(tail);
+        add_terms::<E, MIXED>(terms, Part(whole), &mut sums);
+        end(&sums, tail);
+    }
+}
+
+#[inline(always)]
+fn add_terms<E: Element, const MIXED: bool>(terms: &[Term<'_>], block: impl Cut, sums: &mut Sums) {
+    for Term { weight, value } in terms {
+        match *value {
+            Value::Row(row) => {
+                let row = block.cut::<{ 2 * BLOCK }>(row);
+                for (sum, &v) in sums.iter_mut().zip(row.as_chunks().0) {
+                    *sum += weight * load::<E>(v);
+                }
+            }
+            Value::Blocks { data, scales } if MIXED => {
+                let data = block.cut::<BLOCK>(data);
+                let scales = block.cut::<{ 2 * BLOCK / COMM_BLOCK as usize }>(scales);
+                let blocks = data.as_chunks::<{ COMM_BLOCK as usize }>().0.iter().zip(scales.as_chunks().0);
+                let values = blocks.flat_map(|(q, &scale)| q.map(|q| dequantise::<E>(q, load::<E>(scale))));
+                sums.iter_mut().zip(values).for_each(|(sum, v)| *sum += weight * v);
+            }
+            Value::Mix { alphas: [a, b], rows: [x, v] } if MIXED => {
+                let (x, v) = (block.cut::<{ 2 * BLOCK }>(x), block.cut::<{ 2 * BLOCK }>(v));
+                let pairs = x.as_chunks().0.iter().zip(v.as_chunks().0);
+                for (sum, (&x, &v)) in sums.iter_mut().zip(pairs) {
+                    *sum += weight * (a * load::<E>(x) + b * load::<E>(v));
+                }
+            }
+            _ => {}
         }
     }
-    for row in unscaled {
-        let values = block(row);
-        for (sum, &v) in sums.iter_mut().zip(values.as_chunks().0) {
-            *sum += load::<E>(v);
-        }
+}
+
+/// An element of an int8 block, as if it had come in dtype.
+#[inline(always)]
+fn dequantise<E: Element>(q: u8, scale: f32) -> f32 {
+    E::widen(E::narrow(f32::from(q.cast_signed()) * scale))
+}
+
+/// A block of a row, by its number.
+trait Cut: Copy {
+    /// The `N` bytes of it; zeros where the row has none.
+    fn cut<const N: usize>(self, row: &[u8]) -> [u8; N];
+}
+
+/// A block that the row has in full.
+#[derive(Clone, Copy)]
+struct Whole(usize);
+
+/// The last block, which may be shorter.
+#[derive(Clone, Copy)]
+struct Part(usize);
+
+impl Cut for Whole {
+    #[inline(always)]
+    fn cut<const N: usize>(self, row: &[u8]) -> [u8; N] {
+        row.get(self.0 * N..).and_then(|rest| rest.first_chunk()).copied().unwrap_or([0; N])
     }
-    for (to, sum) in out.as_chunks_mut().0.iter_mut().zip(sums) {
-        *to = E::narrow(sum).to_le_bytes();
+}
+
+impl Cut for Part {
+    #[inline(always)]
+    fn cut<const N: usize>(self, row: &[u8]) -> [u8; N] {
+        let mut padded = [0; N];
+        padded.iter_mut().zip(row.get(self.0 * N..).unwrap_or(&[])).for_each(|(to, from)| *to = *from);
+        padded
+    }
+}
+
+#[inline(always)]
+fn narrow<E: Element>(sums: &[u8], out: &mut [u8]) {
+    for (to, &sum) in out.as_chunks_mut().0.iter_mut().zip(sums.as_chunks().0) {
+        *to = E::narrow(f32::from_le_bytes(sum)).to_le_bytes();
+    }
+}
+
+/// Partial sums that [`rstd`] keeps: element `i` goes to number `i` modulo this.
+const LANES: usize = 16;
+
+#[inline(always)]
+fn rstd(sums: &[u8], eps: f32) -> f32 {
+    let (values, _) = sums.as_chunks::<4>();
+    let part = 1.0 / values.len() as f32;
+    let square = |&r: &[u8; 4]| f32::from_le_bytes(r) * f32::from_le_bytes(r) * part;
+    let (blocks, rest) = values.as_chunks::<LANES>();
+    let mut lanes = [0.0f32; LANES];
+    for block in blocks {
+        lanes.iter_mut().zip(block).for_each(|(lane, r)| *lane += square(r));
+    }
+    lanes.iter_mut().zip(rest).for_each(|(lane, r)| *lane += square(r));
+    let total = lanes.into_iter().fold(0.0, |total, lane| total + lane);
+    1.0 / libm::sqrtf(total + eps)
+}
+
+#[inline(always)]
+fn normalise<E: Element>(sums: &[u8], rstd: f32, gamma: &[u8], out: &mut [u8]) {
+    let rows = sums.as_chunks().0.iter().zip(gamma.as_chunks().0);
+    for (to, (&r, &gamma)) in out.as_chunks_mut().0.iter_mut().zip(rows) {
+        let normal = E::widen(E::narrow(f32::from_le_bytes(r) * rstd));
+        *to = E::narrow(normal * load::<E>(gamma)).to_le_bytes();
     }
 }

@@ -1,5 +1,5 @@
 use super::element::{Bf16, Element, F16};
-use super::{NotFinite, Portable, Vector};
+use super::{NotFinite, Portable, Term, Value, Vector};
 use crate::reference::numerics;
 use crate::shape::Dtype;
 use alloc::vec;
@@ -105,10 +105,10 @@ fn what_is_not_finite_is_named_by_its_first_element() {
 fn a_sum_starts_from_plus_zero_and_an_empty_one_is_zero() {
     let minus_zero = bytes(&[0x8000; 70]);
     let mut out = vec![9; 140];
-    Portable.weighted_sum(Dtype::Bf16, &[&minus_zero], &[1.0], &[&minus_zero], &mut out);
+    Portable.weighted_sum(Dtype::Bf16, &[Term::row(1.0, &minus_zero); 2], &mut out);
     assert_eq!(out, [0; 140]);
     out.fill(9);
-    Portable.weighted_sum(Dtype::F16, &[], &[], &[], &mut out);
+    Portable.weighted_sum(Dtype::F16, &[], &mut out);
     assert_eq!(out, [0; 140]);
 }
 
@@ -119,7 +119,7 @@ fn products_are_rounded_before_they_are_added() {
     let rows = [row(Dtype::Bf16, &[minus]), row(Dtype::Bf16, &[v])];
     let mut out = [0; 2];
     let weight = 1.0 + f32::EPSILON;
-    Portable.weighted_sum(Dtype::Bf16, &[&rows[0], &rows[1]], &[1.0, weight], &[], &mut out);
+    Portable.weighted_sum(Dtype::Bf16, &[Term::row(1.0, &rows[0]), Term::row(weight, &rows[1])], &mut out);
     // Fused it would be 2^-23 + 2^-30, which bf16 holds.
     assert_eq!(out, *row(Dtype::Bf16, &[f32::EPSILON]));
 }
@@ -151,25 +151,135 @@ fn rows_to_quantise() -> impl Strategy<Value = (Vec<u16>, Option<Vec<f32>>)> {
     })
 }
 
-/// Rows of one length with their weights, and unscaled rows.
+/// A term that owns its rows.
 #[derive(Clone, Debug)]
-struct Terms {
-    rows: Vec<Vec<u16>>,
-    weights: Vec<f32>,
-    unscaled: Vec<Vec<u16>>,
-    len: usize,
+enum Owned {
+    Row(Vec<u16>),
+    Blocks { data: Vec<u8>, scales: Vec<u16> },
+    Mix { alphas: [f32; 2], rows: [Vec<u16>; 2] },
 }
 
-fn terms() -> impl Strategy<Value = Terms> {
-    (1usize..=70, 0usize..=16, 0usize..=4).prop_flat_map(|(len, rows, unscaled)| {
-        let weight = prop_oneof![-2.0f32..2.0, any::<f32>()];
-        (
-            prop::collection::vec(elements(len), rows),
-            prop::collection::vec(weight, rows),
-            prop::collection::vec(elements(len), unscaled),
-        )
-            .prop_map(move |(rows, weights, unscaled)| Terms { rows, weights, unscaled, len })
+impl Owned {
+    /// Its values, one by one.
+    fn values(&self, dtype: Dtype) -> Vec<f32> {
+        let of = |row: &[u16]| numerics::values(dtype, &bytes(row));
+        match self {
+            Self::Row(row) => of(row),
+            Self::Blocks { data, scales } => {
+                let scales = of(scales);
+                let product = |(i, &q): (usize, &u8)| f32::from(q as i8) * scales[i / 8];
+                of_bytes(dtype, &data.iter().enumerate().map(product).collect::<Vec<_>>())
+            }
+            Self::Mix { alphas, rows } => {
+                let rows = [of(&rows[0]), of(&rows[1])];
+                (0..rows[0].len()).map(|i| alphas[0] * rows[0][i] + alphas[1] * rows[1][i]).collect()
+            }
+        }
+    }
+}
+
+/// Values rounded to `dtype`.
+fn of_bytes(dtype: Dtype, values: &[f32]) -> Vec<f32> {
+    numerics::values(dtype, &numerics::rounded(dtype, values))
+}
+
+fn weights() -> impl Strategy<Value = f32> {
+    prop_oneof![4 => -2.0f32..2.0, 1 => any::<f32>(), 1 => Just(1.0)]
+}
+
+/// Rows alone, or terms of all kinds.
+fn terms() -> impl Strategy<Value = (usize, Vec<(f32, Owned)>)> {
+    (1usize..=70, 0usize..=20, any::<bool>()).prop_flat_map(|(len, terms, rows_only)| {
+        let row = elements(len).prop_map(Owned::Row);
+        let blocks = (prop::collection::vec(any::<u8>(), len), elements(len.div_ceil(8)))
+            .prop_map(|(data, scales)| Owned::Blocks { data, scales });
+        let mix = (prop::array::uniform2(weights()), prop::array::uniform2(elements(len)))
+            .prop_map(|(alphas, rows)| Owned::Mix { alphas, rows });
+        let value = if rows_only { row.boxed() } else { prop_oneof![row, blocks, mix].boxed() };
+        (Just(len), prop::collection::vec((weights(), value), terms))
     })
+}
+
+/// `terms` by reference, handed to `f`.
+fn with_terms<T>(terms: &[(f32, Owned)], f: impl FnOnce(&[Term<'_>]) -> T) -> T {
+    let rows: Vec<[Vec<u8>; 2]> = terms
+        .iter()
+        .map(|(_, owned)| match owned {
+            Owned::Row(row) => [bytes(row), Vec::new()],
+            Owned::Blocks { data, scales } => [data.clone(), bytes(scales)],
+            Owned::Mix { rows: [a, b], .. } => [bytes(a), bytes(b)],
+        })
+        .collect();
+    fn value<'a>(owned: &Owned, a: &'a [u8], b: &'a [u8]) -> Value<'a> {
+        match *owned {
+            Owned::Row(_) => Value::Row(a),
+            Owned::Blocks { .. } => Value::Blocks { data: a, scales: b },
+            Owned::Mix { alphas, .. } => Value::Mix { alphas, rows: [a, b] },
+        }
+    }
+    let terms: Vec<_> = terms
+        .iter()
+        .zip(&rows)
+        .map(|((weight, owned), [a, b])| Term { weight: *weight, value: value(owned, a, b) })
+        .collect();
+    f(&terms)
+}
+
+fn f32s(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+/// Bits, all NaNs alike: an f32 keeps whichever payload the operation left.
+fn comparable(row: &[u8]) -> Vec<u32> {
+    let values = row.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b));
+    values.map(|v| if v.is_nan() { f32::NAN.to_bits() } else { v.to_bits() }).collect()
+}
+
+#[test]
+fn blocks_are_quantised_as_by_hand() {
+    let row = row(Dtype::Bf16, &[127.0, 63.5, -0.5, 1.5, -2.5, 0.0, -127.0, 64.0, 1.0, -0.5]);
+    let (mut data, mut scales) = ([9; 10], [9; 4]);
+    Portable.quantise_blocks(Dtype::Bf16, &row, &mut data, &mut scales);
+    assert_eq!(data.map(|q| q as i8), [127, 64, 0, 2, -2, 0, -127, 64, 127, -64]);
+    // 1 and 1 / 127 as bf16.
+    assert_eq!(scales, *bytes(&[0x3F80, 0x3C01]));
+}
+
+#[test]
+fn a_block_that_is_not_finite_gets_the_nan_of_its_type() {
+    for (dtype, infinity, nan) in [(Dtype::Bf16, 0x7F80, 0x7FC0_u16), (Dtype::F16, 0xFC00, 0x7E00)] {
+        let (mut data, mut scales) = ([9; 9], [9; 4]);
+        let row = bytes(&[0, 0, infinity, 0, 0, 0, 0, 0, 0]);
+        Portable.quantise_blocks(dtype, &row, &mut data, &mut scales);
+        assert_eq!((data, scales.to_vec()), ([0; 9], bytes(&[nan, 0])));
+    }
+}
+
+#[test]
+fn a_mixed_row_is_rounded_as_f32_before_it_is_scaled() {
+    // 1 + 2^-9 keeps its 2^-9 until the copy is taken away.
+    let (one, small) = (row(Dtype::Bf16, &[1.0]), row(Dtype::Bf16, &[1.0 / 512.0]));
+    let mix = Value::Mix { alphas: [1.0, 1.0], rows: [&one, &small] };
+    let mut out = [0; 2];
+    Portable.weighted_sum(Dtype::Bf16, &[Term { weight: 1.0, value: mix }, Term::row(-1.0, &one)], &mut out);
+    assert_eq!(out, *small);
+}
+
+#[test]
+fn a_row_is_normalised_as_by_hand() {
+    let r = f32s(&[1.0, 2.0, 2.0, -4.0]);
+    let rstd = Portable.rstd(&r, 0.0);
+    assert_eq!(rstd, 0.4);
+    assert_eq!(Portable.rstd(&r, 9.75), 0.25);
+    let gamma = row(Dtype::Bf16, &[1.0, -1.0, 2.0, 0.5]);
+    let mut y = [0; 8];
+    Portable.normalise(Dtype::Bf16, &r, rstd, &gamma, &mut y);
+    let n = 205.0 / 512.0;
+    assert_eq!(y, *row(Dtype::Bf16, &[n, -2.0 * n, 4.0 * n, -2.0 * n]));
+    // 1 + 2^-8 times 1 + 2^-7 is 1 + 2^-7 if rounded in between, else 1 + 2^-6.
+    let r = f32s(&[1.0 + 1.0 / 256.0]);
+    Portable.normalise(Dtype::Bf16, &r, 1.0, &row(Dtype::Bf16, &[1.0 + 1.0 / 128.0]), &mut y);
+    assert_eq!(y[..2], row(Dtype::Bf16, &[1.0 + 1.0 / 128.0]));
 }
 
 proptest! {
@@ -194,23 +304,38 @@ proptest! {
     }
 
     #[test]
-    fn weighted_sum_agrees_with_the_plain_one(dtype in dtypes(), terms in terms()) {
-        let rows: Vec<_> = terms.rows.iter().map(|row| bytes(row)).collect();
-        let unscaled: Vec<_> = terms.unscaled.iter().map(|row| bytes(row)).collect();
-        let mut sum = vec![0.0; terms.len];
-        for (row, &weight) in rows.iter().zip(&terms.weights) {
-            numerics::add_row(dtype, &mut sum, row, Some(weight));
+    fn weighted_sum_agrees_with_the_plain_one(dtype in dtypes(), (len, terms) in terms()) {
+        let mut sum = vec![0.0; len];
+        for (weight, owned) in &terms {
+            numerics::add(&mut sum, &owned.values(dtype), Some(*weight));
         }
-        for row in &unscaled {
-            numerics::add_row(dtype, &mut sum, row, None);
-        }
-        let expected = row(dtype, &sum);
+        let mut out = vec![9; 2 * len];
+        with_terms(&terms, |terms| Portable.weighted_sum(dtype, terms, &mut out));
+        prop_assert_eq!(&out, &numerics::rounded(dtype, &sum));
 
-        let rows: Vec<&[u8]> = rows.iter().map(Vec::as_slice).collect();
-        let unscaled: Vec<&[u8]> = unscaled.iter().map(Vec::as_slice).collect();
-        let mut out = vec![9; 2 * terms.len];
-        Portable.weighted_sum(dtype, &rows, &terms.weights, &unscaled, &mut out);
-        prop_assert_eq!(out, expected);
+        // The same in two parts, unrounded in between.
+        let (first, second) = terms.split_at(terms.len() / 2);
+        let mut sums = vec![0; 4 * len];
+        for part in [first, second] {
+            with_terms(part, |terms| Portable.accumulate(dtype, terms, &mut sums));
+        }
+        prop_assert_eq!(comparable(&sums), comparable(&f32s(&sum)));
+        let mut narrowed = vec![9; 2 * len];
+        Portable.narrow(dtype, &sums, &mut narrowed);
+        prop_assert_eq!(narrowed, out);
+    }
+
+    #[test]
+    fn blocks_agree_with_the_plain_ones(dtype in dtypes(), x in (1usize..=70).prop_flat_map(elements)) {
+        let (row, len) = (bytes(&x), x.len());
+        let (mut data, mut scales) = (vec![9; len], vec![9; 2 * len.div_ceil(8)]);
+        Portable.quantise_blocks(dtype, &row, &mut data, &mut scales);
+        let mut out = vec![9; 2 * len];
+        let value = Value::Blocks { data: &data, scales: &scales };
+        Portable.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);
+        let mut expected = vec![0.0; len];
+        numerics::add(&mut expected, &numerics::through_blocks(dtype, &row), None);
+        prop_assert_eq!(out, numerics::rounded(dtype, &expected));
     }
 
     #[test]

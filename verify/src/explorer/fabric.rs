@@ -8,6 +8,7 @@ use super::violation::Violation;
 use core::cell::{Cell, RefCell};
 use kernel_core::fabric::order::{self, Issued};
 use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::layout::block;
 use kernel_core::layout::data::partition_start;
 use kernel_core::layout::state::{
     CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, core_word,
@@ -22,7 +23,7 @@ const VIRTUAL: u64 = 1 << 40;
 /// Bytes of a scale.
 const SCALE: u64 = 4;
 /// What unread or never written bytes look like.
-static NOTHING: [u8; 128] = [0xEE; 128];
+static NOTHING: [u8; 512] = [0xEE; 512];
 
 /// A place in words: its partition and where it is in there.
 pub(super) fn spot(at: Place) -> String {
@@ -33,7 +34,9 @@ pub(super) fn spot(at: Place) -> String {
 
 /// Whether others than its own core may look at a word.
 pub(super) fn is_shared(at: Place) -> bool {
-    at.offset >= VIRTUAL || !(DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
+    at.region != Region::State
+        || at.offset >= VIRTUAL
+        || !(DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
 }
 
 /// One core's view.
@@ -194,12 +197,13 @@ fn conflict(shared: &Shared, interner: &mut Interner, effect: &Effect) -> Option
 /// The dispatch slot whose `TokenFlag` lies at `at`, a place as machines give it.
 fn token_slot(at: Place) -> Option<u32> {
     let inside = at.offset % PARTITION;
-    let is_status = is_flag(at) && inside < DISPATCH_STATUS;
+    let is_status = at.region == Region::State && is_flag(at) && inside < DISPATCH_STATUS;
     (is_status && inside % STATUS_SLOT == 8).then_some((inside / STATUS_SLOT) as u32)
 }
 
+/// Whether a word at `at` is a flag: a status word, or in the window that of a block.
 fn is_flag(at: Place) -> bool {
-    at.region == Region::State && at.offset % VIRTUAL < DISPATCH_SELECTORS
+    at.region == Region::Window || at.offset % VIRTUAL < DISPATCH_SELECTORS
 }
 
 /// Whether an effect in flight may land now.
@@ -291,9 +295,16 @@ impl Fabric for View<'_> {
             return Ok(());
         }
         self.touch(at)?;
+        if at.region == Region::Window {
+            // The flag of a block: the block has been read.
+            let block = Place { offset: at.offset - block::PAYLOAD, ..at };
+            let read = self.interner.known(self.rank, self.virtually(block));
+            self.read_rows.get_mut().extend(read);
+        }
         let forgotten = match self.twin() {
             Twin::NoClear => true,
-            Twin::NoCountClear => token_slot(at).is_none(),
+            Twin::NoCountClear => at.region == Region::State && token_slot(at).is_none(),
+            Twin::NoBlockClear => at.region == Region::Window,
             Twin::NoTokenClear => token_slot(at).is_some(),
             _ => false,
         };
@@ -306,7 +317,11 @@ impl Fabric for View<'_> {
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         // A row that lands on an unread one is an error, so when a part of a record is read does not matter;
         // when its last part is read, and the record forgotten, does.
-        let last = self.kind == Kind::Combine || self.setup.model.quantised && len == SCALE;
+        let last = match self.kind {
+            Kind::Combine => true,
+            // A block is read when its flag is cleared.
+            Kind::Dispatch => self.setup.model.blocks == 0 && self.setup.model.quantised && len == SCALE,
+        };
         if last {
             self.touch(at)?;
         }
@@ -351,6 +366,7 @@ impl Fabric for View<'_> {
         self.judge(output, &bytes);
         // The data is a record's last part to be read, unless there is a scale.
         if !self.setup.model.quantised
+            && self.setup.model.blocks == 0
             && let Some(place) = self.interner.known(self.rank, self.virtually(from))
         {
             self.read_rows.borrow_mut().push(place);

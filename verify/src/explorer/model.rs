@@ -61,6 +61,8 @@ pub enum Twin {
     NoCountClear,
     /// A token flag is never cleared; needs separate flags.
     NoTokenClear,
+    /// A block's flag is never cleared; needs fullmesh_v2.
+    NoBlockClear,
     /// A slot with a count of 0 has no token flag; needs separate flags.
     NoFlagOfNothing,
     /// A clear may land after the next quiet.
@@ -100,6 +102,8 @@ pub struct Model {
     pub k: u32,
     /// Whether dispatch quantises.
     pub quantised: bool,
+    /// Blocks of a record, 1 or 2, with fullmesh_v2; 0 in the plain layout.
+    pub blocks: u32,
     /// The operators of a unit, D and C; units repeat.
     pub schedule: String,
     /// Units to run; `None` for ever.
@@ -129,6 +133,7 @@ impl Model {
             tokens: 1,
             k: 1,
             quantised: false,
+            blocks: 0,
             schedule: schedule.to_owned(),
             units: None,
             partitions: [2, 2],
@@ -166,6 +171,13 @@ impl Model {
     #[must_use]
     pub fn quantised(mut self) -> Self {
         self.quantised = true;
+        self
+    }
+
+    /// With fullmesh_v2 and so many blocks a record, 1 or 2.
+    #[must_use]
+    pub fn blocks(mut self, blocks: u32) -> Self {
+        self.blocks = blocks;
         self
     }
 
@@ -226,7 +238,9 @@ impl Model {
             ep_world_size: self.ranks.into(),
             moe_expert_num: (self.ranks * self.experts).into(),
             k: self.k.into(),
-            h: 1,
+            // Of 210 elements the data fill the first block, and the triple begins a second.
+            h: if self.blocks < 2 { 1 } else { 210 },
+            comm_alg: if self.blocks == 0 { "" } else { "fullmesh_v2" },
             bs: BatchSizes::Uniform(self.tokens.into()),
             quant_mode: if self.quantised { 2 } else { 0 },
             hccl_buffsize_mb: 1,

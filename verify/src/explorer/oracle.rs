@@ -28,7 +28,7 @@ impl RankTensors {
             div_rem(first + token + column, ranks * experts).1.cast_signed()
         };
         Self {
-            x: (0..tokens).flat_map(|token| bf16(value(token))).collect(),
+            x: (0..tokens).flat_map(|token| bf16(value(token)).repeat(setup.shape.h() as usize)).collect(),
             expert_ids: (0..tokens * k).map(id).collect(),
             weights: vec![1.0; (tokens * k) as usize],
             mask: vec![choice.is_some(); tokens as usize],
@@ -41,14 +41,15 @@ impl RankTensors {
             expert_ids: &self.expert_ids,
             expert_scales: &self.weights,
             mask: Mask::Tokens(&self.mask),
-            scales: None,
+            ..Inputs::default()
         }
     }
 
     /// What comes back for a token from its `k`-th expert.
-    fn returned(&self, token: usize, k: usize) -> [u8; 2] {
-        let columns = self.expert_ids.len() / self.mask.len();
-        expert(&self.x[token * 2..][..2], self.expert_ids[token * columns + k].cast_unsigned())
+    fn returned(&self, token: usize, k: usize) -> Vec<u8> {
+        let (columns, row) = (self.expert_ids.len() / self.mask.len(), self.x.len() / self.mask.len());
+        let e = self.expert_ids[token * columns + k].cast_unsigned();
+        self.x[token * row..][..row].chunks_exact(2).flat_map(|element| expert(element, e)).collect()
     }
 }
 
@@ -121,6 +122,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 Tensor::ExpertTokenNums => Vec::clone(&nums),
                 Tensor::EpRecvCounts => words(out.ep_recv_counts.clone()),
                 Tensor::XOut => x_out.clone(),
+                Tensor::X | Tensor::Rstd | Tensor::Y => Vec::new(),
             });
             Expected { outputs, y }
         })

@@ -3,6 +3,7 @@
 use super::model::{Choice, Setup};
 use core::hash::{Hash, Hasher};
 use kernel_core::a3::{Combine, Dispatch};
+use kernel_core::a3_v2;
 use kernel_core::fabric::order::Issued;
 use kernel_core::place::Place;
 use kernel_core::units::RankId;
@@ -10,10 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_128;
 
 /// Words of scratch that a model's core may need.
-pub(super) const UB_WORDS: usize = 12;
-
-/// Bytes of scratch that a model's core may need.
-pub(super) const UB_BYTES: usize = 32;
+pub(super) const UB_WORDS: usize = 16;
 
 /// A core's machine.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +19,7 @@ pub(super) enum Machine {
     /// Waits for the join.
     Between,
     Dispatch(Dispatch),
+    DispatchV2(a3_v2::Dispatch),
     Combine(Combine),
 }
 
@@ -31,7 +30,8 @@ pub(super) struct Core {
     /// Operators begun or about to begin, from the beginning.
     pub(super) op: u32,
     pub(super) ub: [u32; UB_WORDS],
-    pub(super) row: [u8; UB_BYTES],
+    /// What a step leaves in the scratch row for later ones.
+    pub(super) row: Vec<u8>,
     /// Whether it has put something since its last quiet. Only the twin that asks looks at it.
     pub(super) sent: bool,
 }
@@ -113,8 +113,8 @@ pub(super) struct State {
 
 impl State {
     pub(super) fn new(setup: &Setup<'_>) -> Self {
-        let core =
-            Core { machine: Machine::Between, op: 0, ub: [0; UB_WORDS], row: [0; UB_BYTES], sent: false };
+        let row = vec![0; setup.staged_bytes];
+        let core = Core { machine: Machine::Between, op: 0, ub: [0; UB_WORDS], row, sent: false };
         Self {
             cores: vec![core; setup.envs.len()],
             shared: Shared::default(),
@@ -155,7 +155,7 @@ impl State {
             (core.op - first_unit * setup.unit.len() as u32).hash(&mut bytes);
             core.machine.hash(&mut bytes);
             core.ub[..setup.ub_words].hash(&mut bytes);
-            core.row[..setup.staged_bytes].hash(&mut bytes);
+            core.row.hash(&mut bytes);
             core.sent.hash(&mut bytes);
         }
         (self.first_round - first_unit * setup.batches).hash(&mut bytes);

@@ -8,6 +8,7 @@ use super::state::{Core, Interner, Machine, Shared, State};
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
 use kernel_core::a3::{Combine, Dispatch, Returned, Ub};
+use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::place::Tensor;
 use kernel_core::units::RankId;
@@ -148,6 +149,7 @@ impl<'a> Known<'a> {
         let (kind, batch, _) = self.setup.operator(state.cores[i].op);
         let mut state = state.clone();
         state.cores[i].machine = match kind {
+            Kind::Dispatch if self.setup.model.blocks > 0 => Machine::DispatchV2(a3_v2::Dispatch::new()),
             Kind::Dispatch => Machine::Dispatch(Dispatch::new()),
             Kind::Combine => Machine::Combine(Combine::new()),
         };
@@ -181,7 +183,9 @@ impl<'a> Known<'a> {
         let Core { machine, ub, row, sent, .. } = &mut cores[i];
         let before = machine.clone();
         // No more than the machines ask for.
-        let mut ub = Ub { words: &mut ub[..self.setup.ub_words], row: &mut row[..self.setup.ub_bytes] };
+        let mut scratch = vec![0; self.setup.ub_bytes];
+        scratch[..row.len()].copy_from_slice(row);
+        let mut ub = Ub { words: &mut ub[..self.setup.ub_words], row: &mut scratch };
         let mut view = View {
             setup: &self.setup,
             shared: RefCell::new(shared),
@@ -199,6 +203,8 @@ impl<'a> Known<'a> {
             violation: RefCell::default(),
         };
         let progress = step_machine(&mut view, machine, &mut ub, i, &tensors);
+        let staged = row.len();
+        row.copy_from_slice(&scratch[..staged]);
         let moved = *machine != before;
         if matches!(progress, Ok(Progress::Stepped)) && !moved
             || matches!(progress, Ok(Progress::Pending(_))) && moved
@@ -248,7 +254,7 @@ impl<'a> Known<'a> {
             machine: Machine::Between,
             op: op + 1,
             ub: Default::default(),
-            row: Default::default(),
+            row: vec![0; self.setup.staged_bytes],
             sent: state.cores[i].sent,
         };
         if state.cores[rank * cores..][..cores].iter().all(|core| core.op > op) {
@@ -282,6 +288,7 @@ fn step_machine(
     match machine {
         Machine::Between => Ok(Progress::Stepped),
         Machine::Dispatch(machine) => machine.step(env, view, &inputs, ub),
+        Machine::DispatchV2(machine) => machine.step(env, view, &inputs, ub),
         Machine::Combine(machine) => {
             let own = expected.as_ref().map(|all| &all[view.rank.index()]);
             let bytes = |tensor| own.map_or(&[][..], |own| own.output(tensor));

@@ -9,10 +9,11 @@ use super::memory::{Memory, Outputs, Places};
 use super::round::{Round, Traffic};
 use super::twist::{Faithful, Twist, Twisted};
 use ::loom::thread;
-use kernel_core::a3::{Choices, Combine, Dispatch, Env, Ub, ub_bytes, ub_words};
+use kernel_core::a3::{Choices, Combine, Dispatch, Env, Flags, Ub, ub_bytes, ub_words};
+use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError};
 use kernel_core::place::Tensor;
-use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 use std::rc::Rc;
@@ -25,6 +26,15 @@ pub enum Operator {
     D(usize),
     /// Combine.
     C(usize),
+}
+
+/// How dispatch sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Layout {
+    /// The plain layout.
+    Plain(Flags),
+    /// fullmesh_v2, a block for each record.
+    Blocks,
 }
 
 /// The size of a domain.
@@ -44,6 +54,7 @@ pub struct Size<'a> {
 /// Ranks, their rounds and what each rank runs.
 #[derive(Debug)]
 pub struct Group {
+    choices: Choices,
     /// By rank; equal but for their cores.
     shapes: Vec<Shape>,
     places: Vec<Places>,
@@ -55,12 +66,13 @@ pub struct Group {
 impl Size<'_> {
     /// The domain as seen by a rank with `cores` cores. The product would refuse it.
     #[must_use]
-    pub fn shape(&self, cores: u32) -> Shape {
+    pub fn shape(&self, cores: u32, layout: Layout) -> Shape {
         let config = Config {
             ep_world_size: self.cores.len() as i64,
             moe_expert_num: self.experts.into(),
             k: self.k.into(),
             h: 2,
+            comm_alg: if layout == Layout::Blocks { "fullmesh_v2" } else { "" },
             bs: BatchSizes::Uniform(self.bs.into()),
             hccl_buffsize_mb: 1,
             aiv_num: cores.into(),
@@ -74,11 +86,19 @@ impl Group {
     /// All ranks run `schedule`; round `n` has `traffic[n]`.
     #[must_use]
     pub fn new(size: Size<'_>, traffic: &[Traffic<'_>], schedule: &[Operator]) -> Self {
-        let shapes: Vec<_> = size.cores.iter().map(|&cores| size.shape(cores)).collect();
-        let places = (0..).zip(&shapes).map(|(rank, shape)| Places::of(shape, RankId(rank))).collect();
+        Self::with(Layout::Plain(Flags::Joint), size, traffic, schedule)
+    }
+
+    /// The same with another way to send.
+    #[must_use]
+    pub fn with(layout: Layout, size: Size<'_>, traffic: &[Traffic<'_>], schedule: &[Operator]) -> Self {
+        let flags = if let Layout::Plain(flags) = layout { flags } else { Flags::Joint };
+        let choices = Choices { flags, ..Choices::default() };
+        let shapes: Vec<_> = size.cores.iter().map(|&cores| size.shape(cores, layout)).collect();
+        let places = (0..).zip(&shapes).map(|(rank, shape)| Places::of(shape, RankId(rank), flags)).collect();
         let rounds = (0..).zip(traffic).map(|(n, traffic)| Round::new(&shapes[0], n, traffic)).collect();
         let schedules = shapes.iter().map(|_| schedule.to_vec()).collect();
-        Self { shapes, places, rounds, schedules }
+        Self { choices, shapes, places, rounds, schedules }
     }
 
     /// `rank` runs `schedule` instead.
@@ -184,7 +204,7 @@ impl<T: Twist> Core<T> {
         let group = Arc::clone(&self.group);
         let (shape, schedule) = (&group.shapes[self.rank.index()], &group.schedules[self.rank.index()]);
         assert!(shape.aiv_num() == 1 || schedule.len() <= 1, "several cores need a join between operators");
-        let env = Env::new(shape, self.rank, self.core, Choices::default(), Portable);
+        let env = Env::new(shape, self.rank, self.core, group.choices, Portable);
         let (mut words, mut row) = (vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]);
         for &operator in schedule {
             let ub = Ub { words: &mut words, row: &mut row };
@@ -205,8 +225,13 @@ impl<T: Twist> Core<T> {
             Operator::D(round) => {
                 let inputs = self.group.rounds[round].inputs(self.rank);
                 fabric.fabric.begin(Rc::clone(&self.outputs[round]));
-                let mut machine = Dispatch::new();
-                drive(|| machine.step(env, fabric, &inputs, &mut ub))?;
+                if self.group.shapes[0].comm_alg() == CommAlg::FullmeshV2 {
+                    let mut machine = a3_v2::Dispatch::new();
+                    drive(|| machine.step(env, fabric, &inputs, &mut ub))?;
+                } else {
+                    let mut machine = Dispatch::new();
+                    drive(|| machine.step(env, fabric, &inputs, &mut ub))?;
+                }
             }
             Operator::C(round) => {
                 let round_inputs = &self.group.rounds[round];

@@ -5,6 +5,7 @@ use super::memory::{Memory, Places};
 use super::twist::{Twist, Twisted};
 use ::loom::thread;
 use core::fmt::Debug;
+use kernel_core::a3::Flags;
 use kernel_core::fabric::Fabric;
 use kernel_core::layout::data::dispatch_record;
 use kernel_core::layout::state::{Partition, dispatch_status};
@@ -40,7 +41,7 @@ pub fn litmus<T: Twist + 'static>(
 ) -> impl Fn() + Send + Sync + 'static {
     let places: Vec<_> = (0..shape.ep_world_size())
         .map(|rank| {
-            let mut places = Places::of(&shape, RankId(rank));
+            let mut places = Places::of(&shape, RankId(rank), Flags::Joint);
             places.words.push(token_flag());
             places.words.sort_unstable();
             places

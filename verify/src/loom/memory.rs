@@ -8,13 +8,17 @@ use ::loom::cell::UnsafeCell;
 use ::loom::sync::atomic::AtomicU64;
 use core::cell::RefCell;
 use core::ops::Range;
+use kernel_core::a3::Flags;
+use kernel_core::layout::block;
 use kernel_core::layout::data::{combine_row, dispatch_record};
 use kernel_core::layout::outputs::capacity;
-use kernel_core::layout::record::{Triple, triple_of};
-use kernel_core::layout::state::{Partition, combine_slot, combine_status, core_word, dispatch_status};
+use kernel_core::layout::record::{Triple, sent_bytes};
+use kernel_core::layout::state::{
+    Partition, combine_slot, combine_status, core_word, dispatch_status, token_flag,
+};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::placement::Home;
-use kernel_core::shape::Shape;
+use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, Offset, RankId, Token};
 
 /// Where the words and the rows of a rank lie: only those that its shape uses.
@@ -29,12 +33,15 @@ pub struct Places {
 impl Places {
     /// The places of `rank`.
     #[must_use]
-    pub fn of(shape: &Shape, rank: RankId) -> Self {
+    pub fn of(shape: &Shape, rank: RankId, flags: Flags) -> Self {
         let mut places = Self::default();
         let local_experts = shape.local_experts(rank);
         for partition in [Partition::P0, Partition::P1] {
             let slots = 0..local_experts * shape.ep_world_size();
-            places.words.extend(slots.map(|slot| dispatch_status(partition, slot)));
+            places.words.extend(slots.clone().map(|slot| dispatch_status(partition, slot)));
+            if flags == Flags::Separate {
+                places.words.extend(slots.map(|slot| token_flag(partition, slot)));
+            }
             for (token, k) in pairs(shape.bs_max(), shape.combine_columns()) {
                 places.words.push(combine_status(partition, combine_slot(shape, Token(token), k)));
                 let start = combine_row(shape, partition, Token(token), k).offset;
@@ -42,10 +49,9 @@ impl Places {
             }
             for (source, local_expert) in pairs(shape.ep_world_size(), local_experts) {
                 let home = Home { rank, local_expert };
-                places.rows.extend((0..shape.bs_max()).map(|slot| {
-                    let record = dispatch_record(shape, partition, home, RankId(source), slot);
-                    record.offset..triple_of(shape, record).offset + Triple::BYTES
-                }));
+                for slot in 0..shape.bs_max() {
+                    places.record(shape, dispatch_record(shape, partition, home, RankId(source), slot));
+                }
             }
         }
         // The only core of a rank has nobody to meet.
@@ -54,6 +60,19 @@ impl Places {
         places.words.sort_unstable();
         places.rows.sort_unstable_by_key(|row| row.start);
         places
+    }
+
+    /// The places of one record.
+    fn record(&mut self, shape: &Shape, record: Place) {
+        if shape.comm_alg() != CommAlg::FullmeshV2 {
+            self.rows.push(record.offset..record.offset + sent_bytes(shape));
+            return;
+        }
+        for b in 0..block::count(shape) {
+            let (start, stream) = (block::block(record, b).offset, block::stream(b, sent_bytes(shape)));
+            self.rows.push(start..start + (stream.end - stream.start));
+            self.words.push(block::flag(record, b));
+        }
     }
 }
 
@@ -173,10 +192,10 @@ impl Outputs {
         let tensors = Tensor::ALL.map(|tensor| {
             let element = match tensor {
                 Tensor::ExpandX => shape.payload_bytes(),
-                Tensor::XOut => shape.row_bytes(),
+                Tensor::XOut | Tensor::X | Tensor::Y => shape.row_bytes(),
                 Tensor::AssistInfo => Triple::BYTES,
                 Tensor::ExpertTokenNums => 8,
-                Tensor::DynamicScales | Tensor::ExpandIdx | Tensor::EpRecvCounts => 4,
+                Tensor::DynamicScales | Tensor::ExpandIdx | Tensor::EpRecvCounts | Tensor::Rstd => 4,
             };
             let starts = (0..capacity(shape, rank, tensor)).step_by(element as usize);
             Rows::new(starts.map(|start| start..start + element))
@@ -187,15 +206,6 @@ impl Outputs {
     /// The rows of a tensor.
     #[must_use]
     pub fn tensor(&self, tensor: Tensor) -> &Rows {
-        let [x, scales, info, idx, nums, counts, out] = &self.tensors;
-        match tensor {
-            Tensor::ExpandX => x,
-            Tensor::DynamicScales => scales,
-            Tensor::AssistInfo => info,
-            Tensor::ExpandIdx => idx,
-            Tensor::ExpertTokenNums => nums,
-            Tensor::EpRecvCounts => counts,
-            Tensor::XOut => out,
-        }
+        &self.tensors[tensor as usize]
     }
 }

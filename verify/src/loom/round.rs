@@ -47,7 +47,7 @@ impl Round {
             expert_ids: &rank.expert_ids,
             expert_scales: &rank.expert_scales,
             mask: Mask::Pairs(&rank.mask),
-            scales: None,
+            ..Inputs::default()
         }
     }
 
@@ -146,6 +146,6 @@ fn bytes_of(dispatched: &Dispatched, tensor: Tensor) -> Vec<u8> {
             dispatched.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect()
         }
         Tensor::EpRecvCounts => i32s(&dispatched.ep_recv_counts),
-        Tensor::XOut => Vec::new(),
+        Tensor::XOut | Tensor::X | Tensor::Rstd | Tensor::Y => Vec::new(),
     }
 }

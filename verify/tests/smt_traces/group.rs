@@ -126,7 +126,7 @@ impl Batch {
             expert_ids: &self.ids,
             expert_scales: &self.scales,
             mask: Mask::Pairs(&self.mask),
-            scales: None,
+            ..Inputs::default()
         }
     }
 

@@ -39,7 +39,7 @@ pub(super) type Writes<T> = Vec<Vec<Vec<Write<T>>>>;
 
 impl Traffic {
     pub(super) fn inputs(&self, rank: RankId) -> Inputs<'_> {
-        self.ranks[rank.index()].inputs(None)
+        self.ranks[rank.index()].inputs()
     }
 
     pub(super) fn all_ranks(&self) -> impl Iterator<Item = RankId> + Clone + use<> {
@@ -114,7 +114,7 @@ impl Traffic {
         let write = |row: u32| {
             let what = rows[row as usize];
             let at = combine_row(shape, Partition::P0, what.pair.token, what.pair.k);
-            Write { what: (row, what), to: what.source, at, bytes: shape.row_bytes() }
+            Write { what: (row, what), to: what.source, at, bytes: shape.result_bytes() }
         };
         returns(shape, rank, core, order, rows.len() as u32).map(write).collect()
     }

@@ -75,7 +75,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
             let short = Config { h: 1, ..source.config.clone() };
             let routing = args.routing.unwrap_or(source.routing);
             let options =
-                Options { routing, seed, mask: args.mask, smooth_scales: false, limits: Limits::None };
+                Options { routing, seed, mask: args.mask, limits: Limits::None, ..Options::default() };
             generate(short, options, &source.name)?.ranks
         }
     };

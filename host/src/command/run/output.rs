@@ -8,13 +8,11 @@ use crate::report::note;
 use crate::result::{self, RankResult};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{Product, QuantMode, Shape};
 use kernel_core::units::RankId;
 use std::path::Path;
 
 /// The tensors of one rank's result.
 struct Owned {
-    tokens: usize,
     rows: usize,
     tensors: [Vec<u8>; Tensor::ALL.len()],
 }
@@ -46,33 +44,15 @@ pub(super) fn write<B: Backend>(
                 backend.read_output(rank, batch, tensor, len as usize, read);
                 bytes
             });
-            Owned { tokens: shape.bs(rank) as usize, rows: rows as usize, tensors }
+            Owned { rows: rows as usize, tensors }
         })
         .collect();
     let results: Vec<_> = (0..)
         .map(RankId)
         .zip(&owned)
-        .map(|(rank, owned)| rank_result(shape, case.name(rank).0, owned))
+        .map(|(rank, owned)| RankResult::of(case, rank, owned.rows, &owned.tensors))
         .collect();
     result::write(path, shape, &results)?;
     note(&format!("wrote {}", path.display()));
     Ok(())
-}
-
-fn rank_result<'a>(shape: &Shape, rank: u32, owned: &'a Owned) -> RankResult<'a> {
-    let tensor = |tensor: Tensor| owned.tensors[tensor as usize].as_slice();
-    let quantised = shape.quant_mode() == QuantMode::Dynamic;
-    RankResult {
-        rank,
-        tokens: owned.tokens,
-        rows: owned.rows,
-        expand_x: tensor(Tensor::ExpandX),
-        dynamic_scales: quantised.then(|| tensor(Tensor::DynamicScales)),
-        assist_info_for_combine: (shape.product() == Product::A3).then(|| tensor(Tensor::AssistInfo)),
-        expand_idx: tensor(Tensor::ExpandIdx),
-        expert_token_nums: tensor(Tensor::ExpertTokenNums),
-        ep_recv_counts: tensor(Tensor::EpRecvCounts),
-        x_out: tensor(Tensor::XOut),
-        ..RankResult::default()
-    }
 }

@@ -9,7 +9,8 @@ use crate::report::{Report, columns, pairs};
 use crate::roofline::Roofline;
 use core::time::Duration;
 use hdrhistogram::Histogram;
-use kernel_core::shape::Product;
+use kernel_core::plan::route::{self, Pair};
+use kernel_core::shape::{Op, Product, Shape};
 use kernel_core::units::{RankId, Token};
 use serde::Serialize;
 
@@ -80,7 +81,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     let ranks = 0..shape.ep_world_size();
     let tokens: u64 = ranks.map(|r| u64::from(shape.bs(RankId(r)))).sum();
     let rows = rows_sent(case);
-    let (payload, row) = (rows * shape.payload_bytes(), rows * shape.row_bytes());
+    let (payload, row) = (rows * shape.payload_bytes(), rows * shape.result_bytes());
     let timed = args.backend == BackendArg::Threads;
     let (has_agents, operators) = (shape.product() == Product::A2, 2 * plan.rounds());
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
@@ -115,7 +116,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
                 "combine",
                 &costs.combine,
                 row,
-                copies * row + tokens * shape.row_bytes(),
+                copies * row + tokens * written_per_token(shape),
                 roofline.map(|r| r.combine),
             ),
         ],
@@ -123,13 +124,22 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     }
 }
 
-/// Rows that a round sends: every active pair, and every active token once for each shared expert.
+/// Bytes that combine puts out for a token.
+fn written_per_token(shape: &Shape) -> u64 {
+    match shape.op() {
+        Op::Combine => shape.row_bytes(),
+        Op::CombineAddRmsNorm => 3 * shape.row_bytes() + 4,
+    }
+}
+
+/// Rows that a round sends: every active pair but those of special experts, and every active token once for each
+/// shared expert.
 fn rows_sent(case: &Case) -> u64 {
     let shape = &case.shape;
     let of_token = |rank, token| {
         let inputs = case.inputs(rank);
-        let pairs = (0..shape.k()).filter(|&k| inputs.pair_is_active(shape, token, k)).count() as u64;
-        pairs + u64::from(shape.shared_expert_num()) * u64::from(inputs.token_is_active(shape, token))
+        let sent = |&k: &u32| route::home(shape, rank, &inputs, Pair { token, k }).is_some();
+        (0..shape.combine_columns()).filter(sent).count() as u64
     };
     let ranks = (0..shape.ep_world_size()).map(RankId);
     ranks.map(|rank| (0..shape.bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()

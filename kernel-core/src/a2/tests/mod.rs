@@ -76,22 +76,27 @@ fn random_rounds(shape: &Shape, rounds: usize, flags: bool, dice: &mut Dice) -> 
 fn any_shape() -> impl Strategy<Value = Shape> {
     let sizes = (2i64..=5, 1i64..=4, 1i64..=4, 1i64..=6, 1i64..=8);
     let kinds = (any::<bool>(), any::<bool>(), any::<bool>(), proptest::option::of(1i64..=5));
-    (sizes, kinds).prop_map(|((r, local, k, h, cores), (quantised, f16, prefix, uneven))| {
-        let e = r * local;
-        let domain = Domain { r, e, k: k.min(e), h: 8 * h, bs: 3, cores, ..PAIR };
-        let sizes: Vec<i64> = (0..r).map(|rank| 1 + (rank * uneven.unwrap_or(0)) % 4).collect();
-        let mut config = Config {
-            quant_mode: if quantised { 2 } else { 0 },
-            dtype: if f16 { "f16" } else { "bf16" },
-            expert_token_nums_type: i64::from(!prefix),
-            ..a2(domain)
-        };
-        if uneven.is_some() {
-            config.bs = BatchSizes::PerRank(&sizes);
-            config.global_bs = r * sizes.iter().max().unwrap();
-        }
-        shape_of(&config)
-    })
+    let specials = (0i64..3, 0i64..3);
+    (sizes, kinds, specials).prop_map(
+        |((r, local, k, h, cores), (quantised, f16, prefix, uneven), (zero, copy))| {
+            let e = r * local;
+            let domain = Domain { r, e, k: k.min(e), h: 8 * h, bs: 3, cores, ..PAIR };
+            let sizes: Vec<i64> = (0..r).map(|rank| 1 + (rank * uneven.unwrap_or(0)) % 4).collect();
+            let mut config = Config {
+                quant_mode: if quantised { 2 } else { 0 },
+                dtype: if f16 { "f16" } else { "bf16" },
+                expert_token_nums_type: i64::from(!prefix),
+                zero_expert_num: zero,
+                copy_expert_num: copy,
+                ..a2(domain)
+            };
+            if uneven.is_some() {
+                config.bs = BatchSizes::PerRank(&sizes);
+                config.global_bs = r * sizes.iter().max().unwrap();
+            }
+            shape_of(&config)
+        },
+    )
 }
 
 /// Tensors with these ids, active all.

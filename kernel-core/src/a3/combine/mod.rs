@@ -1,13 +1,15 @@
-//! A3 combine of one core: for each received row put and publish; for each own token await, clear, sum.
+//! A3 combine of one core: for each received row put and publish; for each own token await, clear, sum, and for
+//! AddRmsNorm add the residual and normalise.
 //!
 //! ```text
-//! Select -> (Put -> Publish)* -> (Await -> Clear* -> Sum)* -> Done
+//! Select -> (Put -> Publish)* -> (Await -> Clear* -> Sum -> (Add -> Rstd -> Norm)?)* -> Done
 //! ```
 //!
 //! The core that puts a row publishes its flag, so nothing has to be quiet in between.
 
 mod receive;
 mod send;
+mod sum;
 
 pub use send::Returned;
 
@@ -39,8 +41,14 @@ enum Phase {
     Await { token: Token, k: u32 },
     /// Clear them, from column `k` on.
     Clear { token: Token, k: u32 },
-    /// Sum the token's rows into `x_out`.
+    /// Sum what the token's experts returned into `x_out`.
     Sum { token: Token },
+    /// Add the residual: `x`.
+    Add { token: Token },
+    /// Write `rstd` of that.
+    Rstd { token: Token },
+    /// Normalise by it: `y`.
+    Norm { token: Token, rstd_bits: u32 },
     /// The operator has ended.
     Done,
 }
@@ -66,11 +74,16 @@ impl Combine {
     ) -> Result<Progress, ProtocolError> {
         match self.phase {
             Phase::Select => self.select(env, fabric, returned),
-            Phase::Put { item } => self.put(env, fabric, returned, item),
+            Phase::Put { item } => self.put(env, fabric, returned, ub, item),
             Phase::Publish { item } => self.publish(env, fabric, returned, item),
             Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
             Phase::Clear { token, k } => self.clear(env, fabric, inputs, token, k),
             Phase::Sum { token } => self.sum(env, fabric, inputs, ub, token),
+            Phase::Add { token } => self.add(env, fabric, inputs, ub, token),
+            Phase::Rstd { token } => self.rstd(env, fabric, ub, token),
+            Phase::Norm { token, rstd_bits } => {
+                self.norm(env, fabric, inputs, ub, token, f32::from_bits(rstd_bits))
+            }
             Phase::Done => Ok(Progress::Done),
         }
     }

@@ -1,15 +1,12 @@
-//! The receiving half: for each own token await the flags of its rows, clear them, sum the rows.
+//! The receiving half: for each own token await the flags of its rows and clear them.
 
 use super::{Combine, Phase};
-use crate::a3::{Env, Ub, internal};
+use crate::a3::Env;
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
-use crate::layout::data::combine_row;
-use crate::layout::outputs;
 use crate::layout::state::{combine_slot, combine_status};
 use crate::placement::Home;
 use crate::plan::route::{self, Pair};
-use crate::shape::{K_MAX, SHARED_MAX};
 use crate::sync::flag;
 use crate::units::Token;
 use crate::vector::Vector;
@@ -58,54 +55,6 @@ impl Combine {
         };
         fabric.store(combine_status(self.partition, combine_slot(env.shape, token, k)), 0)?;
         self.go(Phase::Clear { token, k: k + 1 })
-    }
-
-    pub(super) fn sum<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-        token: Token,
-    ) -> Result<Progress, ProtocolError> {
-        let shape = env.shape;
-        let out = ub
-            .row
-            .get_mut(..shape.row_bytes() as usize)
-            .ok_or(internal("scratch is shorter than ub_bytes"))?;
-        self.sum_rows(env, &*fabric, inputs, token, out)?;
-        fabric.write(outputs::x_out(shape, token), out)?;
-        self.go(Phase::Await { token: Token(token.0 + 1), k: 0 })
-    }
-
-    /// The weighted sum of a token's rows, straight from the window, into `out`.
-    fn sum_rows<F: Fabric + ?Sized, V: Vector>(
-        &self,
-        env: &Env<'_, V>,
-        fabric: &F,
-        inputs: &Inputs<'_>,
-        token: Token,
-        out: &mut [u8],
-    ) -> Result<(), ProtocolError> {
-        let shape = env.shape;
-        let all_weights = inputs.weights(shape, token);
-        let mut rows = heapless::Vec::<&[u8], K_MAX>::new();
-        let mut weights = heapless::Vec::<f32, K_MAX>::new();
-        let mut shared = heapless::Vec::<&[u8], SHARED_MAX>::new();
-        let mut k = 0;
-        while let Some((next, _)) = next_pair(env, inputs, token, k) {
-            let row = fabric.bytes(combine_row(shape, self.partition, token, next), shape.row_bytes())?;
-            let fits = match all_weights.get(next as usize) {
-                Some(&w) => rows.push(row).is_ok() && weights.push(w).is_ok(),
-                None => shared.push(row).is_ok(),
-            };
-            if !fits {
-                return Err(internal("more rows than K and S allow"));
-            }
-            k = next + 1;
-        }
-        env.vector.weighted_sum(shape.dtype(), &rows, &weights, &shared, out);
-        Ok(())
     }
 }
 

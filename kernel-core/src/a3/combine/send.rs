@@ -1,10 +1,11 @@
 //! The sending half: take the partition, put each returned row at its owner and publish its flag.
 
 use super::{Combine, Phase};
-use crate::a3::{Env, internal};
+use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::combine_row;
 use crate::layout::record::Triple;
+use crate::layout::result;
 use crate::layout::state::{Kind, combine_slot, combine_status};
 use crate::plan::split;
 use crate::shape::Shape;
@@ -40,6 +41,7 @@ impl Combine {
         env: &Env<'_, V>,
         fabric: &mut F,
         returned: &Returned<'_>,
+        ub: &mut Ub<'_>,
         item: u32,
     ) -> Result<Progress, ProtocolError> {
         let Some((row, triple)) = self.nth_row(env, returned, item)? else {
@@ -53,7 +55,15 @@ impl Combine {
             .and_then(|rest| rest.get(..len))
             .ok_or(internal("y is shorter than its rows"))?;
         let at = combine_row(env.shape, self.partition, triple.token, triple.k);
-        fabric.put(triple.source, at, y, &[])?;
+        if env.shape.comm_quant() {
+            let len = env.shape.result_bytes() as usize;
+            let packed = ub.row.get_mut(..len).ok_or(internal("scratch is shorter than ub_bytes"))?;
+            let (data, scales) = result::split_mut(env.shape, packed);
+            env.vector.quantise_blocks(env.shape.dtype(), y, data, scales);
+            fabric.put(triple.source, at, packed, &[])?;
+        } else {
+            fabric.put(triple.source, at, y, &[])?;
+        }
         self.go(Phase::Publish { item })
     }
 

@@ -2,6 +2,7 @@
 
 mod corrupt;
 mod garbage;
+mod layers;
 mod overlap;
-mod rounds;
+pub(crate) mod rounds;
 mod traces;

@@ -118,7 +118,19 @@ fn the_transitions_of_both_machines_are_as_committed() {
         let [cores, s, bs, h] = [6, 3, 4, 3].map(|n| i64::from(dice.below(n)));
         let domain = Domain { r: s + 2, e: 4, s, rs: s, k: 2, h: h + 1, bs: bs + 1, cores: cores + 1 };
         let quant_mode = if dice.below(2) == 0 { 0 } else { 2 };
-        let shape = shape_of(&Config { quant_mode, zero_expert_num: 1, ..domain.config() });
+        // The zero expert is there for all; what else combine adds has dice of its own.
+        let mut extra = Dice(seed ^ 0xADD);
+        let [copy_expert_num, const_expert_num, comm_quant, norm] =
+            [2, 2, 2, 2].map(|n| extra.below(n).into());
+        let shape = shape_of(&Config {
+            quant_mode,
+            zero_expert_num: 1,
+            copy_expert_num,
+            const_expert_num,
+            comm_quant_mode: 2 * comm_quant,
+            op: if norm == 1 { "combine_add_rms_norm" } else { "combine" },
+            ..domain.config()
+        });
         let ranks = (0..shape.ep_world_size()).map(RankId);
         let tensors: Vec<_> = ranks.map(|rank| Tensors::random(&shape, rank, &mut dice)).collect();
         let mut group = Group::new(&shape, tensors);

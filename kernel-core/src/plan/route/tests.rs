@@ -141,13 +141,7 @@ fn assert_all_routings(domain: Domain, zero_experts: i64, cores: &[i64]) {
             let ids: Vec<i32> = (0..bs).flat_map(row).collect();
             for mask in &masks {
                 for rank in 0..shape.ep_world_size() {
-                    let tensors = Tensors {
-                        x: vec![],
-                        weights: vec![],
-                        ids: ids.clone(),
-                        mask: mask.clone(),
-                        scales: None,
-                    };
+                    let tensors = Tensors { ids: ids.clone(), mask: mask.clone(), ..Tensors::default() };
                     assert_plan(&shape, rank, &tensors);
                 }
             }

@@ -1,0 +1,187 @@
+//! `veriep compare`: a result against the oracle, or against another result.
+
+use crate::case;
+use crate::cli::CompareArgs;
+use crate::error::Error;
+use crate::expected::Expected;
+use crate::report::{Report, pairs};
+use crate::store::{Tensor, TensorFile};
+use safetensors::Dtype;
+use serde::Serialize;
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Most differing tensors named.
+const NAMED_MAX: usize = 20;
+/// How far `rstd` may be off: its sum may be taken in any order.
+const RSTD_TOLERANCE: f64 = 1e-4;
+/// How many steps of dtype that moves `y`, which is rounded twice.
+const Y_STEPS: u16 = 2;
+
+#[derive(Serialize)]
+struct Compared {
+    ok: bool,
+    expected: String,
+    result: String,
+    tensors: usize,
+    /// What differs, one line per tensor.
+    wrong: Vec<String>,
+}
+
+pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> {
+    let mut result = TensorFile::open(&args.result)?;
+    let wrong = if args.expected.is_dir() {
+        let case = case::load(&args.expected)?;
+        compare(&Expected::of(&case)?.tensors()?, &mut result)?
+    } else {
+        compare(&read(&args.expected)?, &mut result)?
+    };
+    let compared = Compared {
+        ok: wrong.is_empty(),
+        expected: args.expected.display().to_string(),
+        result: args.result.display().to_string(),
+        tensors: result.names().len(),
+        wrong,
+    };
+    report.emit(&compared, table)?;
+    if compared.ok {
+        return Ok(());
+    }
+    let mut lines: Vec<_> = compared.wrong.iter().take(NAMED_MAX).cloned().collect();
+    if compared.wrong.len() > NAMED_MAX {
+        lines.push(format!(
+            "{} more tensors differ; --format json has them all",
+            compared.wrong.len() - NAMED_MAX
+        ));
+    }
+    Err(Error::Many(
+        lines.into_iter().map(|line| Error::Wrong(format!("{}: {line}", compared.result))).collect(),
+    ))
+}
+
+fn table(compared: &Compared) -> String {
+    pairs(&[
+        ("expected", compared.expected.clone()),
+        ("result", compared.result.clone()),
+        ("tensors", compared.tensors.to_string()),
+        ("wrong", compared.wrong.len().to_string()),
+    ])
+}
+
+/// All tensors of a file.
+fn read(path: &Path) -> Result<Vec<Tensor<'static>>, Error> {
+    let mut file = TensorFile::open(path)?;
+    let mut tensors = Vec::new();
+    for name in file.names() {
+        let data = Cow::Owned(file.read(&name)?);
+        if let Some(info) = file.info(&name) {
+            tensors.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data });
+        }
+    }
+    Ok(tensors)
+}
+
+fn compare(expected: &[Tensor<'_>], result: &mut TensorFile) -> Result<Vec<String>, Error> {
+    let expected: BTreeMap<_, _> = expected.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
+    let mut wrong = Vec::new();
+    for (name, must) in &expected {
+        let Some(info) = result.info(name).cloned() else {
+            wrong.push(format!("{name}: missing"));
+            continue;
+        };
+        if (info.dtype, &info.shape) != (must.dtype, &must.shape) {
+            let (dtype, shape) = (info.dtype, info.shape);
+            wrong.push(format!("{name}: {dtype} {shape:?}: must be {} {:?}", must.dtype, must.shape));
+            continue;
+        }
+        wrong.extend(difference(must, &result.read(name)?));
+    }
+    let stray = result.names().into_iter().filter(|name| !expected.contains_key(name.as_str()));
+    wrong.extend(stray.map(|name| format!("{name}: must be absent")));
+    Ok(wrong)
+}
+
+/// The first value that differs, and how many do.
+fn difference(must: &Tensor<'_>, seen: &[u8]) -> Option<String> {
+    if must.data == seen {
+        return None;
+    }
+    let size = (must.dtype.bitsize() / 8).max(1);
+    let close: fn(&[u8], &[u8]) -> bool = match must.name.split_once('.') {
+        Some((_, "rstd")) => rstd_is_close,
+        Some((_, "y")) => y_is_close,
+        _ => |a, b| a == b,
+    };
+    let pairs = || must.data.chunks(size).zip(seen.chunks(size)).enumerate();
+    let (at, (expected, found)) = pairs().find(|(_, (expected, found))| !close(expected, found))?;
+    let count = pairs().filter(|(_, (expected, found))| !close(expected, found)).count();
+    let index = match must.shape.last().filter(|_| must.shape.len() == 2) {
+        Some(&columns) => format!("{}, {}", at / columns, at % columns),
+        None => at.to_string(),
+    };
+    let (found, expected) = (value(must.dtype, found), value(must.dtype, expected));
+    let all = must.data.len() / size;
+    Some(format!("{}[{index}] = {found}: must be {expected} ({count} of {all} values differ)", must.name))
+}
+
+fn rstd_is_close(expected: &[u8], seen: &[u8]) -> bool {
+    let number =
+        |bytes: &[u8]| bytes.try_into().map_or(f64::NAN, |bytes| f64::from(f32::from_le_bytes(bytes)));
+    let (expected, seen) = (number(expected), number(seen));
+    expected.to_bits() == seen.to_bits() || (expected - seen).abs() <= RSTD_TOLERANCE * expected.abs()
+}
+
+/// Neighbouring numbers of one sign have neighbouring bits.
+fn y_is_close(expected: &[u8], seen: &[u8]) -> bool {
+    let bits = |bytes: &[u8]| bytes.try_into().map_or(0, u16::from_le_bytes);
+    bits(expected).abs_diff(bits(seen)) <= Y_STEPS
+}
+
+/// A value in words: 16-bit floats as bits, since that is what must be equal.
+fn value(dtype: Dtype, bytes: &[u8]) -> String {
+    let hex = || bytes.iter().rev().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}"));
+    match (dtype, bytes) {
+        (Dtype::I8, &[byte]) => byte.cast_signed().to_string(),
+        (Dtype::I32, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).to_string(),
+        (Dtype::F32, &[a, b, c, d]) => format!("{} ({})", f32::from_le_bytes([a, b, c, d]), hex()),
+        (Dtype::I64, _) => {
+            bytes.try_into().map_or_else(|_| hex(), |bytes| i64::from_le_bytes(bytes).to_string())
+        }
+        _ => hex(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tensor(name: &str, dtype: Dtype, shape: Vec<usize>, data: Vec<u8>) -> Tensor<'static> {
+        Tensor { name: name.to_owned(), dtype, shape, data: data.into() }
+    }
+
+    #[test]
+    fn a_difference_names_the_place_both_values_and_how_many_differ() {
+        let must = tensor("rank0.x_out", Dtype::BF16, vec![2, 2], vec![0x80, 0x3F, 0, 0, 1, 2, 3, 4]);
+        assert_eq!(difference(&must, &[0x80, 0x3F, 0, 0, 1, 2, 3, 4]), None);
+        let line = difference(&must, &[0x80, 0x3F, 0, 0, 9, 2, 9, 4]).unwrap();
+        assert_eq!(line, "rank0.x_out[1, 0] = 0x0209: must be 0x0201 (2 of 4 values differ)");
+        let must = tensor("rank0.ep_recv_counts", Dtype::I32, vec![2], vec![0, 0, 0, 0, 5, 0, 0, 0]);
+        let line = difference(&must, &[0, 0, 0, 0, 255, 255, 255, 255]).unwrap();
+        assert_eq!(line, "rank0.ep_recv_counts[1] = -1: must be 5 (1 of 2 values differ)");
+    }
+
+    #[test]
+    fn rstd_and_y_alone_may_be_a_little_off() {
+        let f32s = |value: f32| value.to_le_bytes().to_vec();
+        let must = |name| tensor(name, Dtype::F32, vec![1], f32s(1.0));
+        assert_eq!(difference(&must("rank0.rstd"), &f32s(1.00005)), None);
+        assert!(difference(&must("rank0.rstd"), &f32s(1.0005)).is_some());
+        assert!(difference(&must("rank0.rstd"), &f32s(f32::NAN)).is_some());
+        assert!(difference(&must("rank0.dynamic_scales"), &f32s(1.000_000_1)).is_some());
+        let must = |name| tensor(name, Dtype::BF16, vec![1, 1], vec![0x80, 0x3F]);
+        assert_eq!(difference(&must("rank0.y"), &[0x82, 0x3F]), None);
+        assert!(difference(&must("rank0.y"), &[0x83, 0x3F]).is_some());
+        assert!(difference(&must("rank0.x"), &[0x81, 0x3F]).is_some());
+    }
+}

@@ -1,0 +1,424 @@
+//! What to change so that a rule holds again. Nothing is solved for: values near the one given are tried at
+//! the door, so that every cure is known to work and no rule is written a second time.
+
+use crate::error::{Cure, Problem};
+use core::mem::discriminant;
+use kernel_core::shape::{BatchSizes, Config, Given, Limits, RANKS_MAX, Rule, Seen, Shape, Violation};
+
+/// How far from a value its neighbours are tried; no parameter with gaps has a wider range.
+const NEIGHBOURS: i64 = 1100;
+/// Where halving begins: no parameter can be larger.
+const LARGEST: i64 = u32::MAX as i64;
+
+/// What a hint adds that is not enough.
+const BREAKS_OTHERS: &str = ", which breaks another rule";
+
+/// Parameters that may be changed instead.
+const INSTEAD: [(&str, &str); 6] = [
+    ("hccl_buffsize_mb", "bs"),
+    ("bs", "k"),
+    ("moe_expert_num", "ep_world_size"),
+    ("tp_world_size", "moe_expert_num"),
+    ("shared_expert_rank_num", "shared_expert_num"),
+    ("scales", "quant_mode"),
+];
+
+/// The problem of a violation among `all` that `config` has, with its cures.
+pub(super) fn problem(config: &Config<'_>, violation: &Violation, all: &[Violation]) -> Problem {
+    let mut config = *config;
+    if let BatchSizes::PerRank(list) = config.bs {
+        // Longer ones break the same rule, and a foreign file may hold any number.
+        config.bs = BatchSizes::PerRank(&list[..list.len().min(RANKS_MAX + 1)]);
+    }
+    let mut problem = Problem::from(violation);
+    for may_break in [MayBreak::Nothing, MayBreak::Others, MayBreak::Anything] {
+        problem.cures = Clinic { config, violation, all, may_break }.cures();
+        if !problem.cures.is_empty() {
+            problem.hint = Some(hint(&problem.cures, may_break));
+            break;
+        }
+    }
+    problem
+}
+
+/// What a cure may break that was not broken before: better a little than no cure at all.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum MayBreak {
+    Nothing,
+    /// Rules of parameters that it does not change.
+    Others,
+    Anything,
+}
+
+/// The cures in words, values of one parameter together.
+fn hint(cures: &[Cure], may_break: MayBreak) -> String {
+    let mut text = String::new();
+    let mut last = "";
+    for Cure { parameter, value } in cures {
+        let separator = if text.is_empty() {
+            ""
+        } else if parameter == last {
+            " or "
+        } else {
+            ", or "
+        };
+        text += separator;
+        match value {
+            Some(value) if parameter == last => text += &value.to_string(),
+            Some(value) => text += &format!("{parameter} = {value}"),
+            None => text += &format!("leave out {parameter}"),
+        }
+        last = parameter;
+    }
+    text + if may_break == MayBreak::Nothing { "" } else { BREAKS_OTHERS }
+}
+
+/// One violation and what is tried against it.
+#[derive(Clone, Copy)]
+struct Clinic<'a> {
+    config: Config<'a>,
+    violation: &'a Violation,
+    all: &'a [Violation],
+    may_break: MayBreak,
+}
+
+impl<'a> Clinic<'a> {
+    fn cures(&self) -> Vec<Cure> {
+        let parameter = self.violation.parameter;
+        let mut cures = match self.violation.seen {
+            Seen::Present => self.without(parameter),
+            Seen::Word(word) => self.word(word.as_str()),
+            Seen::Real(_) => self.real(),
+            Seen::List(entries) => {
+                let ranks = i64::try_from(entries).unwrap_or(i64::MAX);
+                [self.one_size(), self.number("ep_world_size", ranks)].concat()
+            }
+            Seen::Number(_) if matches!(self.config.bs, BatchSizes::PerRank(_)) && parameter == "bs" => {
+                let entry = self.entry();
+                if entry.is_empty() { self.one_size() } else { entry }
+            }
+            Seen::Number(seen) => self.near(parameter, seen),
+        };
+        let is_relation = matches!(self.violation.rule, Rule::Words(_));
+        let instead = INSTEAD.iter().filter(|(from, _)| is_relation && *from == parameter);
+        for &(_, other) in instead {
+            let mut config = self.config;
+            match number_of(&mut config, other).map(|value| *value) {
+                Some(seen) => cures.extend(self.near(other, seen)),
+                None => cures.extend(self.one_size()),
+            }
+        }
+        cures
+    }
+
+    /// Whether `config`, in which `changed` was changed, no longer has the violation, nor one that was not there
+    /// before, as far as it matters.
+    fn is_cured(&self, changed: &str, config: &Config<'_>) -> bool {
+        let Err(found) = Shape::new(config, Limits::Product) else { return true };
+        let same = |a: &Violation, b: &Violation| {
+            a.parameter == b.parameter
+                && discriminant(&a.rule) == discriminant(&b.rule)
+                && (!matches!(a.rule, Rule::Words(_)) || a.rule == b.rule)
+        };
+        let was_there = |a: &Violation| self.all.iter().any(|b| same(a, b));
+        let forgiven = |a: &Violation| match self.may_break {
+            MayBreak::Nothing => was_there(a),
+            MayBreak::Others => was_there(a) || a.parameter != changed,
+            MayBreak::Anything => true,
+        };
+        !found.iter().any(|a| same(a, self.violation)) && found.iter().all(forgiven)
+    }
+
+    fn cures_with(&self, parameter: &str, value: i64) -> bool {
+        let mut config = self.config;
+        match number_of(&mut config, parameter) {
+            Some(place) => *place = value,
+            None => config.bs = BatchSizes::Uniform(value),
+        }
+        self.is_cured(parameter, &config)
+    }
+
+    fn number(&self, parameter: &str, value: i64) -> Vec<Cure> {
+        if self.cures_with(parameter, value) { vec![cure(parameter, value)] } else { Vec::new() }
+    }
+
+    /// The nearest value on either side, the upper one first.
+    fn near(&self, parameter: &str, seen: i64) -> Vec<Cure> {
+        let start = match self.violation.rule {
+            Rule::Range { min, max } => seen.clamp(min, max),
+            _ => seen.clamp(0, LARGEST),
+        };
+        let works = |value: &i64| *value != seen && self.cures_with(parameter, *value);
+        let numbers = self.violation.numbers.map(|(_, number)| number);
+        let beside = |up: bool| {
+            // One number alone does not do it: the least it can be leaves the most to the others.
+            if !up && self.may_break != MayBreak::Nothing && works(&0) {
+                return Some(0);
+            }
+            let on_side = |value: &i64| (*value > seen) == up;
+            let step = if up { 1 } else { -1 };
+            let neighbours = (0..NEIGHBOURS).map(|distance| start.saturating_add(step * distance));
+            if let Some(found) = neighbours.filter(|n| *n >= 0 && on_side(n)).find(works) {
+                return Some(found);
+            }
+            // The rule may name the very number; else halving finds where it begins to hold.
+            let mut named: Vec<_> = numbers.iter().copied().filter(on_side).filter(works).collect();
+            named.sort_unstable();
+            let named = if up { named.first() } else { named.last() };
+            let halved = || self.halve(parameter, start, if up { LARGEST } else { 0 }).filter(on_side);
+            named.copied().or_else(halved)
+        };
+        let sides = [beside(true), beside(false)];
+        sides.into_iter().flatten().map(|value| cure(parameter, value)).collect()
+    }
+
+    /// The value nearest to `wrong`, which does not work, on the way to `right`, if that works.
+    fn halve(&self, parameter: &str, mut wrong: i64, mut right: i64) -> Option<i64> {
+        if !self.cures_with(parameter, right) {
+            return None;
+        }
+        while wrong.abs_diff(right) > 1 {
+            let middle = wrong.midpoint(right);
+            if self.cures_with(parameter, middle) {
+                right = middle;
+            } else {
+                wrong = middle;
+            }
+        }
+        Some(right)
+    }
+
+    /// One size for all ranks instead of a list, or a smaller one: the largest that works.
+    fn one_size(&self) -> Vec<Cure> {
+        let largest = match self.config.bs {
+            BatchSizes::Uniform(bs) => bs.saturating_sub(1),
+            BatchSizes::PerRank(list) => list.iter().copied().max().unwrap_or(1).max(1),
+        };
+        let from = largest.clamp(1, NEIGHBOURS);
+        let found = (1..=from).rev().find(|&bs| self.cures_with("bs", bs));
+        found.map(|bs| cure("bs", bs)).into_iter().collect()
+    }
+
+    /// The one wrong entry of a list, else as large as the others.
+    fn entry(&self) -> Vec<Cure> {
+        let (BatchSizes::PerRank(list), Rule::Range { min, max }) = (self.config.bs, self.violation.rule)
+        else {
+            return Vec::new();
+        };
+        let legal = |bs: &i64| (min..=max).contains(bs);
+        let Some(rank) = list.iter().position(|bs| !legal(bs)) else { return Vec::new() };
+        let others = list.iter().copied().filter(legal).max();
+        let works = |value: &i64| {
+            let mut entries = list.to_vec();
+            entries[rank] = *value;
+            self.is_cured("bs", &Config { bs: BatchSizes::PerRank(&entries), ..self.config })
+        };
+        let candidates = [Some(list[rank].clamp(min, max)), others];
+        let found = candidates.into_iter().flatten().find(works);
+        found.map(|value| cure(&format!("bs[{rank}]"), value)).into_iter().collect()
+    }
+
+    /// The word that is most like the one seen; for `fullmesh_v2` the layout that leaves nothing out.
+    fn word(&self, seen: &str) -> Vec<Cure> {
+        let parameter = self.violation.parameter;
+        let legal = match self.violation.rule {
+            Rule::OneOfWords(legal) => legal,
+            _ => &["fullmesh_v1"],
+        };
+        let alike = |word: &str| {
+            word.chars().zip(seen.chars()).take_while(|(a, b)| *a == b.to_ascii_lowercase()).count()
+        };
+        let mut legal = legal.to_vec();
+        legal.sort_by_key(|word| core::cmp::Reverse(alike(word)));
+        let works = |word: &&str| {
+            let mut config = self.config;
+            match parameter {
+                "product" => config.product = word,
+                "comm_alg" => config.comm_alg = word,
+                "op" => config.op = word,
+                "dtype" => config.dtype = word,
+                _ => return false,
+            }
+            self.is_cured(parameter, &config)
+        };
+        let cure = |word: &str| Cure { parameter: parameter.to_owned(), value: Some(word.into()) };
+        legal.into_iter().find(works).map(cure).into_iter().collect()
+    }
+
+    fn real(&self) -> Vec<Cure> {
+        let norm_eps = Config::default().norm_eps;
+        let cured = self.is_cured("norm_eps", &Config { norm_eps, ..self.config });
+        let cure = Cure { parameter: "norm_eps".to_owned(), value: Some(norm_eps.into()) };
+        if cured { vec![cure] } else { Vec::new() }
+    }
+
+    fn without(&self, tensor: &str) -> Vec<Cure> {
+        let flags = match tensor {
+            "scales" => Given::SCALES,
+            "x_active_mask" => Given::MASK_1D | Given::MASK_2D,
+            "elastic_info" => Given::ELASTIC_INFO,
+            "shared_expert_x" => Given::SHARED_EXPERT_X,
+            _ => Given::empty(),
+        };
+        let config = Config { given: self.config.given - flags, ..self.config };
+        let cure = Cure { parameter: tensor.to_owned(), value: None };
+        if self.is_cured(tensor, &config) { vec![cure] } else { Vec::new() }
+    }
+}
+
+fn cure(parameter: &str, value: i64) -> Cure {
+    Cure { parameter: parameter.to_owned(), value: Some(value.into()) }
+}
+
+/// The place of a number; none for `bs`, which may be a list.
+fn number_of<'c>(config: &'c mut Config<'_>, parameter: &str) -> Option<&'c mut i64> {
+    Some(match parameter {
+        "ep_world_size" => &mut config.ep_world_size,
+        "tp_world_size" => &mut config.tp_world_size,
+        "moe_expert_num" => &mut config.moe_expert_num,
+        "shared_expert_num" => &mut config.shared_expert_num,
+        "shared_expert_rank_num" => &mut config.shared_expert_rank_num,
+        "zero_expert_num" => &mut config.zero_expert_num,
+        "copy_expert_num" => &mut config.copy_expert_num,
+        "const_expert_num" => &mut config.const_expert_num,
+        "k" => &mut config.k,
+        "h" => &mut config.h,
+        "global_bs" => &mut config.global_bs,
+        "quant_mode" => &mut config.quant_mode,
+        "comm_quant_mode" => &mut config.comm_quant_mode,
+        "expert_token_nums_type" => &mut config.expert_token_nums_type,
+        "hccl_buffsize_mb" => &mut config.hccl_buffsize_mb,
+        "port_offset" => &mut config.port_offset,
+        "aiv_num" => &mut config.aiv_num,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Bs, Config};
+    use proptest::prelude::*;
+
+    /// Violations of a configuration in a user's form, as parameter and rule, with their cures.
+    fn judged(config: &Config, given: Given) -> Vec<Problem> {
+        let core = config.as_core(given);
+        let Err(all) = Shape::new(&core, Limits::Product) else { return Vec::new() };
+        all.iter().map(|violation| problem(&core, violation, &all)).collect()
+    }
+
+    /// Does what a cure says, the way a user would.
+    fn apply(cure: &Cure, config: &mut Config, given: &mut Given) {
+        match (&cure.value, cure.parameter.split_once('[')) {
+            (None, _) => given.remove(match cure.parameter.as_str() {
+                "scales" => Given::SCALES,
+                "x_active_mask" => Given::MASK_1D | Given::MASK_2D,
+                "elastic_info" => Given::ELASTIC_INFO,
+                "shared_expert_x" => Given::SHARED_EXPERT_X,
+                other => panic!("{other}"),
+            }),
+            (Some(value), Some((_, rank))) => {
+                let rank: usize = rank.trim_end_matches(']').parse().unwrap();
+                let Bs::PerRank(list) = &mut config.bs else { panic!("no list") };
+                list[rank] = value.as_i64().unwrap();
+            }
+            (Some(value), None) => config.set(&format!("{}={value}", cure.parameter)).unwrap(),
+        }
+    }
+
+    fn number() -> impl Strategy<Value = i64> {
+        prop_oneof![
+            6 => 0i64..20,
+            3 => prop::sample::select(vec![-1, 24, 64, 100, 256, 400, 513, 768, 1024, 4096, 7168, 9000, 20_000]),
+            1 => any::<i64>(),
+        ]
+    }
+
+    fn any_config() -> impl Strategy<Value = (Config, Given)> {
+        const KEYS: [&str; 16] = [
+            "ep_world_size",
+            "tp_world_size",
+            "moe_expert_num",
+            "shared_expert_num",
+            "shared_expert_rank_num",
+            "zero_expert_num",
+            "copy_expert_num",
+            "const_expert_num",
+            "k",
+            "h",
+            "bs",
+            "global_bs",
+            "quant_mode",
+            "comm_quant_mode",
+            "hccl_buffsize_mb",
+            "aiv_num",
+        ];
+        let layout = prop::sample::select(vec![
+            "",
+            "product=a2",
+            "comm_alg=fullmesh_v2",
+            "product=a2 comm_alg=hierarchy",
+            "comm_alg=ring",
+            "product=a5",
+            "dtype=f32",
+            "op=combine_add_rms_norm",
+            "norm_eps=nan",
+            "bs=[16,16,0]",
+            "bs=[16,16,16,16,16,16,16,16,16,16,16,16,16,16,16,600]",
+            "product=a2 op=combine_add_rms_norm",
+        ]);
+        let changes = prop::collection::vec((prop::sample::select(KEYS.to_vec()), number()), 0..5);
+        (layout, changes, prop_oneof![3 => Just(0u32), 1 => 0u32..32]).prop_map(|(layout, changes, given)| {
+            let mut config = Config::default();
+            layout.split_whitespace().for_each(|assignment| config.set(assignment).unwrap());
+            for (key, value) in changes {
+                config.set(&format!("{key}={value}")).unwrap();
+            }
+            (config, Given::from_bits_truncate(given))
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(400))]
+
+        #[test]
+        fn a_violation_does_not_survive_any_of_its_cures((config, given) in any_config()) {
+            let found = judged(&config, given);
+            for problem in &found {
+                prop_assert_eq!(problem.hint.is_some(), !problem.cures.is_empty());
+                prop_assert!(!problem.cures.is_empty(), "no cure of {:?} {:?}", problem, config);
+                let twice = |i: usize| problem.cures[..i].contains(&problem.cures[i]);
+                prop_assert!(!(0..problem.cures.len()).any(twice), "{:?}", problem);
+                for cure in &problem.cures {
+                    let (mut config, mut given) = (config.clone(), given);
+                    apply(cure, &mut config, &mut given);
+                    let left = judged(&config, given);
+                    let survives = left.iter().any(|other| {
+                        (&other.parameter, &other.rule) == (&problem.parameter, &problem.rule)
+                    });
+                    prop_assert!(!survives, "{cure:?} of {problem:?} in {config:?}");
+                    if !problem.hint.as_ref().unwrap().ends_with(BREAKS_OTHERS) {
+                        let rules = |problems: &[Problem]| {
+                            let of = |problem: &Problem| problem.message.split(' ').next().unwrap().to_owned();
+                            problems.iter().map(of).collect::<Vec<_>>()
+                        };
+                        let before = rules(&found);
+                        prop_assert!(rules(&left).iter().all(|rule| before.contains(rule)), "{cure:?} {left:?}");
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn whoever_takes_the_first_cure_again_and_again_ends_with_a_valid_configuration(
+            (mut config, mut given) in any_config(),
+        ) {
+            for _ in 0..60 {
+                let Some(problem) = judged(&config, given).into_iter().next() else { return Ok(()) };
+                prop_assert!(!problem.cures.is_empty(), "{problem:?} {config:?}");
+                apply(&problem.cures[0], &mut config, &mut given);
+            }
+            prop_assert!(false, "{config:?}: {:?}", judged(&config, given));
+        }
+    }
+}

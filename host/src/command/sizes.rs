@@ -1,0 +1,176 @@
+//! What a configuration needs, in the form of the report: the window term by term, and what follows from it.
+
+use crate::report::columns;
+use kernel_core::shape::{Buffer, Product, Shape, Term};
+use kernel_core::units::RankId;
+use serde::Serialize;
+
+const MIB: u64 = 1 << 20;
+
+/// Of a number that may be anything.
+fn configured_bytes(mb: i64) -> i64 {
+    mb.saturating_mul(MIB as i64)
+}
+
+/// The window.
+#[derive(Serialize)]
+pub(super) struct BufferSizes {
+    pub(super) required_mb: u64,
+    pub(super) configured_mb: i64,
+    pub(super) max_bs: u64,
+    /// Why it is not larger.
+    max_bs_limit: &'static str,
+    required_bytes: u64,
+    /// Negative if it does not suffice.
+    left_bytes: i64,
+    /// What `required_bytes` is the sum of.
+    terms: Vec<TermSizes>,
+}
+
+#[derive(Serialize)]
+struct TermSizes {
+    name: &'static str,
+    formula: String,
+    operands: Vec<Operand>,
+    bytes: u64,
+}
+
+#[derive(Serialize)]
+struct Operand {
+    symbol: &'static str,
+    value: u64,
+    meaning: &'static str,
+}
+
+impl From<&Buffer> for BufferSizes {
+    fn from(buffer: &Buffer) -> Self {
+        let named = buffer.terms.iter().filter(|term| !term.name.is_empty());
+        Self {
+            required_mb: buffer.required_mb,
+            configured_mb: buffer.configured_mb,
+            max_bs: buffer.max_bs,
+            max_bs_limit: buffer.max_bs_limit.name(),
+            required_bytes: buffer.bytes(),
+            left_bytes: i64::try_from(buffer.bytes())
+                .map_or(i64::MIN, |bytes| configured_bytes(buffer.configured_mb).saturating_sub(bytes)),
+            terms: named.map(TermSizes::from).collect(),
+        }
+    }
+}
+
+impl From<&Term> for TermSizes {
+    fn from(term: &Term) -> Self {
+        let symbols: Vec<_> = term.operands().map(|factor| factor.symbol).collect();
+        let operand = |factor: &kernel_core::shape::Factor| Operand {
+            symbol: factor.symbol,
+            value: factor.value,
+            meaning: factor.meaning,
+        };
+        Self {
+            name: term.name,
+            formula: symbols.join(" * "),
+            operands: term.operands().map(operand).collect(),
+            bytes: term.bytes,
+        }
+    }
+}
+
+impl BufferSizes {
+    pub(super) fn rows(&self) -> [(&'static str, String); 3] {
+        [
+            ("required_mb", self.required_mb.to_string()),
+            ("configured_mb", self.configured_mb.to_string()),
+            ("max_bs", format!("{} (limit: {})", self.max_bs, self.max_bs_limit)),
+        ]
+    }
+
+    /// The sum term by term, what is left, and what the letters mean.
+    pub(super) fn arithmetic(&self) -> String {
+        let line = |name: &str, numbers: String, bytes: i128| {
+            let mib = bytes as f64 / MIB as f64;
+            vec![name.to_owned(), numbers, bytes.to_string(), format!("{mib:.2}")]
+        };
+        let mut rows: Vec<_> = self
+            .terms
+            .iter()
+            .map(|term| {
+                let factors: Vec<_> = term
+                    .operands
+                    .iter()
+                    .map(|Operand { symbol, value, .. }| format!("{symbol} {value}"))
+                    .collect();
+                line(term.name, factors.join(" x "), term.bytes.into())
+            })
+            .collect();
+        rows.push(line("sum", String::new(), self.required_bytes.into()));
+        let configured = configured_bytes(self.configured_mb);
+        rows.push(line("configured", format!("hccl_buffsize_mb {}", self.configured_mb), configured.into()));
+        rows.push(line("left", String::new(), self.left_bytes.into()));
+        let mut text = columns(&["window", "", "bytes", "MiB"], &rows);
+        let mut told = Vec::new();
+        for Operand { symbol, meaning, .. } in self.terms.iter().flat_map(|term| &term.operands) {
+            if !told.contains(symbol) {
+                told.push(symbol);
+                text += &format!("\n {symbol}: {meaning}");
+            }
+        }
+        text
+    }
+}
+
+/// What follows from a valid configuration.
+#[derive(Serialize)]
+pub(super) struct Sizes {
+    local_expert_num: u32,
+    rows_max_moe: u64,
+    rows_max_shared: Option<u64>,
+    row_bytes: u64,
+    payload_bytes: u64,
+    #[serde(flatten)]
+    a3: Option<SizesA3>,
+}
+
+#[derive(Serialize)]
+struct SizesA3 {
+    record_pitch: u64,
+    combine_pitch: u64,
+    combine_area_bytes: u64,
+}
+
+impl From<&Shape> for Sizes {
+    fn from(shape: &Shape) -> Self {
+        let shared_ranks = shape.shared_expert_rank_num();
+        Self {
+            local_expert_num: shape.local_expert_num(),
+            // TP peers gather each other's rows.
+            rows_max_moe: shape.rows_max(RankId(shared_ranks)) * u64::from(shape.tp_world_size()),
+            rows_max_shared: (shared_ranks > 0)
+                .then(|| shape.rows_max(RankId(0)) * u64::from(shape.tp_world_size())),
+            row_bytes: shape.row_bytes(),
+            payload_bytes: shape.payload_bytes(),
+            a3: (shape.product() == Product::A3).then(|| SizesA3 {
+                record_pitch: shape.record_pitch(),
+                combine_pitch: shape.combine_pitch(),
+                combine_area_bytes: shape.combine_area(),
+            }),
+        }
+    }
+}
+
+impl Sizes {
+    pub(super) fn rows(&self) -> Vec<(&'static str, String)> {
+        let mut rows = vec![
+            ("local_expert_num", self.local_expert_num.to_string()),
+            ("rows_max_moe", self.rows_max_moe.to_string()),
+        ];
+        rows.extend(self.rows_max_shared.map(|rows| ("rows_max_shared", rows.to_string())));
+        rows.push(("row_bytes", self.row_bytes.to_string()));
+        rows.push(("payload_bytes", self.payload_bytes.to_string()));
+        if let Some(a3) = &self.a3 {
+            rows.push(("record_pitch", a3.record_pitch.to_string()));
+            rows.push(("combine_pitch", a3.combine_pitch.to_string()));
+            rows.push(("combine_area_bytes", a3.combine_area_bytes.to_string()));
+        }
+        rows
+    }
+}

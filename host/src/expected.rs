@@ -1,0 +1,68 @@
+//! What the oracle says of a case, in the form of a result: golden vectors that no machine has touched.
+
+use crate::batch::Batch;
+use crate::case::{Case, support};
+use crate::error::Error;
+use crate::result::{self, RankResult};
+use crate::store::{Tensor, write_tensors};
+use crate::verdict;
+use kernel_core::place::Tensor as Output;
+use kernel_core::units::RankId;
+use std::path::Path;
+use std::thread;
+
+/// The outputs of all ranks, owned.
+#[derive(Debug)]
+pub struct Expected<'c> {
+    case: &'c Case,
+    ranks: Vec<[Vec<u8>; Output::ALL.len()]>,
+}
+
+impl<'c> Expected<'c> {
+    /// Asks the oracle for every rank.
+    ///
+    /// # Errors
+    /// The case has a feature that this version lacks.
+    pub fn of(case: &'c Case) -> Result<Self, Error> {
+        support::runnable(&case.shape)?;
+        let mut ranks = vec![Default::default(); case.ranks.len()];
+        let threads = thread::available_parallelism().map_or(1, usize::from);
+        let share = ranks.len().div_ceil(threads).max(1);
+        let batch = Batch::new(case);
+        batch.with_cluster(|cluster| {
+            thread::scope(|scope| {
+                for (part, ranks) in ranks.chunks_mut(share).enumerate() {
+                    let batch = &batch;
+                    scope.spawn(move || {
+                        for (i, outputs) in ranks.iter_mut().enumerate() {
+                            *outputs = verdict::expected(cluster, batch, RankId((part * share + i) as u32));
+                        }
+                    });
+                }
+            });
+        });
+        Ok(Self { case, ranks })
+    }
+
+    /// The tensors of the result file.
+    ///
+    /// # Errors
+    /// None: the oracle's tensors are as long as their shapes say.
+    pub fn tensors(&self) -> Result<Vec<Tensor<'_>>, Error> {
+        let shape = &self.case.shape;
+        let row_bytes = shape.payload_bytes() as usize;
+        let result = |(rank, outputs)| {
+            let outputs: &[Vec<u8>; Output::ALL.len()] = outputs;
+            RankResult::of(self.case, rank, outputs[Output::ExpandX as usize].len() / row_bytes, outputs)
+        };
+        result::tensors(shape, &(0..).map(RankId).zip(&self.ranks).map(result).collect::<Vec<_>>())
+    }
+
+    /// Writes the result file, complete or not at all.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self, path: &Path) -> Result<(), Error> {
+        write_tensors(path, self.tensors()?)
+    }
+}

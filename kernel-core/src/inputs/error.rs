@@ -1,0 +1,152 @@
+//! What the door of the inputs finds, in words.
+
+use crate::units::Token;
+use core::fmt;
+
+/// What is wrong with a rank's inputs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum InputError {
+    /// A tensor has the wrong number of elements.
+    Length {
+        /// Tensor name.
+        tensor: &'static str,
+        /// Elements seen.
+        seen: usize,
+        /// Elements expected.
+        expected: usize,
+    },
+    /// An expert id outside `[0, end)`.
+    ExpertId {
+        /// Token.
+        token: Token,
+        /// k index.
+        k: u32,
+        /// The id.
+        seen: i32,
+        /// One past the largest legal id.
+        end: u32,
+    },
+    /// The same expert twice in one token's row.
+    RepeatedExpert {
+        /// Token.
+        token: Token,
+        /// The expert.
+        expert: i32,
+    },
+    /// A 1-D mask with a true after a false.
+    MaskOrder {
+        /// First true token after a false one.
+        token: Token,
+    },
+    /// A mask that switches tokens off although ranks differ in BS.
+    MaskWithUnevenBs {
+        /// First token that is off.
+        token: Token,
+    },
+    /// A number that must be finite.
+    NotFinite {
+        /// Tensor name.
+        tensor: &'static str,
+        /// Row: a token, or an expert of `scales`.
+        row: u32,
+        /// Place in the row; none of a tensor with one dimension.
+        column: Option<u32>,
+        /// The bits of the number.
+        bits: u32,
+    },
+    /// A value of an active token that dynamic quantisation cannot take, before or after smoothing.
+    NotFiniteToken {
+        /// Token.
+        token: Token,
+        /// Element of the token.
+        element: u32,
+    },
+    /// `scales` without `quant_mode = 2`.
+    ScalesUnquantised,
+    /// `shared_expert_x` although ranks hold shared experts, or did before an elastic domain lost them.
+    SharedExpertX {
+        /// How many shared experts.
+        shared_experts: u32,
+    },
+    /// An elastic domain has more MoE experts than the whole one had, so that some have no row of a tensor.
+    ExpertRow {
+        /// Tensor name.
+        tensor: &'static str,
+        /// Its rows.
+        rows: u32,
+        /// The first expert without one.
+        expert: u32,
+    },
+}
+
+impl InputError {
+    /// Name of the tensor that is wrong.
+    #[must_use]
+    pub const fn tensor(&self) -> &'static str {
+        match self {
+            Self::Length { tensor, .. } | Self::NotFinite { tensor, .. } | Self::ExpertRow { tensor, .. } => {
+                tensor
+            }
+            Self::ExpertId { .. } | Self::RepeatedExpert { .. } => "expert_ids",
+            Self::MaskOrder { .. } | Self::MaskWithUnevenBs { .. } => "x_active_mask",
+            Self::NotFiniteToken { .. } => "x",
+            Self::ScalesUnquantised => "scales",
+            Self::SharedExpertX { .. } => "shared_expert_x",
+        }
+    }
+}
+
+impl fmt::Display for InputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Length { tensor, seen, expected } => {
+                write!(f, "{tensor} has {seen} elements: must have {expected}")
+            }
+            Self::ExpertId { token, k, seen, end } => {
+                write!(f, "expert_ids[{token}, {k}] = {seen}: must be in [0, {end})")
+            }
+            Self::RepeatedExpert { token, expert } => {
+                write!(
+                    f,
+                    "expert_ids[{token}] names expert {expert} twice: ids must be distinct within a row"
+                )
+            }
+            Self::MaskOrder { token } => {
+                write!(
+                    f,
+                    "x_active_mask[{token}] is true after a false: a 1-D mask must be all true before all false"
+                )
+            }
+            Self::MaskWithUnevenBs { token } => {
+                write!(
+                    f,
+                    "x_active_mask[{token}] is false: every token must be active when bs differs between ranks"
+                )
+            }
+            Self::NotFinite { tensor, row, column, bits } => {
+                write!(f, "{tensor}[{row}")?;
+                if let Some(column) = column {
+                    write!(f, ", {column}")?;
+                }
+                write!(f, "] = {}: must be finite", f32::from_bits(bits))
+            }
+            Self::NotFiniteToken { token, element } => {
+                write!(
+                    f,
+                    "x[{token}, {element}] is not finite before or after smoothing: quant_mode = 2 needs finite values"
+                )
+            }
+            Self::ExpertRow { tensor, rows, expert } => {
+                write!(
+                    f,
+                    "{tensor} has {rows} rows, none for MoE expert {expert}: must be absent when elastic_info has more MoE experts than moe_expert_num"
+                )
+            }
+            Self::SharedExpertX { shared_experts } => write!(
+                f,
+                "shared_expert_x given with {shared_experts} shared experts: must be absent when ranks hold shared experts"
+            ),
+            Self::ScalesUnquantised => f.write_str("scales given with quant_mode = 0: must be absent"),
+        }
+    }
+}

@@ -1,0 +1,391 @@
+//! What one rank brings to a round, and the door that checks it once.
+
+mod error;
+
+pub use error::InputError;
+
+use crate::shape::{Dtype, Op, QuantMode, Shape};
+use crate::units::{RankId, Token};
+use core::ops::ControlFlow;
+
+/// `x_active_mask` (seed 003: `xActiveMaskOptional`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mask<'a> {
+    /// Every token is active.
+    #[default]
+    None,
+    /// One flag per token, all true before all false.
+    Tokens(&'a [bool]),
+    /// One flag per (token, k).
+    Pairs(&'a [bool]),
+}
+
+/// The tensors of one rank, by reference. Rows are little-endian bytes; a tensor that the shape does not have is
+/// empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inputs<'a> {
+    /// `[bs, h]` dtype.
+    pub x: &'a [u8],
+    /// `[bs, k]`.
+    pub expert_ids: &'a [i32],
+    /// `[bs, k]`, the weights of combine.
+    pub expert_scales: &'a [f32],
+    /// `[bs]` or `[bs, k]`.
+    pub mask: Mask<'a>,
+    /// `[S + E, h]` smooth scales of dynamic quantisation, shared experts first; the same on all ranks.
+    pub scales: Option<&'a [f32]>,
+    /// `[bs, h]` dtype, added to each result at last: on all ranks or on none, and only where no rank holds shared
+    /// experts (seed 003: `sharedExpertXOptional`).
+    pub shared_expert_x: Option<&'a [u8]>,
+    /// `[q]` dtype, const experts' factors of the token; the same on all ranks.
+    pub const_expert_alpha_1: &'a [u8],
+    /// `[q]` dtype, their factors of their own rows.
+    pub const_expert_alpha_2: &'a [u8],
+    /// `[q, h]` dtype, their own rows.
+    pub const_expert_v: &'a [u8],
+    /// `[bs, h]` dtype, AddRmsNorm.
+    pub residual_x: &'a [u8],
+    /// `[h]` dtype, AddRmsNorm; the same on all ranks.
+    pub gamma: &'a [u8],
+}
+
+/// Hears of what is wrong; breaks when it has heard enough.
+pub type Found<'a> = dyn FnMut(InputError) -> ControlFlow<()> + 'a;
+
+impl Inputs<'_> {
+    /// Checks the inputs of `rank` against the shape, before anything of them is sent.
+    ///
+    /// Rows of tokens are only looked at when they are quantised, and then only those of active tokens.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub fn check(&self, shape: &Shape, rank: RankId) -> Result<(), InputError> {
+        let mut first = Ok(());
+        let _ = self.check_all(shape, rank, &mut |error| {
+            first = Err(error);
+            ControlFlow::Break(())
+        });
+        first
+    }
+
+    /// Tells `found` all that is wrong, until it breaks: of a token that cannot be quantised one element, of
+    /// everything else each value. What a tensor of the wrong length holds is not judged.
+    pub fn check_all(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
+        let bs = shape.bs(rank);
+        let (tokens, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
+        let x = elements("x", self.x, tokens.saturating_mul(h), found)?;
+        let ids = length("expert_ids", self.expert_ids.len(), tokens * k, found)?;
+        let weights = length("expert_scales", self.expert_scales.len(), tokens * k, found)?;
+        let mask = match self.mask {
+            Mask::None => true,
+            Mask::Tokens(mask) => length("x_active_mask", mask.len(), tokens, found)?,
+            Mask::Pairs(mask) => length("x_active_mask", mask.len(), tokens * k, found)?,
+        };
+        let scales = self.check_scales_length(shape, found)?;
+        self.check_combine(shape, tokens, found)?;
+        if ids {
+            self.check_ids(shape, bs, found)?;
+        }
+        if mask {
+            self.check_mask(shape, bs, found)?;
+        }
+        if weights {
+            all_finite("expert_scales", self.expert_scales, Some(k), found)?;
+        }
+        if let Some(values) = self.scales
+            && scales
+        {
+            all_finite("scales", values, Some(h), found)?;
+        }
+        if shape.quant_mode() == QuantMode::Dynamic && x && ids && mask && scales {
+            self.check_tokens(shape, bs, found)?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn check_scales_length(&self, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<(), bool> {
+        let Some(scales) = self.scales else { return ControlFlow::Continue(true) };
+        if shape.quant_mode() == QuantMode::None {
+            found(InputError::ScalesUnquantised)?;
+            return ControlFlow::Continue(false);
+        }
+        if !length(
+            "scales",
+            scales.len(),
+            (shape.expert_rows() as usize).saturating_mul(shape.h() as usize),
+            found,
+        )? {
+            return ControlFlow::Continue(false);
+        }
+        match expert_has_row("scales", shape) {
+            Ok(()) => ControlFlow::Continue(true),
+            Err(error) => {
+                found(error)?;
+                ControlFlow::Continue(false)
+            }
+        }
+    }
+
+    /// What combine alone reads. Of that only what belongs to the model must be finite.
+    fn check_combine(&self, shape: &Shape, tokens: usize, found: &mut Found<'_>) -> ControlFlow<()> {
+        let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
+        let (residual, gamma) = match shape.op() {
+            Op::Combine => (0, 0),
+            Op::CombineAddRmsNorm => (tokens.saturating_mul(h), h),
+        };
+        let of_the_model = [
+            ("const_expert_alpha_1", self.const_expert_alpha_1, consts, None),
+            ("const_expert_alpha_2", self.const_expert_alpha_2, consts, None),
+            ("const_expert_v", self.const_expert_v, consts.saturating_mul(h), Some(h)),
+            ("gamma", self.gamma, gamma, None),
+        ];
+        for (tensor, bytes, expected, columns) in of_the_model {
+            if elements(tensor, bytes, expected, found)? {
+                let value = |&bits: &[u8; 2]| to_f32(shape.dtype(), u16::from_le_bytes(bits));
+                each_finite(tensor, bytes.as_chunks().0.iter().map(value), columns, found)?;
+            }
+        }
+        elements("residual_x", self.residual_x, residual, found)?;
+        let Some(shared) = self.shared_expert_x else { return ControlFlow::Continue(()) };
+        match shape.shared_expert_rows() {
+            0 => elements("shared_expert_x", shared, tokens.saturating_mul(h), found).map_continue(drop),
+            shared_experts => found(InputError::SharedExpertX { shared_experts }),
+        }
+    }
+
+    /// Also of masked pairs.
+    fn check_ids(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
+        let end = shape.expert_ids_end();
+        for token in (0..bs).map(Token) {
+            let ids = self.ids(shape, token);
+            for (k, &seen) in (0..).zip(ids) {
+                if !u32::try_from(seen).is_ok_and(|id| id < end) {
+                    found(InputError::ExpertId { token, k, seen, end })?;
+                } else if ids.iter().take(k as usize).any(|&earlier| earlier == seen) {
+                    found(InputError::RepeatedExpert { token, expert: seen })?;
+                }
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn check_mask(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
+        if let Mask::Tokens(mask) = self.mask {
+            let active = mask.iter().take_while(|&&active| active).count();
+            let late = (0..).map(Token).zip(mask).skip(active).filter(|(_, active)| **active);
+            for (token, _) in late {
+                found(InputError::MaskOrder { token })?;
+            }
+        }
+        if !shape.bs_is_uneven() {
+            return ControlFlow::Continue(());
+        }
+        for token in (0..bs).map(Token).filter(|&token| !self.token_is_active(shape, token)) {
+            found(InputError::MaskWithUnevenBs { token })?;
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// Every value that dynamic quantisation will take must be finite, before and after smoothing.
+    fn check_tokens(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
+        let dtype = shape.dtype();
+        let smooth_max = self.scales.map_or(1.0, largest);
+        for token in (0..bs).map(Token).filter(|&token| self.token_is_active(shape, token)) {
+            // Without the sign bit both types order as integers, so one pass finds the largest value; if
+            // that times the largest scale is finite, then so is every product.
+            let (values, _) = self.row(shape, token).as_chunks::<2>();
+            let magnitude = |value: &[u8; 2]| u16::from_le_bytes(*value) & 0x7FFF;
+            let max = to_f32(dtype, values.iter().map(magnitude).max().unwrap_or(0));
+            if (max * smooth_max).is_finite() {
+                continue;
+            }
+            let wrong = |value: &[u8; 2]| !to_f32(dtype, magnitude(value)).is_finite();
+            if let Some(element) = position(values, wrong).or_else(|| self.overflow(shape, token, values)) {
+                found(InputError::NotFiniteToken { token, element })?;
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    /// The first of the finite values of an active token that a row of `scales` makes infinite.
+    fn overflow(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Option<u32> {
+        let active = (0..).zip(self.ids(shape, token)).filter(|&(k, _)| self.pair_is_active(shape, token, k));
+        // Nothing is sent to special experts, whose ids come behind.
+        let moe =
+            active.filter_map(|(_, &id)| u32::try_from(id).ok()).filter(|&id| id < shape.moe_expert_num());
+        let moe = moe.map(|id| shape.shared_expert_rows().saturating_add(id));
+        let rows = (0..shape.shared_expert_num()).chain(moe);
+        rows.filter_map(|expert_row| self.smooth(shape, expert_row)).find_map(|smooth| {
+            position(values.iter().zip(smooth), |(value, scale): (&[u8; 2], &f32)| {
+                !(to_f32(shape.dtype(), u16::from_le_bytes(*value)) * scale).is_finite()
+            })
+        })
+    }
+
+    /// Whether pair `(token, k)` is active.
+    #[must_use]
+    pub fn pair_is_active(&self, shape: &Shape, token: Token, k: u32) -> bool {
+        match self.mask {
+            Mask::None => true,
+            Mask::Tokens(mask) => mask.get(token.index()).copied().unwrap_or(false),
+            Mask::Pairs(mask) => {
+                mask.get(token.index() * shape.k() as usize + k as usize).copied().unwrap_or(false)
+            }
+        }
+    }
+
+    /// Whether any pair of `token` is active.
+    #[must_use]
+    pub fn token_is_active(&self, shape: &Shape, token: Token) -> bool {
+        match self.mask {
+            Mask::None => true,
+            Mask::Tokens(mask) => mask.get(token.index()).copied().unwrap_or(false),
+            Mask::Pairs(_) => (0..shape.k()).any(|k| self.pair_is_active(shape, token, k)),
+        }
+    }
+
+    /// The `x` row of a token; empty when out of range.
+    #[must_use]
+    pub fn row(&self, shape: &Shape, token: Token) -> &[u8] {
+        nth_row(shape, self.x, token.index())
+    }
+
+    /// The `shared_expert_x` row of a token, if the rank has that tensor.
+    #[must_use]
+    pub fn shared_row(&self, shape: &Shape, token: Token) -> Option<&[u8]> {
+        self.shared_expert_x.map(|shared| nth_row(shape, shared, token.index()))
+    }
+
+    /// The `residual_x` row of a token; empty when out of range.
+    #[must_use]
+    pub fn residual(&self, shape: &Shape, token: Token) -> &[u8] {
+        nth_row(shape, self.residual_x, token.index())
+    }
+
+    /// The factors of const expert `i`, of the token and of its own row, and that row.
+    #[must_use]
+    pub fn const_expert(&self, shape: &Shape, i: u32) -> ([f32; 2], &[u8]) {
+        let alpha = |alphas: &[u8]| {
+            let bits = alphas.as_chunks::<2>().0.get(i as usize).copied().unwrap_or_default();
+            to_f32(shape.dtype(), u16::from_le_bytes(bits))
+        };
+        let alphas = [alpha(self.const_expert_alpha_1), alpha(self.const_expert_alpha_2)];
+        (alphas, nth_row(shape, self.const_expert_v, i as usize))
+    }
+
+    /// The `expert_ids` row of a token; empty when out of range.
+    #[must_use]
+    pub fn ids(&self, shape: &Shape, token: Token) -> &[i32] {
+        let k = shape.k() as usize;
+        self.expert_ids.get(token.index() * k..).and_then(|rest| rest.get(..k)).unwrap_or(&[])
+    }
+
+    /// The `expert_scales` row of a token; empty when out of range.
+    #[must_use]
+    pub fn weights(&self, shape: &Shape, token: Token) -> &[f32] {
+        let k = shape.k() as usize;
+        self.expert_scales.get(token.index() * k..).and_then(|rest| rest.get(..k)).unwrap_or(&[])
+    }
+
+    /// Row `expert_row` of the smooth scales.
+    #[must_use]
+    pub fn smooth(&self, shape: &Shape, expert_row: u32) -> Option<&[f32]> {
+        let h = shape.h() as usize;
+        self.scales.and_then(|s| s.get(expert_row as usize * h..)).and_then(|rest| rest.get(..h))
+    }
+}
+
+/// Row `row` of a tensor of rows; empty when out of range.
+fn nth_row<'a>(shape: &Shape, rows: &'a [u8], row: usize) -> &'a [u8] {
+    let len = shape.row_bytes() as usize;
+    rows.get(row * len..).and_then(|rest| rest.get(..len)).unwrap_or(&[])
+}
+
+/// Whether a tensor of dtype has the right number of elements. Half an element counts as one, so that it cannot look
+/// right.
+fn elements(
+    tensor: &'static str,
+    bytes: &[u8],
+    expected: usize,
+    found: &mut Found<'_>,
+) -> ControlFlow<(), bool> {
+    length(tensor, bytes.len().div_ceil(2), expected, found)
+}
+
+/// Whether every MoE expert has a row of a tensor with a row for each expert, `scales` or `expert_gain`.
+///
+/// # Errors
+/// An elastic domain has more MoE experts than the whole one.
+pub fn expert_has_row(tensor: &'static str, shape: &Shape) -> Result<(), InputError> {
+    let (rows, expert) = (shape.expert_rows(), shape.expert_rows() - shape.shared_expert_rows());
+    if shape.moe_expert_num() <= expert {
+        Ok(())
+    } else {
+        Err(InputError::ExpertRow { tensor, rows, expert })
+    }
+}
+
+/// Whether a tensor has the right number of elements.
+fn length(
+    tensor: &'static str,
+    seen: usize,
+    expected: usize,
+    found: &mut Found<'_>,
+) -> ControlFlow<(), bool> {
+    if seen != expected {
+        found(InputError::Length { tensor, seen, expected })?;
+    }
+    ControlFlow::Continue(seen == expected)
+}
+
+/// Rows of `columns` numbers, or single numbers.
+fn all_finite(
+    tensor: &'static str,
+    values: &[f32],
+    columns: Option<usize>,
+    found: &mut Found<'_>,
+) -> ControlFlow<()> {
+    if largest(values).is_finite() {
+        return ControlFlow::Continue(());
+    }
+    each_finite(tensor, values.iter().copied(), columns, found)
+}
+
+fn each_finite(
+    tensor: &'static str,
+    values: impl Iterator<Item = f32>,
+    columns: Option<usize>,
+    found: &mut Found<'_>,
+) -> ControlFlow<()> {
+    for (index, value) in values.enumerate().filter(|(_, value)| !value.is_finite()) {
+        let (row, column) = match columns {
+            Some(columns) => (index.checked_div(columns), index.checked_rem(columns)),
+            None => (Some(index), None),
+        };
+        let row = row.unwrap_or(0) as u32;
+        found(InputError::NotFinite {
+            tensor,
+            row,
+            column: column.map(|c| c as u32),
+            bits: value.to_bits(),
+        })?;
+    }
+    ControlFlow::Continue(())
+}
+
+/// The largest magnitude, not finite if any is not: magnitudes order as integers, and those are fast.
+fn largest(values: &[f32]) -> f32 {
+    f32::from_bits(values.iter().fold(0, |max, value| max.max(value.abs().to_bits())))
+}
+
+/// The place of the first item that `wrong` says yes to.
+fn position<T>(items: impl IntoIterator<Item = T>, mut wrong: impl FnMut(T) -> bool) -> Option<u32> {
+    (0..).zip(items).find_map(|(place, item)| wrong(item).then_some(place))
+}
+
+fn to_f32(dtype: Dtype, bits: u16) -> f32 {
+    match dtype {
+        Dtype::Bf16 => half::bf16::from_bits(bits).to_f32(),
+        Dtype::F16 => half::f16::from_bits(bits).to_f32(),
+    }
+}

@@ -1,0 +1,24 @@
+//! A row of the combine area with `comm_quant_mode = 2`: int8 in blocks of 8 elements, a scale for each.
+//!
+//! ```text
+//! +0             data     H elements of int8
+//! +align(H, 32)  scales   ceil(H / 8) elements of dtype; the last block may be shorter than 8
+//! ```
+//!
+//! It is put as one effect and fits the pitch of unquantised rows for every H.
+
+use crate::shape::Shape;
+
+/// Data and scales of a row; empty where `row` is too short.
+#[must_use]
+pub fn split<'a>(shape: &Shape, row: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+    let (data, scales) = row.split_at_checked(shape.comm_scales_at() as usize).unwrap_or_default();
+    (data.get(..shape.h() as usize).unwrap_or_default(), scales)
+}
+
+/// The same to fill. What lies between them is no part of either.
+#[must_use]
+pub fn split_mut<'a>(shape: &Shape, row: &'a mut [u8]) -> (&'a mut [u8], &'a mut [u8]) {
+    let (data, scales) = row.split_at_mut_checked(shape.comm_scales_at() as usize).unwrap_or_default();
+    (data.get_mut(..shape.h() as usize).unwrap_or_default(), scales)
+}
