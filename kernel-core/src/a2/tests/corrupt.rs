@@ -136,7 +136,13 @@ fn counts_that_are_more_than_a_source_can_send_to_a_rank_are_refused() {
 
 /// Core 0 of rank 0 at the start of combine, with what it is given changed.
 fn combine_error(change: impl FnOnce(&Shape, &mut Vec<u8>, &mut Vec<u8>, &mut Vec<u8>)) -> ProtocolError {
-    let mut group = group(1);
+    combine_error_of(group(1), change)
+}
+
+fn combine_error_of(
+    mut group: Group,
+    change: impl FnOnce(&Shape, &mut Vec<u8>, &mut Vec<u8>, &mut Vec<u8>),
+) -> ProtocolError {
     group.operators.truncate(1);
     assert_eq!(run(&mut group, Delivery::Strong, 1), Ok(()));
     group.operators.push(Operator::Combine(0));
@@ -149,6 +155,19 @@ fn combine_error(change: impl FnOnce(&Shape, &mut Vec<u8>, &mut Vec<u8>, &mut Ve
         let _ = group.act(actor, Delivery::Strong);
     }
     error(&mut group)
+}
+
+#[test]
+fn recv_counts_with_more_rows_than_a_source_can_send_are_refused() {
+    let shape = shape_of(&a2(Domain { e: 6, k: 1, ..TWO }));
+    let tensors = [0, 1].map(|rank| routed(&shape, rank, &[0, 3]));
+    let mut group = Group::new(&shape, vec![tensors.to_vec()], plain_result);
+    group.begin_all();
+    let error = combine_error_of(group, |_, _, counts, _| {
+        // One row of rank 0 for each of three experts, but it has two tokens.
+        (0..).zip([1, 1, 2, 2, 3, 3]).for_each(|(slot, sum)| set(counts, slot, sum));
+    });
+    assert_eq!(error, ProtocolError::Rows { seen: 3, max: 2 });
 }
 
 fn set(bytes: &mut [u8], entry: usize, value: i32) {
