@@ -140,15 +140,21 @@ pub fn add_gather_adds(counts: &mut [u32], experts: usize, sums: &mut [u32]) {
         at += experts;
     }
     // GatherMask: a column becomes a row.
-    for (expert, row) in (0..experts).zip(sums.chunks_exact_mut(sources)) {
-        let column = counts.iter().skip(expert).step_by(experts);
-        row.iter_mut().zip(column).for_each(|(to, &from)| *to = from);
+    let mut rest = &mut *sums;
+    for expert in 0..experts {
+        let Some((row, later)) = rest.split_at_mut_checked(sources) else { break };
+        for (source, to) in row.iter_mut().enumerate() {
+            *to = counts.get(source * experts + expert).copied().unwrap_or(0);
+        }
+        rest = later;
     }
     // Adds: the last entry of a row onto all of the next.
-    let mut before = 0u32;
-    for row in sums.chunks_exact_mut(sources).take(experts) {
+    let (mut rest, mut before) = (sums, 0u32);
+    for _ in 0..experts {
+        let Some((row, later)) = rest.split_at_mut_checked(sources) else { break };
         row.iter_mut().for_each(|sum| *sum = sum.saturating_add(before));
         before = row.last().copied().unwrap_or(before);
+        rest = later;
     }
 }
 
