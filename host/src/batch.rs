@@ -6,6 +6,7 @@
 //! last round (`d = 0`) is the case itself.
 
 use crate::case::{Case, OwnedMask, RankTensors};
+use crate::member;
 use kernel_core::inputs::Inputs;
 use kernel_core::reference::Cluster;
 use kernel_core::shape::Shape;
@@ -57,8 +58,8 @@ impl<'a> Batch<'a> {
         // The oracle is asked by physical names, and has nothing of those who are gone.
         let nothing = Inputs::default();
         let whole = self.case.whole();
-        let mut ranks = vec![nothing; whole.ep_world_size() as usize];
-        for rank in (0..self.case.shape.ep_world_size()).map(RankId) {
+        let mut ranks = vec![nothing; member::count(whole) as usize];
+        for rank in member::all(&self.case.shape) {
             ranks[self.name(rank).index()] = self.inputs(rank);
         }
         let elastic_info = self.case.elastic.as_ref().map(|elastic| elastic.info.as_slice());
@@ -76,7 +77,7 @@ impl<'a> Batch<'a> {
 /// would refuse may be hidden behind it, so only the active ones take part in the rotation.
 fn vary(shape: &Shape, rank: RankId, tensors: &RankTensors, distance: usize) -> RankTensors {
     let mut varied = tensors.clone();
-    let bs = shape.bs(rank) as usize;
+    let bs = shape.bs(member::ep_rank(shape, rank)) as usize;
     let turning = match &tensors.mask {
         OwnedMask::None => bs,
         OwnedMask::Tokens(mask) => mask.iter().filter(|&&active| active).count(),

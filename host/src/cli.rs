@@ -8,6 +8,7 @@ use crate::case::Case;
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
+use crate::member;
 use crate::presets;
 use crate::report::{Format, note};
 use clap::builder::PossibleValuesParser;
@@ -242,12 +243,11 @@ impl RunArgs {
     pub fn silent(&self, case: &Case) -> Result<Option<RankId>, Error> {
         let Some(fault) = &self.inject else { return Ok(None) };
         let rank = fault.strip_prefix("silent=").and_then(|rank| rank.parse().ok());
-        let ranks = case.shape.ep_world_size();
-        match (0..ranks).map(RankId).find(|&member| Some(case.name(member).0) == rank) {
+        match member::all(&case.shape).find(|&member| Some(case.name(member).0) == rank) {
             Some(member) => Ok(Some(member)),
             None => Err(Error::Request(format!(
                 "--inject {fault}: must be silent=RANK with RANK in [0, {}]{}",
-                case.whole().ep_world_size() - 1,
+                member::count(case.whole()) - 1,
                 if case.elastic.is_some() { ", not one that is gone" } else { "" }
             ))),
         }

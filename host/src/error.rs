@@ -120,7 +120,7 @@ pub struct Missing {
     /// The rank that owes the flag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_rank: Option<u32>,
-    /// The core of the own rank that has not come to the core barrier.
+    /// The core of the own rank that has not come to the core barrier, or of the TP peer that owes its flag.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source_core: Option<u32>,
     /// Local expert of the rank that the flag or count is for.

@@ -1,7 +1,8 @@
-//! The stand-in expert: `y = round_to_dtype(v * gain[e])`, `v` the received row in f32. A gain of its own for
+//! The stand-in expert: `y = round_to_dtype(v * gain[e])`, with TP = 2 half of that, `v` the received row in f32. A gain of its own for
 //! every expert makes a misrouted row a wrong result.
 
 use crate::batch::Batch;
+use crate::member;
 use half::{bf16, f16};
 use kernel_core::fabric::ProtocolError;
 use kernel_core::layout::outputs::capacity;
@@ -12,22 +13,30 @@ use kernel_core::units::RankId;
 
 /// Puts the expert's result for one received row behind `y`. `scale` is the row's dynamic scale.
 pub fn apply(shape: &Shape, row: &[u8], scale: f32, gain: f32, y: &mut Vec<u8>) {
+    // TP peers return as much each as makes the whole together.
+    let share = if shape.tp_world_size() == 2 { 0.5 } else { 1.0 };
     match (shape.quant_mode(), shape.dtype()) {
         (QuantMode::None, Dtype::Bf16) => {
             y.extend(
-                row.as_chunks().0.iter().flat_map(|&v| bf16_bytes(bf16::from_le_bytes(v).to_f32() * gain)),
+                row.as_chunks()
+                    .0
+                    .iter()
+                    .flat_map(|&v| bf16_bytes(bf16::from_le_bytes(v).to_f32() * gain * share)),
             );
         }
         (QuantMode::None, Dtype::F16) => {
             y.extend(
-                row.as_chunks().0.iter().flat_map(|&v| f16_bytes(f16::from_le_bytes(v).to_f32() * gain)),
+                row.as_chunks()
+                    .0
+                    .iter()
+                    .flat_map(|&v| f16_bytes(f16::from_le_bytes(v).to_f32() * gain * share)),
             );
         }
         (QuantMode::Dynamic, Dtype::Bf16) => {
-            y.extend(row.iter().flat_map(|&q| bf16_bytes(dequantised(q, scale) * gain)));
+            y.extend(row.iter().flat_map(|&q| bf16_bytes(dequantised(q, scale) * gain * share)));
         }
         (QuantMode::Dynamic, Dtype::F16) => {
-            y.extend(row.iter().flat_map(|&q| f16_bytes(dequantised(q, scale) * gain)));
+            y.extend(row.iter().flat_map(|&q| f16_bytes(dequantised(q, scale) * gain * share)));
         }
     }
 }
@@ -57,6 +66,7 @@ pub fn run(
     y: &mut Vec<u8>,
 ) -> Result<(), ProtocolError> {
     y.clear();
+    let rank = member::ep_rank(shape, rank);
     let ends = expert_ends(shape, rank, &read_output)?;
     let rows = ends.last().copied().unwrap_or(0);
     let mut scales = vec![0.0; rows];
@@ -90,8 +100,20 @@ fn expert_ends(
     read_output(Tensor::EpRecvCounts, len, &mut |bytes| {
         counts = bytes.as_chunks().0.iter().map(|&count| i32::from_le_bytes(count)).collect();
     });
+    let slots = shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
+    let of_peers = counts.chunks_exact(slots).map(|counts| ends_of(shape, rank, counts));
+    // With a TP domain a rank has one expert: the peer's rows follow its own.
+    let ends = of_peers.collect::<Result<Vec<_>, _>>()?;
+    Ok(match ends.as_slice() {
+        [own, peers] => own.iter().zip(peers).map(|(own, peers)| own + peers).collect(),
+        _ => ends.concat(),
+    })
+}
+
+/// The same of what one rank has received itself.
+fn ends_of(shape: &Shape, rank: RankId, counts: &[i32]) -> Result<Vec<usize>, ProtocolError> {
     let (mut last, max) = (0, shape.rows_max(rank));
-    for &seen in &counts {
+    for &seen in counts {
         if seen < last || seen as u64 > max {
             return Err(ProtocolError::RecvCounts { seen: seen.into(), max });
         }

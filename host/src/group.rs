@@ -6,6 +6,7 @@ use crate::driver::schedule::{Operator, Schedule};
 use crate::driver::threads::Times;
 use crate::driver::{Failure, Options, RankState, Unit};
 use crate::error::{Error, Missing};
+use crate::member;
 use crate::verdict;
 use core::sync::atomic::AtomicU32;
 use core::time::Duration;
@@ -75,9 +76,8 @@ pub fn run<'c, B: Backend>(
     mut drive: impl FnMut(&Unit<'_, B>) -> Result<Times, Failure>,
     progress: &(impl Fn() + Sync),
 ) -> Result<(Costs, Vec<RankState>), Error> {
-    let mut ranks: Vec<_> = (0..shape.ep_world_size()).map(|_| RankState::new(plan.unit.batches())).collect();
-    let mut costs =
-        Costs { waited_for: vec![Duration::ZERO; shape.ep_world_size() as usize], ..Costs::default() };
+    let mut ranks: Vec<_> = member::all(shape).map(|_| RankState::new(plan.unit.batches())).collect();
+    let mut costs = Costs { waited_for: vec![Duration::ZERO; ranks.len()], ..Costs::default() };
     let mut first = 0;
     for unit in plan.schedules() {
         let batches: Vec<_> = (first..first + unit.batches()).map(&traffic).collect();
@@ -172,6 +172,9 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
             local_expert: Some(local_expert),
             ..nothing
         },
+        Wait::TpFlag { peer, core } => {
+            Missing { what: "tp_flag", source_rank: Some(peer.0), source_core: Some(core.0), ..nothing }
+        }
         Wait::BlockFlag { source, local_expert, record, block } => Missing {
             what: "block_flag",
             source_rank: Some(source.0),

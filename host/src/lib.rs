@@ -17,6 +17,7 @@ pub mod expected;
 pub mod expert;
 pub mod generate;
 pub mod group;
+pub mod member;
 pub mod presets;
 pub mod report;
 pub mod result;

@@ -2,6 +2,7 @@
 
 use crate::case::Case;
 use crate::error::Error;
+use crate::member;
 use crate::store::{Tensor, write_tensors};
 use kernel_core::place::Tensor as Output;
 use kernel_core::shape::{Dtype as Element, Op, Product, QuantMode, Shape};
@@ -55,7 +56,7 @@ impl<'a> RankResult<'a> {
         let norm = shape.op() == Op::CombineAddRmsNorm;
         Self {
             rank: case.name(rank).0,
-            tokens: shape.bs(rank) as usize,
+            tokens: shape.bs(member::ep_rank(shape, rank)) as usize,
             rows,
             expand_x: output(Output::ExpandX),
             dynamic_scales: quantised.then(|| output(Output::DynamicScales)),
@@ -63,6 +64,7 @@ impl<'a> RankResult<'a> {
             expand_idx: output(Output::ExpandIdx),
             expert_token_nums: output(Output::ExpertTokenNums),
             ep_recv_counts: output(Output::EpRecvCounts),
+            tp_recv_counts: (shape.tp_world_size() == 2).then(|| output(Output::TpRecvCounts)),
             x_out: output(Output::XOut),
             y: norm.then(|| output(Output::Y)),
             rstd: norm.then(|| output(Output::Rstd)),

@@ -1,9 +1,10 @@
 //! The bare copies of a round: the same rows between the same places by the same threads, without flags,
-//! machines or sums. What a round takes beyond them is the protocol's and the cache's.
+//! machines or sums; what TP peers lend each other is not among them. What a round takes beyond them is the protocol's and the cache's.
 
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::driver::RankState;
+use crate::member;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use kernel_core::fabric::{Fabric, Fault};
@@ -83,7 +84,7 @@ fn together(shape: &Shape, threads: usize, f: &(dyn Fn(RankId) -> Result<(), Fau
                         thread::yield_now();
                     }
                     let start = Instant::now();
-                    let mut mine = (0..shape.ep_world_size()).skip(w).step_by(threads).map(RankId);
+                    let mut mine = member::all(shape).skip(w).step_by(threads);
                     mine.try_for_each(f).map(|()| start.elapsed())
                 })
             })
@@ -100,12 +101,13 @@ fn together(shape: &Shape, threads: usize, f: &(dyn Fn(RankId) -> Result<(), Fau
 
 impl<'a> Traffic<'a> {
     fn new(shape: &'a Shape, batch: &'a Batch<'a>) -> Self {
-        let all_ranks = || (0..shape.ep_world_size()).map(RankId);
+        let all_ranks = || member::all(shape);
         let sent: Vec<Vec<Send>> = all_ranks().map(|rank| sends_of(shape, batch, rank)).collect();
         let mut received = vec![Vec::new(); sent.len()];
         for (source, sends) in all_ranks().zip(&sent) {
             for &send in sends {
-                received[send.home.rank.index()].push((source, send));
+                let home = member::named(shape.tp_world_size(), source, send.home.rank, false);
+                received[home.index()].push((member::ep_rank(shape, source), send));
             }
         }
         for rows in &mut received {
@@ -119,7 +121,7 @@ impl<'a> Traffic<'a> {
         let inputs = self.batch.inputs(rank);
         let payload = self.shape.payload_bytes() as usize;
         self.sent[rank.index()].iter().try_for_each(|&Send { pair, home, slot }| {
-            let at = dispatch_record(self.shape, p, home, rank, slot);
+            let at = dispatch_record(self.shape, p, home, member::ep_rank(self.shape, rank), slot);
             let row = inputs.row(self.shape, pair.token);
             fabric.put(home.rank, at, row.get(..payload).unwrap_or(row), &[])
         })
@@ -128,7 +130,7 @@ impl<'a> Traffic<'a> {
     fn copy_out(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
         (0..).zip(&self.received[rank.index()]).try_for_each(|(row, (source, send))| {
-            let home = Home { rank, local_expert: send.home.local_expert };
+            let home = Home { rank: member::ep_rank(self.shape, rank), local_expert: send.home.local_expert };
             let at = dispatch_record(self.shape, p, home, *source, send.slot);
             fabric.deliver(outputs::expand_x(self.shape, row), at, self.shape.payload_bytes())
         })
@@ -177,6 +179,7 @@ impl<'a> Traffic<'a> {
 /// Every row that a rank sends, in the order of its cores.
 fn sends_of(shape: &Shape, batch: &Batch<'_>, rank: RankId) -> Vec<Send> {
     let inputs = batch.inputs(rank);
+    let rank = member::ep_rank(shape, rank);
     let mut all = Vec::new();
     for core in (0..shape.aiv_num()).map(CoreId) {
         let share = split::dispatch(shape, rank, core);

@@ -4,11 +4,12 @@
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::expert;
+use crate::member;
 use crate::store::{bytes_of, numbers_of};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
 use kernel_core::place::Tensor;
-use kernel_core::reference::{Cluster, Normed, Range};
+use kernel_core::reference::{Cluster, Normed, Range, numerics};
 use kernel_core::shape::{Op, Shape};
 use kernel_core::units::{RankId, Token};
 use std::sync::{Mutex, PoisonError};
@@ -81,7 +82,7 @@ pub fn check<B: Backend>(
         let work = || {
             loop {
                 let rank = next.fetch_add(1, Ordering::Relaxed);
-                if rank >= shape.ep_world_size() {
+                if rank >= member::count(shape) {
                     break;
                 }
                 if let Err(mismatch) = check_rank(backend, cluster, batch, number, RankId(rank)) {
@@ -131,6 +132,7 @@ fn check_rank<B: Backend>(
 
 /// What is compared first explains what comes later.
 const ORDER: [Tensor; Tensor::ALL.len()] = [
+    Tensor::TpRecvCounts,
     Tensor::EpRecvCounts,
     Tensor::ExpertTokenNums,
     Tensor::ExpandIdx,
@@ -146,7 +148,7 @@ const ORDER: [Tensor; Tensor::ALL.len()] = [
 /// Bytes of a row, as a mismatch counts them.
 fn row_len(shape: &Shape, tensor: Tensor) -> usize {
     match tensor {
-        Tensor::EpRecvCounts | Tensor::DynamicScales | Tensor::Rstd => 4,
+        Tensor::TpRecvCounts | Tensor::EpRecvCounts | Tensor::DynamicScales | Tensor::Rstd => 4,
         Tensor::ExpertTokenNums => 8,
         Tensor::ExpandIdx => 4 * shape.k() as usize,
         Tensor::AssistInfo => 12,
@@ -190,6 +192,7 @@ fn by_oracle(
     let of_norm = |bytes: &dyn Fn(&Normed) -> Vec<u8>| normed.as_ref().map(bytes);
     let exact = |normed: &Normed| normed.rstd.iter().map(|range| range.exact).collect::<Vec<_>>();
     let outputs = Tensor::ALL.map(|tensor| match tensor {
+        Tensor::TpRecvCounts => bytes_of(&dispatched.tp_recv_counts, i32::to_le_bytes),
         Tensor::EpRecvCounts => bytes_of(&dispatched.ep_recv_counts, i32::to_le_bytes),
         Tensor::ExpertTokenNums => bytes_of(&dispatched.expert_token_nums, i64::to_le_bytes),
         Tensor::ExpandIdx => bytes_of(&dispatched.expand_idx, i32::to_le_bytes),
@@ -223,6 +226,10 @@ fn expert_row(
     let scale = cluster.sent_row(rank, token, expert_row, sent);
     row.clear();
     expert::apply(cluster.shape, sent, scale, batch.gain(expert_row), row);
+    if cluster.shape.tp_world_size() == 2 {
+        // The peer's expert returns the same.
+        *row = numerics::add_rows(cluster.shape.dtype(), row, row);
+    }
 }
 
 fn first_difference(

@@ -32,8 +32,10 @@ impl Sample {
         let left = self.left.as_deref().map_or(Left::All, Left::Info);
         let mut case = make_left(self.config.clone(), self.options, left);
         if !matches!(case.ranks[0].mask, OwnedMask::Pairs(_)) && !case.shape.bs_is_uneven() {
-            let ranks = case.shape.ep_world_size();
-            (0..ranks).filter(|rank| self.idle >> rank & 1 == 1).for_each(|rank| idle(&mut case, rank));
+            let ranks = host::member::count(&case.shape);
+            (0..ranks)
+                .filter(|rank| self.idle.rotate_right(*rank) & 1 == 1)
+                .for_each(|rank| idle(&mut case, rank));
         }
         case
     }
@@ -145,14 +147,32 @@ prop_compose! {
             info[4 + physical as usize] = new as i32;
             info[4 + ranks as usize + new] = physical;
         }
-        let config = Config { k: sample.config.k.min(experts), ..sample.config };
+        // fullmesh_v2 knows no elastic domains.
+        let config = Config { comm_alg: String::new(), k: sample.config.k.min(experts), ..sample.config };
         Sample { config, options, left: Some(info), ..sample }
     }
 }
 
+prop_compose! {
+    /// Two TP ranks; every rank has one expert then.
+    fn tp_samples()(sample in samples()) -> Sample {
+        let Config { ep_world_size, shared_expert_rank_num, k, .. } = sample.config;
+        let experts = ep_world_size - shared_expert_rank_num;
+        let config = Config {
+            comm_alg: String::new(), tp_world_size: 2, moe_expert_num: experts, k: k.min(experts), comm_quant_mode: 0, ..sample.config
+        };
+        Sample { config, ..sample }
+    }
+}
+
+/// Few by default, since everybody waits for them; `VERIEP_CASES` asks for more, of each kind of sample.
+fn cases() -> u32 {
+    std::env::var("VERIEP_CASES").map_or(40, |cases| cases.parse().expect("VERIEP_CASES is a number"))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: 56,
+        cases: cases(),
         max_shrink_iters: 200,
         // A failure prints its whole sample, seeds included.
         failure_persistence: None,
@@ -161,6 +181,11 @@ proptest! {
 
     #[test]
     fn every_backend_gives_the_bytes_of_the_oracle(sample in samples()) {
+        judge(&sample)?;
+    }
+
+    #[test]
+    fn every_backend_gives_the_bytes_of_the_oracle_with_a_tp_domain(sample in tp_samples()) {
         judge(&sample)?;
     }
 

@@ -196,3 +196,40 @@ fn a_missing_join_is_caught_on_weak_memory() {
         Trial { options, ..Trial::new(&case, "DC", 8) }.must_hold(Weak, SEEDS);
     }
 }
+
+/// Two TP domains of two ranks, one token to each expert and all others to one of them.
+fn tp(cores: i64) -> Case {
+    seeded(Config { tp_world_size: 2, ..small(2, 2, 1, 4, cores) }, 1)
+}
+
+#[test]
+fn the_protocol_with_a_tp_domain_holds() {
+    for cores in 1..=3 {
+        Trial::new(&tp(cores), "DC", 6).must_hold(Weak, 0..60);
+        Trial::new(&tp(cores), "DDCC", 3).must_hold(Weak, 0..60);
+    }
+}
+
+/// Weak memory, one round. On strong memory never.
+#[test]
+fn a_tp_slot_that_overtakes_its_rows_is_caught_on_weak_memory() {
+    Trial::new(&tp(1), "DC", 1).must_catch(Twin::RelaxedTp, Weak, SEEDS);
+    Trial::new(&tp(1), "DC", 3).cannot_catch(Twin::RelaxedTp, Strong, 0..40);
+}
+
+/// Strong memory, `DDCC` once: a peer that is ahead puts its second rows over the first. In strict order the peers'
+/// other operator stands between.
+#[test]
+fn one_tp_partition_is_caught_with_two_batches_in_flight() {
+    Trial::new(&tp(1), "DDCC", 1).must_catch(Twin::OneTpPartition, Strong, SEEDS);
+    Trial::new(&tp(1), "DC", 4).cannot_catch(Twin::OneTpPartition, Strong, 0..40);
+}
+
+/// Strong memory, three rounds: a partition must come round.
+#[test]
+fn a_tp_slot_that_is_never_cleared_is_caught_in_three_rounds() {
+    for kind in [Kind::Dispatch, Kind::Combine] {
+        Trial::new(&tp(1), "DC", 3).must_catch(Twin::NoTpClear(kind), Strong, SEEDS);
+        Trial::new(&tp(1), "DC", 2).cannot_catch(Twin::NoTpClear(kind), Strong, 0..40);
+    }
+}

@@ -27,11 +27,13 @@ pub enum Tensor {
     Rstd,
     /// `y` of AddRmsNorm, rows of dtype.
     Y,
+    /// `tp_recv_counts`, i32 per TP rank.
+    TpRecvCounts,
 }
 
 impl Tensor {
     /// Every tensor, in the order of their numbers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::ExpandX,
         Self::DynamicScales,
         Self::AssistInfo,
@@ -42,6 +44,7 @@ impl Tensor {
         Self::X,
         Self::Rstd,
         Self::Y,
+        Self::TpRecvCounts,
     ];
 
     /// The seed's name in snake case.
@@ -58,6 +61,7 @@ impl Tensor {
             Self::X => "x",
             Self::Rstd => "rstd",
             Self::Y => "y",
+            Self::TpRecvCounts => "tp_recv_counts",
         }
     }
 }
@@ -71,11 +75,21 @@ pub enum Region {
     Window,
     /// A2's WindowsOut: what goes to peers, as large as WindowsIn. Only the own rank writes it; tasks read it.
     WindowOut,
+    /// Slots and selectors of the TP domain; 1 MiB, zeroed when the group is created.
+    TpState,
+    /// Rows that TP peers lend each other.
+    TpWindow,
     /// A result of the running operator; only the own rank's cores touch it.
     Output(Tensor),
 }
 
 impl Region {
+    /// Whether ranks that others are named by are those of the TP domain.
+    #[must_use]
+    pub const fn is_of_tp(self) -> bool {
+        matches!(self, Self::TpState | Self::TpWindow)
+    }
+
     /// Its name in maps and messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -83,6 +97,8 @@ impl Region {
             Self::State => "state",
             Self::Window => "window",
             Self::WindowOut => "window_out",
+            Self::TpState => "tp_state",
+            Self::TpWindow => "tp_window",
             Self::Output(tensor) => tensor.name(),
         }
     }

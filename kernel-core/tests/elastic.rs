@@ -8,44 +8,20 @@ use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Limits, Shape};
 use kernel_core::units::{ExpertId, RankId};
 
 /// Six ranks, two of them with the two shared experts; two MoE experts on each of the others.
-const WHOLE: Config<'_> = Config {
-    ep_world_size: 6,
-    moe_expert_num: 8,
-    shared_expert_num: 2,
-    shared_expert_rank_num: 2,
-    k: 3,
-    h: 4,
-    bs: BatchSizes::Uniform(5),
-    quant_mode: 2,
-    ..DEFAULT
-};
-
-const DEFAULT: Config<'_> = Config {
-    product: "a3",
-    comm_alg: "",
-    op: "combine",
-    dtype: "bf16",
-    ep_world_size: 16,
-    tp_world_size: 0,
-    moe_expert_num: 64,
-    shared_expert_num: 0,
-    shared_expert_rank_num: 0,
-    zero_expert_num: 0,
-    copy_expert_num: 0,
-    const_expert_num: 0,
-    k: 8,
-    h: 4,
-    bs: BatchSizes::Uniform(1),
-    global_bs: 0,
-    quant_mode: 0,
-    comm_quant_mode: 0,
-    expert_token_nums_type: 1,
-    hccl_buffsize_mb: 200,
-    aiv_num: 2,
-    norm_eps: 1e-6,
-    port_offset: 0,
-    given: kernel_core::shape::Given::empty(),
-};
+fn six_ranks() -> Config<'static> {
+    Config {
+        ep_world_size: 6,
+        moe_expert_num: 8,
+        shared_expert_num: 2,
+        shared_expert_rank_num: 2,
+        k: 3,
+        h: 4,
+        bs: BatchSizes::Uniform(5),
+        quant_mode: 2,
+        aiv_num: 2,
+        ..Config::default()
+    }
+}
 
 fn shape(config: &Config<'_>) -> Shape {
     Shape::new(config, Limits::None).unwrap_or_else(|found| panic!("{found:?}"))
@@ -78,14 +54,14 @@ fn check(config: &Config<'_>, info: &[i32]) -> Result<Option<Elastic>, Vec<Strin
 fn broken(changes: &[(usize, i32)]) -> String {
     let mut info = four_left();
     changes.iter().for_each(|&(at, word)| info[at] = word);
-    let lines = check(&WHOLE, &info).expect_err("a broken rule");
+    let lines = check(&six_ranks(), &info).expect_err("a broken rule");
     assert_eq!(lines.len(), 1, "{lines:?}");
     lines[0].clone()
 }
 
 #[test]
 fn tables_that_are_inverse_name_the_survivors() {
-    let left = check(&WHOLE, &four_left()).unwrap().expect("switched on");
+    let left = check(&six_ranks(), &four_left()).unwrap().expect("switched on");
     let physical: Vec<_> = (0..6).map(|new| left.physical(RankId(new)).map(|rank| rank.0)).collect();
     assert_eq!(physical, [Some(4), Some(0), Some(5), Some(2), None, None]);
     let new_ids: Vec<_> = (0..7).map(|rank| left.new_id(RankId(rank)).map(|new| new.0)).collect();
@@ -97,12 +73,12 @@ fn tables_that_are_inverse_name_the_survivors() {
 fn switched_off_it_is_as_if_absent_whatever_the_other_words_say() {
     let mut info = vec![7; 16];
     info[0] = 0;
-    assert_eq!(check(&WHOLE, &info), Ok(None));
+    assert_eq!(check(&six_ranks(), &info), Ok(None));
     assert!(!Elastic::is_on(&info) && !Elastic::is_on(&[]));
     // Every other value of the first word switches it on.
     for enabled in [1, 2, -1, i32::MIN] {
         let info = [&[enabled], &four_left()[1..]].concat();
-        assert!(Elastic::is_on(&info) && check(&WHOLE, &info).unwrap().is_some());
+        assert!(Elastic::is_on(&info) && check(&six_ranks(), &info).unwrap().is_some());
     }
 }
 
@@ -111,7 +87,7 @@ fn the_number_of_words_is_four_and_two_per_rank() {
     for words in [0, 1, 4, 15, 17] {
         let mut info = four_left();
         info.resize(words, -1);
-        let lines = check(&WHOLE, &info).expect_err("a wrong length");
+        let lines = check(&six_ranks(), &info).expect_err("a wrong length");
         assert_eq!(
             lines,
             [format!("elastic_info = {words}: must have 4 + 2 * ep_world_size elements (ep_world_size = 6)")]
@@ -129,8 +105,8 @@ fn ranks_left_are_from_one_to_all() {
     // Seven ranks of six; the tables cannot be read then.
     assert!(broken(&[(1, 7)]).contains("= 7: ranks left"));
     // K = 3 ids must be left to one rank.
-    assert!(check(&WHOLE, &info(6, &[3], 0, 3)).is_ok());
-    assert!(check(&WHOLE, &info(6, &[5, 4, 3, 2, 1, 0], 2, 8)).is_ok());
+    assert!(check(&six_ranks(), &info(6, &[3], 0, 3)).is_ok());
+    assert!(check(&six_ranks(), &info(6, &[5, 4, 3, 2, 1, 0], 2, 8)).is_ok());
 }
 
 #[test]
@@ -141,7 +117,7 @@ fn shared_expert_ranks_left_are_fewer_than_all_and_a_multiple_of_shared_experts(
         let mut info = info(6, &[4, 0, 5, 2], left, 0);
         // The MoE ranks left share what divides by all of their numbers.
         info[3] = if left == 0 { 8 } else { 6 };
-        match check(&WHOLE, &info) {
+        match check(&six_ranks(), &info) {
             Ok(_) => assert!(legal, "{left}"),
             Err(lines) => {
                 assert!(!legal && lines.len() == 1 && lines[0].contains(words), "{left}: {lines:?}");
@@ -153,7 +129,8 @@ fn shared_expert_ranks_left_are_fewer_than_all_and_a_multiple_of_shared_experts(
 #[test]
 fn without_shared_expert_ranks_none_can_be_left() {
     for shared_expert_num in [0, 1] {
-        let whole = Config { shared_expert_num, shared_expert_rank_num: 0, moe_expert_num: 12, ..WHOLE };
+        let whole =
+            Config { shared_expert_num, shared_expert_rank_num: 0, moe_expert_num: 12, ..six_ranks() };
         assert!(check(&whole, &info(6, &[1, 2, 3], 0, 9)).is_ok());
         let lines = check(&whole, &info(6, &[1, 2, 3], 1, 6)).expect_err("nobody held shared experts");
         assert!(lines.len() == 1 && lines[0].contains("must be 0: no rank held shared experts"), "{lines:?}");
@@ -169,16 +146,16 @@ fn moe_experts_left_are_positive_divide_evenly_and_leave_k_ids() {
         broken(&[(3, 2)]),
         "elastic_info = 2: MoE experts left must leave K distinct ids (element = 3, k = 3, special experts = 0)"
     );
-    assert!(check(&WHOLE, &info(6, &[4, 0, 5, 2], 2, 4)).is_ok());
+    assert!(check(&six_ranks(), &info(6, &[4, 0, 5, 2], 2, 4)).is_ok());
     // With one special expert two MoE experts are three ids.
-    let special = Config { zero_expert_num: 1, ..WHOLE };
+    let special = Config { zero_expert_num: 1, ..six_ranks() };
     assert!(check(&special, &info(6, &[4, 0, 5, 2], 2, 2)).is_ok());
 }
 
 #[test]
 fn local_experts_times_ranks_stay_within_the_whole() {
     // 2 * 6 slots in the whole: three experts on each of four ranks are as many, four are more.
-    assert!(check(&WHOLE, &info(6, &[4, 0, 5, 2], 2, 6)).is_ok());
+    assert!(check(&six_ranks(), &info(6, &[4, 0, 5, 2], 2, 6)).is_ok());
     assert_eq!(
         broken(&[(3, 8)]),
         "elastic_info = 8: local experts times ranks must not exceed those of the whole domain \
@@ -189,7 +166,7 @@ fn local_experts_times_ranks_stay_within_the_whole() {
 #[test]
 fn more_moe_experts_leave_the_ids_of_special_experts_within_the_limit() {
     // One rank left may hold 12, since the whole domain has 2 * 6 slots.
-    let whole = Config { zero_expert_num: (i32::MAX - 9).into(), ..WHOLE };
+    let whole = Config { zero_expert_num: (i32::MAX - 9).into(), ..six_ranks() };
     assert!(check(&whole, &info(6, &[0], 0, 9)).is_ok());
     let lines = check(&whole, &info(6, &[0], 0, 10)).expect_err("an id beyond i32");
     assert!(lines.len() == 1 && lines[0].contains("special experts together must be within the limit"));
@@ -230,7 +207,7 @@ fn tables_that_are_not_inverse_are_refused_in_both_directions() {
 fn rules_that_have_nothing_to_do_with_each_other_are_reported_together() {
     let mut info = four_left();
     (info[2], info[3], info[5]) = (1, 0, 17);
-    let lines = check(&WHOLE, &info).expect_err("three broken rules");
+    let lines = check(&six_ranks(), &info).expect_err("three broken rules");
     assert_eq!(lines.len(), 3, "{lines:?}");
 }
 
@@ -246,7 +223,7 @@ fn small_domains(mut judge: impl FnMut(&Config<'_>, &Shape, &[u32], &Elastic)) {
                 shared_expert_num: shared,
                 shared_expert_rank_num: shared_ranks,
                 k: 2.min(experts),
-                ..WHOLE
+                ..six_ranks()
             };
             let shape = shape(&whole);
             for left in 1..=ranks as u32 {
@@ -329,23 +306,23 @@ fn what_survivors_receive_fits_the_capacity_and_the_areas_of_the_whole() {
 #[test]
 fn batch_sizes_go_with_their_ranks_and_the_largest_stays_that_of_the_whole() {
     let list = [9, 1, 2, 3, 4, 5];
-    let whole = shape(&Config { bs: BatchSizes::PerRank(&list), global_bs: 54, ..WHOLE });
+    let whole = shape(&Config { bs: BatchSizes::PerRank(&list), global_bs: 54, ..six_ranks() });
     let elastic = Elastic::new(&whole, &info(6, &[4, 1, 5, 2], 2, 6)).unwrap().unwrap();
     let left = whole.survivors(&elastic);
     assert_eq!([0, 1, 2, 3].map(|new| left.bs(RankId(new))), [4, 1, 5, 2]);
     assert_eq!(left.bs_max(), 9);
     // Also where those who are left are alike: the whole domain's list decides.
     let list = [9, 3, 3, 3, 3, 3];
-    let whole = shape(&Config { bs: BatchSizes::PerRank(&list), global_bs: 54, ..WHOLE });
+    let whole = shape(&Config { bs: BatchSizes::PerRank(&list), global_bs: 54, ..six_ranks() });
     assert!(whole.survivors(&elastic).bs_is_uneven());
     let list = [9; 6];
-    let whole = shape(&Config { bs: BatchSizes::PerRank(&list), global_bs: 54, ..WHOLE });
+    let whole = shape(&Config { bs: BatchSizes::PerRank(&list), global_bs: 54, ..six_ranks() });
     assert!(!whole.survivors(&elastic).bs_is_uneven());
 }
 
 #[test]
 fn rows_of_scales_stay_those_of_the_whole_and_shared_experts_come_first_also_when_nobody_holds_them() {
-    let whole = shape(&WHOLE);
+    let whole = shape(&six_ranks());
     let elastic = Elastic::new(&whole, &info(6, &[4, 0, 5, 2], 0, 4)).unwrap().unwrap();
     let left = whole.survivors(&elastic);
     assert_eq!((left.shared_expert_num(), left.combine_columns()), (0, 3));
@@ -366,7 +343,7 @@ fn with_scales<T>(scales: Option<&[f32]>, ids: &[i32], judge: impl FnOnce(&Input
 
 #[test]
 fn more_moe_experts_than_the_whole_had_are_refused_exactly_when_scales_are_given() {
-    let whole = shape(&WHOLE);
+    let whole = shape(&six_ranks());
     let ids = [0, 1, 2].repeat(5);
     for (experts, refused) in [(7, false), (8, false), (9, true), (12, true)] {
         let elastic = Elastic::new(&whole, &info(6, &[3], 0, experts)).unwrap().unwrap();
@@ -381,7 +358,7 @@ fn more_moe_experts_than_the_whole_had_are_refused_exactly_when_scales_are_given
 #[test]
 fn the_row_of_an_expert_that_is_gone_does_not_smooth_a_special_expert_with_its_id() {
     // Six of eight experts left and a zero expert: id 6 is the zero expert, row 2 + 6 of scales nobody's.
-    let whole = shape(&Config { zero_expert_num: 1, ..WHOLE });
+    let whole = shape(&Config { zero_expert_num: 1, ..six_ranks() });
     let elastic = Elastic::new(&whole, &four_left()).unwrap().unwrap();
     let left = whole.survivors(&elastic);
     let mut scales = [1.0; 40];
@@ -435,7 +412,7 @@ impl Fabric for Note {
 
 #[test]
 fn puts_and_publishes_go_to_the_physical_ranks_of_new_ids_and_to_nobody_else() {
-    let elastic = check(&WHOLE, &four_left()).unwrap();
+    let elastic = check(&six_ranks(), &four_left()).unwrap();
     let mut fabric = Survivors { inner: Note::default(), left: elastic.as_ref() };
     let at = Place::window(8);
     for (new, physical) in (0..).zip([4, 0, 5, 2]) {

@@ -1,6 +1,7 @@
 //! A middleware around any backend that makes one rank misbehave, to see that the others say so.
 
 use super::Backend;
+use crate::member;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::place::{Place, Tensor};
@@ -13,6 +14,8 @@ pub struct Inject<B> {
     pub inner: B,
     /// The rank that is silent, if any.
     pub silent: Option<RankId>,
+    /// Ranks of a TP domain.
+    pub tp_world_size: u32,
 }
 
 /// The fabric of [`Inject`].
@@ -21,6 +24,7 @@ pub struct InjectFabric<F> {
     inner: F,
     /// The rank itself, when it is the silent one.
     silent: Option<RankId>,
+    tp_world_size: u32,
 }
 
 impl<B: Backend> Backend for Inject<B> {
@@ -31,7 +35,8 @@ impl<B: Backend> Backend for Inject<B> {
 
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
         let silent = self.silent.filter(|&silent| silent == rank);
-        InjectFabric { inner: self.inner.fabric(rank, core, batch), silent }
+        let tp_world_size = self.tp_world_size;
+        InjectFabric { inner: self.inner.fabric(rank, core, batch), silent, tp_world_size }
     }
 
     type Nic<'b>
@@ -84,7 +89,7 @@ impl<F: Fabric> Fabric for InjectFabric<F> {
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         match self.silent {
-            Some(own) if own != to => Ok(()),
+            Some(own) if own != member::reached(self.tp_world_size, own, to, at) => Ok(()),
             _ => self.inner.publish(to, at, word),
         }
     }

@@ -6,6 +6,7 @@
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
 use super::{Backend, Members, anonymous};
+use crate::member;
 use core::ops::Range;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::order::{Issued, Kind};
@@ -47,6 +48,7 @@ pub struct Lockstep {
 #[derive(Debug)]
 struct Inner {
     ranks: Vec<RankMemory>,
+    tp_world_size: u32,
     memory: Memory,
     flight: Vec<Effect>,
     transfers: Vec<Flying>,
@@ -70,6 +72,8 @@ struct RankMemory {
     state: Vec<u8>,
     window: MmapMut,
     window_out: MmapMut,
+    tp_state: Vec<u8>,
+    tp_window: MmapMut,
     /// By batch, then tensor.
     outputs: Vec<Vec<MmapMut>>,
     /// Written ranges of the outputs, start to end, by (batch, tensor).
@@ -109,7 +113,11 @@ impl Lockstep {
         let of_rank = |rank| {
             let output = |t| blank_output(t, members.output(rank, t));
             let outputs = |_| Tensor::ALL.into_iter().map(output).collect::<io::Result<_>>();
+            let (tp_state, tp_window) = members.tp_regions(rank);
             Ok(RankMemory {
+                tp_state: vec![0; tp_state as usize],
+                // An empty mapping is refused.
+                tp_window: anonymous(tp_window.max(1))?,
                 state: vec![0; STATE_BYTES as usize],
                 window: anonymous(members.shape.window_bytes())?,
                 // An empty mapping is refused.
@@ -122,6 +130,7 @@ impl Lockstep {
         Ok(Self {
             inner: Mutex::new(Inner {
                 ranks,
+                tp_world_size: members.shape.tp_world_size(),
                 memory,
                 flight: Vec::new(),
                 transfers: Vec::new(),
@@ -262,6 +271,8 @@ impl Inner {
             Region::State => memory.state.len(),
             Region::Window => memory.window.len(),
             Region::WindowOut => memory.window_out.len(),
+            Region::TpState => memory.tp_state.len(),
+            Region::TpWindow => memory.tp_window.len(),
             Region::Output(tensor) => memory.outputs[batch][tensor as usize].len(),
         };
         let end = at.offset.checked_add(len).filter(|&end| end <= size as u64).ok_or(fault)?;
@@ -275,6 +286,8 @@ impl Inner {
             Region::State => &mut memory.state[range],
             Region::Window => &mut memory.window[range],
             Region::WindowOut => &mut memory.window_out[range],
+            Region::TpState => &mut memory.tp_state[range],
+            Region::TpWindow => &mut memory.tp_window[range],
             Region::Output(tensor) => &mut memory.outputs[batch][tensor as usize][range],
         })
     }
@@ -286,6 +299,8 @@ impl Inner {
             Region::State => &memory.state[range],
             Region::Window => &memory.window[range],
             Region::WindowOut => &memory.window_out[range],
+            Region::TpState => &memory.tp_state[range],
+            Region::TpWindow => &memory.tp_window[range],
             Region::Output(tensor) => &memory.outputs[batch][tensor as usize][range],
         })
     }
@@ -303,6 +318,11 @@ pub struct LockstepFabric<'b> {
 impl LockstepFabric<'_> {
     fn me(&self) -> (RankId, CoreId) {
         (self.rank, self.core)
+    }
+
+    /// Whose memory this core calls `to`.
+    fn reached(&self, to: RankId, at: Place) -> RankId {
+        member::reached(self.inner.tp_world_size, self.rank, to, at)
     }
 
     /// Marks output bytes as written, once.
@@ -334,6 +354,7 @@ impl Fabric for LockstepFabric<'_> {
         if matches!(at.region, Region::Output(_)) {
             return Err(Fault { rank: to, at, len: row.len() as u64 });
         }
+        let to = self.reached(to, at);
         let bytes = [row, tail].concat();
         self.inner.range(to, self.batch, at, bytes.len() as u64)?;
         let from = self.me();
@@ -352,6 +373,7 @@ impl Fabric for LockstepFabric<'_> {
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        let to = self.reached(to, at);
         self.word(Kind::Publish, to, at, word)
     }
 

@@ -6,9 +6,11 @@ pub mod shared;
 pub mod survivors;
 
 use crate::case::Case;
+use crate::member;
 use kernel_core::fabric::Fabric;
 use kernel_core::fabric::nic::Nic;
 use kernel_core::layout::outputs::capacity;
+use kernel_core::layout::tp::{self, TP_STATE_BYTES};
 use kernel_core::place::Tensor;
 use kernel_core::shape::{Elastic, Shape};
 use kernel_core::units::{CoreId, RankId};
@@ -69,15 +71,23 @@ impl<'a> From<&'a Case> for Members<'a> {
 }
 
 impl Members<'_> {
-    /// Every rank that has state and window, also those that are gone.
+    /// Every member that has state and window, also those that are gone.
     fn ranks(&self) -> impl Iterator<Item = RankId> + use<> {
-        (0..self.left.map_or(self.shape.ep_world_size(), Elastic::whole_world_size)).map(RankId)
+        (0..self.left.map_or(member::count(self.shape), Elastic::whole_world_size)).map(RankId)
     }
 
     /// Bytes of an output; a rank that is gone has none.
     fn output(&self, rank: RankId, tensor: Tensor) -> u64 {
         let rank = self.left.map_or(Some(rank), |left| left.new_id(rank));
-        rank.map_or(0, |rank| capacity(self.shape, rank, tensor))
+        rank.map_or(0, |rank| capacity(self.shape, member::ep_rank(self.shape, rank), tensor))
+    }
+
+    /// Bytes of the TP state and the TP window of a member; none without a TP domain.
+    fn tp_regions(&self, rank: RankId) -> (u64, u64) {
+        match self.shape.tp_world_size() {
+            1 => (0, 0),
+            _ => (TP_STATE_BYTES, tp::window_bytes(self.shape, member::ep_rank(self.shape, rank))),
+        }
     }
 }
 

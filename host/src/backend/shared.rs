@@ -8,7 +8,7 @@ use super::{Backend, Members, anonymous};
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
-use kernel_core::units::{CoreId, RankId, align_up};
+use kernel_core::units::{CoreId, RankId, align_up, div_rem};
 use memmap2::MmapRaw;
 use std::io;
 
@@ -18,7 +18,11 @@ const PAGE: u64 = 4096;
 /// The memory of a group on one machine.
 #[derive(Debug)]
 pub struct SharedMemory {
-    peers: Vec<Peer>,
+    /// By TP rank, then EP rank.
+    peers: Vec<Vec<Peer>>,
+    /// By EP rank, then TP rank.
+    tp: Vec<Vec<Peer>>,
+    tp_world_size: u32,
     /// By rank, then batch.
     outputs: Vec<Vec<Outputs>>,
     /// Keeps the segments mapped.
@@ -34,18 +38,21 @@ impl SharedMemory {
         let members = members.into();
         let (window, window_out) = (members.shape.window_bytes(), members.shape.window_out_bytes());
         let mut maps = Vec::new();
-        let mut peers = Vec::new();
+        let tp_world_size = members.shape.tp_world_size();
+        let mut peers = vec![Vec::new(); tp_world_size as usize];
+        let mut tp: Vec<Vec<Peer>> = Vec::new();
         let mut outputs = Vec::new();
         for rank in members.ranks() {
-            let regions = map(STATE_BYTES + window + window_out)?;
-            let base = regions.as_mut_ptr();
-            let window_at = base.wrapping_add(STATE_BYTES as usize);
-            peers.push(Peer {
-                state: Segment::new(base, STATE_BYTES),
-                window: Segment::new(window_at, window),
-                window_out: Segment::new(window_at.wrapping_add(window as usize), window_out),
-            });
-            maps.push(regions);
+            let tp_rank = rank.0 % tp_world_size;
+            let (tp_state, tp_window) = members.tp_regions(rank);
+            peers[tp_rank as usize].push(regions(&mut maps, [STATE_BYTES, window, window_out])?);
+            if tp_world_size > 1 {
+                let pair = regions(&mut maps, [tp_state, tp_window, 0])?;
+                match tp_rank {
+                    0 => tp.push(vec![pair]),
+                    _ => tp.last_mut().into_iter().for_each(|of_ep_rank| of_ep_rank.push(pair)),
+                }
+            }
             let mut of_rank = Vec::new();
             for _ in 0..batches {
                 let sizes = Tensor::ALL.map(|tensor| align_up(members.output(rank, tensor), PAGE));
@@ -61,8 +68,21 @@ impl SharedMemory {
             }
             outputs.push(of_rank);
         }
-        Ok(Self { peers, outputs, _maps: maps })
+        Ok(Self { peers, tp, tp_world_size, outputs, _maps: maps })
     }
+}
+
+/// A state region, the window behind it and behind that WindowsOut.
+fn regions(maps: &mut Vec<MmapRaw>, [state, window, window_out]: [u64; 3]) -> io::Result<Peer> {
+    let regions = map(state + window + window_out)?;
+    let base = regions.as_mut_ptr();
+    maps.push(regions);
+    let window_at = base.wrapping_add(state as usize);
+    Ok(Peer {
+        state: Segment::new(base, state),
+        window: Segment::new(window_at, window),
+        window_out: Segment::new(window_at.wrapping_add(window as usize), window_out),
+    })
 }
 
 fn map(bytes: u64) -> io::Result<MmapRaw> {
@@ -73,19 +93,25 @@ impl Backend for SharedMemory {
     type Fabric<'b> = RawFabric<'b>;
 
     fn fabric(&self, rank: RankId, _core: CoreId, batch: usize) -> RawFabric<'_> {
+        let (ep_rank, tp_rank) = div_rem(rank.0, self.tp_world_size);
+        let (ep_rank, tp_rank) = (RankId(ep_rank), RankId(tp_rank));
+        let tp = self.tp.get(ep_rank.index()).map_or(&[][..], Vec::as_slice);
         // SAFETY: the segments are parts of mappings that live as long as `self`, page-aligned and disjoint.
         // The memory is private to this struct: it is reached only through these fabrics and through
         // `read_output` between operators. The driver hands fabrics to the machines of one core each under the
         // join; litmus programs on threads read only what a flag covers; the bare copies of the roofline write
         // places of their own and read them after a join of all threads.
-        unsafe { RawFabric::new(&self.peers, rank, self.outputs[rank.index()][batch]) }
+        unsafe {
+            let outputs = self.outputs[rank.index()][batch];
+            RawFabric::new(&self.peers[tp_rank.index()], ep_rank, outputs).with_tp(tp, tp_rank)
+        }
     }
 
     type Nic<'b> = RawNic<'b>;
 
     fn nic(&self, rank: RankId) -> RawNic<'_> {
         // SAFETY: as of `fabric`; the driver steps the one agent of each rank under a lock.
-        unsafe { RawNic::new(&self.peers, rank) }
+        unsafe { RawNic::new(self.peers.first().map_or(&[], Vec::as_slice), rank) }
     }
 
     fn read_output(

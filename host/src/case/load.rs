@@ -3,10 +3,10 @@
 use super::collect::Collected;
 use super::{
     Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, elastic, expert_rows,
-    rank_count,
 };
 use crate::config::{Config, FILE_NAME};
 use crate::error::{Error, Problem};
+use crate::member;
 use crate::store::{TensorFile, numbers_of};
 use kernel_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Op, Shape};
 use kernel_core::units::RankId;
@@ -70,7 +70,7 @@ impl Opened {
         };
         let (shape, elastic) = reader.survivors(whole)?;
         let name = |rank| elastic.as_ref().map_or(rank, |elastic| elastic.name(rank));
-        let ranks = (0..rank_count(&shape))
+        let ranks = (0..member::count(&shape))
             .map(|rank| reader.rank(&shape, rank, name(RankId(rank))))
             .collect::<Result<_, _>>()?;
         let rows = expert_rows(&shape);
@@ -150,7 +150,7 @@ impl Reader {
     }
 
     fn rank(&mut self, shape: &Shape, rank: u32, name: RankId) -> Result<RankTensors, Error> {
-        let bs = shape.bs(RankId(rank / shape.tp_world_size())) as usize;
+        let bs = shape.bs(member::ep_rank(shape, RankId(rank))) as usize;
         let (k, h) = (shape.k() as usize, shape.h() as usize);
         let element = element(shape);
         let ids = self.must(&format!("rank{name}.expert_ids"), Dtype::I32, &[bs, k])?;
@@ -248,8 +248,8 @@ impl Reader {
     fn end(mut self, shape: &Shape, elastic: Option<&Elastic>) -> Collected {
         for name in core::mem::take(&mut self.unread) {
             let rule = match elastic {
-                Some(_) => format!("must be absent (ranks left by elastic_info = {})", rank_count(shape)),
-                None => format!("must be absent (ranks = {})", rank_count(shape)),
+                Some(_) => format!("must be absent (ranks left by elastic_info = {})", member::count(shape)),
+                None => format!("must be absent (ranks = {})", member::count(shape)),
             };
             self.wrong(&name, ": a tensor that nobody reads", rule);
         }

@@ -12,6 +12,7 @@ pub use save::is_case;
 
 use crate::config::{Config, FILE_NAME};
 use crate::error::Problem;
+use crate::member;
 use collect::Collected;
 use core::ops::ControlFlow;
 use kernel_core::inputs::{InputError, Inputs, Mask, expert_has_row};
@@ -190,7 +191,7 @@ impl Case {
 
     fn judge(&self, problems: &mut Collected) {
         for number in 0..self.ranks.len() as u32 {
-            let ep_rank = RankId(number / self.shape.tp_world_size());
+            let ep_rank = member::ep_rank(&self.shape, RankId(number));
             let name = self.name(RankId(number));
             let _ = self.inputs(RankId(number)).check_all(&self.shape, ep_rank, &mut |error| {
                 let tensor = match (OF_ALL_RANKS.contains(&error.tensor()), number) {
@@ -224,12 +225,6 @@ impl Case {
             });
         }
     }
-}
-
-/// Ranks that files name: all TP ranks of all EP ranks.
-#[must_use]
-pub const fn rank_count(shape: &Shape) -> u32 {
-    shape.ep_world_size() * shape.tp_world_size()
 }
 
 /// Rows of `scales` and `expert_gain`: S + E.

@@ -43,7 +43,6 @@ impl Refused {
     fn layouts(&mut self, shape: &Shape) {
         let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
         self.unless(!hierarchy, "comm_alg", " = hierarchy", "\"\" and fullmesh");
-        self.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
     }
 
     fn unless(&mut self, supported: bool, parameter: &'static str, seen: &str, values: &'static str) {

@@ -4,6 +4,7 @@ use crate::case::{self, support};
 use crate::cli::LayoutArgs;
 use crate::config::Config;
 use crate::error::Error;
+use crate::member;
 use crate::report::{Report, columns, pairs};
 use kernel_core::layout::{a2_window, map};
 use kernel_core::shape::{Limits, Product, Shape};
@@ -52,11 +53,11 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let shape = Shape::new(&config.as_core(kernel_core::shape::Given::empty()), Limits::Product)
         .map_err(|violations| Error::violations(file.display(), &violations))?;
     support::drawable(&shape)?;
-    if args.rank >= shape.ep_world_size() {
+    if args.rank >= member::count(&shape) {
         return Err(Error::Request(format!(
             "--rank {}: must be in [0, {}]",
             args.rank,
-            shape.ep_world_size() - 1
+            member::count(&shape) - 1
         )));
     }
     let layout = draw(&shape, file.display().to_string(), RankId(args.rank));
@@ -64,8 +65,9 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
 }
 
 fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
+    let ep_rank = member::ep_rank(shape, rank);
     let areas: Vec<_> = match shape.product() {
-        Product::A3 => map::areas(shape, rank).collect(),
+        Product::A3 => map::areas(shape, ep_rank).collect(),
         Product::A2 => a2_window::areas(shape).collect(),
     };
     let areas = areas.into_iter().map(|area| Area {
@@ -90,7 +92,7 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
         areas: areas.collect(),
         record,
         combine_row: map::combine_fields(shape).map(field).collect(),
-        outputs: map::outputs(shape, rank)
+        outputs: map::outputs(shape, ep_rank)
             .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })
             .collect(),
     }

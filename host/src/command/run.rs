@@ -14,6 +14,7 @@ use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Options};
 use crate::error::Error;
 use crate::group::{self, Costs, Plan};
+use crate::member;
 use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
 use crate::store;
@@ -76,7 +77,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let job = Job { args, source, case, plan, silent };
     let bar = match job.plan.check {
         Some(_) => {
-            progress(job.plan.rounds() as u64 * u64::from(job.case.shape.ep_world_size()), "ranks checked")
+            progress(job.plan.rounds() as u64 * u64::from(member::count(&job.case.shape)), "ranks checked")
         }
         None => progress(0, "running"),
     };
@@ -122,7 +123,11 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
     let memory = SharedMemory::new(case, batches).map_err(|e| of_memory(&e))?;
-    let backend = Inject { inner: Survivors::of(case, memory), silent: job.silent };
+    let backend = Inject {
+        inner: Survivors::of(case, memory),
+        silent: job.silent,
+        tp_world_size: case.shape.tp_world_size(),
+    };
     let workers = workers(job.args);
     let drive = |unit: &driver::Unit<'_, _>| driver::threads::run(unit, &workers);
     let (costs, ranks) = group::run(&case.shape, plan, traffic(job), &backend, drive, tick)?;
@@ -144,7 +149,11 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
     let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| of_memory(&e))?;
-    let backend = Inject { inner: Survivors::of(case, lockstep), silent: job.silent };
+    let backend = Inject {
+        inner: Survivors::of(case, lockstep),
+        silent: job.silent,
+        tp_world_size: case.shape.tp_world_size(),
+    };
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
     let drive = |unit: &driver::Unit<'_, _>| {
         let steps = driver::lockstep::run(unit, &mut rng)?;
@@ -210,7 +219,7 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
 
 /// What a batch's inputs and outputs take, about.
 fn batch_bytes(shape: &Shape) -> u64 {
-    let tokens = u64::from(shape.ep_world_size()) * u64::from(shape.bs_max());
+    let tokens = u64::from(member::count(shape)) * u64::from(shape.bs_max());
     let rows = tokens * u64::from(shape.combine_columns());
     2 * tokens * shape.row_bytes() + rows * (shape.payload_bytes() + shape.row_bytes())
 }

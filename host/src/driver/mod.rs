@@ -56,7 +56,7 @@ pub struct Unit<'a, B> {
 impl<'a, B> Unit<'a, B> {
     /// Whether all ranks have ended the operators before number `operator`.
     fn all_ranks_ended(&self, operator: usize) -> bool {
-        self.joined.load(Ordering::Acquire) as usize >= operator * self.shape.ep_world_size() as usize
+        self.joined.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
     }
 
     /// The ranks that have an agent.

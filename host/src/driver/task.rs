@@ -3,6 +3,7 @@
 use super::schedule::Operator;
 use super::{Failure, Unit};
 use crate::backend::Backend;
+use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use kernel_core::a2::{self, Agent, AgentEnv};
@@ -161,7 +162,8 @@ impl<'a> Task<'a> {
     pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices) -> Self {
         let (env, words, bytes) = match shape.product() {
             Product::A3 => {
-                let env = a3::Env::new(shape, rank, core, choices, Portable);
+                let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, choices, Portable)
+                    .with_tp_rank(member::tp_rank(shape, rank));
                 (Env::A3(env), a3::ub_words(shape), a3::ub_bytes(shape))
             }
             Product::A2 => {
@@ -197,8 +199,12 @@ impl<'a> Task<'a> {
             return Ok((0, Some(stop)));
         }
         let mut done = 0;
-        match self.step(unit, steps, &mut done)? {
-            Some(Progress::Pending(wait)) => Ok((done, Some(Stop::Wait(wait)))),
+        let rank = self.rank;
+        let by_number = |error| member::of_error(unit.shape, rank, error);
+        match self.step(unit, steps, &mut done).map_err(by_number)? {
+            Some(Progress::Pending(wait)) => {
+                Ok((done, Some(Stop::Wait(member::of_wait(unit.shape, rank, wait)))))
+            }
             Some(_) => {
                 self.end(unit)?;
                 Ok((done + 1, Some(Stop::Ended)))
@@ -329,7 +335,7 @@ impl<'a> Task<'a> {
         )?;
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
         let Rows { assist_info, ep_recv_counts, expand_idx, .. } = &mut *rows;
-        let whole = |tensor| capacity(unit.shape, self.rank, tensor) as usize;
+        let whole = |tensor| capacity(unit.shape, member::ep_rank(unit.shape, self.rank), tensor) as usize;
         let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
         for (tensor, len, to) in [
             (Tensor::AssistInfo, triples, assist_info),

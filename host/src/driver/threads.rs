@@ -4,6 +4,7 @@ use super::schedule::Operator;
 use super::task::run_agent;
 use super::{Failure, Hang, Missing, Stop, Task, Unit};
 use crate::backend::Backend;
+use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use kernel_core::fabric::Wait;
@@ -165,7 +166,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             };
             div_rem(nth, workers.count as u32).1 as usize == w
         };
-        let ranks = (0..unit.shape.ep_world_size()).map(RankId);
+        let ranks = member::all(unit.shape);
         let tasks = ranks
             .flat_map(|rank| unit.tasks_of(rank))
             .filter(|task| mine(task.rank, task.core))
@@ -174,7 +175,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         let times = Times {
             operators: vec![Duration::ZERO; unit.operators.len()],
             steps: 0,
-            waited_for: vec![Duration::ZERO; unit.shape.ep_world_size() as usize],
+            waited_for: vec![Duration::ZERO; unit.ranks.len()],
         };
         let agents = unit.agents().filter(|&rank| mine(rank, CoreId(0))).collect();
         Self { unit, workers, shared, tasks, agents, times, charged: 0, since: Instant::now() }

@@ -12,6 +12,7 @@ pub use routing::{Routing, SERVER_RANKS, SERVERS_MAX};
 use crate::case::{self, Case, OwnedMask, RankTensors, Weights};
 use crate::config::Config;
 use crate::error::{Error, Problem};
+use crate::member;
 use half::{bf16, f16};
 use kernel_core::shape::{Dtype, Given, Limits, Op, Shape};
 use kernel_core::units::RankId;
@@ -116,7 +117,7 @@ fn stream(seed: u64, number: u64) -> ChaCha8Rng {
 }
 
 fn all_ranks(shape: &Shape, options: Options, router: &Router) -> Vec<RankTensors> {
-    let mut ranks = vec![RankTensors::default(); case::rank_count(shape) as usize];
+    let mut ranks = vec![RankTensors::default(); member::count(shape) as usize];
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let share = ranks.len().div_ceil(threads).max(1);
     std::thread::scope(|scope| {
@@ -134,7 +135,7 @@ fn all_ranks(shape: &Shape, options: Options, router: &Router) -> Vec<RankTensor
 
 fn one_rank(shape: &Shape, options: Options, router: &Router, rank: u32) -> RankTensors {
     let mut rng = stream(options.seed, u64::from(rank) + 1);
-    let bs = shape.bs(RankId(rank / shape.tp_world_size())) as usize;
+    let bs = shape.bs(member::ep_rank(shape, RankId(rank))) as usize;
     let k = shape.k() as usize;
     let mut expert_ids = vec![0; bs * k];
     let mut expert_scales = vec![0.0; bs * k];

@@ -17,6 +17,7 @@ use host::driver::{self, Options, Unit};
 use host::error::Error;
 use host::generate::{self, Left, generate_left};
 use host::group::{self, Plan};
+use host::member;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
 use kernel_core::shape::Limits;
@@ -63,11 +64,12 @@ impl<'a> Trial<'a> {
         };
         group::run(&self.case.shape, &plan, rounds, backend, drive, &|| ())?;
         let mut all = Vec::new();
-        for rank in (0..self.case.shape.ep_world_size()).map(RankId) {
+        for rank in member::all(&self.case.shape) {
             // Of received rows only so many are outputs; that they are right is the verdict's.
             let received = [Tensor::ExpandX, Tensor::DynamicScales, Tensor::AssistInfo];
             for tensor in Tensor::ALL.into_iter().filter(|tensor| !received.contains(tensor)) {
-                let len = capacity(&self.case.shape, rank, tensor) as usize;
+                let len =
+                    capacity(&self.case.shape, member::ep_rank(&self.case.shape, rank), tensor) as usize;
                 (0..plan.unit.batches()).for_each(|batch| {
                     backend.read_output(rank, batch, tensor, len, &mut |bytes| {
                         all.extend_from_slice(bytes);
@@ -173,7 +175,7 @@ pub(crate) fn seeded(config: Config, seed: u64) -> Case {
 
 /// Switches all tokens of a rank off.
 pub(crate) fn idle(case: &mut Case, rank: u32) {
-    let tokens = case.shape.bs(RankId(rank)) as usize;
+    let tokens = case.shape.bs(member::ep_rank(&case.shape, RankId(rank))) as usize;
     case.ranks[rank as usize].mask = OwnedMask::Tokens(vec![false; tokens]);
 }
 

@@ -8,6 +8,7 @@ use kernel_core::layout::state::{
     COMBINE_SELECTORS, CORE_RECORD, CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Kind, PARTITION,
     STATUS_SLOT,
 };
+use kernel_core::layout::tp;
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::shape::Shape;
 use kernel_core::sync::flag;
@@ -36,6 +37,12 @@ pub(crate) enum Twin {
     RelaxedPublish,
     /// The flag is published first, the count of rows behind it.
     TornCount,
+    /// Partition 1 of the TP regions lies on partition 0.
+    OneTpPartition,
+    /// Slots of the TP domain stay.
+    NoTpClear(Kind),
+    /// A slot of the TP domain waits for no puts.
+    RelaxedTp,
     /// Senders take dispatch status slots to be rank-major, as the data slots are.
     RankMajorStatus,
 }
@@ -98,11 +105,20 @@ impl<B: Backend> Twisted<B> {
 
     /// Where the twin keeps what the protocol keeps at `at`.
     fn place(&self, at: Place) -> Place {
+        if self.twin == Twin::OneTpPartition {
+            let partition = match at.region {
+                Region::TpState if at.offset < 2 * PARTITION => PARTITION,
+                // All ranks of the twin's groups have one size.
+                Region::TpWindow => tp::window_bytes(&self.shape, RankId(0)) / 2,
+                _ => return at,
+            };
+            return Place { offset: at.offset % partition, ..at };
+        }
         let Twin::OnePartition(kind) = self.twin else { return at };
         let (partition, combine, dispatch_first) = match at.region {
             Region::State => (PARTITION, DISPATCH_STATUS, true),
             Region::Window => (self.shape.window_bytes() / 2, self.shape.combine_area(), false),
-            Region::WindowOut | Region::Output(_) => return at,
+            Region::WindowOut | Region::Output(_) | Region::TpState | Region::TpWindow => return at,
         };
         let Some(inside) = at.offset.checked_sub(partition).filter(|&inside| inside < partition) else {
             return at;
@@ -174,6 +190,14 @@ fn status_kind(at: Place) -> Option<Kind> {
     }
 }
 
+/// The kind whose TP slot lies at `at`.
+fn tp_kind(at: Place) -> Option<Kind> {
+    match at.region {
+        Region::TpState => status_kind(Place { region: Region::State, ..at }),
+        _ => None,
+    }
+}
+
 fn core_word_of(at: Place) -> Option<(CoreId, u64)> {
     let inside = at.offset.checked_sub(CORE_WORDS).filter(|_| at.region == Region::State)?;
     Some((CoreId((inside / CORE_RECORD) as u32), inside % CORE_RECORD / 8))
@@ -225,6 +249,9 @@ impl<'b, B: Backend + 'b> Fabric for TwistedFabric<'b, B> {
         }
         let kind = status_kind(at);
         let at = self.backend.place(at);
+        if self.backend.twin == Twin::RelaxedTp && at.region == Region::TpState {
+            return self.as_phantom(|phantom| phantom.publish(to, at, word));
+        }
         match (self.backend.twin, kind) {
             (Twin::PublishBeforeData, Some(_)) => self.with_held(|held| held.due.append(&mut held.puts)),
             (Twin::RelaxedPublish, Some(_)) => {
@@ -247,7 +274,9 @@ impl<'b, B: Backend + 'b> Fabric for TwistedFabric<'b, B> {
     fn quiet(&mut self) -> Result<bool, Fault> {
         match self.backend.twin {
             Twin::NoQuiet => Ok(true),
-            Twin::RelaxedPublish => Ok(self.as_phantom(Fabric::quiet)? && self.inner().quiet()?),
+            Twin::RelaxedPublish | Twin::RelaxedTp => {
+                Ok(self.as_phantom(Fabric::quiet)? && self.inner().quiet()?)
+            }
             _ => self.inner().quiet(),
         }
     }
@@ -280,6 +309,7 @@ impl<'b, B: Backend + 'b> Fabric for TwistedFabric<'b, B> {
         let kind = status_kind(at);
         let at = self.backend.place(at);
         match self.backend.twin {
+            Twin::NoTpClear(never) if tp_kind(at) == Some(never) => return Ok(()),
             Twin::NoClear(never) if kind == Some(never) => return Ok(()),
             Twin::LateClear(late) if kind == Some(late) => {
                 let old = self.with_held(|held| {

@@ -25,6 +25,8 @@ pub(crate) struct Exchange {
     sum: ShareSum,
     /// The row of the outputs that the share begins with, once all sums are known.
     first_row: u32,
+    /// Rows of the whole rank, likewise.
+    total: u32,
     phase: Phase,
 }
 
@@ -46,12 +48,24 @@ impl Exchange {
     /// The exchange of a core that has passed barrier `epoch`.
     pub(crate) const fn new<V>(env: &Env<'_, V>, partition: Partition, epoch: u32) -> Self {
         let sum = ShareSum { rows: 0, of_last_expert: 0 };
-        Self { partition, epoch, sum, first_row: 0, phase: Phase::Await { slot: env.work.slots.start } }
+        Self {
+            partition,
+            epoch,
+            sum,
+            first_row: 0,
+            total: 0,
+            phase: Phase::Await { slot: env.work.slots.start },
+        }
     }
 
     /// The row of the outputs that the own share begins with. Known when the exchange is done.
     pub(crate) const fn first_row(&self) -> u32 {
         self.first_row
+    }
+
+    /// The rows that the rank receives. Known when the exchange is done.
+    pub(crate) const fn total(&self) -> u32 {
+        self.total
     }
 
     /// The barrier passed last.
@@ -145,6 +159,7 @@ impl Exchange {
         if seen > max {
             return Err(ProtocolError::Rows { seen, max });
         }
+        self.total = sums.clone().map(|sum| sum.rows).sum();
         let prefix = counts::prefix(shape, env.rank, env.core, sums);
         self.first_row = prefix.rows_before;
         self.go(Phase::Counts {
@@ -179,7 +194,8 @@ impl Exchange {
         }
         let sums = sums.iter().copied().take((end - slot) as usize);
         write_words(fabric, outputs::ep_recv_count(slot), sums)?;
-        self.go(if end == expert_end {
+        // With a TP domain the entry counts both peers' rows: it is written when those are known.
+        self.go(if end == expert_end && env.shape.tp_world_size() == 1 {
             Phase::TokenNums { slot: end, rows, of_expert }
         } else {
             Phase::Counts { slot: end, rows, of_expert }

@@ -12,6 +12,7 @@ mod combine;
 mod dispatch;
 pub(crate) mod exchange;
 pub(crate) mod steps;
+pub(crate) mod tp;
 
 pub use combine::{Combine, Returned};
 pub use dispatch::Dispatch;
@@ -48,6 +49,7 @@ pub enum Flags {
 pub struct Env<'a, V> {
     pub(crate) shape: &'a Shape,
     pub(crate) rank: RankId,
+    pub(crate) tp_rank: RankId,
     pub(crate) core: CoreId,
     pub(crate) choices: Choices,
     pub(crate) vector: V,
@@ -58,7 +60,14 @@ impl<'a, V> Env<'a, V> {
     /// The constants of `core` of `rank`, which makes these `choices` and lets `vector` work on rows.
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
-        Self { shape, rank, core, choices, vector, work: split::work(shape, rank, core) }
+        let tp_rank = RankId(0);
+        Self { shape, rank, tp_rank, core, choices, vector, work: split::work(shape, rank, core) }
+    }
+
+    /// The same of a rank that is number `tp_rank` of its TP domain.
+    #[must_use]
+    pub fn with_tp_rank(self, tp_rank: RankId) -> Self {
+        Self { tp_rank, ..self }
     }
 
     /// The work of this core.

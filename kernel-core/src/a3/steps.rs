@@ -146,6 +146,19 @@ pub(crate) fn copy_scale<F: Fabric + ?Sized>(
     Ok(())
 }
 
+/// The tail of a record, read back and checked as a triple; `row` is for the message.
+pub(crate) fn tail_of<F: Fabric + ?Sized>(
+    shape: &Shape,
+    fabric: &F,
+    record: Place,
+    row: u32,
+) -> Result<Tail, ProtocolError> {
+    let triple = Triple::from_bytes(shape, fabric.bytes(triple_of(shape, record), Triple::BYTES)?)
+        .map_err(|seen| ProtocolError::Triple { row, seen })?;
+    let scale = f32::from_le_bytes(copy_of::<4, F>(fabric, scale_of(shape, record))?);
+    Ok(Tail::new(shape, scale, triple))
+}
+
 /// The scratch words: slots of the share, then the table of counts.
 pub(crate) fn split_words<'u>(
     words: &'u mut [u32],
@@ -173,8 +186,8 @@ pub(crate) fn write_words<F: Fabric + ?Sized>(
 ) -> Result<(), ProtocolError> {
     let mut bytes = [0; CHUNK as usize * 4];
     let mut len = 0;
-    for (out, word) in bytes.chunks_exact_mut(4).zip(words) {
-        out.copy_from_slice(&word.to_le_bytes());
+    for (out, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+        *out = word.to_le_bytes();
         len += 4;
     }
     fabric.write(at, bytes.get(..len).unwrap_or(&[]))?;

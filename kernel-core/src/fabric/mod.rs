@@ -54,7 +54,10 @@ impl fmt::Display for Fault {
     }
 }
 
-/// One core's view of the memory of all ranks. See the [module](self) for the contract.
+/// One core's view of the memory of all ranks. **The region chooses the domain**: `to` is an EP rank for
+/// [`State`](crate::place::Region::State) and [`Window`](crate::place::Region::Window), and the number of a rank in
+/// the own TP domain for [`TpState`](crate::place::Region::TpState) and
+/// [`TpWindow`](crate::place::Region::TpWindow). See the [module](self) for the contract.
 pub trait Fabric {
     /// Writes `row` and then `tail`, as one effect, to rank `to`. Both are reusable on return.
     ///
@@ -145,6 +148,13 @@ pub enum Wait {
         /// Which local expert.
         local_expert: u32,
     },
+    /// What a core of the TP peer tells of its rows.
+    TpFlag {
+        /// The peer, by its number in the TP domain.
+        peer: RankId,
+        /// The core, here and there.
+        core: CoreId,
+    },
     /// The flag of one block of a record that a source rank sends to a local expert of this rank.
     BlockFlag {
         /// Whose record.
@@ -194,6 +204,7 @@ impl Wait {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::TpFlag { peer: source, .. }
             | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. }
             | Self::WindowCounts { source }
@@ -214,7 +225,7 @@ impl Wait {
             | Self::WindowCounts { source }
             | Self::WindowRows { source, .. }
             | Self::Nic { to: source } => *source = name(*source),
-            Self::Quiet | Self::Core(_) | Self::Idle => {}
+            Self::TpFlag { .. } | Self::Quiet | Self::Core(_) | Self::Idle => {}
         }
         self
     }
@@ -240,6 +251,7 @@ impl fmt::Display for Wait {
             }
             Self::Idle => f.write_str("the agent has served every doorbell"),
             Self::Nic { to } => write!(f, "the network interface takes no task for rank {to}"),
+            Self::TpFlag { peer, core } => write!(f, "missing: TP flag of rank {peer}, core {core}"),
             Self::BlockFlag { source, local_expert, record, block } => write!(
                 f,
                 "missing: block {block} of record {record} of rank {source} for local expert {local_expert}"
@@ -336,6 +348,24 @@ pub enum ProtocolError {
         k: u32,
         /// What it holds.
         seen: u64,
+    },
+    /// A slot of the TP domain is neither empty nor flag and rows.
+    TpSlot {
+        /// The peer's core.
+        core: CoreId,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A core of the TP peer tells of rows that it cannot have, or not this one's share.
+    TpRows {
+        /// The peer's core.
+        core: CoreId,
+        /// First row.
+        first: u32,
+        /// How many.
+        rows: u32,
+        /// One past the largest row that there can be.
+        max: u64,
     },
     /// A value of an active token is not finite; dynamic quantisation needs finite values.
     NotFinite {
@@ -456,6 +486,15 @@ impl fmt::Display for ProtocolError {
                 f,
                 "combine status of rank {source} for token {token}, k {k} = {seen:#x}: neither empty nor the flag"
             ),
+            Self::TpSlot { core, seen } => {
+                write!(f, "slot of core {core} of the TP peer = {seen:#x}: neither empty nor a flag")
+            }
+            Self::TpRows { core, first, rows, max } => {
+                write!(
+                    f,
+                    "core {core} of the TP peer tells of {rows} rows from {first} on: must be its share of [0, {max})"
+                )
+            }
             Self::NotFinite { token } => {
                 write!(
                     f,

@@ -86,6 +86,8 @@ pub struct RawFabric<'a> {
     peers: &'a [Peer],
     outputs: Outputs,
     rank: RankId,
+    tp: &'a [Peer],
+    tp_rank: RankId,
     memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -100,7 +102,22 @@ impl<'a> RawFabric<'a> {
     ///   reads outputs between operators.
     #[must_use]
     pub const unsafe fn new(peers: &'a [Peer], rank: RankId, outputs: Outputs) -> Self {
-        Self { peers, outputs, rank, memory: PhantomData }
+        Self { peers, outputs, rank, tp: &[], tp_rank: RankId(0), memory: PhantomData }
+    }
+
+    /// The same of a rank that is number `tp_rank` of a TP domain with these regions: TP state and TP window.
+    ///
+    /// # Safety
+    /// As [`new`](Self::new), also of these segments.
+    #[must_use]
+    pub const unsafe fn with_tp(self, tp: &'a [Peer], tp_rank: RankId) -> Self {
+        Self { tp, tp_rank, ..self }
+    }
+
+    /// The own name in the domain that a region belongs to.
+    #[inline]
+    const fn own(&self, at: Place) -> RankId {
+        if at.region.is_of_tp() { self.tp_rank } else { self.rank }
     }
 
     #[inline]
@@ -110,6 +127,8 @@ impl<'a> RawFabric<'a> {
             Region::Window => self.peers.get(rank.index()).map(|peer| &peer.window),
             Region::WindowOut if rank != self.rank => None,
             Region::WindowOut => self.peers.get(rank.index()).map(|peer| &peer.window_out),
+            Region::TpState => self.tp.get(rank.index()).map(|peer| &peer.state),
+            Region::TpWindow => self.tp.get(rank.index()).map(|peer| &peer.window),
             Region::Output(_) if rank != self.rank => None,
             Region::Output(tensor) => self.outputs.get(tensor as usize),
         };
@@ -159,19 +178,19 @@ impl Fabric for RawFabric<'_> {
 
     #[inline]
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        Ok(self.word(self.rank, at)?.load(Ordering::Acquire))
+        Ok(self.word(self.own(at), at)?.load(Ordering::Acquire))
     }
 
     #[inline]
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         // Relaxed: who may publish to this word next has been told so by a publish that comes after.
-        self.word(self.rank, at)?.store(word, Ordering::Relaxed);
+        self.word(self.own(at), at)?.store(word, Ordering::Relaxed);
         Ok(())
     }
 
     #[inline]
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        let address = self.address(self.rank, at, len)?;
+        let address = self.address(self.own(at), at, len)?;
         // SAFETY: the range lies in a segment. The machines ask only for rows that an observed flag covers,
         // and their writer does not touch them again before this operator has ended here.
         Ok(unsafe { slice::from_raw_parts(address, len as usize) })

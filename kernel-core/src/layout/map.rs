@@ -7,6 +7,7 @@ use super::record::{self, Triple};
 use super::state::{
     self, CORE_RECORD, CORE_WORDS, Kind, Partition, STATUS_SLOT, combine_status, dispatch_status,
 };
+use super::tp;
 use crate::place::{Place, Tensor};
 use crate::placement::Home;
 use crate::shape::sizes::SCALE_FIELD;
@@ -41,7 +42,7 @@ impl Area {
     }
 }
 
-/// Every area of `rank`'s state and data regions, in address order.
+/// Every area of `rank`'s state and data regions, in address order; with a TP domain then those of its regions.
 pub fn areas(shape: &Shape, rank: RankId) -> impl Iterator<Item = Area> {
     let status = [Partition::P0, Partition::P1].into_iter().flat_map({
         let shape = shape.clone();
@@ -51,7 +52,52 @@ pub fn areas(shape: &Shape, rank: RankId) -> impl Iterator<Item = Area> {
         let shape = shape.clone();
         move |p| data_areas(&shape, rank, p)
     });
-    status.chain(core_areas(shape)).chain(data)
+    let slots = [Partition::P0, Partition::P1].into_iter().flat_map({
+        let shape = shape.clone();
+        move |p| tp_slots(&shape, p)
+    });
+    let lent = [Partition::P0, Partition::P1].into_iter().flat_map({
+        let shape = shape.clone();
+        move |p| tp_rows(&shape, rank, p)
+    });
+    let has_tp = shape.tp_world_size() > 1;
+    let tp = slots.chain(tp_selectors(shape)).chain(lent).filter(move |_| has_tp);
+    status.chain(core_areas(shape)).chain(data).chain(tp)
+}
+
+fn tp_slots(shape: &Shape, p: Partition) -> [Area; 2] {
+    let area = |name, kind| Area {
+        name,
+        partition: Some(p),
+        start: tp::slot(kind, p, CoreId(0)),
+        count: u64::from(shape.aiv_num()),
+        stride: STATUS_SLOT,
+        slot: 12,
+    };
+    [area("tp dispatch slots", Kind::Dispatch), area("tp combine slots", Kind::Combine)]
+}
+
+fn tp_rows(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {
+    let rows = shape.rows_max(rank);
+    let lent =
+        |name, start, stride, slot| Area { name, partition: Some(p), start, count: rows, stride, slot };
+    let record = record::triple_of(shape, Place::window(0)).offset + Triple::BYTES;
+    [
+        lent("tp records", tp::record(shape, rank, p, 0), shape.record_pitch(), record),
+        lent("tp results", tp::result(shape, rank, p, 0), shape.combine_pitch(), shape.row_bytes()),
+    ]
+}
+
+fn tp_selectors(shape: &Shape) -> [Area; 2] {
+    let area = |name, kind| Area {
+        name,
+        partition: None,
+        start: tp::selector(kind, CoreId(0)),
+        count: u64::from(shape.aiv_num()),
+        stride: CORE_RECORD,
+        slot: 8,
+    };
+    [area("tp dispatch selectors", Kind::Dispatch), area("tp combine selectors", Kind::Combine)]
 }
 
 fn status_areas(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {

@@ -10,6 +10,7 @@ pub mod outputs;
 pub mod record;
 pub mod result;
 pub mod state;
+pub mod tp;
 
 #[cfg(test)]
 mod tests;

@@ -8,7 +8,9 @@ use crate::units::{RankId, Token};
 /// Bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
 #[must_use]
 pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
-    let rows = shape.rows_max(rank);
+    // TP peers gather each other's rows and counts.
+    let tp = u64::from(shape.tp_world_size());
+    let rows = shape.rows_max(rank) * tp;
     let local_experts = u64::from(shape.local_experts(rank));
     let tokens = u64::from(shape.bs(rank));
     match tensor {
@@ -24,8 +26,9 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
         },
         Tensor::ExpandIdx => tokens * u64::from(shape.k()) * 4,
         Tensor::ExpertTokenNums => local_experts * 8,
-        Tensor::EpRecvCounts => local_experts * u64::from(shape.ep_world_size()) * 4,
+        Tensor::EpRecvCounts => local_experts * u64::from(shape.ep_world_size()) * 4 * tp,
         Tensor::XOut => tokens * shape.row_bytes(),
+        Tensor::TpRecvCounts => (tp - 1) * 2 * 4,
         Tensor::X | Tensor::Rstd | Tensor::Y if shape.op() == Op::Combine => 0,
         Tensor::X | Tensor::Y => tokens * shape.row_bytes(),
         Tensor::Rstd => tokens * 4,
@@ -66,6 +69,12 @@ pub const fn expert_token_num(local_expert: u32) -> Place {
 #[must_use]
 pub const fn ep_recv_count(slot: u32) -> Place {
     Place::output(Tensor::EpRecvCounts, slot as u64 * 4)
+}
+
+/// `tp_recv_counts`, both entries.
+#[must_use]
+pub const fn tp_recv_counts() -> Place {
+    Place::output(Tensor::TpRecvCounts, 0)
 }
 
 /// Row of `x_out` for a token.

@@ -37,8 +37,8 @@ impl Triple {
     pub fn to_bytes(self) -> [u8; TRIPLE as usize] {
         let mut bytes = [0; TRIPLE as usize];
         let words = [self.source.0, self.token.0, self.k];
-        for (out, word) in bytes.chunks_exact_mut(4).zip(words) {
-            out.copy_from_slice(&word.to_le_bytes());
+        for (out, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
+            *out = word.to_le_bytes();
         }
         bytes
     }
@@ -65,8 +65,8 @@ impl Triple {
     /// The words as read.
     pub fn from_bytes(shape: &Shape, bytes: &[u8]) -> Result<Self, [i32; 3]> {
         let mut words = [-1; 3];
-        for (word, raw) in words.iter_mut().zip(bytes.chunks_exact(4)) {
-            *word = i32::from_le_bytes(raw.try_into().unwrap_or([0xff; 4]));
+        for (word, &raw) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = i32::from_le_bytes(raw);
         }
         let [Ok(rank), Ok(token), Ok(k)] = words.map(u32::try_from) else { return Err(words) };
         let triple = Self { source: RankId(rank), token: Token(token), k };

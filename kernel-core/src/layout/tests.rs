@@ -8,7 +8,7 @@ use super::state::{
     Kind, Partition, STATE_BYTES, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status,
     selector,
 };
-use super::{outputs, result};
+use super::{outputs, result, tp};
 use crate::place::{Place, Region, Tensor};
 use crate::placement::Home;
 use crate::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
@@ -297,11 +297,13 @@ fn triples_out_of_range_are_refused_with_their_words() {
 
 #[test]
 fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
-    for rank in [RankId(0), RankId(2)] {
-        let domain = Domain { r: 3, e: 4, s: 1, rs: 1, k: 2, h: 5, bs: 3, cores: 1 };
+    for (rank, tp) in [(0, 1), (2, 1), (0, 2), (2, 2)] {
+        let rank = RankId(rank);
+        let domain = Domain { r: 3, e: 4 / i64::from(tp), s: 1, rs: 1, k: 2, h: 5, bs: 3, cores: 1 };
         let op = "combine_add_rms_norm";
-        let shape = shape_of(&Config { quant_mode: 2, op, ..domain.config() });
-        let (rows, slots) = (shape.rows_max(rank) as u32, shape.local_experts(rank) * 3);
+        let shape = shape_of(&Config { quant_mode: 2, op, tp_world_size: tp.into(), ..domain.config() });
+        // With a TP domain the peer's rows and counts follow the own ones.
+        let (rows, slots) = (tp * shape.rows_max(rank) as u32, tp * shape.local_experts(rank) * 3);
         let ends = [
             outputs::expand_x(&shape, rows),
             outputs::dynamic_scale(rows),
@@ -313,6 +315,7 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
             outputs::x(&shape, Token(shape.bs(rank))),
             outputs::rstd(Token(shape.bs(rank))),
             outputs::y(&shape, Token(shape.bs(rank))),
+            Place { offset: if tp == 2 { 2 * 4 } else { 0 }, ..outputs::tp_recv_counts() },
         ];
         let capacities = map::outputs(&shape, rank).map(|(tensor, bytes)| Place::output(tensor, bytes));
         assert!(capacities.eq(ends));
@@ -324,14 +327,19 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
 }
 
 /// Fails if two `(start, end)` in one region share a byte, or one leaves it.
-fn assert_disjoint(mut stretches: Vec<(Place, u64)>, shape: &Shape) {
+fn assert_disjoint(mut stretches: Vec<(Place, u64)>, shape: &Shape, rank: RankId) {
     stretches.sort_unstable();
     for pair in stretches.windows(2) {
         let [(a, len), (b, _)] = pair else { unreachable!() };
         assert!(a.region != b.region || a.offset + len <= b.offset, "{a} + {len} reaches {b}: {shape:?}");
     }
     for (at, len) in stretches {
-        let size = if at.region == Region::State { STATE_BYTES } else { shape.window_bytes() };
+        let size = match at.region {
+            Region::State => STATE_BYTES,
+            Region::TpState => tp::TP_STATE_BYTES,
+            Region::TpWindow => tp::window_bytes(shape, rank),
+            _ => shape.window_bytes(),
+        };
         assert!(at.offset + len <= size, "{at} + {len} leaves its region: {shape:?}");
     }
 }
@@ -392,11 +400,33 @@ proptest! {
             let areas: Vec<_> = map::areas(&shape, rank).collect();
             prop_assert!(areas.is_sorted_by_key(|area| area.start), "address order");
             for area in &areas {
-                let step = if area.start.region == Region::Window { 512 } else { 32 };
+                let is_window = matches!(area.start.region, Region::Window | Region::TpWindow);
+                let step = if is_window { 512 } else { 32 };
                 prop_assert!(area.start.offset.is_multiple_of(step) && area.stride.is_multiple_of(step), "{area:?}");
                 prop_assert!(area.slot <= area.stride, "{area:?}");
             }
-            assert_disjoint(areas.iter().map(|area| (area.start, area.size())).collect(), &shape);
+            assert_disjoint(areas.iter().map(|area| (area.start, area.size())).collect(), &shape, rank);
+        }
+    }
+
+    #[test]
+    fn with_a_tp_domain_too(
+        moe_ranks in 1i64..12, s in 0i64..=4, replicas in 1i64..4, k in 1i64..=16, h in 1i64..700,
+        bs in 1i64..40, cores in 1i64..=48, quantised: bool,
+    ) {
+        let domain = Domain { r: moe_ranks + s * replicas, e: moe_ranks, s, rs: s * replicas, k: k.min(moe_ranks), h, bs, cores };
+        let quant_mode = if quantised { 2 } else { 0 };
+        let shape = shape_of(&Config { tp_world_size: 2, quant_mode, ..domain.config() });
+        for rank in [0, shape.ep_world_size() - 1].map(RankId) {
+            let areas: Vec<_> = map::areas(&shape, rank).collect();
+            prop_assert!(areas.is_sorted_by_key(|area| area.start), "address order");
+            // Two partitions of A * pitch + A * align(2H, 512), and nothing else.
+            let of_a_row = shape.record_pitch() + (2 * u64::from(shape.h())).next_multiple_of(512);
+            prop_assert_eq!(tp::window_bytes(&shape, rank), 2 * shape.rows_max(rank) * of_a_row);
+            let in_window = |area: &&Area| area.start.region == Region::TpWindow;
+            let all: u64 = areas.iter().filter(in_window).map(Area::size).sum();
+            prop_assert_eq!(all, tp::window_bytes(&shape, rank));
+            assert_disjoint(areas.iter().map(|area| (area.start, area.size())).collect(), &shape, rank);
         }
     }
 
@@ -410,7 +440,7 @@ proptest! {
         if let Some(shape) = try_shape(&Config { port_offset: 512 * steps, ..domain.config() }) {
             for rank in [0, shape.ep_world_size() - 1].map(RankId) {
                 let areas = map::areas(&shape, rank).map(|area| (area.start, area.size()));
-                assert_disjoint(areas.collect(), &shape);
+                assert_disjoint(areas.collect(), &shape, rank);
             }
         }
     }
@@ -435,7 +465,7 @@ fn every_single_slot_record_row_and_word_of_small_shapes_is_apart_from_all_other
                     ..domain.config()
                 });
                 for rank in (0..shape.ep_world_size()).map(RankId) {
-                    assert_disjoint(everything(&shape, rank), &shape);
+                    assert_disjoint(everything(&shape, rank), &shape, rank);
                 }
             }
         }

@@ -4,7 +4,7 @@
 //! of events here, and nothing is shared with the code it judges: it reads the shape's numbers and the raw
 //! tensors, and divides, places, rounds and sums by itself, in the plainest form.
 //!
-//! Covers the full mesh of A3 and A2 without TP.
+//! Covers the full mesh of A3 and A2.
 
 mod norm;
 pub mod numerics;
@@ -27,7 +27,8 @@ use alloc::vec::Vec;
 pub struct Cluster<'a> {
     /// The domain.
     pub shape: &'a Shape,
-    /// One entry per EP rank. In an elastic domain by physical rank; those of ranks that are gone are not looked at.
+    /// One entry per EP rank; with a TP domain per number `ep_rank * tp_world_size + tp_rank`, which then stands
+    /// for a rank in every question. In an elastic domain by physical rank; those of ranks that are gone are not looked at.
     pub ranks: &'a [Inputs<'a>],
     /// `elastic_info` that is switched on; then `shape` is the whole domain, and ranks are asked by their
     /// physical names.
@@ -59,13 +60,35 @@ pub struct Dispatched {
     pub expert_token_nums: Vec<i64>,
     /// Inclusive prefix sums over (local expert, source rank).
     pub ep_recv_counts: Vec<i32>,
+    /// TP = 2: the rows of both peers, by TP rank; those of the own rank come first in all of the above, counts of
+    /// the peer begin at 0 again.
+    pub tp_recv_counts: Vec<i32>,
 }
 
 impl Cluster<'_> {
     /// What `rank` has after dispatch.
     #[must_use]
     pub fn dispatch(&self, rank: RankId) -> Dispatched {
-        let members = self.domain().members;
+        let mut out = self.exchanged(rank);
+        if self.shape.tp_world_size() == 2 {
+            let is_second = rank.0 % 2 == 1;
+            let peer = self.exchanged(RankId(if is_second { rank.0 - 1 } else { rank.0 + 1 }));
+            let totals = [&out, &peer].map(|of| of.assist_info_for_combine.len() as i32);
+            out.tp_recv_counts = if is_second { vec![totals[1], totals[0]] } else { totals.to_vec() };
+            out.expand_x.extend(peer.expand_x);
+            out.dynamic_scales.extend(peer.dynamic_scales);
+            out.assist_info_for_combine.extend(peer.assist_info_for_combine);
+            out.ep_recv_counts.extend(peer.ep_recv_counts);
+            for (own, of_peer) in out.expert_token_nums.iter_mut().zip(peer.expert_token_nums) {
+                *own += of_peer;
+            }
+        }
+        out
+    }
+
+    /// What the exchange in its own EP domain brings to `rank`.
+    fn exchanged(&self, rank: RankId) -> Dispatched {
+        let members = self.domain(rank).members;
         let mut out = Dispatched { expand_idx: self.slots(rank), ..Dispatched::default() };
         let mut row = Vec::new();
         for expert_row in self.hosted(rank) {
@@ -121,7 +144,7 @@ impl Cluster<'_> {
     /// The same before it is rounded.
     fn sums(&self, rank: RankId, returned: &mut dyn FnMut(Token, u32, &mut Vec<u8>)) -> Vec<f32> {
         let (inputs, k_num) = (&self.ranks[rank.index()], self.shape.k());
-        let Domain { experts, shared, .. } = self.domain();
+        let Domain { experts, shared, .. } = self.domain(rank);
         let (dtype, h, moe) = (self.shape.dtype(), self.shape.h() as usize, experts as i32);
         let mut row = Vec::new();
         let mut came_back = |token, k| {
@@ -132,7 +155,7 @@ impl Cluster<'_> {
             }
         };
         let mut sums = Vec::new();
-        for token in (0..self.shape.bs(rank)).map(Token) {
+        for token in (0..self.tokens_of(rank)).map(Token) {
             let mut sum = vec![0.0f32; h];
             for k in (0..k_num).filter(|&k| self.active(rank, token, k)) {
                 let weight = inputs.expert_scales[token.index() * k_num as usize + k as usize];
@@ -185,12 +208,13 @@ impl Cluster<'_> {
 }
 
 impl Cluster<'_> {
-    /// Everybody, or who is left by `elastic_info`: head of four words, then physical to new, then new to physical.
-    fn domain(&self) -> Domain {
-        let whole = self.shape.ep_world_size();
+    /// The domain of `rank`: everybody with its TP rank, or who is left by `elastic_info`: head of four words, then
+    /// physical to new, then new to physical.
+    fn domain(&self, rank: RankId) -> Domain {
+        let (whole, tp) = (self.shape.ep_world_size(), self.shape.tp_world_size());
         let Some(info) = self.elastic_info else {
             return Domain {
-                members: (0..whole).map(RankId).collect(),
+                members: (0..whole).map(|ep| RankId(ep * tp + rank.0 % tp)).collect(),
                 shared_ranks: self.shape.shared_expert_rank_num(),
                 experts: self.shape.moe_expert_num(),
                 shared: self.shape.shared_expert_num(),
@@ -209,12 +233,12 @@ impl Cluster<'_> {
 
     /// The id of a rank in the domain.
     fn id_of(&self, rank: RankId) -> u32 {
-        self.domain().members.iter().position(|&member| member == rank).unwrap() as u32
+        self.domain(rank).members.iter().position(|&member| member == rank).unwrap() as u32
     }
 
     /// The experts that live on `rank`, in local order, by their row of `scales`.
     fn hosted(&self, rank: RankId) -> Vec<u32> {
-        let Domain { members, shared_ranks, experts, shared } = self.domain();
+        let Domain { members, shared_ranks, experts, shared } = self.domain(rank);
         let id = self.id_of(rank);
         if id < shared_ranks {
             let replicas = shared_ranks / shared;
@@ -228,10 +252,10 @@ impl Cluster<'_> {
 
     /// The active pairs that the member with that id sends to an expert on `rank`, in slot order.
     fn pairs(&self, source_id: u32, rank: RankId, expert_row: u32) -> Vec<(Token, u32)> {
-        let Domain { members, shared_ranks, .. } = self.domain();
+        let Domain { members, shared_ranks, .. } = self.domain(rank);
         let (k_num, shared) = (self.shape.k(), self.shape.shared_expert_num());
         let source = members[source_id as usize];
-        let tokens = (0..self.shape.bs(source)).map(Token);
+        let tokens = (0..self.tokens_of(source)).map(Token);
         if expert_row < shared {
             // All-in: a source sends everything to one replica, the one with its own number modulo theirs.
             let replicas = shared_ranks / shared;
@@ -250,9 +274,9 @@ impl Cluster<'_> {
 
     /// `expand_idx` of `rank`.
     fn slots(&self, rank: RankId) -> Vec<i32> {
-        let mut sent = vec![0; self.domain().experts as usize];
+        let mut sent = vec![0; self.domain(rank).experts as usize];
         let mut slots = Vec::new();
-        for token in (0..self.shape.bs(rank)).map(Token) {
+        for token in (0..self.tokens_of(rank)).map(Token) {
             for k in 0..self.shape.k() {
                 let id = self.id(rank, token, k) as usize;
                 if self.active(rank, token, k) && id < sent.len() {
@@ -264,6 +288,11 @@ impl Cluster<'_> {
             }
         }
         slots
+    }
+
+    /// BS of a rank; TP peers have as many.
+    fn tokens_of(&self, rank: RankId) -> u32 {
+        self.shape.bs(RankId(rank.0 / self.shape.tp_world_size()))
     }
 
     fn id(&self, rank: RankId, token: Token, k: u32) -> i32 {

@@ -51,6 +51,16 @@ pub fn quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut Vec<
     1.0 / s
 }
 
+/// The sum of two rows, each element rounded: what TP peers return together.
+///
+/// # Panics
+/// If the second row is shorter.
+#[must_use]
+pub fn add_rows(dtype: Dtype, a: &[u8], b: &[u8]) -> Vec<u8> {
+    let sums = values(dtype, a).into_iter().zip(values(dtype, b)).map(|(a, b)| a + b);
+    sums.flat_map(|sum| to_bytes(dtype, sum)).collect()
+}
+
 /// Values rounded to `dtype`.
 #[must_use]
 pub fn rounded(dtype: Dtype, values: &[f32]) -> Vec<u8> {

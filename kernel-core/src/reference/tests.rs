@@ -127,6 +127,7 @@ fn two_ranks_dispatch_as_on_paper() {
         expand_idx: vec![0, 0, 0, 1],
         expert_token_nums: vec![3, 1],
         ep_recv_counts: vec![2, 3, 3, 4],
+        tp_recv_counts: vec![],
     };
     let on_rank_1 = Dispatched {
         // Expert 2: token 0 of rank 0, tokens 0 and 1 of rank 1; expert 3: token 1 of rank 0.
@@ -136,6 +137,7 @@ fn two_ranks_dispatch_as_on_paper() {
         expand_idx: vec![0, 0, 0, 1],
         expert_token_nums: vec![3, 1],
         ep_recv_counts: vec![1, 3, 4, 4],
+        tp_recv_counts: vec![],
     };
     assert_eq!(by_counts, [on_rank_0, on_rank_1]);
 

@@ -6,6 +6,7 @@
 
 use crate::fabric::{Fabric, ProtocolError};
 use crate::layout::state::{Kind, Partition, selector};
+use crate::place::Place;
 use crate::units::CoreId;
 
 /// Reads the selector of `core` for `kind` and flips it for the next operator. One store.
@@ -17,7 +18,14 @@ pub fn select<F: Fabric + ?Sized>(
     kind: Kind,
     core: CoreId,
 ) -> Result<Partition, ProtocolError> {
-    let at = selector(kind, core);
+    select_at(fabric, selector(kind, core))
+}
+
+/// The same of the record at `at`.
+///
+/// # Errors
+/// As [`select`].
+pub fn select_at<F: Fabric + ?Sized>(fabric: &mut F, at: Place) -> Result<Partition, ProtocolError> {
     let partition = match fabric.observe(at)? {
         0 => Partition::P0,
         1 => Partition::P1,

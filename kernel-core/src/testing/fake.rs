@@ -33,6 +33,7 @@ impl Memory {
             Region::State => &mut self.state,
             Region::Window => &mut self.window,
             Region::WindowOut => &mut self.window_out,
+            Region::TpState | Region::TpWindow => panic!("no TP domain here"),
             Region::Output(tensor) => &mut self.outputs[tensor as usize],
         }
     }
@@ -42,6 +43,7 @@ impl Memory {
             Region::State => &self.state,
             Region::Window => &self.window,
             Region::WindowOut => &self.window_out,
+            Region::TpState | Region::TpWindow => panic!("no TP domain here"),
             Region::Output(tensor) => &self.outputs[tensor as usize],
         };
         let end = at.offset.checked_add(len)?;

@@ -108,4 +108,7 @@ pub trait Vector: Copy {
 
     /// `round(round(r * rstd) * gamma)` of a row of f32, both rounded to `dtype`; `gamma` is a row of it.
     fn normalise(&self, dtype: Dtype, sums: &[u8], rstd: f32, gamma: &[u8], out: &mut [u8]);
+
+    /// The sum of two rows, each element rounded once to `dtype` (TP = 2); NaN as above.
+    fn add(&self, dtype: Dtype, a: &[u8], b: &[u8], out: &mut [u8]);
 }

@@ -71,6 +71,22 @@ impl Vector for Portable {
             Dtype::F16 => normalise::<F16>(sums, rstd, gamma, out),
         }
     }
+
+    #[inline(always)]
+    fn add(&self, dtype: Dtype, a: &[u8], b: &[u8], out: &mut [u8]) {
+        match dtype {
+            Dtype::Bf16 => add::<Bf16>(a, b, out),
+            Dtype::F16 => add::<F16>(a, b, out),
+        }
+    }
+}
+
+#[inline(always)]
+fn add<E: Element>(a: &[u8], b: &[u8], out: &mut [u8]) {
+    let sums = a.as_chunks().0.iter().zip(b.as_chunks().0).map(|(&a, &b)| load::<E>(a) + load::<E>(b));
+    for (out, sum) in out.as_chunks_mut().0.iter_mut().zip(sums) {
+        *out = E::narrow(sum).to_le_bytes();
+    }
 }
 
 /// Elements summed at a time: their sums stay close to the unit while all terms pass.

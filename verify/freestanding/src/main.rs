@@ -37,15 +37,15 @@ const WINDOW: usize = 2 << 20;
 const OUTPUT: usize = 1024;
 const ROUNDS: usize = 4;
 
-/// Groups, each with memory of its own.
-const GROUPS: usize = 4;
-
 #[repr(C, align(4096))]
 struct Rank {
     state: [u8; STATE_BYTES as usize],
     window: [u8; WINDOW],
     outputs: [[u8; OUTPUT]; Tensor::ALL.len()],
 }
+
+/// Of the plain layout, and of fullmesh_v2, which takes what another layer leaves in its window for flags.
+const GROUPS: usize = 2;
 
 struct Memory(UnsafeCell<[[Rank; WHOLE]; GROUPS]>);
 
@@ -74,7 +74,7 @@ struct Scratch {
     row: [u8; 3 * ROW],
 }
 
-/// What a group is asked to do, and what must come of it.
+/// What the group is asked to do, and what must come of it.
 struct Scene {
     config: Config<'static>,
     flags: Flags,
@@ -86,8 +86,8 @@ struct Scene {
     doubled: [[i16; BS]; RANKS],
 }
 
-/// Dispatch and combine of an elastic domain, with nothing else to them.
-fn plain(flags: Flags) -> Scene {
+/// Dispatch and combine with nothing else to them.
+fn plain() -> Scene {
     let config = Config {
         ep_world_size: WHOLE as i64,
         moe_expert_num: 6,
@@ -101,13 +101,20 @@ fn plain(flags: Flags) -> Scene {
     };
     // Every token goes to one expert of its own rank and to one of the other: 0.5 * x + 0.5 * x = x. Numbers from
     // 1 to 2.
-    let ids = [[0, 2, 3, 1], [1, 2, 2, 0]];
-    Scene { config, flags, ids, first: 0x3F80, step: 4, doubled: [[0; BS]; RANKS] }
+    let flags = Flags::Joint;
+    Scene {
+        config,
+        flags,
+        ids: [[0, 2, 3, 1], [1, 2, 2, 0]],
+        first: 0x3F80,
+        step: 4,
+        doubled: [[0; BS]; RANKS],
+    }
 }
 
-/// Records in blocks with flags of their own; all ranks are there.
+/// The same in blocks, with all ranks there.
 fn blocks() -> Scene {
-    let Scene { config, .. } = plain(Flags::Joint);
+    let Scene { config, .. } = plain();
     let config = Config {
         comm_alg: "fullmesh_v2",
         ep_world_size: RANKS as i64,
@@ -115,12 +122,12 @@ fn blocks() -> Scene {
         given: Given::empty(),
         ..config
     };
-    Scene { config, ..plain(Flags::Joint) }
+    Scene { config, ..plain() }
 }
 
-/// Special experts, int8 results and AddRmsNorm on top.
+/// Special experts, int8 results, AddRmsNorm and separate flags on top.
 fn everything() -> Scene {
-    let Scene { config, .. } = plain(Flags::Joint);
+    let Scene { config, .. } = plain();
     let config = Config {
         zero_expert_num: 1,
         copy_expert_num: 1,
@@ -133,30 +140,34 @@ fn everything() -> Scene {
     // Zero 4, copy 5, const 6 of 3 * x. 0.5 * (x + x) = x, 0.5 * x, 0.5 * (3 * x + x) = 2 * x, also without any row
     // sent. 127 times a power of two stays what it is in int8.
     let ids = [[0, 5, 4, 3], [6, 2, 5, 6]];
-    Scene { config, flags: Flags::Joint, ids, first: 0x3FFE, step: 0x80, doubled: [[0, -1], [1, 1]] }
+    Scene { config, flags: Flags::Separate, ids, first: 0x3FFE, step: 0x80, doubled: [[0, -1], [1, 1]] }
 }
 
 fn run() -> i32 {
-    let scenes: [Scene; GROUPS] = [plain(Flags::Joint), plain(Flags::Separate), blocks(), everything()];
-    match (0..).zip(&scenes).try_for_each(|(group, scene)| rounds(group, scene)) {
+    match rounds() {
         Ok(()) => 0,
         Err(wrong) => wrong as i32,
     }
 }
 
-fn rounds(group: usize, scene: &Scene) -> Result<(), Wrong> {
-    let whole = Shape::new(&scene.config, Limits::None).map_err(|_| Wrong::Shape)?;
-    let elastic = scene.config.given.contains(Given::ELASTIC_INFO);
-    let left = if elastic { Elastic::new(&whole, &ELASTIC_INFO).map_err(|_| Wrong::Shape)? } else { None };
-    let left = left.as_ref();
-    let shape = left.map_or_else(|| whole.clone(), |left| whole.survivors(left));
-    let memory = memory(&shape, group)?;
-    // Four rounds: both partitions of both operators are used, and used again.
-    (0..ROUNDS).try_for_each(|round| one_round(scene, &shape, left, &memory, round))
+fn rounds() -> Result<(), Wrong> {
+    // One group after the other on the same memory: a layer leaves nothing behind that the next one minds.
+    [plain(), everything(), blocks()].iter().try_for_each(|scene| {
+        let whole = Shape::new(&scene.config, Limits::None).map_err(|_| Wrong::Shape)?;
+        let is_elastic = scene.config.given.contains(Given::ELASTIC_INFO);
+        let left =
+            if is_elastic { Elastic::new(&whole, &ELASTIC_INFO).map_err(|_| Wrong::Shape)? } else { None };
+        let left = left.as_ref();
+        let shape = left.map_or_else(|| whole.clone(), |left| whole.survivors(left));
+        let peers = memory(&shape)?;
+        // Four rounds: both partitions of both operators are used, and used again.
+        (0..ROUNDS).try_for_each(|round| one_round(scene, &shape, left, &peers, round))
+    })
 }
 
-/// The regions of all ranks of a group.
-fn memory(shape: &Shape, group: usize) -> Result<[(Peer, Outputs); WHOLE], Wrong> {
+/// The regions of all ranks.
+fn memory(shape: &Shape) -> Result<[(Peer, Outputs); WHOLE], Wrong> {
+    let group = if shape.comm_alg() == CommAlg::FullmeshV2 { 1 } else { 0 };
     let base = MEMORY.0.get().cast::<Rank>().wrapping_add(group * WHOLE);
     let fits = (0..RANKS as u32)
         .all(|rank| Tensor::ALL.iter().all(|&tensor| capacity(shape, RankId(rank), tensor) <= OUTPUT as u64));
@@ -205,7 +216,6 @@ fn one_round(
     memory: &[(Peer, Outputs); WHOLE],
     round: usize,
 ) -> Result<(), Wrong> {
-    let choices = Choices { flags: scene.flags, ..Choices::default() };
     let peers = memory.map(|(peer, _)| peer);
     let mut x = [[0; BS * ROW]; RANKS];
     for (rank, x) in x.iter_mut().enumerate() {
@@ -239,7 +249,7 @@ fn one_round(
         })
     });
     poll(left, memory, &peers, &mut dispatch, &mut scratch, |rank, core, machine, fabric, ub| {
-        let env = env(shape, choices, rank, core);
+        let env = env(shape, scene.flags, rank, core);
         match machine {
             AnyDispatch::Plain(machine) => machine.step(&env, fabric, &inputs(rank), ub),
             AnyDispatch::Blocks(machine) => machine.step(&env, fabric, &inputs(rank), ub),
@@ -256,7 +266,7 @@ fn one_round(
             assist_info: output(Tensor::AssistInfo),
             ep_recv_counts: output(Tensor::EpRecvCounts),
         };
-        machine.step(&env(shape, choices, rank, core), fabric, &inputs(rank), &returned, ub)
+        machine.step(&env(shape, scene.flags, rank, core), fabric, &inputs(rank), &returned, ub)
     })?;
 
     let right = (0..RANKS).all(|rank| {
@@ -287,7 +297,8 @@ fn outputs_of<'m>(
     memory.get(physical.index()).map(|(_, outputs)| outputs)
 }
 
-fn env(shape: &Shape, choices: Choices, rank: usize, core: usize) -> Env<'_, Portable> {
+fn env(shape: &Shape, flags: Flags, rank: usize, core: usize) -> Env<'_, Portable> {
+    let choices = Choices { flags, ..Choices::default() };
     Env::new(shape, RankId(rank as u32), CoreId(core as u32), choices, Portable)
 }
 

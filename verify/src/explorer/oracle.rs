@@ -123,6 +123,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 Tensor::EpRecvCounts => words(out.ep_recv_counts.clone()),
                 Tensor::XOut => x_out.clone(),
                 Tensor::X | Tensor::Rstd | Tensor::Y => Vec::new(),
+                Tensor::TpRecvCounts => words(out.tp_recv_counts.clone()),
             });
             Expected { outputs, y }
         })

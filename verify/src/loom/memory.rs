@@ -195,7 +195,11 @@ impl Outputs {
                 Tensor::XOut | Tensor::X | Tensor::Y => shape.row_bytes(),
                 Tensor::AssistInfo => Triple::BYTES,
                 Tensor::ExpertTokenNums => 8,
-                Tensor::DynamicScales | Tensor::ExpandIdx | Tensor::EpRecvCounts | Tensor::Rstd => 4,
+                Tensor::DynamicScales
+                | Tensor::ExpandIdx
+                | Tensor::EpRecvCounts
+                | Tensor::TpRecvCounts
+                | Tensor::Rstd => 4,
             };
             let starts = (0..capacity(shape, rank, tensor)).step_by(element as usize);
             Rows::new(starts.map(|start| start..start + element))

@@ -146,6 +146,7 @@ fn bytes_of(dispatched: &Dispatched, tensor: Tensor) -> Vec<u8> {
             dispatched.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect()
         }
         Tensor::EpRecvCounts => i32s(&dispatched.ep_recv_counts),
+        Tensor::TpRecvCounts => i32s(&dispatched.tp_recv_counts),
         Tensor::XOut | Tensor::X | Tensor::Rstd | Tensor::Y => Vec::new(),
     }
 }

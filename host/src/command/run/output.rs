@@ -4,10 +4,12 @@ use crate::backend::Backend;
 use crate::case::Case;
 use crate::driver::RankState;
 use crate::error::Error;
+use crate::member;
 use crate::report::note;
 use crate::result::{self, RankResult};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
+use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 use std::path::Path;
 
@@ -15,6 +17,11 @@ use std::path::Path;
 struct Owned {
     rows: usize,
     tensors: [Vec<u8>; Tensor::ALL.len()],
+}
+
+/// The rows that the outputs of a member hold, with a TP domain also the peer's.
+fn capacity_rows(shape: &Shape, rank: RankId) -> u64 {
+    shape.rows_max(member::ep_rank(shape, rank)) * u64::from(shape.tp_world_size())
 }
 
 /// Writes what batch number `batch` of the last unit has left.
@@ -32,10 +39,10 @@ pub(super) fn write<B: Backend>(
         .map(|(rank, state)| {
             let rows = state.with_y(batch, |y| y.len() as u64 / shape.row_bytes());
             let tensors = Tensor::ALL.map(|tensor| {
-                let all = capacity(shape, rank, tensor);
+                let all = capacity(shape, member::ep_rank(shape, rank), tensor);
                 let len = match tensor {
                     Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo => {
-                        all.checked_div(shape.rows_max(rank)).unwrap_or(0) * rows
+                        all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows
                     }
                     _ => all,
                 };

@@ -5,13 +5,14 @@ use crate::case::Case;
 use crate::cli::BackendArg;
 use crate::error::Error;
 use crate::group::Costs;
+use crate::member;
 use crate::report::{Report, columns, pairs};
 use crate::roofline::Roofline;
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use kernel_core::plan::route::{self, Pair};
 use kernel_core::shape::{Op, Product, Shape};
-use kernel_core::units::{RankId, Token};
+use kernel_core::units::Token;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -78,8 +79,8 @@ pub(super) fn emit(
 fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary {
     let Job { args, source, case, plan, .. } = job;
     let shape = &case.shape;
-    let ranks = 0..shape.ep_world_size();
-    let tokens: u64 = ranks.map(|r| u64::from(shape.bs(RankId(r)))).sum();
+    let bs = |rank| shape.bs(member::ep_rank(shape, rank));
+    let tokens: u64 = member::all(shape).map(|rank| u64::from(bs(rank))).sum();
     let rows = rows_sent(case);
     let (payload, row) = (rows * shape.payload_bytes(), rows * shape.result_bytes());
     let timed = args.backend == BackendArg::Threads;
@@ -100,7 +101,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         backend: args.backend.name(),
         threads: timed.then(|| super::workers(args).count),
         seed: args.seed,
-        ranks: shape.ep_world_size(),
+        ranks: member::count(shape),
         dead: case.dead(),
         cores: shape.aiv_num(),
         tokens,
@@ -141,8 +142,8 @@ fn rows_sent(case: &Case) -> u64 {
         let sent = |&k: &u32| route::home(shape, rank, &inputs, Pair { token, k }).is_some();
         (0..shape.combine_columns()).filter(sent).count() as u64
     };
-    let ranks = (0..shape.ep_world_size()).map(RankId);
-    ranks.map(|rank| (0..shape.bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()
+    let bs = |rank| shape.bs(member::ep_rank(shape, rank));
+    member::all(shape).map(|rank| (0..bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()
 }
 
 fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Waited> {

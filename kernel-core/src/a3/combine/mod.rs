@@ -2,7 +2,7 @@
 //! AddRmsNorm add the residual and normalise.
 //!
 //! ```text
-//! Select -> (Put -> Publish)* -> (Await -> Clear* -> Sum -> (Add -> Rstd -> Norm)?)* -> Done
+//! Select -> Lend? -> (Put -> Publish)* -> (Await -> Clear* -> Sum -> (Add -> Rstd -> Norm)?)* -> Done
 //! ```
 //!
 //! The core that puts a row publishes its flag, so nothing has to be quiet in between.
@@ -13,6 +13,7 @@ mod sum;
 
 pub use send::Returned;
 
+use super::tp::Add;
 use super::{Env, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
@@ -26,6 +27,8 @@ pub struct Combine {
     partition: Partition,
     /// Rows that this rank returns.
     rows: u32,
+    /// Where the TP peer's results for them are, if there is one.
+    lent: Option<Partition>,
     phase: Phase,
 }
 
@@ -33,6 +36,8 @@ pub struct Combine {
 enum Phase {
     /// Take the partition, count the rows.
     Select,
+    /// TP = 2: exchange results with the peer, which has `others` rows.
+    Lend { add: Add, others: u32 },
     /// Put the `item`-th row of this core's share at its owner.
     Put { item: u32 },
     /// Publish that row's flag.
@@ -57,7 +62,7 @@ impl Combine {
     /// A core's next combine.
     #[must_use]
     pub const fn new() -> Self {
-        Self { partition: Partition::P0, rows: 0, phase: Phase::Select }
+        Self { partition: Partition::P0, rows: 0, lent: None, phase: Phase::Select }
     }
 
     /// Goes on with the operator: at most one effect that others can see.
@@ -74,6 +79,7 @@ impl Combine {
     ) -> Result<Progress, ProtocolError> {
         match self.phase {
             Phase::Select => self.select(env, fabric, returned),
+            Phase::Lend { add, others } => self.lend(env, fabric, returned, add, others),
             Phase::Put { item } => self.put(env, fabric, returned, ub, item),
             Phase::Publish { item } => self.publish(env, fabric, returned, item),
             Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),

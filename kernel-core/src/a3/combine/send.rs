@@ -1,12 +1,14 @@
 //! The sending half: take the partition, put each returned row at its owner and publish its flag.
 
 use super::{Combine, Phase};
+use crate::a3::tp::Add;
 use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::combine_row;
 use crate::layout::record::Triple;
 use crate::layout::result;
 use crate::layout::state::{Kind, combine_slot, combine_status};
+use crate::layout::tp;
 use crate::plan::split;
 use crate::shape::Shape;
 use crate::sync::{flag, selector};
@@ -16,7 +18,7 @@ use crate::vector::Vector;
 /// What the experts return on one rank, with dispatch's outputs that say whose rows they are.
 #[derive(Clone, Copy, Debug)]
 pub struct Returned<'a> {
-    /// One row of dtype per row of `expand_x`.
+    /// One row of dtype per row of `expand_x`, with a TP domain also those of the peer.
     pub y: &'a [u8],
     /// `assist_info_for_combine`, three little-endian i32 per row.
     pub assist_info: &'a [u8],
@@ -31,9 +33,31 @@ impl Combine {
         fabric: &mut F,
         returned: &Returned<'_>,
     ) -> Result<Progress, ProtocolError> {
-        self.rows = returned.rows(env.shape, env.rank)?;
+        let others;
+        (self.rows, others) = returned.rows(env.shape, env.rank)?;
         self.partition = selector::select(fabric, Kind::Combine, env.core)?;
-        self.go(Phase::Put { item: 0 })
+        self.go(match env.shape.tp_world_size() {
+            1 => Phase::Put { item: 0 },
+            _ => Phase::Lend { add: Add::new(), others },
+        })
+    }
+
+    pub(super) fn lend<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+        mut add: Add,
+        others: u32,
+    ) -> Result<Progress, ProtocolError> {
+        match add.step(env, fabric, returned, (self.rows, others))? {
+            Progress::Stepped => self.go(Phase::Lend { add, others }),
+            pending @ Progress::Pending(_) => Ok(pending),
+            Progress::Done => {
+                self.lent = Some(add.partition());
+                self.go(Phase::Put { item: 0 })
+            }
+        }
     }
 
     pub(super) fn put<F: Fabric + ?Sized, V: Vector>(
@@ -48,14 +72,14 @@ impl Combine {
             let first = Token(env.work.tokens.start);
             return self.go(Phase::Await { token: first, k: 0 });
         };
-        let len = env.shape.row_bytes() as usize;
-        let y = returned
-            .y
-            .get(row as usize * len..)
-            .and_then(|rest| rest.get(..len))
-            .ok_or(internal("y is shorter than its rows"))?;
+        let y = returned.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
         let at = combine_row(env.shape, self.partition, triple.token, triple.k);
-        if env.shape.comm_quant() {
+        if let Some(partition) = self.lent {
+            let lent = tp::result(env.shape, env.rank, partition, row);
+            let out = ub.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than ub_bytes"))?;
+            env.vector.add(env.shape.dtype(), y, fabric.bytes(lent, env.shape.row_bytes())?, out);
+            fabric.put(triple.source, at, out, &[])?;
+        } else if env.shape.comm_quant() {
             let len = env.shape.result_bytes() as usize;
             let packed = ub.row.get_mut(..len).ok_or(internal("scratch is shorter than ub_bytes"))?;
             let (data, scales) = result::split_mut(env.shape, packed);
@@ -105,13 +129,30 @@ impl Combine {
 }
 
 impl Returned<'_> {
-    /// The rows that `rank` returns: the last entry of `ep_recv_counts`, checked.
-    fn rows(&self, shape: &Shape, rank: RankId) -> Result<u32, ProtocolError> {
-        let entries = shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
+    /// A row of `y`.
+    pub(crate) fn row(&self, shape: &Shape, row: u32) -> Option<&[u8]> {
+        let len = shape.row_bytes() as usize;
+        self.y.get(row as usize * len..).and_then(|rest| rest.get(..len))
+    }
+
+    /// The rows that `rank` returns, and with a TP domain those of its peer, which follow in `y`: the last entries
+    /// of each rank's `ep_recv_counts`, checked.
+    fn rows(&self, shape: &Shape, rank: RankId) -> Result<(u32, u32), ProtocolError> {
+        let held = div_floor(self.y.len() as u64, shape.row_bytes());
+        let own = self.total(shape, rank, 1, held)?;
+        let others = match shape.tp_world_size() {
+            1 => 0,
+            _ => self.total(shape, rank, 2, held - u64::from(own))?,
+        };
+        Ok((own, others))
+    }
+
+    /// The last entry of the `nth` rank's half of `ep_recv_counts`, of which `y` holds at most `held` rows.
+    fn total(&self, shape: &Shape, rank: RankId, nth: usize, held: u64) -> Result<u32, ProtocolError> {
+        let entries = nth * shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
         let last = self.ep_recv_counts.chunks_exact(4).nth(entries.saturating_sub(1));
         let seen = last.and_then(|b| b.try_into().ok()).map_or(-1, i32::from_le_bytes);
-        let held = (self.y.len() as u64).min(shape.rows_max(rank) * shape.row_bytes());
-        let max = div_floor(held, shape.row_bytes());
+        let max = held.min(shape.rows_max(rank));
         match u32::try_from(seen) {
             Ok(rows) if u64::from(rows) <= max => Ok(rows),
             _ => Err(ProtocolError::RecvCounts { seen: seen.into(), max }),

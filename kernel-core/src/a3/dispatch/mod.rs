@@ -14,8 +14,10 @@
 
 mod receive;
 mod send;
+mod tp;
 
 use super::exchange::Exchange;
+use super::tp::Gather;
 use super::{Env, Flags, Ub, steps};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
@@ -32,6 +34,10 @@ pub struct Dispatch {
     epoch: u32,
     /// The row of the outputs that the own share begins with, once counts are exchanged.
     first_row: u32,
+    /// The rows of the whole rank, likewise.
+    total: u32,
+    /// Of the TP domain's areas.
+    tp_partition: Partition,
     staged: Option<steps::Staged>,
     phase: Phase,
 }
@@ -56,11 +62,15 @@ enum Phase {
     ExpandIdx { pair: u32 },
     /// Await the counts, exchange their sums, write them.
     Exchange(Exchange),
+    /// Take the partition of the TP domain.
+    SelectTp,
     /// Await and clear the `TokenFlag` of a slot whose records go to `row` and behind it.
     AwaitTokens { slot: u32, row: u32 },
     /// Copy record `index` of `slot` to `row` of the outputs. Tokens rise within a slot: the record's is at least
     /// `token`.
     CopyOut { slot: u32, index: u32, row: u32, token: u32, part: Part },
+    /// TP = 2: lend the peer the own rows, gather the peer's.
+    Gather(Gather),
     /// The operator has ended.
     Done,
 }
@@ -71,13 +81,23 @@ enum Part {
     Triple,
     Data,
     Scale,
+    /// TP = 2: the whole of it, to the same row of the peer's.
+    Peer,
 }
 
 impl Dispatch {
     /// A core's next dispatch.
     #[must_use]
     pub const fn new() -> Self {
-        Self { partition: Partition::P0, epoch: 0, first_row: 0, staged: None, phase: Phase::Select }
+        Self {
+            partition: Partition::P0,
+            epoch: 0,
+            first_row: 0,
+            total: 0,
+            tp_partition: Partition::P0,
+            staged: None,
+            phase: Phase::Select,
+        }
     }
 
     /// Goes on with the operator: at most one effect that others can see.
@@ -100,9 +120,11 @@ impl Dispatch {
             Phase::Publish { destination } => self.publish(env, fabric, ub, destination),
             Phase::PublishTokens { destination } => self.publish_tokens(env, fabric, destination),
             Phase::ExpandIdx { pair } => self.expand_idx(env, fabric, ub, pair),
+            Phase::SelectTp => self.select_tp(env, fabric),
             Phase::Exchange(exchange) => self.exchange(env, fabric, ub, exchange),
             Phase::AwaitTokens { slot, row } => self.await_tokens(env, fabric, slot, row),
             Phase::CopyOut { .. } => self.copy_out(env, fabric, ub),
+            Phase::Gather(gather) => self.gather(env, fabric, ub, gather),
             Phase::Done => Ok(Progress::Done),
         }
     }
@@ -148,6 +170,13 @@ impl Dispatch {
 impl Default for Dispatch {
     fn default() -> Self {
         Self::new()
+    }
+}
+
+fn first_to_send<V>(env: &Env<'_, V>) -> Phase {
+    match env.choices.flags {
+        Flags::Joint => Phase::Send { next: 0 },
+        Flags::Separate => Phase::Publish { destination: env.work.destinations.start },
     }
 }
 

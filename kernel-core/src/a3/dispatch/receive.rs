@@ -28,7 +28,8 @@ impl Dispatch {
             Progress::Stepped => self.go(Phase::Exchange(exchange)),
             Progress::Pending(_) => Ok(progress),
             Progress::Done => {
-                (self.epoch, self.first_row) = (exchange.epoch(), exchange.first_row());
+                self.epoch = exchange.epoch();
+                (self.first_row, self.total) = (exchange.first_row(), exchange.total());
                 self.go(match env.choices.flags {
                     Flags::Joint => first_record(env.work.slots.start, self.first_row),
                     Flags::Separate => Phase::Quiet,
@@ -45,7 +46,7 @@ impl Dispatch {
         row: u32,
     ) -> Result<Progress, ProtocolError> {
         if slot >= env.work.slots.end {
-            return self.go(Phase::Done);
+            return self.copied(env, row);
         }
         let (local_expert, source) = div_rem(slot, env.shape.ep_world_size());
         let source = RankId(source);
@@ -80,7 +81,7 @@ impl Dispatch {
             Flags::Separate => (slot, index),
         };
         if slot >= env.work.slots.end {
-            return self.go(Phase::Done);
+            return self.copied(env, row);
         }
         let (local_expert, source) = div_rem(slot, shape.ep_world_size());
         let (home, source) = (Home { rank: env.rank, local_expert }, RankId(source));
@@ -95,12 +96,16 @@ impl Dispatch {
             Part::Data => {
                 fabric.deliver(outputs::expand_x(shape, row), record, shape.payload_bytes())?;
                 self.go(match shape.quant_mode() {
-                    QuantMode::None => next,
+                    QuantMode::None => Self::behind_own_parts(env, self.phase, next),
                     QuantMode::Dynamic => Phase::CopyOut { slot, index, row, token, part: Part::Scale },
                 })
             }
             Part::Scale => {
                 steps::copy_scale(shape, fabric, record, row)?;
+                self.go(Self::behind_own_parts(env, self.phase, next))
+            }
+            Part::Peer => {
+                self.put_at_peer(env, fabric, ub, record, row)?;
                 self.go(next)
             }
         }

@@ -1,6 +1,6 @@
 //! The sending half: take the partition, put the records of the own pairs, publish flags and counts.
 
-use super::{Dispatch, Phase};
+use super::{Dispatch, Phase, first_to_send};
 use crate::a3::exchange::Exchange;
 use crate::a3::steps::{self, split_words};
 use crate::a3::{Env, Flags, Ub};
@@ -21,10 +21,7 @@ impl Dispatch {
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
         (self.partition, self.epoch) = steps::select(env, fabric, inputs, ub)?;
-        self.go(match env.choices.flags {
-            Flags::Joint => Phase::Send { next: 0 },
-            Flags::Separate => Phase::Publish { destination: env.work.destinations.start },
-        })
+        self.go(if env.shape.tp_world_size() == 1 { first_to_send(env) } else { Phase::SelectTp })
     }
 
     pub(super) fn send<F: Fabric + ?Sized, V: Vector>(

@@ -97,7 +97,7 @@ fn any_shape() -> impl Strategy<Value = Shape> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn dispatch_survives_any_memory(shape in any_shape(), seed: u64, rain in 0u32..40, scratch_too: bool) {
         let mut dice = Dice(seed);

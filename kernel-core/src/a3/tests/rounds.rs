@@ -57,7 +57,7 @@ pub(crate) fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, choices:
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(150))]
+    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn rounds_of_any_small_domain_give_what_the_oracle_gives(
         (moe_ranks, local, s, replicas) in (1i64..4, 1i64..4, 0i64..=2, 1i64..3),

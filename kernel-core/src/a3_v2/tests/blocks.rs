@@ -101,8 +101,8 @@ fn a_record_waits_for_every_one_of_its_blocks_and_none_for_another_slot() {
     // With its last block the first record of expert 0 is copied, and the one behind it, which was complete.
     group.world.poke_word(RANK, flags[0], flag::ARRIVED);
     assert_eq!(until_pending(&mut group, 0).0, missing(1, 1, 2));
-    for i in 9..12 {
-        group.world.poke_word(RANK, flags[i], flag::ARRIVED);
+    for &at in &flags[9..] {
+        group.world.poke_word(RANK, at, flag::ARRIVED);
     }
     assert_eq!(until_pending(&mut group, 0).0, None);
     while until_pending(&mut group, 1).0.is_some() {}

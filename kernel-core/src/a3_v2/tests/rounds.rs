@@ -8,7 +8,7 @@ use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
 use proptest::prelude::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(120))]
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn rounds_of_any_small_domain_give_what_the_oracle_gives(
         (moe_ranks, local, s, replicas) in (1i64..4, 1i64..4, 0i64..=2, 1i64..3),

@@ -1,0 +1,97 @@
+//! TP = 2: what a rank and its peer tell each other, core by core. Each core lends the peer's core of its own
+//! number a stretch of rows, tells it which, and hears of as many.
+//!
+//! ```text
+//! rows put -> first row put -> slot published        (one core, one rank: no quiet)
+//! slot `core` awaited -> first row read -> cleared
+//! ```
+
+mod add;
+mod gather;
+
+pub(crate) use add::Add;
+pub(crate) use gather::Gather;
+
+use super::Env;
+use crate::fabric::{Fabric, Fault, ProtocolError, Wait};
+use crate::layout::state::{Kind, Partition};
+use crate::layout::tp;
+use crate::sync::flag;
+use crate::units::RankId;
+use core::ops::Range;
+
+/// Rows that a core has put, or hears of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Rows {
+    pub(crate) first: u32,
+    pub(crate) end: u32,
+}
+
+impl From<Range<u32>> for Rows {
+    fn from(Range { start, end }: Range<u32>) -> Self {
+        Self { first: start, end }
+    }
+}
+
+/// The slots of one operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Slots {
+    pub(crate) kind: Kind,
+    pub(crate) partition: Partition,
+}
+
+/// The other rank of the TP domain.
+pub(crate) const fn peer<V>(env: &Env<'_, V>) -> RankId {
+    RankId(env.tp_rank.0 ^ 1)
+}
+
+impl Slots {
+    /// Puts the first row of those that the core is about to tell of.
+    pub(crate) fn put_first<F: Fabric + ?Sized, V>(
+        self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        rows: Rows,
+    ) -> Result<(), Fault> {
+        let at = tp::first_row(tp::slot(self.kind, self.partition, env.core));
+        fabric.put(peer(env), at, &rows.first.to_le_bytes(), &[])
+    }
+
+    /// Tells the peer of the rows that this core has put.
+    pub(crate) fn tell<F: Fabric + ?Sized, V>(
+        self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        rows: Rows,
+    ) -> Result<(), Fault> {
+        let at = tp::slot(self.kind, self.partition, env.core);
+        fabric.publish(peer(env), at, flag::status(rows.end - rows.first))
+    }
+
+    /// The rows that the peer's core tells of, below `max`; or what is missing.
+    pub(crate) fn heard<F: Fabric + ?Sized, V>(
+        self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        max: u64,
+    ) -> Result<Result<Rows, Wait>, ProtocolError> {
+        let (core, at) = (env.core, tp::slot(self.kind, self.partition, env.core));
+        let seen = fabric.observe(at)?;
+        let rows = match flag::dispatch(seen) {
+            flag::Seen::Empty => return Ok(Err(Wait::TpFlag { peer: peer(env), core })),
+            flag::Seen::Corrupt => return Err(ProtocolError::TpSlot { core, seen }),
+            flag::Seen::Flag(rows) => rows,
+        };
+        let first = fabric.bytes(tp::first_row(at), 4)?;
+        let first = u32::from_le_bytes(first.try_into().unwrap_or([0xFF; 4]));
+        match first.checked_add(rows) {
+            Some(end) if u64::from(end) <= max => Ok(Ok(Rows { first, end })),
+            _ => Err(ProtocolError::TpRows { core, first, rows, max }),
+        }
+    }
+
+    /// Clears the slot that was heard.
+    pub(crate) fn clear<F: Fabric + ?Sized, V>(self, env: &Env<'_, V>, fabric: &mut F) -> Result<(), Fault> {
+        fabric.store(tp::slot(self.kind, self.partition, env.core), 0)
+    }
+}
