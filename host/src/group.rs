@@ -40,6 +40,8 @@ pub struct Costs {
     pub steps: u64,
     /// By source rank, summed over the cores that waited, all rounds.
     pub waited_for: Vec<Duration>,
+    /// Tasks that all agents posted, all rounds; 0 without agents.
+    pub tasks: u64,
 }
 
 impl Plan {
@@ -101,13 +103,14 @@ pub fn run<'c, B: Backend>(
         }
         first += unit.batches();
     }
+    costs.tasks = ranks.iter().map(RankState::tasks).sum();
     Ok((costs, ranks))
 }
 
 fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure) -> Error {
     match failure {
         Failure::Thread(_) => Error::Request(format!("{failure}: --threads decides how many")),
-        Failure::Protocol { .. } => {
+        Failure::Protocol { .. } | Failure::Agent { .. } => {
             let last = first_round + unit.batches() - 1;
             let rounds = if first_round == last {
                 format!("round {first_round}")
@@ -149,6 +152,14 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
             local_expert: Some(local_expert),
             ..nothing
         },
+        Wait::WindowCounts { source } => {
+            Missing { what: "window_counts", source_rank: Some(source.0), ..nothing }
+        }
+        Wait::WindowRows { source, .. } => {
+            Missing { what: "window_rows", source_rank: Some(source.0), ..nothing }
+        }
+        Wait::Idle => Missing { what: "agent_idle", ..nothing },
+        Wait::Nic { to } => Missing { what: "agent_nic", source_rank: Some(to.0), ..nothing },
         Wait::CountFlag { source, local_expert } => Missing {
             what: "count_flag",
             source_rank: Some(source.0),

@@ -12,7 +12,7 @@ use host::config::Config;
 use host::conformance::litmus::{Op, Program, Run, Step};
 use host::conformance::{on_threads, shape};
 use host::driver::threads::Spread;
-use kernel_core::fabric::raw::RawFabric;
+use kernel_core::fabric::raw::{RawFabric, RawNic};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::units::{CoreId, RankId};
@@ -96,6 +96,12 @@ impl Backend for Relaxed {
 
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> RelaxedFabric<'_> {
         RelaxedFabric { memory: &self.0, inner: self.0.fabric(rank, core, batch), core }
+    }
+
+    type Nic<'b> = RawNic<'b>;
+
+    fn nic(&self, rank: RankId) -> RawNic<'_> {
+        self.0.nic(rank)
     }
 
     fn read_output(&self, rank: RankId, batch: usize, t: Tensor, len: usize, read: &mut dyn FnMut(&[u8])) {

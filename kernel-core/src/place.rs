@@ -71,8 +71,10 @@ impl Tensor {
 pub enum Region {
     /// Flags, selectors and core words; 1 MiB, zeroed when the group is created.
     State,
-    /// The data region, `hccl_buffsize_mb`.
+    /// The data region, `hccl_buffsize_mb`. On A2 it is WindowsIn.
     Window,
+    /// A2's WindowsOut: what goes to peers, as large as WindowsIn. Only the own rank writes it; tasks read it.
+    WindowOut,
     /// Slots and selectors of the TP domain; 1 MiB, zeroed when the group is created.
     TpState,
     /// Rows that TP peers lend each other.
@@ -94,6 +96,7 @@ impl Region {
         match self {
             Self::State => "state",
             Self::Window => "window",
+            Self::WindowOut => "window_out",
             Self::TpState => "tp_state",
             Self::TpWindow => "tp_window",
             Self::Output(tensor) => tensor.name(),
@@ -121,6 +124,12 @@ impl Place {
     #[must_use]
     pub const fn window(offset: Offset) -> Self {
         Self { region: Region::Window, offset }
+    }
+
+    /// A place in A2's WindowsOut.
+    #[must_use]
+    pub const fn window_out(offset: Offset) -> Self {
+        Self { region: Region::WindowOut, offset }
     }
 
     /// A place in an output tensor.

@@ -1,4 +1,4 @@
-//! A2's scheme as an abstract model, until its machines exist: dispatch and combine share one sequence of
+//! A2's scheme as an abstract model: dispatch and combine share one sequence of
 //! operators; operator `n` uses half `n % P` of every window; a rank ends an operator when it has heard from all
 //! peers, and its flags land late and in any order (seed 000 section 2.4.3).
 //!

@@ -2,11 +2,12 @@
 
 use super::Backend;
 use crate::member;
+use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::units::{CoreId, RankId};
 
-/// A backend whose rank `silent` never publishes to another rank.
+/// A backend whose rank `silent` never publishes to another rank, and whose agent's writes are lost.
 #[derive(Debug)]
 pub struct Inject<B> {
     /// The memory underneath.
@@ -38,6 +39,15 @@ impl<B: Backend> Backend for Inject<B> {
         InjectFabric { inner: self.inner.fabric(rank, core, batch), silent, tp_world_size }
     }
 
+    type Nic<'b>
+        = InjectNic<B::Nic<'b>>
+    where
+        Self: 'b;
+
+    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+        InjectNic { inner: self.inner.nic(rank), silent: self.silent == Some(rank) }
+    }
+
     fn read_output(
         &self,
         rank: RankId,
@@ -51,6 +61,24 @@ impl<B: Backend> Backend for Inject<B> {
 
     fn reuse_outputs(&self) {
         self.inner.reuse_outputs();
+    }
+}
+
+/// The agent's interface of [`Inject`].
+#[derive(Debug)]
+pub struct InjectNic<N> {
+    inner: N,
+    /// Whether all that is posted is lost.
+    silent: bool,
+}
+
+impl<N: Nic> Nic for InjectNic<N> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        if self.silent { Ok(Post::Posted) } else { self.inner.post(transfer) }
     }
 }
 

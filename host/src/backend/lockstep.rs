@@ -1,13 +1,14 @@
 //! Memory for one thread that drives all cores: nothing is concurrent, so everything replays.
 //!
 //! **Strong**: every effect lands at once. **Weak**: puts (in pieces), publishes and stores stay in flight and
-//! land later in any order that the contract of [`Fabric`] leaves open, drawn from a seed. Both refuse a
+//! land later in any order that the contracts of [`Fabric`] and [`Nic`] leave open, drawn from a seed. Both refuse a
 //! second write to a byte of an output within one operator: its writers must be disjoint. What nobody has
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
 use super::{Backend, Members, anonymous};
 use crate::member;
 use core::ops::Range;
+use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::order::{Issued, Kind};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::state::STATE_BYTES;
@@ -32,6 +33,9 @@ pub enum Memory {
 /// The most effects in flight; beyond it the memory lands some first. Bounds time, not behaviour.
 const FLIGHT_MAX: usize = 192;
 
+/// The most transfers in flight; beyond it the interface is busy.
+const TRANSFERS_MAX: usize = 24;
+
 /// A byte of an output that its operator has not written.
 const UNWRITTEN: u8 = 0xA5;
 
@@ -47,6 +51,7 @@ struct Inner {
     tp_world_size: u32,
     memory: Memory,
     flight: Vec<Effect>,
+    transfers: Vec<Flying>,
     rng: ChaCha8Rng,
     mood: Mood,
 }
@@ -66,6 +71,7 @@ struct Mood {
 struct RankMemory {
     state: Vec<u8>,
     window: MmapMut,
+    window_out: MmapMut,
     tp_state: Vec<u8>,
     tp_window: MmapMut,
     /// By batch, then tensor.
@@ -82,6 +88,16 @@ struct Effect {
     slow: bool,
     /// Effects in flight that must land before it.
     ahead: usize,
+}
+
+/// A transfer of an agent that has not been delivered completely.
+#[derive(Debug)]
+struct Flying {
+    from: RankId,
+    transfer: Transfer,
+    /// Bytes delivered.
+    done: u64,
+    slow: bool,
 }
 
 impl Lockstep {
@@ -106,6 +122,8 @@ impl Lockstep {
                 tp_window: anonymous(tp_window.max(1))?,
                 state: vec![0; STATE_BYTES as usize],
                 window: anonymous(members.shape.window_bytes())?,
+                // An empty mapping is refused.
+                window_out: anonymous(members.shape.window_out_bytes().max(1))?,
                 outputs: (0..batches).map(outputs).collect::<io::Result<_>>()?,
                 written: BTreeMap::new(),
             })
@@ -117,6 +135,7 @@ impl Lockstep {
                 tp_world_size: members.shape.tp_world_size(),
                 memory,
                 flight: Vec::new(),
+                transfers: Vec::new(),
                 rng: ChaCha8Rng::seed_from_u64(seed),
                 mood: Mood { eagerness: 128, slow_puts: 16, slow_words: 16 },
             }),
@@ -150,7 +169,7 @@ fn blank_output(tensor: Tensor, capacity: u64) -> io::Result<MmapMut> {
 
 impl Inner {
     fn tick(&mut self) {
-        if self.flight.is_empty() {
+        if self.flight.is_empty() && self.transfers.is_empty() {
             return;
         }
         if self.rng.random_ratio(1, 64) {
@@ -163,14 +182,55 @@ impl Inner {
         if self.flight.len() > FLIGHT_MAX {
             self.land_any();
         } else if self.rng.random::<u8>() < self.mood.eagerness {
-            self.land_some(|effect| !effect.slow);
+            let _ =
+                !self.transfers.is_empty() && self.rng.random() && self.deliver_some(|flying| !flying.slow)
+                    || self.land_some(|effect| !effect.slow);
         }
     }
 
     /// Lands an effect that the contract lets land now, a slow one only if there is no other. `false` when
     /// there is none at all.
     fn land_any(&mut self) -> bool {
-        self.land_some(|effect| !effect.slow) || self.land_some(|_| true)
+        let quick =
+            !self.transfers.is_empty() && self.rng.random() && self.deliver_some(|flying| !flying.slow);
+        quick
+            || self.land_some(|effect| !effect.slow)
+            || self.deliver_some(|flying| !flying.slow)
+            || self.land_some(|_| true)
+            || self.deliver_some(|_| true)
+    }
+
+    /// Delivers some more words of a transfer: seldom all, often all but the last. `false` when there is none.
+    fn deliver_some(&mut self, among: impl Fn(&Flying) -> bool) -> bool {
+        let choice: Vec<usize> = (0..self.transfers.len()).filter(|&i| among(&self.transfers[i])).collect();
+        if choice.is_empty() {
+            return false;
+        }
+        let i = choice[self.rng.random_range(0..choice.len())];
+        let left = (self.transfers[i].transfer.len - self.transfers[i].done) / 8;
+        let words = match self.rng.random_range(0..8) {
+            0 => 1,
+            1 => self.rng.random_range(1..=left),
+            2..5 => left.saturating_sub(1).max(1),
+            _ => left,
+        };
+        self.deliver(i, words);
+        true
+    }
+
+    /// Delivers the next words of a transfer, in their order; their source is read now.
+    fn deliver(&mut self, i: usize, words: u64) {
+        let Flying { from, transfer: Transfer { to, from: source, at, len }, done, .. } = self.transfers[i];
+        let end = len.min(done + words * 8);
+        let shifted = |at: Place| Place { offset: at.offset + done, ..at };
+        let bytes = self.view(from, 0, shifted(source), end - done).map(<[u8]>::to_vec);
+        if let (Ok(bytes), Ok(to)) = (bytes, self.region(to, 0, shifted(at), end - done)) {
+            to.copy_from_slice(&bytes);
+        }
+        self.transfers[i].done = end;
+        if end == len {
+            self.transfers.swap_remove(i);
+        }
     }
 
     fn land_some(&mut self, among: impl Fn(&Effect) -> bool) -> bool {
@@ -214,6 +274,7 @@ impl Inner {
         let size = match at.region {
             Region::State => memory.state.len(),
             Region::Window => memory.window.len(),
+            Region::WindowOut => memory.window_out.len(),
             Region::TpState => memory.tp_state.len(),
             Region::TpWindow => memory.tp_window.len(),
             Region::Output(tensor) => memory.outputs[batch][tensor as usize].len(),
@@ -228,6 +289,7 @@ impl Inner {
         Ok(match at.region {
             Region::State => &mut memory.state[range],
             Region::Window => &mut memory.window[range],
+            Region::WindowOut => &mut memory.window_out[range],
             Region::TpState => &mut memory.tp_state[range],
             Region::TpWindow => &mut memory.tp_window[range],
             Region::Output(tensor) => &mut memory.outputs[batch][tensor as usize][range],
@@ -240,6 +302,7 @@ impl Inner {
         Ok(match at.region {
             Region::State => &memory.state[range],
             Region::Window => &memory.window[range],
+            Region::WindowOut => &memory.window_out[range],
             Region::TpState => &memory.tp_state[range],
             Region::TpWindow => &memory.tp_window[range],
             Region::Output(tensor) => &memory.outputs[batch][tensor as usize][range],
@@ -351,6 +414,12 @@ impl Fabric for LockstepFabric<'_> {
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         let (rank, batch) = (self.rank, self.batch);
         self.inner.range(rank, batch, at, bytes.len() as u64)?;
+        if at.region == Region::WindowOut {
+            // No publish speaks for it, only quiet.
+            let issued = Issued { from: self.me(), to: rank, at, kind: Kind::Store };
+            self.inner.issue(issued, bytes);
+            return Ok(());
+        }
         self.mark(at, bytes.len() as u64)?;
         self.inner.region(rank, batch, at, bytes.len() as u64)?.copy_from_slice(bytes);
         Ok(())
@@ -362,11 +431,55 @@ impl Fabric for LockstepFabric<'_> {
     }
 }
 
+/// One agent's view, likewise.
+#[derive(Debug)]
+pub struct LockstepNic<'b> {
+    inner: MutexGuard<'b, Inner>,
+    rank: RankId,
+}
+
+impl Nic for LockstepNic<'_> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        let fault = Fault { rank: self.rank, at, len: 8 };
+        if !at.offset.is_multiple_of(8) {
+            return Err(fault);
+        }
+        let bytes = self.inner.view(self.rank, 0, at, 8)?;
+        Ok(u64::from_le_bytes(bytes.try_into().map_err(|_| fault)?))
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        let Transfer { to, from, at, len } = *transfer;
+        self.inner.range(self.rank, 0, from, len)?;
+        self.inner.range(to, 0, at, len)?;
+        if [from.offset, at.offset, len].iter().any(|n| !n.is_multiple_of(8)) {
+            return Err(Fault { rank: to, at, len });
+        }
+        if self.inner.transfers.len() >= TRANSFERS_MAX {
+            return Ok(Post::Busy);
+        }
+        let slow = self.inner.rng.random::<u8>() < self.inner.mood.slow_puts;
+        let flying = Flying { from: self.rank, transfer: *transfer, done: 0, slow };
+        self.inner.transfers.push(flying);
+        if self.inner.memory == Memory::Strong {
+            let last = self.inner.transfers.len() - 1;
+            self.inner.deliver(last, len / 8);
+        }
+        Ok(Post::Posted)
+    }
+}
+
 impl Backend for Lockstep {
     type Fabric<'b> = LockstepFabric<'b>;
 
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> LockstepFabric<'_> {
         LockstepFabric { inner: self.lock(), rank, core, batch }
+    }
+
+    type Nic<'b> = LockstepNic<'b>;
+
+    fn nic(&self, rank: RankId) -> LockstepNic<'_> {
+        LockstepNic { inner: self.lock(), rank }
     }
 
     fn read_output(

@@ -8,6 +8,7 @@ pub mod survivors;
 use crate::case::Case;
 use crate::member;
 use kernel_core::fabric::Fabric;
+use kernel_core::fabric::nic::Nic;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::tp::{self, TP_STATE_BYTES};
 use kernel_core::place::Tensor;
@@ -25,6 +26,14 @@ pub trait Backend: Sync {
 
     /// The fabric of a core that works on batch number `batch`.
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_>;
+
+    /// The interface of a rank's agent (A2).
+    type Nic<'b>: Nic
+    where
+        Self: 'b;
+
+    /// The network interface of `rank`.
+    fn nic(&self, rank: RankId) -> Self::Nic<'_>;
 
     /// Reads the first `len` bytes of an output, between operators only.
     fn read_output(

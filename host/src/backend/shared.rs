@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{Backend, Members, anonymous};
-use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, Segment};
+use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
 use kernel_core::units::{CoreId, RankId, align_up, div_rem};
@@ -36,7 +36,7 @@ impl SharedMemory {
     /// The system refuses the mapping.
     pub fn new<'a>(members: impl Into<Members<'a>>, batches: usize) -> io::Result<Self> {
         let members = members.into();
-        let window = members.shape.window_bytes();
+        let (window, window_out) = (members.shape.window_bytes(), members.shape.window_out_bytes());
         let mut maps = Vec::new();
         let tp_world_size = members.shape.tp_world_size();
         let mut peers = vec![Vec::new(); tp_world_size as usize];
@@ -45,9 +45,9 @@ impl SharedMemory {
         for rank in members.ranks() {
             let tp_rank = rank.0 % tp_world_size;
             let (tp_state, tp_window) = members.tp_regions(rank);
-            peers[tp_rank as usize].push(region_pair(&mut maps, STATE_BYTES, window)?);
+            peers[tp_rank as usize].push(regions(&mut maps, [STATE_BYTES, window, window_out])?);
             if tp_world_size > 1 {
-                let pair = region_pair(&mut maps, tp_state, tp_window)?;
+                let pair = regions(&mut maps, [tp_state, tp_window, 0])?;
                 match tp_rank {
                     0 => tp.push(vec![pair]),
                     _ => tp.last_mut().into_iter().for_each(|of_ep_rank| of_ep_rank.push(pair)),
@@ -72,14 +72,16 @@ impl SharedMemory {
     }
 }
 
-/// A state region and the window behind it.
-fn region_pair(maps: &mut Vec<MmapRaw>, state: u64, window: u64) -> io::Result<Peer> {
-    let regions = map(state + window)?;
+/// A state region, the window behind it and behind that WindowsOut.
+fn regions(maps: &mut Vec<MmapRaw>, [state, window, window_out]: [u64; 3]) -> io::Result<Peer> {
+    let regions = map(state + window + window_out)?;
     let base = regions.as_mut_ptr();
     maps.push(regions);
+    let window_at = base.wrapping_add(state as usize);
     Ok(Peer {
         state: Segment::new(base, state),
-        window: Segment::new(base.wrapping_add(state as usize), window),
+        window: Segment::new(window_at, window),
+        window_out: Segment::new(window_at.wrapping_add(window as usize), window_out),
     })
 }
 
@@ -103,6 +105,13 @@ impl Backend for SharedMemory {
             let outputs = self.outputs[rank.index()][batch];
             RawFabric::new(&self.peers[tp_rank.index()], ep_rank, outputs).with_tp(tp, tp_rank)
         }
+    }
+
+    type Nic<'b> = RawNic<'b>;
+
+    fn nic(&self, rank: RankId) -> RawNic<'_> {
+        // SAFETY: as of `fabric`; the driver steps the one agent of each rank under a lock.
+        unsafe { RawNic::new(self.peers.first().map_or(&[], Vec::as_slice), rank) }
     }
 
     fn read_output(

@@ -39,6 +39,15 @@ impl<B: Backend> Backend for Survivors<B> {
         survivors::Survivors { inner, left: self.left.as_ref() }
     }
 
+    type Nic<'b>
+        = B::Nic<'b>
+    where
+        Self: 'b;
+
+    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+        self.inner.nic(self.physical(rank))
+    }
+
     fn read_output(
         &self,
         rank: RankId,

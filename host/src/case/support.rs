@@ -41,7 +41,8 @@ struct Refused(Vec<(&'static str, String, &'static str)>);
 
 impl Refused {
     fn layouts(&mut self, shape: &Shape) {
-        self.unless(shape.product() == Product::A3, "product", " = a2", "a3");
+        let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
+        self.unless(!hierarchy, "comm_alg", " = hierarchy", "\"\" and fullmesh");
     }
 
     fn unless(&mut self, supported: bool, parameter: &'static str, seen: &str, values: &'static str) {

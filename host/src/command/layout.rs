@@ -6,8 +6,8 @@ use crate::config::Config;
 use crate::error::Error;
 use crate::member;
 use crate::report::{Report, columns, pairs};
-use kernel_core::layout::map;
-use kernel_core::shape::{Limits, Shape};
+use kernel_core::layout::{a2_window, map};
+use kernel_core::shape::{Limits, Product, Shape};
 use kernel_core::units::RankId;
 use serde::Serialize;
 
@@ -66,7 +66,11 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
 
 fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
     let ep_rank = member::ep_rank(shape, rank);
-    let areas = map::areas(shape, ep_rank).map(|area| Area {
+    let areas: Vec<_> = match shape.product() {
+        Product::A3 => map::areas(shape, ep_rank).collect(),
+        Product::A2 => a2_window::areas(shape).collect(),
+    };
+    let areas = areas.into_iter().map(|area| Area {
         region: area.start.region.name().to_owned(),
         partition: area.partition.map(kernel_core::layout::state::Partition::index),
         name: area.name,
@@ -77,12 +81,16 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
         slot: area.slot,
     });
     let field = |f: map::Field| Field { name: f.name, offset: f.offset, size: f.size };
+    let record = match shape.product() {
+        Product::A3 => map::record_fields(shape).into_iter().map(field).collect(),
+        Product::A2 => a2_window::record_fields(shape).into_iter().map(field).collect(),
+    };
     Layout {
         ok: true,
         config,
         rank: rank.0,
         areas: areas.collect(),
-        record: map::record_fields(shape).into_iter().map(field).collect(),
+        record,
         combine_row: map::combine_fields(shape).map(field).collect(),
         outputs: map::outputs(shape, ep_rank)
             .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })

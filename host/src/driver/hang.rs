@@ -44,6 +44,14 @@ impl Missing {
     }
 }
 
+impl Missing {
+    /// What an agent misses; nothing if it only waits for its doorbell.
+    pub(super) fn of_agent(rank: RankId, wait: Wait) -> Option<Self> {
+        // Whatever the cores are stuck in, they are not to blame.
+        (wait != Wait::Idle).then_some(Self { rank, core: CoreId(0), operator: 0, wait })
+    }
+}
+
 impl Hang {
     /// The complaints in the earliest operator that anybody is stuck in: later ones follow from them. Of those
     /// the ones about another rank, if there are any: who waits for its own rank's cores or for its own flag
@@ -103,7 +111,10 @@ impl fmt::Display for Hang {
         }
         let roots = self.roots();
         for Missing { rank, core, wait, .. } in roots.iter().take(NAMED) {
-            write!(f, "; rank {rank} core {core}: {wait}")?;
+            match wait {
+                Wait::Idle | Wait::Nic { .. } => write!(f, "; agent of rank {rank}: {wait}")?,
+                _ => write!(f, "; rank {rank} core {core}: {wait}")?,
+            }
         }
         if roots.len() > NAMED {
             write!(f, "; and {} more cores", roots.len() - NAMED)?;

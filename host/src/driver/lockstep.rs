@@ -1,11 +1,14 @@
 //! One thread drives all cores, one step at a time; a seeded scheduler chooses who is next. The same seed
 //! gives the same run.
 
+use super::task::run_agent;
 use super::{Failure, Hang, Missing, Stop, Task, Unit};
 use crate::backend::Backend;
 use crate::member;
 use core::time::Duration;
+use kernel_core::units::RankId;
 use rand::RngExt;
+use rand::seq::SliceRandom;
 use rand_chacha::ChaCha8Rng;
 
 /// What a lockstep driver needs to know of its memory beyond [`Backend`].
@@ -60,10 +63,13 @@ pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64
     let mut live: Vec<usize> = (0..tasks.len()).collect();
     let mut awake = live.len();
     let mut idle = 0;
+    let mut agents = Agents { ranks: unit.agents().collect(), awake: usize::MAX };
     while !live.is_empty() {
         if rng.random_ratio(1, (NAP * live.len()) as u32) {
             awake = put_some_to_sleep(&tasks, &mut live, rng);
+            agents.put_some_to_sleep(rng);
         }
+        idle = if agents.step_one(unit, rng)? { 0 } else { idle };
         let pick = rng.random_range(0..awake);
         unit.backend.tick();
         let (done, stop) = step(unit, &mut tasks[live[pick]])?;
@@ -85,11 +91,52 @@ pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64
                 }
             } else {
                 awake = live.len();
+                agents.awake = usize::MAX;
                 steps += everyone_once(unit, &mut tasks, &live)?;
             }
         }
     }
+    // A rank may end before its agent has told itself that all is served.
+    while agents.step_all(unit)?.0 > 0 || unit.backend.land_one() {}
     Ok(steps)
+}
+
+/// The agents of all ranks, if there are any.
+struct Agents {
+    ranks: Vec<RankId>,
+    /// How many of them may be chosen.
+    awake: usize,
+}
+
+impl Agents {
+    fn put_some_to_sleep(&mut self, rng: &mut ChaCha8Rng) {
+        if self.ranks.is_empty() {
+            return;
+        }
+        self.ranks.shuffle(rng);
+        self.awake = rng.random_range(0..=self.ranks.len());
+    }
+
+    /// Sometimes a step of one that is awake. Whether it moved.
+    fn step_one<B: Backend>(&self, unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<bool, Failure> {
+        let awake = self.awake.min(self.ranks.len());
+        if awake == 0 || rng.random_ratio(3, 4) {
+            return Ok(false);
+        }
+        let rank = self.ranks[rng.random_range(0..awake)];
+        Ok(run_agent(unit, rank, 1)?.0 > 0)
+    }
+
+    /// A step of each. How many moved, and what the others wait for but for doorbells.
+    fn step_all<B: Backend>(&self, unit: &Unit<'_, B>) -> Result<(u32, Vec<Missing>), Failure> {
+        let (mut moved, mut missing) = (0, Vec::new());
+        for &rank in &self.ranks {
+            let (steps, wait) = run_agent(unit, rank, 1)?;
+            moved += steps;
+            missing.extend(wait.and_then(|wait| Missing::of_agent(rank, wait)));
+        }
+        Ok((moved, missing))
+    }
 }
 
 fn step<B: Backend>(unit: &Unit<'_, B>, task: &mut Task<'_>) -> Result<(u32, Option<Stop>), Failure> {
@@ -130,6 +177,10 @@ fn everyone_once<B: Clockwork>(
     live: &[usize],
 ) -> Result<u64, Failure> {
     let (mut missing, mut steps, mut moved) = (Vec::new(), 0, false);
+    let agents = Agents { ranks: unit.agents().collect(), awake: usize::MAX };
+    let (agents_moved, of_agents) = agents.step_all(unit)?;
+    missing.extend(of_agents);
+    moved |= agents_moved > 0;
     for &i in live {
         let task = &mut tasks[i];
         let (done, stop) = step(unit, task)?;

@@ -1,7 +1,8 @@
 //! Drives the machines of all cores of all ranks through a unit of operators, on one live group.
 //!
 //! A **unit** is the operators between two checks: every core runs them in order, nobody waits for a rank but
-//! as the protocol says. The driver owes the join, decides how to wait, when to give up, and says what is
+//! as the protocol says. On A2 every rank has an agent beside its cores; a unit ends when all cores are done and
+//! all agents idle. The driver owes the join, decides how to wait, when to give up, and says what is
 //! missing then.
 
 mod hang;
@@ -17,7 +18,7 @@ use crate::batch::Batch;
 use core::sync::atomic::{AtomicU32, Ordering};
 use kernel_core::a3::Choices;
 use kernel_core::fabric::ProtocolError;
-use kernel_core::shape::Shape;
+use kernel_core::shape::{Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 use schedule::Operator;
 
@@ -58,6 +59,20 @@ impl<'a, B> Unit<'a, B> {
         self.joined.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
     }
 
+    /// The ranks that have an agent.
+    fn agents(&self) -> impl Iterator<Item = RankId> + use<B> {
+        let agents = match self.shape.product() {
+            Product::A3 => 0,
+            Product::A2 => self.shape.ep_world_size(),
+        };
+        (0..agents).map(RankId)
+    }
+
+    /// Whether the cores of `rank` have ended all operators: its doorbell rings no more.
+    fn has_ended(&self, rank: RankId) -> bool {
+        self.operators.len().checked_sub(1).is_none_or(|last| self.ranks[rank.index()].has_ended(last))
+    }
+
     /// A task for every core of `rank`.
     fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task<'a>> + use<'a, B> {
         let (shape, choices) = (self.shape, self.options.machines);
@@ -77,6 +92,7 @@ impl Failure {
                 let named = |m: Missing| Missing { rank: name(m.rank), wait: m.wait.renamed(name), ..m };
                 Self::Hang(Hang { after, missing: missing.into_iter().map(named).collect() })
             }
+            Self::Agent { rank, error } => Self::Agent { rank: name(rank), error: error.renamed(name) },
             Self::Thread(_) => self,
         }
     }
@@ -92,6 +108,14 @@ pub enum Failure {
         rank: RankId,
         /// Its core.
         core: CoreId,
+        /// What.
+        error: ProtocolError,
+    },
+    /// An agent refused what it saw.
+    #[error("agent of rank {rank}: {error}")]
+    Agent {
+        /// Whose.
+        rank: RankId,
         /// What.
         error: ProtocolError,
     },

@@ -1,21 +1,22 @@
 //! One core's work: its operators in order, each a machine that is stepped.
 
-use super::Unit;
 use super::schedule::Operator;
+use super::{Failure, Unit};
 use crate::backend::Backend;
 use crate::member;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use kernel_core::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use kernel_core::a2::{self, Agent, AgentEnv};
+use kernel_core::a3::{self, Choices, Ub};
 use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{CommAlg, Shape};
+use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 /// What the cores of a rank share with each other on the host's side: the join, and what the experts returned.
@@ -25,6 +26,10 @@ pub struct RankState {
     joins: Vec<Join>,
     /// By batch.
     returned: Vec<RwLock<Rows>>,
+    /// The rank's agent, on A2. It lives as long as the group.
+    agent: Mutex<Agent>,
+    /// Tasks that it has posted.
+    tasks: AtomicU64,
 }
 
 /// The end of an operator on one rank.
@@ -42,6 +47,7 @@ pub(super) struct Rows {
     pub(super) y: Vec<u8>,
     pub(super) assist_info: Vec<u8>,
     pub(super) ep_recv_counts: Vec<u8>,
+    pub(super) expand_idx: Vec<u8>,
 }
 
 impl RankState {
@@ -52,6 +58,8 @@ impl RankState {
             // A batch has two operators.
             joins: (0..2 * batches).map(|_| Join::default()).collect(),
             returned: (0..batches).map(|_| RwLock::default()).collect(),
+            agent: Mutex::default(),
+            tasks: AtomicU64::new(0),
         }
     }
 
@@ -65,7 +73,12 @@ impl RankState {
         self.joins.iter_mut().for_each(|join| *join = Join::default());
     }
 
-    fn has_ended(&self, operator: usize) -> bool {
+    /// Tasks that the rank's agent has posted since the group began.
+    pub fn tasks(&self) -> u64 {
+        self.tasks.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn has_ended(&self, operator: usize) -> bool {
         self.joins[operator].open.load(Ordering::Acquire)
     }
 }
@@ -83,13 +96,47 @@ pub enum Stop {
     End,
 }
 
+/// Moves the agent of `rank` on by at most `steps` steps. Returns the steps made, and what it waits for.
+///
+/// # Errors
+/// The agent's.
+pub(super) fn run_agent<B: Backend>(
+    unit: &Unit<'_, B>,
+    rank: RankId,
+    steps: u32,
+) -> Result<(u32, Option<Wait>), Failure> {
+    let state = &unit.ranks[rank.index()];
+    let env = AgentEnv { shape: unit.shape, rank, order: unit.options.machines.order };
+    let mut agent = state.agent.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut nic = unit.backend.nic(rank);
+    let mut done = 0;
+    let stop = drive(steps, &mut done, || agent.step(&env, &mut nic));
+    if unit.shape.ep_world_size() > 1 {
+        // A step is a task.
+        state.tasks.fetch_add(done.into(), Ordering::Relaxed);
+    }
+    match stop.map_err(|error| Failure::Agent { rank, error })? {
+        Some(Progress::Pending(wait)) => Ok((done, Some(wait))),
+        _ => Ok((done, None)),
+    }
+}
+
 #[derive(Debug)]
 enum Machine {
     /// Waits for the join.
     Between,
-    Dispatch(Dispatch),
-    DispatchV2(a3_v2::Dispatch),
-    Combine(Combine),
+    A3Dispatch(a3::Dispatch),
+    A3V2Dispatch(a3_v2::Dispatch),
+    A3Combine(a3::Combine),
+    A2Dispatch(a2::Dispatch),
+    A2Combine(a2::Combine),
+}
+
+/// A core's constants, by product.
+#[derive(Debug)]
+enum Env<'a> {
+    A3(a3::Env<'a, Portable>),
+    A2(a2::Env<'a, Portable>),
 }
 
 /// One core.
@@ -101,7 +148,7 @@ pub struct Task<'a> {
     pub core: CoreId,
     /// The next or running operator, by its number in the unit.
     pub operator: usize,
-    env: Env<'a, Portable>,
+    env: Env<'a>,
     machine: Machine,
     words: Vec<u32>,
     row: Vec<u8>,
@@ -113,15 +160,25 @@ impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices) -> Self {
+        let (env, words, bytes) = match shape.product() {
+            Product::A3 => {
+                let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, choices, Portable)
+                    .with_tp_rank(member::tp_rank(shape, rank));
+                (Env::A3(env), a3::ub_words(shape), a3::ub_bytes(shape))
+            }
+            Product::A2 => {
+                let env = a2::Env::new(shape, rank, core, Portable);
+                (Env::A2(env), a2::ub_words(shape), a2::ub_bytes(shape))
+            }
+        };
         Self {
             rank,
             core,
             operator: 0,
-            env: Env::new(shape, member::ep_rank(shape, rank), core, choices, Portable)
-                .with_tp_rank(member::tp_rank(shape, rank)),
+            env,
             machine: Machine::Between,
-            words: vec![0; ub_words(shape)],
-            row: vec![0; ub_bytes(shape)],
+            words: vec![0; words],
+            row: vec![0; bytes],
             experts: Duration::ZERO,
         }
     }
@@ -190,12 +247,14 @@ impl<'a> Task<'a> {
             return Some(stop);
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
-        self.machine = match operator {
-            Operator::Dispatch(_) if unit.shape.comm_alg() == CommAlg::FullmeshV2 => {
-                Machine::DispatchV2(a3_v2::Dispatch::new())
+        self.machine = match (&self.env, operator) {
+            (Env::A3(_), Operator::Dispatch(_)) if unit.shape.comm_alg() == CommAlg::FullmeshV2 => {
+                Machine::A3V2Dispatch(a3_v2::Dispatch::new())
             }
-            Operator::Dispatch(_) => Machine::Dispatch(Dispatch::new()),
-            Operator::Combine(_) => Machine::Combine(Combine::new()),
+            (Env::A3(_), Operator::Dispatch(_)) => Machine::A3Dispatch(a3::Dispatch::new()),
+            (Env::A3(_), Operator::Combine(_)) => Machine::A3Combine(a3::Combine::new()),
+            (Env::A2(_), Operator::Dispatch(_)) => Machine::A2Dispatch(a2::Dispatch::new()),
+            (Env::A2(_), Operator::Combine(_)) => Machine::A2Combine(a2::Combine::new()),
         };
         None
     }
@@ -212,25 +271,29 @@ impl<'a> Task<'a> {
         let inputs = unit.batches[operator.batch()].inputs(rank);
         let mut ub = Ub { words: &mut self.words, row: &mut self.row };
         let mut fabric = unit.backend.fabric(rank, core, operator.batch());
-        match &mut self.machine {
-            Machine::Between => Ok(None),
-            Machine::Dispatch(machine) => {
-                drive(steps, done, || machine.step(&self.env, &mut fabric, &inputs, &mut ub))
+        let returned = unit.ranks[rank.index()].returned[operator.batch()]
+            .read()
+            .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
+        let Rows { y, assist_info, ep_recv_counts, expand_idx } = &*returned;
+        match (&mut self.machine, &self.env) {
+            (Machine::A3Dispatch(machine), Env::A3(env)) => {
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
             }
-            Machine::DispatchV2(machine) => {
-                drive(steps, done, || machine.step(&self.env, &mut fabric, &inputs, &mut ub))
+            (Machine::A3V2Dispatch(machine), Env::A3(env)) => {
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
             }
-            Machine::Combine(machine) => {
-                let rows = unit.ranks[rank.index()].returned[operator.batch()]
-                    .read()
-                    .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-                let returned = Returned {
-                    y: &rows.y,
-                    assist_info: &rows.assist_info,
-                    ep_recv_counts: &rows.ep_recv_counts,
-                };
-                drive(steps, done, || machine.step(&self.env, &mut fabric, &inputs, &returned, &mut ub))
+            (Machine::A3Combine(machine), Env::A3(env)) => {
+                let returned = a3::Returned { y, assist_info, ep_recv_counts };
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
             }
+            (Machine::A2Dispatch(machine), Env::A2(env)) => {
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
+            }
+            (Machine::A2Combine(machine), Env::A2(env)) => {
+                let returned = a2::Returned { y, ep_recv_counts, expand_idx };
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
+            }
+            _ => Ok(None),
         }
     }
 
@@ -271,12 +334,13 @@ impl<'a> Task<'a> {
             &mut rows.y,
         )?;
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
-        let Rows { assist_info, ep_recv_counts, .. } = &mut *rows;
-        let counts_len =
-            capacity(unit.shape, member::ep_rank(unit.shape, self.rank), Tensor::EpRecvCounts) as usize;
+        let Rows { assist_info, ep_recv_counts, expand_idx, .. } = &mut *rows;
+        let whole = |tensor| capacity(unit.shape, member::ep_rank(unit.shape, self.rank), tensor) as usize;
+        let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
         for (tensor, len, to) in [
-            (Tensor::AssistInfo, (n * Triple::BYTES) as usize, assist_info),
-            (Tensor::EpRecvCounts, counts_len, ep_recv_counts),
+            (Tensor::AssistInfo, triples, assist_info),
+            (Tensor::EpRecvCounts, whole(Tensor::EpRecvCounts), ep_recv_counts),
+            (Tensor::ExpandIdx, whole(Tensor::ExpandIdx), expand_idx),
         ] {
             to.clear();
             unit.backend.read_output(self.rank, batch, tensor, len, &mut |bytes| {

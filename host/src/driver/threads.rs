@@ -1,11 +1,13 @@
 //! A few worker threads poll the cores of many ranks.
 
 use super::schedule::Operator;
+use super::task::run_agent;
 use super::{Failure, Hang, Missing, Stop, Task, Unit};
 use crate::backend::Backend;
 use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
+use kernel_core::fabric::Wait;
 use kernel_core::units::{CoreId, RankId, div_rem};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -131,6 +133,8 @@ struct Worker<'a, B> {
     workers: &'a Workers,
     shared: &'a Shared,
     tasks: Vec<Polled<'a>>,
+    /// Ranks whose agents it polls.
+    agents: Vec<RankId>,
     times: Times,
     /// The operator whose time is running, and since when.
     charged: usize,
@@ -173,7 +177,8 @@ impl<'a, B: Backend> Worker<'a, B> {
             steps: 0,
             waited_for: vec![Duration::ZERO; unit.ranks.len()],
         };
-        Self { unit, workers, shared, tasks, times, charged: 0, since: Instant::now() }
+        let agents = unit.agents().filter(|&rank| mine(rank, CoreId(0))).collect();
+        Self { unit, workers, shared, tasks, agents, times, charged: 0, since: Instant::now() }
     }
 
     fn run(mut self) -> Times {
@@ -245,6 +250,16 @@ impl<'a, B: Backend> Worker<'a, B> {
             all_ended &= polled.ended;
             steps += done;
         }
+        for &rank in &self.agents {
+            // Before its step: what is rung until then is served by it.
+            let has_ended = self.unit.has_ended(rank);
+            let (done, wait) = run_agent(self.unit, rank, TURN)?;
+            if done > 0 {
+                self.shared.progress.fetch_add(1, Ordering::Relaxed);
+            }
+            all_ended &= has_ended && wait == Some(Wait::Idle);
+            steps += done;
+        }
         self.times.steps += u64::from(steps);
         Ok((steps, all_ended))
     }
@@ -283,6 +298,11 @@ impl<'a, B: Backend> Worker<'a, B> {
         for Polled { task, ended, .. } in &mut self.tasks {
             if !*ended && let Ok((_, Some(stop))) = task.run(self.unit, 1) {
                 missing.extend(Missing::of(task, stop));
+            }
+        }
+        for &rank in &self.agents {
+            if let Ok((_, Some(wait))) = run_agent(self.unit, rank, 1) {
+                missing.extend(Missing::of_agent(rank, wait));
             }
         }
         if let Some(Failure::Hang(hang)) = &mut *self.shared.failure() {

@@ -118,7 +118,7 @@ impl<B: Backend> Twisted<B> {
         let (partition, combine, dispatch_first) = match at.region {
             Region::State => (PARTITION, DISPATCH_STATUS, true),
             Region::Window => (self.shape.window_bytes() / 2, self.shape.combine_area(), false),
-            Region::Output(_) | Region::TpState | Region::TpWindow => return at,
+            Region::WindowOut | Region::Output(_) | Region::TpState | Region::TpWindow => return at,
         };
         let Some(inside) = at.offset.checked_sub(partition).filter(|&inside| inside < partition) else {
             return at;
@@ -139,6 +139,15 @@ impl<B: Backend> Backend for Twisted<B> {
         self.catch_up(rank, core);
         let inner = Some(self.inner.fabric(rank, core, batch));
         TwistedFabric { backend: self, inner, rank, core, batch }
+    }
+
+    type Nic<'b>
+        = B::Nic<'b>
+    where
+        Self: 'b;
+
+    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+        self.inner.nic(rank)
     }
 
     fn read_output(&self, rank: RankId, batch: usize, t: Tensor, len: usize, read: &mut dyn FnMut(&[u8])) {

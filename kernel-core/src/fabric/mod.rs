@@ -22,10 +22,13 @@
 //! 6. [`bytes`](Fabric::bytes) is legal only for what an observed flag covers, or what this rank's cores wrote
 //!    and were quiet about before a core barrier.
 //!
+//! On A2 batched writes carry rows from rank to rank; [`nic`] is the seam of the agent that issues them.
+//!
 //! Rules 2 and 5 stand in [`order`] as a relation for backends that delay effects.
 //!
 //! A value that comes back from the fabric is foreign: the machines check its range before they use it.
 
+pub mod nic;
 pub mod order;
 pub mod raw;
 pub mod survivors;
@@ -93,7 +96,7 @@ pub trait Fabric {
     /// The range is outside the region.
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault>;
 
-    /// Writes bytes into an output of the own rank.
+    /// Writes bytes into an output or into WindowsOut of the own rank. May land late, up to the next quiet.
     ///
     /// # Errors
     /// The range is outside the region.
@@ -163,6 +166,25 @@ pub enum Wait {
         /// The block.
         block: u32,
     },
+    /// FLAG1 of the window that a rank sends in A2's dispatch, behind its counts.
+    WindowCounts {
+        /// Whose.
+        source: RankId,
+    },
+    /// The last flag of the window that a rank sends on A2, behind its rows.
+    WindowRows {
+        /// Whose.
+        source: RankId,
+        /// How many rows come before it.
+        rows: u32,
+    },
+    /// Nothing: the agent has served every doorbell.
+    Idle,
+    /// The agent's network interface takes no further task now.
+    Nic {
+        /// The peer that the task is for.
+        to: RankId,
+    },
     /// The combine flag of one row of one token of this rank.
     CombineFlag {
         /// The rank that owes the row.
@@ -184,8 +206,10 @@ impl Wait {
             | Self::TokenFlag { source, .. }
             | Self::TpFlag { peer: source, .. }
             | Self::BlockFlag { source, .. }
-            | Self::CombineFlag { source, .. } => Some(source),
-            Self::Quiet | Self::Core(_) => None,
+            | Self::CombineFlag { source, .. }
+            | Self::WindowCounts { source }
+            | Self::WindowRows { source, .. } => Some(source),
+            Self::Quiet | Self::Core(_) | Self::Idle | Self::Nic { .. } => None,
         }
     }
 
@@ -197,8 +221,11 @@ impl Wait {
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
             | Self::BlockFlag { source, .. }
-            | Self::CombineFlag { source, .. } => *source = name(*source),
-            Self::TpFlag { .. } | Self::Quiet | Self::Core(_) => {}
+            | Self::CombineFlag { source, .. }
+            | Self::WindowCounts { source }
+            | Self::WindowRows { source, .. }
+            | Self::Nic { to: source } => *source = name(*source),
+            Self::TpFlag { .. } | Self::Quiet | Self::Core(_) | Self::Idle => {}
         }
         self
     }
@@ -218,6 +245,12 @@ impl fmt::Display for Wait {
             Self::TokenFlag { source, local_expert } => {
                 write!(f, "missing: token flag of rank {source} for local expert {local_expert}")
             }
+            Self::WindowCounts { source } => write!(f, "missing: counts of rank {source}"),
+            Self::WindowRows { source, rows } => {
+                write!(f, "missing: end flag of rank {source} behind {rows} rows")
+            }
+            Self::Idle => f.write_str("the agent has served every doorbell"),
+            Self::Nic { to } => write!(f, "the network interface takes no task for rank {to}"),
             Self::TpFlag { peer, core } => write!(f, "missing: TP flag of rank {peer}, core {core}"),
             Self::BlockFlag { source, local_expert, record, block } => write!(
                 f,
@@ -346,6 +379,50 @@ pub enum ProtocolError {
         /// The rows of `y`, or the capacity if that is less.
         max: u64,
     },
+    /// An entry of `ep_recv_counts` given to combine falls, or rises by more rows than its source can send.
+    RecvCount {
+        /// The entry.
+        slot: u32,
+        /// What it holds.
+        seen: i64,
+        /// The least it can be.
+        min: u32,
+        /// The most it can be.
+        max: u32,
+    },
+    /// An entry of `expand_idx` given to combine is not a slot of its expert.
+    ExpandIdx {
+        /// The token.
+        token: u32,
+        /// k index.
+        k: u32,
+        /// What it holds.
+        seen: i64,
+        /// Slots of that expert.
+        slots: u32,
+    },
+    /// A doorbell that contradicts the operators before it.
+    Doorbell {
+        /// What it holds.
+        seen: u64,
+        /// The least it can be.
+        min: u64,
+        /// The most it can be.
+        max: u64,
+    },
+    /// A task record in the message area holds what no core writes.
+    Task {
+        /// Whose entry.
+        peer: RankId,
+        /// The field, by the seed's name in snake case.
+        field: &'static str,
+        /// What it holds.
+        seen: u64,
+        /// The least it can be.
+        min: u64,
+        /// The most it can be.
+        max: u64,
+    },
     /// The fabric refused an access.
     Fault(Fault),
     /// A slice that the door had sized was too short: a defect of this crate or a scratch of the wrong size.
@@ -426,6 +503,16 @@ impl fmt::Display for ProtocolError {
             }
             Self::RecvCounts { seen, max } => {
                 write!(f, "ep_recv_counts claims {seen} rows: must be in [0, {max}]")
+            }
+            Self::RecvCount { slot, seen, min, max } => {
+                write!(f, "ep_recv_counts[{slot}] = {seen}: must be in [{min}, {max}]")
+            }
+            Self::ExpandIdx { token, k, seen, slots } => {
+                write!(f, "expand_idx[{token}, {k}] = {seen}: must be in [0, {slots})")
+            }
+            Self::Doorbell { seen, min, max } => write!(f, "doorbell = {seen}: must be in [{min}, {max}]"),
+            Self::Task { peer, field, seen, min, max } => {
+                write!(f, "task for rank {peer}: {field} = {seen}: must be in [{min}, {max}]")
             }
             Self::Fault(fault) => fault.fmt(f),
             Self::Internal(what) => write!(f, "internal: {what}"),

@@ -7,6 +7,7 @@
 //! nothing to wait for: what the following barrier publishes orders it.
 #![allow(unsafe_code)]
 
+use super::nic::{Nic, Post, Transfer};
 use super::{Fabric, Fault};
 use crate::place::{Place, Region, Tensor};
 use crate::units::RankId;
@@ -72,6 +73,8 @@ pub struct Peer {
     pub state: Segment,
     /// The data region.
     pub window: Segment,
+    /// A2's WindowsOut, which only the rank itself uses; [`Segment::EMPTY`] elsewhere.
+    pub window_out: Segment,
 }
 
 /// The output tensors of a rank for one operator.
@@ -122,6 +125,8 @@ impl<'a> RawFabric<'a> {
         let segment = match at.region {
             Region::State => self.peers.get(rank.index()).map(|peer| &peer.state),
             Region::Window => self.peers.get(rank.index()).map(|peer| &peer.window),
+            Region::WindowOut if rank != self.rank => None,
+            Region::WindowOut => self.peers.get(rank.index()).map(|peer| &peer.window_out),
             Region::TpState => self.tp.get(rank.index()).map(|peer| &peer.state),
             Region::TpWindow => self.tp.get(rank.index()).map(|peer| &peer.window),
             Region::Output(_) if rank != self.rank => None,
@@ -204,5 +209,49 @@ impl Fabric for RawFabric<'_> {
         // writer, and it is read only after the operator has ended.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
+    }
+}
+
+/// A rank's network interface over raw memory: the transfer is delivered when it is posted, by the processor that
+/// posts it.
+#[derive(Debug)]
+pub struct RawNic<'a> {
+    fabric: RawFabric<'a>,
+}
+
+impl<'a> RawNic<'a> {
+    /// The interface of `rank`.
+    ///
+    /// # Safety
+    /// As of [`RawFabric::new`]; it is driven by the one agent of `rank`.
+    #[must_use]
+    pub const unsafe fn new(peers: &'a [Peer], rank: RankId) -> Self {
+        // SAFETY: the caller's promise.
+        Self { fabric: unsafe { RawFabric::new(peers, rank, [Segment::EMPTY; Tensor::ALL.len()]) } }
+    }
+}
+
+impl Nic for RawNic<'_> {
+    #[inline]
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.fabric.observe(at)
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        let Transfer { to, from, at, len } = *transfer;
+        let (fabric, rank) = (&self.fabric, self.fabric.rank);
+        // Whole ranges first, so that nothing is written of a transfer that is refused.
+        fabric.address(rank, from, len)?;
+        fabric.address(to, at, len)?;
+        if !len.is_multiple_of(8) {
+            return Err(Fault { rank: to, at, len });
+        }
+        for offset in (0..len).step_by(8) {
+            let word = |at: Place| Place { offset: at.offset.saturating_add(offset), ..at };
+            let source = fabric.word(rank, word(from))?.load(Ordering::Relaxed);
+            // Each word speaks for those before it.
+            fabric.word(to, word(at))?.store(source, Ordering::Release);
+        }
+        Ok(Post::Posted)
     }
 }

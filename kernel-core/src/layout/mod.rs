@@ -1,6 +1,8 @@
 //! Where everything lies: one file per region, its drawing on top. Pure arithmetic; each offset formula of
 //! the system stands here once.
 
+pub mod a2_message;
+pub mod a2_window;
 pub mod block;
 pub mod data;
 pub mod map;

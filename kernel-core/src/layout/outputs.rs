@@ -2,7 +2,7 @@
 
 use super::record::Triple;
 use crate::place::{Place, Tensor};
-use crate::shape::{Op, QuantMode, Shape};
+use crate::shape::{Op, Product, QuantMode, Shape};
 use crate::units::{RankId, Token};
 
 /// Bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
@@ -19,7 +19,11 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
             QuantMode::None => 0,
             QuantMode::Dynamic => rows * 4,
         },
-        Tensor::AssistInfo => rows * Triple::BYTES,
+        Tensor::AssistInfo => match shape.product() {
+            Product::A3 => rows * Triple::BYTES,
+            // Combine knows by counts whose rows they are.
+            Product::A2 => 0,
+        },
         Tensor::ExpandIdx => tokens * u64::from(shape.k()) * 4,
         Tensor::ExpertTokenNums => local_experts * 8,
         Tensor::EpRecvCounts => local_experts * u64::from(shape.ep_world_size()) * 4 * tp,

@@ -58,6 +58,18 @@ pub fn prefix(shape: &Shape, rank: RankId, core: CoreId, sums: impl Iterator<Ite
     prefix
 }
 
+/// Inclusive prefix sums of the transposed `counts`: `counts` has a row per source and `experts` columns, `sums` is
+/// local expert major (seed: `epRecvCount`). Plain; [`add_gather_adds`](super::permute::add_gather_adds) is the
+/// form for a vector unit.
+pub fn transposed_prefix(counts: &[u32], experts: usize, sums: &mut [u32]) {
+    let columns = (0..experts).map(|expert| counts.iter().skip(expert).step_by(experts.max(1)));
+    let mut sum = 0u32;
+    for (to, &count) in sums.iter_mut().zip(columns.flatten()) {
+        sum = sum.saturating_add(count);
+        *to = sum;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

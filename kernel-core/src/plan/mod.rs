@@ -5,6 +5,7 @@ pub mod counts;
 pub mod experts;
 pub mod incast;
 pub mod order;
+pub mod permute;
 pub mod port;
 pub mod returns;
 pub mod route;

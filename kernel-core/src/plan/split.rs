@@ -153,6 +153,12 @@ pub fn tokens(shape: &Shape, rank: RankId, core: CoreId) -> Range<u32> {
     even(shape.bs(rank), shape.aiv_num(), core.0)
 }
 
+/// The ranks to which `core` publishes and from which it awaits on A2.
+#[must_use]
+pub const fn ranks(shape: &Shape, core: CoreId) -> Range<u32> {
+    even(shape.ep_world_size(), shape.aiv_num(), core.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

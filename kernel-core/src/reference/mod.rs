@@ -4,7 +4,7 @@
 //! of events here, and nothing is shared with the code it judges: it reads the shape's numbers and the raw
 //! tensors, and divides, places, rounds and sums by itself, in the plainest form.
 //!
-//! Covers A3 full mesh.
+//! Covers the full mesh of A3 and A2.
 
 mod norm;
 pub mod numerics;
@@ -14,7 +14,7 @@ mod tests;
 pub use norm::{Normed, Range};
 
 use crate::inputs::{Inputs, Mask};
-use crate::shape::{QuantMode, Shape, TokenNums};
+use crate::shape::{Product, QuantMode, Shape, TokenNums};
 use crate::units::{RankId, Token};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -52,7 +52,7 @@ pub struct Dispatched {
     pub expand_x: Vec<u8>,
     /// One per received row; empty when unquantised.
     pub dynamic_scales: Vec<f32>,
-    /// One per received row: source rank, token, k index (`K + j` for shared expert `j`).
+    /// One per received row: source rank, token, k index (`K + j` for shared expert `j`); empty on A2.
     pub assist_info_for_combine: Vec<[i32; 3]>,
     /// `[bs, k]` of this rank's own pairs: the ordinal among those for the same expert, or -1.
     pub expand_idx: Vec<i32>,
@@ -108,6 +108,10 @@ impl Cluster<'_> {
                 TokenNums::Counts => (out.assist_info_for_combine.len() - rows_before) as i64,
                 TokenNums::PrefixSums => out.assist_info_for_combine.len() as i64,
             });
+        }
+        if self.shape.product() == Product::A2 {
+            // Combine goes by counts there.
+            out.assist_info_for_combine.clear();
         }
         out
     }

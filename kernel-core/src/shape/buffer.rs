@@ -3,7 +3,8 @@
 
 use super::limits::{Column, meaning};
 use super::sizes::{
-    SCALE_FIELD, block_record_pitch, combine_pitch, combine_slots_fit, record_pitch, relay_fits,
+    FLAG_STEP, HALF_TAIL, SLOT_ALIGN, WINDOW_HEAD, block_record_pitch, combine_pitch, combine_slots_fit,
+    record_pitch, relay_fits, window_record,
 };
 use super::{BatchSizes, CommAlg, Config, Limits};
 use crate::units::{align_up, div_ceil};
@@ -236,10 +237,13 @@ impl Need {
     /// beside their flags, which only models have.
     fn fullmesh_windows(&self, bs: u64) -> u64 {
         let rows = bs.saturating_mul(self.local.min(self.k));
-        let record = if self.quantised { (self.row >> 1) + SCALE_FIELD } else { self.row };
+        let payload = if self.quantised { self.row >> 1 } else { self.row };
+        let record = window_record(payload, self.quantised);
         // Head of counts and FLAG1, records, gap, FLAG2; combine's rows, gap and FLAG need less than that.
-        let window = rows.saturating_mul(record.max(self.row)).saturating_add(512 + 512 + 32);
-        let half = MIB.saturating_add(self.ranks.saturating_mul(align_up(window.min(ROW_MAX), 512)));
+        let flags = 2 * WINDOW_HEAD + FLAG_STEP;
+        let window = rows.saturating_mul(record.max(self.row)).saturating_add(flags);
+        let windows = self.ranks.saturating_mul(align_up(window.min(ROW_MAX), SLOT_ALIGN));
+        let half = HALF_TAIL.saturating_add(windows);
         half.saturating_mul(2)
     }
 

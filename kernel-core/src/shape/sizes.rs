@@ -1,8 +1,8 @@
 //! Sizes that follow from a shape: rows, records, areas, capacities. Each formula stands here once;
 //! `layout` only adds where things lie.
 
-use super::{CommAlg, QuantMode, Shape};
-use crate::units::{RankId, align_up, div_ceil, div_rem};
+use super::{CommAlg, Product, QuantMode, Shape};
+use crate::units::{RankId, align_up, div_ceil, div_floor, div_rem};
 
 /// Bytes of the scale field of a token record (an f32 in its first four).
 pub(crate) const SCALE_FIELD: u64 = 32;
@@ -22,6 +22,12 @@ pub(crate) const STATUS_SLOT: u64 = 32;
 pub(crate) const DISPATCH_STATUS: u64 = 64 << 10;
 /// Bytes of the combine status area of one partition (A3).
 pub(crate) const COMBINE_STATUS: u64 = 320 << 10;
+/// Bytes of counts, FLAG1 and padding before the records of a window, and of the gap behind them (A2 fullmesh).
+pub(crate) const WINDOW_HEAD: u64 = 512;
+/// Bytes of the step in which the last flag of a window stands (A2 fullmesh).
+pub(crate) const FLAG_STEP: u64 = 32;
+/// Bytes at the end of each half that are no window (A2 fullmesh).
+pub(crate) const HALF_TAIL: u64 = 1 << 20;
 /// Ranks of a server (A2).
 pub(crate) const SERVER_RANKS: u64 = 8;
 /// Bytes of the relay area of one partition (A2 hierarchy).
@@ -137,6 +143,41 @@ impl Shape {
     pub const fn window_bytes(&self) -> u64 {
         (self.hccl_buffsize_mb as u64) << 20
     }
+}
+
+impl Shape {
+    /// Bytes of WindowsOut: as many as of WindowsIn on A2 fullmesh, none elsewhere.
+    #[must_use]
+    pub const fn window_out_bytes(&self) -> u64 {
+        match (self.product, self.comm_alg) {
+            (Product::A2, CommAlg::Fullmesh) => self.window_bytes(),
+            _ => 0,
+        }
+    }
+
+    /// Bytes of the window for one peer (A2 fullmesh; seed: `rankSizeOnWin`).
+    #[must_use]
+    pub const fn rank_window(&self) -> u64 {
+        let windows = div_floor(self.window_bytes(), 2).saturating_sub(HALF_TAIL);
+        div_floor(div_floor(windows, self.ep_world_size as u64), SLOT_ALIGN) * SLOT_ALIGN
+    }
+
+    /// Bytes of a dispatched row in a window: the row and, when quantised, its scale field (A2 fullmesh).
+    #[must_use]
+    pub const fn window_record(&self) -> u64 {
+        window_record(self.payload_bytes(), matches!(self.quant_mode, QuantMode::Dynamic))
+    }
+
+    /// The most rows that `rank` sends to one peer, and gets back from it.
+    #[must_use]
+    pub fn rows_to_peer_max(&self, rank: RankId) -> u32 {
+        self.bs(rank) * self.local_expert_num.min(self.k)
+    }
+}
+
+/// Bytes of a record of `payload` bytes in a window (A2 fullmesh).
+pub(crate) const fn window_record(payload: u64, quantised: bool) -> u64 {
+    payload + if quantised { SCALE_FIELD } else { 0 }
 }
 
 /// Bytes between two token records whose data is `payload` bytes long.

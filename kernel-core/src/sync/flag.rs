@@ -1,5 +1,7 @@
 //! The words by which ranks tell each other that rows have arrived.
 
+pub use crate::layout::a2_window::FLAG as WINDOW_FLAG;
+
 /// The flag value: 1.0f.
 pub const FLAG: u32 = 0x3F80_0000;
 
@@ -42,4 +44,10 @@ pub const fn arrived(word: u64) -> Seen {
         ARRIVED => Seen::Flag(0),
         _ => Seen::Corrupt,
     }
+}
+
+/// Whether a word of an A2 window holds [the flag](WINDOW_FLAG).
+#[must_use]
+pub const fn is_window_flag(word: u64) -> bool {
+    word as u32 == WINDOW_FLAG
 }

@@ -1,8 +1,11 @@
 //! A fabric over vectors, in one thread, as weak as the contract allows in one respect: puts and stores land
-//! as late as they may. A put lands when its core publishes to that rank or is quiet, a store when its core is
-//! quiet; and quiet says no the first time it is asked.
+//! as late as they may. A put lands when its core publishes to that rank or is quiet, a store and a write to
+//! WindowsOut when its core is quiet; and quiet says no the first time it is asked. Batched writes are in
+//! [`nic`](super::nic).
 
+use super::nic::{Bend, Flying};
 use crate::fabric::{Fabric, Fault};
+use crate::layout::a2_window::buffer_chosen;
 use crate::layout::data::partition_start;
 use crate::layout::outputs::capacity;
 use crate::layout::state::{Partition, STATE_BYTES};
@@ -20,6 +23,7 @@ use alloc::vec::Vec;
 struct Memory {
     state: Vec<u8>,
     window: Vec<u8>,
+    window_out: Vec<u8>,
     outputs: Vec<Vec<u8>>,
 }
 
@@ -28,6 +32,7 @@ impl Memory {
         match region {
             Region::State => &mut self.state,
             Region::Window => &mut self.window,
+            Region::WindowOut => &mut self.window_out,
             Region::TpState | Region::TpWindow => panic!("no TP domain here"),
             Region::Output(tensor) => &mut self.outputs[tensor as usize],
         }
@@ -37,6 +42,7 @@ impl Memory {
         let region = match at.region {
             Region::State => &self.state,
             Region::Window => &self.window,
+            Region::WindowOut => &self.window_out,
             Region::TpState | Region::TpWindow => panic!("no TP domain here"),
             Region::Output(tensor) => &self.outputs[tensor as usize],
         };
@@ -47,12 +53,21 @@ impl Memory {
 
 /// Something that has not landed.
 #[derive(Clone, Debug)]
-struct Late {
+pub(super) struct Late {
     from: (RankId, CoreId),
-    to: RankId,
-    at: Place,
-    bytes: Vec<u8>,
-    is_put: bool,
+    pub(super) to: RankId,
+    pub(super) at: Place,
+    pub(super) bytes: Vec<u8>,
+    pub(super) kind: Kind,
+    /// How often its core was quiet since.
+    pub(super) quiets: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Put,
+    Store,
+    Write,
 }
 
 /// The memory of all ranks.
@@ -68,6 +83,14 @@ pub(crate) struct World {
     forgiving: bool,
     /// Effects since [`World::take_effects`], in words.
     effects: Vec<String>,
+    /// Posted and not delivered.
+    pub(super) flying: Vec<Flying>,
+    /// Whether everything lands at once instead.
+    pub(crate) eager: bool,
+    /// A duty left out.
+    pub(crate) bend: Bend,
+    /// Where A2 keeps its `bufferChosen`.
+    chosen: Place,
 }
 
 impl World {
@@ -75,6 +98,7 @@ impl World {
         let rank = |rank| Memory {
             state: vec![0; STATE_BYTES as usize],
             window: vec![0; shape.window_bytes() as usize],
+            window_out: vec![0; shape.window_out_bytes() as usize],
             outputs: Tensor::ALL.map(|tensor| vec![0; capacity(shape, rank, tensor) as usize]).to_vec(),
         };
         Self {
@@ -84,6 +108,10 @@ impl World {
             written: BTreeSet::new(),
             forgiving: false,
             effects: Vec::new(),
+            flying: Vec::new(),
+            eager: false,
+            bend: Bend::None,
+            chosen: buffer_chosen(shape),
         }
     }
 
@@ -106,6 +134,12 @@ impl World {
     /// Corrupt counts may make cores write the same row.
     pub(crate) fn forgive_second_writes(&mut self) {
         self.forgiving = true;
+    }
+
+    /// The same for one rank.
+    pub(crate) fn reuse_outputs_of(&mut self, rank: RankId) {
+        self.written.retain(|&(other, _)| other != rank);
+        self.ranks[rank.index()].outputs.iter_mut().for_each(|output| output.fill(0xEE));
     }
 
     pub(crate) fn output(&self, rank: RankId, tensor: Tensor) -> &[u8] {
@@ -149,7 +183,7 @@ impl World {
 
     /// Whether a put to `rank` has not landed.
     pub(crate) fn has_puts_on_their_way_to(&self, rank: RankId) -> bool {
-        self.late.iter().any(|late| late.is_put && late.to == rank)
+        self.late.iter().any(|late| late.kind == Kind::Put && late.to == rank)
     }
 
     /// Lands everything that is late.
@@ -157,7 +191,7 @@ impl World {
         self.land(|_| true);
     }
 
-    fn land(&mut self, which: impl Fn(&Late) -> bool) {
+    pub(super) fn land(&mut self, which: impl Fn(&Late) -> bool) {
         let (now, later) = core::mem::take(&mut self.late).into_iter().partition(|late| which(late));
         self.late = later;
         for Late { to, at, bytes, .. } in now {
@@ -165,7 +199,7 @@ impl World {
         }
     }
 
-    fn check(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+    pub(super) fn check(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         let memory = self.ranks.get(rank.index());
         memory.and_then(|memory| memory.get(at, len)).ok_or(Fault { rank, at, len })
     }
@@ -180,9 +214,14 @@ pub(crate) struct FakeFabric<'a> {
 }
 
 impl FakeFabric<'_> {
-    fn later(&mut self, to: RankId, at: Place, bytes: Vec<u8>, is_put: bool) {
+    fn later(&mut self, to: RankId, at: Place, bytes: Vec<u8>, kind: Kind) {
         let from = (self.rank, self.core);
-        self.world.late.push(Late { from, to, at, bytes, is_put });
+        let late = Late { from, to, at, bytes, kind, quiets: 0 };
+        if self.world.eager {
+            self.world.poke(to, at, &late.bytes);
+        } else if self.world.bend.keeps(&late, self.world.chosen) {
+            self.world.late.push(late);
+        }
     }
 
     fn word(&self, to: RankId, at: Place) -> Result<(), Fault> {
@@ -193,17 +232,19 @@ impl FakeFabric<'_> {
 
 impl Fabric for FakeFabric<'_> {
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        let at = self.world.bend.place(at);
         let bytes = [row, tail].concat();
         self.world.check(to, at, bytes.len() as u64)?;
         self.world.effects.push(format!("put     -> rank {to} {at}, {} + {} B", row.len(), tail.len()));
-        self.later(to, at, bytes, true);
+        self.later(to, at, bytes, Kind::Put);
         Ok(())
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        let at = self.world.bend.place(at);
         self.word(to, at)?;
         let me = (self.rank, self.core);
-        self.world.land(|late| late.is_put && late.from == me && late.to == to);
+        self.world.land(|late| late.kind == Kind::Put && late.from == me && late.to == to);
         self.world.poke_word(to, at, word);
         self.world.effects.push(format!("publish -> rank {to} {at} = {word:#x}"));
         Ok(())
@@ -213,7 +254,9 @@ impl Fabric for FakeFabric<'_> {
         let me = (self.rank, self.core);
         if let Some(i) = self.world.asked.iter().position(|&core| core == me) {
             self.world.asked.swap_remove(i);
-            self.world.land(|late| late.from == me);
+            self.world.late.iter_mut().filter(|late| late.from == me).for_each(|late| late.quiets += 1);
+            let (bend, chosen) = (self.world.bend.clone(), self.world.chosen);
+            self.world.land(|late| late.from == me && !bend.outlives_quiet(late, chosen));
             return Ok(true);
         }
         self.world.asked.push(me);
@@ -221,9 +264,15 @@ impl Fabric for FakeFabric<'_> {
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
+        let at = self.world.bend.observed(self.world.bend.place(at), self.core);
         self.word(self.rank, at)?;
         let me = (self.rank, self.core);
-        let own = self.world.late.iter().rev().find(|late| !late.is_put && late.from == me && late.at == at);
+        let own = self
+            .world
+            .late
+            .iter()
+            .rev()
+            .find(|late| late.kind == Kind::Store && late.from == me && late.at == at);
         Ok(match own {
             Some(late) => u64::from_le_bytes(late.bytes.as_slice().try_into().unwrap()),
             None => self.world.peek_word(self.rank, at),
@@ -231,18 +280,26 @@ impl Fabric for FakeFabric<'_> {
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        let at = self.world.bend.place(at);
         self.word(self.rank, at)?;
         self.world.effects.push(format!("store   {at} = {word:#x}"));
-        self.later(self.rank, at, word.to_le_bytes().to_vec(), false);
+        self.later(self.rank, at, word.to_le_bytes().to_vec(), Kind::Store);
         Ok(())
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let at = self.world.bend.place(at);
         self.world.check(self.rank, at, len)
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        let at = self.world.bend.place(at);
         self.world.check(self.rank, at, bytes.len() as u64)?;
+        if at.region == Region::WindowOut {
+            self.world.effects.push(format!("write   {at}, {} B", bytes.len()));
+            self.later(self.rank, at, bytes.to_vec(), Kind::Write);
+            return Ok(());
+        }
         assert!(matches!(at.region, Region::Output(_)), "write outside the outputs: {at}");
         let fresh = self.world.written.insert((self.rank, at));
         assert!(fresh || self.world.forgiving, "{at} of rank {} is written twice", self.rank);

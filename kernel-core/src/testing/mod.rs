@@ -1,6 +1,8 @@
-//! What tests share: small domains, their tensors, a fabric over vectors, a group in lockstep, golden files.
+//! What tests share: small domains, their tensors, a fabric over vectors, groups in lockstep, golden files.
 
+pub(crate) mod a2_group;
 pub(crate) mod domain;
 pub(crate) mod fake;
 pub(crate) mod golden;
 pub(crate) mod group;
+pub(crate) mod nic;

@@ -182,6 +182,7 @@ fn memory(shape: &Shape) -> Result<[(Peer, Outputs); WHOLE], Wrong> {
         let peer = Peer {
             state: at(core::mem::offset_of!(Rank, state), STATE_BYTES as usize),
             window: at(core::mem::offset_of!(Rank, window), WINDOW),
+            window_out: Segment::EMPTY,
         };
         let outputs = core::mem::offset_of!(Rank, outputs);
         (peer, Tensor::ALL.map(|tensor| at(outputs + tensor as usize * OUTPUT, OUTPUT)))

@@ -72,8 +72,8 @@ impl View<'_> {
             Region::State if at.offset < DISPATCH_SELECTORS => PARTITION,
             Region::State => return self.barrier_word(at),
             Region::Window => partition_start(self.setup.shape, Partition::P1),
-            // No model has a TP domain.
-            Region::TpState | Region::TpWindow | Region::Output(_) => return at,
+            // No model has a TP domain, or A2's windows.
+            Region::WindowOut | Region::TpState | Region::TpWindow | Region::Output(_) => return at,
         };
         if at.offset / size != u64::from(self.nth % 2) {
             self.blame(Violation::WrongPartition { rank: self.rank, at });

@@ -2,6 +2,7 @@
 
 use super::Job;
 use crate::case::Case;
+use crate::cli::BackendArg;
 use crate::error::Error;
 use crate::group::Costs;
 use crate::member;
@@ -10,7 +11,7 @@ use crate::roofline::Roofline;
 use core::time::Duration;
 use hdrhistogram::Histogram;
 use kernel_core::plan::route::{self, Pair};
-use kernel_core::shape::{Op, Shape};
+use kernel_core::shape::{Op, Product, Shape};
 use kernel_core::units::Token;
 use serde::Serialize;
 
@@ -33,6 +34,9 @@ struct Summary {
     rounds: usize,
     checked: bool,
     steps: u64,
+    /// Tasks that the agent of each rank posted in each operator (A2): one for each peer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tasks_per_operator: Option<f64>,
     operators: Vec<Operator>,
     waited_for: Vec<Waited>,
 }
@@ -79,6 +83,11 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     let tokens: u64 = member::all(shape).map(|rank| u64::from(bs(rank))).sum();
     let rows = rows_sent(case);
     let (payload, row) = (rows * shape.payload_bytes(), rows * shape.result_bytes());
+    let timed = args.backend == BackendArg::Threads;
+    let (has_agents, operators) = (shape.product() == Product::A2, 2 * plan.rounds());
+    let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
+    // Into the window and out of it; with an agent by way of the window that it sends.
+    let copies = if has_agents { 3 } else { 2 };
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
         let ms = quantiles(times);
         let memcpy_ms = copies.map(millis);
@@ -90,7 +99,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         source: source.clone(),
         set: args.config.set.clone(),
         backend: args.backend.name(),
-        threads: roofline.map(|_| super::workers(args).count),
+        threads: timed.then(|| super::workers(args).count),
         seed: args.seed,
         ranks: member::count(shape),
         dead: case.dead(),
@@ -101,17 +110,18 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         rounds: plan.rounds(),
         checked: plan.check.is_some(),
         steps: costs.steps,
+        tasks_per_operator: has_agents.then_some(tasks),
         operators: vec![
-            operator("dispatch", &costs.dispatch, payload, 2 * payload, roofline.map(|r| r.dispatch)),
+            operator("dispatch", &costs.dispatch, payload, copies * payload, roofline.map(|r| r.dispatch)),
             operator(
                 "combine",
                 &costs.combine,
                 row,
-                2 * row + tokens * written_per_token(shape),
+                copies * row + tokens * written_per_token(shape),
                 roofline.map(|r| r.combine),
             ),
         ],
-        waited_for: if roofline.is_some() { waited_for(case, costs, plan.rounds()) } else { Vec::new() },
+        waited_for: if timed { waited_for(case, costs, plan.rounds()) } else { Vec::new() },
     }
 }
 
@@ -155,7 +165,7 @@ fn quantiles(times: &[Duration]) -> Option<Quantiles> {
 }
 
 fn table(summary: &Summary) -> String {
-    let about = pairs(&[
+    let mut about = vec![
         ("source", summary.source.clone()),
         ("backend", with_threads(summary)),
         ("seed", summary.seed.to_string()),
@@ -163,8 +173,10 @@ fn table(summary: &Summary) -> String {
         ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
         ("schedule", format!("{}, rounds on one live group: {}", summary.schedule, summary.rounds)),
         ("steps", summary.steps.to_string()),
-        ("oracle", verdict(summary)),
-    ]);
+    ];
+    about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));
+    about.push(("oracle", verdict(summary)));
+    let about = pairs(&about);
     if summary.threads.is_none() {
         return about;
     }

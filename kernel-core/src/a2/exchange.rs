@@ -1,0 +1,207 @@
+//! What dispatch and combine do alike: take a half, send a window to every rank, await windows, leave no flag behind.
+//!
+//! ```text
+//! (Tail -> Task*)* -> Quiet -> Barrier -> [core 0: Flip -> Settle -> Ring] -> Sent
+//! ```
+//!
+//! One quiet and one barrier stand between all that the cores of a rank write and the doorbell: rows, counts,
+//! flags and task records at once, since each core finds all counts by itself. The quiet speaks for the clears of
+//! the operator before, too. Core 0 is quiet once more behind its flip, since the cores read `bufferChosen` when
+//! they begin their next operator, and the join speaks for outputs only.
+//!
+//! The window of the rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
+
+use super::{Env, internal};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::layout::a2_message::{Task, doorbell, task_word};
+use crate::layout::a2_window::{
+    buffer_chosen, next_flag_place, sent_bytes, tail_flag, window_in, window_out,
+};
+use crate::layout::state::{Kind, Partition};
+use crate::plan::counts::ShareSum;
+use crate::sync::{barrier, flag};
+use crate::units::{Offset, RankId};
+
+/// The part of an operator that both kinds share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Exchange {
+    pub(super) half: Partition,
+    /// Barrier passed or come to last.
+    epoch: u32,
+    /// Whether this core waits for others at that barrier.
+    arrived: bool,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Write the last flag of the window to rank `to`.
+    Tail { to: u32 },
+    /// Write a word of its task record.
+    Task { to: u32, word: u32 },
+    /// All that this core wrote has landed, clears of the operator before included.
+    Quiet,
+    /// The same of all cores.
+    Barrier,
+    /// Core 0: choose the other half for the next operator.
+    Flip,
+    /// Core 0: that has landed.
+    Settle,
+    /// Core 0: tell the agent.
+    Ring,
+    /// All is sent.
+    Sent,
+}
+
+impl Exchange {
+    /// Of an operator that has not begun.
+    pub(super) const fn new() -> Self {
+        Self { half: Partition::P0, epoch: 0, arrived: false, phase: Phase::Sent }
+    }
+
+    /// Reads which half is to be used and which barrier was the last.
+    pub(super) fn begin<V, F: Fabric + ?Sized>(env: &Env<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
+        let at = buffer_chosen(env.shape);
+        let half = match fabric.observe(at)? {
+            0 => Partition::P0,
+            1 => Partition::P1,
+            seen => return Err(ProtocolError::Selector { at, seen }),
+        };
+        let epoch = barrier::current_epoch(fabric, env.core)?;
+        Ok(Self { half, epoch, arrived: false, phase: Phase::Tail { to: env.work.ranks.start } })
+    }
+
+    /// Writes into the window to `to`; into the own one in place.
+    pub(super) fn write_out<V, F: Fabric + ?Sized>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        to: RankId,
+        at: Offset,
+        bytes: &[u8],
+    ) -> Result<(), ProtocolError> {
+        if to == env.rank {
+            fabric.put(to, window_in(env.shape, self.half, to, at), bytes, &[])?;
+        } else {
+            fabric.write(window_out(env.shape, self.half, to, at), bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Ends the windows to the ranks of this core's share, which hold `rows_to` rows each, and has them sent. `None`
+    /// when that is done.
+    pub(super) fn send<V, F: Fabric + ?Sized>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        kind: Kind,
+        rows_to: impl Fn(RankId) -> u32,
+    ) -> Result<Option<Progress>, ProtocolError> {
+        self.phase = match self.phase {
+            Phase::Tail { to } if to >= env.work.ranks.end => Phase::Quiet,
+            Phase::Tail { to } => {
+                let at = tail_flag(env.shape, kind, rows_to(RankId(to)));
+                let word = u64::from(flag::WINDOW_FLAG).to_le_bytes();
+                self.write_out(env, fabric, RankId(to), at, &word)?;
+                if to == env.rank.0 { Phase::Tail { to: to + 1 } } else { Phase::Task { to, word: 0 } }
+            }
+            Phase::Task { to, word } => {
+                let peer = RankId(to);
+                let task = Task::new(env.shape, self.half, kind, env.rank, peer, rows_to(peer));
+                let value = task.to_words().get(word as usize).copied().ok_or(internal("no such word"))?;
+                fabric.store(task_word(self.half, peer, word), value)?;
+                match word + 1 {
+                    Task::WORDS => Phase::Tail { to: to + 1 },
+                    word => Phase::Task { to, word },
+                }
+            }
+            Phase::Quiet if !fabric.quiet()? => return Ok(Some(Progress::Pending(Wait::Quiet))),
+            Phase::Quiet => Phase::Barrier,
+            Phase::Barrier => match self.cross(env, fabric)? {
+                Some(progress) => return Ok(Some(progress)),
+                None if env.core.0 == 0 => Phase::Flip,
+                None => Phase::Sent,
+            },
+            Phase::Flip => {
+                fabric.store(buffer_chosen(env.shape), self.half.flipped().index().into())?;
+                Phase::Settle
+            }
+            Phase::Settle if !fabric.quiet()? => return Ok(Some(Progress::Pending(Wait::Quiet))),
+            Phase::Settle => Phase::Ring,
+            Phase::Ring => {
+                self.ring(env, fabric)?;
+                Phase::Sent
+            }
+            Phase::Sent => return Ok(None),
+        };
+        Ok(Some(Progress::Stepped))
+    }
+
+    /// Core 0 alone publishes to the doorbell, and was quiet since its last time, so it reads what it wrote.
+    fn ring<V, F: Fabric + ?Sized>(&self, env: &Env<'_, V>, fabric: &mut F) -> Result<(), ProtocolError> {
+        let rung = fabric.observe(doorbell())?;
+        if rung % 2 != self.half.index().into() {
+            let next = rung.saturating_add(1);
+            return Err(ProtocolError::Doorbell { seen: rung, min: next, max: next });
+        }
+        fabric.publish(env.rank, doorbell(), rung.wrapping_add(1))?;
+        Ok(())
+    }
+
+    /// Comes to the next core barrier and waits there; `None` once all cores have come.
+    pub(super) fn cross<V, F: Fabric + ?Sized>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+    ) -> Result<Option<Progress>, ProtocolError> {
+        let cores = env.shape.aiv_num();
+        if cores == 1 {
+            return Ok(None);
+        }
+        if !self.arrived {
+            self.epoch = barrier::next_epoch(self.epoch);
+            barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
+            self.arrived = true;
+            return Ok(Some(Progress::Stepped));
+        }
+        if let Some(core) = barrier::missing(fabric, cores, env.core, self.epoch)? {
+            return Ok(Some(Progress::Pending(Wait::Core(core))));
+        }
+        self.arrived = false;
+        Ok(None)
+    }
+
+    /// Whether the flag at `at` of the window from `source` is there.
+    pub(super) fn flag_is_in<V, F: Fabric + ?Sized>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        source: RankId,
+        at: Offset,
+    ) -> Result<bool, ProtocolError> {
+        Ok(flag::is_window_flag(fabric.observe(window_in(env.shape, self.half, source, at))?))
+    }
+
+    /// Clears the first word at `from` or behind it, in the window of `rows` rows from `source`, at which a flag
+    /// could be looked for and that holds one. Returns where to go on; `None` when none is left.
+    pub(super) fn clear<V, F: Fabric + ?Sized>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        kind: Kind,
+        source: RankId,
+        rows: u32,
+        from: Offset,
+    ) -> Result<Option<Offset>, ProtocolError> {
+        let end = sent_bytes(env.shape, kind, rows);
+        let mut at = next_flag_place(env.shape, from);
+        while at < end {
+            if self.flag_is_in(env, fabric, source, at)? {
+                fabric.store(window_in(env.shape, self.half, source, at), 0)?;
+                return Ok(Some(at + 1));
+            }
+            at = next_flag_place(env.shape, at + 1);
+        }
+        Ok(None)
+    }
+}

@@ -1,0 +1,78 @@
+//! What was payload two operators ago and could pass for a flag now.
+
+use super::{TWO, a2, flag_result, flag_tokens, plain_result, routed, run};
+use crate::layout::a2_window::{record, tail_flag};
+use crate::layout::state::Kind;
+use crate::shape::{Config, Shape};
+use crate::testing::a2_group::{Delivery, Failure, Group};
+use crate::testing::domain::{Dice, Domain, Tensors, shape as shape_of};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// Two ranks with two tokens; what they send each other falls from two rows to one, and rises again.
+fn falling(shape: &Shape, flags: bool) -> Vec<Vec<Tensors>> {
+    let mut dice = Dice(1);
+    let rounds: [[&[i32]; 2]; 4] =
+        [[&[1, 1], &[0, 0]], [&[1, 0], &[0, 1]], [&[0, 0], &[1, 1]], [&[1, 1], &[0, 0]]];
+    let mut tensors = |rank, ids| match (flags, routed(shape, rank, ids)) {
+        (true, tensors) => flag_tokens(shape, tensors, &mut dice),
+        (false, tensors) => tensors,
+    };
+    rounds.iter().map(|[first, second]| vec![tensors(0, first), tensors(1, second)]).collect()
+}
+
+fn shape(quant_mode: i64) -> Shape {
+    let domain = Domain { e: 2, k: 1, h: if quant_mode == 2 { 1024 } else { 512 }, ..TWO };
+    shape_of(&Config { quant_mode, ..a2(domain) })
+}
+
+/// How many of 60 seeds go wrong, with the seed's scheme or with ours; and how many of them by wrong bytes.
+fn wrong(shape: &Shape, delivery: Delivery, seed_clears: bool, rows: [bool; 2]) -> (usize, usize) {
+    let result = if rows[1] { flag_result } else { plain_result };
+    let outcome = |seed| {
+        let mut group = Group::new(shape, falling(shape, rows[0]), result);
+        group.seed_clears = seed_clears;
+        run(&mut group, delivery, seed)
+    };
+    let outcomes: Vec<_> = (0..60).map(outcome).collect();
+    let wrong = |outcome: &&Result<(), Failure>| matches!(outcome, Err(Failure::Wrong(_)));
+    (outcomes.iter().filter(|outcome| outcome.is_err()).count(), outcomes.iter().filter(wrong).count())
+}
+
+#[test]
+fn a_second_row_lies_where_the_flag_behind_one_row_is_looked_for() {
+    for shape in [shape(0), shape(2)] {
+        let place = tail_flag(&shape, Kind::Dispatch, 1);
+        let second = record(&shape, 1);
+        assert!((second..second + shape.payload_bytes()).contains(&place), "{place} in {shape:?}");
+    }
+}
+
+#[test]
+fn with_the_seeds_clears_a_token_of_minus_ones_ends_dispatchs_wait_early() {
+    for shape in [shape(0), shape(2)] {
+        let (_, bytes) = wrong(&shape, Delivery::Weak, true, [true, false]);
+        assert!(bytes > 3, "{bytes} of {shape:?}");
+        // FLAG1 has been cleared, so something of the window has come: enough where it comes whole.
+        assert_eq!(wrong(&shape, Delivery::Strong, true, [true, false]), (0, 0), "{shape:?}");
+        // And nothing is wrong with rows that hold no flag.
+        assert_eq!(wrong(&shape, Delivery::Weak, true, [false, false]), (0, 0), "{shape:?}");
+    }
+}
+
+#[test]
+fn with_the_seeds_clears_a_result_of_minus_ones_ends_combines_wait_before_anything_has_come() {
+    for delivery in [Delivery::Weak, Delivery::Strong] {
+        let (_, bytes) = wrong(&shape(0), delivery, true, [false, true]);
+        assert!(bytes > 3, "{bytes}, {delivery:?}");
+    }
+}
+
+#[test]
+fn with_our_clears_neither_does() {
+    for shape in [shape(0), shape(2)] {
+        for delivery in [Delivery::Weak, Delivery::Strong] {
+            assert_eq!(wrong(&shape, delivery, false, [true, true]), (0, 0), "{shape:?}");
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The A2 state region, 1 MiB per rank, zeroed when the group is created: what the cores of a rank tell its agent
+//! (seed 000 section 1.3.2, the message area) and each other.
+//!
+//! ```text
+//!   0 KiB  message slot 0   one task record per peer, 32 B, by the peer's number; the own one stays empty
+//!  32 KiB  message slot 1   of the other half
+//!  64 KiB  doorbell         u64: operators that have been rung so far; operator N (from 0) rings N + 1
+//! 848 KiB  core words       as on A3
+//!
+//! task record (seed 000 section 3.3.1)
+//!   +0   local_buf u64       where it is read, in WindowsOut
+//!   +8   remote_buf u64      where it is written, in the peer's WindowsIn
+//!   +16  count u64           elements
+//!   +24  data_type u32       of this type
+//!   +28  remote_rank_id u32  the peer
+//! ```
+//!
+//! Buffers are offsets, since addresses never leave a backend. All of it is words: reached by store, publish and
+//! observe alone. Deliberately absent: the number of tasks. There is one for each peer, also if it gets no row.
+
+use super::a2_window::{sent_bytes, window};
+use super::state::{CORE_WORDS, Kind, Partition};
+use crate::place::Place;
+use crate::shape::{RANKS_MAX, Shape};
+use crate::units::{Offset, RankId, div_floor};
+use static_assertions::const_assert;
+
+const KIB: u64 = 1024;
+/// Bytes of a task record.
+pub const TASK: u64 = 32;
+/// Bytes between the message slots.
+pub const MESSAGE_SLOT: u64 = 32 * KIB;
+/// The doorbell.
+pub const DOORBELL: Offset = 2 * MESSAGE_SLOT;
+/// `data_type` of all tasks, unsigned words of eight bytes, as HCCL numbers its types.
+pub const WORDS_OF_8: u32 = 6;
+/// Bytes of an element of that type.
+pub const ELEMENT: u64 = 8;
+
+const_assert!(RANKS_MAX as u64 * TASK <= MESSAGE_SLOT);
+const_assert!(DOORBELL + 8 <= CORE_WORDS);
+
+/// A task record: one batched write to one peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Task {
+    /// Offset in the own WindowsOut (seed: `localBuf`).
+    pub local_buf: u64,
+    /// Offset in the peer's WindowsIn (seed: `remoteBuf`).
+    pub remote_buf: u64,
+    /// Elements (seed: `count`).
+    pub count: u64,
+    /// Their type (seed: `dataType`).
+    pub data_type: u32,
+    /// The peer (seed: `remoteRankId`).
+    pub remote_rank_id: u32,
+}
+
+impl Task {
+    /// Words of a record.
+    pub const WORDS: u32 = 4;
+
+    /// The task that carries the whole window of `rows` rows from `rank` to `peer`.
+    #[must_use]
+    pub const fn new(
+        shape: &Shape,
+        half: Partition,
+        kind: Kind,
+        rank: RankId,
+        peer: RankId,
+        rows: u32,
+    ) -> Self {
+        Self {
+            local_buf: window(shape, half, peer),
+            remote_buf: window(shape, half, rank),
+            count: div_floor(sent_bytes(shape, kind, rows), ELEMENT),
+            data_type: WORDS_OF_8,
+            remote_rank_id: peer.0,
+        }
+    }
+
+    /// The record.
+    #[must_use]
+    pub const fn to_words(self) -> [u64; Self::WORDS as usize] {
+        let last = (self.remote_rank_id as u64) << 32 | self.data_type as u64;
+        [self.local_buf, self.remote_buf, self.count, last]
+    }
+
+    /// The task of a record. Nothing is checked.
+    #[must_use]
+    pub const fn from_words([local_buf, remote_buf, count, last]: [u64; Self::WORDS as usize]) -> Self {
+        Self { local_buf, remote_buf, count, data_type: last as u32, remote_rank_id: (last >> 32) as u32 }
+    }
+}
+
+/// Word `word` of the task for `peer`.
+#[must_use]
+pub const fn task_word(half: Partition, peer: RankId, word: u32) -> Place {
+    Place::state(half.index() as u64 * MESSAGE_SLOT + peer.0 as u64 * TASK + word as u64 * 8)
+}
+
+/// The word by which a rank's cores tell its agent that tasks are there.
+#[must_use]
+pub const fn doorbell() -> Place {
+    Place::state(DOORBELL)
+}

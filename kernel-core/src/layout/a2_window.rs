@@ -1,0 +1,166 @@
+//! WindowsIn and WindowsOut of an A2 rank, `hccl_buffsize_mb` each (seed 000 sections 2.3.2, 2.4.3, 3.3.2).
+//!
+//! ```text
+//! half h at h * size / 2, in both regions:
+//!   +0                 window of peer 0      In: what peer 0 sent; Out: what goes to it
+//!   +rank_win          window of peer 1      rank_win = (half - 1 MiB) / R, rounded down to 512 B
+//!   ...
+//!   +half - 1 MiB      bufferChosen, u32     only in the first half of In
+//!
+//! dispatch window of n rows                  combine window of n rows
+//!   +0                 24 counts, u32          +0           n rows, 2H apart
+//!   +96                FLAG1                   +n * 2H + 32 FLAG
+//!   +512               n records
+//!   +512 + n * record + 512   FLAG2
+//! record: H elements of dtype, or H bytes of int8 and a field of 32 B with the f32 scale in its first four
+//! ```
+//!
+//! Flags are 32-bit words in the low half of an aligned word of eight bytes, by which they are looked at. What
+//! is sent ends with the word of the last flag. What lies between the named parts is sent along and means
+//! nothing.
+//!
+//! The last flag moves with the number of rows, and both operators use the same windows: what was payload is a
+//! flag later. [`next_flag_place`] goes through every word at which either of them could ever look.
+
+use super::a2_message;
+use super::map::{Area, Field};
+use super::state::{self, CORE_RECORD, Kind, Partition};
+use crate::place::Place;
+use crate::shape::Shape;
+use crate::shape::sizes::{FLAG_STEP, HALF_TAIL, WINDOW_HEAD};
+use crate::units::{Offset, RankId, div_ceil, div_floor};
+
+/// The flag: every bit of a 32-bit word, the low half of the aligned word of eight bytes at its place.
+pub const FLAG: u32 = 0xFFFF_FFFF;
+/// Bytes of the word that holds a flag.
+pub const FLAG_WORD: u64 = 8;
+/// FLAG1 in a dispatch window.
+pub const FLAG1: Offset = 4 * STATUS_FLAG as Offset;
+/// Words of the head of a dispatch window that are meant (seed: `STATUS_ENTRY_COUNT`).
+pub const STATUS_WORDS: usize = 32;
+/// Which of them is FLAG1 (seed: `FLAG_OFFSET`); the counts of the local experts stand before it.
+pub const STATUS_FLAG: usize = 24;
+
+/// Start of a half, in either region.
+#[must_use]
+pub const fn half_start(shape: &Shape, half: Partition) -> Offset {
+    half.index() as u64 * div_floor(shape.window_bytes(), 2)
+}
+
+/// Start of the window of a peer, in either region.
+#[must_use]
+pub const fn window(shape: &Shape, half: Partition, peer: RankId) -> Offset {
+    half_start(shape, half) + peer.0 as u64 * shape.rank_window()
+}
+
+/// Byte `at` of what `peer` sent here.
+#[must_use]
+pub const fn window_in(shape: &Shape, half: Partition, peer: RankId, at: Offset) -> Place {
+    Place::window(window(shape, half, peer) + at)
+}
+
+/// Byte `at` of what goes to `peer`.
+#[must_use]
+pub const fn window_out(shape: &Shape, half: Partition, peer: RankId, at: Offset) -> Place {
+    Place::window_out(window(shape, half, peer) + at)
+}
+
+/// The half that the next operator uses, 0 or 1 (seed: `bufferChosen`); both operators share it.
+#[must_use]
+pub const fn buffer_chosen(shape: &Shape) -> Place {
+    Place::window(half_start(shape, Partition::P1).saturating_sub(HALF_TAIL))
+}
+
+/// Record number `position` in a dispatch window.
+#[must_use]
+pub const fn record(shape: &Shape, position: u32) -> Offset {
+    WINDOW_HEAD + position as u64 * shape.window_record()
+}
+
+/// The scale of record number `position`.
+#[must_use]
+pub const fn record_scale(shape: &Shape, position: u32) -> Offset {
+    record(shape, position) + shape.payload_bytes()
+}
+
+/// Row number `position` in a combine window.
+#[must_use]
+pub const fn row(shape: &Shape, position: u32) -> Offset {
+    position as u64 * shape.row_bytes()
+}
+
+/// The last flag of a window of `rows` rows: FLAG2 of dispatch, FLAG of combine.
+#[must_use]
+pub const fn tail_flag(shape: &Shape, kind: Kind, rows: u32) -> Offset {
+    match kind {
+        Kind::Dispatch => record(shape, rows) + WINDOW_HEAD,
+        Kind::Combine => row(shape, rows) + FLAG_STEP,
+    }
+}
+
+/// Bytes that are sent to a peer that gets `rows` rows: up to the word of the last flag.
+#[must_use]
+pub const fn sent_bytes(shape: &Shape, kind: Kind, rows: u32) -> u64 {
+    tail_flag(shape, kind, rows) + FLAG_WORD
+}
+
+/// The first place in a window, at `from` or behind it, at which dispatch or combine could look for a flag,
+/// whatever the counts: FLAG1, FLAG2 of any number of rows, FLAG of any number of rows.
+#[must_use]
+pub const fn next_flag_place(shape: &Shape, from: Offset) -> Offset {
+    let dispatch = next_of(tail_flag(shape, Kind::Dispatch, 0), shape.window_record(), from);
+    let combine = next_of(tail_flag(shape, Kind::Combine, 0), shape.row_bytes(), from);
+    let next = if dispatch < combine { dispatch } else { combine };
+    if from <= FLAG1 && FLAG1 < next { FLAG1 } else { next }
+}
+
+/// The first of `first`, `first + step`, ... that is not before `from`.
+const fn next_of(first: Offset, step: u64, from: Offset) -> Offset {
+    first + div_ceil(from.saturating_sub(first), step) * step
+}
+
+/// Every area of an A2 rank, region by region.
+pub fn areas(shape: &Shape) -> impl Iterator<Item = Area> {
+    let (ranks, window) = (u64::from(shape.ep_world_size()), shape.rank_window());
+    let of =
+        |name, partition, start, count, stride, slot| Area { name, partition, start, count, stride, slot };
+    let windows = |name, half, start| of(name, Some(half), start, ranks, window, window);
+    let [first, second] = [Partition::P0, Partition::P1];
+    let start = RankId(0);
+    let tasks = |half| {
+        let at = a2_message::task_word(half, start, 0);
+        of("tasks", Some(half), at, ranks, a2_message::TASK, a2_message::TASK)
+    };
+    [
+        tasks(first),
+        tasks(second),
+        of("doorbell", None, a2_message::doorbell(), 1, FLAG_WORD, FLAG_WORD),
+        of(
+            "core words",
+            None,
+            state::core_word(Default::default(), 0),
+            shape.aiv_num().into(),
+            CORE_RECORD,
+            16,
+        ),
+        windows("windows in", first, window_in(shape, first, start, 0)),
+        of("buffer chosen", None, buffer_chosen(shape), 1, FLAG_WORD, FLAG_WORD),
+        windows("windows in", second, window_in(shape, second, start, 0)),
+        windows("windows out", first, window_out(shape, first, start, 0)),
+        windows("windows out", second, window_out(shape, second, start, 0)),
+    ]
+    .into_iter()
+}
+
+/// The fields of a dispatch record; the scale is there when rows are quantised.
+#[must_use]
+pub const fn record_fields(shape: &Shape) -> [Field; 2] {
+    let size = shape.payload_bytes();
+    [
+        Field { name: "data", offset: 0, size },
+        Field { name: "scale", offset: size, size: shape.window_record() - size },
+    ]
+}
+
+#[cfg(test)]
+mod tests;
