@@ -1,11 +1,11 @@
 //! `veriep check`: all violations and the sizes; several configurations are layers of one group.
 
 use super::clashes::{Clash, Layer, clashes};
-use super::cures;
 use super::sizes::{BufferSizes, Sizes};
 use crate::case;
 use crate::cli::CheckArgs;
 use crate::config::{Config, FILE_NAME};
+use crate::cures;
 use crate::error::{Error, Problem};
 use crate::report::{Report, columns, pairs};
 use kernel_core::shape::{Buffer, Given, Limits, Shape};
@@ -131,15 +131,11 @@ fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Ch
     config.port_offset = port_offset;
     let core = config.as_core(given);
     let buffer = Buffer::new(&core);
-    let (shape, problems) = match Shape::new(&core, Limits::Product) {
-        Ok(shape) => (Some(shape), Vec::new()),
-        Err(all) => {
-            let problem = |violation| cures::problem(&core, violation, &all);
-            (None, all.iter().map(problem).collect())
-        }
+    let (shape, error) = match cures::shape(&core, Limits::Product, &file) {
+        Ok(shape) => (Some(shape), None),
+        Err(error) => (None, Some(error)),
     };
-    let error =
-        (!problems.is_empty()).then(|| Error::Invalid { place: file.clone(), problems: problems.clone() });
+    let problems = error.as_ref().map(Error::problems).unwrap_or_default();
     Checked {
         ok: error.is_none(),
         violations: problems,

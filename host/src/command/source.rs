@@ -1,11 +1,13 @@
 //! What the arguments that name or make a case amount to.
 
 use crate::case::{Case, config_file};
-use crate::cli::{ConfigArgs, TensorArgs};
+use crate::cli::{ConfigArgs, FlagsArg, TensorArgs};
 use crate::config::Config;
 use crate::error::Error;
 use crate::generate::{Left, Options, Routing, generate_left};
 use crate::presets::preset;
+use kernel_core::a3::Flags;
+use kernel_core::shape::{CommAlg, Shape};
 
 /// A configuration and where it comes from.
 #[derive(Clone, Debug)]
@@ -69,4 +71,15 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
     };
     args.set.iter().try_for_each(|assignment| source.config.set(assignment))?;
     Ok(source)
+}
+
+/// The flags that a request asks for.
+///
+/// # Errors
+/// The layout leaves no choice.
+pub(super) fn flags(shape: &Shape, asked: Option<FlagsArg>) -> Result<Flags, Error> {
+    if asked.is_some() && shape.comm_alg() == CommAlg::FullmeshV2 {
+        return Err(Error::Request("--flags: comm_alg = fullmesh_v2 has a flag in every block".to_owned()));
+    }
+    Ok(asked.unwrap_or_default().into())
 }
