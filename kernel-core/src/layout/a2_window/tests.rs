@@ -145,7 +145,7 @@ fn assert_disjoint(shape: &Shape) {
             Region::State => STATE_BYTES,
             Region::Window => shape.window_bytes(),
             Region::WindowOut => shape.window_out_bytes(),
-            Region::Output(_) => 0,
+            Region::TpState | Region::TpWindow | Region::Output(_) => 0,
         };
         assert!(area.start.offset + area.size() <= size, "{area:?} of {shape:?}");
         assert!(area.slot <= area.stride);
