@@ -252,7 +252,7 @@ fn assert_areas_fit(shape: &Shape) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(4000))]
+    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_door_never_panics_and_never_refuses_without_a_reason((mut config, list) in any_config()) {

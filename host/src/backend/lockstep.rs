@@ -86,6 +86,8 @@ struct Effect {
     issued: Issued,
     bytes: Vec<u8>,
     slow: bool,
+    /// Effects in flight that must land before it.
+    ahead: usize,
 }
 
 /// A transfer of an agent that has not been delivered completely.
@@ -236,12 +238,13 @@ impl Inner {
         let start = self.rng.random_range(0..=last);
         // The oldest effect of all may always land, so a search among all finds one.
         let mut places = (0..=start).rev().chain(start + 1..=last);
-        let next = places.find(|&i| among(&self.flight[i]) && self.may_land(i));
-        next.map(|i| self.flight.remove(i)).map(|effect| self.land(effect)).is_some()
-    }
-
-    fn may_land(&self, i: usize) -> bool {
-        self.flight[..i].iter().all(|earlier| !self.flight[i].issued.must_follow(&earlier.issued))
+        let free = |effect: &Effect| effect.ahead == 0 && among(effect);
+        let Some(next) = places.find(|&i| free(&self.flight[i])) else { return false };
+        let landed = self.flight.remove(next);
+        let followers = self.flight[next..].iter_mut().filter(|e| e.issued.must_follow(&landed.issued));
+        followers.for_each(|effect| effect.ahead -= 1);
+        self.land(landed);
+        true
     }
 
     fn land(&mut self, Effect { issued, bytes, .. }: Effect) {
@@ -257,7 +260,8 @@ impl Inner {
             Kind::Publish | Kind::Store => self.mood.slow_words,
         };
         let slow = slow > 0 && self.rng.random::<u8>() < slow;
-        let effect = Effect { issued, bytes: bytes.to_vec(), slow };
+        let ahead = self.flight.iter().filter(|earlier| issued.must_follow(&earlier.issued)).count();
+        let effect = Effect { issued, bytes: bytes.to_vec(), slow, ahead };
         match self.memory {
             Memory::Strong => self.land(effect),
             Memory::Weak => self.flight.push(effect),

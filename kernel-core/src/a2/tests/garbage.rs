@@ -74,7 +74,7 @@ fn run_in_rain(group: &mut Group, dice: &mut Dice, rain: u32) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(120))]
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn machines_and_agents_survive_any_memory(shape in any_shape(), seed: u64, rain in 1u32..60) {
         let mut dice = Dice(seed);

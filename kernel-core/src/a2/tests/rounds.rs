@@ -27,7 +27,7 @@ fn assert_rounds(shape: &Shape, rounds: usize, flags: bool, delivery: Delivery, 
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
     #[test]
     fn rounds_over_memory_that_delivers_at_once_give_the_oracles_bytes(
         shape in any_shape(), seed: u64, rounds in 1usize..5,
