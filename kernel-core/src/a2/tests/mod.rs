@@ -4,6 +4,7 @@ mod corrupt;
 mod garbage;
 mod rounds;
 mod stale;
+mod traces;
 mod twins;
 
 use crate::shape::{BatchSizes, Config, QuantMode, Shape};
