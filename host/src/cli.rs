@@ -231,7 +231,7 @@ pub struct RunArgs {
     #[arg(long, value_enum)]
     pub spread: Option<SpreadArg>,
     /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank; silent=RANK:WHAT loses
-    /// only its counts, tokens, blocks, rows, tp, cores or ends.
+    /// only its counts, tokens, blocks, rows, tp or ends.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,
 }

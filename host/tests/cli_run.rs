@@ -218,7 +218,6 @@ fn every_flag_that_can_be_missing_is_named_as_json_and_in_words() {
         ("blocks", &v2, "block_flag", "missing: block 4 of record 0 of rank 1 for local expert"),
         ("rows", &[], "combine_flag", "missing: combine flag of rank 1 for token"),
         ("tp", &tp, "tp_flag", "rank 0 core 0: missing: TP flag of rank 1, core 0"),
-        ("cores", &[], "core_barrier", "rank 1 core 0: core 1 has not come to the core barrier"),
         ("ends", &a2, "window_rows", "missing: end flag of rank 1 behind"),
     ] {
         let fault = format!("silent=1:{what}");
@@ -258,10 +257,7 @@ fn a_request_that_cannot_be_run_is_one_line() {
         (&["--backend", "gpu"], "lockstep"),
         (&["--inject", "silent=2"], "must be silent=RANK with RANK in [0, 1]"),
         (&["--inject", "loud=1"], "must be silent=RANK"),
-        (
-            &["--inject", "silent=1:x"],
-            "what is lost must be one of counts, tokens, blocks, rows, tp, cores, ends",
-        ),
+        (&["--inject", "silent=1:x"], "what is lost must be one of counts, tokens, blocks, rows, tp, ends"),
         (&["--out", text(&nowhere)], "none missing"),
         (&["--out", text(folder.path())], "not a regular file"),
         (

@@ -139,13 +139,16 @@ fn effects(plan: &Value) -> Vec<Effect> {
         items(dispatch, "publishes").iter().map(tell).collect()
     };
     let sent: Vec<_> = items(dispatch, "sends").iter().flat_map(|s| sent(&dispatch["blocks"], s)).collect();
-    let mut all = match dispatch["flags"].as_str().unwrap() {
-        "joint" => [sent, told("offset", true)].concat(),
-        "separate" => [told("offset", true), sent, told("token_flag_offset", false)].concat(),
-        "blocks" => [told("offset", true), sent].concat(),
-        other => panic!("{other}"),
-    };
-    all.extend(lent(&dispatch["tp"]));
+    let mut all = Vec::new();
+    for phase in items(dispatch, "phases") {
+        match phase.as_str().unwrap() {
+            "sends" | "sends, each block with its flag" => all.extend(sent.iter().cloned()),
+            "publishes" => all.extend(told("offset", true)),
+            "publishes token flags" => all.extend(told("token_flag_offset", false)),
+            "tp" => all.extend(lent(&dispatch["tp"])),
+            _ => {}
+        }
+    }
     all.extend(lent(&combine["tp"]));
     for s in items(combine, "sends") {
         all.push(put(number(s, "to"), Region::Window, number(s, "offset"), number(s, "bytes")));

@@ -4,9 +4,7 @@ use super::Backend;
 use crate::member;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault};
-use kernel_core::layout::state::{
-    CORE_WORDS, DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, token_flag,
-};
+use kernel_core::layout::state::{DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, token_flag};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::units::{CoreId, RankId};
 
@@ -32,19 +30,16 @@ pub enum Lost {
     Rows,
     /// What it tells its TP peer.
     Tp,
-    /// What its cores tell each other.
-    Cores,
     /// The last word of all that its agent writes.
     Ends,
 }
 
 impl Lost {
-    /// What a word at `at` is; A3.
+    /// What a word for another rank is; A3.
     fn of(at: Place) -> Self {
         let inside = at.offset % PARTITION;
         match at.region {
             Region::TpState => Self::Tp,
-            Region::State if at.offset >= CORE_WORDS => Self::Cores,
             Region::State if inside >= DISPATCH_STATUS => Self::Rows,
             Region::State if inside % STATUS_SLOT == token_flag(Partition::P0, 0).offset => Self::Tokens,
             Region::State => Self::Counts,
@@ -143,7 +138,7 @@ impl<F: Fabric> Fabric for InjectFabric<F> {
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         let is_lost = self.silent.is_some_and(|Silent { rank, only }| {
             let to_others = member::reached(self.tp_world_size, rank, to, at) != rank;
-            only.map_or(to_others, |only| only == Lost::of(at) && (to_others || only == Lost::Cores))
+            to_others && only.is_none_or(|only| only == Lost::of(at))
         });
         if is_lost { Ok(()) } else { self.inner.publish(to, at, word) }
     }
