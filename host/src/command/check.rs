@@ -33,7 +33,8 @@ struct Layers {
     ok: bool,
     buffer: LayersBuffer,
     /// Most batches in flight with which no layer overwrites what another still reads.
-    batches_in_flight_max: u32,
+    /// Absent when the layers cannot share a group at all.
+    batches_in_flight_max: Option<u32>,
     clashes: Vec<Clash>,
     configs: Vec<Checked>,
 }
@@ -169,6 +170,6 @@ fn layers_table(layers: &Layers) -> String {
     let mut rows: Vec<Vec<String>> = layers.configs.iter().map(row).collect();
     rows.push(vec!["all".to_owned(), String::new(), layers.buffer.required_mb.to_string()]);
     let table = columns(&["file", "violations", "required_mb", "configured_mb", "max_bs"], &rows);
-    let in_flight = layers.batches_in_flight_max;
+    let in_flight = layers.batches_in_flight_max.map_or_else(|| "-".to_owned(), |max| max.to_string());
     format!("{table}\n\n batches_in_flight_max  {in_flight}")
 }

@@ -78,8 +78,13 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
 /// # Errors
 /// The layout leaves no choice.
 pub(super) fn flags(shape: &Shape, asked: Option<FlagsArg>) -> Result<Flags, Error> {
-    if asked.is_some() && shape.comm_alg() == CommAlg::FullmeshV2 {
-        return Err(Error::Request("--flags: comm_alg = fullmesh_v2 has a flag in every block".to_owned()));
+    let has_none = match shape.comm_alg() {
+        CommAlg::FullmeshV1 => None,
+        CommAlg::FullmeshV2 => Some("comm_alg = fullmesh_v2 has a flag in every block"),
+        CommAlg::Fullmesh | CommAlg::Hierarchy => Some("product = a2 has flags in its windows"),
+    };
+    if let (Some(why), Some(_)) = (has_none, asked) {
+        return Err(Error::Request(format!("--flags: {why}: must be left out")));
     }
     Ok(asked.unwrap_or_default().into())
 }
