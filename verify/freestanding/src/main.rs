@@ -341,15 +341,16 @@ fn poll<M>(
             let physical = domain.physical(rank).ok_or(Wrong::Shape)?;
             let outputs = *domain.outputs(rank).ok_or(Wrong::Shape)?;
             for (core, (machine, scratch)) in machines.iter_mut().zip(scratch).enumerate() {
-                // SAFETY: the segments lie in `MEMORY`, aligned to 4096, disjoint, and alive for ever. Only
-                // these fabrics touch them, in one thread, and `bytes` between operators.
-                let inner = if has_tp {
-                    // Each peer is alone in its EP domain.
-                    let own = eps.get(rank..=rank).unwrap_or(&[]);
-                    unsafe { RawFabric::new(own, RankId(0), outputs).with_tp(&tps, RankId(rank as u32)) }
+                // Each TP peer is alone in its EP domain.
+                let (eps, own) = if has_tp {
+                    (eps.get(rank..=rank).unwrap_or(&[]), RankId(0))
                 } else {
-                    unsafe { RawFabric::new(&eps, physical, outputs) }
+                    (&eps[..], physical)
                 };
+                // SAFETY: the segments lie in `MEMORY`, aligned to 4096, disjoint, and alive for ever. Only
+                // these fabrics touch them, in one thread, and `bytes` between operators. Without a TP domain
+                // nobody asks for `tps`.
+                let inner = unsafe { RawFabric::new(eps, own, outputs).with_tp(&tps, RankId(rank as u32)) };
                 let mut fabric = Survivors { inner, left: domain.left };
                 let mut ub = Ub { words: &mut scratch.words, row: &mut scratch.row };
                 match step(rank, core, machine, &mut fabric, &mut ub).map_err(|_| Wrong::Machine)? {
