@@ -4,6 +4,7 @@ mod plan;
 
 pub use plan::{PlanArgs, SharedArg};
 
+use crate::backend::inject::{Lost, Silent};
 use crate::case::Case;
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
@@ -16,7 +17,6 @@ use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kernel_core::a3::Flags;
 use kernel_core::plan::order::SendOrder;
-use kernel_core::units::RankId;
 use std::path::PathBuf;
 
 /// Verified Mixture-of-Experts dispatch and combine.
@@ -230,21 +230,31 @@ pub struct RunArgs {
     /// Which worker polls which core; left out: ranks (threads).
     #[arg(long, value_enum)]
     pub spread: Option<SpreadArg>,
-    /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank.
+    /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank; silent=RANK:WHAT loses
+    /// only its counts, tokens, blocks, rows, tp or ends.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,
 }
 
 impl RunArgs {
-    /// The silent rank, named as files name it.
+    /// Who is silent; ranks are named as files name them.
     ///
     /// # Errors
     /// No such fault or rank.
-    pub fn silent(&self, case: &Case) -> Result<Option<RankId>, Error> {
+    pub fn silent(&self, case: &Case) -> Result<Option<Silent>, Error> {
         let Some(fault) = &self.inject else { return Ok(None) };
-        let rank = fault.strip_prefix("silent=").and_then(|rank| rank.parse().ok());
+        let given = fault.strip_prefix("silent=").unwrap_or_default();
+        let (rank, what) = given.split_once(':').map_or((given, None), |(rank, what)| (rank, Some(what)));
+        let rank = rank.parse().ok();
+        let only = what.map(|what| Lost::from_str(what, false)).transpose().map_err(|_| {
+            let names: Vec<_> = Lost::value_variants()
+                .iter()
+                .filter_map(|lost| Some(lost.to_possible_value()?.get_name().to_owned()))
+                .collect();
+            Error::Request(format!("--inject {fault}: what is lost must be one of {}", names.join(", ")))
+        })?;
         match member::all(&case.shape).find(|&member| Some(case.name(member).0) == rank) {
-            Some(member) => Ok(Some(member)),
+            Some(rank) => Ok(Some(Silent { rank, only })),
             None => Err(Error::Request(format!(
                 "--inject {fault}: must be silent=RANK with RANK in [0, {}]{}",
                 member::count(case.whole()) - 1,

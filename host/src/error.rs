@@ -1,7 +1,7 @@
 //! One error type; each is one line (or one line per problem) that a person can act on.
 
 use core::fmt;
-use kernel_core::shape::{Violation, Violations};
+use kernel_core::shape::Violation;
 use serde::Serialize;
 use std::path::Path;
 
@@ -152,11 +152,6 @@ impl Error {
             std::io::ErrorKind::NotFound => Self::file(path, "missing"),
             _ => Self::file(path, format_args!("cannot {doing}: {error}")),
         }
-    }
-
-    /// The rules that the configuration of `place` breaks.
-    pub fn violations(place: impl fmt::Display, violations: &Violations) -> Self {
-        Self::Invalid { place: place.to_string(), problems: violations.iter().map(Problem::from).collect() }
     }
 
     /// Exit status of the class.

@@ -211,3 +211,31 @@ impl Costs {
         ranks
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kernel_core::units::CoreId;
+
+    /// What no injected silence brings about; the others are seen through the command line.
+    #[test]
+    fn waits_that_are_no_other_ranks_silence_have_names_too() {
+        let unit = Schedule::parse("DDCC").unwrap();
+        let of = |operator, wait| {
+            let missing = crate::driver::Missing { rank: RankId(3), core: CoreId(2), operator, wait };
+            of_missing(10, &unit, missing)
+        };
+        let seen = of(1, Wait::Quiet);
+        assert_eq!((seen.rank, seen.core, seen.round, seen.operator), (3, 2, 11, "dispatch"));
+        assert_eq!((seen.what, seen.source_rank), ("own_writes", None));
+        let seen = of(2, Wait::Nic { to: RankId(5) });
+        assert_eq!(
+            (seen.what, seen.source_rank, seen.round, seen.operator),
+            ("agent_nic", Some(5), 10, "combine")
+        );
+        assert_eq!(of(0, Wait::Idle).what, "agent_idle");
+        // Seen only if nobody else complains, and others do.
+        let seen = of(0, Wait::Core(CoreId(4)));
+        assert_eq!((seen.what, seen.source_core, seen.source_rank), ("core_barrier", Some(4), None));
+    }
+}

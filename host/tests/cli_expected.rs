@@ -3,10 +3,11 @@
 mod common;
 
 use common::{fails, fails_with_lines, json, text, veriep};
+use host::store::TensorFile;
 use std::fs;
 use tempfile::tempdir;
 
-const KINDS: [&[&str]; 7] = [
+const KINDS: [&[&str]; 12] = [
     &["--set", "aiv_num=3"],
     &["--set", "quant_mode=2", "--smooth-scales", "--mask", "pairs"],
     &["--set", "dtype=f16", "--set", "expert_token_nums_type=0", "--mask", "tokens"],
@@ -14,6 +15,20 @@ const KINDS: [&[&str]; 7] = [
     &["--set", "ep_world_size=4", "--set", "k=1", "--dead", "0,2"],
     &["--set", "comm_alg=fullmesh_v2"],
     &["--set", "bs=[4, 1]", "--set", "global_bs=8"],
+    &["--set", "zero_expert_num=1", "--set", "copy_expert_num=2", "--set", "const_expert_num=2"],
+    &["--shared-expert-x", "--mask", "pairs"],
+    &["--set", "comm_quant_mode=2", "--set", "ep_world_size=3", "--set", "shared_expert_rank_num=1"],
+    &["--set", "tp_world_size=2", "--set", "moe_expert_num=2", "--set", "k=1", "--set", "quant_mode=2"],
+    &[
+        "--set",
+        "product=a2",
+        "--set",
+        "ep_world_size=16",
+        "--set",
+        "moe_expert_num=32",
+        "--set",
+        "quant_mode=2",
+    ],
 ];
 
 #[test]
@@ -33,6 +48,29 @@ fn a_run_gives_what_the_oracle_alone_has_written() {
                 0
             );
         }
+    }
+}
+
+/// `rstd` is a sum in any order, and `y` follows from it: only these may differ, and `compare` says by how much.
+#[test]
+fn a_run_of_add_rms_norm_gives_what_the_oracle_has_written_but_for_rstd_and_y() {
+    let folder = tempdir().unwrap();
+    let (case, result) = (folder.path().join("case"), folder.path().join("result.safetensors"));
+    let mut args = vec!["gen", "--preset", "tiny", "--seed", "5", "--expected", "--out", text(&case)];
+    args.extend(["--set", "op=combine_add_rms_norm", "--set", "copy_expert_num=1", "--mask", "tokens"]);
+    json(0, &args);
+    json(0, &["run", text(&case), "--no-check", "--out", text(&result)]);
+    let expected = case.join("expected.safetensors");
+    for against in [&case, &expected] {
+        let wrong = json(0, &["compare", text(against), text(&result)]);
+        assert_eq!(wrong["wrong"].as_array().unwrap().len(), 0);
+    }
+    let [mut a, mut b] = [&expected, &result].map(|path| TensorFile::open(path).unwrap());
+    let names = a.names();
+    assert_eq!(names, b.names());
+    assert!(["x_out", "x", "rstd", "y"].iter().all(|name| names.contains(&format!("rank1.{name}"))));
+    for name in names.iter().filter(|name| !name.ends_with(".rstd") && !name.ends_with(".y")) {
+        assert_eq!(a.read(name).unwrap(), b.read(name).unwrap(), "{name}");
     }
 }
 

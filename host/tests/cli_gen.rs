@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{fails, json, text, veriep};
+use common::{fails, fails_with_lines, json, text, veriep};
 use tempfile::tempdir;
 
 fn files(case: &std::path::Path) -> Vec<Vec<u8>> {
@@ -87,6 +87,15 @@ fn a_request_that_does_not_fit_is_one_line() {
     assert!(gen_tiny(&["--smooth-scales"]).contains("scales"));
     assert!(gen_tiny(&["--routing", "random"]).contains("node-limited"));
     assert!(gen_tiny(&["--config", "x.toml"]).contains("--preset"));
+    let (tp, run) = (["--set", "tp_world_size=2"], ["run", "--preset", "tiny"]);
+    for (verb, hint) in [
+        (&["gen", "--preset", "tiny", "--seed", "1", "--out", text(&out), "--set", "k=17"][..], "hint: k = "),
+        (&["run", "--preset", "tiny", "--set", "dtype=bf17"], "hint: dtype = \"bf16\""),
+        (&[&run[..], &tp].concat(), "hint: tp_world_size = 1, or moe_expert_num = 2"),
+    ] {
+        let lines = fails_with_lines(2, verb);
+        assert!(lines.iter().any(|line| line.contains(hint)), "{lines:?}");
+    }
     assert!(fails(2, &["gen", "--preset", "huge", "--seed", "1", "--out", "x"]).contains("a2-hier-64"));
     assert!(fails(2, &["gen", "--seed", "1", "--out", text(&out)]).contains("missing argument: --preset"));
     assert!(!out.exists());

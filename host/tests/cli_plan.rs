@@ -264,7 +264,12 @@ fn nonsense_is_one_line_and_status_2() {
         ),
         (&["--set", "port_offset=512"], "unknown field"),
         (&["--set", "k=0"], "k = 0"),
-        (&["--set", "comm_alg=fullmesh_v2"], "this version plans"),
+        (
+            &["--set", "comm_alg=fullmesh_v2", "--rank", "0", "--core", "0", "--flags", "separate"],
+            "--flags: comm_alg = fullmesh_v2 has a flag in every block",
+        ),
+        (&["--flags", "joint"], "missing argument: --rank <RANK>, --core"),
+        (&["--set", "tp_world_size=2", "--set", "moe_expert_num=2", "--rank", "4", "--core", "0"], "[0, 3]"),
     ] {
         let line = tiny(more);
         assert!(line.contains(says), "{more:?}: {line}");

@@ -123,12 +123,17 @@ fn the_report_counts_rounds_and_says_what_was_checked() {
     let report = run(&["--backend", "weak", "--no-check", "--rounds", "100"]);
     assert_eq!((&report["rounds"], &report["checked"]), (&100.into(), &false.into()));
     assert!(report["operators"][0]["ms"].is_null(), "lockstep has no times");
+    assert!(report["compared"].is_null());
+    assert_eq!(run(&["--rounds", "1"])["compared"], "bit for bit on every round");
+    let norm = run(&["--rounds", "1", "--set", "op=combine_add_rms_norm"]);
+    assert_eq!(norm["compared"], "bit for bit on every round; rstd by its range, y by that rstd");
 }
 
 #[test]
 fn the_table_fits_eighty_columns() {
-    for backend in BACKENDS {
-        let output = veriep(&["run", "--preset", "tiny", "--backend", backend]);
+    let norm = ["--set", "op=combine_add_rms_norm"];
+    for (backend, more) in BACKENDS.iter().flat_map(|&backend| [(backend, &[][..]), (backend, &norm)]) {
+        let output = veriep(&[&["run", "--preset", "tiny", "--backend", backend], more].concat());
         let stdout = String::from_utf8(output.stdout).unwrap();
         assert!(output.stderr.is_empty());
         assert!(stdout.contains("agrees bit for bit"), "{stdout}");
@@ -200,6 +205,39 @@ fn separate_flags_and_fullmesh_v2_give_the_same_result_and_name_what_is_missing(
 }
 
 #[test]
+fn every_flag_that_can_be_missing_is_named_as_json_and_in_words() {
+    let tp =
+        ["--set", "tp_world_size=2", "--set", "ep_world_size=2", "--set", "moe_expert_num=2", "--set", "k=1"];
+    let a2 = ["--set", "product=a2", "--set", "ep_world_size=16", "--set", "moe_expert_num=16"];
+    let v2 = ["--set", "comm_alg=fullmesh_v2"];
+    for (what, more, name, words) in [
+        ("counts", &[][..], "dispatch_flag", "missing: dispatch flag of rank 1 for local expert"),
+        ("counts", &["--flags", "separate"], "count_flag", "missing: count of rank 1 for local expert"),
+        ("counts", &v2, "count_flag", "missing: count of rank 1 for local expert"),
+        ("tokens", &["--flags", "separate"], "token_flag", "missing: token flag of rank 1 for local expert"),
+        ("blocks", &v2, "block_flag", "missing: block 4 of record 0 of rank 1 for local expert"),
+        ("rows", &[], "combine_flag", "missing: combine flag of rank 1 for token"),
+        ("tp", &tp, "tp_flag", "rank 0 core 0: missing: TP flag of rank 1, core 0"),
+        ("ends", &a2, "window_rows", "missing: end flag of rank 1 behind"),
+    ] {
+        let fault = format!("silent=1:{what}");
+        let run =
+            ["run", "--preset", "tiny", "--backend", "lockstep", "--set", "aiv_num=2", "--inject", &fault];
+        let args = [&run[..], more].concat();
+        let line = fails(3, &args);
+        assert!(line.contains(words), "{args:?}: {line}");
+        let report = json(3, &args);
+        let missing = report["missing"].as_array().unwrap();
+        assert!(missing.iter().any(|one| one["what"] == name), "{args:?}: {report}");
+        let of_rank_1 = |one: &serde_json::Value| one["source_rank"] == 1 || one["rank"] == 1;
+        assert!(missing.iter().all(of_rank_1), "{args:?}: {report}");
+        if what == "blocks" {
+            assert_eq!((&missing[0]["record"], &missing[0]["block"]), (&0.into(), &4.into()));
+        }
+    }
+}
+
+#[test]
 fn a_request_that_cannot_be_run_is_one_line() {
     let folder = tempdir().unwrap();
     let nowhere = folder.path().join("none/result");
@@ -219,6 +257,7 @@ fn a_request_that_cannot_be_run_is_one_line() {
         (&["--backend", "gpu"], "lockstep"),
         (&["--inject", "silent=2"], "must be silent=RANK with RANK in [0, 1]"),
         (&["--inject", "loud=1"], "must be silent=RANK"),
+        (&["--inject", "silent=1:x"], "what is lost must be one of counts, tokens, blocks, rows, tp, ends"),
         (&["--out", text(&nowhere)], "none missing"),
         (&["--out", text(folder.path())], "not a regular file"),
         (

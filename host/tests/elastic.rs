@@ -195,6 +195,23 @@ fn elastic_info_of_a_wrong_type_shape_or_content_is_told_with_its_rule() {
     let violations = report["violations"].as_array().unwrap();
     assert_eq!(violations.len(), 2, "{violations:?}");
     assert!(violations.iter().all(|violation| violation["parameter"] == "elastic_info"));
+    let hinted = |seen: &[i32]| {
+        let folder = edited(|tensors| set_info(tensors, seen));
+        lines(folder.path())
+            .iter()
+            .map(|line| line.split_once("; hint: ").unwrap().1.to_owned())
+            .collect::<Vec<_>>()
+    };
+    let with = |changes: &[(usize, i32)]| {
+        let mut info = FOUR_LEFT;
+        changes.iter().for_each(|&(at, value)| info[at] = value);
+        info
+    };
+    // Experts on two MoE ranks, two shared experts; an entry of table 1 that table 2 does not have.
+    assert_eq!(hinted(&with(&[(3, 5)])), ["elastic_info[3] = 6 or 4"]);
+    assert_eq!(hinted(&with(&[(2, 1), (3, 0)])), ["elastic_info[2] = 2 or 0", "elastic_info[3] = 2"]);
+    assert_eq!(hinted(&with(&[(5, 7)])), ["elastic_info[5] = -1"]);
+    assert_eq!(hinted(&with(&[(4, -1), (11, -1)])), ["leave out elastic_info"]);
     assert_eq!(report["buffer"]["max_bs"].as_u64().map(|bs| bs > 3), Some(true), "sizes all the same");
 }
 

@@ -165,6 +165,47 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    /// A2 full mesh: no shared experts, no const experts, results as they are.
+    fn a2_samples()(
+        sample in samples(), ranks in 2i64..7, local in 1i64..4, wide: bool,
+        schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DDDCCC"), Just("DCDDCC")],
+    ) -> Sample {
+        let Config { zero_expert_num, copy_expert_num, k, h, bs, .. } = sample.config;
+        let uneven = matches!(bs, Bs::PerRank(_));
+        let bs = match bs {
+            Bs::PerRank(mut list) => {
+                list.resize(ranks as usize, 1);
+                Bs::PerRank(list)
+            }
+            uniform => uniform,
+        };
+        let max_bs = match &bs {
+            Bs::PerRank(list) => list.iter().copied().max().unwrap_or(1),
+            Bs::Uniform(bs) => *bs,
+        };
+        let config = Config {
+            product: "a2".to_owned(),
+            ep_world_size: ranks,
+            moe_expert_num: ranks * local,
+            zero_expert_num,
+            copy_expert_num,
+            k: k.min(ranks * local + zero_expert_num + copy_expert_num),
+            h: if wide { 32 * (h % 8 + 1) } else { 8 * (h % 5 + 1) },
+            bs,
+            global_bs: if uneven { max_bs * ranks } else { 0 },
+            dtype: sample.config.dtype,
+            quant_mode: sample.config.quant_mode,
+            expert_token_nums_type: sample.config.expert_token_nums_type,
+            aiv_num: sample.config.aiv_num,
+            hccl_buffsize_mb: 8,
+            ..Config::default()
+        };
+        let options = generate::Options { shared_expert_x: false, ..sample.options };
+        Sample { config, options, schedule, ..sample }
+    }
+}
+
 /// Few by default, since everybody waits for them; `VERIEP_CASES` asks for more, of each kind of sample.
 fn cases() -> u32 {
     std::env::var("VERIEP_CASES").map_or(40, |cases| cases.parse().expect("VERIEP_CASES is a number"))
@@ -181,6 +222,11 @@ proptest! {
 
     #[test]
     fn every_backend_gives_the_bytes_of_the_oracle(sample in samples()) {
+        judge(&sample)?;
+    }
+
+    #[test]
+    fn every_backend_gives_the_bytes_of_the_oracle_on_a2(sample in a2_samples()) {
         judge(&sample)?;
     }
 

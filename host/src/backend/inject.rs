@@ -4,16 +4,57 @@ use super::Backend;
 use crate::member;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault};
-use kernel_core::place::{Place, Tensor};
+use kernel_core::layout::state::{DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, token_flag};
+use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::units::{CoreId, RankId};
 
-/// A backend whose rank `silent` never publishes to another rank, and whose agent's writes are lost.
+/// A rank that says nothing to others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silent {
+    /// Which.
+    pub rank: RankId,
+    /// What of its words is lost; all to other ranks if left out, and all that its agent writes.
+    pub only: Option<Lost>,
+}
+
+/// What of a rank's words is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Lost {
+    /// Counts of dispatch, with their flag.
+    Counts,
+    /// Token flags.
+    Tokens,
+    /// Flags of blocks.
+    Blocks,
+    /// Flags of returned rows.
+    Rows,
+    /// What it tells its TP peer.
+    Tp,
+    /// The last word of all that its agent writes.
+    Ends,
+}
+
+impl Lost {
+    /// What a word for another rank is; A3.
+    fn of(at: Place) -> Self {
+        let inside = at.offset % PARTITION;
+        match at.region {
+            Region::TpState => Self::Tp,
+            Region::State if inside >= DISPATCH_STATUS => Self::Rows,
+            Region::State if inside % STATUS_SLOT == token_flag(Partition::P0, 0).offset => Self::Tokens,
+            Region::State => Self::Counts,
+            _ => Self::Blocks,
+        }
+    }
+}
+
+/// A backend with a rank that is `silent`.
 #[derive(Debug)]
 pub struct Inject<B> {
     /// The memory underneath.
     pub inner: B,
-    /// The rank that is silent, if any.
-    pub silent: Option<RankId>,
+    /// Who is, if anyone.
+    pub silent: Option<Silent>,
     /// Ranks of a TP domain.
     pub tp_world_size: u32,
 }
@@ -23,7 +64,7 @@ pub struct Inject<B> {
 pub struct InjectFabric<F> {
     inner: F,
     /// The rank itself, when it is the silent one.
-    silent: Option<RankId>,
+    silent: Option<Silent>,
     tp_world_size: u32,
 }
 
@@ -34,7 +75,7 @@ impl<B: Backend> Backend for Inject<B> {
         Self: 'b;
 
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
-        let silent = self.silent.filter(|&silent| silent == rank);
+        let silent = self.silent.filter(|silent| silent.rank == rank);
         let tp_world_size = self.tp_world_size;
         InjectFabric { inner: self.inner.fabric(rank, core, batch), silent, tp_world_size }
     }
@@ -45,7 +86,7 @@ impl<B: Backend> Backend for Inject<B> {
         Self: 'b;
 
     fn nic(&self, rank: RankId) -> Self::Nic<'_> {
-        InjectNic { inner: self.inner.nic(rank), silent: self.silent == Some(rank) }
+        InjectNic { inner: self.inner.nic(rank), silent: self.silent.filter(|silent| silent.rank == rank) }
     }
 
     fn read_output(
@@ -68,8 +109,7 @@ impl<B: Backend> Backend for Inject<B> {
 #[derive(Debug)]
 pub struct InjectNic<N> {
     inner: N,
-    /// Whether all that is posted is lost.
-    silent: bool,
+    silent: Option<Silent>,
 }
 
 impl<N: Nic> Nic for InjectNic<N> {
@@ -78,7 +118,15 @@ impl<N: Nic> Nic for InjectNic<N> {
     }
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
-        if self.silent { Ok(Post::Posted) } else { self.inner.post(transfer) }
+        match self.silent.map(|silent| silent.only) {
+            Some(None) => Ok(Post::Posted),
+            // Bytes arrive in order, so the rest does.
+            Some(Some(Lost::Ends)) => {
+                let len = transfer.len.saturating_sub(8);
+                self.inner.post(&Transfer { len, ..*transfer })
+            }
+            _ => self.inner.post(transfer),
+        }
     }
 }
 
@@ -88,10 +136,11 @@ impl<F: Fabric> Fabric for InjectFabric<F> {
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        match self.silent {
-            Some(own) if own != member::reached(self.tp_world_size, own, to, at) => Ok(()),
-            _ => self.inner.publish(to, at, word),
-        }
+        let is_lost = self.silent.is_some_and(|Silent { rank, only }| {
+            let to_others = member::reached(self.tp_world_size, rank, to, at) != rank;
+            to_others && only.is_none_or(|only| only == Lost::of(at))
+        });
+        if is_lost { Ok(()) } else { self.inner.publish(to, at, word) }
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {

@@ -1,10 +1,9 @@
 //! Reading a case: every tensor's presence, type, shape and values; all problems are reported.
 
 use super::collect::Collected;
-use super::{
-    Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, elastic, expert_rows,
-};
+use super::{Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, expert_rows};
 use crate::config::{Config, FILE_NAME};
+use crate::cures;
 use crate::error::{Error, Problem};
 use crate::member;
 use crate::store::{TensorFile, numbers_of};
@@ -53,8 +52,8 @@ impl Opened {
     /// # Errors
     /// The configuration breaks a rule, a tensor is missing or wrong.
     pub fn load(self, folder: &Path) -> Result<Case, Error> {
-        let shape = Shape::new(&self.config.as_core(self.given), Limits::Product)
-            .map_err(|violations| Error::violations(folder.join(FILE_NAME).display(), &violations))?;
+        let place = folder.join(FILE_NAME);
+        let shape = cures::shape(&self.config.as_core(self.given), Limits::Product, place.display())?;
         self.read(shape)
     }
 
@@ -146,7 +145,7 @@ impl Reader {
         if !problems.is_empty() {
             return Err(Error::Invalid { place: place(), problems });
         }
-        elastic::survivors(whole, info).map_err(|violations| Error::violations(place(), &violations))
+        cures::survivors(whole, info, place())
     }
 
     fn rank(&mut self, shape: &Shape, rank: u32, name: RankId) -> Result<RankTensors, Error> {

@@ -29,10 +29,7 @@ pub fn drawable(shape: &Shape) -> Result<(), Error> {
 /// Each parameter whose value changes who sends what in a way that is not planned yet.
 pub fn plannable(shape: &Shape) -> Result<(), Error> {
     let mut refused = Refused::default();
-    let (a3, v1) = (shape.product() == Product::A3, shape.comm_alg() == CommAlg::FullmeshV1);
-    refused.unless(a3, "product", " = a2", "a3");
-    refused.unless(!a3 || v1, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
-    refused.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
+    refused.unless(shape.product() == Product::A3, "product", " = a2", "a3");
     refused.end("plans")
 }
 

@@ -1,6 +1,6 @@
 //! What `veriep plan` can be asked.
 
-use super::{ConfigArgs, OrderArg, PortArgs};
+use super::{ConfigArgs, FlagsArg, OrderArg, PortArgs};
 use crate::generate::{MaskKind, Routing};
 use clap::{Args, ValueEnum};
 use kernel_core::plan::shared::SharedSplit;
@@ -55,6 +55,9 @@ pub struct PlanArgs {
     /// How tokens are spread over the replicas of a shared expert.
     #[arg(long, value_enum, default_value_t)]
     pub shared: SharedArg,
+    /// How dispatch of the plain layout tells of records and of their number; left out: joint.
+    #[arg(long, value_enum, requires = "core")]
+    pub flags: Option<FlagsArg>,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,

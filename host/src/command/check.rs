@@ -1,11 +1,11 @@
 //! `veriep check`: all violations and the sizes; several configurations are layers of one group.
 
 use super::clashes::{Clash, Layer, clashes};
-use super::cures;
 use super::sizes::{BufferSizes, Sizes};
 use crate::case;
 use crate::cli::CheckArgs;
 use crate::config::{Config, FILE_NAME};
+use crate::cures;
 use crate::error::{Error, Problem};
 use crate::report::{Report, columns, pairs};
 use kernel_core::shape::{Buffer, Given, Limits, Shape};
@@ -33,7 +33,8 @@ struct Layers {
     ok: bool,
     buffer: LayersBuffer,
     /// Most batches in flight with which no layer overwrites what another still reads.
-    batches_in_flight_max: u32,
+    /// Absent when the layers cannot share a group at all.
+    batches_in_flight_max: Option<u32>,
     clashes: Vec<Clash>,
     configs: Vec<Checked>,
 }
@@ -131,15 +132,11 @@ fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Ch
     config.port_offset = port_offset;
     let core = config.as_core(given);
     let buffer = Buffer::new(&core);
-    let (shape, problems) = match Shape::new(&core, Limits::Product) {
-        Ok(shape) => (Some(shape), Vec::new()),
-        Err(all) => {
-            let problem = |violation| cures::problem(&core, violation, &all);
-            (None, all.iter().map(problem).collect())
-        }
+    let (shape, error) = match cures::shape(&core, Limits::Product, &file) {
+        Ok(shape) => (Some(shape), None),
+        Err(error) => (None, Some(error)),
     };
-    let error =
-        (!problems.is_empty()).then(|| Error::Invalid { place: file.clone(), problems: problems.clone() });
+    let problems = error.as_ref().map(Error::problems).unwrap_or_default();
     Checked {
         ok: error.is_none(),
         violations: problems,
@@ -173,6 +170,6 @@ fn layers_table(layers: &Layers) -> String {
     let mut rows: Vec<Vec<String>> = layers.configs.iter().map(row).collect();
     rows.push(vec!["all".to_owned(), String::new(), layers.buffer.required_mb.to_string()]);
     let table = columns(&["file", "violations", "required_mb", "configured_mb", "max_bs"], &rows);
-    let in_flight = layers.batches_in_flight_max;
+    let in_flight = layers.batches_in_flight_max.map_or_else(|| "-".to_owned(), |max| max.to_string());
     format!("{table}\n\n batches_in_flight_max  {in_flight}")
 }

@@ -29,15 +29,15 @@ pub(super) struct Layer<'a> {
 const IN_FLIGHT_MAX: u32 = 2;
 
 /// All clashes of layers of which `in_flight` batches are in flight, and with how many none of their layouts
-/// is in the way of another.
-pub(super) fn clashes(layers: &[Layer<'_>], in_flight: u32) -> (Vec<Clash>, u32) {
+/// is in the way of another; `None` when they cannot share a group at all, or one is invalid.
+pub(super) fn clashes(layers: &[Layer<'_>], in_flight: u32) -> (Vec<Clash>, Option<u32>) {
     let mut found = parameters(layers);
     if !found.is_empty() {
         // Layouts of different groups have nothing to do with each other.
-        return (found, IN_FLIGHT_MAX);
+        return (found, None);
     }
     let shapes: Option<Vec<_>> = layers.iter().map(|layer| layer.shape).collect();
-    let Some([first, ..]) = shapes.as_deref() else { return (found, IN_FLIGHT_MAX) };
+    let Some([first, ..]) = shapes.as_deref() else { return (found, None) };
     let mut in_flight_max = IN_FLIGHT_MAX;
     let rules: &[Rule] = match first.comm_alg() {
         CommAlg::FullmeshV1 => &[COMBINE_AREA_IN_FLIGHT, TP_PARTITION],
@@ -55,7 +55,7 @@ pub(super) fn clashes(layers: &[Layer<'_>], in_flight: u32) -> (Vec<Clash>, u32)
             found.push(clash);
         }
     }
-    (found, in_flight_max)
+    (found, Some(in_flight_max))
 }
 
 /// Parameters that must be equal. Values that mean the same agree: `""` and the layout it stands for, TP 0
@@ -78,8 +78,12 @@ fn parameters(layers: &[Layer<'_>]) -> Vec<Clash> {
         ("hccl_buffsize_mb", |c| c.hccl_buffsize_mb.to_string(), |c| c.hccl_buffsize_mb.to_string()),
         ("aiv_num", |c| c.aiv_num.to_string(), |c| c.aiv_num.to_string()),
     ];
-    let mut found = Vec::new();
+    let mut found: Vec<Clash> = Vec::new();
     for (parameter, as_given, meaning) in parameters {
+        // What a layout is called follows from the product.
+        if parameter == "comm_alg" && !found.is_empty() {
+            continue;
+        }
         let values: Vec<_> = layers.iter().map(|layer| as_given(layer.config)).collect();
         let meanings: Vec<_> = layers.iter().map(|layer| meaning(layer.config)).collect();
         if !all_equal(&meanings) {
@@ -204,7 +208,7 @@ mod tests {
     use super::*;
     use kernel_core::shape::{Given, Limits};
 
-    fn clashing(in_flight: u32, a: &str, b: &str) -> (Vec<&'static str>, u32) {
+    fn clashing(in_flight: u32, a: &str, b: &str) -> (Vec<&'static str>, Option<u32>) {
         let configs = [a, b].map(|text| Config::parse(text).unwrap());
         let shapes =
             [0, 1].map(|i: usize| Shape::new(&configs[i].as_core(Given::empty()), Limits::Product).ok());
@@ -217,7 +221,7 @@ mod tests {
 
     #[test]
     fn values_that_mean_the_same_do_not_clash() {
-        let fine = (Vec::new(), 2);
+        let fine = (Vec::new(), Some(2));
         assert_eq!(clashing(2, "comm_alg = 'fullmesh_v1'\ntp_world_size = 1", "shared_expert_num = 1"), fine);
         assert_eq!(clashing(2, "global_bs = 256", ""), fine);
         assert_eq!(clashing(2, "quant_mode = 2\ncomm_quant_mode = 2\ndtype = 'f16'", ""), fine);
@@ -234,8 +238,8 @@ mod tests {
     fn how_the_size_of_a_batch_is_spelled_plays_no_part() {
         for (a, b) in [("bs = 8", "bs = 32"), ("bs = 8\nglobal_bs = 128", "bs = 32\nglobal_bs = 512")] {
             for (a, b) in [(a, b), (b, a)] {
-                assert_eq!(clashing(1, a, b), (Vec::new(), 1), "{a} {b}");
-                assert_eq!(clashing(2, a, b), (vec!["bs"], 1), "{a} {b}");
+                assert_eq!(clashing(1, a, b), (Vec::new(), Some(1)), "{a} {b}");
+                assert_eq!(clashing(2, a, b), (vec!["bs"], Some(1)), "{a} {b}");
             }
         }
     }
@@ -243,11 +247,11 @@ mod tests {
     #[test]
     fn other_areas_allow_one_batch_in_flight() {
         for (a, parameter) in [("h = 2048", "h"), ("k = 4", "k"), ("bs = 4", "bs")] {
-            assert_eq!(clashing(1, a, ""), (vec![], 1), "{a}");
-            assert_eq!(clashing(2, a, ""), (vec![parameter], 1), "{a}");
+            assert_eq!(clashing(1, a, ""), (vec![], Some(1)), "{a}");
+            assert_eq!(clashing(2, a, ""), (vec![parameter], Some(1)), "{a}");
         }
         // As large, otherwise composed.
-        assert_eq!(clashing(2, "bs = 8\nk = 16", ""), (vec![], 2));
+        assert_eq!(clashing(2, "bs = 8\nk = 16", ""), (vec![], Some(2)));
     }
 
     #[test]
@@ -262,17 +266,17 @@ mod tests {
         let a2 = "product = 'a2'\nhccl_buffsize_mb = 400\n";
         assert_eq!(clashing(1, &format!("{a2}h = 2048"), a2).0, ["h"]);
         assert_eq!(clashing(1, &format!("{a2}quant_mode = 2"), a2).0, ["quant_mode"]);
-        assert_eq!(clashing(2, &format!("{a2}bs = 8\nk = 4"), a2), (vec![], 2));
+        assert_eq!(clashing(2, &format!("{a2}bs = 8\nk = 4"), a2), (vec![], Some(2)));
         let near = format!("{a2}comm_alg = 'hierarchy'\n");
         assert_eq!(clashing(1, &format!("{near}h = 2048"), &near).0, ["h"]);
         assert_eq!(clashing(1, &format!("{near}k = 9"), &near).0, ["k"]);
-        assert_eq!(clashing(2, &format!("{near}k = 4\nbs = 8"), &near), (vec![], 2));
+        assert_eq!(clashing(2, &format!("{near}k = 4\nbs = 8"), &near), (vec![], Some(2)));
     }
 
     #[test]
     fn the_second_partition_of_a_tp_pair_begins_in_one_place() {
         let tp = "tp_world_size = 2\nmoe_expert_num = 16\n";
         assert_eq!(clashing(1, &format!("{tp}bs = 8"), tp).0, ["bs"]);
-        assert_eq!(clashing(2, tp, tp), (vec![], 2));
+        assert_eq!(clashing(2, tp, tp), (vec![], Some(2)));
     }
 }

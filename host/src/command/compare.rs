@@ -17,7 +17,7 @@ const NAMED_MAX: usize = 20;
 /// How far `rstd` may be off: its sum may be taken in any order.
 const RSTD_TOLERANCE: f64 = 1e-4;
 /// How many steps of dtype that moves `y`, which is rounded twice.
-const Y_STEPS: u16 = 2;
+const Y_STEPS: u32 = 2;
 
 #[derive(Serialize)]
 struct Compared {
@@ -108,14 +108,15 @@ fn difference(must: &Tensor<'_>, seen: &[u8]) -> Option<String> {
         return None;
     }
     let size = (must.dtype.bitsize() / 8).max(1);
-    let close: fn(&[u8], &[u8]) -> bool = match must.name.split_once('.') {
+    let close: fn(Dtype, &[u8], &[u8]) -> bool = match must.name.split_once('.') {
         Some((_, "rstd")) => rstd_is_close,
         Some((_, "y")) => y_is_close,
-        _ => |a, b| a == b,
+        _ => |_, a, b| a == b,
     };
     let pairs = || must.data.chunks(size).zip(seen.chunks(size)).enumerate();
-    let (at, (expected, found)) = pairs().find(|(_, (expected, found))| !close(expected, found))?;
-    let count = pairs().filter(|(_, (expected, found))| !close(expected, found)).count();
+    let (at, (expected, found)) =
+        pairs().find(|(_, (expected, found))| !close(must.dtype, expected, found))?;
+    let count = pairs().filter(|(_, (expected, found))| !close(must.dtype, expected, found)).count();
     let index = match must.shape.last().filter(|_| must.shape.len() == 2) {
         Some(&columns) => format!("{}, {}", at / columns, at % columns),
         None => at.to_string(),
@@ -125,17 +126,30 @@ fn difference(must: &Tensor<'_>, seen: &[u8]) -> Option<String> {
     Some(format!("{}[{index}] = {found}: must be {expected} ({count} of {all} values differ)", must.name))
 }
 
-fn rstd_is_close(expected: &[u8], seen: &[u8]) -> bool {
+fn rstd_is_close(_: Dtype, expected: &[u8], seen: &[u8]) -> bool {
     let number =
         |bytes: &[u8]| bytes.try_into().map_or(f64::NAN, |bytes| f64::from(f32::from_le_bytes(bytes)));
     let (expected, seen) = (number(expected), number(seen));
-    expected.to_bits() == seen.to_bits() || (expected - seen).abs() <= RSTD_TOLERANCE * expected.abs()
+    if expected.is_finite() {
+        (expected - seen).abs() <= RSTD_TOLERANCE * expected.abs()
+    } else {
+        // Which NaN comes out depends on the order of the sum.
+        expected == seen || expected.is_nan() && seen.is_nan()
+    }
 }
 
-/// Neighbouring numbers of one sign have neighbouring bits.
-fn y_is_close(expected: &[u8], seen: &[u8]) -> bool {
-    let bits = |bytes: &[u8]| bytes.try_into().map_or(0, u16::from_le_bytes);
-    bits(expected).abs_diff(bits(seen)) <= Y_STEPS
+/// Numbers one step apart have magnitudes whose bits are one apart; infinity is a step beyond the largest.
+fn y_is_close(dtype: Dtype, expected: &[u8], seen: &[u8]) -> bool {
+    let infinity = if dtype == Dtype::F16 { 0x7C00 } else { 0x7F80 };
+    let steps = |bytes: &[u8]| {
+        let bits = bytes.try_into().map_or(0, u16::from_le_bytes);
+        let magnitude = i32::from(bits & 0x7FFF);
+        (magnitude <= infinity).then_some(if bits >> 15 == 1 { -magnitude } else { magnitude })
+    };
+    match (steps(expected), steps(seen)) {
+        (Some(expected), Some(seen)) => expected.abs_diff(seen) <= Y_STEPS,
+        (expected, seen) => expected == seen,
+    }
 }
 
 /// A value in words: 16-bit floats as bits, since that is what must be equal.
@@ -178,10 +192,24 @@ mod tests {
         assert_eq!(difference(&must("rank0.rstd"), &f32s(1.00005)), None);
         assert!(difference(&must("rank0.rstd"), &f32s(1.0005)).is_some());
         assert!(difference(&must("rank0.rstd"), &f32s(f32::NAN)).is_some());
+        let not_finite = |value| tensor("rank0.rstd", Dtype::F32, vec![1], f32s(value));
+        assert!(difference(&not_finite(f32::INFINITY), &f32s(5.0)).is_some());
+        assert!(difference(&not_finite(f32::INFINITY), &f32s(f32::NEG_INFINITY)).is_some());
+        assert_eq!(difference(&not_finite(f32::NAN), &f32s(-f32::NAN)), None);
         assert!(difference(&must("rank0.dynamic_scales"), &f32s(1.000_000_1)).is_some());
         let must = |name| tensor(name, Dtype::BF16, vec![1, 1], vec![0x80, 0x3F]);
         assert_eq!(difference(&must("rank0.y"), &[0x82, 0x3F]), None);
         assert!(difference(&must("rank0.y"), &[0x83, 0x3F]).is_some());
         assert!(difference(&must("rank0.x"), &[0x81, 0x3F]).is_some());
+        // -0 and the smallest numbers are neighbours, the largest and infinity are, a NaN is nobody's.
+        let must = |bits: u16| tensor("rank0.y", Dtype::BF16, vec![1, 1], bits.to_le_bytes().to_vec());
+        for (a, b, close) in [
+            (0x8000u16, 1u16, true),
+            (0x8000, 0x7FFF, false),
+            (0x7F80, 0x7F7F, true),
+            (0x7F80, 0x7F81, false),
+        ] {
+            assert_eq!(difference(&must(a), &b.to_le_bytes()).is_none(), close, "{a:#x} {b:#x}");
+        }
     }
 }

@@ -3,6 +3,7 @@
 use crate::case::{self, support};
 use crate::cli::LayoutArgs;
 use crate::config::Config;
+use crate::cures;
 use crate::error::Error;
 use crate::member;
 use crate::report::{Report, columns, pairs};
@@ -50,8 +51,8 @@ struct Output {
 pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let file = case::config_file(&args.config);
     let config = Config { port_offset: args.port.port_offset, ..Config::read(&file)? };
-    let shape = Shape::new(&config.as_core(kernel_core::shape::Given::empty()), Limits::Product)
-        .map_err(|violations| Error::violations(file.display(), &violations))?;
+    let given = kernel_core::shape::Given::empty();
+    let shape = cures::shape(&config.as_core(given), Limits::Product, file.display())?;
     support::drawable(&shape)?;
     if args.rank >= member::count(&shape) {
         return Err(Error::Request(format!(

@@ -3,7 +3,6 @@
 mod check;
 mod clashes;
 mod compare;
-mod cures;
 mod generate;
 mod layout;
 mod plan;

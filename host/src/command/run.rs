@@ -1,7 +1,7 @@
 //! `veriep run`
 
-use super::source::make_case;
-use crate::backend::inject::Inject;
+use super::source::{flags, make_case};
+use crate::backend::inject::{Inject, Silent};
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::shared::SharedMemory;
 use crate::backend::survivors::Survivors;
@@ -19,9 +19,8 @@ use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
 use crate::store;
 use core::time::Duration;
-use kernel_core::a3::Choices;
-use kernel_core::shape::{CommAlg, Product, Shape};
-use kernel_core::units::RankId;
+use kernel_core::a3::{Choices, Flags};
+use kernel_core::shape::{Product, Shape};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::path::{Path, PathBuf};
@@ -43,7 +42,7 @@ struct Job<'a> {
     source: String,
     case: Case,
     plan: Plan,
-    silent: Option<RankId>,
+    silent: Option<Silent>,
 }
 
 /// What a run that ended well has cost; bare copies only where time is real.
@@ -69,11 +68,9 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     }
     let (case, source) = open_case(args)?;
     support::runnable(&case.shape)?;
-    if args.flags.is_some() && case.shape.comm_alg() == CommAlg::FullmeshV2 {
-        return Err(Error::Request("--flags: comm_alg = fullmesh_v2 has a flag in every block".to_owned()));
-    }
+    let flags = flags(&case.shape, args.flags)?;
     let silent = args.silent(&case)?;
-    let plan = plan(args, &case.shape, &schedule);
+    let plan = plan(args, &case.shape, &schedule, flags);
     let job = Job { args, source, case, plan, silent };
     let bar = match job.plan.check {
         Some(_) => {
@@ -193,7 +190,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, core::num::NonZero::get)
 }
 
-fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
+fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, flags: Flags) -> Plan {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
     let chain = match (args.chain, args.backend) {
         (Some(chain), _) => chain as usize,
@@ -209,7 +206,7 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule) -> Plan {
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
-            machines: Choices { order: args.order.into(), flags: args.flags.unwrap_or_default().into() },
+            machines: Choices { order: args.order.into(), flags },
             in_step: args.backend == BackendArg::Threads && chain == 1,
             ..Options::default()
         },

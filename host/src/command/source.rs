@@ -1,11 +1,13 @@
 //! What the arguments that name or make a case amount to.
 
 use crate::case::{Case, config_file};
-use crate::cli::{ConfigArgs, TensorArgs};
+use crate::cli::{ConfigArgs, FlagsArg, TensorArgs};
 use crate::config::Config;
 use crate::error::Error;
 use crate::generate::{Left, Options, Routing, generate_left};
 use crate::presets::preset;
+use kernel_core::a3::Flags;
+use kernel_core::shape::{CommAlg, Shape};
 
 /// A configuration and where it comes from.
 #[derive(Clone, Debug)]
@@ -69,4 +71,20 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
     };
     args.set.iter().try_for_each(|assignment| source.config.set(assignment))?;
     Ok(source)
+}
+
+/// The flags that a request asks for.
+///
+/// # Errors
+/// The layout leaves no choice.
+pub(super) fn flags(shape: &Shape, asked: Option<FlagsArg>) -> Result<Flags, Error> {
+    let has_none = match shape.comm_alg() {
+        CommAlg::FullmeshV1 => None,
+        CommAlg::FullmeshV2 => Some("comm_alg = fullmesh_v2 has a flag in every block"),
+        CommAlg::Fullmesh | CommAlg::Hierarchy => Some("product = a2 has flags in its windows"),
+    };
+    if let (Some(why), Some(_)) = (has_none, asked) {
+        return Err(Error::Request(format!("--flags: {why}: must be left out")));
+    }
+    Ok(asked.unwrap_or_default().into())
 }

@@ -11,6 +11,7 @@ pub use routing::{Routing, SERVER_RANKS, SERVERS_MAX};
 
 use crate::case::{self, Case, OwnedMask, RankTensors, Weights};
 use crate::config::Config;
+use crate::cures;
 use crate::error::{Error, Problem};
 use crate::member;
 use half::{bf16, f16};
@@ -83,11 +84,9 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
     given.set(Given::SCALES, options.smooth_scales);
     given.set(Given::SHARED_EXPERT_X, options.shared_expert_x);
     given.set(Given::ELASTIC_INFO, left.is_on());
-    let whole = Shape::new(&config.as_core(given), options.limits)
-        .map_err(|violations| Error::violations(place, &violations))?;
+    let whole = cures::shape(&config.as_core(given), options.limits, place)?;
     let info = left.info(&whole, options.seed)?;
-    let (shape, elastic) =
-        case::elastic::survivors(whole, info).map_err(|violations| Error::violations(place, &violations))?;
+    let (shape, elastic) = cures::survivors(whole, info, place)?;
     if options.mask != MaskKind::None && shape.bs_is_uneven() {
         // Otherwise it would hang on the seed: a random mask may have every token active.
         let problem =

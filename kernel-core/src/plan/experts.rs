@@ -27,6 +27,12 @@ pub struct Cursor {
 }
 
 impl ExpertSends<'_> {
+    /// What is sent, in order.
+    pub fn iter<'i>(&'i self, inputs: &'i Inputs<'_>) -> impl Iterator<Item = Send> + 'i {
+        let first = self.next(inputs, Cursor::default());
+        core::iter::successors(first, |&(_, at)| self.next(inputs, at)).map(|(send, _)| send)
+    }
+
     /// What is sent next, and where the core is behind it; `None` behind the last.
     #[must_use]
     pub fn next(&self, inputs: &Inputs<'_>, mut at: Cursor) -> Option<(Send, Cursor)> {
@@ -77,13 +83,7 @@ mod tests {
         route::walk(&shape, rank, &tensors.inputs(), &work.sends, &mut counts, &mut slots);
         let order = SendOrder::Staggered;
         let sends = Sends { shape: &shape, rank, order, share: &work.sends, slots: &slots };
-        let sends = ExpertSends { sends, experts: &work.experts };
-        let (mut at, mut all) = (Cursor::default(), Vec::new());
-        while let Some((send, next)) = sends.next(&tensors.inputs(), at) {
-            all.push(send);
-            at = next;
-        }
-        all
+        ExpertSends { sends, experts: &work.experts }.iter(&tensors.inputs()).collect()
     }
 
     proptest! {

@@ -117,6 +117,19 @@ pub(crate) struct Group {
     /// Only what was waited for is cleared.
     pub(crate) seed_clears: bool,
     pub(crate) tasks: usize,
+    /// Whether to note every (phase, effect, next phase).
+    pub(crate) record: bool,
+    pub(crate) transitions: BTreeSet<[String; 3]>,
+}
+
+/// The name of a machine's phase, with the shared part's where that is at work.
+fn phase(machine: &Machine) -> String {
+    let text = format!("{machine:?}");
+    let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
+    let mut phases = text.split("phase: ").skip(1).map(name);
+    let (shared, own) = (phases.next().unwrap_or_default(), phases.next().unwrap_or_default());
+    let kind = name(&text);
+    if own == "Send" { format!("{kind} Send.{shared}") } else { format!("{kind} {own}") }
 }
 
 impl Group {
@@ -145,6 +158,8 @@ impl Group {
             result,
             seed_clears: false,
             tasks: 0,
+            record: false,
+            transitions: BTreeSet::new(),
         }
     }
 
@@ -298,6 +313,18 @@ impl Group {
             assert_eq!(*machine, before, "{progress:?} must not change a machine");
             assert_eq!(*ub.words, words_before, "{progress:?} must not change the scratch");
             assert!(effects.is_empty(), "{progress:?} with an effect: {effects:?}");
+        }
+        if self.record {
+            let what = match (&progress, effects.first()) {
+                (Progress::Pending(_), _) => "(pending)",
+                (Progress::Done, _) => "(done)",
+                (Progress::Stepped, None) => "-",
+                (Progress::Stepped, Some(effect)) => {
+                    let what = effect.split_once('+').map_or("", |(what, _)| what);
+                    what.split_once(" -> ").map_or(what, |(verb, _)| verb).trim_end()
+                }
+            };
+            self.transitions.insert([phase(&before), what.into(), phase(machine)]);
         }
         Ok(Some(progress))
     }

@@ -79,8 +79,8 @@ pub(super) fn blocks<E: Element>(row: &[u8], data: &mut [u8], scales: &mut [u8])
     const LEN: usize = COMM_BLOCK as usize;
     let (rows, last_row) = row.as_chunks::<2>().0.as_chunks::<LEN>();
     let (datas, last_data) = data.as_chunks_mut::<LEN>();
-    let rows = rows.iter().map(|row| row.as_slice()).chain([last_row]);
-    let datas = datas.iter_mut().map(|data| data.as_mut_slice()).chain([last_data]);
+    let rows = rows.iter().map(<[_; LEN]>::as_slice).chain([last_row]);
+    let datas = datas.iter_mut().map(<[_; LEN]>::as_mut_slice).chain([last_data]);
     // There is no scale for a last block that is empty.
     for ((row, data), scale) in rows.zip(datas).zip(scales.as_chunks_mut::<2>().0) {
         let peak = row.iter().fold(0, |peak, &x| peak.max(element_magnitude(x)));

@@ -1,30 +1,35 @@
-//! Dispatch and combine of two ranks with two cores each, all that is left of an elastic domain of three, over raw memory, with nothing beneath: no std, no
-//! allocator, no C library. It is linked to show that `kernel-core` needs none of them, and run to show that
-//! it works so: status 0 if the results are right, else the number of what went wrong.
+//! Dispatch and combine of two ranks with two cores each, over raw memory, with nothing beneath: no std, no allocator, no
+//! C library. It is linked to show that `kernel-core` needs none of them, and run to show that it works so: status 0 if
+//! the results are right, else the number of what went wrong.
 //!
-//! One processor polls all four cores in turn, as a firmware without threads would.
+//! One processor polls all four cores in turn, and on A2 both agents, as a firmware without threads would.
 #![no_std]
 #![no_main]
 
 mod runtime;
+mod scene;
 
 use core::cell::UnsafeCell;
+use kernel_core::a2;
 use kernel_core::a3::{Choices, Combine, Dispatch, Env, Flags, Returned, Ub};
 use kernel_core::a3_v2;
 use kernel_core::fabric::Progress;
-use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, Segment};
+use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use kernel_core::fabric::survivors::Survivors;
 use kernel_core::inputs::Inputs;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::state::STATE_BYTES;
+use kernel_core::layout::tp;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{BatchSizes, CommAlg, Config, Elastic, Given, Limits, Op, Shape};
+use kernel_core::plan::order::SendOrder;
+use kernel_core::shape::{CommAlg, Elastic, Given, Limits, Op, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
+use scene::{GROUPS, Scene};
 
 /// Physical ranks, of which one is gone.
 const WHOLE: usize = 3;
-/// The survivors, by new id: ranks 2 and 0 of the whole.
+/// Those that run: survivors by new id, ranks 2 and 0 of the whole; or all ranks; or both peers of one rank.
 const RANKS: usize = 2;
 const ELASTIC_INFO: [i32; 4 + 2 * WHOLE] = [1, 2, 0, 4, 1, -1, 0, 2, 0, -1];
 const CORES: usize = 2;
@@ -32,7 +37,8 @@ const H: usize = 32;
 const BS: usize = 2;
 const K: usize = 2;
 const ROW: usize = 2 * H;
-const WINDOW: usize = 2 << 20;
+const WINDOW: usize = 6 << 20;
+const TP_WINDOW: usize = 16 << 10;
 /// Room for one output tensor; the largest is `expand_x` with 8 rows.
 const OUTPUT: usize = 1024;
 const ROUNDS: usize = 4;
@@ -41,20 +47,39 @@ const ROUNDS: usize = 4;
 struct Rank {
     state: [u8; STATE_BYTES as usize],
     window: [u8; WINDOW],
+    window_out: [u8; WINDOW],
+    tp_state: [u8; tp::TP_STATE_BYTES as usize],
+    tp_window: [u8; TP_WINDOW],
     outputs: [[u8; OUTPUT]; Tensor::ALL.len()],
 }
-
-/// Of the plain layout, and of fullmesh_v2, which takes what another layer leaves in its window for flags.
-const GROUPS: usize = 2;
 
 struct Memory(UnsafeCell<[[Rank; WHOLE]; GROUPS]>);
 
 // SAFETY: this program has one thread.
 unsafe impl Sync for Memory {}
 
-static MEMORY: Memory = Memory(UnsafeCell::new(
-    [const { [const { Rank { state: [0; _], window: [0; _], outputs: [[0; _]; _] } }; _] }; _],
-));
+static MEMORY: Memory = Memory(UnsafeCell::new([const { [const { Rank::ZERO }; _] }; _]));
+
+impl Rank {
+    const ZERO: Self = Self {
+        state: [0; _],
+        window: [0; _],
+        window_out: [0; _],
+        tp_state: [0; _],
+        tp_window: [0; _],
+        outputs: [[0; _]; _],
+    };
+}
+
+/// A rank's memory as a fabric sees it.
+#[derive(Clone, Copy)]
+struct Regions {
+    ep: Peer,
+    tp: Peer,
+    outputs: Outputs,
+}
+
+type Group = [Regions; WHOLE];
 
 /// What went wrong, as an exit status.
 #[derive(Clone, Copy)]
@@ -74,75 +99,6 @@ struct Scratch {
     row: [u8; 3 * ROW],
 }
 
-/// What the group is asked to do, and what must come of it.
-struct Scene {
-    config: Config<'static>,
-    flags: Flags,
-    ids: [[i32; BS * K]; RANKS],
-    /// Elements of x: all of a token are alike.
-    first: u16,
-    step: u16,
-    /// By how many powers of two each token's result is larger than the token.
-    doubled: [[i16; BS]; RANKS],
-}
-
-/// Dispatch and combine with nothing else to them.
-fn plain() -> Scene {
-    let config = Config {
-        ep_world_size: WHOLE as i64,
-        moe_expert_num: 6,
-        k: K as i64,
-        h: H as i64,
-        bs: BatchSizes::Uniform(BS as i64),
-        hccl_buffsize_mb: (WINDOW >> 20) as i64,
-        aiv_num: CORES as i64,
-        given: Given::ELASTIC_INFO,
-        ..Config::default()
-    };
-    // Every token goes to one expert of its own rank and to one of the other: 0.5 * x + 0.5 * x = x. Numbers from
-    // 1 to 2.
-    let flags = Flags::Joint;
-    Scene {
-        config,
-        flags,
-        ids: [[0, 2, 3, 1], [1, 2, 2, 0]],
-        first: 0x3F80,
-        step: 4,
-        doubled: [[0; BS]; RANKS],
-    }
-}
-
-/// The same in blocks, with all ranks there.
-fn blocks() -> Scene {
-    let Scene { config, .. } = plain();
-    let config = Config {
-        comm_alg: "fullmesh_v2",
-        ep_world_size: RANKS as i64,
-        moe_expert_num: 4,
-        given: Given::empty(),
-        ..config
-    };
-    Scene { config, ..plain() }
-}
-
-/// Special experts, int8 results, AddRmsNorm and separate flags on top.
-fn everything() -> Scene {
-    let Scene { config, .. } = plain();
-    let config = Config {
-        zero_expert_num: 1,
-        copy_expert_num: 1,
-        const_expert_num: 1,
-        comm_quant_mode: 2,
-        op: "combine_add_rms_norm",
-        norm_eps: 0.0,
-        ..config
-    };
-    // Zero 4, copy 5, const 6 of 3 * x. 0.5 * (x + x) = x, 0.5 * x, 0.5 * (3 * x + x) = 2 * x, also without any row
-    // sent. 127 times a power of two stays what it is in int8.
-    let ids = [[0, 5, 4, 3], [6, 2, 5, 6]];
-    Scene { config, flags: Flags::Separate, ids, first: 0x3FFE, step: 0x80, doubled: [[0, -1], [1, 1]] }
-}
-
 fn run() -> i32 {
     match rounds() {
         Ok(()) => 0,
@@ -151,26 +107,63 @@ fn run() -> i32 {
 }
 
 fn rounds() -> Result<(), Wrong> {
-    // One group after the other on the same memory: a layer leaves nothing behind that the next one minds.
-    [plain(), everything(), blocks()].iter().try_for_each(|scene| {
+    // Layers that share a group's memory leave nothing behind that the next one minds.
+    scene::all().iter().try_for_each(|scene| {
         let whole = Shape::new(&scene.config, Limits::None).map_err(|_| Wrong::Shape)?;
         let is_elastic = scene.config.given.contains(Given::ELASTIC_INFO);
         let left =
             if is_elastic { Elastic::new(&whole, &ELASTIC_INFO).map_err(|_| Wrong::Shape)? } else { None };
         let left = left.as_ref();
         let shape = left.map_or_else(|| whole.clone(), |left| whole.survivors(left));
-        let peers = memory(&shape)?;
+        let memory = memory(scene.group, &shape)?;
+        let mut agents = [const { a2::Agent::new() }; RANKS];
         // Four rounds: both partitions of both operators are used, and used again.
-        (0..ROUNDS).try_for_each(|round| one_round(scene, &shape, left, &peers, round))
+        (0..ROUNDS).try_for_each(|round| {
+            let domain = Domain { shape: &shape, left, memory: &memory };
+            one_round(scene, &domain, &mut agents, round)
+        })
     })
 }
 
-/// The regions of all ranks.
-fn memory(shape: &Shape) -> Result<[(Peer, Outputs); WHOLE], Wrong> {
-    let group = if shape.comm_alg() == CommAlg::FullmeshV2 { 1 } else { 0 };
+/// Who runs, and where.
+struct Domain<'a> {
+    shape: &'a Shape,
+    left: Option<&'a Elastic>,
+    memory: &'a Group,
+}
+
+impl<'a> Domain<'a> {
+    /// The EP rank of one of those that run: TP peers are the same one.
+    fn ep(&self, rank: usize) -> RankId {
+        RankId(if self.shape.tp_world_size() == 2 { 0 } else { rank as u32 })
+    }
+
+    /// A rank's place in memory.
+    fn physical(&self, rank: usize) -> Option<RankId> {
+        let rank = RankId(rank as u32);
+        self.left.map_or(Some(rank), |left| left.physical(rank))
+    }
+
+    /// The output tensors of a rank.
+    fn outputs(&self, rank: usize) -> Option<&'a Outputs> {
+        self.memory.get(self.physical(rank)?.index()).map(|regions| &regions.outputs)
+    }
+
+    fn bytes(&self, rank: usize, tensor: Tensor) -> &'a [u8] {
+        self.outputs(rank).map_or(&[], |outputs| bytes(outputs, tensor))
+    }
+}
+
+/// The regions of all ranks of a group.
+fn memory(group: usize, shape: &Shape) -> Result<Group, Wrong> {
+    if group >= GROUPS {
+        return Err(Wrong::Shape);
+    }
     let base = MEMORY.0.get().cast::<Rank>().wrapping_add(group * WHOLE);
-    let fits = (0..RANKS as u32)
-        .all(|rank| Tensor::ALL.iter().all(|&tensor| capacity(shape, RankId(rank), tensor) <= OUTPUT as u64));
+    let fits = (0..shape.ep_world_size()).map(RankId).all(|rank| {
+        let outputs = Tensor::ALL.iter().all(|&tensor| capacity(shape, rank, tensor) <= OUTPUT as u64);
+        outputs && (shape.tp_world_size() == 1 || tp::window_bytes(shape, rank) <= TP_WINDOW as u64)
+    });
     if !fits {
         return Err(Wrong::Shape);
     }
@@ -179,13 +172,19 @@ fn memory(shape: &Shape) -> Result<[(Peer, Outputs); WHOLE], Wrong> {
         let this = base.wrapping_add(rank);
         rank += 1;
         let at = |offset: usize, len: usize| Segment::new(this.cast::<u8>().wrapping_add(offset), len as u64);
-        let peer = Peer {
+        let ep = Peer {
             state: at(core::mem::offset_of!(Rank, state), STATE_BYTES as usize),
             window: at(core::mem::offset_of!(Rank, window), WINDOW),
+            window_out: at(core::mem::offset_of!(Rank, window_out), WINDOW),
+        };
+        let tp = Peer {
+            state: at(core::mem::offset_of!(Rank, tp_state), tp::TP_STATE_BYTES as usize),
+            window: at(core::mem::offset_of!(Rank, tp_window), TP_WINDOW),
             window_out: Segment::EMPTY,
         };
         let outputs = core::mem::offset_of!(Rank, outputs);
-        (peer, Tensor::ALL.map(|tensor| at(outputs + tensor as usize * OUTPUT, OUTPUT)))
+        let outputs = Tensor::ALL.map(|tensor| at(outputs + tensor as usize * OUTPUT, OUTPUT));
+        Regions { ep, tp, outputs }
     }))
 }
 
@@ -203,20 +202,26 @@ fn rows(bits: impl Fn(usize) -> u16) -> [u8; BS * ROW] {
     rows
 }
 
-/// The dispatch of either layout.
+/// The dispatch of any layout.
 enum AnyDispatch {
     Plain(Dispatch),
     Blocks(a3_v2::Dispatch),
+    A2(a2::Dispatch),
+}
+
+/// The combine of either product.
+enum AnyCombine {
+    A3(Combine),
+    A2(a2::Combine),
 }
 
 fn one_round(
     scene: &Scene,
-    shape: &Shape,
-    left: Option<&Elastic>,
-    memory: &[(Peer, Outputs); WHOLE],
+    domain: &Domain<'_>,
+    agents: &mut [a2::Agent; RANKS],
     round: usize,
 ) -> Result<(), Wrong> {
-    let peers = memory.map(|(peer, _)| peer);
+    let shape = domain.shape;
     let mut x = [[0; BS * ROW]; RANKS];
     for (rank, x) in x.iter_mut().enumerate() {
         *x = rows(|token| element(scene, rank, token, round));
@@ -238,68 +243,67 @@ fn one_round(
         ..Inputs::default()
     };
     for rank in 0..RANKS {
-        inputs(rank).check(shape, RankId(rank as u32)).map_err(|_| Wrong::Inputs)?;
+        inputs(rank).check(shape, domain.ep(rank)).map_err(|_| Wrong::Inputs)?;
     }
 
     let mut scratch = [[Scratch { words: [0; 64], row: [0; 3 * ROW] }; CORES]; RANKS];
     let mut dispatch = [[(); CORES]; RANKS].map(|cores| {
-        cores.map(|()| match shape.comm_alg() {
-            CommAlg::FullmeshV2 => AnyDispatch::Blocks(a3_v2::Dispatch::new()),
+        cores.map(|()| match (shape.product(), shape.comm_alg()) {
+            (Product::A2, _) => AnyDispatch::A2(a2::Dispatch::new()),
+            (_, CommAlg::FullmeshV2) => AnyDispatch::Blocks(a3_v2::Dispatch::new()),
             _ => AnyDispatch::Plain(Dispatch::new()),
         })
     });
-    poll(left, memory, &peers, &mut dispatch, &mut scratch, |rank, core, machine, fabric, ub| {
-        let env = env(shape, scene.flags, rank, core);
+    poll(domain, agents, &mut dispatch, &mut scratch, |rank, core, machine, fabric, ub| {
+        let env = env(domain, scene.flags, rank, core);
         match machine {
             AnyDispatch::Plain(machine) => machine.step(&env, fabric, &inputs(rank), ub),
             AnyDispatch::Blocks(machine) => machine.step(&env, fabric, &inputs(rank), ub),
+            AnyDispatch::A2(machine) => machine.step(&a2_env(domain, rank, core), fabric, &inputs(rank), ub),
         }
     })?;
 
     // The experts: each returns what it got.
-    let mut combine = [[(); CORES]; RANKS].map(|cores| cores.map(|()| Combine::new()));
-    poll(left, memory, &peers, &mut combine, &mut scratch, |rank, core, machine, fabric, ub| {
-        let output =
-            |tensor| outputs_of(left, memory, rank).map_or(&[][..], |outputs| bytes(outputs, tensor));
-        let returned = Returned {
-            y: output(Tensor::ExpandX),
-            assist_info: output(Tensor::AssistInfo),
-            ep_recv_counts: output(Tensor::EpRecvCounts),
-        };
-        machine.step(&env(shape, scene.flags, rank, core), fabric, &inputs(rank), &returned, ub)
+    let mut combine = [[(); CORES]; RANKS].map(|cores| {
+        cores.map(|()| match shape.product() {
+            Product::A2 => AnyCombine::A2(a2::Combine::new()),
+            Product::A3 => AnyCombine::A3(Combine::new()),
+        })
+    });
+    poll(domain, agents, &mut combine, &mut scratch, |rank, core, machine, fabric, ub| {
+        let output = |tensor| domain.bytes(rank, tensor);
+        let (y, ep_recv_counts) = (output(Tensor::ExpandX), output(Tensor::EpRecvCounts));
+        match machine {
+            AnyCombine::A3(machine) => {
+                let returned = Returned { y, assist_info: output(Tensor::AssistInfo), ep_recv_counts };
+                machine.step(&env(domain, scene.flags, rank, core), fabric, &inputs(rank), &returned, ub)
+            }
+            AnyCombine::A2(machine) => {
+                let returned = a2::Returned { y, ep_recv_counts, expand_idx: output(Tensor::ExpandIdx) };
+                machine.step(&a2_env(domain, rank, core), fabric, &inputs(rank), &returned, ub)
+            }
+        }
     })?;
 
     let right = (0..RANKS).all(|rank| {
-        let Some(outputs) = outputs_of(left, memory, rank) else { return false };
         let doubled = |token| scene.doubled.get(rank).and_then(|of| of.get(token)).copied().unwrap_or(0);
         let result =
             rows(|token| element(scene, rank, token, round).wrapping_add_signed(0x80 * doubled(token)));
-        let holds = |tensor, row: &[u8]| bytes(outputs, tensor).get(..row.len()) == Some(row);
+        let holds = |tensor, row: &[u8]| domain.bytes(rank, tensor).get(..row.len()) == Some(row);
         // Alike elements are 1 when they are normalised.
         holds(Tensor::XOut, &result) && (!norm || holds(Tensor::X, &result) && holds(Tensor::Y, &one))
     });
     if right { Ok(()) } else { Err(Wrong::Result) }
 }
 
-/// A rank's place in memory.
-fn physical(left: Option<&Elastic>, rank: usize) -> Option<RankId> {
-    let rank = RankId(rank as u32);
-    left.map_or(Some(rank), |left| left.physical(rank))
-}
-
-/// The output tensors of a rank.
-fn outputs_of<'m>(
-    left: Option<&Elastic>,
-    memory: &'m [(Peer, Outputs); WHOLE],
-    rank: usize,
-) -> Option<&'m Outputs> {
-    let physical = physical(left, rank)?;
-    memory.get(physical.index()).map(|(_, outputs)| outputs)
-}
-
-fn env(shape: &Shape, flags: Flags, rank: usize, core: usize) -> Env<'_, Portable> {
+fn env<'a>(domain: &Domain<'a>, flags: Flags, rank: usize, core: usize) -> Env<'a, Portable> {
     let choices = Choices { flags, ..Choices::default() };
-    Env::new(shape, RankId(rank as u32), CoreId(core as u32), choices, Portable)
+    let env = Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), choices, Portable);
+    if domain.shape.tp_world_size() == 2 { env.with_tp_rank(RankId(rank as u32)) } else { env }
+}
+
+fn a2_env<'a>(domain: &Domain<'a>, rank: usize, core: usize) -> a2::Env<'a, Portable> {
+    a2::Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), Portable)
 }
 
 /// An output tensor of an operator that has ended, or a part of it that no core writes any more.
@@ -316,9 +320,8 @@ fn bytes(outputs: &Outputs, tensor: Tensor) -> &[u8] {
 /// Steps all machines in turn until all are done. That no core begins an operator before the last one of its
 /// rank has ended the one before is the join.
 fn poll<M>(
-    left: Option<&Elastic>,
-    memory: &[(Peer, Outputs); WHOLE],
-    peers: &[Peer; WHOLE],
+    domain: &Domain<'_>,
+    agents: &mut [a2::Agent; RANKS],
     machines: &mut [[M; CORES]; RANKS],
     scratch: &mut [[Scratch; CORES]; RANKS],
     mut step: impl FnMut(
@@ -329,23 +332,37 @@ fn poll<M>(
         &mut Ub<'_>,
     ) -> Result<Progress, kernel_core::fabric::ProtocolError>,
 ) -> Result<(), Wrong> {
+    let (eps, tps) = (domain.memory.map(|regions| regions.ep), domain.memory.map(|regions| regions.tp));
+    let has_tp = domain.shape.tp_world_size() == 2;
     loop {
         let (mut done, mut stepped) = (0, false);
-        let ranks = machines.iter_mut().zip(scratch.iter_mut());
-        for (rank, (machines, scratch)) in ranks.enumerate() {
-            let physical = physical(left, rank).ok_or(Wrong::Shape)?;
-            let outputs = outputs_of(left, memory, rank).ok_or(Wrong::Shape)?;
+        let ranks = machines.iter_mut().zip(scratch.iter_mut()).zip(agents.iter_mut());
+        for (rank, ((machines, scratch), agent)) in ranks.enumerate() {
+            let physical = domain.physical(rank).ok_or(Wrong::Shape)?;
+            let outputs = *domain.outputs(rank).ok_or(Wrong::Shape)?;
             for (core, (machine, scratch)) in machines.iter_mut().zip(scratch).enumerate() {
                 // SAFETY: the segments lie in `MEMORY`, aligned to 4096, disjoint, and alive for ever. Only
                 // these fabrics touch them, in one thread, and `bytes` between operators.
-                let inner = unsafe { RawFabric::new(peers, physical, *outputs) };
-                let mut fabric = Survivors { inner, left };
+                let inner = if has_tp {
+                    // Each peer is alone in its EP domain.
+                    let own = eps.get(rank..=rank).unwrap_or(&[]);
+                    unsafe { RawFabric::new(own, RankId(0), outputs).with_tp(&tps, RankId(rank as u32)) }
+                } else {
+                    unsafe { RawFabric::new(&eps, physical, outputs) }
+                };
+                let mut fabric = Survivors { inner, left: domain.left };
                 let mut ub = Ub { words: &mut scratch.words, row: &mut scratch.row };
                 match step(rank, core, machine, &mut fabric, &mut ub).map_err(|_| Wrong::Machine)? {
                     Progress::Done => done += 1,
                     Progress::Stepped => stepped = true,
                     Progress::Pending(_) => {}
                 }
+            }
+            if domain.shape.product() == Product::A2 {
+                let env = a2::AgentEnv { shape: domain.shape, rank: physical, order: SendOrder::Staggered };
+                // SAFETY: as above; this is the one agent of the rank.
+                let mut nic = unsafe { RawNic::new(&eps, physical) };
+                stepped |= agent.step(&env, &mut nic).map_err(|_| Wrong::Machine)? == Progress::Stepped;
             }
         }
         if done == RANKS * CORES {

@@ -1,21 +1,24 @@
 //! Collects what the iterators of `kernel_core::plan` give.
 
 use crate::case::RankTensors;
+use crate::member;
 use kernel_core::inputs::Inputs;
+use kernel_core::layout::block;
 use kernel_core::layout::data::{combine_row, dispatch_record};
 use kernel_core::layout::record::sent_bytes;
 use kernel_core::layout::state::Partition;
 use kernel_core::place::Place;
+use kernel_core::plan::experts::ExpertSends;
 use kernel_core::plan::incast::{self, Incast, Tally};
 use kernel_core::plan::order::SendOrder;
 use kernel_core::plan::returns::{Received, received, returns};
 use kernel_core::plan::route::{self, Send, Sends};
 use kernel_core::plan::shared::SharedSplit;
 use kernel_core::plan::split;
-use kernel_core::shape::Shape;
+use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
 
-/// Who sends what, as far as it is known.
+/// Who sends what, as far as it is known. Ranks go by their numbers as members, in an elastic domain by new id.
 pub(super) struct Traffic {
     pub(super) shape: Shape,
     /// The same without port offset.
@@ -23,6 +26,8 @@ pub(super) struct Traffic {
     /// Whether the experts are known; if not, only what goes to shared experts is.
     pub(super) known: bool,
     pub(super) ranks: Vec<RankTensors>,
+    /// The names of the ranks in files and reports.
+    pub(super) names: Vec<RankId>,
 }
 
 /// A row that a core writes into another rank's window, in partition 0.
@@ -43,7 +48,33 @@ impl Traffic {
     }
 
     pub(super) fn all_ranks(&self) -> impl Iterator<Item = RankId> + Clone + use<> {
-        (0..self.shape.ep_world_size()).map(RankId)
+        (0..self.ranks.len() as u32).map(RankId)
+    }
+
+    /// The rank in its EP domain.
+    pub(super) const fn ep(&self, rank: RankId) -> RankId {
+        member::ep_rank(&self.shape, rank)
+    }
+
+    /// Whom `own` calls `to` in its EP domain.
+    pub(super) const fn called(&self, own: RankId, to: RankId) -> RankId {
+        member::named(self.shape.tp_world_size(), own, to, false)
+    }
+
+    /// The other rank of the TP domain, if there is one.
+    pub(super) fn peer(&self, own: RankId) -> Option<RankId> {
+        let tp = self.shape.tp_world_size();
+        let other = RankId(member::tp_rank(&self.shape, own).0 ^ 1);
+        (tp == 2).then(|| member::named(tp, own, other, true))
+    }
+
+    pub(super) fn name(&self, rank: RankId) -> u32 {
+        self.names[rank.index()].0
+    }
+
+    /// The rank of that name.
+    pub(super) fn named(&self, name: u32) -> Option<RankId> {
+        self.all_ranks().find(|&rank| self.name(rank) == name)
     }
 
     pub(super) fn cores(&self) -> impl Iterator<Item = CoreId> + use<> {
@@ -58,14 +89,14 @@ impl Traffic {
     fn walk(&self, rank: RankId, share: &split::DispatchShare) -> (Vec<u32>, Vec<u32>) {
         let mut send_status = vec![0; route::destinations(&self.shape) as usize];
         let mut slots = vec![0; route::share_len(share) as usize];
-        route::walk(&self.shape, rank, &self.inputs(rank), share, &mut send_status, &mut slots);
+        route::walk(&self.shape, self.ep(rank), &self.inputs(rank), share, &mut send_status, &mut slots);
         (send_status, slots)
     }
 
     /// Tokens of `rank` that take part.
     pub(super) fn active_tokens(&self, rank: RankId) -> u32 {
         let inputs = self.inputs(rank);
-        let tokens = (0..self.shape.bs(rank)).map(kernel_core::units::Token);
+        let tokens = (0..self.shape.bs(self.ep(rank))).map(kernel_core::units::Token);
         tokens.filter(|&token| inputs.token_is_active(&self.shape, token)).count() as u32
     }
 
@@ -78,17 +109,22 @@ impl Traffic {
         order: SendOrder,
         shared: SharedSplit,
     ) -> Vec<Write<Send>> {
-        let shape = &self.shape;
-        let share = split::dispatch(shape, rank, core);
+        let (shape, ep) = (&self.shape, self.ep(rank));
+        let split::Work { sends: share, experts, .. } = split::work(shape, ep, core);
         let (_, slots) = self.walk(rank, &share);
-        let sends = Sends { shape, rank, order, share: &share, slots: &slots };
+        let sends = Sends { shape, rank: ep, order, share: &share, slots: &slots };
+        let inputs = self.inputs(rank);
+        let sends: Vec<Send> = match shape.comm_alg() {
+            CommAlg::FullmeshV2 => ExpertSends { sends, experts: &experts }.iter(&inputs).collect(),
+            _ => sends.iter(&inputs).collect(),
+        };
         let tokens = self.active_tokens(rank);
         let write = |send| {
-            let what = shared.resend(shape, rank, send, tokens);
-            let at = dispatch_record(layout, Partition::P0, what.home, rank, what.slot);
-            Write { what, to: what.home.rank, at, bytes: sent_bytes(layout) }
+            let what = shared.resend(shape, ep, send, tokens);
+            let at = dispatch_record(layout, Partition::P0, what.home, ep, what.slot);
+            Write { what, to: self.called(rank, what.home.rank), at, bytes: sent_bytes(layout) }
         };
-        sends.iter(&self.inputs(rank)).map(write).collect()
+        sends.into_iter().map(write).collect()
     }
 
     /// The same for all cores.
@@ -97,9 +133,9 @@ impl Traffic {
         self.all_ranks().map(of).collect()
     }
 
-    /// The rows that `rank` has received, in order.
+    /// The rows that `rank` has received itself, in order.
     pub(super) fn received(&self, rank: RankId) -> Vec<Received> {
-        received(&self.shape, rank, |source| self.inputs(source)).collect()
+        received(&self.shape, self.ep(rank), |source| self.inputs(self.called(rank, source))).collect()
     }
 
     /// What `core` of `rank` sends back of `rows` in combine, in order, each with its number.
@@ -114,9 +150,10 @@ impl Traffic {
         let write = |row: u32| {
             let what = rows[row as usize];
             let at = combine_row(shape, Partition::P0, what.pair.token, what.pair.k);
-            Write { what: (row, what), to: what.source, at, bytes: shape.result_bytes() }
+            let to = self.called(rank, what.source);
+            Write { what: (row, what), to, at, bytes: shape.result_bytes() }
         };
-        returns(shape, rank, core, order, rows.len() as u32).map(write).collect()
+        returns(shape, self.ep(rank), core, order, rows.len() as u32).map(write).collect()
     }
 
     /// The same for all cores, given what all ranks have received.
@@ -130,6 +167,17 @@ impl Traffic {
         };
         self.all_ranks().zip(received).map(of).collect()
     }
+}
+
+/// The puts of a record: one, or with fullmesh_v2 one for each block; where, and how many bytes.
+pub(super) fn puts(shape: &Shape, record: Place) -> impl Iterator<Item = (Place, u64)> {
+    let bytes = sent_bytes(shape);
+    let blocks = if shape.comm_alg() == CommAlg::FullmeshV2 { block::count(shape) } else { 0 };
+    let whole = (blocks == 0).then_some((record, bytes));
+    whole.into_iter().chain((0..blocks).map(move |i| {
+        let stream = block::stream(i, bytes);
+        (block::block(record, i), stream.end - stream.start)
+    }))
 }
 
 /// The incast of every step.

@@ -4,13 +4,16 @@ mod lists;
 mod one_core;
 mod ports;
 mod summary;
+mod tp;
 
 use super::source::resolve;
 use crate::case::{self, RankTensors, support};
 use crate::cli::{ConfigArgs, PlanArgs, SharedArg};
 use crate::config::Config;
+use crate::cures;
 use crate::error::Error;
 use crate::generate::{MaskKind, Options, generate};
+use crate::member;
 use crate::report::Report;
 use kernel_core::shape::{Given, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
@@ -26,12 +29,19 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     let (Some(rank), Some(core)) = (args.rank, args.core) else {
         return report.emit(&summary::of(&traffic, args, source), summary::table);
     };
-    for (option, seen, end) in [("--rank", rank, shape.ep_world_size()), ("--core", core, shape.aiv_num())] {
-        if seen >= end {
-            return Err(Error::Request(format!("{option} {seen}: must be in [0, {}]", end - 1)));
-        }
+    let flags = super::source::flags(shape, args.flags)?;
+    let out_of = |option, seen, end: u32, more| {
+        Error::Request(format!("{option} {seen}: must be in [0, {}]{more}", end - 1))
+    };
+    let Some(own) = traffic.named(rank) else {
+        let last = traffic.names.iter().map(|name| name.0).max().unwrap_or(0);
+        let more = if rank < last { ", not one that is gone" } else { "" };
+        return Err(out_of("--rank", rank, last + 1, more));
+    };
+    if core >= shape.aiv_num() {
+        return Err(out_of("--core", core, shape.aiv_num(), ""));
     }
-    report.emit(&one_core::of(&traffic, args, source, RankId(rank), CoreId(core)), one_core::table)
+    report.emit(&one_core::of(&traffic, args, source, own, CoreId(core), flags), one_core::table)
 }
 
 /// The routing that the arguments name, and its name.
@@ -49,8 +59,10 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
         let given = opened.given;
         let case = opened.load(folder)?;
         let plain = without_offset(&case.config, given, folder.display())?;
+        let plain = case.elastic.as_ref().map_or(plain.clone(), |elastic| plain.survivors(&elastic.left));
+        let names = member::all(&case.shape).map(|rank| case.name(rank)).collect();
         return Ok((
-            Traffic { shape: case.shape, plain, known: true, ranks: case.ranks },
+            Traffic { shape: case.shape, plain, known: true, ranks: case.ranks, names },
             folder.display().to_string(),
         ));
     }
@@ -65,11 +77,10 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
         MaskKind::Tokens => Given::MASK_1D,
         MaskKind::Pairs => Given::MASK_2D,
     };
-    let shape = Shape::new(&source.config.as_core(given), Limits::Product)
-        .map_err(|violations| Error::violations(&source.name, &violations))?;
+    let shape = cures::shape(&source.config.as_core(given), Limits::Product, &source.name)?;
     let plain = without_offset(&source.config, given, &source.name)?;
     let ranks = match args.seed {
-        None => (0..shape.ep_world_size()).map(|rank| unknown(&shape, RankId(rank))).collect(),
+        None => member::all(&shape).map(|rank| unknown(&shape, member::ep_rank(&shape, rank))).collect(),
         Some(seed) => {
             // Tokens are drawn last: short ones leave the choice of experts as it is.
             let short = Config { h: 1, ..source.config.clone() };
@@ -79,13 +90,13 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
             generate(short, options, &source.name)?.ranks
         }
     };
-    Ok((Traffic { shape, plain, known: args.seed.is_some(), ranks }, source.name))
+    let names = member::all(&shape).collect();
+    Ok((Traffic { shape, plain, known: args.seed.is_some(), ranks, names }, source.name))
 }
 
 fn without_offset(config: &Config, given: Given, place: impl core::fmt::Display) -> Result<Shape, Error> {
     let plain = Config { port_offset: 0, ..config.clone() };
-    Shape::new(&plain.as_core(given), Limits::Product)
-        .map_err(|violations| Error::violations(place, &violations))
+    cures::shape(&plain.as_core(given), Limits::Product, place)
 }
 
 /// All tokens active, with ids that name no expert: what goes to shared experts is known all the same.

@@ -1,18 +1,28 @@
 //! The plan of one core.
 
-use super::lists::Traffic;
+mod table;
+
+pub(super) use table::table;
+
+use super::lists::{Traffic, Write, puts};
+use super::name_of;
 use super::ports::{self, Ports};
-use super::{listed, name_of};
+use super::tp::{self, Exchange};
 use crate::cli::PlanArgs;
-use crate::report::pairs;
 use core::ops::Range;
-use kernel_core::layout::state::{Partition, combine_slot, combine_status, dispatch_slot, dispatch_status};
+use kernel_core::a3::Flags;
+use kernel_core::layout::block;
+use kernel_core::layout::state::{
+    Partition, combine_slot, combine_status, dispatch_slot, dispatch_status, token_flag,
+};
+use kernel_core::place::Place;
 use kernel_core::plan::counts::expert_of_slot;
 use kernel_core::plan::order::SendOrder;
+use kernel_core::plan::returns::Received;
 use kernel_core::plan::route::{self, Pair};
 use kernel_core::plan::shared::SharedSplit;
 use kernel_core::plan::split::{self, Work};
-use kernel_core::shape::Shape;
+use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId, Token};
 use serde::Serialize;
 
@@ -38,13 +48,24 @@ pub(super) struct CorePlan {
 /// Ranges are `[start, end)`.
 #[derive(Serialize)]
 struct Dispatch {
-    /// Of the flat `(token, k)` pairs.
+    /// What the core does, in this order.
+    phases: Vec<&'static str>,
+    /// `joint`, `separate`, or with fullmesh_v2 `blocks`.
+    flags: &'static str,
+    /// Of the flat `(token, k)` pairs those that it sends; none with fullmesh_v2.
     moe_pairs: [u32; 2],
+    /// Those whose `expand_idx` it writes.
+    index_pairs: [u32; 2],
     /// Of the flat `(token, j)` pairs.
     shared_pairs: [u32; 2],
-    /// The pairs of both ranges in the order of sending, inactive ones included.
+    /// MoE experts to which it sends all records of the rank; fullmesh_v2.
+    experts: [u32; 2],
+    /// What it goes through in the order of sending, inactive pairs included.
     moe_order: Vec<u32>,
     shared_order: Vec<u32>,
+    expert_order: Vec<u32>,
+    /// How records are cut; `null` but for fullmesh_v2.
+    blocks: Option<Blocks>,
     /// What is known to be sent.
     sends: Vec<Send>,
     /// Shared-expert ranks, then MoE experts.
@@ -53,6 +74,20 @@ struct Dispatch {
     /// `local_expert * ep_world_size + source_rank`.
     slots: [u32; 2],
     awaits: Vec<Await>,
+    /// `null` without a TP domain.
+    tp: Option<Exchange>,
+}
+
+/// Block `i` of a record is put at `i * stride` from the record's offset, its flag published at `flag_offset` from
+/// there.
+#[derive(Serialize)]
+struct Blocks {
+    count: u32,
+    stride: u64,
+    /// Bytes of each block that are put, but for the last.
+    bytes: u64,
+    bytes_of_last: u64,
+    flag_offset: u64,
 }
 
 #[derive(Serialize)]
@@ -67,6 +102,7 @@ struct Send {
     slot: u32,
     /// In the window of `to`.
     offset: u64,
+    /// Without flags.
     bytes: u64,
 }
 
@@ -75,10 +111,12 @@ struct Publish {
     destination: u32,
     to: u32,
     local_expert: u32,
-    /// In the state region of `to`.
+    /// Of the word with the count, in the state region of `to`.
     offset: u64,
     /// `null`: not known.
     count: Option<u32>,
+    /// Of the word behind the records, there; `null` unless flags are separate.
+    token_flag_offset: Option<u64>,
 }
 
 #[derive(Serialize)]
@@ -89,10 +127,13 @@ struct Await {
     /// In the own state region.
     offset: u64,
     count: Option<u32>,
+    token_flag_offset: Option<u64>,
 }
 
 #[derive(Serialize)]
 struct Combine {
+    /// `null` without a TP domain: before rows are returned, peers add each other's results.
+    tp: Option<Exchange>,
     /// `null`, as the lists, unless experts are known and the split is the one that runs.
     rows: Option<[u32; 2]>,
     sends: Option<Vec<Return>>,
@@ -123,21 +164,31 @@ struct AwaitRow {
     offset: u64,
 }
 
-pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String, rank: RankId, core: CoreId) -> CorePlan {
+pub(super) fn of(
+    traffic: &Traffic,
+    args: &PlanArgs,
+    source: String,
+    rank: RankId,
+    core: CoreId,
+    flags: Flags,
+) -> CorePlan {
     let (order, shared) = (args.order.into(), args.shared.into());
+    // With the old split nobody has ever received anything.
+    let known = traffic.known && shared == SharedSplit::AllIn;
+    let received = known.then(|| traffic.received(rank));
     CorePlan {
         ok: true,
         source,
         set: args.config.set.clone(),
-        rank: rank.0,
+        rank: traffic.name(rank),
         core: core.0,
         experts_known: traffic.known,
         order: args.order.name(),
         shared: name_of(args.shared),
         port_offset: traffic.shape.port_offset(),
         partition: Partition::P0.index(),
-        dispatch: dispatch(traffic, order, shared, rank, core),
-        combine: combine(traffic, order, shared, rank, core),
+        dispatch: dispatch(traffic, (order, shared, flags), rank, core, received.as_deref()),
+        combine: combine(traffic, order, rank, core, received.as_deref()),
         ports: ports::of(traffic, args.step, core::iter::once(rank), |layout: &Shape| {
             let of = |core| traffic.dispatch(layout, rank, core, order, shared);
             vec![traffic.cores().map(of).collect()]
@@ -145,59 +196,130 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String, rank: RankI
     }
 }
 
-fn dispatch(traffic: &Traffic, order: SendOrder, split: SharedSplit, rank: RankId, core: CoreId) -> Dispatch {
-    let shape = &traffic.shape;
-    let Work { sends: share, destinations, slots, .. } = split::work(shape, rank, core);
-    let ids = |pair: Pair| {
-        let id = traffic.inputs(rank).ids(shape, pair.token).get(pair.k as usize).copied();
-        id.and_then(|id| u32::try_from(id).ok())
-    };
+fn dispatch(
+    traffic: &Traffic,
+    (order, split, flags): (SendOrder, SharedSplit, Flags),
+    rank: RankId,
+    core: CoreId,
+    received: Option<&[Received]>,
+) -> Dispatch {
+    let (shape, ep) = (&traffic.shape, traffic.ep(rank));
+    let work = split::work(shape, ep, core);
+    let Work { sends: share, experts, destinations, slots, .. } = &work;
+    let in_blocks = shape.comm_alg() == CommAlg::FullmeshV2;
+    let moe = if in_blocks { &(0..0) } else { &share.moe };
     let writes = traffic.dispatch(shape, rank, core, order, split);
-    let sends = writes.iter().enumerate().map(|(step, write)| Send {
-        step,
-        token: write.what.pair.token.0,
-        k: write.what.pair.k,
-        expert: ids(write.what.pair),
-        to: write.to.0,
-        local_expert: write.what.home.local_expert,
-        slot: write.what.slot,
-        offset: write.at.offset,
-        bytes: write.bytes,
-    });
+    let separate = |slot| (flags == Flags::Separate).then(|| token_flag(Partition::P0, slot).offset);
     let counts = |source| move |destination| count(traffic, split, source, destination);
     let publish = |destination| {
         let home = route::destination_home(shape, destination);
-        let slot = dispatch_slot(shape, home.local_expert, rank);
+        let slot = dispatch_slot(shape, home.local_expert, ep);
         Publish {
             destination,
-            to: home.rank.0,
+            to: traffic.name(traffic.called(rank, home.rank)),
             local_expert: home.local_expert,
             offset: dispatch_status(Partition::P0, slot).offset,
             count: counts(rank)(destination),
+            token_flag_offset: separate(slot),
         }
     };
     let wait = |slot| {
         let local_expert = expert_of_slot(shape, slot);
-        let from = RankId(slot - local_expert * shape.ep_world_size());
+        let from = traffic.called(rank, RankId(slot - local_expert * shape.ep_world_size()));
         Await {
             slot,
             local_expert,
-            from: from.0,
+            from: traffic.name(from),
             offset: dispatch_status(Partition::P0, slot).offset,
-            count: counts(from)(route::destination_of(shape, rank, local_expert)),
+            count: counts(from)(route::destination_of(shape, ep, local_expert)),
+            token_flag_offset: separate(slot),
         }
     };
     Dispatch {
-        moe_order: order.items(share.moe.clone(), rank).collect(),
-        shared_order: order.items(share.shared.clone(), rank).collect(),
-        moe_pairs: ends(&share.moe),
+        phases: phases(shape, flags, &work),
+        flags: if in_blocks { "blocks" } else { name_of_flags(flags) },
+        moe_order: order.items(moe.clone(), ep).collect(),
+        shared_order: order.items(share.shared.clone(), ep).collect(),
+        expert_order: order.items(experts.clone(), ep).collect(),
+        moe_pairs: ends(moe),
+        index_pairs: ends(&share.moe),
         shared_pairs: ends(&share.shared),
-        sends: sends.collect(),
+        experts: ends(experts),
+        blocks: in_blocks.then(|| blocks(shape)),
+        sends: sends(traffic, rank, &writes),
         publishes: destinations.clone().map(publish).collect(),
-        destinations: ends(&destinations),
+        destinations: ends(destinations),
         awaits: slots.clone().map(wait).collect(),
-        slots: ends(&slots),
+        slots: ends(slots),
+        tp: tp::dispatch(traffic, rank, core, received),
     }
+}
+
+fn sends(traffic: &Traffic, rank: RankId, writes: &[Write<route::Send>]) -> Vec<Send> {
+    let inputs = traffic.inputs(rank);
+    let expert = |pair: Pair| {
+        let id = inputs.ids(&traffic.shape, pair.token).get(pair.k as usize).copied();
+        id.and_then(|id| u32::try_from(id).ok())
+    };
+    let send = |(step, write): (usize, &Write<route::Send>)| Send {
+        step,
+        token: write.what.pair.token.0,
+        k: write.what.pair.k,
+        expert: expert(write.what.pair),
+        to: traffic.name(write.to),
+        local_expert: write.what.home.local_expert,
+        slot: write.what.slot,
+        offset: write.at.offset,
+        bytes: write.bytes,
+    };
+    writes.iter().enumerate().map(send).collect()
+}
+
+fn blocks(shape: &Shape) -> Blocks {
+    let record = Place::window(0);
+    Blocks {
+        count: block::count(shape),
+        stride: block::block(record, 1).offset,
+        bytes: block::PAYLOAD,
+        bytes_of_last: puts(shape, record).last().map_or(0, |(_, bytes)| bytes),
+        flag_offset: block::flag(record, 0).offset,
+    }
+}
+
+const fn name_of_flags(flags: Flags) -> &'static str {
+    match flags {
+        Flags::Joint => "joint",
+        Flags::Separate => "separate",
+    }
+}
+
+/// What a core does in dispatch, in order: the names of the lists, and what stands between them.
+fn phases(shape: &Shape, flags: Flags, work: &Work) -> Vec<&'static str> {
+    let barrier = "core barrier";
+    let mut phases = match (shape.comm_alg(), flags) {
+        (CommAlg::FullmeshV2, _) if work.destinations.is_empty() => {
+            vec!["quiet", "sends, each block with its flag", barrier, "awaits", barrier]
+        }
+        (CommAlg::FullmeshV2, _) => {
+            vec!["quiet", barrier, "publishes", "sends, each block with its flag", "awaits", barrier]
+        }
+        (_, Flags::Joint) => vec!["sends", "quiet", barrier, "publishes", "awaits", barrier],
+        (_, Flags::Separate) => {
+            vec!["publishes", "sends", "awaits", barrier, "quiet", barrier, "publishes token flags"]
+        }
+    };
+    phases.push(match (shape.comm_alg(), flags) {
+        (CommAlg::FullmeshV2, _) => "copies out each record when its blocks are there",
+        (_, Flags::Joint) => "copies out",
+        (_, Flags::Separate) => "awaits token flags and copies out, slot by slot",
+    });
+    if shape.aiv_num() == 1 {
+        phases.retain(|&phase| phase != barrier);
+    }
+    if shape.tp_world_size() == 2 {
+        phases.push("tp");
+    }
+    phases
 }
 
 /// Rows that `source` sends to a destination, if that is known.
@@ -209,21 +331,27 @@ fn count(traffic: &Traffic, split: SharedSplit, source: RankId, destination: u32
     traffic.known.then(|| traffic.send_status(source)[destination as usize])
 }
 
-fn combine(traffic: &Traffic, order: SendOrder, split: SharedSplit, rank: RankId, core: CoreId) -> Combine {
-    let shape = &traffic.shape;
-    let tokens = split::tokens(shape, rank, core);
-    if !traffic.known || split != SharedSplit::AllIn {
-        return Combine { rows: None, sends: None, tokens: ends(&tokens), awaits: None };
-    }
-    let received = traffic.received(rank);
+fn combine(
+    traffic: &Traffic,
+    order: SendOrder,
+    rank: RankId,
+    core: CoreId,
+    received: Option<&[Received]>,
+) -> Combine {
+    let (shape, ep) = (&traffic.shape, traffic.ep(rank));
+    let tokens = split::tokens(shape, ep, core);
+    let exchange = tp::combine(traffic, rank, core, received);
+    let Some(received) = received else {
+        return Combine { tp: exchange, rows: None, sends: None, tokens: ends(&tokens), awaits: None };
+    };
     let flag = |token, k| combine_status(Partition::P0, combine_slot(shape, token, k)).offset;
-    let writes = traffic.combine(&received, rank, core, order);
+    let writes = traffic.combine(received, rank, core, order);
     let sends = writes.iter().enumerate().map(|(step, write)| {
         let (row, what) = write.what;
         Return {
             step,
             row,
-            to: write.to.0,
+            to: traffic.name(write.to),
             token: what.pair.token.0,
             k: what.pair.k,
             offset: write.at.offset,
@@ -234,10 +362,12 @@ fn combine(traffic: &Traffic, order: SendOrder, split: SharedSplit, rank: RankId
     let inputs = traffic.inputs(rank);
     let columns = |token| (0..shape.combine_columns()).map(move |k| Pair { token, k });
     let awaits = tokens.clone().map(Token).flat_map(columns).filter_map(|pair| {
-        let from = route::home(shape, rank, &inputs, pair)?.rank.0;
-        Some(AwaitRow { token: pair.token.0, k: pair.k, from, offset: flag(pair.token, pair.k) })
+        let from = traffic.called(rank, route::home(shape, ep, &inputs, pair)?.rank);
+        let (token, k, from) = (pair.token.0, pair.k, traffic.name(from));
+        Some(AwaitRow { token, k, from, offset: flag(pair.token, pair.k) })
     });
     Combine {
+        tp: exchange,
         rows: Some(ends(&split::rows(shape, received.len() as u32, core))),
         sends: Some(sends.collect()),
         awaits: Some(awaits.collect()),
@@ -245,83 +375,6 @@ fn combine(traffic: &Traffic, order: SendOrder, split: SharedSplit, rank: RankId
     }
 }
 
-const fn ends(range: &Range<u32>) -> [u32; 2] {
+pub(super) const fn ends(range: &Range<u32>) -> [u32; 2] {
     [range.start, range.end]
-}
-
-pub(super) fn table(plan: &CorePlan) -> String {
-    let (dispatch, combine) = (&plan.dispatch, &plan.combine);
-    let range =
-        |[start, end]: [u32; 2]| if start == end { "none".to_owned() } else { format!("{start}..{end}") };
-    let unknown = || "not known".to_owned();
-    let about = pairs(&[
-        ("source", plan.source.clone()),
-        ("core", format!("{} of rank {}", plan.core, plan.rank)),
-        ("experts", if plan.experts_known { "known" } else { "not known: shared experts only" }.to_owned()),
-        ("order", plan.order.to_owned()),
-        ("shared experts", plan.shared.to_owned()),
-        ("port offset", plan.port_offset.to_string()),
-        ("sends (token, k) pairs", range(dispatch.moe_pairs)),
-        ("  in this order", rotated(&dispatch.moe_order)),
-        ("sends (token, shared) pairs", range(dispatch.shared_pairs)),
-        ("  in this order", rotated(&dispatch.shared_order)),
-        ("publishes to destinations", range(dispatch.destinations)),
-        ("awaits and copies out slots", range(dispatch.slots)),
-        ("returns rows", combine.rows.map_or_else(unknown, range)),
-        ("awaits and sums tokens", range(combine.tokens)),
-    ]);
-    let mut parts = vec![about];
-    let mut list = |title: &str, header: &[&str], rows: Vec<Vec<String>>| {
-        parts.push(format!("{title}\n{}", listed(header, &rows)));
-    };
-    let text = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>();
-    let maybe = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
-    let sends = dispatch.sends.iter().map(|s| {
-        let mut row = text(&[s.step as u64, s.token.into(), s.k.into()]);
-        row.push(maybe(s.expert));
-        row.extend(text(&[s.to.into(), s.slot.into(), s.offset, s.bytes]));
-        row
-    });
-    let head = ["step", "token", "k", "expert", "to", "slot", "offset", "bytes"];
-    list("dispatch sends", &head, sends.collect());
-    let publishes = dispatch.publishes.iter().map(|p| {
-        let mut row = text(&[p.destination.into(), p.to.into(), p.local_expert.into(), p.offset]);
-        row.push(maybe(p.count));
-        row
-    });
-    let head = ["destination", "rank", "local expert", "offset", "count"];
-    list("dispatch publishes", &head, publishes.collect());
-    let awaits = dispatch.awaits.iter().map(|a| {
-        let mut row = text(&[a.slot.into(), a.local_expert.into(), a.from.into(), a.offset]);
-        row.push(maybe(a.count));
-        row
-    });
-    list("dispatch awaits", &["slot", "local expert", "from", "offset", "count"], awaits.collect());
-    if let Some(sends) = &combine.sends {
-        let rows = sends.iter().map(|r| {
-            let [to, token, k] = [r.to, r.token, r.k].map(u64::from);
-            text(&[r.step as u64, r.row.into(), to, token, k, r.offset, r.bytes, r.flag_offset])
-        });
-        let head = ["step", "row", "to", "token", "k", "offset", "bytes", "flag offset"];
-        list("combine sends and publishes", &head, rows.collect());
-    }
-    if let Some(awaits) = &combine.awaits {
-        let rows = awaits.iter().map(|a| text(&[a.token.into(), a.k.into(), a.from.into(), a.offset]));
-        list("combine awaits", &["token", "k", "from", "offset"], rows.collect());
-    }
-    parts.push(format!("all cores of rank {}: {}", plan.rank, ports::table(&plan.ports, plan.port_offset)));
-    parts.join("\n\n")
-}
-
-/// A rotated range, in short.
-fn rotated(order: &[u32]) -> String {
-    match (order.first(), order.last()) {
-        (Some(first), Some(last)) if first > last => {
-            let (low, high) = (order.iter().min(), order.iter().max());
-            let [low, high] = [low, high].map(|n| n.copied().unwrap_or(0));
-            format!("{first}..{}, {low}..{}", high + 1, last + 1)
-        }
-        (Some(first), Some(last)) => format!("{first}..{}", last + 1),
-        _ => "-".to_owned(),
-    }
 }

@@ -1,6 +1,6 @@
 //! Packets by port, with and without the port offset.
 
-use super::lists::{Traffic, Write, Writes};
+use super::lists::{Traffic, Write, Writes, puts};
 use crate::report::columns;
 use kernel_core::layout::data::dispatch_record;
 use kernel_core::layout::state::Partition;
@@ -52,7 +52,7 @@ pub(super) fn of(
     sources: impl Iterator<Item = RankId> + Clone,
     writes: impl Fn(&Shape) -> Writes<Send>,
 ) -> Ports {
-    let ports = |shape: &Shape| ports(shape, &writes(shape), step, sources.clone());
+    let ports = |shape: &Shape| ports(traffic, shape, &writes(shape), step, sources.clone());
     Ports {
         packet_bytes: PACKET,
         window_align: WINDOW_ALIGN,
@@ -64,22 +64,29 @@ pub(super) fn of(
 }
 
 fn ports(
+    traffic: &Traffic,
     shape: &Shape,
     writes: &Writes<Send>,
     step: u32,
     sources: impl Iterator<Item = RankId>,
 ) -> Vec<Port> {
+    // Windows stand in the order of names: who is gone has left a gap.
+    let base = |rank| RankId(traffic.name(rank));
     let mut blocks = [Load::default(); PORTS];
     for source in sources {
         for rank in (0..shape.ep_world_size()).map(RankId) {
             let home = Home { rank, local_expert: 0 };
-            let at = dispatch_record(shape, Partition::P0, home, source, 0);
-            add(&Bits20To9, shape, rank, at, PACKET, &mut blocks);
+            let at = dispatch_record(shape, Partition::P0, home, traffic.ep(source), 0);
+            add(&Bits20To9, shape, base(traffic.called(source, rank)), at, PACKET, &mut blocks);
         }
     }
     let loads = |of: &mut dyn Iterator<Item = &Write<Send>>| {
         let mut loads = [Load::default(); PORTS];
-        of.for_each(|write| add(&Bits20To9, shape, write.to, write.at, write.bytes, &mut loads));
+        of.for_each(|write| {
+            for (at, bytes) in puts(shape, write.at) {
+                add(&Bits20To9, shape, base(write.to), at, bytes, &mut loads);
+            }
+        });
         loads
     };
     let cores = || writes.iter().flatten();

@@ -94,19 +94,19 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String) -> Summary 
         let received: Vec<_> = traffic.all_ranks().map(|rank| traffic.received(rank)).collect();
         let writes = |order: OrderArg| traffic.all_combine(&received, order.into());
         incast.extend(ORDERS.map(|o| of_order("combine", o, &incasts(&writes(o)))));
-        combine = Some(receivers(&writes(args.order)));
+        combine = Some(receivers(traffic, &writes(args.order)));
     }
     Summary {
         ok: true,
         source,
         set: args.config.set.clone(),
-        ranks: shape.ep_world_size(),
+        ranks: traffic.ranks.len() as u32,
         cores: shape.aiv_num(),
         experts_known: traffic.known,
         order: args.order.name(),
         shared: name_of(args.shared),
         port_offset: shape.port_offset(),
-        dispatch: receivers(&dispatch(args.order)),
+        dispatch: receivers(traffic, &dispatch(args.order)),
         combine,
         incast,
         shared_experts: shared_experts(traffic),
@@ -116,9 +116,9 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String) -> Summary 
     }
 }
 
-fn receivers<T>(writes: &Writes<T>) -> Vec<Receiver> {
-    let mut all: Vec<_> =
-        (0..writes.len() as u32).map(|rank| Receiver { rank, ..Receiver::default() }).collect();
+fn receivers<T>(traffic: &Traffic, writes: &Writes<T>) -> Vec<Receiver> {
+    let named = |rank| Receiver { rank: traffic.name(rank), ..Receiver::default() };
+    let mut all: Vec<_> = traffic.all_ranks().map(named).collect();
     for cores in writes {
         let mut sends_to = vec![false; all.len()];
         for write in cores.iter().flatten() {
@@ -162,12 +162,15 @@ fn shared_experts(traffic: &Traffic) -> Vec<OfSplit> {
     let of = |(split, order): (SharedArg, OrderArg)| {
         let mut writes = traffic.all_dispatch(shape, order.into(), split.into());
         writes.iter_mut().flatten().for_each(|list| list.retain(|write| write.what.pair.k >= shape.k()));
-        let sources: Vec<_> = receivers(&writes).iter().map(|receiver| receiver.sources).collect();
-        let ranks: Vec<_> = (0..shape.shared_expert_rank_num())
+        let sources: Vec<_> = receivers(traffic, &writes).iter().map(|receiver| receiver.sources).collect();
+        let holds = |&rank: &RankId| traffic.ep(rank).0 < shape.shared_expert_rank_num();
+        let ranks: Vec<_> = traffic
+            .all_ranks()
+            .filter(holds)
             .map(|rank| SharedRank {
-                rank,
-                sources: sources[rank as usize],
-                at_once: at_once(&writes, RankId(rank)),
+                rank: traffic.name(rank),
+                sources: sources[rank.index()],
+                at_once: at_once(&writes, rank),
             })
             .collect();
         OfSplit {

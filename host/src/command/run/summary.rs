@@ -33,6 +33,9 @@ struct Summary {
     schedule: String,
     rounds: usize,
     checked: bool,
+    /// How outputs were; absent when unchecked.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compared: Option<&'static str>,
     steps: u64,
     /// Tasks that the agent of each rank posted in each operator (A2): one for each peer.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -109,6 +112,10 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         schedule: args.schedule.clone(),
         rounds: plan.rounds(),
         checked: plan.check.is_some(),
+        compared: plan.check.map(|_| match shape.op() {
+            Op::Combine => "bit for bit on every round",
+            Op::CombineAddRmsNorm => "bit for bit on every round; rstd by its range, y by that rstd",
+        }),
         steps: costs.steps,
         tasks_per_operator: has_agents.then_some(tasks),
         operators: vec![
@@ -232,7 +239,7 @@ fn with_threads(summary: &Summary) -> String {
 }
 
 fn verdict(summary: &Summary) -> String {
-    if summary.checked { "agrees bit for bit on every round" } else { "not asked" }.to_owned()
+    summary.compared.map_or_else(|| "not asked".to_owned(), |how| format!("agrees {how}"))
 }
 
 fn mebibytes(bytes: u64) -> String {

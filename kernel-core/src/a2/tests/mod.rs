@@ -5,6 +5,7 @@ mod frozen;
 mod garbage;
 mod rounds;
 mod stale;
+mod traces;
 mod twins;
 
 use crate::shape::{BatchSizes, Config, QuantMode, Shape};

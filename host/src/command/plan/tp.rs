@@ -1,0 +1,88 @@
+//! What a core exchanges with the core of its number on the TP peer.
+
+use super::lists::Traffic;
+use super::one_core::ends;
+use core::ops::Range;
+use kernel_core::layout::record::sent_bytes;
+use kernel_core::layout::state::{Kind, Partition};
+use kernel_core::layout::tp;
+use kernel_core::place::Place;
+use kernel_core::plan::returns::Received;
+use kernel_core::plan::split;
+use kernel_core::units::{CoreId, RankId};
+use serde::Serialize;
+
+/// The core puts these rows, then their first number, then publishes flag and number of rows; and awaits as much.
+#[derive(Serialize)]
+pub(super) struct Exchange {
+    pub(super) peer: u32,
+    /// Rows that it puts, by their numbers at the peer's. In dispatch those that it has copied out itself; in combine a
+    /// share of those that belong to the peer. `null`: not known.
+    pub(super) rows: Option<[u32; 2]>,
+    /// Of the first of them, in the TP window of the peer.
+    pub(super) offset: Option<u64>,
+    /// From one row to the next.
+    pub(super) stride: u64,
+    /// Of each row.
+    pub(super) bytes: u64,
+    /// Of the slot with flag and number of rows, in the TP state of the peer; the own one is at the same offset.
+    pub(super) slot_offset: u64,
+    /// Of the first row's number, likewise.
+    pub(super) first_row_offset: u64,
+    /// Rows of which the peer tells.
+    pub(super) awaits_rows: Option<[u32; 2]>,
+}
+
+pub(super) fn dispatch(
+    traffic: &Traffic,
+    rank: RankId,
+    core: CoreId,
+    received: Option<&[Received]>,
+) -> Option<Exchange> {
+    let (shape, peer) = (&traffic.shape, traffic.peer(rank)?);
+    // Rows are in the order of slots.
+    let copied = |rows: &[Received]| {
+        let slots = split::slots(shape, traffic.ep(rank), core);
+        let slot = |row: &Received| row.local_expert * shape.ep_world_size() + row.source.0;
+        let before = |end| rows.partition_point(|row| slot(row) < end) as u32;
+        before(slots.start)..before(slots.end)
+    };
+    let known = received.map(|own| (copied(own), copied(&traffic.received(peer))));
+    let at = |row| tp::record(shape, traffic.ep(rank), Partition::P0, row);
+    Some(exchange(traffic, peer, Kind::Dispatch, core, known, &at, sent_bytes(shape)))
+}
+
+pub(super) fn combine(
+    traffic: &Traffic,
+    rank: RankId,
+    core: CoreId,
+    received: Option<&[Received]>,
+) -> Option<Exchange> {
+    let (shape, peer) = (&traffic.shape, traffic.peer(rank)?);
+    let share = |rows: usize| split::rows(shape, rows as u32, core);
+    let known = received.map(|own| (share(traffic.received(peer).len()), share(own.len())));
+    let at = |row| tp::result(shape, traffic.ep(rank), Partition::P0, row);
+    Some(exchange(traffic, peer, Kind::Combine, core, known, &at, shape.row_bytes()))
+}
+
+fn exchange(
+    traffic: &Traffic,
+    peer: RankId,
+    kind: Kind,
+    core: CoreId,
+    known: Option<(Range<u32>, Range<u32>)>,
+    at: &dyn Fn(u32) -> Place,
+    bytes: u64,
+) -> Exchange {
+    let slot = tp::slot(kind, Partition::P0, core);
+    Exchange {
+        peer: traffic.name(peer),
+        rows: known.as_ref().map(|(puts, _)| ends(puts)),
+        offset: known.as_ref().map(|(puts, _)| at(puts.start).offset),
+        stride: at(1).offset - at(0).offset,
+        bytes,
+        slot_offset: slot.offset,
+        first_row_offset: tp::first_row(slot).offset,
+        awaits_rows: known.as_ref().map(|(_, awaits)| ends(awaits)),
+    }
+}
