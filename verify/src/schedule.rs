@@ -1,16 +1,8 @@
 //! Is a schedule safe? Answered by search: A3 by the real machines, A2 by an abstract model of its windows.
 
+pub use crate::explorer::Product;
 use crate::explorer::{self, Model, Timeline};
 use crate::halves;
-
-/// Whose protocol.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Product {
-    /// Dispatch and combine have partitions of their own; combine waits for its own tokens' experts only.
-    A3,
-    /// Both operators share one sequence of halves and wait for all ranks.
-    A2,
-}
 
 /// A question.
 #[derive(Clone, Debug)]

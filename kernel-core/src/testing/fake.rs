@@ -85,6 +85,8 @@ pub(crate) struct World {
     effects: Vec<String>,
     /// Posted and not delivered.
     pub(super) flying: Vec<Flying>,
+    /// Whether what a transfer had still to read was ever written behind its post.
+    pub(crate) rewritten: bool,
     /// Whether everything lands at once instead.
     pub(crate) eager: bool,
     /// A duty left out.
@@ -109,6 +111,7 @@ impl World {
             forgiving: false,
             effects: Vec::new(),
             flying: Vec::new(),
+            rewritten: false,
             eager: false,
             bend: Bend::None,
             chosen: buffer_chosen(shape),
@@ -273,10 +276,11 @@ impl Fabric for FakeFabric<'_> {
             .iter()
             .rev()
             .find(|late| late.kind == Kind::Store && late.from == me && late.at == at);
-        Ok(match own {
+        let word = match own {
             Some(late) => u64::from_le_bytes(late.bytes.as_slice().try_into().unwrap()),
             None => self.world.peek_word(self.rank, at),
-        })
+        };
+        Ok(self.world.bend.word(self.rank, at, word))
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {

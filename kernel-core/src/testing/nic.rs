@@ -7,6 +7,7 @@ use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::layout::a2_message::{DOORBELL, MESSAGE_SLOT};
 use crate::layout::state::{CORE_RECORD, CORE_WORDS};
 use crate::place::{Place, Region};
+use crate::sync::flag::WINDOW_FLAG;
 use crate::units::{CoreId, RankId};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -18,6 +19,8 @@ pub(crate) struct Flying {
     transfer: Transfer,
     /// Bytes delivered.
     done: u64,
+    /// The source when it was posted.
+    posted: Vec<u8>,
 }
 
 /// A duty left out, or a rule of the contract. `None` leaves out nothing.
@@ -42,10 +45,12 @@ pub(crate) enum Bend {
     OpenBarrier,
     /// The last word of a transfer is delivered first.
     LastWordFirst,
+    /// These words of WindowsIn of these ranks pass for flags before they have come: nobody is waited for there.
+    Unawaited(BTreeSet<(RankId, u64)>),
 }
 
 impl Bend {
-    pub(super) fn place(&self, at: Place) -> Place {
+    pub(crate) fn place(&self, at: Place) -> Place {
         let folded = match (self, at.region) {
             (Self::OneMessageSlot, Region::State) if at.offset < DOORBELL => at.offset % MESSAGE_SLOT,
             (Self::OneHalf(half), Region::Window | Region::WindowOut) => at.offset % half,
@@ -61,6 +66,16 @@ impl Bend {
         }
         let word = (at.offset - CORE_WORDS) % CORE_RECORD;
         Place::state(CORE_WORDS + u64::from(core.0) * CORE_RECORD + word)
+    }
+
+    /// What a word holds for an observer.
+    pub(super) fn word(&self, rank: RankId, at: Place, word: u64) -> u64 {
+        match self {
+            Self::Unawaited(places) if at.region == Region::Window && places.contains(&(rank, at.offset)) => {
+                WINDOW_FLAG.into()
+            }
+            _ => word,
+        }
     }
 
     /// Whether such an effect happens at all.
@@ -101,6 +116,11 @@ impl World {
         self.flying.len()
     }
 
+    /// Who receives transfer number `i`.
+    pub(crate) fn receiver(&self, i: usize) -> RankId {
+        self.flying[i].transfer.to
+    }
+
     /// Words of transfer number `i` that have not been delivered.
     pub(crate) fn words_left(&self, i: usize) -> u32 {
         ((self.flying[i].transfer.len - self.flying[i].done) / 8) as u32
@@ -108,12 +128,15 @@ impl World {
 
     /// Delivers up to `words` more words of transfer number `i`.
     pub(crate) fn deliver(&mut self, i: usize, words: u64) {
-        let Flying { from, transfer, done } = self.flying[i].clone();
+        let Flying { from, transfer, done, posted } = self.flying[i].clone();
         let Transfer { to, from: source, at, len } = transfer;
         if self.bend == Bend::LastWordFirst && done == 0 {
             self.copy(from, to, source, at, len - 8, len);
         }
         let end = len.min(done + words * 8);
+        let left =
+            self.check(from, self.bend.place(Place { offset: source.offset + done, ..source }), len - done);
+        self.rewritten |= left.unwrap() != &posted[done as usize..];
         self.copy(from, to, source, at, done, end);
         self.flying[i].done = end;
         if end == len {
@@ -161,7 +184,8 @@ impl Nic for FakeNic<'_> {
         if self.world.flying.len() >= self.room {
             return Ok(Post::Busy);
         }
-        self.world.flying.push(Flying { from: self.rank, transfer: *transfer, done: 0 });
+        let posted = self.world.check(self.rank, self.world.bend.place(from), len)?.to_vec();
+        self.world.flying.push(Flying { from: self.rank, transfer: *transfer, done: 0, posted });
         Ok(Post::Posted)
     }
 }

@@ -19,7 +19,7 @@ use kernel_core::units::{CoreId, RankId};
 use std::rc::Rc;
 
 /// Where virtual partitions begin in the model's addresses.
-const VIRTUAL: u64 = 1 << 40;
+pub(super) const VIRTUAL: u64 = 1 << 40;
 /// Bytes of a scale.
 const SCALE: u64 = 4;
 /// What unread or never written bytes look like.

@@ -26,6 +26,7 @@
 //! Each such error is an execution of the explicit memory; that an execution without one goes the same way in
 //! both is argued, not proved. The tests compare the two where both finish: the protocol and all twins over DC.
 
+mod a2;
 mod fabric;
 mod model;
 mod oracle;
@@ -34,7 +35,7 @@ mod step;
 mod timeline;
 mod violation;
 
-pub use model::{Kind, Memory, Model, Traffic, Twin};
+pub use model::{Kind, Memory, Model, Product, Traffic, Twin};
 pub use timeline::Timeline;
 pub use violation::Violation;
 
@@ -71,6 +72,9 @@ struct Origin {
 #[must_use]
 pub fn explore(model: &Model) -> Report {
     let shape = model.shape();
+    if model.product == Product::A2 {
+        return a2::explore(model, &shape);
+    }
     let mut known = Known::new(Setup::new(model, &shape));
     let mut search = Search::default();
     for (branch, next) in (0..).zip(known.initial(false)) {

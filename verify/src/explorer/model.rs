@@ -6,6 +6,15 @@ use kernel_core::shape::{BatchSizes, Config, Limits, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 
+/// Whose protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Product {
+    /// Dispatch and combine have partitions of their own; combine waits for its own tokens' experts only.
+    A3,
+    /// The full mesh: both operators share one sequence of halves, wait for all ranks, and agents send.
+    A2,
+}
+
 /// An operator of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
@@ -69,6 +78,14 @@ pub enum Twin {
     LateClear,
     /// The driver lets a core start before the other cores of its rank have ended.
     NoJoin,
+    /// One message slot in place of two (A2).
+    OneMessageSlot,
+    /// Only the flags that were waited for are cleared (A2; seed 000).
+    SeedClears,
+    /// Combine waits for no window without rows (A2).
+    PartialWait,
+    /// The words of a transfer come last one first (A2).
+    LastWordFirst,
 }
 
 impl Twin {
@@ -90,6 +107,8 @@ impl Twin {
 /// A group to explore.
 #[derive(Clone, Debug)]
 pub struct Model {
+    /// Whose protocol. On A2: one core, one expert, one token a rank.
+    pub product: Product,
     /// Ranks.
     pub ranks: u32,
     /// Cores of each rank.
@@ -108,7 +127,7 @@ pub struct Model {
     pub schedule: String,
     /// Units to run; `None` for ever.
     pub units: Option<u32>,
-    /// Partitions of dispatch and of combine. The protocol has two of each.
+    /// Partitions of dispatch and of combine. The protocol has two of each; A2 looks at the first only.
     pub partitions: [u32; 2],
     /// How effects land.
     pub memory: Memory,
@@ -127,6 +146,7 @@ impl Model {
     #[must_use]
     pub fn new(ranks: u32, schedule: &str) -> Self {
         Self {
+            product: Product::A3,
             ranks,
             cores: 1,
             experts: 1,
@@ -143,6 +163,13 @@ impl Model {
             twin: Twin::None,
             states_max: 20_000_000,
         }
+    }
+
+    /// The same on A2.
+    #[must_use]
+    pub fn a2(mut self) -> Self {
+        self.product = Product::A2;
+        self
     }
 
     /// Over weak memory without reduction.
@@ -235,15 +262,21 @@ impl Model {
     #[must_use]
     pub fn shape(&self) -> Shape {
         let config = Config {
+            product: if self.product == Product::A2 { "a2" } else { "a3" },
             ep_world_size: self.ranks.into(),
             moe_expert_num: (self.ranks * self.experts).into(),
             k: self.k.into(),
             // Of 210 elements the data fill the first block, and the triple begins a second.
-            h: if self.blocks < 2 { 1 } else { 210 },
+            // On A2 a combine row covers the place of the flag behind none.
+            h: match (self.product, self.blocks) {
+                (Product::A2, _) => 24,
+                (Product::A3, 0 | 1) => 1,
+                (Product::A3, _) => 210,
+            },
             comm_alg: if self.blocks == 0 { "" } else { "fullmesh_v2" },
             bs: BatchSizes::Uniform(self.tokens.into()),
             quant_mode: if self.quantised { 2 } else { 0 },
-            hccl_buffsize_mb: 1,
+            hccl_buffsize_mb: if self.product == Product::A2 { 8 } else { 1 },
             aiv_num: self.cores.into(),
             ..Config::default()
         };
@@ -262,7 +295,7 @@ pub(super) type Choice = Option<i32>;
 pub(super) struct Setup<'a> {
     pub(super) model: &'a Model,
     pub(super) shape: &'a Shape,
-    /// By core of the group, rank-major.
+    /// By core of the group, rank-major (A3).
     pub(super) envs: Vec<Env<'a, Portable>>,
     /// Operators of a unit: kind, batch in the unit, number among its kind in the unit.
     pub(super) unit: Vec<(Kind, u32, u32)>,
@@ -289,7 +322,8 @@ impl<'a> Setup<'a> {
                 (kind, *count - 1, *count - 1)
             })
             .collect();
-        let envs = (0..model.ranks).flat_map(|rank| {
+        let ranks = 0..if model.product == Product::A3 { model.ranks } else { 0 };
+        let envs = ranks.flat_map(|rank| {
             (0..model.cores)
                 .map(move |core| Env::new(shape, RankId(rank), CoreId(core), model.choices(), Portable))
         });

@@ -1,6 +1,6 @@
 //! What every output must hold, by the naive oracle, once per traffic and tag.
 
-use super::model::{Choice, Model, Setup};
+use super::model::{Choice, Model, Product, Setup};
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::place::Tensor;
 use kernel_core::reference::Cluster;
@@ -22,13 +22,19 @@ impl RankTensors {
         let Model { ranks, experts, tokens, k, .. } = *setup.model;
         // Small whole numbers are exact in bf16; 0 is never sent.
         let value = |token| 1 + (tag * ranks + rank) * tokens + token;
+        // A2's flags are looked for at byte 32 of a row: there it holds one.
+        let plain = if setup.model.product == Product::A2 { 16 } else { setup.shape.h() as usize };
+        let row = |token| {
+            let flags = FLAGS.repeat(setup.shape.h() as usize - plain);
+            [bf16(value(token)).repeat(plain), flags].concat()
+        };
         let first = choice.unwrap_or(0).cast_unsigned();
         let id = |pair| {
             let (token, column) = div_rem(pair, k);
             div_rem(first + token + column, ranks * experts).1.cast_signed()
         };
         Self {
-            x: (0..tokens).flat_map(|token| bf16(value(token)).repeat(setup.shape.h() as usize)).collect(),
+            x: (0..tokens).flat_map(row).collect(),
             expert_ids: (0..tokens * k).map(id).collect(),
             weights: vec![1.0; (tokens * k) as usize],
             mask: vec![choice.is_some(); tokens as usize],
@@ -45,6 +51,16 @@ impl RankTensors {
         }
     }
 
+    /// What expert `e` returns for the rows that this rank sends it.
+    fn results_of(&self, e: u32) -> impl Iterator<Item = u8> + '_ {
+        let columns = self.expert_ids.len() / self.mask.len();
+        let pairs = (0..self.expert_ids.len()).map(move |pair| (pair / columns, pair % columns));
+        let sent = pairs.filter(move |&(token, k)| {
+            self.mask[token] && self.expert_ids[token * columns + k].cast_unsigned() == e
+        });
+        sent.flat_map(|(token, k)| self.returned(token, k))
+    }
+
     /// What comes back for a token from its `k`-th expert.
     fn returned(&self, token: usize, k: usize) -> Vec<u8> {
         let (columns, row) = (self.expert_ids.len() / self.mask.len(), self.x.len() / self.mask.len());
@@ -53,6 +69,9 @@ impl RankTensors {
     }
 }
 
+/// An element that is half of A2's flag; no number.
+const FLAGS: [u8; 2] = [0xFF; 2];
+
 /// The upper half of an f32: exact for whole numbers below 256.
 fn bf16(value: u32) -> [u8; 2] {
     ((value as f32).to_bits() >> 16).to_le_bytes()[..2].try_into().unwrap_or_default()
@@ -60,6 +79,9 @@ fn bf16(value: u32) -> [u8; 2] {
 
 /// What the stand-in expert `e` makes of a row: another whole number, all different.
 fn expert(row: &[u8], e: u32) -> [u8; 2] {
+    if row == FLAGS {
+        return FLAGS;
+    }
     let bits = row.try_into().map(u16::from_le_bytes).unwrap_or_default();
     bf16(f32::from_bits(u32::from(bits) << 16) as u32 + 32 * (e + 1))
 }
@@ -105,8 +127,9 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
     (0..setup.model.ranks)
         .map(|rank| {
             let out = cluster.dispatch(RankId(rank));
-            let y = out.assist_info_for_combine.iter();
-            let y = y.flat_map(|t| tensors[t[0] as usize].returned(t[1] as usize, t[2] as usize)).collect();
+            let local = |e: &u32| e / setup.model.experts == rank;
+            let y = (0..setup.model.ranks * setup.model.experts).filter(local);
+            let y = y.flat_map(|e| tensors.iter().flat_map(move |source| source.results_of(e))).collect();
             let x_out = cluster.combine(RankId(rank), &mut |token, k, row| {
                 row.clear();
                 row.extend(tensors[rank as usize].returned(token.index(), k as usize));

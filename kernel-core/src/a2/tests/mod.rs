@@ -1,6 +1,7 @@
 //! The A2 machines and agents, over the fabric of the tests.
 
 mod corrupt;
+mod frozen;
 mod garbage;
 mod rounds;
 mod stale;
