@@ -20,12 +20,6 @@ fn two_ranks_twice() {
 }
 
 #[test]
-#[ignore = "long"]
-fn two_ranks_for_ever() {
-    safe("A2, 2 ranks x 1 core, DC for ever, weak", &a2("DC"));
-}
-
-#[test]
 fn two_batches_in_flight() {
     safe("A2, 2 ranks x 1 core, DDCC once, weak", &a2("DDCC").units(1));
 }
