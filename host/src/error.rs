@@ -114,8 +114,8 @@ pub struct Missing {
     pub round: usize,
     /// `dispatch` or `combine`.
     pub operator: &'static str,
-    /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `token_flag`, `block_flag` or
-    /// `combine_flag`.
+    /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `token_flag`, `block_flag`,
+    /// `combine_flag`, `tp_flag`, `window_counts`, `window_rows`, `agent_nic` or `agent_idle`.
     pub what: &'static str,
     /// The rank that owes the flag.
     #[serde(skip_serializing_if = "Option::is_none")]

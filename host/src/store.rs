@@ -96,7 +96,11 @@ impl TensorFile {
             .info(name)
             .ok_or_else(|| Error::file(&self.path, format_args!("{name}: missing")))?;
         let (start, end) = info.data_offsets;
-        let mut bytes = vec![0; end - start];
+        let mut bytes = Vec::new();
+        bytes.try_reserve_exact(end - start).map_err(|_| {
+            Error::file(&self.path, format_args!("{name}: {} bytes do not fit the memory", end - start))
+        })?;
+        bytes.resize(end - start, 0);
         self.file
             .seek(SeekFrom::Start(self.data_start + start as u64))
             .and_then(|_| self.file.read_exact(&mut bytes))

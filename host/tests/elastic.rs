@@ -330,3 +330,29 @@ fn dead_ranks_can_be_asked_for_and_the_seed_orders_the_others() {
     let line = fails(2, &["run", "--preset", "tiny", "--dead", "0,1"]);
     assert_eq!(line, "error: --dead: all 2 ranks: at least one must be left");
 }
+
+#[test]
+fn layouts_and_layers_know_who_is_left() {
+    let folder = tempdir().unwrap();
+    let made = |name: &str, more: &[&str]| {
+        let path = text(&folder.path().join(name)).to_owned();
+        // Ranks 1 and 3 gone: four MoE experts on two ranks, where there was one on each.
+        let domain = ["gen", "--preset=tiny", "--set=ep_world_size=4", "--seed=1", "--out", &path];
+        json(0, &[&domain[..], more].concat());
+        path
+    };
+    let (left, other, whole) =
+        (made("left", &["--dead", "1,3"]), made("other", &["--dead", "2"]), made("whole", &[]));
+    let layout = json(0, &["layout", &left, "--rank", "2"]);
+    assert_eq!(layout["rank"], 2);
+    let status = layout["areas"].as_array().unwrap().iter().find(|area| area["name"] == "dispatch status");
+    // Two experts of two ranks each.
+    assert_eq!(status.unwrap()["count"], 4, "{layout}");
+    let line = fails(2, &["layout", &left, "--rank", "1"]);
+    assert!(line.ends_with("--rank 1: must be in [0, 3], not one that is gone"), "{line}");
+    json(0, &["check", &left, &left]);
+    for (a, b, seen) in [(&left, &whole, "2 ranks left"), (&left, &other, "3 ranks left")] {
+        let line = fails(2, &["check", a, b]);
+        assert!(line.contains("elastic_info = ") && line.contains(seen), "{line}");
+    }
+}

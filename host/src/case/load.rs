@@ -7,9 +7,10 @@ use crate::cures;
 use crate::error::{Error, Problem};
 use crate::member;
 use crate::store::{TensorFile, numbers_of};
-use kernel_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Op, Shape};
+use kernel_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Op, RANKS_MAX, Shape};
 use kernel_core::units::RankId;
 use safetensors::Dtype;
+use safetensors::tensor::TensorInfo;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -20,6 +21,8 @@ pub struct Opened {
     pub config: Config,
     /// The optional tensors that the header names.
     pub given: Given,
+    /// `elastic_info` that is switched on, not checked.
+    pub elastic_info: Option<Vec<i32>>,
     file: TensorFile,
 }
 
@@ -34,8 +37,10 @@ pub fn open(folder: &Path) -> Result<Opened, Error> {
     }
     let config = Config::read(&folder.join(FILE_NAME))?;
     let mut file = TensorFile::open(&folder.join(TENSORS_NAME))?;
-    let given = given_by(&mut file)?;
-    Ok(Opened { config, given, file })
+    let elastic_info = elastic_info(&mut file)?;
+    let mut given = given_by(&file);
+    given.set(Given::ELASTIC_INFO, elastic_info.is_some());
+    Ok(Opened { config, given, elastic_info, file })
 }
 
 /// Loads a case folder, checked.
@@ -86,27 +91,33 @@ impl Opened {
     }
 }
 
-/// The optional inputs by their names and number of dimensions; `elastic_info` by its first word.
-fn given_by(file: &mut TensorFile) -> Result<Given, Error> {
+/// The optional inputs by their names and number of dimensions; but for `elastic_info`, which may be switched off.
+fn given_by(file: &TensorFile) -> Given {
     let mut given = Given::empty();
     for name in file.names() {
         let dimensions = file.info(&name).map_or(0, |info| info.shape.len());
         given |= match (of_a_rank(&name), name.as_str()) {
             (None, "scales") => Given::SCALES,
-            (None, "elastic_info") if switches_on(file)? => Given::ELASTIC_INFO,
             (Some("shared_expert_x"), _) => Given::SHARED_EXPERT_X,
             (Some("x_active_mask"), _) if dimensions == 1 => Given::MASK_1D,
             (Some("x_active_mask"), _) if dimensions == 2 => Given::MASK_2D,
             _ => Given::empty(),
         };
     }
-    Ok(given)
+    given
 }
 
-/// Whether `elastic_info` is one that is switched on; what is wrong with it is found when it is read.
-fn switches_on(file: &mut TensorFile) -> Result<bool, Error> {
-    let is_i32 = file.info("elastic_info").is_some_and(|info| info.dtype == Dtype::I32);
-    Ok(is_i32 && Left::is_on(&numbers_of(&file.read("elastic_info")?, i32::from_le_bytes)))
+/// `elastic_info` if it is switched on; what is wrong with it is found when the tensors are read. One that is longer
+/// than any domain's is left unread.
+fn elastic_info(file: &mut TensorFile) -> Result<Option<Vec<i32>>, Error> {
+    const LONGEST: usize = 4 + 2 * RANKS_MAX;
+    let readable =
+        |info: &TensorInfo| info.dtype == Dtype::I32 && info.shape.iter().product::<usize>() <= LONGEST;
+    if !file.info("elastic_info").is_some_and(readable) {
+        return Ok(None);
+    }
+    let info = numbers_of(&file.read("elastic_info")?, i32::from_le_bytes);
+    Ok(Left::is_on(&info).then_some(info))
 }
 
 /// What follows `rank{r}.` in a name.

@@ -25,6 +25,8 @@ struct Checked {
     #[serde(skip)]
     shape: Option<Shape>,
     #[serde(skip)]
+    elastic_info: Option<Vec<i32>>,
+    #[serde(skip)]
     error: Option<Error>,
 }
 
@@ -70,7 +72,12 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
 fn layers(mut configs: Vec<Checked>, in_flight: u32, report: &mut Report) -> Result<(), Error> {
     let named: Vec<_> = configs
         .iter()
-        .map(|one| Layer { file: &one.file, config: &one.config, shape: one.shape.as_ref() })
+        .map(|one| Layer {
+            file: &one.file,
+            config: &one.config,
+            shape: one.shape.as_ref(),
+            elastic_info: one.elastic_info.as_deref(),
+        })
         .collect();
     let (clashes, batches_in_flight_max) = clashes(&named, in_flight);
     let mut errors: Vec<_> = configs.iter_mut().filter_map(|one| one.error.take()).collect();
@@ -103,6 +110,7 @@ fn check(path: &Path, port_offset: i64) -> Result<Checked, Error> {
     };
     let given = tensors.as_ref().map_or(Given::empty(), |opened| opened.given);
     let mut checked = judge(config, given, port_offset, place);
+    checked.elastic_info = tensors.as_ref().ok().and_then(|opened| opened.elastic_info.clone());
     let error = match (tensors, &checked.shape) {
         (Err(error), _) => error,
         (Ok(opened), Some(shape)) => match opened.read(shape.clone()) {
@@ -145,6 +153,7 @@ fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Ch
         file,
         config,
         shape,
+        elastic_info: None,
         error,
     }
 }

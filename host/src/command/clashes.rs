@@ -3,6 +3,8 @@
 
 use crate::config::Config;
 use core::fmt::Debug;
+use kernel_core::layout::state::Partition;
+use kernel_core::layout::tp::partition_start;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::RankId;
 use serde::Serialize;
@@ -23,6 +25,8 @@ pub(super) struct Layer<'a> {
     pub(super) config: &'a Config,
     /// If it is valid.
     pub(super) shape: Option<&'a Shape>,
+    /// If it is switched on.
+    pub(super) elastic_info: Option<&'a [i32]>,
 }
 
 /// Most batches in flight that the protocol allows at all.
@@ -32,6 +36,7 @@ const IN_FLIGHT_MAX: u32 = 2;
 /// is in the way of another; `None` when they cannot share a group at all, or one is invalid.
 pub(super) fn clashes(layers: &[Layer<'_>], in_flight: u32) -> (Vec<Clash>, Option<u32>) {
     let mut found = parameters(layers);
+    found.extend(elastic(layers));
     if !found.is_empty() {
         // Layouts of different groups have nothing to do with each other.
         return (found, None);
@@ -95,6 +100,19 @@ fn parameters(layers: &[Layer<'_>]) -> Vec<Clash> {
     found
 }
 
+/// Who is left decides which ranks speak, and under which names: on all layers alike.
+fn elastic(layers: &[Layer<'_>]) -> Option<Clash> {
+    let infos: Vec<_> = layers.iter().map(|layer| layer.elastic_info).collect();
+    if all_equal(&infos) {
+        return None;
+    }
+    let left = |info: &&[i32]| format!("{} ranks left", info.get(1).copied().unwrap_or(0));
+    let values: Vec<_> =
+        infos.iter().map(|info| info.as_ref().map_or_else(|| "absent".to_owned(), left)).collect();
+    let message = format!("elastic_info = {}: must be equal on one group", seen_in(layers, &values));
+    Some(Clash { parameter: "elastic_info", values, message })
+}
+
 /// A parameter and its value.
 type Parameter = (&'static str, fn(&Shape) -> u64);
 
@@ -130,10 +148,7 @@ const TP_PARTITION: Rule = Rule {
     parameters: &[H, K, BS, QUANT_MODE],
     name: "TP partition",
     quantity: |shape| match shape.tp_world_size() {
-        2 => {
-            shape.rows_max(RankId(shape.shared_expert_rank_num()))
-                * (shape.record_pitch() + shape.combine_pitch())
-        }
+        2 => partition_start(shape, RankId(shape.shared_expert_rank_num()), Partition::P1),
         _ => 0,
     },
     in_flight: false,
@@ -212,8 +227,12 @@ mod tests {
         let configs = [a, b].map(|text| Config::parse(text).unwrap());
         let shapes =
             [0, 1].map(|i: usize| Shape::new(&configs[i].as_core(Given::empty()), Limits::Product).ok());
-        let layers =
-            [0, 1].map(|i: usize| Layer { file: "", config: &configs[i], shape: shapes[i].as_ref() });
+        let layers = [0, 1].map(|i: usize| Layer {
+            file: "",
+            config: &configs[i],
+            shape: shapes[i].as_ref(),
+            elastic_info: None,
+        });
         let (clashes, in_flight_max) = clashes(&layers, in_flight);
         clashes.iter().for_each(|clash| println!("{}", clash.message));
         (clashes.iter().map(|clash| clash.parameter).collect(), in_flight_max)

@@ -108,9 +108,9 @@ fn difference(must: &Tensor<'_>, seen: &[u8]) -> Option<String> {
         return None;
     }
     let size = (must.dtype.bitsize() / 8).max(1);
-    let close: fn(Dtype, &[u8], &[u8]) -> bool = match must.name.split_once('.') {
-        Some((_, "rstd")) => rstd_is_close,
-        Some((_, "y")) => y_is_close,
+    let close: fn(Dtype, &[u8], &[u8]) -> bool = match (must.name.split_once('.'), must.dtype) {
+        (Some((_, "rstd")), Dtype::F32) => rstd_is_close,
+        (Some((_, "y")), Dtype::BF16 | Dtype::F16) => y_is_close,
         _ => |_, a, b| a == b,
     };
     let pairs = || must.data.chunks(size).zip(seen.chunks(size)).enumerate();

@@ -4,11 +4,11 @@ use crate::case::{self, support};
 use crate::cli::LayoutArgs;
 use crate::config::Config;
 use crate::cures;
-use crate::error::Error;
+use crate::error::{Error, Problem};
 use crate::member;
 use crate::report::{Report, columns, pairs};
 use kernel_core::layout::{a2_window, map};
-use kernel_core::shape::{Limits, Product, Shape};
+use kernel_core::shape::{Given, Limits, Product, Shape};
 use kernel_core::units::RankId;
 use serde::Serialize;
 
@@ -51,17 +51,27 @@ struct Output {
 pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let file = case::config_file(&args.config);
     let config = Config { port_offset: args.port.port_offset, ..Config::read(&file)? };
-    let given = kernel_core::shape::Given::empty();
-    let shape = cures::shape(&config.as_core(given), Limits::Product, file.display())?;
-    support::drawable(&shape)?;
-    if args.rank >= member::count(&shape) {
-        return Err(Error::Request(format!(
-            "--rank {}: must be in [0, {}]",
-            args.rank,
-            member::count(&shape) - 1
-        )));
-    }
-    let layout = draw(&shape, file.display().to_string(), RankId(args.rank));
+    // A case may be of an elastic domain; its tensors play no part otherwise.
+    let info = if case::is_case(&args.config) { case::open(&args.config)?.elastic_info } else { None };
+    let mut given = Given::empty();
+    given.set(Given::ELASTIC_INFO, info.is_some());
+    let whole = cures::shape(&config.as_core(given), Limits::Product, file.display())?;
+    support::drawable(&whole)?;
+    let last = member::count(&whole) - 1;
+    let (shape, elastic) = case::elastic::survivors(whole, info).map_err(|found| Error::Invalid {
+        place: args.config.join(case::TENSORS_NAME).display().to_string(),
+        problems: found.iter().map(Problem::from).collect(),
+    })?;
+    let named = RankId(args.rank);
+    let rank = match &elastic {
+        None => Some(named).filter(|rank| rank.0 <= last),
+        Some(elastic) => elastic.left.new_id(named),
+    };
+    let rank = rank.ok_or_else(|| {
+        let more = if elastic.is_some() { ", not one that is gone" } else { "" };
+        Error::Request(format!("--rank {named}: must be in [0, {last}]{more}"))
+    })?;
+    let layout = Layout { rank: named.0, ..draw(&shape, file.display().to_string(), rank) };
     report.emit(&layout, table)
 }
 

@@ -52,7 +52,9 @@ pub fn window_bytes(shape: &Shape, rank: RankId) -> u64 {
     partition_start(shape, rank, Partition::P1) * 2
 }
 
-fn partition_start(shape: &Shape, rank: RankId, partition: Partition) -> Offset {
+/// Start of a partition of the TP window on EP rank `rank`.
+#[must_use]
+pub fn partition_start(shape: &Shape, rank: RankId, partition: Partition) -> Offset {
     let of_a_row = shape.record_pitch() + shape.combine_pitch();
     u64::from(partition.index()) * shape.rows_max(rank) * of_a_row
 }
