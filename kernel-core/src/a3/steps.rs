@@ -14,6 +14,7 @@ use crate::shape::{QuantMode, Shape};
 use crate::sync::{barrier, flag, selector};
 use crate::units::{RankId, Token};
 use crate::vector::Vector;
+use core::ops::Range;
 
 /// Entries that one write of `expand_idx` or `ep_recv_counts` carries at most.
 pub(crate) const CHUNK: u32 = 64;
@@ -56,18 +57,17 @@ pub(crate) const fn slot_at<V>(env: &Env<'_, V>, destination: u32) -> (RankId, u
     (home.rank, dispatch_slot(env.shape, home.local_expert, env.rank))
 }
 
-/// Writes `expand_idx` from `pair` of the own share on, as much as one write carries. The next pair.
-pub(crate) fn expand_idx<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
+/// Writes `expand_idx` from `pair` of the `own` pairs on, as much as one write carries; `slots` are those of all
+/// own pairs. The next pair.
+pub(crate) fn expand_idx<F: Fabric + ?Sized>(
     fabric: &mut F,
-    ub: &mut Ub<'_>,
+    own: &Range<u32>,
+    slots: &[u32],
     pair: u32,
 ) -> Result<u32, ProtocolError> {
-    let share = &env.work.sends;
-    let end = share.moe.end.min(pair + CHUNK);
-    let (slots, _) = split_words(ub.words, share)?;
-    let own = (pair - share.moe.start) as usize..(end - share.moe.start) as usize;
-    let slots = slots.get(own).ok_or(internal("own pair outside the share"))?;
+    let end = own.end.min(pair + CHUNK);
+    let now = (pair - own.start) as usize..(end - own.start) as usize;
+    let slots = slots.get(now).ok_or(internal("own pair outside the share"))?;
     // NO_SLOT is the bit pattern of -1.
     write_words(fabric, outputs::expand_idx(pair), slots.iter().copied())?;
     Ok(end)

@@ -69,10 +69,14 @@ struct Origin {
 }
 
 /// Explores all states of a model, breadth first, so that a counterexample is a shortest one.
+///
+/// # Panics
+/// A model of A2 asks for what only A3 has here: more cores than one, or every landing explicit.
 #[must_use]
 pub fn explore(model: &Model) -> Report {
     let shape = model.shape();
     if model.product == Product::A2 {
+        assert!(model.cores == 1 && model.memory != Memory::WeakExplicit, "no such model of A2: {model:?}");
         return a2::explore(model, &shape);
     }
     let mut known = Known::new(Setup::new(model, &shape));

@@ -12,11 +12,10 @@ mod receive;
 
 use super::exchange::Exchange;
 use super::{Env, Ub, internal, split_words};
-use crate::a3::steps::{CHUNK, write_words};
+use crate::a3::steps;
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{self, STATUS_WORDS};
-use crate::layout::outputs;
 use crate::layout::state::Kind;
 use crate::plan::order::SendOrder;
 use crate::plan::permute::{Cumsum, cumulate};
@@ -219,15 +218,9 @@ impl Dispatch {
         if pair >= own.end {
             return self.go(Phase::Counts { source: env.work.ranks.start });
         }
-        let end = own.end.min(pair + CHUNK);
         let words = split_words(env, ub.words)?;
-        let slots = words
-            .slots
-            .get((pair - own.start) as usize..(end - own.start) as usize)
-            .ok_or(internal("own pair outside the share"))?;
-        // NO_SLOT is the bit pattern of -1.
-        write_words(fabric, outputs::expand_idx(pair), slots.iter().copied())?;
-        self.go(Phase::ExpandIdx { pair: end })
+        let next = steps::expand_idx(fabric, own, words.slots, pair)?;
+        self.go(Phase::ExpandIdx { pair: next })
     }
 }
 

@@ -86,10 +86,12 @@ impl Dispatch {
         ub: &mut Ub<'_>,
         pair: u32,
     ) -> Result<Progress, ProtocolError> {
-        if pair >= env.work.sends.moe.end {
+        let share = &env.work.sends;
+        if pair >= share.moe.end {
             return self.go(Phase::Exchange(Exchange::new(env, self.partition, self.epoch)));
         }
-        let next = steps::expand_idx(env, fabric, ub, pair)?;
+        let (slots, _) = split_words(ub.words, share)?;
+        let next = steps::expand_idx(fabric, &share.moe, slots, pair)?;
         self.go(Phase::ExpandIdx { pair: next })
     }
 }
