@@ -23,7 +23,7 @@ pub struct Source {
 /// Makes a case in memory; also its source, with the routing really used.
 ///
 /// # Errors
-/// As [`resolve`] and [`generate`].
+/// As [`resolve`] and [`generate::generate`](crate::generate::generate).
 pub fn make_case(
     config: &ConfigArgs,
     tensors: &TensorArgs,
