@@ -12,6 +12,7 @@ use host::config::Config;
 use host::conformance::litmus::{Op, Program, Run, Step};
 use host::conformance::{on_threads, shape};
 use host::driver::threads::Spread;
+use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::raw::{RawFabric, RawNic};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::place::{Place, Tensor};
@@ -109,37 +110,19 @@ impl Backend for Relaxed {
     }
 }
 
-impl Fabric for RelaxedFabric<'_> {
+impl<'b> Middleware for RelaxedFabric<'b> {
+    type Inner = RawFabric<'b>;
+
+    fn inner(&self) -> &RawFabric<'b> {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut RawFabric<'b> {
+        &mut self.inner
+    }
+
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         // What the fabric of a core there would call a store.
         self.memory.fabric(to, self.core, 0).store(at, word)
-    }
-
-    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.inner.put(to, at, row, tail)
-    }
-
-    fn quiet(&mut self) -> Result<bool, Fault> {
-        self.inner.quiet()
-    }
-
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.inner.observe(at)
-    }
-
-    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.inner.store(at, word)
-    }
-
-    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.inner.bytes(at, len)
-    }
-
-    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.inner.write(at, bytes)
-    }
-
-    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        self.inner.deliver(output, from, len)
     }
 }

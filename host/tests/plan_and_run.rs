@@ -12,6 +12,7 @@ use host::case;
 use host::driver::threads::Spread;
 use host::member;
 use kernel_core::a3::{Choices, Flags};
+use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::plan::order::SendOrder;
@@ -72,7 +73,17 @@ impl<F> RecordingFabric<'_, F> {
     }
 }
 
-impl<F: Fabric> Fabric for RecordingFabric<'_, F> {
+impl<F: Fabric> Middleware for RecordingFabric<'_, F> {
+    type Inner = F;
+
+    fn inner(&self) -> &F {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut F {
+        &mut self.inner
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let bytes = (row.len() + tail.len()) as u64;
         let Place { region, offset } = at;
@@ -84,30 +95,6 @@ impl<F: Fabric> Fabric for RecordingFabric<'_, F> {
         let Place { region, offset } = at;
         self.record(to, at, |to| Effect::Publish { to, region, offset, word });
         self.inner.publish(to, at, word)
-    }
-
-    fn quiet(&mut self) -> Result<bool, Fault> {
-        self.inner.quiet()
-    }
-
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.inner.observe(at)
-    }
-
-    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.inner.store(at, word)
-    }
-
-    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.inner.bytes(at, len)
-    }
-
-    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.inner.write(at, bytes)
-    }
-
-    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        self.inner.deliver(output, from, len)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::Backend;
 use crate::member;
+use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::state::{DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, token_flag};
@@ -130,9 +131,15 @@ impl<N: Nic> Nic for InjectNic<N> {
     }
 }
 
-impl<F: Fabric> Fabric for InjectFabric<F> {
-    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.inner.put(to, at, row, tail)
+impl<F: Fabric> Middleware for InjectFabric<F> {
+    type Inner = F;
+
+    fn inner(&self) -> &F {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut F {
+        &mut self.inner
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
@@ -141,29 +148,5 @@ impl<F: Fabric> Fabric for InjectFabric<F> {
             to_others && only.is_none_or(|only| only == Lost::of(at))
         });
         if is_lost { Ok(()) } else { self.inner.publish(to, at, word) }
-    }
-
-    fn quiet(&mut self) -> Result<bool, Fault> {
-        self.inner.quiet()
-    }
-
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.inner.observe(at)
-    }
-
-    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.inner.store(at, word)
-    }
-
-    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.inner.bytes(at, len)
-    }
-
-    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.inner.write(at, bytes)
-    }
-
-    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        self.inner.deliver(output, from, len)
     }
 }

@@ -265,15 +265,13 @@ impl Combine {
         source: u32,
         from: u64,
     ) -> Result<Progress, ProtocolError> {
-        if source >= env.work.ranks.end {
-            return self.go(Phase::Done);
-        }
         let words = split_words(env, ub.words)?;
-        let rows = Cumsum { shape: env.shape, sums: words.sent }.rows_to(RankId(source));
-        let next = self.exchange.clear(env, fabric, Kind::Combine, RankId(source), rows, from)?;
+        let sent = Cumsum { shape: env.shape, sums: words.sent };
+        let next =
+            self.exchange.clear(env, fabric, Kind::Combine, |rank| sent.rows_to(rank), (source, from))?;
         self.go(match next {
-            Some(from) => Phase::Clear { source, from },
-            None => Phase::Clear { source: source + 1, from: 0 },
+            Some((source, from)) => Phase::Clear { source, from },
+            None => Phase::Done,
         })
     }
 }

@@ -182,26 +182,29 @@ impl Exchange {
         Ok(flag::is_window_flag(fabric.observe(window_in(env.shape, self.half, source, at))?))
     }
 
-    /// Clears the first word at `from` or behind it, in the window of `rows` rows from `source`, at which a flag
-    /// could be looked for and that holds one. Returns where to go on; `None` when none is left.
+    /// Clears the first word at `from` or behind it, in the window from `source`, at which a flag could be looked for
+    /// and that holds one. Returns where to go on; `None` behind the windows of this core's share.
     pub(super) fn clear<V, F: Fabric + ?Sized>(
         &self,
         env: &Env<'_, V>,
         fabric: &mut F,
         kind: Kind,
-        source: RankId,
-        rows: u32,
-        from: Offset,
-    ) -> Result<Option<Offset>, ProtocolError> {
-        let end = sent_bytes(env.shape, kind, rows);
+        rows_from: impl Fn(RankId) -> u32,
+        (source, from): (u32, Offset),
+    ) -> Result<Option<(u32, Offset)>, ProtocolError> {
+        if source >= env.work.ranks.end {
+            return Ok(None);
+        }
+        let rank = RankId(source);
+        let end = sent_bytes(env.shape, kind, rows_from(rank));
         let mut at = next_flag_place(env.shape, from);
         while at < end {
-            if self.flag_is_in(env, fabric, source, at)? {
-                fabric.store(window_in(env.shape, self.half, source, at), 0)?;
-                return Ok(Some(at + 1));
+            if self.flag_is_in(env, fabric, rank, at)? {
+                fabric.store(window_in(env.shape, self.half, rank, at), 0)?;
+                return Ok(Some((source, at + 1)));
             }
             at = next_flag_place(env.shape, at + 1);
         }
-        Ok(None)
+        Ok(Some((source + 1, 0)))
     }
 }

@@ -58,19 +58,22 @@ pub(crate) const fn slot_at<V>(env: &Env<'_, V>, destination: u32) -> (RankId, u
 }
 
 /// Writes `expand_idx` from `pair` of the `own` pairs on, as much as one write carries; `slots` are those of all
-/// own pairs. The next pair.
+/// own pairs. The next pair; `None` when all are written.
 pub(crate) fn expand_idx<F: Fabric + ?Sized>(
     fabric: &mut F,
     own: &Range<u32>,
     slots: &[u32],
     pair: u32,
-) -> Result<u32, ProtocolError> {
+) -> Result<Option<u32>, ProtocolError> {
+    if pair >= own.end {
+        return Ok(None);
+    }
     let end = own.end.min(pair + CHUNK);
     let now = (pair - own.start) as usize..(end - own.start) as usize;
     let slots = slots.get(now).ok_or(internal("own pair outside the share"))?;
     // NO_SLOT is the bit pattern of -1.
     write_words(fabric, outputs::expand_idx(pair), slots.iter().copied())?;
-    Ok(end)
+    Ok(Some(end))
 }
 
 /// The quantised row that is in the scratch.
@@ -103,17 +106,29 @@ pub(crate) fn record<'r, V: Vector>(
     let row = scratch
         .get_mut(..shape.payload_bytes() as usize)
         .ok_or(internal("scratch is shorter than ub_bytes"))?;
+    let scale = quantise_once(shape, env.vector, inputs, row, staged, (token, home))?;
+    Ok((row, Tail::new(shape, scale, triple)))
+}
+
+/// Quantises a token for an expert into `row`, unless it is there already. Its scale.
+pub(crate) fn quantise_once<V: Vector>(
+    shape: &Shape,
+    vector: V,
+    inputs: &Inputs<'_>,
+    row: &mut [u8],
+    staged: &mut Option<Staged>,
+    (token, home): (Token, Home),
+) -> Result<f32, ProtocolError> {
     let smooth = inputs.smooth(shape, shape.expert_row(home));
     let expert_row = smooth.map(|_| shape.expert_row(home));
     let scale = match *staged {
         Some(row) if row.token == token && row.expert_row == expert_row => f32::from_bits(row.scale),
-        _ => env
-            .vector
-            .quantise(shape.dtype(), x, smooth, row)
+        _ => vector
+            .quantise(shape.dtype(), inputs.row(shape, token), smooth, row)
             .map_err(|_| ProtocolError::NotFinite { token: token.0 })?,
     };
     *staged = Some(Staged { token, expert_row, scale: scale.to_bits() });
-    Ok((row, Tail::new(shape, scale, triple)))
+    Ok(scale)
 }
 
 /// Writes the triple of a record to `row` of the outputs, if such a row can be: from `source`, for this rank, and,

@@ -28,6 +28,7 @@
 //!
 //! A value that comes back from the fabric is foreign: the machines check its range before they use it.
 
+pub mod middleware;
 pub mod nic;
 pub mod order;
 pub mod raw;

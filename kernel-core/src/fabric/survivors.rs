@@ -1,6 +1,7 @@
 //! Elastic domains: machines speak of new ids, memory belongs to physical ranks. This is the only place where
 //! one becomes the other.
 
+use super::middleware::Middleware;
 use super::{Fabric, Fault};
 use crate::place::Place;
 use crate::shape::Elastic;
@@ -29,7 +30,17 @@ impl<F> Survivors<'_, F> {
     }
 }
 
-impl<F: Fabric> Fabric for Survivors<'_, F> {
+impl<F: Fabric> Middleware for Survivors<'_, F> {
+    type Inner = F;
+
+    fn inner(&self) -> &F {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut F {
+        &mut self.inner
+    }
+
     #[inline]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let to = self.physical(to, at, row.len() as u64)?;
@@ -40,35 +51,5 @@ impl<F: Fabric> Fabric for Survivors<'_, F> {
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         let to = self.physical(to, at, 8)?;
         self.inner.publish(to, at, word)
-    }
-
-    #[inline]
-    fn quiet(&mut self) -> Result<bool, Fault> {
-        self.inner.quiet()
-    }
-
-    #[inline]
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.inner.observe(at)
-    }
-
-    #[inline]
-    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.inner.store(at, word)
-    }
-
-    #[inline]
-    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.inner.bytes(at, len)
-    }
-
-    #[inline]
-    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.inner.write(at, bytes)
-    }
-
-    #[inline]
-    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        self.inner.deliver(output, from, len)
     }
 }

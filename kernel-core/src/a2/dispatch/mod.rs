@@ -21,16 +21,14 @@ use crate::plan::order::SendOrder;
 use crate::plan::permute::{Cumsum, cumulate};
 use crate::plan::route::{self, Send, Sends};
 use crate::shape::QuantMode;
-use crate::shape::sizes::SCALE_FIELD;
-use crate::units::{RankId, Token};
+use crate::units::RankId;
 use crate::vector::Vector;
 
 /// The A2 dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dispatch {
     exchange: Exchange,
-    /// The token whose quantised row is in the scratch.
-    staged: Option<Token>,
+    staged: Option<steps::Staged>,
     phase: Phase,
 }
 
@@ -154,21 +152,13 @@ impl Dispatch {
             .row
             .get_mut(..shape.window_record() as usize)
             .ok_or(internal("scratch is shorter than ub_bytes"))?;
-        let smooth = inputs.smooth(shape, shape.expert_row(home));
-        // Without smooth scales a token is the same for all its experts: quantise it once.
-        if self.staged != Some(pair.token) || smooth.is_some() {
-            let (row, field) = record
-                .split_at_mut_checked(shape.payload_bytes() as usize)
-                .ok_or(internal("a record is shorter than its row"))?;
-            let scale = env
-                .vector
-                .quantise(shape.dtype(), x, smooth, row)
-                .map_err(|_| ProtocolError::NotFinite { token: pair.token.0 })?;
-            let mut scale_field = [0; SCALE_FIELD as usize];
-            scale_field.iter_mut().zip(scale.to_le_bytes()).for_each(|(to, from)| *to = from);
-            field.iter_mut().zip(scale_field).for_each(|(to, from)| *to = from);
-        }
-        self.staged = Some(pair.token);
+        let (row, field) = record
+            .split_at_mut_checked(shape.payload_bytes() as usize)
+            .ok_or(internal("a record is shorter than its row"))?;
+        let scale =
+            steps::quantise_once(shape, env.vector, inputs, row, &mut self.staged, (pair.token, home))?;
+        field.fill(0);
+        field.iter_mut().zip(scale.to_le_bytes()).for_each(|(to, from)| *to = from);
         self.exchange.write_out(env, fabric, home.rank, at, record)?;
         self.go(Phase::Reorder { next: item + 1 })
     }
@@ -214,13 +204,11 @@ impl Dispatch {
         ub: &mut Ub<'_>,
         pair: u32,
     ) -> Result<Progress, ProtocolError> {
-        let own = &env.work.pairs.moe;
-        if pair >= own.end {
-            return self.go(Phase::Counts { source: env.work.ranks.start });
-        }
         let words = split_words(env, ub.words)?;
-        let next = steps::expand_idx(fabric, own, words.slots, pair)?;
-        self.go(Phase::ExpandIdx { pair: next })
+        self.go(match steps::expand_idx(fabric, &env.work.pairs.moe, words.slots, pair)? {
+            Some(pair) => Phase::ExpandIdx { pair },
+            None => Phase::Counts { source: env.work.ranks.start },
+        })
     }
 }
 

@@ -176,15 +176,18 @@ impl Dispatch {
         source: u32,
         from: u64,
     ) -> Result<Progress, ProtocolError> {
-        if source >= env.work.ranks.end {
-            return self.go(Phase::Done);
-        }
         let words = split_words(env, ub.words)?;
-        let rows = RecvCounts { shape: env.shape, sums: words.sums }.rows_from(RankId(source));
-        let next = self.exchange.clear(env, fabric, Kind::Dispatch, RankId(source), rows, from)?;
+        let counts = RecvCounts { shape: env.shape, sums: words.sums };
+        let next = self.exchange.clear(
+            env,
+            fabric,
+            Kind::Dispatch,
+            |rank| counts.rows_from(rank),
+            (source, from),
+        )?;
         self.go(match next {
-            Some(from) => Phase::Clear { source, from },
-            None => Phase::Clear { source: source + 1, from: 0 },
+            Some((source, from)) => Phase::Clear { source, from },
+            None => Phase::Done,
         })
     }
 }

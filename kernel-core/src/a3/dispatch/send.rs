@@ -87,11 +87,10 @@ impl Dispatch {
         pair: u32,
     ) -> Result<Progress, ProtocolError> {
         let share = &env.work.sends;
-        if pair >= share.moe.end {
-            return self.go(Phase::Exchange(Exchange::new(env, self.partition, self.epoch)));
-        }
         let (slots, _) = split_words(ub.words, share)?;
-        let next = steps::expand_idx(fabric, &share.moe, slots, pair)?;
-        self.go(Phase::ExpandIdx { pair: next })
+        self.go(match steps::expand_idx(fabric, &share.moe, slots, pair)? {
+            Some(pair) => Phase::ExpandIdx { pair },
+            None => Phase::Exchange(Exchange::new(env, self.partition, self.epoch)),
+        })
     }
 }

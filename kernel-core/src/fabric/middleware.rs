@@ -1,0 +1,78 @@
+//! A fabric around another: what a middleware does not say, goes through unchanged.
+
+use super::{Fabric, Fault};
+use crate::place::Place;
+use crate::units::RankId;
+
+/// A fabric that stands in front of another and changes some of its calls. Whoever implements this is a [`Fabric`];
+/// each method does by default what the inner fabric does.
+pub trait Middleware {
+    /// The fabric behind it.
+    type Inner: Fabric;
+
+    /// The fabric behind it, to read.
+    fn inner(&self) -> &Self::Inner;
+
+    /// The fabric behind it, to act.
+    fn inner_mut(&mut self) -> &mut Self::Inner;
+
+    /// As [`Fabric::put`].
+    ///
+    /// # Errors
+    /// As [`Fabric::put`].
+    #[inline]
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.inner_mut().put(to, at, row, tail)
+    }
+
+    /// As [`Fabric::publish`].
+    ///
+    /// # Errors
+    /// As [`Fabric::publish`].
+    #[inline]
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.inner_mut().publish(to, at, word)
+    }
+}
+
+impl<M: Middleware> Fabric for M {
+    #[inline]
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        Middleware::put(self, to, at, row, tail)
+    }
+
+    #[inline]
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        Middleware::publish(self, to, at, word)
+    }
+
+    #[inline]
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        self.inner_mut().quiet()
+    }
+
+    #[inline]
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner().observe(at)
+    }
+
+    #[inline]
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.inner_mut().store(at, word)
+    }
+
+    #[inline]
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner().bytes(at, len)
+    }
+
+    #[inline]
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.inner_mut().write(at, bytes)
+    }
+
+    #[inline]
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        self.inner_mut().deliver(output, from, len)
+    }
+}
