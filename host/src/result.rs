@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::member;
 use crate::store::{Tensor, write_tensors};
 use kernel_core::place::Tensor as Output;
-use kernel_core::shape::{Dtype as Element, Op, Product, QuantMode, Shape};
+use kernel_core::shape::{CommAlg, Dtype as Element, Op, Product, QuantMode, Shape};
 use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -53,6 +53,7 @@ impl<'a> RankResult<'a> {
         let shape = &case.shape;
         let output = |output: Output| outputs[output as usize].as_slice();
         let (a3, quantised) = (shape.product() == Product::A3, shape.quant_mode() == QuantMode::Dynamic);
+        let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
         let norm = shape.op() == Op::CombineAddRmsNorm;
         Self {
             rank: case.name(rank).0,
@@ -64,6 +65,7 @@ impl<'a> RankResult<'a> {
             expand_idx: output(Output::ExpandIdx),
             expert_token_nums: output(Output::ExpertTokenNums),
             ep_recv_counts: output(Output::EpRecvCounts),
+            expand_scales: hierarchy.then(|| output(Output::ExpandScales)),
             tp_recv_counts: (shape.tp_world_size() == 2).then(|| output(Output::TpRecvCounts)),
             x_out: output(Output::XOut),
             y: norm.then(|| output(Output::Y)),

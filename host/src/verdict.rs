@@ -137,6 +137,7 @@ const ORDER: [Tensor; Tensor::ALL.len()] = [
     Tensor::ExpertTokenNums,
     Tensor::ExpandIdx,
     Tensor::AssistInfo,
+    Tensor::ExpandScales,
     Tensor::DynamicScales,
     Tensor::ExpandX,
     Tensor::XOut,
@@ -148,7 +149,8 @@ const ORDER: [Tensor; Tensor::ALL.len()] = [
 /// Bytes of a row, as a mismatch counts them.
 fn row_len(shape: &Shape, tensor: Tensor) -> usize {
     match tensor {
-        Tensor::TpRecvCounts | Tensor::EpRecvCounts | Tensor::DynamicScales | Tensor::Rstd => 4,
+        Tensor::TpRecvCounts | Tensor::EpRecvCounts | Tensor::Rstd => 4,
+        Tensor::DynamicScales | Tensor::ExpandScales => 4,
         Tensor::ExpertTokenNums => 8,
         Tensor::ExpandIdx => 4 * shape.k() as usize,
         Tensor::AssistInfo => 12,
@@ -197,6 +199,7 @@ fn by_oracle(
         Tensor::ExpertTokenNums => bytes_of(&dispatched.expert_token_nums, i64::to_le_bytes),
         Tensor::ExpandIdx => bytes_of(&dispatched.expand_idx, i32::to_le_bytes),
         Tensor::AssistInfo => bytes_of(dispatched.assist_info_for_combine.as_flattened(), i32::to_le_bytes),
+        Tensor::ExpandScales => bytes_of(&dispatched.expand_scales, f32::to_le_bytes),
         Tensor::DynamicScales => bytes_of(&dispatched.dynamic_scales, f32::to_le_bytes),
         Tensor::ExpandX => dispatched.expand_x.clone(),
         Tensor::XOut => of_norm(&|normed| normed.x_out.clone()).unwrap_or_else(|| x_out.clone()),

@@ -29,11 +29,13 @@ pub enum Tensor {
     Y,
     /// `tp_recv_counts`, i32 per TP rank.
     TpRecvCounts,
+    /// `expand_scales`, f32 per row (A2 hierarchy).
+    ExpandScales,
 }
 
 impl Tensor {
     /// Every tensor, in the order of their numbers.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::ExpandX,
         Self::DynamicScales,
         Self::AssistInfo,
@@ -45,6 +47,7 @@ impl Tensor {
         Self::Rstd,
         Self::Y,
         Self::TpRecvCounts,
+        Self::ExpandScales,
     ];
 
     /// The seed's name in snake case.
@@ -62,6 +65,7 @@ impl Tensor {
             Self::Rstd => "rstd",
             Self::Y => "y",
             Self::TpRecvCounts => "tp_recv_counts",
+            Self::ExpandScales => "expand_scales",
         }
     }
 }

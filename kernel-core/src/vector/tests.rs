@@ -334,7 +334,7 @@ proptest! {
         let value = Value::Blocks { data: &data, scales: &scales };
         Portable.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);
         let mut expected = vec![0.0; len];
-        numerics::add(&mut expected, &numerics::through_blocks(dtype, &row), None);
+        numerics::add(&mut expected, &numerics::through_blocks(dtype, &numerics::values(dtype, &row)), None);
         prop_assert_eq!(out, numerics::rounded(dtype, &expected));
     }
 

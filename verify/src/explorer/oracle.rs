@@ -145,7 +145,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 Tensor::ExpertTokenNums => Vec::clone(&nums),
                 Tensor::EpRecvCounts => words(out.ep_recv_counts.clone()),
                 Tensor::XOut => x_out.clone(),
-                Tensor::X | Tensor::Rstd | Tensor::Y => Vec::new(),
+                Tensor::X | Tensor::Rstd | Tensor::Y | Tensor::ExpandScales => Vec::new(),
                 Tensor::TpRecvCounts => words(out.tp_recv_counts.clone()),
             });
             Expected { outputs, y }

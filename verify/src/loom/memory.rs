@@ -199,6 +199,7 @@ impl Outputs {
                 | Tensor::ExpandIdx
                 | Tensor::EpRecvCounts
                 | Tensor::TpRecvCounts
+                | Tensor::ExpandScales
                 | Tensor::Rstd => 4,
             };
             let starts = (0..capacity(shape, rank, tensor)).step_by(element as usize);
