@@ -8,6 +8,7 @@ pub mod data;
 pub mod map;
 pub mod outputs;
 pub mod record;
+pub mod relay;
 pub mod result;
 pub mod state;
 pub mod tp;

@@ -36,6 +36,14 @@ impl Vector for Portable {
     }
 
     #[inline(always)]
+    fn quantise_sums(&self, dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]) {
+        match dtype {
+            Dtype::Bf16 => quantise::sums::<Bf16>(sums, data, scales),
+            Dtype::F16 => quantise::sums::<F16>(sums, data, scales),
+        }
+    }
+
+    #[inline(always)]
     fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]) {
         match dtype {
             Dtype::Bf16 => sum::<Bf16, 2>(terms, out, |_| ZEROS, round::<Bf16>),

@@ -76,24 +76,47 @@ fn first_not_finite<E: Element>(row: &[[u8; 2]], smooth: Option<&[f32]>) -> NotF
 /// A result, block by block.
 #[inline(always)]
 pub(super) fn blocks<E: Element>(row: &[u8], data: &mut [u8], scales: &mut [u8]) {
+    let peak = |row: &[[u8; 2]]| {
+        let peak = row.iter().fold(0, |peak, &x| peak.max(element_magnitude(x)));
+        magnitude(E::widen(peak.cast_unsigned()))
+    };
+    in_blocks::<E, 2>(row, data, scales, peak, load::<E>);
+}
+
+/// A row of f32, block by block. A block so small that its scale is zero in dtype may have any data: nothing comes of it.
+#[inline(always)]
+pub(super) fn sums<E: Element>(sums: &[u8], data: &mut [u8], scales: &mut [u8]) {
+    let peak =
+        |sums: &[[u8; 4]]| sums.iter().fold(0, |peak, &sum| peak.max(magnitude(f32::from_le_bytes(sum))));
+    in_blocks::<E, 4>(sums, data, scales, peak, f32::from_le_bytes);
+}
+
+/// Elements of `N` bytes, block by block; `peak` is the largest magnitude of a block.
+#[inline(always)]
+fn in_blocks<E: Element, const N: usize>(
+    row: &[u8],
+    data: &mut [u8],
+    scales: &mut [u8],
+    peak: impl Fn(&[[u8; N]]) -> i32,
+    value: impl Fn([u8; N]) -> f32,
+) {
     const LEN: usize = COMM_BLOCK as usize;
-    let (rows, last_row) = row.as_chunks::<2>().0.as_chunks::<LEN>();
+    let (rows, last_row) = row.as_chunks::<N>().0.as_chunks::<LEN>();
     let (datas, last_data) = data.as_chunks_mut::<LEN>();
     let rows = rows.iter().map(<[_; LEN]>::as_slice).chain([last_row]);
     let datas = datas.iter_mut().map(<[_; LEN]>::as_mut_slice).chain([last_data]);
     // There is no scale for a last block that is empty.
     for ((row, data), scale) in rows.zip(datas).zip(scales.as_chunks_mut::<2>().0) {
-        let peak = row.iter().fold(0, |peak, &x| peak.max(element_magnitude(x)));
-        let peak = magnitude(E::widen(peak.cast_unsigned()));
+        let peak = peak(row);
         if peak >= INFINITY {
             data.fill(0);
             *scale = E::narrow(f32::NAN).to_le_bytes();
             continue;
         }
         let s = f32::from_bits(peak.cast_unsigned()) * (1.0 / 127.0);
-        // Nothing but zeros has s = 0: one 127th of the smallest denormal of either type is still an f32.
+        // Of results, nothing but zeros has s = 0: one 127th of the smallest denormal of either type is still an f32.
         let divisor = if s > 0.0 { s } else { 1.0 };
-        data.iter_mut().zip(row).for_each(|(q, &x)| *q = nearest_i8(load::<E>(x) / divisor));
+        data.iter_mut().zip(row).for_each(|(q, &x)| *q = nearest_i8(value(x) / divisor));
         *scale = E::narrow(s).to_le_bytes();
     }
 }

@@ -339,6 +339,23 @@ proptest! {
     }
 
     #[test]
+    fn blocks_of_sums_come_back_as_the_oracle_has_it(
+        bits in prop::collection::vec(prop_oneof![any::<u32>(), 0u32..300, 0x3F00_0000u32..0x4200_0000], 0..70),
+        dtype in prop_oneof![Just(Dtype::Bf16), Just(Dtype::F16)],
+    ) {
+        let sums: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(bits)).collect();
+        let row: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
+        let (mut data, mut scales) = (vec![9; sums.len()], vec![9; 2 * sums.len().div_ceil(8)]);
+        Portable.quantise_sums(dtype, &row, &mut data, &mut scales);
+        let mut out = vec![9; 2 * sums.len()];
+        let value = Value::Blocks { data: &data, scales: &scales };
+        Portable.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);
+        let mut expected = vec![0.0; sums.len()];
+        numerics::add(&mut expected, &numerics::through_blocks(dtype, &sums), None);
+        prop_assert_eq!(out, numerics::rounded(dtype, &expected));
+    }
+
+    #[test]
     fn narrowing_agrees_with_half(bits in any::<u32>()) {
         let value = f32::from_bits(bits);
         let [bf16, f16] = [Dtype::Bf16, Dtype::F16].map(|d| u16::from_le_bytes(numerics::to_bytes(d, value)));
