@@ -124,6 +124,8 @@ pub const fn record(shape: &Shape, partition: Partition, server: u32, record: u3
 
 /// Where the row of a relay record or of a near slot begins.
 pub const ROW: Offset = FRONT;
+/// Bytes of the weight, which stands right behind a row that is returned.
+pub const WEIGHT_BYTES: u64 = 4;
 /// Where token and pairs of a relay record stand.
 pub const TOKEN: Offset = 8;
 

@@ -3,6 +3,7 @@
 //! WindowsOut when its core is quiet; and quiet says no the first time it is asked. Batched writes are in
 //! [`nic`](super::nic).
 
+use super::messages::Message;
 use super::nic::{Bend, Flying};
 use crate::fabric::{Fabric, Fault};
 use crate::layout::a2_window::buffer_chosen;
@@ -93,6 +94,12 @@ pub(crate) struct World {
     pub(crate) bend: Bend,
     /// Where A2 keeps its `bufferChosen`.
     chosen: Place,
+    /// Ranks of a server, if others are far.
+    server_ranks: Option<u32>,
+    /// Messages that have not landed in full, by the order in which they were sent.
+    pub(super) messages: Vec<Message>,
+    /// Messages of more than a word that were ever sent.
+    pub(crate) crossed: u64,
 }
 
 impl World {
@@ -115,6 +122,9 @@ impl World {
             eager: false,
             bend: Bend::None,
             chosen: buffer_chosen(shape),
+            server_ranks: (shape.comm_alg() == CommAlg::Hierarchy).then(|| shape.server_ranks()),
+            messages: Vec::new(),
+            crossed: 0,
         }
     }
 
@@ -217,6 +227,10 @@ pub(crate) struct FakeFabric<'a> {
 }
 
 impl FakeFabric<'_> {
+    fn is_far(&self, to: RankId) -> bool {
+        self.world.server_ranks.is_some_and(|ranks| to.0 / ranks != self.rank.0 / ranks)
+    }
+
     fn later(&mut self, to: RankId, at: Place, bytes: Vec<u8>, kind: Kind) {
         let from = (self.rank, self.core);
         let late = Late { from, to, at, bytes, kind, quiets: 0 };
@@ -235,6 +249,9 @@ impl FakeFabric<'_> {
 
 impl Fabric for FakeFabric<'_> {
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        if self.is_far(to) {
+            return Err(Fault { rank: to, at, len: row.len() as u64 });
+        }
         let at = self.world.bend.place(at);
         let bytes = [row, tail].concat();
         self.world.check(to, at, bytes.len() as u64)?;
@@ -244,12 +261,27 @@ impl Fabric for FakeFabric<'_> {
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        if self.is_far(to) {
+            return Err(Fault { rank: to, at, len: 8 });
+        }
         let at = self.world.bend.place(at);
         self.word(to, at)?;
         let me = (self.rank, self.core);
         self.world.land(|late| late.kind == Kind::Put && late.from == me && late.to == to);
         self.world.poke_word(to, at, word);
         self.world.effects.push(format!("publish -> rank {to} {at} = {word:#x}"));
+        Ok(())
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        let len = message.len() as u64;
+        self.world.check(to, at, len)?;
+        if !self.is_far(to) || !at.offset.is_multiple_of(8) || !len.is_multiple_of(8) {
+            return Err(Fault { rank: to, at, len });
+        }
+        self.world.effects.push(format!("send    -> rank {to} {at}, {len} B"));
+        self.world.crossed += u64::from(len > 8);
+        self.world.messages.push(Message::new((self.rank, self.core), to, at, message));
         Ok(())
     }
 

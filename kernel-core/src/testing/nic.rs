@@ -45,6 +45,8 @@ pub(crate) enum Bend {
     OpenBarrier,
     /// The last word of a transfer is delivered first.
     LastWordFirst,
+    /// Messages of one core to one rank overtake each other.
+    LooseMessages,
     /// These words of WindowsIn of these ranks pass for flags before they have come: nobody is waited for there.
     Unawaited(BTreeSet<(RankId, u64)>),
 }
