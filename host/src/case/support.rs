@@ -1,27 +1,7 @@
 //! What this version runs and reads, in one place: lines go from here as features arrive.
 
 use crate::error::{Error, Problem};
-use kernel_core::shape::{CommAlg, Product, Shape};
-
-/// Whether the machines of this version run `shape`.
-///
-/// # Errors
-/// Each parameter whose value is not run yet, with the values that are.
-pub fn runnable(shape: &Shape) -> Result<(), Error> {
-    let mut refused = Refused::default();
-    refused.layouts(shape);
-    refused.end("runs")
-}
-
-/// Whether this version draws the memory of `shape`.
-///
-/// # Errors
-/// Each parameter whose value changes the layout in a way that is not drawn yet.
-pub fn drawable(shape: &Shape) -> Result<(), Error> {
-    let mut refused = Refused::default();
-    refused.layouts(shape);
-    refused.end("draws")
-}
+use kernel_core::shape::{Product, Shape};
 
 /// Whether this version plans the sends of `shape`.
 ///
@@ -37,11 +17,6 @@ pub fn plannable(shape: &Shape) -> Result<(), Error> {
 struct Refused(Vec<(&'static str, String, &'static str)>);
 
 impl Refused {
-    fn layouts(&mut self, shape: &Shape) {
-        let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
-        self.unless(!hierarchy, "comm_alg", " = hierarchy", "\"\" and fullmesh");
-    }
-
     fn unless(&mut self, supported: bool, parameter: &'static str, seen: &str, values: &'static str) {
         if !supported {
             self.0.push((parameter, seen.to_owned(), values));

@@ -6,7 +6,7 @@ use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::shared::SharedMemory;
 use crate::backend::survivors::Survivors;
 use crate::batch::Batch;
-use crate::case::{self, Case, TENSORS_NAME, support};
+use crate::case::{self, Case, TENSORS_NAME};
 use crate::cli::{BackendArg, RunArgs};
 use crate::config::FILE_NAME;
 use crate::driver::schedule::Schedule;
@@ -20,7 +20,7 @@ use crate::roofline::{self, Roofline};
 use crate::store;
 use core::time::Duration;
 use kernel_core::a3::{Choices, Flags};
-use kernel_core::shape::{Product, Shape};
+use kernel_core::shape::{CommAlg, Product, Shape};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::path::{Path, PathBuf};
@@ -67,7 +67,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         }
     }
     let (case, source) = open_case(args)?;
-    support::runnable(&case.shape)?;
+    stage(&case.shape, args.stage)?;
     let flags = flags(&case.shape, args.flags)?;
     let silent = args.silent(&case)?;
     let plan = plan(args, &case.shape, &schedule, flags);
@@ -86,6 +86,19 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     bar.finish_and_clear();
     let (costs, roofline) = ran?;
     summary::emit(report, &job, &costs, roofline.as_ref())
+}
+
+/// Only the hierarchy has stages, and of those this version runs the last.
+fn stage(shape: &Shape, stage: Option<u32>) -> Result<(), Error> {
+    match (shape.comm_alg(), stage) {
+        (_, None) | (CommAlg::Hierarchy, Some(3)) => Ok(()),
+        (CommAlg::Hierarchy, Some(stage)) => {
+            Err(Error::Request(format!("--stage {stage}: not supported yet, this version runs 3")))
+        }
+        (_, Some(stage)) => {
+            Err(Error::Request(format!("--stage {stage}: only comm_alg = hierarchy has stages")))
+        }
+    }
 }
 
 /// Refuses to write the result over what it is the result of.

@@ -10,10 +10,11 @@ use kernel_core::a2::{self, Agent, AgentEnv};
 use kernel_core::a3::{self, Choices, Ub};
 use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
+use kernel_core::hierarchy;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{CommAlg, Product, Shape};
+use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -46,6 +47,7 @@ struct Join {
 pub(super) struct Rows {
     pub(super) y: Vec<u8>,
     pub(super) assist_info: Vec<u8>,
+    pub(super) expand_scales: Vec<u8>,
     pub(super) ep_recv_counts: Vec<u8>,
     pub(super) expand_idx: Vec<u8>,
 }
@@ -130,13 +132,16 @@ enum Machine {
     A3Combine(a3::Combine),
     A2Dispatch(a2::Dispatch),
     A2Combine(a2::Combine),
+    HierarchyDispatch(hierarchy::Dispatch),
+    HierarchyCombine(hierarchy::Combine),
 }
 
-/// A core's constants, by product.
+/// A core's constants, by the protocol.
 #[derive(Debug)]
 enum Env<'a> {
     A3(a3::Env<'a, Portable>),
     A2(a2::Env<'a, Portable>),
+    Hierarchy(hierarchy::Env<'a, Portable>),
 }
 
 /// One core.
@@ -160,15 +165,19 @@ impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices) -> Self {
-        let (env, words, bytes) = match shape.product() {
-            Product::A3 => {
+        let (env, words, bytes) = match shape.comm_alg() {
+            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
                 let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, choices, Portable)
                     .with_tp_rank(member::tp_rank(shape, rank));
                 (Env::A3(env), a3::ub_words(shape), a3::ub_bytes(shape))
             }
-            Product::A2 => {
+            CommAlg::Fullmesh => {
                 let env = a2::Env::new(shape, rank, core, Portable);
                 (Env::A2(env), a2::ub_words(shape), a2::ub_bytes(shape))
+            }
+            CommAlg::Hierarchy => {
+                let env = hierarchy::Env::new(shape, rank, core, Portable);
+                (Env::Hierarchy(env), hierarchy::ub_words(shape), hierarchy::ub_bytes(shape))
             }
         };
         Self {
@@ -255,6 +264,10 @@ impl<'a> Task<'a> {
             (Env::A3(_), Operator::Combine(_)) => Machine::A3Combine(a3::Combine::new()),
             (Env::A2(_), Operator::Dispatch(_)) => Machine::A2Dispatch(a2::Dispatch::new()),
             (Env::A2(_), Operator::Combine(_)) => Machine::A2Combine(a2::Combine::new()),
+            (Env::Hierarchy(_), Operator::Dispatch(_)) => {
+                Machine::HierarchyDispatch(hierarchy::Dispatch::new())
+            }
+            (Env::Hierarchy(_), Operator::Combine(_)) => Machine::HierarchyCombine(hierarchy::Combine::new()),
         };
         None
     }
@@ -274,7 +287,7 @@ impl<'a> Task<'a> {
         let returned = unit.ranks[rank.index()].returned[operator.batch()]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let Rows { y, assist_info, ep_recv_counts, expand_idx } = &*returned;
+        let Rows { y, assist_info, expand_scales, ep_recv_counts, expand_idx } = &*returned;
         match (&mut self.machine, &self.env) {
             (Machine::A3Dispatch(machine), Env::A3(env)) => {
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
@@ -291,6 +304,13 @@ impl<'a> Task<'a> {
             }
             (Machine::A2Combine(machine), Env::A2(env)) => {
                 let returned = a2::Returned { y, ep_recv_counts, expand_idx };
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
+            }
+            (Machine::HierarchyDispatch(machine), Env::Hierarchy(env)) => {
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
+            }
+            (Machine::HierarchyCombine(machine), Env::Hierarchy(env)) => {
+                let returned = hierarchy::Returned { y, assist_info, expand_scales, ep_recv_counts };
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
             }
             _ => Ok(None),
@@ -334,11 +354,13 @@ impl<'a> Task<'a> {
             &mut rows.y,
         )?;
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
-        let Rows { assist_info, ep_recv_counts, expand_idx, .. } = &mut *rows;
+        let Rows { assist_info, expand_scales, ep_recv_counts, expand_idx, .. } = &mut *rows;
         let whole = |tensor| capacity(unit.shape, member::ep_rank(unit.shape, self.rank), tensor) as usize;
         let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
+        let weights = whole(Tensor::ExpandScales).min((n * 4) as usize);
         for (tensor, len, to) in [
             (Tensor::AssistInfo, triples, assist_info),
+            (Tensor::ExpandScales, weights, expand_scales),
             (Tensor::EpRecvCounts, whole(Tensor::EpRecvCounts), ep_recv_counts),
             (Tensor::ExpandIdx, whole(Tensor::ExpandIdx), expand_idx),
         ] {

@@ -41,7 +41,7 @@ pub(super) fn write<B: Backend>(
             let tensors = Tensor::ALL.map(|tensor| {
                 let all = capacity(shape, member::ep_rank(shape, rank), tensor);
                 let len = match tensor {
-                    Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo => {
+                    Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo | Tensor::ExpandScales => {
                         all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows
                     }
                     _ => all,
