@@ -172,6 +172,12 @@ pub const fn pairs_max(shape: &Shape) -> u32 {
     if experts < shape.k() { experts } else { shape.k() }
 }
 
+/// Where the near area begins.
+#[must_use]
+pub const fn near_area() -> Offset {
+    NEAR_AREA
+}
+
 /// The near slot of a forwarded row.
 #[must_use]
 pub const fn dispatch_slot(shape: &Shape, local_expert: u32, source: RankId, slot: u32) -> Place {

@@ -1,9 +1,11 @@
 //! Against the oracle, over messages that arrive late, in pieces and in any order inside.
 
+use crate::layout::relay;
 use crate::shape::{BatchSizes, Config, Shape};
 use crate::testing::domain::{Dice, Domain, result_row, shape as shape_of};
+use crate::testing::messages::Loose;
+use crate::testing::nic::Bend;
 use crate::testing::servers::{Group, random_rounds};
-use alloc::vec::Vec;
 use proptest::prelude::*;
 
 /// Two servers of two ranks.
@@ -61,17 +63,41 @@ proptest! {
     }
 }
 
-#[test]
-fn a_message_that_overtakes_another_is_seen() {
-    use crate::testing::nic::Bend;
-    let shape = shape_of(&small());
-    let fails = |seed| {
+/// How many of so many seeds show that something is left out.
+fn caught(config: &Config<'_>, loose: Loose, letters: &str) -> usize {
+    let shape = shape_of(config);
+    let fails = |&seed: &u64| {
         let mut dice = Dice(seed);
-        let rounds = random_rounds(&shape, 4, &mut dice);
-        let mut group = Group::new(&shape, rounds, "DC", result_row);
-        group.world.bend = Bend::LooseMessages;
-        std::panic::catch_unwind(core::panic::AssertUnwindSafe(|| group.run(&mut dice)))
-            .map_or(true, |run| run.is_err())
+        let rounds = random_rounds(&shape, 6, &mut dice);
+        let mut group = Group::new(&shape, rounds, letters, result_row);
+        group.world.bend = Bend::Servers(loose);
+        group.run(&mut dice).is_err()
     };
-    assert!((0..20).filter(|&seed| fails(seed)).collect::<Vec<_>>().len() > 10);
+    (0..20).filter(fails).count()
+}
+
+#[test]
+fn messages_that_overtake_each_other_are_caught() {
+    assert!(caught(&small(), Loose::Messages, "DC") > 10);
+}
+
+#[test]
+fn a_flag_that_is_trusted_for_its_own_record_is_caught() {
+    let pitch = relay::record_pitch(&shape_of(&small()));
+    assert!(caught(&small(), Loose::OwnFlags(pitch), "DC") > 10);
+}
+
+#[test]
+fn writing_to_a_near_rank_that_has_not_entered_is_caught() {
+    assert!(caught(&small(), Loose::Unentered, "DC") > 10);
+}
+
+#[test]
+fn one_partition_is_caught() {
+    assert!(caught(&small(), Loose::OnePartition, "DC") > 10);
+}
+
+#[test]
+fn rows_done_without_quiet_are_caught() {
+    assert!(caught(&small(), Loose::Quiet, "DC") > 10);
 }
