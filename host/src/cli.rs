@@ -12,6 +12,7 @@ use crate::generate::{MaskKind, Routing};
 use crate::member;
 use crate::presets;
 use crate::report::{Format, note};
+use crate::vector::Unit;
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -224,6 +225,9 @@ pub struct RunArgs {
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
+    /// What works on rows; results are the same.
+    #[arg(long, value_enum, default_value_t)]
+    pub vector: Unit,
     /// Worker threads; left out: one per processor (threads).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,

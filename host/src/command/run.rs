@@ -21,6 +21,7 @@ use crate::store;
 use core::time::Duration;
 use kernel_core::a3::{Choices, Flags};
 use kernel_core::shape::{Product, Shape};
+use kernel_core::vector::Any;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::path::{Path, PathBuf};
@@ -70,7 +71,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     support::runnable(&case.shape)?;
     let flags = flags(&case.shape, args.flags)?;
     let silent = args.silent(&case)?;
-    let plan = plan(args, &case.shape, &schedule, flags);
+    let plan = plan(args, &case.shape, &schedule, (flags, args.vector.find()?));
     let job = Job { args, source, case, plan, silent };
     let bar = match job.plan.check {
         Some(_) => {
@@ -190,7 +191,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, core::num::NonZero::get)
 }
 
-fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, flags: Flags) -> Plan {
+fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, (flags, vector): (Flags, Any)) -> Plan {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
     let chain = match (args.chain, args.backend) {
         (Some(chain), _) => chain as usize,
@@ -207,6 +208,7 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, flags: Flags) -> Pla
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
             machines: Choices { order: args.order.into(), flags },
+            vector,
             in_step: args.backend == BackendArg::Threads && chain == 1,
             ..Options::default()
         },

@@ -20,6 +20,7 @@ use kernel_core::a3::Choices;
 use kernel_core::fabric::ProtocolError;
 use kernel_core::shape::{Product, Shape};
 use kernel_core::units::{CoreId, RankId};
+use kernel_core::vector::Any;
 use schedule::Operator;
 
 /// Choices that do not change results.
@@ -27,6 +28,8 @@ use schedule::Operator;
 pub struct Options {
     /// The machines' choices.
     pub machines: Choices,
+    /// What works on rows.
+    pub vector: Any,
     /// All ranks begin an operator together, so that its time holds no waiting for another rank's experts. The
     /// protocol does not need it.
     pub in_step: bool,
@@ -75,8 +78,8 @@ impl<'a, B> Unit<'a, B> {
 
     /// A task for every core of `rank`.
     fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task<'a>> + use<'a, B> {
-        let (shape, choices) = (self.shape, self.options.machines);
-        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), choices))
+        let (shape, options) = (self.shape, self.options);
+        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), options))
     }
 }
 

@@ -1,13 +1,13 @@
 //! One core's work: its operators in order, each a machine that is stepped.
 
 use super::schedule::Operator;
-use super::{Failure, Unit};
+use super::{Failure, Options, Unit};
 use crate::backend::Backend;
 use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use kernel_core::a2::{self, Agent, AgentEnv};
-use kernel_core::a3::{self, Choices, Ub};
+use kernel_core::a3::{self, Ub};
 use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
@@ -15,7 +15,7 @@ use kernel_core::layout::record::Triple;
 use kernel_core::place::Tensor;
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
+use kernel_core::vector::Any;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -135,8 +135,8 @@ enum Machine {
 /// A core's constants, by product.
 #[derive(Debug)]
 enum Env<'a> {
-    A3(a3::Env<'a, Portable>),
-    A2(a2::Env<'a, Portable>),
+    A3(a3::Env<'a, Any>),
+    A2(a2::Env<'a, Any>),
 }
 
 /// One core.
@@ -159,15 +159,16 @@ pub struct Task<'a> {
 impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
-    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices) -> Self {
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, options: Options) -> Self {
+        let Options { machines, vector, .. } = options;
         let (env, words, bytes) = match shape.product() {
             Product::A3 => {
-                let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, choices, Portable)
+                let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, machines, vector)
                     .with_tp_rank(member::tp_rank(shape, rank));
                 (Env::A3(env), a3::ub_words(shape), a3::ub_bytes(shape))
             }
             Product::A2 => {
-                let env = a2::Env::new(shape, rank, core, Portable);
+                let env = a2::Env::new(shape, rank, core, vector);
                 (Env::A2(env), a2::ub_words(shape), a2::ub_bytes(shape))
             }
         };

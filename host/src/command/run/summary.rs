@@ -22,6 +22,7 @@ struct Summary {
     set: Vec<String>,
     backend: &'static str,
     threads: Option<usize>,
+    vector: &'static str,
     seed: u64,
     ranks: u32,
     /// Those that an elastic domain has lost.
@@ -103,6 +104,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         set: args.config.set.clone(),
         backend: args.backend.name(),
         threads: timed.then(|| super::workers(args).count),
+        vector: plan.options.vector.name(),
         seed: args.seed,
         ranks: member::count(shape),
         dead: case.dead(),
@@ -175,6 +177,7 @@ fn table(summary: &Summary) -> String {
     let mut about = vec![
         ("source", summary.source.clone()),
         ("backend", with_threads(summary)),
+        ("vector unit", summary.vector.to_owned()),
         ("seed", summary.seed.to_string()),
         ("group", group(summary)),
         ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
