@@ -450,11 +450,9 @@ impl Nic for LockstepNic<'_> {
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
         let Transfer { to, from, at, len } = *transfer;
+        transfer.check(self.rank)?;
         self.inner.range(self.rank, 0, from, len)?;
         self.inner.range(to, 0, at, len)?;
-        if [from.offset, at.offset, len].iter().any(|n| !n.is_multiple_of(8)) {
-            return Err(Fault { rank: to, at, len });
-        }
         if self.inner.transfers.len() >= TRANSFERS_MAX {
             return Ok(Post::Busy);
         }
