@@ -81,7 +81,7 @@ pub fn run<'c, B: Backend>(
     let mut first = 0;
     for unit in plan.schedules() {
         let batches: Vec<_> = (first..first + unit.batches()).map(&traffic).collect();
-        ranks.iter_mut().for_each(RankState::reset);
+        ranks.iter_mut().for_each(|rank| rank.reset(unit.operators().len()));
         backend.reuse_outputs();
         let operators = unit.operators();
         let times = drive(&Unit {
@@ -107,7 +107,8 @@ pub fn run<'c, B: Backend>(
     Ok((costs, ranks))
 }
 
-fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure) -> Error {
+/// A failure of the unit whose first round that is.
+pub(crate) fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure) -> Error {
     match failure {
         Failure::Thread(_) => Error::Request(format!("{failure}: --threads decides how many")),
         Failure::Protocol { .. } | Failure::Agent { .. } => {

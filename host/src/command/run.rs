@@ -119,7 +119,7 @@ fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
 fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
-    let memory = SharedMemory::new(case, batches).map_err(|e| of_memory(&e))?;
+    let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
     let backend = Inject {
         inner: Survivors::of(case, memory),
         silent: job.silent,
@@ -145,7 +145,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
 fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
-    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| of_memory(&e))?;
+    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| super::of_memory(&e))?;
     let backend = Inject {
         inner: Survivors::of(case, lockstep),
         silent: job.silent,
@@ -164,13 +164,6 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
         output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
     }
     Ok((costs, None))
-}
-
-/// The system does not give the group its memory.
-fn of_memory(error: &std::io::Error) -> Error {
-    Error::Request(format!(
-        "memory of the group: {error}: hccl_buffsize_mb and ep_world_size decide its size"
-    ))
 }
 
 /// The case itself in the last round, varied before.

@@ -30,6 +30,8 @@ pub struct Options {
     /// All ranks begin an operator together, so that its time holds no waiting for another rank's experts. The
     /// protocol does not need it.
     pub in_step: bool,
+    /// The experts do not run: what they returned for a batch the last time, with the same inputs, is used again.
+    pub returned_before: bool,
     /// Breaks the driver's duty, to show that it is one. For tests.
     pub no_join: bool,
 }

@@ -68,9 +68,10 @@ impl RankState {
         read(&self.returned[batch].read().unwrap_or_else(PoisonError::into_inner).y)
     }
 
-    /// Forgets the operators of the unit before.
-    pub fn reset(&mut self) {
-        self.joins.iter_mut().for_each(|join| *join = Join::default());
+    /// Forgets the operators of the unit before; the next one has so many.
+    pub fn reset(&mut self, operators: usize) {
+        self.joins.clear();
+        self.joins.resize_with(operators, Join::default);
     }
 
     /// Tasks that the rank's agent has posted since the group began.
@@ -302,7 +303,9 @@ impl<'a> Task<'a> {
         let state = &unit.ranks[self.rank.index()];
         let join = &state.joins[self.operator];
         if join.ended.fetch_add(1, Ordering::AcqRel) + 1 == unit.shape.aiv_num() {
-            if let Some(Operator::Dispatch(batch)) = self.current(unit) {
+            if let Some(Operator::Dispatch(batch)) = self.current(unit)
+                && !unit.options.returned_before
+            {
                 let start = Instant::now();
                 self.run_experts(unit, batch, &state.returned[batch])?;
                 self.experts += start.elapsed();

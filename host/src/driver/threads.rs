@@ -39,7 +39,7 @@ pub enum Spread {
 }
 
 /// How to drive.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Workers {
     /// Threads.
     pub count: usize,
@@ -54,6 +54,8 @@ pub struct Workers {
 pub struct Times {
     /// By operator of the unit: the time that the slowest worker spent in it, working and waiting.
     pub operators: Vec<Duration>,
+    /// From the begin to the end of the slowest worker, experts included.
+    pub wall: Duration,
     /// Steps of all machines.
     pub steps: u64,
     /// By source rank: how long cores of other ranks waited for a flag of it, summed over cores.
@@ -123,6 +125,7 @@ fn merge(all: &[Times]) -> Times {
     };
     Times {
         operators: longest(&mut all.iter().map(|times| &times.operators), false),
+        wall: all.iter().map(|times| times.wall).max().unwrap_or_default(),
         steps: all.iter().map(|times| times.steps).sum(),
         waited_for: longest(&mut all.iter().map(|times| &times.waited_for), true),
     }
@@ -174,6 +177,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             .collect();
         let times = Times {
             operators: vec![Duration::ZERO; unit.operators.len()],
+            wall: Duration::ZERO,
             steps: 0,
             waited_for: vec![Duration::ZERO; unit.ranks.len()],
         };
@@ -190,7 +194,8 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             thread::yield_now();
         }
-        self.since = Instant::now();
+        let begin = Instant::now();
+        self.since = begin;
         let mut idle = 0;
         let mut look = Look { progress: u64::MAX, since: self.since, last: self.since };
         loop {
@@ -215,6 +220,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             wait(idle);
         }
         self.charge(NOBODY);
+        self.times.wall = begin.elapsed();
         self.times
     }
 
