@@ -4,11 +4,10 @@ use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::driver::schedule::{Operator, Schedule};
 use crate::driver::threads::Times;
-use crate::driver::{Failure, Options, RankState, Unit};
+use crate::driver::{Failure, Joined, Options, RankState, Unit};
 use crate::error::{Error, Missing};
 use crate::member;
 use crate::verdict;
-use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use kernel_core::fabric::Wait;
 use kernel_core::shape::Shape;
@@ -91,7 +90,7 @@ pub fn run<'c, B: Backend>(
             batches: &batches,
             ranks: &ranks,
             operators,
-            joined: AtomicU32::new(0),
+            joined: Joined::default(),
         })
         .map_err(|failure| of_failure(first, unit, &failure.renamed(&|rank| batches[0].name(rank))))?;
         costs.add(&times, operators);

@@ -4,6 +4,7 @@
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::driver::RankState;
+use crate::driver::pin::pin;
 use crate::member;
 use core::time::Duration;
 use kernel_core::fabric::{Fabric, Fault};
@@ -64,6 +65,7 @@ pub fn measure(
     let traffic = Traffic::new(shape, batch);
     let meeting = Barrier::new(threads);
     let work = |w: usize| {
+        pin(w);
         let mut outcome = Ok(());
         let mut of_phase = |phase, partition| {
             meeting.wait();

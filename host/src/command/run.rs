@@ -175,6 +175,7 @@ fn workers(args: &RunArgs) -> Workers {
     Workers {
         count: args.threads.map_or_else(processors, |threads| threads as usize),
         spread: args.spread.unwrap_or_default().into(),
+        pinned: false,
         deadline: Duration::from_secs_f64(args.deadline.unwrap_or(DEADLINE_SECONDS)),
     }
 }

@@ -1,5 +1,6 @@
 //! A few worker threads poll the cores of many ranks.
 
+use super::pin;
 use super::schedule::Operator;
 use super::task::run_agent;
 use super::{Failure, Hang, Missing, Stop, Task, Unit};
@@ -45,6 +46,8 @@ pub struct Workers {
     pub count: usize,
     /// Which core goes where.
     pub spread: Spread,
+    /// Each keeps a processor, for who measures.
+    pub pinned: bool,
     /// No core of the group moved for so long: give up.
     pub deadline: Duration,
 }
@@ -96,7 +99,12 @@ pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, F
     let all = thread::scope(|scope| {
         let spawn = |w| {
             let shared = &shared;
-            let work = move || Worker::new(unit, workers, shared, w).run();
+            let work = move || {
+                if workers.pinned {
+                    pin::pin(w);
+                }
+                Worker::new(unit, workers, shared, w).run()
+            };
             let started = thread::Builder::new().spawn_scoped(scope, work);
             // The workers that did start are waiting for this one.
             started.map_err(|e| shared.fail(Failure::Thread(e.to_string()))).ok()

@@ -1,22 +1,23 @@
 //! The machines over worker threads: one group for all iterations.
 
 use super::{Measured, Samples};
-use crate::backend::Backend;
 use crate::backend::shared::SharedMemory;
+use crate::backend::{Backend, Pages};
 use crate::batch::Batch;
 use crate::case::Case;
 use crate::cli::{BenchArgs, ReceiveArg};
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{self, Times, Workers};
-use crate::driver::{Options, RankState, Unit};
+use crate::driver::{Joined, Options, RankState, Unit};
 use crate::error::Error;
 use crate::group::of_failure;
 use crate::member;
 use crate::roofline;
 use crate::verdict;
-use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use kernel_core::a3::Choices;
+use kernel_core::layout::outputs::capacity;
+use kernel_core::place::Tensor;
 use kernel_core::shape::Product;
 
 /// Long enough for a cold start on a busy machine.
@@ -25,6 +26,8 @@ const DEADLINE_SECONDS: f64 = 60.0;
 const CHECKED: usize = 3;
 /// Measurements of rounds back to back; each of as many rounds as there are iterations.
 const CHAINS: usize = 5;
+/// One in so many bytes of memory a group may take.
+const MEMORY_SHARE: u64 = 3;
 
 /// Worker threads of a request.
 pub(super) fn threads(args: &BenchArgs) -> usize {
@@ -38,7 +41,8 @@ pub(super) fn deadline(args: &BenchArgs) -> Duration {
 
 /// Measures the machines on `case`.
 pub(super) fn measure(case: &Case, args: &BenchArgs, receive: ReceiveArg) -> Result<Measured, Error> {
-    let workers = Workers { count: threads(args), deadline: deadline(args), ..Workers::default() };
+    let workers =
+        Workers { count: threads(args), deadline: deadline(args), pinned: true, ..Workers::default() };
     let mut group = Group::new(case, workers, receive)?;
     for distance in (0..CHECKED).rev() {
         group.check(distance)?;
@@ -66,6 +70,17 @@ pub(super) fn measure(case: &Case, args: &BenchArgs, receive: ReceiveArg) -> Res
     Ok(Measured { single, chained, memcpy })
 }
 
+/// Huge ones, if all windows and outputs could be committed at once and leave most memory to others.
+fn pages(case: &Case) -> Pages {
+    let shape = &case.shape;
+    let outputs = |rank| {
+        Tensor::ALL.map(|tensor| capacity(shape, member::ep_rank(shape, rank), tensor)).iter().sum::<u64>()
+    };
+    let windows = u64::from(member::count(shape)) * (shape.window_bytes() + shape.window_out_bytes());
+    let all = windows + member::all(shape).map(outputs).sum::<u64>();
+    if all < super::machine::memory_bytes() / MEMORY_SHARE { Pages::Huge } else { Pages::Small }
+}
+
 /// A live group of one batch.
 struct Group<'c> {
     case: &'c Case,
@@ -77,7 +92,8 @@ struct Group<'c> {
 
 impl<'c> Group<'c> {
     fn new(case: &'c Case, workers: Workers, _receive: ReceiveArg) -> Result<Self, Error> {
-        let memory = SharedMemory::new(case, 1).map_err(|e| crate::command::of_memory(&e))?;
+        let memory =
+            SharedMemory::with_pages(case, 1, pages(case)).map_err(|e| crate::command::of_memory(&e))?;
         let ranks = member::all(&case.shape).map(|_| RankState::new(1)).collect();
         Ok(Self { case, memory, ranks, workers, choices: Choices::default() })
     }
@@ -100,7 +116,7 @@ impl<'c> Group<'c> {
                 batches: core::slice::from_ref(batch),
                 ranks: &self.ranks,
                 operators: unit.operators(),
-                joined: AtomicU32::new(0),
+                joined: Joined::default(),
             },
             &self.workers,
         )

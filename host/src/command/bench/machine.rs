@@ -17,19 +17,22 @@ pub(super) struct Machine {
 impl Machine {
     pub(super) fn here() -> Self {
         let model = field("/proc/cpuinfo", "model name");
-        let kib = field("/proc/meminfo", "MemTotal").and_then(|text| {
-            let number = text.split_whitespace().next()?;
-            number.parse::<u64>().ok()
-        });
         let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         Self {
             cpu: model.unwrap_or_else(|| "unknown".to_owned()),
             cores: processors(),
-            memory_bytes: kib.unwrap_or_default() << 10,
+            memory_bytes: memory_bytes(),
             os: format!("{} {}", std::env::consts::OS, release.trim()).trim().to_owned(),
             arch: std::env::consts::ARCH,
         }
     }
+}
+
+/// Of the machine; 0 where the system does not say.
+pub(super) fn memory_bytes() -> u64 {
+    let kib = field("/proc/meminfo", "MemTotal");
+    let number = kib.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or_default() << 10
 }
 
 /// The first value of that name.
