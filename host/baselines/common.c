@@ -28,20 +28,21 @@ void *pages(size_t bytes) {
     return at;
 }
 
-void *shared_pages(size_t bytes, void **parts) {
+void shared_pages(size_t bytes, void **parts) {
+    enum { PAGE = 4096 };
     int ranks;
     void *mine;
     MPI_Win window;
     MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-    /* Parts on pages of their own. */
-    bytes = (bytes + 4095) / 4096 * 4096;
+    /* Parts on pages of their own: MPI promises less, but it maps whole pages, so all ranks round alike. */
+    bytes = (bytes + 2 * PAGE - 1) / PAGE * PAGE;
     MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &mine, &window);
     for (int r = 0; r < ranks; r++) {
         MPI_Aint size;
         int unit;
         MPI_Win_shared_query(window, r, &size, &unit, &parts[r]);
+        parts[r] = (char *)parts[r] + (PAGE - (uintptr_t)parts[r] % PAGE) % PAGE;
     }
-    return mine;
 }
 
 /* The meeting place: a counter and a generation, each on a line of its own. */

@@ -43,8 +43,8 @@ void measure(const struct job *job, const struct system *system);
 void meet(void);
 /* Zeroed pages. */
 void *pages(size_t bytes);
-/* The memory of all ranks: bytes of it each, addresses into `parts`. */
-void *shared_pages(size_t bytes, void **parts);
+/* The memory of all ranks, `bytes` of each on pages of their own; their addresses go into `parts`. */
+void shared_pages(size_t bytes, void **parts);
 
 /* out[i] = bf16(sum over k ascending of weight[k] * rows[k][i]), from +0, product and sum rounded each. */
 void weighted_sum(uint16_t *out, const uint16_t *const *rows, const float *weights, int k, int h);
