@@ -1,7 +1,9 @@
 //! What can be asked on the command line.
 
+mod bench;
 mod plan;
 
+pub use bench::{Baseline, BenchArgs};
 pub use plan::{PlanArgs, SharedArg};
 
 use crate::backend::inject::{Lost, Silent};
@@ -42,6 +44,8 @@ pub enum Verb {
     Gen(GenArgs),
     /// Run dispatch, experts and combine on a live group, every round checked against the oracle.
     Run(RunArgs),
+    /// Measure dispatch and combine over a grid of sizes, beside bare copies and baselines.
+    Bench(BenchArgs),
     /// Tell whether ranks that run these operators can overwrite what others still read.
     Schedule(ScheduleArgs),
     /// Print the region map of a rank: every area with offset, size and stride.
@@ -291,6 +295,16 @@ pub enum ReceiveArg {
     /// Into the window, then out of it.
     #[default]
     Copy,
+}
+
+impl ReceiveArg {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+        }
+    }
 }
 
 /// `veriep schedule`

@@ -120,7 +120,7 @@ fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
 fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
-    let memory = SharedMemory::new(case, batches).map_err(|e| of_memory(&e))?;
+    let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
     let backend = Inject {
         inner: Survivors::of(case, memory),
         silent: job.silent,
@@ -146,7 +146,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
 fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
-    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| of_memory(&e))?;
+    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| super::of_memory(&e))?;
     let backend = Inject {
         inner: Survivors::of(case, lockstep),
         silent: job.silent,
@@ -167,13 +167,6 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     Ok((costs, None))
 }
 
-/// The system does not give the group its memory.
-fn of_memory(error: &std::io::Error) -> Error {
-    Error::Request(format!(
-        "memory of the group: {error}: hccl_buffsize_mb and ep_world_size decide its size"
-    ))
-}
-
 /// The case itself in the last round, varied before.
 fn traffic<'a>(job: &'a Job<'_>) -> impl Fn(usize) -> Batch<'a> {
     |round| Batch::varied(&job.case, job.plan.rounds() - 1 - round)
@@ -183,6 +176,7 @@ fn workers(args: &RunArgs) -> Workers {
     Workers {
         count: args.threads.map_or_else(processors, |threads| threads as usize),
         spread: args.spread.unwrap_or_default().into(),
+        pinned: false,
         deadline: Duration::from_secs_f64(args.deadline.unwrap_or(DEADLINE_SECONDS)),
     }
 }

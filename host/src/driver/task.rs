@@ -68,9 +68,10 @@ impl RankState {
         read(&self.returned[batch].read().unwrap_or_else(PoisonError::into_inner).y)
     }
 
-    /// Forgets the operators of the unit before.
-    pub fn reset(&mut self) {
-        self.joins.iter_mut().for_each(|join| *join = Join::default());
+    /// Forgets the operators of the unit before; the next one has so many.
+    pub fn reset(&mut self, operators: usize) {
+        self.joins.clear();
+        self.joins.resize_with(operators, Join::default);
     }
 
     /// Tasks that the rank's agent has posted since the group began.
@@ -125,6 +126,8 @@ pub(super) fn run_agent<B: Backend>(
 enum Machine {
     /// Waits for the join.
     Between,
+    /// Was the last of its rank to end the operator; experts may be due.
+    Last,
     A3Dispatch(a3::Dispatch),
     A3V2Dispatch(a3_v2::Dispatch),
     A3Combine(a3::Combine),
@@ -199,6 +202,9 @@ impl<'a> Task<'a> {
         {
             return Ok((0, Some(stop)));
         }
+        if matches!(self.machine, Machine::Last) {
+            return self.close(unit).map(|()| (0, Some(self.blocked(unit).unwrap_or(Stop::Ended))));
+        }
         let mut done = 0;
         let rank = self.rank;
         let by_number = |error| member::of_error(unit.shape, rank, error);
@@ -225,8 +231,10 @@ impl<'a> Task<'a> {
     /// or has.
     #[must_use]
     pub fn blocked<B: Backend>(&self, unit: &Unit<'_, B>) -> Option<Stop> {
-        if !matches!(self.machine, Machine::Between) {
-            return None;
+        match self.machine {
+            Machine::Last => return self.must_meet(unit).then_some(Stop::Join),
+            Machine::Between => {}
+            _ => return None,
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
         let before = match operator {
@@ -298,22 +306,46 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Ends the operator. The last core of the rank runs the experts, then lets all go on.
+    /// Ends the operator.
     fn end<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
-        let state = &unit.ranks[self.rank.index()];
-        let join = &state.joins[self.operator];
-        if join.ended.fetch_add(1, Ordering::AcqRel) + 1 == unit.shape.aiv_num() {
-            if let Some(Operator::Dispatch(batch)) = self.current(unit) {
-                let start = Instant::now();
-                self.run_experts(unit, batch, &state.returned[batch])?;
-                self.experts += start.elapsed();
-            }
-            join.open.store(true, Ordering::Release);
-            unit.joined.fetch_add(1, Ordering::AcqRel);
+        let join = &unit.ranks[self.rank.index()].joins[self.operator];
+        if join.ended.fetch_add(1, Ordering::AcqRel) + 1 < unit.shape.aiv_num() {
+            self.leave();
+            return Ok(());
         }
+        unit.joined.ended.fetch_add(1, Ordering::AcqRel);
+        self.machine = Machine::Last;
+        self.close(unit)
+    }
+
+    /// Whether the experts must still wait for other ranks.
+    fn must_meet<B: Backend>(&self, unit: &Unit<'_, B>) -> bool {
+        unit.options.in_step && !unit.all_cores_ended(self.operator + 1)
+    }
+
+    /// The last core of the rank runs the experts, as soon as they may, then lets all go on.
+    fn close<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
+        if self.must_meet(unit) {
+            return Ok(());
+        }
+        let state = &unit.ranks[self.rank.index()];
+        if let Some(Operator::Dispatch(batch)) = self.current(unit)
+            && !unit.options.returned_before
+        {
+            let start = Instant::now();
+            self.run_experts(unit, batch, &state.returned[batch])?;
+            self.experts += start.elapsed();
+        }
+        state.joins[self.operator].open.store(true, Ordering::Release);
+        unit.joined.open.fetch_add(1, Ordering::AcqRel);
+        self.leave();
+        Ok(())
+    }
+
+    /// Goes on to the next operator.
+    fn leave(&mut self) {
         self.operator += 1;
         self.machine = Machine::Between;
-        Ok(())
     }
 
     /// The stand-in experts of the rank.
