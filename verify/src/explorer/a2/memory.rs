@@ -301,6 +301,15 @@ impl Memory {
             .then_some(Violation::LostFlag { rank: RankId(to as u32), at: place })
     }
 
+    /// A core issues an effect. Where every landing is a move, the words of a task land together, or there were too many.
+    pub(super) fn issue(&mut self, core: usize, late: Late, explicit: bool) {
+        let before = self.late[core].last_mut().filter(|_| explicit && late.spot.0 == Area::Task);
+        match before.filter(|before| before.spot == late.spot && before.range().end == late.start) {
+            Some(before) => before.bytes = [&before.bytes[..], &late.bytes].concat().into(),
+            None => self.late[core].push(late),
+        }
+    }
+
     /// All that a core has issued has landed.
     pub(super) fn land_all(&mut self, rank: usize, core: usize, first: bool) {
         for late in core::mem::take(&mut self.late[core]) {

@@ -131,7 +131,7 @@ impl View<'_> {
         } else {
             let late = Late { spot, start, bytes: bytes.into(), store, op: self.op };
             let core = self.number(self.core);
-            self.memory.late[core].push(late);
+            self.memory.issue(core, late, landing == Landing::WeakExplicit);
         }
         Ok(())
     }
@@ -304,18 +304,18 @@ impl Fabric for View<'_> {
         let under_way = !self.memory.late[core].is_empty()
             || self.memory.core_words[core].fresh != [false; 2]
             || first && self.memory.flip[self.rank].is_some();
-        if !under_way || self.twin() == Twin::NoQuiet {
-            return Ok(true);
+        let waits = under_way && self.twin() != Twin::NoQuiet;
+        if waits {
+            self.touch(Place::state(0))?;
+            if self.scene.setup.model.memory == Landing::WeakExplicit && !self.memory.late[core].is_empty() {
+                return Ok(false);
+            }
+            self.memory.land_all(self.rank, core, first);
+            self.say(|| "all that it wrote and cleared has landed".to_owned());
         }
-        self.touch(Place::state(0))?;
-        if self.scene.setup.model.memory == Landing::WeakExplicit && !self.memory.late[core].is_empty() {
-            return Ok(false);
-        }
-        self.memory.land_all(self.rank, core, first);
         if first && self.twin() == Twin::EarlyFlip {
             self.memory.chosen[self.rank] = u64::from(self.op + 1) % 2;
         }
-        self.say(|| "all that it wrote and cleared has landed".to_owned());
         Ok(true)
     }
 
