@@ -282,11 +282,20 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Whose protocol `veriep schedule` asks about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ProductArg {
-    /// Dispatch and combine with partitions of their own; the real machines are explored.
+    /// Dispatch and combine with partitions of their own.
     #[default]
     A3,
-    /// One sequence of halves for both; an abstract model is explored.
+    /// One sequence of halves for both, agents that send.
     A2,
+}
+
+/// What `veriep schedule` searches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModelArg {
+    /// The real machines; on A2 with agents and transfers.
+    Machines,
+    /// An abstract model of A2's windows.
+    Windows,
 }
 
 /// How rows are received.
@@ -325,6 +334,9 @@ pub struct ScheduleArgs {
     /// How often the operators run; left out: for ever, or once if not every dispatch is combined.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
+    /// What is searched; left out: the machines, but the windows for three and more ranks of A2.
+    #[arg(long, value_enum)]
+    pub model: Option<ModelArg>,
     /// How rows are received.
     #[arg(long, value_enum, default_value_t)]
     pub receive: ReceiveArg,
