@@ -19,6 +19,7 @@ use kernel_core::a3::Choices;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
 use kernel_core::shape::Product;
+use kernel_core::vector::Any;
 
 /// Long enough for a cold start on a busy machine.
 const DEADLINE_SECONDS: f64 = 60.0;
@@ -43,7 +44,7 @@ pub(super) fn deadline(args: &BenchArgs) -> Duration {
 pub(super) fn measure(case: &Case, args: &BenchArgs, receive: ReceiveArg) -> Result<Measured, Error> {
     let workers =
         Workers { count: threads(args), deadline: deadline(args), pinned: true, ..Workers::default() };
-    let mut group = Group::new(case, workers, receive)?;
+    let mut group = Group::new(case, workers, receive, args.vector.find()?)?;
     for distance in (0..CHECKED).rev() {
         group.check(distance)?;
     }
@@ -88,14 +89,15 @@ struct Group<'c> {
     ranks: Vec<RankState>,
     workers: Workers,
     choices: Choices,
+    vector: Any,
 }
 
 impl<'c> Group<'c> {
-    fn new(case: &'c Case, workers: Workers, _receive: ReceiveArg) -> Result<Self, Error> {
+    fn new(case: &'c Case, workers: Workers, _receive: ReceiveArg, vector: Any) -> Result<Self, Error> {
         let memory =
             SharedMemory::with_pages(case, 1, pages(case)).map_err(|e| crate::command::of_memory(&e))?;
         let ranks = member::all(&case.shape).map(|_| RankState::new(1)).collect();
-        Ok(Self { case, memory, ranks, workers, choices: Choices::default() })
+        Ok(Self { case, memory, ranks, workers, choices: Choices::default(), vector })
     }
 
     /// Runs rounds on `batch`.
@@ -111,7 +113,7 @@ impl<'c> Group<'c> {
         let times = threads::run(
             &Unit {
                 shape: &self.case.shape,
-                options: Options { machines: self.choices, ..options },
+                options: Options { machines: self.choices, vector: self.vector, ..options },
                 backend: &self.memory,
                 batches: core::slice::from_ref(batch),
                 ranks: &self.ranks,
