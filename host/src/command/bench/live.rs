@@ -1,5 +1,6 @@
 //! The machines over worker threads: one group for all iterations.
 
+use super::machine::Ticks;
 use super::{Measured, Samples};
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Pages};
@@ -41,24 +42,31 @@ pub(super) fn deadline(args: &BenchArgs) -> Duration {
 }
 
 /// Measures the machines on `case`.
-pub(super) fn measure(case: &Case, args: &BenchArgs, receive: ReceiveArg) -> Result<Measured, Error> {
+pub(super) fn measure(
+    case: &Case,
+    args: &BenchArgs,
+    (receive, vector): (ReceiveArg, Any),
+) -> Result<Measured, Error> {
     let workers =
         Workers { count: threads(args), deadline: deadline(args), pinned: true, ..Workers::default() };
-    let mut group = Group::new(case, workers, receive, args.vector.find()?)?;
+    let mut group = Group::new(case, workers, receive, vector)?;
     for distance in (0..CHECKED).rev() {
         group.check(distance)?;
     }
+    let before = Ticks::now();
     let (warm_up, iterations, case_as_is) = (args.warm_up as usize, args.iters as usize, Batch::new(case));
-    let in_step = Options { in_step: true, ..Options::default() };
+    // The last check was of these inputs: the experts have returned their rows.
+    let back_to_back = Options { returned_before: true, ..Options::default() };
+    let in_step = Options { in_step: true, ..back_to_back };
     let (unit, times) = group.rounds(&case_as_is, warm_up + iterations, in_step)?;
     let of = |dispatch| times.of(unit.operators(), dispatch).skip(warm_up).collect();
     let single = Samples { dispatch: of(true), combine: of(false) };
     let mut chain = |rounds: usize| {
-        let back_to_back = Options { returned_before: true, ..Options::default() };
         group.rounds(&case_as_is, rounds, back_to_back).map(|(_, times)| times.wall / rounds as u32)
     };
     chain(warm_up.max(1))?;
     let chained = (0..CHAINS).map(|_| chain(iterations)).collect::<Result<_, _>>()?;
+    let stolen_share = Ticks::stolen_since(before);
     for distance in (0..CHECKED).rev() {
         group.check(distance)?;
     }
@@ -68,7 +76,7 @@ pub(super) fn measure(case: &Case, args: &BenchArgs, receive: ReceiveArg) -> Res
         let rounds = args.iters.max(5) as usize;
         roofline::measure(memory, &case.shape, &Batch::new(case), ranks, workers.count, rounds)
     });
-    Ok(Measured { single, chained, memcpy })
+    Ok(Measured { single, chained, memcpy, stolen_share })
 }
 
 /// Huge ones, if all windows and outputs could be committed at once and leave most memory to others.
