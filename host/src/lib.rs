@@ -25,3 +25,4 @@ pub mod result;
 pub mod roofline;
 pub mod store;
 pub mod verdict;
+pub mod whole;
