@@ -4,8 +4,8 @@
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::driver::RankState;
+use crate::driver::pin::pin;
 use crate::member;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::data::{combine_row, dispatch_record};
@@ -17,6 +17,7 @@ use kernel_core::plan::route::{self, Send, Sends};
 use kernel_core::plan::split;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
@@ -39,7 +40,19 @@ struct Traffic<'a> {
     received: Vec<Vec<(RankId, Send)>>,
 }
 
-/// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians.
+/// What is copied between two meetings of all threads.
+#[derive(Clone, Copy)]
+enum Phase {
+    Send,
+    CopyOut,
+    GiveBack,
+    TakeBack,
+}
+
+const PHASES: [Phase; 4] = [Phase::Send, Phase::CopyOut, Phase::GiveBack, Phase::TakeBack];
+
+/// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians. As the driver does
+/// it: each rank on its worker's thread, a meeting before each phase, partitions in turn.
 #[must_use]
 pub fn measure(
     memory: &impl Backend,
@@ -50,53 +63,46 @@ pub fn measure(
     rounds: usize,
 ) -> Roofline {
     let traffic = Traffic::new(shape, batch);
-    let (mut dispatch, mut combine) = (Vec::new(), Vec::new());
-    for round in 0..rounds {
-        let partition = if round % 2 == 0 { Partition::P0 } else { Partition::P1 };
-        let all = |f: &(dyn Fn(RankId) -> Result<(), Fault> + Sync)| together(shape, threads, f);
-        dispatch.push(
-            all(&|rank| traffic.send(memory, partition, rank))
-                + all(&|rank| traffic.copy_out(memory, partition, rank)),
-        );
-        combine.push(
-            all(&|rank| traffic.give_back(memory, partition, rank, &ranks[rank.index()]))
-                + all(&|rank| traffic.take_back(memory, partition, rank)),
-        );
+    let meeting = Barrier::new(threads);
+    let work = |w: usize| {
+        pin(w);
+        let mut outcome = Ok(());
+        let mut of_phase = |phase, partition| {
+            meeting.wait();
+            let start = Instant::now();
+            for rank in member::all(shape).skip(w).step_by(threads) {
+                let copied = traffic.copy(memory, phase, partition, (rank, &ranks[rank.index()]));
+                // Even then it goes on: the others wait for it.
+                outcome = outcome.and(copied);
+            }
+            start.elapsed()
+        };
+        let partition = |round| if round % 2 == 0 { Partition::P0 } else { Partition::P1 };
+        let of_round = |round| PHASES.map(|phase| of_phase(phase, partition(round)));
+        let times: Vec<_> = (0..rounds).map(of_round).collect();
+        outcome.map(|()| times)
+    };
+    let by_worker: Vec<Vec<[Duration; 4]>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|w| scope.spawn(move || work(w))).collect();
+        let times = workers.into_iter().map(|worker| match worker.join() {
+            Ok(Ok(times)) => times,
+            // The copies go where the machines just went: a refusal is a defect of this file.
+            Ok(Err(fault)) => panic!("bare copy: {fault}"),
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        times.collect()
+    });
+    let slowest = |round: usize, phase: usize| by_worker.iter().map(|times| times[round][phase]).max();
+    let both = |round, phases: [usize; 2]| phases.into_iter().filter_map(|phase| slowest(round, phase)).sum();
+    Roofline {
+        dispatch: median((0..rounds).map(|round| both(round, [0, 1])).collect()),
+        combine: median((0..rounds).map(|round| both(round, [2, 3])).collect()),
     }
-    Roofline { dispatch: median(dispatch), combine: median(combine) }
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
     times.sort_unstable();
     times.get(times.len() / 2).copied().unwrap_or_default()
-}
-
-/// Runs `f` for every rank, each rank on its worker's thread. Returns the slowest worker's time.
-fn together(shape: &Shape, threads: usize, f: &(dyn Fn(RankId) -> Result<(), Fault> + Sync)) -> Duration {
-    let ready = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|w| {
-                let ready = &ready;
-                scope.spawn(move || {
-                    ready.fetch_add(1, Ordering::AcqRel);
-                    while ready.load(Ordering::Acquire) < threads {
-                        thread::yield_now();
-                    }
-                    let start = Instant::now();
-                    let mut mine = member::all(shape).skip(w).step_by(threads);
-                    mine.try_for_each(f).map(|()| start.elapsed())
-                })
-            })
-            .collect();
-        let times = workers.into_iter().map(|worker| match worker.join() {
-            Ok(Ok(time)) => time,
-            // The copies go where the machines just went: a refusal is a defect of this file.
-            Ok(Err(fault)) => panic!("bare copy: {fault}"),
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        times.max().unwrap_or_default()
-    })
 }
 
 impl<'a> Traffic<'a> {
@@ -114,6 +120,21 @@ impl<'a> Traffic<'a> {
             rows.sort_by_key(|(source, send)| (send.home.local_expert, *source, send.slot));
         }
         Self { shape, batch, sent, received }
+    }
+
+    fn copy(
+        &self,
+        memory: &impl Backend,
+        phase: Phase,
+        p: Partition,
+        (rank, state): (RankId, &RankState),
+    ) -> Result<(), Fault> {
+        match phase {
+            Phase::Send => self.send(memory, p, rank),
+            Phase::CopyOut => self.copy_out(memory, p, rank),
+            Phase::GiveBack => self.give_back(memory, p, rank, state),
+            Phase::TakeBack => self.take_back(memory, p, rank),
+        }
     }
 
     fn send(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {

@@ -15,7 +15,7 @@ use host::config::Config;
 use host::driver::lockstep::Clockwork;
 use host::driver::schedule::{Operator, Schedule};
 use host::driver::threads::{Spread, Workers};
-use host::driver::{self, Failure, Hang, Options, RankState, Stopped, Unit, Who};
+use host::driver::{self, Failure, Hang, Joined, Options, RankState, Stopped, Unit, Who};
 use host::generate::{Left, Options as Made};
 use host::member;
 use kernel_core::a3::{Choices, Flags};
@@ -186,7 +186,7 @@ fn end<B: Backend>(
         batches: &batches,
         ranks: &ranks,
         operators: schedule.operators(),
-        joined: 0.into(),
+        joined: Joined::default(),
     };
     let ran = drive(&unit);
     let of_operator = |rank: RankId, operator: usize| {
@@ -344,7 +344,12 @@ fn whoever_dies_on_threads_is_named_and_the_next_group_is_well() {
     for config in [small(3, 3, 2, 2, 2), v2, a2] {
         let case = made(config);
         // A hang is one only after all workers have tried in vain, however busy the machine is: short is enough.
-        let workers = Workers { count: 2, spread: Spread::Cores, deadline: Duration::from_millis(100) };
+        let workers = Workers {
+            count: 2,
+            spread: Spread::Cores,
+            deadline: Duration::from_millis(100),
+            ..Workers::default()
+        };
         let run = |stopped, workers: Workers| {
             let memory = SharedMemory::new(&case, 2).unwrap();
             let backend = Recorded::new(Survivors::of(&case, memory));
@@ -366,7 +371,12 @@ fn whoever_dies_on_threads_is_named_and_the_next_group_is_well() {
 #[test]
 fn a_rank_that_is_slower_than_the_deadline_is_not_dead() {
     let case = made(small(2, 4, 2, 2, 1));
-    let workers = Workers { count: 2, spread: Spread::Ranks, deadline: Duration::from_millis(50) };
+    let workers = Workers {
+        count: 2,
+        spread: Spread::Ranks,
+        deadline: Duration::from_millis(50),
+        ..Workers::default()
+    };
     let backend = Recorded::new(SharedMemory::new(&case, 2).unwrap());
     *backend.pause.lock().unwrap() = 4 * workers.deadline;
     let seen = end(&case, Options::default(), backend, |unit| {

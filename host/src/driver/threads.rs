@@ -1,5 +1,6 @@
 //! A few worker threads poll the cores of many ranks.
 
+use super::pin;
 use super::schedule::Operator;
 use super::task::run_agent;
 use super::{Failure, Hang, Missing, Stop, Task, Unit};
@@ -45,12 +46,14 @@ pub enum Spread {
 }
 
 /// How to drive.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Workers {
     /// Threads.
     pub count: usize,
     /// Which core goes where.
     pub spread: Spread,
+    /// Each keeps a processor, for who measures.
+    pub pinned: bool,
     /// No core of the group moved for so long: give up.
     pub deadline: Duration,
 }
@@ -60,6 +63,8 @@ pub struct Workers {
 pub struct Times {
     /// By operator of the unit: the time that the slowest worker spent in it, working and waiting.
     pub operators: Vec<Duration>,
+    /// From the begin to the end of the slowest worker, experts included.
+    pub wall: Duration,
     /// Steps of all machines.
     pub steps: u64,
     /// By source rank: how long cores of other ranks waited for a flag of it, summed over cores.
@@ -109,7 +114,12 @@ pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, F
     let all = thread::scope(|scope| {
         let spawn = |w| {
             let shared = &shared;
-            let work = move || Worker::new(unit, workers, shared, w).run();
+            let work = move || {
+                if workers.pinned {
+                    pin::pin(w);
+                }
+                Worker::new(unit, workers, shared, w).run()
+            };
             let started = thread::Builder::new().spawn_scoped(scope, work);
             // The workers that did start are waiting for this one.
             started.map_err(|e| shared.fail(Failure::Thread(e.to_string()))).ok()
@@ -138,6 +148,7 @@ fn merge(all: &[Times]) -> Times {
     };
     Times {
         operators: longest(&mut all.iter().map(|times| &times.operators), false),
+        wall: all.iter().map(|times| times.wall).max().unwrap_or_default(),
         steps: all.iter().map(|times| times.steps).sum(),
         waited_for: longest(&mut all.iter().map(|times| &times.waited_for), true),
     }
@@ -190,6 +201,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             .collect();
         let times = Times {
             operators: vec![Duration::ZERO; unit.operators.len()],
+            wall: Duration::ZERO,
             steps: 0,
             waited_for: vec![Duration::ZERO; unit.ranks.len()],
         };
@@ -206,7 +218,8 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             thread::yield_now();
         }
-        self.since = Instant::now();
+        let begin = Instant::now();
+        self.since = begin;
         let mut idle = 0;
         let mut look = Look { progress: u64::MAX, since: self.since, last: self.since };
         loop {
@@ -216,7 +229,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                     self.shared.tried[self.number].store(ALL_DONE, Ordering::Release);
                     break;
                 }
-                Ok((0, false)) => {
+                Ok((false, false)) => {
                     self.shared.tried[self.number].store(before, Ordering::Release);
                     idle += 1;
                 }
@@ -238,12 +251,13 @@ impl<'a, B: Backend> Worker<'a, B> {
             wait(idle);
         }
         self.charge(NOBODY);
+        self.times.wall = begin.elapsed();
         self.times
     }
 
-    /// Polls every task once. Returns the steps made, and whether all have ended.
-    fn pass(&mut self) -> Result<(u32, bool), Failure> {
-        let (mut steps, mut all_ended) = (0, true);
+    /// Polls every task once. Whether any moved, and whether all have ended.
+    fn pass(&mut self) -> Result<(bool, bool), Failure> {
+        let (mut steps, mut moved, mut all_ended) = (0, false, true);
         for i in 0..self.tasks.len() {
             if self.tasks[i].ended {
                 continue;
@@ -254,8 +268,12 @@ impl<'a, B: Backend> Worker<'a, B> {
             let (rank, core) = (polled.task.rank, polled.task.core);
             let (done, stop) =
                 polled.task.run(self.unit, TURN).map_err(|error| Failure::Protocol { rank, core, error })?;
-            self.since += core::mem::take(&mut polled.task.experts);
-            if done > 0 {
+            let experts = core::mem::take(&mut polled.task.experts);
+            self.since += experts;
+            // Experts are no steps, but they move on.
+            let has_moved = done > 0 || !experts.is_zero();
+            moved |= has_moved;
+            if has_moved {
                 // By task, not by pass: a pass over thousands of cores may take longer than a short deadline.
                 self.shared.progress.fetch_add(1, Ordering::Release);
                 if let Some((source, since)) = polled.waiting.take() {
@@ -281,10 +299,11 @@ impl<'a, B: Backend> Worker<'a, B> {
                 self.shared.progress.fetch_add(1, Ordering::Release);
             }
             all_ended &= has_ended && wait == Some(Wait::Idle);
+            moved |= done > 0;
             steps += done;
         }
         self.times.steps += u64::from(steps);
-        Ok((steps, all_ended))
+        Ok((moved, all_ended))
     }
 
     /// From now on time counts for `operator`.
