@@ -212,7 +212,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub chain: Option<u32>,
     /// Seed of the case in memory and of the lockstep scheduler.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
     /// Give up when nothing has moved for so long; left out: 60 (threads).
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -369,7 +369,7 @@ pub struct GenArgs {
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Seed of all random values.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub seed: u64,
     /// Folder to write.
     #[arg(long, value_name = "CASE")]
@@ -433,7 +433,14 @@ pub fn explain(error: &clap::Error) -> u8 {
         (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
             "missing verb: veriep --help lists them".to_owned()
         }
+        (ErrorKind::InvalidSubcommand, _) => {
+            format!("{}: veriep --help lists all", first_paragraph(&error.render().to_string()))
+        }
         _ => first_paragraph(&error.render().to_string()),
+    };
+    let line = match error.get(ContextKind::SuggestedArg) {
+        Some(similar) => format!("{line}; a similar one is {similar}"),
+        None => line,
     };
     note(&format!("error: {}", one_line(&line)));
     2
