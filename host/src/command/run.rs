@@ -7,7 +7,7 @@ use crate::backend::shared::SharedMemory;
 use crate::backend::survivors::Survivors;
 use crate::batch::Batch;
 use crate::case::{self, Case, TENSORS_NAME, support};
-use crate::cli::{BackendArg, RunArgs};
+use crate::cli::{BackendArg, ReceiveArg, RunArgs};
 use crate::config::FILE_NAME;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
@@ -19,7 +19,7 @@ use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
 use crate::store;
 use core::time::Duration;
-use kernel_core::a3::{Choices, Flags};
+use kernel_core::a3::Choices;
 use kernel_core::shape::{Product, Shape};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -68,9 +68,16 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     }
     let (case, source) = open_case(args)?;
     support::runnable(&case.shape)?;
+    let receive = args.receive.with(schedule.in_flight());
+    support::receives(&case.shape, receive)?;
+    if args.receive == ReceiveArg::Direct && args.flags.is_some() {
+        let why = "--flags: --receive direct has counts ahead of rows: must be left out";
+        return Err(Error::Request(why.to_owned()));
+    }
     let flags = flags(&case.shape, args.flags)?;
     let silent = args.silent(&case)?;
-    let plan = plan(args, &case.shape, &schedule, flags);
+    let choices = Choices { order: args.order.into(), flags, receive };
+    let plan = plan(args, &case.shape, &schedule, choices);
     let job = Job { args, source, case, plan, silent };
     let bar = match job.plan.check {
         Some(_) => {
@@ -137,8 +144,14 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     }
     // The bare copies overwrite the memory: they come last. Batch 0 has what they copy.
     let first = Batch::varied(case, plan.last_rounds() - 1);
-    let roofline =
-        roofline::measure(&backend.inner, &case.shape, &first, &ranks, workers.count, ROOFLINE_ROUNDS);
+    let roofline = roofline::measure(
+        &backend.inner,
+        (&case.shape, plan.options.machines.receive),
+        &first,
+        &ranks,
+        workers.count,
+        ROOFLINE_ROUNDS,
+    );
     Ok((costs, Some(roofline)))
 }
 
@@ -190,7 +203,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, core::num::NonZero::get)
 }
 
-fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, flags: Flags) -> Plan {
+fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, machines: Choices) -> Plan {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
     let chain = match (args.chain, args.backend) {
         (Some(chain), _) => chain as usize,
@@ -206,7 +219,8 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, flags: Flags) -> Pla
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
-            machines: Choices { order: args.order.into(), flags },
+            machines,
+            rows_unseen: args.no_check && args.out.is_none(),
             in_step: args.backend == BackendArg::Threads && chain == 1,
             ..Options::default()
         },

@@ -1,6 +1,6 @@
 //! Litmus programs: a few operations on each of a few cores, and what must come of them.
 
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Fault, Near};
 use kernel_core::place::Place;
 use kernel_core::units::{CoreId, RankId};
 
@@ -55,6 +55,17 @@ pub enum Op {
     },
     /// Reads now: it must be `len` times `byte`.
     ExpectBytes {
+        /// There.
+        at: Place,
+        /// What.
+        byte: u8,
+        /// How often.
+        len: usize,
+    },
+    /// Reads at another rank now: it must be `len` times `byte`.
+    ExpectPeerBytes {
+        /// That rank's.
+        rank: u32,
         /// There.
         at: Place,
         /// What.
@@ -151,7 +162,7 @@ impl Run {
     ///
     /// # Errors
     /// The fabric refuses.
-    pub fn step(&mut self, fabric: &mut dyn Fabric) -> Result<Step, Fault> {
+    pub fn step(&mut self, fabric: &mut dyn Near) -> Result<Step, Fault> {
         let Some(&op) = self.program.ops.get(self.next) else { return Ok(Step::Done) };
         let moved = match op {
             Op::Put { to, at, byte, len } => {
@@ -179,6 +190,13 @@ impl Run {
             }
             Op::ExpectBytes { at, byte, len } => {
                 let bytes = fabric.bytes(self.place(at), len as u64)?;
+                if bytes.len() != len || bytes.iter().any(|&seen| seen != byte) {
+                    return Ok(self.broken(&format!("{bytes:?}")));
+                }
+                true
+            }
+            Op::ExpectPeerBytes { rank, at, byte, len } => {
+                let bytes = fabric.peer_bytes(RankId(rank), self.place(at), len as u64)?;
                 if bytes.len() != len || bytes.iter().any(|&seen| seen != byte) {
                     return Ok(self.broken(&format!("{bytes:?}")));
                 }

@@ -6,13 +6,15 @@ use super::oracle::Expected;
 use super::state::{Effect, Interner, Shared, Value};
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
+use kernel_core::a3::Receive;
 use kernel_core::fabric::order::{self, Issued};
-use kernel_core::fabric::{Fabric, Fault};
-use kernel_core::layout::block;
+use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::layout::data::partition_start;
+use kernel_core::layout::landing::Area;
 use kernel_core::layout::state::{
     CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, core_word,
 };
+use kernel_core::layout::{block, landing};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::sync::flag;
 use kernel_core::units::{CoreId, RankId};
@@ -71,6 +73,8 @@ impl View<'_> {
         let size = match at.region {
             Region::State if at.offset < DISPATCH_SELECTORS => PARTITION,
             Region::State => return self.barrier_word(at),
+            // Areas are the machines' own.
+            Region::Window if matches!(self.setup.model.receive, Receive::Direct { .. }) => return at,
             Region::Window => partition_start(self.setup.shape, Partition::P1),
             // No model has a TP domain, or A2's windows.
             Region::WindowOut | Region::TpState | Region::TpWindow | Region::Output(_) => return at,
@@ -78,9 +82,82 @@ impl View<'_> {
         if at.offset / size != u64::from(self.nth % 2) {
             self.blame(Violation::WrongPartition { rank: self.rank, at });
         }
-        let partition = self.nth % self.setup.model.partitions[self.kind as usize];
-        let offset = at.offset % size + u64::from(partition) * VIRTUAL;
-        Place { offset, ..at }
+        self.in_partition(at, size, self.kind)
+    }
+
+    /// The experts of the batch that this rank combines next: they read each row where it lies, for the last time, and
+    /// leave their results if owners read them there. One move, as late as may be.
+    pub(super) fn experts(&mut self) -> Result<(), Fault> {
+        self.touch(Place::window(0))?;
+        let Some(all) = self.expected.clone() else { return Ok(()) };
+        let (own, shape) = (&all[self.rank.index()], self.setup.shape);
+        let rows = own.expand_x.chunks_exact(shape.payload_bytes() as usize);
+        for (&at, expected) in own.rows_at.iter().zip(rows) {
+            // Of the dispatch of the same number.
+            let at = match self.setup.model.receive {
+                Receive::Direct { .. } => at,
+                _ => self.in_partition(at, partition_start(shape, Partition::P1), Kind::Dispatch),
+            };
+            match self.row_at(self.rank, at, expected.len() as u64) {
+                Some((number, seen)) => {
+                    if seen != expected {
+                        self.blame(Violation::Diverged { rank: self.rank, at });
+                    }
+                    self.read_rows.borrow_mut().push(number);
+                }
+                None if self.is_on_its_way(at) => self.blame(Violation::NotLanded { rank: self.rank, at }),
+                None => self.blame(Violation::Diverged { rank: self.rank, at }),
+            }
+        }
+        let results = own.y.chunks_exact(shape.row_bytes() as usize);
+        for (&at, result) in own.results_at.iter().zip(results) {
+            let at = self.result_place(self.rank, at);
+            let (place, row) = (self.interner.place(self.rank, at), self.interner.row(result.to_vec()));
+            let shared = &mut **self.shared.get_mut();
+            let unread = shared.rows.iter().any(|(number, _)| *number == place);
+            shared.set_row(place, Some(row));
+            if unread {
+                self.blame(Violation::Overwritten { rank: self.rank, at });
+            }
+        }
+        Ok(())
+    }
+
+    /// Where results lie that machines look for at `at`.
+    fn result_place(&self, rank: RankId, at: Place) -> Place {
+        let area = |n| landing::result(self.setup.shape, rank, Area(n), 0).offset;
+        let is_second = self.twin() == Twin::OneResultArea && at.offset >= area(1);
+        Place { offset: if is_second { at.offset - area(1) + area(0) } else { at.offset }, ..at }
+    }
+
+    /// A place of a partitioned region, `size` a partition, in the partition that operator `nth` of `kind` has.
+    fn in_partition(&self, at: Place, size: u64, kind: Kind) -> Place {
+        let partition = self.nth % self.setup.model.partitions[kind as usize];
+        Place { offset: at.offset % size + u64::from(partition) * VIRTUAL, ..at }
+    }
+
+    /// The landed row that has these bytes, and the bytes.
+    fn row_at(&self, rank: RankId, at: Place, len: u64) -> Option<(u16, &[u8])> {
+        self.shared.borrow().rows.iter().find_map(|(number, row)| {
+            let (of, start) = self.interner.place_of(*number);
+            let from = at.offset.checked_sub(start.offset)? as usize;
+            let bytes = self.interner.row_of(*row).get(from..)?.get(..len as usize)?;
+            (of == rank && start.region == at.region).then_some((*number, bytes))
+        })
+    }
+
+    /// Whether weak memory has a row for this rank there that has perhaps not landed.
+    fn is_on_its_way(&self, at: Place) -> bool {
+        let covers = |effect: &Effect| {
+            let start = effect.issued.at;
+            let len = match effect.value {
+                Value::Row(row) => self.interner.row_of(row).len() as u64,
+                Value::Word(_) => 0,
+            };
+            let covers = start.offset <= at.offset && at.offset < start.offset + len;
+            effect.issued.to == self.rank && start.region == at.region && covers
+        };
+        self.setup.model.memory == Memory::Weak && self.shared.borrow().flight.iter().any(covers)
     }
 
     fn barrier_word(&self, at: Place) -> Place {
@@ -307,6 +384,8 @@ impl Fabric for View<'_> {
             Twin::NoCountClear => at.region == Region::State && token_slot(at).is_none(),
             Twin::NoBlockClear => at.region == Region::Window,
             Twin::NoTokenClear => token_slot(at).is_some(),
+            Twin::NoGrantClear => self.is_grant(at),
+            Twin::NoReadyClear => self.kind == Kind::Combine,
             _ => false,
         };
         if !forgotten {
@@ -321,36 +400,24 @@ impl Fabric for View<'_> {
         let last = match self.kind {
             Kind::Combine => true,
             // A block is read when its flag is cleared.
-            Kind::Dispatch => self.setup.model.blocks == 0 && self.setup.model.quantised && len == SCALE,
+            Kind::Dispatch => match (self.setup.model.receive, self.setup.model.quantised) {
+                (Receive::Copy, quantised) => self.setup.model.blocks == 0 && quantised && len == SCALE,
+                (Receive::InPlace, _) => false,
+                // The triple stands alone with its scale.
+                (Receive::Direct { .. }, quantised) => !quantised || len == SCALE,
+            },
         };
         if last {
             self.touch(at)?;
         }
         let at = self.virtually(at);
-        for (number, row) in &self.shared.borrow().rows {
-            let (rank, start) = self.interner.place_of(*number);
-            let bytes = self.interner.row_of(*row);
-            if rank != self.rank || start.region != at.region || at.offset < start.offset {
-                continue;
+        if let Some((number, bytes)) = self.row_at(self.rank, at, len) {
+            if last {
+                self.read_rows.borrow_mut().push(number);
             }
-            let from = (at.offset - start.offset) as usize;
-            if let Some(bytes) = bytes.get(from..from + len as usize) {
-                if last {
-                    self.read_rows.borrow_mut().push(*number);
-                }
-                return Ok(bytes);
-            }
+            return Ok(bytes);
         }
-        let on_its_way = |effect: &Effect| {
-            let start = effect.issued.at;
-            let len = match effect.value {
-                Value::Row(row) => self.interner.row_of(row).len() as u64,
-                Value::Word(_) => 0,
-            };
-            let covers = start.offset <= at.offset && at.offset < start.offset + len;
-            effect.issued.to == self.rank && start.region == at.region && covers
-        };
-        if self.setup.model.memory == Memory::Weak && self.shared.borrow().flight.iter().any(on_its_way) {
+        if self.is_on_its_way(at) {
             self.blame(Violation::NotLanded { rank: self.rank, at });
         }
         Ok(&NOTHING[..len as usize])
@@ -376,7 +443,27 @@ impl Fabric for View<'_> {
     }
 }
 
+impl Near for View<'_> {
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.touch(at)?;
+        let at = self.result_place(rank, at);
+        let Some((number, bytes)) = self.row_at(rank, at, len) else {
+            // Nothing there: what comes of it differs from the oracle's.
+            return Ok(&NOTHING[..len as usize]);
+        };
+        self.read_rows.borrow_mut().push(number);
+        Ok(bytes)
+    }
+}
+
 impl View<'_> {
+    /// Whether a place, as machines give it, is a grant.
+    fn is_grant(&self, at: Place) -> bool {
+        let inside = at.offset % PARTITION;
+        let is_status = at.region == Region::State && is_flag(at) && inside < DISPATCH_STATUS;
+        is_status && inside % STATUS_SLOT == 16
+    }
+
     /// Whether the twin has no word at `at` on rank `to`: the token flag of a slot without rows. Who asks has
     /// exchanged counts, so that all traffic is chosen.
     fn leaves_out(&self, to: RankId, at: Place) -> bool {

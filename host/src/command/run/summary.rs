@@ -2,7 +2,7 @@
 
 use super::Job;
 use crate::case::Case;
-use crate::cli::BackendArg;
+use crate::cli::{BackendArg, ReceiveArg};
 use crate::error::Error;
 use crate::group::Costs;
 use crate::member;
@@ -31,6 +31,7 @@ struct Summary {
     tokens: u64,
     rows: u64,
     schedule: String,
+    receive: &'static str,
     rounds: usize,
     checked: bool,
     /// How outputs were; absent when unchecked.
@@ -91,6 +92,11 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
     // Into the window and out of it; with an agent by way of the window that it sends.
     let copies = if has_agents { 3 } else { 2 };
+    let dispatch_copies = match args.receive {
+        ReceiveArg::Copy => copies,
+        ReceiveArg::InPlace | ReceiveArg::Direct => 1,
+    };
+    let combine_copies = if args.receive == ReceiveArg::Direct { 1 } else { copies };
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
         let ms = quantiles(times);
         let memcpy_ms = copies.map(millis);
@@ -110,6 +116,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         tokens,
         rows,
         schedule: args.schedule.clone(),
+        receive: args.receive.name(),
         rounds: plan.rounds(),
         checked: plan.check.is_some(),
         compared: plan.check.map(|_| match shape.op() {
@@ -119,12 +126,18 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         steps: costs.steps,
         tasks_per_operator: has_agents.then_some(tasks),
         operators: vec![
-            operator("dispatch", &costs.dispatch, payload, copies * payload, roofline.map(|r| r.dispatch)),
+            operator(
+                "dispatch",
+                &costs.dispatch,
+                payload,
+                dispatch_copies * payload,
+                roofline.map(|r| r.dispatch),
+            ),
             operator(
                 "combine",
                 &costs.combine,
                 row,
-                copies * row + tokens * written_per_token(shape),
+                combine_copies * row + tokens * written_per_token(shape),
                 roofline.map(|r| r.combine),
             ),
         ],
@@ -179,6 +192,7 @@ fn table(summary: &Summary) -> String {
         ("group", group(summary)),
         ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
         ("schedule", format!("{}, rounds on one live group: {}", summary.schedule, summary.rounds)),
+        ("receive", summary.receive.to_owned()),
         ("steps", summary.steps.to_string()),
     ];
     about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));
