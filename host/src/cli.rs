@@ -1,7 +1,9 @@
 //! What can be asked on the command line.
 
+mod bench;
 mod plan;
 
+pub use bench::{Baseline, BenchArgs};
 pub use plan::{PlanArgs, SharedArg};
 
 use crate::backend::inject::{Lost, Silent};
@@ -12,6 +14,7 @@ use crate::generate::{MaskKind, Routing};
 use crate::member;
 use crate::presets;
 use crate::report::{Format, note};
+use crate::vector::Unit;
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -41,6 +44,8 @@ pub enum Verb {
     Gen(GenArgs),
     /// Run dispatch, experts and combine on a live group, every round checked against the oracle.
     Run(RunArgs),
+    /// Measure dispatch and combine over a grid of sizes, beside bare copies and baselines.
+    Bench(BenchArgs),
     /// Tell whether ranks that run these operators can overwrite what others still read.
     Schedule(ScheduleArgs),
     /// Print the region map of a rank: every area with offset, size and stride.
@@ -261,6 +266,9 @@ pub struct RunArgs {
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
+    /// What works on rows; results are the same.
+    #[arg(long, value_enum, default_value_t)]
+    pub vector: Unit,
     /// Worker threads; left out: one per processor (threads).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,

@@ -4,8 +4,8 @@
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::driver::RankState;
+use crate::driver::pin::pin;
 use crate::member;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
 use kernel_core::a3::Receive;
 use kernel_core::fabric::{Fabric, Fault, Near};
@@ -19,6 +19,7 @@ use kernel_core::plan::route::{self, Send, Sends};
 use kernel_core::plan::split;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
@@ -34,6 +35,7 @@ pub struct Roofline {
 /// Where every row of a round goes.
 struct Traffic<'a> {
     shape: &'a Shape,
+    receive: Receive,
     batch: &'a Batch<'a>,
     /// By source rank.
     sent: Vec<Vec<Send>>,
@@ -43,7 +45,19 @@ struct Traffic<'a> {
     rows: Vec<Vec<u32>>,
 }
 
-/// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians.
+/// What is copied between two meetings of all threads.
+#[derive(Clone, Copy)]
+enum Phase {
+    Send,
+    CopyOut,
+    GiveBack,
+    TakeBack,
+}
+
+const PHASES: [Phase; 4] = [Phase::Send, Phase::CopyOut, Phase::GiveBack, Phase::TakeBack];
+
+/// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians. As the driver does
+/// it: each rank on its worker's thread, a meeting before each phase, partitions in turn.
 #[must_use]
 pub fn measure(
     memory: &impl Backend,
@@ -53,26 +67,42 @@ pub fn measure(
     threads: usize,
     rounds: usize,
 ) -> Roofline {
-    let traffic = Traffic::new(shape, batch);
-    let (mut dispatch, mut combine) = (Vec::new(), Vec::new());
-    for round in 0..rounds {
-        let partition = if round % 2 == 0 { Partition::P0 } else { Partition::P1 };
-        let all = |f: &(dyn Fn(RankId) -> Result<(), Fault> + Sync)| together(shape, threads, f);
-        let send = all(&|rank| traffic.send(memory, partition, rank));
-        dispatch.push(match receive {
-            Receive::Copy => send + all(&|rank| traffic.copy_out(memory, partition, rank)),
-            Receive::InPlace | Receive::Direct { .. } => send,
+    let traffic = Traffic::new(shape, batch, receive);
+    let meeting = Barrier::new(threads);
+    let work = |w: usize| {
+        pin(w);
+        let mut outcome = Ok(());
+        let mut of_phase = |phase, partition| {
+            meeting.wait();
+            let start = Instant::now();
+            for rank in member::all(shape).skip(w).step_by(threads) {
+                let copied = traffic.copy(memory, phase, partition, (rank, &ranks[rank.index()]));
+                // Even then it goes on: the others wait for it.
+                outcome = outcome.and(copied);
+            }
+            start.elapsed()
+        };
+        let partition = |round| if round % 2 == 0 { Partition::P0 } else { Partition::P1 };
+        let of_round = |round| PHASES.map(|phase| of_phase(phase, partition(round)));
+        let times: Vec<_> = (0..rounds).map(of_round).collect();
+        outcome.map(|()| times)
+    };
+    let by_worker: Vec<Vec<[Duration; 4]>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|w| scope.spawn(move || work(w))).collect();
+        let times = workers.into_iter().map(|worker| match worker.join() {
+            Ok(Ok(times)) => times,
+            // The copies go where the machines just went: a refusal is a defect of this file.
+            Ok(Err(fault)) => panic!("bare copy: {fault}"),
+            Err(panic) => std::panic::resume_unwind(panic),
         });
-        if let Receive::Direct { .. } = receive {
-            combine.push(all(&|rank| traffic.pull(memory, rank)));
-            continue;
-        }
-        combine.push(
-            all(&|rank| traffic.give_back(memory, partition, rank, &ranks[rank.index()]))
-                + all(&|rank| traffic.take_back(memory, partition, rank)),
-        );
+        times.collect()
+    });
+    let slowest = |round: usize, phase: usize| by_worker.iter().map(|times| times[round][phase]).max();
+    let both = |round, phases: [usize; 2]| phases.into_iter().filter_map(|phase| slowest(round, phase)).sum();
+    Roofline {
+        dispatch: median((0..rounds).map(|round| both(round, [0, 1])).collect()),
+        combine: median((0..rounds).map(|round| both(round, [2, 3])).collect()),
     }
-    Roofline { dispatch: median(dispatch), combine: median(combine) }
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -80,36 +110,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Runs `f` for every rank, each rank on its worker's thread. Returns the slowest worker's time.
-fn together(shape: &Shape, threads: usize, f: &(dyn Fn(RankId) -> Result<(), Fault> + Sync)) -> Duration {
-    let ready = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|w| {
-                let ready = &ready;
-                scope.spawn(move || {
-                    ready.fetch_add(1, Ordering::AcqRel);
-                    while ready.load(Ordering::Acquire) < threads {
-                        thread::yield_now();
-                    }
-                    let start = Instant::now();
-                    let mut mine = member::all(shape).skip(w).step_by(threads);
-                    mine.try_for_each(f).map(|()| start.elapsed())
-                })
-            })
-            .collect();
-        let times = workers.into_iter().map(|worker| match worker.join() {
-            Ok(Ok(time)) => time,
-            // The copies go where the machines just went: a refusal is a defect of this file.
-            Ok(Err(fault)) => panic!("bare copy: {fault}"),
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        times.max().unwrap_or_default()
-    })
-}
-
 impl<'a> Traffic<'a> {
-    fn new(shape: &'a Shape, batch: &'a Batch<'a>) -> Self {
+    fn new(shape: &'a Shape, batch: &'a Batch<'a>, receive: Receive) -> Self {
         let all_ranks = || member::all(shape);
         let sent: Vec<Vec<Send>> = all_ranks().map(|rank| sends_of(shape, batch, rank)).collect();
         let mut received = vec![Vec::new(); sent.len()];
@@ -130,7 +132,25 @@ impl<'a> Traffic<'a> {
         };
         let rows = all_ranks().zip(&sent);
         let rows = rows.map(|(rank, sends)| sends.iter().map(|send| number(rank, send)).collect()).collect();
-        Self { shape, batch, sent, received, rows }
+        Self { shape, receive, batch, sent, received, rows }
+    }
+
+    fn copy(
+        &self,
+        memory: &impl Backend,
+        phase: Phase,
+        p: Partition,
+        (rank, state): (RankId, &RankState),
+    ) -> Result<(), Fault> {
+        match (phase, self.receive) {
+            (Phase::Send, _) => self.send(memory, p, rank),
+            (Phase::CopyOut, Receive::Copy) => self.copy_out(memory, p, rank),
+            (Phase::GiveBack, Receive::Copy | Receive::InPlace) => self.give_back(memory, p, rank, state),
+            (Phase::TakeBack, Receive::Copy | Receive::InPlace) => self.take_back(memory, p, rank),
+            (Phase::TakeBack, Receive::Direct { .. }) => self.pull(memory, rank),
+            // Rows stay where they are.
+            (Phase::CopyOut | Phase::GiveBack, _) => Ok(()),
+        }
     }
 
     fn send(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {

@@ -21,6 +21,7 @@ use crate::store;
 use core::time::Duration;
 use kernel_core::a3::Choices;
 use kernel_core::shape::{Product, Shape};
+use kernel_core::vector::Any;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::path::{Path, PathBuf};
@@ -77,7 +78,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let flags = flags(&case.shape, args.flags)?;
     let silent = args.silent(&case)?;
     let choices = Choices { order: args.order.into(), flags, receive };
-    let plan = plan(args, &case.shape, &schedule, choices);
+    let plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?));
     let job = Job { args, source, case, plan, silent };
     let bar = match job.plan.check {
         Some(_) => {
@@ -126,7 +127,7 @@ fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
 fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
-    let memory = SharedMemory::new(case, batches).map_err(|e| of_memory(&e))?;
+    let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
     let backend = Inject {
         inner: Survivors::of(case, memory),
         silent: job.silent,
@@ -158,7 +159,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
 fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
-    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| of_memory(&e))?;
+    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| super::of_memory(&e))?;
     let backend = Inject {
         inner: Survivors::of(case, lockstep),
         silent: job.silent,
@@ -179,13 +180,6 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     Ok((costs, None))
 }
 
-/// The system does not give the group its memory.
-fn of_memory(error: &std::io::Error) -> Error {
-    Error::Request(format!(
-        "memory of the group: {error}: hccl_buffsize_mb and ep_world_size decide its size"
-    ))
-}
-
 /// The case itself in the last round, varied before.
 fn traffic<'a>(job: &'a Job<'_>) -> impl Fn(usize) -> Batch<'a> {
     |round| Batch::varied(&job.case, job.plan.rounds() - 1 - round)
@@ -195,6 +189,7 @@ fn workers(args: &RunArgs) -> Workers {
     Workers {
         count: args.threads.map_or_else(processors, |threads| threads as usize),
         spread: args.spread.unwrap_or_default().into(),
+        pinned: false,
         deadline: Duration::from_secs_f64(args.deadline.unwrap_or(DEADLINE_SECONDS)),
     }
 }
@@ -203,7 +198,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, core::num::NonZero::get)
 }
 
-fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, machines: Choices) -> Plan {
+fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, (machines, vector): (Choices, Any)) -> Plan {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
     let chain = match (args.chain, args.backend) {
         (Some(chain), _) => chain as usize,
@@ -220,6 +215,7 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, machines: Choices) -
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
             machines,
+            vector,
             rows_unseen: args.no_check && args.out.is_none(),
             in_step: args.backend == BackendArg::Threads && chain == 1,
             ..Options::default()

@@ -7,6 +7,7 @@
 
 mod hang;
 pub mod lockstep;
+pub mod pin;
 pub mod schedule;
 mod task;
 pub mod threads;
@@ -20,6 +21,7 @@ use kernel_core::a3::Choices;
 use kernel_core::fabric::ProtocolError;
 use kernel_core::shape::{Product, Shape};
 use kernel_core::units::{CoreId, RankId};
+use kernel_core::vector::Any;
 use schedule::Operator;
 
 /// Choices that do not change results.
@@ -27,12 +29,16 @@ use schedule::Operator;
 pub struct Options {
     /// The machines' choices.
     pub machines: Choices,
-    /// All ranks begin an operator together, so that its time holds no waiting for another rank's experts. The
-    /// protocol does not need it.
+    /// What works on rows.
+    pub vector: Any,
+    /// All ranks begin an operator together, and experts run when all have ended it, so that its time holds no waiting
+    /// for another rank's experts. The protocol does not need it.
     pub in_step: bool,
     /// Nobody looks at received rows when the group stands still. Else, where experts read them in the window, they
     /// are put into `expand_x` behind the experts, outside of any operator's time: the window will have other rows.
     pub rows_unseen: bool,
+    /// The experts do not run: what they returned for a batch the last time, with the same inputs, is used again.
+    pub returned_before: bool,
     /// Breaks the driver's duty, to show that it is one. For tests.
     pub no_join: bool,
 }
@@ -52,14 +58,28 @@ pub struct Unit<'a, B> {
     pub ranks: &'a [RankState],
     /// What every core runs.
     pub operators: &'a [Operator],
-    /// How often a rank has ended an operator, over all ranks.
-    pub joined: AtomicU32,
+    /// How far they all are.
+    pub joined: Joined,
+}
+
+/// How often a rank has ended an operator, over all ranks.
+#[derive(Debug, Default)]
+pub struct Joined {
+    /// Its cores have.
+    ended: AtomicU32,
+    /// And the experts, if any were due.
+    open: AtomicU32,
 }
 
 impl<'a, B> Unit<'a, B> {
-    /// Whether all ranks have ended the operators before number `operator`.
+    /// Whether all ranks have ended the operators before number `operator`, experts included.
     fn all_ranks_ended(&self, operator: usize) -> bool {
-        self.joined.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
+        self.joined.open.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
+    }
+
+    /// The same of their cores alone.
+    fn all_cores_ended(&self, operator: usize) -> bool {
+        self.joined.ended.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
     }
 
     /// The ranks that have an agent.
@@ -78,8 +98,8 @@ impl<'a, B> Unit<'a, B> {
 
     /// A task for every core of `rank`.
     fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task<'a>> + use<'a, B> {
-        let (shape, choices) = (self.shape, self.options.machines);
-        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), choices))
+        let (shape, options) = (self.shape, self.options);
+        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), options))
     }
 }
 

@@ -70,6 +70,12 @@ impl Schedule {
         Self { operators: operators.collect(), batches: self.batches * times }
     }
 
+    /// The same, `times` over, with the same batches again: their outputs are those of the last time.
+    #[must_use]
+    pub fn again(&self, times: usize) -> Self {
+        Self { operators: self.operators.repeat(times), batches: self.batches }
+    }
+
     /// The operators in order.
     #[must_use]
     pub fn operators(&self) -> &[Operator] {

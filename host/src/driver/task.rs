@@ -8,7 +8,7 @@ use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use kernel_core::a2::{self, Agent, AgentEnv};
-use kernel_core::a3::{self, Choices, Receive, Ub};
+use kernel_core::a3::{self, Receive, Ub};
 use kernel_core::a3_direct;
 use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
@@ -18,7 +18,7 @@ use kernel_core::layout::row_table;
 use kernel_core::place::Tensor;
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
+use kernel_core::vector::Any;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -73,9 +73,10 @@ impl RankState {
         read(&self.returned[batch].read().unwrap_or_else(PoisonError::into_inner).y)
     }
 
-    /// Forgets the operators of the unit before.
-    pub fn reset(&mut self) {
-        self.joins.iter_mut().for_each(|join| *join = Join::default());
+    /// Forgets the operators of the unit before; the next one has so many.
+    pub fn reset(&mut self, operators: usize) {
+        self.joins.clear();
+        self.joins.resize_with(operators, Join::default);
     }
 
     /// Tasks that the rank's agent has posted since the group began.
@@ -130,6 +131,8 @@ pub(super) fn run_agent<B: Backend>(
 enum Machine {
     /// Waits for the join.
     Between,
+    /// Was the last of its rank to end the operator; experts may be due.
+    Last,
     A3Dispatch(a3::Dispatch),
     A3V2Dispatch(a3_v2::Dispatch),
     A3Combine(a3::Combine),
@@ -142,8 +145,8 @@ enum Machine {
 /// A core's constants, by product.
 #[derive(Debug)]
 enum Env<'a> {
-    A3(a3::Env<'a, Portable>),
-    A2(a2::Env<'a, Portable>),
+    A3(a3::Env<'a, Any>),
+    A2(a2::Env<'a, Any>),
 }
 
 /// One core.
@@ -166,15 +169,16 @@ pub struct Task<'a> {
 impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
-    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices) -> Self {
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, options: Options) -> Self {
+        let Options { machines, vector, .. } = options;
         let (env, words, bytes) = match shape.product() {
             Product::A3 => {
-                let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, choices, Portable)
+                let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, machines, vector)
                     .with_tp_rank(member::tp_rank(shape, rank));
                 (Env::A3(env), a3::ub_words(shape), a3::ub_bytes(shape))
             }
             Product::A2 => {
-                let env = a2::Env::new(shape, rank, core, Portable);
+                let env = a2::Env::new(shape, rank, core, vector);
                 (Env::A2(env), a2::ub_words(shape), a2::ub_bytes(shape))
             }
         };
@@ -205,6 +209,9 @@ impl<'a> Task<'a> {
         {
             return Ok((0, Some(stop)));
         }
+        if matches!(self.machine, Machine::Last) {
+            return self.close(unit).map(|()| (0, Some(self.blocked(unit).unwrap_or(Stop::Ended))));
+        }
         let mut done = 0;
         let rank = self.rank;
         let by_number = |error| member::of_error(unit.shape, rank, error);
@@ -231,8 +238,10 @@ impl<'a> Task<'a> {
     /// or has.
     #[must_use]
     pub fn blocked<B: Backend>(&self, unit: &Unit<'_, B>) -> Option<Stop> {
-        if !matches!(self.machine, Machine::Between) {
-            return None;
+        match self.machine {
+            Machine::Last => return self.must_meet(unit).then_some(Stop::Join),
+            Machine::Between => {}
+            _ => return None,
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
         let before = match operator {
@@ -316,22 +325,46 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Ends the operator. The last core of the rank runs the experts, then lets all go on.
+    /// Ends the operator.
     fn end<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
-        let state = &unit.ranks[self.rank.index()];
-        let join = &state.joins[self.operator];
-        if join.ended.fetch_add(1, Ordering::AcqRel) + 1 == unit.shape.aiv_num() {
-            if let Some(batch) = self.experts_due(unit) {
-                let start = Instant::now();
-                self.run_experts(unit, batch, &state.returned[batch])?;
-                self.experts += start.elapsed();
-            }
-            join.open.store(true, Ordering::Release);
-            unit.joined.fetch_add(1, Ordering::AcqRel);
+        let join = &unit.ranks[self.rank.index()].joins[self.operator];
+        if join.ended.fetch_add(1, Ordering::AcqRel) + 1 < unit.shape.aiv_num() {
+            self.leave();
+            return Ok(());
         }
+        unit.joined.ended.fetch_add(1, Ordering::AcqRel);
+        self.machine = Machine::Last;
+        self.close(unit)
+    }
+
+    /// Whether the experts must still wait for other ranks.
+    fn must_meet<B: Backend>(&self, unit: &Unit<'_, B>) -> bool {
+        unit.options.in_step && !unit.all_cores_ended(self.operator + 1)
+    }
+
+    /// The last core of the rank runs the experts, as soon as they may, then lets all go on.
+    fn close<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
+        if self.must_meet(unit) {
+            return Ok(());
+        }
+        let state = &unit.ranks[self.rank.index()];
+        if let Some(batch) = self.experts_due(unit)
+            && !unit.options.returned_before
+        {
+            let start = Instant::now();
+            self.run_experts(unit, batch, &state.returned[batch])?;
+            self.experts += start.elapsed();
+        }
+        state.joins[self.operator].open.store(true, Ordering::Release);
+        unit.joined.open.fetch_add(1, Ordering::AcqRel);
+        self.leave();
+        Ok(())
+    }
+
+    /// Goes on to the next operator.
+    fn leave(&mut self) {
         self.operator += 1;
         self.machine = Machine::Between;
-        Ok(())
     }
 
     /// The batch whose experts run at the end of the operator. Where they read rows in shared memory, as late as may

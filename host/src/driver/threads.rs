@@ -1,5 +1,6 @@
 //! A few worker threads poll the cores of many ranks.
 
+use super::pin;
 use super::schedule::Operator;
 use super::task::run_agent;
 use super::{Failure, Hang, Missing, Stop, Task, Unit};
@@ -39,12 +40,14 @@ pub enum Spread {
 }
 
 /// How to drive.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Workers {
     /// Threads.
     pub count: usize,
     /// Which core goes where.
     pub spread: Spread,
+    /// Each keeps a processor, for who measures.
+    pub pinned: bool,
     /// No core of the group moved for so long: give up.
     pub deadline: Duration,
 }
@@ -54,6 +57,8 @@ pub struct Workers {
 pub struct Times {
     /// By operator of the unit: the time that the slowest worker spent in it, working and waiting.
     pub operators: Vec<Duration>,
+    /// From the begin to the end of the slowest worker, experts included.
+    pub wall: Duration,
     /// Steps of all machines.
     pub steps: u64,
     /// By source rank: how long cores of other ranks waited for a flag of it, summed over cores.
@@ -94,7 +99,12 @@ pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, F
     let all = thread::scope(|scope| {
         let spawn = |w| {
             let shared = &shared;
-            let work = move || Worker::new(unit, workers, shared, w).run();
+            let work = move || {
+                if workers.pinned {
+                    pin::pin(w);
+                }
+                Worker::new(unit, workers, shared, w).run()
+            };
             let started = thread::Builder::new().spawn_scoped(scope, work);
             // The workers that did start are waiting for this one.
             started.map_err(|e| shared.fail(Failure::Thread(e.to_string()))).ok()
@@ -123,6 +133,7 @@ fn merge(all: &[Times]) -> Times {
     };
     Times {
         operators: longest(&mut all.iter().map(|times| &times.operators), false),
+        wall: all.iter().map(|times| times.wall).max().unwrap_or_default(),
         steps: all.iter().map(|times| times.steps).sum(),
         waited_for: longest(&mut all.iter().map(|times| &times.waited_for), true),
     }
@@ -174,6 +185,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             .collect();
         let times = Times {
             operators: vec![Duration::ZERO; unit.operators.len()],
+            wall: Duration::ZERO,
             steps: 0,
             waited_for: vec![Duration::ZERO; unit.ranks.len()],
         };
@@ -190,7 +202,8 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             thread::yield_now();
         }
-        self.since = Instant::now();
+        let begin = Instant::now();
+        self.since = begin;
         let mut idle = 0;
         let mut look = Look { progress: u64::MAX, since: self.since, last: self.since };
         loop {
@@ -215,6 +228,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             wait(idle);
         }
         self.charge(NOBODY);
+        self.times.wall = begin.elapsed();
         self.times
     }
 

@@ -104,7 +104,7 @@ impl<'a> Trial<'a> {
         count: usize,
         spread: Spread,
     ) -> Result<Vec<u8>, Error> {
-        let workers = Workers { count, spread, deadline: Duration::from_secs(60) };
+        let workers = Workers { count, spread, pinned: false, deadline: Duration::from_secs(60) };
         self.run(backend, |unit| driver::threads::run(unit, &workers))
     }
 

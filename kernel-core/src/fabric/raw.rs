@@ -250,12 +250,10 @@ impl Nic for RawNic<'_> {
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
         let Transfer { to, from, at, len } = *transfer;
         let (fabric, rank) = (&self.fabric, self.fabric.rank);
+        transfer.check(rank)?;
         // Whole ranges first, so that nothing is written of a transfer that is refused.
         fabric.address(rank, from, len)?;
         fabric.address(to, at, len)?;
-        if !len.is_multiple_of(8) {
-            return Err(Fault { rank: to, at, len });
-        }
         for offset in (0..len).step_by(8) {
             let word = |at: Place| Place { offset: at.offset.saturating_add(offset), ..at };
             let source = fabric.word(rank, word(from))?.load(Ordering::Relaxed);

@@ -8,8 +8,8 @@
 //!                                    tokens' owners read
 //! ```
 //!
-//! Nothing else lies in the window then: neither records nor a combine area. One area needs no more than what the
-//! plain layout does for its two partitions; two may, which [`required_bytes`] tells.
+//! Nothing else lies in the window then: neither records nor a combine area. [`required_bytes`] tells what
+//! areas need: unquantised, one needs no more than the plain layout does for its two partitions.
 
 use super::record::Triple;
 use crate::place::Place;
