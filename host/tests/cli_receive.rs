@@ -114,3 +114,32 @@ fn a_hang_names_the_grant_or_the_results_that_are_missing() {
         }
     }
 }
+
+#[test]
+fn bench_measures_every_way_and_raises_the_window_that_it_needs() {
+    let all = [
+        "bench",
+        "--preset",
+        "tiny",
+        "--iters",
+        "2",
+        "--receive",
+        "copy,in-place,direct",
+        "--set",
+        "quant_mode=2",
+    ];
+    let report = json(0, &all);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.iter().map(|r| r["receive"].as_str().unwrap()).collect::<Vec<_>>(), WAYS);
+    let moved = |i: usize| ["dispatch", "combine"].map(|op| results[i]["moved_bytes"][op].as_u64().unwrap());
+    let (payload, results) =
+        (results[0]["payload_bytes"].as_u64().unwrap(), results[0]["result_bytes"].as_u64().unwrap());
+    let output = moved(0)[1] - 2 * results;
+    assert_eq!(moved(0), [2 * payload, 2 * results + output]);
+    assert_eq!(moved(1), [payload, 2 * results + output]);
+    assert_eq!(moved(2), [payload, results + output]);
+    assert!(
+        fails(2, &["bench", "--preset", "tiny", "--receive", "direct", "--set", "comm_quant_mode=2"])
+            .contains("comm_quant_mode")
+    );
+}

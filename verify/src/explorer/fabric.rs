@@ -8,13 +8,12 @@ use super::violation::Violation;
 use core::cell::{Cell, RefCell};
 use kernel_core::a3::Receive;
 use kernel_core::fabric::order::{self, Issued};
-use kernel_core::fabric::{Fabric, Fault, Near};
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::layout::block;
 use kernel_core::layout::data::partition_start;
-use kernel_core::layout::landing::Area;
 use kernel_core::layout::state::{
     CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, core_word,
 };
-use kernel_core::layout::{block, landing};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::sync::flag;
 use kernel_core::units::{CoreId, RankId};
@@ -25,7 +24,7 @@ pub(super) const VIRTUAL: u64 = 1 << 40;
 /// Bytes of a scale.
 const SCALE: u64 = 4;
 /// What unread or never written bytes look like.
-static NOTHING: [u8; 512] = [0xEE; 512];
+pub(super) static NOTHING: [u8; 512] = [0xEE; 512];
 
 /// A place in words: its partition and where it is in there.
 pub(super) fn spot(at: Place) -> String {
@@ -64,7 +63,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    fn twin(&self) -> Twin {
+    pub(super) fn twin(&self) -> Twin {
         self.setup.model.twin
     }
 
@@ -85,59 +84,14 @@ impl View<'_> {
         self.in_partition(at, size, self.kind)
     }
 
-    /// The experts of the batch that this rank combines next: they read each row where it lies, for the last time, and
-    /// leave their results if owners read them there. One move, as late as may be.
-    pub(super) fn experts(&mut self) -> Result<(), Fault> {
-        self.touch(Place::window(0))?;
-        let Some(all) = self.expected.clone() else { return Ok(()) };
-        let (own, shape) = (&all[self.rank.index()], self.setup.shape);
-        let rows = own.expand_x.chunks_exact(shape.payload_bytes() as usize);
-        for (&at, expected) in own.rows_at.iter().zip(rows) {
-            // Of the dispatch of the same number.
-            let at = match self.setup.model.receive {
-                Receive::Direct { .. } => at,
-                _ => self.in_partition(at, partition_start(shape, Partition::P1), Kind::Dispatch),
-            };
-            match self.row_at(self.rank, at, expected.len() as u64) {
-                Some((number, seen)) => {
-                    if seen != expected {
-                        self.blame(Violation::Diverged { rank: self.rank, at });
-                    }
-                    self.read_rows.borrow_mut().push(number);
-                }
-                None if self.is_on_its_way(at) => self.blame(Violation::NotLanded { rank: self.rank, at }),
-                None => self.blame(Violation::Diverged { rank: self.rank, at }),
-            }
-        }
-        let results = own.y.chunks_exact(shape.row_bytes() as usize);
-        for (&at, result) in own.results_at.iter().zip(results) {
-            let at = self.result_place(self.rank, at);
-            let (place, row) = (self.interner.place(self.rank, at), self.interner.row(result.to_vec()));
-            let shared = &mut **self.shared.get_mut();
-            let unread = shared.rows.iter().any(|(number, _)| *number == place);
-            shared.set_row(place, Some(row));
-            if unread {
-                self.blame(Violation::Overwritten { rank: self.rank, at });
-            }
-        }
-        Ok(())
-    }
-
-    /// Where results lie that machines look for at `at`.
-    fn result_place(&self, rank: RankId, at: Place) -> Place {
-        let area = |n| landing::result(self.setup.shape, rank, Area(n), 0).offset;
-        let is_second = self.twin() == Twin::OneResultArea && at.offset >= area(1);
-        Place { offset: if is_second { at.offset - area(1) + area(0) } else { at.offset }, ..at }
-    }
-
     /// A place of a partitioned region, `size` a partition, in the partition that operator `nth` of `kind` has.
-    fn in_partition(&self, at: Place, size: u64, kind: Kind) -> Place {
+    pub(super) fn in_partition(&self, at: Place, size: u64, kind: Kind) -> Place {
         let partition = self.nth % self.setup.model.partitions[kind as usize];
         Place { offset: at.offset % size + u64::from(partition) * VIRTUAL, ..at }
     }
 
     /// The landed row that has these bytes, and the bytes.
-    fn row_at(&self, rank: RankId, at: Place, len: u64) -> Option<(u16, &[u8])> {
+    pub(super) fn row_at(&self, rank: RankId, at: Place, len: u64) -> Option<(u16, &[u8])> {
         self.shared.borrow().rows.iter().find_map(|(number, row)| {
             let (of, start) = self.interner.place_of(*number);
             let from = at.offset.checked_sub(start.offset)? as usize;
@@ -147,7 +101,7 @@ impl View<'_> {
     }
 
     /// Whether weak memory has a row for this rank there that has perhaps not landed.
-    fn is_on_its_way(&self, at: Place) -> bool {
+    pub(super) fn is_on_its_way(&self, at: Place) -> bool {
         let covers = |effect: &Effect| {
             let start = effect.issued.at;
             let len = match effect.value {
@@ -174,7 +128,7 @@ impl View<'_> {
     }
 
     /// Notes a shared access; refuses it while peeking.
-    fn touch(&self, at: Place) -> Result<(), Fault> {
+    pub(super) fn touch(&self, at: Place) -> Result<(), Fault> {
         self.touched.set(true);
         if self.peek { Err(self.fault(at)) } else { Ok(()) }
     }
@@ -440,19 +394,6 @@ impl Fabric for View<'_> {
             self.read_rows.borrow_mut().push(place);
         }
         Ok(())
-    }
-}
-
-impl Near for View<'_> {
-    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.touch(at)?;
-        let at = self.result_place(rank, at);
-        let Some((number, bytes)) = self.row_at(rank, at, len) else {
-            // Nothing there: what comes of it differs from the oracle's.
-            return Ok(&NOTHING[..len as usize]);
-        };
-        self.read_rows.borrow_mut().push(number);
-        Ok(bytes)
     }
 }
 

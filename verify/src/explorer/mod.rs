@@ -28,6 +28,7 @@
 //! both is argued, not proved. The tests compare the two where both finish: the protocol and all twins over DC.
 
 mod a2;
+mod experts;
 mod fabric;
 mod model;
 mod oracle;
