@@ -65,12 +65,11 @@ fn seeded_race_a_row_read_without_its_flag() {
     const READER: &[Op] = &[Op::ExpectWhole { at: ROW, len: 200 }];
     let shape = shape();
     let backend = SharedMemory::new(&shape, 1).unwrap();
-    let of = |rank, ops| Program { rank, who: Who::Core(0), ops };
-    let programs = [of(0, WRITER), of(1, READER)];
+    let programs = [(0, WRITER), (1, READER)].map(|(rank, ops)| Program { rank, who: Who::Core(0), ops });
     let start = Barrier::new(programs.len());
-    let work = |program| {
+    let work = |program: Program| {
         let mut run = Run::new(program, 0);
-        let mut fabric = backend.fabric(RankId(run.program.rank), CoreId(0), 0);
+        let mut fabric = backend.fabric(RankId(program.rank), CoreId(0), 0);
         start.wait();
         // What is read does not matter: that it is read is the race.
         while !matches!(run.step(Seat::Core(&mut fabric)).unwrap(), Step::Done | Step::Broken(_)) {}
