@@ -18,7 +18,7 @@ use crate::vector::Unit;
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use kernel_core::a3::Flags;
+use kernel_core::a3::{Flags, Receive};
 use kernel_core::plan::order::SendOrder;
 use std::path::PathBuf;
 
@@ -165,6 +165,40 @@ impl From<FlagsArg> for Flags {
     }
 }
 
+/// How rows are received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ReceiveArg {
+    /// Into the window, then out of it.
+    #[default]
+    Copy,
+    /// Into the window, where experts read them.
+    InPlace,
+    /// Counts first, then each row once, to its final place; results are read where experts left them.
+    Direct,
+}
+
+impl ReceiveArg {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::InPlace => "in-place",
+            Self::Direct => "direct",
+        }
+    }
+
+    /// What it means to machines that have so many batches in flight. They know two areas, as two partitions.
+    #[must_use]
+    pub fn with(self, in_flight: usize) -> Receive {
+        match self {
+            Self::Copy => Receive::Copy,
+            Self::InPlace => Receive::InPlace,
+            Self::Direct => Receive::Direct { areas: in_flight.clamp(1, 2) as u32 },
+        }
+    }
+}
+
 /// Which worker polls which core.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum SpreadArg {
@@ -226,6 +260,9 @@ pub struct RunArgs {
     /// How dispatch of the plain layout tells of records and of their number; left out: joint.
     #[arg(long, value_enum)]
     pub flags: Option<FlagsArg>,
+    /// How rows are received.
+    #[arg(long, value_enum, default_value_t)]
+    pub receive: ReceiveArg,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
@@ -239,7 +276,7 @@ pub struct RunArgs {
     #[arg(long, value_enum)]
     pub spread: Option<SpreadArg>,
     /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank; silent=RANK:WHAT loses
-    /// only its counts, tokens, blocks, rows, tp or ends.
+    /// only its counts, tokens, grants, blocks, rows, tp or ends.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,
 }
@@ -296,24 +333,6 @@ pub enum ModelArg {
     Machines,
     /// An abstract model of A2's windows.
     Windows,
-}
-
-/// How rows are received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ReceiveArg {
-    /// Into the window, then out of it.
-    #[default]
-    Copy,
-}
-
-impl ReceiveArg {
-    /// Its name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-        }
-    }
 }
 
 /// `veriep schedule`

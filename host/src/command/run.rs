@@ -7,7 +7,7 @@ use crate::backend::shared::SharedMemory;
 use crate::backend::survivors::Survivors;
 use crate::batch::Batch;
 use crate::case::{self, Case, TENSORS_NAME, support};
-use crate::cli::{BackendArg, RunArgs};
+use crate::cli::{BackendArg, ReceiveArg, RunArgs};
 use crate::config::FILE_NAME;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
@@ -19,7 +19,7 @@ use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
 use crate::whole;
 use core::time::Duration;
-use kernel_core::a3::{Choices, Flags};
+use kernel_core::a3::Choices;
 use kernel_core::shape::{Product, Shape};
 use kernel_core::vector::Any;
 use rand::SeedableRng;
@@ -71,9 +71,16 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     }
     let (case, source) = open_case(args)?;
     support::runnable(&case.shape)?;
+    let receive = args.receive.with(schedule.in_flight());
+    support::receives(&case.shape, receive)?;
+    if args.receive == ReceiveArg::Direct && args.flags.is_some() {
+        let why = "--flags: --receive direct has counts ahead of rows: must be left out";
+        return Err(Error::Request(why.to_owned()));
+    }
     let flags = flags(&case.shape, args.flags)?;
     let silent = args.silent(&case)?;
-    let plan = plan(args, &case.shape, &schedule, (flags, args.vector.find()?))?;
+    let choices = Choices { order: args.order.into(), flags, receive };
+    let plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?))?;
     let job = Job { args, source, case, plan, silent };
     let bar = match job.plan.check {
         Some(_) => {
@@ -140,8 +147,14 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     }
     // The bare copies overwrite the memory: they come last. Batch 0 has what they copy.
     let first = Batch::varied(case, plan.last_rounds() - 1);
-    let roofline =
-        roofline::measure(&backend.inner, &case.shape, &first, &ranks, workers.count, ROOFLINE_ROUNDS);
+    let roofline = roofline::measure(
+        &backend.inner,
+        (&case.shape, plan.options.machines.receive),
+        &first,
+        &ranks,
+        workers.count,
+        ROOFLINE_ROUNDS,
+    );
     Ok((costs, Some(roofline)))
 }
 
@@ -191,7 +204,7 @@ fn plan(
     args: &RunArgs,
     shape: &Shape,
     schedule: &Schedule,
-    (flags, vector): (Flags, Any),
+    (machines, vector): (Choices, Any),
 ) -> Result<Plan, Error> {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
     let repetition_bytes = batch_bytes(shape).max(1).saturating_mul(schedule.batches() as u64);
@@ -216,8 +229,9 @@ fn plan(
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
-            machines: Choices { order: args.order.into(), flags },
+            machines,
             vector,
+            rows_unseen: args.no_check && args.out.is_none(),
             in_step: args.backend == BackendArg::Threads && chain == 1,
             ..Options::default()
         },

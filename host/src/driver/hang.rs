@@ -66,14 +66,18 @@ impl Hang {
         if roots.iter().any(is_foreign) {
             roots.retain(is_foreign);
         }
-        // A rank that misses counts cannot publish its token flags.
-        let counting: BTreeSet<_> = roots
-            .iter()
-            .filter(|missing| matches!(missing.wait, Wait::CountFlag { .. }))
-            .map(|missing| missing.rank)
-            .collect();
+        // A rank that misses counts can neither grant nor publish its token flags; one that misses grants not the latter.
+        let who_miss = |roots: &[Missing], what: fn(&Wait) -> bool| -> BTreeSet<RankId> {
+            roots.iter().filter(|missing| what(&missing.wait)).map(|missing| missing.rank).collect()
+        };
+        let counts = who_miss(&roots, |wait| matches!(wait, Wait::CountFlag { .. }));
+        roots.retain(|missing| match missing.wait {
+            Wait::TokenFlag { source, .. } | Wait::Grant { source, .. } => !counts.contains(&source),
+            _ => true,
+        });
+        let grants = who_miss(&roots, |wait| matches!(wait, Wait::Grant { .. }));
         roots.retain(
-            |missing| !matches!(missing.wait, Wait::TokenFlag { source, .. } if counting.contains(&source)),
+            |missing| !matches!(missing.wait, Wait::TokenFlag { source, .. } if grants.contains(&source)),
         );
         // Who waits for another rank itself may have nothing to say before it hears of it: whoever waits for somebody
         // who does not complain knows better.

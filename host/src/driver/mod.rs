@@ -34,6 +34,9 @@ pub struct Options {
     /// All ranks begin an operator together, and experts run when all have ended it, so that its time holds no waiting
     /// for another rank's experts. The protocol does not need it.
     pub in_step: bool,
+    /// Nobody looks at received rows when the group stands still. Else, where experts read them in the window, they
+    /// are put into `expand_x` behind the experts, outside of any operator's time: the window will have other rows.
+    pub rows_unseen: bool,
     /// The experts do not run: what they returned for a batch the last time, with the same inputs, is used again.
     pub returned_before: bool,
     /// Breaks the driver's duty, to show that it is one. For tests.
