@@ -3,6 +3,7 @@
 pub use crate::explorer::Product;
 use crate::explorer::{self, Model, Timeline};
 use crate::halves;
+use kernel_core::a3::Receive;
 
 /// What is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct Question {
     pub operators: String,
     /// Partitions of dispatch and combine; A2 looks at the first only.
     pub partitions: [u32; 2],
+    /// Where experts find rows (A3); with direct placement the first number of partitions is that of areas.
+    pub receive: Receive,
     /// Ranks of one core each.
     pub ranks: u32,
     /// How often the operators run; `None`: for ever.
@@ -73,7 +76,12 @@ pub fn answer(question: &Question) -> Answer {
 
 fn of_machines(question: &Question) -> Answer {
     let [dispatch, combine] = question.partitions;
-    let mut model = Model::new(question.ranks, &question.operators).partitions(dispatch, combine);
+    let mut model = Model::new(question.ranks, &question.operators);
+    model = match question.receive {
+        Receive::Copy => model.partitions(dispatch, combine),
+        Receive::InPlace => model.partitions(dispatch, combine).in_place(),
+        Receive::Direct { areas } => model.direct(areas),
+    };
     model.product = question.product;
     model.units = question.rounds;
     model.states_max = question.states_max;

@@ -1,8 +1,9 @@
 //! `veriep schedule`
 
-use crate::cli::{ModelArg, ProductArg, ScheduleArgs};
+use crate::cli::{ModelArg, ProductArg, ReceiveArg, ScheduleArgs};
 use crate::error::Error;
 use crate::report::Report;
+use kernel_core::a3::Receive;
 use serde::Serialize;
 use verify::schedule::{Answer, Product, Question, Subject, answer};
 
@@ -19,6 +20,7 @@ struct Verdict {
     product: &'static str,
     /// What was searched.
     model: &'static str,
+    receive: &'static str,
     partitions: Vec<u32>,
     ranks: u32,
     /// `null`: for ever.
@@ -60,6 +62,15 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     if !balanced && args.rounds.is_some_and(|rounds| rounds > 1) {
         return refuse(format!("{dispatched} D and {combined} C: must be as many to run more than once"));
     }
+    let receive = args.receive.name();
+    if args.product == ProductArg::A2 && args.receive != ReceiveArg::Copy {
+        return refuse(format!("--receive {receive}: product = a2 has copy alone"));
+    }
+    if args.receive == ReceiveArg::Direct && !matches!(args.partitions[..], [1 | 2] | [1 | 2, 2]) {
+        return refuse(format!(
+            "--receive {receive}: --partitions must be 1 or 2, the areas of rows and results; flags have 2"
+        ));
+    }
     let [first, .., last] = args.partitions[..] else {
         let each = args.partitions.first().copied().unwrap_or(2);
         return Ok(ask(args, [each, each], balanced));
@@ -76,6 +87,7 @@ fn ask(args: &ScheduleArgs, partitions: [u32; 2], balanced: bool) -> Question {
         ProductArg::A2 => Product::A2,
     };
     Question {
+        receive: args.receive.with(partitions[0] as usize),
         product,
         subject: match args.model {
             Some(ModelArg::Machines) => Subject::Machines,
@@ -107,9 +119,18 @@ fn verdict(question: &Question, answer: Answer) -> Verdict {
             Subject::Machines => MACHINES,
             Subject::Windows => "windows",
         },
+        receive: receive_name(question.receive),
         partitions: if dispatch == combine { vec![dispatch] } else { vec![dispatch, combine] },
         ranks: question.ranks,
         rounds: question.rounds,
+    }
+}
+
+const fn receive_name(receive: Receive) -> &'static str {
+    match receive {
+        Receive::Copy => ReceiveArg::Copy.name(),
+        Receive::InPlace => ReceiveArg::InPlace.name(),
+        Receive::Direct { .. } => ReceiveArg::Direct.name(),
     }
 }
 

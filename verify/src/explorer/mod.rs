@@ -6,6 +6,7 @@
 //! can see are taken at once. What makes the graph finite, even for endless rounds:
 //!
 //! - traffic is chosen when a rank begins a round and forgotten when all have ended it;
+//! - experts that read rows in the window, or leave results there, do so in one move, just before combine;
 //! - payload is one small number that tells rounds apart modulo 4 (8 with batches in flight), and a row is
 //!   forgotten when its reader has read it for the last time: a row that lands on an unread one is an error;
 //! - outputs are compared with the oracle as they are written and not kept;
@@ -27,6 +28,7 @@
 //! both is argued, not proved. The tests compare the two where both finish: the protocol and all twins over DC.
 
 mod a2;
+mod experts;
 mod fabric;
 mod model;
 mod oracle;

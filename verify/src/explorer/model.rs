@@ -1,7 +1,7 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
 use core::fmt;
-use kernel_core::a3::{Choices, Env, Flags, ub_bytes, ub_words};
+use kernel_core::a3::{Choices, Env, Flags, Receive, ub_bytes, ub_words};
 use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::{BatchSizes, Config, Limits, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
@@ -103,6 +103,12 @@ pub enum Twin {
     LateClear,
     /// The driver lets a core start before the other cores of its rank have ended.
     NoJoin,
+    /// A grant is never cleared; needs direct placement.
+    NoGrantClear,
+    /// The word that results lie ready is never cleared; needs direct placement.
+    NoReadyClear,
+    /// All batches leave their results in one area; needs direct placement with two.
+    OneResultArea,
     /// One message slot in place of two (A2).
     OneMessageSlot,
     /// Only the flags that were waited for are cleared (A2; seed 000).
@@ -162,6 +168,8 @@ pub struct Model {
     pub traffic: Traffic,
     /// How dispatch tells of records and of their number.
     pub flags: Flags,
+    /// Where experts find received rows.
+    pub receive: Receive,
     /// What is broken.
     pub twin: Twin,
     /// Give up beyond so many states.
@@ -187,6 +195,7 @@ impl Model {
             memory: Memory::Strong,
             traffic: Traffic::All,
             flags: Flags::Joint,
+            receive: Receive::Copy,
             twin: Twin::None,
             states_max: 20_000_000,
         }
@@ -270,6 +279,20 @@ impl Model {
         self
     }
 
+    /// With experts that read rows in the window.
+    #[must_use]
+    pub fn in_place(mut self) -> Self {
+        self.receive = Receive::InPlace;
+        self
+    }
+
+    /// With direct placement, pull combine, and so many areas, 1 or 2.
+    #[must_use]
+    pub fn direct(mut self, areas: u32) -> Self {
+        self.receive = Receive::Direct { areas };
+        self
+    }
+
     /// Broken in one way.
     #[must_use]
     pub fn twin(mut self, twin: Twin) -> Self {
@@ -279,7 +302,7 @@ impl Model {
 
     /// The machines' choices.
     fn choices(&self) -> Choices {
-        Choices { order: SendOrder::Plain, flags: self.flags }
+        Choices { order: SendOrder::Plain, flags: self.flags, receive: self.receive }
     }
 
     /// The shape that the machines see.
