@@ -1,11 +1,14 @@
-//! A2's full mesh: the same search over its machines and agents. Movers are cores, agents and transfers.
+//! A2's full mesh: the same search over its machines, agents and transfers.
 //!
-//! A **move** is a step of a core that reads what others write, is quiet, or ends an operator; a step of an agent; or a
-//! piece of a transfer that arrives, up to a word at which its reader could look for a flag. What a core puts, writes and
-//! stores is *issued, perhaps landed* until its quiet: whoever else meets it meanwhile, reading or writing, is an error
-//! at once. So is a piece that comes to a half whose reader has not ended the operator before with that half, and a
-//! write to what a transfer has still to read. Hence a window that has come whole stays as it is until its reader ends
-//! the operator: its reads are nobody's business, the end is a move.
+//! A **move** is a step of a core that reads what others write, is quiet, or ends an operator; or a piece of a transfer
+//! that arrives, up to a word at which its reader could look for a flag. What a core puts, writes and stores is *issued,
+//! perhaps landed* until its quiet: whoever else meets it meanwhile, reading or writing, is an error at once. So is
+//!
+//! - a piece that comes to a half whose reader has not ended the operator before with that half. Hence a window that
+//!   has come whole stays as it is until its reader ends the operator: its reads are nobody's business, the end is a move;
+//! - a write to what a transfer has still to read;
+//! - a write to a task whose transfer has not begun. Hence agents post as soon as they are rung: one that looks later,
+//!   or whose interface is busy, is a transfer that begins later.
 //!
 //! # What is forgotten
 //! A window in when its rank has ended the operator; a piece of a window out when it was delivered; a task when it was
