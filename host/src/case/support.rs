@@ -1,7 +1,7 @@
 //! What this version runs and reads, in one place: lines go from here as features arrive.
 
 use crate::error::{Error, Problem};
-use kernel_core::shape::{CommAlg, Product, Shape};
+use kernel_core::shape::{CommAlg, Shape};
 
 /// Whether the machines of this version run `shape`.
 ///
@@ -29,7 +29,7 @@ pub fn drawable(shape: &Shape) -> Result<(), Error> {
 /// Each parameter whose value changes who sends what in a way that is not planned yet.
 pub fn plannable(shape: &Shape) -> Result<(), Error> {
     let mut refused = Refused::default();
-    refused.unless(shape.product() == Product::A3, "product", " = a2", "a3");
+    refused.layouts(shape);
     refused.end("plans")
 }
 

@@ -44,7 +44,7 @@ pub struct Size<'a> {
     pub experts: u32,
     /// BS.
     pub bs: u32,
-    /// Elements of a row: a multiple of 4, so that rows are whole words.
+    /// Elements of a row, a multiple of 8.
     pub h: u32,
 }
 
@@ -72,7 +72,7 @@ impl Size<'_> {
             k: 1,
             h: self.h.into(),
             bs: BatchSizes::Uniform(self.bs.into()),
-            hccl_buffsize_mb: 4,
+            hccl_buffsize_mb: 8,
             aiv_num: cores.into(),
             ..Config::default()
         };

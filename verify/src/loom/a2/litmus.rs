@@ -40,6 +40,8 @@ pub enum Script {
     Core(u32, fn(&mut Core)),
     /// The agent of a rank.
     Agent(u32, fn(&mut Agent)),
+    /// Both on one thread.
+    Both(u32, fn(&mut Core, &mut Agent)),
 }
 
 /// The body of a litmus test.
@@ -49,17 +51,21 @@ pub fn litmus(shape: Shape, bend: Bend, scripts: &'static [Script]) -> impl Fn()
     move || {
         let memory = Rc::new(Memory::new(&shape, &places));
         let mut threads = scripts.iter().map(|&script| {
-            let (Script::Core(rank, _) | Script::Agent(rank, _)) = script;
+            let (Script::Core(rank, _) | Script::Agent(rank, _) | Script::Both(rank, _)) = script;
             let (memory, shape, rank) = (Rc::clone(&memory), Arc::clone(&shape), RankId(rank));
             let seat = Seat { memory, shape: Arc::clone(&shape), rank, bend };
+            let mut agent =
+                Agent { nic: AgentNic::new(seat.clone(), false), shape: Arc::clone(&shape), rank };
+            let mut core = Core { fabric: CoreFabric::new(seat, CoreId(0)), shape };
             move || match script {
-                Script::Core(_, run) => run(&mut Core { fabric: CoreFabric::new(seat, CoreId(0)), shape }),
-                Script::Agent(_, run) => run(&mut Agent { nic: AgentNic::new(seat, false), shape, rank }),
+                Script::Core(_, run) => run(&mut core),
+                Script::Agent(_, run) => run(&mut agent),
+                Script::Both(_, run) => run(&mut core, &mut agent),
             }
         });
         let here = threads.next();
         let others: Vec<_> = threads.map(thread::spawn).collect();
-        here.into_iter().for_each(|run| run());
+        here.into_iter().for_each(|mut run| run());
         for other in others {
             assert!(other.join().is_ok(), "a core or an agent panicked");
         }
