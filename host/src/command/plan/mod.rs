@@ -94,7 +94,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
         None => member::all(&shape).map(|rank| unknown(&shape, member::ep_rank(&shape, rank))).collect(),
         Some(seed) => {
             // Tokens are drawn last: short ones leave the choice of experts as it is.
-            let short = Config { h: 1, ..source.config.clone() };
+            let short = Config { h: 8, ..source.config.clone() };
             let routing = args.routing.unwrap_or(source.routing);
             let options =
                 Options { routing, seed, mask: args.mask, limits: Limits::None, ..Options::default() };
