@@ -166,6 +166,13 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
             local_expert: Some(local_expert),
             ..nothing
         },
+        Wait::Grant { source, local_expert } => Missing {
+            what: "grant",
+            source_rank: Some(source.0),
+            local_expert: Some(local_expert),
+            ..nothing
+        },
+        Wait::Results { source } => Missing { what: "results", source_rank: Some(source.0), ..nothing },
         Wait::TokenFlag { source, local_expert } => Missing {
             what: "token_flag",
             source_rank: Some(source.0),

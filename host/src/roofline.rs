@@ -7,8 +7,10 @@ use crate::driver::RankState;
 use crate::driver::pin::pin;
 use crate::member;
 use core::time::Duration;
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::a3::Receive;
+use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::layout::data::{combine_row, dispatch_record};
+use kernel_core::layout::landing::{self, Area};
 use kernel_core::layout::outputs;
 use kernel_core::layout::state::Partition;
 use kernel_core::placement::Home;
@@ -24,20 +26,23 @@ use std::time::Instant;
 /// Medians of the bare copies' times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Roofline {
-    /// Rows into the windows, then out of them.
+    /// Rows into the windows, then, where they are received so, out of them.
     pub dispatch: Duration,
-    /// Rows into the windows, out of them, and the results.
+    /// Rows into the windows, out of them, and the results; with direct placement straight from the peers' windows.
     pub combine: Duration,
 }
 
 /// Where every row of a round goes.
 struct Traffic<'a> {
     shape: &'a Shape,
+    receive: Receive,
     batch: &'a Batch<'a>,
     /// By source rank.
     sent: Vec<Vec<Send>>,
     /// By receiving rank, in the order of rows.
     received: Vec<Vec<(RankId, Send)>>,
+    /// By source rank, of each row that it sends: its number where it is received.
+    rows: Vec<Vec<u32>>,
 }
 
 /// What is copied between two meetings of all threads.
@@ -56,13 +61,13 @@ const PHASES: [Phase; 4] = [Phase::Send, Phase::CopyOut, Phase::GiveBack, Phase:
 #[must_use]
 pub fn measure(
     memory: &impl Backend,
-    shape: &Shape,
+    (shape, receive): (&Shape, Receive),
     batch: &Batch<'_>,
     ranks: &[RankState],
     threads: usize,
     rounds: usize,
 ) -> Roofline {
-    let traffic = Traffic::new(shape, batch);
+    let traffic = Traffic::new(shape, batch, receive);
     let meeting = Barrier::new(threads);
     let work = |w: usize| {
         pin(w);
@@ -106,7 +111,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 }
 
 impl<'a> Traffic<'a> {
-    fn new(shape: &'a Shape, batch: &'a Batch<'a>) -> Self {
+    fn new(shape: &'a Shape, batch: &'a Batch<'a>, receive: Receive) -> Self {
         let all_ranks = || member::all(shape);
         let sent: Vec<Vec<Send>> = all_ranks().map(|rank| sends_of(shape, batch, rank)).collect();
         let mut received = vec![Vec::new(); sent.len()];
@@ -119,7 +124,15 @@ impl<'a> Traffic<'a> {
         for rows in &mut received {
             rows.sort_by_key(|(source, send)| (send.home.local_expert, *source, send.slot));
         }
-        Self { shape, batch, sent, received }
+        let number = |source: RankId, send: &Send| {
+            let home = member::named(shape.tp_world_size(), source, send.home.rank, false);
+            let key = (send.home.local_expert, member::ep_rank(shape, source), send.slot);
+            let rows = &received[home.index()];
+            rows.partition_point(|(source, send)| (send.home.local_expert, *source, send.slot) < key) as u32
+        };
+        let rows = all_ranks().zip(&sent);
+        let rows = rows.map(|(rank, sends)| sends.iter().map(|send| number(rank, send)).collect()).collect();
+        Self { shape, receive, batch, sent, received, rows }
     }
 
     fn copy(
@@ -129,11 +142,14 @@ impl<'a> Traffic<'a> {
         p: Partition,
         (rank, state): (RankId, &RankState),
     ) -> Result<(), Fault> {
-        match phase {
-            Phase::Send => self.send(memory, p, rank),
-            Phase::CopyOut => self.copy_out(memory, p, rank),
-            Phase::GiveBack => self.give_back(memory, p, rank, state),
-            Phase::TakeBack => self.take_back(memory, p, rank),
+        match (phase, self.receive) {
+            (Phase::Send, _) => self.send(memory, p, rank),
+            (Phase::CopyOut, Receive::Copy) => self.copy_out(memory, p, rank),
+            (Phase::GiveBack, Receive::Copy | Receive::InPlace) => self.give_back(memory, p, rank, state),
+            (Phase::TakeBack, Receive::Copy | Receive::InPlace) => self.take_back(memory, p, rank),
+            (Phase::TakeBack, Receive::Direct { .. }) => self.pull(memory, rank),
+            // Rows stay where they are.
+            (Phase::CopyOut | Phase::GiveBack, _) => Ok(()),
         }
     }
 
@@ -175,19 +191,41 @@ impl<'a> Traffic<'a> {
         })
     }
 
+    /// As [`take_back`](Self::take_back), from where experts have left the rows.
+    fn pull(&self, memory: &impl Backend, rank: RankId) -> Result<(), Fault> {
+        self.take(memory, rank, |fabric, i, send, scratch| {
+            let at = landing::result(self.shape, send.home.rank, Area(0), self.rows[rank.index()][i]);
+            let row = fabric.peer_bytes(send.home.rank, at, self.shape.result_bytes())?;
+            scratch[..row.len()].copy_from_slice(row);
+            Ok(())
+        })
+    }
+
     /// Reads each returned row into one row of scratch, where a sum would read it, and writes the results.
     fn take_back(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {
+        self.take(memory, rank, |fabric, _, send, scratch| {
+            let at = combine_row(self.shape, p, send.pair.token, send.pair.k);
+            let row = fabric.bytes(at, self.shape.result_bytes())?;
+            scratch[..row.len()].copy_from_slice(row);
+            Ok(())
+        })
+    }
+
+    fn take<B: Backend>(
+        &self,
+        memory: &B,
+        rank: RankId,
+        read: impl Fn(&B::Fabric<'_>, usize, &Send, &mut [u8]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
         let (travels, out) = (self.shape.result_bytes() as usize, self.shape.row_bytes() as usize);
         let mut scratch = vec![0; travels.max(out)];
         let mut token = None;
-        for send in &self.sent[rank.index()] {
+        for (i, send) in self.sent[rank.index()].iter().enumerate() {
             if token.replace(send.pair.token).is_some_and(|before| before != send.pair.token) {
                 fabric.write(outputs::x_out(self.shape, send.pair.token), &scratch[..out])?;
             }
-            let at = combine_row(self.shape, p, send.pair.token, send.pair.k);
-            let row = fabric.bytes(at, self.shape.result_bytes())?;
-            scratch[..row.len()].copy_from_slice(row);
+            read(&fabric, i, send, &mut scratch)?;
             core::hint::black_box(&mut scratch);
         }
         match token {

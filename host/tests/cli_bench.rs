@@ -53,7 +53,8 @@ fn the_report_has_machine_shape_times_and_bytes() {
 
 #[test]
 fn the_grid_has_every_size_and_the_window_grows_with_it() {
-    let report = tiny(&["--ep", "2,4", "--bs", "4,512", "--set", "hccl_buffsize_mb=2", "--warm-up", "0"]);
+    let narrow = ["--ep", "2,4", "--bs", "4,512", "--set", "hccl_buffsize_mb=2", "--warm-up", "0"];
+    let report = json(2, &[&TINY[..], &narrow].concat());
     assert_eq!(report["status"], 2, "a window that is set stays as it is: {report}");
     let report = tiny(&["--ep", "2,4", "--bs", "1,512", "--set", "h=8192"]);
     let sizes: Vec<_> =

@@ -10,7 +10,7 @@ use crate::member;
 use core::ops::Range;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::order::{Issued, Kind};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::units::{CoreId, RankId};
@@ -161,7 +161,7 @@ impl Lockstep {
 fn blank_output(tensor: Tensor, capacity: u64) -> io::Result<MmapMut> {
     // An empty mapping is refused.
     let mut bytes = anonymous(capacity.max(1), Pages::Small)?;
-    if !matches!(tensor, Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo) {
+    if !tensor.is_of_received_rows() {
         bytes.fill(UNWRITTEN);
     }
     Ok(bytes)
@@ -428,6 +428,12 @@ impl Fabric for LockstepFabric<'_> {
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let bytes = self.bytes(from, len)?.to_vec();
         self.write(output, &bytes)
+    }
+}
+
+impl Near for LockstepFabric<'_> {
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.view(self.reached(rank, at), self.batch, at, len)
     }
 }
 

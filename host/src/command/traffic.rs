@@ -64,6 +64,9 @@ impl Bytes {
         let copies = if self.has_agents { 3 } else { 2 };
         match receive {
             ReceiveArg::Copy => (copies * self.payload, copies * self.results + self.written),
+            // Only the results go out of the window again.
+            ReceiveArg::InPlace => (self.payload, copies * self.results + self.written),
+            ReceiveArg::Direct => (self.payload, self.results + self.written),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Litmus programs: a few operations on each of a few cores and agents, and what must come of them.
 
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Fault, Near};
 use kernel_core::place::Place;
 use kernel_core::units::RankId;
 
@@ -74,6 +74,17 @@ pub enum Op {
         /// How often.
         len: usize,
     },
+    /// Reads at another rank now: it must be `len` times `byte`.
+    ExpectPeerBytes {
+        /// That rank's.
+        rank: u32,
+        /// There.
+        at: Place,
+        /// What.
+        byte: u8,
+        /// How often.
+        len: usize,
+    },
     /// Reads now: all bytes must be equal, whatever they are.
     ExpectWhole {
         /// There.
@@ -129,7 +140,7 @@ pub struct Litmus {
 /// What a program acts through.
 pub enum Seat<'a> {
     /// A core.
-    Core(&'a mut dyn Fabric),
+    Core(&'a mut dyn Near),
     /// An agent.
     Agent(&'a mut dyn Nic),
 }
@@ -213,7 +224,7 @@ impl Run {
         Ok(self.moved(moved))
     }
 
-    fn step_of_core(&mut self, op: Op, fabric: &mut dyn Fabric) -> Result<Step, Fault> {
+    fn step_of_core(&mut self, op: Op, fabric: &mut dyn Near) -> Result<Step, Fault> {
         match op {
             Op::Put { to, at, byte, len } => {
                 let bytes = vec![byte; len];
@@ -229,6 +240,12 @@ impl Run {
             }
             Op::ExpectBytes { at, byte, len } => {
                 let bytes = fabric.bytes(self.place(at), len as u64)?;
+                if bytes.len() != len || bytes.iter().any(|&seen| seen != byte) {
+                    return Ok(self.broken(&format!("{bytes:?}")));
+                }
+            }
+            Op::ExpectPeerBytes { rank, at, byte, len } => {
+                let bytes = fabric.peer_bytes(RankId(rank), self.place(at), len as u64)?;
                 if bytes.len() != len || bytes.iter().any(|&seen| seen != byte) {
                     return Ok(self.broken(&format!("{bytes:?}")));
                 }

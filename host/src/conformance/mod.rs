@@ -16,7 +16,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use kernel_core::fabric::nic::{Nic, Transfer};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
@@ -252,6 +252,13 @@ pub fn refusals<B: Backend>(make: impl Fn(&Shape) -> B) {
     refused("a write whose end wraps", &mut |f| f.write(x_out(u64::MAX), &[1, 1]));
     refused("a delivery from behind the end", &mut |f| f.deliver(x_out(0), Place::window(window), 1));
     refused("a delivery whose end wraps", &mut |f| f.deliver(x_out(u64::MAX), Place::window(0), 2));
+    let row = Place::window(0);
+    assert!(fabric.peer_bytes(nobody, row, 8).is_err(), "granted: bytes of a rank that is not there");
+    assert!(
+        fabric.peer_bytes(peer, Place::window(window - 4), 5).is_err(),
+        "granted: a peer's bytes over the end"
+    );
+    assert!(fabric.peer_bytes(peer, far, u64::MAX).is_err(), "granted: a peer's bytes whose end wraps");
     let start = fabric.observe(Place::state(0)).expect("the first word");
     assert_eq!(start, 0, "a refused publish was written");
     drop(fabric);

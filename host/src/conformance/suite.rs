@@ -2,7 +2,9 @@
 //! beside each promise the same without what it rests on.
 
 use super::litmus::Claim::{Open, Required};
-use super::litmus::Op::{Await, Expect, ExpectBytes, ExpectWhole, Publish, Put, Quiet, Store};
+use super::litmus::Op::{
+    Await, Expect, ExpectBytes, ExpectPeerBytes, ExpectWhole, Publish, Put, Quiet, Store,
+};
 use super::litmus::{Claim, Litmus, Op, Program, Who};
 use kernel_core::place::Place;
 
@@ -40,6 +42,10 @@ pub(super) const fn expect(at: Place, words: &'static [u64]) -> Op {
 
 pub(super) const fn row(at: Place, byte: u8) -> Op {
     ExpectBytes { at, byte, len: LEN }
+}
+
+const fn peer_row(rank: u32, at: Place, byte: u8) -> Op {
+    ExpectPeerBytes { rank, at, byte, len: LEN }
 }
 
 pub(super) const fn on(rank: u32, core: u32, ops: &'static [Op]) -> Program {
@@ -253,5 +259,24 @@ pub const SUITE: &[Litmus] = &[
             on(2, 0, &[wait(B, 1), publish(0, C, 1)]),
             on(0, 1, &[wait(C, 1), publish(1, A, 2), wait(D, 1)]),
         ],
+    ),
+    // 6: reading at a peer's.
+    litmus(
+        "rows that a rank was quiet about are there for the peer that it tells",
+        Required,
+        &[on(0, 0, &[put(0, ROW, 7), Quiet, publish(1, A, 1)]), on(1, 0, &[wait(A, 1), peer_row(0, ROW, 7)])],
+    ),
+    litmus(
+        "rows at one peer's are there for who hears of them at the end of a chain",
+        Required,
+        &[
+            on(0, 0, &[put(0, ROW, 7), Quiet, publish(1, A, 1)]),
+            on(1, 0, &[put(1, ROW, 9), Quiet, wait(A, 1), publish(2, B, 1)]),
+            on(2, 0, &[wait(B, 1), peer_row(0, ROW, 7), peer_row(1, ROW, 9)]),
+        ],
+    ),
+    racy(
+        "without quiet a publish to a peer says nothing of rows at home",
+        &[on(0, 0, &[put(0, ROW, 7), publish(1, A, 1)]), on(1, 0, &[wait(A, 1), peer_row(0, ROW, 7)])],
     ),
 ];

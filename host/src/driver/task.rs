@@ -1,17 +1,20 @@
 //! One core's work: its operators in order, each a machine that is stepped.
 
 use super::schedule::Operator;
-use super::{Failure, Options, Unit};
+use super::{Failure, Options, Unit, Who};
 use crate::backend::Backend;
+use crate::expert::{self, Received};
 use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use kernel_core::a2::{self, Agent, AgentEnv};
-use kernel_core::a3::{self, Ub};
+use kernel_core::a3::{self, Receive, Ub};
+use kernel_core::a3_direct;
 use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
+use kernel_core::layout::row_table;
 use kernel_core::place::Tensor;
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
@@ -30,6 +33,8 @@ pub struct RankState {
     agent: Mutex<Agent>,
     /// Tasks that it has posted.
     tasks: AtomicU64,
+    /// Steps of those of it who will stop, if any are to.
+    steps: AtomicU64,
 }
 
 /// The end of an operator on one rank.
@@ -48,6 +53,8 @@ pub(super) struct Rows {
     pub(super) assist_info: Vec<u8>,
     pub(super) ep_recv_counts: Vec<u8>,
     pub(super) expand_idx: Vec<u8>,
+    pub(super) sent_rows: Vec<u8>,
+    pub(super) row_table: Vec<u8>,
 }
 
 impl RankState {
@@ -60,6 +67,7 @@ impl RankState {
             returned: (0..batches).map(|_| RwLock::default()).collect(),
             agent: Mutex::default(),
             tasks: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
         }
     }
 
@@ -72,6 +80,7 @@ impl RankState {
     pub fn reset(&mut self, operators: usize) {
         self.joins.clear();
         self.joins.resize_with(operators, Join::default);
+        *self.steps.get_mut() = 0;
     }
 
     /// Tasks that the rank's agent has posted since the group began.
@@ -79,7 +88,16 @@ impl RankState {
         self.tasks.load(Ordering::Relaxed)
     }
 
-    pub(super) fn has_ended(&self, operator: usize) -> bool {
+    pub(super) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add_steps(&self, steps: u32) {
+        self.steps.fetch_add(steps.into(), Ordering::Relaxed);
+    }
+
+    /// Whether all cores of the rank have ended an operator of the unit.
+    pub fn has_ended(&self, operator: usize) -> bool {
         self.joins[operator].open.load(Ordering::Acquire)
     }
 }
@@ -95,6 +113,8 @@ pub enum Stop {
     Ended,
     /// All operators are done.
     End,
+    /// It will not move again.
+    Dead,
 }
 
 /// Moves the agent of `rank` on by at most `steps` steps. Returns the steps made, and what it waits for.
@@ -111,7 +131,9 @@ pub(super) fn run_agent<B: Backend>(
     let mut agent = state.agent.lock().unwrap_or_else(PoisonError::into_inner);
     let mut nic = unit.backend.nic(rank);
     let mut done = 0;
+    let steps = unit.left(rank, Who::Agent, steps);
     let stop = drive(steps, &mut done, || agent.step(&env, &mut nic));
+    unit.count(rank, Who::Agent, done);
     if unit.shape.ep_world_size() > 1 {
         // A step is a task.
         state.tasks.fetch_add(done.into(), Ordering::Relaxed);
@@ -131,6 +153,8 @@ enum Machine {
     A3Dispatch(a3::Dispatch),
     A3V2Dispatch(a3_v2::Dispatch),
     A3Combine(a3::Combine),
+    DirectDispatch(a3_direct::Dispatch),
+    PullCombine(a3_direct::Combine),
     A2Dispatch(a2::Dispatch),
     A2Combine(a2::Combine),
 }
@@ -205,19 +229,24 @@ impl<'a> Task<'a> {
         if matches!(self.machine, Machine::Last) {
             return self.close(unit).map(|()| (0, Some(self.blocked(unit).unwrap_or(Stop::Ended))));
         }
+        let (rank, who) = (self.rank, Who::Core(self.core));
+        let left = unit.left(rank, who, steps);
+        if left == 0 {
+            return Ok((0, Some(Stop::Dead)));
+        }
         let mut done = 0;
-        let rank = self.rank;
         let by_number = |error| member::of_error(unit.shape, rank, error);
-        match self.step(unit, steps, &mut done).map_err(by_number)? {
-            Some(Progress::Pending(wait)) => {
-                Ok((done, Some(Stop::Wait(member::of_wait(unit.shape, rank, wait)))))
-            }
+        let stop = match self.step(unit, left, &mut done).map_err(by_number)? {
+            Some(Progress::Pending(wait)) => Some(Stop::Wait(member::of_wait(unit.shape, rank, wait))),
             Some(_) => {
                 self.end(unit)?;
-                Ok((done + 1, Some(Stop::Ended)))
+                done += 1;
+                Some(Stop::Ended)
             }
-            None => Ok((done, None)),
-        }
+            None => None,
+        };
+        unit.count(rank, who, done);
+        Ok((done, stop))
     }
 
     /// The operator that the task works on or waits to begin.
@@ -256,7 +285,12 @@ impl<'a> Task<'a> {
             return Some(stop);
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
+        let direct = matches!(unit.options.machines.receive, Receive::Direct { .. });
         self.machine = match (&self.env, operator) {
+            (Env::A3(_), Operator::Dispatch(_)) if direct => {
+                Machine::DirectDispatch(a3_direct::Dispatch::new())
+            }
+            (Env::A3(_), Operator::Combine(_)) if direct => Machine::PullCombine(a3_direct::Combine::new()),
             (Env::A3(_), Operator::Dispatch(_)) if unit.shape.comm_alg() == CommAlg::FullmeshV2 => {
                 Machine::A3V2Dispatch(a3_v2::Dispatch::new())
             }
@@ -283,7 +317,7 @@ impl<'a> Task<'a> {
         let returned = unit.ranks[rank.index()].returned[operator.batch()]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let Rows { y, assist_info, ep_recv_counts, expand_idx } = &*returned;
+        let Rows { y, assist_info, ep_recv_counts, expand_idx, sent_rows, row_table } = &*returned;
         match (&mut self.machine, &self.env) {
             (Machine::A3Dispatch(machine), Env::A3(env)) => {
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
@@ -294,6 +328,13 @@ impl<'a> Task<'a> {
             (Machine::A3Combine(machine), Env::A3(env)) => {
                 let returned = a3::Returned { y, assist_info, ep_recv_counts };
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
+            }
+            (Machine::DirectDispatch(machine), Env::A3(env)) => {
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
+            }
+            (Machine::PullCombine(machine), Env::A3(env)) => {
+                let pulled = a3_direct::Pulled { sent_rows, row_table };
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &pulled, &mut ub))
             }
             (Machine::A2Dispatch(machine), Env::A2(env)) => {
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
@@ -329,7 +370,7 @@ impl<'a> Task<'a> {
             return Ok(());
         }
         let state = &unit.ranks[self.rank.index()];
-        if let Some(Operator::Dispatch(batch)) = self.current(unit)
+        if let Some(batch) = self.experts_due(unit)
             && !unit.options.returned_before
         {
             let start = Instant::now();
@@ -348,6 +389,18 @@ impl<'a> Task<'a> {
         self.machine = Machine::Between;
     }
 
+    /// The batch whose experts run at the end of the operator. Where they read rows in shared memory, as late as may
+    /// be, just before its combine: a row that comes too early must not find them done.
+    fn experts_due<B>(&self, unit: &Unit<'_, B>) -> Option<usize> {
+        let Options { machines, no_join, .. } = unit.options;
+        let late = machines.receive != Receive::Copy && !no_join;
+        match unit.operators.get(self.operator + usize::from(late))? {
+            Operator::Dispatch(batch) if !late => Some(*batch),
+            Operator::Combine(batch) if late => Some(*batch),
+            _ => None,
+        }
+    }
+
     /// The stand-in experts of the rank.
     fn run_experts<B: Backend>(
         &self,
@@ -357,23 +410,27 @@ impl<'a> Task<'a> {
     ) -> Result<(), ProtocolError> {
         let mut rows =
             returned.write().map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        crate::expert::run(
-            unit.shape,
-            self.rank,
-            &unit.batches[batch],
-            |tensor, len, read| {
-                unit.backend.read_output(self.rank, batch, tensor, len, read);
-            },
-            &mut rows.y,
-        )?;
+        let received = Received {
+            backend: unit.backend,
+            rank: self.rank,
+            batch,
+            receive: unit.options.machines.receive,
+        };
+        expert::run(unit.shape, &unit.batches[batch], &received, &mut rows.y)?;
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
-        let Rows { assist_info, ep_recv_counts, expand_idx, .. } = &mut *rows;
+        received.leave_results(&rows.y)?;
+        if !unit.options.rows_unseen {
+            received.keep_rows(unit.shape, n as u32)?;
+        }
+        let Rows { assist_info, ep_recv_counts, expand_idx, sent_rows, row_table, .. } = &mut *rows;
         let whole = |tensor| capacity(unit.shape, member::ep_rank(unit.shape, self.rank), tensor) as usize;
         let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
         for (tensor, len, to) in [
             (Tensor::AssistInfo, triples, assist_info),
             (Tensor::EpRecvCounts, whole(Tensor::EpRecvCounts), ep_recv_counts),
             (Tensor::ExpandIdx, whole(Tensor::ExpandIdx), expand_idx),
+            (Tensor::SentRows, whole(Tensor::SentRows), sent_rows),
+            (Tensor::RowTable, whole(Tensor::RowTable).min(2 * row_table::ENTRY as usize), row_table),
         ] {
             to.clear();
             unit.backend.read_output(self.rank, batch, tensor, len, &mut |bytes| {

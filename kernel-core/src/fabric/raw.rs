@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::nic::{Nic, Post, Transfer};
-use super::{Fabric, Fault};
+use super::{Fabric, Fault, Near};
 use crate::place::{Place, Region, Tensor};
 use crate::units::RankId;
 use core::marker::PhantomData;
@@ -209,6 +209,16 @@ impl Fabric for RawFabric<'_> {
         // writer, and it is read only after the operator has ended.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
+    }
+}
+
+impl Near for RawFabric<'_> {
+    #[inline]
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let address = self.address(rank, at, len)?;
+        // SAFETY: the range lies in a segment, which is mapped for 'a whoever's it is. The machines ask only for rows
+        // that an observed flag of that rank covers, and it does not touch them before this one's next flag.
+        Ok(unsafe { slice::from_raw_parts(address, len as usize) })
     }
 }
 

@@ -56,7 +56,7 @@ pub(super) fn measure(
     let before = Ticks::now();
     let (warm_up, iterations, case_as_is) = (args.warm_up as usize, args.iters as usize, Batch::new(case));
     // The last check was of these inputs: the experts have returned their rows.
-    let back_to_back = Options { returned_before: true, ..Options::default() };
+    let back_to_back = Options { returned_before: true, rows_unseen: true, ..Options::default() };
     let in_step = Options { in_step: true, ..back_to_back };
     let (unit, times) = group.rounds(&case_as_is, warm_up + iterations, in_step)?;
     let of = |dispatch| times.of(unit.operators(), dispatch).skip(warm_up).collect();
@@ -74,7 +74,14 @@ pub(super) fn measure(
     let memcpy = (case.shape.product() == Product::A3).then(|| {
         let Group { memory, ranks, workers, .. } = &group;
         let rounds = args.iters.max(5) as usize;
-        roofline::measure(memory, &case.shape, &Batch::new(case), ranks, workers.count, rounds)
+        roofline::measure(
+            memory,
+            (&case.shape, receive.with(1)),
+            &Batch::new(case),
+            ranks,
+            workers.count,
+            rounds,
+        )
     });
     Ok(Measured { single, chained, memcpy, stolen_share })
 }
@@ -101,11 +108,13 @@ struct Group<'c> {
 }
 
 impl<'c> Group<'c> {
-    fn new(case: &'c Case, workers: Workers, _receive: ReceiveArg, vector: Any) -> Result<Self, Error> {
+    fn new(case: &'c Case, workers: Workers, receive: ReceiveArg, vector: Any) -> Result<Self, Error> {
         let memory =
             SharedMemory::with_pages(case, 1, pages(case)).map_err(|e| crate::command::of_memory(&e))?;
         let ranks = member::all(&case.shape).map(|_| RankState::new(1)).collect();
-        Ok(Self { case, memory, ranks, workers, choices: Choices::default(), vector })
+        // One batch is in flight.
+        let choices = Choices { receive: receive.with(1), ..Choices::default() };
+        Ok(Self { case, memory, ranks, workers, choices, vector })
     }
 
     /// Runs rounds on `batch`.

@@ -18,7 +18,8 @@ use crate::generate::{Options, generate};
 use crate::report::{Report, progress};
 use against::Programs;
 use core::time::Duration;
-use kernel_core::shape::{Buffer, Given, Limits};
+use kernel_core::layout::landing;
+use kernel_core::shape::{Buffer, Given, Limits, Shape};
 use machine::{Machine, Versions};
 use serde::Serialize;
 
@@ -118,6 +119,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     for config in &grid {
         let shape = cures::shape(&config.as_core(Given::empty()), Limits::Product, &source.name)?;
         support::runnable(&shape)?;
+        args.receive.iter().try_for_each(|receive| support::receives(&shape, receive.with(1)))?;
         programs.comparable(config)?;
     }
     let bar = progress((grid.len() * (args.receive.len() + args.against.len())) as u64, "systems measured");
@@ -196,6 +198,13 @@ fn grid(args: &BenchArgs, source: &Source) -> Vec<Config> {
             let required = Buffer::new(&config.as_core(Given::empty())).required_mb;
             config.hccl_buffsize_mb =
                 config.hccl_buffsize_mb.max(i64::try_from(required).unwrap_or(i64::MAX));
+            // What is wrong with it is said later.
+            if args.receive.contains(&ReceiveArg::Direct)
+                && let Ok(shape) = Shape::new(&config.as_core(Given::empty()), Limits::Product)
+            {
+                let required = landing::required_bytes(&shape, 1).div_ceil(1 << 20);
+                config.hccl_buffsize_mb = config.hccl_buffsize_mb.max(required.cast_signed());
+            }
         }
         config
     };

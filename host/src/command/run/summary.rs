@@ -2,7 +2,7 @@
 
 use super::Job;
 use crate::case::Case;
-use crate::cli::{BackendArg, ReceiveArg};
+use crate::cli::BackendArg;
 use crate::command::quantiles::{Quantiles, millis};
 use crate::command::traffic;
 use crate::error::Error;
@@ -31,6 +31,7 @@ struct Summary {
     tokens: u64,
     rows: u64,
     schedule: String,
+    receive: &'static str,
     rounds: usize,
     checked: bool,
     /// How outputs were; absent when unchecked.
@@ -78,7 +79,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     let bs = |rank| shape.bs(member::ep_rank(shape, rank));
     let tokens: u64 = member::all(shape).map(|rank| u64::from(bs(rank))).sum();
     let bytes = traffic::Bytes::of(case);
-    let moved = bytes.moved(ReceiveArg::Copy);
+    let moved = bytes.moved(args.receive);
     let timed = args.backend == BackendArg::Threads;
     let (has_agents, operators) = (shape.product() == Product::A2, 2 * plan.rounds());
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
@@ -102,6 +103,7 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         tokens,
         rows: bytes.rows,
         schedule: args.schedule.clone(),
+        receive: args.receive.name(),
         rounds: plan.rounds(),
         checked: plan.check.is_some(),
         compared: plan.check.map(|_| match shape.op() {
@@ -132,6 +134,7 @@ fn table(summary: &Summary) -> String {
         ("group", group(summary)),
         ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
         ("schedule", format!("{}, rounds on one live group: {}", summary.schedule, summary.rounds)),
+        ("receive", summary.receive.to_owned()),
         ("steps", summary.steps.to_string()),
     ];
     about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));
