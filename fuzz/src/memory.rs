@@ -222,7 +222,7 @@ impl<'t> World<'t> {
             self.poke(issued.to.index(), issued.at, &bytes);
         }
         while !self.transfers.is_empty() {
-            self.deliver(0, u64::MAX / 8);
+            self.deliver(0, u64::MAX);
         }
     }
 
@@ -230,7 +230,7 @@ impl<'t> World<'t> {
     fn deliver(&mut self, i: usize, words: u64) {
         let Flying { from, transfer, done } = &mut self.transfers[i];
         let (start, member, Transfer { to, from: source, at, len }) = (*done, *from, *transfer);
-        let end = len.min(start + words * 8);
+        let end = len.min(start.saturating_add(words.saturating_mul(8)));
         *done = end;
         let shifted = |at: Place| Place { offset: at.offset + start, ..at };
         let bytes = self.member(member).get(shifted(source), end - start).unwrap_or(&[]).to_vec();
@@ -307,10 +307,7 @@ impl View<'_, '_> {
         self.world.lie(self.member, &mut bytes);
         let from = (RankId(self.member as u32), self.core);
         self.world.effects += 1;
-        self.world.flight.push(Effect {
-            issued: Issued { from, to: RankId(to as u32), at, kind },
-            bytes,
-        });
+        self.world.flight.push(Effect { issued: Issued { from, to: RankId(to as u32), at, kind }, bytes });
     }
 }
 
@@ -364,7 +361,10 @@ impl Fabric for View<'_, '_> {
             self.issue(self.member, at, Kind::Store, bytes.into());
             return Ok(());
         }
-        assert!(matches!(at.region, Region::Output(_)), "a write that is neither output nor WindowsOut: {at}");
+        assert!(
+            matches!(at.region, Region::Output(_)),
+            "a write that is neither output nor WindowsOut: {at}"
+        );
         let fresh = self.world.member_mut(self.member).written.insert(at);
         assert!(fresh || self.world.forgiving, "{at} of member {} is written twice", self.member);
         self.world.effects += 1;
