@@ -194,7 +194,7 @@ fn halves_come_back_in_the_third_operator() {
 }
 
 #[test]
-fn transfers_of_two_operators_may_be_delivered_in_the_other_order() {
+fn two_operators_transfers_may_be_delivered_in_the_other_order() {
     let group = |schedule: &[_]| Group::new(TWO, &[CROSS; 2], schedule).agents(&[Folded, Late]);
     model("A2 C C, late, cross", Bound::Preemptions(3), 276..=338, group(&[C(0), C(1)]).body());
     model("A2 D C, late, cross", Bound::Preemptions(2), 332..=406, group(&[D(0), C(0)]).body());
