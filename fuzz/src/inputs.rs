@@ -124,7 +124,7 @@ fn change(tensors: &mut Tensors, tape: &mut Tape<'_>) {
     let bits = [0x7F80, 0x7FC0, 0x7C00, 0xFFFF, 0x7F7F, 0, 0x8000][tape.below(7)];
     let element = |row: &mut Vec<u8>, bits: u16| {
         if !row.is_empty() {
-            let at = i * 2 % row.len() & !1;
+            let at = (i * 2 % row.len()) & !1;
             row.iter_mut().skip(at).zip(bits.to_le_bytes()).for_each(|(to, from)| *to = from);
         }
     };
