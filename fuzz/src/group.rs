@@ -270,9 +270,7 @@ impl<'t> Group<'t> {
         let progress = match machine {
             Machine::A3(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
             Machine::V2(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
-            Machine::A3Combine(machine) => {
-                machine.step(&env, &mut fabric, &inputs, &a3_returned, &mut ub)
-            }
+            Machine::A3Combine(machine) => machine.step(&env, &mut fabric, &inputs, &a3_returned, &mut ub),
             Machine::A2(machine) => {
                 machine.step(&a2::Env::new(shape, *ep, *core, Portable), &mut fabric, &inputs, &mut ub)
             }
@@ -308,7 +306,10 @@ impl<'t> Group<'t> {
         let progress = agent.step(&env, &mut self.world.fabric(*number, CoreId(0)))?;
         let effects = self.world.take_effects();
         assert!(effects <= 1, "an agent posts one task at a time");
-        assert!(progress == Progress::Stepped || *agent == before && effects == 0, "{progress:?} with a change");
+        assert!(
+            progress == Progress::Stepped || *agent == before && effects == 0,
+            "{progress:?} with a change"
+        );
         assert_ne!(progress, Progress::Done, "an agent has no end");
         Ok(Some(progress))
     }
@@ -317,9 +318,17 @@ impl<'t> Group<'t> {
 /// The row that an expert returns on a member with TP rank `tp`, for `(token, k)` of a member whose EP name is `owner`
 /// and whose TP rank is `owner_tp`.
 #[must_use]
-pub fn result_row(shape: &Shape, seed: u64, tp: RankId, owner: (RankId, RankId), token: u32, k: u32) -> Vec<u8> {
+pub fn result_row(
+    shape: &Shape,
+    seed: u64,
+    tp: RankId,
+    owner: (RankId, RankId),
+    token: u32,
+    k: u32,
+) -> Vec<u8> {
     let [ep, owner_tp] = [owner.0, owner.1].map(|rank| u64::from(rank.0));
-    let row = seed ^ u64::from(tp.0) << 60 ^ ep << 40 ^ owner_tp << 50 ^ u64::from(token) << 20 ^ u64::from(k);
+    let row =
+        seed ^ u64::from(tp.0) << 60 ^ ep << 40 ^ owner_tp << 50 ^ u64::from(token) << 20 ^ u64::from(k);
     let any_bits = seed & 1 == 1;
     let element = |i: u32| match mixed(row.wrapping_mul(0x1_0001).wrapping_add(i.into())) {
         bits if any_bits => (bits as u16).to_le_bytes(),

@@ -118,7 +118,13 @@ impl Watch for Attack {
 impl Attack {
     /// Every row of a source that does not lie is where the counts say, as the oracle has it. What the experts return
     /// for all rows.
-    fn unharmed_rows(&mut self, group: &mut Group<'_>, member: usize, round: usize, liar: RankId) -> Returned {
+    fn unharmed_rows(
+        &mut self,
+        group: &mut Group<'_>,
+        member: usize,
+        round: usize,
+        liar: RankId,
+    ) -> Returned {
         let shape = group.domain.shape.clone();
         let (number, ep) = (group.members[member].number, group.members[member].ep);
         let want = oracle(group, round, |cluster| cluster.dispatch(RankId(number as u32)));
@@ -268,4 +274,3 @@ fn word(tape: &mut Tape<'_>) -> u64 {
         _ => u64::from(u32::MAX) + 1 - u64::from(small),
     }
 }
-

@@ -210,14 +210,16 @@ fn wrong(shape: &Shape, rank: RankId, tensors: &Tensors) -> Option<&'static str>
     let token_active = |token| (0..k).any(|column| active(token, column));
     let sorted = tensors.tokens_mask.as_ref().is_none_or(|mask| mask.is_sorted_by(|a, b| a >= b));
     let all_if_uneven = !shape.bs_is_uneven() || (0..bs).all(token_active);
-    for (right, what) in [(ids, "an id"), (sorted, "the mask's order"), (all_if_uneven, "an inactive token")] {
+    for (right, what) in [(ids, "an id"), (sorted, "the mask's order"), (all_if_uneven, "an inactive token")]
+    {
         if !right {
             return Some(what);
         }
     }
     let can_be_quantised = |token: usize| {
         let x = numerics::values(dtype, &tensors.x[token * 2 * h..][..2 * h]);
-        let moe = (0..k).filter(|&column| active(token, column)).map(|column| tensors.ids[token * k + column]);
+        let moe =
+            (0..k).filter(|&column| active(token, column)).map(|column| tensors.ids[token * k + column]);
         let moe = moe.filter(|&id| id < shape.moe_expert_num() as i32);
         let moe = moe.map(|id| shape.shared_expert_rows() as usize + id as usize);
         let mut rows = (0..shape.shared_expert_num() as usize).chain(moe);

@@ -307,10 +307,7 @@ impl View<'_, '_> {
         self.world.lie(self.member, &mut bytes);
         let from = (RankId(self.member as u32), self.core);
         self.world.effects += 1;
-        self.world.flight.push(Effect {
-            issued: Issued { from, to: RankId(to as u32), at, kind },
-            bytes,
-        });
+        self.world.flight.push(Effect { issued: Issued { from, to: RankId(to as u32), at, kind }, bytes });
     }
 }
 
@@ -364,7 +361,10 @@ impl Fabric for View<'_, '_> {
             self.issue(self.member, at, Kind::Store, bytes.into());
             return Ok(());
         }
-        assert!(matches!(at.region, Region::Output(_)), "a write that is neither output nor WindowsOut: {at}");
+        assert!(
+            matches!(at.region, Region::Output(_)),
+            "a write that is neither output nor WindowsOut: {at}"
+        );
         let fresh = self.world.member_mut(self.member).written.insert(at);
         assert!(fresh || self.world.forgiving, "{at} of member {} is written twice", self.member);
         self.world.effects += 1;

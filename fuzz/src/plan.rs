@@ -31,7 +31,8 @@ pub fn run(bytes: &[u8]) -> Option<usize> {
     let ranks: Vec<RankId> = (0..shape.ep_world_size()).map(RankId).collect();
     let tensors: Vec<_> = ranks.iter().map(|&rank| Tensors::new(&domain, rank, &mut tape)).collect();
     let inputs: Vec<_> = tensors.iter().map(Tensors::inputs).collect();
-    let sent: Vec<Sent> = ranks.iter().map(|&rank| by_definition(shape, rank, &inputs[rank.index()])).collect();
+    let sent: Vec<Sent> =
+        ranks.iter().map(|&rank| by_definition(shape, rank, &inputs[rank.index()])).collect();
     for &rank in &ranks {
         sends(shape, rank, &inputs[rank.index()], &sent[rank.index()]);
         received(shape, rank, &inputs, &sent);
@@ -143,7 +144,8 @@ fn received(shape: &Shape, rank: RankId, inputs: &[Inputs<'_>], sent: &[Sent]) {
         assert_eq!((prefix.rows_before, prefix.expert_rows_before), (before, expert), "core {core}");
     }
     // A matrix of sources and experts comes to the same, in either way.
-    let matrix: Vec<u32> = (0..ranks).flat_map(|s| (0..experts).map(move |e| (e, s))).map(|(e, s)| count(e, s)).collect();
+    let matrix: Vec<u32> =
+        (0..ranks).flat_map(|s| (0..experts).map(move |e| (e, s))).map(|(e, s)| count(e, s)).collect();
     let (mut plain, mut added, mut used) = (vec![9; sums.len()], vec![9; sums.len()], matrix.clone());
     counts::transposed_prefix(&matrix, experts as usize, &mut plain);
     add_gather_adds(&mut used, experts as usize, &mut added);

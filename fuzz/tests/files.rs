@@ -23,7 +23,11 @@ fn keep(target: &str, name: &str, bytes: &[u8]) {
 fn configurations_with_a_line_for_every_mistake_are_seeds() {
     let all = "product = \"a3\"\nop = \"combine\"\nep_world_size = 20\nmoe_expert_num = 32\nk = 4\nh = 2048\n\
                shared_expert_num = 2\nshared_expert_rank_num = 4\nbs = 8\nquant_mode = 2\nnorm_eps = 1e-5\n";
-    for (name, text) in [("empty", ""), ("all", all), ("list", "ep_world_size = 2\nmoe_expert_num = 2\nk = 1\nbs = [1, 2]\nglobal_bs = 4\n")] {
+    for (name, text) in [
+        ("empty", ""),
+        ("all", all),
+        ("list", "ep_world_size = 2\nmoe_expert_num = 2\nk = 1\nbs = [1, 2]\nglobal_bs = 4\n"),
+    ] {
         assert!(matches!(config_file::run(text.as_bytes()), Some(Ok(Verdict::Valid(_)))), "{name}");
         keep("config_file", name, text.as_bytes());
     }
@@ -85,9 +89,17 @@ fn cases_that_are_loaded_and_refused_are_seeds() {
     refused("key", "line 1", [b"kk = 1".as_slice(), DIVIDER, b"12345678"].concat());
     refused("missing", "rank0.x: missing", case(|_, tensors| drop(tensors.remove(0))));
     refused("id", "must be in [0, 16)", case(|_, tensors| tensors[1].data = vec![16, 0, 0, 0].into()));
-    refused("bool", "must be 0 or 1", case(|_, tensors| {
-        let name = "rank3.x_active_mask".to_owned();
-        tensors.push(Tensor { name, dtype: Dtype::BOOL, shape: vec![1], data: vec![2].into() });
-    }));
-    refused("unread", "nobody reads", case(|_, tensors| tensors[47].name = "rank16.expert_scales".to_owned()));
+    refused(
+        "bool",
+        "must be 0 or 1",
+        case(|_, tensors| {
+            let name = "rank3.x_active_mask".to_owned();
+            tensors.push(Tensor { name, dtype: Dtype::BOOL, shape: vec![1], data: vec![2].into() });
+        }),
+    );
+    refused(
+        "unread",
+        "nobody reads",
+        case(|_, tensors| tensors[47].name = "rank16.expert_scales".to_owned()),
+    );
 }

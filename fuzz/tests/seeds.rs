@@ -44,7 +44,8 @@ const TARGETS: &[Target] = &[
 #[test]
 fn everything_in_the_corpus_holds() {
     for (target, run) in TARGETS {
-        let mut files: Vec<_> = folder(target).read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut files: Vec<_> =
+            folder(target).read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
         files.sort();
         assert!(!files.is_empty(), "{target} has no seeds");
         for file in files {
@@ -59,7 +60,9 @@ fn everything_in_the_corpus_holds() {
 fn bytes_of_all_lengths_hold() {
     let runs = std::env::var("VERIEP_FUZZ_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(60u64);
     let only = std::env::var("VERIEP_FUZZ_TARGET").ok();
-    for (target, run) in TARGETS.iter().filter(|(target, _)| only.as_deref().is_none_or(|only| only == *target)) {
+    for (target, run) in
+        TARGETS.iter().filter(|(target, _)| only.as_deref().is_none_or(|only| only == *target))
+    {
         for n in 0..runs {
             let len = mixed(n) % 120;
             let bytes: Vec<u8> = (0..len).map(|i| mixed(n << 20 | i) as u8).collect();
@@ -189,12 +192,19 @@ fn configurations_that_are_taken_and_refused_are_seeds() {
     valid("v2", given(|given| given.words[1] = 2));
     valid("tp", given(|given| given.tp_world_size = Small(2)));
     valid("port_offset", given(|given| given.port_offset = Medium(512 * 3)));
-    valid("shared", given(|given| {
-        (given.ep_world_size, given.shared_expert_num, given.shared_expert_rank_num) = (Small(20), Small(2), Small(4));
-    }));
-    valid("quantised_specials", given(|given| {
-        (given.modes, given.specials) = ([Small(2), Small(2), Small(0)], [Small(3); 3]);
-    }));
+    valid(
+        "shared",
+        given(|given| {
+            (given.ep_world_size, given.shared_expert_num, given.shared_expert_rank_num) =
+                (Small(20), Small(2), Small(4));
+        }),
+    );
+    valid(
+        "quantised_specials",
+        given(|given| {
+            (given.modes, given.specials) = ([Small(2), Small(2), Small(0)], [Small(3); 3]);
+        }),
+    );
     valid("a2", given(|given| (given.words[0], given.h) = (1, Medium(7168))));
     valid("hierarchy", given(|given| (given.words[0], given.words[1]) = (1, 4)));
     let refused = |name: &str, parameter: &str, bytes: Vec<u8>| match shape_layout::run(&bytes).unwrap() {
@@ -208,7 +218,8 @@ fn configurations_that_are_taken_and_refused_are_seeds() {
 
 #[test]
 fn rows_with_all_kinds_of_numbers_are_seeds() {
-    let elements = [0x0000, 0x8000, 0x0001, 0x3F80, 0xBF80, 0x7F7F, 0x7F80, 0xFF80, 0x7FC1, 0x0400, 0x7BFF, 0x4248u16];
+    let elements =
+        [0x0000, 0x8000, 0x0001, 0x3F80, 0xBF80, 0x7F7F, 0x7F80, 0xFF80, 0x7FC1, 0x0400, 0x7BFF, 0x4248u16];
     for (i, name) in ["bf16", "f16", "bf16_smooth", "f16_smooth"].into_iter().enumerate() {
         // Flags, kinds, weights, alphas, eps; then the rows.
         let mut bytes = vec![i as u8 & 1, i as u8 >> 1, 0, 1, 2, 3, 0];
