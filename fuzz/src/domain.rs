@@ -210,8 +210,16 @@ pub fn shape(config: &Config<'_>) -> Option<Shape> {
     Shape::new(&config, Limits::None).ok()
 }
 
-/// Some who are left, in some order.
+/// Some who are left, in some order; `None` if several draws leave nobody who has experts enough.
 fn left(whole: &Shape, tape: &mut Tape<'_>) -> Option<(Vec<i32>, Elastic)> {
+    (0..8).find_map(|_| {
+        let info = draw(whole, tape)?;
+        let left = Elastic::new(whole, &info).ok()??;
+        Some((info, left))
+    })
+}
+
+fn draw(whole: &Shape, tape: &mut Tape<'_>) -> Option<Vec<i32>> {
     let ranks = whole.ep_world_size() as usize;
     let mut order: Vec<usize> = (0..ranks).collect();
     for i in (1..ranks).rev() {
@@ -219,20 +227,18 @@ fn left(whole: &Shape, tape: &mut Tape<'_>) -> Option<(Vec<i32>, Elastic)> {
     }
     let survivors = 1 + tape.below(ranks);
     let s = whole.shared_expert_num() as usize;
-    let most = if s == 0 { 0 } else { (survivors - 1) / s };
+    let most = (survivors - 1).checked_div(s).unwrap_or(0);
     let shared_ranks = tape.below(most + 1) * s;
     let moe_ranks = survivors - shared_ranks;
-    let local = (whole.dispatch_slots() as usize / survivors).min(3);
-    // Smooth scales have no rows for experts that the whole domain did not have.
-    let experts = (moe_ranks * (1 + tape.below(local))).max(whole.k() as usize).next_multiple_of(moe_ranks);
+    // Slots there are as many as before, and smooth scales have no rows for experts that there were not.
+    let slots = whole.dispatch_slots() as usize / survivors;
+    let local = slots.min(whole.moe_expert_num() as usize / moe_ranks);
+    let experts = moe_ranks * (1 + tape.below(local));
     let mut info = vec![1, survivors as i32, shared_ranks as i32, experts as i32];
     let at = |rank| order[..survivors].iter().position(|&r| r == rank).map_or(-1, |new| new as i32);
     info.extend((0..ranks).map(at));
     info.extend((0..ranks).map(|new| if new < survivors { order[new] as i32 } else { -1 }));
-    let left = Elastic::new(whole, &info).ok()??;
-    let smoothed = whole.survivors(&left);
-    let rows = smoothed.expert_rows() - smoothed.shared_expert_rows();
-    (smoothed.moe_expert_num() <= rows).then_some((info, left))
+    (local > 0).then_some(info)
 }
 
 /// One member's tensors, owned.

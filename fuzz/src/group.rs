@@ -5,7 +5,7 @@ use crate::domain::{Domain, Feature, Protocol, Tensors};
 use crate::memory::World;
 use crate::tape::{Tape, mixed};
 use kernel_core::a2::{self, Agent, AgentEnv};
-use kernel_core::a3::{self, Choices, Flags, Ub};
+use kernel_core::a3::{self, Choices, Flags, Receive, Ub};
 use kernel_core::a3_v2;
 use kernel_core::fabric::survivors::Survivors;
 use kernel_core::fabric::{Progress, ProtocolError};
@@ -263,6 +263,7 @@ impl<'t> Group<'t> {
                 Protocol::A3Separate => Flags::Separate,
                 _ => Flags::Joint,
             },
+            receive: Receive::Copy,
         };
         let env = a3::Env::new(shape, *ep, *core, choices, Portable).with_tp_rank(*tp);
         let a3_returned = a3::Returned { y, assist_info, ep_recv_counts };

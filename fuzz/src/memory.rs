@@ -222,7 +222,7 @@ impl<'t> World<'t> {
             self.poke(issued.to.index(), issued.at, &bytes);
         }
         while !self.transfers.is_empty() {
-            self.deliver(0, u64::MAX / 8);
+            self.deliver(0, u64::MAX);
         }
     }
 
@@ -230,7 +230,7 @@ impl<'t> World<'t> {
     fn deliver(&mut self, i: usize, words: u64) {
         let Flying { from, transfer, done } = &mut self.transfers[i];
         let (start, member, Transfer { to, from: source, at, len }) = (*done, *from, *transfer);
-        let end = len.min(start + words * 8);
+        let end = len.min(start.saturating_add(words.saturating_mul(8)));
         *done = end;
         let shifted = |at: Place| Place { offset: at.offset + start, ..at };
         let bytes = self.member(member).get(shifted(source), end - start).unwrap_or(&[]).to_vec();

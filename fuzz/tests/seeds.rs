@@ -212,7 +212,7 @@ fn configurations_that_are_taken_and_refused_are_seeds() {
         other => panic!("{name}: {other:?}"),
     };
     refused("k_0", "k", given(|given| given.k = Small(0)));
-    refused("window", "hccl_buffsize_mb", given(|given| given.hccl_buffsize_mb = Some(Small(3))));
+    refused("window", "hccl_buffsize_mb", given(|given| given.hccl_buffsize_mb = Some(Small(1))));
     refused("word", "dtype", given(|given| given.words[3] = 2));
 }
 

@@ -168,6 +168,15 @@ fn half_a_value_is_not_taken_for_none() {
 }
 
 #[test]
+fn a_value_of_which_half_is_missing_is_missing() {
+    let tensors = Tensors::plain();
+    let inputs =
+        |x| Inputs { x, expert_ids: &tensors.ids, expert_scales: &tensors.weights, ..Inputs::default() };
+    let expected = InputError::Length { tensor: "x", seen: 11, expected: 12 };
+    assert_eq!(inputs(&[0; 23]).check(&tensors.shape, RANK), Err(expected));
+}
+
+#[test]
 fn scales_have_a_row_for_each_shared_expert_too() {
     let config = Config { shared_expert_num: 1, shared_expert_rank_num: 2, quant_mode: 2, ..config() };
     let mut tensors = Tensors::of(&config).smooth();

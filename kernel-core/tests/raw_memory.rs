@@ -132,7 +132,7 @@ fn a_transfer_that_does_not_fit_writes_nothing() {
             let mut group = Group::new();
             let [_, _, out] = &mut group.ranks[0];
             out.fill(u64::MAX);
-            let may = fits(from, len) && fits(at, len) && (len == 0 || (from | at).is_multiple_of(8));
+            let may = len > 0 && fits(from, len) && fits(at, len) && (from | at).is_multiple_of(8);
             let (from, at) = (Place::window_out(from), Place::window(at));
             let posted = group.with(|_, mut nic| nic.post(&Transfer { to: OTHER, from, at, len }));
             assert_eq!(posted == Ok(Post::Posted), may, "{from:?} to {at:?}, {len}");

@@ -126,11 +126,12 @@ fn catches_core_barriers_that_do_not_hold() {
 
 #[test]
 fn the_reduced_memory_agrees_with_the_explicit_one() {
-    let twins = [Twin::None, Twin::NoQuiet, Twin::LastWordFirst, Twin::NoClear, Twin::SeedClears];
-    let once = twins.map(|twin| a2("D").units(1).traffic(Traffic::NoSelf).twin(twin));
-    let slot = a2("DD").units(1).traffic(Traffic::NoSelf).twin(Twin::OneMessageSlot);
-    let half = a2("DD").units(1).traffic(Traffic::NoSelf).partitions(1, 1);
-    for model in once.into_iter().chain([slot, half]) {
+    let across = |schedule, twin| a2(schedule).units(1).traffic(Traffic::NoSelf).twin(twin);
+    let dispatches = [Twin::None, Twin::NoQuiet, Twin::LastWordFirst, Twin::NoClear, Twin::SeedClears];
+    let rounds = [Twin::None, Twin::LastWordFirst];
+    let reused = [across("DD", Twin::OneMessageSlot), across("DD", Twin::None).partitions(1, 1)];
+    let models = dispatches.map(|twin| across("D", twin)).into_iter();
+    for model in models.chain(rounds.map(|twin| across("DC", twin))).chain(reused) {
         let reports = [Memory::Weak, Memory::WeakExplicit].map(|memory| {
             explored(&format!("A2, {:?}, {memory:?}", model.twin), &Model { memory, ..model.clone() })
         });

@@ -4,14 +4,17 @@
 
 use core::hint::black_box;
 use kernel_core::a2;
-use kernel_core::a3::{self, Choices};
+use kernel_core::a3::{self, Choices, Receive, Ub};
+use kernel_core::a3_direct;
 use kernel_core::fabric::order::{Issued, Kind as Effect};
 use kernel_core::fabric::raw::RawFabric;
-use kernel_core::fabric::{Fabric, ProtocolError, Wait};
+use kernel_core::fabric::{Fabric, Progress, ProtocolError, Wait};
 use kernel_core::inputs::{self, Inputs, Mask};
 use kernel_core::layout::record::{Tail, Triple};
 use kernel_core::layout::state::{Kind, Partition};
-use kernel_core::layout::{a2_message, a2_window, block, data, map, outputs, record, result, state, tp};
+use kernel_core::layout::{
+    a2_message, a2_window, block, data, landing, map, outputs, record, result, row_table, state, tp,
+};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::placement::Home;
 use kernel_core::plan::counts::{self, ShareSum};
@@ -53,6 +56,7 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
             inputs_of(shape, inputs);
             plans(shape, inputs);
             words(shape, fabric);
+            direct(shape, inputs, fabric);
         }
         Err(found) => violations(&found),
     }
@@ -171,7 +175,9 @@ fn layouts(shape: &Shape) {
     keep((outputs::expand_x(shape, at), outputs::dynamic_scale(at), outputs::assist_info(at)));
     keep((outputs::expand_idx(at), outputs::expert_token_num(at), outputs::ep_recv_count(at)));
     keep((outputs::tp_recv_counts(), outputs::x_out(shape, token), outputs::x(shape, token)));
-    keep((outputs::rstd(token), outputs::y(shape, token)));
+    keep((outputs::rstd(token), outputs::y(shape, token), Tensor::X.is_of_received_rows()));
+    keep((outputs::row_table(at), outputs::sent_row(at)));
+    keep(outputs::sent_row_number(shape, rank, route::moe_pair(shape, at)));
     keep_all(map::areas(shape, rank).map(|area| area.size()));
     // By reference: heapless' iterator by value has a path to a panic of its own.
     keep_all(map::record_fields(shape).iter());
@@ -261,6 +267,29 @@ fn plans(shape: &Shape, inputs: &Inputs<'_>) {
     let mut loads = [Load::default(); PORTS];
     port::add(&Bits20To9, shape, rank, Place::window(at.into()), at.into(), &mut loads);
     keep((loads, port::window_base(shape, rank)));
+}
+
+/// The direct machines as far as they go on their own, and where they put what they send.
+fn direct(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
+    let (rank, at, half) = (RankId(any()), any(), black_box(Partition::P1));
+    let receive = black_box(Receive::Direct { areas: 2 });
+    let area = receive.area(half);
+    let info = landing::info(shape, rank, area, at);
+    keep((landing::required_bytes(shape, at), landing::row(shape, rank, area, at), info));
+    keep((landing::triple_of(info), landing::result(shape, rank, area, at)));
+    keep((state::grant(half, at), state::results_ready(half, rank)));
+    keep((row_table::is_possible(shape), row_table::entry(black_box(info))));
+    keep_all(row_table::records(black_box(&[0; 64]), at as usize));
+
+    let choices = Choices { receive, ..Choices::default() };
+    let env = a3::Env::new(shape, RankId(0), CoreId(0), choices, Portable);
+    let (mut words, mut row) = ([0; 64], [0; 192]);
+    let mut ub = Ub { words: &mut words, row: &mut row };
+    let mut dispatch = a3_direct::Dispatch::new();
+    while let Ok(Progress::Stepped) = dispatch.step(&env, fabric, inputs, &mut ub) {}
+    let mut combine = a3_direct::Combine::new();
+    let pulled = a3_direct::Pulled { sent_rows: black_box(&[0; 16]), row_table: black_box(&[0; 64]) };
+    while let Ok(Progress::Stepped) = combine.step(&env, fabric, inputs, &pulled, &mut ub) {}
 }
 
 /// What protocols share, over a memory.

@@ -11,7 +11,7 @@ pub(super) fn table(bench: &Bench) -> String {
     let about = pairs(&[
         ("machine", format!("{}, {} cores, {gib:.0} GiB, {}", machine.cpu, machine.cores, machine.os)),
         ("threads", format!("{}, {} vectors", bench.threads, bench.vector)),
-        ("source", [&[bench.source.clone()], bench.set.as_slice()].concat().join(" ")),
+        ("source", [core::slice::from_ref(&bench.source), bench.set.as_slice()].concat().join(" ")),
         ("routing", format!("{}, seed {}", bench.routing, bench.seed)),
         ("iterations", format!("{} after {} to warm up, in each regime", bench.iterations, bench.warm_up)),
         ("oracle", "agrees bit for bit with every system, before and after".to_owned()),

@@ -24,6 +24,7 @@ mod memory;
 mod state;
 mod step;
 mod view;
+mod words;
 
 use super::model::{Memory as Landing, Model, Setup, Twin};
 use super::{Identity, Report, Timeline, Violation};

@@ -10,7 +10,7 @@ use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, TASK};
 use kernel_core::layout::a2_window::{FLAG, FLAG1, buffer_chosen, tail_flag};
-use kernel_core::layout::state::{CORE_RECORD, CORE_WORDS, Kind as Operator};
+use kernel_core::layout::state::Kind as Operator;
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::units::{CoreId, RankId};
 use std::rc::Rc;
@@ -43,30 +43,30 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    fn me(&self) -> RankId {
+    pub(super) fn me(&self) -> RankId {
         RankId(self.rank as u32)
     }
 
-    fn twin(&self) -> Twin {
+    pub(super) fn twin(&self) -> Twin {
         self.scene.setup.model.twin
     }
 
     /// The number of a core of this rank in the group.
-    fn number(&self, core: CoreId) -> usize {
+    pub(super) fn number(&self, core: CoreId) -> usize {
         self.rank * self.scene.setup.model.cores as usize + core.0 as usize
     }
 
-    fn blame(&self, violation: Violation) {
+    pub(super) fn blame(&self, violation: Violation) {
         self.violation.borrow_mut().get_or_insert(violation);
     }
 
-    fn say(&self, what: impl FnOnce() -> String) {
+    pub(super) fn say(&self, what: impl FnOnce() -> String) {
         if let Some(story) = &self.story {
             story.borrow_mut().push(what());
         }
     }
 
-    fn touch(&self, at: Place) -> Result<(), Fault> {
+    pub(super) fn touch(&self, at: Place) -> Result<(), Fault> {
         self.touched.set(true);
         if self.peek { Err(Fault { rank: self.me(), at, len: 0 }) } else { Ok(()) }
     }
@@ -205,65 +205,6 @@ impl View<'_> {
         let unknown = self.expected.is_none() && tensor == Tensor::ExpandIdx;
         if !unknown && expected != Some(bytes) {
             self.blame(Violation::Diverged { rank: self.me(), at });
-        }
-    }
-
-    /// A barrier word as this core observes it.
-    fn core_word(&self, at: Place) -> Result<u64, Fault> {
-        let (other, parity) = self.core_word_at(at)?;
-        let own = &self.memory.core_words[self.number(self.core)];
-        if other == self.core {
-            if self.scene.setup.model.memory == Landing::Weak && own.fresh[parity] {
-                self.blame(Violation::OwnNotLanded { rank: self.me(), at });
-            }
-            return Ok(own.words[parity]);
-        }
-        self.touch(at)?;
-        let skip = match self.twin() {
-            Twin::NoBarrier => true,
-            Twin::BarrierOfLowerCores => other.0 > self.core.0,
-            _ => false,
-        };
-        // As if the other had arrived together with this core.
-        let number = self.number(if skip { self.core } else { other });
-        if !skip {
-            self.landed.borrow_mut().push((number, parity));
-        }
-        self.say(|| format!("sees core {} at the barrier", other.0));
-        Ok(self.memory.core_words[number].words[parity])
-    }
-
-    /// Whose barrier word lies at a place, and which of the two.
-    fn core_word_at(&self, at: Place) -> Result<(CoreId, usize), Fault> {
-        let offset = at.offset.wrapping_sub(CORE_WORDS);
-        let core = offset / CORE_RECORD;
-        if core >= self.scene.setup.model.cores.into() {
-            return Err(Fault { rank: self.me(), at, len: 8 });
-        }
-        let one = self.twin() == Twin::OneBarrierWord;
-        Ok((CoreId(core as u32), if one { 0 } else { (offset / 8 % 2) as usize }))
-    }
-
-    /// `bufferChosen` as this core observes it.
-    fn buffer_chosen(&self, at: Place) -> Result<u64, Fault> {
-        let flip = self.memory.flip[self.rank];
-        if self.core.0 == 0 {
-            return Ok(flip.unwrap_or(self.memory.chosen[self.rank]));
-        }
-        self.touch(at)?;
-        if flip.is_some() {
-            self.blame(Violation::NotLanded { rank: self.me(), at });
-        }
-        Ok(self.memory.chosen[self.rank])
-    }
-
-    fn flip(&mut self, word: u64) {
-        let alone = self.scene.setup.model.cores == 1;
-        if alone || self.scene.setup.model.memory == Landing::Strong {
-            // Nobody but the core itself ever looks at it, or all see it at once.
-            self.memory.chosen[self.rank] = word;
-        } else {
-            self.memory.flip[self.rank] = Some(word);
         }
     }
 }
