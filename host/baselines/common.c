@@ -189,7 +189,7 @@ static void print(const char *name, const struct job *job, const struct span *mi
     free(all);
 }
 
-/* All ranks begin an operator together; the experts run between the operators, in nobody's time. */
+/* All ranks begin an operator together. The experts have returned their rows already: they are the same each time. */
 static void single(const struct job *job, const struct system *system) {
     struct span *dispatch = calloc(2 * job->iterations, sizeof *dispatch), *combine = dispatch + job->iterations;
     for (int i = -job->warm_up; i < job->iterations; i++) {
@@ -198,8 +198,6 @@ static void single(const struct job *job, const struct system *system) {
         d.begin = now();
         system->dispatch(job);
         d.end = now();
-        meet();
-        experts(job, system->received(job));
         meet();
         c.begin = now();
         system->combine(job);
@@ -212,7 +210,7 @@ static void single(const struct job *job, const struct system *system) {
     free(dispatch);
 }
 
-/* Rounds back to back. The experts have returned their rows already: they are the same in every round. */
+/* Rounds back to back. */
 static void chained(const struct job *job, const struct system *system) {
     struct span chains[CHAINS];
     for (int i = -1; i < CHAINS; i++) {

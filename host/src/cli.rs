@@ -246,7 +246,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub chain: Option<u32>,
     /// Seed of the case in memory and of the lockstep scheduler.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
     /// Give up when nothing has moved for so long; left out: 60 (threads).
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -319,11 +319,20 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Whose protocol `veriep schedule` asks about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ProductArg {
-    /// Dispatch and combine with partitions of their own; the real machines are explored.
+    /// Dispatch and combine with partitions of their own.
     #[default]
     A3,
-    /// One sequence of halves for both; an abstract model is explored.
+    /// One sequence of halves for both, agents that send.
     A2,
+}
+
+/// What `veriep schedule` searches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModelArg {
+    /// The real machines; on A2 with agents and transfers.
+    Machines,
+    /// An abstract model of A2's windows.
+    Windows,
 }
 
 /// `veriep schedule`
@@ -344,6 +353,9 @@ pub struct ScheduleArgs {
     /// How often the operators run; left out: for ever, or once if not every dispatch is combined.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
+    /// What is searched; left out: the machines, but the windows for three and more ranks of A2.
+    #[arg(long, value_enum)]
+    pub model: Option<ModelArg>,
     /// How rows are received.
     #[arg(long, value_enum, default_value_t)]
     pub receive: ReceiveArg,
@@ -376,7 +388,7 @@ pub struct GenArgs {
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Seed of all random values.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub seed: u64,
     /// Folder to write.
     #[arg(long, value_name = "CASE")]
@@ -440,7 +452,14 @@ pub fn explain(error: &clap::Error) -> u8 {
         (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
             "missing verb: veriep --help lists them".to_owned()
         }
+        (ErrorKind::InvalidSubcommand, _) => {
+            format!("{}: veriep --help lists all", first_paragraph(&error.render().to_string()))
+        }
         _ => first_paragraph(&error.render().to_string()),
+    };
+    let line = match error.get(ContextKind::SuggestedArg) {
+        Some(similar) => format!("{line}; a similar one is {similar}"),
+        None => line,
     };
     note(&format!("error: {}", one_line(&line)));
     2

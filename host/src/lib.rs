@@ -26,3 +26,4 @@ pub mod roofline;
 pub mod store;
 pub mod vector;
 pub mod verdict;
+pub mod whole;

@@ -66,7 +66,7 @@ pub fn drawable(shape: &Shape) -> Result<(), Error> {
 /// Each parameter whose value changes who sends what in a way that is not planned yet.
 pub fn plannable(shape: &Shape) -> Result<(), Error> {
     let mut refused = Refused::default();
-    refused.unless(shape.product() == Product::A3, "product", " = a2", "a3");
+    refused.layouts(shape);
     refused.end("plans")
 }
 

@@ -2,6 +2,7 @@
 
 use super::{ConfigArgs, ReceiveArg, seconds};
 use crate::generate::Routing;
+use crate::vector::Unit;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -60,6 +61,9 @@ pub struct BenchArgs {
     /// Seed of all tensors.
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
+    /// What works on rows.
+    #[arg(long, value_enum, default_value_t)]
+    pub vector: Unit,
     /// Worker threads; left out: one per processor.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,

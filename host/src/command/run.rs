@@ -17,7 +17,7 @@ use crate::group::{self, Costs, Plan};
 use crate::member;
 use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
-use crate::store;
+use crate::whole;
 use core::time::Duration;
 use kernel_core::a3::Choices;
 use kernel_core::shape::{Product, Shape};
@@ -29,8 +29,10 @@ use std::path::{Path, PathBuf};
 mod output;
 mod summary;
 
-/// Memory that a lockstep unit of several rounds may take for inputs and outputs.
+/// Memory that a lockstep unit of several rounds may take for inputs and outputs, about.
 const UNIT_BYTES_MAX: u64 = 1 << 28;
+/// What one may take that is asked for: every round of it has inputs and outputs of its own.
+const CHAIN_BYTES_MAX: u64 = 4 << 30;
 /// Repetitions of the bare copies, of which the median counts.
 const ROOFLINE_ROUNDS: usize = 5;
 
@@ -53,7 +55,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let schedule = Schedule::parse(&args.schedule)?;
     if let Some(path) = &args.out {
         // Not after an hour of running.
-        store::check_writable(path)?;
+        whole::check_writable(path)?;
         keep_inputs(args, path)?;
     }
     if args.backend != BackendArg::Threads {
@@ -78,7 +80,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let flags = flags(&case.shape, args.flags)?;
     let silent = args.silent(&case)?;
     let choices = Choices { order: args.order.into(), flags, receive };
-    let plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?));
+    let plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?))?;
     let job = Job { args, source, case, plan, silent };
     let bar = match job.plan.check {
         Some(_) => {
@@ -198,18 +200,31 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, core::num::NonZero::get)
 }
 
-fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, (machines, vector): (Choices, Any)) -> Plan {
+fn plan(
+    args: &RunArgs,
+    shape: &Shape,
+    schedule: &Schedule,
+    (machines, vector): (Choices, Any),
+) -> Result<Plan, Error> {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
+    let repetition_bytes = batch_bytes(shape).max(1).saturating_mul(schedule.batches() as u64);
+    let chain_max = (CHAIN_BYTES_MAX / repetition_bytes).max(1);
     let chain = match (args.chain, args.backend) {
         (Some(chain), _) => chain as usize,
         // A check stops the threads; their times are those of single rounds.
         (None, BackendArg::Threads) => 1,
         // Nothing is timed here: ranks may run ahead of each other as far as memory allows.
-        (None, _) => (UNIT_BYTES_MAX / batch_bytes(shape).max(1)) as usize / schedule.batches(),
+        (None, _) => (UNIT_BYTES_MAX / repetition_bytes) as usize,
     };
     let chain = chain.clamp(1, repetitions);
+    if chain as u64 > chain_max {
+        return Err(Error::Request(format!(
+            "--chain {chain}: must be at most {chain_max}, or inputs and outputs of its rounds take more than {} MiB",
+            CHAIN_BYTES_MAX >> 20
+        )));
+    }
     let rest = repetitions % chain;
-    Plan {
+    Ok(Plan {
         unit: schedule.repeat(chain),
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
@@ -221,7 +236,7 @@ fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, (machines, vector): 
             ..Options::default()
         },
         check: (!args.no_check).then(processors),
-    }
+    })
 }
 
 /// What a batch's inputs and outputs take, about.

@@ -41,6 +41,30 @@ pub struct Options {
     pub returned_before: bool,
     /// Breaks the driver's duty, to show that it is one. For tests.
     pub no_join: bool,
+    /// Somebody dies, to see what becomes of the others. For tests.
+    pub stopped: Option<Stopped>,
+}
+
+/// Somebody of the group who takes no step beyond the first `after`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// The rank.
+    pub rank: RankId,
+    /// Who of it.
+    pub who: Who,
+    /// Steps of all who stop, of the unit.
+    pub after: u64,
+}
+
+/// Who of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Everybody.
+    Rank,
+    /// One core.
+    Core(CoreId),
+    /// The agent, on A2.
+    Agent,
 }
 
 /// What the tasks of a unit share.
@@ -94,6 +118,29 @@ impl<'a, B> Unit<'a, B> {
     /// Whether the cores of `rank` have ended all operators: its doorbell rings no more.
     fn has_ended(&self, rank: RankId) -> bool {
         self.operators.len().checked_sub(1).is_none_or(|last| self.ranks[rank.index()].has_ended(last))
+    }
+
+    /// At most `steps` steps that `who` of `rank` may take now; fewer if somebody is [stopped](Options::stopped).
+    fn left(&self, rank: RankId, who: Who, steps: u32) -> u32 {
+        match self.stopping(rank, who) {
+            Some(stopped) => {
+                let left = stopped.after.saturating_sub(self.ranks[rank.index()].steps());
+                u64::from(steps).min(left) as u32
+            }
+            None => steps,
+        }
+    }
+
+    /// Counts steps of somebody who will stop.
+    fn count(&self, rank: RankId, who: Who, steps: u32) {
+        if self.stopping(rank, who).is_some() {
+            self.ranks[rank.index()].add_steps(steps);
+        }
+    }
+
+    fn stopping(&self, rank: RankId, who: Who) -> Option<Stopped> {
+        let stopped = self.options.stopped.filter(|stopped| stopped.rank == rank)?;
+        (stopped.who == Who::Rank || stopped.who == who).then_some(stopped)
     }
 
     /// A task for every core of `rank`.

@@ -1,7 +1,7 @@
 //! One core's work: its operators in order, each a machine that is stepped.
 
 use super::schedule::Operator;
-use super::{Failure, Options, Unit};
+use super::{Failure, Options, Unit, Who};
 use crate::backend::Backend;
 use crate::expert::{self, Received};
 use crate::member;
@@ -33,6 +33,8 @@ pub struct RankState {
     agent: Mutex<Agent>,
     /// Tasks that it has posted.
     tasks: AtomicU64,
+    /// Steps of those of it who will stop, if any are to.
+    steps: AtomicU64,
 }
 
 /// The end of an operator on one rank.
@@ -65,6 +67,7 @@ impl RankState {
             returned: (0..batches).map(|_| RwLock::default()).collect(),
             agent: Mutex::default(),
             tasks: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
         }
     }
 
@@ -77,6 +80,7 @@ impl RankState {
     pub fn reset(&mut self, operators: usize) {
         self.joins.clear();
         self.joins.resize_with(operators, Join::default);
+        *self.steps.get_mut() = 0;
     }
 
     /// Tasks that the rank's agent has posted since the group began.
@@ -84,7 +88,16 @@ impl RankState {
         self.tasks.load(Ordering::Relaxed)
     }
 
-    pub(super) fn has_ended(&self, operator: usize) -> bool {
+    pub(super) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add_steps(&self, steps: u32) {
+        self.steps.fetch_add(steps.into(), Ordering::Relaxed);
+    }
+
+    /// Whether all cores of the rank have ended an operator of the unit.
+    pub fn has_ended(&self, operator: usize) -> bool {
         self.joins[operator].open.load(Ordering::Acquire)
     }
 }
@@ -100,6 +113,8 @@ pub enum Stop {
     Ended,
     /// All operators are done.
     End,
+    /// It will not move again.
+    Dead,
 }
 
 /// Moves the agent of `rank` on by at most `steps` steps. Returns the steps made, and what it waits for.
@@ -116,7 +131,9 @@ pub(super) fn run_agent<B: Backend>(
     let mut agent = state.agent.lock().unwrap_or_else(PoisonError::into_inner);
     let mut nic = unit.backend.nic(rank);
     let mut done = 0;
+    let steps = unit.left(rank, Who::Agent, steps);
     let stop = drive(steps, &mut done, || agent.step(&env, &mut nic));
+    unit.count(rank, Who::Agent, done);
     if unit.shape.ep_world_size() > 1 {
         // A step is a task.
         state.tasks.fetch_add(done.into(), Ordering::Relaxed);
@@ -212,19 +229,24 @@ impl<'a> Task<'a> {
         if matches!(self.machine, Machine::Last) {
             return self.close(unit).map(|()| (0, Some(self.blocked(unit).unwrap_or(Stop::Ended))));
         }
+        let (rank, who) = (self.rank, Who::Core(self.core));
+        let left = unit.left(rank, who, steps);
+        if left == 0 {
+            return Ok((0, Some(Stop::Dead)));
+        }
         let mut done = 0;
-        let rank = self.rank;
         let by_number = |error| member::of_error(unit.shape, rank, error);
-        match self.step(unit, steps, &mut done).map_err(by_number)? {
-            Some(Progress::Pending(wait)) => {
-                Ok((done, Some(Stop::Wait(member::of_wait(unit.shape, rank, wait)))))
-            }
+        let stop = match self.step(unit, left, &mut done).map_err(by_number)? {
+            Some(Progress::Pending(wait)) => Some(Stop::Wait(member::of_wait(unit.shape, rank, wait))),
             Some(_) => {
                 self.end(unit)?;
-                Ok((done + 1, Some(Stop::Ended)))
+                done += 1;
+                Some(Stop::Ended)
             }
-            None => Ok((done, None)),
-        }
+            None => None,
+        };
+        unit.count(rank, who, done);
+        Ok((done, stop))
     }
 
     /// The operator that the task works on or waits to begin.

@@ -43,7 +43,8 @@ macro_rules! any {
     ((); $($function:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         impl Vector for Any {
             $(
-                #[inline]
+                // A call is nothing beside a row, and so a profile tells rows from steps.
+                #[inline(never)]
                 fn $function(&self, $($argument: $type),*) -> $result {
                     match self {
                         Self::Portable(unit) => unit.$function($($argument),*),

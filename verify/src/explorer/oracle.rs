@@ -30,8 +30,14 @@ impl RankTensors {
         // A2's flags are looked for at byte 32 of a row: there it holds one.
         let plain = if setup.model.product == Product::A2 { 16 } else { setup.shape.h() as usize };
         let row = |token| {
-            let flags = FLAGS.repeat(setup.shape.h() as usize - plain);
-            [bf16(value(token)).repeat(plain), flags].concat()
+            // Quantised, minus one is it, in a row whose greatest element is 127.
+            let (flag, first) = if setup.model.quantised { (MINUS_ONE, 127) } else { (FLAGS, value(token)) };
+            let flags = flag.repeat(setup.shape.h() as usize - plain);
+            let rest = bf16(value(token)).repeat(plain - 1);
+            match setup.model.product {
+                Product::A2 => [Vec::from(bf16(first)), rest, flags].concat(),
+                Product::A3 => bf16(value(token)).repeat(plain),
+            }
         };
         let first = choice.unwrap_or(0).cast_unsigned();
         let id = |pair| {
@@ -76,6 +82,8 @@ impl RankTensors {
 
 /// An element that is half of A2's flag; no number.
 const FLAGS: [u8; 2] = [0xFF; 2];
+/// -1 in bf16; as int8 a quarter of A2's flag.
+const MINUS_ONE: [u8; 2] = [0x80, 0xBF];
 
 /// The upper half of an f32: exact for whole numbers below 256.
 fn bf16(value: u32) -> [u8; 2] {
@@ -84,7 +92,7 @@ fn bf16(value: u32) -> [u8; 2] {
 
 /// What the stand-in expert `e` makes of a row: another whole number, all different.
 fn expert(row: &[u8], e: u32) -> [u8; 2] {
-    if row == FLAGS {
+    if row == FLAGS || row == MINUS_ONE {
         return FLAGS;
     }
     let bits = row.try_into().map(u16::from_le_bytes).unwrap_or_default();

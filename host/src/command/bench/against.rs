@@ -1,6 +1,7 @@
 //! Baselines: programs of their own on the same inputs, started by mpirun. Their sources are in `host/baselines`.
 
 use super::live::{deadline, of_sizes};
+use super::machine::Ticks;
 use super::{Measured, Samples};
 use crate::case::Case;
 use crate::cli::{Baseline, BenchArgs};
@@ -48,7 +49,7 @@ impl From<Printed> for Measured {
     fn from(printed: Printed) -> Self {
         let of = |times: Vec<u64>| times.into_iter().map(Duration::from_nanos).collect::<Vec<_>>();
         let single = Samples { dispatch: of(printed.dispatch_ns), combine: of(printed.combine_ns) };
-        Self { single, chained: of(printed.round_ns), memcpy: None }
+        Self { single, chained: of(printed.round_ns), ..Self::default() }
     }
 }
 
@@ -142,14 +143,16 @@ impl Programs {
     ) -> Result<Measured, Error> {
         let name = baseline.name();
         let files = write_inputs(case)?;
+        let before = Ticks::now();
         let output = self.start(baseline, args, case, files.path())?;
+        let stolen_share = Ticks::stolen_since(before);
         let printed: Printed = serde_json::from_slice(&output.stdout)
             .map_err(|e| Error::Wrong(format!("{name}: {}: printed no times: {e}", of_sizes(case))))?;
         for when in ["before", "after"] {
             compare(case, expected, files.path(), when)
                 .map_err(|line| Error::Wrong(format!("{name}: {}: {line}", of_sizes(case))))?;
         }
-        Ok(printed.into())
+        Ok(Measured { stolen_share, ..printed.into() })
     }
 
     fn start(

@@ -1,5 +1,6 @@
 //! The machines over worker threads: one group for all iterations.
 
+use super::machine::Ticks;
 use super::{Measured, Samples};
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Pages};
@@ -19,6 +20,7 @@ use kernel_core::a3::Choices;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
 use kernel_core::shape::Product;
+use kernel_core::vector::Any;
 
 /// Long enough for a cold start on a busy machine.
 const DEADLINE_SECONDS: f64 = 60.0;
@@ -40,24 +42,31 @@ pub(super) fn deadline(args: &BenchArgs) -> Duration {
 }
 
 /// Measures the machines on `case`.
-pub(super) fn measure(case: &Case, args: &BenchArgs, receive: ReceiveArg) -> Result<Measured, Error> {
+pub(super) fn measure(
+    case: &Case,
+    args: &BenchArgs,
+    (receive, vector): (ReceiveArg, Any),
+) -> Result<Measured, Error> {
     let workers =
         Workers { count: threads(args), deadline: deadline(args), pinned: true, ..Workers::default() };
-    let mut group = Group::new(case, workers, receive)?;
+    let mut group = Group::new(case, workers, receive, vector)?;
     for distance in (0..CHECKED).rev() {
         group.check(distance)?;
     }
+    let before = Ticks::now();
     let (warm_up, iterations, case_as_is) = (args.warm_up as usize, args.iters as usize, Batch::new(case));
-    let in_step = Options { in_step: true, rows_unseen: true, ..Options::default() };
+    // The last check was of these inputs: the experts have returned their rows.
+    let back_to_back = Options { returned_before: true, rows_unseen: true, ..Options::default() };
+    let in_step = Options { in_step: true, ..back_to_back };
     let (unit, times) = group.rounds(&case_as_is, warm_up + iterations, in_step)?;
     let of = |dispatch| times.of(unit.operators(), dispatch).skip(warm_up).collect();
     let single = Samples { dispatch: of(true), combine: of(false) };
     let mut chain = |rounds: usize| {
-        let back_to_back = Options { returned_before: true, ..Options::default() };
         group.rounds(&case_as_is, rounds, back_to_back).map(|(_, times)| times.wall / rounds as u32)
     };
     chain(warm_up.max(1))?;
     let chained = (0..CHAINS).map(|_| chain(iterations)).collect::<Result<_, _>>()?;
+    let stolen_share = Ticks::stolen_since(before);
     for distance in (0..CHECKED).rev() {
         group.check(distance)?;
     }
@@ -74,7 +83,7 @@ pub(super) fn measure(case: &Case, args: &BenchArgs, receive: ReceiveArg) -> Res
             rounds,
         )
     });
-    Ok(Measured { single, chained, memcpy })
+    Ok(Measured { single, chained, memcpy, stolen_share })
 }
 
 /// Huge ones, if all windows and outputs could be committed at once and leave most memory to others.
@@ -95,16 +104,17 @@ struct Group<'c> {
     ranks: Vec<RankState>,
     workers: Workers,
     choices: Choices,
+    vector: Any,
 }
 
 impl<'c> Group<'c> {
-    fn new(case: &'c Case, workers: Workers, receive: ReceiveArg) -> Result<Self, Error> {
+    fn new(case: &'c Case, workers: Workers, receive: ReceiveArg, vector: Any) -> Result<Self, Error> {
         let memory =
             SharedMemory::with_pages(case, 1, pages(case)).map_err(|e| crate::command::of_memory(&e))?;
         let ranks = member::all(&case.shape).map(|_| RankState::new(1)).collect();
         // One batch is in flight.
         let choices = Choices { receive: receive.with(1), ..Choices::default() };
-        Ok(Self { case, memory, ranks, workers, choices })
+        Ok(Self { case, memory, ranks, workers, choices, vector })
     }
 
     /// Runs rounds on `batch`.
@@ -120,7 +130,7 @@ impl<'c> Group<'c> {
         let times = threads::run(
             &Unit {
                 shape: &self.case.shape,
-                options: Options { machines: self.choices, ..options },
+                options: Options { machines: self.choices, vector: self.vector, ..options },
                 backend: &self.memory,
                 batches: core::slice::from_ref(batch),
                 ranks: &self.ranks,

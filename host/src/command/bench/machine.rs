@@ -28,6 +28,29 @@ impl Machine {
     }
 }
 
+/// What the processors have done since the machine was started, in ticks.
+pub(super) struct Ticks {
+    all: u64,
+    stolen: u64,
+}
+
+impl Ticks {
+    /// `None` where the system does not say.
+    pub(super) fn now() -> Option<Self> {
+        let text = fs::read_to_string("/proc/stat").ok()?;
+        let ticks: Vec<u64> = text.lines().next()?.split_whitespace().skip(1).flat_map(str::parse).collect();
+        // user, nice, system, idle, iowait, irq, softirq, steal; guests' are in user.
+        Some(Self { all: ticks.iter().take(8).sum(), stolen: *ticks.get(7)? })
+    }
+
+    /// The share that the host of a virtual machine has given to others since then.
+    pub(super) fn stolen_since(then: Option<Self>) -> Option<f64> {
+        let (then, now) = (then?, Self::now()?);
+        let all = now.all.checked_sub(then.all).filter(|&all| all > 0)?;
+        Some(now.stolen.saturating_sub(then.stolen) as f64 / all as f64)
+    }
+}
+
 /// Of the machine; 0 where the system does not say.
 pub(super) fn memory_bytes() -> u64 {
     let kib = field("/proc/meminfo", "MemTotal");

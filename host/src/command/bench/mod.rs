@@ -37,6 +37,8 @@ struct Bench {
     routing: &'static str,
     seed: u64,
     threads: usize,
+    /// What works on rows.
+    vector: &'static str,
     warm_up: u32,
     iterations: u32,
     results: Vec<Entry>,
@@ -70,6 +72,8 @@ struct Entry {
     memcpy_ms: Option<PerOperator<f64>>,
     /// `memcpy_ms` by the median.
     of_memcpy: Option<PerOperator<f64>>,
+    /// Of the processors' time while this was measured, what a virtual machine did not get.
+    stolen_share: Option<f64>,
     /// Payload and results by the median.
     gb_per_s: PerOperator<Option<f64>>,
 }
@@ -102,6 +106,7 @@ struct Measured {
     /// By chain, the mean of its rounds.
     chained: Vec<Duration>,
     memcpy: Option<crate::roofline::Roofline>,
+    stolen_share: Option<f64>,
 }
 
 pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
@@ -110,7 +115,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let options = Options { routing, seed: args.seed, ..Options::default() };
     let grid = grid(args, &source);
     // Whatever is wrong with the request is said before the first measurement.
-    let programs = Programs::find(args)?;
+    let (programs, vector) = (Programs::find(args)?, args.vector.find()?);
     for config in &grid {
         let shape = cures::shape(&config.as_core(Given::empty()), Limits::Product, &source.name)?;
         support::runnable(&shape)?;
@@ -127,7 +132,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
                 Some(receive),
                 &case,
                 args.iters,
-                &live::measure(&case, args, receive)?,
+                &live::measure(&case, args, (receive, vector))?,
             ));
             bar.inc(1);
         }
@@ -151,6 +156,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         routing: routing.name(),
         seed: args.seed,
         threads: live::threads(args),
+        vector: vector.name(),
         warm_up: args.warm_up,
         iterations: args.iters,
         results,
@@ -212,7 +218,7 @@ fn entry(
     iterations: u32,
     measured: &Measured,
 ) -> Entry {
-    let Measured { single, chained, memcpy } = measured;
+    let Measured { single, chained, memcpy, .. } = measured;
     let (config, bytes) = (&case.config, traffic::Bytes::of(case));
     let moved = match receive {
         Some(receive) => bytes.moved(receive),
@@ -250,6 +256,7 @@ fn entry(
         moved_bytes: PerOperator { dispatch: moved.0, combine: moved.1 },
         memcpy_ms,
         of_memcpy,
+        stolen_share: measured.stolen_share,
         gb_per_s: PerOperator {
             dispatch: gb_per_s(bytes.payload, medians.dispatch),
             combine: gb_per_s(bytes.results, medians.combine),

@@ -10,8 +10,8 @@ pub(super) fn table(bench: &Bench) -> String {
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
     let about = pairs(&[
         ("machine", format!("{}, {} cores, {gib:.0} GiB, {}", machine.cpu, machine.cores, machine.os)),
-        ("threads", bench.threads.to_string()),
-        ("source", [&[bench.source.clone()], bench.set.as_slice()].concat().join(" ")),
+        ("threads", format!("{}, {} vectors", bench.threads, bench.vector)),
+        ("source", [core::slice::from_ref(&bench.source), bench.set.as_slice()].concat().join(" ")),
         ("routing", format!("{}, seed {}", bench.routing, bench.seed)),
         ("iterations", format!("{} after {} to warm up, in each regime", bench.iterations, bench.warm_up)),
         ("oracle", "agrees bit for bit with every system, before and after".to_owned()),
@@ -54,6 +54,7 @@ fn rows(entry: &Entry) -> [Vec<String>; 2] {
             entry.ep_world_size.to_string(),
             bs.clone(),
             operator.to_owned(),
+            three(ms.map(|q| q.min)),
             three(ms.map(|q| q.median)),
             three(ms.map(|q| q.p90)),
             three(ms.map(|q| q.p99)),
@@ -61,6 +62,7 @@ fn rows(entry: &Entry) -> [Vec<String>; 2] {
             three(memcpy),
             two(of),
             three(round.map(|q| q.median)),
+            entry.stolen_share.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
         ]
     };
     [

@@ -149,7 +149,7 @@ fn table(summary: &Summary) -> String {
         .iter()
         .map(|o| {
             let q = o.ms.as_ref();
-            vec![
+            let mut row = vec![
                 o.operator.to_owned(),
                 ms(q.map(|q| q.median)),
                 // A quantile of too few rounds is only their maximum.
@@ -157,15 +157,16 @@ fn table(summary: &Summary) -> String {
                 ms(q.map(|q| q.p99).filter(|_| summary.rounds >= 100)),
                 mebibytes(o.payload_bytes),
                 mebibytes(o.moved_bytes),
-                ms(o.memcpy_ms),
-                o.of_memcpy.map_or_else(|| "-".to_owned(), |r| format!("{r:.2}")),
-            ]
+            ];
+            let copies = o.memcpy_ms.zip(o.of_memcpy);
+            row.extend(copies.into_iter().flat_map(|(ms, of)| [format!("{ms:.3}"), format!("{of:.2}")]));
+            row
         })
         .collect();
-    let operators = columns(
-        &["operator", "median ms", "p90", "p99", "payload MiB", "moved MiB", "memcpy ms", "of memcpy"],
-        &rows,
-    );
+    let head = ["operator", "median ms", "p90", "p99", "payload MiB", "moved MiB", "memcpy ms", "of memcpy"];
+    // A2 has no bare copies to compare with, so no columns for them.
+    let width = rows.first().map_or(head.len(), Vec::len);
+    let operators = columns(&head[..width], &rows);
     let most: Vec<_> = summary.waited_for.iter().filter(|w| w.ms > 0.0).take(8).collect();
     let waited: Vec<_> = most.iter().map(|w| vec![w.rank.to_string(), format!("{:.3}", w.ms)]).collect();
     let waited = if waited.is_empty() {
