@@ -263,6 +263,7 @@ impl<'t> Group<'t> {
                 Protocol::A3Separate => Flags::Separate,
                 _ => Flags::Joint,
             },
+            ..Choices::default()
         };
         let env = a3::Env::new(shape, *ep, *core, choices, Portable).with_tp_rank(*tp);
         let a3_returned = a3::Returned { y, assist_info, ep_recv_counts };
