@@ -158,7 +158,7 @@ mod nameless {
 
     /// Gives it a name that is free.
     pub(super) fn link(file: &File, path: &Path) -> io::Result<()> {
-        Ok(linkat(CWD, &name(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+        Ok(linkat(CWD, name(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
     }
 
     fn name(file: &File) -> PathBuf {
