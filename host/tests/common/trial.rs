@@ -65,8 +65,12 @@ impl<'a> Trial<'a> {
         group::run(&self.case.shape, &plan, rounds, backend, drive, &|| ())?;
         let mut all = Vec::new();
         for rank in member::all(&self.case.shape) {
-            // Of received rows only so many are outputs; that they are right is the verdict's.
-            for tensor in Tensor::ALL.into_iter().filter(|tensor| !tensor.is_of_received_rows()) {
+            // Of received rows only so many are outputs; that they are right is the verdict's. `sent_rows` there are with
+            // direct placement alone.
+            for tensor in Tensor::ALL
+                .into_iter()
+                .filter(|tensor| !tensor.is_of_received_rows() && *tensor != Tensor::SentRows)
+            {
                 let len =
                     capacity(&self.case.shape, member::ep_rank(&self.case.shape, rank), tensor) as usize;
                 (0..plan.unit.batches()).for_each(|batch| {
