@@ -1,7 +1,9 @@
 //! What can be asked on the command line.
 
+mod bench;
 mod plan;
 
+pub use bench::{Baseline, BenchArgs};
 pub use plan::{PlanArgs, SharedArg};
 
 use crate::backend::inject::{Lost, Silent};
@@ -12,10 +14,11 @@ use crate::generate::{MaskKind, Routing};
 use crate::member;
 use crate::presets;
 use crate::report::{Format, note};
+use crate::vector::Unit;
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use kernel_core::a3::Flags;
+use kernel_core::a3::{Flags, Receive};
 use kernel_core::plan::order::SendOrder;
 use std::path::PathBuf;
 
@@ -41,6 +44,8 @@ pub enum Verb {
     Gen(GenArgs),
     /// Run dispatch, experts and combine on a live group, every round checked against the oracle.
     Run(RunArgs),
+    /// Measure dispatch and combine over a grid of sizes, beside bare copies and baselines.
+    Bench(BenchArgs),
     /// Tell whether ranks that run these operators can overwrite what others still read.
     Schedule(ScheduleArgs),
     /// Print the region map of a rank: every area with offset, size and stride.
@@ -160,6 +165,40 @@ impl From<FlagsArg> for Flags {
     }
 }
 
+/// How rows are received.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ReceiveArg {
+    /// Into the window, then out of it.
+    #[default]
+    Copy,
+    /// Into the window, where experts read them.
+    InPlace,
+    /// Counts first, then each row once, to its final place; results are read where experts left them.
+    Direct,
+}
+
+impl ReceiveArg {
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::InPlace => "in-place",
+            Self::Direct => "direct",
+        }
+    }
+
+    /// What it means to machines that have so many batches in flight. They know two areas, as two partitions.
+    #[must_use]
+    pub fn with(self, in_flight: usize) -> Receive {
+        match self {
+            Self::Copy => Receive::Copy,
+            Self::InPlace => Receive::InPlace,
+            Self::Direct => Receive::Direct { areas: in_flight.clamp(1, 2) as u32 },
+        }
+    }
+}
+
 /// Which worker polls which core.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum SpreadArg {
@@ -207,7 +246,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub chain: Option<u32>,
     /// Seed of the case in memory and of the lockstep scheduler.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
     /// Give up when nothing has moved for so long; left out: 60 (threads).
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
@@ -224,9 +263,15 @@ pub struct RunArgs {
     /// Who issues what goes to other servers, in the hierarchy: 2 an agent, 3 the cores; left out: 3.
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
     pub stage: Option<u32>,
+    /// How rows are received.
+    #[arg(long, value_enum, default_value_t)]
+    pub receive: ReceiveArg,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
+    /// What works on rows; results are the same.
+    #[arg(long, value_enum, default_value_t)]
+    pub vector: Unit,
     /// Worker threads; left out: one per processor (threads).
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
@@ -234,7 +279,7 @@ pub struct RunArgs {
     #[arg(long, value_enum)]
     pub spread: Option<SpreadArg>,
     /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank; silent=RANK:WHAT loses
-    /// only its counts, tokens, blocks, rows, tp or ends.
+    /// only its counts, tokens, grants, blocks, rows, tp or ends.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,
 }
@@ -277,19 +322,20 @@ fn seconds(text: &str) -> Result<f64, String> {
 /// Whose protocol `veriep schedule` asks about.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum ProductArg {
-    /// Dispatch and combine with partitions of their own; the real machines are explored.
+    /// Dispatch and combine with partitions of their own.
     #[default]
     A3,
-    /// One sequence of halves for both; an abstract model is explored.
+    /// One sequence of halves for both, agents that send.
     A2,
 }
 
-/// How rows are received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ReceiveArg {
-    /// Into the window, then out of it.
-    #[default]
-    Copy,
+/// What `veriep schedule` searches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ModelArg {
+    /// The real machines; on A2 with agents and transfers.
+    Machines,
+    /// An abstract model of A2's windows.
+    Windows,
 }
 
 /// `veriep schedule`
@@ -310,6 +356,9 @@ pub struct ScheduleArgs {
     /// How often the operators run; left out: for ever, or once if not every dispatch is combined.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
+    /// What is searched; left out: the machines, but the windows for three and more ranks of A2.
+    #[arg(long, value_enum)]
+    pub model: Option<ModelArg>,
     /// How rows are received.
     #[arg(long, value_enum, default_value_t)]
     pub receive: ReceiveArg,
@@ -342,7 +391,7 @@ pub struct GenArgs {
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Seed of all random values.
-    #[arg(long)]
+    #[arg(long, allow_negative_numbers = true)]
     pub seed: u64,
     /// Folder to write.
     #[arg(long, value_name = "CASE")]
@@ -406,7 +455,14 @@ pub fn explain(error: &clap::Error) -> u8 {
         (ErrorKind::MissingSubcommand | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand, _) => {
             "missing verb: veriep --help lists them".to_owned()
         }
+        (ErrorKind::InvalidSubcommand, _) => {
+            format!("{}: veriep --help lists all", first_paragraph(&error.render().to_string()))
+        }
         _ => first_paragraph(&error.render().to_string()),
+    };
+    let line = match error.get(ContextKind::SuggestedArg) {
+        Some(similar) => format!("{line}; a similar one is {similar}"),
+        None => line,
     };
     note(&format!("error: {}", one_line(&line)));
     2

@@ -41,6 +41,12 @@ impl<'c> Expected<'c> {
         Self { case, ranks }
     }
 
+    /// One output of a rank, without spare capacity.
+    #[must_use]
+    pub fn output(&self, rank: RankId, tensor: Output) -> &[u8] {
+        self.ranks.get(rank.index()).map_or(&[], |outputs| &outputs[tensor as usize])
+    }
+
     /// The tensors of the result file.
     ///
     /// # Errors

@@ -1,15 +1,18 @@
 //! The stand-in expert: `y = round_to_dtype(v * gain[e])`, with TP = 2 half of that, `v` the received row in f32. A gain of its own for
 //! every expert makes a misrouted row a wrong result.
 
+use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::member;
 use half::{bf16, f16};
-use kernel_core::fabric::ProtocolError;
-use kernel_core::layout::outputs::capacity;
-use kernel_core::place::Tensor;
+use kernel_core::a3::Receive;
+use kernel_core::fabric::{Fabric, Fault, ProtocolError};
+use kernel_core::layout::outputs::{self, capacity};
+use kernel_core::layout::row_table;
+use kernel_core::place::{Place, Tensor};
 use kernel_core::placement::Home;
 use kernel_core::shape::{Dtype, QuantMode, Shape};
-use kernel_core::units::RankId;
+use kernel_core::units::{CoreId, RankId};
 
 /// Puts the expert's result for one received row behind `y`. `scale` is the row's dynamic scale.
 pub fn apply(shape: &Shape, row: &[u8], scale: f32, gain: f32, y: &mut Vec<u8>) {
@@ -53,20 +56,109 @@ fn f16_bytes(value: f32) -> [u8; 2] {
     if value.is_nan() { 0x7E00_u16.to_le_bytes() } else { f16::from_f32(value).to_le_bytes() }
 }
 
-/// Runs all experts of a rank on what dispatch put out, as `read_output(tensor, bytes, reader)` gives it.
-/// Leaves one row in `y` for every row received.
+/// What dispatch has put out for a batch of a rank, as its experts find it.
+#[derive(Debug)]
+pub struct Received<'a, B> {
+    /// The group's memory.
+    pub backend: &'a B,
+    /// Whose.
+    pub rank: RankId,
+    /// The batch's number.
+    pub batch: usize,
+    /// Where the rows are.
+    pub receive: Receive,
+}
+
+impl<B: Backend> Received<'_, B> {
+    fn output(&self, tensor: Tensor, len: usize, read: &mut dyn FnMut(&[u8])) {
+        self.backend.read_output(self.rank, self.batch, tensor, len, read);
+    }
+
+    /// Calls `f` with each of the first `n` rows, in order.
+    fn rows(&self, shape: &Shape, n: usize, mut f: impl FnMut(&[u8])) -> Result<(), Fault> {
+        let len = shape.payload_bytes();
+        match self.receive {
+            Receive::Copy => {
+                self.output(Tensor::ExpandX, n * len as usize, &mut |bytes| {
+                    bytes.chunks_exact(len as usize).for_each(&mut f);
+                });
+                Ok(())
+            }
+            Receive::InPlace => {
+                let records = self.records(n);
+                let fabric = self.fabric();
+                records.into_iter().try_for_each(|record| fabric.bytes(record, len).map(&mut f))
+            }
+            Receive::Direct { .. } => {
+                let first = self.records(1);
+                let fabric = self.fabric();
+                first.into_iter().try_for_each(|first| {
+                    let rows = fabric.bytes(first, n as u64 * len)?;
+                    rows.chunks_exact(len as usize).for_each(&mut f);
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    fn records(&self, n: usize) -> Vec<Place> {
+        let mut records = Vec::new();
+        self.output(Tensor::RowTable, n * row_table::ENTRY as usize, &mut |table| {
+            records.extend(row_table::records(table, n));
+        });
+        records
+    }
+
+    /// Core 0's: experts are nobody's, and only look.
+    fn fabric(&self) -> B::Fabric<'_> {
+        self.backend.fabric(self.rank, CoreId(0), self.batch)
+    }
+
+    /// Puts `n` rows that are elsewhere into `expand_x`, for whoever looks at them later.
+    ///
+    /// # Errors
+    /// The row table points out of the window.
+    pub fn keep_rows(&self, shape: &Shape, n: u32) -> Result<(), ProtocolError> {
+        // As many rows in one stretch.
+        let (stretches, rows) = match self.receive {
+            Receive::Copy => return Ok(()),
+            Receive::InPlace => (n, 1),
+            Receive::Direct { .. } => (1, n),
+        };
+        let records = self.records(stretches as usize);
+        let mut fabric = self.fabric();
+        for (row, record) in (0..n).zip(records) {
+            let len = u64::from(rows) * shape.payload_bytes();
+            fabric.deliver(outputs::expand_x(shape, row), record, len)?;
+        }
+        Ok(())
+    }
+
+    /// With direct placement: puts what the experts return where the tokens' owners read it.
+    ///
+    /// # Errors
+    /// The row table points out of the window.
+    pub fn leave_results(&self, y: &[u8]) -> Result<(), ProtocolError> {
+        if let (Receive::Direct { .. }, Some(&results)) = (self.receive, self.records(2).get(1)) {
+            self.fabric().write(results, y)?;
+        }
+        Ok(())
+    }
+}
+
+/// Runs all experts of a rank on what dispatch put out. Leaves one row in `y` for every row received.
 ///
 /// # Errors
-/// `ep_recv_counts` are not prefix sums within the capacity: the group has gone wrong.
-pub fn run(
+/// `ep_recv_counts` are not prefix sums within the capacity, or a row is not in the window: the group has gone wrong.
+pub fn run<B: Backend>(
     shape: &Shape,
-    rank: RankId,
     batch: &Batch<'_>,
-    read_output: impl Fn(Tensor, usize, &mut dyn FnMut(&[u8])),
+    received: &Received<'_, B>,
     y: &mut Vec<u8>,
 ) -> Result<(), ProtocolError> {
     y.clear();
-    let rank = member::ep_rank(shape, rank);
+    let rank = member::ep_rank(shape, received.rank);
+    let read_output = |tensor, len, read: &mut dyn FnMut(&[u8])| received.output(tensor, len, read);
     let ends = expert_ends(shape, rank, &read_output)?;
     let rows = ends.last().copied().unwrap_or(0);
     let mut scales = vec![0.0; rows];
@@ -75,17 +167,15 @@ pub fn run(
             scales = bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
         });
     }
-    let payload = shape.payload_bytes() as usize;
-    read_output(Tensor::ExpandX, rows * payload, &mut |bytes| {
-        let mut start = 0;
-        for (local_expert, &end) in (0..).zip(&ends) {
-            let gain = batch.gain(shape.expert_row(Home { rank, local_expert }));
-            for row in start..end {
-                apply(shape, &bytes[row * payload..][..payload], scales[row], gain, y);
-            }
-            start = end;
+    let (mut row, mut local_expert) = (0, 0);
+    received.rows(shape, rows, |bytes| {
+        while ends.get(local_expert as usize).is_some_and(|&end| row >= end) {
+            local_expert += 1;
         }
-    });
+        let gain = batch.gain(shape.expert_row(Home { rank, local_expert }));
+        apply(shape, bytes, scales[row], gain, y);
+        row += 1;
+    })?;
     Ok(())
 }
 

@@ -4,11 +4,10 @@ use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::driver::schedule::{Operator, Schedule};
 use crate::driver::threads::Times;
-use crate::driver::{Failure, Options, RankState, Unit};
+use crate::driver::{Failure, Joined, Options, RankState, Unit};
 use crate::error::{Error, Missing};
 use crate::member;
 use crate::verdict;
-use core::sync::atomic::AtomicU32;
 use core::time::Duration;
 use kernel_core::fabric::Wait;
 use kernel_core::shape::Shape;
@@ -81,7 +80,7 @@ pub fn run<'c, B: Backend>(
     let mut first = 0;
     for unit in plan.schedules() {
         let batches: Vec<_> = (first..first + unit.batches()).map(&traffic).collect();
-        ranks.iter_mut().for_each(RankState::reset);
+        ranks.iter_mut().for_each(|rank| rank.reset(unit.operators().len()));
         backend.reuse_outputs();
         let operators = unit.operators();
         let times = drive(&Unit {
@@ -91,7 +90,7 @@ pub fn run<'c, B: Backend>(
             batches: &batches,
             ranks: &ranks,
             operators,
-            joined: AtomicU32::new(0),
+            joined: Joined::default(),
         })
         .map_err(|failure| of_failure(first, unit, &failure.renamed(&|rank| batches[0].name(rank))))?;
         costs.add(&times, operators);
@@ -107,7 +106,8 @@ pub fn run<'c, B: Backend>(
     Ok((costs, ranks))
 }
 
-fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure) -> Error {
+/// A failure of the unit whose first round that is.
+pub(crate) fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure) -> Error {
     match failure {
         Failure::Thread(_) => Error::Request(format!("{failure}: --threads decides how many")),
         Failure::Protocol { .. } | Failure::Agent { .. } => {
@@ -166,6 +166,13 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
             local_expert: Some(local_expert),
             ..nothing
         },
+        Wait::Grant { source, local_expert } => Missing {
+            what: "grant",
+            source_rank: Some(source.0),
+            local_expert: Some(local_expert),
+            ..nothing
+        },
+        Wait::Results { source } => Missing { what: "results", source_rank: Some(source.0), ..nothing },
         Wait::TokenFlag { source, local_expert } => Missing {
             what: "token_flag",
             source_rank: Some(source.0),

@@ -24,4 +24,6 @@ pub mod report;
 pub mod result;
 pub mod roofline;
 pub mod store;
+pub mod vector;
 pub mod verdict;
+pub mod whole;

@@ -4,11 +4,13 @@
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::driver::RankState;
+use crate::driver::pin::pin;
 use crate::member;
-use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::a3::Receive;
+use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::layout::data::{combine_row, dispatch_record};
+use kernel_core::layout::landing::{self, Area};
 use kernel_core::layout::outputs;
 use kernel_core::layout::state::Partition;
 use kernel_core::placement::Home;
@@ -17,53 +19,90 @@ use kernel_core::plan::route::{self, Send, Sends};
 use kernel_core::plan::split;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
+use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
 /// Medians of the bare copies' times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Roofline {
-    /// Rows into the windows, then out of them.
+    /// Rows into the windows, then, where they are received so, out of them.
     pub dispatch: Duration,
-    /// Rows into the windows, out of them, and the results.
+    /// Rows into the windows, out of them, and the results; with direct placement straight from the peers' windows.
     pub combine: Duration,
 }
 
 /// Where every row of a round goes.
 struct Traffic<'a> {
     shape: &'a Shape,
+    receive: Receive,
     batch: &'a Batch<'a>,
     /// By source rank.
     sent: Vec<Vec<Send>>,
     /// By receiving rank, in the order of rows.
     received: Vec<Vec<(RankId, Send)>>,
+    /// By source rank, of each row that it sends: its number where it is received.
+    rows: Vec<Vec<u32>>,
 }
 
-/// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians.
+/// What is copied between two meetings of all threads.
+#[derive(Clone, Copy)]
+enum Phase {
+    Send,
+    CopyOut,
+    GiveBack,
+    TakeBack,
+}
+
+const PHASES: [Phase; 4] = [Phase::Send, Phase::CopyOut, Phase::GiveBack, Phase::TakeBack];
+
+/// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians. As the driver does
+/// it: each rank on its worker's thread, a meeting before each phase, partitions in turn.
 #[must_use]
 pub fn measure(
     memory: &impl Backend,
-    shape: &Shape,
+    (shape, receive): (&Shape, Receive),
     batch: &Batch<'_>,
     ranks: &[RankState],
     threads: usize,
     rounds: usize,
 ) -> Roofline {
-    let traffic = Traffic::new(shape, batch);
-    let (mut dispatch, mut combine) = (Vec::new(), Vec::new());
-    for round in 0..rounds {
-        let partition = if round % 2 == 0 { Partition::P0 } else { Partition::P1 };
-        let all = |f: &(dyn Fn(RankId) -> Result<(), Fault> + Sync)| together(shape, threads, f);
-        dispatch.push(
-            all(&|rank| traffic.send(memory, partition, rank))
-                + all(&|rank| traffic.copy_out(memory, partition, rank)),
-        );
-        combine.push(
-            all(&|rank| traffic.give_back(memory, partition, rank, &ranks[rank.index()]))
-                + all(&|rank| traffic.take_back(memory, partition, rank)),
-        );
+    let traffic = Traffic::new(shape, batch, receive);
+    let meeting = Barrier::new(threads);
+    let work = |w: usize| {
+        pin(w);
+        let mut outcome = Ok(());
+        let mut of_phase = |phase, partition| {
+            meeting.wait();
+            let start = Instant::now();
+            for rank in member::all(shape).skip(w).step_by(threads) {
+                let copied = traffic.copy(memory, phase, partition, (rank, &ranks[rank.index()]));
+                // Even then it goes on: the others wait for it.
+                outcome = outcome.and(copied);
+            }
+            start.elapsed()
+        };
+        let partition = |round| if round % 2 == 0 { Partition::P0 } else { Partition::P1 };
+        let of_round = |round| PHASES.map(|phase| of_phase(phase, partition(round)));
+        let times: Vec<_> = (0..rounds).map(of_round).collect();
+        outcome.map(|()| times)
+    };
+    let by_worker: Vec<Vec<[Duration; 4]>> = thread::scope(|scope| {
+        let workers: Vec<_> = (0..threads).map(|w| scope.spawn(move || work(w))).collect();
+        let times = workers.into_iter().map(|worker| match worker.join() {
+            Ok(Ok(times)) => times,
+            // The copies go where the machines just went: a refusal is a defect of this file.
+            Ok(Err(fault)) => panic!("bare copy: {fault}"),
+            Err(panic) => std::panic::resume_unwind(panic),
+        });
+        times.collect()
+    });
+    let slowest = |round: usize, phase: usize| by_worker.iter().map(|times| times[round][phase]).max();
+    let both = |round, phases: [usize; 2]| phases.into_iter().filter_map(|phase| slowest(round, phase)).sum();
+    Roofline {
+        dispatch: median((0..rounds).map(|round| both(round, [0, 1])).collect()),
+        combine: median((0..rounds).map(|round| both(round, [2, 3])).collect()),
     }
-    Roofline { dispatch: median(dispatch), combine: median(combine) }
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -71,36 +110,8 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
-/// Runs `f` for every rank, each rank on its worker's thread. Returns the slowest worker's time.
-fn together(shape: &Shape, threads: usize, f: &(dyn Fn(RankId) -> Result<(), Fault> + Sync)) -> Duration {
-    let ready = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads)
-            .map(|w| {
-                let ready = &ready;
-                scope.spawn(move || {
-                    ready.fetch_add(1, Ordering::AcqRel);
-                    while ready.load(Ordering::Acquire) < threads {
-                        thread::yield_now();
-                    }
-                    let start = Instant::now();
-                    let mut mine = member::all(shape).skip(w).step_by(threads);
-                    mine.try_for_each(f).map(|()| start.elapsed())
-                })
-            })
-            .collect();
-        let times = workers.into_iter().map(|worker| match worker.join() {
-            Ok(Ok(time)) => time,
-            // The copies go where the machines just went: a refusal is a defect of this file.
-            Ok(Err(fault)) => panic!("bare copy: {fault}"),
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        times.max().unwrap_or_default()
-    })
-}
-
 impl<'a> Traffic<'a> {
-    fn new(shape: &'a Shape, batch: &'a Batch<'a>) -> Self {
+    fn new(shape: &'a Shape, batch: &'a Batch<'a>, receive: Receive) -> Self {
         let all_ranks = || member::all(shape);
         let sent: Vec<Vec<Send>> = all_ranks().map(|rank| sends_of(shape, batch, rank)).collect();
         let mut received = vec![Vec::new(); sent.len()];
@@ -113,7 +124,33 @@ impl<'a> Traffic<'a> {
         for rows in &mut received {
             rows.sort_by_key(|(source, send)| (send.home.local_expert, *source, send.slot));
         }
-        Self { shape, batch, sent, received }
+        let number = |source: RankId, send: &Send| {
+            let home = member::named(shape.tp_world_size(), source, send.home.rank, false);
+            let key = (send.home.local_expert, member::ep_rank(shape, source), send.slot);
+            let rows = &received[home.index()];
+            rows.partition_point(|(source, send)| (send.home.local_expert, *source, send.slot) < key) as u32
+        };
+        let rows = all_ranks().zip(&sent);
+        let rows = rows.map(|(rank, sends)| sends.iter().map(|send| number(rank, send)).collect()).collect();
+        Self { shape, receive, batch, sent, received, rows }
+    }
+
+    fn copy(
+        &self,
+        memory: &impl Backend,
+        phase: Phase,
+        p: Partition,
+        (rank, state): (RankId, &RankState),
+    ) -> Result<(), Fault> {
+        match (phase, self.receive) {
+            (Phase::Send, _) => self.send(memory, p, rank),
+            (Phase::CopyOut, Receive::Copy) => self.copy_out(memory, p, rank),
+            (Phase::GiveBack, Receive::Copy | Receive::InPlace) => self.give_back(memory, p, rank, state),
+            (Phase::TakeBack, Receive::Copy | Receive::InPlace) => self.take_back(memory, p, rank),
+            (Phase::TakeBack, Receive::Direct { .. }) => self.pull(memory, rank),
+            // Rows stay where they are.
+            (Phase::CopyOut | Phase::GiveBack, _) => Ok(()),
+        }
     }
 
     fn send(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {
@@ -154,19 +191,41 @@ impl<'a> Traffic<'a> {
         })
     }
 
+    /// As [`take_back`](Self::take_back), from where experts have left the rows.
+    fn pull(&self, memory: &impl Backend, rank: RankId) -> Result<(), Fault> {
+        self.take(memory, rank, |fabric, i, send, scratch| {
+            let at = landing::result(self.shape, send.home.rank, Area(0), self.rows[rank.index()][i]);
+            let row = fabric.peer_bytes(send.home.rank, at, self.shape.result_bytes())?;
+            scratch[..row.len()].copy_from_slice(row);
+            Ok(())
+        })
+    }
+
     /// Reads each returned row into one row of scratch, where a sum would read it, and writes the results.
     fn take_back(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {
+        self.take(memory, rank, |fabric, _, send, scratch| {
+            let at = combine_row(self.shape, p, send.pair.token, send.pair.k);
+            let row = fabric.bytes(at, self.shape.result_bytes())?;
+            scratch[..row.len()].copy_from_slice(row);
+            Ok(())
+        })
+    }
+
+    fn take<B: Backend>(
+        &self,
+        memory: &B,
+        rank: RankId,
+        read: impl Fn(&B::Fabric<'_>, usize, &Send, &mut [u8]) -> Result<(), Fault>,
+    ) -> Result<(), Fault> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
         let (travels, out) = (self.shape.result_bytes() as usize, self.shape.row_bytes() as usize);
         let mut scratch = vec![0; travels.max(out)];
         let mut token = None;
-        for send in &self.sent[rank.index()] {
+        for (i, send) in self.sent[rank.index()].iter().enumerate() {
             if token.replace(send.pair.token).is_some_and(|before| before != send.pair.token) {
                 fabric.write(outputs::x_out(self.shape, send.pair.token), &scratch[..out])?;
             }
-            let at = combine_row(self.shape, p, send.pair.token, send.pair.k);
-            let row = fabric.bytes(at, self.shape.result_bytes())?;
-            scratch[..row.len()].copy_from_slice(row);
+            read(&fabric, i, send, &mut scratch)?;
             core::hint::black_box(&mut scratch);
         }
         match token {

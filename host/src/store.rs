@@ -1,17 +1,19 @@
 //! Safetensors files: read tensor by tensor, written whole or not at all.
 
 use crate::error::Error;
+use crate::whole::write_whole;
 use core::fmt;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Deserializer, de};
 use std::borrow::Cow;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::fs::File;
-use std::io::{BufWriter, Read, Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-/// Largest header read, the limit of the format's own library.
-const HEADER_BYTES_MAX: u64 = 100_000_000;
+/// Largest header read. All tensors of the largest group have names in a third of it; the format's own limit is 12
+/// times as large, and a header of that size made of empty tensors takes half a minute.
+const HEADER_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of the header's length.
 const LENGTH_BYTES: u64 = 8;
 
@@ -47,17 +49,21 @@ impl TensorFile {
         let mut length = [0; LENGTH_BYTES as usize];
         file.read_exact(&mut length).map_err(read)?;
         let header_len = u64::from_le_bytes(length);
-        let header_max = HEADER_BYTES_MAX.min(file_len - LENGTH_BYTES);
-        if header_len > header_max {
-            return Err(fail(&format_args!("header of {header_len} bytes: at most {header_max}")));
+        let present = file_len - LENGTH_BYTES;
+        if header_len > present {
+            return Err(fail(&format_args!("a header of {header_len} bytes, of which {present} are there")));
+        }
+        if header_len > HEADER_BYTES_MAX {
+            return Err(fail(&format_args!("a header of {header_len} bytes: at most {HEADER_BYTES_MAX}")));
         }
         let mut header = vec![0; header_len as usize];
         file.read_exact(&mut header).map_err(read)?;
-        let metadata: Metadata = serde_json::from_slice(&header).map_err(|e| fail(&e))?;
         // The format's own library lets the last of several tensors of one name win.
         if let Distinct(Some(name)) = serde_json::from_slice(&header).map_err(|e| fail(&e))? {
             return Err(fail(&format_args!("duplicate name {name:?} in the header")));
         }
+        let metadata: Metadata = serde_json::from_slice(&header)
+            .map_err(|e| fail(&wrong_tensor(&header).unwrap_or(e.to_string())))?;
         let data_start = LENGTH_BYTES + header_len;
         let (declared, present) = (metadata.data_len() as u64, file_len - data_start);
         if declared != present {
@@ -107,6 +113,23 @@ impl TensorFile {
             .map_err(|e| Error::io(&self.path, "read", &e))?;
         Ok(bytes)
     }
+}
+
+/// The first tensor of a header that is wrong by itself, and how: the format's own library does not always name it.
+fn wrong_tensor(header: &[u8]) -> Option<String> {
+    let tensors: BTreeMap<String, serde_json::Value> = serde_json::from_slice(header).ok()?;
+    tensors.into_iter().filter(|(name, _)| name != "__metadata__").find_map(|(name, value)| {
+        let TensorInfo { dtype, shape, data_offsets: (start, end) } = match serde_json::from_value(value) {
+            Ok(info) => info,
+            Err(e) => return Some(format!("{name}: {e}")),
+        };
+        let bits = shape.iter().try_fold(dtype.bitsize(), |bits, &n| bits.checked_mul(n));
+        let (bytes, offsets) = (bits.map(|bits| bits / 8), end.checked_sub(start));
+        (bytes.is_none() || bytes != offsets).then(|| {
+            let takes = bytes.map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
+            format!("{name}: {dtype} {shape:?} takes {takes} bytes: must be those of data_offsets [{start}, {end}]")
+        })
+    })
 }
 
 /// The first key of an object that occurs twice.
@@ -172,59 +195,6 @@ pub fn write_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<(), Er
         file.write_all(&header)?;
         tensors.iter().try_for_each(|tensor| file.write_all(&tensor.data))
     })
-}
-
-/// Writes a file through a temporary one in the same folder, renamed when complete.
-///
-/// # Errors
-/// The file cannot be written, or `path` is something other than a regular file.
-pub fn write_whole(
-    path: &Path,
-    fill: impl FnOnce(&mut BufWriter<&File>) -> std::io::Result<()>,
-) -> Result<(), Error> {
-    let fail = |e: &std::io::Error| Error::file(path, format_args!("cannot write: {e}"));
-    let (target, folder) = target(path)?;
-    let mut builder = tempfile::Builder::new();
-    builder.prefix(".veriep-").suffix(".tmp");
-    #[cfg(unix)]
-    {
-        // Readable like any other file: the default of temporary files is the owner alone.
-        use std::os::unix::fs::PermissionsExt;
-        builder.permissions(std::fs::Permissions::from_mode(0o666));
-    }
-    let temporary = builder.tempfile_in(&folder).map_err(|e| fail(&e))?;
-    let mut writer = BufWriter::with_capacity(1 << 20, temporary.as_file());
-    fill(&mut writer).and_then(|()| writer.flush()).map_err(|e| fail(&e))?;
-    drop(writer);
-    temporary.persist(&target).map_err(|e| fail(&e.error))?;
-    Ok(())
-}
-
-/// Whether [`write_whole`] can begin, found out without leaving a trace.
-///
-/// # Errors
-/// As [`write_whole`].
-pub fn check_writable(path: &Path) -> Result<(), Error> {
-    let (_, folder) = target(path)?;
-    // Without a name: nothing is left behind, whatever happens to this process.
-    tempfile::tempfile_in(folder).map_err(|e| Error::file(path, format_args!("cannot write: {e}"))).map(drop)
-}
-
-/// The file that `path` names behind links, and its folder.
-fn target(path: &Path) -> Result<(PathBuf, PathBuf), Error> {
-    // A rename would replace a device or a symbolic link by a file.
-    let target = std::fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
-    if target.exists() && !target.is_file() {
-        return Err(Error::file(path, "cannot write: not a regular file"));
-    }
-    let folder = match target.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
-        _ => PathBuf::from("."),
-    };
-    if !folder.is_dir() {
-        return Err(Error::file(path, format_args!("cannot write: folder {} missing", folder.display())));
-    }
-    Ok((target, folder))
 }
 
 /// 32-bit numbers as little-endian bytes.

@@ -130,8 +130,9 @@ fn check_rank<B: Backend>(
     Ok(())
 }
 
-/// What is compared first explains what comes later.
-const ORDER: [Tensor; Tensor::ALL.len()] = [
+/// What is compared first explains what comes later. `row_table` and
+/// `sent_rows` are judged by the rows that are found through them.
+const ORDER: [Tensor; Tensor::ALL.len() - 2] = [
     Tensor::TpRecvCounts,
     Tensor::EpRecvCounts,
     Tensor::ExpertTokenNums,
@@ -149,9 +150,13 @@ const ORDER: [Tensor; Tensor::ALL.len()] = [
 /// Bytes of a row, as a mismatch counts them.
 fn row_len(shape: &Shape, tensor: Tensor) -> usize {
     match tensor {
-        Tensor::TpRecvCounts | Tensor::EpRecvCounts | Tensor::Rstd => 4,
-        Tensor::DynamicScales | Tensor::ExpandScales => 4,
-        Tensor::ExpertTokenNums => 8,
+        Tensor::TpRecvCounts
+        | Tensor::EpRecvCounts
+        | Tensor::DynamicScales
+        | Tensor::ExpandScales
+        | Tensor::Rstd
+        | Tensor::SentRows => 4,
+        Tensor::ExpertTokenNums | Tensor::RowTable => 8,
         Tensor::ExpandIdx => 4 * shape.k() as usize,
         Tensor::AssistInfo => 12,
         Tensor::ExpandX => shape.payload_bytes() as usize,
@@ -206,6 +211,7 @@ fn by_oracle(
         Tensor::X => of_norm(&|normed| normed.x.clone()).unwrap_or_default(),
         Tensor::Rstd => of_norm(&|normed| bytes_of(&exact(normed), f32::to_le_bytes)).unwrap_or_default(),
         Tensor::Y => of_norm(&|normed| cluster.y(name, normed, &exact(normed))).unwrap_or_default(),
+        Tensor::RowTable | Tensor::SentRows => Vec::new(),
     });
     (outputs, normed)
 }

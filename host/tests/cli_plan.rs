@@ -279,7 +279,7 @@ fn nonsense_is_one_line_and_status_2() {
     assert!(fails(2, &["plan", &broken]).contains("b.toml: k = 17"));
     assert!(fails(2, &["plan", &broken, "--preset", "tiny"]).contains("--preset"));
     assert!(fails(2, &["plan", &case, "--seed", "1"]).contains("has experts of its own"));
-    assert!(fails(2, &["plan", "--preset", "a2-64"]).contains("this version plans a3"));
+    assert!(fails(2, &["plan", "--preset", "a2-hier-16"]).contains("this version plans \"\" and fullmesh"));
     for verb in ["run", "layout", "check", "plan"] {
         let line = fails(2, &[verb, &case, "--port-offset", "8"]);
         assert!(line.contains("config.toml: port_offset = 8: must be a multiple of 512"), "{verb}: {line}");

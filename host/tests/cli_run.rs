@@ -37,6 +37,8 @@ fn every_backend_and_every_choice_writes_the_same_result() {
         &["--order", "plain", "--backend", "lockstep"],
         &["--spread", "cores", "--threads", "3"],
         &["--threads", "1"],
+        &["--vector", "portable"],
+        &["--vector", "auto", "--spread", "cores"],
         &["--threads", "8", "--spread", "cores"],
         &["--no-check"],
         &["--deadline", "0.5"],

@@ -1,8 +1,15 @@
 //! Every backend takes the same exam.
 
+use host::backend::Backend;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::backend::shared::SharedMemory;
 use host::conformance::{Strength, in_lockstep, on_threads, refusals};
+use host::driver::lockstep::Clockwork;
+use kernel_core::fabric::Fault;
+use kernel_core::fabric::nic::{Nic, Post, Transfer};
+use kernel_core::place::{Place, Tensor};
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId};
 
 #[test]
 fn shared_memory_keeps_the_contract_on_real_threads() {
@@ -10,22 +17,112 @@ fn shared_memory_keeps_the_contract_on_real_threads() {
     refusals(|shape| SharedMemory::new(shape, 1).unwrap());
 }
 
+fn lockstep(memory: Memory) -> impl Fn(&Shape, u64) -> Lockstep {
+    move |shape, seed| Lockstep::new(shape, 1, memory, seed).expect("memory")
+}
+
 #[test]
 fn strong_lockstep_memory_keeps_the_contract() {
-    in_lockstep(
-        |shape, seed| Lockstep::new(shape, 1, Memory::Strong, seed).expect("memory"),
-        0..300,
-        Strength::Any,
-    );
-    refusals(|shape| Lockstep::new(shape, 1, Memory::Strong, 0).expect("memory"));
+    in_lockstep(lockstep(Memory::Strong), 0..300, Strength::Any);
+    refusals(|shape| lockstep(Memory::Strong)(shape, 0));
 }
 
 #[test]
 fn weak_lockstep_memory_keeps_the_contract_and_no_more() {
+    in_lockstep(lockstep(Memory::Weak), 0..1000, Strength::Weak);
+    refusals(|shape| lockstep(Memory::Weak)(shape, 0));
+}
+
+/// Weak memory whose agents have a rule of their own broken.
+struct Bent {
+    inner: Lockstep,
+    bend: Bend,
+}
+
+/// A wrong transfer, as an interface that knows no better would make it.
+#[derive(Clone, Copy)]
+enum Bend {
+    /// In two parts without order; so many bytes are the second.
+    Parts(u64),
+    /// Its last word never.
+    NoEnd,
+}
+
+struct BentNic<'b> {
+    inner: <Lockstep as Backend>::Nic<'b>,
+    bend: Bend,
+}
+
+impl Nic for BentNic<'_> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        let Transfer { to, from, at, len } = *transfer;
+        match self.bend {
+            Bend::Parts(second) if second < len => {
+                let first = len - second;
+                self.inner.post(&Transfer { len: first, ..*transfer })?;
+                let shifted = |place: Place| Place { offset: place.offset + first, ..place };
+                self.inner.post(&Transfer { to, from: shifted(from), at: shifted(at), len: second })
+            }
+            Bend::NoEnd if len > 8 => self.inner.post(&Transfer { len: len - 8, ..*transfer }),
+            Bend::Parts(_) | Bend::NoEnd => self.inner.post(transfer),
+        }
+    }
+}
+
+impl Backend for Bent {
+    type Fabric<'b> = <Lockstep as Backend>::Fabric<'b>;
+
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+        self.inner.fabric(rank, core, batch)
+    }
+
+    type Nic<'b> = BentNic<'b>;
+
+    fn nic(&self, rank: RankId) -> BentNic<'_> {
+        BentNic { inner: self.inner.nic(rank), bend: self.bend }
+    }
+
+    fn read_output(&self, rank: RankId, batch: usize, of: Tensor, len: usize, read: &mut dyn FnMut(&[u8])) {
+        self.inner.read_output(rank, batch, of, len, read);
+    }
+}
+
+impl Clockwork for Bent {
+    fn tick(&self) {
+        self.inner.tick();
+    }
+
+    fn land_one(&self) -> bool {
+        self.inner.land_one()
+    }
+}
+
+fn bent(bend: Bend) {
     in_lockstep(
-        |shape, seed| Lockstep::new(shape, 1, Memory::Weak, seed).expect("memory"),
+        |shape, seed| Bent { inner: lockstep(Memory::Weak)(shape, seed), bend },
         0..1000,
         Strength::Weak,
     );
-    refusals(|shape| Lockstep::new(shape, 1, Memory::Weak, 0).expect("memory"));
+}
+
+#[test]
+#[should_panic(expected = "a transfer is delivered whole")]
+fn transfers_whose_last_word_may_come_first_are_caught() {
+    bent(Bend::Parts(8));
+}
+
+#[test]
+#[should_panic(expected = "a transfer is delivered whole")]
+fn transfers_in_two_parts_without_order_are_caught() {
+    bent(Bend::Parts(104));
+}
+
+#[test]
+#[should_panic(expected = "a transfer is delivered whole")]
+fn transfers_that_never_end_are_caught() {
+    bent(Bend::NoEnd);
 }

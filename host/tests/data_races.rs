@@ -9,7 +9,7 @@ use host::backend::Backend;
 use host::backend::lockstep::Memory;
 use host::backend::shared::SharedMemory;
 use host::config::Config;
-use host::conformance::litmus::{Op, Program, Run, Step};
+use host::conformance::litmus::{Op, Program, Run, Seat, Step, Who};
 use host::conformance::{on_threads, shape};
 use host::driver::threads::Spread;
 use kernel_core::fabric::middleware::Middleware;
@@ -65,15 +65,14 @@ fn seeded_race_a_row_read_without_its_flag() {
     const READER: &[Op] = &[Op::ExpectWhole { at: ROW, len: 200 }];
     let shape = shape();
     let backend = SharedMemory::new(&shape, 1).unwrap();
-    let programs = [Program { rank: 0, core: 0, ops: WRITER }, Program { rank: 1, core: 0, ops: READER }];
+    let programs = [(0, WRITER), (1, READER)].map(|(rank, ops)| Program { rank, who: Who::Core(0), ops });
     let start = Barrier::new(programs.len());
-    let work = |program| {
+    let work = |program: Program| {
         let mut run = Run::new(program, 0);
-        let (rank, core) = run.core();
-        let mut fabric = backend.fabric(rank, core, 0);
+        let mut fabric = backend.fabric(RankId(program.rank), CoreId(0), 0);
         start.wait();
         // What is read does not matter: that it is read is the race.
-        while !matches!(run.step(&mut fabric).unwrap(), Step::Done | Step::Broken(_)) {}
+        while !matches!(run.step(Seat::Core(&mut fabric)).unwrap(), Step::Done | Step::Broken(_)) {}
     };
     thread::scope(|scope| {
         let work = &work;

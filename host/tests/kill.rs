@@ -1,4 +1,5 @@
-//! A run that is killed leaves nothing behind: its memory is anonymous and its result is written at the end.
+//! A run that is killed leaves nothing behind: its memory is anonymous, and its result is written at the end and appears
+//! whole.
 #![cfg(unix)]
 
 use core::time::Duration;
@@ -7,6 +8,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
+use std::time::Instant;
 use tempfile::tempdir;
 
 /// Everything below a folder.
@@ -45,4 +47,40 @@ fn a_killed_run_leaves_no_files() {
         assert_eq!(left_behind(&["--backend", backend]), Vec::<PathBuf>::new());
         assert_eq!(left_behind(&["--backend", backend, "--out", "result"]), Vec::<PathBuf>::new());
     }
+}
+
+/// A run that takes about as long to write its result as for all else.
+fn writing(folder: &Path) -> Command {
+    let mut run = Command::new(env!("CARGO_BIN_EXE_veriep"));
+    run.args(["run", "--preset", "tiny", "--rounds", "1", "--no-check", "--out", "result"]);
+    run.args(["--set", "h=8192", "--set", "bs=32"]).current_dir(folder);
+    run.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    run
+}
+
+#[test]
+fn a_run_that_is_killed_at_any_time_leaves_the_old_result_or_the_new() {
+    let folder = tempdir().unwrap();
+    let result = folder.path().join("result");
+    let since = Instant::now();
+    assert!(writing(folder.path()).status().unwrap().success());
+    let (whole, new) = (since.elapsed(), fs::read(&result).unwrap());
+    let (mut killed, mut kept) = (0, 0);
+    for i in 0..16_u32 {
+        fs::write(&result, "old").unwrap();
+        let mut run = writing(folder.path()).spawn().unwrap();
+        // All over the run, and most of all near its end.
+        sleep(whole.mul_f64(1.0 - (f64::from(i) / 16.0).powi(2)));
+        if i % 2 == 0 {
+            run.kill().unwrap();
+        } else {
+            let _ = Command::new("kill").arg(run.id().to_string()).status().unwrap();
+        }
+        killed += u32::from(!run.wait().unwrap().success());
+        let seen = fs::read(&result).unwrap();
+        kept += u32::from(seen == b"old");
+        assert!(seen == b"old" || seen == new, "{} bytes: neither the old result nor the new", seen.len());
+        assert_eq!(all(folder.path()), [result.clone()], "something is left behind");
+    }
+    assert!(killed > 2 && kept > 2, "{killed} of 16 runs were killed, {kept} old results kept");
 }

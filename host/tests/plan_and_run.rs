@@ -220,7 +220,7 @@ fn what_is_planned_is_what_every_core_does_in_order() {
             let backend = Survivors::of(&case, recorder);
             let mut trial = Trial::new(&case, "DC", 1);
             let order_of_machines = if order == "plain" { SendOrder::Plain } else { SendOrder::Staggered };
-            trial.options.machines = Choices { order: order_of_machines, flags };
+            trial.options.machines = Choices { order: order_of_machines, flags, ..Choices::default() };
             trial.threaded(&backend, 1, Spread::Ranks).unwrap();
             let log = backend.inner.log.lock().unwrap();
             let mut seen = 0;

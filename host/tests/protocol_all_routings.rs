@@ -11,7 +11,7 @@ use host::case::{Case, OwnedMask, RankTensors};
 use host::config::Config;
 use host::driver::Options;
 use host::driver::threads::Spread;
-use kernel_core::a3::{Choices, Flags};
+use kernel_core::a3::{Choices, Flags, Receive};
 use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::CommAlg;
 use rand::{RngExt, SeedableRng};
@@ -81,12 +81,23 @@ fn run_all(config: Config, seed: u64) {
     }
     let rounds = |round: usize| Batch::with_tensors(&case, tensors(&case, order[round % number], round));
     let send_order = if seed.is_multiple_of(2) { SendOrder::Plain } else { SendOrder::Staggered };
-    let runs =
-        [("DC", Flags::Joint), ("DC", Flags::Separate), ("DDCC", Flags::Joint), ("DDCC", Flags::Separate)];
-    // The choice of flags is the plain layout's.
+    let runs = [
+        ("DC", Flags::Joint, Receive::InPlace),
+        ("DC", Flags::Separate, Receive::Copy),
+        ("DDCC", Flags::Joint, Receive::Copy),
+        ("DDCC", Flags::Separate, Receive::InPlace),
+        ("DC", Flags::Joint, Receive::Direct { areas: 1 }),
+        ("DDCC", Flags::Joint, Receive::Direct { areas: 2 }),
+    ];
+    // These choices are the plain layout's.
     let plain = case.shape.comm_alg() != CommAlg::FullmeshV2;
-    for (schedule, flags) in runs.into_iter().filter(|&(_, flags)| plain || flags == Flags::Joint) {
-        let options = Options { machines: Choices { order: send_order, flags }, ..Options::default() };
+    let runs = runs.into_iter().filter(|&(_, flags, receive)| {
+        plain || flags == Flags::Joint && !matches!(receive, Receive::Direct { .. })
+    });
+    for (schedule, flags, receive) in runs {
+        let receive = if plain { receive } else { Receive::Copy };
+        let options =
+            Options { machines: Choices { order: send_order, flags, receive }, ..Options::default() };
         let chain = 2 * ROUNDS / schedule.len();
         let units = number.div_ceil(ROUNDS);
         let trial = Trial { rounds: Some(&rounds), units, options, ..Trial::new(&case, schedule, chain) };

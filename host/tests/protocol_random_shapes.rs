@@ -9,7 +9,7 @@ use host::config::{Bs, Config};
 use host::driver::Options;
 use host::driver::threads::Spread;
 use host::generate::{self, Left, MaskKind, Routing};
-use kernel_core::a3::{Choices, Flags};
+use kernel_core::a3::{Choices, Flags, Receive};
 use kernel_core::plan::order::SendOrder;
 use proptest::prelude::*;
 
@@ -82,7 +82,7 @@ prop_compose! {
 prop_compose! {
     fn samples()(
         config in domains(), [quantised, smooth, shared_expert_x] in any::<[bool; 3]>(), mask in 0..3, idle: u16,
-        [staggered, separate] in any::<[bool; 2]>(),
+        [staggered, separate] in any::<[bool; 2]>(), receive in 0..3,
         blocks in prop_oneof![2 => Just(None), 1 => prop_oneof![1i64..20, 180i64..260].prop_map(Some)],
         routing in prop_oneof![Just(Routing::Uniform), Just(Routing::Zipf), Just(Routing::Hot)],
         schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DCDDCC"), Just("DDCCDC")], seed in 0u64..1000,
@@ -121,7 +121,14 @@ prop_compose! {
         };
         let order = if staggered { SendOrder::Staggered } else { SendOrder::Plain };
         let flags = if separate { Flags::Separate } else { Flags::Joint };
-        Sample { config, options, idle, machines: Choices { order, flags }, schedule, seed, left: None }
+        let receive = match receive {
+            1 if blocks.is_none() => Receive::InPlace,
+            2 if blocks.is_none() && config.comm_quant_mode == 0 => {
+                Receive::Direct { areas: if schedule == "DC" { 1 } else { 2 } }
+            }
+            _ => Receive::Copy,
+        };
+        Sample { config, options, idle, machines: Choices { order, flags, receive }, schedule, seed, left: None }
     }
 }
 
@@ -161,7 +168,8 @@ prop_compose! {
         let config = Config {
             comm_alg: String::new(), tp_world_size: 2, moe_expert_num: experts, k: k.min(experts), comm_quant_mode: 0, ..sample.config
         };
-        Sample { config, ..sample }
+        let machines = Choices { receive: Receive::Copy, ..sample.machines };
+        Sample { config, machines, ..sample }
     }
 }
 
@@ -202,7 +210,8 @@ prop_compose! {
             ..Config::default()
         };
         let options = generate::Options { shared_expert_x: false, ..sample.options };
-        Sample { config, options, schedule, ..sample }
+        let machines = Choices { receive: Receive::Copy, ..sample.machines };
+        Sample { config, options, schedule, machines, ..sample }
     }
 }
 

@@ -1,13 +1,12 @@
 //! A counterexample of the explorer, replayed by the lockstep backend: the search and the run mean the same.
 
-use core::sync::atomic::AtomicU32;
 use half::bf16;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::batch::Batch;
 use host::case::{Case, OwnedMask, RankTensors, Weights};
 use host::config::Config;
 use host::driver::schedule::Schedule;
-use host::driver::{self, Options, RankState, Unit};
+use host::driver::{self, Joined, Options, RankState, Unit};
 use host::verdict;
 use verify::explorer::{Model, explore};
 
@@ -58,7 +57,7 @@ fn wrong_round(model: &Model, traffic: &[Vec<Option<i32>>], steps: &[usize]) -> 
         batches: &batches,
         ranks: &ranks,
         operators: schedule.operators(),
-        joined: AtomicU32::new(0),
+        joined: Joined::default(),
     };
     if let Err(failure) = driver::lockstep::replay(&unit, steps) {
         println!("{failure}");

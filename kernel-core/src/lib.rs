@@ -19,6 +19,7 @@ extern crate std;
 
 pub mod a2;
 pub mod a3;
+pub mod a3_direct;
 pub mod a3_v2;
 pub mod fabric;
 pub mod hierarchy;

@@ -99,7 +99,7 @@ fn the_number_of_words_is_four_and_two_per_rank() {
 fn ranks_left_are_from_one_to_all() {
     assert_eq!(
         broken(&[(1, 0)]),
-        "elastic_info = 0: ranks left must be in [1, ep_world_size] (element = 1, ep_world_size = 6)"
+        "elastic_info[1] = 0: ranks left must be in [1, ep_world_size] (ep_world_size = 6)"
     );
     assert!(broken(&[(1, -1)]).contains("= -1: ranks left"));
     // Seven ranks of six; the tables cannot be read then.
@@ -144,7 +144,7 @@ fn moe_experts_left_are_positive_divide_evenly_and_leave_k_ids() {
     assert!(broken(&[(3, 5)]).contains("= 5: MoE experts left must be a multiple of the MoE ranks left"));
     assert_eq!(
         broken(&[(3, 2)]),
-        "elastic_info = 2: MoE experts left must leave K distinct ids (element = 3, k = 3, special experts = 0)"
+        "elastic_info[3] = 2: MoE experts left must leave K distinct ids (k = 3, special experts = 0)"
     );
     assert!(check(&six_ranks(), &info(6, &[4, 0, 5, 2], 2, 4)).is_ok());
     // With one special expert two MoE experts are three ids.
@@ -158,8 +158,8 @@ fn local_experts_times_ranks_stay_within_the_whole() {
     assert!(check(&six_ranks(), &info(6, &[4, 0, 5, 2], 2, 6)).is_ok());
     assert_eq!(
         broken(&[(3, 8)]),
-        "elastic_info = 8: local experts times ranks must not exceed those of the whole domain \
-         (element = 3, local experts left = 4, ranks left = 4, of the whole = 12)"
+        "elastic_info[3] = 8: local experts times ranks must not exceed those of the whole domain \
+         (local experts left = 4, ranks left = 4, of the whole = 12)"
     );
 }
 
@@ -181,10 +181,7 @@ fn an_entry_out_of_range_is_named() {
     // table2 of new id 1, then behind the last.
     assert!(broken(&[(11, 6)]).contains("a physical rank must be in [0, ep_world_size)"));
     assert!(broken(&[(11, -1)]).contains("a physical rank must be in [0, ep_world_size)"));
-    assert_eq!(
-        broken(&[(14, 1)]),
-        "elastic_info = 1: must be -1 behind the last new id (element = 14, new id = 4)"
-    );
+    assert_eq!(broken(&[(14, 1)]), "elastic_info[14] = 1: must be -1 behind the last new id (new id = 4)");
 }
 
 #[test]
@@ -192,8 +189,8 @@ fn tables_that_are_not_inverse_are_refused_in_both_directions() {
     // Two ranks exchanged in one table only.
     assert_eq!(
         broken(&[(10, 0), (11, 4)]),
-        "elastic_info = 1: the tables must be inverse: table2 has another rank for this new id \
-         (element = 4, entry = 0, the other table's = 4)"
+        "elastic_info[4] = 1: the tables must be inverse: table2 has another rank for this new id \
+         (entry = 0, the other table's = 4)"
     );
     // Rank 0 lost from table1: its new id still names it.
     assert!(broken(&[(4, -1)]).contains("table1 has another new id for this rank"));

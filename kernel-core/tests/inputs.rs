@@ -112,7 +112,11 @@ impl Tensors {
 }
 
 fn not_finite(token: u32, element: u32) -> InputError {
-    InputError::NotFiniteToken { token: Token(token), element }
+    InputError::NotFiniteToken { token: Token(token), element, smooth: None }
+}
+
+fn not_finite_smoothed(token: u32, element: u32, row: u32) -> InputError {
+    InputError::NotFiniteToken { token: Token(token), element, smooth: Some(row) }
 }
 
 #[test]
@@ -161,6 +165,15 @@ fn half_a_value_is_not_taken_for_none() {
     assert_eq!(inputs(&[0; 24]).check(&tensors.shape, RANK), Ok(()));
     let expected = InputError::Length { tensor: "x", seen: 13, expected: 12 };
     assert_eq!(inputs(&[0; 25]).check(&tensors.shape, RANK), Err(expected));
+}
+
+#[test]
+fn a_value_of_which_half_is_missing_is_missing() {
+    let tensors = Tensors::plain();
+    let inputs =
+        |x| Inputs { x, expert_ids: &tensors.ids, expert_scales: &tensors.weights, ..Inputs::default() };
+    let expected = InputError::Length { tensor: "x", seen: 11, expected: 12 };
+    assert_eq!(inputs(&[0; 23]).check(&tensors.shape, RANK), Err(expected));
 }
 
 #[test]
@@ -296,11 +309,11 @@ fn smoothing_is_checked_with_the_experts_that_a_token_goes_to() {
     spoil(&mut tensors, 2, 0);
     assert_eq!(tensors.check(), Ok(()), "another element");
     spoil(&mut tensors, 2, 1);
-    tensors.fails(not_finite(0, 1));
+    tensors.fails(not_finite_smoothed(0, 1, 2));
     tensors.pairs = Some(vec![true, true, false, true, true, true, true, true, true]);
     assert_eq!(tensors.check(), Ok(()), "a masked pair");
     tensors.pairs = Some(vec![false, false, true, true, true, true, true, true, true]);
-    tensors.fails(not_finite(0, 1));
+    tensors.fails(not_finite_smoothed(0, 1, 2));
 }
 
 #[test]
@@ -312,10 +325,10 @@ fn smoothing_is_checked_with_shared_experts_for_every_active_token() {
     tensors.scales = Some(scales);
     assert_eq!(tensors.check(), Ok(()));
     tensors.x[H + 2] = BF16[1];
-    tensors.fails(not_finite(1, 2));
+    tensors.fails(not_finite_smoothed(1, 2, 1));
     // Only a special expert is left of it, and the shared ones.
     tensors.pairs = Some(vec![true, true, true, false, true, false, true, true, true]);
-    tensors.fails(not_finite(1, 2));
+    tensors.fails(not_finite_smoothed(1, 2, 1));
     tensors.pairs = Some(vec![true, true, true, false, false, false, true, true, true]);
     assert_eq!(tensors.check(), Ok(()));
 }
@@ -339,7 +352,7 @@ fn the_smooth_rows_of_moe_experts_come_after_the_shared_ones() {
     tensors.x[0] = BF16[1];
     assert_eq!(tensors.check(), Ok(()));
     tensors.x[H] = BF16[1];
-    tensors.fails(not_finite(1, 0));
+    tensors.fails(not_finite_smoothed(1, 0, 9));
 }
 
 #[test]
@@ -364,7 +377,7 @@ fn all_that_is_wrong_is_told_tensor_by_tensor() {
         "expert_scales[0, 0] = NaN: must be finite",
         "expert_scales[2, 2] = inf: must be finite",
         "scales[1, 1] = NaN: must be finite",
-        "x[2, 0] is not finite before or after smoothing: quant_mode = 2 needs finite values",
+        "x[2, 0] is not finite: quant_mode = 2 needs finite values",
     ];
     assert_eq!(seen, expected);
 }

@@ -1,18 +1,43 @@
-//! Is a schedule safe? Answered by search: A3 by the real machines, A2 by an abstract model of its windows.
+//! Is a schedule safe? Answered by a search over the real machines, or over an abstract model of A2's windows.
 
 pub use crate::explorer::Product;
 use crate::explorer::{self, Model, Timeline};
 use crate::halves;
+use kernel_core::a3::Receive;
+
+/// What is searched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Subject {
+    /// The machines of `kernel_core`; on A2 with agents and transfers.
+    Machines,
+    /// A2 alone: windows that land and ranks that wait for them, [`halves`]; no machine, no agent, no flag that moves.
+    Windows,
+}
+
+impl Subject {
+    /// What answers within seconds: three ranks of A2's machines are too many.
+    #[must_use]
+    pub const fn quick(product: Product, ranks: u32) -> Self {
+        match product {
+            Product::A2 if ranks > 2 => Self::Windows,
+            _ => Self::Machines,
+        }
+    }
+}
 
 /// A question.
 #[derive(Clone, Debug)]
 pub struct Question {
     /// Whose protocol.
     pub product: Product,
+    /// What is searched.
+    pub subject: Subject,
     /// The operators that every rank runs, D and C, as many C as D unless they run once.
     pub operators: String,
     /// Partitions of dispatch and combine; A2 looks at the first only.
     pub partitions: [u32; 2],
+    /// Where experts find rows (A3); with direct placement the first number of partitions is that of areas.
+    pub receive: Receive,
     /// Ranks of one core each.
     pub ranks: u32,
     /// How often the operators run; `None`: for ever.
@@ -38,23 +63,30 @@ pub struct Answer {
     pub timeline: Option<Timeline>,
 }
 
-/// Answers a question. A3 is explored over weak memory; a counterexample is told over strong memory if there is
-/// one, since it is easier to follow and can be replayed.
+/// Answers a question. The machines are explored over weak memory; a counterexample of A3 is told over strong memory if
+/// there is one, since it is easier to follow and can be replayed. A2's are short over weak memory, where what a core
+/// writes needs no move.
 #[must_use]
 pub fn answer(question: &Question) -> Answer {
-    match question.product {
-        Product::A3 => of_machines(question),
-        Product::A2 => of_halves(question),
+    match question.subject {
+        Subject::Machines => of_machines(question),
+        Subject::Windows => of_halves(question),
     }
 }
 
 fn of_machines(question: &Question) -> Answer {
     let [dispatch, combine] = question.partitions;
-    let mut model = Model::new(question.ranks, &question.operators).partitions(dispatch, combine);
+    let mut model = Model::new(question.ranks, &question.operators);
+    model = match question.receive {
+        Receive::Copy => model.partitions(dispatch, combine),
+        Receive::InPlace => model.partitions(dispatch, combine).in_place(),
+        Receive::Direct { areas } => model.direct(areas),
+    };
+    model.product = question.product;
     model.units = question.rounds;
     model.states_max = question.states_max;
     let mut report = explorer::explore(&model.clone().weak());
-    if report.counterexample.is_some() {
+    if question.product == Product::A3 && report.counterexample.is_some() {
         let strong = explorer::explore(&model);
         if strong.counterexample.is_some() {
             report = strong;
@@ -71,7 +103,7 @@ fn of_machines(question: &Question) -> Answer {
         traffic_matrices: report.traffic_matrices,
         complete: report.complete,
         counterexample: told,
-        timeline: report.counterexample,
+        timeline: report.counterexample.filter(|_| question.product == Product::A3),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::member;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault};
-use kernel_core::layout::state::{DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, token_flag};
+use kernel_core::layout::state::{DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, grant, token_flag};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::units::{CoreId, RankId};
 
@@ -25,9 +25,11 @@ pub enum Lost {
     Counts,
     /// Token flags.
     Tokens,
+    /// Grants of direct placement.
+    Grants,
     /// Flags of blocks.
     Blocks,
-    /// Flags of returned rows.
+    /// Flags of returned rows, or that results lie ready.
     Rows,
     /// What it tells its TP peer.
     Tp,
@@ -43,6 +45,7 @@ impl Lost {
             Region::TpState => Self::Tp,
             Region::State if inside >= DISPATCH_STATUS => Self::Rows,
             Region::State if inside % STATUS_SLOT == token_flag(Partition::P0, 0).offset => Self::Tokens,
+            Region::State if inside % STATUS_SLOT == grant(Partition::P0, 0).offset => Self::Grants,
             Region::State => Self::Counts,
             _ => Self::Blocks,
         }

@@ -5,12 +5,12 @@
 //! second write to a byte of an output within one operator: its writers must be disjoint. What nobody has
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
-use super::{Backend, Members, anonymous};
+use super::{Backend, Members, Pages, anonymous};
 use crate::member;
 use core::ops::Range;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::order::{Issued, Kind};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::units::{CoreId, RankId};
@@ -123,11 +123,11 @@ impl Lockstep {
             Ok(RankMemory {
                 tp_state: vec![0; tp_state as usize],
                 // An empty mapping is refused.
-                tp_window: anonymous(tp_window.max(1))?,
+                tp_window: anonymous(tp_window.max(1), Pages::Small)?,
                 state: vec![0; STATE_BYTES as usize],
-                window: anonymous(members.shape.window_bytes())?,
+                window: anonymous(members.shape.window_bytes(), Pages::Small)?,
                 // An empty mapping is refused.
-                window_out: anonymous(members.shape.window_out_bytes().max(1))?,
+                window_out: anonymous(members.shape.window_out_bytes().max(1), Pages::Small)?,
                 outputs: (0..batches).map(outputs).collect::<io::Result<_>>()?,
                 written: BTreeMap::new(),
             })
@@ -166,9 +166,8 @@ impl Lockstep {
 /// Tensors of received rows stay zero: of their capacity only a small part is ever touched.
 fn blank_output(tensor: Tensor, capacity: u64) -> io::Result<MmapMut> {
     // An empty mapping is refused.
-    let mut bytes = anonymous(capacity.max(1))?;
-    if !matches!(tensor, Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo | Tensor::ExpandScales)
-    {
+    let mut bytes = anonymous(capacity.max(1), Pages::Small)?;
+    if !tensor.is_of_received_rows() {
         bytes.fill(UNWRITTEN);
     }
     Ok(bytes)
@@ -473,6 +472,12 @@ impl Fabric for LockstepFabric<'_> {
     }
 }
 
+impl Near for LockstepFabric<'_> {
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.view(self.reached(rank, at), self.batch, at, len)
+    }
+}
+
 /// One agent's view, likewise.
 #[derive(Debug)]
 pub struct LockstepNic<'b> {
@@ -492,11 +497,9 @@ impl Nic for LockstepNic<'_> {
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
         let Transfer { to, from, at, len } = *transfer;
+        transfer.check(self.rank)?;
         self.inner.range(self.rank, 0, from, len)?;
         self.inner.range(to, 0, at, len)?;
-        if [from.offset, at.offset, len].iter().any(|n| !n.is_multiple_of(8)) {
-            return Err(Fault { rank: to, at, len });
-        }
         if self.inner.transfers.len() >= TRANSFERS_MAX {
             return Ok(Post::Busy);
         }

@@ -7,7 +7,7 @@ pub mod survivors;
 
 use crate::case::Case;
 use crate::member;
-use kernel_core::fabric::Fabric;
+use kernel_core::fabric::Near;
 use kernel_core::fabric::nic::Nic;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::tp::{self, TP_STATE_BYTES};
@@ -20,7 +20,7 @@ use std::io;
 /// The memory of a live group: state and data regions of all ranks, outputs of every batch in flight.
 pub trait Backend: Sync {
     /// One core's view of it.
-    type Fabric<'b>: Fabric
+    type Fabric<'b>: Near
     where
         Self: 'b;
 
@@ -91,11 +91,26 @@ impl Members<'_> {
     }
 }
 
+/// In what pieces memory is committed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pages {
+    /// A huge page would commit hundreds of untouched slots at once.
+    #[default]
+    Small,
+    /// Copies of rows are faster with them, if there is memory for what is never touched.
+    Huge,
+}
+
 /// Zeroed memory that is committed as it is touched: most of a window never is.
-fn anonymous(bytes: u64) -> io::Result<MmapMut> {
+fn anonymous(bytes: u64, pages: Pages) -> io::Result<MmapMut> {
     let map = MmapOptions::new().len(bytes as usize).no_reserve_swap().map_anon()?;
-    // A huge page would commit hundreds of untouched slots at once. Advice only: its refusal changes nothing.
+    // Advice only: its refusal changes nothing.
     #[cfg(target_os = "linux")]
-    let _ = map.advise(memmap2::Advice::NoHugePage);
+    let _ = map.advise(match pages {
+        Pages::Small => memmap2::Advice::NoHugePage,
+        Pages::Huge => memmap2::Advice::HugePage,
+    });
+    #[cfg(not(target_os = "linux"))]
+    let _ = pages;
     Ok(map)
 }

@@ -4,7 +4,7 @@
 //! protocol touches becomes resident.
 #![allow(unsafe_code)]
 
-use super::{Backend, Members, anonymous};
+use super::{Backend, Members, Pages, anonymous};
 use crate::member;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use kernel_core::layout::state::STATE_BYTES;
@@ -38,6 +38,14 @@ impl SharedMemory {
     /// # Errors
     /// The system refuses the mapping.
     pub fn new<'a>(members: impl Into<Members<'a>>, batches: usize) -> io::Result<Self> {
+        Self::with_pages(members, batches, Pages::Small)
+    }
+
+    /// The same, committed in such pages.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_pages<'a>(members: impl Into<Members<'a>>, batches: usize, pages: Pages) -> io::Result<Self> {
         let members = members.into();
         let (window, window_out) = (members.shape.window_bytes(), members.shape.window_out_bytes());
         let mut maps = Vec::new();
@@ -48,9 +56,9 @@ impl SharedMemory {
         for rank in members.ranks() {
             let tp_rank = rank.0 % tp_world_size;
             let (tp_state, tp_window) = members.tp_regions(rank);
-            peers[tp_rank as usize].push(regions(&mut maps, [STATE_BYTES, window, window_out])?);
+            peers[tp_rank as usize].push(regions(&mut maps, [STATE_BYTES, window, window_out], pages)?);
             if tp_world_size > 1 {
-                let pair = regions(&mut maps, [tp_state, tp_window, 0])?;
+                let pair = regions(&mut maps, [tp_state, tp_window, 0], pages)?;
                 match tp_rank {
                     0 => tp.push(vec![pair]),
                     _ => tp.last_mut().into_iter().for_each(|of_ep_rank| of_ep_rank.push(pair)),
@@ -60,7 +68,7 @@ impl SharedMemory {
             for _ in 0..batches {
                 let sizes = Tensor::ALL.map(|tensor| align_up(members.output(rank, tensor), PAGE));
                 // A rank that is gone has no outputs, and an empty mapping is refused.
-                let tensors = map(sizes.iter().sum::<u64>().max(PAGE))?;
+                let tensors = map(sizes.iter().sum::<u64>().max(PAGE), pages)?;
                 let mut next = tensors.as_mut_ptr();
                 of_rank.push(sizes.map(|size| {
                     let segment = Segment::new(next, size);
@@ -77,8 +85,8 @@ impl SharedMemory {
 }
 
 /// A state region, the window behind it and behind that WindowsOut.
-fn regions(maps: &mut Vec<MmapRaw>, [state, window, window_out]: [u64; 3]) -> io::Result<Peer> {
-    let regions = map(state + window + window_out)?;
+fn regions(maps: &mut Vec<MmapRaw>, [state, window, window_out]: [u64; 3], pages: Pages) -> io::Result<Peer> {
+    let regions = map(state + window + window_out, pages)?;
     let base = regions.as_mut_ptr();
     maps.push(regions);
     let window_at = base.wrapping_add(state as usize);
@@ -89,8 +97,8 @@ fn regions(maps: &mut Vec<MmapRaw>, [state, window, window_out]: [u64; 3]) -> io
     })
 }
 
-fn map(bytes: u64) -> io::Result<MmapRaw> {
-    anonymous(bytes).map(MmapRaw::from)
+fn map(bytes: u64, pages: Pages) -> io::Result<MmapRaw> {
+    anonymous(bytes, pages).map(MmapRaw::from)
 }
 
 impl Backend for SharedMemory {

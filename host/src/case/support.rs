@@ -1,7 +1,44 @@
 //! What this version runs and reads, in one place: lines go from here as features arrive.
 
 use crate::error::{Error, Problem};
-use kernel_core::shape::{Product, Shape};
+use kernel_core::a3::Receive;
+use kernel_core::layout::landing::required_bytes;
+use kernel_core::shape::{CommAlg, Product, Shape};
+
+/// Whether the machines of `shape` receive rows so.
+///
+/// # Errors
+/// Each parameter whose value leaves only another way, with the values that do not.
+pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
+    let mut refused = Refused::default();
+    if receive != Receive::Copy {
+        refused.unless(shape.product() == Product::A3, "product", " = a2", "a3");
+        let in_blocks = shape.comm_alg() == CommAlg::FullmeshV2;
+        refused.unless(!in_blocks, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
+        refused.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
+    }
+    if let Receive::Direct { areas } = receive {
+        // Results are read as experts left them.
+        refused.unless(!shape.comm_quant(), "comm_quant_mode", " = 2", "0");
+        refused.unless(shape.port_offset() == 0, "--port-offset", "", "0");
+        let required_mb = required_bytes(shape, areas).div_ceil(1 << 20);
+        if required_mb > shape.window_bytes() >> 20 {
+            return Err(Error::Invalid {
+                place: format!("--receive direct, {areas} batches in flight"),
+                problems: vec![Problem::new(
+                    "hccl_buffsize_mb",
+                    &format!(" = {}", shape.window_bytes() >> 20),
+                    format!("must be at least {required_mb}"),
+                )],
+            });
+        }
+    }
+    refused.end(match receive {
+        Receive::Copy => "runs",
+        Receive::InPlace => "receives in place",
+        Receive::Direct { .. } => "places directly",
+    })
+}
 
 /// Whether this version plans the sends of `shape`.
 ///
@@ -9,7 +46,8 @@ use kernel_core::shape::{Product, Shape};
 /// Each parameter whose value changes who sends what in a way that is not planned yet.
 pub fn plannable(shape: &Shape) -> Result<(), Error> {
     let mut refused = Refused::default();
-    refused.unless(shape.product() == Product::A3, "product", " = a2", "a3");
+    let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
+    refused.unless(!hierarchy, "comm_alg", " = hierarchy", "\"\" and fullmesh");
     refused.end("plans")
 }
 

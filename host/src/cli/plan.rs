@@ -44,9 +44,9 @@ pub struct PlanArgs {
     #[arg(long, value_enum, default_value_t, requires = "seed")]
     pub mask: MaskKind,
     /// Whose plan; left out: a summary of all ranks.
-    #[arg(long, requires = "core")]
+    #[arg(long)]
     pub rank: Option<u32>,
-    /// Which core of that rank.
+    /// Which core of that rank; on A2 left out: all of them.
     #[arg(long, requires = "rank")]
     pub core: Option<u32>,
     /// In which order cores send.

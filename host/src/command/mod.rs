@@ -1,15 +1,18 @@
 //! One file per verb.
 
+mod bench;
 mod check;
 mod clashes;
 mod compare;
 mod generate;
 mod layout;
 mod plan;
+mod quantiles;
 mod run;
 mod schedule;
 mod sizes;
 mod source;
+mod traffic;
 
 pub use source::{Source, make_case, resolve};
 
@@ -24,6 +27,7 @@ use crate::report::Report;
 pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
     match verb {
         Verb::Run(args) => run::run(&args, report),
+        Verb::Bench(args) => bench::run(&args, report),
         Verb::Schedule(args) => schedule::run(&args, report),
         Verb::Layout(args) => layout::run(&args, report),
         Verb::Plan(args) => plan::run(&args, report),
@@ -31,4 +35,11 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Check(args) => check::run(&args, report),
         Verb::Compare(args) => compare::run(&args, report),
     }
+}
+
+/// The system does not give the group its memory.
+fn of_memory(error: &std::io::Error) -> Error {
+    Error::Request(format!(
+        "memory of the group: {error}: hccl_buffsize_mb and ep_world_size decide its size"
+    ))
 }

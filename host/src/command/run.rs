@@ -6,8 +6,8 @@ use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::shared::SharedMemory;
 use crate::backend::survivors::Survivors;
 use crate::batch::Batch;
-use crate::case::{self, Case, TENSORS_NAME};
-use crate::cli::{BackendArg, RunArgs};
+use crate::case::{self, Case, TENSORS_NAME, support};
+use crate::cli::{BackendArg, ReceiveArg, RunArgs};
 use crate::config::FILE_NAME;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
@@ -17,10 +17,11 @@ use crate::group::{self, Costs, Plan};
 use crate::member;
 use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
-use crate::store;
+use crate::whole;
 use core::time::Duration;
-use kernel_core::a3::{Choices, Flags};
+use kernel_core::a3::Choices;
 use kernel_core::shape::{CommAlg, Product, Shape};
+use kernel_core::vector::Any;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::path::{Path, PathBuf};
@@ -28,8 +29,10 @@ use std::path::{Path, PathBuf};
 mod output;
 mod summary;
 
-/// Memory that a lockstep unit of several rounds may take for inputs and outputs.
+/// Memory that a lockstep unit of several rounds may take for inputs and outputs, about.
 const UNIT_BYTES_MAX: u64 = 1 << 28;
+/// What one may take that is asked for: every round of it has inputs and outputs of its own.
+const CHAIN_BYTES_MAX: u64 = 4 << 30;
 /// Repetitions of the bare copies, of which the median counts.
 const ROOFLINE_ROUNDS: usize = 5;
 
@@ -52,7 +55,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let schedule = Schedule::parse(&args.schedule)?;
     if let Some(path) = &args.out {
         // Not after an hour of running.
-        store::check_writable(path)?;
+        whole::check_writable(path)?;
         keep_inputs(args, path)?;
     }
     if args.backend != BackendArg::Threads {
@@ -68,9 +71,16 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     }
     let (case, source) = open_case(args)?;
     stage(&case.shape, args.stage)?;
+    let receive = args.receive.with(schedule.in_flight());
+    support::receives(&case.shape, receive)?;
+    if args.receive == ReceiveArg::Direct && args.flags.is_some() {
+        let why = "--flags: --receive direct has counts ahead of rows: must be left out";
+        return Err(Error::Request(why.to_owned()));
+    }
     let flags = flags(&case.shape, args.flags)?;
     let silent = args.silent(&case)?;
-    let plan = plan(args, &case.shape, &schedule, flags);
+    let choices = Choices { order: args.order.into(), flags, receive };
+    let plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?))?;
     let job = Job { args, source, case, plan, silent };
     let bar = match job.plan.check {
         Some(_) => {
@@ -132,7 +142,7 @@ fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
 fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
-    let memory = SharedMemory::new(case, batches).map_err(|e| of_memory(&e))?;
+    let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
     let backend = Inject {
         inner: Survivors::of(case, memory),
         silent: job.silent,
@@ -150,15 +160,21 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     }
     // The bare copies overwrite the memory: they come last. Batch 0 has what they copy.
     let first = Batch::varied(case, plan.last_rounds() - 1);
-    let roofline =
-        roofline::measure(&backend.inner, &case.shape, &first, &ranks, workers.count, ROOFLINE_ROUNDS);
+    let roofline = roofline::measure(
+        &backend.inner,
+        (&case.shape, plan.options.machines.receive),
+        &first,
+        &ranks,
+        workers.count,
+        ROOFLINE_ROUNDS,
+    );
     Ok((costs, Some(roofline)))
 }
 
 fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
-    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| of_memory(&e))?;
+    let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| super::of_memory(&e))?;
     let backend = Inject {
         inner: Survivors::of(case, lockstep),
         silent: job.silent,
@@ -179,13 +195,6 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     Ok((costs, None))
 }
 
-/// The system does not give the group its memory.
-fn of_memory(error: &std::io::Error) -> Error {
-    Error::Request(format!(
-        "memory of the group: {error}: hccl_buffsize_mb and ep_world_size decide its size"
-    ))
-}
-
 /// The case itself in the last round, varied before.
 fn traffic<'a>(job: &'a Job<'_>) -> impl Fn(usize) -> Batch<'a> {
     |round| Batch::varied(&job.case, job.plan.rounds() - 1 - round)
@@ -195,6 +204,7 @@ fn workers(args: &RunArgs) -> Workers {
     Workers {
         count: args.threads.map_or_else(processors, |threads| threads as usize),
         spread: args.spread.unwrap_or_default().into(),
+        pinned: false,
         deadline: Duration::from_secs_f64(args.deadline.unwrap_or(DEADLINE_SECONDS)),
     }
 }
@@ -203,28 +213,43 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, core::num::NonZero::get)
 }
 
-fn plan(args: &RunArgs, shape: &Shape, schedule: &Schedule, flags: Flags) -> Plan {
+fn plan(
+    args: &RunArgs,
+    shape: &Shape,
+    schedule: &Schedule,
+    (machines, vector): (Choices, Any),
+) -> Result<Plan, Error> {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
+    let repetition_bytes = batch_bytes(shape).max(1).saturating_mul(schedule.batches() as u64);
+    let chain_max = (CHAIN_BYTES_MAX / repetition_bytes).max(1);
     let chain = match (args.chain, args.backend) {
         (Some(chain), _) => chain as usize,
         // A check stops the threads; their times are those of single rounds.
         (None, BackendArg::Threads) => 1,
         // Nothing is timed here: ranks may run ahead of each other as far as memory allows.
-        (None, _) => (UNIT_BYTES_MAX / batch_bytes(shape).max(1)) as usize / schedule.batches(),
+        (None, _) => (UNIT_BYTES_MAX / repetition_bytes) as usize,
     };
     let chain = chain.clamp(1, repetitions);
+    if chain as u64 > chain_max {
+        return Err(Error::Request(format!(
+            "--chain {chain}: must be at most {chain_max}, or inputs and outputs of its rounds take more than {} MiB",
+            CHAIN_BYTES_MAX >> 20
+        )));
+    }
     let rest = repetitions % chain;
-    Plan {
+    Ok(Plan {
         unit: schedule.repeat(chain),
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
-            machines: Choices { order: args.order.into(), flags },
+            machines,
+            vector,
+            rows_unseen: args.no_check && args.out.is_none(),
             in_step: args.backend == BackendArg::Threads && chain == 1,
             ..Options::default()
         },
         check: (!args.no_check).then(processors),
-    }
+    })
 }
 
 /// What a batch's inputs and outputs take, about.

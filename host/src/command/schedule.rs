@@ -1,10 +1,13 @@
 //! `veriep schedule`
 
-use crate::cli::{ProductArg, ScheduleArgs};
+use crate::cli::{ModelArg, ProductArg, ReceiveArg, ScheduleArgs};
 use crate::error::Error;
 use crate::report::Report;
+use kernel_core::a3::Receive;
 use serde::Serialize;
-use verify::schedule::{Answer, Product, Question, answer};
+use verify::schedule::{Answer, Product, Question, Subject, answer};
+
+const MACHINES: &str = "machines";
 
 #[derive(Serialize)]
 struct Verdict {
@@ -15,6 +18,9 @@ struct Verdict {
     counterexample: Vec<String>,
     operators: String,
     product: &'static str,
+    /// What was searched.
+    model: &'static str,
+    receive: &'static str,
     partitions: Vec<u32>,
     ranks: u32,
     /// `null`: for ever.
@@ -35,6 +41,9 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
 
 fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     let refuse = |why: String| Err(Error::Request(format!("schedule {}: {why}", args.operators)));
+    if (args.product, args.model) == (ProductArg::A3, Some(ModelArg::Windows)) {
+        return refuse("--model windows: only a2 has one".to_owned());
+    }
     let (mut dispatched, mut combined) = (0, 0);
     for (i, letter) in args.operators.chars().enumerate() {
         match letter {
@@ -53,6 +62,15 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     if !balanced && args.rounds.is_some_and(|rounds| rounds > 1) {
         return refuse(format!("{dispatched} D and {combined} C: must be as many to run more than once"));
     }
+    let receive = args.receive.name();
+    if args.product == ProductArg::A2 && args.receive != ReceiveArg::Copy {
+        return refuse(format!("--receive {receive}: product = a2 has copy alone"));
+    }
+    if args.receive == ReceiveArg::Direct && !matches!(args.partitions[..], [1 | 2] | [1 | 2, 2]) {
+        return refuse(format!(
+            "--receive {receive}: --partitions must be 1 or 2, the areas of rows and results; flags have 2"
+        ));
+    }
     let [first, .., last] = args.partitions[..] else {
         let each = args.partitions.first().copied().unwrap_or(2);
         return Ok(ask(args, [each, each], balanced));
@@ -64,10 +82,17 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
 }
 
 fn ask(args: &ScheduleArgs, partitions: [u32; 2], balanced: bool) -> Question {
+    let product = match args.product {
+        ProductArg::A3 => Product::A3,
+        ProductArg::A2 => Product::A2,
+    };
     Question {
-        product: match args.product {
-            ProductArg::A3 => Product::A3,
-            ProductArg::A2 => Product::A2,
+        receive: args.receive.with(partitions[0] as usize),
+        product,
+        subject: match args.model {
+            Some(ModelArg::Machines) => Subject::Machines,
+            Some(ModelArg::Windows) => Subject::Windows,
+            None => Subject::quick(product, args.ranks),
         },
         operators: args.operators.clone(),
         partitions,
@@ -90,9 +115,22 @@ fn verdict(question: &Question, answer: Answer) -> Verdict {
             Product::A3 => "a3",
             Product::A2 => "a2",
         },
+        model: match question.subject {
+            Subject::Machines => MACHINES,
+            Subject::Windows => "windows",
+        },
+        receive: receive_name(question.receive),
         partitions: if dispatch == combine { vec![dispatch] } else { vec![dispatch, combine] },
         ranks: question.ranks,
         rounds: question.rounds,
+    }
+}
+
+const fn receive_name(receive: Receive) -> &'static str {
+    match receive {
+        Receive::Copy => ReceiveArg::Copy.name(),
+        Receive::InPlace => ReceiveArg::InPlace.name(),
+        Receive::Direct { .. } => ReceiveArg::Direct.name(),
     }
 }
 
@@ -119,10 +157,11 @@ fn text(verdict: &Verdict) -> String {
             .collect();
         return format!("{head}\n{}", lines.join("\n"));
     }
-    let how = match (verdict.complete, verdict.product) {
-        (true, "a3") => "every state of the real machines over weak memory",
-        (true, _) => "every state of the abstract model",
-        (false, _) => "not all states: nothing bad within",
+    let extent = if verdict.complete { "every state" } else { "not all states, but nothing bad within" };
+    let of = match (verdict.model, verdict.product) {
+        (MACHINES, "a3") => "of the real machines over weak memory",
+        (MACHINES, _) => "of the real machines, agents and transfers over weak memory",
+        _ => "of an abstract model of the windows, not of the machines",
     };
-    format!("{head}\n{how}: {} states, {} traffic matrices", verdict.states, verdict.traffic_matrices)
+    format!("{head}\n{extent} {of}: {} states, {} traffic matrices", verdict.states, verdict.traffic_matrices)
 }

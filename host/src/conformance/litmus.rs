@@ -1,13 +1,14 @@
-//! Litmus programs: a few operations on each of a few cores, and what must come of them.
+//! Litmus programs: a few operations on each of a few cores and agents, and what must come of them.
 
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::nic::{Nic, Post, Transfer};
+use kernel_core::fabric::{Fault, Near};
 use kernel_core::place::Place;
-use kernel_core::units::{CoreId, RankId};
+use kernel_core::units::RankId;
 
 /// Bytes between two repetitions of a program in one memory: its places lie below.
 pub const STRIDE: u64 = 512;
 
-/// One operation of a core.
+/// One operation of a core; an agent posts, awaits and expects words.
 #[derive(Clone, Copy, Debug)]
 pub enum Op {
     /// Puts `len` times `byte`, half of them as the tail.
@@ -37,6 +38,17 @@ pub enum Op {
         /// What.
         word: u64,
     },
+    /// Writes `len` times `byte` into WindowsOut.
+    Write {
+        /// There.
+        at: Place,
+        /// What.
+        byte: u8,
+        /// How often.
+        len: usize,
+    },
+    /// An agent: posts a transfer, as soon as there is room.
+    Post(Transfer),
     /// Goes on when everything before has landed.
     Quiet,
     /// Goes on when the word is there.
@@ -62,6 +74,17 @@ pub enum Op {
         /// How often.
         len: usize,
     },
+    /// Reads at another rank now: it must be `len` times `byte`.
+    ExpectPeerBytes {
+        /// That rank's.
+        rank: u32,
+        /// There.
+        at: Place,
+        /// What.
+        byte: u8,
+        /// How often.
+        len: usize,
+    },
     /// Reads now: all bytes must be equal, whatever they are.
     ExpectWhole {
         /// There.
@@ -71,13 +94,22 @@ pub enum Op {
     },
 }
 
-/// What one core does.
+/// Who acts on a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// The core of that number.
+    Core(u32),
+    /// The agent.
+    Agent,
+}
+
+/// What one core or agent does.
 #[derive(Clone, Copy, Debug)]
 pub struct Program {
     /// Its rank.
     pub rank: u32,
-    /// Its number there.
-    pub core: u32,
+    /// Who it is there.
+    pub who: Who,
     /// In this order.
     pub ops: &'static [Op],
 }
@@ -101,8 +133,34 @@ pub struct Litmus {
     pub claim: Claim,
     /// Reads what no flag covers: undefined on memory that is really concurrent, so not tried there.
     pub racy: bool,
-    /// The cores.
+    /// The cores and agents.
     pub programs: &'static [Program],
+}
+
+/// What a program acts through.
+pub enum Seat<'a> {
+    /// A core.
+    Core(&'a mut dyn Near),
+    /// An agent.
+    Agent(&'a mut dyn Nic),
+}
+
+impl Seat<'_> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        match self {
+            Self::Core(fabric) => fabric.observe(at),
+            Self::Agent(nic) => nic.observe(at),
+        }
+    }
+}
+
+impl core::fmt::Debug for Seat<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(match self {
+            Self::Core(_) => "a core",
+            Self::Agent(_) => "an agent",
+        })
+    }
 }
 
 /// A program under way.
@@ -134,69 +192,80 @@ impl Run {
         Self { program, next: 0, shift: repetition * STRIDE }
     }
 
-    /// The core that runs it.
-    #[must_use]
-    pub const fn core(&self) -> (RankId, CoreId) {
-        (RankId(self.program.rank), CoreId(self.program.core))
-    }
-
     /// The next operation, and whose it is.
     #[must_use]
     pub fn position(&self) -> String {
-        let Program { rank, core, ops } = self.program;
-        format!("rank {rank} core {core}, operation {}: {:?}", self.next, ops.get(self.next))
+        let Program { rank, who, ops } = self.program;
+        format!("rank {rank} {who:?}, operation {}: {:?}", self.next, ops.get(self.next))
     }
 
     /// Does one operation.
     ///
     /// # Errors
     /// The fabric refuses.
-    pub fn step(&mut self, fabric: &mut dyn Fabric) -> Result<Step, Fault> {
+    pub fn step(&mut self, mut seat: Seat<'_>) -> Result<Step, Fault> {
         let Some(&op) = self.program.ops.get(self.next) else { return Ok(Step::Done) };
-        let moved = match op {
-            Op::Put { to, at, byte, len } => {
-                let bytes = vec![byte; len];
-                let (row, tail) = bytes.split_at(len / 2);
-                fabric.put(RankId(to), self.place(at), row, tail)?;
-                true
-            }
-            Op::Publish { to, at, word } => {
-                fabric.publish(RankId(to), self.place(at), word)?;
-                true
-            }
-            Op::Store { at, word } => {
-                fabric.store(self.place(at), word)?;
-                true
-            }
-            Op::Quiet => fabric.quiet()?,
-            Op::Await { at, word } => fabric.observe(self.place(at))? == word,
-            Op::Expect { at, words } => {
-                let seen = fabric.observe(self.place(at))?;
+        let moved = match (op, &mut seat) {
+            (Op::Await { at, word }, seat) => seat.observe(self.place(at))? == word,
+            (Op::Expect { at, words }, seat) => {
+                let seen = seat.observe(self.place(at))?;
                 if !words.contains(&seen) {
                     return Ok(self.broken(&format!("{seen:#x}")));
                 }
                 true
+            }
+            (Op::Post(transfer), Seat::Agent(nic)) => {
+                let (from, at) = (self.place(transfer.from), self.place(transfer.at));
+                nic.post(&Transfer { from, at, ..transfer })? == Post::Posted
+            }
+            (op, Seat::Core(fabric)) => return self.step_of_core(op, *fabric),
+            (_, Seat::Agent(_)) => return Ok(self.broken("nothing: an agent cannot do that")),
+        };
+        Ok(self.moved(moved))
+    }
+
+    fn step_of_core(&mut self, op: Op, fabric: &mut dyn Near) -> Result<Step, Fault> {
+        match op {
+            Op::Put { to, at, byte, len } => {
+                let bytes = vec![byte; len];
+                let (row, tail) = bytes.split_at(len / 2);
+                fabric.put(RankId(to), self.place(at), row, tail)?;
+            }
+            Op::Publish { to, at, word } => fabric.publish(RankId(to), self.place(at), word)?,
+            Op::Store { at, word } => fabric.store(self.place(at), word)?,
+            Op::Write { at, byte, len } => fabric.write(self.place(at), &vec![byte; len])?,
+            Op::Quiet => {
+                let quiet = fabric.quiet()?;
+                return Ok(self.moved(quiet));
             }
             Op::ExpectBytes { at, byte, len } => {
                 let bytes = fabric.bytes(self.place(at), len as u64)?;
                 if bytes.len() != len || bytes.iter().any(|&seen| seen != byte) {
                     return Ok(self.broken(&format!("{bytes:?}")));
                 }
-                true
+            }
+            Op::ExpectPeerBytes { rank, at, byte, len } => {
+                let bytes = fabric.peer_bytes(RankId(rank), self.place(at), len as u64)?;
+                if bytes.len() != len || bytes.iter().any(|&seen| seen != byte) {
+                    return Ok(self.broken(&format!("{bytes:?}")));
+                }
             }
             Op::ExpectWhole { at, len } => {
                 let bytes = fabric.bytes(self.place(at), len as u64)?;
                 if bytes.iter().any(|byte| Some(byte) != bytes.first()) {
                     return Ok(self.broken(&format!("{bytes:?}")));
                 }
-                true
             }
-        };
-        if !moved {
-            return Ok(Step::Waits);
+            Op::Post(_) | Op::Await { .. } | Op::Expect { .. } => {
+                return Ok(self.broken("nothing: a core cannot do that"));
+            }
         }
-        self.next += 1;
-        Ok(Step::Moved)
+        Ok(self.moved(true))
+    }
+
+    fn moved(&mut self, moved: bool) -> Step {
+        self.next += usize::from(moved);
+        if moved { Step::Moved } else { Step::Waits }
     }
 
     fn place(&self, at: Place) -> Place {

@@ -1,11 +1,13 @@
-//! The exam for backends: litmus tests of the contract of [`Fabric`].
+//! The exam for backends: litmus tests of the contracts of [`Fabric`] and of [`Nic`].
 //!
 //! A backend whose cores are really concurrent takes [`on_threads`]; one that a single thread drives takes
 //! [`in_lockstep`]; both take [`refusals`]. A new backend needs three lines in `tests/conformance.rs`.
 
 pub mod litmus;
+mod nic_suite;
 mod suite;
 
+pub use nic_suite::NIC_SUITE;
 pub use suite::SUITE;
 
 use crate::backend::Backend;
@@ -13,12 +15,13 @@ use crate::driver::lockstep::Clockwork;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::nic::{Nic, Transfer};
+use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
-use litmus::{Claim, Litmus, Run, STRIDE, Step};
+use litmus::{Claim, Litmus, Run, STRIDE, Seat, Step, Who};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -30,20 +33,26 @@ pub const REPETITIONS_MAX: u64 = STATE_BYTES / STRIDE;
 /// How long a core may wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The group that the litmus tests need: three ranks of two cores.
+/// Every litmus of both contracts.
+pub fn all() -> impl Iterator<Item = &'static Litmus> {
+    SUITE.iter().chain(NIC_SUITE)
+}
+
+/// The group that the litmus tests need: three ranks of two cores and an agent.
 ///
 /// # Panics
 /// Never: the configuration is legal.
 #[must_use]
 pub fn shape() -> Shape {
     let config = Config {
+        product: "a2",
         ep_world_size: 3,
         moe_expert_num: 3,
         k: 1,
         h: 8,
         bs: BatchSizes::Uniform(1),
         aiv_num: 2,
-        hccl_buffsize_mb: 1,
+        hccl_buffsize_mb: 8,
         ..Config::default()
     };
     Shape::new(&config, Limits::None).expect("a legal configuration")
@@ -58,16 +67,21 @@ pub enum Strength {
     Weak,
 }
 
-/// Runs the suite one operation at a time in an order drawn from each seed, on memory made for that seed.
+/// Runs of a litmus that share a memory, each in places of its own: to make one costs more than to run.
+const RUNS: u64 = 50;
+
+/// Runs the suites one operation at a time in an order drawn from each seed, on memory made for every 50th.
 ///
 /// # Panics
 /// A claim does not hold: litmus, seed and what was seen.
 pub fn in_lockstep<B: Clockwork>(make: impl Fn(&Shape, u64) -> B, seeds: Range<u64>, strength: Strength) {
     let shape = shape();
-    for litmus in SUITE {
-        let mut broken = seeds.clone().filter_map(|seed| {
-            let backend = make(&shape, seed);
-            stepped(litmus, &backend, seed).map(|why| format!("{}: seed {seed}: {why}", litmus.name))
+    for litmus in all() {
+        let mut broken = seeds.clone().step_by(RUNS as usize).filter_map(|first| {
+            let backend = make(&shape, first);
+            let mut runs = first..seeds.end.min(first + RUNS);
+            let broken = runs.find_map(|seed| Some((seed, stepped(litmus, &backend, seed, seed - first)?)));
+            broken.map(|(seed, why)| format!("{}: seed {seed} on memory {first}: {why}", litmus.name))
         });
         match litmus.claim {
             Claim::Required => assert_eq!(broken.next(), None),
@@ -80,16 +94,14 @@ pub fn in_lockstep<B: Clockwork>(make: impl Fn(&Shape, u64) -> B, seeds: Range<u
 }
 
 /// One run; why it broke, if it did.
-fn stepped<B: Clockwork>(litmus: &Litmus, backend: &B, seed: u64) -> Option<String> {
+fn stepped<B: Clockwork>(litmus: &Litmus, backend: &B, seed: u64, repetition: u64) -> Option<String> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut runs: Vec<_> = litmus.programs.iter().map(|&program| Run::new(program, 0)).collect();
+    let mut runs: Vec<_> = litmus.programs.iter().map(|&program| Run::new(program, repetition)).collect();
     let mut idle = 0;
     while !runs.is_empty() {
         let pick = rng.random_range(0..runs.len());
         backend.tick();
-        let (rank, core) = runs[pick].core();
-        let step = runs[pick].step(&mut backend.fabric(rank, core, 0));
-        match step {
+        match step(&mut runs[pick], backend) {
             Ok(Step::Moved) => idle = 0,
             Ok(Step::Waits) => idle += 1,
             Ok(Step::Done) => drop(runs.swap_remove(pick)),
@@ -104,12 +116,21 @@ fn stepped<B: Clockwork>(litmus: &Litmus, backend: &B, seed: u64) -> Option<Stri
             }
         }
     }
+    // The next run finds nothing in flight.
+    while backend.land_one() {}
     None
 }
 
+fn step<B: Backend>(run: &mut Run, backend: &B) -> Result<Step, Fault> {
+    let rank = RankId(run.program.rank);
+    match run.program.who {
+        Who::Core(core) => run.step(Seat::Core(&mut backend.fabric(rank, CoreId(core), 0))),
+        Who::Agent => run.step(Seat::Agent(&mut backend.nic(rank))),
+    }
+}
+
 fn waits<B: Backend>(run: &mut Run, backend: &B) -> bool {
-    let (rank, core) = run.core();
-    run.step(&mut backend.fabric(rank, core, 0)) == Ok(Step::Waits)
+    step(run, backend) == Ok(Step::Waits)
 }
 
 /// Runs each litmus `repetitions` times, one thread for each core, in places of its own each time.
@@ -119,7 +140,7 @@ fn waits<B: Backend>(run: &mut Run, backend: &B) -> bool {
 pub fn on_threads<B: Backend>(make: impl Fn(&Shape) -> B, repetitions: u64) {
     assert!(repetitions <= REPETITIONS_MAX, "more than {REPETITIONS_MAX} repetitions");
     let shape = shape();
-    for litmus in SUITE.iter().filter(|litmus| !litmus.racy) {
+    for litmus in all().filter(|litmus| !litmus.racy) {
         let broken = raced(litmus, &make(&shape), repetitions);
         if litmus.claim == Claim::Required {
             assert_eq!(broken, None, "{}", litmus.name);
@@ -161,12 +182,28 @@ fn raced<B: Backend>(litmus: &Litmus, backend: &B, repetitions: u64) -> Option<S
 }
 
 fn unbroken<B: Backend>(mut run: Run, backend: &B, stop: &AtomicBool) -> Option<String> {
-    let (rank, core) = run.core();
-    let mut fabric = backend.fabric(rank, core, 0);
+    let rank = RankId(run.program.rank);
+    match run.program.who {
+        Who::Core(core) => {
+            let mut fabric = backend.fabric(rank, CoreId(core), 0);
+            unbroken_steps(&mut run, stop, |run| run.step(Seat::Core(&mut fabric)))
+        }
+        Who::Agent => {
+            let mut nic = backend.nic(rank);
+            unbroken_steps(&mut run, stop, |run| run.step(Seat::Agent(&mut nic)))
+        }
+    }
+}
+
+fn unbroken_steps(
+    run: &mut Run,
+    stop: &AtomicBool,
+    mut step: impl FnMut(&mut Run) -> Result<Step, Fault>,
+) -> Option<String> {
     let since = Instant::now();
     let mut idle = 0_u32;
     loop {
-        match run.step(&mut fabric) {
+        match step(run) {
             Ok(Step::Moved) => {}
             Ok(Step::Done) => return None,
             Ok(Step::Waits) if stop.load(Ordering::Relaxed) => return None,
@@ -215,6 +252,54 @@ pub fn refusals<B: Backend>(make: impl Fn(&Shape) -> B) {
     refused("a write whose end wraps", &mut |f| f.write(x_out(u64::MAX), &[1, 1]));
     refused("a delivery from behind the end", &mut |f| f.deliver(x_out(0), Place::window(window), 1));
     refused("a delivery whose end wraps", &mut |f| f.deliver(x_out(u64::MAX), Place::window(0), 2));
+    let row = Place::window(0);
+    assert!(fabric.peer_bytes(nobody, row, 8).is_err(), "granted: bytes of a rank that is not there");
+    assert!(
+        fabric.peer_bytes(peer, Place::window(window - 4), 5).is_err(),
+        "granted: a peer's bytes over the end"
+    );
+    assert!(fabric.peer_bytes(peer, far, u64::MAX).is_err(), "granted: a peer's bytes whose end wraps");
     let start = fabric.observe(Place::state(0)).expect("the first word");
     assert_eq!(start, 0, "a refused publish was written");
+    drop(fabric);
+    nic_refusals(&shape, &backend);
+}
+
+fn nic_refusals<B: Backend>(shape: &Shape, backend: &B) {
+    let (window, window_out) = (shape.window_bytes(), shape.window_out_bytes());
+    // Where writes land at once, a transfer that is not refused is seen.
+    let row = backend.fabric(RankId(0), CoreId(0), 0).write(Place::window_out(0), &[9; 64]);
+    assert_eq!(row, Ok(()), "a row of WindowsOut");
+    let good = Transfer { to: RankId(1), from: Place::window_out(0), at: Place::window(0), len: 64 };
+    let from = |offset| Transfer { from: Place::window_out(offset), ..good };
+    let at = |offset| Transfer { at: Place::window(offset), ..good };
+    let refused = [
+        ("a transfer to a rank that is not there", Transfer { to: RankId(3), ..good }),
+        ("an empty transfer", Transfer { len: 0, ..good }),
+        ("a part of a word", Transfer { len: 60, ..good }),
+        ("a crooked source", from(4)),
+        ("a crooked destination", at(4)),
+        ("a source over the end", from(window_out - 56)),
+        ("a destination over the end", at(window - 56)),
+        ("a source whose end wraps", from(u64::MAX - 7)),
+        ("a destination whose end wraps", at(u64::MAX - 7)),
+        ("a length that wraps", Transfer { len: u64::MAX - 7, ..good }),
+        ("a source in WindowsIn", Transfer { from: Place::window(0), ..good }),
+        ("a destination in the state region", Transfer { at: Place::state(0), ..good }),
+        ("a destination in WindowsOut", Transfer { at: Place::window_out(0), ..good }),
+        ("a destination in an output", Transfer { at: Place::output(Tensor::XOut, 0), ..good }),
+    ];
+    let mut nic = backend.nic(RankId(0));
+    for (what, transfer) in refused {
+        assert!(nic.post(&transfer).is_err(), "granted: {what}");
+    }
+    for at in [Place::state(4), Place::state(STATE_BYTES)] {
+        assert!(nic.observe(at).is_err(), "granted: an observe at {at}");
+    }
+    drop(nic);
+    let fabric = backend.fabric(RankId(1), CoreId(0), 0);
+    for (at, what) in [(0, "first"), (window - 56, "last")] {
+        let seen = fabric.observe(Place::window(at)).expect("a word of the window");
+        assert_eq!(seen, 0, "a refused transfer was written: its {what} words");
+    }
 }

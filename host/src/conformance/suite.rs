@@ -2,56 +2,62 @@
 //! beside each promise the same without what it rests on.
 
 use super::litmus::Claim::{Open, Required};
-use super::litmus::Op::{Await, Expect, ExpectBytes, ExpectWhole, Publish, Put, Quiet, Store};
-use super::litmus::{Claim, Litmus, Op, Program};
+use super::litmus::Op::{
+    Await, Expect, ExpectBytes, ExpectPeerBytes, ExpectWhole, Publish, Put, Quiet, Store,
+};
+use super::litmus::{Claim, Litmus, Op, Program, Who};
 use kernel_core::place::Place;
 
-const A: Place = Place::state(0);
-const B: Place = Place::state(64);
-const C: Place = Place::state(128);
-const D: Place = Place::state(192);
+pub(super) const A: Place = Place::state(0);
+pub(super) const B: Place = Place::state(64);
+pub(super) const C: Place = Place::state(128);
+pub(super) const D: Place = Place::state(192);
 /// Two rows of a window.
-const ROW: Place = Place::window(0);
-const ROW_2: Place = Place::window(256);
-const LEN: usize = 200;
+pub(super) const ROW: Place = Place::window(0);
+pub(super) const ROW_2: Place = Place::window(256);
+pub(super) const LEN: usize = 200;
 
-const ONES: u64 = 0x1111_1111_1111_1111;
-const TWOS: u64 = 0x2222_2222_2222_2222;
+pub(super) const ONES: u64 = 0x1111_1111_1111_1111;
+pub(super) const TWOS: u64 = 0x2222_2222_2222_2222;
 
-const fn put(to: u32, at: Place, byte: u8) -> Op {
+pub(super) const fn put(to: u32, at: Place, byte: u8) -> Op {
     Put { to, at, byte, len: LEN }
 }
 
-const fn publish(to: u32, at: Place, word: u64) -> Op {
+pub(super) const fn publish(to: u32, at: Place, word: u64) -> Op {
     Publish { to, at, word }
 }
 
-const fn store(at: Place, word: u64) -> Op {
+pub(super) const fn store(at: Place, word: u64) -> Op {
     Store { at, word }
 }
 
-const fn wait(at: Place, word: u64) -> Op {
+pub(super) const fn wait(at: Place, word: u64) -> Op {
     Await { at, word }
 }
 
-const fn expect(at: Place, words: &'static [u64]) -> Op {
+pub(super) const fn expect(at: Place, words: &'static [u64]) -> Op {
     Expect { at, words }
 }
 
-const fn row(at: Place, byte: u8) -> Op {
+pub(super) const fn row(at: Place, byte: u8) -> Op {
     ExpectBytes { at, byte, len: LEN }
 }
 
-const fn on(rank: u32, core: u32, ops: &'static [Op]) -> Program {
-    Program { rank, core, ops }
+const fn peer_row(rank: u32, at: Place, byte: u8) -> Op {
+    ExpectPeerBytes { rank, at, byte, len: LEN }
 }
 
-const fn litmus(name: &'static str, claim: Claim, programs: &'static [Program]) -> Litmus {
+pub(super) const fn on(rank: u32, core: u32, ops: &'static [Op]) -> Program {
+    Program { rank, who: Who::Core(core), ops }
+}
+
+pub(super) const fn litmus(name: &'static str, claim: Claim, programs: &'static [Program]) -> Litmus {
     Litmus { name, claim, racy: false, programs }
 }
 
 /// For programs that read what no flag covers, or whose reader may be told too early.
-const fn racy(name: &'static str, programs: &'static [Program]) -> Litmus {
+pub(super) const fn racy(name: &'static str, programs: &'static [Program]) -> Litmus {
     Litmus { name, claim: Open, racy: true, programs }
 }
 
@@ -253,5 +259,24 @@ pub const SUITE: &[Litmus] = &[
             on(2, 0, &[wait(B, 1), publish(0, C, 1)]),
             on(0, 1, &[wait(C, 1), publish(1, A, 2), wait(D, 1)]),
         ],
+    ),
+    // 6: reading at a peer's.
+    litmus(
+        "rows that a rank was quiet about are there for the peer that it tells",
+        Required,
+        &[on(0, 0, &[put(0, ROW, 7), Quiet, publish(1, A, 1)]), on(1, 0, &[wait(A, 1), peer_row(0, ROW, 7)])],
+    ),
+    litmus(
+        "rows at one peer's are there for who hears of them at the end of a chain",
+        Required,
+        &[
+            on(0, 0, &[put(0, ROW, 7), Quiet, publish(1, A, 1)]),
+            on(1, 0, &[put(1, ROW, 9), Quiet, wait(A, 1), publish(2, B, 1)]),
+            on(2, 0, &[wait(B, 1), peer_row(0, ROW, 7), peer_row(1, ROW, 9)]),
+        ],
+    ),
+    racy(
+        "without quiet a publish to a peer says nothing of rows at home",
+        &[on(0, 0, &[put(0, ROW, 7), publish(1, A, 1)]), on(1, 0, &[wait(A, 1), peer_row(0, ROW, 7)])],
     ),
 ];

@@ -34,13 +34,13 @@ fn problem(whole: &Shape, info: &[i32], violation: &Violation, all: &[Violation]
 
 /// The nearest values on either side of the wrong element, the upper one first.
 fn element(whole: &Shape, info: &[i32], violation: &Violation, all: &[Violation]) -> Vec<Cure> {
-    let (Seen::Number(seen), [("element", at), ..]) = (violation.seen, violation.numbers) else {
+    let (Seen::Number(seen), Some(at)) = (violation.seen, violation.element) else {
         return Vec::new();
     };
-    let is_same = |a: &Violation, b: &Violation| a.rule == b.rule && a.numbers[0] == b.numbers[0];
+    let is_same = |a: &Violation, b: &Violation| a.rule == b.rule && a.element == b.element;
     let works = |value: &i64| {
         let mut words = info.to_vec();
-        let place = usize::try_from(at).ok().and_then(|at| words.get_mut(at));
+        let place = words.get_mut(at as usize);
         let (Some(place), Ok(value)) = (place, i32::try_from(*value)) else { return false };
         *place = value;
         match Left::new(whole, &words) {

@@ -39,7 +39,7 @@ impl Missing {
             Stop::Wait(wait) => {
                 Some(Self { rank: task.rank, core: task.core, operator: task.operator, wait })
             }
-            Stop::Join | Stop::Ended | Stop::End => None,
+            Stop::Join | Stop::Ended | Stop::End | Stop::Dead => None,
         }
     }
 }
@@ -66,15 +66,29 @@ impl Hang {
         if roots.iter().any(is_foreign) {
             roots.retain(is_foreign);
         }
-        // A rank that misses counts cannot publish its token flags.
-        let counting: BTreeSet<_> = roots
-            .iter()
-            .filter(|missing| matches!(missing.wait, Wait::CountFlag { .. }))
-            .map(|missing| missing.rank)
-            .collect();
+        // A rank that misses counts can neither grant nor publish its token flags; one that misses grants not the latter.
+        let who_miss = |roots: &[Missing], what: fn(&Wait) -> bool| -> BTreeSet<RankId> {
+            roots.iter().filter(|missing| what(&missing.wait)).map(|missing| missing.rank).collect()
+        };
+        let counts = who_miss(&roots, |wait| matches!(wait, Wait::CountFlag { .. }));
+        roots.retain(|missing| match missing.wait {
+            Wait::TokenFlag { source, .. } | Wait::Grant { source, .. } => !counts.contains(&source),
+            _ => true,
+        });
+        let grants = who_miss(&roots, |wait| matches!(wait, Wait::Grant { .. }));
         roots.retain(
-            |missing| !matches!(missing.wait, Wait::TokenFlag { source, .. } if counting.contains(&source)),
+            |missing| !matches!(missing.wait, Wait::TokenFlag { source, .. } if grants.contains(&source)),
         );
+        // Who waits for another rank itself may have nothing to say before it hears of it: whoever waits for somebody
+        // who does not complain knows better.
+        let complaining: BTreeSet<_> =
+            roots.iter().filter(|missing| is_foreign(missing)).map(|missing| missing.rank).collect();
+        let is_last = |missing: &Missing| {
+            missing.wait.source().is_some_and(|source| is_foreign(missing) && !complaining.contains(&source))
+        };
+        if roots.iter().any(is_last) {
+            roots.retain(is_last);
+        }
         // Workers complain in any order.
         roots.sort_by_key(|missing| (missing.rank, missing.core));
         roots
@@ -164,6 +178,17 @@ mod tests {
         let missing = vec![misses(0, 0, 0, count), misses(1, 0, 0, token(0)), misses(2, 0, 0, token(1))];
         let hang = Hang { after: Duration::ZERO, missing };
         assert_eq!(hang.suspects(), [(RankId(1), 2)]);
+    }
+
+    #[test]
+    fn a_rank_that_waits_for_a_third_is_not_to_blame() {
+        let missing = vec![misses(0, 0, 0, flag(1)), misses(1, 0, 0, flag(2)), misses(3, 0, 0, flag(2))];
+        let hang = Hang { after: Duration::ZERO, missing };
+        assert_eq!(hang.suspects(), [(RankId(2), 2)]);
+        // Of two who wait for each other either may be.
+        let missing = vec![misses(0, 0, 0, flag(1)), misses(1, 0, 0, flag(0))];
+        let hang = Hang { after: Duration::ZERO, missing };
+        assert_eq!(hang.suspects(), [(RankId(0), 1), (RankId(1), 1)]);
     }
 
     #[test]

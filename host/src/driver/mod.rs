@@ -7,6 +7,7 @@
 
 mod hang;
 pub mod lockstep;
+pub mod pin;
 pub mod schedule;
 mod task;
 pub mod threads;
@@ -20,6 +21,7 @@ use kernel_core::a3::Choices;
 use kernel_core::fabric::ProtocolError;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
+use kernel_core::vector::Any;
 use schedule::Operator;
 
 /// Choices that do not change results.
@@ -27,11 +29,42 @@ use schedule::Operator;
 pub struct Options {
     /// The machines' choices.
     pub machines: Choices,
-    /// All ranks begin an operator together, so that its time holds no waiting for another rank's experts. The
-    /// protocol does not need it.
+    /// What works on rows.
+    pub vector: Any,
+    /// All ranks begin an operator together, and experts run when all have ended it, so that its time holds no waiting
+    /// for another rank's experts. The protocol does not need it.
     pub in_step: bool,
+    /// Nobody looks at received rows when the group stands still. Else, where experts read them in the window, they
+    /// are put into `expand_x` behind the experts, outside of any operator's time: the window will have other rows.
+    pub rows_unseen: bool,
+    /// The experts do not run: what they returned for a batch the last time, with the same inputs, is used again.
+    pub returned_before: bool,
     /// Breaks the driver's duty, to show that it is one. For tests.
     pub no_join: bool,
+    /// Somebody dies, to see what becomes of the others. For tests.
+    pub stopped: Option<Stopped>,
+}
+
+/// Somebody of the group who takes no step beyond the first `after`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stopped {
+    /// The rank.
+    pub rank: RankId,
+    /// Who of it.
+    pub who: Who,
+    /// Steps of all who stop, of the unit.
+    pub after: u64,
+}
+
+/// Who of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Who {
+    /// Everybody.
+    Rank,
+    /// One core.
+    Core(CoreId),
+    /// The agent, on A2.
+    Agent,
 }
 
 /// What the tasks of a unit share.
@@ -49,14 +82,28 @@ pub struct Unit<'a, B> {
     pub ranks: &'a [RankState],
     /// What every core runs.
     pub operators: &'a [Operator],
-    /// How often a rank has ended an operator, over all ranks.
-    pub joined: AtomicU32,
+    /// How far they all are.
+    pub joined: Joined,
+}
+
+/// How often a rank has ended an operator, over all ranks.
+#[derive(Debug, Default)]
+pub struct Joined {
+    /// Its cores have.
+    ended: AtomicU32,
+    /// And the experts, if any were due.
+    open: AtomicU32,
 }
 
 impl<'a, B> Unit<'a, B> {
-    /// Whether all ranks have ended the operators before number `operator`.
+    /// Whether all ranks have ended the operators before number `operator`, experts included.
     fn all_ranks_ended(&self, operator: usize) -> bool {
-        self.joined.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
+        self.joined.open.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
+    }
+
+    /// The same of their cores alone.
+    fn all_cores_ended(&self, operator: usize) -> bool {
+        self.joined.ended.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
     }
 
     /// The ranks that have an agent.
@@ -73,10 +120,33 @@ impl<'a, B> Unit<'a, B> {
         self.operators.len().checked_sub(1).is_none_or(|last| self.ranks[rank.index()].has_ended(last))
     }
 
+    /// At most `steps` steps that `who` of `rank` may take now; fewer if somebody is [stopped](Options::stopped).
+    fn left(&self, rank: RankId, who: Who, steps: u32) -> u32 {
+        match self.stopping(rank, who) {
+            Some(stopped) => {
+                let left = stopped.after.saturating_sub(self.ranks[rank.index()].steps());
+                u64::from(steps).min(left) as u32
+            }
+            None => steps,
+        }
+    }
+
+    /// Counts steps of somebody who will stop.
+    fn count(&self, rank: RankId, who: Who, steps: u32) {
+        if self.stopping(rank, who).is_some() {
+            self.ranks[rank.index()].add_steps(steps);
+        }
+    }
+
+    fn stopping(&self, rank: RankId, who: Who) -> Option<Stopped> {
+        let stopped = self.options.stopped.filter(|stopped| stopped.rank == rank)?;
+        (stopped.who == Who::Rank || stopped.who == who).then_some(stopped)
+    }
+
     /// A task for every core of `rank`.
     fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task<'a>> + use<'a, B> {
-        let (shape, choices) = (self.shape, self.options.machines);
-        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), choices))
+        let (shape, options) = (self.shape, self.options);
+        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), options))
     }
 }
 

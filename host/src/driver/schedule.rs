@@ -70,10 +70,29 @@ impl Schedule {
         Self { operators: operators.collect(), batches: self.batches * times }
     }
 
+    /// The same, `times` over, with the same batches again: their outputs are those of the last time.
+    #[must_use]
+    pub fn again(&self, times: usize) -> Self {
+        Self { operators: self.operators.repeat(times), batches: self.batches }
+    }
+
     /// The operators in order.
     #[must_use]
     pub fn operators(&self) -> &[Operator] {
         &self.operators
+    }
+
+    /// The most batches in flight at once: dispatched and not combined.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        let sums = self.operators.iter().scan(0usize, |now, operator| {
+            *now = match operator {
+                Operator::Dispatch(_) => *now + 1,
+                Operator::Combine(_) => now.saturating_sub(1),
+            };
+            Some(*now)
+        });
+        sums.max().unwrap_or(0)
     }
 
     /// Batches that begin and end in it.
@@ -96,6 +115,13 @@ mod tests {
             Schedule::parse("DC").expect("legal").repeat(2).operators(),
             [Dispatch(0), Combine(0), Dispatch(1), Combine(1)]
         );
+    }
+
+    #[test]
+    fn batches_in_flight_are_counted() {
+        for (text, most) in [("DC", 1), ("DDCC", 2), ("DCDDCC", 2), ("DDCDCC", 2), ("DDDCCC", 3)] {
+            assert_eq!(Schedule::parse(text).expect("legal").repeat(2).in_flight(), most, "{text}");
+        }
     }
 
     #[test]

@@ -1,22 +1,25 @@
 //! One core's work: its operators in order, each a machine that is stepped.
 
 use super::schedule::Operator;
-use super::{Failure, Unit};
+use super::{Failure, Options, Unit, Who};
 use crate::backend::Backend;
+use crate::expert::{self, Received};
 use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use kernel_core::a2::{self, Agent, AgentEnv};
-use kernel_core::a3::{self, Choices, Ub};
+use kernel_core::a3::{self, Receive, Ub};
+use kernel_core::a3_direct;
 use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::hierarchy;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
+use kernel_core::layout::row_table;
 use kernel_core::place::Tensor;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
+use kernel_core::vector::Any;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -31,6 +34,8 @@ pub struct RankState {
     agent: Mutex<Agent>,
     /// Tasks that it has posted.
     tasks: AtomicU64,
+    /// Steps of those of it who will stop, if any are to.
+    steps: AtomicU64,
 }
 
 /// The end of an operator on one rank.
@@ -50,6 +55,8 @@ pub(super) struct Rows {
     pub(super) expand_scales: Vec<u8>,
     pub(super) ep_recv_counts: Vec<u8>,
     pub(super) expand_idx: Vec<u8>,
+    pub(super) sent_rows: Vec<u8>,
+    pub(super) row_table: Vec<u8>,
 }
 
 impl RankState {
@@ -62,6 +69,7 @@ impl RankState {
             returned: (0..batches).map(|_| RwLock::default()).collect(),
             agent: Mutex::default(),
             tasks: AtomicU64::new(0),
+            steps: AtomicU64::new(0),
         }
     }
 
@@ -70,9 +78,11 @@ impl RankState {
         read(&self.returned[batch].read().unwrap_or_else(PoisonError::into_inner).y)
     }
 
-    /// Forgets the operators of the unit before.
-    pub fn reset(&mut self) {
-        self.joins.iter_mut().for_each(|join| *join = Join::default());
+    /// Forgets the operators of the unit before; the next one has so many.
+    pub fn reset(&mut self, operators: usize) {
+        self.joins.clear();
+        self.joins.resize_with(operators, Join::default);
+        *self.steps.get_mut() = 0;
     }
 
     /// Tasks that the rank's agent has posted since the group began.
@@ -80,7 +90,16 @@ impl RankState {
         self.tasks.load(Ordering::Relaxed)
     }
 
-    pub(super) fn has_ended(&self, operator: usize) -> bool {
+    pub(super) fn steps(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn add_steps(&self, steps: u32) {
+        self.steps.fetch_add(steps.into(), Ordering::Relaxed);
+    }
+
+    /// Whether all cores of the rank have ended an operator of the unit.
+    pub fn has_ended(&self, operator: usize) -> bool {
         self.joins[operator].open.load(Ordering::Acquire)
     }
 }
@@ -96,6 +115,8 @@ pub enum Stop {
     Ended,
     /// All operators are done.
     End,
+    /// It will not move again.
+    Dead,
 }
 
 /// Moves the agent of `rank` on by at most `steps` steps. Returns the steps made, and what it waits for.
@@ -112,7 +133,9 @@ pub(super) fn run_agent<B: Backend>(
     let mut agent = state.agent.lock().unwrap_or_else(PoisonError::into_inner);
     let mut nic = unit.backend.nic(rank);
     let mut done = 0;
+    let steps = unit.left(rank, Who::Agent, steps);
     let stop = drive(steps, &mut done, || agent.step(&env, &mut nic));
+    unit.count(rank, Who::Agent, done);
     if unit.shape.ep_world_size() > 1 {
         // A step is a task.
         state.tasks.fetch_add(done.into(), Ordering::Relaxed);
@@ -127,9 +150,13 @@ pub(super) fn run_agent<B: Backend>(
 enum Machine {
     /// Waits for the join.
     Between,
+    /// Was the last of its rank to end the operator; experts may be due.
+    Last,
     A3Dispatch(a3::Dispatch),
     A3V2Dispatch(a3_v2::Dispatch),
     A3Combine(a3::Combine),
+    DirectDispatch(a3_direct::Dispatch),
+    PullCombine(a3_direct::Combine),
     A2Dispatch(a2::Dispatch),
     A2Combine(a2::Combine),
     HierarchyDispatch(hierarchy::Dispatch),
@@ -139,9 +166,9 @@ enum Machine {
 /// A core's constants, by the protocol.
 #[derive(Debug)]
 enum Env<'a> {
-    A3(a3::Env<'a, Portable>),
-    A2(a2::Env<'a, Portable>),
-    Hierarchy(hierarchy::Env<'a, Portable>),
+    A3(a3::Env<'a, Any>),
+    A2(a2::Env<'a, Any>),
+    Hierarchy(hierarchy::Env<'a, Any>),
 }
 
 /// One core.
@@ -164,19 +191,20 @@ pub struct Task<'a> {
 impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
-    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices) -> Self {
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, options: Options) -> Self {
+        let Options { machines, vector, .. } = options;
         let (env, words, bytes) = match shape.comm_alg() {
             CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
-                let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, choices, Portable)
+                let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, machines, vector)
                     .with_tp_rank(member::tp_rank(shape, rank));
                 (Env::A3(env), a3::ub_words(shape), a3::ub_bytes(shape))
             }
             CommAlg::Fullmesh => {
-                let env = a2::Env::new(shape, rank, core, Portable);
+                let env = a2::Env::new(shape, rank, core, vector);
                 (Env::A2(env), a2::ub_words(shape), a2::ub_bytes(shape))
             }
             CommAlg::Hierarchy => {
-                let env = hierarchy::Env::new(shape, rank, core, Portable);
+                let env = hierarchy::Env::new(shape, rank, core, vector);
                 (Env::Hierarchy(env), hierarchy::ub_words(shape), hierarchy::ub_bytes(shape))
             }
         };
@@ -207,19 +235,27 @@ impl<'a> Task<'a> {
         {
             return Ok((0, Some(stop)));
         }
+        if matches!(self.machine, Machine::Last) {
+            return self.close(unit).map(|()| (0, Some(self.blocked(unit).unwrap_or(Stop::Ended))));
+        }
+        let (rank, who) = (self.rank, Who::Core(self.core));
+        let left = unit.left(rank, who, steps);
+        if left == 0 {
+            return Ok((0, Some(Stop::Dead)));
+        }
         let mut done = 0;
-        let rank = self.rank;
         let by_number = |error| member::of_error(unit.shape, rank, error);
-        match self.step(unit, steps, &mut done).map_err(by_number)? {
-            Some(Progress::Pending(wait)) => {
-                Ok((done, Some(Stop::Wait(member::of_wait(unit.shape, rank, wait)))))
-            }
+        let stop = match self.step(unit, left, &mut done).map_err(by_number)? {
+            Some(Progress::Pending(wait)) => Some(Stop::Wait(member::of_wait(unit.shape, rank, wait))),
             Some(_) => {
                 self.end(unit)?;
-                Ok((done + 1, Some(Stop::Ended)))
+                done += 1;
+                Some(Stop::Ended)
             }
-            None => Ok((done, None)),
-        }
+            None => None,
+        };
+        unit.count(rank, who, done);
+        Ok((done, stop))
     }
 
     /// The operator that the task works on or waits to begin.
@@ -233,8 +269,10 @@ impl<'a> Task<'a> {
     /// or has.
     #[must_use]
     pub fn blocked<B: Backend>(&self, unit: &Unit<'_, B>) -> Option<Stop> {
-        if !matches!(self.machine, Machine::Between) {
-            return None;
+        match self.machine {
+            Machine::Last => return self.must_meet(unit).then_some(Stop::Join),
+            Machine::Between => {}
+            _ => return None,
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
         let before = match operator {
@@ -256,7 +294,12 @@ impl<'a> Task<'a> {
             return Some(stop);
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
+        let direct = matches!(unit.options.machines.receive, Receive::Direct { .. });
         self.machine = match (&self.env, operator) {
+            (Env::A3(_), Operator::Dispatch(_)) if direct => {
+                Machine::DirectDispatch(a3_direct::Dispatch::new())
+            }
+            (Env::A3(_), Operator::Combine(_)) if direct => Machine::PullCombine(a3_direct::Combine::new()),
             (Env::A3(_), Operator::Dispatch(_)) if unit.shape.comm_alg() == CommAlg::FullmeshV2 => {
                 Machine::A3V2Dispatch(a3_v2::Dispatch::new())
             }
@@ -287,7 +330,8 @@ impl<'a> Task<'a> {
         let returned = unit.ranks[rank.index()].returned[operator.batch()]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let Rows { y, assist_info, expand_scales, ep_recv_counts, expand_idx } = &*returned;
+        let Rows { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table } =
+            &*returned;
         match (&mut self.machine, &self.env) {
             (Machine::A3Dispatch(machine), Env::A3(env)) => {
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
@@ -298,6 +342,13 @@ impl<'a> Task<'a> {
             (Machine::A3Combine(machine), Env::A3(env)) => {
                 let returned = a3::Returned { y, assist_info, ep_recv_counts };
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
+            }
+            (Machine::DirectDispatch(machine), Env::A3(env)) => {
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
+            }
+            (Machine::PullCombine(machine), Env::A3(env)) => {
+                let pulled = a3_direct::Pulled { sent_rows, row_table };
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &pulled, &mut ub))
             }
             (Machine::A2Dispatch(machine), Env::A2(env)) => {
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
@@ -317,22 +368,58 @@ impl<'a> Task<'a> {
         }
     }
 
-    /// Ends the operator. The last core of the rank runs the experts, then lets all go on.
+    /// Ends the operator.
     fn end<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
-        let state = &unit.ranks[self.rank.index()];
-        let join = &state.joins[self.operator];
-        if join.ended.fetch_add(1, Ordering::AcqRel) + 1 == unit.shape.aiv_num() {
-            if let Some(Operator::Dispatch(batch)) = self.current(unit) {
-                let start = Instant::now();
-                self.run_experts(unit, batch, &state.returned[batch])?;
-                self.experts += start.elapsed();
-            }
-            join.open.store(true, Ordering::Release);
-            unit.joined.fetch_add(1, Ordering::AcqRel);
+        let join = &unit.ranks[self.rank.index()].joins[self.operator];
+        if join.ended.fetch_add(1, Ordering::AcqRel) + 1 < unit.shape.aiv_num() {
+            self.leave();
+            return Ok(());
         }
+        unit.joined.ended.fetch_add(1, Ordering::AcqRel);
+        self.machine = Machine::Last;
+        self.close(unit)
+    }
+
+    /// Whether the experts must still wait for other ranks.
+    fn must_meet<B: Backend>(&self, unit: &Unit<'_, B>) -> bool {
+        unit.options.in_step && !unit.all_cores_ended(self.operator + 1)
+    }
+
+    /// The last core of the rank runs the experts, as soon as they may, then lets all go on.
+    fn close<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
+        if self.must_meet(unit) {
+            return Ok(());
+        }
+        let state = &unit.ranks[self.rank.index()];
+        if let Some(batch) = self.experts_due(unit)
+            && !unit.options.returned_before
+        {
+            let start = Instant::now();
+            self.run_experts(unit, batch, &state.returned[batch])?;
+            self.experts += start.elapsed();
+        }
+        state.joins[self.operator].open.store(true, Ordering::Release);
+        unit.joined.open.fetch_add(1, Ordering::AcqRel);
+        self.leave();
+        Ok(())
+    }
+
+    /// Goes on to the next operator.
+    fn leave(&mut self) {
         self.operator += 1;
         self.machine = Machine::Between;
-        Ok(())
+    }
+
+    /// The batch whose experts run at the end of the operator. Where they read rows in shared memory, as late as may
+    /// be, just before its combine: a row that comes too early must not find them done.
+    fn experts_due<B>(&self, unit: &Unit<'_, B>) -> Option<usize> {
+        let Options { machines, no_join, .. } = unit.options;
+        let late = machines.receive != Receive::Copy && !no_join;
+        match unit.operators.get(self.operator + usize::from(late))? {
+            Operator::Dispatch(batch) if !late => Some(*batch),
+            Operator::Combine(batch) if late => Some(*batch),
+            _ => None,
+        }
     }
 
     /// The stand-in experts of the rank.
@@ -344,17 +431,20 @@ impl<'a> Task<'a> {
     ) -> Result<(), ProtocolError> {
         let mut rows =
             returned.write().map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        crate::expert::run(
-            unit.shape,
-            self.rank,
-            &unit.batches[batch],
-            |tensor, len, read| {
-                unit.backend.read_output(self.rank, batch, tensor, len, read);
-            },
-            &mut rows.y,
-        )?;
+        let received = Received {
+            backend: unit.backend,
+            rank: self.rank,
+            batch,
+            receive: unit.options.machines.receive,
+        };
+        expert::run(unit.shape, &unit.batches[batch], &received, &mut rows.y)?;
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
-        let Rows { assist_info, expand_scales, ep_recv_counts, expand_idx, .. } = &mut *rows;
+        received.leave_results(&rows.y)?;
+        if !unit.options.rows_unseen {
+            received.keep_rows(unit.shape, n as u32)?;
+        }
+        let Rows { assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table, .. } =
+            &mut *rows;
         let whole = |tensor| capacity(unit.shape, member::ep_rank(unit.shape, self.rank), tensor) as usize;
         let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
         let weights = whole(Tensor::ExpandScales).min((n * 4) as usize);
@@ -363,6 +453,8 @@ impl<'a> Task<'a> {
             (Tensor::ExpandScales, weights, expand_scales),
             (Tensor::EpRecvCounts, whole(Tensor::EpRecvCounts), ep_recv_counts),
             (Tensor::ExpandIdx, whole(Tensor::ExpandIdx), expand_idx),
+            (Tensor::SentRows, whole(Tensor::SentRows), sent_rows),
+            (Tensor::RowTable, whole(Tensor::RowTable).min(2 * row_table::ENTRY as usize), row_table),
         ] {
             to.clear();
             unit.backend.read_output(self.rank, batch, tensor, len, &mut |bytes| {

@@ -1,5 +1,6 @@
 //! A few worker threads poll the cores of many ranks.
 
+use super::pin;
 use super::schedule::Operator;
 use super::task::run_agent;
 use super::{Failure, Hang, Missing, Stop, Task, Unit};
@@ -25,6 +26,12 @@ const PARK: Duration = Duration::from_micros(200);
 /// Longer than this between two looks of an idle worker, and nobody can tell who did not move.
 const ABSENT: Duration = Duration::from_secs(1);
 
+/// So many deadlines without progress are enough, also if some worker has not been heard of meanwhile.
+const PATIENCE: u32 = 10;
+
+/// Progress seen by a worker that has nothing left to do.
+const ALL_DONE: u64 = u64::MAX;
+
 /// The operator that time between two operators is charged to.
 const NOBODY: usize = usize::MAX;
 
@@ -39,12 +46,14 @@ pub enum Spread {
 }
 
 /// How to drive.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Workers {
     /// Threads.
     pub count: usize,
     /// Which core goes where.
     pub spread: Spread,
+    /// Each keeps a processor, for who measures.
+    pub pinned: bool,
     /// No core of the group moved for so long: give up.
     pub deadline: Duration,
 }
@@ -54,6 +63,8 @@ pub struct Workers {
 pub struct Times {
     /// By operator of the unit: the time that the slowest worker spent in it, working and waiting.
     pub operators: Vec<Duration>,
+    /// From the begin to the end of the slowest worker, experts included.
+    pub wall: Duration,
     /// Steps of all machines.
     pub steps: u64,
     /// By source rank: how long cores of other ranks waited for a flag of it, summed over cores.
@@ -65,6 +76,8 @@ struct Shared {
     ready: AtomicUsize,
     /// Grows whenever a core moves.
     progress: AtomicU64,
+    /// By worker: the progress since which it has tried all its cores in vain.
+    tried: Vec<AtomicU64>,
     stop: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
@@ -72,6 +85,12 @@ struct Shared {
 impl Shared {
     fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether every worker has tried all its cores since `progress` grew last, and none could move.
+    fn all_have_tried(&self, progress: u64) -> bool {
+        let tried = |tried: &AtomicU64| tried.load(Ordering::Acquire);
+        self.tried.iter().map(tried).all(|seen| seen == progress || seen == ALL_DONE)
     }
 
     fn fail(&self, failure: Failure) {
@@ -88,13 +107,19 @@ pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, F
     let shared = Shared {
         ready: AtomicUsize::new(0),
         progress: AtomicU64::new(0),
+        tried: (0..workers.count).map(|_| AtomicU64::new(ALL_DONE - 1)).collect(),
         stop: AtomicBool::new(false),
         failure: Mutex::new(None),
     };
     let all = thread::scope(|scope| {
         let spawn = |w| {
             let shared = &shared;
-            let work = move || Worker::new(unit, workers, shared, w).run();
+            let work = move || {
+                if workers.pinned {
+                    pin::pin(w);
+                }
+                Worker::new(unit, workers, shared, w).run()
+            };
             let started = thread::Builder::new().spawn_scoped(scope, work);
             // The workers that did start are waiting for this one.
             started.map_err(|e| shared.fail(Failure::Thread(e.to_string()))).ok()
@@ -123,6 +148,7 @@ fn merge(all: &[Times]) -> Times {
     };
     Times {
         operators: longest(&mut all.iter().map(|times| &times.operators), false),
+        wall: all.iter().map(|times| times.wall).max().unwrap_or_default(),
         steps: all.iter().map(|times| times.steps).sum(),
         waited_for: longest(&mut all.iter().map(|times| &times.waited_for), true),
     }
@@ -132,6 +158,7 @@ struct Worker<'a, B> {
     unit: &'a Unit<'a, B>,
     workers: &'a Workers,
     shared: &'a Shared,
+    number: usize,
     tasks: Vec<Polled<'a>>,
     /// Ranks whose agents it polls.
     agents: Vec<RankId>,
@@ -174,11 +201,12 @@ impl<'a, B: Backend> Worker<'a, B> {
             .collect();
         let times = Times {
             operators: vec![Duration::ZERO; unit.operators.len()],
+            wall: Duration::ZERO,
             steps: 0,
             waited_for: vec![Duration::ZERO; unit.ranks.len()],
         };
         let agents = unit.agents().filter(|&rank| mine(rank, CoreId(0))).collect();
-        Self { unit, workers, shared, tasks, agents, times, charged: 0, since: Instant::now() }
+        Self { unit, workers, shared, number: w, tasks, agents, times, charged: 0, since: Instant::now() }
     }
 
     fn run(mut self) -> Times {
@@ -190,13 +218,21 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             thread::yield_now();
         }
-        self.since = Instant::now();
+        let begin = Instant::now();
+        self.since = begin;
         let mut idle = 0;
         let mut look = Look { progress: u64::MAX, since: self.since, last: self.since };
         loop {
+            let before = self.shared.progress.load(Ordering::Acquire);
             match self.pass() {
-                Ok((_, true)) => break,
-                Ok((0, false)) => idle += 1,
+                Ok((_, true)) => {
+                    self.shared.tried[self.number].store(ALL_DONE, Ordering::Release);
+                    break;
+                }
+                Ok((false, false)) => {
+                    self.shared.tried[self.number].store(before, Ordering::Release);
+                    idle += 1;
+                }
                 Ok(_) => idle = 0,
                 Err(failure) => {
                     self.shared.fail(failure);
@@ -215,12 +251,13 @@ impl<'a, B: Backend> Worker<'a, B> {
             wait(idle);
         }
         self.charge(NOBODY);
+        self.times.wall = begin.elapsed();
         self.times
     }
 
-    /// Polls every task once. Returns the steps made, and whether all have ended.
-    fn pass(&mut self) -> Result<(u32, bool), Failure> {
-        let (mut steps, mut all_ended) = (0, true);
+    /// Polls every task once. Whether any moved, and whether all have ended.
+    fn pass(&mut self) -> Result<(bool, bool), Failure> {
+        let (mut steps, mut moved, mut all_ended) = (0, false, true);
         for i in 0..self.tasks.len() {
             if self.tasks[i].ended {
                 continue;
@@ -231,10 +268,14 @@ impl<'a, B: Backend> Worker<'a, B> {
             let (rank, core) = (polled.task.rank, polled.task.core);
             let (done, stop) =
                 polled.task.run(self.unit, TURN).map_err(|error| Failure::Protocol { rank, core, error })?;
-            self.since += core::mem::take(&mut polled.task.experts);
-            if done > 0 {
+            let experts = core::mem::take(&mut polled.task.experts);
+            self.since += experts;
+            // Experts are no steps, but they move on.
+            let has_moved = done > 0 || !experts.is_zero();
+            moved |= has_moved;
+            if has_moved {
                 // By task, not by pass: a pass over thousands of cores may take longer than a short deadline.
-                self.shared.progress.fetch_add(1, Ordering::Relaxed);
+                self.shared.progress.fetch_add(1, Ordering::Release);
                 if let Some((source, since)) = polled.waiting.take() {
                     self.times.waited_for[source.index()] += since.elapsed();
                 }
@@ -255,13 +296,14 @@ impl<'a, B: Backend> Worker<'a, B> {
             let has_ended = self.unit.has_ended(rank);
             let (done, wait) = run_agent(self.unit, rank, TURN)?;
             if done > 0 {
-                self.shared.progress.fetch_add(1, Ordering::Relaxed);
+                self.shared.progress.fetch_add(1, Ordering::Release);
             }
             all_ended &= has_ended && wait == Some(Wait::Idle);
+            moved |= done > 0;
             steps += done;
         }
         self.times.steps += u64::from(steps);
-        Ok((steps, all_ended))
+        Ok((moved, all_ended))
     }
 
     /// From now on time counts for `operator`.
@@ -275,9 +317,10 @@ impl<'a, B: Backend> Worker<'a, B> {
         }
     }
 
-    /// Whether nobody in the group has moved for the deadline.
+    /// Whether nobody in the group has moved for the deadline, although everybody has tried: a worker that the
+    /// system does not run, or whose experts take long, is not stuck.
     fn out_of_time(&self, look: &mut Look) -> bool {
-        let progress = self.shared.progress.load(Ordering::Relaxed);
+        let progress = self.shared.progress.load(Ordering::Acquire);
         let now = Instant::now();
         // Who has not looked for long was not run itself: the process was stopped, or the machine is very busy.
         let absent = now - look.last > ABSENT.max(self.workers.deadline / 4);
@@ -285,7 +328,9 @@ impl<'a, B: Backend> Worker<'a, B> {
             (look.progress, look.since) = (progress, now);
         }
         look.last = now;
-        now - look.since >= self.workers.deadline
+        let idle = now - look.since;
+        idle >= self.workers.deadline
+            && (self.shared.all_have_tried(progress) || idle >= self.workers.deadline * PATIENCE)
     }
 
     /// Adds what this worker's cores miss to the report of a hang.

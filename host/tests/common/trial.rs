@@ -65,9 +65,12 @@ impl<'a> Trial<'a> {
         group::run(&self.case.shape, &plan, rounds, backend, drive, &|| ())?;
         let mut all = Vec::new();
         for rank in member::all(&self.case.shape) {
-            // Of received rows only so many are outputs; that they are right is the verdict's.
-            let received = [Tensor::ExpandX, Tensor::DynamicScales, Tensor::AssistInfo, Tensor::ExpandScales];
-            for tensor in Tensor::ALL.into_iter().filter(|tensor| !received.contains(tensor)) {
+            // Of received rows only so many are outputs; that they are right is the verdict's. `sent_rows` there are with
+            // direct placement alone.
+            for tensor in Tensor::ALL
+                .into_iter()
+                .filter(|tensor| !tensor.is_of_received_rows() && *tensor != Tensor::SentRows)
+            {
                 let len =
                     capacity(&self.case.shape, member::ep_rank(&self.case.shape, rank), tensor) as usize;
                 (0..plan.unit.batches()).for_each(|batch| {
@@ -105,7 +108,7 @@ impl<'a> Trial<'a> {
         count: usize,
         spread: Spread,
     ) -> Result<Vec<u8>, Error> {
-        let workers = Workers { count, spread, deadline: Duration::from_secs(60) };
+        let workers = Workers { count, spread, pinned: false, deadline: Duration::from_secs(60) };
         self.run(backend, |unit| driver::threads::run(unit, &workers))
     }
 

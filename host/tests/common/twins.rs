@@ -3,7 +3,7 @@
 
 use host::backend::Backend;
 use host::driver::lockstep::Clockwork;
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::layout::state::{
     COMBINE_SELECTORS, CORE_RECORD, CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Kind, PARTITION,
     STATUS_SLOT,
@@ -229,6 +229,12 @@ impl<'b, B: Backend + 'b> TwistedFabric<'b, B> {
         let slot = (at.offset % PARTITION / STATUS_SLOT) as u32;
         let wrong = slot % ranks * local + slot / ranks;
         Place { offset: at.offset - u64::from(slot) * STATUS_SLOT + u64::from(wrong) * STATUS_SLOT, ..at }
+    }
+}
+
+impl<'b, B: Backend + 'b> Near for TwistedFabric<'b, B> {
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.as_ref().unwrap().peer_bytes(rank, self.backend.place(at), len)
     }
 }
 

@@ -8,7 +8,7 @@
 //! The driver owes the **join**: a core starts an operator only after every core of its rank has ended the one
 //! before, and the outputs of that one have landed.
 
-mod combine;
+pub(crate) mod combine;
 mod dispatch;
 pub(crate) mod exchange;
 pub(crate) mod steps;
@@ -18,6 +18,8 @@ pub use combine::{Combine, Returned};
 pub use dispatch::Dispatch;
 
 use crate::fabric::{ProtocolError, Wait};
+use crate::layout::landing::Area;
+use crate::layout::state::Partition;
 use crate::plan::order::SendOrder;
 use crate::plan::split::Work;
 use crate::plan::{route, split};
@@ -31,6 +33,37 @@ pub struct Choices {
     pub order: SendOrder,
     /// How dispatch tells of records and of their number.
     pub flags: Flags,
+    /// Where experts find received rows.
+    pub receive: Receive,
+}
+
+/// Where experts find received rows. What they find there is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Receive {
+    /// In `expand_x`: rows are copied out of the window.
+    #[default]
+    Copy,
+    /// In the window, by the [row table](crate::layout::row_table), which is written in place of `expand_x`. A batch's
+    /// records are read until its experts have ended, so there must be a dispatch partition for each batch in flight,
+    /// and the driver lets no combine begin before.
+    InPlace,
+    /// In the window, one behind the other, where their sources have put them: the
+    /// [direct](crate::a3_direct) machines.
+    Direct {
+        /// As many areas as batches are in flight, 1 or 2.
+        areas: u32,
+    },
+}
+
+impl Receive {
+    /// The area of a batch whose dispatch uses `partition`.
+    #[must_use]
+    pub const fn area(self, partition: Partition) -> Area {
+        match self {
+            Self::Direct { areas: 2.. } => Area(partition.index()),
+            _ => Area(0),
+        }
+    }
 }
 
 /// How dispatch of the plain layout tells of records and of their number (seed 004 section 2.4).
@@ -80,6 +113,9 @@ impl<'a, V> Env<'a, V> {
     const fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
         match (self.shape.comm_alg(), self.choices.flags) {
             (CommAlg::FullmeshV2, _) | (_, Flags::Separate) => Wait::CountFlag { source, local_expert },
+            _ if matches!(self.choices.receive, Receive::Direct { .. }) => {
+                Wait::CountFlag { source, local_expert }
+            }
             (_, Flags::Joint) => Wait::DispatchFlag { source, local_expert },
         }
     }

@@ -1,18 +1,18 @@
 //! Single steps of dispatch that every layout takes, without an order of their own.
 
 use super::{Env, Ub, internal};
-use crate::fabric::{Fabric, ProtocolError};
+use crate::fabric::{Fabric, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::record::{Tail, Triple, scale_of, triple_of};
-use crate::layout::state::{Kind, Partition, dispatch_slot, dispatch_status};
+use crate::layout::state::{Kind, Partition, dispatch_slot, dispatch_status, token_flag};
 use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Send};
 use crate::plan::split::DispatchShare;
 use crate::shape::{QuantMode, Shape};
 use crate::sync::{barrier, flag, selector};
-use crate::units::{RankId, Token};
+use crate::units::{RankId, Token, div_rem};
 use crate::vector::Vector;
 use core::ops::Range;
 
@@ -57,6 +57,27 @@ pub(crate) const fn slot_at<V>(env: &Env<'_, V>, destination: u32) -> (RankId, u
     (home.rank, dispatch_slot(env.shape, home.local_expert, env.rank))
 }
 
+/// Awaits and clears the `TokenFlag` of `slot`; what is missing if it is not there.
+pub(crate) fn await_token_flag<F: Fabric + ?Sized>(
+    shape: &Shape,
+    fabric: &mut F,
+    partition: Partition,
+    slot: u32,
+) -> Result<Option<Wait>, ProtocolError> {
+    let (local_expert, source) = div_rem(slot, shape.ep_world_size());
+    let source = RankId(source);
+    let at = token_flag(partition, slot);
+    let seen = fabric.observe(at)?;
+    match flag::arrived(seen) {
+        flag::Seen::Empty => Ok(Some(Wait::TokenFlag { source, local_expert })),
+        flag::Seen::Corrupt => Err(ProtocolError::TokenFlag { source, local_expert, seen }),
+        flag::Seen::Flag(_) => {
+            fabric.store(at, 0)?;
+            Ok(None)
+        }
+    }
+}
+
 /// Writes `expand_idx` from `pair` of the `own` pairs on, as much as one write carries; `slots` are those of all
 /// own pairs. The next pair; `None` when all are written.
 pub(crate) fn expand_idx<F: Fabric + ?Sized>(
@@ -86,28 +107,44 @@ pub(crate) struct Staged {
     scale: u32,
 }
 
-/// The row and the tail of a record: straight from `x`, or quantised in the scratch.
+/// The row and the tail of a record.
 pub(crate) fn record<'r, V: Vector>(
     env: &Env<'_, V>,
     inputs: &'r Inputs<'_>,
     scratch: &'r mut [u8],
     staged: &mut Option<Staged>,
-    Send { pair, home, .. }: Send,
+    send: Send,
 ) -> Result<(&'r [u8], Tail), ProtocolError> {
+    let (row, scale) = payload(env, inputs, scratch, staged, send)?;
+    Ok((row, Tail::new(env.shape, scale, triple(env, send))))
+}
+
+/// The triple of a record.
+pub(crate) const fn triple<V>(env: &Env<'_, V>, Send { pair, .. }: Send) -> Triple {
+    Triple { source: env.rank, token: pair.token, k: pair.k }
+}
+
+/// The row of a record and its scale: straight from `x`, or quantised in the scratch.
+pub(crate) fn payload<'r, V: Vector>(
+    env: &Env<'_, V>,
+    inputs: &'r Inputs<'_>,
+    scratch: &'r mut [u8],
+    staged: &mut Option<Staged>,
+    Send { pair, home, .. }: Send,
+) -> Result<(&'r [u8], f32), ProtocolError> {
     let (shape, token) = (env.shape, pair.token);
     let x = inputs.row(shape, token);
     if x.is_empty() {
         return Err(internal("x is shorter than its rows"));
     }
-    let triple = Triple { source: env.rank, token, k: pair.k };
     if shape.quant_mode() == QuantMode::None {
-        return Ok((x, Tail::new(shape, 0.0, triple)));
+        return Ok((x, 0.0));
     }
     let row = scratch
         .get_mut(..shape.payload_bytes() as usize)
         .ok_or(internal("scratch is shorter than ub_bytes"))?;
     let scale = quantise_once(shape, env.vector, inputs, row, staged, (token, home))?;
-    Ok((row, Tail::new(shape, scale, triple)))
+    Ok((row, scale))
 }
 
 /// Quantises a token for an expert into `row`, unless it is there already. Its scale.
@@ -131,16 +168,16 @@ pub(crate) fn quantise_once<V: Vector>(
     Ok(scale)
 }
 
-/// Writes the triple of a record to `row` of the outputs, if such a row can be: from `source`, for this rank, and,
+/// Writes the triple at `at` to `row` of the outputs, if such a row can be: from `source`, for this rank, and,
 /// since tokens rise within a slot, not before token `first`. The least token that may follow.
 pub(crate) fn copy_triple<F: Fabric + ?Sized>(
     shape: &Shape,
     fabric: &mut F,
-    record: Place,
+    at: Place,
     (home, source): (Home, RankId),
     (row, first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
-    let bytes = copy_of::<{ Triple::BYTES as usize }, F>(fabric, triple_of(shape, record))?;
+    let bytes = copy_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
     let triple = Triple::from_bytes(shape, &bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
     if triple.source != source || triple.token.0 < first || !triple.may_be_on(shape, home.rank) {
         return Err(ProtocolError::Triple { row, seen: triple.words() });
@@ -149,14 +186,13 @@ pub(crate) fn copy_triple<F: Fabric + ?Sized>(
     Ok(triple.token.0 + 1)
 }
 
-/// Writes the scale of a record to `row` of the outputs.
+/// Writes the scale at `at` to `row` of the outputs.
 pub(crate) fn copy_scale<F: Fabric + ?Sized>(
-    shape: &Shape,
     fabric: &mut F,
-    record: Place,
+    at: Place,
     row: u32,
 ) -> Result<(), ProtocolError> {
-    let bytes = copy_of::<4, F>(fabric, scale_of(shape, record))?;
+    let bytes = copy_of::<4, F>(fabric, at)?;
     fabric.write(outputs::dynamic_scale(row), &bytes)?;
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! A fabric around another: what a middleware does not say, goes through unchanged.
 
-use super::{Fabric, Fault};
+use super::{Fabric, Fault, Near};
 use crate::place::Place;
 use crate::units::RankId;
 
@@ -15,6 +15,15 @@ pub trait Middleware {
 
     /// The fabric behind it, to act.
     fn inner_mut(&mut self) -> &mut Self::Inner;
+
+    /// Whose memory behind it [`Near::peer_bytes`] of rank `rank` are.
+    ///
+    /// # Errors
+    /// Nobody's.
+    #[inline]
+    fn reached(&self, rank: RankId, _at: Place, _len: u64) -> Result<RankId, Fault> {
+        Ok(rank)
+    }
 
     /// As [`Fabric::put`].
     ///
@@ -88,5 +97,15 @@ impl<M: Middleware> Fabric for M {
     #[inline]
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         self.inner_mut().deliver(output, from, len)
+    }
+}
+
+impl<M: Middleware> Near for M
+where
+    M::Inner: Near,
+{
+    #[inline]
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner().peer_bytes(self.reached(rank, at, len)?, at, len)
     }
 }

@@ -114,7 +114,8 @@ pub trait Fabric {
     /// The range is outside the region.
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault>;
 
-    /// Writes bytes into an output or into WindowsOut of the own rank. May land late, up to the next quiet.
+    /// Writes bytes into an output or into WindowsOut of the own rank. May land late, up to the next quiet. (With direct
+    /// placement experts, which are no machines, write their results into the own window so.)
     ///
     /// # Errors
     /// The range is outside the region.
@@ -125,6 +126,21 @@ pub trait Fabric {
     /// # Errors
     /// One of the ranges is outside its region.
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault>;
+}
+
+/// A fabric whose cores can also read what lies with their peers, as processors do whose memory is mapped by each
+/// other. Pull combine needs it; a memory that can only be written from afar has none.
+///
+/// Rule 6 holds for it as for [`bytes`](Fabric::bytes): legal only for what a flag of that rank covers, which this
+/// core has observed, or another core of its rank before a core barrier. And like them they stay as they are for as long
+/// as the reader has not told that rank, by a flag of its own, that it is done.
+pub trait Near: Fabric {
+    /// Bytes of the window of rank `rank`, the own one too; of several ranks at once, so that a sum of rows stays in
+    /// registers.
+    ///
+    /// # Errors
+    /// The range is outside the region.
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault>;
 }
 
 /// What a machine did with a step.
@@ -165,6 +181,18 @@ pub enum Wait {
         source: RankId,
         /// Which local expert.
         local_expert: u32,
+    },
+    /// Where the rows for an expert begin: that rank's leave to put them there.
+    Grant {
+        /// Whose leave.
+        source: RankId,
+        /// Which expert there.
+        local_expert: u32,
+    },
+    /// The word of a rank that the results of its experts lie ready.
+    Results {
+        /// Whose.
+        source: RankId,
     },
     /// What a core of the TP peer tells of its rows.
     TpFlag {
@@ -241,6 +269,8 @@ impl Wait {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::Grant { source, .. }
+            | Self::Results { source }
             | Self::TpFlag { peer: source, .. }
             | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. }
@@ -260,6 +290,8 @@ impl Wait {
             Self::DispatchFlag { source, .. }
             | Self::CountFlag { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::Grant { source, .. }
+            | Self::Results { source }
             | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. }
             | Self::WindowCounts { source }
@@ -288,6 +320,10 @@ impl fmt::Display for Wait {
             Self::TokenFlag { source, local_expert } => {
                 write!(f, "missing: token flag of rank {source} for local expert {local_expert}")
             }
+            Self::Grant { source, local_expert } => {
+                write!(f, "missing: grant of rank {source} for its local expert {local_expert}")
+            }
+            Self::Results { source } => write!(f, "missing: results of rank {source}"),
             Self::WindowCounts { source } => write!(f, "missing: counts of rank {source}"),
             Self::WindowRows { source, rows } => {
                 write!(f, "missing: end flag of rank {source} behind {rows} rows")
@@ -347,6 +383,40 @@ pub enum ProtocolError {
         source: RankId,
         /// For which local expert.
         local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A grant is neither empty nor a row from which on the records for that expert fit.
+    Grant {
+        /// Who writes it.
+        source: RankId,
+        /// For which expert there.
+        local_expert: u32,
+        /// What it holds.
+        seen: u64,
+        /// The most rows that the rank can receive.
+        max: u64,
+    },
+    /// The word that says that results lie ready is neither empty nor the flag.
+    Results {
+        /// Who writes it.
+        source: RankId,
+        /// What it holds.
+        seen: u64,
+    },
+    /// An entry of `sent_rows` given to combine is not a row of that rank.
+    SentRow {
+        /// The token.
+        token: u32,
+        /// k index, or `K + j`.
+        k: u32,
+        /// What it holds.
+        seen: i64,
+        /// The most rows that the rank can receive.
+        max: u64,
+    },
+    /// The entry of `row_table` given to combine is not where results may lie.
+    ResultsAt {
         /// What it holds.
         seen: u64,
     },
@@ -514,6 +584,8 @@ impl ProtocolError {
             Self::Status { source, .. }
             | Self::Count { source, .. }
             | Self::TokenFlag { source, .. }
+            | Self::Grant { source, .. }
+            | Self::Results { source, .. }
             | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. } => *source = name(*source),
             _ => {}
@@ -540,6 +612,17 @@ impl fmt::Display for ProtocolError {
                 f,
                 "token flag of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
             ),
+            Self::Grant { source, local_expert, seen, max } => write!(
+                f,
+                "grant of rank {source} for its local expert {local_expert} = {seen:#x}: neither empty nor a row of its {max}"
+            ),
+            Self::Results { source, seen } => {
+                write!(f, "flag of rank {source} for its results = {seen:#x}: neither empty nor the flag")
+            }
+            Self::SentRow { token, k, seen, max } => {
+                write!(f, "sent_rows of token {token}, k {k} = {seen}: must be in [0, {max})")
+            }
+            Self::ResultsAt { seen } => write!(f, "row_table: results at {seen:#x}: no such area"),
             Self::BlockFlag { source, local_expert, record, block, seen } => write!(
                 f,
                 "flag of block {block} of record {record} of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"

@@ -25,7 +25,7 @@
 //! reader.
 
 use super::Fault;
-use crate::place::Place;
+use crate::place::{Place, Region};
 use crate::units::RankId;
 
 /// A batched write, checked.
@@ -37,8 +37,27 @@ pub struct Transfer {
     pub from: Place,
     /// Where it is written: in WindowsIn of the peer.
     pub at: Place,
-    /// Bytes, a multiple of 8 like both offsets.
+    /// Bytes, a multiple of 8 like both offsets, and not 0.
     pub len: u64,
+}
+
+impl Transfer {
+    /// Refuses what no memory has: another region than WindowsOut of `own` and WindowsIn, or not whole aligned words.
+    /// Whether both ranges are inside is left to the backend.
+    ///
+    /// # Errors
+    /// One of the ranges is none that a transfer may have.
+    pub const fn check(&self, own: RankId) -> Result<(), Fault> {
+        let Self { to, from, at, len } = *self;
+        let whole = len.is_multiple_of(8) && len > 0;
+        if !(whole && from.offset.is_multiple_of(8) && matches!(from.region, Region::WindowOut)) {
+            return Err(Fault { rank: own, at: from, len });
+        }
+        if !(at.offset.is_multiple_of(8) && matches!(at.region, Region::Window)) {
+            return Err(Fault { rank: to, at, len });
+        }
+        Ok(())
+    }
 }
 
 /// What became of a transfer.
@@ -61,6 +80,6 @@ pub trait Nic {
     /// Posts a transfer.
     ///
     /// # Errors
-    /// A range is outside its region, or not of whole aligned words.
+    /// A range is outside its region, or none that a transfer may have ([`Transfer::check`]). Nothing is written.
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault>;
 }

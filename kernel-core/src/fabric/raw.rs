@@ -8,7 +8,7 @@
 #![allow(unsafe_code)]
 
 use super::nic::{Nic, Post, Transfer};
-use super::{Fabric, Fault};
+use super::{Fabric, Fault, Near};
 use crate::place::{Place, Region, Tensor};
 use crate::units::{RankId, div_rem};
 use core::marker::PhantomData;
@@ -251,6 +251,16 @@ impl Fabric for RawFabric<'_> {
     }
 }
 
+impl Near for RawFabric<'_> {
+    #[inline]
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let address = self.address(rank, at, len)?;
+        // SAFETY: the range lies in a segment, which is mapped for 'a whoever's it is. The machines ask only for rows
+        // that an observed flag of that rank covers, and it does not touch them before this one's next flag.
+        Ok(unsafe { slice::from_raw_parts(address, len as usize) })
+    }
+}
+
 /// A rank's network interface over raw memory: the transfer is delivered when it is posted, by the processor that
 /// posts it.
 #[derive(Debug)]
@@ -279,12 +289,10 @@ impl Nic for RawNic<'_> {
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
         let Transfer { to, from, at, len } = *transfer;
         let (fabric, rank) = (&self.fabric, self.fabric.rank);
+        transfer.check(rank)?;
         // Whole ranges first, so that nothing is written of a transfer that is refused.
         fabric.address(rank, from, len)?;
         fabric.address(to, at, len)?;
-        if !len.is_multiple_of(8) {
-            return Err(Fault { rank: to, at, len });
-        }
         for offset in (0..len).step_by(8) {
             let word = |at: Place| Place { offset: at.offset.saturating_add(offset), ..at };
             let source = fabric.word(rank, word(from))?.load(Ordering::Relaxed);

@@ -42,6 +42,11 @@ impl<F: Fabric> Middleware for Survivors<'_, F> {
     }
 
     #[inline]
+    fn reached(&self, rank: RankId, at: Place, len: u64) -> Result<RankId, Fault> {
+        self.physical(rank, at, len)
+    }
+
+    #[inline]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let to = self.physical(to, at, row.len() as u64)?;
         self.inner.put(to, at, row, tail)

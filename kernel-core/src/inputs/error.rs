@@ -60,6 +60,8 @@ pub enum InputError {
         token: Token,
         /// Element of the token.
         element: u32,
+        /// The row of `scales` that makes it so; none if it is not finite itself.
+        smooth: Option<u32>,
     },
     /// `scales` without `quant_mode = 2`.
     ScalesUnquantised,
@@ -130,11 +132,12 @@ impl fmt::Display for InputError {
                 }
                 write!(f, "] = {}: must be finite", f32::from_bits(bits))
             }
-            Self::NotFiniteToken { token, element } => {
-                write!(
-                    f,
-                    "x[{token}, {element}] is not finite before or after smoothing: quant_mode = 2 needs finite values"
-                )
+            Self::NotFiniteToken { token, element, smooth } => {
+                write!(f, "x[{token}, {element}]")?;
+                if let Some(row) = smooth {
+                    write!(f, " times scales[{row}, {element}]")?;
+                }
+                f.write_str(" is not finite: quant_mode = 2 needs finite values")
             }
             Self::ExpertRow { tensor, rows, expert } => {
                 write!(

@@ -92,13 +92,14 @@ impl Inputs<'_> {
         if weights {
             all_finite("expert_scales", self.expert_scales, Some(k), found)?;
         }
-        if let Some(values) = self.scales
-            && scales
-        {
-            all_finite("scales", values, Some(h), found)?;
-        }
+        let finite = match self.scales {
+            Some(values) if scales => all_finite("scales", values, Some(h), found)?,
+            _ => true,
+        };
         if shape.quant_mode() == QuantMode::Dynamic && x && ids && mask && scales {
-            self.check_tokens(shape, bs, found)?;
+            // A scale that is wrong itself would make every token wrong that it is for.
+            let smooth = self.scales.filter(|_| finite);
+            Inputs { scales: smooth, ..*self }.check_tokens(shape, bs, found)?;
         }
         ControlFlow::Continue(())
     }
@@ -200,25 +201,27 @@ impl Inputs<'_> {
                 continue;
             }
             let wrong = |value: &[u8; 2]| !to_f32(dtype, magnitude(value)).is_finite();
-            if let Some(element) = position(values, wrong).or_else(|| self.overflow(shape, token, values)) {
-                found(InputError::NotFiniteToken { token, element })?;
+            let itself = position(values, wrong).map(|element| (element, None));
+            if let Some((element, smooth)) = itself.or_else(|| self.overflow(shape, token, values)) {
+                found(InputError::NotFiniteToken { token, element, smooth })?;
             }
         }
         ControlFlow::Continue(())
     }
 
-    /// The first of the finite values of an active token that a row of `scales` makes infinite.
-    fn overflow(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Option<u32> {
+    /// The first of the finite values of an active token that a row of `scales` makes infinite, and that row.
+    fn overflow(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Option<(u32, Option<u32>)> {
         let active = (0..).zip(self.ids(shape, token)).filter(|&(k, _)| self.pair_is_active(shape, token, k));
         // Nothing is sent to special experts, whose ids come behind.
         let moe =
             active.filter_map(|(_, &id)| u32::try_from(id).ok()).filter(|&id| id < shape.moe_expert_num());
         let moe = moe.map(|id| shape.shared_expert_rows().saturating_add(id));
         let rows = (0..shape.shared_expert_num()).chain(moe);
-        rows.filter_map(|expert_row| self.smooth(shape, expert_row)).find_map(|smooth| {
-            position(values.iter().zip(smooth), |(value, scale): (&[u8; 2], &f32)| {
+        rows.filter_map(|row| Some((row, self.smooth(shape, row)?))).find_map(|(row, smooth)| {
+            let element = position(values.iter().zip(smooth), |(value, scale): (&[u8; 2], &f32)| {
                 !(to_f32(shape.dtype(), u16::from_le_bytes(*value)) * scale).is_finite()
-            })
+            });
+            Some((element?, Some(row)))
         })
     }
 
@@ -301,15 +304,17 @@ fn nth_row<'a>(shape: &Shape, rows: &'a [u8], row: usize) -> &'a [u8] {
     rows.get(row * len..).and_then(|rest| rest.get(..len)).unwrap_or(&[])
 }
 
-/// Whether a tensor of dtype has the right number of elements. Half an element counts as one, so that it cannot look
-/// right.
+/// Whether a tensor of dtype has the right number of elements. Half an element too many counts as one, half an element
+/// too few as none, so that neither looks right.
 fn elements(
     tensor: &'static str,
     bytes: &[u8],
     expected: usize,
     found: &mut Found<'_>,
 ) -> ControlFlow<(), bool> {
-    length(tensor, bytes.len().div_ceil(2), expected, found)
+    let (whole, half) = (bytes.len() / 2, bytes.len() % 2);
+    let seen = if whole == expected { whole + half } else { whole };
+    length(tensor, seen, expected, found)
 }
 
 /// Whether every MoE expert has a row of a tensor with a row for each expert, `scales` or `expert_gain`.
@@ -338,17 +343,18 @@ fn length(
     ControlFlow::Continue(seen == expected)
 }
 
-/// Rows of `columns` numbers, or single numbers.
+/// Whether all are finite: rows of `columns` numbers, or single numbers.
 fn all_finite(
     tensor: &'static str,
     values: &[f32],
     columns: Option<usize>,
     found: &mut Found<'_>,
-) -> ControlFlow<()> {
+) -> ControlFlow<(), bool> {
     if largest(values).is_finite() {
-        return ControlFlow::Continue(());
+        return ControlFlow::Continue(true);
     }
-    each_finite(tensor, values.iter().copied(), columns, found)
+    each_finite(tensor, values.iter().copied(), columns, found)?;
+    ControlFlow::Continue(false)
 }
 
 fn each_finite(

@@ -5,11 +5,13 @@ pub mod a2_message;
 pub mod a2_window;
 pub mod block;
 pub mod data;
+pub mod landing;
 pub mod map;
 pub mod outputs;
 pub mod record;
 pub mod relay;
 pub mod result;
+pub mod row_table;
 pub mod state;
 pub mod tp;
 

@@ -1,7 +1,9 @@
 //! The output tensors of a rank: their capacities and the places of their elements.
 
 use super::record::Triple;
+use super::row_table;
 use crate::place::{Place, Tensor};
+use crate::plan::route::Pair;
 use crate::shape::{CommAlg, Op, QuantMode, Shape};
 use crate::units::{RankId, Token};
 
@@ -36,6 +38,10 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
         Tensor::X | Tensor::Rstd | Tensor::Y if shape.op() == Op::Combine => 0,
         Tensor::X | Tensor::Y => tokens * shape.row_bytes(),
         Tensor::Rstd => tokens * 4,
+        Tensor::RowTable | Tensor::SentRows if !row_table::is_possible(shape) => 0,
+        // Direct placement has two entries, however few rows there are.
+        Tensor::RowTable => rows.max(2) * row_table::ENTRY,
+        Tensor::SentRows => tokens * u64::from(shape.combine_columns()) * 4,
     }
 }
 
@@ -61,6 +67,27 @@ pub const fn assist_info(row: u32) -> Place {
 #[must_use]
 pub const fn expand_scale(row: u32) -> Place {
     Place::output(Tensor::ExpandScales, row as u64 * 4)
+}
+
+/// Entry `row` of the row table.
+#[must_use]
+pub const fn row_table(row: u32) -> Place {
+    Place::output(Tensor::RowTable, row as u64 * row_table::ENTRY)
+}
+
+/// Number of an entry of `sent_rows` on `rank`: flat `(token, k)` pairs, then flat `(token, j)` pairs.
+#[must_use]
+pub fn sent_row_number(shape: &Shape, rank: RankId, pair: Pair) -> u32 {
+    match pair.k.checked_sub(shape.k()) {
+        None => pair.token.0 * shape.k() + pair.k,
+        Some(j) => shape.bs(rank) * shape.k() + pair.token.0 * shape.shared_expert_num() + j,
+    }
+}
+
+/// Entry of `sent_rows` by its number.
+#[must_use]
+pub const fn sent_row(number: u32) -> Place {
+    Place::output(Tensor::SentRows, number as u64 * 4)
 }
 
 /// Entry of `expand_idx` for flat pair `pair = token * K + k`.

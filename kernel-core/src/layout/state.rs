@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   0 KiB  partition 0: dispatch status   64 KiB   slot = local_expert * R + source_rank, 32 B:
-//!                                                  flag and count 8 B, TokenFlag 8 B, rest unused
+//!                                                  flag and count 8 B, TokenFlag 8 B; grant 8 B, of
+//!                                                  destination number slot; rest unused
 //!  64 KiB               combine status   320 KiB   slot = token * (K + S) + k,           32 B
 //! 384 KiB  partition 1: dispatch status   64 KiB
 //! 448 KiB               combine status   320 KiB
@@ -15,8 +16,9 @@
 //! Deliberately absent: the 24 bytes behind a combine flag. Nobody reads them.
 
 use crate::place::Place;
-use crate::shape::{CORES_MAX, Shape, sizes};
+use crate::shape::{CORES_MAX, RANKS_MAX, Shape, sizes};
 use crate::units::{CoreId, Offset, RankId, Token};
+
 use static_assertions::const_assert;
 
 const KIB: u64 = 1024;
@@ -40,6 +42,7 @@ pub const COMBINE_SELECTORS: Offset = 818 * KIB;
 pub const CORE_WORDS: Offset = 848 * KIB;
 
 const_assert!(PARTITION == 384 * KIB);
+const_assert!(RANKS_MAX as u64 * STATUS_SLOT <= COMBINE_STATUS);
 const_assert!(2 * PARTITION == DISPATCH_SELECTORS);
 const_assert!(DISPATCH_SELECTORS + CORES_MAX as u64 * CORE_RECORD <= COMBINE_SELECTORS);
 const_assert!(COMBINE_SELECTORS + CORES_MAX as u64 * CORE_RECORD <= CORE_WORDS);
@@ -106,6 +109,20 @@ pub const fn dispatch_status(partition: Partition, slot: u32) -> Place {
 pub const fn token_flag(partition: Partition, slot: u32) -> Place {
     let status = dispatch_status(partition, slot);
     Place { offset: status.offset + 8, ..status }
+}
+
+/// With direct placement the grant of a [destination](crate::plan::route): the third word of that status slot. There
+/// are slots enough: `Rs + E <= L * R`.
+#[must_use]
+pub const fn grant(partition: Partition, destination: u32) -> Place {
+    let status = dispatch_status(partition, destination);
+    Place { offset: status.offset + 16, ..status }
+}
+
+/// With pull combine the word of rank `source` that its results lie ready, in the place of a combine slot.
+#[must_use]
+pub const fn results_ready(partition: Partition, source: RankId) -> Place {
+    combine_status(partition, source.0)
 }
 
 /// Status word of combine slot `slot`.

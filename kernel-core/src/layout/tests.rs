@@ -4,6 +4,7 @@ use super::block;
 use super::data::{combine_row, dispatch_record, partition_start};
 use super::map::{self, Area};
 use super::record::{Tail, Triple, scale_of, sent_bytes, triple_of};
+use super::row_table;
 use super::state::{
     Kind, Partition, STATE_BYTES, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status,
     selector,
@@ -304,6 +305,7 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
         let shape = shape_of(&Config { quant_mode: 2, op, tp_world_size: tp.into(), ..domain.config() });
         // With a TP domain the peer's rows and counts follow the own ones.
         let (rows, slots) = (tp * shape.rows_max(rank) as u32, tp * shape.local_experts(rank) * 3);
+        let has_modes = row_table::is_possible(&shape);
         let ends = [
             outputs::expand_x(&shape, rows),
             outputs::dynamic_scale(rows),
@@ -316,6 +318,8 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
             outputs::rstd(Token(shape.bs(rank))),
             outputs::y(&shape, Token(shape.bs(rank))),
             Place { offset: if tp == 2 { 2 * 4 } else { 0 }, ..outputs::tp_recv_counts() },
+            outputs::row_table(if has_modes { rows.max(2) } else { 0 }),
+            outputs::sent_row(if has_modes { shape.bs(rank) * shape.combine_columns() } else { 0 }),
         ];
         let capacities = map::outputs(&shape, rank).map(|(tensor, bytes)| Place::output(tensor, bytes));
         assert!(capacities.eq(ends));

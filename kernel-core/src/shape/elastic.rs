@@ -287,12 +287,8 @@ impl Check<'_> {
         if legal {
             return;
         }
-        let mut all = [("element", element.into()), ("", 0), ("", 0), ("", 0)];
-        for (place, &number) in all.iter_mut().skip(1).zip(numbers) {
-            *place = number;
-        }
         let violation = Violation::new("elastic_info", Seen::Number(seen.into()), Rule::Words(words));
         // Of two broken tables the first entries are enough.
-        let _ = self.found.push(violation.with(&all));
+        let _ = self.found.push(violation.at(element).with(numbers));
     }
 }

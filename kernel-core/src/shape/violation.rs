@@ -16,6 +16,8 @@ const WORD_MAX: usize = 30;
 pub struct Violation {
     /// The parameter that a user would change first, by its configuration key or tensor name.
     pub parameter: &'static str,
+    /// Of an input tensor, the element that is wrong.
+    pub element: Option<u32>,
     /// The value seen.
     pub seen: Seen,
     /// The rule.
@@ -71,7 +73,12 @@ pub enum Rule {
 
 impl Violation {
     pub(super) const fn new(parameter: &'static str, seen: Seen, rule: Rule) -> Self {
-        Self { parameter, seen, rule, numbers: [("", 0); 4] }
+        Self { parameter, element: None, seen, rule, numbers: [("", 0); 4] }
+    }
+
+    /// The same of one element.
+    pub(super) const fn at(self, element: u32) -> Self {
+        Self { element: Some(element), ..self }
     }
 
     /// The same with the other numbers of the rule; there are at most four.
@@ -148,9 +155,13 @@ fn list<T: fmt::Debug>(f: &mut fmt::Formatter<'_>, legal: &[T]) -> fmt::Result {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.parameter)?;
+        if let Some(element) = self.element {
+            write!(f, "[{element}]")?;
+        }
         match self.seen {
-            Seen::Present => write!(f, "{} is given: {}", self.parameter, self.rule)?,
-            seen => write!(f, "{} = {seen}: {}", self.parameter, self.rule)?,
+            Seen::Present => write!(f, " is given: {}", self.rule)?,
+            seen => write!(f, " = {seen}: {}", self.rule)?,
         }
         let mut given = self.numbers.iter().filter(|(name, _)| !name.is_empty());
         if let Some((name, value)) = given.next() {

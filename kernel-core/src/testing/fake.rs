@@ -5,7 +5,7 @@
 
 use super::messages::{Loose, Message};
 use super::nic::{Bend, Flying};
-use crate::fabric::{Fabric, Fault};
+use crate::fabric::{Fabric, Fault, Near};
 use crate::layout::a2_window::buffer_chosen;
 use crate::layout::data::partition_start;
 use crate::layout::outputs::capacity;
@@ -364,5 +364,11 @@ impl Fabric for FakeFabric<'_> {
         self.world.effects.pop();
         self.world.effects.push(format!("deliver {output} <- {from}, {len} B"));
         Ok(())
+    }
+}
+
+impl Near for FakeFabric<'_> {
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.world.check(rank, at, len)
     }
 }

@@ -3,9 +3,11 @@
 
 use super::domain::{Tensors, result_row};
 use super::fake::World;
-use crate::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use crate::a3::{Choices, Combine, Dispatch, Env, Receive, Returned, Ub, ub_bytes, ub_words};
+use crate::a3_direct::{self, Pulled};
 use crate::a3_v2;
 use crate::fabric::{Progress, ProtocolError};
+use crate::layout::row_table;
 use crate::place::Tensor;
 use crate::reference::{Cluster, Dispatched};
 use crate::shape::{CommAlg, Op, Shape};
@@ -22,13 +24,16 @@ pub(crate) enum Machine {
     Dispatch(Dispatch),
     DispatchV2(a3_v2::Dispatch),
     Combine(Combine),
+    Direct(a3_direct::Dispatch),
+    Pull(a3_direct::Combine),
 }
 
 impl Machine {
     /// The dispatch of a shape's layout.
-    pub(crate) fn dispatch(shape: &Shape) -> Self {
-        match shape.comm_alg() {
-            CommAlg::FullmeshV2 => Self::DispatchV2(a3_v2::Dispatch::new()),
+    pub(crate) fn dispatch(shape: &Shape, receive: Receive) -> Self {
+        match (shape.comm_alg(), receive) {
+            (_, Receive::Direct { .. }) => Self::Direct(a3_direct::Dispatch::new()),
+            (CommAlg::FullmeshV2, _) => Self::DispatchV2(a3_v2::Dispatch::new()),
             _ => Self::Dispatch(Dispatch::new()),
         }
     }
@@ -58,6 +63,8 @@ pub(crate) struct Rows {
     pub(crate) y: Vec<u8>,
     pub(crate) assist_info: Vec<u8>,
     pub(crate) ep_recv_counts: Vec<u8>,
+    pub(crate) sent_rows: Vec<u8>,
+    pub(crate) row_table: Vec<u8>,
 }
 
 /// What one step did.
@@ -96,7 +103,7 @@ impl Group {
         let core = |(rank, core)| Core {
             rank,
             core,
-            machine: Machine::dispatch(shape),
+            machine: Machine::dispatch(shape, Receive::Copy),
             // The scratch holds whatever was there before.
             words: vec![0xDEAD_BEEF; ub_words(shape)],
             row: vec![0xAB; ub_bytes(shape)],
@@ -116,8 +123,9 @@ impl Group {
         let Core { rank, core, machine, words, row } = &mut self.cores[i];
         let env = Env::new(&self.shape, *rank, *core, self.choices, Portable);
         let inputs = self.tensors[rank.index()].inputs();
-        let Rows { y, assist_info, ep_recv_counts } = &self.rows[rank.index()];
+        let Rows { y, assist_info, ep_recv_counts, sent_rows, row_table } = &self.rows[rank.index()];
         let returned = Returned { y, assist_info, ep_recv_counts };
+        let pulled = Pulled { sent_rows, row_table };
         let mut ub = Ub { words, row };
         let (before, words_before) = (machine.clone(), ub.words.to_vec());
         let mut fabric = self.world.fabric(*rank, *core);
@@ -125,6 +133,8 @@ impl Group {
             Machine::Dispatch(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
             Machine::DispatchV2(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
             Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &returned, &mut ub),
+            Machine::Direct(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
+            Machine::Pull(machine) => machine.step(&env, &mut fabric, &inputs, &pulled, &mut ub),
         };
         let mut effects = self.world.take_effects();
         assert!(effects.len() <= 1, "{before:?} had more than one effect: {effects:?}");
@@ -161,7 +171,9 @@ impl Group {
     /// Fresh dispatch machines and outputs.
     pub(crate) fn begin_dispatch(&mut self) {
         self.world.reuse_outputs();
-        self.cores.iter_mut().for_each(|core| core.machine = Machine::dispatch(&self.shape));
+        self.cores
+            .iter_mut()
+            .for_each(|core| core.machine = Machine::dispatch(&self.shape, self.choices.receive));
     }
 
     /// Runs the experts, then fresh combine machines.
@@ -174,10 +186,21 @@ impl Group {
             let y = triples
                 .chunks(12)
                 .flat_map(|t| result_row(&self.shape, word(&t[..4]), word(&t[4..8]), word(&t[8..])));
+            let y: Vec<u8> = y.collect();
+            let [sent_rows, row_table] =
+                [Tensor::SentRows, Tensor::RowTable].map(|tensor| self.world.output(rank, tensor).to_vec());
+            if matches!(self.choices.receive, Receive::Direct { .. }) {
+                let results = row_table::records(&row_table, 2).nth(1).unwrap();
+                self.world.poke(rank, results, &y);
+            }
             self.rows[rank.index()] =
-                Rows { y: y.collect(), assist_info: triples.clone(), ep_recv_counts: counts };
+                Rows { y, assist_info: triples.clone(), ep_recv_counts: counts, sent_rows, row_table };
         }
-        self.cores.iter_mut().for_each(|core| core.machine = Machine::Combine(Combine::new()));
+        let machine = match self.choices.receive {
+            Receive::Direct { .. } => Machine::Pull(a3_direct::Combine::new()),
+            _ => Machine::Combine(Combine::new()),
+        };
+        self.cores.iter_mut().for_each(|core| core.machine = machine.clone());
     }
 
     /// Compares the outputs of dispatch on every rank with the oracle's.
@@ -199,7 +222,23 @@ impl Group {
             bytes(Tensor::AssistInfo, i32s(want.assist_info_for_combine.as_flattened()));
             bytes(Tensor::ExpandIdx, i32s(&want.expand_idx));
             bytes(Tensor::DynamicScales, want.dynamic_scales.iter().flat_map(|v| v.to_le_bytes()).collect());
-            bytes(Tensor::ExpandX, want.expand_x);
+            match self.choices.receive {
+                Receive::Copy => bytes(Tensor::ExpandX, want.expand_x),
+                Receive::Direct { .. } => {
+                    let first = row_table::records(self.world.output(rank, Tensor::RowTable), 2).next();
+                    let seen = self.world.check(rank, first.unwrap(), want.expand_x.len() as u64).unwrap();
+                    assert_eq!(seen, want.expand_x, "rows on rank {rank} in {:?}", self.tensors);
+                }
+                Receive::InPlace => {
+                    let rows = want.assist_info_for_combine.len();
+                    let len = self.shape.payload_bytes();
+                    let table = row_table::records(self.world.output(rank, Tensor::RowTable), rows);
+                    let seen: Vec<_> = table
+                        .flat_map(|record| self.world.check(rank, record, len).unwrap().to_vec())
+                        .collect();
+                    assert_eq!(seen, want.expand_x, "rows in place on rank {rank} in {:?}", self.tensors);
+                }
+            }
         }
     }
 

@@ -1,11 +1,37 @@
 //! Elements of two bytes to f32 and back. Selects instead of branches, so that loops over them vectorise.
 
-/// An element type by its bits.
-pub(super) trait Element {
+/// An element type: by its bits one by one, or several at a time if a unit knows how.
+pub(super) trait Element: Copy {
     /// The value, exactly.
     fn widen(bits: u16) -> f32;
     /// Round to nearest, ties to even; every NaN becomes the positive quiet one without payload.
     fn narrow(value: f32) -> u16;
+
+    /// The values of elements in memory.
+    #[inline(always)]
+    fn widen_all<const N: usize>(self, from: &[[u8; 2]; N]) -> [f32; N] {
+        let mut to = [0.0; N];
+        for (to, &from) in to.iter_mut().zip(from) {
+            *to = load::<Self>(from);
+        }
+        to
+    }
+
+    /// Values as elements in memory.
+    #[inline(always)]
+    fn narrow_all<const N: usize>(self, from: &[f32; N], to: &mut [[u8; 2]; N]) {
+        for (to, &from) in to.iter_mut().zip(from) {
+            *to = Self::narrow(from).to_le_bytes();
+        }
+    }
+
+    /// What becomes of values when they travel as elements.
+    #[inline(always)]
+    fn round_all<const N: usize>(self, values: &mut [f32; N]) {
+        for value in values.iter_mut() {
+            *value = Self::widen(Self::narrow(*value));
+        }
+    }
 }
 
 /// The value of an element in memory.
@@ -15,8 +41,10 @@ pub(super) fn load<E: Element>(bytes: [u8; 2]) -> f32 {
 }
 
 /// bfloat16.
+#[derive(Clone, Copy)]
 pub(super) struct Bf16;
 /// IEEE half precision.
+#[derive(Clone, Copy)]
 pub(super) struct F16;
 
 const ABS: u32 = 0x7FFF_FFFF;

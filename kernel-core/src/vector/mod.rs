@@ -6,12 +6,18 @@
 //! operation rounded once, no fused multiply-add, denormals kept. Whatever is rounded to `dtype` is rounded to
 //! nearest even, and a NaN becomes 0x7FC0 (bf16) or 0x7E00 (f16).
 
+mod any;
+mod chunk;
 mod element;
 mod portable;
 mod quantise;
+mod sum;
 #[cfg(test)]
 mod tests;
+#[cfg(target_arch = "x86_64")]
+pub mod x86;
 
+pub use any::Any;
 pub use portable::Portable;
 
 use crate::shape::Dtype;

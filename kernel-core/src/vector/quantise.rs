@@ -1,6 +1,7 @@
-//! Rows to int8, portable: a token with one scale, a result with one for each block.
+//! Rows to int8: a token with one scale, a result with one for each block.
 
 use super::NotFinite;
+use super::chunk::{elements, factors, put_some};
 use super::element::{Element, load};
 use crate::shape::sizes::COMM_BLOCK;
 
@@ -21,21 +22,34 @@ const INFINITY: i32 = 0x7F80_0000;
 
 /// A token.
 #[inline(always)]
-pub(super) fn token<E: Element>(
+pub(super) fn token<E: Element, const N: usize>(
+    element: E,
     row: &[u8],
     smooth: Option<&[f32]>,
     out: &mut [u8],
 ) -> Result<f32, NotFinite> {
-    let (row, _) = row.as_chunks::<2>();
+    let (pairs, _) = row.as_chunks::<2>();
     let peak = match smooth {
         None => {
-            let peak = row.iter().fold(0, |peak, &x| peak.max(element_magnitude(x)));
+            let mut peak = 0;
+            for &x in pairs {
+                peak = element_magnitude(x).max(peak);
+            }
             magnitude(E::widen(peak.cast_unsigned()))
         }
-        Some(smooth) => row.iter().zip(smooth).fold(0, |peak, (&x, w)| peak.max(magnitude(load::<E>(x) * w))),
+        Some(smooth) => {
+            let mut peaks = [0; N];
+            for i in 0..pairs.len().min(smooth.len()).div_ceil(N) {
+                let values = smoothed::<E, N>(element, row, smooth, i);
+                for (peak, f) in peaks.iter_mut().zip(values) {
+                    *peak = magnitude(f).max(*peak);
+                }
+            }
+            peaks.into_iter().fold(0, i32::max)
+        }
     };
     if peak >= INFINITY {
-        return Err(first_not_finite::<E>(row, smooth));
+        return Err(first_not_finite::<E>(pairs, smooth));
     }
     let s = 127.0 / f32::from_bits(peak.cast_unsigned());
     // Also when the peak is 0.
@@ -43,15 +57,45 @@ pub(super) fn token<E: Element>(
         out.fill(0);
         return Ok(0.0);
     }
-    match smooth {
-        None => out.iter_mut().zip(row).for_each(|(q, &x)| *q = nearest_i8(load::<E>(x) * s)),
-        Some(smooth) => {
-            for ((q, &x), w) in out.iter_mut().zip(row).zip(smooth) {
-                *q = nearest_i8(load::<E>(x) * w * s);
-            }
-        }
+    let len = out.len().min(pairs.len()).min(smooth.map_or(usize::MAX, <[f32]>::len));
+    for (i, out) in out.get_mut(..len).unwrap_or(&mut []).chunks_mut(N).enumerate() {
+        let values: [f32; N] = match smooth {
+            None => elements(element, row, i),
+            Some(smooth) => smoothed(element, row, smooth, i),
+        };
+        put_integers(&values, s, out);
     }
     Ok(1.0 / s)
+}
+
+/// Chunk `i` of a row times its smooth factors; zeros where there are none.
+#[inline(always)]
+fn smoothed<E: Element, const N: usize>(element: E, row: &[u8], smooth: &[f32], i: usize) -> [f32; N] {
+    let mut values: [f32; N] = elements(element, row, i);
+    for (v, w) in values.iter_mut().zip(factors::<N>(smooth, i)) {
+        *v *= w;
+    }
+    values
+}
+
+/// Puts `rint(value * s)` of a chunk into `out`.
+#[inline(always)]
+fn put_integers<const N: usize>(values: &[f32; N], s: f32, out: &mut [u8]) {
+    match out.first_chunk_mut() {
+        Some(out) => integers_of(values, s, out),
+        None => {
+            let mut whole = [0; N];
+            integers_of(values, s, &mut whole);
+            put_some(out, &whole);
+        }
+    }
+}
+
+#[inline(always)]
+fn integers_of<const N: usize>(values: &[f32; N], s: f32, out: &mut [u8; N]) {
+    for (q, v) in out.iter_mut().zip(values) {
+        *q = nearest_i8(v * s);
+    }
 }
 
 /// `rint` of a value within about +-127, as the byte of an i8.
@@ -73,11 +117,17 @@ fn first_not_finite<E: Element>(row: &[[u8; 2]], smooth: Option<&[f32]>) -> NotF
     NotFinite { element: values.position(|f| !f.is_finite()).unwrap_or(0) as u32 }
 }
 
+/// Elements of a block.
+const BLOCK: usize = COMM_BLOCK as usize;
+
 /// A result, block by block.
 #[inline(always)]
 pub(super) fn blocks<E: Element>(row: &[u8], data: &mut [u8], scales: &mut [u8]) {
-    let peak = |row: &[[u8; 2]]| {
-        let peak = row.iter().fold(0, |peak, &x| peak.max(element_magnitude(x)));
+    let peak = |row: &[[u8; 2]; BLOCK]| {
+        let mut peak = 0;
+        for &x in row {
+            peak = element_magnitude(x).max(peak);
+        }
         magnitude(E::widen(peak.cast_unsigned()))
     };
     in_blocks::<E, 2>(row, data, scales, peak, load::<E>);
@@ -86,8 +136,13 @@ pub(super) fn blocks<E: Element>(row: &[u8], data: &mut [u8], scales: &mut [u8])
 /// A row of f32, block by block. A block so small that its scale is zero in dtype may have any data: nothing comes of it.
 #[inline(always)]
 pub(super) fn sums<E: Element>(sums: &[u8], data: &mut [u8], scales: &mut [u8]) {
-    let peak =
-        |sums: &[[u8; 4]]| sums.iter().fold(0, |peak, &sum| peak.max(magnitude(f32::from_le_bytes(sum))));
+    let peak = |sums: &[[u8; 4]; BLOCK]| {
+        let mut peak = 0;
+        for &sum in sums {
+            peak = magnitude(f32::from_le_bytes(sum)).max(peak);
+        }
+        peak
+    };
     in_blocks::<E, 4>(sums, data, scales, peak, f32::from_le_bytes);
 }
 
@@ -97,26 +152,41 @@ fn in_blocks<E: Element, const N: usize>(
     row: &[u8],
     data: &mut [u8],
     scales: &mut [u8],
-    peak: impl Fn(&[[u8; N]]) -> i32,
+    peak: impl Fn(&[[u8; N]; BLOCK]) -> i32,
     value: impl Fn([u8; N]) -> f32,
 ) {
-    const LEN: usize = COMM_BLOCK as usize;
-    let (rows, last_row) = row.as_chunks::<N>().0.as_chunks::<LEN>();
-    let (datas, last_data) = data.as_chunks_mut::<LEN>();
-    let rows = rows.iter().map(<[_; LEN]>::as_slice).chain([last_row]);
-    let datas = datas.iter_mut().map(<[_; LEN]>::as_mut_slice).chain([last_data]);
-    // There is no scale for a last block that is empty.
-    for ((row, data), scale) in rows.zip(datas).zip(scales.as_chunks_mut::<2>().0) {
-        let peak = peak(row);
-        if peak >= INFINITY {
-            data.fill(0);
-            *scale = E::narrow(f32::NAN).to_le_bytes();
-            continue;
-        }
-        let s = f32::from_bits(peak.cast_unsigned()) * (1.0 / 127.0);
-        // Of results, nothing but zeros has s = 0: one 127th of the smallest denormal of either type is still an f32.
-        let divisor = if s > 0.0 { s } else { 1.0 };
-        data.iter_mut().zip(row).for_each(|(q, &x)| *q = nearest_i8(value(x) / divisor));
-        *scale = E::narrow(s).to_le_bytes();
+    let (rows, last_row) = row.as_chunks::<N>().0.as_chunks::<BLOCK>();
+    let (datas, last_data) = data.as_chunks_mut::<BLOCK>();
+    let mut scales = scales.as_chunks_mut::<2>().0.iter_mut();
+    for ((row, data), scale) in rows.iter().zip(datas).zip(&mut scales) {
+        *scale = block::<E, N>(row, data, peak(row), &value);
     }
+    if let Some(scale) = scales.next().filter(|_| !last_row.is_empty()) {
+        let (mut row, mut data) = ([[0; N]; BLOCK], [0; BLOCK]);
+        for (to, from) in row.iter_mut().zip(last_row) {
+            *to = *from;
+        }
+        *scale = block::<E, N>(&row, &mut data, peak(&row), &value);
+        put_some(last_data, &data);
+    }
+}
+
+#[inline(always)]
+fn block<E: Element, const N: usize>(
+    row: &[[u8; N]; BLOCK],
+    data: &mut [u8; BLOCK],
+    peak: i32,
+    value: impl Fn([u8; N]) -> f32,
+) -> [u8; 2] {
+    if peak >= INFINITY {
+        *data = [0; BLOCK];
+        return E::narrow(f32::NAN).to_le_bytes();
+    }
+    let s = f32::from_bits(peak.cast_unsigned()) * (1.0 / 127.0);
+    // Of results, nothing but zeros has s = 0: one 127th of the smallest denormal of either type is still an f32.
+    let divisor = if s > 0.0 { s } else { 1.0 };
+    for (q, &x) in data.iter_mut().zip(row) {
+        *q = nearest_i8(value(x) / divisor);
+    }
+    E::narrow(s).to_le_bytes()
 }

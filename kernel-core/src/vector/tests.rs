@@ -1,5 +1,5 @@
 use super::element::{Bf16, Element, F16};
-use super::{NotFinite, Portable, Term, Value, Vector};
+use super::{Any, NotFinite, Portable, Term, Value, Vector};
 use crate::reference::numerics;
 use crate::shape::Dtype;
 use alloc::vec;
@@ -12,6 +12,95 @@ fn bytes(elements: &[u16]) -> Vec<u8> {
 
 fn row(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|&v| numerics::to_bytes(dtype, v)).collect()
+}
+
+/// Every unit that this processor has.
+fn units() -> Vec<Any> {
+    let mut units = vec![Any::default()];
+    #[cfg(target_arch = "x86_64")]
+    #[allow(unsafe_code)]
+    {
+        use super::x86::{Avx2, Avx512};
+        use std::is_x86_feature_detected as has;
+        // SAFETY: the features of each unit have just been found.
+        unsafe {
+            units.extend((has!("avx2") && has!("f16c")).then(|| Any::Avx2(Avx2::new())));
+            let wide = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");
+            units.extend((wide && has!("f16c")).then(|| Any::Avx512(Avx512::new())));
+        }
+    }
+    units
+}
+
+#[test]
+fn every_unit_widens_all_bit_patterns_as_half_does() {
+    let elements: Vec<u16> = (0..=u16::MAX).collect();
+    for (unit, dtype) in units().into_iter().flat_map(|unit| [(unit, Dtype::Bf16), (unit, Dtype::F16)]) {
+        let mut sums = vec![0; 4 * elements.len()];
+        unit.accumulate(dtype, &[Term::row(1.0, &bytes(&elements))], &mut sums);
+        // A sum begins with +0.0, which takes the sign of a zero away.
+        let expected: Vec<_> = numerics::values(dtype, &bytes(&elements)).iter().map(|v| v + 0.0).collect();
+        assert!(comparable(&sums) == comparable(&f32s(&expected)), "{} {dtype:?}", unit.name());
+    }
+}
+
+/// Every element, the tie behind it, and one f32 to either side of both.
+#[test]
+fn every_unit_rounds_at_every_tie_as_half_does() {
+    for dtype in [Dtype::Bf16, Dtype::F16] {
+        let mut values = Vec::new();
+        for bits in 0..=u16::MAX {
+            let denormal_tie = (f32::from(bits) * 2.0 + 1.0) * f32::from_bits((127 - 25) << 23);
+            let (value, tie) = match dtype {
+                Dtype::Bf16 => (Bf16::widen(bits).to_bits(), Bf16::widen(bits).to_bits() | 0x8000),
+                Dtype::F16 => (F16::widen(bits).to_bits(), F16::widen(bits).to_bits() | 0x1000),
+            };
+            for around in [value, tie, denormal_tie.to_bits(), (-denormal_tie).to_bits()] {
+                let near = [around.wrapping_sub(1), around, around.wrapping_add(1)];
+                values.extend(near.map(f32::from_bits));
+            }
+        }
+        let expected = numerics::rounded(dtype, &values);
+        for unit in units() {
+            let mut out = vec![9; 2 * values.len()];
+            unit.narrow(dtype, &f32s(&values), &mut out);
+            assert!(out == expected, "{} {dtype:?}", unit.name());
+        }
+    }
+}
+
+#[test]
+fn every_unit_adds_up_for_rstd_in_the_same_order() {
+    for len in [1, 15, 16, 17, 128, 129, 1024, 7168] {
+        let sums = f32s(&(0..len).map(|i| (i * 37 % 101) as f32 / 7.0 - 5.0).collect::<Vec<_>>());
+        for unit in units() {
+            let (seen, expected) = (unit.rstd(&sums, 1e-6), Portable.rstd(&sums, 1e-6));
+            assert_eq!(seen.to_bits(), expected.to_bits(), "{} {len}", unit.name());
+        }
+    }
+}
+
+#[test]
+fn no_unit_writes_behind_the_shortest_slice() {
+    let long = bytes(&[0x3F80; 300]);
+    for (unit, dtype) in units().into_iter().flat_map(|unit| [(unit, Dtype::Bf16), (unit, Dtype::F16)]) {
+        for len in [0, 1, 31, 32, 127, 128, 129, 255] {
+            let short = &long[..2 * len];
+            let mut out = vec![9; 600];
+            unit.add(dtype, &long, short, &mut out);
+            assert!(out[2 * len..].iter().all(|&b| b == 9), "add {} {len}", unit.name());
+            out.fill(9);
+            unit.narrow(dtype, &f32s(&vec![1.0; len]), &mut out);
+            assert!(out[2 * len..].iter().all(|&b| b == 9), "narrow {} {len}", unit.name());
+            out.fill(9);
+            unit.quantise(dtype, short, None, &mut out).unwrap();
+            let zeros = if len == 0 { 0 } else { len };
+            assert!(len == 0 || out[zeros..].iter().all(|&b| b == 9), "quantise {} {len}", unit.name());
+            out.fill(9);
+            unit.normalise(dtype, &f32s(&[1.0; 300]), 1.0, short, &mut out);
+            assert!(out[2 * len..].iter().all(|&b| b == 9), "normalise {} {len}", unit.name());
+        }
+    }
 }
 
 #[test]
@@ -124,6 +213,11 @@ fn products_are_rounded_before_they_are_added() {
     assert_eq!(out, *row(Dtype::Bf16, &[f32::EPSILON]));
 }
 
+/// Lengths around the chunks in which units take rows: 32, 64 and 128.
+fn lengths() -> impl Strategy<Value = usize> {
+    prop_oneof![4 => 1usize..=70, 1 => 120usize..=136, 1 => 250usize..=330]
+}
+
 fn dtypes() -> impl Strategy<Value = Dtype> {
     prop_oneof![Just(Dtype::Bf16), Just(Dtype::F16)]
 }
@@ -146,7 +240,7 @@ fn elements(len: usize) -> impl Strategy<Value = Vec<u16>> {
 /// A row, and smooth factors that are finite.
 fn rows_to_quantise() -> impl Strategy<Value = (Vec<u16>, Option<Vec<f32>>)> {
     let factor = prop_oneof![0.25f32..4.0, any::<f32>().prop_filter("finite", |f| f.is_finite()), Just(0.0)];
-    (1usize..=70).prop_flat_map(move |len| {
+    lengths().prop_flat_map(move |len| {
         (elements(len), prop::option::of(prop::collection::vec(factor.clone(), len)))
     })
 }
@@ -189,7 +283,7 @@ fn weights() -> impl Strategy<Value = f32> {
 
 /// Rows alone, or terms of all kinds.
 fn terms() -> impl Strategy<Value = (usize, Vec<(f32, Owned)>)> {
-    (1usize..=70, 0usize..=20, any::<bool>()).prop_flat_map(|(len, terms, rows_only)| {
+    (lengths(), 0usize..=20, any::<bool>()).prop_flat_map(|(len, terms, rows_only)| {
         let row = elements(len).prop_map(Owned::Row);
         let blocks = (prop::collection::vec(any::<u8>(), len), elements(len.div_ceil(8)))
             .prop_map(|(data, scales)| Owned::Blocks { data, scales });
@@ -283,22 +377,28 @@ fn a_row_is_normalised_as_by_hand() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn quantise_agrees_with_the_plain_one(dtype in dtypes(), (x, smooth) in rows_to_quantise()) {
         let x = bytes(&x);
-        let mut out = vec![9; x.len() / 2];
-        let scale = Portable.quantise(dtype, &x, smooth.as_deref(), &mut out);
         let smoothed = numerics::values(dtype, &x);
         let factor = |i: usize| smooth.as_ref().map_or(1.0, |smooth| smooth[i]);
-        match smoothed.iter().enumerate().position(|(i, f)| !(f * factor(i)).is_finite()) {
-            Some(element) => prop_assert_eq!(scale, Err(NotFinite { element: element as u32 })),
-            None => {
-                let mut expected = Vec::new();
-                let expected_scale = numerics::quantise(dtype, &x, smooth.as_deref(), &mut expected);
-                prop_assert_eq!(scale.map(f32::to_bits), Ok(expected_scale.to_bits()));
-                prop_assert_eq!(out, expected);
+        let refused = smoothed.iter().enumerate().position(|(i, f)| !(f * factor(i)).is_finite());
+        for unit in units() {
+            let mut out = vec![9; x.len() / 2];
+            let scale = unit.quantise(dtype, &x, smooth.as_deref(), &mut out);
+            match refused {
+                Some(element) => {
+                    prop_assert_eq!(scale, Err(NotFinite { element: element as u32 }), "{}", unit.name());
+                    prop_assert!(out.iter().all(|&q| q == 9));
+                }
+                None => {
+                    let mut expected = Vec::new();
+                    let expected_scale = numerics::quantise(dtype, &x, smooth.as_deref(), &mut expected);
+                    prop_assert_eq!(scale.map(f32::to_bits), Ok(expected_scale.to_bits()), "{}", unit.name());
+                    prop_assert_eq!(&out, &expected, "{}", unit.name());
+                }
             }
         }
     }
@@ -309,50 +409,84 @@ proptest! {
         for (weight, owned) in &terms {
             numerics::add(&mut sum, &owned.values(dtype), Some(*weight));
         }
-        let mut out = vec![9; 2 * len];
-        with_terms(&terms, |terms| Portable.weighted_sum(dtype, terms, &mut out));
-        prop_assert_eq!(&out, &numerics::rounded(dtype, &sum));
+        for unit in units() {
+            let mut out = vec![9; 2 * len];
+            with_terms(&terms, |terms| unit.weighted_sum(dtype, terms, &mut out));
+            prop_assert_eq!(&out, &numerics::rounded(dtype, &sum), "{}", unit.name());
 
-        // The same in two parts, unrounded in between.
-        let (first, second) = terms.split_at(terms.len() / 2);
-        let mut sums = vec![0; 4 * len];
-        for part in [first, second] {
-            with_terms(part, |terms| Portable.accumulate(dtype, terms, &mut sums));
+            // The same in two parts, unrounded in between.
+            let (first, second) = terms.split_at(terms.len() / 2);
+            let mut sums = vec![0; 4 * len];
+            for part in [first, second] {
+                with_terms(part, |terms| unit.accumulate(dtype, terms, &mut sums));
+            }
+            prop_assert_eq!(comparable(&sums), comparable(&f32s(&sum)), "{}", unit.name());
+            let mut narrowed = vec![9; 2 * len];
+            unit.narrow(dtype, &sums, &mut narrowed);
+            prop_assert_eq!(narrowed, out, "{}", unit.name());
         }
-        prop_assert_eq!(comparable(&sums), comparable(&f32s(&sum)));
-        let mut narrowed = vec![9; 2 * len];
-        Portable.narrow(dtype, &sums, &mut narrowed);
-        prop_assert_eq!(narrowed, out);
     }
 
     #[test]
-    fn blocks_agree_with_the_plain_ones(dtype in dtypes(), x in (1usize..=70).prop_flat_map(elements)) {
+    fn blocks_agree_with_the_plain_ones(dtype in dtypes(), x in lengths().prop_flat_map(elements)) {
         let (row, len) = (bytes(&x), x.len());
-        let (mut data, mut scales) = (vec![9; len], vec![9; 2 * len.div_ceil(8)]);
-        Portable.quantise_blocks(dtype, &row, &mut data, &mut scales);
-        let mut out = vec![9; 2 * len];
-        let value = Value::Blocks { data: &data, scales: &scales };
-        Portable.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);
         let mut expected = vec![0.0; len];
         numerics::add(&mut expected, &numerics::through_blocks(dtype, &numerics::values(dtype, &row)), None);
-        prop_assert_eq!(out, numerics::rounded(dtype, &expected));
+        let expected = numerics::rounded(dtype, &expected);
+        for unit in units() {
+            let (mut data, mut scales) = (vec![9; len], vec![9; 2 * len.div_ceil(8)]);
+            unit.quantise_blocks(dtype, &row, &mut data, &mut scales);
+            let mut out = vec![9; 2 * len];
+            let value = Value::Blocks { data: &data, scales: &scales };
+            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);
+            prop_assert_eq!(&out, &expected, "{}", unit.name());
+        }
     }
 
     #[test]
     fn blocks_of_sums_come_back_as_the_oracle_has_it(
-        bits in prop::collection::vec(prop_oneof![any::<u32>(), 0u32..300, 0x3F00_0000u32..0x4200_0000], 0..70),
-        dtype in prop_oneof![Just(Dtype::Bf16), Just(Dtype::F16)],
+        bits in lengths().prop_flat_map(|len| prop::collection::vec(
+            prop_oneof![any::<u32>(), 0u32..300, 0x3F00_0000u32..0x4200_0000],
+            len,
+        )),
+        dtype in dtypes(),
     ) {
         let sums: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(bits)).collect();
-        let row: Vec<u8> = sums.iter().flat_map(|sum| sum.to_le_bytes()).collect();
-        let (mut data, mut scales) = (vec![9; sums.len()], vec![9; 2 * sums.len().div_ceil(8)]);
-        Portable.quantise_sums(dtype, &row, &mut data, &mut scales);
-        let mut out = vec![9; 2 * sums.len()];
-        let value = Value::Blocks { data: &data, scales: &scales };
-        Portable.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);
-        let mut expected = vec![0.0; sums.len()];
+        let (row, len) = (f32s(&sums), sums.len());
+        let mut expected = vec![0.0; len];
         numerics::add(&mut expected, &numerics::through_blocks(dtype, &sums), None);
-        prop_assert_eq!(out, numerics::rounded(dtype, &expected));
+        let expected = numerics::rounded(dtype, &expected);
+        for unit in units() {
+            let (mut data, mut scales) = (vec![9; len], vec![9; 2 * len.div_ceil(8)]);
+            unit.quantise_sums(dtype, &row, &mut data, &mut scales);
+            let mut out = vec![9; 2 * len];
+            let value = Value::Blocks { data: &data, scales: &scales };
+            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);
+            prop_assert_eq!(&out, &expected, "{}", unit.name());
+        }
+    }
+
+    #[test]
+    fn sums_and_normal_rows_agree_with_plain_arithmetic(
+        dtype in dtypes(),
+        rstd in prop_oneof![0.01f32..100.0, any::<f32>()],
+        (a, b) in lengths().prop_flat_map(|len| (elements(len), elements(len))),
+        bits in prop::collection::vec(any::<u32>(), 330),
+    ) {
+        let (len, a, b) = (a.len(), bytes(&a), bytes(&b));
+        let (x, y) = (numerics::values(dtype, &a), numerics::values(dtype, &b));
+        let sums: Vec<_> = x.iter().zip(&y).map(|(x, y)| x + y).collect();
+        // Any bits, and values as they are.
+        let r: Vec<_> = bits.iter().zip(&x).map(|(&bits, x)| if bits % 2 == 0 { f32::from_bits(bits) } else { *x }).collect();
+        let scaled: Vec<_> = r.iter().map(|r| r * rstd).collect();
+        let normal: Vec<_> = of_bytes(dtype, &scaled).iter().zip(&y).map(|(n, gamma)| n * gamma).collect();
+        for unit in units() {
+            let mut out = vec![9; 2 * len];
+            unit.add(dtype, &a, &b, &mut out);
+            prop_assert_eq!(&out, &numerics::rounded(dtype, &sums), "{}", unit.name());
+            unit.normalise(dtype, &f32s(&r), rstd, &b, &mut out);
+            prop_assert_eq!(&out, &numerics::rounded(dtype, &normal), "{}", unit.name());
+        }
     }
 
     #[test]

@@ -6,10 +6,13 @@
 #![no_std]
 #![no_main]
 
+mod api;
 mod runtime;
 mod scene;
+mod stack;
 
 use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicUsize, Ordering};
 use kernel_core::a2;
 use kernel_core::a3::{Choices, Combine, Dispatch, Env, Flags, Returned, Ub};
 use kernel_core::a3_v2;
@@ -42,6 +45,14 @@ const TP_WINDOW: usize = 16 << 10;
 /// Room for one output tensor; the largest is `expand_x` with 8 rows.
 const OUTPUT: usize = 1024;
 const ROUNDS: usize = 4;
+
+/// Bytes of stack that a step of any machine may take, fabric and vector unit included.
+const STEP_STACK_MAX: usize = 8 << 10;
+/// That anything else may take: the door's list of violations and the rank list of a shape are values.
+const REST_STACK_MAX: usize = 48 << 10;
+
+/// The most that a step has taken.
+static STEP_STACK: AtomicUsize = AtomicUsize::new(0);
 
 #[repr(C, align(4096))]
 struct Rank {
@@ -89,6 +100,7 @@ enum Wrong {
     Machine = 3,
     NoProgress = 4,
     Result = 5,
+    Stack = 6,
 }
 
 /// A core's scratch.
@@ -100,10 +112,36 @@ struct Scratch {
 }
 
 fn run() -> i32 {
-    match rounds() {
+    match rounds().and_then(|()| rest()) {
         Ok(()) => 0,
         Err(wrong) => wrong as i32,
     }
+}
+
+/// Everything that is not a step, and what all of it takes of the stack.
+fn rest() -> Result<(), Wrong> {
+    let mut most = 0;
+    scene::all().iter().try_for_each(|scene| {
+        let shape = Shape::new(&scene.config, Limits::None).map_err(|_| Wrong::Shape)?;
+        let group = memory(scene.group, &shape)?;
+        let (peers, weights, x) = (group.map(|regions| regions.ep), [0.5f32; BS * K], rows(|_| 0x3F80));
+        let [first, ..] = group;
+        // SAFETY: as of the fabric in `poll`, which nobody uses any more.
+        let mut fabric = unsafe { RawFabric::new(&peers, RankId(0), first.outputs) };
+        let ids = scene.ids.first().map_or(&[][..], |ids| ids.as_slice());
+        let inputs = Inputs { x: &x, expert_ids: ids, expert_scales: &weights, ..Inputs::default() };
+        let ((), depth) = stack::deepest(|| api::of(&scene.config, &inputs, &mut fabric));
+        most = most.max(depth);
+        Ok(())
+    })?;
+    let step = STEP_STACK.load(Ordering::Relaxed);
+    for (what, bytes) in [("a step: ", step), ("all else: ", most)] {
+        runtime::print("stack of ");
+        runtime::print(what);
+        runtime::print_number(bytes);
+        runtime::print(" bytes\n");
+    }
+    if step <= STEP_STACK_MAX && most <= REST_STACK_MAX { Ok(()) } else { Err(Wrong::Stack) }
 }
 
 fn rounds() -> Result<(), Wrong> {
@@ -353,7 +391,9 @@ fn poll<M>(
                 let inner = unsafe { RawFabric::new(eps, own, outputs).with_tp(&tps, RankId(rank as u32)) };
                 let mut fabric = Survivors { inner, left: domain.left };
                 let mut ub = Ub { words: &mut scratch.words, row: &mut scratch.row };
-                match step(rank, core, machine, &mut fabric, &mut ub).map_err(|_| Wrong::Machine)? {
+                let (stopped, depth) = stack::deepest(|| step(rank, core, machine, &mut fabric, &mut ub));
+                STEP_STACK.fetch_max(depth, Ordering::Relaxed);
+                match stopped.map_err(|_| Wrong::Machine)? {
                     Progress::Done => done += 1,
                     Progress::Stepped => stepped = true,
                     Progress::Pending(_) => {}
@@ -363,7 +403,9 @@ fn poll<M>(
                 let env = a2::AgentEnv { shape: domain.shape, rank: physical, order: SendOrder::Staggered };
                 // SAFETY: as above; this is the one agent of the rank.
                 let mut nic = unsafe { RawNic::new(&eps, physical) };
-                stepped |= agent.step(&env, &mut nic).map_err(|_| Wrong::Machine)? == Progress::Stepped;
+                let (posted, depth) = stack::deepest(|| agent.step(&env, &mut nic));
+                STEP_STACK.fetch_max(depth, Ordering::Relaxed);
+                stepped |= posted.map_err(|_| Wrong::Machine)? == Progress::Stepped;
             }
         }
         if done == RANKS * CORES {

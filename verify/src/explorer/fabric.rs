@@ -6,6 +6,7 @@ use super::oracle::Expected;
 use super::state::{Effect, Interner, Shared, Value};
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
+use kernel_core::a3::Receive;
 use kernel_core::fabric::order::{self, Issued};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::block;
@@ -23,7 +24,7 @@ pub(super) const VIRTUAL: u64 = 1 << 40;
 /// Bytes of a scale.
 const SCALE: u64 = 4;
 /// What unread or never written bytes look like.
-static NOTHING: [u8; 512] = [0xEE; 512];
+pub(super) static NOTHING: [u8; 512] = [0xEE; 512];
 
 /// A place in words: its partition and where it is in there.
 pub(super) fn spot(at: Place) -> String {
@@ -62,7 +63,7 @@ pub(super) struct View<'a> {
 }
 
 impl View<'_> {
-    fn twin(&self) -> Twin {
+    pub(super) fn twin(&self) -> Twin {
         self.setup.model.twin
     }
 
@@ -71,6 +72,8 @@ impl View<'_> {
         let size = match at.region {
             Region::State if at.offset < DISPATCH_SELECTORS => PARTITION,
             Region::State => return self.barrier_word(at),
+            // Areas are the machines' own.
+            Region::Window if matches!(self.setup.model.receive, Receive::Direct { .. }) => return at,
             Region::Window => partition_start(self.setup.shape, Partition::P1),
             // No model has a TP domain, or A2's windows.
             Region::WindowOut | Region::TpState | Region::TpWindow | Region::Output(_) => return at,
@@ -78,9 +81,37 @@ impl View<'_> {
         if at.offset / size != u64::from(self.nth % 2) {
             self.blame(Violation::WrongPartition { rank: self.rank, at });
         }
-        let partition = self.nth % self.setup.model.partitions[self.kind as usize];
-        let offset = at.offset % size + u64::from(partition) * VIRTUAL;
-        Place { offset, ..at }
+        self.in_partition(at, size, self.kind)
+    }
+
+    /// A place of a partitioned region, `size` a partition, in the partition that operator `nth` of `kind` has.
+    pub(super) fn in_partition(&self, at: Place, size: u64, kind: Kind) -> Place {
+        let partition = self.nth % self.setup.model.partitions[kind as usize];
+        Place { offset: at.offset % size + u64::from(partition) * VIRTUAL, ..at }
+    }
+
+    /// The landed row that has these bytes, and the bytes.
+    pub(super) fn row_at(&self, rank: RankId, at: Place, len: u64) -> Option<(u16, &[u8])> {
+        self.shared.borrow().rows.iter().find_map(|(number, row)| {
+            let (of, start) = self.interner.place_of(*number);
+            let from = at.offset.checked_sub(start.offset)? as usize;
+            let bytes = self.interner.row_of(*row).get(from..)?.get(..len as usize)?;
+            (of == rank && start.region == at.region).then_some((*number, bytes))
+        })
+    }
+
+    /// Whether weak memory has a row for this rank there that has perhaps not landed.
+    pub(super) fn is_on_its_way(&self, at: Place) -> bool {
+        let covers = |effect: &Effect| {
+            let start = effect.issued.at;
+            let len = match effect.value {
+                Value::Row(row) => self.interner.row_of(row).len() as u64,
+                Value::Word(_) => 0,
+            };
+            let covers = start.offset <= at.offset && at.offset < start.offset + len;
+            effect.issued.to == self.rank && start.region == at.region && covers
+        };
+        self.setup.model.memory == Memory::Weak && self.shared.borrow().flight.iter().any(covers)
     }
 
     fn barrier_word(&self, at: Place) -> Place {
@@ -97,7 +128,7 @@ impl View<'_> {
     }
 
     /// Notes a shared access; refuses it while peeking.
-    fn touch(&self, at: Place) -> Result<(), Fault> {
+    pub(super) fn touch(&self, at: Place) -> Result<(), Fault> {
         self.touched.set(true);
         if self.peek { Err(self.fault(at)) } else { Ok(()) }
     }
@@ -307,6 +338,8 @@ impl Fabric for View<'_> {
             Twin::NoCountClear => at.region == Region::State && token_slot(at).is_none(),
             Twin::NoBlockClear => at.region == Region::Window,
             Twin::NoTokenClear => token_slot(at).is_some(),
+            Twin::NoGrantClear => self.is_grant(at),
+            Twin::NoReadyClear => self.kind == Kind::Combine,
             _ => false,
         };
         if !forgotten {
@@ -321,36 +354,24 @@ impl Fabric for View<'_> {
         let last = match self.kind {
             Kind::Combine => true,
             // A block is read when its flag is cleared.
-            Kind::Dispatch => self.setup.model.blocks == 0 && self.setup.model.quantised && len == SCALE,
+            Kind::Dispatch => match (self.setup.model.receive, self.setup.model.quantised) {
+                (Receive::Copy, quantised) => self.setup.model.blocks == 0 && quantised && len == SCALE,
+                (Receive::InPlace, _) => false,
+                // The triple stands alone with its scale.
+                (Receive::Direct { .. }, quantised) => !quantised || len == SCALE,
+            },
         };
         if last {
             self.touch(at)?;
         }
         let at = self.virtually(at);
-        for (number, row) in &self.shared.borrow().rows {
-            let (rank, start) = self.interner.place_of(*number);
-            let bytes = self.interner.row_of(*row);
-            if rank != self.rank || start.region != at.region || at.offset < start.offset {
-                continue;
+        if let Some((number, bytes)) = self.row_at(self.rank, at, len) {
+            if last {
+                self.read_rows.borrow_mut().push(number);
             }
-            let from = (at.offset - start.offset) as usize;
-            if let Some(bytes) = bytes.get(from..from + len as usize) {
-                if last {
-                    self.read_rows.borrow_mut().push(*number);
-                }
-                return Ok(bytes);
-            }
+            return Ok(bytes);
         }
-        let on_its_way = |effect: &Effect| {
-            let start = effect.issued.at;
-            let len = match effect.value {
-                Value::Row(row) => self.interner.row_of(row).len() as u64,
-                Value::Word(_) => 0,
-            };
-            let covers = start.offset <= at.offset && at.offset < start.offset + len;
-            effect.issued.to == self.rank && start.region == at.region && covers
-        };
-        if self.setup.model.memory == Memory::Weak && self.shared.borrow().flight.iter().any(on_its_way) {
+        if self.is_on_its_way(at) {
             self.blame(Violation::NotLanded { rank: self.rank, at });
         }
         Ok(&NOTHING[..len as usize])
@@ -377,6 +398,13 @@ impl Fabric for View<'_> {
 }
 
 impl View<'_> {
+    /// Whether a place, as machines give it, is a grant.
+    fn is_grant(&self, at: Place) -> bool {
+        let inside = at.offset % PARTITION;
+        let is_status = at.region == Region::State && is_flag(at) && inside < DISPATCH_STATUS;
+        is_status && inside % STATUS_SLOT == 16
+    }
+
     /// Whether the twin has no word at `at` on rank `to`: the token flag of a slot without rows. Who asks has
     /// exchanged counts, so that all traffic is chosen.
     fn leaves_out(&self, to: RankId, at: Place) -> bool {

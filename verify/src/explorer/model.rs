@@ -1,6 +1,7 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
-use kernel_core::a3::{Choices, Env, Flags, ub_bytes, ub_words};
+use core::fmt;
+use kernel_core::a3::{Choices, Env, Flags, Receive, ub_bytes, ub_words};
 use kernel_core::plan::order::SendOrder;
 use kernel_core::shape::{BatchSizes, Config, Limits, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
@@ -22,6 +23,30 @@ pub enum Kind {
     Dispatch,
     /// Combine.
     Combine,
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Dispatch => "dispatch",
+            Self::Combine => "combine",
+        })
+    }
+}
+
+/// An operator as it is told: its kind and its batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operator {
+    /// Its kind.
+    pub kind: Kind,
+    /// Its batch, from 0.
+    pub batch: u32,
+}
+
+impl fmt::Display for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.kind, self.batch)
+    }
 }
 
 /// How effects land.
@@ -78,6 +103,12 @@ pub enum Twin {
     LateClear,
     /// The driver lets a core start before the other cores of its rank have ended.
     NoJoin,
+    /// A grant is never cleared; needs direct placement.
+    NoGrantClear,
+    /// The word that results lie ready is never cleared; needs direct placement.
+    NoReadyClear,
+    /// All batches leave their results in one area; needs direct placement with two.
+    OneResultArea,
     /// One message slot in place of two (A2).
     OneMessageSlot,
     /// Only the flags that were waited for are cleared (A2; seed 000).
@@ -86,6 +117,8 @@ pub enum Twin {
     PartialWait,
     /// The words of a transfer come last one first (A2).
     LastWordFirst,
+    /// Core 0 flips `bufferChosen` ahead of the barrier (A2).
+    EarlyFlip,
 }
 
 impl Twin {
@@ -107,7 +140,7 @@ impl Twin {
 /// A group to explore.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Whose protocol. On A2: one core, one expert, one token a rank.
+    /// Whose protocol. On A2: one expert, one token a rank, two cores at most.
     pub product: Product,
     /// Ranks.
     pub ranks: u32,
@@ -135,6 +168,8 @@ pub struct Model {
     pub traffic: Traffic,
     /// How dispatch tells of records and of their number.
     pub flags: Flags,
+    /// Where experts find received rows.
+    pub receive: Receive,
     /// What is broken.
     pub twin: Twin,
     /// Give up beyond so many states.
@@ -160,6 +195,7 @@ impl Model {
             memory: Memory::Strong,
             traffic: Traffic::All,
             flags: Flags::Joint,
+            receive: Receive::Copy,
             twin: Twin::None,
             states_max: 20_000_000,
         }
@@ -243,6 +279,20 @@ impl Model {
         self
     }
 
+    /// With experts that read rows in the window.
+    #[must_use]
+    pub fn in_place(mut self) -> Self {
+        self.receive = Receive::InPlace;
+        self
+    }
+
+    /// With direct placement, pull combine, and so many areas, 1 or 2.
+    #[must_use]
+    pub fn direct(mut self, areas: u32) -> Self {
+        self.receive = Receive::Direct { areas };
+        self
+    }
+
     /// Broken in one way.
     #[must_use]
     pub fn twin(mut self, twin: Twin) -> Self {
@@ -252,7 +302,7 @@ impl Model {
 
     /// The machines' choices.
     fn choices(&self) -> Choices {
-        Choices { order: SendOrder::Plain, flags: self.flags }
+        Choices { order: SendOrder::Plain, flags: self.flags, receive: self.receive }
     }
 
     /// The shape that the machines see.
@@ -334,8 +384,18 @@ impl<'a> Setup<'a> {
             envs: envs.collect(),
             unit,
             batches: counts[0],
-            // A rank is at most two units ahead of another; leftovers are two partitions old.
-            tags: if in_flight == 1 { 4 } else { 8 },
+            tags: match model.product {
+                // A rank is at most two units ahead of another; leftovers are two partitions old.
+                Product::A3 => {
+                    if in_flight == 1 {
+                        4
+                    } else {
+                        8
+                    }
+                }
+                // A rank is at most one operator ahead, and leftovers are forgotten.
+                Product::A2 => counts[0].max(2),
+            },
             ub_words: ub_words(shape),
             ub_bytes: ub_bytes(shape),
             staged_bytes: if shape.quant_mode() == QuantMode::None {
@@ -367,6 +427,12 @@ impl<'a> Setup<'a> {
         let combines = self.unit.iter().filter(|op| op.0 == Kind::Combine).count() as u32;
         let per_unit = if kind == Kind::Dispatch { self.batches } else { combines };
         (kind, unit * self.batches + batch, unit * per_unit + nth)
+    }
+
+    /// An operator as it is told.
+    pub(super) fn named(&self, op: u32) -> Operator {
+        let (kind, batch, _) = self.operator(op);
+        Operator { kind, batch }
     }
 
     /// Whether operator `op` is behind the last one.

@@ -1,9 +1,14 @@
 //! What every output must hold, by the naive oracle, once per traffic and tag.
 
 use super::model::{Choice, Model, Product, Setup};
+use kernel_core::a3::Receive;
 use kernel_core::inputs::{Inputs, Mask};
-use kernel_core::place::Tensor;
-use kernel_core::reference::Cluster;
+use kernel_core::layout::data::dispatch_record;
+use kernel_core::layout::landing;
+use kernel_core::layout::state::Partition;
+use kernel_core::place::{Place, Tensor};
+use kernel_core::placement::Home;
+use kernel_core::reference::{Cluster, Dispatched};
 use kernel_core::units::{RankId, div_rem};
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -25,8 +30,14 @@ impl RankTensors {
         // A2's flags are looked for at byte 32 of a row: there it holds one.
         let plain = if setup.model.product == Product::A2 { 16 } else { setup.shape.h() as usize };
         let row = |token| {
-            let flags = FLAGS.repeat(setup.shape.h() as usize - plain);
-            [bf16(value(token)).repeat(plain), flags].concat()
+            // Quantised, minus one is it, in a row whose greatest element is 127.
+            let (flag, first) = if setup.model.quantised { (MINUS_ONE, 127) } else { (FLAGS, value(token)) };
+            let flags = flag.repeat(setup.shape.h() as usize - plain);
+            let rest = bf16(value(token)).repeat(plain - 1);
+            match setup.model.product {
+                Product::A2 => [Vec::from(bf16(first)), rest, flags].concat(),
+                Product::A3 => bf16(value(token)).repeat(plain),
+            }
         };
         let first = choice.unwrap_or(0).cast_unsigned();
         let id = |pair| {
@@ -71,6 +82,8 @@ impl RankTensors {
 
 /// An element that is half of A2's flag; no number.
 const FLAGS: [u8; 2] = [0xFF; 2];
+/// -1 in bf16; as int8 a quarter of A2's flag.
+const MINUS_ONE: [u8; 2] = [0x80, 0xBF];
 
 /// The upper half of an f32: exact for whole numbers below 256.
 fn bf16(value: u32) -> [u8; 2] {
@@ -79,7 +92,7 @@ fn bf16(value: u32) -> [u8; 2] {
 
 /// What the stand-in expert `e` makes of a row: another whole number, all different.
 fn expert(row: &[u8], e: u32) -> [u8; 2] {
-    if row == FLAGS {
+    if row == FLAGS || row == MINUS_ONE {
         return FLAGS;
     }
     let bits = row.try_into().map(u16::from_le_bytes).unwrap_or_default();
@@ -90,6 +103,12 @@ fn expert(row: &[u8], e: u32) -> [u8; 2] {
 #[derive(Debug)]
 pub(super) struct Expected {
     outputs: [Vec<u8>; Tensor::ALL.len()],
+    /// What the experts read.
+    pub(super) expand_x: Vec<u8>,
+    /// Where each row of that lies in the window, if they read it there.
+    pub(super) rows_at: Vec<Place>,
+    /// Where each result goes, with direct placement.
+    pub(super) results_at: Vec<Place>,
     /// What the experts return.
     pub(super) y: Vec<u8>,
 }
@@ -124,9 +143,19 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
     let ranks: Vec<_> = tensors.iter().map(RankTensors::inputs).collect();
     let cluster = Cluster { shape: setup.shape, ranks: &ranks, elastic_info: None };
     let words = |words: Vec<i32>| words.into_iter().flat_map(i32::to_le_bytes).collect::<Vec<u8>>();
+    let dispatched: Vec<_> = (0..setup.model.ranks).map(|rank| cluster.dispatch(RankId(rank))).collect();
     (0..setup.model.ranks)
         .map(|rank| {
-            let out = cluster.dispatch(RankId(rank));
+            let out = &dispatched[rank as usize];
+            let (rows_at, results_at) = places(setup, &tensors, RankId(rank), out, tag);
+            let table: Vec<_> = match setup.model.receive {
+                Receive::Direct { .. } => ends(setup, RankId(rank), tag).to_vec(),
+                _ => rows_at.clone(),
+            };
+            let sent_rows = match setup.model.receive {
+                Receive::Direct { .. } => sent_rows(&tensors[rank as usize], rank, setup, &dispatched),
+                _ => Vec::new(),
+            };
             let local = |e: &u32| e / setup.model.experts == rank;
             let y = (0..setup.model.ranks * setup.model.experts).filter(local);
             let y = y.flat_map(|e| tensors.iter().flat_map(move |source| source.results_of(e))).collect();
@@ -138,7 +167,8 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
             let scales: Vec<u8> = out.dynamic_scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
             let nums = out.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect();
             let outputs = Tensor::ALL.map(|tensor| match tensor {
-                Tensor::ExpandX => out.expand_x.clone(),
+                Tensor::ExpandX if setup.model.receive == Receive::Copy => out.expand_x.clone(),
+                Tensor::ExpandX => Vec::new(),
                 Tensor::DynamicScales => scales.clone(),
                 Tensor::AssistInfo => words(Vec::clone(&triples)),
                 Tensor::ExpandIdx => words(out.expand_idx.clone()),
@@ -146,9 +176,68 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 Tensor::EpRecvCounts => words(out.ep_recv_counts.clone()),
                 Tensor::XOut => x_out.clone(),
                 Tensor::X | Tensor::Rstd | Tensor::Y | Tensor::ExpandScales => Vec::new(),
+                Tensor::RowTable => table.iter().flat_map(|at| at.offset.to_le_bytes()).collect(),
+                Tensor::SentRows => words(sent_rows.clone()),
                 Tensor::TpRecvCounts => words(out.tp_recv_counts.clone()),
             });
-            Expected { outputs, y }
+            Expected { outputs, expand_x: out.expand_x.clone(), rows_at, results_at, y }
         })
         .collect()
+}
+
+/// The partition of the dispatch of a batch: tags are even in number.
+fn partition(tag: u32) -> Partition {
+    if tag.is_multiple_of(2) { Partition::P0 } else { Partition::P1 }
+}
+
+/// Where rows begin and where results go with direct placement.
+fn ends(setup: &Setup<'_>, rank: RankId, tag: u32) -> [Place; 2] {
+    let area = setup.model.receive.area(partition(tag));
+    [landing::row(setup.shape, rank, area, 0), landing::result(setup.shape, rank, area, 0)]
+}
+
+/// Where experts find each row of `rank` and leave its result, if not in outputs.
+fn places(
+    setup: &Setup<'_>,
+    tensors: &[RankTensors],
+    rank: RankId,
+    out: &Dispatched,
+    tag: u32,
+) -> (Vec<Place>, Vec<Place>) {
+    let rows = out.assist_info_for_combine.len();
+    match setup.model.receive {
+        Receive::Copy => (Vec::new(), Vec::new()),
+        Receive::InPlace => {
+            let mut before = HashMap::new();
+            let record = |&[source, token, k]: &[i32; 3]| {
+                let ids = &tensors[source as usize].expert_ids;
+                let e = ids[token as usize * setup.model.k as usize + k as usize].cast_unsigned();
+                let home = Home { rank, local_expert: e % setup.model.experts };
+                let slot = before.entry((source, e)).or_insert(0);
+                *slot += 1;
+                let source = RankId(source.cast_unsigned());
+                dispatch_record(setup.shape, partition(tag), home, source, *slot - 1)
+            };
+            (out.assist_info_for_combine.iter().map(record).collect(), Vec::new())
+        }
+        Receive::Direct { .. } => {
+            let [first, result] = ends(setup, rank, tag);
+            let behind = |first: Place, pitch: u64| {
+                (0..rows as u64).map(move |i| Place { offset: first.offset + i * pitch, ..first }).collect()
+            };
+            (behind(first, setup.shape.payload_bytes()), behind(result, setup.shape.row_bytes()))
+        }
+    }
+}
+
+/// For each pair of a rank the row that carries its triple at its expert's rank, or -1.
+fn sent_rows(own: &RankTensors, rank: u32, setup: &Setup<'_>, dispatched: &[Dispatched]) -> Vec<i32> {
+    let row = |pair: usize| {
+        let e = own.expert_ids[pair].cast_unsigned();
+        let home = &dispatched[(e / setup.model.experts) as usize];
+        let (token, k) = div_rem(pair as u32, setup.model.k);
+        let triple = [rank, token, k].map(u32::cast_signed);
+        home.assist_info_for_combine.iter().position(|seen| *seen == triple).map_or(-1, |row| row as i32)
+    };
+    (0..own.expert_ids.len()).map(row).collect()
 }

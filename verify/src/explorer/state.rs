@@ -3,6 +3,7 @@
 use super::model::{Choice, Setup};
 use core::hash::{Hash, Hasher};
 use kernel_core::a3::{Combine, Dispatch};
+use kernel_core::a3_direct;
 use kernel_core::a3_v2;
 use kernel_core::fabric::order::Issued;
 use kernel_core::place::Place;
@@ -21,6 +22,10 @@ pub(super) enum Machine {
     Dispatch(Dispatch),
     DispatchV2(a3_v2::Dispatch),
     Combine(Combine),
+    /// The experts of the rank's next batch, on its first core, where they read rows in the window.
+    Experts,
+    Direct(a3_direct::Dispatch),
+    Pull(a3_direct::Combine),
 }
 
 /// A core.

@@ -7,7 +7,8 @@ use super::oracle::{Expected, Oracle, RankTensors};
 use super::state::{Core, Interner, Machine, Shared, State};
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
-use kernel_core::a3::{Combine, Dispatch, Returned, Ub};
+use kernel_core::a3::{Combine, Dispatch, Receive, Returned, Ub};
+use kernel_core::a3_direct::{self, Pulled};
 use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::place::Tensor;
@@ -139,6 +140,12 @@ impl<'a> Known<'a> {
         let cores = self.setup.model.cores as usize;
         let rank = i / cores;
         let mut others = state.cores[rank * cores..][..cores].iter();
+        let first = &state.cores[rank * cores];
+        let begun = first.op == core.op && matches!(first.machine, Machine::Combine(_) | Machine::Pull(_));
+        let has_experts = self.setup.operator(core.op).0 == Kind::Combine && i != rank * cores;
+        if has_experts && self.setup.model.receive != Receive::Copy && !begun && first.op <= core.op {
+            return false;
+        }
         // The join: all cores of the rank have ended the operator before.
         self.setup.model.twin == Twin::NoJoin || others.all(|other| other.op >= core.op)
     }
@@ -150,8 +157,14 @@ impl<'a> Known<'a> {
         let mut state = state.clone();
         state.cores[i].machine = match kind {
             Kind::Dispatch if self.setup.model.blocks > 0 => Machine::DispatchV2(a3_v2::Dispatch::new()),
+            Kind::Dispatch if matches!(self.setup.model.receive, Receive::Direct { .. }) => {
+                Machine::Direct(a3_direct::Dispatch::new())
+            }
             Kind::Dispatch => Machine::Dispatch(Dispatch::new()),
-            Kind::Combine => Machine::Combine(Combine::new()),
+            Kind::Combine if self.setup.model.receive == Receive::Copy => Machine::Combine(Combine::new()),
+            // Experts run as late as may be.
+            Kind::Combine if i.is_multiple_of(self.setup.model.cores as usize) => Machine::Experts,
+            Kind::Combine => combine_of(self.setup.model.receive),
         };
         if state.round(&self.setup, batch).choices[rank].is_some() {
             return vec![state];
@@ -275,6 +288,13 @@ impl<'a> Known<'a> {
     }
 }
 
+fn combine_of(receive: Receive) -> Machine {
+    match receive {
+        Receive::Direct { .. } => Machine::Pull(a3_direct::Combine::new()),
+        _ => Machine::Combine(Combine::new()),
+    }
+}
+
 fn step_machine(
     view: &mut View<'_>,
     machine: &mut Machine,
@@ -287,6 +307,19 @@ fn step_machine(
     let expected = view.expected.clone();
     match machine {
         Machine::Between => Ok(Progress::Stepped),
+        Machine::Experts => {
+            let receive = view.setup.model.receive;
+            view.experts()?;
+            *machine = combine_of(receive);
+            Ok(Progress::Stepped)
+        }
+        Machine::Direct(machine) => machine.step(env, view, &inputs, ub),
+        Machine::Pull(machine) => {
+            let own = expected.as_ref().map(|all| &all[view.rank.index()]);
+            let bytes = |tensor| own.map_or(&[][..], |own| own.output(tensor));
+            let pulled = Pulled { sent_rows: bytes(Tensor::SentRows), row_table: bytes(Tensor::RowTable) };
+            machine.step(env, view, &inputs, &pulled, ub)
+        }
         Machine::Dispatch(machine) => machine.step(env, view, &inputs, ub),
         Machine::DispatchV2(machine) => machine.step(env, view, &inputs, ub),
         Machine::Combine(machine) => {

@@ -1,7 +1,6 @@
 //! A counterexample as a story: what happened, in order, and what must never have.
 
 use super::fabric::{is_shared, spot};
-use super::model::Kind;
 use super::state::{Machine, Shared, State, Value};
 use super::step::{Known, Move};
 use super::violation::Violation;
@@ -101,13 +100,9 @@ fn tell_waits(known: &mut Known<'_>, state: &State, events: &mut Vec<String>) {
 }
 
 fn who(known: &Known<'_>, state: &State, i: usize, cores: usize) -> String {
-    let (kind, batch, _) = known.setup.operator(state.cores[i].op);
-    let kind = match kind {
-        Kind::Dispatch => "dispatch",
-        Kind::Combine => "combine",
-    };
+    let operator = known.setup.named(state.cores[i].op);
     let core = if cores > 1 { format!(" core {}", i % cores) } else { String::new() };
-    format!("rank {}{core}, {kind} {batch}", i / cores)
+    format!("rank {}{core}, {operator}", i / cores)
 }
 
 fn tell(known: &Known<'_>, before: &State, what: Move, after: Option<&State>) -> String {

@@ -1,6 +1,7 @@
 //! What no state may lead to.
 
 use super::fabric::spot;
+use super::model::Operator;
 use core::fmt;
 use kernel_core::place::Place;
 use kernel_core::units::RankId;
@@ -71,6 +72,37 @@ pub enum Violation {
         /// In its words.
         error: String,
     },
+    /// A window arrived in a half in which its reader has not ended an earlier operator (A2).
+    HalfInUse {
+        /// The reader.
+        rank: RankId,
+        /// Whose window.
+        from: RankId,
+        /// Of which operator.
+        operator: Operator,
+        /// What the reader has not ended.
+        unended: Operator,
+    },
+    /// A core wrote what a transfer has still to read (A2).
+    SourceInUse {
+        /// Whose core.
+        rank: RankId,
+        /// To whom the transfer goes.
+        to: RankId,
+        /// What the core runs.
+        operator: Operator,
+        /// The operator of the transfer.
+        unread: Operator,
+    },
+    /// A core wrote a task where its agent has perhaps not read the one before (A2).
+    TaskInUse {
+        /// Whose core.
+        rank: RankId,
+        /// What the core runs.
+        operator: Operator,
+        /// The operator of the task before.
+        unread: Operator,
+    },
     /// Nobody can move and not everybody is done.
     Deadlock,
 }
@@ -107,6 +139,25 @@ impl fmt::Display for Violation {
                 write!(f, "a core of rank {rank} moves without a change, or changes while it waits")
             }
             Self::Refused { rank, error } => write!(f, "rank {rank} refuses: {error}"),
+            Self::HalfInUse { rank, from, operator, unended } => {
+                write!(
+                    f,
+                    "the window of rank {from} for {operator} arrives at rank {rank}, which has not ended {unended} in \
+                     the same half"
+                )
+            }
+            Self::SourceInUse { rank, to, operator, unread } => {
+                write!(
+                    f,
+                    "rank {rank} writes for {operator} where the transfer of {unread} to rank {to} has still to read"
+                )
+            }
+            Self::TaskInUse { rank, operator, unread } => {
+                write!(
+                    f,
+                    "rank {rank} writes a task of {operator} where its agent has perhaps not read that of {unread}"
+                )
+            }
             Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),
         }
     }

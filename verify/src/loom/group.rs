@@ -250,7 +250,7 @@ impl<T: Twist> Core<T> {
 const POLLS_MAX: u32 = 100;
 
 /// Steps a machine to its end; whoever is pending lets the others go on.
-fn drive(mut step: impl FnMut() -> Result<Progress, ProtocolError>) -> Result<(), String> {
+pub(super) fn drive(mut step: impl FnMut() -> Result<Progress, ProtocolError>) -> Result<(), String> {
     let mut polls = 0;
     loop {
         match step().map_err(|error| error.to_string())? {

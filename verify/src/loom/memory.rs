@@ -194,12 +194,13 @@ impl Outputs {
                 Tensor::ExpandX => shape.payload_bytes(),
                 Tensor::XOut | Tensor::X | Tensor::Y => shape.row_bytes(),
                 Tensor::AssistInfo => Triple::BYTES,
-                Tensor::ExpertTokenNums => 8,
+                Tensor::ExpertTokenNums | Tensor::RowTable => 8,
                 Tensor::DynamicScales
                 | Tensor::ExpandIdx
                 | Tensor::EpRecvCounts
                 | Tensor::TpRecvCounts
                 | Tensor::ExpandScales
+                | Tensor::SentRows
                 | Tensor::Rstd => 4,
             };
             let starts = (0..capacity(shape, rank, tensor)).step_by(element as usize);

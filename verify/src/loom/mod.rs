@@ -12,6 +12,7 @@
 //! round    who sends what in a round, and what the oracle makes of it
 //! fabric   memory (words, rows) and one core's view of it
 //! litmus   the orderings one by one, without machines
+//! a2       the same for A2: windows, message area, agents
 //! twist    the hooks by which a twin bends the fabric;  twins: the twins
 //! ```
 //!
@@ -23,6 +24,7 @@
 //! and its preemption bound is of use with two threads only. Beyond them it explores schedules in which two that
 //! wait pass the turn to each other for ever while the third, for which they wait, starves.
 
+pub mod a2;
 pub mod fabric;
 pub mod group;
 pub mod litmus;

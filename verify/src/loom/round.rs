@@ -1,5 +1,6 @@
 //! One round: who sends what, and what the oracle says that dispatch and combine must put out.
 
+use kernel_core::a2;
 use kernel_core::a3::Returned;
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::place::Tensor;
@@ -59,6 +60,25 @@ impl Round {
             assist_info: self.expected(rank, Tensor::AssistInfo),
             ep_recv_counts: self.expected(rank, Tensor::EpRecvCounts),
         }
+    }
+
+    /// The same on A2.
+    #[must_use]
+    pub fn returned_on_a2(&self, rank: RankId) -> a2::Returned<'_> {
+        a2::Returned {
+            y: &self.ranks[rank.index()].y,
+            ep_recv_counts: self.expected(rank, Tensor::EpRecvCounts),
+            expand_idx: self.expected(rank, Tensor::ExpandIdx),
+        }
+    }
+
+    /// Tokens become flags from end to end, and so does what experts make of them: every bit is set, which the sum keeps
+    /// a NaN.
+    pub fn fill_with_flags(&mut self, shape: &Shape) {
+        for rank in &mut self.ranks {
+            rank.x.fill(0xFF);
+        }
+        self.ask_the_oracle(shape);
     }
 
     /// What must stand at the start of an output of `rank` when its operator has ended.
@@ -147,6 +167,12 @@ fn bytes_of(dispatched: &Dispatched, tensor: Tensor) -> Vec<u8> {
         }
         Tensor::EpRecvCounts => i32s(&dispatched.ep_recv_counts),
         Tensor::TpRecvCounts => i32s(&dispatched.tp_recv_counts),
-        Tensor::XOut | Tensor::X | Tensor::Rstd | Tensor::Y | Tensor::ExpandScales => Vec::new(),
+        Tensor::XOut
+        | Tensor::X
+        | Tensor::Rstd
+        | Tensor::Y
+        | Tensor::ExpandScales
+        | Tensor::RowTable
+        | Tensor::SentRows => Vec::new(),
     }
 }

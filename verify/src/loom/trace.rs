@@ -27,12 +27,17 @@ pub enum Access {
     Saw(Place, u64),
     /// It read a row.
     Read(Place),
-    /// It wrote an output.
+    /// It wrote an output, or what a transfer is to carry.
     Wrote(Place),
+    /// The agent of its rank delivered a word.
+    Sent(RankId, Place, u64),
 }
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Access::Sent(to, at, word) = self.access {
+            return write!(f, "agent of rank {} delivers {word:#x} to rank {to} at {at}", self.rank);
+        }
         write!(f, "rank {} core {} ", self.rank, self.core)?;
         match self.access {
             Access::Put(to, at) => write!(f, "puts to rank {to} at {at}"),
@@ -40,6 +45,7 @@ impl fmt::Display for Event {
             Access::Saw(at, word) => write!(f, "sees {word:#x} at {at}"),
             Access::Read(at) => write!(f, "reads {at}"),
             Access::Wrote(at) => write!(f, "writes {at}"),
+            Access::Sent(..) => Ok(()),
         }
     }
 }

@@ -86,7 +86,8 @@ impl Traffic {
         self.walk(rank, &split::DispatchShare { moe: 0..0, shared: 0..0 }).0
     }
 
-    fn walk(&self, rank: RankId, share: &split::DispatchShare) -> (Vec<u32>, Vec<u32>) {
+    /// Rows for every destination, and the slots of a share.
+    pub(super) fn walk(&self, rank: RankId, share: &split::DispatchShare) -> (Vec<u32>, Vec<u32>) {
         let mut send_status = vec![0; route::destinations(&self.shape) as usize];
         let mut slots = vec![0; route::share_len(share) as usize];
         route::walk(&self.shape, self.ep(rank), &self.inputs(rank), share, &mut send_status, &mut slots);

@@ -1,5 +1,6 @@
 //! `veriep plan`: what every core does, as data of `kernel_core::plan`; this only asks and prints.
 
+mod a2;
 mod lists;
 mod one_core;
 mod ports;
@@ -15,7 +16,7 @@ use crate::error::Error;
 use crate::generate::{MaskKind, Options, generate};
 use crate::member;
 use crate::report::Report;
-use kernel_core::shape::{Given, Limits, Shape};
+use kernel_core::shape::{Given, Limits, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 use lists::Traffic;
 
@@ -26,8 +27,12 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     let (traffic, source) = traffic(args)?;
     let shape = &traffic.shape;
     support::plannable(shape)?;
-    let (Some(rank), Some(core)) = (args.rank, args.core) else {
-        return report.emit(&summary::of(&traffic, args, source), summary::table);
+    let on_a2 = shape.product() == Product::A2;
+    let (Some(rank), core) = (args.rank, args.core) else {
+        return match on_a2 {
+            true => report.emit(&a2::summary(&traffic, args, source), a2::summary_table),
+            false => report.emit(&summary::of(&traffic, args, source), summary::table),
+        };
     };
     let flags = super::source::flags(shape, args.flags)?;
     let out_of = |option, seen, end: u32, more| {
@@ -38,9 +43,15 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
         let more = if rank < last { ", not one that is gone" } else { "" };
         return Err(out_of("--rank", rank, last + 1, more));
     };
-    if core >= shape.aiv_num() {
+    if let Some(core) = core.filter(|&core| core >= shape.aiv_num()) {
         return Err(out_of("--core", core, shape.aiv_num(), ""));
     }
+    if on_a2 {
+        return report.emit(&a2::of(&traffic, args, source, own, core.map(CoreId)), a2::table);
+    }
+    let Some(core) = core else {
+        return Err(Error::Request("missing argument: --core: on A3 a plan is of one core".to_owned()));
+    };
     report.emit(&one_core::of(&traffic, args, source, own, CoreId(core), flags), one_core::table)
 }
 
@@ -83,7 +94,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
         None => member::all(&shape).map(|rank| unknown(&shape, member::ep_rank(&shape, rank))).collect(),
         Some(seed) => {
             // Tokens are drawn last: short ones leave the choice of experts as it is.
-            let short = Config { h: 1, ..source.config.clone() };
+            let short = Config { h: 8, ..source.config.clone() };
             let routing = args.routing.unwrap_or(source.routing);
             let options =
                 Options { routing, seed, mask: args.mask, limits: Limits::None, ..Options::default() };

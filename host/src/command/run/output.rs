@@ -40,11 +40,10 @@ pub(super) fn write<B: Backend>(
             let rows = state.with_y(batch, |y| y.len() as u64 / shape.row_bytes());
             let tensors = Tensor::ALL.map(|tensor| {
                 let all = capacity(shape, member::ep_rank(shape, rank), tensor);
-                let len = match tensor {
-                    Tensor::ExpandX | Tensor::DynamicScales | Tensor::AssistInfo | Tensor::ExpandScales => {
-                        all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows
-                    }
-                    _ => all,
+                let len = if tensor.is_of_received_rows() {
+                    all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows
+                } else {
+                    all
                 };
                 let mut bytes = Vec::new();
                 let read = &mut |seen: &[u8]| bytes.extend_from_slice(seen);

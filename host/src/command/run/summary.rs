@@ -3,17 +3,16 @@
 use super::Job;
 use crate::case::Case;
 use crate::cli::BackendArg;
+use crate::command::quantiles::{Quantiles, millis};
+use crate::command::traffic;
 use crate::error::Error;
 use crate::group::Costs;
 use crate::member;
 use crate::report::{Report, columns, pairs};
 use crate::roofline::Roofline;
 use core::time::Duration;
-use hdrhistogram::Histogram;
 use kernel_core::plan::relay;
-use kernel_core::plan::route::{self, Pair};
-use kernel_core::shape::{CommAlg, Op, Product, Shape};
-use kernel_core::units::Token;
+use kernel_core::shape::{CommAlg, Op};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -23,6 +22,7 @@ struct Summary {
     set: Vec<String>,
     backend: &'static str,
     threads: Option<usize>,
+    vector: &'static str,
     seed: u64,
     ranks: u32,
     /// Those that an elastic domain has lost.
@@ -32,6 +32,7 @@ struct Summary {
     tokens: u64,
     rows: u64,
     schedule: String,
+    receive: &'static str,
     rounds: usize,
     checked: bool,
     /// How outputs were; absent when unchecked.
@@ -48,6 +49,7 @@ struct Summary {
 #[derive(Serialize)]
 struct Operator {
     operator: &'static str,
+    /// Over the rounds; of each round the slowest worker.
     ms: Option<Quantiles>,
     payload_bytes: u64,
     moved_bytes: u64,
@@ -112,14 +114,6 @@ impl Crossings {
     }
 }
 
-/// Over the rounds; of each round the slowest worker.
-#[derive(Serialize)]
-struct Quantiles {
-    median: f64,
-    p90: f64,
-    p99: f64,
-}
-
 /// For how long cores of other ranks waited for a flag of this one, per round and summed over the cores.
 #[derive(Serialize)]
 struct Waited {
@@ -141,17 +135,14 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     let shape = &case.shape;
     let bs = |rank| shape.bs(member::ep_rank(shape, rank));
     let tokens: u64 = member::all(shape).map(|rank| u64::from(bs(rank))).sum();
-    let rows = rows_sent(case);
-    let (payload, row) = (rows * shape.payload_bytes(), rows * shape.result_bytes());
+    let bytes = traffic::Bytes::of(case);
+    let moved = bytes.moved(args.receive);
     let timed = args.backend == BackendArg::Threads;
-    let (has_agents, operators) =
-        (shape.comm_alg() == CommAlg::Fullmesh && shape.product() == Product::A2, 2 * plan.rounds());
+    let (has_agents, operators) = (shape.comm_alg() == CommAlg::Fullmesh, 2 * plan.rounds());
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
-    // Into the window and out of it; with an agent by way of the window that it sends.
-    let copies = if has_agents { 3 } else { 2 };
     let crossings = Crossings::of(case);
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
-        let ms = quantiles(times);
+        let ms = Quantiles::of(times);
         let memcpy_ms = copies.map(millis);
         let of_memcpy = memcpy_ms.zip(ms.as_ref()).map(|(copies, ms)| copies / ms.median);
         let servers = crossings.map(|rows| match operator {
@@ -166,13 +157,15 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         set: args.config.set.clone(),
         backend: args.backend.name(),
         threads: timed.then(|| super::workers(args).count),
+        vector: plan.options.vector.name(),
         seed: args.seed,
         ranks: member::count(shape),
         dead: case.dead(),
         cores: shape.aiv_num(),
         tokens,
-        rows,
+        rows: bytes.rows,
         schedule: args.schedule.clone(),
+        receive: args.receive.name(),
         rounds: plan.rounds(),
         checked: plan.check.is_some(),
         compared: plan.check.map(|_| match shape.op() {
@@ -182,38 +175,11 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         steps: costs.steps,
         tasks_per_operator: has_agents.then_some(tasks),
         operators: vec![
-            operator("dispatch", &costs.dispatch, payload, copies * payload, roofline.map(|r| r.dispatch)),
-            operator(
-                "combine",
-                &costs.combine,
-                row,
-                copies * row + tokens * written_per_token(shape),
-                roofline.map(|r| r.combine),
-            ),
+            operator("dispatch", &costs.dispatch, bytes.payload, moved.0, roofline.map(|r| r.dispatch)),
+            operator("combine", &costs.combine, bytes.results, moved.1, roofline.map(|r| r.combine)),
         ],
         waited_for: if timed { waited_for(case, costs, plan.rounds()) } else { Vec::new() },
     }
-}
-
-/// Bytes that combine puts out for a token.
-fn written_per_token(shape: &Shape) -> u64 {
-    match shape.op() {
-        Op::Combine => shape.row_bytes(),
-        Op::CombineAddRmsNorm => 3 * shape.row_bytes() + 4,
-    }
-}
-
-/// Rows that a round sends: every active pair but those of special experts, and every active token once for each
-/// shared expert.
-fn rows_sent(case: &Case) -> u64 {
-    let shape = &case.shape;
-    let of_token = |rank, token| {
-        let inputs = case.inputs(rank);
-        let sent = |&k: &u32| route::home(shape, rank, &inputs, Pair { token, k }).is_some();
-        (0..shape.combine_columns()).filter(sent).count() as u64
-    };
-    let bs = |rank| shape.bs(member::ep_rank(shape, rank));
-    member::all(shape).map(|rank| (0..bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()
 }
 
 fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Waited> {
@@ -221,27 +187,16 @@ fn waited_for(case: &Case, costs: &Costs, rounds: usize) -> Vec<Waited> {
     all.map(|(rank, time)| Waited { rank: case.name(rank).0, ms: millis(time) / rounds as f64 }).collect()
 }
 
-fn millis(time: Duration) -> f64 {
-    time.as_secs_f64() * 1e3
-}
-
-fn quantiles(times: &[Duration]) -> Option<Quantiles> {
-    let mut histogram = Histogram::<u64>::new(4).ok()?;
-    for time in times {
-        histogram.record(time.as_nanos() as u64).ok()?;
-    }
-    let at = |q| histogram.value_at_quantile(q) as f64 / 1e6;
-    (!times.is_empty()).then(|| Quantiles { median: at(0.5), p90: at(0.9), p99: at(0.99) })
-}
-
 fn table(summary: &Summary) -> String {
     let mut about = vec![
         ("source", summary.source.clone()),
         ("backend", with_threads(summary)),
+        ("vector unit", summary.vector.to_owned()),
         ("seed", summary.seed.to_string()),
         ("group", group(summary)),
         ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
         ("schedule", format!("{}, rounds on one live group: {}", summary.schedule, summary.rounds)),
+        ("receive", summary.receive.to_owned()),
         ("steps", summary.steps.to_string()),
     ];
     about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));
@@ -259,7 +214,7 @@ fn table(summary: &Summary) -> String {
         .iter()
         .map(|o| {
             let q = o.ms.as_ref();
-            vec![
+            let mut row = vec![
                 o.operator.to_owned(),
                 ms(q.map(|q| q.median)),
                 // A quantile of too few rounds is only their maximum.
@@ -267,15 +222,16 @@ fn table(summary: &Summary) -> String {
                 ms(q.map(|q| q.p99).filter(|_| summary.rounds >= 100)),
                 mebibytes(o.payload_bytes),
                 mebibytes(o.moved_bytes),
-                ms(o.memcpy_ms),
-                o.of_memcpy.map_or_else(|| "-".to_owned(), |r| format!("{r:.2}")),
-            ]
+            ];
+            let copies = o.memcpy_ms.zip(o.of_memcpy);
+            row.extend(copies.into_iter().flat_map(|(ms, of)| [format!("{ms:.3}"), format!("{of:.2}")]));
+            row
         })
         .collect();
-    let operators = columns(
-        &["operator", "median ms", "p90", "p99", "payload MiB", "moved MiB", "memcpy ms", "of memcpy"],
-        &rows,
-    );
+    let head = ["operator", "median ms", "p90", "p99", "payload MiB", "moved MiB", "memcpy ms", "of memcpy"];
+    // A2 has no bare copies to compare with, so no columns for them.
+    let width = rows.first().map_or(head.len(), Vec::len);
+    let operators = columns(&head[..width], &rows);
     let most: Vec<_> = summary.waited_for.iter().filter(|w| w.ms > 0.0).take(8).collect();
     let waited: Vec<_> = most.iter().map(|w| vec![w.rank.to_string(), format!("{:.3}", w.ms)]).collect();
     let waited = if waited.is_empty() {

@@ -282,6 +282,19 @@ fn a_doorbell_more_than_two_operators_ahead_is_refused() {
 }
 
 #[test]
+fn an_agent_without_peers_serves_any_doorbell_in_one_step() {
+    let shape = shape_of(&a2(Domain { r: 1, e: 1, k: 1, ..TWO }));
+    let env = AgentEnv { shape: &shape, rank: RANK, order: SendOrder::Staggered };
+    for rung in [1, 2, 1 << 40, u64::MAX] {
+        let (mut world, mut agent) = (World::new(&shape), Agent::new());
+        world.poke_word(RANK, doorbell(), rung);
+        assert_eq!(agent.step(&env, &mut world.nic(RANK, 9)), Ok(Progress::Stepped));
+        let idle = Progress::Pending(Wait::Idle);
+        assert_eq!(agent.step(&env, &mut world.nic(RANK, 9)), Ok(idle), "{rung}");
+    }
+}
+
+#[test]
 fn tasks_are_posted_one_by_one_from_the_next_rank_on_and_again_when_there_was_no_room() {
     let shape = agent_shape();
     let mut world = World::new(&shape);

@@ -7,9 +7,9 @@
 //!
 //! The core that puts a row publishes its flag, so nothing has to be quiet in between.
 
-mod receive;
+pub(crate) mod receive;
 mod send;
-mod sum;
+pub(crate) mod sum;
 
 pub use send::Returned;
 

@@ -59,7 +59,12 @@ impl Combine {
 }
 
 /// The first column of `token` from `k` on that is sent to an expert, and where that expert lives.
-fn next_pair<V>(env: &Env<'_, V>, inputs: &Inputs<'_>, token: Token, k: u32) -> Option<(u32, Home)> {
+pub(crate) fn next_pair<V>(
+    env: &Env<'_, V>,
+    inputs: &Inputs<'_>,
+    token: Token,
+    k: u32,
+) -> Option<(u32, Home)> {
     (k..env.shape.combine_columns())
         .find_map(|k| Some((k, route::home(env.shape, env.rank, inputs, Pair { token, k })?)))
 }

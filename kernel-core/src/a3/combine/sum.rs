@@ -10,6 +10,8 @@ use crate::inputs::Inputs;
 use crate::layout::data::combine_row;
 use crate::layout::outputs;
 use crate::layout::result;
+use crate::layout::state::Partition;
+use crate::placement::Home;
 use crate::plan::route::{self, Pair, Source};
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::Token;
@@ -27,73 +29,12 @@ impl Combine {
         ub: &mut Ub<'_>,
         token: Token,
     ) -> Result<Progress, ProtocolError> {
-        let (row, sums) = split(env.shape, ub)?;
-        self.sum_terms(env, &*fabric, inputs, token, row, sums)?;
-        fabric.write(outputs::x_out(env.shape, token), row)?;
+        let rows = InWindow { partition: self.partition };
+        write_sum(env, fabric, inputs, ub, token, &rows)?;
         self.go(match env.shape.op() {
             Op::Combine => next(token),
             Op::CombineAddRmsNorm => Phase::Add { token },
         })
-    }
-
-    /// The result of a token into `row`, and unrounded into `sums` if it is to be normalised.
-    fn sum_terms<F: Fabric + ?Sized, V: Vector>(
-        &self,
-        env: &Env<'_, V>,
-        fabric: &F,
-        inputs: &Inputs<'_>,
-        token: Token,
-        row: &mut [u8],
-        sums: &mut [u8],
-    ) -> Result<(), ProtocolError> {
-        let dtype = env.shape.dtype();
-        let terms = self.terms(env, fabric, inputs, token)?;
-        match env.shape.op() {
-            Op::Combine => env.vector.weighted_sum(dtype, &terms, row),
-            Op::CombineAddRmsNorm => {
-                sums.fill(0);
-                env.vector.accumulate(dtype, &terms, sums);
-                env.vector.narrow(dtype, sums, row);
-            }
-        }
-        Ok(())
-    }
-
-    /// Everything that is added up for a token, in order.
-    fn terms<'a, F: Fabric + ?Sized, V>(
-        &self,
-        env: &Env<'_, V>,
-        fabric: &'a F,
-        inputs: &'a Inputs<'_>,
-        token: Token,
-    ) -> Result<Terms<'a>, ProtocolError> {
-        let shape = env.shape;
-        let weights = inputs.weights(shape, token);
-        let mut terms = Terms::new();
-        for k in 0..shape.combine_columns() {
-            let Some(source) = route::source(shape, env.rank, inputs, Pair { token, k }) else { continue };
-            let value = match source {
-                Source::Home(_) => {
-                    let at = combine_row(shape, self.partition, token, k);
-                    returned(shape, fabric.bytes(at, shape.result_bytes())?)
-                }
-                Source::Zero => continue,
-                Source::Copy => Value::Row(inputs.row(shape, token)),
-                Source::Const(i) => {
-                    let (alphas, v) = inputs.const_expert(shape, i);
-                    Value::Mix { alphas, rows: [inputs.row(shape, token), v] }
-                }
-            };
-            // Shared experts are behind the last weight: unscaled.
-            let weight = weights.get(k as usize).copied().unwrap_or(1.0);
-            push(&mut terms, Term { weight, value })?;
-        }
-        if let Some(row) = inputs.shared_row(shape, token)
-            && inputs.token_is_active(shape, token)
-        {
-            push(&mut terms, Term::row(1.0, row))?;
-        }
-        Ok(terms)
     }
 
     pub(super) fn add<F: Fabric + ?Sized, V: Vector>(
@@ -104,11 +45,7 @@ impl Combine {
         ub: &mut Ub<'_>,
         token: Token,
     ) -> Result<Progress, ProtocolError> {
-        let (row, sums) = split(env.shape, ub)?;
-        let residual = Term::row(1.0, inputs.residual(env.shape, token));
-        env.vector.accumulate(env.shape.dtype(), &[residual], sums);
-        env.vector.narrow(env.shape.dtype(), sums, row);
-        fabric.write(outputs::x(env.shape, token), row)?;
+        write_x(env, fabric, inputs, ub, token)?;
         self.go(Phase::Rstd { token })
     }
 
@@ -119,9 +56,7 @@ impl Combine {
         ub: &mut Ub<'_>,
         token: Token,
     ) -> Result<Progress, ProtocolError> {
-        let (_, sums) = split(env.shape, ub)?;
-        let rstd = env.vector.rstd(sums, env.shape.norm_eps());
-        fabric.write(outputs::rstd(token), &rstd.to_le_bytes())?;
+        let rstd = write_rstd(env, fabric, ub, token)?;
         self.go(Phase::Norm { token, rstd_bits: rstd.to_bits() })
     }
 
@@ -134,11 +69,140 @@ impl Combine {
         token: Token,
         rstd: f32,
     ) -> Result<Progress, ProtocolError> {
-        let (row, sums) = split(env.shape, ub)?;
-        env.vector.normalise(env.shape.dtype(), sums, rstd, inputs.gamma, row);
-        fabric.write(outputs::y(env.shape, token), row)?;
+        write_y(env, fabric, inputs, ub, token, rstd)?;
         self.go(next(token))
     }
+}
+
+/// Where the rows lie that experts returned for a token.
+pub(crate) trait Rows<F: ?Sized> {
+    /// That of column `k`, from the expert at `home`.
+    fn row<'f>(
+        &self,
+        shape: &Shape,
+        fabric: &'f F,
+        pair: Pair,
+        home: Home,
+    ) -> Result<Value<'f>, ProtocolError>;
+}
+
+/// In the combine area of the own window.
+struct InWindow {
+    partition: Partition,
+}
+
+impl<F: Fabric + ?Sized> Rows<F> for InWindow {
+    fn row<'f>(&self, shape: &Shape, fabric: &'f F, pair: Pair, _: Home) -> Result<Value<'f>, ProtocolError> {
+        let at = combine_row(shape, self.partition, pair.token, pair.k);
+        Ok(returned(shape, fabric.bytes(at, shape.result_bytes())?))
+    }
+}
+
+/// Writes `x_out` of a token; for AddRmsNorm the row stays in the scratch unrounded.
+pub(crate) fn write_sum<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    inputs: &Inputs<'_>,
+    ub: &mut Ub<'_>,
+    token: Token,
+    rows: &impl Rows<F>,
+) -> Result<(), ProtocolError> {
+    let (row, sums) = split(env.shape, ub)?;
+    sum(env, &terms(env, &*fabric, inputs, token, rows)?, row, sums);
+    fabric.write(outputs::x_out(env.shape, token), row)?;
+    Ok(())
+}
+
+/// The result into `row`, and unrounded into `sums` if it is to be normalised.
+fn sum<V: Vector>(env: &Env<'_, V>, terms: &[Term<'_>], row: &mut [u8], sums: &mut [u8]) {
+    let dtype = env.shape.dtype();
+    match env.shape.op() {
+        Op::Combine => env.vector.weighted_sum(dtype, terms, row),
+        Op::CombineAddRmsNorm => {
+            sums.fill(0);
+            env.vector.accumulate(dtype, terms, sums);
+            env.vector.narrow(dtype, sums, row);
+        }
+    }
+}
+
+/// Everything that is added up for a token, in order.
+fn terms<'a, F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &'a F,
+    inputs: &'a Inputs<'_>,
+    token: Token,
+    rows: &impl Rows<F>,
+) -> Result<Terms<'a>, ProtocolError> {
+    let shape = env.shape;
+    let weights = inputs.weights(shape, token);
+    let mut terms = Terms::new();
+    for k in 0..shape.combine_columns() {
+        let pair = Pair { token, k };
+        let Some(source) = route::source(shape, env.rank, inputs, pair) else { continue };
+        let value = match source {
+            Source::Home(home) => rows.row(shape, fabric, pair, home)?,
+            Source::Zero => continue,
+            Source::Copy => Value::Row(inputs.row(shape, token)),
+            Source::Const(i) => {
+                let (alphas, v) = inputs.const_expert(shape, i);
+                Value::Mix { alphas, rows: [inputs.row(shape, token), v] }
+            }
+        };
+        // Shared experts are behind the last weight: unscaled.
+        let weight = weights.get(k as usize).copied().unwrap_or(1.0);
+        push(&mut terms, Term { weight, value })?;
+    }
+    if let Some(row) = inputs.shared_row(shape, token)
+        && inputs.token_is_active(shape, token)
+    {
+        push(&mut terms, Term::row(1.0, row))?;
+    }
+    Ok(terms)
+}
+
+/// Adds the residual to the row in the scratch and writes `x`.
+pub(crate) fn write_x<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    inputs: &Inputs<'_>,
+    ub: &mut Ub<'_>,
+    token: Token,
+) -> Result<(), ProtocolError> {
+    let (row, sums) = split(env.shape, ub)?;
+    let residual = Term::row(1.0, inputs.residual(env.shape, token));
+    env.vector.accumulate(env.shape.dtype(), &[residual], sums);
+    env.vector.narrow(env.shape.dtype(), sums, row);
+    fabric.write(outputs::x(env.shape, token), row)?;
+    Ok(())
+}
+
+/// Writes `rstd` of the row in the scratch, and returns it.
+pub(crate) fn write_rstd<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    ub: &mut Ub<'_>,
+    token: Token,
+) -> Result<f32, ProtocolError> {
+    let (_, sums) = split(env.shape, ub)?;
+    let rstd = env.vector.rstd(sums, env.shape.norm_eps());
+    fabric.write(outputs::rstd(token), &rstd.to_le_bytes())?;
+    Ok(rstd)
+}
+
+/// Normalises the row in the scratch and writes `y`.
+pub(crate) fn write_y<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    inputs: &Inputs<'_>,
+    ub: &mut Ub<'_>,
+    token: Token,
+    rstd: f32,
+) -> Result<(), ProtocolError> {
+    let (row, sums) = split(env.shape, ub)?;
+    env.vector.normalise(env.shape.dtype(), sums, rstd, inputs.gamma, row);
+    fabric.write(outputs::y(env.shape, token), row)?;
+    Ok(())
 }
 
 /// A returned row as it lies in the window.

@@ -3,14 +3,13 @@
 use super::{Dispatch, Part, Phase};
 use crate::a3::exchange::Exchange;
 use crate::a3::steps::{self, count_of, split_words};
-use crate::a3::{Env, Flags, Ub, internal};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::a3::{Env, Flags, Receive, Ub, internal};
+use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::dispatch_record;
-use crate::layout::outputs;
-use crate::layout::state::token_flag;
+use crate::layout::record::{scale_of, triple_of};
+use crate::layout::{outputs, row_table};
 use crate::placement::Home;
 use crate::shape::QuantMode;
-use crate::sync::flag;
 use crate::units::{RankId, div_rem};
 use crate::vector::Vector;
 
@@ -48,17 +47,9 @@ impl Dispatch {
         if slot >= env.work.slots.end {
             return self.copied(env, row);
         }
-        let (local_expert, source) = div_rem(slot, env.shape.ep_world_size());
-        let source = RankId(source);
-        let at = token_flag(self.partition, slot);
-        let seen = fabric.observe(at)?;
-        match flag::arrived(seen) {
-            flag::Seen::Empty => Ok(Progress::Pending(Wait::TokenFlag { source, local_expert })),
-            flag::Seen::Corrupt => Err(ProtocolError::TokenFlag { source, local_expert, seen }),
-            flag::Seen::Flag(_) => {
-                fabric.store(at, 0)?;
-                self.go(first_record(slot, row))
-            }
+        match steps::await_token_flag(env.shape, fabric, self.partition, slot)? {
+            Some(wait) => Ok(Progress::Pending(wait)),
+            None => self.go(first_record(slot, row)),
         }
     }
 
@@ -90,18 +81,32 @@ impl Dispatch {
         match part {
             Part::Triple => {
                 let first = if index == 0 { 0 } else { token };
-                let token = steps::copy_triple(shape, fabric, record, (home, source), (row, first))?;
+                let token = steps::copy_triple(
+                    shape,
+                    fabric,
+                    triple_of(shape, record),
+                    (home, source),
+                    (row, first),
+                )?;
                 self.go(Phase::CopyOut { slot, index, row, token, part: Part::Data })
             }
             Part::Data => {
-                fabric.deliver(outputs::expand_x(shape, row), record, shape.payload_bytes())?;
+                match env.choices.receive {
+                    Receive::Copy => {
+                        fabric.deliver(outputs::expand_x(shape, row), record, shape.payload_bytes())?;
+                    }
+                    Receive::InPlace => fabric.write(outputs::row_table(row), &row_table::entry(record))?,
+                    Receive::Direct { .. } => {
+                        return Err(internal("direct placement has machines of its own"));
+                    }
+                }
                 self.go(match shape.quant_mode() {
                     QuantMode::None => Self::behind_own_parts(env, self.phase, next),
                     QuantMode::Dynamic => Phase::CopyOut { slot, index, row, token, part: Part::Scale },
                 })
             }
             Part::Scale => {
-                steps::copy_scale(shape, fabric, record, row)?;
+                steps::copy_scale(fabric, scale_of(shape, record), row)?;
                 self.go(Self::behind_own_parts(env, self.phase, next))
             }
             Part::Peer => {

@@ -4,6 +4,7 @@
 //! the layer, so the dispatch area of one layer may lie over the combine area of another.
 
 use super::super::Combine;
+use crate::a3::Receive;
 use crate::fabric::Progress;
 use crate::place::Tensor;
 use crate::reference::Cluster;
@@ -52,7 +53,7 @@ impl Layers {
 
     fn begin(&mut self, rank: usize, operator: char, batch: usize) {
         self.group.cores[rank].machine = match operator {
-            'D' => Machine::dispatch(&self.shapes[batch]),
+            'D' => Machine::dispatch(&self.shapes[batch], Receive::Copy),
             _ => Machine::Combine(Combine::new()),
         };
         self.group.tensors[rank] = self.tensors[batch][rank].clone();
@@ -89,7 +90,7 @@ impl Layers {
         holds(Tensor::AssistInfo, &assist_info)?;
         holds(Tensor::ExpandX, &want.expand_x)?;
         let y = triples.iter().flat_map(|&[r, t, k]| self.result(batch, r as u32, t as u32, k as u32));
-        self.returned[batch][rank] = Rows { y: y.collect(), assist_info, ep_recv_counts };
+        self.returned[batch][rank] = Rows { y: y.collect(), assist_info, ep_recv_counts, ..Rows::default() };
         Ok(())
     }
 

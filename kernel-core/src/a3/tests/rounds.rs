@@ -1,7 +1,7 @@
 //! Whole rounds of many shapes against the oracle. Each step of them is examined by the group: at most one
 //! effect, and a pending machine unchanged.
 
-use super::super::{Choices, Combine, Dispatch, Flags, ub_bytes, ub_words};
+use super::super::{Choices, Combine, Dispatch, Flags, Receive, ub_bytes, ub_words};
 use crate::layout::state::{Kind, selector};
 use crate::place::Tensor;
 use crate::plan::order::SendOrder;
@@ -63,7 +63,7 @@ proptest! {
         (moe_ranks, local, s, replicas) in (1i64..4, 1i64..4, 0i64..=2, 1i64..3),
         (k, h, bs, cores) in (1i64..=6, 1i64..=19, 1i64..=5, 1i64..=5),
         (quantised, smoothed, f16, plain, prefix_sums, separate) in any::<(bool, bool, bool, bool, bool, bool)>(),
-        (comm_quant, norm, special) in any::<(bool, bool, bool)>(),
+        (comm_quant, norm, special) in any::<(bool, bool, bool)>(), receive in 0..4u32,
         specials in [0i64..=3, 0i64..=3, 0i64..=3],
         seed: u64,
     ) {
@@ -74,7 +74,8 @@ proptest! {
             zero_expert_num: z,
             copy_expert_num: c,
             const_expert_num: q,
-            comm_quant_mode: if comm_quant { 2 } else { 0 },
+            // Pull combine has no blocks.
+            comm_quant_mode: if comm_quant && receive < 2 { 2 } else { 0 },
             op: if norm { "combine_add_rms_norm" } else { "combine" },
             quant_mode: if quantised { 2 } else { 0 },
             dtype: if f16 { "f16" } else { "bf16" },
@@ -84,7 +85,12 @@ proptest! {
         prop_assert_eq!(shape.dtype() == Dtype::F16, f16);
         let order = if plain { SendOrder::Plain } else { SendOrder::Staggered };
         let flags = if separate { Flags::Separate } else { Flags::Joint };
-        assert_rounds(&shape, 3, quantised && smoothed, Choices { order, flags }, &mut Dice(seed));
+        let receive = match receive {
+            0 => Receive::Copy,
+            1 => Receive::InPlace,
+            areas => Receive::Direct { areas: areas - 1 },
+        };
+        assert_rounds(&shape, 3, quantised && smoothed, Choices { order, flags, receive }, &mut Dice(seed));
     }
 }
 

@@ -11,7 +11,7 @@ use super::{Rows, Slots};
 use crate::a3::steps::{self, CHUNK, count_of, split_words, write_words};
 use crate::a3::{Env, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
-use crate::layout::record::{Triple, triple_of};
+use crate::layout::record::{Triple, scale_of, triple_of};
 use crate::layout::state::{Kind, Partition};
 use crate::layout::{outputs, tp};
 use crate::placement::Home;
@@ -155,7 +155,7 @@ impl Gather {
                 }
                 let first = if source > slot { 0 } else { token };
                 let at = (Home { rank: env.rank, local_expert: 0 }, RankId(source));
-                let token = steps::copy_triple(shape, fabric, record, at, (to, first))?;
+                let token = steps::copy_triple(shape, fabric, triple_of(shape, record), at, (to, first))?;
                 let (_, counts) = split_words(ub.words, &env.work.sends)?;
                 *count_of(env, counts, source)? += 1;
                 self.go(Phase::CopyOut { row, slot: source, token, part: Part::Data })
@@ -168,7 +168,7 @@ impl Gather {
                 })
             }
             Part::Scale => {
-                steps::copy_scale(shape, fabric, record, to)?;
+                steps::copy_scale(fabric, scale_of(shape, record), to)?;
                 self.go(next)
             }
         }

@@ -13,6 +13,7 @@ use crate::a3::steps::{self, split_words};
 use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::data::dispatch_record;
+use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{block, outputs};
 use crate::place::Place;
 use crate::placement::Home;
@@ -141,7 +142,13 @@ impl Dispatch {
         let Left { tokens, .. } = Left::new(env, ub)?;
         let first = tokens.get_mut((slot - env.work.slots.start) as usize);
         let first = first.ok_or(internal("slot outside the share"))?;
-        *first = steps::copy_triple(env.shape, fabric, record, ends(env, slot), (row, *first))?;
+        *first = steps::copy_triple(
+            env.shape,
+            fabric,
+            triple_of(env.shape, record),
+            ends(env, slot),
+            (row, *first),
+        )?;
         self.go(Phase::Data { slot, row, block: 0 })
     }
 
@@ -175,7 +182,7 @@ impl Dispatch {
         slot: u32,
         row: u32,
     ) -> Result<Progress, ProtocolError> {
-        steps::copy_scale(env.shape, fabric, self.next_record(env, ub, slot)?, row)?;
+        steps::copy_scale(fabric, scale_of(env.shape, self.next_record(env, ub, slot)?), row)?;
         self.go(Phase::Clear { slot, block: 0 })
     }
 

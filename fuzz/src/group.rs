@@ -1,0 +1,339 @@
+//! All cores and agents of a group, stepped one at a time as the tape decides, through a schedule of operators. A rank
+//! goes on to its next operator when its own cores have ended the one before; nobody else is waited for.
+
+use crate::domain::{Domain, Feature, Protocol, Tensors};
+use crate::memory::World;
+use crate::tape::{Tape, mixed};
+use kernel_core::a2::{self, Agent, AgentEnv};
+use kernel_core::a3::{self, Choices, Flags, Receive, Ub};
+use kernel_core::a3_v2;
+use kernel_core::fabric::survivors::Survivors;
+use kernel_core::fabric::{Progress, ProtocolError};
+
+use kernel_core::plan::order::SendOrder;
+use kernel_core::reference::numerics;
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId};
+use kernel_core::vector::Portable;
+
+/// The most steps of a run. Bounds time, not behaviour: honest runs need far fewer.
+const TICKS_MAX: usize = 400_000;
+
+/// An operator of a round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operator {
+    /// Of that round.
+    Dispatch(usize),
+    /// Of that round.
+    Combine(usize),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Machine {
+    A3(a3::Dispatch),
+    V2(a3_v2::Dispatch),
+    A3Combine(a3::Combine),
+    A2(a2::Dispatch),
+    A2Combine(a2::Combine),
+    /// Between operators, or failed.
+    None,
+}
+
+/// What combine is given.
+#[derive(Clone, Debug, Default)]
+pub struct Returned {
+    /// The experts' rows.
+    pub y: Vec<u8>,
+    /// `assist_info_for_combine`.
+    pub assist_info: Vec<u8>,
+    /// `ep_recv_counts`.
+    pub ep_recv_counts: Vec<u8>,
+    /// `expand_idx`.
+    pub expand_idx: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Core {
+    core: CoreId,
+    machine: Machine,
+    words: Vec<u32>,
+    row: Vec<u8>,
+}
+
+/// A member of the group.
+#[derive(Debug)]
+pub struct Member {
+    /// Its number.
+    pub number: usize,
+    /// Its name in the EP domain, for machines.
+    pub ep: RankId,
+    tp: RankId,
+    /// Operators that it has ended.
+    pub ended: usize,
+    /// By round.
+    pub returned: Vec<Returned>,
+    /// The first thing that went wrong, of a core or of the agent.
+    pub error: Option<ProtocolError>,
+    cores: Vec<Core>,
+    agent: Agent,
+}
+
+/// All members, with their memory.
+#[derive(Debug)]
+pub struct Group<'t> {
+    /// The domain.
+    pub domain: Domain,
+    /// The memory.
+    pub world: World<'t>,
+    /// By round, then member number.
+    pub rounds: Vec<Vec<Tensors>>,
+    /// What every rank runs.
+    pub operators: Vec<Operator>,
+    /// Everybody.
+    pub members: Vec<Member>,
+    /// The number of steps so far.
+    pub ticks: usize,
+}
+
+/// What watches a run.
+pub trait Watch {
+    /// A member has ended an operator; `member` is its place among the members. What combine will be given is filled
+    /// in here.
+    fn ended(&mut self, group: &mut Group<'_>, member: usize, operator: Operator);
+
+    /// Something may be done to memory before the next step.
+    fn meddle(&mut self, _group: &mut Group<'_>) {}
+
+    /// Whether an error is a defect.
+    fn refused(&mut self, group: &Group<'_>, member: usize, error: ProtocolError);
+}
+
+impl<'t> Group<'t> {
+    /// A group with live memory and the tensors of all rounds.
+    #[must_use]
+    pub fn new(domain: Domain, mut tape: Tape<'t>) -> Self {
+        let numbers = domain.numbers;
+        let physical = (domain.whole.ep_world_size() * domain.whole.tp_world_size()) as usize;
+        let mut round = |_| {
+            let mut all = vec![Tensors::default(); physical];
+            for (number, ep, _) in domain.members() {
+                all[number] = Tensors::new(&domain, ep, &mut tape);
+            }
+            all
+        };
+        let rounds: Vec<_> = (0..numbers.rounds()).map(&mut round).collect();
+        let (shape, is_a2) = (&domain.shape, numbers.protocol() == Protocol::A2Fullmesh);
+        let (words, row) = if is_a2 {
+            (a2::ub_words(shape), a2::ub_bytes(shape))
+        } else {
+            (a3::ub_words(shape), a3::ub_bytes(shape))
+        };
+        // The scratch holds whatever was there before.
+        let core = |core| Core {
+            core: CoreId(core),
+            machine: Machine::None,
+            words: vec![0xDEAD_BEEF; words],
+            row: vec![0xAB; row],
+        };
+        let member = |(number, ep, tp)| Member {
+            number,
+            ep,
+            tp,
+            ended: 0,
+            returned: vec![Returned::default(); rounds.len()],
+            error: None,
+            cores: (0..shape.aiv_num()).map(core).collect(),
+            agent: Agent::new(),
+        };
+        let members = domain.members().map(member).collect();
+        let mut operators = Vec::new();
+        let batch = if numbers.has(Feature::InFlight) { 2 } else { 1 };
+        for first in (0..rounds.len()).step_by(batch) {
+            let batch = first..rounds.len().min(first + batch);
+            operators.extend(batch.clone().map(Operator::Dispatch));
+            operators.extend(batch.map(Operator::Combine));
+        }
+        let world = World::new(&domain, tape);
+        Self { domain, world, rounds, operators, members, ticks: 0 }
+    }
+
+    /// Runs until all have ended, failed or wait for ever. Whether all have ended.
+    pub fn run(&mut self, watch: &mut impl Watch) -> bool {
+        (0..self.members.len()).for_each(|member| self.begin(member));
+        let cores = self.domain.shape.aiv_num() as usize;
+        let agents = usize::from(self.domain.numbers.protocol() == Protocol::A2Fullmesh);
+        let actors = self.members.len() * (cores + agents);
+        let (mut idle, mut landing) = (0, 64);
+        while self.ticks < TICKS_MAX {
+            watch.meddle(self);
+            let choice = self.world.tape.byte();
+            if choice == 0 {
+                // Now and then effects lag, or land at once.
+                landing = [4, 64, 200][self.world.tape.below(3)];
+            }
+            let moved = if self.world.in_flight() && usize::from(choice) < landing {
+                self.ticks += 1;
+                self.world.land_one();
+                true
+            } else {
+                let actor = self.world.tape.below(actors);
+                let burst = 1 + (usize::from(choice) & 15);
+                (0..burst).take_while(|_| self.act(actor, watch)).count() > 0
+            };
+            idle = if moved { 0 } else { idle + 1 };
+            if idle > 2 * actors {
+                idle = 0;
+                self.world.settle();
+                let moves = (0..2 * actors).filter(|actor| self.act(actor % actors, watch)).count();
+                if moves == 0 && !self.world.in_flight() {
+                    return self.members.iter().all(|member| member.ended == self.operators.len());
+                }
+            }
+        }
+        panic!("no end after {TICKS_MAX} steps");
+    }
+
+    /// A step of a core or an agent. Whether it moved.
+    fn act(&mut self, actor: usize, watch: &mut impl Watch) -> bool {
+        self.ticks += 1;
+        let cores = self.domain.shape.aiv_num() as usize;
+        let all = self.members.len() * cores;
+        let (member, result) = if actor < all {
+            (actor / cores, self.step(actor / cores, actor % cores))
+        } else {
+            (actor - all, self.serve(actor - all))
+        };
+        match result {
+            Ok(Some(Progress::Done)) => {
+                self.members[member].cores[actor % cores].machine = Machine::None;
+                if self.members[member].cores.iter().all(|core| core.machine == Machine::None) {
+                    let ended = self.members[member].ended;
+                    watch.ended(self, member, self.operators[ended]);
+                    self.members[member].ended += 1;
+                    self.begin(member);
+                }
+                true
+            }
+            Ok(progress) => progress == Some(Progress::Stepped),
+            Err(error) => {
+                // The rank is dead; the others do not know.
+                self.members[member].error.get_or_insert(error);
+                self.members[member].cores.iter_mut().for_each(|core| core.machine = Machine::None);
+                watch.refused(self, member, error);
+                false
+            }
+        }
+    }
+
+    fn begin(&mut self, member: usize) {
+        let Some(&operator) = self.operators.get(self.members[member].ended) else { return };
+        let Member { number, cores, .. } = &mut self.members[member];
+        self.world.reuse_outputs(*number);
+        let machine = match (self.domain.numbers.protocol(), operator) {
+            (Protocol::A2Fullmesh, Operator::Dispatch(_)) => Machine::A2(a2::Dispatch::new()),
+            (Protocol::A2Fullmesh, Operator::Combine(_)) => Machine::A2Combine(a2::Combine::new()),
+            (Protocol::A3FullmeshV2, Operator::Dispatch(_)) => Machine::V2(a3_v2::Dispatch::new()),
+            (_, Operator::Dispatch(_)) => Machine::A3(a3::Dispatch::new()),
+            (_, Operator::Combine(_)) => Machine::A3Combine(a3::Combine::new()),
+        };
+        cores.iter_mut().for_each(|core| core.machine = machine.clone());
+    }
+
+    /// What a step of a core comes to; nothing between operators.
+    fn step(&mut self, member: usize, core: usize) -> Result<Option<Progress>, ProtocolError> {
+        let Self { domain, world, rounds, operators, members, .. } = self;
+        let Member { number, ep, tp, ended, returned, cores, .. } = &mut members[member];
+        let Core { core, machine, words, row } = &mut cores[core];
+        let (Some(&operator), false) = (operators.get(*ended), *machine == Machine::None) else {
+            return Ok(None);
+        };
+        let round = match operator {
+            Operator::Dispatch(round) | Operator::Combine(round) => round,
+        };
+        let (inputs, shape) = (rounds[round][*number].inputs(), &domain.shape);
+        let Returned { y, assist_info, ep_recv_counts, expand_idx } = &returned[round];
+        let (before, words_before) = (machine.clone(), words.clone());
+        let mut ub = Ub { words, row };
+        let left = domain.elastic.as_ref().map(|(_, left)| left);
+        let mut fabric = Survivors { inner: world.fabric(*number, *core), left };
+        let numbers = domain.numbers;
+        let choices = Choices {
+            order: if numbers.has(Feature::PlainOrder) { SendOrder::Plain } else { SendOrder::Staggered },
+            flags: match numbers.protocol() {
+                Protocol::A3Separate => Flags::Separate,
+                _ => Flags::Joint,
+            },
+            receive: Receive::Copy,
+        };
+        let env = a3::Env::new(shape, *ep, *core, choices, Portable).with_tp_rank(*tp);
+        let a3_returned = a3::Returned { y, assist_info, ep_recv_counts };
+        let a2_returned = a2::Returned { y, ep_recv_counts, expand_idx };
+        let progress = match machine {
+            Machine::A3(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
+            Machine::V2(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
+            Machine::A3Combine(machine) => machine.step(&env, &mut fabric, &inputs, &a3_returned, &mut ub),
+            Machine::A2(machine) => {
+                machine.step(&a2::Env::new(shape, *ep, *core, Portable), &mut fabric, &inputs, &mut ub)
+            }
+            Machine::A2Combine(machine) => {
+                let env = a2::Env::new(shape, *ep, *core, Portable);
+                machine.step(&env, &mut fabric, &inputs, &a2_returned, &mut ub)
+            }
+            Machine::None => return Ok(None),
+        };
+        let effects = world.take_effects();
+        assert!(effects <= 1, "{before:?} had {effects} effects in one step");
+        let progress = progress?;
+        if progress != Progress::Stepped {
+            assert_eq!(*machine, before, "{progress:?} must not change a machine");
+            assert_eq!((&*ub.words, effects), (&*words_before, 0), "{progress:?} must change nothing");
+        }
+        Ok(Some(progress))
+    }
+
+    /// What a step of a member's agent comes to.
+    fn serve(&mut self, member: usize) -> Result<Option<Progress>, ProtocolError> {
+        let Member { number, ep, agent, error, .. } = &mut self.members[member];
+        if error.is_some() {
+            return Ok(None);
+        }
+        let order = if self.domain.numbers.has(Feature::PlainOrder) {
+            SendOrder::Plain
+        } else {
+            SendOrder::Staggered
+        };
+        let env = AgentEnv { shape: &self.domain.shape, rank: *ep, order };
+        let before = agent.clone();
+        let progress = agent.step(&env, &mut self.world.fabric(*number, CoreId(0)))?;
+        let effects = self.world.take_effects();
+        assert!(effects <= 1, "an agent posts one task at a time");
+        assert!(
+            progress == Progress::Stepped || *agent == before && effects == 0,
+            "{progress:?} with a change"
+        );
+        assert_ne!(progress, Progress::Done, "an agent has no end");
+        Ok(Some(progress))
+    }
+}
+
+/// The row that an expert returns on a member with TP rank `tp`, for `(token, k)` of a member whose EP name is `owner`
+/// and whose TP rank is `owner_tp`.
+#[must_use]
+pub fn result_row(
+    shape: &Shape,
+    seed: u64,
+    tp: RankId,
+    owner: (RankId, RankId),
+    token: u32,
+    k: u32,
+) -> Vec<u8> {
+    let [ep, owner_tp] = [owner.0, owner.1].map(|rank| u64::from(rank.0));
+    let row =
+        seed ^ u64::from(tp.0) << 60 ^ ep << 40 ^ owner_tp << 50 ^ u64::from(token) << 20 ^ u64::from(k);
+    let any_bits = seed & 1 == 1;
+    let element = |i: u32| match mixed(row.wrapping_mul(0x1_0001).wrapping_add(i.into())) {
+        bits if any_bits => (bits as u16).to_le_bytes(),
+        bits => numerics::to_bytes(shape.dtype(), (bits % 255) as f32 / 2.0 - 60.0),
+    };
+    (0..shape.h()).flat_map(element).collect()
+}

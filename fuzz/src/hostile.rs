@@ -1,0 +1,276 @@
+//! Attacks. **Rain**: any word that machines and agents read may change at any step to anything. **A liar**: a rank
+//! whose machines are right, but what they send is not.
+//!
+//! Whatever comes: no panic, an end, no access that the layout does not give, no error that blames this crate. With a
+//! liar moreover every row of others arrives unharmed, every token that has no expert on the liar gets its sum, and
+//! who refuses something names the liar.
+
+use crate::domain::{Domain, Feature, Numbers};
+use crate::group::{Group, Operator, Returned, Watch, result_row};
+use crate::memory::Liar;
+use crate::round::{came_back, inputs_of, oracle, seed_of};
+use crate::tape::Tape;
+use kernel_core::fabric::ProtocolError;
+use kernel_core::layout::a2_window::{FLAG, next_flag_place};
+use kernel_core::layout::map::record_fields;
+use kernel_core::place::{Place, Tensor};
+use kernel_core::plan::returns::received;
+use kernel_core::plan::route::{self, Pair};
+use kernel_core::shape::{Op, Product, QuantMode};
+use kernel_core::sync::flag;
+use kernel_core::units::{RankId, Token};
+
+/// The most words that rain changes in a run: afterwards it can come to an end.
+const DROPS_MAX: usize = 80;
+
+/// How an attack ended.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// Whether there was a liar, and not rain.
+    pub liar: bool,
+    /// Words that rain changed.
+    pub drops: usize,
+    /// Everybody who refused something, by place among the members, and what.
+    pub refused: Vec<(usize, ProtocolError)>,
+    /// Operators that came to an end, over all members.
+    pub ended: usize,
+    /// Rows and sums of others that were held against the oracle.
+    pub unharmed: usize,
+}
+
+/// Runs what the bytes mean: numbers, then the kind of attack and its rate. `None` if they mean no domain.
+///
+/// # Panics
+/// If an attack does what it must not.
+pub fn run(bytes: &[u8]) -> Option<Report> {
+    let (mut numbers, rest) = Numbers::from_bytes(bytes);
+    let mut tape = Tape::new(rest, numbers.seed.into());
+    let (kind, rate) = (tape.byte(), tape.byte());
+    let is_liar = kind & 1 == 1;
+    if is_liar {
+        // A TP peer lends out what others told it: there is no telling whose rows are whose.
+        numbers.features &= !(Feature::Tp as u16);
+    }
+    let domain = Domain::new(numbers, &mut tape)?;
+    let mut group = Group::new(domain, tape);
+    group.world.forgiving = true;
+    let liar = is_liar.then(|| usize::from(kind >> 1) % group.members.len());
+    group.world.liar = liar.map(|member| Liar { member: group.members[member].number, rate: rate.max(1) });
+    let mut attack =
+        Attack { seed: seed_of(&numbers), rate, liar, report: Report { liar: is_liar, ..Report::default() } };
+    group.run(&mut attack);
+    attack.report.ended = group.members.iter().map(|member| member.ended).sum();
+    Some(attack.report)
+}
+
+struct Attack {
+    seed: u64,
+    rate: u8,
+    /// Its place among the members.
+    liar: Option<usize>,
+    report: Report,
+}
+
+impl Watch for Attack {
+    fn ended(&mut self, group: &mut Group<'_>, member: usize, operator: Operator) {
+        match (operator, self.liar) {
+            (Operator::Dispatch(round), Some(liar)) if liar != member => {
+                let returned = self.unharmed_rows(group, member, round, group.members[liar].ep);
+                group.members[member].returned[round] = returned;
+            }
+            (Operator::Dispatch(round), _) => {
+                let returned = rubbish(group, member);
+                group.members[member].returned[round] = returned;
+            }
+            (Operator::Combine(round), Some(liar)) if liar != member => {
+                self.unharmed_sums(group, member, round, group.members[liar].ep);
+            }
+            (Operator::Combine(_), _) => {}
+        }
+    }
+
+    fn meddle(&mut self, group: &mut Group<'_>) {
+        if self.liar.is_none() && self.report.drops < DROPS_MAX && group.world.tape.byte() < self.rate {
+            self.report.drops += 1;
+            drop_falls(group);
+        }
+    }
+
+    fn refused(&mut self, group: &Group<'_>, member: usize, error: ProtocolError) {
+        use ProtocolError as E;
+        assert!(!matches!(error, E::Internal(_) | E::Fault(_)), "member {member}: {error}");
+        self.report.refused.push((member, error));
+        let Some(liar) = self.liar.filter(|&liar| liar != member) else { return };
+        let liar = group.members[liar].ep;
+        match error {
+            E::Status { source, .. }
+            | E::Count { source, .. }
+            | E::TokenFlag { source, .. }
+            | E::BlockFlag { source, .. }
+            | E::CombineFlag { source, .. } => assert_eq!(source, liar, "{error}: names the wrong rank"),
+            // A row has its source by its place; the sum of legal counts can be too much.
+            E::Triple { .. } | E::Rows { .. } => {}
+            _ => panic!("member {member} refuses its own: {error}"),
+        }
+    }
+}
+
+impl Attack {
+    /// Every row of a source that does not lie is where the counts say, as the oracle has it. What the experts return
+    /// for all rows.
+    fn unharmed_rows(
+        &mut self,
+        group: &mut Group<'_>,
+        member: usize,
+        round: usize,
+        liar: RankId,
+    ) -> Returned {
+        let shape = group.domain.shape.clone();
+        let (number, ep) = (group.members[member].number, group.members[member].ep);
+        let want = oracle(group, round, |cluster| cluster.dispatch(RankId(number as u32)));
+        let output = |tensor| group.world.output(number, tensor).to_vec();
+        let counts = output(Tensor::EpRecvCounts);
+        let seen: Vec<i32> = counts.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes)).collect();
+        let honest: Vec<_> = received(&shape, ep, |s| inputs_of(group, round, s, RankId(0))).collect();
+        let payload = shape.payload_bytes() as usize;
+        let triples: Vec<u8> =
+            want.assist_info_for_combine.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
+        let scales: Vec<u8> = want.dynamic_scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+        let tensors = [
+            (Tensor::ExpandX, &want.expand_x, payload),
+            (Tensor::AssistInfo, &triples, if shape.product() == Product::A3 { 12 } else { 0 }),
+            (Tensor::DynamicScales, &scales, if shape.quant_mode() == QuantMode::Dynamic { 4 } else { 0 }),
+        ];
+        let mut y = Vec::new();
+        let (mut at, mut honest_at) = (0, 0);
+        for (slot, (&end, &honest_end)) in seen.iter().zip(&want.ep_recv_counts).enumerate() {
+            let (end, honest_end) = (end as usize, honest_end as usize);
+            let source = RankId(slot as u32 % shape.ep_world_size());
+            assert!(at <= end, "counts fall at slot {slot}");
+            if source == liar {
+                y.extend((0..(end - at) as u64 * shape.row_bytes()).map(|_| group.world.tape.dice() as u8));
+            } else {
+                assert_eq!(end - at, honest_end - honest_at, "rows of rank {source} at slot {slot}");
+                for (tensor, want, len) in tensors {
+                    let rows = &group.world.output(number, tensor)[at * len..end * len];
+                    assert_eq!(rows, &want[honest_at * len..honest_end * len], "{tensor:?} of rank {source}");
+                }
+                self.report.unharmed += end - at;
+                for row in &honest[honest_at..honest_end] {
+                    let seed = self.seed + 2 * round as u64;
+                    let owner = (row.source, RankId(0));
+                    y.extend(result_row(&shape, seed, RankId(0), owner, row.pair.token.0, row.pair.k));
+                }
+            }
+            (at, honest_at) = (end, honest_end);
+        }
+        let output = |tensor| group.world.output(number, tensor).to_vec();
+        Returned {
+            y,
+            assist_info: output(Tensor::AssistInfo),
+            ep_recv_counts: counts,
+            expand_idx: output(Tensor::ExpandIdx),
+        }
+    }
+
+    /// Every token without an expert on the liar has the oracle's sum.
+    fn unharmed_sums(&mut self, group: &Group<'_>, member: usize, round: usize, liar: RankId) {
+        let shape = &group.domain.shape;
+        let (number, ep) = (RankId(group.members[member].number as u32), group.members[member].ep);
+        let seed = self.seed + 2 * round as u64;
+        let returned = &mut |token, k, row: &mut Vec<u8>| *row = came_back(group, member, seed, token, k);
+        let want = oracle(group, round, |cluster| match shape.op() {
+            Op::Combine => cluster.combine(number, returned),
+            Op::CombineAddRmsNorm => cluster.combine_add_rms_norm(number, returned).x_out,
+        });
+        let (inputs, len) = (inputs_of(group, round, ep, RankId(0)), shape.row_bytes() as usize);
+        for token in (0..shape.bs(ep)).map(Token) {
+            let home = |k| route::home(shape, ep, &inputs, Pair { token, k });
+            let pairs = 0..shape.combine_columns();
+            if pairs.clone().filter_map(home).all(|home| home.rank != liar) {
+                let row = token.index() * len..(token.index() + 1) * len;
+                let seen = &group.world.output(number.index(), Tensor::XOut)[row.clone()];
+                assert_eq!(seen, &want[row], "x_out of token {token} of rank {ep}");
+                self.report.unharmed += 1;
+            }
+        }
+    }
+}
+
+/// What combine is given where outputs are rubbish: the outputs as they are, and as many rows as they tell of.
+fn rubbish(group: &mut Group<'_>, member: usize) -> Returned {
+    let shape = group.domain.shape.clone();
+    let (number, ep) = (group.members[member].number, group.members[member].ep);
+    let output = |tensor| group.world.output(number, tensor).to_vec();
+    let (assist_info, counts) = (output(Tensor::AssistInfo), output(Tensor::EpRecvCounts));
+    let expand_idx = output(Tensor::ExpandIdx);
+    let most = shape.rows_max(ep) * u64::from(shape.tp_world_size());
+    let rows: u64 = counts
+        .chunks(counts.len().max(1) / shape.tp_world_size() as usize)
+        .filter_map(|half| half.last_chunk())
+        .map(|&last| u64::from(i32::from_le_bytes(last).unsigned_abs()).min(most))
+        .sum();
+    let tape = &mut group.world.tape;
+    let short = if tape.one_in(8) { tape.below(40) as u64 } else { 0 };
+    let len = (rows * shape.row_bytes()).saturating_sub(short);
+    let y = (0..len).map(|_| tape.dice() as u8).collect();
+    let mut returned = Returned { y, assist_info, ep_recv_counts: counts, expand_idx };
+    if tape.one_in(4) {
+        let Returned { assist_info, ep_recv_counts, expand_idx, .. } = &mut returned;
+        for bytes in [assist_info, ep_recv_counts, expand_idx] {
+            let (i, byte) = (tape.below(bytes.len().max(1)), tape.byte());
+            if let Some(place) = bytes.get_mut(i) {
+                *place = byte;
+            }
+        }
+    }
+    returned
+}
+
+/// Some word of somebody's memory becomes something else.
+fn drop_falls(group: &mut Group<'_>) {
+    let member = group.world.tape.below(group.members.len());
+    let number = group.members[member].number;
+    let areas = group.world.guard(number).areas();
+    let areas: Vec<_> = areas.iter().filter(|area| area.count > 0).copied().collect();
+    let shape = group.domain.shape.clone();
+    let tape = &mut group.world.tape;
+    let area = areas[tape.below(areas.len())];
+    let slot = tape.below(area.count.min(256) as usize) as u64;
+    let offset = match area.name {
+        "windows in" => match tape.below(3) {
+            0 => tape.below(13) as u64 * 8,
+            _ => (0..tape.below(12)).fold(0, |at, _| next_flag_place(&shape, at + 1)),
+        },
+        "dispatch records" | "tp records" => {
+            let fields = record_fields(&shape);
+            fields[tape.below(fields.len())].offset + [0, 4, 8][tape.below(3)]
+        }
+        _ => tape.below(area.slot.min(32) as usize) as u64 & !7,
+    };
+    let word = word(tape);
+    let len = if matches!(area.name, "dispatch records" | "tp records") { 4 } else { 8 };
+    let at = Place { offset: area.start.offset + slot * area.stride + offset, ..area.start };
+    if offset + len as u64 <= area.stride {
+        group.world.poke(number, at, &word.to_le_bytes()[..len]);
+    }
+}
+
+/// A word that is wrong in one of many ways, or right: else no machine would get far.
+fn word(tape: &mut Tape<'_>) -> u64 {
+    let small = tape.byte();
+    match tape.below(12) {
+        0 => tape.word(),
+        1 => 0,
+        2 => u64::from(small) & 3,
+        3 => flag::status(u32::from(small) & 7),
+        4 => flag::status(tape.word() as u32),
+        5 => flag::ARRIVED,
+        6 => u64::from(small & 3) << 62 | u64::from(small >> 2 & 7) << 31 | u64::from(small >> 5),
+        7 => u64::from(small & 3) << 62 | tape.word() >> 2,
+        8 => FLAG.into(),
+        9 => u64::from(small & 7) << 32 | u64::from(small >> 3 & 7),
+        10 => u64::MAX >> (small & 63),
+        _ => u64::from(u32::MAX) + 1 - u64::from(small),
+    }
+}

@@ -1,0 +1,234 @@
+//! `elastic_info` of any words, and tensors of any length and content: the doors refuse what is wrong, and take nothing
+//! else, by rules said once more.
+
+use crate::domain::{Domain, Numbers, Tensors};
+use crate::tape::Tape;
+use kernel_core::inputs::InputError;
+use kernel_core::reference::numerics;
+use kernel_core::shape::{Elastic, Op, QuantMode, Shape};
+use kernel_core::units::RankId;
+use std::collections::BTreeSet;
+
+/// What the doors said.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Report {
+    /// Whether `elastic_info` left anybody.
+    pub elastic: bool,
+    /// What was wrong with the tensors first.
+    pub tensors: Result<(), InputError>,
+}
+
+/// Judges what the bytes mean: a domain, then changes to a legal `elastic_info` and to legal tensors.
+///
+/// # Panics
+/// If a door takes what is wrong, or refuses what is right.
+pub fn run(bytes: &[u8]) -> Option<Report> {
+    let (numbers, rest) = Numbers::from_bytes(bytes);
+    let mut tape = Tape::new(rest, numbers.seed.into());
+    let domain = Domain::new(numbers, &mut tape)?;
+    let elastic = elastic(&domain, &mut tape);
+    let rank = RankId(tape.below(domain.shape.ep_world_size() as usize) as u32);
+    let mut tensors = Tensors::new(&domain, rank, &mut tape);
+    (0..tape.below(4)).for_each(|_| change(&mut tensors, &mut tape));
+    let seen = tensors.inputs().check(&domain.shape, rank);
+    let wrong = wrong(&domain.shape, rank, &tensors);
+    assert_eq!(seen.is_err(), wrong.is_some(), "{seen:?}, but {wrong:?} of {tensors:?}");
+    let mut found = 0;
+    let _ = tensors.inputs().check_all(&domain.shape, rank, &mut |error| {
+        assert!(!error.to_string().is_empty() && !error.tensor().is_empty());
+        found += 1;
+        core::ops::ControlFlow::Continue(())
+    });
+    assert_eq!(found > 0, wrong.is_some());
+    Some(Report { elastic, tensors: seen })
+}
+
+/// Some words of a legal `elastic_info`, or of any, changed.
+fn elastic(domain: &Domain, tape: &mut Tape<'_>) -> bool {
+    let whole = &domain.whole;
+    let ranks = whole.ep_world_size() as i32;
+    let everybody = || {
+        let head = [1, ranks, whole.shared_expert_rank_num() as i32, whole.moe_expert_num() as i32];
+        head.into_iter().chain(0..ranks).chain(0..ranks).collect::<Vec<i32>>()
+    };
+    let mut info = domain.elastic.as_ref().map_or_else(everybody, |(info, _)| info.clone());
+    for _ in 0..tape.below(5) {
+        let (i, word) = (tape.below(info.len()), tape.byte());
+        info[i] = match word {
+            0..200 => i32::from(word % 10) - 1,
+            _ => tape.word() as i32,
+        };
+    }
+    if tape.one_in(16) {
+        info.truncate(tape.below(info.len() + 1));
+    }
+    let want = leaves(whole, &info);
+    match Elastic::new(whole, &info) {
+        Err(violations) => {
+            assert_eq!(want, Err(()), "{violations:?} of {info:?}");
+            assert!(!violations.is_empty() && violations.iter().all(|v| !v.to_string().is_empty()));
+            false
+        }
+        Ok(left) => {
+            assert_eq!(Ok(left.is_some()), want, "taken: {info:?}");
+            let Some(left) = left else { return false };
+            let shape = whole.survivors(&left);
+            for new in (0..shape.ep_world_size()).map(RankId) {
+                let physical = left.physical(new).expect("a survivor");
+                assert_eq!(left.new_id(physical), Some(new));
+                assert_eq!(shape.bs(new), whole.bs(physical));
+                assert!(shape.rows_max(new) >= whole.rows_max(physical));
+            }
+            assert!(left.physical(RankId(shape.ep_world_size())).is_none());
+            assert!(shape.dispatch_area() <= whole.dispatch_area(), "areas that do not fit the window");
+            true
+        }
+    }
+}
+
+/// Whether the words leave a domain, by the rules of `elastic_info`; `Err` if they break one.
+fn leaves(whole: &Shape, info: &[i32]) -> Result<bool, ()> {
+    let (ranks, s) = (i64::from(whole.ep_world_size()), i64::from(whole.shared_expert_num()));
+    if info.len() as i64 != 4 + 2 * ranks {
+        return Err(());
+    }
+    if info[0] == 0 {
+        return Ok(false);
+    }
+    let [left, shared, experts] = [info[1], info[2], info[3]].map(i64::from);
+    let specials = i64::from(whole.expert_ids_end() - whole.moe_expert_num());
+    let ids = experts + specials;
+    let heads = (1..=ranks).contains(&left)
+        && (0..left).contains(&shared)
+        && (shared == 0 || s > 0 && shared % s == 0)
+        && experts >= 1
+        && experts % (left - shared) == 0
+        && (i64::from(whole.k())..=i64::from(i32::MAX)).contains(&ids)
+        && experts / (left - shared) * left <= ranks * i64::from(whole.local_expert_num());
+    let (to_new, to_physical) = info[4..].split_at(ranks as usize);
+    let at = |table: &[i32], i: i32| usize::try_from(i).ok().and_then(|i| table.get(i).copied());
+    let mut inverse = true;
+    for (i, &new) in (0..).zip(to_new) {
+        inverse &= new == -1 || i64::from(new) < left && at(to_physical, new) == Some(i);
+    }
+    for (i, &physical) in (0..).zip(to_physical) {
+        let is_left = i64::from(i) < left;
+        inverse &= if is_left { at(to_new, physical) == Some(i) } else { physical == -1 };
+    }
+    if heads && inverse { Ok(true) } else { Err(()) }
+}
+
+/// Makes something wrong, or only other.
+fn change(tensors: &mut Tensors, tape: &mut Tape<'_>) {
+    let (i, byte) = (tape.below(256), tape.byte());
+    let bits = [0x7F80, 0x7FC0, 0x7C00, 0xFFFF, 0x7F7F, 0, 0x8000][tape.below(7)];
+    let element = |row: &mut Vec<u8>, bits: u16| {
+        if !row.is_empty() {
+            let at = (i * 2 % row.len()) & !1;
+            row.iter_mut().skip(at).zip(bits.to_le_bytes()).for_each(|(to, from)| *to = from);
+        }
+    };
+    let float = [f32::NAN, f32::INFINITY, f32::MAX, -0.0, 3.0e38][tape.below(5)];
+    match tape.below(14) {
+        0 => element(&mut tensors.x, bits),
+        1 => element(&mut tensors.gamma, bits),
+        2 => element(&mut tensors.alpha_1, bits),
+        3 => element(&mut tensors.const_v, bits),
+        4 => element(&mut tensors.residual_x, bits),
+        5 | 6 if !tensors.ids.is_empty() => {
+            let at = i % tensors.ids.len();
+            tensors.ids[at] = if byte == 255 { tape.word() as i32 } else { i32::from(byte % 20) - 1 };
+        }
+        7 if !tensors.weights.is_empty() => {
+            let at = i % tensors.weights.len();
+            tensors.weights[at] = float;
+        }
+        8 => {
+            if let Some(scales) = tensors.scales.as_mut().filter(|scales| !scales.is_empty()) {
+                let at = i % scales.len();
+                scales[at] = float;
+            }
+        }
+        9 => {
+            let mask = tensors.tokens_mask.as_mut().or(tensors.pairs_mask.as_mut());
+            if let Some(flag) = mask.and_then(|mask| mask.get_mut(i % 5)) {
+                *flag = !*flag;
+            }
+        }
+        10 => tensors.tokens_mask = Some((0..tensors.ids.len().min(i % 6)).map(|t| t < 2).collect()),
+        11 => tensors.x.truncate(tensors.x.len().saturating_sub(i % 5)),
+        12 => tensors.shared_x = Some(tensors.x.clone()),
+        _ => tensors.scales = Some(vec![1.0; i]),
+    }
+}
+
+/// What is wrong, by the rules said once more.
+fn wrong(shape: &Shape, rank: RankId, tensors: &Tensors) -> Option<&'static str> {
+    let (bs, k, h) = (shape.bs(rank) as usize, shape.k() as usize, shape.h() as usize);
+    let (consts, norm) = (shape.const_expert_num() as usize, shape.op() == Op::CombineAddRmsNorm);
+    let dtype = shape.dtype();
+    let bytes = |n: usize, row: &[u8]| row.len() == 2 * n;
+    let finite = |row: &[u8]| numerics::values(dtype, row).iter().all(|value| value.is_finite());
+    let lengths = bytes(bs * h, &tensors.x)
+        && tensors.ids.len() == bs * k
+        && tensors.weights.len() == bs * k
+        && tensors.tokens_mask.as_ref().is_none_or(|mask| mask.len() == bs)
+        // A 1-D mask goes before.
+        && (tensors.tokens_mask.is_some() || tensors.pairs_mask.as_ref().is_none_or(|mask| mask.len() == bs * k))
+        && bytes(consts, &tensors.alpha_1)
+        && bytes(consts, &tensors.alpha_2)
+        && bytes(consts * h, &tensors.const_v)
+        && bytes(if norm { bs * h } else { 0 }, &tensors.residual_x)
+        && bytes(if norm { h } else { 0 }, &tensors.gamma)
+        && tensors.shared_x.as_ref().is_none_or(|x| shape.shared_expert_rows() == 0 && bytes(bs * h, x));
+    let quantised = shape.quant_mode() == QuantMode::Dynamic;
+    let scales = tensors.scales.as_ref().is_none_or(|scales| {
+        let fits = quantised && scales.len() == shape.expert_rows() as usize * h;
+        let has_rows = shape.moe_expert_num() <= shape.expert_rows() - shape.shared_expert_rows();
+        fits && has_rows && scales.iter().all(|scale| scale.is_finite())
+    });
+    let weights = tensors.weights.iter().all(|weight| weight.is_finite());
+    let model = [&tensors.alpha_1, &tensors.alpha_2, &tensors.const_v, &tensors.gamma];
+    let parts = [
+        (lengths, "a length"),
+        (scales, "scales"),
+        (weights, "a weight"),
+        (model.iter().all(|row| finite(row)), "a number of the model"),
+    ];
+    if let Some((_, what)) = parts.into_iter().find(|(right, _)| !right) {
+        return Some(what);
+    }
+    let ids = tensors.ids.chunks(k).all(|ids| {
+        let legal = ids.iter().all(|&id| (0..shape.expert_ids_end() as i32).contains(&id));
+        legal && ids.iter().collect::<BTreeSet<_>>().len() == k
+    });
+    let active = |token: usize, column: usize| match (&tensors.tokens_mask, &tensors.pairs_mask) {
+        (Some(mask), _) => mask[token],
+        (_, Some(mask)) => mask[token * k + column],
+        _ => true,
+    };
+    let token_active = |token| (0..k).any(|column| active(token, column));
+    let sorted = tensors.tokens_mask.as_ref().is_none_or(|mask| mask.is_sorted_by(|a, b| a >= b));
+    let all_if_uneven = !shape.bs_is_uneven() || (0..bs).all(token_active);
+    for (right, what) in [(ids, "an id"), (sorted, "the mask's order"), (all_if_uneven, "an inactive token")]
+    {
+        if !right {
+            return Some(what);
+        }
+    }
+    let can_be_quantised = |token: usize| {
+        let x = numerics::values(dtype, &tensors.x[token * 2 * h..][..2 * h]);
+        let moe =
+            (0..k).filter(|&column| active(token, column)).map(|column| tensors.ids[token * k + column]);
+        let moe = moe.filter(|&id| id < shape.moe_expert_num() as i32);
+        let moe = moe.map(|id| shape.shared_expert_rows() as usize + id as usize);
+        let mut rows = (0..shape.shared_expert_num() as usize).chain(moe);
+        x.iter().all(|x| x.is_finite())
+            && rows.all(|row| {
+                let smooth = tensors.scales.as_ref().map(|scales| &scales[row * h..][..h]);
+                smooth.is_none_or(|smooth| x.iter().zip(smooth).all(|(x, scale)| (x * scale).is_finite()))
+            })
+    };
+    let tokens = !quantised || (0..bs).filter(|&token| token_active(token)).all(can_be_quantised);
+    (!tokens).then_some("a token")
+}

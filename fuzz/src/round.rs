@@ -1,0 +1,211 @@
+//! Whole rounds under any schedule and any landing of effects: every output as the oracle has it, no flag left behind,
+//! an end.
+
+use crate::domain::{Domain, Feature, Numbers, Protocol};
+use crate::group::{Group, Operator, Returned, Watch, result_row};
+use crate::tape::{Tape, mixed};
+use kernel_core::fabric::ProtocolError;
+use kernel_core::inputs::Inputs;
+use kernel_core::layout::a2_window;
+use kernel_core::layout::state::{Kind, Partition};
+use kernel_core::place::{Place, Tensor};
+use kernel_core::plan::returns::received;
+use kernel_core::reference::{Cluster, numerics};
+use kernel_core::shape::{Op, Product};
+use kernel_core::sync::flag::is_window_flag;
+use kernel_core::units::{RankId, Token};
+
+/// A round, decoded and judged: what kind it was, for tests.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The domain.
+    pub domain: Domain,
+    /// Steps and landings that it took.
+    pub ticks: usize,
+}
+
+/// Runs what the bytes mean. `None` if they mean no domain.
+///
+/// # Panics
+/// If an output is wrong, an access is illegal, a flag is left, or there is no end.
+pub fn run(bytes: &[u8]) -> Option<Report> {
+    let (numbers, rest) = Numbers::from_bytes(bytes);
+    let mut tape = Tape::new(rest, numbers.seed.into());
+    let domain = Domain::new(numbers, &mut tape)?;
+    let mut group = Group::new(domain, tape);
+    for (number, ep, _) in group.domain.members() {
+        for round in &group.rounds {
+            assert_eq!(round[number].inputs().check(&group.domain.shape, ep), Ok(()), "the inputs are legal");
+        }
+    }
+    let mut honest = Honest { seed: seed_of(&numbers) };
+    assert!(group.run(&mut honest), "a hang: {:?}", group.members);
+    group.world.settle();
+    no_flag_is_left(&group);
+    Some(Report { ticks: group.ticks, domain: group.domain })
+}
+
+/// The seed of the experts' rows; an odd one makes them of any bits.
+pub(crate) fn seed_of(numbers: &Numbers) -> u64 {
+    mixed(numbers.seed.into()) & !1 | u64::from(numbers.has(Feature::AnyBits))
+}
+
+struct Honest {
+    seed: u64,
+}
+
+impl Watch for Honest {
+    fn ended(&mut self, group: &mut Group<'_>, member: usize, operator: Operator) {
+        match operator {
+            Operator::Dispatch(round) => {
+                check_dispatch(group, member, round);
+                group.members[member].returned[round] = experts(group, member, round, self.seed);
+            }
+            Operator::Combine(round) => check_combine(group, member, round, self.seed),
+        }
+    }
+
+    fn refused(&mut self, group: &Group<'_>, member: usize, error: ProtocolError) {
+        panic!("member {} of an honest group: {error}", group.members[member].number);
+    }
+}
+
+/// Runs `judge` with the oracle of a round.
+pub(crate) fn oracle<T>(group: &Group<'_>, round: usize, judge: impl FnOnce(&Cluster<'_>) -> T) -> T {
+    let ranks: Vec<_> = group.rounds[round].iter().map(crate::domain::Tensors::inputs).collect();
+    let elastic_info = group.domain.elastic.as_ref().map(|(info, _)| info.as_slice());
+    judge(&Cluster { shape: &group.domain.whole, ranks: &ranks, elastic_info })
+}
+
+fn compare(group: &Group<'_>, member: usize, tensor: Tensor, want: &[u8]) {
+    let number = group.members[member].number;
+    let seen = &group.world.output(number, tensor)[..want.len()];
+    let at = seen.iter().zip(want).position(|(a, b)| a != b);
+    assert!(at.is_none(), "{} of member {number} differs at byte {at:?}", tensor.name());
+}
+
+fn le<const N: usize, T: Copy>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Vec<u8> {
+    values.iter().flat_map(|&value| bytes(value)).collect()
+}
+
+fn check_dispatch(group: &Group<'_>, member: usize, round: usize) {
+    let number = RankId(group.members[member].number as u32);
+    let want = oracle(group, round, |cluster| cluster.dispatch(number));
+    compare(group, member, Tensor::EpRecvCounts, &le(&want.ep_recv_counts, i32::to_le_bytes));
+    compare(group, member, Tensor::ExpertTokenNums, &le(&want.expert_token_nums, i64::to_le_bytes));
+    compare(group, member, Tensor::ExpandIdx, &le(&want.expand_idx, i32::to_le_bytes));
+    let triples = want.assist_info_for_combine.as_flattened();
+    compare(group, member, Tensor::AssistInfo, &le(triples, i32::to_le_bytes));
+    compare(group, member, Tensor::DynamicScales, &le(&want.dynamic_scales, f32::to_le_bytes));
+    compare(group, member, Tensor::ExpandX, &want.expand_x);
+    compare(group, member, Tensor::TpRecvCounts, &le(&want.tp_recv_counts, i32::to_le_bytes));
+}
+
+/// What the experts of a member return for what it received, by the definition.
+pub(crate) fn experts(group: &Group<'_>, member: usize, round: usize, seed: u64) -> Returned {
+    let shape = &group.domain.shape;
+    let (tp, number) = (shape.tp_world_size(), group.members[member].number);
+    let ep = group.members[member].ep;
+    let own_tp = RankId(number as u32 % tp);
+    let mut y = Vec::new();
+    for owner_tp in (0..tp).map(|i| RankId(own_tp.0 ^ i)) {
+        let inputs = |source| inputs_of(group, round, source, owner_tp);
+        for row in received(shape, ep, inputs) {
+            let (token, k) = (row.pair.token.0, row.pair.k);
+            y.extend(result_row(shape, seed + 2 * round as u64, own_tp, (row.source, owner_tp), token, k));
+        }
+    }
+    let output = |tensor| group.world.output(number, tensor).to_vec();
+    Returned {
+        y,
+        assist_info: output(Tensor::AssistInfo),
+        ep_recv_counts: output(Tensor::EpRecvCounts),
+        expand_idx: output(Tensor::ExpandIdx),
+    }
+}
+
+/// What the member that machines call `ep` brings.
+pub(crate) fn inputs_of<'g>(group: &'g Group<'_>, round: usize, ep: RankId, tp: RankId) -> Inputs<'g> {
+    let number = group.domain.physical(ep).0 * group.domain.shape.tp_world_size() + tp.0;
+    group.rounds[round][number as usize].inputs()
+}
+
+/// The row that combine has for `(token, k)` of a member: of one expert, or the sum of TP peers.
+pub(crate) fn came_back(group: &Group<'_>, member: usize, seed: u64, token: Token, k: u32) -> Vec<u8> {
+    let shape = &group.domain.shape;
+    let tp = shape.tp_world_size();
+    let own_tp = RankId(group.members[member].number as u32 % tp);
+    let owner = (group.members[member].ep, own_tp);
+    let part = |of| result_row(shape, seed, of, owner, token.0, k);
+    match tp {
+        1 => part(own_tp),
+        _ => numerics::add_rows(shape.dtype(), &part(RankId(0)), &part(RankId(1))),
+    }
+}
+
+fn check_combine(group: &Group<'_>, member: usize, round: usize, seed: u64) {
+    let number = RankId(group.members[member].number as u32);
+    let seed = seed + 2 * round as u64;
+    let returned = &mut |token, k, row: &mut Vec<u8>| *row = came_back(group, member, seed, token, k);
+    if group.domain.shape.op() == Op::Combine {
+        let want = oracle(group, round, |cluster| cluster.combine(number, returned));
+        return compare(group, member, Tensor::XOut, &want);
+    }
+    oracle(group, round, |cluster| {
+        let want = cluster.combine_add_rms_norm(number, returned);
+        compare(group, member, Tensor::XOut, &want.x_out);
+        compare(group, member, Tensor::X, &want.x);
+        let rstd = group.world.output(number.index(), Tensor::Rstd).as_chunks().0;
+        let rstd: Vec<_> = rstd.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
+        assert_eq!(rstd.len(), want.rstd.len());
+        for (seen, range) in rstd.iter().zip(&want.rstd) {
+            assert!(range.holds(*seen), "rstd {seen} of member {number}: {range:?}");
+        }
+        compare(group, member, Tensor::Y, &cluster.y(number, &want, &rstd));
+    });
+}
+
+/// Behind the last operator no flag is left that a later one could take for its own.
+fn no_flag_is_left(group: &Group<'_>) {
+    let shape = &group.domain.shape;
+    for member in &group.members {
+        let number = member.number;
+        for area in group.world.guard(number).areas() {
+            let words: &[u64] = match (area.name, group.domain.numbers.protocol()) {
+                ("dispatch status", _) => &[0, 8],
+                ("combine status" | "tp dispatch slots" | "tp combine slots", _) => &[0],
+                _ => continue,
+            };
+            for (slot, word) in (0..area.count).flat_map(|slot| words.iter().map(move |word| (slot, word))) {
+                let at = Place { offset: area.start.offset + slot * area.stride + word, ..area.start };
+                assert_eq!(group.world.peek(number, at), 0, "{} {slot} of member {number}", area.name);
+            }
+        }
+        if shape.product() == Product::A2 {
+            let ranks = (0..shape.ep_world_size()).map(RankId);
+            let most = ranks.map(|rank| shape.rows_to_peer_max(rank)).max().unwrap_or(0);
+            let ends = [Kind::Dispatch, Kind::Combine].map(|kind| a2_window::sent_bytes(shape, kind, most));
+            let end = ends[0].max(ends[1]);
+            for peer in (0..shape.ep_world_size()).map(RankId) {
+                for half in [Partition::P0, Partition::P1] {
+                    let mut at = a2_window::next_flag_place(shape, 0);
+                    // Behind the longest window nobody has written.
+                    while at < end {
+                        let place = a2_window::window_in(shape, half, peer, at);
+                        assert!(!is_window_flag(group.world.peek(number, place)), "{place} of {number}");
+                        at = a2_window::next_flag_place(shape, at + 1);
+                    }
+                }
+            }
+        }
+        if group.domain.numbers.protocol() == Protocol::A3FullmeshV2 {
+            let records = group.world.guard(number).areas().iter().filter(|a| a.name == "dispatch records");
+            for area in records {
+                for block in 0..area.size() / 512 {
+                    let at = Place { offset: area.start.offset + block * 512 + 480, ..area.start };
+                    assert_eq!(group.world.peek(number, at), 0, "block flag at {at} of member {number}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,337 @@
+//! Any configuration at the door. Refused, it says why; taken, no two areas overlap, everything lies inside its region,
+//! aligned, look-ups go back and forth, and the sizes fit each other.
+
+use arbitrary::{Arbitrary, Unstructured};
+use kernel_core::layout::map::{self, Area};
+use kernel_core::layout::{a2_window, data, record, state, tp};
+use kernel_core::place::Region;
+use kernel_core::placement::Home;
+use kernel_core::plan::route;
+use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Given, Limit, Limits, Product, Shape};
+use kernel_core::units::{ExpertId, RankId, Token};
+
+/// A configuration, mostly of small or telling numbers.
+#[derive(Arbitrary, Clone, Debug, PartialEq)]
+#[expect(missing_docs, reason = "the names are those of the configuration")]
+pub struct Given32 {
+    pub words: [u8; 4],
+    pub limits: bool,
+    pub ep_world_size: Number,
+    pub tp_world_size: Number,
+    pub moe_expert_num: Number,
+    pub shared_expert_num: Number,
+    pub shared_expert_rank_num: Number,
+    pub specials: [Number; 3],
+    pub k: Number,
+    pub h: Number,
+    pub bs: Number,
+    pub global_bs: Number,
+    pub modes: [Number; 3],
+    pub hccl_buffsize_mb: Option<Number>,
+    pub port_offset: Number,
+    pub aiv_num: Number,
+    pub norm_eps: f64,
+    pub given: u8,
+    /// Batch sizes by rank.
+    pub list: Option<Vec<Number>>,
+}
+
+/// A number: as a rule a small one.
+#[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// As it is.
+    Small(u8),
+    /// The same.
+    Medium(u16),
+    /// 2 to that power, and one of its neighbours.
+    Power(u8, i8),
+    /// Anything.
+    Any(i64),
+}
+
+impl Number {
+    /// As `arbitrary` reads an enumeration: a 32-bit word of which the range chooses the variant.
+    fn write(self, bytes: &mut Vec<u8>) {
+        let variant = |n: u32| (n << 30 | 1).to_le_bytes();
+        match self {
+            Self::Small(n) => {
+                bytes.extend(variant(0));
+                bytes.push(n);
+            }
+            Self::Medium(n) => {
+                bytes.extend(variant(1));
+                bytes.extend(n.to_le_bytes());
+            }
+            Self::Power(n, off) => {
+                bytes.extend(variant(2));
+                bytes.extend([n, off.cast_unsigned()]);
+            }
+            Self::Any(n) => {
+                bytes.extend(variant(3));
+                bytes.extend(n.to_le_bytes());
+            }
+        }
+    }
+
+    const fn get(self) -> i64 {
+        match self {
+            Self::Small(n) => n as i64,
+            Self::Medium(n) => n as i64,
+            Self::Power(n, off) => (1i64 << (n % 63)).wrapping_add((off % 3) as i64),
+            Self::Any(n) => n,
+        }
+    }
+}
+
+impl Given32 {
+    /// Sixteen ranks, one expert each.
+    #[must_use]
+    pub const fn plain() -> Self {
+        Self {
+            words: [0; 4],
+            limits: true,
+            ep_world_size: Number::Small(16),
+            tp_world_size: Number::Small(0),
+            moe_expert_num: Number::Small(16),
+            shared_expert_num: Number::Small(0),
+            shared_expert_rank_num: Number::Small(0),
+            specials: [Number::Small(0); 3],
+            k: Number::Small(8),
+            h: Number::Medium(1024),
+            bs: Number::Small(16),
+            global_bs: Number::Small(0),
+            modes: [Number::Small(0), Number::Small(0), Number::Small(1)],
+            hccl_buffsize_mb: None,
+            port_offset: Number::Small(0),
+            aiv_num: Number::Small(8),
+            norm_eps: 1e-6,
+            given: 0,
+            list: None,
+        }
+    }
+
+    /// The bytes that mean these, for seeds without a list.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = self.words.to_vec();
+        bytes.push(self.limits.into());
+        let mut put = |numbers: &[Number]| numbers.iter().for_each(|number| number.write(&mut bytes));
+        put(&[self.ep_world_size, self.tp_world_size, self.moe_expert_num, self.shared_expert_num]);
+        put(&[self.shared_expert_rank_num]);
+        put(&self.specials);
+        put(&[self.k, self.h, self.bs, self.global_bs]);
+        put(&self.modes);
+        bytes.push(self.hccl_buffsize_mb.is_some().into());
+        if let Some(number) = self.hccl_buffsize_mb {
+            number.write(&mut bytes);
+        }
+        self.port_offset.write(&mut bytes);
+        self.aiv_num.write(&mut bytes);
+        bytes.extend(self.norm_eps.to_le_bytes());
+        bytes.push(self.given);
+        bytes.push(self.list.is_some().into());
+        bytes
+    }
+}
+
+const PRODUCTS: [&str; 3] = ["a3", "a2", "a4"];
+const ALGS: [&str; 6] = ["", "fullmesh_v1", "fullmesh_v2", "fullmesh", "hierarchy", "\u{e9}"];
+const OPS: [&str; 3] = ["combine", "combine_add_rms_norm", ""];
+const DTYPES: [&str; 3] = ["bf16", "f16", "f32"];
+
+/// What became of a configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Verdict {
+    /// The parameters that are wrong.
+    Refused(Vec<&'static str>),
+    /// What it means.
+    Valid(Box<Shape>),
+}
+
+/// Judges the configuration that the bytes mean.
+///
+/// # Panics
+/// If the door takes what does not fit, or refuses without a reason.
+pub fn run(bytes: &[u8]) -> Option<Verdict> {
+    let given: Given32 = Unstructured::new(bytes).arbitrary().ok()?;
+    let word = |i: usize, words: &[&'static str]| words[usize::from(given.words[i]) % words.len()];
+    let list: Option<Vec<i64>> =
+        given.list.as_ref().map(|list| list.iter().map(|number| number.get()).collect());
+    let limits = if given.limits { Limits::Product } else { Limits::None };
+    let mut config = Config {
+        product: word(0, &PRODUCTS),
+        comm_alg: word(1, &ALGS),
+        op: word(2, &OPS),
+        dtype: word(3, &DTYPES),
+        ep_world_size: given.ep_world_size.get(),
+        server_ranks: Config::default().server_ranks,
+        tp_world_size: given.tp_world_size.get(),
+        moe_expert_num: given.moe_expert_num.get(),
+        shared_expert_num: given.shared_expert_num.get(),
+        shared_expert_rank_num: given.shared_expert_rank_num.get(),
+        zero_expert_num: given.specials[0].get(),
+        copy_expert_num: given.specials[1].get(),
+        const_expert_num: given.specials[2].get(),
+        k: given.k.get(),
+        h: given.h.get(),
+        bs: list.as_deref().map_or(BatchSizes::Uniform(given.bs.get()), BatchSizes::PerRank),
+        global_bs: given.global_bs.get(),
+        quant_mode: given.modes[0].get(),
+        comm_quant_mode: given.modes[1].get(),
+        expert_token_nums_type: given.modes[2].get(),
+        hccl_buffsize_mb: 0,
+        port_offset: given.port_offset.get(),
+        aiv_num: given.aiv_num.get(),
+        norm_eps: given.norm_eps,
+        given: Given::from_bits_truncate(given.given.into()),
+    };
+    let buffer = Buffer::with(&config, limits);
+    // Just what is required, unless a size is given.
+    let required = i64::try_from(buffer.required_mb).unwrap_or(i64::MAX);
+    config.hccl_buffsize_mb = given.hccl_buffsize_mb.map_or(required, Number::get);
+    Some(judge(&config, limits))
+}
+
+/// Judges a configuration.
+///
+/// # Panics
+/// As [`run`].
+#[must_use]
+pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
+    let buffer = Buffer::with(config, limits);
+    assert_eq!(buffer.bytes(), buffer.terms.iter().fold(0, |sum: u64, term| sum.saturating_add(term.bytes)));
+    for term in buffer.terms.iter().filter(|term| !term.name.is_empty()) {
+        let product = term.operands().fold(1u64, |product, factor| product.saturating_mul(factor.value));
+        assert_eq!(term.bytes, product, "{}", term.name);
+    }
+    let shape = match Shape::new(config, limits) {
+        Err(violations) => {
+            assert!(!violations.is_empty() && !violations.is_full(), "{violations:?}");
+            assert!(violations.iter().all(|violation| !violation.to_string().is_empty()));
+            return Verdict::Refused(violations.iter().map(|violation| violation.parameter).collect());
+        }
+        Ok(shape) => shape,
+    };
+    assert_eq!(Shape::new(config, limits).as_ref(), Ok(&shape), "the door is a function");
+    assert!(buffer.fits() && buffer.max_bs >= u64::from(shape.bs_max()), "{buffer:?}");
+    sizes(config, limits, &buffer, &shape);
+    homes(&shape);
+    let ranks = shape.ep_world_size();
+    let rs = shape.shared_expert_rank_num();
+    for rank in [0, rs.saturating_sub(1), rs, ranks / 2, ranks - 1].map(RankId) {
+        if shape.comm_alg() == CommAlg::Hierarchy {
+            continue;
+        }
+        let areas: Vec<_> = match shape.product() {
+            Product::A3 => map::areas(&shape, rank).collect(),
+            Product::A2 => a2_window::areas(&shape).collect(),
+        };
+        disjoint(&shape, rank, areas);
+    }
+    if shape.product() == Product::A3 {
+        places(&shape);
+    } else if shape.comm_alg() == CommAlg::Fullmesh {
+        windows(&shape);
+    }
+    Verdict::Valid(Box::new(shape))
+}
+
+/// `max_bs` is the largest that the door takes, `required_mb` the smallest.
+fn sizes(config: &Config<'_>, limits: Limits, buffer: &Buffer, shape: &Shape) {
+    let takes = |config: Config<'_>| Shape::new(&config, limits).is_ok();
+    let mb = buffer.required_mb as i64;
+    assert!(takes(Config { hccl_buffsize_mb: mb, ..*config }), "required_mb = {mb} does not suffice");
+    assert!(!takes(Config { hccl_buffsize_mb: mb - 1, ..*config }), "{} MiB suffice, too", mb - 1);
+    if shape.bs_is_uneven() {
+        return;
+    }
+    let with = |bs: u64| {
+        let bs = BatchSizes::Uniform(bs as i64);
+        takes(Config { bs, global_bs: 0, ..*config })
+    };
+    assert!(with(buffer.max_bs), "max_bs = {} is refused", buffer.max_bs);
+    let more = with(buffer.max_bs + 1);
+    assert!(!more, "max_bs = {} is not the largest ({:?})", buffer.max_bs, buffer.max_bs_limit);
+    assert!(buffer.max_bs_limit != Limit::Window || shape.window_bytes() > 0);
+}
+
+/// Experts to homes and back.
+fn homes(shape: &Shape) {
+    let destinations = route::destinations(shape);
+    let step = (destinations / 64).max(1);
+    for destination in (0..destinations).step_by(step as usize).chain([destinations - 1]) {
+        let Home { rank, local_expert } = route::destination_home(shape, destination);
+        assert!(rank.0 < shape.ep_world_size() && local_expert < shape.local_experts(rank));
+        assert_eq!(route::destination_of(shape, rank, local_expert), destination);
+    }
+    for e in [0, shape.moe_expert_num() / 2, shape.moe_expert_num() - 1] {
+        let home = shape.moe_home(ExpertId(e));
+        assert!(shape.shared_expert_of(home.rank).is_none());
+        assert_eq!(shape.expert_row(home), shape.shared_expert_rows() + e);
+    }
+}
+
+/// One behind the other, inside the region.
+fn disjoint(shape: &Shape, rank: RankId, mut areas: Vec<Area>) {
+    areas.retain(|area| area.count > 0);
+    areas.sort_by_key(|area| area.start);
+    for area in &areas {
+        let region = match area.start.region {
+            Region::State | Region::TpState => state::STATE_BYTES,
+            Region::Window => shape.window_bytes(),
+            Region::WindowOut => shape.window_out_bytes(),
+            Region::TpWindow => tp::window_bytes(shape, rank),
+            Region::Output(tensor) => panic!("{tensor:?} is no area"),
+        };
+        let size = area.count.checked_mul(area.stride).and_then(|size| area.start.offset.checked_add(size));
+        assert!(size.is_some_and(|end| end <= region), "{area:?} leaves its region of {region} bytes");
+        assert!(0 < area.slot && area.slot <= area.stride, "{area:?}: slots overlap");
+        let align = if matches!(area.start.region, Region::Window | Region::TpWindow) { 512 } else { 8 };
+        // Model shapes of A2 have rows of any multiple of 8.
+        let align = if shape.product() == Product::A2 { 8 } else { align };
+        assert!(area.start.offset.is_multiple_of(align) && area.stride.is_multiple_of(align), "{area:?}");
+    }
+    for [first, second] in areas.array_windows() {
+        let apart = first.start.region != second.start.region
+            || first.start.offset + first.size() <= second.start.offset;
+        assert!(apart, "{first:?} and {second:?} overlap");
+    }
+}
+
+/// The corners of A3's areas, by the formulas that machines use.
+fn places(shape: &Shape) {
+    let (ranks, bs) = (shape.ep_world_size(), shape.bs_max());
+    let rs = shape.shared_expert_rank_num();
+    for (rank, p) in [(0, state::Partition::P0), (rs.min(ranks - 1), state::Partition::P1)] {
+        let rank = RankId(rank);
+        let home = Home { rank, local_expert: shape.local_experts(rank) - 1 };
+        let last = data::dispatch_record(shape, p, home, RankId(ranks - 1), bs - 1);
+        let end = data::partition_start(shape, p) + shape.window_bytes() / 2;
+        assert!(last.offset + shape.record_pitch() <= end, "the last record leaves its partition");
+        let triple = record::triple_of(shape, last).offset + record::Triple::BYTES;
+        assert!(triple <= last.offset + shape.record_pitch(), "the triple leaves its record");
+        let row = data::combine_row(shape, p, Token(bs - 1), shape.combine_columns() - 1).offset;
+        let first = data::dispatch_record(shape, p, Home { rank, local_expert: 0 }, RankId(0), 0).offset;
+        assert!(row + shape.result_bytes() <= first, "the last result lies in the dispatch area");
+        let slot = state::dispatch_slot(shape, home.local_expert, RankId(ranks - 1));
+        assert!(state::dispatch_status(p, slot).offset < state::combine_status(p, 0).offset);
+        let slot = state::combine_slot(shape, Token(bs - 1), shape.combine_columns() - 1);
+        let end = (u64::from(p.index()) + 1) * state::PARTITION;
+        assert!(state::combine_status(p, slot).offset + state::STATUS_SLOT <= end);
+    }
+}
+
+/// The longest windows of A2 fit.
+fn windows(shape: &Shape) {
+    let most = shape.bs_max() * shape.local_expert_num().min(shape.k());
+    for kind in [state::Kind::Dispatch, state::Kind::Combine] {
+        let sent = a2_window::sent_bytes(shape, kind, most);
+        assert!(sent <= shape.rank_window(), "{sent} bytes do not fit {}", shape.rank_window());
+        assert!(sent.is_multiple_of(8));
+        for rows in [0, 1, most] {
+            let flag = a2_window::tail_flag(shape, kind, rows);
+            assert_eq!(a2_window::next_flag_place(shape, flag), flag, "a flag that nobody would clear");
+        }
+    }
+    assert_eq!(a2_window::next_flag_place(shape, a2_window::FLAG1), a2_window::FLAG1);
+}

@@ -1,0 +1,236 @@
+//! The seed corpus. Every seed is a scenario that a test here asserts before it stands in `fuzz/seeds`; and all that
+//! stands there is run, regressions included.
+//!
+//! `VERIEP_WRITE_SEEDS=1 cargo test -p fuzz` writes the seeds anew.
+
+use fuzz::domain::{Feature, Numbers, PROTOCOLS, Protocol};
+use fuzz::shape_layout::Verdict;
+use fuzz::tape::mixed;
+use fuzz::{hostile, inputs, plan, round, shape_layout, vector};
+use kernel_core::fabric::ProtocolError;
+use std::path::{Path, PathBuf};
+
+fn folder(target: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target)
+}
+
+/// Holds a seed that was just asserted against the file, or writes it.
+fn keep(target: &str, name: &str, bytes: &[u8]) {
+    let path = folder(target).join(name);
+    if std::env::var_os("VERIEP_WRITE_SEEDS").is_some() {
+        std::fs::create_dir_all(folder(target)).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+    }
+    let seen = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    assert_eq!(seen, bytes, "{} is not what its test asserts", path.display());
+}
+
+/// A target by its name.
+type Target = (&'static str, fn(&[u8]));
+
+const TARGETS: &[Target] = &[
+    ("shape_layout", |bytes| _ = shape_layout::run(bytes)),
+    ("plan", |bytes| _ = plan::run(bytes)),
+    ("round", |bytes| _ = round::run(bytes)),
+    ("hostile", |bytes| _ = hostile::run(bytes)),
+    ("inputs", |bytes| _ = inputs::run(bytes)),
+    ("vector", |bytes| _ = vector::run(bytes)),
+    #[cfg(feature = "files")]
+    ("config_file", |bytes| _ = fuzz::config_file::run(bytes)),
+    #[cfg(feature = "files")]
+    ("case_files", |bytes| _ = fuzz::case_files::run(bytes)),
+];
+
+#[test]
+fn everything_in_the_corpus_holds() {
+    for (target, run) in TARGETS {
+        let mut files: Vec<_> =
+            folder(target).read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        assert!(!files.is_empty(), "{target} has no seeds");
+        for file in files {
+            println!("{}", file.display());
+            run(&std::fs::read(&file).unwrap());
+        }
+    }
+}
+
+/// `VERIEP_FUZZ_RUNS` is how many there are of each target.
+#[test]
+fn bytes_of_all_lengths_hold() {
+    let runs = std::env::var("VERIEP_FUZZ_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(60u64);
+    let only = std::env::var("VERIEP_FUZZ_TARGET").ok();
+    for (target, run) in
+        TARGETS.iter().filter(|(target, _)| only.as_deref().is_none_or(|only| only == *target))
+    {
+        for n in 0..runs {
+            let len = mixed(n) % 120;
+            let bytes: Vec<u8> = (0..len).map(|i| mixed(n << 20 | i) as u8).collect();
+            println!("{target}: {bytes:?}");
+            run(&bytes);
+        }
+    }
+}
+
+/// A domain of two or three ranks, four tokens, three cores.
+fn numbers(protocol: Protocol, features: &[Feature]) -> Numbers {
+    let protocol = PROTOCOLS.iter().position(|&p| p == protocol).unwrap() as u8;
+    let features = features.iter().fold(0, |bits, &feature| bits | feature as u16);
+    Numbers {
+        protocol,
+        moe_ranks: 1,
+        local_experts: 1,
+        shared_experts: 0,
+        replicas: 0,
+        k: 1,
+        h: 7,
+        bs: 3,
+        cores: 2,
+        specials: 0,
+        features,
+        rounds: 2,
+        seed: 7,
+    }
+}
+
+/// What is worth a seed: every protocol, alone and with what goes with it.
+fn scenarios() -> Vec<(&'static str, Numbers)> {
+    use Feature as F;
+    use Protocol as P;
+    let shared = |numbers: Numbers| Numbers { shared_experts: 2, replicas: 1, ..numbers };
+    let special = |numbers: Numbers| Numbers { specials: 0b01_10_01, ..numbers };
+    vec![
+        ("joint", numbers(P::A3Joint, &[])),
+        ("separate", numbers(P::A3Separate, &[])),
+        ("v2", numbers(P::A3FullmeshV2, &[F::Wide])),
+        ("a2", numbers(P::A2Fullmesh, &[])),
+        ("joint_shared_quantised", shared(numbers(P::A3Joint, &[F::Quantised, F::Smoothed]))),
+        ("joint_specials_masked_norm", special(numbers(P::A3Joint, &[F::Masked, F::RmsNorm, F::SharedX]))),
+        ("joint_blocks_f16", numbers(P::A3Joint, &[F::CommQuant, F::F16, F::AnyBits, F::PortOffset])),
+        ("joint_tp_in_flight", numbers(P::A3Joint, &[F::Tp, F::InFlight])),
+        ("separate_elastic", shared(numbers(P::A3Separate, &[F::Elastic, F::PrefixSums]))),
+        ("separate_uneven", numbers(P::A3Separate, &[F::UnevenBs, F::PlainOrder, F::InFlight])),
+        ("v2_shared_quantised", shared(numbers(P::A3FullmeshV2, &[F::Wide, F::Quantised]))),
+        ("a2_quantised_masked", special(numbers(P::A2Fullmesh, &[F::Quantised, F::Masked]))),
+        ("a2_any_bits_in_flight", numbers(P::A2Fullmesh, &[F::AnyBits, F::InFlight, F::UnevenBs])),
+    ]
+}
+
+#[test]
+fn rounds_of_every_protocol_are_seeds() {
+    for (name, numbers) in scenarios() {
+        let bytes = numbers.to_bytes();
+        assert_eq!(Numbers::from_bytes(&bytes), (numbers, &[][..]), "{name}");
+        let report = round::run(&bytes).unwrap_or_else(|| panic!("{name} is no domain"));
+        let shape = &report.domain.shape;
+        assert_eq!(shape.tp_world_size() == 2, numbers.has(Feature::Tp), "{name}");
+        assert_eq!(report.domain.elastic.is_some(), numbers.has(Feature::Elastic), "{name}");
+        // Of an elastic domain nobody who holds them may be left.
+        assert_eq!(shape.shared_expert_rows() > 0, numbers.shared_experts > 0, "{name}");
+        assert_eq!(shape.bs_is_uneven(), numbers.has(Feature::UnevenBs), "{name}");
+        assert!(report.ticks > 300, "{name}: {} steps", report.ticks);
+        keep("round", name, &bytes);
+        assert!(plan::run(&bytes).unwrap() > 0, "{name} sends nothing");
+        keep("plan", name, &bytes);
+        assert!(inputs::run(&bytes).is_some(), "{name}");
+        keep("inputs", name, &bytes);
+    }
+}
+
+/// The first bytes behind the numbers: kind and rate.
+fn attack(numbers: &Numbers, kind: u8, rate: u8) -> (Vec<u8>, hostile::Report) {
+    let bytes = [numbers.to_bytes(), vec![kind, rate]].concat();
+    let report = hostile::run(&bytes).unwrap();
+    (bytes, report)
+}
+
+#[test]
+fn rain_and_liars_over_every_protocol_are_seeds() {
+    let (mut refused, mut unharmed) = (0, 0);
+    for (name, numbers) in scenarios() {
+        for (kind, rate) in [(0, 20), (1, 12), (3, 40)] {
+            let (bytes, report) = attack(&numbers, kind, rate);
+            assert_eq!(report.liar, kind & 1 == 1);
+            assert!(report.liar || report.drops > 0, "{name}: not a drop");
+            refused += report.refused.len();
+            unharmed += report.unharmed;
+            keep("hostile", &format!("{name}_{kind}"), &bytes);
+        }
+    }
+    assert!(refused > 10 && unharmed > 100, "{refused} refused, {unharmed} unharmed");
+}
+
+#[test]
+fn a_doorbell_of_any_number_on_a_rank_alone_is_no_endless_loop() {
+    // Found by fuzzing: the agent counted up to it, one step each.
+    let alone = Numbers { moe_ranks: 0, ..numbers(Protocol::A2Fullmesh, &[]) };
+    for seed in 0..40 {
+        let (bytes, report) = attack(&Numbers { seed, ..alone }, 0, 60);
+        let is_doorbell = |error: &ProtocolError| matches!(error, ProtocolError::Doorbell { .. });
+        if report.refused.iter().any(|(_, error)| is_doorbell(error)) {
+            keep("hostile", "doorbell_alone", &bytes);
+            return;
+        }
+    }
+    panic!("no doorbell was hit");
+}
+
+/// A configuration for the door, with the numbers of the default but for these.
+fn given(change: impl FnOnce(&mut shape_layout::Given32)) -> Vec<u8> {
+    let mut given = shape_layout::Given32::plain();
+    change(&mut given);
+    given.to_bytes()
+}
+
+#[test]
+fn configurations_that_are_taken_and_refused_are_seeds() {
+    use shape_layout::Number::{Medium, Small};
+    let valid = |name: &str, bytes: Vec<u8>| match shape_layout::run(&bytes).unwrap() {
+        Verdict::Valid(_) => keep("shape_layout", name, &bytes),
+        refused => panic!("{name}: {refused:?}"),
+    };
+    valid("plain", given(|_| ()));
+    valid("v2", given(|given| given.words[1] = 2));
+    valid("tp", given(|given| given.tp_world_size = Small(2)));
+    valid("port_offset", given(|given| given.port_offset = Medium(512 * 3)));
+    valid(
+        "shared",
+        given(|given| {
+            (given.ep_world_size, given.shared_expert_num, given.shared_expert_rank_num) =
+                (Small(20), Small(2), Small(4));
+        }),
+    );
+    valid(
+        "quantised_specials",
+        given(|given| {
+            (given.modes, given.specials) = ([Small(2), Small(2), Small(0)], [Small(3); 3]);
+        }),
+    );
+    valid("a2", given(|given| (given.words[0], given.h) = (1, Medium(7168))));
+    valid("hierarchy", given(|given| (given.words[0], given.words[1]) = (1, 4)));
+    let refused = |name: &str, parameter: &str, bytes: Vec<u8>| match shape_layout::run(&bytes).unwrap() {
+        Verdict::Refused(all) if all == [parameter] => keep("shape_layout", name, &bytes),
+        other => panic!("{name}: {other:?}"),
+    };
+    refused("k_0", "k", given(|given| given.k = Small(0)));
+    refused("window", "hccl_buffsize_mb", given(|given| given.hccl_buffsize_mb = Some(Small(1))));
+    refused("word", "dtype", given(|given| given.words[3] = 2));
+}
+
+#[test]
+fn rows_with_all_kinds_of_numbers_are_seeds() {
+    let elements =
+        [0x0000, 0x8000, 0x0001, 0x3F80, 0xBF80, 0x7F7F, 0x7F80, 0xFF80, 0x7FC1, 0x0400, 0x7BFF, 0x4248u16];
+    for (i, name) in ["bf16", "f16", "bf16_smooth", "f16_smooth"].into_iter().enumerate() {
+        // Flags, kinds, weights, alphas, eps; then the rows.
+        let mut bytes = vec![i as u8 & 1, i as u8 >> 1, 0, 1, 2, 3, 0];
+        let floats = [1.0f32, 0.5, -2.0, 3.0, 0.1, 0.75, 1.25, 1e-6];
+        bytes.extend(floats.iter().flat_map(|float| float.to_le_bytes()));
+        // No rows one by one.
+        bytes.push(0);
+        let finite = elements[..6].iter().cycle().take(160);
+        bytes.extend(finite.chain(elements.iter().cycle().take(80)).flat_map(|bits| bits.to_le_bytes()));
+        assert!(vector::run(&bytes).unwrap() >= 50, "{name}");
+        keep("vector", name, &bytes);
+    }
+}

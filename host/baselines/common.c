@@ -1,0 +1,245 @@
+/* The case, the clock and the answer. */
+#define _GNU_SOURCE
+#include "common.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+
+
+/* Measurements of rounds back to back; each of as many rounds as there are iterations. */
+enum { CHAINS = 5 };
+
+static _Noreturn void fail(const char *what, const char *which) {
+    fprintf(stderr, "baseline: %s: %s\n", which, what);
+    MPI_Abort(MPI_COMM_WORLD, 2);
+    exit(2);
+}
+
+void *pages(size_t bytes) {
+    void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) fail("no memory", "pages");
+    madvise(at, bytes, MADV_HUGEPAGE);
+    return at;
+}
+
+void shared_pages(size_t bytes, void **parts) {
+    enum { PAGE = 4096 };
+    int ranks;
+    void *mine;
+    MPI_Win window;
+    MPI_Comm_size(MPI_COMM_WORLD, &ranks);
+    /* Parts on pages of their own: MPI promises less, but it maps whole pages, so all ranks round alike. */
+    bytes = (bytes + 2 * PAGE - 1) / PAGE * PAGE;
+    MPI_Win_allocate_shared(bytes, 1, MPI_INFO_NULL, MPI_COMM_WORLD, &mine, &window);
+    for (int r = 0; r < ranks; r++) {
+        MPI_Aint size;
+        int unit;
+        MPI_Win_shared_query(window, r, &size, &unit, &parts[r]);
+        parts[r] = (char *)parts[r] + (PAGE - (uintptr_t)parts[r] % PAGE) % PAGE;
+    }
+}
+
+/* The meeting place: a counter and a generation, each on a line of its own. */
+static struct {
+    _Alignas(64) atomic_int arrived;
+    _Alignas(64) atomic_uint generation;
+} *place;
+static int members, spins;
+
+static void open_meeting_place(int ranks) {
+    void *parts[ranks];
+    shared_pages(sizeof *place, parts);
+    place = parts[0];
+    members = ranks;
+    spins = ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? 100000 : 0;
+    MPI_Barrier(MPI_COMM_WORLD);
+}
+
+void meet(void) {
+    unsigned now = atomic_load_explicit(&place->generation, memory_order_relaxed);
+    if (atomic_fetch_add_explicit(&place->arrived, 1, memory_order_acq_rel) + 1 == members) {
+        atomic_store_explicit(&place->arrived, 0, memory_order_relaxed);
+        atomic_store_explicit(&place->generation, now + 1, memory_order_release);
+        return;
+    }
+    for (int spun = 0; atomic_load_explicit(&place->generation, memory_order_acquire) == now; spun++) {
+        if (spun >= spins) sched_yield();
+        else {
+#if defined(__x86_64__)
+            __builtin_ia32_pause();
+#endif
+        }
+    }
+}
+
+static void read_all(const char *dir, const char *name, int count, void *parts[], const size_t bytes[]) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    FILE *file = fopen(path, "rb");
+    if (!file) fail("cannot open", path);
+    for (int i = 0; i < count; i++)
+        if (fread(parts[i], 1, bytes[i], file) != bytes[i]) fail("too short", path);
+    fclose(file);
+}
+
+static int number(int argc, char **argv, int i, const char *name) {
+    int value = i < argc ? atoi(argv[i]) : -1;
+    if (value < 0) fail("missing or not a number", name);
+    return value;
+}
+
+struct job read_job(int argc, char **argv) {
+    struct job job = {.dir = argc > 1 ? argv[1] : NULL};
+    MPI_Comm_rank(MPI_COMM_WORLD, &job.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &job.ranks);
+    if (!job.dir) fail("usage: DIR EXPERTS K H BS QUANTISED WARM_UP ITERATIONS", argv[0]);
+    job.experts = number(argc, argv, 2, "EXPERTS");
+    job.k = number(argc, argv, 3, "K");
+    job.h = number(argc, argv, 4, "H");
+    job.bs = number(argc, argv, 5, "BS");
+    job.quantised = number(argc, argv, 6, "QUANTISED");
+    job.warm_up = number(argc, argv, 7, "WARM_UP");
+    job.iterations = number(argc, argv, 8, "ITERATIONS");
+    if (job.experts % job.ranks) fail("must be a multiple of the ranks", "EXPERTS");
+    job.local_experts = job.experts / job.ranks;
+    job.row_bytes = 2 * (size_t)job.h;
+    job.payload_bytes = job.quantised ? (size_t)job.h : job.row_bytes;
+    /* A rank keeps its processor, as its peers keep theirs. */
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(job.rank % sysconf(_SC_NPROCESSORS_ONLN), &set);
+    sched_setaffinity(0, sizeof set, &set);
+
+    size_t pairs = (size_t)job.bs * job.k;
+    job.x = pages(job.bs * job.row_bytes);
+    job.x_out = pages(job.bs * job.row_bytes);
+    job.ids = pages(pairs * 4);
+    job.weights = pages(pairs * 4);
+    job.gains = pages(job.experts * 4);
+    char name[64];
+    snprintf(name, sizeof name, "rank%d.in", job.rank);
+    read_all(job.dir, name, 3, (void *[]){job.x, job.ids, job.weights},
+             (size_t[]){job.bs * job.row_bytes, pairs * 4, pairs * 4});
+    read_all(job.dir, "gains", 1, (void *[]){job.gains}, (size_t[]){job.experts * 4ul});
+    for (size_t i = 0; i < pairs; i++)
+        if (job.ids[i] < 0 || job.ids[i] >= job.experts) fail("expert out of range", name);
+    open_meeting_place(job.ranks);
+    return job;
+}
+
+static int64_t now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec * 1000000000ll + time.tv_nsec;
+}
+
+/* One iteration of which the outputs are kept, in memory that nothing of an earlier one is left in. */
+static void check(const struct job *job, const struct system *system, const char *when) {
+    struct received r = system->received(job);
+    size_t had = r.recv_counts[job->local_experts * job->ranks - 1];
+    memset(r.expand_x, 0xAA, had * job->payload_bytes);
+    memset(r.y, 0xAA, had * job->row_bytes);
+    memset(job->x_out, 0xAA, job->bs * job->row_bytes);
+    meet();
+    system->dispatch(job);
+    r = system->received(job);
+    experts(job, r);
+    system->combine(job);
+    size_t n = r.recv_counts[job->local_experts * job->ranks - 1];
+    char path[4096];
+    snprintf(path, sizeof path, "%s/rank%d.%s", job->dir, job->rank, when);
+    FILE *file = fopen(path, "wb");
+    if (!file) fail("cannot write", path);
+    size_t written = fwrite(r.recv_counts, 4, (size_t)job->local_experts * job->ranks, file);
+    written += fwrite(r.expand_x, job->payload_bytes, n, file);
+    if (job->quantised) written += fwrite(r.scales, 4, n, file);
+    written += fwrite(job->x_out, job->row_bytes, job->bs, file);
+    if (fclose(file) || written != (size_t)job->local_experts * job->ranks + n * (1 + !!job->quantised) + job->bs)
+        fail("cannot write", path);
+    meet();
+}
+
+struct span {
+    int64_t begin, end;
+};
+
+/* From the first rank's begin to the last rank's end: ranks that share a processor do not begin at once. */
+static void print(const char *name, const struct job *job, const struct span *mine, int count, int rounds) {
+    struct span *all = job->rank ? NULL : calloc((size_t)job->ranks * count + 1, sizeof *all);
+    int bytes = count * (int)sizeof *mine;
+    MPI_Gather(mine, bytes, MPI_BYTE, all, bytes, MPI_BYTE, 0, MPI_COMM_WORLD);
+    if (job->rank) return;
+    printf("\"%s\":", name);
+    for (int i = 0; i < count; i++) {
+        struct span whole = {INT64_MAX, INT64_MIN};
+        for (int r = 0; r < job->ranks; r++) {
+            struct span span = all[(size_t)r * count + i];
+            whole.begin = span.begin < whole.begin ? span.begin : whole.begin;
+            whole.end = span.end > whole.end ? span.end : whole.end;
+        }
+        printf("%s%lld", i ? "," : "[", (long long)((whole.end - whole.begin) / rounds));
+    }
+    printf("]");
+    free(all);
+}
+
+/* All ranks begin an operator together. The experts have returned their rows already: they are the same each time. */
+static void single(const struct job *job, const struct system *system) {
+    struct span *dispatch = calloc(2 * job->iterations, sizeof *dispatch), *combine = dispatch + job->iterations;
+    for (int i = -job->warm_up; i < job->iterations; i++) {
+        struct span d, c;
+        meet();
+        d.begin = now();
+        system->dispatch(job);
+        d.end = now();
+        meet();
+        c.begin = now();
+        system->combine(job);
+        c.end = now();
+        if (i >= 0) dispatch[i] = d, combine[i] = c;
+    }
+    print("dispatch_ns", job, dispatch, job->iterations, 1);
+    if (job->rank == 0) printf(",");
+    print("combine_ns", job, combine, job->iterations, 1);
+    free(dispatch);
+}
+
+/* Rounds back to back. */
+static void chained(const struct job *job, const struct system *system) {
+    struct span chains[CHAINS];
+    for (int i = -1; i < CHAINS; i++) {
+        struct span chain;
+        meet();
+        chain.begin = now();
+        for (int j = 0; j < (i < 0 ? job->warm_up : job->iterations); j++) {
+            system->dispatch(job);
+            system->combine(job);
+        }
+        chain.end = now();
+        if (i >= 0) chains[i] = chain;
+    }
+    meet();
+    print("round_ns", job, chains, CHAINS, job->iterations);
+}
+
+void measure(const struct job *job, const struct system *system) {
+    /* Memory is committed by the first iteration, not by the one that is checked. */
+    meet();
+    system->dispatch(job);
+    experts(job, system->received(job));
+    system->combine(job);
+    check(job, system, "before");
+    if (job->rank == 0) printf("{");
+    single(job, system);
+    if (job->rank == 0) printf(",");
+    chained(job, system);
+    if (job->rank == 0) printf("}\n");
+    check(job, system, "after");
+    fflush(stdout);
+}

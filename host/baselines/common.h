@@ -1,0 +1,60 @@
+/* What both baselines share: the case as `veriep bench` writes it, rows in registers, the clock, the answer. */
+#ifndef COMMON_H
+#define COMMON_H
+
+#include <mpi.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* One case and this rank's part of it. Sizes are in elements or rows unless they say bytes. */
+struct job {
+    const char *dir;
+    int rank, ranks, experts, local_experts, k, h, bs;
+    int quantised; /* rows travel as int8 with a scale */
+    int warm_up, iterations;
+    size_t row_bytes, payload_bytes; /* of a row of bf16; of a row as it travels */
+    uint16_t *x;                     /* [bs, h] bf16 */
+    int32_t *ids;                    /* [bs, k] */
+    float *weights;                  /* [bs, k] */
+    float *gains;                    /* [experts], of the stand-in experts */
+    uint16_t *x_out;                 /* [bs, h] */
+};
+
+/* One system: its operators over memory of its own. `received` gives what dispatch put out. */
+struct received {
+    const int32_t *recv_counts;    /* [local_experts * ranks], inclusive prefix sums */
+    void *expand_x;                /* [n, payload_bytes] */
+    float *scales;                 /* [n], quantised only */
+    uint16_t *y;                   /* [n, h], what the experts return */
+};
+struct system {
+    void (*dispatch)(const struct job *job);
+    void (*combine)(const struct job *job);
+    struct received (*received)(const struct job *job);
+};
+
+/* Reads arguments and files; ends the program with a line if it cannot. MPI must be up. */
+struct job read_job(int argc, char **argv);
+/* A checked iteration, timed ones with a barrier before each operator, timed ones back to back, a checked one. Rank 0
+ * prints the times as one JSON object; every rank writes its outputs. */
+void measure(const struct job *job, const struct system *system);
+
+/* All ranks of this machine meet. Spins only while every rank has a processor. */
+void meet(void);
+/* Zeroed pages. */
+void *pages(size_t bytes);
+/* The memory of all ranks, `bytes` of each on pages of their own; their addresses go into `parts`. */
+void shared_pages(size_t bytes, void **parts);
+
+/* out[i] = bf16(sum over k ascending of weight[k] * rows[k][i]), from +0, product and sum rounded each. */
+void weighted_sum(uint16_t *out, const uint16_t *const *rows, const float *weights, int k, int h);
+/* Dynamic int8: out = rint(x * 127 / max|x|). Returns the scale 1 / (127 / max|x|), 0 for a row of zeros. */
+float quantise(int8_t *out, const uint16_t *x, int h);
+/* The stand-in experts: y = bf16(v * gain), v the received row in f32. */
+void experts(const struct job *job, struct received received);
+/* A row copied past the caches (streaming) or through them. */
+void copy_row(void *to, const void *from, size_t bytes, int streaming);
+/* Makes streamed rows visible before what is stored next. */
+void fence(int streaming);
+
+#endif

@@ -1,0 +1,73 @@
+//! What `veriep bench` can be asked.
+
+use super::{ConfigArgs, ReceiveArg, seconds};
+use crate::generate::Routing;
+use crate::vector::Unit;
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// A program to measure beside the machines, in `host/baselines`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Baseline {
+    /// Permute, MPI_Alltoallv, unpermute; and back.
+    #[value(name = "mpi-alltoallv", alias = "mpi")]
+    MpiAlltoallv,
+    /// C in processes over one shared window: counts first, then one copy of each row.
+    #[value(name = "c-shared-window", alias = "c")]
+    CSharedWindow,
+}
+
+impl Baseline {
+    /// The name of the program, and of the system in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MpiAlltoallv => "mpi-alltoallv",
+            Self::CSharedWindow => "c-shared-window",
+        }
+    }
+}
+
+/// `veriep bench`
+#[derive(Args, Debug)]
+pub struct BenchArgs {
+    /// What all measurements have in common; left out: the defaults of config.toml, with E 64, K 8, H 7168.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// ep_world_size; left out: that of the configuration if one is named or set, else 2,8.
+    #[arg(long, value_name = "R,...", value_delimiter = ',')]
+    pub ep: Vec<u32>,
+    /// Tokens per rank; left out: those of the configuration if one is named or set, else 16,64,128.
+    #[arg(long, value_name = "BS,...", value_delimiter = ',')]
+    pub bs: Vec<u32>,
+    /// How rows are received.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "copy")]
+    pub receive: Vec<ReceiveArg>,
+    /// Iterations that count, in each regime.
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub iters: u32,
+    /// Iterations before them, that do not.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    pub warm_up: u32,
+    /// Measure these programs too, with the same inputs, their outputs compared with the oracle.
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEM,...")]
+    pub against: Vec<Baseline>,
+    /// Where those programs are; left out: $VERIEP_BASELINES, else `baselines` beside this program's folder.
+    #[arg(long, value_name = "FOLDER")]
+    pub baselines: Option<PathBuf>,
+    /// How tokens choose experts; the preset's own if left out, else uniform.
+    #[arg(long, value_enum)]
+    pub routing: Option<Routing>,
+    /// Seed of all tensors.
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// What works on rows.
+    #[arg(long, value_enum, default_value_t)]
+    pub vector: Unit,
+    /// Worker threads; left out: one per processor.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Give up when nothing has moved for so long, or a baseline takes so long; left out: 60.
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub deadline: Option<f64>,
+}

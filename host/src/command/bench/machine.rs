@@ -1,0 +1,91 @@
+//! Where and with what was measured.
+
+use super::against::Programs;
+use serde::Serialize;
+use std::fs;
+
+#[derive(Serialize)]
+pub(super) struct Machine {
+    pub(super) cpu: String,
+    pub(super) cores: usize,
+    /// 0 where the system does not say.
+    pub(super) memory_bytes: u64,
+    pub(super) os: String,
+    arch: &'static str,
+}
+
+impl Machine {
+    pub(super) fn here() -> Self {
+        let model = field("/proc/cpuinfo", "model name");
+        let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+        Self {
+            cpu: model.unwrap_or_else(|| "unknown".to_owned()),
+            cores: processors(),
+            memory_bytes: memory_bytes(),
+            os: format!("{} {}", std::env::consts::OS, release.trim()).trim().to_owned(),
+            arch: std::env::consts::ARCH,
+        }
+    }
+}
+
+/// What the processors have done since the machine was started, in ticks.
+pub(super) struct Ticks {
+    all: u64,
+    stolen: u64,
+}
+
+impl Ticks {
+    /// `None` where the system does not say.
+    pub(super) fn now() -> Option<Self> {
+        let text = fs::read_to_string("/proc/stat").ok()?;
+        let ticks: Vec<u64> = text.lines().next()?.split_whitespace().skip(1).flat_map(str::parse).collect();
+        // user, nice, system, idle, iowait, irq, softirq, steal; guests' are in user.
+        Some(Self { all: ticks.iter().take(8).sum(), stolen: *ticks.get(7)? })
+    }
+
+    /// The share that the host of a virtual machine has given to others since then.
+    pub(super) fn stolen_since(then: Option<Self>) -> Option<f64> {
+        let (then, now) = (then?, Self::now()?);
+        let all = now.all.checked_sub(then.all).filter(|&all| all > 0)?;
+        Some(now.stolen.saturating_sub(then.stolen) as f64 / all as f64)
+    }
+}
+
+/// Of the machine; 0 where the system does not say.
+pub(super) fn memory_bytes() -> u64 {
+    let kib = field("/proc/meminfo", "MemTotal");
+    let number = kib.and_then(|text| text.split_whitespace().next()?.parse::<u64>().ok());
+    number.unwrap_or_default() << 10
+}
+
+/// The first value of that name.
+fn field(path: &str, name: &str) -> Option<String> {
+    let text = fs::read_to_string(path).ok()?;
+    let line = text.lines().find(|line| line.starts_with(name))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+/// Processors that this process may use.
+pub(super) fn processors() -> usize {
+    std::thread::available_parallelism().map_or(1, core::num::NonZero::get)
+}
+
+#[derive(Serialize)]
+pub(super) struct Versions {
+    veriep: &'static str,
+    /// A build without optimisation measures nothing.
+    build: &'static str,
+    /// Of the baselines.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mpi: Option<String>,
+}
+
+impl Versions {
+    pub(super) fn new(programs: &Programs) -> Self {
+        Self {
+            veriep: env!("CARGO_PKG_VERSION"),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" },
+            mpi: programs.mpi_version(),
+        }
+    }
+}

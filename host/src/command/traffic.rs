@@ -1,0 +1,72 @@
+//! The bytes of a round.
+
+use crate::case::Case;
+use crate::cli::ReceiveArg;
+use crate::member;
+use kernel_core::plan::route::{self, Pair};
+use kernel_core::shape::{CommAlg, Op, Shape};
+use kernel_core::units::Token;
+
+/// Bytes that combine puts out for a token.
+fn written_per_token(shape: &Shape) -> u64 {
+    match shape.op() {
+        Op::Combine => shape.row_bytes(),
+        Op::CombineAddRmsNorm => 3 * shape.row_bytes() + 4,
+    }
+}
+
+/// Rows that a round sends: every active pair but those of special experts, and every active token once for each
+/// shared expert.
+fn rows_sent(case: &Case) -> u64 {
+    let shape = &case.shape;
+    let of_token = |rank, token| {
+        let inputs = case.inputs(rank);
+        let sent = |&k: &u32| route::home(shape, rank, &inputs, Pair { token, k }).is_some();
+        (0..shape.combine_columns()).filter(sent).count() as u64
+    };
+    let bs = |rank| shape.bs(member::ep_rank(shape, rank));
+    member::all(shape).map(|rank| (0..bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()
+}
+
+/// Bytes of a round, all ranks together.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bytes {
+    /// That a round sends.
+    pub(super) rows: u64,
+    /// Of the rows that dispatch sends.
+    pub(super) payload: u64,
+    /// Of the rows that combine returns.
+    pub(super) results: u64,
+    /// Of what combine puts out.
+    pub(super) written: u64,
+    /// With an agent every row goes by way of the window that it sends.
+    has_agents: bool,
+}
+
+impl Bytes {
+    pub(super) fn of(case: &Case) -> Self {
+        let shape = &case.shape;
+        let rows = rows_sent(case);
+        let tokens: u64 =
+            member::all(shape).map(|rank| u64::from(shape.bs(member::ep_rank(shape, rank)))).sum();
+        Self {
+            rows,
+            payload: rows * shape.payload_bytes(),
+            results: rows * shape.result_bytes(),
+            written: tokens * written_per_token(shape),
+            has_agents: shape.comm_alg() == CommAlg::Fullmesh,
+        }
+    }
+
+    /// What dispatch and combine must copy.
+    pub(super) fn moved(&self, receive: ReceiveArg) -> (u64, u64) {
+        // Into the window and out of it.
+        let copies = if self.has_agents { 3 } else { 2 };
+        match receive {
+            ReceiveArg::Copy => (copies * self.payload, copies * self.results + self.written),
+            // Only the results go out of the window again.
+            ReceiveArg::InPlace => (self.payload, copies * self.results + self.written),
+            ReceiveArg::Direct => (self.payload, self.results + self.written),
+        }
+    }
+}

@@ -1,0 +1,271 @@
+//! The suite of the agent's seam: one litmus for each sentence of the contract of
+//! [`Nic`](kernel_core::fabric::nic::Nic), and beside each promise the same without what it rests on.
+//!
+//! In all of them a core of rank 0 writes rows into WindowsOut and rings, by publishing to `A`; the agent of rank 0
+//! then posts.
+
+use super::litmus::Claim::{Open, Required};
+use super::litmus::Op::{Post, Quiet, Write};
+use super::litmus::{Litmus, Op, Program, Who};
+use super::suite::{
+    A, B, C, D, LEN, ONES, ROW, ROW_2, TWOS, expect, litmus, on, publish, put, racy, row, store, wait,
+};
+use kernel_core::fabric::nic::Transfer;
+use kernel_core::place::Place;
+use kernel_core::units::RankId;
+
+/// Two rows of WindowsOut.
+const SENT: Place = Place::window_out(0);
+const SENT_2: Place = Place::window_out(256);
+/// Words of the rows of WindowsIn to which they go.
+const FIRST: Place = ROW;
+const MIDDLE: Place = Place::window(96);
+const LAST: Place = Place::window(LEN as u64 - 8);
+const LAST_2: Place = Place::window(256 + LEN as u64 - 8);
+
+const SEVENS: u64 = 0x0707_0707_0707_0707;
+const EIGHTS: u64 = 0x0808_0808_0808_0808;
+
+const fn write(at: Place, byte: u8) -> Op {
+    Write { at, byte, len: LEN }
+}
+
+/// A row, whole.
+const fn post(to: u32, from: Place, at: Place) -> Op {
+    Post(Transfer { to: RankId(to), from, at, len: LEN as u64 })
+}
+
+/// Its last word alone.
+const fn post_word(to: u32, from: Place, at: Place) -> Op {
+    Post(Transfer { to: RankId(to), from, at, len: 8 })
+}
+
+const fn agent(rank: u32, ops: &'static [Op]) -> Program {
+    Program { rank, who: Who::Agent, ops }
+}
+
+/// Writes a row of sevens and rings.
+const RINGS: Program = on(0, 0, &[write(SENT, 7), Quiet, publish(0, A, 1)]);
+/// Writes two and rings.
+const RINGS_FOR_TWO: Program = on(0, 0, &[write(SENT, 7), write(SENT_2, 8), Quiet, publish(0, A, 1)]);
+/// Posts one to rank 1.
+const POSTS: Program = agent(0, &[wait(A, 1), post(1, SENT, ROW)]);
+/// Posts both to rank 1.
+const POSTS_TWO: Program = agent(0, &[wait(A, 1), post(1, SENT, ROW), post(1, SENT_2, ROW_2)]);
+
+/// Every litmus, by the rules of the contract.
+pub const NIC_SUITE: &[Litmus] = &[
+    // 1: delivery.
+    litmus(
+        "a transfer is delivered whole, though nobody acts again",
+        Required,
+        &[RINGS, POSTS, on(1, 0, &[wait(LAST, SEVENS), row(ROW, 7)])],
+    ),
+    litmus(
+        "all transfers are delivered, to whomever they go",
+        Required,
+        &[
+            RINGS_FOR_TWO,
+            agent(0, &[wait(A, 1), post(1, SENT, ROW), post(2, SENT, ROW), post(1, SENT_2, ROW_2)]),
+            on(1, 0, &[wait(LAST_2, EIGHTS), row(ROW_2, 8), wait(LAST, SEVENS), row(ROW, 7)]),
+            on(2, 0, &[wait(LAST, SEVENS), row(ROW, 7)]),
+        ],
+    ),
+    // 2: order inside a transfer.
+    litmus(
+        "who sees a word of a transfer sees all words before it",
+        Required,
+        &[
+            RINGS,
+            POSTS,
+            on(
+                1,
+                0,
+                &[
+                    wait(MIDDLE, SEVENS),
+                    expect(Place::window(88), &[SEVENS]),
+                    expect(Place::window(8), &[SEVENS]),
+                    expect(FIRST, &[SEVENS]),
+                    wait(LAST, SEVENS),
+                    row(ROW, 7),
+                ],
+            ),
+        ],
+    ),
+    litmus(
+        "who sees a word of a transfer may not yet see the next",
+        Open,
+        &[RINGS, POSTS, on(1, 0, &[wait(FIRST, SEVENS), expect(Place::window(8), &[SEVENS])])],
+    ),
+    litmus(
+        "all words of a transfer but the last may be there",
+        Open,
+        &[RINGS, POSTS, on(1, 0, &[wait(Place::window(LEN as u64 - 16), SEVENS), expect(LAST, &[SEVENS])])],
+    ),
+    litmus(
+        "a word of a transfer is never torn",
+        Required,
+        &[
+            on(0, 0, &[write(SENT, 0x11), write(SENT_2, 0x22), Quiet, publish(0, A, 1)]),
+            agent(
+                0,
+                &[
+                    wait(A, 1),
+                    post(1, SENT, ROW),
+                    post(1, SENT_2, ROW),
+                    post(1, SENT, ROW),
+                    post(1, SENT_2, ROW),
+                ],
+            ),
+            on(1, 0, &[expect(MIDDLE, &[0, ONES, TWOS]); 12]),
+        ],
+    ),
+    // 3: no order between transfers.
+    litmus(
+        "transfers to one peer have no order",
+        Open,
+        &[RINGS_FOR_TWO, POSTS_TWO, on(1, 0, &[wait(LAST_2, EIGHTS), expect(LAST, &[SEVENS])])],
+    ),
+    litmus(
+        "transfers to two peers have no order",
+        Open,
+        &[
+            RINGS,
+            agent(0, &[wait(A, 1), post(1, SENT, ROW), post(2, SENT, ROW)]),
+            on(2, 0, &[wait(LAST, SEVENS), publish(1, C, 1)]),
+            on(1, 0, &[wait(C, 1), expect(LAST, &[SEVENS])]),
+        ],
+    ),
+    // 4: when the source is read.
+    litmus(
+        "who has seen the last word may have the source written again",
+        Required,
+        &[
+            on(
+                0,
+                0,
+                &[
+                    write(SENT, 7),
+                    Quiet,
+                    publish(0, A, 1),
+                    wait(B, 1),
+                    write(SENT, 8),
+                    Quiet,
+                    publish(1, C, 1),
+                ],
+            ),
+            POSTS,
+            on(1, 0, &[wait(LAST, SEVENS), publish(0, B, 1), wait(C, 1), row(ROW, 7)]),
+        ],
+    ),
+    racy(
+        "what is written behind a post may be what is sent",
+        &[
+            // Another transfer tells that the agent has posted; it may be delivered first.
+            on(0, 0, &[write(SENT, 7), Quiet, publish(0, A, 1), wait(B, 1), write(SENT, 8), Quiet]),
+            agent(0, &[wait(A, 1), post(1, SENT, ROW), post_word(2, SENT, ROW)]),
+            on(2, 0, &[wait(ROW, SEVENS), publish(0, B, 1)]),
+            on(1, 0, &[wait(LAST, SEVENS)]),
+        ],
+    ),
+    // 5: causality.
+    litmus(
+        "what cores wrote and were quiet about before the doorbell is what a transfer reads",
+        Required,
+        &[
+            on(0, 0, &[write(SENT, 7), Quiet, publish(0, B, 1)]),
+            on(0, 1, &[write(SENT_2, 8), Quiet, wait(B, 1), publish(0, A, 1)]),
+            POSTS_TWO,
+            on(1, 0, &[wait(LAST, SEVENS), wait(LAST_2, EIGHTS), row(ROW, 7), row(ROW_2, 8)]),
+        ],
+    ),
+    racy(
+        "without quiet a transfer may read what was there before",
+        &[on(0, 0, &[write(SENT, 7), publish(0, A, 1)]), POSTS, on(1, 0, &[wait(LAST, SEVENS)])],
+    ),
+    litmus(
+        "what the agent has observed is before what an observer of the transfer does",
+        Required,
+        &[
+            on(0, 0, &[write(SENT, 7), Quiet, publish(0, B, 1)]),
+            on(2, 0, &[put(1, ROW_2, 5), Quiet, publish(0, A, 1)]),
+            agent(0, &[wait(B, 1), wait(A, 1), post(1, SENT, ROW)]),
+            on(1, 0, &[wait(LAST, SEVENS), row(ROW_2, 5)]),
+        ],
+    ),
+    racy(
+        "a transfer does not speak for puts that nobody was quiet about",
+        &[
+            on(0, 0, &[write(SENT, 7), Quiet, publish(0, B, 1)]),
+            on(2, 0, &[put(1, ROW_2, 5), publish(0, A, 1)]),
+            agent(0, &[wait(B, 1), wait(A, 1), post(1, SENT, ROW)]),
+            on(1, 0, &[wait(LAST, SEVENS), row(ROW_2, 5)]),
+        ],
+    ),
+    litmus(
+        "what the agent has observed is before all that is told of the transfer",
+        Required,
+        &[
+            on(0, 0, &[write(SENT, 7), Quiet, publish(0, B, 1)]),
+            on(1, 0, &[publish(0, A, 1)]),
+            agent(0, &[wait(B, 1), wait(A, 1), post(2, SENT, ROW)]),
+            on(2, 0, &[wait(LAST, SEVENS), publish(0, C, 1)]),
+            on(0, 1, &[wait(C, 1), expect(A, &[1])]),
+        ],
+    ),
+    litmus(
+        "whoever is told of a transfer by its observer sees it",
+        Required,
+        &[
+            RINGS,
+            POSTS,
+            on(1, 0, &[wait(LAST, SEVENS), publish(1, C, 1)]),
+            on(1, 1, &[wait(C, 1), row(ROW, 7)]),
+        ],
+    ),
+    litmus(
+        "a cleared word takes the word of the next transfer, after quiet",
+        Required,
+        &[
+            RINGS,
+            agent(0, &[wait(A, 1), post(1, SENT, ROW), wait(B, 1), post(1, SENT, ROW)]),
+            on(
+                1,
+                0,
+                &[
+                    wait(LAST, SEVENS),
+                    store(LAST, 0),
+                    Quiet,
+                    publish(0, B, 1),
+                    wait(LAST, SEVENS),
+                    Quiet,
+                    expect(LAST, &[SEVENS]),
+                ],
+            ),
+        ],
+    ),
+    litmus(
+        "a late clear may wipe the word of the next transfer",
+        Open,
+        &[
+            RINGS,
+            agent(0, &[wait(A, 1), post(1, SENT, ROW), wait(B, 1), post(1, SENT, ROW)]),
+            on(1, 0, &[wait(LAST, SEVENS), store(LAST, 0), publish(0, B, 1), wait(LAST, SEVENS)]),
+        ],
+    ),
+    // 6: what the agent observes.
+    litmus(
+        "behind the doorbell the agent sees what all cores stored and were quiet about",
+        Required,
+        &[
+            on(0, 0, &[store(C, 5), Quiet, publish(0, B, 1)]),
+            on(0, 1, &[store(D, 6), Quiet, wait(B, 1), publish(0, A, 1)]),
+            agent(0, &[wait(A, 1), expect(C, &[5]), expect(D, &[6])]),
+        ],
+    ),
+    litmus(
+        "a doorbell does not speak for stores that nobody was quiet about",
+        Open,
+        &[on(0, 0, &[store(C, 5), publish(0, A, 1)]), agent(0, &[wait(A, 1), expect(C, &[5])])],
+    ),
+];

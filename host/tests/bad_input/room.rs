@@ -1,0 +1,151 @@
+//! A folder of one's own, with what is wrong in it.
+
+use host::case::{Case, TENSORS_NAME};
+use host::config::{Bs, Config};
+use host::generate::{Left, Options, generate_left};
+use host::presets::preset;
+use host::store::{Tensor, TensorFile, write_tensors};
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use tempfile::{TempDir, tempdir};
+
+pub(crate) struct Room(TempDir);
+
+/// The name of a case in every room.
+const CASE: &str = "case";
+
+impl Room {
+    pub(crate) fn new() -> Self {
+        Self(tempdir().unwrap())
+    }
+
+    pub(crate) fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Runs the program in the room.
+    pub(crate) fn ask<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Output {
+        self.command(args).output().unwrap()
+    }
+
+    pub(crate) fn command<A: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = A>) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_veriep"));
+        command.args(args).current_dir(self.0.path()).stdin(Stdio::null());
+        command.env("LC_ALL", "C");
+        command
+    }
+
+    /// Splits the words of a request at spaces and runs it.
+    pub(crate) fn run(&self, request: &str) -> Output {
+        self.ask(request.split(' '))
+    }
+
+    /// Runs a request behind a shell's limits.
+    pub(crate) fn limited(&self, limits: &str, request: &str) -> Output {
+        let script = format!("{limits}; exec {} {request}", env!("CARGO_BIN_EXE_veriep"));
+        Command::new("bash").args(["-c", &script]).current_dir(self.0.path()).output().unwrap()
+    }
+
+    pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> &Self {
+        fs::write(self.at(name), content).unwrap();
+        self
+    }
+
+    /// What `check` says of a configuration.
+    pub(crate) fn check(&self, content: impl AsRef<[u8]>) -> Output {
+        self.file("layer.toml", content).run("check layer.toml")
+    }
+
+    /// Makes a case: 2 ranks, 4 experts, K 2, H 1024, BS 4.
+    pub(crate) fn case(&self) -> &Self {
+        self.case_with(|_| {}, Options::default())
+    }
+
+    pub(crate) fn case_with(&self, change: impl FnOnce(&mut Config), options: Options) -> &Self {
+        self.save(change, options, Left::All)
+    }
+
+    /// A case of 6 ranks without ranks 1 and 4.
+    pub(crate) fn elastic(&self) -> &Self {
+        let change = |config: &mut Config| {
+            (config.ep_world_size, config.moe_expert_num, config.bs) = (6, 12, Bs::Uniform(2));
+        };
+        self.save(change, Options::default(), Left::Without(&[1, 4]))
+    }
+
+    fn save(&self, change: impl FnOnce(&mut Config), options: Options, left: Left<'_>) -> &Self {
+        let (mut config, _) = preset("tiny").unwrap();
+        change(&mut config);
+        let case: Case = generate_left(config, options, left, "test").unwrap();
+        case.save(&self.at(CASE)).unwrap();
+        self
+    }
+
+    fn inputs(&self) -> PathBuf {
+        self.at(CASE).join(TENSORS_NAME)
+    }
+
+    /// Changes the tensors of the case and runs it.
+    pub(crate) fn with_tensors(&self, edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> Output {
+        let path = self.inputs();
+        let mut file = TensorFile::open(&path).unwrap();
+        let mut tensors = Vec::new();
+        for name in file.names() {
+            let data = file.read(&name).unwrap().into();
+            let info = file.info(&name).unwrap();
+            tensors.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), data, name });
+        }
+        edit(&mut tensors);
+        write_tensors(&path, tensors).unwrap();
+        self.run("run case")
+    }
+
+    /// Writes 4-byte words into a tensor from the given one on, and runs the case.
+    pub(crate) fn with_words(&self, name: &str, first: usize, words: &[[u8; 4]]) -> Output {
+        self.with_tensors(|tensors| {
+            tensor(tensors, name).data.to_mut()[4 * first..4 * (first + words.len())]
+                .copy_from_slice(words.as_flattened());
+        })
+    }
+
+    /// Changes the bytes of a saved case's tensors and runs it.
+    pub(crate) fn with_bytes(&self, edit: impl FnOnce(&mut Vec<u8>)) -> Output {
+        self.case();
+        let mut bytes = fs::read(self.inputs()).unwrap();
+        edit(&mut bytes);
+        fs::write(self.inputs(), bytes).unwrap();
+        self.run("run case")
+    }
+
+    /// Replaces the header's text, its length with it, and runs the case.
+    pub(crate) fn with_header(&self, edit: impl FnOnce(&str) -> String) -> Output {
+        self.with_bytes(|bytes| {
+            let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+            let old = core::str::from_utf8(&bytes[8..8 + len]).unwrap();
+            let new = edit(old);
+            assert_ne!(new, old);
+            *bytes = [&(new.len() as u64).to_le_bytes()[..], new.as_bytes(), &bytes[8 + len..]].concat();
+        })
+    }
+
+    pub(crate) fn remove(&self, name: &str) -> &Self {
+        fs::remove_file(self.at(name)).unwrap();
+        self
+    }
+
+    pub(crate) fn folder(&self, name: &str) -> &Self {
+        fs::create_dir(self.at(name)).unwrap();
+        self
+    }
+
+    pub(crate) fn link(&self, to: impl AsRef<Path>, name: &str) -> &Self {
+        std::os::unix::fs::symlink(to, self.at(name)).unwrap();
+        self
+    }
+}
+
+pub(crate) fn tensor<'t, 'a>(tensors: &'t mut [Tensor<'a>], name: &str) -> &'t mut Tensor<'a> {
+    tensors.iter_mut().find(|tensor| tensor.name == name).unwrap()
+}

@@ -1,0 +1,266 @@
+//! Pull combine of one core: tell all ranks that the own results lie ready; for each own token await the word of its
+//! experts' ranks and sum the rows where they lie.
+//!
+//! ```text
+//! Select -> Ready* -> (Await -> Sum -> (Add -> Rstd -> Norm)?)* -> Arrive -> Barrier -> Clear* -> Done
+//! ```
+//!
+//! A word is looked at by all cores of the owner, so it is cleared when all have summed, also that of a rank without
+//! an expert of theirs: hence the barrier, and hence pull combine waits for all ranks, though no token does.
+
+use crate::a3::combine::receive::next_pair;
+use crate::a3::combine::sum::{Rows, write_rstd, write_sum, write_x, write_y};
+use crate::a3::{Env, Ub, internal};
+use crate::fabric::{Fabric, Near, Progress, ProtocolError, Wait};
+use crate::inputs::Inputs;
+use crate::layout::landing::{self, Area};
+use crate::layout::outputs;
+use crate::layout::row_table;
+use crate::layout::state::{Kind, Partition, results_ready};
+use crate::placement::Home;
+use crate::plan::counts::ShareSum;
+use crate::plan::route::Pair;
+use crate::plan::split;
+use crate::shape::{Op, Shape};
+use crate::sync::{barrier, flag, selector};
+use crate::units::{RankId, Token};
+use crate::vector::{Value, Vector};
+use core::ops::Range;
+
+/// What dispatch put out that tells combine where results lie. The results themselves are in the ranks' windows, where
+/// their experts have written them before combine begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Pulled<'a> {
+    /// `sent_rows`, little-endian i32.
+    pub sent_rows: &'a [u8],
+    /// `row_table`, of which the second entry counts: all ranks use the same area.
+    pub row_table: &'a [u8],
+}
+
+/// The combine of one core.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Combine {
+    partition: Partition,
+    /// Barrier passed last.
+    epoch: u32,
+    /// Where results lie, on every rank.
+    area: Area,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Take the partition, see where results lie.
+    Select,
+    /// Tell the next rank of this core's share that the own results lie ready.
+    Ready { to: u32 },
+    /// Await the words of the ranks of a token's experts, from column `k` on.
+    Await { token: Token, k: u32 },
+    /// Sum what they returned into `x_out`.
+    Sum { token: Token },
+    /// Add the residual: `x`.
+    Add { token: Token },
+    /// Write `rstd` of that.
+    Rstd { token: Token },
+    /// Normalise by it: `y`.
+    Norm { token: Token, rstd_bits: u32 },
+    /// Tell the other cores that this one has summed all.
+    Arrive,
+    /// All cores have.
+    Barrier,
+    /// Await and clear the word of the next rank of this core's share.
+    Clear { source: u32 },
+    /// The operator has ended.
+    Done,
+}
+
+impl Combine {
+    /// A core's next combine.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { partition: Partition::P0, epoch: 0, area: Area(0), phase: Phase::Select }
+    }
+
+    /// Goes on with the operator: at most one effect that others can see.
+    ///
+    /// # Errors
+    /// A value read from the fabric or from `pulled` contradicts the shape, or the fabric refuses.
+    pub fn step<F: Near + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        pulled: &Pulled<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        match self.phase {
+            Phase::Select => self.select(env, fabric, pulled),
+            Phase::Ready { to } => self.ready(env, fabric, to),
+            Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
+            Phase::Sum { token } => {
+                let rows = AtPeers { rank: env.rank, area: self.area, pulled };
+                write_sum(env, fabric, inputs, ub, token, &rows)?;
+                self.go(match env.shape.op() {
+                    Op::Combine => next(token),
+                    Op::CombineAddRmsNorm => Phase::Add { token },
+                })
+            }
+            Phase::Add { token } => {
+                write_x(env, fabric, inputs, ub, token)?;
+                self.go(Phase::Rstd { token })
+            }
+            Phase::Rstd { token } => {
+                let rstd = write_rstd(env, fabric, ub, token)?;
+                self.go(Phase::Norm { token, rstd_bits: rstd.to_bits() })
+            }
+            Phase::Norm { token, rstd_bits } => {
+                write_y(env, fabric, inputs, ub, token, f32::from_bits(rstd_bits))?;
+                self.go(next(token))
+            }
+            Phase::Arrive => {
+                self.epoch = barrier::next_epoch(self.epoch);
+                barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
+                self.go(Phase::Barrier)
+            }
+            Phase::Barrier => match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
+                Some(core) => Ok(Progress::Pending(Wait::Core(core))),
+                None => self.go(Phase::Clear { source: ranks(env).start }),
+            },
+            Phase::Clear { source } => self.clear(env, fabric, source),
+            Phase::Done => Ok(Progress::Done),
+        }
+    }
+
+    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+        self.phase = phase;
+        Ok(Progress::Stepped)
+    }
+
+    fn select<F: Near + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        pulled: &Pulled<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let told =
+            row_table::records(pulled.row_table, 2).nth(1).ok_or(internal("row_table is too short"))?;
+        let mut areas = [Partition::P0, Partition::P1].map(|p| env.choices.receive.area(p)).into_iter();
+        self.area = areas
+            .find(|&area| landing::result(env.shape, env.rank, area, 0) == told)
+            .ok_or(ProtocolError::ResultsAt { seen: told.offset })?;
+        self.epoch = barrier::current_epoch(fabric, env.core)?;
+        self.partition = selector::select(fabric, Kind::Combine, env.core)?;
+        self.go(Phase::Ready { to: ranks(env).start })
+    }
+
+    fn ready<F: Near + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        to: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if to >= ranks(env).end {
+            return self.go(Phase::Await { token: Token(env.work.tokens.start), k: 0 });
+        }
+        fabric.publish(RankId(to), results_ready(self.partition, env.rank), flag::ARRIVED)?;
+        self.go(Phase::Ready { to: to + 1 })
+    }
+
+    /// Whether the results of `source` lie ready.
+    fn lies_ready<F: Fabric + ?Sized>(&self, fabric: &F, source: RankId) -> Result<bool, ProtocolError> {
+        let seen = fabric.observe(results_ready(self.partition, source))?;
+        match flag::arrived(seen) {
+            flag::Seen::Empty => Ok(false),
+            flag::Seen::Flag(_) => Ok(true),
+            flag::Seen::Corrupt => Err(ProtocolError::Results { source, seen }),
+        }
+    }
+
+    fn await_token<F: Near + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        token: Token,
+        first: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if token.0 >= env.work.tokens.end {
+            let alone = env.shape.aiv_num() == 1;
+            return self.go(if alone { Phase::Clear { source: ranks(env).start } } else { Phase::Arrive });
+        }
+        let mut k = first;
+        while let Some((next, home)) = next_pair(env, inputs, token, k) {
+            if self.lies_ready(fabric, home.rank)? {
+                k = next + 1;
+            } else if k > first {
+                return self.go(Phase::Await { token, k });
+            } else {
+                return Ok(Progress::Pending(Wait::Results { source: home.rank }));
+            }
+        }
+        self.go(Phase::Sum { token })
+    }
+
+    fn clear<F: Near + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        source: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if source >= ranks(env).end {
+            return self.go(Phase::Done);
+        }
+        if !self.lies_ready(fabric, RankId(source))? {
+            return Ok(Progress::Pending(Wait::Results { source: RankId(source) }));
+        }
+        fabric.store(results_ready(self.partition, RankId(source)), 0)?;
+        self.go(Phase::Clear { source: source + 1 })
+    }
+}
+
+impl Default for Combine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where experts left them, at the ranks that hold them.
+struct AtPeers<'a> {
+    /// The tokens' owner.
+    rank: RankId,
+    area: Area,
+    pulled: &'a Pulled<'a>,
+}
+
+impl<F: Near + ?Sized> Rows<F> for AtPeers<'_> {
+    fn row<'f>(
+        &self,
+        shape: &Shape,
+        fabric: &'f F,
+        pair: Pair,
+        home: Home,
+    ) -> Result<Value<'f>, ProtocolError> {
+        let number = outputs::sent_row_number(shape, self.rank, pair);
+        let entry = self.pulled.sent_rows.as_chunks().0.get(number as usize);
+        let seen = entry.map_or(-1, |&entry| i32::from_le_bytes(entry));
+        let max = shape.rows_max(home.rank);
+        let row = u32::try_from(seen)
+            .ok()
+            .filter(|&row| u64::from(row) < max)
+            .ok_or(ProtocolError::SentRow { token: pair.token.0, k: pair.k, seen: seen.into(), max })?;
+        let at = landing::result(shape, home.rank, self.area, row);
+        Ok(Value::Row(fabric.peer_bytes(home.rank, at, shape.row_bytes())?))
+    }
+}
+
+/// The ranks that this core tells, and whose words it clears.
+fn ranks<V>(env: &Env<'_, V>) -> Range<u32> {
+    split::even(env.shape.ep_world_size(), env.shape.aiv_num(), env.core.0)
+}
+
+/// After a token's last output: the next token.
+const fn next(token: Token) -> Phase {
+    Phase::Await { token: Token(token.0 + 1), k: 0 }
+}
+
+static_assertions::const_assert!(size_of::<Combine>() <= 512);

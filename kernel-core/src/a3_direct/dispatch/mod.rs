@@ -1,0 +1,152 @@
+//! Dispatch with direct placement, of one core.
+//!
+//! ```text
+//! Select -> Publish* -> ExpandIdx* -> Exchange -> Grant* -> (Send -> SendInfo)* -> SentRows*
+//!        -> Quiet -> Arrive -> Barrier -> (Clear -> PublishTokens)*
+//!        -> (AwaitTokens -> (Triple -> Scale?)*)* -> Table? -> Done
+//! ```
+//!
+//! Behind the barrier all cores of the rank have read the grants that they need, so each core clears those of its
+//! destinations; also the grant of an expert that gets nothing is awaited first, or it would come when the operator is
+//! over.
+
+mod receive;
+mod send;
+
+use crate::a3::exchange::Exchange;
+use crate::a3::{Env, Ub, steps};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::inputs::Inputs;
+use crate::layout::landing::Area;
+use crate::layout::state::Partition;
+use crate::plan::counts::ShareSum;
+use crate::sync::barrier;
+use crate::vector::Vector;
+
+/// The dispatch of one core.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Dispatch {
+    partition: Partition,
+    /// Barrier passed last.
+    epoch: u32,
+    /// The row that the own share begins with, once counts are exchanged.
+    first_row: u32,
+    staged: Option<steps::Staged>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Take the partition, plan the sends.
+    Select,
+    /// Publish the count of the next destination of this core's share.
+    Publish { destination: u32 },
+    /// Write this core's share of `expand_idx`.
+    ExpandIdx { pair: u32 },
+    /// Await the counts, exchange their sums, write them.
+    Exchange(Exchange),
+    /// Tell the source of the next slot of this core's share that its rows go to `row` and behind it.
+    Grant { slot: u32, row: u32 },
+    /// Put the row of the next pair of this core's share where it was granted.
+    Send { next: u32 },
+    /// Put the scale and triple of that row.
+    SendInfo { item: u32 },
+    /// Write this core's share of `sent_rows`.
+    SentRows { index: u32 },
+    /// Everything that this core sent has landed, clears of the operator before included.
+    Quiet,
+    /// Tell the other cores so.
+    Arrive,
+    /// All cores are quiet, and have read all grants that they need.
+    Barrier,
+    /// Await and clear the grant of the next destination of this core's share.
+    Clear { destination: u32 },
+    /// Publish its `TokenFlag`.
+    PublishTokens { destination: u32 },
+    /// Await and clear the `TokenFlag` of a slot whose rows are `row` and behind it.
+    AwaitTokens { slot: u32, row: u32 },
+    /// Write the triple of the `index`-th row of `slot`, which is `row`. Tokens rise within a slot.
+    Triple { slot: u32, index: u32, row: u32, token: u32 },
+    /// Write its scale.
+    Scale { slot: u32, index: u32, row: u32, token: u32 },
+    /// The first core: write where the rows begin and where results go.
+    Table,
+    /// The operator has ended.
+    Done,
+}
+
+impl Dispatch {
+    /// A core's next dispatch.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { partition: Partition::P0, epoch: 0, first_row: 0, staged: None, phase: Phase::Select }
+    }
+
+    /// Goes on with the operator: at most one effect that others can see.
+    ///
+    /// # Errors
+    /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.
+    pub fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        match self.phase {
+            Phase::Select => {
+                (self.partition, self.epoch) = steps::select(env, fabric, inputs, ub)?;
+                self.go(Phase::Publish { destination: env.work.destinations.start })
+            }
+            Phase::Publish { destination } => self.publish(env, fabric, ub, destination),
+            Phase::ExpandIdx { pair } => self.expand_idx(env, fabric, ub, pair),
+            Phase::Exchange(exchange) => self.exchange(env, fabric, ub, exchange),
+            Phase::Grant { slot, row } => self.grant(env, fabric, ub, slot, row),
+            Phase::Send { next } => self.send(env, fabric, inputs, ub, next),
+            Phase::SendInfo { item } => self.send_info(env, fabric, inputs, ub, item),
+            Phase::SentRows { index } => self.sent_rows(env, fabric, inputs, ub, index),
+            Phase::Quiet if !fabric.quiet()? => Ok(Progress::Pending(Wait::Quiet)),
+            Phase::Quiet if env.shape.aiv_num() == 1 => self.go(first_to_tell(env)),
+            Phase::Quiet => self.go(Phase::Arrive),
+            Phase::Arrive => {
+                self.epoch = barrier::next_epoch(self.epoch);
+                barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
+                self.go(Phase::Barrier)
+            }
+            Phase::Barrier => match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
+                Some(core) => Ok(Progress::Pending(Wait::Core(core))),
+                None => self.go(first_to_tell(env)),
+            },
+            Phase::Clear { destination } => self.clear(env, fabric, destination),
+            Phase::PublishTokens { destination } => self.publish_tokens(env, fabric, destination),
+            Phase::AwaitTokens { slot, row } => self.await_tokens(env, fabric, slot, row),
+            Phase::Triple { slot, index, row, token } => {
+                self.triple(env, fabric, ub, (slot, index, row, token))
+            }
+            Phase::Scale { slot, index, row, token } => self.scale(env, fabric, (slot, index, row, token)),
+            Phase::Table => self.table(env, fabric),
+            Phase::Done => Ok(Progress::Done),
+        }
+    }
+
+    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+        self.phase = phase;
+        Ok(Progress::Stepped)
+    }
+
+    const fn area<V>(&self, env: &Env<'_, V>) -> Area {
+        env.choices.receive.area(self.partition)
+    }
+}
+
+const fn first_to_tell<V>(env: &Env<'_, V>) -> Phase {
+    Phase::Clear { destination: env.work.destinations.start }
+}
+
+impl Default for Dispatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+static_assertions::const_assert!(size_of::<Dispatch>() <= 512);

@@ -1,0 +1,2 @@
+mod corrupt;
+mod rounds;

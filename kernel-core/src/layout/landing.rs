@@ -1,0 +1,77 @@
+//! The window with direct placement: rows are put where experts take them, results stay where experts put them.
+//!
+//! ```text
+//! area a at a * area, one for each batch in flight; A = most rows that the rank can receive:
+//!   +0                     rows      A rows of H elements, one behind the other: the matrix that experts read
+//!   +align(rows, 512)      infos     A, 16 B apart: scale (f32, present even when unquantised) and triple of each row
+//!   +align(infos, 512)     results   A rows of H elements of dtype, one behind the other: what experts write and the
+//!                                    tokens' owners read
+//! ```
+//!
+//! Nothing else lies in the window then: neither records nor a combine area. [`required_bytes`] tells what
+//! areas need: unquantised, one needs no more than the plain layout does for its two partitions.
+
+use super::record::Triple;
+use crate::place::Place;
+use crate::shape::Shape;
+use crate::shape::sizes::SLOT_ALIGN;
+use crate::units::{Offset, RankId, align_up};
+
+/// Bytes of a scale and a triple.
+pub const INFO: u64 = SCALE + Triple::BYTES;
+/// Bytes of the scale in front of it.
+pub const SCALE: u64 = 4;
+
+/// Number of an area.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Area(pub u32);
+
+fn infos_at(shape: &Shape, rank: RankId) -> Offset {
+    align_up(shape.rows_max(rank) * shape.payload_bytes(), SLOT_ALIGN)
+}
+
+fn results_at(shape: &Shape, rank: RankId) -> Offset {
+    infos_at(shape, rank) + align_up(shape.rows_max(rank) * INFO, SLOT_ALIGN)
+}
+
+fn area_bytes(shape: &Shape, rank: RankId) -> u64 {
+    results_at(shape, rank) + align_up(shape.rows_max(rank) * shape.row_bytes(), SLOT_ALIGN)
+}
+
+/// Bytes of window that so many areas take on the rank that can receive most.
+#[must_use]
+pub fn required_bytes(shape: &Shape, areas: u32) -> u64 {
+    // Rank 0 holds a shared expert if any does, the last one never.
+    let ends = [RankId(0), RankId(shape.ep_world_size().saturating_sub(1))];
+    let most = ends.map(|rank| area_bytes(shape, rank)).into_iter().max();
+    u64::from(areas).saturating_mul(most.unwrap_or(0))
+}
+
+/// Row `row` of `rank`.
+#[must_use]
+pub fn row(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
+    Place::window(start(shape, rank, area) + u64::from(row) * shape.payload_bytes())
+}
+
+/// Scale and triple of that row.
+#[must_use]
+pub fn info(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
+    Place::window(start(shape, rank, area) + infos_at(shape, rank) + u64::from(row) * INFO)
+}
+
+/// The triple in an info; its scale is in front.
+#[must_use]
+pub const fn triple_of(info: Place) -> Place {
+    Place { offset: info.offset + SCALE, ..info }
+}
+
+/// What the expert of row `row` of `rank` returns for it.
+#[must_use]
+pub fn result(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
+    let results = start(shape, rank, area) + results_at(shape, rank);
+    Place::window(results + u64::from(row) * shape.row_bytes())
+}
+
+fn start(shape: &Shape, rank: RankId, area: Area) -> Offset {
+    u64::from(area.0) * area_bytes(shape, rank)
+}

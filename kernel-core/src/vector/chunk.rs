@@ -1,0 +1,112 @@
+//! Rows by chunks of `N` elements, small enough that a chunk stays in registers. The last one may be shorter: it is padded
+//! with zeros, and as much of it is put down as there is room for.
+//!
+//! Loops here and in the other files of this room are written out: what a closure does might not be inlined, and so not be
+//! compiled for the instructions of the unit that it works for.
+
+use super::element::Element;
+
+/// Chunk `i` of a row of `B` bytes for each item: the row's own, or padded in `$padding`.
+macro_rules! chunk {
+    ($row:expr, $i:expr, $padding:ident) => {{
+        let rest = $row.get($i..).unwrap_or(&[]);
+        match rest.first_chunk() {
+            Some(whole) => whole,
+            None => {
+                $padding = padded(rest);
+                &$padding
+            }
+        }
+    }};
+}
+
+#[cold]
+#[inline(never)]
+fn padded<T: Copy + Default, const N: usize>(rest: &[T]) -> [T; N] {
+    let mut padded = [T::default(); N];
+    for (to, from) in padded.iter_mut().zip(rest) {
+        *to = *from;
+    }
+    padded
+}
+
+/// The values of chunk `i` of a row of dtype.
+#[inline(always)]
+pub(super) fn elements<E: Element, const N: usize>(element: E, row: &[u8], i: usize) -> [f32; N] {
+    let padding;
+    let chunk: &[[u8; 2]; N] = chunk!(row.as_chunks().0, i * N, padding);
+    element.widen_all(chunk)
+}
+
+/// Chunk `i` of a row of f32.
+#[inline(always)]
+pub(super) fn floats<const N: usize>(row: &[u8], i: usize) -> [f32; N] {
+    let padding;
+    let chunk: &[[u8; 4]; N] = chunk!(row.as_chunks().0, i * N, padding);
+    let mut values = [0.0; N];
+    for (to, &from) in values.iter_mut().zip(chunk) {
+        *to = f32::from_le_bytes(from);
+    }
+    values
+}
+
+/// Chunk `i` of factors.
+#[inline(always)]
+pub(super) fn factors<const N: usize>(row: &[f32], i: usize) -> [f32; N] {
+    let padding;
+    *chunk!(row, i * N, padding)
+}
+
+/// The values of chunk `i` of a row of int8.
+#[inline(always)]
+pub(super) fn integers<const N: usize>(row: &[u8], i: usize) -> [f32; N] {
+    let padding;
+    let chunk: &[u8; N] = chunk!(row, i * N, padding);
+    let mut values = [0.0; N];
+    for (to, &from) in values.iter_mut().zip(chunk) {
+        *to = f32::from(from.cast_signed());
+    }
+    values
+}
+
+/// Puts a chunk into the `out` of a row of dtype.
+#[inline(always)]
+pub(super) fn put_elements<E: Element, const N: usize>(element: E, values: &[f32; N], out: &mut [u8]) {
+    match out.as_chunks_mut().0.first_chunk_mut() {
+        Some(out) => element.narrow_all(values, out),
+        None => {
+            let mut whole = [[0; 2]; N];
+            element.narrow_all(values, &mut whole);
+            put_some(out, whole.as_flattened());
+        }
+    }
+}
+
+/// Puts a chunk into the `out` of a row of f32.
+#[inline(always)]
+pub(super) fn put_floats<const N: usize>(values: &[f32; N], out: &mut [u8]) {
+    match out.as_chunks_mut().0.first_chunk_mut() {
+        Some(out) => bytes_of(values, out),
+        None => {
+            let mut whole = [[0; 4]; N];
+            bytes_of(values, &mut whole);
+            put_some(out, whole.as_flattened());
+        }
+    }
+}
+
+#[inline(always)]
+fn bytes_of<const N: usize>(values: &[f32; N], out: &mut [[u8; 4]; N]) {
+    for (to, from) in out.iter_mut().zip(values) {
+        *to = from.to_le_bytes();
+    }
+}
+
+/// Puts as much of `from` as there is room for.
+#[cold]
+#[inline(never)]
+pub(super) fn put_some(out: &mut [u8], from: &[u8]) {
+    for (to, from) in out.iter_mut().zip(from) {
+        *to = *from;
+    }
+}

@@ -1,0 +1,92 @@
+//! Weighted sums of rows, `N` elements at a time: their sums stay in registers while all terms pass.
+
+use super::chunk::{elements, floats, integers, put_elements, put_floats};
+use super::element::{Element, load};
+use super::{Term, Value};
+use crate::shape::sizes::COMM_BLOCK;
+
+/// The result of a token: from +0.0, rounded into `out`.
+#[inline(always)]
+pub(super) fn rounded<E: Element, const N: usize>(element: E, terms: &[Term<'_>], out: &mut [u8]) {
+    let alone = rows_alone(terms);
+    for (i, out) in out.chunks_mut(2 * N).enumerate() {
+        let mut sums = [0.0; N];
+        add_terms(element, terms, alone, i, &mut sums);
+        put_elements(element, &sums, out);
+    }
+}
+
+/// On top of what is in `out`, a row of f32.
+#[inline(always)]
+pub(super) fn added<E: Element, const N: usize>(element: E, terms: &[Term<'_>], out: &mut [u8]) {
+    let alone = rows_alone(terms);
+    for (i, out) in out.chunks_mut(4 * N).enumerate() {
+        let mut sums: [f32; N] = floats(out, 0);
+        add_terms(element, terms, alone, i, &mut sums);
+        put_floats(&sums, out);
+    }
+}
+
+/// Most tokens have rows alone; their loop then has nothing else in it.
+fn rows_alone(terms: &[Term<'_>]) -> bool {
+    terms.iter().all(|term| matches!(term.value, Value::Row(_)))
+}
+
+/// Adds chunk `i` of all terms; they are rows `alone` or of all kinds.
+#[inline(always)]
+fn add_terms<E: Element, const N: usize>(
+    element: E,
+    terms: &[Term<'_>],
+    alone: bool,
+    i: usize,
+    sums: &mut [f32; N],
+) {
+    if alone {
+        for &Term { weight, value } in terms {
+            if let Value::Row(row) = value {
+                add(sums, weight, &elements(element, row, i));
+            }
+        }
+        return;
+    }
+    for &Term { weight, value } in terms {
+        match value {
+            Value::Row(row) => add(sums, weight, &elements(element, row, i)),
+            Value::Blocks { data, scales } => add(sums, weight, &dequantised(element, data, scales, i)),
+            Value::Mix { alphas: [a, b], rows: [x, v] } => {
+                let (mut x, v) = (elements::<E, N>(element, x, i), elements::<E, N>(element, v, i));
+                for (x, v) in x.iter_mut().zip(v) {
+                    *x = a * *x + b * v;
+                }
+                add(sums, weight, &x);
+            }
+        }
+    }
+}
+
+#[inline(always)]
+fn add<const N: usize>(sums: &mut [f32; N], weight: f32, values: &[f32; N]) {
+    for (sum, v) in sums.iter_mut().zip(values) {
+        *sum += weight * v;
+    }
+}
+
+/// Elements of an int8 block.
+const BLOCK: usize = COMM_BLOCK as usize;
+
+/// Chunk `i` of int8 blocks, as if it had come in dtype.
+#[inline(always)]
+fn dequantised<E: Element, const N: usize>(element: E, data: &[u8], scales: &[u8], i: usize) -> [f32; N] {
+    let mut values: [f32; N] = integers(data, i);
+    let scales = scales.as_chunks().0.get(i * (N / BLOCK)..).unwrap_or(&[]);
+    // Spread out first: what is left is the same for every element.
+    let mut spread = [0.0; N];
+    for (n, spread) in spread.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
+        *spread = [scales.get(n).map_or(0.0, |&scale| load::<E>(scale)); BLOCK];
+    }
+    for (v, scale) in values.iter_mut().zip(spread) {
+        *v *= scale;
+    }
+    element.round_all(&mut values);
+    values
+}

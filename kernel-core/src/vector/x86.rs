@@ -1,0 +1,131 @@
+//! Wider vectors of x86-64: the loops of [`Portable`](super::Portable), compiled again for AVX2 and for AVX-512.
+//!
+//! Same source, same bits: Rust neither fuses a multiplication with an addition nor flushes denormals, however wide the
+//! vectors are. Written by hand are only the conversions of f16, which a compiler does not make of the loops. This crate
+//! cannot ask the processor what it has; whoever makes a unit has asked.
+#![allow(unsafe_code)]
+
+use super::element::{Element, F16};
+use super::portable::{Loops, with_functions};
+use super::{NotFinite, Term, Vector};
+use crate::shape::Dtype;
+use core::arch::x86_64::{
+    __m128i, __m256, __m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph,
+    _mm512_cvtph_ps, _mm512_cvtps_ph,
+};
+
+macro_rules! unit {
+    (($(#[$doc:meta])* $name:ident, $features:literal, $sum:literal, $map:literal);
+        $($function:ident($($argument:ident: $type:ty),*) -> $result:ty;)*
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct $name(());
+
+        impl $name {
+            #[doc = concat!("The unit of a processor with ", $features, ".")]
+            ///
+            /// # Safety
+            /// The processor has these features, and the operating system keeps the registers that they need.
+            #[must_use]
+            pub const unsafe fn new() -> Self {
+                Self(())
+            }
+        }
+
+        impl Vector for $name {
+            $(
+                fn $function(&self, $($argument: $type),*) -> $result {
+                    #[target_feature(enable = $features)]
+                    fn wide(unit: Loops<$name, $sum, $map>, $($argument: $type),*) -> $result {
+                        unit.$function($($argument),*)
+                    }
+                    // SAFETY: a value of this type exists, so the processor has the features (`new`).
+                    unsafe { wide(Loops { half: *self }, $($argument),*) }
+                }
+            )*
+        }
+    };
+}
+
+with_functions! { unit! (
+    /// Vectors of 32 bytes.
+    Avx2, "avx2,f16c", 64, 128
+) }
+
+with_functions! { unit! (
+    /// Vectors of 64 bytes.
+    Avx512, "avx512f,avx512bw,avx512dq,avx512vl,f16c", 128, 128
+) }
+
+/// To nearest, ties to even; denormals of f16 are kept whatever the mode of the processor is.
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
+
+/// f16 by the instructions of a unit, `$lanes` elements at a time. A NaN keeps its payload on the way to f16 there, and gets
+/// rid of it here.
+macro_rules! half {
+    ($name:ident, $lanes:literal, $packed:ty, $wide:ty, $widen:ident, $narrow:ident) => {
+        impl Element for $name {
+            #[inline(always)]
+            fn widen(bits: u16) -> f32 {
+                F16::widen(bits)
+            }
+
+            #[inline(always)]
+            fn narrow(value: f32) -> u16 {
+                F16::narrow(value)
+            }
+
+            #[inline(always)]
+            fn widen_all<const N: usize>(self, from: &[[u8; 2]; N]) -> [f32; N] {
+                let mut to = [0.0; N];
+                let (from, rest) = from.as_chunks::<$lanes>();
+                let (whole, last) = to.as_chunks_mut::<$lanes>();
+                for (to, from) in whole.iter_mut().zip(from) {
+                    // SAFETY: a value of this type exists, so the processor has the instruction. Arrays and vectors are
+                    // of the same size and any bits are values of either.
+                    *to = unsafe {
+                        core::mem::transmute::<$wide, [f32; $lanes]>($widen(core::mem::transmute::<
+                            [[u8; 2]; $lanes],
+                            $packed,
+                        >(*from)))
+                    };
+                }
+                for (to, from) in last.iter_mut().zip(rest) {
+                    *to = F16::widen(u16::from_le_bytes(*from));
+                }
+                to
+            }
+
+            #[inline(always)]
+            fn narrow_all<const N: usize>(self, from: &[f32; N], to: &mut [[u8; 2]; N]) {
+                let (from, rest) = from.as_chunks::<$lanes>();
+                let (whole, last) = to.as_chunks_mut::<$lanes>();
+                for (to, from) in whole.iter_mut().zip(from) {
+                    // SAFETY: as above.
+                    let elements = unsafe {
+                        core::mem::transmute::<$packed, [i16; $lanes]>($narrow::<NEAREST>(
+                            core::mem::transmute::<[f32; $lanes], $wide>(*from),
+                        ))
+                    };
+                    for (to, element) in to.iter_mut().zip(elements) {
+                        *to = if element & i16::MAX > 0x7C00 { 0x7E00 } else { element }.to_le_bytes();
+                    }
+                }
+                for (to, from) in last.iter_mut().zip(rest) {
+                    *to = F16::narrow(*from).to_le_bytes();
+                }
+            }
+
+            #[inline(always)]
+            fn round_all<const N: usize>(self, values: &mut [f32; N]) {
+                let mut elements = [[0; 2]; N];
+                self.narrow_all(values, &mut elements);
+                *values = self.widen_all(&elements);
+            }
+        }
+    };
+}
+
+half!(Avx2, 8, __m128i, __m256, _mm256_cvtph_ps, _mm256_cvtps_ph);
+half!(Avx512, 16, __m256i, __m512, _mm512_cvtph_ps, _mm512_cvtps_ph);

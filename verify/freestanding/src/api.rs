@@ -1,0 +1,324 @@
+//! Everything else that `kernel-core` offers: plans, layouts and sizes as a kernel generator reads them, with numbers
+//! that the compiler cannot know. What is called has no path to a panic, whatever comes of it. `.ci/public-api` demands
+//! that no public function is left out.
+
+use core::hint::black_box;
+use kernel_core::a2;
+use kernel_core::a3::{self, Choices, Receive, Ub};
+use kernel_core::a3_direct;
+use kernel_core::fabric::order::{Issued, Kind as Effect};
+use kernel_core::fabric::raw::RawFabric;
+use kernel_core::fabric::{Fabric, Progress, ProtocolError, Wait};
+use kernel_core::inputs::{self, Inputs, Mask};
+use kernel_core::layout::record::{Tail, Triple};
+use kernel_core::layout::state::{Kind, Partition};
+use kernel_core::layout::{
+    a2_message, a2_window, block, data, landing, map, outputs, record, result, row_table, state, tp,
+};
+use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::placement::Home;
+use kernel_core::plan::counts::{self, ShareSum};
+use kernel_core::plan::experts::{Cursor, ExpertSends};
+use kernel_core::plan::incast::{self, Incast, Tally};
+use kernel_core::plan::order::SendOrder;
+use kernel_core::plan::permute::{self, Cumsum, RecvCounts};
+use kernel_core::plan::port::{self, Bits20To9, Load, PORTS};
+use kernel_core::plan::route::{self, Sends};
+use kernel_core::plan::shared::SharedSplit;
+use kernel_core::plan::{returns, split, table};
+use kernel_core::shape::{Buffer, Config, Elastic, Limits, Seen, Shape, Violations};
+use kernel_core::sync::{barrier, flag, selector};
+use kernel_core::units::{self, CoreId, ExpertId, RankId, Token};
+use kernel_core::vector::{Portable, Term, Vector};
+
+fn keep<T>(value: T) {
+    black_box(value);
+}
+
+fn keep_all<T>(values: impl IntoIterator<Item = T>) {
+    values.into_iter().for_each(keep);
+}
+
+/// A number that could be any.
+fn any() -> u32 {
+    black_box(1)
+}
+
+/// All of one configuration, seen by one core.
+pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
+    let config = black_box(config);
+    match Shape::new(config, Limits::None) {
+        Ok(shape) => {
+            let shape = black_box(&shape);
+            sizes(shape);
+            places(shape);
+            layouts(shape);
+            inputs_of(shape, inputs);
+            plans(shape, inputs);
+            words(shape, fabric);
+            direct(shape, inputs, fabric);
+        }
+        Err(found) => violations(&found),
+    }
+    let product = Shape::new(config, Limits::Product);
+    product.err().iter().for_each(violations);
+    let buffer = Buffer::new(config);
+    keep((Buffer::with(config, Limits::None).fits(), buffer.bytes(), buffer.max_bs_limit.name()));
+    buffer.terms.iter().for_each(|term| keep_all(term.operands()));
+    units_and_vector();
+}
+
+fn violations(found: &Violations) {
+    for violation in found {
+        keep(match violation.seen {
+            Seen::Word(word) => word.as_str().len(),
+            _ => 0,
+        });
+    }
+}
+
+fn sizes(shape: &Shape) {
+    keep((
+        shape.product(),
+        shape.comm_alg(),
+        shape.op(),
+        shape.dtype(),
+        shape.quant_mode(),
+        shape.comm_quant(),
+    ));
+    keep((shape.token_nums(), shape.ep_world_size(), shape.tp_world_size(), shape.moe_expert_num()));
+    keep((
+        shape.local_expert_num(),
+        shape.shared_expert_num(),
+        shape.shared_expert_rows(),
+        shape.expert_rows(),
+    ));
+    keep((shape.shared_expert_rank_num(), shape.zero_expert_num(), shape.copy_expert_num()));
+    keep((shape.const_expert_num(), shape.expert_ids_end(), shape.k(), shape.h(), shape.bs(RankId(any()))));
+    keep((
+        shape.bs_max(),
+        shape.bs_is_uneven(),
+        shape.aiv_num(),
+        shape.hccl_buffsize_mb(),
+        shape.port_offset(),
+    ));
+    keep((shape.norm_eps(), shape.row_bytes(), shape.payload_bytes(), shape.result_bytes()));
+    keep((shape.local_experts(RankId(any())), shape.shared_replicas(), shape.rows_max(RankId(any()))));
+    keep((shape.combine_columns(), shape.record_pitch(), shape.combine_pitch(), shape.combine_area()));
+    keep((shape.dispatch_area(), shape.dispatch_slots(), shape.window_bytes(), shape.window_out_bytes()));
+    keep((a2::ub_words(shape), a2::ub_bytes(shape), a3::ub_words(shape), a3::ub_bytes(shape)));
+    keep(a3::Env::new(shape, RankId(any()), CoreId(any()), Choices::default(), Portable).work());
+    keep((shape.rank_window(), shape.window_record(), shape.rows_to_peer_max(RankId(any()))));
+    let info = black_box([1, 1, 0, 2, 0, -1, 0, -1]);
+    if let Ok(Some(left)) = Elastic::new(shape, &info) {
+        keep((Elastic::is_on(&info), left.whole_world_size(), shape.survivors(&left)));
+        keep((left.physical(RankId(any())), left.new_id(RankId(any()))));
+    }
+}
+
+fn places(shape: &Shape) {
+    let (rank, at) = (RankId(any()), any());
+    keep((shape.expert(any().cast_signed()), shape.moe_home(ExpertId(at)), shape.shared_home(rank, at)));
+    keep((
+        shape.shared_expert_of(rank),
+        shape.sends_to_shared(rank, RankId(at)),
+        shape.rows_from(rank, rank),
+    ));
+    keep(shape.expert_row(Home { rank, local_expert: at }));
+    let region = black_box(Region::Output(Tensor::ExpandX));
+    keep((Place::state(0), Place::window(8), Place::window_out(16), Place::output(Tensor::X, at.into())));
+    keep((region.name(), region.is_of_tp(), black_box(Tensor::Y).name()));
+    let from = (rank, CoreId(at));
+    let issued = Issued { from, to: rank, at: Place::state(at.into()), kind: black_box(Effect::Put) };
+    keep(issued.must_follow(&black_box(issued)));
+    let wait = black_box(Wait::DispatchFlag { source: rank, local_expert: at });
+    keep((wait.source(), wait.renamed(|rank| RankId(rank.0 + any()))));
+    keep(black_box(ProtocolError::Internal("")).renamed(|rank| rank));
+}
+
+fn layouts(shape: &Shape) {
+    let (rank, core, at, token) = (RankId(any()), CoreId(any()), any(), Token(any()));
+    let (half, kind) = (black_box(Partition::P1), black_box(Kind::Combine));
+    let home = Home { rank, local_expert: at };
+    keep((
+        half.index(),
+        half.flipped(),
+        data::partition_start(shape, half),
+        data::source_stride(shape, rank),
+    ));
+    let at_record = data::dispatch_record(shape, half, home, rank, at);
+    keep((at_record, data::combine_row(shape, half, token, at)));
+    keep((block::count(shape), block::stream(at, at.into()), block::block(at_record, at)));
+    keep((block::flag(at_record, at), block::byte(at.into())));
+    keep((
+        record::sent_bytes(shape),
+        record::scale_of(shape, at_record),
+        record::triple_of(shape, at_record),
+    ));
+    let triple = Triple { source: rank, token, k: at };
+    let tail = Tail::new(shape, black_box(1.0), triple);
+    keep((Triple::from_bytes(shape, &triple.to_bytes()), triple.words(), triple.may_be_on(shape, rank)));
+    keep(Triple::from_bytes(shape, tail.as_bytes()));
+    let mut row = black_box([0u8; 96]);
+    keep(result::split(shape, &row).1.len());
+    keep(result::split_mut(shape, &mut row).0.len());
+    keep((state::dispatch_slot(shape, at, rank), state::combine_slot(shape, token, at)));
+    keep((state::dispatch_status(half, at), state::token_flag(half, at), state::combine_status(half, at)));
+    keep((state::selector(kind, core), state::core_word(core, at)));
+    let slot = tp::slot(kind, half, core);
+    keep((slot, tp::first_row(slot), tp::selector(kind, core), tp::window_bytes(shape, rank)));
+    keep((tp::partition_start(shape, rank, half), tp::record(shape, rank, half, at)));
+    keep(tp::result(shape, rank, half, at));
+    for tensor in Tensor::ALL {
+        keep(outputs::capacity(shape, rank, tensor));
+    }
+    keep((outputs::expand_x(shape, at), outputs::dynamic_scale(at), outputs::assist_info(at)));
+    keep((outputs::expand_idx(at), outputs::expert_token_num(at), outputs::ep_recv_count(at)));
+    keep((outputs::tp_recv_counts(), outputs::x_out(shape, token), outputs::x(shape, token)));
+    keep((outputs::rstd(token), outputs::y(shape, token), Tensor::X.is_of_received_rows()));
+    keep((outputs::row_table(at), outputs::sent_row(at)));
+    keep(outputs::sent_row_number(shape, rank, route::moe_pair(shape, at)));
+    keep_all(map::areas(shape, rank).map(|area| area.size()));
+    // By reference: heapless' iterator by value has a path to a panic of its own.
+    keep_all(map::record_fields(shape).iter());
+    keep_all(map::combine_fields(shape));
+    keep_all(map::outputs(shape, rank));
+    let task = a2_message::Task::new(shape, half, kind, rank, RankId(at), at);
+    keep(a2_message::Task::from_words(black_box(task.to_words())));
+    keep((a2_message::task_word(half, rank, at), a2_message::doorbell()));
+    keep((a2_window::half_start(shape, half), a2_window::window(shape, half, rank)));
+    keep((a2_window::window_in(shape, half, rank, 0), a2_window::window_out(shape, half, rank, 0)));
+    keep((a2_window::buffer_chosen(shape), a2_window::record(shape, at), a2_window::record_scale(shape, at)));
+    keep((a2_window::row(shape, at), a2_window::tail_flag(shape, kind, at)));
+    keep((a2_window::sent_bytes(shape, kind, at), a2_window::next_flag_place(shape, at.into())));
+    keep_all(a2_window::areas(shape));
+    keep(a2_window::record_fields(shape));
+}
+
+fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
+    let (rank, token, at) = (RankId(any()), Token(any()), any());
+    let masked = Inputs { mask: Mask::Tokens(black_box(&[true, false])), ..*given };
+    for inputs in [given, &masked, &Inputs::default()] {
+        keep(inputs.check(shape, rank));
+        keep(inputs.check_all(shape, rank, &mut |error| {
+            keep(error.tensor());
+            core::ops::ControlFlow::Continue(())
+        }));
+        keep((inputs.pair_is_active(shape, token, at), inputs.token_is_active(shape, token)));
+        keep((inputs.row(shape, token), inputs.shared_row(shape, token), inputs.residual(shape, token)));
+        keep((inputs.const_expert(shape, at), inputs.ids(shape, token), inputs.weights(shape, token)));
+        keep(inputs.smooth(shape, at));
+    }
+    keep(inputs::expert_has_row("scales", shape));
+}
+
+/// Tables of a plan are the caller's: whatever their length, nothing is read or written beyond.
+fn plans(shape: &Shape, inputs: &Inputs<'_>) {
+    let (rank, core, at) = (RankId(any()), CoreId(any()), any());
+    let order = black_box(SendOrder::Staggered);
+    keep((split::even(at, any(), at), split::even_owner(at, any(), at), split::work(shape, rank, core)));
+    keep((split::count_cores(shape), split::shared_cores(shape), split::experts(shape, core)));
+    keep((split::publish(shape, core), split::slots(shape, rank, core), split::rows(shape, at, core)));
+    keep((split::tokens(shape, rank, core), split::ranks(shape, core)));
+    let share = split::dispatch(shape, rank, core);
+    keep((order.item(&share.moe, rank, at), route::share_len(&share)));
+    keep_all(order.items(share.moe.clone(), rank));
+
+    keep((route::shared_pair(shape, at), route::destinations(shape), route::destination_home(shape, at)));
+    let pair = route::moe_pair(shape, at);
+    keep((route::destination_of(shape, rank, at), route::source(shape, rank, inputs, pair)));
+    let home = route::home(shape, rank, inputs, pair);
+    let (mut send_status, mut slots, mut marks) = ([0u32; 16], [0u32; 16], [0u8; 64]);
+    route::walk(shape, rank, inputs, &share, black_box(&mut send_status), black_box(&mut slots));
+    keep(table::table_len(shape, rank));
+    table::mark(shape, rank, inputs, black_box(&mut marks));
+    table::add_up(shape, rank, inputs, &share, &marks, &mut send_status, &mut slots);
+    let sends = Sends { shape, rank, order, share: &share, slots: &slots };
+    keep((sends.len(), sends.is_empty(), sends.get(inputs, at)));
+    keep_all(sends.iter(inputs));
+    let first = sends.iter(inputs).next();
+    for split in black_box([SharedSplit::AllIn, SharedSplit::Even]) {
+        keep((split.row(shape, rank, at, at, at), split.count(shape, rank, rank, at)));
+        keep(first.map(|send| split.resend(shape, rank, send, at)));
+    }
+    let experts = split::experts(shape, core);
+    let by_expert = ExpertSends { sends, experts: &experts };
+    keep(by_expert.next(inputs, Cursor::default()));
+    keep_all(by_expert.iter(inputs));
+
+    let mut sums = [0u32; 16];
+    keep(counts::expert_of_slot(shape, at));
+    counts::transposed_prefix(black_box(&send_status), at as usize, &mut sums);
+    keep(counts::prefix(shape, rank, core, [ShareSum::default().with(shape, at, at, at)].into_iter()));
+    permute::cumulate(black_box(&mut send_status));
+    let cumsum = Cumsum { shape, sums: &send_status };
+    keep((cumsum.rows(ExpertId(at)), cumsum.rows_to(rank), cumsum.status(rank)));
+    keep(home.map(|home| cumsum.position(home, at)));
+    let received = RecvCounts { shape, sums: &sums };
+    keep((received.first_row(at, rank), received.rows(at, rank), received.position(at, rank)));
+    keep((received.rows_from(rank), received.source_of(at)));
+    permute::add_gather_adds(black_box(&mut slots), at as usize, &mut sums);
+
+    keep_all(returns::received(shape, rank, |_| *inputs));
+    keep_all(returns::returns(shape, rank, core, order, at));
+    let mut tallies = [Tally::default(); 4];
+    let step = incast::step([(rank, RankId(at))].into_iter(), black_box(&mut tallies));
+    keep(step.and(Incast::default()));
+    let mut loads = [Load::default(); PORTS];
+    port::add(&Bits20To9, shape, rank, Place::window(at.into()), at.into(), &mut loads);
+    keep((loads, port::window_base(shape, rank)));
+}
+
+/// The direct machines as far as they go on their own, and where they put what they send.
+fn direct(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
+    let (rank, at, half) = (RankId(any()), any(), black_box(Partition::P1));
+    let receive = black_box(Receive::Direct { areas: 2 });
+    let area = receive.area(half);
+    let info = landing::info(shape, rank, area, at);
+    keep((landing::required_bytes(shape, at), landing::row(shape, rank, area, at), info));
+    keep((landing::triple_of(info), landing::result(shape, rank, area, at)));
+    keep((state::grant(half, at), state::results_ready(half, rank)));
+    keep((row_table::is_possible(shape), row_table::entry(black_box(info))));
+    keep_all(row_table::records(black_box(&[0; 64]), at as usize));
+
+    let choices = Choices { receive, ..Choices::default() };
+    let env = a3::Env::new(shape, RankId(0), CoreId(0), choices, Portable);
+    let (mut words, mut row) = ([0; 64], [0; 192]);
+    let mut ub = Ub { words: &mut words, row: &mut row };
+    let mut dispatch = a3_direct::Dispatch::new();
+    while let Ok(Progress::Stepped) = dispatch.step(&env, fabric, inputs, &mut ub) {}
+    let mut combine = a3_direct::Combine::new();
+    let pulled = a3_direct::Pulled { sent_rows: black_box(&[0; 16]), row_table: black_box(&[0; 64]) };
+    while let Ok(Progress::Stepped) = combine.step(&env, fabric, inputs, &pulled, &mut ub) {}
+}
+
+/// What protocols share, over a memory.
+fn words(shape: &Shape, fabric: &mut RawFabric<'_>) {
+    let (rank, core, kind) = (RankId(0), CoreId(any()), black_box(Kind::Dispatch));
+    keep((flag::status(any()), flag::dispatch(any().into()), flag::arrived(any().into())));
+    keep(flag::is_window_flag(any().into()));
+    keep((selector::select(fabric, kind, core), selector::select_at(fabric, tp::selector(kind, core))));
+    if let Ok(epoch) = barrier::current_epoch(fabric, core) {
+        let epoch = barrier::next_epoch(epoch);
+        keep(barrier::arrive(fabric, rank, core, epoch, ShareSum::default()));
+        keep((barrier::missing(fabric, shape.aiv_num(), core, epoch), barrier::sum_of(fabric, core, epoch)));
+    }
+    keep((fabric.quiet(), fabric.observe(Place::state(u64::from(any())))));
+}
+
+fn units_and_vector() {
+    let (n, step) = (u64::from(any()), u64::from(any()));
+    keep((units::align_up(n, step), units::div_floor(n, step), units::div_ceil(n, step)));
+    keep(units::div_rem(any(), any()));
+    let (mut out, mut sums) = ([0u8; 16], [0u8; 32]);
+    let (row, dtype) = (black_box([0u8; 16]), black_box(kernel_core::shape::Dtype::F16));
+    let terms = [Term::row(black_box(0.5), &row)];
+    keep(Portable.quantise(dtype, &row, None, &mut out));
+    Portable.quantise_blocks(dtype, &row, &mut out, &mut sums);
+    Portable.weighted_sum(dtype, &terms, &mut out);
+    Portable.accumulate(dtype, &terms, &mut sums);
+    Portable.narrow(dtype, &sums, &mut out);
+    Portable.normalise(dtype, &sums, Portable.rstd(&sums, 1e-6), &row, &mut out);
+    Portable.add(dtype, &row, &row, &mut out);
+    keep((out, sums));
+}

@@ -1,0 +1,70 @@
+//! What the cores of an A2 rank tell each other: barrier words and `bufferChosen`.
+
+use super::super::violation::Violation;
+use super::view::View;
+use super::{Landing, Twin};
+use kernel_core::fabric::Fault;
+use kernel_core::layout::state::{CORE_RECORD, CORE_WORDS};
+use kernel_core::place::Place;
+use kernel_core::units::CoreId;
+
+impl View<'_> {
+    /// A barrier word as this core observes it.
+    pub(super) fn core_word(&self, at: Place) -> Result<u64, Fault> {
+        let (other, parity) = self.core_word_at(at)?;
+        let own = &self.memory.core_words[self.number(self.core)];
+        if other == self.core {
+            if self.scene.setup.model.memory == Landing::Weak && own.fresh[parity] {
+                self.blame(Violation::OwnNotLanded { rank: self.me(), at });
+            }
+            return Ok(own.words[parity]);
+        }
+        self.touch(at)?;
+        let skip = match self.twin() {
+            Twin::NoBarrier => true,
+            Twin::BarrierOfLowerCores => other.0 > self.core.0,
+            _ => false,
+        };
+        // As if the other had arrived together with this core.
+        let number = self.number(if skip { self.core } else { other });
+        if !skip {
+            self.landed.borrow_mut().push((number, parity));
+        }
+        self.say(|| format!("sees core {} at the barrier", other.0));
+        Ok(self.memory.core_words[number].words[parity])
+    }
+
+    /// Whose barrier word lies at a place, and which of the two.
+    pub(super) fn core_word_at(&self, at: Place) -> Result<(CoreId, usize), Fault> {
+        let offset = at.offset.wrapping_sub(CORE_WORDS);
+        let core = offset / CORE_RECORD;
+        if core >= self.scene.setup.model.cores.into() {
+            return Err(Fault { rank: self.me(), at, len: 8 });
+        }
+        let one = self.twin() == Twin::OneBarrierWord;
+        Ok((CoreId(core as u32), if one { 0 } else { (offset / 8 % 2) as usize }))
+    }
+
+    /// `bufferChosen` as this core observes it.
+    pub(super) fn buffer_chosen(&self, at: Place) -> Result<u64, Fault> {
+        let flip = self.memory.flip[self.rank];
+        if self.core.0 == 0 {
+            return Ok(flip.unwrap_or(self.memory.chosen[self.rank]));
+        }
+        self.touch(at)?;
+        if flip.is_some() {
+            self.blame(Violation::NotLanded { rank: self.me(), at });
+        }
+        Ok(self.memory.chosen[self.rank])
+    }
+
+    pub(super) fn flip(&mut self, word: u64) {
+        let alone = self.scene.setup.model.cores == 1;
+        if alone || self.scene.setup.model.memory == Landing::Strong {
+            // Nobody but the core itself ever looks at it, or all see it at once.
+            self.memory.chosen[self.rank] = word;
+        } else {
+            self.memory.flip[self.rank] = Some(word);
+        }
+    }
+}

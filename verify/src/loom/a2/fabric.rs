@@ -1,0 +1,317 @@
+//! One core's fabric and one agent's interface over loom's memory: the orderings of `kernel_core::fabric::raw`.
+
+use super::Bend;
+use super::memory::Memory;
+use crate::loom::memory::Outputs;
+use crate::loom::trace::{self, Access, Event};
+use ::loom::sync::atomic::Ordering;
+use bumpalo::Bump;
+use kernel_core::fabric::nic::{Nic, Post, Transfer};
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
+use kernel_core::layout::a2_window::{buffer_chosen, half_start};
+use kernel_core::layout::state::{Partition, core_word};
+use kernel_core::place::{Place, Region};
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What a core or an agent acts on.
+#[derive(Clone, Debug)]
+pub struct Seat {
+    /// The memory of all.
+    pub memory: Rc<Memory>,
+    /// The domain as this rank sees it.
+    pub shape: Arc<Shape>,
+    /// Whose.
+    pub rank: RankId,
+    /// What is broken.
+    pub bend: Bend,
+}
+
+impl Seat {
+    /// Where a place is, if two are one.
+    fn folded(&self, at: Place) -> Place {
+        let half = half_start(&self.shape, Partition::P1);
+        let offset = match (self.bend, at.region) {
+            (Bend::OneMessageSlot, Region::State) if at.offset < DOORBELL => at.offset % MESSAGE_SLOT,
+            (Bend::OneHalf, Region::Window | Region::WindowOut) if at != buffer_chosen(&self.shape) => {
+                at.offset % half
+            }
+            _ => at.offset,
+        };
+        Place { offset, ..at }
+    }
+
+    const fn fault(&self, at: Place, len: u64) -> Fault {
+        Fault { rank: self.rank, at, len }
+    }
+
+    fn note(&self, core: CoreId, access: Access) {
+        trace::note(Event { rank: self.rank, core, access });
+    }
+}
+
+/// The fabric of one core.
+#[derive(Debug)]
+pub struct CoreFabric {
+    seat: Seat,
+    core: CoreId,
+    /// Of the running operator.
+    outputs: Rc<Outputs>,
+    /// Words as only their owner reads them, so that loom need not branch on them.
+    private: BTreeMap<Place, u64>,
+    /// Copies of the rows that a machine looks at.
+    copies: Bump,
+    /// The flags that the running operator waits for.
+    awaited: BTreeSet<Place>,
+    /// What has not landed.
+    late: Vec<(Place, u64)>,
+}
+
+impl CoreFabric {
+    /// The fabric of `core`.
+    #[must_use]
+    pub fn new(seat: Seat, core: CoreId) -> Self {
+        let (outputs, late) = (Rc::default(), Vec::new());
+        let (private, awaited) = (BTreeMap::new(), BTreeSet::new());
+        Self { seat, core, outputs, private, copies: Bump::new(), awaited, late }
+    }
+
+    /// Begins an operator that writes to `outputs` and waits for the flags `awaited`.
+    pub fn begin(&mut self, outputs: Rc<Outputs>, awaited: BTreeSet<Place>) {
+        self.outputs = outputs;
+        self.copies.reset();
+        self.awaited = awaited;
+    }
+
+    /// Its rank.
+    #[must_use]
+    pub const fn rank(&self) -> RankId {
+        self.seat.rank
+    }
+
+    fn is_private(&self, at: Place) -> bool {
+        let alone = self.seat.shape.aiv_num() == 1;
+        let own = [core_word(self.core, 0), core_word(self.core, 1)].contains(&at);
+        own || at == doorbell() && self.core.0 == 0 || alone && at == buffer_chosen(&self.seat.shape)
+    }
+
+    /// Writes whole words of the own rank; those that mean nothing are forgotten.
+    fn write_words(&self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        let len = bytes.len() as u64;
+        let at = self.seat.folded(at);
+        if !self.seat.memory.has(at, at.offset..at.offset + len) {
+            return Err(self.seat.fault(at, len));
+        }
+        let words = bytes.as_chunks().0;
+        for (distance, word) in self.seat.memory.words(self.seat.rank, at, len) {
+            if let Some(&value) = words.get(distance as usize / 8) {
+                // Nobody else is there: the barrier or the doorbell speaks for it.
+                word.store(u64::from_le_bytes(value), Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+
+    fn write_word(&mut self, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
+        self.seat.note(self.core, Access::Word(self.seat.rank, at, word));
+        let is_private = self.is_private(at);
+        if is_private {
+            self.private.insert(at, word);
+        }
+        match self.seat.memory.word(self.seat.rank, self.seat.folded(at)) {
+            Some(known) => known.store(word, ordering),
+            None if is_private => {}
+            None => return Err(self.seat.fault(at, 8)),
+        }
+        Ok(())
+    }
+}
+
+impl Fabric for CoreFabric {
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.seat.note(self.core, Access::Put(to, at));
+        if to != self.seat.rank || at.region != Region::Window || !tail.is_empty() {
+            return Err(Fault { rank: to, at, len: (row.len() + tail.len()) as u64 });
+        }
+        self.write_words(at, row)
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        if to != self.seat.rank {
+            return Err(Fault { rank: to, at, len: 8 });
+        }
+        let rings = at == doorbell();
+        let relaxed = rings && self.seat.bend == Bend::RelaxedDoorbell;
+        self.write_word(at, word, if relaxed { Ordering::Relaxed } else { Ordering::Release })?;
+        if rings {
+            let late = core::mem::take(&mut self.late);
+            late.into_iter().try_for_each(|(at, word)| match at.region {
+                Region::WindowOut => self.write_words(at, &word.to_le_bytes()),
+                _ => self.write_word(at, word, Ordering::Relaxed),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// A release store is after all that its thread did before, so there is nothing to wait for.
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        Ok(true)
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        if self.is_private(at) {
+            return Ok(self.private.get(&at).copied().unwrap_or(0));
+        }
+        let seat = &self.seat;
+        let relaxed = seat.bend == Bend::RelaxedObserve;
+        let ordering = if relaxed { Ordering::Relaxed } else { Ordering::Acquire };
+        let Some(known) = seat.memory.word(seat.rank, seat.folded(at)) else {
+            // Nothing that is meant was ever written there.
+            return if seat.memory.has(at, at.offset..at.offset + 8) {
+                Ok(0)
+            } else {
+                Err(seat.fault(at, 8))
+            };
+        };
+        let word = known.load(ordering);
+        seat.note(self.core, Access::Saw(at, word));
+        if seat.bend == Bend::EarlyFlip && self.core.0 == 0 && at == buffer_chosen(&seat.shape) {
+            known.store(word ^ 1, Ordering::Relaxed);
+        }
+        Ok(word)
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        let flips = at == buffer_chosen(&self.seat.shape);
+        let clears = at.region == Region::Window && !flips;
+        match self.seat.bend {
+            Bend::EarlyFlip if flips => Ok(()),
+            Bend::NoClears if clears => Ok(()),
+            Bend::SeedClears if clears && !self.awaited.contains(&at) => Ok(()),
+            Bend::LateTasks if at.region == Region::State => {
+                self.late.push((at, word));
+                Ok(())
+            }
+            _ => self.write_word(at, word, Ordering::Relaxed),
+        }
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let seat = &self.seat;
+        seat.note(self.core, Access::Read(at));
+        let at = seat.folded(at);
+        if !seat.memory.has(at, at.offset..at.offset + len) {
+            return Err(seat.fault(at, len));
+        }
+        let bytes = self.copies.alloc_slice_fill_copy(len as usize, 0);
+        for (distance, word) in seat.memory.words(seat.rank, at, len) {
+            let to = bytes.get_mut(distance as usize..).and_then(|rest| rest.first_chunk_mut());
+            *to.ok_or(seat.fault(at, len))? = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        Ok(bytes)
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.seat.note(self.core, Access::Wrote(at));
+        match at.region {
+            Region::WindowOut if self.seat.bend == Bend::LateWrites => {
+                let words = (0..).step_by(8).zip(bytes.as_chunks().0);
+                let late = words.map(|(shift, &word)| {
+                    (Place { offset: at.offset + shift, ..at }, u64::from_le_bytes(word))
+                });
+                self.late.extend(late);
+                Ok(())
+            }
+            Region::WindowOut => self.write_words(at, bytes),
+            Region::Output(tensor) => {
+                let written = self.outputs.tensor(tensor).write(at.offset, bytes);
+                written.ok_or(self.seat.fault(at, bytes.len() as u64))
+            }
+            _ => Err(self.seat.fault(at, bytes.len() as u64)),
+        }
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        let bytes = self.bytes(from, len)?.to_vec();
+        self.write(output, &bytes)
+    }
+}
+
+/// The interface of one agent.
+#[derive(Debug)]
+pub struct AgentNic {
+    seat: Seat,
+    /// Transfers wait for the next one and are delivered behind it.
+    pub late: bool,
+    /// Transfers posted.
+    pub posted: usize,
+    held: Vec<Transfer>,
+}
+
+impl AgentNic {
+    /// The interface of the agent of a rank.
+    #[must_use]
+    pub const fn new(seat: Seat, late: bool) -> Self {
+        Self { seat, late, posted: 0, held: Vec::new() }
+    }
+
+    /// Delivers what has been held back.
+    pub fn flush(&mut self) {
+        for transfer in core::mem::take(&mut self.held).iter().rev() {
+            self.deliver(transfer);
+        }
+    }
+
+    fn deliver(&self, &Transfer { to, from, at, len }: &Transfer) {
+        let seat = &self.seat;
+        let (from, at) = (seat.folded(from), seat.folded(at));
+        let ordering = match seat.bend {
+            Bend::RelaxedTransfer => Ordering::Relaxed,
+            _ => Ordering::Release,
+        };
+        let mut words: Vec<_> = seat.memory.words(to, at, len).collect();
+        if seat.bend == Bend::LastWordFirst {
+            words.rotate_right(1);
+        }
+        for (distance, word) in words {
+            let source = Place { offset: from.offset + distance, ..from };
+            let value = seat.memory.word(seat.rank, source).map_or(0, |word| word.load(Ordering::Relaxed));
+            let place = Place { offset: at.offset + distance, ..at };
+            trace::note(Event { rank: seat.rank, core: CoreId(0), access: Access::Sent(to, place, value) });
+            word.store(value, ordering);
+        }
+    }
+}
+
+impl Nic for AgentNic {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        let seat = &self.seat;
+        let relaxed = seat.bend == Bend::RelaxedAgent;
+        let ordering = if relaxed { Ordering::Relaxed } else { Ordering::Acquire };
+        let word = seat.memory.word(seat.rank, seat.folded(at)).ok_or(seat.fault(at, 8))?;
+        Ok(word.load(ordering))
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        transfer.check(self.seat.rank)?;
+        let Transfer { from, at, len, .. } = *transfer;
+        for place in [from, at] {
+            let end = place.offset.checked_add(len).ok_or(self.seat.fault(place, len))?;
+            if !self.seat.memory.has(place, place.offset..end) {
+                return Err(self.seat.fault(place, len));
+            }
+        }
+        self.posted += 1;
+        if self.late && self.held.is_empty() {
+            self.held.push(*transfer);
+        } else {
+            self.deliver(transfer);
+            self.flush();
+        }
+        Ok(Post::Posted)
+    }
+}
