@@ -171,6 +171,14 @@ impl Default for Combine {
     }
 }
 
+/// A row to return.
+struct Row<'a> {
+    y: &'a [u8],
+    /// Where it belongs.
+    triple: (RankId, Token, Part),
+    weight: [u8; 4],
+}
+
 impl<'a> Returned<'a> {
     /// Rows to return: the last entry of `ep_recv_counts`.
     fn rows(&self, shape: &Shape, rank: RankId) -> Result<u32, ProtocolError> {
@@ -189,12 +197,7 @@ impl<'a> Returned<'a> {
         }
     }
 
-    /// Row number `row`: itself, where it belongs, and its weight.
-    fn row(
-        &self,
-        shape: &Shape,
-        row: u32,
-    ) -> Result<(&'a [u8], (RankId, Token, Part), [u8; 4]), ProtocolError> {
+    fn row(&self, shape: &Shape, row: u32) -> Result<Row<'a>, ProtocolError> {
         let of =
             |tensor: &'a [u8], len: usize| tensor.get(row as usize * len..).and_then(|rest| rest.get(..len));
         let (Some(y), Some(info), Some(weight)) = (
@@ -205,7 +208,7 @@ impl<'a> Returned<'a> {
             return Err(internal("a returned tensor is shorter than its rows"));
         };
         let triple = relay::read_triple(shape, info).map_err(|seen| ProtocolError::Triple { row, seen })?;
-        Ok((y, triple, weight.first_chunk().copied().unwrap_or_default()))
+        Ok(Row { y, triple, weight: weight.first_chunk().copied().unwrap_or_default() })
     }
 }
 

@@ -1,7 +1,7 @@
 //! Results to the relay of their source: the near rank with the same number.
 
 use super::super::{Env, Epoch};
-use super::Returned;
+use super::{Returned, Row};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::relay::{self, Part, ROW, behind};
 use crate::place::Place;
@@ -53,13 +53,13 @@ impl Returns {
             },
             Phase::Put if self.rows.is_empty() => Phase::Quiet,
             Phase::Put => {
-                let (y, triple, weight) = returned.row(env.shape, self.rows.start)?;
+                let Row { y, triple, weight } = returned.row(env.shape, self.rows.start)?;
                 let (to, at) = slot(env, triple);
                 fabric.put(to, behind(at, ROW), y, &weight)?;
                 Phase::Flag
             }
             Phase::Flag => {
-                let (_, triple, _) = returned.row(env.shape, self.rows.start)?;
+                let Row { triple, .. } = returned.row(env.shape, self.rows.start)?;
                 let (to, at) = slot(env, triple);
                 fabric.publish(to, at, relay::mark(epoch.0, triple.2.pairs))?;
                 self.rows.start += 1;
