@@ -1,11 +1,12 @@
 //! Any bytes as a case: `config.toml`, and behind a line of its own the bytes of `inputs.safetensors`. A case that is
 //! taken is right in all its tensors; what is refused is refused in lines that a person can read, with status 2.
 
+use core::cell::RefCell;
 use host::case::{self, Case};
 use host::error::Error;
 use host::member;
 use kernel_core::units::RankId;
-use std::cell::RefCell;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;

@@ -80,7 +80,7 @@ fn a_run_that_is_killed_at_any_time_leaves_the_old_result_or_the_new() {
         let seen = fs::read(&result).unwrap();
         kept += u32::from(seen == b"old");
         assert!(seen == b"old" || seen == new, "{} bytes: neither the old result nor the new", seen.len());
-        assert_eq!(all(folder.path()), [result.clone()], "something is left behind");
+        assert_eq!(all(folder.path()), core::slice::from_ref(&result), "something is left behind");
     }
     assert!(killed > 2 && kept > 2, "{killed} of 16 runs were killed, {kept} old results kept");
 }
