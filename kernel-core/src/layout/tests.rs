@@ -320,6 +320,8 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
             Place { offset: if tp == 2 { 2 * 4 } else { 0 }, ..outputs::tp_recv_counts() },
             outputs::row_table(if has_modes { rows.max(2) } else { 0 }),
             outputs::sent_row(if has_modes { shape.bs(rank) * shape.combine_columns() } else { 0 }),
+            // The hierarchy has them alone.
+            outputs::expand_scale(0),
         ];
         let capacities = map::outputs(&shape, rank).map(|(tensor, bytes)| Place::output(tensor, bytes));
         assert!(capacities.eq(ends));
