@@ -164,6 +164,7 @@ pub fn run(bytes: &[u8]) -> Option<Verdict> {
         op: word(2, &OPS),
         dtype: word(3, &DTYPES),
         ep_world_size: given.ep_world_size.get(),
+        server_ranks: Config::default().server_ranks,
         tp_world_size: given.tp_world_size.get(),
         moe_expert_num: given.moe_expert_num.get(),
         shared_expert_num: given.shared_expert_num.get(),

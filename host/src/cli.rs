@@ -260,6 +260,9 @@ pub struct RunArgs {
     /// How dispatch of the plain layout tells of records and of their number; left out: joint.
     #[arg(long, value_enum)]
     pub flags: Option<FlagsArg>,
+    /// Who issues what goes to other servers, in the hierarchy: 2 an agent, 3 the cores; left out: 3.
+    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
+    pub stage: Option<u32>,
     /// How rows are received.
     #[arg(long, value_enum, default_value_t)]
     pub receive: ReceiveArg,

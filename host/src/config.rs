@@ -35,6 +35,9 @@ pub struct Config {
     pub op: String,
     pub dtype: String,
     pub ep_world_size: i64,
+    /// Not a key of the file: always 8, but for models.
+    #[serde(skip, default = "server_ranks")]
+    pub server_ranks: i64,
     pub tp_world_size: i64,
     pub moe_expert_num: i64,
     /// Absent = 1 when there are shared-expert ranks, else 0.
@@ -57,6 +60,10 @@ pub struct Config {
     pub port_offset: i64,
     pub aiv_num: i64,
     pub norm_eps: f64,
+}
+
+fn server_ranks() -> i64 {
+    CoreConfig::default().server_ranks
 }
 
 impl Default for Config {
@@ -87,6 +94,7 @@ impl Default for Config {
             expert_token_nums_type: core.expert_token_nums_type,
             hccl_buffsize_mb: core.hccl_buffsize_mb,
             port_offset: core.port_offset,
+            server_ranks: core.server_ranks,
             aiv_num: core.aiv_num,
             norm_eps: core.norm_eps,
         }
@@ -147,7 +155,7 @@ impl Config {
         let mut table = toml::Table::try_from(&*self).map_err(|e| fail(&e.to_string()))?;
         table.insert(key.to_owned(), value);
         let set = Self::deserialize(table).map_err(|e| fail(e.message()))?;
-        *self = Self { port_offset: self.port_offset, ..set };
+        *self = Self { port_offset: self.port_offset, server_ranks: self.server_ranks, ..set };
         Ok(())
     }
 
@@ -193,6 +201,7 @@ impl Config {
             expert_token_nums_type: self.expert_token_nums_type,
             hccl_buffsize_mb: self.hccl_buffsize_mb,
             port_offset: self.port_offset,
+            server_ranks: self.server_ranks,
             aiv_num: self.aiv_num,
             norm_eps: self.norm_eps,
             given,

@@ -292,6 +292,7 @@ fn number_of<'c>(config: &'c mut Config<'_>, parameter: &str) -> Option<&'c mut 
     Some(match parameter {
         "ep_world_size" => &mut config.ep_world_size,
         "tp_world_size" => &mut config.tp_world_size,
+        "server_ranks" => &mut config.server_ranks,
         "moe_expert_num" => &mut config.moe_expert_num,
         "shared_expert_num" => &mut config.shared_expert_num,
         "shared_expert_rank_num" => &mut config.shared_expert_rank_num,

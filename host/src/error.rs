@@ -115,7 +115,8 @@ pub struct Missing {
     /// `dispatch` or `combine`.
     pub operator: &'static str,
     /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `token_flag`, `block_flag`,
-    /// `combine_flag`, `tp_flag`, `window_counts`, `window_rows`, `agent_nic` or `agent_idle`.
+    /// `combine_flag`, `tp_flag`, `window_counts`, `window_rows`, `agent_nic`, `agent_idle`, `entered`, `rows_done` or
+    /// `record`.
     pub what: &'static str,
     /// The rank that owes the flag.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -190,6 +190,13 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
             block: Some(block),
             ..nothing
         },
+        Wait::Entered { source } => Missing { what: "entered", source_rank: Some(source.0), ..nothing },
+        Wait::RowsDone { source, core } => {
+            Missing { what: "rows_done", source_rank: Some(source.0), source_core: Some(core.0), ..nothing }
+        }
+        Wait::Record { source, record } => {
+            Missing { what: "record", source_rank: Some(source.0), record: Some(record), ..nothing }
+        }
         Wait::CombineFlag { source, token, k } => Missing {
             what: "combine_flag",
             source_rank: Some(source.0),

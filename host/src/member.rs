@@ -3,7 +3,7 @@
 
 use kernel_core::fabric::{ProtocolError, Wait};
 use kernel_core::place::Place;
-use kernel_core::shape::Shape;
+use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::RankId;
 
 /// How many.
@@ -27,6 +27,12 @@ pub const fn ep_rank(shape: &Shape, member: RankId) -> RankId {
 #[must_use]
 pub const fn tp_rank(shape: &Shape, member: RankId) -> RankId {
     RankId(member.0 % shape.tp_world_size())
+}
+
+/// Ranks of a server, if those of other servers are far.
+#[must_use]
+pub fn servers(shape: &Shape) -> Option<u32> {
+    (shape.comm_alg() == CommAlg::Hierarchy).then(|| shape.server_ranks())
 }
 
 /// The member that `own` calls `to`, in the EP domain or in the TP domain.

@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::member;
 use crate::store::{Tensor, write_tensors};
 use kernel_core::place::Tensor as Output;
-use kernel_core::shape::{Dtype as Element, Op, Product, QuantMode, Shape};
+use kernel_core::shape::{CommAlg, Dtype as Element, Op, QuantMode, Shape};
 use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -24,7 +24,7 @@ pub struct RankResult<'a> {
     pub expand_x: &'a [u8],
     /// `[n]` f32, `quant_mode = 2`.
     pub dynamic_scales: Option<&'a [u8]>,
-    /// `[n, 3]` i32, A3.
+    /// `[n, 3]` i32, A3 and hierarchy.
     pub assist_info_for_combine: Option<&'a [u8]>,
     /// `[bs, k]` i32.
     pub expand_idx: &'a [u8],
@@ -52,7 +52,9 @@ impl<'a> RankResult<'a> {
     pub fn of(case: &Case, rank: RankId, rows: usize, outputs: &'a [Vec<u8>; Output::ALL.len()]) -> Self {
         let shape = &case.shape;
         let output = |output: Output| outputs[output as usize].as_slice();
-        let (a3, quantised) = (shape.product() == Product::A3, shape.quant_mode() == QuantMode::Dynamic);
+        let quantised = shape.quant_mode() == QuantMode::Dynamic;
+        let (by_counts, hierarchy) =
+            (shape.comm_alg() == CommAlg::Fullmesh, shape.comm_alg() == CommAlg::Hierarchy);
         let norm = shape.op() == Op::CombineAddRmsNorm;
         Self {
             rank: case.name(rank).0,
@@ -60,16 +62,16 @@ impl<'a> RankResult<'a> {
             rows,
             expand_x: output(Output::ExpandX),
             dynamic_scales: quantised.then(|| output(Output::DynamicScales)),
-            assist_info_for_combine: a3.then(|| output(Output::AssistInfo)),
+            assist_info_for_combine: (!by_counts).then(|| output(Output::AssistInfo)),
             expand_idx: output(Output::ExpandIdx),
             expert_token_nums: output(Output::ExpertTokenNums),
             ep_recv_counts: output(Output::EpRecvCounts),
+            expand_scales: hierarchy.then(|| output(Output::ExpandScales)),
             tp_recv_counts: (shape.tp_world_size() == 2).then(|| output(Output::TpRecvCounts)),
             x_out: output(Output::XOut),
             y: norm.then(|| output(Output::Y)),
             rstd: norm.then(|| output(Output::Rstd)),
             x: norm.then(|| output(Output::X)),
-            ..Self::default()
         }
     }
 }

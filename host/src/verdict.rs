@@ -138,6 +138,7 @@ const ORDER: [Tensor; Tensor::ALL.len() - 2] = [
     Tensor::ExpertTokenNums,
     Tensor::ExpandIdx,
     Tensor::AssistInfo,
+    Tensor::ExpandScales,
     Tensor::DynamicScales,
     Tensor::ExpandX,
     Tensor::XOut,
@@ -152,6 +153,7 @@ fn row_len(shape: &Shape, tensor: Tensor) -> usize {
         Tensor::TpRecvCounts
         | Tensor::EpRecvCounts
         | Tensor::DynamicScales
+        | Tensor::ExpandScales
         | Tensor::Rstd
         | Tensor::SentRows => 4,
         Tensor::ExpertTokenNums | Tensor::RowTable => 8,
@@ -202,6 +204,7 @@ fn by_oracle(
         Tensor::ExpertTokenNums => bytes_of(&dispatched.expert_token_nums, i64::to_le_bytes),
         Tensor::ExpandIdx => bytes_of(&dispatched.expand_idx, i32::to_le_bytes),
         Tensor::AssistInfo => bytes_of(dispatched.assist_info_for_combine.as_flattened(), i32::to_le_bytes),
+        Tensor::ExpandScales => bytes_of(&dispatched.expand_scales, f32::to_le_bytes),
         Tensor::DynamicScales => bytes_of(&dispatched.dynamic_scales, f32::to_le_bytes),
         Tensor::ExpandX => dispatched.expand_x.clone(),
         Tensor::XOut => of_norm(&|normed| normed.x_out.clone()).unwrap_or_else(|| x_out.clone()),

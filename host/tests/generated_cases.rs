@@ -2,7 +2,7 @@
 
 use host::case::{Case, OwnedMask};
 use host::config::{Bs, Config};
-use host::generate::{MaskKind, Options, Routing, SERVER_RANKS, SERVERS_MAX, generate};
+use host::generate::{MaskKind, Options, Routing, SERVERS_MAX, generate};
 use kernel_core::units::ExpertId;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -88,7 +88,8 @@ fn zipf_makes_few_experts_popular_and_uniform_does_not() {
 #[test]
 fn node_limited_tokens_visit_few_servers() {
     let case = make(config(64, 256, 8, 16), Routing::NodeLimited, 1);
-    let server = |&expert: &i32| case.shape.moe_home(ExpertId(expert as u32)).rank.0 / SERVER_RANKS;
+    let server =
+        |&expert: &i32| case.shape.moe_home(ExpertId(expert as u32)).rank.0 / case.shape.server_ranks();
     let visited: Vec<_> =
         rows(&case).map(|row| row.iter().map(server).collect::<BTreeSet<_>>().len()).collect();
     assert_eq!(visited.iter().max(), Some(&SERVERS_MAX));

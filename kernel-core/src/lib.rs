@@ -5,7 +5,7 @@
 //! on firmware, on threads, in a model checker and in a simulator: they are all [fabrics](fabric::Fabric).
 //!
 //! Rooms, each seeing only those before it: [`units`] -> [`shape`] (the door) -> [`inputs`] -> [`placement`] ->
-//! [`place`] -> [`layout`] -> [`plan`] -> [`fabric`] (the seam) -> [`sync`] -> [`a3`] -> [`a3_v2`], [`a2`]. Beside them [`vector`]
+//! [`place`] -> [`layout`] -> [`plan`] -> [`fabric`] (the seam) -> [`sync`] -> [`a3`] -> [`a3_v2`], [`a2`], [`hierarchy`]. Beside them [`vector`]
 //! (what a vector unit does to rows) and `reference` (the oracle, which sees the shape alone).
 //!
 //! Deliberately absent: addresses (but in [`fabric::raw`]), time, randomness, world size as a constant, a second
@@ -22,6 +22,7 @@ pub mod a3;
 pub mod a3_direct;
 pub mod a3_v2;
 pub mod fabric;
+pub mod hierarchy;
 pub mod inputs;
 pub mod layout;
 pub mod place;

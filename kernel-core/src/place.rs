@@ -34,11 +34,13 @@ pub enum Tensor {
     /// `sent_rows` of direct placement, i32 per (token, k) and then per (token, shared expert): the row that the pair is
     /// at its expert's rank, -1 for one that is not sent.
     SentRows,
+    /// `expand_scales`, f32 per row (A2 hierarchy).
+    ExpandScales,
 }
 
 impl Tensor {
     /// Every tensor, in the order of their numbers.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::ExpandX,
         Self::DynamicScales,
         Self::AssistInfo,
@@ -52,12 +54,16 @@ impl Tensor {
         Self::TpRecvCounts,
         Self::RowTable,
         Self::SentRows,
+        Self::ExpandScales,
     ];
 
     /// Whether it has an entry for each received row: of its capacity only so much is written.
     #[must_use]
     pub const fn is_of_received_rows(self) -> bool {
-        matches!(self, Self::ExpandX | Self::DynamicScales | Self::AssistInfo | Self::RowTable)
+        matches!(
+            self,
+            Self::ExpandX | Self::DynamicScales | Self::AssistInfo | Self::ExpandScales | Self::RowTable
+        )
     }
 
     /// The seed's name in snake case.
@@ -77,6 +83,7 @@ impl Tensor {
             Self::TpRecvCounts => "tp_recv_counts",
             Self::RowTable => "row_table",
             Self::SentRows => "sent_rows",
+            Self::ExpandScales => "expand_scales",
         }
     }
 }

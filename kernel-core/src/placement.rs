@@ -54,6 +54,31 @@ impl Shape {
         Home { rank: RankId(self.shared_expert_rank_num() + rank), local_expert }
     }
 
+    /// Servers of the domain (A2).
+    #[must_use]
+    pub const fn servers(&self) -> u32 {
+        div_rem(self.ep_world_size(), self.server_ranks()).0
+    }
+
+    /// The server of a rank, and its number there.
+    #[must_use]
+    pub const fn server_of(&self, rank: RankId) -> (u32, u32) {
+        div_rem(rank.0, self.server_ranks())
+    }
+
+    /// The rank with that number on a server.
+    #[must_use]
+    pub const fn rank_on(&self, server: u32, number: u32) -> RankId {
+        RankId(server * self.server_ranks() + number)
+    }
+
+    /// The rank on `server` through which `rank` reaches that server, and which reaches `rank` from there: its
+    /// namesake, with the same number.
+    #[must_use]
+    pub const fn relay(&self, rank: RankId, server: u32) -> RankId {
+        self.rank_on(server, self.server_of(rank).1)
+    }
+
     /// Where rank `source` sends its tokens for shared expert `j`.
     #[must_use]
     pub const fn shared_home(&self, source: RankId, j: u32) -> Home {

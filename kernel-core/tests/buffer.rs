@@ -165,6 +165,7 @@ fn any_config() -> impl Strategy<Value = (Config<'static>, Option<Vec<i64>>)> {
             op: words.2,
             dtype: words.3,
             ep_world_size: n[0],
+            server_ranks: 8,
             tp_world_size: n[1],
             moe_expert_num: n[2],
             shared_expert_num: n[3],

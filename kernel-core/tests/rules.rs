@@ -135,6 +135,7 @@ const HIERARCHY: &[Row] = &[
     (near, "op", "must be", |c| c.op = "combine_add_rms_norm", |_| ()),
     (near, "ep_world_size", "[16, 64]", |c| (c.ep_world_size, c.moe_expert_num) = (72, 72), |c| c.ep_world_size = 64),
     (near, "ep_world_size", "multiple of 8", |c| c.ep_world_size = 20, |c| c.ep_world_size = 32),
+    (near, "server_ranks", "must be 8", |c| c.server_ranks = 4, |c| c.server_ranks = 8),
     (near, "moe_expert_num", "[1, 512]", |c| c.moe_expert_num = 528, |c| c.moe_expert_num = 512),
     (near, "moe_expert_num", "multiple of ep_world_size", |c| c.moe_expert_num = 65, |c| c.moe_expert_num = 80),
     (near, "h", "[1, 10240]", |c| c.h = 10272, |c| c.h = 10240),

@@ -152,4 +152,10 @@ impl<F: Fabric> Middleware for InjectFabric<F> {
         });
         if is_lost { Ok(()) } else { self.inner.publish(to, at, word) }
     }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        // Every message holds a flag, and all of them are for others.
+        let is_lost = self.silent.is_some_and(|silent| silent.only.is_none());
+        if is_lost { Ok(()) } else { self.inner.send(to, at, message) }
+    }
 }

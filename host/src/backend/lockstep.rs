@@ -49,6 +49,10 @@ pub struct Lockstep {
 struct Inner {
     ranks: Vec<RankMemory>,
     tp_world_size: u32,
+    /// Ranks of a server, if others are far.
+    server_ranks: Option<u32>,
+    /// Messages sent so far.
+    messages: u32,
     memory: Memory,
     flight: Vec<Effect>,
     transfers: Vec<Flying>,
@@ -133,6 +137,8 @@ impl Lockstep {
             inner: Mutex::new(Inner {
                 ranks,
                 tp_world_size: members.shape.tp_world_size(),
+                server_ranks: member::servers(members.shape),
+                messages: 0,
                 memory,
                 flight: Vec::new(),
                 transfers: Vec::new(),
@@ -256,7 +262,7 @@ impl Inner {
     fn issue(&mut self, issued: Issued, bytes: &[u8]) {
         let slow = match issued.kind {
             _ if self.memory == Memory::Strong => 0,
-            Kind::Put => self.mood.slow_puts,
+            Kind::Put | Kind::Message(_) => self.mood.slow_puts,
             Kind::Publish | Kind::Store => self.mood.slow_words,
         };
         let slow = slow > 0 && self.rng.random::<u8>() < slow;
@@ -329,6 +335,11 @@ impl LockstepFabric<'_> {
         member::reached(self.inner.tp_world_size, self.rank, to, at)
     }
 
+    /// Whether `to` is on another server.
+    fn is_far(&self, to: RankId) -> bool {
+        self.inner.server_ranks.is_some_and(|ranks| to.0 / ranks != self.rank.0 / ranks)
+    }
+
     /// Marks output bytes as written, once.
     fn mark(&mut self, at: Place, len: u64) -> Result<(), Fault> {
         let Region::Output(tensor) = at.region else { return Ok(()) };
@@ -359,6 +370,9 @@ impl Fabric for LockstepFabric<'_> {
             return Err(Fault { rank: to, at, len: row.len() as u64 });
         }
         let to = self.reached(to, at);
+        if self.is_far(to) {
+            return Err(Fault { rank: to, at, len: row.len() as u64 });
+        }
         let bytes = [row, tail].concat();
         self.inner.range(to, self.batch, at, bytes.len() as u64)?;
         let from = self.me();
@@ -378,12 +392,39 @@ impl Fabric for LockstepFabric<'_> {
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         let to = self.reached(to, at);
+        if self.is_far(to) {
+            return Err(Fault { rank: to, at, len: 8 });
+        }
         self.word(Kind::Publish, to, at, word)
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        let len = message.len();
+        self.inner.range(to, self.batch, at, len as u64)?;
+        if !self.is_far(to) || !at.offset.is_multiple_of(8) || !len.is_multiple_of(8) {
+            return Err(Fault { rank: to, at, len: len as u64 });
+        }
+        let from = self.me();
+        self.inner.messages = self.inner.messages.wrapping_add(1);
+        let kind = Kind::Message(self.inner.messages);
+        let mut cuts = vec![0, len];
+        if self.inner.memory == Memory::Weak {
+            // In pieces of whole words; the first word, which may be a flag, always by itself.
+            cuts.push(8.min(len));
+            cuts.extend((0..3).map(|_| 8 * self.inner.rng.random_range(0..=len / 8)));
+            cuts.sort_unstable();
+        }
+        for piece in cuts.windows(2).filter(|piece| piece[0] < piece[1]) {
+            let at = Place { offset: at.offset + piece[0] as u64, ..at };
+            self.inner.issue(Issued { from, to, at, kind }, &message[piece[0]..piece[1]]);
+        }
+        Ok(())
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
         let me = self.me();
-        Ok(!self.inner.flight.iter().any(|effect| effect.issued.from == me))
+        let counts = |issued: &Issued| issued.from == me && !matches!(issued.kind, Kind::Message(_));
+        Ok(!self.inner.flight.iter().any(|effect| counts(&effect.issued)))
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{Backend, Members, Pages, anonymous};
+use crate::member;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
@@ -23,6 +24,8 @@ pub struct SharedMemory {
     /// By EP rank, then TP rank.
     tp: Vec<Vec<Peer>>,
     tp_world_size: u32,
+    /// Ranks of a server, if others are far; else 0.
+    server_ranks: u32,
     /// By rank, then batch.
     outputs: Vec<Vec<Outputs>>,
     /// Keeps the segments mapped.
@@ -76,7 +79,8 @@ impl SharedMemory {
             }
             outputs.push(of_rank);
         }
-        Ok(Self { peers, tp, tp_world_size, outputs, _maps: maps })
+        let server_ranks = member::servers(members.shape).unwrap_or(0);
+        Ok(Self { peers, tp, tp_world_size, server_ranks, outputs, _maps: maps })
     }
 }
 
@@ -111,7 +115,9 @@ impl Backend for SharedMemory {
         // places of their own and read them after a join of all threads.
         unsafe {
             let outputs = self.outputs[rank.index()][batch];
-            RawFabric::new(&self.peers[tp_rank.index()], ep_rank, outputs).with_tp(tp, tp_rank)
+            RawFabric::new(&self.peers[tp_rank.index()], ep_rank, outputs)
+                .with_tp(tp, tp_rank)
+                .with_servers(self.server_ranks)
         }
     }
 

@@ -5,16 +5,6 @@ use kernel_core::a3::Receive;
 use kernel_core::layout::landing::required_bytes;
 use kernel_core::shape::{CommAlg, Product, Shape};
 
-/// Whether the machines of this version run `shape`.
-///
-/// # Errors
-/// Each parameter whose value is not run yet, with the values that are.
-pub fn runnable(shape: &Shape) -> Result<(), Error> {
-    let mut refused = Refused::default();
-    refused.layouts(shape);
-    refused.end("runs")
-}
-
 /// Whether the machines of `shape` receive rows so.
 ///
 /// # Errors
@@ -50,23 +40,14 @@ pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
     })
 }
 
-/// Whether this version draws the memory of `shape`.
-///
-/// # Errors
-/// Each parameter whose value changes the layout in a way that is not drawn yet.
-pub fn drawable(shape: &Shape) -> Result<(), Error> {
-    let mut refused = Refused::default();
-    refused.layouts(shape);
-    refused.end("draws")
-}
-
 /// Whether this version plans the sends of `shape`.
 ///
 /// # Errors
 /// Each parameter whose value changes who sends what in a way that is not planned yet.
 pub fn plannable(shape: &Shape) -> Result<(), Error> {
     let mut refused = Refused::default();
-    refused.layouts(shape);
+    let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
+    refused.unless(!hierarchy, "comm_alg", " = hierarchy", "\"\" and fullmesh");
     refused.end("plans")
 }
 
@@ -74,11 +55,6 @@ pub fn plannable(shape: &Shape) -> Result<(), Error> {
 struct Refused(Vec<(&'static str, String, &'static str)>);
 
 impl Refused {
-    fn layouts(&mut self, shape: &Shape) {
-        let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
-        self.unless(!hierarchy, "comm_alg", " = hierarchy", "\"\" and fullmesh");
-    }
-
     fn unless(&mut self, supported: bool, parameter: &'static str, seen: &str, values: &'static str) {
         if !supported {
             self.0.push((parameter, seen.to_owned(), values));

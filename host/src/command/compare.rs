@@ -33,7 +33,7 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
     let mut result = TensorFile::open(&args.result)?;
     let wrong = if args.expected.is_dir() {
         let case = case::load(&args.expected)?;
-        compare(&Expected::of(&case)?.tensors()?, &mut result)?
+        compare(&Expected::of(&case).tensors()?, &mut result)?
     } else {
         compare(&read(&args.expected)?, &mut result)?
     };

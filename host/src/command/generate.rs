@@ -26,7 +26,7 @@ struct Made {
 pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     may_write(&args.out, args.force)?;
     let (case, source) = make_case(&args.config, &args.tensors, args.seed, 0)?;
-    let expected = if args.expected { Some(Expected::of(&case)?) } else { None };
+    let expected = if args.expected { Some(Expected::of(&case)) } else { None };
     let path = args.out.join(EXPECTED_NAME);
     // That of another case must not stay beside this one.
     match std::fs::remove_file(&path) {

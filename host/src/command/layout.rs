@@ -1,14 +1,14 @@
 //! `veriep layout`
 
-use crate::case::{self, support};
+use crate::case;
 use crate::cli::LayoutArgs;
 use crate::config::Config;
 use crate::cures;
 use crate::error::{Error, Problem};
 use crate::member;
 use crate::report::{Report, columns, pairs};
-use kernel_core::layout::{a2_window, map};
-use kernel_core::shape::{Given, Limits, Product, Shape};
+use kernel_core::layout::{a2_window, map, relay};
+use kernel_core::shape::{CommAlg, Given, Limits, Product, Shape};
 use kernel_core::units::RankId;
 use serde::Serialize;
 
@@ -56,7 +56,6 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let mut given = Given::empty();
     given.set(Given::ELASTIC_INFO, info.is_some());
     let whole = cures::shape(&config.as_core(given), Limits::Product, file.display())?;
-    support::drawable(&whole)?;
     let last = member::count(&whole) - 1;
     let (shape, elastic) = case::elastic::survivors(whole, info).map_err(|found| Error::Invalid {
         place: args.config.join(case::TENSORS_NAME).display().to_string(),
@@ -77,8 +76,10 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
 
 fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
     let ep_rank = member::ep_rank(shape, rank);
+    let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
     let areas: Vec<_> = match shape.product() {
         Product::A3 => map::areas(shape, ep_rank).collect(),
+        Product::A2 if hierarchy => relay::areas(shape).collect(),
         Product::A2 => a2_window::areas(shape).collect(),
     };
     let areas = areas.into_iter().map(|area| Area {
@@ -94,6 +95,7 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
     let field = |f: map::Field| Field { name: f.name, offset: f.offset, size: f.size };
     let record = match shape.product() {
         Product::A3 => map::record_fields(shape).into_iter().map(field).collect(),
+        Product::A2 if hierarchy => relay::record_fields(shape).into_iter().map(field).collect(),
         Product::A2 => a2_window::record_fields(shape).into_iter().map(field).collect(),
     };
     Layout {

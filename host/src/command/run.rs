@@ -20,7 +20,7 @@ use crate::roofline::{self, Roofline};
 use crate::whole;
 use core::time::Duration;
 use kernel_core::a3::Choices;
-use kernel_core::shape::{Product, Shape};
+use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::vector::Any;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -70,7 +70,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         }
     }
     let (case, source) = open_case(args)?;
-    support::runnable(&case.shape)?;
+    stage(&case.shape, args.stage)?;
     let receive = args.receive.with(schedule.in_flight());
     support::receives(&case.shape, receive)?;
     if args.receive == ReceiveArg::Direct && args.flags.is_some() {
@@ -96,6 +96,19 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     bar.finish_and_clear();
     let (costs, roofline) = ran?;
     summary::emit(report, &job, &costs, roofline.as_ref())
+}
+
+/// Only the hierarchy has stages, and of those this version runs the last.
+fn stage(shape: &Shape, stage: Option<u32>) -> Result<(), Error> {
+    match (shape.comm_alg(), stage) {
+        (_, None) | (CommAlg::Hierarchy, Some(3)) => Ok(()),
+        (CommAlg::Hierarchy, Some(stage)) => {
+            Err(Error::Request(format!("--stage {stage}: not supported yet, this version runs 3")))
+        }
+        (_, Some(stage)) => {
+            Err(Error::Request(format!("--stage {stage}: only comm_alg = hierarchy has stages")))
+        }
+    }
 }
 
 /// Refuses to write the result over what it is the result of.

@@ -4,7 +4,7 @@ use crate::case::Case;
 use crate::cli::ReceiveArg;
 use crate::member;
 use kernel_core::plan::route::{self, Pair};
-use kernel_core::shape::{Op, Product, Shape};
+use kernel_core::shape::{CommAlg, Op, Shape};
 use kernel_core::units::Token;
 
 /// Bytes that combine puts out for a token.
@@ -54,7 +54,7 @@ impl Bytes {
             payload: rows * shape.payload_bytes(),
             results: rows * shape.result_bytes(),
             written: tokens * written_per_token(shape),
-            has_agents: shape.product() == Product::A2,
+            has_agents: shape.comm_alg() == CommAlg::Fullmesh,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Drives the machines of all cores of all ranks through a unit of operators, on one live group.
 //!
 //! A **unit** is the operators between two checks: every core runs them in order, nobody waits for a rank but
-//! as the protocol says. On A2 every rank has an agent beside its cores; a unit ends when all cores are done and
+//! as the protocol says. On the A2 full mesh every rank has an agent beside its cores; a unit ends when all cores are done and
 //! all agents idle. The driver owes the join, decides how to wait, when to give up, and says what is
 //! missing then.
 
@@ -19,7 +19,7 @@ use crate::batch::Batch;
 use core::sync::atomic::{AtomicU32, Ordering};
 use kernel_core::a3::Choices;
 use kernel_core::fabric::ProtocolError;
-use kernel_core::shape::{Product, Shape};
+use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Any;
 use schedule::Operator;
@@ -108,9 +108,9 @@ impl<'a, B> Unit<'a, B> {
 
     /// The ranks that have an agent.
     fn agents(&self) -> impl Iterator<Item = RankId> + use<B> {
-        let agents = match self.shape.product() {
-            Product::A3 => 0,
-            Product::A2 => self.shape.ep_world_size(),
+        let agents = match self.shape.comm_alg() {
+            CommAlg::Fullmesh => self.shape.ep_world_size(),
+            _ => 0,
         };
         (0..agents).map(RankId)
     }

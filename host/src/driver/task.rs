@@ -12,11 +12,12 @@ use kernel_core::a3::{self, Receive, Ub};
 use kernel_core::a3_direct;
 use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
+use kernel_core::hierarchy;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::layout::row_table;
 use kernel_core::place::Tensor;
-use kernel_core::shape::{CommAlg, Product, Shape};
+use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Any;
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -51,6 +52,7 @@ struct Join {
 pub(super) struct Rows {
     pub(super) y: Vec<u8>,
     pub(super) assist_info: Vec<u8>,
+    pub(super) expand_scales: Vec<u8>,
     pub(super) ep_recv_counts: Vec<u8>,
     pub(super) expand_idx: Vec<u8>,
     pub(super) sent_rows: Vec<u8>,
@@ -157,13 +159,16 @@ enum Machine {
     PullCombine(a3_direct::Combine),
     A2Dispatch(a2::Dispatch),
     A2Combine(a2::Combine),
+    HierarchyDispatch(hierarchy::Dispatch),
+    HierarchyCombine(hierarchy::Combine),
 }
 
-/// A core's constants, by product.
+/// A core's constants, by the protocol.
 #[derive(Debug)]
 enum Env<'a> {
     A3(a3::Env<'a, Any>),
     A2(a2::Env<'a, Any>),
+    Hierarchy(hierarchy::Env<'a, Any>),
 }
 
 /// One core.
@@ -188,15 +193,19 @@ impl<'a> Task<'a> {
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, options: Options) -> Self {
         let Options { machines, vector, .. } = options;
-        let (env, words, bytes) = match shape.product() {
-            Product::A3 => {
+        let (env, words, bytes) = match shape.comm_alg() {
+            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
                 let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, machines, vector)
                     .with_tp_rank(member::tp_rank(shape, rank));
                 (Env::A3(env), a3::ub_words(shape), a3::ub_bytes(shape))
             }
-            Product::A2 => {
+            CommAlg::Fullmesh => {
                 let env = a2::Env::new(shape, rank, core, vector);
                 (Env::A2(env), a2::ub_words(shape), a2::ub_bytes(shape))
+            }
+            CommAlg::Hierarchy => {
+                let env = hierarchy::Env::new(shape, rank, core, vector);
+                (Env::Hierarchy(env), hierarchy::ub_words(shape), hierarchy::ub_bytes(shape))
             }
         };
         Self {
@@ -298,6 +307,10 @@ impl<'a> Task<'a> {
             (Env::A3(_), Operator::Combine(_)) => Machine::A3Combine(a3::Combine::new()),
             (Env::A2(_), Operator::Dispatch(_)) => Machine::A2Dispatch(a2::Dispatch::new()),
             (Env::A2(_), Operator::Combine(_)) => Machine::A2Combine(a2::Combine::new()),
+            (Env::Hierarchy(_), Operator::Dispatch(_)) => {
+                Machine::HierarchyDispatch(hierarchy::Dispatch::new())
+            }
+            (Env::Hierarchy(_), Operator::Combine(_)) => Machine::HierarchyCombine(hierarchy::Combine::new()),
         };
         None
     }
@@ -317,7 +330,8 @@ impl<'a> Task<'a> {
         let returned = unit.ranks[rank.index()].returned[operator.batch()]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let Rows { y, assist_info, ep_recv_counts, expand_idx, sent_rows, row_table } = &*returned;
+        let Rows { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table } =
+            &*returned;
         match (&mut self.machine, &self.env) {
             (Machine::A3Dispatch(machine), Env::A3(env)) => {
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
@@ -341,6 +355,13 @@ impl<'a> Task<'a> {
             }
             (Machine::A2Combine(machine), Env::A2(env)) => {
                 let returned = a2::Returned { y, ep_recv_counts, expand_idx };
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
+            }
+            (Machine::HierarchyDispatch(machine), Env::Hierarchy(env)) => {
+                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
+            }
+            (Machine::HierarchyCombine(machine), Env::Hierarchy(env)) => {
+                let returned = hierarchy::Returned { y, assist_info, expand_scales, ep_recv_counts };
                 drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
             }
             _ => Ok(None),
@@ -422,11 +443,14 @@ impl<'a> Task<'a> {
         if !unit.options.rows_unseen {
             received.keep_rows(unit.shape, n as u32)?;
         }
-        let Rows { assist_info, ep_recv_counts, expand_idx, sent_rows, row_table, .. } = &mut *rows;
+        let Rows { assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table, .. } =
+            &mut *rows;
         let whole = |tensor| capacity(unit.shape, member::ep_rank(unit.shape, self.rank), tensor) as usize;
         let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
+        let weights = whole(Tensor::ExpandScales).min((n * 4) as usize);
         for (tensor, len, to) in [
             (Tensor::AssistInfo, triples, assist_info),
+            (Tensor::ExpandScales, weights, expand_scales),
             (Tensor::EpRecvCounts, whole(Tensor::EpRecvCounts), ep_recv_counts),
             (Tensor::ExpandIdx, whole(Tensor::ExpandIdx), expand_idx),
             (Tensor::SentRows, whole(Tensor::SentRows), sent_rows),

@@ -7,7 +7,7 @@ mod left;
 mod routing;
 
 pub use left::Left;
-pub use routing::{Routing, SERVER_RANKS, SERVERS_MAX};
+pub use routing::{Routing, SERVERS_MAX};
 
 use crate::case::{self, Case, OwnedMask, RankTensors, Weights};
 use crate::config::Config;

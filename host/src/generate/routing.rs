@@ -6,8 +6,6 @@ use kernel_core::units::ExpertId;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 
-/// Ranks of one server.
-pub const SERVER_RANKS: u32 = 8;
 /// Most servers that one token visits under [`Routing::NodeLimited`].
 pub const SERVERS_MAX: usize = 4;
 /// Most ids that take part in [`Routing::Zipf`]; special experts may number billions.
@@ -129,9 +127,9 @@ fn distinct(row: &mut [i32], filled: usize, mut draw: impl FnMut() -> u32) {
 
 /// The MoE experts of each server that has any.
 fn servers(shape: &Shape) -> Vec<Vec<u32>> {
-    let mut servers = vec![Vec::new(); shape.ep_world_size().div_ceil(SERVER_RANKS) as usize];
+    let mut servers = vec![Vec::new(); shape.ep_world_size().div_ceil(shape.server_ranks()) as usize];
     for expert in 0..shape.moe_expert_num() {
-        let server = shape.moe_home(ExpertId(expert)).rank.0 / SERVER_RANKS;
+        let server = shape.moe_home(ExpertId(expert)).rank.0 / shape.server_ranks();
         servers[server as usize].push(expert);
     }
     servers.retain(|experts| !experts.is_empty());

@@ -42,6 +42,15 @@ pub trait Middleware {
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.inner_mut().publish(to, at, word)
     }
+
+    /// As [`Fabric::send`].
+    ///
+    /// # Errors
+    /// As [`Fabric::send`].
+    #[inline]
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        self.inner_mut().send(to, at, message)
+    }
 }
 
 impl<M: Middleware> Fabric for M {
@@ -53,6 +62,11 @@ impl<M: Middleware> Fabric for M {
     #[inline]
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         Middleware::publish(self, to, at, word)
+    }
+
+    #[inline]
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        Middleware::send(self, to, at, message)
     }
 
     #[inline]

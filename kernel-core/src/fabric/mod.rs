@@ -24,6 +24,14 @@
 //!
 //! On A2 batched writes carry rows from rank to rank; [`nic`] is the seam of the agent that issues them.
 //!
+//! 7. **Near and far.** On A2 ranks of one server are near: rules 1 to 6 are of them. To a rank of another server, a
+//!    far one, a core [`send`](Fabric::send)s **messages**, and nothing else: a put or a publish there is an error,
+//!    and so is a message to a near rank. Messages of one core to one rank become visible one after the other, each
+//!    whole before anything of the next: who observes a word of one sees all of those before. Inside a message
+//!    there is no order, but aligned words are never torn. Nothing is promised between cores or between
+//!    ranks, nor between messages and other effects; quiet does not speak for messages. What the core had
+//!    observed, or was quiet about, before it sent comes before what an observer of the message does next.
+//!
 //! Rules 2 and 5 stand in [`order`] as a relation for backends that delay effects.
 //!
 //! A value that comes back from the fabric is foreign: the machines check its range before they use it.
@@ -73,7 +81,16 @@ pub trait Fabric {
     /// The place is outside the peer's region or not a multiple of 8.
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault>;
 
-    /// Whether everything this core did before has landed. Ask again until it has.
+    /// Sends a message to rank `to` of another server: whole aligned words, reusable on return (rule 7).
+    ///
+    /// # Errors
+    /// The place is outside the peer's region, the rank is near, or a place or length is no multiple of 8. By
+    /// default always: most memories have near ranks alone.
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        Err(Fault { rank: to, at, len: message.len() as u64 })
+    }
+
+    /// Whether everything this core did before, but for messages, has landed. Ask again until it has.
     ///
     /// # Errors
     /// The backend lost something it had accepted.
@@ -207,6 +224,25 @@ pub enum Wait {
         /// How many rows come before it.
         rows: u32,
     },
+    /// A near rank has not begun this operator, so its near area is still in use (A2 hierarchy).
+    Entered {
+        /// Which.
+        source: RankId,
+    },
+    /// A core of a near rank has not returned all its rows (A2 hierarchy).
+    RowsDone {
+        /// Which.
+        source: RankId,
+        /// Its core.
+        core: CoreId,
+    },
+    /// The rest of a record, that is the one behind it or the end flag, from another server (A2 hierarchy).
+    Record {
+        /// Who sends it.
+        source: RankId,
+        /// Its number.
+        record: u32,
+    },
     /// Nothing: the agent has served every doorbell.
     Idle,
     /// The agent's network interface takes no further task now.
@@ -239,7 +275,10 @@ impl Wait {
             | Self::BlockFlag { source, .. }
             | Self::CombineFlag { source, .. }
             | Self::WindowCounts { source }
-            | Self::WindowRows { source, .. } => Some(source),
+            | Self::WindowRows { source, .. }
+            | Self::Entered { source }
+            | Self::RowsDone { source, .. }
+            | Self::Record { source, .. } => Some(source),
             Self::Quiet | Self::Core(_) | Self::Idle | Self::Nic { .. } => None,
         }
     }
@@ -257,6 +296,9 @@ impl Wait {
             | Self::CombineFlag { source, .. }
             | Self::WindowCounts { source }
             | Self::WindowRows { source, .. }
+            | Self::Entered { source }
+            | Self::RowsDone { source, .. }
+            | Self::Record { source, .. }
             | Self::Nic { to: source } => *source = name(*source),
             Self::TpFlag { .. } | Self::Quiet | Self::Core(_) | Self::Idle => {}
         }
@@ -285,6 +327,13 @@ impl fmt::Display for Wait {
             Self::WindowCounts { source } => write!(f, "missing: counts of rank {source}"),
             Self::WindowRows { source, rows } => {
                 write!(f, "missing: end flag of rank {source} behind {rows} rows")
+            }
+            Self::Entered { source } => write!(f, "rank {source} has not begun this operator"),
+            Self::RowsDone { source, core } => {
+                write!(f, "missing: word of core {core} of rank {source} that its rows are returned")
+            }
+            Self::Record { source, record } => {
+                write!(f, "missing: end of record {record} of rank {source}")
             }
             Self::Idle => f.write_str("the agent has served every doorbell"),
             Self::Nic { to } => write!(f, "the network interface takes no task for rank {to}"),
@@ -494,6 +543,26 @@ pub enum ProtocolError {
         /// The most it can be.
         max: u64,
     },
+    /// A word tells of an operator that nobody can have begun (A2 hierarchy).
+    Epoch {
+        /// Where.
+        at: Place,
+        /// The operator, counted from 1.
+        seen: u64,
+        /// The last it can be.
+        max: u64,
+    },
+    /// A record from another server, or the word behind the last, contradicts the shape (A2 hierarchy).
+    Record {
+        /// Who sent it.
+        source: RankId,
+        /// Its number.
+        record: u32,
+        /// What is wrong.
+        field: &'static str,
+        /// What it holds.
+        seen: u64,
+    },
     /// The fabric refused an access.
     Fault(Fault),
     /// A slice that the door had sized was too short: a defect of this crate or a scratch of the wrong size.
@@ -597,6 +666,12 @@ impl fmt::Display for ProtocolError {
             Self::Doorbell { seen, min, max } => write!(f, "doorbell = {seen}: must be in [{min}, {max}]"),
             Self::Task { peer, field, seen, min, max } => {
                 write!(f, "task for rank {peer}: {field} = {seen}: must be in [{min}, {max}]")
+            }
+            Self::Epoch { at, seen, max } => {
+                write!(f, "word at {at} tells of operator {seen}: must be at most {max}")
+            }
+            Self::Record { source, record, field, seen } => {
+                write!(f, "record {record} of rank {source}: {field} = {seen}: no such record")
             }
             Self::Fault(fault) => fault.fmt(f),
             Self::Internal(what) => write!(f, "internal: {what}"),

@@ -10,7 +10,7 @@
 use super::nic::{Nic, Post, Transfer};
 use super::{Fabric, Fault, Near};
 use crate::place::{Place, Region, Tensor};
-use crate::units::RankId;
+use crate::units::{RankId, div_rem};
 use core::marker::PhantomData;
 use core::ptr;
 use core::slice;
@@ -88,6 +88,8 @@ pub struct RawFabric<'a> {
     rank: RankId,
     tp: &'a [Peer],
     tp_rank: RankId,
+    /// Ranks of a server, if others are far; else 0.
+    server_ranks: u32,
     memory: PhantomData<&'a mut [u8]>,
 }
 
@@ -102,7 +104,7 @@ impl<'a> RawFabric<'a> {
     ///   reads outputs between operators.
     #[must_use]
     pub const unsafe fn new(peers: &'a [Peer], rank: RankId, outputs: Outputs) -> Self {
-        Self { peers, outputs, rank, tp: &[], tp_rank: RankId(0), memory: PhantomData }
+        Self { peers, outputs, rank, tp: &[], tp_rank: RankId(0), server_ranks: 0, memory: PhantomData }
     }
 
     /// The same of a rank that is number `tp_rank` of a TP domain with these regions: TP state and TP window.
@@ -112,6 +114,26 @@ impl<'a> RawFabric<'a> {
     #[must_use]
     pub const unsafe fn with_tp(self, tp: &'a [Peer], tp_rank: RankId) -> Self {
         Self { tp, tp_rank, ..self }
+    }
+
+    /// The same in servers of `server_ranks` ranks: those of other servers are far, and get messages alone.
+    #[must_use]
+    pub const fn with_servers(self, server_ranks: u32) -> Self {
+        Self { server_ranks, ..self }
+    }
+
+    /// Refuses a near rank's kind of write to a far one.
+    #[inline]
+    fn near(&self, to: RankId, at: Place, len: usize) -> Result<(), Fault> {
+        if self.server_ranks != 0 && self.is_far(to) {
+            return Err(Fault { rank: to, at, len: len as u64 });
+        }
+        Ok(())
+    }
+
+    fn is_far(&self, to: RankId) -> bool {
+        let server = |rank: RankId| div_rem(rank.0, self.server_ranks).0;
+        self.server_ranks != 0 && server(to) != server(self.rank)
     }
 
     /// The own name in the domain that a region belongs to.
@@ -160,6 +182,7 @@ impl<'a> RawFabric<'a> {
 impl Fabric for RawFabric<'_> {
     #[inline]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.near(to, at, row.len())?;
         self.copy(row, to, at)?;
         let behind = Place { offset: at.offset.saturating_add(row.len() as u64), ..at };
         self.copy(tail, to, behind)
@@ -167,7 +190,23 @@ impl Fabric for RawFabric<'_> {
 
     #[inline]
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.near(to, at, 8)?;
         self.word(to, at)?.store(word, Ordering::Release);
+        Ok(())
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        let (words, rest) = message.as_chunks();
+        let fault = Fault { rank: to, at, len: message.len() as u64 };
+        self.address(to, at, fault.len)?;
+        if !self.is_far(to) || !rest.is_empty() {
+            return Err(fault);
+        }
+        for (offset, word) in (0..).step_by(8).zip(words) {
+            let at = Place { offset: at.offset.saturating_add(offset), ..at };
+            // Each word speaks for all messages before.
+            self.word(to, at)?.store(u64::from_le_bytes(*word), Ordering::Release);
+        }
         Ok(())
     }
 

@@ -9,6 +9,7 @@ pub mod landing;
 pub mod map;
 pub mod outputs;
 pub mod record;
+pub mod relay;
 pub mod result;
 pub mod row_table;
 pub mod state;

@@ -4,7 +4,7 @@ use super::record::Triple;
 use super::row_table;
 use crate::place::{Place, Tensor};
 use crate::plan::route::Pair;
-use crate::shape::{Op, Product, QuantMode, Shape};
+use crate::shape::{CommAlg, Op, QuantMode, Shape};
 use crate::units::{RankId, Token};
 
 /// Bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
@@ -21,10 +21,14 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
             QuantMode::None => 0,
             QuantMode::Dynamic => rows * 4,
         },
-        Tensor::AssistInfo => match shape.product() {
-            Product::A3 => rows * Triple::BYTES,
+        Tensor::AssistInfo => match shape.comm_alg() {
             // Combine knows by counts whose rows they are.
-            Product::A2 => 0,
+            CommAlg::Fullmesh => 0,
+            _ => rows * Triple::BYTES,
+        },
+        Tensor::ExpandScales => match shape.comm_alg() {
+            CommAlg::Hierarchy => rows * 4,
+            _ => 0,
         },
         Tensor::ExpandIdx => tokens * u64::from(shape.k()) * 4,
         Tensor::ExpertTokenNums => local_experts * 8,
@@ -57,6 +61,12 @@ pub const fn dynamic_scale(row: u32) -> Place {
 #[must_use]
 pub const fn assist_info(row: u32) -> Place {
     Place::output(Tensor::AssistInfo, row as u64 * Triple::BYTES)
+}
+
+/// Entry `row` of `expand_scales`.
+#[must_use]
+pub const fn expand_scale(row: u32) -> Place {
+    Place::output(Tensor::ExpandScales, row as u64 * 4)
 }
 
 /// Entry `row` of the row table.

@@ -7,6 +7,7 @@ pub mod incast;
 pub mod order;
 pub mod permute;
 pub mod port;
+pub mod relay;
 pub mod returns;
 pub mod route;
 pub mod shared;

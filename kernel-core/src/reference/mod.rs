@@ -4,7 +4,7 @@
 //! of events here, and nothing is shared with the code it judges: it reads the shape's numbers and the raw
 //! tensors, and divides, places, rounds and sums by itself, in the plainest form.
 //!
-//! Covers the full mesh of A3 and A2.
+//! Covers the full mesh of A3 and A2, and A2's hierarchy.
 
 mod norm;
 pub mod numerics;
@@ -14,7 +14,7 @@ mod tests;
 pub use norm::{Normed, Range};
 
 use crate::inputs::{Inputs, Mask};
-use crate::shape::{Product, QuantMode, Shape, TokenNums};
+use crate::shape::{CommAlg, QuantMode, Shape, TokenNums};
 use crate::units::{RankId, Token};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -52,10 +52,14 @@ pub struct Dispatched {
     pub expand_x: Vec<u8>,
     /// One per received row; empty when unquantised.
     pub dynamic_scales: Vec<f32>,
-    /// One per received row: source rank, token, k index (`K + j` for shared expert `j`); empty on A2.
+    /// One per received row: source rank, token, k index (`K + j` for shared expert `j`); empty on A2 full mesh. In
+    /// a hierarchy the last is what combine needs there: pairs of the token on this server `<< 16`, and how many
+    /// of them have smaller k.
     pub assist_info_for_combine: Vec<[i32; 3]>,
     /// `[bs, k]` of this rank's own pairs: the ordinal among those for the same expert, or -1.
     pub expand_idx: Vec<i32>,
+    /// One per received row in a hierarchy, the weight of its pair; else empty.
+    pub expand_scales: Vec<f32>,
     /// One per local expert.
     pub expert_token_nums: Vec<i64>,
     /// Inclusive prefix sums over (local expert, source rank).
@@ -100,7 +104,18 @@ impl Cluster<'_> {
                     if self.shape.quant_mode() == QuantMode::Dynamic {
                         out.dynamic_scales.push(scale);
                     }
-                    out.assist_info_for_combine.push([id as i32, token.0 as i32, k as i32]);
+                    let mut info = k;
+                    if self.shape.comm_alg() == CommAlg::Hierarchy {
+                        let weights = self.ranks[source.index()].expert_scales;
+                        out.expand_scales.push(weights[(token.0 * self.shape.k() + k) as usize]);
+                        // How many of the token's pairs are on this server, and how many of them come before.
+                        let here = self.server(source, token, k);
+                        let on = |ks: core::ops::Range<u32>| {
+                            ks.filter(|&k| self.server(source, token, k) == here).count() as u32
+                        };
+                        info = on(0..self.shape.k()) << 16 | on(0..k);
+                    }
+                    out.assist_info_for_combine.push([id as i32, token.0 as i32, info as i32]);
                 }
                 out.ep_recv_counts.push(out.assist_info_for_combine.len() as i32);
             }
@@ -109,7 +124,7 @@ impl Cluster<'_> {
                 TokenNums::PrefixSums => out.assist_info_for_combine.len() as i64,
             });
         }
-        if self.shape.product() == Product::A2 {
+        if self.shape.comm_alg() == CommAlg::Fullmesh {
             // Combine goes by counts there.
             out.assist_info_for_combine.clear();
         }
@@ -146,17 +161,27 @@ impl Cluster<'_> {
         let (inputs, k_num) = (&self.ranks[rank.index()], self.shape.k());
         let Domain { experts, shared, .. } = self.domain(rank);
         let (dtype, h, moe) = (self.shape.dtype(), self.shape.h() as usize, experts as i32);
+        let by_servers = self.shape.comm_alg() == CommAlg::Hierarchy;
         let mut row = Vec::new();
         let mut came_back = |token, k| {
             returned(token, k, &mut row);
             match self.shape.comm_quant() {
-                true => numerics::through_blocks(dtype, &row),
-                false => numerics::values(dtype, &row),
+                // The hierarchy sends sums, not rows.
+                true if !by_servers => numerics::through_blocks(dtype, &numerics::values(dtype, &row)),
+                _ => numerics::values(dtype, &row),
             }
         };
         let mut sums = Vec::new();
         for token in (0..self.tokens_of(rank)).map(Token) {
             let mut sum = vec![0.0f32; h];
+            if by_servers {
+                let rows: Vec<_> = (0..k_num).map(|k| came_back(token, k)).collect();
+                for partial in self.partial_sums(rank, token, &rows) {
+                    numerics::add(&mut sum, &partial, None);
+                }
+                sums.extend(sum);
+                continue;
+            }
             for k in (0..k_num).filter(|&k| self.active(rank, token, k)) {
                 let weight = inputs.expert_scales[token.index() * k_num as usize + k as usize];
                 let value = if self.id(rank, token, k) < moe {
@@ -179,6 +204,37 @@ impl Cluster<'_> {
             sums.extend(sum);
         }
         sums
+    }
+
+    /// What each server that has a pair of the token sends of it: its rows summed, and what is left of that on
+    /// the way. There are neither masks nor special experts in a hierarchy.
+    fn partial_sums(&self, rank: RankId, token: Token, rows: &[Vec<f32>]) -> Vec<Vec<f32>> {
+        let (dtype, weights) = (self.shape.dtype(), self.ranks[rank.index()].expert_scales);
+        let servers = self.shape.ep_world_size() / self.shape.server_ranks();
+        let mut partials = Vec::new();
+        for server in 0..servers {
+            let mut sum = vec![0.0f32; self.shape.h() as usize];
+            let mut pairs = 0;
+            for (k, row) in (0..).zip(rows).filter(|&(k, _)| self.server(rank, token, k) == server) {
+                let weight = weights[(token.0 * self.shape.k() + k) as usize];
+                numerics::add(&mut sum, row, Some(weight));
+                pairs += 1;
+            }
+            if pairs > 0 {
+                partials.push(match self.shape.comm_quant() {
+                    true => numerics::through_blocks(dtype, &sum),
+                    false => numerics::values(dtype, &numerics::rounded(dtype, &sum)),
+                });
+            }
+        }
+        partials
+    }
+
+    /// The server on which the expert of a pair lives.
+    fn server(&self, rank: RankId, token: Token, k: u32) -> u32 {
+        let experts_of_server =
+            self.shape.moe_expert_num() / self.shape.ep_world_size() * self.shape.server_ranks();
+        self.id(rank, token, k) as u32 / experts_of_server
     }
 
     /// What the special expert of that number makes of a token: zero experts first, then copy, then const.

@@ -1,6 +1,7 @@
 //! The oracle against cases worked out on paper.
 
 mod combine;
+mod servers;
 
 use super::{Cluster, Dispatched, numerics};
 use crate::inputs::{Inputs, Mask};
@@ -124,6 +125,7 @@ fn two_ranks_dispatch_as_on_paper() {
         expand_x: bf16(&[1., 2., 3., 4., 5., 6., 7., 8.]),
         dynamic_scales: vec![],
         assist_info_for_combine: vec![[0, 0, 0], [0, 1, 1], [1, 0, 1], [1, 1, 0]],
+        expand_scales: vec![],
         expand_idx: vec![0, 0, 0, 1],
         expert_token_nums: vec![3, 1],
         ep_recv_counts: vec![2, 3, 3, 4],
@@ -134,6 +136,7 @@ fn two_ranks_dispatch_as_on_paper() {
         expand_x: bf16(&[1., 2., 5., 6., 7., 8., 3., 4.]),
         dynamic_scales: vec![],
         assist_info_for_combine: vec![[0, 0, 1], [1, 0, 0], [1, 1, 1], [0, 1, 0]],
+        expand_scales: vec![],
         expand_idx: vec![0, 0, 0, 1],
         expert_token_nums: vec![3, 1],
         ep_recv_counts: vec![1, 3, 4, 4],

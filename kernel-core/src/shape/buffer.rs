@@ -4,7 +4,7 @@
 use super::limits::{Column, meaning};
 use super::sizes::{
     FLAG_STEP, HALF_TAIL, SLOT_ALIGN, WINDOW_HEAD, block_record_pitch, combine_pitch, combine_slots_fit,
-    record_pitch, relay_fits, window_record,
+    near_slot, record_pitch, relay_fits, window_record,
 };
 use super::{BatchSizes, CommAlg, Config, Limits};
 use crate::units::{align_up, div_ceil};
@@ -137,6 +137,7 @@ impl Buffer {
 struct Need {
     alg: CommAlg,
     ranks: u64,
+    servers: u64,
     experts: u64,
     local: u64,
     k: u64,
@@ -162,6 +163,7 @@ impl Need {
         Self {
             alg,
             ranks,
+            servers: div_ceil(ranks, natural(config.server_ranks).max(1)),
             experts,
             local: div_ceil(experts, ranks.saturating_sub(shared_ranks).max(1)),
             k,
@@ -219,8 +221,7 @@ impl Need {
                 [rows, Term::new("counts, flags and selector of both halves", &[extra]), Term::default()]
             }
             CommAlg::Hierarchy => {
-                let ids_and_weights = align_up(self.k.min(ROW_MAX), 8).saturating_mul(16);
-                let slot = self.row.saturating_add(ids_and_weights);
+                let slot = near_slot(self.row, self.k.min(ROW_MAX));
                 let slot = factor("slot", slot, "bytes of a row, ids and weights, 2H + 16 * align(K, 8)");
                 let experts = factor("E", self.experts, "moe_expert_num");
                 let fixed = factor("fixed", HIERARCHY_EXTRA, "bytes");
@@ -258,7 +259,7 @@ impl Need {
             CommAlg::FullmeshV1 | CommAlg::FullmeshV2 if !combine_slots_fit(bs, self.columns) => {
                 Some(Limit::StatusSlots)
             }
-            CommAlg::Hierarchy if !relay_fits(self.ranks, bs, self.row, self.k.min(ROW_MAX)) => {
+            CommAlg::Hierarchy if !relay_fits(self.servers, bs, self.row, self.k.min(ROW_MAX)) => {
                 Some(Limit::RelayArea)
             }
             _ => None,

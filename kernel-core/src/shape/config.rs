@@ -1,5 +1,6 @@
 //! A configuration as given: seed 003's parameters in snake case, nothing checked yet.
 
+use super::sizes::SERVER_RANKS;
 use bitflags::bitflags;
 
 /// Batch sizes as given.
@@ -45,6 +46,8 @@ pub struct Config<'a> {
     pub dtype: &'a str,
     /// Ranks of the EP domain, R.
     pub ep_world_size: i64,
+    /// Ranks of a server, which share memory (A2): 8, but for models.
+    pub server_ranks: i64,
     /// Ranks of the TP domain; 0 and 1 mean none.
     pub tp_world_size: i64,
     /// MoE experts of the whole domain, E.
@@ -93,6 +96,7 @@ impl Default for Config<'_> {
             op: "combine",
             dtype: "bf16",
             ep_world_size: 16,
+            server_ranks: SERVER_RANKS as i64,
             tp_world_size: 0,
             moe_expert_num: 64,
             shared_expert_num: 0,

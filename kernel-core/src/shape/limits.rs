@@ -1,5 +1,6 @@
 //! The table of limits: one column per product and algorithm, read by the rules.
 
+use super::sizes::{COUNT_WORDS, SERVER_RANKS};
 use super::{CORES_MAX, CommAlg, Config, Given, K_MAX, Limits, Product, RANKS_MAX, SHARED_MAX};
 
 /// Every value from `min` to `max`.
@@ -16,6 +17,7 @@ pub(super) struct Column {
     pub(super) name: &'static str,
     pub(super) ep_world_size: Range,
     pub(super) ep_world_size_step: i64,
+    pub(super) server_ranks: Range,
     pub(super) moe_expert_num: Range,
     /// Largest `moe_expert_num / ep_world_size`.
     pub(super) experts_per_rank_max: i64,
@@ -61,6 +63,7 @@ const A2_ALGS: Words<CommAlg> = Words {
 const ANY_ALG: &[&str] = &["", "fullmesh_v1", "fullmesh_v2", "fullmesh", "hierarchy"];
 
 const SPECIALS: Range = Range { min: 0, max: EXPERT_IDS_MAX - 1 };
+const SERVERS: Range = Range { min: SERVER_RANKS as i64, max: SERVER_RANKS as i64 };
 const NONE: Range = Range { min: 0, max: 0 };
 const UP_TO_ONE: Range = Range { min: 0, max: 1 };
 const ANY_OP: &[&str] = &["combine", "combine_add_rms_norm"];
@@ -74,6 +77,7 @@ const A3: Column = Column {
     name: "a3",
     ep_world_size: Range { min: 2, max: RANKS_MAX as i64 },
     ep_world_size_step: 1,
+    server_ranks: SERVERS,
     moe_expert_num: Range { min: 1, max: 1024 },
     experts_per_rank_max: i64::MAX,
     h: Range { min: 1024, max: 8192 },
@@ -95,7 +99,8 @@ const A3: Column = Column {
 const A2_FULLMESH: Column = Column {
     name: "a2 fullmesh",
     ep_world_size: Range { min: 16, max: 256 },
-    ep_world_size_step: 8,
+    ep_world_size_step: SERVER_RANKS as i64,
+    server_ranks: SERVERS,
     moe_expert_num: Range { min: 1, max: 512 },
     experts_per_rank_max: 24,
     h: Range { min: 1, max: 7168 },
@@ -159,9 +164,13 @@ impl Column {
     fn without_ranges(self, alg: Option<CommAlg>) -> Self {
         Self {
             ep_world_size: Range { min: 1, max: RANKS_MAX as i64 },
-            // The hierarchy is made of full servers.
-            ep_world_size_step: if alg == Some(CommAlg::Hierarchy) { 8 } else { 1 },
-            moe_expert_num: Range { min: 1, max: EXPERT_IDS_MAX },
+            ep_world_size_step: 1,
+            server_ranks: Range { min: 1, ..SERVERS },
+            moe_expert_num: Range {
+                min: 1,
+                // Counts have an area of their own there.
+                max: if alg == Some(CommAlg::Hierarchy) { COUNT_WORDS as i64 } else { EXPERT_IDS_MAX },
+            },
             // Up to here every H is an exact f32, so that 1/H is one rounding.
             h: Range { min: 1, max: 1 << 24 },
             // Flags of A2 lie behind whole rows and must be aligned words, also when a row is int8.
@@ -178,6 +187,7 @@ impl Column {
             name,
             ep_world_size: self.ep_world_size.or(other.ep_world_size),
             ep_world_size_step: self.ep_world_size_step.min(other.ep_world_size_step),
+            server_ranks: self.server_ranks.or(other.server_ranks),
             moe_expert_num: self.moe_expert_num.or(other.moe_expert_num),
             experts_per_rank_max: self.experts_per_rank_max.max(other.experts_per_rank_max),
             h: self.h.or(other.h),

@@ -106,6 +106,7 @@ pub struct Shape {
     comm_quant: bool,
     token_nums: TokenNums,
     ep_world_size: u32,
+    server_ranks: u32,
     tp_world_size: u32,
     moe_expert_num: u32,
     local_expert_num: u32,
@@ -191,6 +192,12 @@ impl Shape {
     #[must_use]
     pub const fn ep_world_size(&self) -> u32 {
         self.ep_world_size
+    }
+
+    /// Ranks of a server, which share memory (A2): 8, but for models.
+    #[must_use]
+    pub const fn server_ranks(&self) -> u32 {
+        self.server_ranks
     }
 
     /// TP ranks: 1 (none) or 2.

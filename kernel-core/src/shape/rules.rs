@@ -11,7 +11,7 @@ use super::sizes::{
 };
 use super::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Product, QuantMode, RANKS_MAX};
 use super::{Rule, Seen, Shape, TokenNums, Violation, Violations, Word};
-use crate::units::{div_floor, div_rem};
+use crate::units::{div_ceil, div_floor, div_rem};
 
 #[expect(clippy::result_large_err, reason = "there is no allocator: the list lives in the result")]
 pub(super) fn check(config: &Config<'_>, limits: Limits) -> Result<Shape, Violations> {
@@ -32,6 +32,8 @@ const DTYPES: Words<Dtype> = Words { names: &["bf16", "f16"], values: &[Dtype::B
 #[derive(Clone, Copy)]
 struct Experts {
     ranks: Option<u32>,
+    /// Ranks of a server.
+    servers: Option<u32>,
     moe: Option<u32>,
     /// MoE experts of a MoE rank.
     local: Option<u32>,
@@ -73,7 +75,7 @@ impl Door<'_> {
         self.optional_inputs(experts.shared_ranks);
         self.fullmesh_v2(batch.as_ref());
         self.slots(experts, k, batch.as_ref());
-        self.relay(experts.ranks, k, h, batch.as_ref());
+        self.relay(experts, k, h, batch.as_ref());
         let operands = experts.local.is_some() && experts.shared.is_some() && k.is_some() && h.is_some();
         let operands = operands && batch.is_some() && port_offset.is_some();
         let buffsize = self.windows(operands, limits);
@@ -87,6 +89,7 @@ impl Door<'_> {
             comm_quant: config.comm_quant_mode == 2,
             token_nums: if token_nums? == 0 { TokenNums::PrefixSums } else { TokenNums::Counts },
             ep_world_size: experts.ranks?,
+            server_ranks: experts.servers?,
             tp_world_size: tp?.max(1),
             moe_expert_num: experts.moe?,
             local_expert_num: experts.local?,
@@ -110,7 +113,13 @@ impl Door<'_> {
     fn experts(&mut self) -> Experts {
         let (config, column) = (self.config, self.column);
         let ranks = self.range("ep_world_size", config.ep_world_size, column.ep_world_size);
-        let ranks = self.multiple("ep_world_size", ranks, column.ep_world_size_step);
+        let servers = self.range("server_ranks", config.server_ranks, column.server_ranks);
+        // The hierarchy is made of full servers.
+        let step = match (self.alg, servers) {
+            (Some(CommAlg::Hierarchy), Some(_)) => config.server_ranks,
+            _ => column.ep_world_size_step,
+        };
+        let ranks = self.multiple("ep_world_size", ranks, step);
         let moe = self.range("moe_expert_num", config.moe_expert_num, column.moe_expert_num);
         let shared = self.range("shared_expert_num", config.shared_expert_num, column.shared_expert_num);
         let ranks_end = ranks.map_or(column.ep_world_size.max, i64::from);
@@ -124,7 +133,7 @@ impl Door<'_> {
             local = self.local_experts(moe, ranks, shared_ranks);
         }
         let shared = shared.zip(shared_ranks).map(|(shared, on)| if on == 0 { 0 } else { shared });
-        Experts { ranks, moe, local, shared_ranks, shared }
+        Experts { ranks, servers, moe, local, shared_ranks, shared }
     }
 
     fn shared_experts(&mut self, shared: u32, shared_ranks: u32) {
@@ -379,10 +388,15 @@ impl Door<'_> {
     }
 
     /// The relay area of the hierarchy has a fixed size, which the product's ranges cannot fill.
-    fn relay(&mut self, ranks: Option<u32>, k: Option<u32>, h: Option<u32>, batch: Option<&Batch>) {
-        if let (Some(CommAlg::Hierarchy), Some(ranks), Some(k), Some(h), Some(batch)) =
-            (self.alg, ranks, k, h, batch)
-            && !relay_fits(ranks.into(), batch.max.into(), 2 * u64::from(h), k.into())
+    fn relay(&mut self, experts: Experts, k: Option<u32>, h: Option<u32>, batch: Option<&Batch>) {
+        if let (Some(CommAlg::Hierarchy), Some(ranks), Some(servers), Some(k), Some(h), Some(batch)) =
+            (self.alg, experts.ranks, experts.servers, k, h, batch)
+            && !relay_fits(
+                div_ceil(ranks.into(), servers.into()),
+                batch.max.into(),
+                2 * u64::from(h),
+                k.into(),
+            )
         {
             let words = "must leave the tokens of all servers room in the relay area";
             let numbers =

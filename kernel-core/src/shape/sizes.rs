@@ -28,8 +28,10 @@ pub(crate) const WINDOW_HEAD: u64 = 512;
 pub(crate) const FLAG_STEP: u64 = 32;
 /// Bytes at the end of each half that are no window (A2 fullmesh).
 pub(crate) const HALF_TAIL: u64 = 1 << 20;
-/// Ranks of a server (A2).
+/// Ranks of a server (A2); models may have fewer.
 pub(crate) const SERVER_RANKS: u64 = 8;
+/// Counts of one partition for which the words area has room: one for each (local expert, source) (A2 hierarchy).
+pub(crate) const COUNT_WORDS: u64 = 1 << 15;
 /// Bytes of the relay area of one partition (A2 hierarchy).
 pub(crate) const RELAY_AREA: u64 = 51 << 20;
 
@@ -220,8 +222,13 @@ pub(crate) const fn relay_record(row: u64, k: u64) -> u64 {
     32 + align_up(row, 32) + SCALE_FIELD + 2 * 4 * align_up(k, 8)
 }
 
-/// Whether a relay area holds `bs` records of each server of `ranks` (A2 hierarchy).
-pub(crate) const fn relay_fits(ranks: u64, bs: u64, row: u64, k: u64) -> bool {
-    let records = div_ceil(ranks, SERVER_RANKS).saturating_mul(bs);
+/// Bytes of a near slot: a row, and flag, tail and padding in the place of ids and weights (A2 hierarchy).
+pub(crate) const fn near_slot(row: u64, k: u64) -> u64 {
+    row.saturating_add(align_up(k, 8).saturating_mul(16))
+}
+
+/// Whether a relay area holds `bs` records of each of `servers` (A2 hierarchy).
+pub(crate) const fn relay_fits(servers: u64, bs: u64, row: u64, k: u64) -> bool {
+    let records = servers.saturating_mul(bs);
     records.saturating_mul(relay_record(row, k)) <= RELAY_AREA
 }

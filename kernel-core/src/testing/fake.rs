@@ -3,11 +3,13 @@
 //! WindowsOut when its core is quiet; and quiet says no the first time it is asked. Batched writes are in
 //! [`nic`](super::nic).
 
+use super::messages::{Loose, Message};
 use super::nic::{Bend, Flying};
 use crate::fabric::{Fabric, Fault, Near};
 use crate::layout::a2_window::buffer_chosen;
 use crate::layout::data::partition_start;
 use crate::layout::outputs::capacity;
+use crate::layout::relay;
 use crate::layout::state::{Partition, STATE_BYTES};
 use crate::place::{Place, Region, Tensor};
 use crate::shape::{CommAlg, Shape};
@@ -66,6 +68,7 @@ pub(super) struct Late {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Put,
+    Publish,
     Store,
     Write,
 }
@@ -93,6 +96,12 @@ pub(crate) struct World {
     pub(crate) bend: Bend,
     /// Where A2 keeps its `bufferChosen`.
     chosen: Place,
+    /// Ranks of a server, if others are far.
+    server_ranks: Option<u32>,
+    /// Messages that have not landed in full, by the order in which they were sent.
+    pub(super) messages: Vec<Message>,
+    /// Messages of more than a word that were ever sent.
+    pub(crate) crossed: u64,
 }
 
 impl World {
@@ -115,6 +124,9 @@ impl World {
             eager: false,
             bend: Bend::None,
             chosen: buffer_chosen(shape),
+            server_ranks: (shape.comm_alg() == CommAlg::Hierarchy).then(|| shape.server_ranks()),
+            messages: Vec::new(),
+            crossed: 0,
         }
     }
 
@@ -184,6 +196,11 @@ impl World {
             && (shape.comm_alg() != CommAlg::FullmeshV2 || self.ranks.iter().all(no_block))
     }
 
+    /// Whether a publish there lands at quiet and no earlier: the flags of returned rows.
+    fn late_publishes(&self, at: Place) -> bool {
+        self.server_ranks.is_some() && at.region == Region::Window && at.offset >= relay::near_area()
+    }
+
     /// Whether a put to `rank` has not landed.
     pub(crate) fn has_puts_on_their_way_to(&self, rank: RankId) -> bool {
         self.late.iter().any(|late| late.kind == Kind::Put && late.to == rank)
@@ -217,6 +234,10 @@ pub(crate) struct FakeFabric<'a> {
 }
 
 impl FakeFabric<'_> {
+    fn is_far(&self, to: RankId) -> bool {
+        self.world.server_ranks.is_some_and(|ranks| to.0 / ranks != self.rank.0 / ranks)
+    }
+
     fn later(&mut self, to: RankId, at: Place, bytes: Vec<u8>, kind: Kind) {
         let from = (self.rank, self.core);
         let late = Late { from, to, at, bytes, kind, quiets: 0 };
@@ -235,6 +256,9 @@ impl FakeFabric<'_> {
 
 impl Fabric for FakeFabric<'_> {
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        if self.is_far(to) {
+            return Err(Fault { rank: to, at, len: row.len() as u64 });
+        }
         let at = self.world.bend.place(at);
         let bytes = [row, tail].concat();
         self.world.check(to, at, bytes.len() as u64)?;
@@ -244,17 +268,39 @@ impl Fabric for FakeFabric<'_> {
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        if self.is_far(to) {
+            return Err(Fault { rank: to, at, len: 8 });
+        }
         let at = self.world.bend.place(at);
         self.word(to, at)?;
         let me = (self.rank, self.core);
         self.world.land(|late| late.kind == Kind::Put && late.from == me && late.to == to);
-        self.world.poke_word(to, at, word);
+        if self.world.late_publishes(at) {
+            self.later(to, at, word.to_le_bytes().to_vec(), Kind::Publish);
+        } else {
+            self.world.poke_word(to, at, word);
+        }
         self.world.effects.push(format!("publish -> rank {to} {at} = {word:#x}"));
+        Ok(())
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        let len = message.len() as u64;
+        self.world.check(to, at, len)?;
+        if !self.is_far(to) || !at.offset.is_multiple_of(8) || !len.is_multiple_of(8) {
+            return Err(Fault { rank: to, at, len });
+        }
+        self.world.effects.push(format!("send    -> rank {to} {at}, {len} B"));
+        self.world.crossed += u64::from(len > 8);
+        self.world.messages.push(Message::new((self.rank, self.core), to, at, message));
         Ok(())
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
         let me = (self.rank, self.core);
+        if self.world.bend == Bend::Servers(Loose::Quiet) {
+            return Ok(true);
+        }
         if let Some(i) = self.world.asked.iter().position(|&core| core == me) {
             self.world.asked.swap_remove(i);
             self.world.late.iter_mut().filter(|late| late.from == me).for_each(|late| late.quiets += 1);

@@ -5,4 +5,6 @@ pub(crate) mod domain;
 pub(crate) mod fake;
 pub(crate) mod golden;
 pub(crate) mod group;
+pub(crate) mod messages;
 pub(crate) mod nic;
+pub(crate) mod servers;

@@ -2,6 +2,7 @@
 //! [`Nic`] allows, by whoever calls [`World::deliver`]. And the ways to break the contract or a duty.
 
 use super::fake::{Kind, Late, World};
+use super::messages::Loose;
 use crate::fabric::Fault;
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::layout::a2_message::{DOORBELL, MESSAGE_SLOT};
@@ -45,6 +46,8 @@ pub(crate) enum Bend {
     OpenBarrier,
     /// The last word of a transfer is delivered first.
     LastWordFirst,
+    /// Of a hierarchy.
+    Servers(Loose),
     /// These words of WindowsIn of these ranks pass for flags before they have come: nobody is waited for there.
     Unawaited(BTreeSet<(RankId, u64)>),
 }
@@ -54,12 +57,16 @@ impl Bend {
         let folded = match (self, at.region) {
             (Self::OneMessageSlot, Region::State) if at.offset < DOORBELL => at.offset % MESSAGE_SLOT,
             (Self::OneHalf(half), Region::Window | Region::WindowOut) => at.offset % half,
+            (Self::Servers(Loose::OnePartition), Region::Window) => Loose::first_partition(at.offset),
             _ => at.offset,
         };
         Place { offset: folded, ..at }
     }
 
     pub(super) fn observed(&self, at: Place, core: CoreId) -> Place {
+        if let Self::Servers(loose) = self {
+            return Place { offset: loose.looked_at(at.offset), ..at };
+        }
         let is_core_word = at.region == Region::State && at.offset >= CORE_WORDS;
         if *self != Self::OpenBarrier || !is_core_word {
             return at;
@@ -74,6 +81,7 @@ impl Bend {
             Self::Unawaited(places) if at.region == Region::Window && places.contains(&(rank, at.offset)) => {
                 WINDOW_FLAG.into()
             }
+            Self::Servers(Loose::Unentered) if Loose::is_entered(at) => u64::MAX,
             _ => word,
         }
     }

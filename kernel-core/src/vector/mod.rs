@@ -99,6 +99,9 @@ pub trait Vector: Copy {
     /// rounded to `dtype`. A block of zeros is zeros; one that is not finite gets a NaN as its scale.
     fn quantise_blocks(&self, dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]);
 
+    /// The same of a row of f32: a partial sum on its way to another server.
+    fn quantise_sums(&self, dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]);
+
     /// The result of one token: from +0.0, `terms` in order, rounded once to `dtype`.
     fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]);
 

@@ -39,6 +39,14 @@ impl<H: Element, const SUM: usize, const MAP: usize> Vector for Loops<H, SUM, MA
     }
 
     #[inline(always)]
+    fn quantise_sums(&self, dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]) {
+        match dtype {
+            Dtype::Bf16 => quantise::sums::<Bf16>(sums, data, scales),
+            Dtype::F16 => quantise::sums::<H>(sums, data, scales),
+        }
+    }
+
+    #[inline(always)]
     fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]) {
         match dtype {
             Dtype::Bf16 => sum::rounded::<_, SUM>(Bf16, terms, out),
@@ -156,6 +164,7 @@ macro_rules! with_functions {
         $implement! { $given;
             quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut [u8]) -> Result<f32, NotFinite>;
             quantise_blocks(dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]) -> ();
+            quantise_sums(dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]) -> ();
             weighted_sum(dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]) -> ();
             accumulate(dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]) -> ();
             narrow(dtype: Dtype, sums: &[u8], out: &mut [u8]) -> ();

@@ -123,38 +123,70 @@ const BLOCK: usize = COMM_BLOCK as usize;
 /// A result, block by block.
 #[inline(always)]
 pub(super) fn blocks<E: Element>(row: &[u8], data: &mut [u8], scales: &mut [u8]) {
-    let (rows, last_row) = row.as_chunks::<2>().0.as_chunks::<BLOCK>();
+    let peak = |row: &[[u8; 2]; BLOCK]| {
+        let mut peak = 0;
+        for &x in row {
+            peak = element_magnitude(x).max(peak);
+        }
+        magnitude(E::widen(peak.cast_unsigned()))
+    };
+    in_blocks::<E, 2>(row, data, scales, peak, load::<E>);
+}
+
+/// A row of f32, block by block. A block so small that its scale is zero in dtype may have any data: nothing comes of it.
+#[inline(always)]
+pub(super) fn sums<E: Element>(sums: &[u8], data: &mut [u8], scales: &mut [u8]) {
+    let peak = |sums: &[[u8; 4]; BLOCK]| {
+        let mut peak = 0;
+        for &sum in sums {
+            peak = magnitude(f32::from_le_bytes(sum)).max(peak);
+        }
+        peak
+    };
+    in_blocks::<E, 4>(sums, data, scales, peak, f32::from_le_bytes);
+}
+
+/// Elements of `N` bytes, block by block; `peak` is the largest magnitude of a block.
+#[inline(always)]
+fn in_blocks<E: Element, const N: usize>(
+    row: &[u8],
+    data: &mut [u8],
+    scales: &mut [u8],
+    peak: impl Fn(&[[u8; N]; BLOCK]) -> i32,
+    value: impl Fn([u8; N]) -> f32,
+) {
+    let (rows, last_row) = row.as_chunks::<N>().0.as_chunks::<BLOCK>();
     let (datas, last_data) = data.as_chunks_mut::<BLOCK>();
     let mut scales = scales.as_chunks_mut::<2>().0.iter_mut();
     for ((row, data), scale) in rows.iter().zip(datas).zip(&mut scales) {
-        *scale = block::<E>(row, data);
+        *scale = block::<E, N>(row, data, peak(row), &value);
     }
     if let Some(scale) = scales.next().filter(|_| !last_row.is_empty()) {
-        let (mut row, mut data) = ([[0; 2]; BLOCK], [0; BLOCK]);
+        let (mut row, mut data) = ([[0; N]; BLOCK], [0; BLOCK]);
         for (to, from) in row.iter_mut().zip(last_row) {
             *to = *from;
         }
-        *scale = block::<E>(&row, &mut data);
+        *scale = block::<E, N>(&row, &mut data, peak(&row), &value);
         put_some(last_data, &data);
     }
 }
 
 #[inline(always)]
-fn block<E: Element>(row: &[[u8; 2]; BLOCK], data: &mut [u8; BLOCK]) -> [u8; 2] {
-    let mut peak = 0;
-    for &x in row {
-        peak = element_magnitude(x).max(peak);
-    }
-    let peak = magnitude(E::widen(peak.cast_unsigned()));
+fn block<E: Element, const N: usize>(
+    row: &[[u8; N]; BLOCK],
+    data: &mut [u8; BLOCK],
+    peak: i32,
+    value: impl Fn([u8; N]) -> f32,
+) -> [u8; 2] {
     if peak >= INFINITY {
         *data = [0; BLOCK];
         return E::narrow(f32::NAN).to_le_bytes();
     }
     let s = f32::from_bits(peak.cast_unsigned()) * (1.0 / 127.0);
-    // Nothing but zeros has s = 0: one 127th of the smallest denormal of either type is still an f32.
+    // Of results, nothing but zeros has s = 0: one 127th of the smallest denormal of either type is still an f32.
     let divisor = if s > 0.0 { s } else { 1.0 };
     for (q, &x) in data.iter_mut().zip(row) {
-        *q = nearest_i8(load::<E>(x) / divisor);
+        *q = nearest_i8(value(x) / divisor);
     }
     E::narrow(s).to_le_bytes()
 }

@@ -431,11 +431,34 @@ proptest! {
     fn blocks_agree_with_the_plain_ones(dtype in dtypes(), x in lengths().prop_flat_map(elements)) {
         let (row, len) = (bytes(&x), x.len());
         let mut expected = vec![0.0; len];
-        numerics::add(&mut expected, &numerics::through_blocks(dtype, &row), None);
+        numerics::add(&mut expected, &numerics::through_blocks(dtype, &numerics::values(dtype, &row)), None);
         let expected = numerics::rounded(dtype, &expected);
         for unit in units() {
             let (mut data, mut scales) = (vec![9; len], vec![9; 2 * len.div_ceil(8)]);
             unit.quantise_blocks(dtype, &row, &mut data, &mut scales);
+            let mut out = vec![9; 2 * len];
+            let value = Value::Blocks { data: &data, scales: &scales };
+            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);
+            prop_assert_eq!(&out, &expected, "{}", unit.name());
+        }
+    }
+
+    #[test]
+    fn blocks_of_sums_come_back_as_the_oracle_has_it(
+        bits in lengths().prop_flat_map(|len| prop::collection::vec(
+            prop_oneof![any::<u32>(), 0u32..300, 0x3F00_0000u32..0x4200_0000],
+            len,
+        )),
+        dtype in dtypes(),
+    ) {
+        let sums: Vec<f32> = bits.iter().map(|&bits| f32::from_bits(bits)).collect();
+        let (row, len) = (f32s(&sums), sums.len());
+        let mut expected = vec![0.0; len];
+        numerics::add(&mut expected, &numerics::through_blocks(dtype, &sums), None);
+        let expected = numerics::rounded(dtype, &expected);
+        for unit in units() {
+            let (mut data, mut scales) = (vec![9; len], vec![9; 2 * len.div_ceil(8)]);
+            unit.quantise_sums(dtype, &row, &mut data, &mut scales);
             let mut out = vec![9; 2 * len];
             let value = Value::Blocks { data: &data, scales: &scales };
             unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);

@@ -9,11 +9,12 @@ use kernel_core::a3_direct;
 use kernel_core::fabric::order::{Issued, Kind as Effect};
 use kernel_core::fabric::raw::RawFabric;
 use kernel_core::fabric::{Fabric, Progress, ProtocolError, Wait};
+use kernel_core::hierarchy;
 use kernel_core::inputs::{self, Inputs, Mask};
 use kernel_core::layout::record::{Tail, Triple};
 use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::layout::{
-    a2_message, a2_window, block, data, landing, map, outputs, record, result, row_table, state, tp,
+    a2_message, a2_window, block, data, landing, map, outputs, record, relay, result, row_table, state, tp,
 };
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::placement::Home;
@@ -25,7 +26,7 @@ use kernel_core::plan::permute::{self, Cumsum, RecvCounts};
 use kernel_core::plan::port::{self, Bits20To9, Load, PORTS};
 use kernel_core::plan::route::{self, Sends};
 use kernel_core::plan::shared::SharedSplit;
-use kernel_core::plan::{returns, split, table};
+use kernel_core::plan::{self, returns, split, table};
 use kernel_core::shape::{Buffer, Config, Elastic, Limits, Seen, Shape, Violations};
 use kernel_core::sync::{barrier, flag, selector};
 use kernel_core::units::{self, CoreId, ExpertId, RankId, Token};
@@ -57,6 +58,7 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
             plans(shape, inputs);
             words(shape, fabric);
             direct(shape, inputs, fabric);
+            relayed(shape, inputs, fabric);
         }
         Err(found) => violations(&found),
     }
@@ -176,7 +178,7 @@ fn layouts(shape: &Shape) {
     keep((outputs::expand_idx(at), outputs::expert_token_num(at), outputs::ep_recv_count(at)));
     keep((outputs::tp_recv_counts(), outputs::x_out(shape, token), outputs::x(shape, token)));
     keep((outputs::rstd(token), outputs::y(shape, token), Tensor::X.is_of_received_rows()));
-    keep((outputs::row_table(at), outputs::sent_row(at)));
+    keep((outputs::row_table(at), outputs::sent_row(at), outputs::expand_scale(at)));
     keep(outputs::sent_row_number(shape, rank, route::moe_pair(shape, at)));
     keep_all(map::areas(shape, rank).map(|area| area.size()));
     // By reference: heapless' iterator by value has a path to a panic of its own.
@@ -193,6 +195,7 @@ fn layouts(shape: &Shape) {
     keep((a2_window::sent_bytes(shape, kind, at), a2_window::next_flag_place(shape, at.into())));
     keep_all(a2_window::areas(shape));
     keep(a2_window::record_fields(shape));
+    relays(shape);
 }
 
 fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
@@ -292,6 +295,50 @@ fn direct(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     while let Ok(Progress::Stepped) = combine.step(&env, fabric, inputs, &pulled, &mut ub) {}
 }
 
+/// The windows of a hierarchy.
+fn relays(shape: &Shape) {
+    let (rank, core, at, token) = (RankId(any()), CoreId(any()), any(), Token(any()));
+    let half = black_box(Partition::P1);
+    keep((relay::mark(at.into(), at), relay::unmark(at.into()), relay::epoch(core), relay::entered(at)));
+    keep((relay::rows_done(at, core), relay::end_flag(half, at), relay::count(shape, half, at, rank)));
+    let record = relay::record(shape, half, at, at);
+    keep((relay::behind(record, relay::ROW), relay::record_pitch(shape), relay::record_scale(shape)));
+    keep((relay::record_ids(shape), relay::record_weights(shape)));
+    keep((relay::token_bytes(shape), relay::partial_bytes(shape), relay::pairs_max(shape)));
+    keep((relay::near_area(), relay::dispatch_slot(shape, at, rank, at)));
+    keep(relay::combine_slot(shape, at, token, at));
+    let part = relay::Part { pairs: at, position: at };
+    let tail = relay::Tail { scale: 1.0, source: rank, token, part, weight: 0.5 };
+    keep(relay::read_triple(shape, black_box(&tail).to_bytes().get(4..16).unwrap_or(&[])));
+    keep_all(relay::areas(shape));
+    keep(relay::record_fields(shape));
+}
+
+/// Who needs a token in a hierarchy, and its machines as far as they go on their own.
+fn relayed(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
+    let (rank, core, at, ids) = (RankId(any()), CoreId(any()), any(), inputs.expert_ids);
+    keep((shape.server_ranks(), shape.servers(), shape.server_of(rank), shape.rank_on(at, at)));
+    keep_all(plan::relay::pairs_on(shape, ids, at));
+    keep((plan::relay::pairs(shape, ids, at), plan::relay::forward(shape, ids, at, at)));
+    keep((plan::relay::streams(shape, core), plan::relay::near_experts(shape), shape.relay(rank, at)));
+    keep((
+        plan::relay::near_expert(shape, Home { rank, local_expert: at }),
+        plan::relay::near_home(shape, at, at),
+    ));
+    keep(plan::relay::crossings(shape, rank, ids));
+
+    keep((hierarchy::ub_words(shape), hierarchy::ub_bytes(shape)));
+    let env = hierarchy::Env::new(shape, RankId(0), CoreId(0), Portable);
+    let (mut words, mut row) = ([0; 128], [0; 1024]);
+    let mut ub = Ub { words: &mut words, row: &mut row };
+    let mut dispatch = hierarchy::Dispatch::new();
+    while let Ok(Progress::Stepped) = dispatch.step(&env, fabric, inputs, &mut ub) {}
+    let mut combine = hierarchy::Combine::new();
+    let [y, assist_info, expand_scales, ep_recv_counts] = black_box([&[0; 64][..]; 4]);
+    let returned = hierarchy::Returned { y, assist_info, expand_scales, ep_recv_counts };
+    while let Ok(Progress::Stepped) = combine.step(&env, fabric, inputs, &returned, &mut ub) {}
+}
+
 /// What protocols share, over a memory.
 fn words(shape: &Shape, fabric: &mut RawFabric<'_>) {
     let (rank, core, kind) = (RankId(0), CoreId(any()), black_box(Kind::Dispatch));
@@ -315,10 +362,12 @@ fn units_and_vector() {
     let terms = [Term::row(black_box(0.5), &row)];
     keep(Portable.quantise(dtype, &row, None, &mut out));
     Portable.quantise_blocks(dtype, &row, &mut out, &mut sums);
+    let mut scales = [0u8; 2];
+    Portable.quantise_sums(dtype, &sums, &mut out, &mut scales);
     Portable.weighted_sum(dtype, &terms, &mut out);
     Portable.accumulate(dtype, &terms, &mut sums);
     Portable.narrow(dtype, &sums, &mut out);
     Portable.normalise(dtype, &sums, Portable.rstd(&sums, 1e-6), &row, &mut out);
     Portable.add(dtype, &row, &row, &mut out);
-    keep((out, sums));
+    keep((out, sums, scales));
 }

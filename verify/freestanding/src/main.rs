@@ -127,7 +127,8 @@ fn rest() -> Result<(), Wrong> {
         let (peers, weights, x) = (group.map(|regions| regions.ep), [0.5f32; BS * K], rows(|_| 0x3F80));
         let [first, ..] = group;
         // SAFETY: as of the fabric in `poll`, which nobody uses any more.
-        let mut fabric = unsafe { RawFabric::new(&peers, RankId(0), first.outputs) };
+        let fabric = unsafe { RawFabric::new(&peers, RankId(0), first.outputs) };
+        let mut fabric = fabric.with_servers(shape.server_ranks());
         let ids = scene.ids.first().map_or(&[][..], |ids| ids.as_slice());
         let inputs = Inputs { x: &x, expert_ids: ids, expert_scales: &weights, ..Inputs::default() };
         let ((), depth) = stack::deepest(|| api::of(&scene.config, &inputs, &mut fabric));

@@ -175,7 +175,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 Tensor::ExpertTokenNums => Vec::clone(&nums),
                 Tensor::EpRecvCounts => words(out.ep_recv_counts.clone()),
                 Tensor::XOut => x_out.clone(),
-                Tensor::X | Tensor::Rstd | Tensor::Y => Vec::new(),
+                Tensor::X | Tensor::Rstd | Tensor::Y | Tensor::ExpandScales => Vec::new(),
                 Tensor::RowTable => table.iter().flat_map(|at| at.offset.to_le_bytes()).collect(),
                 Tensor::SentRows => words(sent_rows.clone()),
                 Tensor::TpRecvCounts => words(out.tp_recv_counts.clone()),

@@ -199,6 +199,7 @@ impl Outputs {
                 | Tensor::ExpandIdx
                 | Tensor::EpRecvCounts
                 | Tensor::TpRecvCounts
+                | Tensor::ExpandScales
                 | Tensor::SentRows
                 | Tensor::Rstd => 4,
             };

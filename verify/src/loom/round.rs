@@ -167,8 +167,12 @@ fn bytes_of(dispatched: &Dispatched, tensor: Tensor) -> Vec<u8> {
         }
         Tensor::EpRecvCounts => i32s(&dispatched.ep_recv_counts),
         Tensor::TpRecvCounts => i32s(&dispatched.tp_recv_counts),
-        Tensor::XOut | Tensor::X | Tensor::Rstd | Tensor::Y | Tensor::RowTable | Tensor::SentRows => {
-            Vec::new()
-        }
+        Tensor::XOut
+        | Tensor::X
+        | Tensor::Rstd
+        | Tensor::Y
+        | Tensor::ExpandScales
+        | Tensor::RowTable
+        | Tensor::SentRows => Vec::new(),
     }
 }

@@ -11,7 +11,8 @@ use crate::member;
 use crate::report::{Report, columns, pairs};
 use crate::roofline::Roofline;
 use core::time::Duration;
-use kernel_core::shape::{Op, Product};
+use kernel_core::plan::relay;
+use kernel_core::shape::{CommAlg, Op};
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -55,6 +56,62 @@ struct Operator {
     memcpy_ms: Option<f64>,
     /// `memcpy_ms` by the median: 1 is as fast as the bare copies.
     of_memcpy: Option<f64>,
+    /// Rows of other ranks, where servers differ from ranks (A2 hierarchy).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    servers: Option<Servers>,
+}
+
+/// Bytes of rows that change ranks, without flags and ids.
+#[derive(Clone, Copy, Serialize)]
+struct Servers {
+    across_bytes: u64,
+    inside_bytes: u64,
+    /// The same if every row went straight to its expert.
+    fullmesh_across_bytes: u64,
+    fullmesh_inside_bytes: u64,
+}
+
+/// Rows of a round by the way that they take.
+#[derive(Clone, Copy, Default)]
+struct Crossings {
+    across: u64,
+    inside: u64,
+    straight_across: u64,
+    straight_inside: u64,
+}
+
+impl Crossings {
+    /// `None` where all ranks are near.
+    fn of(case: &Case) -> Option<Self> {
+        let shape = &case.shape;
+        let mut all = Self::default();
+        member::servers(shape)?;
+        for rank in member::all(shape) {
+            let ids = case.inputs(rank).expert_ids;
+            let (across, inside) = relay::crossings(shape, rank, ids);
+            (all.across, all.inside) = (all.across + across, all.inside + inside);
+            let (own, _) = shape.server_of(rank);
+            for server in 0..shape.servers() {
+                for row in ids.chunks_exact(shape.k() as usize) {
+                    let other = relay::pairs_on(shape, row, server).filter(|(_, home)| home.rank != rank);
+                    let rows =
+                        if server == own { &mut all.straight_inside } else { &mut all.straight_across };
+                    *rows += other.count() as u64;
+                }
+            }
+        }
+        Some(all)
+    }
+
+    /// With so many bytes for each row between servers, and inside.
+    const fn bytes(self, across: u64, inside: u64) -> Servers {
+        Servers {
+            across_bytes: self.across * across,
+            inside_bytes: self.inside * inside,
+            fullmesh_across_bytes: self.straight_across * inside,
+            fullmesh_inside_bytes: self.straight_inside * inside,
+        }
+    }
 }
 
 /// For how long cores of other ranks waited for a flag of this one, per round and summed over the cores.
@@ -81,13 +138,18 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     let bytes = traffic::Bytes::of(case);
     let moved = bytes.moved(args.receive);
     let timed = args.backend == BackendArg::Threads;
-    let (has_agents, operators) = (shape.product() == Product::A2, 2 * plan.rounds());
+    let (has_agents, operators) = (shape.comm_alg() == CommAlg::Fullmesh, 2 * plan.rounds());
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
+    let crossings = Crossings::of(case);
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
         let ms = Quantiles::of(times);
         let memcpy_ms = copies.map(millis);
         let of_memcpy = memcpy_ms.zip(ms.as_ref()).map(|(copies, ms)| copies / ms.median);
-        Operator { operator, ms, payload_bytes, moved_bytes, memcpy_ms, of_memcpy }
+        let servers = crossings.map(|rows| match operator {
+            "dispatch" => rows.bytes(shape.payload_bytes(), shape.payload_bytes()),
+            _ => rows.bytes(shape.result_bytes(), shape.row_bytes()),
+        });
+        Operator { operator, ms, payload_bytes, moved_bytes, memcpy_ms, of_memcpy, servers }
     };
     Summary {
         ok: true,
@@ -138,6 +200,9 @@ fn table(summary: &Summary) -> String {
         ("steps", summary.steps.to_string()),
     ];
     about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));
+    for operator in &summary.operators {
+        about.extend(operator.servers.map(|servers| (operator.operator, crossed(servers))));
+    }
     about.push(("oracle", verdict(summary)));
     let about = pairs(&about);
     if summary.threads.is_none() {
@@ -186,6 +251,13 @@ fn group(summary: &Summary) -> String {
         0 => format!("{ranks} ranks x {cores} cores"),
         gone => format!("{ranks} of {} ranks left x {cores} cores", *ranks as usize + gone),
     }
+}
+
+fn crossed(servers: Servers) -> String {
+    let Servers { across_bytes, inside_bytes, fullmesh_across_bytes, fullmesh_inside_bytes } = servers;
+    format!(
+        "{across_bytes} B across servers, {inside_bytes} B inside; full mesh: {fullmesh_across_bytes} B and {fullmesh_inside_bytes} B"
+    )
 }
 
 fn with_threads(summary: &Summary) -> String {

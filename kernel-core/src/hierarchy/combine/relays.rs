@@ -1,0 +1,115 @@
+//! Partial sums for namesakes on other servers: each token as soon as its rows are there; behind all of them an end
+//! flag, once every near rank has said that there are no more rows.
+
+use super::super::stream::write_front;
+use super::super::{Buffers, Env, Epoch, sum};
+use super::{ENDED, Words, rows_missing};
+use crate::a3::internal;
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::layout::relay::{self, ROW};
+use crate::units::Token;
+use crate::vector::Vector;
+
+/// The role of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Relays {
+    /// The stream that is looked at first.
+    server: u32,
+}
+
+impl Relays {
+    pub(super) const fn new() -> Self {
+        Self { server: 0 }
+    }
+
+    pub(super) fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        epoch: Epoch,
+        words: &mut Words<'_>,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let streams = env.work.streams.clone();
+        let first = self.server.clamp(streams.start, streams.end);
+        // Before any flag is looked at: what has not come then never comes.
+        let missing = rows_missing(env, fabric, epoch)?;
+        let mut all_ended = true;
+        for server in (first..streams.end).chain(streams.start..first) {
+            let (sent, bitmap) = words.stream(env, server)?;
+            if server == env.work.server || *sent == ENDED {
+                continue;
+            }
+            all_ended = false;
+            if let Some((token, pairs)) = summable(env, fabric, epoch, server, bitmap)? {
+                send(env, fabric, epoch, buffers, server, *sent, (token, pairs))?;
+                *sent += 1;
+                mark_sent(bitmap, token);
+            } else if missing.is_none() {
+                let end = relay::mark(epoch.0, *sent).to_le_bytes();
+                let at = relay::end_flag(epoch.partition(), env.work.server);
+                fabric.send(env.shape.relay(env.rank, server), at, &end)?;
+                *sent = ENDED;
+            } else {
+                continue;
+            }
+            self.server = server + 1;
+            return Ok(Progress::Stepped);
+        }
+        match missing {
+            Some(wait) if !all_ended => Ok(Progress::Pending(wait)),
+            _ => Ok(Progress::Done),
+        }
+    }
+}
+
+/// A token that has not been sent and whose rows are all there.
+fn summable<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &F,
+    epoch: Epoch,
+    server: u32,
+    bitmap: &[u32],
+) -> Result<Option<(Token, u32)>, ProtocolError> {
+    let shape = env.shape;
+    let was_sent =
+        |token: u32| bitmap.get(token as usize >> 5).is_some_and(|word| word >> (token & 31) & 1 == 1);
+    for token in (0..shape.bs(shape.relay(env.rank, server))).filter(|&token| !was_sent(token)) {
+        let flag =
+            |position| epoch.number(fabric, relay::combine_slot(shape, server, Token(token), position));
+        let Some(pairs) = flag(0)? else { continue };
+        let mut complete = true;
+        for position in 1..pairs.min(relay::pairs_max(shape)) {
+            complete &= flag(position)? == Some(pairs);
+        }
+        if complete && (1..=relay::pairs_max(shape)).contains(&pairs) {
+            return Ok(Some((Token(token), pairs)));
+        }
+    }
+    Ok(None)
+}
+
+fn mark_sent(bitmap: &mut [u32], token: Token) {
+    if let Some(word) = bitmap.get_mut(token.index() >> 5) {
+        *word |= 1 << (token.0 & 31);
+    }
+}
+
+fn send<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    epoch: Epoch,
+    buffers: &mut Buffers<'_>,
+    server: u32,
+    record: u32,
+    (token, pairs): (Token, u32),
+) -> Result<(), ProtocolError> {
+    let (shape, short) = (env.shape, internal("scratch is shorter than ub_bytes"));
+    let message = buffers.send.get_mut(..relay::partial_bytes(shape) as usize).ok_or(short)?;
+    let out = message.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.result_bytes() as usize));
+    sum::partial(env, fabric, (server, token, pairs), buffers.sums, out.ok_or(short)?)?;
+    write_front(message, epoch, token.0, pairs);
+    let at = relay::record(shape, epoch.partition(), env.work.server, record);
+    fabric.send(shape.relay(env.rank, server), at, message)?;
+    Ok(())
+}

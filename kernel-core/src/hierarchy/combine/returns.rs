@@ -1,0 +1,85 @@
+//! Results to the relay of their source: the near rank with the same number.
+
+use super::super::{Env, Epoch};
+use super::{Returned, Row};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::layout::relay::{self, Part, ROW, behind};
+use crate::place::Place;
+use crate::plan::split;
+use crate::units::{RankId, Token};
+use core::ops::Range;
+
+/// The role of an expert.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Returns {
+    rows: Range<u32>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Near ranks still read their near areas.
+    Entered,
+    /// Put the next row.
+    Put,
+    /// Publish its flag.
+    Flag,
+    /// All flags have landed.
+    Quiet,
+    /// Say so to a near rank.
+    RowsDone { near: u32 },
+}
+
+impl Returns {
+    pub(super) const fn new() -> Self {
+        Self { rows: 0..0, phase: Phase::Entered }
+    }
+
+    pub(super) fn begin<V>(&mut self, env: &Env<'_, V>, rows: u32) {
+        self.rows = split::rows(env.shape, rows, env.core);
+    }
+
+    pub(super) fn step<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        epoch: Epoch,
+        returned: &Returned<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        self.phase = match self.phase {
+            Phase::Entered => match epoch.outside(env, fabric)? {
+                Some(wait) => return Ok(Progress::Pending(wait)),
+                None => Phase::Put,
+            },
+            Phase::Put if self.rows.is_empty() => Phase::Quiet,
+            Phase::Put => {
+                let Row { y, triple, weight } = returned.row(env.shape, self.rows.start)?;
+                let (to, at) = slot(env, triple);
+                fabric.put(to, behind(at, ROW), y, &weight)?;
+                Phase::Flag
+            }
+            Phase::Flag => {
+                let Row { triple, .. } = returned.row(env.shape, self.rows.start)?;
+                let (to, at) = slot(env, triple);
+                fabric.publish(to, at, relay::mark(epoch.0, triple.2.pairs))?;
+                self.rows.start += 1;
+                Phase::Put
+            }
+            // Publishes are not ordered: without this the next word could be seen before a flag.
+            Phase::Quiet if !fabric.quiet()? => return Ok(Progress::Pending(Wait::Quiet)),
+            Phase::Quiet => Phase::RowsDone { near: 0 },
+            Phase::RowsDone { near } if near >= env.shape.server_ranks() => return Ok(Progress::Done),
+            Phase::RowsDone { near } => {
+                fabric.publish(env.near(near), relay::rows_done(env.work.number, env.core), epoch.0)?;
+                Phase::RowsDone { near: near + 1 }
+            }
+        };
+        Ok(Progress::Stepped)
+    }
+}
+
+/// The near rank to which a row goes, and its slot there.
+fn slot<V>(env: &Env<'_, V>, (source, token, part): (RankId, Token, Part)) -> (RankId, Place) {
+    let (server, number) = env.shape.server_of(source);
+    (env.near(number), relay::combine_slot(env.shape, server, token, part.position))
+}

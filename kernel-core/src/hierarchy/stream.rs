@@ -1,0 +1,83 @@
+//! Following a stream: the records of one rank of another server, in the order in which they were sent.
+//!
+//! Inside a message there is no order, so a flag says nothing of its own record. Messages come one after the other,
+//! each whole: a record is complete when the flag of the next one is seen, or the end flag, which is a message too.
+
+use super::{Env, Epoch};
+use crate::fabric::{Fabric, ProtocolError, Wait};
+use crate::layout::relay;
+use crate::units::RankId;
+
+/// What comes next in a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The record with the number that was asked for is complete.
+    Record,
+    /// There is none.
+    End,
+    /// It cannot be told yet.
+    Missing(Wait),
+}
+
+/// What became of record number `record` of the stream from `server`.
+pub(super) fn next<V, F: Fabric + ?Sized>(
+    env: &Env<'_, V>,
+    fabric: &F,
+    epoch: Epoch,
+    server: u32,
+    record: u32,
+) -> Result<Next, ProtocolError> {
+    let (shape, partition) = (env.shape, epoch.partition());
+    let source = shape.relay(env.rank, server);
+    let flag = |number| epoch.front(fabric, relay::record(shape, partition, server, number));
+    let complete = match epoch.number(fabric, relay::end_flag(partition, server))? {
+        Some(records) if records > shape.bs_max() => {
+            let seen = records.into();
+            return Err(ProtocolError::Record { source, record, field: "records", seen });
+        }
+        Some(records) if record >= records => return Ok(Next::End),
+        Some(_) => true,
+        // Behind the last that there can be comes nothing but the end flag.
+        None => record + 1 < shape.bs_max() && flag(record + 1)?,
+    };
+    if !complete {
+        return Ok(Next::Missing(Wait::Record { source, record }));
+    }
+    if !flag(record)? {
+        return Err(ProtocolError::Record { source, record, field: "front flag", seen: 0 });
+    }
+    Ok(Next::Record)
+}
+
+/// Token and pairs of a complete record.
+pub(super) fn token_and_pairs<V, F: Fabric + ?Sized>(
+    env: &Env<'_, V>,
+    fabric: &F,
+    epoch: Epoch,
+    server: u32,
+    record: u32,
+) -> Result<(u32, u32), ProtocolError> {
+    let at = relay::record(env.shape, epoch.partition(), server, record);
+    let word = fabric.observe(relay::behind(at, relay::TOKEN))?;
+    Ok((word as u32, (word >> 32) as u32))
+}
+
+/// Writes the front of a record.
+pub(super) fn write_front(record: &mut [u8], epoch: Epoch, token: u32, pairs: u32) {
+    let words = [epoch.0, u64::from(pairs) << 32 | u64::from(token), 0, 0];
+    for (to, word) in record.as_chunks_mut().0.iter_mut().zip(words) {
+        *to = word.to_le_bytes();
+    }
+}
+
+/// An error of a record of the stream from `server`.
+pub(super) fn wrong<V>(
+    env: &Env<'_, V>,
+    server: u32,
+    record: u32,
+    field: &'static str,
+    seen: u32,
+) -> ProtocolError {
+    let source: RankId = env.shape.relay(env.rank, server);
+    ProtocolError::Record { source, record, field, seen: seen.into() }
+}

@@ -1,0 +1,228 @@
+//! Who needs a token in an A2 hierarchy: servers, and on each of them ranks (seed 001, stage 2).
+//!
+//! A token goes once to every other server that has an expert of it, to the namesake of its rank there, the
+//! **relay**, which forwards it inside; in combine the same relay gets the rows of that server and sends one sum. All
+//! tokens from one rank to one server, and all sums from one server to one rank, are a **stream**: one core
+//! issues it, one core follows it.
+
+use super::split;
+use crate::layout::relay::Part;
+use crate::placement::{Expert, Home};
+use crate::shape::Shape;
+use crate::units::{CoreId, RankId};
+use core::ops::Range;
+
+/// A row that a relay forwards, or that comes back to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Forward {
+    /// k index of the pair.
+    pub k: u32,
+    /// Its place in the sum of the server.
+    pub part: Part,
+    /// Where the expert lives: on a rank of that server.
+    pub home: Home,
+}
+
+/// The pairs of a token, given by its ids, whose experts live on `server`: k index and home, k ascending.
+pub fn pairs_on<'a>(shape: &'a Shape, ids: &'a [i32], server: u32) -> impl Iterator<Item = (u32, Home)> + 'a {
+    (0..).zip(ids).filter_map(move |(k, &id)| match shape.expert(id)? {
+        Expert::Moe(e) => {
+            let home = shape.moe_home(e);
+            (shape.server_of(home.rank).0 == server).then_some((k, home))
+        }
+        _ => None,
+    })
+}
+
+/// How many pairs a token has on `server`; without any it does not go there.
+#[must_use]
+pub fn pairs(shape: &Shape, ids: &[i32], server: u32) -> u32 {
+    pairs_on(shape, ids, server).count() as u32
+}
+
+/// What the relay on `server` forwards of a token: the row at that `position`, k ascending.
+#[must_use]
+pub fn forward(shape: &Shape, ids: &[i32], server: u32, position: u32) -> Option<Forward> {
+    let (k, home) = pairs_on(shape, ids, server).nth(position as usize)?;
+    Some(Forward { k, part: Part { pairs: pairs(shape, ids, server), position }, home })
+}
+
+/// The servers whose streams `core` issues and follows; its own server's is that of its own tokens.
+#[must_use]
+pub const fn streams(shape: &Shape, core: CoreId) -> Range<u32> {
+    split::even(shape.servers(), shape.aiv_num(), core.0)
+}
+
+/// The experts of a rank's server by their number there, in the order of ranks and local experts.
+#[must_use]
+pub const fn near_expert(shape: &Shape, home: Home) -> u32 {
+    shape.server_of(home.rank).1 * shape.local_expert_num() + home.local_expert
+}
+
+/// The home of such an expert on `server`.
+#[must_use]
+pub const fn near_home(shape: &Shape, server: u32, near_expert: u32) -> Home {
+    let (number, local_expert) = crate::units::div_rem(near_expert, shape.local_expert_num());
+    Home { rank: shape.rank_on(server, number), local_expert }
+}
+
+/// Experts of a server.
+#[must_use]
+pub const fn near_experts(shape: &Shape) -> u32 {
+    shape.server_ranks() * shape.local_expert_num()
+}
+
+/// Tokens of a rank that cross to other servers, and rows that are forwarded inside servers to another rank: what a
+/// dispatch sends in either kind of write.
+#[must_use]
+pub fn crossings(shape: &Shape, rank: RankId, all_ids: &[i32]) -> (u64, u64) {
+    let (own, _) = shape.server_of(rank);
+    let (mut across, mut inside) = (0, 0);
+    for ids in all_ids.chunks_exact((shape.k() as usize).max(1)) {
+        for server in 0..shape.servers() {
+            let relay = shape.relay(rank, server);
+            across += u64::from(server != own && pairs(shape, ids, server) > 0);
+            inside += pairs_on(shape, ids, server).filter(|(_, home)| home.rank != relay).count() as u64;
+        }
+    }
+    (across, inside)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shape::{BatchSizes, Config};
+    use crate::testing::domain::{Domain, PAIR, try_shape};
+    use alloc::vec;
+    use alloc::vec::Vec;
+
+    /// Every hierarchy of up to 3 servers of up to 3 ranks, up to 2 experts per rank and K up to 3.
+    fn small_domains() -> impl Iterator<Item = Shape> {
+        let sizes = (1..=3).flat_map(|servers| (1..=3).map(move |near| (servers, near)));
+        sizes.flat_map(|(servers, near)| (1..=2).map(move |l| (servers, near, l))).flat_map(
+            |(servers, near, l)| {
+                (1..=3i64).filter_map(move |k| {
+                    let r = servers * near;
+                    try_shape(&Config {
+                        product: "a2",
+                        comm_alg: "hierarchy",
+                        server_ranks: near,
+                        ..Domain { r, e: r * l, k, h: 8, ..PAIR }.config()
+                    })
+                })
+            },
+        )
+    }
+
+    /// All rows of `k` distinct ids.
+    fn rows_of_ids(experts: u32, k: u32) -> Vec<Vec<i32>> {
+        let ids = 0..experts.cast_signed();
+        (0..k).fold(vec![vec![]], |rows, _| {
+            let longer = |row: Vec<i32>| {
+                let free: Vec<i32> = ids.clone().filter(|id| !row.contains(id)).collect();
+                free.into_iter().map(move |id| [&row[..], &[id]].concat())
+            };
+            rows.into_iter().flat_map(longer).collect()
+        })
+    }
+
+    #[test]
+    fn every_pair_reaches_its_expert_over_one_relay_and_nobody_else_gets_anything() {
+        let mut rows = 0;
+        for shape in small_domains() {
+            let (near, local) = (shape.server_ranks(), shape.local_expert_num());
+            for ids in rows_of_ids(shape.moe_expert_num(), shape.k()) {
+                // By hand: who needs the token, and for which k.
+                let rank_of = |id: i32| id.cast_unsigned() / local;
+                let mut reached = vec![];
+                for server in 0..shape.servers() {
+                    let needed = ids.iter().filter(|&&id| rank_of(id) / near == server).count() as u32;
+                    assert_eq!(pairs(&shape, &ids, server), needed, "{ids:?} on {server} of {shape:?}");
+                    assert!(needed <= crate::layout::relay::pairs_max(&shape));
+                    assert_eq!(forward(&shape, &ids, server, needed), None);
+                    let mut last = None;
+                    for position in 0..needed {
+                        let Forward { k, part, home } = forward(&shape, &ids, server, position).unwrap();
+                        assert_eq!(part, Part { pairs: needed, position });
+                        assert!(last < Some(k), "the order of k is that of positions");
+                        assert_eq!(home.rank.0 / near, server, "a relay forwards inside its server");
+                        last = Some(k);
+                        reached.push((k, home.rank.0, home.local_expert));
+                        let number = near_expert(&shape, home);
+                        assert!(number < near_experts(&shape));
+                        assert_eq!(near_home(&shape, server, number), home);
+                    }
+                }
+                reached.sort_unstable();
+                let expected: Vec<_> =
+                    (0..).zip(&ids).map(|(k, &id)| (k, rank_of(id), id.cast_unsigned() % local)).collect();
+                assert_eq!(reached, expected);
+                rows += 1;
+            }
+        }
+        assert!(rows > 9_000, "{rows}");
+    }
+
+    #[test]
+    fn a_token_crosses_to_a_server_once_and_rows_inside_are_counted_where_they_change_ranks() {
+        for shape in small_domains() {
+            for rank in (0..shape.ep_world_size()).map(RankId) {
+                for server in 0..shape.servers() {
+                    let relay = shape.relay(rank, server);
+                    assert_eq!(relay.0 / shape.server_ranks(), server);
+                    assert_eq!(relay.0 % shape.server_ranks(), rank.0 % shape.server_ranks());
+                    assert_eq!(shape.relay(relay, shape.server_of(rank).0), rank, "and back");
+                }
+                let ids: Vec<i32> = (0..shape.k().cast_signed()).collect();
+                let (near, local) = (shape.server_ranks(), shape.local_expert_num());
+                let homes: Vec<u32> = ids.iter().map(|id| id.cast_unsigned() / local).collect();
+                let mut servers: Vec<u32> = homes.iter().map(|home| home / near).collect();
+                servers.dedup();
+                let across = servers.iter().filter(|&&server| server != rank.0 / near).count() as u64;
+                let inside = homes.iter().filter(|&&home| home % near != rank.0 % near).count() as u64;
+                assert_eq!(crossings(&shape, rank, &ids), (across, inside), "{rank} of {shape:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_seeds_decode_crosses_by_seven_eighths_of_four_servers_a_token() {
+        // Seed 001: BS * H * 4 * 2 * 7 / 8 = 802 816 B across, twice that inside.
+        let config = Config {
+            product: "a2",
+            comm_alg: "hierarchy",
+            ep_world_size: 64,
+            moe_expert_num: 256,
+            ..Config::default()
+        };
+        let shape = crate::testing::domain::shape(&config);
+        // Token t of rank r: two experts on each of four servers, all servers and all ranks of them by turns.
+        let mut sums = (0, 0);
+        for rank in 0..64u32 {
+            let ids: Vec<i32> = (0..16u32)
+                .flat_map(|t| {
+                    (0..8).map(move |k| {
+                        let (server, number) =
+                            ((rank + t + 2 * (k / 2)) % 8, (rank / 8 + t / 2 + 4 * (k % 2)) % 8);
+                        ((server * 8 + number) * 4).cast_signed()
+                    })
+                })
+                .collect();
+            let (across, inside) = crossings(&shape, RankId(rank), &ids);
+            sums = (sums.0 + across, sums.1 + inside);
+        }
+        assert_eq!(sums.0 * shape.row_bytes() / 64, 802_816);
+        assert_eq!(sums.1 * shape.row_bytes() / 64, 1_605_632);
+    }
+
+    #[test]
+    fn every_stream_has_one_core() {
+        for cores in 1..=10 {
+            let config = Config { aiv_num: cores, bs: BatchSizes::Uniform(1), ..Config::default() };
+            let config = Config { product: "a2", comm_alg: "hierarchy", ep_world_size: 64, ..config };
+            let shape = crate::testing::domain::shape(&config);
+            let all = (0..shape.aiv_num()).flat_map(|core| streams(&shape, CoreId(core)));
+            assert_eq!(all.collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());
+        }
+    }
+}
