@@ -259,7 +259,10 @@ fn a_request_that_cannot_be_run_is_one_line() {
         (&["--backend", "gpu"], "lockstep"),
         (&["--inject", "silent=2"], "must be silent=RANK with RANK in [0, 1]"),
         (&["--inject", "loud=1"], "must be silent=RANK"),
-        (&["--inject", "silent=1:x"], "what is lost must be one of counts, tokens, blocks, rows, tp, ends"),
+        (
+            &["--inject", "silent=1:x"],
+            "what is lost must be one of counts, tokens, grants, blocks, rows, tp, ends",
+        ),
         (&["--out", text(&nowhere)], "none missing"),
         (&["--out", text(folder.path())], "not a regular file"),
         (

@@ -191,7 +191,7 @@ fn table(summary: &Summary) -> String {
     let mut about = vec![
         ("source", summary.source.clone()),
         ("backend", with_threads(summary)),
-        ("vector unit", summary.vector.to_owned()),
+        ("vectors", summary.vector.to_owned()),
         ("seed", summary.seed.to_string()),
         ("group", group(summary)),
         ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
