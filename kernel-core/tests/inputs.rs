@@ -430,7 +430,7 @@ fn what_combine_reads_must_have_its_length_and_be_finite_where_it_is_the_models(
     let cut = &alphas[..3];
     assert_eq!(check(Inputs { const_expert_alpha_1: none, ..sound }), length("const_expert_alpha_1", 0, 2));
     assert_eq!(check(Inputs { const_expert_alpha_2: &rows, ..sound }), length("const_expert_alpha_2", 8, 2));
-    assert_eq!(check(Inputs { const_expert_v: cut, ..sound }), length("const_expert_v", 2, 8));
+    assert_eq!(check(Inputs { const_expert_v: cut, ..sound }), length("const_expert_v", 1, 8));
     assert_eq!(check(Inputs { residual_x: &gamma, ..sound }), length("residual_x", 4, 12));
     assert_eq!(check(Inputs { gamma: &x, ..sound }), length("gamma", 12, 4));
     assert_eq!(check(Inputs { shared_expert_x: Some(none), ..sound }), length("shared_expert_x", 0, 12));
