@@ -246,6 +246,9 @@ pub(crate) fn write_words<F: Fabric + ?Sized>(
 }
 
 /// A copy of `N` bytes of the window, so that they can be checked and then written.
-fn copy_of<const N: usize, F: Fabric + ?Sized>(fabric: &F, at: Place) -> Result<[u8; N], ProtocolError> {
+pub(crate) fn copy_of<const N: usize, F: Fabric + ?Sized>(
+    fabric: &F,
+    at: Place,
+) -> Result<[u8; N], ProtocolError> {
     fabric.bytes(at, N as u64)?.try_into().map_err(|_| internal("fabric returned another length"))
 }

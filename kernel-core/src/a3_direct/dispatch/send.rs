@@ -9,8 +9,10 @@ use crate::inputs::Inputs;
 use crate::layout::landing::{self, INFO};
 use crate::layout::outputs;
 use crate::layout::state::{grant, token_flag};
+use crate::placement::Home;
 use crate::plan::route::{self, NO_SLOT, Pair, Send, Sends};
 use crate::sync::flag;
+use crate::units::RankId;
 use crate::vector::Vector;
 
 impl Dispatch {
@@ -43,6 +45,22 @@ impl Dispatch {
         })
     }
 
+    /// The first row that a destination has granted; what is missing if it has not yet.
+    fn grant_of<F: Fabric + ?Sized, V>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        destination: u32,
+    ) -> Result<Result<u32, Wait>, ProtocolError> {
+        let Home { rank: source, local_expert } = route::destination_home(env.shape, destination);
+        let seen = fabric.observe(grant(self.partition, destination))?;
+        match flag::dispatch(seen) {
+            flag::Seen::Empty => Ok(Err(Wait::Grant { source, local_expert })),
+            flag::Seen::Corrupt => Err(corrupt(env, source, local_expert, seen)),
+            flag::Seen::Flag(first) => Ok(Ok(first)),
+        }
+    }
+
     /// The row that a rank has granted to `send`; what is missing if it has not yet.
     fn granted<F: Fabric + ?Sized, V>(
         &self,
@@ -50,18 +68,15 @@ impl Dispatch {
         fabric: &F,
         send: Send,
     ) -> Result<Result<u32, Wait>, ProtocolError> {
-        let (source, local_expert) = (send.home.rank, send.home.local_expert);
-        let destination = route::destination_of(env.shape, source, local_expert);
-        let seen = fabric.observe(grant(self.partition, destination))?;
-        let max = env.shape.rows_max(source);
-        let corrupt = ProtocolError::Grant { source, local_expert, seen, max };
-        match flag::dispatch(seen) {
-            flag::Seen::Empty => Ok(Err(Wait::Grant { source, local_expert })),
-            flag::Seen::Corrupt => Err(corrupt),
-            flag::Seen::Flag(first) => match first.checked_add(send.slot) {
-                Some(row) if u64::from(row) < max => Ok(Ok(row)),
-                _ => Err(corrupt),
-            },
+        let Home { rank: source, local_expert } = send.home;
+        let first =
+            match self.grant_of(env, fabric, route::destination_of(env.shape, source, local_expert))? {
+                Ok(first) => first,
+                wait => return Ok(wait),
+            };
+        match first.checked_add(send.slot) {
+            Some(row) if u64::from(row) < env.shape.rows_max(source) => Ok(Ok(row)),
+            _ => Err(corrupt(env, source, local_expert, flag::status(first))),
         }
     }
 
@@ -166,18 +181,10 @@ impl Dispatch {
         if destination >= env.work.destinations.end {
             return self.go(Phase::AwaitTokens { slot: env.work.slots.start, row: self.first_row });
         }
-        let home = route::destination_home(env.shape, destination);
-        let (source, local_expert) = (home.rank, home.local_expert);
-        let at = grant(self.partition, destination);
-        let seen = fabric.observe(at)?;
-        match flag::dispatch(seen) {
-            flag::Seen::Empty => Ok(Progress::Pending(Wait::Grant { source, local_expert })),
-            flag::Seen::Corrupt => {
-                let max = env.shape.rows_max(source);
-                Err(ProtocolError::Grant { source, local_expert, seen, max })
-            }
-            flag::Seen::Flag(_) => {
-                fabric.store(at, 0)?;
+        match self.grant_of(env, fabric, destination)? {
+            Err(wait) => Ok(Progress::Pending(wait)),
+            Ok(_) => {
+                fabric.store(grant(self.partition, destination), 0)?;
                 self.go(Phase::PublishTokens { destination })
             }
         }
@@ -200,4 +207,9 @@ fn sends<'u, V>(env: &'u Env<'_, V>, words: &'u mut [u32]) -> Result<Sends<'u>, 
     let share = &env.work.sends;
     let (slots, _) = split_words(words, share)?;
     Ok(Sends { shape: env.shape, rank: env.rank, order: env.choices.order, share, slots })
+}
+
+/// A grant that there cannot be.
+fn corrupt<V>(env: &Env<'_, V>, source: RankId, local_expert: u32, seen: u64) -> ProtocolError {
+    ProtocolError::Grant { source, local_expert, seen, max: env.shape.rows_max(source) }
 }

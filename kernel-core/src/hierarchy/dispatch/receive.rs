@@ -4,7 +4,7 @@
 //! are copied as soon as the counts of it and of those before it are there.
 
 use super::super::{Env, Epoch};
-use crate::a3::internal;
+use crate::a3::steps;
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
 use crate::layout::record::Triple;
@@ -112,8 +112,8 @@ impl Receive {
                 }
             }
             Phase::Scale { i, token } => {
-                let to = outputs::dynamic_scale(self.before + i);
-                copy::<4, F>(fabric, self.tail(env, local_expert, source, i, 0), to)?;
+                let at = self.tail(env, local_expert, source, i, 0);
+                steps::copy_scale(fabric, at, self.before + i)?;
                 Phase::Info { i, token }
             }
             Phase::Info { i, token } => {
@@ -122,8 +122,9 @@ impl Receive {
                 Phase::Weight { i, token }
             }
             Phase::Weight { i, token } => {
-                let to = outputs::expand_scale(self.before + i);
-                copy::<4, F>(fabric, self.tail(env, local_expert, source, i, Tail::WEIGHT), to)?;
+                let at = self.tail(env, local_expert, source, i, Tail::WEIGHT);
+                let weight = steps::copy_of::<4, F>(fabric, at)?;
+                fabric.write(outputs::expand_scale(self.before + i), &weight)?;
                 Phase::X { i: i + 1, token }
             }
         };
@@ -173,7 +174,7 @@ impl Receive {
         (i, source, first): (u32, RankId, u32),
     ) -> Result<u32, ProtocolError> {
         let row = self.before + i;
-        let bytes = bytes_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
+        let bytes = steps::copy_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
         let (from, token, _) =
             relay::read_triple(env.shape, &bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
         if from != source || token.0 < first {
@@ -183,19 +184,4 @@ impl Receive {
         fabric.write(outputs::assist_info(row), &bytes)?;
         Ok(token.0 + 1)
     }
-}
-
-fn copy<const N: usize, F: Fabric + ?Sized>(
-    fabric: &mut F,
-    from: Place,
-    to: Place,
-) -> Result<(), ProtocolError> {
-    let bytes = bytes_of::<N, F>(fabric, from)?;
-    fabric.write(to, &bytes)?;
-    Ok(())
-}
-
-/// A copy of `N` bytes of the near area, so that they can be checked and then written.
-fn bytes_of<const N: usize, F: Fabric + ?Sized>(fabric: &F, at: Place) -> Result<[u8; N], ProtocolError> {
-    fabric.bytes(at, N as u64)?.try_into().map_err(|_| internal("fabric returned another length"))
 }
