@@ -1,0 +1,11 @@
+//! Models that the explorer finds safe, and twins that it catches.
+
+mod verdict;
+
+mod a2;
+mod blocks;
+mod flags;
+mod gates;
+mod receive;
+mod small;
+mod twins;
