@@ -16,13 +16,13 @@ use host::driver::threads::{Spread, Workers};
 use host::driver::{self, Failure, Hang, Joined, Options, RankState, Stopped, Unit, Who};
 use host::generate::{Left, Options as Made};
 use host::member;
-use kernel_core::a3::{Choices, Flags};
+use kernel_core::a3::{Choices, Flags, Receive};
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::{Place, Tensor};
-use kernel_core::shape::Product;
+use kernel_core::shape::CommAlg;
 use kernel_core::units::{CoreId, RankId};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -33,6 +33,7 @@ use std::sync::Mutex;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Written {
     Put(Vec<u8>),
+    Message(Vec<u8>),
     Word(u64),
     Transfer(u64),
 }
@@ -83,6 +84,11 @@ impl<F: Fabric> Middleware for RecordedFabric<'_, F> {
         }
         self.writes.lock().unwrap().insert((self.rank, to, at, Written::Put([row, tail].concat())));
         self.inner.put(to, at, row, tail)
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        self.writes.lock().unwrap().insert((self.rank, to, at, Written::Message(message.to_vec())));
+        self.inner.send(to, at, message)
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
@@ -151,7 +157,7 @@ struct End {
 const SCHEDULE: &str = "DCDC";
 
 /// Outputs of dispatch; the others are combine's.
-const OF_DISPATCH: [Tensor; 7] = [
+const OF_DISPATCH: [Tensor; 10] = [
     Tensor::ExpandX,
     Tensor::DynamicScales,
     Tensor::AssistInfo,
@@ -159,6 +165,9 @@ const OF_DISPATCH: [Tensor; 7] = [
     Tensor::ExpertTokenNums,
     Tensor::EpRecvCounts,
     Tensor::TpRecvCounts,
+    Tensor::ExpandScales,
+    Tensor::RowTable,
+    Tensor::SentRows,
 ];
 
 fn in_lockstep(case: &Case, options: Options, memory: Memory, seed: u64) -> End {
@@ -259,12 +268,16 @@ fn blamed(hang: &Hang, stopped: Stopped) {
 
 /// Lets everybody die at every step; every `nth` of them if there are many.
 fn everybody_dies(case: &Case, flags: Flags, nth: usize) {
-    let machines = Choices { flags, ..Choices::default() };
+    everybody_dies_with(case, Choices { flags, ..Choices::default() }, nth);
+}
+
+/// The same with other choices.
+fn everybody_dies_with(case: &Case, machines: Choices, nth: usize) {
     let options = Options { machines, ..Options::default() };
     let whole = in_lockstep(case, options, Memory::Strong, 1);
     assert!(whole.failure.is_none() && whole.outputs.iter().flatten().all(Option::is_some));
     let cores = (0..case.shape.aiv_num()).map(|core| Who::Core(CoreId(core)));
-    let agent = (case.shape.product() == Product::A2).then_some(Who::Agent);
+    let agent = (case.shape.comm_alg() == CommAlg::Fullmesh).then_some(Who::Agent);
     let everybody: Vec<_> = core::iter::once(Who::Rank).chain(cores).chain(agent).collect();
     let (mut tried, mut missed) = (0, 0);
     for rank in member::all(&case.shape) {
@@ -333,6 +346,26 @@ fn whoever_dies_in_a2_is_named() {
     everybody_dies(&made(a2), Flags::Joint, 1);
     let a2 = Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(3, 3, 1, 1, 1) };
     everybody_dies(&made(a2), Flags::Joint, 1);
+}
+
+#[test]
+fn whoever_dies_with_rows_in_place_or_placed_directly_is_named() {
+    for receive in [Receive::InPlace, Receive::Direct { areas: 1 }] {
+        let case = made(small(3, 3, 2, 2, 2));
+        everybody_dies_with(&case, Choices { receive, ..Choices::default() }, 2);
+    }
+}
+
+#[test]
+fn whoever_dies_in_a_hierarchy_is_named() {
+    let hierarchy = Config {
+        product: "a2".to_owned(),
+        comm_alg: "hierarchy".to_owned(),
+        server_ranks: 2,
+        hccl_buffsize_mb: 106,
+        ..small(4, 4, 2, 2, 1)
+    };
+    everybody_dies(&made(hierarchy), Flags::Joint, 4);
 }
 
 #[test]
