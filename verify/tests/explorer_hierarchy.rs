@@ -46,14 +46,61 @@ fn two_servers_of_two_ranks_once() {
 }
 
 #[test]
-fn measure() {
-    let cap = |model: Model| Model { states_max: 1_000_000, ..model };
-    explored("2x2 DC for ever, one matrix", &cap(hierarchy(4, 2, "DC").traffic(Traffic::Given(&THREE[..1]))));
-    explored("2x2 DDCC once, one matrix", &cap(hierarchy(4, 2, "DDCC").units(1).traffic(Traffic::Given(&THREE[..1]))));
-    explored("2x1 streams DC ever", &cap(streams("DC")));
-    explored("2x1x2 DC", &cap(hierarchy(2, 1, "DC").cores(2).units(1)));
-    explored("1x2x2 DC", &cap(hierarchy(2, 2, "DC").cores(2).units(1)));
-    explored("2x2 k2 once", &cap(Model { k: 2, ..hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(&THREE[..1])) }));
+#[ignore = "minutes: 1"]
+fn two_servers_of_two_ranks_for_ever() {
+    for traffic in [&THREE[..1], &THREE[1..2], &THREE[2..]] {
+        let model = hierarchy(4, 2, "DC").traffic(Traffic::Given(traffic));
+        safe(&format!("hierarchy, 2 x 2, always {traffic:?}, DC for ever, weak"), &model);
+    }
+    let model = hierarchy(4, 2, "DDCC").units(1).traffic(Traffic::Given(&THREE[..1]));
+    safe("hierarchy, 2 x 2, DDCC once, weak", &model);
+    let model = Model { k: 2, ..hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(&THREE[..1])) };
+    safe("hierarchy, 2 x 2, two experts a token, DC once, weak", &model);
+}
+
+#[test]
+#[ignore = "minutes: 4"]
+fn two_servers_of_two_ranks_with_all_traffic() {
+    safe("hierarchy, 2 x 2, all traffic, D once, weak", &hierarchy(4, 2, "D").units(1));
+}
+
+#[test]
+#[ignore = "minutes: 1"]
+fn streams_of_two_records_for_ever() {
+    safe("hierarchy, 2 x 1, two tokens, DC for ever, weak", &streams("DC"));
+}
+
+#[test]
+fn two_cores() {
+    safe("hierarchy, 2 x 1 of 2 cores, DC once, weak", &hierarchy(2, 1, "DC").cores(2).units(1));
+    safe("hierarchy, 1 x 2 of 2 cores, DC once, weak", &hierarchy(2, 2, "DC").cores(2).units(1));
+}
+
+#[test]
+fn nothing_is_missed_by_what_need_not_be_tried() {
+    let models = [
+        hierarchy(2, 2, "DC").units(1),
+        hierarchy(2, 1, "D").units(1),
+        hierarchy(2, 1, "DC").units(1).partitions(1, 1),
+        hierarchy(2, 2, "DC").units(1).twin(Twin::RelaxedPublish),
+        hierarchy(2, 2, "DC").units(1).twin(Twin::NoEntered),
+        hierarchy(2, 1, "DC").units(1).twin(Twin::NoQuiet),
+        hierarchy(2, 1, "DC").units(1).twin(Twin::UnorderedMessages),
+        hierarchy(2, 1, "D").units(1).twin(Twin::OwnFront),
+        streams("D").units(1).twin(Twin::OwnFront),
+        streams("D").units(1).twin(Twin::FlagAtEnd),
+    ];
+    for model in models {
+        let reports = [Memory::Weak, Memory::WeakExplicit].map(|memory| {
+            let report = explored(
+                &format!("hierarchy, {:?}, {memory:?}", model.twin),
+                &Model { memory, ..model.clone() },
+            );
+            assert!(report.complete || report.counterexample.is_some(), "{:?}: gave up", model.twin);
+            report.counterexample.is_some()
+        });
+        assert_eq!(reports[0], reports[1], "{:?}", model.twin);
+    }
 }
 
 fn told(name: &str, model: &Model) -> Timeline {
@@ -102,13 +149,17 @@ fn catches_near_ranks_that_nobody_waits_for() {
 
 #[test]
 fn catches_rows_done_without_quiet() {
-    let seen = told("hierarchy, no quiet", &hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(&THREE[..1])).twin(Twin::NoQuiet));
+    let seen = told(
+        "hierarchy, no quiet",
+        &hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(&THREE[..1])).twin(Twin::NoQuiet),
+    );
     assert!(matches!(seen.violation, Violation::Refused { .. }), "{seen}");
 }
 
 #[test]
 fn catches_messages_that_overtake_each_other() {
-    let seen = told("hierarchy, unordered messages", &hierarchy(2, 1, "DC").units(1).twin(Twin::UnorderedMessages));
+    let seen =
+        told("hierarchy, unordered messages", &hierarchy(2, 1, "DC").units(1).twin(Twin::UnorderedMessages));
     assert!(matches!(seen.violation, Violation::Refused { .. } | Violation::NotLanded { .. }), "{seen}");
 }
 

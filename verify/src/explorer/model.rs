@@ -464,7 +464,8 @@ impl<'a> Setup<'a> {
         }
         (0..self.model.ranks).fold(vec![Vec::new()], |matrices, rank| {
             let choices = self.choices(rank);
-            let with = |matrix: Vec<Choice>| choices.iter().map(move |&choice| [&matrix[..], &[choice]].concat());
+            let with =
+                |matrix: Vec<Choice>| choices.iter().map(move |&choice| [&matrix[..], &[choice]].concat());
             matrices.into_iter().flat_map(with).collect()
         })
     }

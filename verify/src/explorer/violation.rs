@@ -186,7 +186,10 @@ impl fmt::Display for Violation {
                 )
             }
             Self::Unawaited { rank, operator } => {
-                write!(f, "rank {rank} has ended {operator}, and something that it is sent there has perhaps not landed")
+                write!(
+                    f,
+                    "rank {rank} has ended {operator}, and something that it is sent there has perhaps not landed"
+                )
             }
             Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),
         }

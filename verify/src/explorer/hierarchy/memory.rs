@@ -1,6 +1,6 @@
 //! Memory of a hierarchy: cells that have landed, effects that perhaps have, and who knows of whose end.
 
-use super::super::model::{Setup, Twin};
+use super::super::model::{Memory as Landing, Setup, Twin};
 use super::super::violation::Violation;
 use kernel_core::fabric::order::{Issued, Kind};
 use kernel_core::layout::relay;
@@ -113,6 +113,15 @@ impl<'a> Scene<'a> {
             Area::Entered | Area::RowsDone => None,
             Area::Flag | Area::Row => op.checked_sub(1),
             Area::End | Area::Count | Area::Record => op.checked_sub(self.setup.model.partitions[0]),
+        }
+    }
+
+    /// Whether an operator ends only with what is written there; twins that leave it out are let go on, to their harm.
+    fn is_awaited(&self, spot: Spot) -> bool {
+        match self.setup.model.twin {
+            Twin::PartialWait => spot.area != Area::End,
+            Twin::NoEntered => spot.area != Area::Entered,
+            _ => true,
         }
     }
 
@@ -242,9 +251,8 @@ impl Memory {
     }
 
     pub(super) fn is_quiet(&self, core: (RankId, CoreId)) -> bool {
-        let waits = |effect: &Effect| {
-            effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_))
-        };
+        let waits =
+            |effect: &Effect| effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_));
         !self.flight.iter().any(waits)
     }
 
@@ -259,12 +267,19 @@ impl Memory {
         }
     }
 
-    /// Takes in an effect of a core that has heard `heard`. `ended`: the operator that its target runs, by the slowest of its cores.
-    pub(super) fn issue(&mut self, scene: &Scene<'_>, effect: Effect, heard: &Heard, at: u32, strong: bool) -> Option<Violation> {
+    /// Takes in an effect of a core that has heard `heard`; its target is in operator `at`, by the slowest of its cores.
+    pub(super) fn issue(
+        &mut self,
+        scene: &Scene<'_>,
+        effect: Effect,
+        heard: &Heard,
+        at: u32,
+    ) -> Option<Violation> {
         let Effect { issued: Issued { to: rank, from, at: place, .. }, spot, value, .. } = effect;
         let twice = self.cell(rank, spot).is_some_and(|cell| cell.op == value.op);
         let late = self.flight.iter().any(|earlier| {
-            earlier.is_at(rank, spot) && (!effect.issued.must_follow(&earlier.issued) || earlier.value.op == value.op)
+            let follows = effect.issued.must_follow(&earlier.issued) && earlier.value.op < value.op;
+            earlier.is_at(rank, spot) && !follows && scene.is_awaited(spot)
         });
         let owner = heard[rank.index()];
         let unheard = scene.before(spot, value.op).filter(|&before| owner <= before);
@@ -277,9 +292,10 @@ impl Memory {
                 _ => Violation::LostFlag { rank, at: place },
             })
         } else {
-            (at > value.op).then_some(Violation::Unawaited { rank, operator: scene.setup.named(value.op) })
+            let late = at > value.op && scene.is_awaited(spot);
+            late.then(|| Violation::Unawaited { rank, operator: scene.setup.named(value.op) })
         };
-        if strong {
+        if scene.setup.model.memory == Landing::Strong {
             self.set(rank, spot, value);
         } else {
             self.flight.push(effect);
@@ -289,9 +305,11 @@ impl Memory {
 
     /// A rank has ended an operator: what others can still do to its memory is said, and what it was told is forgotten.
     pub(super) fn end(&mut self, scene: &Scene<'_>, rank: RankId, op: u32) -> Option<Violation> {
-        let late = self.flight.iter().any(|effect| effect.issued.to == rank && effect.value.op <= op);
+        let owed = |effect: &Effect| {
+            effect.issued.to == rank && effect.value.op <= op && scene.is_awaited(effect.spot)
+        };
+        let late = self.flight.iter().any(owed);
         self.cells.retain(|cell| u32::from(cell.rank) != rank.0 || cell.value.op > op);
-        let waits = scene.setup.model.twin != Twin::PartialWait;
-        (late && waits).then(|| Violation::Unawaited { rank, operator: scene.setup.named(op) })
+        late.then(|| Violation::Unawaited { rank, operator: scene.setup.named(op) })
     }
 }

@@ -19,7 +19,8 @@
 //! - of two ways to come to the same state of a core, the one that saw more to have landed is left out: from the other one that can still
 //!   be seen.
 //!
-//! Over [`Memory::Strong`](super::Memory::Strong) effects land when issued, and only the first of these holds, for steps that issue nothing.
+//! [`Memory::WeakExplicit`](super::Memory::WeakExplicit) has the first of these alone. Over
+//! [`Memory::Strong`](super::Memory::Strong) effects land when issued, and a step that issues something is never done at once.
 //!
 //! A rank that has ended an operator forgets what it was told there. Machines count from a number of the model's choosing, so
 //! that for ever has an end.

@@ -134,18 +134,21 @@ impl Group {
         };
         let mut bytes = Bytes(Vec::with_capacity(1024));
         // What depends on the time: the machines' partition, the model's, the tags of rows.
-        (first % 2, first % setup.model.partitions[0], first_unit * setup.batches % setup.tags).hash(&mut bytes);
+        (first % 2, first % setup.model.partitions[0], first_unit * setup.batches % setup.tags)
+            .hash(&mut bytes);
         if setup.model.units.is_some() {
             first_unit.hash(&mut bytes);
         }
         for core in &self.cores {
             (since(core.op), core.local, since(core.epoch), heard(&core.heard)).hash(&mut bytes);
         }
-        (self.first_round.wrapping_sub(first_unit * setup.batches), &self.rounds, &self.written).hash(&mut bytes);
+        (self.first_round.wrapping_sub(first_unit * setup.batches), &self.rounds, &self.written)
+            .hash(&mut bytes);
         self.memory.cells.len().hash(&mut bytes);
         for cell in &self.memory.cells {
             let value = &cell.value;
-            (cell.rank, cell.spot, since(value.op), value.number, value.body, heard(&value.heard)).hash(&mut bytes);
+            (cell.rank, cell.spot, since(value.op), value.number, value.body, heard(&value.heard))
+                .hash(&mut bytes);
         }
         let mut flight: Vec<_> = self.memory.flight.iter().collect();
         // Effects of different cores, or to different ranks, have no order among each other.

@@ -101,9 +101,9 @@ impl<'a> Known<'a> {
                 set = by;
             }
         };
-        let strong = self.setup().model.memory == Landing::Strong;
+        let all = self.setup().model.memory != Landing::Weak;
         let fewest = (0..ranks).map(closed).filter(|(count, _)| *count > 0).min();
-        let set = if strong { u32::MAX } else { fewest.map_or(0, |(_, set)| set) };
+        let set = if all { u32::MAX } else { fewest.map_or(0, |(_, set)| set) };
         let chosen = of_rank.into_iter().enumerate().filter(|(rank, _)| set >> rank & 1 == 1);
         let ways = chosen.flat_map(|(_, (ways, ..))| ways);
         ways.map(|(core, ways)| (core, self.settled(core, ways))).collect()
@@ -137,9 +137,10 @@ impl<'a> Known<'a> {
                 Ok(true) => Ok(next),
                 Err(violation) => Err(violation),
             };
-            let local = |way: &Way| way.next.as_ref().ok().map(|next| (next.cores[core].local, next.cores[core].op));
+            let local =
+                |way: &Way| way.next.as_ref().ok().map(|next| (next.cores[core].local, next.cores[core].op));
             let way = Way { tape, next };
-            if local(&way).is_some() {
+            if local(&way).is_some() && self.setup().model.memory != Landing::WeakExplicit {
                 let same = |other: &Way| local(other) == local(&way);
                 if ways.iter().any(|other| same(other) && other.tape.saw_no_more_than(&way.tape)) {
                     continue;
@@ -213,7 +214,10 @@ impl<'a> Known<'a> {
             let mut state = state.clone();
             state.rounds.push_back(number);
             let to: Vec<_> = matrix.iter().map(|first| first.unwrap_or_default().to_string()).collect();
-            state.tell("", &[format!("round {batch} begins: the ranks' tokens go to experts {}", to.join(", "))]);
+            state.tell(
+                "",
+                &[format!("round {batch} begins: the ranks' tokens go to experts {}", to.join(", "))],
+            );
             state
         };
         (0..).zip(&self.matrices).map(with).collect()
@@ -233,7 +237,8 @@ impl<'a> Known<'a> {
         let matrix = usize::from(state.matrix(batch).unwrap_or_default());
         let expected = self.oracle.expected(&self.scene.setup, &self.matrices[matrix], tag);
         let tensors = self.tensors(rank as u32, tag, self.matrices[matrix][rank]);
-        let Local { mut machine, mut words, mut row } = self.numbers.local_of(state.cores[core].local).clone();
+        let Local { mut machine, mut words, mut row } =
+            self.numbers.local_of(state.cores[core].local).clone();
         let before = (machine.clone(), words.clone());
         let at = (0..state.written.len()).map(|rank| state.operator(self.setup(), rank)).collect();
         let inputs = tensors.inputs();
@@ -339,7 +344,8 @@ impl<'a> Known<'a> {
         let matrix = usize::from(state.matrix(batch).unwrap_or_default());
         let expected =
             self.oracle.expected(&self.scene.setup, &self.matrices[matrix], batch % self.setup().tags);
-        let outputs = Tensor::ALL.iter().filter(|&&tensor| (tensor == Tensor::XOut) == (kind == Kind::Combine));
+        let outputs =
+            Tensor::ALL.iter().filter(|&&tensor| (tensor == Tensor::XOut) == (kind == Kind::Combine));
         let expected = outputs.map(|&tensor| expected[rank].output(tensor).len() as u32).sum();
         let seen = core::mem::take(&mut state.written[rank]);
         let rank = RankId(rank as u32);

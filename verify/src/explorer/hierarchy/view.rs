@@ -137,7 +137,14 @@ impl View<'_> {
         Ok(value)
     }
 
-    fn issue(&mut self, kind: order::Kind, to: RankId, at: Place, (epoch, number): (u64, u32), body: Option<&[u8]>) -> Result<(), Fault> {
+    fn issue(
+        &mut self,
+        kind: order::Kind,
+        to: RankId,
+        at: Place,
+        (epoch, number): (u64, u32),
+        body: Option<&[u8]>,
+    ) -> Result<(), Fault> {
         let (spot, _) = self.spot(at, 8)?;
         let far = matches!(kind, order::Kind::Message(_));
         let server = |rank| self.scene.setup.shape.server_of(rank).0;
@@ -155,9 +162,8 @@ impl View<'_> {
         let issued = Issued { from: self.me, to, at, kind };
         let effect = Effect { issued, spot, value, seen: [false; 2] };
         self.say(|| format!("{} {}", verb(spot.area, kind), self.name(to, spot, value, Part::Whole)));
-        let strong = self.strong();
         let at = self.at[to.index()];
-        let violation = self.memory.get_mut().issue(self.scene, effect, &heard, at, strong);
+        let violation = self.memory.get_mut().issue(self.scene, effect, &heard, at);
         violation.into_iter().for_each(|violation| self.blame(violation));
         Ok(())
     }
@@ -169,7 +175,8 @@ impl View<'_> {
         if memory.late(self.me.0, spot).is_some() {
             self.blame(Violation::NotLanded { rank: self.me.0, at });
         }
-        let body = memory.cell(self.me.0, spot).filter(|value| value.op == self.op).and_then(|value| value.body);
+        let body =
+            memory.cell(self.me.0, spot).filter(|value| value.op == self.op).and_then(|value| value.body);
         // The body of a record begins behind its front flag.
         let start = if spot.area == Area::Record { inside.wrapping_sub(8) } else { inside } as usize;
         let bytes = body.and_then(|body| self.numbers.body_of(body).get(start..)?.get(..len as usize));
@@ -313,15 +320,18 @@ impl View<'_> {
         let (own, _) = shape.server_of(rank);
         let stream = |server| format!("from rank {} to rank {rank}", shape.relay(rank, server));
         match spot.area {
-            Area::Entered => format!("to rank {rank} that rank {} has entered", shape.rank_on(own, number)),
+            Area::Entered => {
+                format!("the word at rank {rank} that rank {} has entered", shape.rank_on(own, number))
+            }
             Area::RowsDone => {
                 let near = shape.rank_on(own, number / shape.aiv_num());
-                format!("to rank {rank} that rank {near} has no more rows for it")
+                format!("the word at rank {rank} that rank {near} has no more rows for it")
             }
             Area::End => format!("the end flag {}, behind {} records", stream(number), value.number),
             Area::Count => {
                 let (expert, source) = (number / shape.ep_world_size(), number % shape.ep_world_size());
-                format!("to rank {rank} the count for its expert {expert} of rank {source}: {}", value.number)
+                let rows = value.number;
+                format!("the count at rank {rank}: {rows} from rank {source} for its expert {expert}")
             }
             Area::Record => {
                 let record = number % shape.bs_max();
