@@ -92,11 +92,7 @@ impl Shape {
     #[inline]
     #[must_use]
     pub const fn shared_expert_of(&self, rank: RankId) -> Option<u32> {
-        if rank.0 < self.shared_expert_rank_num() {
-            Some(self.by_replicas(rank.0).0)
-        } else {
-            None
-        }
+        if rank.0 < self.shared_expert_rank_num() { Some(self.by_replicas(rank.0).0) } else { None }
     }
 
     /// Whether rank `source` sends to shared-expert rank `to`.

@@ -107,7 +107,10 @@ fn people_get_a_table_and_no_bar_without_a_terminal() {
     assert!(output.status.success() && output.stderr.is_empty());
     let table = String::from_utf8(output.stdout).unwrap();
     assert!(
-        table.contains("times as fast as") && table.contains("memcpy") && table.contains("dispatch") && table.contains("combine"),
+        table.contains("times as fast as")
+            && table.contains("memcpy")
+            && table.contains("dispatch")
+            && table.contains("combine"),
         "{table}"
     );
 }

@@ -185,7 +185,8 @@ pub(super) struct Program<'c> {
 impl Program<'_> {
     /// Has it carry out an order.
     fn order(&mut self, order: &str) -> Result<Printed, Error> {
-        let told = self.child.stdin.as_mut().map(|stdin| writeln!(stdin, "{order}").and_then(|()| stdin.flush()));
+        let told =
+            self.child.stdin.as_mut().map(|stdin| writeln!(stdin, "{order}").and_then(|()| stdin.flush()));
         if !matches!(told, Some(Ok(()))) {
             return Err(self.ended());
         }
@@ -210,7 +211,12 @@ impl Program<'_> {
         let read = self.child.stderr.as_mut().map(|stderr| stderr.read_to_string(&mut said));
         let why = said.lines().find(|line| line.starts_with("baseline: "));
         let why = why.or_else(|| said.lines().find(|l| !l.is_empty() && matches!(read, Some(Ok(_)))));
-        Error::Request(format!("{}: {}: {status}: {}", self.name, of_sizes(self.case), why.unwrap_or_default()))
+        Error::Request(format!(
+            "{}: {}: {status}: {}",
+            self.name,
+            of_sizes(self.case),
+            why.unwrap_or_default()
+        ))
     }
 }
 

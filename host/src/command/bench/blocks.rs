@@ -108,10 +108,12 @@ fn one_turn(contender: &mut Contender<'_>, args: &BenchArgs) -> Result<Turn, Err
     [block.dispatch_ms, block.combine_ms] = single.medians();
     if let Contender::Machines(group) = contender {
         if group.survives_bare() {
-            block.memcpy_ms = Some(group.bare(warm_up, iters)).filter(|copies| !copies.is_empty()).map(|c| c.medians());
+            block.memcpy_ms =
+                Some(group.bare(warm_up, iters)).filter(|copies| !copies.is_empty()).map(|c| c.medians());
         }
         if args.protocol {
-            let mut on = |workers| group.weightless(workers, (warm_up, iters)).map(|(times, _)| times.medians());
+            let mut on =
+                |workers| group.weightless(workers, (warm_up, iters)).map(|(times, _)| times.medians());
             block.weightless_ms = Some([on(super::live::threads(args))?, on(1)?]);
         }
     }

@@ -195,7 +195,8 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
         let copies = blocks.iter().filter_map(|block| Some((block.memcpy_ms?[operator], 1.0)));
         Ratio::of(copies).map(|ratio| ratio.median)
     };
-    let memcpy_ms = median_of(0).zip(median_of(1)).map(|(dispatch, combine)| PerOperator { dispatch, combine });
+    let memcpy_ms =
+        median_of(0).zip(median_of(1)).map(|(dispatch, combine)| PerOperator { dispatch, combine });
     let gb_per_s = |bytes: u64, ms: Option<Quantiles>| {
         ms.map(|q| q.median).filter(|&ms| ms > 0.0).map(|ms| bytes as f64 / ms / 1e6)
     };

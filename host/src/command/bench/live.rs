@@ -44,7 +44,10 @@ pub(super) fn deadline(args: &BenchArgs) -> Duration {
 pub(super) fn pages<'c>(groups: impl Iterator<Item = (&'c Case, ReceiveArg)>) -> Pages {
     let touched = |(case, receive): (&Case, ReceiveArg)| match receive {
         ReceiveArg::Direct => 0,
-        _ => u64::from(member::count(&case.shape)) * (case.shape.window_bytes() + case.shape.window_out_bytes()),
+        _ => {
+            u64::from(member::count(&case.shape))
+                * (case.shape.window_bytes() + case.shape.window_out_bytes())
+        }
     };
     let all: u64 = groups.map(touched).sum();
     if all < super::machine::memory_bytes() / MEMORY_SHARE { Pages::Huge } else { Pages::Small }
@@ -198,8 +201,7 @@ impl System for Group<'_> {
     fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
         // The last check was of these inputs.
         let options = Options { in_step: true, ..self.back_to_back() };
-        let (unit, times) =
-            self.rounds(&Batch::new(self.case), (warm_up + iterations) as usize, options)?;
+        let (unit, times) = self.rounds(&Batch::new(self.case), (warm_up + iterations) as usize, options)?;
         Ok(samples(&times, &unit, warm_up))
     }
 

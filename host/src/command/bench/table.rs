@@ -20,7 +20,8 @@ pub(super) fn table(bench: &Bench) -> String {
         ("blocks", blocks),
         ("oracle", "agrees bit for bit with every system, before and after".to_owned()),
     ]);
-    let header = ["system", "R", "BS", "operator", "min ms", "median", "p90", "p99", "GB/s", "chained", "stolen"];
+    let header =
+        ["system", "R", "BS", "operator", "min ms", "median", "p90", "p99", "GB/s", "chained", "stolen"];
     let rows: Vec<_> = bench.results.iter().flat_map(rows).collect();
     let mut all = format!("{about}\n\n{}", columns(&header, &rows));
     let header = ["system", "R", "BS", "times as fast as", "dispatch", "combine"];
@@ -64,7 +65,9 @@ fn rows(entry: &Entry) -> [Vec<String>; 2] {
     let row = |operator: &str, ms: Option<Quantiles>, rate: Option<f64>, round: Option<Quantiles>| {
         let mut row = name(entry);
         row.push(operator.to_owned());
-        row.extend([ms.map(|q| q.min), ms.map(|q| q.median), ms.map(|q| q.p90), ms.map(|q| q.p99)].map(three));
+        row.extend(
+            [ms.map(|q| q.min), ms.map(|q| q.median), ms.map(|q| q.p90), ms.map(|q| q.p99)].map(three),
+        );
         row.push(or_dash(rate, |v| format!("{v:.2}")));
         row.push(three(round.map(|q| q.median)));
         row.push(or_dash(entry.stolen_share, |share| format!("{:.0} %", share * 100.0)));

@@ -1,8 +1,6 @@
 //! A2's hierarchy in the explorer: machines, near words and far messages, and what is broken on purpose.
 
-mod common;
-
-use common::{caught, explored, safe};
+use crate::verdict::{caught, explored, safe};
 use verify::explorer::{Memory, Model, Timeline, Traffic, Twin, Violation};
 
 /// In servers of that many ranks.
