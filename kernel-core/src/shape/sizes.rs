@@ -36,6 +36,8 @@ pub(crate) const SERVER_RANKS: u64 = 8;
 pub(crate) const COUNT_WORDS: u64 = 1 << 15;
 /// Bytes of the relay area of one partition (A2 hierarchy).
 pub(crate) const RELAY_AREA: u64 = 51 << 20;
+/// Bytes behind the records of one server, of which the last word is their end flag where an agent sends them.
+pub(crate) const STREAM_END: u64 = 64;
 
 /// What follows from a shape and every step asks for: computed once, at the door.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -245,12 +247,12 @@ impl Shape {
 }
 
 impl Shape {
-    /// Bytes of WindowsOut: as many as of WindowsIn on A2 fullmesh, none elsewhere.
+    /// Bytes of WindowsOut: as many as of WindowsIn on A2, where agents send from it; none elsewhere.
     #[must_use]
     pub const fn window_out_bytes(&self) -> u64 {
-        match (self.product, self.comm_alg) {
-            (Product::A2, CommAlg::Fullmesh) => self.window_bytes(),
-            _ => 0,
+        match self.product {
+            Product::A2 => self.window_bytes(),
+            Product::A3 => 0,
         }
     }
 
@@ -324,8 +326,12 @@ pub(crate) const fn near_slot(row: u64, k: u64) -> u64 {
     row.saturating_add(align_up(k, 8).saturating_mul(16))
 }
 
+/// Bytes of the records of one server, and what follows them (A2 hierarchy).
+pub(crate) const fn relay_stream(bs: u64, row: u64, k: u64) -> u64 {
+    bs.saturating_mul(relay_record(row, k)).saturating_add(STREAM_END)
+}
+
 /// Whether a relay area holds `bs` records of each of `servers` (A2 hierarchy).
 pub(crate) const fn relay_fits(servers: u64, bs: u64, row: u64, k: u64) -> bool {
-    let records = servers.saturating_mul(bs);
-    records.saturating_mul(relay_record(row, k)) <= RELAY_AREA
+    servers.saturating_mul(relay_stream(bs, row, k)) <= RELAY_AREA
 }
