@@ -46,7 +46,9 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     if (args.product, args.model) == (ProductArg::A3, Some(ModelArg::Windows)) {
         return refuse("--model windows: only a2 has one".to_owned());
     }
-    refuse_servers(args).map_or(Ok(()), refuse)?;
+    if let Some(why) = refuse_servers(args) {
+        return refuse(why);
+    }
     let (mut dispatched, mut combined) = (0, 0);
     for (i, letter) in args.operators.chars().enumerate() {
         match letter {
