@@ -31,6 +31,8 @@ pub struct Options {
     pub machines: Choices,
     /// What works on rows.
     pub vector: Any,
+    /// Nothing does: to measure what else there is.
+    pub rows_idle: bool,
     /// All ranks begin an operator together, and experts run when all have ended it, so that its time holds no waiting
     /// for another rank's experts. The protocol does not need it.
     pub in_step: bool,

@@ -1,6 +1,7 @@
 //! Partial sums for namesakes on other servers: each token as soon as its rows are there; behind all of them an end
 //! flag, once every near rank has said that there are no more rows.
 
+use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
 use super::super::{Buffers, Env, Epoch, sum};
 use super::{ENDED, Words, rows_missing};
@@ -15,11 +16,23 @@ use crate::vector::Vector;
 pub(super) struct Relays {
     /// The stream that is looked at first.
     server: u32,
+    /// Steps of its end that are done.
+    ending: u32,
+    issued: Issued,
 }
 
 impl Relays {
     pub(super) const fn new() -> Self {
-        Self { server: 0 }
+        Self { server: 0, ending: 0, issued: Issued::new() }
+    }
+
+    pub(super) fn begin<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &F,
+    ) -> Result<(), ProtocolError> {
+        self.issued = Issued::begin(env, fabric)?;
+        Ok(())
     }
 
     pub(super) fn step<F: Fabric + ?Sized, V: Vector>(
@@ -46,10 +59,13 @@ impl Relays {
                 *sent += 1;
                 mark_sent(bitmap, token);
             } else if missing.is_none() {
-                let end = relay::mark(epoch.0, *sent).to_le_bytes();
-                let at = relay::end_flag(epoch.partition(), env.work.server);
-                fabric.send(env.shape.relay(env.rank, server), at, &end)?;
-                *sent = ENDED;
+                match issue::end(env, fabric, epoch, (server, *sent), self.ending)? {
+                    Some(step) => {
+                        (self.server, self.ending) = (server, step);
+                        return Ok(Progress::Stepped);
+                    }
+                    None => (*sent, self.ending) = (ENDED, 0),
+                }
             } else {
                 continue;
             }
@@ -58,7 +74,7 @@ impl Relays {
         }
         match missing {
             Some(wait) if !all_ended => Ok(Progress::Pending(wait)),
-            _ => Ok(Progress::Done),
+            _ => Ok(self.issued.step(env, fabric, epoch)?.unwrap_or(Progress::Done)),
         }
     }
 }
@@ -109,7 +125,5 @@ fn send<F: Fabric + ?Sized, V: Vector>(
     let out = message.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.result_bytes() as usize));
     sum::partial(env, fabric, (server, token, pairs), buffers.sums, out.ok_or(short)?)?;
     write_front(message, epoch, token.0, pairs);
-    let at = relay::record(shape, epoch.partition(), env.work.server, record);
-    fabric.send(shape.relay(env.rank, server), at, message)?;
-    Ok(())
+    issue::record(env, fabric, epoch, (server, record), message)
 }
