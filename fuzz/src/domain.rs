@@ -3,7 +3,9 @@
 
 use crate::tape::Tape;
 use arbitrary::{Arbitrary, Unstructured};
+use kernel_core::a3::Receive;
 use kernel_core::inputs::{Inputs, Mask};
+use kernel_core::layout::landing;
 use kernel_core::reference::numerics;
 use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Given, Limits, Op, Product, QuantMode, Shape};
 use kernel_core::units::RankId;
@@ -38,11 +40,33 @@ pub enum Protocol {
     A3Separate,
     A3FullmeshV2,
     A2Fullmesh,
+    /// Experts read rows in the window.
+    A3InPlace,
+    A3InPlaceSeparate,
+    /// Direct placement and pull combine.
+    A3Direct,
+    A2Hierarchy,
 }
 
 /// All of them, by [`Numbers::protocol`].
-pub const PROTOCOLS: [Protocol; 4] =
-    [Protocol::A3Joint, Protocol::A3Separate, Protocol::A3FullmeshV2, Protocol::A2Fullmesh];
+pub const PROTOCOLS: [Protocol; 8] = [
+    Protocol::A3Joint,
+    Protocol::A3Separate,
+    Protocol::A3FullmeshV2,
+    Protocol::A2Fullmesh,
+    Protocol::A3InPlace,
+    Protocol::A3InPlaceSeparate,
+    Protocol::A3Direct,
+    Protocol::A2Hierarchy,
+];
+
+impl Protocol {
+    /// Whether it is one of A3.
+    #[must_use]
+    pub const fn is_a3(self) -> bool {
+        !matches!(self, Self::A2Fullmesh | Self::A2Hierarchy)
+    }
+}
 
 /// A bit of [`Numbers::features`]. What does not go with the protocol is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,8 +125,18 @@ impl Numbers {
 
     /// The protocol.
     #[must_use]
-    pub fn protocol(&self) -> Protocol {
-        PROTOCOLS[usize::from(self.protocol) % PROTOCOLS.len()]
+    pub const fn protocol(&self) -> Protocol {
+        PROTOCOLS[self.protocol as usize % PROTOCOLS.len()]
+    }
+
+    /// Where experts find rows.
+    #[must_use]
+    pub const fn receive(&self) -> Receive {
+        match self.protocol() {
+            Protocol::A3InPlace | Protocol::A3InPlaceSeparate => Receive::InPlace,
+            Protocol::A3Direct => Receive::Direct { areas: if self.has(Feature::InFlight) { 2 } else { 1 } },
+            _ => Receive::Copy,
+        }
     }
 
     /// Rounds, from 1.
@@ -130,18 +164,22 @@ impl Domain {
     #[must_use]
     pub fn new(numbers: Numbers, tape: &mut Tape<'_>) -> Option<Self> {
         let protocol = numbers.protocol();
-        let a3 = protocol != Protocol::A2Fullmesh;
+        let (a3, hierarchy) = (protocol.is_a3(), protocol == Protocol::A2Hierarchy);
         let plain = a3 && protocol != Protocol::A3FullmeshV2;
+        let direct = protocol == Protocol::A3Direct;
         let fold = |n: u8, min: i64, count: u8| min + i64::from(n % count);
-        let tp = plain && numbers.has(Feature::Tp);
+        let tp = plain && numbers.receive() == Receive::Copy && numbers.has(Feature::Tp);
         let s = if a3 { fold(numbers.shared_experts, 0, 3) } else { 0 };
         let rs = s * fold(numbers.replicas, 1, 2);
-        let moe_ranks = fold(numbers.moe_ranks, 1, 3);
+        let servers = fold(numbers.moe_ranks, 1, 3);
+        // In a hierarchy of that many servers of so many ranks, six ranks at most.
+        let near = if hierarchy { fold(numbers.shared_experts, 1, 3).min(6 / servers) } else { 1 };
+        let moe_ranks = servers * near;
         let local = if tp { 1 } else { fold(numbers.local_experts, 1, 3) };
         let (r, e) = (moe_ranks + rs, moe_ranks * local);
         // A2 has no const experts, fullmesh_v2 no special ones at all.
         let most = match protocol {
-            Protocol::A3FullmeshV2 => [0; 3],
+            Protocol::A3FullmeshV2 | Protocol::A2Hierarchy => [0; 3],
             Protocol::A2Fullmesh => [1, 1, 0],
             _ => [3; 3],
         };
@@ -152,17 +190,23 @@ impl Domain {
         let quantised = numbers.has(Feature::Quantised);
         let elastic = plain && !tp && numbers.has(Feature::Elastic);
         let mut given = Given::empty();
-        given.set(Given::SCALES, quantised && numbers.has(Feature::Smoothed));
+        given.set(Given::SCALES, quantised && !hierarchy && numbers.has(Feature::Smoothed));
         given.set(Given::ELASTIC_INFO, elastic);
         given.set(Given::SHARED_EXPERT_X, a3 && s == 0 && numbers.has(Feature::SharedX));
         let uneven: Vec<i64> = (0..r).map(|rank| 1 + (rank * 7 + bs) % 5).collect();
         let is_uneven = numbers.has(Feature::UnevenBs) && protocol != Protocol::A3FullmeshV2;
+        let has_blocks = (a3 || hierarchy) && !tp && !direct;
         let config = Config {
             product: if a3 { "a3" } else { "a2" },
-            comm_alg: if protocol == Protocol::A3FullmeshV2 { "fullmesh_v2" } else { "" },
+            comm_alg: match protocol {
+                Protocol::A3FullmeshV2 => "fullmesh_v2",
+                Protocol::A2Hierarchy => "hierarchy",
+                _ => "",
+            },
             op: if a3 && numbers.has(Feature::RmsNorm) { "combine_add_rms_norm" } else { "combine" },
             dtype: if numbers.has(Feature::F16) { "f16" } else { "bf16" },
             ep_world_size: r,
+            server_ranks: if hierarchy { near } else { Config::default().server_ranks },
             tp_world_size: if tp { 2 } else { 0 },
             moe_expert_num: e,
             shared_expert_num: s,
@@ -175,14 +219,14 @@ impl Domain {
             bs: if is_uneven { BatchSizes::PerRank(&uneven) } else { BatchSizes::Uniform(bs) },
             global_bs: if is_uneven { uneven.iter().max()? * r } else { 0 },
             quant_mode: if quantised { 2 } else { 0 },
-            comm_quant_mode: if a3 && !tp && numbers.has(Feature::CommQuant) { 2 } else { 0 },
+            comm_quant_mode: if has_blocks && numbers.has(Feature::CommQuant) { 2 } else { 0 },
             expert_token_nums_type: i64::from(!numbers.has(Feature::PrefixSums)),
-            port_offset: if a3 && numbers.has(Feature::PortOffset) { 512 } else { 0 },
+            port_offset: if a3 && !direct && numbers.has(Feature::PortOffset) { 512 } else { 0 },
             aiv_num: fold(numbers.cores, 1, 5),
             given,
             ..Config::default()
         };
-        let whole = shape(&config)?;
+        let whole = shape(&config, numbers.receive())?;
         let elastic = if elastic { left(&whole, tape) } else { None };
         let shape = elastic.as_ref().map_or_else(|| whole.clone(), |(_, left)| whole.survivors(left));
         Some(Self { numbers, whole, shape, elastic })
@@ -204,10 +248,19 @@ impl Domain {
 
 /// The shape of a configuration with a window just large enough, without the product's ranges.
 #[must_use]
-pub fn shape(config: &Config<'_>) -> Option<Shape> {
-    let buffer = Buffer::with(config, Limits::None);
-    let config = Config { hccl_buffsize_mb: i64::try_from(buffer.required_mb).ok()?, ..*config };
-    Shape::new(&config, Limits::None).ok()
+pub fn shape(config: &Config<'_>, receive: Receive) -> Option<Shape> {
+    let required_mb = Buffer::with(config, Limits::None).required_mb;
+    let of = |mb: u64| {
+        let config = Config { hccl_buffsize_mb: i64::try_from(mb).ok()?, ..*config };
+        Shape::new(&config, Limits::None).ok()
+    };
+    let shape = of(required_mb)?;
+    match receive {
+        Receive::Direct { areas } => {
+            of(landing::required_bytes(&shape, areas).div_ceil(1 << 20).max(required_mb))
+        }
+        _ => Some(shape),
+    }
 }
 
 /// Some who are left, in some order; `None` if several draws leave nobody who has experts enough.
@@ -271,7 +324,7 @@ impl Tensors {
             ids.extend((0..k).map(|_| all.swap_remove(tape.below(all.len()))));
         }
         let masked = numbers.has(Feature::Masked) && !shape.bs_is_uneven();
-        let masked = masked && numbers.protocol() != Protocol::A3FullmeshV2;
+        let masked = masked && !matches!(numbers.protocol(), Protocol::A3FullmeshV2 | Protocol::A2Hierarchy);
         let kind = if masked { tape.below(3) } else { 0 };
         let active = if kind == 1 { tape.below(bs + 1) } else { 0 };
         let any_bits = numbers.has(Feature::AnyBits) && shape.quant_mode() == QuantMode::None;
@@ -286,7 +339,9 @@ impl Tensors {
         let with_shared_x = numbers.has(Feature::SharedX) && shape.shared_expert_rows() == 0;
         // The door refuses it on A2.
         let with_shared_x = with_shared_x && shape.product() == Product::A3;
-        let smooth = shape.quant_mode() == QuantMode::Dynamic && numbers.has(Feature::Smoothed);
+        let smooth = shape.quant_mode() == QuantMode::Dynamic
+            && numbers.protocol() != Protocol::A2Hierarchy
+            && numbers.has(Feature::Smoothed);
         let x = rows(bs * h, any_bits);
         let shared_x = with_shared_x.then(|| rows(bs * h, any_bits));
         let residual_x = rows(if norm { bs * h } else { 0 }, false);

@@ -2,19 +2,19 @@
 //! goes on to its next operator when its own cores have ended the one before; nobody else is waited for.
 
 use crate::domain::{Domain, Feature, Protocol, Tensors};
+use crate::law::{Lie, When};
+use crate::machine::{Machine, Who, order, scratch};
 use crate::memory::World;
 use crate::tape::{Tape, mixed};
-use kernel_core::a2::{self, Agent, AgentEnv};
-use kernel_core::a3::{self, Choices, Flags, Receive, Ub};
-use kernel_core::a3_v2;
+use kernel_core::a2::{Agent, AgentEnv};
+use kernel_core::a3::{Receive, Ub};
 use kernel_core::fabric::survivors::Survivors;
 use kernel_core::fabric::{Progress, ProtocolError};
-
-use kernel_core::plan::order::SendOrder;
+use kernel_core::layout::row_table;
+use kernel_core::place::{Place, Tensor};
 use kernel_core::reference::numerics;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
 
 /// The most steps of a run. Bounds time, not behaviour: honest runs need far fewer.
 const TICKS_MAX: usize = 400_000;
@@ -28,17 +28,6 @@ pub enum Operator {
     Combine(usize),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Machine {
-    A3(a3::Dispatch),
-    V2(a3_v2::Dispatch),
-    A3Combine(a3::Combine),
-    A2(a2::Dispatch),
-    A2Combine(a2::Combine),
-    /// Between operators, or failed.
-    None,
-}
-
 /// What combine is given.
 #[derive(Clone, Debug, Default)]
 pub struct Returned {
@@ -50,6 +39,14 @@ pub struct Returned {
     pub ep_recv_counts: Vec<u8>,
     /// `expand_idx`.
     pub expand_idx: Vec<u8>,
+    /// `expand_scales`.
+    pub expand_scales: Vec<u8>,
+    /// `sent_rows`.
+    pub sent_rows: Vec<u8>,
+    /// `row_table`.
+    pub row_table: Vec<u8>,
+    /// Where results go, with direct placement.
+    pub results: Option<Place>,
 }
 
 #[derive(Debug)]
@@ -93,6 +90,8 @@ pub struct Group<'t> {
     pub members: Vec<Member>,
     /// The number of steps so far.
     pub ticks: usize,
+    /// Whether the words in which cores count their operators are as they wrote them.
+    pub epochs_known: bool,
 }
 
 /// What watches a run.
@@ -100,6 +99,9 @@ pub trait Watch {
     /// A member has ended an operator; `member` is its place among the members. What combine will be given is filled
     /// in here.
     fn ended(&mut self, group: &mut Group<'_>, member: usize, operator: Operator);
+
+    /// A member is about to begin a combine: its experts have just ended.
+    fn combines(&mut self, _group: &Group<'_>, _member: usize, _round: usize) {}
 
     /// Something may be done to memory before the next step.
     fn meddle(&mut self, _group: &mut Group<'_>) {}
@@ -122,12 +124,8 @@ impl<'t> Group<'t> {
             all
         };
         let rounds: Vec<_> = (0..numbers.rounds()).map(&mut round).collect();
-        let (shape, is_a2) = (&domain.shape, numbers.protocol() == Protocol::A2Fullmesh);
-        let (words, row) = if is_a2 {
-            (a2::ub_words(shape), a2::ub_bytes(shape))
-        } else {
-            (a3::ub_words(shape), a3::ub_bytes(shape))
-        };
+        let shape = &domain.shape;
+        let (words, row) = scratch(numbers.protocol(), shape);
         // The scratch holds whatever was there before.
         let core = |core| Core {
             core: CoreId(core),
@@ -154,12 +152,52 @@ impl<'t> Group<'t> {
             operators.extend(batch.map(Operator::Combine));
         }
         let world = World::new(&domain, tape);
-        Self { domain, world, rounds, operators, members, ticks: 0 }
+        Self { domain, world, rounds, operators, members, ticks: 0, epochs_known: true }
+    }
+
+    /// The first rows that a member has received, wherever its experts find them by `row_table`.
+    #[must_use]
+    pub fn rows_of(&self, member: usize, rows: usize, table: &[u8]) -> Vec<u8> {
+        let number = self.members[member].number;
+        let len = self.domain.shape.payload_bytes();
+        match self.domain.numbers.receive() {
+            Receive::Copy => self.world.output(number, Tensor::ExpandX)[..rows * len as usize].to_vec(),
+            Receive::InPlace => {
+                let records = row_table::records(table, rows);
+                records.flat_map(|at| self.world.bytes(number, at, len).to_vec()).collect()
+            }
+            Receive::Direct { .. } => {
+                let first = row_table::records(table, 1).next();
+                first.map_or_else(Vec::new, |at| self.world.bytes(number, at, rows as u64 * len).to_vec())
+            }
+        }
+    }
+
+    /// What combine is given with the experts' rows `y`: the outputs of dispatch.
+    #[must_use]
+    pub fn returned(&self, member: usize, y: Vec<u8>) -> Returned {
+        let number = self.members[member].number;
+        let output = |tensor| self.world.output(number, tensor).to_vec();
+        let row_table = output(Tensor::RowTable);
+        let results = match self.domain.numbers.receive() {
+            Receive::Direct { .. } => row_table::records(&row_table, 2).nth(1),
+            _ => None,
+        };
+        Returned {
+            y,
+            assist_info: output(Tensor::AssistInfo),
+            ep_recv_counts: output(Tensor::EpRecvCounts),
+            expand_idx: output(Tensor::ExpandIdx),
+            expand_scales: output(Tensor::ExpandScales),
+            sent_rows: output(Tensor::SentRows),
+            row_table,
+            results,
+        }
     }
 
     /// Runs until all have ended, failed or wait for ever. Whether all have ended.
     pub fn run(&mut self, watch: &mut impl Watch) -> bool {
-        (0..self.members.len()).for_each(|member| self.begin(member));
+        (0..self.members.len()).for_each(|member| self.begin(member, watch));
         let cores = self.domain.shape.aiv_num() as usize;
         let agents = usize::from(self.domain.numbers.protocol() == Protocol::A2Fullmesh);
         let actors = self.members.len() * (cores + agents);
@@ -210,7 +248,7 @@ impl<'t> Group<'t> {
                     let ended = self.members[member].ended;
                     watch.ended(self, member, self.operators[ended]);
                     self.members[member].ended += 1;
-                    self.begin(member);
+                    self.begin(member, watch);
                 }
                 true
             }
@@ -225,64 +263,50 @@ impl<'t> Group<'t> {
         }
     }
 
-    fn begin(&mut self, member: usize) {
+    fn begin(&mut self, member: usize, watch: &mut impl Watch) {
         let Some(&operator) = self.operators.get(self.members[member].ended) else { return };
+        if let Operator::Combine(round) = operator {
+            // Experts are as slow as they may be.
+            watch.combines(self, member, round);
+            let Member { number, returned, .. } = &self.members[member];
+            if let Some(at) = returned[round].results {
+                self.world.poke(*number, at, &returned[round].y);
+            }
+        }
         let Member { number, cores, .. } = &mut self.members[member];
         self.world.reuse_outputs(*number);
-        let machine = match (self.domain.numbers.protocol(), operator) {
-            (Protocol::A2Fullmesh, Operator::Dispatch(_)) => Machine::A2(a2::Dispatch::new()),
-            (Protocol::A2Fullmesh, Operator::Combine(_)) => Machine::A2Combine(a2::Combine::new()),
-            (Protocol::A3FullmeshV2, Operator::Dispatch(_)) => Machine::V2(a3_v2::Dispatch::new()),
-            (_, Operator::Dispatch(_)) => Machine::A3(a3::Dispatch::new()),
-            (_, Operator::Combine(_)) => Machine::A3Combine(a3::Combine::new()),
-        };
+        let machine = Machine::new(self.domain.numbers.protocol(), operator);
         cores.iter_mut().for_each(|core| core.machine = machine.clone());
     }
 
     /// What a step of a core comes to; nothing between operators.
     fn step(&mut self, member: usize, core: usize) -> Result<Option<Progress>, ProtocolError> {
-        let Self { domain, world, rounds, operators, members, .. } = self;
+        let Self { domain, world, rounds, operators, members, epochs_known, .. } = self;
         let Member { number, ep, tp, ended, returned, cores, .. } = &mut members[member];
         let Core { core, machine, words, row } = &mut cores[core];
         let (Some(&operator), false) = (operators.get(*ended), *machine == Machine::None) else {
             return Ok(None);
         };
-        let round = match operator {
-            Operator::Dispatch(round) | Operator::Combine(round) => round,
+        let (round, dispatch) = match operator {
+            Operator::Dispatch(round) => (round, true),
+            Operator::Combine(round) => (round, false),
         };
-        let (inputs, shape) = (rounds[round][*number].inputs(), &domain.shape);
-        let Returned { y, assist_info, ep_recv_counts, expand_idx } = &returned[round];
+        let inputs = rounds[round][*number].inputs();
         let (before, words_before) = (machine.clone(), words.clone());
         let mut ub = Ub { words, row };
         let left = domain.elastic.as_ref().map(|(_, left)| left);
+        // A liar lies to itself, too.
+        let is_liar = world.liar.is_some_and(|liar| liar.member == *number);
+        let epoch = (*epochs_known && !is_liar).then_some(*ended as u64 + 1);
+        world.when = When { dispatch, epoch };
         let mut fabric = Survivors { inner: world.fabric(*number, *core), left };
-        let numbers = domain.numbers;
-        let choices = Choices {
-            order: if numbers.has(Feature::PlainOrder) { SendOrder::Plain } else { SendOrder::Staggered },
-            flags: match numbers.protocol() {
-                Protocol::A3Separate => Flags::Separate,
-                _ => Flags::Joint,
-            },
-            receive: Receive::Copy,
-        };
-        let env = a3::Env::new(shape, *ep, *core, choices, Portable).with_tp_rank(*tp);
-        let a3_returned = a3::Returned { y, assist_info, ep_recv_counts };
-        let a2_returned = a2::Returned { y, ep_recv_counts, expand_idx };
-        let progress = match machine {
-            Machine::A3(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
-            Machine::V2(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
-            Machine::A3Combine(machine) => machine.step(&env, &mut fabric, &inputs, &a3_returned, &mut ub),
-            Machine::A2(machine) => {
-                machine.step(&a2::Env::new(shape, *ep, *core, Portable), &mut fabric, &inputs, &mut ub)
-            }
-            Machine::A2Combine(machine) => {
-                let env = a2::Env::new(shape, *ep, *core, Portable);
-                machine.step(&env, &mut fabric, &inputs, &a2_returned, &mut ub)
-            }
-            Machine::None => return Ok(None),
-        };
-        let effects = world.take_effects();
+        let who = Who { ep: *ep, tp: *tp, core: *core };
+        let progress = machine.step(domain, who, &mut fabric, &inputs, &returned[round], &mut ub);
+        let (effects, lie) = (world.take_effects(), world.take_lie());
         assert!(effects <= 1, "{before:?} had {effects} effects in one step");
+        if let Some(lie) = lie {
+            refuses(lie, progress, &before);
+        }
         let progress = progress?;
         if progress != Progress::Stepped {
             assert_eq!(*machine, before, "{progress:?} must not change a machine");
@@ -297,11 +321,7 @@ impl<'t> Group<'t> {
         if error.is_some() {
             return Ok(None);
         }
-        let order = if self.domain.numbers.has(Feature::PlainOrder) {
-            SendOrder::Plain
-        } else {
-            SendOrder::Staggered
-        };
+        let order = order(&self.domain.numbers);
         let env = AgentEnv { shape: &self.domain.shape, rank: *ep, order };
         let before = agent.clone();
         let progress = agent.step(&env, &mut self.world.fabric(*number, CoreId(0)))?;
@@ -313,6 +333,29 @@ impl<'t> Group<'t> {
         );
         assert_ne!(progress, Progress::Done, "an agent has no end");
         Ok(Some(progress))
+    }
+}
+
+/// What a machine saw cannot be: the step that saw it must be the last, and its error must name who wrote there.
+fn refuses(lie: Lie, progress: Result<Progress, ProtocolError>, before: &Machine) {
+    let Err(error) = progress else { panic!("{before:?} takes {lie:?}: {progress:?}") };
+    let named = source_of(&error);
+    assert!(named.is_none() || lie.source.is_none() || named == lie.source, "{lie:?}: {error}");
+}
+
+/// Whom an error names.
+pub(crate) const fn source_of(error: &ProtocolError) -> Option<RankId> {
+    use ProtocolError as E;
+    match *error {
+        E::Status { source, .. }
+        | E::Count { source, .. }
+        | E::TokenFlag { source, .. }
+        | E::Grant { source, .. }
+        | E::Results { source, .. }
+        | E::BlockFlag { source, .. }
+        | E::CombineFlag { source, .. }
+        | E::Record { source, .. } => Some(source),
+        _ => None,
     }
 }
 

@@ -1,11 +1,13 @@
 //! Every access to memory is held against the layout: it must lie in one slot of one area, and whoever writes must be
 //! the one whose slot it is. A machine that reads or writes anywhere else is a defect, whatever it was told.
 
-use kernel_core::layout::a2_window;
+use kernel_core::a3::Receive;
 use kernel_core::layout::map::{self, Area};
 use kernel_core::layout::outputs::capacity;
+use kernel_core::layout::state::Partition;
+use kernel_core::layout::{a2_window, landing, relay};
 use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::shape::{Product, Shape};
+use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 
 /// What is done to memory.
@@ -15,8 +17,23 @@ pub enum Access {
     Read,
     /// By any rank: put, publish, a delivered transfer.
     Send,
+    /// By a rank of another server.
+    Message,
     /// By the own rank: store, write.
     Own,
+    /// By a peer that reads.
+    Pull,
+}
+
+/// Where in a rank's memory something lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spot {
+    /// In which area.
+    pub area: Area,
+    /// In which slot of it.
+    pub slot: u64,
+    /// Where in that.
+    pub offset: u64,
 }
 
 /// The areas of one rank.
@@ -24,26 +41,24 @@ pub enum Access {
 pub struct Guard {
     areas: Vec<Area>,
     outputs: [u64; Tensor::ALL.len()],
-    ranks: u64,
-    /// Records of one source, where all sources' are one area.
-    of_source: u64,
+    shape: Shape,
+    rank: RankId,
 }
 
 impl Guard {
     /// Of the rank that machines call `ep`.
     #[must_use]
-    pub fn new(shape: &Shape, ep: RankId) -> Self {
+    pub fn new(shape: &Shape, ep: RankId, receive: Receive) -> Self {
         Self {
-            areas: match shape.product() {
-                Product::A3 => map::areas(shape, ep).collect(),
-                Product::A2 => a2_window::areas(shape).collect(),
+            areas: match (shape.product(), shape.comm_alg(), receive) {
+                (_, _, Receive::Direct { areas }) => direct_areas(shape, ep, areas),
+                (Product::A3, ..) => map::areas(shape, ep).collect(),
+                (_, CommAlg::Hierarchy, _) => relay::areas(shape).collect(),
+                (Product::A2, ..) => a2_window::areas(shape).collect(),
             },
             outputs: Tensor::ALL.map(|tensor| capacity(shape, ep, tensor)),
-            ranks: shape.ep_world_size().into(),
-            of_source: match shape.port_offset() {
-                0 => u64::from(shape.local_experts(ep)) * u64::from(shape.bs_max()),
-                _ => 0,
-            },
+            shape: shape.clone(),
+            rank: ep,
         }
     }
 
@@ -51,6 +66,30 @@ impl Guard {
     #[must_use]
     pub fn areas(&self) -> &[Area] {
         &self.areas
+    }
+
+    /// The shape.
+    #[must_use]
+    pub const fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// Whose memory it is.
+    #[must_use]
+    pub const fn rank(&self) -> RankId {
+        self.rank
+    }
+
+    /// Where `at` lies.
+    #[must_use]
+    pub fn find(&self, at: Place) -> Option<Spot> {
+        let holds = |area: &&Area| {
+            let start = area.start;
+            start.region == at.region && start.offset <= at.offset && at.offset - start.offset < area.size()
+        };
+        let area = *self.areas.iter().find(holds)?;
+        let inside = at.offset - area.start.offset;
+        Some(Spot { area, slot: inside / area.stride, offset: inside % area.stride })
     }
 
     /// Checks an access by a core (an agent counts as core 0) of the rank that machines call `by`.
@@ -65,41 +104,65 @@ impl Guard {
             assert!(fits, "{len} bytes at {at} are outside the tensor's {}", self.outputs[tensor as usize]);
             return;
         }
-        let holds = |area: &&Area| {
-            let start = area.start;
-            start.region == at.region && start.offset <= at.offset && at.offset - start.offset < area.size()
-        };
-        let Some(area) = self.areas.iter().find(holds) else {
+        let Some(spot) = self.find(at) else {
             panic!("{access:?} of {len} bytes at {at} by core {core} of rank {by}: in no area");
         };
-        let inside = at.offset - area.start.offset;
-        let (slot, offset) = (inside / area.stride, inside % area.stride);
+        let Spot { area, slot, offset } = spot;
         let name = area.name;
         assert!(
             len > 0 && offset.checked_add(len).is_some_and(|end| end <= area.slot),
             "{access:?} of {len} bytes at {at} by core {core} of rank {by}: leaves slot {slot} of {name}"
         );
+        let is_owner = match self.shape.comm_alg() {
+            CommAlg::Hierarchy => self.is_owner_of_messages(access, (by, core), &spot),
+            _ => self.is_owner(access, (by, core), &spot),
+        };
         assert!(
-            self.is_owner(access, (by, core), area, slot),
+            is_owner,
             "{access:?} at {at} by core {core} of rank {by}: slot {slot} of {name} is not its own"
         );
     }
 
-    fn is_owner(&self, access: Access, (by, core): (RankId, CoreId), area: &Area, slot: u64) -> bool {
+    /// The source of a dispatch record, and the number of the record among those of its expert.
+    #[must_use]
+    pub fn record_source(&self, area: &Area, slot: u64) -> (u64, u64) {
+        let bs = u64::from(self.shape.bs_max());
+        let experts = if self.rank.0 < self.shape.shared_expert_rank_num() {
+            1
+        } else {
+            let moe_ranks = self.shape.ep_world_size() - self.shape.shared_expert_rank_num();
+            u64::from(self.shape.moe_expert_num() / moe_ranks)
+        };
+        // With a port offset one area for each source, partition by partition.
+        let records = |other: &&Area| other.name == area.name && other.partition == area.partition;
+        let before = self.areas.iter().filter(records).position(|other| other == area).unwrap_or(0);
+        (before as u64 + slot / (experts * bs), slot % bs)
+    }
+
+    /// The rank of a destination: shared-expert ranks first, one each.
+    #[must_use]
+    pub const fn destination_rank(&self, destination: u64) -> u64 {
+        let shared = self.shape.shared_expert_rank_num() as u64;
+        let experts = self.shape.moe_expert_num() as u64 / (self.shape.ep_world_size() as u64 - shared);
+        if destination < shared { destination } else { shared + (destination - shared) / experts }
+    }
+
+    fn is_owner(&self, access: Access, (by, core): (RankId, CoreId), spot: &Spot) -> bool {
+        let Spot { area, slot, offset } = *spot;
         let (rank, of_core) = (u64::from(by.0), slot == u64::from(core.0));
         match (area.name, access) {
+            (_, Access::Message) => false,
+            (name, Access::Pull) => name == "results",
             ("dispatch selectors" | "combine selectors", _) => of_core,
             ("tp dispatch selectors" | "tp combine selectors", _) => of_core,
             ("core words", Access::Send | Access::Own) => of_core,
             ("core words", Access::Read) => true,
             ("tp dispatch slots" | "tp combine slots", _) => of_core,
-            ("dispatch status", Access::Send) => slot % self.ranks == rank,
-            ("dispatch records", Access::Send) if self.of_source > 0 => slot / self.of_source == rank,
-            ("dispatch records", Access::Send) => {
-                // One area for each source, partition by partition.
-                let records = |other: &&Area| other.name == area.name && other.partition == area.partition;
-                self.areas.iter().filter(records).position(|other| other == area) == Some(rank as usize)
-            }
+            ("dispatch status", Access::Send) if offset >= 16 => self.destination_rank(slot) == rank,
+            ("dispatch status", Access::Send) => slot % u64::from(self.shape.ep_world_size()) == rank,
+            ("dispatch records", Access::Send) => self.record_source(&area, slot).0 == rank,
+            ("results ready", Access::Send) => slot == rank,
+            ("results", _) => false,
             ("windows in", Access::Send) => slot == rank,
             ("doorbell", Access::Send) | ("buffer chosen", Access::Own) => core.0 == 0,
             ("tasks" | "windows out", Access::Send) | ("doorbell" | "buffer chosen", _) => {
@@ -108,4 +171,50 @@ impl Guard {
             _ => true,
         }
     }
+
+    /// The same in a hierarchy, where messages come from namesakes on other servers, everything else from near ranks.
+    fn is_owner_of_messages(&self, access: Access, (by, core): (RankId, CoreId), spot: &Spot) -> bool {
+        let near = u64::from(self.shape.server_ranks());
+        let place = |rank: RankId| (u64::from(rank.0) / near, u64::from(rank.0) % near);
+        let ((server, number), (own_server, own_number)) = (place(by), place(self.rank));
+        let (is_near, is_namesake) = (server == own_server, server != own_server && number == own_number);
+        let (slot, bs) = (spot.slot, u64::from(self.shape.bs_max()));
+        match (spot.area.name, access) {
+            ("epochs", Access::Read | Access::Own) => slot == u64::from(core.0),
+            (_, Access::Read) => true,
+            ("entered", Access::Send) => is_near && slot == number && core.0 == 0,
+            // 48 cores at most.
+            ("rows done", Access::Send) => is_near && slot == number * 48 + u64::from(core.0),
+            // A relay tells of its namesakes.
+            ("counts", Access::Send) => {
+                is_near && slot % u64::from(self.shape.ep_world_size()) % near == number
+            }
+            ("near slots", Access::Send) => is_near,
+            ("end flags", Access::Message) => is_namesake && slot == server,
+            ("relay records", Access::Message) => is_namesake && slot / bs == server,
+            _ => false,
+        }
+    }
+}
+
+/// With direct placement: status words as ever, but with room for all grants, and areas of rows instead of records.
+fn direct_areas(shape: &Shape, rank: RankId, areas: u32) -> Vec<Area> {
+    let (ranks, rows) = (u64::from(shape.ep_world_size()), shape.rows_max(rank));
+    let status = map::areas(shape, rank).filter(|area| area.start.region == Region::State).map(|area| {
+        match area.name {
+            "dispatch status" => Area { count: shape.dispatch_slots(), ..area },
+            "combine status" => Area { name: "results ready", count: ranks, ..area },
+            _ => area,
+        }
+    });
+    let landed = (0..areas).map(landing::Area).zip([Partition::P0, Partition::P1]).flat_map(|(area, p)| {
+        let of =
+            |name, start, stride| Area { name, partition: Some(p), start, count: rows, stride, slot: stride };
+        [
+            of("rows", landing::row(shape, rank, area, 0), shape.payload_bytes()),
+            of("infos", landing::info(shape, rank, area, 0), landing::INFO),
+            of("results", landing::result(shape, rank, area, 0), shape.row_bytes()),
+        ]
+    });
+    status.chain(landed).collect()
 }

@@ -3,10 +3,11 @@
 //!
 //! Whatever comes: no panic, an end, no access that the layout does not give, no error that blames this crate. With a
 //! liar moreover every row of others arrives unharmed, every token that has no expert on the liar gets its sum, and
-//! who refuses something names the liar.
+//! who refuses something names the liar. (Not so where a liar has other people's rows in its hands: with direct placement it
+//! can put more rows than it was granted, and in a hierarchy a relay forwards what others sent.)
 
-use crate::domain::{Domain, Feature, Numbers};
-use crate::group::{Group, Operator, Returned, Watch, result_row};
+use crate::domain::{Domain, Feature, Numbers, Protocol};
+use crate::group::{Group, Operator, Returned, Watch, result_row, source_of};
 use crate::memory::Liar;
 use crate::round::{came_back, inputs_of, oracle, seed_of};
 use crate::tape::Tape;
@@ -56,8 +57,9 @@ pub fn run(bytes: &[u8]) -> Option<Report> {
     group.world.forgiving = true;
     let liar = is_liar.then(|| usize::from(kind >> 1) % group.members.len());
     group.world.liar = liar.map(|member| Liar { member: group.members[member].number, rate: rate.max(1) });
-    let mut attack =
-        Attack { seed: seed_of(&numbers), rate, liar, report: Report { liar: is_liar, ..Report::default() } };
+    let report = Report { liar: is_liar, ..Report::default() };
+    let is_apart = !matches!(numbers.protocol(), Protocol::A3Direct | Protocol::A2Hierarchy);
+    let mut attack = Attack { seed: seed_of(&numbers), rate, liar, is_apart, report };
     group.run(&mut attack);
     attack.report.ended = group.members.iter().map(|member| member.ended).sum();
     Some(attack.report)
@@ -68,13 +70,15 @@ struct Attack {
     rate: u8,
     /// Its place among the members.
     liar: Option<usize>,
+    /// Whether a liar can harm its own rows alone.
+    is_apart: bool,
     report: Report,
 }
 
 impl Watch for Attack {
     fn ended(&mut self, group: &mut Group<'_>, member: usize, operator: Operator) {
         match (operator, self.liar) {
-            (Operator::Dispatch(round), Some(liar)) if liar != member => {
+            (Operator::Dispatch(round), Some(liar)) if liar != member && self.is_apart => {
                 let returned = self.unharmed_rows(group, member, round, group.members[liar].ep);
                 group.members[member].returned[round] = returned;
             }
@@ -82,7 +86,7 @@ impl Watch for Attack {
                 let returned = rubbish(group, member);
                 group.members[member].returned[round] = returned;
             }
-            (Operator::Combine(round), Some(liar)) if liar != member => {
+            (Operator::Combine(round), Some(liar)) if liar != member && self.is_apart => {
                 self.unharmed_sums(group, member, round, group.members[liar].ep);
             }
             (Operator::Combine(_), _) => {}
@@ -102,16 +106,14 @@ impl Watch for Attack {
         self.report.refused.push((member, error));
         let Some(liar) = self.liar.filter(|&liar| liar != member) else { return };
         let liar = group.members[liar].ep;
-        match error {
-            E::Status { source, .. }
-            | E::Count { source, .. }
-            | E::TokenFlag { source, .. }
-            | E::BlockFlag { source, .. }
-            | E::CombineFlag { source, .. } => assert_eq!(source, liar, "{error}: names the wrong rank"),
-            // A row has its source by its place; the sum of legal counts can be too much.
-            E::Triple { .. } | E::Rows { .. } => {}
-            _ => panic!("member {member} refuses its own: {error}"),
+        if let Some(source) = source_of(&error) {
+            let of_relay = group.domain.numbers.protocol() == Protocol::A2Hierarchy;
+            assert!(source == liar || of_relay, "{error}: names the wrong rank");
+            return;
         }
+        // A row has its source by its place; the sum of legal counts can be too much.
+        let is_plain = matches!(error, E::Triple { .. } | E::Rows { .. });
+        assert!(is_plain || !self.is_apart, "member {member} refuses its own: {error}");
     }
 }
 
@@ -137,10 +139,11 @@ impl Attack {
             want.assist_info_for_combine.as_flattened().iter().flat_map(|word| word.to_le_bytes()).collect();
         let scales: Vec<u8> = want.dynamic_scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
         let tensors = [
-            (Tensor::ExpandX, &want.expand_x, payload),
             (Tensor::AssistInfo, &triples, if shape.product() == Product::A3 { 12 } else { 0 }),
             (Tensor::DynamicScales, &scales, if shape.quant_mode() == QuantMode::Dynamic { 4 } else { 0 }),
         ];
+        let rows = seen.last().map_or(0, |&rows| rows as usize);
+        let expand_x = group.rows_of(member, rows, &output(Tensor::RowTable));
         let mut y = Vec::new();
         let (mut at, mut honest_at) = (0, 0);
         for (slot, (&end, &honest_end)) in seen.iter().zip(&want.ep_recv_counts).enumerate() {
@@ -151,6 +154,8 @@ impl Attack {
                 y.extend((0..(end - at) as u64 * shape.row_bytes()).map(|_| group.world.tape.dice() as u8));
             } else {
                 assert_eq!(end - at, honest_end - honest_at, "rows of rank {source} at slot {slot}");
+                let (here, there) = (at * payload..end * payload, honest_at * payload..honest_end * payload);
+                assert_eq!(&expand_x[here], &want.expand_x[there], "rows of rank {source}");
                 for (tensor, want, len) in tensors {
                     let rows = &group.world.output(number, tensor)[at * len..end * len];
                     assert_eq!(rows, &want[honest_at * len..honest_end * len], "{tensor:?} of rank {source}");
@@ -164,13 +169,7 @@ impl Attack {
             }
             (at, honest_at) = (end, honest_end);
         }
-        let output = |tensor| group.world.output(number, tensor).to_vec();
-        Returned {
-            y,
-            assist_info: output(Tensor::AssistInfo),
-            ep_recv_counts: counts,
-            expand_idx: output(Tensor::ExpandIdx),
-        }
+        group.returned(member, y)
     }
 
     /// Every token without an expert on the liar has the oracle's sum.
@@ -201,9 +200,7 @@ impl Attack {
 fn rubbish(group: &mut Group<'_>, member: usize) -> Returned {
     let shape = group.domain.shape.clone();
     let (number, ep) = (group.members[member].number, group.members[member].ep);
-    let output = |tensor| group.world.output(number, tensor).to_vec();
-    let (assist_info, counts) = (output(Tensor::AssistInfo), output(Tensor::EpRecvCounts));
-    let expand_idx = output(Tensor::ExpandIdx);
+    let counts = group.world.output(number, Tensor::EpRecvCounts);
     let most = shape.rows_max(ep) * u64::from(shape.tp_world_size());
     let rows: u64 = counts
         .chunks(counts.len().max(1) / shape.tp_world_size() as usize)
@@ -214,10 +211,12 @@ fn rubbish(group: &mut Group<'_>, member: usize) -> Returned {
     let short = if tape.one_in(8) { tape.below(40) as u64 } else { 0 };
     let len = (rows * shape.row_bytes()).saturating_sub(short);
     let y = (0..len).map(|_| tape.dice() as u8).collect();
-    let mut returned = Returned { y, assist_info, ep_recv_counts: counts, expand_idx };
+    let mut returned = group.returned(member, y);
+    let tape = &mut group.world.tape;
     if tape.one_in(4) {
-        let Returned { assist_info, ep_recv_counts, expand_idx, .. } = &mut returned;
-        for bytes in [assist_info, ep_recv_counts, expand_idx] {
+        let Returned { assist_info, ep_recv_counts, expand_idx, expand_scales, sent_rows, row_table, .. } =
+            &mut returned;
+        for bytes in [assist_info, ep_recv_counts, expand_idx, expand_scales, sent_rows, row_table] {
             let (i, byte) = (tape.below(bytes.len().max(1)), tape.byte());
             if let Some(place) = bytes.get_mut(i) {
                 *place = byte;
@@ -246,10 +245,14 @@ fn drop_falls(group: &mut Group<'_>) {
             let fields = record_fields(&shape);
             fields[tape.below(fields.len())].offset + [0, 4, 8][tape.below(3)]
         }
+        // Fields of hierarchies and infos lie further behind.
+        "relay records" | "near slots" | "infos" => tape.below(area.slot.min(256) as usize) as u64 & !3,
         _ => tape.below(area.slot.min(32) as usize) as u64 & !7,
     };
     let word = word(tape);
-    let len = if matches!(area.name, "dispatch records" | "tp records") { 4 } else { 8 };
+    let fields = ["dispatch records", "tp records", "infos"];
+    let len = if fields.contains(&area.name) || !offset.is_multiple_of(8) { 4 } else { 8 };
+    group.epochs_known &= area.name != "epochs";
     let at = Place { offset: area.start.offset + slot * area.stride + offset, ..area.start };
     if offset + len as u64 <= area.stride {
         group.world.poke(number, at, &word.to_le_bytes()[..len]);
@@ -259,7 +262,7 @@ fn drop_falls(group: &mut Group<'_>) {
 /// A word that is wrong in one of many ways, or right: else no machine would get far.
 fn word(tape: &mut Tape<'_>) -> u64 {
     let small = tape.byte();
-    match tape.below(12) {
+    match tape.below(15) {
         0 => tape.word(),
         1 => 0,
         2 => u64::from(small) & 3,
@@ -271,6 +274,10 @@ fn word(tape: &mut Tape<'_>) -> u64 {
         8 => FLAG.into(),
         9 => u64::from(small & 7) << 32 | u64::from(small >> 3 & 7),
         10 => u64::MAX >> (small & 63),
+        // Epochs, with and without a number; a flag that is nearly one.
+        11 => u64::from(small & 15) << 16 | u64::from(small >> 4),
+        12 => u64::from(small & 15),
+        13 => flag::ARRIVED ^ 1 << (small & 63),
         _ => u64::from(u32::MAX) + 1 - u64::from(small),
     }
 }

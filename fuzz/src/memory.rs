@@ -2,11 +2,14 @@
 //! any order that the contract of the fabric leaves open. Every access is [guarded](crate::guard).
 
 use crate::domain::Domain;
-use crate::guard::{Access, Guard};
+use crate::guard::Guard;
+use crate::law::{Lie, When};
 use crate::tape::Tape;
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
+use crate::view::View;
+use core::cell::Cell;
+use kernel_core::a3::Receive;
+use kernel_core::fabric::nic::Transfer;
 use kernel_core::fabric::order::{Issued, Kind};
-use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::{state, tp};
 use kernel_core::place::{Place, Region, Tensor};
@@ -16,11 +19,9 @@ use std::collections::BTreeSet;
 
 /// A byte of an output that its operator has not written.
 const UNWRITTEN: u8 = 0xA5;
-/// Transfers that an agent can have in flight.
-const TRANSFERS_MAX: usize = 5;
 
 #[derive(Debug)]
-struct Memory {
+pub(crate) struct Memory {
     state: Vec<u8>,
     window: Vec<u8>,
     window_out: Vec<u8>,
@@ -28,14 +29,14 @@ struct Memory {
     tp_window: Vec<u8>,
     outputs: Vec<Vec<u8>>,
     /// What the running operator has written of the outputs, to see a second write.
-    written: BTreeSet<Place>,
-    guard: Guard,
+    pub(crate) written: BTreeSet<Place>,
+    pub(crate) guard: Guard,
     /// The name that machines have for it.
-    ep: RankId,
+    pub(crate) ep: RankId,
 }
 
 impl Memory {
-    fn new(shape: &Shape, ep: RankId) -> Self {
+    fn new(shape: &Shape, ep: RankId, receive: Receive) -> Self {
         let tp = if shape.tp_world_size() > 1 { tp::window_bytes(shape, ep) as usize } else { 0 };
         Self {
             state: vec![0; state::STATE_BYTES as usize],
@@ -45,7 +46,7 @@ impl Memory {
             tp_window: vec![0; tp],
             outputs: Tensor::ALL.map(|tensor| vec![UNWRITTEN; capacity(shape, ep, tensor) as usize]).into(),
             written: BTreeSet::new(),
-            guard: Guard::new(shape, ep),
+            guard: Guard::new(shape, ep, receive),
             ep,
         }
     }
@@ -61,7 +62,7 @@ impl Memory {
         }
     }
 
-    fn get(&self, at: Place, len: u64) -> Option<&[u8]> {
+    pub(crate) fn get(&self, at: Place, len: u64) -> Option<&[u8]> {
         let region = match at.region {
             Region::State => &self.state,
             Region::Window => &self.window,
@@ -76,17 +77,17 @@ impl Memory {
 
 /// What a core did and has not landed. `to` and `from` are member numbers.
 #[derive(Debug)]
-struct Effect {
-    issued: Issued,
-    bytes: Vec<u8>,
+pub(crate) struct Effect {
+    pub(crate) issued: Issued,
+    pub(crate) bytes: Vec<u8>,
 }
 
 /// A transfer that has not been delivered completely.
 #[derive(Debug)]
-struct Flying {
-    from: usize,
-    transfer: Transfer,
-    done: u64,
+pub(crate) struct Flying {
+    pub(crate) from: usize,
+    pub(crate) transfer: Transfer,
+    pub(crate) done: u64,
 }
 
 /// Someone who tells others what is not so: what it sends is changed now and then, never where it goes.
@@ -102,11 +103,17 @@ pub struct Liar {
 #[derive(Debug)]
 pub struct World<'t> {
     members: Vec<Option<Memory>>,
-    tp_world_size: u32,
-    flight: Vec<Effect>,
-    transfers: Vec<Flying>,
+    pub(crate) tp_world_size: u32,
+    pub(crate) flight: Vec<Effect>,
+    pub(crate) transfers: Vec<Flying>,
     /// Effects since the last time somebody asked.
-    effects: usize,
+    pub(crate) effects: usize,
+    /// Messages so far.
+    pub(crate) messages: u32,
+    /// What the machine that takes a step has seen and must refuse.
+    pub(crate) lie: Cell<Option<Lie>>,
+    /// In which operator it is.
+    pub when: When,
     /// Whether rows may be written twice: where memory is corrupted, counts of cores may overlap.
     pub forgiving: bool,
     /// Whose effects are changed.
@@ -122,29 +129,51 @@ impl<'t> World<'t> {
         let mut members: Vec<Option<Memory>> = Vec::new();
         members.resize_with((domain.whole.ep_world_size() * domain.whole.tp_world_size()) as usize, || None);
         for (number, ep, _) in domain.members() {
-            members[number] = Some(Memory::new(&domain.shape, ep));
+            members[number] = Some(Memory::new(&domain.shape, ep, domain.numbers.receive()));
         }
         let tp_world_size = domain.shape.tp_world_size();
-        let (flight, transfers) = (Vec::new(), Vec::new());
-        Self { members, tp_world_size, flight, transfers, effects: 0, forgiving: false, liar: None, tape }
+        Self {
+            members,
+            tp_world_size,
+            flight: Vec::new(),
+            transfers: Vec::new(),
+            effects: 0,
+            messages: 0,
+            lie: Cell::default(),
+            when: When { dispatch: true, epoch: None },
+            forgiving: false,
+            liar: None,
+            tape,
+        }
     }
 
-    fn member(&self, number: usize) -> &Memory {
+    pub(crate) fn member(&self, number: usize) -> &Memory {
         self.members.get(number).and_then(Option::as_ref).unwrap_or_else(|| panic!("no memory of {number}"))
     }
 
-    fn member_mut(&mut self, number: usize) -> &mut Memory {
+    pub(crate) fn member_mut(&mut self, number: usize) -> &mut Memory {
         self.members[number].as_mut().unwrap_or_else(|| panic!("no memory of {number}"))
     }
 
     /// A core's view.
     pub fn fabric(&mut self, member: usize, core: CoreId) -> View<'_, 't> {
-        View { world: self, member, core }
+        View::new(self, member, core)
     }
 
     /// How many effects there were since the last time.
     pub fn take_effects(&mut self) -> usize {
         core::mem::take(&mut self.effects)
+    }
+
+    /// What the machine that took a step has seen and must refuse.
+    pub fn take_lie(&mut self) -> Option<Lie> {
+        self.lie.take()
+    }
+
+    /// Bytes of a region, past the guard.
+    #[must_use]
+    pub fn bytes(&self, member: usize, at: Place, len: u64) -> &[u8] {
+        self.member(member).get(at, len).unwrap_or(&[])
     }
 
     /// Outputs are written afresh by the next operator of a member.
@@ -241,7 +270,7 @@ impl<'t> World<'t> {
     }
 
     /// Changes what a liar sends.
-    fn lie(&mut self, member: usize, bytes: &mut [u8]) {
+    pub(crate) fn lie_of(&mut self, member: usize, bytes: &mut [u8]) {
         let Some(liar) = self.liar.filter(|liar| liar.member == member) else { return };
         if self.tape.byte() >= liar.rate || bytes.is_empty() {
             return;
@@ -268,134 +297,5 @@ impl<'t> World<'t> {
 impl Flying {
     const fn words_left(&self) -> u64 {
         (self.transfer.len - self.done) / 8
-    }
-}
-
-/// One core's view of a [`World`], or an agent's. Members of the EP domain go by their physical ranks.
-#[derive(Debug)]
-pub struct View<'w, 't> {
-    world: &'w mut World<'t>,
-    member: usize,
-    core: CoreId,
-}
-
-impl View<'_, '_> {
-    /// Guards an access to another member or the own one.
-    fn guarded(&self, access: Access, to: usize, at: Place, len: u64) -> Result<(), Fault> {
-        let by = (self.world.member(self.member).ep, self.core);
-        let memory = self.world.member(to);
-        memory.guard.check(access, by, at, len);
-        match memory.get(at, len) {
-            Some(_) => Ok(()),
-            None => panic!("{len} bytes at {at} lie in an area, but not in the region"),
-        }
-    }
-
-    fn word(&self, access: Access, to: usize, at: Place) -> Result<(), Fault> {
-        assert!(at.offset.is_multiple_of(8), "the word at {at} is not aligned");
-        self.guarded(access, to, at, 8)
-    }
-
-    /// Whom a core means by `to`: the region chooses the domain.
-    fn named(&self, to: RankId, at: Place) -> usize {
-        let tp = self.world.tp_world_size as usize;
-        let (ep, of_tp) = (self.member / tp, self.member % tp);
-        if at.region.is_of_tp() { ep * tp + to.index() } else { to.index() * tp + of_tp }
-    }
-
-    fn issue(&mut self, to: usize, at: Place, kind: Kind, mut bytes: Vec<u8>) {
-        self.world.lie(self.member, &mut bytes);
-        let from = (RankId(self.member as u32), self.core);
-        self.world.effects += 1;
-        self.world.flight.push(Effect { issued: Issued { from, to: RankId(to as u32), at, kind }, bytes });
-    }
-}
-
-impl Fabric for View<'_, '_> {
-    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        let to = self.named(to, at);
-        self.guarded(Access::Send, to, at, (row.len() + tail.len()) as u64)?;
-        self.issue(to, at, Kind::Put, [row, tail].concat());
-        Ok(())
-    }
-
-    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        let to = self.named(to, at);
-        self.word(Access::Send, to, at)?;
-        self.issue(to, at, Kind::Publish, word.to_le_bytes().into());
-        Ok(())
-    }
-
-    fn quiet(&mut self) -> Result<bool, Fault> {
-        let me = (RankId(self.member as u32), self.core);
-        Ok(!self.world.flight.iter().any(|effect| effect.issued.from == me))
-    }
-
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.word(Access::Read, self.member, at)?;
-        let me = (RankId(self.member as u32), self.core);
-        let own = self.world.flight.iter().rev().find(|effect| {
-            effect.issued.from == me
-                && effect.issued.to == me.0
-                && effect.issued.at == at
-                && effect.issued.kind == Kind::Store
-        });
-        let own = own.and_then(|effect| effect.bytes.first_chunk()).copied().map(u64::from_le_bytes);
-        Ok(own.unwrap_or_else(|| self.world.peek(self.member, at)))
-    }
-
-    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.word(Access::Own, self.member, at)?;
-        self.issue(self.member, at, Kind::Store, word.to_le_bytes().into());
-        Ok(())
-    }
-
-    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.guarded(Access::Read, self.member, at, len)?;
-        Ok(self.world.member(self.member).get(at, len).unwrap_or(&[]))
-    }
-
-    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.guarded(Access::Own, self.member, at, bytes.len() as u64)?;
-        if at.region == Region::WindowOut {
-            self.issue(self.member, at, Kind::Store, bytes.into());
-            return Ok(());
-        }
-        assert!(
-            matches!(at.region, Region::Output(_)),
-            "a write that is neither output nor WindowsOut: {at}"
-        );
-        let fresh = self.world.member_mut(self.member).written.insert(at);
-        assert!(fresh || self.world.forgiving, "{at} of member {} is written twice", self.member);
-        self.world.effects += 1;
-        self.world.poke(self.member, at, bytes);
-        Ok(())
-    }
-
-    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        let bytes = self.bytes(from, len)?.to_vec();
-        self.write(output, &bytes)
-    }
-}
-
-impl Nic for View<'_, '_> {
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        assert_eq!(at.region, Region::State, "an agent reads its state region alone");
-        Fabric::observe(self, at)
-    }
-
-    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
-        let Transfer { to, from, at, len } = *transfer;
-        assert!(from.region == Region::WindowOut && at.region == Region::Window, "{transfer:?}");
-        assert!([from.offset, at.offset, len].iter().all(|n| n.is_multiple_of(8)), "{transfer:?}");
-        self.guarded(Access::Read, self.member, from, len)?;
-        self.guarded(Access::Send, to.index(), at, len)?;
-        let own = self.world.transfers.iter().filter(|flying| flying.from == self.member).count();
-        if own >= TRANSFERS_MAX {
-            return Ok(Post::Busy);
-        }
-        self.world.effects += 1;
-        self.world.transfers.push(Flying { from: self.member, transfer: *transfer, done: 0 });
-        Ok(Post::Posted)
     }
 }

@@ -4,6 +4,7 @@
 use crate::domain::{Domain, Feature, Numbers, Protocol};
 use crate::group::{Group, Operator, Returned, Watch, result_row};
 use crate::tape::{Tape, mixed};
+use kernel_core::a3::Receive;
 use kernel_core::fabric::ProtocolError;
 use kernel_core::inputs::Inputs;
 use kernel_core::layout::a2_window;
@@ -11,7 +12,7 @@ use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::returns::received;
 use kernel_core::reference::{Cluster, numerics};
-use kernel_core::shape::{Op, Product};
+use kernel_core::shape::Op;
 use kernel_core::sync::flag::is_window_flag;
 use kernel_core::units::{RankId, Token};
 
@@ -65,6 +66,14 @@ impl Watch for Honest {
         }
     }
 
+    fn combines(&mut self, group: &Group<'_>, member: usize, round: usize) {
+        // Rows in the window are good until the experts have ended.
+        if group.domain.numbers.receive() != Receive::Copy {
+            let returned = &group.members[member].returned[round];
+            check_rows(group, member, round, &returned.row_table);
+        }
+    }
+
     fn refused(&mut self, group: &Group<'_>, member: usize, error: ProtocolError) {
         panic!("member {} of an honest group: {error}", group.members[member].number);
     }
@@ -97,8 +106,19 @@ fn check_dispatch(group: &Group<'_>, member: usize, round: usize) {
     let triples = want.assist_info_for_combine.as_flattened();
     compare(group, member, Tensor::AssistInfo, &le(triples, i32::to_le_bytes));
     compare(group, member, Tensor::DynamicScales, &le(&want.dynamic_scales, f32::to_le_bytes));
-    compare(group, member, Tensor::ExpandX, &want.expand_x);
+    compare(group, member, Tensor::ExpandScales, &le(&want.expand_scales, f32::to_le_bytes));
+    check_rows(group, member, round, group.world.output(number.index(), Tensor::RowTable));
     compare(group, member, Tensor::TpRecvCounts, &le(&want.tp_recv_counts, i32::to_le_bytes));
+}
+
+/// The rows that experts read, found by `table` if they are in the window.
+fn check_rows(group: &Group<'_>, member: usize, round: usize, table: &[u8]) {
+    let number = RankId(group.members[member].number as u32);
+    let want = oracle(group, round, |cluster| cluster.dispatch(number)).expand_x;
+    let rows = want.len() / group.domain.shape.payload_bytes() as usize;
+    let seen = group.rows_of(member, rows, table);
+    let at = seen.iter().zip(&want).position(|(a, b)| a != b);
+    assert!(at.is_none() && seen.len() == want.len(), "rows of member {number} differ at byte {at:?}");
 }
 
 /// What the experts of a member return for what it received, by the definition.
@@ -115,13 +135,7 @@ pub(crate) fn experts(group: &Group<'_>, member: usize, round: usize, seed: u64)
             y.extend(result_row(shape, seed + 2 * round as u64, own_tp, (row.source, owner_tp), token, k));
         }
     }
-    let output = |tensor| group.world.output(number, tensor).to_vec();
-    Returned {
-        y,
-        assist_info: output(Tensor::AssistInfo),
-        ep_recv_counts: output(Tensor::EpRecvCounts),
-        expand_idx: output(Tensor::ExpandIdx),
-    }
+    group.returned(member, y)
 }
 
 /// What the member that machines call `ep` brings.
@@ -172,8 +186,8 @@ fn no_flag_is_left(group: &Group<'_>) {
         let number = member.number;
         for area in group.world.guard(number).areas() {
             let words: &[u64] = match (area.name, group.domain.numbers.protocol()) {
-                ("dispatch status", _) => &[0, 8],
-                ("combine status" | "tp dispatch slots" | "tp combine slots", _) => &[0],
+                ("dispatch status", _) => &[0, 8, 16],
+                ("combine status" | "results ready" | "tp dispatch slots" | "tp combine slots", _) => &[0],
                 _ => continue,
             };
             for (slot, word) in (0..area.count).flat_map(|slot| words.iter().map(move |word| (slot, word))) {
@@ -181,7 +195,7 @@ fn no_flag_is_left(group: &Group<'_>) {
                 assert_eq!(group.world.peek(number, at), 0, "{} {slot} of member {number}", area.name);
             }
         }
-        if shape.product() == Product::A2 {
+        if group.domain.numbers.protocol() == Protocol::A2Fullmesh {
             let ranks = (0..shape.ep_world_size()).map(RankId);
             let most = ranks.map(|rank| shape.rows_to_peer_max(rank)).max().unwrap_or(0);
             let ends = [Kind::Dispatch, Kind::Combine].map(|kind| a2_window::sent_bytes(shape, kind, most));

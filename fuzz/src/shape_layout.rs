@@ -213,6 +213,7 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
         Ok(shape) => shape,
     };
     assert_eq!(Shape::new(config, limits).as_ref(), Ok(&shape), "the door is a function");
+    assert_eq!(buffer.required_mb, required_mb(&shape, limits), "required_mb, by the formulas");
     assert!(buffer.fits() && buffer.max_bs >= u64::from(shape.bs_max()), "{buffer:?}");
     sizes(config, limits, &buffer, &shape);
     homes(&shape);
@@ -234,6 +235,35 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
         windows(&shape);
     }
     Verdict::Valid(Box::new(shape))
+}
+
+/// The smallest number of MiB, by the formulas for people, in numbers that cannot overflow.
+fn required_mb(shape: &Shape, limits: Limits) -> u64 {
+    let [bs, r, l, k, h] =
+        [shape.bs_max(), shape.ep_world_size(), shape.local_expert_num(), shape.k(), shape.h()]
+            .map(u128::from);
+    let up = |n: u128, to: u128| n.div_ceil(to) * to;
+    let row = up(2 * h, 32) + 64;
+    let combined = |pitch: u128| {
+        let offsets = r * u128::from(shape.port_offset());
+        let s = u128::from(shape.shared_expert_num());
+        2 * (l * bs * r * pitch + (k + s) * bs * up(2 * h, 512) + offsets)
+    };
+    let bytes = match shape.comm_alg() {
+        CommAlg::FullmeshV1 => combined(up(row, 512)),
+        CommAlg::FullmeshV2 => combined(row.div_ceil(480) * 512),
+        CommAlg::Fullmesh => {
+            // By halves: 1 MiB, and for each rank what it sends at most, with counts, gap and flag.
+            let is_quantised = shape.payload_bytes() < shape.row_bytes();
+            let record = if is_quantised { (h + 32).max(2 * h) } else { 2 * h };
+            let window = up(bs * l.min(k) * record + 512 + 512 + 32, 512);
+            let halves = 2 * ((1 << 20) + r * window);
+            (bs * r * l.min(k) * h * 4 + (4 << 20)).max(halves)
+        }
+        CommAlg::Hierarchy => l * r * bs * (2 * h + 16 * up(k, 8)) + (104 << 20),
+    };
+    let least = if limits == Limits::Product { 2 } else { 1 };
+    u64::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u64::MAX).max(least)
 }
 
 /// `max_bs` is the largest that the door takes, `required_mb` the smallest.

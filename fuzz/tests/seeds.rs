@@ -98,6 +98,8 @@ fn scenarios() -> Vec<(&'static str, Numbers)> {
     use Feature as F;
     use Protocol as P;
     let shared = |numbers: Numbers| Numbers { shared_experts: 2, replicas: 1, ..numbers };
+    // Two servers of two ranks.
+    let near = |numbers: Numbers| Numbers { shared_experts: 1, ..numbers };
     let special = |numbers: Numbers| Numbers { specials: 0b01_10_01, ..numbers };
     vec![
         ("joint", numbers(P::A3Joint, &[])),
@@ -113,6 +115,15 @@ fn scenarios() -> Vec<(&'static str, Numbers)> {
         ("v2_shared_quantised", shared(numbers(P::A3FullmeshV2, &[F::Wide, F::Quantised]))),
         ("a2_quantised_masked", special(numbers(P::A2Fullmesh, &[F::Quantised, F::Masked]))),
         ("a2_any_bits_in_flight", numbers(P::A2Fullmesh, &[F::AnyBits, F::InFlight, F::UnevenBs])),
+        ("in_place", numbers(P::A3InPlace, &[])),
+        ("in_place_in_flight", numbers(P::A3InPlaceSeparate, &[F::InFlight, F::Quantised, F::PortOffset])),
+        ("in_place_shared_elastic", shared(numbers(P::A3InPlace, &[F::Elastic, F::CommQuant, F::Masked]))),
+        ("direct", numbers(P::A3Direct, &[])),
+        ("direct_shared_quantised", shared(numbers(P::A3Direct, &[F::Quantised, F::Masked, F::RmsNorm]))),
+        ("direct_in_flight", special(numbers(P::A3Direct, &[F::InFlight, F::AnyBits, F::UnevenBs]))),
+        ("hierarchy", near(numbers(P::A2Hierarchy, &[]))),
+        ("hierarchy_quantised", near(numbers(P::A2Hierarchy, &[F::Quantised, F::CommQuant, F::F16]))),
+        ("hierarchy_in_flight", near(numbers(P::A2Hierarchy, &[F::InFlight, F::UnevenBs, F::PrefixSums]))),
     ]
 }
 
@@ -126,7 +137,9 @@ fn rounds_of_every_protocol_are_seeds() {
         assert_eq!(shape.tp_world_size() == 2, numbers.has(Feature::Tp), "{name}");
         assert_eq!(report.domain.elastic.is_some(), numbers.has(Feature::Elastic), "{name}");
         // Of an elastic domain nobody who holds them may be left.
-        assert_eq!(shape.shared_expert_rows() > 0, numbers.shared_experts > 0, "{name}");
+        let in_servers = numbers.protocol() == Protocol::A2Hierarchy;
+        assert_eq!(shape.shared_expert_rows() > 0, numbers.shared_experts > 0 && !in_servers, "{name}");
+        assert!(!in_servers || (shape.servers(), shape.server_ranks()) == (2, 2), "{name}");
         assert_eq!(shape.bs_is_uneven(), numbers.has(Feature::UnevenBs), "{name}");
         assert!(report.ticks > 300, "{name}: {} steps", report.ticks);
         keep("round", name, &bytes);

@@ -303,9 +303,9 @@ pub enum ProductArg {
 /// What `veriep schedule` searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModelArg {
-    /// The real machines; on A2 with agents and transfers.
+    /// The real machines; on A2 with agents and transfers, or messages.
     Machines,
-    /// An abstract model of A2's windows.
+    /// An abstract model of the windows of A2's full mesh.
     Windows,
 }
 
@@ -324,10 +324,16 @@ pub struct ScheduleArgs {
     /// Ranks, one core each.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=4))]
     pub ranks: u32,
+    /// A2's hierarchy in place of its full mesh.
+    #[arg(long)]
+    pub hierarchy: bool,
+    /// Ranks of a server in the hierarchy; left out: half of the ranks, or 1 if they are odd.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4))]
+    pub server_ranks: Option<u32>,
     /// How often the operators run; left out: for ever, or once if not every dispatch is combined.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
-    /// What is searched; left out: the machines, but the windows for three and more ranks of A2.
+    /// What is searched; left out: the machines, but the windows for three and more ranks of A2's full mesh.
     #[arg(long, value_enum)]
     pub model: Option<ModelArg>,
     /// How rows are received.

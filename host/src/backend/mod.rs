@@ -5,6 +5,7 @@ pub mod inject;
 pub mod lockstep;
 pub mod shared;
 pub mod survivors;
+pub mod weightless;
 
 use crate::case::Case;
 use crate::member;

@@ -34,6 +34,8 @@ pub struct Options {
     pub vector: Any,
     /// Who issues what goes to other servers, in a hierarchy.
     pub stage: Stage,
+    /// Nothing does: to measure what else there is.
+    pub rows_idle: bool,
     /// All ranks begin an operator together, and experts run when all have ended it, so that its time holds no waiting
     /// for another rank's experts. The protocol does not need it.
     pub in_step: bool,

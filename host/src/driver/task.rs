@@ -5,6 +5,7 @@ use super::{Failure, Options, Unit, Who};
 use crate::backend::Backend;
 use crate::expert::{self, Received};
 use crate::member;
+use crate::vector::RowUnit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use kernel_core::a2::{self, Agent, AgentEnv};
@@ -19,7 +20,6 @@ use kernel_core::layout::row_table;
 use kernel_core::place::Tensor;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Any;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -170,9 +170,9 @@ enum Machine {
 /// A core's constants, by the protocol.
 #[derive(Debug)]
 enum Env<'a> {
-    A3(a3::Env<'a, Any>),
-    A2(a2::Env<'a, Any>),
-    Hierarchy(hierarchy::Env<'a, Any>),
+    A3(a3::Env<'a, RowUnit>),
+    A2(a2::Env<'a, RowUnit>),
+    Hierarchy(hierarchy::Env<'a, RowUnit>),
 }
 
 /// One core.
@@ -196,7 +196,8 @@ impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, options: Options) -> Self {
-        let Options { machines, vector, .. } = options;
+        let Options { machines, vector, rows_idle, .. } = options;
+        let vector = RowUnit((!rows_idle).then_some(vector));
         let (env, words, bytes) = match shape.comm_alg() {
             CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
                 let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, machines, vector)

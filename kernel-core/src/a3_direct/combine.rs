@@ -255,7 +255,7 @@ impl<F: Near + ?Sized> Rows<F> for AtPeers<'_> {
 
 /// The ranks that this core tells, and whose words it clears.
 fn ranks<V>(env: &Env<'_, V>) -> Range<u32> {
-    split::even(env.shape.ep_world_size(), env.shape.aiv_num(), env.core.0)
+    split::ranks(env.shape, env.core)
 }
 
 /// After a token's last output: the next token.

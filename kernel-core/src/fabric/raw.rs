@@ -183,9 +183,15 @@ impl Fabric for RawFabric<'_> {
     #[inline]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.near(to, at, row.len())?;
-        self.copy(row, to, at)?;
-        let behind = Place { offset: at.offset.saturating_add(row.len() as u64), ..at };
-        self.copy(tail, to, behind)
+        let len = (row.len() as u64).saturating_add(tail.len() as u64);
+        let first = self.address(to, at, len)?;
+        // SAFETY: `address` checked that both, one behind the other, lie in a segment. As of `copy`: nobody reads or
+        // writes there now, and neither overlaps it.
+        unsafe {
+            ptr::copy_nonoverlapping(row.as_ptr(), first, row.len());
+            ptr::copy_nonoverlapping(tail.as_ptr(), first.wrapping_add(row.len()), tail.len());
+        }
+        Ok(())
     }
 
     #[inline]

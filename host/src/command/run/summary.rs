@@ -188,10 +188,8 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         }),
         // Else the run has failed.
         traffic: between.map(|_| match shape.comm_alg() {
-            CommAlg::Hierarchy => {
-                "as planned on every round: a token to a server at most once, no row to who needs none"
-            }
-            _ => "as planned on every round: each window has the rows of its receiver",
+            CommAlg::Hierarchy => "as planned: a token once to a server, no row to who needs none",
+            _ => "as planned: each window has the rows of its receiver",
         }),
         operators: vec![
             operator(
@@ -280,24 +278,20 @@ fn group(summary: &Summary) -> String {
     }
 }
 
-fn crossed(operator: &'static str, servers: &Servers) -> [(&'static str, String); 2] {
-    let mesh = |bytes: Option<u64>| bytes.map(|b| format!("; full mesh: {b} B")).unwrap_or_default();
-    let across = format!(
-        "{} rows across servers, {} B, {:.0} B a rank, {} B with flags and lists{}",
-        servers.across_rows,
-        servers.across_bytes,
-        servers.across_bytes_per_rank,
-        servers.across_written_bytes,
-        mesh(servers.fullmesh_across_bytes)
-    );
-    let inside = format!(
-        "{} rows inside, {} B, {} B with flags and lists{}",
-        servers.inside_rows,
-        servers.inside_bytes,
-        servers.inside_written_bytes,
-        mesh(servers.fullmesh_inside_bytes)
-    );
-    [(operator, across), ("", inside)]
+fn crossed(operator: &'static str, servers: &Servers) -> [(&'static str, String); 4] {
+    let written = |bytes, mesh: Option<u64>| {
+        let mesh = mesh.map(|bytes| format!("; full mesh {bytes} B")).unwrap_or_default();
+        format!("with flags and lists {bytes} B{mesh}")
+    };
+    let Servers { across_rows, across_bytes, across_bytes_per_rank, inside_rows, inside_bytes, .. } = servers;
+    let across =
+        format!("{across_rows} rows, {across_bytes} B across servers ({across_bytes_per_rank:.0} B a rank)");
+    [
+        (operator, across),
+        ("", written(servers.across_written_bytes, servers.fullmesh_across_bytes)),
+        ("", format!("{inside_rows} rows, {inside_bytes} B inside servers")),
+        ("", written(servers.inside_written_bytes, servers.fullmesh_inside_bytes)),
+    ]
 }
 
 fn with_threads(summary: &Summary) -> String {

@@ -1,0 +1,156 @@
+//! What no honest rank can have written. A machine that has seen such a word or triple must refuse it and name who
+//! writes there. Worked out from the definition, without the checks of the machines.
+
+use crate::guard::{Guard, Spot};
+use kernel_core::shape::{CommAlg, Shape};
+use kernel_core::units::RankId;
+
+/// The flag, 1.0f.
+const FLAG: u32 = 0x3F80_0000;
+const TWO_FLAGS: u64 = (FLAG as u64) << 32 | FLAG as u64;
+
+/// What cannot be, and who writes there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Lie {
+    /// What is wrong.
+    pub what: &'static str,
+    /// Whose word it is, if the place tells.
+    pub source: Option<RankId>,
+}
+
+/// When a machine looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct When {
+    /// Whether it dispatches.
+    pub dispatch: bool,
+    /// The operator of a hierarchy, counted from 1; `None` if that is not known.
+    pub epoch: Option<u64>,
+}
+
+/// What is wrong about `word`, seen by an observation.
+#[must_use]
+pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie> {
+    let shape = guard.shape();
+    let ranks = u64::from(shape.ep_world_size());
+    let (low, high) = (word as u32, (word >> 32) as u32);
+    let lie = |is_one: bool, what, source: Option<u64>| {
+        let source = source.map(|source| RankId(source as u32));
+        is_one.then_some(Lie { what, source })
+    };
+    let is_no_flag = word != 0 && word != TWO_FLAGS;
+    let (slot, offset) = (spot.slot, spot.offset);
+    match (spot.area.name, offset) {
+        ("dispatch status", 0) => {
+            let source = slot % ranks;
+            let most = rows_from(shape, source as u32, guard.rank());
+            let is_lie = word != 0 && (low != FLAG || high > most);
+            lie(is_lie, "a count that cannot be", Some(source))
+        }
+        ("dispatch status", 8) => lie(is_no_flag, "no token flag", Some(slot % ranks)),
+        ("dispatch status", 16) => {
+            let source = guard.destination_rank(slot);
+            lie(word != 0 && low != FLAG, "no grant", Some(source))
+        }
+        // Whose expert a column is for, the inputs tell.
+        ("combine status", 0) => lie(is_no_flag, "no combine flag", None),
+        ("results ready", 0) => lie(is_no_flag, "no word of results", Some(slot)),
+        ("dispatch records", at) if at % 512 == 480 => {
+            lie(is_no_flag, "no block flag", Some(guard.record_source(&spot.area, slot).0))
+        }
+        (name, 0) if name.ends_with("selectors") => lie(word > 1, "no selector", None),
+        (name, 0) if name.starts_with("tp ") && name.ends_with("slots") => {
+            lie(word != 0 && low != FLAG, "no slot of a peer", None)
+        }
+        ("windows in", at) if when.dispatch && at < 96 => {
+            let most = shape.bs(RankId(slot as u32));
+            let counts = [low, high].into_iter().zip(at / 4..).filter(|&(_, i)| i < local_experts(shape));
+            let is_lie = counts.map(|(count, _)| count).any(|count| count > most);
+            lie(is_lie, "a count that cannot be", Some(slot))
+        }
+        ("counts" | "end flags" | "relay records" | "near slots", _) => of_epochs(guard, spot, word, when),
+        _ => None,
+    }
+}
+
+/// Words of a hierarchy that speak for data: of no later operator than the own one, with numbers that can be.
+fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie> {
+    let (shape, own) = (guard.shape(), when.epoch?);
+    let (epoch, number) = (word >> 16, word & 0xFFFF);
+    let source = (spot.slot % u64::from(shape.ep_world_size())) as u32;
+    let (is_lie, source) = match (spot.area.name, spot.offset) {
+        ("counts", 0) => {
+            let most = u64::from(shape.bs(RankId(source)));
+            (epoch > own || epoch == own && number > most, Some(RankId(source)))
+        }
+        ("end flags", 0) => (epoch > own || epoch == own && number > shape.bs_max().into(), None),
+        ("relay records", 0) => (word > own, None),
+        ("near slots", 0) if !when.dispatch => (epoch > own, None),
+        _ => return None,
+    };
+    is_lie.then_some(Lie { what: "a word that nobody can have written yet", source })
+}
+
+/// What is wrong about bytes that were read: those that are a triple.
+#[must_use]
+pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Lie> {
+    let shape = guard.shape();
+    let words: &[u8; 12] = bytes.try_into().ok()?;
+    let mut triple = [0; 3];
+    for (word, bytes) in triple.iter_mut().zip(words.as_chunks::<4>().0) {
+        *word = i64::from(i32::from_le_bytes(*bytes));
+    }
+    let quantised = shape.payload_bytes() < shape.row_bytes();
+    let row = u64::from(shape.h()) * if quantised { 1 } else { 2 };
+    let behind_scale = row.next_multiple_of(32) + 32;
+    let in_record = match shape.comm_alg() {
+        CommAlg::FullmeshV2 => behind_scale / 480 * 512 + behind_scale % 480,
+        _ => behind_scale,
+    };
+    // Source and number among its rows, where the place tells: tokens rise, so none is below its number.
+    let place = match (spot.area.name, spot.offset) {
+        // A peer is given what lies there now, whatever it was when it was looked at first.
+        ("dispatch records", at) if at == in_record && shape.tp_world_size() == 1 => {
+            Some(guard.record_source(&spot.area, spot.slot))
+        }
+        ("dispatch records" | "tp records", at) if at == in_record => None,
+        ("infos", 4) => None,
+        ("near slots", at) if at == 32 + row + 4 => {
+            let bs = u64::from(shape.bs_max());
+            Some((spot.slot / bs % u64::from(shape.ep_world_size()), spot.slot % bs))
+        }
+        _ => return None,
+    };
+    let [source, token, k] = triple;
+    let source_is = (0..i64::from(shape.ep_world_size())).contains(&source);
+    let token_is = source_is && (0..shape.bs(RankId(source as u32)).into()).contains(&token);
+    let k_is = match (shape.comm_alg(), shared_expert(shape, guard.rank())) {
+        // Pairs of the token here, and which of them: at most K.
+        (CommAlg::Hierarchy, _) => (0..=i64::from(shape.k())).contains(&(k >> 16)) && (k & 0xFFFF) < k >> 16,
+        (_, Some(j)) => k == i64::from(shape.k() + j) && rows_from(shape, source as u32, guard.rank()) > 0,
+        (_, None) => (0..shape.k().into()).contains(&k),
+    };
+    let is_here = place.is_none_or(|(from, index)| source == from as i64 && token >= index as i64);
+    let source = place.map(|(source, _)| RankId(source as u32));
+    let can_be = source_is && token_is && k_is && is_here;
+    (!can_be).then_some(Lie { what: "a triple that cannot be", source })
+}
+
+const fn local_experts(shape: &Shape) -> u64 {
+    (shape.moe_expert_num() / (shape.ep_world_size() - shape.shared_expert_rank_num())) as u64
+}
+
+/// The shared expert that a rank holds.
+const fn shared_expert(shape: &Shape, rank: RankId) -> Option<u32> {
+    if rank.0 < shape.shared_expert_rank_num() {
+        Some(rank.0 / (shape.shared_expert_rank_num() / shape.shared_expert_num()))
+    } else {
+        None
+    }
+}
+
+/// The most rows that one expert of `to` can get from `source`.
+fn rows_from(shape: &Shape, source: u32, to: RankId) -> u32 {
+    let replicas = shape.shared_expert_rank_num().checked_div(shape.shared_expert_num()).unwrap_or(0);
+    let is_shared = to.0 < shape.shared_expert_rank_num();
+    if is_shared && to.0 % replicas != source % replicas { 0 } else { shape.bs(RankId(source)) }
+}

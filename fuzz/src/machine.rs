@@ -1,0 +1,129 @@
+//! The machines of every protocol, behind one face.
+
+use crate::domain::{Domain, Feature, Numbers, Protocol};
+use crate::group::{Operator, Returned};
+use crate::view::View;
+use kernel_core::a2;
+use kernel_core::a3::{self, Choices, Flags, Ub};
+use kernel_core::a3_direct::{self, Pulled};
+use kernel_core::a3_v2;
+use kernel_core::fabric::survivors::Survivors;
+use kernel_core::fabric::{Progress, ProtocolError};
+use kernel_core::hierarchy;
+use kernel_core::inputs::Inputs;
+use kernel_core::plan::order::SendOrder;
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId};
+use kernel_core::vector::Portable;
+
+/// A machine of any protocol.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Machine {
+    A3(a3::Dispatch),
+    V2(a3_v2::Dispatch),
+    A3Combine(a3::Combine),
+    Direct(a3_direct::Dispatch),
+    Pull(a3_direct::Combine),
+    A2(a2::Dispatch),
+    A2Combine(a2::Combine),
+    Hierarchy(hierarchy::Dispatch),
+    HierarchyCombine(hierarchy::Combine),
+    /// Between operators, or failed.
+    None,
+}
+
+/// Which core of whom.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Who {
+    pub(crate) ep: RankId,
+    pub(crate) tp: RankId,
+    pub(crate) core: CoreId,
+}
+
+impl Machine {
+    /// A machine that begins that operator.
+    pub(crate) const fn new(protocol: Protocol, operator: Operator) -> Self {
+        match (protocol, operator) {
+            (Protocol::A2Fullmesh, Operator::Dispatch(_)) => Self::A2(a2::Dispatch::new()),
+            (Protocol::A2Fullmesh, Operator::Combine(_)) => Self::A2Combine(a2::Combine::new()),
+            (Protocol::A2Hierarchy, Operator::Dispatch(_)) => Self::Hierarchy(hierarchy::Dispatch::new()),
+            (Protocol::A2Hierarchy, Operator::Combine(_)) => {
+                Self::HierarchyCombine(hierarchy::Combine::new())
+            }
+            (Protocol::A3Direct, Operator::Dispatch(_)) => Self::Direct(a3_direct::Dispatch::new()),
+            (Protocol::A3Direct, Operator::Combine(_)) => Self::Pull(a3_direct::Combine::new()),
+            (Protocol::A3FullmeshV2, Operator::Dispatch(_)) => Self::V2(a3_v2::Dispatch::new()),
+            (_, Operator::Dispatch(_)) => Self::A3(a3::Dispatch::new()),
+            (_, Operator::Combine(_)) => Self::A3Combine(a3::Combine::new()),
+        }
+    }
+
+    /// A step.
+    pub(crate) fn step(
+        &mut self,
+        domain: &Domain,
+        who: Who,
+        fabric: &mut Survivors<'_, View<'_, '_>>,
+        inputs: &Inputs<'_>,
+        returned: &Returned,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let (shape, Who { ep, tp, core }) = (&domain.shape, who);
+        let Returned { y, assist_info, ep_recv_counts, expand_idx, .. } = returned;
+        let Returned { expand_scales, sent_rows, row_table, .. } = returned;
+        let a3 = || a3::Env::new(shape, ep, core, choices(&domain.numbers), Portable).with_tp_rank(tp);
+        let a2 = || a2::Env::new(shape, ep, core, Portable);
+        let hierarchy = || hierarchy::Env::new(shape, ep, core, Portable);
+        match self {
+            Self::A3(machine) => machine.step(&a3(), fabric, inputs, ub),
+            Self::V2(machine) => machine.step(&a3(), fabric, inputs, ub),
+            Self::A3Combine(machine) => {
+                let returned = a3::Returned { y, assist_info, ep_recv_counts };
+                machine.step(&a3(), fabric, inputs, &returned, ub)
+            }
+            Self::Direct(machine) => machine.step(&a3(), fabric, inputs, ub),
+            Self::Pull(machine) => machine.step(&a3(), fabric, inputs, &Pulled { sent_rows, row_table }, ub),
+            Self::A2(machine) => machine.step(&a2(), fabric, inputs, ub),
+            Self::A2Combine(machine) => {
+                let returned = a2::Returned { y, ep_recv_counts, expand_idx };
+                machine.step(&a2(), fabric, inputs, &returned, ub)
+            }
+            Self::Hierarchy(machine) => machine.step(&hierarchy(), fabric, inputs, ub),
+            Self::HierarchyCombine(machine) => {
+                let returned = hierarchy::Returned { y, assist_info, expand_scales, ep_recv_counts };
+                machine.step(&hierarchy(), fabric, inputs, &returned, ub)
+            }
+            Self::None => Ok(Progress::Done),
+        }
+    }
+}
+
+/// The choices of a domain.
+fn choices(numbers: &Numbers) -> Choices {
+    Choices { order: order(numbers), flags: numbers.flags(), receive: numbers.receive() }
+}
+
+/// The order in which cores and agents send.
+pub(crate) const fn order(numbers: &Numbers) -> SendOrder {
+    if numbers.has(Feature::PlainOrder) { SendOrder::Plain } else { SendOrder::Staggered }
+}
+
+/// Words and bytes of scratch of a core.
+pub(crate) fn scratch(protocol: Protocol, shape: &Shape) -> (usize, usize) {
+    match protocol {
+        Protocol::A2Fullmesh => (a2::ub_words(shape), a2::ub_bytes(shape)),
+        Protocol::A2Hierarchy => (hierarchy::ub_words(shape), hierarchy::ub_bytes(shape)),
+        _ => (a3::ub_words(shape), a3::ub_bytes(shape)),
+    }
+}
+
+impl Numbers {
+    /// How dispatch tells of records.
+    #[must_use]
+    pub const fn flags(&self) -> Flags {
+        match self.protocol() {
+            Protocol::A3Separate | Protocol::A3InPlaceSeparate => Flags::Separate,
+            _ => Flags::Joint,
+        }
+    }
+}

@@ -1,0 +1,124 @@
+//! Tensors of a case that are not what its configuration says.
+
+use super::room::{Room, tensor};
+use super::rows;
+use host::generate::Options;
+use host::store::Tensor;
+use safetensors::Dtype;
+use std::process::Output;
+
+const NAN: [u8; 4] = f32::NAN.to_le_bytes();
+
+fn with_all(room: &Room) -> &Room {
+    let options = Options { shared_expert_x: true, ..Options::default() };
+    room.case_with(
+        |config| {
+            config.op = "combine_add_rms_norm".to_owned();
+            (config.copy_expert_num, config.const_expert_num) = (1, 2);
+        },
+        options,
+    )
+}
+
+fn quantised(room: &Room) -> &Room {
+    let options = Options { smooth_scales: true, ..Options::default() };
+    room.case_with(|config| config.quant_mode = 2, options)
+}
+
+/// The same tensors without the one of that name.
+fn without(room: &Room, name: &str) -> Output {
+    room.with_tensors(|tensors| tensors.retain(|tensor| tensor.name != name))
+}
+
+fn added(room: &Room, name: &str, dtype: Dtype, shape: &[usize], data: &[u8]) -> Output {
+    room.case().with_tensors(|tensors| {
+        let (name, data) = (name.to_owned(), data.to_vec().into());
+        tensors.push(Tensor { name, dtype, shape: shape.to_vec(), data });
+    })
+}
+
+fn mask(room: &Room, shape: &[usize], bytes: &[u8]) -> Output {
+    added(room, "rank1.x_active_mask", Dtype::BOOL, shape, bytes)
+}
+
+fn ids(room: &Room, ids: [i32; 2]) -> Output {
+    room.case().with_words("rank1.expert_ids", 2, &ids.map(i32::to_le_bytes))
+}
+
+/// Changes one word of `elastic_info` of 6 ranks, of which 4 are left.
+fn elastic(room: &Room, at: usize, word: i32) -> Output {
+    room.elastic().with_words("elastic_info", at, &[word.to_le_bytes()])
+}
+
+rows! {
+    a_tensor_is_missing: |room| without(room.case(), "rank1.x");
+    a_tensor_has_another_dtype: |room| {
+        room.case().with_tensors(|tensors| tensor(tensors, "rank0.x").dtype = Dtype::F16)
+    };
+    a_tensor_has_another_shape: |room| {
+        room.case().with_tensors(|tensors| tensor(tensors, "rank0.expert_ids").shape = vec![2, 4])
+    };
+    a_tensor_of_a_rank_that_there_is_not: |room| added(room, "rank2.x", Dtype::U8, &[0], &[]);
+    a_tensor_of_a_name_that_nobody_knows: |room| added(room, "rank0.weights", Dtype::U8, &[0], &[]);
+    a_tensor_whose_name_has_control_characters: |room| added(room, "a\u{1b}[31m\nb", Dtype::U8, &[0], &[]);
+    an_expert_id_is_too_large: |room| ids(room, [4, 1]);
+    an_expert_id_is_negative: |room| ids(room, [-1, 1]);
+    an_expert_id_stands_twice_in_a_row: |room| ids(room, [1, 1]);
+    eight_expert_ids_are_wrong: |room| {
+        room.case().with_words("rank0.expert_ids", 0, &[9_i32.to_le_bytes(); 8])
+    };
+    an_expert_scale_is_nan: |room| room.case().with_words("rank0.expert_scales", 3, &[NAN]);
+    an_expert_gain_is_infinite: |room| {
+        room.case().with_words("expert_gain", 2, &[f32::INFINITY.to_le_bytes()])
+    };
+    a_mask_of_tokens_is_true_after_a_false: |room| mask(room, &[4], &[1, 0, 1, 0]);
+    a_byte_of_a_mask_is_2: |room| mask(room, &[4, 2], &[1, 1, 1, 1, 1, 2, 0, 0]);
+    a_mask_has_another_shape: |room| mask(room, &[3], &[1, 0, 0]);
+    a_mask_has_another_dtype: |room| added(room, "rank1.x_active_mask", Dtype::U8, &[4], &[1, 1, 0, 0]);
+    scales_without_quantisation: |room| added(room, "scales", Dtype::F32, &[4, 1024], &[0; 4 * 4096]);
+    one_of_scales_is_nan: |room| quantised(room).with_words("scales", 1024 + 5, &[NAN]);
+    one_of_scales_makes_a_token_infinite: |room| {
+        let huge: Vec<_> = [f32::MAX.to_le_bytes()].repeat(4 * 1024);
+        quantised(room).with_tensors(|tensors| {
+            tensor(tensors, "rank0.x").data.to_mut()[..2048].copy_from_slice(&0x4000_u16.to_le_bytes().repeat(1024));
+            tensor(tensors, "rank0.x").data.to_mut()[2048..].fill(0);
+            tensor(tensors, "rank1.x").data.to_mut().fill(0);
+            tensor(tensors, "rank0.expert_ids").data.to_mut()[..4].fill(0);
+            tensor(tensors, "rank0.expert_ids").data.to_mut()[4] = 1;
+            tensor(tensors, "scales").data.to_mut().copy_from_slice(huge.as_flattened());
+        })
+    };
+    an_element_of_x_is_nan_and_must_be_quantised: |room| {
+        quantised(room).with_words("rank1.x", 512 + 3, &[0x7FC0_3F80_u32.to_le_bytes()])
+    };
+    shared_expert_x_of_one_rank_only: |room| without(with_all(room), "rank1.shared_expert_x");
+    a_tensor_of_const_experts_is_missing: |room| without(with_all(room), "const_expert_alpha_1");
+    one_of_const_expert_v_is_nan: |room| {
+        with_all(room).with_words("const_expert_v", 0, &[0x7FC0_3F80_u32.to_le_bytes()])
+    };
+    gamma_is_missing: |room| without(with_all(room), "gamma");
+    residual_x_is_missing: |room| without(with_all(room), "rank0.residual_x");
+    elastic_info_has_another_shape: |room| {
+        room.elastic().with_tensors(|tensors| {
+            let info = tensor(tensors, "elastic_info");
+            (info.shape, info.data) = (vec![4], info.data[..16].to_vec().into());
+        })
+    };
+    elastic_info_has_another_dtype: |room| {
+        room.elastic().with_tensors(|tensors| tensor(tensors, "elastic_info").dtype = Dtype::F32)
+    };
+    elastic_info_leaves_no_rank: |room| elastic(room, 1, 0);
+    elastic_info_leaves_more_ranks_than_there_are: |room| elastic(room, 1, 7);
+    elastic_info_leaves_shared_ranks_that_there_were_not: |room| elastic(room, 2, 1);
+    elastic_info_leaves_experts_that_do_not_divide: |room| elastic(room, 3, 7);
+    elastic_info_names_a_new_id_that_there_is_not: |room| elastic(room, 4, 4);
+    elastic_info_gives_a_dead_rank_a_name: |room| elastic(room, 5, 0);
+    elastic_info_names_a_physical_rank_that_there_is_not: |room| elastic(room, 10, 6);
+    elastic_info_has_an_entry_behind_the_last_new_id: |room| elastic(room, 15, 0);
+    a_tensor_of_a_rank_that_is_gone: |room| {
+        room.elastic().with_tensors(|tensors| {
+            let like = tensor(tensors, "rank0.expert_ids").clone();
+            tensors.push(Tensor { name: "rank1.expert_ids".to_owned(), ..like });
+        })
+    };
+}

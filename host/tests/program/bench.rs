@@ -1,0 +1,158 @@
+//! `veriep bench`, from outside. Baselines run only where they can be built.
+
+use crate::common::{fails, json, text, veriep};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use tempfile::tempdir;
+
+const TINY: [&str; 7] = ["bench", "--preset", "tiny", "--iters", "2", "--blocks", "3"];
+
+fn tiny(more: &[&str]) -> Value {
+    json(0, &[&TINY[..], more].concat())
+}
+
+fn number(value: &Value) -> f64 {
+    value.as_f64().unwrap_or_else(|| panic!("{value} must be a number"))
+}
+
+/// Checks what every result has, of whatever system.
+fn is_sound(result: &Value) {
+    for times in [&result["dispatch_ms"], &result["combine_ms"], &result["chained"]["round_ms"]] {
+        let [median, p90, p99] = ["median", "p90", "p99"].map(|quantile| number(&times[quantile]));
+        assert!(0.0 < median && median <= p90 && p90 <= p99, "{result}");
+    }
+    for number in ["ep_world_size", "bs", "h", "k", "moe_expert_num", "payload_bytes"] {
+        assert!(result[number].as_u64().is_some_and(|n| n > 0), "{number}: {result}");
+    }
+    assert!(result["quant_mode"].is_u64());
+}
+
+#[test]
+fn the_report_has_machine_shape_times_and_bytes() {
+    let report = tiny(&[]);
+    assert_eq!(report["ok"], true);
+    assert!(number(&report["machine"]["cores"]) >= 1.0);
+    for said in [&report["machine"]["cpu"], &report["machine"]["os"], &report["versions"]["veriep"]] {
+        assert!(said.as_str().is_some_and(|text| !text.is_empty()), "{report}");
+    }
+    assert!(report["machine"]["memory_bytes"].is_u64() && report["seed"] == 1);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 1);
+    let result = &results[0];
+    is_sound(result);
+    assert_eq!((&result["system"], &result["receive"]), (&"veriep".into(), &"copy".into()));
+    // 2 ranks of 4 tokens, 2 experts each, 1024 elements of 2 bytes.
+    assert_eq!(result["payload_bytes"], 2 * 4 * 2 * 2048);
+    assert_eq!(result["moved_bytes"]["dispatch"], 2 * 2 * 4 * 2 * 2048);
+    assert_eq!(result["moved_bytes"]["combine"], (2 * 2 + 1) * 2 * 4 * 2048);
+    assert!(number(&result["memcpy_ms"]["dispatch"]) > 0.0 && number(&result["memcpy_ms"]["combine"]) > 0.0);
+}
+
+#[test]
+fn the_grid_has_every_size_and_the_window_grows_with_it() {
+    let report = tiny(&["--ep", "2,4", "--bs", "1,8"]);
+    let number = |result: &Value, name: &str| result[name].as_u64().unwrap();
+    let results = report["results"].as_array().unwrap();
+    let sizes: Vec<_> = results.iter().map(|r| (number(r, "ep_world_size"), number(r, "bs"))).collect();
+    assert_eq!(sizes, [(2, 1), (2, 8), (4, 1), (4, 8)]);
+    let large = ["--ep", "2", "--bs", "512", "--set", "moe_expert_num=64", "--set", "h=1536"];
+    assert!(number(&tiny(&large)["results"][0], "hccl_buffsize_mb") > 200);
+    let line = fails(2, &[&TINY[..], &large, &["--set", "hccl_buffsize_mb=200"]].concat());
+    assert!(line.contains("hccl_buffsize_mb = 200"), "a window that is set stays as it is: {line}");
+}
+
+#[test]
+fn int8_and_a2_are_measured_too() {
+    let result = &tiny(&["--set", "quant_mode=2"])["results"][0];
+    is_sound(result);
+    assert_eq!(result["payload_bytes"], 2 * 4 * 2 * 1024);
+    let a2 = json(
+        0,
+        &[
+            "bench",
+            "--iters",
+            "2",
+            "--preset",
+            "tiny",
+            "--set",
+            "product=a2",
+            "--ep",
+            "16",
+            "--set",
+            "moe_expert_num=16",
+        ],
+    );
+    is_sound(&a2["results"][0]);
+    assert!(a2["results"][0]["memcpy_ms"].is_null(), "the bare copies know the areas of A3");
+}
+
+#[test]
+fn a_request_that_cannot_be_met_is_one_line() {
+    let bench = |more: &[&str]| fails(2, &[&TINY[..], more].concat());
+    assert!(bench(&["--receive", "telepathy"]).contains("telepathy"));
+    assert!(bench(&["--against", "gloo"]).contains("gloo"));
+    assert!(bench(&["--ep", "1"]).contains("ep_world_size"));
+    assert!(bench(&["--ep", "two"]).contains("two"));
+    assert!(bench(&["--bs", "0"]).contains("bs"));
+    assert!(bench(&["--iters", "0"]).contains("--iters"));
+    let folder = tempdir().unwrap();
+    let line = bench(&["--against", "mpi", "--baselines", text(folder.path())]);
+    assert!(line.contains("mpi-alltoallv: missing: make -C host/baselines"), "{line}");
+}
+
+#[test]
+fn people_get_a_table_and_no_bar_without_a_terminal() {
+    let output = veriep(&TINY);
+    assert!(output.status.success() && output.stderr.is_empty());
+    let table = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        table.contains("times as fast as")
+            && table.contains("memcpy")
+            && table.contains("dispatch")
+            && table.contains("combine"),
+        "{table}"
+    );
+}
+
+/// Builds the baselines; `None` where that is not possible.
+fn baselines(folder: &Path) -> Option<()> {
+    for tool in ["mpirun", "mpicc", "make"] {
+        let found = Command::new(tool).arg("--version").stdin(Stdio::null()).output();
+        if !found.is_ok_and(|output| output.status.success()) {
+            println!("skipped: no {tool} here");
+            return None;
+        }
+    }
+    let sources = concat!(env!("CARGO_MANIFEST_DIR"), "/baselines");
+    let built = Command::new("make")
+        .args(["-s", "-C", sources, "CFLAGS=-O2 -march=native", &format!("OUT={}", text(folder))])
+        .output()
+        .unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(())
+}
+
+#[test]
+fn baselines_put_out_what_the_oracle_says() {
+    let folder = tempdir().unwrap();
+    let Some(()) = baselines(folder.path()) else { return };
+    let against = |systems, more: &[&str]| {
+        tiny(&[&["--baselines", text(folder.path()), "--against", systems], more].concat())
+    };
+    // An H that is no multiple of a vector, and more ranks than processors.
+    let report = against("mpi,c-shared-window", &["--set", "h=1050", "--ep", "2,4", "--set", "k=3"]);
+    let results = report["results"].as_array().unwrap();
+    let systems: Vec<_> = results.iter().map(|result| result["system"].as_str().unwrap()).collect();
+    assert_eq!(
+        systems,
+        ["veriep", "mpi-alltoallv", "c-shared-window", "veriep", "mpi-alltoallv", "c-shared-window"]
+    );
+    results.iter().for_each(is_sound);
+    let report = against("c-shared-window", &["--set", "quant_mode=2"]);
+    assert_eq!(report["results"][1]["moved_bytes"]["dispatch"], 2 * 4 * 2 * 1024);
+    let refused =
+        [&TINY[..], &["--against", "mpi", "--baselines", text(folder.path()), "--set", "quant_mode=2"]]
+            .concat();
+    assert!(fails(2, &refused).contains("quant_mode = 2: must be 0"));
+}

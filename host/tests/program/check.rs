@@ -1,0 +1,282 @@
+//! `veriep check`, from outside.
+
+use crate::common::{config_file, fails, fails_with_lines, json, text, veriep};
+use tempfile::tempdir;
+
+#[test]
+fn a_valid_config_has_no_violations_and_its_sizes() {
+    let folder = tempdir().unwrap();
+    let config = config_file(folder.path(), "c.toml", "");
+    let report = json(0, &["check", &config]);
+    assert_eq!(report["ok"], true);
+    assert_eq!(report["violations"].as_array().unwrap().len(), 0);
+    assert_eq!(report["buffer"]["configured_mb"], 200);
+    assert!(report["buffer"]["required_mb"].as_u64().unwrap() <= 200);
+    assert!(report["buffer"]["max_bs"].as_u64().unwrap() >= 16);
+    assert_eq!(report["sizes"]["local_expert_num"], 4);
+    let table = veriep(&["check", &config]);
+    assert!(table.status.success() && table.stderr.is_empty());
+    assert!(String::from_utf8(table.stdout).unwrap().contains("required_mb"));
+}
+
+#[test]
+fn every_violation_is_a_line_and_an_entry() {
+    let folder = tempdir().unwrap();
+    let config = config_file(folder.path(), "c.toml", "k = 17\nquant_mode = 1\naiv_num = -1");
+    let report = json(2, &["check", &config]);
+    assert_eq!(report["ok"], false);
+    let parameters: Vec<_> =
+        report["violations"].as_array().unwrap().iter().map(|v| v["parameter"].as_str().unwrap()).collect();
+    for parameter in ["k", "quant_mode", "aiv_num"] {
+        assert!(parameters.contains(&parameter), "{parameters:?}");
+    }
+    assert!(report["violations"][0]["rule"].is_string() && report["violations"][0]["message"].is_string());
+    let lines = fails_with_lines(2, &["check", &config]);
+    assert_eq!(lines.len(), parameters.len());
+    assert!(lines.iter().any(|line| line.contains("k = 17: ") && line.contains("c.toml")), "{lines:?}");
+}
+
+#[test]
+fn an_invalid_config_still_has_buffer_sizes() {
+    let folder = tempdir().unwrap();
+    let config = config_file(folder.path(), "c.toml", "hccl_buffsize_mb = 2");
+    let report = json(2, &["check", &config]);
+    assert_eq!(report["violations"][0]["parameter"], "hccl_buffsize_mb");
+    assert!(report["buffer"]["required_mb"].as_u64().unwrap() > 2);
+    assert_eq!(report["buffer"]["max_bs"], 0);
+}
+
+#[test]
+fn a_malformed_config_is_one_line_with_file_and_line() {
+    let folder = tempdir().unwrap();
+    for (content, line, word) in [
+        ("k = 8\nwrong = 1", "line 2", "unknown field `wrong`"),
+        ("k = \"8\"", "line 1", "i64"),
+        ("k = 9223372036854775808", "line 1", "i64"),
+        ("\nk = = 8", "line 2", ""),
+    ] {
+        let config = config_file(folder.path(), "c.toml", content);
+        let error = fails(2, &["check", &config]);
+        assert!(error.contains("c.toml") && error.contains(line) && error.contains(word), "{error}");
+        let report = json(2, &["check", &config]);
+        assert_eq!((&report["ok"], &report["status"]), (&false.into(), &2.into()));
+    }
+}
+
+#[test]
+fn an_absent_file_is_missing() {
+    assert!(fails(2, &["check", "/nowhere/c.toml"]).ends_with("/nowhere/c.toml: missing"));
+}
+
+#[test]
+fn layers_report_the_largest_buffer_and_what_clashes() {
+    let folder = tempdir().unwrap();
+    let a = config_file(folder.path(), "a.toml", "bs = 4");
+    let b = config_file(folder.path(), "b.toml", "bs = 16");
+    let c = config_file(folder.path(), "c.toml", "moe_expert_num = 128\naiv_num = 4");
+    let alone = json(0, &["check", &b]);
+    let report = json(0, &["check", &a, &b]);
+    assert_eq!(report["buffer"]["required_mb"], alone["buffer"]["required_mb"]);
+    assert_eq!(report["configs"].as_array().unwrap().len(), 2);
+    let report = json(2, &["check", &a, &c]);
+    let clashes: Vec<_> =
+        report["clashes"].as_array().unwrap().iter().map(|c| c["parameter"].clone()).collect();
+    assert_eq!(clashes, ["moe_expert_num", "aiv_num"]);
+    assert_eq!(fails_with_lines(2, &["check", &a, &c]).len(), 2);
+}
+
+#[test]
+fn the_port_offset_is_part_of_what_is_required() {
+    let folder = tempdir().unwrap();
+    let config = config_file(folder.path(), "c.toml", "");
+    let plain = json(0, &["check", &config]);
+    let required = plain["buffer"]["required_mb"].as_u64().unwrap();
+    let report = json(0, &["check", &config, "--port-offset", "65536"]);
+    assert_eq!(report["buffer"]["required_mb"].as_u64().unwrap(), required + 2);
+    let tight = config_file(folder.path(), "t.toml", &format!("hccl_buffsize_mb = {required}"));
+    assert!(veriep(&["check", &tight]).status.success());
+    let line = fails(2, &["check", &tight, "--port-offset", "65536"]);
+    assert!(
+        line.contains("hccl_buffsize_mb") && line.contains("port offsets of both partitions = 2097152"),
+        "{line}"
+    );
+}
+
+#[test]
+fn usage_errors_are_one_line_and_status_2() {
+    assert!(fails(2, &[]).contains("missing verb"));
+    assert!(fails(2, &["chekc"]).contains("chekc"));
+    assert!(fails(2, &["check"]).contains("missing argument"));
+    assert!(fails(2, &["check", "a", "--format", "xml"]).contains("table"));
+    assert!(fails(2, &["gen", "--preset", "tiny"]).contains("missing argument"));
+    let help = veriep(&["--help"]);
+    assert!(help.status.success() && help.stderr.is_empty());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_closed_stdout_is_no_panic() {
+    use std::process::{Command, Stdio};
+    let folder = tempdir().unwrap();
+    let config = config_file(folder.path(), "c.toml", "");
+    for args in [&["check", &config][..], &["check", &config, "--format", "json"], &["--help"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let child = Command::new(env!("CARGO_BIN_EXE_veriep"))
+            .args(args)
+            .stdout(Stdio::from(writer))
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(0), "{args:?}");
+        assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+fn a_case_has_its_tensors_checked() {
+    let folder = tempdir().unwrap();
+    let case = folder.path().join("case");
+    json(0, &["gen", "--preset", "tiny", "--seed", "1", "--out", text(&case)]);
+    assert_eq!(json(0, &["check", text(&case)])["ok"], true);
+    std::fs::remove_file(case.join("inputs.safetensors")).unwrap();
+    let report = json(2, &["check", text(&case)]);
+    assert_eq!(report["violations"][0]["parameter"], "inputs.safetensors");
+    assert!(report["buffer"]["required_mb"].as_u64().unwrap() > 0);
+    assert!(fails(2, &["check", text(&case)]).ends_with("inputs.safetensors: missing"));
+}
+
+#[test]
+fn the_window_is_told_term_by_term() {
+    let folder = tempdir().unwrap();
+    let config = config_file(folder.path(), "c.toml", "moe_expert_num = 256");
+    let buffer = &json(0, &["check", &config])["buffer"];
+    assert_eq!((&buffer["required_mb"], &buffer["max_bs"]), (&120.into(), &26.into()));
+    assert_eq!(buffer["max_bs_limit"], "hccl_buffsize_mb");
+    let terms = buffer["terms"].as_array().unwrap();
+    assert_eq!(terms[0]["formula"], "partitions * L * R * max_bs * pitch");
+    assert_eq!(terms[1]["formula"], "partitions * (K + S) * max_bs * row");
+    let mut sum = 0;
+    for term in terms {
+        let operands = term["operands"].as_array().unwrap();
+        let bytes: u64 = operands.iter().map(|operand| operand["value"].as_u64().unwrap()).product();
+        assert_eq!(term["bytes"], bytes);
+        sum += bytes;
+    }
+    assert_eq!(sum, 2 * (16 * 16 * 16 * 14848 + 8 * 16 * 14336));
+    assert_eq!(
+        (&buffer["required_bytes"], &buffer["left_bytes"]),
+        (&sum.into(), &((200 << 20) - sum).into())
+    );
+    let table = String::from_utf8(veriep(&["check", &config]).stdout).unwrap();
+    for part in [
+        "partitions 2 x L 16 x R 16 x max_bs 16 x pitch 14848  121634816  116.00",
+        "partitions 2 x (K + S) 8 x max_bs 16 x row 14336",
+        "max_bs              26 (limit: hccl_buffsize_mb)",
+        "pitch: bytes of a record, align(align(2H, 32) + 64, 512)",
+    ] {
+        assert!(table.contains(part), "{part}:\n{table}");
+    }
+    let slots = config_file(
+        folder.path(),
+        "s.toml",
+        "h = 1024\nk = 16\nmoe_expert_num = 16\nbs = 700\nhccl_buffsize_mb = 4096",
+    );
+    let buffer = &json(2, &["check", &slots])["buffer"];
+    assert_eq!(
+        (&buffer["max_bs"], &buffer["max_bs_limit"]),
+        (&512.into(), &"the product's range of bs".into())
+    );
+}
+
+#[test]
+fn violations_come_with_what_to_change_to_what() {
+    let folder = tempdir().unwrap();
+    for (content, hint) in [
+        ("hccl_buffsize_mb = 20", "hccl_buffsize_mb = 33, or bs = 9"),
+        ("moe_expert_num = 250", "moe_expert_num = 256 or 240, or ep_world_size = 25 or 10"),
+        ("k = 20", "k = 16"),
+        ("global_bs = 16", "global_bs = 256 or 0"),
+        ("comm_alg = \"fullmesh_v3\"", "comm_alg = \"fullmesh_v1\""),
+        ("comm_alg = \"fullmesh_v2\"\nzero_expert_num = 1", "comm_alg = \"fullmesh_v1\""),
+        ("product = \"A3\"", "product = \"a3\""),
+        ("zero_expert_num = 2147483600", "zero_expert_num = 2147483583"),
+        ("bs = [2, 2]", "bs = 2, or ep_world_size = 2"),
+        ("bs = [16,16,16,16,16,16,16,16,16,16,16,16,16,16,16,600]", "bs[15] = 16"),
+        ("norm_eps = nan", "norm_eps = 1e-6"),
+        ("tp_world_size = 2", "tp_world_size = 1, or moe_expert_num = 16"),
+        ("shared_expert_num = 3", "shared_expert_num = 1"),
+        ("quant_mode = 1", "quant_mode = 2 or 0"),
+    ] {
+        let config = config_file(folder.path(), "c.toml", content);
+        let report = json(2, &["check", &config]);
+        let seen = report["violations"][0]["hint"].as_str().unwrap_or_default();
+        assert!(seen.contains(hint), "{content}: {}", report["violations"]);
+        assert!(fails_with_lines(2, &["check", &config])[0].contains(&format!("; hint: {seen}")));
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_stdout_is_an_error() {
+    use std::process::{Command, Stdio};
+    for args in [&["--help"][..], &["--version"], &["check", "--help"]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_veriep"));
+        let output = command.args(args).stdout(full).stderr(Stdio::piped()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains("stdout: cannot write"), "{args:?}");
+    }
+}
+
+#[test]
+fn files_that_are_no_configuration_are_one_line() {
+    let folder = tempdir().unwrap();
+    for (content, words) in [
+        ("k = 8\nk = 9".to_owned(), "line 2: `k = 9`: duplicate key"),
+        (format!("{} = 1", "x".repeat(50_000)), "unknown field `xxx"),
+        (format!("k = {}", "1".repeat(50_000)), "integer"),
+        ("k = nan".to_owned(), "line 1: `k = nan`: invalid type"),
+        ("bs = [[1]]".to_owned(), "line 1: `bs = [[1]]`: invalid type: sequence"),
+        ("product = 1979-05-27".to_owned(), "line 1: `product = 1979-05-27`"),
+    ] {
+        let config = config_file(folder.path(), "c.toml", &content);
+        let line = fails(2, &["check", &config]);
+        assert!(line.contains(words) && line.len() < 1100, "{line}");
+    }
+    let long = config_file(folder.path(), "c.toml", &format!("bs = [{}]", "16,".repeat(100_000)));
+    assert!(
+        fails(2, &["check", &long])
+            .contains("bs = a list of 100000 entries: must have one entry per EP rank")
+    );
+    let folder_for_file = folder.path().join("folder.toml");
+    std::fs::create_dir(&folder_for_file).unwrap();
+    assert!(fails(2, &["check", text(&folder_for_file)]).ends_with("config.toml: missing"));
+}
+
+#[test]
+fn layers_of_other_sizes_share_a_window_with_one_batch_in_flight() {
+    let folder = tempdir().unwrap();
+    let a = config_file(folder.path(), "a.toml", "h = 2048");
+    let b = config_file(folder.path(), "b.toml", "");
+    let report = json(0, &["check", &a, &b]);
+    assert_eq!(report["batches_in_flight_max"], 1);
+    assert_eq!(json(0, &["check", &b, &b, "--in-flight", "2"])["batches_in_flight_max"], 2);
+    let line = fails(2, &["check", &a, &b, "--in-flight", "2"]);
+    assert!(line.contains("h = 2048 in ") && line.contains("combine area"), "{line}");
+}
+
+#[test]
+fn numbers_of_any_size_are_told() {
+    let folder = tempdir().unwrap();
+    for number in [i64::MAX, i64::MIN, 0, -1] {
+        let keys = ["ep_world_size", "moe_expert_num", "k", "h", "bs", "hccl_buffsize_mb", "zero_expert_num"];
+        let content: String = keys.iter().map(|key| format!("{key} = {number}\n")).collect();
+        let config = config_file(folder.path(), "c.toml", &content);
+        let report = json(2, &["check", &config]);
+        assert!(report["buffer"]["left_bytes"].is_i64(), "{report}");
+        let hints: Vec<_> = report["violations"].as_array().unwrap().iter().map(|v| &v["hint"]).collect();
+        assert!(hints.iter().all(|hint| hint.is_string()), "{hints:?}");
+    }
+}

@@ -1,0 +1,17 @@
+//! The program from outside, a file for each command, and the files that it reads and writes.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bad_input;
+mod bench;
+mod case_files;
+mod check;
+mod expected;
+mod r#gen;
+mod generated_cases;
+mod kill;
+mod plan;
+mod receive;
+mod run;
+mod schedule;

@@ -1,0 +1,303 @@
+//! `veriep plan`, and `--port-offset` wherever it is an option, from outside.
+
+use crate::common::{config_file, fails, json, text, veriep};
+use host::store::TensorFile;
+use serde_json::Value;
+use std::path::Path;
+use tempfile::tempdir;
+
+/// 14 ranks with blocks of exactly 2 MiB for each source, behind 2 MiB of combine rows.
+const ALIGNED: &str = "ep_world_size = 14\nmoe_expert_num = 14\nk = 1\nh = 2016\nbs = 512\naiv_num = 1";
+
+fn numbers(list: &Value, key: &str) -> Vec<u64> {
+    list.as_array().unwrap().iter().map(|item| item[key].as_u64().unwrap()).collect()
+}
+
+fn number(item: &Value, key: &str) -> u64 {
+    item[key].as_u64().unwrap_or_else(|| panic!("{key} of {item}"))
+}
+
+/// A case of three ranks, one of them for a shared expert, with masks of pairs.
+fn small_case(folder: &Path) -> String {
+    let case = folder.join("case");
+    let shape = ["ep_world_size=3", "shared_expert_rank_num=1", "aiv_num=3"];
+    let set = shape.iter().flat_map(|assignment| ["--set", *assignment]);
+    let mut args = vec!["gen", "--preset", "tiny", "--mask", "pairs", "--seed", "5", "--out", text(&case)];
+    args.extend(set);
+    json(0, &args);
+    text(&case).to_owned()
+}
+
+#[test]
+fn the_planned_sends_of_all_cores_are_the_rows_that_a_run_receives() {
+    let folder = tempdir().unwrap();
+    let case = small_case(folder.path());
+    let out = folder.path().join("result");
+    json(0, &["run", &case, "--out", text(&out)]);
+    let mut result = TensorFile::open(&out).unwrap();
+    for order in ["plain", "staggered"] {
+        let mut sent = vec![Vec::new(); 3];
+        let mut returned = vec![Vec::new(); 3];
+        for (rank, core) in (0..3u64).flat_map(|rank| (0..3).map(move |core| (rank, core))) {
+            let (rank_arg, core_arg) = (rank.to_string(), core.to_string());
+            let args = ["plan", &case, "--rank", &rank_arg, "--core", &core_arg, "--order", order];
+            let plan = json(0, &args);
+            for send in plan["dispatch"]["sends"].as_array().unwrap() {
+                let to = number(send, "to") as usize;
+                let row = ["local_expert", "slot", "token", "k"].map(|key| number(send, key));
+                sent[to].push((row[0], rank, row[1], [rank, row[2], row[3]]));
+            }
+            for send in plan["combine"]["sends"].as_array().unwrap() {
+                let triple = ["to", "token", "k"].map(|key| number(send, key));
+                returned[rank as usize].push((number(send, "row"), triple));
+            }
+        }
+        for (to, (mut rows, mut back)) in sent.into_iter().zip(returned).enumerate() {
+            rows.sort_unstable();
+            back.sort_unstable();
+            let bytes = result.read(&format!("rank{to}.assist_info_for_combine")).unwrap();
+            let words = bytes.as_chunks().0.iter().map(|&word| u64::from(u32::from_le_bytes(word)));
+            let received: Vec<_> = words.collect();
+            assert!(!received.is_empty());
+            assert_eq!(rows.iter().flat_map(|row| row.3).collect::<Vec<_>>(), received, "rank {to}, {order}");
+            assert!(back.iter().map(|row| row.0).eq(0..rows.len() as u64), "each row returns once");
+            assert_eq!(back.iter().flat_map(|row| row.1).collect::<Vec<_>>(), received, "rank {to}, {order}");
+        }
+    }
+}
+
+#[test]
+fn what_a_core_publishes_is_what_others_await() {
+    let folder = tempdir().unwrap();
+    let case = small_case(folder.path());
+    for shared in ["all-in", "even"] {
+        let [mut told, mut awaited] = [const { Vec::new() }; 2];
+        let [mut flagged, mut polled] = [const { Vec::new() }; 2];
+        for (rank, core) in (0..3u64).flat_map(|rank| (0..3).map(move |core| (rank, core))) {
+            let (rank_arg, core_arg) = (rank.to_string(), core.to_string());
+            let args = ["plan", &case, "--rank", &rank_arg, "--core", &core_arg, "--shared", shared];
+            let plan = json(0, &args);
+            for p in plan["dispatch"]["publishes"].as_array().unwrap() {
+                told.push((number(p, "to"), number(p, "offset"), rank, number(p, "count")));
+            }
+            for a in plan["dispatch"]["awaits"].as_array().unwrap() {
+                awaited.push((rank, number(a, "offset"), number(a, "from"), number(a, "count")));
+            }
+            for s in plan["combine"]["sends"].as_array().into_iter().flatten() {
+                flagged.push([number(s, "to"), number(s, "flag_offset"), rank, number(s, "k")]);
+            }
+            for a in plan["combine"]["awaits"].as_array().into_iter().flatten() {
+                polled.push([rank, number(a, "offset"), number(a, "from"), number(a, "k")]);
+            }
+        }
+        told.sort_unstable();
+        awaited.sort_unstable();
+        assert_eq!(told, awaited);
+        assert_eq!(told.len(), 3 * (1 + 4), "every rank tells every destination");
+        assert_eq!(flagged.is_empty(), shared == "even", "the old split has no combine");
+        flagged.sort_unstable();
+        polled.sort_unstable();
+        assert_eq!(flagged, polled);
+    }
+}
+
+#[test]
+fn a_seed_chooses_the_experts_that_gen_chooses() {
+    let folder = tempdir().unwrap();
+    let case = folder.path().join("case");
+    let tiny = ["--preset", "tiny", "--mask", "pairs", "--routing", "zipf", "--seed", "7"];
+    json(0, &[&["gen", "--out", text(&case)], &tiny[..]].concat());
+    for more in [&[][..], &["--rank", "1", "--core", "0"]] {
+        let mut of_case = json(0, &[&["plan", text(&case)], more].concat());
+        let mut of_seed = json(0, &[&["plan"], &tiny[..], more].concat());
+        for plan in [&mut of_case, &mut of_seed] {
+            plan.as_object_mut().unwrap().remove("source");
+        }
+        assert_eq!(of_case, of_seed);
+    }
+}
+
+#[test]
+fn a_configuration_alone_gives_shares_and_what_goes_to_shared_experts() {
+    let plan = json(0, &["plan", "--preset", "a3-288", "--rank", "40", "--core", "7"]);
+    assert_eq!(plan["experts_known"], false);
+    let dispatch = &plan["dispatch"];
+    assert_eq!(
+        (&dispatch["moe_pairs"], &dispatch["shared_pairs"]),
+        (&Value::from([0, 0]), &Value::from([0, 48]))
+    );
+    let order: Vec<u64> = (40..48).chain(0..40).collect();
+    assert_eq!(dispatch["shared_order"], Value::from(order));
+    let sends = &dispatch["sends"];
+    assert_eq!(numbers(sends, "to"), [40 % 32; 48]);
+    assert!(dispatch["publishes"].as_array().unwrap().iter().all(|p| p["count"].is_null()));
+    assert!(plan["combine"]["sends"].is_null() && plan["combine"]["rows"].is_null());
+    let plan = json(0, &["plan", "--preset", "a3-288", "--rank", "40", "--core", "0", "--order", "plain"]);
+    assert_eq!(plan["dispatch"]["moe_pairs"], Value::from([0, 55]));
+    assert_eq!(plan["dispatch"]["moe_order"], Value::from((0..55).collect::<Vec<u64>>()));
+    assert_eq!(plan["dispatch"]["sends"].as_array().unwrap().len(), 0);
+    // Shared-expert ranks 0 to 31 come first; rank 40 sends all 48 tokens to rank 8.
+    let counts = plan["dispatch"]["publishes"].as_array().unwrap()[..32].iter().map(|p| number(p, "count"));
+    assert!(counts.eq((0..32).map(|to| if to == 8 { 48 } else { 0 })));
+}
+
+#[test]
+fn all_in_sends_from_9_ranks_to_each_shared_one_where_the_old_split_sent_from_288() {
+    let plan = json(0, &["plan", "--preset", "a3-288"]);
+    let of = |i: usize| {
+        let split = &plan["shared_experts"][i];
+        let name = format!("{} {}", split["split"].as_str().unwrap(), split["order"].as_str().unwrap());
+        (name, number(split, "sources_max"), number(split, "at_once_max"))
+    };
+    assert_eq!(of(0), ("even plain".to_owned(), 288, 288));
+    assert_eq!(of(1), ("even staggered".to_owned(), 288, 12));
+    assert_eq!(of(2), ("all-in plain".to_owned(), 9, 9));
+    assert_eq!(of(3), ("all-in staggered".to_owned(), 9, 9));
+    let ranks = |i: usize, key| numbers(&plan["shared_experts"][i]["ranks"], key);
+    assert_eq!((ranks(0, "sources"), ranks(0, "at_once")), (vec![288; 32], vec![288; 32]));
+    assert_eq!((ranks(2, "sources"), ranks(2, "at_once")), (vec![9; 32], vec![9; 32]));
+    // Under the old split one receiver at a time, under all-in all 32.
+    let old = json(0, &["plan", "--preset", "a3-288", "--shared", "even", "--order", "plain"]);
+    assert_eq!(
+        (&old["incast"][0]["max"], &old["incast"][0]["receivers"]),
+        (&Value::from(288), &Value::from(1.0))
+    );
+    assert_eq!(plan["incast"][0]["receivers"], 32.0);
+    assert_eq!(numbers(&old["dispatch"], "sources")[..32], [288; 32]);
+}
+
+#[test]
+fn staggered_combine_has_no_receiver_that_most_ranks_begin_with() {
+    let plan = json(0, &["plan", "--preset", "a3-288", "--seed", "1"]);
+    let of = |operator, order| {
+        let all = plan["incast"].as_array().unwrap();
+        let found = all.iter().find(|i| i["operator"] == operator && i["order"] == order).unwrap();
+        assert_eq!(found["per_step"].as_array().unwrap().len() as u64, number(found, "steps"));
+        (number(&found["per_step"][0], "max"), number(found, "max"))
+    };
+    let (plain, staggered) = (of("combine", "plain"), of("combine", "staggered"));
+    assert!(plain.0 > 100 && staggered.1 < 30, "plain {plain:?}, staggered {staggered:?}");
+    assert!(of("dispatch", "plain").1 < 30, "pairs of one token differ in their experts");
+}
+
+#[test]
+fn blocks_at_2_mib_crowd_on_one_port_and_the_offset_spreads_them_over_seven() {
+    let folder = tempdir().unwrap();
+    let config = config_file(folder.path(), "c.toml", ALIGNED);
+    let args = ["plan", &config, "--order", "plain", "--seed", "1", "--port-offset", "512"];
+    let ports = &json(0, &args)["ports"];
+    let heads = |list: &Value| -> Vec<u64> {
+        list.as_array().unwrap().iter().map(|port| number(&port["at_step"], "heads")).collect()
+    };
+    assert_eq!(heads(&ports["without_offset"]), [14, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(heads(&ports["with_offset"]), [2; 7]);
+    assert_eq!(numbers(&ports["without_offset"], "block_starts"), [14 * 14, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(numbers(&ports["with_offset"], "block_starts"), [28; 7]);
+    for list in [&ports["without_offset"], &ports["with_offset"]] {
+        let all = list.as_array().unwrap().iter().map(|port| &port["all_steps"]);
+        // 4032 B of data, 32 of scale, 12 of triple are 8 packets.
+        let sum = |key| all.clone().map(|packets| number(packets, key)).sum::<u64>();
+        let rows = 14 * 512;
+        assert_eq!((sum("heads"), sum("packets"), sum("bytes")), (rows, 8 * rows, 4076 * rows));
+    }
+    assert!(json(0, &["plan", &config])["ports"]["with_offset"].is_null());
+}
+
+#[test]
+fn a_port_offset_moves_records_and_leaves_results_as_they_are() {
+    let folder = tempdir().unwrap();
+    let case = small_case(folder.path());
+    let results = [&[][..], &["--port-offset", "1536"]].map(|more| {
+        let out = folder.path().join("result");
+        json(0, &[&["run", &case, "--out", text(&out), "--backend", "weak"], more].concat());
+        std::fs::read(out).unwrap()
+    });
+    assert!(results[0] == results[1]);
+    let records = |more: &[&str]| -> Vec<(u64, u64)> {
+        let layout = json(0, &[&["layout", &case, "--rank", "1"], more].concat());
+        let areas = layout["areas"].as_array().unwrap().clone();
+        let records = areas.into_iter().filter(|a| a["name"] == "dispatch records" && a["partition"] == 0);
+        records.map(|area| (number(&area, "offset"), number(&area, "size"))).collect()
+    };
+    let ([(start, size)], moved) =
+        (records(&[])[..].try_into().unwrap(), records(&["--port-offset", "1536"]));
+    let block = size / 3;
+    assert_eq!(moved, [0, 1, 2].map(|source| (start + source * (block + 1536), block)));
+    // The same places as in the plan: rank 2 sends to rank 1.
+    let args = ["plan", &case, "--rank", "2", "--port-offset", "1536", "--core"];
+    let offsets = ["0", "1", "2"].map(|core| {
+        let plan = json(0, &[&args[..], &[core]].concat());
+        let sends = plan["dispatch"]["sends"].as_array().unwrap().clone();
+        let to_1 = sends.into_iter().filter(|send| send["to"] == 1);
+        to_1.map(|send| number(&send, "offset")).collect::<Vec<_>>()
+    });
+    let (from, len) = moved[2];
+    let offsets = offsets.concat();
+    assert!(!offsets.is_empty() && offsets.iter().all(|at| (from..from + len).contains(at)), "{offsets:?}");
+}
+
+#[test]
+fn nonsense_is_one_line_and_status_2() {
+    let folder = tempdir().unwrap();
+    let case = small_case(folder.path());
+    let broken = config_file(folder.path(), "b.toml", "k = 17");
+    let tiny = |more: &[&str]| fails(2, &[&["plan", "--preset", "tiny"], more].concat());
+    for (more, says) in [
+        (&["--rank", "2", "--core", "0"][..], "--rank 2: must be in [0, 1]"),
+        (&["--rank", "0", "--core", "8"], "--core 8: must be in [0, 7]"),
+        (&["--rank", "4294967295", "--core", "0"], "--rank 4294967295"),
+        (&["--rank=-1", "--core", "0"], "--rank"),
+        (&["--rank", "0"], "missing argument: --core"),
+        (&["--core", "0"], "missing argument: --rank"),
+        (&["--order", "random"], "staggered"),
+        (&["--shared", "none"], "all-in"),
+        (&["--routing", "hot"], "missing argument: --seed"),
+        (&["--mask", "pairs"], "missing argument: --seed"),
+        (&["--port-offset", "100"], "port_offset = 100: must be a multiple of 512"),
+        (&["--port-offset", "-512"], "port_offset = -512: must be in [0, 1073741824]"),
+        (&["--port-offset", "99999999999999999999"], "--port-offset"),
+        (
+            &["--port-offset", "1073741824"],
+            "hccl_buffsize_mb = 200: must hold the windows (required_mb = 4097",
+        ),
+        (&["--set", "port_offset=512"], "unknown field"),
+        (&["--set", "k=0"], "k = 0"),
+        (
+            &["--set", "comm_alg=fullmesh_v2", "--rank", "0", "--core", "0", "--flags", "separate"],
+            "--flags: comm_alg = fullmesh_v2 has a flag in every block",
+        ),
+        (&["--flags", "joint"], "missing argument: --rank <RANK>, --core"),
+        (&["--set", "tp_world_size=2", "--set", "moe_expert_num=2", "--rank", "4", "--core", "0"], "[0, 3]"),
+    ] {
+        let line = tiny(more);
+        assert!(line.contains(says), "{more:?}: {line}");
+    }
+    assert!(fails(2, &["plan"]).contains("missing argument"));
+    assert!(fails(2, &["plan", "/nowhere/c.toml"]).ends_with("/nowhere/c.toml: missing"));
+    assert!(fails(2, &["plan", &broken]).contains("b.toml: k = 17"));
+    assert!(fails(2, &["plan", &broken, "--preset", "tiny"]).contains("--preset"));
+    assert!(fails(2, &["plan", &case, "--seed", "1"]).contains("has experts of its own"));
+    assert!(fails(2, &["plan", "--preset", "a2-hier-16"]).contains("this version plans \"\" and fullmesh"));
+    for verb in ["run", "layout", "check", "plan"] {
+        let line = fails(2, &[verb, &case, "--port-offset", "8"]);
+        assert!(line.contains("config.toml: port_offset = 8: must be a multiple of 512"), "{verb}: {line}");
+    }
+    std::fs::remove_file(Path::new(&case).join("inputs.safetensors")).unwrap();
+    assert!(fails(2, &["plan", &case]).ends_with("inputs.safetensors: missing"));
+    let run = fails(2, &["run", "--preset", "tiny", "--port-offset", "8"]);
+    assert!(run.contains("preset tiny: port_offset = 8: must be a multiple of 512"), "{run}");
+}
+
+#[test]
+fn a_long_list_is_cut_and_says_how_much_and_lines_stay_short() {
+    for args in [
+        &["plan", "--preset", "deepseek-v3-decode", "--seed", "1", "--rank", "3", "--core", "2"][..],
+        &["plan", "--preset", "a3-288", "--port-offset", "512"],
+    ] {
+        let output = veriep(args);
+        let stdout = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success() && output.stderr.is_empty());
+        assert!(stdout.contains("and 16 more; --format json has all"), "{stdout}");
+        assert!(stdout.lines().all(|line| line.chars().count() <= 80), "{stdout}");
+    }
+}

@@ -1,0 +1,111 @@
+//! `veriep schedule`, from outside.
+
+use crate::common::{fails, json, veriep};
+
+fn verdict(status: i32, args: &[&str]) -> serde_json::Value {
+    json(status, &[&["schedule"], args].concat())
+}
+
+#[test]
+fn the_documented_partitions_are_enough_and_fewer_are_not() {
+    for (args, safe) in [
+        (&["DC"][..], true),
+        (&["DC", "--partitions", "2,1"], true),
+        (&["DC", "--partitions", "1,2"], false),
+        (&["DDCC", "--rounds", "2"], true),
+        (&["DDCC", "--partitions", "2,1"], false),
+        (&["DDDCCC"], false),
+        (&["DDDCCC", "--partitions", "2,3", "--rounds", "1"], true),
+        (&["DC", "--product", "a2"], true),
+        (&["DDCC", "--product", "a2", "--rounds", "1"], true),
+        (&["DC", "--product", "a2", "--partitions", "3", "--rounds", "1"], true),
+        (&["DC", "--product", "a2", "--ranks", "3"], true),
+        (&["DC", "--product", "a2", "--partitions", "1"], false),
+        (&["DC", "--product", "a2", "--hierarchy"], true),
+        (&["DDDCCC", "--product", "a2", "--hierarchy", "--rounds", "1"], true),
+        (&["DC", "--product", "a2", "--hierarchy", "--server-ranks", "2"], true),
+        (&["D", "--product", "a2", "--hierarchy", "--ranks", "4"], true),
+        (&["DC", "--product", "a2", "--hierarchy", "--partitions", "1"], false),
+    ] {
+        let seen = verdict(i32::from(!safe), args);
+        assert_eq!(seen["safe"], safe, "{args:?}");
+        assert_eq!(seen["complete"], safe, "{args:?}");
+        assert_eq!(seen["counterexample"].as_array().unwrap().is_empty(), safe, "{args:?}");
+        assert!(seen["states"].as_u64() > Some(0) && seen["traffic_matrices"].as_u64() > Some(0));
+    }
+}
+
+#[test]
+fn a_search_that_stops_early_says_so() {
+    let seen = verdict(0, &["DDCC", "--ranks", "3", "--states", "1000"]);
+    assert_eq!((&seen["safe"], &seen["complete"]), (&true.into(), &false.into()));
+}
+
+#[test]
+fn an_answer_says_whether_machines_or_windows_were_searched() {
+    for (args, model) in [
+        (&["DC"][..], "machines"),
+        (&["D", "--product", "a2"], "machines"),
+        (&["D", "--product", "a2", "--model", "windows"], "windows"),
+        (&["D", "--product", "a2", "--ranks", "3"], "windows"),
+        (&["D", "--product", "a2", "--ranks", "3", "--model", "machines", "--states", "100"], "machines"),
+    ] {
+        assert_eq!(verdict(0, args)["model"], model, "{args:?}");
+    }
+}
+
+#[test]
+fn what_is_not_a_schedule_is_refused() {
+    assert!(fails(2, &["schedule", "DCC"]).contains("C at position 2 has no dispatch"));
+    assert!(fails(2, &["schedule", "DXC"]).contains("'X' at position 1"));
+    assert!(fails(2, &["schedule", ""]).contains("missing: a D"));
+    assert!(fails(2, &["schedule", "DDC", "--rounds", "2"]).contains("must be as many"));
+    assert!(fails(2, &["schedule", "DC", "--ranks", "9"]).contains("--ranks"));
+    assert!(fails(2, &["schedule", "DC", "--partitions", "0"]).contains("--partitions"));
+    assert!(fails(2, &["schedule", "DC", "--product", "a2", "--partitions", "2,1"]).contains("a2"));
+    assert!(fails(2, &["schedule", "DC", "--model", "windows"]).contains("only a2 has one"));
+    let servers = |more: &[&str]| fails(2, &[&["schedule", "DC", "--product", "a2"], more].concat());
+    assert!(fails(2, &["schedule", "DC", "--hierarchy"]).contains("needs --product a2"));
+    assert!(servers(&["--hierarchy", "--model", "windows"]).contains("the full mesh alone"));
+    assert!(servers(&["--server-ranks", "1"]).contains("without --hierarchy"));
+    assert!(servers(&["--hierarchy", "--server-ranks", "2", "--ranks", "3"]).contains("must divide"));
+}
+
+#[test]
+fn an_unsafe_schedule_is_told_as_a_timeline() {
+    let output = veriep(&["schedule", "DC", "--partitions", "1,2"]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    assert!(told.starts_with("UNSAFE: DC on 2 ranks"), "{told}");
+    assert!(told.contains("rank 0 begins round 0") && told.contains("one is lost"), "{told}");
+}
+
+#[test]
+fn an_unsafe_schedule_of_a2_is_told_in_the_words_of_its_protocol() {
+    let output = veriep(&["schedule", "DC", "--product", "a2", "--partitions", "1"]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    for words in [
+        "UNSAFE: DC on 2 ranks",
+        "rings",
+        "posts a window",
+        "arrives at rank",
+        "sees FLAG1",
+        "has still to read",
+    ] {
+        assert!(told.contains(words), "{words} in {told}");
+    }
+}
+
+#[test]
+fn an_unsafe_schedule_of_the_hierarchy_is_told_in_the_words_of_its_protocol() {
+    let output = veriep(&["schedule", "DC", "--product", "a2", "--hierarchy", "--partitions", "1"]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    for words in [
+        "UNSAFE: DC on 2 ranks in 2 servers",
+        "sends record 0 from rank",
+        "sends the end flag",
+        "sees the count at rank",
+        "has not heard that rank",
+    ] {
+        assert!(told.contains(words), "{words} in {told}");
+    }
+}

@@ -1,0 +1,417 @@
+//! A rank, a core or an agent that dies at any step: who waits for it says so, whoever needs nothing more of it ends
+//! well, and nothing is written that would not have been written otherwise.
+
+use crate::common::trial::{make, make_left, small};
+use core::time::Duration;
+use host::backend::Backend;
+use host::backend::lockstep::{Lockstep, Memory};
+use host::backend::shared::SharedMemory;
+use host::backend::survivors::Survivors;
+use host::batch::Batch;
+use host::case::Case;
+use host::config::Config;
+use host::driver::lockstep::Clockwork;
+use host::driver::schedule::{Operator, Schedule};
+use host::driver::threads::{Spread, Workers};
+use host::driver::{self, Failure, Hang, Joined, Options, RankState, Stopped, Unit, Who};
+use host::generate::{Left, Options as Made};
+use host::member;
+use kernel_core::a3::{Choices, Flags, Receive};
+use kernel_core::fabric::middleware::Middleware;
+use kernel_core::fabric::nic::{Nic, Post, Transfer};
+use kernel_core::fabric::{Fabric, Fault, Wait};
+use kernel_core::layout::outputs::capacity;
+use kernel_core::place::{Place, Tensor};
+use kernel_core::shape::CommAlg;
+use kernel_core::units::{CoreId, RankId};
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+use std::collections::HashSet;
+use std::sync::Mutex;
+
+/// What somebody wrote into somebody's memory.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Written {
+    Put(Vec<u8>),
+    Message(Vec<u8>),
+    Word(u64),
+    Transfer(u64),
+}
+
+type Writes = HashSet<(RankId, RankId, Place, Written)>;
+
+/// A memory that remembers all that reaches others.
+struct Recorded<B> {
+    inner: B,
+    writes: Mutex<Writes>,
+    /// How long the first put of rank 0 takes.
+    pause: Mutex<Duration>,
+}
+
+struct RecordedFabric<'b, F> {
+    inner: F,
+    rank: RankId,
+    writes: &'b Mutex<Writes>,
+    pause: &'b Mutex<Duration>,
+}
+
+struct RecordedNic<'b, N> {
+    inner: N,
+    rank: RankId,
+    writes: &'b Mutex<Writes>,
+}
+
+impl<B> Recorded<B> {
+    fn new(inner: B) -> Self {
+        Self { inner, writes: Mutex::default(), pause: Mutex::default() }
+    }
+}
+
+impl<F: Fabric> Middleware for RecordedFabric<'_, F> {
+    type Inner = F;
+
+    fn inner(&self) -> &F {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut F {
+        &mut self.inner
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        if self.rank == RankId(0) {
+            std::thread::sleep(core::mem::take(&mut *self.pause.lock().unwrap()));
+        }
+        self.writes.lock().unwrap().insert((self.rank, to, at, Written::Put([row, tail].concat())));
+        self.inner.put(to, at, row, tail)
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        self.writes.lock().unwrap().insert((self.rank, to, at, Written::Message(message.to_vec())));
+        self.inner.send(to, at, message)
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.writes.lock().unwrap().insert((self.rank, to, at, Written::Word(word)));
+        self.inner.publish(to, at, word)
+    }
+}
+
+impl<N: Nic> Nic for RecordedNic<'_, N> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        let Transfer { to, at, len, .. } = *transfer;
+        self.writes.lock().unwrap().insert((self.rank, to, at, Written::Transfer(len)));
+        self.inner.post(transfer)
+    }
+}
+
+impl<B: Backend> Backend for Recorded<B> {
+    type Fabric<'b>
+        = RecordedFabric<'b, B::Fabric<'b>>
+    where
+        Self: 'b;
+
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+        let inner = self.inner.fabric(rank, core, batch);
+        RecordedFabric { inner, rank, writes: &self.writes, pause: &self.pause }
+    }
+
+    type Nic<'b>
+        = RecordedNic<'b, B::Nic<'b>>
+    where
+        Self: 'b;
+
+    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+        RecordedNic { inner: self.inner.nic(rank), rank, writes: &self.writes }
+    }
+
+    fn read_output(&self, rank: RankId, batch: usize, t: Tensor, len: usize, read: &mut dyn FnMut(&[u8])) {
+        self.inner.read_output(rank, batch, t, len, read);
+    }
+}
+
+impl<B: Clockwork> Clockwork for Recorded<B> {
+    fn tick(&self) {
+        self.inner.tick();
+    }
+
+    fn land_one(&self) -> bool {
+        self.inner.land_one()
+    }
+}
+
+/// What a group has come to.
+struct End {
+    /// By rank, then operator: the outputs that are there since it ended; none if it has not.
+    outputs: Vec<Vec<Option<Vec<u8>>>>,
+    writes: Writes,
+    failure: Option<Failure>,
+    /// Steps of all cores of each rank, if it ended well.
+    steps: u64,
+}
+
+const SCHEDULE: &str = "DCDC";
+
+/// Outputs of dispatch; the others are combine's.
+const OF_DISPATCH: [Tensor; 10] = [
+    Tensor::ExpandX,
+    Tensor::DynamicScales,
+    Tensor::AssistInfo,
+    Tensor::ExpandIdx,
+    Tensor::ExpertTokenNums,
+    Tensor::EpRecvCounts,
+    Tensor::TpRecvCounts,
+    Tensor::ExpandScales,
+    Tensor::RowTable,
+    Tensor::SentRows,
+];
+
+fn in_lockstep(case: &Case, options: Options, memory: Memory, seed: u64) -> End {
+    let lockstep = Lockstep::new(case, 2, memory, seed).unwrap();
+    let backend = Recorded::new(Survivors::of(case, lockstep));
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    end(case, options, backend, |unit| driver::lockstep::run(unit, &mut rng))
+}
+
+fn end<B: Backend>(
+    case: &Case,
+    options: Options,
+    backend: Recorded<B>,
+    drive: impl FnOnce(&Unit<'_, Recorded<B>>) -> Result<u64, Failure>,
+) -> End {
+    let schedule = Schedule::parse(SCHEDULE).unwrap();
+    let batches: Vec<_> = (0..2).map(|distance| Batch::varied(case, distance)).collect();
+    let ranks: Vec<_> = member::all(&case.shape).map(|_| RankState::new(2)).collect();
+    let unit = Unit {
+        shape: &case.shape,
+        options,
+        backend: &backend,
+        batches: &batches,
+        ranks: &ranks,
+        operators: schedule.operators(),
+        joined: Joined::default(),
+    };
+    let ran = drive(&unit);
+    let of_operator = |rank: RankId, operator: usize| {
+        ranks[rank.index()].has_ended(operator).then(|| {
+            let is_dispatch = matches!(schedule.operators()[operator], Operator::Dispatch(_));
+            let mut all = Vec::new();
+            for tensor in Tensor::ALL.into_iter().filter(|t| OF_DISPATCH.contains(t) == is_dispatch) {
+                let len = capacity(&case.shape, member::ep_rank(&case.shape, rank), tensor) as usize;
+                let batch = schedule.operators()[operator].batch();
+                backend.read_output(rank, batch, tensor, len, &mut |bytes| all.extend_from_slice(bytes));
+            }
+            all
+        })
+    };
+    let operators = schedule.operators().len();
+    let outputs = member::all(&case.shape)
+        .map(|rank| (0..operators).map(|operator| of_operator(rank, operator)).collect())
+        .collect();
+    let steps = *ran.as_ref().unwrap_or(&0);
+    let writes = backend.writes.into_inner().unwrap();
+    End { outputs, writes, failure: ran.err(), steps }
+}
+
+/// Judges a group of whom somebody died, by what it does when nobody does. Whether anybody missed the dead.
+fn judge(case: &Case, stopped: Stopped, whole: &End, seen: &End) -> bool {
+    for (rank, (seen, whole)) in seen.outputs.iter().zip(&whole.outputs).enumerate() {
+        for (operator, (seen, whole)) in seen.iter().zip(whole).enumerate() {
+            assert!(
+                seen.is_none() || seen == whole,
+                "{stopped:?}: outputs of rank {rank}, operator {operator}"
+            );
+        }
+    }
+    let stray = seen.writes.difference(&whole.writes).next();
+    assert_eq!(stray, None, "{stopped:?}: a write that a whole group does not make");
+    let all_others_ended = member::all(&case.shape)
+        .filter(|&rank| rank != stopped.rank)
+        .all(|rank| seen.outputs[rank.index()].iter().all(Option::is_some));
+    match &seen.failure {
+        Some(Failure::Hang(hang)) if !all_others_ended => {
+            blamed(hang, stopped);
+            true
+        }
+        // Nobody needs anything more of it.
+        Some(Failure::Hang(_)) if all_others_ended => false,
+        // It died when all was done.
+        None => false,
+        Some(failure) => panic!("{stopped:?}: {failure}"),
+    }
+}
+
+/// The report names the dead alone: the rank, with what its witnesses miss of it; or, where its own rank was the first
+/// to miss it, the core.
+fn blamed(hang: &Hang, stopped: Stopped) {
+    let (suspects, roots, line) = (hang.suspects(), hang.roots(), hang.to_string());
+    assert!(!roots.is_empty(), "{stopped:?}: {line}");
+    if let Who::Core(dead) = stopped.who
+        && roots.iter().all(|missing| missing.wait == Wait::Core(dead) && missing.rank == stopped.rank)
+    {
+        assert!(line.contains(&format!("core {dead} has not come to the core barrier")), "{line}");
+        return;
+    }
+    let ranks: Vec<_> = suspects.iter().map(|&(rank, _)| rank).collect();
+    assert_eq!(ranks, [stopped.rank], "{stopped:?}: {line}");
+    assert!(line.contains(&format!("waiting for rank {}", stopped.rank)), "{line}");
+    for missing in roots {
+        // A core that lives may miss what its own rank owes it.
+        let is_witness = missing.rank != stopped.rank || matches!(stopped.who, Who::Core(_));
+        assert!(is_witness && missing.wait.source() == Some(stopped.rank), "{line}");
+    }
+}
+
+/// Lets everybody die at every step; every `nth` of them if there are many.
+fn everybody_dies(case: &Case, flags: Flags, nth: usize) {
+    everybody_dies_with(case, Choices { flags, ..Choices::default() }, nth);
+}
+
+/// The same with other choices.
+fn everybody_dies_with(case: &Case, machines: Choices, nth: usize) {
+    let options = Options { machines, ..Options::default() };
+    let whole = in_lockstep(case, options, Memory::Strong, 1);
+    assert!(whole.failure.is_none() && whole.outputs.iter().flatten().all(Option::is_some));
+    let cores = (0..case.shape.aiv_num()).map(|core| Who::Core(CoreId(core)));
+    let agent = (case.shape.comm_alg() == CommAlg::Fullmesh).then_some(Who::Agent);
+    let everybody: Vec<_> = core::iter::once(Who::Rank).chain(cores).chain(agent).collect();
+    let (mut tried, mut missed) = (0, 0);
+    for rank in member::all(&case.shape) {
+        for &who in &everybody {
+            for after in (0..whole.steps).step_by(nth) {
+                let stopped = Stopped { rank, who, after };
+                let options = Options { stopped: Some(stopped), ..options };
+                let seen = in_lockstep(case, options, Memory::Strong, after);
+                tried += 1;
+                missed += usize::from(judge(case, stopped, &whole, &seen));
+                if seen.failure.is_none() {
+                    break;
+                }
+                if after % 16 == 0 {
+                    judge(case, stopped, &whole, &in_lockstep(case, options, Memory::Weak, after));
+                }
+            }
+        }
+    }
+    println!("{tried} deaths, of which {missed} are missed by somebody");
+    assert!(missed > tried / 4 && missed < tried);
+}
+
+fn made(config: Config) -> Case {
+    make(config, Made { seed: 7, ..Made::default() })
+}
+
+#[test]
+fn whoever_dies_in_a3_is_named() {
+    everybody_dies(&made(small(3, 3, 2, 2, 2)), Flags::Joint, 1);
+}
+
+#[test]
+fn whoever_dies_in_a3_with_separate_flags_is_named() {
+    everybody_dies(&made(small(3, 3, 2, 2, 2)), Flags::Separate, 1);
+}
+
+#[test]
+fn whoever_dies_in_a3_with_shared_experts_and_int8_is_named() {
+    let shared =
+        Config { shared_expert_rank_num: 1, quant_mode: 2, comm_quant_mode: 2, ..small(3, 2, 2, 2, 2) };
+    everybody_dies(&made(shared), Flags::Joint, 3);
+}
+
+#[test]
+fn whoever_dies_in_fullmesh_v2_is_named() {
+    let v2 = Config { comm_alg: "fullmesh_v2".to_owned(), ..small(3, 3, 2, 2, 2) };
+    everybody_dies(&made(v2), Flags::Joint, 1);
+}
+
+#[test]
+fn whoever_dies_in_an_elastic_domain_is_named() {
+    let case = make_left(small(4, 8, 2, 2, 1), Made { seed: 7, ..Made::default() }, Left::Without(&[1]));
+    everybody_dies(&case, Flags::Joint, 1);
+}
+
+#[test]
+fn whoever_dies_in_a_tp_domain_is_named() {
+    let tp = Config { tp_world_size: 2, ..small(2, 2, 1, 2, 2) };
+    everybody_dies(&made(tp), Flags::Joint, 1);
+}
+
+#[test]
+fn whoever_dies_in_a2_is_named() {
+    let a2 = Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(2, 4, 2, 2, 2) };
+    everybody_dies(&made(a2), Flags::Joint, 1);
+    let a2 = Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(3, 3, 1, 1, 1) };
+    everybody_dies(&made(a2), Flags::Joint, 1);
+}
+
+#[test]
+fn whoever_dies_with_rows_in_place_or_placed_directly_is_named() {
+    for receive in [Receive::InPlace, Receive::Direct { areas: 1 }] {
+        let case = made(small(3, 3, 2, 2, 2));
+        everybody_dies_with(&case, Choices { receive, ..Choices::default() }, 2);
+    }
+}
+
+#[test]
+fn whoever_dies_in_a_hierarchy_is_named() {
+    let hierarchy = Config {
+        product: "a2".to_owned(),
+        comm_alg: "hierarchy".to_owned(),
+        server_ranks: 2,
+        hccl_buffsize_mb: 106,
+        ..small(4, 4, 2, 2, 1)
+    };
+    everybody_dies(&made(hierarchy), Flags::Joint, 4);
+}
+
+#[test]
+fn whoever_dies_on_threads_is_named_and_the_next_group_is_well() {
+    let a2 = Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(3, 3, 2, 2, 2) };
+    let v2 = Config { comm_alg: "fullmesh_v2".to_owned(), ..small(3, 3, 2, 2, 2) };
+    for config in [small(3, 3, 2, 2, 2), v2, a2] {
+        let case = made(config);
+        // A hang is one only after all workers have tried in vain, however busy the machine is: short is enough.
+        let workers = Workers {
+            count: 2,
+            spread: Spread::Cores,
+            deadline: Duration::from_millis(100),
+            ..Workers::default()
+        };
+        let run = |stopped, workers: Workers| {
+            let memory = SharedMemory::new(&case, 2).unwrap();
+            let backend = Recorded::new(Survivors::of(&case, memory));
+            let options = Options { stopped, ..Options::default() };
+            end(&case, options, backend, |unit| driver::threads::run(unit, &workers).map(|times| times.steps))
+        };
+        let patient = Workers { deadline: Duration::from_secs(60), ..workers };
+        let whole = run(None, patient);
+        assert!(whole.failure.is_none());
+        for after in [0, 9, 30, 60] {
+            let stopped = Stopped { rank: RankId(1), who: Who::Rank, after };
+            judge(&case, stopped, &whole, &run(Some(stopped), workers));
+            let next = run(None, patient);
+            assert!(next.failure.is_none() && next.outputs == whole.outputs, "after {stopped:?}");
+        }
+    }
+}
+
+#[test]
+fn a_rank_that_is_slower_than_the_deadline_is_not_dead() {
+    let case = made(small(2, 4, 2, 2, 1));
+    let workers = Workers {
+        count: 2,
+        spread: Spread::Ranks,
+        deadline: Duration::from_millis(50),
+        ..Workers::default()
+    };
+    let backend = Recorded::new(SharedMemory::new(&case, 2).unwrap());
+    *backend.pause.lock().unwrap() = 4 * workers.deadline;
+    let seen = end(&case, Options::default(), backend, |unit| {
+        driver::threads::run(unit, &workers).map(|times| times.steps)
+    });
+    assert!(seen.failure.is_none(), "{:?}", seen.failure);
+}

@@ -1,0 +1,233 @@
+//! Twins that must fail. Each test says what is the weakest memory, how many rounds and which traffic show it,
+//! and where it can be said, under which conditions the twin is safe. `--nocapture` prints the seeds.
+
+use crate::common::trial::{Trial, idle, seeded, send_all, small};
+use crate::common::twins::Twin;
+use core::ops::Range;
+use host::backend::lockstep::Memory::{Strong, Weak};
+use host::case::Case;
+use host::config::Config;
+use host::driver::Options;
+use kernel_core::a3::{Choices, Flags};
+use kernel_core::layout::state::Kind;
+
+const SEEDS: Range<u64> = 0..200;
+
+/// Two ranks of so many cores; every rank sends to both.
+fn pair(cores: i64) -> Case {
+    seeded(small(2, 4, 2, 3, cores), 1)
+}
+
+/// Two ranks of one core, each of which sends all its tokens to itself (or, not `own`, to the other).
+fn secluded(own: bool) -> Case {
+    let mut case = seeded(small(2, 4, 2, 2, 1), 1);
+    (0..2).for_each(|rank| send_all(&mut case, rank, if own { rank } else { 1 - rank }));
+    case
+}
+
+/// Two ranks of one core: rank 0 keeps its tokens, and rank 1 sends it all its own.
+fn ahead() -> Case {
+    let mut case = seeded(small(2, 4, 2, 2, 1), 1);
+    (0..2).for_each(|rank| send_all(&mut case, rank, 0));
+    case
+}
+
+#[test]
+fn the_protocol_as_it_is_holds() {
+    for cores in 1..=3 {
+        Trial::new(&pair(cores), "DC", 6).must_hold(Weak, SEEDS);
+        Trial::new(&pair(cores), "DDCC", 3).must_hold(Weak, SEEDS);
+    }
+}
+
+/// Strong memory, one round, any traffic.
+#[test]
+fn publish_before_data_is_caught() {
+    Trial::new(&pair(1), "DC", 1).must_catch(Twin::PublishBeforeData, Strong, SEEDS);
+}
+
+/// Strong memory, one round, two cores: one publishes for both what the other has not yet put.
+#[test]
+fn a_missing_barrier_behind_quiet_is_caught() {
+    Trial::new(&pair(2), "DC", 1).must_catch(Twin::NoQuietBarrier, Strong, SEEDS);
+}
+
+/// Strong memory, one round, two cores: the second copies out to the rows of the first.
+#[test]
+fn a_missing_barrier_behind_the_sums_is_caught() {
+    Trial::new(&pair(2), "DC", 1).must_catch(Twin::NoSumsBarrier, Strong, SEEDS);
+}
+
+/// Strong memory, two rounds, ranks that send only to themselves (or are idle): then combine holds nobody back,
+/// and a fast rank's second flag meets the first one. Where every rank waits for the other in combine, one
+/// partition is enough.
+#[test]
+fn one_dispatch_partition_is_caught_with_self_traffic() {
+    let twin = Twin::OnePartition(Kind::Dispatch);
+    Trial::new(&secluded(true), "DC", 2).must_catch(twin, Strong, SEEDS);
+    Trial::new(&secluded(false), "DC", 6).cannot_catch(twin, Strong, SEEDS);
+    let mut all_idle = pair(1);
+    (0..2).for_each(|rank| idle(&mut all_idle, rank));
+    Trial::new(&all_idle, "DC", 2).must_catch(twin, Strong, SEEDS);
+}
+
+/// One combine partition is safe with rounds in strict order, since the dispatch between two combines holds all
+/// back. With two batches in flight strong memory and one DDCC show it.
+#[test]
+fn one_combine_partition_is_safe_in_strict_order_and_caught_with_two_batches_in_flight() {
+    let twin = Twin::OnePartition(Kind::Combine);
+    for case in [pair(1), pair(2), secluded(true)] {
+        Trial::new(&case, "DC", 6).cannot_catch(twin, Weak, SEEDS);
+    }
+    Trial::new(&pair(1), "DDCC", 1).must_catch(twin, Strong, SEEDS);
+}
+
+/// Three batches in flight are one too many for two combine partitions. Strong memory, one DDDCCC, a rank whose
+/// tokens stay at home and whose peer's come to it: nobody holds it back, and its third combine writes over rows
+/// that the peer has not read. With two batches in flight it may run ahead as it likes.
+#[test]
+fn three_batches_in_flight_are_caught() {
+    let case = ahead();
+    for memory in [Strong, Weak] {
+        let failed = SEEDS.filter(|&seed| Trial::new(&case, "DDDCCC", 1).in_lockstep(memory, seed).is_err());
+        let failed: Vec<_> = failed.collect();
+        eprintln!(
+            "DDDCCC on {memory:?} memory fails on {} seeds, the first is {:?}",
+            failed.len(),
+            failed.first()
+        );
+        assert!(!failed.is_empty());
+        Trial::new(&case, "DDCC", 3).must_hold(memory, SEEDS);
+    }
+}
+
+/// Weak memory. One round with two cores: one publishes for both what of the other has not landed. With one
+/// core that flag itself comes after the puts, and what is left is the late clear: idle ranks and three
+/// rounds, so that the flag of a round comes to a word whose clear of the round before last has not landed.
+/// Strong memory has nothing to wait for.
+#[test]
+fn a_missing_quiet_is_caught_on_weak_memory() {
+    Trial::new(&pair(2), "DC", 1).must_catch(Twin::NoQuiet, Weak, SEEDS);
+    let mut one_idle = pair(1);
+    idle(&mut one_idle, 0);
+    let mut all_idle = one_idle.clone();
+    idle(&mut all_idle, 1);
+    Trial::new(&all_idle, "DC", 3).must_catch(Twin::NoQuiet, Weak, 0..2000);
+    for case in [pair(1), pair(2), one_idle, all_idle] {
+        Trial::new(&case, "DC", 6).cannot_catch(Twin::NoQuiet, Strong, SEEDS);
+    }
+}
+
+/// Strong memory, three rounds: the flag of the round before last, with its count. In two rounds no word is
+/// used twice.
+#[test]
+fn a_clear_that_never_happens_is_caught_in_three_rounds() {
+    for kind in [Kind::Dispatch, Kind::Combine] {
+        Trial::new(&pair(1), "DC", 3).must_catch(Twin::NoClear(kind), Strong, SEEDS);
+        Trial::new(&pair(1), "DC", 2).cannot_catch(Twin::NoClear(kind), Weak, SEEDS);
+    }
+}
+
+/// Strong memory, three rounds, self or idle traffic: a peer that nobody holds back has published for the round
+/// after next before the clear comes.
+#[test]
+fn a_clear_in_the_next_operator_is_caught() {
+    Trial::new(&secluded(true), "DC", 3).must_catch(Twin::LateClear(Kind::Dispatch), Strong, SEEDS);
+}
+
+/// Weak memory, one round; it is combine that fails, since dispatch is quiet before it publishes.
+#[test]
+fn a_relaxed_publish_is_caught_on_weak_memory() {
+    Trial::new(&pair(1), "DC", 1).must_catch(Twin::RelaxedPublish, Weak, SEEDS);
+    Trial::new(&pair(1), "DC", 6).cannot_catch(Twin::RelaxedPublish, Strong, SEEDS);
+}
+
+/// Strong memory, one round, any traffic.
+#[test]
+fn a_count_that_comes_behind_its_flag_is_caught() {
+    Trial::new(&pair(1), "DC", 1).must_catch(Twin::TornCount, Strong, SEEDS);
+}
+
+/// Strong memory, one round, more than one local expert and traffic that is not symmetric.
+#[test]
+fn status_slots_in_the_order_of_the_data_slots_are_caught() {
+    Trial::new(&pair(1), "DC", 1).must_catch(Twin::RankMajorStatus, Strong, 0..1);
+}
+
+/// The same with separate flags and with fullmesh_v2, whose cores send before they have heard of each other. No
+/// other rank hears of a rank's counts before all of its cores are quiet, so on strong memory join or not is one.
+#[test]
+fn a_missing_join_is_caught_with_separate_flags_and_with_blocks_on_weak_memory() {
+    let no_join = |flags| Options {
+        no_join: true,
+        machines: Choices { flags, ..Choices::default() },
+        ..Options::default()
+    };
+    let blocks = seeded(Config { comm_alg: "fullmesh_v2".to_owned(), ..small(2, 4, 2, 3, 2) }, 1);
+    for (case, flags) in [(pair(2), Flags::Separate), (blocks, Flags::Joint)] {
+        let trial = Trial { options: no_join(flags), ..Trial::new(&case, "DDCC", 4) };
+        trial.must_hold(Strong, SEEDS);
+        let caught = SEEDS.into_iter().find_map(|seed| Some((seed, trial.in_lockstep(Weak, seed).err()?)));
+        let (seed, error) = caught.expect("a seed that shows it");
+        eprintln!("no join, {flags:?}, on Weak memory, seed {seed}: {error}");
+        let options = Options { no_join: false, ..trial.options };
+        Trial { options, ..trial }.must_hold(Weak, SEEDS);
+    }
+}
+
+/// Weak memory, two dispatches in a row, two cores: a core begins the second while its own word of the last
+/// barrier has not landed, reads the epoch before from it, and arrives at the wrong barrier. With the join every
+/// other core has observed that word. Strong memory cannot show it: every dispatch has two full core barriers, so
+/// no core is more than an operator ahead of another, and what it touches early lies in the other partition. Nor
+/// can DC: a combine begins only when its rows are there, so that all cores have ended the dispatch, join or not.
+#[test]
+fn a_missing_join_is_caught_on_weak_memory() {
+    let options = Options { no_join: true, ..Options::default() };
+    for case in [pair(2), pair(3)] {
+        let trial = Trial { options, ..Trial::new(&case, "DDCC", 4) };
+        trial.must_hold(Strong, SEEDS);
+        let (seed, error) = SEEDS
+            .into_iter()
+            .find_map(|seed| Some((seed, trial.in_lockstep(Weak, seed).err()?)))
+            .expect("a seed that shows it");
+        eprintln!("no join on Weak memory, seed {seed}: {error}");
+        Trial { options, ..Trial::new(&case, "DC", 8) }.must_hold(Weak, SEEDS);
+    }
+}
+
+/// Two TP domains of two ranks, one token to each expert and all others to one of them.
+fn tp(cores: i64) -> Case {
+    seeded(Config { tp_world_size: 2, ..small(2, 2, 1, 4, cores) }, 1)
+}
+
+#[test]
+fn the_protocol_with_a_tp_domain_holds() {
+    for cores in 1..=3 {
+        Trial::new(&tp(cores), "DC", 6).must_hold(Weak, 0..60);
+        Trial::new(&tp(cores), "DDCC", 3).must_hold(Weak, 0..60);
+    }
+}
+
+/// Weak memory, one round. On strong memory never.
+#[test]
+fn a_tp_slot_that_overtakes_its_rows_is_caught_on_weak_memory() {
+    Trial::new(&tp(1), "DC", 1).must_catch(Twin::RelaxedTp, Weak, SEEDS);
+    Trial::new(&tp(1), "DC", 3).cannot_catch(Twin::RelaxedTp, Strong, 0..40);
+}
+
+/// Strong memory, `DDCC` once: a peer that is ahead puts its second rows over the first. In strict order the peers'
+/// other operator stands between.
+#[test]
+fn one_tp_partition_is_caught_with_two_batches_in_flight() {
+    Trial::new(&tp(1), "DDCC", 1).must_catch(Twin::OneTpPartition, Strong, SEEDS);
+    Trial::new(&tp(1), "DC", 4).cannot_catch(Twin::OneTpPartition, Strong, 0..40);
+}
+
+/// Strong memory, three rounds: a partition must come round.
+#[test]
+fn a_tp_slot_that_is_never_cleared_is_caught_in_three_rounds() {
+    for kind in [Kind::Dispatch, Kind::Combine] {
+        Trial::new(&tp(1), "DC", 3).must_catch(Twin::NoTpClear(kind), Strong, SEEDS);
+        Trial::new(&tp(1), "DC", 2).cannot_catch(Twin::NoTpClear(kind), Strong, 0..40);
+    }
+}

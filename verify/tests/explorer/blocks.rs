@@ -1,0 +1,98 @@
+//! fullmesh_v2: records in blocks that carry flags of their own. The protocol, and what is broken in it on purpose,
+//! each under the weakest conditions that show it.
+
+use crate::verdict::{caught, safe};
+use verify::explorer::{Model, Traffic, Twin, Violation};
+
+fn dc(cores: u32, twin: Twin) -> Model {
+    Model::new(2, "DC").blocks(1).cores(cores).twin(twin)
+}
+
+#[test]
+fn two_ranks_for_ever_over_weak_memory() {
+    safe("blocks, 2 ranks x 1 core, DC for ever, weak", &dc(1, Twin::None).weak());
+    let two = Model::new(2, "DC").blocks(2);
+    safe("two blocks a record, 2 ranks x 1 core, DC for ever, weak", &two.weak());
+}
+
+#[test]
+fn two_ranks_with_every_landing_a_move_of_its_own() {
+    let model = dc(1, Twin::None).traffic(Traffic::NoSelf).weak_explicit().units(2);
+    safe("blocks, 2 ranks x 1 core, DC twice, tokens to others, weak, explicit", &model);
+}
+
+#[test]
+fn two_ranks_of_two_cores() {
+    safe("blocks, 2 ranks x 2 cores, DC twice, weak", &dc(2, Twin::None).weak().units(2));
+}
+
+#[test]
+fn two_ranks_of_three_cores() {
+    safe("blocks, 2 ranks x 3 cores, DC once", &dc(3, Twin::None).units(1));
+}
+
+#[test]
+fn three_ranks_once_over_weak_memory() {
+    safe("blocks, 3 ranks x 1 core, DC once, weak", &Model::new(3, "DC").blocks(1).weak().units(1));
+}
+
+#[test]
+fn two_batches_in_flight() {
+    safe("blocks, 2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").blocks(1).weak());
+}
+
+#[test]
+fn several_pairs() {
+    let wide = Model::new(2, "DC").blocks(1).wide().units(1);
+    safe("blocks, 2 ranks x 1 core, wide, quantised, weak", &wide.quantised().weak());
+}
+
+#[test]
+fn one_combine_partition_is_enough_in_strict_order() {
+    safe("blocks, one combine partition, DC, weak", &Model::new(2, "DC").blocks(1).partitions(2, 1).weak());
+}
+
+#[test]
+fn catches_a_block_flag_ahead_of_its_block() {
+    // Needs weak memory.
+    safe("blocks, relaxed publish, twice", &dc(1, Twin::RelaxedPublish).units(2));
+    let one = |twin| dc(1, twin).weak().units(1);
+    let seen = caught("blocks, relaxed publish, once, weak", &one(Twin::RelaxedPublish));
+    assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
+}
+
+#[test]
+fn catches_counts_and_block_flags_that_are_never_cleared() {
+    // Any memory, but three rounds, each by itself.
+    for twin in [Twin::NoCountClear, Twin::NoBlockClear] {
+        safe(&format!("blocks, {twin:?}, two rounds"), &dc(1, twin).units(2));
+        let seen = caught(&format!("blocks, {twin:?}, three rounds"), &dc(1, twin).units(3));
+        assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
+    }
+}
+
+#[test]
+fn catches_a_missing_quiet() {
+    // Needs weak memory and three rounds: nothing but clears waits for it.
+    safe("blocks, no quiet, 2 cores, twice", &dc(2, Twin::NoQuiet).units(2));
+    safe("blocks, no quiet, two rounds, weak", &dc(1, Twin::NoQuiet).weak().units(2));
+    let seen = caught("blocks, no quiet, three rounds, weak", &dc(1, Twin::NoQuiet).weak().units(3));
+    assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
+    let seen = caught("blocks, late clear, three rounds, weak", &dc(1, Twin::LateClear).weak().units(3));
+    assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_driver_without_the_join() {
+    caught("blocks, no join, weak", &dc(2, Twin::NoJoin).weak());
+}
+
+#[test]
+fn catches_a_core_barrier_that_does_not_wait() {
+    caught("blocks, no core barrier", &dc(2, Twin::NoBarrier));
+}
+
+#[test]
+fn catches_one_dispatch_partition() {
+    caught("blocks, one dispatch partition", &Model::new(2, "DC").blocks(1).partitions(1, 2));
+}

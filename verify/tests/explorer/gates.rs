@@ -1,0 +1,45 @@
+//! The protocol as it is, explored to the end. Each test prints its states; docs/PROTOCOL.md quotes them.
+
+use crate::verdict::safe;
+use verify::explorer::Model;
+
+#[test]
+fn two_ranks_for_ever_over_weak_memory() {
+    safe("2 ranks x 1 core, DC for ever, weak", &Model::new(2, "DC").weak());
+}
+
+#[test]
+fn two_ranks_for_ever_with_every_landing_a_move_of_its_own() {
+    safe("2 ranks x 1 core, DC for ever, weak, explicit", &Model::new(2, "DC").weak_explicit());
+}
+
+#[test]
+fn two_ranks_of_two_cores_for_ever_over_weak_memory() {
+    safe("2 ranks x 2 cores, DC for ever, weak", &Model::new(2, "DC").cores(2).weak());
+}
+
+#[test]
+fn two_ranks_of_two_cores_for_ever() {
+    safe("2 ranks x 2 cores, DC for ever", &Model::new(2, "DC").cores(2));
+}
+
+#[test]
+fn three_ranks_two_rounds_over_weak_memory() {
+    safe("3 ranks x 1 core, DC twice, weak", &Model::new(3, "DC").units(2).weak());
+}
+
+#[test]
+fn three_ranks_three_rounds() {
+    safe("3 ranks x 1 core, DC three times", &Model::new(3, "DC").units(3));
+}
+
+#[test]
+fn two_batches_in_flight_for_ever_over_weak_memory() {
+    safe("2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").weak());
+}
+
+#[test]
+#[ignore = "5 million states, 1 to 2 minutes: cargo test -p verify --release -- --ignored three_ranks_for_ever"]
+fn three_ranks_for_ever_over_weak_memory() {
+    safe("3 ranks x 1 core, DC for ever, weak", &Model::new(3, "DC").weak());
+}

@@ -1,0 +1,12 @@
+//! Models that the explorer finds safe, and twins that it catches.
+
+mod verdict;
+
+mod a2;
+mod blocks;
+mod flags;
+mod gates;
+mod hierarchy;
+mod receive;
+mod small;
+mod twins;

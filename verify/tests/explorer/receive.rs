@@ -1,0 +1,84 @@
+//! The ways to receive beside copying: experts that read rows in the window, and direct placement with pull combine.
+//! Each is safe with as many data areas as batches are in flight, and not with fewer.
+
+use crate::verdict::{caught, safe};
+use verify::explorer::{Model, Twin, Violation};
+
+fn direct(areas: u32, schedule: &str) -> Model {
+    Model::new(2, schedule).direct(areas)
+}
+
+#[test]
+fn in_place_two_partitions_are_enough_for_two_batches_in_flight() {
+    safe("in place, 2 ranks x 1 core, DC for ever, weak", &Model::new(2, "DC").in_place().weak());
+    safe("in place, 2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").in_place().weak());
+    safe("in place, 2 ranks x 2 cores, DC twice", &Model::new(2, "DC").in_place().cores(2).units(2));
+    let wide = Model::new(2, "DC").in_place().wide().units(1);
+    safe("in place, wide, quantised, weak", &wide.quantised().weak());
+}
+
+#[test]
+fn catches_in_place_with_three_batches_in_flight_on_two_partitions() {
+    // Three combine partitions, so that nothing but the records is in danger: copied out, they are safe.
+    let three = |model: Model| model.partitions(2, 3).units(1);
+    safe("copy, DDDCCC once, 2 and 3 partitions, weak", &three(Model::new(2, "DDDCCC")).weak());
+    let seen = caught("in place, DDDCCC once", &three(Model::new(2, "DDDCCC").in_place()));
+    assert!(matches!(seen.violation, Violation::Overwritten { .. }), "{seen}");
+    safe(
+        "in place, DDDCCC once, 3 partitions",
+        &Model::new(2, "DDDCCC").in_place().partitions(3, 3).units(1),
+    );
+}
+
+#[test]
+fn direct_placement_needs_an_area_for_each_batch_in_flight() {
+    safe("direct, 2 ranks x 1 core, one area, DC for ever, weak", &direct(1, "DC").weak());
+    safe("direct, 2 ranks x 1 core, two areas, DDCC for ever, weak", &direct(2, "DDCC").weak());
+    let wide = direct(1, "DC").wide().units(1);
+    safe("direct, wide, quantised, weak", &wide.quantised().weak());
+}
+
+#[test]
+fn direct_placement_on_two_cores() {
+    safe("direct, 2 ranks x 2 cores, one area, DC once, weak", &direct(1, "DC").cores(2).weak().units(1));
+}
+
+#[test]
+fn catches_one_area_with_two_batches_in_flight() {
+    let seen = caught("direct, one area, DDCC once", &direct(1, "DDCC").units(1));
+    assert!(matches!(seen.violation, Violation::Overwritten { .. }), "{seen}");
+    // Rows in two areas, results in one: in strict order that is safe.
+    let one = |schedule| direct(2, schedule).twin(Twin::OneResultArea);
+    safe("direct, one area of results, DC, weak", &one("DC").weak());
+    let seen = caught("direct, one area of results, DDCC once", &one("DDCC").units(1));
+    assert!(matches!(seen.violation, Violation::Overwritten { .. }), "{seen}");
+}
+
+#[test]
+fn catches_three_batches_in_flight_on_two_areas() {
+    caught("direct, two areas, DDDCCC once", &direct(2, "DDDCCC").units(1));
+}
+
+#[test]
+fn catches_words_that_are_never_cleared() {
+    for twin in [Twin::NoGrantClear, Twin::NoReadyClear, Twin::NoTokenClear, Twin::NoCountClear] {
+        let model = |units| direct(1, "DC").twin(twin).units(units);
+        safe(&format!("direct, {twin:?}, two rounds"), &model(2));
+        let seen = caught(&format!("direct, {twin:?}, three rounds"), &model(3));
+        assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
+    }
+}
+
+#[test]
+fn catches_a_missing_quiet_and_a_late_clear() {
+    // With one core a late clear wipes a flag, over weak memory, in three rounds.
+    for twin in [Twin::NoQuiet, Twin::LateClear] {
+        let seen = caught(&format!("direct, {twin:?}, weak"), &direct(1, "DC").twin(twin).weak().units(3));
+        assert!(matches!(seen.violation, Violation::LostFlag { .. }), "{seen}");
+    }
+}
+
+#[test]
+fn catches_core_barriers_that_do_not_wait() {
+    caught("direct, no core barrier, 2 cores", &direct(1, "DC").cores(2).twin(Twin::NoBarrier).units(1));
+}

@@ -1,0 +1,92 @@
+//! A rank with two cores: what one of them puts, the other publishes. One operator: several on such a rank
+//! need the join, which is the driver's. Bound: every execution; loom's preemption bound is of no use with
+//! three threads, since it lets two that wait pass the turn to each other while the third starves.
+
+use verify::loom::group::{
+    Group,
+    Operator::{C, D},
+    Size,
+};
+use verify::loom::round::Traffic;
+use verify::loom::search::{Bound, failure, model};
+use verify::loom::twins::{FlagFirst, LowerCoresOnly, NoBarrier, RelaxedObserve, RelaxedPublish};
+use verify::loom::twist::Twist;
+
+/// One rank alone: core `i` sends token `i` and publishes for expert `i`.
+const ALONE: Size<'_> = Size { cores: &[2], experts: 2, bs: 2, k: 1 };
+/// Each core puts a record that the other publishes and copies out.
+const SWAP: Traffic<'_> = &[&[&[1], &[0]]];
+
+/// Rank 0 has two cores, rank 1 has one; core `i` of rank 0 publishes to rank `i`.
+const TWO_AND_ONE: Size<'_> = Size { cores: &[2, 1], experts: 2, bs: 2, k: 1 };
+/// Core 0 puts to rank 1, for which core 1 publishes, and the other way round.
+const ACROSS: Traffic<'_> = &[&[&[1], &[0]], &[&[], &[]]];
+/// Rank 1 returns a row to each core of rank 0.
+const BACK: Traffic<'_> = &[&[&[1], &[1]], &[&[0], &[]]];
+
+/// Rank 1 has the two cores, so its core 0 publishes to the other rank.
+const ONE_AND_TWO: Size<'_> = Size { cores: &[1, 2], ..TWO_AND_ONE };
+/// Core 1 of rank 1 puts to rank 0.
+const HIGHER_PUTS: Traffic<'_> = &[&[&[], &[]], &[&[], &[0]]];
+
+#[test]
+fn a_core_publishes_what_the_other_has_put() {
+    let group = Group::new(ALONE, &[SWAP], &[D(0)]);
+    model("D, two cores", Bound::Complete, 500..=650, group.body());
+}
+
+#[test]
+#[ignore = "takes 1 min; run: cargo test -p verify --test loom -- --ignored cores:: --nocapture"]
+fn a_core_publishes_to_another_rank_what_the_other_has_put() {
+    let group = Group::new(TWO_AND_ONE, &[ACROSS], &[D(0)]);
+    model("D, two cores and one", Bound::Complete, 700_000..=850_000, group.body());
+}
+
+#[test]
+fn two_cores_combine_with_one() {
+    let group = Group::new(TWO_AND_ONE, &[BACK], &[C(0)]);
+    model("C, two cores and one", Bound::Complete, 400..=550, group.body());
+}
+
+fn fails<T: Twist + 'static>(name: &str, size: Size<'_>, traffic: Traffic<'_>, twist: fn() -> T) -> String {
+    let group = Group::new(size, &[traffic], &[D(0)]);
+    failure(name, Bound::Complete, group.twisted(move |_, _| twist()))
+}
+
+/// Fails on any memory in one dispatch, but only when a row goes to another rank: on the own rank the barrier
+/// that carries the sums comes before the copy, too.
+#[test]
+fn catches_a_missing_core_barrier() {
+    for (name, size, traffic) in [("across", TWO_AND_ONE, ACROSS), ("higher puts", ONE_AND_TWO, HIGHER_PUTS)]
+    {
+        let how = fails(&format!("D, no barrier, {name}"), size, traffic, || NoBarrier);
+        assert!(how.contains("Causality violation"), "{how}");
+    }
+    let alone = Group::new(ALONE, &[SWAP], &[D(0)]).twisted(|_, _| NoBarrier);
+    model("D, no barrier, alone", Bound::Complete, 30..=45, alone);
+}
+
+/// Fails on any memory; one dispatch in which the higher core puts to another rank what the lower one publishes.
+#[test]
+fn catches_a_barrier_that_waits_for_lower_cores_only() {
+    let how = fails("D, lower cores only", ONE_AND_TWO, HIGHER_PUTS, || LowerCoresOnly);
+    assert!(how.contains("Causality violation"), "{how}");
+}
+
+/// Quiet comes before the barrier: here the puts land after the word that says so. Any memory; a row that goes
+/// to another rank.
+#[test]
+fn catches_a_quiet_that_does_not_wait_for_puts() {
+    let how = fails("D, puts past quiet", TWO_AND_ONE, ACROSS, FlagFirst::default);
+    assert!(how.contains("Causality violation"), "{how}");
+}
+
+/// The barrier's words must be a release and an acquire, too. One rank is enough, on a memory weaker than total
+/// store order: nothing else orders a row that one core puts and the other copies out.
+#[test]
+fn catches_relaxed_core_words() {
+    let how = fails("D, relaxed publish", ALONE, SWAP, || RelaxedPublish);
+    assert!(how.contains("Causality violation"), "{how}");
+    let how = fails("D, relaxed observe", ALONE, SWAP, || RelaxedObserve);
+    assert!(how.contains("Causality violation"), "{how}");
+}

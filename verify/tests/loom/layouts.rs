@@ -1,0 +1,107 @@
+//! Dispatch with separate flags, and fullmesh_v2: the orderings that they need, under every execution.
+
+use kernel_core::a3::Flags;
+use verify::loom::group::{
+    Group, Layout,
+    Operator::{C, D},
+    Size,
+};
+use verify::loom::round::Traffic;
+use verify::loom::search::{Bound, failure, model};
+use verify::loom::twins::{
+    ClearsAtQuiet, ClearsPastQuiet, FlagFirst, NoClear, RelaxedObserve, RelaxedPublish,
+};
+
+const SEPARATE: Layout = Layout::Plain(Flags::Separate);
+const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, k: 1 };
+/// Each rank sends to the other.
+const CROSS: Traffic<'_> = &[&[&[1]], &[&[0]]];
+/// Each rank sends to itself.
+const OWN: Traffic<'_> = &[&[&[0]], &[&[1]]];
+/// Both send to rank 0.
+const TO_FIRST: Traffic<'_> = &[&[&[0]], &[&[0]]];
+
+/// One rank of two cores. With separate flags each core puts what the other publishes; with blocks core 0 counts and
+/// core 1 sends.
+const ALONE: Size<'_> = Size { cores: &[2], experts: 2, bs: 2, k: 1 };
+const SWAP: Traffic<'_> = &[&[&[1], &[0]]];
+
+#[test]
+fn dispatch_combine_dispatch() {
+    let group = |layout, traffic, schedule: &[_]| Group::with(layout, TWO, &[traffic; 2], schedule).body();
+    let d = [D(0)];
+    model("separate, D, cross", Bound::Complete, 510..=630, group(SEPARATE, CROSS, &d));
+    model("blocks, D, cross", Bound::Complete, 350..=440, group(Layout::Blocks, CROSS, &d));
+    let dcd = [D(0), C(0), D(1)];
+    let body = group(SEPARATE, TO_FIRST, &dcd);
+    model("separate, D C D, to first", Bound::Preemptions(3), 4_500..=5_600, body);
+    let body = group(Layout::Blocks, TO_FIRST, &dcd);
+    model("blocks, D C D, to first", Bound::Complete, 28_000..=35_000, body);
+}
+
+#[test]
+#[ignore = "takes 2 min; run: cargo test -p verify --test loom -- --ignored layouts:: --nocapture"]
+fn dispatch_combine_dispatch_with_separate_flags_in_every_execution() {
+    let group = Group::with(SEPARATE, TWO, &[TO_FIRST; 2], &[D(0), C(0), D(1)]);
+    model("separate, D C D, to first", Bound::Complete, 580_000..=710_000, group.body());
+}
+
+#[test]
+fn partitions_come_back_in_the_third_dispatch() {
+    for (name, layout, expected) in
+        [("separate", SEPARATE, 11_800..=14_400), ("blocks", Layout::Blocks, 900..=1_100)]
+    {
+        let group = Group::with(layout, TWO, &[OWN; 3], &[D(0), D(1), D(2)]);
+        let body = group.twisted(|_, _| ClearsAtQuiet::default());
+        model(&format!("{name}, D D D, late clears, own"), Bound::Preemptions(3), expected, body);
+    }
+}
+
+#[test]
+fn two_cores() {
+    let group = |layout| Group::with(layout, ALONE, &[SWAP], &[D(0)]).body();
+    model("separate, D, two cores", Bound::Complete, 510..=630, group(SEPARATE));
+    model("blocks, D, two cores", Bound::Complete, 1_500..=1_900, group(Layout::Blocks));
+}
+
+/// Of a block it is the block's own flag that must be a release; of separate flags the token flag.
+#[test]
+fn catches_relaxed_orderings_and_flags_first() {
+    for layout in [SEPARATE, Layout::Blocks] {
+        let group = || Group::with(layout, TWO, &[CROSS], &[D(0)]);
+        let name = |twin: &str| format!("{layout:?}, D, {twin}");
+        let body = group().twisted(|_, _| RelaxedPublish);
+        let how = failure(&name("relaxed publish"), Bound::Complete, body);
+        assert!(how.contains("Causality violation"), "{how}");
+        let body = group().twisted(|_, _| RelaxedObserve);
+        let how = failure(&name("relaxed observe"), Bound::Complete, body);
+        assert!(how.contains("Causality violation"), "{how}");
+        let body = group().twisted(|_, _| FlagFirst::default());
+        let how = failure(&name("flag first"), Bound::Complete, body);
+        assert!(how.contains("Causality violation") || how.contains("triple of row 0"), "{how}");
+    }
+}
+
+/// Three dispatches, any memory: a partition must come round.
+#[test]
+fn catches_flags_that_are_never_cleared() {
+    for layout in [SEPARATE, Layout::Blocks] {
+        let group = Group::with(layout, TWO, &[CROSS; 3], &[D(0), D(1), D(2)]);
+        let name = format!("{layout:?}, D D D, no clear");
+        failure(&name, Bound::Preemptions(3), group.twisted(|_, _| NoClear));
+    }
+}
+
+/// Three dispatches, a memory that lands clears late. With separate flags clears that land when the next operator
+/// ends are early enough: the counts of the one after it say so.
+#[test]
+fn catches_a_quiet_that_does_not_wait_for_clears() {
+    let twin = |layout| {
+        let group = Group::with(layout, TWO, &[OWN; 3], &[D(0), D(1), D(2)]);
+        group.twisted(|_, _| ClearsPastQuiet::default())
+    };
+    let how = failure("blocks, D D D, clears past quiet", Bound::Preemptions(3), twin(Layout::Blocks));
+    assert!(how.contains("endless wait, missing: count"), "{how}");
+    let body = twin(SEPARATE);
+    model("separate, D D D, clears past quiet", Bound::Preemptions(3), 15_000..=18_500, body);
+}

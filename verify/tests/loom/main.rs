@@ -1,0 +1,9 @@
+//! Every execution of the machines that C11 allows, and twins that fail in one of them.
+#![cfg(feature = "loom")]
+
+mod a2;
+mod cores;
+mod layouts;
+mod litmus;
+mod ranks;
+mod rounds;
