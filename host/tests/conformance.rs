@@ -3,7 +3,7 @@
 use host::backend::Backend;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::backend::shared::SharedMemory;
-use host::conformance::{Strength, in_lockstep, on_threads, refusals};
+use host::conformance::{Strength, in_lockstep, on_threads, refusals, shape};
 use host::driver::lockstep::Clockwork;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
@@ -17,6 +17,35 @@ use std::sync::Mutex;
 fn shared_memory_keeps_the_contract_on_real_threads() {
     on_threads(|shape| SharedMemory::new(shape, 1).unwrap(), 2000);
     refusals(|shape| SharedMemory::new(shape, 1).unwrap());
+}
+
+#[test]
+fn rows_past_the_caches_come_before_the_flags_behind_them() {
+    on_threads(|shape| SharedMemory::new(shape, 1).unwrap().with_streaming(true), 1000);
+    refusals(|shape| SharedMemory::new(shape, 1).unwrap().with_streaming(true));
+}
+
+#[test]
+fn a_row_past_the_caches_is_the_same_row_wherever_it_lies_and_however_long_it_is() {
+    let shape = shape();
+    let memory = SharedMemory::new(&shape, 1).unwrap().with_streaming(true);
+    let row: Vec<u8> = (0..400u32).map(|i| (i * 7 % 251) as u8 + 1).collect();
+    for (from, at, len) in (0..17).flat_map(|from| {
+        (0..33).flat_map(move |at| [1, 63, 64, 65, 127, 144, 301].map(|len| (from, at, len)))
+    }) {
+        let (row, tail) = row[from..].split_at(len);
+        let mut fabric = memory.fabric(RankId(0), CoreId(0), 0);
+        fabric.write(Place::window(0), &[0; 512]).unwrap();
+        fabric.put(RankId(0), Place::window(at), row, &tail[..5]).unwrap();
+        assert!(fabric.quiet().unwrap());
+        let seen = fabric.bytes(Place::window(0), 512).unwrap();
+        let (at, end) = (at as usize, at as usize + len);
+        assert_eq!((&seen[at..end], &seen[end..end + 5]), (row, &tail[..5]), "{len} bytes at {at}");
+        assert!(
+            seen[..at].iter().chain(&seen[end + 5..]).all(|&byte| byte == 0),
+            "{len} bytes at {at}: beside"
+        );
+    }
 }
 
 fn lockstep(memory: Memory) -> impl Fn(&Shape, u64) -> Lockstep {

@@ -3,7 +3,6 @@
 //! [`ledger`](crate::ledger).
 
 use super::Backend;
-use crate::driver::schedule::Operator;
 use crate::member;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
@@ -38,7 +37,7 @@ pub enum Load {
 /// One write of a core, but for words that tell something.
 #[derive(Clone, Copy, Debug)]
 pub struct Write {
-    /// The number of the operator in [`Log::begun`].
+    /// The number of the operator among those that the core has begun.
     pub operator: u32,
     /// Into whose memory.
     pub to: RankId,
@@ -58,11 +57,9 @@ pub struct Bytes {
 /// What a core has done since the last [`Counted::take`].
 #[derive(Clone, Debug, Default)]
 pub struct Log {
-    /// The operators that it has begun, in order.
-    pub begun: Vec<Operator>,
     /// What it has written.
     pub writes: Vec<Write>,
-    /// Bytes of each operator.
+    /// Bytes of each operator that it has begun.
     pub bytes: Vec<Bytes>,
 }
 
@@ -152,12 +149,11 @@ impl<B: Backend> Backend for Counted<B> {
         CountedNic { inner: self.inner.nic(rank), posted: self.agents.get(rank.index()).map(lock) }
     }
 
-    fn begins(&self, rank: RankId, core: CoreId, operator: Operator) {
+    fn begins(&self, rank: RankId, core: CoreId) {
         if let Some(mut log) = self.log(rank, core) {
-            log.begun.push(operator);
             log.bytes.push(Bytes::default());
         }
-        self.inner.begins(rank, core, operator);
+        self.inner.begins(rank, core);
     }
 
     fn read_output(
@@ -197,7 +193,7 @@ impl<F> CountedFabric<'_, F> {
                 _ => bytes.across += len,
             }
         }
-        let operator = (log.begun.len() as u32).saturating_sub(1);
+        let operator = (log.bytes.len() as u32).saturating_sub(1);
         if shape.comm_alg() == CommAlg::Hierarchy
             && let Some(load) = load(shape)
         {
@@ -256,13 +252,14 @@ impl<F: Fabric> Middleware for CountedFabric<'_, F> {
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         self.inner.write(at, bytes)?;
-        if at.region == Region::WindowOut && bytes.len() > 8 {
-            // Its bytes count when the agent posts them.
-            let own = self.rank;
-            let to = |shape: &Shape| relay::gathered_for(shape, own, at);
-            if let Some(to) = self.counting.as_ref().and_then(|(shape, _)| to(shape)) {
-                self.count(to, 0, |_| Some(record(bytes)));
-            }
+        // What is gathered counts as bytes when the agent posts it.
+        if let Some((shape, _)) = &self.counting
+            && (at.region, shape.comm_alg()) == (Region::WindowOut, CommAlg::Hierarchy)
+            && bytes.len() > 8
+            && let Some(server) = relay::gathered_for(shape, at)
+        {
+            let to = shape.relay(self.rank, server);
+            self.count(to, 0, |_| Some(record(bytes)));
         }
         Ok(())
     }

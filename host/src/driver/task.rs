@@ -136,7 +136,11 @@ pub(super) fn run_agent<B: Backend>(
     let steps = unit.left(rank, Who::Agent, steps);
     let stop = drive(steps, &mut done, || agent.step(&env, &mut nic));
     unit.count(rank, Who::Agent, done);
-    if unit.shape.ep_world_size() > 1 {
+    let alone = match unit.shape.comm_alg() {
+        CommAlg::Hierarchy => unit.shape.servers() == 1,
+        _ => unit.shape.ep_world_size() == 1,
+    };
+    if !alone {
         // A step is a task.
         state.tasks.fetch_add(done.into(), Ordering::Relaxed);
     }
@@ -205,7 +209,7 @@ impl<'a> Task<'a> {
                 (Env::A2(env), a2::ub_words(shape), a2::ub_bytes(shape))
             }
             CommAlg::Hierarchy => {
-                let env = hierarchy::Env::new(shape, rank, core, vector);
+                let env = hierarchy::Env::new(shape, rank, core, vector).with_stage(options.stage);
                 (Env::Hierarchy(env), hierarchy::ub_words(shape), hierarchy::ub_bytes(shape))
             }
         };
@@ -295,6 +299,7 @@ impl<'a> Task<'a> {
             return Some(stop);
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
+        unit.backend.begins(self.rank, self.core);
         let direct = matches!(unit.options.machines.receive, Receive::Direct { .. });
         self.machine = match (&self.env, operator) {
             (Env::A3(_), Operator::Dispatch(_)) if direct => {
@@ -472,11 +477,16 @@ fn drive(
     done: &mut u32,
     mut step: impl FnMut() -> Result<Progress, ProtocolError>,
 ) -> Result<Option<Progress>, ProtocolError> {
-    while *done < steps {
-        match step()? {
-            Progress::Stepped => *done += 1,
-            other => return Ok(Some(other)),
+    for n in *done..steps {
+        match step() {
+            Ok(Progress::Stepped) => {}
+            // Nothing of it is looked at in the loop.
+            other => {
+                *done = n;
+                return other.map(Some);
+            }
         }
     }
+    *done = steps;
     Ok(None)
 }

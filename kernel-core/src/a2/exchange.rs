@@ -11,7 +11,7 @@
 //!
 //! The window of the rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
 
-use super::ring::{Crossing, Ring};
+use super::ring::{Bell, Crossing};
 use super::{Env, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::a2_message::{Task, task_word};
@@ -37,13 +37,13 @@ enum Phase {
     /// Write a word of its task record.
     Task { to: u32, word: u32 },
     /// Have the agent told.
-    Ring(Ring),
+    Ring(Bell),
 }
 
 impl Exchange {
     /// Of an operator that has not begun.
     pub(super) const fn new() -> Self {
-        Self { half: Partition::P0, crossing: Crossing::new(), phase: Phase::Ring(Ring::Rung) }
+        Self { half: Partition::P0, crossing: Crossing::new(), phase: Phase::Ring(Bell::Rung) }
     }
 
     /// Reads which half is to be used and which barrier was the last.
@@ -85,7 +85,7 @@ impl Exchange {
         rows_to: impl Fn(RankId) -> u32,
     ) -> Result<Option<Progress>, ProtocolError> {
         self.phase = match self.phase {
-            Phase::Tail { to } if to >= env.work.ranks.end => Phase::Ring(Ring::Quiet),
+            Phase::Tail { to } if to >= env.work.ranks.end => Phase::Ring(Bell::Quiet),
             Phase::Tail { to } => {
                 let at = tail_flag(env.shape, kind, rows_to(RankId(to)));
                 let word = u64::from(flag::WINDOW_FLAG).to_le_bytes();

@@ -67,7 +67,7 @@ impl Crossing {
 
 /// The steps to the doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Ring {
+pub(crate) enum Bell {
     /// All that this core wrote has landed, clears of the operator before included.
     Quiet,
     /// The same of all cores.
@@ -82,7 +82,7 @@ pub(crate) enum Ring {
     Rung,
 }
 
-impl Ring {
+impl Bell {
     /// Goes on; `None` when the agent has been told, or will be by core 0. `chosen` is the word that names the half, if
     /// the cores keep one.
     pub(crate) fn step<F: Fabric + ?Sized>(

@@ -5,7 +5,7 @@
 //! agent, which posts the tasks: the same agent, doorbell and barrier as on the full mesh ([`a2`](crate::a2)).
 
 use super::{Env, Epoch};
-use crate::a2::ring::{Crossing, Ring, Seat};
+use crate::a2::ring::{Bell, Crossing, Seat};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::relay;
@@ -76,18 +76,18 @@ pub(super) fn end<V, F: Fabric + ?Sized>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Issued {
     crossing: Crossing,
-    ring: Ring,
+    bell: Bell,
 }
 
 impl Issued {
     pub(super) const fn new() -> Self {
-        Self { crossing: Crossing::new(), ring: Ring::Rung }
+        Self { crossing: Crossing::new(), bell: Bell::Rung }
     }
 
     /// Before the first stream.
     pub(super) fn begin<V, F: Fabric + ?Sized>(env: &Env<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
         match env.stage {
-            Stage::Two => Ok(Self { crossing: Crossing::begin(fabric, env.core)?, ring: Ring::Quiet }),
+            Stage::Two => Ok(Self { crossing: Crossing::begin(fabric, env.core)?, bell: Bell::Quiet }),
             Stage::Three => Ok(Self::new()),
         }
     }
@@ -100,6 +100,6 @@ impl Issued {
         epoch: Epoch,
     ) -> Result<Option<Progress>, ProtocolError> {
         let seat = Seat { rank: env.rank, core: env.core, cores: env.shape.aiv_num() };
-        self.ring.step(seat, fabric, &mut self.crossing, epoch.partition(), None)
+        self.bell.step(seat, fabric, &mut self.crossing, epoch.partition(), None)
     }
 }

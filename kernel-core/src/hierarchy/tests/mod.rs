@@ -1,5 +1,7 @@
 //! Against the oracle, over messages that arrive late, in pieces and in any order inside.
 
+mod corrupt;
+
 use crate::hierarchy::Stage;
 use crate::layout::relay;
 use crate::shape::{BatchSizes, Config, Shape};
