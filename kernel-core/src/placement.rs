@@ -48,6 +48,14 @@ impl Shape {
         (constant < self.const_expert_num()).then_some(Expert::Const(constant))
     }
 
+    /// The MoE expert that `id` of `expert_ids` names, if it is one.
+    #[inline]
+    pub(crate) const fn moe_expert(&self, id: i32) -> Option<ExpertId> {
+        // A negative one is beyond all of them.
+        let id = id.cast_unsigned();
+        if id < self.moe_expert_num() { Some(ExpertId(id)) } else { None }
+    }
+
     /// Where MoE expert `e` lives.
     #[inline]
     #[must_use]

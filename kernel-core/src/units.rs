@@ -78,7 +78,7 @@ pub const fn div_rem(a: u32, b: u32) -> (u32, u32) {
 /// A divisor that is used at every step: quotients by a multiplication, since a processor divides for some twenty
 /// cycles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Divisor {
+pub(crate) struct Divisor {
     by: u32,
     /// `2^64 / by`, rounded up. Its error is below 1, so for a number below 2^32 that of a quotient is below `1 / by`, too
     /// little to reach the next one.
@@ -87,15 +87,13 @@ pub struct Divisor {
 
 impl Divisor {
     /// Divides by `by`.
-    #[must_use]
-    pub const fn new(by: u32) -> Self {
+    pub(crate) const fn new(by: u32) -> Self {
         Self { by, reciprocal: div_floor(u64::MAX, by as u64).wrapping_add(1) }
     }
 
     /// As [`div_rem`].
     #[inline]
-    #[must_use]
-    pub const fn div_rem(self, a: u32) -> (u32, u32) {
+    pub(crate) const fn div_rem(self, a: u32) -> (u32, u32) {
         // 2^64 / 1 is no u64.
         if self.by <= 1 {
             return (a, 0);

@@ -477,11 +477,16 @@ fn drive(
     done: &mut u32,
     mut step: impl FnMut() -> Result<Progress, ProtocolError>,
 ) -> Result<Option<Progress>, ProtocolError> {
-    while *done < steps {
-        match step()? {
-            Progress::Stepped => *done += 1,
-            other => return Ok(Some(other)),
+    for n in *done..steps {
+        match step() {
+            Ok(Progress::Stepped) => {}
+            // Nothing of it is looked at in the loop.
+            other => {
+                *done = n;
+                return other.map(Some);
+            }
         }
     }
+    *done = steps;
     Ok(None)
 }

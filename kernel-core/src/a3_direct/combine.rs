@@ -85,6 +85,8 @@ impl Combine {
     ///
     /// # Errors
     /// A value read from the fabric or from `pulled` contradicts the shape, or the fabric refuses.
+    // Into the loop that drives it: there is little else in a step than the way there.
+    #[inline(always)]
     pub fn step<F: Near + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
@@ -131,6 +133,7 @@ impl Combine {
         }
     }
 
+    #[inline(always)]
     fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
         self.phase = phase;
         Ok(Progress::Stepped)

@@ -287,6 +287,13 @@ impl Inputs<'_> {
         self.expert_ids.get(token.index() * k..).and_then(|rest| rest.get(..k)).unwrap_or(&[])
     }
 
+    /// Entry `k` of the `expert_ids` row of a token, if there is one.
+    #[inline]
+    pub(crate) fn id(&self, shape: &Shape, token: Token, k: u32) -> Option<i32> {
+        let in_row = k < shape.k();
+        self.expert_ids.get(token.index() * shape.k() as usize + k as usize).copied().filter(|_| in_row)
+    }
+
     /// The `expert_scales` row of a token; empty when out of range.
     #[inline]
     #[must_use]

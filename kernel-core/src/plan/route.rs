@@ -82,31 +82,39 @@ pub enum Source {
 #[inline]
 #[must_use]
 pub fn source(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
-    if pair.k >= shape.k() {
-        return inputs
-            .token_is_active(shape, pair.token)
-            .then(|| Source::Home(shape.shared_home(rank, pair.k - shape.k())));
+    match home(shape, rank, inputs, pair) {
+        Some(home) => Some(Source::Home(home)),
+        None => special(shape, inputs, pair),
     }
+}
+
+/// The special expert of an active pair.
+#[inline(never)]
+fn special(shape: &Shape, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
     if !inputs.pair_is_active(shape, pair.token, pair.k) {
         return None;
     }
-    let id = *inputs.ids(shape, pair.token).get(pair.k as usize)?;
-    Some(match shape.expert(id)? {
-        Expert::Moe(e) => Source::Home(shape.moe_home(e)),
-        Expert::Zero => Source::Zero,
-        Expert::Copy => Source::Copy,
-        Expert::Const(i) => Source::Const(i),
-    })
+    match shape.expert(inputs.id(shape, pair.token, pair.k)?)? {
+        Expert::Moe(_) => None,
+        Expert::Zero => Some(Source::Zero),
+        Expert::Copy => Some(Source::Copy),
+        Expert::Const(i) => Some(Source::Const(i)),
+    }
 }
 
 /// Where an active pair goes; `None` for an inactive pair or a special expert.
 #[inline]
 #[must_use]
 pub fn home(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Home> {
-    match source(shape, rank, inputs, pair)? {
-        Source::Home(home) => Some(home),
-        Source::Zero | Source::Copy | Source::Const(_) => None,
+    if pair.k >= shape.k() {
+        let active = inputs.token_is_active(shape, pair.token);
+        return active.then(|| shape.shared_home(rank, pair.k - shape.k()));
     }
+    if !inputs.pair_is_active(shape, pair.token, pair.k) {
+        return None;
+    }
+    let id = inputs.id(shape, pair.token, pair.k)?;
+    shape.moe_expert(id).map(|e| shape.moe_home(e))
 }
 
 /// Walks all pairs of a rank once (scalar walk). Fills `send_status` with the rows for every destination and

@@ -142,7 +142,7 @@ pub fn publish(shape: &Shape, core: CoreId) -> Range<u32> {
 /// The dispatch slots of `rank` that `core` awaits and copies out.
 #[must_use]
 pub const fn slots(shape: &Shape, rank: RankId, core: CoreId) -> Range<u32> {
-    even(shape.local_experts(rank) * shape.ep_world_size(), shape.aiv_num(), core.0)
+    nth(shape.by_cores(shape.local_experts(rank) * shape.ep_world_size()), core.0)
 }
 
 /// The received rows that `core` sends back in combine.
@@ -155,7 +155,7 @@ pub const fn rows(shape: &Shape, rows: u32, core: CoreId) -> Range<u32> {
 /// The tokens of `rank` that `core` waits for and sums in combine.
 #[must_use]
 pub fn tokens(shape: &Shape, rank: RankId, core: CoreId) -> Range<u32> {
-    even(shape.bs(rank), shape.aiv_num(), core.0)
+    nth(shape.by_cores(shape.bs(rank)), core.0)
 }
 
 /// The ranks to which `core` publishes and from which it awaits on A2, and in a pulled combine.

@@ -101,7 +101,7 @@ pub enum Twin {
     NoTokenClear,
     /// A block's flag is never cleared; needs fullmesh_v2.
     NoBlockClear,
-    /// A slot with a count of 0 has no token flag; needs separate flags.
+    /// A slot with a count of 0 has no token flag; needs separate flags. In the hierarchy: no count.
     NoFlagOfNothing,
     /// A clear may land after the next quiet.
     LateClear,
@@ -117,7 +117,7 @@ pub enum Twin {
     OneMessageSlot,
     /// Only the flags that were waited for are cleared (A2; seed 000).
     SeedClears,
-    /// Combine waits for no window without rows (A2).
+    /// Combine waits for no window without rows (A2), or for no server without experts of its own tokens (hierarchy).
     PartialWait,
     /// The words of a transfer come last one first (A2).
     LastWordFirst,

@@ -75,8 +75,9 @@ impl<'a> Known<'a> {
     /// The steps that must be tried: those of some ranks, such that no other can change what these look at now.
     pub(super) fn expand(&mut self, state: &Group) -> Vec<(usize, Vec<Next>)> {
         let ranks = state.written.len();
-        // By rank: its ways, their number, and the ranks that can change what it looks at.
-        let mut of_rank: Vec<(Vec<(usize, Vec<Way>)>, usize, u32)> = Vec::new();
+        /// What one rank can do: the ways of its cores, their number, the ranks that can change what it looks at.
+        type Open = (Vec<(usize, Vec<Way>)>, usize, u32);
+        let mut of_rank: Vec<Open> = Vec::new();
         for rank in 0..ranks {
             let (mut all, mut count, mut by) = (Vec::new(), 0, 1 << rank);
             for core in rank * self.cores()..(rank + 1) * self.cores() {

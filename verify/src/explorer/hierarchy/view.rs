@@ -233,6 +233,9 @@ impl Fabric for View<'_> {
             Area::Entered | Area::RowsDone => (word, 0),
             _ => relay::unmark(word),
         };
+        if self.twin() == Twin::NoFlagOfNothing && spot.area == Area::Count && value.1 == 0 {
+            return Ok(());
+        }
         self.issue(order::Kind::Publish, to, at, value, None)
     }
 
