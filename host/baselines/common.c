@@ -3,6 +3,7 @@
 #include "common.h"
 
 #include <sched.h>
+#include <semaphore.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,10 +11,6 @@
 #include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
-
-
-/* Measurements of rounds back to back; each of as many rounds as there are iterations. */
-enum { CHAINS = 5 };
 
 static _Noreturn void fail(const char *what, const char *which) {
     fprintf(stderr, "baseline: %s: %s\n", which, what);
@@ -45,18 +42,30 @@ void shared_pages(size_t bytes, void **parts) {
     }
 }
 
-/* The meeting place: a counter and a generation, each on a line of its own. */
+/* What all ranks do next; rank 0 reads it from standard input. */
+struct order {
+    char what[16]; /* `check`, `single`, `chain` or `end` */
+    char name[16]; /* of the files that a check writes */
+    int warm_up, count;
+};
+
+/* The meeting place: a counter and a generation, each on a line of its own; and what the ranks sleep on. */
 static struct {
     _Alignas(64) atomic_int arrived;
     _Alignas(64) atomic_uint generation;
+    _Alignas(64) struct order order;
+    struct {
+        _Alignas(64) sem_t told;
+    } ranks[];
 } *place;
 static int members, spins;
 
-static void open_meeting_place(int ranks) {
+static void open_meeting_place(int rank, int ranks) {
     void *parts[ranks];
-    shared_pages(sizeof *place, parts);
+    shared_pages(rank ? 0 : sizeof *place + ranks * sizeof place->ranks[0], parts);
     place = parts[0];
     members = ranks;
+    if (sem_init(&place->ranks[rank].told, 1, 0)) fail("no semaphore", "open_meeting_place");
     spins = ranks <= sysconf(_SC_NPROCESSORS_ONLN) ? 100000 : 0;
     MPI_Barrier(MPI_COMM_WORLD);
 }
@@ -98,14 +107,12 @@ struct job read_job(int argc, char **argv) {
     struct job job = {.dir = argc > 1 ? argv[1] : NULL};
     MPI_Comm_rank(MPI_COMM_WORLD, &job.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &job.ranks);
-    if (!job.dir) fail("usage: DIR EXPERTS K H BS QUANTISED WARM_UP ITERATIONS", argv[0]);
+    if (!job.dir) fail("usage: DIR EXPERTS K H BS QUANTISED", argv[0]);
     job.experts = number(argc, argv, 2, "EXPERTS");
     job.k = number(argc, argv, 3, "K");
     job.h = number(argc, argv, 4, "H");
     job.bs = number(argc, argv, 5, "BS");
     job.quantised = number(argc, argv, 6, "QUANTISED");
-    job.warm_up = number(argc, argv, 7, "WARM_UP");
-    job.iterations = number(argc, argv, 8, "ITERATIONS");
     if (job.experts % job.ranks) fail("must be a multiple of the ranks", "EXPERTS");
     job.local_experts = job.experts / job.ranks;
     job.row_bytes = 2 * (size_t)job.h;
@@ -129,7 +136,7 @@ struct job read_job(int argc, char **argv) {
     read_all(job.dir, "gains", 1, (void *[]){job.gains}, (size_t[]){job.experts * 4ul});
     for (size_t i = 0; i < pairs; i++)
         if (job.ids[i] < 0 || job.ids[i] >= job.experts) fail("expert out of range", name);
-    open_meeting_place(job.ranks);
+    open_meeting_place(job.rank, job.ranks);
     return job;
 }
 
@@ -190,9 +197,9 @@ static void print(const char *name, const struct job *job, const struct span *mi
 }
 
 /* All ranks begin an operator together. The experts have returned their rows already: they are the same each time. */
-static void single(const struct job *job, const struct system *system) {
-    struct span *dispatch = calloc(2 * job->iterations, sizeof *dispatch), *combine = dispatch + job->iterations;
-    for (int i = -job->warm_up; i < job->iterations; i++) {
+static void single(const struct job *job, const struct system *system, int warm_up, int iterations) {
+    struct span *dispatch = calloc(2 * iterations + 1, sizeof *dispatch), *combine = dispatch + iterations;
+    for (int i = -warm_up; i < iterations; i++) {
         struct span d, c;
         meet();
         d.begin = now();
@@ -204,28 +211,42 @@ static void single(const struct job *job, const struct system *system) {
         c.end = now();
         if (i >= 0) dispatch[i] = d, combine[i] = c;
     }
-    print("dispatch_ns", job, dispatch, job->iterations, 1);
+    print("dispatch_ns", job, dispatch, iterations, 1);
     if (job->rank == 0) printf(",");
-    print("combine_ns", job, combine, job->iterations, 1);
+    print("combine_ns", job, combine, iterations, 1);
     free(dispatch);
 }
 
 /* Rounds back to back. */
-static void chained(const struct job *job, const struct system *system) {
-    struct span chains[CHAINS];
-    for (int i = -1; i < CHAINS; i++) {
-        struct span chain;
-        meet();
-        chain.begin = now();
-        for (int j = 0; j < (i < 0 ? job->warm_up : job->iterations); j++) {
-            system->dispatch(job);
-            system->combine(job);
-        }
-        chain.end = now();
-        if (i >= 0) chains[i] = chain;
-    }
+static void chain(const struct job *job, const struct system *system, int rounds) {
+    struct span span;
     meet();
-    print("round_ns", job, chains, CHAINS, job->iterations);
+    span.begin = now();
+    for (int i = 0; i < rounds; i++) {
+        system->dispatch(job);
+        system->combine(job);
+    }
+    span.end = now();
+    meet();
+    print("round_ns", job, &span, 1, rounds);
+}
+
+/* The next order. Until it comes every rank sleeps: other systems are measured meanwhile. */
+static struct order next_order(const struct job *job) {
+    if (job->rank == 0) {
+        char line[64];
+        struct order order = {.what = "end"};
+        if (fgets(line, sizeof line, stdin)) {
+            if (sscanf(line, "check %15s", order.name) == 1) strcpy(order.what, "check");
+            else if (sscanf(line, "single %d %d", &order.warm_up, &order.count) == 2) strcpy(order.what, "single");
+            else if (sscanf(line, "chain %d", &order.count) == 1) strcpy(order.what, "chain");
+            else fail("no such order", line);
+        }
+        place->order = order;
+        for (int r = 0; r < job->ranks; r++) sem_post(&place->ranks[r].told);
+    }
+    while (sem_wait(&place->ranks[job->rank].told)) {}
+    return place->order;
 }
 
 void measure(const struct job *job, const struct system *system) {
@@ -234,12 +255,18 @@ void measure(const struct job *job, const struct system *system) {
     system->dispatch(job);
     experts(job, system->received(job));
     system->combine(job);
-    check(job, system, "before");
-    if (job->rank == 0) printf("{");
-    single(job, system);
-    if (job->rank == 0) printf(",");
-    chained(job, system);
-    if (job->rank == 0) printf("}\n");
-    check(job, system, "after");
-    fflush(stdout);
+    for (;;) {
+        struct order order = next_order(job);
+        if (!strcmp(order.what, "end")) break;
+        if (job->rank == 0) printf("{");
+        if (!strcmp(order.what, "check")) check(job, system, order.name);
+        else if (!strcmp(order.what, "single")) single(job, system, order.warm_up, order.count);
+        else chain(job, system, order.count);
+        /* Nobody reads the next order into `place` before all have read this one. */
+        meet();
+        if (job->rank == 0) {
+            printf("}\n");
+            fflush(stdout);
+        }
+    }
 }

@@ -11,7 +11,6 @@ struct job {
     const char *dir;
     int rank, ranks, experts, local_experts, k, h, bs;
     int quantised; /* rows travel as int8 with a scale */
-    int warm_up, iterations;
     size_t row_bytes, payload_bytes; /* of a row of bf16; of a row as it travels */
     uint16_t *x;                     /* [bs, h] bf16 */
     int32_t *ids;                    /* [bs, k] */
@@ -35,8 +34,11 @@ struct system {
 
 /* Reads arguments and files; ends the program with a line if it cannot. MPI must be up. */
 struct job read_job(int argc, char **argv);
-/* A checked iteration, timed ones with a barrier before each operator, timed ones back to back, a checked one. Rank 0
- * prints the times as one JSON object; every rank writes its outputs. */
+/* Does what standard input says until it ends, one JSON object on a line for each order:
+ *   check NAME            an iteration whose outputs every rank writes to rank{r}.NAME
+ *   single WARM_UP COUNT  iterations with a meeting before each operator; their times
+ *   chain COUNT           iterations back to back; the time of one
+ * Ranks sleep between orders. */
 void measure(const struct job *job, const struct system *system);
 
 /* All ranks of this machine meet. Spins only while every rank has a processor. */

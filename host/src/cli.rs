@@ -1,17 +1,15 @@
 //! What can be asked on the command line.
 
 mod bench;
+mod inject;
 mod plan;
 
 pub use bench::{Baseline, BenchArgs};
 pub use plan::{PlanArgs, SharedArg};
 
-use crate::backend::inject::{Lost, Silent};
-use crate::case::Case;
 use crate::driver::threads::Spread;
-use crate::error::{Error, one_line};
+use crate::error::one_line;
 use crate::generate::{MaskKind, Routing};
-use crate::member;
 use crate::presets;
 use crate::report::{Format, note};
 use crate::vector::Unit;
@@ -279,37 +277,10 @@ pub struct RunArgs {
     #[arg(long, value_enum)]
     pub spread: Option<SpreadArg>,
     /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank; silent=RANK:WHAT loses
-    /// only its counts, tokens, grants, blocks, rows, tp or ends.
+    /// only its counts, tokens, grants, blocks, rows, tp or ends. In a hierarchy also twice=RANK: all that it sends to
+    /// other servers goes twice; astray=RANK: what it forwards goes to a near rank, too, that does not need it.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,
-}
-
-impl RunArgs {
-    /// Who is silent; ranks are named as files name them.
-    ///
-    /// # Errors
-    /// No such fault or rank.
-    pub fn silent(&self, case: &Case) -> Result<Option<Silent>, Error> {
-        let Some(fault) = &self.inject else { return Ok(None) };
-        let given = fault.strip_prefix("silent=").unwrap_or_default();
-        let (rank, what) = given.split_once(':').map_or((given, None), |(rank, what)| (rank, Some(what)));
-        let rank = rank.parse().ok();
-        let only = what.map(|what| Lost::from_str(what, false)).transpose().map_err(|_| {
-            let names: Vec<_> = Lost::value_variants()
-                .iter()
-                .filter_map(|lost| Some(lost.to_possible_value()?.get_name().to_owned()))
-                .collect();
-            Error::Request(format!("--inject {fault}: what is lost must be one of {}", names.join(", ")))
-        })?;
-        match member::all(&case.shape).find(|&member| Some(case.name(member).0) == rank) {
-            Some(rank) => Ok(Some(Silent { rank, only })),
-            None => Err(Error::Request(format!(
-                "--inject {fault}: must be silent=RANK with RANK in [0, {}]{}",
-                member::count(case.whole()) - 1,
-                if case.elastic.is_some() { ", not one that is gone" } else { "" }
-            ))),
-        }
-    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -332,9 +303,9 @@ pub enum ProductArg {
 /// What `veriep schedule` searches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ModelArg {
-    /// The real machines; on A2 with agents and transfers.
+    /// The real machines; on A2 with agents and transfers, or messages.
     Machines,
-    /// An abstract model of A2's windows.
+    /// An abstract model of the windows of A2's full mesh.
     Windows,
 }
 
@@ -353,10 +324,16 @@ pub struct ScheduleArgs {
     /// Ranks, one core each.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=4))]
     pub ranks: u32,
+    /// A2's hierarchy in place of its full mesh.
+    #[arg(long)]
+    pub hierarchy: bool,
+    /// Ranks of a server in the hierarchy; left out: half of the ranks, or 1 if they are odd.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4))]
+    pub server_ranks: Option<u32>,
     /// How often the operators run; left out: for ever, or once if not every dispatch is combined.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: Option<u32>,
-    /// What is searched; left out: the machines, but the windows for three and more ranks of A2.
+    /// What is searched; left out: the machines, but the windows for three and more ranks of A2's full mesh.
     #[arg(long, value_enum)]
     pub model: Option<ModelArg>,
     /// How rows are received.

@@ -18,6 +18,7 @@ pub mod expected;
 pub mod expert;
 pub mod generate;
 pub mod group;
+pub mod ledger;
 pub mod member;
 pub mod presets;
 pub mod report;

@@ -23,7 +23,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-/// Medians of the bare copies' times.
+/// The bare copies' times.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Roofline {
     /// Rows into the windows, then, where they are received so, out of them.
@@ -33,10 +33,10 @@ pub struct Roofline {
 }
 
 /// Where every row of a round goes.
-struct Traffic<'a> {
+pub struct Traffic<'a> {
     shape: &'a Shape,
     receive: Receive,
-    batch: &'a Batch<'a>,
+    batch: Batch<'a>,
     /// By source rank.
     sent: Vec<Vec<Send>>,
     /// By receiving rank, in the order of rows.
@@ -56,8 +56,7 @@ enum Phase {
 
 const PHASES: [Phase; 4] = [Phase::Send, Phase::CopyOut, Phase::GiveBack, Phase::TakeBack];
 
-/// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians. As the driver does
-/// it: each rank on its worker's thread, a meeting before each phase, partitions in turn.
+/// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians.
 #[must_use]
 pub fn measure(
     memory: &impl Backend,
@@ -67,42 +66,9 @@ pub fn measure(
     threads: usize,
     rounds: usize,
 ) -> Roofline {
-    let traffic = Traffic::new(shape, batch, receive);
-    let meeting = Barrier::new(threads);
-    let work = |w: usize| {
-        pin(w);
-        let mut outcome = Ok(());
-        let mut of_phase = |phase, partition| {
-            meeting.wait();
-            let start = Instant::now();
-            for rank in member::all(shape).skip(w).step_by(threads) {
-                let copied = traffic.copy(memory, phase, partition, (rank, &ranks[rank.index()]));
-                // Even then it goes on: the others wait for it.
-                outcome = outcome.and(copied);
-            }
-            start.elapsed()
-        };
-        let partition = |round| if round % 2 == 0 { Partition::P0 } else { Partition::P1 };
-        let of_round = |round| PHASES.map(|phase| of_phase(phase, partition(round)));
-        let times: Vec<_> = (0..rounds).map(of_round).collect();
-        outcome.map(|()| times)
-    };
-    let by_worker: Vec<Vec<[Duration; 4]>> = thread::scope(|scope| {
-        let workers: Vec<_> = (0..threads).map(|w| scope.spawn(move || work(w))).collect();
-        let times = workers.into_iter().map(|worker| match worker.join() {
-            Ok(Ok(times)) => times,
-            // The copies go where the machines just went: a refusal is a defect of this file.
-            Ok(Err(fault)) => panic!("bare copy: {fault}"),
-            Err(panic) => std::panic::resume_unwind(panic),
-        });
-        times.collect()
-    });
-    let slowest = |round: usize, phase: usize| by_worker.iter().map(|times| times[round][phase]).max();
-    let both = |round, phases: [usize; 2]| phases.into_iter().filter_map(|phase| slowest(round, phase)).sum();
-    Roofline {
-        dispatch: median((0..rounds).map(|round| both(round, [0, 1])).collect()),
-        combine: median((0..rounds).map(|round| both(round, [2, 3])).collect()),
-    }
+    let times = Traffic::new(shape, batch.clone(), receive).times(memory, ranks, threads, rounds);
+    let median = |operator: fn(&Roofline) -> Duration| median(times.iter().map(operator).collect());
+    Roofline { dispatch: median(|times| times.dispatch), combine: median(|times| times.combine) }
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -110,10 +76,61 @@ fn median(mut times: Vec<Duration>) -> Duration {
     times.get(times.len() / 2).copied().unwrap_or_default()
 }
 
+impl Traffic<'_> {
+    /// The bare copies of so many rounds. As the driver does it: each rank on its worker's thread, a meeting before
+    /// each phase, partitions in turn.
+    #[must_use]
+    pub fn times(
+        &self,
+        memory: &impl Backend,
+        ranks: &[RankState],
+        threads: usize,
+        rounds: usize,
+    ) -> Vec<Roofline> {
+        let meeting = Barrier::new(threads);
+        let work = |w: usize| {
+            pin(w);
+            let mut outcome = Ok(());
+            let mut of_phase = |phase, partition| {
+                meeting.wait();
+                let start = Instant::now();
+                for rank in member::all(self.shape).skip(w).step_by(threads) {
+                    let copied = self.copy(memory, phase, partition, (rank, &ranks[rank.index()]));
+                    // Even then it goes on: the others wait for it.
+                    outcome = outcome.and(copied);
+                }
+                start.elapsed()
+            };
+            let partition = |round| if round % 2 == 0 { Partition::P0 } else { Partition::P1 };
+            let of_round = |round| PHASES.map(|phase| of_phase(phase, partition(round)));
+            let times: Vec<_> = (0..rounds).map(of_round).collect();
+            outcome.map(|()| times)
+        };
+        let by_worker: Vec<Vec<[Duration; 4]>> = thread::scope(|scope| {
+            let work = &work;
+            let workers: Vec<_> = (0..threads).map(|w| scope.spawn(move || work(w))).collect();
+            let times = workers.into_iter().map(|worker| match worker.join() {
+                Ok(Ok(times)) => times,
+                // The copies go where the machines just went: a refusal is a defect of this file.
+                Ok(Err(fault)) => panic!("bare copy: {fault}"),
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            times.collect()
+        });
+        let slowest = |round: usize, phase: usize| by_worker.iter().map(|times| times[round][phase]).max();
+        let both =
+            |round, phases: [usize; 2]| phases.into_iter().filter_map(|phase| slowest(round, phase)).sum();
+        let of_round = |round| Roofline { dispatch: both(round, [0, 1]), combine: both(round, [2, 3]) };
+        (0..rounds).map(of_round).collect()
+    }
+}
+
 impl<'a> Traffic<'a> {
-    fn new(shape: &'a Shape, batch: &'a Batch<'a>, receive: Receive) -> Self {
+    /// The rows of `batch`.
+    #[must_use]
+    pub fn new(shape: &'a Shape, batch: Batch<'a>, receive: Receive) -> Self {
         let all_ranks = || member::all(shape);
-        let sent: Vec<Vec<Send>> = all_ranks().map(|rank| sends_of(shape, batch, rank)).collect();
+        let sent: Vec<Vec<Send>> = all_ranks().map(|rank| sends_of(shape, &batch, rank)).collect();
         let mut received = vec![Vec::new(); sent.len()];
         for (source, sends) in all_ranks().zip(&sent) {
             for &send in sends {
@@ -157,8 +174,12 @@ impl<'a> Traffic<'a> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
         let inputs = self.batch.inputs(rank);
         let payload = self.shape.payload_bytes() as usize;
-        self.sent[rank.index()].iter().try_for_each(|&Send { pair, home, slot }| {
-            let at = dispatch_record(self.shape, p, home, member::ep_rank(self.shape, rank), slot);
+        let mut sent = self.sent[rank.index()].iter().zip(&self.rows[rank.index()]);
+        sent.try_for_each(|(&Send { pair, home, slot }, &number)| {
+            let at = match self.receive {
+                Receive::Direct { .. } => landing::row(self.shape, home.rank, Area(0), number),
+                _ => dispatch_record(self.shape, p, home, member::ep_rank(self.shape, rank), slot),
+            };
             let row = inputs.row(self.shape, pair.token);
             fabric.put(home.rank, at, row.get(..payload).unwrap_or(row), &[])
         })

@@ -2,7 +2,8 @@
 #![allow(unsafe_code)]
 
 use crate::error::Error;
-use kernel_core::vector::Any;
+use kernel_core::shape::Dtype;
+use kernel_core::vector::{Any, NotFinite, Term, Vector};
 
 /// Which unit works on rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -63,4 +64,36 @@ fn avx2() -> Option<Any> {
 #[cfg(not(target_arch = "x86_64"))]
 fn avx512() -> Option<Any> {
     None
+}
+
+/// A unit, or none: then rows are not computed at all, so that what else an operator does can be measured.
+#[derive(Clone, Copy, Debug)]
+pub struct RowUnit(pub Option<Any>);
+
+macro_rules! rows {
+    ($($function:ident($($argument:ident: $type:ty),*) -> $result:ty = $nothing:expr;)*) => {
+        impl Vector for RowUnit {
+            $(
+                #[inline]
+                fn $function(&self, $($argument: $type),*) -> $result {
+                    match self.0 {
+                        Some(unit) => unit.$function($($argument),*),
+                        None => $nothing,
+                    }
+                }
+            )*
+        }
+    };
+}
+
+rows! {
+    quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut [u8]) -> Result<f32, NotFinite> = Ok(1.0);
+    quantise_blocks(dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]) -> () = ();
+    quantise_sums(dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]) -> () = ();
+    weighted_sum(dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]) -> () = ();
+    accumulate(dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]) -> () = ();
+    narrow(dtype: Dtype, sums: &[u8], out: &mut [u8]) -> () = ();
+    rstd(sums: &[u8], eps: f32) -> f32 = 1.0;
+    normalise(dtype: Dtype, sums: &[u8], rstd: f32, gamma: &[u8], out: &mut [u8]) -> () = ();
+    add(dtype: Dtype, a: &[u8], b: &[u8], out: &mut [u8]) -> () = ();
 }

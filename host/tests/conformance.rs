@@ -3,18 +3,49 @@
 use host::backend::Backend;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::backend::shared::SharedMemory;
-use host::conformance::{Strength, in_lockstep, on_threads, refusals};
+use host::conformance::{Strength, in_lockstep, on_threads, refusals, shape};
 use host::driver::lockstep::Clockwork;
-use kernel_core::fabric::Fault;
+use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
+use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
+use std::sync::Mutex;
 
 #[test]
 fn shared_memory_keeps_the_contract_on_real_threads() {
     on_threads(|shape| SharedMemory::new(shape, 1).unwrap(), 2000);
     refusals(|shape| SharedMemory::new(shape, 1).unwrap());
+}
+
+#[test]
+fn rows_past_the_caches_come_before_the_flags_behind_them() {
+    on_threads(|shape| SharedMemory::new(shape, 1).unwrap().with_streaming(true), 1000);
+    refusals(|shape| SharedMemory::new(shape, 1).unwrap().with_streaming(true));
+}
+
+#[test]
+fn a_row_past_the_caches_is_the_same_row_wherever_it_lies_and_however_long_it_is() {
+    let shape = shape();
+    let memory = SharedMemory::new(&shape, 1).unwrap().with_streaming(true);
+    let row: Vec<u8> = (0..400u32).map(|i| (i * 7 % 251) as u8 + 1).collect();
+    for (from, at, len) in (0..17).flat_map(|from| {
+        (0..33).flat_map(move |at| [1, 63, 64, 65, 127, 144, 301].map(|len| (from, at, len)))
+    }) {
+        let (row, tail) = row[from..].split_at(len);
+        let mut fabric = memory.fabric(RankId(0), CoreId(0), 0);
+        fabric.write(Place::window(0), &[0; 512]).unwrap();
+        fabric.put(RankId(0), Place::window(at), row, &tail[..5]).unwrap();
+        assert!(fabric.quiet().unwrap());
+        let seen = fabric.bytes(Place::window(0), 512).unwrap();
+        let (at, end) = (at as usize, at as usize + len);
+        assert_eq!((&seen[at..end], &seen[end..end + 5]), (row, &tail[..5]), "{len} bytes at {at}");
+        assert!(
+            seen[..at].iter().chain(&seen[end + 5..]).all(|&byte| byte == 0),
+            "{len} bytes at {at}: beside"
+        );
+    }
 }
 
 fn lockstep(memory: Memory) -> impl Fn(&Shape, u64) -> Lockstep {
@@ -33,10 +64,12 @@ fn weak_lockstep_memory_keeps_the_contract_and_no_more() {
     refusals(|shape| lockstep(Memory::Weak)(shape, 0));
 }
 
-/// Weak memory whose agents have a rule of their own broken.
+/// Weak memory whose agents or messages have a rule of their own broken.
 struct Bent {
     inner: Lockstep,
     bend: Bend,
+    /// The end of a message that has still to be sent.
+    held: Mutex<Option<(RankId, Place, Vec<u8>)>>,
 }
 
 /// A wrong transfer, as an interface that knows no better would make it.
@@ -46,6 +79,51 @@ enum Bend {
     Parts(u64),
     /// Its last word never.
     NoEnd,
+    /// The last word of a message comes behind the message after it.
+    LateEnd,
+    /// A message word by word, each of them whole before the next.
+    WordByWord,
+}
+
+/// A core whose messages are bent.
+struct BentFabric<'b> {
+    inner: <Lockstep as Backend>::Fabric<'b>,
+    bend: Bend,
+    held: &'b Mutex<Option<(RankId, Place, Vec<u8>)>>,
+}
+
+impl<'b> Middleware for BentFabric<'b> {
+    type Inner = <Lockstep as Backend>::Fabric<'b>;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        &mut self.inner
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        let behind = |bytes: usize| Place { offset: at.offset + bytes as u64, ..at };
+        match self.bend {
+            Bend::WordByWord => {
+                let mut words = message.chunks(8).enumerate();
+                words.try_for_each(|(i, word)| self.inner.send(to, behind(8 * i), word))
+            }
+            Bend::LateEnd => {
+                let mut held = self.held.lock().unwrap();
+                if let Some((there, end_at, end)) = held.take() {
+                    self.inner.send(to, at, message)?;
+                    self.inner.send(there, end_at, &end)
+                } else {
+                    let (rest, end) = message.split_at(message.len() - 8);
+                    *held = Some((to, behind(rest.len()), end.to_vec()));
+                    self.inner.send(to, at, rest)
+                }
+            }
+            _ => self.inner.send(to, at, message),
+        }
+    }
 }
 
 struct BentNic<'b> {
@@ -68,16 +146,16 @@ impl Nic for BentNic<'_> {
                 self.inner.post(&Transfer { to, from: shifted(from), at: shifted(at), len: second })
             }
             Bend::NoEnd if len > 8 => self.inner.post(&Transfer { len: len - 8, ..*transfer }),
-            Bend::Parts(_) | Bend::NoEnd => self.inner.post(transfer),
+            _ => self.inner.post(transfer),
         }
     }
 }
 
 impl Backend for Bent {
-    type Fabric<'b> = <Lockstep as Backend>::Fabric<'b>;
+    type Fabric<'b> = BentFabric<'b>;
 
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
-        self.inner.fabric(rank, core, batch)
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> BentFabric<'_> {
+        BentFabric { inner: self.inner.fabric(rank, core, batch), bend: self.bend, held: &self.held }
     }
 
     type Nic<'b> = BentNic<'b>;
@@ -103,7 +181,7 @@ impl Clockwork for Bent {
 
 fn bent(bend: Bend) {
     in_lockstep(
-        |shape, seed| Bent { inner: lockstep(Memory::Weak)(shape, seed), bend },
+        |shape, seed| Bent { inner: lockstep(Memory::Weak)(shape, seed), bend, held: Mutex::default() },
         0..1000,
         Strength::Weak,
     );
@@ -125,4 +203,16 @@ fn transfers_in_two_parts_without_order_are_caught() {
 #[should_panic(expected = "a transfer is delivered whole")]
 fn transfers_that_never_end_are_caught() {
     bent(Bend::NoEnd);
+}
+
+#[test]
+#[should_panic(expected = "a message is whole before the next one")]
+fn messages_whose_end_comes_behind_the_next_are_caught() {
+    bent(Bend::LateEnd);
+}
+
+#[test]
+#[should_panic(expected = "the last word of a message says nothing of the others: never seen")]
+fn messages_that_land_in_the_order_of_their_words_are_too_strong() {
+    bent(Bend::WordByWord);
 }

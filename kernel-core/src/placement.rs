@@ -32,6 +32,7 @@ pub struct Home {
 
 impl Shape {
     /// What `id` of `expert_ids` names; `None` if it is out of range.
+    #[inline]
     #[must_use]
     pub fn expert(&self, id: i32) -> Option<Expert> {
         let id = u32::try_from(id).ok()?;
@@ -47,10 +48,19 @@ impl Shape {
         (constant < self.const_expert_num()).then_some(Expert::Const(constant))
     }
 
+    /// The MoE expert that `id` of `expert_ids` names, if it is one.
+    #[inline]
+    pub(crate) const fn moe_expert(&self, id: i32) -> Option<ExpertId> {
+        // A negative one is beyond all of them.
+        let id = id.cast_unsigned();
+        if id < self.moe_expert_num() { Some(ExpertId(id)) } else { None }
+    }
+
     /// Where MoE expert `e` lives.
+    #[inline]
     #[must_use]
     pub const fn moe_home(&self, e: ExpertId) -> Home {
-        let (rank, local_expert) = div_rem(e.0, self.local_expert_num());
+        let (rank, local_expert) = self.by_local_experts(e.0);
         Home { rank: RankId(self.shared_expert_rank_num() + rank), local_expert }
     }
 
@@ -83,17 +93,14 @@ impl Shape {
     #[must_use]
     pub const fn shared_home(&self, source: RankId, j: u32) -> Home {
         let n = self.shared_replicas();
-        Home { rank: RankId(j * n + div_rem(source.0, n).1), local_expert: 0 }
+        Home { rank: RankId(j * n + self.by_replicas(source.0).1), local_expert: 0 }
     }
 
     /// The shared expert that `rank` holds, if it is a shared-expert rank.
+    #[inline]
     #[must_use]
     pub const fn shared_expert_of(&self, rank: RankId) -> Option<u32> {
-        if rank.0 < self.shared_expert_rank_num() {
-            Some(div_rem(rank.0, self.shared_replicas()).0)
-        } else {
-            None
-        }
+        if rank.0 < self.shared_expert_rank_num() { Some(self.by_replicas(rank.0).0) } else { None }
     }
 
     /// Whether rank `source` sends to shared-expert rank `to`.

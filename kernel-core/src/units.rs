@@ -75,9 +75,49 @@ pub const fn div_rem(a: u32, b: u32) -> (u32, u32) {
     }
 }
 
+/// A divisor that is used at every step: quotients by a multiplication, since a processor divides for some twenty
+/// cycles.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Divisor {
+    by: u32,
+    /// `2^64 / by`, rounded up. Its error is below 1, so for a number below 2^32 that of a quotient is below `1 / by`, too
+    /// little to reach the next one.
+    reciprocal: u64,
+}
+
+impl Divisor {
+    /// Divides by `by`.
+    pub(crate) const fn new(by: u32) -> Self {
+        Self { by, reciprocal: div_floor(u64::MAX, by as u64).wrapping_add(1) }
+    }
+
+    /// As [`div_rem`].
+    #[inline]
+    pub(crate) const fn div_rem(self, a: u32) -> (u32, u32) {
+        // 2^64 / 1 is no u64.
+        if self.by <= 1 {
+            return (a, 0);
+        }
+        let quotient = ((a as u128).wrapping_mul(self.reciprocal as u128) >> 64) as u32;
+        (quotient, a.wrapping_sub(quotient.wrapping_mul(self.by)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_divisor_divides_like_a_division() {
+        let numbers = || (0..=70).chain([1 << 16, (1 << 31) - 1, 1 << 31, u32::MAX - 1, u32::MAX]);
+        for by in numbers() {
+            // Where a quotient changes is where a wrong one would show.
+            let edges = numbers().filter_map(|n| by.checked_mul(n)).flat_map(|n| [n.saturating_sub(1), n]);
+            for a in numbers().chain(edges) {
+                assert_eq!(Divisor::new(by).div_rem(a), div_rem(a, by), "{a} / {by}");
+            }
+        }
+    }
 
     #[test]
     fn divisions_say_how_they_round() {

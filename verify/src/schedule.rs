@@ -1,14 +1,14 @@
 //! Is a schedule safe? Answered by a search over the real machines, or over an abstract model of A2's windows.
 
 pub use crate::explorer::Product;
-use crate::explorer::{self, Model, Timeline};
+use crate::explorer::{self, Model, Timeline, Traffic};
 use crate::halves;
 use kernel_core::a3::Receive;
 
 /// What is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// The machines of `kernel_core`; on A2 with agents and transfers.
+    /// The machines of `kernel_core`; on A2 with agents and transfers, or messages.
     Machines,
     /// A2 alone: windows that land and ranks that wait for them, [`halves`]; no machine, no agent, no flag that moves.
     Windows,
@@ -34,6 +34,8 @@ pub struct Question {
     pub subject: Subject,
     /// The operators that every rank runs, D and C, as many C as D unless they run once.
     pub operators: String,
+    /// Ranks of a server (hierarchy).
+    pub server_ranks: u32,
     /// Partitions of dispatch and combine; A2 looks at the first only.
     pub partitions: [u32; 2],
     /// Where experts find rows (A3); with direct placement the first number of partitions is that of areas.
@@ -63,6 +65,9 @@ pub struct Answer {
     pub timeline: Option<Timeline>,
 }
 
+/// In a hierarchy of more than two ranks every token goes across, to a rank with another number if there is one.
+const ACROSS: [&[&[i32]]; 2] = [&[&[1, 2, 0]], &[&[3, 2, 1, 0]]];
+
 /// Answers a question. The machines are explored over weak memory; a counterexample of A3 is told over strong memory if
 /// there is one, since it is easier to follow and can be replayed. A2's are short over weak memory, where what a core
 /// writes needs no move.
@@ -83,6 +88,12 @@ fn of_machines(question: &Question) -> Answer {
         Receive::Direct { areas } => model.direct(areas),
     };
     model.product = question.product;
+    if question.product == Product::Hierarchy {
+        model = model.hierarchy(question.server_ranks);
+        // All traffic of more ranks is too much.
+        let only = ACROSS.iter().find(|only| only.iter().all(|to| to.len() == question.ranks as usize));
+        model.traffic = only.map_or(model.traffic, |only| Traffic::Given(only));
+    }
     model.units = question.rounds;
     model.states_max = question.states_max;
     let mut report = explorer::explore(&model.clone().weak());

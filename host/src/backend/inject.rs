@@ -5,6 +5,7 @@ use crate::member;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::layout::relay::Tail;
 use kernel_core::layout::state::{DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, grant, token_flag};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::units::{CoreId, RankId};
@@ -52,13 +53,31 @@ impl Lost {
     }
 }
 
-/// A backend with a rank that is `silent`.
+/// A rank that says more than it is to. Nobody is told wrong things: only who counts sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stray {
+    /// Each record to another server goes twice.
+    Twice(RankId),
+    /// Each row that it forwards goes to a near rank, too, where nobody needs it.
+    Astray {
+        /// Which.
+        rank: RankId,
+        /// To whom.
+        to: RankId,
+        /// A slot there that is not used.
+        at: Place,
+    },
+}
+
+/// A backend with a rank that is `silent`, or strays.
 #[derive(Debug)]
 pub struct Inject<B> {
     /// The memory underneath.
     pub inner: B,
     /// Who is, if anyone.
     pub silent: Option<Silent>,
+    /// Who says too much, if anyone.
+    pub stray: Option<Stray>,
     /// Ranks of a TP domain.
     pub tp_world_size: u32,
 }
@@ -69,7 +88,17 @@ pub struct InjectFabric<F> {
     inner: F,
     /// The rank itself, when it is the silent one.
     silent: Option<Silent>,
+    /// Likewise.
+    stray: Option<Stray>,
     tp_world_size: u32,
+}
+
+impl Stray {
+    const fn rank(self) -> RankId {
+        match self {
+            Self::Twice(rank) | Self::Astray { rank, .. } => rank,
+        }
+    }
 }
 
 impl<B: Backend> Backend for Inject<B> {
@@ -81,7 +110,8 @@ impl<B: Backend> Backend for Inject<B> {
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
         let silent = self.silent.filter(|silent| silent.rank == rank);
         let tp_world_size = self.tp_world_size;
-        InjectFabric { inner: self.inner.fabric(rank, core, batch), silent, tp_world_size }
+        let stray = self.stray.filter(|stray| stray.rank() == rank);
+        InjectFabric { inner: self.inner.fabric(rank, core, batch), silent, stray, tp_world_size }
     }
 
     type Nic<'b>
@@ -90,7 +120,9 @@ impl<B: Backend> Backend for Inject<B> {
         Self: 'b;
 
     fn nic(&self, rank: RankId) -> Self::Nic<'_> {
-        InjectNic { inner: self.inner.nic(rank), silent: self.silent.filter(|silent| silent.rank == rank) }
+        let silent = self.silent.filter(|silent| silent.rank == rank);
+        let twice = self.stray == Some(Stray::Twice(rank));
+        InjectNic { inner: self.inner.nic(rank), silent, twice }
     }
 
     fn read_output(
@@ -104,6 +136,10 @@ impl<B: Backend> Backend for Inject<B> {
         self.inner.read_output(rank, batch, tensor, len, read);
     }
 
+    fn begins(&self, rank: RankId, core: CoreId) {
+        self.inner.begins(rank, core);
+    }
+
     fn reuse_outputs(&self) {
         self.inner.reuse_outputs();
     }
@@ -114,6 +150,8 @@ impl<B: Backend> Backend for Inject<B> {
 pub struct InjectNic<N> {
     inner: N,
     silent: Option<Silent>,
+    /// Everything is posted twice.
+    twice: bool,
 }
 
 impl<N: Nic> Nic for InjectNic<N> {
@@ -129,6 +167,10 @@ impl<N: Nic> Nic for InjectNic<N> {
                 let len = transfer.len.saturating_sub(8);
                 self.inner.post(&Transfer { len, ..*transfer })
             }
+            _ if self.twice => match self.inner.post(transfer)? {
+                Post::Posted => self.inner.post(transfer).map(|_| Post::Posted),
+                Post::Busy => Ok(Post::Busy),
+            },
             _ => self.inner.post(transfer),
         }
     }
@@ -156,6 +198,24 @@ impl<F: Fabric> Middleware for InjectFabric<F> {
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
         // Every message holds a flag, and all of them are for others.
         let is_lost = self.silent.is_some_and(|silent| silent.only.is_none());
-        if is_lost { Ok(()) } else { self.inner.send(to, at, message) }
+        if is_lost {
+            return Ok(());
+        }
+        if matches!(self.stray, Some(Stray::Twice(_))) && message.len() > 8 {
+            self.inner.send(to, at, message)?;
+        }
+        self.inner.send(to, at, message)
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        match self.stray {
+            Some(Stray::Astray { to: other, at: slot, .. })
+                if tail.len() as u64 == Tail::BYTES && to != other =>
+            {
+                self.inner.put(other, slot, row, tail)?;
+            }
+            _ => {}
+        }
+        self.inner.put(to, at, row, tail)
     }
 }

@@ -1,9 +1,11 @@
 //! Memories that ranks share, each with its fabric.
 
+pub mod count;
 pub mod inject;
 pub mod lockstep;
 pub mod shared;
 pub mod survivors;
+pub mod weightless;
 
 use crate::case::Case;
 use crate::member;
@@ -44,6 +46,9 @@ pub trait Backend: Sync {
         len: usize,
         read: &mut dyn FnMut(&[u8]),
     );
+
+    /// A core begins its next operator, for backends that keep books.
+    fn begins(&self, _rank: RankId, _core: CoreId) {}
 
     /// The next operators may write the outputs of all batches again.
     fn reuse_outputs(&self) {}

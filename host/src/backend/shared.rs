@@ -9,6 +9,7 @@ use crate::member;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
+use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId, align_up, div_rem};
 use memmap2::MmapRaw;
 use std::io;
@@ -26,6 +27,8 @@ pub struct SharedMemory {
     tp_world_size: u32,
     /// Ranks of a server, if others are far; else 0.
     server_ranks: u32,
+    /// Whether rows go past the caches: they would not stay there anyway.
+    streaming: bool,
     /// By rank, then batch.
     outputs: Vec<Vec<Outputs>>,
     /// Keeps the segments mapped.
@@ -80,8 +83,30 @@ impl SharedMemory {
             outputs.push(of_rank);
         }
         let server_ranks = member::servers(members.shape).unwrap_or(0);
-        Ok(Self { peers, tp, tp_world_size, server_ranks, outputs, _maps: maps })
+        let streaming = last_cache_bytes().is_some_and(|cache| rows_bytes(members.shape) > cache);
+        Ok(Self { peers, tp, tp_world_size, server_ranks, streaming, outputs, _maps: maps })
     }
+}
+
+impl SharedMemory {
+    /// The same with rows that go past the caches, or not, whatever their size says.
+    #[must_use]
+    pub fn with_streaming(self, streaming: bool) -> Self {
+        Self { streaming, ..self }
+    }
+}
+
+/// The most that rows of one operator come to, over all ranks.
+fn rows_bytes(shape: &Shape) -> u64 {
+    let pairs =
+        u64::from(member::count(shape)) * u64::from(shape.bs_max()) * u64::from(shape.combine_columns());
+    pairs * shape.payload_bytes()
+}
+
+/// Of the last cache, which all processors share; `None` where the system does not say.
+fn last_cache_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size").ok()?;
+    text.trim().strip_suffix('K')?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// A state region, the window behind it and behind that WindowsOut.
@@ -118,6 +143,7 @@ impl Backend for SharedMemory {
             RawFabric::new(&self.peers[tp_rank.index()], ep_rank, outputs)
                 .with_tp(tp, tp_rank)
                 .with_servers(self.server_ranks)
+                .with_streaming(self.streaming)
         }
     }
 

@@ -59,6 +59,10 @@ impl<B: Backend> Backend for Survivors<B> {
         self.inner.read_output(self.physical(rank), batch, tensor, len, read);
     }
 
+    fn begins(&self, rank: RankId, core: CoreId) {
+        self.inner.begins(self.physical(rank), core);
+    }
+
     fn reuse_outputs(&self) {
         self.inner.reuse_outputs();
     }

@@ -40,17 +40,6 @@ pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
     })
 }
 
-/// Whether this version plans the sends of `shape`.
-///
-/// # Errors
-/// Each parameter whose value changes who sends what in a way that is not planned yet.
-pub fn plannable(shape: &Shape) -> Result<(), Error> {
-    let mut refused = Refused::default();
-    let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
-    refused.unless(!hierarchy, "comm_alg", " = hierarchy", "\"\" and fullmesh");
-    refused.end("plans")
-}
-
 #[derive(Default)]
 struct Refused(Vec<(&'static str, String, &'static str)>);
 

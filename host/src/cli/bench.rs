@@ -43,12 +43,24 @@ pub struct BenchArgs {
     /// How rows are received.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "copy")]
     pub receive: Vec<ReceiveArg>,
-    /// Iterations that count, in each regime.
-    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    /// quant_mode; several are measured by turns. Left out: that of the configuration.
+    #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
+    pub quant_mode: Vec<u32>,
+    /// aiv_num; several are measured by turns. Left out: that of the configuration.
+    #[arg(long, value_name = "CORES,...", value_delimiter = ',')]
+    pub aiv_num: Vec<u32>,
+    /// Turns of each system: all that is compared is measured in short blocks, one system after the other.
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub blocks: u32,
+    /// Iterations of a block that count, in each regime.
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iters: u32,
     /// Iterations before them, that do not.
-    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub warm_up: u32,
+    /// Measure also what machines take when rows weigh nothing: a step, a flag across threads, the share of a round.
+    #[arg(long)]
+    pub protocol: bool,
     /// Measure these programs too, with the same inputs, their outputs compared with the oracle.
     #[arg(long, value_enum, value_delimiter = ',', value_name = "SYSTEM,...")]
     pub against: Vec<Baseline>,

@@ -49,6 +49,9 @@ pub struct PlanArgs {
     /// Which core of that rank; on A2 left out: all of them.
     #[arg(long, requires = "rank")]
     pub core: Option<u32>,
+    /// Who issues what goes to other servers, in the hierarchy: 2 an agent, 3 the cores; left out: 3.
+    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
+    pub stage: Option<u32>,
     /// In which order cores send.
     #[arg(long, value_enum, default_value_t)]
     pub order: OrderArg,

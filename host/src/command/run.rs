@@ -1,7 +1,9 @@
 //! `veriep run`
 
 use super::source::{flags, make_case};
-use crate::backend::inject::{Inject, Silent};
+use crate::backend::Backend;
+use crate::backend::count::Counted;
+use crate::backend::inject::{Inject, Silent, Stray};
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::shared::SharedMemory;
 use crate::backend::survivors::Survivors;
@@ -9,17 +11,19 @@ use crate::batch::Batch;
 use crate::case::{self, Case, TENSORS_NAME, support};
 use crate::cli::{BackendArg, ReceiveArg, RunArgs};
 use crate::config::FILE_NAME;
-use crate::driver::schedule::Schedule;
+use crate::driver::schedule::{Operator, Schedule};
 use crate::driver::threads::{Times, Workers};
-use crate::driver::{self, Options};
+use crate::driver::{self, Failure, Options};
 use crate::error::Error;
 use crate::group::{self, Costs, Plan};
+use crate::ledger::{self, Moved};
 use crate::member;
 use crate::report::{Report, progress};
 use crate::roofline::{self, Roofline};
 use crate::whole;
 use core::time::Duration;
 use kernel_core::a3::Choices;
+use kernel_core::hierarchy::Stage;
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::vector::Any;
 use rand::SeedableRng;
@@ -46,10 +50,17 @@ struct Job<'a> {
     case: Case,
     plan: Plan,
     silent: Option<Silent>,
+    stray: Option<Stray>,
 }
 
-/// What a run that ended well has cost; bare copies only where time is real.
-type Ran = (Costs, Option<Roofline>);
+/// What a run that ended well has cost.
+struct Ran {
+    costs: Costs,
+    /// Only where time is real.
+    roofline: Option<Roofline>,
+    /// What the last round has moved between ranks, dispatch and combine; where ranks have servers.
+    moved: Option<[Moved; 2]>,
+}
 
 pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let schedule = Schedule::parse(&args.schedule)?;
@@ -70,7 +81,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         }
     }
     let (case, source) = open_case(args)?;
-    stage(&case.shape, args.stage)?;
+    let stage = stage(&case.shape, args.stage)?;
     let receive = args.receive.with(schedule.in_flight());
     support::receives(&case.shape, receive)?;
     if args.receive == ReceiveArg::Direct && args.flags.is_some() {
@@ -78,10 +89,11 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         return Err(Error::Request(why.to_owned()));
     }
     let flags = flags(&case.shape, args.flags)?;
-    let silent = args.silent(&case)?;
+    let (silent, stray) = (args.silent(&case)?, args.stray(&case)?);
     let choices = Choices { order: args.order.into(), flags, receive };
-    let plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?))?;
-    let job = Job { args, source, case, plan, silent };
+    let mut plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?))?;
+    plan.options.stage = stage;
+    let job = Job { args, source, case, plan, silent, stray };
     let bar = match job.plan.check {
         Some(_) => {
             progress(job.plan.rounds() as u64 * u64::from(member::count(&job.case.shape)), "ranks checked")
@@ -94,21 +106,35 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         BackendArg::Weak => in_lockstep(&job, Memory::Weak, &|| bar.inc(1)),
     };
     bar.finish_and_clear();
-    let (costs, roofline) = ran?;
-    summary::emit(report, &job, &costs, roofline.as_ref())
+    summary::emit(report, &job, &ran?)
 }
 
-/// Only the hierarchy has stages, and of those this version runs the last.
-fn stage(shape: &Shape, stage: Option<u32>) -> Result<(), Error> {
+/// Only the hierarchy has stages.
+pub(super) fn stage(shape: &Shape, stage: Option<u32>) -> Result<Stage, Error> {
     match (shape.comm_alg(), stage) {
-        (_, None) | (CommAlg::Hierarchy, Some(3)) => Ok(()),
-        (CommAlg::Hierarchy, Some(stage)) => {
-            Err(Error::Request(format!("--stage {stage}: not supported yet, this version runs 3")))
-        }
+        (CommAlg::Hierarchy, Some(2)) => Ok(Stage::Two),
+        (_, None) | (CommAlg::Hierarchy, Some(_)) => Ok(Stage::Three),
         (_, Some(stage)) => {
             Err(Error::Request(format!("--stage {stage}: only comm_alg = hierarchy has stages")))
         }
     }
+}
+
+/// Drives a unit and holds what it moved against the plan.
+fn counted<B: Backend>(
+    unit: &driver::Unit<'_, Inject<Counted<B>>>,
+    moved: &mut Option<[Moved; 2]>,
+    drive: impl FnOnce() -> Result<Times, Failure>,
+) -> Result<Times, Failure> {
+    let times = drive()?;
+    let of_unit = ledger::settle(unit, &unit.backend.inner.take())?;
+    let last = |dispatch| {
+        let is_kind = |operator: &Operator| matches!(operator, Operator::Dispatch(_)) == dispatch;
+        let i = unit.operators.iter().rposition(is_kind)?;
+        of_unit.get(i).copied()
+    };
+    *moved = last(true).zip(last(false)).map(<[Moved; 2]>::from);
+    Ok(times)
 }
 
 /// Refuses to write the result over what it is the result of.
@@ -144,31 +170,34 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let batches = plan.unit.batches();
     let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
     let backend = Inject {
-        inner: Survivors::of(case, memory),
+        inner: Counted::of(&case.shape, Survivors::of(case, memory)),
         silent: job.silent,
+        stray: job.stray,
         tp_world_size: case.shape.tp_world_size(),
     };
     let workers = workers(job.args);
-    let drive = |unit: &driver::Unit<'_, _>| driver::threads::run(unit, &workers);
+    let mut moved = None;
+    let drive =
+        |unit: &driver::Unit<'_, _>| counted(unit, &mut moved, || driver::threads::run(unit, &workers));
     let (costs, ranks) = group::run(&case.shape, plan, traffic(job), &backend, drive, tick)?;
     if let Some(path) = &job.args.out {
         output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
     }
     if case.shape.product() == Product::A2 {
         // The bare copies know the areas of A3.
-        return Ok((costs, None));
+        return Ok(Ran { costs, roofline: None, moved });
     }
     // The bare copies overwrite the memory: they come last. Batch 0 has what they copy.
     let first = Batch::varied(case, plan.last_rounds() - 1);
     let roofline = roofline::measure(
-        &backend.inner,
+        &backend.inner.inner,
         (&case.shape, plan.options.machines.receive),
         &first,
         &ranks,
         workers.count,
         ROOFLINE_ROUNDS,
     );
-    Ok((costs, Some(roofline)))
+    Ok(Ran { costs, roofline: Some(roofline), moved })
 }
 
 fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
@@ -176,14 +205,18 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     let batches = plan.unit.batches();
     let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| super::of_memory(&e))?;
     let backend = Inject {
-        inner: Survivors::of(case, lockstep),
+        inner: Counted::of(&case.shape, Survivors::of(case, lockstep)),
         silent: job.silent,
+        stray: job.stray,
         tp_world_size: case.shape.tp_world_size(),
     };
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
+    let mut moved = None;
     let drive = |unit: &driver::Unit<'_, _>| {
-        let steps = driver::lockstep::run(unit, &mut rng)?;
-        Ok(Times { steps, ..Times::default() })
+        counted(unit, &mut moved, || {
+            let steps = driver::lockstep::run(unit, &mut rng)?;
+            Ok(Times { steps, ..Times::default() })
+        })
     };
     let (costs, ranks) =
         group::run(&case.shape, plan, traffic(job), &backend, drive, tick).map_err(|error| {
@@ -192,7 +225,7 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     if let Some(path) = &args.out {
         output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
     }
-    Ok((costs, None))
+    Ok(Ran { costs, roofline: None, moved })
 }
 
 /// The case itself in the last round, varied before.

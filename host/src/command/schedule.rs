@@ -23,6 +23,8 @@ struct Verdict {
     receive: &'static str,
     partitions: Vec<u32>,
     ranks: u32,
+    /// Of the hierarchy; `null`: there are no servers.
+    server_ranks: Option<u32>,
     /// `null`: for ever.
     rounds: Option<u32>,
 }
@@ -43,6 +45,9 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     let refuse = |why: String| Err(Error::Request(format!("schedule {}: {why}", args.operators)));
     if (args.product, args.model) == (ProductArg::A3, Some(ModelArg::Windows)) {
         return refuse("--model windows: only a2 has one".to_owned());
+    }
+    if let Some(why) = refuse_servers(args) {
+        return refuse(why);
     }
     let (mut dispatched, mut combined) = (0, 0);
     for (i, letter) in args.operators.chars().enumerate() {
@@ -81,11 +86,33 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     Ok(ask(args, [first, last], balanced))
 }
 
+/// What is wrong with what is asked of servers.
+fn refuse_servers(args: &ScheduleArgs) -> Option<String> {
+    let ranks = args.ranks;
+    match (args.hierarchy, args.server_ranks) {
+        (true, _) if args.product != ProductArg::A2 => {
+            Some("--hierarchy: needs --product a2, and product = a3".to_owned())
+        }
+        (true, _) if args.model == Some(ModelArg::Windows) => {
+            Some("--model windows: the full mesh alone has one, not --hierarchy".to_owned())
+        }
+        (false, Some(servers)) => {
+            Some(format!("--server-ranks {servers}: must be left out without --hierarchy"))
+        }
+        (true, Some(servers)) if !ranks.is_multiple_of(servers) => {
+            Some(format!("--server-ranks {servers}: must divide --ranks {ranks}"))
+        }
+        _ => None,
+    }
+}
+
 fn ask(args: &ScheduleArgs, partitions: [u32; 2], balanced: bool) -> Question {
-    let product = match args.product {
-        ProductArg::A3 => Product::A3,
-        ProductArg::A2 => Product::A2,
+    let product = match (args.product, args.hierarchy) {
+        (ProductArg::A3, _) => Product::A3,
+        (ProductArg::A2, false) => Product::A2,
+        (ProductArg::A2, true) => Product::Hierarchy,
     };
+    let half = if args.ranks.is_multiple_of(2) { args.ranks / 2 } else { 1 };
     Question {
         receive: args.receive.with(partitions[0] as usize),
         product,
@@ -97,6 +124,7 @@ fn ask(args: &ScheduleArgs, partitions: [u32; 2], balanced: bool) -> Question {
         operators: args.operators.clone(),
         partitions,
         ranks: args.ranks,
+        server_ranks: args.server_ranks.unwrap_or(half),
         rounds: if balanced { args.rounds } else { Some(1) },
         states_max: args.states as usize,
     }
@@ -113,7 +141,7 @@ fn verdict(question: &Question, answer: Answer) -> Verdict {
         operators: question.operators.clone(),
         product: match question.product {
             Product::A3 => "a3",
-            Product::A2 => "a2",
+            Product::A2 | Product::Hierarchy => "a2",
         },
         model: match question.subject {
             Subject::Machines => MACHINES,
@@ -122,6 +150,7 @@ fn verdict(question: &Question, answer: Answer) -> Verdict {
         receive: receive_name(question.receive),
         partitions: if dispatch == combine { vec![dispatch] } else { vec![dispatch, combine] },
         ranks: question.ranks,
+        server_ranks: (question.product == Product::Hierarchy).then_some(question.server_ranks),
         rounds: question.rounds,
     }
 }
@@ -141,8 +170,11 @@ fn text(verdict: &Verdict) -> String {
         Some(1) => "once".to_owned(),
         Some(n) => format!("{n} times"),
     };
+    let servers = verdict
+        .server_ranks
+        .map_or_else(String::new, |ranks| format!(" in {} servers", verdict.ranks / ranks.max(1)));
     let head = format!(
-        "{}: {} on {} ranks with {} partitions, {often}",
+        "{}: {} on {} ranks{servers} with {} partitions, {often}",
         if verdict.safe { "SAFE" } else { "UNSAFE" },
         verdict.operators,
         verdict.ranks,
@@ -158,9 +190,10 @@ fn text(verdict: &Verdict) -> String {
         return format!("{head}\n{}", lines.join("\n"));
     }
     let extent = if verdict.complete { "every state" } else { "not all states, but nothing bad within" };
-    let of = match (verdict.model, verdict.product) {
-        (MACHINES, "a3") => "of the real machines over weak memory",
-        (MACHINES, _) => "of the real machines, agents and transfers over weak memory",
+    let of = match (verdict.model, verdict.product, verdict.server_ranks) {
+        (MACHINES, "a3", _) => "of the real machines over weak memory",
+        (MACHINES, _, Some(_)) => "of the real machines, near words and far messages over weak memory",
+        (MACHINES, ..) => "of the real machines, agents and transfers over weak memory",
         _ => "of an abstract model of the windows, not of the machines",
     };
     format!("{head}\n{extent} {of}: {} states, {} traffic matrices", verdict.states, verdict.traffic_matrices)

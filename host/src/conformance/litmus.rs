@@ -22,6 +22,17 @@ pub enum Op {
         /// How often.
         len: usize,
     },
+    /// Sends `word`, again and again, as one message of `len` bytes.
+    Send {
+        /// To that rank.
+        to: u32,
+        /// There.
+        at: Place,
+        /// What.
+        word: u64,
+        /// Bytes.
+        len: usize,
+    },
     /// Publishes a word.
     Publish {
         /// To that rank.
@@ -230,6 +241,10 @@ impl Run {
                 let bytes = vec![byte; len];
                 let (row, tail) = bytes.split_at(len / 2);
                 fabric.put(RankId(to), self.place(at), row, tail)?;
+            }
+            Op::Send { to, at, word, len } => {
+                let message = word.to_le_bytes().repeat(len / 8);
+                fabric.send(RankId(to), self.place(at), &message)?;
             }
             Op::Publish { to, at, word } => fabric.publish(RankId(to), self.place(at), word)?,
             Op::Store { at, word } => fabric.store(self.place(at), word)?,

@@ -3,10 +3,12 @@
 //! A backend whose cores are really concurrent takes [`on_threads`]; one that a single thread drives takes
 //! [`in_lockstep`]; both take [`refusals`]. A new backend needs three lines in `tests/conformance.rs`.
 
+mod far_suite;
 pub mod litmus;
 mod nic_suite;
 mod suite;
 
+pub use far_suite::FAR_SUITE;
 pub use nic_suite::NIC_SUITE;
 pub use suite::SUITE;
 
@@ -33,12 +35,35 @@ pub const REPETITIONS_MAX: u64 = STATE_BYTES / STRIDE;
 /// How long a core may wait for what must come.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Every litmus of both contracts.
-pub fn all() -> impl Iterator<Item = &'static Litmus> {
-    SUITE.iter().chain(NIC_SUITE)
+/// Every litmus of both contracts, and the group that it needs.
+pub fn all() -> impl Iterator<Item = (Shape, &'static Litmus)> {
+    let near = SUITE.iter().chain(NIC_SUITE).map(|litmus| (shape(), litmus));
+    near.chain(FAR_SUITE.iter().map(|litmus| (servers_shape(), litmus)))
 }
 
-/// The group that the litmus tests need: three ranks of two cores and an agent.
+/// The group that litmus tests of messages need: two servers of two ranks of two cores.
+///
+/// # Panics
+/// Never: the configuration is legal.
+#[must_use]
+pub fn servers_shape() -> Shape {
+    let config = Config {
+        product: "a2",
+        comm_alg: "hierarchy",
+        ep_world_size: 4,
+        server_ranks: 2,
+        moe_expert_num: 4,
+        k: 1,
+        h: 8,
+        bs: BatchSizes::Uniform(1),
+        aiv_num: 2,
+        hccl_buffsize_mb: 105,
+        ..Config::default()
+    };
+    Shape::new(&config, Limits::None).expect("a legal configuration")
+}
+
+/// The group that all others need: three ranks of two cores and an agent.
 ///
 /// # Panics
 /// Never: the configuration is legal.
@@ -75,8 +100,7 @@ const RUNS: u64 = 50;
 /// # Panics
 /// A claim does not hold: litmus, seed and what was seen.
 pub fn in_lockstep<B: Clockwork>(make: impl Fn(&Shape, u64) -> B, seeds: Range<u64>, strength: Strength) {
-    let shape = shape();
-    for litmus in all() {
+    for (shape, litmus) in all() {
         let mut broken = seeds.clone().step_by(RUNS as usize).filter_map(|first| {
             let backend = make(&shape, first);
             let mut runs = first..seeds.end.min(first + RUNS);
@@ -139,8 +163,7 @@ fn waits<B: Backend>(run: &mut Run, backend: &B) -> bool {
 /// A claim does not hold: litmus, repetition and what was seen.
 pub fn on_threads<B: Backend>(make: impl Fn(&Shape) -> B, repetitions: u64) {
     assert!(repetitions <= REPETITIONS_MAX, "more than {REPETITIONS_MAX} repetitions");
-    let shape = shape();
-    for litmus in all().filter(|litmus| !litmus.racy) {
+    for (shape, litmus) in all().filter(|(_, litmus)| !litmus.racy) {
         let broken = raced(litmus, &make(&shape), repetitions);
         if litmus.claim == Claim::Required {
             assert_eq!(broken, None, "{}", litmus.name);
@@ -263,6 +286,38 @@ pub fn refusals<B: Backend>(make: impl Fn(&Shape) -> B) {
     assert_eq!(start, 0, "a refused publish was written");
     drop(fabric);
     nic_refusals(&shape, &backend);
+    far_refusals(&make(&servers_shape()));
+}
+
+fn far_refusals<B: Backend>(backend: &B) {
+    let shape = servers_shape();
+    let window = shape.window_bytes();
+    let mut fabric = backend.fabric(RankId(0), CoreId(0), 0);
+    let (near, far) = (RankId(1), RankId(2));
+    let row = Place::window(0);
+    let refused = [
+        ("a put to a far rank", fabric.put(far, row, &[1; 8], &[])),
+        ("a publish to a far rank", fabric.publish(far, row, 1)),
+        ("a message to a near rank", fabric.send(near, row, &[1; 8])),
+        ("a message to the own rank", fabric.send(RankId(0), row, &[1; 8])),
+        ("a message to a rank that is not there", fabric.send(RankId(4), row, &[1; 8])),
+        ("a part of a word", fabric.send(far, row, &[1; 12])),
+        ("a crooked message", fabric.send(far, Place::window(4), &[1; 8])),
+        ("a message over the end", fabric.send(far, Place::window(window - 8), &[1; 16])),
+        ("a message whose end wraps", fabric.send(far, Place::window(u64::MAX - 7), &[1; 16])),
+        ("a message to an output", fabric.send(far, Place::output(Tensor::XOut, 0), &[1; 8])),
+    ];
+    for (what, outcome) in refused {
+        assert!(outcome.is_err(), "granted: {what}");
+    }
+    drop(fabric);
+    for rank in [near, far] {
+        let fabric = backend.fabric(rank, CoreId(0), 0);
+        for at in [0, window - 8] {
+            let seen = fabric.observe(Place::window(at)).expect("a word of the window");
+            assert_eq!(seen, 0, "what was refused was written at {rank}");
+        }
+    }
 }
 
 fn nic_refusals<B: Backend>(shape: &Shape, backend: &B) {

@@ -39,6 +39,16 @@ impl<B: Clockwork> Clockwork for crate::backend::inject::Inject<B> {
     }
 }
 
+impl<B: Clockwork> Clockwork for crate::backend::count::Counted<B> {
+    fn tick(&self) {
+        self.inner.tick();
+    }
+
+    fn land_one(&self) -> bool {
+        self.inner.land_one()
+    }
+}
+
 impl<B: Clockwork> Clockwork for crate::backend::survivors::Survivors<B> {
     fn tick(&self) {
         self.inner.tick();

@@ -1,7 +1,7 @@
 //! Drives the machines of all cores of all ranks through a unit of operators, on one live group.
 //!
 //! A **unit** is the operators between two checks: every core runs them in order, nobody waits for a rank but
-//! as the protocol says. On the A2 full mesh every rank has an agent beside its cores; a unit ends when all cores are done and
+//! as the protocol says. Where A2 has agents (on the full mesh, in stage 2 of the hierarchy) every rank has an agent beside its cores; a unit ends when all cores are done and
 //! all agents idle. The driver owes the join, decides how to wait, when to give up, and says what is
 //! missing then.
 
@@ -19,6 +19,7 @@ use crate::batch::Batch;
 use core::sync::atomic::{AtomicU32, Ordering};
 use kernel_core::a3::Choices;
 use kernel_core::fabric::ProtocolError;
+use kernel_core::hierarchy::Stage;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Any;
@@ -31,6 +32,10 @@ pub struct Options {
     pub machines: Choices,
     /// What works on rows.
     pub vector: Any,
+    /// Who issues what goes to other servers, in a hierarchy.
+    pub stage: Stage,
+    /// Nothing does: to measure what else there is.
+    pub rows_idle: bool,
     /// All ranks begin an operator together, and experts run when all have ended it, so that its time holds no waiting
     /// for another rank's experts. The protocol does not need it.
     pub in_step: bool,
@@ -65,6 +70,16 @@ pub enum Who {
     Core(CoreId),
     /// The agent, on A2.
     Agent,
+}
+
+/// Whether every rank has an agent beside its cores.
+#[must_use]
+pub fn has_agents(shape: &Shape, stage: Stage) -> bool {
+    match shape.comm_alg() {
+        CommAlg::Fullmesh => true,
+        CommAlg::Hierarchy => stage == Stage::Two,
+        CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => false,
+    }
 }
 
 /// What the tasks of a unit share.
@@ -108,11 +123,8 @@ impl<'a, B> Unit<'a, B> {
 
     /// The ranks that have an agent.
     fn agents(&self) -> impl Iterator<Item = RankId> + use<B> {
-        let agents = match self.shape.comm_alg() {
-            CommAlg::Fullmesh => self.shape.ep_world_size(),
-            _ => 0,
-        };
-        (0..agents).map(RankId)
+        let agents = has_agents(self.shape, self.options.stage).then(|| self.shape.ep_world_size());
+        (0..agents.unwrap_or(0)).map(RankId)
     }
 
     /// Whether the cores of `rank` have ended all operators: its doorbell rings no more.
@@ -163,7 +175,7 @@ impl Failure {
                 Self::Hang(Hang { after, missing: missing.into_iter().map(named).collect() })
             }
             Self::Agent { rank, error } => Self::Agent { rank: name(rank), error: error.renamed(name) },
-            Self::Thread(_) => self,
+            Self::Thread(_) | Self::Traffic(_) => self,
         }
     }
 }
@@ -189,6 +201,9 @@ pub enum Failure {
         /// What.
         error: ProtocolError,
     },
+    /// Something went from rank to rank that is not in the plan, or did not.
+    #[error("{0}")]
+    Traffic(String),
     /// Nobody moved before the deadline.
     #[error("{0}")]
     Hang(Hang),

@@ -5,6 +5,7 @@ use super::{Failure, Options, Unit, Who};
 use crate::backend::Backend;
 use crate::expert::{self, Received};
 use crate::member;
+use crate::vector::RowUnit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use kernel_core::a2::{self, Agent, AgentEnv};
@@ -19,7 +20,6 @@ use kernel_core::layout::row_table;
 use kernel_core::place::Tensor;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Any;
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -136,7 +136,11 @@ pub(super) fn run_agent<B: Backend>(
     let steps = unit.left(rank, Who::Agent, steps);
     let stop = drive(steps, &mut done, || agent.step(&env, &mut nic));
     unit.count(rank, Who::Agent, done);
-    if unit.shape.ep_world_size() > 1 {
+    let alone = match unit.shape.comm_alg() {
+        CommAlg::Hierarchy => unit.shape.servers() == 1,
+        _ => unit.shape.ep_world_size() == 1,
+    };
+    if !alone {
         // A step is a task.
         state.tasks.fetch_add(done.into(), Ordering::Relaxed);
     }
@@ -166,9 +170,9 @@ enum Machine {
 /// A core's constants, by the protocol.
 #[derive(Debug)]
 enum Env<'a> {
-    A3(a3::Env<'a, Any>),
-    A2(a2::Env<'a, Any>),
-    Hierarchy(hierarchy::Env<'a, Any>),
+    A3(a3::Env<'a, RowUnit>),
+    A2(a2::Env<'a, RowUnit>),
+    Hierarchy(hierarchy::Env<'a, RowUnit>),
 }
 
 /// One core.
@@ -192,7 +196,8 @@ impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, options: Options) -> Self {
-        let Options { machines, vector, .. } = options;
+        let Options { machines, vector, rows_idle, .. } = options;
+        let vector = RowUnit((!rows_idle).then_some(vector));
         let (env, words, bytes) = match shape.comm_alg() {
             CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
                 let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, machines, vector)
@@ -204,7 +209,7 @@ impl<'a> Task<'a> {
                 (Env::A2(env), a2::ub_words(shape), a2::ub_bytes(shape))
             }
             CommAlg::Hierarchy => {
-                let env = hierarchy::Env::new(shape, rank, core, vector);
+                let env = hierarchy::Env::new(shape, rank, core, vector).with_stage(options.stage);
                 (Env::Hierarchy(env), hierarchy::ub_words(shape), hierarchy::ub_bytes(shape))
             }
         };
@@ -294,6 +299,7 @@ impl<'a> Task<'a> {
             return Some(stop);
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
+        unit.backend.begins(self.rank, self.core);
         let direct = matches!(unit.options.machines.receive, Receive::Direct { .. });
         self.machine = match (&self.env, operator) {
             (Env::A3(_), Operator::Dispatch(_)) if direct => {
@@ -471,11 +477,16 @@ fn drive(
     done: &mut u32,
     mut step: impl FnMut() -> Result<Progress, ProtocolError>,
 ) -> Result<Option<Progress>, ProtocolError> {
-    while *done < steps {
-        match step()? {
-            Progress::Stepped => *done += 1,
-            other => return Ok(Some(other)),
+    for n in *done..steps {
+        match step() {
+            Ok(Progress::Stepped) => {}
+            // Nothing of it is looked at in the loop.
+            other => {
+                *done = n;
+                return other.map(Some);
+            }
         }
     }
+    *done = steps;
     Ok(None)
 }

@@ -21,6 +21,11 @@ fn the_documented_partitions_are_enough_and_fewer_are_not() {
         (&["DC", "--product", "a2", "--partitions", "3", "--rounds", "1"], true),
         (&["DC", "--product", "a2", "--ranks", "3"], true),
         (&["DC", "--product", "a2", "--partitions", "1"], false),
+        (&["DC", "--product", "a2", "--hierarchy"], true),
+        (&["DDDCCC", "--product", "a2", "--hierarchy", "--rounds", "1"], true),
+        (&["DC", "--product", "a2", "--hierarchy", "--server-ranks", "2"], true),
+        (&["D", "--product", "a2", "--hierarchy", "--ranks", "4"], true),
+        (&["DC", "--product", "a2", "--hierarchy", "--partitions", "1"], false),
     ] {
         let seen = verdict(i32::from(!safe), args);
         assert_eq!(seen["safe"], safe, "{args:?}");
@@ -59,6 +64,11 @@ fn what_is_not_a_schedule_is_refused() {
     assert!(fails(2, &["schedule", "DC", "--partitions", "0"]).contains("--partitions"));
     assert!(fails(2, &["schedule", "DC", "--product", "a2", "--partitions", "2,1"]).contains("a2"));
     assert!(fails(2, &["schedule", "DC", "--model", "windows"]).contains("only a2 has one"));
+    let servers = |more: &[&str]| fails(2, &[&["schedule", "DC", "--product", "a2"], more].concat());
+    assert!(fails(2, &["schedule", "DC", "--hierarchy"]).contains("needs --product a2"));
+    assert!(servers(&["--hierarchy", "--model", "windows"]).contains("the full mesh alone"));
+    assert!(servers(&["--server-ranks", "1"]).contains("without --hierarchy"));
+    assert!(servers(&["--hierarchy", "--server-ranks", "2", "--ranks", "3"]).contains("must divide"));
 }
 
 #[test]
@@ -80,6 +90,21 @@ fn an_unsafe_schedule_of_a2_is_told_in_the_words_of_its_protocol() {
         "arrives at rank",
         "sees FLAG1",
         "has still to read",
+    ] {
+        assert!(told.contains(words), "{words} in {told}");
+    }
+}
+
+#[test]
+fn an_unsafe_schedule_of_the_hierarchy_is_told_in_the_words_of_its_protocol() {
+    let output = veriep(&["schedule", "DC", "--product", "a2", "--hierarchy", "--partitions", "1"]);
+    let told = String::from_utf8(output.stdout).unwrap();
+    for words in [
+        "UNSAFE: DC on 2 ranks in 2 servers",
+        "sends record 0 from rank",
+        "sends the end flag",
+        "sees the count at rank",
+        "has not heard that rank",
     ] {
         assert!(told.contains(words), "{words} in {told}");
     }

@@ -4,8 +4,10 @@ use crate::common::trial::{Trial, make, small};
 use crate::common::{fails, json};
 use host::backend::lockstep::Memory;
 use host::config::{Bs, Config};
+use host::driver;
 use host::driver::threads::Spread;
 use host::generate::Options;
+use kernel_core::hierarchy::Stage;
 
 /// Servers of so many ranks.
 fn servers(number: i64, near: i64, local: i64, k: i64, cores: i64) -> Config {
@@ -34,16 +36,19 @@ fn configs() -> Vec<Config> {
 fn every_backend_gives_the_bytes_of_the_oracle() {
     for (number, config) in (0..).zip(configs()) {
         let case = make(config, Options { seed: number, ..Options::default() });
-        for schedule in ["DC", "DDCC", "DDDCCC"] {
-            let trial = Trial { units: 2, ..Trial::new(&case, schedule, 2) };
+        for (schedule, stage) in
+            ["DC", "DDCC", "DDDCCC"].into_iter().flat_map(|s| [(s, Stage::Two), (s, Stage::Three)])
+        {
+            let options = driver::Options { stage, ..driver::Options::default() };
+            let trial = Trial { units: 2, options, ..Trial::new(&case, schedule, 2) };
             let expected = trial.in_lockstep(Memory::Strong, number).unwrap();
-            for seed in 0..6 {
+            for seed in 0..4 {
                 let seen = trial.in_lockstep(Memory::Weak, seed).unwrap();
-                assert!(seen == expected, "{schedule}, case {number}, weak memory, seed {seed}");
+                assert!(seen == expected, "{schedule}, {stage:?}, case {number}, weak memory, seed {seed}");
             }
             for (workers, spread) in [(2, Spread::Ranks), (3, Spread::Cores)] {
                 let seen = trial.on_threads(workers, spread).unwrap();
-                assert!(seen == expected, "{schedule}, case {number}, {workers} threads");
+                assert!(seen == expected, "{schedule}, {stage:?}, case {number}, {workers} threads");
             }
         }
     }
@@ -55,23 +60,67 @@ const SMALL: [&str; 8] =
 
 #[test]
 fn a_run_tells_what_crosses_servers_and_what_the_full_mesh_would_send() {
-    for backend in ["threads", "lockstep", "weak"] {
-        let seen = json(0, &[&SMALL[..], &["--backend", backend]].concat());
-        assert_eq!(seen["rounds"], 3);
+    for (backend, stage) in [("threads", 3), ("lockstep", 3), ("weak", 3), ("threads", 2), ("weak", 2)] {
+        let seen = json(0, &[&SMALL[..], &["--backend", backend, "--stage", &stage.to_string()]].concat());
+        assert_eq!((&seen["rounds"], &seen["stage"]), (&3.into(), &stage.into()));
+        // One namesake, one task.
+        assert_eq!(seen["tasks_per_operator"].as_f64(), (stage == 2).then_some(1.0));
         for operator in seen["operators"].as_array().unwrap() {
             let servers = &operator["servers"];
             let of = |name: &str| servers[name].as_u64().unwrap();
             // Two servers: a token crosses to the other one at most once, of 256 tokens of 128 B.
             assert!(of("across_bytes") <= 256 * 128 && of("across_bytes") > 0, "{servers}");
             assert!(of("fullmesh_across_bytes") > 2 * of("across_bytes"), "{servers}");
+            // What is written holds these rows, and flags.
+            assert!(of("across_written_bytes") > of("across_bytes"), "{servers}");
+            assert!(of("inside_written_bytes") > of("inside_bytes"), "{servers}");
         }
     }
+}
+
+#[test]
+fn the_full_mesh_counts_what_the_hierarchy_says_that_it_would_send() {
+    let small = ["--set", "h=64", "--rounds=1", "--backend=lockstep", "--seed=7"];
+    let run = |preset: &[&str]| json(0, &[&["run"], preset, &small[..]].concat());
+    let hierarchy = run(&["--preset", "a2-hier-16"]);
+    let routing = ["--preset", "a2-64", "--set", "ep_world_size=16", "--routing", "node-limited"];
+    let mesh = run(&[&routing[..], &["--set", "hccl_buffsize_mb=80"]].concat());
+    for operator in 0..2 {
+        let of = |seen: &serde_json::Value, name: &str| {
+            seen["operators"][operator]["servers"][name].as_u64().unwrap()
+        };
+        assert_eq!(of(&mesh, "across_bytes"), of(&hierarchy, "fullmesh_across_bytes"));
+        assert_eq!(of(&mesh, "inside_bytes"), of(&hierarchy, "fullmesh_inside_bytes"));
+        assert!(of(&mesh, "across_bytes") > 2 * of(&hierarchy, "across_bytes"));
+    }
+}
+
+#[test]
+fn a_token_that_crosses_twice_and_a_row_for_nobody_are_wrong_though_every_output_is_right() {
+    for (stage, backend) in [("2", "threads"), ("3", "lockstep")] {
+        let run = |fault: &str| {
+            let line = ["--inject", fault, "--backend", backend, "--stage", stage];
+            fails(1, &[&SMALL[..7], &["--rounds=1"], &line].concat())
+        };
+        let twice = run("twice=5");
+        let says = if stage == "2" { "agent of rank 5 has posted" } else { "crossed to server 1 twice" };
+        assert!(twice.contains(says), "{twice}");
+        let astray = run("astray=5");
+        assert!(astray.contains("to rank 6, which needs it not"), "{astray}");
+    }
+    assert!(fails(2, &[&SMALL[..], &["--inject", "twice=16"]].concat()).contains("rank in [0, 15]"));
+    let line = fails(2, &["run", "--preset", "tiny", "--inject", "astray=0"]);
+    assert!(line.contains("only comm_alg = hierarchy has relays"), "{line}");
 }
 
 #[test]
 fn a_silent_rank_is_named_and_stages_are_those_of_the_hierarchy() {
     let line = fails(3, &[&SMALL[..], &["--inject", "silent=5", "--backend", "weak"]].concat());
     assert!(line.contains("rank 5 "), "{line}");
-    assert!(fails(2, &[&SMALL[..], &["--stage", "2"]].concat()).contains("this version runs 3"));
+    for only in [&[][..], &["--stage", "2"]] {
+        let line = ["--inject", "silent=5", "--backend", "threads", "--deadline", "2"];
+        let line = fails(3, &[&SMALL[..], &line, only].concat());
+        assert!(line.contains("rank 5"), "{line}");
+    }
     assert!(fails(2, &["run", "--preset", "tiny", "--stage", "3"]).contains("only comm_alg = hierarchy"));
 }

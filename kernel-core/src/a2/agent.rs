@@ -6,12 +6,13 @@
 
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::{Progress, ProtocolError, Wait};
-use crate::layout::a2_message::{ELEMENT, Task, WORDS_OF_8, doorbell, task_word};
+use crate::layout::a2_message::{ELEMENT, Task, WORDS_OF_8, doorbell, stream_end, task_word};
 use crate::layout::a2_window::{sent_bytes, window};
+use crate::layout::relay::gathered_bytes;
 use crate::layout::state::{Kind, Partition};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
-use crate::shape::Shape;
+use crate::shape::{CommAlg, Shape};
 use crate::units::{RankId, div_floor};
 
 /// What stays the same for an agent over a group's life.
@@ -50,7 +51,7 @@ impl Agent {
         env: &AgentEnv<'_>,
         nic: &mut N,
     ) -> Result<Progress, ProtocolError> {
-        let peers = env.shape.ep_world_size().saturating_sub(1);
+        let peers = peers(env.shape);
         let rung = nic.observe(doorbell())?;
         // A rank rings N + 2 when it has ended N + 1: then every peer has ended N, for which it needed our task. A
         // rank alone needs nobody's.
@@ -94,16 +95,15 @@ impl Agent {
         }
         let task = Task::from_words(words);
         let shape = env.shape;
-        let (from, at) = (window(shape, half, peer), window(shape, half, env.rank));
-        let least = sent_bytes(shape, Kind::Combine, 0);
         let in_range = |field, seen, min, max| {
             let fits = min <= seen && seen <= max;
             fits.then_some(seen).ok_or(ProtocolError::Task { peer, field, seen, min, max })
         };
-        let count_max = div_floor(shape.rank_window(), ELEMENT);
+        let (min, max) = counts(shape);
         in_range("data_type", task.data_type.into(), WORDS_OF_8.into(), WORDS_OF_8.into())?;
         in_range("remote_rank_id", task.remote_rank_id.into(), peer.0.into(), peer.0.into())?;
-        let count = in_range("count", task.count, div_floor(least, ELEMENT), count_max)?;
+        let count = in_range("count", task.count, min, max)?;
+        let (from, at) = buffers(shape, half, env.rank, peer, count);
         Ok(Transfer {
             to: peer,
             from: Place::window_out(in_range("local_buf", task.local_buf, from, from)?),
@@ -113,10 +113,48 @@ impl Agent {
     }
 }
 
-/// The `i`-th of the `peers` other ranks in the agent's order.
+/// How many ranks get a task in every operator: all others, or the namesakes on other servers.
+const fn peers(shape: &Shape) -> u32 {
+    match shape.comm_alg() {
+        CommAlg::Hierarchy => shape.servers().saturating_sub(1),
+        _ => shape.ep_world_size().saturating_sub(1),
+    }
+}
+
+/// The least and the most elements of a task.
+fn counts(shape: &Shape) -> (u64, u64) {
+    let (least, most) = match shape.comm_alg() {
+        CommAlg::Hierarchy => {
+            let bytes = |kind, records| gathered_bytes(shape, kind, records);
+            let (token, partial) =
+                (bytes(Kind::Dispatch, shape.bs_max()), bytes(Kind::Combine, shape.bs_max()));
+            (bytes(Kind::Combine, 0), token.max(partial))
+        }
+        _ => (sent_bytes(shape, Kind::Combine, 0), shape.rank_window()),
+    };
+    (div_floor(least, ELEMENT), div_floor(most, ELEMENT))
+}
+
+/// Where a task of so many elements is read, and where it is written.
+const fn buffers(shape: &Shape, half: Partition, rank: RankId, peer: RankId, count: u64) -> (u64, u64) {
+    match shape.comm_alg() {
+        CommAlg::Hierarchy => {
+            let ((own, _), (server, _)) = (shape.server_of(rank), shape.server_of(peer));
+            let bytes = count * ELEMENT;
+            (stream_end(shape, half, server) - bytes, stream_end(shape, half, own) - bytes)
+        }
+        _ => (window(shape, half, peer), window(shape, half, rank)),
+    }
+}
+
+/// The `i`-th of the `peers` in the agent's order.
 fn nth_peer(env: &AgentEnv<'_>, peers: u32, i: u32) -> RankId {
-    let peer = env.order.item(&(0..peers), env.rank, i);
-    RankId(if peer < env.rank.0 { peer } else { peer + 1 })
+    let (shape, rank) = (env.shape, env.rank);
+    let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
+    let own = if hierarchy { shape.server_of(rank).0 } else { rank.0 };
+    let other = env.order.item(&(0..peers), RankId(own), i);
+    let other = if other < own { other } else { other + 1 };
+    if hierarchy { shape.relay(rank, other) } else { RankId(other) }
 }
 
 static_assertions::const_assert!(size_of::<Agent>() <= 512);

@@ -1,7 +1,7 @@
 //! What dispatch and combine do alike: take a half, send a window to every rank, await windows, leave no flag behind.
 //!
 //! ```text
-//! (Tail -> Task*)* -> Quiet -> Barrier -> [core 0: Flip -> Settle -> Ring] -> Sent
+//! (Tail -> Task*)* -> Quiet -> Barrier -> [core 0: Flip -> Settle -> Ring] -> Rung
 //! ```
 //!
 //! One quiet and one barrier stand between all that the cores of a rank write and the doorbell: rows, counts,
@@ -11,25 +11,22 @@
 //!
 //! The window of the rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
 
+use super::ring::{Bell, Crossing};
 use super::{Env, internal};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
-use crate::layout::a2_message::{Task, doorbell, task_word};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::layout::a2_message::{Task, task_word};
 use crate::layout::a2_window::{
     buffer_chosen, next_flag_place, sent_bytes, tail_flag, window_in, window_out,
 };
 use crate::layout::state::{Kind, Partition};
-use crate::plan::counts::ShareSum;
-use crate::sync::{barrier, flag};
+use crate::sync::flag;
 use crate::units::{Offset, RankId};
 
 /// The part of an operator that both kinds share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Exchange {
     pub(super) half: Partition,
-    /// Barrier passed or come to last.
-    epoch: u32,
-    /// Whether this core waits for others at that barrier.
-    arrived: bool,
+    crossing: Crossing,
     phase: Phase,
 }
 
@@ -39,24 +36,14 @@ enum Phase {
     Tail { to: u32 },
     /// Write a word of its task record.
     Task { to: u32, word: u32 },
-    /// All that this core wrote has landed, clears of the operator before included.
-    Quiet,
-    /// The same of all cores.
-    Barrier,
-    /// Core 0: choose the other half for the next operator.
-    Flip,
-    /// Core 0: that has landed.
-    Settle,
-    /// Core 0: tell the agent.
-    Ring,
-    /// All is sent.
-    Sent,
+    /// Have the agent told.
+    Ring(Bell),
 }
 
 impl Exchange {
     /// Of an operator that has not begun.
     pub(super) const fn new() -> Self {
-        Self { half: Partition::P0, epoch: 0, arrived: false, phase: Phase::Sent }
+        Self { half: Partition::P0, crossing: Crossing::new(), phase: Phase::Ring(Bell::Rung) }
     }
 
     /// Reads which half is to be used and which barrier was the last.
@@ -67,8 +54,8 @@ impl Exchange {
             1 => Partition::P1,
             seen => return Err(ProtocolError::Selector { at, seen }),
         };
-        let epoch = barrier::current_epoch(fabric, env.core)?;
-        Ok(Self { half, epoch, arrived: false, phase: Phase::Tail { to: env.work.ranks.start } })
+        let crossing = Crossing::begin(fabric, env.core)?;
+        Ok(Self { half, crossing, phase: Phase::Tail { to: env.work.ranks.start } })
     }
 
     /// Writes into the window to `to`; into the own one in place.
@@ -98,7 +85,7 @@ impl Exchange {
         rows_to: impl Fn(RankId) -> u32,
     ) -> Result<Option<Progress>, ProtocolError> {
         self.phase = match self.phase {
-            Phase::Tail { to } if to >= env.work.ranks.end => Phase::Quiet,
+            Phase::Tail { to } if to >= env.work.ranks.end => Phase::Ring(Bell::Quiet),
             Phase::Tail { to } => {
                 let at = tail_flag(env.shape, kind, rows_to(RankId(to)));
                 let word = u64::from(flag::WINDOW_FLAG).to_le_bytes();
@@ -115,37 +102,14 @@ impl Exchange {
                     word => Phase::Task { to, word },
                 }
             }
-            Phase::Quiet if !fabric.quiet()? => return Ok(Some(Progress::Pending(Wait::Quiet))),
-            Phase::Quiet => Phase::Barrier,
-            Phase::Barrier => match self.cross(env, fabric)? {
-                Some(progress) => return Ok(Some(progress)),
-                None if env.core.0 == 0 => Phase::Flip,
-                None => Phase::Sent,
-            },
-            Phase::Flip => {
-                fabric.store(buffer_chosen(env.shape), self.half.flipped().index().into())?;
-                Phase::Settle
+            Phase::Ring(mut ring) => {
+                let (half, chosen) = (self.half, Some(buffer_chosen(env.shape)));
+                let progress = ring.step(env.seat(), fabric, &mut self.crossing, half, chosen)?;
+                self.phase = Phase::Ring(ring);
+                return Ok(progress);
             }
-            Phase::Settle if !fabric.quiet()? => return Ok(Some(Progress::Pending(Wait::Quiet))),
-            Phase::Settle => Phase::Ring,
-            Phase::Ring => {
-                self.ring(env, fabric)?;
-                Phase::Sent
-            }
-            Phase::Sent => return Ok(None),
         };
         Ok(Some(Progress::Stepped))
-    }
-
-    /// Core 0 alone publishes to the doorbell, and was quiet since its last time, so it reads what it wrote.
-    fn ring<V, F: Fabric + ?Sized>(&self, env: &Env<'_, V>, fabric: &mut F) -> Result<(), ProtocolError> {
-        let rung = fabric.observe(doorbell())?;
-        if rung % 2 != self.half.index().into() {
-            let next = rung.saturating_add(1);
-            return Err(ProtocolError::Doorbell { seen: rung, min: next, max: next });
-        }
-        fabric.publish(env.rank, doorbell(), rung.wrapping_add(1))?;
-        Ok(())
     }
 
     /// Comes to the next core barrier and waits there; `None` once all cores have come.
@@ -154,21 +118,7 @@ impl Exchange {
         env: &Env<'_, V>,
         fabric: &mut F,
     ) -> Result<Option<Progress>, ProtocolError> {
-        let cores = env.shape.aiv_num();
-        if cores == 1 {
-            return Ok(None);
-        }
-        if !self.arrived {
-            self.epoch = barrier::next_epoch(self.epoch);
-            barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
-            self.arrived = true;
-            return Ok(Some(Progress::Stepped));
-        }
-        if let Some(core) = barrier::missing(fabric, cores, env.core, self.epoch)? {
-            return Ok(Some(Progress::Pending(Wait::Core(core))));
-        }
-        self.arrived = false;
-        Ok(None)
+        self.crossing.cross(env.seat(), fabric)
     }
 
     /// Whether the flag at `at` of the window from `source` is there.

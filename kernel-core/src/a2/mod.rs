@@ -3,7 +3,8 @@
 //! The machines of the cores, [`Dispatch`] and [`Combine`], are driven like those of [`a3`](crate::a3), over the
 //! same fabric. Rows for one peer are put side by side into WindowsOut with their counts and flags, a task record
 //! for each peer goes into the message area, and core 0 rings the doorbell. The [`Agent`] of the rank serves
-//! doorbells over its own seam, [`Nic`](crate::fabric::nic::Nic).
+//! doorbells over its own seam, [`Nic`](crate::fabric::nic::Nic). The same agent, behind the same steps to its doorbell, sends
+//! for a [hierarchy](crate::hierarchy) of stage 2.
 //!
 //! Both operators are wait-all: every rank gets a window of every rank, also without rows. They share one sequence;
 //! operator N uses half `N % 2` of both windows and of the message area.
@@ -28,6 +29,7 @@ mod agent;
 mod combine;
 mod dispatch;
 mod exchange;
+pub(crate) mod ring;
 
 pub use crate::a3::Ub;
 pub use agent::{Agent, AgentEnv};
@@ -78,6 +80,10 @@ impl<'a, V> Env<'a, V> {
             experts: split::even(shape.local_expert_num(), shape.aiv_num(), core.0),
         };
         Self { shape, rank, core, vector, work }
+    }
+
+    const fn seat(&self) -> ring::Seat {
+        ring::Seat { rank: self.rank, core: self.core, cores: self.shape.aiv_num() }
     }
 }
 

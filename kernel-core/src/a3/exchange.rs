@@ -14,7 +14,7 @@ use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::split;
 use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::{barrier, flag};
-use crate::units::{CoreId, RankId, div_rem};
+use crate::units::{CoreId, RankId};
 
 /// The exchange of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -113,7 +113,7 @@ impl Exchange {
         if slot >= own.end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
-        let (local_expert, source) = div_rem(slot, shape.ep_world_size());
+        let (local_expert, source) = shape.by_ranks(slot);
         let source = RankId(source);
         let at = dispatch_status(self.partition, slot);
         let seen = fabric.observe(at)?;

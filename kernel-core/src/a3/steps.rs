@@ -12,7 +12,7 @@ use crate::plan::route::{self, Send};
 use crate::plan::split::DispatchShare;
 use crate::shape::{QuantMode, Shape};
 use crate::sync::{barrier, flag, selector};
-use crate::units::{RankId, Token, div_rem};
+use crate::units::{RankId, Token};
 use crate::vector::Vector;
 use core::ops::Range;
 
@@ -64,7 +64,7 @@ pub(crate) fn await_token_flag<F: Fabric + ?Sized>(
     partition: Partition,
     slot: u32,
 ) -> Result<Option<Wait>, ProtocolError> {
-    let (local_expert, source) = div_rem(slot, shape.ep_world_size());
+    let (local_expert, source) = shape.by_ranks(slot);
     let source = RankId(source);
     let at = token_flag(partition, slot);
     let seen = fabric.observe(at)?;

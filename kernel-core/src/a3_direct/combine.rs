@@ -85,6 +85,8 @@ impl Combine {
     ///
     /// # Errors
     /// A value read from the fabric or from `pulled` contradicts the shape, or the fabric refuses.
+    // Into the loop that drives it: there is little else in a step than the way there.
+    #[inline(always)]
     pub fn step<F: Near + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
@@ -131,6 +133,7 @@ impl Combine {
         }
     }
 
+    #[inline(always)]
     fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
         self.phase = phase;
         Ok(Progress::Stepped)
@@ -255,7 +258,7 @@ impl<F: Near + ?Sized> Rows<F> for AtPeers<'_> {
 
 /// The ranks that this core tells, and whose words it clears.
 fn ranks<V>(env: &Env<'_, V>) -> Range<u32> {
-    split::even(env.shape.ep_world_size(), env.shape.aiv_num(), env.core.0)
+    split::ranks(env.shape, env.core)
 }
 
 /// After a token's last output: the next token.

@@ -51,6 +51,15 @@ pub trait Middleware {
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
         self.inner_mut().send(to, at, message)
     }
+
+    /// As [`Fabric::write`].
+    ///
+    /// # Errors
+    /// As [`Fabric::write`].
+    #[inline]
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.inner_mut().write(at, bytes)
+    }
 }
 
 impl<M: Middleware> Fabric for M {
@@ -91,7 +100,7 @@ impl<M: Middleware> Fabric for M {
 
     #[inline]
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.inner_mut().write(at, bytes)
+        Middleware::write(self, at, bytes)
     }
 
     #[inline]

@@ -552,6 +552,22 @@ pub enum ProtocolError {
         /// The last it can be.
         max: u64,
     },
+    /// The flag of a row that is to be summed inside a server contradicts others of that token, or is missing though
+    /// all rows are returned (A2 hierarchy).
+    Part {
+        /// Whose token.
+        source: RankId,
+        /// The token.
+        token: u32,
+        /// Which of its rows there.
+        position: u32,
+        /// How many rows it tells of; 0 without a flag.
+        seen: u32,
+        /// The least that it can be.
+        min: u32,
+        /// The most.
+        max: u32,
+    },
     /// A record from another server, or the word behind the last, contradicts the shape (A2 hierarchy).
     Record {
         /// Who sent it.
@@ -587,7 +603,9 @@ impl ProtocolError {
             | Self::Grant { source, .. }
             | Self::Results { source, .. }
             | Self::BlockFlag { source, .. }
-            | Self::CombineFlag { source, .. } => *source = name(*source),
+            | Self::CombineFlag { source, .. }
+            | Self::Record { source, .. }
+            | Self::Part { source, .. } => *source = name(*source),
             _ => {}
         }
         self
@@ -673,6 +691,10 @@ impl fmt::Display for ProtocolError {
             Self::Record { source, record, field, seen } => {
                 write!(f, "record {record} of rank {source}: {field} = {seen}: no such record")
             }
+            Self::Part { source, token, position, seen, min, max } => write!(
+                f,
+                "flag of row {position} of token {token} of rank {source} tells of {seen} rows: must be in [{min}, {max}]"
+            ),
             Self::Fault(fault) => fault.fmt(f),
             Self::Internal(what) => write!(f, "internal: {what}"),
         }

@@ -90,8 +90,72 @@ pub struct RawFabric<'a> {
     tp_rank: RankId,
     /// Ranks of a server, if others are far; else 0.
     server_ranks: u32,
+    /// Whether rows go past the caches.
+    streaming: bool,
+    streamed: Streamed,
     memory: PhantomData<&'a mut [u8]>,
 }
+
+/// Whether rows went past the caches that no fence covers. Such stores are not in the order of others, so before any
+/// flag, and before the fabric is gone, there is a fence.
+#[derive(Debug)]
+struct Streamed(bool);
+
+impl Streamed {
+    #[inline]
+    fn fence(&mut self) {
+        if core::mem::take(&mut self.0) {
+            // SAFETY: every x86-64 has the instruction, and it touches no memory.
+            #[cfg(target_arch = "x86_64")]
+            unsafe {
+                core::arch::x86_64::_mm_sfence();
+            }
+        }
+    }
+}
+
+impl Drop for Streamed {
+    #[inline]
+    fn drop(&mut self) {
+        self.fence();
+    }
+}
+
+/// Copies `len` bytes past the caches; whether it could. What is not a whole vector at the end goes through them.
+///
+/// # Safety
+/// As of [`ptr::copy_nonoverlapping`]; and a fence comes before anybody is told of the bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) -> bool {
+    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    const VECTOR: usize = size_of::<__m128i>();
+    if !to.addr().is_multiple_of(VECTOR) {
+        return false;
+    }
+    let vectors = len / VECTOR;
+    let (source, target) = (from.cast::<__m128i>(), to.cast::<__m128i>());
+    for i in 0..vectors {
+        // SAFETY: vector `i` lies within `len` bytes of both; the target is aligned, a load need not be.
+        unsafe { _mm_stream_si128(target.wrapping_add(i), _mm_loadu_si128(source.wrapping_add(i))) };
+    }
+    let done = vectors * VECTOR;
+    // SAFETY: the rest of the same bytes.
+    unsafe { ptr::copy_nonoverlapping(from.wrapping_add(done), to.wrapping_add(done), len - done) };
+    true
+}
+
+/// Elsewhere rows go through the caches.
+///
+/// # Safety
+/// None.
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn copy_past_caches(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
+    false
+}
+
+/// What is shorter is no row: a cache line.
+const STREAMED_MIN: usize = 64;
 
 impl<'a> RawFabric<'a> {
     /// The fabric of a core of `rank`.
@@ -104,7 +168,17 @@ impl<'a> RawFabric<'a> {
     ///   reads outputs between operators.
     #[must_use]
     pub const unsafe fn new(peers: &'a [Peer], rank: RankId, outputs: Outputs) -> Self {
-        Self { peers, outputs, rank, tp: &[], tp_rank: RankId(0), server_ranks: 0, memory: PhantomData }
+        Self {
+            peers,
+            outputs,
+            rank,
+            tp: &[],
+            tp_rank: RankId(0),
+            server_ranks: 0,
+            streaming: false,
+            streamed: Streamed(false),
+            memory: PhantomData,
+        }
     }
 
     /// The same of a rank that is number `tp_rank` of a TP domain with these regions: TP state and TP window.
@@ -112,14 +186,23 @@ impl<'a> RawFabric<'a> {
     /// # Safety
     /// As [`new`](Self::new), also of these segments.
     #[must_use]
-    pub const unsafe fn with_tp(self, tp: &'a [Peer], tp_rank: RankId) -> Self {
-        Self { tp, tp_rank, ..self }
+    pub const unsafe fn with_tp(mut self, tp: &'a [Peer], tp_rank: RankId) -> Self {
+        (self.tp, self.tp_rank) = (tp, tp_rank);
+        self
     }
 
     /// The same in servers of `server_ranks` ranks: those of other servers are far, and get messages alone.
     #[must_use]
-    pub const fn with_servers(self, server_ranks: u32) -> Self {
-        Self { server_ranks, ..self }
+    pub const fn with_servers(mut self, server_ranks: u32) -> Self {
+        self.server_ranks = server_ranks;
+        self
+    }
+
+    /// The same with rows that go past the caches if `streaming`: faster when the rows of all ranks do not fit them.
+    #[must_use]
+    pub const fn with_streaming(mut self, streaming: bool) -> Self {
+        self.streaming = streaming;
+        self
     }
 
     /// Refuses a near rank's kind of write to a far one.
@@ -179,18 +262,42 @@ impl<'a> RawFabric<'a> {
     }
 }
 
+impl RawFabric<'_> {
+    /// Copies a row, past the caches if that is chosen.
+    ///
+    /// # Safety
+    /// As of [`ptr::copy_nonoverlapping`].
+    #[inline]
+    unsafe fn copy_row(&mut self, from: *const u8, to: *mut u8, len: usize) {
+        // SAFETY: the caller's promise; before the next flag there is a fence.
+        if self.streaming && len >= STREAMED_MIN && unsafe { copy_past_caches(from, to, len) } {
+            self.streamed.0 = true;
+            return;
+        }
+        // SAFETY: as above.
+        unsafe { ptr::copy_nonoverlapping(from, to, len) };
+    }
+}
+
 impl Fabric for RawFabric<'_> {
     #[inline]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.near(to, at, row.len())?;
-        self.copy(row, to, at)?;
-        let behind = Place { offset: at.offset.saturating_add(row.len() as u64), ..at };
-        self.copy(tail, to, behind)
+        let len = (row.len() as u64).saturating_add(tail.len() as u64);
+        let first = self.address(to, at, len)?;
+        // SAFETY: `address` checked that both, one behind the other, lie in a segment. As of `copy`: nobody reads or
+        // writes there now, and neither overlaps it.
+        unsafe {
+            self.copy_row(row.as_ptr(), first, row.len());
+            ptr::copy_nonoverlapping(tail.as_ptr(), first.wrapping_add(row.len()), tail.len());
+        }
+        Ok(())
     }
 
     #[inline]
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.near(to, at, 8)?;
+        self.streamed.fence();
         self.word(to, at)?.store(word, Ordering::Release);
         Ok(())
     }
@@ -199,6 +306,7 @@ impl Fabric for RawFabric<'_> {
         let (words, rest) = message.as_chunks();
         let fault = Fault { rank: to, at, len: message.len() as u64 };
         self.address(to, at, fault.len)?;
+        self.streamed.fence();
         if !self.is_far(to) || !rest.is_empty() {
             return Err(fault);
         }
@@ -212,6 +320,7 @@ impl Fabric for RawFabric<'_> {
 
     #[inline]
     fn quiet(&mut self) -> Result<bool, Fault> {
+        self.streamed.fence();
         Ok(true)
     }
 
@@ -243,10 +352,10 @@ impl Fabric for RawFabric<'_> {
     #[inline]
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let to = self.address(self.rank, output, len)?;
-        let from = self.bytes(from, len)?;
-        // SAFETY: `to` lies in an output segment, which does not overlap the window; each output row has one
+        let from = self.address(self.own(from), from, len)?;
+        // SAFETY: both lie in segments, and an observed flag covers what is read (as of `bytes`). `to` lies in an output segment, which does not overlap the window; each output row has one
         // writer, and it is read only after the operator has ended.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
+        unsafe { self.copy_row(from, to, len as usize) };
         Ok(())
     }
 }

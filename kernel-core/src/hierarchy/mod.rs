@@ -1,11 +1,12 @@
-//! The A2 hierarchy (seed 001, stage 3): dispatch and combine over messages between servers and shared memory inside.
+//! The A2 hierarchy (seed 001, stages 2 and 3): dispatch and combine over far writes between servers and shared memory
+//! inside.
 //!
 //! A token crosses to another server once, to the rank with the same number there, its relay, which forwards it to
 //! every near rank that needs it. Combine goes back the same way: the relay sums inside the server and sends one row
-//! per token. Cores issue all messages themselves. `docs/HIERARCHY.md` tells who waits for what, and why that is safe.
+//! per token. Cores issue all messages themselves, or an agent does what they have gathered ([`Stage`]). `docs/HIERARCHY.md` tells who waits for what, and why that is safe.
 //!
 //! A machine has several **roles**: it sends, forwards, receives, sums. Every step goes to the next role that can
-//! move, so none waits while another could move. Nobody needs a core barrier: what cores tell each other, they tell
+//! move, so none waits while another could move. But for the agent's doorbell nobody needs a core barrier: what cores tell each other, they tell
 //! every near rank by words of their own, and each core reads all counts itself.
 //!
 //! The driver owes the **join**, as on A3: a core begins an operator only after every core of its rank has ended the
@@ -13,17 +14,19 @@
 
 mod combine;
 mod dispatch;
+mod issue;
 mod stream;
 mod sum;
 
 pub use crate::a3::Ub;
 pub use combine::{Combine, Returned};
 pub use dispatch::Dispatch;
+pub use issue::Stage;
 
 use crate::a3::internal;
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::relay::{self, unmark};
-use crate::layout::state::Partition;
+use crate::layout::state::{Kind, Partition};
 use crate::place::Place;
 use crate::plan::split::{self, DispatchShare};
 use crate::plan::{relay as plan, route};
@@ -38,6 +41,7 @@ pub struct Env<'a, V> {
     rank: RankId,
     core: CoreId,
     vector: V,
+    stage: Stage,
     work: Work,
 }
 
@@ -65,12 +69,40 @@ impl<'a, V> Env<'a, V> {
         let tokens = split::tokens(shape, rank, core);
         let pairs = DispatchShare { moe: tokens.start * shape.k()..tokens.end * shape.k(), shared: 0..0 };
         let (streams, slots) = (plan::streams(shape, core), split::slots(shape, rank, core));
-        Self { shape, rank, core, vector, work: Work { server, number, streams, tokens, pairs, slots } }
+        let work = Work { server, number, streams, tokens, pairs, slots };
+        Self { shape, rank, core, vector, stage: Stage::default(), work }
+    }
+
+    /// The same in that stage, which all cores of a group have in common for its life. In stage 2 each rank has an
+    /// [agent](crate::a2::Agent), which the driver steps, too.
+    #[must_use]
+    pub const fn with_stage(mut self, stage: Stage) -> Self {
+        self.stage = stage;
+        self
     }
 
     /// The near rank with that number.
     const fn near(&self, number: u32) -> RankId {
         self.shape.rank_on(self.work.server, number)
+    }
+
+    /// The front of record number `record` from `server`.
+    const fn record(&self, epoch: Epoch, server: u32, record: u32) -> Place {
+        match self.stage {
+            Stage::Two => {
+                let which = (epoch.partition(), epoch.kind);
+                Place::window(relay::gathered(self.shape, which, server, record))
+            }
+            Stage::Three => relay::record(self.shape, epoch.partition(), server, record),
+        }
+    }
+
+    /// The end flag of the stream from `server`.
+    const fn end_flag(&self, epoch: Epoch, server: u32) -> Place {
+        match self.stage {
+            Stage::Two => Place::window(relay::gathered_end(self.shape, epoch.partition(), server)),
+            Stage::Three => relay::end_flag(epoch.partition(), server),
+        }
     }
 }
 
@@ -122,19 +154,27 @@ fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, Prot
 }
 
 /// Which operator a core is in: counted from 1, dispatch or combine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-struct Epoch(u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Epoch {
+    number: u64,
+    kind: Kind,
+}
 
 impl Epoch {
+    /// Of an operator that has not begun.
+    const fn none(kind: Kind) -> Self {
+        Self { number: 0, kind }
+    }
+
     /// Begins the next operator. One store.
-    fn begin<F: Fabric + ?Sized>(fabric: &mut F, core: CoreId) -> Result<Self, ProtocolError> {
-        let next = fabric.observe(relay::epoch(core))?.wrapping_add(1);
-        fabric.store(relay::epoch(core), next)?;
-        Ok(Self(next))
+    fn begin<F: Fabric + ?Sized>(kind: Kind, fabric: &mut F, core: CoreId) -> Result<Self, ProtocolError> {
+        let number = fabric.observe(relay::epoch(core))?.wrapping_add(1);
+        fabric.store(relay::epoch(core), number)?;
+        Ok(Self { number, kind })
     }
 
     const fn partition(self) -> Partition {
-        if self.0.wrapping_sub(1).is_multiple_of(2) { Partition::P0 } else { Partition::P1 }
+        if self.number.wrapping_sub(1).is_multiple_of(2) { Partition::P0 } else { Partition::P1 }
     }
 
     /// Whether the data flag at `at` has come; a later epoch is one that nobody can have begun.
@@ -149,10 +189,10 @@ impl Epoch {
     }
 
     fn is(self, at: Place, seen: u64) -> Result<bool, ProtocolError> {
-        if seen > self.0 {
-            return Err(ProtocolError::Epoch { at, seen, max: self.0 });
+        if seen > self.number {
+            return Err(ProtocolError::Epoch { at, seen, max: self.number });
         }
-        Ok(seen == self.0)
+        Ok(seen == self.number)
     }
 
     /// The first near rank that has not begun this operator.
@@ -162,7 +202,7 @@ impl Epoch {
         fabric: &F,
     ) -> Result<Option<Wait>, ProtocolError> {
         for near in 0..env.shape.server_ranks() {
-            if fabric.observe(relay::entered(near))? < self.0 {
+            if fabric.observe(relay::entered(near))? < self.number {
                 return Ok(Some(Wait::Entered { source: env.near(near) }));
             }
         }
@@ -176,7 +216,7 @@ impl Epoch {
         fabric: &mut F,
         near: u32,
     ) -> Result<(), ProtocolError> {
-        fabric.publish(env.near(near), relay::entered(env.work.number), self.0)?;
+        fabric.publish(env.near(near), relay::entered(env.work.number), self.number)?;
         Ok(())
     }
 }

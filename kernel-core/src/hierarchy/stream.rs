@@ -2,8 +2,9 @@
 //!
 //! Inside a message there is no order, so a flag says nothing of its own record. Messages come one after the other,
 //! each whole: a record is complete when the flag of the next one is seen, or the end flag, which is a message too.
+//! What an agent sends comes as one task, whose end flag is its last word: when that is seen, all records are complete.
 
-use super::{Env, Epoch};
+use super::{Env, Epoch, Stage};
 use crate::fabric::{Fabric, ProtocolError, Wait};
 use crate::layout::relay;
 use crate::units::RankId;
@@ -27,16 +28,17 @@ pub(super) fn next<V, F: Fabric + ?Sized>(
     server: u32,
     record: u32,
 ) -> Result<Next, ProtocolError> {
-    let (shape, partition) = (env.shape, epoch.partition());
+    let shape = env.shape;
     let source = shape.relay(env.rank, server);
-    let flag = |number| epoch.front(fabric, relay::record(shape, partition, server, number));
-    let complete = match epoch.number(fabric, relay::end_flag(partition, server))? {
+    let flag = |number| epoch.front(fabric, env.record(epoch, server, number));
+    let complete = match epoch.number(fabric, env.end_flag(epoch, server))? {
         Some(records) if records > shape.bs_max() => {
             let seen = records.into();
             return Err(ProtocolError::Record { source, record, field: "records", seen });
         }
         Some(records) if record >= records => return Ok(Next::End),
         Some(_) => true,
+        None if env.stage == Stage::Two => false,
         // Behind the last that there can be comes nothing but the end flag.
         None => record + 1 < shape.bs_max() && flag(record + 1)?,
     };
@@ -57,14 +59,14 @@ pub(super) fn token_and_pairs<V, F: Fabric + ?Sized>(
     server: u32,
     record: u32,
 ) -> Result<(u32, u32), ProtocolError> {
-    let at = relay::record(env.shape, epoch.partition(), server, record);
+    let at = env.record(epoch, server, record);
     let word = fabric.observe(relay::behind(at, relay::TOKEN))?;
     Ok((word as u32, (word >> 32) as u32))
 }
 
 /// Writes the front of a record.
 pub(super) fn write_front(record: &mut [u8], epoch: Epoch, token: u32, pairs: u32) {
-    let words = [epoch.0, u64::from(pairs) << 32 | u64::from(token), 0, 0];
+    let words = [epoch.number, u64::from(pairs) << 32 | u64::from(token), 0, 0];
     for (to, word) in record.as_chunks_mut().0.iter_mut().zip(words) {
         *to = word.to_le_bytes();
     }

@@ -226,6 +226,7 @@ impl Inputs<'_> {
     }
 
     /// Whether pair `(token, k)` is active.
+    #[inline]
     #[must_use]
     pub fn pair_is_active(&self, shape: &Shape, token: Token, k: u32) -> bool {
         match self.mask {
@@ -238,6 +239,7 @@ impl Inputs<'_> {
     }
 
     /// Whether any pair of `token` is active.
+    #[inline]
     #[must_use]
     pub fn token_is_active(&self, shape: &Shape, token: Token) -> bool {
         match self.mask {
@@ -248,6 +250,7 @@ impl Inputs<'_> {
     }
 
     /// The `x` row of a token; empty when out of range.
+    #[inline]
     #[must_use]
     pub fn row(&self, shape: &Shape, token: Token) -> &[u8] {
         nth_row(shape, self.x, token.index())
@@ -277,13 +280,22 @@ impl Inputs<'_> {
     }
 
     /// The `expert_ids` row of a token; empty when out of range.
+    #[inline]
     #[must_use]
     pub fn ids(&self, shape: &Shape, token: Token) -> &[i32] {
         let k = shape.k() as usize;
         self.expert_ids.get(token.index() * k..).and_then(|rest| rest.get(..k)).unwrap_or(&[])
     }
 
+    /// Entry `k` of the `expert_ids` row of a token, if there is one.
+    #[inline]
+    pub(crate) fn id(&self, shape: &Shape, token: Token, k: u32) -> Option<i32> {
+        let in_row = k < shape.k();
+        self.expert_ids.get(token.index() * shape.k() as usize + k as usize).copied().filter(|_| in_row)
+    }
+
     /// The `expert_scales` row of a token; empty when out of range.
+    #[inline]
     #[must_use]
     pub fn weights(&self, shape: &Shape, token: Token) -> &[f32] {
         let k = shape.k() as usize;

@@ -16,9 +16,11 @@
 //! ```
 //!
 //! Buffers are offsets, since addresses never leave a backend. All of it is words: reached by store, publish and
-//! observe alone. Deliberately absent: the number of tasks. There is one for each peer, also if it gets no row.
+//! observe alone. Deliberately absent: the number of tasks. There is one for each peer, also if it gets no row; in a hierarchy peers are
+//! the namesakes on other servers.
 
 use super::a2_window::{sent_bytes, window};
+use super::relay;
 use super::state::{CORE_WORDS, Kind, Partition};
 use crate::place::Place;
 use crate::shape::{RANKS_MAX, Shape};
@@ -78,6 +80,26 @@ impl Task {
         }
     }
 
+    /// The task that carries `records` records of a hierarchy from `rank` to its namesake in `server`.
+    #[must_use]
+    pub const fn stream(
+        shape: &Shape,
+        (half, kind): (Partition, Kind),
+        rank: RankId,
+        server: u32,
+        records: u32,
+    ) -> Self {
+        let bytes = relay::gathered_bytes(shape, kind, records);
+        let (own, _) = shape.server_of(rank);
+        Self {
+            local_buf: stream_end(shape, half, server) - bytes,
+            remote_buf: stream_end(shape, half, own) - bytes,
+            count: div_floor(bytes, ELEMENT),
+            data_type: WORDS_OF_8,
+            remote_rank_id: shape.relay(rank, server).0,
+        }
+    }
+
     /// The record.
     #[must_use]
     pub const fn to_words(self) -> [u64; Self::WORDS as usize] {
@@ -90,6 +112,12 @@ impl Task {
     pub const fn from_words([local_buf, remote_buf, count, last]: [u64; Self::WORDS as usize]) -> Self {
         Self { local_buf, remote_buf, count, data_type: last as u32, remote_rank_id: (last >> 32) as u32 }
     }
+}
+
+/// Where the task of a hierarchy's stream to or from `server` ends.
+#[must_use]
+pub const fn stream_end(shape: &Shape, half: Partition, server: u32) -> Offset {
+    relay::gathered_end(shape, half, server) + ELEMENT
 }
 
 /// Word `word` of the task for `peer`.

@@ -20,12 +20,14 @@ use crate::shape::Shape;
 use crate::units::{Offset, RankId, Token, div_floor};
 
 /// Start of a partition.
+#[inline]
 #[must_use]
 pub const fn partition_start(shape: &Shape, partition: Partition) -> Offset {
     partition.index() as u64 * div_floor(shape.window_bytes(), 2)
 }
 
 /// Bytes from the first record of one source rank to that of the next, on `receiver`.
+#[inline]
 #[must_use]
 pub const fn source_stride(shape: &Shape, receiver: RankId) -> u64 {
     let records = shape.local_experts(receiver) as u64 * shape.bs_max() as u64;
@@ -33,6 +35,7 @@ pub const fn source_stride(shape: &Shape, receiver: RankId) -> u64 {
 }
 
 /// The record of `source`'s row number `slot` for the expert at `home`, on `home.rank`.
+#[inline]
 #[must_use]
 pub const fn dispatch_record(
     shape: &Shape,
@@ -48,6 +51,7 @@ pub const fn dispatch_record(
 }
 
 /// The row that comes back for `(token, k)`, on the token's owner.
+#[inline]
 #[must_use]
 pub const fn combine_row(shape: &Shape, partition: Partition, token: Token, k: u32) -> Place {
     let row = combine_slot(shape, token, k) as u64 * shape.combine_pitch();

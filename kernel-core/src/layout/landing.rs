@@ -13,12 +13,13 @@
 
 use super::record::Triple;
 use crate::place::Place;
-use crate::shape::Shape;
-use crate::shape::sizes::SLOT_ALIGN;
-use crate::units::{Offset, RankId, align_up};
+use crate::shape::{Shape, sizes};
+use crate::units::{Offset, RankId};
+use static_assertions::const_assert;
 
 /// Bytes of a scale and a triple.
-pub const INFO: u64 = SCALE + Triple::BYTES;
+pub const INFO: u64 = sizes::LANDING_INFO;
+const_assert!(INFO == SCALE + Triple::BYTES);
 /// Bytes of the scale in front of it.
 pub const SCALE: u64 = 4;
 
@@ -26,16 +27,16 @@ pub const SCALE: u64 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Area(pub u32);
 
-fn infos_at(shape: &Shape, rank: RankId) -> Offset {
-    align_up(shape.rows_max(rank) * shape.payload_bytes(), SLOT_ALIGN)
+const fn infos_at(shape: &Shape, rank: RankId) -> Offset {
+    shape.landing(rank).rows
 }
 
-fn results_at(shape: &Shape, rank: RankId) -> Offset {
-    infos_at(shape, rank) + align_up(shape.rows_max(rank) * INFO, SLOT_ALIGN)
+const fn results_at(shape: &Shape, rank: RankId) -> Offset {
+    infos_at(shape, rank) + shape.landing(rank).infos
 }
 
-fn area_bytes(shape: &Shape, rank: RankId) -> u64 {
-    results_at(shape, rank) + align_up(shape.rows_max(rank) * shape.row_bytes(), SLOT_ALIGN)
+const fn area_bytes(shape: &Shape, rank: RankId) -> u64 {
+    results_at(shape, rank) + shape.landing(rank).results
 }
 
 /// Bytes of window that so many areas take on the rank that can receive most.

@@ -51,6 +51,7 @@ impl Triple {
 
     /// Whether such a row can be on `rank`: on a shared-expert rank for its own shared expert and from a source
     /// that sends there, on any other rank for one of the K.
+    #[inline]
     #[must_use]
     pub const fn may_be_on(self, shape: &Shape, rank: RankId) -> bool {
         match shape.shared_expert_of(rank) {
@@ -63,6 +64,7 @@ impl Triple {
     ///
     /// # Errors
     /// The words as read.
+    #[inline]
     pub fn from_bytes(shape: &Shape, bytes: &[u8]) -> Result<Self, [i32; 3]> {
         let mut words = [-1; 3];
         for (word, &raw) in words.iter_mut().zip(bytes.as_chunks().0) {

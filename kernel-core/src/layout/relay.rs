@@ -22,17 +22,25 @@
 //!        scale, 32 B; K ids (i32); K weights (f32)       weight (f32); of these combine has the weight alone
 //! ```
 //!
+//! Where an agent sends (stage 2), relay areas are divided otherwise, and WindowsOut like them. Nothing lies in the
+//! middle of a stream that is shorter: records end where the end flag begins, the first one last.
+//!
+//! ```text
+//! +1 MiB      from server 0   free | record n-1 | .. | record 1 | record 0 | end flag: epoch and n
+//!             from server 1   the same, bs_max records + 64 B further
+//! ```
+//!
 //! N is the number of ranks of a server. A word that tells a number beside its epoch holds it in its 16 low bits
 //! ([`mark`]). Flags stand at the same places in every operator, and rows never lie there: records and slots keep
 //! their pitch, whatever they hold.
 
 use super::map::{Area, Field};
 use super::record::Triple;
-use super::state::{CORE_RECORD, Partition};
-use crate::place::Place;
-use crate::shape::sizes::{COUNT_WORDS, RELAY_AREA, SCALE_FIELD, near_slot, relay_record};
+use super::state::{CORE_RECORD, Kind, Partition};
+use crate::place::{Place, Region};
+use crate::shape::sizes::{COUNT_WORDS, RELAY_AREA, SCALE_FIELD, near_slot, relay_record, relay_stream};
 use crate::shape::{CORES_MAX, RANKS_MAX, Shape};
-use crate::units::{CoreId, Offset, RankId, Token, align_up};
+use crate::units::{CoreId, Offset, RankId, Token, align_up, div_floor};
 use static_assertions::const_assert;
 
 const KIB: u64 = 1024;
@@ -50,6 +58,8 @@ const WORDS: u64 = 1024 * KIB;
 const NEAR_AREA: Offset = WORDS + 2 * RELAY_AREA;
 /// Most ranks of a server.
 const NEAR_MAX: u64 = crate::shape::sizes::SERVER_RANKS;
+/// Bytes of an end flag.
+const END_FLAG: u64 = 8;
 /// Bytes before the row of a relay record and of a near slot.
 const FRONT: u64 = 32;
 /// Bytes of what stands behind a row that was forwarded: scale, triple, weight.
@@ -172,6 +182,51 @@ pub const fn pairs_max(shape: &Shape) -> u32 {
     if experts < shape.k() { experts } else { shape.k() }
 }
 
+/// Bytes of a record in that kind of operator.
+#[must_use]
+pub const fn record_bytes(shape: &Shape, kind: Kind) -> u64 {
+    match kind {
+        Kind::Dispatch => token_bytes(shape),
+        Kind::Combine => partial_bytes(shape),
+    }
+}
+
+/// Where an agent sends (stage 2): the end flag of the stream from `server` in the relay area, and in WindowsOut of
+/// that to `server`. It is the last word of what one task carries, whatever that is, so no row ever lies there.
+#[must_use]
+pub const fn gathered_end(shape: &Shape, partition: Partition, server: u32) -> Offset {
+    let stream = relay_stream(shape.bs_max() as u64, shape.row_bytes(), shape.k() as u64);
+    WORDS + partition.index() as u64 * RELAY_AREA + (server as u64 + 1) * stream - END_FLAG
+}
+
+/// Record number `record` there: records lie side by side before the end flag, the first one next to it.
+#[must_use]
+pub const fn gathered(
+    shape: &Shape,
+    (partition, kind): (Partition, Kind),
+    server: u32,
+    record: u32,
+) -> Offset {
+    let before = (record as u64 + 1) * record_bytes(shape, kind);
+    gathered_end(shape, partition, server) - before
+}
+
+/// Bytes of the task that carries `records` records and their end flag.
+#[must_use]
+pub const fn gathered_bytes(shape: &Shape, kind: Kind, records: u32) -> u64 {
+    records as u64 * record_bytes(shape, kind) + END_FLAG
+}
+
+/// The server to which an agent sends what lies there in WindowsOut.
+#[must_use]
+pub fn gathered_for(shape: &Shape, at: Place) -> Option<u32> {
+    let inside = at.offset.checked_sub(WORDS)?;
+    let inside = if inside < RELAY_AREA { inside } else { inside - RELAY_AREA };
+    let stream = relay_stream(shape.bs_max().into(), shape.row_bytes(), shape.k().into());
+    let server = div_floor(inside, stream);
+    (at.region == Region::WindowOut && server < shape.servers().into()).then_some(server as u32)
+}
+
 /// Where the near area begins.
 #[must_use]
 pub const fn near_area() -> Offset {
@@ -190,6 +245,18 @@ pub const fn dispatch_slot(shape: &Shape, local_expert: u32, source: RankId, slo
 pub const fn combine_slot(shape: &Shape, server: u32, token: Token, position: u32) -> Place {
     let token = server as u64 * shape.bs_max() as u64 + token.0 as u64;
     near(shape, token * pairs_max(shape) as u64 + position as u64)
+}
+
+/// Whose row a near slot holds in combine: server and token of this rank's namesake, position. `None` where none lies.
+#[must_use]
+pub fn returned_at(shape: &Shape, row: Place) -> Option<(u32, Token, u32)> {
+    let inside = row.offset.checked_sub(near(shape, 0).offset + ROW)?;
+    let split = |n, by| (div_floor(n, by), n - div_floor(n, by) * by);
+    let (number, rest) = split(inside, near_slot(shape.row_bytes(), shape.k().into()));
+    let (token, position) = split(number, pairs_max(shape).into());
+    let (server, token) = split(token, shape.bs_max().into());
+    let is_slot = rest == 0 && server < shape.servers().into() && row.region == Region::Window;
+    is_slot.then_some((server as u32, Token(token as u32), position as u32))
 }
 
 const fn near(shape: &Shape, number: u64) -> Place {

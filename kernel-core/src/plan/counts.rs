@@ -5,7 +5,7 @@
 
 use super::split;
 use crate::shape::Shape;
-use crate::units::{CoreId, RankId, div_rem};
+use crate::units::{CoreId, RankId};
 
 /// What a core tells the others about its share: rows in all, and rows of the last local expert in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -31,7 +31,7 @@ impl ShareSum {
 /// The local expert of a dispatch slot.
 #[must_use]
 pub const fn expert_of_slot(shape: &Shape, slot: u32) -> u32 {
-    div_rem(slot, shape.ep_world_size()).0
+    shape.by_ranks(slot).0
 }
 
 /// What comes before a core's share, folded from the sums of the cores in order.

@@ -15,12 +15,18 @@ pub enum SendOrder {
 
 impl SendOrder {
     /// The `i`-th item that `rank` takes from its share.
+    #[inline]
     #[must_use]
     pub const fn item(self, share: &Range<u32>, rank: RankId, i: u32) -> u32 {
         let count = share.end - share.start;
         match self {
             Self::Plain => share.start + i,
-            Self::Staggered => share.start + div_rem(rank.0 + i, count).1,
+            // Most ranks turn a share by less than its length: there is nothing to divide.
+            Self::Staggered => match rank.0 + i {
+                turned if turned < count => share.start + turned,
+                turned if turned - count < count => share.start + turned - count,
+                turned => share.start + div_rem(turned, count).1,
+            },
         }
     }
 

@@ -9,7 +9,7 @@ use super::split;
 use crate::layout::relay::Part;
 use crate::placement::{Expert, Home};
 use crate::shape::Shape;
-use crate::units::{CoreId, RankId};
+use crate::units::{CoreId, RankId, Token};
 use core::ops::Range;
 
 /// A row that a relay forwards, or that comes back to it.
@@ -72,20 +72,57 @@ pub const fn near_experts(shape: &Shape) -> u32 {
     shape.server_ranks() * shape.local_expert_num()
 }
 
+/// A token on its way to a server that has an expert of it, and in combine the sum that comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Crossing {
+    /// The token.
+    pub token: Token,
+    /// The other server.
+    pub server: u32,
+    /// Rows that it becomes there.
+    pub pairs: u32,
+}
+
+/// The tokens of a rank that cross to other servers: by token, then server.
+pub fn across<'a>(
+    shape: &'a Shape,
+    rank: RankId,
+    all_ids: &'a [i32],
+) -> impl Iterator<Item = Crossing> + use<'a> {
+    let (own, _) = shape.server_of(rank);
+    tokens(shape, all_ids).flat_map(move |(token, ids)| {
+        let servers = (0..shape.servers()).filter(move |&server| server != own);
+        let crossing = move |server| Crossing { token, server, pairs: pairs(shape, ids, server) };
+        servers.map(crossing).filter(|crossing| crossing.pairs > 0)
+    })
+}
+
+/// What relays forward of the tokens of a rank, and get back: by token, then server, then position. Of the own server
+/// the rank itself is the relay.
+pub fn inside<'a>(
+    shape: &'a Shape,
+    all_ids: &'a [i32],
+) -> impl Iterator<Item = (Token, u32, Forward)> + use<'a> {
+    tokens(shape, all_ids).flat_map(move |(token, ids)| {
+        (0..shape.servers()).flat_map(move |server| {
+            let of = move |position| Some((token, server, forward(shape, ids, server, position)?));
+            (0..pairs(shape, ids, server)).filter_map(of)
+        })
+    })
+}
+
+fn tokens<'a>(shape: &Shape, all_ids: &'a [i32]) -> impl Iterator<Item = (Token, &'a [i32])> + use<'a> {
+    (0..).map(Token).zip(all_ids.chunks_exact((shape.k() as usize).max(1)))
+}
+
 /// Tokens of a rank that cross to other servers, and rows that are forwarded inside servers to another rank: what a
 /// dispatch sends in either kind of write.
 #[must_use]
 pub fn crossings(shape: &Shape, rank: RankId, all_ids: &[i32]) -> (u64, u64) {
-    let (own, _) = shape.server_of(rank);
-    let (mut across, mut inside) = (0, 0);
-    for ids in all_ids.chunks_exact((shape.k() as usize).max(1)) {
-        for server in 0..shape.servers() {
-            let relay = shape.relay(rank, server);
-            across += u64::from(server != own && pairs(shape, ids, server) > 0);
-            inside += pairs_on(shape, ids, server).filter(|(_, home)| home.rank != relay).count() as u64;
-        }
-    }
-    (across, inside)
+    let moves =
+        |&(_, server, forward): &(Token, u32, Forward)| forward.home.rank != shape.relay(rank, server);
+    let inside = inside(shape, all_ids).filter(moves).count();
+    (across(shape, rank, all_ids).count() as u64, inside as u64)
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@
 
 use super::order::SendOrder;
 use super::split::DispatchShare;
-use crate::inputs::Inputs;
+use crate::inputs::{Inputs, Mask};
 use crate::placement::{Expert, Home};
 use crate::shape::Shape;
-use crate::units::{ExpertId, RankId, Token, div_rem};
+use crate::units::{ExpertId, RankId, Token};
 
 /// The slot of a pair that is not sent.
 pub const NO_SLOT: u32 = u32::MAX;
@@ -26,14 +26,14 @@ pub struct Pair {
 /// Pair number `i` of `(token, k)` pairs.
 #[must_use]
 pub const fn moe_pair(shape: &Shape, i: u32) -> Pair {
-    let (token, k) = div_rem(i, shape.k());
+    let (token, k) = shape.by_k(i);
     Pair { token: Token(token), k }
 }
 
 /// Pair number `i` of `(token, j)` pairs.
 #[must_use]
 pub const fn shared_pair(shape: &Shape, i: u32) -> Pair {
-    let (token, j) = div_rem(i, shape.shared_expert_num());
+    let (token, j) = shape.by_shared(i);
     Pair { token: Token(token), k: shape.k() + j }
 }
 
@@ -79,32 +79,42 @@ pub enum Source {
 }
 
 /// Where the result of a pair comes from; `None` for an inactive one.
+#[inline]
 #[must_use]
 pub fn source(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
+    match home(shape, rank, inputs, pair) {
+        Some(home) => Some(Source::Home(home)),
+        None => special(shape, inputs, pair),
+    }
+}
+
+/// The special expert of an active pair.
+#[inline(never)]
+fn special(shape: &Shape, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
+    if !inputs.pair_is_active(shape, pair.token, pair.k) {
+        return None;
+    }
+    match shape.expert(inputs.id(shape, pair.token, pair.k)?)? {
+        Expert::Moe(_) => None,
+        Expert::Zero => Some(Source::Zero),
+        Expert::Copy => Some(Source::Copy),
+        Expert::Const(i) => Some(Source::Const(i)),
+    }
+}
+
+/// Where an active pair goes; `None` for an inactive pair or a special expert.
+#[inline]
+#[must_use]
+pub fn home(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Home> {
     if pair.k >= shape.k() {
-        return inputs
-            .token_is_active(shape, pair.token)
-            .then(|| Source::Home(shape.shared_home(rank, pair.k - shape.k())));
+        let active = inputs.token_is_active(shape, pair.token);
+        return active.then(|| shape.shared_home(rank, pair.k - shape.k()));
     }
     if !inputs.pair_is_active(shape, pair.token, pair.k) {
         return None;
     }
-    let id = *inputs.ids(shape, pair.token).get(pair.k as usize)?;
-    Some(match shape.expert(id)? {
-        Expert::Moe(e) => Source::Home(shape.moe_home(e)),
-        Expert::Zero => Source::Zero,
-        Expert::Copy => Source::Copy,
-        Expert::Const(i) => Source::Const(i),
-    })
-}
-
-/// Where an active pair goes; `None` for an inactive pair or a special expert.
-#[must_use]
-pub fn home(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Home> {
-    match source(shape, rank, inputs, pair)? {
-        Source::Home(home) => Some(home),
-        Source::Zero | Source::Copy | Source::Const(_) => None,
-    }
+    let id = inputs.id(shape, pair.token, pair.k)?;
+    shape.moe_expert(id).map(|e| shape.moe_home(e))
 }
 
 /// Walks all pairs of a rank once (scalar walk). Fills `send_status` with the rows for every destination and
@@ -124,6 +134,9 @@ pub fn walk(
     let (k, s) = (shape.k(), shape.shared_expert_num());
     let own_moe = (share.moe.end - share.moe.start) as usize;
     let (moe_slots, shared_slots) = slots.split_at_mut_checked(own_moe).unwrap_or_default();
+    if s == 0 && matches!(inputs.mask, Mask::None) {
+        return walk_plainly(shape, rank, inputs, &share.moe, send_status, moe_slots);
+    }
     let mut active_tokens = 0;
     for token in (0..shape.bs(rank)).map(Token) {
         for (k_index, &id) in (0..k).zip(inputs.ids(shape, token)) {
@@ -147,6 +160,35 @@ pub fn walk(
             *count = active_tokens;
         }
     }
+}
+
+/// The [`walk`] of pairs that are all active, without shared experts: each core walks all pairs of its rank, so there is
+/// little to it.
+fn walk_plainly(
+    shape: &Shape,
+    rank: RankId,
+    inputs: &Inputs<'_>,
+    own: &core::ops::Range<u32>,
+    send_status: &mut [u32],
+    slots: &mut [u32],
+) {
+    let counts = send_status.get_mut(shape.shared_expert_rank_num() as usize..).unwrap_or_default();
+    let counts = counts.get_mut(..shape.moe_expert_num() as usize).unwrap_or_default();
+    let pairs = (shape.bs(rank) * shape.k()) as usize;
+    let ids = inputs.expert_ids.get(..pairs).unwrap_or_default();
+    let (before, rest) = ids.split_at_checked(own.start as usize).unwrap_or_default();
+    let (mine, behind) = rest.split_at_checked(slots.len()).unwrap_or_default();
+    // Special experts have no count.
+    let mut slot_of = |&id: &i32| match counts.get_mut(id as usize) {
+        Some(count) => {
+            *count += 1;
+            *count - 1
+        }
+        None => NO_SLOT,
+    };
+    before.iter().for_each(|id| _ = slot_of(id));
+    mine.iter().zip(slots).for_each(|(id, slot)| *slot = slot_of(id));
+    behind.iter().for_each(|id| _ = slot_of(id));
 }
 
 /// A record that a core puts: what, where to, and its ordinal there.
@@ -194,6 +236,7 @@ impl Sends<'_> {
     }
 
     /// The `item`-th pair of the core; `None` if it is not sent or there are fewer.
+    #[inline]
     #[must_use]
     pub fn get(&self, inputs: &Inputs<'_>, item: u32) -> Option<Send> {
         if item >= self.len() {

@@ -7,7 +7,11 @@ use core::ops::Range;
 /// The share of core `i` when `p` cores split `n` items evenly: the first `n % p` cores get one more.
 #[must_use]
 pub const fn even(n: u32, p: u32, i: u32) -> Range<u32> {
-    let (each, rest) = div_rem(n, p);
+    nth(div_rem(n, p), i)
+}
+
+/// The `i`-th of shares of `each` items, of which the first `rest` have one more.
+const fn nth((each, rest): (u32, u32), i: u32) -> Range<u32> {
     let start = each * i + if i < rest { i } else { rest };
     start..start + each + if i < rest { 1 } else { 0 }
 }
@@ -138,25 +142,26 @@ pub fn publish(shape: &Shape, core: CoreId) -> Range<u32> {
 /// The dispatch slots of `rank` that `core` awaits and copies out.
 #[must_use]
 pub const fn slots(shape: &Shape, rank: RankId, core: CoreId) -> Range<u32> {
-    even(shape.local_experts(rank) * shape.ep_world_size(), shape.aiv_num(), core.0)
+    nth(shape.by_cores(shape.local_experts(rank) * shape.ep_world_size()), core.0)
 }
 
 /// The received rows that `core` sends back in combine.
+#[inline]
 #[must_use]
 pub const fn rows(shape: &Shape, rows: u32, core: CoreId) -> Range<u32> {
-    even(rows, shape.aiv_num(), core.0)
+    nth(shape.by_cores(rows), core.0)
 }
 
 /// The tokens of `rank` that `core` waits for and sums in combine.
 #[must_use]
 pub fn tokens(shape: &Shape, rank: RankId, core: CoreId) -> Range<u32> {
-    even(shape.bs(rank), shape.aiv_num(), core.0)
+    nth(shape.by_cores(shape.bs(rank)), core.0)
 }
 
-/// The ranks to which `core` publishes and from which it awaits on A2.
+/// The ranks to which `core` publishes and from which it awaits on A2, and in a pulled combine.
 #[must_use]
 pub const fn ranks(shape: &Shape, core: CoreId) -> Range<u32> {
-    even(shape.ep_world_size(), shape.aiv_num(), core.0)
+    nth(shape.by_cores(shape.ep_world_size()), core.0)
 }
 
 #[cfg(test)]

@@ -105,7 +105,7 @@ impl Shape {
         let ranks = left.physical.len() as u32;
         let shared_ranks = left.shared_expert_rank_num;
         let bs = |&rank: &u16| self.bs_per_rank.get(usize::from(rank)).copied();
-        Self {
+        let left = Self {
             ep_world_size: ranks,
             moe_expert_num: left.moe_expert_num,
             local_expert_num: div_rem(left.moe_expert_num, ranks - shared_ranks).0,
@@ -118,7 +118,8 @@ impl Shape {
                 rows_max: self.rows_max(RankId(0)).max(self.rows_max(RankId(self.shared_expert_rank_num))),
             }),
             ..self.clone()
-        }
+        };
+        left.with_derived()
     }
 }
 

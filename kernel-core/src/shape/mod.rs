@@ -18,6 +18,7 @@ pub use elastic::Elastic;
 pub use violation::{Rule, Seen, VIOLATIONS_MAX, Violation, Violations, Word};
 
 use crate::units::RankId;
+use sizes::Derived;
 
 /// Most ranks of an EP domain.
 pub const RANKS_MAX: usize = 768;
@@ -126,6 +127,7 @@ pub struct Shape {
     norm_eps_bits: u32,
     /// Of the survivors of an elastic domain.
     kept: Option<Kept>,
+    derived: Derived,
 }
 
 /// What the survivors of an elastic domain keep of the whole one.
@@ -143,7 +145,7 @@ impl Shape {
     /// All violations at once, in the order of the rules.
     #[expect(clippy::result_large_err, reason = "there is no allocator: the list lives in the result")]
     pub fn new(config: &Config<'_>, limits: Limits) -> Result<Self, Violations> {
-        rules::check(config, limits)
+        rules::check(config, limits).map(Self::with_derived)
     }
 
     /// The product.

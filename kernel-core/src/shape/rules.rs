@@ -6,7 +6,7 @@
 use super::door::{Door, signed};
 use super::limits::{self, Column, EXPERT_IDS_MAX, Range, Words, alg_names, meaning};
 use super::sizes::{
-    COMBINE_STATUS, DISPATCH_STATUS, RELAY_AREA, SLOT_ALIGN, STATUS_SLOT, combine_slots_fit,
+    COMBINE_STATUS, DISPATCH_STATUS, Derived, RELAY_AREA, SLOT_ALIGN, STATUS_SLOT, combine_slots_fit,
     dispatch_slots_fit, relay_fits,
 };
 use super::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Product, QuantMode, RANKS_MAX};
@@ -107,6 +107,7 @@ impl Door<'_> {
             port_offset: port_offset?,
             norm_eps_bits: norm_eps?.to_bits(),
             kept: None,
+            derived: Derived::default(),
         })
     }
 

@@ -2,7 +2,7 @@
 //! `layout` only adds where things lie.
 
 use super::{CommAlg, Product, QuantMode, Shape};
-use crate::units::{RankId, align_up, div_ceil, div_floor, div_rem};
+use crate::units::{Divisor, RankId, align_up, div_ceil, div_floor, div_rem};
 
 /// Bytes of the scale field of a token record (an f32 in its first four).
 pub(crate) const SCALE_FIELD: u64 = 32;
@@ -16,6 +16,8 @@ pub(crate) const SLOT_ALIGN: u64 = 512;
 pub(crate) const BLOCK_PAYLOAD: u64 = 480;
 /// Bytes of a fullmesh_v2 block.
 pub(crate) const BLOCK: u64 = 512;
+/// Bytes of scale and triple of a row that is placed directly.
+pub(crate) const LANDING_INFO: u64 = 4 + TRIPLE;
 /// Bytes of a status slot (A3).
 pub(crate) const STATUS_SLOT: u64 = 32;
 /// Bytes of the dispatch status area of one partition (A3).
@@ -34,8 +36,115 @@ pub(crate) const SERVER_RANKS: u64 = 8;
 pub(crate) const COUNT_WORDS: u64 = 1 << 15;
 /// Bytes of the relay area of one partition (A2 hierarchy).
 pub(crate) const RELAY_AREA: u64 = 51 << 20;
+/// Bytes behind the records of one server, of which the last word is their end flag where an agent sends them.
+pub(crate) const STREAM_END: u64 = 64;
+
+/// What follows from a shape and every step asks for: computed once, at the door.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct Derived {
+    by_ranks: Divisor,
+    by_local_experts: Divisor,
+    by_replicas: Divisor,
+    by_k: Divisor,
+    by_shared: Divisor,
+    by_cores: Divisor,
+    record_pitch: u64,
+    combine_pitch: u64,
+    combine_area: u64,
+    /// On a shared-expert rank, and on any other.
+    rows_max: [u64; 2],
+    landing: [Landing; 2],
+}
+
+/// The parts of an area of direct placement, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Landing {
+    /// Received rows.
+    pub(crate) rows: u64,
+    /// Their scales and triples.
+    pub(crate) infos: u64,
+    /// What the experts return.
+    pub(crate) results: u64,
+}
 
 impl Shape {
+    /// With what follows from the rest.
+    pub(super) fn with_derived(self) -> Self {
+        let (bs, ranks) = (u64::from(self.bs_max), u64::from(self.ep_world_size));
+        let rows_max = match self.kept {
+            Some(kept) => [kept.rows_max; 2],
+            None => [
+                bs * div_ceil(ranks, u64::from(self.shared_replicas())),
+                bs * ranks * u64::from(self.local_expert_num.min(self.k)),
+            ],
+        };
+        let landing = |rows: u64| Landing {
+            rows: align_up(rows.saturating_mul(self.payload_bytes()), SLOT_ALIGN),
+            infos: align_up(rows.saturating_mul(LANDING_INFO), SLOT_ALIGN),
+            results: align_up(rows.saturating_mul(self.row_bytes()), SLOT_ALIGN),
+        };
+        let derived = Derived {
+            by_ranks: Divisor::new(self.ep_world_size),
+            by_local_experts: Divisor::new(self.local_expert_num),
+            by_replicas: Divisor::new(self.shared_replicas()),
+            by_k: Divisor::new(self.k),
+            by_shared: Divisor::new(self.shared_expert_num),
+            by_cores: Divisor::new(self.aiv_num),
+            record_pitch: match self.comm_alg {
+                CommAlg::FullmeshV2 => block_record_pitch(self.payload_bytes()),
+                _ => record_pitch(self.payload_bytes()),
+            },
+            combine_pitch: combine_pitch(self.row_bytes()),
+            combine_area: combine_area(bs, self.combine_columns().into(), self.row_bytes()),
+            rows_max,
+            landing: rows_max.map(landing),
+        };
+        Self { derived, ..self }
+    }
+
+    /// `i` divided by R: a slot's local expert and source, for one.
+    #[inline]
+    pub(crate) const fn by_ranks(&self, i: u32) -> (u32, u32) {
+        self.derived.by_ranks.div_rem(i)
+    }
+
+    /// `i` divided by L.
+    #[inline]
+    pub(crate) const fn by_local_experts(&self, i: u32) -> (u32, u32) {
+        self.derived.by_local_experts.div_rem(i)
+    }
+
+    /// `i` divided by the replicas of a shared expert.
+    #[inline]
+    pub(crate) const fn by_replicas(&self, i: u32) -> (u32, u32) {
+        self.derived.by_replicas.div_rem(i)
+    }
+
+    /// `i` divided by K.
+    #[inline]
+    pub(crate) const fn by_k(&self, i: u32) -> (u32, u32) {
+        self.derived.by_k.div_rem(i)
+    }
+
+    /// `i` divided by S.
+    #[inline]
+    pub(crate) const fn by_shared(&self, i: u32) -> (u32, u32) {
+        self.derived.by_shared.div_rem(i)
+    }
+
+    /// `i` divided by the cores of a rank.
+    #[inline]
+    pub(crate) const fn by_cores(&self, i: u32) -> (u32, u32) {
+        self.derived.by_cores.div_rem(i)
+    }
+
+    /// The parts of an area of direct placement on `rank`.
+    #[inline]
+    pub(crate) const fn landing(&self, rank: RankId) -> Landing {
+        let [on_shared, on_moe] = self.derived.landing;
+        if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe }
+    }
+
     /// Bytes of one token or result in [`Dtype`](super::Dtype): `2 * H`.
     #[must_use]
     pub const fn row_bytes(&self) -> u64 {
@@ -86,16 +195,9 @@ impl Shape {
     /// A: the most rows a rank can receive (seed 003: `A`; the division rounds up). In an elastic domain the larger
     /// of the whole one's two, on every rank.
     #[must_use]
-    pub fn rows_max(&self, rank: RankId) -> u64 {
-        if let Some(kept) = self.kept {
-            return kept.rows_max;
-        }
-        let (bs, ranks) = (u64::from(self.bs_max), u64::from(self.ep_world_size));
-        if rank.0 < self.shared_expert_rank_num {
-            bs * div_ceil(ranks, u64::from(self.shared_replicas()))
-        } else {
-            bs * ranks * u64::from(self.local_expert_num.min(self.k))
-        }
+    pub const fn rows_max(&self, rank: RankId) -> u64 {
+        let [on_shared, on_moe] = self.derived.rows_max;
+        if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe }
     }
 
     /// Columns of the combine area: `K + S`.
@@ -109,22 +211,19 @@ impl Shape {
     /// Bytes between two token records of the dispatch area.
     #[must_use]
     pub const fn record_pitch(&self) -> u64 {
-        match self.comm_alg {
-            CommAlg::FullmeshV2 => block_record_pitch(self.payload_bytes()),
-            _ => record_pitch(self.payload_bytes()),
-        }
+        self.derived.record_pitch
     }
 
     /// Bytes between two rows of the combine area.
     #[must_use]
     pub const fn combine_pitch(&self) -> u64 {
-        combine_pitch(self.row_bytes())
+        self.derived.combine_pitch
     }
 
     /// Bytes of the combine area of one partition (A3).
     #[must_use]
     pub const fn combine_area(&self) -> u64 {
-        combine_area(self.bs_max as u64, self.combine_columns() as u64, self.row_bytes())
+        self.derived.combine_area
     }
 
     /// Bytes of the dispatch area of one partition (A3): as a MoE rank needs it, on every rank.
@@ -148,12 +247,12 @@ impl Shape {
 }
 
 impl Shape {
-    /// Bytes of WindowsOut: as many as of WindowsIn on A2 fullmesh, none elsewhere.
+    /// Bytes of WindowsOut: as many as of WindowsIn on A2, where agents send from it; none elsewhere.
     #[must_use]
     pub const fn window_out_bytes(&self) -> u64 {
-        match (self.product, self.comm_alg) {
-            (Product::A2, CommAlg::Fullmesh) => self.window_bytes(),
-            _ => 0,
+        match self.product {
+            Product::A2 => self.window_bytes(),
+            Product::A3 => 0,
         }
     }
 
@@ -227,8 +326,12 @@ pub(crate) const fn near_slot(row: u64, k: u64) -> u64 {
     row.saturating_add(align_up(k, 8).saturating_mul(16))
 }
 
+/// Bytes of the records of one server, and what follows them (A2 hierarchy).
+pub(crate) const fn relay_stream(bs: u64, row: u64, k: u64) -> u64 {
+    bs.saturating_mul(relay_record(row, k)).saturating_add(STREAM_END)
+}
+
 /// Whether a relay area holds `bs` records of each of `servers` (A2 hierarchy).
 pub(crate) const fn relay_fits(servers: u64, bs: u64, row: u64, k: u64) -> bool {
-    let records = servers.saturating_mul(bs);
-    records.saturating_mul(relay_record(row, k)) <= RELAY_AREA
+    servers.saturating_mul(relay_stream(bs, row, k)) <= RELAY_AREA
 }

@@ -164,7 +164,14 @@ impl World {
     /// Overwrites memory behind everybody's back.
     pub(crate) fn poke(&mut self, rank: RankId, at: Place, bytes: &[u8]) {
         let offset = at.offset as usize;
-        self.ranks[rank.index()].region(at.region)[offset..][..bytes.len()].copy_from_slice(bytes);
+        let region = self.ranks[rank.index()].region(at.region);
+        region[offset..][..bytes.len()].copy_from_slice(bytes);
+        if let Bend::Lie(liar, place, word) = self.bend
+            && (liar, place.region) == (rank, at.region)
+            && (offset..offset + bytes.len()).contains(&(place.offset as usize))
+        {
+            region[place.offset as usize..][..8].copy_from_slice(&word.to_le_bytes());
+        }
     }
 
     pub(crate) fn poke_word(&mut self, rank: RankId, at: Place, word: u64) {

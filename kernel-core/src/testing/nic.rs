@@ -48,6 +48,8 @@ pub(crate) enum Bend {
     LastWordFirst,
     /// Of a hierarchy.
     Servers(Loose),
+    /// A word of a rank is another one than was written there.
+    Lie(RankId, Place, u64),
     /// These words of WindowsIn of these ranks pass for flags before they have come: nobody is waited for there.
     Unawaited(BTreeSet<(RankId, u64)>),
 }

@@ -4,9 +4,11 @@
 use super::a2_group::{Failure, Operator, schedule};
 use super::domain::{Dice, OwnedMask, Tensors};
 use super::fake::World;
+use crate::a2::{Agent, AgentEnv};
 use crate::fabric::Progress;
-use crate::hierarchy::{Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use crate::hierarchy::{Combine, Dispatch, Env, Returned, Stage, Ub, ub_bytes, ub_words};
 use crate::place::Tensor;
+use crate::plan::order::SendOrder;
 use crate::plan::relay;
 use crate::reference::{Cluster, Dispatched};
 use crate::shape::{QuantMode, Shape};
@@ -46,6 +48,9 @@ pub(crate) struct Group {
     rounds: Vec<Vec<Tensors>>,
     pub(crate) operators: Vec<Operator>,
     pub(crate) cores: Vec<Core>,
+    pub(crate) stage: Stage,
+    /// By rank.
+    agents: Vec<Agent>,
     /// By rank: the operator that it runs.
     pub(crate) at: Vec<usize>,
     /// By rank, then round.
@@ -84,6 +89,8 @@ impl Group {
             world: World::new(shape),
             operators,
             cores: ids.map(core).collect(),
+            stage: Stage::Three,
+            agents: vec![Agent::new(); ranks],
             at: vec![0; ranks],
             rows: vec![vec![Rows::default(); rounds.len()]; ranks],
             rounds,
@@ -111,6 +118,14 @@ impl Group {
                 let words = [1, 1, 5, 1000][dice.below(4) as usize];
                 self.world.land_messages(words, dice);
                 true
+            } else if self.world.flying() > 0 && dice.below(64) < land {
+                let i = dice.below(self.world.flying() as u32) as usize;
+                let words = self.world.words_left(i);
+                self.world
+                    .deliver(i, [1, words.saturating_sub(1).max(1), words][dice.below(3) as usize].into());
+                true
+            } else if self.stage == Stage::Two && dice.below(4) == 0 {
+                self.step_agent(RankId(dice.below(self.at.len() as u32)))?
             } else {
                 let i = dice.below(actors) as usize;
                 weights[i] > dice.below(8) && self.step(i)?
@@ -127,8 +142,12 @@ impl Group {
     }
 
     fn everyone(&mut self, dice: &mut Dice) -> Result<bool, Failure> {
-        let mut moved = self.world.has_messages();
+        let mut moved = self.world.has_messages() || self.world.flying() > 0;
         self.world.land_messages(1000, dice);
+        self.world.deliver_all();
+        for rank in (0..self.at.len() as u32).map(RankId) {
+            moved |= self.stage == Stage::Two && self.step_agent(rank)?;
+        }
         for i in (0..self.cores.len()).cycle().take(3 * self.cores.len()) {
             moved |= self.step(i)?;
         }
@@ -147,8 +166,19 @@ impl Group {
             };
             (0..).zip(tensors).map(of).sum::<u64>()
         };
-        assert_eq!(self.world.crossed, 2 * self.rounds.iter().map(across).sum::<u64>());
+        match self.stage {
+            Stage::Three => assert_eq!(self.world.crossed, 2 * self.rounds.iter().map(across).sum::<u64>()),
+            Stage::Two => assert!(!self.world.rewritten, "a source was rewritten under its task"),
+        }
         Ok(())
+    }
+
+    /// Whether the agent of `rank` moved.
+    fn step_agent(&mut self, rank: RankId) -> Result<bool, Failure> {
+        let env = AgentEnv { shape: &self.shape, rank, order: SendOrder::Staggered };
+        let step = self.agents[rank.index()].step(&env, &mut self.world.nic(rank, 4));
+        let progress = step.map_err(|error| Failure::Agent(rank, error))?;
+        Ok(progress == Progress::Stepped)
     }
 
     /// Steps core number `i` once. Whether it moved.
@@ -156,7 +186,7 @@ impl Group {
         let Core { rank, core, machine, words, row } = &mut self.cores[i];
         let (rank, core) = (*rank, *core);
         let Some(operator) = self.operators.get(self.at[rank.index()]) else { return Ok(false) };
-        let env = Env::new(&self.shape, rank, core, Portable);
+        let env = Env::new(&self.shape, rank, core, Portable).with_stage(self.stage);
         let inputs = self.rounds[operator.round()][rank.index()].inputs();
         let Rows { y, assist_info, expand_scales, ep_recv_counts } =
             &self.rows[rank.index()][operator.round()];

@@ -306,7 +306,11 @@ fn relays(shape: &Shape) {
     keep((relay::record_ids(shape), relay::record_weights(shape)));
     keep((relay::token_bytes(shape), relay::partial_bytes(shape), relay::pairs_max(shape)));
     keep((relay::near_area(), relay::dispatch_slot(shape, at, rank, at)));
-    keep(relay::combine_slot(shape, at, token, at));
+    keep((relay::combine_slot(shape, at, token, at), relay::returned_at(shape, record)));
+    keep((relay::gathered(shape, (half, Kind::Combine), at, at), relay::gathered_end(shape, half, at)));
+    keep((relay::gathered_bytes(shape, Kind::Dispatch, at), relay::gathered_for(shape, record)));
+    keep((relay::record_bytes(shape, Kind::Combine), a2_message::stream_end(shape, half, at)));
+    keep(a2_message::Task::stream(shape, (half, Kind::Dispatch), rank, at, at));
     let part = relay::Part { pairs: at, position: at };
     let tail = relay::Tail { scale: 1.0, source: rank, token, part, weight: 0.5 };
     keep(relay::read_triple(shape, black_box(&tail).to_bytes().get(4..16).unwrap_or(&[])));
@@ -326,9 +330,11 @@ fn relayed(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
         plan::relay::near_home(shape, at, at),
     ));
     keep(plan::relay::crossings(shape, rank, ids));
+    keep_all(plan::relay::across(shape, rank, ids));
+    keep_all(plan::relay::inside(shape, ids));
 
     keep((hierarchy::ub_words(shape), hierarchy::ub_bytes(shape)));
-    let env = hierarchy::Env::new(shape, RankId(0), CoreId(0), Portable);
+    let env = hierarchy::Env::new(shape, RankId(0), CoreId(0), Portable).with_stage(black_box(hierarchy::Stage::Two));
     let (mut words, mut row) = ([0; 128], [0; 1024]);
     let mut ub = Ub { words: &mut words, row: &mut row };
     let mut dispatch = hierarchy::Dispatch::new();

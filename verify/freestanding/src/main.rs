@@ -128,7 +128,7 @@ fn rest() -> Result<(), Wrong> {
         let [first, ..] = group;
         // SAFETY: as of the fabric in `poll`, which nobody uses any more.
         let fabric = unsafe { RawFabric::new(&peers, RankId(0), first.outputs) };
-        let mut fabric = fabric.with_servers(shape.server_ranks());
+        let mut fabric = fabric.with_servers(shape.server_ranks()).with_streaming(true);
         let ids = scene.ids.first().map_or(&[][..], |ids| ids.as_slice());
         let inputs = Inputs { x: &x, expert_ids: ids, expert_scales: &weights, ..Inputs::default() };
         let ((), depth) = stack::deepest(|| api::of(&scene.config, &inputs, &mut fabric));

@@ -30,8 +30,10 @@
 mod a2;
 mod experts;
 mod fabric;
+mod hierarchy;
 mod model;
 mod oracle;
+mod search;
 mod state;
 mod step;
 mod timeline;
@@ -84,6 +86,9 @@ pub fn explore(model: &Model) -> Report {
         let few = model.cores == 1 && model.units.is_some();
         assert!(fits && (few || !explicit), "no such model of A2: {model:?}");
         return a2::explore(model, &shape);
+    }
+    if model.product == Product::Hierarchy {
+        return hierarchy::explore(model, &shape);
     }
     let mut known = Known::new(Setup::new(model, &shape));
     let mut search = Search::default();

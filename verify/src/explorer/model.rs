@@ -14,6 +14,8 @@ pub enum Product {
     A3,
     /// The full mesh: both operators share one sequence of halves, wait for all ranks, and agents send.
     A2,
+    /// A2's hierarchy: both operators wait for all ranks; messages go between servers. No masks.
+    Hierarchy,
 }
 
 /// An operator of a batch.
@@ -69,6 +71,8 @@ pub enum Traffic {
     NoIdle,
     /// Every token goes to an expert of another rank.
     NoSelf,
+    /// One of these: the first expert of each rank's first token (hierarchy).
+    Given(&'static [&'static [i32]]),
 }
 
 /// One deliberate break of the protocol or of what it stands on. Each must be caught somewhere.
@@ -97,7 +101,7 @@ pub enum Twin {
     NoTokenClear,
     /// A block's flag is never cleared; needs fullmesh_v2.
     NoBlockClear,
-    /// A slot with a count of 0 has no token flag; needs separate flags.
+    /// A slot with a count of 0 has no token flag; needs separate flags. In the hierarchy: no count.
     NoFlagOfNothing,
     /// A clear may land after the next quiet.
     LateClear,
@@ -113,12 +117,20 @@ pub enum Twin {
     OneMessageSlot,
     /// Only the flags that were waited for are cleared (A2; seed 000).
     SeedClears,
-    /// Combine waits for no window without rows (A2).
+    /// Combine waits for no window without rows (A2), or for no server without experts of its own tokens (hierarchy).
     PartialWait,
     /// The words of a transfer come last one first (A2).
     LastWordFirst,
     /// Core 0 flips `bufferChosen` ahead of the barrier (A2).
     EarlyFlip,
+    /// A relay takes a record for complete when it sees that record's own front flag (hierarchy).
+    OwnFront,
+    /// A record has its flag at its end, and is taken for complete when that is seen (hierarchy).
+    FlagAtEnd,
+    /// Nobody waits for near ranks to enter (hierarchy).
+    NoEntered,
+    /// Messages of one core to one rank overtake each other (hierarchy).
+    UnorderedMessages,
 }
 
 impl Twin {
@@ -144,6 +156,8 @@ pub struct Model {
     pub product: Product,
     /// Ranks.
     pub ranks: u32,
+    /// Ranks of a server (hierarchy).
+    pub server_ranks: u32,
     /// Cores of each rank.
     pub cores: u32,
     /// Experts of each rank.
@@ -183,6 +197,7 @@ impl Model {
         Self {
             product: Product::A3,
             ranks,
+            server_ranks: ranks,
             cores: 1,
             experts: 1,
             tokens: 1,
@@ -205,6 +220,15 @@ impl Model {
     #[must_use]
     pub fn a2(mut self) -> Self {
         self.product = Product::A2;
+        self
+    }
+
+    /// A2's hierarchy, in servers of `server_ranks` ranks.
+    #[must_use]
+    pub fn hierarchy(mut self, server_ranks: u32) -> Self {
+        self.product = Product::Hierarchy;
+        self.server_ranks = server_ranks;
+        self.traffic = Traffic::NoIdle;
         self
     }
 
@@ -312,7 +336,7 @@ impl Model {
     #[must_use]
     pub fn shape(&self) -> Shape {
         let config = Config {
-            product: if self.product == Product::A2 { "a2" } else { "a3" },
+            product: if self.product == Product::A3 { "a3" } else { "a2" },
             ep_world_size: self.ranks.into(),
             moe_expert_num: (self.ranks * self.experts).into(),
             k: self.k.into(),
@@ -320,13 +344,23 @@ impl Model {
             // On A2 a combine row covers the place of the flag behind none.
             h: match (self.product, self.blocks) {
                 (Product::A2, _) => 24,
+                (Product::Hierarchy, _) => 8,
                 (Product::A3, 0 | 1) => 1,
                 (Product::A3, _) => 210,
             },
-            comm_alg: if self.blocks == 0 { "" } else { "fullmesh_v2" },
+            comm_alg: match (self.product, self.blocks) {
+                (Product::Hierarchy, _) => "hierarchy",
+                (_, 0) => "",
+                _ => "fullmesh_v2",
+            },
+            server_ranks: if self.product == Product::Hierarchy { self.server_ranks.into() } else { 8 },
             bs: BatchSizes::Uniform(self.tokens.into()),
             quant_mode: if self.quantised { 2 } else { 0 },
-            hccl_buffsize_mb: if self.product == Product::A2 { 8 } else { 1 },
+            hccl_buffsize_mb: match self.product {
+                Product::A3 => 1,
+                Product::A2 => 8,
+                Product::Hierarchy => 105,
+            },
             aiv_num: self.cores.into(),
             ..Config::default()
         };
@@ -394,7 +428,7 @@ impl<'a> Setup<'a> {
                     }
                 }
                 // A rank is at most one operator ahead, and leftovers are forgotten.
-                Product::A2 => counts[0].max(2),
+                Product::A2 | Product::Hierarchy => counts[0].max(2),
             },
             ub_words: ub_words(shape),
             ub_bytes: ub_bytes(shape),
@@ -413,11 +447,27 @@ impl<'a> Setup<'a> {
         let mut choices: Vec<Choice> = match self.model.traffic {
             Traffic::All | Traffic::NoIdle => experts.map(|e| Some(e as i32)).collect(),
             Traffic::NoSelf => experts.filter(|e| !own(e)).map(|e| Some(e as i32)).collect(),
+            Traffic::Given(matrices) => {
+                matrices.iter().map(|firsts| firsts.get(rank as usize).copied()).collect()
+            }
         };
         if self.model.traffic == Traffic::All {
             choices.push(None);
         }
         choices
+    }
+
+    /// All traffic that a round can have.
+    pub(super) fn matrices(&self) -> Vec<Vec<Choice>> {
+        if let Traffic::Given(matrices) = self.model.traffic {
+            return matrices.iter().map(|firsts| firsts.iter().copied().map(Some).collect()).collect();
+        }
+        (0..self.model.ranks).fold(vec![Vec::new()], |matrices, rank| {
+            let choices = self.choices(rank);
+            let with =
+                |matrix: Vec<Choice>| choices.iter().map(move |&choice| [&matrix[..], &[choice]].concat());
+            matrices.into_iter().flat_map(with).collect()
+        })
     }
 
     /// The operator number `op` of a core: kind, batch, number among its kind, all from the beginning.

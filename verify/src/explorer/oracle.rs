@@ -36,7 +36,7 @@ impl RankTensors {
             let rest = bf16(value(token)).repeat(plain - 1);
             match setup.model.product {
                 Product::A2 => [Vec::from(bf16(first)), rest, flags].concat(),
-                Product::A3 => bf16(value(token)).repeat(plain),
+                Product::A3 | Product::Hierarchy => bf16(value(token)).repeat(plain),
             }
         };
         let first = choice.unwrap_or(0).cast_unsigned();
@@ -165,6 +165,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
             });
             let triples = out.assist_info_for_combine.iter().flatten().copied().collect();
             let scales: Vec<u8> = out.dynamic_scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
+            let weights: Vec<u8> = out.expand_scales.iter().flat_map(|weight| weight.to_le_bytes()).collect();
             let nums = out.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect();
             let outputs = Tensor::ALL.map(|tensor| match tensor {
                 Tensor::ExpandX if setup.model.receive == Receive::Copy => out.expand_x.clone(),
@@ -175,6 +176,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 Tensor::ExpertTokenNums => Vec::clone(&nums),
                 Tensor::EpRecvCounts => words(out.ep_recv_counts.clone()),
                 Tensor::XOut => x_out.clone(),
+                Tensor::ExpandScales if setup.model.product == Product::Hierarchy => Vec::clone(&weights),
                 Tensor::X | Tensor::Rstd | Tensor::Y | Tensor::ExpandScales => Vec::new(),
                 Tensor::RowTable => table.iter().flat_map(|at| at.offset.to_le_bytes()).collect(),
                 Tensor::SentRows => words(sent_rows.clone()),

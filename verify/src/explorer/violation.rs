@@ -103,6 +103,26 @@ pub enum Violation {
         /// The operator of the task before.
         unread: Operator,
     },
+    /// A core wrote where nothing that it had heard says that the owner has ended what lay there (hierarchy).
+    Unheard {
+        /// Whose core.
+        rank: RankId,
+        /// Whose memory.
+        owner: RankId,
+        /// Where.
+        at: Place,
+        /// What the core runs.
+        operator: Operator,
+        /// What the owner has perhaps not ended.
+        unended: Operator,
+    },
+    /// A rank ended an operator ahead of something that it is sent there (hierarchy).
+    Unawaited {
+        /// Whose.
+        rank: RankId,
+        /// What it ended.
+        operator: Operator,
+    },
     /// Nobody can move and not everybody is done.
     Deadlock,
 }
@@ -156,6 +176,19 @@ impl fmt::Display for Violation {
                 write!(
                     f,
                     "rank {rank} writes a task of {operator} where its agent has perhaps not read that of {unread}"
+                )
+            }
+            Self::Unheard { rank, owner, at, operator, unended } => {
+                write!(
+                    f,
+                    "rank {rank} writes to {at} of rank {owner} for {operator}, and has not heard that rank {owner} has \
+                     ended {unended}, which uses the same place"
+                )
+            }
+            Self::Unawaited { rank, operator } => {
+                write!(
+                    f,
+                    "rank {rank} has ended {operator}, and something that it is sent there has perhaps not landed"
                 )
             }
             Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),

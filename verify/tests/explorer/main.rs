@@ -6,6 +6,7 @@ mod a2;
 mod blocks;
 mod flags;
 mod gates;
+mod hierarchy;
 mod receive;
 mod small;
 mod twins;

@@ -1,8 +1,8 @@
 //! Baselines: programs of their own on the same inputs, started by mpirun. Their sources are in `host/baselines`.
 
+use super::Samples;
+use super::blocks::System;
 use super::live::{deadline, of_sizes};
-use super::machine::Ticks;
-use super::{Measured, Samples};
 use crate::case::Case;
 use crate::cli::{Baseline, BenchArgs};
 use crate::command::traffic::Bytes;
@@ -16,8 +16,10 @@ use kernel_core::shape::QuantMode;
 use kernel_core::units::RankId;
 use serde::Deserialize;
 use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
 use tempfile::TempDir;
 
@@ -25,6 +27,8 @@ use tempfile::TempDir;
 const FOLDER: &str = "VERIEP_BASELINES";
 /// Memory, so that no disk is measured.
 const MEMORY_FOLDER: &str = "/dev/shm";
+/// How long a program may take to end.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// What to do if one is missing.
 const BUILD: &str = "make -C host/baselines builds it (needs OpenMPI), --baselines FOLDER says where it is";
 
@@ -36,27 +40,19 @@ pub(super) struct Programs {
     mpi_version: Option<String>,
 }
 
-/// What a baseline prints: nanoseconds by iteration.
-#[derive(Debug, Deserialize)]
+/// What a baseline prints: nanoseconds by iteration, or of a round of a chain.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
 struct Printed {
     dispatch_ns: Vec<u64>,
     combine_ns: Vec<u64>,
-    /// By chain.
     round_ns: Vec<u64>,
 }
 
-impl From<Printed> for Measured {
-    fn from(printed: Printed) -> Self {
-        let of = |times: Vec<u64>| times.into_iter().map(Duration::from_nanos).collect::<Vec<_>>();
-        let single = Samples { dispatch: of(printed.dispatch_ns), combine: of(printed.combine_ns) };
-        Self { single, chained: of(printed.round_ns), ..Self::default() }
-    }
-}
-
 /// What a baseline copies in dispatch and combine.
-pub(super) fn moved(system: &str, bytes: &Bytes) -> (u64, u64) {
+pub(super) fn moved(baseline: Baseline, bytes: &Bytes) -> (u64, u64) {
     // Permuted, transferred, permuted; or straight to the final place and read there.
-    let copies = if system == Baseline::MpiAlltoallv.name() { 3 } else { 1 };
+    let copies = if baseline == Baseline::MpiAlltoallv { 3 } else { 1 };
     (copies * bytes.payload, copies * bytes.results + bytes.written)
 }
 
@@ -121,7 +117,7 @@ impl Programs {
         must(config.op == "combine", "op", config.op.clone(), "combine");
         must(config.tp_world_size < 2, "tp_world_size", config.tp_world_size.to_string(), "0 or 1");
         must(matches!(config.bs, Bs::Uniform(_)), "bs", "a list".to_owned(), "the same on all ranks");
-        if self.asked.contains(&Baseline::MpiAlltoallv) {
+        if self.fitting(config).next().is_none() {
             must(config.quant_mode == 0, "quant_mode", config.quant_mode.to_string(), "0 (mpi-alltoallv)");
         }
         if self.asked.is_empty() || problems.is_empty() {
@@ -130,84 +126,129 @@ impl Programs {
         Err(Error::Invalid { place: "--against".to_owned(), problems })
     }
 
-    /// Measures a program on `case`, and compares what it has put out before and after.
-    ///
-    /// # Errors
-    /// It fails, takes too long, or puts out something else than is expected.
-    pub(super) fn measure(
-        &self,
-        baseline: Baseline,
-        args: &BenchArgs,
-        case: &Case,
-        expected: &Expected<'_>,
-    ) -> Result<Measured, Error> {
-        let name = baseline.name();
-        let files = write_inputs(case)?;
-        let before = Ticks::now();
-        let output = self.start(baseline, args, case, files.path())?;
-        let stolen_share = Ticks::stolen_since(before);
-        let printed: Printed = serde_json::from_slice(&output.stdout)
-            .map_err(|e| Error::Wrong(format!("{name}: {}: printed no times: {e}", of_sizes(case))))?;
-        for when in ["before", "after"] {
-            compare(case, expected, files.path(), when)
-                .map_err(|line| Error::Wrong(format!("{name}: {}: {line}", of_sizes(case))))?;
-        }
-        Ok(Measured { stolen_share, ..printed.into() })
+    /// Those that know how rows travel in `config`, in the order in which they were asked for.
+    pub(super) fn fitting<'p>(&'p self, config: &'p Config) -> impl Iterator<Item = Baseline> + 'p {
+        self.asked.iter().copied().filter(|&b| b != Baseline::MpiAlltoallv || config.quant_mode == 0)
     }
 
-    fn start(
+    /// Starts a program on `case`. It sleeps until it is told to do something.
+    ///
+    /// # Errors
+    /// There is no room for its inputs, or no mpirun.
+    pub(super) fn start<'c>(
         &self,
         baseline: Baseline,
         args: &BenchArgs,
-        case: &Case,
-        folder: &Path,
-    ) -> Result<Output, Error> {
-        let (shape, limit) = (&case.shape, deadline(args));
-        let (name, start) = (baseline.name(), Instant::now());
+        case: &'c Case,
+    ) -> Result<Program<'c>, Error> {
+        let name = baseline.name();
+        let files = write_inputs(case)?;
+        let shape = &case.shape;
         let mut command = Command::new("mpirun");
         // Ranks choose their processors themselves. Shared memory is all that one machine needs.
         command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
         command.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
-        command.args([
-            "--timeout",
-            &limit.as_secs().max(1).to_string(),
-            "-n",
-            &shape.ep_world_size().to_string(),
-        ]);
-        command.arg(self.folder.join(name)).arg(folder);
+        command.args(["-n", &shape.ep_world_size().to_string()]);
+        command.arg(self.folder.join(name)).arg(files.path());
         let quantised = u32::from(shape.quant_mode() == QuantMode::Dynamic);
-        let sizes = [
-            shape.moe_expert_num(),
-            shape.k(),
-            shape.h(),
-            shape.bs_max(),
-            quantised,
-            args.warm_up,
-            args.iters,
-        ];
-        let output = command
+        let sizes = [shape.moe_expert_num(), shape.k(), shape.h(), shape.bs_max(), quantised];
+        let mut child = command
             .args(sizes.map(|size| size.to_string()))
-            .stdin(Stdio::null())
-            .output()
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
             .map_err(|e| Error::Request(format!("{name}: cannot start mpirun: {e}")))?;
-        if output.status.success() {
-            return Ok(output);
+        let (tell, lines) = channel();
+        let stdout = child.stdout.take();
+        // Read by a thread of its own: a wait for a line must end at the deadline.
+        std::thread::spawn(move || {
+            let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
+            lines.map_while(Result::ok).try_for_each(|line| tell.send(line))
+        });
+        Ok(Program { name, case, expected: Expected::of(case), child, lines, files, limit: deadline(args) })
+    }
+}
+
+/// A baseline that runs.
+pub(super) struct Program<'c> {
+    name: &'static str,
+    case: &'c Case,
+    expected: Expected<'c>,
+    child: Child,
+    /// What it prints.
+    lines: Receiver<String>,
+    files: TempDir,
+    limit: Duration,
+}
+
+impl Program<'_> {
+    /// Has it carry out an order.
+    fn order(&mut self, order: &str) -> Result<Printed, Error> {
+        let told =
+            self.child.stdin.as_mut().map(|stdin| writeln!(stdin, "{order}").and_then(|()| stdin.flush()));
+        if !matches!(told, Some(Ok(()))) {
+            return Err(self.ended());
         }
-        let said = String::from_utf8_lossy(&output.stderr);
-        if start.elapsed() >= limit {
-            let line = format!("{name}: {}: not done after {} s", of_sizes(case), limit.as_secs_f64());
-            return Err(Error::NoProgress { line, missing: Vec::new() });
-        }
-        let why = said
-            .lines()
-            .find(|line| line.starts_with("baseline: "))
-            .or_else(|| said.lines().find(|l| !l.is_empty()));
-        Err(Error::Request(format!(
-            "{name}: {}: {}: {}",
-            of_sizes(case),
-            output.status,
+        let line = match self.lines.recv_timeout(self.limit) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
+            Err(RecvTimeoutError::Timeout) => {
+                let (name, sizes, limit) = (self.name, of_sizes(self.case), self.limit.as_secs_f64());
+                let line = format!("{name}: {sizes}: {order}: not done after {limit} s");
+                return Err(Error::NoProgress { line, missing: Vec::new() });
+            }
+        };
+        serde_json::from_str(&line).map_err(|e| {
+            Error::Wrong(format!("{}: {}: {order}: printed no times: {e}", self.name, of_sizes(self.case)))
+        })
+    }
+
+    /// Why it is gone.
+    fn ended(&mut self) -> Error {
+        let status = self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
+        let mut said = String::new();
+        let read = self.child.stderr.as_mut().map(|stderr| stderr.read_to_string(&mut said));
+        let why = said.lines().find(|line| line.starts_with("baseline: "));
+        let why = why.or_else(|| said.lines().find(|l| !l.is_empty() && matches!(read, Some(Ok(_)))));
+        Error::Request(format!(
+            "{}: {}: {status}: {}",
+            self.name,
+            of_sizes(self.case),
             why.unwrap_or_default()
-        )))
+        ))
+    }
+}
+
+impl System for Program<'_> {
+    fn check(&mut self, name: &str) -> Result<(), Error> {
+        self.order(&format!("check {name}"))?;
+        compare(self.case, &self.expected, self.files.path(), name)
+            .map_err(|line| Error::Wrong(format!("{}: {}: {line}", self.name, of_sizes(self.case))))
+    }
+
+    fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
+        let printed = self.order(&format!("single {warm_up} {iterations}"))?;
+        let of = |times: Vec<u64>| times.into_iter().map(Duration::from_nanos).collect();
+        Ok(Samples { dispatch: of(printed.dispatch_ns), combine: of(printed.combine_ns) })
+    }
+
+    fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
+        let printed = self.order(&format!("chain {rounds}"))?;
+        Ok(Duration::from_nanos(printed.round_ns.first().copied().unwrap_or_default()))
+    }
+}
+
+impl Drop for Program<'_> {
+    fn drop(&mut self) {
+        // At the end of its orders it ends. Who does not answer is ended.
+        drop(self.child.stdin.take());
+        let since = Instant::now();
+        while since.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 

@@ -1,8 +1,9 @@
-//! The machines over worker threads: one group for all iterations.
+//! The machines over worker threads: one group, alive while other systems are measured.
 
-use super::machine::Ticks;
-use super::{Measured, Samples};
+use super::Samples;
+use super::blocks::System;
 use crate::backend::shared::SharedMemory;
+use crate::backend::weightless::Weightless;
 use crate::backend::{Backend, Pages};
 use crate::batch::Batch;
 use crate::case::Case;
@@ -13,22 +14,19 @@ use crate::driver::{Joined, Options, RankState, Unit};
 use crate::error::Error;
 use crate::group::of_failure;
 use crate::member;
-use crate::roofline;
+use crate::roofline::Traffic;
 use crate::verdict;
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use kernel_core::a3::Choices;
-use kernel_core::layout::outputs::capacity;
-use kernel_core::place::Tensor;
-use kernel_core::shape::Product;
+use kernel_core::shape::{CommAlg, Product};
 use kernel_core::vector::Any;
 
 /// Long enough for a cold start on a busy machine.
 const DEADLINE_SECONDS: f64 = 60.0;
-/// Varied rounds, each checked, before the measurement and after it: both partitions, and what stood in them before.
+/// Varied rounds, each checked: both partitions, and what stood in them before.
 const CHECKED: usize = 3;
-/// Measurements of rounds back to back; each of as many rounds as there are iterations.
-const CHAINS: usize = 5;
-/// One in so many bytes of memory a group may take.
+/// One in so many bytes of memory all groups together may take.
 const MEMORY_SHARE: u64 = 3;
 
 /// Worker threads of a request.
@@ -41,80 +39,59 @@ pub(super) fn deadline(args: &BenchArgs) -> Duration {
     Duration::from_secs_f64(args.deadline.unwrap_or(DEADLINE_SECONDS))
 }
 
-/// Measures the machines on `case`.
-pub(super) fn measure(
-    case: &Case,
-    args: &BenchArgs,
-    (receive, vector): (ReceiveArg, Any),
-) -> Result<Measured, Error> {
-    let workers =
-        Workers { count: threads(args), deadline: deadline(args), pinned: true, ..Workers::default() };
-    let mut group = Group::new(case, workers, receive, vector)?;
-    for distance in (0..CHECKED).rev() {
-        group.check(distance)?;
-    }
-    let before = Ticks::now();
-    let (warm_up, iterations, case_as_is) = (args.warm_up as usize, args.iters as usize, Batch::new(case));
-    // The last check was of these inputs: the experts have returned their rows.
-    let back_to_back = Options { returned_before: true, rows_unseen: true, ..Options::default() };
-    let in_step = Options { in_step: true, ..back_to_back };
-    let (unit, times) = group.rounds(&case_as_is, warm_up + iterations, in_step)?;
-    let of = |dispatch| times.of(unit.operators(), dispatch).skip(warm_up).collect();
-    let single = Samples { dispatch: of(true), combine: of(false) };
-    let mut chain = |rounds: usize| {
-        group.rounds(&case_as_is, rounds, back_to_back).map(|(_, times)| times.wall / rounds as u32)
+/// Huge ones, if the windows of all groups could be committed at once and leave most memory to others. Where rows are
+/// placed directly they lie one behind the other, and little of the window is touched.
+pub(super) fn pages<'c>(groups: impl Iterator<Item = (&'c Case, ReceiveArg)>) -> Pages {
+    let touched = |(case, receive): (&Case, ReceiveArg)| match receive {
+        ReceiveArg::Direct => 0,
+        _ => {
+            u64::from(member::count(&case.shape))
+                * (case.shape.window_bytes() + case.shape.window_out_bytes())
+        }
     };
-    chain(warm_up.max(1))?;
-    let chained = (0..CHAINS).map(|_| chain(iterations)).collect::<Result<_, _>>()?;
-    let stolen_share = Ticks::stolen_since(before);
-    for distance in (0..CHECKED).rev() {
-        group.check(distance)?;
-    }
-    // They overwrite the group's memory.
-    let memcpy = (case.shape.product() == Product::A3).then(|| {
-        let Group { memory, ranks, workers, .. } = &group;
-        let rounds = args.iters.max(5) as usize;
-        roofline::measure(
-            memory,
-            (&case.shape, receive.with(1)),
-            &Batch::new(case),
-            ranks,
-            workers.count,
-            rounds,
-        )
-    });
-    Ok(Measured { single, chained, memcpy, stolen_share })
-}
-
-/// Huge ones, if all windows and outputs could be committed at once and leave most memory to others.
-fn pages(case: &Case) -> Pages {
-    let shape = &case.shape;
-    let outputs = |rank| {
-        Tensor::ALL.map(|tensor| capacity(shape, member::ep_rank(shape, rank), tensor)).iter().sum::<u64>()
-    };
-    let windows = u64::from(member::count(shape)) * (shape.window_bytes() + shape.window_out_bytes());
-    let all = windows + member::all(shape).map(outputs).sum::<u64>();
+    let all: u64 = groups.map(touched).sum();
     if all < super::machine::memory_bytes() / MEMORY_SHARE { Pages::Huge } else { Pages::Small }
 }
 
 /// A live group of one batch.
-struct Group<'c> {
+pub(super) struct Group<'c> {
     case: &'c Case,
     memory: SharedMemory,
     ranks: Vec<RankState>,
     workers: Workers,
     choices: Choices,
     vector: Any,
+    copies: Option<Traffic<'c>>,
+}
+
+/// What machines do when rows weigh nothing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Counts {
+    /// Of a round.
+    pub(super) steps: u64,
+    /// Flags of a round that a worker publishes to a rank of another one.
+    pub(super) crossing: u64,
 }
 
 impl<'c> Group<'c> {
-    fn new(case: &'c Case, workers: Workers, receive: ReceiveArg, vector: Any) -> Result<Self, Error> {
-        let memory =
-            SharedMemory::with_pages(case, 1, pages(case)).map_err(|e| crate::command::of_memory(&e))?;
+    pub(super) fn new(
+        case: &'c Case,
+        args: &BenchArgs,
+        (receive, vector): (ReceiveArg, Any),
+        pages: Pages,
+    ) -> Result<Self, Error> {
+        let workers =
+            Workers { count: threads(args), deadline: deadline(args), pinned: true, ..Workers::default() };
+        let memory = SharedMemory::with_pages(case, 1, pages).map_err(|e| crate::command::of_memory(&e))?;
         let ranks = member::all(&case.shape).map(|_| RankState::new(1)).collect();
         // One batch is in flight.
         let choices = Choices { receive: receive.with(1), ..Choices::default() };
-        Ok(Self { case, memory, ranks, workers, choices, vector })
+        let copies = (case.shape.product() == Product::A3).then(|| traffic(case, choices));
+        Ok(Self { case, memory, ranks, workers, choices, vector, copies })
+    }
+
+    fn options(&self) -> Options {
+        Options { machines: self.choices, vector: self.vector, ..Options::default() }
     }
 
     /// Runs rounds on `batch`.
@@ -127,28 +104,111 @@ impl<'c> Group<'c> {
         let unit = Schedule::parse("DC")?.again(count);
         self.ranks.iter_mut().for_each(|rank| rank.reset(unit.operators().len()));
         self.memory.reuse_outputs();
-        let times = threads::run(
+        self.drive(&self.memory, &self.workers, batch, &unit, options).map(|times| (unit, times))
+    }
+
+    fn drive<B: Backend>(
+        &self,
+        backend: &B,
+        workers: &Workers,
+        batch: &Batch<'_>,
+        unit: &Schedule,
+        options: Options,
+    ) -> Result<Times, Error> {
+        threads::run(
             &Unit {
                 shape: &self.case.shape,
-                options: Options { machines: self.choices, vector: self.vector, ..options },
-                backend: &self.memory,
+                options,
+                backend,
                 batches: core::slice::from_ref(batch),
                 ranks: &self.ranks,
                 operators: unit.operators(),
                 joined: Joined::default(),
             },
-            &self.workers,
+            workers,
         )
-        .map_err(|failure| of_failure(0, &unit, &failure))?;
-        Ok((unit, times))
+        .map_err(|failure| of_failure(0, unit, &failure))
     }
 
-    /// Runs the case varied by `distance`, and asks the oracle.
-    fn check(&mut self, distance: usize) -> Result<(), Error> {
-        let batch = Batch::varied(self.case, distance);
-        self.rounds(&batch, 1, Options { in_step: true, ..Options::default() })?;
-        verdict::check(&self.memory, &self.case.shape, &batch, 0, self.workers.count, &|| ())
-            .map_err(|mismatch| Error::Wrong(format!("{}: {mismatch}", of_sizes(self.case))))
+    /// The experts do not run: what they returned in the check before stands.
+    fn back_to_back(&self) -> Options {
+        Options { returned_before: true, rows_unseen: true, ..self.options() }
+    }
+
+    /// Bare copies of as many rounds; none of A2, whose rows an interface carries.
+    pub(super) fn bare(&mut self, warm_up: u32, iterations: u32) -> Samples {
+        let Some(copies) = &self.copies else { return Samples::default() };
+        let times =
+            copies.times(&self.memory, &self.ranks, self.workers.count, (warm_up + iterations) as usize);
+        let counted = || times.iter().skip(warm_up as usize);
+        Samples {
+            dispatch: counted().map(|times| times.dispatch).collect(),
+            combine: counted().map(|times| times.combine).collect(),
+        }
+    }
+
+    /// Whether the group can go on after bare copies, which write rows and no flags. With fullmesh_v2 flags stand among
+    /// the rows.
+    pub(super) fn survives_bare(&self) -> bool {
+        self.case.shape.comm_alg() != CommAlg::FullmeshV2
+    }
+
+    /// Rounds without the weight of rows, on so many workers.
+    pub(super) fn weightless(
+        &mut self,
+        workers: usize,
+        (warm_up, iterations): (u32, u32),
+    ) -> Result<(Samples, Counts), Error> {
+        let unit = Schedule::parse("DC")?.again((warm_up + iterations) as usize);
+        let options = Options { in_step: true, rows_idle: true, ..self.back_to_back() };
+        let workers = Workers { count: workers, ..self.workers };
+        let batch = Batch::new(self.case);
+        self.ranks.iter_mut().for_each(|rank| rank.reset(unit.operators().len()));
+        let backend = Weightless { inner: &self.memory, crossing: None };
+        let times = self.drive(&backend, &workers, &batch, &unit, options)?;
+        let steps = times.steps / u64::from(warm_up + iterations);
+        let samples = samples(&times, &unit, warm_up);
+        // Once more to count: that takes time.
+        let (once, crossing) = (Schedule::parse("DC")?, AtomicU64::new(0));
+        self.ranks.iter_mut().for_each(|rank| rank.reset(once.operators().len()));
+        let backend = Weightless { inner: &self.memory, crossing: Some((&crossing, workers.count as u32)) };
+        self.drive(&backend, &workers, &batch, &once, options)?;
+        Ok((samples, Counts { steps, crossing: crossing.load(Ordering::Relaxed) }))
+    }
+}
+
+fn traffic(case: &Case, choices: Choices) -> Traffic<'_> {
+    Traffic::new(&case.shape, Batch::new(case), choices.receive)
+}
+
+/// The times of a unit by operator, without those to warm up.
+fn samples(times: &Times, unit: &Schedule, warm_up: u32) -> Samples {
+    let of = |dispatch| times.of(unit.operators(), dispatch).skip(warm_up as usize).collect();
+    Samples { dispatch: of(true), combine: of(false) }
+}
+
+impl System for Group<'_> {
+    fn check(&mut self, _name: &str) -> Result<(), Error> {
+        for distance in (0..CHECKED).rev() {
+            let batch = Batch::varied(self.case, distance);
+            self.rounds(&batch, 1, Options { in_step: true, ..self.options() })?;
+            verdict::check(&self.memory, &self.case.shape, &batch, 0, self.workers.count, &|| ())
+                .map_err(|mismatch| Error::Wrong(format!("{}: {mismatch}", of_sizes(self.case))))?;
+        }
+        Ok(())
+    }
+
+    fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
+        // The last check was of these inputs.
+        let options = Options { in_step: true, ..self.back_to_back() };
+        let (unit, times) = self.rounds(&Batch::new(self.case), (warm_up + iterations) as usize, options)?;
+        Ok(samples(&times, &unit, warm_up))
+    }
+
+    fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
+        let options = self.back_to_back();
+        let (_, times) = self.rounds(&Batch::new(self.case), rounds as usize, options)?;
+        Ok(times.wall / rounds)
     }
 }
 

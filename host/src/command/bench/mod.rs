@@ -1,26 +1,30 @@
 //! `veriep bench`
 
 mod against;
+mod blocks;
+mod entry;
 mod live;
 mod machine;
 mod table;
 
 use super::quantiles::Quantiles;
 use super::source::{Source, resolve};
-use super::traffic;
 use crate::case::{Case, support};
 use crate::cli::{BenchArgs, ConfigArgs, ReceiveArg};
 use crate::config::{Bs, Config};
 use crate::cures;
 use crate::error::Error;
-use crate::expected::Expected;
 use crate::generate::{Options, generate};
 use crate::report::{Report, progress};
 use against::Programs;
+use blocks::{Block, Contender, Turn};
 use core::time::Duration;
+use entry::{Entry, Subject, System};
 use kernel_core::layout::landing;
 use kernel_core::shape::{Buffer, Given, Limits, Shape};
-use machine::{Machine, Versions};
+use kernel_core::vector::Any;
+use live::{Counts, Group};
+use machine::{Machine, Ticks, Versions};
 use serde::Serialize;
 
 /// What is asked when nothing is: the yardstick of the documents.
@@ -39,57 +43,12 @@ struct Bench {
     threads: usize,
     /// What works on rows.
     vector: &'static str,
+    /// Of each system at each point.
+    blocks: u32,
+    /// Of each block.
     warm_up: u32,
     iterations: u32,
     results: Vec<Entry>,
-}
-
-/// One system at one point of the grid. Its outputs were the oracle's, before the measurement and after it.
-#[derive(Serialize)]
-struct Entry {
-    system: &'static str,
-    /// None of a baseline.
-    receive: Option<&'static str>,
-    ep_world_size: i64,
-    bs: Bs,
-    h: i64,
-    k: i64,
-    moe_expert_num: i64,
-    quant_mode: i64,
-    dtype: String,
-    aiv_num: i64,
-    hccl_buffsize_mb: i64,
-    /// All ranks begin an operator together.
-    dispatch_ms: Option<Quantiles>,
-    combine_ms: Option<Quantiles>,
-    /// Rounds back to back: ranks wait for each other only as the operators do.
-    chained: Chained,
-    /// Of the rows that dispatch sends, and of the results that combine returns.
-    payload_bytes: u64,
-    result_bytes: u64,
-    moved_bytes: PerOperator<u64>,
-    /// The bare copies of `moved_bytes`, where there are any.
-    memcpy_ms: Option<PerOperator<f64>>,
-    /// `memcpy_ms` by the median.
-    of_memcpy: Option<PerOperator<f64>>,
-    /// Of the processors' time while this was measured, what a virtual machine did not get.
-    stolen_share: Option<f64>,
-    /// Payload and results by the median.
-    gb_per_s: PerOperator<Option<f64>>,
-}
-
-#[derive(Serialize)]
-struct Chained {
-    /// A dispatch and its combine; over the chains, of each its mean.
-    round_ms: Option<Quantiles>,
-    chains: usize,
-    rounds: u32,
-}
-
-#[derive(Clone, Copy, Serialize)]
-struct PerOperator<T> {
-    dispatch: T,
-    combine: T,
 }
 
 /// Times by iteration.
@@ -99,14 +58,39 @@ struct Samples {
     combine: Vec<Duration>,
 }
 
+impl Samples {
+    fn is_empty(&self) -> bool {
+        self.dispatch.is_empty()
+    }
+
+    /// Of dispatch and combine, in milliseconds.
+    fn medians(&self) -> [f64; 2] {
+        [&self.dispatch, &self.combine].map(|times| Quantiles::of(times).map_or(0.0, |q| q.median))
+    }
+}
+
 /// What a system took.
 #[derive(Debug, Default)]
 struct Measured {
+    /// Of all blocks.
     single: Samples,
-    /// By chain, the mean of its rounds.
-    chained: Vec<Duration>,
-    memcpy: Option<crate::roofline::Roofline>,
-    stolen_share: Option<f64>,
+    blocks: Vec<Block>,
+    /// Of the machines, if that is asked.
+    counts: Option<Counts>,
+}
+
+impl Measured {
+    fn add(&mut self, turn: Turn) {
+        self.single.dispatch.extend(turn.single.dispatch);
+        self.single.combine.extend(turn.single.combine);
+        self.blocks.push(turn.block);
+    }
+
+    /// Bare copies that could only be made when all was over.
+    fn copies_behind(&mut self, copies: &Samples) {
+        let medians = (!copies.is_empty()).then(|| copies.medians());
+        self.blocks.iter_mut().for_each(|block| block.memcpy_ms = medians);
+    }
 }
 
 pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
@@ -116,34 +100,19 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let grid = grid(args, &source);
     // Whatever is wrong with the request is said before the first measurement.
     let (programs, vector) = (Programs::find(args)?, args.vector.find()?);
-    for config in &grid {
+    let mut turns = 0;
+    for config in grid.iter().flatten() {
         let shape = cures::shape(&config.as_core(Given::empty()), Limits::Product, &source.name)?;
         args.receive.iter().try_for_each(|receive| support::receives(&shape, receive.with(1)))?;
         programs.comparable(config)?;
+        turns += args.receive.len() + programs.fitting(config).count();
     }
-    let bar = progress((grid.len() * (args.receive.len() + args.against.len())) as u64, "systems measured");
+    let bar = progress(turns as u64 * u64::from(args.blocks), "blocks measured");
     let mut results = Vec::new();
-    for config in grid {
-        let case = generate(config, options, &source.name)?;
-        for &receive in &args.receive {
-            results.push(entry(
-                "veriep",
-                Some(receive),
-                &case,
-                args.iters,
-                &live::measure(&case, args, (receive, vector))?,
-            ));
-            bar.inc(1);
-        }
-        if args.against.is_empty() {
-            continue;
-        }
-        let expected = Expected::of(&case);
-        for &baseline in &args.against {
-            let measured = programs.measure(baseline, args, &case, &expected)?;
-            results.push(entry(baseline.name(), None, &case, args.iters, &measured));
-            bar.inc(1);
-        }
+    for point in grid {
+        let generate = |config| generate(config, options, &source.name);
+        let cases: Vec<Case> = point.into_iter().map(generate).collect::<Result<_, _>>()?;
+        results.extend(at_point(args, &cases, &programs, vector, &|| bar.inc(1))?);
     }
     bar.finish_and_clear();
     let bench = Bench {
@@ -156,11 +125,43 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         seed: args.seed,
         threads: live::threads(args),
         vector: vector.name(),
+        blocks: args.blocks,
         warm_up: args.warm_up,
         iterations: args.iters,
         results,
     };
     report.emit(&bench, table::table)
+}
+
+/// Measures by turns all that is to be compared: the cases of a point, received in every way, and the baselines.
+fn at_point(
+    args: &BenchArgs,
+    cases: &[Case],
+    programs: &Programs,
+    vector: Any,
+    tick: &dyn Fn(),
+) -> Result<Vec<Entry>, Error> {
+    let groups = || cases.iter().flat_map(|case| args.receive.iter().map(move |&receive| (case, receive)));
+    let pages = live::pages(groups());
+    let (mut subjects, mut contenders) = (Vec::new(), Vec::new());
+    for case in cases {
+        for &receive in &args.receive {
+            subjects.push(Subject { case, system: System::Machines(receive) });
+            contenders.push(Contender::Machines(Group::new(case, args, (receive, vector), pages)?));
+        }
+        // How many cores a rank has is nothing to them.
+        if case.config.aiv_num != cases[0].config.aiv_num {
+            continue;
+        }
+        for baseline in programs.fitting(&case.config) {
+            subjects.push(Subject { case, system: System::Baseline(baseline) });
+            contenders.push(Contender::Other(Box::new(programs.start(baseline, args, case)?)));
+        }
+    }
+    let before = Ticks::now();
+    let measured = blocks::measure(&mut contenders, args, tick)?;
+    let stolen = Ticks::stolen_since(before);
+    Ok(entry::entries(&subjects, &measured, live::threads(args), stolen))
 }
 
 /// The configuration that is named, else that of the yardstick.
@@ -173,8 +174,9 @@ fn source(args: &ConfigArgs) -> Result<Source, Error> {
     Ok(Source { config, routing: Default::default(), name: "defaults".to_owned() })
 }
 
-/// Every size asked for, with a window that suffices.
-fn grid(args: &BenchArgs, source: &Source) -> Vec<Config> {
+/// Every size asked for, with a window that suffices. What differs in nothing but quantisation and cores is one point:
+/// it is measured by turns.
+fn grid(args: &BenchArgs, source: &Source) -> Vec<Vec<Config>> {
     let is_set = |key: &str| {
         args.config.set.iter().any(|set| set.split_once('=').is_some_and(|(name, _)| name.trim() == key))
     };
@@ -190,9 +192,13 @@ fn grid(args: &BenchArgs, source: &Source) -> Vec<Config> {
         [] => BS.map(Bs::Uniform).to_vec(),
         given => given.iter().map(|&bs| Bs::Uniform(bs.into())).collect(),
     };
-    let sizes = ep.iter().flat_map(|&ep_world_size| bs.iter().map(move |bs| (ep_world_size, bs.clone())));
-    let with = |(ep_world_size, bs)| {
-        let mut config = Config { ep_world_size, bs, ..base.clone() };
+    let or = |given: &[u32], value: i64| match given {
+        [] => vec![value],
+        given => given.iter().map(|&given| given.into()).collect(),
+    };
+    let modes: Vec<i64> = or(&args.quant_mode, base.quant_mode);
+    let cores: Vec<i64> = or(&args.aiv_num, base.aiv_num);
+    let with = |mut config: Config| {
         if !is_set("hccl_buffsize_mb") {
             let required = Buffer::new(&config.as_core(Given::empty())).required_mb;
             config.hccl_buffsize_mb =
@@ -207,58 +213,17 @@ fn grid(args: &BenchArgs, source: &Source) -> Vec<Config> {
         }
         config
     };
-    sizes.map(with).collect()
-}
-
-fn entry(
-    system: &'static str,
-    receive: Option<ReceiveArg>,
-    case: &Case,
-    iterations: u32,
-    measured: &Measured,
-) -> Entry {
-    let Measured { single, chained, memcpy, .. } = measured;
-    let (config, bytes) = (&case.config, traffic::Bytes::of(case));
-    let moved = match receive {
-        Some(receive) => bytes.moved(receive),
-        None => against::moved(system, &bytes),
+    let sizes = ep.iter().flat_map(|&ep_world_size| bs.iter().map(move |bs| (ep_world_size, bs.clone())));
+    let point = |(ep_world_size, bs): (i64, Bs)| {
+        let kinds = modes.iter().flat_map(|&quant_mode| cores.iter().map(move |&cores| (quant_mode, cores)));
+        let config = |(quant_mode, aiv_num)| Config {
+            ep_world_size,
+            bs: bs.clone(),
+            quant_mode,
+            aiv_num,
+            ..base.clone()
+        };
+        kinds.map(config).map(with).collect()
     };
-    let (dispatch_ms, combine_ms) = (Quantiles::of(&single.dispatch), Quantiles::of(&single.combine));
-    let medians =
-        PerOperator { dispatch: dispatch_ms.map(|q| q.median), combine: combine_ms.map(|q| q.median) };
-    let memcpy_ms = memcpy.map(|copies| PerOperator {
-        dispatch: super::quantiles::millis(copies.dispatch),
-        combine: super::quantiles::millis(copies.combine),
-    });
-    let of_memcpy = memcpy_ms.map(|copies| PerOperator {
-        dispatch: copies.dispatch / medians.dispatch.unwrap_or(f64::INFINITY),
-        combine: copies.combine / medians.combine.unwrap_or(f64::INFINITY),
-    });
-    let gb_per_s = |bytes: u64, ms: Option<f64>| ms.filter(|&ms| ms > 0.0).map(|ms| bytes as f64 / ms / 1e6);
-    Entry {
-        system,
-        receive: receive.map(ReceiveArg::name),
-        ep_world_size: config.ep_world_size,
-        bs: config.bs.clone(),
-        h: config.h,
-        k: config.k,
-        moe_expert_num: config.moe_expert_num,
-        quant_mode: config.quant_mode,
-        dtype: config.dtype.clone(),
-        aiv_num: config.aiv_num,
-        hccl_buffsize_mb: config.hccl_buffsize_mb,
-        dispatch_ms,
-        combine_ms,
-        chained: Chained { round_ms: Quantiles::of(chained), chains: chained.len(), rounds: iterations },
-        payload_bytes: bytes.payload,
-        result_bytes: bytes.results,
-        moved_bytes: PerOperator { dispatch: moved.0, combine: moved.1 },
-        memcpy_ms,
-        of_memcpy,
-        stolen_share: measured.stolen_share,
-        gb_per_s: PerOperator {
-            dispatch: gb_per_s(bytes.payload, medians.dispatch),
-            combine: gb_per_s(bytes.results, medians.combine),
-        },
-    }
+    sizes.map(point).collect()
 }

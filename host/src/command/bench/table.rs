@@ -1,6 +1,8 @@
 //! The report for people.
 
-use super::{Bench, Entry};
+use super::Bench;
+use super::blocks::Ratio;
+use super::entry::Entry;
 use crate::command::quantiles::Quantiles;
 use crate::config::Bs;
 use crate::report::{columns, pairs};
@@ -8,75 +10,95 @@ use crate::report::{columns, pairs};
 pub(super) fn table(bench: &Bench) -> String {
     let Bench { machine, .. } = bench;
     let gib = machine.memory_bytes as f64 / f64::from(1 << 30);
+    let blocks =
+        format!("{} of {} iterations after {}, by turns", bench.blocks, bench.iterations, bench.warm_up);
     let about = pairs(&[
         ("machine", format!("{}, {} cores, {gib:.0} GiB, {}", machine.cpu, machine.cores, machine.os)),
         ("threads", format!("{}, {} vectors", bench.threads, bench.vector)),
         ("source", [core::slice::from_ref(&bench.source), bench.set.as_slice()].concat().join(" ")),
         ("routing", format!("{}, seed {}", bench.routing, bench.seed)),
-        ("iterations", format!("{} after {} to warm up, in each regime", bench.iterations, bench.warm_up)),
+        ("blocks", blocks),
         ("oracle", "agrees bit for bit with every system, before and after".to_owned()),
     ]);
-    let header = [
-        "system",
-        "R",
-        "BS",
-        "operator",
-        "median ms",
-        "p90",
-        "p99",
-        "chained",
-        "GB/s",
-        "memcpy ms",
-        "of memcpy",
-    ];
+    let header =
+        ["system", "R", "BS", "operator", "min ms", "median", "p90", "p99", "GB/s", "chained", "stolen"];
     let rows: Vec<_> = bench.results.iter().flat_map(rows).collect();
-    format!("{about}\n\n{}", columns(&header, &rows))
+    let mut all = format!("{about}\n\n{}", columns(&header, &rows));
+    let header = ["system", "R", "BS", "times as fast as", "dispatch", "combine"];
+    let rows: Vec<_> = bench.results.iter().flat_map(ratios).collect();
+    if !rows.is_empty() {
+        all += &format!("\n\nmedian (quartiles) over the blocks\n{}", columns(&header, &rows));
+    }
+    let header = ["system", "R", "BS", "ns per step", "ns per flag", "of dispatch", "of combine"];
+    let rows: Vec<_> = bench.results.iter().filter_map(protocol).collect();
+    if !rows.is_empty() {
+        all += &format!("\n\nwhen rows weigh nothing\n{}", columns(&header, &rows));
+    }
+    all
 }
 
-fn rows(entry: &Entry) -> [Vec<String>; 2] {
-    let Entry { chained, memcpy_ms, of_memcpy, gb_per_s, .. } = entry;
-    let system = match entry.receive {
+/// System, R and BS.
+fn name(entry: &Entry) -> Vec<String> {
+    let mut system = match entry.receive {
         Some(receive) => format!("{} {receive}", entry.system),
         None => entry.system.to_owned(),
     };
+    if entry.quant_mode != 0 {
+        system += " int8";
+    }
+    if entry.receive.is_some() && entry.aiv_num != 8 {
+        system += &format!(" {} cores", entry.aiv_num);
+    }
     let bs = match &entry.bs {
         Bs::Uniform(bs) => bs.to_string(),
         Bs::PerRank(_) => "list".to_owned(),
     };
-    let row = |operator: &str,
-               ms: Option<Quantiles>,
-               [rate, memcpy, of]: [Option<f64>; 3],
-               round: Option<Quantiles>| {
-        let three = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |v| format!("{v:.3}"));
-        let two = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |v| format!("{v:.2}"));
-        vec![
-            system.clone(),
-            entry.ep_world_size.to_string(),
-            bs.clone(),
-            operator.to_owned(),
-            three(ms.map(|q| q.min)),
-            three(ms.map(|q| q.median)),
-            three(ms.map(|q| q.p90)),
-            three(ms.map(|q| q.p99)),
-            two(rate),
-            three(memcpy),
-            two(of),
-            three(round.map(|q| q.median)),
-            entry.stolen_share.map_or_else(|| "-".to_owned(), |share| format!("{:.0} %", share * 100.0)),
-        ]
+    vec![system, entry.ep_world_size.to_string(), bs]
+}
+
+fn or_dash<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| "-".to_owned(), text)
+}
+
+fn rows(entry: &Entry) -> [Vec<String>; 2] {
+    let three = |value: Option<f64>| or_dash(value, |v| format!("{v:.3}"));
+    let row = |operator: &str, ms: Option<Quantiles>, rate: Option<f64>, round: Option<Quantiles>| {
+        let mut row = name(entry);
+        row.push(operator.to_owned());
+        row.extend(
+            [ms.map(|q| q.min), ms.map(|q| q.median), ms.map(|q| q.p90), ms.map(|q| q.p99)].map(three),
+        );
+        row.push(or_dash(rate, |v| format!("{v:.2}")));
+        row.push(three(round.map(|q| q.median)));
+        row.push(or_dash(entry.stolen_share, |share| format!("{:.0} %", share * 100.0)));
+        row
     };
+    let Entry { chained, gb_per_s, .. } = entry;
     [
-        row(
-            "dispatch",
-            entry.dispatch_ms,
-            [gb_per_s.dispatch, memcpy_ms.map(|m| m.dispatch), of_memcpy.map(|o| o.dispatch)],
-            None,
-        ),
-        row(
-            "combine",
-            entry.combine_ms,
-            [gb_per_s.combine, memcpy_ms.map(|m| m.combine), of_memcpy.map(|o| o.combine)],
-            chained.round_ms,
-        ),
+        row("dispatch", entry.dispatch_ms, gb_per_s.dispatch, None),
+        row("combine", entry.combine_ms, gb_per_s.combine, chained.round_ms),
     ]
+}
+
+fn spread(ratio: Option<Ratio>) -> String {
+    or_dash(ratio, |Ratio { median, low, high }| format!("{median:.2} ({low:.2}-{high:.2})"))
+}
+
+fn ratios(entry: &Entry) -> Vec<Vec<String>> {
+    let row = |than: &super::entry::Than| {
+        [name(entry), vec![than.system.clone(), spread(than.dispatch), spread(than.combine)]].concat()
+    };
+    entry.than.iter().map(row).collect()
+}
+
+fn protocol(entry: &Entry) -> Option<Vec<String>> {
+    let protocol = entry.protocol.as_ref()?;
+    let one = |value: f64| format!("{value:.1}");
+    let numbers = vec![
+        one(protocol.ns_per_step),
+        or_dash(protocol.ns_per_flag, one),
+        spread(protocol.share.dispatch),
+        spread(protocol.share.combine),
+    ];
+    Some([name(entry), numbers].concat())
 }

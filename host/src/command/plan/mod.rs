@@ -4,11 +4,12 @@ mod a2;
 mod lists;
 mod one_core;
 mod ports;
+mod servers;
 mod summary;
 mod tp;
 
 use super::source::resolve;
-use crate::case::{self, RankTensors, support};
+use crate::case::{self, RankTensors};
 use crate::cli::{ConfigArgs, PlanArgs, SharedArg};
 use crate::config::Config;
 use crate::cures;
@@ -16,7 +17,7 @@ use crate::error::Error;
 use crate::generate::{MaskKind, Options, generate};
 use crate::member;
 use crate::report::Report;
-use kernel_core::shape::{Given, Limits, Product, Shape};
+use kernel_core::shape::{CommAlg, Given, Limits, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 use lists::Traffic;
 
@@ -26,10 +27,14 @@ const LINES_MAX: usize = 16;
 pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     let (traffic, source) = traffic(args)?;
     let shape = &traffic.shape;
-    support::plannable(shape)?;
     let on_a2 = shape.product() == Product::A2;
+    let has_servers = shape.comm_alg() == CommAlg::Hierarchy;
+    super::run::stage(shape, args.stage)?;
     let (Some(rank), core) = (args.rank, args.core) else {
         return match on_a2 {
+            true if has_servers => {
+                report.emit(&servers::summary(&traffic, args, source), servers::summary_table)
+            }
             true => report.emit(&a2::summary(&traffic, args, source), a2::summary_table),
             false => report.emit(&summary::of(&traffic, args, source), summary::table),
         };
@@ -45,6 +50,10 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     };
     if let Some(core) = core.filter(|&core| core >= shape.aiv_num()) {
         return Err(out_of("--core", core, shape.aiv_num(), ""));
+    }
+    if has_servers {
+        let plan = servers::of(&traffic, args, source, own, core.map(CoreId));
+        return report.emit(&plan, servers::table);
     }
     if on_a2 {
         return report.emit(&a2::of(&traffic, args, source, own, core.map(CoreId)), a2::table);

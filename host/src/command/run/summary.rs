@@ -1,16 +1,18 @@
 //! The report of a run.
 
-use super::Job;
+use super::{Job, Ran};
 use crate::case::Case;
 use crate::cli::BackendArg;
 use crate::command::quantiles::{Quantiles, millis};
 use crate::command::traffic;
+use crate::driver::has_agents;
 use crate::error::Error;
 use crate::group::Costs;
+use crate::ledger::Moved;
 use crate::member;
 use crate::report::{Report, columns, pairs};
-use crate::roofline::Roofline;
 use core::time::Duration;
+use kernel_core::hierarchy::Stage;
 use kernel_core::plan::relay;
 use kernel_core::shape::{CommAlg, Op};
 use serde::Serialize;
@@ -42,6 +44,12 @@ struct Summary {
     /// Tasks that the agent of each rank posted in each operator (A2): one for each peer.
     #[serde(skip_serializing_if = "Option::is_none")]
     tasks_per_operator: Option<f64>,
+    /// Of the hierarchy: who issues what goes to other servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    stage: Option<u32>,
+    /// How what went from rank to rank compares with the plan; where ranks have servers.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    traffic: Option<&'static str>,
     operators: Vec<Operator>,
     waited_for: Vec<Waited>,
 }
@@ -56,62 +64,65 @@ struct Operator {
     memcpy_ms: Option<f64>,
     /// `memcpy_ms` by the median: 1 is as fast as the bare copies.
     of_memcpy: Option<f64>,
-    /// Rows of other ranks, where servers differ from ranks (A2 hierarchy).
+    /// What changed ranks, where they have servers (A2).
     #[serde(skip_serializing_if = "Option::is_none")]
     servers: Option<Servers>,
 }
 
-/// Bytes of rows that change ranks, without flags and ids.
+/// What changed ranks in the last round, counted where it was put and held against the plan. Bytes of rows are without
+/// flags and lists.
 #[derive(Clone, Copy, Serialize)]
 struct Servers {
+    across_rows: u64,
     across_bytes: u64,
+    /// The same by rank: the mean, and who sends most.
+    across_bytes_per_rank: f64,
+    across_bytes_of_a_rank_max: u64,
+    /// With flags and lists.
+    across_written_bytes: u64,
+    inside_rows: u64,
     inside_bytes: u64,
-    /// The same if every row went straight to its expert.
-    fullmesh_across_bytes: u64,
-    fullmesh_inside_bytes: u64,
+    inside_written_bytes: u64,
+    /// By the plan: the bytes of rows if each went straight to its expert, as on the full mesh.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fullmesh_across_bytes: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fullmesh_inside_bytes: Option<u64>,
 }
 
-/// Rows of a round by the way that they take.
-#[derive(Clone, Copy, Default)]
-struct Crossings {
-    across: u64,
-    inside: u64,
-    straight_across: u64,
-    straight_inside: u64,
+impl Servers {
+    fn of(moved: Moved, ranks: u32, straight: Option<(u64, u64)>, row: u64) -> Self {
+        let Moved { across, across_max, inside } = moved;
+        Self {
+            across_rows: across.rows,
+            across_bytes: across.row_bytes,
+            across_bytes_per_rank: across.row_bytes as f64 / f64::from(ranks),
+            across_bytes_of_a_rank_max: across_max,
+            across_written_bytes: across.bytes,
+            inside_rows: inside.rows,
+            inside_bytes: inside.row_bytes,
+            inside_written_bytes: inside.bytes,
+            fullmesh_across_bytes: straight.map(|(across, _)| across * row),
+            fullmesh_inside_bytes: straight.map(|(_, inside)| inside * row),
+        }
+    }
 }
 
-impl Crossings {
-    /// `None` where all ranks are near.
-    fn of(case: &Case) -> Option<Self> {
-        let shape = &case.shape;
-        let mut all = Self::default();
-        member::servers(shape)?;
-        for rank in member::all(shape) {
-            let ids = case.inputs(rank).expert_ids;
-            let (across, inside) = relay::crossings(shape, rank, ids);
-            (all.across, all.inside) = (all.across + across, all.inside + inside);
-            let (own, _) = shape.server_of(rank);
-            for server in 0..shape.servers() {
-                for row in ids.chunks_exact(shape.k() as usize) {
-                    let other = relay::pairs_on(shape, row, server).filter(|(_, home)| home.rank != rank);
-                    let rows =
-                        if server == own { &mut all.straight_inside } else { &mut all.straight_across };
-                    *rows += other.count() as u64;
-                }
+/// Rows of a hierarchy's round that would go to other servers, and to other ranks of the own one, if each went straight
+/// to its expert.
+fn straight(case: &Case) -> Option<(u64, u64)> {
+    let shape = &case.shape;
+    member::servers(shape)?;
+    let (mut across, mut inside) = (0, 0);
+    for rank in member::all(shape) {
+        let (own, _) = shape.server_of(rank);
+        for (_, server, forward) in relay::inside(shape, case.inputs(rank).expert_ids) {
+            if forward.home.rank != rank {
+                *(if server == own { &mut inside } else { &mut across }) += 1;
             }
         }
-        Some(all)
     }
-
-    /// With so many bytes for each row between servers, and inside.
-    const fn bytes(self, across: u64, inside: u64) -> Servers {
-        Servers {
-            across_bytes: self.across * across,
-            inside_bytes: self.inside * inside,
-            fullmesh_across_bytes: self.straight_across * inside,
-            fullmesh_inside_bytes: self.straight_inside * inside,
-        }
-    }
+    Some((across, inside))
 }
 
 /// For how long cores of other ranks waited for a flag of this one, per round and summed over the cores.
@@ -121,16 +132,12 @@ struct Waited {
     ms: f64,
 }
 
-pub(super) fn emit(
-    report: &mut Report,
-    job: &Job<'_>,
-    costs: &Costs,
-    roofline: Option<&Roofline>,
-) -> Result<(), Error> {
-    report.emit(&summary(job, costs, roofline), table)
+pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), Error> {
+    report.emit(&summary(job, ran), table)
 }
 
-fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary {
+fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
+    let Ran { costs, roofline, moved: between } = ran;
     let Job { args, source, case, plan, .. } = job;
     let shape = &case.shape;
     let bs = |rank| shape.bs(member::ep_rank(shape, rank));
@@ -138,17 +145,18 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
     let bytes = traffic::Bytes::of(case);
     let moved = bytes.moved(args.receive);
     let timed = args.backend == BackendArg::Threads;
-    let (has_agents, operators) = (shape.comm_alg() == CommAlg::Fullmesh, 2 * plan.rounds());
+    let (has_agents, operators) = (has_agents(shape, plan.options.stage), 2 * plan.rounds());
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
-    let crossings = Crossings::of(case);
+    let straight = straight(case);
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
         let ms = Quantiles::of(times);
         let memcpy_ms = copies.map(millis);
         let of_memcpy = memcpy_ms.zip(ms.as_ref()).map(|(copies, ms)| copies / ms.median);
-        let servers = crossings.map(|rows| match operator {
-            "dispatch" => rows.bytes(shape.payload_bytes(), shape.payload_bytes()),
-            _ => rows.bytes(shape.result_bytes(), shape.row_bytes()),
-        });
+        let (nth, row) = match operator {
+            "dispatch" => (0, shape.payload_bytes()),
+            _ => (1, shape.row_bytes()),
+        };
+        let servers = between.map(|moved| Servers::of(moved[nth], shape.ep_world_size(), straight, row));
         Operator { operator, ms, payload_bytes, moved_bytes, memcpy_ms, of_memcpy, servers }
     };
     Summary {
@@ -174,9 +182,24 @@ fn summary(job: &Job<'_>, costs: &Costs, roofline: Option<&Roofline>) -> Summary
         }),
         steps: costs.steps,
         tasks_per_operator: has_agents.then_some(tasks),
+        stage: member::servers(shape).map(|_| match plan.options.stage {
+            Stage::Two => 2,
+            Stage::Three => 3,
+        }),
+        // Else the run has failed.
+        traffic: between.map(|_| match shape.comm_alg() {
+            CommAlg::Hierarchy => "as planned: a token once to a server, no row to who needs none",
+            _ => "as planned: each window has the rows of its receiver",
+        }),
         operators: vec![
-            operator("dispatch", &costs.dispatch, bytes.payload, moved.0, roofline.map(|r| r.dispatch)),
-            operator("combine", &costs.combine, bytes.results, moved.1, roofline.map(|r| r.combine)),
+            operator(
+                "dispatch",
+                &costs.dispatch,
+                bytes.payload,
+                moved.0,
+                roofline.as_ref().map(|r| r.dispatch),
+            ),
+            operator("combine", &costs.combine, bytes.results, moved.1, roofline.as_ref().map(|r| r.combine)),
         ],
         waited_for: if timed { waited_for(case, costs, plan.rounds()) } else { Vec::new() },
     }
@@ -200,9 +223,11 @@ fn table(summary: &Summary) -> String {
         ("steps", summary.steps.to_string()),
     ];
     about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));
-    for operator in &summary.operators {
-        about.extend(operator.servers.map(|servers| (operator.operator, crossed(servers))));
+    about.extend(summary.stage.map(|stage| ("stage", stage.to_string())));
+    for Operator { operator, servers, .. } in &summary.operators {
+        about.extend(servers.iter().flat_map(|servers| crossed(operator, servers)));
     }
+    about.extend(summary.traffic.map(|how| ("traffic", how.to_owned())));
     about.push(("oracle", verdict(summary)));
     let about = pairs(&about);
     if summary.threads.is_none() {
@@ -253,11 +278,20 @@ fn group(summary: &Summary) -> String {
     }
 }
 
-fn crossed(servers: Servers) -> String {
-    let Servers { across_bytes, inside_bytes, fullmesh_across_bytes, fullmesh_inside_bytes } = servers;
-    format!(
-        "{across_bytes} B across servers, {inside_bytes} B inside; full mesh: {fullmesh_across_bytes} B and {fullmesh_inside_bytes} B"
-    )
+fn crossed(operator: &'static str, servers: &Servers) -> [(&'static str, String); 4] {
+    let written = |bytes, mesh: Option<u64>| {
+        let mesh = mesh.map(|bytes| format!("; full mesh {bytes} B")).unwrap_or_default();
+        format!("with flags and lists {bytes} B{mesh}")
+    };
+    let Servers { across_rows, across_bytes, across_bytes_per_rank, inside_rows, inside_bytes, .. } = servers;
+    let across =
+        format!("{across_rows} rows, {across_bytes} B across servers ({across_bytes_per_rank:.0} B a rank)");
+    [
+        (operator, across),
+        ("", written(servers.across_written_bytes, servers.fullmesh_across_bytes)),
+        ("", format!("{inside_rows} rows, {inside_bytes} B inside servers")),
+        ("", written(servers.inside_written_bytes, servers.fullmesh_inside_bytes)),
+    ]
 }
 
 fn with_threads(summary: &Summary) -> String {

@@ -69,6 +69,8 @@ impl Combine {
     ///
     /// # Errors
     /// A value read from the fabric or from `returned` contradicts the shape, or the fabric refuses.
+    // Into the loop that drives it: there is little else in a step than the way there.
+    #[inline(always)]
     pub fn step<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
@@ -94,6 +96,7 @@ impl Combine {
         }
     }
 
+    #[inline(always)]
     fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
         self.phase = phase;
         Ok(Progress::Stepped)

@@ -108,7 +108,11 @@ pub(crate) fn write_sum<F: Fabric + ?Sized, V: Vector>(
     rows: &impl Rows<F>,
 ) -> Result<(), ProtocolError> {
     let (row, sums) = split(env.shape, ub)?;
-    sum(env, &terms(env, &*fabric, inputs, token, rows)?, row, sums);
+    {
+        let mut terms = Terms::new();
+        add_terms(env, &*fabric, inputs, token, rows, &mut terms)?;
+        sum(env, &terms, row, sums);
+    }
     fabric.write(outputs::x_out(env.shape, token), row)?;
     Ok(())
 }
@@ -127,16 +131,16 @@ fn sum<V: Vector>(env: &Env<'_, V>, terms: &[Term<'_>], row: &mut [u8], sums: &m
 }
 
 /// Everything that is added up for a token, in order.
-fn terms<'a, F: Fabric + ?Sized, V>(
+fn add_terms<'a, F: Fabric + ?Sized, V>(
     env: &Env<'_, V>,
     fabric: &'a F,
     inputs: &'a Inputs<'_>,
     token: Token,
     rows: &impl Rows<F>,
-) -> Result<Terms<'a>, ProtocolError> {
+    terms: &mut Terms<'a>,
+) -> Result<(), ProtocolError> {
     let shape = env.shape;
     let weights = inputs.weights(shape, token);
-    let mut terms = Terms::new();
     for k in 0..shape.combine_columns() {
         let pair = Pair { token, k };
         let Some(source) = route::source(shape, env.rank, inputs, pair) else { continue };
@@ -151,14 +155,14 @@ fn terms<'a, F: Fabric + ?Sized, V>(
         };
         // Shared experts are behind the last weight: unscaled.
         let weight = weights.get(k as usize).copied().unwrap_or(1.0);
-        push(&mut terms, Term { weight, value })?;
+        push(terms, Term { weight, value })?;
     }
     if let Some(row) = inputs.shared_row(shape, token)
         && inputs.token_is_active(shape, token)
     {
-        push(&mut terms, Term::row(1.0, row))?;
+        push(terms, Term::row(1.0, row))?;
     }
-    Ok(terms)
+    Ok(())
 }
 
 /// Adds the residual to the row in the scratch and writes `x`.

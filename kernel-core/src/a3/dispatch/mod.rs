@@ -104,6 +104,8 @@ impl Dispatch {
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.
+    // Into the loop that drives it: there is little else in a step than the way there.
+    #[inline(always)]
     pub fn step<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
@@ -129,6 +131,7 @@ impl Dispatch {
         }
     }
 
+    #[inline(always)]
     fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
         self.phase = phase;
         Ok(Progress::Stepped)

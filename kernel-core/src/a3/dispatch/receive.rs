@@ -10,7 +10,7 @@ use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
 use crate::placement::Home;
 use crate::shape::QuantMode;
-use crate::units::{RankId, div_rem};
+use crate::units::RankId;
 use crate::vector::Vector;
 
 impl Dispatch {
@@ -74,7 +74,7 @@ impl Dispatch {
         if slot >= env.work.slots.end {
             return self.copied(env, row);
         }
-        let (local_expert, source) = div_rem(slot, shape.ep_world_size());
+        let (local_expert, source) = shape.by_ranks(slot);
         let (home, source) = (Home { rank: env.rank, local_expert }, RankId(source));
         let record = dispatch_record(shape, self.partition, home, source, index);
         let next = Phase::CopyOut { slot, index: index + 1, row: row + 1, token, part: Part::Triple };

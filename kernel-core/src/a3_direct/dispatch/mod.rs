@@ -49,8 +49,8 @@ enum Phase {
     Grant { slot: u32, row: u32 },
     /// Put the row of the next pair of this core's share where it was granted.
     Send { next: u32 },
-    /// Put the scale and triple of that row.
-    SendInfo { item: u32 },
+    /// Put the scale and triple of that row, which is `row` there.
+    SendInfo { item: u32, row: u32 },
     /// Write this core's share of `sent_rows`.
     SentRows { index: u32 },
     /// Everything that this core sent has landed, clears of the operator before included.
@@ -86,6 +86,8 @@ impl Dispatch {
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.
+    // Into the loop that drives it: there is little else in a step than the way there.
+    #[inline(always)]
     pub fn step<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
@@ -103,7 +105,7 @@ impl Dispatch {
             Phase::Exchange(exchange) => self.exchange(env, fabric, ub, exchange),
             Phase::Grant { slot, row } => self.grant(env, fabric, ub, slot, row),
             Phase::Send { next } => self.send(env, fabric, inputs, ub, next),
-            Phase::SendInfo { item } => self.send_info(env, fabric, inputs, ub, item),
+            Phase::SendInfo { item, row } => self.send_info(env, fabric, inputs, ub, (item, row)),
             Phase::SentRows { index } => self.sent_rows(env, fabric, inputs, ub, index),
             Phase::Quiet if !fabric.quiet()? => Ok(Progress::Pending(Wait::Quiet)),
             Phase::Quiet if env.shape.aiv_num() == 1 => self.go(first_to_tell(env)),
@@ -129,6 +131,7 @@ impl Dispatch {
         }
     }
 
+    #[inline(always)]
     fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
         self.phase = phase;
         Ok(Progress::Stepped)

@@ -12,7 +12,7 @@ use crate::placement::Home;
 use crate::plan::route;
 use crate::shape::QuantMode;
 use crate::sync::flag;
-use crate::units::{RankId, div_rem};
+use crate::units::RankId;
 use crate::vector::Vector;
 
 /// `slot`, `index`, `row`, least `token`.
@@ -52,7 +52,7 @@ impl Dispatch {
         }
         let (_, counts) = split_words(ub.words, &env.work.sends)?;
         let count = *count_of(env, counts, slot)?;
-        let (local_expert, source) = div_rem(slot, env.shape.ep_world_size());
+        let (local_expert, source) = env.shape.by_ranks(slot);
         let destination = route::destination_of(env.shape, env.rank, local_expert);
         fabric.publish(RankId(source), grant(self.partition, destination), flag::status(row))?;
         // Cannot overflow: the sums of all cores are within the capacity.
@@ -86,7 +86,7 @@ impl Dispatch {
         if index >= *count_of(env, counts, slot)? {
             return self.go(Phase::AwaitTokens { slot: slot + 1, row });
         }
-        let (local_expert, source) = div_rem(slot, env.shape.ep_world_size());
+        let (local_expert, source) = env.shape.by_ranks(slot);
         let ends = (Home { rank: env.rank, local_expert }, RankId(source));
         let at = landing::triple_of(landing::info(env.shape, env.rank, self.area(env), row));
         let token = steps::copy_triple(env.shape, fabric, at, ends, (row, token))?;

@@ -102,7 +102,7 @@ impl Dispatch {
         let at = landing::row(env.shape, send.home.rank, self.area(env), row);
         let (payload, _) = steps::payload(env, inputs, ub.row, &mut self.staged, send)?;
         fabric.put(send.home.rank, at, payload, &[])?;
-        self.go(Phase::SendInfo { item })
+        self.go(Phase::SendInfo { item, row })
     }
 
     pub(super) fn send_info<F: Fabric + ?Sized, V: Vector>(
@@ -111,12 +111,9 @@ impl Dispatch {
         fabric: &mut F,
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
-        item: u32,
+        (item, row): (u32, u32),
     ) -> Result<Progress, ProtocolError> {
         let send = sends(env, ub.words)?.get(inputs, item).ok_or(internal("no such pair"))?;
-        let Ok(row) = self.granted(env, fabric, send)? else {
-            return Err(internal("a grant has been withdrawn"));
-        };
         // Quantised already, for the same expert.
         let (_, scale) = steps::payload(env, inputs, ub.row, &mut self.staged, send)?;
         let mut info = [0; INFO as usize];

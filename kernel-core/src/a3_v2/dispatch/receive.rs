@@ -19,7 +19,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::shape::QuantMode;
 use crate::sync::flag;
-use crate::units::{RankId, div_rem};
+use crate::units::RankId;
 use crate::vector::Vector;
 
 /// What is left of the slots of a core's share, by number in the share.
@@ -216,6 +216,6 @@ impl Dispatch {
 
 /// Whom a slot's records are for, and who sends them.
 const fn ends<V>(env: &Env<'_, V>, slot: u32) -> (Home, RankId) {
-    let (local_expert, source) = div_rem(slot, env.shape.ep_world_size());
+    let (local_expert, source) = env.shape.by_ranks(slot);
     (Home { rank: env.rank, local_expert }, RankId(source))
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! Select -> Enter* -> by turns { return: Entered -> (Put -> Flag)* -> Quiet -> RowsDone*
-//!                              { relay:  (Send)* -> End, stream by stream
+//!                              { relay:  (Send)* -> End, stream by stream -> Ring?
 //!                              { sum:    (Follow | Sum)* -> RowsDone?        -> Done
 //! ```
 //!
@@ -18,6 +18,7 @@ use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
+use crate::layout::state::Kind;
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId, Token, div_ceil, div_floor};
 use crate::vector::Vector;
@@ -108,7 +109,7 @@ impl Combine {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            epoch: Epoch(0),
+            epoch: Epoch::none(Kind::Combine),
             phase: Phase::Select,
             turn: 0,
             returns: returns::Returns::new(),
@@ -137,7 +138,8 @@ impl Combine {
                 words.followed.fill(0);
                 words.streams.fill(0);
                 self.tokens.begin(env);
-                self.epoch = Epoch::begin(fabric, env.core)?;
+                self.relays.begin(env, fabric)?;
+                self.epoch = Epoch::begin(Kind::Combine, fabric, env.core)?;
                 self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
             }
             Phase::Enter { near } if near < env.shape.server_ranks() => {
@@ -220,7 +222,7 @@ fn rows_missing<F: Fabric + ?Sized, V>(
 ) -> Result<Option<Wait>, ProtocolError> {
     for near in 0..env.shape.server_ranks() {
         for core in (0..env.shape.aiv_num()).map(CoreId) {
-            if fabric.observe(relay::rows_done(near, core))? < epoch.0 {
+            if fabric.observe(relay::rows_done(near, core))? < epoch.number {
                 return Ok(Some(Wait::RowsDone { source: env.near(near), core }));
             }
         }

@@ -61,7 +61,7 @@ impl Returns {
             Phase::Flag => {
                 let Row { triple, .. } = returned.row(env.shape, self.rows.start)?;
                 let (to, at) = slot(env, triple);
-                fabric.publish(to, at, relay::mark(epoch.0, triple.2.pairs))?;
+                fabric.publish(to, at, relay::mark(epoch.number, triple.2.pairs))?;
                 self.rows.start += 1;
                 Phase::Put
             }
@@ -70,7 +70,7 @@ impl Returns {
             Phase::Quiet => Phase::RowsDone { near: 0 },
             Phase::RowsDone { near } if near >= env.shape.server_ranks() => return Ok(Progress::Done),
             Phase::RowsDone { near } => {
-                fabric.publish(env.near(near), relay::rows_done(env.work.number, env.core), epoch.0)?;
+                fabric.publish(env.near(near), relay::rows_done(env.work.number, env.core), epoch.number)?;
                 Phase::RowsDone { near: near + 1 }
             }
         };

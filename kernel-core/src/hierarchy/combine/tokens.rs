@@ -134,7 +134,7 @@ impl Tokens {
             } else {
                 let (_, numbers) = words.followed(env, server)?;
                 let record = number_of(env, numbers, token).wrapping_sub(1);
-                let at = relay::record(shape, epoch.partition(), server, record);
+                let at = env.record(epoch, server, record);
                 fabric.bytes(behind(at, ROW), shape.result_bytes())?
             };
             terms.push(sum::term(shape, row)).map_err(|_| internal("more servers than K allows"))?;

@@ -72,7 +72,7 @@ impl Forwards {
                 let source = env.shape.relay(env.rank, server);
                 let at = relay::count(env.shape, epoch.partition(), home.local_expert, source);
                 // Not before this core's puts of these rows: rule 2.
-                fabric.publish(home.rank, at, relay::mark(epoch.0, rows))?;
+                fabric.publish(home.rank, at, relay::mark(epoch.number, rows))?;
                 Phase::Count { server, near_expert: near_expert + 1 }
             }
             Phase::Ended => return Ok(Progress::Done),
@@ -143,7 +143,7 @@ fn hold<F: Fabric + ?Sized, V>(
     if token >= shape.bs(shape.relay(env.rank, server)) {
         return Err(stream::wrong(env, server, record, "token", token));
     }
-    let at = relay::record(shape, epoch.partition(), server, record);
+    let at = env.record(epoch, server, record);
     let bytes = fabric.bytes(behind(at, ROW), relay::token_bytes(shape) - ROW)?;
     let to = held.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
     to.ok_or(internal("scratch is shorter than ub_bytes"))?.copy_from_slice(bytes);

@@ -1,7 +1,7 @@
 //! Dispatch of one core: send own tokens, forward those of its namesakes, copy out what it gets.
 //!
 //! ```text
-//! Select -> Enter* -> by turns { send:    (Record)* -> End* -> ExpandIdx*
+//! Select -> Enter* -> by turns { send:    (Record)* -> End* -> Ring? -> ExpandIdx*
 //!                              { forward: Entered -> (Record -> Row*)* -> Count*, stream by stream
 //!                              { receive: (Count -> Entry -> Nums? -> (X -> Scale? -> Info -> Weight)*)*   -> Done
 //! ```
@@ -16,6 +16,7 @@ use super::{Env, Epoch, Ub, by_turns, split_bytes};
 use crate::a3::internal;
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
+use crate::layout::state::Kind;
 use crate::plan::{relay as plan, route};
 use crate::vector::Vector;
 
@@ -85,7 +86,7 @@ impl Dispatch {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            epoch: Epoch(0),
+            epoch: Epoch::none(Kind::Dispatch),
             phase: Phase::Select,
             turn: 0,
             send: send::Send::new(),
@@ -110,7 +111,8 @@ impl Dispatch {
                 let words = split_words(env, ub.words)?;
                 route::walk(env.shape, env.rank, inputs, &env.work.pairs, words.sent, words.slots);
                 words.streams.fill(0);
-                self.epoch = Epoch::begin(fabric, env.core)?;
+                self.send.begin(env, fabric)?;
+                self.epoch = Epoch::begin(Kind::Dispatch, fabric, env.core)?;
                 self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
             }
             Phase::Enter { near } if near < env.shape.server_ranks() => {

@@ -1,5 +1,6 @@
 //! Own tokens to other servers, token by token; behind them the ends of the streams, and `expand_idx`.
 
+use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
 use super::super::{Env, Epoch};
 use super::Words;
@@ -20,14 +21,17 @@ pub(super) struct Send {
     phase: Phase,
     /// The token that is quantised in the buffer.
     staged: Option<Staged>,
+    issued: Issued,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     /// Send a token to a server of this core's share, or to the next that needs it.
     Record { token: u32, server: u32 },
-    /// Send the end flag to a server.
-    End { server: u32 },
+    /// End the stream to a server.
+    End { server: u32, step: u32 },
+    /// Have the agent told.
+    Ring,
     /// Write a part of `expand_idx`.
     ExpandIdx { pair: u32 },
     /// The role has ended.
@@ -36,7 +40,16 @@ enum Phase {
 
 impl Send {
     pub(super) const fn new() -> Self {
-        Self { phase: Phase::Record { token: 0, server: 0 }, staged: None }
+        Self { phase: Phase::Record { token: 0, server: 0 }, staged: None, issued: Issued::new() }
+    }
+
+    pub(super) fn begin<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &F,
+    ) -> Result<(), ProtocolError> {
+        self.issued = Issued::begin(env, fabric)?;
+        Ok(())
     }
 
     pub(super) fn step<F: Fabric + ?Sized, V: Vector>(
@@ -61,17 +74,21 @@ impl Send {
                         self.record(env, fabric, epoch, inputs, words, buffer, (token, server))?;
                         Phase::Record { token, server: server + 1 }
                     }
-                    None => Phase::End { server: 0 },
+                    None => Phase::End { server: 0, step: 0 },
                 }
             }
-            Phase::End { server } => match others(server).next() {
+            Phase::End { server, step } => match others(server).next() {
                 Some(server) => {
                     let ([sent, _], _) = words.stream(env, server)?;
-                    let at = relay::end_flag(epoch.partition(), env.work.server);
-                    let end = relay::mark(epoch.0, *sent).to_le_bytes();
-                    fabric.send(env.shape.relay(env.rank, server), at, &end)?;
-                    Phase::End { server: server + 1 }
+                    match issue::end(env, fabric, epoch, (server, *sent), step)? {
+                        Some(step) => Phase::End { server, step },
+                        None => Phase::End { server: server + 1, step: 0 },
+                    }
                 }
+                None => Phase::Ring,
+            },
+            Phase::Ring => match self.issued.step(env, fabric, epoch)? {
+                Some(progress) => return Ok(progress),
                 None => Phase::ExpandIdx { pair: env.work.pairs.moe.start },
             },
             Phase::ExpandIdx { pair } => {
@@ -100,11 +117,10 @@ impl Send {
         write_record(env, inputs, &mut self.staged, buffer, Token(token))?;
         write_front(buffer, epoch, token, pairs);
         let ([sent, _], _) = words.stream(env, server)?;
-        let at = relay::record(env.shape, epoch.partition(), env.work.server, *sent);
         let message = buffer
             .get(..relay::token_bytes(env.shape) as usize)
             .ok_or(internal("scratch is shorter than ub_bytes"))?;
-        fabric.send(env.shape.relay(env.rank, server), at, message)?;
+        issue::record(env, fabric, epoch, (server, *sent), message)?;
         *sent += 1;
         Ok(())
     }

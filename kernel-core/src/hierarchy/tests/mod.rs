@@ -1,5 +1,8 @@
 //! Against the oracle, over messages that arrive late, in pieces and in any order inside.
 
+mod corrupt;
+
+use crate::hierarchy::Stage;
 use crate::layout::relay;
 use crate::shape::{BatchSizes, Config, Shape};
 use crate::testing::domain::{Dice, Domain, result_row, shape as shape_of};
@@ -18,16 +21,20 @@ fn small() -> Config<'static> {
     }
 }
 
-fn run(shape: &Shape, letters: &str, rounds: usize, seed: u64) {
+fn run(stage: Stage, shape: &Shape, letters: &str, rounds: usize, seed: u64) {
     let mut dice = Dice(seed);
     let rounds = random_rounds(shape, rounds, &mut dice);
-    Group::new(shape, rounds, letters, result_row).run(&mut dice).unwrap();
+    let mut group = Group::new(shape, rounds, letters, result_row);
+    group.stage = stage;
+    group.run(&mut dice).unwrap();
 }
 
 #[test]
 fn a_token_goes_over_relays_and_back_as_the_oracle_has_it() {
     for (seed, letters) in (0..).zip(["DC", "DC", "DDCC", "DDDCCC"]) {
-        run(&shape_of(&small()), letters, 6, seed);
+        for stage in [Stage::Two, Stage::Three] {
+            run(stage, &shape_of(&small()), letters, 6, seed);
+        }
     }
 }
 
@@ -40,6 +47,7 @@ proptest! {
         (h, quant_mode, comm_quant_mode, f16) in (1i64..=3, any::<bool>(), any::<bool>(), any::<bool>()),
         (letters, types) in (prop::sample::select(&["DC", "DDCC", "DDDCCC"]), 0i64..2),
         (bs, uneven, seed) in (prop::collection::vec(1i64..=5, 9), any::<bool>(), any::<u64>()),
+        agent in any::<bool>(),
     ) {
         let r = servers * near;
         let sizes = &bs[..r as usize];
@@ -59,18 +67,24 @@ proptest! {
             aiv_num: cores,
             ..small()
         });
-        run(&shape, letters, if letters.len() == 6 { 3 } else { 4 }, seed);
+        let stage = if agent { Stage::Two } else { Stage::Three };
+        run(stage, &shape, letters, if letters.len() == 6 { 3 } else { 4 }, seed);
     }
 }
 
 /// How many of so many seeds show that something is left out.
 fn caught(config: &Config<'_>, loose: Loose, letters: &str) -> usize {
+    caught_in(Stage::Three, config, Bend::Servers(loose), letters)
+}
+
+fn caught_in(stage: Stage, config: &Config<'_>, bend: Bend, letters: &str) -> usize {
     let shape = shape_of(config);
     let fails = |&seed: &u64| {
         let mut dice = Dice(seed);
         let rounds = random_rounds(&shape, 6, &mut dice);
         let mut group = Group::new(&shape, rounds, letters, result_row);
-        group.world.bend = Bend::Servers(loose);
+        group.world.bend = bend.clone();
+        group.stage = stage;
         group.run(&mut dice).is_err()
     };
     (0..20).filter(fails).count()
@@ -100,4 +114,21 @@ fn one_partition_is_caught() {
 #[test]
 fn rows_done_without_quiet_are_caught() {
     assert!(caught(&small(), Loose::Quiet, "DC") > 10);
+}
+
+#[test]
+fn duties_of_an_agent_that_are_left_out_are_caught() {
+    let cores = Config { aiv_num: 2, ..small() };
+    for (bend, config, least) in [
+        (Bend::LastWordFirst, small(), 11),
+        (Bend::LateWrites, small(), 11),
+        // An agent must be an operator late.
+        (Bend::OneMessageSlot, small(), 1),
+        (Bend::OpenBarrier, cores, 11),
+        (Bend::Servers(Loose::OnePartition), small(), 11),
+        (Bend::Servers(Loose::Unentered), small(), 11),
+    ] {
+        let seen = caught_in(Stage::Two, &config, bend.clone(), "DC");
+        assert!(seen >= least, "{bend:?}: {seen} of 20");
+    }
 }

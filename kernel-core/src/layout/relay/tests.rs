@@ -56,3 +56,20 @@ fn marks_and_tails_come_back() {
         assert_eq!(read_triple(&shape, &words(wrong)), Err(wrong));
     }
 }
+
+#[test]
+fn a_returned_row_is_known_by_its_place() {
+    let domain = Domain { r: 6, e: 12, s: 0, rs: 0, k: 3, h: 8, bs: 5, cores: 1 };
+    let config = Config { product: "a2", comm_alg: "hierarchy", server_ranks: 2, ..domain.config() };
+    let shape = shape_of(&config);
+    for server in 0..3 {
+        for (token, position) in (0..5).flat_map(|token| (0..3).map(move |position| (token, position))) {
+            let slot = combine_slot(&shape, server, Token(token), position);
+            let seen = returned_at(&shape, behind(slot, ROW));
+            assert_eq!(seen, Some((server, Token(token), position)));
+            assert_eq!(returned_at(&shape, slot), None, "that is its flag");
+        }
+    }
+    assert_eq!(returned_at(&shape, behind(combine_slot(&shape, 3, Token(0), 0), ROW)), None);
+    assert_eq!(returned_at(&shape, Place::window(0)), None);
+}

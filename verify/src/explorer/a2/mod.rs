@@ -30,107 +30,67 @@ mod view;
 mod words;
 
 use super::model::{Memory as Landing, Model, Setup, Twin};
-use super::{Identity, Report, Timeline, Violation};
+use super::search::{Found, Space, search};
+use super::{Report, Violation};
 use kernel_core::shape::Shape;
 use state::{Group, Move};
-use std::collections::hash_map::Entry;
-use std::collections::{HashMap, VecDeque};
 use step::Known;
-
-/// How a state was reached first.
-#[derive(Clone, Copy)]
-struct Origin {
-    parent: u32,
-    what: Option<Move>,
-    branch: u16,
-}
 
 /// Explores all states of a model of A2, breadth first.
 pub(super) fn explore(model: &Model, shape: &Shape) -> Report {
-    let mut known = Known::new(Setup::new(model, shape));
-    let mut visited: HashMap<u128, (), Identity> = HashMap::default();
-    let mut origins: Vec<Origin> = Vec::new();
-    let mut frontier: VecDeque<(u32, Group)> = VecDeque::new();
-    let mut moves = 0;
-    let report = |known: &Known<'_>, states, moves, complete, counterexample| Report {
-        states,
-        moves,
-        traffic_matrices: known.oracle.matrices(),
-        complete,
-        counterexample,
-    };
-    let mut found: Vec<(Origin, step::Next)> = Vec::new();
-    for (branch, next) in (0..).zip(known.initial(false)) {
-        found.push((Origin { parent: u32::MAX, what: None, branch }, next));
-    }
-    loop {
-        for (origin, next) in found.drain(..) {
-            match next {
-                Err(violation) => {
-                    let timeline = tell(&mut known, &origins, origin, violation);
-                    return report(&known, origins.len(), moves, false, Some(timeline));
-                }
-                Ok(state) => {
-                    let id = origins.len() as u32;
-                    if let Entry::Vacant(entry) = visited.entry(state.fingerprint(&known.scene.setup)) {
-                        entry.insert(());
-                        origins.push(origin);
-                        frontier.push_back((id, state));
-                    }
-                }
-            }
-        }
-        if origins.len() > model.states_max {
-            return report(&known, origins.len(), moves, false, None);
-        }
-        let Some((id, state)) = frontier.pop_front() else {
-            return report(&known, origins.len(), moves, true, None);
-        };
-        for what in known.moves(&state) {
-            for (branch, next) in (0..).zip(known.after(&state, what)) {
-                found.push((Origin { parent: id, what: Some(what), branch }, next));
-            }
-        }
-        moves += found.len();
-        if found.is_empty() && !known.is_over(&state) {
-            let origin = Origin { parent: id, what: None, branch: 0 };
-            let timeline = tell(&mut known, &origins, origin, Violation::Deadlock);
-            return report(&known, origins.len(), moves, false, Some(timeline));
-        }
-    }
+    search(&mut Known::new(Setup::new(model, shape)), model.states_max)
 }
 
-/// The way to `last`, told again move by move.
-fn tell(known: &mut Known<'_>, origins: &[Origin], last: Origin, violation: Violation) -> Timeline {
-    let mut way = vec![last];
-    let mut id = last.parent;
-    while let Some(&origin) = origins.get(id as usize) {
-        way.push(origin);
-        id = origin.parent;
+impl Space for Known<'_> {
+    type State = Group;
+    type Move = Move;
+
+    fn initial(&mut self, told: bool) -> Vec<Result<Group, Violation>> {
+        Self::initial(self, told)
     }
-    let mut traffic = Vec::new();
-    let mut state: Option<Group> = None;
-    for origin in way.into_iter().rev() {
-        let next = match (&mut state, origin.what) {
-            (Some(before), Some(what)) => {
-                known.tell(before, what);
-                known.after(before, what)
-            }
-            (None, _) => known.initial(true),
-            (Some(_), None) => Vec::new(),
-        };
-        if let Some(Ok(next)) = next.into_iter().nth(origin.branch.into()) {
-            next.tell_traffic(&mut traffic);
-            state = Some(next);
-        } else if let (Some(Move::Core(core)), Some(state)) = (origin.what, &mut state) {
-            known.tell_last(state, core);
+
+    fn expand(&mut self, state: &Group) -> Vec<Found<Self>> {
+        let moves = state.moves(&self.scene.setup);
+        moves.into_iter().map(|what| (what, Self::after(self, state, what))).collect()
+    }
+
+    fn after(&mut self, state: &Group, what: Move) -> Vec<Result<Group, Violation>> {
+        Self::after(self, state, what)
+    }
+
+    fn is_over(&self, state: &Group) -> bool {
+        state.is_over(&self.scene.setup)
+    }
+
+    fn fingerprint(&self, state: &Group) -> u128 {
+        state.fingerprint(&self.scene.setup)
+    }
+
+    fn matrices(&self) -> usize {
+        self.oracle.matrices()
+    }
+
+    fn tell(&self, state: &mut Group, what: Move) {
+        Self::tell(self, state, what);
+    }
+
+    fn tell_last(&self, state: &mut Group, what: Move) {
+        if let Move::Core(core) = what {
+            Self::tell_last(self, state, core);
         }
     }
-    let mut events = state.as_mut().and_then(|state| state.story.take()).unwrap_or_default();
-    if violation == Violation::Deadlock
-        && let Some(state) = &state
-    {
-        known.tell_waits(state, &mut events);
+
+    fn tell_waits(&mut self, state: &mut Group) {
+        let mut events = state.story.take().unwrap_or_default();
+        Self::tell_waits(self, state, &mut events);
+        state.story = Some(events);
     }
-    Timeline { events, steps: Vec::new(), traffic, violation }
+
+    fn traffic(&self, state: &Group, traffic: &mut Vec<Vec<Option<i32>>>) {
+        state.tell_traffic(traffic);
+    }
+
+    fn story(&self, state: &mut Group) -> Vec<String> {
+        state.story.take().unwrap_or_default()
+    }
 }

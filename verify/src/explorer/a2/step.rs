@@ -50,14 +50,6 @@ impl<'a> Known<'a> {
         self.settle(first)
     }
 
-    pub(super) fn moves(&self, state: &Group) -> Vec<Move> {
-        state.moves(&self.scene.setup)
-    }
-
-    pub(super) fn is_over(&self, state: &Group) -> bool {
-        state.is_over(&self.scene.setup)
-    }
-
     fn cores(&self) -> usize {
         self.scene.setup.model.cores as usize
     }

@@ -1,0 +1,122 @@
+//! A middleware around any backend that leaves rows where they are: what is left of an operator is its protocol. What is
+//! put out is wrong, so this is for measuring alone.
+
+use super::Backend;
+use core::sync::atomic::{AtomicU64, Ordering};
+use kernel_core::fabric::{Fabric, Fault, Near};
+use kernel_core::place::{Place, Tensor};
+use kernel_core::units::{CoreId, RankId};
+
+/// What is longer than any flag, tail or piece of a table is a row.
+const ROW_MIN: usize = 512;
+
+/// A backend whose rows weigh nothing.
+#[derive(Debug)]
+pub struct Weightless<'m, B> {
+    /// The memory underneath.
+    pub inner: &'m B,
+    /// Where flags are counted that a worker publishes to a rank of another one, of so many workers; if they are to be.
+    pub crossing: Option<(&'m AtomicU64, u32)>,
+}
+
+/// The fabric of [`Weightless`].
+#[derive(Debug)]
+pub struct WeightlessFabric<'m, F> {
+    inner: F,
+    rank: RankId,
+    crossing: Option<(&'m AtomicU64, u32)>,
+}
+
+impl<'m, B: Backend> Backend for Weightless<'m, B> {
+    type Fabric<'b>
+        = WeightlessFabric<'m, B::Fabric<'b>>
+    where
+        Self: 'b;
+
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+        WeightlessFabric { inner: self.inner.fabric(rank, core, batch), rank, crossing: self.crossing }
+    }
+
+    type Nic<'b>
+        = B::Nic<'b>
+    where
+        Self: 'b;
+
+    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+        self.inner.nic(rank)
+    }
+
+    fn read_output(
+        &self,
+        rank: RankId,
+        batch: usize,
+        tensor: Tensor,
+        len: usize,
+        read: &mut dyn FnMut(&[u8]),
+    ) {
+        self.inner.read_output(rank, batch, tensor, len, read);
+    }
+}
+
+impl<F: Fabric> Fabric for WeightlessFabric<'_, F> {
+    #[inline]
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        if row.len() < ROW_MIN {
+            return self.inner.put(to, at, row, tail);
+        }
+        let behind = Place { offset: at.offset.saturating_add(row.len() as u64), ..at };
+        self.inner.put(to, behind, tail, &[])
+    }
+
+    #[inline]
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        if let Some((count, workers)) = self.crossing
+            && to.0 % workers != self.rank.0 % workers
+        {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.inner.publish(to, at, word)
+    }
+
+    #[inline]
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        self.inner.send(to, at, message)
+    }
+
+    #[inline]
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        self.inner.quiet()
+    }
+
+    #[inline]
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    #[inline]
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.inner.store(at, word)
+    }
+
+    #[inline]
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.bytes(at, len)
+    }
+
+    #[inline]
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        if bytes.len() < ROW_MIN { self.inner.write(at, bytes) } else { Ok(()) }
+    }
+
+    #[inline]
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        if len < ROW_MIN as u64 { self.inner.deliver(output, from, len) } else { Ok(()) }
+    }
+}
+
+impl<F: Near> Near for WeightlessFabric<'_, F> {
+    #[inline]
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.peer_bytes(rank, at, len)
+    }
+}

@@ -1,0 +1,72 @@
+//! `--inject`: who misbehaves, and how.
+
+use super::RunArgs;
+use crate::backend::inject::{Lost, Silent, Stray};
+use crate::case::Case;
+use crate::error::Error;
+use crate::member;
+use clap::ValueEnum;
+use kernel_core::layout::relay;
+use kernel_core::shape::CommAlg;
+use kernel_core::units::RankId;
+
+impl RunArgs {
+    /// Who is silent; ranks are named as files name them.
+    ///
+    /// # Errors
+    /// No such fault or rank.
+    pub fn silent(&self, case: &Case) -> Result<Option<Silent>, Error> {
+        let Some(fault) = &self.inject else { return Ok(None) };
+        if self.stray(case)?.is_some() {
+            return Ok(None);
+        }
+        let given = fault.strip_prefix("silent=").unwrap_or_default();
+        let (rank, what) = given.split_once(':').map_or((given, None), |(rank, what)| (rank, Some(what)));
+        let rank = rank.parse().ok();
+        let only = what.map(|what| Lost::from_str(what, false)).transpose().map_err(|_| {
+            let names: Vec<_> = Lost::value_variants()
+                .iter()
+                .filter_map(|lost| Some(lost.to_possible_value()?.get_name().to_owned()))
+                .collect();
+            Error::Request(format!("--inject {fault}: what is lost must be one of {}", names.join(", ")))
+        })?;
+        match member::all(&case.shape).find(|&member| Some(case.name(member).0) == rank) {
+            Some(rank) => Ok(Some(Silent { rank, only })),
+            None => Err(Error::Request(format!(
+                "--inject {fault}: must be silent=RANK with RANK in [0, {}]{}",
+                member::count(case.whole()) - 1,
+                if case.elastic.is_some() { ", not one that is gone" } else { "" }
+            ))),
+        }
+    }
+    /// Who sends what nobody asked for.
+    ///
+    /// # Errors
+    /// No such rank, or no hierarchy in which others would be near.
+    pub fn stray(&self, case: &Case) -> Result<Option<Stray>, Error> {
+        let Some((what, rank)) = self.inject.as_deref().and_then(|fault| fault.split_once('=')) else {
+            return Ok(None);
+        };
+        if !["twice", "astray"].contains(&what) {
+            return Ok(None);
+        }
+        let (shape, fault) = (&case.shape, format!("--inject {what}={rank}"));
+        if shape.comm_alg() != CommAlg::Hierarchy {
+            return Err(Error::Request(format!("{fault}: only comm_alg = hierarchy has relays")));
+        }
+        let rank = rank.parse().ok().filter(|&rank| rank < shape.ep_world_size()).map(RankId);
+        let Some(rank) = rank else {
+            let last = shape.ep_world_size() - 1;
+            return Err(Error::Request(format!("{fault}: must be a rank in [0, {last}]")));
+        };
+        if what == "twice" {
+            return Ok(Some(Stray::Twice(rank)));
+        }
+        let (server, number) = shape.server_of(rank);
+        let to = shape.rank_on(server, (number + 1) % shape.server_ranks());
+        // The last of all: only a source that sends that expert its whole batch uses it.
+        let last = (shape.local_expert_num() - 1, RankId(shape.ep_world_size() - 1), shape.bs_max() - 1);
+        let slot = relay::dispatch_slot(shape, last.0, last.1, last.2);
+        Ok(Some(Stray::Astray { rank, to, at: relay::behind(slot, relay::ROW) }))
+    }
+}

@@ -1,0 +1,232 @@
+//! What is reported of a system at a point of the grid.
+
+use super::blocks::{Block, Ratio};
+use super::{Measured, against};
+use crate::case::Case;
+use crate::cli::{Baseline, ReceiveArg};
+use crate::command::quantiles::Quantiles;
+use crate::command::traffic;
+use crate::config::Bs;
+use core::time::Duration;
+use serde::Serialize;
+
+/// Who was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum System {
+    Machines(ReceiveArg),
+    Baseline(Baseline),
+}
+
+/// Who was measured on what.
+#[derive(Clone, Copy)]
+pub(super) struct Subject<'c> {
+    pub(super) case: &'c Case,
+    pub(super) system: System,
+}
+
+/// One system at one point of the grid. Its outputs were the oracle's, before the measurement and after it.
+#[derive(Serialize)]
+pub(super) struct Entry {
+    pub(super) system: &'static str,
+    /// None of a baseline.
+    pub(super) receive: Option<&'static str>,
+    pub(super) ep_world_size: i64,
+    pub(super) bs: Bs,
+    h: i64,
+    k: i64,
+    moe_expert_num: i64,
+    pub(super) quant_mode: i64,
+    dtype: String,
+    pub(super) aiv_num: i64,
+    hccl_buffsize_mb: i64,
+    /// All ranks begin an operator together.
+    pub(super) dispatch_ms: Option<Quantiles>,
+    pub(super) combine_ms: Option<Quantiles>,
+    /// Rounds back to back: ranks wait for each other only as the operators do.
+    pub(super) chained: Chained,
+    /// Of the rows that dispatch sends, and of the results that combine returns.
+    payload_bytes: u64,
+    result_bytes: u64,
+    moved_bytes: PerOperator<u64>,
+    /// The bare copies of `moved_bytes`, where there are any.
+    pub(super) memcpy_ms: Option<PerOperator<f64>>,
+    /// Other systems by this one, block by block.
+    pub(super) than: Vec<Than>,
+    pub(super) protocol: Option<Protocol>,
+    /// Of the processors' time while the point was measured, what a virtual machine did not get.
+    pub(super) stolen_share: Option<f64>,
+    /// Payload and results by the median.
+    pub(super) gb_per_s: PerOperator<Option<f64>>,
+    blocks: Vec<Block>,
+}
+
+#[derive(Serialize)]
+pub(super) struct Chained {
+    /// A dispatch and its combine; over the blocks, of each its mean.
+    pub(super) round_ms: Option<Quantiles>,
+}
+
+#[derive(Clone, Copy, Serialize)]
+pub(super) struct PerOperator<T> {
+    pub(super) dispatch: T,
+    pub(super) combine: T,
+}
+
+/// What another system took, by what this one took in the same block: 2 is twice as fast as that.
+#[derive(Serialize)]
+pub(super) struct Than {
+    pub(super) system: String,
+    pub(super) dispatch: Option<Ratio>,
+    pub(super) combine: Option<Ratio>,
+    /// Back to back.
+    round: Option<Ratio>,
+}
+
+/// What operators take when rows weigh nothing.
+#[derive(Serialize)]
+pub(super) struct Protocol {
+    /// Steps of all machines in a round, and flags that a worker publishes to a rank of another one.
+    steps: u64,
+    flags: u64,
+    /// Of the whole, block by block.
+    pub(super) share: PerOperator<Option<Ratio>>,
+    /// With one worker.
+    pub(super) ns_per_step: f64,
+    /// What all workers take more than one, for each flag that crosses.
+    pub(super) ns_per_flag: Option<f64>,
+}
+
+/// What is reported of all that was measured at a point.
+pub(super) fn entries(
+    subjects: &[Subject<'_>],
+    measured: &[Measured],
+    threads: usize,
+    stolen_share: Option<f64>,
+) -> Vec<Entry> {
+    let all = || subjects.iter().zip(measured);
+    all()
+        .map(|(subject, mine)| {
+            let others = all().filter(|(other, _)| is_compared(subject, other));
+            let than = memcpy(mine).into_iter();
+            let than = than.chain(others.map(|(other, theirs)| than_other(other, theirs, mine))).collect();
+            let protocol = protocol(mine, threads);
+            Entry { than, protocol, stolen_share, ..entry(subject, mine) }
+        })
+        .collect()
+}
+
+/// Machines are compared with baselines of the same quantisation; and what is quantised with what is not.
+fn is_compared(mine: &Subject<'_>, other: &Subject<'_>) -> bool {
+    let quant_mode = |subject: &Subject<'_>| subject.case.config.quant_mode;
+    match (mine.system, other.system) {
+        (System::Machines(_), System::Baseline(_)) => quant_mode(mine) == quant_mode(other),
+        (System::Machines(a), System::Machines(b)) => {
+            let cores = |subject: &Subject<'_>| subject.case.config.aiv_num;
+            a == b && cores(mine) == cores(other) && quant_mode(mine) != 0 && quant_mode(other) == 0
+        }
+        (System::Baseline(_), _) => false,
+    }
+}
+
+/// By block: what `times` says of theirs and of mine.
+fn ratio(theirs: &[Block], mine: &[Block], times: impl Fn(&Block) -> f64) -> Option<Ratio> {
+    Ratio::of(theirs.iter().zip(mine).map(|(theirs, mine)| (times(theirs), times(mine))))
+}
+
+fn than_other(other: &Subject<'_>, theirs: &Measured, mine: &Measured) -> Than {
+    let system = match other.system {
+        System::Baseline(baseline) => baseline.name().to_owned(),
+        System::Machines(_) => format!("quant_mode = {}", other.case.config.quant_mode),
+    };
+    let of = |times: fn(&Block) -> f64| ratio(&theirs.blocks, &mine.blocks, times);
+    Than {
+        system,
+        dispatch: of(|block| block.dispatch_ms),
+        combine: of(|block| block.combine_ms),
+        round: of(|block| block.round_ms),
+    }
+}
+
+fn memcpy(mine: &Measured) -> Option<Than> {
+    let of = |operator: usize, mine_of: fn(&Block) -> f64| {
+        let with = |block: &Block| Some((block.memcpy_ms?[operator], mine_of(block)));
+        Ratio::of(mine.blocks.iter().filter_map(with))
+    };
+    let dispatch = Some(of(0, |block| block.dispatch_ms)?);
+    Some(Than {
+        system: "memcpy".to_owned(),
+        dispatch,
+        combine: of(1, |block| block.combine_ms),
+        round: None,
+    })
+}
+
+fn protocol(mine: &Measured, threads: usize) -> Option<Protocol> {
+    let counts = mine.counts?;
+    let share = |operator: usize, whole: fn(&Block) -> f64| {
+        let with = |block: &Block| Some((block.weightless_ms?[0][operator], whole(block)));
+        Ratio::of(mine.blocks.iter().filter_map(with))
+    };
+    // Medians over the blocks of what a block says.
+    let over = |value: &dyn Fn([[f64; 2]; 2]) -> f64| {
+        let values = mine.blocks.iter().filter_map(|block| block.weightless_ms).map(|w| (value(w), 1.0));
+        Ratio::of(values).map_or(0.0, |ratio| ratio.median)
+    };
+    let sum = |times: [f64; 2]| times.iter().sum::<f64>() * 1e6;
+    let more = over(&|[all, one]| threads as f64 * sum(all) - sum(one));
+    Some(Protocol {
+        steps: counts.steps,
+        flags: counts.crossing,
+        share: PerOperator { dispatch: share(0, |b| b.dispatch_ms), combine: share(1, |b| b.combine_ms) },
+        ns_per_step: over(&|[_, one]| sum(one)) / counts.steps as f64,
+        ns_per_flag: (counts.crossing > 0).then(|| more / counts.crossing as f64),
+    })
+}
+
+fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
+    let (config, bytes) = (&subject.case.config, traffic::Bytes::of(subject.case));
+    let (system, receive, moved) = match subject.system {
+        System::Machines(receive) => ("veriep", Some(receive.name()), bytes.moved(receive)),
+        System::Baseline(baseline) => (baseline.name(), None, against::moved(baseline, &bytes)),
+    };
+    let Measured { single, blocks, .. } = measured;
+    let (dispatch_ms, combine_ms) = (Quantiles::of(&single.dispatch), Quantiles::of(&single.combine));
+    let median_of = |operator: usize| {
+        let copies = blocks.iter().filter_map(|block| Some((block.memcpy_ms?[operator], 1.0)));
+        Ratio::of(copies).map(|ratio| ratio.median)
+    };
+    let memcpy_ms =
+        median_of(0).zip(median_of(1)).map(|(dispatch, combine)| PerOperator { dispatch, combine });
+    let gb_per_s = |bytes: u64, ms: Option<Quantiles>| {
+        ms.map(|q| q.median).filter(|&ms| ms > 0.0).map(|ms| bytes as f64 / ms / 1e6)
+    };
+    let rounds: Vec<_> = blocks.iter().map(|block| Duration::from_secs_f64(block.round_ms / 1e3)).collect();
+    Entry {
+        system,
+        receive,
+        ep_world_size: config.ep_world_size,
+        bs: config.bs.clone(),
+        h: config.h,
+        k: config.k,
+        moe_expert_num: config.moe_expert_num,
+        quant_mode: config.quant_mode,
+        dtype: config.dtype.clone(),
+        aiv_num: config.aiv_num,
+        hccl_buffsize_mb: config.hccl_buffsize_mb,
+        dispatch_ms,
+        combine_ms,
+        chained: Chained { round_ms: Quantiles::of(&rounds) },
+        payload_bytes: bytes.payload,
+        result_bytes: bytes.results,
+        moved_bytes: PerOperator { dispatch: moved.0, combine: moved.1 },
+        memcpy_ms,
+        than: Vec::new(),
+        protocol: None,
+        stolen_share: None,
+        gb_per_s: PerOperator {
+            dispatch: gb_per_s(bytes.payload, dispatch_ms),
+            combine: gb_per_s(bytes.results, combine_ms),
+        },
+        blocks: blocks.clone(),
+    }
+}

@@ -1,0 +1,468 @@
+//! The plan of a rank of the A2 hierarchy: which servers its tokens go to, what it forwards inside its own as a relay,
+//! which rows it returns, what it sums for whom.
+
+mod table;
+
+pub(super) use table::{summary_table, table};
+
+use super::lists::Traffic;
+use crate::cli::PlanArgs;
+use kernel_core::hierarchy::Stage;
+use kernel_core::layout::a2_message::{ELEMENT, Task};
+use kernel_core::layout::relay as layout;
+use kernel_core::layout::state::{Kind, Partition};
+use kernel_core::plan::order::SendOrder;
+use kernel_core::plan::relay::{self, Forward};
+use kernel_core::plan::split;
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId, Token};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// The partition of all offsets.
+const PARTITION: Partition = Partition::P0;
+
+/// What a rank does, or one of its cores. Lists are `null` when experts are not known.
+#[derive(Serialize)]
+pub(super) struct RankPlan {
+    ok: bool,
+    source: String,
+    set: Vec<String>,
+    rank: u32,
+    /// `null`: all cores of the rank.
+    core: Option<u32>,
+    experts_known: bool,
+    stage: u32,
+    /// Of the rank, and its number there.
+    server: u32,
+    number: u32,
+    /// By server: the rank through which this one reaches it, and which reaches this one.
+    relays: Vec<u32>,
+    /// Of the relay areas in all offsets. Operator n, counted from 1, uses (n - 1) % 2.
+    partition: u32,
+    cores: Vec<CoreShare>,
+    dispatch: Option<Dispatch>,
+    combine: Option<Combine>,
+}
+
+/// Ranges are `[start, end)`.
+#[derive(Serialize)]
+struct CoreShare {
+    core: u32,
+    /// Servers whose streams it issues and follows.
+    streams: [u32; 2],
+    /// Tokens that it sums in combine.
+    tokens: [u32; 2],
+    /// Slots (local expert, source) that it copies out in dispatch.
+    slots: [u32; 2],
+    /// Received rows that it returns in combine; `null`: not known.
+    rows: Option<[u32; 2]>,
+}
+
+#[derive(Serialize)]
+struct Dispatch {
+    /// Own tokens to other servers, in the order of each stream.
+    sends: Vec<Sent>,
+    /// What this rank forwards as a relay, own tokens included, in the order of each stream.
+    forwards: Vec<Forwarded>,
+    /// Stage 2: what the agent posts.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tasks: Vec<Issued>,
+}
+
+#[derive(Serialize)]
+struct Combine {
+    /// Received rows to the relays of their sources.
+    returns: Vec<Returned>,
+    /// Sums that this rank makes as a relay, for itself included: which rows come from where.
+    sums: Vec<Sum>,
+    /// Own tokens: whose sums are added, in this order.
+    tokens: Vec<Total>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tasks: Vec<Issued>,
+}
+
+/// A token to another server.
+#[derive(Serialize)]
+struct Sent {
+    core: u32,
+    token: u32,
+    server: u32,
+    /// The relay there.
+    to: u32,
+    /// Rows that it becomes there.
+    pairs: u32,
+    /// Its number in the stream.
+    record: u32,
+    /// In the relay area of `to`.
+    offset: u64,
+    bytes: u64,
+}
+
+/// A row to a near rank.
+#[derive(Serialize)]
+struct Forwarded {
+    core: u32,
+    source: u32,
+    token: u32,
+    k: u32,
+    to: u32,
+    local_expert: u32,
+    slot: u32,
+    position: u32,
+    pairs: u32,
+    /// In the near area of `to`.
+    offset: u64,
+}
+
+/// A result to a near rank.
+#[derive(Serialize)]
+struct Returned {
+    core: u32,
+    row: u32,
+    source: u32,
+    token: u32,
+    position: u32,
+    pairs: u32,
+    /// The relay.
+    to: u32,
+    /// In the near area of `to`.
+    offset: u64,
+}
+
+/// A sum inside the server.
+#[derive(Serialize)]
+struct Sum {
+    core: u32,
+    /// Whose token, which gets the sum.
+    to: u32,
+    token: u32,
+    /// Near ranks by position, k ascending.
+    from: Vec<u32>,
+}
+
+/// A sum over servers.
+#[derive(Serialize)]
+struct Total {
+    core: u32,
+    token: u32,
+    servers: Vec<u32>,
+    /// Who sends the sums; the own server's the rank makes itself.
+    from: Vec<u32>,
+}
+
+/// A task, in the order of issue.
+#[derive(Serialize)]
+struct Issued {
+    to: u32,
+    records: u32,
+    local_buf: u64,
+    remote_buf: u64,
+    bytes: u64,
+}
+
+struct Maker<'t> {
+    traffic: &'t Traffic,
+    shape: &'t Shape,
+    rank: RankId,
+    server: u32,
+    stage: Stage,
+    order: SendOrder,
+    cores: Vec<CoreId>,
+}
+
+pub(super) fn of(
+    traffic: &Traffic,
+    args: &PlanArgs,
+    source: String,
+    rank: RankId,
+    core: Option<CoreId>,
+) -> RankPlan {
+    let shape = &traffic.shape;
+    let cores = core.map_or_else(|| traffic.cores().collect(), |core| vec![core]);
+    let (server, number) = shape.server_of(rank);
+    let stage = if args.stage == Some(2) { Stage::Two } else { Stage::Three };
+    let maker = Maker { traffic, shape, rank, server, stage, order: args.order.into(), cores };
+    let received = traffic.known.then(|| maker.received());
+    let rows = received.as_ref().map(|rows| rows.len() as u32);
+    RankPlan {
+        ok: true,
+        source,
+        set: args.config.set.clone(),
+        rank: rank.0,
+        core: core.map(|core| core.0),
+        experts_known: traffic.known,
+        stage: if stage == Stage::Two { 2 } else { 3 },
+        server,
+        number,
+        relays: (0..shape.servers()).map(|server| shape.relay(rank, server).0).collect(),
+        partition: PARTITION.index(),
+        cores: maker.cores.iter().map(|&core| maker.share(core, rows)).collect(),
+        dispatch: traffic.known.then(|| maker.dispatch()),
+        combine: received.map(|rows| maker.combine(&rows)),
+    }
+}
+
+/// A row that a rank receives: of which source's token, and its place in the sum.
+#[derive(Clone, Copy)]
+struct Row {
+    source: RankId,
+    token: Token,
+    part: layout::Part,
+}
+
+impl Maker<'_> {
+    fn ids(&self, rank: RankId) -> &[i32] {
+        self.traffic.inputs(rank).expert_ids
+    }
+
+    fn share(&self, core: CoreId, rows: Option<u32>) -> CoreShare {
+        let (shape, ends) = (self.shape, super::one_core::ends);
+        CoreShare {
+            core: core.0,
+            streams: ends(&relay::streams(shape, core)),
+            tokens: ends(&split::tokens(shape, self.rank, core)),
+            slots: ends(&split::slots(shape, self.rank, core)),
+            rows: rows.map(|rows| ends(&split::rows(shape, rows, core))),
+        }
+    }
+
+    /// The core asked for that has the stream of a server.
+    fn stream_core(&self, server: u32) -> Option<u32> {
+        let holds = |core: &&CoreId| relay::streams(self.shape, **core).contains(&server);
+        self.cores.iter().find(holds).map(|core| core.0)
+    }
+
+    /// Offset of a record of the stream to `server`, in the relay area there.
+    fn record(&self, kind: Kind, record: u32) -> u64 {
+        match self.stage {
+            Stage::Two => layout::gathered(self.shape, (PARTITION, kind), self.server, record),
+            Stage::Three => layout::record(self.shape, PARTITION, self.server, record).offset,
+        }
+    }
+
+    fn dispatch(&self) -> Dispatch {
+        let shape = self.shape;
+        let mut records = vec![0; shape.servers() as usize];
+        let sends = relay::across(shape, self.rank, self.ids(self.rank)).filter_map(|crossing| {
+            let next = &mut records[crossing.server as usize];
+            let record = core::mem::replace(next, *next + 1);
+            Some(Sent {
+                core: self.stream_core(crossing.server)?,
+                token: crossing.token.0,
+                server: crossing.server,
+                to: shape.relay(self.rank, crossing.server).0,
+                pairs: crossing.pairs,
+                record,
+                offset: self.record(Kind::Dispatch, record),
+                bytes: layout::token_bytes(shape),
+            })
+        });
+        let sends = sends.collect();
+        Dispatch { sends, forwards: self.forwards(), tasks: self.tasks(Kind::Dispatch, &records) }
+    }
+
+    /// By source of its streams: what the relay forwards.
+    fn forwarded(&self, server: u32) -> impl Iterator<Item = (Token, Forward)> {
+        let source = self.shape.relay(self.rank, server);
+        let here = move |&(_, server, _): &(Token, u32, Forward)| server == self.server;
+        relay::inside(self.shape, self.ids(source)).filter(here).map(|(token, _, forward)| (token, forward))
+    }
+
+    fn forwards(&self) -> Vec<Forwarded> {
+        let shape = self.shape;
+        let of_stream = |server| {
+            let mut counts = BTreeMap::<(RankId, u32), u32>::new();
+            let (source, core) = (shape.relay(self.rank, server), self.stream_core(server));
+            let rows = self.forwarded(server).filter_map(move |(token, forward)| {
+                let Forward { k, part, home } = forward;
+                let next = counts.entry((home.rank, home.local_expert)).or_default();
+                let slot = core::mem::replace(next, *next + 1);
+                Some(Forwarded {
+                    core: core?,
+                    source: source.0,
+                    token: token.0,
+                    k,
+                    to: home.rank.0,
+                    local_expert: home.local_expert,
+                    slot,
+                    position: part.position,
+                    pairs: part.pairs,
+                    offset: layout::dispatch_slot(shape, home.local_expert, source, slot).offset,
+                })
+            });
+            rows.collect::<Vec<_>>()
+        };
+        (0..shape.servers()).flat_map(of_stream).collect()
+    }
+
+    /// The rows of the rank in the order of `expand_x`.
+    fn received(&self) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for source in self.traffic.all_ranks() {
+            for (token, _, forward) in relay::inside(self.shape, self.ids(source)) {
+                if forward.home.rank == self.rank {
+                    let row = Row { source, token, part: forward.part };
+                    rows.push(((forward.home.local_expert, source, token), row));
+                }
+            }
+        }
+        rows.sort_by_key(|&(order, _)| order);
+        rows.into_iter().map(|(_, row)| row).collect()
+    }
+
+    fn combine(&self, rows: &[Row]) -> Combine {
+        let shape = self.shape;
+        let returns = self.cores.iter().flat_map(|&core| {
+            split::rows(shape, rows.len() as u32, core).filter_map(move |row| {
+                let &Row { source, token, part } = rows.get(row as usize)?;
+                let (server, number) = shape.server_of(source);
+                Some(Returned {
+                    core: core.0,
+                    row,
+                    source: source.0,
+                    token: token.0,
+                    position: part.position,
+                    pairs: part.pairs,
+                    to: shape.rank_on(self.server, number).0,
+                    offset: layout::combine_slot(shape, server, token, part.position).offset,
+                })
+            })
+        });
+        let mut records = vec![0; shape.servers() as usize];
+        let sums = (0..shape.servers()).flat_map(|server| {
+            let mut sums = BTreeMap::<u32, Vec<u32>>::new();
+            for (token, forward) in self.forwarded(server) {
+                sums.entry(token.0).or_default().push(forward.home.rank.0);
+            }
+            records[server as usize] = sums.len() as u32;
+            let to = shape.relay(self.rank, server).0;
+            sums.into_iter().map(move |(token, from)| (server, Sum { core: 0, to, token, from }))
+        });
+        // The own server's sums are made by whoever sums the token.
+        let of_core = |(server, sum): (u32, Sum)| {
+            let core =
+                if server == self.server { self.token_core(sum.token) } else { self.stream_core(server) };
+            Some(Sum { core: core?, ..sum })
+        };
+        let sums = sums.filter_map(of_core).collect();
+        Combine {
+            returns: returns.collect(),
+            sums,
+            tokens: self.totals(),
+            tasks: self.tasks(Kind::Combine, &records),
+        }
+    }
+
+    fn token_core(&self, token: u32) -> Option<u32> {
+        let holds = |core: &&CoreId| split::tokens(self.shape, self.rank, **core).contains(&token);
+        self.cores.iter().find(holds).map(|core| core.0)
+    }
+
+    fn totals(&self) -> Vec<Total> {
+        let (shape, ids) = (self.shape, self.ids(self.rank));
+        let of_token = |token: u32| {
+            let k = shape.k();
+            let row = ids.get((token * k) as usize..((token + 1) * k) as usize)?;
+            let servers: Vec<_> = (0..shape.servers()).filter(|&s| relay::pairs(shape, row, s) > 0).collect();
+            let from = servers.iter().map(|&server| shape.relay(self.rank, server).0).collect();
+            Some(Total { core: self.token_core(token)?, token, servers, from })
+        };
+        (0..shape.bs(self.rank)).filter_map(of_token).collect()
+    }
+
+    /// What the agent posts, if there is one: one task for each other server, with so many records.
+    fn tasks(&self, kind: Kind, records: &[u32]) -> Vec<Issued> {
+        if self.stage == Stage::Three {
+            return Vec::new();
+        }
+        let others = self.shape.servers() - 1;
+        let issued = self.order.items(0..others, RankId(self.server)).filter_map(|i| {
+            let server = if i < self.server { i } else { i + 1 };
+            let records = *records.get(server as usize)?;
+            let task = Task::stream(self.shape, (PARTITION, kind), self.rank, server, records);
+            self.stream_core(server)?;
+            Some(Issued {
+                to: task.remote_rank_id,
+                records,
+                local_buf: task.local_buf,
+                remote_buf: task.remote_buf,
+                bytes: task.count * ELEMENT,
+            })
+        });
+        issued.collect()
+    }
+}
+
+/// What all ranks come to.
+#[derive(Serialize)]
+pub(super) struct Summary {
+    ok: bool,
+    source: String,
+    set: Vec<String>,
+    ranks: u32,
+    servers: u32,
+    cores: u32,
+    experts_known: bool,
+    /// Empty unless experts are known.
+    traffic: Vec<OfRank>,
+}
+
+/// One rank in one round. Sums take the way of tokens back, rows that of forwarded rows.
+#[derive(Serialize)]
+struct OfRank {
+    rank: u32,
+    /// Own tokens to other servers, once for each.
+    tokens_across: u64,
+    /// The bytes of their rows.
+    across_bytes: u64,
+    /// Tokens of namesakes that it gets.
+    tokens_relayed: u64,
+    /// Rows that it forwards to other near ranks, own tokens' included.
+    rows_forwarded: u64,
+    inside_bytes: u64,
+    /// Rows that its experts get.
+    rows_received: u64,
+}
+
+pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: String) -> Summary {
+    let shape = &traffic.shape;
+    let mut ranks: Vec<_> = traffic
+        .all_ranks()
+        .map(|rank| OfRank {
+            rank: rank.0,
+            tokens_across: 0,
+            across_bytes: 0,
+            tokens_relayed: 0,
+            rows_forwarded: 0,
+            inside_bytes: 0,
+            rows_received: 0,
+        })
+        .collect();
+    for rank in traffic.all_ranks().filter(|_| traffic.known) {
+        let ids = traffic.inputs(rank).expert_ids;
+        for crossing in relay::across(shape, rank, ids) {
+            let sent = &mut ranks[rank.index()];
+            sent.tokens_across += 1;
+            sent.across_bytes += shape.payload_bytes();
+            ranks[shape.relay(rank, crossing.server).index()].tokens_relayed += 1;
+        }
+        for (_, server, forward) in relay::inside(shape, ids) {
+            let (relay, to) = (shape.relay(rank, server), forward.home.rank);
+            let moves = u64::from(relay != to);
+            ranks[relay.index()].rows_forwarded += moves;
+            ranks[relay.index()].inside_bytes += moves * shape.payload_bytes();
+            ranks[to.index()].rows_received += 1;
+        }
+    }
+    Summary {
+        ok: true,
+        source,
+        set: args.config.set.clone(),
+        ranks: shape.ep_world_size(),
+        servers: shape.servers(),
+        cores: shape.aiv_num(),
+        experts_known: traffic.known,
+        traffic: if traffic.known { ranks } else { Vec::new() },
+    }
+}

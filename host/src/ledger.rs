@@ -1,0 +1,316 @@
+//! What went from rank to rank in a unit, held against the plan. On a hierarchy every token crosses to a server at most
+//! once, and only to one that has an expert of it; a relay forwards a row only to whom it belongs; sums come back
+//! likewise. On the full mesh every window holds the rows that its receiver is to get.
+
+use crate::backend::count::{Bytes, Counts, Load, Posted};
+use crate::batch::Batch;
+use crate::driver::schedule::Operator;
+use crate::driver::{Failure, Unit};
+use kernel_core::hierarchy::Stage;
+use kernel_core::layout::a2_window::sent_bytes;
+use kernel_core::layout::relay as layout;
+use kernel_core::layout::state::Kind;
+use kernel_core::plan::relay;
+use kernel_core::plan::route::{self, Pair};
+use kernel_core::shape::{CommAlg, Product, Shape};
+use kernel_core::units::{CoreId, RankId, Token};
+use std::collections::BTreeMap;
+
+/// What went one way in an operator, all ranks together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Way {
+    /// Rows; of a hierarchy across servers, tokens or their sums.
+    pub rows: u64,
+    /// Bytes of these rows.
+    pub row_bytes: u64,
+    /// Bytes of all that was written, flags and lists included.
+    pub bytes: u64,
+}
+
+/// What changed ranks in an operator.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// To other servers.
+    pub across: Way,
+    /// Of the rank that sent most of them, the bytes of its rows.
+    pub across_max: u64,
+    /// To other ranks of the same server.
+    pub inside: Way,
+}
+
+/// A record from rank to rank: of which token. Whose it is follows from the operator.
+type Record = (RankId, RankId, u32);
+/// A row inside a server from rank to rank: of which source's token, at which position.
+type Row = (RankId, RankId, RankId, u32, u32);
+
+/// Holds the counts of a unit against the plan. What was moved, by operator; nothing where ranks have no servers.
+///
+/// # Errors
+/// Something was sent that is not in the plan, or twice, or not at all.
+pub fn settle<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Failure> {
+    let (shape, batches) = (unit.shape, unit.batches);
+    if shape.product() != Product::A2 {
+        return Ok(Vec::new());
+    }
+    let ledger = Ledger { shape, stage: unit.options.stage, counts };
+    let of = |(number, operator): (usize, &Operator)| {
+        let (kind, name) = match operator {
+            Operator::Dispatch(_) => (Kind::Dispatch, "dispatch"),
+            Operator::Combine(_) => (Kind::Combine, "combine"),
+        };
+        let batch = operator.batch();
+        let moved = match shape.comm_alg() {
+            CommAlg::Hierarchy => ledger.servers(number, kind, &batches[batch]),
+            _ => ledger.mesh(number, kind, &batches[batch]),
+        };
+        moved.map_err(|why| Failure::Traffic(format!("{name} of batch {batch}: {why}")))
+    };
+    unit.operators.iter().enumerate().map(of).collect()
+}
+
+struct Ledger<'a> {
+    shape: &'a Shape,
+    stage: Stage,
+    counts: &'a Counts,
+}
+
+impl Ledger<'_> {
+    fn ranks(&self) -> impl Iterator<Item = RankId> + use<> {
+        (0..self.shape.ep_world_size()).map(RankId)
+    }
+
+    fn server(&self, rank: RankId) -> u32 {
+        self.shape.server_of(rank).0
+    }
+
+    /// Bytes of an operator by rank: of its cores, and of what its agent posted.
+    fn bytes(&self, number: usize) -> Result<Vec<Bytes>, String> {
+        let cores = self.shape.aiv_num() as usize;
+        let of = |rank: RankId| {
+            let logs = self.counts.cores.iter().skip(rank.index() * cores).take(cores);
+            let mut sum = Bytes::default();
+            for bytes in logs.filter_map(|log| log.bytes.get(number)) {
+                sum.across += bytes.across;
+                sum.inside += bytes.inside;
+            }
+            for posted in self.posted(number, rank)? {
+                let near = self.server(posted.to) == self.server(rank);
+                *(if near { &mut sum.inside } else { &mut sum.across }) += posted.len;
+            }
+            Ok(sum)
+        };
+        self.ranks().map(of).collect()
+    }
+
+    /// Ranks for which an agent has a task in every operator.
+    fn peers(&self) -> usize {
+        (match (self.shape.comm_alg(), self.stage) {
+            (CommAlg::Hierarchy, Stage::Three) => 0,
+            (CommAlg::Hierarchy, Stage::Two) => self.shape.servers() - 1,
+            _ => self.shape.ep_world_size() - 1,
+        }) as usize
+    }
+
+    /// What an agent posted for an operator: one task for each peer.
+    fn posted(&self, number: usize, rank: RankId) -> Result<&[Posted], String> {
+        let peers = self.peers();
+        let all = &self.counts.agents[rank.index()];
+        let due = peers * self.counts.cores[rank.index() * self.shape.aiv_num() as usize].bytes.len();
+        if all.len() != due {
+            return Err(format!("the agent of rank {rank} has posted {} tasks, not {due}", all.len()));
+        }
+        Ok(&all[number * peers..(number + 1) * peers])
+    }
+
+    fn servers(&self, number: usize, kind: Kind, batch: &Batch<'_>) -> Result<Moved, String> {
+        let (records, rows) = self.written(number)?;
+        let (planned_records, planned_rows) = self.planned(kind, batch);
+        hold(records.clone(), planned_records, |fault, (from, to, token)| {
+            let what = match kind {
+                Kind::Dispatch => format!("token {token} of rank {from}"),
+                Kind::Combine => format!("the sum of rank {from} for token {token} of rank {to}"),
+            };
+            match fault {
+                Fault::Twice => format!("{what} crossed to server {} twice", self.server(to)),
+                Fault::Missing => format!("{what} never crossed to server {}", self.server(to)),
+                Fault::Unplanned => format!("{what} went to rank {to}, where nobody needs it"),
+            }
+        })?;
+        hold(rows.clone(), planned_rows, |fault, (from, to, source, token, position)| {
+            let what = format!("row {position} of token {token} of rank {source}");
+            match fault {
+                Fault::Twice => format!("rank {from} put {what} to rank {to} twice"),
+                Fault::Missing => format!("rank {from} never put {what} to rank {to}"),
+                Fault::Unplanned => format!("rank {from} put {what} to rank {to}, which needs it not"),
+            }
+        })?;
+        let (record, row) = match kind {
+            Kind::Dispatch => (self.shape.payload_bytes(), self.shape.payload_bytes()),
+            Kind::Combine => (self.shape.result_bytes(), self.shape.row_bytes()),
+        };
+        self.gathered(number, kind, &records)?;
+        let mut by_rank = BTreeMap::<RankId, u64>::new();
+        for (from, _, _) in &records {
+            *by_rank.entry(*from).or_default() += record;
+        }
+        let inside = rows.iter().filter(|(from, to, ..)| from != to).count() as u64;
+        let across = records.len() as u64;
+        self.moved(number, (across, record), (inside, row), by_rank.values().max().copied())
+    }
+
+    fn moved(
+        &self,
+        number: usize,
+        (across, record): (u64, u64),
+        (inside, row): (u64, u64),
+        across_max: Option<u64>,
+    ) -> Result<Moved, String> {
+        let bytes = self.bytes(number)?;
+        let way = |rows, row, bytes| Way { rows, row_bytes: rows * row, bytes };
+        Ok(Moved {
+            across: way(across, record, bytes.iter().map(|bytes| bytes.across).sum()),
+            across_max: across_max.unwrap_or(0),
+            inside: way(inside, row, bytes.iter().map(|bytes| bytes.inside).sum()),
+        })
+    }
+
+    /// What cores have written in an operator.
+    fn written(&self, number: usize) -> Result<(Vec<Record>, Vec<Row>), String> {
+        let (mut records, mut rows) = (Vec::new(), Vec::new());
+        let cores = self.ranks().flat_map(|rank| (0..self.shape.aiv_num()).map(move |c| (rank, CoreId(c))));
+        for ((from, core), log) in cores.zip(&self.counts.cores) {
+            for write in log.writes.iter().filter(|write| write.operator as usize == number) {
+                match write.load {
+                    Load::Record { token } => records.push((from, write.to, token)),
+                    Load::Row { source, token, position } => {
+                        rows.push((from, write.to, source, token, position));
+                    }
+                    Load::Unknown => {
+                        let to = write.to;
+                        return Err(format!(
+                            "core {core} of rank {from} put something to rank {to} that is no row"
+                        ));
+                    }
+                }
+            }
+        }
+        Ok((records, rows))
+    }
+
+    fn planned(&self, kind: Kind, batch: &Batch<'_>) -> (Vec<Record>, Vec<Row>) {
+        let shape = self.shape;
+        let (mut records, mut rows) = (Vec::new(), Vec::new());
+        for rank in self.ranks() {
+            let ids = batch.inputs(rank).expert_ids;
+            for crossing in relay::across(shape, rank, ids) {
+                let relay = shape.relay(rank, crossing.server);
+                let (from, to) = way(kind, rank, relay);
+                records.push((from, to, crossing.token.0));
+            }
+            for (token, server, forward) in relay::inside(shape, ids) {
+                let (from, to) = way(kind, shape.relay(rank, server), forward.home.rank);
+                rows.push((from, to, rank, token.0, forward.part.position));
+            }
+        }
+        (records, rows)
+    }
+
+    /// In stage 2 a task carries the records that were gathered for it, and their end flag.
+    fn gathered(&self, number: usize, kind: Kind, records: &[Record]) -> Result<(), String> {
+        for rank in self.ranks() {
+            for &Posted { to, len } in self.posted(number, rank)? {
+                let n = records.iter().filter(|&&(from, dest, _)| from == rank && dest == to).count();
+                let due = layout::gathered_bytes(self.shape, kind, n as u32);
+                if len != due {
+                    return Err(format!("rank {rank} posted {len} bytes to rank {to}, not {due}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn mesh(&self, number: usize, kind: Kind, batch: &Batch<'_>) -> Result<Moved, String> {
+        let shape = self.shape;
+        let ranks = shape.ep_world_size() as usize;
+        let mut planned = vec![0; ranks * ranks];
+        for rank in self.ranks() {
+            let inputs = batch.inputs(rank);
+            let pairs = (0..shape.bs(rank)).flat_map(|t| (0..shape.k()).map(move |k| (Token(t), k)));
+            for home in pairs.filter_map(|(token, k)| route::home(shape, rank, &inputs, Pair { token, k })) {
+                let (from, to) = way(kind, rank, home.rank);
+                planned[from.index() * ranks + to.index()] += 1;
+            }
+        }
+        let row = match kind {
+            Kind::Dispatch => shape.payload_bytes(),
+            Kind::Combine => shape.row_bytes(),
+        };
+        let (mut across, mut inside, mut most) = (0, 0, 0);
+        for rank in self.ranks() {
+            let mut own = 0;
+            for &Posted { to, len } in self.posted(number, rank)? {
+                let due = planned[rank.index() * ranks + to.index()];
+                if len != sent_bytes(shape, kind, due) {
+                    return Err(format!("the window of rank {rank} to rank {to} has not {due} rows"));
+                }
+                let near = self.server(to) == self.server(rank);
+                *(if near { &mut inside } else { &mut own }) += u64::from(due);
+            }
+            across += own;
+            most = most.max(own * row);
+        }
+        self.moved(number, (across, row), (inside, row), Some(most))
+    }
+}
+
+/// Results come back the way that tokens went.
+const fn way(kind: Kind, from: RankId, to: RankId) -> (RankId, RankId) {
+    match kind {
+        Kind::Dispatch => (from, to),
+        Kind::Combine => (to, from),
+    }
+}
+
+/// How what was seen differs from the plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    Twice,
+    Missing,
+    Unplanned,
+}
+
+/// Holds what was seen against a plan in which nothing is twice.
+fn hold<T: Copy + Ord>(
+    mut seen: Vec<T>,
+    mut planned: Vec<T>,
+    what: impl Fn(Fault, T) -> String,
+) -> Result<(), String> {
+    seen.sort_unstable();
+    planned.sort_unstable();
+    if let Some(&twice) = seen.windows(2).find(|pair| pair[0] == pair[1]).and_then(|pair| pair.first()) {
+        return Err(what(Fault::Twice, twice));
+    }
+    if let Some(&unplanned) = seen.iter().find(|item| planned.binary_search(item).is_err()) {
+        return Err(what(Fault::Unplanned, unplanned));
+    }
+    if let Some(&missing) = planned.iter().find(|item| seen.binary_search(item).is_err()) {
+        return Err(what(Fault::Missing, missing));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_twice_or_too_much_or_missing_is_told_apart() {
+        let of = |seen: &[u32], planned: &[u32]| {
+            hold(seen.to_vec(), planned.to_vec(), |fault, item| format!("{fault:?} {item}"))
+        };
+        assert_eq!(of(&[2, 1], &[1, 2]), Ok(()));
+        assert_eq!(of(&[2, 1, 2], &[1, 2]), Err("Twice 2".to_owned()));
+        assert_eq!(of(&[1, 2, 3], &[1, 2]), Err("Unplanned 3".to_owned()));
+        assert_eq!(of(&[2], &[1, 2]), Err("Missing 1".to_owned()));
+    }
+}

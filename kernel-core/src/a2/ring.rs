@@ -1,0 +1,133 @@
+//! What stands between the cores' writes and the agent: quiet, core barrier, doorbell.
+//!
+//! ```text
+//! Quiet -> Barrier -> [core 0: (Flip -> Settle)? -> Ring] -> Rung
+//! ```
+
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::layout::a2_message::doorbell;
+use crate::layout::state::Partition;
+use crate::place::Place;
+use crate::plan::counts::ShareSum;
+use crate::sync::barrier;
+use crate::units::{CoreId, RankId};
+
+/// Who comes to a barrier.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seat {
+    pub(crate) rank: RankId,
+    pub(crate) core: CoreId,
+    /// Cores of the rank.
+    pub(crate) cores: u32,
+}
+
+/// A core at its rank's barriers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Crossing {
+    /// Barrier passed or come to last.
+    epoch: u32,
+    /// Whether this core waits for others at that barrier.
+    arrived: bool,
+}
+
+impl Crossing {
+    /// Before the first operator.
+    pub(crate) const fn new() -> Self {
+        Self { epoch: 0, arrived: false }
+    }
+
+    /// Reads which barrier was the last.
+    pub(crate) fn begin<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Result<Self, ProtocolError> {
+        Ok(Self { epoch: barrier::current_epoch(fabric, core)?, arrived: false })
+    }
+
+    /// Comes to the next core barrier and waits there; `None` once all cores have come.
+    pub(crate) fn cross<F: Fabric + ?Sized>(
+        &mut self,
+        seat: Seat,
+        fabric: &mut F,
+    ) -> Result<Option<Progress>, ProtocolError> {
+        let Seat { rank, core, cores } = seat;
+        if cores == 1 {
+            return Ok(None);
+        }
+        if !self.arrived {
+            self.epoch = barrier::next_epoch(self.epoch);
+            barrier::arrive(fabric, rank, core, self.epoch, ShareSum::default())?;
+            self.arrived = true;
+            return Ok(Some(Progress::Stepped));
+        }
+        if let Some(core) = barrier::missing(fabric, cores, core, self.epoch)? {
+            return Ok(Some(Progress::Pending(Wait::Core(core))));
+        }
+        self.arrived = false;
+        Ok(None)
+    }
+}
+
+/// The steps to the doorbell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Bell {
+    /// All that this core wrote has landed, clears of the operator before included.
+    Quiet,
+    /// The same of all cores.
+    Barrier,
+    /// Core 0: choose the other half for the next operator.
+    Flip,
+    /// Core 0: that has landed.
+    Settle,
+    /// Core 0: tell the agent.
+    Ring,
+    /// All is sent.
+    Rung,
+}
+
+impl Bell {
+    /// Goes on; `None` when the agent has been told, or will be by core 0. `chosen` is the word that names the half, if
+    /// the cores keep one.
+    pub(crate) fn step<F: Fabric + ?Sized>(
+        &mut self,
+        seat: Seat,
+        fabric: &mut F,
+        crossing: &mut Crossing,
+        half: Partition,
+        chosen: Option<Place>,
+    ) -> Result<Option<Progress>, ProtocolError> {
+        *self = match *self {
+            Self::Quiet | Self::Settle if !fabric.quiet()? => {
+                return Ok(Some(Progress::Pending(Wait::Quiet)));
+            }
+            Self::Quiet => Self::Barrier,
+            Self::Barrier => match crossing.cross(seat, fabric)? {
+                Some(progress) => return Ok(Some(progress)),
+                None if seat.core.0 > 0 => Self::Rung,
+                None if chosen.is_some() => Self::Flip,
+                None => Self::Ring,
+            },
+            Self::Flip => {
+                if let Some(at) = chosen {
+                    fabric.store(at, half.flipped().index().into())?;
+                }
+                Self::Settle
+            }
+            Self::Settle => Self::Ring,
+            Self::Ring => {
+                ring(seat.rank, fabric, half)?;
+                Self::Rung
+            }
+            Self::Rung => return Ok(None),
+        };
+        Ok(Some(Progress::Stepped))
+    }
+}
+
+/// Core 0 alone publishes to the doorbell, and was quiet since its last time, so it reads what it wrote.
+fn ring<F: Fabric + ?Sized>(rank: RankId, fabric: &mut F, half: Partition) -> Result<(), ProtocolError> {
+    let rung = fabric.observe(doorbell())?;
+    if rung % 2 != half.index().into() {
+        let next = rung.saturating_add(1);
+        return Err(ProtocolError::Doorbell { seen: rung, min: next, max: next });
+    }
+    fabric.publish(rank, doorbell(), rung.wrapping_add(1))?;
+    Ok(())
+}

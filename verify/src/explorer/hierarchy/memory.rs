@@ -1,0 +1,315 @@
+//! Memory of a hierarchy: cells that have landed, effects that perhaps have, and who knows of whose end.
+
+use super::super::model::{Memory as Landing, Setup, Twin};
+use super::super::violation::Violation;
+use kernel_core::fabric::order::{Issued, Kind};
+use kernel_core::layout::relay;
+use kernel_core::layout::state::Partition;
+use kernel_core::place::{Place, Region};
+use kernel_core::shape::Shape;
+use kernel_core::units::{CoreId, RankId};
+use std::collections::HashMap;
+
+/// Most ranks of a model.
+pub(super) const RANKS: usize = 4;
+/// By rank: the operator that it is known to have begun, so that it has ended those before.
+pub(super) type Heard = [u32; RANKS];
+
+/// What lies at a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Area {
+    Entered,
+    RowsDone,
+    End,
+    Count,
+    /// A record, from its front flag on.
+    Record,
+    /// The flag of a near slot.
+    Flag,
+    /// The row of a near slot.
+    Row,
+}
+
+/// A place of some rank: what lies there, in which partition of the model's, and which of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Spot {
+    pub(super) area: Area,
+    pub(super) partition: u8,
+    pub(super) number: u16,
+}
+
+/// A model, and where things lie in it.
+pub(super) struct Scene<'a> {
+    pub(super) setup: Setup<'a>,
+    words: HashMap<u64, (Area, u16, Option<Partition>)>,
+    /// Bytes between near slots.
+    near_pitch: u64,
+}
+
+impl<'a> Scene<'a> {
+    pub(super) fn new(setup: Setup<'a>) -> Self {
+        let shape = setup.shape;
+        let mut words = HashMap::new();
+        let mut word = |at: Place, area, number: u32, of| words.insert(at.offset, (area, number as u16, of));
+        for near in 0..shape.server_ranks() {
+            word(relay::entered(near), Area::Entered, near, None);
+            for core in 0..shape.aiv_num() {
+                let number = near * shape.aiv_num() + core;
+                word(relay::rows_done(near, CoreId(core)), Area::RowsDone, number, None);
+            }
+        }
+        for partition in [Partition::P0, Partition::P1] {
+            for server in 0..shape.servers() {
+                word(relay::end_flag(partition, server), Area::End, server, Some(partition));
+            }
+            for slot in 0..shape.local_expert_num() * shape.ep_world_size() {
+                let (expert, source) = (slot / shape.ep_world_size(), slot % shape.ep_world_size());
+                let at = relay::count(shape, partition, expert, RankId(source));
+                word(at, Area::Count, slot, Some(partition));
+            }
+        }
+        let slot = |slot| relay::dispatch_slot(shape, 0, RankId(0), slot).offset;
+        Self { setup, words, near_pitch: slot(1) - slot(0) }
+    }
+
+    fn shape(&self) -> &'a Shape {
+        self.setup.shape
+    }
+
+    /// What lies at a place as machines give it, and how far behind its beginning; the machines' partition must be that
+    /// of the operator.
+    pub(super) fn spot(&self, at: Place, op: u32) -> Option<(Spot, u64)> {
+        let shape = self.shape();
+        let own = if op.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
+        let partition = (op % self.setup.model.partitions[0]) as u8;
+        let in_partition = |area, number| Spot { area, partition, number };
+        let everywhere = |area, number| Spot { area, partition: 0, number };
+        if at.region != Region::Window {
+            return None;
+        }
+        if let Some(&(area, number, of)) = self.words.get(&at.offset) {
+            return match of {
+                Some(of) => (of == own).then_some((in_partition(area, number), 0)),
+                None => Some((everywhere(area, number), 0)),
+            };
+        }
+        if let Some(inside) = at.offset.checked_sub(relay::near_area()) {
+            let (number, inside) = ((inside / self.near_pitch) as u16, inside % self.near_pitch);
+            let slots = shape.moe_expert_num() * shape.bs_max();
+            let area = if inside < relay::ROW { Area::Flag } else { Area::Row };
+            let start = if area == Area::Row { relay::ROW } else { 0 };
+            return (u32::from(number) < slots).then_some((everywhere(area, number), inside - start));
+        }
+        let inside = at.offset.checked_sub(relay::record(shape, own, 0, 0).offset)?;
+        let pitch = relay::record_pitch(shape);
+        let (number, inside) = (inside / pitch, inside % pitch);
+        let records = u64::from(shape.servers() * shape.bs_max());
+        (number < records).then_some((in_partition(Area::Record, number as u16), inside))
+    }
+
+    /// The operator that used a spot before, if its place is used again: who writes must have heard that its owner has ended that.
+    fn before(&self, spot: Spot, op: u32) -> Option<u32> {
+        match spot.area {
+            Area::Entered | Area::RowsDone => None,
+            Area::Flag | Area::Row => op.checked_sub(1),
+            Area::End | Area::Count | Area::Record => op.checked_sub(self.setup.model.partitions[0]),
+        }
+    }
+
+    /// Whether an operator ends only with what is written there; twins that leave it out are let go on, to their harm.
+    fn is_awaited(&self, spot: Spot) -> bool {
+        match self.setup.model.twin {
+            Twin::PartialWait => spot.area != Area::End,
+            Twin::NoEntered => spot.area != Area::Entered,
+            _ => true,
+        }
+    }
+
+    /// The ranks that write to a spot of a rank, as bits.
+    pub(super) fn writers(&self, rank: RankId, spot: Spot) -> u32 {
+        let shape = self.shape();
+        let (number, (server, _)) = (u32::from(spot.number), shape.server_of(rank));
+        let near = |number| 1 << shape.rank_on(server, number).0;
+        match spot.area {
+            Area::Entered => near(number),
+            Area::RowsDone => near(number / shape.aiv_num()),
+            Area::End => 1 << shape.relay(rank, number).0,
+            Area::Record => 1 << shape.relay(rank, number / shape.bs_max()).0,
+            Area::Count => 1 << shape.relay(RankId(number % shape.ep_world_size()), server).0,
+            Area::Flag | Area::Row => (0..shape.server_ranks()).map(near).sum(),
+        }
+    }
+
+    /// Whether a twin lets later effects overtake this one.
+    fn is_overtaken(&self, effect: &Effect) -> bool {
+        match self.setup.model.twin {
+            Twin::UnorderedMessages => matches!(effect.issued.kind, Kind::Message(_)),
+            Twin::RelaxedPublish => effect.issued.kind == Kind::Put,
+            _ => false,
+        }
+    }
+}
+
+/// What a word or a record holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Value {
+    /// Operator of who wrote it.
+    pub(super) op: u32,
+    /// The number beside the epoch.
+    pub(super) number: u32,
+    /// The bytes of a row, or of a record behind its front flag, by number.
+    pub(super) body: Option<u16>,
+    /// What its writer had heard.
+    pub(super) heard: Heard,
+}
+
+/// A value that has landed, at a spot of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cell {
+    pub(super) rank: u8,
+    pub(super) spot: Spot,
+    pub(super) value: Value,
+}
+
+/// An effect that has perhaps landed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Effect {
+    pub(super) issued: Issued,
+    pub(super) spot: Spot,
+    pub(super) value: Value,
+    /// Of a record: its front flag was seen, and its last word.
+    pub(super) seen: [bool; 2],
+}
+
+impl Effect {
+    fn is_at(&self, rank: RankId, spot: Spot) -> bool {
+        (self.issued.to, self.spot) == (rank, spot)
+    }
+}
+
+/// A word of a record that is seen by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Front,
+    End,
+    Whole,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Memory {
+    /// By rank, then spot.
+    pub(super) cells: Vec<Cell>,
+    /// As they were issued.
+    pub(super) flight: Vec<Effect>,
+}
+
+impl Memory {
+    pub(super) fn cell(&self, rank: RankId, spot: Spot) -> Option<&Value> {
+        let key = (rank.0 as u8, spot);
+        let found = self.cells.binary_search_by_key(&key, |cell| (cell.rank, cell.spot));
+        found.ok().map(|i| &self.cells[i].value)
+    }
+
+    pub(super) fn set(&mut self, rank: RankId, spot: Spot, value: Value) {
+        let key = (rank.0 as u8, spot);
+        match self.cells.binary_search_by_key(&key, |cell| (cell.rank, cell.spot)) {
+            Ok(i) => self.cells[i].value = value,
+            Err(i) => self.cells.insert(i, Cell { rank: rank.0 as u8, spot, value }),
+        }
+    }
+
+    /// The effect on a spot of a rank that has perhaps landed.
+    pub(super) fn late(&self, rank: RankId, spot: Spot) -> Option<usize> {
+        self.flight.iter().position(|effect| effect.is_at(rank, spot))
+    }
+
+    /// Whether some part of a record was seen.
+    pub(super) fn was_seen(&self, rank: RankId, spot: Spot, part: Part) -> bool {
+        let seen = self.late(rank, spot).map(|i| self.flight[i].seen);
+        seen.is_some_and(|seen| seen[usize::from(part == Part::End)])
+    }
+
+    /// Somebody sees (a part of) effect number `i`: it has landed, and all that must land before it.
+    pub(super) fn see(&mut self, scene: &Scene<'_>, i: usize, part: Part) {
+        let seen = self.flight[i];
+        let mut before = true;
+        self.land(|at, effect| {
+            before &= at != i;
+            let is_before = before && seen.issued.must_follow(&effect.issued) && !scene.is_overtaken(effect);
+            is_before || at == i && part == Part::Whole
+        });
+        if part != Part::Whole
+            && let Some(effect) = self.flight.iter_mut().find(|effect| effect.issued == seen.issued)
+        {
+            effect.seen[usize::from(part == Part::End)] = true;
+        }
+    }
+
+    /// A core is quiet: all that it issued has landed, but for messages.
+    pub(super) fn quiet(&mut self, core: (RankId, CoreId)) {
+        self.land(|_, effect| effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_)));
+    }
+
+    pub(super) fn is_quiet(&self, core: (RankId, CoreId)) -> bool {
+        let waits =
+            |effect: &Effect| effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_));
+        !self.flight.iter().any(waits)
+    }
+
+    fn land(&mut self, mut which: impl FnMut(usize, &Effect) -> bool) {
+        let flight = core::mem::take(&mut self.flight);
+        for (i, effect) in flight.into_iter().enumerate() {
+            if which(i, &effect) {
+                self.set(effect.issued.to, effect.spot, effect.value);
+            } else {
+                self.flight.push(effect);
+            }
+        }
+    }
+
+    /// Takes in an effect of a core that has heard `heard`; its target is in operator `at`, by the slowest of its cores.
+    pub(super) fn issue(
+        &mut self,
+        scene: &Scene<'_>,
+        effect: Effect,
+        heard: &Heard,
+        at: u32,
+    ) -> Option<Violation> {
+        let Effect { issued: Issued { to: rank, from, at: place, .. }, spot, value, .. } = effect;
+        let twice = self.cell(rank, spot).is_some_and(|cell| cell.op == value.op);
+        let late = self.flight.iter().any(|earlier| {
+            let follows = effect.issued.must_follow(&earlier.issued) && earlier.value.op < value.op;
+            earlier.is_at(rank, spot) && !follows && scene.is_awaited(spot)
+        });
+        let owner = heard[rank.index()];
+        let unheard = scene.before(spot, value.op).filter(|&before| owner <= before);
+        let violation = if let Some(before) = unheard {
+            let [operator, unended] = [value.op, before].map(|op| scene.setup.named(op));
+            Some(Violation::Unheard { rank: from.0, owner: rank, at: place, operator, unended })
+        } else if twice || late {
+            Some(match spot.area {
+                Area::Row | Area::Record => Violation::Overwritten { rank, at: place },
+                _ => Violation::LostFlag { rank, at: place },
+            })
+        } else {
+            let late = at > value.op && scene.is_awaited(spot);
+            late.then(|| Violation::Unawaited { rank, operator: scene.setup.named(value.op) })
+        };
+        if scene.setup.model.memory == Landing::Strong {
+            self.set(rank, spot, value);
+        } else {
+            self.flight.push(effect);
+        }
+        violation
+    }
+
+    /// A rank has ended an operator: what others can still do to its memory is said, and what it was told is forgotten.
+    pub(super) fn end(&mut self, scene: &Scene<'_>, rank: RankId, op: u32) -> Option<Violation> {
+        let owed = |effect: &Effect| {
+            effect.issued.to == rank && effect.value.op <= op && scene.is_awaited(effect.spot)
+        };
+        let late = self.flight.iter().any(owed);
+        self.cells.retain(|cell| u32::from(cell.rank) != rank.0 || cell.value.op > op);
+        late.then(|| Violation::Unawaited { rank, operator: scene.setup.named(op) })
+    }
+}

@@ -1,0 +1,352 @@
+//! The fabric that a machine sees while it is explored.
+
+use super::super::model::{Kind, Memory as Landing, Twin};
+use super::super::oracle::Expected;
+use super::super::violation::Violation;
+use super::memory::{Area, Effect, Heard, Memory, Part, Scene, Spot, Value};
+use super::state::Numbers;
+use super::tape::Tape;
+use core::cell::{Cell, RefCell};
+use kernel_core::fabric::order::{self, Issued};
+use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::layout::relay;
+use kernel_core::place::{Place, Region};
+use kernel_core::units::{CoreId, RankId};
+use std::rc::Rc;
+
+/// The machines' epochs stand at the far end of what a flag has room for, where the model's operators are counted from 0:
+/// even, so that partitions are the same.
+const EPOCHS: u64 = (1 << 48) - 16;
+
+/// One core's view.
+pub(super) struct View<'a> {
+    pub(super) scene: &'a Scene<'a>,
+    pub(super) numbers: &'a mut Numbers,
+    pub(super) memory: RefCell<&'a mut Memory>,
+    pub(super) me: (RankId, CoreId),
+    /// The operator that the core runs.
+    pub(super) op: u32,
+    pub(super) kind: Kind,
+    /// By rank: the operator that it runs.
+    pub(super) at: Vec<u32>,
+    pub(super) epoch: Cell<u32>,
+    pub(super) heard: Cell<Heard>,
+    /// What all ranks must write.
+    pub(super) expected: Rc<Vec<Expected>>,
+    /// The servers that have an expert of an own token, as bits.
+    pub(super) servers: u32,
+    /// Whether accesses whose outcome depends on others are refused.
+    pub(super) peek: bool,
+    pub(super) tape: RefCell<Tape>,
+    pub(super) written: u32,
+    pub(super) violation: RefCell<Option<Violation>>,
+    /// What the step did, in words, if it is to be told.
+    pub(super) story: Option<RefCell<Vec<String>>>,
+}
+
+impl View<'_> {
+    fn twin(&self) -> Twin {
+        self.scene.setup.model.twin
+    }
+
+    fn strong(&self) -> bool {
+        self.scene.setup.model.memory == Landing::Strong
+    }
+
+    fn blame(&self, violation: Violation) {
+        self.violation.borrow_mut().get_or_insert(violation);
+    }
+
+    fn say(&self, what: impl FnOnce() -> String) {
+        if let Some(story) = &self.story {
+            story.borrow_mut().push(what());
+        }
+    }
+
+    fn fault(&self, at: Place, len: usize) -> Fault {
+        Fault { rank: self.me.0, at, len: len as u64 }
+    }
+
+    /// The machine's epoch of this operator.
+    fn own_epoch(&self) -> u64 {
+        EPOCHS + 1 + u64::from(self.op % 2)
+    }
+
+    /// An operator as this machine counts it.
+    fn to_machine(&self, op: u32) -> u64 {
+        self.own_epoch().wrapping_add_signed(i64::from(op) - i64::from(self.op))
+    }
+
+    /// The operator that a machine calls so.
+    fn of_machine(&self, epoch: u64) -> u32 {
+        self.op.wrapping_add_signed(epoch.wrapping_sub(self.own_epoch()) as i32)
+    }
+
+    fn spot(&self, at: Place, len: usize) -> Result<(Spot, u64), Fault> {
+        let spot = self.scene.spot(at, self.op);
+        if spot.is_none() && at.region == Region::Window {
+            self.blame(Violation::WrongPartition { rank: self.me.0, at });
+        }
+        spot.ok_or(self.fault(at, len))
+    }
+
+    /// What others do decides what comes now. `open`: the ranks that can still change it before this core moves, as bits.
+    fn touch(&self, at: Place, open: u32) -> Result<(), Fault> {
+        let mut tape = self.tape.borrow_mut();
+        tape.touched = true;
+        tape.open |= open;
+        if self.peek { Err(self.fault(at, 0)) } else { Ok(()) }
+    }
+
+    /// A word at a spot as this core sees it now, or (a part of) a record: what it is worth in this operator.
+    fn look(&self, at: Place, spot: Spot, part: Part) -> Result<Option<Value>, Fault> {
+        let late = self.memory.borrow().late(self.me.0, spot);
+        let landed = self.memory.borrow().cell(self.me.0, spot).copied();
+        let seen = part != Part::Whole && self.memory.borrow().was_seen(self.me.0, spot, part);
+        let only_grows = matches!(spot.area, Area::Entered | Area::RowsDone);
+        let settled = landed.filter(|value| value.op >= self.op && (only_grows || late.is_none()));
+        let value = match late {
+            _ if settled.is_some() => settled,
+            Some(i) => {
+                let value = self.memory.borrow().flight[i].value;
+                if !seen {
+                    self.touch(at, 0)?;
+                }
+                if seen || self.tape.borrow_mut().choose((spot, part == Part::End)) {
+                    if !seen {
+                        self.memory.borrow_mut().see(self.scene, i, part);
+                        self.say(|| format!("sees {}", self.name(self.me.0, spot, value, part)));
+                    }
+                    Some(value)
+                } else {
+                    landed
+                }
+            }
+            None => {
+                self.touch(at, self.scene.writers(self.me.0, spot))?;
+                landed
+            }
+        };
+        if let Some(value) = value.filter(|value| value.op >= self.op) {
+            let mut heard = self.heard.get();
+            for (mine, theirs) in heard.iter_mut().zip(value.heard) {
+                *mine = (*mine).max(theirs.min(self.op));
+            }
+            self.heard.set(heard);
+        }
+        Ok(value)
+    }
+
+    fn issue(
+        &mut self,
+        kind: order::Kind,
+        to: RankId,
+        at: Place,
+        (epoch, number): (u64, u32),
+        body: Option<&[u8]>,
+    ) -> Result<(), Fault> {
+        let (spot, _) = self.spot(at, 8)?;
+        let far = matches!(kind, order::Kind::Message(_));
+        let server = |rank| self.scene.setup.shape.server_of(rank).0;
+        if far == (server(to) == server(self.me.0)) {
+            return Err(Fault { rank: to, at, len: 8 });
+        }
+        if self.strong() {
+            self.touch(at, 0)?;
+        }
+        let body = body.map(|bytes| self.numbers.body(bytes));
+        let mut heard = self.heard.get();
+        heard[self.me.0.index()] = self.op;
+        let op = if spot.area == Area::Row { self.op } else { self.of_machine(epoch) };
+        let value = Value { op, number, body, heard };
+        let issued = Issued { from: self.me, to, at, kind };
+        let effect = Effect { issued, spot, value, seen: [false; 2] };
+        self.say(|| format!("{} {}", verb(spot.area, kind), self.name(to, spot, value, Part::Whole)));
+        let at = self.at[to.index()];
+        let violation = self.memory.get_mut().issue(self.scene, effect, &heard, at);
+        violation.into_iter().for_each(|violation| self.blame(violation));
+        Ok(())
+    }
+
+    /// What a machine may read there: it has landed.
+    fn body(&self, at: Place, len: u64) -> Result<Option<&[u8]>, Fault> {
+        let (spot, inside) = self.spot(at, len as usize)?;
+        let memory = self.memory.borrow();
+        if memory.late(self.me.0, spot).is_some() {
+            self.blame(Violation::NotLanded { rank: self.me.0, at });
+        }
+        let body =
+            memory.cell(self.me.0, spot).filter(|value| value.op == self.op).and_then(|value| value.body);
+        // The body of a record begins behind its front flag.
+        let start = if spot.area == Area::Record { inside.wrapping_sub(8) } else { inside } as usize;
+        let bytes = body.and_then(|body| self.numbers.body_of(body).get(start..)?.get(..len as usize));
+        if bytes.is_none() {
+            self.blame(Violation::NotLanded { rank: self.me.0, at });
+        }
+        Ok(bytes)
+    }
+
+    fn judge(&mut self, at: Place, bytes: &[u8]) {
+        let Region::Output(tensor) = at.region else { return };
+        self.written += bytes.len() as u32;
+        let range = at.offset as usize..at.offset as usize + bytes.len();
+        if self.expected[self.me.0.index()].output(tensor).get(range) != Some(bytes) {
+            self.blame(Violation::Diverged { rank: self.me.0, at });
+        }
+    }
+
+    /// A front flag: of the record itself, or as a twin has it.
+    fn front(&self, at: Place, spot: Spot) -> Result<u64, Fault> {
+        let in_stream = u32::from(spot.number) % self.scene.setup.shape.bs_max();
+        let before = Spot { number: spot.number.wrapping_sub(1), ..spot };
+        let (spot, part) = match self.twin() {
+            Twin::OwnFront if in_stream > 0 => (before, Part::Front),
+            Twin::FlagAtEnd if in_stream > 0 => (before, Part::End),
+            _ => (spot, Part::Front),
+        };
+        Ok(self.look(at, spot, part)?.map_or(0, |value| self.to_machine(value.op)))
+    }
+
+    /// Whether combine goes on without an end flag, as if it had come: its tokens have no expert on that server.
+    fn needs_nothing_of(&self, spot: Spot) -> bool {
+        let is_end = self.twin() == Twin::PartialWait && self.kind == Kind::Combine && spot.area == Area::End;
+        is_end && self.servers & 1 << spot.number == 0
+    }
+}
+
+fn verb(area: Area, kind: order::Kind) -> &'static str {
+    match (area, kind) {
+        (_, order::Kind::Message(_)) => "sends",
+        (_, order::Kind::Put) => "puts",
+        _ => "publishes",
+    }
+}
+
+impl Fabric for View<'_> {
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.issue(order::Kind::Put, to, at, (0, 0), Some(&[row, tail].concat()))
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        let (spot, _) = self.spot(at, 8)?;
+        let value = match spot.area {
+            Area::Entered | Area::RowsDone => (word, 0),
+            _ => relay::unmark(word),
+        };
+        if self.twin() == Twin::NoFlagOfNothing && spot.area == Area::Count && value.1 == 0 {
+            return Ok(());
+        }
+        self.issue(order::Kind::Publish, to, at, value, None)
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        let (spot, _) = self.spot(at, message.len())?;
+        let (first, rest) = message.split_first_chunk().ok_or(self.fault(at, message.len()))?;
+        let first = u64::from_le_bytes(*first);
+        let numbers = self.memory.get_mut().flight.iter().filter_map(|effect| match effect.issued.kind {
+            order::Kind::Message(number) => Some(number),
+            _ => None,
+        });
+        let kind = order::Kind::Message(numbers.max().unwrap_or(0) + 1);
+        match spot.area {
+            Area::Record => self.issue(kind, to, at, (first, 0), Some(rest)),
+            _ => self.issue(kind, to, at, relay::unmark(first), None),
+        }
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        if self.twin() == Twin::NoQuiet || self.memory.get_mut().is_quiet(self.me) {
+            return Ok(true);
+        }
+        self.touch(Place::window(0), 0)?;
+        let spot = Spot { area: Area::Row, partition: 0, number: u16::MAX };
+        let quiet = self.tape.get_mut().choose((spot, false));
+        if quiet {
+            self.memory.get_mut().quiet(self.me);
+            self.say(|| "is quiet".to_owned());
+        }
+        Ok(quiet)
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        if at == relay::epoch(self.me.1) {
+            return Ok(self.to_machine(self.epoch.get()).wrapping_sub(1));
+        }
+        let (spot, inside) = self.spot(at, 8)?;
+        match (spot.area, inside) {
+            (Area::Record, 0) => return self.front(at, spot),
+            (Area::Record, _) => {
+                let word = self.body(at, 8)?.and_then(|bytes| bytes.first_chunk());
+                return Ok(word.map_or(0, |word| u64::from_le_bytes(*word)));
+            }
+            (Area::Entered, _) if self.twin() == Twin::NoEntered => return Ok(self.own_epoch()),
+            _ if self.needs_nothing_of(spot) => return Ok(relay::mark(self.own_epoch(), 0)),
+            _ => {}
+        }
+        let value = self.look(at, spot, Part::Whole)?;
+        Ok(value.map_or(0, |value| match spot.area {
+            Area::Entered | Area::RowsDone => self.to_machine(value.op),
+            _ => relay::mark(self.to_machine(value.op), value.number),
+        }))
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        if at != relay::epoch(self.me.1) {
+            return Err(self.fault(at, 8));
+        }
+        // Private: it lands before its core looks again.
+        self.epoch.set(self.of_machine(word) + 1);
+        Ok(())
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        Ok(self.body(at, len)?.unwrap_or(&super::super::fabric::NOTHING[..len as usize]))
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.judge(at, bytes);
+        Ok(())
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        let bytes = self.bytes(from, len)?.to_vec();
+        self.judge(output, &bytes);
+        Ok(())
+    }
+}
+
+impl View<'_> {
+    /// A spot in words.
+    fn name(&self, rank: RankId, spot: Spot, value: Value, part: Part) -> String {
+        let shape = self.scene.setup.shape;
+        let number = u32::from(spot.number);
+        let (own, _) = shape.server_of(rank);
+        let stream = |server| format!("from rank {} to rank {rank}", shape.relay(rank, server));
+        match spot.area {
+            Area::Entered => {
+                format!("the word at rank {rank} that rank {} has entered", shape.rank_on(own, number))
+            }
+            Area::RowsDone => {
+                let near = shape.rank_on(own, number / shape.aiv_num());
+                format!("the word at rank {rank} that rank {near} has no more rows for it")
+            }
+            Area::End => format!("the end flag {}, behind {} records", stream(number), value.number),
+            Area::Count => {
+                let (expert, source) = (number / shape.ep_world_size(), number % shape.ep_world_size());
+                let rows = value.number;
+                format!("the count at rank {rank}: {rows} from rank {source} for its expert {expert}")
+            }
+            Area::Record => {
+                let record = number % shape.bs_max();
+                let part = match part {
+                    Part::Front => "the front flag of ",
+                    Part::End => "the last word of ",
+                    Part::Whole => "",
+                };
+                format!("{part}record {record} {}", stream(number / shape.bs_max()))
+            }
+            Area::Flag => format!("the flag of near slot {number} of rank {rank}"),
+            Area::Row => format!("a row into near slot {number} of rank {rank}"),
+        }
+    }
+}

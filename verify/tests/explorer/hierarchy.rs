@@ -1,0 +1,182 @@
+//! A2's hierarchy in the explorer: machines, near words and far messages, and what is broken on purpose.
+
+use crate::verdict::{caught, explored, safe};
+use verify::explorer::{Memory, Model, Timeline, Traffic, Twin, Violation};
+
+/// In servers of that many ranks.
+fn hierarchy(ranks: u32, server_ranks: u32, schedule: &str) -> Model {
+    Model::new(ranks, schedule).hierarchy(server_ranks).weak()
+}
+
+/// Two servers of one rank; both have two tokens and two experts, so that none, one or two records cross.
+fn streams(schedule: &str) -> Model {
+    Model { experts: 2, tokens: 2, ..hierarchy(2, 1, schedule) }
+}
+
+/// Everybody sends across and to another number; then within the server; then all to one expert.
+const THREE: &[&[i32]] = &[&[3, 2, 1, 0], &[1, 0, 3, 2], &[2, 2, 2, 2]];
+
+#[test]
+fn two_servers_of_one_rank_for_ever() {
+    safe("hierarchy, 2 servers x 1 rank, DC for ever, weak", &hierarchy(2, 1, "DC"));
+}
+
+#[test]
+fn one_server_of_two_ranks_for_ever() {
+    safe("hierarchy, 1 server x 2 ranks, DC for ever, weak", &hierarchy(2, 2, "DC"));
+}
+
+#[test]
+fn two_batches_in_flight_for_ever() {
+    safe("hierarchy, 2 servers x 1 rank, DDCC for ever, weak", &hierarchy(2, 1, "DDCC"));
+    safe("hierarchy, 1 server x 2 ranks, DDCC for ever, weak", &hierarchy(2, 2, "DDCC"));
+}
+
+#[test]
+fn streams_of_two_records_once() {
+    safe("hierarchy, 2 x 1, two tokens, DC once, weak", &streams("DC").units(1));
+}
+
+#[test]
+fn two_servers_of_two_ranks_once() {
+    let model = hierarchy(4, 2, "DC").units(1);
+    safe("hierarchy, 2 x 2, DC once, weak", &model.traffic(Traffic::Given(&THREE[..1])));
+}
+
+#[test]
+#[ignore = "minutes: 1"]
+fn two_servers_of_two_ranks_for_ever() {
+    for traffic in [&THREE[..1], &THREE[1..2], &THREE[2..]] {
+        let model = hierarchy(4, 2, "DC").traffic(Traffic::Given(traffic));
+        safe(&format!("hierarchy, 2 x 2, always {traffic:?}, DC for ever, weak"), &model);
+    }
+    let model = hierarchy(4, 2, "DDCC").units(1).traffic(Traffic::Given(&THREE[..1]));
+    safe("hierarchy, 2 x 2, DDCC once, weak", &model);
+    let model = Model { k: 2, ..hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(&THREE[..1])) };
+    safe("hierarchy, 2 x 2, two experts a token, DC once, weak", &model);
+}
+
+#[test]
+#[ignore = "minutes: 4"]
+fn two_servers_of_two_ranks_with_all_traffic() {
+    safe("hierarchy, 2 x 2, all traffic, D once, weak", &hierarchy(4, 2, "D").units(1));
+}
+
+#[test]
+#[ignore = "minutes: 1"]
+fn streams_of_two_records_for_ever() {
+    safe("hierarchy, 2 x 1, two tokens, DC for ever, weak", &streams("DC"));
+}
+
+#[test]
+fn two_cores_once() {
+    safe("hierarchy, 2 x 1 of 2 cores, D once, weak", &hierarchy(2, 1, "D").cores(2).units(1));
+    safe("hierarchy, 1 x 2 of 2 cores, DC once, weak", &hierarchy(2, 2, "DC").cores(2).units(1));
+}
+
+#[test]
+#[ignore = "minutes: 1"]
+fn two_cores_of_two_servers_once() {
+    safe("hierarchy, 2 x 1 of 2 cores, DC once, weak", &hierarchy(2, 1, "DC").cores(2).units(1));
+}
+
+#[test]
+fn nothing_is_missed_by_what_need_not_be_tried() {
+    let models = [
+        hierarchy(2, 2, "DC").units(1),
+        hierarchy(2, 1, "D").units(1),
+        hierarchy(2, 1, "DC").units(1).partitions(1, 1),
+        hierarchy(2, 2, "DC").units(1).twin(Twin::RelaxedPublish),
+        hierarchy(2, 2, "DC").units(1).twin(Twin::NoEntered),
+        hierarchy(2, 1, "DC").units(1).twin(Twin::NoQuiet),
+        hierarchy(2, 1, "DC").units(1).twin(Twin::UnorderedMessages),
+        hierarchy(2, 1, "D").units(1).twin(Twin::OwnFront),
+        streams("D").units(1).twin(Twin::OwnFront),
+        streams("D").units(1).twin(Twin::FlagAtEnd),
+    ];
+    for model in models {
+        let reports = [Memory::Weak, Memory::WeakExplicit].map(|memory| {
+            let report = explored(
+                &format!("hierarchy, {:?}, {memory:?}", model.twin),
+                &Model { memory, ..model.clone() },
+            );
+            assert!(report.complete || report.counterexample.is_some(), "{:?}: gave up", model.twin);
+            report.counterexample.is_some()
+        });
+        assert_eq!(reports[0], reports[1], "{:?}", model.twin);
+    }
+}
+
+fn told(name: &str, model: &Model) -> Timeline {
+    let timeline = caught(name, model);
+    println!("{timeline}\n");
+    timeline
+}
+
+#[test]
+fn catches_a_relay_that_forwards_before_proof() {
+    // Needs two records in a stream, and a memory that lands a message in pieces.
+    let twin = |schedule| streams(schedule).units(1).twin(Twin::OwnFront);
+    safe("hierarchy, own front flag, strong", &Model { memory: Memory::Strong, ..twin("D") });
+    let seen = told("hierarchy, own front flag", &twin("D"));
+    assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_flag_at_the_end_of_a_record_over_a_fabric_that_reorders() {
+    let twin = |schedule| streams(schedule).units(1).twin(Twin::FlagAtEnd);
+    safe("hierarchy, flag at the end, strong", &Model { memory: Memory::Strong, ..twin("D") });
+    let seen = told("hierarchy, flag at the end", &twin("D"));
+    assert!(matches!(seen.violation, Violation::NotLanded { .. } | Violation::Refused { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_combine_that_waits_only_for_its_own_tokens_servers() {
+    safe("hierarchy, partial wait, DC once", &hierarchy(2, 1, "DC").units(1).twin(Twin::PartialWait));
+    let seen = told("hierarchy, partial wait", &hierarchy(2, 1, "DC").twin(Twin::PartialWait));
+    assert!(matches!(seen.violation, Violation::Unheard { .. }), "{seen}");
+}
+
+#[test]
+fn catches_one_partition() {
+    safe("hierarchy, one partition, one operator", &hierarchy(2, 1, "D").units(1).partitions(1, 1));
+    let seen = told("hierarchy, one partition", &hierarchy(2, 1, "DC").partitions(1, 1));
+    assert!(matches!(seen.violation, Violation::Unheard { .. }), "{seen}");
+}
+
+#[test]
+fn catches_near_ranks_that_nobody_waits_for() {
+    safe("hierarchy, nobody enters, one operator", &hierarchy(2, 2, "D").units(1).twin(Twin::NoEntered));
+    let seen = told("hierarchy, nobody enters", &hierarchy(2, 2, "DC").twin(Twin::NoEntered));
+    assert!(matches!(seen.violation, Violation::Unheard { .. } | Violation::Unawaited { .. }), "{seen}");
+}
+
+#[test]
+fn catches_rows_done_without_quiet() {
+    let seen = told(
+        "hierarchy, no quiet",
+        &hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(&THREE[..1])).twin(Twin::NoQuiet),
+    );
+    assert!(matches!(seen.violation, Violation::Refused { .. }), "{seen}");
+}
+
+#[test]
+fn catches_messages_that_overtake_each_other() {
+    let seen =
+        told("hierarchy, unordered messages", &hierarchy(2, 1, "DC").units(1).twin(Twin::UnorderedMessages));
+    assert!(matches!(seen.violation, Violation::Refused { .. } | Violation::NotLanded { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_flag_that_overtakes_its_row() {
+    let seen = told("hierarchy, relaxed publish", &hierarchy(2, 2, "DC").units(1).twin(Twin::RelaxedPublish));
+    assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
+}
+
+#[test]
+fn catches_counts_of_nothing_that_are_not_told() {
+    let seen = told("hierarchy, no count of 0", &hierarchy(2, 1, "D").units(1).twin(Twin::NoFlagOfNothing));
+    assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
+    let waits = seen.events.iter().filter(|event| event.contains("count")).count();
+    assert!(waits > 0, "{seen}");
+}
