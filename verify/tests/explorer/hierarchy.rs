@@ -75,8 +75,7 @@ fn streams_of_two_records_for_ever() {
 }
 
 #[test]
-fn two_cores_once() {
-    safe("hierarchy, 2 x 1 of 2 cores, D once, weak", &hierarchy(2, 1, "D").cores(2).units(1));
+fn two_cores_of_two_near_ranks_once() {
     safe("hierarchy, 1 x 2 of 2 cores, DC once, weak", &hierarchy(2, 2, "DC").cores(2).units(1));
 }
 
