@@ -277,7 +277,6 @@ fn nonsense_is_one_line_and_status_2() {
     assert!(fails(2, &["plan", &broken]).contains("b.toml: k = 17"));
     assert!(fails(2, &["plan", &broken, "--preset", "tiny"]).contains("--preset"));
     assert!(fails(2, &["plan", &case, "--seed", "1"]).contains("has experts of its own"));
-    assert!(fails(2, &["plan", "--preset", "a2-hier-16"]).contains("this version plans \"\" and fullmesh"));
     for verb in ["run", "layout", "check", "plan"] {
         let line = fails(2, &[verb, &case, "--port-offset", "8"]);
         assert!(line.contains("config.toml: port_offset = 8: must be a multiple of 512"), "{verb}: {line}");
@@ -300,4 +299,67 @@ fn a_long_list_is_cut_and_says_how_much_and_lines_stay_short() {
         assert!(stdout.contains("and 16 more; --format json has all"), "{stdout}");
         assert!(stdout.lines().all(|line| line.chars().count() <= 80), "{stdout}");
     }
+}
+
+/// What the experts of a case ask for, by hand: servers of 8 ranks.
+#[test]
+fn lists_of_a_hierarchy_are_what_its_experts_ask_for() {
+    let folder = tempdir().unwrap();
+    let case = folder.path().join("case").to_str().unwrap().to_owned();
+    let seed = ["--seed", "3", "--set", "h=32", "--set", "moe_expert_num=64", "--set", "bs=3"];
+    json(0, &[&["gen", "--preset", "a2-hier-64", "--out", &case], &seed[..]].concat());
+    let file = std::fs::read(Path::new(&case).join("inputs.safetensors")).unwrap();
+    let tensors = safetensors::SafeTensors::deserialize(&file).unwrap();
+    // An expert for each rank.
+    let experts = |rank: u64, token: u64| {
+        let ids = tensors.tensor(&format!("rank{rank}.expert_ids")).unwrap();
+        let words = ids.data()[token as usize * 32..][..32].as_chunks::<4>().0.iter();
+        words.map(|&word| u64::from(u32::from_le_bytes(word))).collect::<Vec<_>>()
+    };
+    let rank = 9;
+    for stage in ["2", "3"] {
+        let plan = json(0, &["plan", &case, "--rank", "9", "--stage", stage]);
+        let list = |of: &str, name: &str| plan[of][name].as_array().unwrap().clone();
+        let numbers = |entry: &Value, names: &[&str]| {
+            names.iter().map(|&name| entry[name].as_u64().unwrap()).collect::<Vec<_>>()
+        };
+        let all = |of: &str, name: &str, names: &[&str]| {
+            let mut all: Vec<_> = list(of, name).iter().map(|entry| numbers(entry, names)).collect();
+            all.sort_unstable();
+            all
+        };
+        let (mut sends, mut forwards, mut totals, mut returns) = (vec![], vec![], vec![], vec![]);
+        for token in 0..3 {
+            let ids = experts(rank, token);
+            let servers: Vec<u64> = (0..8).filter(|s| ids.iter().any(|id| id / 8 == *s)).collect();
+            for &server in servers.iter().filter(|&&server| server != 1) {
+                let pairs = ids.iter().filter(|&&id| id / 8 == server).count() as u64;
+                sends.push(vec![token, server, 8 * server + 1, pairs]);
+            }
+            totals.push((token, servers));
+            for source in (0..8).map(|server| 8 * server + 1) {
+                let here = experts(source, token).into_iter().enumerate().filter(|(_, id)| id / 8 == 1);
+                forwards.extend(here.map(|(k, id)| vec![source, token, k as u64, id]));
+            }
+            for source in (0..64).filter(|&source| experts(source, token).contains(&rank)) {
+                returns.push(vec![source, token, 8 + source % 8]);
+            }
+        }
+        forwards.sort_unstable();
+        returns.sort_unstable();
+        assert_eq!(all("dispatch", "sends", &["token", "server", "to", "pairs"]), sends);
+        assert_eq!(all("dispatch", "forwards", &["source", "token", "k", "to"]), forwards);
+        assert_eq!(all("combine", "returns", &["source", "token", "to"]), returns);
+        for (entry, (token, servers)) in list("combine", "tokens").iter().zip(totals) {
+            assert_eq!((&entry["token"], &entry["servers"]), (&token.into(), &servers.into()));
+        }
+        // Rows that are summed here are those that were forwarded.
+        let rows: usize =
+            list("combine", "sums").iter().map(|sum| sum["from"].as_array().unwrap().len()).sum();
+        assert_eq!(forwards.len(), rows);
+        let tasks = plan["dispatch"]["tasks"].as_array().map_or(0, Vec::len);
+        assert_eq!(tasks, if stage == "2" { 7 } else { 0 });
+    }
+    let all = json(0, &["plan", &case]);
+    assert_eq!(all["traffic"].as_array().unwrap().len(), 64);
 }

@@ -42,7 +42,10 @@ rows! {
         room.run("run --preset tiny --set comm_alg=fullmesh_v2 --flags separate")
     };
     a_stage_where_there_are_none: |room| room.run("run --preset tiny --stage 3");
-    a_stage_that_this_version_does_not_run: |room| room.run("run --preset a2-hier-16 --stage 2");
+    a_row_for_nobody_where_there_are_no_relays: |room| room.run("run --preset tiny --inject astray=0");
+    a_token_twice_from_a_rank_that_there_is_not: |room| {
+        room.run("run --preset a2-hier-16 --inject twice=16")
+    };
     a_stage_that_there_is_not: |room| room.run("run --preset a2-hier-16 --stage 4");
     a_port_offset_that_is_no_multiple: |room| room.run("run --preset tiny --port-offset 100");
     a_port_offset_without_room: |room| room.run("run --preset tiny --port-offset 1073741824");

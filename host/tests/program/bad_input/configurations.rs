@@ -29,5 +29,4 @@ rows! {
     layers_that_cannot_share_a_group: |room| {
         room.file("a.toml", "aiv_num = 4").file("b.toml", "").run("check a.toml b.toml")
     };
-    a_configuration_that_this_version_does_not_plan: |room| room.run("plan --preset a2-hier-16");
 }
