@@ -226,8 +226,24 @@ fn rubbish(group: &mut Group<'_>, member: usize) -> Returned {
     returned
 }
 
-/// Some word of somebody's memory becomes something else.
+/// Some word of somebody's memory becomes something else: as a rule one that has just come, a little.
 fn drop_falls(group: &mut Group<'_>) {
+    let world = &mut group.world;
+    if !world.recent.is_empty() && world.tape.byte() & 1 == 0 {
+        let (number, at, len) = world.recent[world.tape.below(world.recent.len())];
+        let words = len / 4;
+        // Behind the row of a record stand scale and triple.
+        let last = if world.tape.byte() & 1 == 0 { words } else { words.min(4) };
+        let at = Place { offset: at.offset + 4 * (words - last + world.tape.below(last)) as u64, ..at };
+        let old: [u8; 4] = world.bytes(number, at, 4).try_into().unwrap_or_default();
+        let change = [1, 2, 0xFFFF_FFFF, 0x100][world.tape.below(4)];
+        if last > 0 {
+            let area = world.guard(number).find(at).map(|spot| spot.area.name);
+            group.epochs_known &= area != Some("epochs");
+            group.world.poke(number, at, &u32::from_le_bytes(old).wrapping_add(change).to_le_bytes());
+        }
+        return;
+    }
     let member = group.world.tape.below(group.members.len());
     let number = group.members[member].number;
     let areas = group.world.guard(number).areas();

@@ -17,6 +17,8 @@ use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use std::collections::BTreeSet;
 
+/// How many of the effects that landed last are remembered.
+const RECENT: usize = 8;
 /// A byte of an output that its operator has not written.
 const UNWRITTEN: u8 = 0xA5;
 
@@ -108,6 +110,8 @@ pub struct World<'t> {
     pub(crate) transfers: Vec<Flying>,
     /// Effects since the last time somebody asked.
     pub(crate) effects: usize,
+    /// What has landed last: where, and how many bytes.
+    pub recent: Vec<(usize, Place, usize)>,
     /// Messages so far.
     pub(crate) messages: u32,
     /// What the machine that takes a step has seen and must refuse.
@@ -138,6 +142,7 @@ impl<'t> World<'t> {
             flight: Vec::new(),
             transfers: Vec::new(),
             effects: 0,
+            recent: Vec::new(),
             messages: 0,
             lie: Cell::default(),
             when: When { dispatch: true, epoch: None },
@@ -239,20 +244,28 @@ impl<'t> World<'t> {
             let (to, at, rest) = (issued.to, issued.at, bytes.split_off(piece));
             let landed = core::mem::replace(bytes, rest);
             issued.at.offset += piece as u64;
-            return self.poke(to.index(), at, &landed);
+            return self.land(to.index(), at, &landed);
         }
         let Effect { issued, bytes } = self.flight.remove(i);
-        self.poke(issued.to.index(), issued.at, &bytes);
+        self.land(issued.to.index(), issued.at, &bytes);
     }
 
     /// Lands everything.
     pub fn settle(&mut self) {
         for Effect { issued, bytes } in core::mem::take(&mut self.flight) {
-            self.poke(issued.to.index(), issued.at, &bytes);
+            self.land(issued.to.index(), issued.at, &bytes);
         }
         while !self.transfers.is_empty() {
             self.deliver(0, u64::MAX);
         }
+    }
+
+    fn land(&mut self, to: usize, at: Place, bytes: &[u8]) {
+        if self.recent.len() == RECENT {
+            self.recent.remove(0);
+        }
+        self.recent.push((to, at, bytes.len()));
+        self.poke(to, at, bytes);
     }
 
     /// The words of a transfer in address order, each read when it is delivered.
@@ -263,7 +276,7 @@ impl<'t> World<'t> {
         *done = end;
         let shifted = |at: Place| Place { offset: at.offset + start, ..at };
         let bytes = self.member(member).get(shifted(source), end - start).unwrap_or(&[]).to_vec();
-        self.poke(to.index(), shifted(at), &bytes);
+        self.land(to.index(), shifted(at), &bytes);
         if end == len {
             self.transfers.remove(i);
         }
@@ -275,16 +288,16 @@ impl<'t> World<'t> {
         if self.tape.byte() >= liar.rate || bytes.is_empty() {
             return;
         }
+        // The end of a record says whose it is.
+        let i = if self.tape.byte() & 1 == 0 {
+            self.tape.below(bytes.len())
+        } else {
+            bytes.len() - 1 - self.tape.below(bytes.len().min(12))
+        };
         // Mostly small numbers, so that some lies could be true.
         match self.tape.below(4) {
-            0 => {
-                let (i, byte) = (self.tape.below(bytes.len()), self.tape.byte());
-                bytes[i] = byte;
-            }
-            1 => {
-                let i = self.tape.below(bytes.len());
-                bytes[i] = bytes[i].wrapping_sub(1);
-            }
+            0 => bytes[i] = self.tape.byte(),
+            1 => bytes[i] = bytes[i].wrapping_sub(1),
             2 => bytes.iter_mut().for_each(|byte| *byte = 0xFF),
             _ => {
                 let word = self.tape.word();

@@ -401,7 +401,8 @@ impl Fabric for LockstepFabric<'_> {
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
         let len = message.len();
         self.inner.range(to, self.batch, at, len as u64)?;
-        if !self.is_far(to) || !at.offset.is_multiple_of(8) || !len.is_multiple_of(8) {
+        let crooked = !at.offset.is_multiple_of(8) || !len.is_multiple_of(8);
+        if !self.is_far(to) || crooked || matches!(at.region, Region::Output(_)) {
             return Err(Fault { rank: to, at, len: len as u64 });
         }
         let from = self.me();

@@ -55,8 +55,8 @@ pub struct BenchArgs {
     /// Iterations of a block that count, in each regime.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub iters: u32,
-    /// Iterations before them, that do not.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
+    /// Iterations before them, that do not: rows of two partitions are cold when other systems have run.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(0..=1_000_000))]
     pub warm_up: u32,
     /// Measure also what machines take when rows weigh nothing: a step, a flag across threads, the share of a round.
     #[arg(long)]
