@@ -130,6 +130,12 @@ fn shared_experts_without_ranks_of_their_own_take_no_room() {
 fn max_bs_honours_the_status_slots() {
     // K + S = 2: 10240 slots hold 5120 tokens, though 200 MiB would hold 7314.
     assert_eq!(Buffer::with(&preset("tiny"), Limits::None).max_bs, 5120);
+    // So says the door, whatever the window.
+    let door = |bs| {
+        let large = Config { bs: BatchSizes::Uniform(bs), hccl_buffsize_mb: 4096, ..preset("tiny") };
+        Shape::new(&large, Limits::None).map(drop).map_err(|violations| violations[0].parameter)
+    };
+    assert_eq!([door(5120), door(5121)], [Ok(()), Err("bs")]);
 }
 
 #[test]
