@@ -114,7 +114,7 @@ pub struct Missing {
     pub round: usize,
     /// `dispatch` or `combine`.
     pub operator: &'static str,
-    /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `token_flag`, `block_flag`,
+    /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `relayed_count`, `token_flag`, `block_flag`,
     /// `combine_flag`, `tp_flag`, `window_counts`, `window_rows`, `agent_nic`, `agent_idle`, `entered`, `rows_done` or
     /// `record`.
     pub what: &'static str,

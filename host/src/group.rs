@@ -194,6 +194,12 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
         Wait::RowsDone { source, core } => {
             Missing { what: "rows_done", source_rank: Some(source.0), source_core: Some(core.0), ..nothing }
         }
+        Wait::RelayedCount { relay, local_expert, .. } => Missing {
+            what: "relayed_count",
+            source_rank: Some(relay.0),
+            local_expert: Some(local_expert),
+            ..nothing
+        },
         Wait::Record { source, record } => {
             Missing { what: "record", source_rank: Some(source.0), record: Some(record), ..nothing }
         }

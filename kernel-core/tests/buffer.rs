@@ -1,7 +1,10 @@
 //! What the windows need: numbers worked out by hand, and laws that hold for every configuration.
 
+use kernel_core::layout::data::{combine_row, dispatch_record};
+use kernel_core::layout::state::Partition;
+use kernel_core::placement::Home;
 use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Given, Limits, Product, Shape};
-use kernel_core::units::{RankId, div_ceil};
+use kernel_core::units::{RankId, Token, div_ceil};
 use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
@@ -101,6 +104,22 @@ fn a_size_that_is_not_a_number_of_bytes_saturates() {
 }
 
 #[test]
+fn a_record_behind_4_gib_lies_where_the_formula_has_it() {
+    let bs = BatchSizes::Uniform(512);
+    let large = Config { ep_world_size: 256, moe_expert_num: 1024, bs, ..preset("deepseek-v3-decode") };
+    let mb = Buffer::new(&large).required_mb;
+    let shape = Shape::new(&Config { hccl_buffsize_mb: mb as i64, ..large }, Limits::Product).unwrap();
+    let home = Home { rank: RankId(7), local_expert: 3 };
+    for (partition, start) in [(Partition::P0, 0), (Partition::P1, mb * MIB / 2)] {
+        let record = ((255 * 4 + 3) * 512 + 511) * 14848;
+        let want = start + 512 * 8 * 14336 + record;
+        assert!(record > 7 << 30);
+        assert_eq!(dispatch_record(&shape, partition, home, RankId(255), 511).offset, want);
+        assert_eq!(combine_row(&shape, partition, Token(511), 7).offset, start + (512 * 8 - 1) * 14336);
+    }
+}
+
+#[test]
 fn shared_experts_without_ranks_of_their_own_take_no_room() {
     let none = preset("deepseek-v3-decode");
     let one = Config { shared_expert_num: 1, ..none };
@@ -111,6 +130,12 @@ fn shared_experts_without_ranks_of_their_own_take_no_room() {
 fn max_bs_honours_the_status_slots() {
     // K + S = 2: 10240 slots hold 5120 tokens, though 200 MiB would hold 7314.
     assert_eq!(Buffer::with(&preset("tiny"), Limits::None).max_bs, 5120);
+    // So says the door, whatever the window.
+    let door = |bs| {
+        let large = Config { bs: BatchSizes::Uniform(bs), hccl_buffsize_mb: 4096, ..preset("tiny") };
+        Shape::new(&large, Limits::None).map(drop).map_err(|violations| violations[0].parameter)
+    };
+    assert_eq!([door(5120), door(5121)], [Ok(()), Err("bs")]);
 }
 
 #[test]

@@ -22,8 +22,7 @@ fn the_documented_partitions_are_enough_and_fewer_are_not() {
         (&["DC", "--product", "a2", "--ranks", "3"], true),
         (&["DC", "--product", "a2", "--partitions", "1"], false),
         (&["DC", "--product", "a2", "--hierarchy"], true),
-        (&["DDDCCC", "--product", "a2", "--hierarchy", "--rounds", "1"], true),
-        (&["DC", "--product", "a2", "--hierarchy", "--server-ranks", "2"], true),
+        (&["DDDCCC", "--product", "a2", "--hierarchy", "--server-ranks", "2", "--rounds", "1"], true),
         (&["D", "--product", "a2", "--hierarchy", "--ranks", "4"], true),
         (&["DC", "--product", "a2", "--hierarchy", "--partitions", "1"], false),
     ] {

@@ -236,6 +236,15 @@ pub enum Wait {
         /// Its core.
         core: CoreId,
     },
+    /// The count of a source rank for a local expert of this rank, which its relay tells (A2 hierarchy).
+    RelayedCount {
+        /// Who tells it.
+        relay: RankId,
+        /// Whose rows they are.
+        source: RankId,
+        /// Which local expert.
+        local_expert: u32,
+    },
     /// The rest of a record, that is the one behind it or the end flag, from another server (A2 hierarchy).
     Record {
         /// Who sends it.
@@ -278,7 +287,8 @@ impl Wait {
             | Self::WindowRows { source, .. }
             | Self::Entered { source }
             | Self::RowsDone { source, .. }
-            | Self::Record { source, .. } => Some(source),
+            | Self::Record { source, .. }
+            | Self::RelayedCount { relay: source, .. } => Some(source),
             Self::Quiet | Self::Core(_) | Self::Idle | Self::Nic { .. } => None,
         }
     }
@@ -300,6 +310,7 @@ impl Wait {
             | Self::RowsDone { source, .. }
             | Self::Record { source, .. }
             | Self::Nic { to: source } => *source = name(*source),
+            Self::RelayedCount { relay, source, .. } => (*relay, *source) = (name(*relay), name(*source)),
             Self::TpFlag { .. } | Self::Quiet | Self::Core(_) | Self::Idle => {}
         }
         self
@@ -332,6 +343,10 @@ impl fmt::Display for Wait {
             Self::RowsDone { source, core } => {
                 write!(f, "missing: word of core {core} of rank {source} that its rows are returned")
             }
+            Self::RelayedCount { relay, source, local_expert } => write!(
+                f,
+                "missing: word of rank {relay} how many rows rank {source} has for local expert {local_expert}"
+            ),
             Self::Record { source, record } => {
                 write!(f, "missing: end of record {record} of rank {source}")
             }

@@ -221,8 +221,10 @@ impl Epoch {
     }
 }
 
-/// Lets the roles move by turns, beginning with number `turn`; [`Progress::Done`] once all have ended.
+/// Lets the roles move by turns, beginning with number `turn`; [`Progress::Done`] once all have ended. Of what they wait
+/// for, something that another rank than `own` owes is told rather than what this one owes itself.
 fn by_turns<const N: usize>(
+    own: RankId,
     turn: &mut u8,
     mut role: impl FnMut(usize) -> Result<Progress, ProtocolError>,
 ) -> Result<Progress, ProtocolError> {
@@ -233,7 +235,12 @@ fn by_turns<const N: usize>(
                 *turn = if i + 1 >= N { 0 } else { i as u8 + 1 };
                 return Ok(Progress::Stepped);
             }
-            Progress::Pending(wait) => pending = pending.or(Some(wait)),
+            Progress::Pending(wait) => {
+                let foreign = |wait: &Wait| wait.source().is_some_and(|source| source != own);
+                if pending.as_ref().is_none_or(|told| !foreign(told) && foreign(&wait)) {
+                    pending = Some(wait);
+                }
+            }
             Progress::Done => {}
         }
     }

@@ -151,7 +151,7 @@ impl Combine {
                 let Self { epoch, turn, returns, relays, tokens, .. } = self;
                 let mut words = split_words(env, ub.words)?;
                 let mut buffers = split_bytes(env.shape, ub.row)?;
-                let progress = by_turns::<3>(turn, |role| match role {
+                let progress = by_turns::<3>(env.rank, turn, |role| match role {
                     0 => returns.step(env, fabric, *epoch, returned),
                     1 => relays.step(env, fabric, *epoch, &mut words, &mut buffers),
                     _ => tokens.step(env, fabric, *epoch, inputs, &mut words, &mut buffers),

@@ -124,7 +124,7 @@ impl Dispatch {
                 let Self { epoch, turn, send, forward, receive, .. } = self;
                 let mut words = split_words(env, ub.words)?;
                 let mut buffers = split_bytes(env.shape, ub.row)?;
-                let progress = by_turns::<3>(turn, |role| match role {
+                let progress = by_turns::<3>(env.rank, turn, |role| match role {
                     0 => send.step(env, fabric, *epoch, inputs, &mut words, buffers.send),
                     1 => forward.step(env, fabric, *epoch, inputs, &mut words, &mut buffers),
                     _ => receive.step(env, fabric, *epoch),

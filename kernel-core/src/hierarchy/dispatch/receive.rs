@@ -75,7 +75,8 @@ impl Receive {
             Phase::Count => {
                 let at = relay::count(shape, epoch.partition(), local_expert, source);
                 let Some(rows) = epoch.number(fabric, at)? else {
-                    return Ok(Progress::Pending(Wait::CountFlag { source, local_expert }));
+                    let relay = shape.relay(source, env.work.server);
+                    return Ok(Progress::Pending(Wait::RelayedCount { relay, source, local_expert }));
                 };
                 self.take(env, local_expert, source, rows)?;
                 if !env.work.slots.contains(&self.slot) {

@@ -250,10 +250,11 @@ impl Memory {
         self.land(|_, effect| effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_)));
     }
 
-    pub(super) fn is_quiet(&self, core: (RankId, CoreId)) -> bool {
+    /// The ranks at which something of a core has perhaps not landed that quiet speaks for, as bits.
+    pub(super) fn targets(&self, core: (RankId, CoreId)) -> u32 {
         let waits =
-            |effect: &Effect| effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_));
-        !self.flight.iter().any(waits)
+            |effect: &&Effect| effect.issued.from == core && !matches!(effect.issued.kind, Kind::Message(_));
+        self.flight.iter().filter(waits).fold(0, |ranks, effect| ranks | 1 << effect.issued.to.0)
     }
 
     fn land(&mut self, mut which: impl FnMut(usize, &Effect) -> bool) {

@@ -14,8 +14,8 @@
 //! None of this depends on the order of what different ranks do, but for what they see. So
 //!
 //! - a step that looks at nothing which can still change is done at once, also if it issues something: perhaps it lands later;
-//! - if all that the cores of a rank look at now has been issued, the others can wait: nothing that they do changes what
-//!   those may see;
+//! - if all that the cores of some ranks look at now has been issued, or is theirs to issue, the others can wait: nothing that they
+//!   do changes what those may see. A quiet lands at other ranks, which could still miss it: these cannot wait;
 //! - of two ways to come to the same state of a core, the one that saw more to have landed is left out: from the other one that can still
 //!   be seen.
 //!

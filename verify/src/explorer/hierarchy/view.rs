@@ -255,10 +255,12 @@ impl Fabric for View<'_> {
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        if self.twin() == Twin::NoQuiet || self.memory.get_mut().is_quiet(self.me) {
+        let targets = self.memory.get_mut().targets(self.me);
+        if self.twin() == Twin::NoQuiet || targets == 0 {
             return Ok(true);
         }
-        self.touch(Place::window(0), 0)?;
+        // Whoever could still miss what lands now must be tried, too.
+        self.touch(Place::window(0), targets)?;
         let spot = Spot { area: Area::Row, partition: 0, number: u16::MAX };
         let quiet = self.tape.get_mut().choose((spot, false));
         if quiet {
