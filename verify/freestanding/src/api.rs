@@ -334,7 +334,8 @@ fn relayed(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     keep_all(plan::relay::inside(shape, ids));
 
     keep((hierarchy::ub_words(shape), hierarchy::ub_bytes(shape)));
-    let env = hierarchy::Env::new(shape, RankId(0), CoreId(0), Portable).with_stage(black_box(hierarchy::Stage::Two));
+    let env = hierarchy::Env::new(shape, RankId(0), CoreId(0), Portable)
+        .with_stage(black_box(hierarchy::Stage::Two));
     let (mut words, mut row) = ([0; 128], [0; 1024]);
     let mut ub = Ub { words: &mut words, row: &mut row };
     let mut dispatch = hierarchy::Dispatch::new();

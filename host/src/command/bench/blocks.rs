@@ -32,14 +32,14 @@ pub(super) trait System {
 
 /// A system at a point of the grid.
 pub(super) enum Contender<'c> {
-    Machines(Group<'c>),
+    Machines(Box<Group<'c>>),
     Other(Box<dyn System + 'c>),
 }
 
 impl<'c> Contender<'c> {
     fn system(&mut self) -> &mut (dyn System + 'c) {
         match self {
-            Self::Machines(group) => group,
+            Self::Machines(group) => group.as_mut(),
             Self::Other(system) => system.as_mut(),
         }
     }
@@ -79,10 +79,10 @@ pub(super) fn measure(
         }
     }
     for (contender, measured) in contenders.iter_mut().zip(&mut measured) {
-        if let Contender::Machines(group) = contender {
-            if args.protocol {
-                measured.counts = Some(group.weightless(super::live::threads(args), (0, 1))?.1);
-            }
+        if let Contender::Machines(group) = contender
+            && args.protocol
+        {
+            measured.counts = Some(group.weightless(super::live::threads(args), (0, 1))?.1);
         }
         contender.system().check("after")?;
         if let Contender::Machines(group) = contender

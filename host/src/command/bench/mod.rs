@@ -147,7 +147,8 @@ fn at_point(
     for case in cases {
         for &receive in &args.receive {
             subjects.push(Subject { case, system: System::Machines(receive) });
-            contenders.push(Contender::Machines(Group::new(case, args, (receive, vector), pages)?));
+            let group = Group::new(case, args, (receive, vector), pages)?;
+            contenders.push(Contender::Machines(Box::new(group)));
         }
         // How many cores a rank has is nothing to them.
         if case.config.aiv_num != cases[0].config.aiv_num {
