@@ -2,7 +2,8 @@
 //! all bytes make a domain that runs.
 
 use crate::tape::Tape;
-use arbitrary::{Arbitrary, Unstructured};
+use crate::tape::read_in_order;
+use arbitrary::Unstructured;
 use kernel_core::a3::Receive;
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::landing;
@@ -11,7 +12,7 @@ use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Given, Limits, Op,
 use kernel_core::units::RankId;
 
 /// The numbers of a domain, each a byte that is folded into its range.
-#[derive(Arbitrary, Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the configuration")]
 pub struct Numbers {
     /// See [`PROTOCOLS`].
@@ -30,6 +31,10 @@ pub struct Numbers {
     pub features: u16,
     pub rounds: u8,
     pub seed: u16,
+}
+
+read_in_order! {
+    Numbers { protocol, moe_ranks, local_experts, shared_experts, replicas, k, h, bs, cores, specials, features, rounds, seed }
 }
 
 /// What can be run.

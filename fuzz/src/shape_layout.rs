@@ -1,6 +1,7 @@
 //! Any configuration at the door. Refused, it says why; taken, no two areas overlap, everything lies inside its region,
 //! aligned, look-ups go back and forth, and the sizes fit each other.
 
+use crate::tape::read_in_order;
 use arbitrary::{Arbitrary, Unstructured};
 use kernel_core::layout::map::{self, Area};
 use kernel_core::layout::{a2_window, data, record, state, tp};
@@ -11,7 +12,7 @@ use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Given, Limit, Limi
 use kernel_core::units::{ExpertId, RankId, Token};
 
 /// A configuration, mostly of small or telling numbers.
-#[derive(Arbitrary, Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the names are those of the configuration")]
 pub struct Given32 {
     pub words: [u8; 4],
@@ -36,8 +37,12 @@ pub struct Given32 {
     pub list: Option<Vec<Number>>,
 }
 
+read_in_order! {
+    Given32 { words, limits, ep_world_size, tp_world_size, moe_expert_num, shared_expert_num, shared_expert_rank_num, specials, k, h, bs, global_bs, modes, hccl_buffsize_mb, port_offset, aiv_num, norm_eps, given, list }
+}
+
 /// A number: as a rule a small one.
-#[derive(Arbitrary, Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
     /// As it is.
     Small(u8),
@@ -49,8 +54,19 @@ pub enum Number {
     Any(i64),
 }
 
+impl<'a> Arbitrary<'a> for Number {
+    fn arbitrary(bytes: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        Ok(match bytes.arbitrary::<u32>()? >> 30 {
+            0 => Self::Small(bytes.arbitrary()?),
+            1 => Self::Medium(bytes.arbitrary()?),
+            2 => Self::Power(bytes.arbitrary()?, bytes.arbitrary()?),
+            _ => Self::Any(bytes.arbitrary()?),
+        })
+    }
+}
+
 impl Number {
-    /// As `arbitrary` reads an enumeration: a 32-bit word of which the range chooses the variant.
+    /// The upper two bits of a word choose the variant.
     fn write(self, bytes: &mut Vec<u8>) {
         let variant = |n: u32| (n << 30 | 1).to_le_bytes();
         match self {

@@ -52,3 +52,17 @@ pub const fn mixed(n: u64) -> u64 {
     let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
 }
+
+/// Has a struct read from bytes field by field. As the derive of `arbitrary` does, which wants a feature of `syn` that
+/// nothing else wants: with it `serde`, and all that uses it, would be built once more for the tests of this crate.
+macro_rules! read_in_order {
+    ($name:ident { $($field:ident),* }) => {
+        impl<'a> arbitrary::Arbitrary<'a> for $name {
+            fn arbitrary(bytes: &mut arbitrary::Unstructured<'a>) -> arbitrary::Result<Self> {
+                // Fields of a literal are evaluated as they stand there.
+                Ok(Self { $($field: bytes.arbitrary()?),* })
+            }
+        }
+    };
+}
+pub(crate) use read_in_order;

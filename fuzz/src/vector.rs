@@ -2,13 +2,14 @@
 //! `half` for the types, f64 where f32 must round once.
 #![allow(unsafe_code)]
 
-use arbitrary::{Arbitrary, Unstructured};
+use crate::tape::read_in_order;
+use arbitrary::Unstructured;
 use half::{bf16, f16};
 use kernel_core::shape::Dtype;
 use kernel_core::vector::{Any, Term, Value, Vector};
 
 /// Rows and weights.
-#[derive(Arbitrary, Clone, Debug)]
+#[derive(Clone, Debug)]
 #[expect(missing_docs, reason = "plain operands")]
 pub struct Operands {
     pub is_f16: bool,
@@ -19,6 +20,10 @@ pub struct Operands {
     pub alphas: [f32; 2],
     pub eps: f32,
     pub rows: Vec<u16>,
+}
+
+read_in_order! {
+    Operands { is_f16, modes, kinds, weights, alphas, eps, rows }
 }
 
 /// Works on what the bytes mean. Elements of a row.
