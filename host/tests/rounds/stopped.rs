@@ -360,6 +360,20 @@ fn whoever_dies_with_rows_in_place_or_placed_directly_is_named() {
 }
 
 #[test]
+fn whoever_dies_in_a_hierarchy_is_named() {
+    let hierarchy = Config {
+        product: "a2".to_owned(),
+        comm_alg: "hierarchy".to_owned(),
+        server_ranks: 2,
+        hccl_buffsize_mb: 106,
+        ..small(4, 4, 2, 2, 1)
+    };
+    for stage in [Stage::Two, Stage::Three] {
+        everybody_dies_with(&made(hierarchy.clone()), Options { stage, ..Options::default() }, 4);
+    }
+}
+
+#[test]
 fn whoever_dies_on_threads_is_named_and_the_next_group_is_well() {
     let a2 = Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(3, 3, 2, 2, 2) };
     let v2 = Config { comm_alg: "fullmesh_v2".to_owned(), ..small(3, 3, 2, 2, 2) };
