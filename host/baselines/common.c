@@ -45,7 +45,6 @@ void shared_pages(size_t bytes, void **parts) {
 /* What all ranks do next; rank 0 reads it from standard input. */
 struct order {
     char what[16]; /* `check`, `single`, `chain` or `end` */
-    char name[16]; /* of the files that a check writes */
     int warm_up, count;
 };
 
@@ -87,14 +86,10 @@ void meet(void) {
     }
 }
 
-static void read_all(const char *dir, const char *name, int count, void *parts[], const size_t bytes[]) {
-    char path[4096];
-    snprintf(path, sizeof path, "%s/%s", dir, name);
-    FILE *file = fopen(path, "rb");
-    if (!file) fail("cannot open", path);
+static void read_at(const struct job *job, off_t at, int count, void *parts[], const size_t bytes[]) {
+    if (fseeko(job->file, at, SEEK_SET)) fail("cannot seek", job->path);
     for (int i = 0; i < count; i++)
-        if (fread(parts[i], 1, bytes[i], file) != bytes[i]) fail("too short", path);
-    fclose(file);
+        if (fread(parts[i], 1, bytes[i], job->file) != bytes[i]) fail("too short", job->path);
 }
 
 static int number(int argc, char **argv, int i, const char *name) {
@@ -104,15 +99,18 @@ static int number(int argc, char **argv, int i, const char *name) {
 }
 
 struct job read_job(int argc, char **argv) {
-    struct job job = {.dir = argc > 1 ? argv[1] : NULL};
+    struct job job = {.path = argc > 1 ? argv[1] : NULL};
     MPI_Comm_rank(MPI_COMM_WORLD, &job.rank);
     MPI_Comm_size(MPI_COMM_WORLD, &job.ranks);
-    if (!job.dir) fail("usage: DIR EXPERTS K H BS QUANTISED", argv[0]);
+    if (!job.path) fail("usage: FILE EXPERTS K H BS QUANTISED SLOT", argv[0]);
+    job.file = fopen(job.path, "r+b");
+    if (!job.file) fail("cannot open", job.path);
     job.experts = number(argc, argv, 2, "EXPERTS");
     job.k = number(argc, argv, 3, "K");
     job.h = number(argc, argv, 4, "H");
     job.bs = number(argc, argv, 5, "BS");
     job.quantised = number(argc, argv, 6, "QUANTISED");
+    job.slot = argc > 7 ? strtoull(argv[7], NULL, 10) : 0;
     if (job.experts % job.ranks) fail("must be a multiple of the ranks", "EXPERTS");
     job.local_experts = job.experts / job.ranks;
     job.row_bytes = 2 * (size_t)job.h;
@@ -129,13 +127,13 @@ struct job read_job(int argc, char **argv) {
     job.ids = pages(pairs * 4);
     job.weights = pages(pairs * 4);
     job.gains = pages(job.experts * 4);
-    char name[64];
-    snprintf(name, sizeof name, "rank%d.in", job.rank);
-    read_all(job.dir, name, 3, (void *[]){job.x, job.ids, job.weights},
-             (size_t[]){job.bs * job.row_bytes, pairs * 4, pairs * 4});
-    read_all(job.dir, "gains", 1, (void *[]){job.gains}, (size_t[]){job.experts * 4ul});
+    off_t gains = job.experts * 4l, inputs = job.bs * job.row_bytes + pairs * 8;
+    read_at(&job, 0, 1, (void *[]){job.gains}, (size_t[]){gains});
+    read_at(&job, gains + job.rank * inputs, 3, (void *[]){job.x, job.ids, job.weights},
+            (size_t[]){job.bs * job.row_bytes, pairs * 4, pairs * 4});
+    job.outputs_at = gains + job.ranks * inputs + job.rank * (off_t)job.slot;
     for (size_t i = 0; i < pairs; i++)
-        if (job.ids[i] < 0 || job.ids[i] >= job.experts) fail("expert out of range", name);
+        if (job.ids[i] < 0 || job.ids[i] >= job.experts) fail("expert out of range", job.path);
     open_meeting_place(job.rank, job.ranks);
     return job;
 }
@@ -147,7 +145,7 @@ static int64_t now(void) {
 }
 
 /* One iteration of which the outputs are kept, in memory that nothing of an earlier one is left in. */
-static void check(const struct job *job, const struct system *system, const char *when) {
+static void check(const struct job *job, const struct system *system) {
     struct received r = system->received(job);
     size_t had = r.recv_counts[job->local_experts * job->ranks - 1];
     memset(r.expand_x, 0xAA, had * job->payload_bytes);
@@ -159,16 +157,17 @@ static void check(const struct job *job, const struct system *system, const char
     experts(job, r);
     system->combine(job);
     size_t n = r.recv_counts[job->local_experts * job->ranks - 1];
-    char path[4096];
-    snprintf(path, sizeof path, "%s/rank%d.%s", job->dir, job->rank, when);
-    FILE *file = fopen(path, "wb");
-    if (!file) fail("cannot write", path);
-    size_t written = fwrite(r.recv_counts, 4, (size_t)job->local_experts * job->ranks, file);
-    written += fwrite(r.expand_x, job->payload_bytes, n, file);
-    if (job->quantised) written += fwrite(r.scales, 4, n, file);
-    written += fwrite(job->x_out, job->row_bytes, job->bs, file);
-    if (fclose(file) || written != (size_t)job->local_experts * job->ranks + n * (1 + !!job->quantised) + job->bs)
-        fail("cannot write", path);
+    size_t counts = (size_t)job->local_experts * job->ranks;
+    uint64_t bytes = 4 * counts + n * (job->payload_bytes + (job->quantised ? 4 : 0)) + job->bs * job->row_bytes;
+    if (sizeof bytes + bytes > job->slot) fail("more rows than there is room for", job->path);
+    int bad = fseeko(job->file, job->outputs_at, SEEK_SET);
+    size_t written = fwrite(&bytes, sizeof bytes, 1, job->file);
+    written += fwrite(r.recv_counts, 4, counts, job->file);
+    written += fwrite(r.expand_x, job->payload_bytes, n, job->file);
+    if (job->quantised) written += fwrite(r.scales, 4, n, job->file);
+    written += fwrite(job->x_out, job->row_bytes, job->bs, job->file);
+    if (bad || fflush(job->file) || written != 1 + counts + n * (1 + !!job->quantised) + job->bs)
+        fail("cannot write", job->path);
     meet();
 }
 
@@ -237,7 +236,7 @@ static struct order next_order(const struct job *job) {
         char line[64];
         struct order order = {.what = "end"};
         if (fgets(line, sizeof line, stdin)) {
-            if (sscanf(line, "check %15s", order.name) == 1) strcpy(order.what, "check");
+            if (!strcmp(line, "check\n")) strcpy(order.what, "check");
             else if (sscanf(line, "single %d %d", &order.warm_up, &order.count) == 2) strcpy(order.what, "single");
             else if (sscanf(line, "chain %d", &order.count) == 1) strcpy(order.what, "chain");
             else fail("no such order", line);
@@ -259,7 +258,7 @@ void measure(const struct job *job, const struct system *system) {
         struct order order = next_order(job);
         if (!strcmp(order.what, "end")) break;
         if (job->rank == 0) printf("{");
-        if (!strcmp(order.what, "check")) check(job, system, order.name);
+        if (!strcmp(order.what, "check")) check(job, system);
         else if (!strcmp(order.what, "single")) single(job, system, order.warm_up, order.count);
         else chain(job, system, order.count);
         /* Nobody reads the next order into `place` before all have read this one. */

@@ -5,10 +5,15 @@
 #include <mpi.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
 
 /* One case and this rank's part of it. Sizes are in elements or rows unless they say bytes. */
 struct job {
-    const char *dir;
+    const char *path; /* of the file: gains, then x, ids and weights by rank, then a slot of outputs by rank */
+    FILE *file;
+    off_t outputs_at; /* where this rank's slot begins: the bytes that follow as 64 bits, then those */
+    size_t slot;      /* its size */
     int rank, ranks, experts, local_experts, k, h, bs;
     int quantised; /* rows travel as int8 with a scale */
     size_t row_bytes, payload_bytes; /* of a row of bf16; of a row as it travels */
@@ -32,10 +37,10 @@ struct system {
     struct received (*received)(const struct job *job);
 };
 
-/* Reads arguments and files; ends the program with a line if it cannot. MPI must be up. */
+/* Reads arguments and the file; ends the program with a line if it cannot. MPI must be up. */
 struct job read_job(int argc, char **argv);
 /* Does what standard input says until it ends, one JSON object on a line for each order:
- *   check NAME            an iteration whose outputs every rank writes to rank{r}.NAME
+ *   check                 an iteration whose outputs every rank writes to its slot
  *   single WARM_UP COUNT  iterations with a meeting before each operator; their times
  *   chain COUNT           iterations back to back; the time of one
  * Ranks sleep between orders. */

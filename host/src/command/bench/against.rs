@@ -15,18 +15,21 @@ use kernel_core::place::Tensor;
 use kernel_core::shape::QuantMode;
 use kernel_core::units::RankId;
 use serde::Deserialize;
-use std::fs;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Instant;
-use tempfile::TempDir;
 
 /// Names a folder of built baselines.
 const FOLDER: &str = "VERIEP_BASELINES";
 /// Memory, so that no disk is measured.
 const MEMORY_FOLDER: &str = "/dev/shm";
+/// What a program puts out, one behind the other.
+const OUTPUTS: [Tensor; 4] = [Tensor::EpRecvCounts, Tensor::ExpandX, Tensor::DynamicScales, Tensor::XOut];
 /// How long a program may take to end.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// What to do if one is missing.
@@ -142,18 +145,20 @@ impl Programs {
         case: &'c Case,
     ) -> Result<Program<'c>, Error> {
         let name = baseline.name();
-        let files = write_inputs(case)?;
         let shape = &case.shape;
+        let expected = Expected::of(case);
+        let exchange = Exchange::new(case, &expected)?;
         let mut command = Command::new("mpirun");
         // Ranks choose their processors themselves. Shared memory is all that one machine needs.
         command.args(["--allow-run-as-root", "--oversubscribe", "--bind-to", "none"]);
         command.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
         command.args(["-n", &shape.ep_world_size().to_string()]);
-        command.arg(self.folder.join(name)).arg(files.path());
+        command.arg(self.folder.join(name)).arg(exchange.path());
         let quantised = u32::from(shape.quant_mode() == QuantMode::Dynamic);
         let sizes = [shape.moe_expert_num(), shape.k(), shape.h(), shape.bs_max(), quantised];
         let mut child = command
             .args(sizes.map(|size| size.to_string()))
+            .arg(exchange.slot.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -166,7 +171,7 @@ impl Programs {
             let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
             lines.map_while(Result::ok).try_for_each(|line| tell.send(line))
         });
-        Ok(Program { name, case, expected: Expected::of(case), child, lines, files, limit: deadline(args) })
+        Ok(Program { name, case, expected, child, lines, exchange, limit: deadline(args) })
     }
 }
 
@@ -178,7 +183,7 @@ pub(super) struct Program<'c> {
     child: Child,
     /// What it prints.
     lines: Receiver<String>,
-    files: TempDir,
+    exchange: Exchange,
     limit: Duration,
 }
 
@@ -222,8 +227,9 @@ impl Program<'_> {
 
 impl System for Program<'_> {
     fn check(&mut self, name: &str) -> Result<(), Error> {
-        self.order(&format!("check {name}"))?;
-        compare(self.case, &self.expected, self.files.path(), name)
+        self.exchange.empty(self.case).map_err(|e| Error::io(Path::new(self.name), "exchange with", &e))?;
+        self.order("check")?;
+        compare(self.case, &self.expected, &self.exchange, name)
             .map_err(|line| Error::Wrong(format!("{}: {}: {line}", self.name, of_sizes(self.case))))
     }
 
@@ -262,34 +268,70 @@ fn folder(args: &BenchArgs) -> PathBuf {
     target.unwrap_or_default().join("baselines")
 }
 
-/// Puts the inputs of all ranks into a folder of their own, which ends with the value returned.
-fn write_inputs(case: &Case) -> Result<TempDir, Error> {
-    let parent = Path::new(MEMORY_FOLDER);
-    let parent = if parent.is_dir() { parent.to_owned() } else { std::env::temp_dir() };
-    let folder = tempfile::Builder::new()
-        .prefix("veriep-bench-")
-        .tempdir_in(&parent)
-        .map_err(|e| Error::io(&parent, "write to", &e))?;
-    let write = |name: &str, bytes: &[u8]| {
-        let path = folder.path().join(name);
-        fs::write(&path, bytes).map_err(|e| Error::io(&path, "write", &e))
-    };
-    for (rank, tensors) in case.ranks.iter().enumerate() {
-        let ids = bytes_of(&tensors.expert_ids, i32::to_ne_bytes);
-        let weights = bytes_of(&tensors.expert_scales, f32::to_ne_bytes);
-        write(&format!("rank{rank}.in"), &[&tensors.x[..], &ids, &weights].concat())?;
-    }
-    write("gains", &bytes_of(&case.expert_gain, f32::to_ne_bytes))?;
-    Ok(folder)
+/// What a program reads and writes: a file in memory, without a name, so that nothing stays behind whoever is killed.
+/// The gains, then x, ids and weights of each rank, then for each a slot: how many bytes follow, as 64 bits, and those.
+#[derive(Debug)]
+struct Exchange {
+    file: File,
+    slots_at: u64,
+    slot: u64,
 }
 
-/// Whether every rank has put out what is expected: counts, rows, scales, results, one behind the other.
-fn compare(case: &Case, expected: &Expected<'_>, folder: &Path, when: &str) -> Result<(), String> {
-    for rank in (0..case.ranks.len() as u32).map(RankId) {
-        let path = folder.join(format!("rank{rank}.{when}"));
-        let seen = fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+impl Exchange {
+    fn new(case: &Case, expected: &Expected<'_>) -> Result<Self, Error> {
+        let parent = Path::new(MEMORY_FOLDER);
+        let parent = if parent.is_dir() { parent.to_owned() } else { std::env::temp_dir() };
+        let mut inputs = bytes_of(&case.expert_gain, f32::to_ne_bytes);
+        for tensors in &case.ranks {
+            inputs.extend_from_slice(&tensors.x);
+            inputs.extend(bytes_of(&tensors.expert_ids, i32::to_ne_bytes));
+            inputs.extend(bytes_of(&tensors.expert_scales, f32::to_ne_bytes));
+        }
+        let slots_at = inputs.len() as u64;
+        let outputs = |rank| OUTPUTS.map(|tensor| expected.output(rank, tensor).len()).iter().sum::<usize>();
+        let largest = ranks(case).map(outputs).max().unwrap_or_default() as u64;
+        let file = tempfile::tempfile_in(&parent).and_then(|mut file| {
+            file.write_all(&inputs)?;
+            Ok(file)
+        });
+        let file = file.map_err(|e| Error::io(&parent, "write to", &e))?;
+        Ok(Self { file, slots_at, slot: size_of::<u64>() as u64 + largest })
+    }
+
+    /// What the file is called as long as this process lives.
+    fn path(&self) -> String {
+        format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
+    }
+
+    /// Takes out what was put out before.
+    fn empty(&self, case: &Case) -> std::io::Result<()> {
+        let nothing = 0_u64.to_ne_bytes();
+        ranks(case).try_for_each(|rank| {
+            self.file.write_all_at(&nothing, self.slots_at + u64::from(rank.0) * self.slot)
+        })
+    }
+
+    /// What `rank` has put out.
+    fn read(&self, rank: RankId) -> std::io::Result<Vec<u8>> {
+        let at = self.slots_at + u64::from(rank.0) * self.slot;
+        let mut len = [0; size_of::<u64>()];
+        self.file.read_exact_at(&mut len, at)?;
+        let mut seen = vec![0; u64::from_ne_bytes(len).min(self.slot - len.len() as u64) as usize];
+        self.file.read_exact_at(&mut seen, at + len.len() as u64)?;
+        Ok(seen)
+    }
+}
+
+fn ranks(case: &Case) -> impl Iterator<Item = RankId> {
+    (0..case.ranks.len() as u32).map(RankId)
+}
+
+/// Whether every rank has put out what is expected.
+fn compare(case: &Case, expected: &Expected<'_>, exchange: &Exchange, when: &str) -> Result<(), String> {
+    for rank in ranks(case) {
+        let seen = exchange.read(rank).map_err(|e| format!("{when} timing: rank{rank}: {e}"))?;
         let mut rest = seen.as_slice();
-        for tensor in [Tensor::EpRecvCounts, Tensor::ExpandX, Tensor::DynamicScales, Tensor::XOut] {
+        for tensor in OUTPUTS {
             let must = expected.output(rank, tensor);
             let (mine, others) = rest.split_at(must.len().min(rest.len()));
             if mine != must {
