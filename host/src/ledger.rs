@@ -117,7 +117,10 @@ impl Ledger<'_> {
         let all = &self.counts.agents[rank.index()];
         let due = peers * self.counts.cores[rank.index() * self.shape.aiv_num() as usize].bytes.len();
         if all.len() != due {
-            return Err(format!("the agent of rank {rank} has posted {} tasks, not {due}", all.len()));
+            return Err(format!(
+                "the agent of rank {rank} has posted {} tasks in all operators, not {due}",
+                all.len()
+            ));
         }
         Ok(&all[number * peers..(number + 1) * peers])
     }

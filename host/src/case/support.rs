@@ -12,15 +12,15 @@ use kernel_core::shape::{CommAlg, Product, Shape};
 pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
     let mut refused = Refused::default();
     if receive != Receive::Copy {
-        refused.unless(shape.product() == Product::A3, "product", " = a2", "a3");
+        refused.unless(shape.product() == Product::A3, "product", " = a2", "product = a3");
         let in_blocks = shape.comm_alg() == CommAlg::FullmeshV2;
-        refused.unless(!in_blocks, "comm_alg", " = fullmesh_v2", "\"\" and fullmesh_v1");
-        refused.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "0 and 1");
+        refused.unless(!in_blocks, "comm_alg", " = fullmesh_v2", "comm_alg = \"\" or fullmesh_v1");
+        refused.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "tp_world_size = 0 or 1");
     }
     if let Receive::Direct { areas } = receive {
         // Results are read as experts left them.
-        refused.unless(!shape.comm_quant(), "comm_quant_mode", " = 2", "0");
-        refused.unless(shape.port_offset() == 0, "--port-offset", "", "0");
+        refused.unless(!shape.comm_quant(), "comm_quant_mode", " = 2", "comm_quant_mode = 0");
+        refused.unless(shape.port_offset() == 0, "--port-offset", "", "--port-offset 0");
         let required_mb = required_bytes(shape, areas).div_ceil(1 << 20);
         if required_mb > shape.window_bytes() >> 20 {
             return Err(Error::Invalid {
@@ -55,7 +55,7 @@ impl Refused {
             return Ok(());
         }
         let problem = |(parameter, seen, values): &(&str, String, &str)| {
-            Problem::new(*parameter, seen, format!("this version {does} {values}"))
+            Problem::new(*parameter, seen, format!("this version {does} only {values}"))
         };
         Err(Error::Invalid {
             place: "not supported yet".to_owned(),

@@ -3,11 +3,12 @@
 use super::RunArgs;
 use crate::backend::inject::{Lost, Silent, Stray};
 use crate::case::Case;
+use crate::cli::{FlagsArg, ReceiveArg};
 use crate::error::Error;
 use crate::member;
 use clap::ValueEnum;
 use kernel_core::layout::relay;
-use kernel_core::shape::CommAlg;
+use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::RankId;
 
 impl RunArgs {
@@ -30,6 +31,9 @@ impl RunArgs {
                 .collect();
             Error::Request(format!("--inject {fault}: what is lost must be one of {}", names.join(", ")))
         })?;
+        if only.is_some_and(|lost| !self.sends(&case.shape, lost)) {
+            return Err(Error::Request(format!("--inject {fault}: such words are not sent in this run")));
+        }
         match member::all(&case.shape).find(|&member| Some(case.name(member).0) == rank) {
             Some(rank) => Ok(Some(Silent { rank, only })),
             None => Err(Error::Request(format!(
@@ -39,6 +43,24 @@ impl RunArgs {
             ))),
         }
     }
+
+    /// Whether words of that kind are sent, and known by their places.
+    fn sends(&self, shape: &Shape, lost: Lost) -> bool {
+        let direct = self.receive == ReceiveArg::Direct;
+        match shape.comm_alg() {
+            CommAlg::Fullmesh => lost == Lost::Ends,
+            CommAlg::Hierarchy => lost == Lost::Ends && self.stage == Some(2),
+            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => match lost {
+                Lost::Counts | Lost::Rows => true,
+                Lost::Tokens => direct || matches!(self.flags, Some(FlagsArg::Separate)),
+                Lost::Grants => direct,
+                Lost::Blocks => shape.comm_alg() == CommAlg::FullmeshV2,
+                Lost::Tp => shape.tp_world_size() > 1,
+                Lost::Ends => false,
+            },
+        }
+    }
+
     /// Who sends what nobody asked for.
     ///
     /// # Errors

@@ -175,7 +175,11 @@ fn text(verdict: &Verdict) -> String {
         .map_or_else(String::new, |ranks| format!(" in {} servers", verdict.ranks / ranks.max(1)));
     let head = format!(
         "{}: {} on {} ranks{servers} with {} partitions, {often}",
-        if verdict.safe { "SAFE" } else { "UNSAFE" },
+        match (verdict.safe, verdict.complete) {
+            (true, true) => "SAFE",
+            (true, false) => "SAFE SO FAR",
+            (false, _) => "UNSAFE",
+        },
         verdict.operators,
         verdict.ranks,
         partitions.join(" and "),

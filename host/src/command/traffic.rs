@@ -52,7 +52,13 @@ impl Bytes {
         Self {
             rows,
             payload: rows * shape.payload_bytes(),
-            results: rows * shape.result_bytes(),
+            // In a hierarchy int8 crosses between servers alone.
+            results: rows
+                * if shape.comm_alg() == CommAlg::Hierarchy {
+                    shape.row_bytes()
+                } else {
+                    shape.result_bytes()
+                },
             written: tokens * written_per_token(shape),
             has_agents: shape.comm_alg() == CommAlg::Fullmesh,
         }

@@ -18,7 +18,7 @@ use serde::Deserialize;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -72,12 +72,16 @@ impl Programs {
         }
         for baseline in &asked {
             let program = folder.join(baseline.name());
-            if !program.is_file() {
-                return Err(Error::Request(format!(
-                    "--against {}: {}: missing: {BUILD}",
-                    baseline.name(),
-                    program.display()
-                )));
+            let refuse = |why: &str| {
+                let (name, program) = (baseline.name(), program.display());
+                Err(Error::Request(format!("--against {name}: {program}: {why}: {BUILD}")))
+            };
+            match program.metadata() {
+                Ok(about) if about.is_file() && about.permissions().mode() & 0o111 == 0 => {
+                    return refuse("not executable");
+                }
+                Ok(about) if about.is_file() => {}
+                _ => return refuse("missing"),
             }
         }
         let version = Command::new("mpirun").arg("--version").stdin(Stdio::null()).output().map_err(|e| {
@@ -209,19 +213,29 @@ impl Program<'_> {
         })
     }
 
+    /// Whether it ends in that time.
+    fn ends_within(&mut self, limit: Duration) -> bool {
+        let since = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if since.elapsed() >= limit {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        true
+    }
+
     /// Why it is gone.
     fn ended(&mut self) -> Error {
         let status = self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
         let mut said = String::new();
         let read = self.child.stderr.as_mut().map(|stderr| stderr.read_to_string(&mut said));
         let why = said.lines().find(|line| line.starts_with("baseline: "));
-        let why = why.or_else(|| said.lines().find(|l| !l.is_empty() && matches!(read, Some(Ok(_)))));
-        Error::Request(format!(
-            "{}: {}: {status}: {}",
-            self.name,
-            of_sizes(self.case),
-            why.unwrap_or_default()
-        ))
+        // mpirun's own words stand between rulers.
+        let words = |line: &&str| line.contains(char::is_alphabetic);
+        let why = why.or_else(|| said.lines().find(words).filter(|_| matches!(read, Some(Ok(_)))));
+        let why = why.unwrap_or("printed nothing that can be read");
+        Error::Request(format!("{}: {}: {status}: {why}", self.name, of_sizes(self.case)))
     }
 }
 
@@ -247,16 +261,27 @@ impl System for Program<'_> {
 
 impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // At the end of its orders it ends. Who does not answer is ended.
+        // At the end of its orders it ends. Who does not answer is asked: mpirun then ends its ranks and takes away their files.
         drop(self.child.stdin.take());
-        let since = Instant::now();
-        while since.elapsed() < PATIENCE && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(Duration::from_millis(5));
+        if !self.ends_within(PATIENCE) {
+            ask_to_end(&self.child);
+            if !self.ends_within(PATIENCE) {
+                let _ = self.child.kill();
+            }
         }
-        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
+
+#[cfg(target_os = "linux")]
+fn ask_to_end(child: &Child) {
+    use rustix::process::{Pid, Signal, kill_process};
+    // It is not waited for yet, so the number is still its own.
+    let _ = kill_process(Pid::from_child(child), Signal::TERM);
+}
+
+#[cfg(not(target_os = "linux"))]
+fn ask_to_end(_: &Child) {}
 
 /// Where the programs are.
 fn folder(args: &BenchArgs) -> PathBuf {

@@ -279,18 +279,23 @@ fn group(summary: &Summary) -> String {
 }
 
 fn crossed(operator: &'static str, servers: &Servers) -> [(&'static str, String); 4] {
-    let written = |bytes, mesh: Option<u64>| {
-        let mesh = mesh.map(|bytes| format!("; full mesh {bytes} B")).unwrap_or_default();
-        format!("with flags and lists {bytes} B{mesh}")
+    let written = |bytes| format!("with flags and lists {bytes} B");
+    let against = |mesh: Option<u64>| {
+        mesh.map(|bytes| format!("; rows each straight to its expert: {bytes} B")).unwrap_or_default()
     };
     let Servers { across_rows, across_bytes, across_bytes_per_rank, inside_rows, inside_bytes, .. } = servers;
     let across =
-        format!("{across_rows} rows, {across_bytes} B across servers ({across_bytes_per_rank:.0} B a rank)");
+        format!("{across_rows} rows, {across_bytes} B across servers ({across_bytes_per_rank:.0} B a rank)")
+            + &against(servers.fullmesh_across_bytes);
     [
         (operator, across),
-        ("", written(servers.across_written_bytes, servers.fullmesh_across_bytes)),
-        ("", format!("{inside_rows} rows, {inside_bytes} B inside servers")),
-        ("", written(servers.inside_written_bytes, servers.fullmesh_inside_bytes)),
+        ("", written(servers.across_written_bytes)),
+        (
+            "",
+            format!("{inside_rows} rows, {inside_bytes} B inside servers")
+                + &against(servers.fullmesh_inside_bytes),
+        ),
+        ("", written(servers.inside_written_bytes)),
     ]
 }
 
