@@ -32,7 +32,9 @@ impl RunArgs {
             Error::Request(format!("--inject {fault}: what is lost must be one of {}", names.join(", ")))
         })?;
         if only.is_some_and(|lost| !self.sends(&case.shape, lost)) {
-            return Err(Error::Request(format!("--inject {fault}: such words are not sent in this run")));
+            return Err(Error::Request(format!(
+                "--inject {fault}: this run has no such words that can be told apart"
+            )));
         }
         match member::all(&case.shape).find(|&member| Some(case.name(member).0) == rank) {
             Some(rank) => Ok(Some(Silent { rank, only })),
