@@ -99,6 +99,9 @@ fn a_request_that_cannot_be_met_is_one_line() {
     let folder = tempdir().unwrap();
     let line = bench(&["--against", "mpi", "--baselines", text(folder.path())]);
     assert!(line.contains("mpi-alltoallv: missing: make -C host/baselines"), "{line}");
+    std::fs::write(folder.path().join("mpi-alltoallv"), "no program").unwrap();
+    let line = bench(&["--against", "mpi", "--baselines", text(folder.path())]);
+    assert!(line.contains("mpi-alltoallv: not executable: make -C host/baselines"), "{line}");
 }
 
 #[test]

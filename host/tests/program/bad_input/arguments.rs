@@ -52,6 +52,7 @@ rows! {
     a_fault_that_there_is_not: |room| room.run("run --preset tiny --inject dead=1");
     a_fault_of_a_rank_that_there_is_not: |room| room.run("run --preset tiny --inject silent=2");
     a_fault_of_words_that_there_are_not: |room| room.run("run --preset tiny --inject silent=1:letters");
+    a_fault_of_words_that_nobody_says: |room| room.run("run --preset tiny --inject silent=1:grants");
     a_rank_that_there_is_not: |room| room.file("layer.toml", "").run("layout layer.toml --rank 16");
     a_core_that_there_is_not: |room| room.run("plan --preset tiny --rank 0 --core 8");
     a_dead_rank_that_there_is_not: |room| room.run("run --preset tiny --dead 2");
