@@ -44,28 +44,28 @@ fn two_servers_of_two_ranks_once() {
 }
 
 #[test]
-#[ignore = "minutes: 1"]
+#[ignore = "takes 1 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
 fn two_servers_of_two_ranks_for_ever() {
     let model = hierarchy(4, 2, "DC").traffic(Traffic::Given(ACROSS));
     safe("hierarchy, 2 x 2, DC for ever, weak", &model);
 }
 
 #[test]
-#[ignore = "minutes: 1"]
+#[ignore = "takes 1 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
 fn two_servers_of_two_ranks_with_two_experts_a_token_once() {
     let model = Model { k: 2, ..hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(ACROSS)) };
     safe("hierarchy, 2 x 2, two experts a token, DC once, weak", &model);
 }
 
 #[test]
-#[ignore = "minutes: 1"]
+#[ignore = "takes 1 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
 fn two_servers_of_two_ranks_with_two_batches_in_flight_once() {
     let model = hierarchy(4, 2, "DDCC").units(1).traffic(Traffic::Given(ACROSS));
     safe("hierarchy, 2 x 2, DDCC once, weak", &model);
 }
 
 #[test]
-#[ignore = "minutes: 2"]
+#[ignore = "takes 2 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
 fn two_servers_of_two_ranks_with_sixteen_kinds_of_traffic() {
     // Rank r sends to a r + b: all to one, all to the own, by turns. One by one: together they would need gigabytes.
     for (a, b) in (0..4).flat_map(|a| (0..4).map(move |b| (a, b))) {
@@ -77,7 +77,7 @@ fn two_servers_of_two_ranks_with_sixteen_kinds_of_traffic() {
 }
 
 #[test]
-#[ignore = "minutes: 1"]
+#[ignore = "takes 1 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
 fn streams_of_two_records_for_ever() {
     safe("hierarchy, 2 x 1, two tokens, DC for ever, weak", &streams("DC"));
 }
@@ -88,7 +88,7 @@ fn two_cores_of_two_near_ranks_once() {
 }
 
 #[test]
-#[ignore = "minutes: 1"]
+#[ignore = "takes 1 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
 fn two_cores_of_two_servers_once() {
     safe("hierarchy, 2 x 1 of 2 cores, DC once, weak", &hierarchy(2, 1, "DC").cores(2).units(1));
 }

@@ -1,0 +1,358 @@
+//! What ends an operator: values of others that cannot be, and places that are not.
+
+use super::Fault;
+use crate::place::Place;
+use crate::units::{CoreId, RankId};
+use core::fmt;
+
+/// Why an operator cannot go on. The group is dead afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ProtocolError {
+    /// A selector record holds neither 0 nor 1.
+    Selector {
+        /// Where.
+        at: Place,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A core word holds an epoch that its core cannot be in, or sums that contradict each other.
+    CoreWord {
+        /// Whose word.
+        core: CoreId,
+        /// What it holds.
+        seen: u64,
+        /// The epoch of this core's barrier; 0 or 1, the word's parity, when it reads its own at the start.
+        epoch: u32,
+    },
+    /// A dispatch status word is neither empty nor flag and count.
+    Status {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// The word that says that a slot's records have landed is neither empty nor the flag.
+    TokenFlag {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A grant is neither empty nor a row from which on the records for that expert fit.
+    Grant {
+        /// Who writes it.
+        source: RankId,
+        /// For which expert there.
+        local_expert: u32,
+        /// What it holds.
+        seen: u64,
+        /// The most rows that the rank can receive.
+        max: u64,
+    },
+    /// The word that says that results lie ready is neither empty nor the flag.
+    Results {
+        /// Who writes it.
+        source: RankId,
+        /// What it holds.
+        seen: u64,
+    },
+    /// An entry of `sent_rows` given to combine is not a row of that rank.
+    SentRow {
+        /// The token.
+        token: u32,
+        /// k index, or `K + j`.
+        k: u32,
+        /// What it holds.
+        seen: i64,
+        /// The most rows that the rank can receive.
+        max: u64,
+    },
+    /// The entry of `row_table` given to combine is not where results may lie.
+    ResultsAt {
+        /// What it holds.
+        seen: u64,
+    },
+    /// The flag of a block is neither empty nor the flag.
+    BlockFlag {
+        /// Who writes it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// The record's slot.
+        record: u32,
+        /// The block.
+        block: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A count is larger than the source can send.
+    Count {
+        /// Who sent it.
+        source: RankId,
+        /// For which local expert.
+        local_expert: u32,
+        /// The count.
+        seen: u32,
+        /// The most it can be.
+        max: u32,
+    },
+    /// The sum of a core exceeds what its share can receive, or all sums what the rank can.
+    Rows {
+        /// The sum.
+        seen: u64,
+        /// The most it can be.
+        max: u64,
+    },
+    /// The triple of a received row contradicts its slot or the shape.
+    Triple {
+        /// Row of `expand_x`.
+        row: u32,
+        /// Source rank, token, k index as read.
+        seen: [i32; 3],
+    },
+    /// A combine status word is neither empty nor the flag.
+    CombineFlag {
+        /// The rank that writes it.
+        source: RankId,
+        /// The token.
+        token: u32,
+        /// k index, or `K + j`.
+        k: u32,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A slot of the TP domain is neither empty nor flag and rows.
+    TpSlot {
+        /// The peer's core.
+        core: CoreId,
+        /// What it holds.
+        seen: u64,
+    },
+    /// A core of the TP peer tells of rows that it cannot have, or not this one's share.
+    TpRows {
+        /// The peer's core.
+        core: CoreId,
+        /// First row.
+        first: u32,
+        /// How many.
+        rows: u32,
+        /// One past the largest row that there can be.
+        max: u64,
+    },
+    /// A value of an active token is not finite; dynamic quantisation needs finite values.
+    NotFinite {
+        /// The token.
+        token: u32,
+    },
+    /// `ep_recv_counts` given to combine ends with a number of rows that `y` does not have.
+    RecvCounts {
+        /// The rows it claims.
+        seen: i64,
+        /// The rows of `y`, or the capacity if that is less.
+        max: u64,
+    },
+    /// An entry of `ep_recv_counts` given to combine falls, or rises by more rows than its source can send.
+    RecvCount {
+        /// The entry.
+        slot: u32,
+        /// What it holds.
+        seen: i64,
+        /// The least it can be.
+        min: u32,
+        /// The most it can be.
+        max: u32,
+    },
+    /// An entry of `expand_idx` given to combine is not a slot of its expert.
+    ExpandIdx {
+        /// The token.
+        token: u32,
+        /// k index.
+        k: u32,
+        /// What it holds.
+        seen: i64,
+        /// Slots of that expert.
+        slots: u32,
+    },
+    /// A doorbell that contradicts the operators before it.
+    Doorbell {
+        /// What it holds.
+        seen: u64,
+        /// The least it can be.
+        min: u64,
+        /// The most it can be.
+        max: u64,
+    },
+    /// A task record in the message area holds what no core writes.
+    Task {
+        /// Whose entry.
+        peer: RankId,
+        /// The field, by the seed's name in snake case.
+        field: &'static str,
+        /// What it holds.
+        seen: u64,
+        /// The least it can be.
+        min: u64,
+        /// The most it can be.
+        max: u64,
+    },
+    /// A word tells of an operator that nobody can have begun (A2 hierarchy).
+    Epoch {
+        /// Where.
+        at: Place,
+        /// The operator, counted from 1.
+        seen: u64,
+        /// The last it can be.
+        max: u64,
+    },
+    /// The flag of a row that is to be summed inside a server contradicts others of that token, or is missing though
+    /// all rows are returned (A2 hierarchy).
+    Part {
+        /// Whose token.
+        source: RankId,
+        /// The token.
+        token: u32,
+        /// Which of its rows there.
+        position: u32,
+        /// How many rows it tells of; 0 without a flag.
+        seen: u32,
+        /// The least that it can be.
+        min: u32,
+        /// The most.
+        max: u32,
+    },
+    /// A record from another server, or the word behind the last, contradicts the shape (A2 hierarchy).
+    Record {
+        /// Who sent it.
+        source: RankId,
+        /// Its number.
+        record: u32,
+        /// What is wrong.
+        field: &'static str,
+        /// What it holds.
+        seen: u64,
+    },
+    /// The fabric refused an access.
+    Fault(Fault),
+    /// A slice that the door had sized was too short: a defect of this crate or a scratch of the wrong size.
+    Internal(&'static str),
+}
+
+impl From<Fault> for ProtocolError {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+impl ProtocolError {
+    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain. Triples
+    /// are told as they were read, and faults name memory as it is.
+    #[must_use]
+    pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
+        match &mut self {
+            Self::Status { source, .. }
+            | Self::Count { source, .. }
+            | Self::TokenFlag { source, .. }
+            | Self::Grant { source, .. }
+            | Self::Results { source, .. }
+            | Self::BlockFlag { source, .. }
+            | Self::CombineFlag { source, .. }
+            | Self::Record { source, .. }
+            | Self::Part { source, .. } => *source = name(*source),
+            _ => {}
+        }
+        self
+    }
+}
+
+impl fmt::Display for ProtocolError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Selector { at, seen } => write!(f, "selector at {at} = {seen:#x}: must be 0 or 1"),
+            Self::CoreWord { core, seen, epoch } => {
+                write!(
+                    f,
+                    "barrier word of core {core} = {seen:#x}: impossible while this core is at barrier {epoch} (modulo 4)"
+                )
+            }
+            Self::Status { source, local_expert, seen } => write!(
+                f,
+                "dispatch status of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor a flag"
+            ),
+            Self::TokenFlag { source, local_expert, seen } => write!(
+                f,
+                "token flag of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
+            ),
+            Self::Grant { source, local_expert, seen, max } => write!(
+                f,
+                "grant of rank {source} for its local expert {local_expert} = {seen:#x}: neither empty nor a row of its {max}"
+            ),
+            Self::Results { source, seen } => {
+                write!(f, "flag of rank {source} for its results = {seen:#x}: neither empty nor the flag")
+            }
+            Self::SentRow { token, k, seen, max } => {
+                write!(f, "sent_rows of token {token}, k {k} = {seen}: must be in [0, {max})")
+            }
+            Self::ResultsAt { seen } => write!(f, "row_table: results at {seen:#x}: no such area"),
+            Self::BlockFlag { source, local_expert, record, block, seen } => write!(
+                f,
+                "flag of block {block} of record {record} of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
+            ),
+            Self::Count { source, local_expert, seen, max } => write!(
+                f,
+                "count of rank {source} for local expert {local_expert} = {seen}: must be in [0, {max}]"
+            ),
+            Self::Rows { seen, max } => write!(f, "received rows = {seen}: must be in [0, {max}]"),
+            Self::Triple { row, seen: [rank, token, k] } => {
+                write!(f, "triple of row {row} = ({rank}, {token}, {k}): no such source")
+            }
+            Self::CombineFlag { source, token, k, seen } => write!(
+                f,
+                "combine status of rank {source} for token {token}, k {k} = {seen:#x}: neither empty nor the flag"
+            ),
+            Self::TpSlot { core, seen } => {
+                write!(f, "slot of core {core} of the TP peer = {seen:#x}: neither empty nor a flag")
+            }
+            Self::TpRows { core, first, rows, max } => {
+                write!(
+                    f,
+                    "core {core} of the TP peer tells of {rows} rows from {first} on: must be its share of [0, {max})"
+                )
+            }
+            Self::NotFinite { token } => {
+                write!(
+                    f,
+                    "token {token} is not finite before or after smoothing: quant_mode = 2 needs finite values"
+                )
+            }
+            Self::RecvCounts { seen, max } => {
+                write!(f, "ep_recv_counts claims {seen} rows: must be in [0, {max}]")
+            }
+            Self::RecvCount { slot, seen, min, max } => {
+                write!(f, "ep_recv_counts[{slot}] = {seen}: must be in [{min}, {max}]")
+            }
+            Self::ExpandIdx { token, k, seen, slots } => {
+                write!(f, "expand_idx[{token}, {k}] = {seen}: must be in [0, {slots})")
+            }
+            Self::Doorbell { seen, min, max } => write!(f, "doorbell = {seen}: must be in [{min}, {max}]"),
+            Self::Task { peer, field, seen, min, max } => {
+                write!(f, "task for rank {peer}: {field} = {seen}: must be in [{min}, {max}]")
+            }
+            Self::Epoch { at, seen, max } => {
+                write!(f, "word at {at} tells of operator {seen}: must be at most {max}")
+            }
+            Self::Record { source, record, field, seen } => {
+                write!(f, "record {record} of rank {source}: {field} = {seen}: no such record")
+            }
+            Self::Part { source, token, position, seen, min, max } => write!(
+                f,
+                "flag of row {position} of token {token} of rank {source} tells of {seen} rows: must be in [{min}, {max}]"
+            ),
+            Self::Fault(fault) => fault.fmt(f),
+            Self::Internal(what) => write!(f, "internal: {what}"),
+        }
+    }
+}
