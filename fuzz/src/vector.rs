@@ -6,7 +6,7 @@ use crate::tape::read_in_order;
 use arbitrary::Unstructured;
 use half::{bf16, f16};
 use kernel_core::shape::Dtype;
-use kernel_core::vector::{Any, Term, Value, Vector};
+use kernel_core::vector::{Any, Term, Value, Vector, cells};
 
 /// Rows and weights.
 #[derive(Clone, Debug)]
@@ -217,7 +217,7 @@ fn sums(unit: Any, dtype: Dtype, rows: &[Vec<u8>; 4], operands: &Operands) {
         want.iter_mut().zip(elements).for_each(|(sum, v)| *sum = total(*sum, product(weight, v)));
     }
     let mut out = vec![0x55; 2 * h];
-    unit.weighted_sum(dtype, &terms, &mut out);
+    unit.weighted_sum(dtype, &terms, cells(&mut out));
     let rows: Vec<u8> = want.iter().flat_map(|&sum| rounded(dtype, sum)).collect();
     assert_eq!(out, rows, "the sum of {terms:?}");
     let mut sums = vec![0; 4 * h];

@@ -2,6 +2,7 @@
 #![allow(unsafe_code)]
 
 use crate::error::Error;
+use core::cell::Cell;
 use kernel_core::shape::Dtype;
 use kernel_core::vector::{Any, NotFinite, Term, Vector};
 
@@ -90,7 +91,7 @@ rows! {
     quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut [u8]) -> Result<f32, NotFinite> = Ok(1.0);
     quantise_blocks(dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]) -> () = ();
     quantise_sums(dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]) -> () = ();
-    weighted_sum(dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]) -> () = ();
+    weighted_sum(dtype: Dtype, terms: &[Term<'_>], out: &[Cell<u8>]) -> () = ();
     accumulate(dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]) -> () = ();
     narrow(dtype: Dtype, sums: &[u8], out: &mut [u8]) -> () = ();
     rstd(sums: &[u8], eps: f32) -> f32 = 1.0;

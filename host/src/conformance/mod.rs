@@ -282,6 +282,15 @@ pub fn refusals<B: Backend>(make: impl Fn(&Shape) -> B) {
         "granted: a peer's bytes over the end"
     );
     assert!(fabric.peer_bytes(peer, far, u64::MAX).is_err(), "granted: a peer's bytes whose end wraps");
+    // A memory may lend nothing at all.
+    assert!(fabric.lend(Place::window(0), 8).is_none(), "lent: a window");
+    assert!(fabric.lend(x_out(u64::MAX), 2).is_none(), "lent: an output whose end wraps");
+    if let Some(lent) = fabric.lend(x_out(8), 4) {
+        lent.iter().zip([5, 6, 7, 8]).for_each(|(byte, value)| byte.set(value));
+        backend.read_output(RankId(0), 0, Tensor::XOut, 14, &mut |bytes| {
+            assert_eq!(bytes[6..], [0, 0, 5, 6, 7, 8, 0, 0], "what was written to lent bytes");
+        });
+    }
     let start = fabric.observe(Place::state(0)).expect("the first word");
     assert_eq!(start, 0, "a refused publish was written");
     drop(fabric);

@@ -9,6 +9,7 @@
 
 use super::exchange::Exchange;
 use super::{Env, Ub, internal, split_words};
+use crate::a3::combine::sum::fill_output;
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{row, tail_flag, window_in};
@@ -21,6 +22,7 @@ use crate::plan::split::{self, DispatchShare};
 use crate::shape::{K_MAX, Shape};
 use crate::units::{ExpertId, RankId, Token, div_floor, div_rem};
 use crate::vector::{Term, Vector};
+use core::cell::Cell;
 
 /// What the experts return on one rank, with dispatch's outputs that say whose rows they are.
 #[derive(Clone, Copy, Debug)]
@@ -203,8 +205,9 @@ impl Combine {
             .row
             .get_mut(..shape.row_bytes() as usize)
             .ok_or(internal("scratch is shorter than ub_bytes"))?;
-        self.sum_rows(env, &*fabric, inputs, returned, &sent, token, out)?;
-        fabric.write(outputs::x_out(shape, token), out)?;
+        fill_output(fabric, outputs::x_out(shape, token), out, |fabric, out| {
+            self.sum_rows(env, fabric, inputs, returned, &sent, token, out)
+        })?;
         self.go(Phase::Sum { token: Token(token.0 + 1) })
     }
 
@@ -218,7 +221,7 @@ impl Combine {
         returned: &Returned<'_>,
         sent: &Cumsum<'_>,
         token: Token,
-        out: &mut [u8],
+        out: &[Cell<u8>],
     ) -> Result<(), ProtocolError> {
         let shape = env.shape;
         let mut terms = heapless::Vec::<Term<'_>, K_MAX>::new();

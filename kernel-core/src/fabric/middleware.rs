@@ -3,6 +3,7 @@
 use super::{Fabric, Fault, Near};
 use crate::place::Place;
 use crate::units::RankId;
+use core::cell::Cell;
 
 /// A fabric that stands in front of another and changes some of its calls. Whoever implements this is a [`Fabric`];
 /// each method does by default what the inner fabric does.
@@ -101,6 +102,11 @@ impl<M: Middleware> Fabric for M {
     #[inline]
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         Middleware::write(self, at, bytes)
+    }
+
+    #[inline]
+    fn lend(&self, output: Place, len: u64) -> Option<&[Cell<u8>]> {
+        self.inner().lend(output, len)
     }
 
     #[inline]

@@ -49,6 +49,7 @@ pub use wait::{Progress, Wait};
 
 use crate::place::Place;
 use crate::units::RankId;
+use core::cell::Cell;
 use core::fmt;
 
 /// A fabric was asked for something that its memory does not hold.
@@ -125,6 +126,13 @@ pub trait Fabric {
     /// # Errors
     /// The range is outside the region.
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault>;
+
+    /// `len` bytes of an output of the own rank, to be written where they lie instead of by one [`write`](Self::write): all
+    /// of them, by this core, before its next effect. Cells, because rows that are read for it are borrowed of the
+    /// same fabric. `None`, as by default, from a memory where writes may land late, and for what is no output.
+    fn lend(&self, _output: Place, _len: u64) -> Option<&[Cell<u8>]> {
+        None
+    }
 
     /// Copies `len` bytes of the own rank's window straight into an output.
     ///

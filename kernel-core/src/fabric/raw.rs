@@ -11,6 +11,7 @@ use super::nic::{Nic, Post, Transfer};
 use super::{Fabric, Fault, Near};
 use crate::place::{Place, Region, Tensor};
 use crate::units::{RankId, div_rem};
+use core::cell::Cell;
 use core::marker::PhantomData;
 use core::ptr;
 use core::slice;
@@ -93,7 +94,8 @@ pub struct RawFabric<'a> {
     /// Whether rows go past the caches.
     streaming: bool,
     streamed: Streamed,
-    memory: PhantomData<&'a mut [u8]>,
+    /// A cell: outputs are lent by shared reference, which another thread must not have.
+    memory: PhantomData<Cell<&'a mut [u8]>>,
 }
 
 /// Whether rows went past the caches that no fence covers. Such stores are not in the order of others, so before any
@@ -347,6 +349,19 @@ impl Fabric for RawFabric<'_> {
     #[inline]
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         self.copy(bytes, self.rank, at)
+    }
+
+    #[inline]
+    fn lend(&self, output: Place, len: u64) -> Option<&[Cell<u8>]> {
+        if !matches!(output.region, Region::Output(_)) {
+            return None;
+        }
+        let address = self.address(self.rank, output, len).ok()?;
+        // SAFETY: the range lies in an output segment, which is allocated for 'a, overlaps no other (`new`) and holds bytes,
+        // as a cell of bytes does. No slice of plain bytes is ever made of it: what others of this trait yield are windows.
+        // Whoever has the cells shares them with this thread alone, as this type is not `Sync`; each output row has one
+        // writer, and it is read only after the operator has ended.
+        Some(unsafe { slice::from_raw_parts(address.cast(), len as usize) })
     }
 
     #[inline]

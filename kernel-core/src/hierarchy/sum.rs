@@ -7,7 +7,7 @@ use crate::layout::relay::{ROW, WEIGHT_BYTES, behind, combine_slot};
 use crate::layout::result;
 use crate::shape::{K_MAX, Shape};
 use crate::units::Token;
-use crate::vector::{Term, Value, Vector};
+use crate::vector::{Term, Value, Vector, cells};
 
 /// The partial sum of a token of this rank's namesake on `server`, of `pairs` rows in the near area, into `out` as it
 /// crosses: rounded, or in int8 blocks made from the f32 sum.
@@ -34,7 +34,7 @@ pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
         let (data, scales) = result::split_mut(shape, out);
         env.vector.quantise_sums(shape.dtype(), sums, data, scales);
     } else {
-        env.vector.weighted_sum(shape.dtype(), &terms, out);
+        env.vector.weighted_sum(shape.dtype(), &terms, cells(out));
     }
     Ok(())
 }

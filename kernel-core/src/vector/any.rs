@@ -5,6 +5,7 @@ use super::portable::with_functions;
 use super::x86::{Avx2, Avx512};
 use super::{NotFinite, Portable, Term, Vector};
 use crate::shape::Dtype;
+use core::cell::Cell;
 
 /// One of the units of this architecture. The choice is made anew for every row, which costs nothing beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -5,6 +5,7 @@
 //! compiled for the instructions of the unit that it works for.
 
 use super::element::Element;
+use core::cell::Cell;
 
 /// Chunk `i` of a row of `B` bytes for each item: the row's own, or padded in `$padding`.
 macro_rules! chunk {
@@ -79,6 +80,29 @@ pub(super) fn put_elements<E: Element, const N: usize>(element: E, values: &[f32
             element.narrow_all(values, &mut whole);
             put_some(out, whole.as_flattened());
         }
+    }
+}
+
+/// The same into cells.
+#[inline(always)]
+pub(super) fn put_elements_in_cells<E: Element, const N: usize>(
+    element: E,
+    values: &[f32; N],
+    out: &[Cell<u8>],
+) {
+    let mut whole = [[0; 2]; N];
+    element.narrow_all(values, &mut whole);
+    match out.as_chunks::<2>().0.first_chunk::<N>() {
+        // Of a length that is known, so that they are whole vectors.
+        Some(out) => set(out.as_flattened(), whole.as_flattened()),
+        None => set(out, whole.as_flattened()),
+    }
+}
+
+#[inline(always)]
+fn set(out: &[Cell<u8>], from: &[u8]) {
+    for (to, from) in out.iter().zip(from) {
+        to.set(*from);
     }
 }
 

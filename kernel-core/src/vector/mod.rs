@@ -21,6 +21,7 @@ pub use any::Any;
 pub use portable::Portable;
 
 use crate::shape::Dtype;
+use core::cell::Cell;
 use core::fmt;
 
 /// A value that dynamic quantisation cannot take, before or after smoothing.
@@ -77,6 +78,13 @@ pub enum Value<'a> {
     },
 }
 
+/// Bytes as cells.
+#[inline]
+#[must_use]
+pub const fn cells(bytes: &mut [u8]) -> &[Cell<u8>] {
+    Cell::from_mut(bytes).as_slice_of_cells()
+}
+
 /// A vector unit. Lengths are the caller's duty; where slices disagree, what is missing adds nothing and
 /// nothing is written beyond the shortest.
 pub trait Vector: Copy {
@@ -102,8 +110,9 @@ pub trait Vector: Copy {
     /// The same of a row of f32: a partial sum on its way to another server.
     fn quantise_sums(&self, dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]);
 
-    /// The result of one token: from +0.0, `terms` in order, rounded once to `dtype`.
-    fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]);
+    /// The result of one token: from +0.0, `terms` in order, rounded once to `dtype`. Into cells, as a fabric
+    /// [lends](crate::fabric::Fabric::lend) them; of other memory [`cells`] makes them.
+    fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &[Cell<u8>]);
 
     /// Adds `terms` in order to `sums`, a row of f32.
     fn accumulate(&self, dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]);

@@ -7,6 +7,7 @@ use super::chunk::{elements, floats, put_elements};
 use super::element::{Bf16, Element, F16};
 use super::{NotFinite, Term, Vector, quantise, sum};
 use crate::shape::Dtype;
+use core::cell::Cell;
 
 /// The loops. `half` knows f16; `SUM` elements are summed at a time, which as f32 should fill half the registers, and `MAP`
 /// elements are mapped at a time.
@@ -47,7 +48,7 @@ impl<H: Element, const SUM: usize, const MAP: usize> Vector for Loops<H, SUM, MA
     }
 
     #[inline(always)]
-    fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]) {
+    fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &[Cell<u8>]) {
         match dtype {
             Dtype::Bf16 => sum::rounded::<_, SUM>(Bf16, terms, out),
             Dtype::F16 => sum::rounded::<_, SUM>(self.half, terms, out),
@@ -165,7 +166,7 @@ macro_rules! with_functions {
             quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut [u8]) -> Result<f32, NotFinite>;
             quantise_blocks(dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]) -> ();
             quantise_sums(dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]) -> ();
-            weighted_sum(dtype: Dtype, terms: &[Term<'_>], out: &mut [u8]) -> ();
+            weighted_sum(dtype: Dtype, terms: &[Term<'_>], out: &[Cell<u8>]) -> ();
             accumulate(dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]) -> ();
             narrow(dtype: Dtype, sums: &[u8], out: &mut [u8]) -> ();
             rstd(sums: &[u8], eps: f32) -> f32;

@@ -1,18 +1,19 @@
 //! Weighted sums of rows, `N` elements at a time: their sums stay in registers while all terms pass.
 
-use super::chunk::{elements, floats, integers, put_elements, put_floats};
+use super::chunk::{elements, floats, integers, put_elements_in_cells, put_floats};
 use super::element::{Element, load};
 use super::{Term, Value};
 use crate::shape::sizes::COMM_BLOCK;
+use core::cell::Cell;
 
 /// The result of a token: from +0.0, rounded into `out`.
 #[inline(always)]
-pub(super) fn rounded<E: Element, const N: usize>(element: E, terms: &[Term<'_>], out: &mut [u8]) {
+pub(super) fn rounded<E: Element, const N: usize>(element: E, terms: &[Term<'_>], out: &[Cell<u8>]) {
     let alone = rows_alone(terms);
-    for (i, out) in out.chunks_mut(2 * N).enumerate() {
+    for (i, out) in out.chunks(2 * N).enumerate() {
         let mut sums = [0.0; N];
         add_terms(element, terms, alone, i, &mut sums);
-        put_elements(element, &sums, out);
+        put_elements_in_cells(element, &sums, out);
     }
 }
 

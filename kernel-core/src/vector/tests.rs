@@ -1,5 +1,5 @@
 use super::element::{Bf16, Element, F16};
-use super::{Any, NotFinite, Portable, Term, Value, Vector};
+use super::{Any, NotFinite, Portable, Term, Value, Vector, cells};
 use crate::reference::numerics;
 use crate::shape::Dtype;
 use alloc::vec;
@@ -194,10 +194,10 @@ fn what_is_not_finite_is_named_by_its_first_element() {
 fn a_sum_starts_from_plus_zero_and_an_empty_one_is_zero() {
     let minus_zero = bytes(&[0x8000; 70]);
     let mut out = vec![9; 140];
-    Portable.weighted_sum(Dtype::Bf16, &[Term::row(1.0, &minus_zero); 2], &mut out);
+    Portable.weighted_sum(Dtype::Bf16, &[Term::row(1.0, &minus_zero); 2], cells(&mut out));
     assert_eq!(out, [0; 140]);
     out.fill(9);
-    Portable.weighted_sum(Dtype::F16, &[], &mut out);
+    Portable.weighted_sum(Dtype::F16, &[], cells(&mut out));
     assert_eq!(out, [0; 140]);
 }
 
@@ -208,7 +208,11 @@ fn products_are_rounded_before_they_are_added() {
     let rows = [row(Dtype::Bf16, &[minus]), row(Dtype::Bf16, &[v])];
     let mut out = [0; 2];
     let weight = 1.0 + f32::EPSILON;
-    Portable.weighted_sum(Dtype::Bf16, &[Term::row(1.0, &rows[0]), Term::row(weight, &rows[1])], &mut out);
+    Portable.weighted_sum(
+        Dtype::Bf16,
+        &[Term::row(1.0, &rows[0]), Term::row(weight, &rows[1])],
+        cells(&mut out),
+    );
     // Fused it would be 2^-23 + 2^-30, which bf16 holds.
     assert_eq!(out, *row(Dtype::Bf16, &[f32::EPSILON]));
 }
@@ -355,7 +359,11 @@ fn a_mixed_row_is_rounded_as_f32_before_it_is_scaled() {
     let (one, small) = (row(Dtype::Bf16, &[1.0]), row(Dtype::Bf16, &[1.0 / 512.0]));
     let mix = Value::Mix { alphas: [1.0, 1.0], rows: [&one, &small] };
     let mut out = [0; 2];
-    Portable.weighted_sum(Dtype::Bf16, &[Term { weight: 1.0, value: mix }, Term::row(-1.0, &one)], &mut out);
+    Portable.weighted_sum(
+        Dtype::Bf16,
+        &[Term { weight: 1.0, value: mix }, Term::row(-1.0, &one)],
+        cells(&mut out),
+    );
     assert_eq!(out, *small);
 }
 
@@ -411,7 +419,7 @@ proptest! {
         }
         for unit in units() {
             let mut out = vec![9; 2 * len];
-            with_terms(&terms, |terms| unit.weighted_sum(dtype, terms, &mut out));
+            with_terms(&terms, |terms| unit.weighted_sum(dtype, terms, cells(&mut out)));
             prop_assert_eq!(&out, &numerics::rounded(dtype, &sum), "{}", unit.name());
 
             // The same in two parts, unrounded in between.
@@ -438,7 +446,7 @@ proptest! {
             unit.quantise_blocks(dtype, &row, &mut data, &mut scales);
             let mut out = vec![9; 2 * len];
             let value = Value::Blocks { data: &data, scales: &scales };
-            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);
+            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], cells(&mut out));
             prop_assert_eq!(&out, &expected, "{}", unit.name());
         }
     }
@@ -461,7 +469,7 @@ proptest! {
             unit.quantise_sums(dtype, &row, &mut data, &mut scales);
             let mut out = vec![9; 2 * len];
             let value = Value::Blocks { data: &data, scales: &scales };
-            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], &mut out);
+            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], cells(&mut out));
             prop_assert_eq!(&out, &expected, "{}", unit.name());
         }
     }

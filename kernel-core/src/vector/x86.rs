@@ -13,6 +13,7 @@ use core::arch::x86_64::{
     __m128i, __m256, __m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph,
     _mm512_cvtph_ps, _mm512_cvtps_ph,
 };
+use core::cell::Cell;
 
 macro_rules! unit {
     (($(#[$doc:meta])* $name:ident, $features:literal, $sum:literal, $map:literal);

@@ -30,7 +30,7 @@ use kernel_core::plan::{self, returns, split, table};
 use kernel_core::shape::{Buffer, Config, Elastic, Limits, Seen, Shape, Violations};
 use kernel_core::sync::{barrier, flag, selector};
 use kernel_core::units::{self, CoreId, ExpertId, RankId, Token};
-use kernel_core::vector::{Portable, Term, Vector};
+use kernel_core::vector::{Portable, Term, Vector, cells};
 
 fn keep<T>(value: T) {
     black_box(value);
@@ -371,7 +371,7 @@ fn units_and_vector() {
     Portable.quantise_blocks(dtype, &row, &mut out, &mut sums);
     let mut scales = [0u8; 2];
     Portable.quantise_sums(dtype, &sums, &mut out, &mut scales);
-    Portable.weighted_sum(dtype, &terms, &mut out);
+    Portable.weighted_sum(dtype, &terms, cells(&mut out));
     Portable.accumulate(dtype, &terms, &mut sums);
     Portable.narrow(dtype, &sums, &mut out);
     Portable.normalise(dtype, &sums, Portable.rstd(&sums, 1e-6), &row, &mut out);

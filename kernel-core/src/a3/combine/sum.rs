@@ -11,11 +11,13 @@ use crate::layout::data::combine_row;
 use crate::layout::outputs;
 use crate::layout::result;
 use crate::layout::state::Partition;
+use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Pair, Source};
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::Token;
-use crate::vector::{Term, Value, Vector};
+use crate::vector::{Term, Value, Vector, cells};
+use core::cell::Cell;
 
 /// The terms of a sum. `shared_expert_x` is one only where there are no shared experts' rows.
 type Terms<'a> = heapless::Vec<Term<'a>, { K_MAX + SHARED_MAX }>;
@@ -108,26 +110,40 @@ pub(crate) fn write_sum<F: Fabric + ?Sized, V: Vector>(
     rows: &impl Rows<F>,
 ) -> Result<(), ProtocolError> {
     let (row, sums) = split(env.shape, ub)?;
-    {
-        let mut terms = Terms::new();
-        add_terms(env, &*fabric, inputs, token, rows, &mut terms)?;
-        sum(env, &terms, row, sums);
-    }
-    fabric.write(outputs::x_out(env.shape, token), row)?;
-    Ok(())
-}
-
-/// The result into `row`, and unrounded into `sums` if it is to be normalised.
-fn sum<V: Vector>(env: &Env<'_, V>, terms: &[Term<'_>], row: &mut [u8], sums: &mut [u8]) {
+    let at = outputs::x_out(env.shape, token);
     let dtype = env.shape.dtype();
     match env.shape.op() {
-        Op::Combine => env.vector.weighted_sum(dtype, terms, row),
+        Op::Combine => fill_output(fabric, at, row, |fabric, out| {
+            let mut terms = Terms::new();
+            add_terms(env, fabric, inputs, token, rows, &mut terms)?;
+            env.vector.weighted_sum(dtype, &terms, out);
+            Ok(())
+        }),
         Op::CombineAddRmsNorm => {
-            sums.fill(0);
-            env.vector.accumulate(dtype, terms, sums);
+            {
+                let mut terms = Terms::new();
+                add_terms(env, &*fabric, inputs, token, rows, &mut terms)?;
+                sums.fill(0);
+                env.vector.accumulate(dtype, &terms, sums);
+            }
             env.vector.narrow(dtype, sums, row);
+            Ok(fabric.write(at, row)?)
         }
     }
+}
+
+/// Writes an output as long as `scratch`, as one effect: where it lies if the fabric lends it, else by way of the scratch.
+pub(crate) fn fill_output<F: Fabric + ?Sized>(
+    fabric: &mut F,
+    at: Place,
+    scratch: &mut [u8],
+    fill: impl FnOnce(&F, &[Cell<u8>]) -> Result<(), ProtocolError>,
+) -> Result<(), ProtocolError> {
+    if let Some(lent) = fabric.lend(at, scratch.len() as u64) {
+        return fill(fabric, lent);
+    }
+    fill(fabric, cells(scratch))?;
+    Ok(fabric.write(at, scratch)?)
 }
 
 /// Everything that is added up for a token, in order.

@@ -3,6 +3,7 @@
 use super::super::stream::{self, Next};
 use super::super::{Buffers, Env, Epoch, sum};
 use super::{ENDED, Words, rows_missing};
+use crate::a3::combine::sum::fill_output;
 use crate::a3::internal;
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
@@ -127,22 +128,22 @@ impl Tokens {
         if here > 0 {
             sum::partial(env, fabric, (env.work.server, token, here), sums, own)?;
         }
-        let mut terms = heapless::Vec::<Term<'_>, K_MAX>::new();
-        for server in (0..shape.servers()).filter(|&server| plan::pairs(shape, ids, server) > 0) {
-            let row = if server == env.work.server {
-                &*own
-            } else {
-                let (_, numbers) = words.followed(env, server)?;
-                let record = number_of(env, numbers, token).wrapping_sub(1);
-                let at = env.record(epoch, server, record);
-                fabric.bytes(behind(at, ROW), shape.result_bytes())?
-            };
-            terms.push(sum::term(shape, row)).map_err(|_| internal("more servers than K allows"))?;
-        }
-        env.vector.weighted_sum(shape.dtype(), &terms, out);
-        drop(terms);
-        fabric.write(outputs::x_out(shape, token), out)?;
-        Ok(())
+        fill_output(fabric, outputs::x_out(shape, token), out, |fabric, out| {
+            let mut terms = heapless::Vec::<Term<'_>, K_MAX>::new();
+            for server in (0..shape.servers()).filter(|&server| plan::pairs(shape, ids, server) > 0) {
+                let row = if server == env.work.server {
+                    &*own
+                } else {
+                    let (_, numbers) = words.followed(env, server)?;
+                    let record = number_of(env, numbers, token).wrapping_sub(1);
+                    let at = env.record(epoch, server, record);
+                    fabric.bytes(behind(at, ROW), shape.result_bytes())?
+                };
+                terms.push(sum::term(shape, row)).map_err(|_| internal("more servers than K allows"))?;
+            }
+            env.vector.weighted_sum(shape.dtype(), &terms, out);
+            Ok(())
+        })
     }
 }
 
