@@ -9,6 +9,7 @@
 
 use super::nic::{Nic, Post, Transfer};
 use super::{Fabric, Fault, Near};
+use crate::ahead;
 use crate::place::{Place, Region, Tensor};
 use crate::units::{RankId, div_rem};
 use core::cell::Cell;
@@ -277,7 +278,7 @@ impl RawFabric<'_> {
             return;
         }
         // SAFETY: as above.
-        unsafe { ptr::copy_nonoverlapping(from, to, len) };
+        unsafe { ahead::copy(from, to, len) };
     }
 }
 

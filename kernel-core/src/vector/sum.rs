@@ -3,6 +3,7 @@
 use super::chunk::{elements, floats, integers, put_elements_in_cells, put_floats};
 use super::element::{Element, load};
 use super::{Term, Value};
+use crate::ahead;
 use crate::shape::sizes::COMM_BLOCK;
 use core::cell::Cell;
 
@@ -28,6 +29,9 @@ pub(super) fn added<E: Element, const N: usize>(element: E, terms: &[Term<'_>], 
     }
 }
 
+/// How many bytes ahead of the sum rows are fetched.
+const AHEAD: usize = 512;
+
 /// Most tokens have rows alone; their loop then has nothing else in it.
 fn rows_alone(terms: &[Term<'_>]) -> bool {
     terms.iter().all(|term| matches!(term.value, Value::Row(_)))
@@ -45,6 +49,7 @@ fn add_terms<E: Element, const N: usize>(
     if alone {
         for &Term { weight, value } in terms {
             if let Value::Row(row) = value {
+                ahead::fetch_row(row, 2 * i * N + AHEAD, 2 * N);
                 add(sums, weight, &elements(element, row, i));
             }
         }
