@@ -1,6 +1,7 @@
 //! Single steps of dispatch that every layout takes, without an order of their own.
 
 use super::{Env, Ub, internal};
+use crate::ahead;
 use crate::fabric::{Fabric, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
@@ -168,22 +169,47 @@ pub(crate) fn quantise_once<V: Vector>(
     Ok(scale)
 }
 
+/// Rows of which one write carries what is small: triples, scales, entries of the row table.
+pub(crate) const ROWS: u32 = 16;
+
 /// Writes the triple at `at` to `row` of the outputs, if such a row can be: from `source`, for this rank, and,
 /// since tokens rise within a slot, not before token `first`. The least token that may follow.
 pub(crate) fn copy_triple<F: Fabric + ?Sized>(
     shape: &Shape,
     fabric: &mut F,
     at: Place,
-    (home, source): (Home, RankId),
-    (row, first): (u32, u32),
+    ends: (Home, RankId),
+    first: (u32, u32),
 ) -> Result<u32, ProtocolError> {
-    let bytes = copy_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
-    let triple = Triple::from_bytes(shape, &bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
-    if triple.source != source || triple.token.0 < first || !triple.may_be_on(shape, home.rank) {
-        return Err(ProtocolError::Triple { row, seen: triple.words() });
+    copy_triples(shape, fabric, (1, |_| at), ends, first)
+}
+
+/// The same for some rows of a slot, at most [`ROWS`], by one write.
+pub(crate) fn copy_triples<F: Fabric + ?Sized>(
+    shape: &Shape,
+    fabric: &mut F,
+    (count, at): (u32, impl Fn(u32) -> Place),
+    (home, source): (Home, RankId),
+    (row, mut first): (u32, u32),
+) -> Result<u32, ProtocolError> {
+    let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
+    if count > 1 {
+        // Another processor has written them: each is a line to wait for, so all are asked for at once.
+        for i in 0..count {
+            ahead::fetch(fabric.bytes(at(i), Triple::BYTES)?.as_ptr());
+        }
     }
-    fabric.write(outputs::assist_info(row), &bytes)?;
-    Ok(triple.token.0 + 1)
+    for (i, bytes) in (0..count).zip(&mut triples) {
+        *bytes = copy_of(fabric, at(i))?;
+        let row = row + i;
+        let triple = Triple::from_bytes(shape, bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
+        if triple.source != source || triple.token.0 < first || !triple.may_be_on(shape, home.rank) {
+            return Err(ProtocolError::Triple { row, seen: triple.words() });
+        }
+        first = triple.token.0 + 1;
+    }
+    write_first(fabric, outputs::assist_info(row), &triples, count)?;
+    Ok(first)
 }
 
 /// Writes the scale at `at` to `row` of the outputs.
@@ -192,8 +218,31 @@ pub(crate) fn copy_scale<F: Fabric + ?Sized>(
     at: Place,
     row: u32,
 ) -> Result<(), ProtocolError> {
-    let bytes = copy_of::<4, F>(fabric, at)?;
-    fabric.write(outputs::dynamic_scale(row), &bytes)?;
+    copy_scales(fabric, (1, |_| at), row)
+}
+
+/// The same for some rows, at most [`ROWS`], by one write.
+pub(crate) fn copy_scales<F: Fabric + ?Sized>(
+    fabric: &mut F,
+    (count, at): (u32, impl Fn(u32) -> Place),
+    row: u32,
+) -> Result<(), ProtocolError> {
+    let mut scales = [[0; 4]; ROWS as usize];
+    for (i, bytes) in (0..count).zip(&mut scales) {
+        *bytes = copy_of(fabric, at(i))?;
+    }
+    write_first(fabric, outputs::dynamic_scale(row), &scales, count)
+}
+
+/// Writes the first `count` entries into an output.
+pub(crate) fn write_first<const N: usize, F: Fabric + ?Sized>(
+    fabric: &mut F,
+    at: Place,
+    entries: &[[u8; N]; ROWS as usize],
+    count: u32,
+) -> Result<(), ProtocolError> {
+    let entries = entries.get(..count as usize).ok_or(internal("more rows than a write carries"))?;
+    fabric.write(at, entries.as_flattened())?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Dispatch, Part, Phase};
 use crate::a3::exchange::Exchange;
-use crate::a3::steps::{self, count_of, split_words};
+use crate::a3::steps::{self, ROWS, count_of, split_words, write_first};
 use crate::a3::{Env, Flags, Receive, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::dispatch_record;
@@ -77,17 +77,19 @@ impl Dispatch {
         let (local_expert, source) = shape.by_ranks(slot);
         let (home, source) = (Home { rank: env.rank, local_expert }, RankId(source));
         let record = dispatch_record(shape, self.partition, home, source, index);
-        let next = Phase::CopyOut { slot, index: index + 1, row: row + 1, token, part: Part::Triple };
+        // Where data stay, what is written for each record is small.
+        let rows = match env.choices.receive {
+            Receive::InPlace => (*count_of(env, counts, slot)? - index).min(ROWS),
+            _ => 1,
+        };
+        let at = |i| dispatch_record(shape, self.partition, home, source, index + i);
+        let next = Phase::CopyOut { slot, index: index + rows, row: row + rows, token, part: Part::Triple };
         match part {
             Part::Triple => {
                 let first = if index == 0 { 0 } else { token };
-                let token = steps::copy_triple(
-                    shape,
-                    fabric,
-                    triple_of(shape, record),
-                    (home, source),
-                    (row, first),
-                )?;
+                let triples = |i| triple_of(shape, at(i));
+                let token =
+                    steps::copy_triples(shape, fabric, (rows, triples), (home, source), (row, first))?;
                 self.go(Phase::CopyOut { slot, index, row, token, part: Part::Data })
             }
             Part::Data => {
@@ -95,7 +97,13 @@ impl Dispatch {
                     Receive::Copy => {
                         fabric.deliver(outputs::expand_x(shape, row), record, shape.payload_bytes())?;
                     }
-                    Receive::InPlace => fabric.write(outputs::row_table(row), &row_table::entry(record))?,
+                    Receive::InPlace => {
+                        let mut entries = [[0; row_table::ENTRY as usize]; ROWS as usize];
+                        for (i, entry) in (0..rows).zip(&mut entries) {
+                            *entry = row_table::entry(at(i));
+                        }
+                        write_first(fabric, outputs::row_table(row), &entries, rows)?;
+                    }
                     Receive::Direct { .. } => {
                         return Err(internal("direct placement has machines of its own"));
                     }
@@ -106,7 +114,7 @@ impl Dispatch {
                 })
             }
             Part::Scale => {
-                steps::copy_scale(fabric, scale_of(shape, record), row)?;
+                steps::copy_scales(fabric, (rows, |i| scale_of(shape, at(i))), row)?;
                 self.go(Self::behind_own_parts(env, self.phase, next))
             }
             Part::Peer => {

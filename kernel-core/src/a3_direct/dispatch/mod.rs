@@ -20,6 +20,7 @@ use crate::inputs::Inputs;
 use crate::layout::landing::Area;
 use crate::layout::state::Partition;
 use crate::plan::counts::ShareSum;
+use crate::plan::route::Send;
 use crate::sync::barrier;
 use crate::vector::Vector;
 
@@ -50,7 +51,7 @@ enum Phase {
     /// Put the row of the next pair of this core's share where it was granted.
     Send { next: u32 },
     /// Put the scale and triple of that row, which is `row` there.
-    SendInfo { item: u32, row: u32 },
+    SendInfo { item: u32, sent: Send, row: u32, scale_bits: u32 },
     /// Write this core's share of `sent_rows`.
     SentRows { index: u32 },
     /// Everything that this core sent has landed, clears of the operator before included.
@@ -65,9 +66,10 @@ enum Phase {
     PublishTokens { destination: u32 },
     /// Await and clear the `TokenFlag` of a slot whose rows are `row` and behind it.
     AwaitTokens { slot: u32, row: u32 },
-    /// Write the triple of the `index`-th row of `slot`, which is `row`. Tokens rise within a slot.
+    /// Write the triples of `slot` from its `index`-th row on, which is `row`, as many as one write carries. Tokens rise
+    /// within a slot.
     Triple { slot: u32, index: u32, row: u32, token: u32 },
-    /// Write its scale.
+    /// Write their scales.
     Scale { slot: u32, index: u32, row: u32, token: u32 },
     /// The first core: write where the rows begin and where results go.
     Table,
@@ -105,7 +107,9 @@ impl Dispatch {
             Phase::Exchange(exchange) => self.exchange(env, fabric, ub, exchange),
             Phase::Grant { slot, row } => self.grant(env, fabric, ub, slot, row),
             Phase::Send { next } => self.send(env, fabric, inputs, ub, next),
-            Phase::SendInfo { item, row } => self.send_info(env, fabric, inputs, ub, (item, row)),
+            Phase::SendInfo { item, sent, row, scale_bits } => {
+                self.send_info(env, fabric, item, (sent, row, scale_bits))
+            }
             Phase::SentRows { index } => self.sent_rows(env, fabric, inputs, ub, index),
             Phase::Quiet if !fabric.quiet()? => Ok(Progress::Pending(Wait::Quiet)),
             Phase::Quiet if env.shape.aiv_num() == 1 => self.go(first_to_tell(env)),
@@ -125,7 +129,9 @@ impl Dispatch {
             Phase::Triple { slot, index, row, token } => {
                 self.triple(env, fabric, ub, (slot, index, row, token))
             }
-            Phase::Scale { slot, index, row, token } => self.scale(env, fabric, (slot, index, row, token)),
+            Phase::Scale { slot, index, row, token } => {
+                self.scale(env, fabric, ub, (slot, index, row, token))
+            }
             Phase::Table => self.table(env, fabric),
             Phase::Done => Ok(Progress::Done),
         }

@@ -2,7 +2,7 @@
 
 use super::{Dispatch, Phase};
 use crate::a3::exchange::Exchange;
-use crate::a3::steps::{self, await_token_flag, count_of, split_words, write_words};
+use crate::a3::steps::{self, ROWS, await_token_flag, count_of, split_words, write_words};
 use crate::a3::{Env, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::landing;
@@ -83,15 +83,17 @@ impl Dispatch {
         (slot, index, row, token): At,
     ) -> Result<Progress, ProtocolError> {
         let (_, counts) = split_words(ub.words, &env.work.sends)?;
-        if index >= *count_of(env, counts, slot)? {
+        let left = count_of(env, counts, slot)?.saturating_sub(index);
+        if left == 0 {
             return self.go(Phase::AwaitTokens { slot: slot + 1, row });
         }
         let (local_expert, source) = env.shape.by_ranks(slot);
         let ends = (Home { rank: env.rank, local_expert }, RankId(source));
-        let at = landing::triple_of(landing::info(env.shape, env.rank, self.area(env), row));
-        let token = steps::copy_triple(env.shape, fabric, at, ends, (row, token))?;
+        let rows = left.min(ROWS);
+        let at = |i| landing::triple_of(landing::info(env.shape, env.rank, self.area(env), row + i));
+        let token = steps::copy_triples(env.shape, fabric, (rows, at), ends, (row, token))?;
         self.go(match env.shape.quant_mode() {
-            QuantMode::None => Phase::Triple { slot, index: index + 1, row: row + 1, token },
+            QuantMode::None => Phase::Triple { slot, index: index + rows, row: row + rows, token },
             QuantMode::Dynamic => Phase::Scale { slot, index, row, token },
         })
     }
@@ -100,10 +102,15 @@ impl Dispatch {
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
+        ub: &mut Ub<'_>,
         (slot, index, row, token): At,
     ) -> Result<Progress, ProtocolError> {
-        steps::copy_scale(fabric, landing::info(env.shape, env.rank, self.area(env), row), row)?;
-        self.go(Phase::Triple { slot, index: index + 1, row: row + 1, token })
+        let (_, counts) = split_words(ub.words, &env.work.sends)?;
+        // Those whose triples were written last.
+        let rows = count_of(env, counts, slot)?.saturating_sub(index).min(ROWS);
+        let at = |i| landing::info(env.shape, env.rank, self.area(env), row + i);
+        steps::copy_scales(fabric, (rows, at), row)?;
+        self.go(Phase::Triple { slot, index: index + rows, row: row + rows, token })
     }
 
     pub(super) fn table<F: Fabric + ?Sized, V: Vector>(

@@ -100,25 +100,21 @@ impl Dispatch {
             Err(_) => return self.go(Phase::Send { next: item }),
         };
         let at = landing::row(env.shape, send.home.rank, self.area(env), row);
-        let (payload, _) = steps::payload(env, inputs, ub.row, &mut self.staged, send)?;
+        let (payload, scale) = steps::payload(env, inputs, ub.row, &mut self.staged, send)?;
         fabric.put(send.home.rank, at, payload, &[])?;
-        self.go(Phase::SendInfo { item, row })
+        self.go(Phase::SendInfo { item, sent: send, row, scale_bits: scale.to_bits() })
     }
 
     pub(super) fn send_info<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-        (item, row): (u32, u32),
+        item: u32,
+        (send, row, scale_bits): (Send, u32, u32),
     ) -> Result<Progress, ProtocolError> {
-        let send = sends(env, ub.words)?.get(inputs, item).ok_or(internal("no such pair"))?;
-        // Quantised already, for the same expert.
-        let (_, scale) = steps::payload(env, inputs, ub.row, &mut self.staged, send)?;
         let mut info = [0; INFO as usize];
         let triple = steps::triple(env, send).to_bytes();
-        for (to, from) in info.iter_mut().zip(scale.to_le_bytes().into_iter().chain(triple)) {
+        for (to, from) in info.iter_mut().zip(scale_bits.to_le_bytes().into_iter().chain(triple)) {
             *to = from;
         }
         let at = landing::info(env.shape, send.home.rank, self.area(env), row);
