@@ -27,7 +27,7 @@ pub struct SharedMemory {
     tp_world_size: u32,
     /// Ranks of a server, if others are far; else 0.
     server_ranks: u32,
-    /// Whether rows go past the caches: they would not stay there anyway.
+    /// Whether rows go past the caches.
     streaming: bool,
     /// By rank, then batch.
     outputs: Vec<Vec<Outputs>>,
@@ -83,30 +83,17 @@ impl SharedMemory {
             outputs.push(of_rank);
         }
         let server_ranks = member::servers(members.shape).unwrap_or(0);
-        let streaming = last_cache_bytes().is_some_and(|cache| rows_bytes(members.shape) > cache);
-        Ok(Self { peers, tp, tp_world_size, server_ranks, streaming, outputs, _maps: maps })
+        Ok(Self { peers, tp, tp_world_size, server_ranks, streaming: false, outputs, _maps: maps })
     }
 }
 
 impl SharedMemory {
-    /// The same with rows that go past the caches, or not, whatever their size says.
+    /// The same with rows that go past the caches, or not, as they do at first: copies that fetch ahead are faster where few
+    /// processors share a memory, however many rows there are (`docs/PERFORMANCE.md`).
     #[must_use]
     pub fn with_streaming(self, streaming: bool) -> Self {
         Self { streaming, ..self }
     }
-}
-
-/// The most that rows of one operator come to, over all ranks.
-fn rows_bytes(shape: &Shape) -> u64 {
-    let pairs =
-        u64::from(member::count(shape)) * u64::from(shape.bs_max()) * u64::from(shape.combine_columns());
-    pairs * shape.payload_bytes()
-}
-
-/// Of the last cache, which all processors share; `None` where the system does not say.
-fn last_cache_bytes() -> Option<u64> {
-    let text = std::fs::read_to_string("/sys/devices/system/cpu/cpu0/cache/index3/size").ok()?;
-    text.trim().strip_suffix('K')?.parse::<u64>().ok().map(|kib| kib << 10)
 }
 
 /// A state region, the window behind it and behind that WindowsOut.

@@ -93,6 +93,7 @@ impl Dispatch {
         let at = |i| landing::triple_of(landing::info(env.shape, env.rank, self.area(env), row + i));
         let token = steps::copy_triples(env.shape, fabric, (rows, at), ends, (row, token))?;
         self.go(match env.shape.quant_mode() {
+            QuantMode::None if rows == left => Phase::AwaitTokens { slot: slot + 1, row: row + rows },
             QuantMode::None => Phase::Triple { slot, index: index + rows, row: row + rows, token },
             QuantMode::Dynamic => Phase::Scale { slot, index, row, token },
         })
