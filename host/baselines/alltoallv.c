@@ -68,7 +68,7 @@ static void combine(const struct job *job) {
         const uint16_t *rows[job->k];
         for (int k = 0; k < job->k; k++)
             rows[k] = (const uint16_t *)(send_buffer + places[t * job->k + k] * job->row_bytes);
-        weighted_sum(job->x_out + (size_t)t * job->h, rows, job->weights + t * job->k, job->k, job->h);
+        weighted_sum(job->x_out + (size_t)t * job->h, rows, job->weights + t * job->k, job->k, job->h, THROUGH);
     }
 }
 

@@ -39,6 +39,8 @@ void shared_pages(size_t bytes, void **parts) {
         int unit;
         MPI_Win_shared_query(window, r, &size, &unit, &parts[r]);
         parts[r] = (char *)parts[r] + (PAGE - (uintptr_t)parts[r] % PAGE) % PAGE;
+        /* Where the system lets shared memory have huge pages: see README.md. */
+        madvise(parts[r], bytes - PAGE, MADV_HUGEPAGE);
     }
 }
 

@@ -53,15 +53,18 @@ void *pages(size_t bytes);
 /* The memory of all ranks, `bytes` of each on pages of their own; their addresses go into `parts`. */
 void shared_pages(size_t bytes, void **parts);
 
+/* How rows go: through the caches, past them, or through them with their lines asked for ahead. */
+enum way { THROUGH, PAST, AHEAD };
+
 /* out[i] = bf16(sum over k ascending of weight[k] * rows[k][i]), from +0, product and sum rounded each. */
-void weighted_sum(uint16_t *out, const uint16_t *const *rows, const float *weights, int k, int h);
+void weighted_sum(uint16_t *out, const uint16_t *const *rows, const float *weights, int k, int h, enum way way);
 /* Dynamic int8: out = rint(x * 127 / max|x|). Returns the scale 1 / (127 / max|x|), 0 for a row of zeros. */
 float quantise(int8_t *out, const uint16_t *x, int h);
 /* The stand-in experts: y = bf16(v * gain), v the received row in f32. */
 void experts(const struct job *job, struct received received);
-/* A row copied past the caches (streaming) or through them. */
-void copy_row(void *to, const void *from, size_t bytes, int streaming);
-/* Makes streamed rows visible before what is stored next. */
-void fence(int streaming);
+/* A row copied. */
+void copy_row(void *to, const void *from, size_t bytes, enum way way);
+/* Makes rows that went past the caches visible before what is stored next. */
+void fence(enum way way);
 
 #endif

@@ -14,6 +14,8 @@ typedef int32_t i32x16 __attribute__((vector_size(64)));
 typedef float f32x16 __attribute__((vector_size(64)));
 
 enum { LANES = 16, BLOCK = 4 * LANES };
+/* How far ahead lines are asked for: elements of a sum, bytes of a copy. */
+enum { SUM_AHEAD = 256, COPY_AHEAD = 1024, LINE = 64 };
 
 static inline f32x16 widen(const uint16_t *row) {
     return (f32x16)(__builtin_convertvector(*(const u16x16 *)row, u32x16) << 16);
@@ -42,11 +44,16 @@ static uint16_t narrow_one(float value) {
 }
 
 /* Four sums stay in registers while all rows pass. */
-static void sum_blocks(uint16_t *out, const uint16_t *const *rows, const float *weights, int k, int blocks) {
+static inline __attribute__((always_inline)) void sum_blocks(uint16_t *out, const uint16_t *const *rows,
+                                                             const float *weights, int k, int blocks, int ahead) {
     for (int at = 0; at < blocks * BLOCK; at += BLOCK) {
         f32x16 a = {0}, b = {0}, c = {0}, d = {0};
         for (int i = 0; i < k; i++) {
             const uint16_t *row = rows[i] + at;
+            if (ahead) {
+                __builtin_prefetch(row + SUM_AHEAD);
+                __builtin_prefetch(row + SUM_AHEAD + 2 * LANES);
+            }
             a += weights[i] * widen(row);
             b += weights[i] * widen(row + LANES);
             c += weights[i] * widen(row + 2 * LANES);
@@ -59,10 +66,12 @@ static void sum_blocks(uint16_t *out, const uint16_t *const *rows, const float *
     }
 }
 
-void weighted_sum(uint16_t *out, const uint16_t *const *rows, const float *weights, int k, int h) {
+void weighted_sum(uint16_t *out, const uint16_t *const *rows, const float *weights, int k, int h,
+                  enum way way) {
     /* The number of rows is a constant in the common case: the loop over them is unrolled. */
-    if (k == 8) sum_blocks(out, rows, weights, 8, h / BLOCK);
-    else sum_blocks(out, rows, weights, k, h / BLOCK);
+    if (k == 8 && way == AHEAD) sum_blocks(out, rows, weights, 8, h / BLOCK, 1);
+    else if (k == 8) sum_blocks(out, rows, weights, 8, h / BLOCK, 0);
+    else sum_blocks(out, rows, weights, k, h / BLOCK, 0);
     for (int at = h / BLOCK * BLOCK; at < h; at++) {
         float sum = 0;
         for (int i = 0; i < k; i++) sum += weights[i] * widen_one(rows[i][at]);
@@ -86,30 +95,41 @@ float quantise(int8_t *out, const uint16_t *x, int h) {
     return 1.0f / scale;
 }
 
-void copy_row(void *to, const void *from, size_t bytes, int streaming) {
+void copy_row(void *to, const void *from, size_t bytes, enum way way) {
+    if (way == AHEAD) {
+        size_t at = 0;
+        for (; at + LINE <= bytes; at += LINE) {
+            if (at + COPY_AHEAD < bytes) {
+                __builtin_prefetch((const char *)from + at + COPY_AHEAD);
+                __builtin_prefetch((char *)to + at + COPY_AHEAD);
+            }
+            memcpy((char *)to + at, (const char *)from + at, LINE);
+        }
+        memcpy((char *)to + at, (const char *)from + at, bytes - at);
+        return;
+    }
 #if defined(__AVX512F__)
-    if (streaming && (uintptr_t)to % 64 == 0 && bytes % 64 == 0) {
+    if (way == PAST && (uintptr_t)to % 64 == 0 && bytes % 64 == 0) {
         for (size_t at = 0; at < bytes; at += 64)
             _mm512_stream_si512((void *)((char *)to + at), _mm512_loadu_si512((const char *)from + at));
         return;
     }
 #elif defined(__AVX2__)
-    if (streaming && (uintptr_t)to % 32 == 0 && bytes % 32 == 0) {
+    if (way == PAST && (uintptr_t)to % 32 == 0 && bytes % 32 == 0) {
         for (size_t at = 0; at < bytes; at += 32)
             _mm256_stream_si256((void *)((char *)to + at),
                                 _mm256_loadu_si256((const void *)((const char *)from + at)));
         return;
     }
 #endif
-    (void)streaming;
     memcpy(to, from, bytes);
 }
 
-void fence(int streaming) {
+void fence(enum way way) {
 #if defined(__AVX512F__) || defined(__AVX2__)
-    if (streaming) _mm_sfence();
+    if (way == PAST) _mm_sfence();
 #else
-    (void)streaming;
+    (void)way;
 #endif
 }
 

@@ -14,7 +14,7 @@ static int32_t *recv_counts; /* [local_experts * ranks] */
 static int32_t *next_row;    /* [experts]: the next row that I write there, on its rank */
 static int32_t *places;      /* [bs, k]: the row of each pair on its expert's rank */
 static int8_t *scratch;
-static int streaming;
+static enum way way;
 
 static char *window_of(int rank) { return windows[rank]; }
 
@@ -57,11 +57,11 @@ static void dispatch(const struct job *job) {
             int expert = job->ids[i];
             char *window = window_of(expert / local);
             int32_t place = places[i] = next_row[expert]++;
-            copy_row(window + (size_t)place * job->payload_bytes, row, job->payload_bytes, streaming);
+            copy_row(window + (size_t)place * job->payload_bytes, row, job->payload_bytes, way);
             if (job->quantised) ((float *)(window + scales_at))[place] = scale;
         }
     }
-    fence(streaming);
+    fence(way);
     meet();
 }
 
@@ -74,7 +74,7 @@ static void combine(const struct job *job) {
             rows[k] = (const uint16_t *)(window_of(job->ids[i] / job->local_experts) + y_at) +
                       (size_t)places[i] * job->h;
         }
-        weighted_sum(job->x_out + (size_t)t * job->h, rows, job->weights + t * job->k, job->k, job->h);
+        weighted_sum(job->x_out + (size_t)t * job->h, rows, job->weights + t * job->k, job->k, job->h, way);
     }
 }
 
@@ -102,9 +102,10 @@ int main(int argc, char **argv) {
     scratch = pages(job.payload_bytes);
     /* Streaming stores pay when what all ranks write does not stay in the cache anyway. */
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    streaming = cache > 0 && (double)job.ranks * pairs * job.payload_bytes > cache;
-    const char *forced = getenv("BASELINE_STREAMING");
-    if (forced) streaming = *forced == '1';
+    way = cache > 0 && (double)job.ranks * pairs * job.payload_bytes > cache ? PAST : THROUGH;
+    const char *forced = getenv("BASELINE_STREAMING"), *ahead = getenv("BASELINE_AHEAD");
+    if (forced) way = *forced == '1' ? PAST : THROUGH;
+    if (ahead && *ahead == '1') way = AHEAD;
     measure(&job, &(struct system){dispatch, combine, received});
     MPI_Finalize();
 }

@@ -26,19 +26,24 @@ fn rows_past_the_caches_come_before_the_flags_behind_them() {
 }
 
 #[test]
-fn a_row_past_the_caches_is_the_same_row_wherever_it_lies_and_however_long_it_is() {
+fn a_row_is_the_same_row_wherever_it_lies_and_however_long_it_is() {
+    through_and_past_the_caches(true);
+    through_and_past_the_caches(false);
+}
+
+fn through_and_past_the_caches(streaming: bool) {
     let shape = shape();
-    let memory = SharedMemory::new(&shape, 1).unwrap().with_streaming(true);
-    let row: Vec<u8> = (0..400u32).map(|i| (i * 7 % 251) as u8 + 1).collect();
+    let memory = SharedMemory::new(&shape, 1).unwrap().with_streaming(streaming);
+    let row: Vec<u8> = (0..1400u32).map(|i| (i * 7 % 251) as u8 + 1).collect();
     for (from, at, len) in (0..17).flat_map(|from| {
-        (0..33).flat_map(move |at| [1, 63, 64, 65, 127, 144, 301].map(|len| (from, at, len)))
+        (0..33).flat_map(move |at| [1, 63, 64, 65, 127, 144, 301, 1024, 1351].map(|len| (from, at, len)))
     }) {
         let (row, tail) = row[from..].split_at(len);
         let mut fabric = memory.fabric(RankId(0), CoreId(0), 0);
-        fabric.write(Place::window(0), &[0; 512]).unwrap();
+        fabric.write(Place::window(0), &[0; 1536]).unwrap();
         fabric.put(RankId(0), Place::window(at), row, &tail[..5]).unwrap();
         assert!(fabric.quiet().unwrap());
-        let seen = fabric.bytes(Place::window(0), 512).unwrap();
+        let seen = fabric.bytes(Place::window(0), 1536).unwrap();
         let (at, end) = (at as usize, at as usize + len);
         assert_eq!((&seen[at..end], &seen[end..end + 5]), (row, &tail[..5]), "{len} bytes at {at}");
         assert!(

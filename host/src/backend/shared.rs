@@ -9,7 +9,6 @@ use crate::member;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
-use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId, align_up, div_rem};
 use memmap2::MmapRaw;
 use std::io;

@@ -1,5 +1,5 @@
 //! The fabric over plain coherent shared memory, given as raw addresses: threads, processes and firmware whose
-//! peers' windows are mapped. The only file of this crate with `unsafe`.
+//! peers' windows are mapped. Addresses become memory here and nowhere else in this crate.
 //!
 //! Words are `AtomicU64`: a publish is a release store, an observe an acquire load. Rows are plain bytes; that
 //! nobody writes them while another reads is what the flags are for, and what the models check. On a machine
