@@ -17,8 +17,6 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-mod ahead;
-
 pub mod a2;
 pub mod a3;
 pub mod a3_direct;

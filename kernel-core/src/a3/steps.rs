@@ -1,7 +1,7 @@
 //! Single steps of dispatch that every layout takes, without an order of their own.
 
 use super::{Env, Ub, internal};
-use crate::ahead;
+use crate::fabric::ahead;
 use crate::fabric::{Fabric, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;

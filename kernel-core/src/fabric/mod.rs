@@ -36,6 +36,7 @@
 //!
 //! A value that comes back from the fabric is foreign: the machines check its range before they use it.
 
+pub(crate) mod ahead;
 mod error;
 pub mod middleware;
 pub mod nic;

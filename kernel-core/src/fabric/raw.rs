@@ -7,9 +7,9 @@
 //! nothing to wait for: what the following barrier publishes orders it.
 #![allow(unsafe_code)]
 
+use super::ahead;
 use super::nic::{Nic, Post, Transfer};
 use super::{Fabric, Fault, Near};
-use crate::ahead;
 use crate::place::{Place, Region, Tensor};
 use crate::units::{RankId, div_rem};
 use core::cell::Cell;

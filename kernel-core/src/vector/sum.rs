@@ -3,7 +3,7 @@
 use super::chunk::{elements, floats, integers, put_elements_in_cells, put_floats};
 use super::element::{Element, load};
 use super::{Term, Value};
-use crate::ahead;
+use crate::fabric::ahead;
 use crate::shape::sizes::COMM_BLOCK;
 use core::cell::Cell;
 
