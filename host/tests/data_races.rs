@@ -20,10 +20,12 @@ use kernel_core::units::{CoreId, RankId};
 use std::sync::Barrier;
 use std::thread;
 
-/// Two ranks of three cores, with and without quantisation.
-fn configs() -> [(Config, &'static str); 2] {
+/// Two ranks of three cores, with and without quantisation, on both products: A2's agents write where cores read.
+fn configs() -> [(Config, &'static str); 4] {
     let plain = small(2, 4, 2, 3, 3);
-    [(Config { quant_mode: 2, ..plain.clone() }, "DC"), (plain, "DDCC")]
+    let quantised = Config { quant_mode: 2, ..plain.clone() };
+    let a2 = |config| Config { product: "a2".to_owned(), hccl_buffsize_mb: 5, ..config };
+    [(quantised.clone(), "DC"), (plain.clone(), "DDCC"), (a2(quantised), "DC"), (a2(plain), "DDCC")]
 }
 
 #[test]
