@@ -209,7 +209,8 @@ impl<'t> Group<'t> {
                 // Now and then effects lag, or land at once.
                 landing = [4, 64, 200][self.world.tape.below(3)];
             }
-            let moved = if self.world.in_flight() && usize::from(choice) < landing {
+            let lands = self.world.in_flight() && usize::from(choice) < landing;
+            let moved = if lands || self.world.is_full() {
                 self.ticks += 1;
                 self.world.land_one();
                 true

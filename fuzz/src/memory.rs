@@ -17,6 +17,8 @@ use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use std::collections::BTreeSet;
 
+/// The most effects that may be in flight before one must land: to choose one takes the square of their number.
+const FLIGHT_MAX: usize = 256;
 /// How many of the effects that landed last are remembered.
 const RECENT: usize = 8;
 /// A byte of an output that its operator has not written.
@@ -217,6 +219,12 @@ impl<'t> World<'t> {
     #[must_use]
     pub fn in_flight(&self) -> bool {
         !self.flight.is_empty() || !self.transfers.is_empty()
+    }
+
+    /// Whether so much is in flight that some of it must land.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.flight.len() >= FLIGHT_MAX
     }
 
     /// Lands something of what may land now, or a piece of it.

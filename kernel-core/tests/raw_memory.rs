@@ -1,5 +1,5 @@
 //! Memory given as addresses: nothing is touched outside its segments. Every segment here is an allocation of its own, as
-//! large as the segment to the byte, so that AddressSanitizer (`.ci/address-sanitizer`) sees whoever leaves one.
+//! large as the segment to the byte, so that AddressSanitizer (`.ci/sanitizer address`) sees whoever leaves one.
 #![allow(unsafe_code)]
 
 use kernel_core::fabric::nic::{Nic, Post, Transfer};

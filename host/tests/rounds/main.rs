@@ -5,6 +5,7 @@ mod common;
 
 mod a2;
 mod all_routings;
+mod data_races;
 mod elastic;
 mod hierarchy;
 mod plan_and_run;

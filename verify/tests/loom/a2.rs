@@ -276,3 +276,21 @@ fn catches_the_seeds_clears() {
     assert!(is_race(&how) || how.contains("is wrong"), "{how}");
     model("A2 C C C, falling, rows of flags", Bound::Preemptions(2), 944..=1_154, group().body());
 }
+
+/// Two tokens, whose rows are so long that the second lies where FLAG2 is looked for behind the first.
+const LONG: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 2, h: 512 };
+const BOTH: Traffic<'_> = &[&[&[1], &[1]], &[&[0], &[0]]];
+const ONE: Traffic<'_> = &[&[&[1], &[]], &[&[0], &[]]];
+
+/// Tokens of flags, falling counts: FLAG1 of the second dispatch has come, and where its FLAG2 is looked for stands a
+/// token of the first. Needs a core that goes on in the middle of a transfer. With our clears nothing happens.
+#[test]
+fn catches_the_seeds_clears_at_flag2() {
+    let group = || {
+        let group = Group::new(LONG, &[BOTH, ONE], &[D(0), C(0), D(1)]);
+        group.flags(&[0]).agents(&[Folded; 2])
+    };
+    let how = twin("D C D", Bend::SeedClears, group());
+    assert!(is_race(&how) || how.contains("is wrong"), "{how}");
+    model("A2 D C D, falling, tokens of flags", Bound::Preemptions(1), 457..=559, group().body());
+}

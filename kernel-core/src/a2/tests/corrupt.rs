@@ -17,13 +17,17 @@ use alloc::string::ToString;
 use alloc::vec;
 use alloc::vec::Vec;
 
-const RANK: RankId = RankId(0);
-const PEER: RankId = RankId(1);
-const P0: Partition = Partition::P0;
+pub(super) const RANK: RankId = RankId(0);
+pub(super) const PEER: RankId = RankId(1);
+pub(super) const P0: Partition = Partition::P0;
 
 /// Two ranks, two experts each, two tokens; everybody sends each token to experts 0 and 2.
-fn group(cores: i64) -> Group {
-    let shape = shape_of(&Config { aiv_num: cores, ..a2(TWO) });
+pub(super) fn group(cores: i64) -> Group {
+    group_of(&Config { aiv_num: cores, ..a2(TWO) })
+}
+
+pub(super) fn group_of(config: &Config<'_>) -> Group {
+    let shape = shape_of(config);
     let tensors = [0, 1].map(|rank| routed(&shape, rank, &[0, 2, 0, 2]));
     let mut group = Group::new(&shape, vec![tensors.to_vec()], plain_result);
     group.begin_all();
@@ -43,7 +47,7 @@ fn wait(group: &mut Group) -> Wait {
 }
 
 /// Steps core 0 of rank 0 until it fails.
-fn error(group: &mut Group) -> ProtocolError {
+pub(super) fn error(group: &mut Group) -> ProtocolError {
     for _ in 0..1000 {
         match group.progress(0) {
             Err(Failure::Core(RANK, CoreId(0), error)) => return error,
@@ -134,6 +138,16 @@ fn counts_that_are_more_than_a_source_can_send_to_a_rank_are_refused() {
     assert_eq!(error(&mut group), ProtocolError::Rows { seen: 3, max: 2 });
 }
 
+/// The group at the start of combine.
+pub(super) fn at_combine(mut group: Group) -> Group {
+    group.operators.truncate(1);
+    assert_eq!(run(&mut group, Delivery::Strong, 1), Ok(()));
+    group.operators.push(Operator::Combine(0));
+    group.begin_all();
+    assert!(matches!(group.cores[0].machine, Machine::Combine(_)));
+    group
+}
+
 /// Core 0 of rank 0 at the start of combine, with what it is given changed.
 fn combine_error(change: impl FnOnce(&Shape, &mut Vec<u8>, &mut Vec<u8>, &mut Vec<u8>)) -> ProtocolError {
     combine_error_of(group(1), change)
@@ -143,11 +157,7 @@ fn combine_error_of(
     mut group: Group,
     change: impl FnOnce(&Shape, &mut Vec<u8>, &mut Vec<u8>, &mut Vec<u8>),
 ) -> ProtocolError {
-    group.operators.truncate(1);
-    assert_eq!(run(&mut group, Delivery::Strong, 1), Ok(()));
-    group.operators.push(Operator::Combine(0));
-    group.begin_all();
-    assert!(matches!(group.cores[0].machine, Machine::Combine(_)));
+    group = at_combine(group);
     let rows = &mut group.ranks[0].rows[0];
     change(&group.shape, &mut rows.y, &mut rows.ep_recv_counts, &mut rows.expand_idx);
     // The peer's windows come: its rows are for the pairs of expert 2.

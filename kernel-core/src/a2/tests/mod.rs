@@ -1,8 +1,11 @@
 //! The A2 machines and agents, over the fabric of the tests.
 
 mod corrupt;
+mod edges;
 mod frozen;
 mod garbage;
+mod positions;
+mod refused;
 mod rounds;
 mod stale;
 mod traces;

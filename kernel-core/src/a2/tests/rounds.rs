@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 /// Runs rounds of random traffic; all bytes are the oracle's and no flag is left.
-fn assert_rounds(shape: &Shape, rounds: usize, flags: bool, delivery: Delivery, seed: u64) {
+pub(super) fn assert_rounds(shape: &Shape, rounds: usize, flags: bool, delivery: Delivery, seed: u64) {
     let mut dice = Dice(seed);
     let tensors = random_rounds(shape, rounds, flags, &mut dice);
     let mut group = Group::new(shape, tensors, if flags { flag_result } else { plain_result });

@@ -1,10 +1,8 @@
 //! What ThreadSanitizer looks at: rounds of the protocol on real threads, which it must find clean, and seeded
-//! races, which it must report. `.ci/thread-sanitizer` runs both. Without it the seeded ones show nothing: the
+//! races, which it must report. `.ci/sanitizer thread` runs both. Without it the seeded ones show nothing: the
 //! processor keeps the order that they forget to ask for.
 
-mod common;
-
-use common::trial::{Trial, seeded, small};
+use crate::common::trial::{Trial, seeded, small};
 use host::backend::Backend;
 use host::backend::lockstep::Memory;
 use host::backend::shared::SharedMemory;
@@ -20,10 +18,12 @@ use kernel_core::units::{CoreId, RankId};
 use std::sync::Barrier;
 use std::thread;
 
-/// Two ranks of three cores, with and without quantisation.
-fn configs() -> [(Config, &'static str); 2] {
+/// Two ranks of three cores, with and without quantisation, on both products: A2's agents write where cores read.
+fn configs() -> [(Config, &'static str); 4] {
     let plain = small(2, 4, 2, 3, 3);
-    [(Config { quant_mode: 2, ..plain.clone() }, "DC"), (plain, "DDCC")]
+    let quantised = Config { quant_mode: 2, ..plain.clone() };
+    let a2 = |config| Config { product: "a2".to_owned(), hccl_buffsize_mb: 5, ..config };
+    [(quantised.clone(), "DC"), (plain.clone(), "DDCC"), (a2(quantised), "DC"), (a2(plain), "DDCC")]
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn rounds_with_a_thread_for_each_core_give_the_bytes_of_lockstep() {
 }
 
 #[test]
-#[ignore = "a race on purpose: .ci/thread-sanitizer runs it and demands the report"]
+#[ignore = "a race on purpose: .ci/sanitizer thread runs it and demands the report"]
 fn seeded_race_relaxed_publish_under_the_protocol() {
     for (config, schedule) in configs() {
         let case = seeded(config, 1);
@@ -50,13 +50,13 @@ fn seeded_race_relaxed_publish_under_the_protocol() {
 }
 
 #[test]
-#[ignore = "a race on purpose: .ci/thread-sanitizer runs it and demands the report"]
+#[ignore = "a race on purpose: .ci/sanitizer thread runs it and demands the report"]
 fn seeded_race_relaxed_publish_under_the_litmus_suite() {
     on_threads(|shape| Relaxed(SharedMemory::new(shape, 1).unwrap()), 200);
 }
 
 #[test]
-#[ignore = "a race on purpose: .ci/thread-sanitizer runs it and demands the report"]
+#[ignore = "a race on purpose: .ci/sanitizer thread runs it and demands the report"]
 fn seeded_race_a_row_read_without_its_flag() {
     const ROW: Place = Place::window(0);
     const FLAG: Place = Place::state(0);

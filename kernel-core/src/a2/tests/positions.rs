@@ -1,0 +1,103 @@
+//! One flag in a row, in every word of it in turn and of every value that any protocol here uses: nothing is disturbed,
+//! and none is left where one could be looked for.
+
+use super::{TWO, a2, routed};
+use crate::shape::{Config, QuantMode, Shape};
+use crate::sync::flag;
+use crate::testing::a2_group::{Delivery, Group, schedule};
+use crate::testing::domain::{Dice, Domain, Tensors, row, shape as shape_of};
+use alloc::vec::Vec;
+
+/// Operators at one position: dispatch and combine meet each other's payload in both halves.
+const UNIT: &str = "DDCCDDCC";
+/// Rounds in it.
+const ROUNDS: usize = 4;
+
+/// Two ranks with three tokens, whose rows end in the middle of what the other operator, or another count, looks at.
+fn shape(quant_mode: i64) -> Shape {
+    let domain = Domain { e: 2, k: 1, h: if quant_mode == 2 { 512 } else { 256 }, bs: 3, ..TWO };
+    shape_of(&Config { quant_mode, ..a2(domain) })
+}
+
+/// Words in a row of dtype, which is the longest.
+fn positions(shape: &Shape) -> usize {
+    shape.row_bytes() as usize / 4
+}
+
+/// A row of dtype in which that word is `flag` and all others are 0.
+fn with_flag(shape: &Shape, word: usize, flag: u32) -> Vec<u8> {
+    let mut row = [0].repeat(shape.row_bytes() as usize);
+    row[word * 4..][..4].copy_from_slice(&flag.to_le_bytes());
+    row
+}
+
+/// What the experts return in the four rounds of a position.
+fn result<const FLAG: u32>(shape: &Shape, round: usize, _: u32, _: u32, _: u32) -> Vec<u8> {
+    with_flag(shape, round / ROUNDS % positions(shape), FLAG)
+}
+
+/// Tokens that travel with the flag in that word.
+fn token(shape: &Shape, position: usize, flag: u32) -> Vec<u8> {
+    match shape.quant_mode() {
+        QuantMode::None => with_flag(shape, position, flag),
+        // Four times -1 in a row that is itself when quantised, with the peak elsewhere. Its scale is 1.0f.
+        QuantMode::Dynamic => {
+            let word = position as u32 % (shape.h() / 4);
+            let peak = (word * 4 + 8) % shape.h();
+            row(shape.dtype(), shape.h(), |i| match i {
+                i if i / 4 == word => -1.0,
+                i if i == peak => 127.0,
+                _ => 0.0,
+            })
+        }
+    }
+}
+
+/// All rounds of all positions: what goes to the other rank falls from three rows to none, and rises again.
+fn rounds(shape: &Shape, flag: u32) -> Vec<Vec<Tensors>> {
+    let ids: [[&[i32]; 2]; ROUNDS] = [
+        [&[1, 1, 1], &[0, 0, 0]],
+        [&[1, 0, 0], &[0, 1, 1]],
+        [&[0, 0, 0], &[1, 0, 1]],
+        [&[1, 1, 0], &[0, 0, 1]],
+    ];
+    let of = |number: usize| {
+        let x = token(shape, number / ROUNDS, flag).repeat(3);
+        let ranks = (0..).zip(ids[number % ROUNDS]);
+        ranks.map(|(rank, ids)| Tensors { x: x.clone(), ..routed(shape, rank, ids) }).collect()
+    };
+    (0..positions(shape) * ROUNDS).map(of).collect()
+}
+
+/// A group goes through all positions; again and again no flag may be left. The positions at which something is wrong.
+fn wrong<const FLAG: u32>(shape: &Shape) -> Vec<usize> {
+    let rounds = rounds(shape, FLAG);
+    let all = schedule(UNIT, positions(shape));
+    // A group in which something went wrong is dead; the next one goes on with the next position.
+    let from = |position: usize| {
+        let mut group = Group::new(shape, rounds.clone(), result::<FLAG>);
+        group.ranks.iter_mut().for_each(|rank| rank.operator = position * UNIT.len());
+        group
+    };
+    let mut group = from(0);
+    let is_wrong = |&position: &usize| {
+        // After two operators both halves hold what dispatch left, and combine has not gone over it.
+        let wrong = (1..=UNIT.len() / 2).map(|pair| position * UNIT.len() + 2 * pair).any(|end| {
+            group.operators = all[..end].to_vec();
+            let ran = group.run(Delivery::Weak, &mut Dice(end as u64));
+            ran.is_err() || !group.flags_left().is_empty()
+        });
+        if wrong {
+            group = from(position + 1);
+        }
+        wrong
+    };
+    (0..positions(shape)).filter(is_wrong).collect()
+}
+
+#[test]
+fn a_flag_of_any_value_in_any_word_of_a_row_disturbs_nothing() {
+    assert_eq!(wrong::<{ flag::WINDOW_FLAG }>(&shape(0)), []);
+    assert_eq!(wrong::<{ flag::FLAG }>(&shape(0)), []);
+    assert_eq!(wrong::<{ flag::WINDOW_FLAG }>(&shape(2)), []);
+}
