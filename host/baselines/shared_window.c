@@ -100,12 +100,13 @@ int main(int argc, char **argv) {
     next_row = calloc(job.experts, 4);
     places = calloc(pairs, 4);
     scratch = pages(job.payload_bytes);
+#ifdef ROWS_AHEAD
+    way = AHEAD;
+#else
     /* Streaming stores pay when what all ranks write does not stay in the cache anyway. */
     long cache = sysconf(_SC_LEVEL3_CACHE_SIZE);
     way = cache > 0 && (double)job.ranks * pairs * job.payload_bytes > cache ? PAST : THROUGH;
-    const char *forced = getenv("BASELINE_STREAMING"), *ahead = getenv("BASELINE_AHEAD");
-    if (forced) way = *forced == '1' ? PAST : THROUGH;
-    if (ahead && *ahead == '1') way = AHEAD;
+#endif
     measure(&job, &(struct system){dispatch, combine, received});
     MPI_Finalize();
 }

@@ -15,6 +15,9 @@ pub enum Baseline {
     /// C in processes over one shared window: counts first, then one copy of each row.
     #[value(name = "c-shared-window", alias = "c")]
     CSharedWindow,
+    /// The same, with the lines of rows asked for ahead.
+    #[value(name = "c-shared-window-ahead", alias = "c-ahead")]
+    CSharedWindowAhead,
 }
 
 impl Baseline {
@@ -24,6 +27,7 @@ impl Baseline {
         match self {
             Self::MpiAlltoallv => "mpi-alltoallv",
             Self::CSharedWindow => "c-shared-window",
+            Self::CSharedWindowAhead => "c-shared-window-ahead",
         }
     }
 }
