@@ -20,6 +20,27 @@ pub enum Baseline {
     CSharedWindowAhead,
 }
 
+/// How the machines' rows are stored.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Stores {
+    /// Through the caches, their lines asked for ahead.
+    #[default]
+    Cached,
+    /// Past the caches: non-temporal stores, and a fence before each flag.
+    Streaming,
+}
+
+impl Stores {
+    /// As in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Cached => "cached",
+            Self::Streaming => "streaming",
+        }
+    }
+}
+
 impl Baseline {
     /// The name of the program, and of the system in reports.
     #[must_use]
@@ -47,6 +68,9 @@ pub struct BenchArgs {
     /// How rows are received.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "copy")]
     pub receive: Vec<ReceiveArg>,
+    /// How rows are stored; several are measured by turns.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "cached")]
+    pub stores: Vec<Stores>,
     /// quant_mode; several are measured by turns. Left out: that of the configuration.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
     pub quant_mode: Vec<u32>,

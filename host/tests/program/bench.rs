@@ -50,6 +50,27 @@ fn the_report_has_machine_shape_times_and_bytes() {
 }
 
 #[test]
+fn rows_past_the_caches_are_measured_beside_those_that_are_not() {
+    let report = tiny(&["--stores", "cached,streaming", "--receive", "copy,direct"]);
+    let results = report["results"].as_array().unwrap();
+    results.iter().for_each(is_sound);
+    let way = |result: &Value| {
+        [&result["receive"], &result["stores"]].map(|name| name.as_str().unwrap().to_owned())
+    };
+    assert_eq!(
+        results.iter().map(way).collect::<Vec<_>>(),
+        [["copy", "cached"], ["copy", "streaming"], ["direct", "cached"], ["direct", "streaming"]]
+    );
+    let than = |result: &Value| {
+        let than = result["than"].as_array().unwrap().iter();
+        than.map(|than| than["system"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let [cached, streaming] = [&results[2], &results[3]].map(than);
+    assert_eq!(cached, ["memcpy"]);
+    assert_eq!(streaming, ["memcpy", "stores = cached"]);
+}
+
+#[test]
 fn the_grid_has_every_size_and_the_window_grows_with_it() {
     let report = tiny(&["--ep", "2,4", "--bs", "1,8"]);
     let number = |result: &Value, name: &str| result[name].as_u64().unwrap();

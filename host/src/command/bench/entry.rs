@@ -3,7 +3,7 @@
 use super::blocks::{Block, Ratio};
 use super::{Measured, against};
 use crate::case::Case;
-use crate::cli::{Baseline, ReceiveArg};
+use crate::cli::{Baseline, ReceiveArg, Stores};
 use crate::command::quantiles::Quantiles;
 use crate::command::traffic;
 use crate::config::Bs;
@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Who was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum System {
-    Machines(ReceiveArg),
+    Machines(ReceiveArg, Stores),
     Baseline(Baseline),
 }
 
@@ -30,6 +30,8 @@ pub(super) struct Entry {
     pub(super) system: &'static str,
     /// None of a baseline.
     pub(super) receive: Option<&'static str>,
+    /// None of a baseline.
+    pub(super) stores: Option<&'static str>,
     pub(super) ep_world_size: i64,
     pub(super) bs: Bs,
     h: i64,
@@ -108,21 +110,25 @@ pub(super) fn entries(
         .map(|(subject, mine)| {
             let others = all().filter(|(other, _)| is_compared(subject, other));
             let than = memcpy(mine).into_iter();
-            let than = than.chain(others.map(|(other, theirs)| than_other(other, theirs, mine))).collect();
+            let than = than.chain(others.map(|other| than_other(other, (subject, mine)))).collect();
             let protocol = protocol(mine, threads);
             Entry { than, protocol, stolen_share, ..entry(subject, mine) }
         })
         .collect()
 }
 
-/// Machines are compared with baselines of the same quantisation; and what is quantised with what is not.
+/// Machines are compared with baselines of the same quantisation; what is quantised with what is not; and what is stored past
+/// the caches with what is not.
 fn is_compared(mine: &Subject<'_>, other: &Subject<'_>) -> bool {
     let quant_mode = |subject: &Subject<'_>| subject.case.config.quant_mode;
     match (mine.system, other.system) {
-        (System::Machines(_), System::Baseline(_)) => quant_mode(mine) == quant_mode(other),
-        (System::Machines(a), System::Machines(b)) => {
+        (System::Machines(..), System::Baseline(_)) => quant_mode(mine) == quant_mode(other),
+        (System::Machines(receive, stores), System::Machines(its_receive, its_stores)) => {
             let cores = |subject: &Subject<'_>| subject.case.config.aiv_num;
-            a == b && cores(mine) == cores(other) && quant_mode(mine) != 0 && quant_mode(other) == 0
+            let quantised = quant_mode(mine) != 0 && quant_mode(other) == 0 && stores == its_stores;
+            let past =
+                quant_mode(mine) == quant_mode(other) && stores != its_stores && stores == Stores::Streaming;
+            receive == its_receive && cores(mine) == cores(other) && (quantised || past)
         }
         (System::Baseline(_), _) => false,
     }
@@ -133,12 +139,13 @@ fn ratio(theirs: &[Block], mine: &[Block], times: impl Fn(&Block) -> f64) -> Opt
     Ratio::of(theirs.iter().zip(mine).map(|(theirs, mine)| (times(theirs), times(mine))))
 }
 
-fn than_other(other: &Subject<'_>, theirs: &Measured, mine: &Measured) -> Than {
+fn than_other((other, theirs): (&Subject<'_>, &Measured), (mine, own): (&Subject<'_>, &Measured)) -> Than {
     let system = match other.system {
         System::Baseline(baseline) => baseline.name().to_owned(),
-        System::Machines(_) => format!("quant_mode = {}", other.case.config.quant_mode),
+        System::Machines(_, stores) if mine.system != other.system => format!("stores = {}", stores.name()),
+        System::Machines(..) => format!("quant_mode = {}", other.case.config.quant_mode),
     };
-    let of = |times: fn(&Block) -> f64| ratio(&theirs.blocks, &mine.blocks, times);
+    let of = |times: fn(&Block) -> f64| ratio(&theirs.blocks, &own.blocks, times);
     Than {
         system,
         dispatch: of(|block| block.dispatch_ms),
@@ -185,9 +192,13 @@ fn protocol(mine: &Measured, threads: usize) -> Option<Protocol> {
 
 fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     let (config, bytes) = (&subject.case.config, traffic::Bytes::of(subject.case));
-    let (system, receive, moved) = match subject.system {
-        System::Machines(receive) => ("veriep", Some(receive.name()), bytes.moved(receive)),
-        System::Baseline(baseline) => (baseline.name(), None, against::moved(baseline, &bytes)),
+    let (system, moved) = match subject.system {
+        System::Machines(receive, _) => ("veriep", bytes.moved(receive)),
+        System::Baseline(baseline) => (baseline.name(), against::moved(baseline, &bytes)),
+    };
+    let way = match subject.system {
+        System::Machines(receive, stores) => Some((receive.name(), stores.name())),
+        System::Baseline(_) => None,
     };
     let Measured { single, blocks, .. } = measured;
     let (dispatch_ms, combine_ms) = (Quantiles::of(&single.dispatch), Quantiles::of(&single.combine));
@@ -203,7 +214,8 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     let rounds: Vec<_> = blocks.iter().map(|block| Duration::from_secs_f64(block.round_ms / 1e3)).collect();
     Entry {
         system,
-        receive,
+        receive: way.map(|(receive, _)| receive),
+        stores: way.map(|(_, stores)| stores),
         ep_world_size: config.ep_world_size,
         bs: config.bs.clone(),
         h: config.h,

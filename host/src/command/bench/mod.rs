@@ -105,7 +105,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         let shape = cures::shape(&config.as_core(Given::empty()), Limits::Product, &source.name)?;
         args.receive.iter().try_for_each(|receive| support::receives(&shape, receive.with(1)))?;
         programs.comparable(config)?;
-        turns += args.receive.len() + programs.fitting(config).count();
+        turns += args.receive.len() * args.stores.len() + programs.fitting(config).count();
     }
     let bar = progress(turns as u64 * u64::from(args.blocks), "blocks measured");
     let mut results = Vec::new();
@@ -141,13 +141,14 @@ fn at_point(
     vector: Any,
     tick: &dyn Fn(),
 ) -> Result<Vec<Entry>, Error> {
-    let groups = || cases.iter().flat_map(|case| args.receive.iter().map(move |&receive| (case, receive)));
-    let pages = live::pages(groups());
+    let ways =
+        || args.receive.iter().flat_map(|&receive| args.stores.iter().map(move |&stores| (receive, stores)));
+    let pages = live::pages(cases.iter().flat_map(|case| ways().map(move |(receive, _)| (case, receive))));
     let (mut subjects, mut contenders) = (Vec::new(), Vec::new());
     for case in cases {
-        for &receive in &args.receive {
-            subjects.push(Subject { case, system: System::Machines(receive) });
-            let group = Group::new(case, args, (receive, vector), pages)?;
+        for (receive, stores) in ways() {
+            subjects.push(Subject { case, system: System::Machines(receive, stores) });
+            let group = Group::new(case, args, (receive, stores, vector), pages)?;
             contenders.push(Contender::Machines(Box::new(group)));
         }
         // How many cores a rank has is nothing to them.

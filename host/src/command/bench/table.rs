@@ -3,6 +3,7 @@
 use super::Bench;
 use super::blocks::Ratio;
 use super::entry::Entry;
+use crate::cli::Stores;
 use crate::command::quantiles::Quantiles;
 use crate::config::Bs;
 use crate::report::{columns, pairs};
@@ -43,6 +44,9 @@ fn name(entry: &Entry) -> Vec<String> {
         Some(receive) => format!("{} {receive}", entry.system),
         None => entry.system.to_owned(),
     };
+    if entry.stores == Some(Stores::Streaming.name()) {
+        system += " streaming";
+    }
     if entry.quant_mode != 0 {
         system += " int8";
     }
