@@ -129,6 +129,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<B: Backend> Backend for Counted<B> {
+    const INLINED: bool = B::INLINED;
+
     type Fabric<'b>
         = CountedFabric<'b, B::Fabric<'b>>
     where

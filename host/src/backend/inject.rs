@@ -102,6 +102,8 @@ impl Stray {
 }
 
 impl<B: Backend> Backend for Inject<B> {
+    const INLINED: bool = B::INLINED;
+
     type Fabric<'b>
         = InjectFabric<B::Fabric<'b>>
     where

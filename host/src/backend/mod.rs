@@ -26,6 +26,10 @@ pub trait Backend: Sync {
     where
         Self: 'b;
 
+    /// Whether machines are compiled for this very fabric, which makes them fast. For any other they are compiled once, and call
+    /// it by a table.
+    const INLINED: bool = false;
+
     /// The fabric of a core that works on batch number `batch`.
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_>;
 

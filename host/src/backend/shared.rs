@@ -113,6 +113,8 @@ fn map(bytes: u64, pages: Pages) -> io::Result<MmapRaw> {
 }
 
 impl Backend for SharedMemory {
+    const INLINED: bool = true;
+
     type Fabric<'b> = RawFabric<'b>;
 
     fn fabric(&self, rank: RankId, _core: CoreId, batch: usize) -> RawFabric<'_> {

@@ -29,6 +29,8 @@ impl<B> Survivors<B> {
 }
 
 impl<B: Backend> Backend for Survivors<B> {
+    const INLINED: bool = B::INLINED;
+
     type Fabric<'b>
         = survivors::Survivors<'b, B::Fabric<'b>>
     where

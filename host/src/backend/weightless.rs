@@ -28,6 +28,8 @@ pub struct WeightlessFabric<'m, F> {
 }
 
 impl<'m, B: Backend> Backend for Weightless<'m, B> {
+    const INLINED: bool = B::INLINED;
+
     type Fabric<'b>
         = WeightlessFabric<'m, B::Fabric<'b>>
     where

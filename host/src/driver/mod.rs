@@ -7,6 +7,7 @@
 
 mod hang;
 pub mod lockstep;
+mod machine;
 pub mod pin;
 pub mod schedule;
 mod task;

@@ -1,5 +1,6 @@
 //! One core's work: its operators in order, each a machine that is stepped.
 
+use super::machine::{Env, Machine, Rows, Turn, drive};
 use super::schedule::Operator;
 use super::{Failure, Options, Unit, Who};
 use crate::backend::Backend;
@@ -10,8 +11,6 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use kernel_core::a2::{self, Agent, AgentEnv};
 use kernel_core::a3::{self, Receive, Ub};
-use kernel_core::a3_direct;
-use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::hierarchy;
 use kernel_core::layout::outputs::capacity;
@@ -45,18 +44,6 @@ struct Join {
     ended: AtomicU32,
     /// All have, and its experts have run.
     open: AtomicBool,
-}
-
-/// The inputs of combine besides the case.
-#[derive(Debug, Default)]
-pub(super) struct Rows {
-    pub(super) y: Vec<u8>,
-    pub(super) assist_info: Vec<u8>,
-    pub(super) expand_scales: Vec<u8>,
-    pub(super) ep_recv_counts: Vec<u8>,
-    pub(super) expand_idx: Vec<u8>,
-    pub(super) sent_rows: Vec<u8>,
-    pub(super) row_table: Vec<u8>,
 }
 
 impl RankState {
@@ -148,31 +135,6 @@ pub(super) fn run_agent<B: Backend>(
         Some(Progress::Pending(wait)) => Ok((done, Some(wait))),
         _ => Ok((done, None)),
     }
-}
-
-#[derive(Debug)]
-enum Machine {
-    /// Waits for the join.
-    Between,
-    /// Was the last of its rank to end the operator; experts may be due.
-    Last,
-    A3Dispatch(a3::Dispatch),
-    A3V2Dispatch(a3_v2::Dispatch),
-    A3Combine(a3::Combine),
-    DirectDispatch(a3_direct::Dispatch),
-    PullCombine(a3_direct::Combine),
-    A2Dispatch(a2::Dispatch),
-    A2Combine(a2::Combine),
-    HierarchyDispatch(hierarchy::Dispatch),
-    HierarchyCombine(hierarchy::Combine),
-}
-
-/// A core's constants, by the protocol.
-#[derive(Debug)]
-enum Env<'a> {
-    A3(a3::Env<'a, RowUnit>),
-    A2(a2::Env<'a, RowUnit>),
-    Hierarchy(hierarchy::Env<'a, RowUnit>),
 }
 
 /// One core.
@@ -300,24 +262,8 @@ impl<'a> Task<'a> {
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
         unit.backend.begins(self.rank, self.core);
-        let direct = matches!(unit.options.machines.receive, Receive::Direct { .. });
-        self.machine = match (&self.env, operator) {
-            (Env::A3(_), Operator::Dispatch(_)) if direct => {
-                Machine::DirectDispatch(a3_direct::Dispatch::new())
-            }
-            (Env::A3(_), Operator::Combine(_)) if direct => Machine::PullCombine(a3_direct::Combine::new()),
-            (Env::A3(_), Operator::Dispatch(_)) if unit.shape.comm_alg() == CommAlg::FullmeshV2 => {
-                Machine::A3V2Dispatch(a3_v2::Dispatch::new())
-            }
-            (Env::A3(_), Operator::Dispatch(_)) => Machine::A3Dispatch(a3::Dispatch::new()),
-            (Env::A3(_), Operator::Combine(_)) => Machine::A3Combine(a3::Combine::new()),
-            (Env::A2(_), Operator::Dispatch(_)) => Machine::A2Dispatch(a2::Dispatch::new()),
-            (Env::A2(_), Operator::Combine(_)) => Machine::A2Combine(a2::Combine::new()),
-            (Env::Hierarchy(_), Operator::Dispatch(_)) => {
-                Machine::HierarchyDispatch(hierarchy::Dispatch::new())
-            }
-            (Env::Hierarchy(_), Operator::Combine(_)) => Machine::HierarchyCombine(hierarchy::Combine::new()),
-        };
+        self.machine =
+            Machine::new(&self.env, operator, unit.shape.comm_alg(), unit.options.machines.receive);
         None
     }
 
@@ -330,48 +276,20 @@ impl<'a> Task<'a> {
     ) -> Result<Option<Progress>, ProtocolError> {
         let Some(operator) = self.current(unit) else { return Ok(Some(Progress::Done)) };
         let (rank, core) = (self.rank, self.core);
-        let inputs = unit.batches[operator.batch()].inputs(rank);
-        let mut ub = Ub { words: &mut self.words, row: &mut self.row };
-        let mut fabric = unit.backend.fabric(rank, core, operator.batch());
         let returned = unit.ranks[rank.index()].returned[operator.batch()]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let Rows { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table } =
-            &*returned;
-        match (&mut self.machine, &self.env) {
-            (Machine::A3Dispatch(machine), Env::A3(env)) => {
-                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
-            }
-            (Machine::A3V2Dispatch(machine), Env::A3(env)) => {
-                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
-            }
-            (Machine::A3Combine(machine), Env::A3(env)) => {
-                let returned = a3::Returned { y, assist_info, ep_recv_counts };
-                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
-            }
-            (Machine::DirectDispatch(machine), Env::A3(env)) => {
-                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
-            }
-            (Machine::PullCombine(machine), Env::A3(env)) => {
-                let pulled = a3_direct::Pulled { sent_rows, row_table };
-                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &pulled, &mut ub))
-            }
-            (Machine::A2Dispatch(machine), Env::A2(env)) => {
-                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
-            }
-            (Machine::A2Combine(machine), Env::A2(env)) => {
-                let returned = a2::Returned { y, ep_recv_counts, expand_idx };
-                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
-            }
-            (Machine::HierarchyDispatch(machine), Env::Hierarchy(env)) => {
-                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &mut ub))
-            }
-            (Machine::HierarchyCombine(machine), Env::Hierarchy(env)) => {
-                let returned = hierarchy::Returned { y, assist_info, expand_scales, ep_recv_counts };
-                drive(steps, done, || machine.step(env, &mut fabric, &inputs, &returned, &mut ub))
-            }
-            _ => Ok(None),
-        }
+        let mut fabric = unit.backend.fabric(rank, core, operator.batch());
+        let turn = Turn {
+            machine: &mut self.machine,
+            env: &self.env,
+            inputs: unit.batches[operator.batch()].inputs(rank),
+            ub: Ub { words: &mut self.words, row: &mut self.row },
+            returned: &returned,
+            steps,
+            done,
+        };
+        if B::INLINED { turn.run(&mut fabric) } else { turn.run_on_any(&mut fabric) }
     }
 
     /// Ends the operator.
@@ -469,24 +387,4 @@ impl<'a> Task<'a> {
         }
         Ok(())
     }
-}
-
-/// Steps until something else than a step comes back.
-fn drive(
-    steps: u32,
-    done: &mut u32,
-    mut step: impl FnMut() -> Result<Progress, ProtocolError>,
-) -> Result<Option<Progress>, ProtocolError> {
-    for n in *done..steps {
-        match step() {
-            Ok(Progress::Stepped) => {}
-            // Nothing of it is looked at in the loop.
-            other => {
-                *done = n;
-                return other.map(Some);
-            }
-        }
-    }
-    *done = steps;
-    Ok(None)
 }

@@ -44,7 +44,8 @@ impl Relays {
         buffers: &mut Buffers<'_>,
     ) -> Result<Progress, ProtocolError> {
         let streams = env.work.streams.clone();
-        let first = self.server.clamp(streams.start, streams.end);
+        // Not `clamp`, which panics where the ends are in the wrong order.
+        let first = self.server.max(streams.start).min(streams.end);
         // Before any flag is looked at: what has not come then never comes.
         let missing = rows_missing(env, fabric, epoch)?;
         let mut all_ended = true;
