@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include "common.h"
 
+#include <limits.h>
 #include <sched.h>
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -95,8 +96,9 @@ static void read_at(const struct job *job, off_t at, int count, void *parts[], c
 }
 
 static int number(int argc, char **argv, int i, const char *name) {
-    int value = i < argc ? atoi(argv[i]) : -1;
-    if (value < 0) fail("missing or not a number", name);
+    char *end = NULL;
+    long value = i < argc ? strtol(argv[i], &end, 10) : -1;
+    if (value < 0 || value > INT_MAX || !end || end == argv[i] || *end) fail("missing or not a number", name);
     return value;
 }
 
@@ -153,6 +155,8 @@ static void check(const struct job *job, const struct system *system) {
     memset(r.expand_x, 0xAA, had * job->payload_bytes);
     memset(r.y, 0xAA, had * job->row_bytes);
     memset(job->x_out, 0xAA, job->bs * job->row_bytes);
+    if (r.scales) memset(r.scales, 0xAA, had * sizeof *r.scales);
+    memset(r.recv_counts, 0xAA, (size_t)job->local_experts * job->ranks * sizeof *r.recv_counts);
     meet();
     system->dispatch(job);
     r = system->received(job);

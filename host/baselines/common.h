@@ -1,4 +1,4 @@
-/* What both baselines share: the case as `veriep bench` writes it, rows in registers, the clock, the answer. */
+/* What all baselines share: the case as `veriep bench` writes it, rows in registers, the clock, the answer. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -26,7 +26,7 @@ struct job {
 
 /* One system: its operators over memory of its own. `received` gives what dispatch put out. */
 struct received {
-    const int32_t *recv_counts;    /* [local_experts * ranks], inclusive prefix sums */
+    int32_t *recv_counts;          /* [local_experts * ranks], inclusive prefix sums */
     void *expand_x;                /* [n, payload_bytes] */
     float *scales;                 /* [n], quantised only */
     uint16_t *y;                   /* [n, h], what the experts return */

@@ -71,7 +71,7 @@ void weighted_sum(uint16_t *out, const uint16_t *const *rows, const float *weigh
     /* The number of rows is a constant in the common case: the loop over them is unrolled. */
     if (k == 8 && way == AHEAD) sum_blocks(out, rows, weights, 8, h / BLOCK, 1);
     else if (k == 8) sum_blocks(out, rows, weights, 8, h / BLOCK, 0);
-    else sum_blocks(out, rows, weights, k, h / BLOCK, 0);
+    else sum_blocks(out, rows, weights, k, h / BLOCK, way == AHEAD);
     for (int at = h / BLOCK * BLOCK; at < h; at++) {
         float sum = 0;
         for (int i = 0; i < k; i++) sum += weights[i] * widen_one(rows[i][at]);

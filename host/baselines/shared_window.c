@@ -1,4 +1,4 @@
-/* The strongest we know on one machine: processes over one shared window. Counts first, then every row straight to
+/* Processes over one shared window; with ROWS_AHEAD the strongest we know on one machine. Counts first, then every row straight to
  * its final place, one copy; combine sums the rows where the experts left them. No flags: two barriers of all ranks
  * in dispatch, one in combine. */
 #include "common.h"

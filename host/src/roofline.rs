@@ -243,8 +243,8 @@ impl<'a> Traffic<'a> {
         let mut scratch = vec![0; travels.max(out)];
         let mut token = None;
         for (i, send) in self.sent[rank.index()].iter().enumerate() {
-            if token.replace(send.pair.token).is_some_and(|before| before != send.pair.token) {
-                fabric.write(outputs::x_out(self.shape, send.pair.token), &scratch[..out])?;
+            if let Some(before) = token.replace(send.pair.token).filter(|&before| before != send.pair.token) {
+                fabric.write(outputs::x_out(self.shape, before), &scratch[..out])?;
             }
             read(&fabric, i, send, &mut scratch)?;
             core::hint::black_box(&mut scratch);

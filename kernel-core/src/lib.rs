@@ -5,10 +5,10 @@
 //! on firmware, on threads, in a model checker and in a simulator: they are all [fabrics](fabric::Fabric).
 //!
 //! Rooms, each seeing only those before it: [`units`] -> [`shape`] (the door) -> [`inputs`] -> [`placement`] ->
-//! [`place`] -> [`layout`] -> [`plan`] -> [`fabric`] (the seam) -> [`sync`] -> [`a3`] -> [`a3_v2`], [`a2`], [`hierarchy`]. Beside them [`vector`]
-//! (what a vector unit does to rows) and `reference` (the oracle, which sees the shape alone).
+//! [`place`] -> [`layout`] -> [`plan`] -> [`fabric`] (the seam) -> [`vector`] (what a vector unit does to rows), [`sync`] ->
+//! [`a3`] -> [`a3_v2`], [`a3_direct`], [`a2`], [`hierarchy`]. Beside them `reference` (the oracle, which sees the shape alone).
 //!
-//! Deliberately absent: addresses (but in [`fabric::raw`]), time, randomness, world size as a constant, a second
+//! Deliberately absent: addresses (but in [`fabric::raw`] and its copies of rows), time, randomness, world size as a constant, a second
 //! copy of any formula.
 #![no_std]
 

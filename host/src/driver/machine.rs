@@ -88,6 +88,7 @@ impl Turn<'_> {
         self.run(fabric)
     }
 
+    /// On a fabric that machines are compiled for. Until the machine is pending or done; `None` when the steps are used up.
     #[inline(always)]
     pub(super) fn run<F: Near + ?Sized>(mut self, fabric: &mut F) -> Result<Option<Progress>, ProtocolError> {
         let (inputs, ub, steps, done) = (&self.inputs, &mut self.ub, self.steps, self.done);
@@ -125,7 +126,7 @@ impl Turn<'_> {
                 let returned = hierarchy::Returned { y, assist_info, expand_scales, ep_recv_counts };
                 drive(steps, done, || machine.step(env, fabric, inputs, &returned, ub))
             }
-            _ => Ok(None),
+            _ => Err(ProtocolError::Internal("no machine of this protocol")),
         }
     }
 }
@@ -139,7 +140,7 @@ pub(super) fn drive(
     for n in *done..steps {
         match step() {
             Ok(Progress::Stepped) => {}
-            // Nothing of it is looked at in the loop.
+            // Errors and waits are looked at outside, so a step costs one comparison.
             other => {
                 *done = n;
                 return other.map(Some);

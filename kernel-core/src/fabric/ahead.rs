@@ -24,7 +24,7 @@ pub(crate) fn fetch(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for the lines of `len` bytes of a row from `from` on, as far as the row goes.
+/// Asks for the lines of `len` bytes of a row from `from` on, if it goes so far. Near its end those behind it are asked for, too.
 #[inline(always)]
 pub(crate) fn fetch_row(row: &[u8], from: usize, len: usize) {
     if let Some(rest) = row.get(from..) {

@@ -1,10 +1,11 @@
 //! The fabric over plain coherent shared memory, given as raw addresses: threads, processes and firmware whose
-//! peers' windows are mapped. Addresses become memory here and nowhere else in this crate.
+//! peers' windows are mapped. Addresses become memory here, and in `ahead.rs`, which copies rows for it.
 //!
 //! Words are `AtomicU64`: a publish is a release store, an observe an acquire load. Rows are plain bytes; that
 //! nobody writes them while another reads is what the flags are for, and what the models check. On a machine
 //! with coherent caches a release store is after all earlier stores of its thread, to any rank, so quiet has
-//! nothing to wait for: what the following barrier publishes orders it.
+//! nothing to wait for: what the following barrier publishes orders it. Rows that go past the caches are not in that order:
+//! a fence comes before each publish, message and quiet, and before the fabric is gone.
 #![allow(unsafe_code)]
 
 use super::ahead;
@@ -157,7 +158,7 @@ unsafe fn copy_past_caches(_from: *const u8, _to: *mut u8, _len: usize) -> bool 
     false
 }
 
-/// What is shorter is no row: a cache line.
+/// Rows shorter than a cache line go through the caches.
 const STREAMED_MIN: usize = 64;
 
 impl<'a> RawFabric<'a> {
@@ -167,8 +168,10 @@ impl<'a> RawFabric<'a> {
     /// For `'a`:
     /// - every segment is allocated, readable and writable, its base a multiple of 8, and no two overlap;
     /// - the memory is accessed by nothing but fabrics over the same segments that are driven by this crate's
-    ///   machines under the rules of their protocol (one driver for each core, the join kept), and by code that
-    ///   reads outputs between operators.
+    ///   machines under the rules of their protocol (one driver for each core, the join kept), and between operators
+    ///   by code that reads outputs, and by experts, which read rows and write results in the own window;
+    /// - other code that calls them keeps the contract of [`Fabric`]: rows are read behind a flag that covers them, have one
+    ///   writer, and outputs are not read by [`bytes`](Fabric::bytes) while they are [lent](Fabric::lend).
     #[must_use]
     pub const unsafe fn new(peers: &'a [Peer], rank: RankId, outputs: Outputs) -> Self {
         Self {
@@ -201,7 +204,8 @@ impl<'a> RawFabric<'a> {
         self
     }
 
-    /// The same with rows that go past the caches if `streaming`: faster when the rows of all ranks do not fit them.
+    /// The same with rows that go past the caches if `streaming`. Where few processors share a memory it does not pay
+    /// (`docs/PERFORMANCE.md`). Such a fabric must be dropped, not forgotten: its last fence is then.
     #[must_use]
     pub const fn with_streaming(mut self, streaming: bool) -> Self {
         self.streaming = streaming;
@@ -211,7 +215,7 @@ impl<'a> RawFabric<'a> {
     /// Refuses a near rank's kind of write to a far one.
     #[inline]
     fn near(&self, to: RankId, at: Place, len: usize) -> Result<(), Fault> {
-        if self.server_ranks != 0 && self.is_far(to) {
+        if self.is_far(to) {
             return Err(Fault { rank: to, at, len: len as u64 });
         }
         Ok(())
@@ -359,7 +363,7 @@ impl Fabric for RawFabric<'_> {
         }
         let address = self.address(self.rank, output, len).ok()?;
         // SAFETY: the range lies in an output segment, which is allocated for 'a, overlaps no other (`new`) and holds bytes,
-        // as a cell of bytes does. No slice of plain bytes is ever made of it: what others of this trait yield are windows.
+        // as a cell of bytes does. No slice of plain bytes of it is alive: who reads outputs does so when nothing is lent (`new`).
         // Whoever has the cells shares them with this thread alone, as this type is not `Sync`; each output row has one
         // writer, and it is read only after the operator has ended.
         Some(unsafe { slice::from_raw_parts(address.cast(), len as usize) })
@@ -369,8 +373,8 @@ impl Fabric for RawFabric<'_> {
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let to = self.address(self.rank, output, len)?;
         let from = self.address(self.own(from), from, len)?;
-        // SAFETY: both lie in segments, and an observed flag covers what is read (as of `bytes`). `to` lies in an output segment, which does not overlap the window; each output row has one
-        // writer, and it is read only after the operator has ended.
+        // SAFETY: both lie in segments, and an observed flag covers what is read (as of `bytes`). `to` lies in an output segment,
+        // which does not overlap the window; each output row has one writer, and it is read only after the operator has ended.
         unsafe { self.copy_row(from, to, len as usize) };
         Ok(())
     }

@@ -94,6 +94,7 @@ impl Measured {
 }
 
 pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
+    once(args)?;
     let source = source(&args.config)?;
     let routing = args.routing.unwrap_or(source.routing);
     let options = Options { routing, seed: args.seed, ..Options::default() };
@@ -131,6 +132,21 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         results,
     };
     report.emit(&bench, table::table)
+}
+
+/// Refuses a value that is named twice: two systems of one name could not be told apart.
+fn once(args: &BenchArgs) -> Result<(), Error> {
+    fn of<T: PartialEq>(option: &str, values: &[T]) -> Result<(), Error> {
+        let twice = (1..values.len()).any(|i| values[..i].contains(&values[i]));
+        if twice { Err(Error::Request(format!("{option}: each value may be named once"))) } else { Ok(()) }
+    }
+    of("--ep", &args.ep)?;
+    of("--bs", &args.bs)?;
+    of("--receive", &args.receive)?;
+    of("--stores", &args.stores)?;
+    of("--quant-mode", &args.quant_mode)?;
+    of("--aiv-num", &args.aiv_num)?;
+    of("--against", &args.against)
 }
 
 /// Measures by turns all that is to be compared: the cases of a point, received in every way, and the baselines.

@@ -55,6 +55,7 @@ rows! {
     a_fault_of_words_that_nobody_says: |room| room.run("run --preset tiny --inject silent=1:grants");
     a_rank_that_there_is_not: |room| room.file("layer.toml", "").run("layout layer.toml --rank 16");
     a_core_that_there_is_not: |room| room.run("plan --preset tiny --rank 0 --core 8");
+    a_way_to_receive_named_twice: |room| room.run("bench --preset tiny --receive copy,direct,copy");
     a_dead_rank_that_there_is_not: |room| room.run("run --preset tiny --dead 2");
     all_ranks_dead: |room| room.run("run --preset tiny --dead 0,1");
     a_search_with_more_combines_than_dispatches: |room| room.run("schedule CD");
