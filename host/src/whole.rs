@@ -46,6 +46,24 @@ fn cannot(path: &Path, error: &io::Error) -> Error {
     }
 }
 
+/// Whether `path` is what standard output or error goes to: the report would be lost.
+#[cfg(unix)]
+fn is_own_output(path: &Path) -> bool {
+    use std::os::fd::AsFd;
+    use std::os::unix::fs::MetadataExt;
+    let Ok(there) = path.metadata() else { return false };
+    let same = |own: std::os::fd::BorrowedFd<'_>| {
+        let own = own.try_clone_to_owned().and_then(|own| File::from(own).metadata());
+        own.is_ok_and(|own| (own.dev(), own.ino()) == (there.dev(), there.ino()))
+    };
+    same(io::stdout().as_fd()) || same(io::stderr().as_fd())
+}
+
+#[cfg(not(unix))]
+fn is_own_output(_path: &Path) -> bool {
+    false
+}
+
 /// What a path names behind links.
 struct Target {
     file: PathBuf,
@@ -54,6 +72,9 @@ struct Target {
 
 impl Target {
     fn of(path: &Path) -> Result<Self, Error> {
+        if is_own_output(path) {
+            return Err(Error::file(path, "cannot write: is where this program's own words go"));
+        }
         let mut file = path.to_owned();
         let mut links = 0;
         // A rename would replace the link itself.

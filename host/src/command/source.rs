@@ -4,8 +4,9 @@ use crate::case::{Case, config_file};
 use crate::cli::{ConfigArgs, FlagsArg, TensorArgs};
 use crate::config::Config;
 use crate::error::Error;
-use crate::generate::{Left, Options, Routing, generate_left};
+use crate::generate::{Left, MaskKind, Options, Routing, generate_left};
 use crate::presets::preset;
+use clap::ValueEnum;
 use kernel_core::a3::Flags;
 use kernel_core::shape::{CommAlg, Shape};
 
@@ -42,8 +43,18 @@ pub fn make_case(
         ..Options::default()
     };
     let left = if tensors.dead.is_empty() { Left::All } else { Left::Without(&tensors.dead) };
-    let case = generate_left(source.config.clone(), options, left, &source.name)?;
+    let name = format!("{}{}", source.name, tensors_asked_for(tensors));
+    let case = generate_left(source.config.clone(), options, left, &name)?;
     Ok((case, source))
+}
+
+/// The options that make tensors which no configuration asks for, so that what is wrong with those tells where they come from.
+fn tensors_asked_for(tensors: &TensorArgs) -> String {
+    let dead: Vec<_> = tensors.dead.iter().map(u32::to_string).collect();
+    let dead = (!dead.is_empty()).then(|| format!(" --dead {}", dead.join(",")));
+    let mask = tensors.mask.to_possible_value().filter(|_| tensors.mask != MaskKind::None);
+    let mask = mask.map(|mask| format!(" --mask {}", mask.get_name()));
+    [dead, mask].into_iter().flatten().collect()
 }
 
 /// Resolves the arguments of a configuration; a case folder stands for its `config.toml`.

@@ -111,7 +111,7 @@ impl Programs {
             }
         };
         let numbers = [
-            ("shared_expert_num", config.shared_experts(), 0),
+            ("shared_expert_rank_num", config.shared_expert_rank_num, 0),
             ("zero_expert_num", config.zero_expert_num, 0),
             ("copy_expert_num", config.copy_expert_num, 0),
             ("const_expert_num", config.const_expert_num, 0),

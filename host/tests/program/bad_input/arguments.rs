@@ -57,6 +57,9 @@ rows! {
     a_core_that_there_is_not: |room| room.run("plan --preset tiny --rank 0 --core 8");
     a_way_to_receive_named_twice: |room| room.run("bench --preset tiny --receive copy,direct,copy");
     a_dead_rank_that_there_is_not: |room| room.run("run --preset tiny --dead 2");
+    dead_ranks_that_leave_too_few_experts: |room| {
+        room.run("run --preset tiny --set ep_world_size=5 --set moe_expert_num=5 --set k=5 --dead 1")
+    };
     all_ranks_dead: |room| room.run("run --preset tiny --dead 0,1");
     a_search_with_more_combines_than_dispatches: |room| room.run("schedule CD");
 }

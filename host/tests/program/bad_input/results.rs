@@ -26,6 +26,7 @@ rows! {
     out_is_a_folder: |room| room.folder("result").run("run --preset tiny --out result");
     out_in_a_file: |room| room.file("file", "").run("run --preset tiny --out file/result");
     out_is_a_device: |room| room.run("run --preset tiny --out /dev/null");
+    out_is_standard_output: |room| room.run("run --preset tiny --out /dev/stdout");
     out_in_a_folder_that_cannot_be_written: |room| room.run("run --preset tiny --out /proc/result");
     out_is_a_link_to_nothing: |room| {
         // Written where it points to: no mistake.
