@@ -2,8 +2,8 @@
 //!
 //! A group runs the case many times. Were every round the same, a row left over from the round before last
 //! would look right. So a round at distance `d` from the last one has the tokens of every rank rotated by `d`, with
-//! all that belongs to them, and every value's sign flipped when `d / 2` is odd: whatever was in the same partition before differs. The
-//! last round (`d = 0`) is the case itself.
+//! all that belongs to them, and every value's sign flipped when `d / 2` is odd: whatever was in the same partition before
+//! differs. The last round (`d = 0`) is the case itself.
 
 use crate::case::{Case, OwnedMask, RankTensors};
 use crate::member;

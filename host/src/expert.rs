@@ -1,5 +1,5 @@
-//! The stand-in expert: `y = round_to_dtype(v * gain[e])`, with TP = 2 half of that, `v` the received row in f32. A gain of its own for
-//! every expert makes a misrouted row a wrong result.
+//! The stand-in expert: `y = round_to_dtype(v * gain[e])`, with TP = 2 half of that, `v` the received row in f32. A gain of
+//! its own for every expert makes a misrouted row a wrong result.
 
 use crate::backend::Backend;
 use crate::batch::Batch;

@@ -1,5 +1,6 @@
 //! The bare copies of a round: the same rows between the same places by the same threads, without flags,
-//! machines or sums; what TP peers lend each other is not among them. What a round takes beyond them is the protocol's and the cache's.
+//! machines or sums; what TP peers lend each other is not among them. What a round takes beyond them is the protocol's and
+//! the cache's.
 
 use crate::backend::Backend;
 use crate::batch::Batch;

@@ -6,10 +6,11 @@
 //!
 //! Rooms, each seeing only those before it: [`units`] -> [`shape`] (the door) -> [`inputs`] -> [`placement`] ->
 //! [`place`] -> [`layout`] -> [`plan`] -> [`fabric`] (the seam) -> [`vector`] (what a vector unit does to rows), [`sync`] ->
-//! [`a3`] -> [`a3_v2`], [`a3_direct`], [`a2`], [`hierarchy`]. Beside them `reference` (the oracle, which sees the shape alone).
+//! [`a3`] -> [`a3_v2`], [`a3_direct`], [`a2`], [`hierarchy`]. Beside them `reference` (the oracle, which sees the shape
+//! alone).
 //!
-//! Deliberately absent: addresses (but in [`fabric::raw`] and its copies of rows), time, randomness, world size as a constant, a second
-//! copy of any formula.
+//! Deliberately absent: addresses (but in [`fabric::raw`] and its copies of rows), time, randomness, world size as a
+//! constant, a second copy of any formula.
 #![no_std]
 
 #[cfg(any(test, feature = "reference"))]

@@ -26,8 +26,8 @@ pub trait Backend: Sync {
     where
         Self: 'b;
 
-    /// Whether machines are compiled for this very fabric, which makes them fast. For any other they are compiled once, and call
-    /// it by a table.
+    /// Whether machines are compiled for this very fabric, which makes them fast. For any other they are compiled once, and
+    /// call it by a table.
     const INLINED: bool = false;
 
     /// The fabric of a core that works on batch number `batch`.

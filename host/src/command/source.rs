@@ -48,7 +48,8 @@ pub fn make_case(
     Ok((case, source))
 }
 
-/// The options that make tensors which no configuration asks for, so that what is wrong with those tells where they come from.
+/// The options that make tensors which no configuration asks for, so that what is wrong with those tells where they come
+/// from.
 fn tensors_asked_for(tensors: &TensorArgs) -> String {
     let dead: Vec<_> = tensors.dead.iter().map(u32::to_string).collect();
     let dead = (!dead.is_empty()).then(|| format!(" --dead {}", dead.join(",")));

@@ -1,9 +1,9 @@
 //! Drives the machines of all cores of all ranks through a unit of operators, on one live group.
 //!
 //! A **unit** is the operators between two checks: every core runs them in order, nobody waits for a rank but
-//! as the protocol says. Where A2 has agents (on the full mesh, in stage 2 of the hierarchy) every rank has an agent beside its cores; a unit ends when all cores are done and
-//! all agents idle. The driver owes the join, decides how to wait, when to give up, and says what is
-//! missing then.
+//! as the protocol says. Where A2 has agents (on the full mesh, in stage 2 of the hierarchy) every rank has an agent beside
+//! its cores; a unit ends when all cores are done and all agents idle. The driver owes the join, decides how to wait, when
+//! to give up, and says what is missing then.
 
 mod hang;
 pub mod lockstep;

@@ -3,8 +3,8 @@
 //! The machines of the cores, [`Dispatch`] and [`Combine`], are driven like those of [`a3`](crate::a3), over the
 //! same fabric. Rows for one peer are put side by side into WindowsOut with their counts and flags, a task record
 //! for each peer goes into the message area, and core 0 rings the doorbell. The [`Agent`] of the rank serves
-//! doorbells over its own seam, [`Nic`](crate::fabric::nic::Nic). The same agent, behind the same steps to its doorbell, sends
-//! for a [hierarchy](crate::hierarchy) of stage 2.
+//! doorbells over its own seam, [`Nic`](crate::fabric::nic::Nic). The same agent, behind the same steps to its doorbell,
+//! sends for a [hierarchy](crate::hierarchy) of stage 2.
 //!
 //! Both operators are wait-all: every rank gets a window of every rank, also without rows. They share one sequence;
 //! operator N uses half `N % 2` of both windows and of the message area.

@@ -24,7 +24,8 @@ pub(crate) fn fetch(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for the lines of `len` bytes of a row from `from` on, if it goes so far. Near its end those behind it are asked for, too.
+/// Asks for the lines of `len` bytes of a row from `from` on, if it goes so far. Near its end those behind it are asked for,
+/// too.
 #[inline(always)]
 pub(crate) fn fetch_row(row: &[u8], from: usize, len: usize) {
     if let Some(rest) = row.get(from..) {

@@ -363,9 +363,9 @@ impl Fabric for RawFabric<'_> {
         }
         let address = self.address(self.rank, output, len).ok()?;
         // SAFETY: the range lies in an output segment, which is allocated for 'a, overlaps no other (`new`) and holds bytes,
-        // as a cell of bytes does. No slice of plain bytes of it is alive: who reads outputs does so when nothing is lent (`new`).
-        // Whoever has the cells shares them with this thread alone, as this type is not `Sync`; each output row has one
-        // writer, and it is read only after the operator has ended.
+        // as a cell of bytes does. No slice of plain bytes of it is alive: who reads outputs does so when nothing is lent
+        // (`new`). Whoever has the cells shares them with this thread alone, as this type is not `Sync`; each output row has
+        // one writer, and it is read only after the operator has ended.
         Some(unsafe { slice::from_raw_parts(address.cast(), len as usize) })
     }
 
@@ -373,8 +373,9 @@ impl Fabric for RawFabric<'_> {
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let to = self.address(self.rank, output, len)?;
         let from = self.address(self.own(from), from, len)?;
-        // SAFETY: both lie in segments, and an observed flag covers what is read (as of `bytes`). `to` lies in an output segment,
-        // which does not overlap the window; each output row has one writer, and it is read only after the operator has ended.
+        // SAFETY: both lie in segments, and an observed flag covers what is read (as of `bytes`). `to` lies in an output
+        // segment, which does not overlap the window; each output row has one writer, and it is read only after the operator
+        // has ended.
         unsafe { self.copy_row(from, to, len as usize) };
         Ok(())
     }

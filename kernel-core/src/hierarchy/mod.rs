@@ -3,11 +3,12 @@
 //!
 //! A token crosses to another server once, to the rank with the same number there, its relay, which forwards it to
 //! every near rank that needs it. Combine goes back the same way: the relay sums inside the server and sends one row
-//! per token. Cores issue all messages themselves, or an agent does what they have gathered ([`Stage`]). `docs/HIERARCHY.md` tells who waits for what, and why that is safe.
+//! per token. Cores issue all messages themselves, or an agent does what they have gathered ([`Stage`]). `docs/HIERARCHY.md`
+//! tells who waits for what, and why that is safe.
 //!
 //! A machine has several **roles**: it sends, forwards, receives, sums. Every step goes to the next role that can
-//! move, so none waits while another could move. But for the agent's doorbell nobody needs a core barrier: what cores tell each other, they tell
-//! every near rank by words of their own, and each core reads all counts itself.
+//! move, so none waits while another could move. But for the agent's doorbell nobody needs a core barrier: what cores tell
+//! each other, they tell every near rank by words of their own, and each core reads all counts itself.
 //!
 //! The driver owes the **join**, as on A3: a core begins an operator only after every core of its rank has ended the
 //! one before.

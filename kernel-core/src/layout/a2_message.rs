@@ -16,8 +16,8 @@
 //! ```
 //!
 //! Buffers are offsets, since addresses never leave a backend. All of it is words: reached by store, publish and
-//! observe alone. Deliberately absent: the number of tasks. There is one for each peer, also if it gets no row; in a hierarchy peers are
-//! the namesakes on other servers.
+//! observe alone. Deliberately absent: the number of tasks. There is one for each peer, also if it gets no row; in a
+//! hierarchy peers are the namesakes on other servers.
 
 use super::a2_window::{sent_bytes, window};
 use super::relay;

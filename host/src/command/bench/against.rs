@@ -261,7 +261,8 @@ impl System for Program<'_> {
 
 impl Drop for Program<'_> {
     fn drop(&mut self) {
-        // At the end of its orders it ends. Who does not answer is asked: mpirun then ends its ranks and takes away their files.
+        // At the end of its orders it ends. Who does not answer is asked: mpirun then ends its ranks and takes away their
+        // files.
         drop(self.child.stdin.take());
         if !self.ends_within(PATIENCE) {
             ask_to_end(&self.child);

@@ -117,8 +117,8 @@ pub(super) fn entries(
         .collect()
 }
 
-/// Machines are compared with baselines of the same quantisation; what is quantised with what is not; and what is stored past
-/// the caches with what is not.
+/// Machines are compared with baselines of the same quantisation; what is quantised with what is not; and what is stored
+/// past the caches with what is not.
 fn is_compared(mine: &Subject<'_>, other: &Subject<'_>) -> bool {
     let quant_mode = |subject: &Subject<'_>| subject.case.config.quant_mode;
     match (mine.system, other.system) {

@@ -107,7 +107,8 @@ impl<'a> Scene<'a> {
         (number < records).then_some((in_partition(Area::Record, number as u16), inside))
     }
 
-    /// The operator that used a spot before, if its place is used again: who writes must have heard that its owner has ended that.
+    /// The operator that used a spot before, if its place is used again: who writes must have heard that its owner has ended
+    /// that.
     fn before(&self, spot: Spot, op: u32) -> Option<u32> {
         match spot.area {
             Area::Entered | Area::RowsDone => None,

@@ -1,29 +1,33 @@
 //! A2's hierarchy: the same search over its machines, near words and far messages.
 //!
-//! An effect is kept as *issued, perhaps landed*. When its rank looks at its word, both is tried: it has landed, and with it all
-//! that must land before, or it has not yet. Of a record the front flag is seen by itself: inside a message there is no
+//! An effect is kept as *issued, perhaps landed*. When its rank looks at its word, both is tried: it has landed, and with it
+//! all that must land before, or it has not yet. Of a record the front flag is seen by itself: inside a message there is no
 //! order, so to have seen it says only that the messages before are there. Reading what has perhaps not landed is an error.
 //!
 //! # What is wrong at once
-//! Every core keeps what it has **heard**: of each rank the operator that it has begun. A word carries what its writer had heard;
-//! who sees it has heard that too (rule 4). A write to a place that was used before is an error unless its core has heard that
-//! the owner has ended that use: then there is an order of events in which the owner still reads. So is an effect that
-//! its rank did not wait for before it ended the operator.
+//! Every core keeps what it has **heard**: of each rank the operator that it has begun. A word carries what its writer had
+//! heard; who sees it has heard that too (rule 4). A write to a place that was used before is an error unless its core has
+//! heard that the owner has ended that use: then there is an order of events in which the owner still reads. So is an effect
+//! that its rank did not wait for before it ended the operator.
 //!
 //! # What need not be tried
 //! None of this depends on the order of what different ranks do, but for what they see. So
 //!
-//! - a step that looks at nothing which can still change is done at once, also if it issues something: perhaps it lands later;
-//! - if all that the cores of some ranks look at now has been issued, or is theirs to issue, the others can wait: nothing that they
+//! - a step that looks at nothing which can still change is done at once, also if it issues something: perhaps it lands
+//!   later;
+//! - if all that the cores of some ranks look at now has been issued, or is theirs to issue, the others can wait: nothing
+//!   that they
 //!   do changes what those may see. A quiet lands at other ranks, which could still miss it: these cannot wait;
-//! - of two ways to come to the same state of a core, the one that saw more to have landed is left out: from the other one that can still
+//! - of two ways to come to the same state of a core, the one that saw more to have landed is left out: from the other one
+//!   that can still
 //!   be seen.
 //!
 //! [`Memory::WeakExplicit`](super::Memory::WeakExplicit) has the first of these alone. Over
-//! [`Memory::Strong`](super::Memory::Strong) effects land when issued, and a step that issues something is never done at once.
+//! [`Memory::Strong`](super::Memory::Strong) effects land when issued, and a step that issues something is never done at
+//! once.
 //!
-//! A rank that has ended an operator forgets what it was told there. Machines count from a number of the model's choosing, so
-//! that for ever has an end.
+//! A rank that has ended an operator forgets what it was told there. Machines count from a number of the model's choosing,
+//! so that for ever has an end.
 
 mod memory;
 mod state;
