@@ -9,7 +9,7 @@
 //! an expert of theirs: hence the barrier, and hence pull combine waits for all ranks, though no token does.
 
 use crate::a3::combine::receive::next_pair;
-use crate::a3::combine::sum::{Rows, write_rstd, write_sum, write_x, write_y};
+use crate::a3::combine::sum::{self, Output, Rows};
 use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Near, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
@@ -21,7 +21,7 @@ use crate::placement::Home;
 use crate::plan::counts::ShareSum;
 use crate::plan::route::Pair;
 use crate::plan::split;
-use crate::shape::{Op, Shape};
+use crate::shape::Shape;
 use crate::sync::{barrier, flag, selector};
 use crate::units::{RankId, Token};
 use crate::vector::{Value, Vector};
@@ -56,14 +56,8 @@ enum Phase {
     Ready { to: u32 },
     /// Await the words of the ranks of a token's experts, from column `k` on.
     Await { token: Token, k: u32 },
-    /// Sum what they returned into `x_out`.
-    Sum { token: Token },
-    /// Add the residual: `x`.
-    Add { token: Token },
-    /// Write `rstd` of that.
-    Rstd { token: Token },
-    /// Normalise by it: `y`.
-    Norm { token: Token, rstd_bits: u32 },
+    /// Sum what they returned, and go on with the sum.
+    Write { token: Token, output: Output },
     /// Tell the other cores that this one has summed all.
     Arrive,
     /// All cores have.
@@ -99,25 +93,13 @@ impl Combine {
             Phase::Select => self.select(env, fabric, pulled),
             Phase::Ready { to } => self.ready(env, fabric, to),
             Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
-            Phase::Sum { token } => {
+            Phase::Write { token, output } => {
                 let rows = AtPeers { rank: env.rank, area: self.area, pulled };
-                write_sum(env, fabric, inputs, ub, token, &rows)?;
-                self.go(match env.shape.op() {
-                    Op::Combine => next(token),
-                    Op::CombineAddRmsNorm => Phase::Add { token },
+                let next = sum::write(env, fabric, inputs, ub, (token, output), &rows)?;
+                self.go(match next {
+                    Some(output) => Phase::Write { token, output },
+                    None => Phase::Await { token: Token(token.0 + 1), k: 0 },
                 })
-            }
-            Phase::Add { token } => {
-                write_x(env, fabric, inputs, ub, token)?;
-                self.go(Phase::Rstd { token })
-            }
-            Phase::Rstd { token } => {
-                let rstd = write_rstd(env, fabric, ub, token)?;
-                self.go(Phase::Norm { token, rstd_bits: rstd.to_bits() })
-            }
-            Phase::Norm { token, rstd_bits } => {
-                write_y(env, fabric, inputs, ub, token, f32::from_bits(rstd_bits))?;
-                self.go(next(token))
             }
             Phase::Arrive => {
                 self.epoch = barrier::next_epoch(self.epoch);
@@ -201,7 +183,7 @@ impl Combine {
                 return Ok(Progress::Pending(Wait::Results { source: home.rank }));
             }
         }
-        self.go(Phase::Sum { token })
+        self.go(Phase::Write { token, output: Output::Sum })
     }
 
     fn clear<F: Near + ?Sized, V: Vector>(
@@ -259,11 +241,6 @@ impl<F: Near + ?Sized> Rows<F> for AtPeers<'_> {
 /// The ranks that this core tells, and whose words it clears.
 fn ranks<V>(env: &Env<'_, V>) -> Range<u32> {
     split::ranks(env.shape, env.core)
-}
-
-/// After a token's last output: the next token.
-const fn next(token: Token) -> Phase {
-    Phase::Await { token: Token(token.0 + 1), k: 0 }
 }
 
 static_assertions::const_assert!(size_of::<Combine>() <= 512);

@@ -43,6 +43,8 @@ impl Machine {
         let text = format!("{self:?}");
         // The innermost: a part of an operator has phases of its own.
         let (_, phase) = text.rsplit_once("phase: ").unwrap();
+        // While outputs are written, that is which one.
+        let phase = phase.split_once("output: ").map_or(phase, |(_, output)| output);
         phase.chars().take_while(|c| c.is_alphanumeric()).collect()
     }
 }

@@ -20,6 +20,7 @@ use crate::inputs::Inputs;
 use crate::layout::state::Partition;
 use crate::units::Token;
 use crate::vector::Vector;
+use sum::{InWindow, Output};
 
 /// The combine of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -46,14 +47,8 @@ enum Phase {
     Await { token: Token, k: u32 },
     /// Clear them, from column `k` on.
     Clear { token: Token, k: u32 },
-    /// Sum what the token's experts returned into `x_out`.
-    Sum { token: Token },
-    /// Add the residual: `x`.
-    Add { token: Token },
-    /// Write `rstd` of that.
-    Rstd { token: Token },
-    /// Normalise by it: `y`.
-    Norm { token: Token, rstd_bits: u32 },
+    /// Sum what the token's experts returned, and go on with the sum.
+    Write { token: Token, output: Output },
     /// The operator has ended.
     Done,
 }
@@ -86,11 +81,13 @@ impl Combine {
             Phase::Publish { item } => self.publish(env, fabric, returned, item),
             Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
             Phase::Clear { token, k } => self.clear(env, fabric, inputs, token, k),
-            Phase::Sum { token } => self.sum(env, fabric, inputs, ub, token),
-            Phase::Add { token } => self.add(env, fabric, inputs, ub, token),
-            Phase::Rstd { token } => self.rstd(env, fabric, ub, token),
-            Phase::Norm { token, rstd_bits } => {
-                self.norm(env, fabric, inputs, ub, token, f32::from_bits(rstd_bits))
+            Phase::Write { token, output } => {
+                let rows = InWindow { partition: self.partition };
+                let next = sum::write(env, fabric, inputs, ub, (token, output), &rows)?;
+                self.go(match next {
+                    Some(output) => Phase::Write { token, output },
+                    None => Phase::Await { token: Token(token.0 + 1), k: 0 },
+                })
             }
             Phase::Done => Ok(Progress::Done),
         }

@@ -1,5 +1,6 @@
 //! The receiving half: for each own token await the flags of its rows and clear them.
 
+use super::sum::Output;
 use super::{Combine, Phase};
 use crate::a3::Env;
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
@@ -51,7 +52,7 @@ impl Combine {
         k: u32,
     ) -> Result<Progress, ProtocolError> {
         let Some((k, _)) = next_pair(env, inputs, token, k) else {
-            return self.go(Phase::Sum { token });
+            return self.go(Phase::Write { token, output: Output::Sum });
         };
         fabric.store(combine_status(self.partition, combine_slot(env.shape, token, k)), 0)?;
         self.go(Phase::Clear { token, k: k + 1 })

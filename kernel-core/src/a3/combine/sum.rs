@@ -3,9 +3,8 @@
 //! The sum is taken straight from the window. AddRmsNorm writes four outputs, one effect each, so its row of f32
 //! stays in the scratch from one step to the next: to sum again would read all rows of the window again.
 
-use super::{Combine, Phase};
 use crate::a3::{Env, Ub, internal};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Fabric, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::data::combine_row;
 use crate::layout::outputs;
@@ -22,58 +21,47 @@ use core::cell::Cell;
 /// The terms of a sum. `shared_expert_x` is one only where there are no shared experts' rows.
 type Terms<'a> = heapless::Vec<Term<'a>, { K_MAX + SHARED_MAX }>;
 
-impl Combine {
-    pub(super) fn sum<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-        token: Token,
-    ) -> Result<Progress, ProtocolError> {
-        let rows = InWindow { partition: self.partition };
-        write_sum(env, fabric, inputs, ub, token, &rows)?;
-        self.go(match env.shape.op() {
-            Op::Combine => next(token),
-            Op::CombineAddRmsNorm => Phase::Add { token },
-        })
-    }
+/// An output of a token, made of what its experts returned. In this order; without AddRmsNorm the first is all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Output {
+    /// The sum: `x_out`.
+    Sum,
+    /// And the residual: `x`.
+    Add,
+    /// `rstd` of that.
+    Rstd,
+    /// Normalised by it: `y`.
+    Norm { rstd_bits: u32 },
+}
 
-    pub(super) fn add<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-        token: Token,
-    ) -> Result<Progress, ProtocolError> {
-        write_x(env, fabric, inputs, ub, token)?;
-        self.go(Phase::Rstd { token })
-    }
-
-    pub(super) fn rstd<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        token: Token,
-    ) -> Result<Progress, ProtocolError> {
-        let rstd = write_rstd(env, fabric, ub, token)?;
-        self.go(Phase::Norm { token, rstd_bits: rstd.to_bits() })
-    }
-
-    pub(super) fn norm<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-        token: Token,
-        rstd: f32,
-    ) -> Result<Progress, ProtocolError> {
-        write_y(env, fabric, inputs, ub, token, rstd)?;
-        self.go(next(token))
-    }
+/// Writes an output of a token. The next one, if there is one.
+#[inline]
+pub(crate) fn write<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    inputs: &Inputs<'_>,
+    ub: &mut Ub<'_>,
+    (token, output): (Token, Output),
+    rows: &impl Rows<F>,
+) -> Result<Option<Output>, ProtocolError> {
+    Ok(match output {
+        Output::Sum => {
+            write_sum(env, fabric, inputs, ub, token, rows)?;
+            match env.shape.op() {
+                Op::Combine => None,
+                Op::CombineAddRmsNorm => Some(Output::Add),
+            }
+        }
+        Output::Add => {
+            write_x(env, fabric, inputs, ub, token)?;
+            Some(Output::Rstd)
+        }
+        Output::Rstd => Some(Output::Norm { rstd_bits: write_rstd(env, fabric, ub, token)?.to_bits() }),
+        Output::Norm { rstd_bits } => {
+            write_y(env, fabric, inputs, ub, token, f32::from_bits(rstd_bits))?;
+            None
+        }
+    })
 }
 
 /// Where the rows lie that experts returned for a token.
@@ -89,8 +77,8 @@ pub(crate) trait Rows<F: ?Sized> {
 }
 
 /// In the combine area of the own window.
-struct InWindow {
-    partition: Partition,
+pub(super) struct InWindow {
+    pub(super) partition: Partition,
 }
 
 impl<F: Fabric + ?Sized> Rows<F> for InWindow {
@@ -101,7 +89,7 @@ impl<F: Fabric + ?Sized> Rows<F> for InWindow {
 }
 
 /// Writes `x_out` of a token; for AddRmsNorm the row stays in the scratch unrounded.
-pub(crate) fn write_sum<F: Fabric + ?Sized, V: Vector>(
+fn write_sum<F: Fabric + ?Sized, V: Vector>(
     env: &Env<'_, V>,
     fabric: &mut F,
     inputs: &Inputs<'_>,
@@ -115,14 +103,14 @@ pub(crate) fn write_sum<F: Fabric + ?Sized, V: Vector>(
     match env.shape.op() {
         Op::Combine => fill_output(fabric, at, row, |fabric, out| {
             let mut terms = Terms::new();
-            add_terms(env, fabric, inputs, token, rows, &mut terms)?;
+            collect_terms(env, fabric, inputs, token, rows, &mut terms)?;
             env.vector.weighted_sum(dtype, &terms, out);
             Ok(())
         }),
         Op::CombineAddRmsNorm => {
             {
                 let mut terms = Terms::new();
-                add_terms(env, &*fabric, inputs, token, rows, &mut terms)?;
+                collect_terms(env, &*fabric, inputs, token, rows, &mut terms)?;
                 sums.fill(0);
                 env.vector.accumulate(dtype, &terms, sums);
             }
@@ -147,7 +135,7 @@ pub(crate) fn fill_output<F: Fabric + ?Sized>(
 }
 
 /// Everything that is added up for a token, in order.
-fn add_terms<'a, F: Fabric + ?Sized, V>(
+fn collect_terms<'a, F: Fabric + ?Sized, V>(
     env: &Env<'_, V>,
     fabric: &'a F,
     inputs: &'a Inputs<'_>,
@@ -182,7 +170,7 @@ fn add_terms<'a, F: Fabric + ?Sized, V>(
 }
 
 /// Adds the residual to the row in the scratch and writes `x`.
-pub(crate) fn write_x<F: Fabric + ?Sized, V: Vector>(
+fn write_x<F: Fabric + ?Sized, V: Vector>(
     env: &Env<'_, V>,
     fabric: &mut F,
     inputs: &Inputs<'_>,
@@ -198,7 +186,7 @@ pub(crate) fn write_x<F: Fabric + ?Sized, V: Vector>(
 }
 
 /// Writes `rstd` of the row in the scratch, and returns it.
-pub(crate) fn write_rstd<F: Fabric + ?Sized, V: Vector>(
+fn write_rstd<F: Fabric + ?Sized, V: Vector>(
     env: &Env<'_, V>,
     fabric: &mut F,
     ub: &mut Ub<'_>,
@@ -211,7 +199,7 @@ pub(crate) fn write_rstd<F: Fabric + ?Sized, V: Vector>(
 }
 
 /// Normalises the row in the scratch and writes `y`.
-pub(crate) fn write_y<F: Fabric + ?Sized, V: Vector>(
+fn write_y<F: Fabric + ?Sized, V: Vector>(
     env: &Env<'_, V>,
     fabric: &mut F,
     inputs: &Inputs<'_>,
@@ -237,11 +225,6 @@ fn returned<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
 
 fn push<'a>(terms: &mut Terms<'a>, term: Term<'a>) -> Result<(), ProtocolError> {
     terms.push(term).map_err(|_| internal("more terms than K and S allow"))
-}
-
-/// After a token's last output: the next token.
-const fn next(token: Token) -> Phase {
-    Phase::Await { token: Token(token.0 + 1), k: 0 }
 }
 
 /// The scratch: a row of dtype; behind it, for AddRmsNorm, one of f32.
