@@ -138,7 +138,7 @@ impl Config {
             let at = e.span().map_or(0, |span| span.start);
             let line = line_of(text.as_bytes(), at);
             let content = text.lines().nth(line - 1).unwrap_or_default().trim();
-            (line, format!("{}: {}", cut(content), short_words(e.message())))
+            (line, format!("{}: {}", cut(content), short(e.message())))
         })
     }
 
@@ -229,13 +229,14 @@ fn cut(text: &str) -> String {
     format!("`{}`{dots}", &text[..len])
 }
 
-/// A message on one line; a word of it may come from the file and be of any length.
-fn short_words(message: &str) -> String {
-    let short = |word: &str| match word.floor_char_boundary(SHOWN_MAX) {
-        len if len < word.len() => format!("{}...", &word[..len]),
-        _ => word.to_owned(),
-    };
-    message.replace('\n', ", ").split(' ').map(short).collect::<Vec<_>>().join(" ")
+/// A message on one line. What it says before the last thing that was expected may come from the file: a key is of any
+/// length.
+fn short(message: &str) -> String {
+    let message = message.replace('\n', ", ");
+    let (seen, expected) = message.split_at(message.rfind(", expected").unwrap_or(message.len()));
+    let len = seen.floor_char_boundary(SHOWN_MAX);
+    let dots = if len < seen.len() { "..." } else { "" };
+    format!("{}{dots}{expected}", &seen[..len])
 }
 
 /// Number of the line that holds byte `at`, from 1.
@@ -312,7 +313,15 @@ mod tests {
     #[test]
     fn a_line_of_any_length_is_cut() {
         let long = "é".repeat(50_000);
-        for text in [format!("{long} = 1"), format!("\"{long}\" = 1"), format!("k = \"{long}\"")] {
+        // A key of many words that says what it is not, too.
+        let words = "p, expected ".repeat(300);
+        for text in [
+            format!("{long} = 1"),
+            format!("\"{long}\" = 1"),
+            format!("k = \"{long}\""),
+            format!("'{words}' = 1"),
+            format!("k = '{words}'"),
+        ] {
             let (line, what) = Config::parse(&text).unwrap_err();
             assert!(line == 1 && what.len() < 800, "{what}");
         }
