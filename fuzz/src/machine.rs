@@ -71,7 +71,11 @@ impl Machine {
         let (shape, Who { ep, tp, core }) = (&domain.shape, who);
         let Returned { y, assist_info, ep_recv_counts, expand_idx, .. } = returned;
         let Returned { expand_scales, sent_rows, row_table, .. } = returned;
-        let a3 = || a3::Env::new(shape, ep, core, choices(&domain.numbers), Portable).with_tp_rank(tp);
+        let a3 = || {
+            let env = a3::Env::new(shape, ep, core, choices(&domain.numbers), Portable).with_tp_rank(tp);
+            // Both kinds of steps in one group.
+            if ep.0 % 2 == 0 { env } else { env.one_by_one() }
+        };
         let a2 = || a2::Env::new(shape, ep, core, Portable);
         let hierarchy = || hierarchy::Env::new(shape, ep, core, Portable);
         match self {

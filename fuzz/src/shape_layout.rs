@@ -361,6 +361,13 @@ fn places(shape: &Shape) {
         assert!(row + shape.result_bytes() <= first, "the last result lies in the dispatch area");
         let slot = state::dispatch_slot(shape, home.local_expert, RankId(ranks - 1));
         assert!(state::dispatch_status(p, slot).offset < state::combine_status(p, 0).offset);
+        let number = state::direct_number(shape, home.local_expert, RankId(ranks - 1));
+        let grants = state::Direct::Grants.word(p, 0).offset;
+        assert!(state::Direct::TokenFlags.word(p, number).offset < grants, "token flags reach the grants");
+        let last = route::destinations(shape) - 1;
+        let grant = state::Direct::Grants.word(p, last);
+        assert!(grant.offset + 8 <= state::combine_status(p, 0).offset, "grants reach combine's status");
+        assert_eq!(state::Direct::of(grant), state::Direct::Grants);
         let slot = state::combine_slot(shape, Token(bs - 1), shape.combine_columns() - 1);
         let end = (u64::from(p.index()) + 1) * state::PARTITION;
         assert!(state::combine_status(p, slot).offset + state::STATUS_SLOT <= end);

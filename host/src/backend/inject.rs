@@ -2,11 +2,12 @@
 
 use super::Backend;
 use crate::member;
+use kernel_core::a3::Receive;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::relay::Tail;
-use kernel_core::layout::state::{DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, grant, token_flag};
+use kernel_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::units::{CoreId, RankId};
 
@@ -40,13 +41,17 @@ pub enum Lost {
 
 impl Lost {
     /// What a word for another rank is; A3.
-    fn of(at: Place) -> Self {
+    fn of(receive: Receive, at: Place) -> Self {
         let inside = at.offset % PARTITION;
         match at.region {
             Region::TpState => Self::Tp,
             Region::State if inside >= DISPATCH_STATUS => Self::Rows,
+            Region::State if matches!(receive, Receive::Direct { .. }) => match Direct::of(at) {
+                Direct::Counts => Self::Counts,
+                Direct::TokenFlags => Self::Tokens,
+                Direct::Grants => Self::Grants,
+            },
             Region::State if inside % STATUS_SLOT == token_flag(Partition::P0, 0).offset => Self::Tokens,
-            Region::State if inside % STATUS_SLOT == grant(Partition::P0, 0).offset => Self::Grants,
             Region::State => Self::Counts,
             _ => Self::Blocks,
         }
@@ -80,6 +85,8 @@ pub struct Inject<B> {
     pub stray: Option<Stray>,
     /// Ranks of a TP domain.
     pub tp_world_size: u32,
+    /// Where experts find rows.
+    pub receive: Receive,
 }
 
 /// The fabric of [`Inject`].
@@ -91,6 +98,7 @@ pub struct InjectFabric<F> {
     /// Likewise.
     stray: Option<Stray>,
     tp_world_size: u32,
+    receive: Receive,
 }
 
 impl Stray {
@@ -111,9 +119,9 @@ impl<B: Backend> Backend for Inject<B> {
 
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
         let silent = self.silent.filter(|silent| silent.rank == rank);
-        let tp_world_size = self.tp_world_size;
+        let (tp_world_size, receive) = (self.tp_world_size, self.receive);
         let stray = self.stray.filter(|stray| stray.rank() == rank);
-        InjectFabric { inner: self.inner.fabric(rank, core, batch), silent, stray, tp_world_size }
+        InjectFabric { inner: self.inner.fabric(rank, core, batch), silent, stray, tp_world_size, receive }
     }
 
     type Nic<'b>
@@ -192,7 +200,7 @@ impl<F: Fabric> Middleware for InjectFabric<F> {
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         let is_lost = self.silent.is_some_and(|Silent { rank, only }| {
             let to_others = member::reached(self.tp_world_size, rank, to, at) != rank;
-            to_others && only.is_none_or(|only| only == Lost::of(at))
+            to_others && only.is_none_or(|only| only == Lost::of(self.receive, at))
         });
         if is_lost { Ok(()) } else { self.inner.publish(to, at, word) }
     }

@@ -174,6 +174,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
         silent: job.silent,
         stray: job.stray,
         tp_world_size: case.shape.tp_world_size(),
+        receive: plan.options.machines.receive,
     };
     let workers = workers(job.args);
     let mut moved = None;
@@ -209,6 +210,7 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
         silent: job.silent,
         stray: job.stray,
         tp_world_size: case.shape.tp_world_size(),
+        receive: plan.options.machines.receive,
     };
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
     let mut moved = None;

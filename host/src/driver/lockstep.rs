@@ -67,7 +67,8 @@ const NAP: usize = 64;
 /// # Errors
 /// A machine's error, or a group in which nobody can move and nothing is in flight.
 pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64, Failure> {
-    let mut tasks: Vec<_> = member::all(unit.shape).flat_map(|rank| unit.tasks_of(rank)).collect();
+    let mut tasks: Vec<_> =
+        member::all(unit.shape).flat_map(|rank| unit.tasks_of(rank)).map(Task::one_by_one).collect();
     let mut steps = 0;
     // Tasks in `live[..awake]` may be chosen; the others sleep, so that their peers run ahead of them.
     let mut live: Vec<usize> = (0..tasks.len()).collect();
@@ -159,7 +160,8 @@ fn step<B: Backend>(unit: &Unit<'_, B>, task: &mut Task<'_>) -> Result<(u32, Opt
 /// # Errors
 /// As [`run`]; a core that cannot take its step is a group that hangs.
 pub fn replay<B: Clockwork>(unit: &Unit<'_, B>, cores: &[usize]) -> Result<(), Failure> {
-    let mut tasks: Vec<_> = member::all(unit.shape).flat_map(|rank| unit.tasks_of(rank)).collect();
+    let mut tasks: Vec<_> =
+        member::all(unit.shape).flat_map(|rank| unit.tasks_of(rank)).map(Task::one_by_one).collect();
     for &core in cores {
         step(unit, &mut tasks[core])?;
     }

@@ -187,6 +187,15 @@ impl<'a> Task<'a> {
         }
     }
 
+    /// The same with at most one effect in a step, where the machine can tell: for whoever looks at orders of effects.
+    #[must_use]
+    pub fn one_by_one(mut self) -> Self {
+        if let Env::A3(env) = self.env {
+            self.env = Env::A3(env.one_by_one());
+        }
+        self
+    }
+
     /// Moves on by at most `steps` steps, within one operator. Returns the steps made and, if it could not go
     /// on, why.
     ///

@@ -71,11 +71,17 @@ pub struct Times {
     pub waited_for: Vec<Duration>,
 }
 
+/// How often cores of a worker have moved. Only the worker writes it, and on a line of its own, so that it costs no more
+/// than a store.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Moved(AtomicU64);
+
 struct Shared {
     /// Workers that are ready to begin.
     ready: AtomicUsize,
-    /// Grows whenever a core moves.
-    progress: AtomicU64,
+    /// By worker.
+    moved: Vec<Moved>,
     /// By worker: the progress since which it has tried all its cores in vain.
     tried: Vec<AtomicU64>,
     stop: AtomicBool,
@@ -85,6 +91,17 @@ struct Shared {
 impl Shared {
     fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Grows whenever a core moves.
+    fn progress(&self) -> u64 {
+        self.moved.iter().map(|Moved(count)| count.load(Ordering::Acquire)).sum()
+    }
+
+    /// A core of a worker has moved.
+    fn has_moved(&self, worker: usize) {
+        let Moved(count) = &self.moved[worker];
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
 
     /// Whether every worker has tried all its cores since `progress` grew last, and none could move.
@@ -106,7 +123,7 @@ impl Shared {
 pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, Failure> {
     let shared = Shared {
         ready: AtomicUsize::new(0),
-        progress: AtomicU64::new(0),
+        moved: (0..workers.count).map(|_| Moved::default()).collect(),
         tried: (0..workers.count).map(|_| AtomicU64::new(ALL_DONE - 1)).collect(),
         stop: AtomicBool::new(false),
         failure: Mutex::new(None),
@@ -223,7 +240,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         let mut idle = 0;
         let mut look = Look { progress: u64::MAX, since: self.since, last: self.since };
         loop {
-            let before = self.shared.progress.load(Ordering::Acquire);
+            let before = self.shared.progress();
             match self.pass() {
                 Ok((_, true)) => {
                     self.shared.tried[self.number].store(ALL_DONE, Ordering::Release);
@@ -275,7 +292,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             moved |= has_moved;
             if has_moved {
                 // By task, not by pass: a pass over thousands of cores may take longer than a short deadline.
-                self.shared.progress.fetch_add(1, Ordering::Release);
+                self.shared.has_moved(self.number);
                 if let Some((source, since)) = polled.waiting.take() {
                     self.times.waited_for[source.index()] += since.elapsed();
                 }
@@ -296,7 +313,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             let has_ended = self.unit.has_ended(rank);
             let (done, wait) = run_agent(self.unit, rank, TURN)?;
             if done > 0 {
-                self.shared.progress.fetch_add(1, Ordering::Release);
+                self.shared.has_moved(self.number);
             }
             all_ended &= has_ended && wait == Some(Wait::Idle);
             moved |= done > 0;
@@ -320,7 +337,7 @@ impl<'a, B: Backend> Worker<'a, B> {
     /// Whether nobody in the group has moved for the deadline, although everybody has tried: a worker that the
     /// system does not run, or whose experts take long, is not stuck.
     fn out_of_time(&self, look: &mut Look) -> bool {
-        let progress = self.shared.progress.load(Ordering::Acquire);
+        let progress = self.shared.progress();
         let now = Instant::now();
         // Who has not looked for long was not run itself: the process was stopped, or the machine is very busy.
         let absent = now - look.last > ABSENT.max(self.workers.deadline / 4);

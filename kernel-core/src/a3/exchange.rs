@@ -5,16 +5,16 @@
 //! Await* -> ArriveWithSums -> Sums -> (Counts+ -> TokenNums?)* -> Done
 //! ```
 
-use super::steps::{CHUNK, count_of, write_words};
+use super::steps::{self, CHUNK, count_of, write_words};
 use super::{Env, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
-use crate::layout::state::{Partition, dispatch_status};
+use crate::layout::state::Partition;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::split;
 use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::{barrier, flag};
-use crate::units::{CoreId, RankId};
+use crate::units::CoreId;
 
 /// The exchange of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,7 +32,7 @@ pub(crate) struct Exchange {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Await and clear the status word of the next slot of this core's share.
+    /// Await and clear the status words of the next slots of this core's share.
     Await { slot: u32 },
     /// Tell the other cores the sum of the share's counts.
     ArriveWithSums,
@@ -73,7 +73,7 @@ impl Exchange {
         self.epoch
     }
 
-    /// Goes on: at most one effect. `counts` has a word for each slot of the share.
+    /// Goes on: a step of dispatch. `counts` has a word for each slot of the share.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
@@ -113,23 +113,28 @@ impl Exchange {
         if slot >= own.end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
-        let (local_expert, source) = shape.by_ranks(slot);
-        let source = RankId(source);
-        let at = dispatch_status(self.partition, slot);
-        let seen = fabric.observe(at)?;
-        let count = match flag::dispatch(seen) {
-            flag::Seen::Empty => return Ok(Progress::Pending(env.waits_for_count(source, local_expert))),
-            flag::Seen::Flag(count) => count,
-            flag::Seen::Corrupt => return Err(ProtocolError::Status { source, local_expert, seen }),
-        };
-        let max = shape.rows_from(source, env.rank);
-        if count > max {
-            return Err(ProtocolError::Count { source, local_expert, seen: count, max });
+        let first = slot;
+        let end = own.end.min(first + env.run);
+        for (slot, local_expert, source) in steps::slots(shape, first..end) {
+            let at = steps::count_at(env, self.partition, local_expert, source);
+            let seen = fabric.observe(at)?;
+            let count = match flag::dispatch(seen) {
+                flag::Seen::Empty if slot == first => {
+                    return Ok(Progress::Pending(env.waits_for_count(source, local_expert)));
+                }
+                flag::Seen::Empty => return self.go(Phase::Await { slot }),
+                flag::Seen::Flag(count) => count,
+                flag::Seen::Corrupt => return Err(ProtocolError::Status { source, local_expert, seen }),
+            };
+            let max = shape.rows_from(source, env.rank);
+            if count > max {
+                return Err(ProtocolError::Count { source, local_expert, seen: count, max });
+            }
+            *count_of(env, counts, slot)? = count;
+            self.sum = self.sum.with(shape, slot, own.end, count);
+            fabric.store(at, 0)?;
         }
-        *count_of(env, counts, slot)? = count;
-        self.sum = self.sum.with(shape, slot, own.end, count);
-        fabric.store(at, 0)?;
-        self.go(Phase::Await { slot: slot + 1 })
+        self.go(Phase::Await { slot: end })
     }
 
     fn sums<F: Fabric + ?Sized, V>(

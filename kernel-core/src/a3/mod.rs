@@ -1,8 +1,8 @@
 //! The A3 protocol (seed 002): dispatch and combine over one-sided writes into shared memory.
 //!
 //! A machine is a plain value of one core and one operator. Whoever drives it calls `step` until it answers
-//! [`Done`](crate::fabric::Progress::Done); each call has at most one effect that others can see. What a machine
-//! must not carry comes with every call: the [`Env`], the fabric, the inputs and the scratch [`Ub`], which must
+//! [`Done`](crate::fabric::Progress::Done); each call has one effect that others can see, or a few of one kind
+//! ([`Env::one_by_one`]: at most one). What a machine must not carry comes with every call: the [`Env`], the fabric, the inputs and the scratch [`Ub`], which must
 //! be the same from the first step of an operator to its last.
 //!
 //! The driver owes the **join**: a core starts an operator only after every core of its rank has ended the one
@@ -87,20 +87,32 @@ pub struct Env<'a, V> {
     pub(crate) choices: Choices,
     pub(crate) vector: V,
     pub(crate) work: Work,
+    pub(crate) run: u32,
 }
+
+/// Effects that a step has in a row at most, of those that come in rows: rows that are put, words that are published, awaited
+/// or cleared. A step's own cost is as much as that of half a dozen words.
+pub(crate) const RUN: u32 = 16;
 
 impl<'a, V> Env<'a, V> {
     /// The constants of `core` of `rank`, which makes these `choices` and lets `vector` work on rows.
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
         let tp_rank = RankId(0);
-        Self { shape, rank, tp_rank, core, choices, vector, work: split::work(shape, rank, core) }
+        Self { shape, rank, tp_rank, core, choices, vector, work: split::work(shape, rank, core), run: RUN }
     }
 
     /// The same of a rank that is number `tp_rank` of its TP domain.
     #[must_use]
     pub fn with_tp_rank(self, tp_rank: RankId) -> Self {
         Self { tp_rank, ..self }
+    }
+
+    /// The same of a core that has one effect in a step at most, for whoever looks at all orders of effects: what a step
+    /// does otherwise is what several such steps do in a row.
+    #[must_use]
+    pub fn one_by_one(self) -> Self {
+        Self { run: 1, ..self }
     }
 
     /// The work of this core.

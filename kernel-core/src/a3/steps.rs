@@ -1,12 +1,14 @@
 //! Single steps of dispatch that every layout takes, without an order of their own.
 
-use super::{Env, Ub, internal};
+use super::{Env, Receive, Ub, internal};
 use crate::fabric::ahead;
 use crate::fabric::{Fabric, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::record::{Tail, Triple, scale_of, triple_of};
-use crate::layout::state::{Kind, Partition, dispatch_slot, dispatch_status, token_flag};
+use crate::layout::state::{
+    Direct, Kind, Partition, direct_number, dispatch_slot, dispatch_status, token_flag,
+};
 use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Send};
@@ -37,46 +39,109 @@ pub(crate) fn select<F: Fabric + ?Sized, V>(
     Ok((selector::select(fabric, Kind::Dispatch, env.core)?, epoch))
 }
 
-/// Publishes flag and count to a destination: what [`select`] counted for the whole rank.
-pub(crate) fn publish_count<F: Fabric + ?Sized, V>(
+/// Publishes flag and count to the next destinations of this core's share: what [`select`] counted for the whole rank. The
+/// destination to go on with.
+pub(crate) fn publish_counts<F: Fabric + ?Sized, V>(
     env: &Env<'_, V>,
     fabric: &mut F,
     ub: &mut Ub<'_>,
     partition: Partition,
-    destination: u32,
-) -> Result<(), ProtocolError> {
+    first: u32,
+) -> Result<u32, ProtocolError> {
     let (_, send_status) = split_words(ub.words, &env.work.sends)?;
-    let count = *send_status.get(destination as usize).ok_or(internal("no such destination"))?;
-    let (to, slot) = slot_at(env, destination);
-    fabric.publish(to, dispatch_status(partition, slot), flag::status(count))?;
-    Ok(())
+    let end = env.work.destinations.end.min(first + env.run);
+    let counts = send_status.get(first as usize..end as usize).ok_or(internal("no such destination"))?;
+    for (destination, &count) in (first..end).zip(counts) {
+        let home = route::destination_home(env.shape, destination);
+        let at = count_at(env, partition, home.local_expert, env.rank);
+        fabric.publish(home.rank, at, flag::status(count))?;
+    }
+    Ok(end)
 }
 
-/// The rank of a destination, and this rank's dispatch slot there.
-pub(crate) const fn slot_at<V>(env: &Env<'_, V>, destination: u32) -> (RankId, u32) {
-    let home = route::destination_home(env.shape, destination);
-    (home.rank, dispatch_slot(env.shape, home.local_expert, env.rank))
-}
-
-/// Awaits and clears the `TokenFlag` of `slot`; what is missing if it is not there.
-pub(crate) fn await_token_flag<F: Fabric + ?Sized>(
-    shape: &Shape,
+/// Publishes `TokenFlag` to the next destinations of this core's share. The destination to go on with.
+pub(crate) fn publish_token_flags<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
     fabric: &mut F,
     partition: Partition,
-    slot: u32,
-) -> Result<Option<Wait>, ProtocolError> {
-    let (local_expert, source) = shape.by_ranks(slot);
-    let source = RankId(source);
-    let at = token_flag(partition, slot);
-    let seen = fabric.observe(at)?;
-    match flag::arrived(seen) {
-        flag::Seen::Empty => Ok(Some(Wait::TokenFlag { source, local_expert })),
-        flag::Seen::Corrupt => Err(ProtocolError::TokenFlag { source, local_expert, seen }),
-        flag::Seen::Flag(_) => {
-            fabric.store(at, 0)?;
-            Ok(None)
+    first: u32,
+) -> Result<u32, ProtocolError> {
+    let end = env.work.destinations.end.min(first + env.run);
+    for destination in first..end {
+        let home = route::destination_home(env.shape, destination);
+        fabric.publish(
+            home.rank,
+            token_flag_at(env, partition, home.local_expert, env.rank),
+            flag::ARRIVED,
+        )?;
+    }
+    Ok(end)
+}
+
+/// Where the count of the rows from `source` for a local expert is told.
+pub(crate) const fn count_at<V>(
+    env: &Env<'_, V>,
+    partition: Partition,
+    local_expert: u32,
+    source: RankId,
+) -> Place {
+    match env.choices.receive {
+        Receive::Direct { .. } => {
+            Direct::Counts.word(partition, direct_number(env.shape, local_expert, source))
+        }
+        _ => dispatch_status(partition, dispatch_slot(env.shape, local_expert, source)),
+    }
+}
+
+/// Where it is told that they have come.
+pub(crate) const fn token_flag_at<V>(
+    env: &Env<'_, V>,
+    partition: Partition,
+    local_expert: u32,
+    source: RankId,
+) -> Place {
+    match env.choices.receive {
+        Receive::Direct { .. } => {
+            Direct::TokenFlags.word(partition, direct_number(env.shape, local_expert, source))
+        }
+        _ => token_flag(partition, dispatch_slot(env.shape, local_expert, source)),
+    }
+}
+
+/// Slots with their local experts and sources.
+pub(crate) fn slots(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item = (u32, u32, RankId)> {
+    let (mut local_expert, mut source) = shape.by_ranks(slots.start);
+    let ranks = shape.ep_world_size();
+    slots.map(move |slot| {
+        let now = (slot, local_expert, RankId(source));
+        source += 1;
+        if source == ranks {
+            (local_expert, source) = (local_expert + 1, 0);
+        }
+        now
+    })
+}
+
+/// Awaits and clears the `TokenFlag`s of the first of `own` slots. The slot to go on with; what is missing if not even
+/// the first one is there.
+pub(crate) fn await_token_flags<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    partition: Partition,
+    own: Range<u32>,
+) -> Result<Result<u32, Wait>, ProtocolError> {
+    let first = own.start;
+    for (slot, local_expert, source) in slots(env.shape, first..own.end.min(first + env.run)) {
+        let at = token_flag_at(env, partition, local_expert, source);
+        let seen = fabric.observe(at)?;
+        match flag::arrived(seen) {
+            flag::Seen::Empty if slot == first => return Ok(Err(Wait::TokenFlag { source, local_expert })),
+            flag::Seen::Empty => return Ok(Ok(slot)),
+            flag::Seen::Corrupt => return Err(ProtocolError::TokenFlag { source, local_expert, seen }),
+            flag::Seen::Flag(_) => fabric.store(at, 0)?,
         }
     }
+    Ok(Ok(own.end.min(first + env.run)))
 }
 
 /// Writes `expand_idx` from `pair` of the `own` pairs on, as much as one write carries; `slots` are those of all
@@ -172,44 +237,91 @@ pub(crate) fn quantise_once<V: Vector>(
 /// Rows of which one write carries what is small: triples, scales, entries of the row table.
 pub(crate) const ROWS: u32 = 16;
 
+/// A received row: the `index`-th of `source` for a local expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Received {
+    pub(crate) local_expert: u32,
+    pub(crate) source: RankId,
+    pub(crate) index: u32,
+}
+
+/// Some rows that follow each other in the outputs.
+pub(crate) type Rows = heapless::Vec<Received, { ROWS as usize }>;
+
+/// The rows from the `index`-th of slot `own.start` on, at most `most` of those of `own` slots; and the slot and index to
+/// go on with.
+pub(crate) fn rows<V>(
+    env: &Env<'_, V>,
+    counts: &mut [u32],
+    own: Range<u32>,
+    index: u32,
+    most: u32,
+) -> Result<(Rows, (u32, u32)), ProtocolError> {
+    let mut rows = Rows::new();
+    let mut first = index;
+    for (slot, local_expert, source) in slots(env.shape, own.clone()) {
+        let count = *count_of(env, counts, slot)?;
+        for index in first..count {
+            if rows.len() >= most as usize || rows.push(Received { local_expert, source, index }).is_err() {
+                return Ok((rows, (slot, index)));
+            }
+        }
+        first = 0;
+    }
+    Ok((rows, (own.end, 0)))
+}
+
 /// Writes the triple at `at` to `row` of the outputs, if such a row can be: from `source`, for this rank, and,
 /// since tokens rise within a slot, not before token `first`. The least token that may follow.
 pub(crate) fn copy_triple<F: Fabric + ?Sized>(
     shape: &Shape,
     fabric: &mut F,
     at: Place,
-    ends: (Home, RankId),
-    first: (u32, u32),
+    (home, source): (Home, RankId),
+    (row, first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
-    copy_triples(shape, fabric, (1, |_| at), ends, first)
+    let bytes = copy_of(fabric, at)?;
+    let next = check_triple(shape, &bytes, (home, source), (row, first))?;
+    fabric.write(outputs::assist_info(row), &bytes)?;
+    Ok(next)
 }
 
-/// The same for some rows of a slot, at most [`ROWS`], by one write.
-pub(crate) fn copy_triples<F: Fabric + ?Sized>(
-    shape: &Shape,
+/// The same for some rows, by one write.
+pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
     fabric: &mut F,
-    (count, at): (u32, impl Fn(u32) -> Place),
-    (home, source): (Home, RankId),
+    rows: &[Received],
+    at: impl Fn(u32, &Received) -> Place,
     (row, mut first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
     let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
-    if count > 1 {
+    if rows.len() > 1 {
         // Another processor has written them: each is a line to wait for, so all are asked for at once.
-        for i in 0..count {
-            ahead::fetch(fabric.bytes(at(i), Triple::BYTES)?.as_ptr());
+        for (i, received) in (0..).zip(rows) {
+            ahead::fetch(fabric.bytes(at(i, received), Triple::BYTES)?.as_ptr());
         }
     }
-    for (i, bytes) in (0..count).zip(&mut triples) {
-        *bytes = copy_of(fabric, at(i))?;
-        let row = row + i;
-        let triple = Triple::from_bytes(shape, bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
-        if triple.source != source || triple.token.0 < first || !triple.may_be_on(shape, home.rank) {
-            return Err(ProtocolError::Triple { row, seen: triple.words() });
-        }
-        first = triple.token.0 + 1;
+    for ((i, received), bytes) in (0..).zip(rows).zip(&mut triples) {
+        *bytes = copy_of(fabric, at(i, received))?;
+        let home = Home { rank: env.rank, local_expert: received.local_expert };
+        let least = if received.index == 0 { 0 } else { first };
+        first = check_triple(env.shape, bytes, (home, received.source), (row + i, least))?;
     }
-    write_first(fabric, outputs::assist_info(row), &triples, count)?;
+    write_first(fabric, outputs::assist_info(row), &triples, rows.len())?;
     Ok(first)
+}
+
+fn check_triple(
+    shape: &Shape,
+    bytes: &[u8; Triple::BYTES as usize],
+    (home, source): (Home, RankId),
+    (row, first): (u32, u32),
+) -> Result<u32, ProtocolError> {
+    let triple = Triple::from_bytes(shape, bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
+    if triple.source != source || triple.token.0 < first || !triple.may_be_on(shape, home.rank) {
+        return Err(ProtocolError::Triple { row, seen: triple.words() });
+    }
+    Ok(triple.token.0 + 1)
 }
 
 /// Writes the scale at `at` to `row` of the outputs.
@@ -218,20 +330,23 @@ pub(crate) fn copy_scale<F: Fabric + ?Sized>(
     at: Place,
     row: u32,
 ) -> Result<(), ProtocolError> {
-    copy_scales(fabric, (1, |_| at), row)
+    let bytes = copy_of::<4, F>(fabric, at)?;
+    fabric.write(outputs::dynamic_scale(row), &bytes)?;
+    Ok(())
 }
 
-/// The same for some rows, at most [`ROWS`], by one write.
+/// The same for some rows, by one write.
 pub(crate) fn copy_scales<F: Fabric + ?Sized>(
     fabric: &mut F,
-    (count, at): (u32, impl Fn(u32) -> Place),
+    rows: &[Received],
+    at: impl Fn(u32, &Received) -> Place,
     row: u32,
 ) -> Result<(), ProtocolError> {
     let mut scales = [[0; 4]; ROWS as usize];
-    for (i, bytes) in (0..count).zip(&mut scales) {
-        *bytes = copy_of(fabric, at(i))?;
+    for ((i, received), bytes) in (0..).zip(rows).zip(&mut scales) {
+        *bytes = copy_of(fabric, at(i, received))?;
     }
-    write_first(fabric, outputs::dynamic_scale(row), &scales, count)
+    write_first(fabric, outputs::dynamic_scale(row), &scales, rows.len())
 }
 
 /// Writes the first `count` entries into an output.
@@ -239,9 +354,9 @@ pub(crate) fn write_first<const N: usize, F: Fabric + ?Sized>(
     fabric: &mut F,
     at: Place,
     entries: &[[u8; N]; ROWS as usize],
-    count: u32,
+    count: usize,
 ) -> Result<(), ProtocolError> {
-    let entries = entries.get(..count as usize).ok_or(internal("more rows than a write carries"))?;
+    let entries = entries.get(..count).ok_or(internal("more rows than a write carries"))?;
     fabric.write(at, entries.as_flattened())?;
     Ok(())
 }

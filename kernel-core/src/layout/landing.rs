@@ -60,6 +60,23 @@ pub fn info(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
     Place::window(start(shape, rank, area) + infos_at(shape, rank) + u64::from(row) * INFO)
 }
 
+/// The bytes of an info, of the bits of its scale.
+#[must_use]
+pub fn info_of(scale_bits: u32, triple: Triple) -> [u8; INFO as usize] {
+    let mut info = [0; INFO as usize];
+    let (scale, rest) = info.split_at_mut(SCALE as usize);
+    scale.copy_from_slice(&scale_bits.to_le_bytes());
+    rest.copy_from_slice(&triple.to_bytes());
+    info
+}
+
+/// The info `rows` rows behind one.
+#[inline]
+#[must_use]
+pub const fn info_behind(info: Place, rows: u32) -> Place {
+    Place { offset: info.offset + rows as u64 * INFO, ..info }
+}
+
 /// The triple in an info; its scale is in front.
 #[must_use]
 pub const fn triple_of(info: Place) -> Place {

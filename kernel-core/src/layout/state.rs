@@ -2,8 +2,7 @@
 //!
 //! ```text
 //!   0 KiB  partition 0: dispatch status   64 KiB   slot = local_expert * R + source_rank, 32 B:
-//!                                                  flag and count 8 B, TokenFlag 8 B; grant 8 B, of
-//!                                                  destination number slot; rest unused
+//!                                                  flag and count 8 B, TokenFlag 8 B; rest unused
 //!  64 KiB               combine status   320 KiB   slot = token * (K + S) + k,           32 B
 //! 384 KiB  partition 1: dispatch status   64 KiB
 //! 448 KiB               combine status   320 KiB
@@ -14,6 +13,10 @@
 //! ```
 //!
 //! Deliberately absent: the 24 bytes behind a combine flag. Nobody reads them.
+//!
+//! With direct placement dispatch status is three tables of 16 KiB, words of 8 B one behind the other: counts, then token
+//! flags, of `source_rank * L + local_expert`, then grants, of destinations. What one core writes for a rank is together,
+//! so few lines change hands.
 
 use crate::place::Place;
 use crate::shape::{CORES_MAX, RANKS_MAX, Shape, sizes};
@@ -111,12 +114,45 @@ pub const fn token_flag(partition: Partition, slot: u32) -> Place {
     Place { offset: status.offset + 8, ..status }
 }
 
-/// With direct placement the grant of a [destination](crate::plan::route): the third word of that status slot. There
-/// are slots enough: `Rs + E <= L * R`.
+/// The tables of words that dispatch has with direct placement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direct {
+    /// Flags and counts, by [`direct_number`].
+    Counts,
+    /// `TokenFlag`s, likewise.
+    TokenFlags,
+    /// Grants, by [destination](crate::plan::route): at most `L * R`, as the others.
+    Grants,
+}
+
+impl Direct {
+    /// Bytes of a table: a word for each status slot that there can be.
+    pub const BYTES: u64 = DISPATCH_STATUS / STATUS_SLOT * 8;
+
+    /// Word `number`.
+    #[must_use]
+    pub const fn word(self, partition: Partition, number: u32) -> Place {
+        let status = dispatch_status(partition, 0);
+        Place { offset: status.offset + self as u64 * Self::BYTES + number as u64 * 8, ..status }
+    }
+
+    /// The table that a word of dispatch status is in.
+    #[must_use]
+    pub const fn of(word: Place) -> Self {
+        match word.offset % PARTITION / Self::BYTES {
+            0 => Self::Counts,
+            1 => Self::TokenFlags,
+            _ => Self::Grants,
+        }
+    }
+}
+
+const_assert!(3 * Direct::BYTES <= DISPATCH_STATUS);
+
+/// Number of a source and a local expert in the tables of direct placement: what one source writes is together.
 #[must_use]
-pub const fn grant(partition: Partition, destination: u32) -> Place {
-    let status = dispatch_status(partition, destination);
-    Place { offset: status.offset + 16, ..status }
+pub const fn direct_number(shape: &Shape, local_expert: u32, source: RankId) -> u32 {
+    source.0 * shape.local_expert_num() + local_expert
 }
 
 /// With pull combine the word of rank `source` that its results lie ready, in the place of a combine slot.

@@ -6,8 +6,8 @@ use super::map::{self, Area};
 use super::record::{Tail, Triple, scale_of, sent_bytes, triple_of};
 use super::row_table;
 use super::state::{
-    Kind, Partition, STATE_BYTES, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status,
-    selector,
+    DISPATCH_STATUS, Direct, Kind, PARTITION, Partition, STATE_BYTES, combine_slot, combine_status,
+    core_word, direct_number, dispatch_slot, dispatch_status, selector,
 };
 use super::{outputs, result, tp};
 use crate::place::{Place, Region, Tensor};
@@ -294,6 +294,46 @@ fn triples_out_of_range_are_refused_with_their_words() {
         }
     }
     assert_eq!(Triple::from_bytes(&shape, &[0; 11]), Err([0, 0, -1]), "cut short");
+}
+
+#[test]
+fn the_tables_of_direct_placement_are_dense_source_major_and_disjoint() {
+    let shape = product_shape(&decode());
+    let experts = shape.local_expert_num();
+    let number = direct_number(&shape, 3, RankId(2));
+    assert_eq!(number, 2 * experts + 3);
+    assert_eq!(Direct::Counts.word(Partition::P0, number), Place::state(u64::from(number) * 8));
+    assert_eq!(Direct::TokenFlags.word(Partition::P0, number), Place::state(16384 + u64::from(number) * 8));
+    assert_eq!(Direct::Grants.word(Partition::P1, 5), Place::state(384 * 1024 + 32768 + 40));
+    // The most experts that there can be; and shared-expert ranks.
+    let most =
+        Config { ep_world_size: 128, moe_expert_num: 1024, hccl_buffsize_mb: 2048, ..Config::default() };
+    for shape in [product_shape(&most), product_shape(&a3_288()), shape] {
+        let mut seen: Vec<Place> = PARTITIONS.into_iter().flat_map(|p| direct_words(&shape, p)).collect();
+        let words = seen.len();
+        assert!(seen.iter().all(|at| at.offset % PARTITION + 8 <= DISPATCH_STATUS), "{shape:?}");
+        seen.sort_by_key(|at| at.offset);
+        seen.dedup();
+        assert_eq!(seen.len(), words, "two words in one place: {shape:?}");
+    }
+    for table in [Direct::Counts, Direct::TokenFlags, Direct::Grants] {
+        for (partition, number) in PARTITIONS.into_iter().flat_map(|p| [0, 1, 2047].map(|n| (p, n))) {
+            assert_eq!(Direct::of(table.word(partition, number)), table);
+        }
+    }
+}
+
+/// Every word of the three tables.
+fn direct_words(shape: &Shape, partition: Partition) -> Vec<Place> {
+    let experts = 0..shape.local_expert_num();
+    let sources = (0..shape.ep_world_size()).map(RankId);
+    let numbers = sources.flat_map(|source| {
+        experts.clone().map(move |local_expert| direct_number(shape, local_expert, source))
+    });
+    let told = numbers
+        .flat_map(|number| [Direct::Counts, Direct::TokenFlags].map(|table| table.word(partition, number)));
+    let destinations = 0..crate::plan::route::destinations(shape);
+    told.chain(destinations.map(|number| Direct::Grants.word(partition, number))).collect()
 }
 
 #[test]

@@ -235,6 +235,12 @@ impl Sends<'_> {
         (0..self.len()).filter_map(|item| self.get(inputs, item))
     }
 
+    /// The first item from `item` on that is sent, and what.
+    #[inline]
+    pub fn next(&self, inputs: &Inputs<'_>, item: u32) -> Option<(u32, Send)> {
+        (item..self.len()).find_map(|item| Some((item, self.get(inputs, item)?)))
+    }
+
     /// The `item`-th pair of the core; `None` if it is not sent or there are fewer.
     #[inline]
     #[must_use]
@@ -242,19 +248,30 @@ impl Sends<'_> {
         if item >= self.len() {
             return None;
         }
+        let (shape, index) = (self.shape, self.index(item));
         let moe = self.share.moe.end - self.share.moe.start;
-        let (pair, index) = if item < moe {
-            let i = self.order.item(&self.share.moe, self.rank, item);
-            (moe_pair(self.shape, i), i - self.share.moe.start)
+        let pair = if item < moe {
+            moe_pair(shape, self.share.moe.start + index)
         } else {
-            let i = self.order.item(&self.share.shared, self.rank, item - moe);
-            (shared_pair(self.shape, i), moe + i - self.share.shared.start)
+            shared_pair(shape, self.share.shared.start + index - moe)
         };
         let slot = *self.slots.get(index as usize)?;
         if slot == NO_SLOT {
             return None;
         }
-        Some(Send { pair, home: home(self.shape, self.rank, inputs, pair)?, slot })
+        Some(Send { pair, home: home(shape, self.rank, inputs, pair)?, slot })
+    }
+
+    /// Where the `item`-th pair of the core stands in its share, and so its slot in `slots`.
+    #[inline]
+    #[must_use]
+    pub fn index(&self, item: u32) -> u32 {
+        let moe = self.share.moe.end - self.share.moe.start;
+        if item < moe {
+            self.order.item(&self.share.moe, self.rank, item) - self.share.moe.start
+        } else {
+            moe + self.order.item(&self.share.shared, self.rank, item - moe) - self.share.shared.start
+        }
     }
 }
 

@@ -279,13 +279,15 @@ fn direct(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     let area = receive.area(half);
     let info = landing::info(shape, rank, area, at);
     keep((landing::required_bytes(shape, at), landing::row(shape, rank, area, at), info));
-    keep((landing::triple_of(info), landing::result(shape, rank, area, at)));
-    keep((state::grant(half, at), state::results_ready(half, rank)));
+    keep((landing::triple_of(info), landing::info_behind(info, at), landing::result(shape, rank, area, at)));
+    keep(landing::info_of(at, Triple { source: rank, token, k: at }));
+    let word = state::Direct::Grants.word(half, state::direct_number(shape, at, rank));
+    keep((word, state::Direct::of(word), state::results_ready(half, rank)));
     keep((row_table::is_possible(shape), row_table::entry(black_box(info))));
     keep_all(row_table::records(black_box(&[0; 64]), at as usize));
 
     let choices = Choices { receive, ..Choices::default() };
-    let env = a3::Env::new(shape, RankId(0), CoreId(0), choices, Portable);
+    let env = a3::Env::new(shape, RankId(0), CoreId(0), choices, Portable).one_by_one();
     let (mut words, mut row) = ([0; 64], [0; 192]);
     let mut ub = Ub { words: &mut words, row: &mut row };
     let mut dispatch = a3_direct::Dispatch::new();

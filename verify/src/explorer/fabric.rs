@@ -12,7 +12,7 @@ use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::block;
 use kernel_core::layout::data::partition_start;
 use kernel_core::layout::state::{
-    CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, PARTITION, Partition, STATUS_SLOT, core_word,
+    CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, core_word,
 };
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::sync::flag;
@@ -226,7 +226,7 @@ fn conflict(shared: &Shared, interner: &mut Interner, effect: &Effect) -> Option
     }
 }
 
-/// The dispatch slot whose `TokenFlag` lies at `at`, a place as machines give it.
+/// The dispatch slot whose `TokenFlag` lies at `at`, a place as machines of the seeds' protocol give it.
 fn token_slot(at: Place) -> Option<u32> {
     let inside = at.offset % PARTITION;
     let is_status = at.region == Region::State && is_flag(at) && inside < DISPATCH_STATUS;
@@ -335,10 +335,16 @@ impl Fabric for View<'_> {
         }
         let forgotten = match self.twin() {
             Twin::NoClear => true,
-            Twin::NoCountClear => at.region == Region::State && token_slot(at).is_none(),
+            Twin::NoCountClear => match self.direct_table(at) {
+                Some(table) => table == Direct::Counts,
+                None => at.region == Region::State && token_slot(at).is_none(),
+            },
             Twin::NoBlockClear => at.region == Region::Window,
-            Twin::NoTokenClear => token_slot(at).is_some(),
-            Twin::NoGrantClear => self.is_grant(at),
+            Twin::NoTokenClear => match self.direct_table(at) {
+                Some(table) => table == Direct::TokenFlags,
+                None => token_slot(at).is_some(),
+            },
+            Twin::NoGrantClear => self.direct_table(at) == Some(Direct::Grants),
             Twin::NoReadyClear => self.kind == Kind::Combine,
             _ => false,
         };
@@ -398,11 +404,11 @@ impl Fabric for View<'_> {
 }
 
 impl View<'_> {
-    /// Whether a place, as machines give it, is a grant.
-    fn is_grant(&self, at: Place) -> bool {
-        let inside = at.offset % PARTITION;
-        let is_status = at.region == Region::State && is_flag(at) && inside < DISPATCH_STATUS;
-        is_status && inside % STATUS_SLOT == 16
+    /// With direct placement the table that a place, as machines give it, is in.
+    fn direct_table(&self, at: Place) -> Option<Direct> {
+        let is_direct = matches!(self.setup.model.receive, Receive::Direct { .. });
+        let is_status = at.region == Region::State && is_flag(at) && at.offset % PARTITION < DISPATCH_STATUS;
+        (is_direct && is_status).then(|| Direct::of(at))
     }
 
     /// Whether the twin has no word at `at` on rank `to`: the token flag of a slot without rows. Who asks has

@@ -410,6 +410,7 @@ impl<'a> Setup<'a> {
         let envs = ranks.flat_map(|rank| {
             (0..model.cores)
                 .map(move |core| Env::new(shape, RankId(rank), CoreId(core), model.choices(), Portable))
+                .map(Env::one_by_one)
         });
         let in_flight = depth(&model.schedule);
         Self {

@@ -46,7 +46,7 @@ pub struct Dispatch {
 enum Phase {
     /// Take the partition, plan the sends.
     Select,
-    /// Put the record of the next pair of this core's share.
+    /// Put the records of the next pairs of this core's share.
     Send { next: u32 },
     /// Everything that this core sent has landed, clears of the operator before included.
     Quiet,
@@ -54,9 +54,9 @@ enum Phase {
     Arrive,
     /// All cores are quiet.
     Barrier,
-    /// Publish flag and count of the next destination of this core's share.
+    /// Publish flags and counts of the next destinations of this core's share.
     Publish { destination: u32 },
-    /// Publish the `TokenFlag` of the next destination of this core's share.
+    /// Publish the `TokenFlag`s of the next destinations of this core's share.
     PublishTokens { destination: u32 },
     /// Write this core's share of `expand_idx`.
     ExpandIdx { pair: u32 },
@@ -66,8 +66,8 @@ enum Phase {
     SelectTp,
     /// Await and clear the `TokenFlag` of a slot whose records go to `row` and behind it.
     AwaitTokens { slot: u32, row: u32 },
-    /// Copy record `index` of `slot` to `row` of the outputs. Tokens rise within a slot: the record's is at least
-    /// `token`.
+    /// Copy record `index` of `slot` to `row` of the outputs, or where data stay some from it on. Tokens rise within a
+    /// slot: unless it is the first, the record's is at least `token`.
     CopyOut { slot: u32, index: u32, row: u32, token: u32, part: Part },
     /// TP = 2: lend the peer the own rows, gather the peer's.
     Gather(Gather),

@@ -2,7 +2,7 @@
 
 use super::{Dispatch, Part, Phase};
 use crate::a3::exchange::Exchange;
-use crate::a3::steps::{self, ROWS, count_of, split_words, write_first};
+use crate::a3::steps::{self, ROWS, Received, split_words, write_first};
 use crate::a3::{Env, Flags, Receive, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::dispatch_record;
@@ -10,7 +10,6 @@ use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
 use crate::placement::Home;
 use crate::shape::QuantMode;
-use crate::units::RankId;
 use crate::vector::Vector;
 
 impl Dispatch {
@@ -47,9 +46,9 @@ impl Dispatch {
         if slot >= env.work.slots.end {
             return self.copied(env, row);
         }
-        match steps::await_token_flag(env.shape, fabric, self.partition, slot)? {
-            Some(wait) => Ok(Progress::Pending(wait)),
-            None => self.go(first_record(slot, row)),
+        match steps::await_token_flags(env, fabric, self.partition, slot..slot + 1)? {
+            Err(wait) => Ok(Progress::Pending(wait)),
+            Ok(_) => self.go(first_record(slot, row)),
         }
     }
 
@@ -64,32 +63,40 @@ impl Dispatch {
         };
         let shape = env.shape;
         let (_, counts) = split_words(ub.words, &env.work.sends)?;
-        let (slot, index) = match env.choices.flags {
-            Flags::Joint => next_record(env, counts, slot, index)?,
-            Flags::Separate if index >= *count_of(env, counts, slot)? => {
-                return self.go(Phase::AwaitTokens { slot: slot + 1, row });
-            }
-            Flags::Separate => (slot, index),
+        let told = match env.choices.flags {
+            Flags::Joint => slot..env.work.slots.end,
+            Flags::Separate => slot..slot + 1,
         };
-        if slot >= env.work.slots.end {
-            return self.copied(env, row);
-        }
-        let (local_expert, source) = shape.by_ranks(slot);
-        let (home, source) = (Home { rank: env.rank, local_expert }, RankId(source));
-        let record = dispatch_record(shape, self.partition, home, source, index);
         // Where data stay, what is written for each record is small.
-        let rows = match env.choices.receive {
-            Receive::InPlace => (*count_of(env, counts, slot)? - index).min(ROWS),
-            _ => 1,
+        let most = if env.choices.receive == Receive::InPlace { ROWS } else { 1 };
+        let end = told.end;
+        let (rows, (slot_behind, index_behind)) = steps::rows(env, counts, told, index, most)?;
+        let Some(one) = rows.first() else {
+            return match env.choices.flags {
+                Flags::Joint => self.copied(env, row),
+                Flags::Separate => self.go(Phase::AwaitTokens { slot: end, row }),
+            };
         };
-        let at = |i| dispatch_record(shape, self.partition, home, source, index + i);
-        let next = Phase::CopyOut { slot, index: index + rows, row: row + rows, token, part: Part::Triple };
+        let at = |received: &Received| {
+            let home = Home { rank: env.rank, local_expert: received.local_expert };
+            dispatch_record(shape, self.partition, home, received.source, received.index)
+        };
+        let record = at(one);
+        let row_behind = row + rows.len() as u32;
+        let next = match env.choices.flags {
+            Flags::Separate if slot_behind == end => Phase::AwaitTokens { slot: end, row: row_behind },
+            _ => Phase::CopyOut {
+                slot: slot_behind,
+                index: index_behind,
+                row: row_behind,
+                token,
+                part: Part::Triple,
+            },
+        };
         match part {
             Part::Triple => {
-                let first = if index == 0 { 0 } else { token };
-                let triples = |i| triple_of(shape, at(i));
-                let token =
-                    steps::copy_triples(shape, fabric, (rows, triples), (home, source), (row, first))?;
+                let triple = |_, received: &_| triple_of(shape, at(received));
+                let token = steps::copy_triples(env, fabric, &rows, triple, (row, token))?;
                 self.go(Phase::CopyOut { slot, index, row, token, part: Part::Data })
             }
             Part::Data => {
@@ -99,10 +106,10 @@ impl Dispatch {
                     }
                     Receive::InPlace => {
                         let mut entries = [[0; row_table::ENTRY as usize]; ROWS as usize];
-                        for (i, entry) in (0..rows).zip(&mut entries) {
-                            *entry = row_table::entry(at(i));
+                        for (received, entry) in rows.iter().zip(&mut entries) {
+                            *entry = row_table::entry(at(received));
                         }
-                        write_first(fabric, outputs::row_table(row), &entries, rows)?;
+                        write_first(fabric, outputs::row_table(row), &entries, rows.len())?;
                     }
                     Receive::Direct { .. } => {
                         return Err(internal("direct placement has machines of its own"));
@@ -114,7 +121,7 @@ impl Dispatch {
                 })
             }
             Part::Scale => {
-                steps::copy_scales(fabric, (rows, |i| scale_of(shape, at(i))), row)?;
+                steps::copy_scales(fabric, &rows, |_, received| scale_of(shape, at(received)), row)?;
                 self.go(Self::behind_own_parts(env, self.phase, next))
             }
             Part::Peer => {
@@ -127,18 +134,4 @@ impl Dispatch {
 
 const fn first_record(slot: u32, row: u32) -> Phase {
     Phase::CopyOut { slot, index: 0, row, token: 0, part: Part::Triple }
-}
-
-/// The next record to copy out: `index` of `slot`, or the first one of a later slot that has any.
-fn next_record<V>(
-    env: &Env<'_, V>,
-    counts: &mut [u32],
-    mut slot: u32,
-    mut index: u32,
-) -> Result<(u32, u32), ProtocolError> {
-    while slot < env.work.slots.end && index >= *count_of(env, counts, slot)? {
-        slot += 1;
-        index = 0;
-    }
-    Ok((slot, index))
 }

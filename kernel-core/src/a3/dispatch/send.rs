@@ -7,9 +7,7 @@ use crate::a3::{Env, Flags, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::data::dispatch_record;
-use crate::layout::state::token_flag;
 use crate::plan::route::Sends;
-use crate::sync::flag;
 use crate::vector::Vector;
 
 impl Dispatch {
@@ -35,17 +33,20 @@ impl Dispatch {
         let (shape, share) = (env.shape, &env.work.sends);
         let (slots, _) = split_words(ub.words, share)?;
         let sends = Sends { shape, rank: env.rank, order: env.choices.order, share, slots };
-        let sent = (next..sends.len()).find_map(|item| Some((item, sends.get(inputs, item)?)));
-        let Some((item, send)) = sent else {
-            return self.go(match env.choices.flags {
-                Flags::Joint => Phase::Quiet,
-                Flags::Separate => Phase::ExpandIdx { pair: share.moe.start },
-            });
-        };
-        let (row, tail) = steps::record(env, inputs, ub.row, &mut self.staged, send)?;
-        let at = dispatch_record(shape, self.partition, send.home, env.rank, send.slot);
-        fabric.put(send.home.rank, at, row, tail.as_bytes())?;
-        self.go(Phase::Send { next: item + 1 })
+        let mut next = next;
+        for _ in 0..env.run {
+            let Some((item, send)) = sends.next(inputs, next) else {
+                return self.go(match env.choices.flags {
+                    Flags::Joint => Phase::Quiet,
+                    Flags::Separate => Phase::ExpandIdx { pair: share.moe.start },
+                });
+            };
+            let (row, tail) = steps::record(env, inputs, ub.row, &mut self.staged, send)?;
+            let at = dispatch_record(shape, self.partition, send.home, env.rank, send.slot);
+            fabric.put(send.home.rank, at, row, tail.as_bytes())?;
+            next = item + 1;
+        }
+        self.go(Phase::Send { next })
     }
 
     pub(super) fn publish<F: Fabric + ?Sized, V: Vector>(
@@ -61,8 +62,8 @@ impl Dispatch {
                 Flags::Separate => Phase::Send { next: 0 },
             });
         }
-        steps::publish_count(env, fabric, ub, self.partition, destination)?;
-        self.go(Phase::Publish { destination: destination + 1 })
+        let destination = steps::publish_counts(env, fabric, ub, self.partition, destination)?;
+        self.go(Phase::Publish { destination })
     }
 
     pub(super) fn publish_tokens<F: Fabric + ?Sized, V: Vector>(
@@ -74,9 +75,8 @@ impl Dispatch {
         if destination >= env.work.destinations.end {
             return self.go(Phase::AwaitTokens { slot: env.work.slots.start, row: self.first_row });
         }
-        let (to, slot) = steps::slot_at(env, destination);
-        fabric.publish(to, token_flag(self.partition, slot), flag::ARRIVED)?;
-        self.go(Phase::PublishTokens { destination: destination + 1 })
+        let destination = steps::publish_token_flags(env, fabric, self.partition, destination)?;
+        self.go(Phase::PublishTokens { destination })
     }
 
     pub(super) fn expand_idx<F: Fabric + ?Sized, V: Vector>(

@@ -36,6 +36,7 @@ pub(crate) fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, choices:
         for (rank, tensors) in (0..).map(RankId).zip(&group.tensors) {
             assert_eq!(tensors.inputs().check(shape, rank), Ok(()), "the case must be legal");
         }
+        group.one_by_one = round % 2 == 0;
         group.begin_dispatch();
         group.run(|n| dice.below(n as u32) as usize, |_, _| ()).unwrap();
         group.check_dispatch();

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! Select -> Publish* -> ExpandIdx* -> Exchange -> Grant* -> (Send -> SendInfo)* -> SentRows*
-//!        -> Quiet -> Arrive -> Barrier -> (Clear -> PublishTokens)*
-//!        -> (AwaitTokens -> (Triple -> Scale?)*)* -> Table? -> Done
+//!        -> Quiet -> Arrive -> Barrier -> PublishTokens* -> Clear*
+//!        -> AwaitTokens* -> (Triples -> Scales?)* -> Table? -> Done
 //! ```
 //!
 //! Behind the barrier all cores of the rank have read the grants that they need, so each core clears those of its
@@ -40,18 +40,18 @@ pub struct Dispatch {
 enum Phase {
     /// Take the partition, plan the sends.
     Select,
-    /// Publish the count of the next destination of this core's share.
+    /// Publish the counts of the next destinations of this core's share.
     Publish { destination: u32 },
     /// Write this core's share of `expand_idx`.
     ExpandIdx { pair: u32 },
     /// Await the counts, exchange their sums, write them.
     Exchange(Exchange),
-    /// Tell the source of the next slot of this core's share that its rows go to `row` and behind it.
+    /// Tell the sources of the next slots of this core's share that their rows go to `row` and behind it.
     Grant { slot: u32, row: u32 },
-    /// Put the row of the next pair of this core's share where it was granted.
+    /// Put the rows of the next pairs of this core's share where they were granted, and behind each its scale and triple.
     Send { next: u32 },
-    /// Put the scale and triple of that row, which is `row` there.
-    SendInfo { item: u32, sent: Send, row: u32, scale_bits: u32 },
+    /// Those of the row that was put last, for pair `item`.
+    SendInfo { item: u32, put: Put },
     /// Write this core's share of `sent_rows`.
     SentRows { index: u32 },
     /// Everything that this core sent has landed, clears of the operator before included.
@@ -60,21 +60,30 @@ enum Phase {
     Arrive,
     /// All cores are quiet, and have read all grants that they need.
     Barrier,
-    /// Await and clear the grant of the next destination of this core's share.
-    Clear { destination: u32 },
-    /// Publish its `TokenFlag`.
+    /// Publish the `TokenFlag`s of the next destinations of this core's share.
     PublishTokens { destination: u32 },
-    /// Await and clear the `TokenFlag` of a slot whose rows are `row` and behind it.
-    AwaitTokens { slot: u32, row: u32 },
-    /// Write the triples of `slot` from its `index`-th row on, which is `row`, as many as one write carries. Tokens rise
-    /// within a slot.
-    Triple { slot: u32, index: u32, row: u32, token: u32 },
+    /// Await and clear the grants of the next destinations of this core's share.
+    Clear { destination: u32 },
+    /// Await and clear the `TokenFlag`s of the next slots of this core's share.
+    AwaitTokens { slot: u32 },
+    /// Write the triples from the `index`-th row of `slot` on, which is `row`, as many as one write carries. Tokens rise
+    /// within a slot: unless it is the first, that row's is at least `token`.
+    Triples { slot: u32, index: u32, row: u32, token: u32 },
     /// Write their scales.
-    Scale { slot: u32, index: u32, row: u32, token: u32 },
+    Scales { slot: u32, index: u32, row: u32, token: u32 },
     /// The first core: write where the rows begin and where results go.
     Table,
     /// The operator has ended.
     Done,
+}
+
+/// A row that has been put.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Put {
+    send: Send,
+    /// Where it was granted.
+    row: u32,
+    scale_bits: u32,
 }
 
 impl Dispatch {
@@ -106,11 +115,8 @@ impl Dispatch {
             Phase::ExpandIdx { pair } => self.expand_idx(env, fabric, ub, pair),
             Phase::Exchange(exchange) => self.exchange(env, fabric, ub, exchange),
             Phase::Grant { slot, row } => self.grant(env, fabric, ub, slot, row),
-            Phase::Send { next } => self.send(env, fabric, inputs, ub, next),
-            Phase::SendInfo { item, sent, row, scale_bits } => {
-                self.send_info(env, fabric, item, (sent, row, scale_bits))
-            }
-            Phase::SentRows { index } => self.sent_rows(env, fabric, inputs, ub, index),
+            Phase::Send { .. } | Phase::SendInfo { .. } => self.send(env, fabric, inputs, ub),
+            Phase::SentRows { index } => self.sent_rows(env, fabric, ub, index),
             Phase::Quiet if !fabric.quiet()? => Ok(Progress::Pending(Wait::Quiet)),
             Phase::Quiet if env.shape.aiv_num() == 1 => self.go(first_to_tell(env)),
             Phase::Quiet => self.go(Phase::Arrive),
@@ -125,12 +131,12 @@ impl Dispatch {
             },
             Phase::Clear { destination } => self.clear(env, fabric, destination),
             Phase::PublishTokens { destination } => self.publish_tokens(env, fabric, destination),
-            Phase::AwaitTokens { slot, row } => self.await_tokens(env, fabric, slot, row),
-            Phase::Triple { slot, index, row, token } => {
-                self.triple(env, fabric, ub, (slot, index, row, token))
+            Phase::AwaitTokens { slot } => self.await_tokens(env, fabric, slot),
+            Phase::Triples { slot, index, row, token } => {
+                self.triples(env, fabric, ub, (slot, index, row, token))
             }
-            Phase::Scale { slot, index, row, token } => {
-                self.scale(env, fabric, ub, (slot, index, row, token))
+            Phase::Scales { slot, index, row, token } => {
+                self.scales(env, fabric, ub, (slot, index, row, token))
             }
             Phase::Table => self.table(env, fabric),
             Phase::Done => Ok(Progress::Done),
@@ -149,7 +155,7 @@ impl Dispatch {
 }
 
 const fn first_to_tell<V>(env: &Env<'_, V>) -> Phase {
-    Phase::Clear { destination: env.work.destinations.start }
+    Phase::PublishTokens { destination: env.work.destinations.start }
 }
 
 impl Default for Dispatch {

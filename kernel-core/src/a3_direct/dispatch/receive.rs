@@ -2,17 +2,15 @@
 
 use super::{Dispatch, Phase};
 use crate::a3::exchange::Exchange;
-use crate::a3::steps::{self, ROWS, await_token_flag, count_of, split_words, write_words};
+use crate::a3::steps::{self, ROWS, Rows, count_of, split_words, write_words};
 use crate::a3::{Env, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::landing;
 use crate::layout::outputs;
-use crate::layout::state::grant;
-use crate::placement::Home;
+use crate::layout::state::Direct;
 use crate::plan::route;
 use crate::shape::QuantMode;
 use crate::sync::flag;
-use crate::units::RankId;
 use crate::vector::Vector;
 
 /// `slot`, `index`, `row`, least `token`.
@@ -47,16 +45,20 @@ impl Dispatch {
         slot: u32,
         row: u32,
     ) -> Result<Progress, ProtocolError> {
-        if slot >= env.work.slots.end {
+        let own = &env.work.slots;
+        if slot >= own.end {
             return self.go(Phase::Send { next: 0 });
         }
         let (_, counts) = split_words(ub.words, &env.work.sends)?;
-        let count = *count_of(env, counts, slot)?;
-        let (local_expert, source) = env.shape.by_ranks(slot);
-        let destination = route::destination_of(env.shape, env.rank, local_expert);
-        fabric.publish(RankId(source), grant(self.partition, destination), flag::status(row))?;
-        // Cannot overflow: the sums of all cores are within the capacity.
-        self.go(Phase::Grant { slot: slot + 1, row: row.saturating_add(count) })
+        let end = own.end.min(slot + env.run);
+        let mut row = row;
+        for (slot, local_expert, source) in steps::slots(env.shape, slot..end) {
+            let destination = route::destination_of(env.shape, env.rank, local_expert);
+            fabric.publish(source, Direct::Grants.word(self.partition, destination), flag::status(row))?;
+            // Cannot overflow: the sums of all cores are within the capacity.
+            row = row.saturating_add(*count_of(env, counts, slot)?);
+        }
+        self.go(Phase::Grant { slot: end, row })
     }
 
     pub(super) fn await_tokens<F: Fabric + ?Sized, V: Vector>(
@@ -64,54 +66,51 @@ impl Dispatch {
         env: &Env<'_, V>,
         fabric: &mut F,
         slot: u32,
-        row: u32,
     ) -> Result<Progress, ProtocolError> {
-        if slot >= env.work.slots.end {
-            return self.go(if env.core.0 == 0 { Phase::Table } else { Phase::Done });
+        let own = &env.work.slots;
+        if slot >= own.end {
+            return self.go(Phase::Triples { slot: own.start, index: 0, row: self.first_row, token: 0 });
         }
-        match await_token_flag(env.shape, fabric, self.partition, slot)? {
-            Some(wait) => Ok(Progress::Pending(wait)),
-            None => self.go(Phase::Triple { slot, index: 0, row, token: 0 }),
+        match steps::await_token_flags(env, fabric, self.partition, slot..own.end)? {
+            Err(wait) => Ok(Progress::Pending(wait)),
+            Ok(slot) => self.go(Phase::AwaitTokens { slot }),
         }
     }
 
-    pub(super) fn triple<F: Fabric + ?Sized, V: Vector>(
+    pub(super) fn triples<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
         ub: &mut Ub<'_>,
         (slot, index, row, token): At,
     ) -> Result<Progress, ProtocolError> {
-        let (_, counts) = split_words(ub.words, &env.work.sends)?;
-        let left = count_of(env, counts, slot)?.saturating_sub(index);
-        if left == 0 {
-            return self.go(Phase::AwaitTokens { slot: slot + 1, row });
+        let (rows, behind) = rows_from(env, ub, slot, index)?;
+        if rows.is_empty() {
+            return self.go(if env.core.0 == 0 { Phase::Table } else { Phase::Done });
         }
-        let (local_expert, source) = env.shape.by_ranks(slot);
-        let ends = (Home { rank: env.rank, local_expert }, RankId(source));
-        let rows = left.min(ROWS);
-        let at = |i| landing::triple_of(landing::info(env.shape, env.rank, self.area(env), row + i));
-        let token = steps::copy_triples(env.shape, fabric, (rows, at), ends, (row, token))?;
+        let first = landing::triple_of(landing::info(env.shape, env.rank, self.area(env), row));
+        let at = |i, _: &_| landing::info_behind(first, i);
+        let token = steps::copy_triples(env, fabric, &rows, at, (row, token))?;
         self.go(match env.shape.quant_mode() {
-            QuantMode::None if rows == left => Phase::AwaitTokens { slot: slot + 1, row: row + rows },
-            QuantMode::None => Phase::Triple { slot, index: index + rows, row: row + rows, token },
-            QuantMode::Dynamic => Phase::Scale { slot, index, row, token },
+            QuantMode::None => {
+                Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len() as u32, token }
+            }
+            QuantMode::Dynamic => Phase::Scales { slot, index, row, token },
         })
     }
 
-    pub(super) fn scale<F: Fabric + ?Sized, V: Vector>(
+    pub(super) fn scales<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
         ub: &mut Ub<'_>,
         (slot, index, row, token): At,
     ) -> Result<Progress, ProtocolError> {
-        let (_, counts) = split_words(ub.words, &env.work.sends)?;
-        // Those whose triples were written last.
-        let rows = count_of(env, counts, slot)?.saturating_sub(index).min(ROWS);
-        let at = |i| landing::info(env.shape, env.rank, self.area(env), row + i);
-        steps::copy_scales(fabric, (rows, at), row)?;
-        self.go(Phase::Triple { slot, index: index + rows, row: row + rows, token })
+        let (rows, behind) = rows_from(env, ub, slot, index)?;
+        let first = landing::info(env.shape, env.rank, self.area(env), row);
+        let at = |i, _: &_| landing::info_behind(first, i);
+        steps::copy_scales(fabric, &rows, at, row)?;
+        self.go(Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len() as u32, token })
     }
 
     pub(super) fn table<F: Fabric + ?Sized, V: Vector>(
@@ -126,4 +125,15 @@ impl Dispatch {
         write_words(fabric, outputs::row_table(0), words)?;
         self.go(Phase::Done)
     }
+}
+
+/// The rows from the `index`-th of `slot` on, as many as one write carries, and the slot and index behind them.
+fn rows_from<V>(
+    env: &Env<'_, V>,
+    ub: &mut Ub<'_>,
+    slot: u32,
+    index: u32,
+) -> Result<(Rows, (u32, u32)), ProtocolError> {
+    let (_, counts) = split_words(ub.words, &env.work.sends)?;
+    steps::rows(env, counts, slot..env.work.slots.end, index, ROWS)
 }

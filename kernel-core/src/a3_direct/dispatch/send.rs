@@ -1,16 +1,16 @@
 //! The sending half: publish counts, put each row where it was granted, tell of it.
 
-use super::{Dispatch, Phase};
+use super::{Dispatch, Phase, Put};
 use crate::a3::exchange::Exchange;
 use crate::a3::steps::{self, CHUNK, split_words, write_words};
 use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
-use crate::layout::landing::{self, INFO};
+use crate::layout::landing;
 use crate::layout::outputs;
-use crate::layout::state::{grant, token_flag};
+use crate::layout::state::Direct;
 use crate::placement::Home;
-use crate::plan::route::{self, NO_SLOT, Pair, Send, Sends};
+use crate::plan::route::{self, Send, Sends};
 use crate::sync::flag;
 use crate::units::RankId;
 use crate::vector::Vector;
@@ -26,8 +26,8 @@ impl Dispatch {
         if destination >= env.work.destinations.end {
             return self.go(Phase::ExpandIdx { pair: env.work.sends.moe.start });
         }
-        steps::publish_count(env, fabric, ub, self.partition, destination)?;
-        self.go(Phase::Publish { destination: destination + 1 })
+        let destination = steps::publish_counts(env, fabric, ub, self.partition, destination)?;
+        self.go(Phase::Publish { destination })
     }
 
     pub(super) fn expand_idx<F: Fabric + ?Sized, V: Vector>(
@@ -53,7 +53,7 @@ impl Dispatch {
         destination: u32,
     ) -> Result<Result<u32, Wait>, ProtocolError> {
         let Home { rank: source, local_expert } = route::destination_home(env.shape, destination);
-        let seen = fabric.observe(grant(self.partition, destination))?;
+        let seen = fabric.observe(Direct::Grants.word(self.partition, destination))?;
         match flag::dispatch(seen) {
             flag::Seen::Empty => Ok(Err(Wait::Grant { source, local_expert })),
             flag::Seen::Corrupt => Err(corrupt(env, source, local_expert, seen)),
@@ -80,107 +80,101 @@ impl Dispatch {
         }
     }
 
+    /// Puts the next rows of this core's share, and behind each its scale and triple, as far as they are granted.
     pub(super) fn send<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
-        next: u32,
     ) -> Result<Progress, ProtocolError> {
-        let sends = sends(env, ub.words)?;
-        let sent = (next..sends.len()).find_map(|item| Some((item, sends.get(inputs, item)?)));
-        let Some((item, send)) = sent else {
-            return self.go(Phase::SentRows { index: 0 });
+        let (shape, share, area) = (env.shape, &env.work.sends, self.area(env));
+        let (slots, _) = split_words(ub.words, share)?;
+        let mut put = match self.phase {
+            Phase::SendInfo { item, put } => Some((item, put)),
+            _ => None,
         };
-        let row = match self.granted(env, fabric, send)? {
-            Ok(row) => row,
-            // A machine that waits has not changed: not even the item that it looked at first.
-            Err(wait) if item == next => return Ok(Progress::Pending(wait)),
-            Err(_) => return self.go(Phase::Send { next: item }),
-        };
-        let at = landing::row(env.shape, send.home.rank, self.area(env), row);
-        let (payload, scale) = steps::payload(env, inputs, ub.row, &mut self.staged, send)?;
-        fabric.put(send.home.rank, at, payload, &[])?;
-        self.go(Phase::SendInfo { item, sent: send, row, scale_bits: scale.to_bits() })
-    }
-
-    pub(super) fn send_info<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        item: u32,
-        (send, row, scale_bits): (Send, u32, u32),
-    ) -> Result<Progress, ProtocolError> {
-        let mut info = [0; INFO as usize];
-        let triple = steps::triple(env, send).to_bytes();
-        for (to, from) in info.iter_mut().zip(scale_bits.to_le_bytes().into_iter().chain(triple)) {
-            *to = from;
+        let mut next = if let Phase::Send { next } = self.phase { next } else { 0 };
+        for n in 0..env.run {
+            if let Some((item, Put { send, row, scale_bits })) = put.take() {
+                let info = landing::info_of(scale_bits, steps::triple(env, send));
+                fabric.put(send.home.rank, landing::info(shape, send.home.rank, area, row), &info, &[])?;
+                next = item + 1;
+                continue;
+            }
+            let sends = Sends { shape, rank: env.rank, order: env.choices.order, share, slots };
+            let Some((item, send)) = sends.next(inputs, next) else {
+                return self.go(Phase::SentRows { index: 0 });
+            };
+            let index = sends.index(item);
+            let row = match self.granted(env, fabric, send)? {
+                Ok(row) => row,
+                // A machine that waits has not changed: not even the item that it looked at first.
+                Err(wait) if n == 0 && item == next => return Ok(Progress::Pending(wait)),
+                Err(_) => return self.go(Phase::Send { next: item }),
+            };
+            let at = landing::row(shape, send.home.rank, area, row);
+            let (payload, scale) = steps::payload(env, inputs, ub.row, &mut self.staged, send)?;
+            fabric.put(send.home.rank, at, payload, &[])?;
+            // The slot is not needed any more: `sent_rows` is what will be written next.
+            *slots.get_mut(index as usize).ok_or(internal("own pair outside the share"))? = row;
+            put = Some((item, Put { send, row, scale_bits: scale.to_bits() }));
         }
-        let at = landing::info(env.shape, send.home.rank, self.area(env), row);
-        fabric.put(send.home.rank, at, &info, &[])?;
-        self.go(Phase::Send { next: item + 1 })
+        self.go(match put {
+            Some((item, put)) => Phase::SendInfo { item, put },
+            None => Phase::Send { next },
+        })
     }
 
+    /// Writes `sent_rows` from the `index`-th own pair on: sending has left the rows in place of the slots.
     pub(super) fn sent_rows<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
         index: u32,
     ) -> Result<Progress, ProtocolError> {
         let (shape, share) = (env.shape, &env.work.sends);
         let moe = share.moe.end - share.moe.start;
-        let (slots, _) = split_words(ub.words, share)?;
+        let (rows, _) = split_words(ub.words, share)?;
         // Both parts of a share are stretches of the output, with a gap between.
         let is_moe = index < moe;
         let end = if is_moe { moe } else { route::share_len(share) }.min(index + CHUNK);
         if index >= end {
             return self.go(Phase::Quiet);
         }
-        let pair = |index: u32| -> Pair {
-            if is_moe {
-                route::moe_pair(shape, share.moe.start + index)
-            } else {
-                route::shared_pair(shape, share.shared.start + index - moe)
-            }
+        let pair = if is_moe {
+            route::moe_pair(shape, share.moe.start + index)
+        } else {
+            route::shared_pair(shape, share.shared.start + index - moe)
         };
-        let mut rows = [NO_SLOT; CHUNK as usize];
-        for (row, index) in rows.iter_mut().zip(index..end) {
-            let slot = *slots.get(index as usize).ok_or(internal("own pair outside the share"))?;
-            let pair = pair(index);
-            if slot == NO_SLOT {
-                continue;
-            }
-            let home = route::home(shape, env.rank, inputs, pair).ok_or(internal("a slot without a home"))?;
-            let Ok(granted) = self.granted(env, fabric, Send { pair, home, slot })? else {
-                return Err(internal("a grant has been withdrawn"));
-            };
-            *row = granted;
-        }
-        let at = outputs::sent_row(outputs::sent_row_number(shape, env.rank, pair(index)));
+        let rows = rows.get(index as usize..end as usize).ok_or(internal("own pair outside the share"))?;
+        let at = outputs::sent_row(outputs::sent_row_number(shape, env.rank, pair));
         // NO_SLOT is the bit pattern of -1.
-        write_words(fabric, at, rows.iter().copied().take((end - index) as usize))?;
+        write_words(fabric, at, rows.iter().copied())?;
         self.go(Phase::SentRows { index: end })
     }
 
+    /// Grants are awaited also where nothing was sent: else they would come when the operator is over.
     pub(super) fn clear<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        destination: u32,
+        first: u32,
     ) -> Result<Progress, ProtocolError> {
-        if destination >= env.work.destinations.end {
-            return self.go(Phase::AwaitTokens { slot: env.work.slots.start, row: self.first_row });
+        let own = &env.work.destinations;
+        if first >= own.end {
+            return self.go(Phase::AwaitTokens { slot: env.work.slots.start });
         }
-        match self.grant_of(env, fabric, destination)? {
-            Err(wait) => Ok(Progress::Pending(wait)),
-            Ok(_) => {
-                fabric.store(grant(self.partition, destination), 0)?;
-                self.go(Phase::PublishTokens { destination })
+        let end = own.end.min(first + env.run);
+        for destination in first..end {
+            match self.grant_of(env, fabric, destination)? {
+                Err(wait) if destination == first => return Ok(Progress::Pending(wait)),
+                Err(_) => return self.go(Phase::Clear { destination }),
+                Ok(_) => fabric.store(Direct::Grants.word(self.partition, destination), 0)?,
             }
         }
+        self.go(Phase::Clear { destination: end })
     }
 
     pub(super) fn publish_tokens<F: Fabric + ?Sized, V: Vector>(
@@ -189,17 +183,12 @@ impl Dispatch {
         fabric: &mut F,
         destination: u32,
     ) -> Result<Progress, ProtocolError> {
-        let (to, slot) = steps::slot_at(env, destination);
-        fabric.publish(to, token_flag(self.partition, slot), flag::ARRIVED)?;
-        self.go(Phase::Clear { destination: destination + 1 })
+        if destination >= env.work.destinations.end {
+            return self.go(Phase::Clear { destination: env.work.destinations.start });
+        }
+        let destination = steps::publish_token_flags(env, fabric, self.partition, destination)?;
+        self.go(Phase::PublishTokens { destination })
     }
-}
-
-/// The sends of the core, as planned.
-fn sends<'u, V>(env: &'u Env<'_, V>, words: &'u mut [u32]) -> Result<Sends<'u>, ProtocolError> {
-    let share = &env.work.sends;
-    let (slots, _) = split_words(words, share)?;
-    Ok(Sends { shape: env.shape, rank: env.rank, order: env.choices.order, share, slots })
 }
 
 /// A grant that there cannot be.

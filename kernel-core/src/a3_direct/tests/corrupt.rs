@@ -2,7 +2,7 @@
 
 use crate::a3::{Choices, Receive};
 use crate::fabric::{ProtocolError, Wait};
-use crate::layout::state::{Partition, grant, results_ready};
+use crate::layout::state::{Direct, Partition, results_ready};
 use crate::sync::flag;
 use crate::testing::domain::{Dice, OwnedMask, PAIR, Tensors};
 use crate::testing::group::{Group, in_turn};
@@ -60,7 +60,7 @@ fn a_grant_that_is_no_row_of_its_rank_is_refused() {
         let mut group = group();
         let_the_other_run(&mut group);
         waits(&mut group);
-        group.world.poke_word(RankId(0), grant(Partition::P0, 1), seen);
+        group.world.poke_word(RankId(0), Direct::Grants.word(Partition::P0, 1), seen);
         let error = ProtocolError::Grant { source: RankId(1), local_expert: 0, seen, max };
         assert_eq!(refused(&mut group), error, "{seen:#x}");
     }
@@ -115,8 +115,11 @@ fn no_corrupt_word_or_row_makes_a_machine_panic() {
             if dice.below(8) == 0 {
                 let rank = RankId(dice.below(2));
                 let offset = u64::from(dice.below(4)) * 16;
-                let base =
-                    if combine { results_ready(Partition::P0, RankId(0)) } else { grant(Partition::P0, 0) };
+                let base = if combine {
+                    results_ready(Partition::P0, RankId(0))
+                } else {
+                    Direct::Grants.word(Partition::P0, 0)
+                };
                 let at = crate::place::Place { offset: base.offset / 32 * 32 + offset, ..base };
                 group.world.poke(rank, at, &bytes[..8 + dice.below(8) as usize]);
             }

@@ -27,8 +27,8 @@ impl Dispatch {
         if destination >= env.work.destinations.end {
             return self.go(Phase::Send { at: Cursor::default() });
         }
-        steps::publish_count(env, fabric, ub, self.partition, destination)?;
-        self.go(Phase::Publish { destination: destination + 1 })
+        let destination = steps::publish_counts(env, fabric, ub, self.partition, destination)?;
+        self.go(Phase::Publish { destination })
     }
 
     pub(super) fn send<V: Vector>(
