@@ -61,6 +61,8 @@ pub struct Group {
     rounds: Vec<Round>,
     /// By rank.
     schedules: Vec<Vec<Operator>>,
+    /// At most one effect in a step.
+    one_by_one: bool,
 }
 
 impl Size<'_> {
@@ -98,7 +100,15 @@ impl Group {
         let places = (0..).zip(&shapes).map(|(rank, shape)| Places::of(shape, RankId(rank), flags)).collect();
         let rounds = (0..).zip(traffic).map(|(n, traffic)| Round::new(&shapes[0], n, traffic)).collect();
         let schedules = shapes.iter().map(|_| schedule.to_vec()).collect();
-        Self { choices, shapes, places, rounds, schedules }
+        Self { choices, shapes, places, rounds, schedules, one_by_one: true }
+    }
+
+    /// The same with steps as the host takes them, of several effects in a row. There are more executions, though not more
+    /// orders: who takes what has come looks once more and finds nothing.
+    #[must_use]
+    pub fn in_runs(mut self) -> Self {
+        self.one_by_one = false;
+        self
     }
 
     /// `rank` runs `schedule` instead.
@@ -205,6 +215,7 @@ impl<T: Twist> Core<T> {
         let (shape, schedule) = (&group.shapes[self.rank.index()], &group.schedules[self.rank.index()]);
         assert!(shape.aiv_num() == 1 || schedule.len() <= 1, "several cores need a join between operators");
         let env = Env::new(shape, self.rank, self.core, group.choices, Portable);
+        let env = if group.one_by_one { env.one_by_one() } else { env };
         let (mut words, mut row) = (vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]);
         for &operator in schedule {
             let ub = Ub { words: &mut words, row: &mut row };

@@ -32,6 +32,8 @@ fn dispatch_combine_dispatch() {
     let d = [D(0)];
     model("separate, D, cross", Bound::Complete, 510..=630, group(SEPARATE, CROSS, &d));
     model("blocks, D, cross", Bound::Complete, 350..=440, group(Layout::Blocks, CROSS, &d));
+    let runs = Group::with(SEPARATE, TWO, &[CROSS], &d).in_runs();
+    model("separate, D in runs, cross", Bound::Complete, 820..=1_000, runs.body());
     let dcd = [D(0), C(0), D(1)];
     let body = group(SEPARATE, TO_FIRST, &dcd);
     model("separate, D C D, to first", Bound::Preemptions(3), 4_500..=5_600, body);
