@@ -168,6 +168,9 @@ pub struct Model {
     pub k: u32,
     /// Whether dispatch quantises.
     pub quantised: bool,
+    /// Whether a step may have several effects in a row, as the host takes them (A3). Else one at most, so that all orders
+    /// of effects are explored.
+    pub in_runs: bool,
     /// Blocks of a record, 1 or 2, with fullmesh_v2; 0 in the plain layout.
     pub blocks: u32,
     /// The operators of a unit, D and C; units repeat.
@@ -203,6 +206,7 @@ impl Model {
             tokens: 1,
             k: 1,
             quantised: false,
+            in_runs: false,
             blocks: 0,
             schedule: schedule.to_owned(),
             units: None,
@@ -258,6 +262,13 @@ impl Model {
     #[must_use]
     pub fn quantised(mut self) -> Self {
         self.quantised = true;
+        self
+    }
+
+    /// With steps of several effects.
+    #[must_use]
+    pub fn in_runs(mut self) -> Self {
+        self.in_runs = true;
         self
     }
 
@@ -410,7 +421,7 @@ impl<'a> Setup<'a> {
         let envs = ranks.flat_map(|rank| {
             (0..model.cores)
                 .map(move |core| Env::new(shape, RankId(rank), CoreId(core), model.choices(), Portable))
-                .map(Env::one_by_one)
+                .map(|env| if model.in_runs { env } else { env.one_by_one() })
         });
         let in_flight = depth(&model.schedule);
         Self {

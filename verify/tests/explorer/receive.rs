@@ -14,7 +14,8 @@ fn in_place_two_partitions_are_enough_for_two_batches_in_flight() {
     safe("in place, 2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").in_place().weak());
     safe("in place, 2 ranks x 2 cores, DC twice", &Model::new(2, "DC").in_place().cores(2).units(2));
     let wide = Model::new(2, "DC").in_place().wide().units(1);
-    safe("in place, wide, quantised, weak", &wide.quantised().weak());
+    safe("in place, wide, quantised, weak", &wide.clone().quantised().weak());
+    safe("in place, wide, quantised, in runs, weak", &wide.quantised().in_runs().weak());
 }
 
 #[test]
@@ -35,7 +36,8 @@ fn direct_placement_needs_an_area_for_each_batch_in_flight() {
     safe("direct, 2 ranks x 1 core, one area, DC for ever, weak", &direct(1, "DC").weak());
     safe("direct, 2 ranks x 1 core, two areas, DDCC for ever, weak", &direct(2, "DDCC").weak());
     let wide = direct(1, "DC").wide().units(1);
-    safe("direct, wide, quantised, weak", &wide.quantised().weak());
+    safe("direct, wide, quantised, weak", &wide.clone().quantised().weak());
+    safe("direct, wide, quantised, in runs, weak", &wide.quantised().in_runs().weak());
 }
 
 #[test]
