@@ -90,8 +90,8 @@ pub struct Env<'a, V> {
     pub(crate) run: u32,
 }
 
-/// Effects that a step has in a row at most, of those that come in rows: rows that are put, words that are published, awaited
-/// or cleared. A step's own cost is as much as that of half a dozen words.
+/// Effects that a step has in a row at most, of those that come in rows: rows that are put or delivered, words that are
+/// published, or cleared. A step's own cost is as much as that of half a dozen words.
 pub(crate) const RUN: u32 = 16;
 
 impl<'a, V> Env<'a, V> {

@@ -259,11 +259,17 @@ pub(crate) fn rows<V>(
 ) -> Result<(Rows, (u32, u32)), ProtocolError> {
     let mut rows = Rows::new();
     let mut first = index;
-    for (slot, local_expert, source) in slots(env.shape, own.clone()) {
+    for slot in own.clone() {
         let count = *count_of(env, counts, slot)?;
-        for index in first..count {
-            if rows.len() >= most as usize || rows.push(Received { local_expert, source, index }).is_err() {
-                return Ok((rows, (slot, index)));
+        if first < count {
+            let (local_expert, source) = env.shape.by_ranks(slot);
+            let end = count.min(first + most - rows.len() as u32);
+            for index in first..end {
+                // There is room: `most` is not above it.
+                _ = rows.push(Received { local_expert, source: RankId(source), index });
+            }
+            if rows.len() as u32 == most {
+                return Ok((rows, if end == count { (slot + 1, 0) } else { (slot, end) }));
             }
         }
         first = 0;

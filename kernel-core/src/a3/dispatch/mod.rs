@@ -66,7 +66,7 @@ enum Phase {
     SelectTp,
     /// Await and clear the `TokenFlag` of a slot whose records go to `row` and behind it.
     AwaitTokens { slot: u32, row: u32 },
-    /// Copy record `index` of `slot` to `row` of the outputs, or where data stay some from it on. Tokens rise within a
+    /// Copy record `index` of `slot` to `row` of the outputs, and some behind it. Tokens rise within a
     /// slot: unless it is the first, the record's is at least `token`.
     CopyOut { slot: u32, index: u32, row: u32, token: u32, part: Part },
     /// TP = 2: lend the peer the own rows, gather the peer's.

@@ -67,8 +67,13 @@ impl Dispatch {
             Flags::Joint => slot..env.work.slots.end,
             Flags::Separate => slot..slot + 1,
         };
-        // Where data stay, what is written for each record is small.
-        let most = if env.choices.receive == Receive::InPlace { ROWS } else { 1 };
+        let most = match env.choices.receive {
+            // Where data stay, what is written for each record is small.
+            Receive::InPlace => ROWS,
+            _ if shape.tp_world_size() == 1 => env.run.min(ROWS),
+            // A record goes to the peer as soon as it is copied.
+            _ => 1,
+        };
         let end = told.end;
         let (rows, (slot_behind, index_behind)) = steps::rows(env, counts, told, index, most)?;
         let Some(one) = rows.first() else {
@@ -81,7 +86,6 @@ impl Dispatch {
             let home = Home { rank: env.rank, local_expert: received.local_expert };
             dispatch_record(shape, self.partition, home, received.source, received.index)
         };
-        let record = at(one);
         let row_behind = row + rows.len() as u32;
         let next = match env.choices.flags {
             Flags::Separate if slot_behind == end => Phase::AwaitTokens { slot: end, row: row_behind },
@@ -102,7 +106,10 @@ impl Dispatch {
             Part::Data => {
                 match env.choices.receive {
                     Receive::Copy => {
-                        fabric.deliver(outputs::expand_x(shape, row), record, shape.payload_bytes())?;
+                        for (row, received) in (row..).zip(&rows) {
+                            let to = outputs::expand_x(shape, row);
+                            fabric.deliver(to, at(received), shape.payload_bytes())?;
+                        }
                     }
                     Receive::InPlace => {
                         let mut entries = [[0; row_table::ENTRY as usize]; ROWS as usize];
@@ -125,7 +132,7 @@ impl Dispatch {
                 self.go(Self::behind_own_parts(env, self.phase, next))
             }
             Part::Peer => {
-                self.put_at_peer(env, fabric, ub, record, row)?;
+                self.put_at_peer(env, fabric, ub, at(one), row)?;
                 self.go(next)
             }
         }
