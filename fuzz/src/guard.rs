@@ -147,8 +147,15 @@ impl Guard {
         if destination < shared { destination } else { shared + (destination - shared) / experts }
     }
 
+    /// The source of a number in the tables of direct placement.
+    #[must_use]
+    pub const fn direct_source(&self, number: u64) -> u64 {
+        let shared = self.shape.shared_expert_rank_num() as u64;
+        number / (self.shape.moe_expert_num() as u64 / (self.shape.ep_world_size() as u64 - shared))
+    }
+
     fn is_owner(&self, access: Access, (by, core): (RankId, CoreId), spot: &Spot) -> bool {
-        let Spot { area, slot, offset } = *spot;
+        let Spot { area, slot, .. } = *spot;
         let (rank, of_core) = (u64::from(by.0), slot == u64::from(core.0));
         match (area.name, access) {
             (_, Access::Message) => false,
@@ -158,8 +165,9 @@ impl Guard {
             ("core words", Access::Send | Access::Own) => of_core,
             ("core words", Access::Read) => true,
             ("tp dispatch slots" | "tp combine slots", _) => of_core,
-            ("dispatch status", Access::Send) if offset >= 16 => self.destination_rank(slot) == rank,
             ("dispatch status", Access::Send) => slot % u64::from(self.shape.ep_world_size()) == rank,
+            ("direct counts" | "direct token flags", Access::Send) => self.direct_source(slot) == rank,
+            ("direct grants", Access::Send) => self.destination_rank(slot) == rank,
             ("dispatch records", Access::Send) => self.record_source(&area, slot).0 == rank,
             ("results ready", Access::Send) => slot == rank,
             ("results", _) => false,
@@ -197,16 +205,25 @@ impl Guard {
     }
 }
 
-/// With direct placement: status words as ever, but with room for all grants, and areas of rows instead of records.
+/// With direct placement: three tables instead of dispatch status, and areas of rows instead of records.
 fn direct_areas(shape: &Shape, rank: RankId, areas: u32) -> Vec<Area> {
     let (ranks, rows) = (u64::from(shape.ep_world_size()), shape.rows_max(rank));
-    let status = map::areas(shape, rank).filter(|area| area.start.region == Region::State).map(|area| {
-        match area.name {
-            "dispatch status" => Area { count: shape.dispatch_slots(), ..area },
-            "combine status" => Area { name: "results ready", count: ranks, ..area },
-            _ => area,
-        }
+    let in_state = |area: &Area| area.start.region == Region::State;
+    let status = map::areas(shape, rank).filter(in_state).flat_map(|area| match area.name {
+        "dispatch status" => [
+            Some(("direct counts", 0)),
+            Some(("direct token flags", 16 * 1024)),
+            Some(("direct grants", 32 * 1024)),
+        ]
+        .map(|table| {
+            let (name, at) = table?;
+            let start = Place { offset: area.start.offset + at, ..area.start };
+            Some(Area { name, start, count: shape.dispatch_slots(), stride: 8, slot: 8, ..area })
+        }),
+        "combine status" => [Some(Area { name: "results ready", count: ranks, ..area }), None, None],
+        _ => [Some(area), None, None],
     });
+    let status = status.flatten();
     let landed = (0..areas).map(landing::Area).zip([Partition::P0, Partition::P1]).flat_map(|(area, p)| {
         let of =
             |name, start, stride| Area { name, partition: Some(p), start, count: rows, stride, slot: stride };

@@ -39,15 +39,17 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie>
     };
     let is_no_flag = word != 0 && word != TWO_FLAGS;
     let (slot, offset) = (spot.slot, spot.offset);
+    let direct = spot.area.name.starts_with("direct ");
     match (spot.area.name, offset) {
-        ("dispatch status", 0) => {
-            let source = slot % ranks;
+        ("dispatch status" | "direct counts", 0) => {
+            let source = if direct { guard.direct_source(slot) } else { slot % ranks };
             let most = rows_from(shape, source as u32, guard.rank());
             let is_lie = word != 0 && (low != FLAG || high > most);
             lie(is_lie, "a count that cannot be", Some(source))
         }
         ("dispatch status", 8) => lie(is_no_flag, "no token flag", Some(slot % ranks)),
-        ("dispatch status", 16) => {
+        ("direct token flags", 0) => lie(is_no_flag, "no token flag", Some(guard.direct_source(slot))),
+        ("direct grants", 0) => {
             let source = guard.destination_rank(slot);
             lie(word != 0 && low != FLAG, "no grant", Some(source))
         }

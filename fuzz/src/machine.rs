@@ -40,7 +40,22 @@ pub(crate) struct Who {
     pub(crate) core: CoreId,
 }
 
+impl Who {
+    /// Whether its steps have one effect at most: there are both kinds in a group.
+    const fn is_one_by_one(self) -> bool {
+        !self.ep.0.is_multiple_of(2)
+    }
+}
+
 impl Machine {
+    /// The most effects that a step may have.
+    pub(crate) const fn most_effects(&self, who: Who) -> usize {
+        match self {
+            Self::A3(_) | Self::V2(_) | Self::Direct(_) if !who.is_one_by_one() => 16,
+            _ => 1,
+        }
+    }
+
     /// A machine that begins that operator.
     pub(crate) const fn new(protocol: Protocol, operator: Operator) -> Self {
         match (protocol, operator) {
@@ -73,8 +88,7 @@ impl Machine {
         let Returned { expand_scales, sent_rows, row_table, .. } = returned;
         let a3 = || {
             let env = a3::Env::new(shape, ep, core, choices(&domain.numbers), Portable).with_tp_rank(tp);
-            // Both kinds of steps in one group.
-            if ep.0 % 2 == 0 { env } else { env.one_by_one() }
+            if who.is_one_by_one() { env.one_by_one() } else { env }
         };
         let a2 = || a2::Env::new(shape, ep, core, Portable);
         let hierarchy = || hierarchy::Env::new(shape, ep, core, Portable);

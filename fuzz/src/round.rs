@@ -186,7 +186,8 @@ fn no_flag_is_left(group: &Group<'_>) {
         let number = member.number;
         for area in group.world.guard(number).areas() {
             let words: &[u64] = match (area.name, group.domain.numbers.protocol()) {
-                ("dispatch status", _) => &[0, 8, 16],
+                ("dispatch status", _) => &[0, 8],
+                ("direct counts" | "direct token flags" | "direct grants", _) => &[0],
                 ("combine status" | "results ready" | "tp dispatch slots" | "tp combine slots", _) => &[0],
                 _ => continue,
             };
