@@ -208,17 +208,17 @@ impl Guard {
 /// With direct placement: three tables instead of dispatch status, and areas of rows instead of records.
 fn direct_areas(shape: &Shape, rank: RankId, areas: u32) -> Vec<Area> {
     let (ranks, rows) = (u64::from(shape.ep_world_size()), shape.rows_max(rank));
+    let destinations = u64::from(shape.shared_expert_rank_num()) + u64::from(shape.moe_expert_num());
     let in_state = |area: &Area| area.start.region == Region::State;
     let status = map::areas(shape, rank).filter(in_state).flat_map(|area| match area.name {
         "dispatch status" => [
-            Some(("direct counts", 0)),
-            Some(("direct token flags", 16 * 1024)),
-            Some(("direct grants", 32 * 1024)),
+            ("direct counts", 0, shape.dispatch_slots()),
+            ("direct token flags", 16 * 1024, shape.dispatch_slots()),
+            ("direct grants", 32 * 1024, destinations),
         ]
-        .map(|table| {
-            let (name, at) = table?;
+        .map(|(name, at, count)| {
             let start = Place { offset: area.start.offset + at, ..area.start };
-            Some(Area { name, start, count: shape.dispatch_slots(), stride: 8, slot: 8, ..area })
+            Some(Area { name, start, count, stride: 8, slot: 8, ..area })
         }),
         "combine status" => [Some(Area { name: "results ready", count: ranks, ..area }), None, None],
         _ => [Some(area), None, None],

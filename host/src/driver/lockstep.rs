@@ -67,8 +67,11 @@ const NAP: usize = 64;
 /// # Errors
 /// A machine's error, or a group in which nobody can move and nothing is in flight.
 pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64, Failure> {
+    // Both kinds of steps in a group; whoever is to stop stops behind any effect.
+    let is_finer = |rank: RankId| unit.options.stopped.is_some() || !rank.0.is_multiple_of(2);
+    let tasks = member::all(unit.shape).flat_map(|rank| unit.tasks_of(rank));
     let mut tasks: Vec<_> =
-        member::all(unit.shape).flat_map(|rank| unit.tasks_of(rank)).map(Task::one_by_one).collect();
+        tasks.map(|task| if is_finer(task.rank) { task.one_by_one() } else { task }).collect();
     let mut steps = 0;
     // Tasks in `live[..awake]` may be chosen; the others sleep, so that their peers run ahead of them.
     let mut live: Vec<usize> = (0..tasks.len()).collect();

@@ -99,7 +99,7 @@ impl Shared {
     }
 
     /// A core of a worker has moved.
-    fn has_moved(&self, worker: usize) {
+    fn count_move(&self, worker: usize) {
         let Moved(count) = &self.moved[worker];
         count.store(count.load(Ordering::Relaxed) + 1, Ordering::Release);
     }
@@ -292,7 +292,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             moved |= has_moved;
             if has_moved {
                 // By task, not by pass: a pass over thousands of cores may take longer than a short deadline.
-                self.shared.has_moved(self.number);
+                self.shared.count_move(self.number);
                 if let Some((source, since)) = polled.waiting.take() {
                     self.times.waited_for[source.index()] += since.elapsed();
                 }
@@ -313,7 +313,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             let has_ended = self.unit.has_ended(rank);
             let (done, wait) = run_agent(self.unit, rank, TURN)?;
             if done > 0 {
-                self.shared.has_moved(self.number);
+                self.shared.count_move(self.number);
             }
             all_ended &= has_ended && wait == Some(Wait::Idle);
             moved |= done > 0;

@@ -114,8 +114,9 @@ impl Exchange {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
         let first = slot;
-        let end = own.end.min(first + env.run);
-        for (slot, local_expert, source) in steps::slots(shape, first..end) {
+        let now = env.run_of(own, first);
+        let end = now.end;
+        for (slot, local_expert, source) in steps::sources_of(shape, now) {
             let at = steps::count_at(env, self.partition, local_expert, source);
             let seen = fabric.observe(at)?;
             let count = match flag::dispatch(seen) {

@@ -2,8 +2,8 @@
 //!
 //! A machine is a plain value of one core and one operator. Whoever drives it calls `step` until it answers
 //! [`Done`](crate::fabric::Progress::Done); each call has one effect that others can see, or a few of one kind
-//! ([`Env::one_by_one`]: at most one). What a machine must not carry comes with every call: the [`Env`], the fabric, the inputs and the scratch [`Ub`], which must
-//! be the same from the first step of an operator to its last.
+//! ([`Env::one_by_one`]: at most one). What a machine must not carry comes with every call: the [`Env`], the fabric, the
+//! inputs and the scratch [`Ub`], which must be the same from the first step of an operator to its last.
 //!
 //! The driver owes the **join**: a core starts an operator only after every core of its rank has ended the one
 //! before, and the outputs of that one have landed.
@@ -25,6 +25,7 @@ use crate::plan::split::Work;
 use crate::plan::{route, split};
 use crate::shape::{CommAlg, Op, Shape};
 use crate::units::{CoreId, RankId, align_up};
+use core::ops::Range;
 
 /// Choices that do not change results. Every core of every rank makes the same, for the life of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -113,6 +114,11 @@ impl<'a, V> Env<'a, V> {
     #[must_use]
     pub fn one_by_one(self) -> Self {
         Self { run: 1, ..self }
+    }
+
+    /// As much of `own` from `first` on as one step takes.
+    pub(crate) fn run_of(&self, own: &Range<u32>, first: u32) -> Range<u32> {
+        first..own.end.min(first + self.run)
     }
 
     /// The work of this core.

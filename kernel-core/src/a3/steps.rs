@@ -49,14 +49,14 @@ pub(crate) fn publish_counts<F: Fabric + ?Sized, V>(
     first: u32,
 ) -> Result<u32, ProtocolError> {
     let (_, send_status) = split_words(ub.words, &env.work.sends)?;
-    let end = env.work.destinations.end.min(first + env.run);
-    let counts = send_status.get(first as usize..end as usize).ok_or(internal("no such destination"))?;
-    for (destination, &count) in (first..end).zip(counts) {
+    let now = env.run_of(&env.work.destinations, first);
+    let counts = send_status.get(first as usize..now.end as usize).ok_or(internal("no such destination"))?;
+    for (destination, &count) in now.clone().zip(counts) {
         let home = route::destination_home(env.shape, destination);
         let at = count_at(env, partition, home.local_expert, env.rank);
         fabric.publish(home.rank, at, flag::status(count))?;
     }
-    Ok(end)
+    Ok(now.end)
 }
 
 /// Publishes `TokenFlag` to the next destinations of this core's share. The destination to go on with.
@@ -66,8 +66,8 @@ pub(crate) fn publish_token_flags<F: Fabric + ?Sized, V>(
     partition: Partition,
     first: u32,
 ) -> Result<u32, ProtocolError> {
-    let end = env.work.destinations.end.min(first + env.run);
-    for destination in first..end {
+    let now = env.run_of(&env.work.destinations, first);
+    for destination in now.clone() {
         let home = route::destination_home(env.shape, destination);
         fabric.publish(
             home.rank,
@@ -75,7 +75,7 @@ pub(crate) fn publish_token_flags<F: Fabric + ?Sized, V>(
             flag::ARRIVED,
         )?;
     }
-    Ok(end)
+    Ok(now.end)
 }
 
 /// Where the count of the rows from `source` for a local expert is told.
@@ -109,7 +109,7 @@ pub(crate) const fn token_flag_at<V>(
 }
 
 /// Slots with their local experts and sources.
-pub(crate) fn slots(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item = (u32, u32, RankId)> {
+pub(crate) fn sources_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item = (u32, u32, RankId)> {
     let (mut local_expert, mut source) = shape.by_ranks(slots.start);
     let ranks = shape.ep_world_size();
     slots.map(move |slot| {
@@ -131,7 +131,8 @@ pub(crate) fn await_token_flags<F: Fabric + ?Sized, V>(
     own: Range<u32>,
 ) -> Result<Result<u32, Wait>, ProtocolError> {
     let first = own.start;
-    for (slot, local_expert, source) in slots(env.shape, first..own.end.min(first + env.run)) {
+    let now = env.run_of(&own, first);
+    for (slot, local_expert, source) in sources_of(env.shape, now.clone()) {
         let at = token_flag_at(env, partition, local_expert, source);
         let seen = fabric.observe(at)?;
         match flag::arrived(seen) {
@@ -141,7 +142,7 @@ pub(crate) fn await_token_flags<F: Fabric + ?Sized, V>(
             flag::Seen::Flag(_) => fabric.store(at, 0)?,
         }
     }
-    Ok(Ok(own.end.min(first + env.run)))
+    Ok(Ok(now.end))
 }
 
 /// Writes `expand_idx` from `pair` of the `own` pairs on, as much as one write carries; `slots` are those of all
@@ -301,14 +302,15 @@ pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
     (row, mut first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
     let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
-    if rows.len() > 1 {
+    let mut found = heapless::Vec::<&[u8], { ROWS as usize }>::new();
+    for (i, received) in (0..).zip(rows) {
+        let bytes = fabric.bytes(at(i, received), Triple::BYTES)?;
         // Another processor has written them: each is a line to wait for, so all are asked for at once.
-        for (i, received) in (0..).zip(rows) {
-            ahead::fetch(fabric.bytes(at(i, received), Triple::BYTES)?.as_ptr());
-        }
+        ahead::fetch(bytes.as_ptr());
+        found.push(bytes).map_err(|_| internal("more rows than a write carries"))?;
     }
-    for ((i, received), bytes) in (0..).zip(rows).zip(&mut triples) {
-        *bytes = copy_of(fabric, at(i, received))?;
+    for (i, (received, (bytes, found))) in (0..).zip(rows.iter().zip(triples.iter_mut().zip(found))) {
+        *bytes = found.try_into().map_err(|_| internal("fabric returned another length"))?;
         let home = Home { rank: env.rank, local_expert: received.local_expert };
         let least = if received.index == 0 { 0 } else { first };
         first = check_triple(env.shape, bytes, (home, received.source), (row + i, least))?;

@@ -12,7 +12,7 @@ use super::block;
 use crate::place::Place;
 use crate::shape::sizes::{SCALE_FIELD, TRIPLE};
 use crate::shape::{CommAlg, Shape};
-use crate::units::{Offset, RankId, Token, align_up};
+use crate::units::{Offset, RankId, Token};
 
 /// Most bytes behind the data of a record: padding, scale field, triple.
 const TAIL_MAX: usize = 31 + SCALE_FIELD as usize + TRIPLE as usize;
@@ -89,7 +89,7 @@ impl Tail {
     /// The tail for a row with its dynamic scale and its triple.
     #[must_use]
     pub fn new(shape: &Shape, scale: f32, triple: Triple) -> Self {
-        let padding = (scale_at(shape) - shape.payload_bytes()) as usize;
+        let padding = (shape.record_scale_at() - shape.payload_bytes()) as usize;
         let len = padding + (SCALE_FIELD + TRIPLE) as usize;
         let mut bytes = [0; TAIL_MAX];
         copy_at(&mut bytes, padding, &scale.to_le_bytes());
@@ -110,14 +110,9 @@ fn copy_at(bytes: &mut [u8], at: usize, from: &[u8]) {
     }
 }
 
-/// Offset of the scale field in a record.
-const fn scale_at(shape: &Shape) -> Offset {
-    align_up(shape.payload_bytes(), 32)
-}
-
 /// Offset of the triple in a record.
 const fn triple_at(shape: &Shape) -> Offset {
-    scale_at(shape) + SCALE_FIELD
+    shape.record_scale_at() + SCALE_FIELD
 }
 
 /// Bytes of a record that are sent: data, scale field, triple.
@@ -129,7 +124,7 @@ pub const fn sent_bytes(shape: &Shape) -> u64 {
 /// Where the scale of the record at `record` lies.
 #[must_use]
 pub const fn scale_of(shape: &Shape, record: Place) -> Place {
-    byte_of(shape, record, scale_at(shape))
+    byte_of(shape, record, shape.record_scale_at())
 }
 
 /// Where the triple of the record at `record` lies.

@@ -15,8 +15,8 @@
 //! Deliberately absent: the 24 bytes behind a combine flag. Nobody reads them.
 //!
 //! With direct placement dispatch status is three tables of 16 KiB, words of 8 B one behind the other: counts, then token
-//! flags, of `source_rank * L + local_expert`, then grants, of destinations. What one core writes for a rank is together,
-//! so few lines change hands.
+//! flags, of `source_rank * L + local_expert`, then grants, of destinations. What a rank writes for another with several
+//! experts is together, so few lines change hands.
 
 use crate::place::Place;
 use crate::shape::{CORES_MAX, RANKS_MAX, Shape, sizes};

@@ -48,6 +48,7 @@ pub(super) struct Derived {
     by_k: Divisor,
     by_shared: Divisor,
     by_cores: Divisor,
+    record_scale_at: u64,
     record_pitch: u64,
     combine_pitch: u64,
     combine_area: u64,
@@ -90,6 +91,7 @@ impl Shape {
             by_k: Divisor::new(self.k),
             by_shared: Divisor::new(self.shared_expert_num),
             by_cores: Divisor::new(self.aiv_num),
+            record_scale_at: record_scale_at(self.payload_bytes()),
             record_pitch: match self.comm_alg {
                 CommAlg::FullmeshV2 => block_record_pitch(self.payload_bytes()),
                 _ => record_pitch(self.payload_bytes()),
@@ -208,6 +210,12 @@ impl Shape {
 }
 
 impl Shape {
+    /// Offset of the scale field in a record (A3).
+    #[inline]
+    pub(crate) const fn record_scale_at(&self) -> u64 {
+        self.derived.record_scale_at
+    }
+
     /// Bytes between two token records of the dispatch area.
     #[must_use]
     pub const fn record_pitch(&self) -> u64 {
@@ -283,7 +291,12 @@ pub(crate) const fn window_record(payload: u64, quantised: bool) -> u64 {
 
 /// Bytes between two token records whose data is `payload` bytes long.
 pub(crate) const fn record_pitch(payload: u64) -> u64 {
-    align_up(align_up(payload, 32) + SCALE_FIELD + TRIPLE, SLOT_ALIGN)
+    align_up(record_scale_at(payload) + SCALE_FIELD + TRIPLE, SLOT_ALIGN)
+}
+
+/// Offset of the scale field in a record.
+const fn record_scale_at(payload: u64) -> u64 {
+    align_up(payload, 32)
 }
 
 /// Bytes between two result rows of `row` bytes.
@@ -293,7 +306,7 @@ pub(crate) const fn combine_pitch(row: u64) -> u64 {
 
 /// Bytes between two fullmesh_v2 records: whole blocks, each with its own flag.
 pub(crate) const fn block_record_pitch(payload: u64) -> u64 {
-    div_ceil(align_up(payload, 32) + SCALE_FIELD + TRIPLE, BLOCK_PAYLOAD) * BLOCK
+    div_ceil(record_scale_at(payload) + SCALE_FIELD + TRIPLE, BLOCK_PAYLOAD) * BLOCK
 }
 
 /// Bytes of a dispatch area: for each of `slots` (expert, source) pairs `bs` records.

@@ -94,6 +94,8 @@ pub(crate) struct Group {
     pub(crate) choices: Choices,
     /// At most one effect in a step.
     pub(crate) one_by_one: bool,
+    /// Most effects that a step has had.
+    pub(crate) longest_run: usize,
     pub(crate) world: World,
     pub(crate) tensors: Vec<Tensors>,
     pub(crate) rows: Vec<Rows>,
@@ -116,6 +118,7 @@ impl Group {
             shape: shape.clone(),
             choices: Choices::default(),
             one_by_one: true,
+            longest_run: 0,
             world: World::new(shape),
             rows: vec![Rows::default(); tensors.len()],
             tensors,
@@ -147,6 +150,7 @@ impl Group {
         let kind = |effect: &String| effect.split_whitespace().next().map(String::from);
         let is_run = effects.windows(2).all(|two| kind(&two[0]) == kind(&two[1]));
         assert!(effects.len() <= most && is_run, "{before:?} had other effects than a run: {effects:?}");
+        self.longest_run = self.longest_run.max(effects.len());
         let progress = progress?;
         if progress != Progress::Stepped {
             assert_eq!(*machine, before, "{progress:?} must not change a machine");

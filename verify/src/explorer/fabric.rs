@@ -414,7 +414,7 @@ impl View<'_> {
     /// Whether the twin has no word at `at` on rank `to`: the token flag of a slot without rows. Who asks has
     /// exchanged counts, so that all traffic is chosen.
     fn leaves_out(&self, to: RankId, at: Place) -> bool {
-        if self.twin() != Twin::NoFlagOfNothing {
+        if self.twin() != Twin::NoFlagOfNothing || self.direct_table(at).is_some() {
             return false;
         }
         let Some((slot, all)) = token_slot(at).zip(self.expected.as_ref()) else { return false };

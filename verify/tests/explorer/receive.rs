@@ -19,6 +19,12 @@ fn in_place_two_partitions_are_enough_for_two_batches_in_flight() {
 }
 
 #[test]
+fn copying_out_in_runs_is_as_safe() {
+    let runs = Model::new(2, "DC").wide().quantised().in_runs().units(1);
+    safe("copy, wide, quantised, in runs, weak", &runs.weak());
+}
+
+#[test]
 fn catches_in_place_with_three_batches_in_flight_on_two_partitions() {
     // Three combine partitions, so that nothing but the records is in danger: copied out, they are safe.
     let three = |model: Model| model.partitions(2, 3).units(1);

@@ -134,8 +134,7 @@ impl Dispatch {
         // Rows go into own memory: no peer has to be spared by another order.
         let (shape, order) = (env.shape, SendOrder::Plain);
         let sends = Sends { shape, rank: env.rank, order, share: &env.work.pairs, slots: words.slots };
-        let sent = (next..sends.len()).find_map(|item| Some((item, sends.get(inputs, item)?)));
-        let Some((item, Send { pair, home, slot })) = sent else {
+        let Some((item, Send { pair, home, slot })) = sends.next(inputs, next) else {
             return self.go(Phase::Head { to: env.work.ranks.start });
         };
         let position = Cumsum { shape, sums: words.sent }.position(home, slot);

@@ -100,7 +100,7 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator: at most one effect that others can see.
+    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.

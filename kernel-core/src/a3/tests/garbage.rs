@@ -1,4 +1,4 @@
-//! Memory full of rubbish: whatever comes of it, no panic, and never more than one effect in a step.
+//! Memory full of rubbish: whatever comes of it, no panic, and never more in a step than a run of effects.
 
 use super::super::Flags;
 use crate::fabric::Progress;
@@ -51,6 +51,7 @@ fn random_group(shape: &Shape, dice: &mut Dice) -> Group {
     let tensors = ranks.map(|rank| Tensors::random(shape, rank, dice)).collect();
     let mut group = Group::new(shape, tensors);
     group.choices.flags = if dice.below(2) == 0 { Flags::Joint } else { Flags::Separate };
+    group.one_by_one = dice.below(2) == 0;
     for rank in (0..shape.ep_world_size()).map(RankId) {
         let window: Vec<u8> = (0..4096).map(|_| dice.next() as u8 & 3).collect();
         group.world.poke(rank, Place::window(shape.combine_area()), &window);

@@ -36,7 +36,7 @@ pub(crate) fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, choices:
         for (rank, tensors) in (0..).map(RankId).zip(&group.tensors) {
             assert_eq!(tensors.inputs().check(shape, rank), Ok(()), "the case must be legal");
         }
-        group.one_by_one = round % 2 == 0;
+        group.one_by_one = round % 2 == 1;
         group.begin_dispatch();
         group.run(|n| dice.below(n as u32) as usize, |_, _| ()).unwrap();
         group.check_dispatch();
@@ -54,6 +54,23 @@ pub(crate) fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, choices:
         world.settle();
         assert!(world.no_flag_is_left(shape), "a flag is left after round {round} of {shape:?}");
         group.tensors = random_tensors(shape, smoothed, dice);
+    }
+}
+
+#[test]
+fn a_step_has_up_to_sixteen_effects_of_a_kind_unless_they_come_one_by_one() {
+    let domain = Domain { r: 3, e: 60, k: 4, h: 2, bs: 6, cores: 1, ..PAIR };
+    let receive = [Receive::Copy, Receive::InPlace, Receive::Direct { areas: 1 }];
+    for (receive, one_by_one) in receive.into_iter().flat_map(|receive| [(receive, true), (receive, false)]) {
+        let shape = domain.shape();
+        let mut dice = Dice(5);
+        let mut group = Group::new(&shape, random_tensors(&shape, false, &mut dice));
+        group.choices.receive = receive;
+        group.one_by_one = one_by_one;
+        group.begin_dispatch();
+        group.run(|n| dice.below(n as u32) as usize, |_, _| ()).unwrap();
+        group.check_dispatch();
+        assert_eq!(group.longest_run, if one_by_one { 1 } else { 16 }, "{receive:?}");
     }
 }
 

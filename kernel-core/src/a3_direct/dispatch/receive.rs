@@ -50,9 +50,10 @@ impl Dispatch {
             return self.go(Phase::Send { next: 0 });
         }
         let (_, counts) = split_words(ub.words, &env.work.sends)?;
-        let end = own.end.min(slot + env.run);
+        let now = env.run_of(own, slot);
+        let end = now.end;
         let mut row = row;
-        for (slot, local_expert, source) in steps::slots(env.shape, slot..end) {
+        for (slot, local_expert, source) in steps::sources_of(env.shape, now) {
             let destination = route::destination_of(env.shape, env.rank, local_expert);
             fabric.publish(source, Direct::Grants.word(self.partition, destination), flag::status(row))?;
             // Cannot overflow: the sums of all cores are within the capacity.

@@ -90,11 +90,11 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         let (shape, share, area) = (env.shape, &env.work.sends, self.area(env));
         let (slots, _) = split_words(ub.words, share)?;
-        let mut put = match self.phase {
-            Phase::SendInfo { item, put } => Some((item, put)),
-            _ => None,
+        let (mut next, mut put) = match self.phase {
+            Phase::Send { next } => (next, None),
+            Phase::SendInfo { item, put } => (item, Some((item, put))),
+            _ => return Err(internal("not sending")),
         };
-        let mut next = if let Phase::Send { next } = self.phase { next } else { 0 };
         for n in 0..env.run {
             if let Some((item, Put { send, row, scale_bits })) = put.take() {
                 let info = landing::info_of(scale_bits, steps::triple(env, send));
@@ -126,7 +126,8 @@ impl Dispatch {
         })
     }
 
-    /// Writes `sent_rows` from the `index`-th own pair on: sending has left the rows in place of the slots.
+    /// Writes `sent_rows` from the `index`-th own pair on: sending has left the rows in place of the slots, of all pairs that
+    /// have one.
     pub(super) fn sent_rows<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
@@ -166,8 +167,9 @@ impl Dispatch {
         if first >= own.end {
             return self.go(Phase::AwaitTokens { slot: env.work.slots.start });
         }
-        let end = own.end.min(first + env.run);
-        for destination in first..end {
+        let now = env.run_of(own, first);
+        let end = now.end;
+        for destination in now {
             match self.grant_of(env, fabric, destination)? {
                 Err(wait) if destination == first => return Ok(Progress::Pending(wait)),
                 Err(_) => return self.go(Phase::Clear { destination }),

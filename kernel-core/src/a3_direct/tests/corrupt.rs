@@ -105,6 +105,7 @@ fn no_corrupt_word_or_row_makes_a_machine_panic() {
         let mut dice = Dice(seed);
         let mut group = group();
         let combine = dice.below(2) == 1;
+        group.one_by_one = dice.below(2) == 0;
         if combine {
             group.run(in_turn(), |_, _| ()).unwrap();
             group.begin_combine();
@@ -114,14 +115,14 @@ fn no_corrupt_word_or_row_makes_a_machine_panic() {
         for _ in 0..200 {
             if dice.below(8) == 0 {
                 let rank = RankId(dice.below(2));
-                let offset = u64::from(dice.below(4)) * 16;
-                let base = if combine {
-                    results_ready(Partition::P0, RankId(0))
+                let number = dice.below(2);
+                let table = [Direct::Counts, Direct::TokenFlags, Direct::Grants][dice.below(3) as usize];
+                let at = if combine {
+                    results_ready(Partition::P0, RankId(number))
                 } else {
-                    Direct::Grants.word(Partition::P0, 0)
+                    table.word(Partition::P0, number)
                 };
-                let at = crate::place::Place { offset: base.offset / 32 * 32 + offset, ..base };
-                group.world.poke(rank, at, &bytes[..8 + dice.below(8) as usize]);
+                group.world.poke(rank, at, &bytes[..1 + dice.below(8) as usize]);
             }
             if group.step(dice.below(2) as usize).is_err() {
                 break;

@@ -84,7 +84,7 @@ impl Dispatch {
         Self { partition: Partition::P0, epoch: 0, first_row: 0, staged: None, phase: Phase::Select }
     }
 
-    /// Goes on with the operator: at most one effect that others can see.
+    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.
