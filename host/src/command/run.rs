@@ -106,6 +106,15 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         BackendArg::Weak => in_lockstep(&job, Memory::Weak, &|| bar.inc(1)),
     };
     bar.finish_and_clear();
+    let ran = ran.map_err(|error| match schedule.in_flight() {
+        in_flight @ 3.. if job.case.shape.product() == Product::A3 => {
+            let order = &args.schedule;
+            error.with(&format!(
+                "; {in_flight} batches in flight: veriep schedule {order} tells whether that is safe"
+            ))
+        }
+        _ => error,
+    });
     summary::emit(report, &job, &ran?)
 }
 

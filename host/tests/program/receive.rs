@@ -54,6 +54,18 @@ fn the_report_counts_what_each_way_moves() {
 }
 
 #[test]
+fn a_failure_with_three_batches_in_flight_says_who_tells_whether_that_is_safe() {
+    for receive in ["in-place", "direct"] {
+        let args = ["run", "--preset", "tiny", "--schedule", "DDDCCC", "--receive", receive];
+        let line = fails(1, &[&args[..], &["--backend", "lockstep", "--rounds", "6"]].concat());
+        assert!(
+            line.ends_with("; 3 batches in flight: veriep schedule DDDCCC tells whether that is safe"),
+            "{line}"
+        );
+    }
+}
+
+#[test]
 fn what_has_no_such_way_is_refused_by_name() {
     let line = |receive, set: &str| {
         fails_with_lines(2, &["run", "--preset", "tiny", "--receive", receive, "--set", set]).join("; ")

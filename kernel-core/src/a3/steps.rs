@@ -302,15 +302,14 @@ pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
     (row, mut first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
     let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
-    let mut found = heapless::Vec::<&[u8], { ROWS as usize }>::new();
-    for (i, received) in (0..).zip(rows) {
-        let bytes = fabric.bytes(at(i, received), Triple::BYTES)?;
+    if rows.len() > 1 {
         // Another processor has written them: each is a line to wait for, so all are asked for at once.
-        ahead::fetch(bytes.as_ptr());
-        found.push(bytes).map_err(|_| internal("more rows than a write carries"))?;
+        for (i, received) in (0..).zip(rows) {
+            ahead::fetch(fabric.bytes(at(i, received), Triple::BYTES)?.as_ptr());
+        }
     }
-    for (i, (received, (bytes, found))) in (0..).zip(rows.iter().zip(triples.iter_mut().zip(found))) {
-        *bytes = found.try_into().map_err(|_| internal("fabric returned another length"))?;
+    for ((i, received), bytes) in (0..).zip(rows).zip(&mut triples) {
+        *bytes = copy_of(fabric, at(i, received))?;
         let home = Home { rank: env.rank, local_expert: received.local_expert };
         let least = if received.index == 0 { 0 } else { first };
         first = check_triple(env.shape, bytes, (home, received.source), (row + i, least))?;
