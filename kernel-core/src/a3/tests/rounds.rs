@@ -1,5 +1,5 @@
-//! Whole rounds of many shapes against the oracle. Each step of them is examined by the group: at most one
-//! effect, and a pending machine unchanged.
+//! Whole rounds of many shapes against the oracle. Each step of them is examined by the group: one effect at most, or a
+//! run of one kind, and a pending machine unchanged.
 
 use super::super::{Choices, Combine, Dispatch, Flags, Receive, ub_bytes, ub_words};
 use crate::layout::state::{Kind, selector};

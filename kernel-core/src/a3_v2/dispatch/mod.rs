@@ -51,7 +51,7 @@ enum Phase {
     Arrive,
     /// All cores are quiet.
     Barrier,
-    /// Publish flag and count of the next destination of this core's share.
+    /// Publish flags and counts of the next destinations of this core's share.
     Publish { destination: u32 },
     /// Find the next record.
     Send { at: Cursor },
