@@ -66,8 +66,8 @@ impl Hang {
         if roots.iter().any(is_foreign) {
             roots.retain(is_foreign);
         }
-        // A rank that misses counts can neither grant nor publish its token flags; one that misses grants has perhaps not come to
-        // the latter.
+        // A rank that misses counts can neither grant nor publish its token flags; one that misses grants has perhaps not
+        // come to the latter.
         let who_miss = |roots: &[Missing], what: fn(&Wait) -> bool| -> BTreeSet<RankId> {
             roots.iter().filter(|missing| what(&missing.wait)).map(|missing| missing.rank).collect()
         };

@@ -13,7 +13,7 @@ use crate::layout::state::Partition;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::split;
 use crate::shape::{CORES_MAX, TokenNums};
-use crate::sync::{barrier, flag};
+use crate::sync::barrier;
 use crate::units::CoreId;
 
 /// The exchange of one core.
@@ -108,34 +108,19 @@ impl Exchange {
         counts: &mut [u32],
         slot: u32,
     ) -> Result<Progress, ProtocolError> {
-        let shape = env.shape;
-        let own = &env.work.slots;
-        if slot >= own.end {
+        let (shape, end) = (env.shape, env.work.slots.end);
+        if slot >= end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
-        let first = slot;
-        let now = env.run_of(own, first);
-        let end = now.end;
-        for (slot, local_expert, source) in steps::sources_of(shape, now) {
-            let at = steps::count_at(env, self.partition, local_expert, source);
-            let seen = fabric.observe(at)?;
-            let count = match flag::dispatch(seen) {
-                flag::Seen::Empty if slot == first => {
-                    return Ok(Progress::Pending(env.waits_for_count(source, local_expert)));
-                }
-                flag::Seen::Empty => return self.go(Phase::Await { slot }),
-                flag::Seen::Flag(count) => count,
-                flag::Seen::Corrupt => return Err(ProtocolError::Status { source, local_expert, seen }),
-            };
-            let max = shape.rows_from(source, env.rank);
-            if count > max {
-                return Err(ProtocolError::Count { source, local_expert, seen: count, max });
-            }
+        let next = steps::await_counts(env, fabric, self.partition, &(slot..end), |slot, count| {
             *count_of(env, counts, slot)? = count;
-            self.sum = self.sum.with(shape, slot, own.end, count);
-            fabric.store(at, 0)?;
+            self.sum = self.sum.with(shape, slot, end, count);
+            Ok(())
+        })?;
+        match next {
+            Ok(slot) => self.go(Phase::Await { slot }),
+            Err(wait) => Ok(Progress::Pending(wait)),
         }
-        self.go(Phase::Await { slot: end })
     }
 
     fn sums<F: Fabric + ?Sized, V>(

@@ -39,6 +39,73 @@ pub(crate) fn select<F: Fabric + ?Sized, V>(
     Ok((selector::select(fabric, Kind::Dispatch, env.core)?, epoch))
 }
 
+/// What is told of the rows of a source for a local expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Told {
+    /// How many they are; with joint flags also that they have come.
+    Count,
+    /// That they have come.
+    TokenFlag,
+}
+
+impl Told {
+    /// Where: in the tables of direct placement, or in a status slot.
+    const fn at<V>(self, env: &Env<'_, V>, partition: Partition, local_expert: u32, source: RankId) -> Place {
+        if let Receive::Direct { .. } = env.choices.receive {
+            let table = match self {
+                Self::Count => Direct::Counts,
+                Self::TokenFlag => Direct::TokenFlags,
+            };
+            return table.word(partition, direct_number(env.shape, local_expert, source));
+        }
+        let slot = dispatch_slot(env.shape, local_expert, source);
+        match self {
+            Self::Count => dispatch_status(partition, slot),
+            Self::TokenFlag => token_flag(partition, slot),
+        }
+    }
+
+    /// Publishes `words` to the next destinations of this core's share. The destination to go on with.
+    #[inline]
+    fn publish<F: Fabric + ?Sized, V>(
+        self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        partition: Partition,
+        first: u32,
+        words: impl Iterator<Item = u64>,
+    ) -> Result<u32, ProtocolError> {
+        let now = env.run_of(&env.work.destinations, first);
+        for (destination, word) in now.clone().zip(words) {
+            let home = route::destination_home(env.shape, destination);
+            fabric.publish(home.rank, self.at(env, partition, home.local_expert, env.rank), word)?;
+        }
+        Ok(now.end)
+    }
+
+    /// Awaits and clears the words of the first of `own` slots. `take` gets slot, local expert, source and what is seen,
+    /// and says whether it is there. The slot to go on with; whose word is missing if not even the first one is there.
+    #[inline]
+    fn take<F: Fabric + ?Sized, V>(
+        self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        partition: Partition,
+        own: &Range<u32>,
+        mut take: impl FnMut((u32, u32, RankId), u64) -> Result<bool, ProtocolError>,
+    ) -> Result<Result<u32, (u32, RankId)>, ProtocolError> {
+        let now = env.run_of(own, own.start);
+        for (slot, local_expert, source) in sources_of(env.shape, now.clone()) {
+            let at = self.at(env, partition, local_expert, source);
+            if !take((slot, local_expert, source), fabric.observe(at)?)? {
+                return Ok(if slot == own.start { Err((local_expert, source)) } else { Ok(slot) });
+            }
+            fabric.store(at, 0)?;
+        }
+        Ok(Ok(now.end))
+    }
+}
+
 /// Publishes flag and count to the next destinations of this core's share: what [`select`] counted for the whole rank. The
 /// destination to go on with.
 pub(crate) fn publish_counts<F: Fabric + ?Sized, V>(
@@ -49,14 +116,9 @@ pub(crate) fn publish_counts<F: Fabric + ?Sized, V>(
     first: u32,
 ) -> Result<u32, ProtocolError> {
     let (_, send_status) = split_words(ub.words, &env.work.sends)?;
-    let now = env.run_of(&env.work.destinations, first);
-    let counts = send_status.get(first as usize..now.end as usize).ok_or(internal("no such destination"))?;
-    for (destination, &count) in now.clone().zip(counts) {
-        let home = route::destination_home(env.shape, destination);
-        let at = count_at(env, partition, home.local_expert, env.rank);
-        fabric.publish(home.rank, at, flag::status(count))?;
-    }
-    Ok(now.end)
+    let left = first as usize..env.work.destinations.end as usize;
+    let counts = send_status.get(left).ok_or(internal("no such destination"))?;
+    Told::Count.publish(env, fabric, partition, first, counts.iter().map(|&count| flag::status(count)))
 }
 
 /// Publishes `TokenFlag` to the next destinations of this core's share. The destination to go on with.
@@ -66,46 +128,7 @@ pub(crate) fn publish_token_flags<F: Fabric + ?Sized, V>(
     partition: Partition,
     first: u32,
 ) -> Result<u32, ProtocolError> {
-    let now = env.run_of(&env.work.destinations, first);
-    for destination in now.clone() {
-        let home = route::destination_home(env.shape, destination);
-        fabric.publish(
-            home.rank,
-            token_flag_at(env, partition, home.local_expert, env.rank),
-            flag::ARRIVED,
-        )?;
-    }
-    Ok(now.end)
-}
-
-/// Where the count of the rows from `source` for a local expert is told.
-pub(crate) const fn count_at<V>(
-    env: &Env<'_, V>,
-    partition: Partition,
-    local_expert: u32,
-    source: RankId,
-) -> Place {
-    match env.choices.receive {
-        Receive::Direct { .. } => {
-            Direct::Counts.word(partition, direct_number(env.shape, local_expert, source))
-        }
-        _ => dispatch_status(partition, dispatch_slot(env.shape, local_expert, source)),
-    }
-}
-
-/// Where it is told that they have come.
-pub(crate) const fn token_flag_at<V>(
-    env: &Env<'_, V>,
-    partition: Partition,
-    local_expert: u32,
-    source: RankId,
-) -> Place {
-    match env.choices.receive {
-        Receive::Direct { .. } => {
-            Direct::TokenFlags.word(partition, direct_number(env.shape, local_expert, source))
-        }
-        _ => token_flag(partition, dispatch_slot(env.shape, local_expert, source)),
-    }
+    Told::TokenFlag.publish(env, fabric, partition, first, core::iter::repeat(flag::ARRIVED))
 }
 
 /// Slots with their local experts and sources.
@@ -122,27 +145,46 @@ pub(crate) fn sources_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item
     })
 }
 
-/// Awaits and clears the `TokenFlag`s of the first of `own` slots. The slot to go on with; what is missing if not even
-/// the first one is there.
+/// Awaits and clears the counts of the first of `own` slots, and hands them to `note` with their slots. The slot to go on
+/// with; what is missing if not even the first one is there.
+pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    partition: Partition,
+    own: &Range<u32>,
+    mut note: impl FnMut(u32, u32) -> Result<(), ProtocolError>,
+) -> Result<Result<u32, Wait>, ProtocolError> {
+    let next = Told::Count.take(env, fabric, partition, own, |(slot, local_expert, source), seen| {
+        let count = match flag::dispatch(seen) {
+            flag::Seen::Empty => return Ok(false),
+            flag::Seen::Flag(count) => count,
+            flag::Seen::Corrupt => return Err(ProtocolError::Status { source, local_expert, seen }),
+        };
+        let max = env.shape.rows_from(source, env.rank);
+        if count > max {
+            return Err(ProtocolError::Count { source, local_expert, seen: count, max });
+        }
+        note(slot, count)?;
+        Ok(true)
+    })?;
+    Ok(next.map_err(|(local_expert, source)| env.waits_for_count(source, local_expert)))
+}
+
+/// The same with `TokenFlag`s.
 pub(crate) fn await_token_flags<F: Fabric + ?Sized, V>(
     env: &Env<'_, V>,
     fabric: &mut F,
     partition: Partition,
-    own: Range<u32>,
+    own: &Range<u32>,
 ) -> Result<Result<u32, Wait>, ProtocolError> {
-    let first = own.start;
-    let now = env.run_of(&own, first);
-    for (slot, local_expert, source) in sources_of(env.shape, now.clone()) {
-        let at = token_flag_at(env, partition, local_expert, source);
-        let seen = fabric.observe(at)?;
+    let next = Told::TokenFlag.take(env, fabric, partition, own, |(_, local_expert, source), seen| {
         match flag::arrived(seen) {
-            flag::Seen::Empty if slot == first => return Ok(Err(Wait::TokenFlag { source, local_expert })),
-            flag::Seen::Empty => return Ok(Ok(slot)),
-            flag::Seen::Corrupt => return Err(ProtocolError::TokenFlag { source, local_expert, seen }),
-            flag::Seen::Flag(_) => fabric.store(at, 0)?,
+            flag::Seen::Empty => Ok(false),
+            flag::Seen::Flag(_) => Ok(true),
+            flag::Seen::Corrupt => Err(ProtocolError::TokenFlag { source, local_expert, seen }),
         }
-    }
-    Ok(Ok(now.end))
+    })?;
+    Ok(next.map_err(|(local_expert, source)| Wait::TokenFlag { source, local_expert }))
 }
 
 /// Writes `expand_idx` from `pair` of the `own` pairs on, as much as one write carries; `slots` are those of all
@@ -260,7 +302,8 @@ pub(crate) fn rows<V>(
 ) -> Result<(Rows, (u32, u32)), ProtocolError> {
     let mut rows = Rows::new();
     let mut first = index;
-    for slot in own.clone() {
+    let end_of_own = own.end;
+    for slot in own {
         let count = *count_of(env, counts, slot)?;
         if first < count {
             let (local_expert, source) = env.shape.by_ranks(slot);
@@ -275,7 +318,7 @@ pub(crate) fn rows<V>(
         }
         first = 0;
     }
-    Ok((rows, (own.end, 0)))
+    Ok((rows, (end_of_own, 0)))
 }
 
 /// Writes the triple at `at` to `row` of the outputs, if such a row can be: from `source`, for this rank, and,

@@ -46,7 +46,7 @@ impl Dispatch {
         if slot >= env.work.slots.end {
             return self.copied(env, row);
         }
-        match steps::await_token_flags(env, fabric, self.partition, slot..slot + 1)? {
+        match steps::await_token_flags(env, fabric, self.partition, &(slot..slot + 1))? {
             Err(wait) => Ok(Progress::Pending(wait)),
             Ok(_) => self.go(first_record(slot, row)),
         }

@@ -72,7 +72,7 @@ impl Dispatch {
         if slot >= own.end {
             return self.go(Phase::Triples { slot: own.start, index: 0, row: self.first_row, token: 0 });
         }
-        match steps::await_token_flags(env, fabric, self.partition, slot..own.end)? {
+        match steps::await_token_flags(env, fabric, self.partition, &(slot..own.end))? {
             Err(wait) => Ok(Progress::Pending(wait)),
             Ok(slot) => self.go(Phase::AwaitTokens { slot }),
         }
