@@ -265,7 +265,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 self.add_complaints();
                 break;
             }
-            wait(idle);
+            self::idle(idle);
         }
         self.charge(NOBODY);
         self.times.wall = begin.elapsed();
@@ -384,11 +384,12 @@ impl Drop for StopOnPanic<'_> {
     }
 }
 
-fn wait(idle: u32) {
-    if idle == 0 {
-    } else if idle < SPINS {
+/// What a worker does behind so many passes in vain.
+pub(crate) fn idle(passes: u32) {
+    if passes == 0 {
+    } else if passes < SPINS {
         core::hint::spin_loop();
-    } else if idle < SPINS + YIELDS {
+    } else if passes < SPINS + YIELDS {
         thread::yield_now();
     } else {
         thread::sleep(PARK);

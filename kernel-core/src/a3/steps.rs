@@ -217,6 +217,7 @@ pub(crate) struct Staged {
 }
 
 /// The row and the tail of a record.
+#[inline(always)]
 pub(crate) fn record<'r, V: Vector>(
     env: &Env<'_, V>,
     inputs: &'r Inputs<'_>,
@@ -234,6 +235,7 @@ pub(crate) const fn triple<V>(env: &Env<'_, V>, Send { pair, .. }: Send) -> Trip
 }
 
 /// The row of a record and its scale: straight from `x`, or quantised in the scratch.
+#[inline(always)]
 pub(crate) fn payload<'r, V: Vector>(
     env: &Env<'_, V>,
     inputs: &'r Inputs<'_>,
@@ -344,23 +346,24 @@ pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
     at: impl Fn(u32, &Received) -> Place,
     (row, mut first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
-    let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
-    if rows.len() > 1 {
-        // Another processor has written them: each is a line to wait for, so all are asked for at once.
-        for (i, received) in (0..).zip(rows) {
-            ahead::fetch(fabric.bytes(at(i, received), Triple::BYTES)?.as_ptr());
-        }
+    let mut seen: [&[u8]; ROWS as usize] = [&[]; ROWS as usize];
+    for (i, (received, bytes)) in rows.iter().zip(&mut seen).enumerate() {
+        *bytes = fabric.bytes(at(i as u32, received), Triple::BYTES)?;
+        // Another processor has written it: a line to wait for, so all are asked for at once.
+        ahead::fetch(bytes.as_ptr());
     }
-    for ((i, received), bytes) in (0..).zip(rows).zip(&mut triples) {
-        *bytes = copy_of(fabric, at(i, received))?;
+    let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
+    for (i, ((received, bytes), seen)) in rows.iter().zip(&mut triples).zip(&seen).enumerate() {
+        *bytes = <[u8; _]>::try_from(*seen).map_err(|_| internal("fabric returned another length"))?;
         let home = Home { rank: env.rank, local_expert: received.local_expert };
         let least = if received.index == 0 { 0 } else { first };
-        first = check_triple(env.shape, bytes, (home, received.source), (row + i, least))?;
+        first = check_triple(env.shape, bytes, (home, received.source), (row + i as u32, least))?;
     }
     write_first(fabric, outputs::assist_info(row), &triples, rows.len())?;
     Ok(first)
 }
 
+#[inline(always)]
 fn check_triple(
     shape: &Shape,
     bytes: &[u8; Triple::BYTES as usize],

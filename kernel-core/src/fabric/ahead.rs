@@ -7,7 +7,7 @@
 use core::ptr;
 
 /// Bytes of a cache line.
-const LINE: usize = 64;
+pub(crate) const LINE: usize = 64;
 
 /// How far ahead of a copy lines are asked for, in bytes.
 const COPY: usize = 1024;

@@ -158,9 +158,6 @@ unsafe fn copy_past_caches(_from: *const u8, _to: *mut u8, _len: usize) -> bool 
     false
 }
 
-/// Rows shorter than a cache line go through the caches.
-const STREAMED_MIN: usize = 64;
-
 impl<'a> RawFabric<'a> {
     /// The fabric of a core of `rank`.
     ///
@@ -232,7 +229,7 @@ impl<'a> RawFabric<'a> {
         if at.region.is_of_tp() { self.tp_rank } else { self.rank }
     }
 
-    #[inline]
+    #[inline(always)]
     fn address(&self, rank: RankId, at: Place, len: u64) -> Result<*mut u8, Fault> {
         let segment = match at.region {
             Region::State => self.peers.get(rank.index()).map(|peer| &peer.state),
@@ -274,10 +271,15 @@ impl RawFabric<'_> {
     ///
     /// # Safety
     /// As of [`ptr::copy_nonoverlapping`].
-    #[inline]
+    #[inline(always)]
     unsafe fn copy_row(&mut self, from: *const u8, to: *mut u8, len: usize) {
-        // SAFETY: the caller's promise; before the next flag there is a fence.
-        if self.streaming && len >= STREAMED_MIN && unsafe { copy_past_caches(from, to, len) } {
+        if len < ahead::LINE {
+            // SAFETY: the caller's promise. What is so short is not worth more.
+            unsafe { ptr::copy_nonoverlapping(from, to, len) };
+            return;
+        }
+        // SAFETY: as above; before the next flag there is a fence.
+        if self.streaming && unsafe { copy_past_caches(from, to, len) } {
             self.streamed.0 = true;
             return;
         }
@@ -287,7 +289,8 @@ impl RawFabric<'_> {
 }
 
 impl Fabric for RawFabric<'_> {
-    #[inline]
+    // Where a place is known to be in the window, there is nothing to look up.
+    #[inline(always)]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.near(to, at, row.len())?;
         let len = (row.len() as u64).saturating_add(tail.len() as u64);

@@ -27,24 +27,12 @@ pub const SCALE: u64 = 4;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Area(pub u32);
 
-const fn infos_at(shape: &Shape, rank: RankId) -> Offset {
-    shape.landing(rank).rows
-}
-
-const fn results_at(shape: &Shape, rank: RankId) -> Offset {
-    infos_at(shape, rank) + shape.landing(rank).infos
-}
-
-const fn area_bytes(shape: &Shape, rank: RankId) -> u64 {
-    results_at(shape, rank) + shape.landing(rank).results
-}
-
 /// Bytes of window that so many areas take on the rank that can receive most.
 #[must_use]
 pub fn required_bytes(shape: &Shape, areas: u32) -> u64 {
     // Rank 0 holds a shared expert if any does, the last one never.
     let ends = [RankId(0), RankId(shape.ep_world_size().saturating_sub(1))];
-    let most = ends.map(|rank| area_bytes(shape, rank)).into_iter().max();
+    let most = ends.map(|rank| shape.landing(rank).bytes).into_iter().max();
     u64::from(areas).saturating_mul(most.unwrap_or(0))
 }
 
@@ -57,15 +45,15 @@ pub fn row(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
 /// Scale and triple of that row.
 #[must_use]
 pub fn info(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
-    Place::window(start(shape, rank, area) + infos_at(shape, rank) + u64::from(row) * INFO)
+    Place::window(start(shape, rank, area) + shape.landing(rank).infos + u64::from(row) * INFO)
 }
 
-/// The bytes of an info, of the bits of its scale.
+/// The bytes of an info.
 #[must_use]
-pub fn info_of(scale_bits: u32, triple: Triple) -> [u8; INFO as usize] {
+pub fn info_of(scale: f32, triple: Triple) -> [u8; INFO as usize] {
     let mut info = [0; INFO as usize];
-    let (scale, rest) = info.split_at_mut(SCALE as usize);
-    scale.copy_from_slice(&scale_bits.to_le_bytes());
+    let (first, rest) = info.split_at_mut(SCALE as usize);
+    first.copy_from_slice(&scale.to_le_bytes());
     rest.copy_from_slice(&triple.to_bytes());
     info
 }
@@ -86,10 +74,10 @@ pub const fn triple_of(info: Place) -> Place {
 /// What the expert of row `row` of `rank` returns for it.
 #[must_use]
 pub fn result(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
-    let results = start(shape, rank, area) + results_at(shape, rank);
+    let results = start(shape, rank, area) + shape.landing(rank).results;
     Place::window(results + u64::from(row) * shape.row_bytes())
 }
 
 fn start(shape: &Shape, rank: RankId, area: Area) -> Offset {
-    u64::from(area.0) * area_bytes(shape, rank)
+    u64::from(area.0) * shape.landing(rank).bytes
 }

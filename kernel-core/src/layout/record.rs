@@ -66,15 +66,16 @@ impl Triple {
     /// The words as read.
     #[inline]
     pub fn from_bytes(shape: &Shape, bytes: &[u8]) -> Result<Self, [i32; 3]> {
-        let mut words = [-1; 3];
+        // A negative word is beyond all bounds.
+        let mut words = [u32::MAX; 3];
         for (word, &raw) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = i32::from_le_bytes(raw);
+            *word = u32::from_le_bytes(raw);
         }
-        let [Ok(rank), Ok(token), Ok(k)] = words.map(u32::try_from) else { return Err(words) };
+        let [rank, token, k] = words;
         let triple = Self { source: RankId(rank), token: Token(token), k };
         let legal =
             rank < shape.ep_world_size() && token < shape.bs(triple.source) && k < shape.combine_columns();
-        if legal { Ok(triple) } else { Err(words) }
+        if legal { Ok(triple) } else { Err(triple.words()) }
     }
 }
 

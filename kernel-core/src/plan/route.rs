@@ -103,7 +103,7 @@ fn special(shape: &Shape, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
 }
 
 /// Where an active pair goes; `None` for an inactive pair or a special expert.
-#[inline]
+#[inline(always)]
 #[must_use]
 pub fn home(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Home> {
     if pair.k >= shape.k() {
@@ -242,7 +242,7 @@ impl Sends<'_> {
     }
 
     /// The `item`-th pair of the core; `None` if it is not sent or there are fewer.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn get(&self, inputs: &Inputs<'_>, item: u32) -> Option<Send> {
         if item >= self.len() {

@@ -57,15 +57,15 @@ pub(super) struct Derived {
     landing: [Landing; 2],
 }
 
-/// The parts of an area of direct placement, in bytes.
+/// The parts of an area of direct placement: where they begin, behind the rows, and all of it in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Landing {
-    /// Received rows.
-    pub(crate) rows: u64,
-    /// Their scales and triples.
+    /// Scales and triples of the received rows.
     pub(crate) infos: u64,
     /// What the experts return.
     pub(crate) results: u64,
+    /// The whole area.
+    pub(crate) bytes: u64,
 }
 
 impl Shape {
@@ -79,10 +79,11 @@ impl Shape {
                 bs * ranks * u64::from(self.local_expert_num.min(self.k)),
             ],
         };
-        let landing = |rows: u64| Landing {
-            rows: align_up(rows.saturating_mul(self.payload_bytes()), SLOT_ALIGN),
-            infos: align_up(rows.saturating_mul(LANDING_INFO), SLOT_ALIGN),
-            results: align_up(rows.saturating_mul(self.row_bytes()), SLOT_ALIGN),
+        let landing = |rows: u64| {
+            let part = |bytes: u64| align_up(rows.saturating_mul(bytes), SLOT_ALIGN);
+            let infos = part(self.payload_bytes());
+            let results = infos.saturating_add(part(LANDING_INFO));
+            Landing { infos, results, bytes: results.saturating_add(part(self.row_bytes())) }
         };
         let derived = Derived {
             by_ranks: Divisor::new(self.ep_world_size),
@@ -142,8 +143,8 @@ impl Shape {
 
     /// The parts of an area of direct placement on `rank`.
     #[inline]
-    pub(crate) const fn landing(&self, rank: RankId) -> Landing {
-        let [on_shared, on_moe] = self.derived.landing;
+    pub(crate) const fn landing(&self, rank: RankId) -> &Landing {
+        let [on_shared, on_moe] = &self.derived.landing;
         if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe }
     }
 
@@ -198,8 +199,8 @@ impl Shape {
     /// of the whole one's two, on every rank.
     #[must_use]
     pub const fn rows_max(&self, rank: RankId) -> u64 {
-        let [on_shared, on_moe] = self.derived.rows_max;
-        if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe }
+        let [on_shared, on_moe] = &self.derived.rows_max;
+        *(if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe })
     }
 
     /// Columns of the combine area: `K + S`.

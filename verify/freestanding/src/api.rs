@@ -280,7 +280,7 @@ fn direct(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     let info = landing::info(shape, rank, area, at);
     keep((landing::required_bytes(shape, at), landing::row(shape, rank, area, at), info));
     keep((landing::triple_of(info), landing::info_behind(info, at), landing::result(shape, rank, area, at)));
-    keep(landing::info_of(at, Triple { source: rank, token: Token(at), k: at }));
+    keep(landing::info_of(1.0, Triple { source: rank, token: Token(at), k: at }));
     let word = state::Direct::Grants.word(half, state::direct_number(shape, at, rank));
     keep((word, state::Direct::of(word), state::results_ready(half, rank)));
     keep((row_table::is_possible(shape), row_table::entry(black_box(info))));

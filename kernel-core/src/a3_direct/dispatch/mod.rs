@@ -17,11 +17,12 @@ use crate::a3::exchange::Exchange;
 use crate::a3::{Env, Ub, steps};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
-use crate::layout::landing::Area;
+use crate::layout::landing::{Area, INFO};
 use crate::layout::state::Partition;
+use crate::place::Place;
 use crate::plan::counts::ShareSum;
-use crate::plan::route::Send;
 use crate::sync::barrier;
+use crate::units::RankId;
 use crate::vector::Vector;
 
 /// The dispatch of one core.
@@ -51,7 +52,7 @@ enum Phase {
     /// Put the rows of the next pairs of this core's share where they were granted, and behind each its scale and triple.
     Send { next: u32 },
     /// Those of the row that was put last, for pair `item`.
-    SendInfo { item: u32, put: Put },
+    SendInfo { item: u32, info: Info },
     /// Write this core's share of `sent_rows`.
     SentRows { index: u32 },
     /// Everything that this core sent has landed, clears of the operator before included.
@@ -77,13 +78,12 @@ enum Phase {
     Done,
 }
 
-/// A row that has been put.
+/// Scale and triple of a row that has been put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Put {
-    send: Send,
-    /// Where it was granted.
-    row: u32,
-    scale_bits: u32,
+struct Info {
+    to: RankId,
+    at: Place,
+    bytes: [u8; INFO as usize],
 }
 
 impl Dispatch {

@@ -1,6 +1,6 @@
 //! The sending half: publish counts, put each row where it was granted, tell of it.
 
-use super::{Dispatch, Phase, Put};
+use super::{Dispatch, Info, Phase};
 use crate::a3::exchange::Exchange;
 use crate::a3::steps::{self, CHUNK, split_words, write_words};
 use crate::a3::{Env, Ub, internal};
@@ -90,18 +90,17 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         let (shape, share, area) = (env.shape, &env.work.sends, self.area(env));
         let (slots, _) = split_words(ub.words, share)?;
-        let (mut next, mut put) = match self.phase {
-            Phase::Send { next } => (next, None),
-            Phase::SendInfo { item, put } => (item, Some((item, put))),
+        let mut left = env.run;
+        let mut next = match self.phase {
+            Phase::Send { next } => next,
+            Phase::SendInfo { item, info } => {
+                fabric.put(info.to, info.at, &info.bytes, &[])?;
+                left -= 1;
+                item + 1
+            }
             _ => return Err(internal("not sending")),
         };
-        for n in 0..env.run {
-            if let Some((item, Put { send, row, scale_bits })) = put.take() {
-                let info = landing::info_of(scale_bits, steps::triple(env, send));
-                fabric.put(send.home.rank, landing::info(shape, send.home.rank, area, row), &info, &[])?;
-                next = item + 1;
-                continue;
-            }
+        while left > 0 {
             let sends = Sends { shape, rank: env.rank, order: env.choices.order, share, slots };
             let Some((item, send)) = sends.next(inputs, next) else {
                 return self.go(Phase::SentRows { index: 0 });
@@ -110,20 +109,25 @@ impl Dispatch {
             let row = match self.granted(env, fabric, send)? {
                 Ok(row) => row,
                 // A machine that waits has not changed: not even the item that it looked at first.
-                Err(wait) if n == 0 && item == next => return Ok(Progress::Pending(wait)),
+                Err(wait) if left == env.run && item == next => return Ok(Progress::Pending(wait)),
                 Err(_) => return self.go(Phase::Send { next: item }),
             };
-            let at = landing::row(shape, send.home.rank, area, row);
+            let to = send.home.rank;
+            let (at, info_at) = (landing::row(shape, to, area, row), landing::info(shape, to, area, row));
             let (payload, scale) = steps::payload(env, inputs, ub.row, &mut self.staged, send)?;
-            fabric.put(send.home.rank, at, payload, &[])?;
+            let info = Info { to, at: info_at, bytes: landing::info_of(scale, steps::triple(env, send)) };
+            fabric.put(to, at, payload, &[])?;
             // The slot is not needed any more: `sent_rows` is what will be written next.
             *slots.get_mut(index as usize).ok_or(internal("own pair outside the share"))? = row;
-            put = Some((item, Put { send, row, scale_bits: scale.to_bits() }));
+            left -= 1;
+            if left == 0 {
+                return self.go(Phase::SendInfo { item, info });
+            }
+            fabric.put(info.to, info.at, &info.bytes, &[])?;
+            left -= 1;
+            next = item + 1;
         }
-        self.go(match put {
-            Some((item, put)) => Phase::SendInfo { item, put },
-            None => Phase::Send { next },
-        })
+        self.go(Phase::Send { next })
     }
 
     /// Writes `sent_rows` from the `index`-th own pair on: sending has left the rows in place of the slots, of all pairs that
