@@ -2,7 +2,7 @@
 //! cores their sum, learn where the own rows go, write the counts.
 //!
 //! ```text
-//! Await* -> ArriveWithSums -> Sums -> (Counts+ -> TokenNums?)* -> Done
+//! Await* -> ArriveWithSums -> Sums -> (Counts -> TokenNums?)* -> Done
 //! ```
 
 use super::steps::{self, CHUNK, count_of, write_words};
@@ -15,6 +15,7 @@ use crate::plan::split;
 use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::barrier;
 use crate::units::CoreId;
+use core::ops::Range;
 
 /// The exchange of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,9 +39,10 @@ enum Phase {
     ArriveWithSums,
     /// All cores have told their sums.
     Sums,
-    /// Write `ep_recv_counts` from `slot` on; `rows` of all experts, `of_expert` of this one come before it.
+    /// Write `ep_recv_counts` from `slot` on, as many as one write carries; `rows` of all experts, `of_expert` of this one
+    /// come before it.
     Counts { slot: u32, rows: u32, of_expert: u32 },
-    /// Write the entry of the expert that ends before `slot`.
+    /// Write the entries of the experts that end among them.
     TokenNums { slot: u32, rows: u32, of_expert: u32 },
 }
 
@@ -92,7 +94,7 @@ impl Exchange {
             }
             Phase::Sums => self.sums(env, fabric),
             Phase::Counts { .. } => self.counts(env, fabric, counts),
-            Phase::TokenNums { .. } => self.token_nums(env, fabric),
+            Phase::TokenNums { .. } => self.token_nums(env, fabric, counts),
         }
     }
 
@@ -166,30 +168,29 @@ impl Exchange {
         fabric: &mut F,
         counts: &mut [u32],
     ) -> Result<Progress, ProtocolError> {
-        let Phase::Counts { slot, mut rows, mut of_expert } = self.phase else {
+        let Phase::Counts { slot, rows, of_expert } = self.phase else {
             return Err(internal("not writing counts"));
         };
-        let own = &env.work.slots;
-        if slot >= own.end {
+        let shape = env.shape;
+        let now = written_with(env, slot);
+        let end = now.end;
+        if now.is_empty() {
             return Ok(Progress::Done);
         }
-        let expert_end = (expert_of_slot(env.shape, slot) + 1) * env.shape.ep_world_size();
-        let end = own.end.min(expert_end).min(slot + CHUNK);
-        let mut sums = [0; CHUNK as usize];
-        for (sum, slot) in sums.iter_mut().zip(slot..end) {
-            let count = *count_of(env, counts, slot)?;
+        let (mut sums, mut sum) = ([0; CHUNK as usize], rows);
+        for (entry, slot) in sums.iter_mut().zip(now) {
             // Cannot overflow: the sums of all cores are within the capacity.
-            rows = rows.saturating_add(count);
-            of_expert = of_expert.saturating_add(count);
-            *sum = rows;
+            sum = sum.saturating_add(*count_of(env, counts, slot)?);
+            *entry = sum;
         }
         let sums = sums.iter().copied().take((end - slot) as usize);
         write_words(fabric, outputs::ep_recv_count(slot), sums)?;
-        // With a TP domain the entry counts both peers' rows: it is written when those are known.
-        self.go(if end == expert_end && env.shape.tp_world_size() == 1 {
-            Phase::TokenNums { slot: end, rows, of_expert }
+        // With a TP domain the entries count both peers' rows: they are written when those are known.
+        let an_expert_ends = expert_of_slot(shape, slot) < expert_of_slot(shape, end);
+        self.go(if an_expert_ends && shape.tp_world_size() == 1 {
+            Phase::TokenNums { slot, rows, of_expert }
         } else {
-            Phase::Counts { slot: end, rows, of_expert }
+            Phase::Counts { slot: end, rows: sum, of_expert: of_expert.saturating_add(sum - rows) }
         })
     }
 
@@ -197,16 +198,38 @@ impl Exchange {
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
+        counts: &mut [u32],
     ) -> Result<Progress, ProtocolError> {
-        let Phase::TokenNums { slot, rows, of_expert } = self.phase else {
+        let Phase::TokenNums { slot, mut rows, mut of_expert } = self.phase else {
             return Err(internal("not writing token nums"));
         };
-        let local_expert = expert_of_slot(env.shape, slot - 1);
-        let num = match env.shape.token_nums() {
-            TokenNums::PrefixSums => rows,
-            TokenNums::Counts => of_expert,
-        };
-        fabric.write(outputs::expert_token_num(local_expert), &i64::from(num).to_le_bytes())?;
-        self.go(Phase::Counts { slot, rows, of_expert: 0 })
+        let shape = env.shape;
+        let now = written_with(env, slot);
+        let end = now.end;
+        let mut nums = [[0; 8]; CHUNK as usize];
+        let mut entries = nums.iter_mut();
+        for (slot, _, source) in steps::sources_of(shape, now) {
+            let count = *count_of(env, counts, slot)?;
+            (rows, of_expert) = (rows.saturating_add(count), of_expert.saturating_add(count));
+            if source.0 + 1 == shape.ep_world_size()
+                && let Some(entry) = entries.next()
+            {
+                let num = match shape.token_nums() {
+                    TokenNums::PrefixSums => rows,
+                    TokenNums::Counts => of_expert,
+                };
+                *entry = i64::from(num).to_le_bytes();
+                of_expert = 0;
+            }
+        }
+        let ended = CHUNK as usize - entries.len();
+        let at = outputs::expert_token_num(expert_of_slot(shape, slot));
+        fabric.write(at, nums.get(..ended).unwrap_or_default().as_flattened())?;
+        self.go(Phase::Counts { slot: end, rows, of_expert })
     }
+}
+
+/// The slots of this core's share whose counts go out with that of `slot`.
+fn written_with<V>(env: &Env<'_, V>, slot: u32) -> Range<u32> {
+    slot..env.work.slots.end.min(slot + CHUNK)
 }
