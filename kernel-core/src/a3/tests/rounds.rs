@@ -126,6 +126,16 @@ fn counts_and_indices_longer_than_one_write_give_what_the_oracle_gives() {
 }
 
 #[test]
+fn an_expert_whose_counts_are_in_two_writes_has_the_rows_of_both() {
+    // 12 experts of 6 slots each: the first write of 64 ends in the eleventh.
+    let domain = Domain { r: 6, e: 72, k: 8, h: 1, bs: 16, cores: 1, ..PAIR };
+    for expert_token_nums_type in [0, 1] {
+        let shape = shape_of(&Config { expert_token_nums_type, ..domain.config() });
+        assert_rounds(&shape, 1, false, Choices::default(), &mut Dice(6));
+    }
+}
+
+#[test]
 fn ranks_with_batches_of_their_own_give_what_the_oracle_gives() {
     let domain = Domain { r: 3, e: 6, k: 2, h: 2, cores: 2, ..PAIR };
     let config = Config { bs: BatchSizes::PerRank(&[1, 5, 2]), global_bs: 15, ..domain.config() };
