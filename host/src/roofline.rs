@@ -6,9 +6,9 @@ use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::driver::RankState;
 use crate::driver::pin::pin;
-use crate::driver::threads::idle;
+use crate::driver::threads::{StopOnPanic, idle};
 use crate::member;
-use core::sync::atomic::{AtomicUsize, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use kernel_core::a3::Receive;
 use kernel_core::fabric::{Fabric, Fault, Near};
@@ -89,16 +89,19 @@ impl Traffic<'_> {
         threads: usize,
         rounds: usize,
     ) -> Vec<Roofline> {
-        let arrived = AtomicUsize::new(0);
+        let (arrived, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = |w: usize| {
+            let _stop_if_panicking = StopOnPanic(&stop);
             pin(w);
             let mut outcome = Ok(());
             let mut met = 0;
             let mut of_phase = |phase, partition| {
-                // As workers wait for each other, so that all begin at once: alone on the machine, a copy is faster.
+                // As workers wait for each other, so that all begin at once: alone on the machine, a copy is faster. What
+                // was copied before is seen behind it.
                 met += threads;
                 arrived.fetch_add(1, Ordering::AcqRel);
-                (1..).take_while(|_| arrived.load(Ordering::Acquire) < met).for_each(idle);
+                let must_wait = || arrived.load(Ordering::Acquire) < met && !stop.load(Ordering::Relaxed);
+                (1..).take_while(|_| must_wait()).for_each(idle);
                 let start = Instant::now();
                 for rank in member::all(self.shape).skip(w).step_by(threads) {
                     let copied = self.copy(memory, phase, partition, (rank, &ranks[rank.index()]));
@@ -113,6 +116,7 @@ impl Traffic<'_> {
             outcome.map(|()| times)
         };
         let by_worker: Vec<Vec<[Duration; 4]>> = thread::scope(|scope| {
+            let _stop_if_panicking = StopOnPanic(&stop);
             let work = &work;
             let workers: Vec<_> = (0..threads).map(|w| scope.spawn(move || work(w))).collect();
             let times = workers.into_iter().map(|worker| match worker.join() {

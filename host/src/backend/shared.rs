@@ -125,7 +125,7 @@ impl Backend for SharedMemory {
         // The memory is private to this struct: it is reached only through these fabrics and through
         // `read_output` between operators. The driver hands fabrics to the machines of one core each under the
         // join; litmus programs on threads read only what a flag covers; the bare copies of the roofline write
-        // places of their own and read them after a join of all threads.
+        // places of their own and read them after a meeting of all threads.
         unsafe {
             let outputs = self.outputs[rank.index()][batch];
             RawFabric::new(&self.peers[tp_rank.index()], ep_rank, outputs)

@@ -7,8 +7,8 @@ use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::units::{CoreId, RankId};
 
-/// What is longer than any flag, tail or piece of a table is a row.
-const ROW_MIN: usize = 512;
+/// What is longer than any flag, tail or piece of a table is a row: 64 entries of 8 bytes at most.
+const ROW_MIN: usize = 513;
 
 /// A backend whose rows weigh nothing.
 #[derive(Debug)]

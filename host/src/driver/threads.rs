@@ -237,7 +237,7 @@ impl<'a, B: Backend> Worker<'a, B> {
         }
         let begin = Instant::now();
         self.since = begin;
-        let mut idle = 0;
+        let mut in_vain = 0;
         let mut look = Look { progress: u64::MAX, since: self.since, last: self.since };
         loop {
             let before = self.shared.progress();
@@ -248,9 +248,9 @@ impl<'a, B: Backend> Worker<'a, B> {
                 }
                 Ok((false, false)) => {
                     self.shared.tried[self.number].store(before, Ordering::Release);
-                    idle += 1;
+                    in_vain += 1;
                 }
-                Ok(_) => idle = 0,
+                Ok(_) => in_vain = 0,
                 Err(failure) => {
                     self.shared.fail(failure);
                     break;
@@ -260,12 +260,12 @@ impl<'a, B: Backend> Worker<'a, B> {
                 self.add_complaints();
                 break;
             }
-            if idle > 0 && self.out_of_time(&mut look) {
+            if in_vain > 0 && self.out_of_time(&mut look) {
                 self.shared.fail(Failure::Hang(Hang { after: self.workers.deadline, missing: Vec::new() }));
                 self.add_complaints();
                 break;
             }
-            self::idle(idle);
+            idle(in_vain);
         }
         self.charge(NOBODY);
         self.times.wall = begin.elapsed();
@@ -374,7 +374,7 @@ impl<'a, B: Backend> Worker<'a, B> {
 }
 
 /// A worker that panics takes the others with it, instead of leaving them to wait for it.
-struct StopOnPanic<'a>(&'a AtomicBool);
+pub(crate) struct StopOnPanic<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for StopOnPanic<'_> {
     fn drop(&mut self) {

@@ -15,7 +15,6 @@ use crate::plan::split;
 use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::barrier;
 use crate::units::CoreId;
-use core::ops::Range;
 
 /// The exchange of one core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -172,7 +171,7 @@ impl Exchange {
             return Err(internal("not writing counts"));
         };
         let shape = env.shape;
-        let now = written_with(env, slot);
+        let now = steps::chunk_of(&env.work.slots, slot);
         let end = now.end;
         if now.is_empty() {
             return Ok(Progress::Done);
@@ -204,7 +203,7 @@ impl Exchange {
             return Err(internal("not writing token nums"));
         };
         let shape = env.shape;
-        let now = written_with(env, slot);
+        let now = steps::chunk_of(&env.work.slots, slot);
         let end = now.end;
         let mut nums = [[0; 8]; CHUNK as usize];
         let mut entries = nums.iter_mut();
@@ -227,9 +226,4 @@ impl Exchange {
         fabric.write(at, nums.get(..ended).unwrap_or_default().as_flattened())?;
         self.go(Phase::Counts { slot: end, rows, of_expert })
     }
-}
-
-/// The slots of this core's share whose counts go out with that of `slot`.
-fn written_with<V>(env: &Env<'_, V>, slot: u32) -> Range<u32> {
-    slot..env.work.slots.end.min(slot + CHUNK)
 }

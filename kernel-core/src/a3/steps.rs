@@ -19,8 +19,13 @@ use crate::units::{RankId, Token};
 use crate::vector::Vector;
 use core::ops::Range;
 
-/// Entries that one write of `expand_idx` or `ep_recv_counts` carries at most.
+/// Entries of a table that one write carries at most.
 pub(crate) const CHUNK: u32 = 64;
+
+/// The entries of a share, from `first` on, that one write carries.
+pub(crate) fn chunk_of(own: &Range<u32>, first: u32) -> Range<u32> {
+    first..own.end.min(first + CHUNK)
+}
 
 /// Plans the sends and takes the partition; one store. With it comes the barrier that was passed last.
 pub(crate) fn select<F: Fabric + ?Sized, V>(
@@ -198,7 +203,7 @@ pub(crate) fn expand_idx<F: Fabric + ?Sized>(
     if pair >= own.end {
         return Ok(None);
     }
-    let end = own.end.min(pair + CHUNK);
+    let Range { end, .. } = chunk_of(own, pair);
     let now = (pair - own.start) as usize..(end - own.start) as usize;
     let slots = slots.get(now).ok_or(internal("own pair outside the share"))?;
     // NO_SLOT is the bit pattern of -1.
@@ -354,7 +359,7 @@ pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
     }
     let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
     for (i, ((received, bytes), seen)) in rows.iter().zip(&mut triples).zip(&seen).enumerate() {
-        *bytes = <[u8; _]>::try_from(*seen).map_err(|_| internal("fabric returned another length"))?;
+        *bytes = array_of(seen)?;
         let home = Home { rank: env.rank, local_expert: received.local_expert };
         let least = if received.index == 0 { 0 } else { first };
         first = check_triple(env.shape, bytes, (home, received.source), (row + i as u32, least))?;
@@ -467,5 +472,10 @@ pub(crate) fn copy_of<const N: usize, F: Fabric + ?Sized>(
     fabric: &F,
     at: Place,
 ) -> Result<[u8; N], ProtocolError> {
-    fabric.bytes(at, N as u64)?.try_into().map_err(|_| internal("fabric returned another length"))
+    array_of(fabric.bytes(at, N as u64)?)
+}
+
+/// What a fabric returned for `N` bytes.
+fn array_of<const N: usize>(bytes: &[u8]) -> Result<[u8; N], ProtocolError> {
+    bytes.try_into().map_err(|_| internal("fabric returned another length"))
 }

@@ -201,7 +201,7 @@ impl<'a> RawFabric<'a> {
         self
     }
 
-    /// The same with rows that go past the caches if `streaming`. Where few processors share a memory it does not pay
+    /// The same with rows of a cache line or more that go past the caches if `streaming`. Where few processors share a memory it does not pay
     /// (`docs/PERFORMANCE.md`). Such a fabric must be dropped, not forgotten: its last fence is then.
     #[must_use]
     pub const fn with_streaming(mut self, streaming: bool) -> Self {
@@ -260,7 +260,7 @@ impl<'a> RawFabric<'a> {
         let to = self.address(rank, at, from.len() as u64)?;
         // SAFETY: the destination lies in a segment. Nobody reads it until a flag published after this covers
         // it, nobody else writes it (the layout gives every row one writer), and `from` does not overlap it:
-        // it is an input, a scratch, or a received row, none of which lies where rows are sent to.
+        // it is an input, a scratch, a machine's own, or a received row, none of which lies where rows are sent to.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
     }
@@ -274,7 +274,7 @@ impl RawFabric<'_> {
     #[inline(always)]
     unsafe fn copy_row(&mut self, from: *const u8, to: *mut u8, len: usize) {
         if len < ahead::LINE {
-            // SAFETY: the caller's promise. What is so short is not worth more.
+            // SAFETY: the caller's promise. So short a row is not worth asking ahead.
             unsafe { ptr::copy_nonoverlapping(from, to, len) };
             return;
         }
@@ -289,7 +289,7 @@ impl RawFabric<'_> {
 }
 
 impl Fabric for RawFabric<'_> {
-    // Where a place is known to be in the window, there is nothing to look up.
+    // Inlined, so that where the region is known there is no segment to choose.
     #[inline(always)]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.near(to, at, row.len())?;

@@ -2,7 +2,7 @@
 
 use super::{Dispatch, Phase};
 use crate::a2::{Env, Ub, internal, split_words};
-use crate::a3::steps::{CHUNK, write_words};
+use crate::a3::steps::{chunk_of, write_words};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::a2_window::{FLAG1, record, record_scale, tail_flag, window_in};
 use crate::layout::outputs;
@@ -102,7 +102,7 @@ impl Dispatch {
         if slot >= env.work.slots.end {
             return self.go(Phase::TokenNums { local_expert: env.work.experts.start });
         }
-        let end = env.work.slots.end.min(slot + CHUNK);
+        let end = chunk_of(&env.work.slots, slot).end;
         let words = split_words(env, ub.words)?;
         let sums = words.sums.get(slot as usize..end as usize).ok_or(internal("no such slot"))?;
         write_words(fabric, outputs::ep_recv_count(slot), sums.iter().copied())?;

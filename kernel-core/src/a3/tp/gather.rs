@@ -188,10 +188,11 @@ impl Gather {
             let is_last = env.core.0 + 1 == env.shape.aiv_num();
             return self.go(if is_last { Phase::TokenNums } else { Phase::Done });
         }
-        let end = own.end.min(slot + CHUNK);
+        let now = steps::chunk_of(own, slot);
+        let end = now.end;
         let (_, counts) = split_words(ub.words, &env.work.sends)?;
         let mut sums = [0; CHUNK as usize];
-        for (sum, slot) in sums.iter_mut().zip(slot..end) {
+        for (sum, slot) in sums.iter_mut().zip(now) {
             rows = rows.saturating_add(*count_of(env, counts, slot)?);
             *sum = rows;
         }
