@@ -7,8 +7,8 @@ use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::units::{CoreId, RankId};
 
-/// What is longer than any flag, tail or piece of a table is a row: 64 entries of 8 bytes at most.
-const ROW_MIN: usize = 513;
+/// Bytes of the longest piece of a table, 64 entries of 8; flags and tails are shorter, and what is longer is a row.
+const PIECE_MAX: usize = 512;
 
 /// A backend whose rows weigh nothing.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl<'m, B: Backend> Backend for Weightless<'m, B> {
 impl<F: Fabric> Fabric for WeightlessFabric<'_, F> {
     #[inline]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        if row.len() < ROW_MIN {
+        if row.len() <= PIECE_MAX {
             return self.inner.put(to, at, row, tail);
         }
         let behind = Place { offset: at.offset.saturating_add(row.len() as u64), ..at };
@@ -107,12 +107,12 @@ impl<F: Fabric> Fabric for WeightlessFabric<'_, F> {
 
     #[inline]
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        if bytes.len() < ROW_MIN { self.inner.write(at, bytes) } else { Ok(()) }
+        if bytes.len() <= PIECE_MAX { self.inner.write(at, bytes) } else { Ok(()) }
     }
 
     #[inline]
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        if len < ROW_MIN as u64 { self.inner.deliver(output, from, len) } else { Ok(()) }
+        if len <= PIECE_MAX as u64 { self.inner.deliver(output, from, len) } else { Ok(()) }
     }
 }
 

@@ -5,7 +5,7 @@
 //! Await* -> ArriveWithSums -> Sums -> (Counts -> TokenNums?)* -> Done
 //! ```
 
-use super::steps::{self, CHUNK, count_of, write_words};
+use super::steps::{self, CHUNK, count_of};
 use super::{Env, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
@@ -176,14 +176,7 @@ impl Exchange {
         if now.is_empty() {
             return Ok(Progress::Done);
         }
-        let (mut sums, mut sum) = ([0; CHUNK as usize], rows);
-        for (entry, slot) in sums.iter_mut().zip(now) {
-            // Cannot overflow: the sums of all cores are within the capacity.
-            sum = sum.saturating_add(*count_of(env, counts, slot)?);
-            *entry = sum;
-        }
-        let sums = sums.iter().copied().take((end - slot) as usize);
-        write_words(fabric, outputs::ep_recv_count(slot), sums)?;
+        let sum = steps::write_sums(env, fabric, counts, now, outputs::ep_recv_count(slot), rows)?;
         // With a TP domain the entries count both peers' rows: they are written when those are known.
         let an_expert_ends = expert_of_slot(shape, slot) < expert_of_slot(shape, end);
         self.go(if an_expert_ends && shape.tp_world_size() == 1 {

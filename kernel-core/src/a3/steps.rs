@@ -222,6 +222,7 @@ pub(crate) struct Staged {
 }
 
 /// The row and the tail of a record.
+// What is done for each row goes into the loop of its run: as calls it took twice the instructions.
 #[inline(always)]
 pub(crate) fn record<'r, V: Vector>(
     env: &Env<'_, V>,
@@ -449,6 +450,27 @@ pub(crate) fn count_of<'u, V>(
     slot: u32,
 ) -> Result<&'u mut u32, ProtocolError> {
     counts.get_mut((slot - env.work.slots.start) as usize).ok_or(internal("scratch is shorter than ub_words"))
+}
+
+/// Writes the running sums of the counts of some slots, at most [`CHUNK`], behind `rows`: entries of `ep_recv_counts`. The
+/// last sum.
+pub(crate) fn write_sums<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    counts: &mut [u32],
+    slots: Range<u32>,
+    at: Place,
+    mut rows: u32,
+) -> Result<u32, ProtocolError> {
+    let len = slots.len();
+    let mut sums = [0; CHUNK as usize];
+    for (sum, slot) in sums.iter_mut().zip(slots) {
+        // Cannot overflow: the sums of all cores are within the capacity.
+        rows = rows.saturating_add(*count_of(env, counts, slot)?);
+        *sum = rows;
+    }
+    write_words(fabric, at, sums.iter().copied().take(len))?;
+    Ok(rows)
 }
 
 /// Writes words, at most [`CHUNK`], into an output.

@@ -201,8 +201,8 @@ impl<'a> RawFabric<'a> {
         self
     }
 
-    /// The same with rows of a cache line or more that go past the caches if `streaming`. Where few processors share a memory it does not pay
-    /// (`docs/PERFORMANCE.md`). Such a fabric must be dropped, not forgotten: its last fence is then.
+    /// The same with rows of a cache line or more that go past the caches if `streaming`. Where few processors share a
+    /// memory it does not pay (`docs/PERFORMANCE.md`). Such a fabric must be dropped, not forgotten: its last fence is then.
     #[must_use]
     pub const fn with_streaming(mut self, streaming: bool) -> Self {
         self.streaming = streaming;

@@ -199,8 +199,8 @@ impl Shape {
     /// of the whole one's two, on every rank.
     #[must_use]
     pub const fn rows_max(&self, rank: RankId) -> u64 {
-        let [on_shared, on_moe] = &self.derived.rows_max;
-        *(if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe })
+        let [on_shared, on_moe] = self.derived.rows_max;
+        if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe }
     }
 
     /// Columns of the combine area: `K + S`.

@@ -8,7 +8,7 @@
 //! peer's counts follow from the triples of its rows.
 
 use super::{Rows, Slots};
-use crate::a3::steps::{self, CHUNK, count_of, split_words, write_words};
+use crate::a3::steps::{self, count_of, split_words, write_words};
 use crate::a3::{Env, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::record::{Triple, scale_of, triple_of};
@@ -180,7 +180,7 @@ impl Gather {
         fabric: &mut F,
         ub: &mut Ub<'_>,
         slot: u32,
-        mut rows: u32,
+        rows: u32,
     ) -> Result<Progress, ProtocolError> {
         let own = &env.work.slots;
         if slot >= own.end {
@@ -191,13 +191,8 @@ impl Gather {
         let now = steps::chunk_of(own, slot);
         let end = now.end;
         let (_, counts) = split_words(ub.words, &env.work.sends)?;
-        let mut sums = [0; CHUNK as usize];
-        for (sum, slot) in sums.iter_mut().zip(now) {
-            rows = rows.saturating_add(*count_of(env, counts, slot)?);
-            *sum = rows;
-        }
         let at = outputs::ep_recv_count(env.shape.ep_world_size() + slot);
-        write_words(fabric, at, sums.iter().copied().take((end - slot) as usize))?;
+        let rows = steps::write_sums(env, fabric, counts, now, at, rows)?;
         self.go(Phase::Counts { slot: end, rows })
     }
 }

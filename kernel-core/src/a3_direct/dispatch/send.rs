@@ -2,7 +2,7 @@
 
 use super::{Dispatch, Info, Phase};
 use crate::a3::exchange::Exchange;
-use crate::a3::steps::{self, CHUNK, split_words, write_words};
+use crate::a3::steps::{self, chunk_of, split_words, write_words};
 use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
@@ -130,8 +130,8 @@ impl Dispatch {
         self.go(Phase::Send { next })
     }
 
-    /// Writes `sent_rows` from the `index`-th own pair on: sending has left the rows in place of the slots, of all pairs that
-    /// have one.
+    /// Writes `sent_rows` from the `index`-th own pair on: sending has left the rows in place of the slots, of all pairs
+    /// that have one.
     pub(super) fn sent_rows<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
@@ -144,10 +144,11 @@ impl Dispatch {
         let (rows, _) = split_words(ub.words, share)?;
         // Both parts of a share are stretches of the output, with a gap between.
         let is_moe = index < moe;
-        let end = if is_moe { moe } else { route::share_len(share) }.min(index + CHUNK);
-        if index >= end {
+        let part = 0..if is_moe { moe } else { route::share_len(share) };
+        if index >= part.end {
             return self.go(Phase::Quiet);
         }
+        let end = chunk_of(&part, index).end;
         let pair = if is_moe {
             route::moe_pair(shape, share.moe.start + index)
         } else {
