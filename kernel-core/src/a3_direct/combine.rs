@@ -52,7 +52,7 @@ pub struct Combine {
 enum Phase {
     /// Take the partition, see where results lie.
     Select,
-    /// Tell the next rank of this core's share that the own results lie ready.
+    /// Tell the next ranks of this core's share that the own results lie ready.
     Ready { to: u32 },
     /// Await the words of the ranks of a token's experts, from column `k` on.
     Await { token: Token, k: u32 },
@@ -62,7 +62,7 @@ enum Phase {
     Arrive,
     /// All cores have.
     Barrier,
-    /// Await and clear the word of the next rank of this core's share.
+    /// Await and clear the words of the next ranks of this core's share.
     Clear { source: u32 },
     /// The operator has ended.
     Done,
@@ -75,7 +75,7 @@ impl Combine {
         Self { partition: Partition::P0, epoch: 0, area: Area(0), phase: Phase::Select }
     }
 
-    /// Goes on with the operator: at most one effect that others can see.
+    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.
     ///
     /// # Errors
     /// A value read from the fabric or from `pulled` contradicts the shape, or the fabric refuses.
@@ -144,11 +144,15 @@ impl Combine {
         fabric: &mut F,
         to: u32,
     ) -> Result<Progress, ProtocolError> {
-        if to >= ranks(env).end {
+        let now = env.run_of(&ranks(env), to);
+        if now.is_empty() {
             return self.go(Phase::Await { token: Token(env.work.tokens.start), k: 0 });
         }
-        fabric.publish(RankId(to), results_ready(self.partition, env.rank), flag::ARRIVED)?;
-        self.go(Phase::Ready { to: to + 1 })
+        let to = now.end;
+        for rank in now {
+            fabric.publish(RankId(rank), results_ready(self.partition, env.rank), flag::ARRIVED)?;
+        }
+        self.go(Phase::Ready { to })
     }
 
     /// Whether the results of `source` lie ready.
@@ -190,16 +194,23 @@ impl Combine {
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        source: u32,
+        first: u32,
     ) -> Result<Progress, ProtocolError> {
-        if source >= ranks(env).end {
+        let now = env.run_of(&ranks(env), first);
+        if now.is_empty() {
             return self.go(Phase::Done);
         }
-        if !self.lies_ready(fabric, RankId(source))? {
-            return Ok(Progress::Pending(Wait::Results { source: RankId(source) }));
+        let end = now.end;
+        for source in now {
+            if self.lies_ready(fabric, RankId(source))? {
+                fabric.store(results_ready(self.partition, RankId(source)), 0)?;
+            } else if source > first {
+                return self.go(Phase::Clear { source });
+            } else {
+                return Ok(Progress::Pending(Wait::Results { source: RankId(source) }));
+            }
         }
-        fabric.store(results_ready(self.partition, RankId(source)), 0)?;
-        self.go(Phase::Clear { source: source + 1 })
+        self.go(Phase::Clear { source: end })
     }
 }
 

@@ -17,17 +17,19 @@ use super::tp::Add;
 use super::{Env, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
+use crate::layout::record::Triple;
 use crate::layout::state::Partition;
 use crate::units::Token;
 use crate::vector::Vector;
+use core::ops::Range;
 use sum::{InWindow, Output};
 
 /// The combine of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Combine {
     partition: Partition,
-    /// Rows that this rank returns.
-    rows: u32,
+    /// The rows that this core returns.
+    share: Range<u32>,
     /// Where the TP peer's results for them are, if there is one.
     lent: Option<Partition>,
     phase: Phase,
@@ -37,12 +39,12 @@ pub struct Combine {
 enum Phase {
     /// Take the partition, count the rows.
     Select,
-    /// TP = 2: exchange results with the peer, which has `others` rows.
-    Lend { add: Add, others: u32 },
+    /// TP = 2: exchange results with the peer, which has `others` rows; this rank returns `rows`.
+    Lend { add: Add, rows: u32, others: u32 },
     /// Put the `item`-th row of this core's share at its owner.
     Put { item: u32 },
-    /// Publish that row's flag.
-    Publish { item: u32 },
+    /// Publish the flag of that row, whose source is `triple`.
+    Publish { item: u32, triple: Triple },
     /// Await the flags of a token, from column `k` on.
     Await { token: Token, k: u32 },
     /// Clear them, from column `k` on.
@@ -57,10 +59,10 @@ impl Combine {
     /// A core's next combine.
     #[must_use]
     pub const fn new() -> Self {
-        Self { partition: Partition::P0, rows: 0, lent: None, phase: Phase::Select }
+        Self { partition: Partition::P0, share: 0..0, lent: None, phase: Phase::Select }
     }
 
-    /// Goes on with the operator: at most one effect that others can see.
+    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of them.
     ///
     /// # Errors
     /// A value read from the fabric or from `returned` contradicts the shape, or the fabric refuses.
@@ -76,9 +78,8 @@ impl Combine {
     ) -> Result<Progress, ProtocolError> {
         match self.phase {
             Phase::Select => self.select(env, fabric, returned),
-            Phase::Lend { add, others } => self.lend(env, fabric, returned, add, others),
-            Phase::Put { item } => self.put(env, fabric, returned, ub, item),
-            Phase::Publish { item } => self.publish(env, fabric, returned, item),
+            Phase::Lend { add, rows, others } => self.lend(env, fabric, returned, add, (rows, others)),
+            Phase::Put { .. } | Phase::Publish { .. } => self.send(env, fabric, returned, ub),
             Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
             Phase::Clear { token, k } => self.clear(env, fabric, inputs, token, k),
             Phase::Write { token, output } => {

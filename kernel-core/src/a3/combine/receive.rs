@@ -49,17 +49,21 @@ impl Combine {
         fabric: &mut F,
         inputs: &Inputs<'_>,
         token: Token,
-        k: u32,
+        mut k: u32,
     ) -> Result<Progress, ProtocolError> {
-        let Some((k, _)) = next_pair(env, inputs, token, k) else {
-            return self.go(Phase::Write { token, output: Output::Sum });
-        };
-        fabric.store(combine_status(self.partition, combine_slot(env.shape, token, k)), 0)?;
-        self.go(Phase::Clear { token, k: k + 1 })
+        for _ in 0..env.run {
+            let Some((next, _)) = next_pair(env, inputs, token, k) else {
+                return self.go(Phase::Write { token, output: Output::Sum });
+            };
+            fabric.store(combine_status(self.partition, combine_slot(env.shape, token, next)), 0)?;
+            k = next + 1;
+        }
+        self.go(Phase::Clear { token, k })
     }
 }
 
 /// The first column of `token` from `k` on that is sent to an expert, and where that expert lives.
+#[inline(always)]
 pub(crate) fn next_pair<V>(
     env: &Env<'_, V>,
     inputs: &Inputs<'_>,

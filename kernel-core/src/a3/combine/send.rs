@@ -33,12 +33,12 @@ impl Combine {
         fabric: &mut F,
         returned: &Returned<'_>,
     ) -> Result<Progress, ProtocolError> {
-        let others;
-        (self.rows, others) = returned.rows(env.shape, env.rank)?;
+        let (rows, others) = returned.rows(env.shape, env.rank)?;
+        self.share = split::rows(env.shape, rows, env.core);
         self.partition = selector::select(fabric, Kind::Combine, env.core)?;
         self.go(match env.shape.tp_world_size() {
             1 => Phase::Put { item: 0 },
-            _ => Phase::Lend { add: Add::new(), others },
+            _ => Phase::Lend { add: Add::new(), rows, others },
         })
     }
 
@@ -48,10 +48,10 @@ impl Combine {
         fabric: &mut F,
         returned: &Returned<'_>,
         mut add: Add,
-        others: u32,
+        (rows, others): (u32, u32),
     ) -> Result<Progress, ProtocolError> {
-        match add.step(env, fabric, returned, (self.rows, others))? {
-            Progress::Stepped => self.go(Phase::Lend { add, others }),
+        match add.step(env, fabric, returned, (rows, others))? {
+            Progress::Stepped => self.go(Phase::Lend { add, rows, others }),
             pending @ Progress::Pending(_) => Ok(pending),
             Progress::Done => {
                 self.lent = Some(add.partition());
@@ -60,18 +60,43 @@ impl Combine {
         }
     }
 
-    pub(super) fn put<F: Fabric + ?Sized, V: Vector>(
+    /// Puts rows, and behind each publishes its flag.
+    pub(super) fn send<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
         returned: &Returned<'_>,
         ub: &mut Ub<'_>,
-        item: u32,
     ) -> Result<Progress, ProtocolError> {
-        let Some((row, triple)) = self.nth_row(env, returned, item)? else {
-            let first = Token(env.work.tokens.start);
-            return self.go(Phase::Await { token: first, k: 0 });
-        };
+        for _ in 0..env.run {
+            self.phase = match self.phase {
+                Phase::Put { item } if item < self.share.end - self.share.start => {
+                    let triple = self.put(env, fabric, returned, ub, item)?;
+                    Phase::Publish { item, triple }
+                }
+                Phase::Publish { item, triple } => {
+                    let slot = combine_slot(env.shape, triple.token, triple.k);
+                    fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
+                    Phase::Put { item: item + 1 }
+                }
+                _ => return self.go(Phase::Await { token: Token(env.work.tokens.start), k: 0 }),
+            };
+        }
+        Ok(Progress::Stepped)
+    }
+
+    /// Puts the `item`-th row of this core's share at its owner. Whose it is.
+    #[inline(always)]
+    fn put<F: Fabric + ?Sized, V: Vector>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+        ub: &mut Ub<'_>,
+        item: u32,
+    ) -> Result<Triple, ProtocolError> {
+        let row = env.choices.order.item(&self.share, env.rank, item);
+        let triple = returned.triple(env.shape, env.rank, row)?;
         let y = returned.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
         let at = combine_row(env.shape, self.partition, triple.token, triple.k);
         if let Some(partition) = self.lent {
@@ -88,43 +113,7 @@ impl Combine {
         } else {
             fabric.put(triple.source, at, y, &[])?;
         }
-        self.go(Phase::Publish { item })
-    }
-
-    pub(super) fn publish<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        returned: &Returned<'_>,
-        item: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let (_, triple) =
-            self.nth_row(env, returned, item)?.ok_or(internal("publishing a row that was not put"))?;
-        let slot = combine_slot(env.shape, triple.token, triple.k);
-        fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
-        self.go(Phase::Put { item: item + 1 })
-    }
-
-    /// The `item`-th row that this core returns, and whose it is; `None` behind the last.
-    fn nth_row<V>(
-        &self,
-        env: &Env<'_, V>,
-        returned: &Returned<'_>,
-        item: u32,
-    ) -> Result<Option<(u32, Triple)>, ProtocolError> {
-        let share = split::rows(env.shape, self.rows, env.core);
-        if item >= share.end - share.start {
-            return Ok(None);
-        }
-        let row = env.choices.order.item(&share, env.rank, item);
-        let at = row as usize * Triple::BYTES as usize;
-        let bytes = returned.assist_info.get(at..).and_then(|b| b.get(..Triple::BYTES as usize));
-        let triple = Triple::from_bytes(env.shape, bytes.unwrap_or(&[]))
-            .map_err(|seen| ProtocolError::Triple { row, seen })?;
-        if !triple.may_be_on(env.shape, env.rank) {
-            return Err(ProtocolError::Triple { row, seen: triple.words() });
-        }
-        Ok(Some((row, triple)))
+        Ok(triple)
     }
 }
 
@@ -133,6 +122,18 @@ impl Returned<'_> {
     pub(crate) fn row(&self, shape: &Shape, row: u32) -> Option<&[u8]> {
         let len = shape.row_bytes() as usize;
         self.y.get(row as usize * len..).and_then(|rest| rest.get(..len))
+    }
+
+    /// Whose a row is.
+    fn triple(&self, shape: &Shape, rank: RankId, row: u32) -> Result<Triple, ProtocolError> {
+        let at = row as usize * Triple::BYTES as usize;
+        let bytes = self.assist_info.get(at..).and_then(|b| b.get(..Triple::BYTES as usize));
+        let triple = Triple::from_bytes(shape, bytes.unwrap_or(&[]))
+            .map_err(|seen| ProtocolError::Triple { row, seen })?;
+        if !triple.may_be_on(shape, rank) {
+            return Err(ProtocolError::Triple { row, seen: triple.words() });
+        }
+        Ok(triple)
     }
 
     /// The rows that `rank` returns, and with a TP domain those of its peer, which follow in `y`: the last entries
