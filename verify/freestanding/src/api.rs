@@ -2,13 +2,14 @@
 //! that the compiler cannot know. What is called has no path to a panic, whatever comes of it. `.ci/public-api` demands
 //! that no public function is left out.
 
+use core::fmt::Write as _;
 use core::hint::black_box;
 use kernel_core::a2;
-use kernel_core::a3::{self, Choices, Receive, Ub};
-use kernel_core::a3_direct;
+use kernel_core::a3::{self, Choices, Receive};
+use kernel_core::fabric::nic::Transfer;
 use kernel_core::fabric::order::{Issued, Kind as Effect};
-use kernel_core::fabric::raw::RawFabric;
-use kernel_core::fabric::{Fabric, Progress, ProtocolError, Wait};
+use kernel_core::fabric::raw::{RawFabric, Segment};
+use kernel_core::fabric::{Fabric, Fault, ProtocolError, Wait};
 use kernel_core::hierarchy;
 use kernel_core::inputs::{self, Inputs, Mask};
 use kernel_core::layout::record::{Tail, Triple};
@@ -27,10 +28,12 @@ use kernel_core::plan::port::{self, Bits20To9, Load, PORTS};
 use kernel_core::plan::route::{self, Sends};
 use kernel_core::plan::shared::SharedSplit;
 use kernel_core::plan::{self, returns, split, table};
-use kernel_core::shape::{Buffer, Config, Elastic, Limits, Seen, Shape, Violations};
+use kernel_core::shape::{Buffer, Config, Elastic, Limit, Limits, Seen, Shape, Violations};
 use kernel_core::sync::{barrier, flag, selector};
 use kernel_core::units::{self, CoreId, ExpertId, RankId, Token};
-use kernel_core::vector::{Portable, Term, Vector, cells};
+#[cfg(target_arch = "x86_64")]
+use kernel_core::vector::x86::{Avx2, Avx512};
+use kernel_core::vector::{Any, NotFinite, Portable, Term, Value, Vector, cells};
 
 fn keep<T>(value: T) {
     black_box(value);
@@ -40,6 +43,11 @@ fn keep_all<T>(values: impl IntoIterator<Item = T>) {
     values.into_iter().for_each(keep);
 }
 
+/// A table of a length that could be any.
+fn slice<T>(table: &mut [T]) -> &mut [T] {
+    black_box(table)
+}
+
 /// A number that could be any.
 fn any() -> u32 {
     black_box(1)
@@ -47,7 +55,7 @@ fn any() -> u32 {
 
 /// All of one configuration, seen by one core.
 pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
-    let config = black_box(config);
+    let (config, inputs, fabric) = black_box((config, inputs, fabric));
     match Shape::new(config, Limits::None) {
         Ok(shape) => {
             let shape = black_box(&shape);
@@ -57,15 +65,15 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
             inputs_of(shape, inputs);
             plans(shape, inputs);
             words(shape, fabric);
-            direct(shape, inputs, fabric);
-            relayed(shape, inputs, fabric);
+            relayed(shape, inputs);
+            messages();
         }
         Err(found) => violations(&found),
     }
     let product = Shape::new(config, Limits::Product);
     product.err().iter().for_each(violations);
     let buffer = Buffer::new(config);
-    keep((Buffer::with(config, Limits::None).fits(), buffer.bytes(), buffer.max_bs_limit.name()));
+    keep((Buffer::with(config, Limits::None).fits(), buffer.bytes(), Limit::name(buffer.max_bs_limit)));
     buffer.terms.iter().for_each(|term| keep_all(term.operands()));
     units_and_vector();
 }
@@ -124,18 +132,27 @@ fn places(shape: &Shape) {
     keep((
         shape.shared_expert_of(rank),
         shape.sends_to_shared(rank, RankId(at)),
-        shape.rows_from(rank, rank),
+        Shape::rows_from(shape, rank, rank),
     ));
     keep(shape.expert_row(Home { rank, local_expert: at }));
     let region = black_box(Region::Output(Tensor::ExpandX));
     keep((Place::state(0), Place::window(8), Place::window_out(16), Place::output(Tensor::X, at.into())));
-    keep((region.name(), region.is_of_tp(), black_box(Tensor::Y).name()));
+    keep((Region::name(region), region.is_of_tp(), Tensor::name(black_box(Tensor::Y))));
     let from = (rank, CoreId(at));
     let issued = Issued { from, to: rank, at: Place::state(at.into()), kind: black_box(Effect::Put) };
     keep(issued.must_follow(&black_box(issued)));
+    let transfer = Transfer {
+        to: rank,
+        from: Place::window_out(at.into()),
+        at: Place::window(at.into()),
+        len: at.into(),
+    };
+    keep(Transfer::check(&black_box(transfer), rank));
+    let segment = black_box(Segment::EMPTY);
+    keep((Segment::len(&segment), Segment::is_empty(&segment)));
     let wait = black_box(Wait::DispatchFlag { source: rank, local_expert: at });
-    keep((wait.source(), wait.renamed(|rank| RankId(rank.0 + any()))));
-    keep(black_box(ProtocolError::Internal("")).renamed(|rank| rank));
+    keep((wait.source(), Wait::renamed(wait, |rank| RankId(rank.0 + any()))));
+    keep(ProtocolError::renamed(black_box(ProtocolError::Internal("")), |rank| rank));
 }
 
 fn layouts(shape: &Shape) {
@@ -143,7 +160,7 @@ fn layouts(shape: &Shape) {
     let (half, kind) = (black_box(Partition::P1), black_box(Kind::Combine));
     let home = Home { rank, local_expert: at };
     keep((
-        half.index(),
+        Partition::index(half),
         half.flipped(),
         data::partition_start(shape, half),
         data::source_stride(shape, rank),
@@ -159,7 +176,11 @@ fn layouts(shape: &Shape) {
     ));
     let triple = Triple { source: rank, token, k: at };
     let tail = Tail::new(shape, black_box(1.0), triple);
-    keep((Triple::from_bytes(shape, &triple.to_bytes()), triple.words(), triple.may_be_on(shape, rank)));
+    keep((
+        Triple::from_bytes(shape, &Triple::to_bytes(triple)),
+        triple.words(),
+        triple.may_be_on(shape, rank),
+    ));
     keep(Triple::from_bytes(shape, tail.as_bytes()));
     let mut row = black_box([0u8; 96]);
     keep(result::split(shape, &row).1.len());
@@ -195,6 +216,7 @@ fn layouts(shape: &Shape) {
     keep((a2_window::sent_bytes(shape, kind, at), a2_window::next_flag_place(shape, at.into())));
     keep_all(a2_window::areas(shape));
     keep(a2_window::record_fields(shape));
+    landings(shape);
     relays(shape);
 }
 
@@ -202,13 +224,17 @@ fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
     let (rank, token, at) = (RankId(any()), Token(any()), any());
     let masked = Inputs { mask: Mask::Tokens(black_box(&[true, false])), ..*given };
     for inputs in [given, &masked, &Inputs::default()] {
-        keep(inputs.check(shape, rank));
+        keep(Inputs::check(inputs, shape, rank));
         keep(inputs.check_all(shape, rank, &mut |error| {
             keep(error.tensor());
             core::ops::ControlFlow::Continue(())
         }));
         keep((inputs.pair_is_active(shape, token, at), inputs.token_is_active(shape, token)));
-        keep((inputs.row(shape, token), inputs.shared_row(shape, token), inputs.residual(shape, token)));
+        keep((
+            Inputs::row(inputs, shape, token),
+            inputs.shared_row(shape, token),
+            inputs.residual(shape, token),
+        ));
         keep((inputs.const_expert(shape, at), inputs.ids(shape, token), inputs.weights(shape, token)));
         keep(inputs.smooth(shape, at));
     }
@@ -231,49 +257,58 @@ fn plans(shape: &Shape, inputs: &Inputs<'_>) {
     let pair = route::moe_pair(shape, at);
     keep((route::destination_of(shape, rank, at), route::source(shape, rank, inputs, pair)));
     let home = route::home(shape, rank, inputs, pair);
-    let (mut send_status, mut slots, mut marks) = ([0u32; 16], [0u32; 16], [0u8; 64]);
-    route::walk(shape, rank, inputs, &share, black_box(&mut send_status), black_box(&mut slots));
+    let (mut send_status, mut slots, mut sums, mut marks) = ([0u32; 16], [0u32; 16], [0u32; 16], [0u8; 64]);
+    let [send_status, slots, sums] = [&mut send_status, &mut slots, &mut sums].map(|table| slice(table));
+    let marks = slice(&mut marks);
+    route::walk(shape, rank, inputs, &share, send_status, slots);
     keep(table::table_len(shape, rank));
-    table::mark(shape, rank, inputs, black_box(&mut marks));
-    table::add_up(shape, rank, inputs, &share, &marks, &mut send_status, &mut slots);
-    let sends = Sends { shape, rank, order, share: &share, slots: &slots };
-    keep((sends.len(), sends.is_empty(), sends.get(inputs, at)));
-    keep_all(sends.iter(inputs));
-    let first = sends.iter(inputs).next();
+    table::mark(shape, rank, inputs, marks);
+    table::add_up(shape, rank, inputs, &share, marks, send_status, slots);
+    let sends = Sends { shape, rank, order, share: &share, slots };
+    keep((Sends::len(&sends), Sends::is_empty(&sends), Sends::index(&sends, at), sends.get(inputs, at)));
+    keep_all(Sends::iter(&sends, inputs));
+    let first = Sends::next(&sends, inputs, at).map(|(_, send)| send);
     for split in black_box([SharedSplit::AllIn, SharedSplit::Even]) {
-        keep((split.row(shape, rank, at, at, at), split.count(shape, rank, rank, at)));
+        keep((SharedSplit::row(split, shape, rank, at, at, at), split.count(shape, rank, rank, at)));
         keep(first.map(|send| split.resend(shape, rank, send, at)));
     }
     let experts = split::experts(shape, core);
     let by_expert = ExpertSends { sends, experts: &experts };
-    keep(by_expert.next(inputs, Cursor::default()));
-    keep_all(by_expert.iter(inputs));
+    keep(ExpertSends::next(&by_expert, inputs, Cursor::default()));
+    keep_all(ExpertSends::iter(&by_expert, inputs));
 
-    let mut sums = [0u32; 16];
     keep(counts::expert_of_slot(shape, at));
-    counts::transposed_prefix(black_box(&send_status), at as usize, &mut sums);
-    keep(counts::prefix(shape, rank, core, [ShareSum::default().with(shape, at, at, at)].into_iter()));
-    permute::cumulate(black_box(&mut send_status));
-    let cumsum = Cumsum { shape, sums: &send_status };
-    keep((cumsum.rows(ExpertId(at)), cumsum.rows_to(rank), cumsum.status(rank)));
-    keep(home.map(|home| cumsum.position(home, at)));
-    let received = RecvCounts { shape, sums: &sums };
-    keep((received.first_row(at, rank), received.rows(at, rank), received.position(at, rank)));
-    keep((received.rows_from(rank), received.source_of(at)));
-    permute::add_gather_adds(black_box(&mut slots), at as usize, &mut sums);
+    counts::transposed_prefix(send_status, at as usize, sums);
+    keep(counts::prefix(
+        shape,
+        rank,
+        core,
+        [ShareSum::with(ShareSum::default(), shape, at, at, at)].into_iter(),
+    ));
+    permute::cumulate(send_status);
+    let cumsum = Cumsum { shape, sums: send_status };
+    keep((Cumsum::rows(&cumsum, ExpertId(at)), cumsum.rows_to(rank), cumsum.status(rank)));
+    keep(home.map(|home| Cumsum::position(&cumsum, home, at)));
+    let received = RecvCounts { shape, sums };
+    keep((
+        received.first_row(at, rank),
+        RecvCounts::rows(&received, at, rank),
+        RecvCounts::position(&received, at, rank),
+    ));
+    keep((RecvCounts::rows_from(&received, rank), received.source_of(at)));
+    permute::add_gather_adds(slice(&mut [0; 16]), at as usize, sums);
 
     keep_all(returns::received(shape, rank, |_| *inputs));
     keep_all(returns::returns(shape, rank, core, order, at));
-    let mut tallies = [Tally::default(); 4];
-    let step = incast::step([(rank, RankId(at))].into_iter(), black_box(&mut tallies));
+    let step = incast::step([(rank, RankId(at))].into_iter(), slice(&mut [Tally::default(); 4]));
     keep(step.and(Incast::default()));
     let mut loads = [Load::default(); PORTS];
     port::add(&Bits20To9, shape, rank, Place::window(at.into()), at.into(), &mut loads);
     keep((loads, port::window_base(shape, rank)));
 }
 
-/// The direct machines as far as they go on their own, and where they put what they send.
-fn direct(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
+/// Where direct placement puts what it sends.
+fn landings(shape: &Shape) {
     let (rank, at, half) = (RankId(any()), any(), black_box(Partition::P1));
     let receive = black_box(Receive::Direct { areas: 2 });
     let area = receive.area(half);
@@ -286,15 +321,10 @@ fn direct(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     keep((row_table::is_possible(shape), row_table::entry(black_box(info))));
     keep_all(row_table::records(black_box(&[0; 64]), at as usize));
 
-    let choices = Choices { receive, ..Choices::default() };
-    let env = a3::Env::new(shape, RankId(0), CoreId(0), choices, Portable).one_by_one();
-    let (mut words, mut row) = ([0; 64], [0; 192]);
-    let mut ub = Ub { words: &mut words, row: &mut row };
-    let mut dispatch = a3_direct::Dispatch::new();
-    while let Ok(Progress::Stepped) = dispatch.step(&env, fabric, inputs, &mut ub) {}
-    let mut combine = a3_direct::Combine::new();
-    let pulled = a3_direct::Pulled { sent_rows: black_box(&[0; 16]), row_table: black_box(&[0; 64]) };
-    while let Ok(Progress::Stepped) = combine.step(&env, fabric, inputs, &pulled, &mut ub) {}
+    keep(
+        a3::Env::new(shape, rank, CoreId(at), Choices { receive, ..Choices::default() }, Portable)
+            .one_by_one(),
+    );
 }
 
 /// The windows of a hierarchy.
@@ -315,13 +345,13 @@ fn relays(shape: &Shape) {
     keep(a2_message::Task::stream(shape, (half, Kind::Dispatch), rank, at, at));
     let part = relay::Part { pairs: at, position: at };
     let tail = relay::Tail { scale: 1.0, source: rank, token, part, weight: 0.5 };
-    keep(relay::read_triple(shape, black_box(&tail).to_bytes().get(4..16).unwrap_or(&[])));
+    keep(relay::read_triple(shape, relay::Tail::to_bytes(black_box(tail)).get(4..16).unwrap_or(&[])));
     keep_all(relay::areas(shape));
     keep(relay::record_fields(shape));
 }
 
-/// Who needs a token in a hierarchy, and its machines as far as they go on their own.
-fn relayed(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
+/// Who needs a token in a hierarchy.
+fn relayed(shape: &Shape, inputs: &Inputs<'_>) {
     let (rank, core, at, ids) = (RankId(any()), CoreId(any()), any(), inputs.expert_ids);
     keep((shape.server_ranks(), shape.servers(), shape.server_of(rank), shape.rank_on(at, at)));
     keep_all(plan::relay::pairs_on(shape, ids, at));
@@ -336,16 +366,6 @@ fn relayed(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     keep_all(plan::relay::inside(shape, ids));
 
     keep((hierarchy::ub_words(shape), hierarchy::ub_bytes(shape)));
-    let env = hierarchy::Env::new(shape, RankId(0), CoreId(0), Portable)
-        .with_stage(black_box(hierarchy::Stage::Two));
-    let (mut words, mut row) = ([0; 128], [0; 1024]);
-    let mut ub = Ub { words: &mut words, row: &mut row };
-    let mut dispatch = hierarchy::Dispatch::new();
-    while let Ok(Progress::Stepped) = dispatch.step(&env, fabric, inputs, &mut ub) {}
-    let mut combine = hierarchy::Combine::new();
-    let [y, assist_info, expand_scales, ep_recv_counts] = black_box([&[0; 64][..]; 4]);
-    let returned = hierarchy::Returned { y, assist_info, expand_scales, ep_recv_counts };
-    while let Ok(Progress::Stepped) = combine.step(&env, fabric, inputs, &returned, &mut ub) {}
 }
 
 /// What protocols share, over a memory.
@@ -366,17 +386,57 @@ fn units_and_vector() {
     let (n, step) = (u64::from(any()), u64::from(any()));
     keep((units::align_up(n, step), units::div_floor(n, step), units::div_ceil(n, step)));
     keep(units::div_rem(any(), any()));
-    let (mut out, mut sums) = ([0u8; 16], [0u8; 32]);
-    let (row, dtype) = (black_box([0u8; 16]), black_box(kernel_core::shape::Dtype::F16));
-    let terms = [Term::row(black_box(0.5), &row)];
-    keep(Portable.quantise(dtype, &row, None, &mut out));
-    Portable.quantise_blocks(dtype, &row, &mut out, &mut sums);
-    let mut scales = [0u8; 2];
-    Portable.quantise_sums(dtype, &sums, &mut out, &mut scales);
-    Portable.weighted_sum(dtype, &terms, cells(&mut out));
-    Portable.accumulate(dtype, &terms, &mut sums);
-    Portable.narrow(dtype, &sums, &mut out);
-    Portable.normalise(dtype, &sums, Portable.rstd(&sums, 1e-6), &row, &mut out);
-    Portable.add(dtype, &row, &row, &mut out);
-    keep((out, sums, scales));
+    rows_of(&Portable);
+    rows_of(&black_box(Any::default()));
+    keep(Any::name(black_box(Any::default())));
+    #[cfg(target_arch = "x86_64")]
+    if black_box(false) {
+        // SAFETY: never run, only linked.
+        let (avx2, avx512) = unsafe { (Avx2::new(), Avx512::new()) };
+        rows_of(&avx2);
+        rows_of(&avx512);
+    }
+}
+
+/// What a vector unit does, whatever the lengths are.
+fn rows_of(unit: &impl Vector) {
+    let (mut out, mut sums, mut scales, row) = ([0u8; 16], [0u8; 32], [0u8; 2], [0u8; 16]);
+    let [out, sums, scales] = [&mut out[..], &mut sums, &mut scales].map(slice);
+    let row = black_box(&row[..]);
+    let (dtype, eps) = (black_box(kernel_core::shape::Dtype::F16), black_box(1e-6));
+    let terms =
+        [Term::row(black_box(0.5), row), Term { weight: black_box(0.5), value: black_box(Value::Row(row)) }];
+    let terms = black_box(&terms[..]);
+    keep(unit.quantise(dtype, row, None, out));
+    keep(unit.quantise(dtype, row, Some(black_box(&[1.0; 8])), out));
+    unit.quantise_blocks(dtype, row, out, sums);
+    unit.quantise_sums(dtype, sums, out, scales);
+    unit.weighted_sum(dtype, terms, cells(out));
+    unit.accumulate(dtype, terms, sums);
+    unit.narrow(dtype, sums, out);
+    unit.normalise(dtype, sums, unit.rstd(sums, eps), row, out);
+    unit.add(dtype, row, row, out);
+}
+
+/// Every message without real numbers in it, which `core` has paths to a panic for: a rank's programs say those of
+/// [`ProtocolError`], a host those of a configuration and of inputs.
+fn messages() {
+    struct Nowhere;
+    impl core::fmt::Write for Nowhere {
+        fn write_str(&mut self, text: &str) -> core::fmt::Result {
+            keep(text);
+            Ok(())
+        }
+    }
+    let say = |what: &dyn core::fmt::Display| keep(write!(Nowhere, "{what}"));
+    let (rank, core, at) = (RankId(any()), CoreId(any()), any());
+    let wait = black_box(Wait::DispatchFlag { source: rank, local_expert: at });
+    say(&black_box(ProtocolError::Internal("")));
+    say(&wait);
+    say(&black_box(Place::state(at.into())));
+    say(&black_box(NotFinite { element: at }));
+    say(&black_box(Fault { rank, at: Place::state(0), len: at.into() }));
+    for id in [&rank as &dyn core::fmt::Display, &core, &ExpertId(at), &Token(at)] {
+        say(id);
+    }
 }

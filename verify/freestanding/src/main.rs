@@ -12,23 +12,27 @@ mod scene;
 mod stack;
 
 use core::cell::UnsafeCell;
+use core::hint::black_box;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use kernel_core::a2;
-use kernel_core::a3::{Choices, Combine, Dispatch, Env, Flags, Returned, Ub};
+use kernel_core::a3::{Choices, Combine, Dispatch, Env, Receive, Returned, Ub};
+use kernel_core::a3_direct;
 use kernel_core::a3_v2;
 use kernel_core::fabric::Progress;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
 use kernel_core::fabric::survivors::Survivors;
+use kernel_core::hierarchy;
 use kernel_core::inputs::Inputs;
 use kernel_core::layout::outputs::capacity;
+use kernel_core::layout::row_table;
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::layout::tp;
-use kernel_core::place::Tensor;
+use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::order::SendOrder;
-use kernel_core::shape::{CommAlg, Elastic, Given, Limits, Op, Product, Shape};
+use kernel_core::shape::{CommAlg, Elastic, Given, Limits, Op, Product, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
-use scene::{GROUPS, Scene};
+use scene::{GROUPS, MESHES, Scene};
 
 /// Physical ranks, of which one is gone.
 const WHOLE: usize = 3;
@@ -41,6 +45,8 @@ const BS: usize = 2;
 const K: usize = 2;
 const ROW: usize = 2 * H;
 const WINDOW: usize = 6 << 20;
+/// Words and relay areas of a hierarchy are as large as its largest shape needs.
+const RELAY_WINDOW: usize = 105 << 20;
 const TP_WINDOW: usize = 16 << 10;
 /// Room for one output tensor; the largest is `expand_x` with 8 rows.
 const OUTPUT: usize = 1024;
@@ -57,29 +63,29 @@ static STEP_STACK: AtomicUsize = AtomicUsize::new(0);
 #[repr(C, align(4096))]
 struct Rank {
     state: [u8; STATE_BYTES as usize],
-    window: [u8; WINDOW],
-    window_out: [u8; WINDOW],
     tp_state: [u8; tp::TP_STATE_BYTES as usize],
     tp_window: [u8; TP_WINDOW],
     outputs: [[u8; OUTPUT]; Tensor::ALL.len()],
 }
 
-struct Memory(UnsafeCell<[[Rank; WHOLE]; GROUPS]>);
+/// A rank's window, and the one that its agent sends from.
+#[repr(C, align(4096))]
+struct Windows<const BYTES: usize>([[u8; BYTES]; 2]);
+
+struct Memory<T>(UnsafeCell<T>);
 
 // SAFETY: this program has one thread.
-unsafe impl Sync for Memory {}
+unsafe impl<T> Sync for Memory<T> {}
 
-static MEMORY: Memory = Memory(UnsafeCell::new([const { [const { Rank::ZERO }; _] }; _]));
+static MEMORY: Memory<[[Rank; WHOLE]; GROUPS]> =
+    Memory(UnsafeCell::new([const { [const { Rank::ZERO }; _] }; _]));
+static WINDOWS: Memory<[[Windows<WINDOW>; WHOLE]; MESHES]> =
+    Memory(UnsafeCell::new([const { [const { Windows([[0; _]; _]) }; _] }; _]));
+static RELAY_WINDOWS: Memory<[[Windows<RELAY_WINDOW>; WHOLE]; GROUPS - MESHES]> =
+    Memory(UnsafeCell::new([const { [const { Windows([[0; _]; _]) }; _] }; _]));
 
 impl Rank {
-    const ZERO: Self = Self {
-        state: [0; _],
-        window: [0; _],
-        window_out: [0; _],
-        tp_state: [0; _],
-        tp_window: [0; _],
-        outputs: [[0; _]; _],
-    };
+    const ZERO: Self = Self { state: [0; _], tp_state: [0; _], tp_window: [0; _], outputs: [[0; _]; _] };
 }
 
 /// A rank's memory as a fabric sees it.
@@ -106,9 +112,9 @@ enum Wrong {
 /// A core's scratch.
 #[derive(Clone, Copy)]
 struct Scratch {
-    words: [u32; 64],
-    /// A row, and for AddRmsNorm one of f32.
-    row: [u8; 3 * ROW],
+    words: [u32; 128],
+    /// A row, and for AddRmsNorm one of f32; with a hierarchy a record.
+    row: [u8; 1024],
 }
 
 fn run() -> i32 {
@@ -146,8 +152,10 @@ fn rest() -> Result<(), Wrong> {
 }
 
 fn rounds() -> Result<(), Wrong> {
-    // Layers that share a group's memory leave nothing behind that the next one minds.
+    // Layers that share a group's memory leave nothing behind that the next one minds. Agents live as long as their group.
+    let mut agents = [const { [const { a2::Agent::new() }; RANKS] }; GROUPS];
     scene::all().iter().try_for_each(|scene| {
+        let agents = agents.get_mut(scene.group).ok_or(Wrong::Shape)?;
         let whole = Shape::new(&scene.config, Limits::None).map_err(|_| Wrong::Shape)?;
         let is_elastic = scene.config.given.contains(Given::ELASTIC_INFO);
         let left =
@@ -155,11 +163,10 @@ fn rounds() -> Result<(), Wrong> {
         let left = left.as_ref();
         let shape = left.map_or_else(|| whole.clone(), |left| whole.survivors(left));
         let memory = memory(scene.group, &shape)?;
-        let mut agents = [const { a2::Agent::new() }; RANKS];
         // Four rounds: both partitions of both operators are used, and used again.
         (0..ROUNDS).try_for_each(|round| {
             let domain = Domain { shape: &shape, left, memory: &memory };
-            one_round(scene, &domain, &mut agents, round)
+            one_round(scene, &domain, agents, round)
         })
     })
 }
@@ -188,6 +195,13 @@ impl<'a> Domain<'a> {
         self.memory.get(self.physical(rank)?.index()).map(|regions| &regions.outputs)
     }
 
+    /// How many rows a rank has received: the last of its `ep_recv_counts`.
+    fn rows(&self, rank: usize) -> Option<usize> {
+        let counts = self.bytes(rank, Tensor::EpRecvCounts).as_chunks().0;
+        let entries = self.shape.local_experts(self.ep(rank)) * self.shape.ep_world_size();
+        usize::try_from(i32::from_le_bytes(*counts.get(entries.checked_sub(1)? as usize)?)).ok()
+    }
+
     fn bytes(&self, rank: usize, tensor: Tensor) -> &'a [u8] {
         self.outputs(rank).map_or(&[], |outputs| bytes(outputs, tensor))
     }
@@ -199,6 +213,11 @@ fn memory(group: usize, shape: &Shape) -> Result<Group, Wrong> {
         return Err(Wrong::Shape);
     }
     let base = MEMORY.0.get().cast::<Rank>().wrapping_add(group * WHOLE);
+    let (windows, nth, bytes) = match group.checked_sub(MESHES) {
+        Some(relayed) => (RELAY_WINDOWS.0.get().cast::<u8>(), relayed, RELAY_WINDOW),
+        None => (WINDOWS.0.get().cast::<u8>(), group, WINDOW),
+    };
+    let windows = windows.wrapping_add(nth * WHOLE * 2 * bytes);
     let fits = (0..shape.ep_world_size()).map(RankId).all(|rank| {
         let outputs = Tensor::ALL.iter().all(|&tensor| capacity(shape, rank, tensor) <= OUTPUT as u64);
         outputs && (shape.tp_world_size() == 1 || tp::window_bytes(shape, rank) <= TP_WINDOW as u64)
@@ -209,13 +228,12 @@ fn memory(group: usize, shape: &Shape) -> Result<Group, Wrong> {
     let mut rank = 0;
     Ok([(); WHOLE].map(|()| {
         let this = base.wrapping_add(rank);
+        let window = |nth| Segment::new(windows.wrapping_add((2 * rank + nth) * bytes), bytes as u64);
+        let (window, window_out) = (window(0), window(1));
         rank += 1;
         let at = |offset: usize, len: usize| Segment::new(this.cast::<u8>().wrapping_add(offset), len as u64);
-        let ep = Peer {
-            state: at(core::mem::offset_of!(Rank, state), STATE_BYTES as usize),
-            window: at(core::mem::offset_of!(Rank, window), WINDOW),
-            window_out: at(core::mem::offset_of!(Rank, window_out), WINDOW),
-        };
+        let ep =
+            Peer { state: at(core::mem::offset_of!(Rank, state), STATE_BYTES as usize), window, window_out };
         let tp = Peer {
             state: at(core::mem::offset_of!(Rank, tp_state), tp::TP_STATE_BYTES as usize),
             window: at(core::mem::offset_of!(Rank, tp_window), TP_WINDOW),
@@ -245,13 +263,17 @@ fn rows(bits: impl Fn(usize) -> u16) -> [u8; BS * ROW] {
 enum AnyDispatch {
     Plain(Dispatch),
     Blocks(a3_v2::Dispatch),
+    Direct(a3_direct::Dispatch),
     A2(a2::Dispatch),
+    Relayed(hierarchy::Dispatch),
 }
 
-/// The combine of either product.
+/// The combine that goes with it.
 enum AnyCombine {
     A3(Combine),
+    Pull(a3_direct::Combine),
     A2(a2::Combine),
+    Relayed(hierarchy::Combine),
 }
 
 fn one_round(
@@ -285,41 +307,62 @@ fn one_round(
         inputs(rank).check(shape, domain.ep(rank)).map_err(|_| Wrong::Inputs)?;
     }
 
-    let mut scratch = [[Scratch { words: [0; 64], row: [0; 3 * ROW] }; CORES]; RANKS];
+    let mut scratch = [[Scratch { words: [0; _], row: [0; _] }; CORES]; RANKS];
     let mut dispatch = [[(); CORES]; RANKS].map(|cores| {
-        cores.map(|()| match (shape.product(), shape.comm_alg()) {
-            (Product::A2, _) => AnyDispatch::A2(a2::Dispatch::new()),
-            (_, CommAlg::FullmeshV2) => AnyDispatch::Blocks(a3_v2::Dispatch::new()),
+        cores.map(|()| match (shape.product(), shape.comm_alg(), scene.receive) {
+            (_, CommAlg::Hierarchy, _) => AnyDispatch::Relayed(hierarchy::Dispatch::default()),
+            (Product::A2, ..) => AnyDispatch::A2(a2::Dispatch::default()),
+            (_, CommAlg::FullmeshV2, _) => AnyDispatch::Blocks(a3_v2::Dispatch::default()),
+            (.., Receive::Direct { .. }) => AnyDispatch::Direct(a3_direct::Dispatch::default()),
             _ => AnyDispatch::Plain(Dispatch::new()),
         })
     });
     poll(domain, agents, &mut dispatch, &mut scratch, |rank, core, machine, fabric, ub| {
-        let env = env(domain, scene.flags, rank, core);
+        let (env, inputs) = (env(domain, scene, rank, core), black_box(inputs(rank)));
         match machine {
-            AnyDispatch::Plain(machine) => machine.step(&env, fabric, &inputs(rank), ub),
-            AnyDispatch::Blocks(machine) => machine.step(&env, fabric, &inputs(rank), ub),
-            AnyDispatch::A2(machine) => machine.step(&a2_env(domain, rank, core), fabric, &inputs(rank), ub),
+            AnyDispatch::Plain(machine) => machine.step(&env, fabric, &inputs, ub),
+            AnyDispatch::Blocks(machine) => machine.step(&env, fabric, &inputs, ub),
+            AnyDispatch::Direct(machine) => machine.step(&env, fabric, &inputs, ub),
+            AnyDispatch::A2(machine) => machine.step(&a2_env(domain, rank, core), fabric, &inputs, ub),
+            AnyDispatch::Relayed(machine) => {
+                machine.step(&relay_env(domain, scene, rank, core), fabric, &inputs, ub)
+            }
         }
     })?;
 
-    // The experts: each returns what it got.
+    let mut y = [[0; OUTPUT]; RANKS];
+    for (rank, y) in y.iter_mut().enumerate() {
+        experts(scene, domain, rank, y).ok_or(Wrong::Result)?;
+    }
     let mut combine = [[(); CORES]; RANKS].map(|cores| {
-        cores.map(|()| match shape.product() {
-            Product::A2 => AnyCombine::A2(a2::Combine::new()),
-            Product::A3 => AnyCombine::A3(Combine::new()),
+        cores.map(|()| match (shape.product(), shape.comm_alg(), scene.receive) {
+            (_, CommAlg::Hierarchy, _) => AnyCombine::Relayed(hierarchy::Combine::default()),
+            (Product::A2, ..) => AnyCombine::A2(a2::Combine::default()),
+            (.., Receive::Direct { .. }) => AnyCombine::Pull(a3_direct::Combine::default()),
+            _ => AnyCombine::A3(Combine::new()),
         })
     });
     poll(domain, agents, &mut combine, &mut scratch, |rank, core, machine, fabric, ub| {
-        let output = |tensor| domain.bytes(rank, tensor);
-        let (y, ep_recv_counts) = (output(Tensor::ExpandX), output(Tensor::EpRecvCounts));
+        let (output, inputs) = (|tensor| black_box(domain.bytes(rank, tensor)), black_box(inputs(rank)));
+        let (env, y) = (env(domain, scene, rank, core), y.get(rank).map_or(&[][..], |y| black_box(y)));
+        let (assist_info, ep_recv_counts) = (output(Tensor::AssistInfo), output(Tensor::EpRecvCounts));
         match machine {
             AnyCombine::A3(machine) => {
-                let returned = Returned { y, assist_info: output(Tensor::AssistInfo), ep_recv_counts };
-                machine.step(&env(domain, scene.flags, rank, core), fabric, &inputs(rank), &returned, ub)
+                let returned = Returned { y, assist_info, ep_recv_counts };
+                machine.step(&env, fabric, &inputs, &returned, ub)
+            }
+            AnyCombine::Pull(machine) => {
+                let (sent_rows, row_table) = (output(Tensor::SentRows), output(Tensor::RowTable));
+                machine.step(&env, fabric, &inputs, &a3_direct::Pulled { sent_rows, row_table }, ub)
             }
             AnyCombine::A2(machine) => {
                 let returned = a2::Returned { y, ep_recv_counts, expand_idx: output(Tensor::ExpandIdx) };
-                machine.step(&a2_env(domain, rank, core), fabric, &inputs(rank), &returned, ub)
+                machine.step(&a2_env(domain, rank, core), fabric, &inputs, &returned, ub)
+            }
+            AnyCombine::Relayed(machine) => {
+                let expand_scales = output(Tensor::ExpandScales);
+                let returned = hierarchy::Returned { y, assist_info, expand_scales, ep_recv_counts };
+                machine.step(&relay_env(domain, scene, rank, core), fabric, &inputs, &returned, ub)
             }
         }
     })?;
@@ -335,14 +378,72 @@ fn one_round(
     if right { Ok(()) } else { Err(Wrong::Result) }
 }
 
-fn env<'a>(domain: &Domain<'a>, flags: Flags, rank: usize, core: usize) -> Env<'a, Portable> {
-    let choices = Choices { flags, ..Choices::default() };
+/// The experts of a rank: each returns what it got. In `y`, or beside the rows with direct placement.
+fn experts(scene: &Scene, domain: &Domain<'_>, rank: usize, y: &mut [u8; OUTPUT]) -> Option<()> {
+    let table = domain.bytes(rank, Tensor::RowTable);
+    let window = domain.memory.get(domain.physical(rank)?.index())?.ep.window;
+    let row_at = |place: Place, row: usize| {
+        let at = usize::try_from(place.offset).ok()? + row * ROW;
+        ((at + ROW) as u64 <= window.len()).then(|| window.base().wrapping_add(at))
+    };
+    let read = |place, row| {
+        let from = row_at(place, row)?.cast::<[u8; ROW]>();
+        // SAFETY: inside the window, which nobody writes between operators.
+        Some(unsafe { from.read_unaligned() })
+    };
+    match scene.receive {
+        Receive::InPlace => {
+            let rows = row_table::records(table, domain.rows(rank)?);
+            for (place, y) in rows.zip(y.chunks_exact_mut(ROW)) {
+                y.copy_from_slice(&read(place, 0)?);
+            }
+        }
+        Receive::Direct { .. } => {
+            let mut places = row_table::records(table, 2);
+            let (rows, results) = (places.next()?, places.next()?);
+            for row in 0..domain.rows(rank)? {
+                let result = row_at(results, row)?.cast::<[u8; ROW]>();
+                // SAFETY: as above; this is the one who writes.
+                unsafe { result.write_unaligned(read(rows, row)?) };
+            }
+        }
+        Receive::Copy if domain.shape.quant_mode() == QuantMode::Dynamic => {
+            let scales = domain.bytes(rank, Tensor::DynamicScales).as_chunks().0;
+            let rows = domain.bytes(rank, Tensor::ExpandX).chunks_exact(H).zip(scales);
+            for ((row, &scale), y) in rows.zip(y.chunks_exact_mut(ROW)).take(domain.rows(rank)?) {
+                for (&element, y) in row.iter().zip(y.chunks_exact_mut(2)) {
+                    let value = f32::from(element.cast_signed()) * f32::from_le_bytes(scale);
+                    // To the nearest of bf16.
+                    y.copy_from_slice(&(((value.to_bits() + 0x8000) >> 16) as u16).to_le_bytes());
+                }
+            }
+        }
+        Receive::Copy => {
+            y.iter_mut().zip(domain.bytes(rank, Tensor::ExpandX)).for_each(|(y, &byte)| *y = byte);
+        }
+    }
+    Some(())
+}
+
+/// What a step is told passes through [`black_box`]: what the compiler knew of it, it would leave out of the machine.
+fn env<'a>(domain: &Domain<'a>, scene: &Scene, rank: usize, core: usize) -> Env<'a, Portable> {
+    let choices = Choices { flags: scene.flags, receive: scene.receive, ..Choices::default() };
     let env = Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), choices, Portable);
-    if domain.shape.tp_world_size() == 2 { env.with_tp_rank(RankId(rank as u32)) } else { env }
+    black_box(if domain.shape.tp_world_size() == 2 { env.with_tp_rank(RankId(rank as u32)) } else { env })
 }
 
 fn a2_env<'a>(domain: &Domain<'a>, rank: usize, core: usize) -> a2::Env<'a, Portable> {
-    a2::Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), Portable)
+    black_box(a2::Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), Portable))
+}
+
+fn relay_env<'a>(
+    domain: &Domain<'a>,
+    scene: &Scene,
+    rank: usize,
+    core: usize,
+) -> hierarchy::Env<'a, Portable> {
+    let env = hierarchy::Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), Portable);
+    black_box(env.with_stage(scene.stage))
 }
 
 /// An output tensor of an operator that has ended, or a part of it that no core writes any more.
@@ -390,8 +491,9 @@ fn poll<M>(
                 // these fabrics touch them, in one thread, and `bytes` between operators. Without a TP domain
                 // nobody asks for `tps`.
                 let inner = unsafe { RawFabric::new(eps, own, outputs).with_tp(&tps, RankId(rank as u32)) };
+                let inner = inner.with_servers(domain.shape.server_ranks());
                 let mut fabric = Survivors { inner, left: domain.left };
-                let mut ub = Ub { words: &mut scratch.words, row: &mut scratch.row };
+                let mut ub = black_box(Ub { words: &mut scratch.words, row: &mut scratch.row });
                 let (stopped, depth) = stack::deepest(|| step(rank, core, machine, &mut fabric, &mut ub));
                 STEP_STACK.fetch_max(depth, Ordering::Relaxed);
                 match stopped.map_err(|_| Wrong::Machine)? {
@@ -401,7 +503,11 @@ fn poll<M>(
                 }
             }
             if domain.shape.product() == Product::A2 {
-                let env = a2::AgentEnv { shape: domain.shape, rank: physical, order: SendOrder::Staggered };
+                let env = a2::AgentEnv {
+                    shape: domain.shape,
+                    rank: physical,
+                    order: black_box(SendOrder::Staggered),
+                };
                 // SAFETY: as above; this is the one agent of the rank.
                 let mut nic = unsafe { RawNic::new(&eps, physical) };
                 let (posted, depth) = stack::deepest(|| agent.step(&env, &mut nic));

@@ -1,16 +1,20 @@
 //! What is run: configurations with their routings, and what must come of them.
 
-use crate::{BS, CORES, H, K, RANKS, WHOLE, WINDOW};
-use kernel_core::a3::Flags;
+use crate::{BS, CORES, H, K, RANKS, RELAY_WINDOW, WHOLE, WINDOW};
+use kernel_core::a3::{Flags, Receive};
+use kernel_core::hierarchy::Stage;
 use kernel_core::shape::{BatchSizes, Config, Given};
 
 /// Groups with memory of their own: of the plain layout; of fullmesh_v2, which takes what another layer leaves in its
-/// window for flags; of two TP peers; of A2.
-pub(crate) const GROUPS: usize = 4;
+/// window for flags; of two TP peers; of A2; of each stage of its hierarchy.
+pub(crate) const GROUPS: usize = 6;
+/// Those that are no hierarchy, which come first.
+pub(crate) const MESHES: usize = 4;
 
 /// All of them, in the order of running.
-pub(crate) fn all() -> [Scene; 5] {
-    [plain(), everything(), blocks(), peers(), a2_mesh()]
+pub(crate) fn all() -> [Scene; 10] {
+    let (two, three) = (hierarchy(4, Stage::Two), hierarchy(5, Stage::Three));
+    [plain(), everything(), quantised(), in_place(), direct(), blocks(), peers(), a2_mesh(), two, three]
 }
 
 /// What the group is asked to do, and what must come of it.
@@ -19,6 +23,8 @@ pub(crate) struct Scene {
     pub(crate) group: usize,
     pub(crate) config: Config<'static>,
     pub(crate) flags: Flags,
+    pub(crate) receive: Receive,
+    pub(crate) stage: Stage,
     pub(crate) ids: [[i32; BS * K]; RANKS],
     /// Elements of x: all of a token are alike.
     pub(crate) first: u16,
@@ -47,11 +53,29 @@ fn plain() -> Scene {
         group: 0,
         config,
         flags,
+        receive: Receive::Copy,
+        stage: Stage::Two,
         ids: [[0, 2, 3, 1], [1, 2, 2, 0]],
         first: 0x3F80,
         step: 4,
         doubled: [[0; BS]; RANKS],
     }
+}
+
+/// The same with rows that travel as int8. Alike elements come back as they were.
+fn quantised() -> Scene {
+    let Scene { config, .. } = plain();
+    Scene { config: Config { quant_mode: 2, ..config }, ..plain() }
+}
+
+/// The same with experts that read rows where they were put.
+fn in_place() -> Scene {
+    Scene { receive: Receive::InPlace, flags: Flags::Separate, ..plain() }
+}
+
+/// The same with sources that put rows where experts want them, and owners that read results at the experts'.
+fn direct() -> Scene {
+    Scene { receive: Receive::Direct { areas: 2 }, ..plain() }
 }
 
 /// The same in blocks, with all ranks there.
@@ -88,6 +112,14 @@ fn a2_mesh() -> Scene {
     Scene { group: 3, config: Config { product: "a2", comm_alg: "fullmesh", ..config }, ..plain() }
 }
 
+/// The A2 hierarchy, of two servers with a rank each.
+fn hierarchy(group: usize, stage: Stage) -> Scene {
+    let Scene { config, .. } = a2_mesh();
+    let hccl_buffsize_mb = (RELAY_WINDOW >> 20) as i64;
+    let config = Config { comm_alg: "hierarchy", server_ranks: 1, hccl_buffsize_mb, ..config };
+    Scene { group, config, stage, ..plain() }
+}
+
 /// Special experts, int8 results, AddRmsNorm and separate flags on top.
 fn everything() -> Scene {
     let Scene { config, .. } = plain();
@@ -107,6 +139,8 @@ fn everything() -> Scene {
         group: 0,
         config,
         flags: Flags::Separate,
+        receive: Receive::Copy,
+        stage: Stage::Two,
         ids,
         first: 0x3FFE,
         step: 0x80,
