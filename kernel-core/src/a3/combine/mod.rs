@@ -62,7 +62,8 @@ impl Combine {
         Self { partition: Partition::P0, share: 0..0, lent: None, phase: Phase::Select }
     }
 
-    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of them.
+    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one): of rows, each
+    /// with its flag, or of clears.
     ///
     /// # Errors
     /// A value read from the fabric or from `returned` contradicts the shape, or the fabric refuses.

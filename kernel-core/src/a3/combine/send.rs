@@ -125,6 +125,7 @@ impl Returned<'_> {
     }
 
     /// Whose a row is.
+    #[inline(always)]
     fn triple(&self, shape: &Shape, rank: RankId, row: u32) -> Result<Triple, ProtocolError> {
         let at = row as usize * Triple::BYTES as usize;
         let bytes = self.assist_info.get(at..).and_then(|b| b.get(..Triple::BYTES as usize));
