@@ -1,7 +1,7 @@
 //! Safetensors files: read tensor by tensor, written whole or not at all.
 
 use crate::error::Error;
-use crate::whole::write_whole;
+use crate::whole::Whole;
 use core::fmt;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Deserializer, de};
@@ -176,7 +176,15 @@ pub struct Tensor<'a> {
 ///
 /// # Errors
 /// The file cannot be written; nothing is left behind.
-pub fn write_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<(), Error> {
+pub fn write_tensors(path: &Path, tensors: Vec<Tensor<'_>>) -> Result<(), Error> {
+    written_tensors(path, tensors)?.put()
+}
+
+/// Writes what shall become `path`, which is not touched.
+///
+/// # Errors
+/// As [`write_tensors`].
+pub fn written_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<Whole, Error> {
     // Wide types first, as the format asks: every tensor then lies aligned.
     tensors.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let mut end = 0;
@@ -190,7 +198,7 @@ pub fn write_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<(), Er
     let metadata = Metadata::new(None, infos.collect()).map_err(|e| inconsistent(&e))?;
     let mut header = serde_json::to_vec(&metadata).map_err(|e| inconsistent(&e))?;
     header.resize(header.len().next_multiple_of(LENGTH_BYTES as usize), b' ');
-    write_whole(path, |file| {
+    Whole::written(path, |file| {
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
         tensors.iter().try_for_each(|tensor| file.write_all(&tensor.data))

@@ -1,5 +1,5 @@
 //! A run that is killed leaves nothing behind: its memory is anonymous, and its result is written at the end and appears
-//! whole.
+//! whole. A case that is being made again when it is killed is the old one, or the new one, or refused.
 #![cfg(unix)]
 
 use core::time::Duration;
@@ -83,4 +83,60 @@ fn a_run_that_is_killed_at_any_time_leaves_the_old_result_or_the_new() {
         assert_eq!(all(folder.path()), core::slice::from_ref(&result), "something is left behind");
     }
     assert!(killed > 2 && kept > 2, "{killed} of 16 runs were killed, {kept} old results kept");
+}
+
+/// Makes a case over the one that is there, which takes a while.
+fn making(folder: &Path, seed: &str, h: &str) -> Command {
+    let mut make = Command::new(env!("CARGO_BIN_EXE_veriep"));
+    make.args([
+        "gen",
+        "--preset",
+        "tiny",
+        "--set",
+        "bs=64",
+        "--set",
+        h,
+        "--seed",
+        seed,
+        "--expected",
+        "--force",
+    ]);
+    make.args(["--out", "case"]).current_dir(folder);
+    make.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    make
+}
+
+/// The three files of a case; none for one that is not there.
+fn case_in(folder: &Path) -> [Option<Vec<u8>>; 3] {
+    ["config.toml", "inputs.safetensors", "expected.safetensors"].map(|name| fs::read(folder.join(name)).ok())
+}
+
+#[test]
+fn a_case_whose_remaking_is_killed_is_the_old_one_or_the_new_or_refused() {
+    let folder = tempdir().unwrap();
+    let case = folder.path().join("case");
+    assert!(making(folder.path(), "1", "h=4096").status().unwrap().success());
+    let old = case_in(&case);
+    let since = Instant::now();
+    assert!(making(folder.path(), "2", "h=8192").status().unwrap().success());
+    let (whole, new) = (since.elapsed(), case_in(&case));
+    let (mut kept, mut killed) = (0, 0);
+    for i in 0..12_u32 {
+        fs::remove_dir_all(&case).unwrap();
+        fs::create_dir(&case).unwrap();
+        for (name, bytes) in ["config.toml", "inputs.safetensors", "expected.safetensors"].iter().zip(&old) {
+            fs::write(case.join(name), bytes.as_ref().unwrap()).unwrap();
+        }
+        let mut make = making(folder.path(), "2", "h=8192").spawn().unwrap();
+        sleep(whole.mul_f64(1.0 - (f64::from(i) / 12.0).powi(2)));
+        make.kill().unwrap();
+        killed += u32::from(!make.wait().unwrap().success());
+        let seen = case_in(&case);
+        kept += u32::from(seen == old);
+        assert!(seen == old || seen == new || seen[0].is_none(), "round {i}: of two cases");
+        let named =
+            all(&case).into_iter().filter(|path| path.extension().is_some_and(|end| end != "tmp")).count();
+        assert!(named == 3 || seen[0].is_none(), "round {i}: {named} files");
+    }
+    assert!(killed > 2 && kept > 2, "{killed} of 12 were killed, {kept} old cases kept");
 }

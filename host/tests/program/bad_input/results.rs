@@ -2,7 +2,7 @@
 
 use super::room::Room;
 use super::rows;
-use std::fs::File;
+use std::fs::{self, File};
 use std::process::{Output, Stdio};
 
 /// Runs a request into a device that is always full.
@@ -39,13 +39,22 @@ rows! {
     out_has_an_empty_name: |room| room.ask(["run", "--preset", "tiny", "--out", ""]);
     the_disk_is_full: |room| {
         let output = room.file("result", "old").limited(LITTLE_ROOM, "run --preset tiny --out result");
-        assert_eq!(std::fs::read(room.at("result")).unwrap(), b"old");
-        assert_eq!(std::fs::read_dir(room.at("")).unwrap().count(), 1, "something is left behind");
+        assert_eq!(fs::read(room.at("result")).unwrap(), b"old");
+        assert_eq!(fs::read_dir(room.at("")).unwrap().count(), 1, "something is left behind");
         output
     };
     the_disk_is_full_when_a_case_is_made: |room| {
         let output = room.limited(LITTLE_ROOM, "gen --preset tiny --seed 1 --out case");
         assert!(!room.at("case").exists(), "something is left behind");
+        output
+    };
+    the_disk_is_full_when_a_case_is_made_again: |room| {
+        let files = || ["config.toml", "inputs.safetensors", "expected.safetensors"].map(|name| fs::read(room.at("case").join(name)).unwrap());
+        assert!(room.run("gen --preset tiny --seed 1 --expected --out case").status.success());
+        let old = files();
+        let output = room.limited(LITTLE_ROOM, "gen --preset tiny --set h=8192 --seed 2 --out case");
+        assert!(files() == old, "the old case is lost");
+        assert_eq!(fs::read_dir(room.at("case")).unwrap().count(), 3, "something is left behind");
         output
     };
     a_case_in_a_file: |room| room.file("file", "").run("gen --preset tiny --seed 1 --out file");
@@ -62,7 +71,7 @@ rows! {
     the_result_to_compare_is_another_file: |room| room.case().run("compare case case/config.toml");
     one_bit_of_a_result_is_wrong: |room| {
         room.case().run("run case --out result");
-        let mut bytes = std::fs::read(room.at("result")).unwrap();
+        let mut bytes = fs::read(room.at("result")).unwrap();
         *bytes.last_mut().unwrap() ^= 1;
         room.file("result", bytes).run("compare case result")
     };
