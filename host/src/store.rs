@@ -1,6 +1,6 @@
 //! Safetensors files: read tensor by tensor, written whole or not at all.
 
-use crate::error::Error;
+use crate::error::{Error, shown};
 use crate::whole::Whole;
 use core::fmt;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
@@ -121,12 +121,13 @@ fn wrong_tensor(header: &[u8]) -> Option<String> {
     tensors.into_iter().filter(|(name, _)| name != "__metadata__").find_map(|(name, value)| {
         let TensorInfo { dtype, shape, data_offsets: (start, end) } = match serde_json::from_value(value) {
             Ok(info) => info,
-            Err(e) => return Some(format!("{name}: {e}")),
+            Err(e) => return Some(format!("{}: {e}", shown(&name))),
         };
         let bits = shape.iter().try_fold(dtype.bitsize(), |bits, &n| bits.checked_mul(n));
         let (bytes, offsets) = (bits.map(|bits| bits / 8), end.checked_sub(start));
         (bytes.is_none() || bytes != offsets).then(|| {
             let takes = bytes.map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
+            let name = shown(&name);
             format!("{name}: {dtype} {shape:?} takes {takes} bytes: must be those of data_offsets [{start}, {end}]")
         })
     })

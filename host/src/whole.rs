@@ -159,8 +159,10 @@ impl Target {
             let what = if file.is_dir() { "a folder: must be a file" } else { "not a regular file" };
             return Err(Error::file(path, format_args!("cannot write: {what}")));
         }
-        if file.file_name().is_none() {
-            return Err(Error::file(path, "cannot write: not the name of a file"));
+        // Which `file_name` does not tell: it takes no notice of what a path ends with.
+        let last = file.as_os_str().as_encoded_bytes().rsplit(|&byte| byte == b'/').next();
+        if file.file_name().is_none() || matches!(last, Some(b"" | b".")) {
+            return Err(Error::file(path, "cannot write: the name of a folder: must be that of a file"));
         }
         let folder = match file.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -170,7 +172,11 @@ impl Target {
             let what = if folder.exists() { "is not a folder" } else { "missing: must be a folder" };
             return Err(Error::file(path, format_args!("cannot write: {} {what}", folder.display())));
         }
-        Ok(Self { file, folder })
+        match file.symlink_metadata() {
+            // Too long, or not to be seen.
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(cannot(path, &e)),
+            _ => Ok(Self { file, folder }),
+        }
     }
 }
 
