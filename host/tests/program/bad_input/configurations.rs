@@ -49,7 +49,7 @@ rows! {
     };
     fullmesh_v2_with_special_experts: |room| room.check(format!("{V2}copy_expert_num = 1"));
     more_counts_than_status_slots: |room| {
-        room.check("hccl_buffsize_mb = 4096\nep_world_size = 17\nshared_expert_rank_num = 16\nmoe_expert_num = 1024")
+        room.check("hccl_buffsize_mb = 8000\nep_world_size = 17\nshared_expert_rank_num = 16\nmoe_expert_num = 1024")
     };
     two_rules_are_broken: |room| room.check("k = 20\nquant_mode = 1");
     layers_that_cannot_share_a_group: |room| {
