@@ -1,5 +1,6 @@
 //! Cases in folders: round trips, and every way a file can be wrong.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use host::case::{Case, OwnedMask, load};
 use host::config::Config;
 use host::generate::{MaskKind, Options, generate};
@@ -8,7 +9,6 @@ use host::store::{Tensor, TensorFile, write_tensors};
 use proptest::prelude::*;
 use safetensors::Dtype;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 use tempfile::{TempDir, tempdir};
 
 fn tiny(change: impl FnOnce(&mut Config), options: Options) -> Case {

@@ -155,7 +155,7 @@ fn a_case_is_whole_while_another_is_written_over_it() {
     let when = |make: &Child| {
         let since = Instant::now();
         while !writes(make) && since.elapsed() < Duration::from_secs(20) {
-            std::hint::spin_loop();
+            core::hint::spin_loop();
         }
     };
     // One that is seen in time is enough: writing takes longer than to look.

@@ -1,5 +1,6 @@
 //! Bad input, row by row of docs/BAD_INPUT.md: what is wrong, what the user reads, the exit status.
 //!
+//! What a machine does not let a test make (a mount, a user without rights) is left out there, which the test says.
 //! A row without a test fails, and so does a test without its row or with another message. With `VERIEP_ROWS=1` in the
 //! environment the tests print the rows that they would agree with (`--show-output`), and fail all the same where the page has
 //! others.
