@@ -53,8 +53,9 @@ rows! {
     out_is_a_link_to_itself: |room| room.link("result", "result").run("run --preset tiny --out result");
     out_is_an_input: |room| room.case().run("run case --out case/config.toml");
     out_has_an_empty_name: |room| room.ask(["run", "--preset", "tiny", "--out", ""]);
-    out_ends_in_a_slash: |room| room.run("run --preset tiny --out result/");
-    out_has_too_long_a_name: |room| room.ask(["run", "--preset", "tiny", "--out", &"a".repeat(256)]);
+    // Told before anything else, not after an hour of running: what is wrong with k is not told.
+    out_ends_in_a_slash: |room| room.run("run --preset tiny --set k=5 --out result/");
+    out_has_too_long_a_name: |room| room.ask(["run", "--preset", "tiny", "--set", "k=5", "--out", &"a".repeat(256)]);
     out_in_a_folder_that_must_not_be_written: |room| {
         room.folder("home").mode("home", 0o555).plain("run --preset tiny --out home/result")
     };
