@@ -101,32 +101,47 @@ impl Default for Config {
     }
 }
 
+/// The text of a configuration file.
+///
+/// # Errors
+/// The file is missing, too large or not UTF-8.
+pub(crate) fn text(path: &Path) -> Result<String, Error> {
+    let about = std::fs::metadata(path).map_err(|e| Error::io(path, "open", &e))?;
+    if about.is_dir() {
+        return Err(Error::file(path, "a folder: must be a file"));
+    }
+    if !about.is_file() {
+        // A FIFO would be waited for.
+        return Err(Error::file(path, "not a regular file"));
+    }
+    let file = File::open(path).map_err(|e| Error::io(path, "open", &e))?;
+    let mut bytes = Vec::new();
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path, "read", &e))?;
+    if bytes.len() as u64 > FILE_BYTES_MAX {
+        return Err(Error::file(path, format_args!("larger than {FILE_BYTES_MAX} bytes: not a config")));
+    }
+    String::from_utf8(bytes).map_err(|e| {
+        let at = e.utf8_error().valid_up_to();
+        let line = line_of(e.as_bytes(), at);
+        Error::file(path, format_args!("line {line}: byte {at} is not UTF-8 text"))
+    })
+}
+
 impl Config {
     /// Reads a configuration file.
     ///
     /// # Errors
     /// The file is missing, too large, not UTF-8 or not a configuration: file, line and what is wrong.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        let about = std::fs::metadata(path).map_err(|e| Error::io(path, "open", &e))?;
-        if about.is_dir() {
-            return Err(Error::file(path, "a folder: must be a file"));
-        }
-        if !about.is_file() {
-            // A FIFO would be waited for.
-            return Err(Error::file(path, "not a regular file"));
-        }
-        let file = File::open(path).map_err(|e| Error::io(path, "open", &e))?;
-        let mut bytes = Vec::new();
-        file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path, "read", &e))?;
-        if bytes.len() as u64 > FILE_BYTES_MAX {
-            return Err(Error::file(path, format_args!("larger than {FILE_BYTES_MAX} bytes: not a config")));
-        }
-        let text = String::from_utf8(bytes).map_err(|e| {
-            let at = e.utf8_error().valid_up_to();
-            let line = line_of(e.as_bytes(), at);
-            Error::file(path, format_args!("line {line}: byte {at} is not UTF-8 text"))
-        })?;
-        Self::parse(&text).map_err(|(line, what)| Error::file(path, format_args!("line {line}: {what}")))
+        Self::of_text(path, &text(path)?)
+    }
+
+    /// The configuration that a file holds with this text.
+    ///
+    /// # Errors
+    /// As [`Self::read`].
+    pub(crate) fn of_text(path: &Path, text: &str) -> Result<Self, Error> {
+        Self::parse(text).map_err(|(line, what)| Error::file(path, format_args!("line {line}: {what}")))
     }
 
     /// Parses the text of a configuration; on failure the line and what is wrong there.

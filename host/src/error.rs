@@ -40,7 +40,7 @@ impl Problem {
     /// A problem of `parameter`: what was seen there and the rule it breaks.
     pub fn new(parameter: impl Into<String>, seen: &str, rule: impl Into<String>) -> Self {
         let (parameter, rule) = (parameter.into(), rule.into());
-        let message = format!("{parameter}{seen}: {rule}");
+        let message = format!("{}{seen}: {rule}", shown(&parameter));
         Self { parameter, rule, message, cures: Vec::new(), hint: None }
     }
 }
@@ -195,7 +195,7 @@ impl Error {
         }
     }
 
-    /// The lines to print: one per problem, no control characters, bounded in number and length.
+    /// The lines to print: one per problem, nothing that steers a terminal, bounded in number and length.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         match self {
@@ -217,7 +217,21 @@ impl Error {
     }
 }
 
-/// `text` without control characters and cut to a printable length.
+/// A name that a file gives, so that it is seen to be empty.
+#[must_use]
+pub const fn shown(name: &str) -> &str {
+    if name.is_empty() { "\"\"" } else { name }
+}
+
+/// Whether a character steers the line rather than being seen in it: control characters, those that turn the direction of
+/// what follows, and those without width.
+fn steers(c: char) -> bool {
+    c.is_control()
+        || matches!(c, '\u{AD}' | '\u{61C}' | '\u{180E}' | '\u{200B}'..='\u{200F}' | '\u{2028}'..='\u{202E}')
+        || matches!(c, '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}')
+}
+
+/// `text` without characters that steer a line, and cut to a printable length.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(LINE_LEN_MAX));
@@ -228,7 +242,7 @@ pub fn one_line(text: &str) -> String {
         }
         match c {
             '\n' => line.push_str("; "),
-            c if c.is_control() => line.extend(c.escape_default()),
+            c if steers(c) => line.extend(c.escape_default()),
             c => line.push(c),
         }
     }
@@ -242,6 +256,15 @@ mod tests {
     #[test]
     fn a_line_stays_one_line_whatever_a_file_contains() {
         assert_eq!(one_line("a\nb\r\u{1b}[0m"), "a; b\\r\\u{1b}[0m");
+        assert_eq!(
+            one_line("a\u{202e}b\u{2066}c\u{200b}d\u{feff}"),
+            "a\\u{202e}b\\u{2066}c\\u{200b}d\\u{feff}"
+        );
+        assert_eq!(
+            one_line("caf\u{e9} e\u{301} \u{5d0} \u{4e13}"),
+            "caf\u{e9} e\u{301} \u{5d0} \u{4e13}",
+            "seen as they are"
+        );
         assert!(one_line(&"x".repeat(5000)).len() < 1010);
     }
 

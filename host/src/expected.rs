@@ -4,11 +4,10 @@ use crate::batch::Batch;
 use crate::case::Case;
 use crate::error::Error;
 use crate::result::{self, RankResult};
-use crate::store::{Tensor, write_tensors};
+use crate::store::Tensor;
 use crate::verdict;
 use kernel_core::place::Tensor as Output;
 use kernel_core::units::RankId;
-use std::path::Path;
 use std::thread;
 
 /// The outputs of all ranks, owned.
@@ -59,13 +58,5 @@ impl<'c> Expected<'c> {
             RankResult::of(self.case, rank, outputs[Output::ExpandX as usize].len() / row_bytes, outputs)
         };
         result::tensors(shape, &(0..).map(RankId).zip(&self.ranks).map(result).collect::<Vec<_>>())
-    }
-
-    /// Writes the result file, complete or not at all.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub fn write(&self, path: &Path) -> Result<(), Error> {
-        write_tensors(path, self.tensors()?)
     }
 }

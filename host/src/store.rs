@@ -1,7 +1,7 @@
 //! Safetensors files: read tensor by tensor, written whole or not at all.
 
-use crate::error::Error;
-use crate::whole::write_whole;
+use crate::error::{Error, shown};
+use crate::whole::Whole;
 use core::fmt;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Deserializer, de};
@@ -121,12 +121,13 @@ fn wrong_tensor(header: &[u8]) -> Option<String> {
     tensors.into_iter().filter(|(name, _)| name != "__metadata__").find_map(|(name, value)| {
         let TensorInfo { dtype, shape, data_offsets: (start, end) } = match serde_json::from_value(value) {
             Ok(info) => info,
-            Err(e) => return Some(format!("{name}: {e}")),
+            Err(e) => return Some(format!("{}: {e}", shown(&name))),
         };
         let bits = shape.iter().try_fold(dtype.bitsize(), |bits, &n| bits.checked_mul(n));
         let (bytes, offsets) = (bits.map(|bits| bits / 8), end.checked_sub(start));
         (bytes.is_none() || bytes != offsets).then(|| {
             let takes = bytes.map_or("more than 2^64".to_owned(), |bytes| bytes.to_string());
+            let name = shown(&name);
             format!("{name}: {dtype} {shape:?} takes {takes} bytes: must be those of data_offsets [{start}, {end}]")
         })
     })
@@ -176,7 +177,15 @@ pub struct Tensor<'a> {
 ///
 /// # Errors
 /// The file cannot be written; nothing is left behind.
-pub fn write_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<(), Error> {
+pub fn write_tensors(path: &Path, tensors: Vec<Tensor<'_>>) -> Result<(), Error> {
+    written_tensors(path, tensors)?.put()
+}
+
+/// Writes what shall become `path`, which is not touched.
+///
+/// # Errors
+/// As [`write_tensors`].
+pub fn written_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<Whole, Error> {
     // Wide types first, as the format asks: every tensor then lies aligned.
     tensors.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let mut end = 0;
@@ -190,7 +199,7 @@ pub fn write_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<(), Er
     let metadata = Metadata::new(None, infos.collect()).map_err(|e| inconsistent(&e))?;
     let mut header = serde_json::to_vec(&metadata).map_err(|e| inconsistent(&e))?;
     header.resize(header.len().next_multiple_of(LENGTH_BYTES as usize), b' ');
-    write_whole(path, |file| {
+    Whole::written(path, |file| {
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
         tensors.iter().try_for_each(|tensor| file.write_all(&tensor.data))

@@ -1,8 +1,9 @@
 //! Files that appear complete or not at all, also if the process is killed.
 //!
 //! On Linux a file is written without a name and gets one when it is complete, so that nothing is left behind by
-//! whoever dies over it. Elsewhere, and on file systems that cannot do it, it is a temporary one in the same folder
-//! that is renamed; killed in between, `.veriep-*.tmp` stays.
+//! whoever dies over it; but to replace an older file it is called `.veriep-*.tmp` for the instant between two system
+//! calls. Elsewhere, and on file systems that cannot do it, it has that name for as long as it is written. Killed
+//! meanwhile, that stays.
 
 use crate::error::Error;
 use std::fs::File;
@@ -20,13 +21,76 @@ pub fn write_whole(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> Result<(), Error> {
-    let fail = |e: io::Error| cannot(path, &e);
-    let Target { file, folder } = Target::of(path)?;
-    let temporary = Temporary::in_folder(path, &folder)?;
-    let mut writer = BufWriter::with_capacity(1 << 20, temporary.file());
-    fill(&mut writer).and_then(|()| writer.flush()).map_err(fail)?;
-    drop(writer);
-    temporary.become_file(&file, &folder).map_err(fail)
+    Whole::written(path, fill)?.put()
+}
+
+/// A file that is complete, and not in its place yet. Dropped, nothing of it is left.
+#[derive(Debug)]
+pub struct Whole {
+    path: PathBuf,
+    target: Target,
+    temporary: Temporary,
+}
+
+impl Whole {
+    /// Writes what shall become `path`, which is not touched.
+    ///
+    /// # Errors
+    /// As [`write_whole`].
+    pub fn written(
+        path: &Path,
+        fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
+    ) -> Result<Self, Error> {
+        let target = Target::of(path)?;
+        let temporary = Temporary::in_folder(path, &target.folder)?;
+        let mut writer = BufWriter::with_capacity(1 << 20, temporary.file());
+        fill(&mut writer).and_then(|()| writer.flush()).map_err(|e| cannot(path, &e))?;
+        drop(writer);
+        Ok(Self { path: path.to_owned(), target, temporary })
+    }
+
+    /// Gives it a name beside its place: what is left to do is a rename, which takes no room.
+    ///
+    /// # Errors
+    /// The folder takes no more names.
+    pub fn named(self) -> Result<Self, Error> {
+        let Self { path, target, temporary } = self;
+        let temporary = temporary.named(&target.folder).map_err(|e| cannot(&path, &e))?;
+        Ok(Self { path, target, temporary })
+    }
+
+    /// Removes what is in its place.
+    ///
+    /// # Errors
+    /// It stays.
+    pub fn clear(&self) -> Result<(), Error> {
+        remove(&self.target.file).map_err(|e| cannot_replace(&self.path, &e))
+    }
+
+    /// Puts it in its place.
+    ///
+    /// # Errors
+    /// The place keeps what it has.
+    pub fn put(self) -> Result<(), Error> {
+        let Self { path, target, temporary } = self;
+        temporary.become_file(&target.file, &target.folder).map_err(|e| cannot(&path, &e))
+    }
+}
+
+/// Removes a file, if it is there.
+fn remove(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}
+
+/// Removes a file that is not to be replaced by another; a link itself.
+///
+/// # Errors
+/// It stays.
+pub fn remove_whole(path: &Path) -> Result<(), Error> {
+    remove(path).map_err(|e| cannot_replace(path, &e))
 }
 
 /// Whether [`write_whole`] can begin, found out without leaving a trace.
@@ -64,7 +128,12 @@ fn is_own_output(_path: &Path) -> bool {
     false
 }
 
+fn cannot_replace(path: &Path, error: &io::Error) -> Error {
+    Error::file(path, format_args!("cannot replace: {error}"))
+}
+
 /// What a path names behind links.
+#[derive(Debug)]
 struct Target {
     file: PathBuf,
     folder: PathBuf,
@@ -90,8 +159,10 @@ impl Target {
             let what = if file.is_dir() { "a folder: must be a file" } else { "not a regular file" };
             return Err(Error::file(path, format_args!("cannot write: {what}")));
         }
-        if file.file_name().is_none() {
-            return Err(Error::file(path, "cannot write: not the name of a file"));
+        // Which `file_name` does not tell: it takes no notice of what a path ends with.
+        let last = file.as_os_str().as_encoded_bytes().rsplit(|&byte| byte == b'/').next();
+        if file.file_name().is_none() || matches!(last, Some(b"" | b".")) {
+            return Err(Error::file(path, "cannot write: the name of a folder: must be that of a file"));
         }
         let folder = match file.parent() {
             Some(folder) if !folder.as_os_str().is_empty() => folder.to_owned(),
@@ -101,15 +172,20 @@ impl Target {
             let what = if folder.exists() { "is not a folder" } else { "missing: must be a folder" };
             return Err(Error::file(path, format_args!("cannot write: {} {what}", folder.display())));
         }
-        Ok(Self { file, folder })
+        match file.symlink_metadata() {
+            // Too long, or not to be seen.
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(cannot(path, &e)),
+            _ => Ok(Self { file, folder }),
+        }
     }
 }
 
 /// A file that is not there yet.
+#[derive(Debug)]
 enum Temporary {
     #[cfg(target_os = "linux")]
     Nameless(File),
-    Named(tempfile::NamedTempFile),
+    Named(File, tempfile::TempPath),
 }
 
 impl Temporary {
@@ -119,7 +195,8 @@ impl Temporary {
         if let Some(file) = nameless::open(folder) {
             return Ok(Self::Nameless(file));
         }
-        builder().tempfile_in(folder).map(Self::Named).map_err(|e| {
+        let named = builder().tempfile_in(folder).map(tempfile::NamedTempFile::into_parts);
+        named.map(|(file, path)| Self::Named(file, path)).map_err(|e| {
             let (folder, why) = (folder.display(), e.kind());
             Error::file(path, format_args!("cannot write: folder {folder} takes no file: {why}"))
         })
@@ -129,7 +206,19 @@ impl Temporary {
         match self {
             #[cfg(target_os = "linux")]
             Self::Nameless(file) => file,
-            Self::Named(file) => file.as_file(),
+            Self::Named(file, _) => file,
+        }
+    }
+
+    /// With a name.
+    fn named(self, folder: &Path) -> io::Result<Self> {
+        match self {
+            #[cfg(target_os = "linux")]
+            Self::Nameless(file) => {
+                let ((), path) = builder().make_in(folder, |path| nameless::link(&file, path))?.into_parts();
+                Ok(Self::Named(file, path))
+            }
+            named @ Self::Named(..) => Ok(named),
         }
     }
 
@@ -137,14 +226,13 @@ impl Temporary {
         match self {
             #[cfg(target_os = "linux")]
             Self::Nameless(file) => match nameless::link(&file, target) {
-                // Only a rename replaces: a name of its own first, for as long as that takes.
+                // Only a rename replaces.
                 Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
-                    let named = builder().make_in(folder, |path| nameless::link(&file, path))?;
-                    named.persist(target).map_err(|e| e.error)
+                    Self::Nameless(file).named(folder)?.become_file(target, folder)
                 }
                 linked => linked,
             },
-            Self::Named(file) => file.persist(target).map(drop).map_err(|e| e.error),
+            Self::Named(_, path) => path.persist(target).map_err(|e| e.error),
         }
     }
 }
@@ -240,7 +328,8 @@ mod tests {
         let folder = tempdir().unwrap();
         let path = folder.path().join("result");
         std::fs::write(&path, "old").unwrap();
-        let temporary = Temporary::Named(builder().tempfile_in(folder.path()).unwrap());
+        let (file, name) = builder().tempfile_in(folder.path()).unwrap().into_parts();
+        let temporary = Temporary::Named(file, name);
         temporary.file().write_all(b"new").unwrap();
         assert_eq!(names(folder.path()).len(), 2);
         temporary.become_file(&path, folder.path()).unwrap();

@@ -2,7 +2,7 @@
 
 use super::collect::Collected;
 use super::{Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, expert_rows};
-use crate::config::{Config, FILE_NAME};
+use crate::config::{self, Config, FILE_NAME};
 use crate::cures;
 use crate::error::{Error, Problem};
 use crate::member;
@@ -35,8 +35,14 @@ pub fn open(folder: &Path) -> Result<Opened, Error> {
         let what = if folder.exists() { "not a folder: a case is a folder" } else { "missing" };
         return Err(Error::file(folder, what));
     }
-    let config = Config::read(&folder.join(FILE_NAME))?;
+    let place = folder.join(FILE_NAME);
+    let text = config::text(&place)?;
+    let config = Config::of_text(&place, &text)?;
     let mut file = TensorFile::open(&folder.join(TENSORS_NAME))?;
+    // Whoever makes the case again takes the configuration away first and puts the new one in its place last.
+    if config::text(&place)? != text {
+        return Err(Error::file(&place, "has changed meanwhile: another case is being made here"));
+    }
     let elastic_info = elastic_info(&mut file)?;
     let mut given = given_by(&file);
     given.set(Given::ELASTIC_INFO, elastic_info.is_some());

@@ -1,16 +1,16 @@
 //! Writing a case.
 
 use super::load::element;
-use super::{Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, expert_rows};
+use super::{Case, EXPECTED_NAME, Elastic, OwnedMask, RankTensors, TENSORS_NAME, expert_rows};
 use crate::config::FILE_NAME;
 use crate::error::Error;
-use crate::store::{Tensor, bytes_of, write_tensors};
-use crate::whole::write_whole;
+use crate::store::{Tensor, bytes_of, written_tensors};
+use crate::whole::{Whole, remove_whole};
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
-use std::io::{ErrorKind, Write};
+use std::io::Write;
 use std::path::Path;
 
 /// Whether `folder` holds both files of a case.
@@ -20,15 +20,25 @@ pub fn is_case(folder: &Path) -> bool {
 }
 
 impl Case {
-    /// Writes the case into `folder`, made if it is not there. Each file appears complete or not at all.
+    /// Writes the case into `folder`, made if it is not there.
     ///
     /// # Errors
-    /// The folder or a file cannot be written.
+    /// As [`Self::save_with`].
     pub fn save(&self, folder: &Path) -> Result<(), Error> {
+        self.save_with(folder, None)
+    }
+
+    /// Writes the case into `folder`, made if it is not there, and beside it the oracle's result, if it is given; the one of
+    /// an older case goes. An older case stays as it is until all of the new one is written. While files change places there
+    /// is no configuration: whoever looks then, or finds what a process left that was killed then, is refused.
+    ///
+    /// # Errors
+    /// The folder or a file cannot be written; nothing new stays behind.
+    pub fn save_with(&self, folder: &Path, expected: Option<Vec<Tensor<'_>>>) -> Result<(), Error> {
         let made = !folder.exists();
         std::fs::create_dir_all(folder)
             .map_err(|e| Error::file(folder, format_args!("cannot make the folder: {e}")))?;
-        let saved = self.save_files(folder);
+        let saved = self.save_files(folder, expected);
         if saved.is_err() && made {
             // Nothing half made stays behind; what stopped the writing is the error to report.
             let _ = std::fs::remove_dir_all(folder);
@@ -36,18 +46,25 @@ impl Case {
         saved
     }
 
-    fn save_files(&self, folder: &Path) -> Result<(), Error> {
+    fn save_files(&self, folder: &Path, expected: Option<Vec<Tensor<'_>>>) -> Result<(), Error> {
         let text = self.config.to_toml()?;
-        // Interrupted, the folder is no case, rather than the tensors of one under the configuration of another.
-        let config = folder.join(FILE_NAME);
-        match std::fs::remove_file(&config) {
-            Err(e) if e.kind() != ErrorKind::NotFound => {
-                return Err(Error::file(&config, format_args!("cannot replace: {e}")));
-            }
-            _ => {}
+        let beside = folder.join(EXPECTED_NAME);
+        if beside.is_dir() {
+            return Err(Error::file(&beside, "cannot replace: a folder: must be a file"));
         }
-        write_tensors(&folder.join(TENSORS_NAME), self.tensors())?;
-        write_whole(&config, |file| file.write_all(text.as_bytes()))
+        // What wants time or room comes first, names too: then nothing is left but to rename.
+        let inputs = written_tensors(&folder.join(TENSORS_NAME), self.tensors())?;
+        let expected = expected.map(|tensors| written_tensors(&beside, tensors)).transpose()?;
+        let config = Whole::written(&folder.join(FILE_NAME), |file| file.write_all(text.as_bytes()))?;
+        let (inputs, config) = (inputs.named()?, config.named()?);
+        let expected = expected.map(Whole::named).transpose()?;
+        config.clear()?;
+        match expected {
+            Some(expected) => expected.put()?,
+            None => remove_whole(&beside)?,
+        }
+        inputs.put()?;
+        config.put()
     }
 
     fn tensors(&self) -> Vec<Tensor<'_>> {

@@ -2,7 +2,7 @@
 
 use crate::case;
 use crate::cli::CompareArgs;
-use crate::error::Error;
+use crate::error::{Error, shown};
 use crate::expected::Expected;
 use crate::report::{Report, pairs};
 use crate::store::{Tensor, TensorFile};
@@ -87,18 +87,19 @@ fn compare(expected: &[Tensor<'_>], result: &mut TensorFile) -> Result<Vec<Strin
     let mut wrong = Vec::new();
     for (name, must) in &expected {
         let Some(info) = result.info(name).cloned() else {
-            wrong.push(format!("{name}: missing"));
+            wrong.push(format!("{}: missing", shown(name)));
             continue;
         };
         if (info.dtype, &info.shape) != (must.dtype, &must.shape) {
             let (dtype, shape) = (info.dtype, info.shape);
+            let name = shown(name);
             wrong.push(format!("{name}: {dtype} {shape:?}: must be {} {:?}", must.dtype, must.shape));
             continue;
         }
         wrong.extend(difference(must, &result.read(name)?));
     }
     let stray = result.names().into_iter().filter(|name| !expected.contains_key(name.as_str()));
-    wrong.extend(stray.map(|name| format!("{name}: must be absent")));
+    wrong.extend(stray.map(|name| format!("{}: must be absent", shown(&name))));
     Ok(wrong)
 }
 

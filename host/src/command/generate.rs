@@ -1,13 +1,12 @@
 //! `veriep gen`
 
 use super::source::make_case;
-use crate::case::{EXPECTED_NAME, is_case};
+use crate::case::is_case;
 use crate::cli::GenArgs;
 use crate::error::Error;
 use crate::expected::Expected;
 use crate::report::{Report, note, pairs};
 use serde::Serialize;
-use std::io::ErrorKind;
 use std::path::Path;
 
 #[derive(Serialize)]
@@ -26,19 +25,8 @@ struct Made {
 pub(super) fn run(args: &GenArgs, report: &mut Report) -> Result<(), Error> {
     may_write(&args.out, args.force)?;
     let (case, source) = make_case(&args.config, &args.tensors, args.seed, 0)?;
-    let expected = if args.expected { Some(Expected::of(&case)) } else { None };
-    let path = args.out.join(EXPECTED_NAME);
-    // That of another case must not stay beside this one.
-    match std::fs::remove_file(&path) {
-        Err(e) if e.kind() != ErrorKind::NotFound && args.out.is_dir() => {
-            return Err(Error::file(&path, format_args!("cannot replace: {e}")));
-        }
-        _ => {}
-    }
-    case.save(&args.out)?;
-    if let Some(expected) = expected {
-        expected.write(&path)?;
-    }
+    let expected = args.expected.then(|| Expected::of(&case));
+    case.save_with(&args.out, expected.as_ref().map(Expected::tensors).transpose()?)?;
     let bytes = std::fs::read_dir(&args.out)
         .map(|entries| entries.flatten().filter_map(|entry| entry.metadata().ok()).map(|m| m.len()).sum())
         .unwrap_or_default();

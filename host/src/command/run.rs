@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::group::{self, Costs, Plan};
 use crate::ledger::{self, Moved};
 use crate::member;
-use crate::report::{Report, progress};
+use crate::report::{Report, note, progress};
 use crate::roofline::{self, Roofline};
 use crate::whole;
 use core::time::Duration;
@@ -70,7 +70,6 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         keep_inputs(args, path)?;
     }
     if args.backend != BackendArg::Threads {
-        // A deadline is never needed there: a hang is seen at once.
         for (given, option) in [(args.threads.is_some(), "--threads"), (args.spread.is_some(), "--spread")] {
             if given {
                 let backend = args.backend.name();
@@ -78,6 +77,10 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
                     "{option}: only --backend threads has it, not {backend}"
                 )));
             }
+        }
+        if args.deadline.is_some() {
+            let backend = args.backend.name();
+            note(&format!("note: --deadline: --backend {backend} needs none: a hang is seen at once"));
         }
     }
     let (case, source) = open_case(args)?;

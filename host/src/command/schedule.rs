@@ -1,7 +1,7 @@
 //! `veriep schedule`
 
 use crate::cli::{ModelArg, ProductArg, ReceiveArg, ScheduleArgs};
-use crate::error::Error;
+use crate::error::{Error, shown};
 use crate::report::Report;
 use kernel_core::a3::Receive;
 use serde::Serialize;
@@ -42,7 +42,7 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
 }
 
 fn question(args: &ScheduleArgs) -> Result<Question, Error> {
-    let refuse = |why: String| Err(Error::Request(format!("schedule {}: {why}", args.operators)));
+    let refuse = |why: String| Err(Error::Request(format!("schedule {}: {why}", shown(&args.operators))));
     if (args.product, args.model) == (ProductArg::A3, Some(ModelArg::Windows)) {
         return refuse("--model windows: only a2 has one".to_owned());
     }
@@ -71,12 +71,17 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     if args.product == ProductArg::A2 && args.receive != ReceiveArg::Copy {
         return refuse(format!("--receive {receive}: product = a2 has copy alone"));
     }
+    if let [_, _, _, ..] = args.partitions[..] {
+        let all: Vec<_> = args.partitions.iter().map(u32::to_string).collect();
+        let all = all.join(",");
+        return refuse(format!("--partitions {all}: must be P, or P,Q of dispatch and combine"));
+    }
     if args.receive == ReceiveArg::Direct && !matches!(args.partitions[..], [1 | 2] | [1 | 2, 2]) {
         return refuse(format!(
             "--receive {receive}: --partitions must be 1 or 2, the areas of rows and results; flags have 2"
         ));
     }
-    let [first, .., last] = args.partitions[..] else {
+    let [first, last] = args.partitions[..] else {
         let each = args.partitions.first().copied().unwrap_or(2);
         return Ok(ask(args, [each, each], balanced));
     };

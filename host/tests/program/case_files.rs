@@ -1,5 +1,6 @@
 //! Cases in folders: round trips, and every way a file can be wrong.
 
+use core::sync::atomic::{AtomicBool, Ordering};
 use host::case::{Case, OwnedMask, load};
 use host::config::Config;
 use host::generate::{MaskKind, Options, generate};
@@ -300,4 +301,54 @@ fn all_that_is_wrong_with_all_tensors_is_listed_with_how_many_more() {
         "expert_gain[3] = NaN: must be finite",
     ];
     assert_eq!(ends, expected);
+}
+
+#[test]
+fn whoever_reads_a_case_that_is_being_made_again_gets_one_of_both() {
+    let folder = tempdir().unwrap();
+    let cases = [("f16", 5), ("bf16", 6)].map(|(dtype, seed)| {
+        tiny(|config| config.dtype = dtype.to_owned(), Options { seed, ..Options::default() })
+    });
+    cases[0].save(folder.path()).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for i in 0..400 {
+                cases[i % 2].save(folder.path()).unwrap();
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let (mut read, mut refused) = (0, 0);
+        while !done.load(Ordering::Relaxed) {
+            match load(folder.path()) {
+                Ok(case) => {
+                    assert!(cases.contains(&case), "of two cases");
+                    read += 1;
+                }
+                Err(error) => {
+                    let line = error.lines().remove(0);
+                    let gone = [
+                        "config.toml: missing",
+                        "config.toml: has changed meanwhile: another case is being made here",
+                    ];
+                    assert!(gone.iter().any(|gone| line.ends_with(gone)), "{line}");
+                    refused += 1;
+                }
+            }
+        }
+        assert!(read > 0, "{refused} refused");
+    });
+}
+
+#[cfg(unix)]
+#[test]
+fn a_case_made_again_through_links_is_behind_them() {
+    let (far, near) = (saved().0, tempdir().unwrap());
+    for name in ["config.toml", "inputs.safetensors"] {
+        std::os::unix::fs::symlink(far.path().join(name), near.path().join(name)).unwrap();
+    }
+    let case = tiny(|config| config.dtype = "f16".to_owned(), Options::default());
+    case.save(near.path()).unwrap();
+    assert_eq!(load(far.path()).unwrap(), case);
+    assert_eq!(load(near.path()).unwrap(), case);
 }

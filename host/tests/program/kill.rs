@@ -1,12 +1,12 @@
 //! A run that is killed leaves nothing behind: its memory is anonymous, and its result is written at the end and appears
-//! whole.
+//! whole. A case that is being made again when it is killed is the old one, or the new one, or refused.
 #![cfg(unix)]
 
 use core::time::Duration;
 use std::fs;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Instant;
 use tempfile::tempdir;
@@ -83,4 +83,82 @@ fn a_run_that_is_killed_at_any_time_leaves_the_old_result_or_the_new() {
         assert_eq!(all(folder.path()), core::slice::from_ref(&result), "something is left behind");
     }
     assert!(killed > 2 && kept > 2, "{killed} of 16 runs were killed, {kept} old results kept");
+}
+
+/// Makes a case, over one that is there.
+fn making(folder: &Path, sizes: &str) -> Command {
+    let mut make = Command::new(env!("CARGO_BIN_EXE_veriep"));
+    make.args(["gen", "--preset", "tiny", "--seed", "1", "--force", "--out", "case"]).args(sizes.split(' '));
+    make.current_dir(folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    make
+}
+
+type Files = [Option<Vec<u8>>; 3];
+
+/// The files of a case, as far as they are there.
+const FILES: [&str; 3] = ["config.toml", "inputs.safetensors", "expected.safetensors"];
+
+fn case_in(folder: &Path) -> Files {
+    FILES.map(|name| fs::read(folder.join("case").join(name)).ok())
+}
+
+/// What a kill leaves of an old case that is being made again.
+fn killed_over(folder: &Path, old: &Files, sizes: &str, when: impl FnOnce(&Child)) -> Files {
+    let case = folder.join("case");
+    fs::remove_dir_all(&case).unwrap();
+    fs::create_dir(&case).unwrap();
+    for (name, bytes) in FILES.iter().zip(old) {
+        fs::write(case.join(name), bytes.as_ref().unwrap()).unwrap();
+    }
+    let mut make = making(folder, sizes).spawn().unwrap();
+    when(&make);
+    make.kill().unwrap();
+    make.wait().unwrap();
+    case_in(folder)
+}
+
+#[test]
+fn a_case_whose_remaking_is_killed_is_the_old_one_or_the_new_or_refused() {
+    let folder = tempdir().unwrap();
+    let folder = folder.path();
+    assert!(making(folder, "--expected").status().unwrap().success());
+    let old = case_in(folder);
+    let sizes = "--set bs=64 --set h=8192 --expected";
+    let since = Instant::now();
+    assert!(making(folder, sizes).status().unwrap().success());
+    let (whole, new) = (since.elapsed(), case_in(folder));
+    let mut kept = 0;
+    for i in 0..10_u32 {
+        let at = whole.mul_f64(1.0 - (f64::from(i) / 10.0).powi(2));
+        let seen = killed_over(folder, &old, sizes, |_| sleep(at));
+        assert!(seen == old || seen == new || seen[0].is_none(), "round {i}: of two cases");
+        kept += u32::from(seen == old);
+    }
+    assert!(kept > 2, "{kept} old cases kept");
+}
+
+/// Whether a process has a file in `case` open, or is no more.
+#[cfg(target_os = "linux")]
+fn writes(process: &Child) -> bool {
+    let Ok(files) = fs::read_dir(format!("/proc/{}/fd", process.id())) else { return true };
+    let opened: Vec<_> = files.flatten().filter_map(|file| fs::read_link(file.path()).ok()).collect();
+    opened.is_empty() || opened.iter().any(|file| file.to_string_lossy().contains("/case/"))
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_case_is_whole_while_another_is_written_over_it() {
+    let folder = tempdir().unwrap();
+    let folder = folder.path();
+    assert!(making(folder, "--expected").status().unwrap().success());
+    let old = case_in(folder);
+    let when = |make: &Child| {
+        let since = Instant::now();
+        while !writes(make) && since.elapsed() < Duration::from_secs(20) {
+            core::hint::spin_loop();
+        }
+    };
+    // One that is seen in time is enough: writing takes longer than to look.
+    let is_kept = |_| killed_over(folder, &old, "--set bs=512 --set h=8192", when) == old;
+    assert!((0..8).any(is_kept), "the old case is gone while the new one is written");
 }

@@ -1,8 +1,22 @@
 //! Requests that do not fit together.
 
+use super::room::Room;
 use super::rows;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
+use std::process::Output;
+
+/// A program to compare with, and an mpirun that does not start it.
+fn mpirun(room: &Room) -> &Room {
+    let script = "#!/bin/sh\necho 'baseline: rank 1: no memory' >&2\nexit 3\n";
+    room.folder("bin").file("bin/mpirun", script).mode("bin/mpirun", 0o755)
+}
+
+fn against(room: &Room, more: &str) -> Output {
+    room.file("bin/mpi-alltoallv", "").mode("bin/mpi-alltoallv", 0o755);
+    let request = format!("bench --preset tiny --against mpi-alltoallv --baselines bin {more}");
+    room.command(request.split_whitespace()).env("PATH", room.at("bin")).output().unwrap()
+}
 
 rows! {
     no_verb: |room| room.ask::<&str>([]);
@@ -32,6 +46,7 @@ rows! {
     };
     no_threads: |room| room.run("run --preset tiny --threads 0");
     threads_where_there_are_none: |room| room.run("run --preset tiny --backend weak --threads 2");
+    a_deadline_where_a_hang_is_seen_at_once: |room| room.run("run --preset tiny --backend weak --deadline 5");
     a_deadline_of_nothing: |room| room.run("run --preset tiny --deadline 0");
     a_deadline_that_is_no_number: |room| room.run("run --preset tiny --deadline nan");
     a_negative_seed: |room| room.run("run --preset tiny --seed -1");
@@ -40,6 +55,30 @@ rows! {
     a_schedule_with_more_dispatches: |room| room.run("run --preset tiny --schedule DDC");
     flags_where_there_is_no_choice: |room| {
         room.run("run --preset tiny --set comm_alg=fullmesh_v2 --flags separate")
+    };
+    flags_of_a2: |room| {
+        room.run("run --preset a2-hier-16 --set h=1024 --set bs=1 --flags joint")
+    };
+    flags_where_counts_are_ahead_of_rows: |room| {
+        room.run("run --preset tiny --receive direct --flags separate")
+    };
+    rows_received_in_place_on_a2: |room| {
+        room.run("run --preset a2-hier-16 --set h=1024 --set bs=1 --receive in-place")
+    };
+    rows_received_in_place_by_fullmesh_v2: |room| {
+        room.run("run --preset tiny --set comm_alg=fullmesh_v2 --receive in-place")
+    };
+    rows_received_in_place_in_a_tp_domain: |room| {
+        room.run("run --preset tiny --set tp_world_size=2 --set moe_expert_num=2 --receive in-place")
+    };
+    rows_placed_directly_whose_results_are_quantised: |room| {
+        room.run("run --preset tiny --set comm_quant_mode=2 --receive direct")
+    };
+    rows_placed_directly_with_a_port_offset: |room| {
+        room.run("run --preset tiny --port-offset 512 --receive direct")
+    };
+    rows_placed_directly_without_room: |room| {
+        room.run("run --preset tiny --set hccl_buffsize_mb=2 --set bs=73 --receive direct --schedule DDCC")
     };
     a_stage_where_there_are_none: |room| room.run("run --preset tiny --stage 3");
     a_row_for_nobody_where_there_are_no_relays: |room| room.run("run --preset tiny --inject astray=0");
@@ -53,8 +92,27 @@ rows! {
     a_fault_of_a_rank_that_there_is_not: |room| room.run("run --preset tiny --inject silent=2");
     a_fault_of_words_that_there_are_not: |room| room.run("run --preset tiny --inject silent=1:letters");
     a_fault_of_words_that_nobody_says: |room| room.run("run --preset tiny --inject silent=1:grants");
+    a_fault_of_a_rank_that_is_gone: |room| {
+        room.run("run --preset tiny --set ep_world_size=4 --dead 1 --inject silent=1")
+    };
+    a_mask_where_ranks_differ: |room| {
+        room.run("run --preset tiny --set bs=[1,4] --set global_bs=8 --mask tokens")
+    };
+    const_experts_that_no_memory_holds: |room| room.run("run --preset tiny --set const_expert_num=2147483000");
     a_rank_that_there_is_not: |room| room.file("layer.toml", "").run("layout layer.toml --rank 16");
     a_core_that_there_is_not: |room| room.run("plan --preset tiny --rank 0 --core 8");
+    a_plan_of_a_rank_that_there_is_not: |room| room.run("plan --preset tiny --rank 2 --core 0");
+    a_plan_of_no_core: |room| room.run("plan --preset tiny --rank 0");
+    a_plan_of_a_case_with_a_seed: |room| room.case().run("plan case --seed 3");
+    a_baseline_that_is_not_built: |room| room.run("bench --preset tiny --against mpi-alltoallv --baselines bin");
+    a_baseline_that_is_not_a_program: |room| {
+        room.folder("bin").file("bin/mpi-alltoallv", "").run("bench --preset tiny --against mpi-alltoallv --baselines bin")
+    };
+    a_baseline_without_mpirun: |room| against(room.folder("bin"), "");
+    a_baseline_that_cannot_do_what_is_asked: |room| {
+        against(mpirun(room), "--set dtype=f16 --set copy_expert_num=1")
+    };
+    a_baseline_that_ends: |room| against(mpirun(room), "--iters 1");
     a_way_to_receive_named_twice: |room| room.run("bench --preset tiny --receive copy,direct,copy");
     a_dead_rank_that_there_is_not: |room| room.run("run --preset tiny --dead 2");
     dead_ranks_that_leave_too_few_experts: |room| {
@@ -62,4 +120,20 @@ rows! {
     };
     all_ranks_dead: |room| room.run("run --preset tiny --dead 0,1");
     a_search_with_more_combines_than_dispatches: |room| room.run("schedule CD");
+    a_search_without_a_dispatch: |room| room.ask(["schedule", ""]);
+    a_search_with_another_letter: |room| room.run("schedule DCX");
+    a_search_that_repeats_what_is_not_combined: |room| room.run("schedule DDC --rounds 2");
+    a_search_with_three_numbers_of_partitions: |room| room.run("schedule DC --partitions 1,2,3");
+    a_search_with_two_numbers_of_partitions_on_a2: |room| room.run("schedule DC --product a2 --partitions 1,2");
+    a_search_with_three_areas_of_rows: |room| room.run("schedule DC --receive direct --partitions 3");
+    a_search_of_a_way_to_receive_that_a2_lacks: |room| room.run("schedule DC --product a2 --receive in-place");
+    a_search_of_windows_that_a3_lacks: |room| room.run("schedule DC --model windows");
+    a_search_of_windows_that_the_hierarchy_lacks: |room| {
+        room.run("schedule DC --product a2 --hierarchy --model windows")
+    };
+    a_search_of_a_hierarchy_on_a3: |room| room.run("schedule DC --hierarchy");
+    a_search_of_servers_without_a_hierarchy: |room| room.run("schedule DC --product a2 --server-ranks 2");
+    a_search_of_servers_that_ranks_do_not_fill: |room| {
+        room.run("schedule DC --product a2 --hierarchy --ranks 4 --server-ranks 3")
+    };
 }

@@ -2,6 +2,10 @@
 
 use super::rows;
 
+const A2: &str = "product = \"a2\"\nhccl_buffsize_mb = 900\n";
+const TP: &str = "tp_world_size = 2\nmoe_expert_num = 16\n";
+const V2: &str = "comm_alg = \"fullmesh_v2\"\n";
+
 rows! {
     the_configuration_is_missing: |room| room.run("check nowhere.toml");
     the_configuration_is_not_utf_8: |room| room.check(b"k = 8\nh = \xFF1024");
@@ -25,8 +29,40 @@ rows! {
     special_experts_where_the_algorithm_has_none: |room| {
         room.check("product = \"a2\"\ncomm_alg = \"hierarchy\"\nmoe_expert_num = 256\ncopy_expert_num = 1")
     };
+    shared_experts_without_a_rank: |room| room.check("shared_expert_num = 2");
+    ranks_without_a_shared_expert: |room| {
+        room.check("shared_expert_num = 0\nshared_expert_rank_num = 4\nmoe_expert_num = 48")
+    };
+    shared_ranks_do_not_divide_among_shared_experts: |room| {
+        room.check("shared_expert_num = 3\nshared_expert_rank_num = 4\nmoe_expert_num = 48")
+    };
+    more_experts_of_a_rank_than_a2_takes: |room| room.check(format!("{A2}moe_expert_num = 400"));
+    h_is_no_multiple_on_a2: |room| room.check(format!("{A2}h = 1000"));
+    more_special_experts_than_ids_can_name: |room| room.check("zero_expert_num = 2147483640");
+    global_bs_is_another_number: |room| room.check("global_bs = 100");
+    global_bs_of_ranks_that_differ: |room| room.check("ep_world_size = 2\nbs = [1, 2]\nglobal_bs = 3");
+    a_tp_domain_of_ranks_with_several_experts: |room| room.check("tp_world_size = 2");
+    results_quantised_in_a_tp_domain: |room| room.check(format!("{TP}comm_quant_mode = 2"));
+    fullmesh_v2_with_a_tp_domain: |room| room.check(format!("{V2}{TP}"));
+    fullmesh_v2_with_ranks_that_differ: |room| {
+        room.check(format!("{V2}ep_world_size = 2\nbs = [1, 2]\nglobal_bs = 4"))
+    };
+    fullmesh_v2_with_special_experts: |room| room.check(format!("{V2}copy_expert_num = 1"));
+    more_counts_than_status_slots: |room| {
+        room.check("hccl_buffsize_mb = 8000\nep_world_size = 17\nshared_expert_rank_num = 16\nmoe_expert_num = 1024")
+    };
     two_rules_are_broken: |room| room.check("k = 20\nquant_mode = 1");
     layers_that_cannot_share_a_group: |room| {
         room.file("a.toml", "aiv_num = 4").file("b.toml", "").run("check a.toml b.toml")
+    };
+    layers_of_which_one_is_elastic: |room| {
+        let config = std::fs::read(room.elastic().at("case/config.toml")).unwrap();
+        room.file("b.toml", config).run("check case b.toml")
+    };
+    layers_whose_flags_lie_in_the_data_of_others: |room| {
+        room.file("a.toml", format!("{A2}h = 2048")).file("b.toml", A2).run("check a.toml b.toml")
+    };
+    layers_that_overlap_with_two_batches_in_flight: |room| {
+        room.file("a.toml", "h = 2048").file("b.toml", "").run("check a.toml b.toml --in-flight 2")
     };
 }

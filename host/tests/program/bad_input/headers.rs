@@ -1,7 +1,9 @@
 //! Files that are missing, are something else, or lie about themselves.
 
+use super::room::skipped;
 use super::rows;
 use std::fs::File;
+use std::path::Path;
 
 rows! {
     the_case_is_missing: |room| room.run("run nowhere");
@@ -22,7 +24,19 @@ rows! {
     };
     the_configuration_is_a_device: |room| room.run("check /dev/zero");
     the_configuration_cannot_be_read: |room| room.link("/proc/self/mem", "layer.toml").run("check layer.toml");
-    the_tensors_cannot_be_read: |room| room.link("/proc/self/mem", "result").run("compare result result");
+    the_configuration_must_not_be_read: |room| room.closed("layer.toml", "").plain("check layer.toml");
+    the_tensors_must_not_be_read: |room| room.closed("result", "").plain("compare result result");
+    the_tensors_cannot_be_read: |room| {
+        // There to be read, of 4096 bytes, and it has no speed to tell.
+        let speed = Path::new("/sys/class/net/lo/speed");
+        if !speed.is_file() {
+            return skipped("no file here that is there and cannot be read");
+        }
+        Some(room.link(speed, "result").run("compare result result"))
+    };
+    the_tensors_are_a_file_that_tells_no_size: |room| {
+        room.link("/proc/self/mem", "result").run("compare result result")
+    };
     the_file_is_empty: |room| room.with_bytes(Vec::clear);
     the_file_ends_within_the_length_of_its_header: |room| room.with_bytes(|bytes| bytes.truncate(7));
     the_file_ends_within_its_header: |room| room.with_bytes(|bytes| bytes.truncate(100));

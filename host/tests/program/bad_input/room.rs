@@ -6,7 +6,10 @@ use host::generate::{Left, Options, generate_left};
 use host::presets::preset;
 use host::store::{Tensor, TensorFile, write_tensors};
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::io::ErrorKind;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::{TempDir, tempdir};
@@ -15,6 +18,8 @@ pub(crate) struct Room(TempDir);
 
 /// The name of a case in every room.
 const CASE: &str = "case";
+/// A user without rights.
+const NOBODY: u32 = 65534;
 
 impl Room {
     pub(crate) fn new() -> Self {
@@ -46,6 +51,46 @@ impl Room {
     pub(crate) fn limited(&self, limits: &str, request: &str) -> Output {
         let script = format!("{limits}; exec {} {request}", env!("CARGO_BIN_EXE_veriep"));
         Command::new("bash").args(["-c", &script]).current_dir(self.0.path()).output().unwrap()
+    }
+
+    /// Runs a request as a user who is not root; `None` where that cannot be.
+    pub(crate) fn plain(&self, request: &str) -> Option<Output> {
+        let mut command = self.command(request.split(' '));
+        if is_root() {
+            fs::set_permissions(self.at(""), Permissions::from_mode(0o755)).unwrap();
+            command.uid(NOBODY).gid(NOBODY);
+        }
+        match command.output() {
+            Err(e) if e.kind() == ErrorKind::PermissionDenied => {
+                skipped("nobody but root may run the program here")
+            }
+            output => Some(output.unwrap()),
+        }
+    }
+
+    /// Runs a script with a file system in memory in the folder `disk`; `$veriep` is the program. `None` where nobody may mount.
+    pub(crate) fn mounted(&self, options: &str, script: &str) -> Option<Output> {
+        self.folder("disk");
+        let mount = format!("mount -t tmpfs -o {options} none disk");
+        let shell = |script: &str| {
+            let mut unshare = Command::new("unshare");
+            unshare.args(["--map-root-user", "--mount", "bash", "-c", script]).current_dir(self.0.path());
+            unshare.env("veriep", env!("CARGO_BIN_EXE_veriep")).output()
+        };
+        if !shell(&mount).is_ok_and(|output| output.status.success()) {
+            return skipped("nobody may mount here");
+        }
+        Some(shell(&format!("{mount}; {script}")).unwrap())
+    }
+
+    /// A file that only root can read.
+    pub(crate) fn closed(&self, name: &str, content: &str) -> &Self {
+        self.file(name, content).mode(name, 0o000)
+    }
+
+    pub(crate) fn mode(&self, name: &str, mode: u32) -> &Self {
+        fs::set_permissions(self.at(name), Permissions::from_mode(mode)).unwrap();
+        self
     }
 
     pub(crate) fn file(&self, name: &str, content: impl AsRef<[u8]>) -> &Self {
@@ -89,7 +134,12 @@ impl Room {
 
     /// Changes the tensors of the case and runs it.
     pub(crate) fn with_tensors(&self, edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> Output {
-        let path = self.inputs();
+        self.edited("case/inputs.safetensors", edit).run("run case")
+    }
+
+    /// Changes the tensors of a file.
+    pub(crate) fn edited(&self, name: &str, edit: impl FnOnce(&mut Vec<Tensor<'_>>)) -> &Self {
+        let path = self.at(name);
         let mut file = TensorFile::open(&path).unwrap();
         let mut tensors = Vec::new();
         for name in file.names() {
@@ -99,7 +149,7 @@ impl Room {
         }
         edit(&mut tensors);
         write_tensors(&path, tensors).unwrap();
-        self.run("run case")
+        self
     }
 
     /// Writes 4-byte words into a tensor from the given one on, and runs the case.
@@ -144,6 +194,16 @@ impl Room {
         std::os::unix::fs::symlink(to, self.at(name)).unwrap();
         self
     }
+}
+
+pub(crate) fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+/// Says why a row cannot be tried on this machine.
+pub(crate) fn skipped(why: &str) -> Option<Output> {
+    println!("left out: {why}");
+    None
 }
 
 pub(crate) fn tensor<'t, 'a>(tensors: &'t mut [Tensor<'a>], name: &str) -> &'t mut Tensor<'a> {

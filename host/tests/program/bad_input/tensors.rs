@@ -31,7 +31,16 @@ fn without(room: &Room, name: &str) -> Output {
 }
 
 fn added(room: &Room, name: &str, dtype: Dtype, shape: &[usize], data: &[u8]) -> Output {
-    room.case().with_tensors(|tensors| {
+    add(room.case(), name, dtype, shape, data)
+}
+
+/// The case as it is under another configuration, with one more tensor.
+fn under(room: &Room, config: &str, name: &str, dtype: Dtype, shape: &[usize], data: &[u8]) -> Output {
+    add(room.case().file("case/config.toml", config), name, dtype, shape, data)
+}
+
+fn add(room: &Room, name: &str, dtype: Dtype, shape: &[usize], data: &[u8]) -> Output {
+    room.with_tensors(|tensors| {
         let (name, data) = (name.to_owned(), data.to_vec().into());
         tensors.push(Tensor { name, dtype, shape: shape.to_vec(), data });
     })
@@ -50,6 +59,15 @@ fn elastic(room: &Room, at: usize, word: i32) -> Output {
     room.elastic().with_words("elastic_info", at, &[word.to_le_bytes()])
 }
 
+/// The same under another configuration of 6 ranks.
+fn elastic_under(room: &Room, config: &str, at: usize, word: i32) -> Output {
+    let config = format!("ep_world_size = 6\nmoe_expert_num = 12\nk = 2\nh = 1024\nbs = 2\n{config}");
+    room.elastic().file("case/config.toml", config).with_words("elastic_info", at, &[word.to_le_bytes()])
+}
+
+/// `elastic_info` that is switched on; it says no more.
+const ON: [u8; 4] = 1_i32.to_le_bytes();
+
 rows! {
     a_tensor_is_missing: |room| without(room.case(), "rank1.x");
     a_tensor_has_another_dtype: |room| {
@@ -61,6 +79,25 @@ rows! {
     a_tensor_of_a_rank_that_there_is_not: |room| added(room, "rank2.x", Dtype::U8, &[0], &[]);
     a_tensor_of_a_name_that_nobody_knows: |room| added(room, "rank0.weights", Dtype::U8, &[0], &[]);
     a_tensor_whose_name_has_control_characters: |room| added(room, "a\u{1b}[31m\nb", Dtype::U8, &[0], &[]);
+    a_tensor_whose_name_turns_what_follows: |room| added(room, "rank0.\u{202e}x", Dtype::U8, &[0], &[]);
+    a_tensor_without_a_name: |room| added(room, "", Dtype::U8, &[0], &[]);
+    a_tensor_that_the_algorithm_does_not_take: |room| {
+        let config = "product = \"a2\"\ncomm_alg = \"hierarchy\"";
+        under(room, config, "rank0.x_active_mask", Dtype::BOOL, &[1], &[1])
+    };
+    a_mask_on_fullmesh_v2: |room| {
+        under(room, "comm_alg = \"fullmesh_v2\"", "rank0.x_active_mask", Dtype::BOOL, &[1], &[1])
+    };
+    elastic_info_on_fullmesh_v2: |room| {
+        under(room, "comm_alg = \"fullmesh_v2\"", "elastic_info", Dtype::I32, &[1], &ON)
+    };
+    elastic_info_of_a_tp_domain: |room| {
+        under(room, "tp_world_size = 2\nmoe_expert_num = 16", "elastic_info", Dtype::I32, &[1], &ON)
+    };
+    shared_expert_x_where_ranks_hold_shared_experts: |room| {
+        let config = "shared_expert_rank_num = 4\nmoe_expert_num = 48";
+        under(room, config, "rank0.shared_expert_x", Dtype::BF16, &[0], &[])
+    };
     an_expert_id_is_too_large: |room| ids(room, [4, 1]);
     an_expert_id_is_negative: |room| ids(room, [-1, 1]);
     an_expert_id_stands_twice_in_a_row: |room| ids(room, [1, 1]);
@@ -107,12 +144,25 @@ rows! {
     elastic_info_has_another_dtype: |room| {
         room.elastic().with_tensors(|tensors| tensor(tensors, "elastic_info").dtype = Dtype::F32)
     };
+    elastic_info_is_too_short: |room| {
+        added(room, "elastic_info", Dtype::I32, &[1], &ON);
+        room.run("layout case")
+    };
     elastic_info_leaves_no_rank: |room| elastic(room, 1, 0);
     elastic_info_leaves_more_ranks_than_there_are: |room| elastic(room, 1, 7);
     elastic_info_leaves_shared_ranks_that_there_were_not: |room| elastic(room, 2, 1);
+    elastic_info_leaves_shared_ranks_that_do_not_divide: |room| {
+        elastic_under(room, "shared_expert_num = 2\nshared_expert_rank_num = 2", 2, 1)
+    };
+    elastic_info_leaves_no_expert: |room| elastic(room, 3, 0);
+    elastic_info_leaves_more_experts_than_ids_can_name: |room| {
+        elastic_under(room, "shared_expert_rank_num = 2\nzero_expert_num = 2147483635", 3, 16)
+    };
+    elastic_info_leaves_more_experts_than_there_is_room_for: |room| elastic(room, 3, 16);
     elastic_info_leaves_experts_that_do_not_divide: |room| elastic(room, 3, 7);
     elastic_info_names_a_new_id_that_there_is_not: |room| elastic(room, 4, 4);
     elastic_info_gives_a_dead_rank_a_name: |room| elastic(room, 5, 0);
+    elastic_info_takes_a_rank_its_name: |room| elastic(room, 4, -1);
     elastic_info_names_a_physical_rank_that_there_is_not: |room| elastic(room, 10, 6);
     elastic_info_has_an_entry_behind_the_last_new_id: |room| elastic(room, 15, 0);
     a_tensor_of_a_rank_that_is_gone: |room| {
