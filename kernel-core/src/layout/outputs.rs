@@ -143,9 +143,16 @@ mod tests {
     use super::*;
     use crate::layout::tests::any_config;
     use crate::shape::{BatchSizes, Config};
-    use crate::testing::domain::shape as shape_of;
+    use crate::testing::domain::{Domain, PAIR, shape as shape_of};
     use alloc::vec::Vec;
     use proptest::prelude::*;
+
+    #[test]
+    fn the_row_table_of_a_rank_that_receives_one_row_has_room_for_two_entries() {
+        let shape = Domain { r: 1, e: 1, bs: 1, ..PAIR }.shape();
+        assert_eq!(shape.rows_max(RankId(0)), 1);
+        assert_eq!(capacity(&shape, RankId(0), Tensor::RowTable), 2 * 8);
+    }
 
     proptest! {
         #[test]
