@@ -38,6 +38,7 @@ const KEEPERS: &[fn()] = &[
     rain_and_liars_over_every_protocol_are_seeds,
     a_doorbell_of_any_number_on_a_rank_alone_is_no_endless_loop,
     a_dozen_bytes_that_send_long_messages_take_no_square_of_them_to_land,
+    a_liar_in_a_tp_domain_is_refused_by_its_peer,
     configurations_that_are_taken_and_refused_are_seeds,
     rows_with_all_kinds_of_numbers_are_seeds,
     an_eps_with_which_the_sum_leaves_f32_is_no_error_of_rstd,
@@ -171,9 +172,7 @@ fn attack(numbers: &Numbers, kind: u8, rate: u8) -> (Vec<u8>, hostile::Report) {
 fn rain_and_liars_over_every_protocol_are_seeds() {
     let (mut refused, mut unharmed) = (0, 0);
     for (name, numbers) in scenarios() {
-        // The last with a TP domain, if there is one.
-        let with_tp = numbers.has(Feature::Tp).then_some((0x81, 40));
-        for (kind, rate) in [(0, 20), (1, 12), (3, 40)].into_iter().chain(with_tp) {
+        for (kind, rate) in [(0, 20), (1, 12), (3, 40)] {
             let (bytes, report) = attack(&numbers, kind, rate);
             assert_eq!(report.liar, kind & 1 == 1);
             assert!(report.liar || report.drops > 0, "{name}: not a drop");
@@ -219,6 +218,22 @@ fn a_dozen_bytes_that_send_long_messages_take_no_square_of_them_to_land() {
     assert!(report.full > 1000, "there was room for all in flight: {report:?}");
     assert!(report.compared < 60_000_000, "{} comparisons", report.compared);
     keep("hostile", "many_in_flight", bytes);
+}
+
+#[test]
+fn a_liar_in_a_tp_domain_is_refused_by_its_peer() {
+    for seed in 0..40 {
+        let numbers = Numbers { seed, ..numbers(Protocol::A3Joint, &[Feature::Tp]) };
+        let (bytes, report) = attack(&numbers, 0x81, 60);
+        let of_tp = |error: &ProtocolError| {
+            matches!(error, ProtocolError::TpSlot { .. } | ProtocolError::TpRows { .. })
+        };
+        if report.liar && report.refused.iter().any(|(_, error)| of_tp(error)) {
+            keep("hostile", "liar_in_tp", &bytes);
+            return;
+        }
+    }
+    panic!("no peer was lied to");
 }
 
 /// A configuration for the door, with the numbers of the default but for these.
