@@ -14,7 +14,7 @@ use keep::{assert_all_kept, keep};
 fn no_seed_is_without_a_test_that_asserts_it() {
     configurations_with_a_line_for_every_mistake_are_seeds();
     cases_that_are_loaded_and_refused_are_seeds();
-    ["config_file", "case_files"].map(assert_all_kept);
+    ["config_file", "case_files"].into_iter().for_each(assert_all_kept);
 }
 
 #[test]
