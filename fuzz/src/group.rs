@@ -210,7 +210,9 @@ impl<'t> Group<'t> {
                 landing = [4, 64, 200][self.world.tape.below(3)];
             }
             let lands = self.world.in_flight() && usize::from(choice) < landing;
-            let moved = if lands || self.world.is_full() {
+            let is_full = self.world.is_full();
+            self.world.full += usize::from(is_full && !lands);
+            let moved = if lands || is_full {
                 self.ticks += 1;
                 self.world.land_one();
                 true

@@ -4,7 +4,8 @@
 //! Whatever comes: no panic, an end, no access that the layout does not give, no error that blames this crate. With a
 //! liar moreover every row of others arrives unharmed, every token that has no expert on the liar gets its sum, and
 //! who refuses something names the liar. (Not so where a liar has other people's rows in its hands: with direct placement it
-//! can put more rows than it was granted, and in a hierarchy a relay forwards what others sent.)
+//! can put more rows than it was granted, in a hierarchy a relay forwards what others sent, and in a TP domain a rank lends
+//! its peer what others told it.)
 
 use crate::domain::{Domain, Feature, Numbers, Protocol};
 use crate::group::{Group, Operator, Returned, Watch, result_row, source_of};
@@ -23,6 +24,8 @@ use kernel_core::units::{RankId, Token};
 
 /// The most words that rain changes in a run: afterwards it can come to an end.
 const DROPS_MAX: usize = 80;
+/// A bit of the kind: a liar may be in a TP domain.
+const WITH_TP: u8 = 0x80;
 
 /// How an attack ended.
 #[derive(Clone, Debug, Default)]
@@ -37,6 +40,10 @@ pub struct Report {
     pub ended: usize,
     /// Rows and sums of others that were held against the oracle.
     pub unharmed: usize,
+    /// How often so much was in flight that some of it had to land.
+    pub full: usize,
+    /// Comparisons of effects in flight, to choose those that landed.
+    pub compared: u64,
 }
 
 /// Runs what the bytes mean: numbers, then the kind of attack and its rate. `None` if they mean no domain.
@@ -48,7 +55,7 @@ pub fn run(bytes: &[u8]) -> Option<Report> {
     let mut tape = Tape::new(rest, numbers.seed.into());
     let (kind, rate) = (tape.byte(), tape.byte());
     let is_liar = kind & 1 == 1;
-    if is_liar {
+    if is_liar && kind & WITH_TP == 0 {
         // A TP peer lends out what others told it: there is no telling whose rows are whose.
         numbers.features &= !(Feature::Tp as u16);
     }
@@ -58,9 +65,11 @@ pub fn run(bytes: &[u8]) -> Option<Report> {
     let liar = is_liar.then(|| usize::from(kind >> 1) % group.members.len());
     group.world.liar = liar.map(|member| Liar { member: group.members[member].number, rate: rate.max(1) });
     let report = Report { liar: is_liar, ..Report::default() };
-    let is_apart = !matches!(numbers.protocol(), Protocol::A3Direct | Protocol::A2Hierarchy);
+    let has_tp = group.domain.shape.tp_world_size() > 1;
+    let is_apart = !has_tp && !matches!(numbers.protocol(), Protocol::A3Direct | Protocol::A2Hierarchy);
     let mut attack = Attack { seed: seed_of(&numbers), rate, liar, is_apart, report };
     group.run(&mut attack);
+    (attack.report.full, attack.report.compared) = (group.world.full, group.world.compared);
     attack.report.ended = group.members.iter().map(|member| member.ended).sum();
     Some(attack.report)
 }
@@ -107,8 +116,10 @@ impl Watch for Attack {
         let Some(liar) = self.liar.filter(|&liar| liar != member) else { return };
         let liar = group.members[liar].ep;
         if let Some(source) = source_of(&error) {
-            let of_relay = group.domain.numbers.protocol() == Protocol::A2Hierarchy;
-            assert!(source == liar || of_relay, "{error}: names the wrong rank");
+            // What a relay forwarded, or a TP peer lent.
+            let is_handed_on = group.domain.numbers.protocol() == Protocol::A2Hierarchy
+                || group.domain.shape.tp_world_size() > 1;
+            assert!(source == liar || is_handed_on, "{error}: names the wrong rank");
             return;
         }
         // A row has its source by its place; the sum of legal counts can be too much.

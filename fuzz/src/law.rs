@@ -60,8 +60,9 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie>
             lie(is_no_flag, "no block flag", Some(guard.record_source(&spot.area, slot).0))
         }
         (name, 0) if name.ends_with("selectors") => lie(word > 1, "no selector", None),
-        (name, 0) if name.starts_with("tp ") && name.ends_with("slots") => {
-            lie(word != 0 && low != FLAG, "no slot of a peer", None)
+        ("tp dispatch slots" | "tp combine slots", 0) => {
+            let is_lie = word != 0 && (low != FLAG || u64::from(high) > room(shape, guard.rank()));
+            lie(is_lie, "no slot of a peer", None)
         }
         ("windows in", at) if when.dispatch && at < 96 => {
             let most = shape.bs(RankId(slot as u32));
@@ -92,10 +93,15 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie> {
     is_lie.then_some(Lie { what: "a word that nobody can have written yet", source })
 }
 
-/// What is wrong about bytes that were read: those that are a triple.
+/// What is wrong about bytes that were read: those that are a triple, or the first row that a TP peer tells of.
 #[must_use]
 pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Lie> {
     let shape = guard.shape();
+    if let ("tp dispatch slots" | "tp combine slots", 8) = (spot.area.name, spot.offset) {
+        let first = u64::from(u32::from_le_bytes(*bytes.first_chunk()?));
+        let is_lie = first > room(shape, guard.rank());
+        return is_lie.then_some(Lie { what: "a first row that no peer has", source: None });
+    }
     let words: &[u8; 12] = bytes.try_into().ok()?;
     let mut triple = [0; 3];
     for (word, bytes) in triple.iter_mut().zip(words.as_chunks::<4>().0) {
@@ -155,4 +161,16 @@ fn rows_from(shape: &Shape, source: u32, to: RankId) -> u32 {
     let replicas = shape.shared_expert_rank_num().checked_div(shape.shared_expert_num()).unwrap_or(0);
     let is_shared = to.0 < shape.shared_expert_rank_num();
     if is_shared && to.0 % replicas != source % replicas { 0 } else { shape.bs(RankId(source)) }
+}
+
+/// Rows for which a rank has room that holds one expert, as all do in a TP domain: its own, and as many of its peer.
+const fn room(shape: &Shape, rank: RankId) -> u64 {
+    let sources = match shared_expert(shape, rank) {
+        Some(_) => {
+            let replicas = shape.shared_expert_rank_num() / shape.shared_expert_num();
+            shape.ep_world_size().div_ceil(replicas)
+        }
+        None => shape.ep_world_size(),
+    };
+    shape.bs_max() as u64 * sources as u64
 }

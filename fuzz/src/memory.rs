@@ -19,6 +19,9 @@ use std::collections::BTreeSet;
 
 /// The most effects that may be in flight before one must land: to choose one takes the square of their number.
 const FLIGHT_MAX: usize = 256;
+/// More can never be in flight: a burst of 16 steps, of which each is a message of 80 words at most, goes beyond
+/// [`FLIGHT_MAX`]. Bounds time, not behaviour.
+const FLIGHT_LIMIT: usize = 2048;
 /// How many of the effects that landed last are remembered.
 const RECENT: usize = 8;
 /// A byte of an output that its operator has not written.
@@ -112,6 +115,10 @@ pub struct World<'t> {
     pub(crate) transfers: Vec<Flying>,
     /// Effects since the last time somebody asked.
     pub(crate) effects: usize,
+    /// Comparisons of effects so far.
+    pub(crate) compared: u64,
+    /// How often so much was in flight that some of it had to land.
+    pub(crate) full: usize,
     /// What has landed last: where, and how many bytes.
     pub recent: Vec<(usize, Place, usize)>,
     /// Messages so far.
@@ -144,6 +151,8 @@ impl<'t> World<'t> {
             flight: Vec::new(),
             transfers: Vec::new(),
             effects: 0,
+            compared: 0,
+            full: 0,
             recent: Vec::new(),
             messages: 0,
             lie: Cell::default(),
@@ -233,18 +242,26 @@ impl<'t> World<'t> {
         if effects + transfers == 0 {
             return;
         }
+        assert!(
+            effects <= FLIGHT_LIMIT,
+            "{effects} effects in flight: to choose one takes the square of that"
+        );
         let chosen = self.tape.below(effects + transfers);
         if chosen >= effects {
             let left = self.transfers[chosen - effects].words_left();
             let words = 1 + self.tape.below(left as usize * 2) as u64;
             return self.deliver(chosen - effects, words);
         }
+        let mut compared = 0;
         let may = |&i: &usize| {
             let issued = self.flight[i].issued;
-            !self.flight[..i].iter().any(|earlier| issued.must_follow(&earlier.issued))
+            let first = self.flight[..i].iter().position(|earlier| issued.must_follow(&earlier.issued));
+            compared += first.map_or(i, |first| first + 1) as u64;
+            first.is_none()
         };
         // The oldest always may.
         let i = (0..=chosen).rev().find(may).unwrap_or(0);
+        self.compared += compared;
         let (kind, len) = (self.flight[i].issued.kind, self.flight[i].bytes.len());
         if kind == Kind::Put && len > 1 && self.tape.one_in(4) {
             let piece = 1 + self.tape.below(len - 1);

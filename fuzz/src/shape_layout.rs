@@ -1,15 +1,18 @@
 //! Any configuration at the door. Refused, it says why; taken, no two areas overlap, everything lies inside its region,
 //! aligned, look-ups go back and forth, and the sizes fit each other.
 
+mod areas;
+
+use crate::guard::Guard;
 use crate::tape::read_in_order;
 use arbitrary::{Arbitrary, Unstructured};
-use kernel_core::layout::map::{self, Area};
-use kernel_core::layout::{a2_window, data, record, state, tp};
-use kernel_core::place::Region;
+use areas::{disjoint, landings, places, relays, windows};
+use kernel_core::a3::Receive;
+use kernel_core::layout::row_table;
 use kernel_core::placement::Home;
 use kernel_core::plan::route;
 use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Given, Limit, Limits, Product, Shape};
-use kernel_core::units::{ExpertId, RankId, Token};
+use kernel_core::units::{ExpertId, RankId};
 
 /// A configuration, mostly of small or telling numbers.
 #[derive(Clone, Debug, PartialEq)]
@@ -236,19 +239,16 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
     let ranks = shape.ep_world_size();
     let rs = shape.shared_expert_rank_num();
     for rank in [0, rs.saturating_sub(1), rs, ranks / 2, ranks - 1].map(RankId) {
-        if shape.comm_alg() == CommAlg::Hierarchy {
-            continue;
-        }
-        let areas: Vec<_> = match shape.product() {
-            Product::A3 => map::areas(&shape, rank).collect(),
-            Product::A2 => a2_window::areas(&shape).collect(),
-        };
-        disjoint(&shape, rank, areas);
+        disjoint(&shape, rank, Guard::new(&shape, rank, Receive::Copy).areas());
     }
-    if shape.product() == Product::A3 {
-        places(&shape);
-    } else if shape.comm_alg() == CommAlg::Fullmesh {
-        windows(&shape);
+    // Rows that experts read in place lie in records; with direct placement they have areas of their own.
+    if row_table::is_possible(&shape) {
+        landings(config, limits, &shape);
+    }
+    match (shape.product(), shape.comm_alg()) {
+        (Product::A3, _) => places(&shape),
+        (Product::A2, CommAlg::Hierarchy) => relays(&shape),
+        (Product::A2, _) => windows(&shape),
     }
     Verdict::Valid(Box::new(shape))
 }
@@ -315,76 +315,4 @@ fn homes(shape: &Shape) {
         assert!(shape.shared_expert_of(home.rank).is_none());
         assert_eq!(shape.expert_row(home), shape.shared_expert_rows() + e);
     }
-}
-
-/// One behind the other, inside the region.
-fn disjoint(shape: &Shape, rank: RankId, mut areas: Vec<Area>) {
-    areas.retain(|area| area.count > 0);
-    areas.sort_by_key(|area| area.start);
-    for area in &areas {
-        let region = match area.start.region {
-            Region::State | Region::TpState => state::STATE_BYTES,
-            Region::Window => shape.window_bytes(),
-            Region::WindowOut => shape.window_out_bytes(),
-            Region::TpWindow => tp::window_bytes(shape, rank),
-            Region::Output(tensor) => panic!("{tensor:?} is no area"),
-        };
-        let size = area.count.checked_mul(area.stride).and_then(|size| area.start.offset.checked_add(size));
-        assert!(size.is_some_and(|end| end <= region), "{area:?} leaves its region of {region} bytes");
-        assert!(0 < area.slot && area.slot <= area.stride, "{area:?}: slots overlap");
-        let align = if matches!(area.start.region, Region::Window | Region::TpWindow) { 512 } else { 8 };
-        // Model shapes of A2 have rows of any multiple of 8.
-        let align = if shape.product() == Product::A2 { 8 } else { align };
-        assert!(area.start.offset.is_multiple_of(align) && area.stride.is_multiple_of(align), "{area:?}");
-    }
-    for [first, second] in areas.array_windows() {
-        let apart = first.start.region != second.start.region
-            || first.start.offset + first.size() <= second.start.offset;
-        assert!(apart, "{first:?} and {second:?} overlap");
-    }
-}
-
-/// The corners of A3's areas, by the formulas that machines use.
-fn places(shape: &Shape) {
-    let (ranks, bs) = (shape.ep_world_size(), shape.bs_max());
-    let rs = shape.shared_expert_rank_num();
-    for (rank, p) in [(0, state::Partition::P0), (rs.min(ranks - 1), state::Partition::P1)] {
-        let rank = RankId(rank);
-        let home = Home { rank, local_expert: shape.local_experts(rank) - 1 };
-        let last = data::dispatch_record(shape, p, home, RankId(ranks - 1), bs - 1);
-        let end = data::partition_start(shape, p) + shape.window_bytes() / 2;
-        assert!(last.offset + shape.record_pitch() <= end, "the last record leaves its partition");
-        let triple = record::triple_of(shape, last).offset + record::Triple::BYTES;
-        assert!(triple <= last.offset + shape.record_pitch(), "the triple leaves its record");
-        let row = data::combine_row(shape, p, Token(bs - 1), shape.combine_columns() - 1).offset;
-        let first = data::dispatch_record(shape, p, Home { rank, local_expert: 0 }, RankId(0), 0).offset;
-        assert!(row + shape.result_bytes() <= first, "the last result lies in the dispatch area");
-        let slot = state::dispatch_slot(shape, home.local_expert, RankId(ranks - 1));
-        assert!(state::dispatch_status(p, slot).offset < state::combine_status(p, 0).offset);
-        let number = state::direct_number(shape, home.local_expert, RankId(ranks - 1));
-        let grants = state::Direct::Grants.word(p, 0).offset;
-        assert!(state::Direct::TokenFlags.word(p, number).offset < grants, "token flags reach the grants");
-        let last = route::destinations(shape) - 1;
-        let grant = state::Direct::Grants.word(p, last);
-        assert!(grant.offset + 8 <= state::combine_status(p, 0).offset, "grants reach combine's status");
-        assert_eq!(state::Direct::of(grant), state::Direct::Grants);
-        let slot = state::combine_slot(shape, Token(bs - 1), shape.combine_columns() - 1);
-        let end = (u64::from(p.index()) + 1) * state::PARTITION;
-        assert!(state::combine_status(p, slot).offset + state::STATUS_SLOT <= end);
-    }
-}
-
-/// The longest windows of A2 fit.
-fn windows(shape: &Shape) {
-    let most = shape.bs_max() * shape.local_expert_num().min(shape.k());
-    for kind in [state::Kind::Dispatch, state::Kind::Combine] {
-        let sent = a2_window::sent_bytes(shape, kind, most);
-        assert!(sent <= shape.rank_window(), "{sent} bytes do not fit {}", shape.rank_window());
-        assert!(sent.is_multiple_of(8));
-        for rows in [0, 1, most] {
-            let flag = a2_window::tail_flag(shape, kind, rows);
-            assert_eq!(a2_window::next_flag_place(shape, flag), flag, "a flag that nobody would clear");
-        }
-    }
-    assert_eq!(a2_window::next_flag_place(shape, a2_window::FLAG1), a2_window::FLAG1);
 }

@@ -6,17 +6,15 @@ use fuzz::config_file;
 use fuzz::shape_layout::Verdict;
 use host::store::{Tensor, bytes_of, write_tensors};
 use safetensors::Dtype;
-use std::path::Path;
 
-/// Holds a seed that was just asserted against the file, or writes it.
-fn keep(target: &str, name: &str, bytes: &[u8]) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target).join(name);
-    if std::env::var_os("VERIEP_WRITE_SEEDS").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, bytes).unwrap();
-    }
-    let seen = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert_eq!(seen, bytes, "{} is not what its test asserts", path.display());
+mod keep;
+use keep::{assert_all_kept, keep};
+
+#[test]
+fn no_seed_is_without_a_test_that_asserts_it() {
+    configurations_with_a_line_for_every_mistake_are_seeds();
+    cases_that_are_loaded_and_refused_are_seeds();
+    ["config_file", "case_files"].into_iter().for_each(assert_all_kept);
 }
 
 #[test]

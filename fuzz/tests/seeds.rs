@@ -8,25 +8,16 @@ use fuzz::shape_layout::Verdict;
 use fuzz::tape::mixed;
 use fuzz::{hostile, inputs, plan, round, shape_layout, vector};
 use kernel_core::fabric::ProtocolError;
-use std::path::{Path, PathBuf};
+use kernel_core::vector::{Portable, Vector};
 
-fn folder(target: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target)
-}
-
-/// Holds a seed that was just asserted against the file, or writes it.
-fn keep(target: &str, name: &str, bytes: &[u8]) {
-    let path = folder(target).join(name);
-    if std::env::var_os("VERIEP_WRITE_SEEDS").is_some() {
-        std::fs::create_dir_all(folder(target)).unwrap();
-        std::fs::write(&path, bytes).unwrap();
-    }
-    let seen = std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    assert_eq!(seen, bytes, "{} is not what its test asserts", path.display());
-}
+mod keep;
+use keep::{assert_all_kept, folder, keep};
 
 /// A target by its name.
 type Target = (&'static str, fn(&[u8]));
+
+/// The targets that `files.rs` has seeds for.
+const OF_FILES: [&str; 2] = ["config_file", "case_files"];
 
 const TARGETS: &[Target] = &[
     ("shape_layout", |bytes| _ = shape_layout::run(bytes)),
@@ -40,6 +31,26 @@ const TARGETS: &[Target] = &[
     #[cfg(feature = "files")]
     ("case_files", |bytes| _ = fuzz::case_files::run(bytes)),
 ];
+
+/// The tests that keep seeds; those of files are judged in `files.rs`.
+const KEEPERS: &[fn()] = &[
+    rounds_of_every_protocol_are_seeds,
+    rain_and_liars_over_every_protocol_are_seeds,
+    a_doorbell_of_any_number_on_a_rank_alone_is_no_endless_loop,
+    a_dozen_bytes_that_send_long_messages_take_no_square_of_them_to_land,
+    a_liar_in_a_tp_domain_is_refused_by_its_peer,
+    configurations_that_are_taken_and_refused_are_seeds,
+    rows_with_all_kinds_of_numbers_are_seeds,
+    an_eps_with_which_the_sum_leaves_f32_is_no_error_of_rstd,
+];
+
+#[test]
+fn no_seed_is_without_a_test_that_asserts_it() {
+    KEEPERS.iter().for_each(|keeper| keeper());
+    for (target, _) in TARGETS.iter().filter(|(target, _)| !OF_FILES.contains(target)) {
+        assert_all_kept(target);
+    }
+}
 
 #[test]
 fn everything_in_the_corpus_holds() {
@@ -188,6 +199,43 @@ fn a_doorbell_of_any_number_on_a_rank_alone_is_no_endless_loop() {
     panic!("no doorbell was hit");
 }
 
+#[test]
+fn a_dozen_bytes_that_send_long_messages_take_no_square_of_them_to_land() {
+    // Found by fuzzing: thousands of words in flight, and each that landed was compared with all before it, 400 million
+    // times in all. It took seconds.
+    let wide = Numbers {
+        moe_ranks: 2,
+        local_experts: 1,
+        replicas: 1,
+        k: 3,
+        h: 11,
+        bs: 4,
+        cores: 4,
+        ..numbers(Protocol::A2Hierarchy, &[Feature::Wide])
+    };
+    let bytes = &wide.to_bytes()[..12];
+    let report = hostile::run(bytes).unwrap();
+    assert!(report.full > 1000, "there was room for all in flight: {report:?}");
+    assert!(report.compared < 60_000_000, "{} comparisons", report.compared);
+    keep("hostile", "many_in_flight", bytes);
+}
+
+#[test]
+fn a_liar_in_a_tp_domain_is_refused_by_its_peer() {
+    for seed in 0..40 {
+        let numbers = Numbers { seed, ..numbers(Protocol::A3Joint, &[Feature::Tp]) };
+        let (bytes, report) = attack(&numbers, 0x81, 60);
+        let of_tp = |error: &ProtocolError| {
+            matches!(error, ProtocolError::TpSlot { .. } | ProtocolError::TpRows { .. })
+        };
+        if report.liar && report.refused.iter().any(|(_, error)| of_tp(error)) {
+            keep("hostile", "liar_in_tp", &bytes);
+            return;
+        }
+    }
+    panic!("no peer was lied to");
+}
+
 /// A configuration for the door, with the numbers of the default but for these.
 fn given(change: impl FnOnce(&mut shape_layout::Given32)) -> Vec<u8> {
     let mut given = shape_layout::Given32::plain();
@@ -221,6 +269,13 @@ fn configurations_that_are_taken_and_refused_are_seeds() {
     );
     valid("a2", given(|given| (given.words[0], given.h) = (1, Medium(7168))));
     valid("hierarchy", given(|given| (given.words[0], given.words[1]) = (1, 4)));
+    valid(
+        "hierarchy_quantised",
+        given(|given| {
+            (given.words[0], given.words[1], given.modes) = (1, 4, [Small(2), Small(2), Small(0)]);
+            (given.ep_world_size, given.moe_expert_num, given.k) = (Small(24), Small(72), Small(7));
+        }),
+    );
     let refused = |name: &str, parameter: &str, bytes: Vec<u8>| match shape_layout::run(&bytes).unwrap() {
         Verdict::Refused(all) if all == [parameter] => keep("shape_layout", name, &bytes),
         other => panic!("{name}: {other:?}"),
@@ -228,6 +283,36 @@ fn configurations_that_are_taken_and_refused_are_seeds() {
     refused("k_0", "k", given(|given| given.k = Small(0)));
     refused("window", "hccl_buffsize_mb", given(|given| given.hccl_buffsize_mb = Some(Small(1))));
     refused("word", "dtype", given(|given| given.words[3] = 2));
+}
+
+/// Bytes that mean nothing are refused as a rule; these are shapes, of every algorithm and many sizes.
+#[test]
+fn shapes_of_many_sizes_hold() {
+    use shape_layout::Number::{Medium, Small};
+    let mut valid = [0; 4];
+    for n in 0..1200u64 {
+        let mut dice = (0..).map(|i| mixed(n << 8 | i));
+        let mut below = |end: u64| (dice.next().unwrap_or(0) % end) as u8;
+        let alg = below(4);
+        let bytes = given(|given| {
+            given.limits = false;
+            // A3 with either fullmesh, A2 with fullmesh and with a hierarchy.
+            (given.words[0], given.words[1]) = [(0, 1), (0, 2), (1, 3), (1, 4)][usize::from(alg)];
+            let (ranks, local) = (8 * (1 + below(4)), 1 + below(4));
+            let (s, replicas) = if alg < 2 { (below(3), 1 + below(3)) } else { (0, 1) };
+            given.ep_world_size = Small(ranks + s * replicas);
+            given.moe_expert_num = Small(ranks * local);
+            (given.shared_expert_num, given.shared_expert_rank_num) = (Small(s), Small(s * replicas));
+            (given.k, given.bs) = (Small(1 + below(8)), Small(1 + below(40)));
+            let h = 1 + u16::from(below(200)) * 3;
+            given.h = Medium(if alg < 2 { h } else { h * 8 });
+            given.modes[0] = Small(below(2) * 2);
+            given.port_offset = Medium(if alg == 0 { u16::from(below(2)) * 512 } else { 0 });
+            given.aiv_num = Small(1 + below(48));
+        });
+        valid[usize::from(alg)] += usize::from(matches!(shape_layout::run(&bytes), Some(Verdict::Valid(_))));
+    }
+    assert!(valid.iter().all(|&valid| valid > 200), "{valid:?}");
 }
 
 #[test]
@@ -246,4 +331,23 @@ fn rows_with_all_kinds_of_numbers_are_seeds() {
         assert!(vector::run(&bytes).unwrap() >= 50, "{name}");
         keep("vector", name, &bytes);
     }
+}
+
+#[test]
+fn an_eps_with_which_the_sum_leaves_f32_is_no_error_of_rstd() {
+    // Found by fuzzing: the target called it wrong that rstd is 0 then.
+    let (eps, element) = (f32::from_bits(0x7F7F_5F5F), half::bf16::from_bits(0x5E80));
+    // bf16, no modes; kinds, weights and alphas, eps; no rows one by one.
+    let mut bytes = vec![0, 0, 0, 1, 2, 3, 0];
+    bytes.extend([1.0f32; 7].iter().flat_map(|float| float.to_le_bytes()));
+    bytes.extend(eps.to_le_bytes());
+    bytes.push(0);
+    bytes.extend([element; 4 * 12].iter().flat_map(|element| element.to_le_bytes()));
+    // Either is a number that f32 has, and squares and their sum are far from its end; with eps they are beyond.
+    let square = f64::from(element.to_f32()).powi(2);
+    assert!(square < 1e38 && square + f64::from(eps) > f64::from(f32::MAX) * (1.0 + 1e-7), "{square:e}");
+    let sums: Vec<u8> = [element.to_f32(); 12].iter().flat_map(|float| float.to_le_bytes()).collect();
+    assert_eq!(Portable.rstd(&sums, eps), 0.0);
+    assert_eq!(vector::run(&bytes), Some(12));
+    keep("vector", "eps_and_sum_beyond_f32", &bytes);
 }

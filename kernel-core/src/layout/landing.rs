@@ -81,3 +81,6 @@ pub fn result(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
 fn start(shape: &Shape, rank: RankId, area: Area) -> Offset {
     u64::from(area.0) * shape.landing(rank).bytes
 }
+
+#[cfg(test)]
+mod tests;

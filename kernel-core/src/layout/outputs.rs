@@ -137,3 +137,83 @@ pub const fn rstd(token: Token) -> Place {
 pub const fn y(shape: &Shape, token: Token) -> Place {
     Place::output(Tensor::Y, token.0 as u64 * shape.row_bytes())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::tests::any_config;
+    use crate::shape::{BatchSizes, Config};
+    use crate::testing::domain::{Domain, PAIR, shape as shape_of};
+    use alloc::vec::Vec;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_row_table_of_a_rank_that_receives_one_row_has_room_for_two_entries() {
+        let shape = Domain { r: 1, e: 1, bs: 1, ..PAIR }.shape();
+        assert_eq!(shape.rows_max(RankId(0)), 1);
+        assert_eq!(capacity(&shape, RankId(0), Tensor::RowTable), 2 * 8);
+    }
+
+    proptest! {
+        #[test]
+        fn entries_follow_each_other_from_zero_to_the_capacity(
+            config in any_config(), last: bool, norm: bool, in_blocks: bool,
+        ) {
+            let op = if norm { "combine_add_rms_norm" } else { "combine" };
+            let comm_alg = if in_blocks { "fullmesh_v2" } else { "" };
+            let shape = shape_of(&Config { op, comm_alg, ..config });
+            let rank = RankId(if last { shape.ep_world_size() - 1 } else { 0 });
+            let BatchSizes::Uniform(bs) = config.bs else { panic!("{config:?}") };
+            let is_shared = i64::from(rank.0) < config.shared_expert_rank_num;
+            let local = config.moe_expert_num / (config.ep_world_size - config.shared_expert_rank_num);
+            let replicas = config.shared_expert_rank_num / config.shared_expert_num.max(1);
+            let rows = if is_shared { bs * (config.ep_world_size as u64).div_ceil(replicas as u64) as i64 }
+                else { bs * config.ep_world_size * local.min(config.k) };
+            let experts = if is_shared { 1 } else { local };
+            let payload = config.h * if config.quant_mode == 2 { 1 } else { 2 };
+            let if_norm = |n| if norm { n } else { 0 };
+            let if_rows_stay = |n| if in_blocks { 0 } else { n };
+            let of = |at: &dyn Fn(u32) -> Place, count: i64, bytes: i64| {
+                let places: Vec<Place> = (0..=count as u32).map(at).collect();
+                (places, bytes as u64)
+            };
+            let columns = config.k + config.shared_expert_num;
+            let all = [
+                of(&|i| expand_x(&shape, i), rows, payload),
+                of(&dynamic_scale, if config.quant_mode == 2 { rows } else { 0 }, 4),
+                of(&assist_info, rows, 12),
+                of(&expand_idx, bs * config.k, 4),
+                of(&expert_token_num, experts, 8),
+                of(&ep_recv_count, experts * config.ep_world_size, 4),
+                of(&|i| x_out(&shape, Token(i)), bs, 2 * config.h),
+                of(&|i| x(&shape, Token(i)), if_norm(bs), 2 * config.h),
+                of(&|i| rstd(Token(i)), if_norm(bs), 4),
+                of(&|i| y(&shape, Token(i)), if_norm(bs), 2 * config.h),
+                // Two entries at least.
+                of(&row_table, if_rows_stay(rows.max(2)), 8),
+                of(&sent_row, if_rows_stay(bs * columns), 4),
+            ];
+            for (places, bytes) in all {
+                let tensor = match places[0].region {
+                    crate::place::Region::Output(tensor) => tensor,
+                    region => panic!("{region:?} is no output"),
+                };
+                for (i, place) in (0..).zip(&places) {
+                    prop_assert_eq!(*place, Place::output(tensor, i * bytes));
+                }
+                let end = (places.len() as u64 - 1) * bytes;
+                prop_assert_eq!(capacity(&shape, rank, tensor), end, "{:?}", tensor);
+            }
+        }
+
+        #[test]
+        fn every_pair_has_an_entry_of_sent_rows_of_its_own(config in any_config()) {
+            let shape = shape_of(&config);
+            let pairs = (0..shape.bs_max()).map(Token);
+            let pairs = pairs.flat_map(|token| (0..shape.combine_columns()).map(move |k| Pair { token, k }));
+            let mut numbers: Vec<u32> = pairs.map(|pair| sent_row_number(&shape, RankId(0), pair)).collect();
+            numbers.sort_unstable();
+            prop_assert!(numbers.into_iter().eq(0..shape.bs_max() * shape.combine_columns()));
+        }
+    }
+}

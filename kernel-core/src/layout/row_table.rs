@@ -37,3 +37,37 @@ pub fn records(table: &[u8], rows: usize) -> impl Iterator<Item = Place> + '_ {
     let entries = table.as_chunks().0.iter().take(rows);
     entries.map(|&entry| Place::window(u64::from_le_bytes(entry)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::domain::{PAIR, shape};
+    use alloc::vec::Vec;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn entries_come_back_as_records_and_no_further_than_rows_were_received(
+            offsets in vec(any::<u64>(), 0..40), rows in 0usize..50, torn in vec(any::<u8>(), 0..8),
+        ) {
+            let mut table: Vec<u8> = offsets.iter().flat_map(|&offset| entry(Place::window(offset))).collect();
+            prop_assert_eq!(table.len(), 8 * offsets.len());
+            table.extend(torn);
+            let seen: Vec<_> = records(&table, rows).collect();
+            let want: Vec<_> = offsets.into_iter().take(rows).map(Place::window).collect();
+            prop_assert_eq!(seen, want);
+        }
+    }
+
+    #[test]
+    fn rows_are_read_in_place_where_they_lie_in_one_piece_and_no_peer_needs_a_copy() {
+        let possible = |product, comm_alg, tp_world_size| {
+            let config = crate::shape::Config { product, comm_alg, tp_world_size, h: 8, ..PAIR.config() };
+            is_possible(&shape(&config))
+        };
+        assert!(possible("a3", "", 0) && possible("a3", "fullmesh_v1", 1));
+        assert!(!possible("a3", "", 2) && !possible("a3", "fullmesh_v2", 0));
+        assert!(!possible("a2", "", 0) && !possible("a2", "fullmesh", 0));
+    }
+}

@@ -324,7 +324,7 @@ fn the_tables_of_direct_placement_are_dense_source_major_and_disjoint() {
 }
 
 /// Every word of the three tables.
-fn direct_words(shape: &Shape, partition: Partition) -> Vec<Place> {
+pub(super) fn direct_words(shape: &Shape, partition: Partition) -> Vec<Place> {
     let experts = 0..shape.local_expert_num();
     let sources = (0..shape.ep_world_size()).map(RankId);
     let numbers = sources.flat_map(|source| {
@@ -373,7 +373,7 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
 }
 
 /// Fails if two `(start, end)` in one region share a byte, or one leaves it.
-fn assert_disjoint(mut stretches: Vec<(Place, u64)>, shape: &Shape, rank: RankId) {
+pub(super) fn assert_disjoint(mut stretches: Vec<(Place, u64)>, shape: &Shape, rank: RankId) {
     stretches.sort_unstable();
     for pair in stretches.windows(2) {
         let [(a, len), (b, _)] = pair else { unreachable!() };
@@ -426,7 +426,7 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
 }
 
 /// Any domain without the product's ranges; `None` if its numbers break a rule.
-fn any_config() -> impl Strategy<Value = Config<'static>> {
+pub(super) fn any_config() -> impl Strategy<Value = Config<'static>> {
     let sizes = (1i64..12, 1i64..6, 0i64..=4, 1i64..4, 1i64..=16, 1i64..700, 1i64..40, 1i64..=48);
     let port_offset = prop_oneof![Just(0i64), 1i64..20, 1i64..5000].prop_map(|steps| steps * 512);
     (sizes, any::<[bool; 2]>(), port_offset).prop_map(|(sizes, quantised, port_offset)| {

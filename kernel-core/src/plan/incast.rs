@@ -53,6 +53,10 @@ pub fn step(sends: impl Iterator<Item = (RankId, RankId)>, tallies: &mut [Tally]
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::collections::{BTreeMap, BTreeSet};
+    use alloc::vec::Vec;
+    use proptest::collection::vec;
+    use proptest::prelude::*;
 
     fn of(sends: &[(u32, u32)]) -> Incast {
         step(sends.iter().map(|&(from, to)| (RankId(from), RankId(to))), &mut [Tally::default(); 4])
@@ -73,5 +77,40 @@ mod tests {
     fn steps_add_up_and_ranks_that_are_not_asked_about_are_left_out() {
         let sum = of(&[(0, 1), (1, 1)]).and(of(&[(0, 2), (1, 9)]));
         assert_eq!(sum, Incast { max: 2, receivers: 2, links: 3 });
+    }
+
+    /// By the definition: who sends to whom, of four ranks that are asked about.
+    fn naive(sends: &[(u32, u32)]) -> Incast {
+        let mut senders = BTreeMap::<u32, BTreeSet<u32>>::new();
+        for &(from, to) in sends.iter().filter(|(_, to)| *to < 4) {
+            senders.entry(to).or_default().insert(from);
+        }
+        let counts = || senders.values().map(|senders| senders.len() as u32);
+        Incast {
+            max: counts().max().unwrap_or(0),
+            receivers: senders.len() as u64,
+            links: counts().map(u64::from).sum(),
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn each_receiver_counts_its_senders(steps in vec(vec(vec(0u32..6, 0..5), 0..7), 0..4)) {
+            let mut sums = (Incast::default(), Incast::default());
+            for receivers in steps {
+                let each = |(from, to): (u32, Vec<u32>)| to.into_iter().map(move |to| (from, to));
+                let sends: Vec<_> = (0..).zip(receivers).flat_map(each).collect();
+                let (seen, want) = (of(&sends), naive(&sends));
+                prop_assert_eq!(seen, want);
+                let longest = sums.1.max.max(want.max);
+                sums.0 = sums.0.and(seen);
+                sums.1 = Incast {
+                    max: longest,
+                    receivers: sums.1.receivers + want.receivers,
+                    links: sums.1.links + want.links,
+                };
+                prop_assert_eq!(sums.0, sums.1);
+            }
+        }
     }
 }

@@ -1,7 +1,9 @@
 use super::*;
-use crate::shape::Config;
-use crate::testing::domain::{Domain, shape as shape_of};
+use crate::layout::tests::assert_disjoint;
+use crate::shape::{BatchSizes, Config};
+use crate::testing::domain::{Domain, shape as shape_of, try_shape};
 use alloc::vec::Vec;
+use proptest::prelude::*;
 
 #[test]
 fn areas_of_a_hierarchy_do_not_overlap_and_fit_the_window_that_is_asked_for() {
@@ -72,4 +74,182 @@ fn a_returned_row_is_known_by_its_place() {
     }
     assert_eq!(returned_at(&shape, behind(combine_slot(&shape, 3, Token(0), 0), ROW)), None);
     assert_eq!(returned_at(&shape, Place::window(0)), None);
+}
+
+/// Any hierarchy without the product's ranges; `None` if its numbers break a rule.
+fn any_hierarchy() -> impl Strategy<Value = Config<'static>> {
+    let sizes = (1i64..6, 1i64..=8, 1i64..5, 1i64..=16, 1i64..60, 1i64..30, 1i64..=48);
+    (sizes, any::<[bool; 2]>()).prop_map(|((servers, near, local, k, h, bs, cores), quantised)| {
+        let (r, e) = (servers * near, servers * near * local);
+        let [quant_mode, comm_quant_mode] = quantised.map(|quantised| if quantised { 2 } else { 0 });
+        let domain = Domain { r, e, s: 0, rs: 0, k: k.min(e), h: 8 * h, bs, cores };
+        let product = Config { product: "a2", comm_alg: "hierarchy", ..domain.config() };
+        Config { server_ranks: near, quant_mode, comm_quant_mode, ..product }
+    })
+}
+
+/// Numbers of a hierarchy, from its configuration alone.
+struct Sizes {
+    servers: u32,
+    near: u32,
+    ranks: u32,
+    local: u32,
+    k: u32,
+    bs: u32,
+    cores: u32,
+    /// Bytes of a record in dispatch, and in combine.
+    records: [u64; 2],
+    /// Bytes of a near slot in dispatch, and in combine.
+    slots: [u64; 2],
+}
+
+const KINDS: [Kind; 2] = [Kind::Dispatch, Kind::Combine];
+
+impl Sizes {
+    fn of(config: &Config<'_>) -> Self {
+        let BatchSizes::Uniform(bs) = config.bs else { panic!("{config:?}") };
+        let [r, near, e, k, bs, cores] =
+            [config.ep_world_size, config.server_ranks, config.moe_expert_num, config.k, bs, config.aiv_num]
+                .map(|n| n as u32);
+        let h = config.h as u64;
+        let payload = if config.quant_mode == 2 { h } else { 2 * h };
+        // int8, and behind it a scale of 2 B for each eight elements.
+        let sum = if config.comm_quant_mode == 2 { h.next_multiple_of(32) + h / 4 } else { 2 * h };
+        let list = 4 * u64::from(k).next_multiple_of(8);
+        let records = [32 + payload.next_multiple_of(32) + 32 + 2 * list, 32 + sum.next_multiple_of(8)];
+        // Scale, triple and weight stand behind the row, in combine the weight alone.
+        let slots = [32 + payload + 20, 32 + 2 * h + 4];
+        Self { servers: r / near, near, ranks: r, local: e / r, k, bs, cores, records, slots }
+    }
+
+    /// Words of all kinds.
+    fn words(&self, shape: &Shape) -> Vec<(Place, u64)> {
+        let mut all: Vec<_> = (0..self.cores).map(|core| (epoch(CoreId(core)), 8)).collect();
+        for near in 0..self.near {
+            all.push((entered(near), 8));
+            all.extend((0..self.cores).map(|core| (rows_done(near, CoreId(core)), 8)));
+        }
+        for partition in PARTITIONS {
+            all.extend((0..self.servers).map(|server| (end_flag(partition, server), 8)));
+            for local_expert in 0..self.local {
+                let sources = (0..self.ranks).map(RankId);
+                all.extend(sources.map(|source| (count(shape, partition, local_expert, source), 8)));
+            }
+        }
+        all
+    }
+
+    /// The near area in either kind of operator.
+    fn near_slots(&self, shape: &Shape, kind: Kind) -> Vec<(Place, u64)> {
+        let bytes = self.slots[kind as usize];
+        let mut all = Vec::new();
+        match kind {
+            Kind::Dispatch => {
+                for (local_expert, source) in
+                    (0..self.local).flat_map(|l| (0..self.ranks).map(move |r| (l, r)))
+                {
+                    let slot = |slot| (dispatch_slot(shape, local_expert, RankId(source), slot), bytes);
+                    all.extend((0..self.bs).map(slot));
+                }
+            }
+            Kind::Combine => {
+                let pairs = self.k.min(self.near * self.local);
+                for (server, token) in (0..self.servers).flat_map(|s| (0..self.bs).map(move |t| (s, t))) {
+                    let slot = |position| (combine_slot(shape, server, Token(token), position), bytes);
+                    all.extend((0..pairs).map(slot));
+                }
+            }
+        }
+        all
+    }
+
+    /// The relay areas in either kind of operator, where machines send.
+    fn relay_records(&self, shape: &Shape, kind: Kind) -> Vec<(Place, u64)> {
+        let of = |(p, server, n)| (record(shape, p, server, n), self.records[kind as usize]);
+        self.numbered().map(of).collect()
+    }
+
+    /// The same where an agent sends, with end flags.
+    fn streams(&self, shape: &Shape, kind: Kind) -> Vec<(Place, u64)> {
+        let of = |(p, server, n)| {
+            (Place::window(gathered(shape, (p, kind), server, n)), self.records[kind as usize])
+        };
+        let ends = PARTITIONS.into_iter().flat_map(|p| (0..self.servers).map(move |server| (p, server)));
+        let ends = ends.map(|(p, server)| (Place::window(gathered_end(shape, p, server)), 8));
+        self.numbered().map(of).chain(ends).collect()
+    }
+
+    fn numbered(&self) -> impl Iterator<Item = (Partition, u32, u32)> {
+        let (servers, bs) = (self.servers, self.bs);
+        let of = move |p| (0..servers).flat_map(move |server| (0..bs).map(move |n| (p, server, n)));
+        PARTITIONS.into_iter().flat_map(of)
+    }
+}
+
+const PARTITIONS: [Partition; 2] = [Partition::P0, Partition::P1];
+
+proptest! {
+    #[test]
+    fn every_word_record_and_slot_is_apart_from_all_others_inside_the_window_and_aligned(config in any_hierarchy()) {
+        let Some(shape) = try_shape(&config) else { return Err(TestCaseError::reject("no shape")) };
+        let sizes = Sizes::of(&config);
+        for kind in KINDS {
+            for relayed in [sizes.relay_records(&shape, kind), sizes.streams(&shape, kind)] {
+                let all = [sizes.words(&shape), relayed, sizes.near_slots(&shape, kind)].concat();
+                prop_assert!(all.iter().all(|(at, _)| at.offset.is_multiple_of(8)), "flags are words");
+                assert_disjoint(all, &shape, RankId(0));
+            }
+        }
+    }
+
+    #[test]
+    fn areas_tell_of_every_word_record_and_slot(config in any_hierarchy()) {
+        let Some(shape) = try_shape(&config) else { return Err(TestCaseError::reject("no shape")) };
+        let (sizes, areas) = (Sizes::of(&config), areas(&shape).collect::<Vec<_>>());
+        for area in &areas {
+            prop_assert!(area.slot <= area.stride, "{:?}", area);
+            prop_assert!(area.start.offset.is_multiple_of(8) && area.stride.is_multiple_of(8), "{:?}", area);
+        }
+        assert_disjoint(areas.iter().map(|area| (area.start, area.size())).collect(), &shape, RankId(0));
+        let near = KINDS.map(|kind| sizes.near_slots(&shape, kind)).concat();
+        let relayed = KINDS.map(|kind| sizes.relay_records(&shape, kind)).concat();
+        for (at, len) in [sizes.words(&shape), relayed, near].concat() {
+            let holds = |area: &&Area| (area.start..Place::window(area.start.offset + area.size())).contains(&at);
+            let area = areas.iter().find(holds);
+            prop_assert!(area.is_some_and(|area| {
+                (at.offset - area.start.offset).is_multiple_of(area.stride) && len <= area.slot
+            }), "{} B at {} of {:?}", len, at, area);
+        }
+    }
+
+    #[test]
+    fn a_stream_is_one_piece_that_ends_with_its_flag_and_names_its_server(config in any_hierarchy()) {
+        let Some(shape) = try_shape(&config) else { return Err(TestCaseError::reject("no shape")) };
+        let sizes = Sizes::of(&config);
+        for (partition, kind, server) in PARTITIONS.into_iter().flat_map(|partition| {
+            KINDS.into_iter().flat_map(move |kind| (0..sizes.servers).map(move |server| (partition, kind, server)))
+        }) {
+            let mut start = gathered_end(&shape, partition, server);
+            for n in 0..sizes.bs {
+                start -= sizes.records[kind as usize];
+                prop_assert_eq!(gathered(&shape, (partition, kind), server, n), start);
+                let end = start + gathered_bytes(&shape, kind, n + 1);
+                prop_assert_eq!(end, gathered_end(&shape, partition, server) + 8);
+                let at = Place { region: Region::WindowOut, offset: start };
+                prop_assert_eq!(gathered_for(&shape, at), Some(server));
+                prop_assert_eq!(gathered_for(&shape, Place::window(start)), None);
+            }
+        }
+    }
+
+    #[test]
+    fn fields_of_a_record_follow_each_other_to_its_end(config in any_hierarchy()) {
+        let Some(shape) = try_shape(&config) else { return Err(TestCaseError::reject("no shape")) };
+        let mut end = 0;
+        for field in record_fields(&shape) {
+            prop_assert!(field.offset >= end && field.offset < end + 32, "{:?} behind {}", field, end);
+            end = field.offset + field.size;
+        }
+        prop_assert_eq!(end, Sizes::of(&config).records[0]);
+    }
 }

@@ -1,0 +1,157 @@
+//! That areas are apart, inside their regions and aligned; their corners, by the formulas that machines use.
+
+use crate::guard::Guard;
+use kernel_core::a3::Receive;
+use kernel_core::layout::map::Area;
+use kernel_core::layout::state::Partition;
+use kernel_core::layout::{a2_window, data, landing, record, relay, state, tp};
+use kernel_core::place::Region;
+use kernel_core::placement::Home;
+use kernel_core::plan::route;
+use kernel_core::shape::{Config, Limits, Product, Shape};
+use kernel_core::units::{RankId, Token};
+
+const KINDS: [state::Kind; 2] = [state::Kind::Dispatch, state::Kind::Combine];
+
+/// One behind the other, inside the region.
+pub(super) fn disjoint(shape: &Shape, rank: RankId, areas: &[Area]) {
+    let mut areas: Vec<Area> = areas.iter().filter(|area| area.count > 0).copied().collect();
+    areas.sort_by_key(|area| area.start);
+    for area in &areas {
+        let region = match area.start.region {
+            Region::State | Region::TpState => state::STATE_BYTES,
+            Region::Window => shape.window_bytes(),
+            Region::WindowOut => shape.window_out_bytes(),
+            Region::TpWindow => tp::window_bytes(shape, rank),
+            Region::Output(tensor) => panic!("{tensor:?} is no area"),
+        };
+        let size = area.count.checked_mul(area.stride).and_then(|size| area.start.offset.checked_add(size));
+        assert!(size.is_some_and(|end| end <= region), "{area:?} leaves its region of {region} bytes");
+        assert!(0 < area.slot && area.slot <= area.stride, "{area:?}: slots overlap");
+        let align = if matches!(area.start.region, Region::Window | Region::TpWindow) { 512 } else { 8 };
+        // Model shapes of A2 have rows of any multiple of 8.
+        let align = if shape.product() == Product::A2 { 8 } else { align };
+        // With direct placement rows lie side by side.
+        let is_dense = matches!(area.name, "rows" | "infos" | "results");
+        let is_aligned = is_dense || area.stride.is_multiple_of(align);
+        assert!(area.start.offset.is_multiple_of(align) && is_aligned, "{area:?}");
+    }
+    for [first, second] in areas.array_windows() {
+        let apart = first.start.region != second.start.region
+            || first.start.offset + first.size() <= second.start.offset;
+        assert!(apart, "{first:?} and {second:?} overlap");
+    }
+}
+
+/// Areas of direct placement, with the words that go with it, in a window that is just large enough for one batch and for
+/// two.
+pub(super) fn landings(config: &Config<'_>, limits: Limits, shape: &Shape) {
+    let numbers = [shape.bs_max(), shape.ep_world_size(), shape.local_expert_num(), shape.k(), shape.h()];
+    let [bs, r, l, k, h] = numbers.map(u128::from);
+    let up = |n: u128| n.next_multiple_of(512);
+    let of = |rows: u128| up(rows * u128::from(shape.payload_bytes())) + up(rows * 16) + up(rows * 2 * h);
+    let on_shared = match shape.shared_expert_num() {
+        0 => 0,
+        s => of(bs * r.div_ceil((shape.shared_expert_rank_num() / s).into())),
+    };
+    let most = of(bs * r * l.min(k)).max(on_shared);
+    for areas in [1, 2] {
+        let required = landing::required_bytes(shape, areas);
+        assert_eq!(u128::from(required), u128::from(areas) * most, "required_bytes of {areas} areas");
+        let mb = required.div_ceil(1 << 20).max(shape.window_bytes() >> 20);
+        let config = Config { hccl_buffsize_mb: mb as i64, ..*config };
+        let Ok(shape) = Shape::new(&config, limits) else {
+            assert!(mb > u32::MAX.into(), "{mb} MiB are refused");
+            continue;
+        };
+        let rs = shape.shared_expert_rank_num();
+        for rank in [0, rs.saturating_sub(1), rs, shape.ep_world_size() - 1].map(RankId) {
+            disjoint(&shape, rank, Guard::new(&shape, rank, Receive::Direct { areas }).areas());
+        }
+    }
+}
+
+/// The corners of A3's areas, by the formulas that machines use.
+pub(super) fn places(shape: &Shape) {
+    let (ranks, bs) = (shape.ep_world_size(), shape.bs_max());
+    let rs = shape.shared_expert_rank_num();
+    for (rank, p) in [(0, Partition::P0), (rs.min(ranks - 1), Partition::P1)] {
+        let rank = RankId(rank);
+        let home = Home { rank, local_expert: shape.local_experts(rank) - 1 };
+        let last = data::dispatch_record(shape, p, home, RankId(ranks - 1), bs - 1);
+        let end = data::partition_start(shape, p) + shape.window_bytes() / 2;
+        assert!(last.offset + shape.record_pitch() <= end, "the last record leaves its partition");
+        let triple = record::triple_of(shape, last).offset + record::Triple::BYTES;
+        assert!(triple <= last.offset + shape.record_pitch(), "the triple leaves its record");
+        let row = data::combine_row(shape, p, Token(bs - 1), shape.combine_columns() - 1).offset;
+        let first = data::dispatch_record(shape, p, Home { rank, local_expert: 0 }, RankId(0), 0).offset;
+        assert!(row + shape.result_bytes() <= first, "the last result lies in the dispatch area");
+        let slot = state::dispatch_slot(shape, home.local_expert, RankId(ranks - 1));
+        assert!(state::dispatch_status(p, slot).offset < state::combine_status(p, 0).offset);
+        let number = state::direct_number(shape, home.local_expert, RankId(ranks - 1));
+        let grants = state::Direct::Grants.word(p, 0).offset;
+        assert!(state::Direct::TokenFlags.word(p, number).offset < grants, "token flags reach the grants");
+        let last = route::destinations(shape) - 1;
+        let grant = state::Direct::Grants.word(p, last);
+        assert!(grant.offset + 8 <= state::combine_status(p, 0).offset, "grants reach combine's status");
+        assert_eq!(state::Direct::of(grant), state::Direct::Grants);
+        let slot = state::combine_slot(shape, Token(bs - 1), shape.combine_columns() - 1);
+        let end = (u64::from(p.index()) + 1) * state::PARTITION;
+        assert!(state::combine_status(p, slot).offset + state::STATUS_SLOT <= end);
+    }
+}
+
+/// The corners of a hierarchy's areas, and streams as an agent sends them.
+pub(super) fn relays(shape: &Shape) {
+    let (servers, bs) = (shape.servers(), shape.bs_max());
+    let experts = shape.local_expert_num();
+    let end_of = |name, p| {
+        let area = relay::areas(shape).find(|area| (area.name, area.partition) == (name, p));
+        area.map_or(0, |area| area.start.offset + area.size())
+    };
+    let slots = end_of("near slots", None);
+    let (last, token) = (RankId(shape.ep_world_size() - 1), Token(bs - 1));
+    let row = relay::behind(relay::dispatch_slot(shape, experts - 1, last, bs - 1), relay::ROW);
+    assert!(
+        row.offset + shape.payload_bytes() + relay::Tail::BYTES <= slots,
+        "the last tail leaves its slot"
+    );
+    let row = relay::behind(
+        relay::combine_slot(shape, servers - 1, token, relay::pairs_max(shape) - 1),
+        relay::ROW,
+    );
+    assert_eq!(relay::returned_at(shape, row), Some((servers - 1, token, relay::pairs_max(shape) - 1)));
+    assert!(row.offset + shape.row_bytes() + relay::WEIGHT_BYTES <= slots, "the last weight leaves its slot");
+    // Relay areas lie behind the words, the second one behind the first, the near area behind both.
+    let mut before = end_of("counts", Some(Partition::P1));
+    for p in [Partition::P0, Partition::P1] {
+        let behind = end_of("relay records", Some(p));
+        for (kind, server) in KINDS.into_iter().flat_map(|kind| [0, servers - 1].map(|server| (kind, server)))
+        {
+            let record = relay::record(shape, p, server, bs - 1).offset;
+            assert!(record + relay::record_bytes(shape, kind) <= behind, "the last record leaves its area");
+            let (first, end) =
+                (relay::gathered(shape, (p, kind), server, bs - 1), relay::gathered_end(shape, p, server));
+            let earlier = server.checked_sub(1).map_or(before, |n| relay::gathered_end(shape, p, n) + 8);
+            assert!(earlier <= first && first.is_multiple_of(8), "a stream begins in another");
+            assert_eq!(first + relay::gathered_bytes(shape, kind, bs), end + 8);
+        }
+        before = relay::gathered_end(shape, p, servers - 1) + 8;
+    }
+    assert!(before <= relay::near_area(), "a stream reaches the near area");
+}
+
+/// The longest windows of A2 fit.
+pub(super) fn windows(shape: &Shape) {
+    let most = shape.bs_max() * shape.local_expert_num().min(shape.k());
+    for kind in KINDS {
+        let sent = a2_window::sent_bytes(shape, kind, most);
+        assert!(sent <= shape.rank_window(), "{sent} bytes do not fit {}", shape.rank_window());
+        assert!(sent.is_multiple_of(8));
+        for rows in [0, 1, most] {
+            let flag = a2_window::tail_flag(shape, kind, rows);
+            assert_eq!(a2_window::next_flag_place(shape, flag), flag, "a flag that nobody would clear");
+        }
+    }
+    assert_eq!(a2_window::next_flag_place(shape, a2_window::FLAG1), a2_window::FLAG1);
+}

@@ -1,0 +1,112 @@
+//! Places of direct placement, added up by hand, and beside them the words that go with it.
+
+use super::*;
+use crate::layout::state::{Kind, Partition, core_word, results_ready, selector};
+use crate::layout::tests::{any_config, assert_disjoint, direct_words};
+use crate::shape::{BatchSizes, Config, Limits};
+use crate::testing::domain::shape as shape_of;
+use crate::units::CoreId;
+use alloc::vec::Vec;
+use proptest::prelude::*;
+
+/// The shape, with a window just large enough for so many areas.
+fn shape_for(config: &Config<'_>, areas: u32) -> Shape {
+    let plain = shape_of(config);
+    let mb = required_bytes(&plain, areas).div_ceil(1 << 20).max(plain.window_bytes() >> 20);
+    Shape::new(&Config { hccl_buffsize_mb: mb as i64, ..*config }, Limits::None).unwrap()
+}
+
+/// The most rows that a rank can receive: of a shared-expert rank, of any other.
+fn rows_max(config: &Config<'_>) -> [u64; 2] {
+    let BatchSizes::Uniform(bs) = config.bs else { panic!("{config:?}") };
+    let moe_ranks = config.ep_world_size - config.shared_expert_rank_num;
+    let replicas = (config.shared_expert_rank_num / config.shared_expert_num.max(1)).max(1);
+    let sources = (config.ep_world_size as u64).div_ceil(replicas as u64);
+    let pairs = config.ep_world_size * config.k.min(config.moe_expert_num / moe_ranks);
+    [bs as u64 * sources, (bs * pairs) as u64]
+}
+
+/// A part of an area by its row, and bytes of a row of it.
+type Part = (fn(&Shape, RankId, Area, u32) -> Place, u64);
+
+fn parts(config: &Config<'_>) -> [Part; 3] {
+    let h = config.h as u64;
+    let payload = if config.quant_mode == 2 { h } else { 2 * h };
+    [(row, payload), (info, 4 + 12), (result, 2 * h)]
+}
+
+/// The first shared-expert rank, the first of the others and the last.
+fn ranks(config: &Config<'_>) -> impl Iterator<Item = RankId> {
+    let all = [0, config.shared_expert_rank_num, config.ep_world_size - 1];
+    all.map(|rank| RankId(rank as u32)).into_iter()
+}
+
+proptest! {
+    #[test]
+    fn rows_infos_and_results_lie_one_behind_the_other_inside_the_window_and_aligned(
+        config in any_config(), areas in 1u32..=3,
+    ) {
+        let shape = shape_for(&config, areas);
+        let mut most = 0;
+        for rank in ranks(&config) {
+            let rows = rows_max(&config)[usize::from(i64::from(rank.0) >= config.shared_expert_rank_num)];
+            let mut end = 0u64;
+            for area in (0..areas).map(Area) {
+                for (place, bytes) in parts(&config) {
+                    for n in 0..rows as u32 {
+                        prop_assert_eq!(place(&shape, rank, area, n), Place::window(end), "row {} of {:?}", n, area);
+                        end += bytes;
+                    }
+                    end = end.next_multiple_of(512);
+                }
+            }
+            most = most.max(end);
+        }
+        prop_assert_eq!(required_bytes(&shape, areas), most);
+        prop_assert!(most <= shape.window_bytes());
+    }
+
+    #[test]
+    fn areas_and_all_words_beside_them_are_apart(config in any_config(), areas in 1u32..=2) {
+        let shape = shape_for(&config, areas);
+        for rank in ranks(&config) {
+            let rows = rows_max(&config)[usize::from(i64::from(rank.0) >= config.shared_expert_rank_num)];
+            let mut all = Vec::new();
+            for area in (0..areas).map(Area) {
+                all.extend(parts(&config).map(|(place, bytes)| (place(&shape, rank, area, 0), rows * bytes)));
+            }
+            for partition in [Partition::P0, Partition::P1] {
+                all.extend(direct_words(&shape, partition).into_iter().map(|word| (word, 8)));
+                let sources = (0..shape.ep_world_size()).map(RankId);
+                all.extend(sources.map(|source| (results_ready(partition, source), 8)));
+            }
+            for core in (0..shape.aiv_num()).map(CoreId) {
+                all.extend([Kind::Dispatch, Kind::Combine].map(|kind| (selector(kind, core), 8)));
+                all.extend([0, 1].map(|epoch| (core_word(core, epoch), 8)));
+            }
+            prop_assert!(all.iter().all(|(at, _)| at.offset.is_multiple_of(8)));
+            assert_disjoint(all, &shape, rank);
+        }
+    }
+
+    #[test]
+    fn an_info_is_a_scale_and_a_triple_that_is_found_again(
+        config in any_config(), bits: u32, (source, token, k) in any::<(u32, u32, u32)>(), n in 0u32..1000,
+    ) {
+        let (shape, scale) = (shape_of(&config), f32::from_bits(bits));
+        let info = info_of(scale, Triple { source: RankId(source), token: crate::units::Token(token), k });
+        let words = [bits, source, token, k].map(u32::to_le_bytes);
+        prop_assert_eq!(&info[..], words.as_flattened());
+        let first = super::info(&shape, RankId(0), Area(1), 0);
+        let at = info_behind(first, n);
+        prop_assert_eq!(at, super::info(&shape, RankId(0), Area(1), n));
+        prop_assert_eq!(triple_of(at), Place::window(first.offset + 16 * u64::from(n) + 4));
+    }
+
+    #[test]
+    fn one_area_takes_no_more_than_the_two_partitions_of_the_plain_layout_unless_quantised(config in any_config()) {
+        let shape = shape_of(&Config { quant_mode: 0, ..config });
+        let partition = shape.combine_area() + shape.dispatch_area();
+        prop_assert!(required_bytes(&shape, 1) <= 2 * partition, "{} of 2 * {}", required_bytes(&shape, 1), partition);
+    }
+}
