@@ -268,14 +268,13 @@ fn blamed(hang: &Hang, stopped: Stopped) {
     }
 }
 
-/// Lets everybody die at every step; every `nth` of them if there are many.
-fn everybody_dies(case: &Case, flags: Flags, nth: usize) {
-    let machines = Choices { flags, ..Choices::default() };
-    everybody_dies_with(case, Options { machines, ..Options::default() }, nth);
+/// Lets everybody die at every step.
+fn everybody_dies(case: &Case, flags: Flags) {
+    everybody_dies_with(case, with(Choices { flags, ..Choices::default() }));
 }
 
 /// The same with other choices.
-fn everybody_dies_with(case: &Case, options: Options, nth: usize) {
+fn everybody_dies_with(case: &Case, options: Options) {
     let whole = in_lockstep(case, options, Memory::Strong, 1);
     assert!(whole.failure.is_none() && whole.outputs.iter().flatten().all(Option::is_some));
     let cores = (0..case.shape.aiv_num()).map(|core| Who::Core(CoreId(core)));
@@ -284,7 +283,7 @@ fn everybody_dies_with(case: &Case, options: Options, nth: usize) {
     let (mut tried, mut missed) = (0, 0);
     for rank in member::all(&case.shape) {
         for &who in &everybody {
-            for after in (0..whole.steps).step_by(nth) {
+            for after in 0..whole.steps {
                 let stopped = Stopped { rank, who, after };
                 let options = Options { stopped: Some(stopped), ..options };
                 let seen = in_lockstep(case, options, Memory::Strong, after);
@@ -309,98 +308,129 @@ fn made(config: Config) -> Case {
 
 #[test]
 fn whoever_dies_in_a3_is_named() {
-    everybody_dies(&made(small(3, 3, 2, 2, 2)), Flags::Joint, 1);
+    everybody_dies(&made(small(3, 3, 2, 2, 2)), Flags::Joint);
 }
 
 #[test]
 fn whoever_dies_in_a3_with_separate_flags_is_named() {
-    everybody_dies(&made(small(3, 3, 2, 2, 2)), Flags::Separate, 1);
+    everybody_dies(&made(small(3, 3, 2, 2, 2)), Flags::Separate);
 }
 
 #[test]
 fn whoever_dies_in_a3_with_shared_experts_and_int8_is_named() {
     let shared =
         Config { shared_expert_rank_num: 1, quant_mode: 2, comm_quant_mode: 2, ..small(3, 2, 2, 2, 2) };
-    everybody_dies(&made(shared), Flags::Joint, 3);
+    everybody_dies(&made(shared), Flags::Joint);
 }
 
 #[test]
 fn whoever_dies_in_fullmesh_v2_is_named() {
     let v2 = Config { comm_alg: "fullmesh_v2".to_owned(), ..small(3, 3, 2, 2, 2) };
-    everybody_dies(&made(v2), Flags::Joint, 1);
+    everybody_dies(&made(v2), Flags::Joint);
 }
 
 #[test]
 fn whoever_dies_in_an_elastic_domain_is_named() {
     let case = make_left(small(4, 8, 2, 2, 1), Made { seed: 7, ..Made::default() }, Left::Without(&[1]));
-    everybody_dies(&case, Flags::Joint, 1);
+    everybody_dies(&case, Flags::Joint);
 }
 
 #[test]
 fn whoever_dies_in_a_tp_domain_is_named() {
     let tp = Config { tp_world_size: 2, ..small(2, 2, 1, 2, 2) };
-    everybody_dies(&made(tp), Flags::Joint, 1);
+    everybody_dies(&made(tp), Flags::Joint);
 }
 
 #[test]
 fn whoever_dies_in_a2_is_named() {
     let a2 = Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(2, 4, 2, 2, 2) };
-    everybody_dies(&made(a2), Flags::Joint, 1);
+    everybody_dies(&made(a2), Flags::Joint);
     let a2 = Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(3, 3, 1, 1, 1) };
-    everybody_dies(&made(a2), Flags::Joint, 1);
+    everybody_dies(&made(a2), Flags::Joint);
 }
 
 #[test]
 fn whoever_dies_with_rows_in_place_or_placed_directly_is_named() {
     for receive in [Receive::InPlace, Receive::Direct { areas: 1 }] {
         let case = made(small(3, 3, 2, 2, 2));
-        let machines = Choices { receive, ..Choices::default() };
-        everybody_dies_with(&case, Options { machines, ..Options::default() }, 2);
+        everybody_dies_with(&case, with(Choices { receive, ..Choices::default() }));
     }
 }
 
-#[test]
-fn whoever_dies_in_a_hierarchy_is_named() {
-    let hierarchy = Config {
+fn hierarchy() -> Config {
+    Config {
         product: "a2".to_owned(),
         comm_alg: "hierarchy".to_owned(),
         server_ranks: 2,
         hccl_buffsize_mb: 106,
         ..small(4, 4, 2, 2, 1)
-    };
-    for stage in [Stage::Two, Stage::Three] {
-        everybody_dies_with(&made(hierarchy.clone()), Options { stage, ..Options::default() }, 4);
     }
 }
 
 #[test]
-fn whoever_dies_on_threads_is_named_and_the_next_group_is_well() {
-    let a2 = Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(3, 3, 2, 2, 2) };
+fn whoever_dies_in_a_hierarchy_is_named() {
+    for stage in [Stage::Two, Stage::Three] {
+        everybody_dies_with(&made(hierarchy()), Options { stage, ..Options::default() });
+    }
+}
+
+/// Lets rank 1 die on threads, its core, its agent, and runs the next group each time.
+fn dies_on_threads(case: &Case, options: Options) {
+    // A hang is one only after all workers have tried in vain, however busy the machine is: short is enough.
+    let workers = Workers {
+        count: 2,
+        spread: Spread::Cores,
+        deadline: Duration::from_millis(100),
+        ..Workers::default()
+    };
+    let run = |stopped, workers: Workers| {
+        let memory = SharedMemory::new(case, 2).unwrap();
+        let backend = Recorded::new(Survivors::of(case, memory));
+        let options = Options { stopped, ..options };
+        end(case, options, backend, |unit| driver::threads::run(unit, &workers).map(|times| times.steps))
+    };
+    let patient = Workers { deadline: Duration::from_secs(60), ..workers };
+    let whole = run(None, patient);
+    assert!(whole.failure.is_none());
+    let rank = [0, 9, 30, 60].map(|after| (Who::Rank, after));
+    let agent = driver::has_agents(&case.shape, options.stage).then_some((Who::Agent, 1));
+    let mut missed = 0;
+    for (who, after) in rank.into_iter().chain([(Who::Core(CoreId(0)), 5)]).chain(agent) {
+        let stopped = Stopped { rank: RankId(1), who, after };
+        missed += usize::from(judge(case, stopped, &whole, &run(Some(stopped), workers)));
+        let next = run(None, patient);
+        assert!(next.failure.is_none() && next.outputs == whole.outputs, "after {stopped:?}");
+    }
+    assert!(missed >= 2, "{missed}");
+}
+
+fn with(machines: Choices) -> Options {
+    Options { machines, ..Options::default() }
+}
+
+#[test]
+fn whoever_dies_on_threads_in_a3_is_named_and_the_next_group_is_well() {
+    let case = made(small(3, 3, 2, 2, 2));
+    let places = [Receive::InPlace, Receive::Direct { areas: 1 }];
+    let places = places.map(|receive| Choices { receive, ..Choices::default() });
+    let separate = Choices { flags: Flags::Separate, ..Choices::default() };
+    for machines in [Choices::default(), separate].into_iter().chain(places) {
+        dies_on_threads(&case, with(machines));
+    }
+}
+
+#[test]
+fn whoever_dies_on_threads_in_any_domain_is_named_and_the_next_group_is_well() {
     let v2 = Config { comm_alg: "fullmesh_v2".to_owned(), ..small(3, 3, 2, 2, 2) };
-    for config in [small(3, 3, 2, 2, 2), v2, a2] {
-        let case = made(config);
-        // A hang is one only after all workers have tried in vain, however busy the machine is: short is enough.
-        let workers = Workers {
-            count: 2,
-            spread: Spread::Cores,
-            deadline: Duration::from_millis(100),
-            ..Workers::default()
-        };
-        let run = |stopped, workers: Workers| {
-            let memory = SharedMemory::new(&case, 2).unwrap();
-            let backend = Recorded::new(Survivors::of(&case, memory));
-            let options = Options { stopped, ..Options::default() };
-            end(&case, options, backend, |unit| driver::threads::run(unit, &workers).map(|times| times.steps))
-        };
-        let patient = Workers { deadline: Duration::from_secs(60), ..workers };
-        let whole = run(None, patient);
-        assert!(whole.failure.is_none());
-        for after in [0, 9, 30, 60] {
-            let stopped = Stopped { rank: RankId(1), who: Who::Rank, after };
-            judge(&case, stopped, &whole, &run(Some(stopped), workers));
-            let next = run(None, patient);
-            assert!(next.failure.is_none() && next.outputs == whole.outputs, "after {stopped:?}");
-        }
+    let tp = Config { tp_world_size: 2, ..small(2, 2, 1, 2, 2) };
+    let a2 = Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(3, 3, 2, 2, 2) };
+    for config in [v2, tp, a2] {
+        dies_on_threads(&made(config), Options::default());
+    }
+    let elastic = make_left(small(4, 8, 2, 2, 1), Made { seed: 7, ..Made::default() }, Left::Without(&[3]));
+    dies_on_threads(&elastic, Options::default());
+    for stage in [Stage::Two, Stage::Three] {
+        dies_on_threads(&made(hierarchy()), Options { stage, ..Options::default() });
     }
 }
 
