@@ -211,6 +211,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
         workers.count,
         ROOFLINE_ROUNDS,
     );
+    let roofline = roofline.map_err(|failure| group::of_failure(0, &plan.unit, &failure))?;
     Ok(Ran { costs, roofline: Some(roofline), moved })
 }
 
