@@ -11,7 +11,7 @@ use crate::driver::threads::Spread;
 use crate::error::one_line;
 use crate::generate::{MaskKind, Routing};
 use crate::presets;
-use crate::report::{Format, note};
+use crate::report::{Format, complain};
 use crate::vector::Unit;
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
@@ -420,7 +420,7 @@ pub fn explain(error: &clap::Error) -> u8 {
     if matches!(error.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion) {
         return match error.print() {
             Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => {
-                note(&format!("error: stdout: cannot write: {e}"));
+                complain(&format!("stdout: cannot write: {e}"));
                 2
             }
             // A closed stdout is no error.
@@ -441,7 +441,7 @@ pub fn explain(error: &clap::Error) -> u8 {
         Some(similar) => format!("{line}; a similar one is {similar}"),
         None => line,
     };
-    note(&format!("error: {}", one_line(&line)));
+    complain(&one_line(&line));
     2
 }
 

@@ -231,14 +231,20 @@ fn steers(c: char) -> bool {
         || matches!(c, '\u{2060}'..='\u{206F}' | '\u{FEFF}' | '\u{FFF9}'..='\u{FFFB}' | '\u{E0000}'..='\u{E007F}')
 }
 
-/// `text` without characters that steer a line, and cut to a printable length.
+/// `text` without characters that steer a line, and cut to a printable length. What is cut is its middle: a line begins with
+/// where and ends with why, and what is long is a value in between.
 #[must_use]
 pub fn one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len().min(LINE_LEN_MAX));
+    let len = text.chars().count();
+    let (head, tail) =
+        if len > LINE_LEN_MAX { (LINE_LEN_MAX / 2, len - LINE_LEN_MAX / 2) } else { (len, len) };
     for (i, c) in text.chars().enumerate() {
-        if i == LINE_LEN_MAX {
+        if i == head {
             line.push_str("...");
-            break;
+        }
+        if (head..tail).contains(&i) {
+            continue;
         }
         match c {
             '\n' => line.push_str("; "),
@@ -266,6 +272,14 @@ mod tests {
             "seen as they are"
         );
         assert!(one_line(&"x".repeat(5000)).len() < 1010);
+        assert_eq!(one_line(&"x".repeat(1000)).len(), 1000);
+    }
+
+    #[test]
+    fn a_long_value_costs_a_line_neither_its_place_nor_its_reason() {
+        let line =
+            one_line(&format!("--set k={0}: invalid type: string \"{0}\", expected i64", "7".repeat(9000)));
+        assert!(line.starts_with("--set k=77") && line.ends_with("77\", expected i64"), "{line}");
     }
 
     #[test]

@@ -2,13 +2,13 @@
 
 use crate::batch::Batch;
 use crate::case::Case;
+use crate::crew;
 use crate::error::Error;
 use crate::result::{self, RankResult};
 use crate::store::Tensor;
 use crate::verdict;
 use kernel_core::place::Tensor as Output;
 use kernel_core::units::RankId;
-use std::thread;
 
 /// The outputs of all ranks, owned.
 #[derive(Debug)]
@@ -22,19 +22,10 @@ impl<'c> Expected<'c> {
     #[must_use]
     pub fn of(case: &'c Case) -> Self {
         let mut ranks = vec![Default::default(); case.ranks.len()];
-        let threads = thread::available_parallelism().map_or(1, usize::from);
-        let share = ranks.len().div_ceil(threads).max(1);
         let batch = Batch::new(case);
         batch.with_cluster(|cluster| {
-            thread::scope(|scope| {
-                for (part, ranks) in ranks.chunks_mut(share).enumerate() {
-                    let batch = &batch;
-                    scope.spawn(move || {
-                        for (i, outputs) in ranks.iter_mut().enumerate() {
-                            *outputs = verdict::expected(cluster, batch, RankId((part * share + i) as u32));
-                        }
-                    });
-                }
+            crew::each(&mut ranks, |rank, outputs| {
+                *outputs = verdict::expected(cluster, &batch, RankId(rank as u32));
             });
         });
         Self { case, ranks }

@@ -11,6 +11,7 @@ pub mod cli;
 pub mod command;
 pub mod config;
 pub mod conformance;
+mod crew;
 mod cures;
 pub mod driver;
 pub mod error;

@@ -1,5 +1,8 @@
 //! `veriep`: parse, dispatch, and turn errors into exit status.
 
+#[cfg(unix)]
+mod unix;
+
 use clap::Parser;
 use host::cli::{self, Cli};
 use host::command;
@@ -7,6 +10,8 @@ use host::report::Report;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
+    #[cfg(unix)]
+    unix::refuse_by_errors();
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(cli::explain(&error)),

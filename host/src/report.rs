@@ -1,6 +1,6 @@
 //! What a verb says: results to stdout as a table or one JSON object, everything else to stderr.
 
-use crate::error::{Error, Missing, Problem};
+use crate::error::{Error, Missing, Problem, one_line};
 use comfy_table::Table;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
@@ -61,6 +61,26 @@ impl Report {
         }
     }
 
+    /// Prints the result and passes its verdict on. A stdout that cannot be written takes no verdict away: it is told beside
+    /// it.
+    ///
+    /// # Errors
+    /// The verdict's, else as [`emit`](Self::emit).
+    pub fn judge<T: Serialize>(
+        &mut self,
+        value: &T,
+        table: impl FnOnce(&T) -> String,
+        verdict: Result<(), Error>,
+    ) -> Result<(), Error> {
+        match (self.emit(value, table), verdict) {
+            (Err(unsaid), Err(verdict)) => {
+                unsaid.lines().iter().for_each(|line| complain(line));
+                Err(verdict)
+            }
+            (said, verdict) => verdict.and(said),
+        }
+    }
+
     /// Prints an error, one line per problem, and returns the exit status of its class. With JSON, stdout
     /// gets an object too, unless the verb has already printed its own.
     pub fn fail(&mut self, error: &Error) -> u8 {
@@ -77,15 +97,20 @@ impl Report {
             let _ = self.emit(&failure, |_| String::new());
         }
         for line in lines {
-            note(&format!("error: {line}"));
+            complain(&line);
         }
         error.status()
     }
 }
 
-/// A line for people on stderr; a closed stderr is no error.
+/// An error's line on stderr, printable already; a closed stderr is no error.
+pub fn complain(line: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "error: {line}");
+}
+
+/// A line for people on stderr, whatever names it has in it.
 pub fn note(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "{line}");
+    let _ = writeln!(std::io::stderr().lock(), "{}", one_line(line));
 }
 
 /// A progress bar of `len` steps on stderr; silent when stderr is not a terminal.
@@ -101,12 +126,12 @@ pub fn progress(len: u64, doing: &'static str) -> ProgressBar {
     }
 }
 
-/// A two-column table without borders.
+/// A two-column table without borders. Values may be names that a user chose.
 #[must_use]
 pub fn pairs(rows: &[(&str, String)]) -> String {
     let mut table = plain_table();
     for (name, value) in rows {
-        table.add_row([*name, value]);
+        table.add_row([*name, &one_line(value)]);
     }
     table.trim_fmt()
 }
@@ -117,7 +142,7 @@ pub fn columns(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut table = plain_table();
     table.set_header(header);
     for row in rows {
-        table.add_row(row);
+        table.add_row(row.iter().map(|cell| one_line(cell)));
     }
     table.trim_fmt()
 }

@@ -4,9 +4,9 @@
 
 use crate::backend::Backend;
 use crate::batch::Batch;
-use crate::driver::RankState;
 use crate::driver::pin::pin;
 use crate::driver::threads::{StopOnPanic, idle};
+use crate::driver::{Failure, RankState};
 use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
@@ -59,7 +59,9 @@ enum Phase {
 const PHASES: [Phase; 4] = [Phase::Send, Phase::CopyOut, Phase::GiveBack, Phase::TakeBack];
 
 /// Copies the rows of batch 0 as often as `rounds` says, on `threads` threads, and takes medians.
-#[must_use]
+///
+/// # Errors
+/// The system does not start a thread.
 pub fn measure(
     memory: &impl Backend,
     (shape, receive): (&Shape, Receive),
@@ -67,10 +69,10 @@ pub fn measure(
     ranks: &[RankState],
     threads: usize,
     rounds: usize,
-) -> Roofline {
-    let times = Traffic::new(shape, batch.clone(), receive).times(memory, ranks, threads, rounds);
+) -> Result<Roofline, Failure> {
+    let times = Traffic::new(shape, batch.clone(), receive).times(memory, ranks, threads, rounds)?;
     let median = |operator: fn(&Roofline) -> Duration| median(times.iter().map(operator).collect());
-    Roofline { dispatch: median(|times| times.dispatch), combine: median(|times| times.combine) }
+    Ok(Roofline { dispatch: median(|times| times.dispatch), combine: median(|times| times.combine) })
 }
 
 fn median(mut times: Vec<Duration>) -> Duration {
@@ -81,14 +83,16 @@ fn median(mut times: Vec<Duration>) -> Duration {
 impl Traffic<'_> {
     /// The bare copies of so many rounds. As the driver does it: each rank on its worker's thread, a meeting before
     /// each phase, partitions in turn.
-    #[must_use]
+    ///
+    /// # Errors
+    /// The system does not start a thread.
     pub fn times(
         &self,
         memory: &impl Backend,
         ranks: &[RankState],
         threads: usize,
         rounds: usize,
-    ) -> Vec<Roofline> {
+    ) -> Result<Vec<Roofline>, Failure> {
         let (arrived, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
         let work = |w: usize| {
             let _stop_if_panicking = StopOnPanic(&stop);
@@ -103,7 +107,8 @@ impl Traffic<'_> {
                 let must_wait = || arrived.load(Ordering::Acquire) < met && !stop.load(Ordering::Relaxed);
                 (1..).take_while(|_| must_wait()).for_each(idle);
                 let start = Instant::now();
-                for rank in member::all(self.shape).skip(w).step_by(threads) {
+                let mine = member::all(self.shape).skip(w).step_by(threads);
+                for rank in mine.take_while(|_| !stop.load(Ordering::Relaxed)) {
                     let copied = self.copy(memory, phase, partition, (rank, &ranks[rank.index()]));
                     // Even then it goes on: the others wait for it.
                     outcome = outcome.and(copied);
@@ -115,23 +120,29 @@ impl Traffic<'_> {
             let times: Vec<_> = (0..rounds).map(of_round).collect();
             outcome.map(|()| times)
         };
-        let by_worker: Vec<Vec<[Duration; 4]>> = thread::scope(|scope| {
+        let by_worker: Vec<Vec<[Duration; 4]>> = thread::scope(|scope| -> Result<_, Failure> {
             let _stop_if_panicking = StopOnPanic(&stop);
             let work = &work;
-            let workers: Vec<_> = (0..threads).map(|w| scope.spawn(move || work(w))).collect();
+            let start = |w| {
+                let started = thread::Builder::new().spawn_scoped(scope, move || work(w));
+                // Those that did start are waiting for this one.
+                started.inspect_err(|_| stop.store(true, Ordering::Relaxed))
+            };
+            let workers = (0..threads).map(start).collect::<Result<Vec<_>, _>>();
+            let workers = workers.map_err(|e| Failure::Thread(e.to_string()))?;
             let times = workers.into_iter().map(|worker| match worker.join() {
                 Ok(Ok(times)) => times,
                 // The copies go where the machines just went: a refusal is a defect of this file.
                 Ok(Err(fault)) => panic!("bare copy: {fault}"),
                 Err(panic) => std::panic::resume_unwind(panic),
             });
-            times.collect()
-        });
+            Ok(times.collect())
+        })?;
         let slowest = |round: usize, phase: usize| by_worker.iter().map(|times| times[round][phase]).max();
         let both =
             |round, phases: [usize; 2]| phases.into_iter().filter_map(|phase| slowest(round, phase)).sum();
         let of_round = |round| Roofline { dispatch: both(round, [0, 1]), combine: both(round, [2, 3]) };
-        (0..rounds).map(of_round).collect()
+        Ok((0..rounds).map(of_round).collect())
     }
 }
 

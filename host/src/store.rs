@@ -1,5 +1,6 @@
 //! Safetensors files: read tensor by tensor, written whole or not at all.
 
+use crate::backend::has_room;
 use crate::error::{Error, shown};
 use crate::whole::Whole;
 use core::fmt;
@@ -102,11 +103,12 @@ impl TensorFile {
             .info(name)
             .ok_or_else(|| Error::file(&self.path, format_args!("{name}: missing")))?;
         let (start, end) = info.data_offsets;
-        let mut bytes = Vec::new();
-        bytes.try_reserve_exact(end - start).map_err(|_| {
-            Error::file(&self.path, format_args!("{name}: {} bytes do not fit the memory", end - start))
-        })?;
-        bytes.resize(end - start, 0);
+        let len = end - start;
+        if !has_room(len) {
+            let what = format_args!("{name}: {len} bytes do not fit the memory");
+            return Err(Error::file(&self.path, what));
+        }
+        let mut bytes = vec![0; len];
         self.file
             .seek(SeekFrom::Start(self.data_start + start as u64))
             .and_then(|_| self.file.read_exact(&mut bytes))

@@ -110,6 +110,11 @@ pub enum Pages {
     Huge,
 }
 
+/// Whether the system would grant so many bytes: to be asked of what a file or a request may make as large as it likes.
+pub(crate) fn has_room(bytes: usize) -> bool {
+    MmapOptions::new().len(bytes.max(1)).map_anon().is_ok()
+}
+
 /// Zeroed memory that is committed as it is touched: most of a window never is.
 fn anonymous(bytes: u64, pages: Pages) -> io::Result<MmapMut> {
     let map = MmapOptions::new().len(bytes as usize).no_reserve_swap().map_anon()?;

@@ -44,7 +44,11 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
         tensors: result.names().len(),
         wrong,
     };
-    report.emit(&compared, table)?;
+    report.judge(&compared, table, verdict(&compared))
+}
+
+/// What differs, as an error.
+fn verdict(compared: &Compared) -> Result<(), Error> {
     if compared.ok {
         return Ok(());
     }

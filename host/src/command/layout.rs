@@ -4,7 +4,7 @@ use crate::case;
 use crate::cli::LayoutArgs;
 use crate::config::Config;
 use crate::cures;
-use crate::error::{Error, Problem};
+use crate::error::{Error, Problem, one_line};
 use crate::member;
 use crate::report::{Report, columns, pairs};
 use kernel_core::layout::{a2_window, map, relay};
@@ -131,7 +131,7 @@ fn table(layout: &Layout) -> String {
     format!(
         "rank {} of {}, in bytes\n\n{}\n\ntoken record\n{}\n\ncombine row\n{}\n\noutputs, capacity\n{}",
         layout.rank,
-        layout.config,
+        one_line(&layout.config),
         columns(&["region", "partition", "area", "offset", "size", "count", "stride", "slot"], &areas),
         fields(&layout.record),
         fields(&layout.combine_row),

@@ -151,8 +151,12 @@ fn counted<B: Backend>(
 
 /// Refuses to write the result over what it is the result of.
 fn keep_inputs(args: &RunArgs, out: &Path) -> Result<(), Error> {
-    let of_case = args.case.iter().flat_map(|folder| [FILE_NAME, TENSORS_NAME].map(|name| folder.join(name)));
-    let mut inputs = of_case.chain(args.config.config.clone());
+    // A folder that stands for its configuration is a case all the same.
+    let (folders, files): (Vec<_>, Vec<_>) =
+        args.case.iter().chain(&args.config.config).partition(|path| path.is_dir());
+    let of_case =
+        folders.into_iter().flat_map(|folder| [FILE_NAME, TENSORS_NAME].map(|name| folder.join(name)));
+    let mut inputs = of_case.chain(files.into_iter().cloned());
     let same = |input: PathBuf| {
         std::fs::canonicalize(input).ok().zip(std::fs::canonicalize(out).ok()).is_some_and(|(a, b)| a == b)
     };
@@ -210,6 +214,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
         workers.count,
         ROOFLINE_ROUNDS,
     );
+    let roofline = roofline.map_err(|failure| group::of_failure(0, &plan.unit, &failure))?;
     Ok(Ran { costs, roofline: Some(roofline), moved })
 }
 

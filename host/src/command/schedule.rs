@@ -33,12 +33,9 @@ pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error>
     let question = question(args)?;
     let answer = answer(&question);
     let verdict = verdict(&question, answer);
-    report.emit(&verdict, text)?;
-    if verdict.safe {
-        return Ok(());
-    }
     let last = verdict.counterexample.last().map_or("", String::as_str);
-    Err(Error::Unsafe(format!("schedule {} on {} ranks is unsafe: {last}", args.operators, args.ranks)))
+    let line = format!("schedule {} on {} ranks is unsafe: {last}", args.operators, args.ranks);
+    report.judge(&verdict, text, if verdict.safe { Ok(()) } else { Err(Error::Unsafe(line)) })
 }
 
 fn question(args: &ScheduleArgs) -> Result<Question, Error> {

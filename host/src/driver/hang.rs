@@ -115,6 +115,10 @@ impl fmt::Display for Hang {
         } else {
             write!(f, "no progress for {} s", self.after.as_secs_f64())?;
         }
+        if self.missing.is_empty() && !self.after.is_zero() {
+            // Who gives up asks everybody once more.
+            f.write_str("; but by now no core misses anything: slow, not stuck")?;
+        }
         let suspects = self.suspects();
         for (i, (rank, cores)) in suspects.iter().take(NAMED).enumerate() {
             let before = if i == 0 { ": waiting for" } else { "," };
@@ -190,6 +194,15 @@ mod tests {
         let missing = vec![misses(0, 0, 0, flag(1)), misses(1, 0, 0, flag(0))];
         let hang = Hang { after: Duration::ZERO, missing };
         assert_eq!(hang.suspects(), [(RankId(0), 1), (RankId(1), 1)]);
+    }
+
+    #[test]
+    fn a_group_that_moved_again_before_it_was_asked_is_not_called_stuck() {
+        let hang = Hang { after: Duration::from_millis(1), missing: Vec::new() };
+        assert_eq!(
+            hang.to_string(),
+            "no progress for 0.001 s; but by now no core misses anything: slow, not stuck"
+        );
     }
 
     #[test]

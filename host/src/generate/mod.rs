@@ -9,8 +9,10 @@ mod routing;
 pub use left::Left;
 pub use routing::{Routing, SERVERS_MAX};
 
+use crate::backend;
 use crate::case::{self, Case, OwnedMask, RankTensors, Weights};
 use crate::config::Config;
+use crate::crew;
 use crate::cures;
 use crate::error::{Error, Problem};
 use crate::member;
@@ -117,18 +119,7 @@ fn stream(seed: u64, number: u64) -> ChaCha8Rng {
 
 fn all_ranks(shape: &Shape, options: Options, router: &Router) -> Vec<RankTensors> {
     let mut ranks = vec![RankTensors::default(); member::count(shape) as usize];
-    let threads = std::thread::available_parallelism().map_or(1, usize::from);
-    let share = ranks.len().div_ceil(threads).max(1);
-    std::thread::scope(|scope| {
-        for (part, ranks) in ranks.chunks_mut(share).enumerate() {
-            scope.spawn(move || {
-                for (i, tensors) in ranks.iter_mut().enumerate() {
-                    let rank = (part * share + i) as u32;
-                    *tensors = one_rank(shape, options, router, rank);
-                }
-            });
-        }
-    });
+    crew::each(&mut ranks, |rank, tensors| *tensors = one_rank(shape, options, router, rank as u32));
     ranks
 }
 
@@ -161,7 +152,7 @@ fn one_rank(shape: &Shape, options: Options, router: &Router, rank: u32) -> Rank
 fn weights(shape: &Shape, place: &str, rng: &mut ChaCha8Rng) -> Result<Weights, Error> {
     let [alphas, consts, gamma] = Weights::shapes(shape).map(|dims| dims.iter().product::<usize>());
     // Nothing else in a configuration asks for so much: const experts may number billions.
-    if Vec::<u8>::new().try_reserve_exact(2 * consts).is_err() {
+    if !backend::has_room(2 * consts) {
         let seen = format!(" = {}", shape.const_expert_num());
         let rule = format!("const_expert_v must fit this machine's memory ({} bytes)", 2 * consts);
         let problem = Problem::new("const_expert_num", &seen, rule);

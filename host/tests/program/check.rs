@@ -20,6 +20,17 @@ fn a_valid_config_has_no_violations_and_its_sizes() {
 }
 
 #[test]
+fn a_name_with_control_characters_breaks_no_table() {
+    let folder = tempdir().unwrap();
+    let config = config_file(folder.path(), "x\x1b[31m\ny", "");
+    for verb in ["check", "layout", "plan"] {
+        let table = String::from_utf8(veriep(&[verb, &config]).stdout).unwrap();
+        let named = table.lines().filter(|line| line.contains("x\\u{1b}[31m; y")).count();
+        assert_eq!((named, table.contains('\x1b')), (1, false), "{verb}: {table}");
+    }
+}
+
+#[test]
 fn every_violation_is_a_line_and_an_entry() {
     let folder = tempdir().unwrap();
     let config = config_file(folder.path(), "c.toml", "k = 17\nquant_mode = 1\naiv_num = -1");

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod against;
 mod bad_input;
 mod bench;
 mod case_files;
@@ -13,5 +14,6 @@ mod generated_cases;
 mod kill;
 mod plan;
 mod receive;
+mod refused;
 mod run;
 mod schedule;

@@ -2,6 +2,7 @@
 
 use super::Samples;
 use super::blocks::System;
+use super::child::Started;
 use super::live::{deadline, of_sizes};
 use crate::case::Case;
 use crate::cli::{Baseline, BenchArgs};
@@ -16,13 +17,12 @@ use kernel_core::shape::QuantMode;
 use kernel_core::units::RankId;
 use serde::Deserialize;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
-use std::time::Instant;
+use std::process::Command;
+use std::sync::mpsc::RecvTimeoutError;
 
 /// Names a folder of built baselines.
 const FOLDER: &str = "VERIEP_BASELINES";
@@ -30,8 +30,6 @@ const FOLDER: &str = "VERIEP_BASELINES";
 const MEMORY_FOLDER: &str = "/dev/shm";
 /// What a program puts out, one behind the other.
 const OUTPUTS: [Tensor; 4] = [Tensor::EpRecvCounts, Tensor::ExpandX, Tensor::DynamicScales, Tensor::XOut];
-/// How long a program may take to end.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// What to do if one is missing.
 const BUILD: &str = "make -C host/baselines builds it (needs OpenMPI), --baselines FOLDER says where it is";
 
@@ -84,14 +82,19 @@ impl Programs {
                 _ => return refuse("missing"),
             }
         }
-        let version = Command::new("mpirun").arg("--version").stdin(Stdio::null()).output().map_err(|e| {
-            Error::Request(format!(
-                "--against {}: cannot start mpirun: {e}: must be OpenMPI's",
-                asked[0].name()
-            ))
+        let (name, limit) = (asked[0].name(), deadline(args));
+        let mut mpirun = Started::new(Command::new("mpirun").arg("--version")).map_err(|e| {
+            Error::Request(format!("--against {name}: cannot start mpirun: {e}: must be OpenMPI's"))
         })?;
-        let version = String::from_utf8_lossy(&version.stdout);
-        Ok(Self { folder, asked, mpi_version: version.lines().next().map(str::to_owned) })
+        let mpi_version = match mpirun.line(limit) {
+            Err(RecvTimeoutError::Timeout) => {
+                let limit = limit.as_secs_f64();
+                let line = format!("--against {name}: mpirun --version: not done after {limit} s");
+                return Err(Error::NoProgress { line, missing: Vec::new() });
+            }
+            line => line.ok(),
+        };
+        Ok(Self { folder, asked, mpi_version })
     }
 
     /// What mpirun says it is.
@@ -160,22 +163,10 @@ impl Programs {
         command.arg(self.folder.join(name)).arg(exchange.path());
         let quantised = u32::from(shape.quant_mode() == QuantMode::Dynamic);
         let sizes = [shape.moe_expert_num(), shape.k(), shape.h(), shape.bs_max(), quantised];
-        let mut child = command
-            .args(sizes.map(|size| size.to_string()))
-            .arg(exchange.slot.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
+        command.args(sizes.map(|size| size.to_string())).arg(exchange.slot.to_string());
+        let mpirun = Started::new(&mut command)
             .map_err(|e| Error::Request(format!("{name}: cannot start mpirun: {e}")))?;
-        let (tell, lines) = channel();
-        let stdout = child.stdout.take();
-        // Read by a thread of its own: a wait for a line must end at the deadline.
-        std::thread::spawn(move || {
-            let lines = stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines());
-            lines.map_while(Result::ok).try_for_each(|line| tell.send(line))
-        });
-        Ok(Program { name, case, expected, child, lines, exchange, limit: deadline(args) })
+        Ok(Program { name, case, expected, mpirun, exchange, limit: deadline(args) })
     }
 }
 
@@ -184,9 +175,7 @@ pub(super) struct Program<'c> {
     name: &'static str,
     case: &'c Case,
     expected: Expected<'c>,
-    child: Child,
-    /// What it prints.
-    lines: Receiver<String>,
+    mpirun: Started,
     exchange: Exchange,
     limit: Duration,
 }
@@ -194,48 +183,57 @@ pub(super) struct Program<'c> {
 impl Program<'_> {
     /// Has it carry out an order.
     fn order(&mut self, order: &str) -> Result<Printed, Error> {
-        let told =
-            self.child.stdin.as_mut().map(|stdin| writeln!(stdin, "{order}").and_then(|()| stdin.flush()));
-        if !matches!(told, Some(Ok(()))) {
+        if self.mpirun.tell(order).is_err() {
             return Err(self.ended());
         }
-        let line = match self.lines.recv_timeout(self.limit) {
+        let line = match self.mpirun.line(self.limit) {
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => return Err(self.ended()),
             Err(RecvTimeoutError::Timeout) => {
-                let (name, sizes, limit) = (self.name, of_sizes(self.case), self.limit.as_secs_f64());
-                let line = format!("{name}: {sizes}: {order}: not done after {limit} s");
-                return Err(Error::NoProgress { line, missing: Vec::new() });
+                return Err(self.late(&format!("{order}: not done after {} s", self.limit.as_secs_f64())));
             }
         };
-        serde_json::from_str(&line).map_err(|e| {
-            Error::Wrong(format!("{}: {}: {order}: printed no times: {e}", self.name, of_sizes(self.case)))
-        })
+        serde_json::from_str(&line)
+            .map_err(|e| Error::Request(self.line(&format!("{order}: printed no times: {e}"))))
     }
 
-    /// Whether it ends in that time.
-    fn ends_within(&mut self, limit: Duration) -> bool {
-        let since = Instant::now();
-        while matches!(self.child.try_wait(), Ok(None)) {
-            if since.elapsed() >= limit {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(5));
+    /// Has it carry out an order that takes so many times of each kind.
+    fn timed<const N: usize>(
+        &mut self,
+        order: &str,
+        count: usize,
+        kinds: impl Fn(Printed) -> [(&'static str, Vec<u64>); N],
+    ) -> Result<[Vec<Duration>; N], Error> {
+        let kinds = kinds(self.order(order)?);
+        if let Some((name, times)) = kinds.iter().find(|(_, times)| times.len() != count) {
+            let seen = times.len();
+            return Err(Error::Request(
+                self.line(&format!("{order}: {name} has {seen} times: must be {count}")),
+            ));
         }
-        true
+        Ok(kinds.map(|(_, times)| times.into_iter().map(Duration::from_nanos).collect()))
+    }
+
+    /// What is wrong, behind whose it is.
+    fn line(&self, what: &str) -> String {
+        format!("{}: {}: {what}", self.name, of_sizes(self.case))
+    }
+
+    fn late(&self, what: &str) -> Error {
+        Error::NoProgress { line: self.line(what), missing: Vec::new() }
     }
 
     /// Why it is gone.
     fn ended(&mut self) -> Error {
-        let status = self.child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
-        let mut said = String::new();
-        let read = self.child.stderr.as_mut().map(|stderr| stderr.read_to_string(&mut said));
-        let why = said.lines().find(|line| line.starts_with("baseline: "));
+        let Some((status, said)) = self.mpirun.ended(self.limit) else {
+            let limit = self.limit.as_secs_f64();
+            return self.late(&format!("takes no orders and does not end within {limit} s"));
+        };
+        let why = said.iter().find(|line| line.starts_with("baseline: "));
         // mpirun's own words stand between rulers.
-        let words = |line: &&str| line.contains(char::is_alphabetic);
-        let why = why.or_else(|| said.lines().find(words).filter(|_| matches!(read, Some(Ok(_)))));
-        let why = why.unwrap_or("printed nothing that can be read");
-        Error::Request(format!("{}: {}: {status}: {why}", self.name, of_sizes(self.case)))
+        let why = why.or_else(|| said.iter().find(|line| line.contains(char::is_alphabetic)));
+        let why = why.map_or("printed nothing that can be read", String::as_str);
+        Error::Request(self.line(&format!("{status}: {why}")))
     }
 }
 
@@ -244,45 +242,21 @@ impl System for Program<'_> {
         self.exchange.empty(self.case).map_err(|e| Error::io(Path::new(self.name), "exchange with", &e))?;
         self.order("check")?;
         compare(self.case, &self.expected, &self.exchange, name)
-            .map_err(|line| Error::Wrong(format!("{}: {}: {line}", self.name, of_sizes(self.case))))
+            .map_err(|line| Error::Wrong(self.line(&line)))
     }
 
     fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
-        let printed = self.order(&format!("single {warm_up} {iterations}"))?;
-        let of = |times: Vec<u64>| times.into_iter().map(Duration::from_nanos).collect();
-        Ok(Samples { dispatch: of(printed.dispatch_ns), combine: of(printed.combine_ns) })
+        let order = format!("single {warm_up} {iterations}");
+        let kinds = |p: Printed| [("dispatch_ns", p.dispatch_ns), ("combine_ns", p.combine_ns)];
+        let [dispatch, combine] = self.timed(&order, iterations as usize, kinds)?;
+        Ok(Samples { dispatch, combine })
     }
 
     fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
-        let printed = self.order(&format!("chain {rounds}"))?;
-        Ok(Duration::from_nanos(printed.round_ns.first().copied().unwrap_or_default()))
+        let [round] = self.timed(&format!("chain {rounds}"), 1, |p| [("round_ns", p.round_ns)])?;
+        Ok(round.first().copied().unwrap_or_default())
     }
 }
-
-impl Drop for Program<'_> {
-    fn drop(&mut self) {
-        // At the end of its orders it ends. Who does not answer is asked: mpirun then ends its ranks and takes away their
-        // files.
-        drop(self.child.stdin.take());
-        if !self.ends_within(PATIENCE) {
-            ask_to_end(&self.child);
-            if !self.ends_within(PATIENCE) {
-                let _ = self.child.kill();
-            }
-        }
-        let _ = self.child.wait();
-    }
-}
-
-#[cfg(target_os = "linux")]
-fn ask_to_end(child: &Child) {
-    use rustix::process::{Pid, Signal, kill_process};
-    // It is not waited for yet, so the number is still its own.
-    let _ = kill_process(Pid::from_child(child), Signal::TERM);
-}
-
-#[cfg(not(target_os = "linux"))]
-fn ask_to_end(_: &Child) {}
 
 /// Where the programs are.
 fn folder(args: &BenchArgs) -> PathBuf {

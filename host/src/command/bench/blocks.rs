@@ -88,7 +88,7 @@ pub(super) fn measure(
         if let Contender::Machines(group) = contender
             && !group.survives_bare()
         {
-            let times = group.bare(args.warm_up, args.iters * args.blocks);
+            let times = group.bare(args.warm_up, args.iters * args.blocks)?;
             measured.copies_behind(&times);
         }
     }
@@ -109,7 +109,7 @@ fn one_turn(contender: &mut Contender<'_>, args: &BenchArgs) -> Result<Turn, Err
     if let Contender::Machines(group) = contender {
         if group.survives_bare() {
             block.memcpy_ms =
-                Some(group.bare(warm_up, iters)).filter(|copies| !copies.is_empty()).map(|c| c.medians());
+                Some(group.bare(warm_up, iters)?).filter(|copies| !copies.is_empty()).map(|c| c.medians());
         }
         if args.protocol {
             let mut on =

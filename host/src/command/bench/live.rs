@@ -137,15 +137,17 @@ impl<'c> Group<'c> {
     }
 
     /// Bare copies of as many rounds; none of A2, whose rows an interface carries.
-    pub(super) fn bare(&mut self, warm_up: u32, iterations: u32) -> Samples {
-        let Some(copies) = &self.copies else { return Samples::default() };
-        let times =
-            copies.times(&self.memory, &self.ranks, self.workers.count, (warm_up + iterations) as usize);
+    pub(super) fn bare(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
+        let Some(copies) = &self.copies else { return Ok(Samples::default()) };
+        let unit = Schedule::parse("DC")?;
+        let times = copies
+            .times(&self.memory, &self.ranks, self.workers.count, (warm_up + iterations) as usize)
+            .map_err(|failure| of_failure(0, &unit, &failure))?;
         let counted = || times.iter().skip(warm_up as usize);
-        Samples {
+        Ok(Samples {
             dispatch: counted().map(|times| times.dispatch).collect(),
             combine: counted().map(|times| times.combine).collect(),
-        }
+        })
     }
 
     /// Whether the group can go on after bare copies, which write rows and no flags. With fullmesh_v2 flags stand among

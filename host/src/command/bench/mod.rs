@@ -2,6 +2,7 @@
 
 mod against;
 mod blocks;
+mod child;
 mod entry;
 mod live;
 mod machine;

@@ -23,7 +23,7 @@ fn into_closed(room: &Room, request: &str) -> Output {
 }
 
 /// Files of 16 KiB at most.
-const LITTLE_ROOM: &str = "trap '' XFSZ; ulimit -f 16";
+const LITTLE_ROOM: &str = "ulimit -f 16";
 
 /// All that is in the case.
 fn files(room: &Room) -> BTreeMap<OsString, Vec<u8>> {
@@ -134,4 +134,20 @@ rows! {
         })
     };
     expected_and_result_are_both_missing: |room| room.run("compare nowhere result");
+    out_is_the_configuration_in_a_folder: |room| {
+        room.case().run("run --config case --rounds 1 --out case/config.toml")
+    };
+    out_is_beside_the_configuration_in_a_folder: |room| {
+        room.case().run("run --config case --rounds 1 --out case/inputs.safetensors")
+    };
+    out_has_control_characters_in_its_name: |room| {
+        room.ask(["run", "--preset", "tiny", "--rounds", "1", "--out", "x\x1b[31m\ny"])
+    };
+    a_result_is_wrong_and_stdout_is_full: |room| {
+        room.case().run("run case --out result");
+        let mut bytes = fs::read(room.at("result")).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        into_full(room.file("other", bytes), "compare result other")
+    };
+    a_schedule_is_unsafe_and_stdout_is_full: |room| into_full(room, "schedule DDDCCC");
 }

@@ -1,0 +1,71 @@
+//! What the program, not the library, asks of the system: that a refusal comes as an error with a line, not as a signal.
+#![allow(unsafe_code)]
+
+use core::alloc::{GlobalAlloc, Layout};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use std::alloc::System;
+use std::io::{Cursor, Write};
+
+/// A file beyond the limit of its size: writing fails, instead of killing the program.
+pub(crate) fn refuse_by_errors() {
+    // SAFETY: this signal has no handler that could be lost, and ignoring it runs no code.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// The system's memory. When there is no more, the program ends with a line and the status of a request that cannot be met.
+pub(crate) struct Memory;
+
+#[global_allocator]
+static MEMORY: Memory = Memory;
+
+// SAFETY: every call goes to `System` with the caller's arguments, and what that returns goes back, so `System`'s guarantees
+// hold. Only null does not go back: it ends the process. Nothing here allocates or unwinds.
+unsafe impl GlobalAlloc for Memory {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: what the caller promises is what `System` asks for.
+        granted(unsafe { System.alloc(layout) }, layout.size())
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as above, and `memory` came from `System`.
+        unsafe { System.dealloc(memory, layout) };
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        // SAFETY: as in `alloc`.
+        granted(unsafe { System.alloc_zeroed(layout) }, layout.size())
+    }
+
+    unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: as in `dealloc`.
+        granted(unsafe { System.realloc(memory, layout, size) }, size)
+    }
+}
+
+fn granted(memory: *mut u8, size: usize) -> *mut u8 {
+    if memory.is_null() {
+        end_without(size);
+    }
+    memory
+}
+
+/// Ends the program without asking for memory.
+#[cold]
+fn end_without(size: usize) -> ! {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    while SAID.swap(true, Ordering::Relaxed) {
+        // Another thread is about to end all.
+        std::thread::sleep(Duration::from_secs(1));
+    }
+    let mut line = [0_u8; 96];
+    let mut cursor = Cursor::new(&mut line[..]);
+    // Longer than any number makes it.
+    let _ = writeln!(cursor, "error: out of memory: the system refuses {size} bytes more");
+    let len = cursor.position() as usize;
+    // SAFETY: `line` has `len` bytes. The process ends here without running anything of its own, whatever state it is in.
+    unsafe {
+        libc::write(libc::STDERR_FILENO, line.as_ptr().cast(), len);
+        libc::_exit(2)
+    }
+}
