@@ -51,7 +51,11 @@ impl Machine {
     /// The most effects that a step may have.
     pub(crate) const fn most_effects(&self, who: Who) -> usize {
         match self {
-            Self::A3(_) | Self::V2(_) | Self::Direct(_) if !who.is_one_by_one() => 16,
+            Self::A3(_) | Self::V2(_) | Self::Direct(_) | Self::A3Combine(_) | Self::Pull(_)
+                if !who.is_one_by_one() =>
+            {
+                16
+            }
             _ => 1,
         }
     }
