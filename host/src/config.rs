@@ -101,11 +101,11 @@ impl Default for Config {
     }
 }
 
-/// The text of a configuration file.
+/// The text of a configuration file, and the file.
 ///
 /// # Errors
 /// The file is missing, too large or not UTF-8.
-pub(crate) fn text(path: &Path) -> Result<String, Error> {
+pub(crate) fn text(path: &Path) -> Result<(String, File), Error> {
     let about = std::fs::metadata(path).map_err(|e| Error::io(path, "open", &e))?;
     if about.is_dir() {
         return Err(Error::file(path, "a folder: must be a file"));
@@ -116,15 +116,16 @@ pub(crate) fn text(path: &Path) -> Result<String, Error> {
     }
     let file = File::open(path).map_err(|e| Error::io(path, "open", &e))?;
     let mut bytes = Vec::new();
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path, "read", &e))?;
+    (&file).take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(|e| Error::io(path, "read", &e))?;
     if bytes.len() as u64 > FILE_BYTES_MAX {
         return Err(Error::file(path, format_args!("larger than {FILE_BYTES_MAX} bytes: not a config")));
     }
-    String::from_utf8(bytes).map_err(|e| {
+    let text = String::from_utf8(bytes).map_err(|e| {
         let at = e.utf8_error().valid_up_to();
         let line = line_of(e.as_bytes(), at);
         Error::file(path, format_args!("line {line}: byte {at} is not UTF-8 text"))
-    })
+    })?;
+    Ok((text, file))
 }
 
 impl Config {
@@ -133,7 +134,7 @@ impl Config {
     /// # Errors
     /// The file is missing, too large, not UTF-8 or not a configuration: file, line and what is wrong.
     pub fn read(path: &Path) -> Result<Self, Error> {
-        Self::of_text(path, &text(path)?)
+        Self::of_text(path, &text(path)?.0)
     }
 
     /// The configuration that a file holds with this text.

@@ -12,6 +12,7 @@ use kernel_core::units::RankId;
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::Path;
 
 /// A case whose configuration and header are read, not yet checked.
@@ -36,17 +37,32 @@ pub fn open(folder: &Path) -> Result<Opened, Error> {
         return Err(Error::file(folder, what));
     }
     let place = folder.join(FILE_NAME);
-    let text = config::text(&place)?;
+    let (text, seen) = config::text(&place)?;
     let config = Config::of_text(&place, &text)?;
     let mut file = TensorFile::open(&folder.join(TENSORS_NAME))?;
     // Whoever makes the case again takes the configuration away first and puts the new one in its place last.
-    if config::text(&place)? != text {
+    let now = config::text(&place)?.1;
+    if !is_same(&seen, &now) {
         return Err(Error::file(&place, "has changed meanwhile: another case is being made here"));
     }
     let elastic_info = elastic_info(&mut file)?;
     let mut given = given_by(&file);
     given.set(Given::ELASTIC_INFO, elastic_info.is_some());
     Ok(Opened { config, given, elastic_info, file })
+}
+
+/// Whether these are one file, not two of the same text: both are open, so neither's number is another's.
+#[cfg(unix)]
+fn is_same(a: &File, b: &File) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let number = |file: &File| file.metadata().map(|about| (about.dev(), about.ino())).ok();
+    number(a) == number(b)
+}
+
+#[cfg(not(unix))]
+fn is_same(a: &File, b: &File) -> bool {
+    let made = |file: &File| file.metadata().and_then(|about| about.modified()).ok();
+    made(a) == made(b)
 }
 
 /// Loads a case folder, checked.
