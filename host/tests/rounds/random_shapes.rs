@@ -215,7 +215,7 @@ prop_compose! {
 
 /// Few by default, since everybody waits for them; `VERIEP_CASES` asks for more, of each kind of sample.
 fn cases() -> u32 {
-    std::env::var("VERIEP_CASES").map_or(40, |cases| cases.parse().expect("VERIEP_CASES is a number"))
+    std::env::var("VERIEP_CASES").map_or(20, |cases| cases.parse().expect("VERIEP_CASES is a number"))
 }
 
 proptest! {
