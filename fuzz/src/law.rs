@@ -116,11 +116,8 @@ pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Lie> {
     };
     // Source and number among its rows, where the place tells: tokens rise, so none is below its number.
     let place = match (spot.area.name, spot.offset) {
-        // A peer is given what lies there now, whatever it was when it was looked at first.
-        ("dispatch records", at) if at == in_record && shape.tp_world_size() == 1 => {
-            Some(guard.record_source(&spot.area, spot.slot))
-        }
-        ("dispatch records" | "tp records", at) if at == in_record => None,
+        ("dispatch records", at) if at == in_record => Some(guard.record_source(&spot.area, spot.slot)),
+        ("tp records", at) if at == in_record => None,
         ("infos", 4) => None,
         ("near slots", at) if at == 32 + row + 4 => {
             let bs = u64::from(shape.bs_max());

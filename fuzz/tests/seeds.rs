@@ -39,6 +39,7 @@ const KEEPERS: &[fn()] = &[
     a_doorbell_of_any_number_on_a_rank_alone_is_no_endless_loop,
     a_dozen_bytes_that_send_long_messages_take_no_square_of_them_to_land,
     a_liar_in_a_tp_domain_is_refused_by_its_peer,
+    a_triple_that_changes_before_the_peer_gets_it_is_refused,
     configurations_that_are_taken_and_refused_are_seeds,
     rows_with_all_kinds_of_numbers_are_seeds,
     an_eps_with_which_the_sum_leaves_f32_is_no_error_of_rstd,
@@ -234,6 +235,18 @@ fn a_liar_in_a_tp_domain_is_refused_by_its_peer() {
         }
     }
     panic!("no peer was lied to");
+}
+
+#[test]
+fn a_triple_that_changes_before_the_peer_gets_it_is_refused() {
+    // Found by fuzzing: of a record that goes on to the TP peer the triple is read again, and was only held against the shape.
+    let bytes = [0, 0x11, 0, 2, 0xF8, 0xFE, 0xFE, 1, 0xFF, 0xFF, 0xFF, 0xF7, 0xFF, 0xFF];
+    let (numbers, _) = Numbers::from_bytes(&bytes);
+    assert!(numbers.has(Feature::Tp));
+    let report = hostile::run(&bytes).unwrap();
+    let seen = |&(member, error): &_| member == 0 && matches!(error, ProtocolError::Triple { row: 4, .. });
+    assert!(report.refused.iter().any(seen), "{report:?}");
+    keep("hostile", "triple_changed_for_the_peer", &bytes);
 }
 
 /// A configuration for the door, with the numbers of the default but for these.

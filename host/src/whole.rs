@@ -43,6 +43,10 @@ impl Whole {
     ) -> Result<Self, Error> {
         let target = Target::of(path)?;
         let temporary = Temporary::in_folder(path, &target.folder)?;
+        if let Ok(older) = target.file.metadata() {
+            // Whoever may not read the old one is not to read the new one; where there is no such thing, it stays undone.
+            let _ = temporary.file().set_permissions(older.permissions());
+        }
         let mut writer = BufWriter::with_capacity(1 << 20, temporary.file());
         fill(&mut writer).and_then(|()| writer.flush()).map_err(|e| cannot(path, &e))?;
         drop(writer);
@@ -358,6 +362,9 @@ mod tests {
         File::create(&plain).unwrap();
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode(&at("far/file")), mode(&plain), "as any other file");
+        std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o600)).unwrap();
+        write_whole(&plain, |file| file.write_all(b"mine alone")).unwrap();
+        assert_eq!(mode(&plain) & 0o777, 0o600, "who could not read the old one cannot read the new one");
         symlink("round", at("round")).unwrap();
         let line = check_writable(&at("round")).unwrap_err().lines().remove(0);
         assert!(line.ends_with("round: cannot write: more than 40 links"), "{line}");

@@ -35,13 +35,16 @@ impl Case {
     /// # Errors
     /// The folder or a file cannot be written; nothing new stays behind.
     pub fn save_with(&self, folder: &Path, expected: Option<Vec<Tensor<'_>>>) -> Result<(), Error> {
-        let made = !folder.exists();
-        std::fs::create_dir_all(folder)
-            .map_err(|e| Error::file(folder, format_args!("cannot make the folder: {e}")))?;
-        let saved = self.save_files(folder, expected);
-        if saved.is_err() && made {
+        let missing = |folder: &&Path| !folder.as_os_str().is_empty() && !folder.exists();
+        let made: Vec<_> = folder.ancestors().take_while(missing).collect();
+        let saved = std::fs::create_dir_all(folder)
+            .map_err(|e| Error::file(folder, format_args!("cannot make the folder: {e}")))
+            .and_then(|()| self.save_files(folder, expected));
+        if saved.is_err() {
             // Nothing half made stays behind; what stopped the writing is the error to report.
-            let _ = std::fs::remove_dir_all(folder);
+            let mut made = made.into_iter();
+            made.next().into_iter().for_each(|folder| _ = std::fs::remove_dir_all(folder));
+            made.for_each(|parent| _ = std::fs::remove_dir(parent));
         }
         saved
     }

@@ -35,7 +35,11 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
         let case = case::load(&args.expected)?;
         compare(&Expected::of(&case).tensors()?, &mut result)?
     } else {
-        compare(&read(&args.expected)?, &mut result)?
+        let expected = read(&args.expected)?;
+        if expected.is_empty() {
+            return Err(Error::file(&args.expected, "has no tensors: must have those to compare with"));
+        }
+        compare(&expected, &mut result)?
     };
     let compared = Compared {
         ok: wrong.is_empty(),

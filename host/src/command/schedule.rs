@@ -195,7 +195,7 @@ fn text(verdict: &Verdict) -> String {
             .collect();
         return format!("{head}\n{}", lines.join("\n"));
     }
-    let extent = if verdict.complete { "every state" } else { "not all states, but nothing bad within" };
+    let extent = if verdict.complete { "every state" } else { "nothing bad in some, not all states" };
     let of = match (verdict.model, verdict.product, verdict.server_ranks) {
         (MACHINES, "a3", _) => "of the real machines over weak memory",
         (MACHINES, _, Some(_)) => "of the real machines, near words and far messages over weak memory",

@@ -80,6 +80,15 @@ fn an_mpirun_that_ends_is_not_waited_for_because_of_whom_it_leaves_behind() {
     assert_eq!(status, Some(2));
 }
 
+#[test]
+fn a_line_without_an_end_is_read_in_pieces() {
+    let folder = tempdir().unwrap();
+    let (status, line) = against(folder.path(), &format!("{VERSION}tr '\\0' x </dev/zero & cat >/dev/null"));
+    let rest = "check: printed no times: expected value at line 1 column 1\n";
+    assert_eq!(line, format!("error: mpi-alltoallv: ep_world_size = 2, bs = 4: {rest}"));
+    assert_eq!(status, Some(2));
+}
+
 /// A script that puts out what the oracle says, and answers orders so.
 fn right(folder: &Path, check: &str, single: &str, chain: &str) -> String {
     let (config, routing) = preset("tiny").unwrap();

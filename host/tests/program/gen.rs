@@ -118,4 +118,9 @@ fn an_unwritable_target_is_one_line_and_leaves_nothing() {
     let below = file.join("case");
     fails(2, &["gen", "--preset", "tiny", "--seed", "1", "--out", text(&below)]);
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    // Nor of folders that were made on the way.
+    let nameless = folder.path().join("a").join("b").join("n".repeat(300));
+    let error = fails(2, &["gen", "--preset", "tiny", "--seed", "1", "--out", text(&nameless)]);
+    assert!(error.contains("cannot make the folder"), "{error}");
+    assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }

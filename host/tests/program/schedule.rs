@@ -38,6 +38,9 @@ fn the_documented_partitions_are_enough_and_fewer_are_not() {
 fn a_search_that_stops_early_says_so() {
     let seen = verdict(0, &["DDCC", "--ranks", "3", "--states", "1000"]);
     assert_eq!((&seen["safe"], &seen["complete"]), (&true.into(), &false.into()));
+    let text = String::from_utf8(veriep(&["schedule", "DC", "--states", "1"]).stdout).unwrap();
+    assert!(text.starts_with("SAFE SO FAR: DC on 2 ranks"), "{text}");
+    assert!(text.contains("\nnothing bad in some, not all states of the real machines"), "{text}");
 }
 
 #[test]

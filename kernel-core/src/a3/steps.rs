@@ -339,9 +339,9 @@ pub(crate) fn copy_triple<F: Fabric + ?Sized>(
     (row, first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
     let bytes = copy_of(fabric, at)?;
-    let next = check_triple(shape, &bytes, (home, source), (row, first))?;
+    let triple = check_triple(shape, &bytes, (home, source), (row, first))?;
     fabric.write(outputs::assist_info(row), &bytes)?;
-    Ok(next)
+    Ok(triple.token.0 + 1)
 }
 
 /// The same for some rows, by one write.
@@ -363,24 +363,26 @@ pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
         *bytes = array_of(seen)?;
         let home = Home { rank: env.rank, local_expert: received.local_expert };
         let least = if received.index == 0 { 0 } else { first };
-        first = check_triple(env.shape, bytes, (home, received.source), (row + i as u32, least))?;
+        let triple = check_triple(env.shape, bytes, (home, received.source), (row + i as u32, least))?;
+        first = triple.token.0 + 1;
     }
     write_first(fabric, outputs::assist_info(row), &triples, rows.len())?;
     Ok(first)
 }
 
+/// The triple, if it can be that of `row`: see [`copy_triple`].
 #[inline(always)]
 fn check_triple(
     shape: &Shape,
     bytes: &[u8; Triple::BYTES as usize],
     (home, source): (Home, RankId),
     (row, first): (u32, u32),
-) -> Result<u32, ProtocolError> {
+) -> Result<Triple, ProtocolError> {
     let triple = Triple::from_bytes(shape, bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
     if triple.source != source || triple.token.0 < first || !triple.may_be_on(shape, home.rank) {
         return Err(ProtocolError::Triple { row, seen: triple.words() });
     }
-    Ok(triple.token.0 + 1)
+    Ok(triple)
 }
 
 /// Writes the scale at `at` to `row` of the outputs.
@@ -420,15 +422,17 @@ pub(crate) fn write_first<const N: usize, F: Fabric + ?Sized>(
     Ok(())
 }
 
-/// The tail of a record, read back and checked as a triple; `row` is for the message.
+/// The tail of a record, read back: its triple is checked as if it had not been looked at before, since others can still
+/// write there.
 pub(crate) fn tail_of<F: Fabric + ?Sized>(
     shape: &Shape,
     fabric: &F,
     record: Place,
-    row: u32,
+    from: (Home, RankId),
+    rows: (u32, u32),
 ) -> Result<Tail, ProtocolError> {
-    let triple = Triple::from_bytes(shape, fabric.bytes(triple_of(shape, record), Triple::BYTES)?)
-        .map_err(|seen| ProtocolError::Triple { row, seen })?;
+    let bytes = copy_of(fabric, triple_of(shape, record))?;
+    let triple = check_triple(shape, &bytes, from, rows)?;
     let scale = f32::from_le_bytes(copy_of::<4, F>(fabric, scale_of(shape, record))?);
     Ok(Tail::new(shape, scale, triple))
 }

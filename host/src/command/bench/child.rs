@@ -12,7 +12,9 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How long the last words of one that has ended may take to arrive.
 const WORDS: Duration = Duration::from_millis(200);
 /// Lines that may wait to be heard; whoever says more waits, too.
-const LINES_MAX: usize = 1024;
+const LINES_MAX: usize = 256;
+/// Bytes of a line. One that has no end comes in pieces.
+const LINE_BYTES_MAX: u64 = 1 << 20;
 
 /// A program that runs, with all that it starts in a process group of their own.
 pub(super) struct Started {
@@ -105,8 +107,17 @@ impl Drop for Started {
 fn lines(pipe: Option<impl Read + Send + 'static>) -> io::Result<Receiver<String>> {
     let (tell, heard) = sync_channel(LINES_MAX);
     let read = move || {
-        let lines = pipe.into_iter().flat_map(|pipe| BufReader::new(pipe).lines());
-        let _ = lines.map_while(Result::ok).try_for_each(|line| tell.send(line));
+        let Some(mut pipe) = pipe.map(BufReader::new) else { return };
+        let mut next = || {
+            let mut line = Vec::new();
+            let read = pipe.by_ref().take(LINE_BYTES_MAX).read_until(b'\n', &mut line);
+            read.is_ok_and(|bytes| bytes > 0).then_some(line)
+        };
+        while let Some(line) = next() {
+            if tell.send(String::from_utf8_lossy(&line).trim_end().to_owned()).is_err() {
+                return;
+            }
+        }
     };
     thread::Builder::new().spawn(read)?;
     Ok(heard)

@@ -114,6 +114,10 @@ rows! {
     nobody_reads_help: |room| into_closed(room, "run --help");
     the_result_to_compare_is_missing: |room| room.case().run("compare case nowhere");
     the_result_to_compare_is_another_file: |room| room.case().run("compare case case/config.toml");
+    there_is_nothing_to_compare_with: |room| {
+        let nothing = [&2u64.to_le_bytes()[..], b"{}"].concat();
+        room.file("nothing", nothing).run("compare nothing nothing")
+    };
     one_bit_of_a_result_is_wrong: |room| {
         room.case().run("run case --out result");
         let mut bytes = fs::read(room.at("result")).unwrap();

@@ -82,9 +82,9 @@ impl Dispatch {
                 Flags::Separate => self.go(Phase::AwaitTokens { slot: end, row }),
             };
         };
+        let home = |received: &Received| Home { rank: env.rank, local_expert: received.local_expert };
         let at = |received: &Received| {
-            let home = Home { rank: env.rank, local_expert: received.local_expert };
-            dispatch_record(shape, self.partition, home, received.source, received.index)
+            dispatch_record(shape, self.partition, home(received), received.source, received.index)
         };
         let row_behind = row + rows.len() as u32;
         let next = match env.choices.flags {
@@ -132,7 +132,10 @@ impl Dispatch {
                 self.go(Self::behind_own_parts(env, self.phase, next))
             }
             Part::Peer => {
-                self.put_at_peer(env, fabric, ub, at(one), row)?;
+                // `token` is the one behind the record's.
+                let rows = (row, token.saturating_sub(1));
+                let tail = steps::tail_of(shape, fabric, at(one), (home(one), one.source), rows)?;
+                self.put_at_peer(env, fabric, ub, (at(one), &tail), row)?;
                 self.go(next)
             }
         }

@@ -2,10 +2,10 @@
 //! brings the peer's rows.
 
 use super::{Dispatch, Part, Phase, first_to_send};
-use crate::a3::steps;
 use crate::a3::tp::{Gather, Rows, peer};
 use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::layout::record::Tail;
 use crate::layout::state::Kind;
 use crate::layout::tp;
 use crate::place::Place;
@@ -29,11 +29,10 @@ impl Dispatch {
         env: &Env<'_, V>,
         fabric: &mut F,
         ub: &mut Ub<'_>,
-        record: Place,
+        (record, tail): (Place, &Tail),
         row: u32,
     ) -> Result<(), ProtocolError> {
         let shape = env.shape;
-        let tail = steps::tail_of(shape, fabric, record, row)?;
         let len = shape.payload_bytes();
         let scratch = ub.row.get_mut(..len as usize).ok_or(internal("scratch is shorter than ub_bytes"))?;
         let data = fabric.bytes(record, len)?;
