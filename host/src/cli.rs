@@ -4,7 +4,7 @@ mod bench;
 mod inject;
 mod plan;
 
-pub use bench::{Baseline, BenchArgs, Stores};
+pub use bench::{Baseline, BenchArgs, RowCopyArg};
 pub use plan::{PlanArgs, SharedArg};
 
 use crate::driver::threads::Spread;

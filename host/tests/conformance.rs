@@ -7,33 +7,33 @@ use host::conformance::{Strength, in_lockstep, on_threads, refusals, shape};
 use host::driver::lockstep::Clockwork;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
+use kernel_core::fabric::raw::RowCopy;
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use std::sync::Mutex;
 
-#[test]
-fn shared_memory_keeps_the_contract_on_real_threads() {
-    on_threads(|shape| SharedMemory::new(shape, 1).unwrap(), 2000);
-    refusals(|shape| SharedMemory::new(shape, 1).unwrap());
-}
+/// However rows are copied.
+const WAYS: [RowCopy; 3] = [RowCopy::Ahead, RowCopy::Plain, RowCopy::Streaming];
 
 #[test]
-fn rows_past_the_caches_come_before_the_flags_behind_them() {
-    on_threads(|shape| SharedMemory::new(shape, 1).unwrap().with_streaming(true), 1000);
-    refusals(|shape| SharedMemory::new(shape, 1).unwrap().with_streaming(true));
+fn shared_memory_keeps_the_contract_on_real_threads() {
+    on_threads(|shape| SharedMemory::new(shape, 1).unwrap(), 1000);
+    for way in WAYS {
+        on_threads(|shape| SharedMemory::new(shape, 1).unwrap().with_row_copy(way), 1000);
+        refusals(|shape| SharedMemory::new(shape, 1).unwrap().with_row_copy(way));
+    }
 }
 
 #[test]
 fn a_row_is_the_same_row_wherever_it_lies_and_however_long_it_is() {
-    through_and_past_the_caches(true);
-    through_and_past_the_caches(false);
+    WAYS.into_iter().for_each(copies_exactly);
 }
 
-fn through_and_past_the_caches(streaming: bool) {
+fn copies_exactly(way: RowCopy) {
     let shape = shape();
-    let memory = SharedMemory::new(&shape, 1).unwrap().with_streaming(streaming);
+    let memory = SharedMemory::new(&shape, 1).unwrap().with_row_copy(way);
     let row: Vec<u8> = (0..1400u32).map(|i| (i * 7 % 251) as u8 + 1).collect();
     for (from, at, len) in (0..17).flat_map(|from| {
         (0..33).flat_map(move |at| [1, 63, 64, 65, 127, 144, 301, 1024, 1351].map(|len| (from, at, len)))

@@ -3,6 +3,7 @@
 pub mod count;
 pub mod inject;
 pub mod lockstep;
+pub mod row_copy;
 pub mod shared;
 pub mod survivors;
 pub mod weightless;

@@ -4,9 +4,9 @@
 //! protocol touches becomes resident.
 #![allow(unsafe_code)]
 
-use super::{Backend, Members, Pages, anonymous};
+use super::{Backend, Members, Pages, anonymous, row_copy};
 use crate::member;
-use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
+use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::Tensor;
 use kernel_core::units::{CoreId, RankId, align_up, div_rem};
@@ -26,8 +26,7 @@ pub struct SharedMemory {
     tp_world_size: u32,
     /// Ranks of a server, if others are far; else 0.
     server_ranks: u32,
-    /// Whether rows go past the caches.
-    streaming: bool,
+    row_copy: RowCopy,
     /// By rank, then batch.
     outputs: Vec<Vec<Outputs>>,
     /// Keeps the segments mapped.
@@ -82,16 +81,23 @@ impl SharedMemory {
             outputs.push(of_rank);
         }
         let server_ranks = member::servers(members.shape).unwrap_or(0);
-        Ok(Self { peers, tp, tp_world_size, server_ranks, streaming: false, outputs, _maps: maps })
+        Ok(Self {
+            peers,
+            tp,
+            tp_world_size,
+            server_ranks,
+            row_copy: row_copy::fastest(0),
+            outputs,
+            _maps: maps,
+        })
     }
 }
 
 impl SharedMemory {
-    /// The same with rows that go past the caches, or not, as they do at first: copies that fetch ahead are faster where few
-    /// processors share a memory, however many rows there are (`docs/PERFORMANCE.md`).
+    /// The same with rows copied so, and not as is [fastest](row_copy::fastest) for few of them.
     #[must_use]
-    pub fn with_streaming(self, streaming: bool) -> Self {
-        Self { streaming, ..self }
+    pub fn with_row_copy(self, row_copy: RowCopy) -> Self {
+        Self { row_copy, ..self }
     }
 }
 
@@ -131,7 +137,7 @@ impl Backend for SharedMemory {
             RawFabric::new(&self.peers[tp_rank.index()], ep_rank, outputs)
                 .with_tp(tp, tp_rank)
                 .with_servers(self.server_ranks)
-                .with_streaming(self.streaming)
+                .with_row_copy(self.row_copy)
         }
     }
 

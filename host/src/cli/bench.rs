@@ -1,9 +1,11 @@
 //! What `veriep bench` can be asked.
 
 use super::{ConfigArgs, ReceiveArg, seconds};
+use crate::backend::row_copy;
 use crate::generate::Routing;
 use crate::vector::Unit;
 use clap::{Args, ValueEnum};
+use kernel_core::fabric::raw::RowCopy;
 use std::path::PathBuf;
 
 /// A program to measure beside the machines, in `host/baselines`.
@@ -20,23 +22,49 @@ pub enum Baseline {
     CSharedWindowAhead,
 }
 
-/// How the machines' rows are stored.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Stores {
+/// How the machines' rows are copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, ValueEnum)]
+pub enum RowCopyArg {
+    /// As is fastest on this processor for so many rows.
+    Auto,
     /// Through the caches, their lines asked for ahead.
-    #[default]
-    Cached,
+    Ahead,
+    /// As the platform copies memory.
+    Plain,
     /// Past the caches: non-temporal stores, and a fence before each flag.
     Streaming,
 }
 
-impl Stores {
+impl RowCopyArg {
+    /// What it stands for where rows lie in so many bytes.
+    #[must_use]
+    pub fn of(self, bytes: u64) -> RowCopy {
+        match self {
+            Self::Auto => row_copy::fastest(bytes),
+            Self::Ahead => RowCopy::Ahead,
+            Self::Plain => RowCopy::Plain,
+            Self::Streaming => RowCopy::Streaming,
+        }
+    }
+
     /// As in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Cached => "cached",
+            Self::Auto => "auto",
+            Self::Ahead => "ahead",
+            Self::Plain => "plain",
             Self::Streaming => "streaming",
+        }
+    }
+}
+
+impl From<RowCopy> for RowCopyArg {
+    fn from(row_copy: RowCopy) -> Self {
+        match row_copy {
+            RowCopy::Ahead => Self::Ahead,
+            RowCopy::Plain => Self::Plain,
+            RowCopy::Streaming => Self::Streaming,
         }
     }
 }
@@ -68,9 +96,9 @@ pub struct BenchArgs {
     /// How rows are received.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "copy")]
     pub receive: Vec<ReceiveArg>,
-    /// How rows are stored; several are measured by turns.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "cached")]
-    pub stores: Vec<Stores>,
+    /// How rows are copied; several are measured by turns.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
+    pub row_copy: Vec<RowCopyArg>,
     /// quant_mode; several are measured by turns. Left out: that of the configuration.
     #[arg(long, value_name = "MODE,...", value_delimiter = ',')]
     pub quant_mode: Vec<u32>,

@@ -1,10 +1,12 @@
 //! `veriep run`
 
 use super::source::{flags, make_case};
+use super::traffic::Bytes;
 use crate::backend::Backend;
 use crate::backend::count::Counted;
 use crate::backend::inject::{Inject, Silent, Stray};
 use crate::backend::lockstep::{Lockstep, Memory};
+use crate::backend::row_copy;
 use crate::backend::shared::SharedMemory;
 use crate::backend::survivors::Survivors;
 use crate::batch::Batch;
@@ -185,6 +187,8 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
     let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
+    let bytes = Bytes::of(case).resident(job.args.receive);
+    let memory = memory.with_row_copy(row_copy::fastest(bytes));
     let backend = Inject {
         inner: Counted::of(&case.shape, Survivors::of(case, memory)),
         silent: job.silent,

@@ -64,6 +64,15 @@ impl Bytes {
         }
     }
 
+    /// Of the memory that dispatch's rows stay in. In `copy` mode they leave the window while they are in the caches.
+    pub(super) fn resident(&self, receive: ReceiveArg) -> u64 {
+        match receive {
+            ReceiveArg::Copy | ReceiveArg::Direct => self.payload,
+            // Two partitions.
+            ReceiveArg::InPlace => 2 * self.payload,
+        }
+    }
+
     /// What dispatch and combine must copy.
     pub(super) fn moved(&self, receive: ReceiveArg) -> (u64, u64) {
         // Into the window and out of it.

@@ -50,24 +50,25 @@ fn the_report_has_machine_shape_times_and_bytes() {
 }
 
 #[test]
-fn rows_past_the_caches_are_measured_beside_those_that_are_not() {
-    let report = tiny(&["--stores", "cached,streaming", "--receive", "copy,direct"]);
+fn ways_to_copy_rows_are_measured_beside_each_other() {
+    let report = tiny(&["--row-copy", "ahead,plain,streaming", "--receive", "copy,direct"]);
     let results = report["results"].as_array().unwrap();
     results.iter().for_each(is_sound);
     let way = |result: &Value| {
-        [&result["receive"], &result["stores"]].map(|name| name.as_str().unwrap().to_owned())
+        [&result["receive"], &result["row_copy"]].map(|name| name.as_str().unwrap().to_owned())
     };
     assert_eq!(
         results.iter().map(way).collect::<Vec<_>>(),
-        [["copy", "cached"], ["copy", "streaming"], ["direct", "cached"], ["direct", "streaming"]]
+        ["copy", "direct"].map(|receive| ["ahead", "plain", "streaming"].map(|way| [receive, way])).concat()
     );
     let than = |result: &Value| {
         let than = result["than"].as_array().unwrap().iter();
         than.map(|than| than["system"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
     };
-    let [cached, streaming] = [&results[2], &results[3]].map(than);
-    assert_eq!(cached, ["memcpy"]);
-    assert_eq!(streaming, ["memcpy", "stores = cached"]);
+    let [ahead, plain, streaming] = [&results[3], &results[4], &results[5]].map(than);
+    assert_eq!(ahead, ["memcpy"]);
+    assert_eq!(plain, ["memcpy", "row_copy = ahead"]);
+    assert_eq!(streaming, ["memcpy", "row_copy = ahead", "row_copy = plain"]);
 }
 
 #[test]
@@ -113,6 +114,8 @@ fn a_request_that_cannot_be_met_is_one_line() {
     let bench = |more: &[&str]| fails(2, &[&TINY[..], more].concat());
     assert!(bench(&["--receive", "telepathy"]).contains("telepathy"));
     assert!(bench(&["--against", "gloo"]).contains("gloo"));
+    assert!(bench(&["--row-copy", "xerox"]).contains("xerox"));
+    assert!(bench(&["--row-copy", "auto,ahead,auto"]).contains("--row-copy: each value may be named once"));
     assert!(bench(&["--ep", "1"]).contains("ep_world_size"));
     assert!(bench(&["--ep", "two"]).contains("two"));
     assert!(bench(&["--bs", "0"]).contains("bs"));

@@ -83,6 +83,18 @@ pub struct Peer {
 /// The output tensors of a rank for one operator.
 pub type Outputs = [Segment; Tensor::ALL.len()];
 
+/// How rows of a cache line or more are copied. Which is fastest is the processor's matter: `docs/PERFORMANCE.md`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum RowCopy {
+    /// Through the caches, lines of both ends asked for ahead.
+    #[default]
+    Ahead,
+    /// As the platform copies memory.
+    Plain,
+    /// Past the caches, with a fence before each flag. Such a fabric must be dropped, not forgotten: its last fence is then.
+    Streaming,
+}
+
 /// One core's fabric over raw memory.
 #[derive(Debug)]
 pub struct RawFabric<'a> {
@@ -93,8 +105,7 @@ pub struct RawFabric<'a> {
     tp_rank: RankId,
     /// Ranks of a server, if others are far; else 0.
     server_ranks: u32,
-    /// Whether rows go past the caches.
-    streaming: bool,
+    row_copy: RowCopy,
     streamed: Streamed,
     /// A cell: outputs are lent by shared reference, which another thread must not have.
     memory: PhantomData<Cell<&'a mut [u8]>>,
@@ -178,7 +189,7 @@ impl<'a> RawFabric<'a> {
             tp: &[],
             tp_rank: RankId(0),
             server_ranks: 0,
-            streaming: false,
+            row_copy: RowCopy::Ahead,
             streamed: Streamed(false),
             memory: PhantomData,
         }
@@ -201,11 +212,10 @@ impl<'a> RawFabric<'a> {
         self
     }
 
-    /// The same with rows of a cache line or more that go past the caches if `streaming`. Where few processors share a
-    /// memory it does not pay (`docs/PERFORMANCE.md`). Such a fabric must be dropped, not forgotten: its last fence is then.
+    /// The same with rows copied so.
     #[must_use]
-    pub const fn with_streaming(mut self, streaming: bool) -> Self {
-        self.streaming = streaming;
+    pub const fn with_row_copy(mut self, row_copy: RowCopy) -> Self {
+        self.row_copy = row_copy;
         self
     }
 
@@ -267,24 +277,22 @@ impl<'a> RawFabric<'a> {
 }
 
 impl RawFabric<'_> {
-    /// Copies a row, past the caches if that is chosen.
+    /// Copies a row in the way that is chosen.
     ///
     /// # Safety
     /// As of [`ptr::copy_nonoverlapping`].
     #[inline(always)]
     unsafe fn copy_row(&mut self, from: *const u8, to: *mut u8, len: usize) {
-        if len < ahead::LINE {
-            // SAFETY: the caller's promise. So short a row is not worth asking ahead.
-            unsafe { ptr::copy_nonoverlapping(from, to, len) };
-            return;
+        // So short a row is not worth a way of its own.
+        let way = if len < ahead::LINE { RowCopy::Plain } else { self.row_copy };
+        // SAFETY: the caller's promise; behind a row past the caches a fence comes before the next flag.
+        unsafe {
+            match way {
+                RowCopy::Plain => ptr::copy_nonoverlapping(from, to, len),
+                RowCopy::Streaming if copy_past_caches(from, to, len) => self.streamed.0 = true,
+                RowCopy::Ahead | RowCopy::Streaming => ahead::copy(from, to, len),
+            }
         }
-        // SAFETY: as above; before the next flag there is a fence.
-        if self.streaming && unsafe { copy_past_caches(from, to, len) } {
-            self.streamed.0 = true;
-            return;
-        }
-        // SAFETY: as above.
-        unsafe { ahead::copy(from, to, len) };
     }
 }
 

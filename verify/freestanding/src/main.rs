@@ -19,7 +19,7 @@ use kernel_core::a3::{Choices, Combine, Dispatch, Env, Receive, Returned, Ub};
 use kernel_core::a3_direct;
 use kernel_core::a3_v2;
 use kernel_core::fabric::Progress;
-use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
+use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
 use kernel_core::fabric::survivors::Survivors;
 use kernel_core::hierarchy;
 use kernel_core::inputs::Inputs;
@@ -134,7 +134,7 @@ fn rest() -> Result<(), Wrong> {
         let [first, ..] = group;
         // SAFETY: as of the fabric in `poll`, which nobody uses any more.
         let fabric = unsafe { RawFabric::new(&peers, RankId(0), first.outputs) };
-        let mut fabric = fabric.with_servers(shape.server_ranks()).with_streaming(true);
+        let mut fabric = fabric.with_servers(shape.server_ranks()).with_row_copy(black_box(RowCopy::Streaming));
         let ids = scene.ids.first().map_or(&[][..], |ids| ids.as_slice());
         let inputs = Inputs { x: &x, expert_ids: ids, expert_scales: &weights, ..Inputs::default() };
         let ((), depth) = stack::deepest(|| api::of(&scene.config, &inputs, &mut fabric));

@@ -3,7 +3,7 @@
 use super::blocks::{Block, Ratio};
 use super::{Measured, against};
 use crate::case::Case;
-use crate::cli::{Baseline, ReceiveArg, Stores};
+use crate::cli::{Baseline, ReceiveArg, RowCopyArg};
 use crate::command::quantiles::Quantiles;
 use crate::command::traffic;
 use crate::config::Bs;
@@ -13,7 +13,7 @@ use serde::Serialize;
 /// Who was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum System {
-    Machines(ReceiveArg, Stores),
+    Machines(ReceiveArg, RowCopyArg),
     Baseline(Baseline),
 }
 
@@ -30,8 +30,11 @@ pub(super) struct Entry {
     pub(super) system: &'static str,
     /// None of a baseline.
     pub(super) receive: Option<&'static str>,
+    /// None of a baseline. What `auto` chose, if that was asked for.
+    row_copy: Option<&'static str>,
     /// None of a baseline.
-    pub(super) stores: Option<&'static str>,
+    #[serde(skip)]
+    pub(super) asked: Option<RowCopyArg>,
     pub(super) ep_world_size: i64,
     pub(super) bs: Bs,
     h: i64,
@@ -117,18 +120,17 @@ pub(super) fn entries(
         .collect()
 }
 
-/// Machines are compared with baselines of the same quantisation; what is quantised with what is not; and what is stored
-/// past the caches with what is not.
+/// Machines are compared with baselines of the same quantisation; what is quantised with what is not; and ways to
+/// copy rows with those before them in [`RowCopyArg`].
 fn is_compared(mine: &Subject<'_>, other: &Subject<'_>) -> bool {
     let quant_mode = |subject: &Subject<'_>| subject.case.config.quant_mode;
     match (mine.system, other.system) {
         (System::Machines(..), System::Baseline(_)) => quant_mode(mine) == quant_mode(other),
-        (System::Machines(receive, stores), System::Machines(its_receive, its_stores)) => {
+        (System::Machines(receive, copy), System::Machines(its_receive, its_copy)) => {
             let cores = |subject: &Subject<'_>| subject.case.config.aiv_num;
-            let quantised = quant_mode(mine) != 0 && quant_mode(other) == 0 && stores == its_stores;
-            let past =
-                quant_mode(mine) == quant_mode(other) && stores != its_stores && stores == Stores::Streaming;
-            receive == its_receive && cores(mine) == cores(other) && (quantised || past)
+            let quantised = quant_mode(mine) != 0 && quant_mode(other) == 0 && copy == its_copy;
+            let copied = quant_mode(mine) == quant_mode(other) && its_copy < copy;
+            receive == its_receive && cores(mine) == cores(other) && (quantised || copied)
         }
         (System::Baseline(_), _) => false,
     }
@@ -142,7 +144,7 @@ fn ratio(theirs: &[Block], mine: &[Block], times: impl Fn(&Block) -> f64) -> Opt
 fn than_other((other, theirs): (&Subject<'_>, &Measured), (mine, own): (&Subject<'_>, &Measured)) -> Than {
     let system = match other.system {
         System::Baseline(baseline) => baseline.name().to_owned(),
-        System::Machines(_, stores) if mine.system != other.system => format!("stores = {}", stores.name()),
+        System::Machines(_, copy) if mine.system != other.system => format!("row_copy = {}", copy.name()),
         System::Machines(..) => format!("quant_mode = {}", other.case.config.quant_mode),
     };
     let of = |times: fn(&Block) -> f64| ratio(&theirs.blocks, &own.blocks, times);
@@ -197,7 +199,9 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
         System::Baseline(baseline) => (baseline.name(), against::moved(baseline, &bytes)),
     };
     let way = match subject.system {
-        System::Machines(receive, stores) => Some((receive.name(), stores.name())),
+        System::Machines(receive, copy) => {
+            Some((receive.name(), copy, RowCopyArg::from(copy.of(bytes.resident(receive)))))
+        }
         System::Baseline(_) => None,
     };
     let Measured { single, blocks, .. } = measured;
@@ -214,8 +218,9 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     let rounds: Vec<_> = blocks.iter().map(|block| Duration::from_secs_f64(block.round_ms / 1e3)).collect();
     Entry {
         system,
-        receive: way.map(|(receive, _)| receive),
-        stores: way.map(|(_, stores)| stores),
+        receive: way.map(|(receive, ..)| receive),
+        row_copy: way.map(|(.., copy)| copy.name()),
+        asked: way.map(|(_, asked, _)| asked),
         ep_world_size: config.ep_world_size,
         bs: config.bs.clone(),
         h: config.h,

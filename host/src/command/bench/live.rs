@@ -7,7 +7,8 @@ use crate::backend::weightless::Weightless;
 use crate::backend::{Backend, Pages};
 use crate::batch::Batch;
 use crate::case::Case;
-use crate::cli::{BenchArgs, ReceiveArg, Stores};
+use crate::cli::{BenchArgs, ReceiveArg, RowCopyArg};
+use crate::command::traffic::Bytes;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{self, Times, Workers};
 use crate::driver::{Joined, Options, RankState, Unit};
@@ -77,13 +78,13 @@ impl<'c> Group<'c> {
     pub(super) fn new(
         case: &'c Case,
         args: &BenchArgs,
-        (receive, stores, vector): (ReceiveArg, Stores, Any),
+        (receive, row_copy, vector): (ReceiveArg, RowCopyArg, Any),
         pages: Pages,
     ) -> Result<Self, Error> {
         let workers =
             Workers { count: threads(args), deadline: deadline(args), pinned: true, ..Workers::default() };
         let memory = SharedMemory::with_pages(case, 1, pages).map_err(|e| crate::command::of_memory(&e))?;
-        let memory = memory.with_streaming(stores == Stores::Streaming);
+        let memory = memory.with_row_copy(row_copy.of(Bytes::of(case).resident(receive)));
         let ranks = member::all(&case.shape).map(|_| RankState::new(1)).collect();
         // One batch is in flight.
         let choices = Choices { receive: receive.with(1), ..Choices::default() };

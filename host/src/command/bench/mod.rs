@@ -107,7 +107,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         let shape = cures::shape(&config.as_core(Given::empty()), Limits::Product, &source.name)?;
         args.receive.iter().try_for_each(|receive| support::receives(&shape, receive.with(1)))?;
         programs.comparable(config)?;
-        turns += args.receive.len() * args.stores.len() + programs.fitting(config).count();
+        turns += args.receive.len() * args.row_copy.len() + programs.fitting(config).count();
     }
     let bar = progress(turns as u64 * u64::from(args.blocks), "blocks measured");
     let mut results = Vec::new();
@@ -144,7 +144,7 @@ fn once(args: &BenchArgs) -> Result<(), Error> {
     of("--ep", &args.ep)?;
     of("--bs", &args.bs)?;
     of("--receive", &args.receive)?;
-    of("--stores", &args.stores)?;
+    of("--row-copy", &args.row_copy)?;
     of("--quant-mode", &args.quant_mode)?;
     of("--aiv-num", &args.aiv_num)?;
     of("--against", &args.against)
@@ -159,13 +159,13 @@ fn at_point(
     tick: &dyn Fn(),
 ) -> Result<Vec<Entry>, Error> {
     let ways =
-        || args.receive.iter().flat_map(|&receive| args.stores.iter().map(move |&stores| (receive, stores)));
+        || args.receive.iter().flat_map(|&receive| args.row_copy.iter().map(move |&copy| (receive, copy)));
     let pages = live::pages(cases.iter().flat_map(|case| ways().map(move |(receive, _)| (case, receive))));
     let (mut subjects, mut contenders) = (Vec::new(), Vec::new());
     for case in cases {
-        for (receive, stores) in ways() {
-            subjects.push(Subject { case, system: System::Machines(receive, stores) });
-            let group = Group::new(case, args, (receive, stores, vector), pages)?;
+        for (receive, copy) in ways() {
+            subjects.push(Subject { case, system: System::Machines(receive, copy) });
+            let group = Group::new(case, args, (receive, copy, vector), pages)?;
             contenders.push(Contender::Machines(Box::new(group)));
         }
         // How many cores a rank has is nothing to them.

@@ -3,7 +3,7 @@
 use super::Bench;
 use super::blocks::Ratio;
 use super::entry::Entry;
-use crate::cli::Stores;
+use crate::cli::RowCopyArg;
 use crate::command::quantiles::Quantiles;
 use crate::config::Bs;
 use crate::report::{columns, pairs};
@@ -44,8 +44,8 @@ fn name(entry: &Entry) -> Vec<String> {
         Some(receive) => format!("{} {receive}", entry.system),
         None => entry.system.to_owned(),
     };
-    if entry.stores == Some(Stores::Streaming.name()) {
-        system += " streaming";
+    if let Some(way) = entry.asked.filter(|&way| way != RowCopyArg::Auto) {
+        system += &format!(" {}", way.name());
     }
     if entry.quant_mode != 0 {
         system += " int8";
