@@ -45,6 +45,8 @@ pub struct Options {
     pub rows_unseen: bool,
     /// The experts do not run: what they returned for a batch the last time, with the same inputs, is used again.
     pub returned_before: bool,
+    /// At most one effect in a step, where the machine can tell: to count them.
+    pub one_by_one: bool,
     /// Breaks the driver's duty, to show that it is one. For tests.
     pub no_join: bool,
     /// Somebody dies, to see what becomes of the others. For tests.

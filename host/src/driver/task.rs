@@ -158,7 +158,7 @@ impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, options: Options) -> Self {
-        let Options { machines, vector, rows_idle, .. } = options;
+        let Options { machines, vector, rows_idle, one_by_one, .. } = options;
         let vector = RowUnit((!rows_idle).then_some(vector));
         let (env, words, bytes) = match shape.comm_alg() {
             CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
@@ -175,7 +175,7 @@ impl<'a> Task<'a> {
                 (Env::Hierarchy(env), hierarchy::ub_words(shape), hierarchy::ub_bytes(shape))
             }
         };
-        Self {
+        let task = Self {
             rank,
             core,
             operator: 0,
@@ -184,7 +184,8 @@ impl<'a> Task<'a> {
             words: vec![0; words],
             row: vec![0; bytes],
             experts: Duration::ZERO,
-        }
+        };
+        if one_by_one { task.one_by_one() } else { task }
     }
 
     /// The same with at most one effect in a step, where the machine can tell: for whoever looks at orders of effects.

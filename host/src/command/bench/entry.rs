@@ -7,6 +7,7 @@ use crate::cli::{Baseline, ReceiveArg, RowCopyArg};
 use crate::command::quantiles::Quantiles;
 use crate::command::traffic;
 use crate::config::Bs;
+use crate::member;
 use core::time::Duration;
 use serde::Serialize;
 
@@ -90,13 +91,15 @@ pub(super) struct Than {
 /// What operators take when rows weigh nothing.
 #[derive(Serialize)]
 pub(super) struct Protocol {
-    /// Steps of all machines in a round, and flags that a worker publishes to a rank of another one.
+    /// Steps of all machines in a round, their effects, and flags that a worker publishes to a rank of another one.
     steps: u64,
+    effects: u64,
     flags: u64,
     /// Of the whole, block by block.
     pub(super) share: PerOperator<Option<Ratio>>,
     /// With one worker.
     pub(super) ns_per_step: f64,
+    pub(super) ns_per_effect: f64,
     /// What all workers take more than one, for each flag that crosses.
     pub(super) ns_per_flag: Option<f64>,
 }
@@ -114,7 +117,7 @@ pub(super) fn entries(
             let others = all().filter(|(other, _)| is_compared(subject, other));
             let than = memcpy(mine).into_iter();
             let than = than.chain(others.map(|other| than_other(other, (subject, mine)))).collect();
-            let protocol = protocol(mine, threads);
+            let protocol = protocol(mine, member::count(&subject.case.shape) as usize, threads);
             Entry { than, protocol, stolen_share, ..entry(subject, mine) }
         })
         .collect()
@@ -170,7 +173,7 @@ fn memcpy(mine: &Measured) -> Option<Than> {
     })
 }
 
-fn protocol(mine: &Measured, threads: usize) -> Option<Protocol> {
+fn protocol(mine: &Measured, ranks: usize, threads: usize) -> Option<Protocol> {
     let counts = mine.counts?;
     let share = |operator: usize, whole: fn(&Block) -> f64| {
         let with = |block: &Block| Some((block.weightless_ms?[0][operator], whole(block)));
@@ -182,12 +185,17 @@ fn protocol(mine: &Measured, threads: usize) -> Option<Protocol> {
         Ratio::of(values).map_or(0.0, |ratio| ratio.median)
     };
     let sum = |times: [f64; 2]| times.iter().sum::<f64>() * 1e6;
-    let more = over(&|[all, one]| threads as f64 * sum(all) - sum(one));
+    let one = over(&|[_, one]| sum(one));
+    // A worker without a rank has nothing to do.
+    let workers = threads.min(ranks);
+    let more = over(&|[all, one]| workers as f64 * sum(all) - sum(one));
     Some(Protocol {
         steps: counts.steps,
+        effects: counts.effects,
         flags: counts.crossing,
         share: PerOperator { dispatch: share(0, |b| b.dispatch_ms), combine: share(1, |b| b.combine_ms) },
-        ns_per_step: over(&|[_, one]| sum(one)) / counts.steps as f64,
+        ns_per_step: one / counts.steps as f64,
+        ns_per_effect: one / counts.effects as f64,
         ns_per_flag: (counts.crossing > 0).then(|| more / counts.crossing as f64),
     })
 }

@@ -70,6 +70,8 @@ pub(super) struct Group<'c> {
 pub(super) struct Counts {
     /// Of a round.
     pub(super) steps: u64,
+    /// Steps, if each has at most one effect.
+    pub(super) effects: u64,
     /// Flags of a round that a worker publishes to a rank of another one.
     pub(super) crossing: u64,
 }
@@ -176,8 +178,9 @@ impl<'c> Group<'c> {
         let (once, crossing) = (Schedule::parse("DC")?, AtomicU64::new(0));
         self.ranks.iter_mut().for_each(|rank| rank.reset(once.operators().len()));
         let backend = Weightless { inner: &self.memory, crossing: Some((&crossing, workers.count as u32)) };
-        self.drive(&backend, &workers, &batch, &once, options)?;
-        Ok((samples, Counts { steps, crossing: crossing.load(Ordering::Relaxed) }))
+        let options = Options { one_by_one: true, ..options };
+        let effects = self.drive(&backend, &workers, &batch, &once, options)?.steps;
+        Ok((samples, Counts { steps, effects, crossing: crossing.load(Ordering::Relaxed) }))
     }
 }
 

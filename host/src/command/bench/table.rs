@@ -30,7 +30,7 @@ pub(super) fn table(bench: &Bench) -> String {
     if !rows.is_empty() {
         all += &format!("\n\nmedian (quartiles) over the blocks\n{}", columns(&header, &rows));
     }
-    let header = ["system", "R", "BS", "ns per step", "ns per flag", "of dispatch", "of combine"];
+    let header = ["system", "R", "BS", "ns per step", "per effect", "per flag", "of dispatch", "of combine"];
     let rows: Vec<_> = bench.results.iter().filter_map(protocol).collect();
     if !rows.is_empty() {
         all += &format!("\n\nwhen rows weigh nothing\n{}", columns(&header, &rows));
@@ -100,6 +100,7 @@ fn protocol(entry: &Entry) -> Option<Vec<String>> {
     let one = |value: f64| format!("{value:.1}");
     let numbers = vec![
         one(protocol.ns_per_step),
+        one(protocol.ns_per_effect),
         or_dash(protocol.ns_per_flag, one),
         spread(protocol.share.dispatch),
         spread(protocol.share.combine),
