@@ -236,9 +236,16 @@ impl Sends<'_> {
     }
 
     /// The first item from `item` on that is sent, and what.
-    #[inline]
-    pub fn next(&self, inputs: &Inputs<'_>, item: u32) -> Option<(u32, Send)> {
-        (item..self.len()).find_map(|item| Some((item, self.get(inputs, item)?)))
+    // Into the loop that sends, without the call that `find_map` is.
+    #[inline(always)]
+    pub fn next(&self, inputs: &Inputs<'_>, mut item: u32) -> Option<(u32, Send)> {
+        while item < self.len() {
+            if let Some(send) = self.get(inputs, item) {
+                return Some((item, send));
+            }
+            item += 1;
+        }
+        None
     }
 
     /// The `item`-th pair of the core; `None` if it is not sent or there are fewer.
@@ -249,17 +256,20 @@ impl Sends<'_> {
             return None;
         }
         let (shape, index) = (self.shape, self.index(item));
-        let moe = self.share.moe.end - self.share.moe.start;
-        let pair = if item < moe {
-            moe_pair(shape, self.share.moe.start + index)
-        } else {
-            shared_pair(shape, self.share.shared.start + index - moe)
-        };
         let slot = *self.slots.get(index as usize)?;
         if slot == NO_SLOT {
             return None;
         }
-        Some(Send { pair, home: home(shape, self.rank, inputs, pair)?, slot })
+        // What has a slot is active: the walk gave it only to such pairs.
+        let moe = self.share.moe.end - self.share.moe.start;
+        if item < moe {
+            let i = self.share.moe.start + index;
+            let expert = shape.moe_expert(*inputs.expert_ids.get(i as usize)?)?;
+            Some(Send { pair: moe_pair(shape, i), home: shape.moe_home(expert), slot })
+        } else {
+            let pair = shared_pair(shape, self.share.shared.start + index - moe);
+            Some(Send { pair, home: shape.shared_home(self.rank, pair.k - shape.k()), slot })
+        }
     }
 
     /// Where the `item`-th pair of the core stands in its share, and so its slot in `slots`.

@@ -68,8 +68,13 @@ pub(crate) fn next_pair<V>(
     env: &Env<'_, V>,
     inputs: &Inputs<'_>,
     token: Token,
-    k: u32,
+    mut k: u32,
 ) -> Option<(u32, Home)> {
-    (k..env.shape.combine_columns())
-        .find_map(|k| Some((k, route::home(env.shape, env.rank, inputs, Pair { token, k })?)))
+    while k < env.shape.combine_columns() {
+        if let Some(home) = route::home(env.shape, env.rank, inputs, Pair { token, k }) {
+            return Some((k, home));
+        }
+        k += 1;
+    }
+    None
 }
