@@ -288,16 +288,23 @@ pub(crate) fn quantise_once<V: Vector>(
 /// Rows of which one write carries what is small: triples, scales, entries of the row table.
 pub(crate) const ROWS: u32 = 16;
 
-/// A received row: the `index`-th of `source` for a local expert.
+/// Received rows of one slot that follow each other: the `index`-th of `source` for an expert, and those behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Received {
-    pub(crate) local_expert: u32,
+pub(crate) struct Stretch {
+    pub(crate) home: Home,
     pub(crate) source: RankId,
     pub(crate) index: u32,
+    pub(crate) len: u32,
+    /// Rows of other stretches before it.
+    pub(crate) before: u32,
 }
 
-/// Some rows that follow each other in the outputs.
-pub(crate) type Rows = heapless::Vec<Received, { ROWS as usize }>;
+/// Some rows that follow each other in the outputs, at most [`ROWS`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rows {
+    pub(crate) stretches: heapless::Vec<Stretch, { ROWS as usize }>,
+    pub(crate) len: u32,
+}
 
 /// The rows from the `index`-th of slot `own.start` on, at most `most` of those of `own` slots; and the slot and index to
 /// go on with.
@@ -308,23 +315,24 @@ pub(crate) fn rows<V>(
     index: u32,
     most: u32,
 ) -> Result<(Rows, (u32, u32)), ProtocolError> {
-    let mut rows = Rows::new();
-    let mut first = index;
+    let mut rows = Rows::default();
+    let mut index = index;
     let end_of_own = own.end;
     for slot in own {
         let count = *count_of(env, counts, slot)?;
-        if first < count {
+        if index < count {
             let (local_expert, source) = env.shape.by_ranks(slot);
-            let end = count.min(first + most - rows.len() as u32);
-            for index in first..end {
-                // There is room: `most` is not above it.
-                _ = rows.push(Received { local_expert, source: RankId(source), index });
-            }
-            if rows.len() as u32 == most {
-                return Ok((rows, if end == count { (slot + 1, 0) } else { (slot, end) }));
+            let home = Home { rank: env.rank, local_expert };
+            let (len, before) = ((count - index).min(most - rows.len), rows.len);
+            // There is room: `most` is not above it, and no stretch is empty.
+            _ = rows.stretches.push(Stretch { home, source: RankId(source), index, len, before });
+            rows.len += len;
+            if rows.len == most {
+                let behind = index + len;
+                return Ok((rows, if behind == count { (slot + 1, 0) } else { (slot, behind) }));
             }
         }
-        first = 0;
+        index = 0;
     }
     Ok((rows, (end_of_own, 0)))
 }
@@ -339,50 +347,75 @@ pub(crate) fn copy_triple<F: Fabric + ?Sized>(
     (row, first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
     let bytes = copy_of(fabric, at)?;
-    let triple = check_triple(shape, &bytes, (home, source), (row, first))?;
+    let triple = Expected::of(shape, home.rank, source).check(&bytes, (row, first))?;
     fabric.write(outputs::assist_info(row), &bytes)?;
     Ok(triple.token.0 + 1)
 }
 
-/// The same for some rows, by one write.
+/// The same for some rows, by one write. That of a stretch's first row lies `at` there, the others `pitch` bytes apart.
 pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
     env: &Env<'_, V>,
     fabric: &mut F,
-    rows: &[Received],
-    at: impl Fn(u32, &Received) -> Place,
-    (row, mut first): (u32, u32),
+    rows: &Rows,
+    (at, pitch): (impl Fn(&Stretch) -> Place, u64),
+    (mut row, mut first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
     let mut seen: [&[u8]; ROWS as usize] = [&[]; ROWS as usize];
-    for (i, (received, bytes)) in rows.iter().zip(&mut seen).enumerate() {
-        *bytes = fabric.bytes(at(i as u32, received), Triple::BYTES)?;
-        // Another processor has written it: a line to wait for, so all are asked for at once.
-        ahead::fetch(bytes.as_ptr());
+    let mut left = seen.iter_mut();
+    for stretch in &rows.stretches {
+        let mut at = at(stretch);
+        for bytes in left.by_ref().take(stretch.len as usize) {
+            *bytes = fabric.bytes(at, Triple::BYTES)?;
+            // Another processor has written it: a line to wait for, so all are asked for at once.
+            ahead::fetch(bytes.as_ptr());
+            at.offset += pitch;
+        }
     }
+    let all = outputs::assist_info(row);
     let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
-    for (i, ((received, bytes), seen)) in rows.iter().zip(&mut triples).zip(&seen).enumerate() {
-        *bytes = array_of(seen)?;
-        let home = Home { rank: env.rank, local_expert: received.local_expert };
-        let least = if received.index == 0 { 0 } else { first };
-        let triple = check_triple(env.shape, bytes, (home, received.source), (row + i as u32, least))?;
-        first = triple.token.0 + 1;
+    let mut left = triples.iter_mut().zip(&seen);
+    for stretch in &rows.stretches {
+        let expected = Expected::of(env.shape, stretch.home.rank, stretch.source);
+        if stretch.index == 0 {
+            first = 0;
+        }
+        for (bytes, seen) in left.by_ref().take(stretch.len as usize) {
+            *bytes = array_of(seen)?;
+            first = expected.check(bytes, (row, first))?.token.0 + 1;
+            row += 1;
+        }
     }
-    write_first(fabric, outputs::assist_info(row), &triples, rows.len())?;
+    write_first(fabric, all, &triples, rows.len)?;
     Ok(first)
 }
 
-/// The triple, if it can be that of `row`: see [`copy_triple`].
-#[inline(always)]
-fn check_triple(
-    shape: &Shape,
-    bytes: &[u8; Triple::BYTES as usize],
-    (home, source): (Home, RankId),
-    (row, first): (u32, u32),
-) -> Result<Triple, ProtocolError> {
-    let triple = Triple::from_bytes(shape, bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
-    if triple.source != source || triple.token.0 < first || !triple.may_be_on(shape, home.rank) {
-        return Err(ProtocolError::Triple { row, seen: triple.words() });
+/// What the triples of a slot can be.
+struct Expected {
+    source: RankId,
+    tokens: u32,
+    columns: Range<u32>,
+}
+
+impl Expected {
+    /// Of rows from `source` on `rank`.
+    #[inline]
+    fn of(shape: &Shape, rank: RankId, source: RankId) -> Self {
+        Self { source, tokens: shape.bs(source), columns: Triple::columns_on(shape, rank, source) }
     }
-    Ok(triple)
+
+    /// The triple of `row`, if it is one of them and, since tokens rise within a slot, not before token `first`.
+    #[inline(always)]
+    fn check(
+        &self,
+        bytes: &[u8; Triple::BYTES as usize],
+        (row, first): (u32, u32),
+    ) -> Result<Triple, ProtocolError> {
+        let triple = Triple::from_any(bytes);
+        let is_one = triple.source == self.source
+            && (first..self.tokens).contains(&triple.token.0)
+            && self.columns.contains(&triple.k);
+        if is_one { Ok(triple) } else { Err(ProtocolError::Triple { row, seen: triple.words() }) }
+    }
 }
 
 /// Writes the scale at `at` to `row` of the outputs.
@@ -396,18 +429,23 @@ pub(crate) fn copy_scale<F: Fabric + ?Sized>(
     Ok(())
 }
 
-/// The same for some rows, by one write.
+/// The same for some rows, by one write; they lie as of [`copy_triples`].
 pub(crate) fn copy_scales<F: Fabric + ?Sized>(
     fabric: &mut F,
-    rows: &[Received],
-    at: impl Fn(u32, &Received) -> Place,
+    rows: &Rows,
+    (at, pitch): (impl Fn(&Stretch) -> Place, u64),
     row: u32,
 ) -> Result<(), ProtocolError> {
     let mut scales = [[0; 4]; ROWS as usize];
-    for ((i, received), bytes) in (0..).zip(rows).zip(&mut scales) {
-        *bytes = copy_of(fabric, at(i, received))?;
+    let mut left = scales.iter_mut();
+    for stretch in &rows.stretches {
+        let mut at = at(stretch);
+        for bytes in left.by_ref().take(stretch.len as usize) {
+            *bytes = copy_of(fabric, at)?;
+            at.offset += pitch;
+        }
     }
-    write_first(fabric, outputs::dynamic_scale(row), &scales, rows.len())
+    write_first(fabric, outputs::dynamic_scale(row), &scales, rows.len)
 }
 
 /// Writes the first `count` entries into an output.
@@ -415,9 +453,9 @@ pub(crate) fn write_first<const N: usize, F: Fabric + ?Sized>(
     fabric: &mut F,
     at: Place,
     entries: &[[u8; N]; ROWS as usize],
-    count: usize,
+    count: u32,
 ) -> Result<(), ProtocolError> {
-    let entries = entries.get(..count).ok_or(internal("more rows than a write carries"))?;
+    let entries = entries.get(..count as usize).ok_or(internal("more rows than a write carries"))?;
     fabric.write(at, entries.as_flattened())?;
     Ok(())
 }
@@ -428,11 +466,11 @@ pub(crate) fn tail_of<F: Fabric + ?Sized>(
     shape: &Shape,
     fabric: &F,
     record: Place,
-    from: (Home, RankId),
+    (home, source): (Home, RankId),
     rows: (u32, u32),
 ) -> Result<Tail, ProtocolError> {
     let bytes = copy_of(fabric, triple_of(shape, record))?;
-    let triple = check_triple(shape, &bytes, from, rows)?;
+    let triple = Expected::of(shape, home.rank, source).check(&bytes, rows)?;
     let scale = f32::from_le_bytes(copy_of::<4, F>(fabric, scale_of(shape, record))?);
     Ok(Tail::new(shape, scale, triple))
 }

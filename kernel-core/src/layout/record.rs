@@ -13,6 +13,7 @@ use crate::place::Place;
 use crate::shape::sizes::{SCALE_FIELD, TRIPLE};
 use crate::shape::{CommAlg, Shape};
 use crate::units::{Offset, RankId, Token};
+use core::ops::Range;
 
 /// Most bytes behind the data of a record: padding, scale field, triple.
 const TAIL_MAX: usize = 31 + SCALE_FIELD as usize + TRIPLE as usize;
@@ -49,15 +50,37 @@ impl Triple {
         [self.source.0.cast_signed(), self.token.0.cast_signed(), self.k.cast_signed()]
     }
 
-    /// Whether such a row can be on `rank`: on a shared-expert rank for its own shared expert and from a source
-    /// that sends there, on any other rank for one of the K.
+    /// The k indices of rows from `source` on `rank`: on a shared-expert rank that of its own shared expert if the source
+    /// sends there, on any other rank all K.
     #[inline]
     #[must_use]
-    pub const fn may_be_on(self, shape: &Shape, rank: RankId) -> bool {
+    pub const fn columns_on(shape: &Shape, rank: RankId, source: RankId) -> Range<u32> {
+        let k = shape.k();
         match shape.shared_expert_of(rank) {
-            Some(j) => self.k == shape.k() + j && shape.sends_to_shared(self.source, rank),
-            None => self.k < shape.k(),
+            Some(j) if shape.sends_to_shared(source, rank) => k + j..k + j + 1,
+            Some(_) => 0..0,
+            None => 0..k,
         }
+    }
+
+    /// Whether such a row can be on `rank`.
+    #[inline]
+    #[must_use]
+    pub fn may_be_on(self, shape: &Shape, rank: RankId) -> bool {
+        Self::columns_on(shape, rank, self.source).contains(&self.k)
+    }
+
+    /// Reads a triple that others wrote, whatever they did.
+    #[inline]
+    #[must_use]
+    pub fn from_any(bytes: &[u8]) -> Self {
+        // A negative word is beyond all bounds.
+        let mut words = [u32::MAX; 3];
+        for (word, &raw) in words.iter_mut().zip(bytes.as_chunks().0) {
+            *word = u32::from_le_bytes(raw);
+        }
+        let [source, token, k] = words;
+        Self { source: RankId(source), token: Token(token), k }
     }
 
     /// Reads a triple that others wrote. `Err` holds the words when no such row can exist in the shape.
@@ -66,15 +89,10 @@ impl Triple {
     /// The words as read.
     #[inline]
     pub fn from_bytes(shape: &Shape, bytes: &[u8]) -> Result<Self, [i32; 3]> {
-        // A negative word is beyond all bounds.
-        let mut words = [u32::MAX; 3];
-        for (word, &raw) in words.iter_mut().zip(bytes.as_chunks().0) {
-            *word = u32::from_le_bytes(raw);
-        }
-        let [rank, token, k] = words;
-        let triple = Self { source: RankId(rank), token: Token(token), k };
+        let triple = Self::from_any(bytes);
+        let Self { source, token, k } = triple;
         let legal =
-            rank < shape.ep_world_size() && token < shape.bs(triple.source) && k < shape.combine_columns();
+            source.0 < shape.ep_world_size() && token.0 < shape.bs(source) && k < shape.combine_columns();
         if legal { Ok(triple) } else { Err(triple.words()) }
     }
 }

@@ -2,13 +2,12 @@
 
 use super::{Dispatch, Part, Phase};
 use crate::a3::exchange::Exchange;
-use crate::a3::steps::{self, ROWS, Received, split_words, write_first};
+use crate::a3::steps::{self, ROWS, Stretch, split_words, write_first};
 use crate::a3::{Env, Flags, Receive, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
-use crate::placement::Home;
 use crate::shape::QuantMode;
 use crate::vector::Vector;
 
@@ -76,17 +75,15 @@ impl Dispatch {
         };
         let end = told.end;
         let (rows, (slot_behind, index_behind)) = steps::rows(env, counts, told, index, most)?;
-        let Some(one) = rows.first() else {
+        let Some(one) = rows.stretches.first() else {
             return match env.choices.flags {
                 Flags::Joint => self.copied(env, row),
                 Flags::Separate => self.go(Phase::AwaitTokens { slot: end, row }),
             };
         };
-        let home = |received: &Received| Home { rank: env.rank, local_expert: received.local_expert };
-        let at = |received: &Received| {
-            dispatch_record(shape, self.partition, home(received), received.source, received.index)
-        };
-        let row_behind = row + rows.len() as u32;
+        let at = |rows: &Stretch| dispatch_record(shape, self.partition, rows.home, rows.source, rows.index);
+        let pitch = shape.record_pitch();
+        let row_behind = row + rows.len;
         let next = match env.choices.flags {
             Flags::Separate if slot_behind == end => Phase::AwaitTokens { slot: end, row: row_behind },
             _ => Phase::CopyOut {
@@ -99,24 +96,33 @@ impl Dispatch {
         };
         match part {
             Part::Triple => {
-                let triple = |_, received: &_| triple_of(shape, at(received));
-                let token = steps::copy_triples(env, fabric, &rows, triple, (row, token))?;
+                let triple = |rows: &_| triple_of(shape, at(rows));
+                let token = steps::copy_triples(env, fabric, &rows, (triple, pitch), (row, token))?;
                 self.go(Phase::CopyOut { slot, index, row, token, part: Part::Data })
             }
             Part::Data => {
                 match env.choices.receive {
                     Receive::Copy => {
-                        for (row, received) in (row..).zip(&rows) {
-                            let to = outputs::expand_x(shape, row);
-                            fabric.deliver(to, at(received), shape.payload_bytes())?;
+                        for rows in &rows.stretches {
+                            let (mut to, mut from) = (outputs::expand_x(shape, row + rows.before), at(rows));
+                            for _ in 0..rows.len {
+                                fabric.deliver(to, from, shape.payload_bytes())?;
+                                (to.offset, from.offset) =
+                                    (to.offset + shape.payload_bytes(), from.offset + pitch);
+                            }
                         }
                     }
                     Receive::InPlace => {
                         let mut entries = [[0; row_table::ENTRY as usize]; ROWS as usize];
-                        for (received, entry) in rows.iter().zip(&mut entries) {
-                            *entry = row_table::entry(at(received));
+                        let mut left = entries.iter_mut();
+                        for rows in &rows.stretches {
+                            let mut at = at(rows);
+                            for entry in left.by_ref().take(rows.len as usize) {
+                                *entry = row_table::entry(at);
+                                at.offset += pitch;
+                            }
                         }
-                        write_first(fabric, outputs::row_table(row), &entries, rows.len())?;
+                        write_first(fabric, outputs::row_table(row), &entries, rows.len)?;
                     }
                     Receive::Direct { .. } => {
                         return Err(internal("direct placement has machines of its own"));
@@ -128,13 +134,13 @@ impl Dispatch {
                 })
             }
             Part::Scale => {
-                steps::copy_scales(fabric, &rows, |_, received| scale_of(shape, at(received)), row)?;
+                steps::copy_scales(fabric, &rows, (|rows: &_| scale_of(shape, at(rows)), pitch), row)?;
                 self.go(Self::behind_own_parts(env, self.phase, next))
             }
             Part::Peer => {
                 // `token` is the one behind the record's.
                 let rows = (row, token.saturating_sub(1));
-                let tail = steps::tail_of(shape, fabric, at(one), (home(one), one.source), rows)?;
+                let tail = steps::tail_of(shape, fabric, at(one), (one.home, one.source), rows)?;
                 self.put_at_peer(env, fabric, ub, (at(one), &tail), row)?;
                 self.go(next)
             }

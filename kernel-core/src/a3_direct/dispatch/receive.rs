@@ -2,7 +2,7 @@
 
 use super::{Dispatch, Phase};
 use crate::a3::exchange::Exchange;
-use crate::a3::steps::{self, ROWS, Rows, count_of, split_words, write_words};
+use crate::a3::steps::{self, ROWS, Rows, Stretch, count_of, split_words, write_words};
 use crate::a3::{Env, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::landing;
@@ -86,16 +86,14 @@ impl Dispatch {
         (slot, index, row, token): At,
     ) -> Result<Progress, ProtocolError> {
         let (rows, behind) = rows_from(env, ub, slot, index)?;
-        if rows.is_empty() {
+        if rows.len == 0 {
             return self.go(if env.core.0 == 0 { Phase::Table } else { Phase::Done });
         }
         let first = landing::triple_of(landing::info(env.shape, env.rank, self.area(env), row));
-        let at = |i, _: &_| landing::info_behind(first, i);
-        let token = steps::copy_triples(env, fabric, &rows, at, (row, token))?;
+        let at = |rows: &Stretch| landing::info_behind(first, rows.before);
+        let token = steps::copy_triples(env, fabric, &rows, (at, landing::INFO), (row, token))?;
         self.go(match env.shape.quant_mode() {
-            QuantMode::None => {
-                Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len() as u32, token }
-            }
+            QuantMode::None => Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token },
             QuantMode::Dynamic => Phase::Scales { slot, index, row, token },
         })
     }
@@ -109,9 +107,9 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         let (rows, behind) = rows_from(env, ub, slot, index)?;
         let first = landing::info(env.shape, env.rank, self.area(env), row);
-        let at = |i, _: &_| landing::info_behind(first, i);
-        steps::copy_scales(fabric, &rows, at, row)?;
-        self.go(Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len() as u32, token })
+        let at = |rows: &Stretch| landing::info_behind(first, rows.before);
+        steps::copy_scales(fabric, &rows, (at, landing::INFO), row)?;
+        self.go(Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token })
     }
 
     pub(super) fn table<F: Fabric + ?Sized, V: Vector>(
