@@ -91,10 +91,12 @@ fn sends(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, want: &Sent) {
             table::mark(shape, rank, inputs, &mut marks);
             table::add_up(shape, rank, inputs, &work.sends, &marks, &mut again, &mut slots_again);
             assert_eq!((&again, &slots_again), (&counted, &slots), "the table and the walk");
-            let sends = Sends { shape, rank, order, share: &work.sends, slots: &slots };
+            let sends = Sends::new(shape, rank, order, &work.sends);
             let all: Vec<Send> = match shape.comm_alg() {
-                CommAlg::FullmeshV2 => ExpertSends { sends, experts: &work.experts }.iter(inputs).collect(),
-                _ => sends.iter(inputs).collect(),
+                CommAlg::FullmeshV2 => {
+                    ExpertSends { sends, slots: &slots, experts: &work.experts }.iter(inputs).collect()
+                }
+                _ => sends.iter(inputs, &slots).collect(),
             };
             for Send { pair, home, slot } in all {
                 assert_ne!(slot, NO_SLOT);

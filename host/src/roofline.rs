@@ -287,8 +287,8 @@ fn sends_of(shape: &Shape, batch: &Batch<'_>, rank: RankId) -> Vec<Send> {
         let mut send_status = vec![0; route::destinations(shape) as usize];
         let mut slots = vec![0; route::share_len(&share) as usize];
         route::walk(shape, rank, &inputs, &share, &mut send_status, &mut slots);
-        let sends = Sends { shape, rank, order: SendOrder::Staggered, share: &share, slots: &slots };
-        all.extend((0..sends.len()).filter_map(|item| sends.get(&inputs, item)));
+        let sends = Sends::new(shape, rank, SendOrder::Staggered, &share);
+        all.extend(sends.iter(&inputs, &slots));
     }
     all
 }

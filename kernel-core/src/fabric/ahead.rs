@@ -56,3 +56,24 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // SAFETY: the rest of the same bytes.
     unsafe { ptr::copy_nonoverlapping(from.wrapping_add(done), to.wrapping_add(done), len - done) };
 }
+
+/// Copies `len` bytes, as a rule those behind a row: some 40, for which a call would be dear.
+///
+/// # Safety
+/// As of [`ptr::copy_nonoverlapping`].
+#[inline(always)]
+pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
+    const HALF: usize = LINE / 2;
+    // SAFETY: the caller's promise; two halves that may overlap cover what is neither shorter than one nor longer than both.
+    unsafe {
+        if (HALF..=LINE).contains(&len) {
+            let last = len - HALF;
+            let (first, second) = (from.cast::<[u8; HALF]>(), from.wrapping_add(last).cast::<[u8; HALF]>());
+            let (first, second) = (first.read_unaligned(), second.read_unaligned());
+            to.cast::<[u8; HALF]>().write_unaligned(first);
+            to.wrapping_add(last).cast::<[u8; HALF]>().write_unaligned(second);
+        } else {
+            ptr::copy_nonoverlapping(from, to, len);
+        }
+    }
+}

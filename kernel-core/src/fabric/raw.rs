@@ -307,7 +307,7 @@ impl Fabric for RawFabric<'_> {
         // writes there now, and neither overlaps it.
         unsafe {
             self.copy_row(row.as_ptr(), first, row.len());
-            ptr::copy_nonoverlapping(tail.as_ptr(), first.wrapping_add(row.len()), tail.len());
+            ahead::copy_short(tail.as_ptr(), first.wrapping_add(row.len()), tail.len());
         }
         Ok(())
     }

@@ -51,11 +51,9 @@ pub fn info(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
 /// The bytes of an info.
 #[must_use]
 pub fn info_of(scale: f32, triple: Triple) -> [u8; INFO as usize] {
-    let mut info = [0; INFO as usize];
-    let (first, rest) = info.split_at_mut(SCALE as usize);
-    first.copy_from_slice(&scale.to_le_bytes());
-    rest.copy_from_slice(&triple.to_bytes());
-    info
+    let words = [scale.to_bits(), triple.source.0, triple.token.0, triple.k];
+    // In registers: bytes that were written one by one are not read back at once without a stall.
+    words.into_iter().rev().fold(0, |info: u128, word| info << 32 | u128::from(word)).to_le_bytes()
 }
 
 /// The info `rows` rows behind one.

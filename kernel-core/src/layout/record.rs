@@ -15,8 +15,10 @@ use crate::shape::{CommAlg, Shape};
 use crate::units::{Offset, RankId, Token};
 use core::ops::Range;
 
+/// Most bytes between the data of a record and its scale field.
+const PADDING_MAX: usize = 31;
 /// Most bytes behind the data of a record: padding, scale field, triple.
-const TAIL_MAX: usize = 31 + SCALE_FIELD as usize + TRIPLE as usize;
+const TAIL_MAX: usize = PADDING_MAX + SCALE_FIELD as usize + TRIPLE as usize;
 
 /// Source of a row: what combine needs to send the result back (seed 002: the triple).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,32 +102,34 @@ impl Triple {
 /// What stands behind the data of a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Tail {
+    /// As if there were most padding, so that the rest has its place whatever the shape.
     bytes: [u8; TAIL_MAX],
-    len: usize,
+    padding: usize,
 }
 
 impl Tail {
     /// The tail for a row with its dynamic scale and its triple.
+    #[inline]
     #[must_use]
     pub fn new(shape: &Shape, scale: f32, triple: Triple) -> Self {
-        let padding = (shape.record_scale_at() - shape.payload_bytes()) as usize;
-        let len = padding + (SCALE_FIELD + TRIPLE) as usize;
         let mut bytes = [0; TAIL_MAX];
-        copy_at(&mut bytes, padding, &scale.to_le_bytes());
-        copy_at(&mut bytes, padding + SCALE_FIELD as usize, &triple.to_bytes());
-        Self { bytes, len }
+        if let Some((_, fields)) = bytes.split_first_chunk_mut::<PADDING_MAX>()
+            && let Some((scale_field, triple_field)) =
+                fields.split_first_chunk_mut::<{ SCALE_FIELD as usize }>()
+            && let Some((first, _)) = scale_field.split_first_chunk_mut()
+            && let Some((whole, _)) = triple_field.split_first_chunk_mut()
+        {
+            *first = scale.to_le_bytes();
+            *whole = triple.to_bytes();
+        }
+        Self { bytes, padding: (shape.record_scale_at() - shape.payload_bytes()) as usize }
     }
 
     /// The bytes to put right behind the data.
+    #[inline]
     #[must_use]
     pub fn as_bytes(&self) -> &[u8] {
-        self.bytes.get(..self.len).unwrap_or(&[])
-    }
-}
-
-fn copy_at(bytes: &mut [u8], at: usize, from: &[u8]) {
-    if let Some(to) = bytes.get_mut(at..at + from.len()) {
-        to.copy_from_slice(from);
+        self.bytes.get(PADDING_MAX - self.padding..).unwrap_or(&[])
     }
 }
 

@@ -11,6 +11,8 @@ use core::ops::Range;
 pub struct ExpertSends<'a> {
     /// The core's share of the pairs, of which the shared ones are sent.
     pub sends: Sends<'a>,
+    /// Their slots, by [`walk`](super::route::walk).
+    pub slots: &'a [u32],
     /// The MoE experts to which it sends every record.
     pub experts: &'a Range<u32>,
 }
@@ -45,9 +47,9 @@ impl ExpertSends<'_> {
             }
             at = Cursor { item: at.item + 1, ..Cursor::default() };
         }
-        let shared = self.sends.share.moe.end - self.sends.share.moe.start;
+        let shared = self.sends.moe_len();
         (at.item..experts + self.sends.len() - shared).find_map(|item| {
-            let send = self.sends.get(inputs, shared + item - experts)?;
+            let send = self.sends.get(inputs, self.slots, shared + item - experts)?;
             Some((send, Cursor { item: item + 1, ..Cursor::default() }))
         })
     }
@@ -82,8 +84,8 @@ mod tests {
         let mut counts = vec![0; route::destinations(&shape) as usize];
         route::walk(&shape, rank, &tensors.inputs(), &work.sends, &mut counts, &mut slots);
         let order = SendOrder::Staggered;
-        let sends = Sends { shape: &shape, rank, order, share: &work.sends, slots: &slots };
-        ExpertSends { sends, experts: &work.experts }.iter(&tensors.inputs()).collect()
+        let sends = Sends::new(&shape, rank, order, &work.sends);
+        ExpertSends { sends, slots: &slots, experts: &work.experts }.iter(&tensors.inputs()).collect()
     }
 
     proptest! {
@@ -104,9 +106,9 @@ mod tests {
             let mut slots = vec![0; route::share_len(&share) as usize];
             let mut counts = vec![0; route::destinations(&plain) as usize];
             route::walk(&plain, rank, &tensors.inputs(), &share, &mut counts, &mut slots);
-            let sends = Sends { shape: &plain, rank, order: SendOrder::Plain, share: &share, slots: &slots };
+            let sends = Sends::new(&plain, rank, SendOrder::Plain, &share);
             let inputs = tensors.inputs();
-            let mut expected: Vec<_> = sends.iter(&inputs).collect();
+            let mut expected: Vec<_> = sends.iter(&inputs, &slots).collect();
             let key = |send: &Send| (send.pair.token, send.pair.k);
             all.sort_by_key(key);
             expected.sort_by_key(key);

@@ -18,15 +18,19 @@ impl SendOrder {
     #[inline]
     #[must_use]
     pub const fn item(self, share: &Range<u32>, rank: RankId, i: u32) -> u32 {
+        share.start + turned(share.end - share.start, self.turn(share, rank), i)
+    }
+
+    /// By how much `rank` turns its share.
+    #[inline]
+    pub(crate) const fn turn(self, share: &Range<u32>, rank: RankId) -> u32 {
         let count = share.end - share.start;
         match self {
-            Self::Plain => share.start + i,
+            Self::Plain => 0,
             // Most ranks turn a share by less than its length: there is nothing to divide.
-            Self::Staggered => match rank.0 + i {
-                turned if turned < count => share.start + turned,
-                turned if turned - count < count => share.start + turned - count,
-                turned => share.start + div_rem(turned, count).1,
-            },
+            Self::Staggered if rank.0 < count => rank.0,
+            Self::Staggered if count == 0 => 0,
+            Self::Staggered => div_rem(rank.0, count).1,
         }
     }
 
@@ -34,6 +38,13 @@ impl SendOrder {
     pub fn items(self, share: Range<u32>, rank: RankId) -> impl Iterator<Item = u32> + Clone {
         (0..share.end - share.start).map(move |i| self.item(&share, rank, i))
     }
+}
+
+/// The `i`-th of `count` items, taken from the `turn`-th on.
+#[inline(always)]
+pub(crate) const fn turned(count: u32, turn: u32, i: u32) -> u32 {
+    let item = turn + i;
+    if item < count { item } else { item - count }
 }
 
 #[cfg(test)]

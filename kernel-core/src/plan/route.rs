@@ -4,12 +4,13 @@
 //! A **destination** is a number: shared-expert ranks first (`0 .. Rs`), then MoE experts (`Rs + e`). The
 //! **slot** of a pair is its ordinal among this rank's active pairs with the same destination, in flat order.
 
-use super::order::SendOrder;
+use super::order::{self, SendOrder};
 use super::split::DispatchShare;
 use crate::inputs::{Inputs, Mask};
 use crate::placement::{Expert, Home};
 use crate::shape::Shape;
 use crate::units::{ExpertId, RankId, Token};
+use core::ops::Range;
 
 /// The slot of a pair that is not sent.
 pub const NO_SLOT: u32 = u32::MAX;
@@ -168,7 +169,7 @@ fn walk_plainly(
     shape: &Shape,
     rank: RankId,
     inputs: &Inputs<'_>,
-    own: &core::ops::Range<u32>,
+    own: &Range<u32>,
     send_status: &mut [u32],
     slots: &mut [u32],
 ) {
@@ -202,26 +203,49 @@ pub struct Send {
     pub slot: u32,
 }
 
-/// The sends of one core, in its order, as [`walk`] has planned them.
-#[derive(Clone, Debug)]
+/// The sends of one core, in its order.
+// What every send needs is looked up once: where rows are written through addresses, nothing else stays in a register.
+#[derive(Clone, Copy, Debug)]
 pub struct Sends<'a> {
-    /// The domain.
-    pub shape: &'a Shape,
-    /// The sending rank.
-    pub rank: RankId,
-    /// The order.
-    pub order: SendOrder,
-    /// The pairs of this core.
-    pub share: &'a DispatchShare,
-    /// Their slots.
-    pub slots: &'a [u32],
+    pub(super) shape: &'a Shape,
+    pub(super) rank: RankId,
+    pub(super) order: SendOrder,
+    moe: Part,
+    shared: Part,
 }
 
-impl Sends<'_> {
+/// One part of a share, in the order of sending.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    first: u32,
+    len: u32,
+    /// The item that is taken first.
+    turn: u32,
+}
+
+impl Part {
+    fn new(order: SendOrder, share: &Range<u32>, rank: RankId) -> Self {
+        Self { first: share.start, len: share.end - share.start, turn: order.turn(share, rank) }
+    }
+
+    #[inline(always)]
+    const fn item(self, i: u32) -> u32 {
+        order::turned(self.len, self.turn, i)
+    }
+}
+
+impl<'a> Sends<'a> {
+    /// The sends of `rank`, of the pairs of a share.
+    #[must_use]
+    pub fn new(shape: &'a Shape, rank: RankId, order: SendOrder, share: &DispatchShare) -> Self {
+        let [moe, shared] = [&share.moe, &share.shared].map(|part| Part::new(order, part, rank));
+        Self { shape, rank, order, moe, shared }
+    }
+
     /// Pairs of the share, sent or not.
     #[must_use]
     pub const fn len(&self) -> u32 {
-        share_len(self.share)
+        self.moe.len + self.shared.len
     }
 
     /// Whether the core has no pairs.
@@ -230,17 +254,22 @@ impl Sends<'_> {
         self.len() == 0
     }
 
-    /// What is sent, in order.
-    pub fn iter<'i>(&'i self, inputs: &'i Inputs<'_>) -> impl Iterator<Item = Send> + 'i {
-        (0..self.len()).filter_map(|item| self.get(inputs, item))
+    /// Pairs of MoE experts, which come first.
+    pub(super) const fn moe_len(&self) -> u32 {
+        self.moe.len
+    }
+
+    /// What is sent, in order, of pairs to which [`walk`] has given these `slots`.
+    pub fn iter<'i>(&'i self, inputs: &'i Inputs<'_>, slots: &'i [u32]) -> impl Iterator<Item = Send> + 'i {
+        (0..self.len()).filter_map(|item| self.get(inputs, slots, item))
     }
 
     /// The first item from `item` on that is sent, and what.
     // Into the loop that sends, without the call that `find_map` is.
     #[inline(always)]
-    pub fn next(&self, inputs: &Inputs<'_>, mut item: u32) -> Option<(u32, Send)> {
+    pub fn next(&self, inputs: &Inputs<'_>, slots: &[u32], mut item: u32) -> Option<(u32, Send)> {
         while item < self.len() {
-            if let Some(send) = self.get(inputs, item) {
+            if let Some(send) = self.get(inputs, slots, item) {
                 return Some((item, send));
             }
             item += 1;
@@ -251,37 +280,32 @@ impl Sends<'_> {
     /// The `item`-th pair of the core; `None` if it is not sent or there are fewer.
     #[inline(always)]
     #[must_use]
-    pub fn get(&self, inputs: &Inputs<'_>, item: u32) -> Option<Send> {
+    pub fn get(&self, inputs: &Inputs<'_>, slots: &[u32], item: u32) -> Option<Send> {
         if item >= self.len() {
             return None;
         }
         let (shape, index) = (self.shape, self.index(item));
-        let slot = *self.slots.get(index as usize)?;
+        let slot = *slots.get(index as usize)?;
         if slot == NO_SLOT {
             return None;
         }
         // What has a slot is active: the walk gave it only to such pairs.
-        let moe = self.share.moe.end - self.share.moe.start;
-        if item < moe {
-            let i = self.share.moe.start + index;
+        if item < self.moe.len {
+            let i = self.moe.first + index;
             let expert = shape.moe_expert(*inputs.expert_ids.get(i as usize)?)?;
             Some(Send { pair: moe_pair(shape, i), home: shape.moe_home(expert), slot })
         } else {
-            let pair = shared_pair(shape, self.share.shared.start + index - moe);
+            let pair = shared_pair(shape, self.shared.first + index - self.moe.len);
             Some(Send { pair, home: shape.shared_home(self.rank, pair.k - shape.k()), slot })
         }
     }
 
     /// Where the `item`-th pair of the core stands in its share, and so its slot in `slots`.
-    #[inline]
+    #[inline(always)]
     #[must_use]
-    pub fn index(&self, item: u32) -> u32 {
-        let moe = self.share.moe.end - self.share.moe.start;
-        if item < moe {
-            self.order.item(&self.share.moe, self.rank, item) - self.share.moe.start
-        } else {
-            moe + self.order.item(&self.share.shared, self.rank, item - moe) - self.share.shared.start
-        }
+    pub const fn index(&self, item: u32) -> u32 {
+        let moe = self.moe.len;
+        if item < moe { self.moe.item(item) } else { moe + self.shared.item(item - moe) }
     }
 }
 
@@ -291,7 +315,7 @@ pub const fn share_len(share: &DispatchShare) -> u32 {
     share.moe.end - share.moe.start + share.shared.end - share.shared.start
 }
 
-fn set_own(slots: &mut [u32], own: &core::ops::Range<u32>, pair: u32, slot: u32) {
+fn set_own(slots: &mut [u32], own: &Range<u32>, pair: u32, slot: u32) {
     if let Some(i) = pair.checked_sub(own.start)
         && let Some(entry) = slots.get_mut(i as usize)
     {

@@ -264,16 +264,16 @@ fn plans(shape: &Shape, inputs: &Inputs<'_>) {
     keep(table::table_len(shape, rank));
     table::mark(shape, rank, inputs, marks);
     table::add_up(shape, rank, inputs, &share, marks, send_status, slots);
-    let sends = Sends { shape, rank, order, share: &share, slots };
-    keep((Sends::len(&sends), Sends::is_empty(&sends), Sends::index(&sends, at), sends.get(inputs, at)));
-    keep_all(Sends::iter(&sends, inputs));
-    let first = Sends::next(&sends, inputs, at).map(|(_, send)| send);
+    let sends = Sends::new(shape, rank, order, &share);
+    keep((Sends::len(&sends), Sends::is_empty(&sends), Sends::index(&sends, at), sends.get(inputs, slots, at)));
+    keep_all(Sends::iter(&sends, inputs, slots));
+    let first = Sends::next(&sends, inputs, slots, at).map(|(_, send)| send);
     for split in black_box([SharedSplit::AllIn, SharedSplit::Even]) {
         keep((SharedSplit::row(split, shape, rank, at, at, at), split.count(shape, rank, rank, at)));
         keep(first.map(|send| split.resend(shape, rank, send, at)));
     }
     let experts = split::experts(shape, core);
-    let by_expert = ExpertSends { sends, experts: &experts };
+    let by_expert = ExpertSends { sends, slots, experts: &experts };
     keep(ExpertSends::next(&by_expert, inputs, Cursor::default()));
     keep_all(ExpertSends::iter(&by_expert, inputs));
 

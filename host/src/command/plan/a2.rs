@@ -241,9 +241,8 @@ impl Maker<'_> {
         let reorder = self.cores.iter().flat_map(|&core| {
             let (share, slots) = self.slots(split::tokens(shape, self.rank, core));
             let inputs = self.traffic.inputs(self.rank);
-            let sends =
-                Sends { shape, rank: self.rank, order: SendOrder::Plain, share: &share, slots: &slots };
-            let sends: Vec<_> = sends.iter(&inputs).collect();
+            let sends = Sends::new(shape, self.rank, SendOrder::Plain, &share);
+            let sends: Vec<_> = sends.iter(&inputs, &slots).collect();
             sends.into_iter().map(move |send| self.reordered(core, &cumsum, send))
         });
         Dispatch {

@@ -113,11 +113,13 @@ impl Traffic {
         let (shape, ep) = (&self.shape, self.ep(rank));
         let split::Work { sends: share, experts, .. } = split::work(shape, ep, core);
         let (_, slots) = self.walk(rank, &share);
-        let sends = Sends { shape, rank: ep, order, share: &share, slots: &slots };
+        let sends = Sends::new(shape, ep, order, &share);
         let inputs = self.inputs(rank);
         let sends: Vec<Send> = match shape.comm_alg() {
-            CommAlg::FullmeshV2 => ExpertSends { sends, experts: &experts }.iter(&inputs).collect(),
-            _ => sends.iter(&inputs).collect(),
+            CommAlg::FullmeshV2 => {
+                ExpertSends { sends, slots: &slots, experts: &experts }.iter(&inputs).collect()
+            }
+            _ => sends.iter(&inputs, &slots).collect(),
         };
         let tokens = self.active_tokens(rank);
         let write = |send| {

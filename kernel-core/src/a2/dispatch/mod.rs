@@ -133,8 +133,8 @@ impl Dispatch {
         let words = split_words(env, ub.words)?;
         // Rows go into own memory: no peer has to be spared by another order.
         let (shape, order) = (env.shape, SendOrder::Plain);
-        let sends = Sends { shape, rank: env.rank, order, share: &env.work.pairs, slots: words.slots };
-        let Some((item, Send { pair, home, slot })) = sends.next(inputs, next) else {
+        let sends = Sends::new(shape, env.rank, order, &env.work.pairs);
+        let Some((item, Send { pair, home, slot })) = sends.next(inputs, words.slots, next) else {
             return self.go(Phase::Head { to: env.work.ranks.start });
         };
         let position = Cumsum { shape, sums: words.sent }.position(home, slot);

@@ -32,10 +32,10 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         let (shape, share) = (env.shape, &env.work.sends);
         let (slots, _) = split_words(ub.words, share)?;
-        let sends = Sends { shape, rank: env.rank, order: env.choices.order, share, slots };
+        let sends = Sends::new(shape, env.rank, env.choices.order, share);
         let mut next = next;
         for _ in 0..env.run {
-            let Some((item, send)) = sends.next(inputs, next) else {
+            let Some((item, send)) = sends.next(inputs, slots, next) else {
                 return self.go(match env.choices.flags {
                     Flags::Joint => Phase::Quiet,
                     Flags::Separate => Phase::ExpandIdx { pair: share.moe.start },

@@ -100,9 +100,9 @@ impl Dispatch {
             }
             _ => return Err(internal("not sending")),
         };
+        let sends = Sends::new(shape, env.rank, env.choices.order, share);
         while left > 0 {
-            let sends = Sends { shape, rank: env.rank, order: env.choices.order, share, slots };
-            let Some((item, send)) = sends.next(inputs, next) else {
+            let Some((item, send)) = sends.next(inputs, slots, next) else {
                 return self.go(Phase::SentRows { index: 0 });
             };
             let index = sends.index(item);

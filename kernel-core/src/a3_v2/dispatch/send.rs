@@ -40,8 +40,8 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         let share = &env.work.sends;
         let (slots, _) = split_words(ub.words, share)?;
-        let sends = Sends { shape: env.shape, rank: env.rank, order: env.choices.order, share, slots };
-        let sends = ExpertSends { sends, experts: &env.work.experts };
+        let sends = Sends::new(env.shape, env.rank, env.choices.order, share);
+        let sends = ExpertSends { sends, slots, experts: &env.work.experts };
         self.go(match sends.next(inputs, at) {
             Some((send, next)) => Phase::Put { send, block: 0, next },
             None if counts_first(env) => first_index(env),

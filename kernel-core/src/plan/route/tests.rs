@@ -72,13 +72,13 @@ fn planned(shape: &Shape, rank: u32, tensors: &Tensors, order: SendOrder) -> Nai
             assert_eq!(send_status, out.send_status, "core {core} counts otherwise");
         }
         out.send_status = send_status;
-        let sends = Sends { shape, rank, order, share: &share, slots: &slots };
+        let sends = Sends::new(shape, rank, order, &share);
         assert_eq!(sends.is_empty(), slots.is_empty());
-        for Send { pair, home, slot } in sends.iter(&inputs) {
+        for Send { pair, home, slot } in sends.iter(&inputs, &slots) {
             let earlier = out.sends.insert((pair.token.0, pair.k), (home.rank.0, home.local_expert, slot));
             assert_eq!(earlier, None, "{pair:?} is sent twice");
         }
-        assert_eq!(sends.get(&inputs, sends.len()), None, "behind the last");
+        assert_eq!(sends.get(&inputs, &slots, sends.len()), None, "behind the last");
     }
     out
 }
