@@ -227,10 +227,11 @@ fn direct_areas(shape: &Shape, rank: RankId, areas: u32) -> Vec<Area> {
     let landed = (0..areas).map(landing::Area).zip([Partition::P0, Partition::P1]).flat_map(|(area, p)| {
         let of =
             |name, start, stride| Area { name, partition: Some(p), start, count: rows, stride, slot: stride };
+        let parts = landing::Parts::of(shape, rank, area);
         [
-            of("rows", landing::row(shape, rank, area, 0), shape.payload_bytes()),
-            of("infos", landing::info(shape, rank, area, 0), landing::INFO),
-            of("results", landing::result(shape, rank, area, 0), shape.row_bytes()),
+            of("rows", parts.row(0), shape.payload_bytes()),
+            of("infos", parts.info(0), landing::INFO),
+            of("results", parts.result(0), shape.row_bytes()),
         ]
     });
     status.chain(landed).collect()

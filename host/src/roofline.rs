@@ -13,7 +13,7 @@ use core::time::Duration;
 use kernel_core::a3::Receive;
 use kernel_core::fabric::{Fabric, Fault, Near};
 use kernel_core::layout::data::{combine_row, dispatch_record};
-use kernel_core::layout::landing::{self, Area};
+use kernel_core::layout::landing::{Area, Parts};
 use kernel_core::layout::outputs;
 use kernel_core::layout::state::Partition;
 use kernel_core::placement::Home;
@@ -198,7 +198,7 @@ impl<'a> Traffic<'a> {
         let mut sent = self.sent[rank.index()].iter().zip(&self.rows[rank.index()]);
         sent.try_for_each(|(&Send { pair, home, slot }, &number)| {
             let at = match self.receive {
-                Receive::Direct { .. } => landing::row(self.shape, home.rank, Area(0), number),
+                Receive::Direct { .. } => Parts::of(self.shape, home.rank, Area(0)).row(number),
                 _ => dispatch_record(self.shape, p, home, member::ep_rank(self.shape, rank), slot),
             };
             let row = inputs.row(self.shape, pair.token);
@@ -236,7 +236,7 @@ impl<'a> Traffic<'a> {
     /// As [`take_back`](Self::take_back), from where experts have left the rows.
     fn pull(&self, memory: &impl Backend, rank: RankId) -> Result<(), Fault> {
         self.take(memory, rank, |fabric, i, send, scratch| {
-            let at = landing::result(self.shape, send.home.rank, Area(0), self.rows[rank.index()][i]);
+            let at = Parts::of(self.shape, send.home.rank, Area(0)).result(self.rows[rank.index()][i]);
             let row = fabric.peer_bytes(send.home.rank, at, self.shape.result_bytes())?;
             scratch[..row.len()].copy_from_slice(row);
             Ok(())

@@ -131,7 +131,7 @@ impl Combine {
             row_table::records(pulled.row_table, 2).nth(1).ok_or(internal("row_table is too short"))?;
         let mut areas = [Partition::P0, Partition::P1].map(|p| env.choices.receive.area(p)).into_iter();
         self.area = areas
-            .find(|&area| landing::result(env.shape, env.rank, area, 0) == told)
+            .find(|&area| landing::Parts::of(env.shape, env.rank, area).result(0) == told)
             .ok_or(ProtocolError::ResultsAt { seen: told.offset })?;
         self.epoch = barrier::current_epoch(fabric, env.core)?;
         self.partition = selector::select(fabric, Kind::Combine, env.core)?;
@@ -239,13 +239,16 @@ impl<F: Near + ?Sized> Rows<F> for AtPeers<'_> {
         let number = outputs::sent_row_number(shape, self.rank, pair);
         let entry = self.pulled.sent_rows.as_chunks().0.get(number as usize);
         let seen = entry.map_or(-1, |&entry| i32::from_le_bytes(entry));
-        let max = shape.rows_max(home.rank);
-        let row = u32::try_from(seen)
-            .ok()
-            .filter(|&row| u64::from(row) < max)
-            .ok_or(ProtocolError::SentRow { token: pair.token.0, k: pair.k, seen: seen.into(), max })?;
-        let at = landing::result(shape, home.rank, self.area, row);
-        Ok(Value::Row(fabric.peer_bytes(home.rank, at, shape.row_bytes())?))
+        let parts = landing::Parts::of(shape, home.rank, self.area);
+        match u32::try_from(seen) {
+            Ok(row) if parts.has(row) => {
+                Ok(Value::Row(fabric.peer_bytes(home.rank, parts.result(row), shape.row_bytes())?))
+            }
+            _ => {
+                let max = shape.rows_max(home.rank);
+                Err(ProtocolError::SentRow { token: pair.token.0, k: pair.k, seen: seen.into(), max })
+            }
+        }
     }
 }
 

@@ -36,16 +36,61 @@ pub fn required_bytes(shape: &Shape, areas: u32) -> u64 {
     u64::from(areas).saturating_mul(most.unwrap_or(0))
 }
 
-/// Row `row` of `rank`.
-#[must_use]
-pub fn row(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
-    Place::window(start(shape, rank, area) + u64::from(row) * shape.payload_bytes())
+/// Where the parts of an area lie on a rank: looked up once for many rows.
+#[derive(Clone, Copy, Debug)]
+pub struct Parts {
+    rows: Offset,
+    infos: Offset,
+    results: Offset,
+    payload: u64,
+    row: u64,
+    rows_max: u64,
 }
 
-/// Scale and triple of that row.
-#[must_use]
-pub fn info(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
-    Place::window(start(shape, rank, area) + shape.landing(rank).infos + u64::from(row) * INFO)
+impl Parts {
+    /// Those of an area of `rank`.
+    #[inline]
+    #[must_use]
+    pub const fn of(shape: &Shape, rank: RankId, area: Area) -> Self {
+        let landing = shape.landing(rank);
+        let rows = area.0 as u64 * landing.bytes;
+        Self {
+            rows,
+            infos: rows + landing.infos,
+            results: rows + landing.results,
+            payload: shape.payload_bytes(),
+            row: shape.row_bytes(),
+            rows_max: shape.rows_max(rank),
+        }
+    }
+
+    /// Whether there is such a row.
+    #[inline]
+    #[must_use]
+    pub const fn has(&self, row: u32) -> bool {
+        (row as u64) < self.rows_max
+    }
+
+    /// Row `row`.
+    #[inline]
+    #[must_use]
+    pub const fn row(&self, row: u32) -> Place {
+        Place::window(self.rows + row as u64 * self.payload)
+    }
+
+    /// Scale and triple of that row.
+    #[inline]
+    #[must_use]
+    pub const fn info(&self, row: u32) -> Place {
+        Place::window(self.infos + row as u64 * INFO)
+    }
+
+    /// What its expert returns for it.
+    #[inline]
+    #[must_use]
+    pub const fn result(&self, row: u32) -> Place {
+        Place::window(self.results + row as u64 * self.row)
+    }
 }
 
 /// The bytes of an info.
@@ -67,17 +112,6 @@ pub const fn info_behind(info: Place, rows: u32) -> Place {
 #[must_use]
 pub const fn triple_of(info: Place) -> Place {
     Place { offset: info.offset + SCALE, ..info }
-}
-
-/// What the expert of row `row` of `rank` returns for it.
-#[must_use]
-pub fn result(shape: &Shape, rank: RankId, area: Area, row: u32) -> Place {
-    let results = start(shape, rank, area) + shape.landing(rank).results;
-    Place::window(results + u64::from(row) * shape.row_bytes())
-}
-
-fn start(shape: &Shape, rank: RankId, area: Area) -> Offset {
-    u64::from(area.0) * shape.landing(rank).bytes
 }
 
 #[cfg(test)]

@@ -312,9 +312,10 @@ fn landings(shape: &Shape) {
     let (rank, at, half) = (RankId(any()), any(), black_box(Partition::P1));
     let receive = black_box(Receive::Direct { areas: 2 });
     let area = receive.area(half);
-    let info = landing::info(shape, rank, area, at);
-    keep((landing::required_bytes(shape, at), landing::row(shape, rank, area, at), info));
-    keep((landing::triple_of(info), landing::info_behind(info, at), landing::result(shape, rank, area, at)));
+    let parts = landing::Parts::of(shape, rank, area);
+    let info = parts.info(at);
+    keep((landing::required_bytes(shape, at), parts.row(at), parts.has(at), info));
+    keep((landing::triple_of(info), landing::info_behind(info, at), parts.result(at)));
     keep(landing::info_of(1.0, Triple { source: rank, token: Token(at), k: at }));
     let word = state::Direct::Grants.word(half, state::direct_number(shape, at, rank));
     keep((word, state::Direct::of(word), state::results_ready(half, rank)));

@@ -52,7 +52,7 @@ impl View<'_> {
 
     /// Where results lie that machines look for at `at`.
     fn result_place(&self, rank: RankId, at: Place) -> Place {
-        let area = |n| landing::result(self.setup.shape, rank, Area(n), 0).offset;
+        let area = |n| landing::Parts::of(self.setup.shape, rank, Area(n)).result(0).offset;
         let is_second = self.twin() == Twin::OneResultArea && at.offset >= area(1);
         Place { offset: if is_second { at.offset - area(1) + area(0) } else { at.offset }, ..at }
     }

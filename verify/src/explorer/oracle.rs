@@ -194,8 +194,8 @@ fn partition(tag: u32) -> Partition {
 
 /// Where rows begin and where results go with direct placement.
 fn ends(setup: &Setup<'_>, rank: RankId, tag: u32) -> [Place; 2] {
-    let area = setup.model.receive.area(partition(tag));
-    [landing::row(setup.shape, rank, area, 0), landing::result(setup.shape, rank, area, 0)]
+    let parts = landing::Parts::of(setup.shape, rank, setup.model.receive.area(partition(tag)));
+    [parts.row(0), parts.result(0)]
 }
 
 /// Where experts find each row of `rank` and leave its result, if not in outputs.

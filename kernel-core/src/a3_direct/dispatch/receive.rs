@@ -89,7 +89,7 @@ impl Dispatch {
         if rows.len == 0 {
             return self.go(if env.core.0 == 0 { Phase::Table } else { Phase::Done });
         }
-        let first = landing::triple_of(landing::info(env.shape, env.rank, self.area(env), row));
+        let first = landing::triple_of(landing::Parts::of(env.shape, env.rank, self.area(env)).info(row));
         let at = |rows: &Stretch| landing::info_behind(first, rows.before);
         let token = steps::copy_triples(env, fabric, &rows, (at, landing::INFO), (row, token))?;
         self.go(match env.shape.quant_mode() {
@@ -106,7 +106,7 @@ impl Dispatch {
         (slot, index, row, token): At,
     ) -> Result<Progress, ProtocolError> {
         let (rows, behind) = rows_from(env, ub, slot, index)?;
-        let first = landing::info(env.shape, env.rank, self.area(env), row);
+        let first = landing::Parts::of(env.shape, env.rank, self.area(env)).info(row);
         let at = |rows: &Stretch| landing::info_behind(first, rows.before);
         steps::copy_scales(fabric, &rows, (at, landing::INFO), row)?;
         self.go(Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token })
@@ -117,10 +117,10 @@ impl Dispatch {
         env: &Env<'_, V>,
         fabric: &mut F,
     ) -> Result<Progress, ProtocolError> {
-        let area = self.area(env);
-        let ends =
-            [landing::row(env.shape, env.rank, area, 0), landing::result(env.shape, env.rank, area, 0)];
-        let words = ends.iter().flat_map(|at| [at.offset as u32, (at.offset >> 32) as u32]);
+        let parts = landing::Parts::of(env.shape, env.rank, self.area(env));
+        let words = [parts.row(0), parts.result(0)]
+            .into_iter()
+            .flat_map(|at| [at.offset as u32, (at.offset >> 32) as u32]);
         write_words(fabric, outputs::row_table(0), words)?;
         self.go(Phase::Done)
     }

@@ -6,7 +6,7 @@ use crate::a3::steps::{self, chunk_of, split_words, write_words};
 use crate::a3::{Env, Ub, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
-use crate::layout::landing;
+use crate::layout::landing::{self, Parts};
 use crate::layout::outputs;
 use crate::layout::state::Direct;
 use crate::placement::Home;
@@ -46,37 +46,42 @@ impl Dispatch {
     }
 
     /// The first row that a destination has granted; what is missing if it has not yet.
+    #[inline(always)]
     fn grant_of<F: Fabric + ?Sized, V>(
         &self,
         env: &Env<'_, V>,
         fabric: &F,
         destination: u32,
     ) -> Result<Result<u32, Wait>, ProtocolError> {
-        let Home { rank: source, local_expert } = route::destination_home(env.shape, destination);
+        let home = || route::destination_home(env.shape, destination);
         let seen = fabric.observe(Direct::Grants.word(self.partition, destination))?;
         match flag::dispatch(seen) {
-            flag::Seen::Empty => Ok(Err(Wait::Grant { source, local_expert })),
-            flag::Seen::Corrupt => Err(corrupt(env, source, local_expert, seen)),
+            flag::Seen::Empty => {
+                let Home { rank: source, local_expert } = home();
+                Ok(Err(Wait::Grant { source, local_expert }))
+            }
+            flag::Seen::Corrupt => Err(corrupt(env, home(), seen)),
             flag::Seen::Flag(first) => Ok(Ok(first)),
         }
     }
 
-    /// The row that a rank has granted to `send`; what is missing if it has not yet.
+    /// The row that a rank, with such parts, has granted to `send`; what is missing if it has not yet.
+    #[inline(always)]
     fn granted<F: Fabric + ?Sized, V>(
         &self,
         env: &Env<'_, V>,
         fabric: &F,
         send: Send,
+        parts: &Parts,
     ) -> Result<Result<u32, Wait>, ProtocolError> {
-        let Home { rank: source, local_expert } = send.home;
-        let first =
-            match self.grant_of(env, fabric, route::destination_of(env.shape, source, local_expert))? {
-                Ok(first) => first,
-                wait => return Ok(wait),
-            };
+        let Home { rank, local_expert } = send.home;
+        let first = match self.grant_of(env, fabric, route::destination_of(env.shape, rank, local_expert))? {
+            Ok(first) => first,
+            wait => return Ok(wait),
+        };
         match first.checked_add(send.slot) {
-            Some(row) if u64::from(row) < env.shape.rows_max(source) => Ok(Ok(row)),
-            _ => Err(corrupt(env, source, local_expert, flag::status(first))),
+            Some(row) if parts.has(row) => Ok(Ok(row)),
+            _ => Err(corrupt(env, send.home, flag::status(first))),
         }
     }
 
@@ -89,6 +94,9 @@ impl Dispatch {
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
         let (shape, share, area) = (env.shape, &env.work.sends, self.area(env));
+        let shared_ranks = shape.shared_expert_rank_num();
+        // All ranks of a kind have the same.
+        let [on_shared, on_moe] = [0, shared_ranks].map(|rank| Parts::of(shape, RankId(rank), area));
         let (slots, _) = split_words(ub.words, share)?;
         let mut left = env.run;
         let mut next = match self.phase {
@@ -106,17 +114,18 @@ impl Dispatch {
                 return self.go(Phase::SentRows { index: 0 });
             };
             let index = sends.index(item);
-            let row = match self.granted(env, fabric, send)? {
+            let to = send.home.rank;
+            let parts = if to.0 < shared_ranks { &on_shared } else { &on_moe };
+            let row = match self.granted(env, fabric, send, parts)? {
                 Ok(row) => row,
                 // A machine that waits has not changed: not even the item that it looked at first.
                 Err(wait) if left == env.run && item == next => return Ok(Progress::Pending(wait)),
                 Err(_) => return self.go(Phase::Send { next: item }),
             };
-            let to = send.home.rank;
-            let (at, info_at) = (landing::row(shape, to, area, row), landing::info(shape, to, area, row));
             let (payload, scale) = steps::payload(env, inputs, ub.row, &mut self.staged, send)?;
-            let info = Info { to, at: info_at, bytes: landing::info_of(scale, steps::triple(env, send)) };
-            fabric.put(to, at, payload, &[])?;
+            let info =
+                Info { to, at: parts.info(row), bytes: landing::info_of(scale, steps::triple(env, send)) };
+            fabric.put(to, parts.row(row), payload, &[])?;
             // The slot is not needed any more: `sent_rows` is what will be written next.
             *slots.get_mut(index as usize).ok_or(internal("own pair outside the share"))? = row;
             left -= 1;
@@ -199,6 +208,7 @@ impl Dispatch {
 }
 
 /// A grant that there cannot be.
-fn corrupt<V>(env: &Env<'_, V>, source: RankId, local_expert: u32, seen: u64) -> ProtocolError {
+#[cold]
+fn corrupt<V>(env: &Env<'_, V>, Home { rank: source, local_expert }: Home, seen: u64) -> ProtocolError {
     ProtocolError::Grant { source, local_expert, seen, max: env.shape.rows_max(source) }
 }

@@ -97,9 +97,9 @@ proptest! {
         let info = info_of(scale, Triple { source: RankId(source), token: crate::units::Token(token), k });
         let words = [bits, source, token, k].map(u32::to_le_bytes);
         prop_assert_eq!(&info[..], words.as_flattened());
-        let first = super::info(&shape, RankId(0), Area(1), 0);
+        let first = Parts::of(&shape, RankId(0), Area(1)).info(0);
         let at = info_behind(first, n);
-        prop_assert_eq!(at, super::info(&shape, RankId(0), Area(1), n));
+        prop_assert_eq!(at, Parts::of(&shape, RankId(0), Area(1)).info(n));
         prop_assert_eq!(triple_of(at), Place::window(first.offset + 16 * u64::from(n) + 4));
     }
 
