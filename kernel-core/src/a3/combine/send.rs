@@ -9,6 +9,7 @@ use crate::layout::record::Triple;
 use crate::layout::result;
 use crate::layout::state::{Kind, combine_slot, combine_status};
 use crate::layout::tp;
+use crate::plan::order::turned;
 use crate::plan::split;
 use crate::shape::Shape;
 use crate::sync::{flag, selector};
@@ -68,24 +69,49 @@ impl Combine {
         returned: &Returned<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        for _ in 0..env.run {
-            self.phase = match self.phase {
-                Phase::Put { item } if item < self.share.end - self.share.start => {
-                    let triple = self.put(env, fabric, returned, ub, item)?;
-                    Phase::Publish { item, triple }
-                }
-                Phase::Publish { item, triple } => {
-                    let slot = combine_slot(env.shape, triple.token, triple.k);
-                    fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
-                    Phase::Put { item: item + 1 }
-                }
-                _ => return self.go(Phase::Await { token: Token(env.work.tokens.start), k: 0 }),
-            };
+        let mut left = env.run;
+        let mut next = match self.phase {
+            Phase::Put { item } => item,
+            Phase::Publish { item, triple } => {
+                self.publish(env, fabric, triple)?;
+                left -= 1;
+                item + 1
+            }
+            _ => return Err(internal("not sending")),
+        };
+        let count = self.share.end - self.share.start;
+        let turn = env.choices.order.turn(&self.share, env.rank);
+        while left > 0 {
+            if next >= count {
+                return self.go(Phase::Await { token: Token(env.work.tokens.start), k: 0 });
+            }
+            let row = self.share.start + turned(count, turn, next);
+            let triple = self.put(env, fabric, returned, ub, row)?;
+            left -= 1;
+            if left == 0 {
+                return self.go(Phase::Publish { item: next, triple });
+            }
+            self.publish(env, fabric, triple)?;
+            left -= 1;
+            next += 1;
         }
-        Ok(Progress::Stepped)
+        self.go(Phase::Put { item: next })
     }
 
-    /// Puts the `item`-th row of this core's share at its owner. Whose it is.
+    /// Publishes the flag of a row that has been put.
+    #[inline(always)]
+    fn publish<F: Fabric + ?Sized, V>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        triple: Triple,
+    ) -> Result<(), ProtocolError> {
+        let slot = combine_slot(env.shape, triple.token, triple.k);
+        fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
+        Ok(())
+    }
+
+    /// Puts a row at its owner. Whose it is.
     #[inline(always)]
     fn put<F: Fabric + ?Sized, V: Vector>(
         &self,
@@ -93,9 +119,8 @@ impl Combine {
         fabric: &mut F,
         returned: &Returned<'_>,
         ub: &mut Ub<'_>,
-        item: u32,
+        row: u32,
     ) -> Result<Triple, ProtocolError> {
-        let row = env.choices.order.item(&self.share, env.rank, item);
         let triple = returned.triple(env.shape, env.rank, row)?;
         let y = returned.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
         let at = combine_row(env.shape, self.partition, triple.token, triple.k);

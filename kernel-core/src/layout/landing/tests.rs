@@ -27,12 +27,12 @@ fn rows_max(config: &Config<'_>) -> [u64; 2] {
 }
 
 /// A part of an area by its row, and bytes of a row of it.
-type Part = (fn(&Shape, RankId, Area, u32) -> Place, u64);
+type Part = (fn(&Parts, u32) -> Place, u64);
 
 fn parts(config: &Config<'_>) -> [Part; 3] {
     let h = config.h as u64;
     let payload = if config.quant_mode == 2 { h } else { 2 * h };
-    [(row, payload), (info, 4 + 12), (result, 2 * h)]
+    [(Parts::row, payload), (Parts::info, 4 + 12), (Parts::result, 2 * h)]
 }
 
 /// The first shared-expert rank, the first of the others and the last.
@@ -54,7 +54,7 @@ proptest! {
             for area in (0..areas).map(Area) {
                 for (place, bytes) in parts(&config) {
                     for n in 0..rows as u32 {
-                        prop_assert_eq!(place(&shape, rank, area, n), Place::window(end), "row {} of {:?}", n, area);
+                        prop_assert_eq!(place(&Parts::of(&shape, rank, area), n), Place::window(end), "row {} of {:?}", n, area);
                         end += bytes;
                     }
                     end = end.next_multiple_of(512);
@@ -73,7 +73,7 @@ proptest! {
             let rows = rows_max(&config)[usize::from(i64::from(rank.0) >= config.shared_expert_rank_num)];
             let mut all = Vec::new();
             for area in (0..areas).map(Area) {
-                all.extend(parts(&config).map(|(place, bytes)| (place(&shape, rank, area, 0), rows * bytes)));
+                all.extend(parts(&config).map(|(place, bytes)| (place(&Parts::of(&shape, rank, area), 0), rows * bytes)));
             }
             for partition in [Partition::P0, Partition::P1] {
                 all.extend(direct_words(&shape, partition).into_iter().map(|word| (word, 8)));
