@@ -265,7 +265,12 @@ fn plans(shape: &Shape, inputs: &Inputs<'_>) {
     table::mark(shape, rank, inputs, marks);
     table::add_up(shape, rank, inputs, &share, marks, send_status, slots);
     let sends = Sends::new(shape, rank, order, &share);
-    keep((Sends::len(&sends), Sends::is_empty(&sends), Sends::index(&sends, at), sends.get(inputs, slots, at)));
+    keep((
+        Sends::len(&sends),
+        Sends::is_empty(&sends),
+        Sends::index(&sends, at),
+        sends.get(inputs, slots, at),
+    ));
     keep_all(Sends::iter(&sends, inputs, slots));
     let first = Sends::next(&sends, inputs, slots, at).map(|(_, send)| send);
     for split in black_box([SharedSplit::AllIn, SharedSplit::Even]) {

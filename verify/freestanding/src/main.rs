@@ -134,7 +134,8 @@ fn rest() -> Result<(), Wrong> {
         let [first, ..] = group;
         // SAFETY: as of the fabric in `poll`, which nobody uses any more.
         let fabric = unsafe { RawFabric::new(&peers, RankId(0), first.outputs) };
-        let mut fabric = fabric.with_servers(shape.server_ranks()).with_row_copy(black_box(RowCopy::Streaming));
+        let mut fabric =
+            fabric.with_servers(shape.server_ranks()).with_row_copy(black_box(RowCopy::Streaming));
         let ids = scene.ids.first().map_or(&[][..], |ids| ids.as_slice());
         let inputs = Inputs { x: &x, expert_ids: ids, expert_scales: &weights, ..Inputs::default() };
         let ((), depth) = stack::deepest(|| api::of(&scene.config, &inputs, &mut fabric));
