@@ -181,6 +181,7 @@ fn layouts(shape: &Shape) {
         triple.words(),
         triple.may_be_on(shape, rank),
     ));
+    keep((Triple::columns_on(shape, rank, rank), Triple::from_any(tail.as_bytes())));
     keep(Triple::from_bytes(shape, tail.as_bytes()));
     let mut row = black_box([0u8; 96]);
     keep(result::split(shape, &row).1.len());
@@ -319,7 +320,7 @@ fn landings(shape: &Shape) {
     let area = receive.area(half);
     let parts = landing::Parts::of(shape, rank, area);
     let info = parts.info(at);
-    keep((landing::required_bytes(shape, at), parts.row(at), parts.has(at), info));
+    keep((landing::required_bytes(shape, at), landing::Parts::row(&parts, at), parts.has(at), info));
     keep((landing::triple_of(info), landing::info_behind(info, at), parts.result(at)));
     keep(landing::info_of(1.0, Triple { source: rank, token: Token(at), k: at }));
     let word = state::Direct::Grants.word(half, state::direct_number(shape, at, rank));
