@@ -275,6 +275,9 @@ impl<'a, B: Backend> Worker<'a, B> {
     /// Polls every task once. Whether any moved, and whether all have ended.
     fn pass(&mut self) -> Result<(bool, bool), Failure> {
         let (mut steps, mut moved, mut all_ended) = (0, false, true);
+        // Asked once in a pass: it is dear beside a look at a flag.
+        let mut now = None;
+        let mut clock = || *now.get_or_insert_with(Instant::now);
         for i in 0..self.tasks.len() {
             if self.tasks[i].ended {
                 continue;
@@ -294,7 +297,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 // By task, not by pass: a pass over thousands of cores may take longer than a short deadline.
                 self.shared.count_move(self.number);
                 if let Some((source, since)) = polled.waiting.take() {
-                    self.times.waited_for[source.index()] += since.elapsed();
+                    self.times.waited_for[source.index()] += clock() - since;
                 }
             }
             polled.ended = stop == Some(Stop::End);
@@ -303,7 +306,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                 && let Some(source) = wait.source()
                 && source != rank
             {
-                polled.waiting = Some((source, Instant::now()));
+                polled.waiting = Some((source, clock()));
             }
             all_ended &= polled.ended;
             steps += done;
