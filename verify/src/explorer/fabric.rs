@@ -4,6 +4,7 @@
 use super::model::{Kind, Memory, Setup, Twin};
 use super::oracle::Expected;
 use super::state::{Effect, Interner, Shared, Value};
+use super::tape::Tape;
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
 use kernel_core::a3::Receive;
@@ -40,6 +41,9 @@ pub(super) fn is_shared(at: Place) -> bool {
         || !(DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
 }
 
+/// A word of the core's rank, or its quiet.
+pub(super) type Asked = Option<Place>;
+
 /// One core's view.
 pub(super) struct View<'a> {
     pub(super) setup: &'a Setup<'a>,
@@ -57,6 +61,9 @@ pub(super) struct View<'a> {
     pub(super) sent: bool,
     /// What the step did.
     pub(super) touched: Cell<bool>,
+    pub(super) tape: RefCell<Tape<Asked>>,
+    /// Where it last saw the flag of a block.
+    pub(super) block_seen: Cell<Option<u64>>,
     pub(super) read_rows: RefCell<Vec<u16>>,
     pub(super) written: u32,
     pub(super) violation: RefCell<Option<Violation>>,
@@ -261,6 +268,10 @@ impl Fabric for View<'_> {
             return Ok(());
         }
         self.touch(at)?;
+        let lost = self.twin() == Twin::PollsByStepping && !self.nth.is_multiple_of(2) && to == RankId(1);
+        if lost && is_flag(at) {
+            return Ok(());
+        }
         self.issue(order::Kind::Publish, to, at, Value::Word(word));
         Ok(())
     }
@@ -284,7 +295,7 @@ impl Fabric for View<'_> {
         }
         self.sent = sent;
         self.touch(Place::state(0))?;
-        if self.setup.model.memory == Memory::WeakExplicit {
+        if self.setup.model.memory == Memory::WeakExplicit || !self.tape.get_mut().choose(None) {
             return Ok(false);
         }
         self.sent = false;
@@ -314,7 +325,11 @@ impl Fabric for View<'_> {
                 return Ok(self.newest(self.virtually(mine)) & (3 << 62));
             }
         }
-        Ok(self.read_word(virtually))
+        let word = self.read_word(virtually);
+        if at.region == Region::Window && self.refuses(at, word) {
+            return Err(self.fault(at));
+        }
+        Ok(word)
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
@@ -411,6 +426,13 @@ impl View<'_> {
         (is_direct && is_status).then(|| Direct::of(at))
     }
 
+    /// Whether the twin refuses a record of which it has seen a later block, and not this one.
+    fn refuses(&self, at: Place, word: u64) -> bool {
+        let seen = if word != 0 { self.block_seen.replace(Some(at.offset)) } else { self.block_seen.get() };
+        let next = block::block(at, 1).offset;
+        self.twin() == Twin::RefusesGaps && word == 0 && seen == Some(next)
+    }
+
     /// Whether the twin has no word at `at` on rank `to`: the token flag of a slot without rows. Who asks has
     /// exchanged counts, so that all traffic is chosen.
     fn leaves_out(&self, to: RankId, at: Place) -> bool {
@@ -437,13 +459,15 @@ impl View<'_> {
             if flag.issued.from == me && self.is_core_word(at) {
                 self.blame(Violation::OwnNotLanded { rank: self.rank, at });
             }
-            // It may have landed: go on as if, with all that must have landed before it.
+            // It may have landed, and all that must have landed before it; or not yet.
             let relaxed = self.twin() == Twin::RelaxedPublish;
             let mut before = true;
-            self.force(|effect| {
-                before &= *effect != flag;
-                *effect == flag || before && !relaxed && flag.issued.must_follow(&effect.issued)
-            });
+            if self.tape.borrow_mut().choose(Some(at)) {
+                self.force(|effect| {
+                    before &= *effect != flag;
+                    *effect == flag || before && !relaxed && flag.issued.must_follow(&effect.issued)
+                });
+            }
         }
         self.interner.known(self.rank, at).map_or(0, |place| self.shared.borrow().word(place))
     }

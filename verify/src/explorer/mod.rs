@@ -36,6 +36,7 @@ mod oracle;
 mod search;
 mod state;
 mod step;
+mod tape;
 mod timeline;
 mod violation;
 
@@ -44,8 +45,8 @@ pub use timeline::Timeline;
 pub use violation::Violation;
 
 use model::Setup;
+use search::{Found, Origin, Space, search};
 use state::State;
-use std::collections::{HashMap, VecDeque};
 use step::{Known, Move};
 
 /// What a search found.
@@ -63,145 +64,55 @@ pub struct Report {
     pub counterexample: Option<Timeline>,
 }
 
-/// How a state was reached first.
-#[derive(Clone, Copy)]
-struct Origin {
-    parent: u32,
-    what: Option<Move>,
-    /// Which of the move's successors.
-    branch: u16,
-}
-
 /// Explores all states of a model, breadth first, so that a counterexample is a shortest one.
 ///
 /// # Panics
-/// A model of A2 asks for what only A3 has here: several tokens or experts, or every landing explicit with more cores
-/// than one or for ever.
+/// A model of A2 asks for what only A3 has here: several tokens or experts, or every landing explicit for ever.
 #[must_use]
 pub fn explore(model: &Model) -> Report {
     let shape = model.shape();
-    if model.product == Product::A2 {
-        let explicit = model.memory == Memory::WeakExplicit;
-        let fits = (model.experts, model.tokens, model.k) == (1, 1, 1);
-        let few = model.cores == 1 && model.units.is_some();
-        assert!(fits && (few || !explicit), "no such model of A2: {model:?}");
-        return a2::explore(model, &shape);
-    }
-    if model.product == Product::Hierarchy {
-        return hierarchy::explore(model, &shape);
-    }
-    let mut known = Known::new(Setup::new(model, &shape));
-    let mut search = Search::default();
-    for (branch, next) in (0..).zip(known.initial(false)) {
-        let origin = Origin { parent: u32::MAX, what: None, branch };
-        if let Some(report) = search.meet(&mut known, next, origin) {
-            return report;
+    match model.product {
+        Product::A3 => search(&mut Known::new(Setup::new(model, &shape)), model.states_max),
+        Product::A2 => {
+            let endless = model.memory == Memory::WeakExplicit && model.units.is_none();
+            let fits = (model.experts, model.tokens, model.k) == (1, 1, 1);
+            assert!(fits && !endless, "no such model of A2: {model:?}");
+            a2::explore(model, &shape)
         }
-    }
-    while let Some((id, state)) = search.frontier.pop_front() {
-        let mut stuck = true;
-        for what in known.moves(&state) {
-            for (branch, next) in (0..).zip(known.after(&state, what)) {
-                stuck = false;
-                search.moves += 1;
-                if let Some(report) =
-                    search.meet(&mut known, next, Origin { parent: id, what: Some(what), branch })
-                {
-                    return report;
-                }
-            }
-        }
-        let done = state.cores.iter().all(|core| known.setup.ended(core.op));
-        if stuck && !done {
-            return search.trouble(&mut known, id, None, Violation::Deadlock);
-        }
-        if search.origins.len() > model.states_max {
-            return search.report(&known, false, None);
-        }
-    }
-    search.report(&known, true, None)
-}
-
-#[derive(Default)]
-struct Search {
-    visited: HashMap<u128, u32, Identity>,
-    origins: Vec<Origin>,
-    frontier: VecDeque<(u32, State)>,
-    moves: usize,
-}
-
-impl Search {
-    /// Takes in a successor. A report ends the search.
-    fn meet(
-        &mut self,
-        known: &mut Known<'_>,
-        next: Result<State, Violation>,
-        origin: Origin,
-    ) -> Option<Report> {
-        let state = match next {
-            Ok(state) => state,
-            Err(violation) => return Some(self.trouble(known, origin.parent, Some(origin), violation)),
-        };
-        let id = self.origins.len() as u32;
-        if let std::collections::hash_map::Entry::Vacant(entry) =
-            self.visited.entry(state.fingerprint(&known.setup))
-        {
-            entry.insert(id);
-            self.origins.push(origin);
-            self.frontier.push_back((id, state));
-        }
-        None
-    }
-
-    fn report(&self, known: &Known<'_>, complete: bool, counterexample: Option<Timeline>) -> Report {
-        Report {
-            states: self.origins.len(),
-            moves: self.moves,
-            traffic_matrices: known.oracle.matrices(),
-            complete,
-            counterexample,
-        }
-    }
-
-    /// The way to state `id`, then the last move into trouble.
-    fn trouble(
-        &self,
-        known: &mut Known<'_>,
-        mut id: u32,
-        last: Option<Origin>,
-        violation: Violation,
-    ) -> Report {
-        let mut way: Vec<Origin> = last.into_iter().collect();
-        while let Some(&origin) = self.origins.get(id as usize) {
-            way.push(origin);
-            id = origin.parent;
-        }
-        way.reverse();
-        let timeline = timeline::replay(known, &way, violation);
-        self.report(known, false, Some(timeline))
+        Product::Hierarchy => hierarchy::explore(model, &shape),
     }
 }
 
-/// Fingerprints are hashes already.
-#[derive(Clone, Default)]
-struct Identity;
+impl Space for Known<'_> {
+    type State = State;
+    type Move = Move;
 
-impl core::hash::BuildHasher for Identity {
-    type Hasher = LowBits;
-
-    fn build_hasher(&self) -> LowBits {
-        LowBits(0)
-    }
-}
-
-struct LowBits(u64);
-
-impl core::hash::Hasher for LowBits {
-    fn finish(&self) -> u64 {
-        self.0
+    fn initial(&mut self, told: bool) -> Vec<Result<State, Violation>> {
+        Self::initial(self, told)
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        self.0 = bytes.first_chunk().map_or(0, |low| u64::from_le_bytes(*low));
+    fn expand(&mut self, state: &State) -> Vec<Found<Self>> {
+        let moves = self.moves(state);
+        moves.into_iter().map(|what| (what, self.after(state, what))).collect()
+    }
+
+    fn is_over(&self, state: &State) -> bool {
+        state.cores.iter().all(|core| self.setup.ended(core.op))
+    }
+
+    fn ended(&self, state: &State) -> u32 {
+        state.cores.iter().map(|core| core.op).sum()
+    }
+
+    fn fingerprint(&self, state: &State) -> u128 {
+        state.fingerprint(&self.setup)
+    }
+
+    fn matrices(&self) -> usize {
+        self.oracle.matrices()
+    }
+
+    fn retell(&mut self, way: &[Origin<Move>], violation: Violation) -> Timeline {
+        timeline::replay(self, way, violation)
     }
 }

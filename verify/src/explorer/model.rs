@@ -131,22 +131,12 @@ pub enum Twin {
     NoEntered,
     /// Messages of one core to one rank overtake each other (hierarchy).
     UnorderedMessages,
-}
-
-impl Twin {
-    /// All that a dispatch with joint flags can have, the unbroken one first.
-    pub const ALL: [Self; 10] = [
-        Self::None,
-        Self::RelaxedPublish,
-        Self::NoQuiet,
-        Self::QuietOnlyIfSent,
-        Self::NoBarrier,
-        Self::BarrierOfLowerCores,
-        Self::OneBarrierWord,
-        Self::NoClear,
-        Self::LateClear,
-        Self::NoJoin,
-    ];
+    /// Flags of every second operator of a kind are lost on their way to rank 1, and a core that waits steps all the same.
+    PollsByStepping,
+    /// A record is refused when a block is there and the one before it is not; needs two blocks.
+    RefusesGaps,
+    /// A word of a near rank that is an operator ahead passes for one that has not come: `==` in place of `>=` (hierarchy).
+    Equal,
 }
 
 /// A group to explore.

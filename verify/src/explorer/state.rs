@@ -29,7 +29,7 @@ pub(super) enum Machine {
 }
 
 /// A core.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Core {
     pub(super) machine: Machine,
     /// Operators begun or about to begin, from the beginning.
@@ -39,6 +39,8 @@ pub(super) struct Core {
     pub(super) row: Vec<u8>,
     /// Whether it has put something since its last quiet. Only the twin that asks looks at it.
     pub(super) sent: bool,
+    /// Changes where a twin steps instead of waiting.
+    pub(super) polled: bool,
 }
 
 /// What an effect does when it lands.
@@ -119,7 +121,8 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(setup: &Setup<'_>) -> Self {
         let row = vec![0; setup.staged_bytes];
-        let core = Core { machine: Machine::Between, op: 0, ub: [0; UB_WORDS], row, sent: false };
+        let core =
+            Core { machine: Machine::Between, op: 0, ub: [0; UB_WORDS], row, sent: false, polled: false };
         Self {
             cores: vec![core; setup.envs.len()],
             shared: Shared::default(),
@@ -161,7 +164,7 @@ impl State {
             core.machine.hash(&mut bytes);
             core.ub[..setup.ub_words].hash(&mut bytes);
             core.row.hash(&mut bytes);
-            core.sent.hash(&mut bytes);
+            (core.sent, core.polled).hash(&mut bytes);
         }
         (self.first_round - first_unit * setup.batches).hash(&mut bytes);
         self.rounds.hash(&mut bytes);

@@ -1,10 +1,11 @@
 //! Moves: one core takes a step that others can see, or one effect lands; then everybody takes the steps that
 //! nobody else can see.
 
-use super::fabric::{View, land, may_land};
+use super::fabric::{Asked, View, land, may_land};
 use super::model::{Choice, Kind, Memory, Setup, Twin};
 use super::oracle::{Expected, Oracle, RankTensors};
 use super::state::{Core, Interner, Machine, Shared, State};
+use super::tape::{Tape, ways};
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
 use kernel_core::a3::{Combine, Dispatch, Receive, Returned, Ub};
@@ -40,6 +41,7 @@ pub(super) type Next = Result<State, Violation>;
 struct Stepped {
     progress: Result<Progress, ProtocolError>,
     touched: bool,
+    tape: Tape<Asked>,
     violation: Option<Violation>,
 }
 
@@ -65,32 +67,48 @@ impl<'a> Known<'a> {
         (0..state.cores.len()).filter(running).map(Move::Step).chain(landings).collect()
     }
 
-    /// What a move leads to: no state if the core is pending, several if a rank chooses new traffic.
+    /// What a move leads to: no state if the core is pending, several if a rank chooses new traffic or if the core looks
+    /// at what has perhaps landed.
     pub(super) fn after(&mut self, state: &State, what: Move) -> Vec<Next> {
-        let mut next = state.clone();
-        let violation = match what {
+        let core = match what {
+            Move::Step(core) => core,
             Move::Land(i) => {
+                let mut next = state.clone();
                 let effect = next.shared.flight.remove(i);
-                land(&mut next.shared, &mut self.interner, &effect)
-            }
-            Move::Step(i) => {
-                let stepped = self.step(&mut next, i, false);
-                match self.conclude(&mut next, i, stepped) {
-                    Ok(false) => return Vec::new(),
-                    Ok(true) => None,
-                    Err(violation) => Some(violation),
-                }
+                return match land(&mut next.shared, &mut self.interner, &effect) {
+                    Some(violation) => vec![Err(violation)],
+                    None => self.settle(next),
+                };
             }
         };
-        match violation {
-            Some(violation) => vec![Err(violation)],
-            None => self.settle(next),
-        }
+        let step = |given| {
+            let mut next = state.clone();
+            let stepped = self.step(&mut next, core, given, false);
+            let tape = stepped.tape.clone();
+            let moved = match self.conclude(&mut next, core, stepped) {
+                Ok(false) if self.setup.model.twin == Twin::PollsByStepping => {
+                    next.cores[core].polled ^= true;
+                    Ok(true)
+                }
+                moved => moved,
+            };
+            (tape, moved.map(|moved| moved.then_some(next)).transpose())
+        };
+        let issued = |next: &State| {
+            let new = next.shared.flight.iter().filter(|effect| !state.shared.flight.contains(effect));
+            new.copied().collect::<Vec<_>>()
+        };
+        let same = |a: &State, b: &State| {
+            (&a.cores[core], &a.written, issued(a)) == (&b.cores[core], &b.written, issued(b))
+        };
+        let ways = ways(step, same).into_iter();
+        ways.flat_map(|next| next.map_or_else(|violation| vec![Err(violation)], |next| self.settle(next)))
+            .collect()
     }
 
     /// What a core waits for; `None` if it can move.
     pub(super) fn waits_for(&mut self, state: &State, i: usize) -> Option<Wait> {
-        match self.step(&mut state.clone(), i, false).progress {
+        match self.step(&mut state.clone(), i, Vec::new(), false).progress {
             Ok(Progress::Pending(wait)) => Some(wait),
             _ => None,
         }
@@ -112,7 +130,7 @@ impl<'a> Known<'a> {
                     continue;
                 }
                 let before = (state.cores[i].clone(), state.written.clone());
-                let stepped = self.step(&mut state, i, true);
+                let stepped = self.step(&mut state, i, Vec::new(), true);
                 if stepped.touched || matches!(stepped.progress, Ok(Progress::Pending(_))) {
                     (state.cores[i], state.written) = before;
                     i += 1;
@@ -180,7 +198,7 @@ impl<'a> Known<'a> {
     }
 
     /// Steps a core's machine once.
-    fn step(&mut self, state: &mut State, i: usize, peek: bool) -> Stepped {
+    fn step(&mut self, state: &mut State, i: usize, given: Vec<bool>, peek: bool) -> Stepped {
         let rank = (i / self.setup.model.cores as usize) as u32;
         let (kind, batch, nth) = self.setup.operator(state.cores[i].op);
         let tag = batch % self.setup.tags;
@@ -211,6 +229,8 @@ impl<'a> Known<'a> {
             peek,
             sent: *sent,
             touched: Cell::new(false),
+            tape: RefCell::new(Tape::new(given)),
+            block_seen: Cell::new(None),
             read_rows: RefCell::default(),
             written: 0,
             violation: RefCell::default(),
@@ -228,9 +248,9 @@ impl<'a> Known<'a> {
         *sent = view.sent;
         written[rank as usize] += view.written;
         let read = view.read_rows.take();
-        let View { shared, .. } = view;
+        let View { shared, tape, .. } = view;
         consume(shared.into_inner(), &read);
-        Stepped { progress, touched, violation }
+        Stepped { progress, touched, tape: tape.into_inner(), violation }
     }
 
     fn expected(&mut self, choices: &[Option<Choice>], tag: u32) -> Option<Rc<Vec<Expected>>> {
@@ -269,6 +289,7 @@ impl<'a> Known<'a> {
             ub: Default::default(),
             row: vec![0; self.setup.staged_bytes],
             sent: state.cores[i].sent,
+            polled: false,
         };
         if state.cores[rank * cores..][..cores].iter().all(|core| core.op > op) {
             let seen = core::mem::take(&mut state.written[rank]);

@@ -1,10 +1,10 @@
 //! A counterexample as a story: what happened, in order, and what must never have.
 
 use super::fabric::{is_shared, spot};
-use super::state::{Machine, Shared, State, Value};
+use super::search::Origin;
+use super::state::{Effect, Machine, Shared, State, Value};
 use super::step::{Known, Move};
 use super::violation::Violation;
-use super::{Origin, state::Effect};
 use core::fmt;
 use kernel_core::fabric::order;
 
@@ -32,7 +32,7 @@ impl fmt::Display for Timeline {
 }
 
 /// Tells the moves again, one by one.
-pub(super) fn replay(known: &mut Known<'_>, way: &[Origin], violation: Violation) -> Timeline {
+pub(super) fn replay(known: &mut Known<'_>, way: &[Origin<Move>], violation: Violation) -> Timeline {
     let mut events = Vec::new();
     let mut traffic = Vec::new();
     let mut state: Option<State> = None;
@@ -43,22 +43,21 @@ pub(super) fn replay(known: &mut Known<'_>, way: &[Origin], violation: Violation
                 events.push(tell(known, before, what, next.as_ref().and_then(|next| next.as_ref().ok())));
                 next
             }
-            _ => known.initial(true).into_iter().nth(origin.branch.into()),
+            (None, _) => known.initial(true).into_iter().nth(origin.branch.into()),
+            (Some(_), None) => None,
         };
         if let Some(Ok(next)) = &next {
             tell_traffic(state.as_ref(), next, &mut events, &mut traffic);
         }
         state = next.and_then(Result::ok).or(state);
     }
-    if violation == Violation::Deadlock
+    if violation.is_wait()
         && let Some(state) = &state
     {
         tell_waits(known, state, &mut events);
     }
     let mut steps = state.and_then(|state| state.log).unwrap_or_default();
-    if let Some(Origin { what: Some(Move::Step(i)), .. }) = way.last()
-        && violation != Violation::Deadlock
-    {
+    if let Some(Origin { what: Some(Move::Step(i)), .. }) = way.last() {
         steps.push(*i);
     }
     Timeline { events, steps, traffic, violation }

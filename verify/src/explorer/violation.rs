@@ -125,6 +125,15 @@ pub enum Violation {
     },
     /// Nobody can move and not everybody is done.
     Deadlock,
+    /// There are moves for ever, and none of them leads to the end of an operator.
+    Livelock,
+}
+
+impl Violation {
+    /// Whether it is that somebody waits in vain.
+    pub(super) const fn is_wait(&self) -> bool {
+        matches!(self, Self::Deadlock | Self::Livelock)
+    }
 }
 
 impl fmt::Display for Violation {
@@ -192,6 +201,7 @@ impl fmt::Display for Violation {
                 )
             }
             Self::Deadlock => f.write_str("nobody can move, and not everybody is done"),
+            Self::Livelock => f.write_str("from here no core ever ends an operator, whatever moves"),
         }
     }
 }

@@ -147,11 +147,17 @@ impl Hash for Block {
     }
 }
 
-/// A core's barrier words, and whether they have perhaps not landed.
+/// A core's barrier words that have landed, and those that perhaps have.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct CoreWords {
-    pub(super) words: [u64; 2],
-    pub(super) fresh: [bool; 2],
+    pub(super) landed: [u64; 2],
+    pub(super) late: [Option<u64>; 2],
+}
+
+impl CoreWords {
+    pub(super) fn land(&mut self, parity: usize) {
+        self.landed[parity] = self.late[parity].take().unwrap_or(self.landed[parity]);
+    }
 }
 
 /// All that is shared.
@@ -315,10 +321,14 @@ impl Memory {
         for late in core::mem::take(&mut self.late[core]) {
             self.set(late.spot, late.start, &late.bytes);
         }
-        self.core_words[core].fresh = [false; 2];
-        if first && let Some(flip) = self.flip[rank].take() {
-            self.chosen[rank] = flip;
+        (0..2).for_each(|parity| self.core_words[core].land(parity));
+        if first {
+            self.land_flip(rank);
         }
+    }
+
+    pub(super) fn land_flip(&mut self, rank: usize) {
+        self.chosen[rank] = self.flip[rank].take().unwrap_or(self.chosen[rank]);
     }
 
     /// What of a core may land now, if every landing is a move of its own: what it wrote to one place lands in order.

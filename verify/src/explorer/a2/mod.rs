@@ -30,8 +30,8 @@ mod view;
 mod words;
 
 use super::model::{Memory as Landing, Model, Setup, Twin};
-use super::search::{Found, Space, search};
-use super::{Report, Violation};
+use super::search::{Found, Origin, Space, Told, retell, search};
+use super::{Report, Timeline, Violation};
 use kernel_core::shape::Shape;
 use state::{Group, Move};
 use step::Known;
@@ -54,12 +54,12 @@ impl Space for Known<'_> {
         moves.into_iter().map(|what| (what, Self::after(self, state, what))).collect()
     }
 
-    fn after(&mut self, state: &Group, what: Move) -> Vec<Result<Group, Violation>> {
-        Self::after(self, state, what)
-    }
-
     fn is_over(&self, state: &Group) -> bool {
         state.is_over(&self.scene.setup)
+    }
+
+    fn ended(&self, state: &Group) -> u32 {
+        state.cores.iter().map(|core| core.op).sum()
     }
 
     fn fingerprint(&self, state: &Group) -> u128 {
@@ -68,6 +68,16 @@ impl Space for Known<'_> {
 
     fn matrices(&self) -> usize {
         self.oracle.matrices()
+    }
+
+    fn retell(&mut self, way: &[Origin<Move>], violation: Violation) -> Timeline {
+        retell(self, way, violation)
+    }
+}
+
+impl Told for Known<'_> {
+    fn after(&mut self, state: &Group, what: Move) -> Vec<Result<Group, Violation>> {
+        Self::after(self, state, what)
     }
 
     fn tell(&self, state: &mut Group, what: Move) {

@@ -19,6 +19,10 @@ pub(super) enum Move {
     Arrive(usize),
     /// One effect of a core, if every landing is a move of its own.
     Land(usize, usize),
+    /// The same of a core's barrier word, by parity.
+    LandWord(usize, usize),
+    /// The same of a rank's `bufferChosen`.
+    LandFlip(usize),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -28,7 +32,7 @@ pub(super) enum Machine {
     Combine(Combine),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Core {
     pub(super) machine: Machine,
     /// Operators begun or about to begin.
@@ -85,8 +89,14 @@ impl Group {
         let agents = 0..if explicit { self.agents.len() } else { 0 };
         let agents = agents.filter(|&rank| self.is_rung(setup, rank)).map(Move::Agent);
         let late = 0..if explicit { self.cores.len() } else { 0 };
-        let landings = late.flat_map(|core| self.memory.may_land(core).map(move |i| Move::Land(core, i)));
-        cores.chain(agents).chain(arrivals).chain(landings).collect()
+        let landings =
+            late.clone().flat_map(|core| self.memory.may_land(core).map(move |i| Move::Land(core, i)));
+        let is_late = |&(core, parity): &(usize, usize)| self.memory.core_words[core].late[parity].is_some();
+        let words = late.flat_map(|core| [(core, 0), (core, 1)]).filter(is_late);
+        let words = words.map(|(core, parity)| Move::LandWord(core, parity));
+        let ranks = 0..if explicit { self.agents.len() } else { 0 };
+        let flips = ranks.filter(|&rank| self.memory.flip[rank].is_some()).map(Move::LandFlip);
+        cores.chain(agents).chain(arrivals).chain(landings).chain(words).chain(flips).collect()
     }
 
     /// Whether an agent has something to serve; else it is idle.

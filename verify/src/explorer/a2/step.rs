@@ -2,10 +2,11 @@
 
 use super::super::model::{Choice, Kind, Setup};
 use super::super::oracle::{Expected, Oracle, RankTensors};
+use super::super::tape::{Tape, ways};
 use super::super::violation::Violation;
 use super::memory::Scene;
 use super::state::{Core, Group, Machine, Move};
-use super::view::View;
+use super::view::{Asked, View};
 use super::{Landing, Twin};
 use core::cell::{Cell, RefCell};
 use kernel_core::a2::{AgentEnv, Combine, Dispatch, Env, Returned, Ub, ub_bytes};
@@ -33,6 +34,7 @@ pub(super) struct Known<'a> {
 struct Stepped {
     progress: Result<Progress, ProtocolError>,
     touched: bool,
+    tape: Tape<Asked>,
     violation: Option<Violation>,
 }
 
@@ -54,15 +56,37 @@ impl<'a> Known<'a> {
         self.scene.setup.model.cores as usize
     }
 
-    /// What a move leads to: nothing if the mover waits, several states if a rank chooses new traffic.
+    /// What a move leads to: nothing if the mover waits, several states if a rank chooses new traffic or if a core looks
+    /// at what has perhaps landed.
     pub(super) fn after(&mut self, state: &Group, what: Move) -> Vec<Next> {
-        let mut next = state.clone();
+        let step = |given| {
+            let mut next = state.clone();
+            let (tape, moved) = self.moved(&mut next, what, given);
+            (tape, moved.map(|moved| moved.then_some(next)).transpose())
+        };
+        // What a step writes, and so what is new in flight, says the state of its core.
+        let same = |a: &Group, b: &Group| match what {
+            Move::Core(core) => (&a.cores[core], &a.written) == (&b.cores[core], &b.written),
+            _ => false,
+        };
+        let ways = ways(step, same).into_iter();
+        ways.flat_map(|next| next.map_or_else(|violation| vec![Err(violation)], |next| self.settle(next)))
+            .collect()
+    }
+
+    /// Does a move by the choices that are given. Whether it could be done.
+    fn moved(
+        &mut self,
+        next: &mut Group,
+        what: Move,
+        given: Vec<bool>,
+    ) -> (Tape<Asked>, Result<bool, Violation>) {
         let moved = match what {
             Move::Core(core) => {
-                let stepped = self.step(&mut next, core, false);
-                self.conclude(&mut next, core, stepped)
+                let stepped = self.step(next, core, given, false);
+                return (stepped.tape.clone(), self.conclude(next, core, stepped));
             }
-            Move::Agent(rank) => self.agent(&mut next, rank),
+            Move::Agent(rank) => self.agent(next, rank),
             Move::Arrive(i) => {
                 let at = next.operators(&self.scene.setup);
                 next.memory.arrive(&self.scene, i, &at).map_or(Ok(true), Err)
@@ -71,17 +95,21 @@ impl<'a> Known<'a> {
                 let landed = next.memory.land(&self.scene, core / self.cores(), core, i);
                 landed.map_or(Ok(true), Err)
             }
+            Move::LandWord(core, parity) => {
+                next.memory.core_words[core].land(parity);
+                Ok(true)
+            }
+            Move::LandFlip(rank) => {
+                next.memory.land_flip(rank);
+                Ok(true)
+            }
         };
-        match moved {
-            Ok(false) => Vec::new(),
-            Ok(true) => self.settle(next),
-            Err(violation) => vec![Err(violation)],
-        }
+        (Tape::new(given), moved)
     }
 
     /// What a core waits for; `None` if it can move.
     pub(super) fn waits_for(&mut self, state: &Group, core: usize) -> Option<Wait> {
-        match self.step(&mut state.clone(), core, false).progress {
+        match self.step(&mut state.clone(), core, Vec::new(), false).progress {
             Ok(Progress::Pending(wait)) => Some(wait),
             _ => None,
         }
@@ -106,7 +134,7 @@ impl<'a> Known<'a> {
                 let rank = core / self.cores();
                 let before = (state.cores[core].clone(), state.written[rank]);
                 let lines = state.story.clone();
-                let stepped = self.step(&mut state, core, true);
+                let stepped = self.step(&mut state, core, Vec::new(), true);
                 let seen = stepped.touched || !matches!(stepped.progress, Ok(Progress::Stepped) | Err(_));
                 if seen {
                     (state.cores[core], state.written[rank]) = before;
@@ -183,6 +211,7 @@ impl<'a> Known<'a> {
             choices: Vec::new(),
             peek: false,
             touched: Cell::new(false),
+            tape: RefCell::new(Tape::new(Vec::new())),
             written: 0,
             violation: RefCell::default(),
             landed: RefCell::default(),
@@ -198,7 +227,7 @@ impl<'a> Known<'a> {
         }
     }
 
-    fn step(&mut self, state: &mut Group, core: usize, peek: bool) -> Stepped {
+    fn step(&mut self, state: &mut Group, core: usize, given: Vec<bool>, peek: bool) -> Stepped {
         let op = state.cores[core].op;
         let cores = self.cores();
         let rank = core / cores;
@@ -229,6 +258,7 @@ impl<'a> Known<'a> {
             choices,
             peek,
             touched: Cell::new(false),
+            tape: RefCell::new(Tape::new(given)),
             written: 0,
             violation: RefCell::default(),
             landed: RefCell::default(),
@@ -246,15 +276,15 @@ impl<'a> Known<'a> {
             violation.get_or_insert(Violation::Misreported { rank: RankId(rank as u32) });
         }
         let (touched, written) = (view.touched.get(), view.written);
-        let (landed, did) = (view.landed.take(), view.story.take());
+        let (landed, did, tape) = (view.landed.take(), view.story.take(), view.tape.into_inner());
         for (core, parity) in if stays { Vec::new() } else { landed } {
-            state.memory.core_words[core].fresh[parity] = false;
+            state.memory.core_words[core].land(parity);
         }
         state.written[rank] += written;
         if let (Some(did), false) = (did, stays) {
             state.tell(&format!("{}: ", self.who(core, op)), &did.take());
         }
-        Stepped { progress, touched, violation }
+        Stepped { progress, touched, tape, violation }
     }
 
     fn expected(&mut self, choices: &[Option<Choice>], tag: u32) -> Option<Rc<Vec<Expected>>> {
@@ -335,6 +365,10 @@ impl<'a> Known<'a> {
                     self.who(core, late.op)
                 )
             }
+            Move::LandWord(core, _) => {
+                format!("lands: the barrier word of {}", self.who(core, state.cores[core].op))
+            }
+            Move::LandFlip(rank) => format!("lands: bufferChosen of rank {rank}"),
         };
         if let Some(story) = &mut state.story {
             story.push(line);

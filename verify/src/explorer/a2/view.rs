@@ -2,6 +2,7 @@
 
 use super::super::model::{Kind, Memory as Landing, Twin};
 use super::super::oracle::Expected;
+use super::super::tape::Tape;
 use super::super::violation::Violation;
 use super::memory::{Area, Flying, Late, Memory, Scene, Spot, in_use};
 use core::cell::{Cell, RefCell};
@@ -17,6 +18,9 @@ use std::rc::Rc;
 
 /// What is told once, however many there are.
 pub(super) const CLEARS: &str = "clears its flags";
+
+/// A barrier word, by core and parity, or the core's quiet.
+pub(super) type Asked = Option<(usize, usize)>;
 
 /// The view of one core, or of an agent.
 pub(super) struct View<'a> {
@@ -34,6 +38,7 @@ pub(super) struct View<'a> {
     /// Whether shared accesses are refused.
     pub(super) peek: bool,
     pub(super) touched: Cell<bool>,
+    pub(super) tape: RefCell<Tape<Asked>>,
     pub(super) written: u32,
     pub(super) violation: RefCell<Option<Violation>>,
     /// Barrier words, by core and parity, that were seen.
@@ -234,7 +239,11 @@ impl Fabric for View<'_> {
         }
         let number = self.number(core);
         let words = &mut self.memory.core_words[number];
-        (words.words[parity], words.fresh[parity]) = (word, self.scene.setup.model.memory != Landing::Strong);
+        words.land(parity);
+        words.late[parity] = Some(word);
+        if self.scene.setup.model.memory == Landing::Strong {
+            words.land(parity);
+        }
         self.say(|| "comes to the core barrier".to_owned());
         Ok(())
     }
@@ -243,12 +252,12 @@ impl Fabric for View<'_> {
         let first = self.core.0 == 0;
         let core = self.number(self.core);
         let under_way = !self.memory.late[core].is_empty()
-            || self.memory.core_words[core].fresh != [false; 2]
+            || self.memory.core_words[core].late != [None; 2]
             || first && self.memory.flip[self.rank].is_some();
         let waits = under_way && self.twin() != Twin::NoQuiet;
         if waits {
             self.touch(Place::state(0))?;
-            if self.scene.setup.model.memory == Landing::WeakExplicit && !self.memory.late[core].is_empty() {
+            if self.scene.setup.model.memory == Landing::WeakExplicit || !self.tape.get_mut().choose(None) {
                 return Ok(false);
             }
             self.memory.land_all(self.rank, core, first);

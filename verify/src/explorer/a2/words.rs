@@ -1,6 +1,7 @@
 //! What the cores of an A2 rank tell each other: barrier words and `bufferChosen`.
 
 use super::super::violation::Violation;
+use super::memory::CoreWords;
 use super::view::View;
 use super::{Landing, Twin};
 use kernel_core::fabric::Fault;
@@ -12,12 +13,14 @@ impl View<'_> {
     /// A barrier word as this core observes it.
     pub(super) fn core_word(&self, at: Place) -> Result<u64, Fault> {
         let (other, parity) = self.core_word_at(at)?;
+        let landing = self.scene.setup.model.memory;
+        let newest = |words: &CoreWords| words.late[parity].unwrap_or(words.landed[parity]);
         let own = &self.memory.core_words[self.number(self.core)];
         if other == self.core {
-            if self.scene.setup.model.memory == Landing::Weak && own.fresh[parity] {
+            if landing == Landing::Weak && own.late[parity].is_some() {
                 self.blame(Violation::OwnNotLanded { rank: self.me(), at });
             }
-            return Ok(own.words[parity]);
+            return Ok(own.landed[parity]);
         }
         self.touch(at)?;
         let skip = match self.twin() {
@@ -25,13 +28,20 @@ impl View<'_> {
             Twin::BarrierOfLowerCores => other.0 > self.core.0,
             _ => false,
         };
-        // As if the other had arrived together with this core.
-        let number = self.number(if skip { self.core } else { other });
-        if !skip {
+        if skip {
+            // As if the other had arrived together with this core.
+            return Ok(newest(own));
+        }
+        let number = self.number(other);
+        let words = &self.memory.core_words[number];
+        if words.late[parity].is_some() {
+            if landing == Landing::WeakExplicit || !self.tape.borrow_mut().choose(Some((number, parity))) {
+                return Ok(words.landed[parity]);
+            }
             self.landed.borrow_mut().push((number, parity));
         }
         self.say(|| format!("sees core {} at the barrier", other.0));
-        Ok(self.memory.core_words[number].words[parity])
+        Ok(newest(words))
     }
 
     /// Whose barrier word lies at a place, and which of the two.
@@ -52,7 +62,7 @@ impl View<'_> {
             return Ok(flip.unwrap_or(self.memory.chosen[self.rank]));
         }
         self.touch(at)?;
-        if flip.is_some() {
+        if flip.is_some() && self.scene.setup.model.memory == Landing::Weak {
             self.blame(Violation::NotLanded { rank: self.me(), at });
         }
         Ok(self.memory.chosen[self.rank])

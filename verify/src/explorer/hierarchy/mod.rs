@@ -14,7 +14,8 @@
 //! None of this depends on the order of what different ranks do, but for what they see. So
 //!
 //! - a step that looks at nothing which can still change is done at once, also if it issues something: perhaps it lands
-//!   later;
+//!   later. The same of a step that looks at a word of a near rank that counts operators and has come, if it is seen to do
+//!   the same where that word has gone on by one or two;
 //! - if all that the cores of some ranks look at now has been issued, or is theirs to issue, the others can wait: nothing
 //!   that they
 //!   do changes what those may see. A quiet lands at other ranks, which could still miss it: these cannot wait;
@@ -32,12 +33,11 @@
 mod memory;
 mod state;
 mod step;
-mod tape;
 mod view;
 
 use super::model::{Model, Setup};
-use super::search::{Found, Space, search};
-use super::{Report, Violation};
+use super::search::{Found, Origin, Space, Told, retell, search};
+use super::{Report, Timeline, Violation};
 use kernel_core::shape::Shape;
 use state::Group;
 use step::Known;
@@ -60,12 +60,12 @@ impl Space for Known<'_> {
         Self::expand(self, state)
     }
 
-    fn after(&mut self, state: &Group, core: usize) -> Vec<Result<Group, Violation>> {
-        Self::after(self, state, core)
-    }
-
     fn is_over(&self, state: &Group) -> bool {
         state.cores.iter().all(|core| self.scene.setup.ended(core.op))
+    }
+
+    fn ended(&self, state: &Group) -> u32 {
+        state.cores.iter().map(|core| core.op).sum()
     }
 
     fn fingerprint(&self, state: &Group) -> u128 {
@@ -74,6 +74,16 @@ impl Space for Known<'_> {
 
     fn matrices(&self) -> usize {
         self.oracle.matrices()
+    }
+
+    fn retell(&mut self, way: &[Origin<usize>], violation: Violation) -> Timeline {
+        retell(self, way, violation)
+    }
+}
+
+impl Told for Known<'_> {
+    fn after(&mut self, state: &Group, core: usize) -> Vec<Result<Group, Violation>> {
+        Self::after(self, state, core)
     }
 
     // Steps tell themselves.

@@ -2,11 +2,11 @@
 
 use super::super::model::{Choice, Kind, Memory as Landing, Setup};
 use super::super::oracle::{Oracle, RankTensors};
+use super::super::tape::{Tape, ways};
 use super::super::violation::Violation;
 use super::memory::{Heard, Scene};
 use super::state::{Core, Group, Local, Machine, Numbers};
-use super::tape::Tape;
-use super::view::View;
+use super::view::{Asked, View};
 use core::cell::{Cell, RefCell};
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::hierarchy::{Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
@@ -35,14 +35,13 @@ pub(super) struct Known<'a> {
 /// What a step came to.
 struct Stepped {
     progress: Result<Progress, ProtocolError>,
-    tape: Tape,
+    tape: Tape<Asked>,
+    /// Whether it depended on others at all, and the ranks that can still change what it looked at, as bits.
+    touched: bool,
+    open: u32,
+    /// Whether a word that counts was taken for settled.
+    supposed: bool,
     violation: Option<Violation>,
-}
-
-/// A step with its successor, before everybody else went on.
-struct Way {
-    tape: Tape,
-    next: Next,
 }
 
 impl<'a> Known<'a> {
@@ -76,7 +75,7 @@ impl<'a> Known<'a> {
     pub(super) fn expand(&mut self, state: &Group) -> Vec<(usize, Vec<Next>)> {
         let ranks = state.written.len();
         /// What one rank can do: the ways of its cores, their number, the ranks that can change what it looks at.
-        type Open = (Vec<(usize, Vec<Way>)>, usize, u32);
+        type Open = (Vec<(usize, Vec<Next>)>, usize, u32);
         let mut of_rank: Vec<Open> = Vec::new();
         for rank in 0..ranks {
             let (mut all, mut count, mut by) = (Vec::new(), 0, 1 << rank);
@@ -116,8 +115,8 @@ impl<'a> Known<'a> {
         self.settled(core, ways)
     }
 
-    fn settled(&mut self, core: usize, ways: Vec<Way>) -> Vec<Next> {
-        let settle = |way: Way| match way.next {
+    fn settled(&mut self, core: usize, ways: Vec<Next>) -> Vec<Next> {
+        let settle = |next: Next| match next {
             Ok(next) => self.settle(next, Some(core / self.cores())),
             Err(violation) => vec![Err(violation)],
         };
@@ -125,32 +124,60 @@ impl<'a> Known<'a> {
     }
 
     /// All steps that a core can take now, and the ranks that can still change what it sees, as bits.
-    fn ways(&mut self, state: &Group, core: usize) -> (Vec<Way>, u32) {
-        let (mut ways, mut open): (Vec<Way>, _) = (Vec::new(), 0);
-        let mut tapes = vec![Vec::new()];
-        while let Some(given) = tapes.pop() {
-            let mut next = state.clone();
-            let Stepped { progress, tape, violation } = self.step(&mut next, core, given, false);
-            tapes.extend(tape.others());
-            open |= tape.open;
-            let next = match self.conclude(&mut next, core, progress, violation) {
-                Ok(false) => continue,
-                Ok(true) => Ok(next),
-                Err(violation) => Err(violation),
+    fn ways(&mut self, state: &Group, core: usize) -> (Vec<Next>, u32) {
+        let explicit = self.setup().model.memory == Landing::WeakExplicit;
+        let same = |a: &Group, b: &Group| {
+            let of = |next: &Group| (next.cores[core].local, next.cores[core].op);
+            !explicit && of(a) == of(b)
+        };
+        for supposing in [!explicit, false] {
+            let (mut open, mut holds) = (0, true);
+            let step = |given: Vec<bool>| {
+                let Some((mut next, stepped)) = self.attempt(state, core, &given, false, supposing) else {
+                    holds = false;
+                    return (Tape::new(given), None);
+                };
+                let Stepped { progress, tape, open: by, violation, .. } = stepped;
+                open |= by;
+                let moved = self.conclude(&mut next, core, progress, violation);
+                (tape, moved.map(|moved| moved.then_some(next)).transpose())
             };
-            let local =
-                |way: &Way| way.next.as_ref().ok().map(|next| (next.cores[core].local, next.cores[core].op));
-            let way = Way { tape, next };
-            if local(&way).is_some() && self.setup().model.memory != Landing::WeakExplicit {
-                let same = |other: &Way| local(other) == local(&way);
-                if ways.iter().any(|other| same(other) && other.tape.saw_no_more_than(&way.tape)) {
-                    continue;
-                }
-                ways.retain(|other| !same(other) || !way.tape.saw_no_more_than(&other.tape));
+            let ways = ways(step, same);
+            if holds {
+                return (ways, open);
             }
-            ways.push(way);
         }
-        (ways, open)
+        (Vec::new(), 0)
+    }
+
+    /// A step of a core by the choices that are given. `supposing` that a word which counts and has come may go on: then it
+    /// is tried with such words further on, too, and there is no answer if that makes a difference. Nobody else decides
+    /// such a step, so it need not be a move.
+    fn attempt(
+        &mut self,
+        state: &Group,
+        core: usize,
+        given: &[bool],
+        peek: bool,
+        supposing: bool,
+    ) -> Option<(Group, Stepped)> {
+        let mut with = |ahead| {
+            let mut next = state.clone();
+            let stepped = self.step(&mut next, core, given.to_vec(), peek, ahead);
+            (next, stepped)
+        };
+        if !supposing {
+            return Some(with(None));
+        }
+        let first = with(Some(0));
+        // A near rank that is three operators ahead would have been heard of.
+        let others = 1..if first.1.supposed { 3 } else { 1 };
+        let came_to = |(next, stepped): &(Group, Stepped)| {
+            let progress = stepped.progress.as_ref().map(core::mem::discriminant).ok();
+            let tape = stepped.tape.clone();
+            (next.cores[core].local, progress, tape, stepped.touched, stepped.open, stepped.violation.clone())
+        };
+        others.map(|ahead| with(Some(ahead))).all(|other| came_to(&other) == came_to(&first)).then_some(first)
     }
 
     /// Takes every step that depends on nobody else, and begins operators; branches where a round's traffic is chosen.
@@ -174,12 +201,15 @@ impl<'a> Known<'a> {
                     core += 1;
                     continue;
                 }
-                let mut next = state.clone();
-                let Stepped { progress, tape, violation } = self.step(&mut next, core, Vec::new(), true);
-                if tape.touched || matches!(progress, Ok(Progress::Pending(_))) {
+                let explicit = self.setup().model.memory == Landing::WeakExplicit;
+                let alone = self.attempt(&state, core, &[], true, !explicit);
+                let moves = |stepped: &Stepped| !matches!(stepped.progress, Ok(Progress::Pending(_)));
+                let Some((mut next, Stepped { progress, violation, .. })) =
+                    alone.filter(|(_, stepped)| !stepped.touched && moves(stepped))
+                else {
                     core += 1;
                     continue;
-                }
+                };
                 if let Err(violation) = self.conclude(&mut next, core, progress, violation) {
                     settled.push(Err(violation));
                     continue 'states;
@@ -230,7 +260,15 @@ impl<'a> Known<'a> {
         Rc::clone(entry.or_insert_with(|| Rc::new(RankTensors::new(setup, rank, tag, choice))))
     }
 
-    fn step(&mut self, state: &mut Group, core: usize, given: Vec<bool>, peek: bool) -> Stepped {
+    /// `ahead`: words that count are taken for settled once they have come, and read as so much further on.
+    fn step(
+        &mut self,
+        state: &mut Group,
+        core: usize,
+        given: Vec<bool>,
+        peek: bool,
+        ahead: Option<u32>,
+    ) -> Stepped {
         let (rank, number) = (core / self.cores(), core % self.cores());
         let op = state.cores[core].op;
         let (kind, batch, _) = self.setup().operator(op);
@@ -264,6 +302,10 @@ impl<'a> Known<'a> {
             expected: Rc::clone(&expected),
             peek,
             tape: RefCell::new(Tape::new(given)),
+            touched: Cell::new(false),
+            open: Cell::new(0),
+            ahead,
+            supposed: Cell::new(false),
             written: 0,
             violation: RefCell::default(),
             story: state.story.is_some().then(RefCell::default),
@@ -283,8 +325,9 @@ impl<'a> Known<'a> {
                 machine.step(env, &mut view, &inputs, &returned, &mut ub)
             }
         };
-        let View { tape, violation, story, written, epoch, heard, .. } = view;
+        let View { tape, touched, open, supposed, violation, story, written, epoch, heard, .. } = view;
         let (tape, mut violation) = (tape.into_inner(), violation.into_inner());
+        let (touched, open, supposed) = (touched.get(), open.get(), supposed.get());
         // Two roles count their records in the scratch.
         let moved = (&machine, &words) != (&before.0, &before.1);
         let stays = matches!(progress, Ok(Progress::Pending(_)));
@@ -299,7 +342,7 @@ impl<'a> Known<'a> {
             let who = self.who(core, op);
             state.tell(&who, &did.into_inner());
         }
-        Stepped { progress, tape, violation }
+        Stepped { progress, tape, touched, open, supposed, violation }
     }
 
     /// Draws the consequences of a step. `Ok(false)`: the core is pending.
@@ -378,7 +421,7 @@ impl<'a> Known<'a> {
         if state.cores[core].local == 0 {
             return None;
         }
-        match self.step(&mut state.clone(), core, Vec::new(), false).progress {
+        match self.step(&mut state.clone(), core, Vec::new(), false, None).progress {
             Ok(Progress::Pending(wait)) => Some(wait),
             _ => None,
         }

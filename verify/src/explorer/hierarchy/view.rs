@@ -2,10 +2,10 @@
 
 use super::super::model::{Kind, Memory as Landing, Twin};
 use super::super::oracle::Expected;
+use super::super::tape::Tape;
 use super::super::violation::Violation;
 use super::memory::{Area, Effect, Heard, Memory, Part, Scene, Spot, Value};
 use super::state::Numbers;
-use super::tape::Tape;
 use core::cell::{Cell, RefCell};
 use kernel_core::fabric::order::{self, Issued};
 use kernel_core::fabric::{Fabric, Fault};
@@ -17,6 +17,9 @@ use std::rc::Rc;
 /// The machines' epochs stand at the far end of what a flag has room for, where the model's operators are counted from 0:
 /// even, so that partitions are the same.
 const EPOCHS: u64 = (1 << 48) - 16;
+
+/// A word of the core's rank, and whether it is the last one of a record; or its quiet.
+pub(super) type Asked = (Spot, bool);
 
 /// One core's view.
 pub(super) struct View<'a> {
@@ -37,7 +40,15 @@ pub(super) struct View<'a> {
     pub(super) servers: u32,
     /// Whether accesses whose outcome depends on others are refused.
     pub(super) peek: bool,
-    pub(super) tape: RefCell<Tape>,
+    pub(super) tape: RefCell<Tape<Asked>>,
+    /// Whether the step depended on others at all.
+    pub(super) touched: Cell<bool>,
+    /// The ranks that can still change what it looked at, as bits.
+    pub(super) open: Cell<u32>,
+    /// Words that count are taken for settled once they have come, and read as so many operators further on.
+    pub(super) ahead: Option<u32>,
+    /// Whether one was.
+    pub(super) supposed: Cell<bool>,
     pub(super) written: u32,
     pub(super) violation: RefCell<Option<Violation>>,
     /// What the step did, in words, if it is to be told.
@@ -92,9 +103,8 @@ impl View<'_> {
 
     /// What others do decides what comes now. `open`: the ranks that can still change it before this core moves, as bits.
     fn touch(&self, at: Place, open: u32) -> Result<(), Fault> {
-        let mut tape = self.tape.borrow_mut();
-        tape.touched = true;
-        tape.open |= open;
+        self.touched.set(true);
+        self.open.set(self.open.get() | open);
         if self.peek { Err(self.fault(at, 0)) } else { Ok(()) }
     }
 
@@ -103,8 +113,15 @@ impl View<'_> {
         let late = self.memory.borrow().late(self.me.0, spot);
         let landed = self.memory.borrow().cell(self.me.0, spot).copied();
         let seen = part != Part::Whole && self.memory.borrow().was_seen(self.me.0, spot, part);
-        let only_grows = matches!(spot.area, Area::Entered | Area::RowsDone);
-        let settled = landed.filter(|value| value.op >= self.op && (only_grows || late.is_none()));
+        // A word that counts goes on when its writer does, and a core that is slow sees that.
+        let counts = matches!(spot.area, Area::Entered | Area::RowsDone);
+        let settled = landed.filter(|value| value.op >= self.op).and_then(|value| match self.ahead {
+            Some(ahead) if counts => {
+                self.supposed.set(true);
+                Some(Value { op: value.op + ahead, ..value })
+            }
+            _ => (late.is_none() && !counts).then_some(value),
+        });
         let value = match late {
             _ if settled.is_some() => settled,
             Some(i) => {
@@ -287,6 +304,7 @@ impl Fabric for View<'_> {
         }
         let value = self.look(at, spot, Part::Whole)?;
         Ok(value.map_or(0, |value| match spot.area {
+            Area::Entered | Area::RowsDone if self.twin() == Twin::Equal && value.op > self.op => 0,
             Area::Entered | Area::RowsDone => self.to_machine(value.op),
             _ => relay::mark(self.to_machine(value.op), value.number),
         }))

@@ -1,0 +1,67 @@
+//! What a step found out about effects that have perhaps landed: one choice after the other. A word in flight is both seen
+//! and not yet seen, so a step has as many ways to go as there are tapes.
+
+use super::violation::Violation;
+
+/// The choices of one way through a step, each with what was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Tape<A> {
+    /// Choices that are given; behind them everything has landed.
+    given: Vec<bool>,
+    made: Vec<(A, bool)>,
+}
+
+impl<A: Copy + PartialEq> Tape<A> {
+    pub(super) const fn new(given: Vec<bool>) -> Self {
+        Self { given, made: Vec::new() }
+    }
+
+    /// Whether what was asked has landed.
+    pub(super) fn choose(&mut self, asked: A) -> bool {
+        let choice = self.given.get(self.made.len()).copied().unwrap_or(true);
+        self.made.push((asked, choice));
+        choice
+    }
+
+    /// The tapes that differ first where nothing was given.
+    fn others(&self) -> impl Iterator<Item = Vec<bool>> + '_ {
+        (self.given.len()..self.made.len()).map(|at| {
+            let mut other: Vec<bool> = self.made[..at].iter().map(|&(_, choice)| choice).collect();
+            other.push(!self.made[at].1);
+            other
+        })
+    }
+
+    /// Whether all that this step has seen to have landed the other has seen, too.
+    fn saw_no_more_than(&self, other: &Self) -> bool {
+        let seen = |tape: &Self, asked| tape.made.contains(&(asked, true));
+        self.made.iter().all(|&(asked, choice)| !choice || seen(other, asked))
+    }
+}
+
+/// All ways through a step. `step` goes one of them, by the choices that it is given; `None` says that it is pending.
+///
+/// Of two ways to come to the `same` state of a core, the one that saw more to have landed is left out: from the other one
+/// that can still be seen, and until then whoever depends on it is in error.
+pub(super) fn ways<S, A: Copy + PartialEq>(
+    mut step: impl FnMut(Vec<bool>) -> (Tape<A>, Option<Result<S, Violation>>),
+    same: impl Fn(&S, &S) -> bool,
+) -> Vec<Result<S, Violation>> {
+    type Way<S, A> = (Tape<A>, Result<S, Violation>);
+    let needs_less = |(less, to): &Way<S, A>, (more, there): &Way<S, A>| {
+        let same = matches!((to, there), (Ok(to), Ok(there)) if same(to, there));
+        same && less.saw_no_more_than(more)
+    };
+    let mut ways: Vec<Way<S, A>> = Vec::new();
+    let mut tapes = vec![Vec::new()];
+    while let Some(given) = tapes.pop() {
+        let (tape, next) = step(given);
+        tapes.extend(tape.others());
+        let Some(way) = next.map(|next| (tape, next)) else { continue };
+        if !ways.iter().any(|other| needs_less(other, &way)) {
+            ways.retain(|other| !needs_less(&way, other));
+            ways.push(way);
+        }
+    }
+    ways.into_iter().map(|(_, next)| next).collect()
+}
