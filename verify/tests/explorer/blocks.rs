@@ -2,7 +2,7 @@
 //! each under the weakest conditions that show it.
 
 use crate::verdict::{caught, safe};
-use verify::explorer::{Model, Traffic, Twin, Violation};
+use verify::explorer::{Model, Twin, Violation};
 
 fn dc(cores: u32, twin: Twin) -> Model {
     Model::new(2, "DC").blocks(1).cores(cores).twin(twin)
@@ -16,14 +16,14 @@ fn two_ranks_for_ever_over_weak_memory() {
 }
 
 #[test]
-fn two_ranks_with_every_landing_a_move_of_its_own() {
-    let model = dc(1, Twin::None).traffic(Traffic::NoSelf).weak_explicit().units(2);
-    safe("blocks, 2 ranks x 1 core, DC twice, tokens to others, weak, explicit", &model);
+fn two_ranks_of_two_cores_for_ever() {
+    safe("blocks, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Twin::None).weak());
 }
 
 #[test]
-fn two_ranks_of_two_cores() {
-    safe("blocks, 2 ranks x 2 cores, DC twice, weak", &dc(2, Twin::None).weak().units(2));
+fn two_ranks_of_two_cores_with_two_blocks_a_record() {
+    let two = Model::new(2, "DC").blocks(2).cores(2).weak();
+    safe("two blocks a record, 2 ranks x 2 cores, DC three times, weak", &two.units(3));
 }
 
 #[test]
@@ -59,6 +59,25 @@ fn catches_a_block_flag_ahead_of_its_block() {
     let one = |twin| dc(1, twin).weak().units(1);
     let seen = caught("blocks, relaxed publish, once, weak", &one(Twin::RelaxedPublish));
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_record_that_is_refused_while_one_of_its_blocks_is_on_its_way() {
+    // Needs two blocks and weak memory, where a later one may be seen first; one dispatch.
+    let gaps = |blocks| Model::new(2, "DC").blocks(blocks).twin(Twin::RefusesGaps);
+    safe("two blocks, gaps are refused", &gaps(2));
+    safe("one block, gaps are refused, weak", &gaps(1).weak());
+    let seen = caught("two blocks, gaps are refused, once, weak", &gaps(2).weak().units(1));
+    assert!(matches!(seen.violation, Violation::Refused { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_lost_flag_for_which_a_core_polls_by_stepping() {
+    // Any memory, two rounds. There is always a move, and no memory is harmed.
+    let polls = |units| dc(1, Twin::PollsByStepping).units(units);
+    safe("blocks, lost flags, polls by stepping, one round", &polls(1));
+    let seen = caught("blocks, lost flags, polls by stepping, two rounds", &polls(2));
+    assert_eq!(seen.violation, Violation::Livelock, "{seen}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! broken in it on purpose, each under the weakest conditions that show it.
 
 use crate::verdict::{caught, safe};
-use verify::explorer::{Model, Traffic, Twin, Violation};
+use verify::explorer::{Model, Twin, Violation};
 
 fn dc(cores: u32, twin: Twin) -> Model {
     Model::new(2, "DC").separate().cores(cores).twin(twin)
@@ -14,14 +14,8 @@ fn two_ranks_for_ever_over_weak_memory() {
 }
 
 #[test]
-fn two_ranks_with_every_landing_a_move_of_its_own() {
-    let model = dc(1, Twin::None).traffic(Traffic::NoSelf).weak_explicit().units(2);
-    safe("separate flags, 2 ranks x 1 core, DC twice, tokens to others, weak, explicit", &model);
-}
-
-#[test]
-fn two_ranks_of_two_cores() {
-    safe("separate flags, 2 ranks x 2 cores, DC twice, weak", &dc(2, Twin::None).weak().units(2));
+fn two_ranks_of_two_cores_for_ever() {
+    safe("separate flags, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Twin::None).weak());
 }
 
 #[test]

@@ -39,6 +39,19 @@ fn two_batches_in_flight_for_ever_over_weak_memory() {
 }
 
 #[test]
+fn two_ranks_of_two_cores_with_two_batches_in_flight() {
+    safe("2 ranks x 2 cores, DDCC twice, weak", &Model::new(2, "DDCC").cores(2).weak().units(2));
+}
+
+#[test]
+fn two_ranks_of_two_cores_with_steps_of_several_effects() {
+    let runs = |model: Model| model.cores(2).in_runs().weak();
+    safe("2 ranks x 2 cores, in runs, DC three times, weak", &runs(Model::new(2, "DC")).units(3));
+    // So that a core has several puts for one flag.
+    safe("2 ranks x 2 cores, in runs, wide, DC once, weak", &runs(Model::new(2, "DC").wide()).units(1));
+}
+
+#[test]
 #[ignore = "5 million states, 1 to 2 minutes: cargo test -p verify --release -- --ignored three_ranks_for_ever"]
 fn three_ranks_for_ever_over_weak_memory() {
     safe("3 ranks x 1 core, DC for ever, weak", &Model::new(3, "DC").weak());

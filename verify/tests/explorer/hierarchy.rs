@@ -1,6 +1,6 @@
 //! A2's hierarchy in the explorer: machines, near words and far messages, and what is broken on purpose.
 
-use crate::verdict::{caught, explored, safe};
+use crate::verdict::{caught, safe};
 use verify::explorer::{Memory, Model, Timeline, Traffic, Twin, Violation};
 
 /// In servers of that many ranks.
@@ -83,41 +83,14 @@ fn streams_of_two_records_for_ever() {
 }
 
 #[test]
-fn two_cores_of_two_near_ranks_once() {
-    safe("hierarchy, 1 x 2 of 2 cores, DC once, weak", &hierarchy(2, 2, "DC").cores(2).units(1));
+fn two_cores_of_two_near_ranks_for_ever() {
+    safe("hierarchy, 1 x 2 of 2 cores, DC for ever, weak", &hierarchy(2, 2, "DC").cores(2));
+    safe("hierarchy, 1 x 2 of 2 cores, DDCC for ever, weak", &hierarchy(2, 2, "DDCC").cores(2));
 }
 
 #[test]
-#[ignore = "takes 1 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
-fn two_cores_of_two_servers_once() {
-    safe("hierarchy, 2 x 1 of 2 cores, DC once, weak", &hierarchy(2, 1, "DC").cores(2).units(1));
-}
-
-#[test]
-fn nothing_is_missed_by_what_need_not_be_tried() {
-    let models = [
-        hierarchy(2, 2, "DC").units(1),
-        hierarchy(2, 1, "D").units(1),
-        hierarchy(2, 1, "DC").units(1).partitions(1, 1),
-        hierarchy(2, 2, "DC").units(1).twin(Twin::RelaxedPublish),
-        hierarchy(2, 2, "DC").units(1).twin(Twin::NoEntered),
-        hierarchy(2, 1, "DC").units(1).twin(Twin::NoQuiet),
-        hierarchy(2, 1, "DC").units(1).twin(Twin::UnorderedMessages),
-        hierarchy(2, 1, "D").units(1).twin(Twin::OwnFront),
-        streams("D").units(1).twin(Twin::OwnFront),
-        streams("D").units(1).twin(Twin::FlagAtEnd),
-    ];
-    for model in models {
-        let reports = [Memory::Weak, Memory::WeakExplicit].map(|memory| {
-            let report = explored(
-                &format!("hierarchy, {:?}, {memory:?}", model.twin),
-                &Model { memory, ..model.clone() },
-            );
-            assert!(report.complete || report.counterexample.is_some(), "{:?}: gave up", model.twin);
-            report.counterexample.is_some()
-        });
-        assert_eq!(reports[0], reports[1], "{:?}", model.twin);
-    }
+fn two_cores_of_two_servers_for_ever() {
+    safe("hierarchy, 2 x 1 of 2 cores, DC for ever, weak", &hierarchy(2, 1, "DC").cores(2));
 }
 
 fn told(name: &str, model: &Model) -> Timeline {
@@ -162,6 +135,14 @@ fn catches_near_ranks_that_nobody_waits_for() {
     safe("hierarchy, nobody enters, one operator", &hierarchy(2, 2, "D").units(1).twin(Twin::NoEntered));
     let seen = told("hierarchy, nobody enters", &hierarchy(2, 2, "DC").twin(Twin::NoEntered));
     assert!(matches!(seen.violation, Violation::Unheard { .. } | Violation::Unawaited { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_word_that_must_be_met_exactly() {
+    // Needs two cores: with one no near rank can be ahead of a rank that still waits for it.
+    safe("hierarchy, equality, 1 core", &hierarchy(2, 2, "DC").twin(Twin::Equal));
+    let seen = told("hierarchy, equality, 2 cores", &hierarchy(2, 2, "DC").cores(2).twin(Twin::Equal));
+    assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
 }
 
 #[test]

@@ -3,6 +3,7 @@
 mod verdict;
 
 mod a2;
+mod agreement;
 mod blocks;
 mod flags;
 mod gates;

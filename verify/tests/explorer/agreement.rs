@@ -1,0 +1,132 @@
+//! The reduced weak memory and the one in which every landing is a move of its own say the same of every protocol and of
+//! every twin that it can have: until a partition has been used a third time, or as far as five million states reach.
+//! With one core a rank there is no barrier and no join, so twins of these are compared with two.
+
+use crate::verdict::explored;
+use verify::explorer::{Memory, Model, Traffic, Twin};
+
+/// Both memories must find the unbroken model and its `harmless` twins safe, and its `caught` twins bad.
+fn agree(name: &str, model: &Model, harmless: &[Twin], caught: &[Twin]) {
+    let model = Model { states_max: 5_000_000, ..model.clone() };
+    let safe = [Twin::None].iter().chain(harmless).map(|&twin| (twin, true));
+    for (twin, safe) in safe.chain(caught.iter().map(|&twin| (twin, false))) {
+        for (memory, told) in [(Memory::Weak, "reduced"), (Memory::WeakExplicit, "explicit")] {
+            let model = Model { memory, twin, ..model.clone() };
+            let report = explored(&format!("{name}, {twin:?}, {told}"), &model);
+            assert!(report.complete || report.counterexample.is_some(), "{name}, {twin:?}, {told}: gave up");
+            assert_eq!(report.counterexample.is_none(), safe, "{name}, {twin:?}, {told}");
+        }
+    }
+}
+
+fn dc(cores: u32, units: u32) -> Model {
+    Model::new(2, "DC").cores(cores).units(units)
+}
+
+fn all(twins: &[&[Twin]]) -> Vec<Twin> {
+    twins.concat()
+}
+
+const OF_DATA: &[Twin] = &[Twin::RelaxedPublish, Twin::NoQuiet];
+const OF_CORES: &[Twin] = &[Twin::NoBarrier, Twin::BarrierOfLowerCores, Twin::OneBarrierWord];
+const POLLS: &[Twin] = &[Twin::PollsByStepping];
+
+#[test]
+fn joint_flags() {
+    let of_kind = &[Twin::QuietOnlyIfSent, Twin::NoClear];
+    let caught = all(&[OF_DATA, of_kind, &[Twin::LateClear], POLLS]);
+    agree("joint, 1 core, DC three times", &dc(1, 3), &[], &caught);
+    let across = dc(2, 3).traffic(Traffic::NoSelf);
+    let caught = all(&[OF_DATA, of_kind, OF_CORES, &[Twin::NoJoin], POLLS]);
+    agree("joint, 2 cores, DC three times, to others", &across, &[], &caught);
+}
+
+#[test]
+fn rows_in_place() {
+    let of_kind = &[Twin::QuietOnlyIfSent, Twin::NoClear];
+    let caught = all(&[OF_DATA, of_kind, &[Twin::LateClear]]);
+    agree("in place, 1 core, DC three times", &dc(1, 3).in_place(), &[], &caught);
+    let across = dc(2, 3).in_place().traffic(Traffic::NoSelf);
+    let caught = all(&[OF_DATA, of_kind, OF_CORES, &[Twin::NoJoin]]);
+    agree("in place, 2 cores, DC three times, to others", &across, &[], &caught);
+}
+
+#[test]
+#[ignore = "takes 3 min; run: cargo test -p verify --test explorer -- --ignored late_clears --nocapture"]
+fn late_clears_on_two_cores() {
+    let across = dc(2, 3).traffic(Traffic::NoSelf);
+    agree("joint, 2 cores, DC three times, to others", &across, &[], &[Twin::LateClear]);
+    agree("in place, 2 cores, DC three times, to others", &across.in_place(), &[], &[Twin::LateClear]);
+}
+
+#[test]
+fn separate_flags() {
+    let of_kind = &[Twin::NoCountClear, Twin::NoTokenClear, Twin::LateClear];
+    let model = dc(1, 3).separate();
+    agree("separate, 1 core, DC three times", &model, &[], &all(&[OF_DATA, of_kind]));
+    let across = dc(2, 1).separate().traffic(Traffic::NoSelf);
+    agree(
+        "separate, 2 cores, DC once, to others",
+        &across,
+        &[Twin::NoFlagOfNothing],
+        &all(&[OF_DATA, OF_CORES]),
+    );
+}
+
+#[test]
+fn records_in_blocks() {
+    let of_kind = &[Twin::NoCountClear, Twin::NoBlockClear, Twin::LateClear];
+    agree("blocks, 1 core, DC three times", &dc(1, 3).blocks(1), &[], &all(&[OF_DATA, of_kind, POLLS]));
+    let two = dc(1, 3).blocks(2).traffic(Traffic::NoSelf);
+    let caught = all(&[OF_DATA, of_kind, &[Twin::RefusesGaps]]);
+    agree("two blocks, 1 core, DC three times, to others", &two, &[], &caught);
+    let across = dc(2, 1).blocks(1).traffic(Traffic::NoSelf);
+    let caught = all(&[OF_CORES, &[Twin::RelaxedPublish]]);
+    agree("blocks, 2 cores, DC once, to others", &across, &[], &caught);
+}
+
+#[test]
+fn direct_placement() {
+    // A second round is out of reach with every landing a move of its own: four words go with each slot of rows.
+    agree("direct, 1 core, DC once", &dc(1, 1).direct(1), &[], &[]);
+    let across = dc(2, 1).direct(1).traffic(Traffic::NoSelf);
+    agree("direct, 2 cores, DC once, to others", &across, &[], &all(&[OF_CORES, &[Twin::NoQuiet]]));
+}
+
+#[test]
+fn a2() {
+    let across = |model: Model| model.a2().units(1).traffic(Traffic::NoSelf);
+    let caught = [Twin::NoQuiet, Twin::LastWordFirst, Twin::NoClear, Twin::OneMessageSlot];
+    agree("A2, 1 core, DC twice, to others", &across(Model::new(2, "DCDC")), &[Twin::SeedClears], &caught);
+    for both in [Memory::Weak, Memory::WeakExplicit] {
+        let one = Model { memory: both, ..across(Model::new(2, "DD")).partitions(1, 1) };
+        let report = explored(&format!("A2, 1 core, one half, DD, to others, {both:?}"), &one);
+        assert!(report.counterexample.is_some(), "{both:?}");
+    }
+    let caught = all(&[OF_CORES, &[Twin::EarlyFlip, Twin::NoQuiet]]);
+    agree("A2, 2 cores, D once, to others", &across(Model::new(2, "D").cores(2)), &[], &caught);
+}
+
+#[test]
+fn hierarchy() {
+    let caught = [Twin::UnorderedMessages, Twin::PartialWait, Twin::NoFlagOfNothing, Twin::NoQuiet];
+    agree("hierarchy, 2 servers x 1 rank, DC twice", &dc(1, 2).hierarchy(1), &[Twin::OwnFront], &caught);
+    let caught = [Twin::RelaxedPublish, Twin::NoEntered, Twin::NoFlagOfNothing, Twin::NoQuiet];
+    agree("hierarchy, 1 server x 2 ranks, DC twice", &dc(1, 2).hierarchy(2), &[Twin::Equal], &caught);
+    let streams = Model { experts: 2, tokens: 2, ..Model::new(2, "D").units(1).hierarchy(1) };
+    let own = streams.traffic(Traffic::Given(&[&[3, 0]]));
+    agree("hierarchy, two records in a stream, D once", &own, &[], &[Twin::OwnFront, Twin::FlagAtEnd]);
+}
+
+#[test]
+fn hierarchy_on_two_cores() {
+    let once = |server_ranks| Model::new(2, "D").units(1).cores(2).hierarchy(server_ranks);
+    agree("hierarchy, 1 server x 2 ranks of 2 cores, D once", &once(2), &[], &[Twin::RelaxedPublish]);
+    let across = once(1).traffic(Traffic::Given(&[&[1, 0]]));
+    agree(
+        "hierarchy, 2 servers x 1 rank of 2 cores, D once, across",
+        &across,
+        &[],
+        &[Twin::UnorderedMessages],
+    );
+}
