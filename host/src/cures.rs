@@ -316,6 +316,7 @@ fn number_of<'c>(config: &'c mut Config<'_>, parameter: &str) -> Option<&'c mut 
 mod tests {
     use super::*;
     use crate::config::{Bs, Config};
+    use crate::random;
     use proptest::prelude::*;
 
     /// Violations of a configuration in a user's form, as parameter and rule, with their cures.
@@ -397,7 +398,7 @@ mod tests {
     }
 
     proptest! {
-        #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+        #![proptest_config(random::config(300))]
 
         #[test]
         fn a_violation_does_not_survive_any_of_its_cures((config, given) in any_config()) {

@@ -22,6 +22,9 @@ pub mod group;
 pub mod ledger;
 pub mod member;
 pub mod presets;
+#[cfg(test)]
+#[path = "../../kernel-core/src/testing/random.rs"]
+mod random;
 pub mod report;
 pub mod result;
 pub mod roofline;

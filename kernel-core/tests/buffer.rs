@@ -1,5 +1,8 @@
 //! What the windows need: numbers worked out by hand, and laws that hold for every configuration.
 
+#[path = "../src/testing/random.rs"]
+mod random;
+
 use kernel_core::layout::data::{combine_row, dispatch_record};
 use kernel_core::layout::state::Partition;
 use kernel_core::placement::Home;
@@ -278,7 +281,7 @@ fn assert_areas_fit(shape: &Shape) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4000, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(4000))]
 
     #[test]
     fn the_door_never_panics_and_never_refuses_without_a_reason((mut config, list) in any_config()) {

@@ -1,6 +1,8 @@
 //! Runs the built binary; [`trial`] runs groups inside the test.
 #![allow(dead_code, reason = "each test file uses its part")]
 
+#[path = "../../../kernel-core/src/testing/random.rs"]
+pub(crate) mod random;
 pub(crate) mod trial;
 pub(crate) mod twins;
 

@@ -1,5 +1,6 @@
 //! Cases in folders: round trips, and every way a file can be wrong.
 
+use crate::common::random;
 use core::sync::atomic::{AtomicBool, Ordering};
 use host::case::{Case, OwnedMask, load};
 use host::config::Config;
@@ -256,7 +257,7 @@ fn with_header(folder: &Path, edit: impl FnOnce(&str) -> String) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(64))]
 
     /// Whatever a few bytes are changed to: the case loads, or the error is lines of printable text.
     #[test]

@@ -1,5 +1,6 @@
 //! Properties of generated cases.
 
+use crate::common::random;
 use host::case::{Case, OwnedMask};
 use host::config::{Bs, Config};
 use host::generate::{MaskKind, Options, Routing, SERVERS_MAX, generate};
@@ -39,7 +40,7 @@ fn routings() -> impl Strategy<Value = Routing> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(24))]
 
     #[test]
     fn rows_are_distinct_weights_positive_and_of_sum_1(

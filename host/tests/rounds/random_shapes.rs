@@ -1,5 +1,6 @@
 //! Random shapes and traffic, shrunk when they fail: every backend gives the same bytes, and the oracle's.
 
+use crate::common::random;
 use crate::common::trial::{Trial, idle, make_left, seeded, small};
 use host::backend::lockstep::Memory;
 use host::case::{Case, OwnedMask};
@@ -220,11 +221,8 @@ fn cases() -> u32 {
 
 proptest! {
     #![proptest_config(ProptestConfig {
-        cases: cases(),
         max_shrink_iters: 200,
-        // A failure prints its whole sample, seeds included.
-        failure_persistence: None,
-        ..ProptestConfig::default()
+        ..random::config(cases())
     })]
 
     #[test]

@@ -144,6 +144,7 @@ mod tests {
     use crate::layout::tests::any_config;
     use crate::shape::{BatchSizes, Config};
     use crate::testing::domain::{Domain, PAIR, shape as shape_of};
+    use crate::testing::random;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -155,6 +156,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random::config(256))]
+
         #[test]
         fn entries_follow_each_other_from_zero_to_the_capacity(
             config in any_config(), last: bool, norm: bool, in_blocks: bool,

@@ -42,11 +42,14 @@ pub fn records(table: &[u8], rows: usize) -> impl Iterator<Item = Place> + '_ {
 mod tests {
     use super::*;
     use crate::testing::domain::{PAIR, shape};
+    use crate::testing::random;
     use alloc::vec::Vec;
     use proptest::collection::vec;
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(random::config(256))]
+
         #[test]
         fn entries_come_back_as_records_and_no_further_than_rows_were_received(
             offsets in vec(any::<u64>(), 0..40), rows in 0usize..50, torn in vec(any::<u8>(), 0..8),

@@ -15,6 +15,7 @@ use crate::placement::Home;
 use crate::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
 use crate::testing::domain::{Domain, PAIR, shape as shape_of, try_shape};
 use crate::testing::golden;
+use crate::testing::random;
 use crate::units::{CoreId, RankId, Token};
 use alloc::format;
 use alloc::string::String;
@@ -439,6 +440,8 @@ pub(super) fn any_config() -> impl Strategy<Value = Config<'static>> {
 }
 
 proptest! {
+    #![proptest_config(random::config(256))]
+
     #[test]
     fn no_two_areas_overlap_and_all_are_aligned_and_inside(config in any_config()) {
         let shape = shape_of(&config);

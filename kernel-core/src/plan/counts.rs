@@ -74,6 +74,7 @@ pub fn transposed_prefix(counts: &[u32], experts: usize, sums: &mut [u32]) {
 mod tests {
     use super::*;
     use crate::testing::domain::{Domain, PAIR};
+    use crate::testing::random;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -124,6 +125,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random::config(256))]
+
         #[test]
         fn folded_sums_are_prefix_sums(
             r in 1u32..14, local in 1u32..6, cores in 1u32..=48,

@@ -72,6 +72,7 @@ mod tests {
     use crate::plan::{route, split};
     use crate::shape::Config;
     use crate::testing::domain::{Dice, Domain, OwnedMask, Tensors, shape as shape_of};
+    use crate::testing::random;
     use crate::units::{CoreId, RankId};
     use alloc::vec;
     use alloc::vec::Vec;
@@ -89,6 +90,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random::config(256))]
+
         #[test]
         fn the_cores_together_send_what_the_plain_layout_sends(
             (moe_ranks, local, s, k) in (1i64..4, 1i64..4, 0i64..=2, 1i64..=4),

@@ -53,6 +53,7 @@ pub fn step(sends: impl Iterator<Item = (RankId, RankId)>, tallies: &mut [Tally]
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::random;
     use alloc::collections::{BTreeMap, BTreeSet};
     use alloc::vec::Vec;
     use proptest::collection::vec;
@@ -94,6 +95,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random::config(256))]
+
         #[test]
         fn each_receiver_counts_its_senders(steps in vec(vec(vec(0u32..6, 0..5), 0..7), 0..4)) {
             let mut sums = (Incast::default(), Incast::default());

@@ -83,6 +83,7 @@ mod tests {
     use crate::placement::Home;
     use crate::shape::Config;
     use crate::testing::domain::{Domain, PAIR, shape as shape_of};
+    use crate::testing::random;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -121,6 +122,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(random::config(256))]
+
         #[test]
         fn packets_are_a_write_cut_at_multiples_of_512(start in 0u64..5000, bytes in 0u64..5000) {
             let mut next = start;

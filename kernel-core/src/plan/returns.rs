@@ -65,10 +65,13 @@ mod tests {
     use crate::reference::Cluster;
     use crate::shape::Config;
     use crate::testing::domain::{Dice, Domain, Tensors, shape as shape_of};
+    use crate::testing::random;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
     proptest! {
+        #![proptest_config(random::config(256))]
+
         #[test]
         fn the_rows_that_a_rank_returns_are_those_that_the_oracle_says_it_received(
             moe_ranks in 1i64..6, local in 1i64..4, s in 0i64..=4, replicas in 1i64..3,

@@ -6,6 +6,7 @@ mod servers;
 use super::{Cluster, Dispatched, numerics};
 use crate::inputs::{Inputs, Mask};
 use crate::shape::{BatchSizes, Config, Dtype, Given, Limits, Shape};
+use crate::testing::random;
 use crate::units::{RankId, Token};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -311,7 +312,7 @@ fn clusters() -> impl Strategy<Value = ([i64; 7], Vec<Tensors>)> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 512, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(512))]
 
     /// Each row that combine asks for was dispatched once, to one rank, and carries its token.
     #[test]

@@ -1,4 +1,4 @@
-//! What tests share: small domains, their tensors, a fabric over vectors, groups in lockstep, golden files.
+//! What tests share: small domains, their tensors, a fabric over vectors, groups in lockstep, golden files, what random tests draw.
 
 pub(crate) mod a2_group;
 pub(crate) mod domain;
@@ -7,4 +7,5 @@ pub(crate) mod golden;
 pub(crate) mod group;
 pub(crate) mod messages;
 pub(crate) mod nic;
+pub(crate) mod random;
 pub(crate) mod servers;

@@ -2,6 +2,7 @@ use super::element::{Bf16, Element, F16};
 use super::{Any, NotFinite, Portable, Term, Value, Vector, cells};
 use crate::reference::numerics;
 use crate::shape::Dtype;
+use crate::testing::random;
 use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
@@ -385,7 +386,7 @@ fn a_row_is_normalised_as_by_hand() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1024, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(1024))]
 
     #[test]
     fn quantise_agrees_with_the_plain_one(dtype in dtypes(), (x, smooth) in rows_to_quantise()) {

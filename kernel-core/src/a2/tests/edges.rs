@@ -8,6 +8,7 @@ use crate::plan::split;
 use crate::shape::{Config, Shape};
 use crate::testing::a2_group::{Delivery, Group};
 use crate::testing::domain::{Dice, Domain, OwnedMask, Tensors, row, shape as shape_of};
+use crate::testing::random;
 use crate::units::{CoreId, RankId};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -33,6 +34,8 @@ fn ten_rounds_turn_epochs_and_halves_all_the_way_round() {
 }
 
 proptest! {
+    #![proptest_config(random::config(256))]
+
     #[test]
     fn the_scratch_holds_what_any_core_of_any_rank_needs_and_no_word_more(
         (r, local, k, h) in (1i64..9, 1i64..6, 1i64..=16, 1i64..=12), (bs, cores) in (1i64..=40, 1i64..=48), quantised: bool,

@@ -9,6 +9,7 @@ use crate::place::Place;
 use crate::shape::Shape;
 use crate::testing::a2_group::{Delivery, Group};
 use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
+use crate::testing::random;
 use crate::units::{CoreId, RankId};
 use alloc::vec::Vec;
 use proptest::prelude::*;
@@ -74,7 +75,8 @@ fn run_in_rain(group: &mut Group, dice: &mut Dice, rain: u32) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(120))]
+
     #[test]
     fn machines_and_agents_survive_any_memory(shape in any_shape(), seed: u64, rain in 1u32..60) {
         let mut dice = Dice(seed);

@@ -4,6 +4,7 @@ use super::{TWO, a2, any_shape, flag_result, plain_result, random_rounds, routed
 use crate::shape::{BatchSizes, Buffer, Config, Limits, Shape};
 use crate::testing::a2_group::{Delivery, Group, schedule};
 use crate::testing::domain::{Dice, Domain, shape as shape_of};
+use crate::testing::random;
 use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
@@ -27,7 +28,8 @@ pub(super) fn assert_rounds(shape: &Shape, rounds: usize, flags: bool, delivery:
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(40))]
+
     #[test]
     fn rounds_over_memory_that_delivers_at_once_give_the_oracles_bytes(
         shape in any_shape(), seed: u64, rounds in 1usize..5,

@@ -10,6 +10,7 @@ use crate::shape::{Config, Shape};
 use crate::sync::flag;
 use crate::testing::domain::{Dice, Domain, Tensors, shape as shape_of};
 use crate::testing::group::Group;
+use crate::testing::random;
 use crate::units::{CoreId, RankId};
 use alloc::vec::Vec;
 use proptest::prelude::*;
@@ -98,7 +99,8 @@ fn any_shape() -> impl Strategy<Value = Shape> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(400))]
+
     #[test]
     fn dispatch_survives_any_memory(shape in any_shape(), seed: u64, rain in 0u32..40, scratch_too: bool) {
         let mut dice = Dice(seed);

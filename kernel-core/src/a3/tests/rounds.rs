@@ -9,6 +9,7 @@ use crate::plan::{route, split};
 use crate::shape::{BatchSizes, CommAlg, Config, Dtype, Shape};
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::group::{Group, in_turn};
+use crate::testing::random;
 use crate::units::{CoreId, RankId};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -75,7 +76,8 @@ fn a_step_has_up_to_sixteen_effects_of_a_kind_unless_they_come_one_by_one() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 150, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(150))]
+
     #[test]
     fn rounds_of_any_small_domain_give_what_the_oracle_gives(
         (moe_ranks, local, s, replicas) in (1i64..4, 1i64..4, 0i64..=2, 1i64..3),
@@ -155,6 +157,8 @@ fn machines_are_small_enough_to_be_copied_about() {
 }
 
 proptest! {
+    #![proptest_config(random::config(256))]
+
     #[test]
     fn the_scratch_holds_what_any_core_of_any_rank_needs(
         (moe_ranks, local, s, replicas) in (1i64..9, 1i64..6, 0i64..=4, 1i64..4),

@@ -5,10 +5,12 @@ use crate::a3::{Choices, Flags};
 use crate::plan::order::SendOrder;
 use crate::shape::Config;
 use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
+use crate::testing::random;
 use proptest::prelude::*;
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(120))]
+
     #[test]
     fn rounds_of_any_small_domain_give_what_the_oracle_gives(
         (moe_ranks, local, s, replicas) in (1i64..4, 1i64..4, 0i64..=2, 1i64..3),

@@ -8,6 +8,7 @@ use crate::shape::{BatchSizes, Config, Shape};
 use crate::testing::domain::{Dice, Domain, result_row, shape as shape_of};
 use crate::testing::messages::Loose;
 use crate::testing::nic::Bend;
+use crate::testing::random;
 use crate::testing::servers::{Group, random_rounds};
 use proptest::prelude::*;
 
@@ -39,7 +40,7 @@ fn a_token_goes_over_relays_and_back_as_the_oracle_has_it() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(random::config(48))]
 
     #[test]
     fn every_hierarchy_agrees_with_the_oracle(

@@ -9,6 +9,7 @@ use crate::layout::state::{Kind, Partition, STATE_BYTES};
 use crate::place::Region;
 use crate::shape::{BatchSizes, Buffer, Config, Limits, Shape};
 use crate::testing::domain::{Domain, PAIR, shape as shape_of};
+use crate::testing::random;
 use crate::units::RankId;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
@@ -67,6 +68,8 @@ fn the_message_area_is_two_slots_of_task_records_and_a_doorbell() {
 }
 
 proptest! {
+    #![proptest_config(random::config(256))]
+
     #[test]
     fn a_task_is_read_as_it_was_written(words: [u64; 4]) {
         prop_assert_eq!(Task::from_words(words).to_words(), words);
@@ -163,6 +166,8 @@ fn the_areas_of_a_rank_do_not_overlap_and_fit_their_regions() {
 }
 
 proptest! {
+    #![proptest_config(random::config(256))]
+
     #[test]
     fn a_window_that_the_door_lets_in_holds_the_most_rows(
         r in 2i64..12, local in 1i64..=24, k in 1i64..=16, h in 1i64..30, bs in 1i64..40, quantised: bool,

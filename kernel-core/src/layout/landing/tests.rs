@@ -5,6 +5,7 @@ use crate::layout::state::{Kind, Partition, core_word, results_ready, selector};
 use crate::layout::tests::{any_config, assert_disjoint, direct_words};
 use crate::shape::{BatchSizes, Config, Limits};
 use crate::testing::domain::shape as shape_of;
+use crate::testing::random;
 use crate::units::CoreId;
 use alloc::vec::Vec;
 use proptest::prelude::*;
@@ -42,6 +43,8 @@ fn ranks(config: &Config<'_>) -> impl Iterator<Item = RankId> {
 }
 
 proptest! {
+    #![proptest_config(random::config(256))]
+
     #[test]
     fn rows_infos_and_results_lie_one_behind_the_other_inside_the_window_and_aligned(
         config in any_config(), areas in 1u32..=3,

@@ -2,6 +2,7 @@ use super::*;
 use crate::layout::tests::assert_disjoint;
 use crate::shape::{BatchSizes, Config};
 use crate::testing::domain::{Domain, shape as shape_of, try_shape};
+use crate::testing::random;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
@@ -189,6 +190,8 @@ impl Sizes {
 const PARTITIONS: [Partition; 2] = [Partition::P0, Partition::P1];
 
 proptest! {
+    #![proptest_config(random::config(256))]
+
     #[test]
     fn every_word_record_and_slot_is_apart_from_all_others_inside_the_window_and_aligned(config in any_hierarchy()) {
         let Some(shape) = try_shape(&config) else { return Err(TestCaseError::reject("no shape")) };

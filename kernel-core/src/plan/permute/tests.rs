@@ -6,6 +6,7 @@ use crate::placement::Home;
 use crate::plan::counts::transposed_prefix;
 use crate::shape::Shape;
 use crate::testing::domain::{Domain, PAIR};
+use crate::testing::random;
 use crate::units::{ExpertId, RankId};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -44,6 +45,8 @@ fn both_forms_of_the_prefix_are_the_sums_of_all_small_matrices() {
 }
 
 proptest! {
+    #![proptest_config(random::config(256))]
+
     #[test]
     fn both_forms_of_the_prefix_are_the_sums(
         sources in 1usize..40, experts in 1usize..=24,

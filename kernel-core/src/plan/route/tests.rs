@@ -5,6 +5,7 @@ use super::*;
 use crate::plan::{split, table};
 use crate::shape::Config;
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
+use crate::testing::random;
 use crate::units::CoreId;
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -250,6 +251,8 @@ fn flat_pairs_count_off_tokens_and_columns() {
 }
 
 proptest! {
+    #![proptest_config(random::config(256))]
+
     #[test]
     fn larger_domains_are_planned_right(
         moe_ranks in 1i64..9, local in 1i64..5, s in 0i64..=4, replicas in 1i64..4,
