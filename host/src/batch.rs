@@ -1,11 +1,14 @@
 //! One round's inputs: the case itself, the case varied, or tensors of one's own in its shape.
 //!
-//! A group runs the case many times. Were every round the same, a row left over from the round before last
-//! would look right. So a round at distance `d` from the last one has the tokens of every rank rotated by `d`, with
-//! all that belongs to them, and every value's sign flipped when `d / 2` is odd: whatever was in the same partition before
-//! differs. The last round (`d = 0`) is the case itself.
+//! A group runs the case many times. Were every round the same, a row or a count left over from the round before last
+//! would look right. So each token of a round at distance `d` from the last one is a token of the case, drawn anew, with
+//! all that belongs to it; a rank has as many active ones as some rank of the case has; and every value's sign is flipped
+//! when `d / 2` is odd: whatever was in the same partition before differs. The last round (`d = 0`) is the case itself.
+//!
+//! Tokens that a case has are legal in it, and traffic drawn from it is of its kind, also if it comes from a file.
 
 use crate::case::{Case, OwnedMask, RankTensors};
+use crate::generate::{below, stream};
 use crate::member;
 use kernel_core::inputs::Inputs;
 use kernel_core::reference::Cluster;
@@ -30,8 +33,15 @@ impl<'a> Batch<'a> {
     /// The case at distance `distance` from the last round.
     #[must_use]
     pub fn varied(case: &'a Case, distance: usize) -> Self {
-        let ranks = (0..).map(RankId).zip(&case.ranks);
-        let varied: Vec<_> = ranks.map(|(rank, t)| vary(&case.shape, rank, t, distance)).collect();
+        if distance == 0 {
+            return Self::new(case);
+        }
+        let mut varied = drawn(case, distance);
+        if (distance / 2) % 2 == 1 {
+            for rows in varied.iter_mut().flat_map(rows_of) {
+                rows.iter_mut().skip(1).step_by(2).for_each(|high| *high ^= 0x80);
+            }
+        }
         Self::with_tensors(case, varied)
     }
 
@@ -73,30 +83,74 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Masks stay in place: a rotated 1-D mask would not be one. With a mask of tokens, a token that quantisation
-/// would refuse may be hidden behind it, so only the active ones take part in the rotation.
-fn vary(shape: &Shape, rank: RankId, tensors: &RankTensors, distance: usize) -> RankTensors {
-    let mut varied = tensors.clone();
-    let bs = shape.bs(member::ep_rank(shape, rank)) as usize;
-    let turning = match &tensors.mask {
-        OwnedMask::None => bs,
-        OwnedMask::Tokens(mask) => mask.iter().filter(|&&active| active).count(),
-        OwnedMask::Pairs(_) => 0,
+/// A token of some rank.
+#[derive(Clone, Copy)]
+struct Source<'a> {
+    rank: &'a RankTensors,
+    token: usize,
+}
+
+/// Draws every rank's tokens from those of all ranks. What is behind a mask of tokens is not drawn, since quantisation
+/// might refuse it; a token with masked pairs brings its mask along.
+fn drawn(case: &Case, distance: usize) -> Vec<RankTensors> {
+    let k = case.shape.k() as usize;
+    let inactive = |rank: &RankTensors| match &rank.mask {
+        OwnedMask::Tokens(mask) => mask.iter().filter(|&&active| !active).count(),
+        OwnedMask::None | OwnedMask::Pairs(_) => 0,
     };
-    if let Some(by) = distance.checked_rem(turning) {
-        let (row, k) = (shape.row_bytes() as usize, shape.k() as usize);
-        for rows in rows_of(&mut varied) {
-            rows[..turning * row].rotate_left(by * row);
+    let bs = |rank: &RankTensors| rank.expert_ids.len() / k;
+    let tokens = |rank| (0..bs(rank) - inactive(rank)).map(move |token| Source { rank, token });
+    let all: Vec<_> = case.ranks.iter().flat_map(tokens).collect();
+    let mut rng = stream(distance as u64, 0);
+    let mut one_of = |n: usize| below(&mut rng, n as u32) as usize;
+    let of_rank = |own: &RankTensors| {
+        let active = bs(own) - inactive(&case.ranks[one_of(case.ranks.len())]);
+        let sources: Vec<_> = (0..active).map(|_| all[one_of(all.len())]).collect();
+        let mut rank = own.clone();
+        for (token, &source) in sources.iter().enumerate() {
+            copy_token(&case.shape, (&mut rank, token), source);
         }
-        varied.expert_ids[..turning * k].rotate_left(by * k);
-        varied.expert_scales[..turning * k].rotate_left(by * k);
+        rank.mask = mask(case, &sources, bs(own));
+        rank
+    };
+    case.ranks.iter().map(of_rank).collect()
+}
+
+/// Overwrites a token of `rank` with another one, but for its mask.
+fn copy_token(shape: &Shape, (rank, token): (&mut RankTensors, usize), from: Source<'_>) {
+    fn copy<T: Copy>(width: usize, (to, i): (&mut [T], usize), (from, j): (&[T], usize)) {
+        to[i * width..][..width].copy_from_slice(&from[j * width..][..width]);
     }
-    if (distance / 2) % 2 == 1 {
-        for rows in rows_of(&mut varied) {
-            rows.iter_mut().skip(1).step_by(2).for_each(|high| *high ^= 0x80);
-        }
+    let (row, k, source) = (shape.row_bytes() as usize, shape.k() as usize, from.rank);
+    copy(row, (&mut rank.x, token), (&source.x, from.token));
+    if let (Some(to), Some(from_rows)) = (&mut rank.shared_expert_x, &source.shared_expert_x) {
+        copy(row, (to, token), (from_rows, from.token));
     }
-    varied
+    if !rank.residual_x.is_empty() {
+        copy(row, (&mut rank.residual_x, token), (&source.residual_x, from.token));
+    }
+    copy(k, (&mut rank.expert_ids, token), (&source.expert_ids, from.token));
+    copy(k, (&mut rank.expert_scales, token), (&source.expert_scales, from.token));
+}
+
+/// The mask of a rank with these tokens, and inactive ones behind them up to `bs`. Every rank has one if any rank of the
+/// case has, of pairs if any has one of pairs.
+fn mask(case: &Case, sources: &[Source<'_>], bs: usize) -> OwnedMask {
+    let k = case.shape.k() as usize;
+    let any = |of: fn(&OwnedMask) -> bool| case.ranks.iter().any(|rank| of(&rank.mask));
+    if any(|mask| matches!(mask, OwnedMask::Pairs(_))) {
+        let pairs = |source: &Source<'_>| match &source.rank.mask {
+            OwnedMask::Pairs(mask) => mask[source.token * k..][..k].to_vec(),
+            OwnedMask::None | OwnedMask::Tokens(_) => vec![true; k],
+        };
+        let mut all: Vec<_> = sources.iter().flat_map(pairs).collect();
+        all.resize(bs * k, false);
+        OwnedMask::Pairs(all)
+    } else if any(|mask| matches!(mask, OwnedMask::Tokens(_))) {
+        OwnedMask::Tokens((0..bs).map(|token| token < sources.len()).collect())
+    } else {
+        OwnedMask::None
+    }
 }
 
 /// All tensors with a row for each token.

@@ -111,7 +111,7 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
 }
 
 /// The generator of one stream: 0 for what all ranks share, `rank + 1` for a rank.
-fn stream(seed: u64, number: u64) -> ChaCha8Rng {
+pub(crate) fn stream(seed: u64, number: u64) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(number);
     rng
@@ -222,7 +222,7 @@ fn gains(rows: usize, rng: &mut ChaCha8Rng) -> Vec<f32> {
 }
 
 /// A number in [0, n).
-fn below(rng: &mut ChaCha8Rng, n: u32) -> u32 {
+pub(crate) fn below(rng: &mut ChaCha8Rng, n: u32) -> u32 {
     ((u64::from(rng.next_u32()) * u64::from(n)) >> 32) as u32
 }
 

@@ -36,14 +36,46 @@ pub(crate) struct Trial<'a> {
     /// How often that.
     pub(crate) units: usize,
     pub(crate) options: Options,
-    /// Inputs of each round; the case varied if left out.
-    pub(crate) rounds: Option<&'a dyn Fn(usize) -> Batch<'a>>,
+    pub(crate) traffic: Traffic<'a>,
+}
+
+/// What the rounds bring.
+#[derive(Clone, Copy)]
+pub(crate) enum Traffic<'a> {
+    /// The case varied.
+    Varied,
+    /// Who sends what to whom is the case's in every round; signs differ from those of the round before last.
+    Same,
+    /// These inputs of each round.
+    Own(&'a dyn Fn(usize) -> Batch<'a>),
+}
+
+impl<'a> Traffic<'a> {
+    fn of_round(self, case: &'a Case, round: usize, rounds: usize) -> Batch<'a> {
+        match self {
+            Self::Varied => Batch::varied(case, rounds - 1 - round),
+            Self::Same => {
+                let mut ranks = case.ranks.clone();
+                if (round / 2) % 2 == 1 {
+                    let values = ranks.iter_mut().flat_map(|rank| rank.x.as_chunks_mut::<2>().0);
+                    values.for_each(|value| value[1] ^= 0x80);
+                }
+                Batch::with_tensors(case, ranks)
+            }
+            Self::Own(rounds) => rounds(round),
+        }
+    }
 }
 
 impl<'a> Trial<'a> {
     /// `chain` schedules without a stop.
     pub(crate) fn new(case: &'a Case, schedule: &'a str, chain: usize) -> Self {
-        Self { case, schedule, chain, units: 1, options: Options::default(), rounds: None }
+        Self { case, schedule, chain, units: 1, options: Options::default(), traffic: Traffic::Varied }
+    }
+
+    /// With the same traffic in every round.
+    pub(crate) fn steady(self) -> Self {
+        Self { traffic: Traffic::Same, ..self }
     }
 
     fn plan(&self) -> Plan {
@@ -58,9 +90,14 @@ impl<'a> Trial<'a> {
         drive: impl FnMut(&Unit<'_, B>) -> Result<Times, driver::Failure>,
     ) -> Result<Vec<u8>, Error> {
         let plan = self.plan();
-        let rounds = |round| match self.rounds {
-            Some(rounds) => rounds(round),
-            None => Batch::varied(self.case, plan.rounds() - 1 - round),
+        let rounds = |round| {
+            let batch = self.traffic.of_round(self.case, round, plan.rounds());
+            for rank in member::all(&self.case.shape) {
+                let legal =
+                    batch.inputs(rank).check(&self.case.shape, member::ep_rank(&self.case.shape, rank));
+                assert_eq!(legal, Ok(()), "round {round}, rank {rank}");
+            }
+            batch
         };
         group::run(&self.case.shape, &plan, rounds, backend, drive, &|| ())?;
         let mut all = Vec::new();

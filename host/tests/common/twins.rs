@@ -41,6 +41,8 @@ pub(crate) enum Twin {
     OneTpPartition,
     /// Slots of the TP domain stay.
     NoTpClear(Kind),
+    /// Those of them stay that tell of no rows.
+    NoEmptyTpClear(Kind),
     /// A slot of the TP domain waits for no puts.
     RelaxedTp,
     /// Senders take dispatch status slots to be rank-major, as the data slots are.
@@ -316,6 +318,11 @@ impl<'b, B: Backend + 'b> Fabric for TwistedFabric<'b, B> {
         let at = self.backend.place(at);
         match self.backend.twin {
             Twin::NoTpClear(never) if tp_kind(at) == Some(never) => return Ok(()),
+            Twin::NoEmptyTpClear(never)
+                if tp_kind(at) == Some(never) && self.observe(at)? == flag::status(0) =>
+            {
+                return Ok(());
+            }
             Twin::NoClear(never) if kind == Some(never) => return Ok(()),
             Twin::LateClear(late) if kind == Some(late) => {
                 let old = self.with_held(|held| {

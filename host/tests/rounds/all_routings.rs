@@ -1,7 +1,7 @@
 //! Every routing of small domains, as consecutive rounds on live groups: partitions are reused while the
 //! traffic changes, ranks send to themselves, are idle, receive nothing.
 
-use crate::common::trial::{Trial, seeded, small};
+use crate::common::trial::{Traffic, Trial, seeded, small};
 use half::bf16;
 use host::backend::lockstep::Memory;
 use host::batch::Batch;
@@ -98,7 +98,8 @@ fn run_all(config: Config, seed: u64) {
             Options { machines: Choices { order: send_order, flags, receive }, ..Options::default() };
         let chain = 2 * ROUNDS / schedule.len();
         let units = number.div_ceil(ROUNDS);
-        let trial = Trial { rounds: Some(&rounds), units, options, ..Trial::new(&case, schedule, chain) };
+        let trial =
+            Trial { traffic: Traffic::Own(&rounds), units, options, ..Trial::new(&case, schedule, chain) };
         trial.must_hold(Memory::Strong, seed..seed + 1);
         trial.must_hold(Memory::Weak, seed..seed + 2);
         trial.on_threads(2, Spread::Cores).unwrap_or_else(|error| panic!("{schedule} on threads: {error}"));

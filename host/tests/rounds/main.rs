@@ -14,3 +14,4 @@ mod replay;
 mod stopped;
 mod tp;
 mod twins;
+mod varied;
