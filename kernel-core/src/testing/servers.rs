@@ -84,7 +84,7 @@ impl Group {
         };
         let ids = (0..shape.ep_world_size()).flat_map(|r| (0..shape.aiv_num()).map(move |c| (r, c)));
         let ranks = shape.ep_world_size() as usize;
-        Self {
+        let mut group = Self {
             shape: shape.clone(),
             world: World::new(shape),
             operators,
@@ -95,12 +95,28 @@ impl Group {
             rows: vec![vec![Rows::default(); rounds.len()]; ranks],
             rounds,
             result,
+        };
+        (0..ranks).for_each(|rank| group.begin(RankId(rank as u32)));
+        group
+    }
+
+    /// Lets cores move until none can that is awake.
+    pub(crate) fn run_without(&mut self, asleep: impl Fn(&Self, &Core) -> bool) -> Result<(), Failure> {
+        let mut idle = 0;
+        // Quiet says no when it is asked for the first time.
+        while idle < 3 {
+            idle += 1;
+            for i in 0..self.cores.len() {
+                if !asleep(self, &self.cores[i]) && self.step(i)? {
+                    idle = 0;
+                }
+            }
         }
+        Ok(())
     }
 
     /// Runs all rounds to their end; messages land by the dice, cores go by it.
     pub(crate) fn run(&mut self, dice: &mut Dice) -> Result<(), Failure> {
-        (0..self.at.len()).for_each(|rank| self.begin(RankId(rank as u32)));
         let actors = self.cores.len() as u32;
         let (mut weights, mut land, mut idle) = (vec![8; self.cores.len()], 16, 0);
         loop {

@@ -2,6 +2,7 @@
 //! run of one kind, and a pending machine unchanged.
 
 use super::super::{Choices, Combine, Dispatch, Flags, Receive, ub_bytes, ub_words};
+use crate::fabric::{Progress, Wait};
 use crate::layout::state::{Kind, selector};
 use crate::place::Tensor;
 use crate::plan::order::SendOrder;
@@ -134,6 +135,36 @@ fn an_expert_whose_counts_are_in_two_writes_has_the_rows_of_both() {
     for expert_token_nums_type in [0, 1] {
         let shape = shape_of(&Config { expert_token_nums_type, ..domain.config() });
         assert_rounds(&shape, 1, false, Choices::default(), &mut Dice(6));
+    }
+}
+
+#[test]
+fn every_flag_of_the_most_columns_that_there_are_is_awaited_and_cleared() {
+    // K = 16, and a shared expert's column behind them.
+    let domain = Domain { r: 3, e: 16, s: 1, rs: 1, k: 16, h: 1, bs: 2, cores: 2 };
+    assert_rounds(&domain.shape(), 3, false, Choices::default(), &mut Dice(7));
+}
+
+/// One row of each token is another rank's, in any column, and that rank is slow.
+#[test]
+fn combine_waits_for_every_active_pair_of_a_token_whatever_other_pair_is_masked() {
+    let shape = Domain { e: 6, k: 3, bs: 1, cores: 1, ..PAIR }.shape();
+    for (far, masked) in (0..3).flat_map(|far| (0..3).filter(move |&k| k != far).map(move |k| (far, k))) {
+        let mut ids = vec![0, 1];
+        ids.insert(far, 3);
+        let mask = OwnedMask::Pairs((0..3).map(|k| k != masked).collect());
+        let tensors = [(ids, mask), (vec![3, 4, 5], OwnedMask::None)];
+        let tensors = (0..).map(RankId).zip(tensors);
+        let tensors = tensors.map(|(rank, (ids, mask))| Tensors::new(&shape, rank, ids, mask));
+        let mut group = Group::new(&shape, tensors.collect());
+        group.begin_dispatch();
+        group.run(in_turn(), |_, _| ()).unwrap();
+        group.begin_combine();
+        let wait = Wait::CombineFlag { source: RankId(1), token: 0, k: far as u32 };
+        let ends = (0..100).map(|_| group.step(0).unwrap().progress).find(|p| *p != Progress::Stepped);
+        assert_eq!(ends, Some(Progress::Pending(wait)), "column {masked} is masked");
+        group.run(in_turn(), |_, _| ()).unwrap();
+        group.check_combine();
     }
 }
 

@@ -1,6 +1,7 @@
 //! Against the oracle, over messages that arrive late, in pieces and in any order inside.
 
 mod corrupt;
+mod slow;
 
 use crate::hierarchy::Stage;
 use crate::layout::relay;
@@ -33,8 +34,8 @@ fn run(stage: Stage, shape: &Shape, letters: &str, rounds: usize, seed: u64) {
 #[test]
 fn a_token_goes_over_relays_and_back_as_the_oracle_has_it() {
     for (seed, letters) in (0..).zip(["DC", "DC", "DDCC", "DDDCCC"]) {
-        for stage in [Stage::Two, Stage::Three] {
-            run(stage, &shape_of(&small()), letters, 6, seed);
+        for (stage, cores) in [Stage::Two, Stage::Three].into_iter().flat_map(|s| [(s, 1), (s, 2), (s, 3)]) {
+            run(stage, &shape_of(&Config { aiv_num: cores, ..small() }), letters, 6, seed);
         }
     }
 }
