@@ -76,10 +76,10 @@ fn one_dispatch_partition_is_caught_with_self_traffic() {
 #[test]
 fn one_combine_partition_is_safe_in_strict_order_and_caught_with_two_batches_in_flight() {
     let twin = Twin::OnePartition(Kind::Combine);
-    for case in [pair(1), pair(2), secluded(true)] {
+    for case in [pair(1), pair(2)] {
         Trial::new(&case, "DC", 6).cannot_catch(twin, Weak, SEEDS);
-        Trial::new(&case, "DC", 6).steady().cannot_catch(twin, Weak, SEEDS);
     }
+    Trial::new(&secluded(true), "DC", 6).steady().cannot_catch(twin, Weak, SEEDS);
     Trial::new(&pair(1), "DDCC", 1).must_catch(twin, Strong, SEEDS);
 }
 
