@@ -1,7 +1,8 @@
 //! Lines of memory asked for before they are used, so that a row does not wait for each of its pages to begin.
 //!
 //! A processor that sees a row being read or written fetches ahead of it, but stops at the end of each page of 4 KiB, and of
-//! what is written it fetches little. Rows come from and go to places all over memory, so here they are asked for.
+//! what is written it fetches little. Rows come from and go to places all over memory, so here they are asked for; or they go
+//! past the caches.
 #![allow(unsafe_code)]
 
 use core::ptr;
@@ -68,6 +69,39 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     let done = lines * LINE;
     // SAFETY: the rest of the same bytes.
     unsafe { ptr::copy_nonoverlapping(from.wrapping_add(done), to.wrapping_add(done), len - done) };
+}
+
+/// Copies `len` bytes past the caches; whether it could. What is not a whole vector at the end goes through them.
+///
+/// # Safety
+/// As of [`ptr::copy_nonoverlapping`]; and a fence comes before anybody is told of the bytes.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+pub(crate) unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) -> bool {
+    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    const VECTOR: usize = size_of::<__m128i>();
+    if !to.addr().is_multiple_of(VECTOR) {
+        return false;
+    }
+    let vectors = len / VECTOR;
+    let (source, target) = (from.cast::<__m128i>(), to.cast::<__m128i>());
+    for i in 0..vectors {
+        // SAFETY: vector `i` lies within `len` bytes of both; the target is aligned, a load need not be.
+        unsafe { _mm_stream_si128(target.wrapping_add(i), _mm_loadu_si128(source.wrapping_add(i))) };
+    }
+    let done = vectors * VECTOR;
+    // SAFETY: the rest of the same bytes.
+    unsafe { ptr::copy_nonoverlapping(from.wrapping_add(done), to.wrapping_add(done), len - done) };
+    true
+}
+
+/// Elsewhere rows go through the caches.
+///
+/// # Safety
+/// None.
+#[cfg(not(target_arch = "x86_64"))]
+pub(crate) unsafe fn copy_past_caches(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
+    false
 }
 
 /// Copies `len` bytes, as a rule those behind a row: some 40, for which a call would be dear.

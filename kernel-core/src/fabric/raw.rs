@@ -136,39 +136,6 @@ impl Drop for Streamed {
     }
 }
 
-/// Copies `len` bytes past the caches; whether it could. What is not a whole vector at the end goes through them.
-///
-/// # Safety
-/// As of [`ptr::copy_nonoverlapping`]; and a fence comes before anybody is told of the bytes.
-#[cfg(target_arch = "x86_64")]
-#[inline]
-unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) -> bool {
-    use core::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-    const VECTOR: usize = size_of::<__m128i>();
-    if !to.addr().is_multiple_of(VECTOR) {
-        return false;
-    }
-    let vectors = len / VECTOR;
-    let (source, target) = (from.cast::<__m128i>(), to.cast::<__m128i>());
-    for i in 0..vectors {
-        // SAFETY: vector `i` lies within `len` bytes of both; the target is aligned, a load need not be.
-        unsafe { _mm_stream_si128(target.wrapping_add(i), _mm_loadu_si128(source.wrapping_add(i))) };
-    }
-    let done = vectors * VECTOR;
-    // SAFETY: the rest of the same bytes.
-    unsafe { ptr::copy_nonoverlapping(from.wrapping_add(done), to.wrapping_add(done), len - done) };
-    true
-}
-
-/// Elsewhere rows go through the caches.
-///
-/// # Safety
-/// None.
-#[cfg(not(target_arch = "x86_64"))]
-unsafe fn copy_past_caches(_from: *const u8, _to: *mut u8, _len: usize) -> bool {
-    false
-}
-
 impl<'a> RawFabric<'a> {
     /// The fabric of a core of `rank`.
     ///
@@ -289,7 +256,7 @@ impl RawFabric<'_> {
         unsafe {
             match way {
                 RowCopy::Plain => ptr::copy_nonoverlapping(from, to, len),
-                RowCopy::Streaming if copy_past_caches(from, to, len) => self.streamed.0 = true,
+                RowCopy::Streaming if ahead::copy_past_caches(from, to, len) => self.streamed.0 = true,
                 RowCopy::Ahead | RowCopy::Streaming => ahead::copy(from, to, len),
             }
         }
