@@ -37,6 +37,7 @@
 //! A value that comes back from the fabric is foreign: the machines check its range before they use it.
 
 pub(crate) mod ahead;
+pub mod coherent;
 mod error;
 pub mod middleware;
 pub mod nic;

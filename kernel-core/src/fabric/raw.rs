@@ -1,14 +1,15 @@
 //! The fabric over plain coherent shared memory, given as raw addresses: threads, processes and firmware whose
 //! peers' windows are mapped. Addresses become memory here, and in `ahead.rs`, which copies rows for it.
 //!
-//! Words are `AtomicU64`: a publish is a release store, an observe an acquire load. Rows are plain bytes; that
-//! nobody writes them while another reads is what the flags are for, and what the models check. On a machine
-//! with coherent caches a release store is after all earlier stores of its thread, to any rank, so quiet has
+//! Words are `AtomicU64`: a publish is a release store, an observe an acquire load ([`coherent`](super::coherent)). Rows are
+//! plain bytes; that nobody writes them while another reads is what the flags are for, and what the models check. On a
+//! machine with coherent caches a release store is after all earlier stores of its thread, to any rank, so quiet has
 //! nothing to wait for: what the following barrier publishes orders it. Rows that go past the caches are not in that order:
 //! a fence comes before each publish, message and quiet, and before the fabric is gone.
 #![allow(unsafe_code)]
 
 use super::ahead;
+use super::coherent::{Fence, OBSERVE, PUBLISH, SOURCE, STORE, Streamed, TRANSFER};
 use super::nic::{Nic, Post, Transfer};
 use super::{Fabric, Fault, Near};
 use crate::place::{Place, Region, Tensor};
@@ -106,33 +107,44 @@ pub struct RawFabric<'a> {
     /// Ranks of a server, if others are far; else 0.
     server_ranks: u32,
     row_copy: RowCopy,
-    streamed: Streamed,
+    streamed: Streamed<StoreFence>,
     /// A cell: outputs are lent by shared reference, which another thread must not have.
     memory: PhantomData<Cell<&'a mut [u8]>>,
 }
 
-/// Whether rows went past the caches that no fence covers. Such stores are not in the order of others, so before any
-/// flag, and before the fabric is gone, there is a fence.
+/// The processor's fence for stores past the caches.
 #[derive(Debug)]
-struct Streamed(bool);
+struct StoreFence;
 
-impl Streamed {
+impl Fence for StoreFence {
     #[inline]
     fn fence(&mut self) {
-        if core::mem::take(&mut self.0) {
-            // SAFETY: every x86-64 has the instruction, and it touches no memory.
-            #[cfg(target_arch = "x86_64")]
-            unsafe {
-                core::arch::x86_64::_mm_sfence();
-            }
+        // SAFETY: every x86-64 has the instruction, and it touches no memory.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            core::arch::x86_64::_mm_sfence();
         }
+        #[cfg(test)]
+        tests::note(tests::Did::Fence);
     }
 }
 
-impl Drop for Streamed {
-    #[inline]
-    fn drop(&mut self) {
-        self.fence();
+/// A word that others access, too.
+struct Word<'a>(&'a AtomicU64);
+
+impl Word<'_> {
+    #[inline(always)]
+    fn load(&self, ordering: Ordering) -> u64 {
+        #[cfg(test)]
+        tests::note(tests::Did::Load(ordering));
+        self.0.load(ordering)
+    }
+
+    #[inline(always)]
+    fn store(&self, word: u64, ordering: Ordering) {
+        #[cfg(test)]
+        tests::note(tests::Did::Store(ordering));
+        self.0.store(word, ordering);
     }
 }
 
@@ -157,7 +169,7 @@ impl<'a> RawFabric<'a> {
             tp_rank: RankId(0),
             server_ranks: 0,
             row_copy: RowCopy::Ahead,
-            streamed: Streamed(false),
+            streamed: Streamed::new(StoreFence),
             memory: PhantomData,
         }
     }
@@ -222,14 +234,14 @@ impl<'a> RawFabric<'a> {
     }
 
     #[inline]
-    fn word(&self, rank: RankId, at: Place) -> Result<&AtomicU64, Fault> {
+    fn word(&self, rank: RankId, at: Place) -> Result<Word<'_>, Fault> {
         if !at.offset.is_multiple_of(8) {
             return Err(Fault { rank, at, len: 8 });
         }
         let address = self.address(rank, at, 8)?;
         // SAFETY: `address` checked that the eight bytes lie in a segment, whose base is a multiple of 8 and
         // which is allocated for 'a (`new`). Flag words are only accessed as atomics by the machines.
-        Ok(unsafe { AtomicU64::from_ptr(address.cast()) })
+        Ok(Word(unsafe { AtomicU64::from_ptr(address.cast()) }))
     }
 
     #[inline]
@@ -256,7 +268,9 @@ impl RawFabric<'_> {
         unsafe {
             match way {
                 RowCopy::Plain => ptr::copy_nonoverlapping(from, to, len),
-                RowCopy::Streaming if ahead::copy_past_caches(from, to, len) => self.streamed.0 = true,
+                RowCopy::Streaming if ahead::copy_past_caches(from, to, len) => {
+                    self.streamed.row();
+                }
                 RowCopy::Ahead | RowCopy::Streaming => ahead::copy(from, to, len),
             }
         }
@@ -283,7 +297,7 @@ impl Fabric for RawFabric<'_> {
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.near(to, at, 8)?;
         self.streamed.fence();
-        self.word(to, at)?.store(word, Ordering::Release);
+        self.word(to, at)?.store(word, PUBLISH);
         Ok(())
     }
 
@@ -298,7 +312,7 @@ impl Fabric for RawFabric<'_> {
         for (offset, word) in (0..).step_by(8).zip(words) {
             let at = Place { offset: at.offset.saturating_add(offset), ..at };
             // Each word speaks for all messages before.
-            self.word(to, at)?.store(u64::from_le_bytes(*word), Ordering::Release);
+            self.word(to, at)?.store(u64::from_le_bytes(*word), PUBLISH);
         }
         Ok(())
     }
@@ -311,13 +325,12 @@ impl Fabric for RawFabric<'_> {
 
     #[inline]
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        Ok(self.word(self.own(at), at)?.load(Ordering::Acquire))
+        Ok(self.word(self.own(at), at)?.load(OBSERVE))
     }
 
     #[inline]
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        // Relaxed: who may publish to this word next has been told so by a publish that comes after.
-        self.word(self.own(at), at)?.store(word, Ordering::Relaxed);
+        self.word(self.own(at), at)?.store(word, STORE);
         Ok(())
     }
 
@@ -403,10 +416,12 @@ impl Nic for RawNic<'_> {
         fabric.address(to, at, len)?;
         for offset in (0..len).step_by(8) {
             let word = |at: Place| Place { offset: at.offset.saturating_add(offset), ..at };
-            let source = fabric.word(rank, word(from))?.load(Ordering::Relaxed);
-            // Each word speaks for those before it.
-            fabric.word(to, word(at))?.store(source, Ordering::Release);
+            let source = fabric.word(rank, word(from))?.load(SOURCE);
+            fabric.word(to, word(at))?.store(source, TRANSFER);
         }
         Ok(Post::Posted)
     }
 }
+
+#[cfg(test)]
+mod tests;

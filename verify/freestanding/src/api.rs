@@ -6,6 +6,7 @@ use core::fmt::Write as _;
 use core::hint::black_box;
 use kernel_core::a2;
 use kernel_core::a3::{self, Choices, Receive};
+use kernel_core::fabric::coherent::{Fence, Streamed};
 use kernel_core::fabric::nic::Transfer;
 use kernel_core::fabric::order::{Issued, Kind as Effect};
 use kernel_core::fabric::raw::{RawFabric, Segment};
@@ -46,6 +47,13 @@ fn keep_all<T>(values: impl IntoIterator<Item = T>) {
 /// A table of a length that could be any.
 fn slice<T>(table: &mut [T]) -> &mut [T] {
     black_box(table)
+}
+
+/// Of memory that nothing goes past the caches to.
+struct NoFence;
+
+impl Fence for NoFence {
+    fn fence(&mut self) {}
 }
 
 /// A number that could be any.
@@ -148,6 +156,9 @@ fn places(shape: &Shape) {
         len: at.into(),
     };
     keep(Transfer::check(&black_box(transfer), rank));
+    let mut streamed = Streamed::new(NoFence);
+    Streamed::row(&mut streamed).fence();
+    black_box(&mut streamed).fence();
     let segment = black_box(Segment::EMPTY);
     keep((Segment::len(&segment), Segment::is_empty(&segment)));
     let wait = black_box(Wait::DispatchFlag { source: rank, local_expert: at });

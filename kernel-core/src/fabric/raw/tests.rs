@@ -1,0 +1,147 @@
+//! What no run on this processor shows: with which orderings words are accessed, and where the fences are. That they are
+//! enough is what loom's models show.
+
+use super::{Peer, RawFabric, RawNic, RowCopy, Segment};
+use crate::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
+use crate::fabric::nic::{Nic, Post, Transfer};
+use crate::fabric::{Fabric, ahead};
+use crate::place::{Place, Tensor};
+use crate::units::RankId;
+use Did::{Fence, Load, Store};
+use core::cell::RefCell;
+use core::sync::atomic::Ordering;
+use std::vec::Vec;
+
+/// What a fabric does that others depend on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Did {
+    Fence,
+    Load(Ordering),
+    Store(Ordering),
+}
+
+std::thread_local! {
+    static DONE: RefCell<Vec<Did>> = const { RefCell::new(Vec::new()) };
+}
+
+// Not among the first bytes of whoever notes something.
+#[inline(never)]
+pub(super) fn note(did: Did) {
+    DONE.with_borrow_mut(|done| done.push(did));
+}
+
+/// What `act` does.
+fn done(act: impl FnOnce()) -> Vec<Did> {
+    DONE.take();
+    act();
+    DONE.take()
+}
+
+const ME: RankId = RankId(0);
+const NEAR: RankId = RankId(1);
+const FAR: RankId = RankId(2);
+
+/// Enough to go past the caches, which wants vectors of 16 bytes.
+#[repr(C, align(16))]
+#[derive(Clone, Copy)]
+struct Row([u8; ahead::LINE]);
+
+const LEN: u64 = ahead::LINE as u64;
+
+/// My fabric and my interface, with rows copied so; the first two of four ranks are one server.
+fn with(row_copy: RowCopy, act: impl FnOnce(RawFabric<'_>, RawNic<'_>)) {
+    let mut memory = [[Row([0; ahead::LINE]); 3]; 4];
+    let mut output = Row([0; ahead::LINE]);
+    let segment = |row: &mut Row| Segment::new(row.0.as_mut_ptr(), LEN);
+    let peers = memory.each_mut().map(|[state, window, out]| Peer {
+        state: segment(state),
+        window: segment(window),
+        window_out: segment(out),
+    });
+    let outputs = Tensor::ALL.map(|t| if t == Tensor::XOut { segment(&mut output) } else { Segment::EMPTY });
+    // SAFETY: the segments are rows of their own that outlive the call, and only this thread goes there, through these
+    // two, one after the other.
+    let (fabric, nic) = unsafe { (RawFabric::new(&peers, ME, outputs), RawNic::new(&peers, ME)) };
+    act(fabric.with_servers(2).with_row_copy(row_copy), nic);
+}
+
+#[test]
+fn words_are_accessed_with_the_orderings_that_the_models_check() {
+    with(RowCopy::Ahead, |mut fabric, mut nic| {
+        let at = Place::state(8);
+        let publish = done(|| fabric.publish(NEAR, at, 1).unwrap());
+        assert_eq!(publish, [Store(PUBLISH)]);
+        assert_eq!(done(|| fabric.send(FAR, at, &[1; 16]).unwrap()), [Store(PUBLISH); 2]);
+        assert_eq!(done(|| assert_eq!(fabric.observe(at), Ok(0))), [Load(OBSERVE)]);
+        assert_eq!(done(|| fabric.store(at, 1).unwrap()), [Store(STORE)]);
+        assert_eq!(done(|| assert_eq!(nic.observe(at), Ok(1))), [Load(OBSERVE)]);
+        let transfer = Transfer { to: NEAR, from: Place::window_out(0), at: Place::window(0), len: 16 };
+        let post = done(|| assert_eq!(nic.post(&transfer), Ok(Post::Posted)));
+        assert_eq!(post, [Load(SOURCE), Store(TRANSFER), Load(SOURCE), Store(TRANSFER)]);
+    });
+}
+
+type Act = fn(&mut RawFabric<'_>);
+
+fn put(fabric: &mut RawFabric<'_>) {
+    fabric.put(NEAR, Place::window(0), &[1; ahead::LINE], &[]).unwrap();
+}
+
+fn deliver(fabric: &mut RawFabric<'_>) {
+    fabric.deliver(Place::output(Tensor::XOut, 0), Place::window(0), LEN).unwrap();
+}
+
+fn quiet(fabric: &mut RawFabric<'_>) {
+    assert_eq!(fabric.quiet(), Ok(true));
+}
+
+/// A fence is first of all that whoever tells of rows does, and behind it there is nothing left to fence.
+#[test]
+#[cfg(target_arch = "x86_64")]
+fn between_rows_past_the_caches_and_whatever_tells_of_them_there_is_one_fence() {
+    let tell: [(Act, &[Did]); 3] = [
+        (|fabric| fabric.publish(NEAR, Place::state(0), 1).unwrap(), &[Store(PUBLISH)]),
+        (|fabric| fabric.send(FAR, Place::state(0), &[1; 8]).unwrap(), &[Store(PUBLISH)]),
+        (quiet, &[]),
+    ];
+    for (tell, told) in tell {
+        for row in [put, deliver] {
+            with(RowCopy::Streaming, |mut fabric, _| {
+                assert_eq!(done(|| tell(&mut fabric)), told, "no row");
+                assert_eq!(done(|| [row, row].iter().for_each(|row| row(&mut fabric))), []);
+                assert_eq!(done(|| tell(&mut fabric)), [&[Fence], told].concat());
+                assert_eq!(done(|| tell(&mut fabric)), told, "fenced");
+                assert_eq!(done(|| drop(fabric)), [], "fenced");
+            });
+        }
+    }
+    for row in [put, deliver] {
+        with(RowCopy::Streaming, |mut fabric, _| {
+            row(&mut fabric);
+            assert_eq!(done(|| drop(fabric)), [Fence]);
+        });
+    }
+}
+
+#[test]
+fn rows_through_the_caches_want_no_fence() {
+    for row_copy in [RowCopy::Ahead, RowCopy::Plain] {
+        with(row_copy, |mut fabric, _| {
+            let rows = done(|| [put, deliver, quiet].iter().for_each(|act| act(&mut fabric)));
+            assert_eq!(rows, []);
+            assert_eq!(done(|| drop(fabric)), []);
+        });
+    }
+}
+
+/// Nobody sees a fence that is not there, so here it is looked up in what was compiled.
+#[test]
+#[cfg(all(target_arch = "x86_64", not(miri)))]
+fn the_fence_is_the_processors_instruction() {
+    let fence = <super::StoreFence as crate::fabric::coherent::Fence>::fence as fn(_);
+    let code = fence as *const [u8; 16];
+    assert!(code.addr().is_multiple_of(16), "functions begin at multiples of 16");
+    // SAFETY: the code of a function, which may be read; it is mapped in whole pages. No other function lies so near.
+    let code = unsafe { code.read() };
+    assert!(code.windows(3).any(|bytes| bytes == [0x0F, 0xAE, 0xF8]), "no sfence in {code:02x?}");
+}
