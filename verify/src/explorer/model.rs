@@ -325,6 +325,18 @@ impl Model {
         self
     }
 
+    /// Whether an operator N + 2 occurs: one that uses a partition again which operator N used, of either kind. A2's
+    /// operators share one sequence of partitions.
+    #[must_use]
+    pub fn reuses_partitions(&self) -> bool {
+        let operators = |letter| self.schedule.chars().filter(|&other| other == letter).count() as u32;
+        let [dispatch, combine] = self.partitions;
+        self.units.is_none_or(|units| match self.product {
+            Product::A3 => units * operators('D') > dispatch && units * operators('C') > combine,
+            Product::A2 | Product::Hierarchy => units * self.schedule.len() as u32 > dispatch,
+        })
+    }
+
     /// The machines' choices.
     fn choices(&self) -> Choices {
         Choices { order: SendOrder::Plain, flags: self.flags, receive: self.receive }

@@ -1,6 +1,6 @@
 //! A2's full mesh in the explorer: machines, agents and transfers, and what is broken on purpose.
 
-use crate::verdict::{caught, safe};
+use crate::verdict::{caught, safe, safe_in_reuse};
 use verify::explorer::{Memory, Model, Traffic, Twin, Violation};
 
 fn a2(schedule: &str) -> Model {
@@ -9,18 +9,18 @@ fn a2(schedule: &str) -> Model {
 
 #[test]
 fn two_ranks_for_ever() {
-    safe("A2, 2 ranks x 1 core, DC for ever, weak", &a2("DC"));
+    safe_in_reuse("A2, 2 ranks x 1 core, DC for ever, weak", &a2("DC"));
 }
 
 #[test]
 fn two_batches_in_flight_for_ever() {
     // Each kind follows each kind in one half.
-    safe("A2, 2 ranks x 1 core, DDCC for ever, weak", &a2("DDCC"));
+    safe_in_reuse("A2, 2 ranks x 1 core, DDCC for ever, weak", &a2("DDCC"));
 }
 
 #[test]
 fn quantised_rows_for_ever() {
-    safe("A2, 2 ranks x 1 core, int8, DC for ever, weak", &a2("DC").quantised());
+    safe_in_reuse("A2, 2 ranks x 1 core, int8, DC for ever, weak", &a2("DC").quantised());
 }
 
 #[test]
@@ -30,12 +30,12 @@ fn three_halves_are_safe_too() {
 
 #[test]
 fn two_ranks_of_two_cores_for_ever() {
-    safe("A2, 2 ranks x 2 cores, DC for ever, weak", &a2("DC").cores(2));
+    safe_in_reuse("A2, 2 ranks x 2 cores, DC for ever, weak", &a2("DC").cores(2));
 }
 
 #[test]
 fn two_ranks_of_two_cores_with_two_batches_in_flight() {
-    safe("A2, 2 ranks x 2 cores, DDCC once, weak", &a2("DDCC").cores(2).units(1));
+    safe_in_reuse("A2, 2 ranks x 2 cores, DDCC once, weak", &a2("DDCC").cores(2).units(1));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! fullmesh_v2: records in blocks that carry flags of their own. The protocol, and what is broken in it on purpose,
 //! each under the weakest conditions that show it.
 
-use crate::verdict::{caught, safe};
+use crate::verdict::{caught, safe, safe_in_reuse};
 use verify::explorer::{Model, Twin, Violation};
 
 fn dc(cores: u32, twin: Twin) -> Model {
@@ -10,20 +10,20 @@ fn dc(cores: u32, twin: Twin) -> Model {
 
 #[test]
 fn two_ranks_for_ever_over_weak_memory() {
-    safe("blocks, 2 ranks x 1 core, DC for ever, weak", &dc(1, Twin::None).weak());
+    safe_in_reuse("blocks, 2 ranks x 1 core, DC for ever, weak", &dc(1, Twin::None).weak());
     let two = Model::new(2, "DC").blocks(2);
-    safe("two blocks a record, 2 ranks x 1 core, DC for ever, weak", &two.weak());
+    safe_in_reuse("two blocks a record, 2 ranks x 1 core, DC for ever, weak", &two.weak());
 }
 
 #[test]
 fn two_ranks_of_two_cores_for_ever() {
-    safe("blocks, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Twin::None).weak());
+    safe_in_reuse("blocks, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Twin::None).weak());
 }
 
 #[test]
 fn two_ranks_of_two_cores_with_two_blocks_a_record() {
     let two = Model::new(2, "DC").blocks(2).cores(2).weak();
-    safe("two blocks a record, 2 ranks x 2 cores, DC three times, weak", &two.units(3));
+    safe_in_reuse("two blocks a record, 2 ranks x 2 cores, DC three times, weak", &two.units(3));
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn three_ranks_once_over_weak_memory() {
 
 #[test]
 fn two_batches_in_flight() {
-    safe("blocks, 2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").blocks(1).weak());
+    safe_in_reuse("blocks, 2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").blocks(1).weak());
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Dispatch with separate flags: counts ahead of the records, a token flag behind them. The protocol, and what is
 //! broken in it on purpose, each under the weakest conditions that show it.
 
-use crate::verdict::{caught, safe};
+use crate::verdict::{caught, safe, safe_in_reuse};
 use verify::explorer::{Model, Twin, Violation};
 
 fn dc(cores: u32, twin: Twin) -> Model {
@@ -10,12 +10,12 @@ fn dc(cores: u32, twin: Twin) -> Model {
 
 #[test]
 fn two_ranks_for_ever_over_weak_memory() {
-    safe("separate flags, 2 ranks x 1 core, DC for ever, weak", &dc(1, Twin::None).weak());
+    safe_in_reuse("separate flags, 2 ranks x 1 core, DC for ever, weak", &dc(1, Twin::None).weak());
 }
 
 #[test]
 fn two_ranks_of_two_cores_for_ever() {
-    safe("separate flags, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Twin::None).weak());
+    safe_in_reuse("separate flags, 2 ranks x 2 cores, DC for ever, weak", &dc(2, Twin::None).weak());
 }
 
 #[test]
@@ -25,7 +25,10 @@ fn three_ranks_once_over_weak_memory() {
 
 #[test]
 fn two_batches_in_flight() {
-    safe("separate flags, 2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").separate().weak());
+    safe_in_reuse(
+        "separate flags, 2 ranks x 1 core, DDCC for ever, weak",
+        &Model::new(2, "DDCC").separate().weak(),
+    );
 }
 
 #[test]

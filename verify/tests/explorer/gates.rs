@@ -1,21 +1,21 @@
 //! The protocol as it is, explored to the end. Each test prints its states; docs/PROTOCOL.md quotes them.
 
-use crate::verdict::safe;
+use crate::verdict::{safe, safe_in_reuse};
 use verify::explorer::Model;
 
 #[test]
 fn two_ranks_for_ever_over_weak_memory() {
-    safe("2 ranks x 1 core, DC for ever, weak", &Model::new(2, "DC").weak());
+    safe_in_reuse("2 ranks x 1 core, DC for ever, weak", &Model::new(2, "DC").weak());
 }
 
 #[test]
 fn two_ranks_for_ever_with_every_landing_a_move_of_its_own() {
-    safe("2 ranks x 1 core, DC for ever, weak, explicit", &Model::new(2, "DC").weak_explicit());
+    safe_in_reuse("2 ranks x 1 core, DC for ever, weak, explicit", &Model::new(2, "DC").weak_explicit());
 }
 
 #[test]
 fn two_ranks_of_two_cores_for_ever_over_weak_memory() {
-    safe("2 ranks x 2 cores, DC for ever, weak", &Model::new(2, "DC").cores(2).weak());
+    safe_in_reuse("2 ranks x 2 cores, DC for ever, weak", &Model::new(2, "DC").cores(2).weak());
 }
 
 #[test]
@@ -30,23 +30,23 @@ fn three_ranks_two_rounds_over_weak_memory() {
 
 #[test]
 fn three_ranks_three_rounds() {
-    safe("3 ranks x 1 core, DC three times", &Model::new(3, "DC").units(3));
+    safe_in_reuse("3 ranks x 1 core, DC three times", &Model::new(3, "DC").units(3));
 }
 
 #[test]
 fn two_batches_in_flight_for_ever_over_weak_memory() {
-    safe("2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").weak());
+    safe_in_reuse("2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").weak());
 }
 
 #[test]
 fn two_ranks_of_two_cores_with_two_batches_in_flight() {
-    safe("2 ranks x 2 cores, DDCC twice, weak", &Model::new(2, "DDCC").cores(2).weak().units(2));
+    safe_in_reuse("2 ranks x 2 cores, DDCC twice, weak", &Model::new(2, "DDCC").cores(2).weak().units(2));
 }
 
 #[test]
 fn two_ranks_of_two_cores_with_steps_of_several_effects() {
     let runs = |model: Model| model.cores(2).in_runs().weak();
-    safe("2 ranks x 2 cores, in runs, DC three times, weak", &runs(Model::new(2, "DC")).units(3));
+    safe_in_reuse("2 ranks x 2 cores, in runs, DC three times, weak", &runs(Model::new(2, "DC")).units(3));
     // So that a core has several puts for one flag.
     safe("2 ranks x 2 cores, in runs, wide, DC once, weak", &runs(Model::new(2, "DC").wide()).units(1));
 }

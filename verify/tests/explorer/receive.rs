@@ -1,7 +1,7 @@
 //! The ways to receive beside copying: experts that read rows in the window, and direct placement with pull combine.
 //! Each is safe with as many data areas as batches are in flight, and not with fewer.
 
-use crate::verdict::{caught, safe};
+use crate::verdict::{caught, safe, safe_in_reuse};
 use verify::explorer::{Model, Twin, Violation};
 
 fn direct(areas: u32, schedule: &str) -> Model {
@@ -10,8 +10,11 @@ fn direct(areas: u32, schedule: &str) -> Model {
 
 #[test]
 fn in_place_two_partitions_are_enough_for_two_batches_in_flight() {
-    safe("in place, 2 ranks x 1 core, DC for ever, weak", &Model::new(2, "DC").in_place().weak());
-    safe("in place, 2 ranks x 1 core, DDCC for ever, weak", &Model::new(2, "DDCC").in_place().weak());
+    safe_in_reuse("in place, 2 ranks x 1 core, DC for ever, weak", &Model::new(2, "DC").in_place().weak());
+    safe_in_reuse(
+        "in place, 2 ranks x 1 core, DDCC for ever, weak",
+        &Model::new(2, "DDCC").in_place().weak(),
+    );
     let wide = Model::new(2, "DC").in_place().wide().units(1);
     safe("in place, wide, quantised, weak", &wide.clone().quantised().weak());
     safe("in place, wide, quantised, in runs, weak", &wide.quantised().in_runs().weak());
@@ -20,8 +23,8 @@ fn in_place_two_partitions_are_enough_for_two_batches_in_flight() {
 #[test]
 fn in_place_on_two_cores() {
     let in_place = |schedule| Model::new(2, schedule).in_place().cores(2).weak();
-    safe("in place, 2 ranks x 2 cores, DC for ever, weak", &in_place("DC"));
-    safe("in place, 2 ranks x 2 cores, DDCC twice, weak", &in_place("DDCC").units(2));
+    safe_in_reuse("in place, 2 ranks x 2 cores, DC for ever, weak", &in_place("DC"));
+    safe_in_reuse("in place, 2 ranks x 2 cores, DDCC twice, weak", &in_place("DDCC").units(2));
 }
 
 #[test]
@@ -45,8 +48,8 @@ fn catches_in_place_with_three_batches_in_flight_on_two_partitions() {
 
 #[test]
 fn direct_placement_needs_an_area_for_each_batch_in_flight() {
-    safe("direct, 2 ranks x 1 core, one area, DC for ever, weak", &direct(1, "DC").weak());
-    safe("direct, 2 ranks x 1 core, two areas, DDCC for ever, weak", &direct(2, "DDCC").weak());
+    safe_in_reuse("direct, 2 ranks x 1 core, one area, DC for ever, weak", &direct(1, "DC").weak());
+    safe_in_reuse("direct, 2 ranks x 1 core, two areas, DDCC for ever, weak", &direct(2, "DDCC").weak());
     let wide = direct(1, "DC").wide().units(1);
     safe("direct, wide, quantised, weak", &wide.clone().quantised().weak());
     safe("direct, wide, quantised, in runs, weak", &wide.quantised().in_runs().weak());
@@ -54,15 +57,15 @@ fn direct_placement_needs_an_area_for_each_batch_in_flight() {
 
 #[test]
 fn direct_placement_on_two_cores() {
-    safe("direct, 2 ranks x 2 cores, one area, DC for ever, weak", &direct(1, "DC").cores(2).weak());
+    safe_in_reuse("direct, 2 ranks x 2 cores, one area, DC for ever, weak", &direct(1, "DC").cores(2).weak());
     let runs = direct(1, "DC").cores(2).weak().in_runs().units(3);
-    safe("direct, 2 ranks x 2 cores, one area, in runs, DC three times, weak", &runs);
+    safe_in_reuse("direct, 2 ranks x 2 cores, one area, in runs, DC three times, weak", &runs);
 }
 
 #[test]
 fn direct_placement_on_two_cores_with_two_batches_in_flight() {
     let two = direct(2, "DDCC").cores(2).weak().units(2);
-    safe("direct, 2 ranks x 2 cores, two areas, DDCC twice, weak", &two);
+    safe_in_reuse("direct, 2 ranks x 2 cores, two areas, DDCC twice, weak", &two);
 }
 
 #[test]

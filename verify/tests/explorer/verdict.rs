@@ -37,6 +37,13 @@ pub(crate) fn safe(name: &str, model: &Model) {
     }
 }
 
+/// The same of a model in which partitions are used again: an operator N + 2 occurs.
+#[track_caller]
+pub(crate) fn safe_in_reuse(name: &str, model: &Model) {
+    assert!(model.reuses_partitions(), "{name}: ends before a partition comes round");
+    safe(name, model);
+}
+
 /// A bad state is reachable.
 #[track_caller]
 pub(crate) fn caught(name: &str, model: &Model) -> Timeline {
