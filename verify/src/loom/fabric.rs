@@ -1,37 +1,80 @@
-//! One core's fabric over loom's memory: the same orderings as `kernel_core::fabric::raw`.
+//! One core's fabric over loom's memory: orderings and fences are those of `kernel_core::fabric::raw`, which stand in
+//! `kernel_core::fabric::coherent`.
 
 use super::memory::{Memory, Outputs};
 use super::trace::{self, Access, Event};
 use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
+use core::mem;
+use kernel_core::fabric::coherent::{Fence, OBSERVE, PUBLISH, STORE, Streamed};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::state::{Kind, core_word, selector};
 use kernel_core::place::{Place, Region};
 use kernel_core::units::{CoreId, RankId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
+use std::thread;
 
-/// How words are accessed.
+/// How words are accessed, and rows written.
 #[derive(Clone, Copy, Debug)]
 pub struct Orderings {
     /// Of a publish.
     pub publish: Ordering,
     /// Of an observe.
     pub observe: Ordering,
+    /// Rows go past the caches.
+    pub streaming: bool,
 }
 
 impl Default for Orderings {
     fn default() -> Self {
-        Self { publish: Ordering::Release, observe: Ordering::Acquire }
+        Self { publish: PUBLISH, observe: OBSERVE, streaming: false }
+    }
+}
+
+/// Where the rows of a core go.
+#[derive(Clone, Debug)]
+struct Target {
+    memory: Rc<Memory>,
+    /// Of the running operator.
+    outputs: Rc<Outputs>,
+}
+
+impl Target {
+    fn write(&self, to: RankId, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        let written = match at.region {
+            Region::Window => self.memory.window(to).and_then(|window| window.write(at.offset, bytes)),
+            Region::Output(tensor) => self.outputs.tensor(tensor).write(at.offset, bytes),
+            _ => None,
+        };
+        written.ok_or(Fault { rank: to, at, len: bytes.len() as u64 })
+    }
+}
+
+/// Rows that a core has written past the caches. They land at the fence and not before, whatever the core publishes
+/// meanwhile; that they may land at once is what a model without streaming has.
+#[derive(Debug)]
+struct Late {
+    target: Target,
+    rows: Vec<(RankId, Place, Vec<u8>)>,
+}
+
+impl Fence for Late {
+    fn fence(&mut self) {
+        // An execution that has failed is not gone on with.
+        if !thread::panicking() {
+            self.rows.drain(..).for_each(|(to, at, bytes)| {
+                self.target.write(to, at, &bytes).expect("a place for a row");
+            });
+        }
     }
 }
 
 /// The fabric of one core.
 #[derive(Debug)]
 pub struct LoomFabric {
-    memory: Rc<Memory>,
-    /// Of the running operator.
-    outputs: Rc<Outputs>,
+    target: Target,
+    streamed: Streamed<Late>,
     rank: RankId,
     core: CoreId,
     orderings: Orderings,
@@ -45,14 +88,29 @@ impl LoomFabric {
     /// The fabric of `core` of `rank`.
     #[must_use]
     pub fn new(memory: Rc<Memory>, rank: RankId, core: CoreId, orderings: Orderings) -> Self {
-        let outputs = Rc::default();
-        Self { memory, outputs, rank, core, orderings, private: BTreeMap::new(), copies: Bump::new() }
+        let target = Target { memory, outputs: Rc::default() };
+        let (private, copies) = (BTreeMap::new(), Bump::new());
+        Self { streamed: none_streamed(&target), target, rank, core, orderings, private, copies }
     }
 
-    /// Begins an operator that writes to `outputs`.
+    /// Begins an operator that writes to `outputs`. The driver has dropped the fabric of the one before.
     pub fn begin(&mut self, outputs: Rc<Outputs>) {
-        self.outputs = outputs;
+        self.target.outputs = outputs;
+        self.streamed = none_streamed(&self.target);
         self.copies.reset();
+    }
+
+    /// Acts as if there were nothing to fence.
+    pub(super) fn unfenced<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
+        let streamed = mem::replace(&mut self.streamed, none_streamed(&self.target));
+        let result = act(self);
+        self.streamed = streamed;
+        result
+    }
+
+    /// Forgets the rows that have not landed.
+    pub(super) fn forget(&mut self) {
+        mem::forget(mem::replace(&mut self.streamed, none_streamed(&self.target)));
     }
 
     /// Its core.
@@ -80,30 +138,44 @@ impl LoomFabric {
             self.private.insert(at, word);
         }
         self.note(Access::Word(to, at, word));
-        match self.memory.word(to, at) {
+        match self.target.memory.word(to, at) {
             Some(atomic) => atomic.store(word, ordering),
             None if is_private => {}
             None => return Err(Fault { rank: to, at, len: 8 }),
         }
         Ok(())
     }
+
+    fn write_row(&mut self, to: RankId, at: Place, bytes: Vec<u8>) -> Result<(), Fault> {
+        if !self.orderings.streaming {
+            return self.target.write(to, at, &bytes);
+        }
+        self.streamed.row().rows.push((to, at, bytes));
+        Ok(())
+    }
+}
+
+fn none_streamed(target: &Target) -> Streamed<Late> {
+    Streamed::new(Late { target: target.clone(), rows: Vec::new() })
 }
 
 impl Fabric for LoomFabric {
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.note(Access::Put(to, at));
-        let bytes = [row, tail].concat();
-        let window = self.memory.window(to).filter(|_| at.region == Region::Window);
-        let fault = Fault { rank: to, at, len: bytes.len() as u64 };
-        window.and_then(|window| window.write(at.offset, &bytes)).ok_or(fault)
+        if at.region != Region::Window {
+            return Err(Fault { rank: to, at, len: (row.len() + tail.len()) as u64 });
+        }
+        self.write_row(to, at, [row, tail].concat())
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.streamed.fence();
         self.write_word(to, at, word, self.orderings.publish)
     }
 
-    /// A release store is after all that its thread did before, so there is nothing to wait for.
+    /// A release store is after all that its thread did before, so there is nothing else to wait for.
     fn quiet(&mut self) -> Result<bool, Fault> {
+        self.streamed.fence();
         Ok(true)
     }
 
@@ -111,19 +183,19 @@ impl Fabric for LoomFabric {
         if let Some(word) = self.private(at) {
             return Ok(word);
         }
-        let atomic = self.memory.word(self.rank, at).ok_or(Fault { rank: self.rank, at, len: 8 })?;
+        let atomic = self.target.memory.word(self.rank, at).ok_or(Fault { rank: self.rank, at, len: 8 })?;
         let word = atomic.load(self.orderings.observe);
         self.note(Access::Saw(at, word));
         Ok(word)
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.write_word(self.rank, at, word, Ordering::Relaxed)
+        self.write_word(self.rank, at, word, STORE)
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         self.note(Access::Read(at));
-        let window = self.memory.window(self.rank).filter(|_| at.region == Region::Window);
+        let window = self.target.memory.window(self.rank).filter(|_| at.region == Region::Window);
         let bytes = window.and_then(|window| window.read(at.offset, len));
         let bytes = bytes.ok_or(Fault { rank: self.rank, at, len })?;
         Ok(self.copies.alloc_slice_copy(&bytes))
@@ -131,15 +203,15 @@ impl Fabric for LoomFabric {
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         self.note(Access::Wrote(at));
-        let Region::Output(tensor) = at.region else {
+        if !matches!(at.region, Region::Output(_)) {
             return Err(Fault { rank: self.rank, at, len: bytes.len() as u64 });
-        };
-        let written = self.outputs.tensor(tensor).write(at.offset, bytes);
-        written.ok_or(Fault { rank: self.rank, at, len: bytes.len() as u64 })
+        }
+        self.target.write(self.rank, at, bytes)
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let bytes = self.bytes(from, len)?.to_vec();
-        self.write(output, &bytes)
+        self.note(Access::Wrote(output));
+        self.write_row(self.rank, output, bytes)
     }
 }

@@ -3,6 +3,7 @@
 use super::fabric::LoomFabric;
 use super::memory::{Memory, Places};
 use super::twist::{Twist, Twisted};
+use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
 use core::fmt::Debug;
 use kernel_core::a3::Flags;
@@ -28,6 +29,8 @@ pub struct Core<T> {
     rank: RankId,
     core: CoreId,
     epoch: u32,
+    /// A word beside the fabric.
+    told: Rc<AtomicU64>,
 }
 
 /// What a core does.
@@ -49,11 +52,13 @@ pub fn litmus<T: Twist + 'static>(
         .collect();
     move || {
         let (memory, shape) = (Rc::new(Memory::new(&places)), Rc::new(shape.clone()));
+        let told = Rc::new(AtomicU64::new(0));
         let mut threads = scripts.iter().map(|&(rank, core, script)| {
             let (rank, core, twist) = (RankId(rank), CoreId(core), twist());
             let fabric = LoomFabric::new(Rc::clone(&memory), rank, core, twist.orderings());
             let fabric = Twisted { fabric, twist };
-            let mut core = Core { fabric, shape: Rc::clone(&shape), rank, core, epoch: 0 };
+            let (shape, told) = (Rc::clone(&shape), Rc::clone(&told));
+            let mut core = Core { fabric, shape, rank, core, epoch: 0, told };
             move || script(&mut core)
         });
         let here = threads.next();
@@ -126,11 +131,28 @@ impl<T: Twist> Core<T> {
         assert_eq!(seen, ROW.map(|byte| byte + plus), "the row of a set flag");
     }
 
-    /// A core barrier that carries `sum`; returns the sum of core `other`.
-    pub fn barrier(&mut self, sum: u32, other: u32) -> u32 {
+    /// Waits until all that it did has landed.
+    pub fn quiet(&mut self) {
         while !did(self.fabric.quiet()) {
             thread::yield_now();
         }
+    }
+
+    /// Tells whoever is [`told`](Self::told), by other means than the fabric.
+    pub fn tell(&self) {
+        self.told.store(1, Ordering::Release);
+    }
+
+    /// Waits for that.
+    pub fn told(&self) {
+        while self.told.load(Ordering::Acquire) == 0 {
+            thread::yield_now();
+        }
+    }
+
+    /// A core barrier that carries `sum`; returns the sum of core `other`.
+    pub fn barrier(&mut self, sum: u32, other: u32) -> u32 {
+        self.quiet();
         self.epoch = barrier::next_epoch(self.epoch);
         let (core, epoch, cores) = (self.core, self.epoch, self.shape.aiv_num());
         let sum = ShareSum { rows: sum, of_last_expert: 0 };

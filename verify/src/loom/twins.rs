@@ -30,6 +30,51 @@ impl Twist for RelaxedObserve {
     }
 }
 
+/// Rows go past the caches. Not broken, but for the fence that is left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PastCaches {
+    /// None is.
+    #[default]
+    Fenced,
+    /// That before a publish.
+    NotBeforePublish,
+    /// That of quiet.
+    NotInQuiet,
+    /// Both.
+    NotBeforePublishNorInQuiet,
+    /// That before the fabric is gone.
+    NotAtTheEnd,
+}
+
+impl Twist for PastCaches {
+    fn orderings(&self) -> Orderings {
+        Orderings { streaming: true, ..Orderings::default() }
+    }
+
+    fn publish(&mut self, fabric: &mut LoomFabric, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        match self {
+            Self::NotBeforePublish | Self::NotBeforePublishNorInQuiet => {
+                fabric.unfenced(|fabric| fabric.publish(to, at, word))
+            }
+            _ => fabric.publish(to, at, word),
+        }
+    }
+
+    fn quiet(&mut self, fabric: &mut LoomFabric) -> Result<bool, Fault> {
+        match self {
+            Self::NotInQuiet | Self::NotBeforePublishNorInQuiet => fabric.unfenced(LoomFabric::quiet),
+            _ => fabric.quiet(),
+        }
+    }
+
+    fn ended(&mut self, fabric: &mut LoomFabric) -> Result<(), Fault> {
+        if *self == Self::NotAtTheEnd {
+            fabric.forget();
+        }
+        Ok(())
+    }
+}
+
 /// Puts to a rank come after the next publish to it, or after the word that tells the other cores that they have
 /// landed.
 #[derive(Clone, Debug, Default)]

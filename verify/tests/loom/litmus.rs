@@ -9,9 +9,9 @@ use verify::loom::search::{Bound, failure, model};
 use verify::loom::twins::{FlagFirst, NoBarrier, OneCoreWord, RelaxedObserve, RelaxedPublish};
 use verify::loom::twist::{Faithful, Twist};
 
-type Scripts<T> = &'static [(u32, u32, Script<T>)];
+pub(super) type Scripts<T> = &'static [(u32, u32, Script<T>)];
 
-fn shape(ranks: &[u32], cores: u32) -> Shape {
+pub(super) fn shape(ranks: &[u32], cores: u32) -> Shape {
     Size { cores: ranks, experts: ranks.len() as u32, bs: 1, k: 1 }.shape(cores, Layout::Plain(Flags::Joint))
 }
 
@@ -19,12 +19,17 @@ fn holds(name: &str, expected: RangeInclusive<usize>, shape: Shape, scripts: Scr
     model(name, Bound::Complete, expected, litmus(shape, || Faithful, scripts));
 }
 
-fn fails<T: Twist + 'static>(name: &str, shape: Shape, twist: fn() -> T, scripts: Scripts<T>) -> String {
+pub(super) fn fails<T: Twist + 'static>(
+    name: &str,
+    shape: Shape,
+    twist: fn() -> T,
+    scripts: Scripts<T>,
+) -> String {
     failure(name, Bound::Complete, litmus(shape, twist, scripts))
 }
 
 /// Rank 1 puts and publishes; rank 0 waits and reads.
-const fn flag_after_data<T: Twist>() -> Scripts<T> {
+pub(super) const fn flag_after_data<T: Twist>() -> Scripts<T> {
     const {
         &[
             (0, 0, |core| {

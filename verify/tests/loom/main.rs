@@ -7,3 +7,4 @@ mod layouts;
 mod litmus;
 mod ranks;
 mod rounds;
+mod streaming;

@@ -1,4 +1,5 @@
-//! One core's fabric and one agent's interface over loom's memory: the orderings of `kernel_core::fabric::raw`.
+//! One core's fabric and one agent's interface over loom's memory: orderings are those of `kernel_core::fabric::raw`, which
+//! stand in `kernel_core::fabric::coherent`.
 
 use super::Bend;
 use super::memory::Memory;
@@ -6,6 +7,7 @@ use crate::loom::memory::Outputs;
 use crate::loom::trace::{self, Access, Event};
 use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
+use kernel_core::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
@@ -146,12 +148,12 @@ impl Fabric for CoreFabric {
         }
         let rings = at == doorbell();
         let relaxed = rings && self.seat.bend == Bend::RelaxedDoorbell;
-        self.write_word(at, word, if relaxed { Ordering::Relaxed } else { Ordering::Release })?;
+        self.write_word(at, word, if relaxed { Ordering::Relaxed } else { PUBLISH })?;
         if rings {
             let late = core::mem::take(&mut self.late);
             late.into_iter().try_for_each(|(at, word)| match at.region {
                 Region::WindowOut => self.write_words(at, &word.to_le_bytes()),
-                _ => self.write_word(at, word, Ordering::Relaxed),
+                _ => self.write_word(at, word, STORE),
             })?;
         }
         Ok(())
@@ -168,7 +170,7 @@ impl Fabric for CoreFabric {
         }
         let seat = &self.seat;
         let relaxed = seat.bend == Bend::RelaxedObserve;
-        let ordering = if relaxed { Ordering::Relaxed } else { Ordering::Acquire };
+        let ordering = if relaxed { Ordering::Relaxed } else { OBSERVE };
         let Some(known) = seat.memory.word(seat.rank, seat.folded(at)) else {
             // Nothing that is meant was ever written there.
             return if seat.memory.has(at, at.offset..at.offset + 8) {
@@ -196,7 +198,7 @@ impl Fabric for CoreFabric {
                 self.late.push((at, word));
                 Ok(())
             }
-            _ => self.write_word(at, word, Ordering::Relaxed),
+            _ => self.write_word(at, word, STORE),
         }
     }
 
@@ -271,7 +273,7 @@ impl AgentNic {
         let (from, at) = (seat.folded(from), seat.folded(at));
         let ordering = match seat.bend {
             Bend::RelaxedTransfer => Ordering::Relaxed,
-            _ => Ordering::Release,
+            _ => TRANSFER,
         };
         let mut words: Vec<_> = seat.memory.words(to, at, len).collect();
         if seat.bend == Bend::LastWordFirst {
@@ -279,7 +281,7 @@ impl AgentNic {
         }
         for (distance, word) in words {
             let source = Place { offset: from.offset + distance, ..from };
-            let value = seat.memory.word(seat.rank, source).map_or(0, |word| word.load(Ordering::Relaxed));
+            let value = seat.memory.word(seat.rank, source).map_or(0, |word| word.load(SOURCE));
             let place = Place { offset: at.offset + distance, ..at };
             trace::note(Event { rank: seat.rank, core: CoreId(0), access: Access::Sent(to, place, value) });
             word.store(value, ordering);
@@ -291,7 +293,7 @@ impl Nic for AgentNic {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         let seat = &self.seat;
         let relaxed = seat.bend == Bend::RelaxedAgent;
-        let ordering = if relaxed { Ordering::Relaxed } else { Ordering::Acquire };
+        let ordering = if relaxed { Ordering::Relaxed } else { OBSERVE };
         let word = seat.memory.word(seat.rank, seat.folded(at)).ok_or(seat.fault(at, 8))?;
         Ok(word.load(ordering))
     }

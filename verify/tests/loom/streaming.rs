@@ -1,0 +1,141 @@
+//! Rows past the caches: stores that no release orders, but a fence. When a core owes one is decided by
+//! `kernel_core::fabric::coherent`, here as over raw memory. Bound: every execution.
+
+use super::litmus::{Scripts, fails, flag_after_data, shape};
+use PastCaches::{Fenced, NotAtTheEnd, NotBeforePublish, NotBeforePublishNorInQuiet, NotInQuiet};
+use core::ops::RangeInclusive;
+use kernel_core::a3::Flags;
+use verify::loom::group::{
+    Group, Layout,
+    Operator::{self, C, D},
+    Size,
+};
+use verify::loom::litmus::{count_flag, litmus};
+use verify::loom::round::Traffic;
+use verify::loom::search::{Bound, failure, model};
+use verify::loom::twins::PastCaches;
+use verify::loom::twist::Twist;
+
+const SEPARATE: Layout = Layout::Plain(Flags::Separate);
+const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, k: 1 };
+/// Each rank sends to the other.
+const CROSS: Traffic<'_> = &[&[&[1]], &[&[0]]];
+
+/// One rank of two cores, each of which puts a record that the other publishes and copies out.
+const ALONE: Size<'_> = Size { cores: &[2], experts: 2, bs: 2, k: 1 };
+const SWAP: Traffic<'_> = &[&[&[1], &[0]]];
+
+/// Rank 0 has two cores, rank 1 has one.
+const TWO_AND_ONE: Size<'_> = Size { cores: &[2, 1], ..ALONE };
+/// Rank 1 returns a row to each core of rank 0.
+const BACK: Traffic<'_> = &[&[&[1], &[1]], &[&[0], &[]]];
+
+fn cross(schedule: &[Operator]) -> Group {
+    Group::new(TWO, &[CROSS; 3], schedule)
+}
+
+fn cross_with(layout: Layout) -> Group {
+    Group::with(layout, TWO, &[CROSS], &[D(0)])
+}
+
+fn two_cores() -> Group {
+    Group::new(ALONE, &[SWAP], &[D(0)])
+}
+
+fn holds(name: &str, expected: RangeInclusive<usize>, group: Group, twin: PastCaches) {
+    model(
+        &format!("{name}, past caches, {twin:?}"),
+        Bound::Complete,
+        expected,
+        group.twisted(move |_, _| twin),
+    );
+}
+
+fn is_caught(name: &str, group: Group, twin: PastCaches) {
+    let name = format!("{name}, past caches, {twin:?}");
+    let how = failure(&name, Bound::Complete, group.twisted(move |_, _| twin));
+    assert!(how.contains("Causality violation"), "{how}");
+}
+
+#[test]
+fn rows_past_the_caches_are_there_when_their_flags_are() {
+    holds("D", 33..=41, cross(&[D(0)]), Fenced);
+    holds("C", 33..=41, cross(&[C(0)]), Fenced);
+    holds("D C D", 8_900..=11_000, cross(&[D(0), C(0), D(1)]), Fenced);
+    holds("D D D", 8_200..=11_000, cross(&[D(0), D(1), D(2)]), Fenced);
+    holds("C C C", 8_200..=11_000, cross(&[C(0), C(1), C(2)]), Fenced);
+    holds("separate, D", 510..=630, cross_with(SEPARATE), Fenced);
+    holds("blocks, D", 350..=440, cross_with(Layout::Blocks), Fenced);
+    holds("D, two cores", 510..=630, two_cores(), Fenced);
+    holds("C, two cores and one", 425..=525, Group::new(TWO_AND_ONE, &[BACK], &[C(0)]), Fenced);
+}
+
+/// One combine, or one dispatch in blocks: there a core publishes what it has put itself, without a quiet between. Where
+/// there is one it has fenced already.
+#[test]
+fn catches_a_publish_without_a_fence() {
+    is_caught("C", cross(&[C(0)]), NotBeforePublish);
+    is_caught("blocks, D", cross_with(Layout::Blocks), NotBeforePublish);
+    holds("D", 33..=41, cross(&[D(0)]), NotBeforePublish);
+    holds("separate, D", 510..=630, cross_with(SEPARATE), NotBeforePublish);
+    holds("D, two cores", 510..=630, two_cores(), NotBeforePublish);
+}
+
+/// One dispatch, with one core or with two, where another core's flag speaks for the row. Of the fences in quiet and before
+/// the words behind it, the barrier's among them, one is enough.
+#[test]
+fn catches_a_quiet_without_a_fence_unless_the_next_publish_has_one() {
+    for (name, group) in
+        [("D", cross(&[D(0)])), ("separate, D", cross_with(SEPARATE)), ("D, two cores", two_cores())]
+    {
+        is_caught(name, group, NotBeforePublishNorInQuiet);
+    }
+    holds("D", 33..=41, cross(&[D(0)]), NotInQuiet);
+    holds("D, two cores", 510..=630, two_cores(), NotInQuiet);
+}
+
+/// One dispatch: rows that were copied out past the caches, and no word comes behind them.
+#[test]
+fn catches_a_fabric_that_is_gone_without_a_fence() {
+    let group = cross(&[D(0)]).twisted(|_, _| NotAtTheEnd);
+    let how = failure("D, past caches, NotAtTheEnd", Bound::Complete, group);
+    assert!(how.contains("expand_x of rank 0"), "{how}");
+}
+
+/// Core 0 of rank 1 puts, is quiet and tells core 1 by other means than the fabric; core 1 publishes.
+const fn quiet_then_told<T: Twist>() -> Scripts<T> {
+    const {
+        &[
+            (0, 0, |core| {
+                core.await_flag(count_flag());
+                core.expect_row(0);
+            }),
+            (1, 0, |core| {
+                core.put(0, 0);
+                core.quiet();
+                core.tell();
+            }),
+            (1, 1, |core| {
+                core.told();
+                core.publish(0, count_flag());
+            }),
+        ]
+    }
+}
+
+#[test]
+fn a_core_was_quiet_about_rows_past_the_caches_whoever_tells_of_it() {
+    let body = litmus(shape(&[1, 1], 2), || Fenced, quiet_then_told());
+    model("quiet, told, past caches", Bound::Complete, 333..=407, body);
+}
+
+/// Three threads, one row. Two ranks of one core do not show it: the publish has a fence of its own.
+#[test]
+fn catches_a_quiet_without_a_fence() {
+    let how = fails("quiet without a fence, told", shape(&[1, 1], 2), || NotInQuiet, quiet_then_told());
+    assert!(how.contains("Concurrent"), "{how}");
+    let body = litmus(shape(&[1, 1], 1), || NotInQuiet, flag_after_data());
+    model("quiet without a fence", Bound::Complete, 10..=14, body);
+    let how = fails("publish without a fence", shape(&[1, 1], 1), || NotBeforePublish, flag_after_data());
+    assert!(how.contains("Concurrent read and write"), "{how}");
+}
