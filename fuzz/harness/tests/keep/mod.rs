@@ -9,7 +9,7 @@ static KEPT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 /// Where the seeds of a target lie.
 pub(crate) fn folder(target: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("seeds").join(target)
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../seeds").join(target)
 }
 
 /// Holds a seed that was just asserted against the file, or writes it.

@@ -1,6 +1,6 @@
 //! Operations and oracles for fuzzing. Each of the modules named like a target has a `run` that takes any bytes, does
-//! what they mean and panics where something is wrong. The thin programs in `fuzz/fuzz` hand it what libFuzzer makes
-//! up; the tests hand it the seeds, on any toolchain.
+//! what they mean and panics where something is wrong. The thin programs in `fuzz/fuzz_targets` hand it what libFuzzer
+//! makes up; the tests hand it the seeds, on any toolchain.
 //!
 //! `docs/FUZZING.md` tells how to run the targets.
 

@@ -1,12 +1,12 @@
 //! The seed corpus. Every seed is a scenario that a test here asserts before it stands in `fuzz/seeds`; and all that
 //! stands there is run, regressions included.
 //!
-//! `VERIEP_WRITE_SEEDS=1 cargo test -p fuzz` writes the seeds anew.
+//! `VERIEP_WRITE_SEEDS=1 cargo test -p fuzz-harness` writes the seeds anew.
 
-use fuzz::domain::{Feature, Numbers, PROTOCOLS, Protocol};
-use fuzz::shape_layout::Verdict;
-use fuzz::tape::mixed;
-use fuzz::{hostile, inputs, plan, round, shape_layout, vector};
+use fuzz_harness::domain::{Feature, Numbers, PROTOCOLS, Protocol};
+use fuzz_harness::shape_layout::Verdict;
+use fuzz_harness::tape::mixed;
+use fuzz_harness::{hostile, inputs, plan, round, shape_layout, vector};
 use kernel_core::fabric::ProtocolError;
 use kernel_core::vector::{Portable, Vector};
 
@@ -27,9 +27,9 @@ const TARGETS: &[Target] = &[
     ("inputs", |bytes| _ = inputs::run(bytes)),
     ("vector", |bytes| _ = vector::run(bytes)),
     #[cfg(feature = "files")]
-    ("config_file", |bytes| _ = fuzz::config_file::run(bytes)),
+    ("config_file", |bytes| _ = fuzz_harness::config_file::run(bytes)),
     #[cfg(feature = "files")]
-    ("case_files", |bytes| _ = fuzz::case_files::run(bytes)),
+    ("case_files", |bytes| _ = fuzz_harness::case_files::run(bytes)),
 ];
 
 /// The tests that keep seeds; those of files are judged in `files.rs`.

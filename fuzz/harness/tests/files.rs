@@ -1,9 +1,9 @@
 //! Seeds of the targets that read files: each a configuration or a case that a test asserts first.
 #![cfg(feature = "files")]
 
-use fuzz::case_files::{self, DIVIDER};
-use fuzz::config_file;
-use fuzz::shape_layout::Verdict;
+use fuzz_harness::case_files::{self, DIVIDER};
+use fuzz_harness::config_file;
+use fuzz_harness::shape_layout::Verdict;
 use host::store::{Tensor, bytes_of, write_tensors};
 use safetensors::Dtype;
 
