@@ -5,6 +5,7 @@ use crate::tape::Tape;
 use crate::tape::read_in_order;
 use arbitrary::Unstructured;
 use kernel_core::a3::Receive;
+use kernel_core::hierarchy::Stage;
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::landing;
 use kernel_core::reference::numerics;
@@ -25,7 +26,7 @@ pub struct Numbers {
     pub h: u8,
     pub bs: u8,
     pub cores: u8,
-    /// Two bits each: zero, copy, const.
+    /// Two bits each: zero, copy, const; above them [`stage`](Self::stage).
     pub specials: u8,
     /// Bits of [`has`](Self::has).
     pub features: u16,
@@ -132,6 +133,22 @@ impl Numbers {
     #[must_use]
     pub const fn protocol(&self) -> Protocol {
         PROTOCOLS[self.protocol as usize % PROTOCOLS.len()]
+    }
+
+    /// Who sends what goes to other servers in a hierarchy.
+    #[must_use]
+    pub const fn stage(&self) -> Stage {
+        if self.specials >> 6 & 1 == 1 { Stage::Two } else { Stage::Three }
+    }
+
+    /// Whether every rank has an agent beside its cores.
+    #[must_use]
+    pub const fn has_agents(&self) -> bool {
+        match self.protocol() {
+            Protocol::A2Fullmesh => true,
+            Protocol::A2Hierarchy => matches!(self.stage(), Stage::Two),
+            _ => false,
+        }
     }
 
     /// Where experts find rows.

@@ -1,7 +1,7 @@
 //! All cores and agents of a group, stepped one at a time as the tape decides, through a schedule of operators. A rank
 //! goes on to its next operator when its own cores have ended the one before; nobody else is waited for.
 
-use crate::domain::{Domain, Feature, Protocol, Tensors};
+use crate::domain::{Domain, Feature, Tensors};
 use crate::law::{Lie, When};
 use crate::machine::{Machine, Who, order, scratch};
 use crate::memory::World;
@@ -199,7 +199,7 @@ impl<'t> Group<'t> {
     pub fn run(&mut self, watch: &mut impl Watch) -> bool {
         (0..self.members.len()).for_each(|member| self.begin(member, watch));
         let cores = self.domain.shape.aiv_num() as usize;
-        let agents = usize::from(self.domain.numbers.protocol() == Protocol::A2Fullmesh);
+        let agents = usize::from(self.domain.numbers.has_agents());
         let actors = self.members.len() * (cores + agents);
         let (mut idle, mut landing) = (0, 64);
         while self.ticks < TICKS_MAX {

@@ -2,11 +2,13 @@
 //! the one whose slot it is. A machine that reads or writes anywhere else is a defect, whatever it was told.
 
 use kernel_core::a3::Receive;
+use kernel_core::hierarchy::Stage;
 use kernel_core::layout::map::{self, Area};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::state::Partition;
 use kernel_core::layout::{a2_window, landing, relay};
 use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::plan;
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 
@@ -48,12 +50,15 @@ pub struct Guard {
 impl Guard {
     /// Of the rank that machines call `ep`.
     #[must_use]
-    pub fn new(shape: &Shape, ep: RankId, receive: Receive) -> Self {
+    pub fn new(shape: &Shape, ep: RankId, receive: Receive, stage: Stage) -> Self {
         Self {
             areas: match (shape.product(), shape.comm_alg(), receive) {
                 (_, _, Receive::Direct { areas }) => direct_areas(shape, ep, areas),
                 (Product::A3, ..) => map::areas(shape, ep).collect(),
-                (_, CommAlg::Hierarchy, _) => relay::areas(shape).collect(),
+                (_, CommAlg::Hierarchy, _) => match stage {
+                    Stage::Two => stream_areas(shape),
+                    Stage::Three => relay::areas(shape).collect(),
+                },
                 (Product::A2, ..) => a2_window::areas(shape).collect(),
             },
             outputs: Tensor::ALL.map(|tensor| capacity(shape, ep, tensor)),
@@ -180,13 +185,15 @@ impl Guard {
         }
     }
 
-    /// The same in a hierarchy, where messages come from namesakes on other servers, everything else from near ranks.
+    /// The same in a hierarchy, where messages and tasks come from namesakes on other servers, all else from near ranks.
     fn is_owner_of_messages(&self, access: Access, (by, core): (RankId, CoreId), spot: &Spot) -> bool {
         let near = u64::from(self.shape.server_ranks());
         let place = |rank: RankId| (u64::from(rank.0) / near, u64::from(rank.0) % near);
         let ((server, number), (own_server, own_number)) = (place(by), place(self.rank));
         let (is_near, is_namesake) = (server == own_server, server != own_server && number == own_number);
         let (slot, bs) = (spot.slot, u64::from(self.shape.bs_max()));
+        let streams = plan::relay::streams(&self.shape, core);
+        let issues = |to: u64| to != own_server && streams.contains(&(to as u32));
         match (spot.area.name, access) {
             ("epochs", Access::Read | Access::Own) => slot == u64::from(core.0),
             (_, Access::Read) => true,
@@ -200,6 +207,14 @@ impl Guard {
             ("near slots", Access::Send) => is_near,
             ("end flags", Access::Message) => is_namesake && slot == server,
             ("relay records", Access::Message) => is_namesake && slot / bs == server,
+            ("streams in", Access::Send) => is_namesake && slot == server,
+            ("streams out", Access::Own) => issues(slot),
+            ("tasks", Access::Own) => {
+                let (server, number) = place(RankId(slot as u32));
+                number == own_number && issues(server)
+            }
+            ("doorbell", Access::Send) => by == self.rank && core.0 == 0,
+            ("core words", Access::Send) => by == self.rank && slot == u64::from(core.0),
             _ => false,
         }
     }
@@ -235,4 +250,21 @@ fn direct_areas(shape: &Shape, rank: RankId, areas: u32) -> Vec<Area> {
         ]
     });
     status.chain(landed).collect()
+}
+
+/// Where an agent sends for a hierarchy: streams, which are gathered in WindowsOut and come as they lie there, instead of
+/// records and their end flags; and the words that cores and agent have for each other.
+fn stream_areas(shape: &Shape) -> Vec<Area> {
+    let words = |area: &Area| matches!(area.name, "tasks" | "doorbell" | "core words");
+    let areas = relay::areas(shape).filter(|area| area.name != "end flags").flat_map(|area| {
+        let Some(p) = area.partition.filter(|_| area.name == "relay records") else {
+            return [Some(area), None];
+        };
+        let stream = relay::gathered_end(shape, p, 0) + 8 - area.start.offset;
+        let count = shape.servers().into();
+        let streams = Area { name: "streams in", count, stride: stream, slot: stream, ..area };
+        let start = Place::window_out(area.start.offset);
+        [Some(streams), Some(Area { name: "streams out", start, ..streams })]
+    });
+    areas.flatten().chain(a2_window::areas(shape).filter(words)).collect()
 }

@@ -272,6 +272,10 @@ fn drop_falls(group: &mut Group<'_>) {
             let fields = record_fields(&shape);
             fields[tape.below(fields.len())].offset + [0, 4, 8][tape.below(3)]
         }
+        // Streams end with their flag, before that lies their first record.
+        "streams in" | "streams out" => {
+            area.slot - 8 - 8 * tape.below(area.slot.min(256) as usize / 8) as u64
+        }
         // Fields of hierarchies and infos lie further behind.
         "relay records" | "near slots" | "infos" => tape.below(area.slot.min(256) as usize) as u64 & !3,
         _ => tape.below(area.slot.min(32) as usize) as u64 & !7,

@@ -2,6 +2,8 @@
 //! writes there. Worked out from the definition, without the checks of the machines.
 
 use crate::guard::{Guard, Spot};
+use kernel_core::layout::relay;
+use kernel_core::layout::state::Kind;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::RankId;
 
@@ -70,7 +72,9 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie>
             let is_lie = counts.map(|(count, _)| count).any(|count| count > most);
             lie(is_lie, "a count that cannot be", Some(slot))
         }
-        ("counts" | "end flags" | "relay records" | "near slots", _) => of_epochs(guard, spot, word, when),
+        ("counts" | "end flags" | "relay records" | "streams in" | "near slots", _) => {
+            of_epochs(guard, spot, word, when)
+        }
         _ => None,
     }
 }
@@ -80,13 +84,21 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie> {
     let (shape, own) = (guard.shape(), when.epoch?);
     let (epoch, number) = (word >> 16, word & 0xFFFF);
     let source = (spot.slot % u64::from(shape.ep_world_size())) as u32;
+    let is_no_end = epoch > own || epoch == own && number > shape.bs_max().into();
+    let namesake = shape.relay(guard.rank(), spot.slot as u32);
+    let record = relay::record_bytes(shape, if when.dispatch { Kind::Dispatch } else { Kind::Combine });
     let (is_lie, source) = match (spot.area.name, spot.offset) {
         ("counts", 0) => {
             let most = u64::from(shape.bs(RankId(source)));
             (epoch > own || epoch == own && number > most, Some(RankId(source)))
         }
-        ("end flags", 0) => (epoch > own || epoch == own && number > shape.bs_max().into(), None),
+        ("end flags", 0) => (is_no_end, None),
         ("relay records", 0) => (word > own, None),
+        ("streams in", at) if at + 8 == spot.area.slot => (is_no_end, Some(namesake)),
+        // The fronts of records, which end where the end flag begins.
+        ("streams in", at) if (spot.area.slot - 8 - at).is_multiple_of(record) => {
+            (word > own, Some(namesake))
+        }
         ("near slots", 0) if !when.dispatch => (epoch > own, None),
         _ => return None,
     };

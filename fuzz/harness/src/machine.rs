@@ -95,7 +95,8 @@ impl Machine {
             if who.is_one_by_one() { env.one_by_one() } else { env }
         };
         let a2 = || a2::Env::new(shape, ep, core, Portable);
-        let hierarchy = || hierarchy::Env::new(shape, ep, core, Portable);
+        let stage = domain.numbers.stage();
+        let hierarchy = || hierarchy::Env::new(shape, ep, core, Portable).with_stage(stage);
         match self {
             Self::A3(machine) => machine.step(&a3(), fabric, inputs, ub),
             Self::V2(machine) => machine.step(&a3(), fabric, inputs, ub),

@@ -7,13 +7,11 @@ use crate::law::{Lie, When};
 use crate::tape::Tape;
 use crate::view::View;
 use core::cell::Cell;
-use kernel_core::a3::Receive;
 use kernel_core::fabric::nic::Transfer;
 use kernel_core::fabric::order::{Issued, Kind};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::{state, tp};
 use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use std::collections::BTreeSet;
 
@@ -43,7 +41,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    fn new(shape: &Shape, ep: RankId, receive: Receive) -> Self {
+    fn new(Domain { shape, numbers, .. }: &Domain, ep: RankId) -> Self {
         let tp = if shape.tp_world_size() > 1 { tp::window_bytes(shape, ep) as usize } else { 0 };
         Self {
             state: vec![0; state::STATE_BYTES as usize],
@@ -53,7 +51,7 @@ impl Memory {
             tp_window: vec![0; tp],
             outputs: Tensor::ALL.map(|tensor| vec![UNWRITTEN; capacity(shape, ep, tensor) as usize]).into(),
             written: BTreeSet::new(),
-            guard: Guard::new(shape, ep, receive),
+            guard: Guard::new(shape, ep, numbers.receive(), numbers.stage()),
             ep,
         }
     }
@@ -123,6 +121,8 @@ pub struct World<'t> {
     pub recent: Vec<(usize, Place, usize)>,
     /// Messages so far.
     pub(crate) messages: u32,
+    /// Tasks that agents have posted so far.
+    pub(crate) tasks: usize,
     /// What the machine that takes a step has seen and must refuse.
     pub(crate) lie: Cell<Option<Lie>>,
     /// In which operator it is.
@@ -142,7 +142,7 @@ impl<'t> World<'t> {
         let mut members: Vec<Option<Memory>> = Vec::new();
         members.resize_with((domain.whole.ep_world_size() * domain.whole.tp_world_size()) as usize, || None);
         for (number, ep, _) in domain.members() {
-            members[number] = Some(Memory::new(&domain.shape, ep, domain.numbers.receive()));
+            members[number] = Some(Memory::new(domain, ep));
         }
         let tp_world_size = domain.shape.tp_world_size();
         Self {
@@ -155,6 +155,7 @@ impl<'t> World<'t> {
             full: 0,
             recent: Vec::new(),
             messages: 0,
+            tasks: 0,
             lie: Cell::default(),
             when: When { dispatch: true, epoch: None },
             forgiving: false,

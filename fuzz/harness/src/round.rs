@@ -23,6 +23,8 @@ pub struct Report {
     pub domain: Domain,
     /// Steps and landings that it took.
     pub ticks: usize,
+    /// Tasks that agents posted.
+    pub tasks: usize,
 }
 
 /// Runs what the bytes mean. `None` if they mean no domain.
@@ -43,7 +45,7 @@ pub fn run(bytes: &[u8]) -> Option<Report> {
     assert!(group.run(&mut honest), "a hang: {:?}", group.members);
     group.world.settle();
     no_flag_is_left(&group);
-    Some(Report { ticks: group.ticks, domain: group.domain })
+    Some(Report { ticks: group.ticks, tasks: group.world.tasks, domain: group.domain })
 }
 
 /// The seed of the experts' rows; an odd one makes them of any bits.

@@ -8,6 +8,7 @@ use crate::tape::read_in_order;
 use arbitrary::{Arbitrary, Unstructured};
 use areas::{disjoint, landings, places, relays, windows};
 use kernel_core::a3::Receive;
+use kernel_core::hierarchy::Stage;
 use kernel_core::layout::row_table;
 use kernel_core::placement::Home;
 use kernel_core::plan::route;
@@ -239,7 +240,7 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
     let ranks = shape.ep_world_size();
     let rs = shape.shared_expert_rank_num();
     for rank in [0, rs.saturating_sub(1), rs, ranks / 2, ranks - 1].map(RankId) {
-        disjoint(&shape, rank, Guard::new(&shape, rank, Receive::Copy).areas());
+        disjoint(&shape, rank, Guard::new(&shape, rank, Receive::Copy, Stage::Three).areas());
     }
     // Rows that experts read in place lie in records; with direct placement they have areas of their own.
     if row_table::is_possible(&shape) {

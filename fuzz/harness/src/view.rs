@@ -184,6 +184,7 @@ impl Nic for View<'_, '_> {
             return Ok(Post::Busy);
         }
         self.world.effects += 1;
+        self.world.tasks += 1;
         self.world.transfers.push(Flying { from: self.member, transfer: *transfer, done: 0 });
         Ok(Post::Posted)
     }

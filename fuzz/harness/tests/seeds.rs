@@ -112,6 +112,8 @@ fn scenarios() -> Vec<(&'static str, Numbers)> {
     let shared = |numbers: Numbers| Numbers { shared_experts: 2, replicas: 1, ..numbers };
     // Two servers of two ranks.
     let near = |numbers: Numbers| Numbers { shared_experts: 1, ..numbers };
+    // And an agent of each rank.
+    let agent = |numbers: Numbers| Numbers { specials: 1 << 6, ..near(numbers) };
     let special = |numbers: Numbers| Numbers { specials: 0b01_10_01, ..numbers };
     vec![
         ("joint", numbers(P::A3Joint, &[])),
@@ -136,6 +138,12 @@ fn scenarios() -> Vec<(&'static str, Numbers)> {
         ("hierarchy", near(numbers(P::A2Hierarchy, &[]))),
         ("hierarchy_quantised", near(numbers(P::A2Hierarchy, &[F::Quantised, F::CommQuant, F::F16]))),
         ("hierarchy_in_flight", near(numbers(P::A2Hierarchy, &[F::InFlight, F::UnevenBs, F::PrefixSums]))),
+        ("hierarchy_agent", agent(numbers(P::A2Hierarchy, &[]))),
+        ("hierarchy_agent_quantised", agent(numbers(P::A2Hierarchy, &[F::Quantised, F::CommQuant, F::F16]))),
+        (
+            "hierarchy_agent_in_flight",
+            agent(numbers(P::A2Hierarchy, &[F::InFlight, F::UnevenBs, F::PlainOrder])),
+        ),
     ]
 }
 
@@ -154,6 +162,7 @@ fn rounds_of_every_protocol_are_seeds() {
         assert!(!in_servers || (shape.servers(), shape.server_ranks()) == (2, 2), "{name}");
         assert_eq!(shape.bs_is_uneven(), numbers.has(Feature::UnevenBs), "{name}");
         assert!(report.ticks > 300, "{name}: {} steps", report.ticks);
+        assert_eq!(report.tasks > 0, name.starts_with("a2") || name.contains("agent"), "{name}");
         keep("round", name, &bytes);
         assert!(plan::run(&bytes).unwrap() > 0, "{name} sends nothing");
         keep("plan", name, &bytes);

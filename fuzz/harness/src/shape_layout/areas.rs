@@ -2,6 +2,7 @@
 
 use crate::guard::Guard;
 use kernel_core::a3::Receive;
+use kernel_core::hierarchy::Stage;
 use kernel_core::layout::map::Area;
 use kernel_core::layout::state::Partition;
 use kernel_core::layout::{a2_window, data, landing, record, relay, state, tp};
@@ -66,7 +67,7 @@ pub(super) fn landings(config: &Config<'_>, limits: Limits, shape: &Shape) {
         };
         let rs = shape.shared_expert_rank_num();
         for rank in [0, rs.saturating_sub(1), rs, shape.ep_world_size() - 1].map(RankId) {
-            disjoint(&shape, rank, Guard::new(&shape, rank, Receive::Direct { areas }).areas());
+            disjoint(&shape, rank, Guard::new(&shape, rank, Receive::Direct { areas }, Stage::Three).areas());
         }
     }
 }
@@ -103,6 +104,7 @@ pub(super) fn places(shape: &Shape) {
 
 /// The corners of a hierarchy's areas, and streams as an agent sends them.
 pub(super) fn relays(shape: &Shape) {
+    disjoint(shape, RankId(0), Guard::new(shape, RankId(0), Receive::Copy, Stage::Two).areas());
     let (servers, bs) = (shape.servers(), shape.bs_max());
     let experts = shape.local_expert_num();
     let end_of = |name, p| {
