@@ -140,16 +140,23 @@ pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Lie> {
     let [source, token, k] = triple;
     let source_is = (0..i64::from(shape.ep_world_size())).contains(&source);
     let token_is = source_is && (0..shape.bs(RankId(source as u32)).into()).contains(&token);
-    let k_is = match (shape.comm_alg(), shared_expert(shape, guard.rank())) {
+    let k_is = match shape.comm_alg() {
         // Pairs of the token here, and which of them: at most K.
-        (CommAlg::Hierarchy, _) => (0..=i64::from(shape.k())).contains(&(k >> 16)) && (k & 0xFFFF) < k >> 16,
-        (_, Some(j)) => k == i64::from(shape.k() + j) && rows_from(shape, source as u32, guard.rank()) > 0,
-        (_, None) => (0..shape.k().into()).contains(&k),
+        CommAlg::Hierarchy => (0..=i64::from(shape.k())).contains(&(k >> 16)) && (k & 0xFFFF) < k >> 16,
+        _ => has_column(shape, guard.rank(), source as u32, k),
     };
     let is_here = place.is_none_or(|(from, index)| source == from as i64 && token >= index as i64);
     let source = place.map(|(source, _)| RankId(source as u32));
     let can_be = source_is && token_is && k_is && is_here;
     (!can_be).then_some(Lie { what: "a triple that cannot be", source })
+}
+
+/// Whether a rank can have a row of `source` that is of column `k` there.
+pub(crate) fn has_column(shape: &Shape, rank: RankId, source: u32, k: i64) -> bool {
+    match shared_expert(shape, rank) {
+        Some(j) => k == i64::from(shape.k() + j) && rows_from(shape, source, rank) > 0,
+        None => (0..shape.k().into()).contains(&k),
+    }
 }
 
 const fn local_experts(shape: &Shape) -> u64 {

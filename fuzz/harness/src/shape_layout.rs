@@ -6,7 +6,7 @@ mod areas;
 use crate::guard::Guard;
 use crate::tape::read_in_order;
 use arbitrary::{Arbitrary, Unstructured};
-use areas::{disjoint, landings, places, relays, windows};
+use areas::{disjoint, fields, landings, places, relays, triples, windows};
 use kernel_core::a3::Receive;
 use kernel_core::hierarchy::Stage;
 use kernel_core::layout::row_table;
@@ -237,6 +237,8 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
     assert!(buffer.fits() && buffer.max_bs >= u64::from(shape.bs_max()), "{buffer:?}");
     sizes(config, limits, &buffer, &shape);
     homes(&shape);
+    fields(&shape);
+    triples(&shape);
     let ranks = shape.ep_world_size();
     let rs = shape.shared_expert_rank_num();
     for rank in [0, rs.saturating_sub(1), rs, ranks / 2, ranks - 1].map(RankId) {

@@ -1,4 +1,4 @@
-//! The seed corpus. Every seed is a scenario that a test here asserts before it stands in `fuzz/seeds`; and all that
+//! The seeds. Every seed is a scenario that a test here asserts before it stands in `fuzz/seeds`; and all that
 //! stands there is run, regressions included.
 //!
 //! `VERIEP_WRITE_SEEDS=1 cargo test -p fuzz-harness` writes the seeds anew.
@@ -54,7 +54,7 @@ fn no_seed_is_without_a_test_that_asserts_it() {
 }
 
 #[test]
-fn everything_in_the_corpus_holds() {
+fn every_seed_holds() {
     for (target, run) in TARGETS {
         let mut files: Vec<_> =
             folder(target).read_dir().unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -296,6 +296,14 @@ fn configurations_that_are_taken_and_refused_are_seeds() {
         given(|given| {
             (given.words[0], given.words[1], given.modes) = (1, 4, [Small(2), Small(2), Small(0)]);
             (given.ep_world_size, given.moe_expert_num, given.k) = (Small(24), Small(72), Small(7));
+        }),
+    );
+    // More choices than a server has experts.
+    valid(
+        "hierarchy_many_pairs",
+        given(|given| {
+            (given.words[0], given.words[1], given.limits) = (1, 4, false);
+            given.k = Small(12);
         }),
     );
     let refused = |name: &str, parameter: &str, bytes: Vec<u8>| match shape_layout::run(&bytes).unwrap() {

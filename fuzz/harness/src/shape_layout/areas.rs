@@ -1,15 +1,16 @@
 //! That areas are apart, inside their regions and aligned; their corners, by the formulas that machines use.
 
 use crate::guard::Guard;
+use crate::law::has_column;
 use kernel_core::a3::Receive;
 use kernel_core::hierarchy::Stage;
-use kernel_core::layout::map::Area;
+use kernel_core::layout::map::{self, Area};
 use kernel_core::layout::state::Partition;
 use kernel_core::layout::{a2_window, data, landing, record, relay, state, tp};
-use kernel_core::place::Region;
+use kernel_core::place::{Place, Region};
 use kernel_core::placement::Home;
 use kernel_core::plan::route;
-use kernel_core::shape::{Config, Limits, Product, Shape};
+use kernel_core::shape::{CommAlg, Config, Limits, Product, Shape};
 use kernel_core::units::{RankId, Token};
 
 const KINDS: [state::Kind; 2] = [state::Kind::Dispatch, state::Kind::Combine];
@@ -123,6 +124,10 @@ pub(super) fn relays(shape: &Shape) {
         relay::ROW,
     );
     assert_eq!(relay::returned_at(shape, row), Some((servers - 1, token, relay::pairs_max(shape) - 1)));
+    let beyond = relay::behind(relay::combine_slot(shape, servers, Token(0), 0), relay::ROW);
+    for at in [relay::behind(row, 8), beyond] {
+        assert_eq!(relay::returned_at(shape, at), None);
+    }
     assert!(row.offset + shape.row_bytes() + relay::WEIGHT_BYTES <= slots, "the last weight leaves its slot");
     // Relay areas lie behind the words, the second one behind the first, the near area behind both.
     let mut before = end_of("counts", Some(Partition::P1));
@@ -137,6 +142,10 @@ pub(super) fn relays(shape: &Shape) {
             let earlier = server.checked_sub(1).map_or(before, |n| relay::gathered_end(shape, p, n) + 8);
             assert!(earlier <= first && first.is_multiple_of(8), "a stream begins in another");
             assert_eq!(first + relay::gathered_bytes(shape, kind, bs), end + 8);
+            for at in [first, end].map(Place::window_out) {
+                assert_eq!(relay::gathered_for(shape, at), Some(server));
+                assert_eq!(relay::gathered_for(shape, Place::window(at.offset)), None);
+            }
         }
         before = relay::gathered_end(shape, p, servers - 1) + 8;
     }
@@ -156,4 +165,52 @@ pub(super) fn windows(shape: &Shape) {
         }
     }
     assert_eq!(a2_window::next_flag_place(shape, a2_window::FLAG1), a2_window::FLAG1);
+}
+
+/// The fields of records and rows lie one behind the other, inside them.
+pub(super) fn fields(shape: &Shape) {
+    let (records, len): (Vec<_>, _) = match shape.comm_alg() {
+        CommAlg::FullmeshV1 => (map::record_fields(shape).to_vec(), record::sent_bytes(shape)),
+        // The data goes on behind the flag of each block.
+        CommAlg::FullmeshV2 => (map::record_fields(shape)[1..3].to_vec(), shape.record_pitch()),
+        CommAlg::Fullmesh => (a2_window::record_fields(shape).into(), shape.window_record()),
+        CommAlg::Hierarchy => (relay::record_fields(shape).into(), relay::token_bytes(shape)),
+    };
+    for (fields, len) in [(records, len), (map::combine_fields(shape).collect(), shape.result_bytes())] {
+        let end = fields.iter().fold(0, |end, field| {
+            assert!(end <= field.offset, "{field:?} begins in another");
+            field.offset + field.size
+        });
+        assert!(0 < end && end <= len, "{fields:?} leave the {len} bytes");
+    }
+}
+
+/// Of foreign triples, at the ends of their ranges and beyond, those are taken that a row can have.
+pub(super) fn triples(shape: &Shape) {
+    let ends = |n: u32| [-1, 0, n.cast_signed() - 1, n.cast_signed(), i32::MAX];
+    let [ranks, bs, k] = [shape.ep_world_size(), shape.bs_max(), shape.k()];
+    let pairs = k.min(shape.server_ranks() * shape.local_expert_num()).cast_signed();
+    let columns = (k + shape.shared_expert_num()).cast_signed();
+    for (source, token) in ends(ranks).into_iter().flat_map(|source| ends(bs).map(|token| (source, token))) {
+        let bytes = |k: i32| [source, token, k].map(i32::to_le_bytes).concat();
+        let is_row = (0..ranks.cast_signed()).contains(&source)
+            && (0..shape.bs(RankId(source.cast_unsigned())).cast_signed()).contains(&token);
+        if shape.comm_alg() == CommAlg::Hierarchy {
+            for (of, position) in [(0, 0), (1, 0), (1, 1), (pairs, pairs - 1), (pairs, pairs), (pairs + 1, 0)]
+            {
+                let can_be = is_row && position < of && of <= pairs;
+                assert_eq!(relay::read_triple(shape, &bytes(of << 16 | position)).is_ok(), can_be);
+            }
+        } else {
+            for k in ends(columns.cast_unsigned()) {
+                let can_be = is_row && (0..columns).contains(&k);
+                let triple = record::Triple::from_bytes(shape, &bytes(k));
+                assert_eq!(triple.is_ok(), can_be);
+                for rank in [0, ranks - 1].map(RankId).into_iter().filter(|_| can_be) {
+                    let seen = triple.is_ok_and(|triple| triple.may_be_on(shape, rank));
+                    assert_eq!(seen, has_column(shape, rank, source.cast_unsigned(), k.into()));
+                }
+            }
+        }
+    }
 }
