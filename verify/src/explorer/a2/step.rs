@@ -64,7 +64,7 @@ impl<'a> Known<'a> {
             let (tape, moved) = self.moved(&mut next, what, given);
             (tape, moved.map(|moved| moved.then_some(next)).transpose())
         };
-        // What a step writes, and so what is new in flight, says the state of its core.
+        // The state of a core tells what its step has written, and so what is new in flight.
         let same = |a: &Group, b: &Group| match what {
             Move::Core(core) => (&a.cores[core], &a.written) == (&b.cores[core], &b.written),
             _ => false,
