@@ -29,7 +29,7 @@ fn tests_that_documents_name_exist() {
         functions(&root.join(folder), &mut known);
     }
     let (mut claimed, mut missing) = (0, Vec::new());
-    for document in ["PROTOCOL.md", "MUTANTS.md", "BUG_CLASSES.md"] {
+    for document in ["PROTOCOL.md", "MUTANTS.md", "BUG_CLASSES.md", "FUZZING.md", "../CONTRIBUTING.md"] {
         let text = fs::read_to_string(root.join("docs").join(document)).unwrap();
         // In backticks stand the words of a command; a test is `file::beginning_of_its_name`, or a long name alone.
         let words = text.split('`').skip(1).step_by(2).flat_map(str::split_whitespace);

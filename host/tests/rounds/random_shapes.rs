@@ -216,7 +216,10 @@ prop_compose! {
 
 /// Few by default, since everybody waits for them; `VERIEP_CASES` asks for more, of each kind of sample.
 fn cases() -> u32 {
-    std::env::var("VERIEP_CASES").map_or(20, |cases| cases.parse().expect("VERIEP_CASES is a number"))
+    std::env::var("VERIEP_CASES").map_or(20, |cases| match cases.parse() {
+        Ok(cases) => cases,
+        Err(_) => panic!("VERIEP_CASES={cases:?}: must be a number below 2^32"),
+    })
 }
 
 proptest! {

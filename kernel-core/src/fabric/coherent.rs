@@ -22,7 +22,7 @@ pub const SOURCE: Ordering = Ordering::Relaxed;
 
 /// What brings stores that went past the caches before all later ones.
 pub trait Fence {
-    /// Does so.
+    /// Orders all earlier stores that went past the caches before all later stores.
     fn fence(&mut self);
 }
 

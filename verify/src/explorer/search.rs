@@ -89,7 +89,7 @@ pub(super) fn search<S: Space>(space: &mut S, states_max: usize) -> Report {
             return report(space, origins.len(), graph.moves.len(), false, None);
         }
         let Some((id, state)) = frontier.pop_front() else {
-            let dead = graph.first_dead(origins.len());
+            let dead = graph.last_dead(origins.len());
             let timeline = dead.map(|id| {
                 let stuck = Origin { parent: id, what: None, branch: 0 };
                 tell(space, &origins, stuck, Violation::Livelock)
@@ -132,8 +132,8 @@ impl Graph {
         }
     }
 
-    /// The first of `states` from which no way leads to the end of an operator.
-    fn first_dead(&mut self, states: usize) -> Option<u32> {
+    /// The last of `states` from which no way leads to the end of an operator: there everybody has come to wait.
+    fn last_dead(&mut self, states: usize) -> Option<u32> {
         self.moves.sort_unstable();
         let mut live = vec![false; states];
         while let Some(id) = self.good.pop() {
@@ -144,7 +144,7 @@ impl Graph {
             let into = self.moves[first..].iter().take_while(|(to, _)| *to == id);
             self.good.extend(into.map(|(_, from)| from).filter(|&&from| !live[from as usize]));
         }
-        live.iter().position(|live| !live).map(|id| id as u32)
+        live.iter().rposition(|live| !live).map(|id| id as u32)
     }
 }
 

@@ -61,7 +61,7 @@ struct Late {
 
 impl Fence for Late {
     fn fence(&mut self) {
-        // An execution that has failed is not gone on with.
+        // Nothing more is done once an execution has failed.
         if !thread::panicking() {
             self.rows.drain(..).for_each(|(to, at, bytes)| {
                 self.target.write(to, at, &bytes).expect("a place for a row");

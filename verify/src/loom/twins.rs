@@ -33,16 +33,16 @@ impl Twist for RelaxedObserve {
 /// Rows go past the caches. Not broken, but for the fence that is left out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PastCaches {
-    /// None is.
+    /// No fence is left out.
     #[default]
     Fenced,
-    /// That before a publish.
+    /// The fence before a publish is left out.
     NotBeforePublish,
-    /// That of quiet.
+    /// The fence in quiet is left out.
     NotInQuiet,
-    /// Both.
+    /// Both are left out.
     NotBeforePublishNorInQuiet,
-    /// That before the fabric is gone.
+    /// The fence before the fabric is dropped is left out.
     NotAtTheEnd,
 }
 

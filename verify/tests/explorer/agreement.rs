@@ -1,5 +1,5 @@
-//! The reduced weak memory and the one in which every landing is a move of its own say the same of every protocol and of
-//! every twin that it can have: until a partition has been used a third time, or as far as five million states reach.
+//! The reduced weak memory and the one in which every landing is a move of its own give the same verdict on every protocol
+//! and on the twins that are listed here: until partitions are used again, or as far as five million states reach.
 //! With one core a rank there is no barrier and no join, so twins of these are compared with two.
 
 use crate::verdict::explored;

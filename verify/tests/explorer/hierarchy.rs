@@ -1,7 +1,7 @@
 //! A2's hierarchy in the explorer: machines, near words and far messages, and what is broken on purpose.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use verify::explorer::{Memory, Model, Timeline, Traffic, Twin, Violation};
+use verify::explorer::{Memory, Model, Traffic, Twin, Violation};
 
 /// In servers of that many ranks.
 fn hierarchy(ranks: u32, server_ranks: u32, schedule: &str) -> Model {
@@ -86,18 +86,12 @@ fn two_cores_of_two_servers_for_ever() {
     safe_in_reuse("hierarchy, 2 x 1 of 2 cores, DC for ever, weak", &hierarchy(2, 1, "DC").cores(2));
 }
 
-fn told(name: &str, model: &Model) -> Timeline {
-    let timeline = caught(name, model);
-    println!("{timeline}\n");
-    timeline
-}
-
 #[test]
 fn catches_a_relay_that_forwards_before_proof() {
     // Needs two records in a stream, and a memory that lands a message in pieces.
     let twin = |schedule| streams(schedule).units(1).twin(Twin::OwnFront);
     safe("hierarchy, own front flag, strong", &Model { memory: Memory::Strong, ..twin("D") });
-    let seen = told("hierarchy, own front flag", &twin("D"));
+    let seen = caught("hierarchy, own front flag", &twin("D"));
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
@@ -105,28 +99,28 @@ fn catches_a_relay_that_forwards_before_proof() {
 fn catches_a_flag_at_the_end_of_a_record_over_a_fabric_that_reorders() {
     let twin = |schedule| streams(schedule).units(1).twin(Twin::FlagAtEnd);
     safe("hierarchy, flag at the end, strong", &Model { memory: Memory::Strong, ..twin("D") });
-    let seen = told("hierarchy, flag at the end", &twin("D"));
+    let seen = caught("hierarchy, flag at the end", &twin("D"));
     assert!(matches!(seen.violation, Violation::NotLanded { .. } | Violation::Refused { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_combine_that_waits_only_for_its_own_tokens_servers() {
     safe("hierarchy, partial wait, DC once", &hierarchy(2, 1, "DC").units(1).twin(Twin::PartialWait));
-    let seen = told("hierarchy, partial wait", &hierarchy(2, 1, "DC").twin(Twin::PartialWait));
+    let seen = caught("hierarchy, partial wait", &hierarchy(2, 1, "DC").twin(Twin::PartialWait));
     assert!(matches!(seen.violation, Violation::Unheard { .. }), "{seen}");
 }
 
 #[test]
 fn catches_one_partition() {
     safe("hierarchy, one partition, one operator", &hierarchy(2, 1, "D").units(1).partitions(1, 1));
-    let seen = told("hierarchy, one partition", &hierarchy(2, 1, "DC").partitions(1, 1));
+    let seen = caught("hierarchy, one partition", &hierarchy(2, 1, "DC").partitions(1, 1));
     assert!(matches!(seen.violation, Violation::Unheard { .. }), "{seen}");
 }
 
 #[test]
 fn catches_near_ranks_that_nobody_waits_for() {
     safe("hierarchy, nobody enters, one operator", &hierarchy(2, 2, "D").units(1).twin(Twin::NoEntered));
-    let seen = told("hierarchy, nobody enters", &hierarchy(2, 2, "DC").twin(Twin::NoEntered));
+    let seen = caught("hierarchy, nobody enters", &hierarchy(2, 2, "DC").twin(Twin::NoEntered));
     assert!(matches!(seen.violation, Violation::Unheard { .. } | Violation::Unawaited { .. }), "{seen}");
 }
 
@@ -134,13 +128,13 @@ fn catches_near_ranks_that_nobody_waits_for() {
 fn catches_a_word_that_must_be_met_exactly() {
     // Needs two cores: with one no near rank can be ahead of a rank that still waits for it.
     safe("hierarchy, equality, 1 core", &hierarchy(2, 2, "DC").twin(Twin::Equal));
-    let seen = told("hierarchy, equality, 2 cores", &hierarchy(2, 2, "DC").cores(2).twin(Twin::Equal));
+    let seen = caught("hierarchy, equality, 2 cores", &hierarchy(2, 2, "DC").cores(2).twin(Twin::Equal));
     assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
 }
 
 #[test]
 fn catches_rows_done_without_quiet() {
-    let seen = told(
+    let seen = caught(
         "hierarchy, no quiet",
         &hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(ACROSS)).twin(Twin::NoQuiet),
     );
@@ -149,20 +143,23 @@ fn catches_rows_done_without_quiet() {
 
 #[test]
 fn catches_messages_that_overtake_each_other() {
-    let seen =
-        told("hierarchy, unordered messages", &hierarchy(2, 1, "DC").units(1).twin(Twin::UnorderedMessages));
+    let seen = caught(
+        "hierarchy, unordered messages",
+        &hierarchy(2, 1, "DC").units(1).twin(Twin::UnorderedMessages),
+    );
     assert!(matches!(seen.violation, Violation::Refused { .. } | Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
 fn catches_a_flag_that_overtakes_its_row() {
-    let seen = told("hierarchy, relaxed publish", &hierarchy(2, 2, "DC").units(1).twin(Twin::RelaxedPublish));
+    let seen =
+        caught("hierarchy, relaxed publish", &hierarchy(2, 2, "DC").units(1).twin(Twin::RelaxedPublish));
     assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
 }
 
 #[test]
-fn catches_counts_of_nothing_that_are_not_told() {
-    let seen = told("hierarchy, no count of 0", &hierarchy(2, 1, "D").units(1).twin(Twin::NoFlagOfNothing));
+fn catches_counts_of_nothing_that_are_not_caught() {
+    let seen = caught("hierarchy, no count of 0", &hierarchy(2, 1, "D").units(1).twin(Twin::NoFlagOfNothing));
     assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
     let waits = seen.events.iter().filter(|event| event.contains("count")).count();
     assert!(waits > 0, "{seen}");

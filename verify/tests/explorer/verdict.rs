@@ -48,7 +48,10 @@ pub(crate) fn safe_in_reuse(name: &str, model: &Model) {
 #[track_caller]
 pub(crate) fn caught(name: &str, model: &Model) -> Timeline {
     match explored(name, model).counterexample {
-        Some(timeline) => timeline,
+        Some(timeline) => {
+            println!("{timeline}\n");
+            timeline
+        }
         None => panic!("{name}: the twin is not caught"),
     }
 }

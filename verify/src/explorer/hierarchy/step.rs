@@ -170,7 +170,7 @@ impl<'a> Known<'a> {
             return Some(with(None));
         }
         let first = with(Some(0));
-        // A near rank that is three operators ahead would have been heard of.
+        // A near rank cannot be three operators ahead: it would have had to hear from this one.
         let others = 1..if first.1.supposed { 3 } else { 1 };
         let came_to = |(next, stepped): &(Group, Stepped)| {
             let progress = stepped.progress.as_ref().map(core::mem::discriminant).ok();

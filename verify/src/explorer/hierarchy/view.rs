@@ -47,7 +47,7 @@ pub(super) struct View<'a> {
     pub(super) open: Cell<u32>,
     /// Words that count are taken for settled once they have come, and read as so many operators further on.
     pub(super) ahead: Option<u32>,
-    /// Whether one was.
+    /// Whether a word that counts was taken for settled.
     pub(super) supposed: Cell<bool>,
     pub(super) written: u32,
     pub(super) violation: RefCell<Option<Violation>>,
@@ -344,11 +344,13 @@ impl View<'_> {
         let stream = |server| format!("from rank {} to rank {rank}", shape.relay(rank, server));
         match spot.area {
             Area::Entered => {
-                format!("the word at rank {rank} that rank {} has entered", shape.rank_on(own, number))
+                let (near, operator) = (shape.rank_on(own, number), self.scene.setup.named(value.op));
+                format!("the word at rank {rank} that rank {near} has entered {operator}")
             }
             Area::RowsDone => {
                 let near = shape.rank_on(own, number / shape.aiv_num());
-                format!("the word at rank {rank} that rank {near} has no more rows for it")
+                let operator = self.scene.setup.named(value.op);
+                format!("the word at rank {rank} that rank {near} has no more rows for it in {operator}")
             }
             Area::End => format!("the end flag {}, behind {} records", stream(number), value.number),
             Area::Count => {
