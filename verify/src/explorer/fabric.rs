@@ -41,9 +41,6 @@ pub(super) fn is_shared(at: Place) -> bool {
         || !(DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
 }
 
-/// A word of the core's rank, or its quiet.
-pub(super) type Asked = Option<Place>;
-
 /// One core's view.
 pub(super) struct View<'a> {
     pub(super) setup: &'a Setup<'a>,
@@ -61,7 +58,7 @@ pub(super) struct View<'a> {
     pub(super) sent: bool,
     /// What the step did.
     pub(super) touched: Cell<bool>,
-    pub(super) tape: RefCell<Tape<Asked>>,
+    pub(super) tape: RefCell<Tape<()>>,
     /// Where it last saw the flag of a block.
     pub(super) block_seen: Cell<Option<u64>>,
     pub(super) read_rows: RefCell<Vec<u16>>,
@@ -295,7 +292,7 @@ impl Fabric for View<'_> {
         }
         self.sent = sent;
         self.touch(Place::state(0))?;
-        if self.setup.model.memory == Memory::WeakExplicit || !self.tape.get_mut().choose(None) {
+        if self.setup.model.memory == Memory::WeakExplicit || !self.tape.get_mut().choose(()) {
             return Ok(false);
         }
         self.sent = false;
@@ -316,6 +313,7 @@ impl Fabric for View<'_> {
             let other = ((at.offset - CORE_WORDS) / kernel_core::layout::state::CORE_RECORD) as u32;
             let skip = match self.twin() {
                 Twin::NoBarrier => true,
+                Twin::NoPullBarrier => self.kind == Kind::Combine,
                 Twin::BarrierOfLowerCores => other > self.core.0,
                 _ => false,
             };
@@ -453,19 +451,20 @@ impl View<'_> {
         if let Some(Value::Word(word)) = newest.map(|effect| effect.value) {
             return word;
         }
+        // A publish, or another core's clear.
         if self.setup.model.memory == Memory::Weak
-            && let Some(flag) = self.in_flight(at, |effect| effect.issued.kind == order::Kind::Publish)
+            && let Some(late) = self.in_flight(at, |_| true)
         {
-            if flag.issued.from == me && self.is_core_word(at) {
+            if late.issued.from == me && self.is_core_word(at) {
                 self.blame(Violation::OwnNotLanded { rank: self.rank, at });
             }
             // It may have landed, and all that must have landed before it; or not yet.
             let relaxed = self.twin() == Twin::RelaxedPublish;
             let mut before = true;
-            if self.tape.borrow_mut().choose(Some(at)) {
+            if self.tape.borrow_mut().choose(()) {
                 self.force(|effect| {
-                    before &= *effect != flag;
-                    *effect == flag || before && !relaxed && flag.issued.must_follow(&effect.issued)
+                    before &= *effect != late;
+                    *effect == late || before && !relaxed && late.issued.must_follow(&effect.issued)
                 });
             }
         }

@@ -24,8 +24,11 @@
 //! - a read of a row that has perhaps not landed ([`Violation::NotLanded`]), or of an own published word
 //!   ([`Violation::OwnNotLanded`]).
 //!
+//! A core that looks at a word of which a publish, or another core's clear, is in flight goes both ways: it has landed, or not
+//! yet; the same of quiet. If it waits on, what it has seen stays landed.
+//!
 //! Each such error is an execution of the explicit memory; that an execution without one goes the same way in
-//! both is argued, not proved. The tests compare the two where both finish: the protocol and all twins over DC.
+//! both is argued, not proved. The tests compare the two where both finish: `tests/explorer/agreement.rs`.
 
 mod a2;
 mod experts;

@@ -133,8 +133,12 @@ pub enum Twin {
     UnorderedMessages,
     /// Flags of every second operator of a kind are lost on their way to rank 1, and a core that waits steps all the same.
     PollsByStepping,
+    /// The core barrier of a combine does not wait; needs direct placement.
+    NoPullBarrier,
     /// A record is refused when a block is there and the one before it is not; needs two blocks.
     RefusesGaps,
+    /// Words of near ranks that have come pass for not there while they differ from each other (hierarchy).
+    InStep,
     /// A word of a near rank that is an operator ahead passes for one that has not come: `==` in place of `>=` (hierarchy).
     Equal,
 }

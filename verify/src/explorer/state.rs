@@ -29,7 +29,7 @@ pub(super) enum Machine {
 }
 
 /// A core.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Core {
     pub(super) machine: Machine,
     /// Operators begun or about to begin, from the beginning.

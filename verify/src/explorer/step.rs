@@ -1,7 +1,7 @@
 //! Moves: one core takes a step that others can see, or one effect lands; then everybody takes the steps that
 //! nobody else can see.
 
-use super::fabric::{Asked, View, land, may_land};
+use super::fabric::{View, land, may_land};
 use super::model::{Choice, Kind, Memory, Setup, Twin};
 use super::oracle::{Expected, Oracle, RankTensors};
 use super::state::{Core, Interner, Machine, Shared, State};
@@ -41,7 +41,7 @@ pub(super) type Next = Result<State, Violation>;
 struct Stepped {
     progress: Result<Progress, ProtocolError>,
     touched: bool,
-    tape: Tape<Asked>,
+    tape: Tape<()>,
     violation: Option<Violation>,
 }
 
@@ -90,20 +90,18 @@ impl<'a> Known<'a> {
                     next.cores[core].polled ^= true;
                     Ok(true)
                 }
+                // It waits on, but what it has seen stays landed.
+                Ok(false) => Ok(next.shared.flight.len() < state.shared.flight.len()),
                 moved => moved,
             };
             (tape, moved.map(|moved| moved.then_some(next)).transpose())
         };
-        let issued = |next: &State| {
-            let new = next.shared.flight.iter().filter(|effect| !state.shared.flight.contains(effect));
-            new.copied().collect::<Vec<_>>()
-        };
-        let same = |a: &State, b: &State| {
-            (&a.cores[core], &a.written, issued(a)) == (&b.cores[core], &b.written, issued(b))
-        };
-        let ways = ways(step, same).into_iter();
-        ways.flat_map(|next| next.map_or_else(|violation| vec![Err(violation)], |next| self.settle(next)))
-            .collect()
+        let ways = ways(step).into_iter();
+        ways.flat_map(|(_, next)| match next {
+            Ok(next) => self.settle(next),
+            Err(violation) => vec![Err(violation)],
+        })
+        .collect()
     }
 
     /// What a core waits for; `None` if it can move.

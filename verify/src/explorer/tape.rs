@@ -39,29 +39,39 @@ impl<A: Copy + PartialEq> Tape<A> {
     }
 }
 
+/// A way through a step, and where it leads.
+pub(super) type Way<S, A> = (Tape<A>, Result<S, Violation>);
+
 /// All ways through a step. `step` goes one of them, by the choices that it is given; `None` says that it is pending.
-///
-/// Of two ways to come to the `same` state of a core, the one that saw more to have landed is left out: from the other one
-/// that can still be seen, and until then whoever depends on it is in error.
 pub(super) fn ways<S, A: Copy + PartialEq>(
     mut step: impl FnMut(Vec<bool>) -> (Tape<A>, Option<Result<S, Violation>>),
+) -> Vec<Way<S, A>> {
+    let mut ways = Vec::new();
+    let mut tapes = vec![Vec::new()];
+    while let Some(given) = tapes.pop() {
+        let (tape, next) = step(given);
+        tapes.extend(tape.others());
+        ways.extend(next.map(|next| (tape, next)));
+    }
+    ways
+}
+
+/// Of two ways that lead a core to the `same` state, leaves out the one that saw more to have landed: from the other one that
+/// can still be seen, and until then whoever depends on it is in error.
+pub(super) fn with_fewest_landings<S, A: Copy + PartialEq>(
+    all: Vec<Way<S, A>>,
     same: impl Fn(&S, &S) -> bool,
-) -> Vec<Result<S, Violation>> {
-    type Way<S, A> = (Tape<A>, Result<S, Violation>);
+) -> Vec<Way<S, A>> {
     let needs_less = |(less, to): &Way<S, A>, (more, there): &Way<S, A>| {
         let same = matches!((to, there), (Ok(to), Ok(there)) if same(to, there));
         same && less.saw_no_more_than(more)
     };
     let mut ways: Vec<Way<S, A>> = Vec::new();
-    let mut tapes = vec![Vec::new()];
-    while let Some(given) = tapes.pop() {
-        let (tape, next) = step(given);
-        tapes.extend(tape.others());
-        let Some(way) = next.map(|next| (tape, next)) else { continue };
+    for way in all {
         if !ways.iter().any(|other| needs_less(other, &way)) {
             ways.retain(|other| !needs_less(&way, other));
             ways.push(way);
         }
     }
-    ways.into_iter().map(|(_, next)| next).collect()
+    ways
 }

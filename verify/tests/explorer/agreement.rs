@@ -123,6 +123,13 @@ fn hierarchy() {
 fn hierarchy_on_two_cores() {
     let once = |server_ranks| Model::new(2, "D").units(1).cores(2).hierarchy(server_ranks);
     agree("hierarchy, 1 server x 2 ranks of 2 cores, D once", &once(2), &[], &[Twin::RelaxedPublish]);
+    let twice = Model { schedule: "DD".to_owned(), ..once(2).traffic(Traffic::Given(&[&[1, 0]])) };
+    agree(
+        "hierarchy, 1 server x 2 ranks of 2 cores, DD once, across",
+        &twice,
+        &[],
+        &[Twin::Equal, Twin::InStep],
+    );
     let across = once(1).traffic(Traffic::Given(&[&[1, 0]]));
     agree(
         "hierarchy, 2 servers x 1 rank of 2 cores, D once, across",

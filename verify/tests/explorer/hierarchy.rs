@@ -125,6 +125,14 @@ fn catches_near_ranks_that_nobody_waits_for() {
 }
 
 #[test]
+fn catches_words_of_near_ranks_that_must_agree() {
+    // Needs two cores, and words that go on one by one.
+    safe("hierarchy, in step, 1 core", &hierarchy(2, 2, "DC").twin(Twin::InStep));
+    let seen = caught("hierarchy, in step, 2 cores", &hierarchy(2, 2, "DC").cores(2).twin(Twin::InStep));
+    assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
+}
+
+#[test]
 fn catches_a_word_that_must_be_met_exactly() {
     // Needs two cores: with one no near rank can be ahead of a rank that still waits for it.
     safe("hierarchy, equality, 1 core", &hierarchy(2, 2, "DC").twin(Twin::Equal));
@@ -158,7 +166,7 @@ fn catches_a_flag_that_overtakes_its_row() {
 }
 
 #[test]
-fn catches_counts_of_nothing_that_are_not_caught() {
+fn catches_counts_of_nothing_that_are_not_told() {
     let seen = caught("hierarchy, no count of 0", &hierarchy(2, 1, "D").units(1).twin(Twin::NoFlagOfNothing));
     assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
     let waits = seen.events.iter().filter(|event| event.contains("count")).count();

@@ -104,6 +104,17 @@ fn catches_a_missing_quiet_and_a_late_clear() {
 }
 
 #[test]
+fn catches_a_pull_that_clears_before_other_cores_have_looked() {
+    // Any memory, two cores, one round. A clear must be seen while it is in flight.
+    let pull = |cores| direct(1, "DC").cores(cores).units(1).twin(Twin::NoPullBarrier);
+    safe("direct, no barrier in pull, 1 core, weak", &pull(1).weak());
+    for model in [pull(2), pull(2).weak()] {
+        let seen = caught("direct, no barrier in pull, 2 cores", &model);
+        assert_eq!(seen.violation, Violation::Deadlock, "{seen}");
+    }
+}
+
+#[test]
 fn catches_core_barriers_that_do_not_wait() {
     caught("direct, no core barrier, 2 cores", &direct(1, "DC").cores(2).twin(Twin::NoBarrier).units(1));
 }

@@ -32,7 +32,7 @@ pub(super) enum Machine {
     Combine(Combine),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub(super) struct Core {
     pub(super) machine: Machine,
     /// Operators begun or about to begin.

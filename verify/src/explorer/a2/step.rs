@@ -6,7 +6,7 @@ use super::super::tape::{Tape, ways};
 use super::super::violation::Violation;
 use super::memory::Scene;
 use super::state::{Core, Group, Machine, Move};
-use super::view::{Asked, View};
+use super::view::View;
 use super::{Landing, Twin};
 use core::cell::{Cell, RefCell};
 use kernel_core::a2::{AgentEnv, Combine, Dispatch, Env, Returned, Ub, ub_bytes};
@@ -34,7 +34,7 @@ pub(super) struct Known<'a> {
 struct Stepped {
     progress: Result<Progress, ProtocolError>,
     touched: bool,
-    tape: Tape<Asked>,
+    tape: Tape<()>,
     violation: Option<Violation>,
 }
 
@@ -64,14 +64,12 @@ impl<'a> Known<'a> {
             let (tape, moved) = self.moved(&mut next, what, given);
             (tape, moved.map(|moved| moved.then_some(next)).transpose())
         };
-        // The state of a core tells what its step has written, and so what is new in flight.
-        let same = |a: &Group, b: &Group| match what {
-            Move::Core(core) => (&a.cores[core], &a.written) == (&b.cores[core], &b.written),
-            _ => false,
-        };
-        let ways = ways(step, same).into_iter();
-        ways.flat_map(|next| next.map_or_else(|violation| vec![Err(violation)], |next| self.settle(next)))
-            .collect()
+        let ways = ways(step).into_iter();
+        ways.flat_map(|(_, next)| match next {
+            Ok(next) => self.settle(next),
+            Err(violation) => vec![Err(violation)],
+        })
+        .collect()
     }
 
     /// Does a move by the choices that are given. Whether it could be done.
@@ -80,7 +78,7 @@ impl<'a> Known<'a> {
         next: &mut Group,
         what: Move,
         given: Vec<bool>,
-    ) -> (Tape<Asked>, Result<bool, Violation>) {
+    ) -> (Tape<()>, Result<bool, Violation>) {
         let moved = match what {
             Move::Core(core) => {
                 let stepped = self.step(next, core, given, false);

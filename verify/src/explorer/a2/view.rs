@@ -19,9 +19,6 @@ use std::rc::Rc;
 /// What is told once, however many there are.
 pub(super) const CLEARS: &str = "clears its flags";
 
-/// A barrier word, by core and parity, or the core's quiet.
-pub(super) type Asked = Option<(usize, usize)>;
-
 /// The view of one core, or of an agent.
 pub(super) struct View<'a> {
     pub(super) scene: &'a Scene<'a>,
@@ -38,7 +35,7 @@ pub(super) struct View<'a> {
     /// Whether shared accesses are refused.
     pub(super) peek: bool,
     pub(super) touched: Cell<bool>,
-    pub(super) tape: RefCell<Tape<Asked>>,
+    pub(super) tape: RefCell<Tape<()>>,
     pub(super) written: u32,
     pub(super) violation: RefCell<Option<Violation>>,
     /// Barrier words, by core and parity, that were seen.
@@ -257,7 +254,7 @@ impl Fabric for View<'_> {
         let waits = under_way && self.twin() != Twin::NoQuiet;
         if waits {
             self.touch(Place::state(0))?;
-            if self.scene.setup.model.memory == Landing::WeakExplicit || !self.tape.get_mut().choose(None) {
+            if self.scene.setup.model.memory == Landing::WeakExplicit || !self.tape.get_mut().choose(()) {
                 return Ok(false);
             }
             self.memory.land_all(self.rank, core, first);

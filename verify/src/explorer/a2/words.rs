@@ -35,7 +35,7 @@ impl View<'_> {
         let number = self.number(other);
         let words = &self.memory.core_words[number];
         if words.late[parity].is_some() {
-            if landing == Landing::WeakExplicit || !self.tape.borrow_mut().choose(Some((number, parity))) {
+            if landing == Landing::WeakExplicit || !self.tape.borrow_mut().choose(()) {
                 return Ok(words.landed[parity]);
             }
             self.landed.borrow_mut().push((number, parity));

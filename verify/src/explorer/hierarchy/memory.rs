@@ -183,6 +183,12 @@ pub(super) struct Effect {
 }
 
 impl Effect {
+    /// Whether it does the same, whatever its writer had heard.
+    pub(super) fn is_like(&self, other: &Self) -> bool {
+        let value = |effect: &Self| (effect.value.op, effect.value.number, effect.value.body);
+        (self.issued, self.spot, value(self)) == (other.issued, other.spot, value(other))
+    }
+
     fn is_at(&self, rank: RankId, spot: Spot) -> bool {
         (self.issued.to, self.spot) == (rank, spot)
     }

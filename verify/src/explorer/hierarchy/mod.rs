@@ -14,8 +14,8 @@
 //! None of this depends on the order of what different ranks do, but for what they see. So
 //!
 //! - a step that looks at nothing which can still change is done at once, also if it issues something: perhaps it lands
-//!   later. The same of a step that looks at a word of a near rank that counts operators and has come, if it is seen to do
-//!   the same where that word has gone on by one or two;
+//!   later. The same of a step that looks at words of near ranks that count operators and have come, if it is seen to do
+//!   the same where any of those words have gone on by one;
 //! - if all that the cores of some ranks look at now has been issued, or is theirs to issue, the others can wait: nothing
 //!   that they
 //!   do changes what those may see. A quiet lands at other ranks, which could still miss it: these cannot wait;

@@ -2,9 +2,9 @@
 
 use super::super::model::{Choice, Kind, Memory as Landing, Setup};
 use super::super::oracle::{Oracle, RankTensors};
-use super::super::tape::{Tape, ways};
+use super::super::tape::{Tape, ways, with_fewest_landings};
 use super::super::violation::Violation;
-use super::memory::{Heard, Scene};
+use super::memory::{Effect, Heard, Scene};
 use super::state::{Core, Group, Local, Machine, Numbers};
 use super::view::{Asked, View};
 use core::cell::{Cell, RefCell};
@@ -39,8 +39,9 @@ struct Stepped {
     /// Whether it depended on others at all, and the ranks that can still change what it looked at, as bits.
     touched: bool,
     open: u32,
-    /// Whether a word that counts was taken for settled.
-    supposed: bool,
+    /// How much further on each word was read that counts and was taken for settled.
+    supposed: Vec<u32>,
+    issued: Vec<Effect>,
     violation: Option<Violation>,
 }
 
@@ -126,9 +127,13 @@ impl<'a> Known<'a> {
     /// All steps that a core can take now, and the ranks that can still change what it sees, as bits.
     fn ways(&mut self, state: &Group, core: usize) -> (Vec<Next>, u32) {
         let explicit = self.setup().model.memory == Landing::WeakExplicit;
-        let same = |a: &Group, b: &Group| {
-            let of = |next: &Group| (next.cores[core].local, next.cores[core].op);
-            !explicit && of(a) == of(b)
+        let same = |(a, issued_by_a): &(Group, Vec<Effect>), (b, issued_by_b): &(Group, Vec<Effect>)| {
+            let of = |next: &Group| (next.cores[core].local, next.cores[core].op, next.cores[core].epoch);
+            let alike = |(a, b): (&Effect, &Effect)| a.is_like(b);
+            !explicit
+                && of(a) == of(b)
+                && issued_by_a.len() == issued_by_b.len()
+                && issued_by_a.iter().zip(issued_by_b).all(alike)
         };
         for supposing in [!explicit, false] {
             let (mut open, mut holds) = (0, true);
@@ -137,22 +142,25 @@ impl<'a> Known<'a> {
                     holds = false;
                     return (Tape::new(given), None);
                 };
-                let Stepped { progress, tape, open: by, violation, .. } = stepped;
+                let Stepped { progress, tape, open: by, violation, issued, .. } = stepped;
                 open |= by;
-                let moved = self.conclude(&mut next, core, progress, violation);
-                (tape, moved.map(|moved| moved.then_some(next)).transpose())
+                // Who waits on has not moved, but what it has seen stays landed.
+                let landed = next.memory.flight.len() < state.memory.flight.len();
+                let moved = self.conclude(&mut next, core, progress, violation).map(|moved| moved || landed);
+                (tape, moved.map(|moved| moved.then_some((next, issued))).transpose())
             };
-            let ways = ways(step, same);
+            let ways = with_fewest_landings(ways(step), same);
             if holds {
-                return (ways, open);
+                let nexts = ways.into_iter().map(|(_, next)| next.map(|(next, _)| next));
+                return (nexts.collect(), open);
             }
         }
         (Vec::new(), 0)
     }
 
-    /// A step of a core by the choices that are given. `supposing` that a word which counts and has come may go on: then it
-    /// is tried with such words further on, too, and there is no answer if that makes a difference. Nobody else decides
-    /// such a step, so it need not be a move.
+    /// A step of a core by the choices that are given. `supposing` that words which count and have come may go on: then it
+    /// is tried with each of them further on, too, in all combinations, and there is no answer if that makes a difference.
+    /// Nobody else decides such a step, so it need not be a move.
     fn attempt(
         &mut self,
         state: &Group,
@@ -169,15 +177,23 @@ impl<'a> Known<'a> {
         if !supposing {
             return Some(with(None));
         }
-        let first = with(Some(0));
-        // A near rank cannot be three operators ahead: it would have had to hear from this one.
-        let others = 1..if first.1.supposed { 3 } else { 1 };
         let came_to = |(next, stepped): &(Group, Stepped)| {
             let progress = stepped.progress.as_ref().map(core::mem::discriminant).ok();
-            let tape = stepped.tape.clone();
-            (next.cores[core].local, progress, tape, stepped.touched, stepped.open, stepped.violation.clone())
+            let Stepped { tape, touched, open, violation, issued, .. } = stepped;
+            let Core { local, epoch, .. } = next.cores[core];
+            (local, epoch, progress, tape.clone(), *touched, *open, violation.clone(), issued.clone())
         };
-        others.map(|ahead| with(Some(ahead))).all(|other| came_to(&other) == came_to(&first)).then_some(first)
+        let first = with(Some(Vec::new()));
+        let mut others = further(0, &first.1.supposed);
+        while let Some(ahead) = others.pop() {
+            let known = ahead.len();
+            let other = with(Some(ahead));
+            if came_to(&other) != came_to(&first) {
+                return None;
+            }
+            others.extend(further(known, &other.1.supposed));
+        }
+        Some(first)
     }
 
     /// Takes every step that depends on nobody else, and begins operators; branches where a round's traffic is chosen.
@@ -260,14 +276,14 @@ impl<'a> Known<'a> {
         Rc::clone(entry.or_insert_with(|| Rc::new(RankTensors::new(setup, rank, tag, choice))))
     }
 
-    /// `ahead`: words that count are taken for settled once they have come, and read as so much further on.
+    /// `ahead`: words that count are taken for settled once they have come, and read as so much further on, one by one.
     fn step(
         &mut self,
         state: &mut Group,
         core: usize,
         given: Vec<bool>,
         peek: bool,
-        ahead: Option<u32>,
+        ahead: Option<Vec<u32>>,
     ) -> Stepped {
         let (rank, number) = (core / self.cores(), core % self.cores());
         let op = state.cores[core].op;
@@ -305,7 +321,9 @@ impl<'a> Known<'a> {
             touched: Cell::new(false),
             open: Cell::new(0),
             ahead,
-            supposed: Cell::new(false),
+            supposed: RefCell::default(),
+            in_step: Cell::new(None),
+            issued: Vec::new(),
             written: 0,
             violation: RefCell::default(),
             story: state.story.is_some().then(RefCell::default),
@@ -325,9 +343,10 @@ impl<'a> Known<'a> {
                 machine.step(env, &mut view, &inputs, &returned, &mut ub)
             }
         };
-        let View { tape, touched, open, supposed, violation, story, written, epoch, heard, .. } = view;
+        let View { tape, touched, open, supposed, issued, violation, story, written, epoch, heard, .. } =
+            view;
         let (tape, mut violation) = (tape.into_inner(), violation.into_inner());
-        let (touched, open, supposed) = (touched.get(), open.get(), supposed.get());
+        let (touched, open, supposed) = (touched.get(), open.get(), supposed.into_inner());
         // Two roles count their records in the scratch.
         let moved = (&machine, &words) != (&before.0, &before.1);
         let stays = matches!(progress, Ok(Progress::Pending(_)));
@@ -342,7 +361,7 @@ impl<'a> Known<'a> {
             let who = self.who(core, op);
             state.tell(&who, &did.into_inner());
         }
-        Stepped { progress, tape, touched, open, supposed, violation }
+        Stepped { progress, tape, touched, open, supposed, issued, violation }
     }
 
     /// Draws the consequences of a step. `Ok(false)`: the core is pending.
@@ -426,4 +445,11 @@ impl<'a> Known<'a> {
             _ => None,
         }
     }
+}
+
+/// What to try beside words that were read as `supposed`, from number `first` on: one of them an operator further on, those
+/// before it as they were. No word goes on by two before this core moves: to end an operator a near rank must hear from this
+/// one.
+fn further(first: usize, supposed: &[u32]) -> Vec<Vec<u32>> {
+    (first..supposed.len()).map(|i| [&supposed[..i], &[1]].concat()).collect()
 }

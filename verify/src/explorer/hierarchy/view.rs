@@ -45,10 +45,14 @@ pub(super) struct View<'a> {
     pub(super) touched: Cell<bool>,
     /// The ranks that can still change what it looked at, as bits.
     pub(super) open: Cell<u32>,
-    /// Words that count are taken for settled once they have come, and read as so many operators further on.
-    pub(super) ahead: Option<u32>,
-    /// Whether a word that counts was taken for settled.
-    pub(super) supposed: Cell<bool>,
+    /// Words that count are taken for settled once they have come, and read as so many operators further on, one by one;
+    /// those behind as they are.
+    pub(super) ahead: Option<Vec<u32>>,
+    /// How far that was.
+    pub(super) supposed: RefCell<Vec<u32>>,
+    /// The operator that a near rank was last seen in, for the twin that asks.
+    pub(super) in_step: Cell<Option<u32>>,
+    pub(super) issued: Vec<Effect>,
     pub(super) written: u32,
     pub(super) violation: RefCell<Option<Violation>>,
     /// What the step did, in words, if it is to be told.
@@ -115,9 +119,11 @@ impl View<'_> {
         let seen = part != Part::Whole && self.memory.borrow().was_seen(self.me.0, spot, part);
         // A word that counts goes on when its writer does, and a core that is slow sees that.
         let counts = matches!(spot.area, Area::Entered | Area::RowsDone);
-        let settled = landed.filter(|value| value.op >= self.op).and_then(|value| match self.ahead {
-            Some(ahead) if counts => {
-                self.supposed.set(true);
+        let settled = landed.filter(|value| value.op >= self.op).and_then(|value| match &self.ahead {
+            Some(given) if counts => {
+                let mut supposed = self.supposed.borrow_mut();
+                let ahead = given.get(supposed.len()).copied().unwrap_or(0);
+                supposed.push(ahead);
                 Some(Value { op: value.op + ahead, ..value })
             }
             _ => (late.is_none() && !counts).then_some(value),
@@ -178,6 +184,7 @@ impl View<'_> {
         let value = Value { op, number, body, heard };
         let issued = Issued { from: self.me, to, at, kind };
         let effect = Effect { issued, spot, value, seen: [false; 2] };
+        self.issued.push(effect);
         self.say(|| format!("{} {}", verb(spot.area, kind), self.name(to, spot, value, Part::Whole)));
         let at = self.at[to.index()];
         let violation = self.memory.get_mut().issue(self.scene, effect, &heard, at);
@@ -222,6 +229,12 @@ impl View<'_> {
             _ => (spot, Part::Front),
         };
         Ok(self.look(at, spot, part)?.map_or(0, |value| self.to_machine(value.op)))
+    }
+
+    /// Whether the twin holds that a near rank which has entered is not where another one was seen.
+    fn is_out_of_step(&self, op: u32) -> bool {
+        let other = self.in_step.replace(Some(op));
+        self.twin() == Twin::InStep && other.is_some_and(|other| other != op)
     }
 
     /// Whether combine goes on without an end flag, as if it had come: its tokens have no expert on that server.
@@ -305,6 +318,7 @@ impl Fabric for View<'_> {
         let value = self.look(at, spot, Part::Whole)?;
         Ok(value.map_or(0, |value| match spot.area {
             Area::Entered | Area::RowsDone if self.twin() == Twin::Equal && value.op > self.op => 0,
+            Area::Entered if self.is_out_of_step(value.op) => 0,
             Area::Entered | Area::RowsDone => self.to_machine(value.op),
             _ => relay::mark(self.to_machine(value.op), value.number),
         }))
