@@ -63,7 +63,7 @@ pub struct Report {
     pub traffic_matrices: usize,
     /// Whether every reachable state was visited.
     pub complete: bool,
-    /// The shortest way into trouble.
+    /// The shortest way into trouble; into a livelock, to the last of its states that was found.
     pub counterexample: Option<Timeline>,
 }
 

@@ -5,7 +5,7 @@ use super::fabric::{View, land, may_land};
 use super::model::{Choice, Kind, Memory, Setup, Twin};
 use super::oracle::{Expected, Oracle, RankTensors};
 use super::state::{Core, Interner, Machine, Shared, State};
-use super::tape::{Tape, ways};
+use super::tape::{Tape, settled, ways};
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
 use kernel_core::a3::{Combine, Dispatch, Receive, Returned, Ub};
@@ -96,12 +96,8 @@ impl<'a> Known<'a> {
             };
             (tape, moved.map(|moved| moved.then_some(next)).transpose())
         };
-        let ways = ways(step).into_iter();
-        ways.flat_map(|(_, next)| match next {
-            Ok(next) => self.settle(next),
-            Err(violation) => vec![Err(violation)],
-        })
-        .collect()
+        let nexts = ways(step).into_iter().map(|(_, next)| next);
+        settled(nexts, |next| self.settle(next))
     }
 
     /// What a core waits for; `None` if it can move.

@@ -2,7 +2,7 @@
 
 use super::super::model::{Choice, Kind, Setup};
 use super::super::oracle::{Expected, Oracle, RankTensors};
-use super::super::tape::{Tape, ways};
+use super::super::tape::{Tape, settled, ways};
 use super::super::violation::Violation;
 use super::memory::Scene;
 use super::state::{Core, Group, Machine, Move};
@@ -64,12 +64,8 @@ impl<'a> Known<'a> {
             let (tape, moved) = self.moved(&mut next, what, given);
             (tape, moved.map(|moved| moved.then_some(next)).transpose())
         };
-        let ways = ways(step).into_iter();
-        ways.flat_map(|(_, next)| match next {
-            Ok(next) => self.settle(next),
-            Err(violation) => vec![Err(violation)],
-        })
-        .collect()
+        let nexts = ways(step).into_iter().map(|(_, next)| next);
+        settled(nexts, |next| self.settle(next))
     }
 
     /// Does a move by the choices that are given. Whether it could be done.

@@ -2,7 +2,7 @@
 
 use super::super::model::{Choice, Kind, Memory as Landing, Setup};
 use super::super::oracle::{Oracle, RankTensors};
-use super::super::tape::{Tape, ways, with_fewest_landings};
+use super::super::tape::{Tape, settled, ways, with_fewest_landings};
 use super::super::violation::Violation;
 use super::memory::{Effect, Heard, Scene};
 use super::state::{Core, Group, Local, Machine, Numbers};
@@ -117,11 +117,8 @@ impl<'a> Known<'a> {
     }
 
     fn settled(&mut self, core: usize, ways: Vec<Next>) -> Vec<Next> {
-        let settle = |next: Next| match next {
-            Ok(next) => self.settle(next, Some(core / self.cores())),
-            Err(violation) => vec![Err(violation)],
-        };
-        ways.into_iter().flat_map(settle).collect()
+        let rank = core / self.cores();
+        settled(ways, |next| self.settle(next, Some(rank)))
     }
 
     /// All steps that a core can take now, and the ranks that can still change what it sees, as bits.
