@@ -16,8 +16,8 @@ use crate::vector::Unit;
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use kernel_core::a3::{Flags, Receive};
 use kernel_core::plan::order::SendOrder;
+use kernel_core::protocol::a3::{Flags, Receive};
 use std::path::PathBuf;
 
 /// Verified Mixture-of-Experts dispatch and combine.

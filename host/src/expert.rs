@@ -5,12 +5,12 @@ use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::member;
 use half::{bf16, f16};
-use kernel_core::a3::Receive;
 use kernel_core::fabric::{Fabric, Fault, ProtocolError};
 use kernel_core::layout::outputs::{self, capacity};
 use kernel_core::layout::row_table;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::placement::Home;
+use kernel_core::protocol::a3::Receive;
 use kernel_core::shape::{Dtype, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
 

@@ -1,12 +1,12 @@
 //! Mixture-of-Experts dispatch and combine of Ascend A2/A3 as polled state machines over one [fabric].
 //!
-//! Nothing here waits, spins, allocates, panics or knows a clock. A machine ([`a3::Dispatch`], [`a3::Combine`])
+//! Nothing here waits, spins, allocates, panics or knows a clock. A machine ([`a3::Dispatch`](protocol::a3::Dispatch), [`a3::Combine`](protocol::a3::Combine))
 //! is a plain value; memory, inputs, scratch and identity are arguments of every step. So the same source runs
 //! on firmware, on threads, in a model checker and in a simulator: they are all [fabrics](fabric::Fabric).
 //!
 //! Rooms, each seeing only those before it: [`units`] -> [`shape`] (the door) -> [`inputs`] -> [`placement`] ->
 //! [`place`] -> [`layout`] -> [`plan`] -> [`fabric`] (the seam) -> [`vector`] (what a vector unit does to rows), [`sync`] ->
-//! [`a3`] -> [`a3_v2`], [`a3_direct`], [`a2`], [`hierarchy`]. Beside them `reference` (the oracle, which sees the shape
+//! [`protocol`] (the machines). Beside them `reference` (the oracle, which sees the shape
 //! alone).
 //!
 //! Deliberately absent: addresses (but in [`fabric::raw`] and its copies of rows), time, randomness, world size as a
@@ -18,17 +18,13 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
-pub mod a2;
-pub mod a3;
-pub mod a3_direct;
-pub mod a3_v2;
 pub mod fabric;
-pub mod hierarchy;
 pub mod inputs;
 pub mod layout;
 pub mod place;
 pub mod placement;
 pub mod plan;
+pub mod protocol;
 #[cfg(any(test, feature = "reference"))]
 pub mod reference;
 pub mod shape;

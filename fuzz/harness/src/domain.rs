@@ -4,10 +4,10 @@
 use crate::tape::Tape;
 use crate::tape::read_in_order;
 use arbitrary::Unstructured;
-use kernel_core::a3::Receive;
-use kernel_core::hierarchy::Stage;
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::landing;
+use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::hierarchy::Stage;
 use kernel_core::reference::numerics;
 use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Given, Limits, Op, Product, QuantMode, Shape};
 use kernel_core::units::RankId;

@@ -1,14 +1,14 @@
 //! Every access to memory is held against the layout: it must lie in one slot of one area, and whoever writes must be
 //! the one whose slot it is. A machine that reads or writes anywhere else is a defect, whatever it was told.
 
-use kernel_core::a3::Receive;
-use kernel_core::hierarchy::Stage;
 use kernel_core::layout::map::{self, Area};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::state::Partition;
 use kernel_core::layout::{a2_window, landing, relay};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::plan;
+use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::hierarchy::Stage;
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 

@@ -3,15 +3,15 @@
 use crate::domain::{Domain, Feature, Numbers, Protocol};
 use crate::group::{Operator, Returned};
 use crate::view::View;
-use kernel_core::a2;
-use kernel_core::a3::{self, Choices, Flags, Ub};
-use kernel_core::a3_direct::{self, Pulled};
-use kernel_core::a3_v2;
 use kernel_core::fabric::survivors::Survivors;
 use kernel_core::fabric::{Progress, ProtocolError};
-use kernel_core::hierarchy;
 use kernel_core::inputs::Inputs;
 use kernel_core::plan::order::SendOrder;
+use kernel_core::protocol::a2;
+use kernel_core::protocol::a3::{self, Choices, Flags, Ub};
+use kernel_core::protocol::a3_v2;
+use kernel_core::protocol::direct::{self, Pulled};
+use kernel_core::protocol::hierarchy;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -22,8 +22,8 @@ pub(crate) enum Machine {
     A3(a3::Dispatch),
     V2(a3_v2::Dispatch),
     A3Combine(a3::Combine),
-    Direct(a3_direct::Dispatch),
-    Pull(a3_direct::Combine),
+    Direct(direct::Dispatch),
+    Pull(direct::Combine),
     A2(a2::Dispatch),
     A2Combine(a2::Combine),
     Hierarchy(hierarchy::Dispatch),
@@ -69,8 +69,8 @@ impl Machine {
             (Protocol::A2Hierarchy, Operator::Combine(_)) => {
                 Self::HierarchyCombine(hierarchy::Combine::new())
             }
-            (Protocol::A3Direct, Operator::Dispatch(_)) => Self::Direct(a3_direct::Dispatch::new()),
-            (Protocol::A3Direct, Operator::Combine(_)) => Self::Pull(a3_direct::Combine::new()),
+            (Protocol::A3Direct, Operator::Dispatch(_)) => Self::Direct(direct::Dispatch::new()),
+            (Protocol::A3Direct, Operator::Combine(_)) => Self::Pull(direct::Combine::new()),
             (Protocol::A3FullmeshV2, Operator::Dispatch(_)) => Self::V2(a3_v2::Dispatch::new()),
             (_, Operator::Dispatch(_)) => Self::A3(a3::Dispatch::new()),
             (_, Operator::Combine(_)) => Self::A3Combine(a3::Combine::new()),

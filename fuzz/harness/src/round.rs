@@ -4,13 +4,13 @@
 use crate::domain::{Domain, Feature, Numbers, Protocol};
 use crate::group::{Group, Operator, Returned, Watch, result_row};
 use crate::tape::{Tape, mixed};
-use kernel_core::a3::Receive;
 use kernel_core::fabric::ProtocolError;
 use kernel_core::inputs::Inputs;
 use kernel_core::layout::a2_window;
 use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::returns::received;
+use kernel_core::protocol::a3::Receive;
 use kernel_core::reference::{Cluster, numerics};
 use kernel_core::shape::Op;
 use kernel_core::sync::flag::is_window_flag;

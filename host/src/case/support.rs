@@ -1,8 +1,8 @@
 //! What this version runs and reads, in one place: lines go from here as features arrive.
 
 use crate::error::{Error, Problem};
-use kernel_core::a3::Receive;
 use kernel_core::layout::landing::required_bytes;
+use kernel_core::protocol::a3::Receive;
 use kernel_core::shape::{CommAlg, Product, Shape};
 
 /// Whether the machines of `shape` receive rows so.

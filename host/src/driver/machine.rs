@@ -2,13 +2,13 @@
 
 use super::schedule::Operator;
 use crate::vector::RowUnit;
-use kernel_core::a2;
-use kernel_core::a3::{self, Receive, Ub};
-use kernel_core::a3_direct;
-use kernel_core::a3_v2;
 use kernel_core::fabric::{Near, Progress, ProtocolError};
-use kernel_core::hierarchy;
 use kernel_core::inputs::Inputs;
+use kernel_core::protocol::a2;
+use kernel_core::protocol::a3::{self, Receive, Ub};
+use kernel_core::protocol::a3_v2;
+use kernel_core::protocol::direct;
+use kernel_core::protocol::hierarchy;
 use kernel_core::shape::CommAlg;
 
 /// The inputs of combine besides the case.
@@ -32,8 +32,8 @@ pub(super) enum Machine {
     A3Dispatch(a3::Dispatch),
     A3V2Dispatch(a3_v2::Dispatch),
     A3Combine(a3::Combine),
-    DirectDispatch(a3_direct::Dispatch),
-    PullCombine(a3_direct::Combine),
+    DirectDispatch(direct::Dispatch),
+    PullCombine(direct::Combine),
     A2Dispatch(a2::Dispatch),
     A2Combine(a2::Combine),
     HierarchyDispatch(hierarchy::Dispatch),
@@ -45,8 +45,8 @@ impl Machine {
     pub(super) fn new(env: &Env<'_>, operator: Operator, comm_alg: CommAlg, receive: Receive) -> Self {
         let direct = matches!(receive, Receive::Direct { .. });
         match (env, operator) {
-            (Env::A3(_), Operator::Dispatch(_)) if direct => Self::DirectDispatch(a3_direct::Dispatch::new()),
-            (Env::A3(_), Operator::Combine(_)) if direct => Self::PullCombine(a3_direct::Combine::new()),
+            (Env::A3(_), Operator::Dispatch(_)) if direct => Self::DirectDispatch(direct::Dispatch::new()),
+            (Env::A3(_), Operator::Combine(_)) if direct => Self::PullCombine(direct::Combine::new()),
             (Env::A3(_), Operator::Dispatch(_)) if comm_alg == CommAlg::FullmeshV2 => {
                 Self::A3V2Dispatch(a3_v2::Dispatch::new())
             }
@@ -109,7 +109,7 @@ impl Turn<'_> {
                 drive(steps, done, || machine.step(env, fabric, inputs, ub))
             }
             (Machine::PullCombine(machine), Env::A3(env)) => {
-                let pulled = a3_direct::Pulled { sent_rows, row_table };
+                let pulled = direct::Pulled { sent_rows, row_table };
                 drive(steps, done, || machine.step(env, fabric, inputs, &pulled, ub))
             }
             (Machine::A2Dispatch(machine), Env::A2(env)) => {

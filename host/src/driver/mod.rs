@@ -18,9 +18,9 @@ pub use task::{RankState, Stop, Task};
 
 use crate::batch::Batch;
 use core::sync::atomic::{AtomicU32, Ordering};
-use kernel_core::a3::Choices;
 use kernel_core::fabric::ProtocolError;
-use kernel_core::hierarchy::Stage;
+use kernel_core::protocol::a3::Choices;
+use kernel_core::protocol::hierarchy::Stage;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Any;

@@ -7,7 +7,7 @@ use host::config::{Bs, Config};
 use host::driver;
 use host::driver::threads::Spread;
 use host::generate::Options;
-use kernel_core::hierarchy::Stage;
+use kernel_core::protocol::hierarchy::Stage;
 
 /// Servers of so many ranks.
 fn servers(number: i64, near: i64, local: i64, k: i64, cores: i64) -> Config {

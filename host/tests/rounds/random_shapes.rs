@@ -8,8 +8,8 @@ use host::config::{Bs, Config};
 use host::driver::Options;
 use host::driver::threads::Spread;
 use host::generate::{self, Left, MaskKind, Routing};
-use kernel_core::a3::{Choices, Flags, Receive};
 use kernel_core::plan::order::SendOrder;
+use kernel_core::protocol::a3::{Choices, Flags, Receive};
 use proptest::prelude::*;
 
 /// A shape and what is asked of it.

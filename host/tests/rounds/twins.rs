@@ -8,8 +8,8 @@ use host::backend::lockstep::Memory::{Strong, Weak};
 use host::case::Case;
 use host::config::Config;
 use host::driver::Options;
-use kernel_core::a3::{Choices, Flags};
 use kernel_core::layout::state::Kind;
+use kernel_core::protocol::a3::{Choices, Flags};
 
 const SEEDS: Range<u64> = 0..200;
 

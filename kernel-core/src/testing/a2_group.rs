@@ -4,12 +4,12 @@
 use super::domain::{Dice, Tensors};
 use super::fake::World;
 use super::nic::Bend;
-use crate::a2::{Agent, AgentEnv, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use crate::fabric::{Progress, ProtocolError, Wait};
 use crate::layout::a2_window::{FLAG1, next_flag_place, tail_flag, window, window_in};
 use crate::layout::state::{Kind, Partition};
 use crate::place::{Place, Tensor};
 use crate::plan::order::SendOrder;
+use crate::protocol::a2::{Agent, AgentEnv, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use crate::reference::{Cluster, Dispatched};
 use crate::shape::Shape;
 use crate::sync::flag::is_window_flag;

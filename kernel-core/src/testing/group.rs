@@ -3,12 +3,12 @@
 
 use super::domain::{Tensors, result_row};
 use super::fake::World;
-use crate::a3::{Choices, Combine, Dispatch, Env, RUN, Receive, Returned, Ub, ub_bytes, ub_words};
-use crate::a3_direct::{self, Pulled};
-use crate::a3_v2;
 use crate::fabric::{Progress, ProtocolError};
 use crate::layout::row_table;
 use crate::place::Tensor;
+use crate::protocol::a3::{Choices, Combine, Dispatch, Env, RUN, Receive, Returned, Ub, ub_bytes, ub_words};
+use crate::protocol::a3_v2;
+use crate::protocol::direct::{self, Pulled};
 use crate::reference::{Cluster, Dispatched};
 use crate::shape::{CommAlg, Op, Shape};
 use crate::units::{CoreId, RankId, Token};
@@ -24,15 +24,15 @@ pub(crate) enum Machine {
     Dispatch(Dispatch),
     DispatchV2(a3_v2::Dispatch),
     Combine(Combine),
-    Direct(a3_direct::Dispatch),
-    Pull(a3_direct::Combine),
+    Direct(direct::Dispatch),
+    Pull(direct::Combine),
 }
 
 impl Machine {
     /// The dispatch of a shape's layout.
     pub(crate) fn dispatch(shape: &Shape, receive: Receive) -> Self {
         match (shape.comm_alg(), receive) {
-            (_, Receive::Direct { .. }) => Self::Direct(a3_direct::Dispatch::new()),
+            (_, Receive::Direct { .. }) => Self::Direct(direct::Dispatch::new()),
             (CommAlg::FullmeshV2, _) => Self::DispatchV2(a3_v2::Dispatch::new()),
             _ => Self::Dispatch(Dispatch::new()),
         }
@@ -212,7 +212,7 @@ impl Group {
                 Rows { y, assist_info: triples.clone(), ep_recv_counts: counts, sent_rows, row_table };
         }
         let machine = match self.choices.receive {
-            Receive::Direct { .. } => Machine::Pull(a3_direct::Combine::new()),
+            Receive::Direct { .. } => Machine::Pull(direct::Combine::new()),
             _ => Machine::Combine(Combine::new()),
         };
         self.cores.iter_mut().for_each(|core| core.machine = machine.clone());

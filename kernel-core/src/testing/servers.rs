@@ -4,12 +4,12 @@
 use super::a2_group::{Failure, Operator, schedule};
 use super::domain::{Dice, OwnedMask, Tensors};
 use super::fake::World;
-use crate::a2::{Agent, AgentEnv};
 use crate::fabric::Progress;
-use crate::hierarchy::{Combine, Dispatch, Env, Returned, Stage, Ub, ub_bytes, ub_words};
 use crate::place::Tensor;
 use crate::plan::order::SendOrder;
 use crate::plan::relay;
+use crate::protocol::a2::{Agent, AgentEnv};
+use crate::protocol::hierarchy::{Combine, Dispatch, Env, Returned, Stage, Ub, ub_bytes, ub_words};
 use crate::reference::{Cluster, Dispatched};
 use crate::shape::{QuantMode, Shape};
 use crate::units::{CoreId, RankId, Token};

@@ -4,14 +4,14 @@
 
 use core::fmt::Write as _;
 use core::hint::black_box;
-use kernel_core::a2;
-use kernel_core::a3::{self, Choices, Receive};
+use kernel_core::protocol::a2;
+use kernel_core::protocol::a3::{self, Choices, Receive};
 use kernel_core::fabric::coherent::{Fence, Streamed};
 use kernel_core::fabric::nic::Transfer;
 use kernel_core::fabric::order::{Issued, Kind as Effect};
 use kernel_core::fabric::raw::{RawFabric, Segment};
 use kernel_core::fabric::{Fabric, Fault, ProtocolError, Wait};
-use kernel_core::hierarchy;
+use kernel_core::protocol::hierarchy;
 use kernel_core::inputs::{self, Inputs, Mask};
 use kernel_core::layout::record::{Tail, Triple};
 use kernel_core::layout::state::{Kind, Partition};

@@ -14,14 +14,14 @@ mod stack;
 use core::cell::UnsafeCell;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use kernel_core::a2;
-use kernel_core::a3::{Choices, Combine, Dispatch, Env, Receive, Returned, Ub};
-use kernel_core::a3_direct;
-use kernel_core::a3_v2;
+use kernel_core::protocol::a2;
+use kernel_core::protocol::a3::{Choices, Combine, Dispatch, Env, Receive, Returned, Ub};
+use kernel_core::protocol::direct;
+use kernel_core::protocol::a3_v2;
 use kernel_core::fabric::Progress;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
 use kernel_core::fabric::survivors::Survivors;
-use kernel_core::hierarchy;
+use kernel_core::protocol::hierarchy;
 use kernel_core::inputs::Inputs;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::row_table;
@@ -264,7 +264,7 @@ fn rows(bits: impl Fn(usize) -> u16) -> [u8; BS * ROW] {
 enum AnyDispatch {
     Plain(Dispatch),
     Blocks(a3_v2::Dispatch),
-    Direct(a3_direct::Dispatch),
+    Direct(direct::Dispatch),
     A2(a2::Dispatch),
     Relayed(hierarchy::Dispatch),
 }
@@ -272,7 +272,7 @@ enum AnyDispatch {
 /// The combine that goes with it.
 enum AnyCombine {
     A3(Combine),
-    Pull(a3_direct::Combine),
+    Pull(direct::Combine),
     A2(a2::Combine),
     Relayed(hierarchy::Combine),
 }
@@ -314,7 +314,7 @@ fn one_round(
             (_, CommAlg::Hierarchy, _) => AnyDispatch::Relayed(hierarchy::Dispatch::default()),
             (Product::A2, ..) => AnyDispatch::A2(a2::Dispatch::default()),
             (_, CommAlg::FullmeshV2, _) => AnyDispatch::Blocks(a3_v2::Dispatch::default()),
-            (.., Receive::Direct { .. }) => AnyDispatch::Direct(a3_direct::Dispatch::default()),
+            (.., Receive::Direct { .. }) => AnyDispatch::Direct(direct::Dispatch::default()),
             _ => AnyDispatch::Plain(Dispatch::new()),
         })
     });
@@ -339,7 +339,7 @@ fn one_round(
         cores.map(|()| match (shape.product(), shape.comm_alg(), scene.receive) {
             (_, CommAlg::Hierarchy, _) => AnyCombine::Relayed(hierarchy::Combine::default()),
             (Product::A2, ..) => AnyCombine::A2(a2::Combine::default()),
-            (.., Receive::Direct { .. }) => AnyCombine::Pull(a3_direct::Combine::default()),
+            (.., Receive::Direct { .. }) => AnyCombine::Pull(direct::Combine::default()),
             _ => AnyCombine::A3(Combine::new()),
         })
     });
@@ -354,7 +354,7 @@ fn one_round(
             }
             AnyCombine::Pull(machine) => {
                 let (sent_rows, row_table) = (output(Tensor::SentRows), output(Tensor::RowTable));
-                machine.step(&env, fabric, &inputs, &a3_direct::Pulled { sent_rows, row_table }, ub)
+                machine.step(&env, fabric, &inputs, &direct::Pulled { sent_rows, row_table }, ub)
             }
             AnyCombine::A2(machine) => {
                 let returned = a2::Returned { y, ep_recv_counts, expand_idx: output(Tensor::ExpandIdx) };

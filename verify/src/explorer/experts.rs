@@ -3,12 +3,12 @@
 use super::fabric::{NOTHING, View};
 use super::model::{Kind, Twin};
 use super::violation::Violation;
-use kernel_core::a3::Receive;
 use kernel_core::fabric::{Fault, Near};
 use kernel_core::layout::data::partition_start;
 use kernel_core::layout::landing::{self, Area};
 use kernel_core::layout::state::Partition;
 use kernel_core::place::Place;
+use kernel_core::protocol::a3::Receive;
 use kernel_core::units::RankId;
 
 impl View<'_> {

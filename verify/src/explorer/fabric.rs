@@ -7,7 +7,6 @@ use super::state::{Effect, Interner, Shared, Value};
 use super::tape::Tape;
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
-use kernel_core::a3::Receive;
 use kernel_core::fabric::order::{self, Issued};
 use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::block;
@@ -16,6 +15,7 @@ use kernel_core::layout::state::{
     CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, core_word,
 };
 use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::protocol::a3::Receive;
 use kernel_core::sync::flag;
 use kernel_core::units::{CoreId, RankId};
 use std::rc::Rc;

@@ -1,8 +1,8 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
 use core::fmt;
-use kernel_core::a3::{Choices, Env, Flags, Receive, ub_bytes, ub_words};
 use kernel_core::plan::order::SendOrder;
+use kernel_core::protocol::a3::{Choices, Env, Flags, Receive, ub_bytes, ub_words};
 use kernel_core::shape::{BatchSizes, Config, Limits, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;

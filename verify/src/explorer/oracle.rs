@@ -1,13 +1,13 @@
 //! What every output must hold, by the naive oracle, once per traffic and tag.
 
 use super::model::{Choice, Model, Product, Setup};
-use kernel_core::a3::Receive;
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::data::dispatch_record;
 use kernel_core::layout::landing;
 use kernel_core::layout::state::Partition;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::placement::Home;
+use kernel_core::protocol::a3::Receive;
 use kernel_core::reference::{Cluster, Dispatched};
 use kernel_core::units::{RankId, div_rem};
 use std::collections::HashMap;

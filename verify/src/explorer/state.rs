@@ -2,11 +2,11 @@
 
 use super::model::{Choice, Setup};
 use core::hash::{Hash, Hasher};
-use kernel_core::a3::{Combine, Dispatch};
-use kernel_core::a3_direct;
-use kernel_core::a3_v2;
 use kernel_core::fabric::order::Issued;
 use kernel_core::place::Place;
+use kernel_core::protocol::a3::{Combine, Dispatch};
+use kernel_core::protocol::a3_v2;
+use kernel_core::protocol::direct;
 use kernel_core::units::RankId;
 use std::collections::{HashMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_128;
@@ -24,8 +24,8 @@ pub(super) enum Machine {
     Combine(Combine),
     /// The experts of the rank's next batch, on its first core, where they read rows in the window.
     Experts,
-    Direct(a3_direct::Dispatch),
-    Pull(a3_direct::Combine),
+    Direct(direct::Dispatch),
+    Pull(direct::Combine),
 }
 
 /// A core.

@@ -8,11 +8,11 @@ use super::state::{Core, Interner, Machine, Shared, State};
 use super::tape::{Tape, settled, ways};
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
-use kernel_core::a3::{Combine, Dispatch, Receive, Returned, Ub};
-use kernel_core::a3_direct::{self, Pulled};
-use kernel_core::a3_v2;
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::place::Tensor;
+use kernel_core::protocol::a3::{Combine, Dispatch, Receive, Returned, Ub};
+use kernel_core::protocol::a3_v2;
+use kernel_core::protocol::direct::{self, Pulled};
 use kernel_core::units::RankId;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -170,7 +170,7 @@ impl<'a> Known<'a> {
         state.cores[i].machine = match kind {
             Kind::Dispatch if self.setup.model.blocks > 0 => Machine::DispatchV2(a3_v2::Dispatch::new()),
             Kind::Dispatch if matches!(self.setup.model.receive, Receive::Direct { .. }) => {
-                Machine::Direct(a3_direct::Dispatch::new())
+                Machine::Direct(direct::Dispatch::new())
             }
             Kind::Dispatch => Machine::Dispatch(Dispatch::new()),
             Kind::Combine if self.setup.model.receive == Receive::Copy => Machine::Combine(Combine::new()),
@@ -305,7 +305,7 @@ impl<'a> Known<'a> {
 
 fn combine_of(receive: Receive) -> Machine {
     match receive {
-        Receive::Direct { .. } => Machine::Pull(a3_direct::Combine::new()),
+        Receive::Direct { .. } => Machine::Pull(direct::Combine::new()),
         _ => Machine::Combine(Combine::new()),
     }
 }

@@ -8,7 +8,6 @@ use ::loom::cell::UnsafeCell;
 use ::loom::sync::atomic::AtomicU64;
 use core::cell::RefCell;
 use core::ops::Range;
-use kernel_core::a3::Flags;
 use kernel_core::layout::block;
 use kernel_core::layout::data::{combine_row, dispatch_record};
 use kernel_core::layout::outputs::capacity;
@@ -18,6 +17,7 @@ use kernel_core::layout::state::{
 };
 use kernel_core::place::{Place, Tensor};
 use kernel_core::placement::Home;
+use kernel_core::protocol::a3::Flags;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, Offset, RankId, Token};
 

@@ -1,9 +1,9 @@
 //! One round: who sends what, and what the oracle says that dispatch and combine must put out.
 
-use kernel_core::a2;
-use kernel_core::a3::Returned;
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::place::Tensor;
+use kernel_core::protocol::a2;
+use kernel_core::protocol::a3::Returned;
 use kernel_core::reference::{Cluster, Dispatched};
 use kernel_core::shape::Shape;
 use kernel_core::units::{RankId, Token};

@@ -3,11 +3,11 @@
 use crate::memory::{Core, Memory, STRONG, Twin};
 use crate::random::Random;
 use half::bf16;
-use kernel_core::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use kernel_core::fabric::{Progress, ProtocolError};
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::place::Tensor;
 use kernel_core::plan::order::SendOrder;
+use kernel_core::protocol::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;

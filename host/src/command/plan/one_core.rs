@@ -10,7 +10,6 @@ use super::ports::{self, Ports};
 use super::tp::{self, Exchange};
 use crate::cli::PlanArgs;
 use core::ops::Range;
-use kernel_core::a3::Flags;
 use kernel_core::layout::block;
 use kernel_core::layout::state::{
     Partition, combine_slot, combine_status, dispatch_slot, dispatch_status, token_flag,
@@ -22,6 +21,7 @@ use kernel_core::plan::returns::Received;
 use kernel_core::plan::route::{self, Pair};
 use kernel_core::plan::shared::SharedSplit;
 use kernel_core::plan::split::{self, Work};
+use kernel_core::protocol::a3::Flags;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId, Token};
 use serde::Serialize;

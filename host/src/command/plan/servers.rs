@@ -7,13 +7,13 @@ pub(super) use table::{summary_table, table};
 
 use super::lists::Traffic;
 use crate::cli::PlanArgs;
-use kernel_core::hierarchy::Stage;
 use kernel_core::layout::a2_message::{ELEMENT, Task};
 use kernel_core::layout::relay as layout;
 use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::plan::order::SendOrder;
 use kernel_core::plan::relay::{self, Forward};
 use kernel_core::plan::split;
+use kernel_core::protocol::hierarchy::Stage;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId, Token};
 use serde::Serialize;

@@ -12,8 +12,8 @@ use crate::ledger::Moved;
 use crate::member;
 use crate::report::{Report, columns, pairs};
 use core::time::Duration;
-use kernel_core::hierarchy::Stage;
 use kernel_core::plan::relay;
+use kernel_core::protocol::hierarchy::Stage;
 use kernel_core::shape::{CommAlg, Op};
 use serde::Serialize;
 

@@ -4,7 +4,7 @@ use super::super::model::{Choice, Kind, Setup};
 use super::memory::{Memory, Scene};
 use super::view::CLEARS;
 use core::hash::{Hash, Hasher};
-use kernel_core::a2::{Agent, Combine, Dispatch, ub_words};
+use kernel_core::protocol::a2::{Agent, Combine, Dispatch, ub_words};
 use std::collections::VecDeque;
 use xxhash_rust::xxh3::xxh3_128;
 

@@ -3,7 +3,7 @@
 use super::super::model::{Choice, Kind, Setup};
 use super::memory::{Heard, Memory, RANKS};
 use core::hash::{Hash, Hasher};
-use kernel_core::hierarchy::{Combine, Dispatch};
+use kernel_core::protocol::hierarchy::{Combine, Dispatch};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use xxhash_rust::xxh3::xxh3_128;

@@ -1,0 +1,328 @@
+//! A2 combine of one core: reorder the experts' results by rank, send, await, sum own tokens, leave no flag behind.
+//!
+//! ```text
+//! Select -> Reorder* -> Send* -> Rows* -> Barrier -> Sum* -> Summed -> Clear* -> Done
+//! ```
+//!
+//! A core awaits windows by rank and sums tokens whose rows lie in all of them. Hence a barrier before the sums, and
+//! one behind them: a word that is cleared may be another core's payload.
+
+use super::exchange::Exchange;
+use super::{Env, Ub, internal, split_words};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::inputs::Inputs;
+use crate::layout::a2_window::{row, tail_flag, window_in};
+use crate::layout::outputs;
+use crate::layout::state::Kind;
+use crate::placement::Home;
+use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
+use crate::plan::route::{self, Pair, Source};
+use crate::plan::split::{self, DispatchShare};
+use crate::protocol::a3::combine::sum::fill_output;
+use crate::shape::{K_MAX, Shape};
+use crate::units::{ExpertId, RankId, Token, div_floor, div_rem};
+use crate::vector::{Term, Vector};
+use core::cell::Cell;
+
+/// What the experts return on one rank, with dispatch's outputs that say whose rows they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Returned<'a> {
+    /// One row of dtype per row of `expand_x`.
+    pub y: &'a [u8],
+    /// `ep_recv_counts` (seed 003: `epSendCounts`), little-endian i32: whose rows these are.
+    pub ep_recv_counts: &'a [u8],
+    /// `expand_idx`, little-endian i32: which row of its expert belongs to a pair of this rank.
+    pub expand_idx: &'a [u8],
+}
+
+/// The A2 combine of one core.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Combine {
+    exchange: Exchange,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Take the half, count the rows.
+    Select,
+    /// Write the next result of this core's share into the window to its owner.
+    Reorder { row: u32, end: u32 },
+    /// End the windows to the ranks of this core's share and have them sent.
+    Send,
+    /// Await the window of the next rank of this core's share.
+    Rows { source: u32 },
+    /// The windows of all ranks are there.
+    Barrier,
+    /// Sum the rows of a token into `x_out`.
+    Sum { token: Token },
+    /// All cores have summed.
+    Summed,
+    /// Clear the flags in the window of `source`, from a byte on.
+    Clear { source: u32, from: u64 },
+    /// The operator has ended.
+    Done,
+}
+
+impl Combine {
+    /// A core's next operator, a combine.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { exchange: Exchange::new(), phase: Phase::Select }
+    }
+
+    /// Goes on with the operator: at most one effect that others can see.
+    ///
+    /// # Errors
+    /// A value read from the fabric or from `returned` contradicts the shape, or the fabric refuses.
+    pub fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        returned: &Returned<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        match self.phase {
+            Phase::Select => self.select(env, fabric, inputs, returned, ub),
+            Phase::Reorder { row, end } => self.reorder(env, fabric, returned, ub, row, end),
+            Phase::Send => self.send(env, fabric, ub),
+            Phase::Rows { source } => self.await_rows(env, fabric, ub, source),
+            Phase::Barrier => self.cross(env, fabric, Phase::Sum { token: Token(env.work.tokens.start) }),
+            Phase::Sum { token } => self.sum(env, fabric, inputs, returned, ub, token),
+            Phase::Summed => self.cross(env, fabric, Phase::Clear { source: env.work.ranks.start, from: 0 }),
+            Phase::Clear { source, from } => self.clear(env, fabric, ub, source, from),
+            Phase::Done => Ok(Progress::Done),
+        }
+    }
+
+    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+        self.phase = phase;
+        Ok(Progress::Stepped)
+    }
+
+    fn cross<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        then: Phase,
+    ) -> Result<Progress, ProtocolError> {
+        match self.exchange.cross(env, fabric)? {
+            Some(progress) => Ok(progress),
+            None => self.go(then),
+        }
+    }
+
+    fn select<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        inputs: &Inputs<'_>,
+        returned: &Returned<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let words = split_words(env, ub.words)?;
+        let rows = returned.read_counts(env.shape, words.sums)?;
+        // The slots come from dispatch.
+        let none = DispatchShare { moe: 0..0, shared: 0..0 };
+        route::walk(env.shape, env.rank, inputs, &none, words.sent, &mut []);
+        cumulate(words.sent);
+        self.exchange = Exchange::begin(env, fabric)?;
+        let share = split::rows(env.shape, rows, env.core);
+        self.go(Phase::Reorder { row: share.start, end: share.end })
+    }
+
+    fn reorder<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+        ub: &mut Ub<'_>,
+        next: u32,
+        end: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if next >= end {
+            return self.go(Phase::Send);
+        }
+        let words = split_words(env, ub.words)?;
+        let (owner, position) = RecvCounts { shape: env.shape, sums: words.sums }.source_of(next);
+        let len = env.shape.row_bytes() as usize;
+        let y = returned.y.get(next as usize * len..).and_then(|rest| rest.get(..len));
+        let y = y.ok_or(internal("y is shorter than its rows"))?;
+        self.exchange.write_out(env, fabric, owner, row(env.shape, position), y)?;
+        self.go(Phase::Reorder { row: next + 1, end })
+    }
+
+    fn send<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let words = split_words(env, ub.words)?;
+        let counts = RecvCounts { shape: env.shape, sums: words.sums };
+        match self.exchange.send(env, fabric, Kind::Combine, |to| counts.rows_from(to))? {
+            Some(progress) => Ok(progress),
+            None => self.go(Phase::Rows { source: env.work.ranks.start }),
+        }
+    }
+
+    fn await_rows<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        ub: &mut Ub<'_>,
+        source: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if source >= env.work.ranks.end {
+            return self.go(Phase::Barrier);
+        }
+        let words = split_words(env, ub.words)?;
+        let rows = Cumsum { shape: env.shape, sums: words.sent }.rows_to(RankId(source));
+        let at = tail_flag(env.shape, Kind::Combine, rows);
+        if !self.exchange.flag_is_in(env, fabric, RankId(source), at)? {
+            return Ok(Progress::Pending(Wait::WindowRows { source: RankId(source), rows }));
+        }
+        self.go(Phase::Rows { source: source + 1 })
+    }
+
+    fn sum<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        returned: &Returned<'_>,
+        ub: &mut Ub<'_>,
+        token: Token,
+    ) -> Result<Progress, ProtocolError> {
+        if token.0 >= env.work.tokens.end {
+            return self.go(Phase::Summed);
+        }
+        let shape = env.shape;
+        let words = split_words(env, ub.words)?;
+        let sent = Cumsum { shape, sums: words.sent };
+        let out = ub
+            .row
+            .get_mut(..shape.row_bytes() as usize)
+            .ok_or(internal("scratch is shorter than ub_bytes"))?;
+        fill_output(fabric, outputs::x_out(shape, token), out, |fabric, out| {
+            self.sum_rows(env, fabric, inputs, returned, &sent, token, out)
+        })?;
+        self.go(Phase::Sum { token: Token(token.0 + 1) })
+    }
+
+    /// The weighted sum of a token's rows, straight from the windows, into `out`.
+    #[expect(clippy::too_many_arguments, reason = "everything is an argument of a step")]
+    fn sum_rows<F: Fabric + ?Sized, V: Vector>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        inputs: &Inputs<'_>,
+        returned: &Returned<'_>,
+        sent: &Cumsum<'_>,
+        token: Token,
+        out: &[Cell<u8>],
+    ) -> Result<(), ProtocolError> {
+        let shape = env.shape;
+        let mut terms = heapless::Vec::<Term<'_>, K_MAX>::new();
+        for (k, &weight) in (0..shape.k()).zip(inputs.weights(shape, token)) {
+            let pair = Pair { token, k };
+            let row = match route::source(shape, env.rank, inputs, pair) {
+                Some(Source::Home(home)) => self.row_of(env, fabric, returned, sent, pair, home)?,
+                Some(Source::Copy) => inputs.row(shape, token),
+                // A2 has no const experts.
+                Some(Source::Zero | Source::Const(_)) | None => continue,
+            };
+            terms.push(Term::row(weight, row)).map_err(|_| internal("more rows than K allows"))?;
+        }
+        env.vector.weighted_sum(shape.dtype(), &terms, out);
+        Ok(())
+    }
+
+    /// The row that came back for a pair (seed 000 section 3.4.2: `TokenAddr`).
+    fn row_of<'f, F: Fabric + ?Sized, V>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &'f F,
+        returned: &Returned<'_>,
+        sent: &Cumsum<'_>,
+        pair: Pair,
+        home: Home,
+    ) -> Result<&'f [u8], ProtocolError> {
+        let shape = env.shape;
+        let slots = sent.rows(ExpertId(home.rank.0 * shape.local_expert_num() + home.local_expert));
+        let seen = returned.slot(shape, pair);
+        let Some(slot) = u32::try_from(seen).ok().filter(|&slot| slot < slots) else {
+            let (token, k) = (pair.token.0, pair.k);
+            return Err(ProtocolError::ExpandIdx { token, k, seen: seen.into(), slots });
+        };
+        let at = window_in(shape, self.exchange.half, home.rank, row(shape, sent.position(home, slot)));
+        Ok(fabric.bytes(at, shape.row_bytes())?)
+    }
+
+    fn clear<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        source: u32,
+        from: u64,
+    ) -> Result<Progress, ProtocolError> {
+        let words = split_words(env, ub.words)?;
+        let sent = Cumsum { shape: env.shape, sums: words.sent };
+        let next =
+            self.exchange.clear(env, fabric, Kind::Combine, |rank| sent.rows_to(rank), (source, from))?;
+        self.go(match next {
+            Some((source, from)) => Phase::Clear { source, from },
+            None => Phase::Done,
+        })
+    }
+}
+
+impl Default for Combine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Returned<'_> {
+    /// Reads `ep_recv_counts` into `sums`, every entry checked. Returns the rows.
+    fn read_counts(&self, shape: &Shape, sums: &mut [u32]) -> Result<u32, ProtocolError> {
+        let mut min = 0;
+        for (slot, entry) in (0..).zip(sums.iter_mut()) {
+            let seen = entry_of(self.ep_recv_counts, slot);
+            let source = RankId(div_rem(slot, shape.ep_world_size()).1);
+            let max = min + shape.bs(source);
+            match u32::try_from(seen) {
+                Ok(sum) if min <= sum && sum <= max => *entry = sum,
+                _ => return Err(ProtocolError::RecvCount { slot, seen: seen.into(), min, max }),
+            }
+            min = *entry;
+        }
+        let counts = RecvCounts { shape, sums };
+        for source in (0..shape.ep_world_size()).map(RankId) {
+            let (seen, max) = (counts.rows_from(source).into(), shape.rows_to_peer_max(source).into());
+            if seen > max {
+                return Err(ProtocolError::Rows { seen, max });
+            }
+        }
+        let max = div_floor(self.y.len() as u64, shape.row_bytes());
+        if u64::from(min) > max {
+            return Err(ProtocolError::RecvCounts { seen: min.into(), max });
+        }
+        Ok(min)
+    }
+
+    /// The entry of `expand_idx` for a pair.
+    fn slot(&self, shape: &Shape, Pair { token, k }: Pair) -> i32 {
+        entry_of(self.expand_idx, token.0 * shape.k() + k)
+    }
+}
+
+/// Entry `i` of little-endian i32; -1 behind the last.
+fn entry_of(bytes: &[u8], i: u32) -> i32 {
+    let entry = bytes.get(i as usize * 4..).and_then(|rest| rest.first_chunk());
+    entry.copied().map_or(-1, i32::from_le_bytes)
+}
+
+static_assertions::const_assert!(size_of::<Combine>() <= 512);

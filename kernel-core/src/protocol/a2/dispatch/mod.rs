@@ -1,0 +1,220 @@
+//! A2 dispatch of one core: reorder own tokens, send, await, sum the counts, copy out, leave no flag behind.
+//!
+//! ```text
+//! Select -> Reorder* -> Head* -> Send* -> ExpandIdx* -> (Counts -> Rows)*
+//!        -> Barrier -> Matrix* -> RecvCounts* -> TokenNums* -> CopyOut* -> Clear* -> Done
+//! ```
+//!
+//! Windows are awaited by rank, but rows are put out by expert: behind the barrier all windows are there, and every
+//! core reads all their counts, so that nothing has to be told from core to core.
+
+mod receive;
+
+use super::exchange::Exchange;
+use super::{Env, Ub, internal, split_words};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::inputs::Inputs;
+use crate::layout::a2_window::{self, STATUS_WORDS};
+use crate::layout::state::Kind;
+use crate::plan::order::SendOrder;
+use crate::plan::permute::{Cumsum, cumulate};
+use crate::plan::route::{self, Send, Sends};
+use crate::protocol::a3::steps;
+use crate::shape::QuantMode;
+use crate::units::RankId;
+use crate::vector::Vector;
+
+/// The A2 dispatch of one core.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Dispatch {
+    exchange: Exchange,
+    staged: Option<steps::Staged>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Take the half, count what is sent where.
+    Select,
+    /// Write the next pair of this core's tokens into the window to its rank.
+    Reorder { next: u32 },
+    /// Write counts and FLAG1 of the window to a rank of this core's share.
+    Head { to: u32 },
+    /// End these windows and have them sent.
+    Send,
+    /// Write this core's share of `expand_idx`.
+    ExpandIdx { pair: u32 },
+    /// Await FLAG1 of the next rank of this core's share.
+    Counts { source: u32 },
+    /// Await its FLAG2, behind that many rows.
+    Rows { source: u32, rows: u32 },
+    /// The windows of all ranks are there.
+    Barrier,
+    /// Read the counts of the next rank of all.
+    Matrix { source: u32 },
+    /// Write this core's share of `ep_recv_counts`.
+    RecvCounts { slot: u32 },
+    /// Write this core's share of `expert_token_nums`.
+    TokenNums { local_expert: u32 },
+    /// Copy out row `index` from `source` for an expert, or its scale.
+    CopyOut { source: u32, local_expert: u32, index: u32, scale: bool },
+    /// Clear the flags in the window of `source`, from a byte on.
+    Clear { source: u32, from: u64 },
+    /// The operator has ended.
+    Done,
+}
+
+impl Dispatch {
+    /// A core's next operator, a dispatch.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { exchange: Exchange::new(), staged: None, phase: Phase::Select }
+    }
+
+    /// Goes on with the operator: at most one effect that others can see.
+    ///
+    /// # Errors
+    /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.
+    pub fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        match self.phase {
+            Phase::Select => self.select(env, fabric, inputs, ub),
+            Phase::Reorder { next } => self.reorder(env, fabric, inputs, ub, next),
+            Phase::Head { to } => self.head(env, fabric, ub, to),
+            Phase::Send => self.send(env, fabric, ub),
+            Phase::ExpandIdx { pair } => self.expand_idx(env, fabric, ub, pair),
+            Phase::Counts { source } => self.await_counts(env, fabric, source),
+            Phase::Rows { source, rows } => self.await_rows(env, fabric, source, rows),
+            Phase::Barrier => match self.exchange.cross(env, fabric)? {
+                Some(progress) => Ok(progress),
+                None => self.go(Phase::Matrix { source: 0 }),
+            },
+            Phase::Matrix { source } => self.matrix(env, fabric, ub, source),
+            Phase::RecvCounts { slot } => self.recv_counts(env, fabric, ub, slot),
+            Phase::TokenNums { local_expert } => self.token_nums(env, fabric, ub, local_expert),
+            Phase::CopyOut { .. } => self.copy_out(env, fabric, ub),
+            Phase::Clear { source, from } => self.clear(env, fabric, ub, source, from),
+            Phase::Done => Ok(Progress::Done),
+        }
+    }
+
+    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+        self.phase = phase;
+        Ok(Progress::Stepped)
+    }
+
+    fn select<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        inputs: &Inputs<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        self.exchange = Exchange::begin(env, fabric)?;
+        let words = split_words(env, ub.words)?;
+        route::walk(env.shape, env.rank, inputs, &env.work.pairs, words.sent, words.slots);
+        cumulate(words.sent);
+        self.go(Phase::Reorder { next: 0 })
+    }
+
+    fn reorder<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        ub: &mut Ub<'_>,
+        next: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let words = split_words(env, ub.words)?;
+        // Rows go into own memory: no peer has to be spared by another order.
+        let (shape, order) = (env.shape, SendOrder::Plain);
+        let sends = Sends::new(shape, env.rank, order, &env.work.pairs);
+        let Some((item, Send { pair, home, slot })) = sends.next(inputs, words.slots, next) else {
+            return self.go(Phase::Head { to: env.work.ranks.start });
+        };
+        let position = Cumsum { shape, sums: words.sent }.position(home, slot);
+        let x = inputs.row(shape, pair.token);
+        if x.is_empty() {
+            return Err(internal("x is shorter than its rows"));
+        }
+        let at = a2_window::record(shape, position);
+        if shape.quant_mode() == QuantMode::None {
+            self.exchange.write_out(env, fabric, home.rank, at, x)?;
+            return self.go(Phase::Reorder { next: item + 1 });
+        }
+        let record = ub
+            .row
+            .get_mut(..shape.window_record() as usize)
+            .ok_or(internal("scratch is shorter than ub_bytes"))?;
+        let (row, field) = record
+            .split_at_mut_checked(shape.payload_bytes() as usize)
+            .ok_or(internal("a record is shorter than its row"))?;
+        let scale =
+            steps::quantise_once(shape, env.vector, inputs, row, &mut self.staged, (pair.token, home))?;
+        field.fill(0);
+        field.iter_mut().zip(scale.to_le_bytes()).for_each(|(to, from)| *to = from);
+        self.exchange.write_out(env, fabric, home.rank, at, record)?;
+        self.go(Phase::Reorder { next: item + 1 })
+    }
+
+    fn head<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        to: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if to >= env.work.ranks.end {
+            return self.go(Phase::Send);
+        }
+        let words = split_words(env, ub.words)?;
+        let status = Cumsum { shape: env.shape, sums: words.sent }.status(RankId(to));
+        let mut bytes = [0; 4 * STATUS_WORDS];
+        for (out, word) in bytes.chunks_exact_mut(4).zip(status) {
+            out.copy_from_slice(&word.to_le_bytes());
+        }
+        self.exchange.write_out(env, fabric, RankId(to), 0, &bytes)?;
+        self.go(Phase::Head { to: to + 1 })
+    }
+
+    fn send<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let words = split_words(env, ub.words)?;
+        let sent = Cumsum { shape: env.shape, sums: words.sent };
+        match self.exchange.send(env, fabric, Kind::Dispatch, |to| sent.rows_to(to))? {
+            Some(progress) => Ok(progress),
+            None => self.go(Phase::ExpandIdx { pair: env.work.pairs.moe.start }),
+        }
+    }
+
+    fn expand_idx<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        pair: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let words = split_words(env, ub.words)?;
+        self.go(match steps::expand_idx(fabric, &env.work.pairs.moe, words.slots, pair)? {
+            Some(pair) => Phase::ExpandIdx { pair },
+            None => Phase::Counts { source: env.work.ranks.start },
+        })
+    }
+}
+
+impl Default for Dispatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+static_assertions::const_assert!(size_of::<Dispatch>() <= 512);

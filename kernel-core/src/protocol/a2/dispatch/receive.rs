@@ -1,0 +1,213 @@
+//! The receiving half: await windows, sum their counts, copy their rows out, clear their flags.
+
+use super::{Dispatch, Phase};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::layout::a2_window::{FLAG1, record, record_scale, tail_flag, window_in};
+use crate::layout::outputs;
+use crate::layout::state::Kind;
+use crate::plan::permute::{RecvCounts, add_gather_adds};
+use crate::protocol::a2::{Env, Ub, internal, split_words};
+use crate::protocol::a3::steps::{chunk_of, write_words};
+use crate::shape::{QuantMode, TokenNums};
+use crate::units::RankId;
+use crate::vector::Vector;
+
+impl Dispatch {
+    pub(super) fn await_counts<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        source: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if source >= env.work.ranks.end {
+            return self.go(Phase::Barrier);
+        }
+        if !self.exchange.flag_is_in(env, fabric, RankId(source), FLAG1)? {
+            return Ok(Progress::Pending(Wait::WindowCounts { source: RankId(source) }));
+        }
+        let rows = self.counts_of(env, fabric, RankId(source), |_, _| ())?;
+        self.go(Phase::Rows { source, rows })
+    }
+
+    pub(super) fn await_rows<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        source: u32,
+        rows: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let at = tail_flag(env.shape, Kind::Dispatch, rows);
+        if !self.exchange.flag_is_in(env, fabric, RankId(source), at)? {
+            return Ok(Progress::Pending(Wait::WindowRows { source: RankId(source), rows }));
+        }
+        self.go(Phase::Counts { source: source + 1 })
+    }
+
+    /// Reads and checks the counts of a window that has come; returns their sum.
+    fn counts_of<F: Fabric + ?Sized, V: Vector>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        source: RankId,
+        mut each: impl FnMut(u32, u32),
+    ) -> Result<u32, ProtocolError> {
+        let shape = env.shape;
+        let mut rows = 0u32;
+        for local_expert in (0..shape.local_expert_num()).step_by(2) {
+            let at = window_in(shape, self.exchange.half, source, u64::from(local_expert) * 4);
+            let word = fabric.observe(at)?;
+            let pair = [word as u32, (word >> 32) as u32];
+            for (local_expert, seen) in (local_expert..shape.local_expert_num()).zip(pair) {
+                let max = shape.bs(source);
+                if seen > max {
+                    return Err(ProtocolError::Count { source, local_expert, seen, max });
+                }
+                rows += seen;
+                each(local_expert, seen);
+            }
+        }
+        let (seen, max) = (rows.into(), shape.rows_to_peer_max(source).into());
+        if seen > max { Err(ProtocolError::Rows { seen, max }) } else { Ok(rows) }
+    }
+
+    pub(super) fn matrix<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        ub: &mut Ub<'_>,
+        source: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let words = split_words(env, ub.words)?;
+        let experts = env.shape.local_expert_num() as usize;
+        if source >= env.shape.ep_world_size() {
+            add_gather_adds(words.matrix, experts, words.sums);
+            return self.go(Phase::RecvCounts { slot: env.work.slots.start });
+        }
+        let row = words.matrix.get_mut(source as usize * experts..).unwrap_or_default();
+        self.counts_of(env, fabric, RankId(source), |local_expert, count| {
+            if let Some(entry) = row.get_mut(local_expert as usize) {
+                *entry = count;
+            }
+        })?;
+        self.go(Phase::Matrix { source: source + 1 })
+    }
+
+    pub(super) fn recv_counts<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        slot: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if slot >= env.work.slots.end {
+            return self.go(Phase::TokenNums { local_expert: env.work.experts.start });
+        }
+        let end = chunk_of(&env.work.slots, slot).end;
+        let words = split_words(env, ub.words)?;
+        let sums = words.sums.get(slot as usize..end as usize).ok_or(internal("no such slot"))?;
+        write_words(fabric, outputs::ep_recv_count(slot), sums.iter().copied())?;
+        self.go(Phase::RecvCounts { slot: end })
+    }
+
+    pub(super) fn token_nums<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        local_expert: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if local_expert >= env.work.experts.end {
+            let source = env.work.ranks.start;
+            return self.go(Phase::CopyOut { source, local_expert: 0, index: 0, scale: false });
+        }
+        let words = split_words(env, ub.words)?;
+        let counts = RecvCounts { shape: env.shape, sums: words.sums };
+        // The rows of an expert end where those of the next begin.
+        let end = counts.first_row(local_expert + 1, RankId(0));
+        let num = match env.shape.token_nums() {
+            TokenNums::PrefixSums => end,
+            TokenNums::Counts => end.saturating_sub(counts.first_row(local_expert, RankId(0))),
+        };
+        fabric.write(outputs::expert_token_num(local_expert), &i64::from(num).to_le_bytes())?;
+        self.go(Phase::TokenNums { local_expert: local_expert + 1 })
+    }
+
+    pub(super) fn copy_out<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let Phase::CopyOut { source, local_expert, index, scale } = self.phase else {
+            return Err(internal("not copying out"));
+        };
+        let shape = env.shape;
+        let words = split_words(env, ub.words)?;
+        let counts = RecvCounts { shape, sums: words.sums };
+        let next = next_row(&counts, &env.work.ranks, source, local_expert, index);
+        let Some((source, local_expert, index)) = next else {
+            return self.go(Phase::Clear { source: env.work.ranks.start, from: 0 });
+        };
+        let from = RankId(source);
+        let position = counts.position(local_expert, from).saturating_add(index);
+        let row = counts.first_row(local_expert, from).saturating_add(index);
+        let window = |at| window_in(shape, self.exchange.half, from, at);
+        if scale {
+            let at = window(record_scale(shape, position));
+            let bytes = fabric.bytes(at, 4)?.first_chunk::<4>().copied();
+            let bytes = bytes.ok_or(internal("fabric returned another length"))?;
+            fabric.write(outputs::dynamic_scale(row), &bytes)?;
+        } else {
+            let at = window(record(shape, position));
+            fabric.deliver(outputs::expand_x(shape, row), at, shape.payload_bytes())?;
+        }
+        self.go(if shape.quant_mode() == QuantMode::Dynamic && !scale {
+            Phase::CopyOut { source, local_expert, index, scale: true }
+        } else {
+            Phase::CopyOut { source, local_expert, index: index + 1, scale: false }
+        })
+    }
+
+    pub(super) fn clear<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        source: u32,
+        from: u64,
+    ) -> Result<Progress, ProtocolError> {
+        let words = split_words(env, ub.words)?;
+        let counts = RecvCounts { shape: env.shape, sums: words.sums };
+        let next = self.exchange.clear(
+            env,
+            fabric,
+            Kind::Dispatch,
+            |rank| counts.rows_from(rank),
+            (source, from),
+        )?;
+        self.go(match next {
+            Some((source, from)) => Phase::Clear { source, from },
+            None => Phase::Done,
+        })
+    }
+}
+
+/// The next row to copy out: `index` of an expert from `source`, or the first one of a later expert or source.
+fn next_row(
+    counts: &RecvCounts<'_>,
+    sources: &core::ops::Range<u32>,
+    mut source: u32,
+    mut local_expert: u32,
+    mut index: u32,
+) -> Option<(u32, u32, u32)> {
+    while source < sources.end {
+        if local_expert >= counts.shape.local_expert_num() {
+            (source, local_expert, index) = (source + 1, 0, 0);
+        } else if index >= counts.rows(local_expert, RankId(source)) {
+            (local_expert, index) = (local_expert + 1, 0);
+        } else {
+            return Some((source, local_expert, index));
+        }
+    }
+    None
+}

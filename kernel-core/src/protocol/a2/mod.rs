@@ -1,0 +1,135 @@
+//! The A2 full mesh (seed 000): dispatch and combine over batched writes, which an agent issues for the cores.
+//!
+//! The machines of the cores, [`Dispatch`] and [`Combine`], are driven like those of [`a3`](crate::protocol::a3), over the
+//! same fabric. Rows for one peer are put side by side into WindowsOut with their counts and flags, a task record
+//! for each peer goes into the message area, and core 0 rings the doorbell. The [`Agent`] of the rank serves
+//! doorbells over its own seam, [`Nic`](crate::fabric::nic::Nic). The same agent, behind the same steps to its doorbell,
+//! sends for a [hierarchy](crate::protocol::hierarchy) of stage 2.
+//!
+//! Both operators are wait-all: every rank gets a window of every rank, also without rows. They share one sequence;
+//! operator N uses half `N % 2` of both windows and of the message area.
+//!
+//! The driver owes the **join**, as on A3, and a step to the agent now and then.
+//!
+//! # Stale flags
+//! FLAG2 and combine's FLAG stand behind rows, so their places move with the counts, and what is looked at as a
+//! flag now was payload two operators ago: with the seed's scheme a row of -1 ends a wait early. Here a receiver
+//! leaves no flag behind. **Outside a running operator no word of a window at which either operator could look for a
+//! flag holds one.** Before it ends, a core goes through all such words of the windows it has awaited
+//! ([`next_flag_place`](crate::layout::a2_window::next_flag_place)), up to the end of what was sent, and clears
+//! those that hold the flag. Beyond that end nothing has changed, and a word that differs from the flag cannot end a
+//! wait, so it may stay as it is. The clears are only of use if they land before the rank's next flags leave:
+//! every core is quiet before the barrier behind which core 0 rings.
+//!
+//! It costs one read per record and one per row that lie in what was sent, `n + n` for `n` unquantised rows,
+//! `3n` for a combine window when rows are quantised, and a store for each word that holds the flag: two per
+//! dispatch window, one per combine window, and what the payload brings.
+
+mod agent;
+mod combine;
+mod dispatch;
+mod exchange;
+pub(crate) mod ring;
+
+pub use crate::protocol::a3::Ub;
+pub use agent::{Agent, AgentEnv};
+pub use combine::{Combine, Returned};
+pub use dispatch::Dispatch;
+
+use crate::fabric::ProtocolError;
+use crate::plan::split::{self, DispatchShare};
+use crate::shape::Shape;
+use crate::units::{CoreId, RankId, align_up};
+use core::ops::Range;
+
+/// What stays the same for a core over a group's life.
+#[derive(Clone, Debug)]
+pub struct Env<'a, V> {
+    shape: &'a Shape,
+    rank: RankId,
+    core: CoreId,
+    vector: V,
+    work: Work,
+}
+
+/// The work of one core in both operators, but the rows it returns, which only dispatch tells.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Work {
+    /// The tokens that it reorders in dispatch and sums in combine.
+    tokens: Range<u32>,
+    /// Their pairs.
+    pairs: DispatchShare,
+    /// The ranks to which it sends, and whose windows it awaits.
+    ranks: Range<u32>,
+    /// The entries of `ep_recv_counts` that it writes.
+    slots: Range<u32>,
+    /// The entries of `expert_token_nums` that it writes.
+    experts: Range<u32>,
+}
+
+impl<'a, V> Env<'a, V> {
+    /// The constants of `core` of `rank`, which lets `vector` work on rows.
+    #[must_use]
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, vector: V) -> Self {
+        let tokens = split::tokens(shape, rank, core);
+        let work = Work {
+            pairs: DispatchShare { moe: tokens.start * shape.k()..tokens.end * shape.k(), shared: 0..0 },
+            tokens,
+            ranks: split::ranks(shape, core),
+            slots: split::slots(shape, rank, core),
+            experts: split::even(shape.local_expert_num(), shape.aiv_num(), core.0),
+        };
+        Self { shape, rank, core, vector, work }
+    }
+
+    const fn seat(&self) -> ring::Seat {
+        ring::Seat { rank: self.rank, core: self.core, cores: self.shape.aiv_num() }
+    }
+}
+
+/// Words of scratch that any core of the shape needs: slots of its own pairs, rows before each expert, the
+/// counts of all sources and their prefix sums.
+#[must_use]
+pub fn ub_words(shape: &Shape) -> usize {
+    let pairs = split::even(shape.bs_max(), shape.aiv_num(), 0).end * shape.k();
+    pairs as usize + shape.moe_expert_num() as usize + 1 + 2 * matrix_len(shape)
+}
+
+/// Bytes of scratch that any core of the shape needs: one record or row.
+#[must_use]
+pub fn ub_bytes(shape: &Shape) -> usize {
+    align_up(shape.row_bytes().max(shape.window_record()), 32) as usize
+}
+
+fn matrix_len(shape: &Shape) -> usize {
+    shape.local_expert_num() as usize * shape.ep_world_size() as usize
+}
+
+/// The scratch words by what they hold.
+struct Words<'u> {
+    /// The slot of each pair of the core's own tokens.
+    slots: &'u mut [u32],
+    /// Rows of this rank before each expert, then all.
+    sent: &'u mut [u32],
+    /// Counts by source, then local expert.
+    matrix: &'u mut [u32],
+    /// `ep_recv_counts`.
+    sums: &'u mut [u32],
+}
+
+fn split_words<'u, V>(env: &Env<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+    let short = internal("scratch is shorter than ub_words");
+    let pairs = (env.work.pairs.moe.end - env.work.pairs.moe.start) as usize;
+    let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;
+    let (sent, rest) = rest.split_at_mut_checked(env.shape.moe_expert_num() as usize + 1).ok_or(short)?;
+    let (matrix, rest) = rest.split_at_mut_checked(matrix_len(env.shape)).ok_or(short)?;
+    let sums = rest.get_mut(..matrix_len(env.shape)).ok_or(short)?;
+    Ok(Words { slots, sent, matrix, sums })
+}
+
+const fn internal(what: &'static str) -> ProtocolError {
+    ProtocolError::Internal(what)
+}
+
+#[cfg(test)]
+mod tests;

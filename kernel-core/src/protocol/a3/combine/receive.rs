@@ -1,0 +1,80 @@
+//! The receiving half: for each own token await the flags of its rows and clear them.
+
+use super::sum::Output;
+use super::{Combine, Phase};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::inputs::Inputs;
+use crate::layout::state::{combine_slot, combine_status};
+use crate::placement::Home;
+use crate::plan::route::{self, Pair};
+use crate::protocol::a3::Env;
+use crate::sync::flag;
+use crate::units::Token;
+use crate::vector::Vector;
+
+impl Combine {
+    pub(super) fn await_token<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        token: Token,
+        first: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if token.0 >= env.work.tokens.end {
+            return self.go(Phase::Done);
+        }
+        let mut k = first;
+        while let Some((next, home)) = next_pair(env, inputs, token, k) {
+            let at = combine_status(self.partition, combine_slot(env.shape, token, next));
+            let source = home.rank;
+            let seen = fabric.observe(at)?;
+            match flag::arrived(seen) {
+                flag::Seen::Flag(_) => k = next + 1,
+                flag::Seen::Corrupt => {
+                    return Err(ProtocolError::CombineFlag { source, token: token.0, k: next, seen });
+                }
+                flag::Seen::Empty if k > first => return self.go(Phase::Await { token, k }),
+                flag::Seen::Empty => {
+                    return Ok(Progress::Pending(Wait::CombineFlag { source, token: token.0, k: next }));
+                }
+            }
+        }
+        self.go(Phase::Clear { token, k: 0 })
+    }
+
+    pub(super) fn clear<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        token: Token,
+        mut k: u32,
+    ) -> Result<Progress, ProtocolError> {
+        for _ in 0..env.run {
+            let Some((next, _)) = next_pair(env, inputs, token, k) else {
+                return self.go(Phase::Write { token, output: Output::Sum });
+            };
+            fabric.store(combine_status(self.partition, combine_slot(env.shape, token, next)), 0)?;
+            k = next + 1;
+        }
+        self.go(Phase::Clear { token, k })
+    }
+}
+
+/// The first column of `token` from `k` on that is sent to an expert, and where that expert lives.
+#[inline(always)]
+pub(crate) fn next_pair<V>(
+    env: &Env<'_, V>,
+    inputs: &Inputs<'_>,
+    token: Token,
+    mut k: u32,
+) -> Option<(u32, Home)> {
+    while k < env.shape.combine_columns() {
+        if let Some(home) = route::home(env.shape, env.rank, inputs, Pair { token, k }) {
+            return Some((k, home));
+        }
+        k += 1;
+    }
+    None
+}

@@ -1,0 +1,188 @@
+//! The sending half: take the partition, put each returned row at its owner and publish its flag.
+
+use super::{Combine, Phase};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::layout::data::combine_row;
+use crate::layout::record::Triple;
+use crate::layout::result;
+use crate::layout::state::{Kind, combine_slot, combine_status};
+use crate::layout::tp;
+use crate::plan::order::turned;
+use crate::plan::split;
+use crate::protocol::a3::tp::Add;
+use crate::protocol::a3::{Env, Ub, internal};
+use crate::shape::Shape;
+use crate::sync::{flag, selector};
+use crate::units::{RankId, Token, div_floor};
+use crate::vector::Vector;
+
+/// What the experts return on one rank, with dispatch's outputs that say whose rows they are.
+#[derive(Clone, Copy, Debug)]
+pub struct Returned<'a> {
+    /// One row of dtype per row of `expand_x`, with a TP domain also those of the peer.
+    pub y: &'a [u8],
+    /// `assist_info_for_combine`, three little-endian i32 per row.
+    pub assist_info: &'a [u8],
+    /// `ep_recv_counts` (seed 003: `epSendCounts`), little-endian i32; the last entry is the number of rows.
+    pub ep_recv_counts: &'a [u8],
+}
+
+impl Combine {
+    pub(super) fn select<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let (rows, others) = returned.rows(env.shape, env.rank)?;
+        self.share = split::rows(env.shape, rows, env.core);
+        self.partition = selector::select(fabric, Kind::Combine, env.core)?;
+        self.go(match env.shape.tp_world_size() {
+            1 => Phase::Put { item: 0 },
+            _ => Phase::Lend { add: Add::new(), rows, others },
+        })
+    }
+
+    pub(super) fn lend<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+        mut add: Add,
+        (rows, others): (u32, u32),
+    ) -> Result<Progress, ProtocolError> {
+        match add.step(env, fabric, returned, (rows, others))? {
+            Progress::Stepped => self.go(Phase::Lend { add, rows, others }),
+            pending @ Progress::Pending(_) => Ok(pending),
+            Progress::Done => {
+                self.lent = Some(add.partition());
+                self.go(Phase::Put { item: 0 })
+            }
+        }
+    }
+
+    /// Puts rows, and behind each publishes its flag.
+    pub(super) fn send<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let mut left = env.run;
+        let mut next = match self.phase {
+            Phase::Put { item } => item,
+            Phase::Publish { item, triple } => {
+                self.publish(env, fabric, triple)?;
+                left -= 1;
+                item + 1
+            }
+            _ => return Err(internal("not sending")),
+        };
+        let count = self.share.end - self.share.start;
+        let turn = env.choices.order.turn(&self.share, env.rank);
+        while left > 0 {
+            if next >= count {
+                return self.go(Phase::Await { token: Token(env.work.tokens.start), k: 0 });
+            }
+            let row = self.share.start + turned(count, turn, next);
+            let triple = self.put(env, fabric, returned, ub, row)?;
+            left -= 1;
+            if left == 0 {
+                return self.go(Phase::Publish { item: next, triple });
+            }
+            self.publish(env, fabric, triple)?;
+            left -= 1;
+            next += 1;
+        }
+        self.go(Phase::Put { item: next })
+    }
+
+    /// Publishes the flag of a row that has been put.
+    #[inline(always)]
+    fn publish<F: Fabric + ?Sized, V>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        triple: Triple,
+    ) -> Result<(), ProtocolError> {
+        let slot = combine_slot(env.shape, triple.token, triple.k);
+        fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
+        Ok(())
+    }
+
+    /// Puts a row at its owner. Whose it is.
+    #[inline(always)]
+    fn put<F: Fabric + ?Sized, V: Vector>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+        ub: &mut Ub<'_>,
+        row: u32,
+    ) -> Result<Triple, ProtocolError> {
+        let triple = returned.triple(env.shape, env.rank, row)?;
+        let y = returned.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
+        let at = combine_row(env.shape, self.partition, triple.token, triple.k);
+        if let Some(partition) = self.lent {
+            let lent = tp::result(env.shape, env.rank, partition, row);
+            let out = ub.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than ub_bytes"))?;
+            env.vector.add(env.shape.dtype(), y, fabric.bytes(lent, env.shape.row_bytes())?, out);
+            fabric.put(triple.source, at, out, &[])?;
+        } else if env.shape.comm_quant() {
+            let len = env.shape.result_bytes() as usize;
+            let packed = ub.row.get_mut(..len).ok_or(internal("scratch is shorter than ub_bytes"))?;
+            let (data, scales) = result::split_mut(env.shape, packed);
+            env.vector.quantise_blocks(env.shape.dtype(), y, data, scales);
+            fabric.put(triple.source, at, packed, &[])?;
+        } else {
+            fabric.put(triple.source, at, y, &[])?;
+        }
+        Ok(triple)
+    }
+}
+
+impl Returned<'_> {
+    /// A row of `y`.
+    pub(crate) fn row(&self, shape: &Shape, row: u32) -> Option<&[u8]> {
+        let len = shape.row_bytes() as usize;
+        self.y.get(row as usize * len..).and_then(|rest| rest.get(..len))
+    }
+
+    /// Whose a row is.
+    #[inline(always)]
+    fn triple(&self, shape: &Shape, rank: RankId, row: u32) -> Result<Triple, ProtocolError> {
+        let at = row as usize * Triple::BYTES as usize;
+        let bytes = self.assist_info.get(at..).and_then(|b| b.get(..Triple::BYTES as usize));
+        let triple = Triple::from_bytes(shape, bytes.unwrap_or(&[]))
+            .map_err(|seen| ProtocolError::Triple { row, seen })?;
+        if !triple.may_be_on(shape, rank) {
+            return Err(ProtocolError::Triple { row, seen: triple.words() });
+        }
+        Ok(triple)
+    }
+
+    /// The rows that `rank` returns, and with a TP domain those of its peer, which follow in `y`: the last entries
+    /// of each rank's `ep_recv_counts`, checked.
+    fn rows(&self, shape: &Shape, rank: RankId) -> Result<(u32, u32), ProtocolError> {
+        let held = div_floor(self.y.len() as u64, shape.row_bytes());
+        let own = self.total(shape, rank, 1, held)?;
+        let others = match shape.tp_world_size() {
+            1 => 0,
+            _ => self.total(shape, rank, 2, held - u64::from(own))?,
+        };
+        Ok((own, others))
+    }
+
+    /// The last entry of the `nth` rank's half of `ep_recv_counts`, of which `y` holds at most `held` rows.
+    fn total(&self, shape: &Shape, rank: RankId, nth: usize, held: u64) -> Result<u32, ProtocolError> {
+        let entries = nth * shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
+        let last = self.ep_recv_counts.chunks_exact(4).nth(entries.saturating_sub(1));
+        let seen = last.and_then(|b| b.try_into().ok()).map_or(-1, i32::from_le_bytes);
+        let max = held.min(shape.rows_max(rank));
+        match u32::try_from(seen) {
+            Ok(rows) if u64::from(rows) <= max => Ok(rows),
+            _ => Err(ProtocolError::RecvCounts { seen: seen.into(), max }),
+        }
+    }
+}

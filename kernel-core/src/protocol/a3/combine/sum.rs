@@ -1,0 +1,239 @@
+//! What becomes of a token when its rows are there: the weighted sum, and AddRmsNorm.
+//!
+//! The sum is taken straight from the window. AddRmsNorm writes four outputs, one effect each, so its row of f32
+//! stays in the scratch from one step to the next: to sum again would read all rows of the window again.
+
+use crate::fabric::{Fabric, ProtocolError};
+use crate::inputs::Inputs;
+use crate::layout::data::combine_row;
+use crate::layout::outputs;
+use crate::layout::result;
+use crate::layout::state::Partition;
+use crate::place::Place;
+use crate::placement::Home;
+use crate::plan::route::{self, Pair, Source};
+use crate::protocol::a3::{Env, Ub, internal};
+use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
+use crate::units::Token;
+use crate::vector::{Term, Value, Vector, cells};
+use core::cell::Cell;
+
+/// The terms of a sum. `shared_expert_x` is one only where there are no shared experts' rows.
+type Terms<'a> = heapless::Vec<Term<'a>, { K_MAX + SHARED_MAX }>;
+
+/// An output of a token, made of what its experts returned. In this order; without AddRmsNorm the first is all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Output {
+    /// The sum: `x_out`.
+    Sum,
+    /// And the residual: `x`.
+    Add,
+    /// `rstd` of that.
+    Rstd,
+    /// Normalised by it: `y`.
+    Norm { rstd_bits: u32 },
+}
+
+/// Writes an output of a token. The next one, if there is one.
+#[inline]
+pub(crate) fn write<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    inputs: &Inputs<'_>,
+    ub: &mut Ub<'_>,
+    (token, output): (Token, Output),
+    rows: &impl Rows<F>,
+) -> Result<Option<Output>, ProtocolError> {
+    Ok(match output {
+        Output::Sum => {
+            write_sum(env, fabric, inputs, ub, token, rows)?;
+            match env.shape.op() {
+                Op::Combine => None,
+                Op::CombineAddRmsNorm => Some(Output::Add),
+            }
+        }
+        Output::Add => {
+            write_x(env, fabric, inputs, ub, token)?;
+            Some(Output::Rstd)
+        }
+        Output::Rstd => Some(Output::Norm { rstd_bits: write_rstd(env, fabric, ub, token)?.to_bits() }),
+        Output::Norm { rstd_bits } => {
+            write_y(env, fabric, inputs, ub, token, f32::from_bits(rstd_bits))?;
+            None
+        }
+    })
+}
+
+/// Where the rows lie that experts returned for a token.
+pub(crate) trait Rows<F: ?Sized> {
+    /// That of column `k`, from the expert at `home`.
+    fn row<'f>(
+        &self,
+        shape: &Shape,
+        fabric: &'f F,
+        pair: Pair,
+        home: Home,
+    ) -> Result<Value<'f>, ProtocolError>;
+}
+
+/// In the combine area of the own window.
+pub(super) struct InWindow {
+    pub(super) partition: Partition,
+}
+
+impl<F: Fabric + ?Sized> Rows<F> for InWindow {
+    fn row<'f>(&self, shape: &Shape, fabric: &'f F, pair: Pair, _: Home) -> Result<Value<'f>, ProtocolError> {
+        let at = combine_row(shape, self.partition, pair.token, pair.k);
+        Ok(returned(shape, fabric.bytes(at, shape.result_bytes())?))
+    }
+}
+
+/// Writes `x_out` of a token; for AddRmsNorm the row stays in the scratch unrounded.
+fn write_sum<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    inputs: &Inputs<'_>,
+    ub: &mut Ub<'_>,
+    token: Token,
+    rows: &impl Rows<F>,
+) -> Result<(), ProtocolError> {
+    let (row, sums) = split(env.shape, ub)?;
+    let at = outputs::x_out(env.shape, token);
+    let dtype = env.shape.dtype();
+    match env.shape.op() {
+        Op::Combine => fill_output(fabric, at, row, |fabric, out| {
+            let mut terms = Terms::new();
+            collect_terms(env, fabric, inputs, token, rows, &mut terms)?;
+            env.vector.weighted_sum(dtype, &terms, out);
+            Ok(())
+        }),
+        Op::CombineAddRmsNorm => {
+            {
+                let mut terms = Terms::new();
+                collect_terms(env, &*fabric, inputs, token, rows, &mut terms)?;
+                sums.fill(0);
+                env.vector.accumulate(dtype, &terms, sums);
+            }
+            env.vector.narrow(dtype, sums, row);
+            Ok(fabric.write(at, row)?)
+        }
+    }
+}
+
+/// Writes an output as long as `scratch`, as one effect: where it lies if the fabric lends it, else by way of the scratch.
+pub(crate) fn fill_output<F: Fabric + ?Sized>(
+    fabric: &mut F,
+    at: Place,
+    scratch: &mut [u8],
+    fill: impl FnOnce(&F, &[Cell<u8>]) -> Result<(), ProtocolError>,
+) -> Result<(), ProtocolError> {
+    if let Some(lent) = fabric.lend(at, scratch.len() as u64) {
+        return fill(fabric, lent);
+    }
+    fill(fabric, cells(scratch))?;
+    Ok(fabric.write(at, scratch)?)
+}
+
+/// Everything that is added up for a token, in order.
+fn collect_terms<'a, F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &'a F,
+    inputs: &'a Inputs<'_>,
+    token: Token,
+    rows: &impl Rows<F>,
+    terms: &mut Terms<'a>,
+) -> Result<(), ProtocolError> {
+    let shape = env.shape;
+    let weights = inputs.weights(shape, token);
+    for k in 0..shape.combine_columns() {
+        let pair = Pair { token, k };
+        let Some(source) = route::source(shape, env.rank, inputs, pair) else { continue };
+        let value = match source {
+            Source::Home(home) => rows.row(shape, fabric, pair, home)?,
+            Source::Zero => continue,
+            Source::Copy => Value::Row(inputs.row(shape, token)),
+            Source::Const(i) => {
+                let (alphas, v) = inputs.const_expert(shape, i);
+                Value::Mix { alphas, rows: [inputs.row(shape, token), v] }
+            }
+        };
+        // Shared experts are behind the last weight: unscaled.
+        let weight = weights.get(k as usize).copied().unwrap_or(1.0);
+        push(terms, Term { weight, value })?;
+    }
+    if let Some(row) = inputs.shared_row(shape, token)
+        && inputs.token_is_active(shape, token)
+    {
+        push(terms, Term::row(1.0, row))?;
+    }
+    Ok(())
+}
+
+/// Adds the residual to the row in the scratch and writes `x`.
+fn write_x<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    inputs: &Inputs<'_>,
+    ub: &mut Ub<'_>,
+    token: Token,
+) -> Result<(), ProtocolError> {
+    let (row, sums) = split(env.shape, ub)?;
+    let residual = Term::row(1.0, inputs.residual(env.shape, token));
+    env.vector.accumulate(env.shape.dtype(), &[residual], sums);
+    env.vector.narrow(env.shape.dtype(), sums, row);
+    fabric.write(outputs::x(env.shape, token), row)?;
+    Ok(())
+}
+
+/// Writes `rstd` of the row in the scratch, and returns it.
+fn write_rstd<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    ub: &mut Ub<'_>,
+    token: Token,
+) -> Result<f32, ProtocolError> {
+    let (_, sums) = split(env.shape, ub)?;
+    let rstd = env.vector.rstd(sums, env.shape.norm_eps());
+    fabric.write(outputs::rstd(token), &rstd.to_le_bytes())?;
+    Ok(rstd)
+}
+
+/// Normalises the row in the scratch and writes `y`.
+fn write_y<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    inputs: &Inputs<'_>,
+    ub: &mut Ub<'_>,
+    token: Token,
+    rstd: f32,
+) -> Result<(), ProtocolError> {
+    let (row, sums) = split(env.shape, ub)?;
+    env.vector.normalise(env.shape.dtype(), sums, rstd, inputs.gamma, row);
+    fabric.write(outputs::y(env.shape, token), row)?;
+    Ok(())
+}
+
+/// A returned row as it lies in the window.
+fn returned<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
+    if shape.comm_quant() {
+        let (data, scales) = result::split(shape, row);
+        Value::Blocks { data, scales }
+    } else {
+        Value::Row(row)
+    }
+}
+
+fn push<'a>(terms: &mut Terms<'a>, term: Term<'a>) -> Result<(), ProtocolError> {
+    terms.push(term).map_err(|_| internal("more terms than K and S allow"))
+}
+
+/// The scratch: a row of dtype; behind it, for AddRmsNorm, one of f32.
+fn split<'u>(shape: &Shape, ub: &'u mut Ub<'_>) -> Result<(&'u mut [u8], &'u mut [u8]), ProtocolError> {
+    let len = shape.row_bytes() as usize;
+    let short = internal("scratch is shorter than ub_bytes");
+    let (row, rest) = ub.row.split_at_mut_checked(len).ok_or(short)?;
+    match shape.op() {
+        Op::Combine => Ok((row, &mut [])),
+        Op::CombineAddRmsNorm => Ok((row, rest.get_mut(..2 * len).ok_or(short)?)),
+    }
+}

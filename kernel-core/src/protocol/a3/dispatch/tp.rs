@@ -1,0 +1,80 @@
+//! TP = 2: every record that is copied out also goes to the same row of the peer's; behind the last one `Gather`
+//! brings the peer's rows.
+
+use super::{Dispatch, Part, Phase, first_to_send};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::layout::record::Tail;
+use crate::layout::state::Kind;
+use crate::layout::tp;
+use crate::place::Place;
+use crate::protocol::a3::tp::{Gather, Rows, peer};
+use crate::protocol::a3::{Env, Ub, internal};
+use crate::sync::selector;
+use crate::vector::Vector;
+
+impl Dispatch {
+    pub(super) fn select_tp<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+    ) -> Result<Progress, ProtocolError> {
+        self.tp_partition = selector::select_at(fabric, tp::selector(Kind::Dispatch, env.core))?;
+        self.go(first_to_send(env))
+    }
+
+    /// Puts a received record at the peer's. It goes through the scratch, as on the device through the unified
+    /// buffer: a fabric lends its bytes only as long as it is not used otherwise.
+    pub(super) fn put_at_peer<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        (record, tail): (Place, &Tail),
+        row: u32,
+    ) -> Result<(), ProtocolError> {
+        let shape = env.shape;
+        let len = shape.payload_bytes();
+        let scratch = ub.row.get_mut(..len as usize).ok_or(internal("scratch is shorter than ub_bytes"))?;
+        let data = fabric.bytes(record, len)?;
+        if data.len() != scratch.len() {
+            return Err(internal("fabric returned another length"));
+        }
+        scratch.copy_from_slice(data);
+        let at = tp::record(shape, env.rank, self.tp_partition, row);
+        fabric.put(peer(env), at, scratch, tail.as_bytes())?;
+        Ok(())
+    }
+
+    /// The own share is copied out up to row `end`.
+    pub(super) fn copied<V>(&mut self, env: &Env<'_, V>, end: u32) -> Result<Progress, ProtocolError> {
+        let told = Rows { first: self.first_row, end };
+        self.go(match env.shape.tp_world_size() {
+            1 => Phase::Done,
+            _ => Phase::Gather(Gather::new(self.tp_partition, self.total, told)),
+        })
+    }
+
+    pub(super) fn gather<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        mut gather: Gather,
+    ) -> Result<Progress, ProtocolError> {
+        match gather.step(env, fabric, ub)? {
+            Progress::Stepped => self.go(Phase::Gather(gather)),
+            Progress::Done => self.go(Phase::Done),
+            pending @ Progress::Pending(_) => Ok(pending),
+        }
+    }
+
+    /// What follows a record whose own outputs are written.
+    pub(super) const fn behind_own_parts<V>(env: &Env<'_, V>, this: Phase, next: Phase) -> Phase {
+        match (env.shape.tp_world_size(), this) {
+            (2, Phase::CopyOut { slot, index, row, token, .. }) => {
+                Phase::CopyOut { slot, index, row, token, part: Part::Peer }
+            }
+            _ => next,
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! The A3 protocol (seed 002): dispatch and combine over one-sided writes into shared memory.
+//!
+//! A machine is a plain value of one core and one operator. Whoever drives it calls `step` until it answers
+//! [`Done`](crate::fabric::Progress::Done); each call has one effect that others can see, or a few of one kind, or a few
+//! rows each with its flag ([`Env::one_by_one`]: at most one). What a machine must not carry comes with every call: the
+//! [`Env`], the fabric, the inputs and the scratch [`Ub`], which must be the same from the first step of an operator to
+//! its last.
+//!
+//! The driver owes the **join**: a core starts an operator only after every core of its rank has ended the one
+//! before, and the outputs of that one have landed.
+
+pub(crate) mod combine;
+mod dispatch;
+pub(crate) mod exchange;
+pub(crate) mod steps;
+pub(crate) mod tp;
+
+pub use combine::{Combine, Returned};
+pub use dispatch::Dispatch;
+
+use crate::fabric::{ProtocolError, Wait};
+use crate::layout::landing::Area;
+use crate::layout::state::Partition;
+use crate::plan::order::SendOrder;
+use crate::plan::split::Work;
+use crate::plan::{route, split};
+use crate::shape::{CommAlg, Op, Shape};
+use crate::units::{CoreId, RankId, align_up};
+use core::ops::Range;
+
+/// Choices that do not change results. Every core of every rank makes the same, for the life of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Choices {
+    /// In which order cores send.
+    pub order: SendOrder,
+    /// How dispatch tells of records and of their number.
+    pub flags: Flags,
+    /// Where experts find received rows.
+    pub receive: Receive,
+}
+
+/// Where experts find received rows. What they find there is the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Receive {
+    /// In `expand_x`: rows are copied out of the window.
+    #[default]
+    Copy,
+    /// In the window, by the [row table](crate::layout::row_table), which is written in place of `expand_x`. A batch's
+    /// records are read until its experts have ended, so there must be a dispatch partition for each batch in flight,
+    /// and the driver lets no combine begin before.
+    InPlace,
+    /// In the window, one behind the other, where their sources have put them: the
+    /// [direct](crate::protocol::direct) machines.
+    Direct {
+        /// As many areas as batches are in flight, 1 or 2.
+        areas: u32,
+    },
+}
+
+impl Receive {
+    /// The area of a batch whose dispatch uses `partition`.
+    #[must_use]
+    pub const fn area(self, partition: Partition) -> Area {
+        match self {
+            Self::Direct { areas: 2.. } => Area(partition.index()),
+            _ => Area(0),
+        }
+    }
+}
+
+/// How dispatch of the plain layout tells of records and of their number (seed 004 section 2.4).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Flags {
+    /// One word with flag and count, behind the records.
+    #[default]
+    Joint,
+    /// `CountFlag` with the count before the records, `TokenFlag` behind them: the receiver knows where rows go
+    /// while they are still on their way.
+    Separate,
+}
+
+/// What stays the same for a core over a group's life.
+#[derive(Clone, Debug)]
+pub struct Env<'a, V> {
+    pub(crate) shape: &'a Shape,
+    pub(crate) rank: RankId,
+    pub(crate) tp_rank: RankId,
+    pub(crate) core: CoreId,
+    pub(crate) choices: Choices,
+    pub(crate) vector: V,
+    pub(crate) work: Work,
+    pub(crate) run: u32,
+}
+
+/// Effects that a step has in a row at most, of those that come in rows: rows that are put or delivered, words that are
+/// published, or cleared. A step's own cost is as much as that of half a dozen words.
+pub(crate) const RUN: u32 = 16;
+
+impl<'a, V> Env<'a, V> {
+    /// The constants of `core` of `rank`, which makes these `choices` and lets `vector` work on rows.
+    #[must_use]
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
+        let tp_rank = RankId(0);
+        Self { shape, rank, tp_rank, core, choices, vector, work: split::work(shape, rank, core), run: RUN }
+    }
+
+    /// The same of a rank that is number `tp_rank` of its TP domain.
+    #[must_use]
+    pub fn with_tp_rank(self, tp_rank: RankId) -> Self {
+        Self { tp_rank, ..self }
+    }
+
+    /// The same of a core that has one effect in a step at most, for whoever looks at all orders of effects: what a step
+    /// does otherwise is what several such steps do in a row.
+    #[must_use]
+    pub fn one_by_one(self) -> Self {
+        Self { run: 1, ..self }
+    }
+
+    /// As much of `own` from `first` on as one step takes.
+    pub(crate) fn run_of(&self, own: &Range<u32>, first: u32) -> Range<u32> {
+        first..own.end.min(first + self.run)
+    }
+
+    /// The work of this core.
+    #[must_use]
+    pub const fn work(&self) -> &Work {
+        &self.work
+    }
+
+    /// What a core waits for that has not got a count.
+    const fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
+        match (self.shape.comm_alg(), self.choices.flags) {
+            (CommAlg::FullmeshV2, _) | (_, Flags::Separate) => Wait::CountFlag { source, local_expert },
+            _ if matches!(self.choices.receive, Receive::Direct { .. }) => {
+                Wait::CountFlag { source, local_expert }
+            }
+            (_, Flags::Joint) => Wait::DispatchFlag { source, local_expert },
+        }
+    }
+}
+
+/// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between
+/// operators.
+#[derive(Debug)]
+pub struct Ub<'a> {
+    /// At least [`ub_words`].
+    pub words: &'a mut [u32],
+    /// At least [`ub_bytes`].
+    pub row: &'a mut [u8],
+}
+
+/// Words of scratch that any core of the shape needs: slots of its own pairs, then one count per destination, or
+/// one per awaited slot, with fullmesh_v2 three.
+#[must_use]
+pub fn ub_words(shape: &Shape) -> usize {
+    let ranks = shape.ep_world_size();
+    let busiest = (0..ranks).map(RankId).max_by_key(|&rank| shape.bs(rank)).unwrap_or_default();
+    let cores = (0..shape.aiv_num()).map(CoreId);
+    let pairs = cores.map(|core| route::share_len(&split::dispatch(shape, busiest, core)));
+    // Core 0 has the largest share; rank 0 holds a shared expert if any does, the last one never.
+    let words = if shape.comm_alg() == CommAlg::FullmeshV2 { 3 } else { 1 };
+    let slots = |rank| words * split::slots(shape, rank, CoreId(0)).end;
+    let table = route::destinations(shape).max(slots(RankId(0))).max(slots(RankId(ranks.saturating_sub(1))));
+    (pairs.max().unwrap_or(0) + table) as usize
+}
+
+/// Bytes of scratch that any core of the shape needs: one row as it is computed or as it travels, and for
+/// AddRmsNorm the same row in f32.
+#[must_use]
+pub const fn ub_bytes(shape: &Shape) -> usize {
+    let travels = shape.result_bytes();
+    let row = if travels > shape.row_bytes() { travels } else { shape.row_bytes() };
+    let sums = match shape.op() {
+        Op::Combine => 0,
+        Op::CombineAddRmsNorm => 2 * shape.row_bytes(),
+    };
+    (align_up(row, 32) + sums) as usize
+}
+
+pub(crate) fn internal(what: &'static str) -> ProtocolError {
+    ProtocolError::Internal(what)
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

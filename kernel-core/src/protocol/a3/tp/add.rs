@@ -1,0 +1,109 @@
+//! Combine with TP = 2, before anything is returned: each peer gives the other its results for the other's rows.
+//!
+//! ```text
+//! Select -> Put* -> PutFirst -> Tell -> Await -> Clear -> Done
+//! ```
+
+use super::{Slots, peer};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::layout::state::{Kind, Partition};
+use crate::layout::tp;
+use crate::plan::split;
+use crate::protocol::a3::combine::Returned;
+use crate::protocol::a3::{Env, internal};
+use crate::sync::selector;
+
+/// The exchange of results of one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Add {
+    partition: Partition,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Take the partition.
+    Select,
+    /// Put the result of row `row` of the peer's.
+    Put { row: u32 },
+    /// Put the first row of the own share of them.
+    PutFirst,
+    /// Tell the peer's core.
+    Tell,
+    /// Await the peer's results for the own share of the own rows.
+    Await,
+    /// Clear its slot.
+    Clear,
+    /// The results are here.
+    Done,
+}
+
+impl Add {
+    /// Before the first step.
+    pub(crate) const fn new() -> Self {
+        Self { partition: Partition::P0, phase: Phase::Select }
+    }
+
+    /// The partition where the peer's results are, once the exchange is done.
+    pub(crate) const fn partition(&self) -> Partition {
+        self.partition
+    }
+
+    /// Goes on: at most one effect. The rank has `own` rows, its peer `others`.
+    ///
+    /// # Errors
+    /// A value read from the fabric contradicts the shape, or the fabric refuses.
+    pub(crate) fn step<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        returned: &Returned<'_>,
+        (own, others): (u32, u32),
+    ) -> Result<Progress, ProtocolError> {
+        let slots = Slots { kind: Kind::Combine, partition: self.partition };
+        let share = |rows| split::rows(env.shape, rows, env.core);
+        match self.phase {
+            Phase::Select => {
+                self.partition = selector::select_at(fabric, tp::selector(Kind::Combine, env.core))?;
+                self.go(Phase::Put { row: share(others).start })
+            }
+            Phase::Put { row } if row >= share(others).end => self.go(Phase::PutFirst),
+            Phase::Put { row } => {
+                let y = returned
+                    .row(env.shape, own.saturating_add(row))
+                    .ok_or(internal("y is shorter than its rows"))?;
+                fabric.put(peer(env), tp::result(env.shape, env.rank, self.partition, row), y, &[])?;
+                self.go(Phase::Put { row: row + 1 })
+            }
+            Phase::PutFirst => {
+                slots.put_first(env, fabric, share(others).into())?;
+                self.go(Phase::Tell)
+            }
+            Phase::Tell => {
+                slots.tell(env, fabric, share(others).into())?;
+                self.go(Phase::Await)
+            }
+            Phase::Await => match slots.heard(env, fabric, own.into())? {
+                Err(wait) => Ok(Progress::Pending(wait)),
+                // The peer splits the same rows in the same way.
+                Ok(heard) if heard == share(own).into() => self.go(Phase::Clear),
+                Ok(heard) => Err(ProtocolError::TpRows {
+                    core: env.core,
+                    first: heard.first,
+                    rows: heard.end - heard.first,
+                    max: own.into(),
+                }),
+            },
+            Phase::Clear => {
+                slots.clear(env, fabric)?;
+                self.go(Phase::Done)
+            }
+            Phase::Done => Ok(Progress::Done),
+        }
+    }
+
+    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+        self.phase = phase;
+        Ok(Progress::Stepped)
+    }
+}

@@ -1,0 +1,198 @@
+//! Dispatch with TP = 2, behind the own copying out: the peers gather each other's rows.
+//!
+//! ```text
+//! PutFirst -> Tell -> Await -> Clear -> (Triple -> Data -> Scale?)* -> Counts* -> TokenNums? -> RecvCounts? -> Done
+//! ```
+//!
+//! Every rank has one expert, so a core's share of rows is that of some source ranks, on both peers alike: the
+//! peer's counts follow from the triples of its rows.
+
+use super::{Rows, Slots};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::layout::record::{Triple, scale_of, triple_of};
+use crate::layout::state::{Kind, Partition};
+use crate::layout::{outputs, tp};
+use crate::placement::Home;
+use crate::protocol::a3::steps::{self, count_of, split_words, write_words};
+use crate::protocol::a3::{Env, Ub};
+use crate::shape::QuantMode;
+use crate::units::RankId;
+
+/// The gathering of one core.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Gather {
+    partition: Partition,
+    /// Rows that the rank has received itself; the peer's come behind them.
+    own: u32,
+    /// Rows that this core has put at the peer's.
+    told: Rows,
+    /// Rows that the peer's core has put here.
+    heard: Rows,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Put the first row of the own stretch.
+    PutFirst,
+    /// Tell the peer's core of the stretch.
+    Tell,
+    /// Await that of the peer's core.
+    Await,
+    /// Clear its slot.
+    Clear,
+    /// Copy a part of row `row` of the peer's. Sources and, within a source, tokens rise: the record's slot is at
+    /// least `slot`, its token at least `token`.
+    CopyOut { row: u32, slot: u32, token: u32, part: Part },
+    /// Write the peer's half of `ep_recv_counts` from `slot` on; `rows` come before it.
+    Counts { slot: u32, rows: u32 },
+    /// The last core: write `expert_token_nums`, of both peers' rows.
+    TokenNums,
+    /// The last core: write `tp_recv_counts`.
+    RecvCounts,
+    /// All rows are here.
+    Done,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Part {
+    Triple,
+    Data,
+    Scale,
+}
+
+impl Gather {
+    /// Of a core that has put the rows `told` at the peer's, on a rank with `own` rows.
+    pub(crate) const fn new(partition: Partition, own: u32, told: Rows) -> Self {
+        Self { partition, own, told, heard: Rows { first: 0, end: 0 }, phase: Phase::PutFirst }
+    }
+
+    /// Goes on: at most one effect.
+    ///
+    /// # Errors
+    /// A value read from the fabric contradicts the shape, or the fabric refuses.
+    pub(crate) fn step<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let slots = Slots { kind: Kind::Dispatch, partition: self.partition };
+        match self.phase {
+            Phase::PutFirst => {
+                slots.put_first(env, fabric, self.told)?;
+                self.go(Phase::Tell)
+            }
+            Phase::Tell => {
+                slots.tell(env, fabric, self.told)?;
+                self.go(Phase::Await)
+            }
+            Phase::Await => match slots.heard(env, fabric, env.shape.rows_max(env.rank))? {
+                Err(wait) => Ok(Progress::Pending(wait)),
+                Ok(heard) => {
+                    self.heard = heard;
+                    self.go(Phase::Clear)
+                }
+            },
+            Phase::Clear => {
+                slots.clear(env, fabric)?;
+                let (_, counts) = split_words(ub.words, &env.work.sends)?;
+                env.work
+                    .slots
+                    .clone()
+                    .try_for_each(|slot| count_of(env, counts, slot).map(|count| *count = 0))?;
+                let (row, slot) = (self.heard.first, env.work.slots.start);
+                self.go(Phase::CopyOut { row, slot, token: 0, part: Part::Triple })
+            }
+            Phase::CopyOut { row, .. } if row >= self.heard.end => {
+                self.go(Phase::Counts { slot: env.work.slots.start, rows: self.heard.first })
+            }
+            Phase::CopyOut { row, slot, token, part } => {
+                self.copy_out(env, fabric, ub, (row, slot, token, part))
+            }
+            Phase::Counts { slot, rows } => self.counts(env, fabric, ub, slot, rows),
+            Phase::TokenNums => {
+                let num = i64::from(self.own) + i64::from(self.heard.end);
+                fabric.write(outputs::expert_token_num(0), &num.to_le_bytes())?;
+                self.go(Phase::RecvCounts)
+            }
+            Phase::RecvCounts => {
+                let [first, second] =
+                    if env.tp_rank.0 == 0 { [self.own, self.heard.end] } else { [self.heard.end, self.own] };
+                write_words(fabric, outputs::tp_recv_counts(), [first, second].into_iter())?;
+                self.go(Phase::Done)
+            }
+            Phase::Done => Ok(Progress::Done),
+        }
+    }
+
+    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+        self.phase = phase;
+        Ok(Progress::Stepped)
+    }
+
+    fn copy_out<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        (row, slot, token, part): (u32, u32, u32, Part),
+    ) -> Result<Progress, ProtocolError> {
+        let shape = env.shape;
+        let record = tp::record(shape, env.rank, self.partition, row);
+        // Both totals are within the capacity, so the sum is no overflow.
+        let to = self.own.saturating_add(row);
+        let next = Phase::CopyOut { row: row + 1, slot, token, part: Part::Triple };
+        match part {
+            Part::Triple => {
+                let triple =
+                    Triple::from_bytes(shape, fabric.bytes(triple_of(shape, record), Triple::BYTES)?)
+                        .map_err(|seen| ProtocolError::Triple { row: to, seen })?;
+                // With one expert a slot is a source.
+                let source = triple.source.0;
+                if source < slot || source >= env.work.slots.end {
+                    return Err(ProtocolError::Triple { row: to, seen: triple.words() });
+                }
+                let first = if source > slot { 0 } else { token };
+                let at = (Home { rank: env.rank, local_expert: 0 }, RankId(source));
+                let token = steps::copy_triple(shape, fabric, triple_of(shape, record), at, (to, first))?;
+                let (_, counts) = split_words(ub.words, &env.work.sends)?;
+                *count_of(env, counts, source)? += 1;
+                self.go(Phase::CopyOut { row, slot: source, token, part: Part::Data })
+            }
+            Part::Data => {
+                fabric.deliver(outputs::expand_x(shape, to), record, shape.payload_bytes())?;
+                self.go(match shape.quant_mode() {
+                    QuantMode::None => next,
+                    QuantMode::Dynamic => Phase::CopyOut { row, slot, token, part: Part::Scale },
+                })
+            }
+            Part::Scale => {
+                steps::copy_scale(fabric, scale_of(shape, record), to)?;
+                self.go(next)
+            }
+        }
+    }
+
+    fn counts<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        slot: u32,
+        rows: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let own = &env.work.slots;
+        if slot >= own.end {
+            // Its stretch ends with the peer's last row.
+            let is_last = env.core.0 + 1 == env.shape.aiv_num();
+            return self.go(if is_last { Phase::TokenNums } else { Phase::Done });
+        }
+        let now = steps::chunk_of(own, slot);
+        let end = now.end;
+        let (_, counts) = split_words(ub.words, &env.work.sends)?;
+        let at = outputs::ep_recv_count(env.shape.ep_world_size() + slot);
+        let rows = steps::write_sums(env, fabric, counts, now, at, rows)?;
+        self.go(Phase::Counts { slot: end, rows })
+    }
+}

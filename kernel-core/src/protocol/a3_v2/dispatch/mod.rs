@@ -1,0 +1,179 @@
+//! fullmesh_v2 dispatch of one core: counts go first, block by block the records follow.
+//!
+//! ```text
+//! who publishes counts    Select -> Quiet -> Arrive -> Barrier -> Publish* -> Records
+//! who does not            Select -> Quiet -> Arrive -> Records -> Barrier
+//! Records                 (Send -> (Put -> PublishBlock)+)*
+//! then both               ExpandIdx* -> Exchange -> (Look -> Triple -> Data* -> Scale? -> Clear+)* -> Done
+//! ```
+//!
+//! The core that puts a block publishes its flag, so nothing has to be quiet about records. What quiet and the
+//! core barrier at the start are for are the clears of the operators before: a count says that all that its rank
+//! read has been read, and all that it cleared is clear. So it is what makes this dispatch wait for all, also a
+//! count of 0.
+//!
+//! Who publishes no counts need not wait at that barrier before it sends, but it must before the next one: nobody
+//! else would have seen that the counting cores' words have landed, and they read them at the next start.
+
+mod receive;
+mod send;
+
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::inputs::Inputs;
+use crate::layout::state::Partition;
+use crate::plan::counts::ShareSum;
+use crate::plan::experts::Cursor;
+use crate::plan::route::Send;
+use crate::protocol::a3::exchange::Exchange;
+use crate::protocol::a3::{Env, Ub, steps};
+use crate::sync::barrier;
+use crate::vector::Vector;
+
+/// The dispatch of one core.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Dispatch {
+    partition: Partition,
+    /// Barrier at which this core arrived last.
+    epoch: u32,
+    /// The row of the outputs that the own share begins with, once counts are exchanged.
+    first_row: u32,
+    staged: Option<steps::Staged>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Take the partition, plan the sends.
+    Select,
+    /// Everything that this core did before has landed: clears.
+    Quiet,
+    /// Tell the other cores so.
+    Arrive,
+    /// All cores are quiet.
+    Barrier,
+    /// Publish flags and counts of the next destinations of this core's share.
+    Publish { destination: u32 },
+    /// Find the next record.
+    Send { at: Cursor },
+    /// Put a block of it.
+    Put { send: Send, block: u32, next: Cursor },
+    /// Publish that block's flag.
+    PublishBlock { send: Send, block: u32, next: Cursor },
+    /// Write this core's share of `expand_idx`.
+    ExpandIdx { pair: u32 },
+    /// Await the counts, exchange their sums, write them.
+    Exchange(Exchange),
+    /// Look for a record of which all blocks have arrived, from `slot` on and round.
+    Look { slot: u32 },
+    /// Copy the next record of `slot` to `row` of the outputs.
+    Triple { slot: u32, row: u32 },
+    /// The data in its block `block`.
+    Data { slot: u32, row: u32, block: u32 },
+    /// Its scale.
+    Scale { slot: u32, row: u32 },
+    /// Clear the flag of block `block`.
+    Clear { slot: u32, block: u32 },
+    /// The operator has ended.
+    Done,
+}
+
+impl Dispatch {
+    /// A core's next dispatch.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { partition: Partition::P0, epoch: 0, first_row: 0, staged: None, phase: Phase::Select }
+    }
+
+    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.
+    ///
+    /// # Errors
+    /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.
+    pub fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        match self.phase {
+            Phase::Select => {
+                (self.partition, self.epoch) = steps::select(env, fabric, inputs, ub)?;
+                self.go(Phase::Quiet)
+            }
+            Phase::Quiet => self.quiet(env, fabric),
+            Phase::Arrive => self.arrive(env, fabric),
+            Phase::Barrier => self.barrier(env, fabric),
+            Phase::Publish { destination } => self.publish(env, fabric, ub, destination),
+            Phase::Send { at } => self.send(env, inputs, ub, at),
+            Phase::Put { send, block, next } => self.put(env, fabric, inputs, ub, (send, block, next)),
+            Phase::PublishBlock { send, block, next } => self.publish_block(env, fabric, (send, block, next)),
+            Phase::ExpandIdx { pair } => self.expand_idx(env, fabric, ub, pair),
+            Phase::Exchange(exchange) => self.exchange(env, fabric, ub, exchange),
+            Phase::Look { slot } => self.look(env, fabric, ub, slot),
+            Phase::Triple { slot, row } => self.triple(env, fabric, ub, slot, row),
+            Phase::Data { slot, row, block } => self.data(env, fabric, ub, (slot, row, block)),
+            Phase::Scale { slot, row } => self.scale(env, fabric, ub, slot, row),
+            Phase::Clear { slot, block } => self.clear(env, fabric, ub, slot, block),
+            Phase::Done => Ok(Progress::Done),
+        }
+    }
+
+    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+        self.phase = phase;
+        Ok(Progress::Stepped)
+    }
+
+    fn quiet<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+    ) -> Result<Progress, ProtocolError> {
+        if !fabric.quiet()? {
+            return Ok(Progress::Pending(Wait::Quiet));
+        }
+        self.go(if env.shape.aiv_num() == 1 { first_count(env) } else { Phase::Arrive })
+    }
+
+    fn arrive<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+    ) -> Result<Progress, ProtocolError> {
+        self.epoch = barrier::next_epoch(self.epoch);
+        barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
+        self.go(if counts_first(env) { Phase::Barrier } else { Phase::Send { at: Cursor::default() } })
+    }
+
+    fn barrier<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+    ) -> Result<Progress, ProtocolError> {
+        match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
+            Some(core) => Ok(Progress::Pending(Wait::Core(core))),
+            None if counts_first(env) => self.go(first_count(env)),
+            None => self.go(first_index(env)),
+        }
+    }
+}
+
+impl Default for Dispatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Whether the core publishes counts: it waits at the barrier before it speaks for its rank.
+fn counts_first<V>(env: &Env<'_, V>) -> bool {
+    !env.work.destinations.is_empty()
+}
+
+fn first_index<V>(env: &Env<'_, V>) -> Phase {
+    Phase::ExpandIdx { pair: env.work.sends.moe.start }
+}
+
+fn first_count<V>(env: &Env<'_, V>) -> Phase {
+    Phase::Publish { destination: env.work.destinations.start }
+}
+
+static_assertions::const_assert!(size_of::<Dispatch>() <= 512);

@@ -1,0 +1,221 @@
+//! The receiving half: learn where the own rows go, copy each record out as soon as all of its blocks have arrived.
+//!
+//! Slots are looked at in turn, so that no slot waits for another. Within a slot records are taken in their order:
+//! one core sends them so. What is left of a slot stands in the scratch, three words each, in three rows:
+//!
+//! ```text
+//! records, as announced | records copied out | the least token that the next one can have
+//! ```
+
+use super::{Dispatch, Phase};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::layout::data::dispatch_record;
+use crate::layout::record::{scale_of, triple_of};
+use crate::layout::{block, outputs};
+use crate::place::Place;
+use crate::placement::Home;
+use crate::protocol::a3::exchange::Exchange;
+use crate::protocol::a3::steps::{self, split_words};
+use crate::protocol::a3::{Env, Ub, internal};
+use crate::shape::QuantMode;
+use crate::sync::flag;
+use crate::units::RankId;
+use crate::vector::Vector;
+
+/// What is left of the slots of a core's share, by number in the share.
+struct Left<'u> {
+    counts: &'u mut [u32],
+    copied: &'u mut [u32],
+    tokens: &'u mut [u32],
+}
+
+impl<'u> Left<'u> {
+    fn new<V>(env: &Env<'_, V>, ub: &'u mut Ub<'_>) -> Result<Self, ProtocolError> {
+        let n = (env.work.slots.end - env.work.slots.start) as usize;
+        let short = internal("scratch is shorter than ub_words");
+        let (_, table) = split_words(ub.words, &env.work.sends)?;
+        let (counts, rest) = table.split_at_mut_checked(n).ok_or(short)?;
+        let (copied, rest) = rest.split_at_mut_checked(n).ok_or(short)?;
+        Ok(Self { counts, copied, tokens: rest.get_mut(..n).ok_or(short)? })
+    }
+
+    /// Records of a slot: announced and copied out.
+    fn of(&self, i: u32) -> Result<(u32, u32), ProtocolError> {
+        let (count, copied) = (self.counts.get(i as usize), self.copied.get(i as usize));
+        count.zip(copied).map(|(&count, &copied)| (count, copied)).ok_or(internal("slot outside the share"))
+    }
+
+    /// The row of the share that the next record of a slot goes to.
+    fn row(&self, i: u32) -> Result<u32, ProtocolError> {
+        let (_, copied) = self.of(i)?;
+        Ok(self.counts.iter().take(i as usize).fold(copied, |sum, &count| sum.saturating_add(count)))
+    }
+}
+
+impl Dispatch {
+    pub(super) fn exchange<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        mut exchange: Exchange,
+    ) -> Result<Progress, ProtocolError> {
+        let Left { counts, copied, tokens } = Left::new(env, ub)?;
+        let progress = exchange.step(env, fabric, counts)?;
+        match progress {
+            Progress::Stepped => self.go(Phase::Exchange(exchange)),
+            Progress::Pending(_) => Ok(progress),
+            Progress::Done => {
+                copied.fill(0);
+                tokens.fill(0);
+                self.first_row = exchange.first_row();
+                self.go(Phase::Look { slot: env.work.slots.start })
+            }
+        }
+    }
+
+    pub(super) fn look<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        from: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let own = &env.work.slots;
+        let left = Left::new(env, ub)?;
+        let mut missing = None;
+        for slot in (from..own.end).chain(own.start..from) {
+            let (count, copied) = left.of(slot - own.start)?;
+            if copied >= count {
+                continue;
+            }
+            match self.missing_block(env, fabric, slot, copied)? {
+                Some(wait) => missing = missing.or(Some(wait)),
+                None => {
+                    let row = self.first_row.saturating_add(left.row(slot - own.start)?);
+                    return self.go(Phase::Triple { slot, row });
+                }
+            }
+        }
+        match missing {
+            Some(wait) => Ok(Progress::Pending(wait)),
+            None => self.go(Phase::Done),
+        }
+    }
+
+    /// A block of a record that has not arrived; `None` if all have. The last one first: as a rule it is the last
+    /// to come, and then one look is enough.
+    fn missing_block<F: Fabric + ?Sized, V>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        slot: u32,
+        record: u32,
+    ) -> Result<Option<Wait>, ProtocolError> {
+        let (home, source) = ends(env, slot);
+        let local_expert = home.local_expert;
+        let at = dispatch_record(env.shape, self.partition, home, source, record);
+        for block in (0..block::count(env.shape)).rev() {
+            let seen = fabric.observe(block::flag(at, block))?;
+            match flag::arrived(seen) {
+                flag::Seen::Flag(_) => {}
+                flag::Seen::Empty => {
+                    return Ok(Some(Wait::BlockFlag { source, local_expert, record, block }));
+                }
+                flag::Seen::Corrupt => {
+                    return Err(ProtocolError::BlockFlag { source, local_expert, record, block, seen });
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    pub(super) fn triple<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        slot: u32,
+        row: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let record = self.next_record(env, ub, slot)?;
+        let Left { tokens, .. } = Left::new(env, ub)?;
+        let first = tokens.get_mut((slot - env.work.slots.start) as usize);
+        let first = first.ok_or(internal("slot outside the share"))?;
+        *first = steps::copy_triple(
+            env.shape,
+            fabric,
+            triple_of(env.shape, record),
+            ends(env, slot),
+            (row, *first),
+        )?;
+        self.go(Phase::Data { slot, row, block: 0 })
+    }
+
+    pub(super) fn data<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        (slot, row, block): (u32, u32, u32),
+    ) -> Result<Progress, ProtocolError> {
+        let shape = env.shape;
+        let stream = block::stream(block, shape.payload_bytes());
+        if stream.is_empty() {
+            return self.go(match shape.quant_mode() {
+                QuantMode::None => Phase::Clear { slot, block: 0 },
+                QuantMode::Dynamic => Phase::Scale { slot, row },
+            });
+        }
+        let from = block::block(self.next_record(env, ub, slot)?, block);
+        let row_at = outputs::expand_x(shape, row);
+        let output = Place { offset: row_at.offset + stream.start, ..row_at };
+        fabric.deliver(output, from, stream.end - stream.start)?;
+        self.go(Phase::Data { slot, row, block: block + 1 })
+    }
+
+    pub(super) fn scale<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        slot: u32,
+        row: u32,
+    ) -> Result<Progress, ProtocolError> {
+        steps::copy_scale(fabric, scale_of(env.shape, self.next_record(env, ub, slot)?), row)?;
+        self.go(Phase::Clear { slot, block: 0 })
+    }
+
+    /// Clears the flag of a block of the record that has been copied out; behind the last one the record is done.
+    pub(super) fn clear<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        ub: &mut Ub<'_>,
+        slot: u32,
+        block: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let own = &env.work.slots;
+        fabric.store(block::flag(self.next_record(env, ub, slot)?, block), 0)?;
+        if block + 1 < block::count(env.shape) {
+            return self.go(Phase::Clear { slot, block: block + 1 });
+        }
+        let Left { copied, .. } = Left::new(env, ub)?;
+        let copied = copied.get_mut((slot - own.start) as usize).ok_or(internal("slot outside the share"))?;
+        *copied = copied.saturating_add(1);
+        self.go(Phase::Look { slot: if slot + 1 < own.end { slot + 1 } else { own.start } })
+    }
+
+    /// The record of `slot` that is next to be copied out.
+    fn next_record<V>(&self, env: &Env<'_, V>, ub: &mut Ub<'_>, slot: u32) -> Result<Place, ProtocolError> {
+        let (home, source) = ends(env, slot);
+        let (_, copied) = Left::new(env, ub)?.of(slot - env.work.slots.start)?;
+        Ok(dispatch_record(env.shape, self.partition, home, source, copied))
+    }
+}
+
+/// Whom a slot's records are for, and who sends them.
+const fn ends<V>(env: &Env<'_, V>, slot: u32) -> (Home, RankId) {
+    let (local_expert, source) = env.shape.by_ranks(slot);
+    (Home { rank: env.rank, local_expert }, RankId(source))
+}

@@ -1,0 +1,50 @@
+//! Whole rounds of many shapes against the oracle.
+
+use crate::plan::order::SendOrder;
+use crate::protocol::a3::tests::rounds::assert_rounds;
+use crate::protocol::a3::{Choices, Flags};
+use crate::shape::Config;
+use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
+use crate::testing::random;
+use proptest::prelude::*;
+
+proptest! {
+    #![proptest_config(random::config(120))]
+
+    #[test]
+    fn rounds_of_any_small_domain_give_what_the_oracle_gives(
+        (moe_ranks, local, s, replicas) in (1i64..4, 1i64..4, 0i64..=2, 1i64..3),
+        (k, h, bs, cores) in (1i64..=4, prop_oneof![1i64..=9, 180i64..=260, 1i64..=1000], 1i64..=5, 1i64..=9),
+        (quantised, smoothed, f16, plain, prefix_sums) in any::<(bool, bool, bool, bool, bool)>(),
+        seed: u64,
+    ) {
+        let (rs, e) = (s * replicas, moe_ranks * local);
+        let domain = Domain { r: moe_ranks + rs, e, s, rs, k: k.min(e), h, bs, cores };
+        let shape = shape_of(&Config {
+            comm_alg: "fullmesh_v2",
+            quant_mode: if quantised { 2 } else { 0 },
+            dtype: if f16 { "f16" } else { "bf16" },
+            expert_token_nums_type: if prefix_sums { 0 } else { 1 },
+            ..domain.config()
+        });
+        let order = if plain { SendOrder::Plain } else { SendOrder::Staggered };
+        assert_rounds(&shape, 3, quantised && smoothed, Choices { order, ..Choices::default() }, &mut Dice(seed));
+    }
+}
+
+#[test]
+fn more_cores_than_work_give_what_the_oracle_gives() {
+    let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 300, bs: 1, cores: 48 };
+    let shape = shape_of(&Config { comm_alg: "fullmesh_v2", ..domain.config() });
+    assert_rounds(&shape, 2, false, Choices::default(), &mut Dice(1));
+}
+
+#[test]
+fn ten_rounds_turn_epochs_and_partitions_all_the_way_round() {
+    let domain = Domain { e: 4, k: 2, cores: 3, h: 250, ..PAIR };
+    let shape = shape_of(&Config { comm_alg: "fullmesh_v2", ..domain.config() });
+    // Flags are what they are: the choice between joint and separate ones is the plain layout's.
+    for flags in [Flags::Joint, Flags::Separate] {
+        assert_rounds(&shape, 10, false, Choices { flags, ..Choices::default() }, &mut Dice(4));
+    }
+}

@@ -1,0 +1,260 @@
+//! Pull combine of one core: tell all ranks that the own results lie ready; for each own token await the word of its
+//! experts' ranks and sum the rows where they lie.
+//!
+//! ```text
+//! Select -> Ready* -> (Await -> Sum -> (Add -> Rstd -> Norm)?)* -> Arrive -> Barrier -> Clear* -> Done
+//! ```
+//!
+//! A word is looked at by all cores of the owner, so it is cleared when all have summed, also that of a rank without
+//! an expert of theirs: hence the barrier, and hence pull combine waits for all ranks, though no token does.
+
+use crate::fabric::{Fabric, Near, Progress, ProtocolError, Wait};
+use crate::inputs::Inputs;
+use crate::layout::landing::{self, Area};
+use crate::layout::outputs;
+use crate::layout::row_table;
+use crate::layout::state::{Kind, Partition, results_ready};
+use crate::placement::Home;
+use crate::plan::counts::ShareSum;
+use crate::plan::route::Pair;
+use crate::plan::split;
+use crate::protocol::a3::combine::receive::next_pair;
+use crate::protocol::a3::combine::sum::{self, Output, Rows};
+use crate::protocol::a3::{Env, Ub, internal};
+use crate::shape::Shape;
+use crate::sync::{barrier, flag, selector};
+use crate::units::{RankId, Token};
+use crate::vector::{Value, Vector};
+use core::ops::Range;
+
+/// What dispatch put out that tells combine where results lie. The results themselves are in the ranks' windows, where
+/// their experts have written them before combine begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Pulled<'a> {
+    /// `sent_rows`, little-endian i32.
+    pub sent_rows: &'a [u8],
+    /// `row_table`, of which the second entry counts: all ranks use the same area.
+    pub row_table: &'a [u8],
+}
+
+/// The combine of one core.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Combine {
+    partition: Partition,
+    /// Barrier passed last.
+    epoch: u32,
+    /// Where results lie, on every rank.
+    area: Area,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Take the partition, see where results lie.
+    Select,
+    /// Tell the next ranks of this core's share that the own results lie ready.
+    Ready { to: u32 },
+    /// Await the words of the ranks of a token's experts, from column `k` on.
+    Await { token: Token, k: u32 },
+    /// Sum what they returned, and go on with the sum.
+    Write { token: Token, output: Output },
+    /// Tell the other cores that this one has summed all.
+    Arrive,
+    /// All cores have.
+    Barrier,
+    /// Await and clear the words of the next ranks of this core's share.
+    Clear { source: u32 },
+    /// The operator has ended.
+    Done,
+}
+
+impl Combine {
+    /// A core's next combine.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { partition: Partition::P0, epoch: 0, area: Area(0), phase: Phase::Select }
+    }
+
+    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.
+    ///
+    /// # Errors
+    /// A value read from the fabric or from `pulled` contradicts the shape, or the fabric refuses.
+    // Into the loop that drives it: there is little else in a step than the way there.
+    #[inline(always)]
+    pub fn step<F: Near + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        pulled: &Pulled<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        match self.phase {
+            Phase::Select => self.select(env, fabric, pulled),
+            Phase::Ready { to } => self.ready(env, fabric, to),
+            Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
+            Phase::Write { token, output } => {
+                let rows = AtPeers { rank: env.rank, area: self.area, pulled };
+                let next = sum::write(env, fabric, inputs, ub, (token, output), &rows)?;
+                self.go(match next {
+                    Some(output) => Phase::Write { token, output },
+                    None => Phase::Await { token: Token(token.0 + 1), k: 0 },
+                })
+            }
+            Phase::Arrive => {
+                self.epoch = barrier::next_epoch(self.epoch);
+                barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
+                self.go(Phase::Barrier)
+            }
+            Phase::Barrier => match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
+                Some(core) => Ok(Progress::Pending(Wait::Core(core))),
+                None => self.go(Phase::Clear { source: ranks(env).start }),
+            },
+            Phase::Clear { source } => self.clear(env, fabric, source),
+            Phase::Done => Ok(Progress::Done),
+        }
+    }
+
+    #[inline(always)]
+    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+        self.phase = phase;
+        Ok(Progress::Stepped)
+    }
+
+    fn select<F: Near + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        pulled: &Pulled<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let told =
+            row_table::records(pulled.row_table, 2).nth(1).ok_or(internal("row_table is too short"))?;
+        let mut areas = [Partition::P0, Partition::P1].map(|p| env.choices.receive.area(p)).into_iter();
+        self.area = areas
+            .find(|&area| landing::Parts::of(env.shape, env.rank, area).result(0) == told)
+            .ok_or(ProtocolError::ResultsAt { seen: told.offset })?;
+        self.epoch = barrier::current_epoch(fabric, env.core)?;
+        self.partition = selector::select(fabric, Kind::Combine, env.core)?;
+        self.go(Phase::Ready { to: ranks(env).start })
+    }
+
+    fn ready<F: Near + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        to: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let now = env.run_of(&ranks(env), to);
+        if now.is_empty() {
+            return self.go(Phase::Await { token: Token(env.work.tokens.start), k: 0 });
+        }
+        let to = now.end;
+        for rank in now {
+            fabric.publish(RankId(rank), results_ready(self.partition, env.rank), flag::ARRIVED)?;
+        }
+        self.go(Phase::Ready { to })
+    }
+
+    /// Whether the results of `source` lie ready.
+    fn lies_ready<F: Fabric + ?Sized>(&self, fabric: &F, source: RankId) -> Result<bool, ProtocolError> {
+        let seen = fabric.observe(results_ready(self.partition, source))?;
+        match flag::arrived(seen) {
+            flag::Seen::Empty => Ok(false),
+            flag::Seen::Flag(_) => Ok(true),
+            flag::Seen::Corrupt => Err(ProtocolError::Results { source, seen }),
+        }
+    }
+
+    fn await_token<F: Near + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        token: Token,
+        first: u32,
+    ) -> Result<Progress, ProtocolError> {
+        if token.0 >= env.work.tokens.end {
+            let alone = env.shape.aiv_num() == 1;
+            return self.go(if alone { Phase::Clear { source: ranks(env).start } } else { Phase::Arrive });
+        }
+        let mut k = first;
+        while let Some((next, home)) = next_pair(env, inputs, token, k) {
+            if self.lies_ready(fabric, home.rank)? {
+                k = next + 1;
+            } else if k > first {
+                return self.go(Phase::Await { token, k });
+            } else {
+                return Ok(Progress::Pending(Wait::Results { source: home.rank }));
+            }
+        }
+        self.go(Phase::Write { token, output: Output::Sum })
+    }
+
+    fn clear<F: Near + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        first: u32,
+    ) -> Result<Progress, ProtocolError> {
+        let now = env.run_of(&ranks(env), first);
+        if now.is_empty() {
+            return self.go(Phase::Done);
+        }
+        let end = now.end;
+        for source in now {
+            if self.lies_ready(fabric, RankId(source))? {
+                fabric.store(results_ready(self.partition, RankId(source)), 0)?;
+            } else if source > first {
+                return self.go(Phase::Clear { source });
+            } else {
+                return Ok(Progress::Pending(Wait::Results { source: RankId(source) }));
+            }
+        }
+        self.go(Phase::Clear { source: end })
+    }
+}
+
+impl Default for Combine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Where experts left them, at the ranks that hold them.
+struct AtPeers<'a> {
+    /// The tokens' owner.
+    rank: RankId,
+    area: Area,
+    pulled: &'a Pulled<'a>,
+}
+
+impl<F: Near + ?Sized> Rows<F> for AtPeers<'_> {
+    fn row<'f>(
+        &self,
+        shape: &Shape,
+        fabric: &'f F,
+        pair: Pair,
+        home: Home,
+    ) -> Result<Value<'f>, ProtocolError> {
+        let number = outputs::sent_row_number(shape, self.rank, pair);
+        let entry = self.pulled.sent_rows.as_chunks().0.get(number as usize);
+        let seen = entry.map_or(-1, |&entry| i32::from_le_bytes(entry));
+        let parts = landing::Parts::of(shape, home.rank, self.area);
+        match u32::try_from(seen) {
+            Ok(row) if parts.has(row) => {
+                Ok(Value::Row(fabric.peer_bytes(home.rank, parts.result(row), shape.row_bytes())?))
+            }
+            _ => {
+                let max = shape.rows_max(home.rank);
+                Err(ProtocolError::SentRow { token: pair.token.0, k: pair.k, seen: seen.into(), max })
+            }
+        }
+    }
+}
+
+/// The ranks that this core tells, and whose words it clears.
+fn ranks<V>(env: &Env<'_, V>) -> Range<u32> {
+    split::ranks(env.shape, env.core)
+}
+
+static_assertions::const_assert!(size_of::<Combine>() <= 512);

@@ -1,0 +1,35 @@
+//! Whole rounds against the oracle. Random shapes are in the test of the plain layout, which takes every way to receive.
+
+use crate::plan::order::SendOrder;
+use crate::protocol::a3::tests::rounds::assert_rounds;
+use crate::protocol::a3::{Choices, Flags, Receive};
+use crate::shape::{BatchSizes, Config};
+use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
+
+const ONE: Choices =
+    Choices { receive: Receive::Direct { areas: 1 }, order: SendOrder::Staggered, flags: Flags::Joint };
+
+#[test]
+fn more_cores_than_work_give_what_the_oracle_gives() {
+    let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 3, bs: 1, cores: 48 };
+    assert_rounds(&domain.shape(), 2, false, ONE, &mut Dice(1));
+}
+
+#[test]
+fn ten_rounds_turn_epochs_partitions_and_areas_all_the_way_round() {
+    let domain = Domain { e: 4, k: 2, cores: 3, ..PAIR };
+    for areas in [1, 2] {
+        let choices = Choices { receive: Receive::Direct { areas }, ..ONE };
+        assert_rounds(&domain.shape(), 10, false, choices, &mut Dice(4));
+    }
+}
+
+#[test]
+fn ranks_with_batches_of_their_own_and_many_pairs_give_what_the_oracle_gives() {
+    let domain = Domain { r: 3, e: 6, k: 2, h: 2, cores: 2, ..PAIR };
+    let config = Config { bs: BatchSizes::PerRank(&[1, 5, 2]), global_bs: 15, ..domain.config() };
+    assert_rounds(&shape_of(&config), 3, false, ONE, &mut Dice(3));
+    // 2 * 40 pairs, 70 slots of one expert: each takes two writes.
+    let domain = Domain { r: 70, e: 70, k: 5, h: 1, bs: 16, ..PAIR };
+    assert_rounds(&domain.shape(), 1, false, ONE, &mut Dice(2));
+}

@@ -1,0 +1,231 @@
+//! Combine of one core: return rows to relays, sum for other servers, sum own tokens.
+//!
+//! ```text
+//! Select -> Enter* -> by turns { return: Entered -> (Put -> Flag)* -> Quiet -> RowsDone*
+//!                              { relay:  (Send)* -> End, stream by stream -> Ring?
+//!                              { sum:    (Follow | Sum)* -> RowsDone?        -> Done
+//! ```
+//!
+//! The own server's partial sum does not travel: who sums a token makes it from the near area.
+
+mod relays;
+mod returns;
+mod tokens;
+
+use super::{Env, Epoch, Ub, by_turns, split_bytes};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::inputs::Inputs;
+use crate::layout::record::Triple;
+use crate::layout::relay::{self, Part};
+use crate::layout::state::Kind;
+use crate::protocol::a3::internal;
+use crate::shape::Shape;
+use crate::units::{CoreId, RankId, Token, div_ceil, div_floor};
+use crate::vector::Vector;
+
+/// Words of a stream that is issued, before its bitmap: records sent.
+pub(super) const HEAD: usize = 1;
+/// In place of that, and of the records followed of a stream, once it has ended.
+const ENDED: u32 = u32::MAX;
+
+/// Words of a bitmap of the tokens of any rank.
+pub(super) const fn bitmap_words(shape: &Shape) -> usize {
+    div_ceil(shape.bs_max() as u64, 32) as usize
+}
+
+/// What combine gets beside the inputs of its round.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Returned<'a> {
+    /// `[rows, h]` dtype, one result per row of `expand_x`.
+    pub y: &'a [u8],
+    /// `assist_info_for_combine` of this round's dispatch.
+    pub assist_info: &'a [u8],
+    /// `expand_scales` of this round's dispatch.
+    pub expand_scales: &'a [u8],
+    /// `ep_recv_counts` of this round's dispatch.
+    pub ep_recv_counts: &'a [u8],
+}
+
+/// The combine of one core.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Combine {
+    epoch: Epoch,
+    phase: Phase,
+    turn: u8,
+    returns: returns::Returns,
+    relays: relays::Relays,
+    tokens: tokens::Tokens,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Count the rows to return, take the epoch.
+    Select,
+    /// Core 0: tell near ranks.
+    Enter { near: u32 },
+    /// Return, relay, sum.
+    Work,
+    /// The operator has ended.
+    Done,
+}
+
+/// A core's scratch words.
+struct Words<'u> {
+    /// By server: records followed, then by own token the number of its record plus 1.
+    followed: &'u mut [u32],
+    /// By stream that this core issues: records sent, then a bit for each token sent.
+    streams: &'u mut [u32],
+}
+
+impl Words<'_> {
+    fn followed<V>(
+        &mut self,
+        env: &Env<'_, V>,
+        server: u32,
+    ) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
+        let len = 1 + (env.work.tokens.end - env.work.tokens.start) as usize;
+        let stream = self.followed.get_mut(server as usize * len..).and_then(|rest| rest.get_mut(..len));
+        stream.and_then(<[u32]>::split_first_mut).ok_or(internal("scratch is shorter than ub_words"))
+    }
+
+    fn stream<V>(&mut self, env: &Env<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
+        let len = HEAD + bitmap_words(env.shape);
+        let start = (server - env.work.streams.start) as usize * len;
+        let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
+        stream.and_then(<[u32]>::split_first_mut).ok_or(internal("scratch is shorter than ub_words"))
+    }
+}
+
+fn split_words<'u, V>(env: &Env<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+    let tokens = (env.work.tokens.end - env.work.tokens.start) as usize;
+    let followed = env.shape.servers() as usize * (1 + tokens);
+    let split = words.split_at_mut_checked(followed);
+    let (followed, streams) = split.ok_or(internal("scratch is shorter than ub_words"))?;
+    Ok(Words { followed, streams })
+}
+
+impl Combine {
+    /// A core's next operator, a combine.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            epoch: Epoch::none(Kind::Combine),
+            phase: Phase::Select,
+            turn: 0,
+            returns: returns::Returns::new(),
+            relays: relays::Relays::new(),
+            tokens: tokens::Tokens::new(),
+        }
+    }
+
+    /// Goes on with the operator: at most one effect that others can see.
+    ///
+    /// # Errors
+    /// A value read from the fabric or from `returned` contradicts the shape, or the fabric refuses.
+    pub fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        returned: &Returned<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        match self.phase {
+            Phase::Select => {
+                let rows = returned.rows(env.shape, env.rank)?;
+                self.returns.begin(env, rows);
+                let words = split_words(env, ub.words)?;
+                words.followed.fill(0);
+                words.streams.fill(0);
+                self.tokens.begin(env);
+                self.relays.begin(env, fabric)?;
+                self.epoch = Epoch::begin(Kind::Combine, fabric, env.core)?;
+                self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
+            }
+            Phase::Enter { near } if near < env.shape.server_ranks() => {
+                self.epoch.enter(env, fabric, near)?;
+                self.phase = Phase::Enter { near: near + 1 };
+            }
+            Phase::Enter { .. } => self.phase = Phase::Work,
+            Phase::Work => {
+                let Self { epoch, turn, returns, relays, tokens, .. } = self;
+                let mut words = split_words(env, ub.words)?;
+                let mut buffers = split_bytes(env.shape, ub.row)?;
+                let progress = by_turns::<3>(env.rank, turn, |role| match role {
+                    0 => returns.step(env, fabric, *epoch, returned),
+                    1 => relays.step(env, fabric, *epoch, &mut words, &mut buffers),
+                    _ => tokens.step(env, fabric, *epoch, inputs, &mut words, &mut buffers),
+                })?;
+                if progress != Progress::Done {
+                    return Ok(progress);
+                }
+                self.phase = Phase::Done;
+            }
+            Phase::Done => return Ok(Progress::Done),
+        }
+        Ok(Progress::Stepped)
+    }
+}
+
+impl Default for Combine {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// A row to return.
+struct Row<'a> {
+    y: &'a [u8],
+    /// Where it belongs.
+    triple: (RankId, Token, Part),
+    weight: [u8; 4],
+}
+
+impl<'a> Returned<'a> {
+    /// Rows to return: the last entry of `ep_recv_counts`.
+    fn rows(&self, shape: &Shape, rank: RankId) -> Result<u32, ProtocolError> {
+        let entries = shape.local_expert_num() as usize * shape.ep_world_size() as usize;
+        let last =
+            self.ep_recv_counts.get(entries.saturating_sub(1) * 4..).and_then(|rest| rest.first_chunk());
+        let seen = last.copied().map_or(-1, i32::from_le_bytes);
+        let room = |tensor: &[u8], row: u64| div_floor(tensor.len() as u64, row);
+        let max = room(self.y, shape.row_bytes())
+            .min(room(self.assist_info, Triple::BYTES))
+            .min(room(self.expand_scales, 4))
+            .min(shape.rows_max(rank));
+        match u32::try_from(seen) {
+            Ok(rows) if u64::from(rows) <= max => Ok(rows),
+            _ => Err(ProtocolError::RecvCounts { seen: seen.into(), max }),
+        }
+    }
+
+    fn row(&self, shape: &Shape, row: u32) -> Result<Row<'a>, ProtocolError> {
+        let of =
+            |tensor: &'a [u8], len: usize| tensor.get(row as usize * len..).and_then(|rest| rest.get(..len));
+        let (Some(y), Some(info), Some(weight)) = (
+            of(self.y, shape.row_bytes() as usize),
+            of(self.assist_info, Triple::BYTES as usize),
+            of(self.expand_scales, 4),
+        ) else {
+            return Err(internal("a returned tensor is shorter than its rows"));
+        };
+        let triple = relay::read_triple(shape, info).map_err(|seen| ProtocolError::Triple { row, seen })?;
+        Ok(Row { y, triple, weight: weight.first_chunk().copied().unwrap_or_default() })
+    }
+}
+
+/// The first core of a near rank that has not returned all its rows.
+fn rows_missing<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &F,
+    epoch: Epoch,
+) -> Result<Option<Wait>, ProtocolError> {
+    for near in 0..env.shape.server_ranks() {
+        for core in (0..env.shape.aiv_num()).map(CoreId) {
+            if fabric.observe(relay::rows_done(near, core))? < epoch.number {
+                return Ok(Some(Wait::RowsDone { source: env.near(near), core }));
+            }
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,181 @@
+//! Partial sums for namesakes on other servers: each token as soon as its rows are there; behind all of them an end
+//! flag, once every near rank has said that there are no more rows.
+
+use super::super::issue::{self, Issued};
+use super::super::stream::write_front;
+use super::super::{Buffers, Env, Epoch, sum};
+use super::{ENDED, Words, rows_missing};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::layout::relay::{self, ROW};
+use crate::protocol::a3::internal;
+use crate::units::Token;
+use crate::vector::Vector;
+
+/// The role of a relay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Relays {
+    /// The stream that is looked at first.
+    server: u32,
+    /// Steps of its end that are done.
+    ending: u32,
+    issued: Issued,
+}
+
+impl Relays {
+    pub(super) const fn new() -> Self {
+        Self { server: 0, ending: 0, issued: Issued::new() }
+    }
+
+    pub(super) fn begin<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &F,
+    ) -> Result<(), ProtocolError> {
+        self.issued = Issued::begin(env, fabric)?;
+        Ok(())
+    }
+
+    pub(super) fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        epoch: Epoch,
+        words: &mut Words<'_>,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let streams = env.work.streams.clone();
+        // Not `clamp`, which panics where the ends are in the wrong order.
+        let first = self.server.max(streams.start).min(streams.end);
+        // Before any flag is looked at: what has not come then never comes.
+        let missing = rows_missing(env, fabric, epoch)?;
+        let mut all_ended = true;
+        for server in (first..streams.end).chain(streams.start..first) {
+            let (sent, bitmap) = words.stream(env, server)?;
+            if server == env.work.server || *sent == ENDED {
+                continue;
+            }
+            all_ended = false;
+            if let Some((token, pairs)) = summable(env, fabric, epoch, server, bitmap)? {
+                send(env, fabric, epoch, buffers, server, *sent, (token, pairs))?;
+                *sent += 1;
+                mark_sent(bitmap, token);
+            } else if missing.is_none() {
+                if self.ending == 0 {
+                    check_none_left(env, fabric, epoch, server, bitmap)?;
+                }
+                match issue::end(env, fabric, epoch, (server, *sent), self.ending)? {
+                    Some(step) => {
+                        (self.server, self.ending) = (server, step);
+                        return Ok(Progress::Stepped);
+                    }
+                    None => (*sent, self.ending) = (ENDED, 0),
+                }
+            } else {
+                continue;
+            }
+            self.server = server + 1;
+            return Ok(Progress::Stepped);
+        }
+        match missing {
+            Some(wait) if !all_ended => Ok(Progress::Pending(wait)),
+            _ => Ok(self.issued.step(env, fabric, epoch)?.unwrap_or(Progress::Done)),
+        }
+    }
+}
+
+/// A token that has not been sent and whose rows are all there.
+fn summable<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &F,
+    epoch: Epoch,
+    server: u32,
+    bitmap: &[u32],
+) -> Result<Option<(Token, u32)>, ProtocolError> {
+    let max = relay::pairs_max(env.shape);
+    for token in unsent(env, server, bitmap) {
+        let flag = |position| epoch.number(fabric, relay::combine_slot(env.shape, server, token, position));
+        let Some(pairs) = flag(0)? else { continue };
+        let wrong = |position, seen, min, max| wrong(env, (server, token, position), seen, min, max);
+        if pairs == 0 || pairs > max {
+            return Err(wrong(0, pairs, 1, max));
+        }
+        let mut complete = true;
+        for position in 1..pairs {
+            match flag(position)? {
+                Some(seen) if seen != pairs => return Err(wrong(position, seen, pairs, pairs)),
+                seen => complete &= seen.is_some(),
+            }
+        }
+        if complete {
+            return Ok(Some((token, pairs)));
+        }
+    }
+    Ok(None)
+}
+
+/// When all rows are returned: no token may have some of its rows alone, or nobody would ever send it.
+fn check_none_left<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &F,
+    epoch: Epoch,
+    server: u32,
+    bitmap: &[u32],
+) -> Result<(), ProtocolError> {
+    let all = 0..relay::pairs_max(env.shape);
+    for token in unsent(env, server, bitmap) {
+        let flag = |position| epoch.number(fabric, relay::combine_slot(env.shape, server, token, position));
+        let (mut some, mut missing) = (None, None);
+        for position in all.clone() {
+            match flag(position)? {
+                None => missing = missing.or(Some(position)),
+                pairs => some = some.or(pairs),
+            }
+        }
+        if let Some(pairs) = some {
+            return Err(wrong(env, (server, token, missing.unwrap_or(pairs)), 0, pairs, pairs));
+        }
+    }
+    Ok(())
+}
+
+/// The tokens of this rank's namesake on `server` of which no sum has left.
+fn unsent<V>(env: &Env<'_, V>, server: u32, bitmap: &[u32]) -> impl Iterator<Item = Token> {
+    let was_sent =
+        |token: &u32| bitmap.get(*token as usize >> 5).is_some_and(|word| word >> (token & 31) & 1 == 1);
+    let tokens = 0..env.shape.bs(env.shape.relay(env.rank, server));
+    tokens.filter(move |token| !was_sent(token)).map(Token)
+}
+
+fn wrong<V>(
+    env: &Env<'_, V>,
+    (server, token, position): (u32, Token, u32),
+    seen: u32,
+    min: u32,
+    max: u32,
+) -> ProtocolError {
+    let source = env.shape.relay(env.rank, server);
+    ProtocolError::Part { source, token: token.0, position, seen, min, max }
+}
+
+fn mark_sent(bitmap: &mut [u32], token: Token) {
+    if let Some(word) = bitmap.get_mut(token.index() >> 5) {
+        *word |= 1 << (token.0 & 31);
+    }
+}
+
+fn send<F: Fabric + ?Sized, V: Vector>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    epoch: Epoch,
+    buffers: &mut Buffers<'_>,
+    server: u32,
+    record: u32,
+    (token, pairs): (Token, u32),
+) -> Result<(), ProtocolError> {
+    let (shape, short) = (env.shape, internal("scratch is shorter than ub_bytes"));
+    let message = buffers.send.get_mut(..relay::partial_bytes(shape) as usize).ok_or(short)?;
+    let out = message.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.result_bytes() as usize));
+    sum::partial(env, fabric, (server, token, pairs), buffers.sums, out.ok_or(short)?)?;
+    write_front(message, epoch, token.0, pairs);
+    issue::record(env, fabric, epoch, (server, record), message)
+}

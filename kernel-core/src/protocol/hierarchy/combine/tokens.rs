@@ -1,0 +1,194 @@
+//! Own tokens: each is summed as soon as all servers that have a pair of it have brought their part.
+
+use super::super::stream::{self, Next};
+use super::super::{Buffers, Env, Epoch, sum};
+use super::{ENDED, Words, rows_missing};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::inputs::Inputs;
+use crate::layout::outputs;
+use crate::layout::relay::{self, ROW, behind};
+use crate::plan::relay as plan;
+use crate::protocol::a3::combine::sum::fill_output;
+use crate::protocol::a3::internal;
+use crate::shape::K_MAX;
+use crate::units::Token;
+use crate::vector::{Term, Vector};
+
+/// The role of the tokens' owner.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Tokens {
+    /// The next to be summed.
+    token: u32,
+    /// The stream that is looked at first.
+    server: u32,
+}
+
+impl Tokens {
+    pub(super) const fn new() -> Self {
+        Self { token: 0, server: 0 }
+    }
+
+    pub(super) const fn begin<V>(&mut self, env: &Env<'_, V>) {
+        self.token = env.work.tokens.start;
+    }
+
+    pub(super) fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        epoch: Epoch,
+        inputs: &Inputs<'_>,
+        words: &mut Words<'_>,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let mut pending = None;
+        if self.token < env.work.tokens.end {
+            match self.missing(env, fabric, epoch, inputs, words)? {
+                None => {
+                    self.sum(env, fabric, epoch, inputs, words, buffers)?;
+                    self.token += 1;
+                    return Ok(Progress::Stepped);
+                }
+                wait => pending = wait,
+            }
+        }
+        let servers = env.shape.servers();
+        for server in (self.server..servers).chain(0..self.server) {
+            if server == env.work.server || *words.followed(env, server)?.0 == ENDED {
+                continue;
+            }
+            match follow(env, fabric, epoch, inputs, words, server)? {
+                Some(wait) => pending = pending.or(Some(wait)),
+                None => {
+                    self.server = server;
+                    return Ok(Progress::Stepped);
+                }
+            }
+        }
+        // Wait for all, also for those that bring nothing: docs/HIERARCHY.md.
+        let pending = match pending {
+            None => rows_missing(env, fabric, epoch)?,
+            wait => wait,
+        };
+        Ok(pending.map_or(Progress::Done, Progress::Pending))
+    }
+
+    /// What the next token waits for.
+    fn missing<F: Fabric + ?Sized, V>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &F,
+        epoch: Epoch,
+        inputs: &Inputs<'_>,
+        words: &mut Words<'_>,
+    ) -> Result<Option<Wait>, ProtocolError> {
+        let (shape, token) = (env.shape, Token(self.token));
+        let ids = inputs.ids(shape, token);
+        for server in (0..shape.servers()).filter(|&server| plan::pairs(shape, ids, server) > 0) {
+            if server != env.work.server {
+                let (&mut record, numbers) = words.followed(env, server)?;
+                if number_of(env, numbers, token) == 0 {
+                    return Ok(Some(Wait::Record { source: shape.relay(env.rank, server), record }));
+                }
+                continue;
+            }
+            let pairs = plan::pairs(shape, ids, server);
+            for (position, (k, home)) in (0..).zip(plan::pairs_on(shape, ids, server)) {
+                let at = relay::combine_slot(shape, server, token, position);
+                match epoch.number(fabric, at)? {
+                    Some(seen) if seen == pairs => {}
+                    Some(seen) => {
+                        let (source, token, seen) = (home.rank, token.0, seen.into());
+                        return Err(ProtocolError::CombineFlag { source, token, k, seen });
+                    }
+                    None => {
+                        return Ok(Some(Wait::CombineFlag { source: home.rank, token: token.0, k }));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn sum<F: Fabric + ?Sized, V: Vector>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        epoch: Epoch,
+        inputs: &Inputs<'_>,
+        words: &mut Words<'_>,
+        buffers: &mut Buffers<'_>,
+    ) -> Result<(), ProtocolError> {
+        let (shape, token) = (env.shape, Token(self.token));
+        let ids = inputs.ids(shape, token);
+        let Buffers { held, sums, out, .. } = buffers;
+        let own = held.get_mut(..shape.result_bytes() as usize);
+        let own = own.ok_or(internal("scratch is shorter than ub_bytes"))?;
+        let here = plan::pairs(shape, ids, env.work.server);
+        if here > 0 {
+            sum::partial(env, fabric, (env.work.server, token, here), sums, own)?;
+        }
+        fill_output(fabric, outputs::x_out(shape, token), out, |fabric, out| {
+            let mut terms = heapless::Vec::<Term<'_>, K_MAX>::new();
+            for server in (0..shape.servers()).filter(|&server| plan::pairs(shape, ids, server) > 0) {
+                let row = if server == env.work.server {
+                    &*own
+                } else {
+                    let (_, numbers) = words.followed(env, server)?;
+                    let record = number_of(env, numbers, token).wrapping_sub(1);
+                    let at = env.record(epoch, server, record);
+                    fabric.bytes(behind(at, ROW), shape.result_bytes())?
+                };
+                terms.push(sum::term(shape, row)).map_err(|_| internal("more servers than K allows"))?;
+            }
+            env.vector.weighted_sum(shape.dtype(), &terms, out);
+            Ok(())
+        })
+    }
+}
+
+/// The entry of a token of the core's share.
+fn number_of<V>(env: &Env<'_, V>, numbers: &[u32], token: Token) -> u32 {
+    numbers.get((token.0 - env.work.tokens.start) as usize).copied().unwrap_or(0)
+}
+
+/// Takes the next record of a stream into account, or its end. What is missing if neither can be told.
+fn follow<F: Fabric + ?Sized, V>(
+    env: &Env<'_, V>,
+    fabric: &F,
+    epoch: Epoch,
+    inputs: &Inputs<'_>,
+    words: &mut Words<'_>,
+    server: u32,
+) -> Result<Option<Wait>, ProtocolError> {
+    let shape = env.shape;
+    let (taken, numbers) = words.followed(env, server)?;
+    let record = *taken;
+    let needed = |token: u32| plan::pairs(shape, inputs.ids(shape, Token(token)), server);
+    match stream::next(env, fabric, epoch, server, record)? {
+        Next::Missing(wait) => return Ok(Some(wait)),
+        Next::End => {
+            let all = (0..shape.bs(env.rank)).filter(|&token| needed(token) > 0).count() as u32;
+            if record != all {
+                return Err(stream::wrong(env, server, record, "records", record));
+            }
+            *taken = ENDED;
+        }
+        Next::Record => {
+            let (token, pairs) = stream::token_and_pairs(env, fabric, epoch, server, record)?;
+            if token >= shape.bs(env.rank) || pairs == 0 || pairs != needed(token) {
+                return Err(stream::wrong(env, server, record, "token", token));
+            }
+            if env.work.tokens.contains(&token) {
+                let entry = numbers.get_mut((token - env.work.tokens.start) as usize);
+                let entry = entry.ok_or(internal("scratch is shorter than ub_words"))?;
+                if *entry != 0 {
+                    return Err(stream::wrong(env, server, record, "token", token));
+                }
+                *entry = record + 1;
+            }
+            *taken = record + 1;
+        }
+    }
+    Ok(None)
+}

@@ -1,0 +1,147 @@
+//! Dispatch of one core: send own tokens, forward those of its namesakes, copy out what it gets.
+//!
+//! ```text
+//! Select -> Enter* -> by turns { send:    (Record)* -> End* -> Ring? -> ExpandIdx*
+//!                              { forward: Entered -> (Record -> Row*)* -> Count*, stream by stream
+//!                              { receive: (Count -> Entry -> Nums? -> (X -> Scale? -> Info -> Weight)*)*   -> Done
+//! ```
+//!
+//! The stream of the own server needs no message: whoever would receive it forwards the own tokens at once.
+
+mod forward;
+mod receive;
+mod send;
+
+use super::{Env, Epoch, Ub, by_turns, split_bytes};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::inputs::Inputs;
+use crate::layout::state::Kind;
+use crate::plan::{relay as plan, route};
+use crate::protocol::a3::internal;
+use crate::vector::Vector;
+
+/// Words of a stream before its counts: records sent, records or tokens forwarded.
+pub(super) const HEAD: usize = 2;
+/// In place of the latter, once the stream has ended.
+const ENDED: u32 = u32::MAX;
+
+/// The dispatch of one core.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Dispatch {
+    epoch: Epoch,
+    phase: Phase,
+    turn: u8,
+    send: send::Send,
+    forward: forward::Forwards,
+    receive: receive::Receive,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Count the own rows, take the epoch.
+    Select,
+    /// Core 0: tell near ranks.
+    Enter { near: u32 },
+    /// Send, forward, receive.
+    Work,
+    /// The operator has ended.
+    Done,
+}
+
+/// A core's scratch words.
+struct Words<'u> {
+    /// The slot of each pair of the core's own tokens.
+    slots: &'u mut [u32],
+    /// Scratch of the walk.
+    sent: &'u mut [u32],
+    /// By stream: its head, then rows forwarded to each expert of the own server.
+    streams: &'u mut [u32],
+}
+
+impl Words<'_> {
+    fn stream<V>(
+        &mut self,
+        env: &Env<'_, V>,
+        server: u32,
+    ) -> Result<(&mut [u32; HEAD], &mut [u32]), ProtocolError> {
+        let len = HEAD + plan::near_experts(env.shape) as usize;
+        let start = (server - env.work.streams.start) as usize * len;
+        let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
+        stream
+            .and_then(|stream| stream.split_first_chunk_mut())
+            .ok_or(internal("scratch is shorter than ub_words"))
+    }
+}
+
+fn split_words<'u, V>(env: &Env<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+    let short = internal("scratch is shorter than ub_words");
+    let pairs = route::share_len(&env.work.pairs) as usize;
+    let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;
+    let (sent, streams) = rest.split_at_mut_checked(route::destinations(env.shape) as usize).ok_or(short)?;
+    Ok(Words { slots, sent, streams })
+}
+
+impl Dispatch {
+    /// A core's next operator, a dispatch.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            epoch: Epoch::none(Kind::Dispatch),
+            phase: Phase::Select,
+            turn: 0,
+            send: send::Send::new(),
+            forward: forward::Forwards::new(),
+            receive: receive::Receive::new(),
+        }
+    }
+
+    /// Goes on with the operator: at most one effect that others can see.
+    ///
+    /// # Errors
+    /// A value read from the fabric contradicts the shape, or the fabric refuses.
+    pub fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        inputs: &Inputs<'_>,
+        ub: &mut Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        match self.phase {
+            Phase::Select => {
+                let words = split_words(env, ub.words)?;
+                route::walk(env.shape, env.rank, inputs, &env.work.pairs, words.sent, words.slots);
+                words.streams.fill(0);
+                self.send.begin(env, fabric)?;
+                self.epoch = Epoch::begin(Kind::Dispatch, fabric, env.core)?;
+                self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
+            }
+            Phase::Enter { near } if near < env.shape.server_ranks() => {
+                self.epoch.enter(env, fabric, near)?;
+                self.phase = Phase::Enter { near: near + 1 };
+            }
+            Phase::Enter { .. } => self.phase = Phase::Work,
+            Phase::Work => {
+                let Self { epoch, turn, send, forward, receive, .. } = self;
+                let mut words = split_words(env, ub.words)?;
+                let mut buffers = split_bytes(env.shape, ub.row)?;
+                let progress = by_turns::<3>(env.rank, turn, |role| match role {
+                    0 => send.step(env, fabric, *epoch, inputs, &mut words, buffers.send),
+                    1 => forward.step(env, fabric, *epoch, inputs, &mut words, &mut buffers),
+                    _ => receive.step(env, fabric, *epoch),
+                })?;
+                if progress != Progress::Done {
+                    return Ok(progress);
+                }
+                self.phase = Phase::Done;
+            }
+            Phase::Done => return Ok(Progress::Done),
+        }
+        Ok(Progress::Stepped)
+    }
+}
+
+impl Default for Dispatch {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,188 @@
+//! What a rank gets from the relays of its server: counts, and behind them rows.
+//!
+//! A core goes through all slots in order, since the rows before its own share tell where that begins. Rows of a slot
+//! are copied as soon as the counts of it and of those before it are there.
+
+use super::super::{Env, Epoch};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::layout::outputs;
+use crate::layout::record::Triple;
+use crate::layout::relay::{self, ROW, Tail, behind};
+use crate::place::Place;
+use crate::protocol::a3::steps;
+use crate::shape::{QuantMode, TokenNums};
+use crate::units::{RankId, div_rem};
+
+/// The role of a receiver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Receive {
+    slot: u32,
+    /// Rows of all slots before it.
+    before: u32,
+    /// Those before the local expert of the slot.
+    before_expert: u32,
+    /// Rows of the slot.
+    rows: u32,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Await the count of the slot.
+    Count,
+    /// Write its entry of `ep_recv_counts`.
+    Entry,
+    /// Behind the last source of an expert: write that one's entry of `expert_token_nums`.
+    Nums,
+    /// Copy row `i` of the slot: itself, its scale, its source, its weight.
+    X {
+        i: u32,
+        token: u32,
+    },
+    Scale {
+        i: u32,
+        token: u32,
+    },
+    Info {
+        i: u32,
+        token: u32,
+    },
+    Weight {
+        i: u32,
+        token: u32,
+    },
+}
+
+impl Receive {
+    pub(super) const fn new() -> Self {
+        Self { slot: 0, before: 0, before_expert: 0, rows: 0, phase: Phase::Count }
+    }
+
+    pub(super) fn step<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        epoch: Epoch,
+    ) -> Result<Progress, ProtocolError> {
+        if self.slot >= env.work.slots.end || env.work.slots.is_empty() {
+            return Ok(Progress::Done);
+        }
+        let shape = env.shape;
+        let (local_expert, source) = div_rem(self.slot, shape.ep_world_size());
+        let source = RankId(source);
+        let is_last = source.0 + 1 == shape.ep_world_size();
+        self.phase = match self.phase {
+            Phase::Count => {
+                let at = relay::count(shape, epoch.partition(), local_expert, source);
+                let Some(rows) = epoch.number(fabric, at)? else {
+                    let relay = shape.relay(source, env.work.server);
+                    return Ok(Progress::Pending(Wait::RelayedCount { relay, source, local_expert }));
+                };
+                self.take(env, local_expert, source, rows)?;
+                if !env.work.slots.contains(&self.slot) {
+                    self.next_slot();
+                    return Ok(Progress::Stepped);
+                }
+                Phase::Entry
+            }
+            Phase::Entry => {
+                let sum = self.before + self.rows;
+                fabric.write(outputs::ep_recv_count(self.slot), &sum.to_le_bytes())?;
+                if is_last { Phase::Nums } else { Phase::X { i: 0, token: 0 } }
+            }
+            Phase::Nums => {
+                let sum = self.before + self.rows;
+                let nums = match shape.token_nums() {
+                    TokenNums::PrefixSums => sum,
+                    TokenNums::Counts => sum - self.before_expert,
+                };
+                fabric.write(outputs::expert_token_num(local_expert), &u64::from(nums).to_le_bytes())?;
+                Phase::X { i: 0, token: 0 }
+            }
+            Phase::X { i, .. } if i >= self.rows => {
+                self.next_slot();
+                return Ok(Progress::Stepped);
+            }
+            Phase::X { i, token } => {
+                let row = outputs::expand_x(shape, self.before + i);
+                let at = behind(relay::dispatch_slot(shape, local_expert, source, i), ROW);
+                fabric.deliver(row, at, shape.payload_bytes())?;
+                match shape.quant_mode() {
+                    QuantMode::Dynamic => Phase::Scale { i, token },
+                    QuantMode::None => Phase::Info { i, token },
+                }
+            }
+            Phase::Scale { i, token } => {
+                let at = self.tail(env, local_expert, source, i, 0);
+                steps::copy_scale(fabric, at, self.before + i)?;
+                Phase::Info { i, token }
+            }
+            Phase::Info { i, token } => {
+                let at = self.tail(env, local_expert, source, i, Tail::TRIPLE);
+                let token = self.copy_info(env, fabric, at, (i, source, token))?;
+                Phase::Weight { i, token }
+            }
+            Phase::Weight { i, token } => {
+                let at = self.tail(env, local_expert, source, i, Tail::WEIGHT);
+                let weight = steps::copy_of::<4, F>(fabric, at)?;
+                fabric.write(outputs::expand_scale(self.before + i), &weight)?;
+                Phase::X { i: i + 1, token }
+            }
+        };
+        Ok(Progress::Stepped)
+    }
+
+    fn take<V>(
+        &mut self,
+        env: &Env<'_, V>,
+        local_expert: u32,
+        source: RankId,
+        rows: u32,
+    ) -> Result<(), ProtocolError> {
+        let max = env.shape.bs(source);
+        if rows > max {
+            return Err(ProtocolError::Count { source, local_expert, seen: rows, max });
+        }
+        let (seen, max) = (u64::from(self.before) + u64::from(rows), env.shape.rows_max(env.rank));
+        if seen > max {
+            return Err(ProtocolError::Rows { seen, max });
+        }
+        if source.0 == 0 {
+            self.before_expert = self.before;
+        }
+        self.rows = rows;
+        Ok(())
+    }
+
+    fn next_slot(&mut self) {
+        let before = self.before + self.rows;
+        *self = Self { slot: self.slot + 1, before, rows: 0, phase: Phase::Count, ..*self };
+    }
+
+    /// A field of what stands behind row `i`.
+    fn tail<V>(&self, env: &Env<'_, V>, local_expert: u32, source: RankId, i: u32, field: u64) -> Place {
+        let slot = relay::dispatch_slot(env.shape, local_expert, source, i);
+        behind(slot, ROW + env.shape.payload_bytes() + field)
+    }
+
+    /// Writes where row `i` comes from, if such a row can be: from that source, tokens in order. The least token that
+    /// may follow.
+    fn copy_info<F: Fabric + ?Sized, V>(
+        &self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        at: Place,
+        (i, source, first): (u32, RankId, u32),
+    ) -> Result<u32, ProtocolError> {
+        let row = self.before + i;
+        let bytes = steps::copy_of::<{ Triple::BYTES as usize }, F>(fabric, at)?;
+        let (from, token, _) =
+            relay::read_triple(env.shape, &bytes).map_err(|seen| ProtocolError::Triple { row, seen })?;
+        if from != source || token.0 < first {
+            let seen = [from.0.cast_signed(), token.0.cast_signed(), 0];
+            return Err(ProtocolError::Triple { row, seen });
+        }
+        fabric.write(outputs::assist_info(row), &bytes)?;
+        Ok(token.0 + 1)
+    }
+}

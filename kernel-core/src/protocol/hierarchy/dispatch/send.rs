@@ -1,0 +1,167 @@
+//! Own tokens to other servers, token by token; behind them the ends of the streams, and `expand_idx`.
+
+use super::super::issue::{self, Issued};
+use super::super::stream::write_front;
+use super::super::{Env, Epoch};
+use super::Words;
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::inputs::Inputs;
+use crate::layout::relay::{self, ROW};
+use crate::placement::Home;
+use crate::plan::relay as plan;
+use crate::protocol::a3::internal;
+use crate::protocol::a3::steps::{self, Staged};
+use crate::shape::QuantMode;
+use crate::units::Token;
+use crate::vector::Vector;
+
+/// The role of a sender.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Send {
+    phase: Phase,
+    /// The token that is quantised in the buffer.
+    staged: Option<Staged>,
+    issued: Issued,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Phase {
+    /// Send a token to a server of this core's share, or to the next that needs it.
+    Record { token: u32, server: u32 },
+    /// End the stream to a server.
+    End { server: u32, step: u32 },
+    /// Have the agent told.
+    Ring,
+    /// Write a part of `expand_idx`.
+    ExpandIdx { pair: u32 },
+    /// The role has ended.
+    Ended,
+}
+
+impl Send {
+    pub(super) const fn new() -> Self {
+        Self { phase: Phase::Record { token: 0, server: 0 }, staged: None, issued: Issued::new() }
+    }
+
+    pub(super) fn begin<F: Fabric + ?Sized, V>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &F,
+    ) -> Result<(), ProtocolError> {
+        self.issued = Issued::begin(env, fabric)?;
+        Ok(())
+    }
+
+    pub(super) fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        epoch: Epoch,
+        inputs: &Inputs<'_>,
+        words: &mut Words<'_>,
+        buffer: &mut [u8],
+    ) -> Result<Progress, ProtocolError> {
+        let others = |from| env.work.streams.clone().filter(move |&s| s >= from && s != env.work.server);
+        self.phase = match self.phase {
+            Phase::Record { token, server } => {
+                let needs =
+                    |token, server| plan::pairs(env.shape, inputs.ids(env.shape, Token(token)), server) > 0;
+                let of = |token, from| others(from).map(move |server| (token, server));
+                let rest = (token + 1..env.shape.bs(env.rank)).flat_map(|token| of(token, 0));
+                let own = of(token, server).take_while(|_| token < env.shape.bs(env.rank));
+                match own.chain(rest).find(|&(token, server)| needs(token, server)) {
+                    Some((token, server)) => {
+                        self.record(env, fabric, epoch, inputs, words, buffer, (token, server))?;
+                        Phase::Record { token, server: server + 1 }
+                    }
+                    None => Phase::End { server: 0, step: 0 },
+                }
+            }
+            Phase::End { server, step } => match others(server).next() {
+                Some(server) => {
+                    let ([sent, _], _) = words.stream(env, server)?;
+                    match issue::end(env, fabric, epoch, (server, *sent), step)? {
+                        Some(step) => Phase::End { server, step },
+                        None => Phase::End { server: server + 1, step: 0 },
+                    }
+                }
+                None => Phase::Ring,
+            },
+            Phase::Ring => match self.issued.step(env, fabric, epoch)? {
+                Some(progress) => return Ok(progress),
+                None => Phase::ExpandIdx { pair: env.work.pairs.moe.start },
+            },
+            Phase::ExpandIdx { pair } => {
+                match steps::expand_idx(fabric, &env.work.pairs.moe, words.slots, pair)? {
+                    Some(pair) => Phase::ExpandIdx { pair },
+                    None => Phase::Ended,
+                }
+            }
+            Phase::Ended => return Ok(Progress::Done),
+        };
+        Ok(Progress::Stepped)
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "everything is an argument of a step")]
+    fn record<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        epoch: Epoch,
+        inputs: &Inputs<'_>,
+        words: &mut Words<'_>,
+        buffer: &mut [u8],
+        (token, server): (u32, u32),
+    ) -> Result<(), ProtocolError> {
+        let pairs = plan::pairs(env.shape, inputs.ids(env.shape, Token(token)), server);
+        write_record(env, inputs, &mut self.staged, buffer, Token(token))?;
+        write_front(buffer, epoch, token, pairs);
+        let ([sent, _], _) = words.stream(env, server)?;
+        let message = buffer
+            .get(..relay::token_bytes(env.shape) as usize)
+            .ok_or(internal("scratch is shorter than ub_bytes"))?;
+        issue::record(env, fabric, epoch, (server, *sent), message)?;
+        *sent += 1;
+        Ok(())
+    }
+}
+
+/// Writes row, scale, ids and weights of a token into `record`.
+pub(super) fn write_record<V: Vector>(
+    env: &Env<'_, V>,
+    inputs: &Inputs<'_>,
+    staged: &mut Option<Staged>,
+    record: &mut [u8],
+    token: Token,
+) -> Result<(), ProtocolError> {
+    let (shape, short) = (env.shape, internal("scratch is shorter than ub_bytes"));
+    let (head, lists) = record.split_at_mut_checked(relay::record_ids(shape) as usize).ok_or(short)?;
+    let (head, scale) = head.split_at_mut_checked(relay::record_scale(shape) as usize).ok_or(short)?;
+    let row = head.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.payload_bytes() as usize));
+    let row = row.ok_or(short)?;
+    let value = match shape.quant_mode() {
+        QuantMode::None => {
+            let x = inputs.row(shape, token);
+            if x.len() != row.len() {
+                return Err(internal("x is shorter than its rows"));
+            }
+            row.copy_from_slice(x);
+            0.0
+        }
+        // There are no smooth scales in a hierarchy, so a token is the same for all experts.
+        QuantMode::Dynamic => {
+            let any = Home { rank: env.rank, local_expert: 0 };
+            steps::quantise_once(shape, env.vector, inputs, row, staged, (token, any))?
+        }
+    };
+    *scale.first_chunk_mut().ok_or(short)? = value.to_le_bytes();
+    let len = (relay::record_weights(shape) - relay::record_ids(shape)) as usize;
+    let (ids, weights) = lists.split_at_mut_checked(len).ok_or(short)?;
+    for (to, id) in ids.as_chunks_mut().0.iter_mut().zip(inputs.ids(shape, token)) {
+        *to = id.to_le_bytes();
+    }
+    for (to, weight) in weights.as_chunks_mut().0.iter_mut().zip(inputs.weights(shape, token)) {
+        *to = weight.to_le_bytes();
+    }
+    Ok(())
+}

@@ -1,0 +1,105 @@
+//! How the records of a stream leave for another server.
+//!
+//! Stage 3: a core sends each as a message, and behind them the end flag. Stage 2: a core puts them side by side into
+//! WindowsOut and writes one task for all of them; when all cores of the rank have come that far, core 0 rings the
+//! agent, which posts the tasks: the same agent, doorbell and barrier as on the full mesh ([`a2`](crate::protocol::a2)).
+
+use super::{Env, Epoch};
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::layout::a2_message::{Task, task_word};
+use crate::layout::relay;
+use crate::place::Place;
+use crate::protocol::a2::ring::{Bell, Crossing, Seat};
+
+/// Who issues what goes to other servers (seed 001).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Stage {
+    /// The agent: one task for each other server.
+    Two,
+    /// The cores: a message for each token.
+    #[default]
+    Three,
+}
+
+/// Record number `record` of the stream to `server` leaves, or will.
+pub(super) fn record<V, F: Fabric + ?Sized>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    epoch: Epoch,
+    (server, record): (u32, u32),
+    bytes: &[u8],
+) -> Result<(), ProtocolError> {
+    let (shape, partition) = (env.shape, epoch.partition());
+    match env.stage {
+        Stage::Three => {
+            let at = relay::record(shape, partition, env.work.server, record);
+            fabric.send(shape.relay(env.rank, server), at, bytes)?;
+        }
+        Stage::Two => {
+            let at = relay::gathered(shape, (partition, epoch.kind), server, record);
+            fabric.write(Place::window_out(at), bytes)?;
+        }
+    }
+    Ok(())
+}
+
+/// Step number `step` of ending the stream to `server` behind so many records. The next step; `None` when that is done.
+pub(super) fn end<V, F: Fabric + ?Sized>(
+    env: &Env<'_, V>,
+    fabric: &mut F,
+    epoch: Epoch,
+    (server, records): (u32, u32),
+    step: u32,
+) -> Result<Option<u32>, ProtocolError> {
+    let (shape, partition) = (env.shape, epoch.partition());
+    let flag = relay::mark(epoch.number, records);
+    if env.stage == Stage::Three {
+        let at = relay::end_flag(partition, env.work.server);
+        fabric.send(shape.relay(env.rank, server), at, &flag.to_le_bytes())?;
+        return Ok(None);
+    }
+    match step.checked_sub(1) {
+        None => {
+            let at = Place::window_out(relay::gathered_end(shape, partition, server));
+            fabric.write(at, &flag.to_le_bytes())?;
+        }
+        Some(word) => {
+            let task = Task::stream(shape, (partition, epoch.kind), env.rank, server, records);
+            let value = task.to_words().get(word as usize).copied().unwrap_or_default();
+            fabric.store(task_word(partition, shape.relay(env.rank, server), word), value)?;
+        }
+    }
+    Ok((step < Task::WORDS).then_some(step + 1))
+}
+
+/// What a core does when it has ended its streams: in stage 2 it has the agent told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Issued {
+    crossing: Crossing,
+    bell: Bell,
+}
+
+impl Issued {
+    pub(super) const fn new() -> Self {
+        Self { crossing: Crossing::new(), bell: Bell::Rung }
+    }
+
+    /// Before the first stream.
+    pub(super) fn begin<V, F: Fabric + ?Sized>(env: &Env<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
+        match env.stage {
+            Stage::Two => Ok(Self { crossing: Crossing::begin(fabric, env.core)?, bell: Bell::Quiet }),
+            Stage::Three => Ok(Self::new()),
+        }
+    }
+
+    /// Goes on; `None` when nothing is left to be done.
+    pub(super) fn step<V, F: Fabric + ?Sized>(
+        &mut self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        epoch: Epoch,
+    ) -> Result<Option<Progress>, ProtocolError> {
+        let seat = Seat { rank: env.rank, core: env.core, cores: env.shape.aiv_num() };
+        self.bell.step(seat, fabric, &mut self.crossing, epoch.partition(), None)
+    }
+}

@@ -1,0 +1,255 @@
+//! The A2 hierarchy (seed 001, stages 2 and 3): dispatch and combine over far writes between servers and shared memory
+//! inside.
+//!
+//! A token crosses to another server once, to the rank with the same number there, its relay, which forwards it to
+//! every near rank that needs it. Combine goes back the same way: the relay sums inside the server and sends one row
+//! per token. Cores issue all messages themselves, or an agent does what they have gathered ([`Stage`]). `docs/HIERARCHY.md`
+//! tells who waits for what, and why that is safe.
+//!
+//! A machine has several **roles**: it sends, forwards, receives, sums. Every step goes to the next role that can
+//! move, so none waits while another could move. But for the agent's doorbell nobody needs a core barrier: what cores tell
+//! each other, they tell every near rank by words of their own, and each core reads all counts itself.
+//!
+//! The driver owes the **join**, as on A3: a core begins an operator only after every core of its rank has ended the
+//! one before.
+
+mod combine;
+mod dispatch;
+mod issue;
+mod stream;
+mod sum;
+
+pub use crate::protocol::a3::Ub;
+pub use combine::{Combine, Returned};
+pub use dispatch::Dispatch;
+pub use issue::Stage;
+
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::layout::relay::{self, unmark};
+use crate::layout::state::{Kind, Partition};
+use crate::place::Place;
+use crate::plan::split::{self, DispatchShare};
+use crate::plan::{relay as plan, route};
+use crate::protocol::a3::internal;
+use crate::shape::Shape;
+use crate::units::{CoreId, RankId, align_up};
+use core::ops::Range;
+
+/// What stays the same for a core over a group's life.
+#[derive(Clone, Debug)]
+pub struct Env<'a, V> {
+    shape: &'a Shape,
+    rank: RankId,
+    core: CoreId,
+    vector: V,
+    stage: Stage,
+    work: Work,
+}
+
+/// The work of one core in both operators, but the rows it returns, which only dispatch tells.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Work {
+    /// Number of the own server, and of the rank there.
+    server: u32,
+    number: u32,
+    /// The servers whose streams it issues and follows.
+    streams: Range<u32>,
+    /// The tokens whose `expand_idx` it writes, and which it sums in combine.
+    tokens: Range<u32>,
+    /// Their pairs.
+    pairs: DispatchShare,
+    /// The dispatch slots that it copies out.
+    slots: Range<u32>,
+}
+
+impl<'a, V> Env<'a, V> {
+    /// The constants of `core` of `rank`, which lets `vector` work on rows.
+    #[must_use]
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, vector: V) -> Self {
+        let (server, number) = shape.server_of(rank);
+        let tokens = split::tokens(shape, rank, core);
+        let pairs = DispatchShare { moe: tokens.start * shape.k()..tokens.end * shape.k(), shared: 0..0 };
+        let (streams, slots) = (plan::streams(shape, core), split::slots(shape, rank, core));
+        let work = Work { server, number, streams, tokens, pairs, slots };
+        Self { shape, rank, core, vector, stage: Stage::default(), work }
+    }
+
+    /// The same in that stage, which all cores of a group have in common for its life. In stage 2 each rank has an
+    /// [agent](crate::protocol::a2::Agent), which the driver steps, too.
+    #[must_use]
+    pub const fn with_stage(mut self, stage: Stage) -> Self {
+        self.stage = stage;
+        self
+    }
+
+    /// The near rank with that number.
+    const fn near(&self, number: u32) -> RankId {
+        self.shape.rank_on(self.work.server, number)
+    }
+
+    /// The front of record number `record` from `server`.
+    const fn record(&self, epoch: Epoch, server: u32, record: u32) -> Place {
+        match self.stage {
+            Stage::Two => {
+                let which = (epoch.partition(), epoch.kind);
+                Place::window(relay::gathered(self.shape, which, server, record))
+            }
+            Stage::Three => relay::record(self.shape, epoch.partition(), server, record),
+        }
+    }
+
+    /// The end flag of the stream from `server`.
+    const fn end_flag(&self, epoch: Epoch, server: u32) -> Place {
+        match self.stage {
+            Stage::Two => Place::window(relay::gathered_end(self.shape, epoch.partition(), server)),
+            Stage::Three => relay::end_flag(epoch.partition(), server),
+        }
+    }
+}
+
+/// Words of scratch that any core of the shape needs.
+#[must_use]
+pub fn ub_words(shape: &Shape) -> usize {
+    let first = |n| split::even(n, shape.aiv_num(), 0).end as usize;
+    let (streams, tokens) = (first(shape.servers()), first(shape.bs_max()));
+    let experts = plan::near_experts(shape) as usize;
+    let pairs = tokens * shape.k() as usize;
+    let dispatch = pairs + route::destinations(shape) as usize + streams * (dispatch::HEAD + experts);
+    let followed = shape.servers() as usize * (1 + tokens);
+    let combine = followed + streams * (combine::HEAD + combine::bitmap_words(shape));
+    dispatch.max(combine)
+}
+
+/// Bytes of scratch that any core of the shape needs: a record to send, one to forward or a partial sum, a row of f32
+/// and a result.
+#[must_use]
+pub const fn ub_bytes(shape: &Shape) -> usize {
+    2 * buffer_len(shape) + 3 * align_up(shape.row_bytes(), 32) as usize
+}
+
+const fn buffer_len(shape: &Shape) -> usize {
+    relay::record_pitch(shape) as usize
+}
+
+/// The scratch bytes by what they hold.
+struct Buffers<'u> {
+    /// A record that is sent.
+    send: &'u mut [u8],
+    /// A record that is forwarded, or the own server's partial sum.
+    held: &'u mut [u8],
+    /// A row of f32.
+    sums: &'u mut [u8],
+    /// A result.
+    out: &'u mut [u8],
+}
+
+fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, ProtocolError> {
+    let short = internal("scratch is shorter than ub_bytes");
+    let row_bytes = align_up(shape.row_bytes(), 32) as usize;
+    let (send, rest) = row.split_at_mut_checked(buffer_len(shape)).ok_or(short)?;
+    let (held, rest) = rest.split_at_mut_checked(buffer_len(shape)).ok_or(short)?;
+    let (sums, rest) = rest.split_at_mut_checked(2 * row_bytes).ok_or(short)?;
+    let sums = sums.get_mut(..2 * shape.row_bytes() as usize).ok_or(short)?;
+    let out = rest.get_mut(..shape.row_bytes() as usize).ok_or(short)?;
+    Ok(Buffers { send, held, sums, out })
+}
+
+/// Which operator a core is in: counted from 1, dispatch or combine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Epoch {
+    number: u64,
+    kind: Kind,
+}
+
+impl Epoch {
+    /// Of an operator that has not begun.
+    const fn none(kind: Kind) -> Self {
+        Self { number: 0, kind }
+    }
+
+    /// Begins the next operator. One store.
+    fn begin<F: Fabric + ?Sized>(kind: Kind, fabric: &mut F, core: CoreId) -> Result<Self, ProtocolError> {
+        let number = fabric.observe(relay::epoch(core))?.wrapping_add(1);
+        fabric.store(relay::epoch(core), number)?;
+        Ok(Self { number, kind })
+    }
+
+    const fn partition(self) -> Partition {
+        if self.number.wrapping_sub(1).is_multiple_of(2) { Partition::P0 } else { Partition::P1 }
+    }
+
+    /// Whether the data flag at `at` has come; a later epoch is one that nobody can have begun.
+    fn front<F: Fabric + ?Sized>(self, fabric: &F, at: Place) -> Result<bool, ProtocolError> {
+        self.is(at, fabric.observe(at)?)
+    }
+
+    /// The number beside the epoch at `at`, if that has come.
+    fn number<F: Fabric + ?Sized>(self, fabric: &F, at: Place) -> Result<Option<u32>, ProtocolError> {
+        let (epoch, number) = unmark(fabric.observe(at)?);
+        Ok(self.is(at, epoch)?.then_some(number))
+    }
+
+    fn is(self, at: Place, seen: u64) -> Result<bool, ProtocolError> {
+        if seen > self.number {
+            return Err(ProtocolError::Epoch { at, seen, max: self.number });
+        }
+        Ok(seen == self.number)
+    }
+
+    /// The first near rank that has not begun this operator.
+    fn outside<V, F: Fabric + ?Sized>(
+        self,
+        env: &Env<'_, V>,
+        fabric: &F,
+    ) -> Result<Option<Wait>, ProtocolError> {
+        for near in 0..env.shape.server_ranks() {
+            if fabric.observe(relay::entered(near))? < self.number {
+                return Ok(Some(Wait::Entered { source: env.near(near) }));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Core 0 tells near rank number `near` that this rank has begun: it has read its near area for the last time.
+    fn enter<V, F: Fabric + ?Sized>(
+        self,
+        env: &Env<'_, V>,
+        fabric: &mut F,
+        near: u32,
+    ) -> Result<(), ProtocolError> {
+        fabric.publish(env.near(near), relay::entered(env.work.number), self.number)?;
+        Ok(())
+    }
+}
+
+/// Lets the roles move by turns, beginning with number `turn`; [`Progress::Done`] once all have ended. Of what they wait
+/// for, something that another rank than `own` owes is told rather than what this one owes itself.
+fn by_turns<const N: usize>(
+    own: RankId,
+    turn: &mut u8,
+    mut role: impl FnMut(usize) -> Result<Progress, ProtocolError>,
+) -> Result<Progress, ProtocolError> {
+    let mut pending = None;
+    for i in (0..N).cycle().skip(usize::from(*turn)).take(N) {
+        match role(i)? {
+            Progress::Stepped => {
+                *turn = if i + 1 >= N { 0 } else { i as u8 + 1 };
+                return Ok(Progress::Stepped);
+            }
+            Progress::Pending(wait) => {
+                let foreign = |wait: &Wait| wait.source().is_some_and(|source| source != own);
+                if pending.as_ref().is_none_or(|told| !foreign(told) && foreign(&wait)) {
+                    pending = Some(wait);
+                }
+            }
+            Progress::Done => {}
+        }
+    }
+    Ok(pending.map_or(Progress::Done, Progress::Pending))
+}
+
+static_assertions::const_assert!(size_of::<Dispatch>() <= 512);
+static_assertions::const_assert!(size_of::<Combine>() <= 512);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,49 @@
+//! The sums of combine: of a token's rows inside a server, and of what the servers bring.
+
+use super::Env;
+use crate::fabric::{Fabric, ProtocolError};
+use crate::layout::relay::{ROW, WEIGHT_BYTES, behind, combine_slot};
+use crate::layout::result;
+use crate::protocol::a3::internal;
+use crate::shape::{K_MAX, Shape};
+use crate::units::Token;
+use crate::vector::{Term, Value, Vector, cells};
+
+/// The partial sum of a token of this rank's namesake on `server`, of `pairs` rows in the near area, into `out` as it
+/// crosses: rounded, or in int8 blocks made from the f32 sum.
+pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
+    env: &Env<'_, V>,
+    fabric: &F,
+    (server, token, pairs): (u32, Token, u32),
+    sums: &mut [u8],
+    out: &mut [u8],
+) -> Result<(), ProtocolError> {
+    let shape = env.shape;
+    let mut terms = heapless::Vec::<Term<'_>, K_MAX>::new();
+    for position in 0..pairs {
+        let at = behind(combine_slot(shape, server, token, position), ROW);
+        let bytes = fabric.bytes(at, shape.row_bytes() + WEIGHT_BYTES)?;
+        let (row, weight) = bytes.split_last_chunk().ok_or(internal("fabric returned another length"))?;
+        terms
+            .push(Term::row(f32::from_le_bytes(*weight), row))
+            .map_err(|_| internal("more rows than K allows"))?;
+    }
+    if shape.comm_quant() {
+        sums.fill(0);
+        env.vector.accumulate(shape.dtype(), &terms, sums);
+        let (data, scales) = result::split_mut(shape, out);
+        env.vector.quantise_sums(shape.dtype(), sums, data, scales);
+    } else {
+        env.vector.weighted_sum(shape.dtype(), &terms, cells(out));
+    }
+    Ok(())
+}
+
+/// What a server brings, as a term of the token's sum.
+pub(super) fn term<'r>(shape: &Shape, row: &'r [u8]) -> Term<'r> {
+    if !shape.comm_quant() {
+        return Term::row(1.0, row);
+    }
+    let (data, scales) = result::split(shape, row);
+    Term { weight: 1.0, value: Value::Blocks { data, scales } }
+}

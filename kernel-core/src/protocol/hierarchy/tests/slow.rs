@@ -1,0 +1,83 @@
+//! One server of which a rank or a core is slow: what the others may do meanwhile, and what not.
+
+use super::small;
+use crate::layout::relay;
+use crate::layout::state::Partition;
+use crate::protocol::hierarchy::Stage;
+use crate::shape::{Config, Shape};
+use crate::testing::domain::{Dice, OwnedMask, Tensors, result_row, shape as shape_of};
+use crate::testing::servers::{Group, random_rounds};
+use crate::units::{CoreId, RankId};
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// So many ranks of two cores and two experts.
+fn one_server(ranks: i64) -> Shape {
+    let domain = Config { ep_world_size: ranks, server_ranks: ranks, moe_expert_num: 2 * ranks, ..small() };
+    shape_of(&Config { aiv_num: 2, k: 2, ..domain })
+}
+
+fn group(stage: Stage, shape: &Shape, round: Vec<Tensors>) -> Group {
+    let mut group = Group::new(shape, vec![round], "DC", result_row);
+    group.stage = stage;
+    group
+}
+
+fn random(shape: &Shape) -> Vec<Tensors> {
+    random_rounds(shape, 1, &mut Dice(1)).swap_remove(0)
+}
+
+/// That is why who has entered is told by `>=`.
+#[test]
+fn a_slow_core_goes_on_though_a_near_rank_has_entered_the_next_operator() {
+    for stage in [Stage::Two, Stage::Three] {
+        let shape = one_server(2);
+        let mut group = group(stage, &shape, random(&shape));
+        group.run_without(|_, core| (core.rank, core.core) == (RankId(0), CoreId(1))).unwrap();
+        assert_eq!(group.at, [0, 1], "rank 1 has ended the dispatch");
+        assert_eq!(group.world.peek_word(RankId(0), relay::entered(1)), 2, "and told that it is in combine");
+        group.run(&mut Dice(1)).unwrap();
+    }
+}
+
+#[test]
+fn nobody_writes_to_a_near_rank_that_has_not_entered_whichever_it_is() {
+    let shape = one_server(3);
+    for slow in (0..3).map(RankId) {
+        let mut group = group(Stage::Three, &shape, random(&shape));
+        group.run_without(|_, core| core.rank == slow).unwrap();
+        assert!(!group.world.has_puts_on_their_way_to(slow));
+        for source in (0..3).map(RankId) {
+            let count = relay::count(&shape, Partition::P0, 0, source);
+            assert_eq!(group.world.peek_word(slow, count), 0, "rank {source} wrote to rank {slow}");
+        }
+        group.run(&mut Dice(1)).unwrap();
+    }
+}
+
+/// Also if it has none to return: it must be heard before memory is used again.
+#[test]
+fn nobody_ends_a_combine_before_every_near_rank_has_said_that_its_rows_are_done() {
+    let shape = one_server(3);
+    for slow in (0..3).map(RankId) {
+        let others: Vec<_> = (0..3).filter(|&rank| rank != slow.0.cast_signed()).collect();
+        let ids: Vec<_> = others.iter().map(|rank| 2 * rank).collect();
+        let tensors = |rank| {
+            let ids = ids.repeat(shape.bs(rank) as usize);
+            Tensors::new(&shape, rank, ids, OwnedMask::None)
+        };
+        let mut group = group(Stage::Three, &shape, (0..3).map(RankId).map(tensors).collect());
+        // It tells that it has entered, the third rank last, and falls asleep.
+        let has_entered = |group: &Group| group.world.peek_word(RankId(2), relay::entered(slow.0)) == 2;
+        group
+            .run_without(|group, core| {
+                let in_combine = core.rank == slow && group.at[slow.index()] == 1;
+                in_combine && (core.core != CoreId(0) || has_entered(group))
+            })
+            .unwrap();
+        assert!(has_entered(&group));
+        assert_eq!(group.at, [1; 3], "rank {slow} is slow");
+        group.run(&mut Dice(1)).unwrap();
+        assert_eq!(group.at, [2; 3]);
+    }
+}
