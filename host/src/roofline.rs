@@ -10,7 +10,7 @@ use crate::driver::{Failure, RankState};
 use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
-use kernel_core::fabric::{Fabric, Fault, Near};
+use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::layout::data::{combine_row, dispatch_record};
 use kernel_core::layout::landing::{Area, Parts};
 use kernel_core::layout::outputs;

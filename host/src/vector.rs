@@ -91,8 +91,8 @@ rows! {
     quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut [u8]) -> Result<f32, NotFinite> = Ok(1.0);
     quantise_blocks(dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]) -> () = ();
     quantise_sums(dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]) -> () = ();
-    weighted_sum(dtype: Dtype, terms: &[Term<'_>], out: &[Cell<u8>]) -> () = ();
-    accumulate(dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]) -> () = ();
+    weighted_sum(dtype: Dtype, terms: &[Term<'_>], prefetch: bool, out: &[Cell<u8>]) -> () = ();
+    accumulate(dtype: Dtype, terms: &[Term<'_>], prefetch: bool, sums: &mut [u8]) -> () = ();
     narrow(dtype: Dtype, sums: &[u8], out: &mut [u8]) -> () = ();
     rstd(sums: &[u8], eps: f32) -> f32 = 1.0;
     normalise(dtype: Dtype, sums: &[u8], rstd: f32, gamma: &[u8], out: &mut [u8]) -> () = ();

@@ -8,7 +8,7 @@ use host::driver::lockstep::Clockwork;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::raw::RowCopy;
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
@@ -91,6 +91,8 @@ enum Bend {
     LateEnd,
     /// A message word by word, each of them whole before the next.
     WordByWord,
+    /// Nothing is wrong but what the fabric says of itself.
+    Claims(Capabilities),
 }
 
 /// A core whose messages are bent.
@@ -109,6 +111,13 @@ impl<'b> Middleware for BentFabric<'b> {
 
     fn inner_mut(&mut self) -> &mut Self::Inner {
         &mut self.inner
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        match self.bend {
+            Bend::Claims(wrong) => self.inner.capabilities().symmetric_difference(wrong),
+            _ => self.inner.capabilities(),
+        }
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
@@ -223,4 +232,24 @@ fn messages_whose_end_comes_behind_the_next_are_caught() {
 #[should_panic(expected = "the last word of a message says nothing of the others: never seen")]
 fn messages_that_land_in_the_order_of_their_words_are_too_strong() {
     bent(Bend::WordByWord);
+}
+
+fn claims(wrong: Capabilities) {
+    refusals(|shape| Bent {
+        inner: lockstep(Memory::Weak)(shape, 0),
+        bend: Bend::Claims(wrong),
+        held: Mutex::default(),
+    });
+}
+
+#[test]
+#[should_panic(expected = "Capabilities(PEER_BYTES): claimed false, works true")]
+fn a_call_that_is_not_claimed_and_works_is_caught() {
+    claims(Capabilities::PEER_BYTES);
+}
+
+#[test]
+#[should_panic(expected = "Capabilities(LEND): claimed true, works false")]
+fn a_claimed_call_that_fails_is_caught() {
+    claims(Capabilities::LEND);
 }

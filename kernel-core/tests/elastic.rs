@@ -1,7 +1,7 @@
 //! Elastic domains: every rule of `elastic_info`, and what the survivors are.
 
 use kernel_core::fabric::survivors::Survivors;
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::inputs::{InputError, Inputs};
 use kernel_core::place::Place;
 use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Limits, Shape};
@@ -372,6 +372,10 @@ fn the_row_of_an_expert_that_is_gone_does_not_smooth_a_special_expert_with_its_i
 struct Note(Option<RankId>);
 
 impl Fabric for Note {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::empty()
+    }
+
     fn put(&mut self, to: RankId, _: Place, _: &[u8], _: &[u8]) -> Result<(), Fault> {
         self.0 = Some(to);
         Ok(())

@@ -217,11 +217,11 @@ fn sums(unit: Any, dtype: Dtype, rows: &[Vec<u8>; 4], operands: &Operands) {
         want.iter_mut().zip(elements).for_each(|(sum, v)| *sum = total(*sum, product(weight, v)));
     }
     let mut out = vec![0x55; 2 * h];
-    unit.weighted_sum(dtype, &terms, cells(&mut out));
+    unit.weighted_sum(dtype, &terms, true, cells(&mut out));
     let rows: Vec<u8> = want.iter().flat_map(|&sum| rounded(dtype, sum)).collect();
     assert_eq!(out, rows, "the sum of {terms:?}");
     let mut sums = vec![0; 4 * h];
-    unit.accumulate(dtype, &terms, &mut sums);
+    unit.accumulate(dtype, &terms, true, &mut sums);
     for (seen, want) in sums.as_chunks().0.iter().map(|&bytes| f32::from_le_bytes(bytes)).zip(&want) {
         assert!(seen.to_bits() == want.to_bits() || seen.is_nan() && want.is_nan(), "{seen} for {want}");
     }

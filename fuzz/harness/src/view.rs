@@ -5,7 +5,7 @@ use crate::law::{self, Lie};
 use crate::memory::{Effect, Flying, World};
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::order::{Issued, Kind};
-use kernel_core::fabric::{Fabric, Fault, Near};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::place::{Place, Region};
 use kernel_core::units::{CoreId, RankId};
 
@@ -67,6 +67,15 @@ impl View<'_, '_> {
 }
 
 impl Fabric for View<'_, '_> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::PEER_BYTES | Capabilities::SEND
+    }
+
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.guarded(Access::Pull, rank.index(), at, len)?;
+        Ok(self.world.member(rank.index()).get(at, len).unwrap_or(&[]))
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let to = self.named(to, at);
         self.guarded(Access::Send, to, at, (row.len() + tail.len()) as u64)?;
@@ -157,13 +166,6 @@ impl Fabric for View<'_, '_> {
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let bytes = self.bytes(from, len)?.to_vec();
         self.write(output, &bytes)
-    }
-}
-
-impl Near for View<'_, '_> {
-    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.guarded(Access::Pull, rank.index(), at, len)?;
-        Ok(self.world.member(rank.index()).get(at, len).unwrap_or(&[]))
     }
 }
 

@@ -6,7 +6,7 @@ use super::Backend;
 use crate::member;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::relay::{self, Tail};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::shape::{CommAlg, Product, Shape};
@@ -243,6 +243,11 @@ impl<F: Fabric> Middleware for CountedFabric<'_, F> {
     #[inline]
     fn inner_mut(&mut self) -> &mut F {
         &mut self.inner
+    }
+
+    #[inline]
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     #[inline]

@@ -4,7 +4,7 @@ use super::Backend;
 use crate::member;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::relay::Tail;
 use kernel_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
 use kernel_core::place::{Place, Region, Tensor};
@@ -195,6 +195,10 @@ impl<F: Fabric> Middleware for InjectFabric<F> {
 
     fn inner_mut(&mut self) -> &mut F {
         &mut self.inner
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {

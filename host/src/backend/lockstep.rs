@@ -10,7 +10,7 @@ use crate::member;
 use core::ops::Range;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::order::{Issued, Kind};
-use kernel_core::fabric::{Fabric, Fault, Near};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::units::{CoreId, RankId};
@@ -365,6 +365,14 @@ impl LockstepFabric<'_> {
 }
 
 impl Fabric for LockstepFabric<'_> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::PEER_BYTES | Capabilities::SEND
+    }
+
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.view(self.reached(rank, at), self.batch, at, len)
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         if matches!(at.region, Region::Output(_)) {
             return Err(Fault { rank: to, at, len: row.len() as u64 });
@@ -470,12 +478,6 @@ impl Fabric for LockstepFabric<'_> {
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let bytes = self.bytes(from, len)?.to_vec();
         self.write(output, &bytes)
-    }
-}
-
-impl Near for LockstepFabric<'_> {
-    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.inner.view(self.reached(rank, at), self.batch, at, len)
     }
 }
 

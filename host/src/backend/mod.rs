@@ -10,7 +10,7 @@ pub mod weightless;
 
 use crate::case::Case;
 use crate::member;
-use kernel_core::fabric::Near;
+use kernel_core::fabric::Fabric;
 use kernel_core::fabric::nic::Nic;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::tp::{self, TP_STATE_BYTES};
@@ -23,7 +23,7 @@ use std::io;
 /// The memory of a live group: state and data regions of all ranks, outputs of every batch in flight.
 pub trait Backend: Sync {
     /// One core's view of it.
-    type Fabric<'b>: Near
+    type Fabric<'b>: Fabric
     where
         Self: 'b;
 

@@ -3,7 +3,7 @@
 
 use super::Backend;
 use core::sync::atomic::{AtomicU64, Ordering};
-use kernel_core::fabric::{Fabric, Fault, Near};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::units::{CoreId, RankId};
 
@@ -61,6 +61,16 @@ impl<'m, B: Backend> Backend for Weightless<'m, B> {
 }
 
 impl<F: Fabric> Fabric for WeightlessFabric<'_, F> {
+    fn capabilities(&self) -> Capabilities {
+        // Nothing is lent: what is written there would have weight.
+        self.inner.capabilities().difference(Capabilities::LEND)
+    }
+
+    #[inline]
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.peer_bytes(rank, at, len)
+    }
+
     #[inline]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         if row.len() <= PIECE_MAX {
@@ -113,12 +123,5 @@ impl<F: Fabric> Fabric for WeightlessFabric<'_, F> {
     #[inline]
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         if len <= PIECE_MAX as u64 { self.inner.deliver(output, from, len) } else { Ok(()) }
-    }
-}
-
-impl<F: Near> Near for WeightlessFabric<'_, F> {
-    #[inline]
-    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.inner.peer_bytes(rank, at, len)
     }
 }

@@ -1,7 +1,7 @@
 //! Litmus programs: a few operations on each of a few cores and agents, and what must come of them.
 
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Fault, Near};
+use kernel_core::fabric::{Fabric, Fault};
 use kernel_core::place::Place;
 use kernel_core::units::RankId;
 
@@ -151,7 +151,7 @@ pub struct Litmus {
 /// What a program acts through.
 pub enum Seat<'a> {
     /// A core.
-    Core(&'a mut dyn Near),
+    Core(&'a mut dyn Fabric),
     /// An agent.
     Agent(&'a mut dyn Nic),
 }
@@ -235,7 +235,7 @@ impl Run {
         Ok(self.moved(moved))
     }
 
-    fn step_of_core(&mut self, op: Op, fabric: &mut dyn Near) -> Result<Step, Fault> {
+    fn step_of_core(&mut self, op: Op, fabric: &mut dyn Fabric) -> Result<Step, Fault> {
         match op {
             Op::Put { to, at, byte, len } => {
                 let bytes = vec![byte; len];

@@ -18,7 +18,7 @@ use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 use kernel_core::fabric::nic::{Nic, Transfer};
-use kernel_core::fabric::{Fabric, Fault, Near};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
@@ -293,6 +293,7 @@ pub fn refusals<B: Backend>(make: impl Fn(&Shape) -> B) {
     }
     let start = fabric.observe(Place::state(0)).expect("the first word");
     assert_eq!(start, 0, "a refused publish was written");
+    claims(&mut fabric, None);
     drop(fabric);
     nic_refusals(&shape, &backend);
     far_refusals(&make(&servers_shape()));
@@ -326,6 +327,23 @@ fn far_refusals<B: Backend>(backend: &B) {
             let seen = fabric.observe(Place::window(at)).expect("a word of the window");
             assert_eq!(seen, 0, "what was refused was written at {rank}");
         }
+    }
+    claims(&mut backend.fabric(RankId(0), CoreId(0), 0), Some(far));
+}
+
+/// An optional call that the fabric of rank 0 claims works, and one that it does not claim fails. Without a `far` rank
+/// there is nobody to send to.
+fn claims(fabric: &mut dyn Fabric, far: Option<RankId>) {
+    let claimed = fabric.capabilities();
+    let row = Place::window(0);
+    let mut works = vec![
+        (Capabilities::PEER_BYTES, fabric.peer_bytes(RankId(1), row, 8).is_ok()),
+        (Capabilities::LEND, fabric.lend(Place::output(Tensor::XOut, 0), 8).is_some()),
+    ];
+    works.extend(far.map(|far| (Capabilities::SEND, fabric.send(far, row, &[1; 8]).is_ok())));
+    for (capability, works) in works {
+        let claimed = claimed.contains(capability);
+        assert_eq!(claimed, works, "{capability:?}: claimed {claimed}, works {works}");
     }
 }
 

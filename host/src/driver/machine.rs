@@ -2,7 +2,7 @@
 
 use super::schedule::Operator;
 use crate::vector::RowUnit;
-use kernel_core::fabric::{Near, Progress, ProtocolError};
+use kernel_core::fabric::{Fabric, Progress, ProtocolError};
 use kernel_core::inputs::Inputs;
 use kernel_core::protocol::a2;
 use kernel_core::protocol::a3::{self, Receive, Ub};
@@ -84,13 +84,16 @@ pub(super) struct Turn<'t> {
 impl Turn<'_> {
     /// On any fabric, by calls that are found at run time: compiled once for all of them.
     #[inline(never)]
-    pub(super) fn run_on_any(self, fabric: &mut dyn Near) -> Result<Option<Progress>, ProtocolError> {
+    pub(super) fn run_on_any(self, fabric: &mut dyn Fabric) -> Result<Option<Progress>, ProtocolError> {
         self.run(fabric)
     }
 
     /// On a fabric that machines are compiled for. Until the machine is pending or done; `None` when the steps are used up.
     #[inline(always)]
-    pub(super) fn run<F: Near + ?Sized>(mut self, fabric: &mut F) -> Result<Option<Progress>, ProtocolError> {
+    pub(super) fn run<F: Fabric + ?Sized>(
+        mut self,
+        fabric: &mut F,
+    ) -> Result<Option<Progress>, ProtocolError> {
         let (inputs, ub, steps, done) = (&self.inputs, &mut self.ub, self.steps, self.done);
         let Rows { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table } =
             self.returned;

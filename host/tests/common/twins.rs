@@ -3,7 +3,7 @@
 
 use host::backend::Backend;
 use host::driver::lockstep::Clockwork;
-use kernel_core::fabric::{Fabric, Fault, Near};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::state::{
     COMBINE_SELECTORS, CORE_RECORD, CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Kind, PARTITION,
     STATUS_SLOT,
@@ -234,13 +234,15 @@ impl<'b, B: Backend + 'b> TwistedFabric<'b, B> {
     }
 }
 
-impl<'b, B: Backend + 'b> Near for TwistedFabric<'b, B> {
+impl<'b, B: Backend + 'b> Fabric for TwistedFabric<'b, B> {
+    fn capabilities(&self) -> Capabilities {
+        self.inner.as_ref().unwrap().capabilities()
+    }
+
     fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         self.inner.as_ref().unwrap().peer_bytes(rank, self.backend.place(at), len)
     }
-}
 
-impl<'b, B: Backend + 'b> Fabric for TwistedFabric<'b, B> {
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let at = self.backend.place(at);
         if self.backend.twin == Twin::PublishBeforeData {

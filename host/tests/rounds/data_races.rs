@@ -12,7 +12,7 @@ use host::conformance::{on_threads, shape};
 use host::driver::threads::Spread;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::raw::{RawFabric, RawNic};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::units::{CoreId, RankId};
 use std::sync::Barrier;
@@ -118,6 +118,10 @@ impl<'b> Middleware for RelaxedFabric<'b> {
 
     fn inner_mut(&mut self) -> &mut RawFabric<'b> {
         &mut self.inner
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {

@@ -10,7 +10,7 @@ use host::case;
 use host::driver::threads::Spread;
 use host::member;
 use kernel_core::fabric::middleware::Middleware;
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::plan::order::SendOrder;
 use kernel_core::protocol::a3::{Choices, Flags};
@@ -80,6 +80,10 @@ impl<F: Fabric> Middleware for RecordingFabric<'_, F> {
 
     fn inner_mut(&mut self) -> &mut F {
         &mut self.inner
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {

@@ -18,7 +18,7 @@ use host::generate::{Left, Options as Made};
 use host::member;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Fabric, Fault, Wait};
+use kernel_core::fabric::{Capabilities, Fabric, Fault, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::protocol::a3::{Choices, Flags, Receive};
@@ -76,6 +76,10 @@ impl<F: Fabric> Middleware for RecordedFabric<'_, F> {
 
     fn inner_mut(&mut self) -> &mut F {
         &mut self.inner
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {

@@ -1,6 +1,6 @@
 //! A fabric around another: what a middleware does not say, goes through unchanged.
 
-use super::{Fabric, Fault, Near};
+use super::{Capabilities, Fabric, Fault};
 use crate::place::Place;
 use crate::units::RankId;
 use core::cell::Cell;
@@ -17,7 +17,11 @@ pub trait Middleware {
     /// The fabric behind it, to act.
     fn inner_mut(&mut self) -> &mut Self::Inner;
 
-    /// Whose memory behind it [`Near::peer_bytes`] of rank `rank` are.
+    /// What both can do: as a rule, what the fabric behind it can. There is no default, so that nobody forgets a call that
+    /// the fabric behind would carry out and this one must not.
+    fn capabilities(&self) -> Capabilities;
+
+    /// Whose memory behind it [`Fabric::peer_bytes`] of rank `rank` are.
     ///
     /// # Errors
     /// Nobody's.
@@ -64,6 +68,11 @@ pub trait Middleware {
 }
 
 impl<M: Middleware> Fabric for M {
+    #[inline]
+    fn capabilities(&self) -> Capabilities {
+        Middleware::capabilities(self)
+    }
+
     #[inline]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         Middleware::put(self, to, at, row, tail)
@@ -113,14 +122,14 @@ impl<M: Middleware> Fabric for M {
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         self.inner_mut().deliver(output, from, len)
     }
-}
 
-impl<M: Middleware> Near for M
-where
-    M::Inner: Near,
-{
     #[inline]
     fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         self.inner().peer_bytes(self.reached(rank, at, len)?, at, len)
+    }
+
+    #[inline]
+    fn prefetch(&self, bytes: &[u8]) {
+        self.inner().prefetch(bytes);
     }
 }

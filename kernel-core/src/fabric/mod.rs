@@ -51,8 +51,25 @@ pub use wait::{Progress, Wait};
 
 use crate::place::Place;
 use crate::units::RankId;
+use bitflags::bitflags;
 use core::cell::Cell;
 use core::fmt;
+
+bitflags! {
+    /// The optional calls that a fabric carries out. A machine that needs one is refused by a fabric without it before its
+    /// operator begins ([`Machine::begin`](crate::protocol::Machine::begin)).
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct Capabilities: u32 {
+        /// [`Fabric::peer_bytes`]: cores read their peers' windows.
+        const PEER_BYTES = 1;
+        /// [`Fabric::send`]: cores send messages to other servers.
+        const SEND = 1 << 1;
+        /// [`Fabric::lend`]: outputs can be written where they lie.
+        const LEND = 1 << 2;
+        /// [`Fabric::prefetch`]: the bytes that the fabric returns lie in memory of the processor, behind its caches.
+        const PREFETCH = 1 << 3;
+    }
+}
 
 /// A fabric was asked for something that its memory does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +93,11 @@ impl fmt::Display for Fault {
 /// the own TP domain for [`TpState`](crate::place::Region::TpState) and
 /// [`TpWindow`](crate::place::Region::TpWindow). See the [module](self) for the contract.
 pub trait Fabric {
+    /// Which of the optional calls this fabric carries out: [`peer_bytes`](Self::peer_bytes), [`send`](Self::send),
+    /// [`lend`](Self::lend), [`prefetch`](Self::prefetch). The same over the fabric's life. A fabric around another one
+    /// answers for both.
+    fn capabilities(&self) -> Capabilities;
+
     /// Writes `row` and then `tail`, as one effect, to rank `to`. Both are reusable on return.
     ///
     /// # Errors
@@ -92,8 +114,8 @@ pub trait Fabric {
     /// Sends a message to rank `to` of another server: whole aligned words, reusable on return (rule 7).
     ///
     /// # Errors
-    /// The place is outside the peer's region, the rank is near, or a place or length is no multiple of 8. By
-    /// default always: most memories have near ranks alone.
+    /// The place is outside the peer's region, the rank is near, or a place or length is no multiple of 8. Without
+    /// [`Capabilities::SEND`], and by default, always.
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
         Err(Fault { rank: to, at, len: message.len() as u64 })
     }
@@ -131,7 +153,8 @@ pub trait Fabric {
 
     /// `len` bytes of an output of the own rank, to be written where they lie instead of by one [`write`](Self::write): all
     /// of them, by this core, before its next effect. Cells, because rows that are read for it are borrowed of the
-    /// same fabric. `None`, as by default, from a memory where writes may land late, and for what is no output.
+    /// same fabric. `None` for what is no output; without [`Capabilities::LEND`], and by default, always, as from a memory
+    /// where writes may land late.
     fn lend(&self, _output: Place, _len: u64) -> Option<&[Cell<u8>]> {
         None
     }
@@ -141,19 +164,26 @@ pub trait Fabric {
     /// # Errors
     /// One of the ranges is outside its region.
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault>;
-}
 
-/// A fabric whose cores can also read what lies with their peers, as processors do whose memory is mapped by each
-/// other. Pull combine needs it; a memory that can only be written from afar has none.
-///
-/// Rule 6 holds for it as for [`bytes`](Fabric::bytes): legal only for what a flag of that rank covers, which this
-/// core has observed, or another core of its rank before a core barrier. And like them they stay as they are for as long
-/// as the reader has not told that rank, by a flag of its own, that it is done.
-pub trait Near: Fabric {
     /// Bytes of the window of rank `rank`, the own one too; of several ranks at once, so that a sum of rows stays in
-    /// registers.
+    /// registers. Pull combine needs it: processors have it whose memory is mapped by each other.
+    ///
+    /// Rule 6 holds for it as for [`bytes`](Self::bytes): legal only for what a flag of that rank covers, which this
+    /// core has observed, or another core of its rank before a core barrier. And like them they stay as they are for as
+    /// long as the reader has not told that rank, by a flag of its own, that it is done.
     ///
     /// # Errors
-    /// The range is outside the region.
-    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault>;
+    /// The range is outside the region. Without [`Capabilities::PEER_BYTES`], and by default, always.
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        Err(Fault { rank, at, len })
+    }
+
+    /// Announces that `bytes`, which this fabric has returned, are read soon. A hint: without
+    /// [`Capabilities::PREFETCH`], and by default, nothing happens.
+    fn prefetch(&self, _bytes: &[u8]) {}
+}
+
+/// Whether rows of `fabric` are in memory that can be prefetched.
+pub(crate) fn prefetches<F: Fabric + ?Sized>(fabric: &F) -> bool {
+    fabric.capabilities().contains(Capabilities::PREFETCH)
 }

@@ -11,7 +11,7 @@
 use super::ahead;
 use super::coherent::{Fence, OBSERVE, PUBLISH, SOURCE, STORE, Streamed, TRANSFER};
 use super::nic::{Nic, Post, Transfer};
-use super::{Fabric, Fault, Near};
+use super::{Capabilities, Fabric, Fault};
 use crate::place::{Place, Region, Tensor};
 use crate::units::{RankId, div_rem};
 use core::cell::Cell;
@@ -278,6 +278,13 @@ impl RawFabric<'_> {
 }
 
 impl Fabric for RawFabric<'_> {
+    /// All of them; messages as long as there is a far rank.
+    #[inline(always)]
+    fn capabilities(&self) -> Capabilities {
+        let far = (self.server_ranks as usize) < self.peers.len();
+        if far { Capabilities::all() } else { Capabilities::all().difference(Capabilities::SEND) }
+    }
+
     // Inlined, so that where the region is known there is no segment to choose.
     #[inline(always)]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
@@ -370,15 +377,18 @@ impl Fabric for RawFabric<'_> {
         unsafe { self.copy_row(from, to, len as usize) };
         Ok(())
     }
-}
 
-impl Near for RawFabric<'_> {
     #[inline]
     fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         let address = self.address(rank, at, len)?;
         // SAFETY: the range lies in a segment, which is mapped for 'a whoever's it is. The machines ask only for rows
         // that an observed flag of that rank covers, and it does not touch them before this one's next flag.
         Ok(unsafe { slice::from_raw_parts(address, len as usize) })
+    }
+
+    #[inline(always)]
+    fn prefetch(&self, bytes: &[u8]) {
+        ahead::fetch(bytes.as_ptr());
     }
 }
 

@@ -2,7 +2,7 @@
 //! one becomes the other.
 
 use super::middleware::Middleware;
-use super::{Fabric, Fault};
+use super::{Capabilities, Fabric, Fault};
 use crate::place::Place;
 use crate::shape::Elastic;
 use crate::units::RankId;
@@ -41,6 +41,13 @@ impl<F: Fabric> Middleware for Survivors<'_, F> {
         &mut self.inner
     }
 
+    /// An elastic domain has no messages: they would go to ranks by the wrong names.
+    #[inline]
+    fn capabilities(&self) -> Capabilities {
+        let all = self.inner.capabilities();
+        if self.left.is_some() { all.difference(Capabilities::SEND) } else { all }
+    }
+
     #[inline]
     fn reached(&self, rank: RankId, at: Place, len: u64) -> Result<RankId, Fault> {
         self.physical(rank, at, len)
@@ -50,6 +57,14 @@ impl<F: Fabric> Middleware for Survivors<'_, F> {
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let to = self.physical(to, at, row.len() as u64)?;
         self.inner.put(to, at, row, tail)
+    }
+
+    #[inline]
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        match self.left {
+            None => self.inner.send(to, at, message),
+            Some(_) => Err(Fault { rank: to, at, len: message.len() as u64 }),
+        }
     }
 
     #[inline]

@@ -5,7 +5,7 @@
 
 use super::messages::{Loose, Message};
 use super::nic::{Bend, Flying};
-use crate::fabric::{Fabric, Fault, Near};
+use crate::fabric::{Capabilities, Fabric, Fault};
 use crate::layout::a2_window::buffer_chosen;
 use crate::layout::data::partition_start;
 use crate::layout::outputs::capacity;
@@ -262,6 +262,14 @@ impl FakeFabric<'_> {
 }
 
 impl Fabric for FakeFabric<'_> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::PEER_BYTES | Capabilities::SEND
+    }
+
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.world.check(rank, at, len)
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         if self.is_far(to) {
             return Err(Fault { rank: to, at, len: row.len() as u64 });
@@ -371,11 +379,5 @@ impl Fabric for FakeFabric<'_> {
         self.world.effects.pop();
         self.world.effects.push(format!("deliver {output} <- {from}, {len} B"));
         Ok(())
-    }
-}
-
-impl Near for FakeFabric<'_> {
-    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.world.check(rank, at, len)
     }
 }

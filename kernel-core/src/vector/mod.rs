@@ -111,11 +111,12 @@ pub trait Vector: Copy {
     fn quantise_sums(&self, dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]);
 
     /// The result of one token: from +0.0, `terms` in order, rounded once to `dtype`. Into cells, as a fabric
-    /// [lends](crate::fabric::Fabric::lend) them; of other memory [`cells`] makes them.
-    fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &[Cell<u8>]);
+    /// [lends](crate::fabric::Fabric::lend) them; of other memory [`cells`] makes them. Rows may be prefetched if
+    /// their memory [has that](crate::fabric::Capabilities::PREFETCH).
+    fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], prefetch: bool, out: &[Cell<u8>]);
 
-    /// Adds `terms` in order to `sums`, a row of f32.
-    fn accumulate(&self, dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]);
+    /// Adds `terms` in order to `sums`, a row of f32. Rows may be prefetched as in a weighted sum.
+    fn accumulate(&self, dtype: Dtype, terms: &[Term<'_>], prefetch: bool, sums: &mut [u8]);
 
     /// Rounds a row of f32 to `dtype`.
     fn narrow(&self, dtype: Dtype, sums: &[u8], out: &mut [u8]);

@@ -48,18 +48,18 @@ impl<H: Element, const SUM: usize, const MAP: usize> Vector for Loops<H, SUM, MA
     }
 
     #[inline(always)]
-    fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], out: &[Cell<u8>]) {
+    fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], prefetch: bool, out: &[Cell<u8>]) {
         match dtype {
-            Dtype::Bf16 => sum::rounded::<_, SUM>(Bf16, terms, out),
-            Dtype::F16 => sum::rounded::<_, SUM>(self.half, terms, out),
+            Dtype::Bf16 => sum::rounded::<_, SUM>(Bf16, terms, prefetch, out),
+            Dtype::F16 => sum::rounded::<_, SUM>(self.half, terms, prefetch, out),
         }
     }
 
     #[inline(always)]
-    fn accumulate(&self, dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]) {
+    fn accumulate(&self, dtype: Dtype, terms: &[Term<'_>], prefetch: bool, sums: &mut [u8]) {
         match dtype {
-            Dtype::Bf16 => sum::added::<_, SUM>(Bf16, terms, sums),
-            Dtype::F16 => sum::added::<_, SUM>(self.half, terms, sums),
+            Dtype::Bf16 => sum::added::<_, SUM>(Bf16, terms, prefetch, sums),
+            Dtype::F16 => sum::added::<_, SUM>(self.half, terms, prefetch, sums),
         }
     }
 
@@ -166,8 +166,8 @@ macro_rules! with_functions {
             quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut [u8]) -> Result<f32, NotFinite>;
             quantise_blocks(dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]) -> ();
             quantise_sums(dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]) -> ();
-            weighted_sum(dtype: Dtype, terms: &[Term<'_>], out: &[Cell<u8>]) -> ();
-            accumulate(dtype: Dtype, terms: &[Term<'_>], sums: &mut [u8]) -> ();
+            weighted_sum(dtype: Dtype, terms: &[Term<'_>], prefetch: bool, out: &[Cell<u8>]) -> ();
+            accumulate(dtype: Dtype, terms: &[Term<'_>], prefetch: bool, sums: &mut [u8]) -> ();
             narrow(dtype: Dtype, sums: &[u8], out: &mut [u8]) -> ();
             rstd(sums: &[u8], eps: f32) -> f32;
             normalise(dtype: Dtype, sums: &[u8], rstd: f32, gamma: &[u8], out: &mut [u8]) -> ();

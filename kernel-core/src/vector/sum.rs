@@ -9,47 +9,67 @@ use core::cell::Cell;
 
 /// The result of a token: from +0.0, rounded into `out`.
 #[inline(always)]
-pub(super) fn rounded<E: Element, const N: usize>(element: E, terms: &[Term<'_>], out: &[Cell<u8>]) {
-    let alone = rows_alone(terms);
+pub(super) fn rounded<E: Element, const N: usize>(
+    element: E,
+    terms: &[Term<'_>],
+    prefetch: bool,
+    out: &[Cell<u8>],
+) {
+    let rows = Rows::of(terms, prefetch);
     for (i, out) in out.chunks(2 * N).enumerate() {
         let mut sums = [0.0; N];
-        add_terms(element, terms, alone, i, &mut sums);
+        add_terms(element, terms, rows, i, &mut sums);
         put_elements_in_cells(element, &sums, out);
     }
 }
 
 /// On top of what is in `out`, a row of f32.
 #[inline(always)]
-pub(super) fn added<E: Element, const N: usize>(element: E, terms: &[Term<'_>], out: &mut [u8]) {
-    let alone = rows_alone(terms);
+pub(super) fn added<E: Element, const N: usize>(
+    element: E,
+    terms: &[Term<'_>],
+    prefetch: bool,
+    out: &mut [u8],
+) {
+    let rows = Rows::of(terms, prefetch);
     for (i, out) in out.chunks_mut(4 * N).enumerate() {
         let mut sums: [f32; N] = floats(out, 0);
-        add_terms(element, terms, alone, i, &mut sums);
+        add_terms(element, terms, rows, i, &mut sums);
         put_floats(&sums, out);
     }
 }
 
-/// How many bytes ahead of the sum rows are fetched.
-const AHEAD: usize = 512;
-
-/// Most tokens have rows alone; their loop then has nothing else in it.
-fn rows_alone(terms: &[Term<'_>]) -> bool {
-    terms.iter().all(|term| matches!(term.value, Value::Row(_)))
+/// What the terms of a token have in common.
+#[derive(Clone, Copy)]
+struct Rows {
+    /// All of them are rows. Most tokens have rows alone; their loop then has nothing else in it.
+    alone: bool,
+    /// How many bytes ahead of the sum rows are fetched; without prefetching, farther than any row is long.
+    ahead: usize,
 }
 
-/// Adds chunk `i` of all terms; they are rows `alone` or of all kinds.
+impl Rows {
+    fn of(terms: &[Term<'_>], prefetch: bool) -> Self {
+        Self {
+            alone: terms.iter().all(|term| matches!(term.value, Value::Row(_))),
+            ahead: if prefetch { 512 } else { usize::MAX },
+        }
+    }
+}
+
+/// Adds chunk `i` of all terms.
 #[inline(always)]
 fn add_terms<E: Element, const N: usize>(
     element: E,
     terms: &[Term<'_>],
-    alone: bool,
+    rows: Rows,
     i: usize,
     sums: &mut [f32; N],
 ) {
-    if alone {
+    if rows.alone {
         for &Term { weight, value } in terms {
             if let Value::Row(row) = value {
-                ahead::fetch_row(row, 2 * i * N + AHEAD, 2 * N);
+                ahead::fetch_row(row, (2 * i * N).saturating_add(rows.ahead), 2 * N);
                 add(sums, weight, &elements(element, row, i));
             }
         }

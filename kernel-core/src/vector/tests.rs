@@ -38,7 +38,7 @@ fn every_unit_widens_all_bit_patterns_as_half_does() {
     let elements: Vec<u16> = (0..=u16::MAX).collect();
     for (unit, dtype) in units().into_iter().flat_map(|unit| [(unit, Dtype::Bf16), (unit, Dtype::F16)]) {
         let mut sums = vec![0; 4 * elements.len()];
-        unit.accumulate(dtype, &[Term::row(1.0, &bytes(&elements))], &mut sums);
+        unit.accumulate(dtype, &[Term::row(1.0, &bytes(&elements))], true, &mut sums);
         // A sum begins with +0.0, which takes the sign of a zero away.
         let expected: Vec<_> = numerics::values(dtype, &bytes(&elements)).iter().map(|v| v + 0.0).collect();
         assert!(comparable(&sums) == comparable(&f32s(&expected)), "{} {dtype:?}", unit.name());
@@ -195,10 +195,10 @@ fn what_is_not_finite_is_named_by_its_first_element() {
 fn a_sum_starts_from_plus_zero_and_an_empty_one_is_zero() {
     let minus_zero = bytes(&[0x8000; 70]);
     let mut out = vec![9; 140];
-    Portable.weighted_sum(Dtype::Bf16, &[Term::row(1.0, &minus_zero); 2], cells(&mut out));
+    Portable.weighted_sum(Dtype::Bf16, &[Term::row(1.0, &minus_zero); 2], false, cells(&mut out));
     assert_eq!(out, [0; 140]);
     out.fill(9);
-    Portable.weighted_sum(Dtype::F16, &[], cells(&mut out));
+    Portable.weighted_sum(Dtype::F16, &[], true, cells(&mut out));
     assert_eq!(out, [0; 140]);
 }
 
@@ -212,6 +212,7 @@ fn products_are_rounded_before_they_are_added() {
     Portable.weighted_sum(
         Dtype::Bf16,
         &[Term::row(1.0, &rows[0]), Term::row(weight, &rows[1])],
+        false,
         cells(&mut out),
     );
     // Fused it would be 2^-23 + 2^-30, which bf16 holds.
@@ -363,6 +364,7 @@ fn a_mixed_row_is_rounded_as_f32_before_it_is_scaled() {
     Portable.weighted_sum(
         Dtype::Bf16,
         &[Term { weight: 1.0, value: mix }, Term::row(-1.0, &one)],
+        false,
         cells(&mut out),
     );
     assert_eq!(out, *small);
@@ -420,14 +422,14 @@ proptest! {
         }
         for unit in units() {
             let mut out = vec![9; 2 * len];
-            with_terms(&terms, |terms| unit.weighted_sum(dtype, terms, cells(&mut out)));
+            with_terms(&terms, |terms| unit.weighted_sum(dtype, terms, true, cells(&mut out)));
             prop_assert_eq!(&out, &numerics::rounded(dtype, &sum), "{}", unit.name());
 
             // The same in two parts, unrounded in between.
             let (first, second) = terms.split_at(terms.len() / 2);
             let mut sums = vec![0; 4 * len];
             for part in [first, second] {
-                with_terms(part, |terms| unit.accumulate(dtype, terms, &mut sums));
+                with_terms(part, |terms| unit.accumulate(dtype, terms, true, &mut sums));
             }
             prop_assert_eq!(comparable(&sums), comparable(&f32s(&sum)), "{}", unit.name());
             let mut narrowed = vec![9; 2 * len];
@@ -447,7 +449,7 @@ proptest! {
             unit.quantise_blocks(dtype, &row, &mut data, &mut scales);
             let mut out = vec![9; 2 * len];
             let value = Value::Blocks { data: &data, scales: &scales };
-            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], cells(&mut out));
+            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], true, cells(&mut out));
             prop_assert_eq!(&out, &expected, "{}", unit.name());
         }
     }
@@ -470,7 +472,7 @@ proptest! {
             unit.quantise_sums(dtype, &row, &mut data, &mut scales);
             let mut out = vec![9; 2 * len];
             let value = Value::Blocks { data: &data, scales: &scales };
-            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], cells(&mut out));
+            unit.weighted_sum(dtype, &[Term { weight: 1.0, value }], true, cells(&mut out));
             prop_assert_eq!(&out, &expected, "{}", unit.name());
         }
     }

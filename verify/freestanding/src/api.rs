@@ -429,8 +429,8 @@ fn rows_of(unit: &impl Vector) {
     keep(unit.quantise(dtype, row, Some(black_box(&[1.0; 8])), out));
     unit.quantise_blocks(dtype, row, out, sums);
     unit.quantise_sums(dtype, sums, out, scales);
-    unit.weighted_sum(dtype, terms, cells(out));
-    unit.accumulate(dtype, terms, sums);
+    unit.weighted_sum(dtype, terms, true, cells(out));
+    unit.accumulate(dtype, terms, true, sums);
     unit.narrow(dtype, sums, out);
     unit.normalise(dtype, sums, unit.rstd(sums, eps), row, out);
     unit.add(dtype, row, row, out);

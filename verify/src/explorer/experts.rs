@@ -3,7 +3,7 @@
 use super::fabric::{NOTHING, View};
 use super::model::{Kind, Twin};
 use super::violation::Violation;
-use kernel_core::fabric::{Fault, Near};
+use kernel_core::fabric::Fault;
 use kernel_core::layout::data::partition_start;
 use kernel_core::layout::landing::{self, Area};
 use kernel_core::layout::state::Partition;
@@ -56,10 +56,9 @@ impl View<'_> {
         let is_second = self.twin() == Twin::OneResultArea && at.offset >= area(1);
         Place { offset: if is_second { at.offset - area(1) + area(0) } else { at.offset }, ..at }
     }
-}
 
-impl Near for View<'_> {
-    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+    /// A row that its reader takes from the window of `rank`.
+    pub(super) fn row_at_peer(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         self.touch(at)?;
         let at = self.result_place(rank, at);
         let Some((number, bytes)) = self.row_at(rank, at, len) else {

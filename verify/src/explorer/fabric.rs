@@ -8,7 +8,7 @@ use super::tape::Tape;
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
 use kernel_core::fabric::order::{self, Issued};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::block;
 use kernel_core::layout::data::partition_start;
 use kernel_core::layout::state::{
@@ -252,6 +252,14 @@ pub(super) fn may_land(flight: &[Effect], i: usize, twin: Twin) -> bool {
 }
 
 impl Fabric for View<'_> {
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.row_at_peer(rank, at, len)
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::PEER_BYTES
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.touch(at)?;
         self.sent = true;

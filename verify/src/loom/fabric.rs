@@ -7,7 +7,7 @@ use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
 use core::mem;
 use kernel_core::fabric::coherent::{Fence, OBSERVE, PUBLISH, STORE, Streamed};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::state::{Kind, core_word, selector};
 use kernel_core::place::{Place, Region};
 use kernel_core::units::{CoreId, RankId};
@@ -160,6 +160,10 @@ fn none_streamed(target: &Target) -> Streamed<Late> {
 }
 
 impl Fabric for LoomFabric {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::empty()
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.note(Access::Put(to, at));
         if at.region != Region::Window {

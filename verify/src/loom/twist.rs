@@ -1,7 +1,7 @@
 //! Hooks by which a twin bends one effect of the fabric while the machines stay as they are.
 
 use super::fabric::{LoomFabric, Orderings};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::place::Place;
 use kernel_core::units::RankId;
 
@@ -95,6 +95,10 @@ impl<T: Twist> Twisted<T> {
 }
 
 impl<T: Twist> Fabric for Twisted<T> {
+    fn capabilities(&self) -> Capabilities {
+        self.fabric.capabilities()
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.twist.put(&mut self.fabric, to, at, row, tail)
     }

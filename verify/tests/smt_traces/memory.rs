@@ -3,7 +3,7 @@
 use crate::random::Random;
 use core::cell::RefCell;
 use kernel_core::fabric::order::{Issued, Kind as Effect};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::state::{DISPATCH_STATUS, PARTITION, STATE_BYTES, STATUS_SLOT};
 use kernel_core::place::{Place, Region, Tensor};
@@ -213,6 +213,10 @@ impl Core<'_, '_> {
 }
 
 impl Fabric for Core<'_, '_> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::empty()
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         let at = self.memory.fold(to, at);
         let behind = Place { offset: at.offset + row.len() as u64, ..at };

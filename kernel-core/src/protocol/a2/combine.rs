@@ -9,7 +9,7 @@
 
 use super::exchange::Exchange;
 use super::{Env, Ub, internal, split_words};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{row, tail_flag, window_in};
 use crate::layout::outputs;
@@ -235,7 +235,7 @@ impl Combine {
             };
             terms.push(Term::row(weight, row)).map_err(|_| internal("more rows than K allows"))?;
         }
-        env.vector.weighted_sum(shape.dtype(), &terms, out);
+        env.vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), out);
         Ok(())
     }
 

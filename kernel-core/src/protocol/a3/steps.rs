@@ -1,7 +1,6 @@
 //! Single steps of dispatch that every layout takes, without an order of their own.
 
 use super::{Env, Receive, Ub, internal};
-use crate::fabric::ahead;
 use crate::fabric::{Fabric, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
@@ -367,7 +366,7 @@ pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
         for bytes in left.by_ref().take(stretch.len as usize) {
             *bytes = fabric.bytes(at, Triple::BYTES)?;
             // Another processor has written it: a line to wait for, so all are asked for at once.
-            ahead::fetch(bytes.as_ptr());
+            fabric.prefetch(bytes);
             at.offset += pitch;
         }
     }

@@ -8,7 +8,7 @@
 //! A word is looked at by all cores of the owner, so it is cleared when all have summed, also that of a rank without
 //! an expert of theirs: hence the barrier, and hence pull combine waits for all ranks, though no token does.
 
-use crate::fabric::{Fabric, Near, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::landing::{self, Area};
 use crate::layout::outputs;
@@ -81,7 +81,7 @@ impl Combine {
     /// A value read from the fabric or from `pulled` contradicts the shape, or the fabric refuses.
     // Into the loop that drives it: there is little else in a step than the way there.
     #[inline(always)]
-    pub fn step<F: Near + ?Sized, V: Vector>(
+    pub fn step<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
@@ -121,7 +121,7 @@ impl Combine {
         Ok(Progress::Stepped)
     }
 
-    fn select<F: Near + ?Sized, V: Vector>(
+    fn select<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
@@ -138,7 +138,7 @@ impl Combine {
         self.go(Phase::Ready { to: ranks(env).start })
     }
 
-    fn ready<F: Near + ?Sized, V: Vector>(
+    fn ready<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
@@ -165,7 +165,7 @@ impl Combine {
         }
     }
 
-    fn await_token<F: Near + ?Sized, V: Vector>(
+    fn await_token<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
@@ -190,7 +190,7 @@ impl Combine {
         self.go(Phase::Write { token, output: Output::Sum })
     }
 
-    fn clear<F: Near + ?Sized, V: Vector>(
+    fn clear<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
@@ -228,7 +228,7 @@ struct AtPeers<'a> {
     pulled: &'a Pulled<'a>,
 }
 
-impl<F: Near + ?Sized> Rows<F> for AtPeers<'_> {
+impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
     fn row<'f>(
         &self,
         shape: &Shape,

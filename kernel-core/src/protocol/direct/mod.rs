@@ -7,7 +7,7 @@
 //!            rows ->     data, once, to the final row; scale and triple beside
 //!            flags ->    as with separate flags
 //! combine    flags ->    my results lie ready
-//!            <- rows     each token's owner reads them in place ([`Near`](crate::fabric::Near))
+//!            <- rows     each token's owner reads them in place ([`Fabric::peer_bytes`](crate::fabric::Fabric::peer_bytes))
 //! ```
 //!
 //! A grant is a word for each (source, local expert), `L * R` for a rank, as many as there are counts. The other way to

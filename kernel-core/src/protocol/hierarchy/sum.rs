@@ -1,7 +1,7 @@
 //! The sums of combine: of a token's rows inside a server, and of what the servers bring.
 
 use super::Env;
-use crate::fabric::{Fabric, ProtocolError};
+use crate::fabric::{Fabric, ProtocolError, prefetches};
 use crate::layout::relay::{ROW, WEIGHT_BYTES, behind, combine_slot};
 use crate::layout::result;
 use crate::protocol::a3::internal;
@@ -30,11 +30,11 @@ pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
     }
     if shape.comm_quant() {
         sums.fill(0);
-        env.vector.accumulate(shape.dtype(), &terms, sums);
+        env.vector.accumulate(shape.dtype(), &terms, prefetches(fabric), sums);
         let (data, scales) = result::split_mut(shape, out);
         env.vector.quantise_sums(shape.dtype(), sums, data, scales);
     } else {
-        env.vector.weighted_sum(shape.dtype(), &terms, cells(out));
+        env.vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), cells(out));
     }
     Ok(())
 }

@@ -8,7 +8,7 @@ use super::memory::{Area, Flying, Late, Memory, Scene, Spot, in_use};
 use core::cell::{Cell, RefCell};
 use core::ops::Range;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, TASK};
 use kernel_core::layout::a2_window::{FLAG, FLAG1, buffer_chosen, tail_flag};
 use kernel_core::layout::state::Kind as Operator;
@@ -212,6 +212,10 @@ impl View<'_> {
 }
 
 impl Fabric for View<'_> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::empty()
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         if to != self.me() || at.region != Region::Window {
             return Err(Fault { rank: to, at, len: row.len() as u64 });

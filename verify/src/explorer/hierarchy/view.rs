@@ -8,7 +8,7 @@ use super::memory::{Area, Effect, Heard, Memory, Part, Scene, Spot, Value};
 use super::state::Numbers;
 use core::cell::{Cell, RefCell};
 use kernel_core::fabric::order::{self, Issued};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::relay;
 use kernel_core::place::{Place, Region};
 use kernel_core::units::{CoreId, RankId};
@@ -253,6 +253,10 @@ fn verb(area: Area, kind: order::Kind) -> &'static str {
 }
 
 impl Fabric for View<'_> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::SEND
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.issue(order::Kind::Put, to, at, (0, 0), Some(&[row, tail].concat()))
     }

@@ -9,7 +9,7 @@ use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
 use kernel_core::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
 use kernel_core::layout::a2_window::{buffer_chosen, half_start};
 use kernel_core::layout::state::{Partition, core_word};
@@ -134,6 +134,10 @@ impl CoreFabric {
 }
 
 impl Fabric for CoreFabric {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::empty()
+    }
+
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.seat.note(self.core, Access::Put(to, at));
         if to != self.seat.rank || at.region != Region::Window || !tail.is_empty() {

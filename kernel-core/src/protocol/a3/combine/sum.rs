@@ -3,7 +3,7 @@
 //! The sum is taken straight from the window. AddRmsNorm writes four outputs, one effect each, so its row of f32
 //! stays in the scratch from one step to the next: to sum again would read all rows of the window again.
 
-use crate::fabric::{Fabric, ProtocolError};
+use crate::fabric::{Fabric, ProtocolError, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::data::combine_row;
 use crate::layout::outputs;
@@ -104,7 +104,7 @@ fn write_sum<F: Fabric + ?Sized, V: Vector>(
         Op::Combine => fill_output(fabric, at, row, |fabric, out| {
             let mut terms = Terms::new();
             collect_terms(env, fabric, inputs, token, rows, &mut terms)?;
-            env.vector.weighted_sum(dtype, &terms, out);
+            env.vector.weighted_sum(dtype, &terms, prefetches(fabric), out);
             Ok(())
         }),
         Op::CombineAddRmsNorm => {
@@ -112,7 +112,7 @@ fn write_sum<F: Fabric + ?Sized, V: Vector>(
                 let mut terms = Terms::new();
                 collect_terms(env, &*fabric, inputs, token, rows, &mut terms)?;
                 sums.fill(0);
-                env.vector.accumulate(dtype, &terms, sums);
+                env.vector.accumulate(dtype, &terms, prefetches(fabric), sums);
             }
             env.vector.narrow(dtype, sums, row);
             Ok(fabric.write(at, row)?)
@@ -179,7 +179,7 @@ fn write_x<F: Fabric + ?Sized, V: Vector>(
 ) -> Result<(), ProtocolError> {
     let (row, sums) = split(env.shape, ub)?;
     let residual = Term::row(1.0, inputs.residual(env.shape, token));
-    env.vector.accumulate(env.shape.dtype(), &[residual], sums);
+    env.vector.accumulate(env.shape.dtype(), &[residual], false, sums);
     env.vector.narrow(env.shape.dtype(), sums, row);
     fabric.write(outputs::x(env.shape, token), row)?;
     Ok(())

@@ -3,7 +3,7 @@
 use super::super::stream::{self, Next};
 use super::super::{Buffers, Env, Epoch, sum};
 use super::{ENDED, Words, rows_missing};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
@@ -141,7 +141,7 @@ impl Tokens {
                 };
                 terms.push(sum::term(shape, row)).map_err(|_| internal("more servers than K allows"))?;
             }
-            env.vector.weighted_sum(shape.dtype(), &terms, out);
+            env.vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), out);
             Ok(())
         })
     }
