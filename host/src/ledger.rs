@@ -10,10 +10,10 @@ use kernel_core::layout::a2_window::sent_bytes;
 use kernel_core::layout::relay as layout;
 use kernel_core::layout::state::Kind;
 use kernel_core::plan::relay;
-use kernel_core::plan::route::{self, Pair};
+use kernel_core::plan::route;
 use kernel_core::protocol::hierarchy::Stage;
 use kernel_core::shape::{CommAlg, Product, Shape};
-use kernel_core::units::{CoreId, RankId, Token};
+use kernel_core::units::{CoreId, Pair, RankId, Token};
 use std::collections::BTreeMap;
 
 /// What went one way in an operator, all ranks together.

@@ -41,6 +41,15 @@ id! {
     Token
 }
 
+/// A token and one of its experts: what a core may send, and a row that comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pair {
+    /// The token.
+    pub token: Token,
+    /// k index, or `K + j` for shared expert `j`.
+    pub k: u32,
+}
+
 /// Bytes from the start of a region.
 pub type Offset = u64;
 

@@ -17,10 +17,10 @@ use kernel_core::layout::a2_window::{FLAG, next_flag_place};
 use kernel_core::layout::map::record_fields;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::returns::received;
-use kernel_core::plan::route::{self, Pair};
+use kernel_core::plan::route;
 use kernel_core::shape::{Op, Product, QuantMode};
 use kernel_core::sync::flag;
-use kernel_core::units::{RankId, Token};
+use kernel_core::units::{Pair, RankId, Token};
 
 /// The most words that rain changes in a run: afterwards it can come to an end.
 const DROPS_MAX: usize = 80;

@@ -3,9 +3,9 @@
 use crate::case::Case;
 use crate::cli::ReceiveArg;
 use crate::member;
-use kernel_core::plan::route::{self, Pair};
+use kernel_core::plan::route;
 use kernel_core::shape::{CommAlg, Op, Shape};
-use kernel_core::units::Token;
+use kernel_core::units::{Pair, Token};
 
 /// Bytes that combine puts out for a token.
 fn written_per_token(shape: &Shape) -> u64 {

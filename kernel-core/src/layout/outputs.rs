@@ -3,9 +3,8 @@
 use super::record::Triple;
 use super::row_table;
 use crate::place::{Place, Tensor};
-use crate::plan::route::Pair;
 use crate::shape::{CommAlg, Op, QuantMode, Shape};
-use crate::units::{RankId, Token};
+use crate::units::{Pair, RankId, Token};
 
 /// Bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
 #[must_use]

@@ -1,9 +1,9 @@
 //! The sends of a core of fullmesh_v2: expert by expert, rotated by the rank (seed 004 section 2.1), and behind them
 //! its shared pairs. Records of one expert leave in the order of their slots.
 
-use super::route::{Pair, Send, Sends, moe_pair};
+use super::route::{Send, Sends, moe_pair};
 use crate::inputs::Inputs;
-use crate::units::ExpertId;
+use crate::units::{ExpertId, Pair};
 use core::ops::Range;
 
 /// The sends of one core, in its order.

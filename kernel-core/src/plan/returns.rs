@@ -2,11 +2,11 @@
 //! ranks. The machines learn it from flags and triples; this is for plans on paper.
 
 use super::order::SendOrder;
-use super::route::{self, Pair};
+use super::route;
 use super::split;
 use crate::inputs::Inputs;
 use crate::shape::Shape;
-use crate::units::{CoreId, RankId, Token};
+use crate::units::{CoreId, Pair, RankId, Token};
 
 /// A row that a rank has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

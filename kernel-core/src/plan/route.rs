@@ -9,20 +9,11 @@ use super::split::DispatchShare;
 use crate::inputs::{Inputs, Mask};
 use crate::placement::{Expert, Home};
 use crate::shape::Shape;
-use crate::units::{ExpertId, RankId, Token};
+use crate::units::{ExpertId, Pair, RankId, Token};
 use core::ops::Range;
 
 /// The slot of a pair that is not sent.
 pub const NO_SLOT: u32 = u32::MAX;
-
-/// Something a core may send.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Pair {
-    /// The token.
-    pub token: Token,
-    /// k index, or `K + j` for shared expert `j`.
-    pub k: u32,
-}
 
 /// Pair number `i` of `(token, k)` pairs.
 #[must_use]

@@ -12,10 +12,10 @@ use kernel_core::layout::a2_window::{FLAG1, record, row, sent_bytes, tail_flag, 
 use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::plan::order::SendOrder;
 use kernel_core::plan::permute::{Cumsum, RecvCounts, add_gather_adds, cumulate};
-use kernel_core::plan::route::{self, Pair, Send, Sends};
+use kernel_core::plan::route::{self, Send, Sends};
 use kernel_core::plan::split::{self, DispatchShare};
 use kernel_core::shape::Shape;
-use kernel_core::units::{CoreId, RankId, Token};
+use kernel_core::units::{CoreId, Pair, RankId, Token};
 use serde::Serialize;
 
 /// The half of all offsets.

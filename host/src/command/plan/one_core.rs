@@ -18,12 +18,12 @@ use kernel_core::place::Place;
 use kernel_core::plan::counts::expert_of_slot;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::plan::returns::Received;
-use kernel_core::plan::route::{self, Pair};
+use kernel_core::plan::route;
 use kernel_core::plan::shared::SharedSplit;
 use kernel_core::plan::split::{self, Work};
 use kernel_core::protocol::a3::Flags;
 use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::units::{CoreId, RankId, Token};
+use kernel_core::units::{CoreId, Pair, RankId, Token};
 use serde::Serialize;
 
 #[derive(Serialize)]

@@ -16,11 +16,11 @@ use crate::layout::outputs;
 use crate::layout::state::Kind;
 use crate::placement::Home;
 use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
-use crate::plan::route::{self, Pair, Source};
+use crate::plan::route::{self, Source};
 use crate::plan::split::{self, DispatchShare};
 use crate::protocol::a3::combine::sum::fill_output;
 use crate::shape::{K_MAX, Shape};
-use crate::units::{ExpertId, RankId, Token, div_floor, div_rem};
+use crate::units::{ExpertId, Pair, RankId, Token, div_floor, div_rem};
 use crate::vector::{Term, Vector};
 use core::cell::Cell;
 

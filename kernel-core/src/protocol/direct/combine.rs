@@ -16,14 +16,13 @@ use crate::layout::row_table;
 use crate::layout::state::{Kind, Partition, results_ready};
 use crate::placement::Home;
 use crate::plan::counts::ShareSum;
-use crate::plan::route::Pair;
 use crate::plan::split;
 use crate::protocol::a3::combine::receive::next_pair;
 use crate::protocol::a3::combine::sum::{self, Output, Rows};
 use crate::protocol::a3::{Env, Ub, internal};
 use crate::shape::Shape;
 use crate::sync::{barrier, flag, selector};
-use crate::units::{RankId, Token};
+use crate::units::{Pair, RankId, Token};
 use crate::vector::{Value, Vector};
 use core::ops::Range;
 

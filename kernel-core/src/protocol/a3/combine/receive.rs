@@ -6,10 +6,10 @@ use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::state::{combine_slot, combine_status};
 use crate::placement::Home;
-use crate::plan::route::{self, Pair};
+use crate::plan::route;
 use crate::protocol::a3::Env;
 use crate::sync::flag;
-use crate::units::Token;
+use crate::units::{Pair, Token};
 use crate::vector::Vector;
 
 impl Combine {

@@ -11,10 +11,10 @@ use crate::layout::result;
 use crate::layout::state::Partition;
 use crate::place::Place;
 use crate::placement::Home;
-use crate::plan::route::{self, Pair, Source};
+use crate::plan::route::{self, Source};
 use crate::protocol::a3::{Env, Ub, internal};
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
-use crate::units::Token;
+use crate::units::{Pair, Token};
 use crate::vector::{Term, Value, Vector, cells};
 use core::cell::Cell;
 
