@@ -464,6 +464,52 @@ fn a_valid_shape_says_what_the_configuration_said() {
 }
 
 #[test]
+fn a_fingerprint_tells_shapes_apart() {
+    let of = |config: &Config<'_>| Shape::new(config, Limits::None).unwrap().fingerprint();
+    // Ranks of different programs compare these numbers, so they must not change by the way.
+    assert_eq!([of(&a3()), of(&hierarchy())], [14_975_328_136_062_106_650, 9_723_501_068_894_590_638]);
+    assert_eq!(of(&a3()), of(&Config { bs: BatchSizes::PerRank(&SAME), global_bs: 256, ..a3() }));
+    // Each differs from another row in one parameter.
+    let mut swapped = UNEVEN;
+    swapped.swap(1, 2);
+    let uneven = Config { global_bs: 256, bs: BatchSizes::PerRank(&UNEVEN), ..a3() };
+    let a2 = Config { ep_world_size: 16, ..a2() };
+    let specials = Config { zero_expert_num: 1, ..a3() };
+    let configs = [
+        a3(),
+        v2(),
+        a2,
+        hierarchy(),
+        Config { server_ranks: 4, ..hierarchy() },
+        Config { op: "combine_add_rms_norm", ..a3() },
+        Config { dtype: "f16", ..a3() },
+        Config { quant_mode: 2, ..a3() },
+        Config { comm_quant_mode: 2, ..a3() },
+        Config { expert_token_nums_type: 0, ..a3() },
+        Config { ep_world_size: 32, ..a3() },
+        Config { moe_expert_num: 16, ..a3() },
+        tp(),
+        Config { moe_expert_num: 48, shared_expert_num: 1, shared_expert_rank_num: 4, ..a3() },
+        shared(),
+        Config { moe_expert_num: 52, shared_expert_num: 1, shared_expert_rank_num: 3, ..a3() },
+        specials,
+        Config { copy_expert_num: 1, zero_expert_num: 0, ..specials },
+        Config { const_expert_num: 1, zero_expert_num: 0, ..specials },
+        Config { k: 4, ..a3() },
+        Config { h: 1024, ..a3() },
+        Config { bs: BatchSizes::Uniform(15), ..a3() },
+        uneven,
+        Config { bs: BatchSizes::PerRank(&swapped), ..uneven },
+        Config { aiv_num: 9, ..a3() },
+        Config { hccl_buffsize_mb: 4097, ..a3() },
+        Config { port_offset: 512, ..a3() },
+        Config { norm_eps: 1e-5, ..a3() },
+    ];
+    let all: std::collections::BTreeSet<u64> = configs.iter().map(of).collect();
+    assert_eq!(all.len(), configs.len());
+}
+
+#[test]
 fn the_buffer_of_an_invalid_configuration_is_still_told() {
     let buffer = Buffer::new(&Config { k: 17, hccl_buffsize_mb: -5, ..a3() });
     assert_eq!((buffer.configured_mb, buffer.max_bs), (-5, 0));

@@ -327,6 +327,10 @@ fn rows_of_scales_stay_those_of_the_whole_and_shared_experts_come_first_also_whe
     for e in 0..4 {
         assert_eq!(left.expert_row(left.moe_home(ExpertId(e))), 2 + e);
     }
+    // Those of another whole are another shape, although their domain alone is the same.
+    let other = shape(&Config { moe_expert_num: 12, ..six_ranks() }).survivors(&elastic);
+    assert_eq!((left.moe_expert_num(), left.local_expert_num()), (4, other.local_expert_num()));
+    assert_ne!(left.fingerprint(), other.fingerprint());
 }
 
 /// One rank's inputs: one expert per token, all ids 0 to 2.

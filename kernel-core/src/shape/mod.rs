@@ -7,6 +7,7 @@ mod buffer;
 mod config;
 mod door;
 mod elastic;
+mod fingerprint;
 mod limits;
 mod rules;
 pub(crate) mod sizes;

@@ -55,6 +55,7 @@ pub(super) struct Derived {
     /// On a shared-expert rank, and on any other.
     rows_max: [u64; 2],
     landing: [Landing; 2],
+    pub(super) fingerprint: u64,
 }
 
 /// The parts of an area of direct placement: where they begin, behind the rows, and all of it in bytes.
@@ -101,6 +102,7 @@ impl Shape {
             combine_area: combine_area(bs, self.combine_columns().into(), self.row_bytes()),
             rows_max,
             landing: rows_max.map(landing),
+            fingerprint: self.hash_of_fields(),
         };
         Self { derived, ..self }
     }

@@ -126,7 +126,7 @@ fn sizes(shape: &Shape) {
     keep((shape.dispatch_area(), shape.dispatch_slots(), shape.window_bytes(), shape.window_out_bytes()));
     keep((a2::ub_words(shape), a2::ub_bytes(shape), a3::ub_words(shape), a3::ub_bytes(shape)));
     keep(a3::Env::new(shape, RankId(any()), CoreId(any()), Choices::default(), Portable).work());
-    keep((shape.rank_window(), shape.window_record(), shape.rows_to_peer_max(RankId(any()))));
+    keep((shape.fingerprint(), shape.rank_window(), shape.window_record(), shape.rows_to_peer_max(RankId(any()))));
     let info = black_box([1, 1, 0, 2, 0, -1, 0, -1]);
     if let Ok(Some(left)) = Elastic::new(shape, &info) {
         keep((Elastic::is_on(&info), left.whole_world_size(), shape.survivors(&left)));

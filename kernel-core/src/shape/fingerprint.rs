@@ -1,0 +1,61 @@
+//! One number that stands for a whole shape.
+
+use super::Shape;
+
+/// Offset basis and prime of FNV-1a with 64 bits.
+const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
+const PRIME: u64 = 0x0100_0000_01b3;
+
+impl Shape {
+    /// A hash of everything that makes this shape. Equal shapes have the same one on every processor; that two
+    /// different shapes share one is as good as impossible, though not by design of an adversary.
+    #[must_use]
+    pub const fn fingerprint(&self) -> u64 {
+        self.derived.fingerprint
+    }
+
+    /// FNV-1a over words instead of bytes.
+    pub(super) fn hash_of_fields(&self) -> u64 {
+        // All fields by name: a new one that is forgotten here does not compile.
+        let Self {
+            product,
+            comm_alg,
+            op,
+            dtype,
+            quant_mode,
+            comm_quant,
+            token_nums,
+            ep_world_size,
+            server_ranks,
+            tp_world_size,
+            moe_expert_num,
+            local_expert_num,
+            shared_expert_num,
+            shared_expert_rank_num,
+            zero_expert_num,
+            copy_expert_num,
+            const_expert_num,
+            k,
+            h,
+            bs_max,
+            ref bs_per_rank,
+            aiv_num,
+            hccl_buffsize_mb,
+            port_offset,
+            norm_eps_bits,
+            kept,
+            derived: _,
+        } = *self;
+        let words = [product as u32, comm_alg as u32, op as u32, dtype as u32, quant_mode as u32];
+        let ranks = [ep_world_size, server_ranks, tp_world_size];
+        let experts = [moe_expert_num, local_expert_num, shared_expert_num, shared_expert_rank_num];
+        let specials = [zero_expert_num, copy_expert_num, const_expert_num];
+        let sizes = [k, h, bs_max, aiv_num, hccl_buffsize_mb, port_offset, norm_eps_bits];
+        let flags = [comm_quant.into(), token_nums as u32, kept.is_some().into(), bs_per_rank.len() as u32];
+        let kept =
+            kept.map(|kept| [kept.shared_expert_num.into(), kept.moe_expert_num.into(), kept.rows_max]);
+        let small = [&words[..], &ranks, &experts, &specials, &sizes, &flags].into_iter().flatten();
+        let small = small.copied().chain(bs_per_rank.iter().map(|&bs| bs.into())).map(u64::from);
+        small.chain(kept.into_iter().flatten()).fold(BASIS, |hash, word| (hash ^ word).wrapping_mul(PRIME))
+    }
+}
