@@ -4,14 +4,11 @@
 
 use core::fmt::Write as _;
 use core::hint::black_box;
-use kernel_core::protocol::a2;
-use kernel_core::protocol::a3::{self, Choices, Receive};
 use kernel_core::fabric::coherent::{Fence, Streamed};
 use kernel_core::fabric::nic::Transfer;
 use kernel_core::fabric::order::{Issued, Kind as Effect};
 use kernel_core::fabric::raw::{RawFabric, Segment};
 use kernel_core::fabric::{Fabric, Fault, ProtocolError, Wait};
-use kernel_core::protocol::hierarchy;
 use kernel_core::inputs::{self, Inputs, Mask};
 use kernel_core::layout::record::{Tail, Triple};
 use kernel_core::layout::state::{Kind, Partition};
@@ -29,6 +26,9 @@ use kernel_core::plan::port::{self, Bits20To9, Load, PORTS};
 use kernel_core::plan::route::{self, Sends};
 use kernel_core::plan::shared::SharedSplit;
 use kernel_core::plan::{self, returns, split, table};
+use kernel_core::protocol::a2;
+use kernel_core::protocol::a3::{self, Choices, Receive};
+use kernel_core::protocol::hierarchy;
 use kernel_core::shape::{Buffer, Config, Elastic, Limit, Limits, Seen, Shape, Violations};
 use kernel_core::sync::{barrier, flag, selector};
 use kernel_core::units::{self, CoreId, ExpertId, RankId, Token};
@@ -126,7 +126,12 @@ fn sizes(shape: &Shape) {
     keep((shape.dispatch_area(), shape.dispatch_slots(), shape.window_bytes(), shape.window_out_bytes()));
     keep((a2::ub_words(shape), a2::ub_bytes(shape), a3::ub_words(shape), a3::ub_bytes(shape)));
     keep(a3::Env::new(shape, RankId(any()), CoreId(any()), Choices::default(), Portable).work());
-    keep((shape.fingerprint(), shape.rank_window(), shape.window_record(), shape.rows_to_peer_max(RankId(any()))));
+    keep((
+        shape.fingerprint(),
+        shape.rank_window(),
+        shape.window_record(),
+        shape.rows_to_peer_max(RankId(any())),
+    ));
     let info = black_box([1, 1, 0, 2, 0, -1, 0, -1]);
     if let Ok(Some(left)) = Elastic::new(shape, &info) {
         keep((Elastic::is_on(&info), left.whole_world_size(), shape.survivors(&left)));
