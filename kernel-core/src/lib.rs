@@ -33,3 +33,10 @@ pub mod sync;
 mod testing;
 pub mod units;
 pub mod vector;
+
+// What can go wrong goes into any program's own error type, and from core to core.
+static_assertions::assert_impl_all!(fabric::Fault: core::error::Error, Send, Sync, Copy);
+static_assertions::assert_impl_all!(fabric::ProtocolError: core::error::Error, Send, Sync, Copy);
+static_assertions::assert_impl_all!(inputs::InputError: core::error::Error, Send, Sync, Copy);
+static_assertions::assert_impl_all!(shape::Violation: core::error::Error, Send, Sync, Copy);
+static_assertions::assert_impl_all!(vector::NotFinite: core::error::Error, Send, Sync, Copy);

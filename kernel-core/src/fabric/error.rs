@@ -356,3 +356,5 @@ impl fmt::Display for ProtocolError {
         }
     }
 }
+
+impl core::error::Error for ProtocolError {}

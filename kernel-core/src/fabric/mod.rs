@@ -88,6 +88,8 @@ impl fmt::Display for Fault {
     }
 }
 
+impl core::error::Error for Fault {}
+
 /// One core's view of the memory of all ranks. **The region chooses the domain**: `to` is an EP rank for
 /// [`State`](crate::place::Region::State) and [`Window`](crate::place::Region::Window), and the number of a rank in
 /// the own TP domain for [`TpState`](crate::place::Region::TpState) and

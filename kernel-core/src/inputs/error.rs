@@ -5,6 +5,7 @@ use core::fmt;
 
 /// What is wrong with a rank's inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum InputError {
     /// A tensor has the wrong number of elements.
     Length {
@@ -153,3 +154,5 @@ impl fmt::Display for InputError {
         }
     }
 }
+
+impl core::error::Error for InputError {}

@@ -51,6 +51,7 @@ pub struct Word {
 
 /// A rule of a configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Rule {
     /// The value must lie in `[min, max]`.
     Range {
@@ -174,6 +175,8 @@ impl fmt::Display for Violation {
         Ok(())
     }
 }
+
+impl core::error::Error for Violation {}
 
 #[cfg(test)]
 mod tests {
