@@ -5,6 +5,7 @@ mod inject;
 mod plan;
 
 pub use bench::{Baseline, BenchArgs, RowCopyArg};
+use kernel_core::protocol::{Flags, Receive};
 pub use plan::{PlanArgs, SharedArg};
 
 use crate::driver::threads::Spread;
@@ -17,7 +18,6 @@ use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::a3::{Flags, Receive};
 use std::path::PathBuf;
 
 /// Verified Mixture-of-Experts dispatch and combine.

@@ -10,7 +10,7 @@ use kernel_core::layout::outputs::{self, capacity};
 use kernel_core::layout::row_table;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::placement::Home;
-use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::Receive;
 use kernel_core::shape::{Dtype, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
 

@@ -110,6 +110,7 @@ pub fn run<'c, B: Backend>(
 pub(crate) fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure) -> Error {
     match failure {
         Failure::Thread(_) => Error::Request(format!("{failure}: --threads decides how many")),
+        Failure::Refused(_) => Error::Request(failure.to_string()),
         Failure::Protocol { .. } | Failure::Agent { .. } | Failure::Traffic(_) => {
             let last = first_round + unit.batches() - 1;
             let rounds = if first_round == last {

@@ -11,7 +11,7 @@ use kernel_core::layout::relay as layout;
 use kernel_core::layout::state::Kind;
 use kernel_core::plan::relay;
 use kernel_core::plan::route;
-use kernel_core::protocol::hierarchy::Stage;
+use kernel_core::protocol::Stage;
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, Pair, RankId, Token};
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ pub fn settle<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Fail
     if shape.product() != Product::A2 {
         return Ok(Vec::new());
     }
-    let ledger = Ledger { shape, stage: unit.options.stage, counts };
+    let ledger = Ledger { shape, stage: unit.options.choices.stage, counts };
     let of = |(number, operator): (usize, &Operator)| {
         let (kind, name) = match operator {
             Operator::Dispatch(_) => (Kind::Dispatch, "dispatch"),

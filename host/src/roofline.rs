@@ -19,7 +19,7 @@ use kernel_core::placement::Home;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::plan::route::{self, Send, Sends};
 use kernel_core::plan::split;
-use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::Receive;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use std::thread;

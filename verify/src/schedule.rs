@@ -3,7 +3,7 @@
 pub use crate::explorer::Product;
 use crate::explorer::{self, Model, Timeline, Traffic};
 use crate::halves;
-use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::Receive;
 
 /// What is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

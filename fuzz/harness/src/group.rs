@@ -11,7 +11,7 @@ use kernel_core::fabric::{Progress, ProtocolError};
 use kernel_core::layout::row_table;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::protocol::a2::{Agent, AgentEnv};
-use kernel_core::protocol::a3::{Receive, Ub};
+use kernel_core::protocol::{Receive, Ub};
 use kernel_core::reference::numerics;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};

@@ -7,8 +7,7 @@ use kernel_core::layout::state::Partition;
 use kernel_core::layout::{a2_window, landing, relay};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::plan;
-use kernel_core::protocol::a3::Receive;
-use kernel_core::protocol::hierarchy::Stage;
+use kernel_core::protocol::{Receive, Stage};
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 

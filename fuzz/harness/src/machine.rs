@@ -8,10 +8,11 @@ use kernel_core::fabric::{Progress, ProtocolError};
 use kernel_core::inputs::Inputs;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::protocol::a2;
-use kernel_core::protocol::a3::{self, Choices, Flags, Ub};
+use kernel_core::protocol::a3;
 use kernel_core::protocol::a3_v2;
-use kernel_core::protocol::direct::{self, Pulled};
+use kernel_core::protocol::direct;
 use kernel_core::protocol::hierarchy;
+use kernel_core::protocol::{Choices, Flags, Operands, Ub};
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -101,20 +102,27 @@ impl Machine {
             Self::A3(machine) => machine.step(&a3(), fabric, inputs, ub),
             Self::V2(machine) => machine.step(&a3(), fabric, inputs, ub),
             Self::A3Combine(machine) => {
-                let returned = a3::Returned { y, assist_info, ep_recv_counts };
-                machine.step(&a3(), fabric, inputs, &returned, ub)
+                let operands = Operands { y, assist_info, ep_recv_counts, ..Operands::default() };
+                machine.step(&a3(), fabric, inputs, &operands, ub)
             }
             Self::Direct(machine) => machine.step(&a3(), fabric, inputs, ub),
-            Self::Pull(machine) => machine.step(&a3(), fabric, inputs, &Pulled { sent_rows, row_table }, ub),
+            Self::Pull(machine) => machine.step(
+                &a3(),
+                fabric,
+                inputs,
+                &Operands { sent_rows, row_table, ..Operands::default() },
+                ub,
+            ),
             Self::A2(machine) => machine.step(&a2(), fabric, inputs, ub),
             Self::A2Combine(machine) => {
-                let returned = a2::Returned { y, ep_recv_counts, expand_idx };
-                machine.step(&a2(), fabric, inputs, &returned, ub)
+                let operands = Operands { y, ep_recv_counts, expand_idx, ..Operands::default() };
+                machine.step(&a2(), fabric, inputs, &operands, ub)
             }
             Self::Hierarchy(machine) => machine.step(&hierarchy(), fabric, inputs, ub),
             Self::HierarchyCombine(machine) => {
-                let returned = hierarchy::Returned { y, assist_info, expand_scales, ep_recv_counts };
-                machine.step(&hierarchy(), fabric, inputs, &returned, ub)
+                let operands =
+                    Operands { y, assist_info, expand_scales, ep_recv_counts, ..Operands::default() };
+                machine.step(&hierarchy(), fabric, inputs, &operands, ub)
             }
             Self::None => Ok(Progress::Done),
         }
@@ -123,7 +131,12 @@ impl Machine {
 
 /// The choices of a domain.
 fn choices(numbers: &Numbers) -> Choices {
-    Choices { order: order(numbers), flags: numbers.flags(), receive: numbers.receive() }
+    Choices {
+        order: order(numbers),
+        flags: numbers.flags(),
+        receive: numbers.receive(),
+        ..Choices::default()
+    }
 }
 
 /// The order in which cores and agents send.

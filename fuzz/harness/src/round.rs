@@ -10,7 +10,7 @@ use kernel_core::layout::a2_window;
 use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::returns::received;
-use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::Receive;
 use kernel_core::reference::{Cluster, numerics};
 use kernel_core::shape::Op;
 use kernel_core::sync::flag::is_window_flag;

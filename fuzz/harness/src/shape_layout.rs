@@ -10,8 +10,7 @@ use areas::{disjoint, fields, landings, places, relays, triples, windows};
 use kernel_core::layout::row_table;
 use kernel_core::placement::Home;
 use kernel_core::plan::route;
-use kernel_core::protocol::a3::Receive;
-use kernel_core::protocol::hierarchy::Stage;
+use kernel_core::protocol::{Receive, Stage};
 use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Given, Limit, Limits, Product, Shape};
 use kernel_core::units::{ExpertId, RankId};
 

@@ -8,7 +8,7 @@ use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::relay::Tail;
 use kernel_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
 use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::Receive;
 use kernel_core::units::{CoreId, RankId};
 
 /// A rank that says nothing to others.

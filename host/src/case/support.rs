@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Problem};
 use kernel_core::layout::landing::required_bytes;
-use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::Receive;
 use kernel_core::shape::{CommAlg, Product, Shape};
 
 /// Whether the machines of `shape` receive rows so.

@@ -24,8 +24,7 @@ use crate::report::{Report, note, progress};
 use crate::roofline::{self, Roofline};
 use crate::whole;
 use core::time::Duration;
-use kernel_core::protocol::a3::Choices;
-use kernel_core::protocol::hierarchy::Stage;
+use kernel_core::protocol::{Choices, Stage};
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::vector::Any;
 use rand::SeedableRng;
@@ -95,9 +94,8 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     }
     let flags = flags(&case.shape, args.flags)?;
     let (silent, stray) = (args.silent(&case)?, args.stray(&case)?);
-    let choices = Choices { order: args.order.into(), flags, receive };
-    let mut plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?))?;
-    plan.options.stage = stage;
+    let choices = Choices { order: args.order.into(), flags, receive, stage };
+    let plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?))?;
     let job = Job { args, source, case, plan, silent, stray };
     let bar = match job.plan.check {
         Some(_) => {
@@ -194,7 +192,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
         silent: job.silent,
         stray: job.stray,
         tp_world_size: case.shape.tp_world_size(),
-        receive: plan.options.machines.receive,
+        receive: plan.options.choices.receive,
     };
     let workers = workers(job.args);
     let mut moved = None;
@@ -212,7 +210,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let first = Batch::varied(case, plan.last_rounds() - 1);
     let roofline = roofline::measure(
         &backend.inner.inner,
-        (&case.shape, plan.options.machines.receive),
+        (&case.shape, plan.options.choices.receive),
         &first,
         &ranks,
         workers.count,
@@ -231,7 +229,7 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
         silent: job.silent,
         stray: job.stray,
         tp_world_size: case.shape.tp_world_size(),
-        receive: plan.options.machines.receive,
+        receive: plan.options.choices.receive,
     };
     let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
     let mut moved = None;
@@ -273,7 +271,7 @@ fn plan(
     args: &RunArgs,
     shape: &Shape,
     schedule: &Schedule,
-    (machines, vector): (Choices, Any),
+    (choices, vector): (Choices, Any),
 ) -> Result<Plan, Error> {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
     let repetition_bytes = batch_bytes(shape).max(1).saturating_mul(schedule.batches() as u64);
@@ -298,7 +296,7 @@ fn plan(
         units: repetitions / chain,
         last: (rest > 0).then(|| schedule.repeat(rest)),
         options: Options {
-            machines,
+            choices,
             vector,
             rows_unseen: args.no_check && args.out.is_none(),
             in_step: args.backend == BackendArg::Threads && chain == 1,

@@ -3,7 +3,7 @@
 use crate::cli::{ModelArg, ProductArg, ReceiveArg, ScheduleArgs};
 use crate::error::{Error, shown};
 use crate::report::Report;
-use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::Receive;
 use serde::Serialize;
 use verify::schedule::{Answer, Product, Question, Subject, answer};
 

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::generate::{Left, MaskKind, Options, Routing, generate_left};
 use crate::presets::preset;
 use clap::ValueEnum;
-use kernel_core::protocol::a3::Flags;
+use kernel_core::protocol::Flags;
 use kernel_core::shape::{CommAlg, Shape};
 
 /// A configuration and where it comes from.

@@ -67,6 +67,7 @@ const NAP: usize = 64;
 /// # Errors
 /// A machine's error, or a group in which nobody can move and nothing is in flight.
 pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64, Failure> {
+    unit.check()?;
     // Both kinds of steps in a group; whoever is to stop stops behind any effect.
     let is_finer = |rank: RankId| unit.options.stopped.is_some() || !rank.0.is_multiple_of(2);
     let tasks = member::all(unit.shape).flat_map(|rank| unit.tasks_of(rank));

@@ -7,21 +7,20 @@
 
 mod hang;
 pub mod lockstep;
-mod machine;
 pub mod pin;
 pub mod schedule;
 mod task;
 pub mod threads;
 
 pub use hang::{Hang, Missing};
+use kernel_core::protocol::{Choices, Machine, Refused};
 pub use task::{RankState, Stop, Task};
 
+use crate::backend::Backend;
 use crate::batch::Batch;
 use core::sync::atomic::{AtomicU32, Ordering};
-use kernel_core::fabric::ProtocolError;
-use kernel_core::protocol::a3::Choices;
-use kernel_core::protocol::hierarchy::Stage;
-use kernel_core::shape::{CommAlg, Shape};
+use kernel_core::fabric::{Fabric, ProtocolError};
+use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Any;
 use schedule::Operator;
@@ -29,12 +28,10 @@ use schedule::Operator;
 /// Choices that do not change results.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// The machines' choices.
-    pub machines: Choices,
+    /// Those of the protocol.
+    pub choices: Choices,
     /// What works on rows.
     pub vector: Any,
-    /// Who issues what goes to other servers, in a hierarchy.
-    pub stage: Stage,
     /// Nothing does: to measure what else there is.
     pub rows_idle: bool,
     /// All ranks begin an operator together, and experts run when all have ended it, so that its time holds no waiting
@@ -73,16 +70,6 @@ pub enum Who {
     Core(CoreId),
     /// The agent, on A2.
     Agent,
-}
-
-/// Whether every rank has an agent beside its cores.
-#[must_use]
-pub fn has_agents(shape: &Shape, stage: Stage) -> bool {
-    match shape.comm_alg() {
-        CommAlg::Fullmesh => true,
-        CommAlg::Hierarchy => stage == Stage::Two,
-        CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => false,
-    }
 }
 
 /// What the tasks of a unit share.
@@ -126,8 +113,20 @@ impl<'a, B> Unit<'a, B> {
 
     /// The ranks that have an agent.
     fn agents(&self) -> impl Iterator<Item = RankId> + use<B> {
-        let agents = has_agents(self.shape, self.options.stage).then(|| self.shape.ep_world_size());
+        let agents = self.options.choices.has_agents(self.shape).then(|| self.shape.ep_world_size());
         (0..agents.unwrap_or(0)).map(RankId)
+    }
+
+    /// Refuses, before anything has happened, what the memory or the shape cannot do.
+    fn check(&self) -> Result<(), Failure>
+    where
+        B: Backend,
+    {
+        let capabilities = self.backend.fabric(RankId(0), CoreId(0), 0).capabilities();
+        for operator in self.operators {
+            Machine::begin(operator.kind(), self.shape, self.options.choices, capabilities)?;
+        }
+        Ok(())
     }
 
     /// Whether the cores of `rank` have ended all operators: its doorbell rings no more.
@@ -178,7 +177,7 @@ impl Failure {
                 Self::Hang(Hang { after, missing: missing.into_iter().map(named).collect() })
             }
             Self::Agent { rank, error } => Self::Agent { rank: name(rank), error: error.renamed(name) },
-            Self::Thread(_) | Self::Traffic(_) => self,
+            Self::Thread(_) | Self::Traffic(_) | Self::Refused(_) => self,
         }
     }
 }
@@ -210,6 +209,9 @@ pub enum Failure {
     /// Nobody moved before the deadline.
     #[error("{0}")]
     Hang(Hang),
+    /// The memory or the shape does not have what the choices ask for.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// The system does not start a worker.
     #[error("cannot start a worker thread: {0}")]
     Thread(String),

@@ -1,6 +1,7 @@
 //! The order of operators: a string of D and C. A C combines the oldest dispatch that is not yet combined.
 
 use crate::error::Error;
+use kernel_core::protocol;
 
 /// An operator of one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -12,6 +13,15 @@ pub enum Operator {
 }
 
 impl Operator {
+    /// Which operator it is.
+    #[must_use]
+    pub const fn kind(self) -> protocol::Operator {
+        match self {
+            Self::Dispatch(_) => protocol::Operator::Dispatch,
+            Self::Combine(_) => protocol::Operator::Combine,
+        }
+    }
+
     /// The batch that it belongs to.
     #[must_use]
     pub const fn batch(self) -> usize {

@@ -1,6 +1,5 @@
 //! One core's work: its operators in order, each a machine that is stepped.
 
-use super::machine::{Env, Machine, Rows, Turn, drive};
 use super::schedule::Operator;
 use super::{Failure, Options, Unit, Who};
 use crate::backend::Backend;
@@ -9,18 +8,35 @@ use crate::member;
 use crate::vector::RowUnit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use kernel_core::fabric::{Progress, ProtocolError, Wait};
+use kernel_core::fabric::{Fabric, Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::layout::row_table;
 use kernel_core::place::Tensor;
-use kernel_core::protocol::a2::{self, Agent, AgentEnv};
-use kernel_core::protocol::a3::{self, Receive, Ub};
-use kernel_core::protocol::hierarchy;
+use kernel_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operands, Receive, Ub, drive};
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
+
+/// The operands of combine, as a rank keeps them between its operators.
+#[derive(Debug, Default)]
+struct Rows {
+    y: Vec<u8>,
+    assist_info: Vec<u8>,
+    expand_scales: Vec<u8>,
+    ep_recv_counts: Vec<u8>,
+    expand_idx: Vec<u8>,
+    sent_rows: Vec<u8>,
+    row_table: Vec<u8>,
+}
+
+impl Rows {
+    fn operands(&self) -> Operands<'_> {
+        let Self { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table } = self;
+        Operands { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table }
+    }
+}
 
 /// What the cores of a rank share with each other on the host's side: the join, and what the experts returned.
 #[derive(Debug, Default)]
@@ -116,7 +132,7 @@ pub(super) fn run_agent<B: Backend>(
     steps: u32,
 ) -> Result<(u32, Option<Wait>), Failure> {
     let state = &unit.ranks[rank.index()];
-    let env = AgentEnv { shape: unit.shape, rank, order: unit.options.machines.order };
+    let env = AgentEnv { shape: unit.shape, rank, order: unit.options.choices.order };
     let mut agent = state.agent.lock().unwrap_or_else(PoisonError::into_inner);
     let mut nic = unit.backend.nic(rank);
     let mut done = 0;
@@ -137,6 +153,17 @@ pub(super) fn run_agent<B: Backend>(
     }
 }
 
+/// How far a core is.
+#[derive(Debug)]
+enum Phase {
+    /// Waits for the join.
+    Between,
+    /// Works on an operator.
+    Runs(Machine),
+    /// Was the last of its rank to end the operator; experts may be due.
+    Last,
+}
+
 /// One core.
 #[derive(Debug)]
 pub struct Task<'a> {
@@ -146,8 +173,8 @@ pub struct Task<'a> {
     pub core: CoreId,
     /// The next or running operator, by its number in the unit.
     pub operator: usize,
-    env: Env<'a>,
-    machine: Machine,
+    env: Env<'a, RowUnit>,
+    phase: Phase,
     words: Vec<u32>,
     row: Vec<u8>,
     /// What the stand-in experts took: no operator's time.
@@ -158,31 +185,17 @@ impl<'a> Task<'a> {
     /// A core before its first operator.
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, options: Options) -> Self {
-        let Options { machines, vector, rows_idle, one_by_one, .. } = options;
+        let Options { choices, vector, rows_idle, one_by_one, .. } = options;
         let vector = RowUnit((!rows_idle).then_some(vector));
-        let (env, words, bytes) = match shape.comm_alg() {
-            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
-                let env = a3::Env::new(shape, member::ep_rank(shape, rank), core, machines, vector)
-                    .with_tp_rank(member::tp_rank(shape, rank));
-                (Env::A3(env), a3::ub_words(shape), a3::ub_bytes(shape))
-            }
-            CommAlg::Fullmesh => {
-                let env = a2::Env::new(shape, rank, core, vector);
-                (Env::A2(env), a2::ub_words(shape), a2::ub_bytes(shape))
-            }
-            CommAlg::Hierarchy => {
-                let env = hierarchy::Env::new(shape, rank, core, vector).with_stage(options.stage);
-                (Env::Hierarchy(env), hierarchy::ub_words(shape), hierarchy::ub_bytes(shape))
-            }
-        };
+        let env = Env::new(shape, member::ep_rank(shape, rank), core, choices, vector);
         let task = Self {
             rank,
             core,
             operator: 0,
-            env,
-            machine: Machine::Between,
-            words: vec![0; words],
-            row: vec![0; bytes],
+            env: env.with_tp_rank(member::tp_rank(shape, rank)),
+            phase: Phase::Between,
+            words: vec![0; protocol::ub_words(shape)],
+            row: vec![0; protocol::ub_bytes(shape)],
             experts: Duration::ZERO,
         };
         if one_by_one { task.one_by_one() } else { task }
@@ -190,11 +203,8 @@ impl<'a> Task<'a> {
 
     /// The same with at most one effect in a step, where the machine can tell: for whoever looks at orders of effects.
     #[must_use]
-    pub fn one_by_one(mut self) -> Self {
-        if let Env::A3(env) = self.env {
-            self.env = Env::A3(env.one_by_one());
-        }
-        self
+    pub fn one_by_one(self) -> Self {
+        Self { env: self.env.one_by_one(), ..self }
     }
 
     /// Moves on by at most `steps` steps, within one operator. Returns the steps made and, if it could not go
@@ -207,12 +217,12 @@ impl<'a> Task<'a> {
         unit: &Unit<'_, B>,
         steps: u32,
     ) -> Result<(u32, Option<Stop>), ProtocolError> {
-        if matches!(self.machine, Machine::Between)
-            && let Some(stop) = self.begin(unit)
+        if matches!(self.phase, Phase::Between)
+            && let Some(stop) = self.begin(unit)?
         {
             return Ok((0, Some(stop)));
         }
-        if matches!(self.machine, Machine::Last) {
+        if matches!(self.phase, Phase::Last) {
             return self.close(unit).map(|()| (0, Some(self.blocked(unit).unwrap_or(Stop::Ended))));
         }
         let (rank, who) = (self.rank, Who::Core(self.core));
@@ -246,10 +256,10 @@ impl<'a> Task<'a> {
     /// or has.
     #[must_use]
     pub fn blocked<B: Backend>(&self, unit: &Unit<'_, B>) -> Option<Stop> {
-        match self.machine {
-            Machine::Last => return self.must_meet(unit).then_some(Stop::Join),
-            Machine::Between => {}
-            _ => return None,
+        match self.phase {
+            Phase::Last => return self.must_meet(unit).then_some(Stop::Join),
+            Phase::Between => {}
+            Phase::Runs(_) => return None,
         }
         let Some(operator) = self.current(unit) else { return Some(Stop::End) };
         let before = match operator {
@@ -266,15 +276,17 @@ impl<'a> Task<'a> {
     }
 
     /// Begins the next operator.
-    fn begin<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Option<Stop> {
+    fn begin<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<Option<Stop>, ProtocolError> {
         if let Some(stop) = self.blocked(unit) {
-            return Some(stop);
+            return Ok(Some(stop));
         }
-        let Some(operator) = self.current(unit) else { return Some(Stop::End) };
+        let Some(operator) = self.current(unit) else { return Ok(Some(Stop::End)) };
         unit.backend.begins(self.rank, self.core);
-        self.machine =
-            Machine::new(&self.env, operator, unit.shape.comm_alg(), unit.options.machines.receive);
-        None
+        let capabilities = unit.backend.fabric(self.rank, self.core, operator.batch()).capabilities();
+        let machine = Machine::begin(operator.kind(), unit.shape, unit.options.choices, capabilities);
+        self.phase =
+            Phase::Runs(machine.map_err(|_| ProtocolError::Internal("refused in the middle of a unit"))?);
+        Ok(None)
     }
 
     /// Steps the machine until it is pending or done; `None` when the steps are used up.
@@ -289,17 +301,18 @@ impl<'a> Task<'a> {
         let returned = unit.ranks[rank.index()].returned[operator.batch()]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
+        let Phase::Runs(machine) = &mut self.phase else { return Ok(None) };
         let mut fabric = unit.backend.fabric(rank, core, operator.batch());
-        let turn = Turn {
-            machine: &mut self.machine,
-            env: &self.env,
-            inputs: unit.batches[operator.batch()].inputs(rank),
-            ub: Ub { words: &mut self.words, row: &mut self.row },
-            returned: &returned,
-            steps,
-            done,
-        };
-        if B::INLINED { turn.run(&mut fabric) } else { turn.run_on_any(&mut fabric) }
+        let inputs = &unit.batches[operator.batch()].inputs(rank);
+        let operands = &returned.operands();
+        let scratch = Ub { words: &mut self.words, row: &mut self.row };
+        if B::INLINED {
+            let mut cx = Context { fabric: &mut fabric, inputs, operands, scratch };
+            machine.run(&self.env, &mut cx, steps, done)
+        } else {
+            let mut cx = Context { fabric: &mut fabric as &mut dyn Fabric, inputs, operands, scratch };
+            run_on_any(machine, &self.env, &mut cx, steps, done)
+        }
     }
 
     /// Ends the operator.
@@ -310,7 +323,7 @@ impl<'a> Task<'a> {
             return Ok(());
         }
         unit.joined.ended.fetch_add(1, Ordering::AcqRel);
-        self.machine = Machine::Last;
+        self.phase = Phase::Last;
         self.close(unit)
     }
 
@@ -341,14 +354,14 @@ impl<'a> Task<'a> {
     /// Goes on to the next operator.
     fn leave(&mut self) {
         self.operator += 1;
-        self.machine = Machine::Between;
+        self.phase = Phase::Between;
     }
 
     /// The batch whose experts run at the end of the operator. Where they read rows in shared memory, as late as may
     /// be, just before its combine: a row that comes too early must not find them done.
     fn experts_due<B>(&self, unit: &Unit<'_, B>) -> Option<usize> {
-        let Options { machines, no_join, .. } = unit.options;
-        let late = machines.receive != Receive::Copy && !no_join;
+        let Options { choices, no_join, .. } = unit.options;
+        let late = choices.receive != Receive::Copy && !no_join;
         match unit.operators.get(self.operator + usize::from(late))? {
             Operator::Dispatch(batch) if !late => Some(*batch),
             Operator::Combine(batch) if late => Some(*batch),
@@ -365,12 +378,8 @@ impl<'a> Task<'a> {
     ) -> Result<(), ProtocolError> {
         let mut rows =
             returned.write().map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let received = Received {
-            backend: unit.backend,
-            rank: self.rank,
-            batch,
-            receive: unit.options.machines.receive,
-        };
+        let received =
+            Received { backend: unit.backend, rank: self.rank, batch, receive: unit.options.choices.receive };
         expert::run(unit.shape, &unit.batches[batch], &received, &mut rows.y)?;
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
         received.leave_results(&rows.y)?;
@@ -397,4 +406,16 @@ impl<'a> Task<'a> {
         }
         Ok(())
     }
+}
+
+/// Steps over a fabric whose calls are found at run time: compiled once for all of them.
+#[inline(never)]
+fn run_on_any(
+    machine: &mut Machine,
+    env: &Env<'_, RowUnit>,
+    cx: &mut Context<'_, dyn Fabric + '_>,
+    steps: u32,
+    done: &mut u32,
+) -> Result<Option<Progress>, ProtocolError> {
+    machine.run(env, cx, steps, done)
 }

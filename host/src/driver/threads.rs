@@ -121,6 +121,7 @@ impl Shared {
 /// # Errors
 /// A machine's error, or no progress before the deadline.
 pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, Failure> {
+    unit.check()?;
     let shared = Shared {
         ready: AtomicUsize::new(0),
         moved: (0..workers.count).map(|_| Moved::default()).collect(),

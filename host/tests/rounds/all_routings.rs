@@ -10,7 +10,7 @@ use host::config::Config;
 use host::driver::Options;
 use host::driver::threads::Spread;
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::a3::{Choices, Flags, Receive};
+use kernel_core::protocol::{Choices, Flags, Receive};
 use kernel_core::shape::CommAlg;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -94,8 +94,10 @@ fn run_all(config: Config, seed: u64) {
     });
     for (schedule, flags, receive) in runs {
         let receive = if plain { receive } else { Receive::Copy };
-        let options =
-            Options { machines: Choices { order: send_order, flags, receive }, ..Options::default() };
+        let options = Options {
+            choices: Choices { order: send_order, flags, receive, ..Choices::default() },
+            ..Options::default()
+        };
         let chain = 2 * ROUNDS / schedule.len();
         let units = number.div_ceil(ROUNDS);
         let trial =

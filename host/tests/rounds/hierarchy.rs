@@ -7,7 +7,7 @@ use host::config::{Bs, Config};
 use host::driver;
 use host::driver::threads::Spread;
 use host::generate::Options;
-use kernel_core::protocol::hierarchy::Stage;
+use kernel_core::protocol::{Choices, Stage};
 
 /// Servers of so many ranks.
 fn servers(number: i64, near: i64, local: i64, k: i64, cores: i64) -> Config {
@@ -39,7 +39,10 @@ fn trials(mut try_one: impl FnMut(&Trial<'_>, &str)) {
         for (schedule, stage) in
             ["DC", "DDCC", "DDDCCC"].into_iter().flat_map(|s| [(s, Stage::Two), (s, Stage::Three)])
         {
-            let options = driver::Options { stage, ..driver::Options::default() };
+            let options = driver::Options {
+                choices: Choices { stage, ..Choices::default() },
+                ..driver::Options::default()
+            };
             let trial = Trial { units: 2, options, ..Trial::new(&case, schedule, 2) };
             try_one(&trial, &format!("{schedule}, {stage:?}, case {number}"));
         }

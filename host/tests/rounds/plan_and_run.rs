@@ -13,7 +13,7 @@ use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::a3::{Choices, Flags};
+use kernel_core::protocol::{Choices, Flags};
 use kernel_core::units::{CoreId, RankId};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -222,7 +222,7 @@ fn what_is_planned_is_what_every_core_does_in_order() {
             let backend = Survivors::of(&case, recorder);
             let mut trial = Trial::new(&case, "DC", 1);
             let order_of_machines = if order == "plain" { SendOrder::Plain } else { SendOrder::Staggered };
-            trial.options.machines = Choices { order: order_of_machines, flags, ..Choices::default() };
+            trial.options.choices = Choices { order: order_of_machines, flags, ..Choices::default() };
             trial.threaded(&backend, 1, Spread::Ranks).unwrap();
             let log = backend.inner.log.lock().unwrap();
             let mut seen = 0;

@@ -9,7 +9,7 @@ use host::driver::Options;
 use host::driver::threads::Spread;
 use host::generate::{self, Left, MaskKind, Routing};
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::a3::{Choices, Flags, Receive};
+use kernel_core::protocol::{Choices, Flags, Receive};
 use proptest::prelude::*;
 
 /// A shape and what is asked of it.
@@ -19,7 +19,7 @@ struct Sample {
     options: generate::Options,
     /// Ranks without an active token, by bit.
     idle: u16,
-    machines: Choices,
+    choices: Choices,
     schedule: &'static str,
     seed: u64,
     /// `elastic_info`.
@@ -127,7 +127,7 @@ prop_compose! {
             }
             _ => Receive::Copy,
         };
-        Sample { config, options, idle, machines: Choices { order, flags, receive }, schedule, seed, left: None }
+        Sample { config, options, idle, choices: Choices { order, flags, receive, ..Choices::default() }, schedule, seed, left: None }
     }
 }
 
@@ -167,8 +167,8 @@ prop_compose! {
         let config = Config {
             comm_alg: String::new(), tp_world_size: 2, moe_expert_num: experts, k: k.min(experts), comm_quant_mode: 0, ..sample.config
         };
-        let machines = Choices { receive: Receive::Copy, ..sample.machines };
-        Sample { config, machines, ..sample }
+        let choices = Choices { receive: Receive::Copy, ..sample.choices };
+        Sample { config, choices, ..sample }
     }
 }
 
@@ -209,8 +209,8 @@ prop_compose! {
             ..Config::default()
         };
         let options = generate::Options { shared_expert_x: false, ..sample.options };
-        let machines = Choices { receive: Receive::Copy, ..sample.machines };
-        Sample { config, options, schedule, machines, ..sample }
+        let choices = Choices { receive: Receive::Copy, ..sample.choices };
+        Sample { config, options, schedule, choices, ..sample }
     }
 }
 
@@ -251,7 +251,7 @@ proptest! {
 
 fn judge(sample: &Sample) -> Result<(), TestCaseError> {
     let case = sample.case();
-    let options = Options { machines: sample.machines, ..Options::default() };
+    let options = Options { choices: sample.choices, ..Options::default() };
     let trial = Trial { options, units: 2, ..Trial::new(&case, sample.schedule, 3) };
     let expected = trial.in_lockstep(Memory::Strong, sample.seed);
     prop_assert!(expected.is_ok(), "{}", expected.unwrap_err());

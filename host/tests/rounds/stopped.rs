@@ -21,8 +21,7 @@ use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Capabilities, Fabric, Fault, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::place::{Place, Tensor};
-use kernel_core::protocol::a3::{Choices, Flags, Receive};
-use kernel_core::protocol::hierarchy::Stage;
+use kernel_core::protocol::{Choices, Flags, Receive, Stage};
 use kernel_core::units::{CoreId, RankId};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -282,7 +281,7 @@ fn everybody_dies_with(case: &Case, options: Options) {
     let whole = in_lockstep(case, options, Memory::Strong, 1);
     assert!(whole.failure.is_none() && whole.outputs.iter().flatten().all(Option::is_some));
     let cores = (0..case.shape.aiv_num()).map(|core| Who::Core(CoreId(core)));
-    let agent = driver::has_agents(&case.shape, options.stage).then_some(Who::Agent);
+    let agent = options.choices.has_agents(&case.shape).then_some(Who::Agent);
     let everybody: Vec<_> = core::iter::once(Who::Rank).chain(cores).chain(agent).collect();
     let (mut tried, mut missed) = (0, 0);
     for rank in member::all(&case.shape) {
@@ -374,7 +373,7 @@ fn hierarchy() -> Config {
 #[test]
 fn whoever_dies_in_a_hierarchy_is_named() {
     for stage in [Stage::Two, Stage::Three] {
-        everybody_dies_with(&made(hierarchy()), Options { stage, ..Options::default() });
+        everybody_dies_with(&made(hierarchy()), with(Choices { stage, ..Choices::default() }));
     }
 }
 
@@ -397,7 +396,7 @@ fn dies_on_threads(case: &Case, options: Options) {
     let whole = run(None, patient);
     assert!(whole.failure.is_none());
     let rank = [0, 9, 30, 60].map(|after| (Who::Rank, after));
-    let agent = driver::has_agents(&case.shape, options.stage).then_some((Who::Agent, 1));
+    let agent = options.choices.has_agents(&case.shape).then_some((Who::Agent, 1));
     let mut missed = 0;
     for (who, after) in rank.into_iter().chain([(Who::Core(CoreId(0)), 5)]).chain(agent) {
         let stopped = Stopped { rank: RankId(1), who, after };
@@ -408,8 +407,8 @@ fn dies_on_threads(case: &Case, options: Options) {
     assert!(missed >= 2, "{missed}");
 }
 
-fn with(machines: Choices) -> Options {
-    Options { machines, ..Options::default() }
+fn with(choices: Choices) -> Options {
+    Options { choices, ..Options::default() }
 }
 
 #[test]
@@ -434,7 +433,7 @@ fn whoever_dies_on_threads_in_any_domain_is_named_and_the_next_group_is_well() {
     let elastic = make_left(small(4, 8, 2, 2, 1), Made { seed: 7, ..Made::default() }, Left::Without(&[3]));
     dies_on_threads(&elastic, Options::default());
     for stage in [Stage::Two, Stage::Three] {
-        dies_on_threads(&made(hierarchy()), Options { stage, ..Options::default() });
+        dies_on_threads(&made(hierarchy()), with(Choices { stage, ..Choices::default() }));
     }
 }
 

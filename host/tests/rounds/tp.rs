@@ -8,12 +8,12 @@ use host::backend::lockstep::{Lockstep, Memory};
 use host::config::Config;
 use host::generate::{Left, Options, generate_left};
 use host::store::TensorFile;
-use kernel_core::fabric::{Fabric, Progress, ProtocolError, Wait};
+use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError, Wait};
 use kernel_core::inputs::Inputs;
 use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::layout::tp;
 use kernel_core::place::Tensor;
-use kernel_core::protocol::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use kernel_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words};
 use kernel_core::shape::{BatchSizes, Config as CoreConfig, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -42,29 +42,52 @@ fn row(value: f32) -> Vec<u8> {
     [value, -value].iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect()
 }
 
-/// What an operator's machine answers on one core of one peer.
-type Step<'a> =
-    dyn FnMut(usize, u32, &Env<'_, Portable>, &mut Ub<'_>) -> Result<Progress, ProtocolError> + 'a;
-
-/// Steps both cores of both peers in turn until all are done or one fails, or nobody moves any more.
-fn poll(shape: &Shape, step: &mut Step<'_>) -> Result<Vec<Wait>, ProtocolError> {
-    let mut scratch = vec![(vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]); 2 * CORES as usize];
-    loop {
-        let (mut waits, mut moved) = (Vec::new(), false);
-        for (i, (words, row)) in scratch.iter_mut().enumerate() {
-            let (peer, core) = (i / CORES as usize, i as u32 % CORES);
-            let env = Env::new(shape, RankId(0), CoreId(core), Choices::default(), Portable);
-            let env = env.with_tp_rank(RankId(peer as u32));
-            match step(peer, core, &env, &mut Ub { words, row })? {
-                Progress::Stepped => moved = true,
-                Progress::Pending(wait) => waits.push(wait),
-                Progress::Done => {}
+/// Steps both cores of so many peers through an operator in turn until all are done or one fails, or nobody moves any more.
+/// Combine is given `y` of each. `before` is called before each step, with the peer that takes it.
+fn poll(
+    shape: &Shape,
+    backend: &Lockstep,
+    operator: Operator,
+    peers: usize,
+    y: &[Vec<u8>; 2],
+    mut before: impl FnMut(usize),
+) -> Result<Vec<Wait>, ProtocolError> {
+    let begin = || Machine::begin(operator, shape, Choices::default(), Capabilities::empty()).unwrap();
+    let core = |()| (begin(), vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]);
+    let mut cores = [(); 2 * CORES as usize].map(core);
+    let given = [0, 1].map(|peer| {
+        [(Tensor::AssistInfo, 12 * 2 * BS), (Tensor::EpRecvCounts, 8)]
+            .map(|(tensor, len)| output(backend, peer, tensor, len))
+    });
+    with_inputs(|inputs| {
+        loop {
+            let (mut waits, mut moved) = (Vec::new(), false);
+            for (i, (machine, words, row)) in cores.iter_mut().enumerate().take(peers * CORES as usize) {
+                let (peer, core) = (i / CORES as usize, CoreId(i as u32 % CORES));
+                before(peer);
+                let env = Env::new(shape, RankId(0), core, Choices::default(), Portable);
+                let mut cx = Context {
+                    fabric: &mut backend.fabric(RankId(peer as u32), core, 0),
+                    inputs: &inputs[peer],
+                    operands: &Operands {
+                        y: &y[peer],
+                        assist_info: &given[peer][0],
+                        ep_recv_counts: &given[peer][1],
+                        ..Operands::default()
+                    },
+                    scratch: Ub { words, row },
+                };
+                match machine.step(&env.with_tp_rank(RankId(peer as u32)), &mut cx)? {
+                    Progress::Stepped => moved = true,
+                    Progress::Pending(wait) => waits.push(wait),
+                    Progress::Done => {}
+                }
+            }
+            if !moved {
+                return Ok(waits);
             }
         }
-        if !moved {
-            return Ok(waits);
-        }
-    }
+    })
 }
 
 /// Tokens 1, 2, 3 of peer 0 and 11, 12, 13 of peer 1, all for the only expert.
@@ -76,13 +99,7 @@ fn with_inputs<T>(f: impl FnOnce(&[Inputs<'_>; 2]) -> T) -> T {
 
 fn dispatched(shape: &Shape) -> Lockstep {
     let backend = Lockstep::new(shape, 1, Memory::Strong, 0).unwrap();
-    let mut machines = [(); 2].map(|()| [(); CORES as usize].map(|()| Dispatch::new()));
-    let waits = with_inputs(|inputs| {
-        poll(shape, &mut |peer, core, env, ub| {
-            let mut fabric = backend.fabric(RankId(peer as u32), CoreId(core), 0);
-            machines[peer][core as usize].step(env, &mut fabric, &inputs[peer], ub)
-        })
-    });
+    let waits = poll(shape, &backend, Operator::Dispatch, 2, &Default::default(), |_| {});
     assert_eq!(waits, Ok(vec![]));
     backend
 }
@@ -95,23 +112,10 @@ fn output(backend: &Lockstep, peer: usize, tensor: Tensor, len: usize) -> Vec<u8
 
 /// Runs combine on so many of the peers.
 fn combined(shape: &Shape, backend: &Lockstep, peers: usize) -> Result<Vec<Wait>, ProtocolError> {
-    let mut machines = [(); 2].map(|()| [(); CORES as usize].map(|()| Combine::new()));
     // Peer 0 returns 100, 101, ... for its rows and then the other's, peer 1 returns 200, 204, ...
     let y = [(100.0, 1.0), (200.0, 4.0)]
         .map(|(base, step)| (0..2 * BS).flat_map(|i| row(base + step * i as f32)).collect::<Vec<_>>());
-    with_inputs(|inputs| {
-        poll(shape, &mut |peer, core, env, ub| {
-            if peer >= peers {
-                return Ok(Progress::Done);
-            }
-            let outputs = |tensor, len| output(backend, peer, tensor, len);
-            let (assist_info, counts) =
-                (outputs(Tensor::AssistInfo, 12 * 2 * BS), outputs(Tensor::EpRecvCounts, 8));
-            let returned = Returned { y: &y[peer], assist_info: &assist_info, ep_recv_counts: &counts };
-            let mut fabric = backend.fabric(RankId(peer as u32), CoreId(core), 0);
-            machines[peer][core as usize].step(env, &mut fabric, &inputs[peer], &returned, ub)
-        })
-    })
+    poll(shape, backend, Operator::Combine, peers, &y, |_| {})
 }
 
 #[test]
@@ -191,25 +195,19 @@ fn a_slot_that_no_peer_could_have_published_is_refused() {
 fn a_row_of_the_peer_with_a_token_out_of_order_is_refused() {
     let shape = pair();
     let backend = Lockstep::new(&shape, 1, Memory::Strong, 0).unwrap();
-    let mut machines = [(); 2].map(|()| [(); CORES as usize].map(|()| Dispatch::new()));
     let mut poked = false;
-    let result = with_inputs(|inputs| {
-        poll(&shape, &mut |peer, core, env, ub| {
-            let own = RankId(peer as u32);
-            if peer == 1 && !poked {
-                let slot = tp::slot(Kind::Dispatch, Partition::P0, CoreId(0));
-                let heard = backend.fabric(RankId(0), CoreId(0), 0).observe(slot).unwrap();
-                if heard != 0 {
-                    // Peer 1 has told of its rows; the second becomes one more copy of the first.
-                    let record = tp::record(&shape, RankId(0), Partition::P0, 1);
-                    let triple = kernel_core::layout::record::triple_of(&shape, record);
-                    backend.fabric(own, CoreId(0), 0).put(RankId(0), triple, &[0; 12], &[]).unwrap();
-                    poked = true;
-                }
+    let result = poll(&shape, &backend, Operator::Dispatch, 2, &Default::default(), |peer| {
+        if peer == 1 && !poked {
+            let slot = tp::slot(Kind::Dispatch, Partition::P0, CoreId(0));
+            let heard = backend.fabric(RankId(0), CoreId(0), 0).observe(slot).unwrap();
+            if heard != 0 {
+                // Peer 1 has told of its rows; the second becomes one more copy of the first.
+                let record = tp::record(&shape, RankId(0), Partition::P0, 1);
+                let triple = kernel_core::layout::record::triple_of(&shape, record);
+                backend.fabric(RankId(1), CoreId(0), 0).put(RankId(0), triple, &[0; 12], &[]).unwrap();
+                poked = true;
             }
-            let mut fabric = backend.fabric(own, CoreId(core), 0);
-            machines[peer][core as usize].step(env, &mut fabric, &inputs[peer], ub)
-        })
+        }
     });
     assert_eq!(result, Err(ProtocolError::Triple { row: 4, seen: [0, 0, 0] }));
 }
@@ -218,16 +216,7 @@ fn a_row_of_the_peer_with_a_token_out_of_order_is_refused() {
 fn a_peer_that_does_not_come_is_named() {
     let shape = pair();
     let backend = Lockstep::new(&shape, 1, Memory::Strong, 0).unwrap();
-    let mut machines = [(); CORES as usize].map(|()| Dispatch::new());
-    let waits = with_inputs(|inputs| {
-        poll(&shape, &mut |peer, core, env, ub| {
-            if peer == 1 {
-                return Ok(Progress::Done);
-            }
-            let mut fabric = backend.fabric(RankId(0), CoreId(core), 0);
-            machines[core as usize].step(env, &mut fabric, &inputs[0], ub)
-        })
-    });
+    let waits = poll(&shape, &backend, Operator::Dispatch, 1, &Default::default(), |_| {});
     let wait = |core| Wait::TpFlag { peer: RankId(1), core: CoreId(core) };
     assert_eq!(waits, Ok(vec![wait(0), wait(1)]));
     assert_eq!(wait(1).to_string(), "missing: TP flag of rank 1, core 1");

@@ -9,7 +9,7 @@ use host::case::Case;
 use host::config::Config;
 use host::driver::Options;
 use kernel_core::layout::state::Kind;
-use kernel_core::protocol::a3::{Choices, Flags};
+use kernel_core::protocol::{Choices, Flags};
 
 const SEEDS: Range<u64> = 0..200;
 
@@ -162,7 +162,7 @@ fn status_slots_in_the_order_of_the_data_slots_are_caught() {
 fn a_missing_join_is_caught_with_separate_flags_and_with_blocks_on_weak_memory() {
     let no_join = |flags| Options {
         no_join: true,
-        machines: Choices { flags, ..Choices::default() },
+        choices: Choices { flags, ..Choices::default() },
         ..Options::default()
     };
     let blocks = seeded(Config { comm_alg: "fullmesh_v2".to_owned(), ..small(2, 4, 2, 3, 2) }, 1);

@@ -1,7 +1,80 @@
-//! The machines: one core's dispatch or combine, by protocol.
+//! The machines: one core's dispatch or combine, of every protocol behind one face.
+//!
+//! A [`Machine`] is a plain value of one core and one operator. Whoever drives it [begins](Machine::begin) it and calls
+//! [`step`](Machine::step) until it answers [`Done`](crate::fabric::Progress::Done). What a machine must not carry comes with
+//! every call: the core's constants ([`Env`]) and the [`Context`] of fabric, inputs, operands and scratch.
+//! Beside the machines of its cores a rank may have an [`Agent`] ([`Choices::has_agents`]).
+//!
+//! Each protocol is a room with machines of its own, which a firmware that runs only that protocol can take without the enum:
+//! [`a3`] (joint and separate flags, rows copied or received in place), [`a3_v2`] (fullmesh_v2), [`direct`] (direct placement
+//! and pull combine), [`a2`] (full mesh) and [`hierarchy`].
 
 pub mod a2;
 pub mod a3;
 pub mod a3_v2;
+mod choices;
 pub mod direct;
 pub mod hierarchy;
+mod machine;
+
+pub use crate::layout::state::Kind as Operator;
+pub use a2::{Agent, AgentEnv};
+pub use choices::{Choices, Flags, Receive, Stage};
+pub use machine::{Context, Env, Machine, Refused, drive};
+
+use crate::fabric::ProtocolError;
+use crate::shape::{CommAlg, Shape};
+
+/// What combine is given on one rank besides the inputs of dispatch: what the experts returned, and outputs of the same
+/// batch's dispatch, little-endian. Each machine reads some of them; the others may be empty.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Operands<'a> {
+    /// `[rows, h]` of dtype: a result for each row of `expand_x`, with a TP domain also those of the peer's rows. Unused with
+    /// direct placement, where experts leave results in the window.
+    pub y: &'a [u8],
+    /// `assist_info_for_combine`, three i32 per row (A3, hierarchy).
+    pub assist_info: &'a [u8],
+    /// `expand_scales`, one f32 per row (hierarchy).
+    pub expand_scales: &'a [u8],
+    /// `ep_recv_counts` (seed 003: `epSendCounts`), i32; the last entry is the number of rows.
+    pub ep_recv_counts: &'a [u8],
+    /// `expand_idx`, i32: which row of its expert belongs to a pair of this rank (A2 full mesh).
+    pub expand_idx: &'a [u8],
+    /// `sent_rows`, i32 (direct placement).
+    pub sent_rows: &'a [u8],
+    /// `row_table`, of which the second entry counts: all ranks use the same area (direct placement).
+    pub row_table: &'a [u8],
+}
+
+/// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between operators.
+#[derive(Debug)]
+pub struct Ub<'a> {
+    /// At least [`ub_words`].
+    pub words: &'a mut [u32],
+    /// At least [`ub_bytes`].
+    pub row: &'a mut [u8],
+}
+
+/// Words of scratch that any core of the shape needs.
+#[must_use]
+pub fn ub_words(shape: &Shape) -> usize {
+    match shape.comm_alg() {
+        CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => a3::ub_words(shape),
+        CommAlg::Fullmesh => a2::ub_words(shape),
+        CommAlg::Hierarchy => hierarchy::ub_words(shape),
+    }
+}
+
+/// Bytes of scratch that any core of the shape needs.
+#[must_use]
+pub fn ub_bytes(shape: &Shape) -> usize {
+    match shape.comm_alg() {
+        CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => a3::ub_bytes(shape),
+        CommAlg::Fullmesh => a2::ub_bytes(shape),
+        CommAlg::Hierarchy => hierarchy::ub_bytes(shape),
+    }
+}
+
+const fn internal(what: &'static str) -> ProtocolError {
+    ProtocolError::Internal(what)
+}

@@ -9,7 +9,8 @@ use crate::layout::a2_window::{FLAG1, next_flag_place, tail_flag, window, window
 use crate::layout::state::{Kind, Partition};
 use crate::place::{Place, Tensor};
 use crate::plan::order::SendOrder;
-use crate::protocol::a2::{Agent, AgentEnv, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use crate::protocol::a2::{Agent, AgentEnv, Combine, Dispatch, Env, ub_bytes, ub_words};
+use crate::protocol::{Operands, Ub};
 use crate::reference::{Cluster, Dispatched};
 use crate::shape::Shape;
 use crate::sync::flag::is_window_flag;
@@ -299,14 +300,14 @@ impl Group {
         let Some(operator) = self.operators.get(state.operator) else { return Ok(None) };
         let inputs = self.rounds[operator.round()][rank.index()].inputs();
         let Rows { y, ep_recv_counts, expand_idx } = &state.rows[operator.round()];
-        let returned = Returned { y, ep_recv_counts, expand_idx };
+        let operands = Operands { y, ep_recv_counts, expand_idx, ..Operands::default() };
         let mut ub = Ub { words, row };
         let (before, words_before) = (machine.clone(), ub.words.to_vec());
         let mut fabric = self.world.fabric(rank, core);
         let progress = match machine {
             Machine::Between => return Ok(None),
             Machine::Dispatch(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
-            Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &returned, &mut ub),
+            Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &operands, &mut ub),
         };
         let effects = self.world.take_effects();
         assert!(effects.len() <= 1, "{before:?} had more than one effect: {effects:?}");

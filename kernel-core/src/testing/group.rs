@@ -6,9 +6,10 @@ use super::fake::World;
 use crate::fabric::{Progress, ProtocolError};
 use crate::layout::row_table;
 use crate::place::Tensor;
-use crate::protocol::a3::{Choices, Combine, Dispatch, Env, RUN, Receive, Returned, Ub, ub_bytes, ub_words};
+use crate::protocol::a3::{Combine, Dispatch, Env, RUN, ub_bytes, ub_words};
 use crate::protocol::a3_v2;
-use crate::protocol::direct::{self, Pulled};
+use crate::protocol::direct;
+use crate::protocol::{Choices, Operands, Receive, Ub};
 use crate::reference::{Cluster, Dispatched};
 use crate::shape::{CommAlg, Op, Shape};
 use crate::units::{CoreId, RankId, Token};
@@ -133,17 +134,17 @@ impl Group {
         let env = if self.one_by_one { env.one_by_one() } else { env };
         let inputs = self.tensors[rank.index()].inputs();
         let Rows { y, assist_info, ep_recv_counts, sent_rows, row_table } = &self.rows[rank.index()];
-        let returned = Returned { y, assist_info, ep_recv_counts };
-        let pulled = Pulled { sent_rows, row_table };
+        let operands =
+            Operands { y, assist_info, ep_recv_counts, sent_rows, row_table, ..Operands::default() };
         let mut ub = Ub { words, row };
         let (before, words_before) = (machine.clone(), ub.words.to_vec());
         let mut fabric = self.world.fabric(*rank, *core);
         let progress = match machine {
             Machine::Dispatch(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
             Machine::DispatchV2(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
-            Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &returned, &mut ub),
+            Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &operands, &mut ub),
             Machine::Direct(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
-            Machine::Pull(machine) => machine.step(&env, &mut fabric, &inputs, &pulled, &mut ub),
+            Machine::Pull(machine) => machine.step(&env, &mut fabric, &inputs, &operands, &mut ub),
         };
         let mut effects = self.world.take_effects();
         let most = if self.one_by_one { 1 } else { RUN as usize };

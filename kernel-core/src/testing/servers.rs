@@ -9,7 +9,8 @@ use crate::place::Tensor;
 use crate::plan::order::SendOrder;
 use crate::plan::relay;
 use crate::protocol::a2::{Agent, AgentEnv};
-use crate::protocol::hierarchy::{Combine, Dispatch, Env, Returned, Stage, Ub, ub_bytes, ub_words};
+use crate::protocol::hierarchy::{Combine, Dispatch, Env, ub_bytes, ub_words};
+use crate::protocol::{Operands, Stage, Ub};
 use crate::reference::{Cluster, Dispatched};
 use crate::shape::{QuantMode, Shape};
 use crate::units::{CoreId, RankId, Token};
@@ -206,14 +207,14 @@ impl Group {
         let inputs = self.rounds[operator.round()][rank.index()].inputs();
         let Rows { y, assist_info, expand_scales, ep_recv_counts } =
             &self.rows[rank.index()][operator.round()];
-        let returned = Returned { y, assist_info, expand_scales, ep_recv_counts };
+        let operands = Operands { y, assist_info, expand_scales, ep_recv_counts, ..Operands::default() };
         let mut ub = Ub { words, row };
         let (before, words_before) = (machine.clone(), ub.words.to_vec());
         let mut fabric = self.world.fabric(rank, core);
         let progress = match machine {
             Machine::Between => return Ok(false),
             Machine::Dispatch(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
-            Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &returned, &mut ub),
+            Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &operands, &mut ub),
         };
         let effects = self.world.take_effects();
         assert!(effects.len() <= 1, "{before:?} had more than one effect: {effects:?}");

@@ -14,9 +14,9 @@ mod stack;
 use core::cell::UnsafeCell;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use kernel_core::fabric::Progress;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
 use kernel_core::fabric::survivors::Survivors;
+use kernel_core::fabric::{Capabilities, Progress};
 use kernel_core::inputs::Inputs;
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::row_table;
@@ -24,12 +24,10 @@ use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::layout::tp;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::a2;
-use kernel_core::protocol::a3::{Choices, Combine, Dispatch, Env, Receive, Returned, Ub};
-use kernel_core::protocol::a3_v2;
-use kernel_core::protocol::direct;
-use kernel_core::protocol::hierarchy;
-use kernel_core::shape::{CommAlg, Elastic, Given, Limits, Op, Product, QuantMode, Shape};
+use kernel_core::protocol::{
+    Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Ub,
+};
+use kernel_core::shape::{Elastic, Given, Limits, Op, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 use scene::{GROUPS, MESHES, Scene};
@@ -154,7 +152,7 @@ fn rest() -> Result<(), Wrong> {
 
 fn rounds() -> Result<(), Wrong> {
     // Layers that share a group's memory leave nothing behind that the next one minds. Agents live as long as their group.
-    let mut agents = [const { [const { a2::Agent::new() }; RANKS] }; GROUPS];
+    let mut agents = [const { [const { Agent::new() }; RANKS] }; GROUPS];
     scene::all().iter().try_for_each(|scene| {
         let agents = agents.get_mut(scene.group).ok_or(Wrong::Shape)?;
         let whole = Shape::new(&scene.config, Limits::None).map_err(|_| Wrong::Shape)?;
@@ -260,27 +258,10 @@ fn rows(bits: impl Fn(usize) -> u16) -> [u8; BS * ROW] {
     rows
 }
 
-/// The dispatch of any layout.
-enum AnyDispatch {
-    Plain(Dispatch),
-    Blocks(a3_v2::Dispatch),
-    Direct(direct::Dispatch),
-    A2(a2::Dispatch),
-    Relayed(hierarchy::Dispatch),
-}
-
-/// The combine that goes with it.
-enum AnyCombine {
-    A3(Combine),
-    Pull(direct::Combine),
-    A2(a2::Combine),
-    Relayed(hierarchy::Combine),
-}
-
 fn one_round(
     scene: &Scene,
     domain: &Domain<'_>,
-    agents: &mut [a2::Agent; RANKS],
+    agents: &mut [Agent; RANKS],
     round: usize,
 ) -> Result<(), Wrong> {
     let shape = domain.shape;
@@ -309,64 +290,29 @@ fn one_round(
     }
 
     let mut scratch = [[Scratch { words: [0; _], row: [0; _] }; CORES]; RANKS];
-    let mut dispatch = [[(); CORES]; RANKS].map(|cores| {
-        cores.map(|()| match (shape.product(), shape.comm_alg(), scene.receive) {
-            (_, CommAlg::Hierarchy, _) => AnyDispatch::Relayed(hierarchy::Dispatch::default()),
-            (Product::A2, ..) => AnyDispatch::A2(a2::Dispatch::default()),
-            (_, CommAlg::FullmeshV2, _) => AnyDispatch::Blocks(a3_v2::Dispatch::default()),
-            (.., Receive::Direct { .. }) => AnyDispatch::Direct(direct::Dispatch::default()),
-            _ => AnyDispatch::Plain(Dispatch::new()),
+    let mut run = |operator, y: &[[u8; OUTPUT]; RANKS]| {
+        poll(domain, scene, agents, operator, &mut scratch, |rank, core, machine, fabric, scratch| {
+            let output = |tensor| black_box(domain.bytes(rank, tensor));
+            let operands = Operands {
+                y: y.get(rank).map_or(&[][..], |y| black_box(y)),
+                assist_info: output(Tensor::AssistInfo),
+                expand_scales: output(Tensor::ExpandScales),
+                ep_recv_counts: output(Tensor::EpRecvCounts),
+                expand_idx: output(Tensor::ExpandIdx),
+                sent_rows: output(Tensor::SentRows),
+                row_table: output(Tensor::RowTable),
+            };
+            let (env, inputs) = (env(domain, scene, rank, core), black_box(inputs(rank)));
+            machine.step(&env, &mut Context { fabric, inputs: &inputs, operands: &operands, scratch })
         })
-    });
-    poll(domain, agents, &mut dispatch, &mut scratch, |rank, core, machine, fabric, ub| {
-        let (env, inputs) = (env(domain, scene, rank, core), black_box(inputs(rank)));
-        match machine {
-            AnyDispatch::Plain(machine) => machine.step(&env, fabric, &inputs, ub),
-            AnyDispatch::Blocks(machine) => machine.step(&env, fabric, &inputs, ub),
-            AnyDispatch::Direct(machine) => machine.step(&env, fabric, &inputs, ub),
-            AnyDispatch::A2(machine) => machine.step(&a2_env(domain, rank, core), fabric, &inputs, ub),
-            AnyDispatch::Relayed(machine) => {
-                machine.step(&relay_env(domain, scene, rank, core), fabric, &inputs, ub)
-            }
-        }
-    })?;
+    };
+    run(Operator::Dispatch, &[[0; OUTPUT]; RANKS])?;
 
     let mut y = [[0; OUTPUT]; RANKS];
     for (rank, y) in y.iter_mut().enumerate() {
         experts(scene, domain, rank, y).ok_or(Wrong::Result)?;
     }
-    let mut combine = [[(); CORES]; RANKS].map(|cores| {
-        cores.map(|()| match (shape.product(), shape.comm_alg(), scene.receive) {
-            (_, CommAlg::Hierarchy, _) => AnyCombine::Relayed(hierarchy::Combine::default()),
-            (Product::A2, ..) => AnyCombine::A2(a2::Combine::default()),
-            (.., Receive::Direct { .. }) => AnyCombine::Pull(direct::Combine::default()),
-            _ => AnyCombine::A3(Combine::new()),
-        })
-    });
-    poll(domain, agents, &mut combine, &mut scratch, |rank, core, machine, fabric, ub| {
-        let (output, inputs) = (|tensor| black_box(domain.bytes(rank, tensor)), black_box(inputs(rank)));
-        let (env, y) = (env(domain, scene, rank, core), y.get(rank).map_or(&[][..], |y| black_box(y)));
-        let (assist_info, ep_recv_counts) = (output(Tensor::AssistInfo), output(Tensor::EpRecvCounts));
-        match machine {
-            AnyCombine::A3(machine) => {
-                let returned = Returned { y, assist_info, ep_recv_counts };
-                machine.step(&env, fabric, &inputs, &returned, ub)
-            }
-            AnyCombine::Pull(machine) => {
-                let (sent_rows, row_table) = (output(Tensor::SentRows), output(Tensor::RowTable));
-                machine.step(&env, fabric, &inputs, &direct::Pulled { sent_rows, row_table }, ub)
-            }
-            AnyCombine::A2(machine) => {
-                let returned = a2::Returned { y, ep_recv_counts, expand_idx: output(Tensor::ExpandIdx) };
-                machine.step(&a2_env(domain, rank, core), fabric, &inputs, &returned, ub)
-            }
-            AnyCombine::Relayed(machine) => {
-                let expand_scales = output(Tensor::ExpandScales);
-                let returned = hierarchy::Returned { y, assist_info, expand_scales, ep_recv_counts };
-                machine.step(&relay_env(domain, scene, rank, core), fabric, &inputs, &returned, ub)
-            }
-        }
-    })?;
+    run(Operator::Combine, &y)?;
 
     let right = (0..RANKS).all(|rank| {
         let doubled = |token| scene.doubled.get(rank).and_then(|of| of.get(token)).copied().unwrap_or(0);
@@ -426,25 +372,15 @@ fn experts(scene: &Scene, domain: &Domain<'_>, rank: usize, y: &mut [u8; OUTPUT]
     Some(())
 }
 
+/// What all cores of a group choose.
+fn choices(scene: &Scene) -> Choices {
+    Choices { flags: scene.flags, receive: scene.receive, stage: scene.stage, ..Choices::default() }
+}
+
 /// What a step is told passes through [`black_box`]: what the compiler knew of it, it would leave out of the machine.
 fn env<'a>(domain: &Domain<'a>, scene: &Scene, rank: usize, core: usize) -> Env<'a, Portable> {
-    let choices = Choices { flags: scene.flags, receive: scene.receive, ..Choices::default() };
-    let env = Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), choices, Portable);
+    let env = Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), choices(scene), Portable);
     black_box(if domain.shape.tp_world_size() == 2 { env.with_tp_rank(RankId(rank as u32)) } else { env })
-}
-
-fn a2_env<'a>(domain: &Domain<'a>, rank: usize, core: usize) -> a2::Env<'a, Portable> {
-    black_box(a2::Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), Portable))
-}
-
-fn relay_env<'a>(
-    domain: &Domain<'a>,
-    scene: &Scene,
-    rank: usize,
-    core: usize,
-) -> hierarchy::Env<'a, Portable> {
-    let env = hierarchy::Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), Portable);
-    black_box(env.with_stage(scene.stage))
 }
 
 /// An output tensor of an operator that has ended, or a part of it that no core writes any more.
@@ -458,23 +394,26 @@ fn bytes(outputs: &Outputs, tensor: Tensor) -> &[u8] {
     unsafe { core::slice::from_raw_parts(segment.base(), segment.len() as usize) }
 }
 
-/// Steps all machines in turn until all are done. That no core begins an operator before the last one of its
+/// Begins an operator on all cores and steps them in turn until all are done. That no core begins an operator before the last one of its
 /// rank has ended the one before is the join.
-fn poll<M>(
+fn poll(
     domain: &Domain<'_>,
-    agents: &mut [a2::Agent; RANKS],
-    machines: &mut [[M; CORES]; RANKS],
+    scene: &Scene,
+    agents: &mut [Agent; RANKS],
+    operator: Operator,
     scratch: &mut [[Scratch; CORES]; RANKS],
     mut step: impl FnMut(
         usize,
         usize,
-        &mut M,
+        &mut Machine,
         &mut Survivors<'_, RawFabric<'_>>,
-        &mut Ub<'_>,
+        Ub<'_>,
     ) -> Result<Progress, kernel_core::fabric::ProtocolError>,
 ) -> Result<(), Wrong> {
     let (eps, tps) = (domain.memory.map(|regions| regions.ep), domain.memory.map(|regions| regions.tp));
     let has_tp = domain.shape.tp_world_size() == 2;
+    let begin = || Machine::begin(operator, domain.shape, choices(scene), Capabilities::all()).ok();
+    let mut machines = [[(); CORES]; RANKS].map(|cores| cores.map(|()| begin()));
     loop {
         let (mut done, mut stepped) = (0, false);
         let ranks = machines.iter_mut().zip(scratch.iter_mut()).zip(agents.iter_mut());
@@ -494,8 +433,9 @@ fn poll<M>(
                 let inner = unsafe { RawFabric::new(eps, own, outputs).with_tp(&tps, RankId(rank as u32)) };
                 let inner = inner.with_servers(domain.shape.server_ranks());
                 let mut fabric = Survivors { inner, left: domain.left };
-                let mut ub = black_box(Ub { words: &mut scratch.words, row: &mut scratch.row });
-                let (stopped, depth) = stack::deepest(|| step(rank, core, machine, &mut fabric, &mut ub));
+                let machine = machine.as_mut().ok_or(Wrong::Machine)?;
+                let ub = black_box(Ub { words: &mut scratch.words, row: &mut scratch.row });
+                let (stopped, depth) = stack::deepest(|| step(rank, core, machine, &mut fabric, ub));
                 STEP_STACK.fetch_max(depth, Ordering::Relaxed);
                 match stopped.map_err(|_| Wrong::Machine)? {
                     Progress::Done => done += 1,
@@ -503,12 +443,9 @@ fn poll<M>(
                     Progress::Pending(_) => {}
                 }
             }
-            if domain.shape.product() == Product::A2 {
-                let env = a2::AgentEnv {
-                    shape: domain.shape,
-                    rank: physical,
-                    order: black_box(SendOrder::Staggered),
-                };
+            if choices(scene).has_agents(domain.shape) {
+                let env =
+                    AgentEnv { shape: domain.shape, rank: physical, order: black_box(SendOrder::Staggered) };
                 // SAFETY: as above; this is the one agent of the rank.
                 let mut nic = unsafe { RawNic::new(&eps, physical) };
                 let (posted, depth) = stack::deepest(|| agent.step(&env, &mut nic));

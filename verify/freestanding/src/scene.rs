@@ -1,8 +1,7 @@
 //! What is run: configurations with their routings, and what must come of them.
 
 use crate::{BS, CORES, H, K, RANKS, RELAY_WINDOW, WHOLE, WINDOW};
-use kernel_core::protocol::a3::{Flags, Receive};
-use kernel_core::protocol::hierarchy::Stage;
+use kernel_core::protocol::{Flags, Receive, Stage};
 use kernel_core::shape::{BatchSizes, Config, Given};
 
 /// Groups with memory of their own: of the plain layout; of fullmesh_v2, which takes what another layer leaves in its

@@ -8,7 +8,7 @@ use kernel_core::layout::data::partition_start;
 use kernel_core::layout::landing::{self, Area};
 use kernel_core::layout::state::Partition;
 use kernel_core::place::Place;
-use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::Receive;
 use kernel_core::units::RankId;
 
 impl View<'_> {

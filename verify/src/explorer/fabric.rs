@@ -15,7 +15,7 @@ use kernel_core::layout::state::{
     CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, core_word,
 };
 use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::Receive;
 use kernel_core::sync::flag;
 use kernel_core::units::{CoreId, RankId};
 use std::rc::Rc;

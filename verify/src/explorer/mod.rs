@@ -36,6 +36,7 @@ mod fabric;
 mod hierarchy;
 mod model;
 mod oracle;
+mod phase;
 mod search;
 mod state;
 mod step;

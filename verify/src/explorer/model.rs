@@ -2,7 +2,7 @@
 
 use core::fmt;
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::a3::{Choices, Env, Flags, Receive, ub_bytes, ub_words};
+use kernel_core::protocol::{Choices, Env, Flags, Receive, ub_bytes, ub_words};
 use kernel_core::shape::{BatchSizes, Config, Limits, QuantMode, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -342,8 +342,8 @@ impl Model {
     }
 
     /// The machines' choices.
-    fn choices(&self) -> Choices {
-        Choices { order: SendOrder::Plain, flags: self.flags, receive: self.receive }
+    pub(super) fn choices(&self) -> Choices {
+        Choices { order: SendOrder::Plain, flags: self.flags, receive: self.receive, ..Choices::default() }
     }
 
     /// The shape that the machines see.
@@ -396,7 +396,7 @@ pub(super) type Choice = Option<i32>;
 pub(super) struct Setup<'a> {
     pub(super) model: &'a Model,
     pub(super) shape: &'a Shape,
-    /// By core of the group, rank-major (A3).
+    /// By core of the group, rank-major.
     pub(super) envs: Vec<Env<'a, Portable>>,
     /// Operators of a unit: kind, batch in the unit, number among its kind in the unit.
     pub(super) unit: Vec<(Kind, u32, u32)>,
@@ -423,8 +423,7 @@ impl<'a> Setup<'a> {
                 (kind, *count - 1, *count - 1)
             })
             .collect();
-        let ranks = 0..if model.product == Product::A3 { model.ranks } else { 0 };
-        let envs = ranks.flat_map(|rank| {
+        let envs = (0..model.ranks).flat_map(|rank| {
             (0..model.cores)
                 .map(move |core| Env::new(shape, RankId(rank), CoreId(core), model.choices(), Portable))
                 .map(|env| if model.in_runs { env } else { env.one_by_one() })

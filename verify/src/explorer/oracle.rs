@@ -7,7 +7,7 @@ use kernel_core::layout::landing;
 use kernel_core::layout::state::Partition;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::placement::Home;
-use kernel_core::protocol::a3::Receive;
+use kernel_core::protocol::Receive;
 use kernel_core::reference::{Cluster, Dispatched};
 use kernel_core::units::{RankId, div_rem};
 use std::collections::HashMap;

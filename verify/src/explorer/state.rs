@@ -1,12 +1,10 @@
 //! A state: all machines, all memory, all effects that have not landed.
 
 use super::model::{Choice, Setup};
+use super::phase::Phase;
 use core::hash::{Hash, Hasher};
 use kernel_core::fabric::order::Issued;
 use kernel_core::place::Place;
-use kernel_core::protocol::a3::{Combine, Dispatch};
-use kernel_core::protocol::a3_v2;
-use kernel_core::protocol::direct;
 use kernel_core::units::RankId;
 use std::collections::{HashMap, VecDeque};
 use xxhash_rust::xxh3::xxh3_128;
@@ -14,24 +12,10 @@ use xxhash_rust::xxh3::xxh3_128;
 /// Words of scratch that a model's core may need.
 pub(super) const UB_WORDS: usize = 16;
 
-/// A core's machine.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Machine {
-    /// Waits for the join.
-    Between,
-    Dispatch(Dispatch),
-    DispatchV2(a3_v2::Dispatch),
-    Combine(Combine),
-    /// The experts of the rank's next batch, on its first core, where they read rows in the window.
-    Experts,
-    Direct(direct::Dispatch),
-    Pull(direct::Combine),
-}
-
 /// A core.
 #[derive(Clone, Debug)]
 pub(super) struct Core {
-    pub(super) machine: Machine,
+    pub(super) phase: Phase,
     /// Operators begun or about to begin, from the beginning.
     pub(super) op: u32,
     pub(super) ub: [u32; UB_WORDS],
@@ -121,8 +105,7 @@ pub(super) struct State {
 impl State {
     pub(super) fn new(setup: &Setup<'_>) -> Self {
         let row = vec![0; setup.staged_bytes];
-        let core =
-            Core { machine: Machine::Between, op: 0, ub: [0; UB_WORDS], row, sent: false, polled: false };
+        let core = Core { phase: Phase::Between, op: 0, ub: [0; UB_WORDS], row, sent: false, polled: false };
         Self {
             cores: vec![core; setup.envs.len()],
             shared: Shared::default(),
@@ -161,7 +144,7 @@ impl State {
         phase.hash(&mut bytes);
         for core in &self.cores {
             (core.op - first_unit * setup.unit.len() as u32).hash(&mut bytes);
-            core.machine.hash(&mut bytes);
+            core.phase.hash(&mut bytes);
             core.ub[..setup.ub_words].hash(&mut bytes);
             core.row.hash(&mut bytes);
             (core.sent, core.polled).hash(&mut bytes);

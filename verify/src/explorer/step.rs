@@ -4,15 +4,14 @@
 use super::fabric::{View, land, may_land};
 use super::model::{Choice, Kind, Memory, Setup, Twin};
 use super::oracle::{Expected, Oracle, RankTensors};
-use super::state::{Core, Interner, Machine, Shared, State};
+use super::phase::Phase;
+use super::state::{Core, Interner, Shared, State};
 use super::tape::{Tape, settled, ways};
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::place::Tensor;
-use kernel_core::protocol::a3::{Combine, Dispatch, Receive, Returned, Ub};
-use kernel_core::protocol::a3_v2;
-use kernel_core::protocol::direct::{self, Pulled};
+use kernel_core::protocol::{Receive, Ub};
 use kernel_core::units::RankId;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -63,7 +62,7 @@ impl<'a> Known<'a> {
         let flight = 0..if explicit { state.shared.flight.len() } else { 0 };
         let twin = self.setup.model.twin;
         let landings = flight.filter(|&i| may_land(&state.shared.flight, i, twin)).map(Move::Land);
-        let running = |i: &usize| state.cores[*i].machine != Machine::Between;
+        let running = |i: &usize| state.cores[*i].phase != Phase::Between;
         (0..state.cores.len()).filter(running).map(Move::Step).chain(landings).collect()
     }
 
@@ -115,7 +114,7 @@ impl<'a> Known<'a> {
         'states: while let Some(mut state) = open.pop() {
             let mut i = 0;
             while i < state.cores.len() {
-                if state.cores[i].machine == Machine::Between {
+                if state.cores[i].phase == Phase::Between {
                     if self.may_begin(&state, i) {
                         open.extend(self.begin(&state, i));
                         continue 'states;
@@ -132,7 +131,7 @@ impl<'a> Known<'a> {
                 }
                 match self.conclude(&mut state, i, stepped) {
                     // The end of an operator may let a core before this one begin.
-                    Ok(_) => i = if state.cores[i].machine == Machine::Between { 0 } else { i },
+                    Ok(_) => i = if state.cores[i].phase == Phase::Between { 0 } else { i },
                     Err(violation) => {
                         settled.push(Err(violation));
                         continue 'states;
@@ -153,7 +152,7 @@ impl<'a> Known<'a> {
         let rank = i / cores;
         let mut others = state.cores[rank * cores..][..cores].iter();
         let first = &state.cores[rank * cores];
-        let begun = first.op == core.op && matches!(first.machine, Machine::Combine(_) | Machine::Pull(_));
+        let begun = first.op == core.op && matches!(first.phase, Phase::Runs(_));
         let has_experts = self.setup.operator(core.op).0 == Kind::Combine && i != rank * cores;
         if has_experts && self.setup.model.receive != Receive::Copy && !begun && first.op <= core.op {
             return false;
@@ -167,17 +166,11 @@ impl<'a> Known<'a> {
         let rank = i / self.setup.model.cores as usize;
         let (kind, batch, _) = self.setup.operator(state.cores[i].op);
         let mut state = state.clone();
-        state.cores[i].machine = match kind {
-            Kind::Dispatch if self.setup.model.blocks > 0 => Machine::DispatchV2(a3_v2::Dispatch::new()),
-            Kind::Dispatch if matches!(self.setup.model.receive, Receive::Direct { .. }) => {
-                Machine::Direct(direct::Dispatch::new())
-            }
-            Kind::Dispatch => Machine::Dispatch(Dispatch::new()),
-            Kind::Combine if self.setup.model.receive == Receive::Copy => Machine::Combine(Combine::new()),
-            // Experts run as late as may be.
-            Kind::Combine if i.is_multiple_of(self.setup.model.cores as usize) => Machine::Experts,
-            Kind::Combine => combine_of(self.setup.model.receive),
-        };
+        // Experts run as late as may be.
+        let experts = kind == Kind::Combine
+            && self.setup.model.receive != Receive::Copy
+            && i.is_multiple_of(self.setup.model.cores as usize);
+        state.cores[i].phase = if experts { Phase::Experts } else { self.setup.begin(kind) };
         if state.round(&self.setup, batch).choices[rank].is_some() {
             return vec![state];
         }
@@ -205,12 +198,12 @@ impl<'a> Known<'a> {
             .or_insert_with(|| Rc::new(RankTensors::new(&self.setup, rank, tag, own)))
             .clone();
         let State { cores, shared, written, .. } = state;
-        let Core { machine, ub, row, sent, .. } = &mut cores[i];
-        let before = machine.clone();
+        let Core { phase, ub, row, sent, .. } = &mut cores[i];
+        let before = phase.clone();
         // No more than the machines ask for.
         let mut scratch = vec![0; self.setup.ub_bytes];
         scratch[..row.len()].copy_from_slice(row);
-        let mut ub = Ub { words: &mut ub[..self.setup.ub_words], row: &mut scratch };
+        let ub = Ub { words: &mut ub[..self.setup.ub_words], row: &mut scratch };
         let mut view = View {
             setup: &self.setup,
             shared: RefCell::new(shared),
@@ -219,7 +212,7 @@ impl<'a> Known<'a> {
             core: kernel_core::units::CoreId(i as u32 % self.setup.model.cores),
             kind,
             nth,
-            expected,
+            expected: expected.clone(),
             peek,
             sent: *sent,
             touched: Cell::new(false),
@@ -229,10 +222,16 @@ impl<'a> Known<'a> {
             written: 0,
             violation: RefCell::default(),
         };
-        let progress = step_machine(&mut view, machine, &mut ub, i, &tensors);
+        let progress = if *phase == Phase::Experts {
+            *phase = self.setup.begin(Kind::Combine);
+            view.experts().map(|()| Progress::Stepped).map_err(ProtocolError::from)
+        } else {
+            let own = expected.as_ref().map(|all| &all[rank as usize]);
+            self.setup.step(i, phase, &mut view, &tensors.inputs(), own, ub)
+        };
         let staged = row.len();
         row.copy_from_slice(&scratch[..staged]);
-        let moved = *machine != before;
+        let moved = *phase != before;
         if matches!(progress, Ok(Progress::Stepped)) && !moved
             || matches!(progress, Ok(Progress::Pending(_))) && moved
         {
@@ -278,7 +277,7 @@ impl<'a> Known<'a> {
         let op = state.cores[i].op;
         let (kind, batch, _) = self.setup.operator(op);
         state.cores[i] = Core {
-            machine: Machine::Between,
+            phase: Phase::Between,
             op: op + 1,
             ub: Default::default(),
             row: vec![0; self.setup.staged_bytes],
@@ -300,53 +299,6 @@ impl<'a> Known<'a> {
             state.retire(&self.setup);
         }
         Ok(())
-    }
-}
-
-fn combine_of(receive: Receive) -> Machine {
-    match receive {
-        Receive::Direct { .. } => Machine::Pull(direct::Combine::new()),
-        _ => Machine::Combine(Combine::new()),
-    }
-}
-
-fn step_machine(
-    view: &mut View<'_>,
-    machine: &mut Machine,
-    ub: &mut Ub<'_>,
-    i: usize,
-    tensors: &RankTensors,
-) -> Result<Progress, ProtocolError> {
-    let env = &view.setup.envs[i];
-    let inputs = tensors.inputs();
-    let expected = view.expected.clone();
-    match machine {
-        Machine::Between => Ok(Progress::Stepped),
-        Machine::Experts => {
-            let receive = view.setup.model.receive;
-            view.experts()?;
-            *machine = combine_of(receive);
-            Ok(Progress::Stepped)
-        }
-        Machine::Direct(machine) => machine.step(env, view, &inputs, ub),
-        Machine::Pull(machine) => {
-            let own = expected.as_ref().map(|all| &all[view.rank.index()]);
-            let bytes = |tensor| own.map_or(&[][..], |own| own.output(tensor));
-            let pulled = Pulled { sent_rows: bytes(Tensor::SentRows), row_table: bytes(Tensor::RowTable) };
-            machine.step(env, view, &inputs, &pulled, ub)
-        }
-        Machine::Dispatch(machine) => machine.step(env, view, &inputs, ub),
-        Machine::DispatchV2(machine) => machine.step(env, view, &inputs, ub),
-        Machine::Combine(machine) => {
-            let own = expected.as_ref().map(|all| &all[view.rank.index()]);
-            let bytes = |tensor| own.map_or(&[][..], |own| own.output(tensor));
-            let returned = Returned {
-                y: own.map_or(&[], |own| &own.y),
-                assist_info: bytes(Tensor::AssistInfo),
-                ep_recv_counts: bytes(Tensor::EpRecvCounts),
-            };
-            machine.step(env, view, &inputs, &returned, ub)
-        }
     }
 }
 

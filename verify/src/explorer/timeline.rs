@@ -1,8 +1,9 @@
 //! A counterexample as a story: what happened, in order, and what must never have.
 
 use super::fabric::{is_shared, spot};
+use super::phase::Phase;
 use super::search::Origin;
-use super::state::{Effect, Machine, Shared, State, Value};
+use super::state::{Effect, Shared, State, Value};
 use super::step::{Known, Move};
 use super::violation::Violation;
 use core::fmt;
@@ -90,7 +91,7 @@ fn tell_traffic(
 fn tell_waits(known: &mut Known<'_>, state: &State, events: &mut Vec<String>) {
     let cores = known.setup.model.cores as usize;
     for i in 0..state.cores.len() {
-        if state.cores[i].machine != Machine::Between
+        if state.cores[i].phase != Phase::Between
             && let Some(wait) = known.waits_for(state, i)
         {
             events.push(format!("{}: {wait}", who(known, state, i, cores)));

@@ -9,11 +9,10 @@ use super::memory::{Memory, Outputs, Places};
 use super::round::{Round, Traffic};
 use super::twist::{Faithful, Twist, Twisted};
 use ::loom::thread;
-use kernel_core::fabric::{Progress, ProtocolError};
+use kernel_core::fabric::{Fabric, Progress, ProtocolError};
 use kernel_core::place::Tensor;
-use kernel_core::protocol::a3::{Choices, Combine, Dispatch, Env, Flags, Ub, ub_bytes, ub_words};
-use kernel_core::protocol::a3_v2;
-use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
+use kernel_core::protocol::{self, Choices, Context, Env, Flags, Machine, Ub, ub_bytes, ub_words};
+use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 use std::rc::Rc;
@@ -26,6 +25,23 @@ pub enum Operator {
     D(usize),
     /// Combine.
     C(usize),
+}
+
+impl Operator {
+    /// Its round.
+    pub(super) const fn round(self) -> usize {
+        let (Self::D(round) | Self::C(round)) = self;
+        round
+    }
+
+    /// The beginning of its machine.
+    pub(super) fn begin(self, shape: &Shape, choices: Choices, fabric: &dyn Fabric) -> Machine {
+        let kind = match self {
+            Self::D(_) => protocol::Operator::Dispatch,
+            Self::C(_) => protocol::Operator::Combine,
+        };
+        Machine::begin(kind, shape, choices, fabric.capabilities()).expect("a machine of this shape")
+    }
 }
 
 /// How dispatch sends.
@@ -229,29 +245,16 @@ impl<T: Twist> Core<T> {
         &mut self,
         env: &Env<'_, Portable>,
         operator: Operator,
-        mut ub: Ub<'_>,
+        scratch: Ub<'_>,
     ) -> Result<(), String> {
-        let fabric = &mut self.fabric;
-        match operator {
-            Operator::D(round) => {
-                let inputs = self.group.rounds[round].inputs(self.rank);
-                fabric.fabric.begin(Rc::clone(&self.outputs[round]));
-                if self.group.shapes[0].comm_alg() == CommAlg::FullmeshV2 {
-                    let mut machine = a3_v2::Dispatch::new();
-                    drive(|| machine.step(env, fabric, &inputs, &mut ub))?;
-                } else {
-                    let mut machine = Dispatch::new();
-                    drive(|| machine.step(env, fabric, &inputs, &mut ub))?;
-                }
-            }
-            Operator::C(round) => {
-                let round_inputs = &self.group.rounds[round];
-                let (inputs, returned) = (round_inputs.inputs(self.rank), round_inputs.returned(self.rank));
-                fabric.fabric.begin(Rc::clone(&self.outputs[round]));
-                let mut machine = Combine::new();
-                drive(|| machine.step(env, fabric, &inputs, &returned, &mut ub))?;
-            }
-        }
+        let (fabric, round) = (&mut self.fabric, &self.group.rounds[operator.round()]);
+        fabric.fabric.begin(Rc::clone(&self.outputs[operator.round()]));
+        let shape = &self.group.shapes[self.rank.index()];
+        let mut machine = operator.begin(shape, self.group.choices, fabric);
+        let (inputs, operands) = (&round.inputs(self.rank), &round.operands(self.rank));
+        let mut cx = Context { fabric, inputs, operands, scratch };
+        drive(|| machine.step(env, &mut cx))?;
+        let fabric = cx.fabric;
         fabric.ended().map_err(|fault| fault.to_string())
     }
 }

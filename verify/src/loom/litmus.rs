@@ -12,7 +12,7 @@ use kernel_core::layout::state::{Partition, dispatch_status};
 use kernel_core::place::Place;
 use kernel_core::placement::Home;
 use kernel_core::plan::counts::ShareSum;
-use kernel_core::protocol::a3::Flags;
+use kernel_core::protocol::Flags;
 use kernel_core::shape::Shape;
 use kernel_core::sync::{barrier, flag};
 use kernel_core::units::{CoreId, RankId};

@@ -17,7 +17,7 @@ use kernel_core::layout::state::{
 };
 use kernel_core::place::{Place, Tensor};
 use kernel_core::placement::Home;
-use kernel_core::protocol::a3::Flags;
+use kernel_core::protocol::Flags;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, Offset, RankId, Token};
 

@@ -2,8 +2,7 @@
 
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::place::Tensor;
-use kernel_core::protocol::a2;
-use kernel_core::protocol::a3::Returned;
+use kernel_core::protocol::Operands;
 use kernel_core::reference::{Cluster, Dispatched};
 use kernel_core::shape::Shape;
 use kernel_core::units::{RankId, Token};
@@ -54,21 +53,13 @@ impl Round {
 
     /// What the experts of `rank` return.
     #[must_use]
-    pub fn returned(&self, rank: RankId) -> Returned<'_> {
-        Returned {
+    pub fn operands(&self, rank: RankId) -> Operands<'_> {
+        Operands {
             y: &self.ranks[rank.index()].y,
             assist_info: self.expected(rank, Tensor::AssistInfo),
             ep_recv_counts: self.expected(rank, Tensor::EpRecvCounts),
-        }
-    }
-
-    /// The same on A2.
-    #[must_use]
-    pub fn returned_on_a2(&self, rank: RankId) -> a2::Returned<'_> {
-        a2::Returned {
-            y: &self.ranks[rank.index()].y,
-            ep_recv_counts: self.expected(rank, Tensor::EpRecvCounts),
             expand_idx: self.expected(rank, Tensor::ExpandIdx),
+            ..Operands::default()
         }
     }
 

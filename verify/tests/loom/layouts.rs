@@ -1,6 +1,6 @@
 //! Dispatch with separate flags, and fullmesh_v2: the orderings that they need, under every execution.
 
-use kernel_core::protocol::a3::Flags;
+use kernel_core::protocol::Flags;
 use verify::loom::group::{
     Group, Layout,
     Operator::{C, D},

@@ -1,7 +1,7 @@
 //! The orderings that the protocol needs, one by one. Bound: every execution.
 
 use core::ops::RangeInclusive;
-use kernel_core::protocol::a3::Flags;
+use kernel_core::protocol::Flags;
 use kernel_core::shape::Shape;
 use verify::loom::group::{Layout, Size};
 use verify::loom::litmus::{Script, answer, count_flag, litmus, token_flag};

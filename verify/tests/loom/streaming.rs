@@ -4,7 +4,7 @@
 use super::litmus::{Scripts, fails, flag_after_data, shape};
 use PastCaches::{Fenced, NotAtTheEnd, NotBeforePublish, NotBeforePublishNorInQuiet, NotInQuiet};
 use core::ops::RangeInclusive;
-use kernel_core::protocol::a3::Flags;
+use kernel_core::protocol::Flags;
 use verify::loom::group::{
     Group, Layout,
     Operator::{self, C, D},

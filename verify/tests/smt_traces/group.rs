@@ -7,7 +7,8 @@ use kernel_core::fabric::{Progress, ProtocolError};
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::place::Tensor;
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::a3::{Choices, Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use kernel_core::protocol::a3::{Combine, Dispatch, Env, ub_bytes, ub_words};
+use kernel_core::protocol::{Choices, Operands, Ub};
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -273,12 +274,13 @@ impl<'a> Group<'a> {
         let counts = self.memory.output(task.rank, batch, Tensor::EpRecvCounts).to_vec();
         // The experts return what they got.
         let y = self.memory.output(task.rank, batch, Tensor::ExpandX).to_vec();
-        let returned = Returned { y: &y, assist_info: &assist_info, ep_recv_counts: &counts };
+        let operands =
+            Operands { y: &y, assist_info: &assist_info, ep_recv_counts: &counts, ..Operands::default() };
         let memory = &mut self.memory;
         let mut fabric = Core { memory, rank: task.rank, core: task.core, batch, n: task.n };
         let progress = match machine {
             Machine::Dispatch(dispatch) => dispatch.step(env, &mut fabric, &inputs, &mut ub)?,
-            Machine::Combine(combine) => combine.step(env, &mut fabric, &inputs, &returned, &mut ub)?,
+            Machine::Combine(combine) => combine.step(env, &mut fabric, &inputs, &operands, &mut ub)?,
             Machine::Between => return Ok(false),
         };
         if progress == Progress::Done {

@@ -8,8 +8,7 @@ use kernel_core::layout::{a2_window, data, landing, record, relay, state, tp};
 use kernel_core::place::{Place, Region};
 use kernel_core::placement::Home;
 use kernel_core::plan::route;
-use kernel_core::protocol::a3::Receive;
-use kernel_core::protocol::hierarchy::Stage;
+use kernel_core::protocol::{Receive, Stage};
 use kernel_core::shape::{CommAlg, Config, Limits, Product, Shape};
 use kernel_core::units::{RankId, Token};
 

@@ -19,7 +19,7 @@ use crate::roofline::Traffic;
 use crate::verdict;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use kernel_core::protocol::a3::Choices;
+use kernel_core::protocol::Choices;
 use kernel_core::shape::{CommAlg, Product};
 use kernel_core::vector::Any;
 
@@ -95,7 +95,7 @@ impl<'c> Group<'c> {
     }
 
     fn options(&self) -> Options {
-        Options { machines: self.choices, vector: self.vector, ..Options::default() }
+        Options { choices: self.choices, vector: self.vector, ..Options::default() }
     }
 
     /// Runs rounds on `batch`.

@@ -21,7 +21,7 @@ use kernel_core::plan::returns::Received;
 use kernel_core::plan::route;
 use kernel_core::plan::shared::SharedSplit;
 use kernel_core::plan::split::{self, Work};
-use kernel_core::protocol::a3::Flags;
+use kernel_core::protocol::Flags;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, Pair, RankId, Token};
 use serde::Serialize;

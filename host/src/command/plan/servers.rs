@@ -13,7 +13,7 @@ use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::plan::order::SendOrder;
 use kernel_core::plan::relay::{self, Forward};
 use kernel_core::plan::split;
-use kernel_core::protocol::hierarchy::Stage;
+use kernel_core::protocol::Stage;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId, Token};
 use serde::Serialize;

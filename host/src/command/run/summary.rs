@@ -5,7 +5,6 @@ use crate::case::Case;
 use crate::cli::BackendArg;
 use crate::command::quantiles::{Quantiles, millis};
 use crate::command::traffic;
-use crate::driver::has_agents;
 use crate::error::Error;
 use crate::group::Costs;
 use crate::ledger::Moved;
@@ -13,7 +12,7 @@ use crate::member;
 use crate::report::{Report, columns, pairs};
 use core::time::Duration;
 use kernel_core::plan::relay;
-use kernel_core::protocol::hierarchy::Stage;
+use kernel_core::protocol::Stage;
 use kernel_core::shape::{CommAlg, Op};
 use serde::Serialize;
 
@@ -145,7 +144,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
     let bytes = traffic::Bytes::of(case);
     let moved = bytes.moved(args.receive);
     let timed = args.backend == BackendArg::Threads;
-    let (has_agents, operators) = (has_agents(shape, plan.options.stage), 2 * plan.rounds());
+    let (has_agents, operators) = (plan.options.choices.has_agents(shape), 2 * plan.rounds());
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
     let straight = straight(case);
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
@@ -182,7 +181,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         }),
         steps: costs.steps,
         tasks_per_operator: has_agents.then_some(tasks),
-        stage: member::servers(shape).map(|_| match plan.options.stage {
+        stage: member::servers(shape).map(|_| match plan.options.choices.stage {
             Stage::Two => 2,
             Stage::Three => 3,
         }),

@@ -157,4 +157,4 @@ fn nth_peer(env: &AgentEnv<'_>, peers: u32, i: u32) -> RankId {
     if hierarchy { shape.relay(rank, other) } else { RankId(other) }
 }
 
-static_assertions::const_assert!(size_of::<Agent>() <= 512);
+static_assertions::const_assert!(size_of::<Agent>() <= 256);

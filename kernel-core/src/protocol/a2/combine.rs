@@ -8,7 +8,7 @@
 //! one behind them: a word that is cleared may be another core's payload.
 
 use super::exchange::Exchange;
-use super::{Env, Ub, internal, split_words};
+use super::{Env, split_words};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{row, tail_flag, window_in};
@@ -19,21 +19,11 @@ use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
 use crate::plan::route::{self, Source};
 use crate::plan::split::{self, DispatchShare};
 use crate::protocol::a3::combine::sum::fill_output;
+use crate::protocol::{Operands, Ub, internal};
 use crate::shape::{K_MAX, Shape};
 use crate::units::{ExpertId, Pair, RankId, Token, div_floor, div_rem};
 use crate::vector::{Term, Vector};
 use core::cell::Cell;
-
-/// What the experts return on one rank, with dispatch's outputs that say whose rows they are.
-#[derive(Clone, Copy, Debug)]
-pub struct Returned<'a> {
-    /// One row of dtype per row of `expand_x`.
-    pub y: &'a [u8],
-    /// `ep_recv_counts` (seed 003: `epSendCounts`), little-endian i32: whose rows these are.
-    pub ep_recv_counts: &'a [u8],
-    /// `expand_idx`, little-endian i32: which row of its expert belongs to a pair of this rank.
-    pub expand_idx: &'a [u8],
-}
 
 /// The A2 combine of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -74,22 +64,22 @@ impl Combine {
     /// Goes on with the operator: at most one effect that others can see.
     ///
     /// # Errors
-    /// A value read from the fabric or from `returned` contradicts the shape, or the fabric refuses.
+    /// A value read from the fabric or from the operands contradicts the shape, or the fabric refuses.
     pub fn step<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
         inputs: &Inputs<'_>,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
         match self.phase {
-            Phase::Select => self.select(env, fabric, inputs, returned, ub),
-            Phase::Reorder { row, end } => self.reorder(env, fabric, returned, ub, row, end),
+            Phase::Select => self.select(env, fabric, inputs, operands, ub),
+            Phase::Reorder { row, end } => self.reorder(env, fabric, operands, ub, row, end),
             Phase::Send => self.send(env, fabric, ub),
             Phase::Rows { source } => self.await_rows(env, fabric, ub, source),
             Phase::Barrier => self.cross(env, fabric, Phase::Sum { token: Token(env.work.tokens.start) }),
-            Phase::Sum { token } => self.sum(env, fabric, inputs, returned, ub, token),
+            Phase::Sum { token } => self.sum(env, fabric, inputs, operands, ub, token),
             Phase::Summed => self.cross(env, fabric, Phase::Clear { source: env.work.ranks.start, from: 0 }),
             Phase::Clear { source, from } => self.clear(env, fabric, ub, source, from),
             Phase::Done => Ok(Progress::Done),
@@ -118,11 +108,11 @@ impl Combine {
         env: &Env<'_, V>,
         fabric: &F,
         inputs: &Inputs<'_>,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
         let words = split_words(env, ub.words)?;
-        let rows = returned.read_counts(env.shape, words.sums)?;
+        let rows = operands.read_counts(env.shape, words.sums)?;
         // The slots come from dispatch.
         let none = DispatchShare { moe: 0..0, shared: 0..0 };
         route::walk(env.shape, env.rank, inputs, &none, words.sent, &mut []);
@@ -136,7 +126,7 @@ impl Combine {
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         ub: &mut Ub<'_>,
         next: u32,
         end: u32,
@@ -147,7 +137,7 @@ impl Combine {
         let words = split_words(env, ub.words)?;
         let (owner, position) = RecvCounts { shape: env.shape, sums: words.sums }.source_of(next);
         let len = env.shape.row_bytes() as usize;
-        let y = returned.y.get(next as usize * len..).and_then(|rest| rest.get(..len));
+        let y = operands.y.get(next as usize * len..).and_then(|rest| rest.get(..len));
         let y = y.ok_or(internal("y is shorter than its rows"))?;
         self.exchange.write_out(env, fabric, owner, row(env.shape, position), y)?;
         self.go(Phase::Reorder { row: next + 1, end })
@@ -191,7 +181,7 @@ impl Combine {
         env: &Env<'_, V>,
         fabric: &mut F,
         inputs: &Inputs<'_>,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         ub: &mut Ub<'_>,
         token: Token,
     ) -> Result<Progress, ProtocolError> {
@@ -206,7 +196,7 @@ impl Combine {
             .get_mut(..shape.row_bytes() as usize)
             .ok_or(internal("scratch is shorter than ub_bytes"))?;
         fill_output(fabric, outputs::x_out(shape, token), out, |fabric, out| {
-            self.sum_rows(env, fabric, inputs, returned, &sent, token, out)
+            self.sum_rows(env, fabric, inputs, operands, &sent, token, out)
         })?;
         self.go(Phase::Sum { token: Token(token.0 + 1) })
     }
@@ -218,7 +208,7 @@ impl Combine {
         env: &Env<'_, V>,
         fabric: &F,
         inputs: &Inputs<'_>,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         sent: &Cumsum<'_>,
         token: Token,
         out: &[Cell<u8>],
@@ -228,7 +218,7 @@ impl Combine {
         for (k, &weight) in (0..shape.k()).zip(inputs.weights(shape, token)) {
             let pair = Pair { token, k };
             let row = match route::source(shape, env.rank, inputs, pair) {
-                Some(Source::Home(home)) => self.row_of(env, fabric, returned, sent, pair, home)?,
+                Some(Source::Home(home)) => self.row_of(env, fabric, operands, sent, pair, home)?,
                 Some(Source::Copy) => inputs.row(shape, token),
                 // A2 has no const experts.
                 Some(Source::Zero | Source::Const(_)) | None => continue,
@@ -244,14 +234,14 @@ impl Combine {
         &self,
         env: &Env<'_, V>,
         fabric: &'f F,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         sent: &Cumsum<'_>,
         pair: Pair,
         home: Home,
     ) -> Result<&'f [u8], ProtocolError> {
         let shape = env.shape;
         let slots = sent.rows(ExpertId(home.rank.0 * shape.local_expert_num() + home.local_expert));
-        let seen = returned.slot(shape, pair);
+        let seen = operands.slot(shape, pair);
         let Some(slot) = u32::try_from(seen).ok().filter(|&slot| slot < slots) else {
             let (token, k) = (pair.token.0, pair.k);
             return Err(ProtocolError::ExpandIdx { token, k, seen: seen.into(), slots });
@@ -285,7 +275,7 @@ impl Default for Combine {
     }
 }
 
-impl Returned<'_> {
+impl Operands<'_> {
     /// Reads `ep_recv_counts` into `sums`, every entry checked. Returns the rows.
     fn read_counts(&self, shape: &Shape, sums: &mut [u32]) -> Result<u32, ProtocolError> {
         let mut min = 0;
@@ -324,5 +314,3 @@ fn entry_of(bytes: &[u8], i: u32) -> i32 {
     let entry = bytes.get(i as usize * 4..).and_then(|rest| rest.first_chunk());
     entry.copied().map_or(-1, i32::from_le_bytes)
 }
-
-static_assertions::const_assert!(size_of::<Combine>() <= 512);

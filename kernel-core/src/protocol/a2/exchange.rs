@@ -11,14 +11,15 @@
 //!
 //! The window of the rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
 
+use super::Env;
 use super::ring::{Bell, Crossing};
-use super::{Env, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::a2_window::{
     buffer_chosen, next_flag_place, sent_bytes, tail_flag, window_in, window_out,
 };
 use crate::layout::state::{Kind, Partition};
+use crate::protocol::internal;
 use crate::sync::flag;
 use crate::units::{Offset, RankId};
 

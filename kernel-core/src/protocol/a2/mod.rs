@@ -31,9 +31,9 @@ mod dispatch;
 mod exchange;
 pub(crate) mod ring;
 
-pub use crate::protocol::a3::Ub;
+use crate::protocol::internal;
 pub use agent::{Agent, AgentEnv};
-pub use combine::{Combine, Returned};
+pub use combine::Combine;
 pub use dispatch::Dispatch;
 
 use crate::fabric::ProtocolError;
@@ -125,10 +125,6 @@ fn split_words<'u, V>(env: &Env<'_, V>, words: &'u mut [u32]) -> Result<Words<'u
     let (matrix, rest) = rest.split_at_mut_checked(matrix_len(env.shape)).ok_or(short)?;
     let sums = rest.get_mut(..matrix_len(env.shape)).ok_or(short)?;
     Ok(Words { slots, sent, matrix, sums })
-}
-
-const fn internal(what: &'static str) -> ProtocolError {
-    ProtocolError::Internal(what)
 }
 
 #[cfg(test)]

@@ -5,13 +5,14 @@
 //! Await* -> ArriveWithSums -> Sums -> (Counts -> TokenNums?)* -> Done
 //! ```
 
+use super::Env;
 use super::steps::{self, CHUNK, count_of};
-use super::{Env, internal};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
 use crate::layout::state::Partition;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::split;
+use crate::protocol::internal;
 use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::barrier;
 use crate::units::CoreId;

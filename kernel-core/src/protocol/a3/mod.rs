@@ -15,69 +15,16 @@ pub(crate) mod exchange;
 pub(crate) mod steps;
 pub(crate) mod tp;
 
-pub use combine::{Combine, Returned};
+use crate::protocol::{Choices, Flags, Receive};
+pub use combine::Combine;
 pub use dispatch::Dispatch;
 
-use crate::fabric::{ProtocolError, Wait};
-use crate::layout::landing::Area;
-use crate::layout::state::Partition;
-use crate::plan::order::SendOrder;
+use crate::fabric::Wait;
 use crate::plan::split::Work;
 use crate::plan::{route, split};
 use crate::shape::{CommAlg, Op, Shape};
 use crate::units::{CoreId, RankId, align_up};
 use core::ops::Range;
-
-/// Choices that do not change results. Every core of every rank makes the same, for the life of a group.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Choices {
-    /// In which order cores send.
-    pub order: SendOrder,
-    /// How dispatch tells of records and of their number.
-    pub flags: Flags,
-    /// Where experts find received rows.
-    pub receive: Receive,
-}
-
-/// Where experts find received rows. What they find there is the same.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Receive {
-    /// In `expand_x`: rows are copied out of the window.
-    #[default]
-    Copy,
-    /// In the window, by the [row table](crate::layout::row_table), which is written in place of `expand_x`. A batch's
-    /// records are read until its experts have ended, so there must be a dispatch partition for each batch in flight,
-    /// and the driver lets no combine begin before.
-    InPlace,
-    /// In the window, one behind the other, where their sources have put them: the
-    /// [direct](crate::protocol::direct) machines.
-    Direct {
-        /// As many areas as batches are in flight, 1 or 2.
-        areas: u32,
-    },
-}
-
-impl Receive {
-    /// The area of a batch whose dispatch uses `partition`.
-    #[must_use]
-    pub const fn area(self, partition: Partition) -> Area {
-        match self {
-            Self::Direct { areas: 2.. } => Area(partition.index()),
-            _ => Area(0),
-        }
-    }
-}
-
-/// How dispatch of the plain layout tells of records and of their number (seed 004 section 2.4).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Flags {
-    /// One word with flag and count, behind the records.
-    #[default]
-    Joint,
-    /// `CountFlag` with the count before the records, `TokenFlag` behind them: the receiver knows where rows go
-    /// while they are still on their way.
-    Separate,
-}
 
 /// What stays the same for a core over a group's life.
 #[derive(Clone, Debug)]
@@ -140,16 +87,6 @@ impl<'a, V> Env<'a, V> {
     }
 }
 
-/// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between
-/// operators.
-#[derive(Debug)]
-pub struct Ub<'a> {
-    /// At least [`ub_words`].
-    pub words: &'a mut [u32],
-    /// At least [`ub_bytes`].
-    pub row: &'a mut [u8],
-}
-
 /// Words of scratch that any core of the shape needs: slots of its own pairs, then one count per destination, or
 /// one per awaited slot, with fullmesh_v2 three.
 #[must_use]
@@ -176,10 +113,6 @@ pub const fn ub_bytes(shape: &Shape) -> usize {
         Op::CombineAddRmsNorm => 2 * shape.row_bytes(),
     };
     (align_up(row, 32) + sums) as usize
-}
-
-pub(crate) fn internal(what: &'static str) -> ProtocolError {
-    ProtocolError::Internal(what)
 }
 
 #[cfg(test)]

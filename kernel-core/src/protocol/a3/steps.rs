@@ -1,6 +1,6 @@
 //! Single steps of dispatch that every layout takes, without an order of their own.
 
-use super::{Env, Receive, Ub, internal};
+use super::Env;
 use crate::fabric::{Fabric, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
@@ -12,6 +12,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Send};
 use crate::plan::split::DispatchShare;
+use crate::protocol::{Receive, Ub, internal};
 use crate::shape::{QuantMode, Shape};
 use crate::sync::{barrier, flag, selector};
 use crate::units::{RankId, Token};

@@ -17,24 +17,15 @@ use crate::layout::state::{Kind, Partition, results_ready};
 use crate::placement::Home;
 use crate::plan::counts::ShareSum;
 use crate::plan::split;
+use crate::protocol::a3::Env;
 use crate::protocol::a3::combine::receive::next_pair;
 use crate::protocol::a3::combine::sum::{self, Output, Rows};
-use crate::protocol::a3::{Env, Ub, internal};
+use crate::protocol::{Operands, Ub, internal};
 use crate::shape::Shape;
 use crate::sync::{barrier, flag, selector};
 use crate::units::{Pair, RankId, Token};
 use crate::vector::{Value, Vector};
 use core::ops::Range;
-
-/// What dispatch put out that tells combine where results lie. The results themselves are in the ranks' windows, where
-/// their experts have written them before combine begins.
-#[derive(Clone, Copy, Debug)]
-pub struct Pulled<'a> {
-    /// `sent_rows`, little-endian i32.
-    pub sent_rows: &'a [u8],
-    /// `row_table`, of which the second entry counts: all ranks use the same area.
-    pub row_table: &'a [u8],
-}
 
 /// The combine of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -55,7 +46,7 @@ enum Phase {
     Ready { to: u32 },
     /// Await the words of the ranks of a token's experts, from column `k` on.
     Await { token: Token, k: u32 },
-    /// Sum what they returned, and go on with the sum.
+    /// Sum what they operands, and go on with the sum.
     Write { token: Token, output: Output },
     /// Tell the other cores that this one has summed all.
     Arrive,
@@ -77,7 +68,7 @@ impl Combine {
     /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.
     ///
     /// # Errors
-    /// A value read from the fabric or from `pulled` contradicts the shape, or the fabric refuses.
+    /// A value read from the fabric or from the operands contradicts the shape, or the fabric refuses.
     // Into the loop that drives it: there is little else in a step than the way there.
     #[inline(always)]
     pub fn step<F: Fabric + ?Sized, V: Vector>(
@@ -85,15 +76,15 @@ impl Combine {
         env: &Env<'_, V>,
         fabric: &mut F,
         inputs: &Inputs<'_>,
-        pulled: &Pulled<'_>,
+        operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
         match self.phase {
-            Phase::Select => self.select(env, fabric, pulled),
+            Phase::Select => self.select(env, fabric, operands),
             Phase::Ready { to } => self.ready(env, fabric, to),
             Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
             Phase::Write { token, output } => {
-                let rows = AtPeers { rank: env.rank, area: self.area, pulled };
+                let rows = AtPeers { rank: env.rank, area: self.area, operands };
                 let next = sum::write(env, fabric, inputs, ub, (token, output), &rows)?;
                 self.go(match next {
                     Some(output) => Phase::Write { token, output },
@@ -124,10 +115,10 @@ impl Combine {
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        pulled: &Pulled<'_>,
+        operands: &Operands<'_>,
     ) -> Result<Progress, ProtocolError> {
         let told =
-            row_table::records(pulled.row_table, 2).nth(1).ok_or(internal("row_table is too short"))?;
+            row_table::records(operands.row_table, 2).nth(1).ok_or(internal("row_table is too short"))?;
         let mut areas = [Partition::P0, Partition::P1].map(|p| env.choices.receive.area(p)).into_iter();
         self.area = areas
             .find(|&area| landing::Parts::of(env.shape, env.rank, area).result(0) == told)
@@ -224,7 +215,7 @@ struct AtPeers<'a> {
     /// The tokens' owner.
     rank: RankId,
     area: Area,
-    pulled: &'a Pulled<'a>,
+    operands: &'a Operands<'a>,
 }
 
 impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
@@ -236,7 +227,7 @@ impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
         home: Home,
     ) -> Result<Value<'f>, ProtocolError> {
         let number = outputs::sent_row_number(shape, self.rank, pair);
-        let entry = self.pulled.sent_rows.as_chunks().0.get(number as usize);
+        let entry = self.operands.sent_rows.as_chunks().0.get(number as usize);
         let seen = entry.map_or(-1, |&entry| i32::from_le_bytes(entry));
         let parts = landing::Parts::of(shape, home.rank, self.area);
         match u32::try_from(seen) {
@@ -255,5 +246,3 @@ impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
 fn ranks<V>(env: &Env<'_, V>) -> Range<u32> {
     split::ranks(env.shape, env.core)
 }
-
-static_assertions::const_assert!(size_of::<Combine>() <= 512);

@@ -18,7 +18,7 @@
 mod combine;
 mod dispatch;
 
-pub use combine::{Combine, Pulled};
+pub use combine::Combine;
 pub use dispatch::Dispatch;
 
 #[cfg(test)]

@@ -9,17 +9,8 @@ use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::relay;
 use crate::place::Place;
+use crate::protocol::Stage;
 use crate::protocol::a2::ring::{Bell, Crossing, Seat};
-
-/// Who issues what goes to other servers (seed 001).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Stage {
-    /// The agent: one task for each other server.
-    Two,
-    /// The cores: a message for each token.
-    #[default]
-    Three,
-}
 
 /// Record number `record` of the stream to `server` leaves, or will.
 pub(super) fn record<V, F: Fabric + ?Sized>(

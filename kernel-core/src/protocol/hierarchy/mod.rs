@@ -19,10 +19,9 @@ mod issue;
 mod stream;
 mod sum;
 
-pub use crate::protocol::a3::Ub;
-pub use combine::{Combine, Returned};
+use crate::protocol::{Stage, internal};
+pub use combine::Combine;
 pub use dispatch::Dispatch;
-pub use issue::Stage;
 
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::relay::{self, unmark};
@@ -30,7 +29,6 @@ use crate::layout::state::{Kind, Partition};
 use crate::place::Place;
 use crate::plan::split::{self, DispatchShare};
 use crate::plan::{relay as plan, route};
-use crate::protocol::a3::internal;
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId, align_up};
 use core::ops::Range;
@@ -248,7 +246,6 @@ fn by_turns<const N: usize>(
     Ok(pending.map_or(Progress::Done, Progress::Pending))
 }
 
-static_assertions::const_assert!(size_of::<Dispatch>() <= 512);
 static_assertions::const_assert!(size_of::<Combine>() <= 512);
 
 #[cfg(test)]

@@ -4,9 +4,10 @@
 //! each whole: a record is complete when the flag of the next one is seen, or the end flag, which is a message too.
 //! What an agent sends comes as one task, whose end flag is its last word: when that is seen, all records are complete.
 
-use super::{Env, Epoch, Stage};
+use super::{Env, Epoch};
 use crate::fabric::{Fabric, ProtocolError, Wait};
 use crate::layout::relay;
+use crate::protocol::Stage;
 use crate::units::RankId;
 
 /// What comes next in a stream.

@@ -4,7 +4,7 @@ use super::Env;
 use crate::fabric::{Fabric, ProtocolError, prefetches};
 use crate::layout::relay::{ROW, WEIGHT_BYTES, behind, combine_slot};
 use crate::layout::result;
-use crate::protocol::a3::internal;
+use crate::protocol::internal;
 use crate::shape::{K_MAX, Shape};
 use crate::units::Token;
 use crate::vector::{Term, Value, Vector, cells};

@@ -1,10 +1,11 @@
 //! A state of an A2 group.
 
 use super::super::model::{Choice, Kind, Setup};
+use super::super::phase::Phase;
 use super::memory::{Memory, Scene};
 use super::view::CLEARS;
 use core::hash::{Hash, Hasher};
-use kernel_core::protocol::a2::{Agent, Combine, Dispatch, ub_words};
+use kernel_core::protocol::Agent;
 use std::collections::VecDeque;
 use xxhash_rust::xxh3::xxh3_128;
 
@@ -25,16 +26,9 @@ pub(super) enum Move {
     LandFlip(usize),
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Machine {
-    Between,
-    Dispatch(Dispatch),
-    Combine(Combine),
-}
-
 #[derive(Clone, Debug)]
 pub(super) struct Core {
-    pub(super) machine: Machine,
+    pub(super) phase: Phase,
     /// Operators begun or about to begin.
     pub(super) op: u32,
     pub(super) words: Vec<u32>,
@@ -45,8 +39,8 @@ pub(super) struct Core {
 impl Core {
     /// A core about to begin operator `op`.
     pub(super) fn new(setup: &Setup<'_>, op: u32) -> Self {
-        let (words, row) = (vec![0; ub_words(setup.shape)], vec![0; setup.staged_bytes]);
-        Self { machine: Machine::Between, op, words, row }
+        let (words, row) = (vec![0; setup.ub_words], vec![0; setup.staged_bytes]);
+        Self { phase: Phase::Between, op, words, row }
     }
 }
 
@@ -82,7 +76,7 @@ impl Group {
     }
 
     pub(super) fn moves(&self, setup: &Setup<'_>) -> Vec<Move> {
-        let running = |&core: &usize| self.cores[core].machine != Machine::Between;
+        let running = |&core: &usize| self.cores[core].phase != Phase::Between;
         let cores = (0..self.cores.len()).filter(running).map(Move::Core);
         let arrivals = (0..self.memory.flying.len()).map(Move::Arrive);
         let explicit = setup.model.memory == super::Landing::WeakExplicit;
@@ -154,7 +148,7 @@ impl Group {
             first_unit.hash(&mut bytes);
         }
         for core in &self.cores {
-            (core.op - first, &core.machine, &core.words, &core.row).hash(&mut bytes);
+            (core.op - first, &core.phase, &core.words, &core.row).hash(&mut bytes);
         }
         for rank in 0..self.agents.len() {
             // All that there is of an agent: tasks posted.

@@ -2,19 +2,19 @@
 
 use super::super::model::{Choice, Kind, Setup};
 use super::super::oracle::{Expected, Oracle, RankTensors};
+use super::super::phase::Phase;
 use super::super::tape::{Tape, settled, ways};
 use super::super::violation::Violation;
 use super::memory::Scene;
-use super::state::{Core, Group, Machine, Move};
+use super::state::{Core, Group, Move};
 use super::view::View;
 use super::{Landing, Twin};
 use core::cell::{Cell, RefCell};
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::place::Tensor;
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::a2::{AgentEnv, Combine, Dispatch, Env, Returned, Ub, ub_bytes};
+use kernel_core::protocol::{AgentEnv, Ub};
 use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -25,8 +25,6 @@ pub(super) type Next = Result<Group, Violation>;
 pub(super) struct Known<'a> {
     pub(super) scene: Scene<'a>,
     pub(super) oracle: Oracle,
-    /// By core.
-    envs: Vec<Env<'a, Portable>>,
     tensors: HashMap<(u32, u32, Choice), Rc<RankTensors>>,
 }
 
@@ -40,10 +38,7 @@ struct Stepped {
 
 impl<'a> Known<'a> {
     pub(super) fn new(setup: Setup<'a>) -> Self {
-        let (shape, cores) = (setup.shape, setup.model.cores);
-        let env = |i| Env::new(shape, RankId(i / cores), CoreId(i % cores), Portable);
-        let envs = (0..setup.model.ranks * cores).map(env).collect();
-        Self { scene: Scene::new(setup), oracle: Oracle::default(), envs, tensors: HashMap::new() }
+        Self { scene: Scene::new(setup), oracle: Oracle::default(), tensors: HashMap::new() }
     }
 
     /// All initial states: the first rounds' traffic is chosen.
@@ -117,7 +112,7 @@ impl<'a> Known<'a> {
         'states: while let Some(mut state) = open.pop() {
             let mut core = 0;
             while core < state.cores.len() {
-                if state.cores[core].machine == Machine::Between {
+                if state.cores[core].phase == Phase::Between {
                     if self.may_begin(&state, core) {
                         open.extend(self.begin(&state, core));
                         continue 'states;
@@ -172,10 +167,7 @@ impl<'a> Known<'a> {
         let rank = core / self.cores();
         let (kind, batch, _) = setup.operator(state.cores[core].op);
         let mut state = state.clone();
-        state.cores[core].machine = match kind {
-            Kind::Dispatch => Machine::Dispatch(Dispatch::new()),
-            Kind::Combine => Machine::Combine(Combine::new()),
-        };
+        state.cores[core].phase = setup.begin(kind);
         if state.round(batch)[rank].is_some() {
             return vec![state];
         }
@@ -236,11 +228,11 @@ impl<'a> Known<'a> {
             Rc::clone(tensors.or_insert_with(|| Rc::new(RankTensors::new(setup, rank as u32, tag, own))));
         let told = state.story.is_some();
         let Group { cores: all, memory, .. } = state;
-        let Core { machine, words, row, .. } = &mut all[core];
-        let before = machine.clone();
-        let mut scratch = vec![0; ub_bytes(setup.shape)];
+        let Core { phase, words, row, .. } = &mut all[core];
+        let before = phase.clone();
+        let mut scratch = vec![0; setup.ub_bytes];
         scratch[..row.len()].copy_from_slice(row);
-        let mut ub = Ub { words, row: &mut scratch };
+        let ub = Ub { words, row: &mut scratch };
         let mut view = View {
             scene: &self.scene,
             memory,
@@ -259,11 +251,10 @@ impl<'a> Known<'a> {
             story: told.then(RefCell::default),
         };
         let returned = expected.as_ref().map(|all| &all[rank]);
-        let progress =
-            step_machine(&self.envs[core], machine, &mut view, &tensors.inputs(), returned, &mut ub);
+        let progress = setup.step(core, phase, &mut view, &tensors.inputs(), returned, ub);
         let staged = row.len();
         row.copy_from_slice(&scratch[..staged]);
-        let moved = *machine != before;
+        let moved = *phase != before;
         let stays = matches!(progress, Ok(Progress::Pending(_)));
         let mut violation = view.violation.take();
         if matches!(progress, Ok(Progress::Stepped)) && !moved || stays && moved {
@@ -378,34 +369,11 @@ impl<'a> Known<'a> {
     /// What the cores wait for, if nobody can move.
     pub(super) fn tell_waits(&mut self, state: &Group, events: &mut Vec<String>) {
         for (i, core) in state.cores.iter().enumerate() {
-            if core.machine != Machine::Between
+            if core.phase != Phase::Between
                 && let Some(wait) = self.waits_for(state, i)
             {
                 events.push(format!("{}: {wait}", self.who(i, core.op)));
             }
-        }
-    }
-}
-
-fn step_machine(
-    env: &Env<'_, Portable>,
-    machine: &mut Machine,
-    view: &mut View<'_>,
-    inputs: &kernel_core::inputs::Inputs<'_>,
-    own: Option<&Expected>,
-    ub: &mut Ub<'_>,
-) -> Result<Progress, ProtocolError> {
-    match machine {
-        Machine::Between => Ok(Progress::Stepped),
-        Machine::Dispatch(machine) => machine.step(env, view, inputs, ub),
-        Machine::Combine(machine) => {
-            let bytes = |tensor| own.map_or(&[][..], |own| own.output(tensor));
-            let returned = Returned {
-                y: own.map_or(&[], |own| &own.y),
-                ep_recv_counts: bytes(Tensor::EpRecvCounts),
-                expand_idx: bytes(Tensor::ExpandIdx),
-            };
-            machine.step(env, view, inputs, &returned, ub)
         }
     }
 }

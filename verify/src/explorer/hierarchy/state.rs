@@ -1,24 +1,17 @@
 //! A state of a hierarchy.
 
 use super::super::model::{Choice, Kind, Setup};
+use super::super::phase::Phase;
 use super::memory::{Heard, Memory, RANKS};
 use core::hash::{Hash, Hasher};
-use kernel_core::protocol::hierarchy::{Combine, Dispatch};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 use xxhash_rust::xxh3::xxh3_128;
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Machine {
-    Between,
-    Dispatch(Dispatch),
-    Combine(Combine),
-}
-
-/// All that is a core's own: its machine and its scratch.
+/// All that is a core's own: its phase and its scratch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Local {
-    pub(super) machine: Machine,
+    pub(super) phase: Phase,
     pub(super) words: Vec<u32>,
     pub(super) row: Vec<u8>,
 }

@@ -2,18 +2,18 @@
 
 use super::super::model::{Choice, Kind, Memory as Landing, Setup};
 use super::super::oracle::{Oracle, RankTensors};
+use super::super::phase::Phase;
 use super::super::tape::{Tape, settled, ways, with_fewest_landings};
 use super::super::violation::Violation;
 use super::memory::{Effect, Heard, Scene};
-use super::state::{Core, Group, Local, Machine, Numbers};
+use super::state::{Core, Group, Local, Numbers};
 use super::view::{Asked, View};
 use core::cell::{Cell, RefCell};
 use kernel_core::fabric::{Progress, ProtocolError, Wait};
 use kernel_core::place::Tensor;
 use kernel_core::plan::relay as plan;
-use kernel_core::protocol::hierarchy::{Combine, Dispatch, Env, Returned, Ub, ub_bytes, ub_words};
+use kernel_core::protocol::Ub;
 use kernel_core::units::{CoreId, RankId, Token};
-use kernel_core::vector::Portable;
 use std::collections::HashMap;
 use std::rc::Rc;
 
@@ -27,8 +27,6 @@ pub(super) struct Known<'a> {
     /// All traffic.
     pub(super) matrices: Vec<Vec<Choice>>,
     numbers: Numbers,
-    /// By core.
-    envs: Vec<Env<'a, Portable>>,
     tensors: HashMap<(u32, u32, Choice), Rc<RankTensors>>,
 }
 
@@ -47,15 +45,12 @@ struct Stepped {
 
 impl<'a> Known<'a> {
     pub(super) fn new(setup: Setup<'a>) -> Self {
-        let (shape, cores) = (setup.shape, setup.model.cores);
-        let env = |i| Env::new(shape, RankId(i / cores), CoreId(i % cores), Portable);
-        let envs = (0..setup.model.ranks * cores).map(env).collect();
-        let (words, row) = (vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]);
+        let (words, row) = (vec![0; setup.ub_words], vec![0; setup.ub_bytes]);
         let mut numbers = Numbers::default();
-        numbers.local(Local { machine: Machine::Between, words, row });
+        numbers.local(Local { phase: Phase::Between, words, row });
         let matrices = setup.matrices();
         let (scene, oracle) = (Scene::new(setup), Oracle::default());
-        Self { scene, oracle, matrices, numbers, envs, tensors: HashMap::new() }
+        Self { scene, oracle, matrices, numbers, tensors: HashMap::new() }
     }
 
     fn setup(&self) -> &Setup<'a> {
@@ -244,13 +239,10 @@ impl<'a> Known<'a> {
 
     fn begin(&mut self, state: &Group, core: usize) -> Vec<Group> {
         let (kind, batch, _) = self.setup().operator(state.cores[core].op);
-        let machine = match kind {
-            Kind::Dispatch => Machine::Dispatch(Dispatch::new()),
-            Kind::Combine => Machine::Combine(Combine::new()),
-        };
+        let phase = self.setup().begin(kind);
         let mut state = state.clone();
         let local = self.numbers.local_of(0).clone();
-        state.cores[core].local = self.numbers.local(Local { machine, ..local });
+        state.cores[core].local = self.numbers.local(Local { phase, ..local });
         if state.matrix(batch).is_some() {
             return vec![state];
         }
@@ -289,9 +281,8 @@ impl<'a> Known<'a> {
         let matrix = usize::from(state.matrix(batch).unwrap_or_default());
         let expected = self.oracle.expected(&self.scene.setup, &self.matrices[matrix], tag);
         let tensors = self.tensors(rank as u32, tag, self.matrices[matrix][rank]);
-        let Local { mut machine, mut words, mut row } =
-            self.numbers.local_of(state.cores[core].local).clone();
-        let before = (machine.clone(), words.clone());
+        let Local { mut phase, mut words, mut row } = self.numbers.local_of(state.cores[core].local).clone();
+        let before = (phase.clone(), words.clone());
         let at = (0..state.written.len()).map(|rank| state.operator(self.setup(), rank)).collect();
         let inputs = tensors.inputs();
         let shape = self.setup().shape;
@@ -300,7 +291,6 @@ impl<'a> Known<'a> {
             u32::from((0..shape.bs(RankId(rank as u32))).any(of)) << server
         };
         let Core { epoch, heard, .. } = state.cores[core];
-        let own = &expected[rank];
         let mut view = View {
             scene: &self.scene,
             numbers: &mut self.numbers,
@@ -325,32 +315,19 @@ impl<'a> Known<'a> {
             violation: RefCell::default(),
             story: state.story.is_some().then(RefCell::default),
         };
-        let mut ub = Ub { words: &mut words, row: &mut row };
-        let env = &self.envs[core];
-        let progress = match &mut machine {
-            Machine::Between => Ok(Progress::Stepped),
-            Machine::Dispatch(machine) => machine.step(env, &mut view, &inputs, &mut ub),
-            Machine::Combine(machine) => {
-                let returned = Returned {
-                    y: &own.y,
-                    assist_info: own.output(Tensor::AssistInfo),
-                    expand_scales: own.output(Tensor::ExpandScales),
-                    ep_recv_counts: own.output(Tensor::EpRecvCounts),
-                };
-                machine.step(env, &mut view, &inputs, &returned, &mut ub)
-            }
-        };
+        let ub = Ub { words: &mut words, row: &mut row };
+        let progress = self.scene.setup.step(core, &mut phase, &mut view, &inputs, Some(&expected[rank]), ub);
         let View { tape, touched, open, supposed, issued, violation, story, written, epoch, heard, .. } =
             view;
         let (tape, mut violation) = (tape.into_inner(), violation.into_inner());
         let (touched, open, supposed) = (touched.get(), open.get(), supposed.into_inner());
         // Two roles count their records in the scratch.
-        let moved = (&machine, &words) != (&before.0, &before.1);
+        let moved = (&phase, &words) != (&before.0, &before.1);
         let stays = matches!(progress, Ok(Progress::Pending(_)));
         if matches!(progress, Ok(Progress::Stepped)) && !moved || stays && moved {
             violation.get_or_insert(Violation::Misreported { rank: RankId(rank as u32) });
         }
-        let local = self.numbers.local(Local { machine, words, row });
+        let local = self.numbers.local(Local { phase, words, row });
         let known = Core { local, op, epoch: epoch.get(), heard: heard.get() };
         state.cores[core] = known;
         state.written[rank] += written;

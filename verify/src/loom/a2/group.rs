@@ -16,7 +16,7 @@ use kernel_core::layout::a2_window::{FLAG1, tail_flag, window_in};
 use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::a2::{Agent, AgentEnv, Combine, Dispatch, Env, Ub, ub_bytes, ub_words};
+use kernel_core::protocol::{Agent, AgentEnv, Choices, Context, Env, Ub, ub_bytes, ub_words};
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -270,7 +270,7 @@ impl Core {
             shape.aiv_num() == 1 || group.schedule.len() <= 1,
             "several cores need a join between operators"
         );
-        let env = Env::new(shape, self.rank, self.core, Portable);
+        let env = Env::new(shape, self.rank, self.core, Choices::default(), Portable);
         let (mut words, mut row) = (vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]);
         for (n, &operator) in group.schedule.iter().enumerate() {
             let ub = Ub { words: &mut words, row: &mut row };
@@ -286,11 +286,12 @@ impl Core {
         env: &Env<'_, Portable>,
         n: usize,
         operator: Operator,
-        mut ub: Ub<'_>,
+        scratch: Ub<'_>,
     ) -> Result<(), String> {
         let Self { group, rank, fabric, outputs, agent, .. } = self;
-        let (Operator::D(round) | Operator::C(round)) = operator;
-        let inputs = group.rounds[round].inputs(*rank);
+        let round = operator.round();
+        let inputs = &group.rounds[round].inputs(*rank);
+        let operands = &group.rounds[round].operands(*rank);
         fabric.begin(Rc::clone(&outputs[round]), group.awaited(*rank, n));
         // Who waits lets his agent go on.
         let mut served = |progress| match (progress, agent.as_mut()) {
@@ -300,16 +301,8 @@ impl Core {
             }),
             _ => Ok(progress),
         };
-        match operator {
-            Operator::D(_) => {
-                let mut machine = Dispatch::new();
-                drive(|| machine.step(env, fabric, &inputs, &mut ub).and_then(&mut served))
-            }
-            Operator::C(_) => {
-                let returned = group.rounds[round].returned_on_a2(*rank);
-                let mut machine = Combine::new();
-                drive(|| machine.step(env, fabric, &inputs, &returned, &mut ub).and_then(&mut served))
-            }
-        }
+        let mut machine = operator.begin(&group.shapes[rank.index()], Choices::default(), fabric);
+        let mut cx = Context { fabric, inputs, operands, scratch };
+        drive(|| machine.step(env, &mut cx).and_then(&mut served))
     }
 }

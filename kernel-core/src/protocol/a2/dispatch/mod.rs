@@ -11,7 +11,7 @@
 mod receive;
 
 use super::exchange::Exchange;
-use super::{Env, Ub, internal, split_words};
+use super::{Env, split_words};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{self, STATUS_WORDS};
@@ -20,6 +20,7 @@ use crate::plan::order::SendOrder;
 use crate::plan::permute::{Cumsum, cumulate};
 use crate::plan::route::{self, Send, Sends};
 use crate::protocol::a3::steps;
+use crate::protocol::{Ub, internal};
 use crate::shape::QuantMode;
 use crate::units::RankId;
 use crate::vector::Vector;
@@ -216,5 +217,3 @@ impl Default for Dispatch {
         Self::new()
     }
 }
-
-static_assertions::const_assert!(size_of::<Dispatch>() <= 512);

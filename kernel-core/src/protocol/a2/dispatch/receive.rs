@@ -6,8 +6,9 @@ use crate::layout::a2_window::{FLAG1, record, record_scale, tail_flag, window_in
 use crate::layout::outputs;
 use crate::layout::state::Kind;
 use crate::plan::permute::{RecvCounts, add_gather_adds};
-use crate::protocol::a2::{Env, Ub, internal, split_words};
+use crate::protocol::a2::{Env, split_words};
 use crate::protocol::a3::steps::{chunk_of, write_words};
+use crate::protocol::{Ub, internal};
 use crate::shape::{QuantMode, TokenNums};
 use crate::units::RankId;
 use crate::vector::Vector;

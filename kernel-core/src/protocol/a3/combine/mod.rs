@@ -11,10 +11,11 @@ pub(crate) mod receive;
 mod send;
 pub(crate) mod sum;
 
-pub use send::Returned;
+use crate::protocol::Operands;
+use crate::protocol::Ub;
 
+use super::Env;
 use super::tp::Add;
-use super::{Env, Ub};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::record::Triple;
@@ -49,7 +50,7 @@ enum Phase {
     Await { token: Token, k: u32 },
     /// Clear them, from column `k` on.
     Clear { token: Token, k: u32 },
-    /// Sum what the token's experts returned, and go on with the sum.
+    /// Sum what the token's experts operands, and go on with the sum.
     Write { token: Token, output: Output },
     /// The operator has ended.
     Done,
@@ -66,7 +67,7 @@ impl Combine {
     /// with its flag, or of clears.
     ///
     /// # Errors
-    /// A value read from the fabric or from `returned` contradicts the shape, or the fabric refuses.
+    /// A value read from the fabric or from the operands contradicts the shape, or the fabric refuses.
     // Into the loop that drives it: there is little else in a step than the way there.
     #[inline(always)]
     pub fn step<F: Fabric + ?Sized, V: Vector>(
@@ -74,13 +75,13 @@ impl Combine {
         env: &Env<'_, V>,
         fabric: &mut F,
         inputs: &Inputs<'_>,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
         match self.phase {
-            Phase::Select => self.select(env, fabric, returned),
-            Phase::Lend { add, rows, others } => self.lend(env, fabric, returned, add, (rows, others)),
-            Phase::Put { .. } | Phase::Publish { .. } => self.send(env, fabric, returned, ub),
+            Phase::Select => self.select(env, fabric, operands),
+            Phase::Lend { add, rows, others } => self.lend(env, fabric, operands, add, (rows, others)),
+            Phase::Put { .. } | Phase::Publish { .. } => self.send(env, fabric, operands, ub),
             Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
             Phase::Clear { token, k } => self.clear(env, fabric, inputs, token, k),
             Phase::Write { token, output } => {
@@ -107,5 +108,3 @@ impl Default for Combine {
         Self::new()
     }
 }
-
-static_assertions::const_assert!(size_of::<Combine>() <= 512);

@@ -9,32 +9,22 @@ use crate::layout::state::{Kind, combine_slot, combine_status};
 use crate::layout::tp;
 use crate::plan::order::turned;
 use crate::plan::split;
+use crate::protocol::a3::Env;
 use crate::protocol::a3::tp::Add;
-use crate::protocol::a3::{Env, Ub, internal};
+use crate::protocol::{Operands, Ub, internal};
 use crate::shape::Shape;
 use crate::sync::{flag, selector};
 use crate::units::{RankId, Token, div_floor};
 use crate::vector::Vector;
-
-/// What the experts return on one rank, with dispatch's outputs that say whose rows they are.
-#[derive(Clone, Copy, Debug)]
-pub struct Returned<'a> {
-    /// One row of dtype per row of `expand_x`, with a TP domain also those of the peer.
-    pub y: &'a [u8],
-    /// `assist_info_for_combine`, three little-endian i32 per row.
-    pub assist_info: &'a [u8],
-    /// `ep_recv_counts` (seed 003: `epSendCounts`), little-endian i32; the last entry is the number of rows.
-    pub ep_recv_counts: &'a [u8],
-}
 
 impl Combine {
     pub(super) fn select<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
     ) -> Result<Progress, ProtocolError> {
-        let (rows, others) = returned.rows(env.shape, env.rank)?;
+        let (rows, others) = operands.rows(env.shape, env.rank)?;
         self.share = split::rows(env.shape, rows, env.core);
         self.partition = selector::select(fabric, Kind::Combine, env.core)?;
         self.go(match env.shape.tp_world_size() {
@@ -47,11 +37,11 @@ impl Combine {
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         mut add: Add,
         (rows, others): (u32, u32),
     ) -> Result<Progress, ProtocolError> {
-        match add.step(env, fabric, returned, (rows, others))? {
+        match add.step(env, fabric, operands, (rows, others))? {
             Progress::Stepped => self.go(Phase::Lend { add, rows, others }),
             pending @ Progress::Pending(_) => Ok(pending),
             Progress::Done => {
@@ -66,7 +56,7 @@ impl Combine {
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
         let mut left = env.run;
@@ -86,7 +76,7 @@ impl Combine {
                 return self.go(Phase::Await { token: Token(env.work.tokens.start), k: 0 });
             }
             let row = self.share.start + turned(count, turn, next);
-            let triple = self.put(env, fabric, returned, ub, row)?;
+            let triple = self.put(env, fabric, operands, ub, row)?;
             left -= 1;
             if left == 0 {
                 return self.go(Phase::Publish { item: next, triple });
@@ -117,12 +107,12 @@ impl Combine {
         &self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         ub: &mut Ub<'_>,
         row: u32,
     ) -> Result<Triple, ProtocolError> {
-        let triple = returned.triple(env.shape, env.rank, row)?;
-        let y = returned.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
+        let triple = operands.triple(env.shape, env.rank, row)?;
+        let y = operands.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
         let at = combine_row(env.shape, self.partition, triple.token, triple.k);
         if let Some(partition) = self.lent {
             let lent = tp::result(env.shape, env.rank, partition, row);
@@ -142,7 +132,7 @@ impl Combine {
     }
 }
 
-impl Returned<'_> {
+impl Operands<'_> {
     /// A row of `y`.
     pub(crate) fn row(&self, shape: &Shape, row: u32) -> Option<&[u8]> {
         let len = shape.row_bytes() as usize;

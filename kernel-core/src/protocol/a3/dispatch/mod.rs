@@ -18,11 +18,12 @@ mod tp;
 
 use super::exchange::Exchange;
 use super::tp::Gather;
-use super::{Env, Flags, Ub, steps};
+use super::{Env, steps};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::state::Partition;
 use crate::plan::counts::ShareSum;
+use crate::protocol::{Flags, Ub};
 use crate::sync::barrier;
 use crate::vector::Vector;
 
@@ -190,5 +191,3 @@ fn first_flag_behind_records<V>(env: &Env<'_, V>) -> Phase {
         Flags::Separate => Phase::PublishTokens { destination },
     }
 }
-
-static_assertions::const_assert!(size_of::<Dispatch>() <= 512);

@@ -5,9 +5,10 @@ use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
+use crate::protocol::a3::Env;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, ROWS, Stretch, split_words, write_first};
-use crate::protocol::a3::{Env, Flags, Receive, Ub, internal};
+use crate::protocol::{Flags, Receive, Ub, internal};
 use crate::shape::QuantMode;
 use crate::vector::Vector;
 

@@ -5,9 +5,10 @@ use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::data::dispatch_record;
 use crate::plan::route::Sends;
+use crate::protocol::a3::Env;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, split_words};
-use crate::protocol::a3::{Env, Flags, Ub};
+use crate::protocol::{Flags, Ub};
 use crate::vector::Vector;
 
 impl Dispatch {

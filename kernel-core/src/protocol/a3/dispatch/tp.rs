@@ -7,8 +7,9 @@ use crate::layout::record::Tail;
 use crate::layout::state::Kind;
 use crate::layout::tp;
 use crate::place::Place;
+use crate::protocol::a3::Env;
 use crate::protocol::a3::tp::{Gather, Rows, peer};
-use crate::protocol::a3::{Env, Ub, internal};
+use crate::protocol::{Ub, internal};
 use crate::sync::selector;
 use crate::vector::Vector;
 

@@ -1,6 +1,6 @@
 //! Every word that a machine reads, corrupted: the error names it with the right numbers.
 
-use super::super::{Combine, Flags};
+use super::super::Combine;
 use crate::fabric::{Fault, Progress, ProtocolError, Wait};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{Triple, triple_of};
@@ -10,6 +10,7 @@ use crate::layout::state::{
 };
 use crate::place::Place;
 use crate::placement::Home;
+use crate::protocol::Flags;
 use crate::shape::Config;
 use crate::sync::flag;
 use crate::testing::domain::{Domain, OwnedMask, PAIR, Tensors, row, shape as shape_of};

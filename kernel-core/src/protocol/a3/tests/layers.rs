@@ -6,7 +6,7 @@
 use super::super::Combine;
 use crate::fabric::Progress;
 use crate::place::Tensor;
-use crate::protocol::a3::Receive;
+use crate::protocol::Receive;
 use crate::reference::Cluster;
 use crate::shape::{Config, Shape};
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, result_row, shape as shape_of};

@@ -1,8 +1,8 @@
 //! What flag separation is for: counts are worked on while tokens are still on their way. Told in steps of a
 //! group in lockstep, not in time.
 
-use super::super::{Choices, Flags};
 use crate::fabric::Progress;
+use crate::protocol::{Choices, Flags};
 use crate::shape::{Config, Shape};
 use crate::testing::domain::{Dice, Domain, PAIR, Tensors, shape as shape_of};
 use crate::testing::group::Group;

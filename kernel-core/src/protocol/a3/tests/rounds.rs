@@ -1,12 +1,13 @@
 //! Whole rounds of many shapes against the oracle. Each step of them is examined by the group: one effect at most, or a
 //! run of one kind, and a pending machine unchanged.
 
-use super::super::{Choices, Combine, Dispatch, Flags, Receive, ub_bytes, ub_words};
+use super::super::{Combine, Dispatch, ub_bytes, ub_words};
 use crate::fabric::{Progress, Wait};
 use crate::layout::state::{Kind, selector};
 use crate::place::Tensor;
 use crate::plan::order::SendOrder;
 use crate::plan::{route, split};
+use crate::protocol::{Choices, Flags, Receive};
 use crate::shape::{BatchSizes, CommAlg, Config, Dtype, Shape};
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::group::{Group, in_turn};
@@ -111,7 +112,7 @@ proptest! {
             1 => Receive::InPlace,
             areas => Receive::Direct { areas: areas - 1 },
         };
-        assert_rounds(&shape, 3, quantised && smoothed, Choices { order, flags, receive }, &mut Dice(seed));
+        assert_rounds(&shape, 3, quantised && smoothed, Choices { order, flags, receive, ..Choices::default() }, &mut Dice(seed));
     }
 }
 

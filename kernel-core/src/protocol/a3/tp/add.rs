@@ -9,8 +9,9 @@ use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::state::{Kind, Partition};
 use crate::layout::tp;
 use crate::plan::split;
-use crate::protocol::a3::combine::Returned;
-use crate::protocol::a3::{Env, internal};
+use crate::protocol::Operands;
+use crate::protocol::a3::Env;
+use crate::protocol::internal;
 use crate::sync::selector;
 
 /// The exchange of results of one core.
@@ -57,7 +58,7 @@ impl Add {
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         (own, others): (u32, u32),
     ) -> Result<Progress, ProtocolError> {
         let slots = Slots { kind: Kind::Combine, partition: self.partition };
@@ -69,7 +70,7 @@ impl Add {
             }
             Phase::Put { row } if row >= share(others).end => self.go(Phase::PutFirst),
             Phase::Put { row } => {
-                let y = returned
+                let y = operands
                     .row(env.shape, own.saturating_add(row))
                     .ok_or(internal("y is shorter than its rows"))?;
                 fabric.put(peer(env), tp::result(env.shape, env.rank, self.partition, row), y, &[])?;

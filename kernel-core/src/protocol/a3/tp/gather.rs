@@ -13,8 +13,9 @@ use crate::layout::record::{Triple, scale_of, triple_of};
 use crate::layout::state::{Kind, Partition};
 use crate::layout::{outputs, tp};
 use crate::placement::Home;
+use crate::protocol::Ub;
+use crate::protocol::a3::Env;
 use crate::protocol::a3::steps::{self, count_of, split_words, write_words};
-use crate::protocol::a3::{Env, Ub};
 use crate::shape::QuantMode;
 use crate::units::RankId;
 

@@ -24,8 +24,9 @@ use crate::layout::state::Partition;
 use crate::plan::counts::ShareSum;
 use crate::plan::experts::Cursor;
 use crate::plan::route::Send;
+use crate::protocol::Ub;
 use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::{Env, Ub, steps};
+use crate::protocol::a3::{Env, steps};
 use crate::sync::barrier;
 use crate::vector::Vector;
 
@@ -175,5 +176,3 @@ fn first_index<V>(env: &Env<'_, V>) -> Phase {
 fn first_count<V>(env: &Env<'_, V>) -> Phase {
     Phase::Publish { destination: env.work.destinations.start }
 }
-
-static_assertions::const_assert!(size_of::<Dispatch>() <= 512);

@@ -2,7 +2,7 @@
 
 use crate::plan::order::SendOrder;
 use crate::protocol::a3::tests::rounds::assert_rounds;
-use crate::protocol::a3::{Choices, Flags};
+use crate::protocol::{Choices, Flags};
 use crate::shape::Config;
 use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
 use crate::testing::random;

@@ -19,8 +19,9 @@ use crate::layout::landing::{Area, INFO};
 use crate::layout::state::Partition;
 use crate::place::Place;
 use crate::plan::counts::ShareSum;
+use crate::protocol::Ub;
 use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::{Env, Ub, steps};
+use crate::protocol::a3::{Env, steps};
 use crate::sync::barrier;
 use crate::units::RankId;
 use crate::vector::Vector;
@@ -163,5 +164,3 @@ impl Default for Dispatch {
         Self::new()
     }
 }
-
-static_assertions::const_assert!(size_of::<Dispatch>() <= 512);

@@ -2,7 +2,7 @@
 
 use crate::fabric::{ProtocolError, Wait};
 use crate::layout::state::{Direct, Partition, results_ready};
-use crate::protocol::a3::{Choices, Receive};
+use crate::protocol::{Choices, Receive};
 use crate::sync::flag;
 use crate::testing::domain::{Dice, OwnedMask, PAIR, Tensors};
 use crate::testing::group::{Group, in_turn};

@@ -2,12 +2,16 @@
 
 use crate::plan::order::SendOrder;
 use crate::protocol::a3::tests::rounds::assert_rounds;
-use crate::protocol::a3::{Choices, Flags, Receive};
+use crate::protocol::{Choices, Flags, Receive, Stage};
 use crate::shape::{BatchSizes, Config};
 use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
 
-const ONE: Choices =
-    Choices { receive: Receive::Direct { areas: 1 }, order: SendOrder::Staggered, flags: Flags::Joint };
+const ONE: Choices = Choices {
+    receive: Receive::Direct { areas: 1 },
+    order: SendOrder::Staggered,
+    flags: Flags::Joint,
+    stage: Stage::Three,
+};
 
 #[test]
 fn more_cores_than_work_give_what_the_oracle_gives() {

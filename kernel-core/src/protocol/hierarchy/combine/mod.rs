@@ -12,13 +12,13 @@ mod relays;
 mod returns;
 mod tokens;
 
-use super::{Env, Epoch, Ub, by_turns, split_bytes};
+use super::{Env, Epoch, by_turns, split_bytes};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Kind;
-use crate::protocol::a3::internal;
+use crate::protocol::{Operands, Ub, internal};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId, Token, div_ceil, div_floor};
 use crate::vector::Vector;
@@ -31,19 +31,6 @@ const ENDED: u32 = u32::MAX;
 /// Words of a bitmap of the tokens of any rank.
 pub(super) const fn bitmap_words(shape: &Shape) -> usize {
     div_ceil(shape.bs_max() as u64, 32) as usize
-}
-
-/// What combine gets beside the inputs of its round.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Returned<'a> {
-    /// `[rows, h]` dtype, one result per row of `expand_x`.
-    pub y: &'a [u8],
-    /// `assist_info_for_combine` of this round's dispatch.
-    pub assist_info: &'a [u8],
-    /// `expand_scales` of this round's dispatch.
-    pub expand_scales: &'a [u8],
-    /// `ep_recv_counts` of this round's dispatch.
-    pub ep_recv_counts: &'a [u8],
 }
 
 /// The combine of one core.
@@ -121,18 +108,18 @@ impl Combine {
     /// Goes on with the operator: at most one effect that others can see.
     ///
     /// # Errors
-    /// A value read from the fabric or from `returned` contradicts the shape, or the fabric refuses.
+    /// A value read from the fabric or from the operands contradicts the shape, or the fabric refuses.
     pub fn step<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         env: &Env<'_, V>,
         fabric: &mut F,
         inputs: &Inputs<'_>,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
         match self.phase {
             Phase::Select => {
-                let rows = returned.rows(env.shape, env.rank)?;
+                let rows = operands.relayed_rows(env.shape, env.rank)?;
                 self.returns.begin(env, rows);
                 let words = split_words(env, ub.words)?;
                 words.followed.fill(0);
@@ -152,7 +139,7 @@ impl Combine {
                 let mut words = split_words(env, ub.words)?;
                 let mut buffers = split_bytes(env.shape, ub.row)?;
                 let progress = by_turns::<3>(env.rank, turn, |role| match role {
-                    0 => returns.step(env, fabric, *epoch, returned),
+                    0 => returns.step(env, fabric, *epoch, operands),
                     1 => relays.step(env, fabric, *epoch, &mut words, &mut buffers),
                     _ => tokens.step(env, fabric, *epoch, inputs, &mut words, &mut buffers),
                 })?;
@@ -181,9 +168,9 @@ struct Row<'a> {
     weight: [u8; 4],
 }
 
-impl<'a> Returned<'a> {
+impl<'a> Operands<'a> {
     /// Rows to return: the last entry of `ep_recv_counts`.
-    fn rows(&self, shape: &Shape, rank: RankId) -> Result<u32, ProtocolError> {
+    fn relayed_rows(&self, shape: &Shape, rank: RankId) -> Result<u32, ProtocolError> {
         let entries = shape.local_expert_num() as usize * shape.ep_world_size() as usize;
         let last =
             self.ep_recv_counts.get(entries.saturating_sub(1) * 4..).and_then(|rest| rest.first_chunk());
@@ -199,7 +186,7 @@ impl<'a> Returned<'a> {
         }
     }
 
-    fn row(&self, shape: &Shape, row: u32) -> Result<Row<'a>, ProtocolError> {
+    fn relayed_row(&self, shape: &Shape, row: u32) -> Result<Row<'a>, ProtocolError> {
         let of =
             |tensor: &'a [u8], len: usize| tensor.get(row as usize * len..).and_then(|rest| rest.get(..len));
         let (Some(y), Some(info), Some(weight)) = (

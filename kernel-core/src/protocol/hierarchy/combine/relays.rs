@@ -7,7 +7,7 @@ use super::super::{Buffers, Env, Epoch, sum};
 use super::{ENDED, Words, rows_missing};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::relay::{self, ROW};
-use crate::protocol::a3::internal;
+use crate::protocol::internal;
 use crate::units::Token;
 use crate::vector::Vector;
 

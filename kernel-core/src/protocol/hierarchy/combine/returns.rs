@@ -1,11 +1,12 @@
 //! Results to the relay of their source: the near rank with the same number.
 
 use super::super::{Env, Epoch};
-use super::{Returned, Row};
+use super::Row;
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::relay::{self, Part, ROW, behind};
 use crate::place::Place;
 use crate::plan::split;
+use crate::protocol::Operands;
 use crate::units::{RankId, Token};
 use core::ops::Range;
 
@@ -44,7 +45,7 @@ impl Returns {
         env: &Env<'_, V>,
         fabric: &mut F,
         epoch: Epoch,
-        returned: &Returned<'_>,
+        operands: &Operands<'_>,
     ) -> Result<Progress, ProtocolError> {
         self.phase = match self.phase {
             Phase::Entered => match epoch.outside(env, fabric)? {
@@ -53,13 +54,13 @@ impl Returns {
             },
             Phase::Put if self.rows.is_empty() => Phase::Quiet,
             Phase::Put => {
-                let Row { y, triple, weight } = returned.row(env.shape, self.rows.start)?;
+                let Row { y, triple, weight } = operands.relayed_row(env.shape, self.rows.start)?;
                 let (to, at) = slot(env, triple);
                 fabric.put(to, behind(at, ROW), y, &weight)?;
                 Phase::Flag
             }
             Phase::Flag => {
-                let Row { triple, .. } = returned.row(env.shape, self.rows.start)?;
+                let Row { triple, .. } = operands.relayed_row(env.shape, self.rows.start)?;
                 let (to, at) = slot(env, triple);
                 fabric.publish(to, at, relay::mark(epoch.number, triple.2.pairs))?;
                 self.rows.start += 1;

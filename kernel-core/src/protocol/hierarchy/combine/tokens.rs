@@ -9,7 +9,7 @@ use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
 use crate::plan::relay as plan;
 use crate::protocol::a3::combine::sum::fill_output;
-use crate::protocol::a3::internal;
+use crate::protocol::internal;
 use crate::shape::K_MAX;
 use crate::units::Token;
 use crate::vector::{Term, Vector};

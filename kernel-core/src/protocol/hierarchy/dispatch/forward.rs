@@ -8,7 +8,7 @@ use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::relay::{self, ROW, Tail, behind};
 use crate::plan::relay as plan;
-use crate::protocol::a3::internal;
+use crate::protocol::internal;
 use crate::shape::K_MAX;
 use crate::units::Token;
 use crate::vector::Vector;

@@ -12,12 +12,12 @@ mod forward;
 mod receive;
 mod send;
 
-use super::{Env, Epoch, Ub, by_turns, split_bytes};
+use super::{Env, Epoch, by_turns, split_bytes};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::state::Kind;
 use crate::plan::{relay as plan, route};
-use crate::protocol::a3::internal;
+use crate::protocol::{Ub, internal};
 use crate::vector::Vector;
 
 /// Words of a stream before its counts: records sent, records or tokens forwarded.

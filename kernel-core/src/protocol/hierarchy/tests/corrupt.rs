@@ -6,7 +6,7 @@ use crate::layout::relay::{self, Part, ROW, Tail, behind, mark};
 use crate::layout::state::{Kind, Partition};
 use crate::place::Place;
 use crate::plan::relay as plan;
-use crate::protocol::hierarchy::Stage;
+use crate::protocol::Stage;
 use crate::shape::{Config, Shape};
 use crate::testing::a2_group::Failure;
 use crate::testing::domain::{Dice, Tensors, result_row, shape as shape_of};

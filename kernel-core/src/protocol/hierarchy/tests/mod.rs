@@ -4,7 +4,7 @@ mod corrupt;
 mod slow;
 
 use crate::layout::relay;
-use crate::protocol::hierarchy::Stage;
+use crate::protocol::Stage;
 use crate::shape::{BatchSizes, Config, Shape};
 use crate::testing::domain::{Dice, Domain, result_row, shape as shape_of};
 use crate::testing::messages::Loose;

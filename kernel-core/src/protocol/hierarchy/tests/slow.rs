@@ -3,7 +3,7 @@
 use super::small;
 use crate::layout::relay;
 use crate::layout::state::Partition;
-use crate::protocol::hierarchy::Stage;
+use crate::protocol::Stage;
 use crate::shape::{Config, Shape};
 use crate::testing::domain::{Dice, OwnedMask, Tensors, result_row, shape as shape_of};
 use crate::testing::servers::{Group, random_rounds};

@@ -1,0 +1,261 @@
+//! The machine of any protocol.
+
+use super::{Choices, Operands, Operator, Receive, Stage, Ub, a2, a3, a3_v2, direct, hierarchy, internal};
+use crate::fabric::{Capabilities, Fabric, Progress, ProtocolError};
+use crate::inputs::Inputs;
+use crate::shape::{CommAlg, Shape};
+use crate::units::{CoreId, RankId};
+use crate::vector::Vector;
+use core::fmt;
+
+/// One core's machine of one operator, of any protocol. A plain value: it can be copied, compared and hashed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Machine {
+    /// Dispatch of A3: rows are copied out or received in place.
+    A3Dispatch(a3::Dispatch),
+    /// Combine of A3, also of fullmesh_v2.
+    A3Combine(a3::Combine),
+    /// Dispatch of fullmesh_v2.
+    V2Dispatch(a3_v2::Dispatch),
+    /// Dispatch with direct placement.
+    DirectDispatch(direct::Dispatch),
+    /// Pull combine.
+    DirectCombine(direct::Combine),
+    /// Dispatch of the A2 full mesh.
+    A2Dispatch(a2::Dispatch),
+    /// Combine of the A2 full mesh.
+    A2Combine(a2::Combine),
+    /// Dispatch of the A2 hierarchy.
+    HierarchyDispatch(hierarchy::Dispatch),
+    /// Combine of the A2 hierarchy.
+    HierarchyCombine(hierarchy::Combine),
+}
+
+/// Why an operator does not begin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refused {
+    /// Rows of this shape cannot be received so ([`Receive::suits`]).
+    Receive(Receive),
+    /// The memory lacks calls that the machine makes.
+    Capabilities {
+        /// Those.
+        missing: Capabilities,
+    },
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Receive(Receive::Copy) => f.write_str("this shape does not copy rows out"),
+            Self::Receive(Receive::InPlace) => f.write_str("this shape does not receive rows in place"),
+            Self::Receive(Receive::Direct { .. }) => {
+                f.write_str("this shape has no direct placement, or its window is too small for it")
+            }
+            Self::Capabilities { missing } => {
+                f.write_str("the memory has no ")?;
+                let mut and = "";
+                for (name, _) in missing.iter_names() {
+                    write!(f, "{and}{name}")?;
+                    and = " and ";
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl core::error::Error for Refused {}
+
+/// What stays the same for a core over a group's life, by protocol.
+#[derive(Clone, Debug)]
+pub enum Env<'a, V> {
+    /// Of all A3 machines.
+    A3(a3::Env<'a, V>),
+    /// Of the A2 full mesh.
+    A2(a2::Env<'a, V>),
+    /// Of the A2 hierarchy.
+    Hierarchy(hierarchy::Env<'a, V>),
+}
+
+impl<'a, V> Env<'a, V> {
+    /// The constants of `core` of EP rank `rank`, which makes these `choices` and lets `vector` work on rows.
+    #[must_use]
+    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
+        match shape.comm_alg() {
+            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
+                Self::A3(a3::Env::new(shape, rank, core, choices, vector))
+            }
+            CommAlg::Fullmesh => Self::A2(a2::Env::new(shape, rank, core, vector)),
+            CommAlg::Hierarchy => {
+                Self::Hierarchy(hierarchy::Env::new(shape, rank, core, vector).with_stage(choices.stage))
+            }
+        }
+    }
+
+    /// The same of a rank that is number `tp_rank` of its TP domain; only A3 has such domains.
+    #[must_use]
+    pub fn with_tp_rank(self, tp_rank: RankId) -> Self {
+        match self {
+            Self::A3(env) => Self::A3(env.with_tp_rank(tp_rank)),
+            other => other,
+        }
+    }
+
+    /// The same of a core that has one effect in a step at most. A2 machines always do.
+    #[must_use]
+    pub fn one_by_one(self) -> Self {
+        match self {
+            Self::A3(env) => Self::A3(env.one_by_one()),
+            other => other,
+        }
+    }
+
+    /// The most effects that one step has.
+    #[must_use]
+    pub const fn effects_max(&self) -> u32 {
+        match self {
+            Self::A3(env) => env.run,
+            Self::A2(_) | Self::Hierarchy(_) => 1,
+        }
+    }
+}
+
+/// What a step works with beside the core's constants. The same from the first step of an operator to its last, but for the
+/// fabric, which may be another view of the same memory.
+#[derive(Debug)]
+pub struct Context<'c, F: ?Sized> {
+    /// The core's view of the memory of all ranks.
+    pub fabric: &'c mut F,
+    /// What the rank brings to the round.
+    pub inputs: &'c Inputs<'c>,
+    /// What combine is given besides; dispatch reads none of it.
+    pub operands: &'c Operands<'c>,
+    /// The core's scratch.
+    pub scratch: Ub<'c>,
+}
+
+impl Machine {
+    /// The machine that carries out `operator` in a group of `shape` that makes these `choices`, on a memory with these
+    /// `capabilities`.
+    ///
+    /// # Errors
+    /// The shape has no such choice, or the memory lacks a call that the machine would make. Nothing has happened then.
+    pub fn begin(
+        operator: Operator,
+        shape: &Shape,
+        choices: Choices,
+        capabilities: Capabilities,
+    ) -> Result<Self, Refused> {
+        if !choices.receive.suits(shape) {
+            return Err(Refused::Receive(choices.receive));
+        }
+        let missing = Self::needs(operator, shape, choices).difference(capabilities);
+        if !missing.is_empty() {
+            return Err(Refused::Capabilities { missing });
+        }
+        let direct = matches!(choices.receive, Receive::Direct { .. });
+        Ok(match (shape.comm_alg(), operator) {
+            (CommAlg::FullmeshV1, Operator::Dispatch) if direct => {
+                Self::DirectDispatch(direct::Dispatch::new())
+            }
+            (CommAlg::FullmeshV1, Operator::Combine) if direct => Self::DirectCombine(direct::Combine::new()),
+            (CommAlg::FullmeshV1, Operator::Dispatch) => Self::A3Dispatch(a3::Dispatch::new()),
+            (CommAlg::FullmeshV2, Operator::Dispatch) => Self::V2Dispatch(a3_v2::Dispatch::new()),
+            (CommAlg::FullmeshV1 | CommAlg::FullmeshV2, Operator::Combine) => {
+                Self::A3Combine(a3::Combine::new())
+            }
+            (CommAlg::Fullmesh, Operator::Dispatch) => Self::A2Dispatch(a2::Dispatch::new()),
+            (CommAlg::Fullmesh, Operator::Combine) => Self::A2Combine(a2::Combine::new()),
+            (CommAlg::Hierarchy, Operator::Dispatch) => Self::HierarchyDispatch(hierarchy::Dispatch::new()),
+            (CommAlg::Hierarchy, Operator::Combine) => Self::HierarchyCombine(hierarchy::Combine::new()),
+        })
+    }
+
+    /// The optional calls that the machine of `operator` makes.
+    #[must_use]
+    pub fn needs(operator: Operator, shape: &Shape, choices: Choices) -> Capabilities {
+        let pulls = matches!((operator, choices.receive), (Operator::Combine, Receive::Direct { .. }));
+        let sends =
+            shape.comm_alg() == CommAlg::Hierarchy && choices.stage == Stage::Three && shape.servers() > 1;
+        let mut needed = Capabilities::empty();
+        needed.set(Capabilities::PEER_BYTES, pulls);
+        needed.set(Capabilities::SEND, sends);
+        needed
+    }
+
+    /// Goes on with the operator: at most [`effects_max`](Env::effects_max) effects that others can see.
+    ///
+    /// # Errors
+    /// A value read from the fabric or from the operands contradicts the shape, the fabric refuses, a token cannot be
+    /// quantised, or `env` is another protocol's.
+    pub fn step<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        cx: &mut Context<'_, F>,
+    ) -> Result<Progress, ProtocolError> {
+        let stop = self.run(env, cx, 1, &mut 0)?;
+        Ok(stop.unwrap_or(Progress::Stepped))
+    }
+
+    /// Takes steps from number `done` on until the machine is pending or done, and counts in `done` those that moved; `None`
+    /// when `steps` is reached. The loop runs inside of the match, so that steps are compiled into it.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step).
+    #[inline(always)]
+    pub fn run<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        cx: &mut Context<'_, F>,
+        steps: u32,
+        done: &mut u32,
+    ) -> Result<Option<Progress>, ProtocolError> {
+        let Context { fabric, inputs, operands, scratch } = cx;
+        macro_rules! drive {
+            ($machine:ident.step($env:ident $(, $operands:ident)?)) => {
+                drive(steps, done, || $machine.step($env, *fabric, inputs, $($operands,)? scratch))
+            };
+        }
+        match (self, env) {
+            (Self::A3Dispatch(machine), Env::A3(env)) => drive!(machine.step(env)),
+            (Self::A3Combine(machine), Env::A3(env)) => drive!(machine.step(env, operands)),
+            (Self::V2Dispatch(machine), Env::A3(env)) => drive!(machine.step(env)),
+            (Self::DirectDispatch(machine), Env::A3(env)) => drive!(machine.step(env)),
+            (Self::DirectCombine(machine), Env::A3(env)) => drive!(machine.step(env, operands)),
+            (Self::A2Dispatch(machine), Env::A2(env)) => drive!(machine.step(env)),
+            (Self::A2Combine(machine), Env::A2(env)) => drive!(machine.step(env, operands)),
+            (Self::HierarchyDispatch(machine), Env::Hierarchy(env)) => drive!(machine.step(env)),
+            (Self::HierarchyCombine(machine), Env::Hierarchy(env)) => drive!(machine.step(env, operands)),
+            _ => Err(internal("no machine of this protocol")),
+        }
+    }
+}
+
+/// Steps until something else than a step comes back, at most to step number `steps`; `done` counts on.
+///
+/// # Errors
+/// The step's.
+#[inline]
+pub fn drive(
+    steps: u32,
+    done: &mut u32,
+    mut step: impl FnMut() -> Result<Progress, ProtocolError>,
+) -> Result<Option<Progress>, ProtocolError> {
+    for n in *done..steps {
+        match step() {
+            Ok(Progress::Stepped) => {}
+            // Errors and waits are looked at outside, so a step costs one comparison.
+            other => {
+                *done = n;
+                return other.map(Some);
+            }
+        }
+    }
+    *done = steps;
+    Ok(None)
+}
+
+static_assertions::const_assert!(size_of::<Machine>() <= 256);
+static_assertions::const_assert!(size_of::<Env<'_, ()>>() <= 256);

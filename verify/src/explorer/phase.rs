@@ -1,0 +1,61 @@
+//! How far a core is, and a step of its machine over whichever memory.
+
+use super::model::{Kind, Setup};
+use super::oracle::Expected;
+use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError};
+use kernel_core::inputs::Inputs;
+use kernel_core::place::Tensor;
+use kernel_core::protocol::{Context, Machine, Operands, Operator, Ub};
+
+/// How far a core is.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Phase {
+    /// Waits for the join.
+    Between,
+    /// Runs the experts of the rank's next batch, where they read rows in the window: the rank's first core.
+    Experts,
+    /// Works on an operator.
+    Runs(Machine),
+}
+
+impl Setup<'_> {
+    /// The beginning of an operator.
+    pub(super) fn begin(&self, kind: Kind) -> Phase {
+        let operator = match kind {
+            Kind::Dispatch => Operator::Dispatch,
+            Kind::Combine => Operator::Combine,
+        };
+        let machine = Machine::begin(operator, self.shape, self.model.choices(), Capabilities::all());
+        Phase::Runs(machine.expect("the choices of a model suit its shape"))
+    }
+
+    /// A step of core number `core` of the group, if it is at an operator.
+    pub(super) fn step(
+        &self,
+        core: usize,
+        phase: &mut Phase,
+        fabric: &mut dyn Fabric,
+        inputs: &Inputs<'_>,
+        expected: Option<&Expected>,
+        scratch: Ub<'_>,
+    ) -> Result<Progress, ProtocolError> {
+        let Phase::Runs(machine) = phase else { return Ok(Progress::Stepped) };
+        let operands = &expected.map(Expected::operands).unwrap_or_default();
+        machine.step(&self.envs[core], &mut Context { fabric, inputs, operands, scratch })
+    }
+}
+
+impl Expected {
+    /// What combine is given.
+    fn operands(&self) -> Operands<'_> {
+        Operands {
+            y: &self.y,
+            assist_info: self.output(Tensor::AssistInfo),
+            expand_scales: self.output(Tensor::ExpandScales),
+            ep_recv_counts: self.output(Tensor::EpRecvCounts),
+            expand_idx: self.output(Tensor::ExpandIdx),
+            sent_rows: self.output(Tensor::SentRows),
+            row_table: self.output(Tensor::RowTable),
+        }
+    }
+}
