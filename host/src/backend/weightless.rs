@@ -2,7 +2,9 @@
 //! put out is wrong, so this is for measuring alone.
 
 use super::Backend;
+use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
+use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::units::{CoreId, RankId};
@@ -60,15 +62,28 @@ impl<'m, B: Backend> Backend for Weightless<'m, B> {
     }
 }
 
-impl<F: Fabric> Fabric for WeightlessFabric<'_, F> {
+impl<F: Fabric> Middleware for WeightlessFabric<'_, F> {
+    type Inner = F;
+
+    #[inline]
+    fn inner(&self) -> &F {
+        &self.inner
+    }
+
+    #[inline]
+    fn inner_mut(&mut self) -> &mut F {
+        &mut self.inner
+    }
+
+    /// Nothing is lent: what is written there would have weight.
+    #[inline]
     fn capabilities(&self) -> Capabilities {
-        // Nothing is lent: what is written there would have weight.
         self.inner.capabilities().difference(Capabilities::LEND)
     }
 
     #[inline]
-    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.inner.peer_bytes(rank, at, len)
+    fn lend(&self, _output: Place, _len: u64) -> Option<&[Cell<u8>]> {
+        None
     }
 
     #[inline]
@@ -88,31 +103,6 @@ impl<F: Fabric> Fabric for WeightlessFabric<'_, F> {
             count.fetch_add(1, Ordering::Relaxed);
         }
         self.inner.publish(to, at, word)
-    }
-
-    #[inline]
-    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        self.inner.send(to, at, message)
-    }
-
-    #[inline]
-    fn quiet(&mut self) -> Result<bool, Fault> {
-        self.inner.quiet()
-    }
-
-    #[inline]
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.inner.observe(at)
-    }
-
-    #[inline]
-    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.inner.store(at, word)
-    }
-
-    #[inline]
-    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.inner.bytes(at, len)
     }
 
     #[inline]

@@ -13,7 +13,7 @@ use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::layout::row_table;
 use kernel_core::place::Tensor;
-use kernel_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operands, Receive, Ub, drive};
+use kernel_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operands, Receive, Ub};
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
 use std::sync::{Mutex, PoisonError, RwLock};
@@ -137,7 +137,7 @@ pub(super) fn run_agent<B: Backend>(
     let mut nic = unit.backend.nic(rank);
     let mut done = 0;
     let steps = unit.left(rank, Who::Agent, steps);
-    let stop = drive(steps, &mut done, || agent.step(&env, &mut nic));
+    let stop = agent.run(&env, &mut nic, steps, &mut done);
     unit.count(rank, Who::Agent, done);
     let alone = match unit.shape.comm_alg() {
         CommAlg::Hierarchy => unit.shape.servers() == 1,

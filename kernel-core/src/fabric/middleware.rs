@@ -9,7 +9,7 @@ use core::cell::Cell;
 /// each method does by default what the inner fabric does.
 pub trait Middleware {
     /// The fabric behind it.
-    type Inner: Fabric;
+    type Inner: Fabric + ?Sized;
 
     /// The fabric behind it, to read.
     fn inner(&self) -> &Self::Inner;
@@ -57,6 +57,42 @@ pub trait Middleware {
         self.inner_mut().send(to, at, message)
     }
 
+    /// As [`Fabric::quiet`].
+    ///
+    /// # Errors
+    /// As [`Fabric::quiet`].
+    #[inline]
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        self.inner_mut().quiet()
+    }
+
+    /// As [`Fabric::observe`].
+    ///
+    /// # Errors
+    /// As [`Fabric::observe`].
+    #[inline]
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner().observe(at)
+    }
+
+    /// As [`Fabric::store`].
+    ///
+    /// # Errors
+    /// As [`Fabric::store`].
+    #[inline]
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.inner_mut().store(at, word)
+    }
+
+    /// As [`Fabric::bytes`].
+    ///
+    /// # Errors
+    /// As [`Fabric::bytes`].
+    #[inline]
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner().bytes(at, len)
+    }
+
     /// As [`Fabric::write`].
     ///
     /// # Errors
@@ -64,6 +100,27 @@ pub trait Middleware {
     #[inline]
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         self.inner_mut().write(at, bytes)
+    }
+
+    /// As [`Fabric::lend`].
+    #[inline]
+    fn lend(&self, output: Place, len: u64) -> Option<&[Cell<u8>]> {
+        self.inner().lend(output, len)
+    }
+
+    /// As [`Fabric::deliver`].
+    ///
+    /// # Errors
+    /// As [`Fabric::deliver`].
+    #[inline]
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        self.inner_mut().deliver(output, from, len)
+    }
+
+    /// As [`Fabric::prefetch`].
+    #[inline]
+    fn prefetch(&self, bytes: &[u8]) {
+        self.inner().prefetch(bytes);
     }
 }
 
@@ -90,22 +147,22 @@ impl<M: Middleware> Fabric for M {
 
     #[inline]
     fn quiet(&mut self) -> Result<bool, Fault> {
-        self.inner_mut().quiet()
+        Middleware::quiet(self)
     }
 
     #[inline]
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.inner().observe(at)
+        Middleware::observe(self, at)
     }
 
     #[inline]
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.inner_mut().store(at, word)
+        Middleware::store(self, at, word)
     }
 
     #[inline]
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.inner().bytes(at, len)
+        Middleware::bytes(self, at, len)
     }
 
     #[inline]
@@ -115,12 +172,12 @@ impl<M: Middleware> Fabric for M {
 
     #[inline]
     fn lend(&self, output: Place, len: u64) -> Option<&[Cell<u8>]> {
-        self.inner().lend(output, len)
+        Middleware::lend(self, output, len)
     }
 
     #[inline]
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        self.inner_mut().deliver(output, from, len)
+        Middleware::deliver(self, output, from, len)
     }
 
     #[inline]
@@ -130,6 +187,6 @@ impl<M: Middleware> Fabric for M {
 
     #[inline]
     fn prefetch(&self, bytes: &[u8]) {
-        self.inner().prefetch(bytes);
+        Middleware::prefetch(self, bytes);
     }
 }

@@ -45,9 +45,12 @@ pub mod order;
 pub mod raw;
 pub mod survivors;
 mod wait;
+mod watch;
 
 pub use error::ProtocolError;
 pub use wait::{Progress, Wait};
+pub use watch::Awaited;
+pub(crate) use watch::Watch;
 
 use crate::place::Place;
 use crate::units::RankId;

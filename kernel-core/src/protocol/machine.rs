@@ -1,7 +1,7 @@
 //! The machine of any protocol.
 
 use super::{Choices, Operands, Operator, Receive, Stage, Ub, a2, a3, a3_v2, direct, hierarchy, internal};
-use crate::fabric::{Capabilities, Fabric, Progress, ProtocolError};
+use crate::fabric::{Awaited, Capabilities, Fabric, Progress, ProtocolError, Watch};
 use crate::inputs::Inputs;
 use crate::shape::{CommAlg, Shape};
 use crate::units::{CoreId, RankId};
@@ -185,6 +185,23 @@ impl Machine {
         needed
     }
 
+    /// The name of the phase that the machine is in, for reports and traces. A part's phase comes behind the name of the part:
+    /// `Exchange.Await`. Machines whose roles are polled by turns name the phase of the role whose turn is next.
+    #[must_use]
+    pub const fn phase(&self) -> &'static str {
+        match self {
+            Self::A3Dispatch(machine) => machine.phase(),
+            Self::A3Combine(machine) => machine.phase(),
+            Self::V2Dispatch(machine) => machine.phase(),
+            Self::DirectDispatch(machine) => machine.phase(),
+            Self::DirectCombine(machine) => machine.phase(),
+            Self::A2Dispatch(machine) => machine.phase(),
+            Self::A2Combine(machine) => machine.phase(),
+            Self::HierarchyDispatch(machine) => machine.phase(),
+            Self::HierarchyCombine(machine) => machine.phase(),
+        }
+    }
+
     /// Goes on with the operator: at most [`effects_max`](Env::effects_max) effects that others can see.
     ///
     /// # Errors
@@ -197,6 +214,24 @@ impl Machine {
     ) -> Result<Progress, ProtocolError> {
         let stop = self.run(env, cx, 1, &mut 0)?;
         Ok(stop.unwrap_or(Progress::Stepped))
+    }
+
+    /// Takes a step like [`step`](Self::step) and tells all that it looks at. A pending step changes nothing, so to learn what
+    /// a pending machine awaits is to let it try once more. If it is still pending, nothing but a change of one of these words
+    /// or bytes, or quiet's answer, lets it move, and whoever drives it may sleep until then. If it moves, what was told says
+    /// nothing.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step).
+    pub fn awaits<F: Fabric + ?Sized, V: Vector>(
+        &mut self,
+        env: &Env<'_, V>,
+        cx: &mut Context<'_, F>,
+        tell: &mut dyn FnMut(Awaited),
+    ) -> Result<Progress, ProtocolError> {
+        let scratch = Ub { words: cx.scratch.words, row: cx.scratch.row };
+        let fabric: &mut dyn Fabric = &mut Watch::new(&mut *cx.fabric, tell);
+        self.step(env, &mut Context { fabric, inputs: cx.inputs, operands: cx.operands, scratch })
     }
 
     /// Takes steps from number `done` on until the machine is pending or done, and counts in `done` those that moved; `None`
@@ -238,7 +273,7 @@ impl Machine {
 /// # Errors
 /// The step's.
 #[inline]
-pub fn drive(
+pub(super) fn drive(
     steps: u32,
     done: &mut u32,
     mut step: impl FnMut() -> Result<Progress, ProtocolError>,

@@ -9,6 +9,22 @@
 //! [`a3`] (joint and separate flags, rows copied or received in place), [`a3_v2`] (fullmesh_v2), [`direct`] (direct placement
 //! and pull combine), [`a2`] (full mesh) and [`hierarchy`].
 
+/// Names the phases of a machine, or of a part of one behind the part's own name.
+macro_rules! phase_names {
+    ($phase:ident: $($name:ident)*) => {
+        phase_names! { $phase of "": $($name)* }
+    };
+    ($phase:ident of $part:literal: $($name:ident)*) => {
+        impl $phase {
+            pub(crate) const fn name(&self) -> &'static str {
+                match self {
+                    $(Self::$name { .. } => concat!($part, stringify!($name)),)*
+                }
+            }
+        }
+    };
+}
+
 pub mod a2;
 pub mod a3;
 pub mod a3_v2;
@@ -20,7 +36,8 @@ mod machine;
 pub use crate::layout::state::Kind as Operator;
 pub use a2::{Agent, AgentEnv};
 pub use choices::{Choices, Flags, Receive, Stage};
-pub use machine::{Context, Env, Machine, Refused, drive};
+use machine::drive;
+pub use machine::{Context, Env, Machine, Refused};
 
 use crate::fabric::ProtocolError;
 use crate::shape::{CommAlg, Shape};

@@ -7,7 +7,7 @@ use core::hint::black_box;
 use kernel_core::fabric::coherent::{Fence, Streamed};
 use kernel_core::fabric::nic::Transfer;
 use kernel_core::fabric::order::{Issued, Kind as Effect};
-use kernel_core::fabric::raw::{RawFabric, Segment};
+use kernel_core::fabric::raw::{RawFabric, RawNic, Segment};
 use kernel_core::fabric::{Fabric, Fault, ProtocolError, Wait};
 use kernel_core::inputs::{self, Inputs, Mask};
 use kernel_core::layout::record::{Tail, Triple};
@@ -26,10 +26,10 @@ use kernel_core::plan::port::{self, Bits20To9, Load, PORTS};
 use kernel_core::plan::route::{self, Sends};
 use kernel_core::plan::shared::SharedSplit;
 use kernel_core::plan::{self, returns, split, table};
-use kernel_core::protocol::a2;
-use kernel_core::protocol::a3::{self};
-use kernel_core::protocol::hierarchy;
-use kernel_core::protocol::{Choices, Receive};
+use kernel_core::protocol::{
+    self, Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Stage, Ub, a2, a3,
+    a3_v2, direct, hierarchy,
+};
 use kernel_core::shape::{Buffer, Config, Elastic, Limit, Limits, Seen, Shape, Violations};
 use kernel_core::sync::{barrier, flag, selector};
 use kernel_core::units::{self, CoreId, ExpertId, RankId, Token};
@@ -75,6 +75,7 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
             plans(shape, inputs);
             words(shape, fabric);
             relayed(shape, inputs);
+            machines(shape, inputs, fabric);
             messages();
         }
         Err(found) => violations(&found),
@@ -349,6 +350,48 @@ fn landings(shape: &Shape) {
         a3::Env::new(shape, rank, CoreId(at), Choices { receive, ..Choices::default() }, Portable)
             .one_by_one(),
     );
+}
+
+/// Each protocol's machines by themselves, and what all of them offer beside a step.
+fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
+    keep((
+        a3::Dispatch::phase(&a3::Dispatch::new()),
+        a3_v2::Dispatch::phase(&a3_v2::Dispatch::new()),
+        direct::Dispatch::phase(&direct::Dispatch::new()),
+    ));
+    keep((
+        a2::Dispatch::phase(&a2::Dispatch::new()),
+        hierarchy::Dispatch::phase(&hierarchy::Dispatch::new()),
+    ));
+    keep((a3::Combine::phase(&a3::Combine::new()), direct::Combine::phase(&direct::Combine::new())));
+    keep((a2::Combine::phase(&a2::Combine::new()), hierarchy::Combine::phase(&hierarchy::Combine::new())));
+    let (rank, core) = (RankId(any()), CoreId(any()));
+    keep(hierarchy::Env::new(shape, rank, core, Portable).with_stage(black_box(Stage::Two)));
+    let (mut words, mut row) = ([0; 128], [0; 1024]);
+    for choices in Choices::all(shape) {
+        let env = Env::new(shape, rank, core, choices, Portable);
+        keep((env.effects_max(), protocol::ub_words(shape), protocol::ub_bytes(shape)));
+        for operator in [Operator::Dispatch, Operator::Combine] {
+            keep((choices.receive.suits(shape), Machine::needs(operator, shape, choices)));
+            let machine = Machine::begin(operator, shape, choices, fabric.capabilities());
+            keep(machine.as_ref().map(Machine::phase));
+            // Not to be stepped here, where the group has its own.
+            if let (Ok(mut machine), 0) = (machine, any()) {
+                let scratch = Ub { words: slice(&mut words), row: slice(&mut row) };
+                let mut cx = Context { fabric, inputs, operands: &Operands::default(), scratch };
+                keep(Machine::run(&mut machine, &env, &mut cx, any(), &mut 0));
+                keep(Machine::awaits(&mut machine, &env, &mut cx, &mut keep));
+            }
+        }
+    }
+    let env = AgentEnv { shape, rank, order: SendOrder::Staggered };
+    // SAFETY: there is no memory behind it, so it reaches none.
+    let mut nic = unsafe { RawNic::new(black_box(&[]), rank) };
+    let mut agent = Agent::new();
+    keep((
+        Agent::run(&mut agent, &env, &mut nic, any(), &mut 0),
+        Agent::awaits(&mut agent, &env, &mut nic, &mut keep),
+    ));
 }
 
 /// The windows of a hierarchy.

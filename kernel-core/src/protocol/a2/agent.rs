@@ -5,13 +5,14 @@
 //! one task that there can be for this peer in this half, but for its length, which may be any that fits the window.
 
 use crate::fabric::nic::{Nic, Post, Transfer};
-use crate::fabric::{Progress, ProtocolError, Wait};
+use crate::fabric::{Awaited, Progress, ProtocolError, Wait, Watch};
 use crate::layout::a2_message::{ELEMENT, Task, WORDS_OF_8, doorbell, stream_end, task_word};
 use crate::layout::a2_window::{sent_bytes, window};
 use crate::layout::relay::gathered_bytes;
 use crate::layout::state::{Kind, Partition};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
+use crate::protocol::drive;
 use crate::shape::{CommAlg, Shape};
 use crate::units::{RankId, div_floor};
 
@@ -79,6 +80,35 @@ impl Agent {
             *self = Self { served: self.served.wrapping_add(1), posted: 0 };
         }
         Ok(Progress::Stepped)
+    }
+
+    /// Takes steps from number `done` on until the agent is pending, and counts in `done` those that moved; `None` when `steps`
+    /// is reached.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step).
+    pub fn run<N: Nic + ?Sized>(
+        &mut self,
+        env: &AgentEnv<'_>,
+        nic: &mut N,
+        steps: u32,
+        done: &mut u32,
+    ) -> Result<Option<Progress>, ProtocolError> {
+        drive(steps, done, || self.step(env, nic))
+    }
+
+    /// Takes a step like [`step`](Self::step) and tells all that it looks at, as
+    /// [`Machine::awaits`](crate::protocol::Machine::awaits) does.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step).
+    pub fn awaits<N: Nic + ?Sized>(
+        &mut self,
+        env: &AgentEnv<'_>,
+        nic: &mut N,
+        tell: &mut dyn FnMut(Awaited),
+    ) -> Result<Progress, ProtocolError> {
+        self.step(env, &mut Watch::new(nic, tell))
     }
 
     /// The task for `peer`, checked.

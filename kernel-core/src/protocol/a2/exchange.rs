@@ -41,10 +41,20 @@ enum Phase {
     Ring(Bell),
 }
 
+phase_names! { Phase of "Send.": Tail Task Ring }
+
 impl Exchange {
     /// Of an operator that has not begun.
     pub(super) const fn new() -> Self {
         Self { half: Partition::P0, crossing: Crossing::new(), phase: Phase::Ring(Bell::Rung) }
+    }
+
+    /// The name of the phase that it is in.
+    pub(crate) const fn phase(&self) -> &'static str {
+        match &self.phase {
+            Phase::Ring(bell) => bell.name(),
+            phase => phase.name(),
+        }
     }
 
     /// Reads which half is to be used and which barrier was the last.

@@ -82,6 +82,8 @@ pub(crate) enum Bell {
     Rung,
 }
 
+phase_names! { Bell of "Send.": Quiet Barrier Flip Settle Ring Rung }
+
 impl Bell {
     /// Goes on; `None` when the agent has been told, or will be by core 0. `chosen` is the word that names the half, if
     /// the cores keep one.

@@ -46,7 +46,14 @@ enum Phase {
     TokenNums { slot: u32, rows: u32, of_expert: u32 },
 }
 
+phase_names! { Phase of "Exchange.": Await ArriveWithSums Sums Counts TokenNums }
+
 impl Exchange {
+    /// The name of the phase that it is in.
+    pub(crate) const fn phase(&self) -> &'static str {
+        self.phase.name()
+    }
+
     /// The exchange of a core that has passed barrier `epoch`.
     pub(crate) const fn new<V>(env: &Env<'_, V>, partition: Partition, epoch: u32) -> Self {
         let sum = ShareSum { rows: 0, of_last_expert: 0 };

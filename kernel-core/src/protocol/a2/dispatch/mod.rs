@@ -65,11 +65,25 @@ enum Phase {
     Done,
 }
 
+phase_names! { Phase:
+    Select Reorder Head Send ExpandIdx Counts Rows Barrier Matrix RecvCounts TokenNums CopyOut Clear
+    Done
+}
+
 impl Dispatch {
     /// A core's next operator, a dispatch.
     #[must_use]
     pub const fn new() -> Self {
         Self { exchange: Exchange::new(), staged: None, phase: Phase::Select }
+    }
+
+    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    #[must_use]
+    pub const fn phase(&self) -> &'static str {
+        match &self.phase {
+            Phase::Send => self.exchange.phase(),
+            phase => phase.name(),
+        }
     }
 
     /// Goes on with the operator: at most one effect that others can see.

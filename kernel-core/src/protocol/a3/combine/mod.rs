@@ -56,11 +56,23 @@ enum Phase {
     Done,
 }
 
+phase_names! { Phase: Select Lend Put Publish Await Clear Write Done }
+
 impl Combine {
     /// A core's next combine.
     #[must_use]
     pub const fn new() -> Self {
         Self { partition: Partition::P0, share: 0..0, lent: None, phase: Phase::Select }
+    }
+
+    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    #[must_use]
+    pub const fn phase(&self) -> &'static str {
+        match &self.phase {
+            Phase::Lend { add, .. } => add.phase(),
+            Phase::Write { output, .. } => output.name(),
+            phase => phase.name(),
+        }
     }
 
     /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one): of rows, each

@@ -35,6 +35,8 @@ pub(crate) enum Output {
     Norm { rstd_bits: u32 },
 }
 
+phase_names! { Output: Sum Add Rstd Norm }
+
 /// Writes an output of a token. The next one, if there is one.
 #[inline]
 pub(crate) fn write<F: Fabric + ?Sized, V: Vector>(

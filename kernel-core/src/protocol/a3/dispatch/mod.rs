@@ -76,6 +76,11 @@ enum Phase {
     Done,
 }
 
+phase_names! { Phase:
+    Select Send Quiet Arrive Barrier Publish PublishTokens ExpandIdx Exchange SelectTp AwaitTokens
+    CopyOut Gather Done
+}
+
 /// The parts of a record, in the order of copying out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Part {
@@ -98,6 +103,16 @@ impl Dispatch {
             tp_partition: Partition::P0,
             staged: None,
             phase: Phase::Select,
+        }
+    }
+
+    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    #[must_use]
+    pub const fn phase(&self) -> &'static str {
+        match &self.phase {
+            Phase::Exchange(exchange) => exchange.phase(),
+            Phase::Gather(gather) => gather.phase(),
+            phase => phase.name(),
         }
     }
 

@@ -39,10 +39,17 @@ enum Phase {
     Done,
 }
 
+phase_names! { Phase of "Lend.": Select Put PutFirst Tell Await Clear Done }
+
 impl Add {
     /// Before the first step.
     pub(crate) const fn new() -> Self {
         Self { partition: Partition::P0, phase: Phase::Select }
+    }
+
+    /// The name of the phase that it is in.
+    pub(crate) const fn phase(&self) -> &'static str {
+        self.phase.name()
     }
 
     /// The partition where the peer's results are, once the exchange is done.

@@ -55,6 +55,8 @@ enum Phase {
     Done,
 }
 
+phase_names! { Phase of "Gather.": PutFirst Tell Await Clear CopyOut Counts TokenNums RecvCounts Done }
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Part {
     Triple,
@@ -63,6 +65,11 @@ enum Part {
 }
 
 impl Gather {
+    /// The name of the phase that it is in.
+    pub(crate) const fn phase(&self) -> &'static str {
+        self.phase.name()
+    }
+
     /// Of a core that has put the rows `told` at the peer's, on a rank with `own` rows.
     pub(crate) const fn new(partition: Partition, own: u32, told: Rows) -> Self {
         Self { partition, own, told, heard: Rows { first: 0, end: 0 }, phase: Phase::PutFirst }

@@ -78,11 +78,25 @@ enum Phase {
     Done,
 }
 
+phase_names! { Phase:
+    Select Quiet Arrive Barrier Publish Send Put PublishBlock ExpandIdx Exchange Look Triple Data Scale
+    Clear Done
+}
+
 impl Dispatch {
     /// A core's next dispatch.
     #[must_use]
     pub const fn new() -> Self {
         Self { partition: Partition::P0, epoch: 0, first_row: 0, staged: None, phase: Phase::Select }
+    }
+
+    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    #[must_use]
+    pub const fn phase(&self) -> &'static str {
+        match &self.phase {
+            Phase::Exchange(exchange) => exchange.phase(),
+            phase => phase.name(),
+        }
     }
 
     /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.

@@ -79,6 +79,11 @@ enum Phase {
     Done,
 }
 
+phase_names! { Phase:
+    Select Publish ExpandIdx Exchange Grant Send SendInfo SentRows Quiet Arrive Barrier PublishTokens
+    Clear AwaitTokens Triples Scales Table Done
+}
+
 /// Scale and triple of a row that has been put.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Info {
@@ -92,6 +97,15 @@ impl Dispatch {
     #[must_use]
     pub const fn new() -> Self {
         Self { partition: Partition::P0, epoch: 0, first_row: 0, staged: None, phase: Phase::Select }
+    }
+
+    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    #[must_use]
+    pub const fn phase(&self) -> &'static str {
+        match &self.phase {
+            Phase::Exchange(exchange) => exchange.phase(),
+            phase => phase.name(),
+        }
     }
 
     /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.

@@ -56,6 +56,8 @@ enum Phase {
     Done,
 }
 
+phase_names! { Phase: Select Enter Work Done }
+
 /// A core's scratch words.
 struct Words<'u> {
     /// By server: records followed, then by own token the number of its record plus 1.
@@ -102,6 +104,19 @@ impl Combine {
             returns: returns::Returns::new(),
             relays: relays::Relays::new(),
             tokens: tokens::Tokens::new(),
+        }
+    }
+
+    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    #[must_use]
+    pub const fn phase(&self) -> &'static str {
+        match &self.phase {
+            Phase::Work => match self.turn {
+                0 => self.returns.phase(),
+                1 => "Relay",
+                _ => "Sum",
+            },
+            phase => phase.name(),
         }
     }
 

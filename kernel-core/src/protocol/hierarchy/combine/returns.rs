@@ -31,9 +31,16 @@ enum Phase {
     RowsDone { near: u32 },
 }
 
+phase_names! { Phase of "Return.": Entered Put Flag Quiet RowsDone }
+
 impl Returns {
     pub(super) const fn new() -> Self {
         Self { rows: 0..0, phase: Phase::Entered }
+    }
+
+    /// The name of the phase that it is in.
+    pub(crate) const fn phase(&self) -> &'static str {
+        self.phase.name()
     }
 
     pub(super) fn begin<V>(&mut self, env: &Env<'_, V>, rows: u32) {

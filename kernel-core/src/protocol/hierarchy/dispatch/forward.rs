@@ -33,9 +33,16 @@ enum Phase {
     Ended,
 }
 
+phase_names! { Phase of "Forward.": Entered Find Row Count Ended }
+
 impl Forwards {
     pub(super) const fn new() -> Self {
         Self { phase: Phase::Entered }
+    }
+
+    /// The name of the phase that it is in.
+    pub(crate) const fn phase(&self) -> &'static str {
+        self.phase.name()
     }
 
     pub(super) fn step<F: Fabric + ?Sized, V: Vector>(

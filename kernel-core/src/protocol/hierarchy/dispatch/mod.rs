@@ -48,6 +48,8 @@ enum Phase {
     Done,
 }
 
+phase_names! { Phase: Select Enter Work Done }
+
 /// A core's scratch words.
 struct Words<'u> {
     /// The slot of each pair of the core's own tokens.
@@ -92,6 +94,19 @@ impl Dispatch {
             send: send::Send::new(),
             forward: forward::Forwards::new(),
             receive: receive::Receive::new(),
+        }
+    }
+
+    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    #[must_use]
+    pub const fn phase(&self) -> &'static str {
+        match &self.phase {
+            Phase::Work => match self.turn {
+                0 => self.send.phase(),
+                1 => self.forward.phase(),
+                _ => self.receive.phase(),
+            },
+            phase => phase.name(),
         }
     }
 

@@ -53,9 +53,16 @@ enum Phase {
     },
 }
 
+phase_names! { Phase of "Receive.": Count Entry Nums X Scale Info Weight }
+
 impl Receive {
     pub(super) const fn new() -> Self {
         Self { slot: 0, before: 0, before_expert: 0, rows: 0, phase: Phase::Count }
+    }
+
+    /// The name of the phase that it is in.
+    pub(crate) const fn phase(&self) -> &'static str {
+        self.phase.name()
     }
 
     pub(super) fn step<F: Fabric + ?Sized, V>(

@@ -38,9 +38,16 @@ enum Phase {
     Ended,
 }
 
+phase_names! { Phase of "Send.": Record End Ring ExpandIdx Ended }
+
 impl Send {
     pub(super) const fn new() -> Self {
         Self { phase: Phase::Record { token: 0, server: 0 }, staged: None, issued: Issued::new() }
+    }
+
+    /// The name of the phase that it is in.
+    pub(crate) const fn phase(&self) -> &'static str {
+        self.phase.name()
     }
 
     pub(super) fn begin<F: Fabric + ?Sized, V>(

@@ -1,0 +1,90 @@
+//! What a step looks at: all that could let a pending machine move.
+
+use super::middleware::Middleware;
+use super::nic::{Nic, Post, Transfer};
+use super::{Capabilities, Fabric, Fault};
+use crate::place::Place;
+use core::cell::Cell;
+use core::fmt;
+
+/// Something that a pending machine or agent awaits. There may be several: machines whose roles are polled by turns wait for
+/// several words at once. [`Wait`](super::Wait) names one cause, for people; these are for whoever sleeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Awaited {
+    /// A change of this word of the own rank, or of the own TP domain's.
+    Word(Place),
+    /// A change in so many bytes of the own rank.
+    Bytes(Place, u64),
+    /// That [`quiet`](Fabric::quiet) answers yes.
+    Quiet,
+    /// That the interface has [room](Post::Busy) for another transfer.
+    Room,
+}
+
+/// A fabric or a network interface that tells what is looked at.
+pub(crate) struct Watch<'w, F: ?Sized> {
+    inner: &'w mut F,
+    tell: Cell<Option<&'w mut dyn FnMut(Awaited)>>,
+}
+
+impl<'w, F: ?Sized> Watch<'w, F> {
+    pub(crate) fn new(inner: &'w mut F, tell: &'w mut dyn FnMut(Awaited)) -> Self {
+        Self { inner, tell: Cell::new(Some(tell)) }
+    }
+
+    fn tell(&self, what: Awaited) {
+        if let Some(tell) = self.tell.take() {
+            tell(what);
+            self.tell.set(Some(tell));
+        }
+    }
+}
+
+impl<F: ?Sized> fmt::Debug for Watch<'_, F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Watch")
+    }
+}
+
+impl<F: Fabric + ?Sized> Middleware for Watch<'_, F> {
+    type Inner = F;
+
+    fn inner(&self) -> &F {
+        self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut F {
+        self.inner
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        self.tell(Awaited::Quiet);
+        self.inner.quiet()
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.tell(Awaited::Word(at));
+        self.inner.observe(at)
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.tell(Awaited::Bytes(at, len));
+        self.inner.bytes(at, len)
+    }
+}
+
+impl<N: Nic + ?Sized> Nic for Watch<'_, N> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.tell(Awaited::Word(at));
+        self.inner.observe(at)
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        self.tell(Awaited::Room);
+        self.inner.post(transfer)
+    }
+}
