@@ -33,7 +33,8 @@ const INSTEAD: [(&str, &str); 6] = [
 /// # Errors
 /// Every rule that it breaks, with cures.
 pub(crate) fn shape(config: &Config<'_>, limits: Limits, place: impl fmt::Display) -> Result<Shape, Error> {
-    Shape::new(config, limits).map_err(|all| Error::Invalid {
+    let mut all = Vec::new();
+    Shape::check(config, limits, &mut |violation| all.push(*violation)).ok_or_else(|| Error::Invalid {
         place: place.to_string(),
         problems: all.iter().map(|violation| problem(config, limits, violation, &all)).collect(),
     })
@@ -131,7 +132,6 @@ impl<'a> Clinic<'a> {
     /// Whether `config`, in which `changed` was changed, no longer has the violation, nor one that was not there
     /// before, as far as it matters.
     fn is_cured(&self, changed: &str, config: &Config<'_>) -> bool {
-        let Err(found) = Shape::new(config, self.limits) else { return true };
         let same = |a: &Violation, b: &Violation| {
             a.parameter == b.parameter
                 && discriminant(&a.rule) == discriminant(&b.rule)
@@ -143,7 +143,11 @@ impl<'a> Clinic<'a> {
             MayBreak::Others => was_there(a) || a.parameter != changed,
             MayBreak::Anything => true,
         };
-        !found.iter().any(|a| same(a, self.violation)) && found.iter().all(forgiven)
+        let mut is_cured = true;
+        Shape::check(config, self.limits, &mut |found| {
+            is_cured &= forgiven(found) && !same(found, self.violation);
+        });
+        is_cured
     }
 
     fn cures_with(&self, parameter: &str, value: i64) -> bool {
@@ -322,7 +326,8 @@ mod tests {
     /// Violations of a configuration in a user's form, as parameter and rule, with their cures.
     fn judged(config: &Config, given: Given) -> Vec<Problem> {
         let core = config.as_core(given);
-        let Err(all) = Shape::new(&core, Limits::Product) else { return Vec::new() };
+        let mut all = Vec::new();
+        Shape::check(&core, Limits::Product, &mut |violation| all.push(*violation));
         all.iter().map(|violation| problem(&core, Limits::Product, violation, &all)).collect()
     }
 

@@ -1,6 +1,6 @@
 //! Every rule of a configuration: broken alone, and just kept.
 
-use kernel_core::shape::{BatchSizes, Buffer, Config, Given, Limits, Rule, Seen, Shape};
+use kernel_core::shape::{BatchSizes, Buffer, Config, Given, Limits, Rule, Seen, Shape, Violation};
 
 type Base = fn() -> Config<'static>;
 type Set = fn(&mut Config<'static>);
@@ -40,16 +40,22 @@ const SAME: [i64; 16] = [16; 16];
 const UNEVEN: [i64; 16] = [16, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 const ONE_WRONG: [i64; 16] = [16, 16, 16, 513, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16];
 
+fn violations(config: &Config<'_>, limits: Limits) -> Vec<Violation> {
+    let mut found = Vec::new();
+    let shape = Shape::check(config, limits, &mut |violation| found.push(*violation));
+    assert_eq!(shape.is_none(), !found.is_empty(), "refused without a reason, or taken with one: {config:?}");
+    found
+}
+
 fn check_table(limits: Limits, table: &[(Base, Set, &[&str])]) {
     for (row, (base, set, expected)) in table.iter().enumerate() {
         let mut config = base();
         set(&mut config);
-        let mut broken = Vec::new();
-        if let Err(violations) = Shape::new(&config, limits) {
-            assert!(!violations.is_empty(), "row {row}: refused without a reason: {config:?}");
-            broken.extend(violations.iter().map(|violation| violation.parameter));
-            violations.iter().for_each(|violation| println!("row {row}: {violation}"));
-        }
+        let found = violations(&config, limits);
+        found.iter().for_each(|violation| println!("row {row}: {violation}"));
+        let first = Shape::new(&config, limits).err();
+        assert_eq!(first.map(|v| v.to_string()), found.first().map(ToString::to_string), "row {row}");
+        let broken: Vec<_> = found.iter().map(|violation| violation.parameter).collect();
         assert_eq!(&broken, expected, "row {row}: {config:?}");
     }
 }
@@ -364,8 +370,7 @@ fn all_violations_are_reported_at_once() {
         norm_eps: f64::INFINITY,
         given: Given::empty(),
     };
-    let found: Vec<_> =
-        Shape::new(&config, Limits::Product).unwrap_err().iter().map(|v| v.parameter).collect();
+    let found: Vec<_> = violations(&config, Limits::Product).iter().map(|v| v.parameter).collect();
     let expected = [
         "comm_alg",
         "op",
@@ -405,15 +410,14 @@ fn fullmesh_v2_lists_each_thing_it_leaves_out() {
         given: Given::MASK_1D | Given::ELASTIC_INFO,
         ..v2()
     };
-    let found: Vec<_> =
-        Shape::new(&config, Limits::Product).unwrap_err().iter().map(|v| v.parameter).collect();
+    let found: Vec<_> = violations(&config, Limits::Product).iter().map(|v| v.parameter).collect();
     assert_eq!(found, ["elastic_info", "comm_alg", "comm_alg", "comm_alg", "comm_alg", "comm_alg"]);
 }
 
 #[test]
 fn a_violation_carries_the_value_the_rule_and_the_other_numbers() {
     let message = |config: &Config<'_>| {
-        let found = Shape::new(config, Limits::Product).unwrap_err();
+        let found = violations(config, Limits::Product);
         assert_eq!(found.len(), 1, "{found:?}");
         found[0].to_string()
     };
@@ -438,7 +442,7 @@ fn a_violation_carries_the_value_the_rule_and_the_other_numbers() {
         "x_active_mask is given: must be absent on a2 hierarchy"
     );
     let found = Shape::new(&Config { quant_mode: 7, ..a3() }, Limits::Product).unwrap_err();
-    assert_eq!((found[0].seen, found[0].rule), (Seen::Number(7), Rule::OneOf(&[0, 2])));
+    assert_eq!((found.seen, found.rule), (Seen::Number(7), Rule::OneOf(&[0, 2])));
 }
 
 #[test]

@@ -161,7 +161,9 @@ const HIERARCHY: &[Row] = &[
 fn violations(base: Base, set: Set, limits: Limits) -> Vec<Violation> {
     let mut config = base();
     set(&mut config);
-    Shape::new(&config, limits).map_or_else(|found| found.to_vec(), |_| Vec::new())
+    let mut found = Vec::new();
+    Shape::check(&config, limits, &mut |violation| found.push(*violation));
+    found
 }
 
 #[test]

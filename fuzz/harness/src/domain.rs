@@ -288,7 +288,7 @@ pub fn shape(config: &Config<'_>, receive: Receive) -> Option<Shape> {
 fn left(whole: &Shape, tape: &mut Tape<'_>) -> Option<(Vec<i32>, Elastic)> {
     (0..8).find_map(|_| {
         let info = draw(whole, tape)?;
-        let left = Elastic::new(whole, &info).ok()??;
+        let left = Elastic::check(whole, &info, &mut |_| ())?;
         Some((info, left))
     })
 }

@@ -269,7 +269,7 @@ fn drop_falls(group: &mut Group<'_>) {
             _ => (0..tape.below(12)).fold(0, |at, _| next_flag_place(&shape, at + 1)),
         },
         "dispatch records" | "tp records" => {
-            let fields = record_fields(&shape);
+            let fields: Vec<_> = record_fields(&shape).collect();
             fields[tape.below(fields.len())].offset + [0, 4, 8][tape.below(3)]
         }
         // Streams end with their flag, before that lies their first record.

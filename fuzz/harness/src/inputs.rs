@@ -63,15 +63,16 @@ fn elastic(domain: &Domain, tape: &mut Tape<'_>) -> bool {
         info.truncate(tape.below(info.len() + 1));
     }
     let want = leaves(whole, &info);
-    match Elastic::new(whole, &info) {
-        Err(violations) => {
-            assert_eq!(want, Err(()), "{violations:?} of {info:?}");
-            assert!(!violations.is_empty() && violations.iter().all(|v| !v.to_string().is_empty()));
-            false
-        }
-        Ok(left) => {
-            assert_eq!(Ok(left.is_some()), want, "taken: {info:?}");
-            let Some(left) = left else { return false };
+    let mut is_broken = false;
+    let left = Elastic::check(whole, &info, &mut |violation| {
+        assert_eq!(want, Err(()), "{violation:?} of {info:?}");
+        assert!(!violation.to_string().is_empty());
+        is_broken = true;
+    });
+    assert_eq!(if is_broken { Err(()) } else { Ok(left.is_some()) }, want, "{info:?}");
+    match left {
+        None => false,
+        Some(left) => {
             let shape = whole.survivors(&left);
             for new in (0..shape.ep_world_size()).map(RankId) {
                 let physical = left.physical(new).expect("a survivor");

@@ -223,14 +223,13 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
         let product = term.operands().fold(1u64, |product, factor| product.saturating_mul(factor.value));
         assert_eq!(term.bytes, product, "{}", term.name);
     }
-    let shape = match Shape::new(config, limits) {
-        Err(violations) => {
-            assert!(!violations.is_empty() && !violations.is_full(), "{violations:?}");
-            assert!(violations.iter().all(|violation| !violation.to_string().is_empty()));
-            return Verdict::Refused(violations.iter().map(|violation| violation.parameter).collect());
-        }
-        Ok(shape) => shape,
-    };
+    let mut broken = Vec::new();
+    let shape = Shape::check(config, limits, &mut |violation| {
+        assert!(!violation.to_string().is_empty());
+        broken.push(violation.parameter);
+    });
+    assert_eq!(shape.is_none(), !broken.is_empty(), "{broken:?}");
+    let Some(shape) = shape else { return Verdict::Refused(broken) };
     assert_eq!(Shape::new(config, limits).as_ref(), Ok(&shape), "the door is a function");
     assert_eq!(buffer.required_mb, required_mb(&shape, limits), "required_mb, by the formulas");
     assert!(buffer.fits() && buffer.max_bs >= u64::from(shape.bs_max()), "{buffer:?}");

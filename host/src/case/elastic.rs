@@ -3,7 +3,7 @@
 //! In memory everything goes by new ids: [`Case::shape`](super::Case) is the survivors' and its tensors stand in
 //! their order. Files, options and reports name physical ranks.
 
-use kernel_core::shape::{Elastic as Left, Shape, Violations};
+use kernel_core::shape::{Elastic as Left, Shape, Violation};
 use kernel_core::units::RankId;
 
 /// An elastic domain.
@@ -21,13 +21,14 @@ pub struct Elastic {
 ///
 /// # Errors
 /// The rules that `info` breaks.
-#[expect(clippy::result_large_err, reason = "the core's list, handed on")]
-pub fn survivors(whole: Shape, info: Option<Vec<i32>>) -> Result<(Shape, Option<Elastic>), Violations> {
+pub fn survivors(whole: Shape, info: Option<Vec<i32>>) -> Result<(Shape, Option<Elastic>), Vec<Violation>> {
     let Some(info) = info else { return Ok((whole, None)) };
-    Ok(match Left::new(&whole, &info)? {
-        Some(left) => (whole.survivors(&left), Some(Elastic { info, whole, left })),
-        None => (whole, None),
-    })
+    let mut found = Vec::new();
+    match Left::check(&whole, &info, &mut |violation| found.push(*violation)) {
+        Some(left) => Ok((whole.survivors(&left), Some(Elastic { info, whole, left }))),
+        None if found.is_empty() => Ok((whole, None)),
+        None => Err(found),
+    }
 }
 
 impl Elastic {

@@ -94,7 +94,7 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
     });
     let field = |f: map::Field| Field { name: f.name, offset: f.offset, size: f.size };
     let record = match shape.product() {
-        Product::A3 => map::record_fields(shape).into_iter().map(field).collect(),
+        Product::A3 => map::record_fields(shape).map(field).collect(),
         Product::A2 if hierarchy => relay::record_fields(shape).into_iter().map(field).collect(),
         Product::A2 => a2_window::record_fields(shape).into_iter().map(field).collect(),
     };

@@ -43,13 +43,12 @@ fn element(whole: &Shape, info: &[i32], violation: &Violation, all: &[Violation]
         let place = words.get_mut(at as usize);
         let (Some(place), Ok(value)) = (place, i32::try_from(*value)) else { return false };
         *place = value;
-        match Left::new(whole, &words) {
-            Ok(_) => true,
-            Err(found) => {
-                let known = |a: &Violation| all.iter().any(|b| is_same(a, b));
-                !found.iter().any(|a| is_same(a, violation)) && found.iter().all(known)
-            }
-        }
+        let mut is_cured = true;
+        Left::check(whole, &words, &mut |found| {
+            let known = all.iter().any(|other| is_same(found, other));
+            is_cured &= known && !is_same(found, violation);
+        });
+        is_cured
     };
     // Every number here is a rank, -1, or so many experts.
     let values = -1..=(RANKS_MAX as i64).max(whole.moe_expert_num().into());

@@ -44,25 +44,17 @@ impl Area {
 
 /// Every area of `rank`'s state and data regions, in address order; with a TP domain then those of its regions.
 pub fn areas(shape: &Shape, rank: RankId) -> impl Iterator<Item = Area> {
-    let status = [Partition::P0, Partition::P1].into_iter().flat_map({
-        let shape = shape.clone();
-        move |p| status_areas(&shape, rank, p)
-    });
-    let data = [Partition::P0, Partition::P1].into_iter().flat_map({
-        let shape = shape.clone();
-        move |p| data_areas(&shape, rank, p)
-    });
-    let slots = [Partition::P0, Partition::P1].into_iter().flat_map({
-        let shape = shape.clone();
-        move |p| tp_slots(&shape, p)
-    });
-    let lent = [Partition::P0, Partition::P1].into_iter().flat_map({
-        let shape = shape.clone();
-        move |p| tp_rows(&shape, rank, p)
-    });
+    let status = both(move |p| status_areas(shape, rank, p));
+    let data = both(move |p| data_areas(shape, rank, p));
+    let (slots, lent) = (both(move |p| tp_slots(shape, p)), both(move |p| tp_rows(shape, rank, p)));
     let has_tp = shape.tp_world_size() > 1;
     let tp = slots.chain(tp_selectors(shape)).chain(lent).filter(move |_| has_tp);
     status.chain(core_areas(shape)).chain(data).chain(tp)
+}
+
+/// The areas of one partition, then of the other.
+fn both<A: IntoIterator<Item = Area>>(areas: impl FnMut(Partition) -> A) -> impl Iterator<Item = Area> {
+    [Partition::P0, Partition::P1].into_iter().flat_map(areas)
 }
 
 fn tp_slots(shape: &Shape, p: Partition) -> [Area; 2] {
@@ -134,7 +126,7 @@ fn core_areas(shape: &Shape) -> [Area; 3] {
 }
 
 /// The combine area, then the dispatch area: one row of records, or with a port offset one for each source.
-fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> impl Iterator<Item = Area> + use<> {
+fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> impl Iterator<Item = Area> {
     let rows = u64::from(shape.bs_max()) * u64::from(shape.combine_columns());
     let combine = Area {
         name: "combine rows",
@@ -148,14 +140,13 @@ fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> impl Iterator<Item =
     let records_of_source = u64::from(shape.local_experts(rank)) * u64::from(shape.bs_max());
     let ranks = shape.ep_world_size();
     let (areas, sources) = if shape.port_offset() == 0 { (1, ranks) } else { (ranks, 1) };
-    let shape = shape.clone();
     let dispatch = (0..areas).map(RankId).map(move |source| Area {
         name: "dispatch records",
         partition: Some(p),
-        start: dispatch_record(&shape, p, first, source, 0),
+        start: dispatch_record(shape, p, first, source, 0),
         count: u64::from(sources) * records_of_source,
         stride: shape.record_pitch(),
-        slot: used_bytes(&shape),
+        slot: used_bytes(shape),
     });
     core::iter::once(combine).chain(dispatch)
 }
@@ -181,8 +172,7 @@ pub struct Field {
 
 /// The fields of a token record. With fullmesh_v2 the data goes on behind the flag of each block, and there are
 /// two fields of the first block more.
-#[must_use]
-pub fn record_fields(shape: &Shape) -> heapless::Vec<Field, 5> {
+pub fn record_fields(shape: &Shape) -> impl Iterator<Item = Field> {
     let record = Place::window(0);
     let fields = [
         Field { name: "data", offset: 0, size: shape.payload_bytes() },
@@ -194,7 +184,7 @@ pub fn record_fields(shape: &Shape) -> heapless::Vec<Field, 5> {
         Field { name: "flag", offset: block::flag(record, 0).offset, size: FLAG },
     ];
     let of_block = of_block.into_iter().filter(|_| shape.comm_alg() == CommAlg::FullmeshV2);
-    fields.into_iter().chain(of_block).collect()
+    fields.into_iter().chain(of_block)
 }
 
 /// The fields of a row of the combine area.

@@ -1,7 +1,8 @@
 //! What the rules are written with: the configuration, its column of limits and the list of what is wrong.
 
 use super::limits::{Column, Range};
-use super::{CommAlg, Config, Rule, Seen, Violation, Violations, Word};
+use super::violation::Found;
+use super::{CommAlg, Config, Rule, Seen, Violation, Word};
 
 /// Someone at the door with a configuration.
 pub(super) struct Door<'a> {
@@ -9,7 +10,8 @@ pub(super) struct Door<'a> {
     pub(super) column: Column,
     /// Unless its word is unknown.
     pub(super) alg: Option<CommAlg>,
-    pub(super) found: Violations,
+    pub(super) found: Found<'a>,
+    pub(super) is_broken: bool,
 }
 
 impl Door<'_> {
@@ -24,6 +26,7 @@ impl Door<'_> {
         }
     }
 
+    #[inline(never)]
     pub(super) fn range(&mut self, parameter: &'static str, seen: i64, range: Range) -> Option<u32> {
         if range.holds(seen) {
             return u32::try_from(seen).ok();
@@ -50,6 +53,7 @@ impl Door<'_> {
         holds
     }
 
+    #[inline(never)]
     pub(super) fn wrong(
         &mut self,
         parameter: &'static str,
@@ -60,9 +64,10 @@ impl Door<'_> {
         self.broken(Violation::new(parameter, Seen::Number(seen), Rule::Words(words)).with(numbers));
     }
 
+    #[inline(never)]
     pub(super) fn broken(&mut self, violation: Violation) {
-        // The list is longer than the rules number.
-        let _ = self.found.push(violation);
+        self.is_broken = true;
+        (self.found)(&violation);
     }
 }
 

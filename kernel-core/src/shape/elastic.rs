@@ -16,7 +16,8 @@
 
 use super::door::signed;
 use super::limits::EXPERT_IDS_MAX;
-use super::{Kept, RANKS_MAX, Seen, Shape, Violation, Violations};
+use super::violation::Found;
+use super::{Kept, PerRank, Seen, Shape, Violation};
 use crate::shape::Rule;
 use crate::units::{RankId, div_rem};
 
@@ -24,7 +25,7 @@ use crate::units::{RankId, div_rem};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Elastic {
     /// By new id.
-    physical: heapless::Vec<u16, RANKS_MAX>,
+    physical: PerRank,
     ranks: u32,
     shared_expert_rank_num: u32,
     moe_expert_num: u32,
@@ -32,6 +33,8 @@ pub struct Elastic {
 
 const HEAD: usize = 4;
 const GONE: i32 = -1;
+/// Of two broken tables the first entries are enough.
+const TOLD_MAX: u32 = 48;
 
 /// Physical rank to new id, and back.
 type Tables<'a> = (&'a [i32], &'a [i32]);
@@ -47,31 +50,30 @@ impl Elastic {
         }
     }
 
-    /// Checks `elastic_info` against the shape of the whole domain. `None` when it is switched off.
-    ///
-    /// # Errors
-    /// All rules that it breaks, in the order of its words.
-    #[expect(clippy::result_large_err, reason = "there is no allocator: the list lives in the result")]
-    pub fn new(whole: &Shape, info: &[i32]) -> Result<Option<Self>, Violations> {
-        let mut check = Check { whole, found: Violations::new() };
-        let (head, tables) = check.parts(info).ok_or(check.found)?;
-        if head[0] == 0 {
-            return Ok(None);
+    /// Checks `elastic_info` against the shape of the whole domain and calls `found` with each rule that it breaks, in
+    /// the order of its words; of many wrong entries with the first. `None` if it breaks one or is switched off.
+    #[inline(never)]
+    pub fn check(whole: &Shape, info: &[i32], found: &mut dyn FnMut(&Violation)) -> Option<Self> {
+        let mut check = Check { whole, found, told: 0 };
+        let (&[enabled, ranks, shared_ranks, experts], tables) = check.parts(info)?;
+        if enabled == 0 {
+            return None;
         }
-        let mut check = Check { whole, found: Violations::new() };
-        let ranks = check.ranks(head[1]);
-        let shared_ranks = check.shared_ranks(head[2], ranks);
-        let experts = check.experts(head[3], ranks, shared_ranks);
-        let physical = check.tables(tables, ranks);
-        match (shared_ranks, experts, physical) {
-            (Some(shared_expert_rank_num), Some(moe_expert_num), Some(physical))
-                if check.found.is_empty() =>
-            {
-                let ranks = whole.ep_world_size();
-                Ok(Some(Self { physical, ranks, shared_expert_rank_num, moe_expert_num }))
-            }
-            _ => Err(check.found),
+        let ranks = check.ranks(ranks);
+        let shared_expert_rank_num = check.shared_ranks(shared_ranks, ranks);
+        let moe_expert_num = check.experts(experts, ranks, shared_expert_rank_num);
+        check.tables(tables, ranks?);
+        if check.told > 0 {
+            return None;
         }
+        let mut left = Self {
+            physical: PerRank::NONE,
+            ranks: whole.ep_world_size(),
+            shared_expert_rank_num: shared_expert_rank_num?,
+            moe_expert_num: moe_expert_num?,
+        };
+        left.physical.set(tables.1.iter().filter_map(|&rank| u16::try_from(rank).ok()));
+        Some(left)
     }
 
     /// R: ranks of the whole domain, dead ones included.
@@ -83,7 +85,7 @@ impl Elastic {
     /// The physical rank with that new id, if there is one.
     #[must_use]
     pub fn physical(&self, new: RankId) -> Option<RankId> {
-        self.physical.get(new.index()).map(|&rank| RankId(rank.into()))
+        self.physical.get(new.index()).map(|rank| RankId(rank.into()))
     }
 
     /// The new id of a physical rank; `None` when it is gone.
@@ -91,8 +93,8 @@ impl Elastic {
     pub fn new_id(&self, physical: RankId) -> Option<RankId> {
         (0..)
             .map(RankId)
-            .zip(&self.physical)
-            .find(|(_, rank)| u32::from(**rank) == physical.0)
+            .zip(self.physical.iter())
+            .find(|(_, rank)| u32::from(*rank) == physical.0)
             .map(|(new, _)| new)
     }
 }
@@ -104,38 +106,32 @@ impl Shape {
     pub fn survivors(&self, left: &Elastic) -> Self {
         let ranks = left.physical.len() as u32;
         let shared_ranks = left.shared_expert_rank_num;
-        let bs = |&rank: &u16| self.bs_per_rank.get(usize::from(rank)).copied();
-        let left = Self {
-            ep_world_size: ranks,
-            moe_expert_num: left.moe_expert_num,
-            local_expert_num: div_rem(left.moe_expert_num, ranks - shared_ranks).0,
-            shared_expert_num: if shared_ranks == 0 { 0 } else { self.shared_expert_num },
-            shared_expert_rank_num: shared_ranks,
-            bs_per_rank: list(left.physical.iter().filter_map(bs)),
-            kept: Some(Kept {
-                shared_expert_num: self.shared_expert_num,
-                moe_expert_num: self.moe_expert_num,
-                rows_max: self.rows_max(RankId(0)).max(self.rows_max(RankId(self.shared_expert_rank_num))),
-            }),
-            ..self.clone()
-        };
-        left.with_derived()
+        let bs = |rank| self.bs_per_rank.get(usize::from(rank));
+        // In place: a shape is large.
+        let mut shape = self.clone();
+        shape.ep_world_size = ranks;
+        shape.moe_expert_num = left.moe_expert_num;
+        shape.local_expert_num = div_rem(left.moe_expert_num, ranks - shared_ranks).0;
+        if shared_ranks == 0 {
+            shape.shared_expert_num = 0;
+        }
+        shape.shared_expert_rank_num = shared_ranks;
+        shape.bs_per_rank.set(left.physical.iter().filter_map(bs));
+        shape.kept = Some(Kept {
+            shared_expert_num: self.shared_expert_num,
+            moe_expert_num: self.moe_expert_num,
+            rows_max: self.rows_max(RankId(0)).max(self.rows_max(RankId(self.shared_expert_rank_num))),
+        });
+        shape.derive();
+        shape
     }
-}
-
-/// One entry per rank at most. (`collect` would bring a path to a panic with it.)
-fn list(entries: impl Iterator<Item = u16>) -> heapless::Vec<u16, RANKS_MAX> {
-    let mut list = heapless::Vec::new();
-    entries.take(RANKS_MAX).for_each(|entry| {
-        let _ = list.push(entry);
-    });
-    list
 }
 
 /// The rules; a number that breaks one is handed on as `None`, so that nothing is reported that follows from it.
 struct Check<'a> {
     whole: &'a Shape,
-    found: Violations,
+    found: Found<'a>,
+    told: u32,
 }
 
 impl Check<'_> {
@@ -152,7 +148,7 @@ impl Check<'_> {
         let numbers = [("ep_world_size", ranks.into())];
         let elements = i64::try_from(info.len()).unwrap_or(i64::MAX);
         let violation = Violation::new("elastic_info", Seen::Number(elements), Rule::Words(words));
-        let _ = self.found.push(violation.with(&numbers));
+        self.tell(&violation.with(&numbers));
         None
     }
 
@@ -217,15 +213,9 @@ impl Check<'_> {
         Some(experts)
     }
 
-    /// The physical ranks by new id.
-    fn tables(
-        &mut self,
-        (to_new, to_physical): Tables<'_>,
-        left: Option<u32>,
-    ) -> Option<heapless::Vec<u16, RANKS_MAX>> {
+    fn tables(&mut self, (to_new, to_physical): Tables<'_>, left: u32) {
         let whole = self.whole.ep_world_size();
-        let left = left?;
-        let known = self.found.len();
+        let told = self.told;
         let in_range = |end: u32| move |seen: i32| u32::try_from(seen).is_ok_and(|id| id < end);
         for (i, &seen) in (0..).zip(to_new) {
             let words = "a new id must be in [0, ranks left), or -1 for a rank that is gone";
@@ -245,14 +235,13 @@ impl Check<'_> {
             };
             self.unless(legal, 4 + whole + i, seen, words, &[("new id", i.into())]);
         }
-        if self.found.len() > known {
-            return None;
+        if self.told == told {
+            self.inverse(to_new, to_physical);
         }
-        self.inverse(to_new, to_physical)
     }
 
     /// Both ways: a rank that is in one table only would have a home without a name, or a name without a home.
-    fn inverse(&mut self, to_new: &[i32], to_physical: &[i32]) -> Option<heapless::Vec<u16, RANKS_MAX>> {
+    fn inverse(&mut self, to_new: &[i32], to_physical: &[i32]) {
         let whole = self.whole.ep_world_size();
         let entry = |table: &[i32], at: i32| usize::try_from(at).ok().and_then(|at| table.get(at).copied());
         let ways = [
@@ -271,10 +260,9 @@ impl Check<'_> {
                 let numbers = [("entry", i.into()), ("the other table's", back.into())];
                 // What follows from the first is not told.
                 self.unless(false, start + i.cast_unsigned(), seen, words, &numbers);
-                return None;
+                return;
             }
         }
-        Some(list(to_physical.iter().filter_map(|&rank| u16::try_from(rank).ok())))
     }
 
     fn unless(
@@ -289,7 +277,13 @@ impl Check<'_> {
             return;
         }
         let violation = Violation::new("elastic_info", Seen::Number(seen.into()), Rule::Words(words));
-        // Of two broken tables the first entries are enough.
-        let _ = self.found.push(violation.at(element).with(numbers));
+        self.tell(&violation.at(element).with(numbers));
+    }
+
+    fn tell(&mut self, violation: &Violation) {
+        if self.told < TOLD_MAX {
+            (self.found)(violation);
+        }
+        self.told += 1;
     }
 }

@@ -55,7 +55,7 @@ impl Shape {
         let kept =
             kept.map(|kept| [kept.shared_expert_num.into(), kept.moe_expert_num.into(), kept.rows_max]);
         let small = [&words[..], &ranks, &experts, &specials, &sizes, &flags].into_iter().flatten();
-        let small = small.copied().chain(bs_per_rank.iter().map(|&bs| bs.into())).map(u64::from);
+        let small = small.copied().chain(bs_per_rank.iter().map(u32::from)).map(u64::from);
         small.chain(kept.into_iter().flatten()).fold(BASIS, |hash, word| (hash ^ word).wrapping_mul(PRIME))
     }
 }

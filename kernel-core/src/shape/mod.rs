@@ -9,6 +9,7 @@ mod door;
 mod elastic;
 mod fingerprint;
 mod limits;
+mod per_rank;
 mod rules;
 pub(crate) mod sizes;
 mod violation;
@@ -16,9 +17,11 @@ mod violation;
 pub use buffer::{Buffer, FACTORS_MAX, Factor, Limit, Term};
 pub use config::{BatchSizes, Config, Given};
 pub use elastic::Elastic;
-pub use violation::{Rule, Seen, VIOLATIONS_MAX, Violation, Violations, Word};
+pub use violation::{Rule, Seen, Violation, Word};
 
 use crate::units::RankId;
+use core::mem;
+use per_rank::PerRank;
 use sizes::Derived;
 
 /// Most ranks of an EP domain.
@@ -121,7 +124,7 @@ pub struct Shape {
     h: u32,
     bs_max: u32,
     /// Empty when the batch size is uniform.
-    bs_per_rank: heapless::Vec<u16, RANKS_MAX>,
+    bs_per_rank: PerRank,
     aiv_num: u32,
     hccl_buffsize_mb: u32,
     port_offset: u32,
@@ -140,13 +143,28 @@ struct Kept {
 }
 
 impl Shape {
-    /// Checks every rule of the product (all of seed 003's constraints).
+    /// Checks every rule of the product (all of seed 003's constraints) and calls `found` with each that is broken, in
+    /// the order of the rules. There is a shape if none is.
+    // A frame of its own: it is deeper than those that call it once should be for all of their lives.
+    #[inline(never)]
+    pub fn check(config: &Config<'_>, limits: Limits, found: &mut dyn FnMut(&Violation)) -> Option<Self> {
+        rules::check(config, limits, found)
+    }
+
+    /// The same for those to whom one reason is enough.
     ///
     /// # Errors
-    /// All violations at once, in the order of the rules.
-    #[expect(clippy::result_large_err, reason = "there is no allocator: the list lives in the result")]
-    pub fn new(config: &Config<'_>, limits: Limits) -> Result<Self, Violations> {
-        rules::check(config, limits).map(Self::with_derived)
+    /// The first violation.
+    #[expect(clippy::result_large_err, reason = "there is no allocator, and a shape is larger still")]
+    pub fn new(config: &Config<'_>, limits: Limits) -> Result<Self, Violation> {
+        let mut first = Violation::new("config", Seen::Present, Rule::Words("must be valid"));
+        let mut is_first = true;
+        Self::check(config, limits, &mut |violation| {
+            if mem::take(&mut is_first) {
+                first = *violation;
+            }
+        })
+        .ok_or(first)
     }
 
     /// The product.
@@ -290,11 +308,9 @@ impl Shape {
 
     /// BS of a rank: its tokens.
     #[must_use]
+    #[inline]
     pub fn bs(&self, rank: RankId) -> u32 {
-        match self.bs_per_rank.get(rank.index()) {
-            Some(&bs) => u32::from(bs),
-            None => self.bs_max,
-        }
+        self.bs_per_rank.get(rank.index()).map_or(self.bs_max, u32::from)
     }
 
     /// The largest BS of any rank; slots are sized by it.

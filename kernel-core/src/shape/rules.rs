@@ -9,19 +9,32 @@ use super::sizes::{
     COMBINE_STATUS, DISPATCH_STATUS, Derived, RELAY_AREA, SLOT_ALIGN, STATUS_SLOT, combine_slots_fit,
     dispatch_slots_fit, relay_fits,
 };
-use super::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Product, QuantMode, RANKS_MAX};
-use super::{Rule, Seen, Shape, TokenNums, Violation, Violations, Word};
+use super::violation::Found;
+use super::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, PerRank, Product, QuantMode};
+use super::{Rule, Seen, Shape, TokenNums, Violation, Word};
 use crate::units::{div_ceil, div_floor, div_rem};
 
-#[expect(clippy::result_large_err, reason = "there is no allocator: the list lives in the result")]
-pub(super) fn check(config: &Config<'_>, limits: Limits) -> Result<Shape, Violations> {
+pub(super) fn check<'a>(config: &'a Config<'a>, limits: Limits, found: Found<'a>) -> Option<Shape> {
     let (product, alg) = meaning(config);
     let column = Column::of(product, alg, limits);
-    let mut door = Door { config, column, alg, found: Violations::new() };
-    match door.pass(product, limits) {
-        Some(shape) if door.found.is_empty() => Ok(shape),
-        _ => Err(door.found),
+    let mut door = Door { config, column, alg, found, is_broken: false };
+    let shape = door.pass(product, limits);
+    if door.is_broken { None } else { build(config, shape) }
+}
+
+/// A shape is large: its place on the stack is taken only once the rules have left theirs, and filled in place.
+#[inline(never)]
+fn build(config: &Config<'_>, shape: impl FnOnce() -> Option<Shape>) -> Option<Shape> {
+    let mut shape = shape();
+    if let Some(shape) = &mut shape {
+        if let BatchSizes::PerRank(list) = config.bs
+            && list.iter().any(|&bs| bs != shape.bs_max.into())
+        {
+            shape.bs_per_rank.set(list.iter().filter_map(|&bs| u16::try_from(bs).ok()));
+        }
+        shape.derive();
     }
+    shape
 }
 
 const OPS: Words<Op> =
@@ -43,16 +56,15 @@ struct Experts {
 }
 
 /// Batch sizes, all legal.
+#[derive(Clone, Copy)]
 struct Batch {
     max: u32,
     uneven: bool,
-    /// Empty when uniform.
-    per_rank: heapless::Vec<u16, RANKS_MAX>,
 }
 
-impl Door<'_> {
-    /// All rules in their order.
-    fn pass(&mut self, product: Option<Product>, limits: Limits) -> Option<Shape> {
+impl<'a> Door<'a> {
+    /// All rules in their order. What is returned makes the shape, without batch sizes by rank and what is derived.
+    fn pass(&mut self, product: Option<Product>, limits: Limits) -> impl FnOnce() -> Option<Shape> + use<'a> {
         let config = self.config;
         self.word("product", config.product, limits::PRODUCTS.names);
         self.word("comm_alg", config.comm_alg, alg_names(product));
@@ -64,7 +76,7 @@ impl Door<'_> {
         let h = self.range("h", config.h, self.column.h);
         let h = self.multiple("h", h, self.column.h_step);
         let batch = self.batch(experts.ranks);
-        self.global_bs(experts.ranks, batch.as_ref());
+        self.global_bs(experts.ranks, batch);
         let tp = self.tp(experts.local);
         self.quantisation();
         let token_nums =
@@ -73,42 +85,45 @@ impl Door<'_> {
         let port_offset = self.port_offset();
         let norm_eps = self.norm_eps();
         self.optional_inputs(experts.shared_ranks);
-        self.fullmesh_v2(batch.as_ref());
-        self.slots(experts, k, batch.as_ref());
-        self.relay(experts, k, h, batch.as_ref());
+        self.fullmesh_v2(batch);
+        self.slots(experts, k, batch);
+        self.relay(experts, k, h, batch);
         let operands = experts.local.is_some() && experts.shared.is_some() && k.is_some() && h.is_some();
         let operands = operands && batch.is_some() && port_offset.is_some();
         let buffsize = self.windows(operands, limits);
-        let (batch, [zero, copy, constant]) = (batch?, specials?);
-        Some(Shape {
-            product: product?,
-            comm_alg: self.alg?,
-            op: OPS.find(config.op)?,
-            dtype: DTYPES.find(config.dtype)?,
-            quant_mode: if config.quant_mode == 2 { QuantMode::Dynamic } else { QuantMode::None },
-            comm_quant: config.comm_quant_mode == 2,
-            token_nums: if token_nums? == 0 { TokenNums::PrefixSums } else { TokenNums::Counts },
-            ep_world_size: experts.ranks?,
-            server_ranks: experts.servers?,
-            tp_world_size: tp?.max(1),
-            moe_expert_num: experts.moe?,
-            local_expert_num: experts.local?,
-            shared_expert_num: experts.shared?,
-            shared_expert_rank_num: experts.shared_ranks?,
-            zero_expert_num: zero,
-            copy_expert_num: copy,
-            const_expert_num: constant,
-            k: k?,
-            h: h?,
-            bs_max: batch.max,
-            bs_per_rank: batch.per_rank,
-            aiv_num: aiv_num?,
-            hccl_buffsize_mb: buffsize?,
-            port_offset: port_offset?,
-            norm_eps_bits: norm_eps?.to_bits(),
-            kept: None,
-            derived: Derived::default(),
-        })
+        let alg = self.alg;
+        move || {
+            let [zero_expert_num, copy_expert_num, const_expert_num] = specials?;
+            Some(Shape {
+                product: product?,
+                comm_alg: alg?,
+                op: OPS.find(config.op)?,
+                dtype: DTYPES.find(config.dtype)?,
+                quant_mode: if config.quant_mode == 2 { QuantMode::Dynamic } else { QuantMode::None },
+                comm_quant: config.comm_quant_mode == 2,
+                token_nums: if token_nums? == 0 { TokenNums::PrefixSums } else { TokenNums::Counts },
+                ep_world_size: experts.ranks?,
+                server_ranks: experts.servers?,
+                tp_world_size: tp?.max(1),
+                moe_expert_num: experts.moe?,
+                local_expert_num: experts.local?,
+                shared_expert_num: experts.shared?,
+                shared_expert_rank_num: experts.shared_ranks?,
+                zero_expert_num,
+                copy_expert_num,
+                const_expert_num,
+                k: k?,
+                h: h?,
+                bs_max: batch?.max,
+                bs_per_rank: PerRank::NONE,
+                aiv_num: aiv_num?,
+                hccl_buffsize_mb: buffsize?,
+                port_offset: port_offset?,
+                norm_eps_bits: norm_eps?.to_bits(),
+                kept: None,
+                derived: Derived::default(),
+            })
+        }
     }
 
     fn experts(&mut self) -> Experts {
@@ -212,8 +227,7 @@ impl Door<'_> {
         let range = self.column.bs;
         let list = match self.config.bs {
             BatchSizes::Uniform(bs) => {
-                let max = self.range("bs", bs, range)?;
-                return Some(Batch { max, uneven: false, per_rank: heapless::Vec::new() });
+                return self.range("bs", bs, range).map(|max| Batch { max, uneven: false });
             }
             BatchSizes::PerRank(list) => list,
         };
@@ -236,15 +250,10 @@ impl Door<'_> {
             return None;
         }
         let (max, min) = (list.iter().max()?, list.iter().min()?);
-        let uneven = max != min;
-        let mut per_rank = heapless::Vec::new();
-        for bs in list.iter().filter(|_| uneven) {
-            per_rank.push(u16::try_from(*bs).ok()?).ok()?;
-        }
-        Some(Batch { max: u32::try_from(*max).ok()?, uneven, per_rank })
+        Some(Batch { max: u32::try_from(*max).ok()?, uneven: max != min })
     }
 
-    fn global_bs(&mut self, ranks: Option<u32>, batch: Option<&Batch>) {
+    fn global_bs(&mut self, ranks: Option<u32>, batch: Option<Batch>) {
         let seen = self.config.global_bs;
         let (Some(ranks), Some(batch)) = (ranks, batch) else {
             let max = self.column.ep_world_size.max * self.column.bs.max;
@@ -335,7 +344,7 @@ impl Door<'_> {
     }
 
     /// What the faster layout leaves out; going back to the plain one is the first thing to change.
-    fn fullmesh_v2(&mut self, batch: Option<&Batch>) {
+    fn fullmesh_v2(&mut self, batch: Option<Batch>) {
         if self.alg != Some(CommAlg::FullmeshV2) {
             return;
         }
@@ -364,7 +373,7 @@ impl Door<'_> {
     }
 
     /// The status slots of A3, one partition.
-    fn slots(&mut self, experts: Experts, k: Option<u32>, batch: Option<&Batch>) {
+    fn slots(&mut self, experts: Experts, k: Option<u32>, batch: Option<Batch>) {
         if !matches!(self.alg, Some(CommAlg::FullmeshV1 | CommAlg::FullmeshV2)) {
             return;
         }
@@ -389,7 +398,7 @@ impl Door<'_> {
     }
 
     /// The relay area of the hierarchy has a fixed size, which the product's ranges cannot fill.
-    fn relay(&mut self, experts: Experts, k: Option<u32>, h: Option<u32>, batch: Option<&Batch>) {
+    fn relay(&mut self, experts: Experts, k: Option<u32>, h: Option<u32>, batch: Option<Batch>) {
         if let (Some(CommAlg::Hierarchy), Some(ranks), Some(servers), Some(k), Some(h), Some(batch)) =
             (self.alg, experts.ranks, experts.servers, k, h, batch)
             && !relay_fits(

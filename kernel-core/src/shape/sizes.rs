@@ -70,8 +70,8 @@ pub(crate) struct Landing {
 }
 
 impl Shape {
-    /// With what follows from the rest.
-    pub(super) fn with_derived(self) -> Self {
+    /// Sets what follows from the rest.
+    pub(super) fn derive(&mut self) {
         let (bs, ranks) = (u64::from(self.bs_max), u64::from(self.ep_world_size));
         let rows_max = match self.kept {
             Some(kept) => [kept.rows_max; 2],
@@ -86,7 +86,7 @@ impl Shape {
             let results = infos.saturating_add(part(LANDING_INFO));
             Landing { infos, results, bytes: results.saturating_add(part(self.row_bytes())) }
         };
-        let derived = Derived {
+        self.derived = Derived {
             by_ranks: Divisor::new(self.ep_world_size),
             by_local_experts: Divisor::new(self.local_expert_num),
             by_replicas: Divisor::new(self.shared_replicas()),
@@ -104,7 +104,6 @@ impl Shape {
             landing: rows_max.map(landing),
             fingerprint: self.hash_of_fields(),
         };
-        Self { derived, ..self }
     }
 
     /// `i` divided by R: a slot's local expert and source, for one.

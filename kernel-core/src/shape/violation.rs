@@ -2,11 +2,8 @@
 
 use core::fmt;
 
-/// The most violations that one configuration can have; the rules number fewer.
-pub const VIOLATIONS_MAX: usize = 48;
-
-/// All violations of a configuration, in the order of the rules.
-pub type Violations = heapless::Vec<Violation, VIOLATIONS_MAX>;
+/// Who hears of each violation, in the order of the rules.
+pub(super) type Found<'a> = &'a mut (dyn FnMut(&Violation) + 'a);
 
 /// Longest word that a violation repeats in full.
 const WORD_MAX: usize = 30;

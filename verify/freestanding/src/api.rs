@@ -30,7 +30,7 @@ use kernel_core::protocol::{
     self, Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Stage, Ub, a2, a3,
     a3_v2, direct, hierarchy,
 };
-use kernel_core::shape::{Buffer, Config, Elastic, Limit, Limits, Seen, Shape, Violations};
+use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Limit, Limits, Seen, Shape};
 use kernel_core::sync::{barrier, flag, selector};
 use kernel_core::units::{self, CoreId, ExpertId, RankId, Token};
 #[cfg(target_arch = "x86_64")]
@@ -65,35 +65,41 @@ fn any() -> u32 {
 /// All of one configuration, seen by one core.
 pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     let (config, inputs, fabric) = black_box((config, inputs, fabric));
-    match Shape::new(config, Limits::None) {
-        Ok(shape) => {
-            let shape = black_box(&shape);
-            sizes(shape);
-            places(shape);
-            layouts(shape);
-            inputs_of(shape, inputs);
-            plans(shape, inputs);
-            words(shape, fabric);
-            relayed(shape, inputs);
-            machines(shape, inputs, fabric);
-            messages();
-        }
-        Err(found) => violations(&found),
+    if let Ok(shape) = Shape::new(config, Limits::None) {
+        let shape = black_box(&shape);
+        sizes(shape);
+        places(shape);
+        layouts(shape);
+        inputs_of(shape, inputs);
+        plans(shape, inputs);
+        words(shape, fabric);
+        relayed(shape, inputs);
+        machines(shape, inputs, fabric);
+        messages();
     }
-    let product = Shape::new(config, Limits::Product);
-    product.err().iter().for_each(violations);
+    keep(Shape::check(config, Limits::Product, &mut |violation| match violation.seen {
+        Seen::Word(word) => keep(word.as_str().len()),
+        _ => keep(violation),
+    }));
     let buffer = Buffer::new(config);
     keep((Buffer::with(config, Limits::None).fits(), buffer.bytes(), Limit::name(buffer.max_bs_limit)));
     buffer.terms.iter().for_each(|term| keep_all(term.operands()));
     units_and_vector();
 }
 
-fn violations(found: &Violations) {
-    for violation in found {
-        keep(match violation.seen {
-            Seen::Word(word) => word.as_str().len(),
-            _ => 0,
-        });
+/// The door, for a valid configuration and for one that breaks most rules.
+pub(crate) fn door(config: &Config<'_>) {
+    let wrong = Config { ep_world_size: 0, bs: BatchSizes::Uniform(0), ..black_box(*config) };
+    for config in [black_box(config), &wrong] {
+        keep(Shape::check(config, Limits::None, &mut |violation| keep(violation)).is_some());
+    }
+}
+
+/// All areas of a rank, one after the other.
+pub(crate) fn areas(shape: &Shape) {
+    let mut areas = map::areas(black_box(shape), RankId(any()));
+    while let Some(area) = black_box(&mut areas).next() {
+        keep(area);
     }
 }
 
@@ -135,7 +141,7 @@ fn sizes(shape: &Shape) {
         shape.rows_to_peer_max(RankId(any())),
     ));
     let info = black_box([1, 1, 0, 2, 0, -1, 0, -1]);
-    if let Ok(Some(left)) = Elastic::new(shape, &info) {
+    if let Some(left) = Elastic::check(shape, &info, &mut |violation| keep(violation)) {
         keep((Elastic::is_on(&info), left.whole_world_size(), shape.survivors(&left)));
         keep((left.physical(RankId(any())), left.new_id(RankId(any()))));
     }
@@ -221,8 +227,7 @@ fn layouts(shape: &Shape) {
     keep((outputs::row_table(at), outputs::sent_row(at), outputs::expand_scale(at)));
     keep(outputs::sent_row_number(shape, rank, route::moe_pair(shape, at)));
     keep_all(map::areas(shape, rank).map(|area| area.size()));
-    // By reference: heapless' iterator by value has a path to a panic of its own.
-    keep_all(map::record_fields(shape).iter());
+    keep_all(map::record_fields(shape));
     keep_all(map::combine_fields(shape));
     keep_all(map::outputs(shape, rank));
     let task = a2_message::Task::new(shape, half, kind, rank, RankId(at), at);

@@ -52,8 +52,12 @@ const ROUNDS: usize = 4;
 
 /// Bytes of stack that a step of any machine may take, fabric and vector unit included.
 const STEP_STACK_MAX: usize = 8 << 10;
-/// That anything else may take: the door's list of violations and the rank list of a shape are values.
-const REST_STACK_MAX: usize = 48 << 10;
+/// That the door may take, the shape that it returns included.
+const DOOR_STACK_MAX: usize = 6 << 10;
+/// That the areas of a rank may take.
+const AREAS_STACK_MAX: usize = 2 << 10;
+/// That anything else may take.
+const REST_STACK_MAX: usize = 20 << 10;
 
 /// The most that a step has taken.
 static STEP_STACK: AtomicUsize = AtomicUsize::new(0);
@@ -124,7 +128,7 @@ fn run() -> i32 {
 
 /// Everything that is not a step, and what all of it takes of the stack.
 fn rest() -> Result<(), Wrong> {
-    let mut most = 0;
+    let (mut door, mut areas, mut most) = (0, 0, 0);
     scene::all().iter().try_for_each(|scene| {
         let shape = Shape::new(&scene.config, Limits::None).map_err(|_| Wrong::Shape)?;
         let group = memory(scene.group, &shape)?;
@@ -138,16 +142,23 @@ fn rest() -> Result<(), Wrong> {
         let inputs = Inputs { x: &x, expert_ids: ids, expert_scales: &weights, ..Inputs::default() };
         let ((), depth) = stack::deepest(|| api::of(&scene.config, &inputs, &mut fabric));
         most = most.max(depth);
+        door = door.max(stack::deepest(|| api::door(&scene.config)).1);
+        areas = areas.max(stack::deepest(|| api::areas(&shape)).1);
         Ok(())
     })?;
-    let step = STEP_STACK.load(Ordering::Relaxed);
-    for (what, bytes) in [("a step: ", step), ("all else: ", most)] {
+    let parts = [
+        ("a step: ", STEP_STACK.load(Ordering::Relaxed), STEP_STACK_MAX),
+        ("the door: ", door, DOOR_STACK_MAX),
+        ("areas: ", areas, AREAS_STACK_MAX),
+        ("all else: ", most, REST_STACK_MAX),
+    ];
+    for (what, bytes, _) in parts {
         runtime::print("stack of ");
         runtime::print(what);
         runtime::print_number(bytes);
         runtime::print(" bytes\n");
     }
-    if step <= STEP_STACK_MAX && most <= REST_STACK_MAX { Ok(()) } else { Err(Wrong::Stack) }
+    if parts.iter().all(|(_, bytes, most)| bytes <= most) { Ok(()) } else { Err(Wrong::Stack) }
 }
 
 fn rounds() -> Result<(), Wrong> {
@@ -157,8 +168,8 @@ fn rounds() -> Result<(), Wrong> {
         let agents = agents.get_mut(scene.group).ok_or(Wrong::Shape)?;
         let whole = Shape::new(&scene.config, Limits::None).map_err(|_| Wrong::Shape)?;
         let is_elastic = scene.config.given.contains(Given::ELASTIC_INFO);
-        let left =
-            if is_elastic { Elastic::new(&whole, &ELASTIC_INFO).map_err(|_| Wrong::Shape)? } else { None };
+        let left = is_elastic.then(|| Elastic::check(&whole, &ELASTIC_INFO, &mut |_| ()).ok_or(Wrong::Shape));
+        let left = left.transpose()?;
         let left = left.as_ref();
         let shape = left.map_or_else(|| whole.clone(), |left| whole.survivors(left));
         let memory = memory(scene.group, &shape)?;

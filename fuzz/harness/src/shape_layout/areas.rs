@@ -169,9 +169,9 @@ pub(super) fn windows(shape: &Shape) {
 /// The fields of records and rows lie one behind the other, inside them.
 pub(super) fn fields(shape: &Shape) {
     let (records, len): (Vec<_>, _) = match shape.comm_alg() {
-        CommAlg::FullmeshV1 => (map::record_fields(shape).to_vec(), record::sent_bytes(shape)),
+        CommAlg::FullmeshV1 => (map::record_fields(shape).collect(), record::sent_bytes(shape)),
         // The data goes on behind the flag of each block.
-        CommAlg::FullmeshV2 => (map::record_fields(shape)[1..3].to_vec(), shape.record_pitch()),
+        CommAlg::FullmeshV2 => (map::record_fields(shape).skip(1).take(2).collect(), shape.record_pitch()),
         CommAlg::Fullmesh => (a2_window::record_fields(shape).into(), shape.window_record()),
         CommAlg::Hierarchy => (relay::record_fields(shape).into(), relay::token_bytes(shape)),
     };

@@ -1,0 +1,48 @@
+//! A number for each rank, by value.
+
+use super::RANKS_MAX;
+use core::fmt;
+
+/// A number for each rank, or for none.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct PerRank {
+    len: u16,
+    /// 0 from `len` on.
+    entries: [u16; RANKS_MAX],
+}
+
+impl PerRank {
+    pub(super) const NONE: Self = Self { len: 0, entries: [0; RANKS_MAX] };
+
+    /// These and no others; at most one for each rank.
+    pub(super) fn set(&mut self, all: impl Iterator<Item = u16>) {
+        *self = Self::NONE;
+        for (place, entry) in self.entries.iter_mut().zip(all) {
+            *place = entry;
+            self.len += 1;
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, rank: usize) -> Option<u16> {
+        if rank < self.len() { self.entries.get(rank).copied() } else { None }
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = u16> {
+        self.entries.iter().copied().take(self.len())
+    }
+
+    pub(super) const fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    pub(super) const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+}
+
+impl fmt::Debug for PerRank {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
