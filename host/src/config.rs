@@ -96,7 +96,7 @@ impl Default for Config {
             port_offset: core.port_offset,
             server_ranks: core.server_ranks,
             aiv_num: core.aiv_num,
-            norm_eps: core.norm_eps,
+            norm_eps: 1e-6,
         }
     }
 }
@@ -219,7 +219,8 @@ impl Config {
             port_offset: self.port_offset,
             server_ranks: self.server_ranks,
             aiv_num: self.aiv_num,
-            norm_eps: self.norm_eps,
+            // What is too large for the core's f32 is infinite there, which the door refuses.
+            norm_eps: self.norm_eps as f32,
             given,
         }
     }

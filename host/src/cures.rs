@@ -106,7 +106,7 @@ impl<'a> Clinic<'a> {
         let mut cures = match self.violation.seen {
             Seen::Present => self.without(parameter),
             Seen::Word(word) => self.word(word.as_str()),
-            Seen::Real(_) => self.real(),
+            Seen::NotFinite(_) => self.real(),
             Seen::List(entries) => {
                 let ranks = i64::try_from(entries).unwrap_or(i64::MAX);
                 [self.one_size(), self.number("ep_world_size", ranks)].concat()
@@ -267,8 +267,8 @@ impl<'a> Clinic<'a> {
     }
 
     fn real(&self) -> Vec<Cure> {
-        let norm_eps = Config::default().norm_eps;
-        let cured = self.is_cured("norm_eps", &Config { norm_eps, ..self.config });
+        let norm_eps = crate::config::Config::default().norm_eps;
+        let cured = self.is_cured("norm_eps", &Config { norm_eps: norm_eps as f32, ..self.config });
         let cure = Cure { parameter: "norm_eps".to_owned(), value: Some(norm_eps.into()) };
         if cured { vec![cure] } else { Vec::new() }
     }

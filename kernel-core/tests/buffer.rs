@@ -192,7 +192,7 @@ fn any_config() -> impl Strategy<Value = (Config<'static>, Option<Vec<i64>>)> {
     let words = (word(&["a3", "a2", "?"]), word(ALGS), word(&["combine", "?"]), word(&["bf16", "?"]));
     let numbers = prop::array::uniform18(number());
     let list = prop::option::weighted(0.3, prop::collection::vec(number(), 0..20));
-    (words, numbers, list, any::<f64>(), 0u32..32).prop_map(|(words, n, list, norm_eps, given)| {
+    (words, numbers, list, any::<f32>(), 0u32..32).prop_map(|(words, n, list, norm_eps, given)| {
         let config = Config {
             product: words.0,
             comm_alg: words.1,

@@ -139,8 +139,8 @@ fn a_number_out_of_its_range_is_the_only_violation() {
             (a3, |c| c.port_offset = (1 << 30) + 512, &["port_offset"]),
             (a2, |c| c.port_offset = 512, &["port_offset"]),
             (hierarchy, |c| c.port_offset = 512, &["port_offset"]),
-            (a3, |c| c.norm_eps = f64::NAN, &["norm_eps"]),
-            (a3, |c| c.norm_eps = 1e39, &["norm_eps"]),
+            (a3, |c| c.norm_eps = f32::NAN, &["norm_eps"]),
+            (a3, |c| c.norm_eps = f32::NEG_INFINITY, &["norm_eps"]),
             (a3, |c| c.norm_eps = 0.0, &[]),
             (a3, |c| c.global_bs = -1, &["global_bs"]),
             (a3, |c| c.hccl_buffsize_mb = 0, &["hccl_buffsize_mb"]),
@@ -367,7 +367,7 @@ fn all_violations_are_reported_at_once() {
         hccl_buffsize_mb: 1,
         port_offset: -1,
         aiv_num: 0,
-        norm_eps: f64::INFINITY,
+        norm_eps: f32::INFINITY,
         given: Given::empty(),
     };
     let found: Vec<_> = violations(&config, Limits::Product).iter().map(|v| v.parameter).collect();

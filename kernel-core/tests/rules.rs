@@ -83,7 +83,7 @@ const A3: &[Row] = &[
     (a3, "aiv_num", "[1, 48]", |c| c.aiv_num = 49, |c| c.aiv_num = 48),
     (a3, "port_offset", "[0, 1073741824]", |c| c.port_offset = -512, |c| c.port_offset = 512),
     (a3, "port_offset", "multiple of 512", |c| c.port_offset = 1000, |c| c.port_offset = 1024),
-    (a3, "norm_eps", "finite", |c| c.norm_eps = f64::NAN, |c| c.norm_eps = f64::from(f32::MAX)),
+    (a3, "norm_eps", "finite", |c| c.norm_eps = f32::NAN, |c| c.norm_eps = f32::MAX),
     // 2 * (4 * 16 * 16 * 14848 + 8 * 16 * 14336) B = 32.5 MiB.
     (a3, "hccl_buffsize_mb", "hold the windows", |c| c.hccl_buffsize_mb = 32, |c| c.hccl_buffsize_mb = 33),
     (a3, "hccl_buffsize_mb", "[2, 4294967295]", |c| c.hccl_buffsize_mb = 1 << 32, |c| c.hccl_buffsize_mb = (1 << 32) - 1),

@@ -201,7 +201,7 @@ pub fn run(bytes: &[u8]) -> Option<Verdict> {
         hccl_buffsize_mb: 0,
         port_offset: given.port_offset.get(),
         aiv_num: given.aiv_num.get(),
-        norm_eps: given.norm_eps,
+        norm_eps: given.norm_eps as f32,
         given: Given::from_bits_truncate(given.given.into()),
     };
     let buffer = Buffer::with(&config, limits);

@@ -1,5 +1,6 @@
 //! What the door of the inputs finds, in words.
 
+use crate::shape::Seen;
 use crate::units::Token;
 use core::fmt;
 
@@ -131,7 +132,7 @@ impl fmt::Display for InputError {
                 if let Some(column) = column {
                     write!(f, ", {column}")?;
                 }
-                write!(f, "] = {}: must be finite", f32::from_bits(bits))
+                write!(f, "] = {}: must be finite", Seen::NotFinite(f32::from_bits(bits)))
             }
             Self::NotFiniteToken { token, element, smooth } => {
                 write!(f, "x[{token}, {element}]")?;

@@ -82,8 +82,8 @@ pub struct Config<'a> {
     pub port_offset: i64,
     /// Vector cores per rank.
     pub aiv_num: i64,
-    /// Epsilon of AddRmsNorm.
-    pub norm_eps: f64,
+    /// Epsilon of AddRmsNorm, which works in f32.
+    pub norm_eps: f32,
     /// Which optional inputs are given.
     pub given: Given,
 }

@@ -301,15 +301,12 @@ impl<'a> Door<'a> {
         self.multiple("port_offset", bytes, signed(SLOT_ALIGN))
     }
 
-    /// AddRmsNorm works in f32, so the value must be finite there.
     fn norm_eps(&mut self) -> Option<f32> {
         let seen = self.config.norm_eps;
-        #[expect(clippy::cast_possible_truncation, reason = "rounding to f32 is the purpose")]
-        let eps = seen as f32;
-        if eps.is_finite() {
-            return Some(eps);
+        if seen.is_finite() {
+            return Some(seen);
         }
-        self.broken(Violation::new("norm_eps", Seen::Real(seen), Rule::Words("must be finite as f32")));
+        self.broken(Violation::new("norm_eps", Seen::NotFinite(seen), Rule::Words("must be finite as f32")));
         None
     }
 

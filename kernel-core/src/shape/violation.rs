@@ -1,6 +1,6 @@
 //! What a configuration breaks: the parameter, the value, the rule and the other numbers.
 
-use core::fmt;
+use core::fmt::{self, Write as _};
 
 /// Who hears of each violation, in the order of the rules.
 pub(super) type Found<'a> = &'a mut (dyn FnMut(&Violation) + 'a);
@@ -30,8 +30,8 @@ pub enum Seen {
     Present,
     /// A number.
     Number(i64),
-    /// A real number.
-    Real(f64),
+    /// A real number that is infinite or no number at all.
+    NotFinite(f32),
     /// A word.
     Word(Word),
     /// A list of so many entries.
@@ -113,10 +113,15 @@ impl fmt::Display for Seen {
         match self {
             Self::Present => f.write_str("given"),
             Self::Number(number) => number.fmt(f),
-            Self::Real(number) => number.fmt(f),
+            // There are three, and `core` has paths to panics where it prints real numbers.
+            Self::NotFinite(number) if number.is_nan() => f.write_str("NaN"),
+            Self::NotFinite(number) => f.write_str(if *number > 0.0 { "inf" } else { "-inf" }),
             Self::List(1) => f.write_str("a list of 1 entry"),
             Self::List(entries) => write!(f, "a list of {entries} entries"),
-            Self::Word(word) => write!(f, "{:?}{}", word.as_str(), if word.cut { "..." } else { "" }),
+            Self::Word(word) => {
+                quoted(f, word.as_str())?;
+                f.write_str(if word.cut { "..." } else { "" })
+            }
         }
     }
 }
@@ -126,8 +131,8 @@ impl fmt::Display for Rule {
         match self {
             Self::Range { min, max } if min == max => write!(f, "must be {min}"),
             Self::Range { min, max } => write!(f, "must be in [{min}, {max}]"),
-            Self::OneOf(legal) => list(f, legal),
-            Self::OneOfWords(legal) => list(f, legal),
+            Self::OneOf(legal) => list(f, legal, fmt::Display::fmt),
+            Self::OneOfWords(legal) => list(f, legal, |word, f| quoted(f, word)),
             Self::MultipleOf(step) => write!(f, "must be a multiple of {step}"),
             Self::AbsentOn(place) => write!(f, "must be absent on {place}"),
             Self::Words(words) => f.write_str(words),
@@ -135,10 +140,27 @@ impl fmt::Display for Rule {
     }
 }
 
+/// The word in quotes. `core`'s own way has paths to panics.
+fn quoted(f: &mut fmt::Formatter<'_>, word: &str) -> fmt::Result {
+    f.write_char('"')?;
+    for c in word.chars() {
+        match c {
+            '"' | '\\' => write!(f, "\\{c}")?,
+            c if c.is_control() => write!(f, "\\u{{{:x}}}", u32::from(c))?,
+            c => f.write_char(c)?,
+        }
+    }
+    f.write_char('"')
+}
+
 /// "must be A, B or C".
-fn list<T: fmt::Debug>(f: &mut fmt::Formatter<'_>, legal: &[T]) -> fmt::Result {
+fn list<T>(
+    f: &mut fmt::Formatter<'_>,
+    legal: &[T],
+    item: impl Fn(&T, &mut fmt::Formatter<'_>) -> fmt::Result,
+) -> fmt::Result {
     f.write_str("must be ")?;
-    for (i, item) in legal.iter().enumerate() {
+    for (i, value) in legal.iter().enumerate() {
         let before = if i == 0 {
             ""
         } else if i + 1 == legal.len() {
@@ -146,7 +168,8 @@ fn list<T: fmt::Debug>(f: &mut fmt::Formatter<'_>, legal: &[T]) -> fmt::Result {
         } else {
             ", "
         };
-        write!(f, "{before}{item:?}")?;
+        f.write_str(before)?;
+        item(value, f)?;
     }
     Ok(())
 }
@@ -195,6 +218,9 @@ mod tests {
         );
         let numbers = Violation::new("bs", Seen::Number(3), Rule::Words("must match")).with(&[("R", 4)]);
         assert_eq!(numbers.to_string(), "bs = 3: must match (R = 4)");
+        for (number, name) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
+            assert_eq!(Seen::NotFinite(number).to_string(), name);
+        }
         let given = Violation::new("scales", Seen::Present, Rule::AbsentOn("a2 hierarchy"));
         assert_eq!(given.to_string(), "scales is given: must be absent on a2 hierarchy");
     }

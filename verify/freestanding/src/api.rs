@@ -77,9 +77,11 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
         machines(shape, inputs, fabric);
         messages();
     }
-    keep(Shape::check(config, Limits::Product, &mut |violation| match violation.seen {
-        Seen::Word(word) => keep(word.as_str().len()),
-        _ => keep(violation),
+    keep(Shape::check(config, Limits::Product, &mut |violation| {
+        if let Seen::Word(word) = violation.seen {
+            keep(word.as_str().len());
+        }
+        say(violation);
     }));
     let buffer = Buffer::new(config);
     keep((Buffer::with(config, Limits::None).fits(), buffer.bytes(), Limit::name(buffer.max_bs_limit)));
@@ -91,7 +93,7 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
 pub(crate) fn door(config: &Config<'_>) {
     let wrong = Config { ep_world_size: 0, bs: BatchSizes::Uniform(0), ..black_box(*config) };
     for config in [black_box(config), &wrong] {
-        keep(Shape::check(config, Limits::None, &mut |violation| keep(violation)).is_some());
+        keep(Shape::check(config, Limits::None, &mut |violation| say(violation)).is_some());
     }
 }
 
@@ -141,7 +143,7 @@ fn sizes(shape: &Shape) {
         shape.rows_to_peer_max(RankId(any())),
     ));
     let info = black_box([1, 1, 0, 2, 0, -1, 0, -1]);
-    if let Some(left) = Elastic::check(shape, &info, &mut |violation| keep(violation)) {
+    if let Some(left) = Elastic::check(shape, &info, &mut |violation| say(violation)) {
         keep((Elastic::is_on(&info), left.whole_world_size(), shape.survivors(&left)));
         keep((left.physical(RankId(any())), left.new_id(RankId(any()))));
     }
@@ -251,6 +253,7 @@ fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
         keep(Inputs::check(inputs, shape, rank));
         keep(inputs.check_all(shape, rank, &mut |error| {
             keep(error.tensor());
+            say(&error);
             core::ops::ControlFlow::Continue(())
         }));
         keep((inputs.pair_is_active(shape, token, at), inputs.token_is_active(shape, token)));
@@ -490,9 +493,8 @@ fn rows_of(unit: &impl Vector) {
     unit.add(dtype, row, row, out);
 }
 
-/// Every message without real numbers in it, which `core` has paths to a panic for: a rank's programs say those of
-/// [`ProtocolError`], a host those of a configuration and of inputs.
-fn messages() {
+/// A message that goes nowhere.
+fn say(what: &dyn core::fmt::Display) {
     struct Nowhere;
     impl core::fmt::Write for Nowhere {
         fn write_str(&mut self, text: &str) -> core::fmt::Result {
@@ -500,7 +502,11 @@ fn messages() {
             Ok(())
         }
     }
-    let say = |what: &dyn core::fmt::Display| keep(write!(Nowhere, "{what}"));
+    keep(write!(Nowhere, "{what}"));
+}
+
+/// Every message that nothing else here says.
+fn messages() {
     let (rank, core, at) = (RankId(any()), CoreId(any()), any());
     let wait = black_box(Wait::DispatchFlag { source: rank, local_expert: at });
     say(&black_box(ProtocolError::Internal("")));

@@ -52,7 +52,7 @@ const ROUNDS: usize = 4;
 
 /// Bytes of stack that a step of any machine may take, fabric and vector unit included.
 const STEP_STACK_MAX: usize = 8 << 10;
-/// That the door may take, the shape that it returns included.
+/// That the door may take, the shape that it returns and a message for each violation included.
 const DOOR_STACK_MAX: usize = 6 << 10;
 /// That the areas of a rank may take.
 const AREAS_STACK_MAX: usize = 2 << 10;

@@ -84,8 +84,7 @@ const RULES: [&str; 2] = [
 ];
 
 /// What stands in quotes there and not on the page, and why.
-const NOT_ON_THE_PAGE: [(&str, &str); 4] = [
-    ("rounding to f32 is the purpose", "a word to the compiler"),
+const NOT_ON_THE_PAGE: [(&str, &str); 3] = [
     (
         "must leave a combine status slot per (token, k or shared expert)",
         "the product's ranges fill it to the last slot and no further",

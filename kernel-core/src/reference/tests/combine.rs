@@ -135,7 +135,7 @@ fn what_comes_back_is_quantised_and_what_stays_is_not() {
     assert_eq!(seen.0, [190.0, 0.0]);
 }
 
-fn norm(h: i64, eps: f64) -> Shape {
+fn norm(h: i64, eps: f32) -> Shape {
     let config = Config { op: "combine_add_rms_norm", norm_eps: eps, ..small([1, 1, 0, 0, 1, h, 1]) };
     shape(&config)
 }
