@@ -12,6 +12,11 @@
 //! Deliberately absent: addresses (but in [`fabric::raw`] and its copies of rows), time, randomness, world size as a
 //! constant, a second copy of any formula.
 #![no_std]
+// What only a protocol that is left out would use, is not missed.
+#![cfg_attr(
+    not(all(feature = "a3-v2", feature = "direct", feature = "tp", feature = "a2", feature = "hierarchy")),
+    allow(dead_code, unused_imports)
+)]
 
 #[cfg(any(test, feature = "reference"))]
 extern crate alloc;

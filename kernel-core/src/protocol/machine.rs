@@ -36,6 +36,11 @@ pub enum Machine {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refused {
+    /// The machines of this shape and these choices are left out of this build.
+    LeftOut {
+        /// The feature of this crate that has them.
+        feature: &'static str,
+    },
     /// Rows of this shape cannot be received so ([`Receive::suits`]).
     Receive(Receive),
     /// The memory lacks calls that the machine makes.
@@ -48,6 +53,7 @@ pub enum Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::LeftOut { feature } => write!(f, "built without the feature {feature}"),
             Self::Receive(Receive::Copy) => f.write_str("this shape does not copy rows out"),
             Self::Receive(Receive::InPlace) => f.write_str("this shape does not receive rows in place"),
             Self::Receive(Receive::Direct { .. }) => {
@@ -150,6 +156,9 @@ impl Machine {
     ) -> Result<Self, Refused> {
         if !choices.receive.suits(shape) {
             return Err(Refused::Receive(choices.receive));
+        }
+        if let Some(feature) = left_out(shape, choices) {
+            return Err(Refused::LeftOut { feature });
         }
         let missing = Self::needs(operator, shape, choices).difference(capabilities);
         if !missing.is_empty() {
@@ -266,6 +275,18 @@ impl Machine {
             _ => Err(internal("no machine of this protocol")),
         }
     }
+}
+
+/// The feature that a group would need and that is left out.
+fn left_out(shape: &Shape, choices: Choices) -> Option<&'static str> {
+    let (built, feature) = match (shape.comm_alg(), choices.receive) {
+        (CommAlg::Fullmesh, _) => (cfg!(feature = "a2"), "a2"),
+        (CommAlg::Hierarchy, _) => (cfg!(feature = "hierarchy"), "hierarchy"),
+        (CommAlg::FullmeshV2, _) if !cfg!(feature = "a3-v2") => (false, "a3-v2"),
+        (_, Receive::Direct { .. }) => (cfg!(feature = "direct"), "direct"),
+        _ => (cfg!(feature = "tp") || shape.tp_world_size() == 1, "tp"),
+    };
+    (!built).then_some(feature)
 }
 
 /// Steps until something else than a step comes back, at most to step number `steps`; `done` counts on.

@@ -25,15 +25,25 @@ macro_rules! phase_names {
     };
 }
 
+// What is left out has one stand-in.
+#[allow(clippy::duplicate_mod)]
+#[cfg_attr(not(feature = "a2"), path = "left_out.rs")]
 pub mod a2;
 pub mod a3;
+#[allow(clippy::duplicate_mod)]
+#[cfg_attr(not(feature = "a3-v2"), path = "left_out.rs")]
 pub mod a3_v2;
 mod choices;
+#[allow(clippy::duplicate_mod)]
+#[cfg_attr(not(feature = "direct"), path = "left_out.rs")]
 pub mod direct;
+#[allow(clippy::duplicate_mod)]
+#[cfg_attr(not(feature = "hierarchy"), path = "left_out.rs")]
 pub mod hierarchy;
 mod machine;
 
 pub use crate::layout::state::Kind as Operator;
+#[cfg(feature = "a2")]
 pub use a2::{Agent, AgentEnv};
 pub use choices::{Choices, Flags, Receive, Stage};
 use machine::drive;

@@ -10,7 +10,7 @@ use crate::layout::tp;
 use crate::plan::order::turned;
 use crate::plan::split;
 use crate::protocol::a3::Env;
-use crate::protocol::a3::tp::Add;
+use crate::protocol::a3::tp::{Add, built};
 use crate::protocol::{Operands, Ub, internal};
 use crate::shape::Shape;
 use crate::sync::{flag, selector};
@@ -41,6 +41,7 @@ impl Combine {
         mut add: Add,
         (rows, others): (u32, u32),
     ) -> Result<Progress, ProtocolError> {
+        built()?;
         match add.step(env, fabric, operands, (rows, others))? {
             Progress::Stepped => self.go(Phase::Lend { add, rows, others }),
             pending @ Progress::Pending(_) => Ok(pending),
@@ -114,7 +115,9 @@ impl Combine {
         let triple = operands.triple(env.shape, env.rank, row)?;
         let y = operands.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
         let at = combine_row(env.shape, self.partition, triple.token, triple.k);
-        if let Some(partition) = self.lent {
+        if let Some(partition) = self.lent
+            && built().is_ok()
+        {
             let lent = tp::result(env.shape, env.rank, partition, row);
             let out = ub.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than ub_bytes"))?;
             env.vector.add(env.shape.dtype(), y, fabric.bytes(lent, env.shape.row_bytes())?, out);

@@ -8,7 +8,7 @@ use crate::layout::state::Kind;
 use crate::layout::tp;
 use crate::place::Place;
 use crate::protocol::a3::Env;
-use crate::protocol::a3::tp::{Gather, Rows, peer};
+use crate::protocol::a3::tp::{Gather, Rows, built, peer};
 use crate::protocol::{Ub, internal};
 use crate::sync::selector;
 use crate::vector::Vector;
@@ -33,6 +33,7 @@ impl Dispatch {
         (record, tail): (Place, &Tail),
         row: u32,
     ) -> Result<(), ProtocolError> {
+        built()?;
         let shape = env.shape;
         let len = shape.payload_bytes();
         let scratch = ub.row.get_mut(..len as usize).ok_or(internal("scratch is shorter than ub_bytes"))?;
@@ -62,6 +63,7 @@ impl Dispatch {
         ub: &mut Ub<'_>,
         mut gather: Gather,
     ) -> Result<Progress, ProtocolError> {
+        built()?;
         match gather.step(env, fabric, ub)? {
             Progress::Stepped => self.go(Phase::Gather(gather)),
             Progress::Done => self.go(Phase::Done),

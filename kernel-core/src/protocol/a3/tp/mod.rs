@@ -40,6 +40,11 @@ pub(crate) struct Slots {
     pub(crate) partition: Partition,
 }
 
+/// Refuses what is left out of this build, so that the compiler leaves out what comes behind.
+pub(crate) const fn built() -> Result<(), ProtocolError> {
+    if cfg!(feature = "tp") { Ok(()) } else { Err(ProtocolError::Internal("TP domains are left out")) }
+}
+
 /// The other rank of the TP domain.
 pub(crate) const fn peer<V>(env: &Env<'_, V>) -> RankId {
     RankId(env.tp_rank.0 ^ 1)
