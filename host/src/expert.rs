@@ -11,41 +11,40 @@ use kernel_core::layout::row_table;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::placement::Home;
 use kernel_core::protocol::Receive;
-use kernel_core::shape::{Dtype, QuantMode, Shape};
+use kernel_core::shape::{Dtype, RowElement, Shape};
 use kernel_core::units::{CoreId, RankId};
 
 /// Puts the expert's result for one received row behind `y`. `scale` is the row's dynamic scale.
 pub fn apply(shape: &Shape, row: &[u8], scale: f32, gain: f32, y: &mut Vec<u8>) {
     // TP peers return as much each as makes the whole together.
     let share = if shape.tp_world_size() == 2 { 0.5 } else { 1.0 };
-    match (shape.quant_mode(), shape.dtype()) {
-        (QuantMode::None, Dtype::Bf16) => {
-            y.extend(
-                row.as_chunks()
-                    .0
-                    .iter()
-                    .flat_map(|&v| bf16_bytes(bf16::from_le_bytes(v).to_f32() * gain * share)),
-            );
-        }
-        (QuantMode::None, Dtype::F16) => {
-            y.extend(
-                row.as_chunks()
-                    .0
-                    .iter()
-                    .flat_map(|&v| f16_bytes(f16::from_le_bytes(v).to_f32() * gain * share)),
-            );
-        }
-        (QuantMode::Dynamic, Dtype::Bf16) => {
-            y.extend(row.iter().flat_map(|&q| bf16_bytes(dequantised(q, scale) * gain * share)));
-        }
-        (QuantMode::Dynamic, Dtype::F16) => {
-            y.extend(row.iter().flat_map(|&q| f16_bytes(dequantised(q, scale) * gain * share)));
-        }
+    match shape.dtype() {
+        Dtype::Bf16 => each_value(
+            shape,
+            (row, scale),
+            |element| bf16::from_le_bytes(element).to_f32(),
+            |value| y.extend(bf16_bytes(value * gain * share)),
+        ),
+        Dtype::F16 => each_value(
+            shape,
+            (row, scale),
+            |element| f16::from_le_bytes(element).to_f32(),
+            |value| y.extend(f16_bytes(value * gain * share)),
+        ),
     }
 }
 
-fn dequantised(q: u8, scale: f32) -> f32 {
-    f32::from(q.cast_signed()) * scale
+/// Calls `put` with the value of every element of a received row.
+fn each_value(
+    shape: &Shape,
+    (row, scale): (&[u8], f32),
+    widen: impl Fn([u8; 2]) -> f32,
+    mut put: impl FnMut(f32),
+) {
+    match shape.row_format().element {
+        RowElement::Dtype => row.as_chunks().0.iter().for_each(|&element| put(widen(element))),
+        RowElement::Int8 => row.iter().for_each(|&q| put(f32::from(q.cast_signed()) * scale)),
+    }
 }
 
 fn bf16_bytes(value: f32) -> [u8; 2] {
@@ -162,7 +161,7 @@ pub fn run<B: Backend>(
     let ends = expert_ends(shape, rank, &read_output)?;
     let rows = ends.last().copied().unwrap_or(0);
     let mut scales = vec![0.0; rows];
-    if shape.quant_mode() == QuantMode::Dynamic {
+    if shape.row_format().scale.is_some() {
         read_output(Tensor::DynamicScales, rows * 4, &mut |bytes| {
             scales = bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
         });

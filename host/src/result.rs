@@ -5,7 +5,7 @@ use crate::error::Error;
 use crate::member;
 use crate::store::{Tensor, write_tensors};
 use kernel_core::place::Tensor as Output;
-use kernel_core::shape::{CommAlg, Dtype as Element, Op, QuantMode, Shape};
+use kernel_core::shape::{CommAlg, Dtype as Element, Op, RowElement, Shape};
 use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -52,7 +52,7 @@ impl<'a> RankResult<'a> {
     pub fn of(case: &Case, rank: RankId, rows: usize, outputs: &'a [Vec<u8>; Output::ALL.len()]) -> Self {
         let shape = &case.shape;
         let output = |output: Output| outputs[output as usize].as_slice();
-        let quantised = shape.quant_mode() == QuantMode::Dynamic;
+        let quantised = shape.row_format().scale.is_some();
         let (by_counts, hierarchy) =
             (shape.comm_alg() == CommAlg::Fullmesh, shape.comm_alg() == CommAlg::Hierarchy);
         let norm = shape.op() == Op::CombineAddRmsNorm;
@@ -104,9 +104,9 @@ fn push_rank<'a>(shape: &Shape, result: &RankResult<'a>, tensors: &mut Vec<Tenso
         Element::Bf16 => Dtype::BF16,
         Element::F16 => Dtype::F16,
     };
-    let received = match shape.quant_mode() {
-        QuantMode::None => element,
-        QuantMode::Dynamic => Dtype::I8,
+    let received = match shape.row_format().element {
+        RowElement::Dtype => element,
+        RowElement::Int8 => Dtype::I8,
     };
     let list = |bytes: &[u8], size: usize| vec![bytes.len() / size];
     let mut push = |name: &str, dtype: Dtype, dims: Vec<usize>, data: &'a [u8]| {

@@ -8,7 +8,7 @@ use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::landing;
 use kernel_core::protocol::{Receive, Stage};
 use kernel_core::reference::numerics;
-use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Given, Limits, Op, Product, QuantMode, Shape};
+use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Given, Limits, Op, Product, Shape};
 use kernel_core::units::RankId;
 
 /// The numbers of a domain, each a byte that is folded into its range.
@@ -348,7 +348,7 @@ impl Tensors {
         let masked = masked && !matches!(numbers.protocol(), Protocol::A3FullmeshV2 | Protocol::A2Hierarchy);
         let kind = if masked { tape.below(3) } else { 0 };
         let active = if kind == 1 { tape.below(bs + 1) } else { 0 };
-        let any_bits = numbers.has(Feature::AnyBits) && shape.quant_mode() == QuantMode::None;
+        let any_bits = numbers.has(Feature::AnyBits) && shape.row_format().scale.is_none();
         let mut rows = |n: usize, any_bits: bool| {
             let element = |_| match tape.dice() {
                 bits if any_bits => (bits as u16).to_le_bytes(),
@@ -360,7 +360,7 @@ impl Tensors {
         let with_shared_x = numbers.has(Feature::SharedX) && shape.shared_expert_rows() == 0;
         // The door refuses it on A2.
         let with_shared_x = with_shared_x && shape.product() == Product::A3;
-        let smooth = shape.quant_mode() == QuantMode::Dynamic
+        let smooth = shape.row_format().scale.is_some()
             && numbers.protocol() != Protocol::A2Hierarchy
             && numbers.has(Feature::Smoothed);
         let x = rows(bs * h, any_bits);

@@ -18,7 +18,7 @@ use kernel_core::layout::map::record_fields;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::returns::received;
 use kernel_core::plan::route;
-use kernel_core::shape::{Op, Product, QuantMode};
+use kernel_core::shape::{Op, Product};
 use kernel_core::sync::flag;
 use kernel_core::units::{Pair, RankId, Token};
 
@@ -151,7 +151,7 @@ impl Attack {
         let scales: Vec<u8> = want.dynamic_scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
         let tensors = [
             (Tensor::AssistInfo, &triples, if shape.product() == Product::A3 { 12 } else { 0 }),
-            (Tensor::DynamicScales, &scales, if shape.quant_mode() == QuantMode::Dynamic { 4 } else { 0 }),
+            (Tensor::DynamicScales, &scales, if shape.row_format().scale.is_some() { 4 } else { 0 }),
         ];
         let rows = seen.last().map_or(0, |&rows| rows as usize);
         let expand_x = group.rows_of(member, rows, &output(Tensor::RowTable));

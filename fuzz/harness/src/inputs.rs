@@ -5,7 +5,7 @@ use crate::domain::{Domain, Numbers, Tensors};
 use crate::tape::Tape;
 use kernel_core::inputs::InputError;
 use kernel_core::reference::numerics;
-use kernel_core::shape::{Elastic, Op, QuantMode, Shape};
+use kernel_core::shape::{Elastic, Op, Shape};
 use kernel_core::units::RankId;
 use std::collections::BTreeSet;
 
@@ -182,7 +182,7 @@ fn wrong(shape: &Shape, rank: RankId, tensors: &Tensors) -> Option<&'static str>
         && bytes(if norm { bs * h } else { 0 }, &tensors.residual_x)
         && bytes(if norm { h } else { 0 }, &tensors.gamma)
         && tensors.shared_x.as_ref().is_none_or(|x| shape.shared_expert_rows() == 0 && bytes(bs * h, x));
-    let quantised = shape.quant_mode() == QuantMode::Dynamic;
+    let quantised = shape.row_format().scale.is_some();
     let scales = tensors.scales.as_ref().is_none_or(|scales| {
         let fits = quantised && scales.len() == shape.expert_rows() as usize * h;
         let has_rows = shape.moe_expert_num() <= shape.expert_rows() - shape.shared_expert_rows();

@@ -19,7 +19,12 @@ pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
     }
     if let Receive::Direct { areas } = receive {
         // Results are read as experts left them.
-        refused.unless(!shape.comm_quant(), "comm_quant_mode", " = 2", "comm_quant_mode = 0");
+        refused.unless(
+            shape.result_format().scale.is_none(),
+            "comm_quant_mode",
+            " = 2",
+            "comm_quant_mode = 0",
+        );
         refused.unless(shape.port_offset() == 0, "--port-offset", "", "--port-offset 0");
         let required_mb = required_bytes(shape, areas).div_ceil(1 << 20);
         if required_mb > shape.window_bytes() >> 20 {

@@ -4,7 +4,7 @@ mod error;
 
 pub use error::InputError;
 
-use crate::shape::{Dtype, Op, QuantMode, Shape};
+use crate::shape::{Dtype, Op, Shape};
 use crate::units::{RankId, Token};
 use core::ops::ControlFlow;
 
@@ -96,7 +96,7 @@ impl Inputs<'_> {
             Some(values) if scales => all_finite("scales", values, Some(h), found)?,
             _ => true,
         };
-        if shape.quant_mode() == QuantMode::Dynamic && x && ids && mask && scales {
+        if shape.row_format().scale.is_some() && x && ids && mask && scales {
             // A scale that is wrong itself would make every token wrong that it is for.
             let smooth = self.scales.filter(|_| finite);
             Inputs { scales: smooth, ..*self }.check_tokens(shape, bs, found)?;
@@ -106,7 +106,7 @@ impl Inputs<'_> {
 
     fn check_scales_length(&self, shape: &Shape, found: &mut Found<'_>) -> ControlFlow<(), bool> {
         let Some(scales) = self.scales else { return ControlFlow::Continue(true) };
-        if shape.quant_mode() == QuantMode::None {
+        if shape.row_format().scale.is_none() {
             found(InputError::ScalesUnquantised)?;
             return ControlFlow::Continue(false);
         }

@@ -189,10 +189,10 @@ pub fn record_fields(shape: &Shape) -> impl Iterator<Item = Field> {
 
 /// The fields of a row of the combine area.
 pub fn combine_fields(shape: &Shape) -> impl Iterator<Item = Field> {
-    let data = if shape.comm_quant() { u64::from(shape.h()) } else { shape.row_bytes() };
+    let format = shape.result_format();
     let scales = Field { name: "scales", offset: shape.comm_scales_at(), size: shape.comm_scales_bytes() };
-    let data = Field { name: "data", offset: 0, size: data };
-    core::iter::once(data).chain(shape.comm_quant().then_some(scales))
+    let data = Field { name: "data", offset: 0, size: format.payload_bytes };
+    core::iter::once(data).chain(format.scale.map(|_| scales))
 }
 
 /// Every output tensor of `rank` with its capacity in bytes.

@@ -3,7 +3,7 @@
 use super::record::Triple;
 use super::row_table;
 use crate::place::{Place, Tensor};
-use crate::shape::{CommAlg, Op, QuantMode, Shape};
+use crate::shape::{CommAlg, Op, Shape};
 use crate::units::{Pair, RankId, Token};
 
 /// Bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
@@ -16,10 +16,8 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
     let tokens = u64::from(shape.bs(rank));
     match tensor {
         Tensor::ExpandX => rows * shape.payload_bytes(),
-        Tensor::DynamicScales => match shape.quant_mode() {
-            QuantMode::None => 0,
-            QuantMode::Dynamic => rows * 4,
-        },
+        Tensor::DynamicScales if shape.row_format().scale.is_none() => 0,
+        Tensor::DynamicScales => rows * 4,
         Tensor::AssistInfo => match shape.comm_alg() {
             // Combine knows by counts whose rows they are.
             CommAlg::Fullmesh => 0,

@@ -14,7 +14,7 @@ mod tests;
 pub use norm::{Normed, Range};
 
 use crate::inputs::{Inputs, Mask};
-use crate::shape::{CommAlg, QuantMode, Shape, TokenNums};
+use crate::shape::{CommAlg, RowElement, Shape, TokenNums};
 use crate::units::{RankId, Token};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -101,7 +101,7 @@ impl Cluster<'_> {
                 for (token, k) in self.pairs(id, rank, expert_row) {
                     let scale = self.sent_row(source, token, expert_row, &mut row);
                     out.expand_x.extend_from_slice(&row);
-                    if self.shape.quant_mode() == QuantMode::Dynamic {
+                    if self.shape.row_format().scale.is_some() {
                         out.dynamic_scales.push(scale);
                     }
                     let mut info = k;
@@ -136,13 +136,13 @@ impl Cluster<'_> {
     pub fn sent_row(&self, source: RankId, token: Token, expert_row: u32, out: &mut Vec<u8>) -> f32 {
         let (inputs, h) = (&self.ranks[source.index()], self.shape.h() as usize);
         let x = &inputs.x[token.index() * 2 * h..][..2 * h];
-        match self.shape.quant_mode() {
-            QuantMode::None => {
+        match self.shape.row_format().element {
+            RowElement::Dtype => {
                 out.clear();
                 out.extend_from_slice(x);
                 0.0
             }
-            QuantMode::Dynamic => {
+            RowElement::Int8 => {
                 let smooth = inputs.scales.map(|scales| &scales[expert_row as usize * h..][..h]);
                 numerics::quantise(self.shape.dtype(), x, smooth, out)
             }
@@ -165,7 +165,7 @@ impl Cluster<'_> {
         let mut row = Vec::new();
         let mut came_back = |token, k| {
             returned(token, k, &mut row);
-            match self.shape.comm_quant() {
+            match self.shape.result_format().scale.is_some() {
                 // The hierarchy sends sums, not rows.
                 true if !by_servers => numerics::through_blocks(dtype, &numerics::values(dtype, &row)),
                 _ => numerics::values(dtype, &row),
@@ -221,7 +221,7 @@ impl Cluster<'_> {
                 pairs += 1;
             }
             if pairs > 0 {
-                partials.push(match self.shape.comm_quant() {
+                partials.push(match self.shape.result_format().scale.is_some() {
                     true => numerics::through_blocks(dtype, &sum),
                     false => numerics::values(dtype, &numerics::rounded(dtype, &sum)),
                 });

@@ -6,7 +6,7 @@ use super::sizes::{
     FLAG_STEP, HALF_TAIL, SLOT_ALIGN, WINDOW_HEAD, block_record_pitch, combine_pitch, combine_slots_fit,
     near_slot, record_pitch, relay_fits, window_record,
 };
-use super::{BatchSizes, CommAlg, Config, Limits};
+use super::{BatchSizes, CommAlg, Config, Limits, RowFormat};
 use crate::units::{align_up, div_ceil};
 
 const MIB: u64 = 1 << 20;
@@ -143,7 +143,7 @@ struct Need {
     k: u64,
     columns: u64,
     row: u64,
-    quantised: bool,
+    row_format: RowFormat,
     port_offset: u64,
     min_mb: u64,
     bs_max: u64,
@@ -169,7 +169,7 @@ impl Need {
             k,
             columns: k.saturating_add(shared),
             row: natural(config.h).saturating_mul(2).min(ROW_MAX),
-            quantised: config.quant_mode == 2,
+            row_format: RowFormat::of_tokens(config.quant_mode, natural(config.h).min(ROW_MAX >> 1)),
             port_offset: natural(config.port_offset),
             min_mb: natural(column.hccl_buffsize_mb.min),
             bs_max: natural(column.bs.max),
@@ -238,8 +238,7 @@ impl Need {
     /// beside their flags, which only models have.
     fn fullmesh_windows(&self, bs: u64) -> u64 {
         let rows = bs.saturating_mul(self.local.min(self.k));
-        let payload = if self.quantised { self.row >> 1 } else { self.row };
-        let record = window_record(payload, self.quantised);
+        let record = window_record(&self.row_format);
         // Head of counts and FLAG1, records, gap, FLAG2; combine's rows, gap and FLAG need less than that.
         let flags = 2 * WINDOW_HEAD + FLAG_STEP;
         let window = rows.saturating_mul(record.max(self.row)).saturating_add(flags);

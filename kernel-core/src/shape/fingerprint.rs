@@ -22,8 +22,8 @@ impl Shape {
             comm_alg,
             op,
             dtype,
-            quant_mode,
-            comm_quant,
+            row_format,
+            result_format,
             token_nums,
             ep_world_size,
             server_ranks,
@@ -46,12 +46,13 @@ impl Shape {
             kept,
             derived: _,
         } = *self;
-        let words = [product as u32, comm_alg as u32, op as u32, dtype as u32, quant_mode as u32];
+        let words = [product as u32, comm_alg as u32, op as u32, dtype as u32, row_format.kind()];
         let ranks = [ep_world_size, server_ranks, tp_world_size];
         let experts = [moe_expert_num, local_expert_num, shared_expert_num, shared_expert_rank_num];
         let specials = [zero_expert_num, copy_expert_num, const_expert_num];
         let sizes = [k, h, bs_max, aiv_num, hccl_buffsize_mb, port_offset, norm_eps_bits];
-        let flags = [comm_quant.into(), token_nums as u32, kept.is_some().into(), bs_per_rank.len() as u32];
+        let flags =
+            [result_format.kind(), token_nums as u32, kept.is_some().into(), bs_per_rank.len() as u32];
         let kept =
             kept.map(|kept| [kept.shared_expert_num.into(), kept.moe_expert_num.into(), kept.rows_max]);
         let small = [&words[..], &ranks, &experts, &specials, &sizes, &flags].into_iter().flatten();

@@ -10,6 +10,7 @@ mod elastic;
 mod fingerprint;
 mod limits;
 mod per_rank;
+mod row;
 mod rules;
 pub(crate) mod sizes;
 mod violation;
@@ -17,6 +18,7 @@ mod violation;
 pub use buffer::{Buffer, FACTORS_MAX, Factor, Limit, Term};
 pub use config::{BatchSizes, Config, Given};
 pub use elastic::Elastic;
+pub use row::{RowElement, RowFormat, Scale};
 pub use violation::{Rule, Seen, Violation, Word};
 
 use crate::units::RankId;
@@ -73,15 +75,6 @@ pub enum Dtype {
     F16,
 }
 
-/// What a dispatched row is made of (seed: `quantMode`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum QuantMode {
-    /// Rows travel in [`Dtype`].
-    None,
-    /// Rows travel as int8 with one f32 scale each.
-    Dynamic,
-}
-
 /// Meaning of `expert_token_nums`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TokenNums {
@@ -107,8 +100,8 @@ pub struct Shape {
     comm_alg: CommAlg,
     op: Op,
     dtype: Dtype,
-    quant_mode: QuantMode,
-    comm_quant: bool,
+    row_format: RowFormat,
+    result_format: RowFormat,
     token_nums: TokenNums,
     ep_world_size: u32,
     server_ranks: u32,
@@ -191,16 +184,18 @@ impl Shape {
         self.dtype
     }
 
-    /// What a dispatched row is made of.
+    /// How a dispatched row travels.
+    #[inline]
     #[must_use]
-    pub const fn quant_mode(&self) -> QuantMode {
-        self.quant_mode
+    pub const fn row_format(&self) -> &RowFormat {
+        &self.row_format
     }
 
-    /// Whether combine sends int8 blocks (seed: `commQuantMode` 2).
+    /// How combine sends a result, or the hierarchy the sum of some.
+    #[inline]
     #[must_use]
-    pub const fn comm_quant(&self) -> bool {
-        self.comm_quant
+    pub const fn result_format(&self) -> &RowFormat {
+        &self.result_format
     }
 
     /// Meaning of `expert_token_nums`.

@@ -10,7 +10,7 @@ use super::sizes::{
     dispatch_slots_fit, relay_fits,
 };
 use super::violation::Found;
-use super::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, PerRank, Product, QuantMode};
+use super::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, PerRank, Product, RowFormat};
 use super::{Rule, Seen, Shape, TokenNums, Violation, Word};
 use crate::units::{div_ceil, div_floor, div_rem};
 
@@ -99,8 +99,8 @@ impl<'a> Door<'a> {
                 comm_alg: alg?,
                 op: OPS.find(config.op)?,
                 dtype: DTYPES.find(config.dtype)?,
-                quant_mode: if config.quant_mode == 2 { QuantMode::Dynamic } else { QuantMode::None },
-                comm_quant: config.comm_quant_mode == 2,
+                row_format: RowFormat::of_tokens(config.quant_mode, h?.into()),
+                result_format: RowFormat::of_results(config.comm_quant_mode, h?.into()),
                 token_nums: if token_nums? == 0 { TokenNums::PrefixSums } else { TokenNums::Counts },
                 ep_world_size: experts.ranks?,
                 server_ranks: experts.servers?,

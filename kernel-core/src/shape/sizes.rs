@@ -1,7 +1,7 @@
 //! Sizes that follow from a shape: rows, records, areas, capacities. Each formula stands here once;
 //! `layout` only adds where things lie.
 
-use super::{CommAlg, Product, QuantMode, Shape};
+use super::{CommAlg, Product, RowFormat, Shape};
 use crate::units::{Divisor, RankId, align_up, div_ceil, div_floor, div_rem};
 
 /// Bytes of the scale field of a token record (an f32 in its first four).
@@ -155,19 +155,20 @@ impl Shape {
         2 * self.h as u64
     }
 
-    /// Bytes of one dispatched row: `2 * H`, or `H` when quantised.
+    /// Bytes of one dispatched row without its scale: `2 * H`, or `H` when quantised.
+    #[inline]
     #[must_use]
     pub const fn payload_bytes(&self) -> u64 {
-        match self.quant_mode {
-            QuantMode::None => self.row_bytes(),
-            QuantMode::Dynamic => self.h as u64,
-        }
+        self.row_format.payload_bytes
     }
 
     /// Bytes of one result as it travels in A3 combine: `2 * H`, or int8 and the scales of its blocks.
     #[must_use]
     pub const fn result_bytes(&self) -> u64 {
-        if self.comm_quant { self.comm_scales_at() + self.comm_scales_bytes() } else { self.row_bytes() }
+        match self.result_format.scale {
+            Some(_) => self.comm_scales_at() + self.comm_scales_bytes(),
+            None => self.result_format.payload_bytes,
+        }
     }
 
     /// Bytes before the scales of an int8 combine row (A3).
@@ -276,7 +277,7 @@ impl Shape {
     /// Bytes of a dispatched row in a window: the row and, when quantised, its scale field (A2 fullmesh).
     #[must_use]
     pub const fn window_record(&self) -> u64 {
-        window_record(self.payload_bytes(), matches!(self.quant_mode, QuantMode::Dynamic))
+        window_record(&self.row_format)
     }
 
     /// The most rows that `rank` sends to one peer, and gets back from it.
@@ -286,9 +287,9 @@ impl Shape {
     }
 }
 
-/// Bytes of a record of `payload` bytes in a window (A2 fullmesh).
-pub(crate) const fn window_record(payload: u64, quantised: bool) -> u64 {
-    payload + if quantised { SCALE_FIELD } else { 0 }
+/// Bytes of a record in a window (A2 fullmesh).
+pub(crate) const fn window_record(row: &RowFormat) -> u64 {
+    row.payload_bytes + if row.scale.is_some() { SCALE_FIELD } else { 0 }
 }
 
 /// Bytes between two token records whose data is `payload` bytes long.

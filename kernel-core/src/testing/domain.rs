@@ -2,7 +2,7 @@
 
 use crate::inputs::{Inputs, Mask};
 use crate::reference::numerics;
-use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, Op, QuantMode, Shape};
+use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, Op, Shape};
 use crate::units::RankId;
 use alloc::vec::Vec;
 
@@ -154,7 +154,7 @@ impl Tensors {
 
     /// The same with a smooth scale for every element of every expert.
     pub(crate) fn smoothed(mut self, shape: &Shape) -> Self {
-        assert_eq!(shape.quant_mode(), QuantMode::Dynamic);
+        assert!(shape.row_format().scale.is_some());
         let rows = shape.shared_expert_num() + shape.moe_expert_num();
         self.scales = Some((0..rows * shape.h()).map(|i| 0.5 + (i % 7) as f32).collect());
         self

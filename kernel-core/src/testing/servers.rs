@@ -12,7 +12,7 @@ use crate::protocol::a2::{Agent, AgentEnv};
 use crate::protocol::hierarchy::{Combine, Dispatch, Env, ub_bytes, ub_words};
 use crate::protocol::{Operands, Stage, Ub};
 use crate::reference::{Cluster, Dispatched};
-use crate::shape::{QuantMode, Shape};
+use crate::shape::Shape;
 use crate::units::{CoreId, RankId, Token};
 use crate::vector::Portable;
 use alloc::format;
@@ -289,7 +289,7 @@ impl Group {
         self.compare(rank, Tensor::ExpandIdx, &i32s(&expand_idx))?;
         self.compare(rank, Tensor::AssistInfo, &info)?;
         self.compare(rank, Tensor::ExpandScales, &weights)?;
-        if self.shape.quant_mode() == QuantMode::Dynamic {
+        if self.shape.row_format().scale.is_some() {
             self.compare(rank, Tensor::DynamicScales, &f32s(&dynamic_scales))?;
         }
         self.compare(rank, Tensor::ExpandX, &expand_x)?;

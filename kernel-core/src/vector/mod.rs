@@ -20,7 +20,7 @@ pub mod x86;
 pub use any::Any;
 pub use portable::Portable;
 
-use crate::shape::Dtype;
+use crate::shape::{Dtype, RowElement, Shape};
 use core::cell::Cell;
 use core::fmt;
 
@@ -83,6 +83,27 @@ pub enum Value<'a> {
 #[must_use]
 pub const fn cells(bytes: &mut [u8]) -> &[Cell<u8>] {
     Cell::from_mut(bytes).as_slice_of_cells()
+}
+
+/// Converts a token into the payload of a dispatched row. Returns the row's scale, 0 where rows have none.
+///
+/// # Errors
+/// [`NotFinite`] where the format needs finite values; `out` is then left as it was.
+#[inline]
+pub(crate) fn convert<V: Vector>(
+    unit: V,
+    shape: &Shape,
+    row: &[u8],
+    smooth: Option<&[f32]>,
+    out: &mut [u8],
+) -> Result<f32, NotFinite> {
+    match shape.row_format().element {
+        RowElement::Dtype => {
+            out.iter_mut().zip(row).for_each(|(to, &from)| *to = from);
+            Ok(0.0)
+        }
+        RowElement::Int8 => unit.quantise(shape.dtype(), row, smooth, out),
+    }
 }
 
 /// A vector unit. Lengths are the caller's duty; where slices disagree, what is missing adds nothing and

@@ -111,8 +111,8 @@ fn sizes(shape: &Shape) {
         shape.comm_alg(),
         shape.op(),
         shape.dtype(),
-        shape.quant_mode(),
-        shape.comm_quant(),
+        shape.row_format(),
+        shape.result_format(),
     ));
     keep((shape.token_nums(), shape.ep_world_size(), shape.tp_world_size(), shape.moe_expert_num()));
     keep((

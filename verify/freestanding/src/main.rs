@@ -27,7 +27,7 @@ use kernel_core::plan::order::SendOrder;
 use kernel_core::protocol::{
     Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Ub,
 };
-use kernel_core::shape::{Elastic, Given, Limits, Op, QuantMode, Shape};
+use kernel_core::shape::{Elastic, Given, Limits, Op, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 use scene::{GROUPS, MESHES, Scene};
@@ -365,7 +365,7 @@ fn experts(scene: &Scene, domain: &Domain<'_>, rank: usize, y: &mut [u8; OUTPUT]
                 unsafe { result.write_unaligned(read(rows, row)?) };
             }
         }
-        Receive::Copy if domain.shape.quant_mode() == QuantMode::Dynamic => {
+        Receive::Copy if domain.shape.row_format().scale.is_some() => {
             let scales = domain.bytes(rank, Tensor::DynamicScales).as_chunks().0;
             let rows = domain.bytes(rank, Tensor::ExpandX).chunks_exact(H).zip(scales);
             for ((row, &scale), y) in rows.zip(y.chunks_exact_mut(ROW)).take(domain.rows(rank)?) {

@@ -3,7 +3,7 @@
 use core::fmt;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::protocol::{Choices, Env, Flags, Receive, ub_bytes, ub_words};
-use kernel_core::shape::{BatchSizes, Config, Limits, QuantMode, Shape};
+use kernel_core::shape::{BatchSizes, Config, Limits, RowElement, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 
@@ -449,7 +449,7 @@ impl<'a> Setup<'a> {
             },
             ub_words: ub_words(shape),
             ub_bytes: ub_bytes(shape),
-            staged_bytes: if shape.quant_mode() == QuantMode::None {
+            staged_bytes: if shape.row_format().element == RowElement::Dtype {
                 0
             } else {
                 shape.payload_bytes() as usize

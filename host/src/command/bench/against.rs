@@ -13,7 +13,6 @@ use crate::expected::Expected;
 use crate::store::bytes_of;
 use core::time::Duration;
 use kernel_core::place::Tensor;
-use kernel_core::shape::QuantMode;
 use kernel_core::units::RankId;
 use serde::Deserialize;
 use std::fs::File;
@@ -161,7 +160,7 @@ impl Programs {
         command.args(["--mca", "pml", "ob1", "--mca", "btl", "self,vader"]);
         command.args(["-n", &shape.ep_world_size().to_string()]);
         command.arg(self.folder.join(name)).arg(exchange.path());
-        let quantised = u32::from(shape.quant_mode() == QuantMode::Dynamic);
+        let quantised = u32::from(shape.row_format().scale.is_some());
         let sizes = [shape.moe_expert_num(), shape.k(), shape.h(), shape.bs_max(), quantised];
         command.args(sizes.map(|size| size.to_string())).arg(exchange.slot.to_string());
         let mpirun = Started::new(&mut command)

@@ -105,9 +105,8 @@ pub fn ub_words(shape: &Shape) -> usize {
 /// Bytes of scratch that any core of the shape needs: one row as it is computed or as it travels, and for
 /// AddRmsNorm the same row in f32.
 #[must_use]
-pub const fn ub_bytes(shape: &Shape) -> usize {
-    let travels = shape.result_bytes();
-    let row = if travels > shape.row_bytes() { travels } else { shape.row_bytes() };
+pub fn ub_bytes(shape: &Shape) -> usize {
+    let row = shape.row_bytes().max(shape.payload_bytes()).max(shape.result_bytes());
     let sums = match shape.op() {
         Op::Combine => 0,
         Op::CombineAddRmsNorm => 2 * shape.row_bytes(),

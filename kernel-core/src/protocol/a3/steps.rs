@@ -13,10 +13,10 @@ use crate::placement::Home;
 use crate::plan::route::{self, Send};
 use crate::plan::split::DispatchShare;
 use crate::protocol::{Receive, Ub, internal};
-use crate::shape::{QuantMode, Shape};
+use crate::shape::{RowElement, Shape};
 use crate::sync::{barrier, flag, selector};
 use crate::units::{RankId, Token};
-use crate::vector::Vector;
+use crate::vector::{self, Vector};
 use core::ops::Range;
 
 /// Entries of a table that one write carries at most.
@@ -211,7 +211,7 @@ pub(crate) fn expand_idx<F: Fabric + ?Sized>(
     Ok(Some(end))
 }
 
-/// The quantised row that is in the scratch.
+/// The converted row that is in the scratch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Staged {
     token: Token,
@@ -231,7 +231,7 @@ pub(crate) fn record<'r, V: Vector>(
     staged: &mut Option<Staged>,
     send: Send,
 ) -> Result<(&'r [u8], Tail), ProtocolError> {
-    let (row, scale) = payload(env, inputs, scratch, staged, send)?;
+    let (row, scale) = payload(env.shape, env.vector, inputs, scratch, staged, send)?;
     Ok((row, Tail::new(env.shape, scale, triple(env, send))))
 }
 
@@ -240,32 +240,29 @@ pub(crate) const fn triple<V>(env: &Env<'_, V>, Send { pair, .. }: Send) -> Trip
     Triple { source: env.rank, token: pair.token, k: pair.k }
 }
 
-/// The row of a record and its scale: straight from `x`, or quantised in the scratch.
+/// The payload of a record and its scale: straight from `x`, or converted in the scratch.
 #[inline(always)]
 pub(crate) fn payload<'r, V: Vector>(
-    env: &Env<'_, V>,
+    shape: &Shape,
+    vector: V,
     inputs: &'r Inputs<'_>,
     scratch: &'r mut [u8],
     staged: &mut Option<Staged>,
     Send { pair, home, .. }: Send,
 ) -> Result<(&'r [u8], f32), ProtocolError> {
-    let (shape, token) = (env.shape, pair.token);
-    let x = inputs.row(shape, token);
-    if x.is_empty() {
-        return Err(internal("x is shorter than its rows"));
-    }
-    if shape.quant_mode() == QuantMode::None {
+    let x = inputs.row(shape, pair.token);
+    if shape.row_format().element == RowElement::Dtype && !x.is_empty() {
         return Ok((x, 0.0));
     }
     let row = scratch
         .get_mut(..shape.payload_bytes() as usize)
         .ok_or(internal("scratch is shorter than ub_bytes"))?;
-    let scale = quantise_once(shape, env.vector, inputs, row, staged, (token, home))?;
+    let scale = write_payload(shape, vector, inputs, row, staged, (pair.token, home))?;
     Ok((row, scale))
 }
 
-/// Quantises a token for an expert into `row`, unless it is there already. Its scale.
-pub(crate) fn quantise_once<V: Vector>(
+/// Writes the payload of a token for an expert into `row`, unless it was converted there before. Its scale.
+pub(crate) fn write_payload<V: Vector>(
     shape: &Shape,
     vector: V,
     inputs: &Inputs<'_>,
@@ -277,11 +274,18 @@ pub(crate) fn quantise_once<V: Vector>(
     let expert_row = smooth.map(|_| shape.expert_row(home));
     let scale = match *staged {
         Some(row) if row.token == token && row.expert_row == expert_row => f32::from_bits(row.scale),
-        _ => vector
-            .quantise(shape.dtype(), inputs.row(shape, token), smooth, row)
-            .map_err(|_| ProtocolError::NotFinite { token: token.0 })?,
+        _ => {
+            let x = inputs.row(shape, token);
+            if x.is_empty() {
+                return Err(internal("x is shorter than its rows"));
+            }
+            vector::convert(vector, shape, x, smooth, row)
+                .map_err(|_| ProtocolError::NotFinite { token: token.0 })?
+        }
     };
-    *staged = Some(Staged { token, expert_row, scale: scale.to_bits() });
+    if shape.row_format().element != RowElement::Dtype {
+        *staged = Some(Staged { token, expert_row, scale: scale.to_bits() });
+    }
     Ok(scale)
 }
 

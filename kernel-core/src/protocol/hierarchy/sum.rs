@@ -5,9 +5,9 @@ use crate::fabric::{Fabric, ProtocolError, prefetches};
 use crate::layout::relay::{ROW, WEIGHT_BYTES, behind, combine_slot};
 use crate::layout::result;
 use crate::protocol::internal;
-use crate::shape::{K_MAX, Shape};
+use crate::shape::K_MAX;
 use crate::units::Token;
-use crate::vector::{Term, Value, Vector, cells};
+use crate::vector::{Term, Vector, cells};
 
 /// The partial sum of a token of this rank's namesake on `server`, of `pairs` rows in the near area, into `out` as it
 /// crosses: rounded, or in int8 blocks made from the f32 sum.
@@ -28,7 +28,7 @@ pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
             .push(Term::row(f32::from_le_bytes(*weight), row))
             .map_err(|_| internal("more rows than K allows"))?;
     }
-    if shape.comm_quant() {
+    if shape.result_format().scale.is_some() {
         sums.fill(0);
         env.vector.accumulate(shape.dtype(), &terms, prefetches(fabric), sums);
         let (data, scales) = result::split_mut(shape, out);
@@ -37,13 +37,4 @@ pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
         env.vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), cells(out));
     }
     Ok(())
-}
-
-/// What a server brings, as a term of the token's sum.
-pub(super) fn term<'r>(shape: &Shape, row: &'r [u8]) -> Term<'r> {
-    if !shape.comm_quant() {
-        return Term::row(1.0, row);
-    }
-    let (data, scales) = result::split(shape, row);
-    Term { weight: 1.0, value: Value::Blocks { data, scales } }
 }

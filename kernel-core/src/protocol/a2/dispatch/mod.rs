@@ -18,10 +18,9 @@ use crate::layout::a2_window::{self, STATUS_WORDS};
 use crate::layout::state::Kind;
 use crate::plan::order::SendOrder;
 use crate::plan::permute::{Cumsum, cumulate};
-use crate::plan::route::{self, Send, Sends};
+use crate::plan::route::{self, Sends};
 use crate::protocol::a3::steps;
 use crate::protocol::{Ub, internal};
-use crate::shape::QuantMode;
 use crate::units::RankId;
 use crate::vector::Vector;
 
@@ -149,19 +148,11 @@ impl Dispatch {
         // Rows go into own memory: no peer has to be spared by another order.
         let (shape, order) = (env.shape, SendOrder::Plain);
         let sends = Sends::new(shape, env.rank, order, &env.work.pairs);
-        let Some((item, Send { pair, home, slot })) = sends.next(inputs, words.slots, next) else {
+        let Some((item, send)) = sends.next(inputs, words.slots, next) else {
             return self.go(Phase::Head { to: env.work.ranks.start });
         };
-        let position = Cumsum { shape, sums: words.sent }.position(home, slot);
-        let x = inputs.row(shape, pair.token);
-        if x.is_empty() {
-            return Err(internal("x is shorter than its rows"));
-        }
+        let position = Cumsum { shape, sums: words.sent }.position(send.home, send.slot);
         let at = a2_window::record(shape, position);
-        if shape.quant_mode() == QuantMode::None {
-            self.exchange.write_out(env, fabric, home.rank, at, x)?;
-            return self.go(Phase::Reorder { next: item + 1 });
-        }
         let record = ub
             .row
             .get_mut(..shape.window_record() as usize)
@@ -169,11 +160,15 @@ impl Dispatch {
         let (row, field) = record
             .split_at_mut_checked(shape.payload_bytes() as usize)
             .ok_or(internal("a record is shorter than its row"))?;
-        let scale =
-            steps::quantise_once(shape, env.vector, inputs, row, &mut self.staged, (pair.token, home))?;
-        field.fill(0);
-        field.iter_mut().zip(scale.to_le_bytes()).for_each(|(to, from)| *to = from);
-        self.exchange.write_out(env, fabric, home.rank, at, record)?;
+        let (payload, scale) = steps::payload(shape, env.vector, inputs, row, &mut self.staged, send)?;
+        let record = if field.is_empty() {
+            payload
+        } else {
+            field.fill(0);
+            field.iter_mut().zip(scale.to_le_bytes()).for_each(|(to, from)| *to = from);
+            record
+        };
+        self.exchange.write_out(env, fabric, send.home.rank, at, record)?;
         self.go(Phase::Reorder { next: item + 1 })
     }
 

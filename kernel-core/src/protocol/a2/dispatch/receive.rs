@@ -9,7 +9,7 @@ use crate::plan::permute::{RecvCounts, add_gather_adds};
 use crate::protocol::a2::{Env, split_words};
 use crate::protocol::a3::steps::{chunk_of, write_words};
 use crate::protocol::{Ub, internal};
-use crate::shape::{QuantMode, TokenNums};
+use crate::shape::TokenNums;
 use crate::units::RankId;
 use crate::vector::Vector;
 
@@ -162,7 +162,7 @@ impl Dispatch {
             let at = window(record(shape, position));
             fabric.deliver(outputs::expand_x(shape, row), at, shape.payload_bytes())?;
         }
-        self.go(if shape.quant_mode() == QuantMode::Dynamic && !scale {
+        self.go(if shape.row_format().scale.is_some() && !scale {
             Phase::CopyOut { source, local_expert, index, scale: true }
         } else {
             Phase::CopyOut { source, local_expert, index: index + 1, scale: false }

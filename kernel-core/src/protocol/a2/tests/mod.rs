@@ -11,7 +11,7 @@ mod stale;
 mod traces;
 mod twins;
 
-use crate::shape::{BatchSizes, Config, QuantMode, Shape};
+use crate::shape::{BatchSizes, Config, Shape};
 use crate::testing::a2_group::{Delivery, Failure, Group};
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, row, shape as shape_of};
 use crate::units::RankId;
@@ -52,10 +52,10 @@ fn flag_result(shape: &Shape, round: usize, source: u32, token: u32, k: u32) -> 
 /// The same tensors with tokens that look like flags when they travel.
 fn flag_tokens(shape: &Shape, mut tensors: Tensors, dice: &mut Dice) -> Tensors {
     let elements = tensors.x.len() as u32 / 2;
-    tensors.x = match shape.quant_mode() {
-        QuantMode::None => flag_elements(elements, dice),
+    tensors.x = match shape.row_format().scale {
+        None => flag_elements(elements, dice),
         // 127 somewhere, and -1 everywhere else, is itself when quantised.
-        QuantMode::Dynamic => {
+        Some(_) => {
             let peak = dice.below(shape.h());
             row(shape.dtype(), elements, |i| if i % shape.h() == peak { 127.0 } else { -1.0 })
         }
@@ -68,9 +68,9 @@ fn random_rounds(shape: &Shape, rounds: usize, flags: bool, dice: &mut Dice) -> 
     let ranks = || (0..shape.ep_world_size()).map(RankId);
     let one = |rank, dice: &mut Dice| {
         let tensors = Tensors::random(shape, rank, dice);
-        match (flags, shape.quant_mode()) {
+        match (flags, shape.row_format().scale) {
             (true, _) => flag_tokens(shape, tensors, dice),
-            (false, QuantMode::Dynamic) if dice.below(2) == 0 => tensors.smoothed(shape),
+            (false, Some(_)) if dice.below(2) == 0 => tensors.smoothed(shape),
             (false, _) => tensors,
         }
     };

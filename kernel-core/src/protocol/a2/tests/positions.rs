@@ -2,7 +2,7 @@
 //! and none is left where one could be looked for.
 
 use super::{TWO, a2, routed};
-use crate::shape::{Config, QuantMode, Shape};
+use crate::shape::{Config, Shape};
 use crate::sync::flag;
 use crate::testing::a2_group::{Delivery, Group, schedule};
 use crate::testing::domain::{Dice, Domain, Tensors, row, shape as shape_of};
@@ -38,10 +38,10 @@ fn result<const FLAG: u32>(shape: &Shape, round: usize, _: u32, _: u32, _: u32) 
 
 /// Tokens that travel with the flag in that word.
 fn token(shape: &Shape, position: usize, flag: u32) -> Vec<u8> {
-    match shape.quant_mode() {
-        QuantMode::None => with_flag(shape, position, flag),
+    match shape.row_format().scale {
+        None => with_flag(shape, position, flag),
         // Four times -1 in a row that is itself when quantised, with the peak elsewhere. Its scale is 1.0f.
-        QuantMode::Dynamic => {
+        Some(_) => {
             let word = position as u32 % (shape.h() / 4);
             let peak = (word * 4 + 8) % shape.h();
             row(shape.dtype(), shape.h(), |i| match i {

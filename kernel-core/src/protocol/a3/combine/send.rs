@@ -122,7 +122,7 @@ impl Combine {
             let out = ub.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than ub_bytes"))?;
             env.vector.add(env.shape.dtype(), y, fabric.bytes(lent, env.shape.row_bytes())?, out);
             fabric.put(triple.source, at, out, &[])?;
-        } else if env.shape.comm_quant() {
+        } else if env.shape.result_format().scale.is_some() {
             let len = env.shape.result_bytes() as usize;
             let packed = ub.row.get_mut(..len).ok_or(internal("scratch is shorter than ub_bytes"))?;
             let (data, scales) = result::split_mut(env.shape, packed);

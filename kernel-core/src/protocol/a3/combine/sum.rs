@@ -216,13 +216,14 @@ fn write_y<F: Fabric + ?Sized, V: Vector>(
     Ok(())
 }
 
-/// A returned row as it lies in the window.
-fn returned<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
-    if shape.comm_quant() {
-        let (data, scales) = result::split(shape, row);
-        Value::Blocks { data, scales }
-    } else {
-        Value::Row(row)
+/// A returned row as it travels.
+pub(crate) fn returned<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
+    match shape.result_format().scale {
+        Some(_) => {
+            let (data, scales) = result::split(shape, row);
+            Value::Blocks { data, scales }
+        }
+        None => Value::Row(row),
     }
 }
 

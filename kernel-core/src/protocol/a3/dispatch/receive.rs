@@ -9,7 +9,6 @@ use crate::protocol::a3::Env;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, ROWS, Stretch, split_words, write_first};
 use crate::protocol::{Flags, Receive, Ub, internal};
-use crate::shape::QuantMode;
 use crate::vector::Vector;
 
 impl Dispatch {
@@ -129,9 +128,9 @@ impl Dispatch {
                         return Err(internal("direct placement has machines of its own"));
                     }
                 }
-                self.go(match shape.quant_mode() {
-                    QuantMode::None => Self::behind_own_parts(env, self.phase, next),
-                    QuantMode::Dynamic => Phase::CopyOut { slot, index, row, token, part: Part::Scale },
+                self.go(match shape.row_format().scale {
+                    None => Self::behind_own_parts(env, self.phase, next),
+                    Some(_) => Phase::CopyOut { slot, index, row, token, part: Part::Scale },
                 })
             }
             Part::Scale => {

@@ -16,7 +16,6 @@ use crate::placement::Home;
 use crate::protocol::Ub;
 use crate::protocol::a3::Env;
 use crate::protocol::a3::steps::{self, count_of, split_words, write_words};
-use crate::shape::QuantMode;
 use crate::units::RankId;
 
 /// The gathering of one core.
@@ -170,9 +169,9 @@ impl Gather {
             }
             Part::Data => {
                 fabric.deliver(outputs::expand_x(shape, to), record, shape.payload_bytes())?;
-                self.go(match shape.quant_mode() {
-                    QuantMode::None => next,
-                    QuantMode::Dynamic => Phase::CopyOut { row, slot, token, part: Part::Scale },
+                self.go(match shape.row_format().scale {
+                    None => next,
+                    Some(_) => Phase::CopyOut { row, slot, token, part: Part::Scale },
                 })
             }
             Part::Scale => {

@@ -18,7 +18,6 @@ use crate::protocol::a3::Env;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, split_words};
 use crate::protocol::{Ub, internal};
-use crate::shape::QuantMode;
 use crate::sync::flag;
 use crate::units::RankId;
 use crate::vector::Vector;
@@ -163,9 +162,9 @@ impl Dispatch {
         let shape = env.shape;
         let stream = block::stream(block, shape.payload_bytes());
         if stream.is_empty() {
-            return self.go(match shape.quant_mode() {
-                QuantMode::None => Phase::Clear { slot, block: 0 },
-                QuantMode::Dynamic => Phase::Scale { slot, row },
+            return self.go(match shape.row_format().scale {
+                None => Phase::Clear { slot, block: 0 },
+                Some(_) => Phase::Scale { slot, row },
             });
         }
         let from = block::block(self.next_record(env, ub, slot)?, block);

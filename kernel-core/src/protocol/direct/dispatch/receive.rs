@@ -10,7 +10,6 @@ use crate::protocol::Ub;
 use crate::protocol::a3::Env;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, ROWS, Rows, Stretch, count_of, split_words, write_words};
-use crate::shape::QuantMode;
 use crate::sync::flag;
 use crate::vector::Vector;
 
@@ -93,9 +92,9 @@ impl Dispatch {
         let first = landing::triple_of(landing::Parts::of(env.shape, env.rank, self.area(env)).info(row));
         let at = |rows: &Stretch| landing::info_behind(first, rows.before);
         let token = steps::copy_triples(env, fabric, &rows, (at, landing::INFO), (row, token))?;
-        self.go(match env.shape.quant_mode() {
-            QuantMode::None => Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token },
-            QuantMode::Dynamic => Phase::Scales { slot, index, row, token },
+        self.go(match env.shape.row_format().scale {
+            None => Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token },
+            Some(_) => Phase::Scales { slot, index, row, token },
         })
     }
 

@@ -123,7 +123,7 @@ impl Dispatch {
                 Err(wait) if left == env.run && item == next => return Ok(Progress::Pending(wait)),
                 Err(_) => return self.go(Phase::Send { next: item }),
             };
-            let (payload, scale) = steps::payload(env, inputs, ub.row, &mut self.staged, send)?;
+            let (payload, scale) = steps::payload(shape, env.vector, inputs, ub.row, &mut self.staged, send)?;
             let info =
                 Info { to, at: parts.info(row), bytes: landing::info_of(scale, steps::triple(env, send)) };
             fabric.put(to, parts.row(row), payload, &[])?;

@@ -8,7 +8,7 @@ use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
 use crate::plan::relay as plan;
-use crate::protocol::a3::combine::sum::fill_output;
+use crate::protocol::a3::combine::sum::{fill_output, returned};
 use crate::protocol::internal;
 use crate::shape::K_MAX;
 use crate::units::Token;
@@ -139,7 +139,9 @@ impl Tokens {
                     let at = env.record(epoch, server, record);
                     fabric.bytes(behind(at, ROW), shape.result_bytes())?
                 };
-                terms.push(sum::term(shape, row)).map_err(|_| internal("more servers than K allows"))?;
+                terms
+                    .push(Term { weight: 1.0, value: returned(shape, row) })
+                    .map_err(|_| internal("more servers than K allows"))?;
             }
             env.vector.weighted_sum(shape.dtype(), &terms, prefetches(fabric), out);
             Ok(())

@@ -10,7 +10,7 @@ use crate::layout::record::Triple;
 use crate::layout::relay::{self, ROW, Tail, behind};
 use crate::place::Place;
 use crate::protocol::a3::steps;
-use crate::shape::{QuantMode, TokenNums};
+use crate::shape::TokenNums;
 use crate::units::{RankId, div_rem};
 
 /// The role of a receiver.
@@ -114,9 +114,9 @@ impl Receive {
                 let row = outputs::expand_x(shape, self.before + i);
                 let at = behind(relay::dispatch_slot(shape, local_expert, source, i), ROW);
                 fabric.deliver(row, at, shape.payload_bytes())?;
-                match shape.quant_mode() {
-                    QuantMode::Dynamic => Phase::Scale { i, token },
-                    QuantMode::None => Phase::Info { i, token },
+                match shape.row_format().scale {
+                    Some(_) => Phase::Scale { i, token },
+                    None => Phase::Info { i, token },
                 }
             }
             Phase::Scale { i, token } => {

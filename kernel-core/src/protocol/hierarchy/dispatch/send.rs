@@ -11,7 +11,6 @@ use crate::placement::Home;
 use crate::plan::relay as plan;
 use crate::protocol::a3::steps::{self, Staged};
 use crate::protocol::internal;
-use crate::shape::QuantMode;
 use crate::units::Token;
 use crate::vector::Vector;
 
@@ -146,21 +145,9 @@ pub(super) fn write_record<V: Vector>(
     let (head, scale) = head.split_at_mut_checked(relay::record_scale(shape) as usize).ok_or(short)?;
     let row = head.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.payload_bytes() as usize));
     let row = row.ok_or(short)?;
-    let value = match shape.quant_mode() {
-        QuantMode::None => {
-            let x = inputs.row(shape, token);
-            if x.len() != row.len() {
-                return Err(internal("x is shorter than its rows"));
-            }
-            row.copy_from_slice(x);
-            0.0
-        }
-        // There are no smooth scales in a hierarchy, so a token is the same for all experts.
-        QuantMode::Dynamic => {
-            let any = Home { rank: env.rank, local_expert: 0 };
-            steps::quantise_once(shape, env.vector, inputs, row, staged, (token, any))?
-        }
-    };
+    // There are no smooth scales in a hierarchy, so a token is the same for all experts.
+    let any = Home { rank: env.rank, local_expert: 0 };
+    let value = steps::write_payload(shape, env.vector, inputs, row, staged, (token, any))?;
     *scale.first_chunk_mut().ok_or(short)? = value.to_le_bytes();
     let len = (relay::record_weights(shape) - relay::record_ids(shape)) as usize;
     let (ids, weights) = lists.split_at_mut_checked(len).ok_or(short)?;

@@ -1,0 +1,61 @@
+//! How rows travel: tokens to experts, and results back.
+
+/// How a row travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RowFormat {
+    /// What the elements are.
+    pub element: RowElement,
+    /// Bytes of all elements.
+    pub payload_bytes: u64,
+    /// What the elements are multiplied by to get their values; `None` if they are the values.
+    pub scale: Option<Scale>,
+}
+
+/// The element type of a row that travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RowElement {
+    /// [`Dtype`](super::Dtype): the row is sent as it is.
+    Dtype,
+    /// Signed bytes.
+    Int8,
+}
+
+/// The scales of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Scale {
+    /// One f32 for the row.
+    PerRow,
+    /// One element of [`Dtype`](super::Dtype) for each block of 8 elements.
+    PerBlock,
+}
+
+impl RowFormat {
+    /// The format of a dispatched token of `h` elements (seed: `quantMode`).
+    pub(super) const fn of_tokens(quant_mode: i64, h: u64) -> Self {
+        match quant_mode {
+            2 => Self::int8(h, Scale::PerRow),
+            _ => Self::unchanged(h),
+        }
+    }
+
+    /// The format of a returned result of `h` elements (seed: `commQuantMode`).
+    pub(super) const fn of_results(comm_quant_mode: i64, h: u64) -> Self {
+        match comm_quant_mode {
+            2 => Self::int8(h, Scale::PerBlock),
+            _ => Self::unchanged(h),
+        }
+    }
+
+    /// A number for the element and the scale, 0 for rows that are sent as they are.
+    pub(super) fn kind(&self) -> u32 {
+        self.element as u32 + 256 * self.scale.map_or(0, |scale| scale as u32 + 1)
+    }
+
+    const fn unchanged(h: u64) -> Self {
+        Self { element: RowElement::Dtype, payload_bytes: h.saturating_mul(2), scale: None }
+    }
+
+    const fn int8(h: u64, scale: Scale) -> Self {
+        Self { element: RowElement::Int8, payload_bytes: h, scale: Some(scale) }
+    }
+}
