@@ -9,7 +9,7 @@ use crate::error::{Error, Missing};
 use crate::member;
 use crate::verdict;
 use core::time::Duration;
-use kernel_core::fabric::Wait;
+use kernel_core::fabric::Detail;
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 
@@ -136,82 +136,28 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
         Some(Operator::Dispatch(batch)) => ("dispatch", *batch),
         None => ("dispatch", 0),
     };
-    let nothing = Missing {
+    let wait = missing.wait;
+    let mut told = Missing {
         rank: missing.rank.0,
         core: missing.core.0,
         round: first_round + batch,
         operator,
-        what: "own_writes",
+        what: wait.flag.name(),
         ..Missing::default()
     };
-    match missing.wait {
-        Wait::Quiet => nothing,
-        Wait::Core(core) => Missing { what: "core_barrier", source_core: Some(core.0), ..nothing },
-        Wait::DispatchFlag { source, local_expert } => Missing {
-            what: "dispatch_flag",
-            source_rank: Some(source.0),
-            local_expert: Some(local_expert),
-            ..nothing
-        },
-        Wait::WindowCounts { source } => {
-            Missing { what: "window_counts", source_rank: Some(source.0), ..nothing }
-        }
-        Wait::WindowRows { source, .. } => {
-            Missing { what: "window_rows", source_rank: Some(source.0), ..nothing }
-        }
-        Wait::Idle => Missing { what: "agent_idle", ..nothing },
-        Wait::Nic { to } => Missing { what: "agent_nic", source_rank: Some(to.0), ..nothing },
-        Wait::CountFlag { source, local_expert } => Missing {
-            what: "count_flag",
-            source_rank: Some(source.0),
-            local_expert: Some(local_expert),
-            ..nothing
-        },
-        Wait::Grant { source, local_expert } => Missing {
-            what: "grant",
-            source_rank: Some(source.0),
-            local_expert: Some(local_expert),
-            ..nothing
-        },
-        Wait::Results { source } => Missing { what: "results", source_rank: Some(source.0), ..nothing },
-        Wait::TokenFlag { source, local_expert } => Missing {
-            what: "token_flag",
-            source_rank: Some(source.0),
-            local_expert: Some(local_expert),
-            ..nothing
-        },
-        Wait::TpFlag { peer, core } => {
-            Missing { what: "tp_flag", source_rank: Some(peer.0), source_core: Some(core.0), ..nothing }
-        }
-        Wait::BlockFlag { source, local_expert, record, block } => Missing {
-            what: "block_flag",
-            source_rank: Some(source.0),
-            local_expert: Some(local_expert),
-            record: Some(record),
-            block: Some(block),
-            ..nothing
-        },
-        Wait::Entered { source } => Missing { what: "entered", source_rank: Some(source.0), ..nothing },
-        Wait::RowsDone { source, core } => {
-            Missing { what: "rows_done", source_rank: Some(source.0), source_core: Some(core.0), ..nothing }
-        }
-        Wait::RelayedCount { relay, local_expert, .. } => Missing {
-            what: "relayed_count",
-            source_rank: Some(relay.0),
-            local_expert: Some(local_expert),
-            ..nothing
-        },
-        Wait::Record { source, record } => {
-            Missing { what: "record", source_rank: Some(source.0), record: Some(record), ..nothing }
-        }
-        Wait::CombineFlag { source, token, k } => Missing {
-            what: "combine_flag",
-            source_rank: Some(source.0),
-            token: Some(token),
-            k: Some(k),
-            ..nothing
-        },
+    for (detail, value) in wait.details() {
+        *match detail {
+            Detail::Rank => &mut told.source_rank,
+            Detail::Core => &mut told.source_core,
+            Detail::LocalExpert => &mut told.local_expert,
+            Detail::Record => &mut told.record,
+            Detail::Block => &mut told.block,
+            Detail::Token => &mut told.token,
+            Detail::K => &mut told.k,
+            _ => continue,
+        } = Some(value);
     }
+    told
 }
 
 impl Costs {
@@ -236,6 +182,7 @@ impl Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kernel_core::fabric::{Flag, Wait};
     use kernel_core::units::CoreId;
 
     /// What no injected silence brings about; the others are seen through the command line.
@@ -246,17 +193,17 @@ mod tests {
             let missing = crate::driver::Missing { rank: RankId(3), core: CoreId(2), operator, wait };
             of_missing(10, &unit, missing)
         };
-        let seen = of(1, Wait::Quiet);
+        let seen = of(1, Wait::QUIET);
         assert_eq!((seen.rank, seen.core, seen.round, seen.operator), (3, 2, 11, "dispatch"));
         assert_eq!((seen.what, seen.source_rank), ("own_writes", None));
-        let seen = of(2, Wait::Nic { to: RankId(5) });
+        let seen = of(2, Wait::new(Flag::Nic, RankId(5), &[]));
         assert_eq!(
             (seen.what, seen.source_rank, seen.round, seen.operator),
             ("agent_nic", Some(5), 10, "combine")
         );
-        assert_eq!(of(0, Wait::Idle).what, "agent_idle");
+        assert_eq!(of(0, Wait::IDLE).what, "agent_idle");
         // Seen only if nobody else complains, and others do.
-        let seen = of(0, Wait::Core(CoreId(4)));
+        let seen = of(0, Wait::barrier(CoreId(4)));
         assert_eq!((seen.what, seen.source_core, seen.source_rank), ("core_barrier", Some(4), None));
     }
 }

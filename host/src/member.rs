@@ -1,7 +1,7 @@
 //! Members of a group by number, as files have them: `ep_rank * tp_world_size + tp_rank`. Without a TP domain a
 //! number is an EP rank.
 
-use kernel_core::fabric::{ProtocolError, Wait};
+use kernel_core::fabric::{Flag, ProtocolError, Wait};
 use kernel_core::place::Place;
 use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::RankId;
@@ -52,10 +52,11 @@ pub const fn reached(tp_world_size: u32, own: RankId, to: RankId, at: Place) -> 
 #[must_use]
 pub fn of_wait(shape: &Shape, own: RankId, wait: Wait) -> Wait {
     let tp = shape.tp_world_size();
-    match wait {
-        Wait::TpFlag { peer, core } => Wait::TpFlag { peer: named(tp, own, peer, true), core },
-        other => other.renamed(|ep| named(tp, own, ep, false)),
+    let mut wait = wait.renamed(|ep| named(tp, own, ep, false));
+    if wait.flag == Flag::Tp {
+        wait.rank = named(tp, own, wait.rank, true);
     }
+    wait
 }
 
 /// What a machine of `own` refuses, by number.

@@ -342,24 +342,8 @@ impl<'t> Group<'t> {
 /// What a machine saw cannot be: the step that saw it must be the last, and its error must name who wrote there.
 fn refuses(lie: Lie, progress: Result<Progress, ProtocolError>, before: &Machine) {
     let Err(error) = progress else { panic!("{before:?} takes {lie:?}: {progress:?}") };
-    let named = source_of(&error);
+    let named = error.source();
     assert!(named.is_none() || lie.source.is_none() || named == lie.source, "{lie:?}: {error}");
-}
-
-/// Whom an error names.
-pub(crate) const fn source_of(error: &ProtocolError) -> Option<RankId> {
-    use ProtocolError as E;
-    match *error {
-        E::Status { source, .. }
-        | E::Count { source, .. }
-        | E::TokenFlag { source, .. }
-        | E::Grant { source, .. }
-        | E::Results { source, .. }
-        | E::BlockFlag { source, .. }
-        | E::CombineFlag { source, .. }
-        | E::Record { source, .. } => Some(source),
-        _ => None,
-    }
 }
 
 /// The row that an expert returns on a member with TP rank `tp`, for `(token, k)` of a member whose EP name is `owner`

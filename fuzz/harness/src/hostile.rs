@@ -8,7 +8,7 @@
 //! its peer what others told it.)
 
 use crate::domain::{Domain, Feature, Numbers, Protocol};
-use crate::group::{Group, Operator, Returned, Watch, result_row, source_of};
+use crate::group::{Group, Operator, Returned, Watch, result_row};
 use crate::memory::Liar;
 use crate::round::{came_back, inputs_of, oracle, seed_of};
 use crate::tape::Tape;
@@ -115,7 +115,7 @@ impl Watch for Attack {
         self.report.refused.push((member, error));
         let Some(liar) = self.liar.filter(|&liar| liar != member) else { return };
         let liar = group.members[liar].ep;
-        if let Some(source) = source_of(&error) {
+        if let Some(source) = error.source() {
             // What a relay forwarded, or a TP peer lent.
             let is_handed_on = group.domain.numbers.protocol() == Protocol::A2Hierarchy
                 || group.domain.shape.tp_world_size() > 1;

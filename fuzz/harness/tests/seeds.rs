@@ -7,7 +7,7 @@ use fuzz_harness::domain::{Feature, Numbers, PROTOCOLS, Protocol};
 use fuzz_harness::shape_layout::Verdict;
 use fuzz_harness::tape::mixed;
 use fuzz_harness::{hostile, inputs, plan, round, shape_layout, vector};
-use kernel_core::fabric::ProtocolError;
+use kernel_core::fabric::{Flag, ProtocolError};
 use kernel_core::vector::{Portable, Vector};
 
 mod keep;
@@ -235,8 +235,9 @@ fn a_liar_in_a_tp_domain_is_refused_by_its_peer() {
     for seed in 0..40 {
         let numbers = Numbers { seed, ..numbers(Protocol::A3Joint, &[Feature::Tp]) };
         let (bytes, report) = attack(&numbers, 0x81, 60);
-        let of_tp = |error: &ProtocolError| {
-            matches!(error, ProtocolError::TpSlot { .. } | ProtocolError::TpRows { .. })
+        let of_tp = |error: &ProtocolError| match error {
+            ProtocolError::Flag { awaited, .. } => awaited.flag == Flag::Tp,
+            error => matches!(error, ProtocolError::TpRows { .. }),
         };
         if report.liar && report.refused.iter().any(|(_, error)| of_tp(error)) {
             keep("hostile", "liar_in_tp", &bytes);

@@ -3,7 +3,7 @@
 use super::{Stop, Task};
 use core::fmt;
 use core::time::Duration;
-use kernel_core::fabric::Wait;
+use kernel_core::fabric::{Flag, Wait};
 use kernel_core::units::{CoreId, RankId};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -48,7 +48,7 @@ impl Missing {
     /// What an agent misses; nothing if it only waits for its doorbell.
     pub(super) fn of_agent(rank: RankId, wait: Wait) -> Option<Self> {
         // Whatever the cores are stuck in, they are not to blame.
-        (wait != Wait::Idle).then_some(Self { rank, core: CoreId(0), operator: 0, wait })
+        (wait != Wait::IDLE).then_some(Self { rank, core: CoreId(0), operator: 0, wait })
     }
 }
 
@@ -68,18 +68,12 @@ impl Hang {
         }
         // A rank that misses counts can neither grant nor publish its token flags; one that misses grants has perhaps not
         // come to the latter.
-        let who_miss = |roots: &[Missing], what: fn(&Wait) -> bool| -> BTreeSet<RankId> {
-            roots.iter().filter(|missing| what(&missing.wait)).map(|missing| missing.rank).collect()
-        };
-        let counts = who_miss(&roots, |wait| matches!(wait, Wait::CountFlag { .. }));
-        roots.retain(|missing| match missing.wait {
-            Wait::TokenFlag { source, .. } | Wait::Grant { source, .. } => !counts.contains(&source),
-            _ => true,
-        });
-        let grants = who_miss(&roots, |wait| matches!(wait, Wait::Grant { .. }));
-        roots.retain(
-            |missing| !matches!(missing.wait, Wait::TokenFlag { source, .. } if grants.contains(&source)),
-        );
+        let of = |missing: &Missing, flags: &[Flag]| flags.contains(&missing.wait.flag);
+        for (flag, later) in [(Flag::Count, &[Flag::Token, Flag::Grant][..]), (Flag::Grant, &[Flag::Token])] {
+            let miss: BTreeSet<_> =
+                roots.iter().filter(|root| of(root, &[flag])).map(|root| root.rank).collect();
+            roots.retain(|root| !of(root, later) || !miss.contains(&root.wait.rank));
+        }
         // Who waits for another rank itself may have nothing to say before it hears of it: whoever waits for somebody
         // who does not complain knows better.
         let complaining: BTreeSet<_> =
@@ -130,8 +124,8 @@ impl fmt::Display for Hang {
         }
         let roots = self.roots();
         for Missing { rank, core, wait, .. } in roots.iter().take(NAMED) {
-            match wait {
-                Wait::Idle | Wait::Nic { .. } => write!(f, "; agent of rank {rank}: {wait}")?,
+            match wait.flag {
+                Flag::Idle | Flag::Nic => write!(f, "; agent of rank {rank}: {wait}")?,
                 _ => write!(f, "; rank {rank} core {core}: {wait}")?,
             }
         }
@@ -151,18 +145,18 @@ mod tests {
     }
 
     fn flag(source: u32) -> Wait {
-        Wait::DispatchFlag { source: RankId(source), local_expert: 3 }
+        Wait::new(Flag::Dispatch, RankId(source), &[3])
     }
 
     #[test]
     fn the_earliest_operator_is_to_blame_and_in_it_the_other_rank() {
-        let later = Wait::CombineFlag { source: RankId(0), token: 2, k: 1 };
+        let later = Wait::new(Flag::Combine, RankId(0), &[2, 1]);
         let hang = Hang {
             after: Duration::from_secs(2),
             missing: vec![
                 misses(1, 0, 1, later),
                 misses(2, 0, 0, flag(1)),
-                misses(0, 1, 0, Wait::Core(CoreId(0))),
+                misses(0, 1, 0, Wait::barrier(CoreId(0))),
                 misses(0, 0, 0, flag(1)),
                 misses(1, 1, 0, flag(1)),
             ],
@@ -178,8 +172,8 @@ mod tests {
 
     #[test]
     fn a_rank_whose_token_flags_wait_for_a_count_is_not_to_blame() {
-        let count = Wait::CountFlag { source: RankId(1), local_expert: 0 };
-        let token = |source| Wait::TokenFlag { source: RankId(source), local_expert: 0 };
+        let count = Wait::new(Flag::Count, RankId(1), &[0]);
+        let token = |source| Wait::new(Flag::Token, RankId(source), &[0]);
         let missing = vec![misses(0, 0, 0, count), misses(1, 0, 0, token(0)), misses(2, 0, 0, token(1))];
         let hang = Hang { after: Duration::ZERO, missing };
         assert_eq!(hang.suspects(), [(RankId(1), 2)]);
@@ -207,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_rank_that_waits_for_itself_alone_is_named() {
-        let missing = vec![misses(4, 1, 0, Wait::Core(CoreId(2)))];
+        let missing = vec![misses(4, 1, 0, Wait::barrier(CoreId(2)))];
         let hang = Hang { after: Duration::ZERO, missing };
         assert_eq!(
             hang.to_string(),

@@ -319,7 +319,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             if done > 0 {
                 self.shared.count_move(self.number);
             }
-            all_ended &= has_ended && wait == Some(Wait::Idle);
+            all_ended &= has_ended && wait == Some(Wait::IDLE);
             moved |= done > 0;
             steps += done;
         }

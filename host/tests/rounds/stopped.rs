@@ -256,7 +256,7 @@ fn blamed(hang: &Hang, stopped: Stopped) {
     let (suspects, roots, line) = (hang.suspects(), hang.roots(), hang.to_string());
     assert!(!roots.is_empty(), "{stopped:?}: {line}");
     if let Who::Core(dead) = stopped.who
-        && roots.iter().all(|missing| missing.wait == Wait::Core(dead) && missing.rank == stopped.rank)
+        && roots.iter().all(|missing| missing.wait == Wait::barrier(dead) && missing.rank == stopped.rank)
     {
         assert!(line.contains(&format!("core {dead} has not come to the core barrier")), "{line}");
         return;

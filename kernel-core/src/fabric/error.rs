@@ -1,12 +1,13 @@
 //! What ends an operator: values of others that cannot be, and places that are not.
 
-use super::Fault;
+use super::{Fault, Flag, Wait};
 use crate::place::Place;
 use crate::units::{CoreId, RankId};
 use core::fmt;
 
 /// Why an operator cannot go on. The group is dead afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum ProtocolError {
     /// A selector record holds neither 0 nor 1.
     Selector {
@@ -24,21 +25,10 @@ pub enum ProtocolError {
         /// The epoch of this core's barrier; 0 or 1, the word's parity, when it reads its own at the start.
         epoch: u32,
     },
-    /// A dispatch status word is neither empty nor flag and count.
-    Status {
-        /// Who writes it.
-        source: RankId,
-        /// For which local expert.
-        local_expert: u32,
-        /// What it holds.
-        seen: u64,
-    },
-    /// The word that says that a slot's records have landed is neither empty nor the flag.
-    TokenFlag {
-        /// Who writes it.
-        source: RankId,
-        /// For which local expert.
-        local_expert: u32,
+    /// A flag is neither empty nor what it must be once it is set.
+    Flag {
+        /// Which flag, as who waits for it names it.
+        awaited: Wait,
         /// What it holds.
         seen: u64,
     },
@@ -53,13 +43,6 @@ pub enum ProtocolError {
         /// The most rows that the rank can receive.
         max: u64,
     },
-    /// The word that says that results lie ready is neither empty nor the flag.
-    Results {
-        /// Who writes it.
-        source: RankId,
-        /// What it holds.
-        seen: u64,
-    },
     /// An entry of `sent_rows` given to combine is not a row of that rank.
     SentRow {
         /// The token.
@@ -73,19 +56,6 @@ pub enum ProtocolError {
     },
     /// The entry of `row_table` given to combine is not where results may lie.
     ResultsAt {
-        /// What it holds.
-        seen: u64,
-    },
-    /// The flag of a block is neither empty nor the flag.
-    BlockFlag {
-        /// Who writes it.
-        source: RankId,
-        /// For which local expert.
-        local_expert: u32,
-        /// The record's slot.
-        record: u32,
-        /// The block.
-        block: u32,
         /// What it holds.
         seen: u64,
     },
@@ -113,24 +83,6 @@ pub enum ProtocolError {
         row: u32,
         /// Source rank, token, k index as read.
         seen: [i32; 3],
-    },
-    /// A combine status word is neither empty nor the flag.
-    CombineFlag {
-        /// The rank that writes it.
-        source: RankId,
-        /// The token.
-        token: u32,
-        /// k index, or `K + j`.
-        k: u32,
-        /// What it holds.
-        seen: u64,
-    },
-    /// A slot of the TP domain is neither empty nor flag and rows.
-    TpSlot {
-        /// The peer's core.
-        core: CoreId,
-        /// What it holds.
-        seen: u64,
     },
     /// A core of the TP peer tells of rows that it cannot have, or not this one's share.
     TpRows {
@@ -248,18 +200,27 @@ impl From<Fault> for ProtocolError {
 }
 
 impl ProtocolError {
+    /// The EP rank that wrote what cannot be, if the error tells.
+    #[must_use]
+    pub const fn source(&self) -> Option<RankId> {
+        match self {
+            Self::Flag { awaited: Wait { flag: Flag::Tp, .. }, .. } => None,
+            Self::Flag { awaited, .. } => awaited.source(),
+            Self::Count { source, .. } | Self::Grant { source, .. } | Self::Record { source, .. } => {
+                Some(*source)
+            }
+            _ => None,
+        }
+    }
+
     /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain. Triples
     /// are told as they were read, and faults name memory as it is.
     #[must_use]
     pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
         match &mut self {
-            Self::Status { source, .. }
-            | Self::Count { source, .. }
-            | Self::TokenFlag { source, .. }
+            Self::Flag { awaited, .. } => *awaited = awaited.renamed(name),
+            Self::Count { source, .. }
             | Self::Grant { source, .. }
-            | Self::Results { source, .. }
-            | Self::BlockFlag { source, .. }
-            | Self::CombineFlag { source, .. }
             | Self::Record { source, .. }
             | Self::Part { source, .. } => *source = name(*source),
             _ => {}
@@ -278,29 +239,15 @@ impl fmt::Display for ProtocolError {
                     "barrier word of core {core} = {seen:#x}: impossible while this core is at barrier {epoch} (modulo 4)"
                 )
             }
-            Self::Status { source, local_expert, seen } => write!(
-                f,
-                "dispatch status of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor a flag"
-            ),
-            Self::TokenFlag { source, local_expert, seen } => write!(
-                f,
-                "token flag of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
-            ),
+            Self::Flag { awaited, seen } => flag(f, awaited, seen),
             Self::Grant { source, local_expert, seen, max } => write!(
                 f,
                 "grant of rank {source} for its local expert {local_expert} = {seen:#x}: neither empty nor a row of its {max}"
             ),
-            Self::Results { source, seen } => {
-                write!(f, "flag of rank {source} for its results = {seen:#x}: neither empty nor the flag")
-            }
             Self::SentRow { token, k, seen, max } => {
                 write!(f, "sent_rows of token {token}, k {k} = {seen}: must be in [0, {max})")
             }
             Self::ResultsAt { seen } => write!(f, "row_table: results at {seen:#x}: no such area"),
-            Self::BlockFlag { source, local_expert, record, block, seen } => write!(
-                f,
-                "flag of block {block} of record {record} of rank {source} for local expert {local_expert} = {seen:#x}: neither empty nor the flag"
-            ),
             Self::Count { source, local_expert, seen, max } => write!(
                 f,
                 "count of rank {source} for local expert {local_expert} = {seen}: must be in [0, {max}]"
@@ -308,13 +255,6 @@ impl fmt::Display for ProtocolError {
             Self::Rows { seen, max } => write!(f, "received rows = {seen}: must be in [0, {max}]"),
             Self::Triple { row, seen: [rank, token, k] } => {
                 write!(f, "triple of row {row} = ({rank}, {token}, {k}): no such source")
-            }
-            Self::CombineFlag { source, token, k, seen } => write!(
-                f,
-                "combine status of rank {source} for token {token}, k {k} = {seen:#x}: neither empty nor the flag"
-            ),
-            Self::TpSlot { core, seen } => {
-                write!(f, "slot of core {core} of the TP peer = {seen:#x}: neither empty nor a flag")
             }
             Self::TpRows { core, first, rows, max } => {
                 write!(
@@ -354,6 +294,36 @@ impl fmt::Display for ProtocolError {
             Self::Fault(fault) => fault.fmt(f),
             Self::Internal(what) => write!(f, "internal: {what}"),
         }
+    }
+}
+
+/// Says that a flag is neither empty nor what it must be.
+fn flag(f: &mut fmt::Formatter<'_>, awaited: Wait, seen: u64) -> fmt::Result {
+    let Wait { flag, rank, core, index: [a, b, c] } = awaited;
+    match flag {
+        Flag::Dispatch | Flag::Count => {
+            write!(
+                f,
+                "dispatch status of rank {rank} for local expert {a} = {seen:#x}: neither empty nor a flag"
+            )
+        }
+        Flag::Tp => write!(f, "slot of core {core} of the TP peer = {seen:#x}: neither empty nor a flag"),
+        Flag::Block => write!(
+            f,
+            "flag of block {c} of record {b} of rank {rank} for local expert {a} = {seen:#x}: neither empty nor the flag"
+        ),
+        Flag::Results => {
+            write!(f, "flag of rank {rank} for its results = {seen:#x}: neither empty nor the flag")
+        }
+        Flag::Combine => write!(
+            f,
+            "combine status of rank {rank} for token {a}, k {b} = {seen:#x}: neither empty nor the flag"
+        ),
+        Flag::Token => write!(
+            f,
+            "token flag of rank {rank} for local expert {a} = {seen:#x}: neither empty nor the flag"
+        ),
+        _ => write!(f, "{} of rank {rank} = {seen:#x}: neither empty nor the flag", flag.name()),
     }
 }
 

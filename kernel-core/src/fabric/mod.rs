@@ -48,7 +48,7 @@ mod wait;
 mod watch;
 
 pub use error::ProtocolError;
-pub use wait::{Progress, Wait};
+pub use wait::{Detail, Flag, Progress, Wait};
 pub use watch::Awaited;
 pub(crate) use watch::Watch;
 

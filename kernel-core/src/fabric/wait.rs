@@ -1,5 +1,6 @@
 //! What comes of a step, and what a machine that did not move waits for.
 
+use super::ProtocolError;
 use crate::units::{CoreId, RankId};
 use core::fmt;
 
@@ -16,162 +17,193 @@ pub enum Progress {
 
 /// What a pending machine waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Wait {
+#[non_exhaustive]
+pub struct Wait {
+    /// The kind of word.
+    pub flag: Flag,
+    /// The rank that owes it, where [`Flag::details`] has one: its EP rank, or its number in the TP domain.
+    pub rank: RankId,
+    /// The core there, or in this rank.
+    pub core: CoreId,
+    /// The other details, in their order.
+    pub index: [u32; 3],
+}
+
+/// The kinds of words, and of other events, that a machine waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Flag {
     /// The fabric has not landed what this core sent.
     Quiet,
     /// Another core of this rank has not come to the core barrier.
-    Core(CoreId),
+    Core,
     /// The dispatch flag of a source rank for a local expert of this rank.
-    DispatchFlag {
-        /// Whose flag.
-        source: RankId,
-        /// Which local expert.
-        local_expert: u32,
-    },
+    Dispatch,
     /// The count of a source rank for a local expert of this rank, where counts go ahead of records.
-    CountFlag {
-        /// Whose count.
-        source: RankId,
-        /// Which local expert.
-        local_expert: u32,
-    },
+    Count,
     /// The flag that a source rank's records for a local expert of this rank have landed.
-    TokenFlag {
-        /// Whose records.
-        source: RankId,
-        /// Which local expert.
-        local_expert: u32,
-    },
+    Token,
     /// Where the rows for an expert begin: that rank's leave to put them there.
-    Grant {
-        /// Whose leave.
-        source: RankId,
-        /// Which expert there.
-        local_expert: u32,
-    },
+    Grant,
     /// The word of a rank that the results of its experts lie ready.
-    Results {
-        /// Whose.
-        source: RankId,
-    },
+    Results,
     /// What a core of the TP peer tells of its rows.
-    TpFlag {
-        /// The peer, by its number in the TP domain.
-        peer: RankId,
-        /// The core, here and there.
-        core: CoreId,
-    },
+    Tp,
     /// The flag of one block of a record that a source rank sends to a local expert of this rank.
-    BlockFlag {
-        /// Whose record.
-        source: RankId,
-        /// Which local expert.
-        local_expert: u32,
-        /// The record's slot.
-        record: u32,
-        /// The block.
-        block: u32,
-    },
+    Block,
     /// FLAG1 of the window that a rank sends in A2's dispatch, behind its counts.
-    WindowCounts {
-        /// Whose.
-        source: RankId,
-    },
+    WindowCounts,
     /// The last flag of the window that a rank sends on A2, behind its rows.
-    WindowRows {
-        /// Whose.
-        source: RankId,
-        /// How many rows come before it.
-        rows: u32,
-    },
+    WindowRows,
     /// A near rank has not begun this operator, so its near area is still in use (A2 hierarchy).
-    Entered {
-        /// Which.
-        source: RankId,
-    },
+    Entered,
     /// A core of a near rank has not returned all its rows (A2 hierarchy).
-    RowsDone {
-        /// Which.
-        source: RankId,
-        /// Its core.
-        core: CoreId,
-    },
+    RowsDone,
     /// The count of a source rank for a local expert of this rank, which its relay tells (A2 hierarchy).
-    RelayedCount {
-        /// Who tells it.
-        relay: RankId,
-        /// Whose rows they are.
-        source: RankId,
-        /// Which local expert.
-        local_expert: u32,
-    },
+    RelayedCount,
     /// The rest of a record, that is the one behind it or the end flag, from another server (A2 hierarchy).
-    Record {
-        /// Who sends it.
-        source: RankId,
-        /// Its number.
-        record: u32,
-    },
+    Record,
     /// Nothing: the agent has served every doorbell.
     Idle,
-    /// The agent's network interface takes no further task now.
-    Nic {
-        /// The peer that the task is for.
-        to: RankId,
-    },
+    /// The agent's network interface takes no further task for a peer now.
+    Nic,
     /// The combine flag of one row of one token of this rank.
-    CombineFlag {
-        /// The rank that owes the row.
-        source: RankId,
-        /// The token.
-        token: u32,
-        /// k index, or `K + j` for shared expert `j`.
-        k: u32,
-    },
+    Combine,
+}
+
+/// What tells one word from another of its kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Detail {
+    /// [`Wait::rank`].
+    Rank,
+    /// [`Wait::core`].
+    Core,
+    /// The rank that rows come from, if another one tells of them.
+    RowsOf,
+    /// The local expert that rows are for.
+    LocalExpert,
+    /// The number of a record.
+    Record,
+    /// The block of a record.
+    Block,
+    /// How many rows come before.
+    Rows,
+    /// The token.
+    Token,
+    /// The k index, or `K + j` for shared expert `j`.
+    K,
+}
+
+impl Flag {
+    /// The name in reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// What tells one word from another of this kind.
+    #[must_use]
+    pub const fn details(self) -> &'static [Detail] {
+        self.row().1
+    }
+
+    const fn row(self) -> (&'static str, &'static [Detail]) {
+        use Detail::{Block, Core, K, LocalExpert, Rank, Record, Rows, RowsOf, Token};
+        match self {
+            Self::Quiet => ("own_writes", &[]),
+            Self::Core => ("core_barrier", &[Core]),
+            Self::Dispatch => ("dispatch_flag", &[Rank, LocalExpert]),
+            Self::Count => ("count_flag", &[Rank, LocalExpert]),
+            Self::Token => ("token_flag", &[Rank, LocalExpert]),
+            Self::Grant => ("grant", &[Rank, LocalExpert]),
+            Self::Results => ("results", &[Rank]),
+            Self::Tp => ("tp_flag", &[Rank, Core]),
+            Self::Block => ("block_flag", &[Rank, LocalExpert, Record, Block]),
+            Self::WindowCounts => ("window_counts", &[Rank]),
+            Self::WindowRows => ("window_rows", &[Rank, Rows]),
+            Self::Entered => ("entered", &[Rank]),
+            Self::RowsDone => ("rows_done", &[Rank, Core]),
+            Self::RelayedCount => ("relayed_count", &[Rank, RowsOf, LocalExpert]),
+            Self::Record => ("record", &[Rank, Record]),
+            Self::Idle => ("agent_idle", &[]),
+            Self::Nic => ("agent_nic", &[Rank]),
+            Self::Combine => ("combine_flag", &[Rank, Token, K]),
+        }
+    }
 }
 
 impl Wait {
+    /// The wait for a core's own writes to land.
+    pub const QUIET: Self = Self::new(Flag::Quiet, RankId(0), &[]);
+    /// The wait of an agent for its doorbell.
+    pub const IDLE: Self = Self::new(Flag::Idle, RankId(0), &[]);
+
+    /// The wait for a word of `rank`; `index` as in [`Wait::index`].
+    #[inline]
+    #[must_use]
+    pub const fn new(flag: Flag, rank: RankId, index: &[u32]) -> Self {
+        let index = match *index {
+            [] => [0; 3],
+            [a] => [a, 0, 0],
+            [a, b] => [a, b, 0],
+            [a, b, c, ..] => [a, b, c],
+        };
+        Self { flag, rank, core: CoreId(0), index }
+    }
+
+    /// The wait for a word of a core of `rank`.
+    #[inline]
+    #[must_use]
+    pub const fn of_core(flag: Flag, rank: RankId, core: CoreId) -> Self {
+        Self { core, ..Self::new(flag, rank, &[]) }
+    }
+
+    /// The wait for another core of the own rank to come to the core barrier.
+    #[inline]
+    #[must_use]
+    pub const fn barrier(core: CoreId) -> Self {
+        Self::of_core(Flag::Core, RankId(0), core)
+    }
+
+    /// The error that the flag holds `seen`, which is neither empty nor what it must be.
+    pub(crate) const fn refused(self, seen: u64) -> ProtocolError {
+        ProtocolError::Flag { awaited: self, seen }
+    }
+
+    /// What tells the word from others of its kind, by value.
+    pub fn details(self) -> impl Iterator<Item = (Detail, u32)> {
+        let mut index = self.index.into_iter();
+        self.flag.details().iter().filter_map(move |&detail| {
+            let value = match detail {
+                Detail::Rank => self.rank.0,
+                Detail::Core => self.core.0,
+                _ => index.next()?,
+            };
+            Some((detail, value))
+        })
+    }
+
     /// The other rank that is waited for, if it is another rank.
+    #[inline]
     #[must_use]
     pub const fn source(&self) -> Option<RankId> {
-        match *self {
-            Self::DispatchFlag { source, .. }
-            | Self::CountFlag { source, .. }
-            | Self::TokenFlag { source, .. }
-            | Self::Grant { source, .. }
-            | Self::Results { source }
-            | Self::TpFlag { peer: source, .. }
-            | Self::BlockFlag { source, .. }
-            | Self::CombineFlag { source, .. }
-            | Self::WindowCounts { source }
-            | Self::WindowRows { source, .. }
-            | Self::Entered { source }
-            | Self::RowsDone { source, .. }
-            | Self::Record { source, .. }
-            | Self::RelayedCount { relay: source, .. } => Some(source),
-            Self::Quiet | Self::Core(_) | Self::Idle | Self::Nic { .. } => None,
+        match self.flag {
+            // The peer of an agent's task owes nothing.
+            Flag::Quiet | Flag::Core | Flag::Idle | Flag::Nic => None,
+            _ => Some(self.rank),
         }
     }
 
-    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain.
+    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain. A number in a
+    /// TP domain stays.
     #[must_use]
     pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
-        match &mut self {
-            Self::DispatchFlag { source, .. }
-            | Self::CountFlag { source, .. }
-            | Self::TokenFlag { source, .. }
-            | Self::Grant { source, .. }
-            | Self::Results { source }
-            | Self::BlockFlag { source, .. }
-            | Self::CombineFlag { source, .. }
-            | Self::WindowCounts { source }
-            | Self::WindowRows { source, .. }
-            | Self::Entered { source }
-            | Self::RowsDone { source, .. }
-            | Self::Record { source, .. }
-            | Self::Nic { to: source } => *source = name(*source),
-            Self::RelayedCount { relay, source, .. } => (*relay, *source) = (name(*relay), name(*source)),
-            Self::TpFlag { .. } | Self::Quiet | Self::Core(_) | Self::Idle => {}
+        if self.flag != Flag::Tp && matches!(self.flag.details(), [Detail::Rank, ..]) {
+            self.rank = name(self.rank);
+        }
+        if let (Flag::RelayedCount, [rows_of, ..]) = (self.flag, &mut self.index) {
+            *rows_of = name(RankId(*rows_of)).0;
         }
         self
     }
@@ -179,47 +211,32 @@ impl Wait {
 
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match *self {
-            Self::Quiet => f.write_str("own writes have not landed"),
-            Self::Core(core) => write!(f, "core {core} has not come to the core barrier"),
-            Self::DispatchFlag { source, local_expert } => {
-                write!(f, "missing: dispatch flag of rank {source} for local expert {local_expert}")
+        let Self { flag, rank, core, index: [a, b, c] } = *self;
+        match flag {
+            Flag::Quiet => f.write_str("own writes have not landed"),
+            Flag::Core => write!(f, "core {core} has not come to the core barrier"),
+            Flag::Dispatch => write!(f, "missing: dispatch flag of rank {rank} for local expert {a}"),
+            Flag::Count => write!(f, "missing: count of rank {rank} for local expert {a}"),
+            Flag::Token => write!(f, "missing: token flag of rank {rank} for local expert {a}"),
+            Flag::Grant => write!(f, "missing: grant of rank {rank} for its local expert {a}"),
+            Flag::Results => write!(f, "missing: results of rank {rank}"),
+            Flag::Tp => write!(f, "missing: TP flag of rank {rank}, core {core}"),
+            Flag::Block => {
+                write!(f, "missing: block {c} of record {b} of rank {rank} for local expert {a}")
             }
-            Self::CountFlag { source, local_expert } => {
-                write!(f, "missing: count of rank {source} for local expert {local_expert}")
+            Flag::WindowCounts => write!(f, "missing: counts of rank {rank}"),
+            Flag::WindowRows => write!(f, "missing: end flag of rank {rank} behind {a} rows"),
+            Flag::Entered => write!(f, "rank {rank} has not begun this operator"),
+            Flag::RowsDone => {
+                write!(f, "missing: word of core {core} of rank {rank} that its rows are returned")
             }
-            Self::TokenFlag { source, local_expert } => {
-                write!(f, "missing: token flag of rank {source} for local expert {local_expert}")
+            Flag::RelayedCount => {
+                write!(f, "missing: word of rank {rank} how many rows rank {a} has for local expert {b}")
             }
-            Self::Grant { source, local_expert } => {
-                write!(f, "missing: grant of rank {source} for its local expert {local_expert}")
-            }
-            Self::Results { source } => write!(f, "missing: results of rank {source}"),
-            Self::WindowCounts { source } => write!(f, "missing: counts of rank {source}"),
-            Self::WindowRows { source, rows } => {
-                write!(f, "missing: end flag of rank {source} behind {rows} rows")
-            }
-            Self::Entered { source } => write!(f, "rank {source} has not begun this operator"),
-            Self::RowsDone { source, core } => {
-                write!(f, "missing: word of core {core} of rank {source} that its rows are returned")
-            }
-            Self::RelayedCount { relay, source, local_expert } => write!(
-                f,
-                "missing: word of rank {relay} how many rows rank {source} has for local expert {local_expert}"
-            ),
-            Self::Record { source, record } => {
-                write!(f, "missing: end of record {record} of rank {source}")
-            }
-            Self::Idle => f.write_str("the agent has served every doorbell"),
-            Self::Nic { to } => write!(f, "the network interface takes no task for rank {to}"),
-            Self::TpFlag { peer, core } => write!(f, "missing: TP flag of rank {peer}, core {core}"),
-            Self::BlockFlag { source, local_expert, record, block } => write!(
-                f,
-                "missing: block {block} of record {record} of rank {source} for local expert {local_expert}"
-            ),
-            Self::CombineFlag { source, token, k } => {
-                write!(f, "missing: combine flag of rank {source} for token {token}, k {k}")
-            }
+            Flag::Record => write!(f, "missing: end of record {a} of rank {rank}"),
+            Flag::Idle => f.write_str("the agent has served every doorbell"),
+            Flag::Nic => write!(f, "the network interface takes no task for rank {rank}"),
+            Flag::Combine => write!(f, "missing: combine flag of rank {rank} for token {a}, k {b}"),
         }
     }
 }

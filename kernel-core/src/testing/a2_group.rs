@@ -4,7 +4,7 @@
 use super::domain::{Dice, Tensors};
 use super::fake::World;
 use super::nic::Bend;
-use crate::fabric::{Progress, ProtocolError, Wait};
+use crate::fabric::{Flag, Progress, ProtocolError};
 use crate::layout::a2_window::{FLAG1, next_flag_place, tail_flag, window, window_in};
 use crate::layout::state::{Kind, Partition};
 use crate::place::{Place, Tensor};
@@ -267,7 +267,8 @@ impl Group {
         let posted = self.world.flying() - flying;
         assert!(posted <= 1, "an agent posts one task at a time");
         if progress != Progress::Stepped {
-            assert!(matches!(progress, Progress::Pending(Wait::Idle | Wait::Nic { .. })), "{progress:?}");
+            let Progress::Pending(wait) = progress else { panic!("{progress:?}") };
+            assert!(matches!(wait.flag, Flag::Idle | Flag::Nic), "{wait}");
             assert_eq!((&before, posted), (&*agent, 0), "{progress:?} must not change an agent");
         }
         self.tasks += posted;

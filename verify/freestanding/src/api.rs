@@ -8,7 +8,7 @@ use kernel_core::fabric::coherent::{Fence, Streamed};
 use kernel_core::fabric::nic::Transfer;
 use kernel_core::fabric::order::{Issued, Kind as Effect};
 use kernel_core::fabric::raw::{RawFabric, RawNic, Segment};
-use kernel_core::fabric::{Fabric, Fault, ProtocolError, Wait};
+use kernel_core::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
 use kernel_core::inputs::{self, Inputs, Mask};
 use kernel_core::layout::record::{Tail, Triple};
 use kernel_core::layout::state::{Kind, Partition};
@@ -176,9 +176,13 @@ fn places(shape: &Shape) {
     black_box(&mut streamed).fence();
     let segment = black_box(Segment::EMPTY);
     keep((Segment::len(&segment), Segment::is_empty(&segment)));
-    let wait = black_box(Wait::DispatchFlag { source: rank, local_expert: at });
-    keep((wait.source(), Wait::renamed(wait, |rank| RankId(rank.0 + any()))));
-    keep(ProtocolError::renamed(black_box(ProtocolError::Internal("")), |rank| rank));
+    let wait = black_box(Wait::new(Flag::Block, rank, &[at]));
+    keep((Wait::source(&wait), Wait::renamed(wait, |rank| RankId(rank.0 + any()))));
+    let core = CoreId(any());
+    keep((Wait::of_core(Flag::Tp, rank, core), Wait::barrier(core), Wait::details(wait).count()));
+    keep((Flag::name(wait.flag), Flag::details(wait.flag)));
+    let error = black_box(ProtocolError::Internal(""));
+    keep((ProtocolError::source(&error), ProtocolError::renamed(error, |rank| rank)));
 }
 
 fn layouts(shape: &Shape) {
@@ -508,7 +512,7 @@ fn say(what: &dyn core::fmt::Display) {
 /// Every message that nothing else here says.
 fn messages() {
     let (rank, core, at) = (RankId(any()), CoreId(any()), any());
-    let wait = black_box(Wait::DispatchFlag { source: rank, local_expert: at });
+    let wait = black_box(Wait::new(Flag::Block, rank, &[at]));
     say(&black_box(ProtocolError::Internal("")));
     say(&wait);
     say(&black_box(Place::state(at.into())));

@@ -1,11 +1,11 @@
 //! The agent of a rank (seed 000 section 1.3: AICPU): serves doorbells in order, issues their tasks one by one.
 //!
-//! It has no end. When no newer doorbell has been rung it is pending with [`Wait::Idle`]; whoever drives decides
+//! It has no end. When no newer doorbell has been rung it is pending with [`Wait::IDLE`]; whoever drives decides
 //! when that is the end of a run. All it reads was written by others, so every field is checked: against the
 //! one task that there can be for this peer in this half, but for its length, which may be any that fits the window.
 
 use crate::fabric::nic::{Nic, Post, Transfer};
-use crate::fabric::{Awaited, Progress, ProtocolError, Wait, Watch};
+use crate::fabric::{Awaited, Flag, Progress, ProtocolError, Wait, Watch};
 use crate::layout::a2_message::{ELEMENT, Task, WORDS_OF_8, doorbell, stream_end, task_word};
 use crate::layout::a2_window::{sent_bytes, window};
 use crate::layout::relay::gathered_bytes;
@@ -61,7 +61,7 @@ impl Agent {
             return Err(ProtocolError::Doorbell { seen: rung, min, max });
         }
         if rung == self.served {
-            return Ok(Progress::Pending(Wait::Idle));
+            return Ok(Progress::Pending(Wait::IDLE));
         }
         if peers == 0 {
             // No task, whatever the number: counting up to it would be as long as a foreign word is large.
@@ -73,7 +73,7 @@ impl Agent {
             let transfer = self.transfer(env, nic, peer)?;
             match nic.post(&transfer)? {
                 Post::Posted => self.posted += 1,
-                Post::Busy => return Ok(Progress::Pending(Wait::Nic { to: peer })),
+                Post::Busy => return Ok(Progress::Pending(Wait::new(Flag::Nic, peer, &[]))),
             }
         }
         if self.posted == peers {

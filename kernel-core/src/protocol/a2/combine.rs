@@ -9,7 +9,7 @@
 
 use super::exchange::Exchange;
 use super::{Env, split_words};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait, prefetches};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{row, tail_flag, window_in};
 use crate::layout::outputs;
@@ -182,7 +182,7 @@ impl Combine {
         let rows = Cumsum { shape: env.shape, sums: words.sent }.rows_to(RankId(source));
         let at = tail_flag(env.shape, Kind::Combine, rows);
         if !self.exchange.flag_is_in(env, fabric, RankId(source), at)? {
-            return Ok(Progress::Pending(Wait::WindowRows { source: RankId(source), rows }));
+            return Ok(Progress::Pending(Wait::new(Flag::WindowRows, RankId(source), &[rows])));
         }
         self.go(Phase::Rows { source: source + 1 })
     }

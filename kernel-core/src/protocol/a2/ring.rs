@@ -58,7 +58,7 @@ impl Crossing {
             return Ok(Some(Progress::Stepped));
         }
         if let Some(core) = barrier::missing(fabric, cores, core, self.epoch)? {
-            return Ok(Some(Progress::Pending(Wait::Core(core))));
+            return Ok(Some(Progress::Pending(Wait::barrier(core))));
         }
         self.arrived = false;
         Ok(None)
@@ -97,7 +97,7 @@ impl Bell {
     ) -> Result<Option<Progress>, ProtocolError> {
         *self = match *self {
             Self::Quiet | Self::Settle if !fabric.quiet()? => {
-                return Ok(Some(Progress::Pending(Wait::Quiet)));
+                return Ok(Some(Progress::Pending(Wait::QUIET)));
             }
             Self::Quiet => Self::Barrier,
             Self::Barrier => match crossing.cross(seat, fabric)? {

@@ -140,7 +140,7 @@ impl Exchange {
         let shape = env.shape;
         let cores = shape.aiv_num();
         if let Some(core) = barrier::missing(fabric, cores, env.core, self.epoch)? {
-            return Ok(Progress::Pending(Wait::Core(core)));
+            return Ok(Progress::Pending(Wait::barrier(core)));
         }
         let mut sums = [ShareSum::default(); CORES_MAX];
         for (sum, core) in sums.iter_mut().zip((0..cores).map(CoreId)) {

@@ -19,7 +19,7 @@ use crate::protocol::{Choices, Flags, Receive};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
-use crate::fabric::Wait;
+use crate::fabric::{Flag, Wait};
 use crate::plan::split::Work;
 use crate::plan::{route, split};
 use crate::shape::{CommAlg, Op, Shape};
@@ -77,13 +77,14 @@ impl<'a, V> Env<'a, V> {
 
     /// What a core waits for that has not got a count.
     const fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
-        match (self.shape.comm_alg(), self.choices.flags) {
-            (CommAlg::FullmeshV2, _) | (_, Flags::Separate) => Wait::CountFlag { source, local_expert },
-            _ if matches!(self.choices.receive, Receive::Direct { .. }) => {
-                Wait::CountFlag { source, local_expert }
+        let flag = match (self.shape.comm_alg(), self.choices) {
+            (CommAlg::FullmeshV2, _)
+            | (_, Choices { flags: Flags::Separate, .. } | Choices { receive: Receive::Direct { .. }, .. }) => {
+                Flag::Count
             }
-            (_, Flags::Joint) => Wait::DispatchFlag { source, local_expert },
-        }
+            _ => Flag::Dispatch,
+        };
+        Wait::new(flag, source, &[local_expert])
     }
 }
 

@@ -1,7 +1,7 @@
 //! Single steps of dispatch that every layout takes, without an order of their own.
 
 use super::Env;
-use crate::fabric::{Fabric, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::record::{Tail, Triple, scale_of, triple_of};
@@ -163,7 +163,7 @@ pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
         let count = match flag::dispatch(seen) {
             flag::Seen::Empty => return Ok(false),
             flag::Seen::Flag(count) => count,
-            flag::Seen::Corrupt => return Err(ProtocolError::Status { source, local_expert, seen }),
+            flag::Seen::Corrupt => return Err(env.waits_for_count(source, local_expert).refused(seen)),
         };
         let max = env.shape.rows_from(source, env.rank);
         if count > max {
@@ -186,10 +186,10 @@ pub(crate) fn await_token_flags<F: Fabric + ?Sized, V>(
         match flag::arrived(seen) {
             flag::Seen::Empty => Ok(false),
             flag::Seen::Flag(_) => Ok(true),
-            flag::Seen::Corrupt => Err(ProtocolError::TokenFlag { source, local_expert, seen }),
+            flag::Seen::Corrupt => Err(Wait::new(Flag::Token, source, &[local_expert]).refused(seen)),
         }
     })?;
-    Ok(next.map_err(|(local_expert, source)| Wait::TokenFlag { source, local_expert }))
+    Ok(next.map_err(|(local_expert, source)| Wait::new(Flag::Token, source, &[local_expert])))
 }
 
 /// Writes `expand_idx` from `pair` of the `own` pairs on, as much as one write carries; `slots` are those of all

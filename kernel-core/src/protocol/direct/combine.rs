@@ -8,7 +8,7 @@
 //! A word is looked at by all cores of the owner, so it is cleared when all have summed, also that of a rank without
 //! an expert of theirs: hence the barrier, and hence pull combine waits for all ranks, though no token does.
 
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::landing::{self, Area};
 use crate::layout::outputs;
@@ -108,7 +108,7 @@ impl Combine {
                 self.go(Phase::Barrier)
             }
             Phase::Barrier => match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
-                Some(core) => Ok(Progress::Pending(Wait::Core(core))),
+                Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
                 None => self.go(Phase::Clear { source: ranks(env).start }),
             },
             Phase::Clear { source } => self.clear(env, fabric, source),
@@ -162,7 +162,7 @@ impl Combine {
         match flag::arrived(seen) {
             flag::Seen::Empty => Ok(false),
             flag::Seen::Flag(_) => Ok(true),
-            flag::Seen::Corrupt => Err(ProtocolError::Results { source, seen }),
+            flag::Seen::Corrupt => Err(Wait::new(Flag::Results, source, &[]).refused(seen)),
         }
     }
 
@@ -185,7 +185,7 @@ impl Combine {
             } else if k > first {
                 return self.go(Phase::Await { token, k });
             } else {
-                return Ok(Progress::Pending(Wait::Results { source: home.rank }));
+                return Ok(Progress::Pending(Wait::new(Flag::Results, home.rank, &[])));
             }
         }
         self.go(Phase::Write { token, output: Output::Sum })
@@ -208,7 +208,7 @@ impl Combine {
             } else if source > first {
                 return self.go(Phase::Clear { source });
             } else {
-                return Ok(Progress::Pending(Wait::Results { source: RankId(source) }));
+                return Ok(Progress::Pending(Wait::new(Flag::Results, RankId(source), &[])));
             }
         }
         self.go(Phase::Clear { source: end })

@@ -23,7 +23,7 @@ use crate::protocol::{Stage, internal};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::relay::{self, unmark};
 use crate::layout::state::{Kind, Partition};
 use crate::place::Place;
@@ -202,7 +202,7 @@ impl Epoch {
     ) -> Result<Option<Wait>, ProtocolError> {
         for near in 0..env.shape.server_ranks() {
             if fabric.observe(relay::entered(near))? < self.number {
-                return Ok(Some(Wait::Entered { source: env.near(near) }));
+                return Ok(Some(Wait::new(Flag::Entered, env.near(near), &[])));
             }
         }
         Ok(None)

@@ -5,7 +5,7 @@
 //! What an agent sends comes as one task, whose end flag is its last word: when that is seen, all records are complete.
 
 use super::{Env, Epoch};
-use crate::fabric::{Fabric, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::layout::relay;
 use crate::protocol::Stage;
 use crate::units::RankId;
@@ -44,7 +44,7 @@ pub(super) fn next<V, F: Fabric + ?Sized>(
         None => record + 1 < shape.bs_max() && flag(record + 1)?,
     };
     if !complete {
-        return Ok(Next::Missing(Wait::Record { source, record }));
+        return Ok(Next::Missing(Wait::new(Flag::Record, source, &[record])));
     }
     if !flag(record)? {
         return Err(ProtocolError::Record { source, record, field: "front flag", seen: 0 });

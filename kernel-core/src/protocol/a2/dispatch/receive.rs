@@ -1,7 +1,7 @@
 //! The receiving half: await windows, sum their counts, copy their rows out, clear their flags.
 
 use super::{Dispatch, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::a2_window::{FLAG1, record, record_scale, tail_flag, window_in};
 use crate::layout::outputs;
 use crate::layout::state::Kind;
@@ -24,7 +24,7 @@ impl Dispatch {
             return self.go(Phase::Barrier);
         }
         if !self.exchange.flag_is_in(env, fabric, RankId(source), FLAG1)? {
-            return Ok(Progress::Pending(Wait::WindowCounts { source: RankId(source) }));
+            return Ok(Progress::Pending(Wait::new(Flag::WindowCounts, RankId(source), &[])));
         }
         let rows = self.counts_of(env, fabric, RankId(source), |_, _| ())?;
         self.go(Phase::Rows { source, rows })
@@ -39,7 +39,7 @@ impl Dispatch {
     ) -> Result<Progress, ProtocolError> {
         let at = tail_flag(env.shape, Kind::Dispatch, rows);
         if !self.exchange.flag_is_in(env, fabric, RankId(source), at)? {
-            return Ok(Progress::Pending(Wait::WindowRows { source: RankId(source), rows }));
+            return Ok(Progress::Pending(Wait::new(Flag::WindowRows, RankId(source), &[rows])));
         }
         self.go(Phase::Counts { source: source + 1 })
     }

@@ -1,7 +1,7 @@
 //! Every word that a machine or an agent reads, corrupted: the error names it with the right numbers.
 
 use super::{TWO, a2, plain_result, routed, run};
-use crate::fabric::{Progress, ProtocolError, Wait};
+use crate::fabric::{Flag, Progress, ProtocolError, Wait};
 use crate::layout::a2_message::{Task, doorbell, task_word};
 use crate::layout::a2_window::{FLAG, FLAG1, buffer_chosen, tail_flag, window_in};
 use crate::layout::state::{Kind, Partition, core_word};
@@ -38,7 +38,7 @@ pub(super) fn group_of(config: &Config<'_>) -> Group {
 fn wait(group: &mut Group) -> Wait {
     for _ in 0..1000 {
         match group.progress(0).unwrap() {
-            Some(Progress::Pending(Wait::Quiet) | Progress::Stepped) => {}
+            Some(Progress::Pending(Wait::QUIET) | Progress::Stepped) => {}
             Some(Progress::Pending(wait)) => return wait,
             other => panic!("{other:?}"),
         }
@@ -88,7 +88,7 @@ fn a_doorbell_that_does_not_fit_the_half_is_refused_and_left_alone() {
 #[test]
 fn a_core_in_an_impossible_epoch_is_refused_at_the_barrier() {
     let mut group = group(2);
-    assert_eq!(wait(&mut group), Wait::Core(CoreId(1)));
+    assert_eq!(wait(&mut group), Wait::barrier(CoreId(1)));
     group.world.poke_word(RANK, core_word(CoreId(1), 1), 2 << 62);
     assert_eq!(error(&mut group), ProtocolError::CoreWord { core: CoreId(1), seen: 2 << 62, epoch: 1 });
 }
@@ -96,10 +96,10 @@ fn a_core_in_an_impossible_epoch_is_refused_at_the_barrier() {
 #[test]
 fn a_core_waits_for_counts_then_for_the_rows_that_they_announce() {
     let mut group = group(1);
-    assert_eq!(wait(&mut group), Wait::WindowCounts { source: PEER });
+    assert_eq!(wait(&mut group), Wait::new(Flag::WindowCounts, PEER, &[]));
     deliver_counts(&mut group, &[2, 1]);
     let missing = wait(&mut group);
-    assert_eq!(missing, Wait::WindowRows { source: PEER, rows: 3 });
+    assert_eq!(missing, Wait::new(Flag::WindowRows, PEER, &[3]));
     assert_eq!(missing.to_string(), "missing: end flag of rank 1 behind 3 rows");
     assert_eq!(missing.source(), Some(PEER));
     // The flag behind any other number of rows is none.
@@ -251,7 +251,7 @@ fn an_honest_task_of_any_length_is_posted() {
     }
     let whole = Task { count: shape.rank_window() / 8, ..honest() };
     assert_eq!(serve(whole, 1), (Ok(Progress::Stepped), 1));
-    assert_eq!(serve(honest(), 0), (Ok(Progress::Pending(Wait::Idle)), 0));
+    assert_eq!(serve(honest(), 0), (Ok(Progress::Pending(Wait::IDLE)), 0));
 }
 
 #[test]
@@ -299,7 +299,7 @@ fn an_agent_without_peers_serves_any_doorbell_in_one_step() {
         let (mut world, mut agent) = (World::new(&shape), Agent::new());
         world.poke_word(RANK, doorbell(), rung);
         assert_eq!(agent.step(&env, &mut world.nic(RANK, 9)), Ok(Progress::Stepped));
-        let idle = Progress::Pending(Wait::Idle);
+        let idle = Progress::Pending(Wait::IDLE);
         assert_eq!(agent.step(&env, &mut world.nic(RANK, 9)), Ok(idle), "{rung}");
     }
 }
@@ -320,9 +320,9 @@ fn tasks_are_posted_one_by_one_from_the_next_rank_on_and_again_when_there_was_no
         let mut agent = Agent::new();
         let next = [1, 2, 0][rank.index()];
         let full = agent.step(&env, &mut world.nic(rank, 0));
-        assert_eq!(full, Ok(Progress::Pending(Wait::Nic { to: RankId(next) })));
+        assert_eq!(full, Ok(Progress::Pending(Wait::new(Flag::Nic, RankId(next), &[]))));
         let posted = [0, 1, 2, 3].map(|_| agent.step(&env, &mut world.nic(rank, 9)).unwrap());
-        let idle = Progress::Pending(Wait::Idle);
+        let idle = Progress::Pending(Wait::IDLE);
         assert_eq!(posted, [Progress::Stepped, Progress::Stepped, idle, idle], "rank {rank}");
         assert_eq!(world.flying(), 2);
         world.deliver_all();

@@ -2,7 +2,7 @@
 
 use super::sum::Output;
 use super::{Combine, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::state::{combine_slot, combine_status};
 use crate::placement::Home;
@@ -27,17 +27,13 @@ impl Combine {
         let mut k = first;
         while let Some((next, home)) = next_pair(env, inputs, token, k) {
             let at = combine_status(self.partition, combine_slot(env.shape, token, next));
-            let source = home.rank;
+            let awaited = Wait::new(Flag::Combine, home.rank, &[token.0, next]);
             let seen = fabric.observe(at)?;
             match flag::arrived(seen) {
                 flag::Seen::Flag(_) => k = next + 1,
-                flag::Seen::Corrupt => {
-                    return Err(ProtocolError::CombineFlag { source, token: token.0, k: next, seen });
-                }
+                flag::Seen::Corrupt => return Err(awaited.refused(seen)),
                 flag::Seen::Empty if k > first => return self.go(Phase::Await { token, k }),
-                flag::Seen::Empty => {
-                    return Ok(Progress::Pending(Wait::CombineFlag { source, token: token.0, k: next }));
-                }
+                flag::Seen::Empty => return Ok(Progress::Pending(awaited)),
             }
         }
         self.go(Phase::Clear { token, k: 0 })

@@ -159,7 +159,7 @@ impl Dispatch {
         fabric: &mut F,
     ) -> Result<Progress, ProtocolError> {
         if !fabric.quiet()? {
-            return Ok(Progress::Pending(Wait::Quiet));
+            return Ok(Progress::Pending(Wait::QUIET));
         }
         self.go(if env.shape.aiv_num() == 1 { first_flag_behind_records(env) } else { Phase::Arrive })
     }
@@ -180,7 +180,7 @@ impl Dispatch {
         fabric: &mut F,
     ) -> Result<Progress, ProtocolError> {
         match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
-            Some(core) => Ok(Progress::Pending(Wait::Core(core))),
+            Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
             None => self.go(first_flag_behind_records(env)),
         }
     }

@@ -1,7 +1,7 @@
 //! Every word that a machine reads, corrupted: the error names it with the right numbers.
 
 use super::super::Combine;
-use crate::fabric::{Fault, Progress, ProtocolError, Wait};
+use crate::fabric::{Fault, Flag, Progress, ProtocolError, Wait};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{Triple, triple_of};
 use crate::layout::state::{
@@ -50,7 +50,7 @@ fn until(group: &mut Group, phase: &str) -> Option<Wait> {
             return None;
         }
         match group.step(0).unwrap().progress {
-            Progress::Pending(Wait::Quiet) | Progress::Stepped => {}
+            Progress::Pending(Wait::QUIET) | Progress::Stepped => {}
             Progress::Pending(wait) => return Some(wait),
             Progress::Done => panic!("done before {phase}"),
         }
@@ -90,7 +90,7 @@ fn an_own_core_word_that_no_barrier_leaves_is_refused_at_the_start() {
 #[test]
 fn a_core_in_an_impossible_epoch_is_refused_at_the_first_barrier() {
     let mut group = group(2);
-    assert_eq!(until(&mut group, "Done"), Some(Wait::Core(CoreId(1))));
+    assert_eq!(until(&mut group, "Done"), Some(Wait::barrier(CoreId(1))));
     group.world.poke_word(RANK, core_word(CoreId(1), 1), 2 << 62);
     assert_eq!(error(&mut group), ProtocolError::CoreWord { core: CoreId(1), seen: 2 << 62, epoch: 1 });
 }
@@ -108,7 +108,7 @@ fn at_sums() -> Group {
         }
     }
     assert_eq!(group.cores[0].machine.phase(), "Sums");
-    assert_eq!(until(&mut group, "Counts"), Some(Wait::Core(CoreId(1))));
+    assert_eq!(until(&mut group, "Counts"), Some(Wait::barrier(CoreId(1))));
     group
 }
 
@@ -150,11 +150,11 @@ fn counts_of_one_core_beyond_the_capacity_are_refused() {
 fn a_status_word_that_is_no_flag_is_refused() {
     for seen in [1, 5 << 32, u64::MAX] {
         let mut group = group(1);
-        let waits = Wait::DispatchFlag { source: RankId(1), local_expert: 0 };
+        let waits = Wait::new(Flag::Dispatch, RankId(1), &[0]);
         assert_eq!(until(&mut group, "Done"), Some(waits));
         let slot = dispatch_slot(&group.shape, 0, RankId(1));
         group.world.poke_word(RANK, dispatch_status(P0, slot), seen);
-        assert_eq!(error(&mut group), ProtocolError::Status { source: RankId(1), local_expert: 0, seen });
+        assert_eq!(error(&mut group), Wait::new(Flag::Dispatch, RankId(1), &[0]).refused(seen));
     }
 }
 
@@ -163,17 +163,17 @@ fn with_separate_flags_the_count_and_the_token_flag_are_waited_for_and_checked_e
     let source = RankId(1);
     let mut group = group(1);
     group.choices.flags = Flags::Separate;
-    let waits = Wait::CountFlag { source, local_expert: 0 };
+    let waits = Wait::new(Flag::Count, source, &[0]);
     assert_eq!(until(&mut group, "Done"), Some(waits));
     let slots = [0, 1].map(|local| dispatch_slot(&group.shape, local, source));
     for (slot, count) in slots.into_iter().zip([2, 0]) {
         group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(count));
     }
-    assert_eq!(until(&mut group, "Done"), Some(Wait::TokenFlag { source, local_expert: 0 }));
+    assert_eq!(until(&mut group, "Done"), Some(Wait::new(Flag::Token, source, &[0])));
     for seen in [1, flag::status(0), flag::status(2), u64::MAX] {
         let mut group = group.clone();
         group.world.poke_word(RANK, token_flag(P0, slots[0]), seen);
-        assert_eq!(error(&mut group), ProtocolError::TokenFlag { source, local_expert: 0, seen });
+        assert_eq!(error(&mut group), Wait::new(Flag::Token, source, &[0]).refused(seen));
     }
     let home = Home { rank: RANK, local_expert: 0 };
     for token in 0..2 {
@@ -183,7 +183,7 @@ fn with_separate_flags_the_count_and_the_token_flag_are_waited_for_and_checked_e
     }
     group.world.poke_word(RANK, token_flag(P0, slots[0]), flag::ARRIVED);
     // A slot without rows has a token flag too.
-    assert_eq!(until(&mut group, "Done"), Some(Wait::TokenFlag { source, local_expert: 1 }));
+    assert_eq!(until(&mut group, "Done"), Some(Wait::new(Flag::Token, source, &[1])));
     group.world.poke_word(RANK, token_flag(P0, slots[1]), flag::ARRIVED);
     assert_eq!(until(&mut group, "Done"), None);
     for slot in 0..4 {
@@ -321,12 +321,12 @@ fn an_expert_that_is_not_shared_takes_no_rows_of_a_shared_column() {
 fn a_combine_flag_of_another_value_is_refused() {
     let mut group = at_combine(1);
     // Expert 2 lives on rank 1, which has not begun.
-    let waits = Wait::CombineFlag { source: RankId(1), token: 0, k: 1 };
+    let waits = Wait::new(Flag::Combine, RankId(1), &[0, 1]);
     assert_eq!(until(&mut group, "Done"), Some(waits));
     let slot = combine_slot(&group.shape, Token(0), 1);
     group.world.poke_word(RANK, combine_status(P0, slot), u64::from(flag::FLAG));
     let seen = u64::from(flag::FLAG);
-    assert_eq!(error(&mut group), ProtocolError::CombineFlag { source: RankId(1), token: 0, k: 1, seen });
+    assert_eq!(error(&mut group), Wait::new(Flag::Combine, RankId(1), &[0, 1]).refused(seen));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! run of one kind, and a pending machine unchanged.
 
 use super::super::{Combine, Dispatch, ub_bytes, ub_words};
-use crate::fabric::{Progress, Wait};
+use crate::fabric::{Flag, Progress, Wait};
 use crate::layout::state::{Kind, selector};
 use crate::place::Tensor;
 use crate::plan::order::SendOrder;
@@ -161,7 +161,7 @@ fn combine_waits_for_every_active_pair_of_a_token_whatever_other_pair_is_masked(
         group.begin_dispatch();
         group.run(in_turn(), |_, _| ()).unwrap();
         group.begin_combine();
-        let wait = Wait::CombineFlag { source: RankId(1), token: 0, k: far as u32 };
+        let wait = Wait::new(Flag::Combine, RankId(1), &[0, far as u32]);
         let ends = (0..100).map(|_| group.step(0).unwrap().progress).find(|p| *p != Progress::Stepped);
         assert_eq!(ends, Some(Progress::Pending(wait)), "column {masked} is masked");
         group.run(in_turn(), |_, _| ()).unwrap();

@@ -13,7 +13,7 @@ pub(crate) use add::Add;
 pub(crate) use gather::Gather;
 
 use super::Env;
-use crate::fabric::{Fabric, Fault, ProtocolError, Wait};
+use crate::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
 use crate::layout::state::{Kind, Partition};
 use crate::layout::tp;
 use crate::sync::flag;
@@ -81,10 +81,11 @@ impl Slots {
         max: u64,
     ) -> Result<Result<Rows, Wait>, ProtocolError> {
         let (core, at) = (env.core, tp::slot(self.kind, self.partition, env.core));
+        let awaited = Wait::of_core(Flag::Tp, peer(env), core);
         let seen = fabric.observe(at)?;
         let rows = match flag::dispatch(seen) {
-            flag::Seen::Empty => return Ok(Err(Wait::TpFlag { peer: peer(env), core })),
-            flag::Seen::Corrupt => return Err(ProtocolError::TpSlot { core, seen }),
+            flag::Seen::Empty => return Ok(Err(awaited)),
+            flag::Seen::Corrupt => return Err(awaited.refused(seen)),
             flag::Seen::Flag(rows) => rows,
         };
         let first = fabric.bytes(tp::first_row(at), 4)?;

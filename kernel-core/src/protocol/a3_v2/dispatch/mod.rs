@@ -144,7 +144,7 @@ impl Dispatch {
         fabric: &mut F,
     ) -> Result<Progress, ProtocolError> {
         if !fabric.quiet()? {
-            return Ok(Progress::Pending(Wait::Quiet));
+            return Ok(Progress::Pending(Wait::QUIET));
         }
         self.go(if env.shape.aiv_num() == 1 { first_count(env) } else { Phase::Arrive })
     }
@@ -165,7 +165,7 @@ impl Dispatch {
         fabric: &mut F,
     ) -> Result<Progress, ProtocolError> {
         match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
-            Some(core) => Ok(Progress::Pending(Wait::Core(core))),
+            Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
             None if counts_first(env) => self.go(first_count(env)),
             None => self.go(first_index(env)),
         }

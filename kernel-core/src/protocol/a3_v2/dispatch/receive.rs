@@ -8,7 +8,7 @@
 //! ```
 
 use super::{Dispatch, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{block, outputs};
@@ -117,14 +117,11 @@ impl Dispatch {
         let at = dispatch_record(env.shape, self.partition, home, source, record);
         for block in (0..block::count(env.shape)).rev() {
             let seen = fabric.observe(block::flag(at, block))?;
+            let awaited = Wait::new(Flag::Block, source, &[local_expert, record, block]);
             match flag::arrived(seen) {
                 flag::Seen::Flag(_) => {}
-                flag::Seen::Empty => {
-                    return Ok(Some(Wait::BlockFlag { source, local_expert, record, block }));
-                }
-                flag::Seen::Corrupt => {
-                    return Err(ProtocolError::BlockFlag { source, local_expert, record, block, seen });
-                }
+                flag::Seen::Empty => return Ok(Some(awaited)),
+                flag::Seen::Corrupt => return Err(awaited.refused(seen)),
             }
         }
         Ok(None)

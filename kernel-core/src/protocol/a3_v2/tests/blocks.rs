@@ -1,6 +1,6 @@
 //! What is particular to blocks: who waits for which, in which order records are copied out, and what is refused.
 
-use crate::fabric::{Progress, ProtocolError, Wait};
+use crate::fabric::{Flag, Progress, ProtocolError, Wait};
 use crate::layout::block;
 use crate::layout::data::dispatch_record;
 use crate::layout::state::Partition;
@@ -38,7 +38,7 @@ fn until_pending(group: &mut Group, i: usize) -> (Option<Wait>, Vec<String>) {
         let step = group.step(i).unwrap();
         effects.extend(step.effect);
         match step.progress {
-            Progress::Pending(Wait::Quiet) | Progress::Stepped => {}
+            Progress::Pending(Wait::QUIET) | Progress::Stepped => {}
             Progress::Pending(wait) => return (Some(wait), effects),
             Progress::Done => return (None, effects),
         }
@@ -55,7 +55,7 @@ fn record_at(group: &Group, local_expert: u32, record: u32) -> Place {
 /// of slots and blocks.
 fn before_copying() -> (Group, Vec<Place>) {
     let mut group = group();
-    assert_eq!(until_pending(&mut group, 0).0, Some(Wait::CountFlag { source: RankId(1), local_expert: 0 }));
+    assert_eq!(until_pending(&mut group, 0).0, Some(Wait::new(Flag::Count, RankId(1), &[0])));
     until_pending(&mut group, 1);
     group.world.settle();
     let records = [(0, 0), (0, 1), (1, 0), (1, 1)];
@@ -71,9 +71,8 @@ fn before_copying() -> (Group, Vec<Place>) {
 #[test]
 fn a_record_waits_for_every_one_of_its_blocks_and_none_for_another_slot() {
     let (mut group, flags) = before_copying();
-    let missing = |local_expert, record, block| {
-        Some(Wait::BlockFlag { source: RankId(1), local_expert, record, block })
-    };
+    let missing =
+        |local_expert, record, block| Some(Wait::new(Flag::Block, RankId(1), &[local_expert, record, block]));
     assert_eq!(until_pending(&mut group, 0).0, missing(0, 0, 2));
     // The second record of expert 0 is complete, the first of both lacks one block each.
     let complete = [2, 1, 3, 4, 5, 6, 8];
@@ -118,8 +117,7 @@ fn a_block_flag_of_another_value_is_refused() {
         until_pending(&mut group, 0);
         group.world.poke_word(RANK, flags[2], flag::ARRIVED);
         group.world.poke_word(RANK, flags[1], seen);
-        let expected =
-            ProtocolError::BlockFlag { source: RankId(1), local_expert: 0, record: 0, block: 1, seen };
+        let expected = Wait::new(Flag::Block, RankId(1), &[0, 0, 1]).refused(seen);
         assert_eq!(group.step(0).unwrap_err(), expected);
     }
 }

@@ -132,7 +132,7 @@ impl Dispatch {
             Phase::Grant { slot, row } => self.grant(env, fabric, ub, slot, row),
             Phase::Send { .. } | Phase::SendInfo { .. } => self.send(env, fabric, inputs, ub),
             Phase::SentRows { index } => self.sent_rows(env, fabric, ub, index),
-            Phase::Quiet if !fabric.quiet()? => Ok(Progress::Pending(Wait::Quiet)),
+            Phase::Quiet if !fabric.quiet()? => Ok(Progress::Pending(Wait::QUIET)),
             Phase::Quiet if env.shape.aiv_num() == 1 => self.go(first_to_tell(env)),
             Phase::Quiet => self.go(Phase::Arrive),
             Phase::Arrive => {
@@ -141,7 +141,7 @@ impl Dispatch {
                 self.go(Phase::Barrier)
             }
             Phase::Barrier => match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
-                Some(core) => Ok(Progress::Pending(Wait::Core(core))),
+                Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
                 None => self.go(first_to_tell(env)),
             },
             Phase::Clear { destination } => self.clear(env, fabric, destination),

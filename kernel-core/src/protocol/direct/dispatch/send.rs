@@ -1,7 +1,7 @@
 //! The sending half: publish counts, put each row where it was granted, tell of it.
 
 use super::{Dispatch, Info, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::landing::{self, Parts};
 use crate::layout::outputs;
@@ -59,7 +59,7 @@ impl Dispatch {
         match flag::dispatch(seen) {
             flag::Seen::Empty => {
                 let Home { rank: source, local_expert } = home();
-                Ok(Err(Wait::Grant { source, local_expert }))
+                Ok(Err(Wait::new(Flag::Grant, source, &[local_expert])))
             }
             flag::Seen::Corrupt => Err(corrupt(env, home(), seen)),
             flag::Seen::Flag(first) => Ok(Ok(first)),

@@ -1,6 +1,6 @@
 //! What others write is foreign: each word that says what it cannot say is refused and named.
 
-use crate::fabric::{ProtocolError, Wait};
+use crate::fabric::{Flag, ProtocolError, Wait};
 use crate::layout::state::{Direct, Partition, results_ready};
 use crate::protocol::{Choices, Receive};
 use crate::sync::flag;
@@ -24,7 +24,7 @@ fn group() -> Group {
 fn waits(group: &mut Group) -> Wait {
     loop {
         if let crate::fabric::Progress::Pending(wait) = group.step(0).unwrap().progress
-            && wait != Wait::Quiet
+            && wait != Wait::QUIET
         {
             return wait;
         }
@@ -44,12 +44,12 @@ fn let_the_other_run(group: &mut Group) {
 fn a_rank_waits_for_counts_then_for_grants_then_for_tokens() {
     let mut group = group();
     let of = RankId(1);
-    assert_eq!(waits(&mut group), Wait::CountFlag { source: of, local_expert: 0 });
+    assert_eq!(waits(&mut group), Wait::new(Flag::Count, of, &[0]));
     // Rank 1 publishes its counts, but no grant before it has those of rank 0, which are there.
     while !matches!(group.step(1).unwrap().after.as_str(), "Await" | "Sums") {}
-    assert_eq!(waits(&mut group), Wait::Grant { source: of, local_expert: 0 });
+    assert_eq!(waits(&mut group), Wait::new(Flag::Grant, of, &[0]));
     while group.step(1).unwrap().after != "Quiet" {}
-    assert_eq!(waits(&mut group), Wait::TokenFlag { source: of, local_expert: 0 });
+    assert_eq!(waits(&mut group), Wait::new(Flag::Token, of, &[0]));
 }
 
 #[test]
@@ -78,9 +78,9 @@ fn combining() -> Group {
 fn a_word_of_ready_results_that_is_not_the_flag_is_refused() {
     for seen in [1, u64::MAX, flag::status(7)] {
         let mut group = combining();
-        assert_eq!(waits(&mut group), Wait::Results { source: RankId(1) });
+        assert_eq!(waits(&mut group), Wait::new(Flag::Results, RankId(1), &[]));
         group.world.poke_word(RankId(0), results_ready(Partition::P0, RankId(1)), seen);
-        assert_eq!(refused(&mut group), ProtocolError::Results { source: RankId(1), seen });
+        assert_eq!(refused(&mut group), Wait::new(Flag::Results, RankId(1), &[]).refused(seen));
     }
 }
 

@@ -13,7 +13,7 @@ mod returns;
 mod tokens;
 
 use super::{Env, Epoch, by_turns, split_bytes};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
@@ -225,7 +225,7 @@ fn rows_missing<F: Fabric + ?Sized, V>(
     for near in 0..env.shape.server_ranks() {
         for core in (0..env.shape.aiv_num()).map(CoreId) {
             if fabric.observe(relay::rows_done(near, core))? < epoch.number {
-                return Ok(Some(Wait::RowsDone { source: env.near(near), core }));
+                return Ok(Some(Wait::of_core(Flag::RowsDone, env.near(near), core)));
             }
         }
     }

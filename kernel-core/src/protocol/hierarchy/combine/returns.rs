@@ -74,7 +74,7 @@ impl Returns {
                 Phase::Put
             }
             // Publishes are not ordered: without this the next word could be seen before a flag.
-            Phase::Quiet if !fabric.quiet()? => return Ok(Progress::Pending(Wait::Quiet)),
+            Phase::Quiet if !fabric.quiet()? => return Ok(Progress::Pending(Wait::QUIET)),
             Phase::Quiet => Phase::RowsDone { near: 0 },
             Phase::RowsDone { near } if near >= env.shape.server_ranks() => return Ok(Progress::Done),
             Phase::RowsDone { near } => {

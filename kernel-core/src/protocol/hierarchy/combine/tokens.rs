@@ -3,7 +3,7 @@
 use super::super::stream::{self, Next};
 use super::super::{Buffers, Env, Epoch, sum};
 use super::{ENDED, Words, rows_missing};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait, prefetches};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
@@ -88,22 +88,18 @@ impl Tokens {
             if server != env.work.server {
                 let (&mut record, numbers) = words.followed(env, server)?;
                 if number_of(env, numbers, token) == 0 {
-                    return Ok(Some(Wait::Record { source: shape.relay(env.rank, server), record }));
+                    return Ok(Some(Wait::new(Flag::Record, shape.relay(env.rank, server), &[record])));
                 }
                 continue;
             }
             let pairs = plan::pairs(shape, ids, server);
             for (position, (k, home)) in (0..).zip(plan::pairs_on(shape, ids, server)) {
                 let at = relay::combine_slot(shape, server, token, position);
+                let awaited = Wait::new(Flag::Combine, home.rank, &[token.0, k]);
                 match epoch.number(fabric, at)? {
                     Some(seen) if seen == pairs => {}
-                    Some(seen) => {
-                        let (source, token, seen) = (home.rank, token.0, seen.into());
-                        return Err(ProtocolError::CombineFlag { source, token, k, seen });
-                    }
-                    None => {
-                        return Ok(Some(Wait::CombineFlag { source: home.rank, token: token.0, k }));
-                    }
+                    Some(seen) => return Err(awaited.refused(seen.into())),
+                    None => return Ok(Some(awaited)),
                 }
             }
         }

@@ -4,7 +4,7 @@
 //! are copied as soon as the counts of it and of those before it are there.
 
 use super::super::{Env, Epoch};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, ROW, Tail, behind};
@@ -83,7 +83,8 @@ impl Receive {
                 let at = relay::count(shape, epoch.partition(), local_expert, source);
                 let Some(rows) = epoch.number(fabric, at)? else {
                     let relay = shape.relay(source, env.work.server);
-                    return Ok(Progress::Pending(Wait::RelayedCount { relay, source, local_expert }));
+                    let awaited = Wait::new(Flag::RelayedCount, relay, &[source.0, local_expert]);
+                    return Ok(Progress::Pending(awaited));
                 };
                 self.take(env, local_expert, source, rows)?;
                 if !env.work.slots.contains(&self.slot) {
