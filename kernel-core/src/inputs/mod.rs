@@ -4,6 +4,7 @@ mod error;
 
 pub use error::InputError;
 
+use crate::shape::element::{Bf16, Element, F16};
 use crate::shape::{Dtype, Op, Shape};
 use crate::units::{RankId, Token};
 use core::ops::ControlFlow;
@@ -403,7 +404,7 @@ fn position<T>(items: impl IntoIterator<Item = T>, mut wrong: impl FnMut(T) -> b
 
 fn to_f32(dtype: Dtype, bits: u16) -> f32 {
     match dtype {
-        Dtype::Bf16 => half::bf16::from_bits(bits).to_f32(),
-        Dtype::F16 => half::f16::from_bits(bits).to_f32(),
+        Dtype::Bf16 => Bf16::widen(bits),
+        Dtype::F16 => F16::widen(bits),
     }
 }

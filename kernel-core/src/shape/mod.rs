@@ -7,6 +7,7 @@ mod buffer;
 mod config;
 mod door;
 mod elastic;
+pub(crate) mod element;
 mod fingerprint;
 mod limits;
 mod per_rank;

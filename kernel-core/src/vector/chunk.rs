@@ -4,7 +4,7 @@
 //! Loops here and in the other files of this room are written out: what a closure does might not be inlined, and so not be
 //! compiled for the instructions of the unit that it works for.
 
-use super::element::Element;
+use crate::shape::element::Element;
 use core::cell::Cell;
 
 /// Chunk `i` of a row of `B` bytes for each item: the row's own, or padded in `$padding`.

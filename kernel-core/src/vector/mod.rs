@@ -8,7 +8,6 @@
 
 mod any;
 mod chunk;
-mod element;
 mod portable;
 mod quantise;
 mod sum;

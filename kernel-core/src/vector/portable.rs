@@ -4,9 +4,9 @@
 //! All of it is inlined, so that a function with target features of its own that calls it has it compiled for those.
 
 use super::chunk::{elements, floats, put_elements};
-use super::element::{Bf16, Element, F16};
 use super::{NotFinite, Term, Vector, quantise, sum};
 use crate::shape::Dtype;
+use crate::shape::element::{Bf16, Element, F16};
 use core::cell::Cell;
 
 /// The loops. `half` knows f16; `SUM` elements are summed at a time, which as f32 should fill half the registers, and `MAP`

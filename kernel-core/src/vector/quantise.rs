@@ -2,7 +2,7 @@
 
 use super::NotFinite;
 use super::chunk::{elements, factors, put_some};
-use super::element::{Element, load};
+use crate::shape::element::{Element, load};
 use crate::shape::sizes::COMM_BLOCK;
 
 /// The bits of `|value|`: as integers they are ordered like the values, NaN above infinity, and an integer

@@ -1,9 +1,9 @@
 //! Weighted sums of rows, `N` elements at a time: their sums stay in registers while all terms pass.
 
 use super::chunk::{elements, floats, integers, put_elements_in_cells, put_floats};
-use super::element::{Element, load};
 use super::{Term, Value};
 use crate::fabric::ahead;
+use crate::shape::element::{Element, load};
 use crate::shape::sizes::COMM_BLOCK;
 use core::cell::Cell;
 

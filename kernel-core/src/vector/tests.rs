@@ -1,7 +1,7 @@
-use super::element::{Bf16, Element, F16};
 use super::{Any, NotFinite, Portable, Term, Value, Vector, cells};
 use crate::reference::numerics;
 use crate::shape::Dtype;
+use crate::shape::element::{Bf16, Element, F16};
 use crate::testing::random;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -124,9 +124,10 @@ fn every_element_survives_the_round_trip_and_every_nan_becomes_the_canonical_one
     }
 }
 
-/// Around every border between two neighbours: the tie, and one f32 to either side of it.
+/// Around every border between two neighbours: the tie, and one f32 to either side of it. Then values from all of f32,
+/// infinities and NaNs among them.
 #[test]
-fn rounding_agrees_with_half_at_every_tie() {
+fn rounding_agrees_with_half_at_every_tie_and_all_over_f32() {
     fn check(value: f32) {
         for (dtype, narrow) in [(Dtype::Bf16, Bf16::narrow as fn(f32) -> u16), (Dtype::F16, F16::narrow)] {
             let expected = u16::from_le_bytes(numerics::to_bytes(dtype, value));
@@ -143,6 +144,12 @@ fn rounding_agrees_with_half_at_every_tie() {
                 check(f32::from_bits(near));
             }
         }
+    }
+    // The step is a prime, so that low bits differ, too.
+    (0..=u32::MAX).step_by(4093).for_each(|bits| check(f32::from_bits(bits)));
+    for special in [0, 0x7F80_0000, 0x7F80_0001, 0x7FFF_FFFF] {
+        check(f32::from_bits(special));
+        check(-f32::from_bits(special));
     }
 }
 

@@ -5,10 +5,10 @@
 //! cannot ask the processor what it has; whoever makes a unit has asked.
 #![allow(unsafe_code)]
 
-use super::element::{Element, F16};
 use super::portable::{Loops, with_functions};
 use super::{NotFinite, Term, Vector};
 use crate::shape::Dtype;
+use crate::shape::element::{Element, F16};
 use core::arch::x86_64::{
     __m128i, __m256, __m256i, __m512, _MM_FROUND_TO_NEAREST_INT, _mm256_cvtph_ps, _mm256_cvtps_ph,
     _mm512_cvtph_ps, _mm512_cvtps_ph,

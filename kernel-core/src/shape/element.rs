@@ -1,7 +1,7 @@
 //! Elements of two bytes to f32 and back. Selects instead of branches, so that loops over them vectorise.
 
 /// An element type: by its bits one by one, or several at a time if a unit knows how.
-pub(super) trait Element: Copy {
+pub(crate) trait Element: Copy {
     /// The value, exactly.
     fn widen(bits: u16) -> f32;
     /// Round to nearest, ties to even; every NaN becomes the positive quiet one without payload.
@@ -36,16 +36,16 @@ pub(super) trait Element: Copy {
 
 /// The value of an element in memory.
 #[inline(always)]
-pub(super) fn load<E: Element>(bytes: [u8; 2]) -> f32 {
+pub(crate) fn load<E: Element>(bytes: [u8; 2]) -> f32 {
     E::widen(u16::from_le_bytes(bytes))
 }
 
 /// bfloat16.
 #[derive(Clone, Copy)]
-pub(super) struct Bf16;
+pub(crate) struct Bf16;
 /// IEEE half precision.
 #[derive(Clone, Copy)]
-pub(super) struct F16;
+pub(crate) struct F16;
 
 const ABS: u32 = 0x7FFF_FFFF;
 const INFINITY: u32 = 0x7F80_0000;
