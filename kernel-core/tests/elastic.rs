@@ -429,8 +429,8 @@ fn puts_and_publishes_go_to_the_physical_ranks_of_new_ids_and_to_nobody_else() {
         fabric.publish(RankId(new), at, 1).unwrap();
         assert_eq!(fabric.inner.0.take(), Some(RankId(physical)));
     }
-    assert_eq!(fabric.put(RankId(4), at, &[1], &[]), Err(Fault { rank: RankId(4), at, len: 1 }));
-    assert_eq!(fabric.publish(RankId(5), at, 1), Err(Fault { rank: RankId(5), at, len: 8 }));
+    assert_eq!(fabric.put(RankId(4), at, &[1], &[]), Err(Fault::new(RankId(4), at, 1)));
+    assert_eq!(fabric.publish(RankId(5), at, 1), Err(Fault::new(RankId(5), at, 8)));
     assert_eq!(fabric.inner.0, None);
     fabric.left = None;
     fabric.put(RankId(5), at, &[], &[]).unwrap();

@@ -98,7 +98,7 @@ fn every_call_ends_where_its_segment_ends() {
                 }
                 assert_eq!(fabric.write(at, &row).is_ok(), fits(offset, len), "{at:?}, {len}");
                 let seen = fabric.bytes(at, len).map(<[u8]>::to_vec);
-                assert_eq!(seen, if fits(offset, len) { Ok(row) } else { Err(Fault { rank: ME, at, len }) });
+                assert_eq!(seen, if fits(offset, len) { Ok(row) } else { Err(Fault::new(ME, at, len)) });
                 let output = Place::output(Tensor::XOut, offset);
                 assert_eq!(fabric.deliver(output, at, len).is_ok(), fits(offset, len), "{at:?}, {len}");
             }
@@ -107,7 +107,7 @@ fn every_call_ends_where_its_segment_ends() {
                 assert_eq!(fabric.publish(to, at, 7).is_ok(), is_word && mine(region, to), "{at:?}");
             }
             assert_eq!(fabric.store(at, 9).is_ok(), is_word, "{at:?}");
-            assert_eq!(fabric.observe(at), if is_word { Ok(9) } else { Err(Fault { rank: ME, at, len: 8 }) });
+            assert_eq!(fabric.observe(at), if is_word { Ok(9) } else { Err(Fault::new(ME, at, 8)) });
         }
     });
 }

@@ -64,7 +64,8 @@ fn errors() -> Vec<E> {
         E::Epoch { at, seen: 99, max },
         E::Part { source, token, position: 72, seen: 99, min: 70, max: 88 },
         E::Record { source, record: 61, field: "pairs", seen: 99 },
-        E::Fault(Fault { rank: RANK, at, len: 73 }),
+        E::Fault(Fault::new(RANK, at, 73)),
+        E::Fault(Fault::new(RANK, at, 73).with_code(-74)),
         E::Internal("what for"),
     ]
 }
@@ -96,9 +97,11 @@ fn every_wait_is_a_line_of_its_own_with_all_its_numbers() {
 fn every_error_is_a_line_of_its_own_with_all_its_numbers() {
     judge(&errors().iter().map(|error| (format!("{error:?}"), error.to_string())).collect::<Vec<_>>());
     assert_eq!(
-        E::from(Fault { rank: RANK, at: Place::state(8), len: 1 }).to_string(),
+        E::from(Fault::new(RANK, Place::state(8), 1)).to_string(),
         "no access to 1 bytes at state+0x8 of rank 41"
     );
+    let coded = Fault::new(RANK, Place::state(8), 1).with_code(-5);
+    assert_eq!(coded.to_string(), "no access to 1 bytes at state+0x8 of rank 41: the backend says -5");
 }
 
 #[test]

@@ -275,7 +275,7 @@ impl Inner {
     }
 
     fn range(&self, rank: RankId, batch: usize, at: Place, len: u64) -> Result<Range<usize>, Fault> {
-        let fault = Fault { rank, at, len };
+        let fault = Fault::new(rank, at, len);
         let memory = self.ranks.get(rank.index()).ok_or(fault)?;
         let size = match at.region {
             Region::State => memory.state.len(),
@@ -343,7 +343,7 @@ impl LockstepFabric<'_> {
     /// Marks output bytes as written, once.
     fn mark(&mut self, at: Place, len: u64) -> Result<(), Fault> {
         let Region::Output(tensor) = at.region else { return Ok(()) };
-        let fault = Fault { rank: self.rank, at, len };
+        let fault = Fault::new(self.rank, at, len);
         let written = self.inner.ranks[self.rank.index()].written.entry((self.batch, tensor)).or_default();
         let before = written.range(..at.offset + len).next_back();
         if before.is_some_and(|(_, &end)| end > at.offset) {
@@ -355,7 +355,7 @@ impl LockstepFabric<'_> {
 
     fn word(&mut self, kind: Kind, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         if !at.offset.is_multiple_of(8) || matches!(at.region, Region::Output(_)) {
-            return Err(Fault { rank: to, at, len: 8 });
+            return Err(Fault::new(to, at, 8));
         }
         self.inner.range(to, self.batch, at, 8)?;
         let from = self.me();
@@ -375,11 +375,11 @@ impl Fabric for LockstepFabric<'_> {
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         if matches!(at.region, Region::Output(_)) {
-            return Err(Fault { rank: to, at, len: row.len() as u64 });
+            return Err(Fault::new(to, at, row.len() as u64));
         }
         let to = self.reached(to, at);
         if self.is_far(to) {
-            return Err(Fault { rank: to, at, len: row.len() as u64 });
+            return Err(Fault::new(to, at, row.len() as u64));
         }
         let bytes = [row, tail].concat();
         self.inner.range(to, self.batch, at, bytes.len() as u64)?;
@@ -401,7 +401,7 @@ impl Fabric for LockstepFabric<'_> {
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         let to = self.reached(to, at);
         if self.is_far(to) {
-            return Err(Fault { rank: to, at, len: 8 });
+            return Err(Fault::new(to, at, 8));
         }
         self.word(Kind::Publish, to, at, word)
     }
@@ -411,7 +411,7 @@ impl Fabric for LockstepFabric<'_> {
         self.inner.range(to, self.batch, at, len as u64)?;
         let crooked = !at.offset.is_multiple_of(8) || !len.is_multiple_of(8);
         if !self.is_far(to) || crooked || matches!(at.region, Region::Output(_)) {
-            return Err(Fault { rank: to, at, len: len as u64 });
+            return Err(Fault::new(to, at, len as u64));
         }
         let from = self.me();
         self.inner.messages = self.inner.messages.wrapping_add(1);
@@ -437,7 +437,7 @@ impl Fabric for LockstepFabric<'_> {
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        let fault = Fault { rank: self.rank, at, len: 8 };
+        let fault = Fault::new(self.rank, at, 8);
         if !at.offset.is_multiple_of(8) {
             return Err(fault);
         }
@@ -490,7 +490,7 @@ pub struct LockstepNic<'b> {
 
 impl Nic for LockstepNic<'_> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        let fault = Fault { rank: self.rank, at, len: 8 };
+        let fault = Fault::new(self.rank, at, 8);
         if !at.offset.is_multiple_of(8) {
             return Err(fault);
         }

@@ -83,11 +83,28 @@ pub struct Fault {
     pub at: Place,
     /// How many bytes.
     pub len: u64,
+    /// The backend's own code of the error, 0 if it has none.
+    pub code: i32,
+}
+
+impl Fault {
+    /// A refused access to `len` bytes at `at` of `rank`.
+    #[must_use]
+    pub const fn new(rank: RankId, at: Place, len: u64) -> Self {
+        Self { rank, at, len, code: 0 }
+    }
+
+    /// The same with a backend's own code.
+    #[must_use]
+    pub const fn with_code(self, code: i32) -> Self {
+        Self { code, ..self }
+    }
 }
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no access to {} bytes at {} of rank {}", self.len, self.at, self.rank)
+        write!(f, "no access to {} bytes at {} of rank {}", self.len, self.at, self.rank)?;
+        if self.code == 0 { Ok(()) } else { write!(f, ": the backend says {}", self.code) }
     }
 }
 
@@ -122,7 +139,7 @@ pub trait Fabric {
     /// The place is outside the peer's region, the rank is near, or a place or length is no multiple of 8. Without
     /// [`Capabilities::SEND`], and by default, always.
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        Err(Fault { rank: to, at, len: message.len() as u64 })
+        Err(Fault::new(to, at, message.len() as u64))
     }
 
     /// Whether everything this core did before, but for messages, has landed. Ask again until it has.
@@ -180,7 +197,7 @@ pub trait Fabric {
     /// # Errors
     /// The range is outside the region. Without [`Capabilities::PEER_BYTES`], and by default, always.
     fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
-        Err(Fault { rank, at, len })
+        Err(Fault::new(rank, at, len))
     }
 
     /// Announces that `bytes`, which this fabric has returned, are read soon. A hint: without

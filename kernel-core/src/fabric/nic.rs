@@ -51,10 +51,10 @@ impl Transfer {
         let Self { to, from, at, len } = *self;
         let whole = len.is_multiple_of(8) && len > 0;
         if !(whole && from.offset.is_multiple_of(8) && matches!(from.region, Region::WindowOut)) {
-            return Err(Fault { rank: own, at: from, len });
+            return Err(Fault::new(own, from, len));
         }
         if !(at.offset.is_multiple_of(8) && matches!(at.region, Region::Window)) {
-            return Err(Fault { rank: to, at, len });
+            return Err(Fault::new(to, at, len));
         }
         Ok(())
     }

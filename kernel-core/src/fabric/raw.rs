@@ -202,7 +202,7 @@ impl<'a> RawFabric<'a> {
     #[inline]
     fn near(&self, to: RankId, at: Place, len: usize) -> Result<(), Fault> {
         if self.is_far(to) {
-            return Err(Fault { rank: to, at, len: len as u64 });
+            return Err(Fault::new(to, at, len as u64));
         }
         Ok(())
     }
@@ -230,13 +230,13 @@ impl<'a> RawFabric<'a> {
             Region::Output(_) if rank != self.rank => None,
             Region::Output(tensor) => self.outputs.get(tensor as usize),
         };
-        segment.and_then(|s| s.at(at.offset, len)).ok_or(Fault { rank, at, len })
+        segment.and_then(|s| s.at(at.offset, len)).ok_or(Fault::new(rank, at, len))
     }
 
     #[inline]
     fn word(&self, rank: RankId, at: Place) -> Result<Word<'_>, Fault> {
         if !at.offset.is_multiple_of(8) {
-            return Err(Fault { rank, at, len: 8 });
+            return Err(Fault::new(rank, at, 8));
         }
         let address = self.address(rank, at, 8)?;
         // SAFETY: `address` checked that the eight bytes lie in a segment, whose base is a multiple of 8 and
@@ -310,7 +310,7 @@ impl Fabric for RawFabric<'_> {
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
         let (words, rest) = message.as_chunks();
-        let fault = Fault { rank: to, at, len: message.len() as u64 };
+        let fault = Fault::new(to, at, message.len() as u64);
         self.address(to, at, fault.len)?;
         self.streamed.fence();
         if !self.is_far(to) || !rest.is_empty() {

@@ -25,7 +25,7 @@ impl<F> Survivors<'_, F> {
     fn physical(&self, to: RankId, at: Place, len: u64) -> Result<RankId, Fault> {
         match self.left {
             None => Ok(to),
-            Some(left) => left.physical(to).ok_or(Fault { rank: to, at, len }),
+            Some(left) => left.physical(to).ok_or(Fault::new(to, at, len)),
         }
     }
 }
@@ -63,7 +63,7 @@ impl<F: Fabric> Middleware for Survivors<'_, F> {
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
         match self.left {
             None => self.inner.send(to, at, message),
-            Some(_) => Err(Fault { rank: to, at, len: message.len() as u64 }),
+            Some(_) => Err(Fault::new(to, at, message.len() as u64)),
         }
     }
 

@@ -228,7 +228,7 @@ impl World {
 
     pub(super) fn check(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         let memory = self.ranks.get(rank.index());
-        memory.and_then(|memory| memory.get(at, len)).ok_or(Fault { rank, at, len })
+        memory.and_then(|memory| memory.get(at, len)).ok_or(Fault::new(rank, at, len))
     }
 }
 
@@ -257,7 +257,7 @@ impl FakeFabric<'_> {
 
     fn word(&self, to: RankId, at: Place) -> Result<(), Fault> {
         self.world.check(to, at, 8)?;
-        if at.offset.is_multiple_of(8) { Ok(()) } else { Err(Fault { rank: to, at, len: 8 }) }
+        if at.offset.is_multiple_of(8) { Ok(()) } else { Err(Fault::new(to, at, 8)) }
     }
 }
 
@@ -272,7 +272,7 @@ impl Fabric for FakeFabric<'_> {
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         if self.is_far(to) {
-            return Err(Fault { rank: to, at, len: row.len() as u64 });
+            return Err(Fault::new(to, at, row.len() as u64));
         }
         let at = self.world.bend.place(at);
         let bytes = [row, tail].concat();
@@ -284,7 +284,7 @@ impl Fabric for FakeFabric<'_> {
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         if self.is_far(to) {
-            return Err(Fault { rank: to, at, len: 8 });
+            return Err(Fault::new(to, at, 8));
         }
         let at = self.world.bend.place(at);
         self.word(to, at)?;
@@ -303,7 +303,7 @@ impl Fabric for FakeFabric<'_> {
         let len = message.len() as u64;
         self.world.check(to, at, len)?;
         if !self.is_far(to) || !at.offset.is_multiple_of(8) || !len.is_multiple_of(8) {
-            return Err(Fault { rank: to, at, len });
+            return Err(Fault::new(to, at, len));
         }
         self.world.effects.push(format!("send    -> rank {to} {at}, {len} B"));
         self.world.crossed += u64::from(len > 8);

@@ -517,7 +517,7 @@ fn messages() {
     say(&wait);
     say(&black_box(Place::state(at.into())));
     say(&black_box(NotFinite { element: at }));
-    say(&black_box(Fault { rank, at: Place::state(0), len: at.into() }));
+    say(&black_box(Fault::new(rank, Place::state(0), at.into()).with_code(at.cast_signed())));
     for id in [&rank as &dyn core::fmt::Display, &core, &ExpertId(at), &Token(at)] {
         say(id);
     }

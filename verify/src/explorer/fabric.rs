@@ -128,7 +128,7 @@ impl View<'_> {
     }
 
     fn fault(&self, at: Place) -> Fault {
-        Fault { rank: self.rank, at, len: 0 }
+        Fault::new(self.rank, at, 0)
     }
 
     /// Notes a shared access; refuses it while peeking.

@@ -47,7 +47,7 @@ impl Target {
             Region::Output(tensor) => self.outputs.tensor(tensor).write(at.offset, bytes),
             _ => None,
         };
-        written.ok_or(Fault { rank: to, at, len: bytes.len() as u64 })
+        written.ok_or(Fault::new(to, at, bytes.len() as u64))
     }
 }
 
@@ -141,7 +141,7 @@ impl LoomFabric {
         match self.target.memory.word(to, at) {
             Some(atomic) => atomic.store(word, ordering),
             None if is_private => {}
-            None => return Err(Fault { rank: to, at, len: 8 }),
+            None => return Err(Fault::new(to, at, 8)),
         }
         Ok(())
     }
@@ -167,7 +167,7 @@ impl Fabric for LoomFabric {
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.note(Access::Put(to, at));
         if at.region != Region::Window {
-            return Err(Fault { rank: to, at, len: (row.len() + tail.len()) as u64 });
+            return Err(Fault::new(to, at, (row.len() + tail.len()) as u64));
         }
         self.write_row(to, at, [row, tail].concat())
     }
@@ -187,7 +187,7 @@ impl Fabric for LoomFabric {
         if let Some(word) = self.private(at) {
             return Ok(word);
         }
-        let atomic = self.target.memory.word(self.rank, at).ok_or(Fault { rank: self.rank, at, len: 8 })?;
+        let atomic = self.target.memory.word(self.rank, at).ok_or(Fault::new(self.rank, at, 8))?;
         let word = atomic.load(self.orderings.observe);
         self.note(Access::Saw(at, word));
         Ok(word)
@@ -201,14 +201,14 @@ impl Fabric for LoomFabric {
         self.note(Access::Read(at));
         let window = self.target.memory.window(self.rank).filter(|_| at.region == Region::Window);
         let bytes = window.and_then(|window| window.read(at.offset, len));
-        let bytes = bytes.ok_or(Fault { rank: self.rank, at, len })?;
+        let bytes = bytes.ok_or(Fault::new(self.rank, at, len))?;
         Ok(self.copies.alloc_slice_copy(&bytes))
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         self.note(Access::Wrote(at));
         if !matches!(at.region, Region::Output(_)) {
-            return Err(Fault { rank: self.rank, at, len: bytes.len() as u64 });
+            return Err(Fault::new(self.rank, at, bytes.len() as u64));
         }
         self.target.write(self.rank, at, bytes)
     }

@@ -290,7 +290,7 @@ impl Fabric for Core<'_, '_> {
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         let Region::Output(tensor) = at.region else {
-            return Err(Fault { rank: self.rank, at, len: bytes.len() as u64 });
+            return Err(Fault::new(self.rank, at, bytes.len() as u64));
         };
         let output = &mut self.memory.ranks[self.rank.index()].outputs[self.batch][tensor as usize];
         output[at.offset as usize..][..bytes.len()].copy_from_slice(bytes);

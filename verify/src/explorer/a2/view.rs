@@ -70,7 +70,7 @@ impl View<'_> {
 
     pub(super) fn touch(&self, at: Place) -> Result<(), Fault> {
         self.touched.set(true);
-        if self.peek { Err(Fault { rank: self.me(), at, len: 0 }) } else { Ok(()) }
+        if self.peek { Err(Fault::new(self.me(), at, 0)) } else { Ok(()) }
     }
 
     /// Before a window that came is read: others can see it, unless it has come whole, and stays as it is until this
@@ -109,7 +109,7 @@ impl View<'_> {
         let spot = self.scene.spot(area, self.rank, self.op, peer);
         let fits =
             peer < self.scene.setup.model.ranks as usize && start + len <= self.memory.bytes(spot).len();
-        if fits { Ok((spot, start)) } else { Err(Fault { rank: self.me(), at, len: len as u64 }) }
+        if fits { Ok((spot, start)) } else { Err(Fault::new(self.me(), at, len as u64)) }
     }
 
     fn issue(&mut self, at: Place, bytes: &[u8], store: bool) -> Result<(), Fault> {
@@ -218,14 +218,14 @@ impl Fabric for View<'_> {
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         if to != self.me() || at.region != Region::Window {
-            return Err(Fault { rank: to, at, len: row.len() as u64 });
+            return Err(Fault::new(to, at, row.len() as u64));
         }
         self.issue(at, &[row, tail].concat(), false)
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         if to != self.me() || at.region != Region::State {
-            return Err(Fault { rank: to, at, len: 8 });
+            return Err(Fault::new(to, at, 8));
         }
         if at == Place::state(DOORBELL) {
             // No move of its own, and no landing: each is an agent that has not looked yet.
@@ -236,7 +236,7 @@ impl Fabric for View<'_> {
         self.touch(at)?;
         let (core, parity) = self.core_word_at(at)?;
         if core != self.core {
-            return Err(Fault { rank: to, at, len: 8 });
+            return Err(Fault::new(to, at, 8));
         }
         let number = self.number(core);
         let words = &mut self.memory.core_words[number];
@@ -372,7 +372,7 @@ impl Nic for View<'_> {
         let (target, there) = self.spot(at, len)?;
         let mine = self.scene.spot(Area::In, self.rank, self.op, self.rank);
         if (source, start) != (own, 0) || (target, there) != (mine, 0) {
-            return Err(Fault { rank: to, at, len: len as u64 });
+            return Err(Fault::new(to, at, len as u64));
         }
         let flying = Flying { from: self.rank, to: to.index(), op: self.op, len, done: 0 };
         self.memory.flying.push(flying);

@@ -49,7 +49,7 @@ impl View<'_> {
         let offset = at.offset.wrapping_sub(CORE_WORDS);
         let core = offset / CORE_RECORD;
         if core >= self.scene.setup.model.cores.into() {
-            return Err(Fault { rank: self.me(), at, len: 8 });
+            return Err(Fault::new(self.me(), at, 8));
         }
         let one = self.twin() == Twin::OneBarrierWord;
         Ok((CoreId(core as u32), if one { 0 } else { (offset / 8 % 2) as usize }))

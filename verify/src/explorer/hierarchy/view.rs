@@ -79,7 +79,7 @@ impl View<'_> {
     }
 
     fn fault(&self, at: Place, len: usize) -> Fault {
-        Fault { rank: self.me.0, at, len: len as u64 }
+        Fault::new(self.me.0, at, len as u64)
     }
 
     /// The machine's epoch of this operator.
@@ -172,7 +172,7 @@ impl View<'_> {
         let far = matches!(kind, order::Kind::Message(_));
         let server = |rank| self.scene.setup.shape.server_of(rank).0;
         if far == (server(to) == server(self.me.0)) {
-            return Err(Fault { rank: to, at, len: 8 });
+            return Err(Fault::new(to, at, 8));
         }
         if self.strong() {
             self.touch(at, 0)?;

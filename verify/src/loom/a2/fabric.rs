@@ -48,7 +48,7 @@ impl Seat {
     }
 
     const fn fault(&self, at: Place, len: u64) -> Fault {
-        Fault { rank: self.rank, at, len }
+        Fault::new(self.rank, at, len)
     }
 
     fn note(&self, core: CoreId, access: Access) {
@@ -141,14 +141,14 @@ impl Fabric for CoreFabric {
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.seat.note(self.core, Access::Put(to, at));
         if to != self.seat.rank || at.region != Region::Window || !tail.is_empty() {
-            return Err(Fault { rank: to, at, len: (row.len() + tail.len()) as u64 });
+            return Err(Fault::new(to, at, (row.len() + tail.len()) as u64));
         }
         self.write_words(at, row)
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         if to != self.seat.rank {
-            return Err(Fault { rank: to, at, len: 8 });
+            return Err(Fault::new(to, at, 8));
         }
         let rings = at == doorbell();
         let relaxed = rings && self.seat.bend == Bend::RelaxedDoorbell;

@@ -31,7 +31,7 @@ fn what_the_fabric_refuses_stops_the_machine() {
     let mut group = group(1);
     let at = buffer_chosen(&group.shape);
     group.world.truncate_window(RANK, 100);
-    assert_eq!(error(&mut group), ProtocolError::Fault(Fault { rank: RANK, at, len: 8 }));
+    assert_eq!(error(&mut group), ProtocolError::Fault(Fault::new(RANK, at, 8)));
 }
 
 #[test]

@@ -376,7 +376,7 @@ fn what_the_fabric_refuses_stops_the_machine() {
     let mut group = group(1);
     group.world.truncate_window(RANK, 100);
     let at = dispatch_record(&group.shape, P0, Home { rank: RANK, local_expert: 0 }, RANK, 0);
-    let fault = Fault { rank: RANK, at, len: 8 + 24 + 32 + 12 };
+    let fault = Fault::new(RANK, at, 8 + 24 + 32 + 12);
     assert_eq!(error(&mut group), ProtocolError::Fault(fault));
     assert_eq!(at, Place::window(group.shape.combine_area()));
 }
