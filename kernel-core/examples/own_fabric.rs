@@ -1,0 +1,146 @@
+//! A fabric of your own: two ranks of two cores over plain memory, polled by one processor as a firmware would.
+//!
+//! ```sh
+//! cargo run --release --example own_fabric -- 1000
+//! ```
+//!
+//! runs that many rounds. Nothing is allocated after the first one.
+
+use core::error::Error;
+use kernel_core::fabric::{Capabilities, Fabric, Fault, Progress};
+use kernel_core::inputs::Inputs;
+use kernel_core::layout::outputs::capacity;
+use kernel_core::layout::state::STATE_BYTES;
+use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words};
+use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::units::{CoreId, RankId};
+use kernel_core::vector::Portable;
+
+const RANKS: usize = 2;
+
+/// The memory of one rank: flags, rows on their way, and what the operators put out.
+struct Memory {
+    state: Vec<u8>,
+    window: Vec<u8>,
+    outputs: [Vec<u8>; Tensor::ALL.len()],
+}
+
+/// One core's view. Only one core steps at a time here and every effect lands at once, so there is nothing to order: a
+/// publish cannot overtake a put, and quiet is always true.
+struct OwnFabric<'a> {
+    ranks: &'a mut [Memory; RANKS],
+    me: RankId,
+}
+
+impl OwnFabric<'_> {
+    fn at(&mut self, rank: RankId, at: Place, len: u64) -> Result<&mut [u8], Fault> {
+        let fault = Fault::new(rank, at, len);
+        let memory = self.ranks.get_mut(rank.index()).ok_or(fault)?;
+        let region = match at.region {
+            Region::State => &mut memory.state,
+            Region::Window => &mut memory.window,
+            Region::Output(tensor) => &mut memory.outputs[tensor as usize],
+            _ => return Err(fault),
+        };
+        let end = at.offset.checked_add(len).ok_or(fault)?;
+        region.get_mut(at.offset as usize..end as usize).ok_or(fault)
+    }
+}
+
+impl Fabric for OwnFabric<'_> {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::empty()
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        let (first, behind) = self.at(to, at, (row.len() + tail.len()) as u64)?.split_at_mut(row.len());
+        first.copy_from_slice(row);
+        behind.copy_from_slice(tail);
+        Ok(())
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.put(to, at, &word.to_le_bytes(), &[])
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        Ok(true)
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        let bytes = self.bytes(at, 8)?.first_chunk().ok_or(Fault::new(self.me, at, 8))?;
+        Ok(u64::from_le_bytes(*bytes))
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        self.write(at, &word.to_le_bytes())
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let memory = &self.ranks[self.me.index()];
+        let region = if at.region == Region::State { &memory.state } else { &memory.window };
+        region.get(at.offset as usize..(at.offset + len) as usize).ok_or(Fault::new(self.me, at, len))
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.put(self.me, at, bytes, &[])
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        let Memory { window, outputs, .. } = &mut self.ranks[self.me.index()];
+        let Region::Output(tensor) = output.region else { return Err(Fault::new(self.me, output, len)) };
+        let (from, to) = (from.offset as usize, output.offset as usize);
+        outputs[tensor as usize][to..][..len as usize].copy_from_slice(&window[from..][..len as usize]);
+        Ok(())
+    }
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let rounds: u32 = std::env::args().nth(1).map_or(Ok(3), |rounds| rounds.parse())?;
+    let config = Config { ep_world_size: 2, moe_expert_num: 4, k: 2, h: 8, aiv_num: 2, ..Config::default() };
+    let config = Config { bs: BatchSizes::Uniform(2), hccl_buffsize_mb: 2, ..config };
+    let shape = Shape::new(&config, Limits::None).map_err(|all| format!("{all:?}"))?;
+    let zeros = |bytes: u64| vec![0; bytes as usize];
+    let mut memory = [RankId(0), RankId(1)].map(|rank| Memory {
+        state: zeros(STATE_BYTES),
+        window: zeros(shape.window_bytes()),
+        outputs: Tensor::ALL.map(|tensor| zeros(capacity(&shape, rank, tensor))),
+    });
+    let mut scratch = [0; 4].map(|_| (vec![0; ub_words(&shape)], vec![0; ub_bytes(&shape)]));
+    let mut given = [0, 1].map(|_| [const { Vec::new() }; 3]);
+    for round in 0..rounds {
+        // Two tokens of bf16 numbers; each goes to two experts with weight 1/2, so what comes back is the token again.
+        let number = 0x3F80 + (round % 64) as u16;
+        let x: Vec<u8> = (0..16).flat_map(|i| (number + i).to_le_bytes()).collect();
+        let inputs =
+            Inputs { x: &x, expert_ids: &[0, 3, 2, 1], expert_scales: &[0.5; 4], ..Inputs::default() };
+        for operator in [Operator::Dispatch, Operator::Combine] {
+            let mut machines =
+                [0; 4].map(|_| Machine::begin(operator, &shape, Choices::default(), Capabilities::empty()));
+            let mut done = 0;
+            while done < 4 {
+                done = 0;
+                for (i, (machine, (words, row))) in machines.iter_mut().zip(&mut scratch).enumerate() {
+                    let (rank, core) = (RankId(i as u32 / 2), CoreId(i as u32 % 2));
+                    let env = Env::new(&shape, rank, core, Choices::default(), Portable);
+                    let [y, assist_info, ep_recv_counts] = &given[rank.index()];
+                    let operands = &Operands { y, assist_info, ep_recv_counts, ..Operands::default() };
+                    let fabric = &mut OwnFabric { ranks: &mut memory, me: rank };
+                    let mut cx = Context { fabric, inputs: &inputs, operands, scratch: Ub { words, row } };
+                    let machine = machine.as_mut().map_err(|refused| *refused)?;
+                    done += u32::from(machine.step(&env, &mut cx)? == Progress::Done);
+                }
+            }
+            // The experts return the rows as they came.
+            let tensors = [Tensor::ExpandX, Tensor::AssistInfo, Tensor::EpRecvCounts];
+            for (given, memory) in given.iter_mut().zip(&memory) {
+                let outputs = tensors.map(|tensor| &memory.outputs[tensor as usize]);
+                given.iter_mut().zip(outputs).for_each(|(to, from)| to.clone_from(from));
+            }
+        }
+        assert!(memory.iter().all(|rank| rank.outputs[Tensor::XOut as usize] == x), "round {round}");
+    }
+    println!("{rounds} rounds: every token came back");
+    Ok(())
+}
