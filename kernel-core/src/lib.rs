@@ -18,7 +18,7 @@
     allow(dead_code, unused_imports)
 )]
 
-#[cfg(any(test, feature = "reference"))]
+#[cfg(any(test, feature = "reference", feature = "sim"))]
 extern crate alloc;
 #[cfg(test)]
 extern crate std;
@@ -33,6 +33,8 @@ pub mod protocol;
 #[cfg(any(test, feature = "reference"))]
 pub mod reference;
 pub mod shape;
+#[cfg(any(test, feature = "sim"))]
+pub mod sim;
 pub mod sync;
 #[cfg(test)]
 mod testing;
