@@ -1,7 +1,8 @@
 //! Effects that have been issued and have not landed, and what keeps them in order.
 
 use super::chooser::Actor;
-use crate::place::Place;
+use crate::layout::state::PARTITION;
+use crate::place::{Place, Region};
 use crate::units::RankId;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -175,10 +176,10 @@ struct Message {
 }
 
 /// Rules of the contract that a memory breaks, for twins.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Broken {
-    /// A publish overtakes its core's puts where this holds.
-    pub publishes: Option<fn(Place) -> bool>,
+    /// A publish of a status word there overtakes its core's puts.
+    pub publishes: Option<Region>,
     /// Messages of one core to one rank overtake each other.
     pub messages: bool,
     /// The last word of a transfer is delivered first.
@@ -205,7 +206,8 @@ impl Queue {
                 true
             }
             FlightKind::Publish => {
-                let overtakes = broken.publishes.is_some_and(|holds| holds(flight.at));
+                let overtakes =
+                    broken.publishes == Some(flight.at.region) && flight.at.offset < 2 * PARTITION;
                 let path = self.paths.get_mut(&flight.to);
                 let group = path.and_then(|path| path.groups.back_mut()).filter(|_| !overtakes);
                 let free = group.is_none();

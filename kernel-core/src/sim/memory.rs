@@ -78,6 +78,14 @@ pub struct Memory<S, C> {
     pub room: u32,
     /// Words that are what they are, whatever is written there.
     pub stuck: Vec<(RankId, Place, u64)>,
+    /// Whether transfers are held against their sources as they were when they were posted.
+    pub sources_checked: bool,
+    /// Whether a source has changed that a transfer had still to read.
+    pub source_changed: bool,
+    /// Transfers posted so far.
+    pub posted: u64,
+    /// Messages of more than a word sent so far.
+    pub rows_sent: u64,
     /// What has been issued since [`take_effects`](Self::take_effects).
     pub(super) effects: Vec<Effect>,
     pub(super) flights: Flights,
@@ -114,6 +122,10 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
             rewrites: false,
             room: 24,
             stuck: Vec::new(),
+            sources_checked: false,
+            source_changed: false,
+            posted: 0,
+            rows_sent: 0,
             effects: Vec::new(),
             flights: Flights::default(),
             queues: Vec::new(),
@@ -158,6 +170,18 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
         self.flights.all().into_iter().filter_map(|id| Some((id, self.flights.get(id)?)))
     }
 
+    /// Lets another chooser decide from now on. It is offered the flights that may land; who may step is not known here.
+    pub fn choose(&mut self, chooser: C) {
+        self.chooser = chooser;
+        for id in self.flights.all() {
+            if let Some(flight) = self.flights.get(id)
+                && flight.free
+            {
+                self.chooser.may_land(id, flight);
+            }
+        }
+    }
+
     /// What was issued since the last call.
     pub fn take_effects(&mut self) -> Vec<Effect> {
         core::mem::take(&mut self.effects)
@@ -169,6 +193,11 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
     /// They are not all in one region.
     pub fn read(&self, from: Spot, len: u64) -> Result<&[u8], Fault> {
         self.storage.read(from, len).ok_or(Fault::new(from.member, from.at, len))
+    }
+
+    /// Overwrites a word past the contract, as [`poke`](Self::poke).
+    pub fn poke_word(&mut self, member: RankId, at: Place, word: u64) {
+        self.poke(member, at, &word.to_le_bytes());
     }
 
     /// A word that has landed; 0 if there is none.
@@ -192,12 +221,14 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
     ///
     /// # Panics
     /// The bytes are not all in one region.
-    pub fn poke(&mut self, to: Spot, bytes: &[u8]) {
+    pub fn poke(&mut self, member: RankId, at: Place, bytes: &[u8]) {
+        let to = Spot { member, batch: 0, at };
         assert!(self.storage.read(to, bytes.len() as u64).is_some(), "no {} bytes at {}", bytes.len(), to.at);
         self.storage.write(to, bytes);
         let (start, end) = (to.at.offset, to.at.offset + bytes.len() as u64);
         for &(member, at, word) in &self.stuck {
-            if (member, at.region) == (to.member, to.at.region) && (start..end).contains(&at.offset) {
+            let touched = start < at.offset + 8 && at.offset < end;
+            if (member, at.region) == (to.member, to.at.region) && touched {
                 self.storage.write(Spot { at, ..to }, &word.to_le_bytes());
             }
         }
@@ -274,8 +305,9 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
     }
 
     /// The number of a new message.
-    pub(super) fn message(&mut self) -> FlightKind {
+    pub(super) fn message(&mut self, len: usize) -> FlightKind {
         self.messages += 1;
+        self.rows_sent += u64::from(len > 8);
         FlightKind::Message(self.messages)
     }
 
@@ -287,18 +319,12 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
             return false;
         }
         *transfers += 1;
+        self.posted += 1;
         let (from, kind) = (Actor { member, core: AGENT }, FlightKind::Transfer(source));
-        self.launch(Flight {
-            from,
-            to,
-            at,
-            kind,
-            left: len,
-            weight: len,
-            bytes: Bytes::Source,
-            group: 0,
-            free: false,
-        });
+        let posted = self.storage.read(Spot { member, batch: 0, at: source }, len);
+        let posted = posted.filter(|_| self.sources_checked);
+        let bytes = posted.map_or(Bytes::Source, |bytes| Bytes::Many(bytes.to_vec()));
+        self.launch(Flight { from, to, at, kind, left: len, weight: len, bytes, group: 0, free: false });
         true
     }
 
@@ -354,11 +380,16 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
         let own = core::mem::replace(&mut flight.bytes, Bytes::Source);
         if let FlightKind::Transfer(source) = kind {
             flight.kind = FlightKind::Transfer(Place { offset: source.offset + len, ..source });
+            if let Bytes::Many(posted) = &own {
+                let spot = Spot { member: from.member, batch: 0, at: source };
+                self.source_changed |=
+                    self.storage.read(spot, left) != posted.get(posted.len() - left as usize..);
+            }
             self.deliver(from.member, to, source, at, len, left);
         } else {
             let all = own.as_slice();
             let start = all.len() - left as usize;
-            self.poke(Spot { member: to, batch: 0, at }, &all[start..start + len as usize]);
+            self.poke(to, at, &all[start..start + len as usize]);
         }
         let Some(flight) = self.flights.get_mut(id) else { return true };
         flight.bytes = own;
@@ -403,7 +434,7 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
         let mut copy = |start: u64, len: u64| {
             let spot = Spot { member: from, batch: 0, at: shifted(source, start) };
             let bytes = self.storage.read(spot, len).map(<[u8]>::to_vec).unwrap_or_default();
-            self.poke(Spot { member: to, batch: 0, at: shifted(at, start) }, &bytes);
+            self.poke(to, shifted(at, start), &bytes);
         };
         // In chunks, since sparse memory is not read in longer pieces.
         for start in (0..len).step_by(512) {

@@ -14,6 +14,10 @@
 //! what another one chose ([`Recorded`]), and a simulator in virtual time if it orders offers by the time at which they are
 //! due.
 //!
+//! A [`Cluster`] is the cores and agents of a group over such a memory. It takes choices, lets the machines step, keeps the
+//! join, runs the experts through a [`World`], wakes who sleeps, and says who waits for what when nobody can move. A
+//! [`Faulty`] fabric between core and memory leaves out one [`Duty`].
+//!
 //! # Writing a chooser
 //! Keep the offers of [`may_step`](Chooser::may_step) and [`may_land`](Chooser::may_land) in a list of your own, and return
 //! one of them from [`next`](Chooser::next). An offer may be overtaken: a flight that another call has landed meanwhile is
@@ -22,6 +26,8 @@
 //! out, which no protocol looks at.
 
 pub mod chooser;
+pub mod cluster;
+pub mod duty;
 pub mod flight;
 pub mod memory;
 pub mod recorded;
@@ -31,6 +37,8 @@ pub mod storage;
 mod view;
 
 pub use chooser::{Actor, Choice, Chooser};
+pub use cluster::{Cluster, World};
+pub use duty::{Duty, Faulty};
 pub use flight::{Flight, FlightId};
 pub use memory::Memory;
 pub use recorded::{Recorded, Replayed};

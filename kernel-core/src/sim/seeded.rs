@@ -10,21 +10,21 @@ use alloc::vec::Vec;
 pub enum Memory {
     /// Every effect lands at once.
     Strong,
+    /// An effect lands when it must: a put when its core publishes to that rank, a store or write when its core is quiet,
+    /// which it is told no sooner than it has asked twice. A publish lands at once. Messages and transfers are weak.
+    Late,
     /// Effects land in pieces, as late and as disordered as the contract allows.
     Weak,
-    /// An effect lands when it must: a put when its core publishes to that rank, everything else but a publish when its core
-    /// is quiet, which it is told no sooner than it has asked twice. Messages and transfers are weak.
-    Late,
-    /// The same, but transfers land at once.
-    LateButTransfers,
 }
 
 /// Draws steps and landings from a seed. Now and then it changes how likely each is: some effects are slow, and some actors
 /// or ranks take no steps for a while, so that others run ahead of them.
 #[derive(Clone, Debug)]
 pub struct Seeded {
-    /// How late effects land.
-    pub memory: Memory,
+    /// How late effects land but for messages and transfers.
+    near: Memory,
+    /// How late those do.
+    far: Memory,
     dice: Dice,
     mood: Mood,
     quick: Pool<FlightId>,
@@ -49,20 +49,31 @@ struct Mood {
     slow_words: usize,
 }
 
+impl Mood {
+    fn drawn(dice: &mut Dice) -> Self {
+        Self {
+            eagerness: dice.one_of(&[2, 40, 128, 250]),
+            slow_rows: dice.one_of(&[0, 16, 128, 240]),
+            slow_words: dice.one_of(&[0, 16, 128]),
+        }
+    }
+}
+
 /// Who takes no steps for now.
 #[derive(Clone, Copy, Debug, Default)]
 struct Nap {
     salt: u64,
-    by_member: bool,
+    /// Drawn by member, by actor or for agents alone.
+    by: usize,
     /// Of 256.
     share: u64,
 }
 
 impl Nap {
     fn has(&self, actor: Actor) -> bool {
-        let core = if self.by_member { 0 } else { u64::from(actor.core.0) + 1 };
+        let core = if self.by == 0 { 0 } else { u64::from(actor.core.0) + 1 };
         let draw = Dice(self.salt ^ u64::from(actor.member.0) << 32 ^ core).word() & 255;
-        draw < self.share
+        draw < self.share && (self.by < 2 || actor.core == AGENT)
     }
 }
 
@@ -70,10 +81,17 @@ impl Seeded {
     /// The choices of a seed.
     #[must_use]
     pub fn new(memory: Memory, seed: u64) -> Self {
-        Self {
-            memory,
-            dice: Dice(seed),
-            mood: Mood { eagerness: 128, slow_rows: 16, slow_words: 16 },
+        Self::with(memory, memory, seed)
+    }
+
+    /// The choices of a seed, with messages and transfers that land as `far` says.
+    #[must_use]
+    pub fn with(near: Memory, far: Memory, seed: u64) -> Self {
+        let mut dice = Dice(seed);
+        let mut chooser = Self {
+            near,
+            far,
+            mood: Mood::drawn(&mut dice),
             quick: Pool::default(),
             slow: Pool::default(),
             transfers: Pool::default(),
@@ -81,7 +99,10 @@ impl Seeded {
             napping: Pool::default(),
             nap: Nap::default(),
             asked: BTreeSet::new(),
-        }
+            dice,
+        };
+        chooser.redraw_nap();
+        chooser
     }
 
     /// Time passes: something in flight may land.
@@ -91,11 +112,7 @@ impl Seeded {
         }
         let Self { dice, mood, .. } = self;
         if dice.below(64) == 0 {
-            *mood = Mood {
-                eagerness: dice.one_of(&[2, 40, 128, 250]),
-                slow_rows: dice.one_of(&[0, 16, 128, 240]),
-                slow_words: dice.one_of(&[0, 16, 128]),
-            };
+            *mood = Mood::drawn(dice);
         }
         if dice.below(256) < mood.eagerness { self.land_quick() } else { None }
     }
@@ -109,12 +126,13 @@ impl Seeded {
     fn land_quick(&mut self) -> Option<Choice> {
         let transfer_first = self.quick.is_empty() || self.dice.below(2) == 0;
         if transfer_first && let Some((flight, left)) = self.transfers.draw(&mut self.dice) {
-            // Often everything but the last word, seldom everything.
+            // Often everything but the last word.
             let words = (left / 8) as usize;
             let words = match self.dice.below(8) {
                 0 => 1,
-                1 => 1 + self.dice.below(words),
-                2..5 => words.saturating_sub(1).max(1),
+                1 => 1 + self.dice.below(64),
+                2 | 3 => 1 + self.dice.below(words),
+                4 | 5 => words.saturating_sub(1).max(1),
                 _ => words,
             };
             return Some(Choice::Land(flight, 8 * words as u64));
@@ -123,8 +141,8 @@ impl Seeded {
     }
 
     fn redraw_nap(&mut self) {
-        let (salt, by_member) = (self.dice.word(), self.dice.below(2) == 0);
-        self.nap = Nap { salt, by_member, share: self.dice.one_of(&[0, 64, 128, 230]) };
+        let (salt, by) = (self.dice.word(), self.dice.below(3));
+        self.nap = Nap { salt, by, share: self.dice.one_of(&[0, 64, 128, 256]) };
         while let Some(actor) = self.napping.draw(&mut self.dice) {
             self.ready.add(actor);
         }
@@ -159,11 +177,10 @@ impl Chooser for Seeded {
     }
 
     fn issued(&mut self, _: FlightId, what: &Flight) -> Lands {
-        let is_late = matches!(self.memory, Memory::Late | Memory::LateButTransfers);
         let now = match what.kind {
-            FlightKind::Publish if is_late => true,
-            FlightKind::Transfer(_) if self.memory == Memory::LateButTransfers => true,
-            _ => self.memory == Memory::Strong,
+            FlightKind::Message(_) | FlightKind::Transfer(_) => self.far == Memory::Strong,
+            FlightKind::Publish => self.near != Memory::Weak,
+            FlightKind::Put | FlightKind::Store | FlightKind::Write => self.near == Memory::Strong,
         };
         if now { Lands::Now } else { Lands::Later }
     }
@@ -171,12 +188,12 @@ impl Chooser for Seeded {
     fn cut(&mut self, kind: FlightKind, len: u64, cuts: &mut Vec<u64>) {
         let len = len as usize;
         match kind {
-            FlightKind::Message(_) if self.memory != Memory::Strong => {
+            FlightKind::Message(_) if self.far != Memory::Strong => {
                 // The first word, which may be a flag, always by itself.
                 cuts.push(8.min(len) as u64);
                 cuts.extend((0..3).map(|_| 8 * self.dice.below(len / 8 + 1) as u64));
             }
-            FlightKind::Put if self.memory == Memory::Weak => {
+            FlightKind::Put if self.near == Memory::Weak => {
                 cuts.extend((0..2).map(|_| self.dice.below(len + 1) as u64));
             }
             _ => {}
@@ -187,7 +204,7 @@ impl Chooser for Seeded {
         let slow = match what.kind {
             // These land by quiet or by a publish.
             FlightKind::Put | FlightKind::Publish | FlightKind::Store | FlightKind::Write
-                if self.memory != Memory::Weak =>
+                if self.near != Memory::Weak =>
             {
                 return;
             }
@@ -204,15 +221,13 @@ impl Chooser for Seeded {
     }
 
     fn quiet(&mut self, core: Actor, _: bool) -> Quiet {
-        match self.memory {
-            Memory::Late | Memory::LateButTransfers if core.core == AGENT || self.asked.remove(&core) => {
-                Quiet::Flush
-            }
-            Memory::Late | Memory::LateButTransfers => {
+        match self.near {
+            Memory::Late if core.core == AGENT || self.asked.remove(&core) => Quiet::Flush,
+            Memory::Late => {
                 self.asked.insert(core);
                 Quiet::NotYet
             }
-            _ => Quiet::Honest,
+            Memory::Strong | Memory::Weak => Quiet::Honest,
         }
     }
 

@@ -72,7 +72,7 @@ pub trait Storage {
 #[derive(Clone, Debug)]
 pub struct Dense {
     /// By member, then region.
-    members: Vec<Vec<Vec<u8>>>,
+    pub members: Vec<Vec<Vec<u8>>>,
 }
 
 impl Dense {

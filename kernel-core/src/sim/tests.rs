@@ -176,7 +176,7 @@ fn an_agent_without_room_sleeps_until_a_transfer_has_ended() {
     let flight = memory.flights().next().unwrap().0;
     assert!(memory.land(flight, 16) && memory.chooser.awake.is_empty());
     // The source is read when a word is delivered.
-    memory.poke(Spot { member: RankId(0), batch: 0, at: Place::window_out(16) }, &[9; 8]);
+    memory.poke(RankId(0), Place::window_out(16), &[9; 8]);
     assert!(memory.land(flight, 8) && !memory.land(flight, 8));
     assert_eq!(
         (memory.chooser.awake.as_slice(), memory.word(RankId(1), Place::window(16))),

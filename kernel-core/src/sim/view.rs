@@ -134,7 +134,7 @@ where
         let member = self.target(to, at, message.len() as u64, true)?;
         self.aligned(member, at, message.len() as u64)?;
         self.memory.effects.push(Effect::Send { to, at, len: message.len() });
-        let (from, kind) = (self.actor, self.memory.message());
+        let (from, kind) = (self.actor, self.memory.message(message.len()));
         self.memory.issue(from, member, at, kind, message);
         Ok(())
     }

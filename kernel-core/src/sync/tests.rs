@@ -7,7 +7,7 @@ use crate::fabric::{Fabric, ProtocolError};
 use crate::layout::state::{Kind, Partition, core_word, selector};
 use crate::plan::counts::ShareSum;
 use crate::testing::domain::{Dice, PAIR};
-use crate::testing::fake::World;
+use crate::testing::group::{Memory, memory};
 use crate::units::{CoreId, RankId};
 use alloc::collections::BTreeSet;
 
@@ -15,8 +15,8 @@ const RANK: RankId = RankId(0);
 const SELF: CoreId = CoreId(0);
 const OTHER: CoreId = CoreId(1);
 
-fn world() -> World {
-    World::new(&PAIR.shape())
+fn world() -> Memory {
+    memory(&PAIR.shape())
 }
 
 /// A core word with an epoch and sums.
@@ -28,7 +28,7 @@ fn epoch_with(even: u64, odd: u64) -> Result<u32, ProtocolError> {
     let mut world = world();
     world.poke_word(RANK, core_word(SELF, 0), even);
     world.poke_word(RANK, core_word(SELF, 1), odd);
-    current_epoch(&world.fabric(RANK, SELF), SELF)
+    current_epoch(&world.fabric(RANK, SELF, 0), SELF)
 }
 
 #[test]
@@ -60,7 +60,7 @@ fn own_words_that_cannot_follow_each_other_are_refused() {
 fn an_epoch_survives_ten_barriers_in_the_words_alone() {
     let mut world = world();
     for n in 0..10 {
-        let mut fabric = world.fabric(RANK, SELF);
+        let mut fabric = world.fabric(RANK, SELF, 0);
         let epoch = current_epoch(&fabric, SELF).unwrap();
         assert_eq!(epoch, n % 4);
         let sum = ShareSum { rows: n * 3, of_last_expert: n };
@@ -99,7 +99,7 @@ fn the_other_core_is_awaited_until_its_word_holds_the_epoch() {
         let mut world = world();
         world.poke_word(RANK, core_word(OTHER, epoch), seen);
         assert_eq!(
-            missing(&world.fabric(RANK, SELF), 2, SELF, epoch),
+            missing(&world.fabric(RANK, SELF, 0), 2, SELF, epoch),
             expected,
             "{seen:#x} in epoch {epoch}"
         );
@@ -112,7 +112,7 @@ fn the_first_missing_core_is_named_and_the_own_word_is_not_looked_at() {
     for core in [0, 1, 3].map(CoreId) {
         world.poke_word(RANK, core_word(core, 1), word(1, 0, 0));
     }
-    let fabric = world.fabric(RANK, SELF);
+    let fabric = world.fabric(RANK, SELF, 0);
     assert_eq!(missing(&fabric, 4, SELF, 1), Ok(Some(CoreId(2))));
     assert_eq!(missing(&fabric, 4, CoreId(2), 1), Ok(None));
     assert_eq!(missing(&fabric, 1, SELF, 2), Ok(None), "a core alone waits for nobody");
@@ -124,13 +124,13 @@ fn sums_that_contradict_each_other_are_refused() {
     let seen = word(1, 4, 5);
     world.poke_word(RANK, core_word(OTHER, 1), seen);
     let error = ProtocolError::CoreWord { core: OTHER, seen, epoch: 1 };
-    assert_eq!(sum_of(&world.fabric(RANK, SELF), OTHER, 1), Err(error));
+    assert_eq!(sum_of(&world.fabric(RANK, SELF, 0), OTHER, 1), Err(error));
 }
 
 #[test]
 fn the_largest_sums_leave_the_epoch_alone() {
     let mut world = world();
-    let mut fabric = world.fabric(RANK, SELF);
+    let mut fabric = world.fabric(RANK, SELF, 0);
     let max = (1 << 31) - 1;
     arrive(&mut fabric, RANK, SELF, 2, ShareSum { rows: max, of_last_expert: max }).unwrap();
     assert_eq!(sum_of(&fabric, SELF, 2), Ok(ShareSum { rows: max, of_last_expert: max }));
@@ -147,7 +147,7 @@ fn no_core_misses_the_sum_of_a_barrier_however_fast_the_others_are() {
         while cores.iter().any(|&(n, _)| n < 8) {
             let core = CoreId(dice.below(3));
             let (n, arrived) = cores[core.index()];
-            let mut fabric = world.fabric(RANK, core);
+            let mut fabric = world.fabric(RANK, core, 0);
             let sum = |core: u32, n: u32| ShareSum { rows: 10 * n + core + 1, of_last_expert: core };
             if n == 8 {
                 continue;
@@ -171,7 +171,7 @@ fn no_core_misses_the_sum_of_a_barrier_however_fast_the_others_are() {
 #[test]
 fn a_selector_alternates_by_core_and_kind() {
     let mut world = world();
-    let mut take = |kind, core| select(&mut world.fabric(RANK, core), kind, core).unwrap().index();
+    let mut take = |kind, core| select(&mut world.fabric(RANK, core, 0), kind, core).unwrap().index();
     let taken = [SELF, SELF, SELF, OTHER].map(|core| take(Kind::Dispatch, core));
     assert_eq!(taken, [0, 1, 0, 0]);
     assert_eq!([(); 2].map(|()| take(Kind::Combine, SELF)), [0, 1]);
@@ -183,9 +183,9 @@ fn a_selector_that_holds_neither_0_nor_1_is_refused_and_left_alone() {
         let mut world = world();
         let at = selector(Kind::Combine, OTHER);
         world.poke_word(RANK, at, seen);
-        let result = select(&mut world.fabric(RANK, OTHER), Kind::Combine, OTHER);
+        let result = select(&mut world.fabric(RANK, OTHER, 0), Kind::Combine, OTHER);
         assert_eq!(result, Err(ProtocolError::Selector { at, seen }));
-        assert_eq!(world.peek_word(RANK, at), seen);
+        assert_eq!(world.word(RANK, at), seen);
     }
     assert_eq!(Partition::P0.flipped(), Partition::P1);
 }

@@ -1,73 +1,101 @@
-//! A group in lockstep: every core of every rank, one step at a time, with the duties of a machine checked at
-//! each step.
+//! Groups for tests: real machines on simulated memory, held against the oracle at the end of every operator, with a duty
+//! left out if that is asked for. Tests drive them step by step, or let a seed do it.
 
-use super::domain::{Tensors, result_row};
-use super::fake::World;
-use crate::fabric::{Progress, ProtocolError};
-use crate::layout::row_table;
-use crate::place::Tensor;
-use crate::protocol::a3::{Combine, Dispatch, Env, RUN, ub_bytes, ub_words};
-use crate::protocol::a3_v2;
-use crate::protocol::direct;
-use crate::protocol::{Choices, Operands, Receive, Ub};
-use crate::reference::{Cluster, Dispatched};
+use super::domain::{Dice, OwnedMask, Tensors, result_row};
+use crate::fabric::nic::Nic;
+use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::inputs::Inputs;
+use crate::layout::a2_window::{FLAG1, next_flag_place, tail_flag, window, window_in};
+use crate::layout::data::partition_start;
+use crate::layout::state::{Kind, PARTITION, Partition};
+use crate::place::{Place, Tensor};
+use crate::plan::relay;
+use crate::plan::returns::received;
+use crate::protocol::{Choices, Machine, Operator, Stage};
+use crate::reference::{self, Dispatched};
 use crate::shape::{CommAlg, Op, Shape};
-use crate::units::{CoreId, RankId, Token};
-use crate::vector::Portable;
+use crate::sim::cluster::{Answer, Core, Failure, Planned, World, schedule};
+use crate::sim::duty::{Duty, FaultyNic, Held, Words};
+use crate::sim::flight::FlightKind;
+use crate::sim::memory::Effect;
+use crate::sim::seeded::{self, Seeded};
+use crate::sim::storage::{Spot, region_sizes};
+use crate::sim::{self, Actor, Chooser, Dense, Faulty, FlightId};
+use crate::sync::flag::is_window_flag;
+use crate::units::{RankId, Token};
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
 use alloc::format;
-use alloc::string::String;
-use alloc::vec;
+use alloc::string::{String, ToString};
 use alloc::vec::Vec;
+use core::cell::RefCell;
+use core::ops::{Deref, DerefMut};
 
-/// A machine of either kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Machine {
-    Dispatch(Dispatch),
-    DispatchV2(a3_v2::Dispatch),
-    Combine(Combine),
-    Direct(direct::Dispatch),
-    Pull(direct::Combine),
+pub(crate) type Memory = sim::Memory<Dense, Seeded>;
+pub(crate) type Cluster<'a> = sim::Cluster<'a, Dense, Seeded>;
+/// What the experts return for (round, source, token, k).
+pub(crate) type Result = fn(&Shape, usize, u32, u32, u32) -> Vec<u8>;
+
+/// Memory of a shape that is as late as cores let it be.
+pub(crate) fn memory(shape: &Shape) -> Memory {
+    let sizes = (0..shape.ep_world_size()).map(|rank| region_sizes(shape, Some(RankId(rank)), 1));
+    let mut memory = Memory::new(shape, Dense::new(sizes), Seeded::new(seeded::Memory::Late, 1));
+    memory.room = 5;
+    memory.sources_checked = true;
+    memory
 }
 
-impl Machine {
-    /// The dispatch of a shape's layout.
-    pub(crate) fn dispatch(shape: &Shape, receive: Receive) -> Self {
-        match (shape.comm_alg(), receive) {
-            (_, Receive::Direct { .. }) => Self::Direct(direct::Dispatch::new()),
-            (CommAlg::FullmeshV2, _) => Self::DispatchV2(a3_v2::Dispatch::new()),
-            _ => Self::Dispatch(Dispatch::new()),
-        }
+/// What only tests do with memory.
+impl Memory {
+    /// Cuts a rank's window short.
+    pub(crate) fn truncate_window(&mut self, rank: RankId, len: usize) {
+        let spot = Spot { member: rank, batch: 0, at: Place::window(0) };
+        self.storage.members[rank.index()][spot.region()].truncate(len);
     }
 
-    /// The name of its phase.
-    pub(crate) fn phase(&self) -> String {
-        let text = format!("{self:?}");
-        // The innermost: a part of an operator has phases of its own.
-        let (_, phase) = text.rsplit_once("phase: ").unwrap();
-        // While outputs are written, that is which one.
-        let phase = phase.split_once("output: ").map_or(phase, |(_, output)| output);
-        phase.chars().take_while(|c| c.is_alphanumeric()).collect()
+    /// Transfers in flight.
+    pub(crate) fn transfers(&self) -> Vec<FlightId> {
+        let transfers = self.flights().filter(|(_, flight)| matches!(flight.kind, FlightKind::Transfer(_)));
+        transfers.map(|(id, _)| id).collect()
+    }
+
+    /// Whether a put to `rank` has not landed.
+    pub(crate) fn has_puts_on_their_way_to(&self, rank: RankId) -> bool {
+        self.flights().any(|(_, flight)| flight.kind == FlightKind::Put && flight.to == rank)
+    }
+
+    /// Whether nothing is left in the status areas of any rank, nor in the flags of blocks.
+    pub(crate) fn no_flag_is_left(&self, shape: &Shape) -> bool {
+        let bytes =
+            |rank: u32, at: Place, len| self.read(Spot { member: RankId(rank), batch: 0, at }, len).unwrap();
+        let no_block = |rank: u32| {
+            [Partition::P0, Partition::P1].into_iter().all(|partition| {
+                let start = partition_start(shape, partition) + shape.combine_area();
+                let area = bytes(rank, Place::window(start), shape.dispatch_area());
+                area.chunks(512).all(|block| block[480..].iter().all(|&b| b == 0))
+            })
+        };
+        (0..shape.ep_world_size()).all(|rank| {
+            bytes(rank, Place::state(0), 2 * PARTITION).iter().all(|&b| b == 0)
+                && (shape.comm_alg() != CommAlg::FullmeshV2 || no_block(rank))
+        })
     }
 }
 
-/// A core and its scratch.
+/// The inputs of a group, its experts, and who holds its outputs against the oracle.
 #[derive(Clone, Debug)]
-pub(crate) struct Core {
-    pub(crate) rank: RankId,
-    pub(crate) core: CoreId,
-    pub(crate) machine: Machine,
-    pub(crate) words: Vec<u32>,
-    pub(crate) row: Vec<u8>,
-}
-
-/// What the experts of a rank returned.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Rows {
-    pub(crate) y: Vec<u8>,
-    pub(crate) assist_info: Vec<u8>,
-    pub(crate) ep_recv_counts: Vec<u8>,
-    pub(crate) sent_rows: Vec<u8>,
-    pub(crate) row_table: Vec<u8>,
+pub(crate) struct Judge {
+    shape: &'static Shape,
+    /// By round, then rank.
+    pub(crate) rounds: Vec<Vec<Tensors>>,
+    pub(crate) result: Result,
+    /// Whether outputs are not compared.
+    pub(crate) lenient: bool,
+    /// What is left out.
+    pub(crate) duty: Option<Duty>,
+    /// Whether only those flags are cleared on A2 that were waited for, as in the seed.
+    pub(crate) seed_clears: bool,
+    held: RefCell<BTreeMap<Actor, Held>>,
 }
 
 /// What one step did.
@@ -79,6 +107,30 @@ pub(crate) struct Step {
     pub(crate) effect: Option<String>,
 }
 
+#[derive(Clone, Debug)]
+pub(crate) struct Group {
+    pub(crate) cluster: Cluster<'static>,
+    pub(crate) judge: Judge,
+    /// The cores by rank, then the agents.
+    pub(crate) actors: Vec<Actor>,
+    /// How late all but messages and transfers land.
+    pub(crate) near: seeded::Memory,
+}
+
+impl Deref for Group {
+    type Target = Cluster<'static>;
+
+    fn deref(&self) -> &Cluster<'static> {
+        &self.cluster
+    }
+}
+
+impl DerefMut for Group {
+    fn deref_mut(&mut self) -> &mut Cluster<'static> {
+        &mut self.cluster
+    }
+}
+
 /// Round robin, so that a run is the same every time.
 pub(crate) fn in_turn() -> impl FnMut(usize) -> usize {
     let mut turn = 0;
@@ -88,95 +140,141 @@ pub(crate) fn in_turn() -> impl FnMut(usize) -> usize {
     }
 }
 
-/// All cores of all ranks.
-#[derive(Clone, Debug)]
-pub(crate) struct Group {
-    pub(crate) shape: Shape,
-    pub(crate) choices: Choices,
-    /// At most one effect in a step.
-    pub(crate) one_by_one: bool,
-    /// Most effects that a step has had.
-    pub(crate) longest_run: usize,
-    pub(crate) world: World,
-    pub(crate) tensors: Vec<Tensors>,
-    pub(crate) rows: Vec<Rows>,
-    pub(crate) cores: Vec<Core>,
+/// The name of a machine's phase.
+pub(crate) fn phase(machine: Option<&Machine>) -> String {
+    let text = machine.map_or_else(|| "phase: Done".to_string(), |machine| format!("{machine:?}"));
+    // The innermost: a part of an operator has phases of its own.
+    let (_, phase) = text.rsplit_once("phase: ").unwrap();
+    // While outputs are written, that is which one.
+    let phase = phase.split_once("output: ").map_or(phase, |(_, output)| output);
+    phase.chars().take_while(|c| c.is_alphanumeric()).collect()
+}
+
+/// Random inputs without masks of every rank of so many rounds.
+pub(crate) fn unmasked_rounds(shape: &Shape, rounds: usize, dice: &mut Dice) -> Vec<Vec<Tensors>> {
+    let tensors = |rank, dice: &mut Dice| Tensors {
+        mask: OwnedMask::None,
+        ..Tensors::random(shape, RankId(rank), dice)
+    };
+    (0..rounds).map(|_| (0..shape.ep_world_size()).map(|rank| tensors(rank, dice)).collect()).collect()
 }
 
 impl Group {
+    /// A group with one round, whose operators a test [begins](Self::begin_dispatch) by itself.
     pub(crate) fn new(shape: &Shape, tensors: Vec<Tensors>) -> Self {
-        let ids = (0..shape.ep_world_size())
-            .flat_map(|rank| (0..shape.aiv_num()).map(move |core| (RankId(rank), CoreId(core))));
-        let core = |(rank, core)| Core {
-            rank,
-            core,
-            machine: Machine::dispatch(shape, Receive::Copy),
-            // The scratch holds whatever was there before.
-            words: vec![0xDEAD_BEEF; ub_words(shape)],
-            row: vec![0xAB; ub_bytes(shape)],
-        };
-        Self {
-            shape: shape.clone(),
-            choices: Choices::default(),
-            one_by_one: true,
-            longest_run: 0,
-            world: World::new(shape),
-            rows: vec![Rows::default(); tensors.len()],
-            tensors,
-            cores: ids.map(core).collect(),
-        }
+        let result: Result = |shape, _, source, token, k| result_row(shape, source, token, k);
+        let mut group = Self::of(shape, Vec::from([tensors]), result);
+        group.operators.clear();
+        group
     }
 
-    /// Steps core number `i` once.
-    pub(crate) fn step(&mut self, i: usize) -> Result<Step, ProtocolError> {
-        let Core { rank, core, machine, words, row } = &mut self.cores[i];
-        let env = Env::new(&self.shape, *rank, *core, self.choices, Portable);
-        let env = if self.one_by_one { env.one_by_one() } else { env };
-        let inputs = self.tensors[rank.index()].inputs();
-        let Rows { y, assist_info, ep_recv_counts, sent_rows, row_table } = &self.rows[rank.index()];
-        let operands =
-            Operands { y, assist_info, ep_recv_counts, sent_rows, row_table, ..Operands::default() };
-        let mut ub = Ub { words, row };
-        let (before, words_before) = (machine.clone(), ub.words.to_vec());
-        let mut fabric = self.world.fabric(*rank, *core);
-        let progress = match machine {
-            Machine::Dispatch(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
-            Machine::DispatchV2(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
-            Machine::Combine(machine) => machine.step(&env, &mut fabric, &inputs, &operands, &mut ub),
-            Machine::Direct(machine) => machine.step(&env, &mut fabric, &inputs, &mut ub),
-            Machine::Pull(machine) => machine.step(&env, &mut fabric, &inputs, &operands, &mut ub),
+    /// A group that runs these rounds, one after the other.
+    pub(crate) fn of(shape: &Shape, rounds: Vec<Vec<Tensors>>, result: Result) -> Self {
+        // A cluster borrows its shape, and tests hand groups about.
+        let shape: &'static Shape = Box::leak(Box::new(shape.clone()));
+        let operators = schedule("DC", rounds.len());
+        let cluster = Cluster::new(shape, Choices::default(), memory(shape), operators);
+        let (duty, held) = (None, RefCell::default());
+        let judge = Judge { shape, rounds, result, lenient: false, duty, seed_clears: false, held };
+        let mut group = Self { cluster, judge, actors: Vec::new(), near: seeded::Memory::Late };
+        group.actors = group.cluster.actors().collect();
+        group
+    }
+
+    /// The same by another schedule of as many rounds.
+    pub(crate) fn by(mut self, letters: &str) -> Self {
+        self.operators = schedule(letters, self.operators.len() / letters.len());
+        self
+    }
+
+    /// The same in that stage of the hierarchy.
+    pub(crate) fn in_stage(mut self, stage: Stage) -> Self {
+        self.choices.stage = stage;
+        self.actors = self.cluster.actors().collect();
+        self
+    }
+
+    /// The tensors of the last round.
+    pub(crate) fn tensors(&mut self) -> &mut Vec<Tensors> {
+        self.judge.rounds.last_mut().unwrap()
+    }
+
+    pub(crate) fn core(&mut self, i: usize) -> &mut Core {
+        let Actor { member, core } = self.actors[i];
+        &mut self.cluster.members[member.index()].cores[core.index()]
+    }
+
+    pub(crate) fn phase(&mut self, i: usize) -> String {
+        phase(self.core(i).machine.as_ref())
+    }
+
+    pub(crate) fn output(&self, rank: RankId, tensor: Tensor) -> &[u8] {
+        self.cluster.output(rank.index(), 0, tensor)
+    }
+
+    /// How many cores there are.
+    pub(crate) fn cores(&self) -> usize {
+        self.cluster.members.len() * self.shape.aiv_num() as usize
+    }
+
+    pub(crate) fn begin_dispatch(&mut self) {
+        self.begin(Operator::Dispatch);
+    }
+
+    pub(crate) fn begin_combine(&mut self) {
+        self.begin(Operator::Combine);
+    }
+
+    /// Begins an operator of the last round on all ranks.
+    fn begin(&mut self, operator: Operator) {
+        let round = self.judge.rounds.len() - 1;
+        self.operators.push(Planned { operator, round });
+        self.members.iter_mut().for_each(|member| member.returned.resize_with(round + 1, Default::default));
+        self.begin_all();
+    }
+
+    /// Gives every rank its next operator.
+    pub(crate) fn begin_all(&mut self) {
+        self.cluster.begin(&mut self.judge).unwrap();
+    }
+
+    /// An actor's step, by its number; nothing for a core between operators.
+    pub(crate) fn progress(&mut self, i: usize) -> core::result::Result<Option<Progress>, Failure> {
+        self.cluster.step(self.actors[i], &mut self.judge)
+    }
+
+    /// The same. Whether it moved.
+    pub(crate) fn act(&mut self, i: usize) -> core::result::Result<bool, Failure> {
+        Ok(matches!(self.progress(i)?, Some(Progress::Stepped | Progress::Done)))
+    }
+
+    /// Steps core number `i` once; a core that has ended its operator is done.
+    pub(crate) fn step(&mut self, i: usize) -> core::result::Result<Step, ProtocolError> {
+        let before = self.phase(i);
+        let progress = match self.progress(i) {
+            Ok(progress) => progress.unwrap_or(Progress::Done),
+            Err(Failure::Core(_, _, error)) => return Err(error),
+            Err(other) => panic!("{other:?} in {:?}", self.judge.rounds),
         };
-        let mut effects = self.world.take_effects();
-        let most = if self.one_by_one { 1 } else { RUN as usize };
-        let kind = |effect: &String| effect.split_whitespace().next().map(String::from);
-        let one_kind = effects.windows(2).all(|two| kind(&two[0]) == kind(&two[1]));
-        let rows_and_flags = |(i, effect)| kind(effect).as_deref() == Some(["put", "publish"][i % 2]);
-        let is_run = one_kind || effects.iter().enumerate().all(rows_and_flags);
-        assert!(effects.len() <= most && is_run, "{before:?} had other effects than a run: {effects:?}");
-        self.longest_run = self.longest_run.max(effects.len());
-        let progress = progress?;
-        if progress != Progress::Stepped {
-            assert_eq!(*machine, before, "{progress:?} must not change a machine");
-            assert_eq!(*ub.words, words_before, "{progress:?} must not change the scratch");
-            assert!(effects.is_empty(), "{progress:?} with an effect: {effects:?}");
-        }
-        Ok(Step { progress, before: before.phase(), after: machine.phase(), effect: effects.pop() })
+        let effect = self.memory.take_effects().last().map(Effect::to_string);
+        Ok(Step { progress, before, after: self.phase(i), effect })
     }
 
     /// Steps all cores until all are done; `pick` chooses the next among the `n` unfinished.
     pub(crate) fn run(
         &mut self,
         mut pick: impl FnMut(usize) -> usize,
-        mut seen: impl FnMut(&Core, &Step),
-    ) -> Result<(), ProtocolError> {
-        let mut running: Vec<usize> = (0..self.cores.len()).collect();
+        mut seen: impl FnMut(Actor, &Step),
+    ) -> core::result::Result<(), ProtocolError> {
+        let mut running: Vec<usize> = (0..self.cores()).collect();
+        running.retain(|&i| self.core(i).machine.is_some());
         let mut idle = 0;
         while !running.is_empty() {
             let at = pick(running.len());
             let step = self.step(running[at])?;
-            seen(&self.cores[running[at]], &step);
+            seen(self.actors[running[at]], &step);
             idle = if step.progress == Progress::Stepped { 0 } else { idle + 1 };
-            assert!(idle < 10_000, "hang: {:?}", self.cores);
+            assert!(idle < 10_000, "hang: {:?}", self.members);
             if step.progress == Progress::Done {
                 running.remove(at);
             }
@@ -184,106 +282,251 @@ impl Group {
         Ok(())
     }
 
-    /// Fresh dispatch machines and outputs.
-    pub(crate) fn begin_dispatch(&mut self) {
-        self.world.reuse_outputs();
-        self.cores
-            .iter_mut()
-            .for_each(|core| core.machine = Machine::dispatch(&self.shape, self.choices.receive));
+    /// Leaves out a duty.
+    pub(crate) fn without(mut self, duty: Duty) -> Self {
+        self.memory.broken = duty.broken();
+        self.memory.rewrites = true;
+        // What was held back comes in a step of its own kind.
+        self.checked = false;
+        self.judge.duty = Some(duty);
+        self
     }
 
-    /// Runs the experts, then fresh combine machines.
-    pub(crate) fn begin_combine(&mut self) {
-        for rank in (0..self.shape.ep_world_size()).map(RankId) {
-            let counts = self.world.output(rank, Tensor::EpRecvCounts).to_vec();
-            let n = i32::from_le_bytes(*counts.last_chunk().unwrap()) as usize;
-            let triples = self.world.output(rank, Tensor::AssistInfo)[..n * 12].to_vec();
-            let word = |b: &[u8]| u32::from_le_bytes(b.try_into().unwrap());
-            let y = triples
-                .chunks(12)
-                .flat_map(|t| result_row(&self.shape, word(&t[..4]), word(&t[4..8]), word(&t[8..])));
-            let y: Vec<u8> = y.collect();
-            let [sent_rows, row_table] =
-                [Tensor::SentRows, Tensor::RowTable].map(|tensor| self.world.output(rank, tensor).to_vec());
-            if matches!(self.choices.receive, Receive::Direct { .. }) {
-                let results = row_table::records(&row_table, 2).nth(1).unwrap();
-                self.world.poke(rank, results, &y);
-            }
-            self.rows[rank.index()] =
-                Rows { y, assist_info: triples.clone(), ep_recv_counts: counts, sent_rows, row_table };
+    /// Messages and transfers land as `far` says.
+    pub(crate) fn choose(&mut self, far: seeded::Memory, seed: u64) {
+        let chooser = Seeded::with(self.near, far, seed);
+        self.memory.choose(chooser);
+    }
+
+    /// Runs what is left of the schedule as a seed decides.
+    pub(crate) fn play(&mut self, far: seeded::Memory, seed: u64) -> core::result::Result<(), Failure> {
+        self.choose(far, seed);
+        let running: Vec<_> = (0..self.cores()).filter(|&i| self.core(i).machine.is_some()).collect();
+        for i in running {
+            let actor = self.actors[i];
+            self.memory.chooser.may_step(actor);
         }
-        let machine = match self.choices.receive {
-            Receive::Direct { .. } => Machine::Pull(direct::Combine::new()),
-            _ => Machine::Combine(Combine::new()),
+        self.cluster.run(&mut self.judge)?;
+        self.memory.settle();
+        let across = |tensors: &Vec<Tensors>| {
+            let of =
+                |(rank, tensors): (u32, &Tensors)| relay::crossings(self.shape, RankId(rank), &tensors.ids).0;
+            (0..).zip(tensors).map(of).sum::<u64>()
         };
-        self.cores.iter_mut().for_each(|core| core.machine = machine.clone());
+        if self.shape.comm_alg() == CommAlg::Hierarchy && self.choices.stage == Stage::Three {
+            // Every token crosses once to each server that needs it, and so does every partial sum.
+            let rows = self.judge.rounds.iter().map(across).sum::<u64>();
+            assert_eq!(self.memory.rows_sent, 2 * rows);
+        }
+        Ok(())
     }
 
-    /// Compares the outputs of dispatch on every rank with the oracle's.
-    pub(crate) fn check_dispatch(&self) {
-        let inputs: Vec<_> = self.tensors.iter().map(Tensors::inputs).collect();
-        let cluster = Cluster { shape: &self.shape, ranks: &inputs, elastic_info: None };
-        for rank in (0..self.shape.ep_world_size()).map(RankId) {
-            let want: Dispatched = cluster.dispatch(rank);
-            let bytes = |tensor, words: Vec<u8>| {
-                let seen = &self.world.output(rank, tensor)[..words.len()];
-                assert_eq!(seen, words, "{} of rank {rank} in {:?}", tensor.name(), self.tensors);
-            };
-            let i32s = |values: &[i32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
-            bytes(Tensor::EpRecvCounts, i32s(&want.ep_recv_counts));
-            bytes(
-                Tensor::ExpertTokenNums,
-                want.expert_token_nums.iter().flat_map(|v| v.to_le_bytes()).collect(),
-            );
-            bytes(Tensor::AssistInfo, i32s(want.assist_info_for_combine.as_flattened()));
-            bytes(Tensor::ExpandIdx, i32s(&want.expand_idx));
-            bytes(Tensor::DynamicScales, want.dynamic_scales.iter().flat_map(|v| v.to_le_bytes()).collect());
-            match self.choices.receive {
-                Receive::Copy => bytes(Tensor::ExpandX, want.expand_x),
-                Receive::Direct { .. } => {
-                    let first = row_table::records(self.world.output(rank, Tensor::RowTable), 2).next();
-                    let seen = self.world.check(rank, first.unwrap(), want.expand_x.len() as u64).unwrap();
-                    assert_eq!(seen, want.expand_x, "rows on rank {rank} in {:?}", self.tensors);
-                }
-                Receive::InPlace => {
-                    let rows = want.assist_info_for_combine.len();
-                    let len = self.shape.payload_bytes();
-                    let table = row_table::records(self.world.output(rank, Tensor::RowTable), rows);
-                    let seen: Vec<_> = table
-                        .flat_map(|record| self.world.check(rank, record, len).unwrap().to_vec())
-                        .collect();
-                    assert_eq!(seen, want.expand_x, "rows in place on rank {rank} in {:?}", self.tensors);
+    /// Lets actors move until none can that is awake.
+    pub(crate) fn run_without(
+        &mut self,
+        asleep: impl Fn(&Self, Actor) -> bool,
+    ) -> core::result::Result<(), Failure> {
+        self.begin_all();
+        let mut idle = 0;
+        // Quiet says no when it is asked for the first time.
+        while idle < 3 {
+            idle += 1;
+            for i in 0..self.cores() {
+                if !asleep(self, self.actors[i]) && self.act(i)? {
+                    idle = 0;
                 }
             }
         }
+        Ok(())
     }
 
-    /// Compares what combine put out on every rank with the oracle's.
-    pub(crate) fn check_combine(&self) {
-        let inputs: Vec<_> = self.tensors.iter().map(Tensors::inputs).collect();
-        let cluster = Cluster { shape: &self.shape, ranks: &inputs, elastic_info: None };
-        for rank in (0..self.shape.ep_world_size()).map(RankId) {
-            let equal = |tensor: Tensor, want: Vec<u8>| {
-                let seen = self.world.output(rank, tensor);
-                assert_eq!(seen, want, "{} of rank {rank}: {:?}", tensor.name(), self.tensors);
-            };
-            let returned = &mut |token: Token, k, row: &mut Vec<u8>| {
-                *row = result_row(&self.shape, rank.0, token.0, k);
-            };
-            if self.shape.op() == Op::Combine {
-                equal(Tensor::XOut, cluster.combine(rank, returned));
-                continue;
+    /// Places in the windows of any rank of A2 at which a flag could be looked for and that hold one.
+    pub(crate) fn flags_left(&self) -> Vec<(RankId, Place)> {
+        let shape = self.shape;
+        let ranks = || (0..shape.ep_world_size()).map(RankId);
+        let mut left = Vec::new();
+        for (rank, peer) in ranks().flat_map(|rank| ranks().map(move |peer| (rank, peer))) {
+            for half in [Partition::P0, Partition::P1] {
+                let mut at = next_flag_place(shape, 0);
+                while at < shape.rank_window() {
+                    let place = window_in(shape, half, peer, at);
+                    if is_window_flag(self.memory.word(rank, place)) {
+                        left.push((rank, place));
+                    }
+                    at = next_flag_place(shape, at + 1);
+                }
             }
-            let want = cluster.combine_add_rms_norm(rank, returned);
-            equal(Tensor::XOut, want.x_out.clone());
-            equal(Tensor::X, want.x.clone());
-            let rstd = self.world.output(rank, Tensor::Rstd).as_chunks().0;
+        }
+        left
+    }
+}
+
+impl World<Dense, Seeded> for Judge {
+    fn inputs(&self, member: RankId, round: usize) -> Inputs<'_> {
+        self.rounds[round][member.index()].inputs()
+    }
+
+    fn begins(
+        &mut self,
+        cluster: &mut Cluster<'_>,
+        i: usize,
+        planned: Planned,
+    ) -> core::result::Result<(), Failure> {
+        if self.seed_clears {
+            self.allow_seed_clears(cluster, i, planned);
+        }
+        Ok(())
+    }
+
+    fn ended(
+        &mut self,
+        cluster: &mut Cluster<'_>,
+        i: usize,
+        planned: Planned,
+    ) -> core::result::Result<(), Failure> {
+        let shape = cluster.shape;
+        match planned.operator {
+            Operator::Dispatch => {
+                if !self.lenient {
+                    self.check_dispatch(cluster, i, planned.round)?;
+                }
+                let inputs = |source: RankId| self.rounds[planned.round][source.index()].inputs();
+                let rows = received(shape, RankId(i as u32), inputs);
+                let result = |row: crate::plan::returns::Received| {
+                    (self.result)(shape, planned.round, row.source.0, row.pair.token.0, row.pair.k)
+                };
+                let y = rows.flat_map(result).collect();
+                cluster.members[i].returned[planned.round] = cluster.returned(i, planned.round, y);
+            }
+            Operator::Combine if !self.lenient => self.check_combine(cluster, i, planned.round)?,
+            Operator::Combine => {}
+        }
+        Ok(())
+    }
+
+    fn through(
+        &self,
+        actor: Actor,
+        fabric: &mut dyn Fabric,
+        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
+    ) -> Answer {
+        let (Some(duty), shape) = (&self.duty, self.shape) else { return step(fabric) };
+        let mut held = self.held.borrow_mut();
+        let held = held.entry(actor).or_default();
+        step(&mut Faulty::new(fabric, duty, shape, actor, held).begin()?)
+    }
+
+    fn through_nic(
+        &self,
+        _: Actor,
+        nic: &mut dyn Nic,
+        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
+    ) -> Answer {
+        let (Some(duty), shape) = (&self.duty, self.shape) else { return step(nic) };
+        step(&mut FaultyNic { inner: nic, duty, shape })
+    }
+}
+
+impl Judge {
+    fn oracle<T>(&self, shape: &Shape, round: usize, ask: impl FnOnce(&reference::Cluster<'_>) -> T) -> T {
+        let inputs: Vec<_> = self.rounds[round].iter().map(Tensors::inputs).collect();
+        ask(&reference::Cluster { shape, ranks: &inputs, elastic_info: None })
+    }
+
+    fn check_dispatch(
+        &self,
+        cluster: &Cluster<'_>,
+        i: usize,
+        round: usize,
+    ) -> core::result::Result<(), Failure> {
+        let want: Dispatched = self.oracle(cluster.shape, round, |oracle| oracle.dispatch(RankId(i as u32)));
+        let i32s = |values: &[i32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+        let f32s = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
+        let nums = want.expert_token_nums.iter().flat_map(|v| v.to_le_bytes()).collect();
+        for (tensor, want) in [
+            (Tensor::EpRecvCounts, i32s(&want.ep_recv_counts)),
+            (Tensor::ExpertTokenNums, nums),
+            (Tensor::AssistInfo, i32s(want.assist_info_for_combine.as_flattened())),
+            (Tensor::ExpandIdx, i32s(&want.expand_idx)),
+            (Tensor::DynamicScales, f32s(&want.dynamic_scales)),
+            (Tensor::ExpandScales, f32s(&want.expand_scales)),
+        ] {
+            compare(cluster, i, round, tensor, &want)?;
+        }
+        let rows = want.expand_x.len() / cluster.shape.payload_bytes() as usize;
+        let table = cluster.output(i, round, Tensor::RowTable).to_vec();
+        same(&cluster.rows(i, round, rows, &table), &want.expand_x, || {
+            format!("rows of rank {i} in round {round}")
+        })
+    }
+
+    fn check_combine(
+        &self,
+        cluster: &Cluster<'_>,
+        i: usize,
+        round: usize,
+    ) -> core::result::Result<(), Failure> {
+        let shape = cluster.shape;
+        let returned = &mut |token: Token, k, row: &mut Vec<u8>| {
+            *row = (self.result)(shape, round, i as u32, token.0, k);
+        };
+        self.oracle(shape, round, |oracle| {
+            let rank = RankId(i as u32);
+            if shape.op() == Op::Combine {
+                return compare(cluster, i, round, Tensor::XOut, &oracle.combine(rank, returned));
+            }
+            let want = oracle.combine_add_rms_norm(rank, returned);
+            compare(cluster, i, round, Tensor::XOut, &want.x_out)?;
+            compare(cluster, i, round, Tensor::X, &want.x)?;
+            let rstd = cluster.output(i, round, Tensor::Rstd).as_chunks().0;
             let rstd: Vec<_> = rstd.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
             assert_eq!(rstd.len(), want.rstd.len());
             for (seen, range) in rstd.iter().zip(&want.rstd) {
-                assert!(range.holds(*seen), "rstd {seen} of rank {rank}, {range:?}: {:?}", self.tensors);
+                assert!(range.holds(*seen), "rstd {seen} of rank {rank}, {range:?}");
             }
-            equal(Tensor::Y, cluster.y(rank, &want, &rstd));
-        }
+            compare(cluster, i, round, Tensor::Y, &oracle.y(rank, &want, &rstd))
+        })
     }
+
+    /// The flags that the operator waits for, as the seed's scheme would clear them.
+    fn allow_seed_clears(&mut self, cluster: &Cluster<'_>, i: usize, planned: Planned) {
+        let (shape, rank) = (cluster.shape, RankId(i as u32));
+        let half = if cluster.members[i].ended.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
+        let mut places = match self.duty.take() {
+            Some(Duty::Clear(Words::AllBut(places))) => places,
+            _ => Default::default(),
+        };
+        places.retain(|&(other, _)| other != rank);
+        for peer in (0..shape.ep_world_size()).map(RankId) {
+            let (kind, receiver, source) = match planned.operator {
+                Operator::Dispatch => (Kind::Dispatch, rank, peer),
+                Operator::Combine => (Kind::Combine, peer, rank),
+            };
+            let inputs = |source: RankId| self.rounds[planned.round][source.index()].inputs();
+            let rows = received(shape, receiver, inputs).filter(|row| row.source == source).count();
+            let start = window(shape, half, peer);
+            places.insert((rank, start + tail_flag(shape, kind, rows as u32)));
+            if kind == Kind::Dispatch {
+                places.insert((rank, start + FLAG1));
+            }
+        }
+        self.duty = Some(Duty::Clear(Words::AllBut(places)));
+    }
+}
+
+fn compare(
+    cluster: &Cluster<'_>,
+    i: usize,
+    round: usize,
+    tensor: Tensor,
+    want: &[u8],
+) -> core::result::Result<(), Failure> {
+    let seen = &cluster.output(i, round, tensor)[..want.len()];
+    same(seen, want, || format!("{} of rank {i} in round {round}", tensor.name()))
+}
+
+fn same(seen: &[u8], want: &[u8], what: impl FnOnce() -> String) -> core::result::Result<(), Failure> {
+    let wrong = seen.iter().zip(want).position(|(a, b)| a != b);
+    let ends = |at: usize| format!("{} differs at byte {at}: {seen:?}, not {want:?}", what());
+    wrong.map_or(Ok(()), |at| Err(Failure::Wrong(ends(at))))
 }

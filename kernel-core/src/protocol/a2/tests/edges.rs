@@ -1,13 +1,13 @@
 //! Domains at their edges, and what becomes of a token there: as on A3.
 
 use super::rounds::assert_rounds;
-use super::{TWO, a2, run};
+use super::{Delivery, TWO, a2, run};
 use crate::place::Tensor;
 use crate::plan::split;
 use crate::protocol::a2::{ub_bytes, ub_words};
 use crate::shape::{Config, Shape};
-use crate::testing::a2_group::{Delivery, Group};
 use crate::testing::domain::{Dice, Domain, OwnedMask, Tensors, row, shape as shape_of};
+use crate::testing::group::Group;
 use crate::testing::random;
 use crate::units::{CoreId, RankId};
 use alloc::vec;
@@ -58,12 +58,12 @@ fn specials(ids: [i32; 6], mask: OwnedMask, change: impl FnOnce(&mut Tensors)) -
     let shape = shape_of(&Config { zero_expert_num: 1, copy_expert_num: 2, ..a2(domain) });
     let mut tensors = Tensors::new(&shape, RankId(0), ids.to_vec(), mask);
     change(&mut tensors);
-    let mut group = Group::new(&shape, vec![vec![tensors]], |shape: &Shape, _, _, _, _| {
+    let mut group = Group::of(&shape, vec![vec![tensors]], |shape: &Shape, _, _, _, _| {
         row(shape.dtype(), shape.h(), |_| 7.0)
     });
     // The oracle agrees.
     assert_eq!(run(&mut group, Delivery::Weak, 1), Ok(()));
-    let x_out = group.world.output(RankId(0), Tensor::XOut).as_chunks().0.iter();
+    let x_out = group.output(RankId(0), Tensor::XOut).as_chunks().0.iter();
     x_out.map(|&bytes| half::bf16::from_le_bytes(bytes).to_f32()).collect()
 }
 
@@ -102,16 +102,16 @@ fn both_operators_move_the_half_and_the_doorbell_on_by_one() {
     use crate::layout::{a2_message::doorbell, a2_window::buffer_chosen};
     let shape = shape_of(&a2(Domain { cores: 2, ..TWO }));
     let tensors = super::random_rounds(&shape, 3, false, &mut Dice(4));
-    let mut group = Group::new(&shape, tensors, super::plain_result);
+    let mut group = Group::of(&shape, tensors, super::plain_result);
     let all = group.operators.clone();
     for end in 1..=all.len() {
         group.operators = all[..end].to_vec();
         assert_eq!(run(&mut group, Delivery::Weak, end as u64), Ok(()));
         for rank in [0, 1].map(RankId) {
-            assert_eq!(group.world.peek_word(rank, buffer_chosen(&shape)), end as u64 % 2);
-            assert_eq!(group.world.peek_word(rank, doorbell()), end as u64);
+            assert_eq!(group.memory.word(rank, buffer_chosen(&shape)), end as u64 % 2);
+            assert_eq!(group.memory.word(rank, doorbell()), end as u64);
         }
         // One task for each peer and operator, after each of them.
-        assert_eq!(group.tasks, 2 * end);
+        assert_eq!(group.memory.posted as usize, 2 * end);
     }
 }

@@ -3,12 +3,14 @@
 
 use super::{TWO, a2, plain_result, random_rounds, routed};
 use crate::layout::a2_message::{Task, task_word};
-use crate::layout::a2_window::{FLAG1, half_start, sent_bytes, tail_flag, window, window_in, window_out};
+use crate::layout::a2_window::{FLAG1, sent_bytes, tail_flag, window, window_in, window_out};
 use crate::layout::state::{Kind, Partition};
 use crate::shape::Shape;
-use crate::testing::a2_group::{Delivery, Failure, Group, schedule};
+use crate::sim::FlightId;
+use crate::sim::cluster::{Failure, schedule};
+use crate::sim::duty::{Double, Duty, Words};
 use crate::testing::domain::{Dice, Domain, OwnedMask, Tensors, row, shape as shape_of};
-use crate::testing::nic::Bend;
+use crate::testing::group::Group;
 use crate::units::RankId;
 use alloc::format;
 use alloc::vec::Vec;
@@ -63,17 +65,18 @@ enum Seen {
 
 impl Trial {
     fn is_core_of(self, group: &Group, actor: usize) -> bool {
-        group.cores.get(actor).is_some_and(|core| core.rank == self.rank)
+        actor < group.cores() && group.actors[actor].member == self.rank
     }
 
     /// Whether an actor moves while the rank is frozen.
     fn moves(self, group: &Group, actor: usize) -> bool {
-        let agent = group.cores.len() + self.rank.index();
+        let agent = group.cores() + self.rank.index();
         !self.is_core_of(group, actor) && (self.still == Still::Core || actor != agent)
     }
 
-    fn lands(self, group: &Group, i: usize) -> bool {
-        self.still != Still::Transfers || group.world.receiver(i) != self.rank
+    fn lands(self, group: &Group, transfer: FlightId) -> bool {
+        let to = group.memory.flight(transfer).map(|flight| flight.to);
+        self.still != Still::Transfers || to != Some(self.rank)
     }
 
     /// Walks to the step, freezes, lets all others go on until nobody moves, thaws.
@@ -81,38 +84,40 @@ impl Trial {
         group.begin_all();
         for _ in 0..self.steps {
             self.step(group)?;
-            if group.ranks[self.rank.index()].operator > self.last {
+            if group.members[self.rank.index()].ended > self.last {
                 return Ok(Seen::Over);
             }
         }
-        let number = group.ranks[self.rank.index()].operator;
+        let number = group.members[self.rank.index()].ended;
         // What the others owe to this operator comes first: afterwards nothing may change.
         rest(
             group,
             |group, actor| {
-                let ahead = group
-                    .cores
-                    .get(actor)
-                    .is_some_and(|core| group.ranks[core.rank.index()].operator > number);
+                let member = group.actors[actor].member;
+                let ahead = actor < group.cores() && group.members[member.index()].ended > number;
                 self.moves(group, actor) && !ahead
             },
-            |group, i| self.lands(group, i),
+            |group, transfer| self.lands(group, transfer),
         )?;
         let before = self.needed(group, number);
-        let moved = rest(group, |group, actor| self.moves(group, actor), |group, i| self.lands(group, i));
+        let moved = rest(
+            group,
+            |group, actor| self.moves(group, actor),
+            |group, transfer| self.lands(group, transfer),
+        );
         if self.needed(group, number) != before {
             return Err(Failure::Wrong(format!("what operator {number} needs was written")));
         }
         moved?;
-        let furthest = group.ranks.iter().map(|rank| rank.operator).max().unwrap_or(0);
+        let furthest = group.members.iter().map(|rank| rank.ended).max().unwrap_or(0);
         if furthest > number + 1 {
             return Err(Failure::Wrong(format!("operator {furthest} begun while {number} is not ended")));
         }
         rest(group, |_, _| true, |_, _| true)?;
-        if group.ranks.iter().any(|rank| rank.operator < group.operators.len()) {
-            return Err(Failure::Hang(format!("after operator {number}")));
+        if group.members.iter().any(|rank| rank.ended < group.operators.len()) {
+            return Err(Failure::Hang(Vec::new()));
         }
-        if group.world.rewritten {
+        if group.memory.source_changed {
             return Err(Failure::Wrong(format!("a source was written in operator {number} or behind it")));
         }
         Ok(Seen::Frozen { in_next: furthest > number })
@@ -123,19 +128,19 @@ impl Trial {
         if self.pace == Pace::Ahead {
             rest(group, |group, actor| !self.is_core_of(group, actor), |_, _| true)?;
         }
-        let core = (0..group.cores.len()).find(|&actor| self.is_core_of(group, actor)).unwrap();
+        let core = (0..group.cores()).find(|&actor| self.is_core_of(group, actor)).unwrap();
         for turn in 0.. {
-            if group.act(core, Delivery::Weak)? {
+            if group.act(core)? {
                 break;
             }
             if turn > 1000 {
-                return Err(Failure::Hang(format!("{self:?}")));
+                return Err(Failure::Hang(Vec::new()));
             }
             if turn > 0 {
                 // Quiet says no at first. If it is not that, somebody is waited for.
                 land(group, |_, _| true);
-                for actor in (0..group.cores.len() + group.ranks.len()).filter(|&actor| actor != core) {
-                    group.act(actor, Delivery::Weak)?;
+                for actor in (0..group.actors.len()).filter(|&actor| actor != core) {
+                    group.act(actor)?;
                 }
             }
         }
@@ -144,7 +149,7 @@ impl Trial {
 
     /// The rank's half of WindowsIn and of WindowsOut and its message slot, as far as they are ever used.
     fn needed(self, group: &Group, number: usize) -> Vec<u64> {
-        let (shape, world) = (&group.shape, &group.world);
+        let shape = group.shape;
         let half = if number.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
         let end = sent_bytes(shape, Kind::Dispatch, shape.rows_to_peer_max(self.rank));
         let mut words = Vec::new();
@@ -154,33 +159,31 @@ impl Trial {
             let windows = bytes().map(|at| window_in(shape, half, peer, at));
             let out = bytes().map(|at| window_out(shape, half, peer, at));
             let places = tasks.chain(windows).chain(out);
-            words.extend(places.map(|at| world.peek_word(self.rank, world.bend.place(at))));
+            let place = |at| group.judge.duty.as_ref().map_or(at, |duty| duty.place(shape, at));
+            words.extend(places.map(|at| group.memory.word(self.rank, place(at))));
         }
         words
     }
 }
 
 /// Delivers a piece of the first transfer that may land.
-fn land(group: &mut Group, lands: impl Fn(&Group, usize) -> bool) -> bool {
-    let next = (0..group.world.flying()).find(|&i| lands(group, i));
-    if let Some(i) = next {
-        group.world.deliver(i, 50);
-    }
-    next.is_some()
+fn land(group: &mut Group, lands: impl Fn(&Group, FlightId) -> bool) -> bool {
+    let next = group.memory.transfers().into_iter().find(|&transfer| lands(group, transfer));
+    next.is_some_and(|transfer| group.memory.land(transfer, 8 * 50))
 }
 
 /// By turns, until nobody of those who may move does.
 fn rest(
     group: &mut Group,
     may: impl Fn(&Group, usize) -> bool,
-    lands: impl Fn(&Group, usize) -> bool,
+    lands: impl Fn(&Group, FlightId) -> bool,
 ) -> Result<(), Failure> {
-    let actors = group.cores.len() + group.ranks.len();
+    let actors = group.actors.len();
     let (mut actor, mut idle) = (0, 0);
     while idle < 2 * actors {
         let mut moved = land(group, &lands);
         if may(group, actor) {
-            moved |= group.act(actor, Delivery::Weak)?;
+            moved |= group.act(actor)?;
         }
         actor = (actor + 1) % actors;
         idle = if moved { 0 } else { idle + 1 };
@@ -229,7 +232,7 @@ fn tally(last: usize, group: &impl Fn(RankId) -> Group) -> Tally {
 fn nobody_writes_what_a_rank_has_still_to_read_however_long_it_stands_still() {
     let shape = shape();
     let tally = tally(3, &|_| {
-        let mut group = Group::new(&shape, random_rounds(&shape, 3, false, &mut Dice(5)), plain_result);
+        let mut group = Group::of(&shape, random_rounds(&shape, 3, false, &mut Dice(5)), plain_result);
         // Frozen in the first four: the operator after the next is there, too.
         group.operators = schedule("DDCCDC", 1);
         group
@@ -249,9 +252,9 @@ fn one_half_is_written_while_its_reader_stands_still() {
             Tensors { x, ..routed(&shape, rank, &ids) }
         };
         let rounds = (0..6).map(|round| (0..RANKS).map(|rank| tensors(round, rank)).collect()).collect();
-        let mut group = Group::new(&shape, rounds, plain_result);
+        let mut group = Group::of(&shape, rounds, plain_result);
         group.operators = schedule("DDDDDD", 1);
-        group.world.bend = Bend::OneHalf(half_start(&shape, Partition::P1));
+        group.judge.duty = Some(Duty::Second(Double::Half));
         group
     });
     assert!(tally.wrong > 10, "{tally:?}");
@@ -269,14 +272,14 @@ fn a_half_that_is_taken_before_its_reader_was_heard_is_written_while_it_stands_s
             from => routed(&shape, from, &[rank.0 as i32, from as i32]),
         };
         let rounds = (0..6).map(|_| (0..RANKS).map(tensors).collect()).collect();
-        let mut group = Group::new(&shape, rounds, plain_result);
+        let mut group = Group::of(&shape, rounds, plain_result);
         group.operators = schedule("DDDDDD", 1);
         let flags = [FLAG1, tail_flag(&shape, Kind::Dispatch, 0)];
         let halves = [Partition::P0, Partition::P1];
         let places = halves.iter().flat_map(|&half| flags.map(|flag| window(&shape, half, rank) + flag));
         let others = (0..RANKS).map(RankId).filter(|&other| other != rank);
         let all = others.flat_map(|other| places.clone().map(move |at| (other, at)));
-        group.world.bend = Bend::Unawaited(all.collect());
+        group.judge.duty = Some(Duty::Wait(Words::These(all.collect())));
         group
     });
     assert!(tally.wrong > 20, "{tally:?}");

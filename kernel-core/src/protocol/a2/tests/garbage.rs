@@ -1,14 +1,14 @@
 //! Memory full of rubbish: whatever comes of it, no panic, never more than one effect in a step, and no transfer that
 //! leaves its window.
 
-use super::{a2, any_shape, plain_result, random_rounds};
+use super::{Delivery, a2, any_shape, plain_result, random_rounds};
 use crate::layout::a2_message::{doorbell, task_word};
 use crate::layout::a2_window::{FLAG, FLAG1, buffer_chosen, next_flag_place, window_in};
 use crate::layout::state::{Partition, core_word};
 use crate::place::Place;
 use crate::shape::Shape;
-use crate::testing::a2_group::{Delivery, Group};
 use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
+use crate::testing::group::Group;
 use crate::testing::random;
 use crate::units::{CoreId, RankId};
 use alloc::vec::Vec;
@@ -47,8 +47,8 @@ fn words(shape: &Shape) -> Vec<Place> {
 
 /// Steps at random while rubbish falls on words and scratch; who fails stops.
 fn run_in_rain(group: &mut Group, dice: &mut Dice, rain: u32) {
-    let words = words(&group.shape);
-    let mut alive: Vec<usize> = (0..group.cores.len() + group.ranks.len()).collect();
+    let words = words(group.shape);
+    let mut alive: Vec<usize> = (0..group.actors.len()).collect();
     for _ in 0..1500 {
         if alive.is_empty() {
             return;
@@ -56,19 +56,19 @@ fn run_in_rain(group: &mut Group, dice: &mut Dice, rain: u32) {
         if dice.below(200) < rain {
             let rank = RankId(dice.below(group.shape.ep_world_size()));
             let at = words[dice.below(words.len() as u32) as usize];
-            group.world.poke_word(rank, at, word(dice));
+            group.memory.poke_word(rank, at, word(dice));
         }
         if dice.below(1000) < rain {
-            let core = dice.below(group.cores.len() as u32) as usize;
-            let scratch = &mut group.cores[core].words;
+            let core = dice.below(group.cores() as u32) as usize;
+            let scratch = &mut group.core(core).words;
             let i = dice.below(scratch.len() as u32) as usize;
             scratch[i] = dice.next() as u32 >> dice.below(32);
         }
-        if dice.below(8) == 0 && group.world.flying() > 0 {
-            group.world.deliver(0, dice.below(200).into());
+        if let (0, Some(&first)) = (dice.below(8), group.memory.transfers().first()) {
+            group.memory.land(first, 8 * u64::from(dice.below(200)));
         }
         let at = dice.below(alive.len() as u32) as usize;
-        if group.act(alive[at], Delivery::Weak).is_err() {
+        if group.act(alive[at]).is_err() {
             alive.remove(at);
         }
     }
@@ -81,9 +81,9 @@ proptest! {
     fn machines_and_agents_survive_any_memory(shape in any_shape(), seed: u64, rain in 1u32..60) {
         let mut dice = Dice(seed);
         let tensors = random_rounds(&shape, 2, false, &mut dice);
-        let mut group = Group::new(&shape, tensors, plain_result);
+        let mut group = Group::of(&shape, tensors, plain_result);
         // Outputs may be written twice when counts are rubbish: the fabric of the tests must not mind.
-        group.world.forgive_second_writes();
+        group.memory.rewrites = true;
         group.begin_all();
         run_in_rain(&mut group, &mut dice, rain);
     }
@@ -93,11 +93,11 @@ proptest! {
         let mut dice = Dice(seed);
         let shape = shape_of(&a2(Domain { r: 2, e: 4, k: 2, h: 8, bs: 3, cores: 2, ..PAIR }));
         let tensors = random_rounds(&shape, 1, false, &mut dice);
-        let mut group = Group::new(&shape, tensors, plain_result);
+        let mut group = Group::of(&shape, tensors, plain_result);
         let combine = group.operators.split_off(1);
-        group.run(Delivery::Strong, &mut dice).unwrap();
+        group.play(Delivery::Strong, seed).unwrap();
         group.operators.extend(combine);
-        for rows in group.ranks.iter_mut().flat_map(|rank| &mut rank.rows) {
+        for rows in group.members.iter_mut().flat_map(|member| &mut member.returned) {
             for bytes in [&mut rows.y, &mut rows.ep_recv_counts, &mut rows.expand_idx] {
                 for byte in bytes.iter_mut() {
                     if dice.below(400) < rain {

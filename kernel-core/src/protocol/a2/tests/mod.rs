@@ -12,8 +12,10 @@ mod traces;
 mod twins;
 
 use crate::shape::{BatchSizes, Config, Shape};
-use crate::testing::a2_group::{Delivery, Failure, Group};
+use crate::sim::cluster::Failure;
+pub(super) use crate::sim::seeded::Memory as Delivery;
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, row, shape as shape_of};
+use crate::testing::group::Group;
 use crate::units::RankId;
 use alloc::vec::Vec;
 use proptest::prelude::*;
@@ -110,5 +112,5 @@ fn routed(shape: &Shape, rank: u32, ids: &[i32]) -> Tensors {
 }
 
 fn run(group: &mut Group, delivery: Delivery, seed: u64) -> Result<(), Failure> {
-    group.run(delivery, &mut Dice(seed))
+    group.play(delivery, seed)
 }

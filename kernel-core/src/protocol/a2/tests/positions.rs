@@ -1,11 +1,12 @@
 //! One flag in a row, in every word of it in turn and of every value that any protocol here uses: nothing is disturbed,
 //! and none is left where one could be looked for.
 
-use super::{TWO, a2, routed};
+use super::{Delivery, TWO, a2, routed};
 use crate::shape::{Config, Shape};
+use crate::sim::cluster::schedule;
 use crate::sync::flag;
-use crate::testing::a2_group::{Delivery, Group, schedule};
-use crate::testing::domain::{Dice, Domain, Tensors, row, shape as shape_of};
+use crate::testing::domain::{Domain, Tensors, row, shape as shape_of};
+use crate::testing::group::Group;
 use alloc::vec::Vec;
 
 /// Operators at one position: dispatch and combine meet each other's payload in both halves.
@@ -75,8 +76,11 @@ fn wrong<const FLAG: u32>(shape: &Shape) -> Vec<usize> {
     let all = schedule(UNIT, positions(shape));
     // A group in which something went wrong is dead; the next one goes on with the next position.
     let from = |position: usize| {
-        let mut group = Group::new(shape, rounds.clone(), result::<FLAG>);
-        group.ranks.iter_mut().for_each(|rank| rank.operator = position * UNIT.len());
+        let mut group = Group::of(shape, rounds.clone(), result::<FLAG>);
+        for member in &mut group.members {
+            member.ended = position * UNIT.len();
+            member.cores.iter_mut().for_each(|core| core.ended = position * UNIT.len());
+        }
         group
     };
     let mut group = from(0);
@@ -84,7 +88,7 @@ fn wrong<const FLAG: u32>(shape: &Shape) -> Vec<usize> {
         // After two operators both halves hold what dispatch left, and combine has not gone over it.
         let wrong = (1..=UNIT.len() / 2).map(|pair| position * UNIT.len() + 2 * pair).any(|end| {
             group.operators = all[..end].to_vec();
-            let ran = group.run(Delivery::Weak, &mut Dice(end as u64));
+            let ran = group.play(Delivery::Weak, end as u64);
             ran.is_err() || !group.flags_left().is_empty()
         });
         if wrong {

@@ -9,9 +9,9 @@ use crate::layout::state::{Kind, core_word};
 use crate::plan::order::SendOrder;
 use crate::protocol::a2::{Agent, AgentEnv};
 use crate::shape::Config;
-use crate::testing::a2_group::{Delivery, Group};
 use crate::testing::domain::row;
-use crate::testing::fake::World;
+use crate::testing::group::Group;
+use crate::testing::group::memory;
 use crate::units::CoreId;
 
 fn quantised() -> Group {
@@ -21,7 +21,7 @@ fn quantised() -> Group {
 #[test]
 fn an_own_core_word_that_no_barrier_leaves_is_refused_at_the_start() {
     let mut group = group(2);
-    group.world.poke_word(RANK, core_word(CoreId(0), 0), 1 << 62);
+    group.memory.poke_word(RANK, core_word(CoreId(0), 0), 1 << 62);
     let expected = ProtocolError::CoreWord { core: CoreId(0), seen: 1 << 62, epoch: 0 };
     assert_eq!(error(&mut group), expected);
 }
@@ -29,8 +29,8 @@ fn an_own_core_word_that_no_barrier_leaves_is_refused_at_the_start() {
 #[test]
 fn what_the_fabric_refuses_stops_the_machine() {
     let mut group = group(1);
-    let at = buffer_chosen(&group.shape);
-    group.world.truncate_window(RANK, 100);
+    let at = buffer_chosen(group.shape);
+    group.memory.truncate_window(RANK, 100);
     assert_eq!(error(&mut group), ProtocolError::Fault(Fault::new(RANK, at, 8)));
 }
 
@@ -38,22 +38,22 @@ fn what_the_fabric_refuses_stops_the_machine() {
 fn a_token_that_is_not_finite_is_refused_when_it_is_quantised_and_nothing_is_sent() {
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut group = quantised();
-        let x = &mut group.rounds[0][0].x;
-        *x = row(group.shape.dtype(), 16, |i| if i == 14 { value } else { 1.0 });
+        let dtype = group.shape.dtype();
+        group.judge.rounds[0][0].x = row(dtype, 16, |i| if i == 14 { value } else { 1.0 });
         assert_eq!(error(&mut group), ProtocolError::NotFinite { token: 1 });
         // The agent of rank 0 stands behind both cores.
-        assert_eq!(group.act(2, Delivery::Weak), Ok(false));
-        assert_eq!((group.world.peek_word(RANK, doorbell()), group.tasks), (0, 0));
+        assert_eq!(group.act(2), Ok(false));
+        assert_eq!((group.memory.word(RANK, doorbell()), group.memory.posted as usize), (0, 0));
     }
 }
 
 #[test]
 fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
-    let words = group(1).cores[0].words.len();
+    let words = group(1).core(0).words.len();
     for len in 0..words {
         let [mut dispatch, mut combine] = [group(1), at_combine(group(1))];
         for group in [&mut dispatch, &mut combine] {
-            group.cores[0].words.truncate(len);
+            group.core(0).words.truncate(len);
             let error = error(group);
             assert!(matches!(error, ProtocolError::Internal(_)), "{error} with {len} of {words} words");
         }
@@ -61,14 +61,14 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
     // A record of int8 with its scale; a row of dtype.
     for len in 0..40 {
         let mut group = quantised();
-        group.cores[0].row.truncate(len);
+        group.core(0).row.truncate(len);
         assert!(matches!(error(&mut group), ProtocolError::Internal(_)), "{len} bytes, dispatch");
     }
     for len in 0..16 {
         let mut group = at_combine(group(1));
-        group.cores[0].row.truncate(len);
+        group.core(0).row.truncate(len);
         for actor in [0, 1, 2, 3].into_iter().cycle().take(400) {
-            let _ = group.act(actor, Delivery::Strong);
+            let _ = group.act(actor);
         }
         assert!(matches!(error(&mut group), ProtocolError::Internal(_)), "{len} bytes, combine");
     }
@@ -77,7 +77,7 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
 #[test]
 fn inputs_that_nobody_checked_are_an_error_and_not_a_panic() {
     for mut group in [group(1), quantised()] {
-        group.rounds[0][0].x.truncate(8);
+        group.judge.rounds[0][0].x.truncate(8);
         let error = error(&mut group);
         assert!(matches!(error, ProtocolError::Internal(_) | ProtocolError::NotFinite { .. }), "{error}");
     }
@@ -86,9 +86,9 @@ fn inputs_that_nobody_checked_are_an_error_and_not_a_panic() {
 #[test]
 fn an_agent_that_refused_a_task_posts_it_when_it_is_right_and_no_other_twice() {
     let shape = group(1).shape;
-    let mut world = World::new(&shape);
-    let env = AgentEnv { shape: &shape, rank: RANK, order: SendOrder::Staggered };
-    let good = Task::new(&shape, P0, Kind::Dispatch, RANK, PEER, 1);
+    let mut world = memory(shape);
+    let env = AgentEnv { shape, rank: RANK, order: SendOrder::Staggered };
+    let good = Task::new(shape, P0, Kind::Dispatch, RANK, PEER, 1);
     let mut agent = Agent::new();
     world.poke_word(RANK, doorbell(), 1);
     for flip in 0..64 {
@@ -99,9 +99,9 @@ fn an_agent_that_refused_a_task_posts_it_when_it_is_right_and_no_other_twice() {
         for (i, word) in (0..).zip(words) {
             world.poke_word(RANK, task_word(P0, PEER, i), word);
         }
-        match agent.step(&env, &mut world.nic(RANK, 9)) {
+        match agent.step(&env, &mut world.nic(RANK)) {
             Err(ProtocolError::Task { peer: PEER, .. }) => {
-                assert_eq!((&agent, world.flying()), (&Agent::new(), 0), "{words:x?}");
+                assert_eq!((&agent, world.transfers().len()), (&Agent::new(), 0), "{words:x?}");
             }
             other => panic!("{other:?}: {words:x?}"),
         }
@@ -109,6 +109,6 @@ fn an_agent_that_refused_a_task_posts_it_when_it_is_right_and_no_other_twice() {
     for (i, word) in (0..).zip(good.to_words()) {
         world.poke_word(RANK, task_word(P0, PEER, i), word);
     }
-    assert_eq!(agent.step(&env, &mut world.nic(RANK, 9)), Ok(Progress::Stepped));
-    assert_eq!(world.flying(), 1);
+    assert_eq!(agent.step(&env, &mut world.nic(RANK)), Ok(Progress::Stepped));
+    assert_eq!(world.transfers().len(), 1);
 }

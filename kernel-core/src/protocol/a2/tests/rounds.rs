@@ -1,9 +1,10 @@
 //! Rounds on live windows against the oracle.
 
-use super::{TWO, a2, any_shape, flag_result, plain_result, random_rounds, routed, run};
+use super::{Delivery, TWO, a2, any_shape, flag_result, plain_result, random_rounds, routed, run};
 use crate::shape::{BatchSizes, Buffer, Config, Limits, Shape};
-use crate::testing::a2_group::{Delivery, Group, schedule};
+use crate::sim::cluster::schedule;
 use crate::testing::domain::{Dice, Domain, shape as shape_of};
+use crate::testing::group::Group;
 use crate::testing::random;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -13,8 +14,10 @@ use proptest::prelude::*;
 pub(super) fn assert_rounds(shape: &Shape, rounds: usize, flags: bool, delivery: Delivery, seed: u64) {
     let mut dice = Dice(seed);
     let tensors = random_rounds(shape, rounds, flags, &mut dice);
-    let mut group = Group::new(shape, tensors, if flags { flag_result } else { plain_result });
-    group.world.eager = dice.below(2) == 0;
+    let mut group = Group::of(shape, tensors, if flags { flag_result } else { plain_result });
+    if dice.below(2) == 0 {
+        group.near = Delivery::Strong;
+    }
     // Both operators come to both halves.
     let letters = ["DC", "DDCC", "DDDCCC", "DDCDCC"].map(|letters| schedule(letters, 1));
     let fitting: Vec<_> = letters.into_iter().filter(|s| s.len() == 2 * rounds).collect();
@@ -24,7 +27,11 @@ pub(super) fn assert_rounds(shape: &Shape, rounds: usize, flags: bool, delivery:
     assert_eq!(run(&mut group, delivery, seed), Ok(()), "{shape:?}");
     assert_eq!(group.flags_left(), [], "{shape:?}");
     let peers = shape.ep_world_size() as usize - 1;
-    assert_eq!(group.tasks, 2 * rounds * (peers + 1) * peers, "one task per peer and operator");
+    assert_eq!(
+        group.memory.posted as usize,
+        2 * rounds * (peers + 1) * peers,
+        "one task per peer and operator"
+    );
 }
 
 proptest! {
@@ -96,10 +103,10 @@ fn no_core_clears_a_word_of_a_row_that_another_still_sums() {
     let shape = shape_of(&Config { aiv_num: 3, ..a2(Domain { r: 2, e: 2, k: 1, h: 64, bs: 3, ..TWO }) });
     let tensors = |_| vec![routed(&shape, 0, &[1, 1, 0]), routed(&shape, 1, &[0, 1, 0])];
     for seed in 0..40 {
-        let mut group = Group::new(&shape, (0..2).map(tensors).collect(), |shape, _, _, _, _| {
+        let mut group = Group::of(&shape, (0..2).map(tensors).collect(), |shape, _, _, _, _| {
             [0xFF; 2].repeat(shape.h() as usize)
         });
-        group.world.eager = true;
+        group.near = Delivery::Strong;
         assert_eq!(run(&mut group, Delivery::Weak, seed), Ok(()), "seed {seed}");
     }
 }

@@ -1,11 +1,12 @@
 //! What was payload two operators ago and could pass for a flag now.
 
-use super::{TWO, a2, flag_result, flag_tokens, plain_result, routed, run};
+use super::{Delivery, TWO, a2, flag_result, flag_tokens, plain_result, routed, run};
 use crate::layout::a2_window::{record, tail_flag};
 use crate::layout::state::Kind;
 use crate::shape::{Config, Shape};
-use crate::testing::a2_group::{Delivery, Failure, Group};
+use crate::sim::cluster::Failure;
 use crate::testing::domain::{Dice, Domain, Tensors, shape as shape_of};
+use crate::testing::group::Group;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -26,15 +27,15 @@ fn shape(quant_mode: i64) -> Shape {
     shape_of(&Config { quant_mode, ..a2(domain) })
 }
 
-/// How many of 60 seeds go wrong, with the seed's scheme or with ours; and how many of them by wrong bytes.
+/// How many of 150 seeds go wrong, with the seed's scheme or with ours; and how many of them by wrong bytes.
 fn wrong(shape: &Shape, delivery: Delivery, seed_clears: bool, rows: [bool; 2]) -> (usize, usize) {
     let result = if rows[1] { flag_result } else { plain_result };
     let outcome = |seed| {
-        let mut group = Group::new(shape, falling(shape, rows[0]), result);
-        group.seed_clears = seed_clears;
+        let mut group = Group::of(shape, falling(shape, rows[0]), result);
+        group.judge.seed_clears = seed_clears;
         run(&mut group, delivery, seed)
     };
-    let outcomes: Vec<_> = (0..60).map(outcome).collect();
+    let outcomes: Vec<_> = (0..150).map(outcome).collect();
     let wrong = |outcome: &&Result<(), Failure>| matches!(outcome, Err(Failure::Wrong(_)));
     (outcomes.iter().filter(|outcome| outcome.is_err()).count(), outcomes.iter().filter(wrong).count())
 }

@@ -11,10 +11,11 @@ use crate::layout::state::{
 use crate::place::Place;
 use crate::placement::Home;
 use crate::protocol::Flags;
+use crate::protocol::Machine;
 use crate::shape::Config;
 use crate::sync::flag;
 use crate::testing::domain::{Domain, OwnedMask, PAIR, Tensors, row, shape as shape_of};
-use crate::testing::group::{Group, Machine, in_turn};
+use crate::testing::group::{Group, in_turn};
 use crate::units::{CoreId, RankId, Token};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -46,7 +47,7 @@ fn at_combine(cores: i64) -> Group {
 /// Steps core 0 of rank 0 until it waits or has reached `phase`; what it waits for.
 fn until(group: &mut Group, phase: &str) -> Option<Wait> {
     for _ in 0..1000 {
-        if group.cores[0].machine.phase() == phase {
+        if group.phase(0) == phase {
             return None;
         }
         match group.step(0).unwrap().progress {
@@ -66,15 +67,15 @@ fn error(group: &mut Group) -> ProtocolError {
             Ok(step) => assert_ne!(step.progress, Progress::Done, "nothing was refused"),
         }
     }
-    panic!("nothing was refused: {:?}", group.cores[0]);
+    panic!("nothing was refused: {:?}", group.core(0));
 }
 
 #[test]
 fn a_selector_out_of_range_is_refused_by_both_operators() {
     for (kind, mut group) in [(Kind::Dispatch, group(2)), (Kind::Combine, at_combine(2))] {
         let at = selector(kind, CoreId(0));
-        group.world.settle();
-        group.world.poke_word(RANK, at, 7);
+        group.memory.settle();
+        group.memory.poke_word(RANK, at, 7);
         assert_eq!(error(&mut group), ProtocolError::Selector { at, seen: 7 });
     }
 }
@@ -82,7 +83,7 @@ fn a_selector_out_of_range_is_refused_by_both_operators() {
 #[test]
 fn an_own_core_word_that_no_barrier_leaves_is_refused_at_the_start() {
     let mut group = group(2);
-    group.world.poke_word(RANK, core_word(CoreId(0), 0), 1 << 62);
+    group.memory.poke_word(RANK, core_word(CoreId(0), 0), 1 << 62);
     let expected = ProtocolError::CoreWord { core: CoreId(0), seen: 1 << 62, epoch: 0 };
     assert_eq!(error(&mut group), expected);
 }
@@ -91,7 +92,7 @@ fn an_own_core_word_that_no_barrier_leaves_is_refused_at_the_start() {
 fn a_core_in_an_impossible_epoch_is_refused_at_the_first_barrier() {
     let mut group = group(2);
     assert_eq!(until(&mut group, "Done"), Some(Wait::barrier(CoreId(1))));
-    group.world.poke_word(RANK, core_word(CoreId(1), 1), 2 << 62);
+    group.memory.poke_word(RANK, core_word(CoreId(1), 1), 2 << 62);
     assert_eq!(error(&mut group), ProtocolError::CoreWord { core: CoreId(1), seen: 2 << 62, epoch: 1 });
 }
 
@@ -99,15 +100,15 @@ fn a_core_in_an_impossible_epoch_is_refused_at_the_first_barrier() {
 fn at_sums() -> Group {
     let mut group = group(2);
     for _ in 0..1000 {
-        for i in 0..group.cores.len() {
-            let phase = group.cores[i].machine.phase();
+        for i in 0..group.cores() {
+            let phase = group.phase(i);
             // Core 1 of rank 0 stops short of its arrival with sums.
             if i != 1 && !["Sums", "Done"].contains(&&*phase) || i == 1 && phase != "ArriveWithSums" {
                 group.step(i).unwrap();
             }
         }
     }
-    assert_eq!(group.cores[0].machine.phase(), "Sums");
+    assert_eq!(group.phase(0), "Sums");
     assert_eq!(until(&mut group, "Counts"), Some(Wait::barrier(CoreId(1))));
     group
 }
@@ -117,10 +118,10 @@ fn a_sum_beyond_its_share_is_refused() {
     let mut group = at_sums();
     // Core 1 has the two slots of expert 1, of two tokens each at most.
     let word = |rows: u64| 2 << 62 | rows << 31;
-    group.world.poke_word(RANK, core_word(CoreId(1), 2), word(5));
+    group.memory.poke_word(RANK, core_word(CoreId(1), 2), word(5));
     assert_eq!(error(&mut group), ProtocolError::Rows { seen: 5, max: 4 });
     let mut group = at_sums();
-    group.world.poke_word(RANK, core_word(CoreId(1), 2), word((1 << 31) - 1));
+    group.memory.poke_word(RANK, core_word(CoreId(1), 2), word((1 << 31) - 1));
     assert_eq!(error(&mut group), ProtocolError::Rows { seen: (1 << 31) - 1, max: 4 });
 }
 
@@ -128,7 +129,7 @@ fn a_sum_beyond_its_share_is_refused() {
 fn sums_that_contradict_each_other_are_refused() {
     let mut group = at_sums();
     let seen = 2 << 62 | 1 << 31 | 2;
-    group.world.poke_word(RANK, core_word(CoreId(1), 2), seen);
+    group.memory.poke_word(RANK, core_word(CoreId(1), 2), seen);
     assert_eq!(error(&mut group), ProtocolError::CoreWord { core: CoreId(1), seen, epoch: 2 });
 }
 
@@ -136,11 +137,11 @@ fn sums_that_contradict_each_other_are_refused() {
 fn counts_of_one_core_beyond_the_capacity_are_refused() {
     // K = 1 and L = 2: the capacity is 4, the largest counts of four slots are 8.
     let mut group = with_config(Domain { e: 4, k: 1, ..PAIR }.config());
-    group.tensors =
-        [0, 1].map(|rank| Tensors::new(&group.shape, RankId(rank), vec![0, 0], OwnedMask::None)).to_vec();
+    *group.tensors() =
+        [0, 1].map(|rank| Tensors::new(group.shape, RankId(rank), vec![0, 0], OwnedMask::None)).to_vec();
     assert!(until(&mut group, "Done").is_some());
     for slot in 0..4 {
-        group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(2));
+        group.memory.poke_word(RANK, dispatch_status(P0, slot), flag::status(2));
     }
     // Core 0 took its own count of expert 0 before the words were overwritten.
     assert_eq!(error(&mut group), ProtocolError::Rows { seen: 8, max: 4 });
@@ -152,8 +153,8 @@ fn a_status_word_that_is_no_flag_is_refused() {
         let mut group = group(1);
         let waits = Wait::new(Flag::Dispatch, RankId(1), &[0]);
         assert_eq!(until(&mut group, "Done"), Some(waits));
-        let slot = dispatch_slot(&group.shape, 0, RankId(1));
-        group.world.poke_word(RANK, dispatch_status(P0, slot), seen);
+        let slot = dispatch_slot(group.shape, 0, RankId(1));
+        group.memory.poke_word(RANK, dispatch_status(P0, slot), seen);
         assert_eq!(error(&mut group), Wait::new(Flag::Dispatch, RankId(1), &[0]).refused(seen));
     }
 }
@@ -165,31 +166,31 @@ fn with_separate_flags_the_count_and_the_token_flag_are_waited_for_and_checked_e
     group.choices.flags = Flags::Separate;
     let waits = Wait::new(Flag::Count, source, &[0]);
     assert_eq!(until(&mut group, "Done"), Some(waits));
-    let slots = [0, 1].map(|local| dispatch_slot(&group.shape, local, source));
+    let slots = [0, 1].map(|local| dispatch_slot(group.shape, local, source));
     for (slot, count) in slots.into_iter().zip([2, 0]) {
-        group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(count));
+        group.memory.poke_word(RANK, dispatch_status(P0, slot), flag::status(count));
     }
     assert_eq!(until(&mut group, "Done"), Some(Wait::new(Flag::Token, source, &[0])));
     for seen in [1, flag::status(0), flag::status(2), u64::MAX] {
         let mut group = group.clone();
-        group.world.poke_word(RANK, token_flag(P0, slots[0]), seen);
+        group.memory.poke_word(RANK, token_flag(P0, slots[0]), seen);
         assert_eq!(error(&mut group), Wait::new(Flag::Token, source, &[0]).refused(seen));
     }
     let home = Home { rank: RANK, local_expert: 0 };
     for token in 0..2 {
-        let at = triple_of(&group.shape, dispatch_record(&group.shape, P0, home, source, token));
+        let at = triple_of(group.shape, dispatch_record(group.shape, P0, home, source, token));
         let triple = Triple { source, token: Token(token), k: 0 };
-        group.world.poke(RANK, at, &triple.to_bytes());
+        group.memory.poke(RANK, at, &triple.to_bytes());
     }
-    group.world.poke_word(RANK, token_flag(P0, slots[0]), flag::ARRIVED);
+    group.memory.poke_word(RANK, token_flag(P0, slots[0]), flag::ARRIVED);
     // A slot without rows has a token flag too.
     assert_eq!(until(&mut group, "Done"), Some(Wait::new(Flag::Token, source, &[1])));
-    group.world.poke_word(RANK, token_flag(P0, slots[1]), flag::ARRIVED);
+    group.memory.poke_word(RANK, token_flag(P0, slots[1]), flag::ARRIVED);
     assert_eq!(until(&mut group, "Done"), None);
     for slot in 0..4 {
         for at in [dispatch_status(P0, slot), token_flag(P0, slot)] {
-            group.world.settle();
-            assert_eq!(group.world.peek_word(RANK, at), 0, "{at} is not cleared");
+            group.memory.settle();
+            assert_eq!(group.memory.word(RANK, at), 0, "{at} is not cleared");
         }
     }
 }
@@ -199,8 +200,8 @@ fn a_count_beyond_the_batch_of_its_source_is_refused() {
     for seen in [3, u32::MAX] {
         let mut group = group(1);
         assert!(until(&mut group, "Done").is_some());
-        let slot = dispatch_slot(&group.shape, 0, RankId(1));
-        group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(seen));
+        let slot = dispatch_slot(group.shape, 0, RankId(1));
+        group.memory.poke_word(RANK, dispatch_status(P0, slot), flag::status(seen));
         let expected = ProtocolError::Count { source: RankId(1), local_expert: 0, seen, max: 2 };
         assert_eq!(error(&mut group), expected);
     }
@@ -225,9 +226,9 @@ fn a_triple_that_contradicts_its_slot_or_the_shape_is_refused() {
         }
         assert_eq!(until(&mut group, "CopyOut"), None);
         let home = Home { rank: RANK, local_expert: 0 };
-        let at = triple_of(&group.shape, dispatch_record(&group.shape, P0, home, RankId(1), 1));
+        let at = triple_of(group.shape, dispatch_record(group.shape, P0, home, RankId(1), 1));
         let bytes: Vec<u8> = seen.iter().flat_map(|word: &i32| word.to_le_bytes()).collect();
-        group.world.poke(RANK, at, &bytes);
+        group.memory.poke(RANK, at, &bytes);
         assert_eq!(error(&mut group), ProtocolError::Triple { row: 3, seen });
     }
 }
@@ -247,7 +248,7 @@ fn a_shared_expert_takes_only_rows_of_its_own_column() {
         let home = Home { rank: RANK, local_expert: 0 };
         let at = triple_of(&shape, dispatch_record(&shape, P0, home, RankId(1), 0));
         let bytes: Vec<u8> = seen.iter().flat_map(|word: &i32| word.to_le_bytes()).collect();
-        group.world.poke(RANK, at, &bytes);
+        group.memory.poke(RANK, at, &bytes);
         if refused {
             assert_eq!(error(&mut group), ProtocolError::Triple { row: 1, seen });
         } else {
@@ -265,12 +266,12 @@ fn a_shared_expert_takes_no_rows_of_a_source_that_sends_to_another_replica() {
         let tensors = ranks.map(|rank| Tensors::new(&shape, rank, vec![0], OwnedMask::None)).collect();
         let mut group = Group::new(&shape, tensors);
         group.begin_dispatch();
-        let slot = dispatch_slot(&group.shape, 0, RankId(source));
-        group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(1));
+        let slot = dispatch_slot(group.shape, 0, RankId(source));
+        group.memory.poke_word(RANK, dispatch_status(P0, slot), flag::status(1));
         if refused {
             for _ in 0..200 {
                 (1..4).for_each(|i| assert!(group.step(i).is_ok()));
-                group.world.poke_word(RANK, dispatch_status(P0, slot), flag::status(1));
+                group.memory.poke_word(RANK, dispatch_status(P0, slot), flag::status(1));
             }
             let source = RankId(source);
             let expected = ProtocolError::Count { source, local_expert: 0, seen: 1, max: 0 };
@@ -287,7 +288,7 @@ fn combine_refuses_a_column_that_its_rank_cannot_return() {
     // K = 2: column 1 is legal on both ranks, column 2 would be a shared expert's.
     let mut group = at_combine(1);
     let shared = Triple { source: RankId(0), token: Token(0), k: 2 };
-    group.rows[0].assist_info[..12].copy_from_slice(&shared.to_bytes());
+    group.members[0].returned[0].assist_info[..12].copy_from_slice(&shared.to_bytes());
     assert_eq!(error(&mut group), ProtocolError::Triple { row: 0, seen: [0, 0, 2] });
     let shape = Domain { r: 4, e: 2, s: 2, rs: 2, bs: 1, ..PAIR }.shape();
     for (rank, k, may) in
@@ -306,13 +307,13 @@ fn an_expert_that_is_not_shared_takes_no_rows_of_a_shared_column() {
     group.begin_dispatch();
     // Expert 0 lives on rank 2, behind the shared ones.
     let host = 2;
-    while group.cores[host].machine.phase() != "CopyOut" {
-        (0..4).for_each(|i| assert!(group.cores[host].machine.phase() == "CopyOut" || group.step(i).is_ok()));
+    while group.phase(host) != "CopyOut" {
+        (0..4).for_each(|i| assert!(group.phase(host) == "CopyOut" || group.step(i).is_ok()));
     }
     let (home, seen) = (Home { rank: RankId(2), local_expert: 0 }, [1, 0, 1]);
     let at = triple_of(&shape, dispatch_record(&shape, P0, home, RankId(1), 0));
     let bytes: Vec<u8> = seen.iter().flat_map(|word: &i32| word.to_le_bytes()).collect();
-    group.world.poke(RankId(2), at, &bytes);
+    group.memory.poke(RankId(2), at, &bytes);
     let refused = (0..100).find_map(|_| group.step(host).err());
     assert_eq!(refused, Some(ProtocolError::Triple { row: 1, seen }));
 }
@@ -323,8 +324,8 @@ fn a_combine_flag_of_another_value_is_refused() {
     // Expert 2 lives on rank 1, which has not begun.
     let waits = Wait::new(Flag::Combine, RankId(1), &[0, 1]);
     assert_eq!(until(&mut group, "Done"), Some(waits));
-    let slot = combine_slot(&group.shape, Token(0), 1);
-    group.world.poke_word(RANK, combine_status(P0, slot), u64::from(flag::FLAG));
+    let slot = combine_slot(group.shape, Token(0), 1);
+    group.memory.poke_word(RANK, combine_status(P0, slot), u64::from(flag::FLAG));
     let seen = u64::from(flag::FLAG);
     assert_eq!(error(&mut group), Wait::new(Flag::Combine, RankId(1), &[0, 1]).refused(seen));
 }
@@ -341,22 +342,26 @@ fn ep_recv_counts_that_y_or_the_capacity_does_not_hold_are_refused() {
     ] {
         let mut group = at_combine(1);
         let y_len = y_rows * group.shape.row_bytes() as usize;
-        let rows = &mut group.rows[0];
+        let rows = &mut group.members[0].returned[0];
         rows.y.resize(y_len, 0);
         rows.ep_recv_counts.truncate(12);
         rows.ep_recv_counts.extend(last.into_iter().flat_map(i32::to_le_bytes));
         assert_eq!(error(&mut group), ProtocolError::RecvCounts { seen, max });
-        assert_eq!(group.cores[0].machine, Machine::Combine(Combine::new()), "refused before any effect");
+        assert_eq!(
+            group.core(0).machine,
+            Some(Machine::A3Combine(Combine::new())),
+            "refused before any effect"
+        );
     }
 }
 
 #[test]
 fn assist_info_out_of_range_or_too_short_is_refused_by_combine() {
     let mut group = at_combine(1);
-    group.rows[0].assist_info[12..24].copy_from_slice(&[0xFF; 12]);
+    group.members[0].returned[0].assist_info[12..24].copy_from_slice(&[0xFF; 12]);
     assert_eq!(error(&mut group), ProtocolError::Triple { row: 1, seen: [-1; 3] });
     let mut group = at_combine(1);
-    group.rows[0].assist_info.truncate(3 * Triple::BYTES as usize);
+    group.members[0].returned[0].assist_info.truncate(3 * Triple::BYTES as usize);
     assert_eq!(error(&mut group), ProtocolError::Triple { row: 3, seen: [-1; 3] });
 }
 
@@ -365,8 +370,8 @@ fn a_token_that_is_not_finite_is_refused_when_it_is_quantised() {
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let config = Config { quant_mode: 2, ..Domain { e: 4, k: 2, ..PAIR }.config() };
         let mut group = with_config(config);
-        let x = &mut group.tensors[0].x;
-        *x = row(group.shape.dtype(), 8, |i| if i == 6 { value } else { 1.0 });
+        let dtype = group.shape.dtype();
+        group.tensors()[0].x = row(dtype, 8, |i| if i == 6 { value } else { 1.0 });
         assert_eq!(error(&mut group), ProtocolError::NotFinite { token: 1 });
     }
 }
@@ -374,8 +379,8 @@ fn a_token_that_is_not_finite_is_refused_when_it_is_quantised() {
 #[test]
 fn what_the_fabric_refuses_stops_the_machine() {
     let mut group = group(1);
-    group.world.truncate_window(RANK, 100);
-    let at = dispatch_record(&group.shape, P0, Home { rank: RANK, local_expert: 0 }, RANK, 0);
+    group.memory.truncate_window(RANK, 100);
+    let at = dispatch_record(group.shape, P0, Home { rank: RANK, local_expert: 0 }, RANK, 0);
     let fault = Fault::new(RANK, at, 8 + 24 + 32 + 12);
     assert_eq!(error(&mut group), ProtocolError::Fault(fault));
     assert_eq!(at, Place::window(group.shape.combine_area()));
@@ -385,22 +390,22 @@ fn what_the_fabric_refuses_stops_the_machine() {
 fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
     for quant_mode in [0, 2] {
         let config = Config { quant_mode, ..Domain { e: 4, k: 2, ..PAIR }.config() };
-        let words = with_config(config).cores[0].words.len();
+        let words = with_config(config).core(0).words.len();
         for len in 0..words {
             let mut group = with_config(config);
-            group.cores[0].words.truncate(len);
+            group.core(0).words.truncate(len);
             let error = error(&mut group);
             assert!(matches!(error, ProtocolError::Internal(_)), "{error} with {len} of {words} words");
         }
     }
     for len in 0..4 {
         let mut group = with_config(Config { quant_mode: 2, ..Domain { e: 4, k: 2, ..PAIR }.config() });
-        group.cores[0].row.truncate(len);
+        group.core(0).row.truncate(len);
         assert!(matches!(error(&mut group), ProtocolError::Internal(_)));
     }
     for len in 0..8 {
         let mut group = at_combine(1);
-        group.cores[0].row.truncate(len);
+        group.core(0).row.truncate(len);
         for _ in 0..100 {
             group.step(1).unwrap();
         }
@@ -411,6 +416,6 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
 #[test]
 fn inputs_that_nobody_checked_are_an_error_and_not_a_panic() {
     let mut group = group(1);
-    group.tensors[0].x.truncate(8);
+    group.tensors()[0].x.truncate(8);
     assert!(matches!(error(&mut group), ProtocolError::Internal(_)), "x");
 }

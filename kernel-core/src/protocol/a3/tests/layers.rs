@@ -3,144 +3,132 @@
 //! A partition holds the combine area first and the dispatch area behind it. Where the one ends follows from
 //! the layer, so the dispatch area of one layer may lie over the combine area of another.
 
-use super::super::Combine;
 use crate::fabric::Progress;
+use crate::inputs::Inputs;
 use crate::place::Tensor;
-use crate::protocol::Receive;
-use crate::reference::Cluster;
+use crate::protocol::{Choices, Operator};
+use crate::reference;
 use crate::shape::{Config, Shape};
+use crate::sim::cluster::{Failure, Planned, Returned, World, schedule as schedule_of};
+use crate::sim::{Actor, Dense, Seeded};
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, result_row, shape as shape_of};
-use crate::testing::group::{Group, Machine, Rows};
-use crate::units::{RankId, Token};
+use crate::testing::group::{Cluster, memory};
+use crate::units::{CoreId, RankId, Token};
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// One core per rank; every rank runs the operators on its own, none waits but as the protocol says.
+/// What the ranks bring to the rounds, each of a layer of its own.
 struct Layers {
-    group: Group,
-    /// The layer of each batch.
-    shapes: Vec<Shape>,
-    /// By batch, then by rank.
+    /// The layer of each round.
+    shapes: Vec<&'static Shape>,
+    /// By round, then rank.
     tensors: Vec<Vec<Tensors>>,
-    /// By batch, then by rank: what the experts returned.
-    returned: Vec<Vec<Rows>>,
 }
 
 impl Layers {
-    fn new(alg: &'static str, layers: &[Domain], dice: &mut Dice) -> Self {
-        let shape = |domain: Domain| shape_of(&Config { comm_alg: alg, ..domain.config() });
+    fn new(alg: &'static str, layers: &[Domain], dice: &mut Dice) -> (Self, &'static Shape) {
+        let shape = |domain: Domain| -> &'static Shape {
+            Box::leak(Box::new(shape_of(&Config { comm_alg: alg, ..domain.config() })))
+        };
         let largest = |of: fn(&Domain) -> i64| layers.iter().map(of).max().unwrap();
         // Memory and scratch suffice for each.
         let (h, bs, k) = (largest(|l| l.h), largest(|l| l.bs), largest(|l| l.k));
-        let whole = Domain { h, bs, k, ..layers[0] };
-        let whole = shape(whole);
+        let whole = shape(Domain { h, bs, k, ..layers[0] });
         let shapes: Vec<_> = layers.iter().map(|&layer| shape(layer)).collect();
         assert!(shapes.iter().all(|shape| shape.window_bytes() == whole.window_bytes()), "one window");
-        let ranks = || (0..whole.ep_world_size()).map(RankId);
         let mut of_rank = |shape: &Shape, rank| {
             let random = Tensors::random(shape, rank, dice);
             let mask = if alg == V2 { OwnedMask::None } else { random.mask.clone() };
             Tensors { mask, ..random }
         };
-        let mut of = |shape: &Shape| ranks().map(|rank| of_rank(shape, rank)).collect::<Vec<_>>();
-        let tensors: Vec<_> = shapes.iter().map(&mut of).collect();
-        let mut group = Group::new(&whole, of(&whole));
-        group.world.forgive_second_writes();
-        let returned = shapes.iter().map(|_| ranks().map(|_| Rows::default()).collect()).collect();
-        Self { group, shapes, tensors, returned }
+        let mut of =
+            |shape: &&Shape| (0..whole.ep_world_size()).map(|rank| of_rank(shape, RankId(rank))).collect();
+        let tensors = shapes.iter().map(&mut of).collect();
+        (Self { shapes, tensors }, whole)
     }
 
-    fn begin(&mut self, rank: usize, operator: char, batch: usize) {
-        self.group.cores[rank].machine = match operator {
-            'D' => Machine::dispatch(&self.shapes[batch], Receive::Copy),
-            _ => Machine::Combine(Combine::new()),
-        };
-        self.group.tensors[rank] = self.tensors[batch][rank].clone();
-        self.group.rows[rank] = self.returned[batch][rank].clone();
+    /// What rank, token and k returned in a round.
+    fn result(&self, round: usize, rank: u32, token: u32, k: u32) -> Vec<u8> {
+        result_row(self.shapes[round], rank + 11 * round as u32, token, k)
     }
+}
 
-    /// What rank, token and k returned in a batch.
-    fn result(&self, batch: usize, rank: u32, token: u32, k: u32) -> Vec<u8> {
-        result_row(&self.shapes[batch], rank + 11 * batch as u32, token, k)
+impl World<Dense, Seeded> for Layers {
+    fn inputs(&self, member: RankId, round: usize) -> Inputs<'_> {
+        self.tensors[round][member.index()].inputs()
     }
 
     /// Holds what a rank has got against the oracle, and runs its experts.
-    fn end(&mut self, rank: usize, operator: char, batch: usize) -> Result<(), String> {
-        let shape = &self.shapes[batch];
-        let inputs: Vec<_> = self.tensors[batch].iter().map(Tensors::inputs).collect();
-        let cluster = Cluster { shape, ranks: &inputs, elastic_info: None };
-        let me = RankId(rank as u32);
-        let output = |tensor| self.group.world.output(me, tensor);
-        let holds = |tensor: Tensor, want: &[u8]| match output(tensor).starts_with(want) {
+    fn ended(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
+        let Planned { operator, round } = planned;
+        let inputs: Vec<_> = self.tensors[round].iter().map(Tensors::inputs).collect();
+        let oracle = reference::Cluster { shape: self.shapes[round], ranks: &inputs, elastic_info: None };
+        let me = RankId(i as u32);
+        let holds = |tensor: Tensor, want: &[u8]| match cluster.output(i, 0, tensor).starts_with(want) {
             true => Ok(()),
-            false => Err(format!("{} of rank {rank} in {operator}{batch}", tensor.name())),
+            false => Err(Failure::Wrong(format!("{} of rank {i} in {operator:?} {round}", tensor.name()))),
         };
-        if operator == 'C' {
-            let returned = &mut |Token(token), k, row: &mut Vec<u8>| {
-                *row = self.result(batch, rank as u32, token, k);
-            };
-            return holds(Tensor::XOut, &cluster.combine(me, returned));
+        if operator == Operator::Combine {
+            let returned =
+                &mut |Token(token), k, row: &mut Vec<u8>| *row = self.result(round, me.0, token, k);
+            return holds(Tensor::XOut, &oracle.combine(me, returned));
         }
-        let want = cluster.dispatch(me);
+        let want = oracle.dispatch(me);
         let bytes = |numbers: &[i32]| numbers.iter().flat_map(|n| n.to_le_bytes()).collect::<Vec<_>>();
         let triples = &want.assist_info_for_combine;
-        let (ep_recv_counts, assist_info) = (bytes(&want.ep_recv_counts), bytes(triples.as_flattened()));
-        holds(Tensor::EpRecvCounts, &ep_recv_counts)?;
-        holds(Tensor::AssistInfo, &assist_info)?;
+        holds(Tensor::EpRecvCounts, &bytes(&want.ep_recv_counts))?;
+        holds(Tensor::AssistInfo, &bytes(triples.as_flattened()))?;
         holds(Tensor::ExpandX, &want.expand_x)?;
-        let y = triples.iter().flat_map(|&[r, t, k]| self.result(batch, r as u32, t as u32, k as u32));
-        self.returned[batch][rank] = Rows { y: y.collect(), assist_info, ep_recv_counts, ..Rows::default() };
+        let y = triples.iter().flat_map(|&[r, t, k]| self.result(round, r as u32, t as u32, k as u32));
+        let (y, assist_info) = (y.collect(), bytes(triples.as_flattened()));
+        let ep_recv_counts = bytes(&want.ep_recv_counts);
+        cluster.members[i].returned[round] =
+            Returned { y, assist_info, ep_recv_counts, ..Returned::default() };
         Ok(())
     }
+}
 
-    /// Runs `operators` on every rank, in bursts, so that some run far ahead.
-    fn run(mut self, operators: &[(char, usize)], dice: &mut Dice) -> Result<(), String> {
-        let ranks = self.group.cores.len();
-        let mut at: Vec<usize> = (0..ranks).map(|_| 0).collect();
-        (0..ranks).for_each(|rank| self.begin(rank, operators[0].0, operators[0].1));
-        let mut idle = 0;
-        while at.iter().any(|&done| done < operators.len()) {
-            let rank = dice.below(ranks as u32) as usize;
-            for _ in 0..dice.below(60) {
-                let Some(&(operator, batch)) = operators.get(at[rank]) else { break };
-                self.group.shape = self.shapes[batch].clone();
-                let progress =
-                    self.group.step(rank).map_err(|e| format!("{e} in {operator}{batch}"))?.progress;
-                idle = if progress == Progress::Stepped { 0 } else { idle + 1 };
-                if idle > 2000 {
-                    return Err(format!("hang in {operator}{batch}"));
-                }
-                if progress == Progress::Done {
-                    self.end(rank, operator, batch)?;
-                    at[rank] += 1;
-                    if let Some(&(operator, batch)) = operators.get(at[rank]) {
-                        self.begin(rank, operator, batch);
-                    }
-                }
+/// Runs `operators` on ranks of one core each, in bursts, so that some run far ahead.
+fn run(
+    mut layers: Layers,
+    whole: &'static Shape,
+    operators: &[Planned],
+    dice: &mut Dice,
+) -> Result<(), Failure> {
+    let mut cluster = Cluster::new(whole, Choices::default(), memory(whole), operators.to_vec());
+    cluster.memory.rewrites = true;
+    cluster.begin(&mut layers)?;
+    let mut idle = 0;
+    while cluster.members.iter().any(|member| member.ended < operators.len()) {
+        let rank = dice.below(whole.ep_world_size()) as usize;
+        for _ in 0..dice.below(60) {
+            let Some(planned) = operators.get(cluster.members[rank].ended) else { break };
+            cluster.shape = layers.shapes[planned.round];
+            let actor = Actor { member: RankId(rank as u32), core: CoreId(0) };
+            let progress = cluster.step(actor, &mut layers)?;
+            idle = if progress == Some(Progress::Stepped) { 0 } else { idle + 1 };
+            if idle > 2000 {
+                return Err(Failure::Hang(Vec::new()));
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// What goes wrong in 50 runs of `schedule` over `layers` by turns.
 fn wrong_runs(alg: &'static str, layers: &[Domain], schedule: &str, rounds: usize) -> Vec<String> {
     let in_flight = schedule.len() / 2;
-    let operators: Vec<_> = (0..rounds)
-        .flat_map(|round| {
-            let mut next = [round * in_flight; 2];
-            schedule.chars().map(move |operator| {
-                let batch = &mut next[usize::from(operator == 'C')];
-                *batch += 1;
-                (operator, *batch - 1)
-            })
-        })
-        .collect();
+    let operators = schedule_of(schedule, rounds);
     let of_batches: Vec<_> = layers.iter().copied().cycle().take(rounds * in_flight).collect();
     let wrong = (0..50).filter_map(|seed| {
         let dice = &mut Dice(seed);
-        Layers::new(alg, &of_batches, dice).run(&operators, dice).err()
+        let (layers, whole) = Layers::new(alg, &of_batches, dice);
+        run(layers, whole, &operators, dice).err().map(|failure| match failure {
+            Failure::Wrong(what) => what,
+            other => format!("{other:?}"),
+        })
     });
     wrong.collect()
 }

@@ -18,17 +18,17 @@ fn counted_and_arrived(shape: &Shape, choices: Choices, seed: u64) -> Vec<(usize
     group.choices = choices;
     group.begin_dispatch();
     let mut seen = vec![(usize::MAX, 0); shape.ep_world_size() as usize];
-    let mut running: Vec<usize> = (0..group.cores.len()).collect();
+    let mut running: Vec<usize> = (0..group.cores()).collect();
     for now in 0.. {
         let at = dice.below(running.len() as u32) as usize;
         let step = group.step(running[at]).unwrap();
-        let rank = group.cores[running[at]].rank;
+        let rank = group.actors[running[at]].member;
         if step.effect.is_some_and(|effect| effect.starts_with("write   ep_recv_counts")) {
             let (counted, _) = &mut seen[rank.index()];
             *counted = now.min(*counted);
         }
         for (rank, (_, arrived)) in (0..).map(RankId).zip(&mut seen) {
-            if group.world.has_puts_on_their_way_to(rank) {
+            if group.memory.has_puts_on_their_way_to(rank) {
                 *arrived = now + 1;
             }
         }
@@ -39,7 +39,6 @@ fn counted_and_arrived(shape: &Shape, choices: Choices, seed: u64) -> Vec<(usize
             break;
         }
     }
-    group.check_dispatch();
     seen
 }
 

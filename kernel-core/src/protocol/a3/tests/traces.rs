@@ -4,9 +4,10 @@ use super::super::Flags;
 use crate::fabric::Progress;
 use crate::plan::order::SendOrder;
 use crate::shape::{Config, Shape};
+use crate::sim::Actor;
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::golden;
-use crate::testing::group::{Core, Group, Step, in_turn};
+use crate::testing::group::{Group, Step, in_turn};
 use crate::units::RankId;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
@@ -19,8 +20,8 @@ use core::fmt::Write;
 fn trace(group: &mut Group) -> String {
     let mut text = String::new();
     let mut waits = BTreeMap::new();
-    let mut line = |core: &Core, step: &Step| {
-        let who = format!("{}.{}", core.rank, core.core);
+    let mut line = |actor: Actor, step: &Step| {
+        let who = format!("{}.{}", actor.member, actor.core);
         let what = match step.progress {
             Progress::Stepped => {
                 waits.remove(&who);
@@ -39,10 +40,8 @@ fn trace(group: &mut Group) -> String {
     };
     group.begin_dispatch();
     group.run(in_turn(), &mut line).unwrap();
-    group.check_dispatch();
     group.begin_combine();
     group.run(in_turn(), &mut line).unwrap();
-    group.check_combine();
     text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
 }
 

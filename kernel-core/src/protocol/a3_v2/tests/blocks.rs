@@ -10,7 +10,7 @@ use crate::shape::Config;
 use crate::sync::flag;
 use crate::testing::domain::{Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::group::Group;
-use crate::units::{CoreId, RankId};
+use crate::units::RankId;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -48,7 +48,7 @@ fn until_pending(group: &mut Group, i: usize) -> (Option<Wait>, Vec<String>) {
 
 fn record_at(group: &Group, local_expert: u32, record: u32) -> Place {
     let home = Home { rank: RANK, local_expert };
-    dispatch_record(&group.shape, Partition::P0, home, RankId(1), record)
+    dispatch_record(group.shape, Partition::P0, home, RankId(1), record)
 }
 
 /// Rank 1 has sent all, and rank 0 has done all but copy out; the flags of rank 1 are taken away, in the order
@@ -57,13 +57,13 @@ fn before_copying() -> (Group, Vec<Place>) {
     let mut group = group();
     assert_eq!(until_pending(&mut group, 0).0, Some(Wait::new(Flag::Count, RankId(1), &[0])));
     until_pending(&mut group, 1);
-    group.world.settle();
+    group.memory.settle();
     let records = [(0, 0), (0, 1), (1, 0), (1, 1)];
     let records = records.map(|(local_expert, record)| record_at(&group, local_expert, record));
     let flags: Vec<_> = records.into_iter().flat_map(|at| (0..3).map(move |b| block::flag(at, b))).collect();
     for &at in &flags {
-        assert_eq!(group.world.peek_word(RANK, at), flag::ARRIVED);
-        group.world.poke_word(RANK, at, 0);
+        assert_eq!(group.memory.word(RANK, at), flag::ARRIVED);
+        group.memory.poke_word(RANK, at, 0);
     }
     (group, flags)
 }
@@ -77,13 +77,13 @@ fn a_record_waits_for_every_one_of_its_blocks_and_none_for_another_slot() {
     // The second record of expert 0 is complete, the first of both lacks one block each.
     let complete = [2, 1, 3, 4, 5, 6, 8];
     for i in complete {
-        group.world.poke_word(RANK, flags[i], flag::ARRIVED);
+        group.memory.poke_word(RANK, flags[i], flag::ARRIVED);
         let (wait, effects) = until_pending(&mut group, 0);
         assert!(effects.is_empty(), "{effects:?} with {i}");
         assert!(wait == missing(0, 0, 1) || wait == missing(0, 0, 0), "{wait:?} with {i}");
     }
     // The first record of expert 1 is now complete, and is copied though expert 0's is not: rows 2 and 3 are its.
-    group.world.poke_word(RANK, flags[7], flag::ARRIVED);
+    group.memory.poke_word(RANK, flags[7], flag::ARRIVED);
     let (wait, effects) = until_pending(&mut group, 0);
     assert_eq!(wait, missing(0, 0, 0));
     let expected = [
@@ -98,16 +98,15 @@ fn a_record_waits_for_every_one_of_its_blocks_and_none_for_another_slot() {
     assert_eq!(effects.len(), expected.len(), "{effects:?}");
     assert!(effects.iter().zip(expected).all(|(seen, start)| seen.starts_with(start)), "{effects:?}");
     // With its last block the first record of expert 0 is copied, and the one behind it, which was complete.
-    group.world.poke_word(RANK, flags[0], flag::ARRIVED);
+    group.memory.poke_word(RANK, flags[0], flag::ARRIVED);
     assert_eq!(until_pending(&mut group, 0).0, missing(1, 1, 2));
     for &at in &flags[9..] {
-        group.world.poke_word(RANK, at, flag::ARRIVED);
+        group.memory.poke_word(RANK, at, flag::ARRIVED);
     }
     assert_eq!(until_pending(&mut group, 0).0, None);
     while until_pending(&mut group, 1).0.is_some() {}
-    group.check_dispatch();
-    group.world.settle();
-    assert!(group.world.no_flag_is_left(&group.shape));
+    group.memory.settle();
+    assert!(group.memory.no_flag_is_left(group.shape));
 }
 
 #[test]
@@ -115,8 +114,8 @@ fn a_block_flag_of_another_value_is_refused() {
     for seen in [1, flag::status(0), flag::status(3), u64::MAX] {
         let (mut group, flags) = before_copying();
         until_pending(&mut group, 0);
-        group.world.poke_word(RANK, flags[2], flag::ARRIVED);
-        group.world.poke_word(RANK, flags[1], seen);
+        group.memory.poke_word(RANK, flags[2], flag::ARRIVED);
+        group.memory.poke_word(RANK, flags[1], seen);
         let expected = Wait::new(Flag::Block, RankId(1), &[0, 0, 1]).refused(seen);
         assert_eq!(group.step(0).unwrap_err(), expected);
     }
@@ -139,12 +138,11 @@ fn rows_go_out_from_x_itself_block_by_block_each_with_its_flag_behind_it() {
 
 #[test]
 fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
-    let words = group().cores[0].words.len();
+    let words = group().core(0).words.len();
     for len in 0..words {
         let mut group = group();
-        group.cores[0].words.truncate(len);
+        group.core(0).words.truncate(len);
         let error = (0..2000).find_map(|i| group.step(i % 2).err());
         assert!(matches!(error, Some(ProtocolError::Internal(_))), "{error:?} with {len} of {words} words");
     }
-    assert_eq!(group().cores[0].core, CoreId(0));
 }

@@ -60,7 +60,7 @@ fn a_grant_that_is_no_row_of_its_rank_is_refused() {
         let mut group = group();
         let_the_other_run(&mut group);
         waits(&mut group);
-        group.world.poke_word(RankId(0), Direct::Grants.word(Partition::P0, 1), seen);
+        group.memory.poke_word(RankId(0), Direct::Grants.word(Partition::P0, 1), seen);
         let error = ProtocolError::Grant { source: RankId(1), local_expert: 0, seen, max };
         assert_eq!(refused(&mut group), error, "{seen:#x}");
     }
@@ -69,7 +69,6 @@ fn a_grant_that_is_no_row_of_its_rank_is_refused() {
 fn combining() -> Group {
     let mut group = group();
     group.run(in_turn(), |_, _| ()).unwrap();
-    group.check_dispatch();
     group.begin_combine();
     group
 }
@@ -79,7 +78,7 @@ fn a_word_of_ready_results_that_is_not_the_flag_is_refused() {
     for seen in [1, u64::MAX, flag::status(7)] {
         let mut group = combining();
         assert_eq!(waits(&mut group), Wait::new(Flag::Results, RankId(1), &[]));
-        group.world.poke_word(RankId(0), results_ready(Partition::P0, RankId(1)), seen);
+        group.memory.poke_word(RankId(0), results_ready(Partition::P0, RankId(1)), seen);
         assert_eq!(refused(&mut group), Wait::new(Flag::Results, RankId(1), &[]).refused(seen));
     }
 }
@@ -90,12 +89,12 @@ fn rows_and_areas_that_do_not_exist_are_refused() {
     for seen in [-1, max as i32, i32::MIN] {
         let mut group = combining();
         let_the_other_run(&mut group);
-        group.rows[0].sent_rows[4..8].copy_from_slice(&seen.to_le_bytes());
+        group.members[0].returned[0].sent_rows[4..8].copy_from_slice(&seen.to_le_bytes());
         let error = ProtocolError::SentRow { token: 1, k: 0, seen: seen.into(), max };
         assert_eq!(refused(&mut group), error);
     }
     let mut group = combining();
-    group.rows[0].row_table[8..16].copy_from_slice(&77u64.to_le_bytes());
+    group.members[0].returned[0].row_table[8..16].copy_from_slice(&77u64.to_le_bytes());
     assert_eq!(refused(&mut group), ProtocolError::ResultsAt { seen: 77 });
 }
 
@@ -110,7 +109,7 @@ fn no_corrupt_word_or_row_makes_a_machine_panic() {
             group.run(in_turn(), |_, _| ()).unwrap();
             group.begin_combine();
         }
-        group.world.forgive_second_writes();
+        group.memory.rewrites = true;
         let bytes: Vec<u8> = (0..64).map(|_| dice.next() as u8).collect();
         for _ in 0..200 {
             if dice.below(8) == 0 {
@@ -122,7 +121,7 @@ fn no_corrupt_word_or_row_makes_a_machine_panic() {
                 } else {
                     table.word(Partition::P0, number)
                 };
-                group.world.poke(rank, at, &bytes[..1 + dice.below(8) as usize]);
+                group.memory.poke(rank, at, &bytes[..1 + dice.below(8) as usize]);
             }
             if group.step(dice.below(2) as usize).is_err() {
                 break;

@@ -8,10 +8,10 @@ use crate::place::Place;
 use crate::plan::relay as plan;
 use crate::protocol::Stage;
 use crate::shape::{Config, Shape};
-use crate::testing::a2_group::Failure;
-use crate::testing::domain::{Dice, Tensors, result_row, shape as shape_of};
-use crate::testing::nic::Bend;
-use crate::testing::servers::{Group, random_rounds};
+use crate::sim::cluster::Failure;
+use crate::sim::seeded::Memory::Weak;
+use crate::testing::domain::{Dice, Tensors, shape as shape_of};
+use crate::testing::group::unmasked_rounds as random_rounds;
 use crate::units::{CoreId, RankId};
 use alloc::format;
 use alloc::string::String;
@@ -42,11 +42,10 @@ fn tensors(shape: &Shape) -> Vec<Vec<Tensors>> {
 /// One round in which the word at `at` of the reader is `word`.
 fn lie(stage: Stage, at: Place, word: u64) -> Result<(), Failure> {
     let shape = domain();
-    let mut group = Group::new(&shape, tensors(&shape), "DC", result_row);
-    group.stage = stage;
-    group.world.bend = Bend::Lie(READER, at, word);
-    group.world.forgive_second_writes();
-    group.run(&mut Dice(1))
+    let mut group = super::group(stage, &shape, tensors(&shape), "DC");
+    group.memory.stuck.push((READER, at, word));
+    group.memory.rewrites = true;
+    group.play(Weak, 1)
 }
 
 /// What the reader says to that.
@@ -269,7 +268,7 @@ fn weights_and_rows_that_are_others_harm_only_that_token() {
         let slot = relay::dispatch_slot(&shape, row_from_source(), SOURCE, 0);
         let seen = lie(stage, behind(slot, ROW), 0x1234_5678);
         let Err(Failure::Wrong(text)) = &seen else { panic!("{seen:?}") };
-        assert!(text.starts_with("expand_x of rank 0"), "{text}");
+        assert!(text.starts_with("rows of rank 0"), "{text}");
         let sum = behind(stream(stage, Kind::Combine, 0).0, ROW);
         let seen = lie(stage, sum, 0x1234_5678);
         let Err(Failure::Wrong(text)) = &seen else { panic!("{seen:?}") };

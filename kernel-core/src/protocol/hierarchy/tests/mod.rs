@@ -6,11 +6,12 @@ mod slow;
 use crate::layout::relay;
 use crate::protocol::Stage;
 use crate::shape::{BatchSizes, Config, Shape};
-use crate::testing::domain::{Dice, Domain, result_row, shape as shape_of};
-use crate::testing::messages::Loose;
-use crate::testing::nic::Bend;
+use crate::sim::duty::{Double, Duty, Words};
+use crate::sim::seeded::Memory::Weak;
+use crate::testing::domain::{Dice, Domain, Tensors, result_row, shape as shape_of};
+use crate::testing::group::{Group, unmasked_rounds as random_rounds};
 use crate::testing::random;
-use crate::testing::servers::{Group, random_rounds};
+use alloc::vec::Vec;
 use proptest::prelude::*;
 
 /// Two servers of two ranks.
@@ -23,12 +24,16 @@ fn small() -> Config<'static> {
     }
 }
 
+/// A group in that stage.
+fn group(stage: Stage, shape: &Shape, rounds: Vec<Vec<Tensors>>, letters: &str) -> Group {
+    let result = |shape: &Shape, _, source, token, k| result_row(shape, source, token, k);
+    Group { near: Weak, ..Group::of(shape, rounds, result).by(letters).in_stage(stage) }
+}
+
 fn run(stage: Stage, shape: &Shape, letters: &str, rounds: usize, seed: u64) {
     let mut dice = Dice(seed);
     let rounds = random_rounds(shape, rounds, &mut dice);
-    let mut group = Group::new(shape, rounds, letters, result_row);
-    group.stage = stage;
-    group.run(&mut dice).unwrap();
+    group(stage, shape, rounds, letters).play(Weak, seed).unwrap();
 }
 
 #[test]
@@ -75,62 +80,59 @@ proptest! {
 }
 
 /// How many of so many seeds show that something is left out.
-fn caught(config: &Config<'_>, loose: Loose, letters: &str) -> usize {
-    caught_in(Stage::Three, config, Bend::Servers(loose), letters)
+fn caught(config: &Config<'_>, duty: Duty, letters: &str) -> usize {
+    caught_in(Stage::Three, config, duty, letters)
 }
 
-fn caught_in(stage: Stage, config: &Config<'_>, bend: Bend, letters: &str) -> usize {
+fn caught_in(stage: Stage, config: &Config<'_>, duty: Duty, letters: &str) -> usize {
     let shape = shape_of(config);
     let fails = |&seed: &u64| {
         let mut dice = Dice(seed);
         let rounds = random_rounds(&shape, 6, &mut dice);
-        let mut group = Group::new(&shape, rounds, letters, result_row);
-        group.world.bend = bend.clone();
-        group.stage = stage;
-        group.run(&mut dice).is_err()
+        group(stage, &shape, rounds, letters).without(duty.clone()).play(Weak, seed).is_err()
     };
     (0..20).filter(fails).count()
 }
 
 #[test]
 fn messages_that_overtake_each_other_are_caught() {
-    assert!(caught(&small(), Loose::Messages, "DC") > 10);
+    assert!(caught(&small(), Duty::MessageOrder, "DC") > 10);
 }
 
 #[test]
 fn a_flag_that_is_trusted_for_its_own_record_is_caught() {
     let pitch = relay::record_pitch(&shape_of(&small()));
-    assert!(caught(&small(), Loose::OwnFlags(pitch), "DC") > 10);
+    assert!(caught(&small(), Duty::NextFlag(pitch), "DC") > 10);
 }
 
 #[test]
 fn writing_to_a_near_rank_that_has_not_entered_is_caught() {
-    assert!(caught(&small(), Loose::Unentered, "DC") > 10);
+    assert!(caught(&small(), Duty::Wait(Words::Entered), "DC") > 10);
 }
 
 #[test]
 fn one_partition_is_caught() {
-    assert!(caught(&small(), Loose::OnePartition, "DC") > 10);
+    assert!(caught(&small(), Duty::Second(Double::Relay), "DC") > 10);
 }
 
 #[test]
 fn rows_done_without_quiet_are_caught() {
-    assert!(caught(&small(), Loose::Quiet, "DC") > 10);
+    assert!(caught(&small(), Duty::Quiet, "DC") > 10);
 }
 
 #[test]
 fn duties_of_an_agent_that_are_left_out_are_caught() {
     let cores = Config { aiv_num: 2, ..small() };
-    for (bend, config, least) in [
-        (Bend::LastWordFirst, small(), 11),
-        (Bend::LateWrites, small(), 11),
+    for (duty, config, least) in [
+        (Duty::LastWordLast, small(), 11),
+        (Duty::InTime(Words::WindowsOut), small(), 11),
         // An agent must be an operator late.
-        (Bend::OneMessageSlot, small(), 1),
-        (Bend::OpenBarrier, cores, 11),
-        (Bend::Servers(Loose::OnePartition), small(), 11),
-        (Bend::Servers(Loose::Unentered), small(), 11),
+        (Duty::Second(Double::MessageSlot), small(), 1),
+        (Duty::Barrier { even: true, odd: true }, cores, 11),
+        (Duty::Second(Double::Relay), small(), 11),
+        (Duty::Wait(Words::Entered), small(), 11),
     ] {
-        let seen = caught_in(Stage::Two, &config, bend.clone(), "DC");
-        assert!(seen >= least, "{bend:?}: {seen} of 20");
+        let seen = caught_in(Stage::Two, &config, duty.clone(), "DC");
+        assert!(seen >= least, "{duty:?}: {seen} of 20");
     }
 }

@@ -5,8 +5,10 @@ use crate::layout::relay;
 use crate::layout::state::Partition;
 use crate::protocol::Stage;
 use crate::shape::{Config, Shape};
-use crate::testing::domain::{Dice, OwnedMask, Tensors, result_row, shape as shape_of};
-use crate::testing::servers::{Group, random_rounds};
+use crate::sim::Actor;
+use crate::sim::seeded::Memory::Weak;
+use crate::testing::domain::{Dice, OwnedMask, Tensors, shape as shape_of};
+use crate::testing::group::{Group, unmasked_rounds as random_rounds};
 use crate::units::{CoreId, RankId};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,9 +20,12 @@ fn one_server(ranks: i64) -> Shape {
 }
 
 fn group(stage: Stage, shape: &Shape, round: Vec<Tensors>) -> Group {
-    let mut group = Group::new(shape, vec![round], "DC", result_row);
-    group.stage = stage;
-    group
+    super::group(stage, shape, vec![round], "DC")
+}
+
+/// Operators that each rank has ended.
+fn ended(group: &Group) -> Vec<usize> {
+    group.members.iter().map(|member| member.ended).collect()
 }
 
 fn random(shape: &Shape) -> Vec<Tensors> {
@@ -33,10 +38,10 @@ fn a_slow_core_goes_on_though_a_near_rank_has_entered_the_next_operator() {
     for stage in [Stage::Two, Stage::Three] {
         let shape = one_server(2);
         let mut group = group(stage, &shape, random(&shape));
-        group.run_without(|_, core| (core.rank, core.core) == (RankId(0), CoreId(1))).unwrap();
-        assert_eq!(group.at, [0, 1], "rank 1 has ended the dispatch");
-        assert_eq!(group.world.peek_word(RankId(0), relay::entered(1)), 2, "and told that it is in combine");
-        group.run(&mut Dice(1)).unwrap();
+        group.run_without(|_, actor| actor == Actor { member: RankId(0), core: CoreId(1) }).unwrap();
+        assert_eq!(ended(&group), [0, 1], "rank 1 has ended the dispatch");
+        assert_eq!(group.memory.word(RankId(0), relay::entered(1)), 2, "and told that it is in combine");
+        group.play(Weak, 1).unwrap();
     }
 }
 
@@ -45,13 +50,13 @@ fn nobody_writes_to_a_near_rank_that_has_not_entered_whichever_it_is() {
     let shape = one_server(3);
     for slow in (0..3).map(RankId) {
         let mut group = group(Stage::Three, &shape, random(&shape));
-        group.run_without(|_, core| core.rank == slow).unwrap();
-        assert!(!group.world.has_puts_on_their_way_to(slow));
+        group.run_without(|_, actor| actor.member == slow).unwrap();
+        assert!(!group.memory.has_puts_on_their_way_to(slow));
         for source in (0..3).map(RankId) {
             let count = relay::count(&shape, Partition::P0, 0, source);
-            assert_eq!(group.world.peek_word(slow, count), 0, "rank {source} wrote to rank {slow}");
+            assert_eq!(group.memory.word(slow, count), 0, "rank {source} wrote to rank {slow}");
         }
-        group.run(&mut Dice(1)).unwrap();
+        group.play(Weak, 1).unwrap();
     }
 }
 
@@ -68,16 +73,16 @@ fn nobody_ends_a_combine_before_every_near_rank_has_said_that_its_rows_are_done(
         };
         let mut group = group(Stage::Three, &shape, (0..3).map(RankId).map(tensors).collect());
         // It tells that it has entered, the third rank last, and falls asleep.
-        let has_entered = |group: &Group| group.world.peek_word(RankId(2), relay::entered(slow.0)) == 2;
+        let has_entered = |group: &Group| group.memory.word(RankId(2), relay::entered(slow.0)) == 2;
         group
-            .run_without(|group, core| {
-                let in_combine = core.rank == slow && group.at[slow.index()] == 1;
-                in_combine && (core.core != CoreId(0) || has_entered(group))
+            .run_without(|group, actor| {
+                let in_combine = actor.member == slow && ended(group)[slow.index()] == 1;
+                in_combine && (actor.core != CoreId(0) || has_entered(group))
             })
             .unwrap();
         assert!(has_entered(&group));
-        assert_eq!(group.at, [1; 3], "rank {slow} is slow");
-        group.run(&mut Dice(1)).unwrap();
-        assert_eq!(group.at, [2; 3]);
+        assert_eq!(ended(&group), [1; 3], "rank {slow} is slow");
+        group.play(Weak, 1).unwrap();
+        assert_eq!(ended(&group), [2; 3]);
     }
 }

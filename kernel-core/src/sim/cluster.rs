@@ -1,0 +1,568 @@
+//! A group that is stepped through a schedule of operators over a simulated memory.
+
+use super::chooser::{AGENT, Actor, Choice, Chooser};
+use super::memory::{Effect, Memory};
+use super::storage::{Spot, Storage};
+use crate::fabric::nic::Nic;
+use crate::fabric::{Capabilities, Fabric, Progress, ProtocolError, Wait};
+use crate::inputs::Inputs;
+use crate::layout::outputs::capacity;
+use crate::layout::row_table;
+use crate::place::{Place, Tensor};
+use crate::protocol::{
+    Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Ub, ub_bytes, ub_words,
+};
+use crate::shape::Shape;
+use crate::units::{CoreId, RankId};
+use crate::vector::Portable;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+
+/// An operator of a round: a dispatch and the combine of its rows make one round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Which of the two.
+    pub operator: Operator,
+    /// Of which round.
+    pub round: usize,
+}
+
+/// The operators that letters such as `DDCC` mean, `times` over: a C combines the oldest dispatch that is not yet
+/// combined.
+#[must_use]
+pub fn schedule(letters: &str, times: usize) -> Vec<Planned> {
+    let (mut dispatched, mut combined) = (0, 0);
+    let letter = |letter| {
+        let (operator, next) = match letter {
+            'D' => (Operator::Dispatch, &mut dispatched),
+            _ => (Operator::Combine, &mut combined),
+        };
+        *next += 1;
+        Planned { operator, round: *next - 1 }
+    };
+    letters.chars().cycle().take(letters.len() * times).map(letter).collect()
+}
+
+/// What combine is given on one rank. See [`Operands`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "the fields are those of the operands")]
+pub struct Returned {
+    pub y: Vec<u8>,
+    pub assist_info: Vec<u8>,
+    pub expand_scales: Vec<u8>,
+    pub ep_recv_counts: Vec<u8>,
+    pub expand_idx: Vec<u8>,
+    pub sent_rows: Vec<u8>,
+    pub row_table: Vec<u8>,
+}
+
+impl Returned {
+    /// By reference.
+    #[must_use]
+    pub fn operands(&self) -> Operands<'_> {
+        let Self { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table } = self;
+        Operands { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table }
+    }
+}
+
+/// A core and its scratch.
+#[derive(Clone, Debug)]
+pub struct Core {
+    /// What it runs; nothing between operators.
+    pub machine: Option<Machine>,
+    /// Words of scratch.
+    pub words: Vec<u32>,
+    /// Bytes of scratch.
+    pub row: Vec<u8>,
+    /// Operators that it has ended.
+    pub ended: usize,
+    /// What it waited for in its last step.
+    pub wait: Option<Wait>,
+}
+
+/// A member of the group: a rank, or one of two ranks with the same EP rank in a TP domain.
+#[derive(Clone, Debug)]
+pub struct Member {
+    /// Its number in the memory.
+    pub number: RankId,
+    /// Its EP rank, as machines name it.
+    pub ep: RankId,
+    /// Its rank in the TP domain.
+    pub tp: RankId,
+    /// Operators that all of its cores have ended.
+    pub ended: usize,
+    /// What combine is given, by round.
+    pub returned: Vec<Returned>,
+    /// Its cores.
+    pub cores: Vec<Core>,
+    /// Its agent, which steps only where the protocol has agents.
+    pub agent: Agent,
+    /// What it has refused. It takes no steps afterwards.
+    pub error: Option<ProtocolError>,
+}
+
+/// Why a run ended badly.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Failure {
+    /// A core of this member refused what it saw.
+    Core(RankId, CoreId, ProtocolError),
+    /// An agent did.
+    Agent(RankId, ProtocolError),
+    /// Something that was computed is wrong.
+    Wrong(String),
+    /// Nobody can move: who waits for what. A core that waits for nothing waits for the others of its rank.
+    Hang(Vec<(Actor, Option<Wait>)>),
+}
+
+/// What one step comes to on a fabric: the machine's answer.
+pub type Answer = Result<Progress, ProtocolError>;
+
+/// What stands around the machines of a group: the inputs, the experts, who judges results, and what lies between a
+/// core and the memory.
+pub trait World<S: Storage, C: Chooser>: Sized {
+    /// What a member brings to a round.
+    fn inputs(&self, member: RankId, round: usize) -> Inputs<'_>;
+
+    /// Member number `i` of the cluster's has ended an operator. Behind a dispatch the experts run: what combine is given
+    /// is put into [`Member::returned`].
+    ///
+    /// # Errors
+    /// A result is wrong.
+    fn ended(&mut self, cluster: &mut Cluster<'_, S, C>, i: usize, planned: Planned) -> Result<(), Failure>;
+
+    /// Member number `i` is about to begin an operator.
+    ///
+    /// # Errors
+    /// A result is wrong.
+    fn begins(
+        &mut self,
+        _cluster: &mut Cluster<'_, S, C>,
+        _i: usize,
+        _planned: Planned,
+    ) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    /// Lets a core take its step on `fabric`, or on something in front of it.
+    fn through(
+        &self,
+        _core: Actor,
+        fabric: &mut dyn Fabric,
+        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
+    ) -> Answer {
+        step(fabric)
+    }
+
+    /// The same of an agent.
+    fn through_nic(
+        &self,
+        _agent: Actor,
+        nic: &mut dyn Nic,
+        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
+    ) -> Answer {
+        step(nic)
+    }
+
+    /// Something was refused. If that is no failure, member number `i` takes no steps any more, and the others go on.
+    ///
+    /// # Errors
+    /// It is one; by default always.
+    fn refused(
+        &mut self,
+        _cluster: &mut Cluster<'_, S, C>,
+        _i: usize,
+        failure: Failure,
+    ) -> Result<(), Failure> {
+        Err(failure)
+    }
+}
+
+/// The cores and agents of a group, its memory, and how far each is in the schedule. A rank begins its next operator when
+/// all of its own cores have ended the one before (the join); nobody waits for another rank but as the protocol says.
+#[derive(Clone, Debug)]
+pub struct Cluster<'a, S, C> {
+    /// The domain, as machines see it.
+    pub shape: &'a Shape,
+    /// What the machines choose.
+    pub choices: Choices,
+    /// The memory.
+    pub memory: Memory<S, C>,
+    /// What every rank runs.
+    pub operators: Vec<Planned>,
+    /// Everybody.
+    pub members: Vec<Member>,
+    /// Instances of the outputs: a round uses instance `round % batches`.
+    pub batches: usize,
+    /// Whether a step has one effect at most.
+    pub one_by_one: bool,
+    /// Whether every step is held to the duties of a machine: no more effects than it may have, in a row of one kind, and no
+    /// change of machine or scratch by a step that is pending. Costs a copy of both.
+    pub checked: bool,
+    /// Whether cores begin an operator without waiting for the others of their rank: for a twin.
+    pub joinless: bool,
+    /// The most effects of any step so far.
+    pub most_effects: usize,
+    /// Steps so far that changed something.
+    pub steps: u64,
+}
+
+impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
+    /// A group of all ranks of `shape`, whose memory is `memory`.
+    #[must_use]
+    pub fn new(shape: &'a Shape, choices: Choices, memory: Memory<S, C>, operators: Vec<Planned>) -> Self {
+        let tp = shape.tp_world_size();
+        let members = (0..shape.ep_world_size() * tp).map(|n| (RankId(n), RankId(n / tp), RankId(n % tp)));
+        Self::with_members(shape, choices, memory, operators, members)
+    }
+
+    /// The same of these members: number in the memory, EP rank and TP rank.
+    #[must_use]
+    pub fn with_members(
+        shape: &'a Shape,
+        choices: Choices,
+        memory: Memory<S, C>,
+        operators: Vec<Planned>,
+        members: impl Iterator<Item = (RankId, RankId, RankId)>,
+    ) -> Self {
+        let rounds = operators.iter().map(|planned| planned.round + 1).max().unwrap_or(0);
+        let (words, row) = (ub_words(shape), ub_bytes(shape));
+        // The scratch holds whatever was there before.
+        let core = |_| Core {
+            machine: None,
+            words: vec![0xDEAD_BEEF; words],
+            row: vec![0xAB; row],
+            ended: 0,
+            wait: None,
+        };
+        let member = |(number, ep, tp)| Member {
+            number,
+            ep,
+            tp,
+            ended: 0,
+            returned: vec![Returned::default(); rounds],
+            cores: (0..shape.aiv_num()).map(core).collect(),
+            agent: Agent::new(),
+            error: None,
+        };
+        Self {
+            shape,
+            choices,
+            memory,
+            operators,
+            members: members.map(member).collect(),
+            batches: 1,
+            one_by_one: true,
+            checked: true,
+            joinless: false,
+            most_effects: 0,
+            steps: 0,
+        }
+    }
+
+    /// Everybody who steps: the cores by member, then the agents, if there are any.
+    pub fn actors(&self) -> impl Iterator<Item = Actor> + use<S, C> {
+        let (members, cores) = (self.numbers(), self.shape.aiv_num());
+        let agents = if self.choices.has_agents(self.shape) { members.clone() } else { Vec::new() };
+        let of = |member| (0..cores).map(move |core| Actor { member, core: CoreId(core) });
+        let cores: Vec<_> = members.into_iter().flat_map(of).collect();
+        cores.into_iter().chain(agents.into_iter().map(|member| Actor { member, core: AGENT }))
+    }
+
+    fn numbers(&self) -> Vec<RankId> {
+        self.members.iter().map(|member| member.number).collect()
+    }
+
+    /// Where a member stands among the members.
+    ///
+    /// # Panics
+    /// It is none.
+    #[must_use]
+    pub fn place_of(&self, member: RankId) -> usize {
+        let found = self.members.binary_search_by_key(&member, |member| member.number);
+        found.unwrap_or_else(|_| {
+            self.members.iter().position(|other| other.number == member).expect("a member")
+        })
+    }
+
+    /// The constants of a core.
+    #[must_use]
+    pub fn env(&self, i: usize, core: CoreId) -> Env<'a, Portable> {
+        let Member { ep, tp, .. } = self.members[i];
+        let env = Env::new(self.shape, ep, core, self.choices, Portable).with_tp_rank(tp);
+        if self.one_by_one { env.one_by_one() } else { env }
+    }
+
+    /// An output of a round, with its spare capacity.
+    #[must_use]
+    pub fn output(&self, i: usize, round: usize, tensor: Tensor) -> &[u8] {
+        let Member { number, ep, .. } = self.members[i];
+        self.memory.output(number, round % self.batches, tensor, capacity(self.shape, ep, tensor))
+    }
+
+    /// What combine of a round is given: the experts' rows `y` and the outputs of dispatch as they are.
+    #[must_use]
+    pub fn returned(&self, i: usize, round: usize, y: Vec<u8>) -> Returned {
+        let output = |tensor| self.output(i, round, tensor).to_vec();
+        Returned {
+            y,
+            assist_info: output(Tensor::AssistInfo),
+            expand_scales: output(Tensor::ExpandScales),
+            ep_recv_counts: output(Tensor::EpRecvCounts),
+            expand_idx: output(Tensor::ExpandIdx),
+            sent_rows: output(Tensor::SentRows),
+            row_table: output(Tensor::RowTable),
+        }
+    }
+
+    /// The first `rows` rows that a member has received, wherever its experts find them by `table`.
+    ///
+    /// # Panics
+    /// The table names a place that is not there.
+    #[must_use]
+    pub fn rows(&self, i: usize, round: usize, rows: usize, table: &[u8]) -> Vec<u8> {
+        let (member, len) = (self.members[i].number, self.shape.payload_bytes());
+        let at = |at, len| {
+            let read = self.memory.read(Spot { member, batch: 0, at }, len);
+            read.unwrap_or_else(|fault| panic!("a row in no memory: {fault}")).to_vec()
+        };
+        match self.choices.receive {
+            Receive::Copy => self.output(i, round, Tensor::ExpandX)[..rows * len as usize].to_vec(),
+            Receive::InPlace => row_table::records(table, rows).flat_map(|record| at(record, len)).collect(),
+            Receive::Direct { .. } => row_table::records(table, 1)
+                .next()
+                .map_or_else(Vec::new, |first| at(first, rows as u64 * len)),
+        }
+    }
+
+    /// Begins the schedule: every rank its next operator, and every agent.
+    ///
+    /// # Errors
+    /// The world's.
+    pub fn begin(&mut self, world: &mut impl World<S, C>) -> Result<(), Failure> {
+        if self.choices.has_agents(self.shape) {
+            for member in self.numbers() {
+                self.memory.chooser.may_step(Actor { member, core: AGENT });
+            }
+        }
+        (0..self.members.len()).try_for_each(|i| self.begin_next(i, world))
+    }
+
+    /// Begins the next operator of a member on all of its cores that can.
+    ///
+    /// # Errors
+    /// The world's.
+    ///
+    /// # Panics
+    /// The memory or the shape cannot do what the choices ask for.
+    pub fn begin_next(&mut self, i: usize, world: &mut impl World<S, C>) -> Result<(), Failure> {
+        for core in 0..self.members[i].cores.len() {
+            let Core { machine, ended, .. } = &self.members[i].cores[core];
+            let (number, ended) = (self.members[i].number, *ended);
+            let joined = self.joinless || ended == self.members[i].ended;
+            let (true, Some(&planned)) = (joined && machine.is_none(), self.operators.get(ended)) else {
+                continue;
+            };
+            let first =
+                self.members[i].cores.iter().all(|core| core.ended <= ended && core.machine.is_none());
+            if first {
+                world.begins(self, i, planned)?;
+                if self.batches == 1 || planned.operator == Operator::Dispatch {
+                    self.memory.reuse_outputs(number, planned.round % self.batches);
+                }
+                self.leave_results(i, planned);
+            }
+            let memory = self.memory.fabric(number, CoreId(core as u32), 0).capabilities();
+            let machine =
+                Machine::begin(planned.operator, self.shape, self.choices, memory | Capabilities::LEND);
+            self.members[i].cores[core].machine = Some(machine.unwrap_or_else(|refused| panic!("{refused}")));
+            self.memory.chooser.may_step(Actor { member: number, core: CoreId(core as u32) });
+        }
+        Ok(())
+    }
+
+    /// With direct placement experts leave their results in the window, as late as may be.
+    fn leave_results(&mut self, i: usize, planned: Planned) {
+        let (Operator::Combine, Receive::Direct { .. }) = (planned.operator, self.choices.receive) else {
+            return;
+        };
+        let Member { number, returned, .. } = &mut self.members[i];
+        let Returned { y, row_table, .. } = &returned[planned.round];
+        if let Some(at) = row_table::records(row_table, 2).nth(1) {
+            self.memory.poke(*number, at, y);
+        }
+    }
+
+    /// Lets an actor take a step. What it comes to; nothing for a core between operators, or one whose rank has refused
+    /// something.
+    ///
+    /// # Errors
+    /// A machine refuses what it sees, or the world a result.
+    ///
+    /// # Panics
+    /// [Checked](Self::checked), a machine breaks one of its duties.
+    pub fn step(&mut self, actor: Actor, world: &mut impl World<S, C>) -> Result<Option<Progress>, Failure> {
+        let i = self.place_of(actor.member);
+        let answer = match actor.core {
+            AGENT => self.step_agent(i, actor, world),
+            _ => self.step_core(i, actor, world),
+        };
+        let Some(answer) = answer else { return Ok(None) };
+        match answer {
+            Ok(Progress::Stepped) => {
+                self.steps += 1;
+                self.memory.chooser.may_step(actor);
+            }
+            Ok(Progress::Pending(wait)) => {
+                if let Some(core) = self.members[i].cores.get_mut(actor.core.index()) {
+                    core.wait = Some(wait);
+                }
+                self.memory.sleep(actor);
+            }
+            Ok(Progress::Done) => {
+                self.steps += 1;
+                self.end_of_core(i, actor.core, world)?;
+            }
+            Err(error) => {
+                let failure = match actor.core {
+                    AGENT => Failure::Agent(actor.member, error),
+                    core => Failure::Core(actor.member, core, error),
+                };
+                world.refused(self, i, failure)?;
+                let Member { error: first, cores, .. } = &mut self.members[i];
+                first.get_or_insert(error);
+                cores.iter_mut().for_each(|core| core.machine = None);
+                return Ok(None);
+            }
+        }
+        Ok(answer.ok())
+    }
+
+    fn end_of_core(&mut self, i: usize, core: CoreId, world: &mut impl World<S, C>) -> Result<(), Failure> {
+        let core = &mut self.members[i].cores[core.index()];
+        (core.machine, core.wait) = (None, None);
+        core.ended += 1;
+        let ended = self.members[i].ended;
+        if self.members[i].cores.iter().all(|core| core.ended > ended) {
+            world.ended(self, i, self.operators[ended])?;
+            self.members[i].ended += 1;
+        } else if !self.joinless {
+            return Ok(());
+        }
+        self.begin_next(i, world)
+    }
+
+    fn step_core(&mut self, i: usize, actor: Actor, world: &impl World<S, C>) -> Option<Answer> {
+        let env = self.env(i, actor.core);
+        let Member { number, returned, cores, .. } = &mut self.members[i];
+        let Core { machine, words, row, ended, .. } = &mut cores[actor.core.index()];
+        let (Some(machine), Some(&Planned { round, .. })) = (machine, self.operators.get(*ended)) else {
+            return None;
+        };
+        let before = self.checked.then(|| (machine.clone(), words.clone()));
+        let (inputs, operands) = (world.inputs(*number, round), returned[round].operands());
+        self.memory.begin_step();
+        let mut fabric = self.memory.fabric(*number, actor.core, round % self.batches);
+        let answer = world.through(actor, &mut fabric, &mut |fabric| {
+            let scratch = Ub { words, row };
+            machine.step(&env, &mut Context { fabric, inputs: &inputs, operands: &operands, scratch })
+        });
+        if let Some((before, words_before)) = before {
+            let effects = &self.memory.effects;
+            assert!(
+                effects.len() <= env.effects_max() as usize && is_run(effects),
+                "{before:?} had other effects than a run: {effects:?}"
+            );
+            self.most_effects = self.most_effects.max(effects.len());
+            if matches!(answer, Ok(Progress::Pending(_) | Progress::Done)) {
+                assert_eq!(*machine, before, "{answer:?} must not change a machine");
+                assert_eq!(*words, words_before, "{answer:?} must not change the scratch");
+                assert!(effects.is_empty(), "{answer:?} with an effect: {effects:?}");
+            }
+        }
+        Some(answer)
+    }
+
+    fn step_agent(&mut self, i: usize, actor: Actor, world: &impl World<S, C>) -> Option<Answer> {
+        let Member { number, ep, agent, error, .. } = &mut self.members[i];
+        if error.is_some() {
+            return None;
+        }
+        let env = AgentEnv { shape: self.shape, rank: *ep, order: self.choices.order };
+        let before = agent.clone();
+        self.memory.begin_step();
+        let answer =
+            world.through_nic(actor, &mut self.memory.nic(*number), &mut |nic| agent.step(&env, nic));
+        if self.checked {
+            let effects = self.memory.effects.len();
+            assert!(effects <= 1, "an agent posts one task at a time");
+            let is_still = *agent == before && effects == 0;
+            assert!(answer == Ok(Progress::Stepped) || is_still, "{answer:?} with a change");
+            assert_ne!(answer, Ok(Progress::Done), "an agent has no end");
+        }
+        Some(answer)
+    }
+
+    /// Carries out a choice. Whether it changed anything.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step).
+    pub fn take(&mut self, choice: Choice, world: &mut impl World<S, C>) -> Result<bool, Failure> {
+        match choice {
+            Choice::Land(flight, bytes) => Ok(self.memory.land(flight, bytes)),
+            Choice::Step(actor) => {
+                let progress = self.step(actor, world)?;
+                Ok(matches!(progress, Some(Progress::Stepped | Progress::Done)))
+            }
+        }
+    }
+
+    /// Begins the schedule and takes the chooser's choices until it has none. Returns how many there were.
+    ///
+    /// # Errors
+    /// As of [`step`](Self::step); or the schedule has not ended, though nobody can move.
+    ///
+    /// # Panics
+    /// [Checked](Self::checked), somebody can move who was not woken.
+    pub fn run(&mut self, world: &mut impl World<S, C>) -> Result<u64, Failure> {
+        self.begin(world)?;
+        let mut choices = 0;
+        while let Some(choice) = self.memory.chooser.next() {
+            self.take(choice, world)?;
+            choices += 1;
+        }
+        let late: Vec<_> = self.members.iter().filter(|member| member.ended < self.operators.len()).collect();
+        if late.iter().all(|member| member.error.is_some()) {
+            return Ok(choices);
+        }
+        let cores = late
+            .iter()
+            .flat_map(|member| (0..).map(CoreId).zip(&member.cores).map(|core| (member.number, core)));
+        let waits = cores.map(|(member, (core, state))| (Actor { member, core }, state.wait));
+        let waits: Vec<_> = waits.collect();
+        if self.checked {
+            let asleep: Vec<_> = self.memory.sleepers().map(|(actor, _)| actor).collect();
+            for actor in asleep {
+                let progress = self.step(actor, world)?;
+                assert!(
+                    !matches!(progress, Some(Progress::Stepped | Progress::Done)),
+                    "{actor:?} was not woken"
+                );
+            }
+        }
+        Err(Failure::Hang(waits))
+    }
+
+    /// A word of a member's memory.
+    #[must_use]
+    pub fn word(&self, i: usize, at: Place) -> u64 {
+        self.memory.word(self.members[i].number, at)
+    }
+}
+
+/// Whether effects are some of one kind in a row, or rows each with its flag.
+fn is_run(effects: &[Effect]) -> bool {
+    let one_kind = effects.windows(2).all(|two| two[0].verb() == two[1].verb());
+    let rows_and_flags = |(i, effect): (usize, &Effect)| effect.verb() == ["put", "publish"][i % 2];
+    one_kind || effects.iter().enumerate().all(rows_and_flags)
+}

@@ -1,0 +1,444 @@
+//! Duties that are left out on purpose, one at a time, to see that somebody notices.
+
+use super::chooser::Actor;
+use super::flight::Broken;
+use crate::fabric::nic::{Nic, Post, Transfer};
+use crate::fabric::{Capabilities, Fabric, Fault};
+use crate::layout::a2_message::{DOORBELL, MESSAGE_SLOT};
+use crate::layout::a2_window::{buffer_chosen, half_start};
+use crate::layout::state::{
+    CORE_RECORD, CORE_WORDS, DISPATCH_STATUS, Kind, PARTITION, Partition, STATUS_SLOT,
+};
+use crate::layout::{relay, tp};
+use crate::place::{Place, Region};
+use crate::shape::Shape;
+use crate::sync::flag::{self, WINDOW_FLAG};
+use crate::units::{CoreId, RankId};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use core::ops::DerefMut;
+
+/// A set of words or bytes of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Words {
+    /// Status words of A3, of one kind or of both.
+    Status(Option<Kind>),
+    /// Slots of the TP domain.
+    TpSlots(Kind),
+    /// Those of them that tell of no rows.
+    EmptyTpSlots(Kind),
+    /// Words of WindowsIn on A2, but for `bufferChosen`.
+    WindowsIn,
+    /// `bufferChosen` on A2.
+    BufferChosen,
+    /// WindowsOut.
+    WindowsOut,
+    /// By which near ranks of a hierarchy tell that they have entered an operator.
+    Entered,
+    /// These offsets of WindowsIn of these ranks.
+    These(BTreeSet<(RankId, u64)>),
+    /// All words of WindowsIn but `bufferChosen` and these.
+    AllBut(BTreeSet<(RankId, u64)>),
+}
+
+/// Memory that exists twice, once for each partition.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Double {
+    /// Status words and records of A3, of one kind.
+    Partition(Kind),
+    /// Slots and rows of the TP domain.
+    TpPartition,
+    /// Task records of A2.
+    MessageSlot,
+    /// Both windows of A2.
+    Half,
+    /// Windows of a hierarchy.
+    Relay,
+}
+
+/// A duty of the protocol, of its driver or of the memory that is left out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Duty {
+    /// Quiet is answered before anything has landed.
+    Quiet,
+    /// These words are never cleared.
+    Clear(Words),
+    /// What is stored or written there is not issued before the second quiet of its core from then on.
+    InTime(Words),
+    /// Nobody waits for these words: they pass for what is waited for.
+    Wait(Words),
+    /// Nobody waits for other cores at the core barriers whose epochs are even, or odd.
+    Barrier {
+        /// At those that carry sums.
+        even: bool,
+        /// At those behind quiet.
+        odd: bool,
+    },
+    /// The second of both lies on the first.
+    Second(Double),
+    /// Rows are put a step after the flag that covers them.
+    RowsFirst,
+    /// The flag is published first, with a count of no rows; the count follows a step later.
+    WholeCount,
+    /// Senders take dispatch status slots to be in the order of the records.
+    StatusOrder,
+    /// A record passes for complete once its own flag is there, not when that of the next is; records are so far apart.
+    NextFlag(u64),
+    /// The memory lets a published status word in that region overtake its core's puts.
+    FlagBehindRows(Region),
+    /// The memory lets messages of one core to one rank overtake each other.
+    MessageOrder,
+    /// The memory delivers the last word of a transfer first.
+    LastWordLast,
+}
+
+/// What a core has been asked to do and the memory does not know yet.
+#[derive(Clone, Debug, Default)]
+pub struct Held {
+    puts: Vec<(RankId, Place, Vec<u8>)>,
+    /// To be issued before the core's next step.
+    due: Vec<(RankId, Place, Due)>,
+    /// With the number of quiets since.
+    late: Vec<(Place, Vec<u8>, u32)>,
+    /// The core's latest barrier.
+    epoch: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Due {
+    Put(Vec<u8>),
+    Publish(u64),
+}
+
+/// The fabric of a core, or the interface of an agent, that leaves out a duty. `held` is kept from step to step.
+#[derive(Debug)]
+pub struct Faulty<'a, F, H> {
+    inner: F,
+    duty: &'a Duty,
+    shape: &'a Shape,
+    actor: Actor,
+    held: H,
+}
+
+impl Words {
+    fn hold(&self, shape: &Shape, rank: RankId, at: Place, seen: Option<u64>) -> bool {
+        let of_window = at.region == Region::Window && at != buffer_chosen(shape);
+        match self {
+            Self::Status(None) => status_kind(at).is_some(),
+            Self::Status(kind) => status_kind(at) == *kind,
+            Self::TpSlots(kind) => tp_kind(at) == Some(*kind),
+            Self::EmptyTpSlots(kind) => tp_kind(at) == Some(*kind) && seen == Some(flag::status(0)),
+            Self::WindowsIn => of_window,
+            Self::BufferChosen => at == buffer_chosen(shape),
+            Self::WindowsOut => at.region == Region::WindowOut,
+            Self::Entered => (0..shape.server_ranks()).any(|near| relay::entered(near) == at),
+            Self::These(places) => of_window && places.contains(&(rank, at.offset)),
+            Self::AllBut(places) => of_window && !places.contains(&(rank, at.offset)),
+        }
+    }
+
+    /// What a word that is not waited for passes for.
+    const fn passed(&self, seen: u64, kind: Option<Kind>) -> u64 {
+        match (self, kind) {
+            (Self::Entered, _) => u64::MAX,
+            (_, Some(Kind::Dispatch)) if seen == 0 => flag::status(0),
+            (_, Some(Kind::Dispatch)) => seen,
+            (_, Some(Kind::Combine)) => flag::ARRIVED,
+            _ => WINDOW_FLAG as u64,
+        }
+    }
+}
+
+/// The kind whose status word lies there.
+fn status_kind(at: Place) -> Option<Kind> {
+    match at.region {
+        Region::State if at.offset >= 2 * PARTITION => None,
+        Region::State if at.offset % PARTITION < DISPATCH_STATUS => Some(Kind::Dispatch),
+        Region::State => Some(Kind::Combine),
+        _ => None,
+    }
+}
+
+fn tp_kind(at: Place) -> Option<Kind> {
+    if at.region == Region::TpState { status_kind(Place { region: Region::State, ..at }) } else { None }
+}
+
+/// The core whose barrier word lies there, and for which epochs.
+fn core_word(at: Place) -> Option<(CoreId, u64)> {
+    let inside = at.offset.checked_sub(CORE_WORDS).filter(|_| at.region == Region::State)?;
+    Some((CoreId((inside / CORE_RECORD) as u32), inside % CORE_RECORD / 8))
+}
+
+impl Double {
+    /// Where somebody comes to who goes there.
+    #[must_use]
+    pub fn fold(self, shape: &Shape, at: Place) -> Place {
+        let folded = |period: u64| Place { offset: at.offset % period, ..at };
+        match (self, at.region) {
+            (Self::Partition(kind), Region::State | Region::Window) => {
+                let (period, combine) = match at.region {
+                    Region::State => (PARTITION, DISPATCH_STATUS),
+                    _ => (shape.window_bytes() / 2, shape.combine_area()),
+                };
+                // Dispatch's status words lie first, and so do combine's records.
+                let is_dispatch = (at.offset % period < combine) == (at.region == Region::State);
+                let is_second = (period..2 * period).contains(&at.offset);
+                if is_second && is_dispatch == (kind == Kind::Dispatch) { folded(period) } else { at }
+            }
+            (Self::TpPartition, Region::TpState) if at.offset < 2 * PARTITION => folded(PARTITION),
+            // All ranks of a twin's groups have one size.
+            (Self::TpPartition, Region::TpWindow) => folded(tp::window_bytes(shape, RankId(0)) / 2),
+            (Self::MessageSlot, Region::State) if at.offset < DOORBELL => folded(MESSAGE_SLOT),
+            (Self::Half, Region::Window | Region::WindowOut) => folded(half_start(shape, Partition::P1)),
+            (Self::Relay, Region::Window) => {
+                let of = |p| {
+                    [
+                        relay::end_flag(p, 0),
+                        relay::count(shape, p, 0, RankId(0)),
+                        relay::record(shape, p, 0, 0),
+                    ]
+                };
+                let areas = of(Partition::P0).into_iter().zip(of(Partition::P1));
+                let mut areas = areas.map(|(first, second)| (second.offset, second.offset - first.offset));
+                let area = areas.find(|&(start, len)| (start..start + len).contains(&at.offset));
+                Place { offset: at.offset - area.map_or(0, |(_, len)| len), ..at }
+            }
+            _ => at,
+        }
+    }
+}
+
+impl Duty {
+    /// The rules that the memory breaks.
+    #[must_use]
+    pub fn broken(&self) -> Broken {
+        Broken {
+            publishes: if let Self::FlagBehindRows(region) = self { Some(*region) } else { None },
+            messages: *self == Self::MessageOrder,
+            transfers: *self == Self::LastWordLast,
+        }
+    }
+
+    /// Where somebody comes to who goes there.
+    #[must_use]
+    pub fn place(&self, shape: &Shape, at: Place) -> Place {
+        if let Self::Second(double) = self { double.fold(shape, at) } else { at }
+    }
+}
+
+impl<'a, F, H> Faulty<'a, F, H>
+where
+    F: DerefMut,
+    H: DerefMut<Target = Held>,
+{
+    /// What `actor` sees and does without `duty`.
+    pub const fn new(inner: F, duty: &'a Duty, shape: &'a Shape, actor: Actor, held: H) -> Self {
+        Self { inner, duty, shape, actor, held }
+    }
+
+    fn place(&self, at: Place) -> Place {
+        self.duty.place(self.shape, at)
+    }
+
+    fn is_late(&self, at: Place) -> bool {
+        matches!(self.duty, Duty::InTime(words) if words.hold(self.shape, self.actor.member, at, None))
+    }
+
+    /// Where somebody looks who looks there.
+    fn looked_at(&self, at: Place) -> Place {
+        let (Duty::NextFlag(pitch), Region::Window) = (self.duty, at.region) else { return at };
+        let areas = [Partition::P0, Partition::P1].map(|p| relay::record(self.shape, p, 0, 0).offset);
+        let len = areas[1] - areas[0];
+        let area = areas.into_iter().find(|&start| (start + pitch..start + len).contains(&at.offset));
+        let is_flag = area.is_some_and(|start| (at.offset - start).is_multiple_of(*pitch));
+        if is_flag { Place { offset: at.offset - pitch, ..at } } else { at }
+    }
+
+    /// The slot of a sender that takes the status area to be in the order of the records.
+    fn rank_major(&self, to: RankId, at: Place) -> Place {
+        let (local, ranks) = (self.shape.local_experts(to), self.shape.ep_world_size());
+        let slot = (at.offset % PARTITION / STATUS_SLOT) as u32;
+        let wrong = slot % ranks * local + slot / ranks;
+        Place { offset: at.offset - u64::from(slot) * STATUS_SLOT + u64::from(wrong) * STATUS_SLOT, ..at }
+    }
+
+    /// Takes what is late enough out of what is held.
+    fn overdue(&mut self) -> Vec<(Place, Vec<u8>)> {
+        self.held.late.iter_mut().for_each(|late| late.2 += 1);
+        let due = self.held.late.extract_if(.., |late| late.2 > 1);
+        due.map(|(at, bytes, _)| (at, bytes)).collect()
+    }
+}
+
+impl<F, H> Faulty<'_, F, H>
+where
+    F: DerefMut<Target: Fabric>,
+    H: DerefMut<Target = Held>,
+{
+    /// Issues what is due since the core's last step.
+    fn catch_up(&mut self) -> Result<(), Fault> {
+        for (to, at, due) in core::mem::take(&mut self.held.due) {
+            match due {
+                Due::Put(bytes) => self.inner.put(to, at, &bytes, &[])?,
+                Due::Publish(word) => self.inner.publish(to, at, word)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the core take a step.
+    ///
+    /// # Errors
+    /// The fabric's.
+    pub fn begin(mut self) -> Result<Self, Fault> {
+        self.catch_up()?;
+        Ok(self)
+    }
+}
+
+impl<F, H> Fabric for Faulty<'_, F, H>
+where
+    F: DerefMut<Target: Fabric>,
+    H: DerefMut<Target = Held>,
+{
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities().difference(Capabilities::LEND)
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        let at = self.place(at);
+        if *self.duty == Duty::RowsFirst {
+            self.held.puts.push((to, at, [row, tail].concat()));
+            return Ok(());
+        }
+        self.inner.put(to, at, row, tail)
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        if core_word(at).is_some() {
+            self.held.epoch = word >> 62;
+        }
+        let (kind, at) = (status_kind(at), self.place(at));
+        match (self.duty, kind) {
+            (Duty::RowsFirst, Some(_)) => {
+                let puts = core::mem::take(&mut self.held.puts);
+                self.held.due.extend(puts.into_iter().map(|(to, at, bytes)| (to, at, Due::Put(bytes))));
+            }
+            (Duty::WholeCount, Some(Kind::Dispatch)) if word != flag::status(0) => {
+                self.held.due.push((to, at, Due::Publish(word)));
+                return self.inner.publish(to, at, flag::status(0));
+            }
+            (Duty::StatusOrder, Some(Kind::Dispatch)) => {
+                let at = self.rank_major(to, at);
+                return self.inner.publish(to, at, word);
+            }
+            _ => {}
+        }
+        self.inner.publish(to, at, word)
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        let at = self.place(at);
+        self.inner.send(to, at, message)
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        if *self.duty == Duty::Quiet {
+            return Ok(true);
+        }
+        let quiet = self.inner.quiet()?;
+        if quiet {
+            for (at, bytes) in self.overdue() {
+                match (at.region, bytes.first_chunk()) {
+                    (Region::WindowOut, _) => self.inner.write(at, &bytes)?,
+                    (_, Some(&word)) => self.inner.store(at, u64::from_le_bytes(word))?,
+                    _ => {}
+                }
+            }
+        }
+        Ok(quiet)
+    }
+
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        let at = self.looked_at(self.place(at));
+        let own = self.held.late.iter().rev().find(|late| late.0 == at && at.region != Region::WindowOut);
+        let seen = match own.and_then(|late| late.1.first_chunk()) {
+            Some(&word) => u64::from_le_bytes(word),
+            None => self.inner.observe(at)?,
+        };
+        let rank = self.actor.member;
+        match self.duty {
+            Duty::Wait(words) if words.hold(self.shape, rank, at, None) => {
+                Ok(words.passed(seen, status_kind(at)))
+            }
+            Duty::Barrier { even, odd } => {
+                let epoch = self.held.epoch;
+                let skipped = if epoch.is_multiple_of(2) { *even } else { *odd };
+                let of_epoch = |(core, parity)| core != self.actor.core && parity == epoch % 2;
+                let passes = skipped && core_word(at).is_some_and(of_epoch) && seen >> 62 != epoch;
+                Ok(if passes { epoch << 62 } else { seen })
+            }
+            _ => Ok(seen),
+        }
+    }
+
+    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
+        let at = self.place(at);
+        if let Duty::Clear(words) = self.duty {
+            let seen = self.inner.observe(at)?;
+            if words.hold(self.shape, self.actor.member, at, Some(seen)) {
+                return Ok(());
+            }
+        }
+        if self.is_late(at) {
+            self.held.late.push((at, word.to_le_bytes().to_vec(), 0));
+            return Ok(());
+        }
+        self.inner.store(at, word)
+    }
+
+    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.bytes(self.place(at), len)
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        let at = self.place(at);
+        if self.is_late(at) {
+            self.held.late.push((at, bytes.to_vec(), 0));
+            return Ok(());
+        }
+        self.inner.write(at, bytes)
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
+        let from = self.place(from);
+        self.inner.deliver(output, from, len)
+    }
+
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.inner.peer_bytes(rank, self.place(at), len)
+    }
+}
+
+/// An agent with a duty left out: only where both of something are one does it notice.
+#[derive(Debug)]
+pub struct FaultyNic<'a, N> {
+    /// The interface.
+    pub inner: N,
+    /// What is left out.
+    pub duty: &'a Duty,
+    /// The domain.
+    pub shape: &'a Shape,
+}
+
+impl<N: DerefMut<Target: Nic>> Nic for FaultyNic<'_, N> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(self.duty.place(self.shape, at))
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        let place = |at| self.duty.place(self.shape, at);
+        let transfer = Transfer { from: place(transfer.from), at: place(transfer.at), ..*transfer };
+        self.inner.post(&transfer)
+    }
+}
