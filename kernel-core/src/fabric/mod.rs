@@ -36,12 +36,14 @@
 //!
 //! A value that comes back from the fabric is foreign: the machines check its range before they use it.
 
+#[cfg_attr(not(target_has_atomic = "64"), expect(dead_code, reason = "rows are copied by `raw`"))]
 pub(crate) mod ahead;
 pub mod coherent;
 mod error;
 pub mod middleware;
 pub mod nic;
 pub mod order;
+#[cfg(target_has_atomic = "64")]
 pub mod raw;
 pub mod survivors;
 mod wait;

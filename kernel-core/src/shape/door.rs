@@ -14,12 +14,14 @@ pub(super) struct Door<'a> {
     pub(super) is_broken: bool,
 }
 
+// Not inlined, since each violation would take a place of its own in the frame of all rules.
 impl Door<'_> {
     /// Whether there is a legal TP domain.
     pub(super) fn has_tp(&self) -> bool {
         self.config.tp_world_size == 2 && self.column.tp_world_size.holds(2)
     }
 
+    #[inline(never)]
     pub(super) fn word(&mut self, parameter: &'static str, seen: &str, legal: &'static [&'static str]) {
         if !legal.contains(&seen) {
             self.broken(Violation::new(parameter, Seen::Word(Word::new(seen)), Rule::OneOfWords(legal)));

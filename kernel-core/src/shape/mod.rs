@@ -3,6 +3,7 @@
 //! Behind the door nobody re-checks: divisors are positive, every size fits `u64`, every slot fits its
 //! area. Seed 003, parameters and constraints.
 
+mod addressable;
 mod buffer;
 mod config;
 mod door;

@@ -19,22 +19,21 @@ pub(super) fn check<'a>(config: &'a Config<'a>, limits: Limits, found: Found<'a>
     let column = Column::of(product, alg, limits);
     let mut door = Door { config, column, alg, found, is_broken: false };
     let shape = door.pass(product, limits);
-    if door.is_broken { None } else { build(config, shape) }
+    if door.is_broken { None } else { build(config, shape, door.found) }
 }
 
 /// A shape is large: its place on the stack is taken only once the rules have left theirs, and filled in place.
 #[inline(never)]
-fn build(config: &Config<'_>, shape: impl FnOnce() -> Option<Shape>) -> Option<Shape> {
-    let mut shape = shape();
-    if let Some(shape) = &mut shape {
-        if let BatchSizes::PerRank(list) = config.bs
-            && list.iter().any(|&bs| bs != shape.bs_max.into())
-        {
-            shape.bs_per_rank.set(list.iter().filter_map(|&bs| u16::try_from(bs).ok()));
-        }
-        shape.derive();
+fn build(config: &Config<'_>, shape: impl FnOnce() -> Option<Shape>, found: Found<'_>) -> Option<Shape> {
+    let mut built = shape();
+    let shape = built.as_mut()?;
+    if let BatchSizes::PerRank(list) = config.bs
+        && list.iter().any(|&bs| bs != shape.bs_max.into())
+    {
+        shape.bs_per_rank.set(list.iter().filter_map(|&bs| u16::try_from(bs).ok()));
     }
-    shape
+    shape.derive();
+    if shape.is_addressable(isize::MAX as u64, found) { built } else { None }
 }
 
 const OPS: Words<Op> =
@@ -62,6 +61,7 @@ struct Batch {
     uneven: bool,
 }
 
+// What takes much of the stack has a frame of its own, which is left before the next one is entered.
 impl<'a> Door<'a> {
     /// All rules in their order. What is returned makes the shape, without batch sizes by rank and what is derived.
     fn pass(&mut self, product: Option<Product>, limits: Limits) -> impl FnOnce() -> Option<Shape> + use<'a> {
@@ -223,6 +223,7 @@ impl<'a> Door<'a> {
         Some(k)
     }
 
+    #[inline(never)]
     fn batch(&mut self, ranks: Option<u32>) -> Option<Batch> {
         let range = self.column.bs;
         let list = match self.config.bs {
@@ -310,6 +311,7 @@ impl<'a> Door<'a> {
         None
     }
 
+    #[inline(never)]
     fn optional_inputs(&mut self, shared_ranks: Option<u32>) {
         let (given, column) = (self.config.given, self.column);
         let absent = |words| Rule::Words(words);
@@ -341,6 +343,7 @@ impl<'a> Door<'a> {
     }
 
     /// What the faster layout leaves out; going back to the plain one is the first thing to change.
+    #[inline(never)]
     fn fullmesh_v2(&mut self, batch: Option<Batch>) {
         if self.alg != Some(CommAlg::FullmeshV2) {
             return;
@@ -370,6 +373,7 @@ impl<'a> Door<'a> {
     }
 
     /// The status slots of A3, one partition.
+    #[inline(never)]
     fn slots(&mut self, experts: Experts, k: Option<u32>, batch: Option<Batch>) {
         if !matches!(self.alg, Some(CommAlg::FullmeshV1 | CommAlg::FullmeshV2)) {
             return;
@@ -412,6 +416,7 @@ impl<'a> Door<'a> {
         }
     }
 
+    #[inline(never)]
     fn windows(&mut self, operands: bool, limits: Limits) -> Option<u32> {
         let seen = self.config.hccl_buffsize_mb;
         if operands && self.alg.is_some() {
