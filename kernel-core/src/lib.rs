@@ -47,3 +47,15 @@ static_assertions::assert_impl_all!(fabric::ProtocolError: core::error::Error, S
 static_assertions::assert_impl_all!(inputs::InputError: core::error::Error, Send, Sync, Copy);
 static_assertions::assert_impl_all!(shape::Violation: core::error::Error, Send, Sync, Copy);
 static_assertions::assert_impl_all!(vector::NotFinite: core::error::Error, Send, Sync, Copy);
+
+// Programs in other languages name these values by their bytes.
+static_assertions::assert_eq_size!(units::Pair, placement::Home, [u32; 2]);
+static_assertions::assert_eq_size!(layout::record::Triple, [u32; 3]);
+static_assertions::assert_eq_size!(plan::route::Send, [u32; 5]);
+#[cfg(target_has_atomic = "64")]
+static_assertions::assert_eq_size!(fabric::raw::Peer, [[u64; 2]; 3]);
+
+// Fabrics can be chosen at run time, and a shape is shared by all cores of a group.
+static_assertions::assert_obj_safe!(fabric::Fabric, fabric::nic::Nic);
+static_assertions::assert_impl_all!(shape::Shape: Clone, Send, Sync, core::hash::Hash, Eq);
+static_assertions::const_assert!(!core::mem::needs_drop::<shape::Shape>());

@@ -23,6 +23,7 @@ pub enum Expert {
 
 /// The place of an expert: a rank and its number among that rank's experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct Home {
     /// The rank that hosts the expert.
     pub rank: RankId,

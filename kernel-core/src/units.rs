@@ -6,6 +6,7 @@ macro_rules! id {
     ($(#[$doc:meta])* $name:ident) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(transparent)]
         pub struct $name(pub u32);
 
         impl $name {
@@ -43,6 +44,7 @@ id! {
 
 /// A token and one of its experts: what a core may send, and a row that comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct Pair {
     /// The token.
     pub token: Token,

@@ -22,6 +22,7 @@ use core::sync::atomic::{AtomicU64, Ordering};
 
 /// A stretch of memory by address.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Segment {
     base: *mut u8,
     len: u64,
@@ -72,6 +73,7 @@ impl Segment {
 
 /// The memory of a rank that its peers write to.
 #[derive(Clone, Copy, Debug)]
+#[repr(C)]
 pub struct Peer {
     /// The state region.
     pub state: Segment,

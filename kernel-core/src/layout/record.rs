@@ -22,6 +22,7 @@ const TAIL_MAX: usize = PADDING_MAX + SCALE_FIELD as usize + TRIPLE as usize;
 
 /// Source of a row: what combine needs to send the result back (seed 002: the triple).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct Triple {
     /// Rank that owns the token.
     pub source: RankId,

@@ -185,6 +185,7 @@ fn walk_plainly(
 
 /// A record that a core puts: what, where to, and its ordinal there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(C)]
 pub struct Send {
     /// Token and k index.
     pub pair: Pair,
