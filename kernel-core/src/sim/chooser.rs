@@ -36,7 +36,7 @@ pub enum Awaited {
 }
 
 /// What happens next.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Choice {
     /// The actor takes a step.
     Step(Actor),

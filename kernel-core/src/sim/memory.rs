@@ -223,7 +223,7 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
     /// The bytes are not all in one region.
     pub fn poke(&mut self, member: RankId, at: Place, bytes: &[u8]) {
         let to = Spot { member, batch: 0, at };
-        assert!(self.storage.read(to, bytes.len() as u64).is_some(), "no {} bytes at {}", bytes.len(), to.at);
+        assert!(self.storage.holds(to, bytes.len() as u64), "no {} bytes at {}", bytes.len(), to.at);
         self.storage.write(to, bytes);
         let (start, end) = (to.at.offset, to.at.offset + bytes.len() as u64);
         for &(member, at, word) in &self.stuck {

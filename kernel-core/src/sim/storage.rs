@@ -64,6 +64,11 @@ pub trait Storage {
     /// `len` bytes from a spot on; `None` if they are not all in its region.
     fn read(&self, from: Spot, len: u64) -> Option<&[u8]>;
 
+    /// Whether [`read`](Self::read) would return them.
+    fn holds(&self, at: Spot, len: u64) -> bool {
+        self.read(at, len).is_some()
+    }
+
     /// Overwrites bytes that [`read`](Self::read) would return.
     fn write(&mut self, to: Spot, bytes: &[u8]);
 }
@@ -100,11 +105,13 @@ impl Storage for Dense {
 /// Pages that are made when they are first written, for groups of which most memory is never touched.
 ///
 /// A page holds a copy of the first bytes of the next one, so that a row that crosses its end still lies in one piece.
+/// Outputs are kept whole.
 #[derive(Clone, Debug)]
 pub struct Sparse {
     /// By member, then region.
     members: Vec<Vec<Pages>>,
-    /// The longest range that is ever read at once.
+    outputs: Dense,
+    /// The longest range that is ever read at once, but of outputs.
     longest: usize,
     zeros: Box<[u8]>,
 }
@@ -121,15 +128,24 @@ impl Sparse {
     /// Memory for members with regions of these [sizes](region_sizes), of which at most `longest` bytes are read at once.
     #[must_use]
     pub fn new(sizes: impl IntoIterator<Item = Vec<u64>>, longest: usize) -> Self {
-        let region = |size: u64| Pages { size, pages: vec![None; size.div_ceil(PAGE as u64) as usize] };
-        let member = |sizes: Vec<u64>| sizes.into_iter().map(region).collect();
-        let zeros = vec![0; PAGE + longest].into();
-        Self { members: sizes.into_iter().map(member).collect(), longest, zeros }
+        let region =
+            |size: &u64| Pages { size: *size, pages: vec![None; size.div_ceil(PAGE as u64) as usize] };
+        let shared = Spot::regions(0);
+        let (mut members, mut outputs) = (Vec::new(), Vec::new());
+        for mut sizes in sizes {
+            members.push(sizes[..shared].iter().map(region).collect());
+            sizes[..shared].fill(0);
+            outputs.push(sizes);
+        }
+        Self { members, outputs: Dense::new(outputs), longest, zeros: vec![0; PAGE + longest].into() }
     }
 }
 
 impl Storage for Sparse {
     fn read(&self, from: Spot, len: u64) -> Option<&[u8]> {
+        if let Region::Output(_) = from.at.region {
+            return self.outputs.read(from, len);
+        }
         let region = self.members.get(from.member.index())?.get(from.region())?;
         from.at.offset.checked_add(len).filter(|&end| end <= region.size)?;
         assert!(len <= self.longest as u64, "{len} bytes are read at once at {}", from.at);
@@ -138,7 +154,19 @@ impl Storage for Sparse {
         page.get(inside..inside + len as usize)
     }
 
+    fn holds(&self, at: Spot, len: u64) -> bool {
+        let region = self.members.get(at.member.index()).and_then(|member| member.get(at.region()));
+        match (at.at.region, region) {
+            (Region::Output(_), _) => self.outputs.holds(at, len),
+            (_, None) => false,
+            (_, Some(region)) => at.at.offset.checked_add(len).is_some_and(|end| end <= region.size),
+        }
+    }
+
     fn write(&mut self, to: Spot, bytes: &[u8]) {
+        if let Region::Output(_) = to.at.region {
+            return self.outputs.write(to, bytes);
+        }
         let (start, end) = (to.at.offset as usize, to.at.offset as usize + bytes.len());
         let region = &mut self.members[to.member.index()][to.region()];
         let first = start.saturating_sub(self.longest) / PAGE;

@@ -59,8 +59,8 @@ where
         let member = self.reached(to, at);
         let fault = Fault::new(member, at, len);
         let allowed = !matches!(at.region, Region::Output(_)) && self.is_far(member) == far;
-        let there = self.memory.storage.read(Spot { member, batch: 0, at }, len);
-        if allowed && there.is_some() { Ok(member) } else { Err(fault) }
+        let there = self.memory.storage.holds(Spot { member, batch: 0, at }, len);
+        if allowed && there { Ok(member) } else { Err(fault) }
     }
 
     fn aligned(&self, member: RankId, at: Place, len: u64) -> Result<(), Fault> {

@@ -1,0 +1,142 @@
+//! A chooser ordered by time makes a simulator of a simulated group: here every step takes as long, and every effect as long
+//! as its bytes need on a link of its own. Prints when the last rank has ended, and how many choices a second were made.
+//!
+//! `cargo run --release --example virtual_time --features sim [RANKS CORES TOKENS]`
+
+use kernel_core::inputs::Inputs;
+use kernel_core::place::Tensor;
+use kernel_core::protocol::{Choices, Operator};
+use kernel_core::shape::{BatchSizes, Buffer, Config, Limits, Shape};
+use kernel_core::sim::Memory;
+use kernel_core::sim::chooser::{Actor, Awaited, Choice, Chooser, Lands};
+use kernel_core::sim::cluster::{Cluster, Failure, Planned, World, schedule};
+use kernel_core::sim::flight::{Flight, FlightId};
+use kernel_core::sim::storage::{Sparse, region_sizes};
+use kernel_core::units::RankId;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::time::Instant;
+
+/// Nanoseconds of a step, and of the way to another rank.
+const STEP: u64 = 50;
+const LATENCY: u64 = 800;
+/// Rounds, one after the other.
+const ROUNDS: usize = 4;
+/// Bytes of a link in a nanosecond.
+const BANDWIDTH: u64 = 28;
+
+/// Offers by the time at which they are due; the earlier offer first among those of one time.
+#[derive(Default)]
+struct Timed {
+    now: u64,
+    offers: u64,
+    queue: BinaryHeap<Reverse<(u64, u64, Choice)>>,
+    /// When the bytes of flights that must wait for others have crossed.
+    crossed: HashMap<FlightId, u64>,
+}
+
+impl Timed {
+    fn offer(&mut self, at: u64, choice: Choice) {
+        self.offers += 1;
+        self.queue.push(Reverse((at, self.offers, choice)));
+    }
+}
+
+impl Chooser for Timed {
+    fn next(&mut self) -> Option<Choice> {
+        let Reverse((at, _, choice)) = self.queue.pop()?;
+        self.now = at;
+        Some(choice)
+    }
+
+    fn issued(&mut self, flight: FlightId, what: &Flight) -> Lands {
+        self.crossed.insert(flight, self.now + LATENCY + what.weight / BANDWIDTH);
+        Lands::Later
+    }
+
+    fn may_land(&mut self, flight: FlightId, _: &Flight) {
+        let crossed = self.crossed.remove(&flight).unwrap_or(0);
+        self.offer(crossed.max(self.now), Choice::Land(flight, u64::MAX));
+    }
+
+    fn may_step(&mut self, actor: Actor) {
+        self.offer(self.now + STEP, Choice::Step(actor));
+    }
+
+    fn sleeps(&mut self, _: Actor, _: &[Awaited]) {}
+}
+
+/// Tokens of one value; experts that return nothing but zeros.
+struct Plain {
+    x: Vec<u8>,
+    /// By rank.
+    ids: Vec<Vec<i32>>,
+    scales: Vec<f32>,
+}
+
+impl World<Sparse, Timed> for Plain {
+    fn inputs(&self, member: RankId, _: usize) -> Inputs<'_> {
+        let ids = &self.ids[member.index()];
+        Inputs { x: &self.x, expert_ids: ids, expert_scales: &self.scales, ..Inputs::default() }
+    }
+
+    fn ended(
+        &mut self,
+        cluster: &mut Cluster<'_, Sparse, Timed>,
+        i: usize,
+        planned: Planned,
+    ) -> Result<(), Failure> {
+        if planned.operator == Operator::Dispatch {
+            let counts = cluster.output(i, planned.round, Tensor::EpRecvCounts);
+            let rows = counts.last_chunk().map_or(0, |&last| u32::from_le_bytes(last));
+            let y = vec![0; rows as usize * cluster.shape.row_bytes() as usize];
+            cluster.members[i].returned[planned.round] = cluster.returned(i, planned.round, y);
+        }
+        Ok(())
+    }
+}
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let numbers: Vec<i64> = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<_, _>>()?;
+    let &[ranks, cores, tokens] = numbers.as_slice() else {
+        return run(288, 8, 16);
+    };
+    run(ranks, cores, tokens)
+}
+
+fn run(ranks: i64, cores: i64, tokens: i64) -> Result<(), Box<dyn std::error::Error>> {
+    let k = 8.min(ranks);
+    let config = Config {
+        ep_world_size: ranks,
+        moe_expert_num: ranks,
+        k,
+        h: 16,
+        bs: BatchSizes::Uniform(tokens),
+        aiv_num: cores,
+        ..Config::default()
+    };
+    let required = Buffer::with(&config, Limits::None).required_mb;
+    let config = Config { hccl_buffsize_mb: required.try_into()?, ..config };
+    let shape = Shape::new(&config, Limits::None)?;
+    // Token t of rank r goes to k ranks in even distances.
+    let expert = |rank: i64, token: i64, i: i64| ((rank + 7 * token + i * ranks / k) % ranks) as i32;
+    let of_rank = |rank| (0..tokens).flat_map(move |t| (0..k).map(move |i| expert(rank, t, i))).collect();
+    let mut world = Plain {
+        x: vec![0; tokens as usize * shape.row_bytes() as usize],
+        ids: (0..ranks).map(of_rank).collect(),
+        scales: vec![1.0; (tokens * k) as usize],
+    };
+    let sizes = (0..shape.ep_world_size()).map(|rank| region_sizes(&shape, Some(RankId(rank)), 1));
+    let storage = Sparse::new(sizes, 1024);
+    let mut memory = Memory::new(&shape, storage, Timed::default());
+    memory.rewrites = true;
+    let mut cluster = Cluster::new(&shape, Choices::default(), memory, schedule("DC", ROUNDS));
+    (cluster.checked, cluster.one_by_one) = (false, false);
+    let start = Instant::now();
+    let choices = cluster.run(&mut world).map_err(|failure| format!("{failure:?}"))?;
+    let seconds = start.elapsed().as_secs_f64();
+    let now = cluster.memory.chooser.now;
+    println!("{ranks} ranks of {cores} cores, {tokens} tokens: ended after {:.1} us", now as f64 / 1e3);
+    println!("{choices} choices in {seconds:.2} s: {:.2} million a second", choices as f64 / 1e6 / seconds);
+    Ok(())
+}
