@@ -170,7 +170,7 @@ fn a_slot_that_no_peer_could_have_published_is_refused() {
     let shape = pair();
     let first = |first: u32| first.to_le_bytes();
     for (word, row, error) in [
-        (7, 0, ProtocolError::Flag { awaited: Wait::of_core(Flag::Tp, RankId(1), CoreId(0)), seen: 7 }),
+        (7, 0, ProtocolError::Flag { awaited: Wait::new(Flag::Tp, RankId(1), &[0]), seen: 7 }),
         // Four rows of three, and two that are not the first core's share.
         (4 << 32 | 0x3F80_0000, 0, ProtocolError::TpRows { core: CoreId(0), first: 0, rows: 4, max: 3 }),
         (
@@ -217,7 +217,7 @@ fn a_peer_that_does_not_come_is_named() {
     let shape = pair();
     let backend = Lockstep::new(&shape, 1, Memory::Strong, 0).unwrap();
     let waits = poll(&shape, &backend, Operator::Dispatch, 1, &Default::default(), |_| {});
-    let wait = |core| Wait::of_core(Flag::Tp, RankId(1), CoreId(core));
+    let wait = |core| Wait::new(Flag::Tp, RankId(1), &[core]);
     assert_eq!(waits, Ok(vec![wait(0), wait(1)]));
     assert_eq!(wait(1).to_string(), "missing: TP flag of rank 1, core 1");
 }

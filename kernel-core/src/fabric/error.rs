@@ -299,7 +299,7 @@ impl fmt::Display for ProtocolError {
 
 /// Says that a flag is neither empty nor what it must be.
 fn flag(f: &mut fmt::Formatter<'_>, awaited: Wait, seen: u64) -> fmt::Result {
-    let Wait { flag, rank, core, index: [a, b, c] } = awaited;
+    let Wait { flag, rank, index: [a, b, c] } = awaited;
     match flag {
         Flag::Dispatch | Flag::Count => {
             write!(
@@ -307,7 +307,7 @@ fn flag(f: &mut fmt::Formatter<'_>, awaited: Wait, seen: u64) -> fmt::Result {
                 "dispatch status of rank {rank} for local expert {a} = {seen:#x}: neither empty nor a flag"
             )
         }
-        Flag::Tp => write!(f, "slot of core {core} of the TP peer = {seen:#x}: neither empty nor a flag"),
+        Flag::Tp => write!(f, "slot of core {a} of the TP peer = {seen:#x}: neither empty nor a flag"),
         Flag::Block => write!(
             f,
             "flag of block {c} of record {b} of rank {rank} for local expert {a} = {seen:#x}: neither empty nor the flag"

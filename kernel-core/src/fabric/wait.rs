@@ -23,8 +23,6 @@ pub struct Wait {
     pub flag: Flag,
     /// The rank that owes it, where [`Flag::details`] has one: its EP rank, or its number in the TP domain.
     pub rank: RankId,
-    /// The core there, or in this rank.
-    pub core: CoreId,
     /// The other details, in their order.
     pub index: [u32; 3],
 }
@@ -77,7 +75,7 @@ pub enum Flag {
 pub enum Detail {
     /// [`Wait::rank`].
     Rank,
-    /// [`Wait::core`].
+    /// A core of that rank, or of this one.
     Core,
     /// The rank that rows come from, if another one tells of them.
     RowsOf,
@@ -149,24 +147,18 @@ impl Wait {
             [a, b] => [a, b, 0],
             [a, b, c, ..] => [a, b, c],
         };
-        Self { flag, rank, core: CoreId(0), index }
-    }
-
-    /// The wait for a word of a core of `rank`.
-    #[inline]
-    #[must_use]
-    pub const fn of_core(flag: Flag, rank: RankId, core: CoreId) -> Self {
-        Self { core, ..Self::new(flag, rank, &[]) }
+        Self { flag, rank, index }
     }
 
     /// The wait for another core of the own rank to come to the core barrier.
     #[inline]
     #[must_use]
     pub const fn barrier(core: CoreId) -> Self {
-        Self::of_core(Flag::Core, RankId(0), core)
+        Self::new(Flag::Core, RankId(0), &[core.0])
     }
 
     /// The error that the flag holds `seen`, which is neither empty nor what it must be.
+    #[inline]
     pub(crate) const fn refused(self, seen: u64) -> ProtocolError {
         ProtocolError::Flag { awaited: self, seen }
     }
@@ -175,12 +167,7 @@ impl Wait {
     pub fn details(self) -> impl Iterator<Item = (Detail, u32)> {
         let mut index = self.index.into_iter();
         self.flag.details().iter().filter_map(move |&detail| {
-            let value = match detail {
-                Detail::Rank => self.rank.0,
-                Detail::Core => self.core.0,
-                _ => index.next()?,
-            };
-            Some((detail, value))
+            Some((detail, if detail == Detail::Rank { self.rank.0 } else { index.next()? }))
         })
     }
 
@@ -211,16 +198,16 @@ impl Wait {
 
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { flag, rank, core, index: [a, b, c] } = *self;
+        let Self { flag, rank, index: [a, b, c] } = *self;
         match flag {
             Flag::Quiet => f.write_str("own writes have not landed"),
-            Flag::Core => write!(f, "core {core} has not come to the core barrier"),
+            Flag::Core => write!(f, "core {a} has not come to the core barrier"),
             Flag::Dispatch => write!(f, "missing: dispatch flag of rank {rank} for local expert {a}"),
             Flag::Count => write!(f, "missing: count of rank {rank} for local expert {a}"),
             Flag::Token => write!(f, "missing: token flag of rank {rank} for local expert {a}"),
             Flag::Grant => write!(f, "missing: grant of rank {rank} for its local expert {a}"),
             Flag::Results => write!(f, "missing: results of rank {rank}"),
-            Flag::Tp => write!(f, "missing: TP flag of rank {rank}, core {core}"),
+            Flag::Tp => write!(f, "missing: TP flag of rank {rank}, core {a}"),
             Flag::Block => {
                 write!(f, "missing: block {c} of record {b} of rank {rank} for local expert {a}")
             }
@@ -228,7 +215,7 @@ impl fmt::Display for Wait {
             Flag::WindowRows => write!(f, "missing: end flag of rank {rank} behind {a} rows"),
             Flag::Entered => write!(f, "rank {rank} has not begun this operator"),
             Flag::RowsDone => {
-                write!(f, "missing: word of core {core} of rank {rank} that its rows are returned")
+                write!(f, "missing: word of core {a} of rank {rank} that its rows are returned")
             }
             Flag::RelayedCount => {
                 write!(f, "missing: word of rank {rank} how many rows rank {a} has for local expert {b}")

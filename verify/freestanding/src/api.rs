@@ -179,7 +179,7 @@ fn places(shape: &Shape) {
     let wait = black_box(Wait::new(Flag::Block, rank, &[at]));
     keep((Wait::source(&wait), Wait::renamed(wait, |rank| RankId(rank.0 + any()))));
     let core = CoreId(any());
-    keep((Wait::of_core(Flag::Tp, rank, core), Wait::barrier(core), Wait::details(wait).count()));
+    keep((Wait::new(Flag::Tp, rank, &[core.0]), Wait::barrier(core), Wait::details(wait).count()));
     keep((Flag::name(wait.flag), Flag::details(wait.flag)));
     let error = black_box(ProtocolError::Internal(""));
     keep((ProtocolError::source(&error), ProtocolError::renamed(error, |rank| rank)));

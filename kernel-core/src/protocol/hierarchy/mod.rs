@@ -222,6 +222,8 @@ impl Epoch {
 
 /// Lets the roles move by turns, beginning with number `turn`; [`Progress::Done`] once all have ended. Of what they wait
 /// for, something that another rank than `own` owes is told rather than what this one owes itself.
+// Into each machine's step: it has a few roles, which the compiler then sees.
+#[inline(always)]
 fn by_turns<const N: usize>(
     own: RankId,
     turn: &mut u8,

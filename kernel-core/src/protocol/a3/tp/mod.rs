@@ -81,7 +81,7 @@ impl Slots {
         max: u64,
     ) -> Result<Result<Rows, Wait>, ProtocolError> {
         let (core, at) = (env.core, tp::slot(self.kind, self.partition, env.core));
-        let awaited = Wait::of_core(Flag::Tp, peer(env), core);
+        let awaited = Wait::new(Flag::Tp, peer(env), &[core.0]);
         let seen = fabric.observe(at)?;
         let rows = match flag::dispatch(seen) {
             flag::Seen::Empty => return Ok(Err(awaited)),

@@ -225,7 +225,7 @@ fn rows_missing<F: Fabric + ?Sized, V>(
     for near in 0..env.shape.server_ranks() {
         for core in (0..env.shape.aiv_num()).map(CoreId) {
             if fabric.observe(relay::rows_done(near, core))? < epoch.number {
-                return Ok(Some(Wait::of_core(Flag::RowsDone, env.near(near), core)));
+                return Ok(Some(Wait::new(Flag::RowsDone, env.near(near), &[core.0])));
             }
         }
     }
