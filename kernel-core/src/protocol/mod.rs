@@ -102,6 +102,9 @@ pub fn ub_bytes(shape: &Shape) -> usize {
     }
 }
 
+#[cfg(test)]
+mod tests;
+
 const fn internal(what: &'static str) -> ProtocolError {
     ProtocolError::Internal(what)
 }
