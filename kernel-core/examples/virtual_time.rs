@@ -3,6 +3,7 @@
 //!
 //! `cargo run --release --example virtual_time --features sim [RANKS CORES TOKENS]`
 
+use core::cmp::Reverse;
 use kernel_core::inputs::Inputs;
 use kernel_core::place::Tensor;
 use kernel_core::protocol::{Choices, Operator};
@@ -11,9 +12,8 @@ use kernel_core::sim::Memory;
 use kernel_core::sim::chooser::{Actor, Awaited, Choice, Chooser, Lands};
 use kernel_core::sim::cluster::{Cluster, Failure, Planned, World, schedule};
 use kernel_core::sim::flight::{Flight, FlightId};
-use kernel_core::sim::storage::{Sparse, region_sizes};
+use kernel_core::sim::storage::{Sparse, group_sizes};
 use kernel_core::units::RankId;
-use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Instant;
 
@@ -96,7 +96,7 @@ impl World<Sparse, Timed> for Plain {
     }
 }
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
+fn main() -> Result<(), Box<dyn core::error::Error>> {
     let numbers: Vec<i64> = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<_, _>>()?;
     let &[ranks, cores, tokens] = numbers.as_slice() else {
         return run(288, 8, 16);
@@ -104,7 +104,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     run(ranks, cores, tokens)
 }
 
-fn run(ranks: i64, cores: i64, tokens: i64) -> Result<(), Box<dyn std::error::Error>> {
+fn run(ranks: i64, cores: i64, tokens: i64) -> Result<(), Box<dyn core::error::Error>> {
     let k = 8.min(ranks);
     let config = Config {
         ep_world_size: ranks,
@@ -126,8 +126,7 @@ fn run(ranks: i64, cores: i64, tokens: i64) -> Result<(), Box<dyn std::error::Er
         ids: (0..ranks).map(of_rank).collect(),
         scales: vec![1.0; (tokens * k) as usize],
     };
-    let sizes = (0..shape.ep_world_size()).map(|rank| region_sizes(&shape, Some(RankId(rank)), 1));
-    let storage = Sparse::new(sizes, 1024);
+    let storage = Sparse::new(group_sizes(&shape), 1024);
     let mut memory = Memory::new(&shape, storage, Timed::default());
     memory.rewrites = true;
     let mut cluster = Cluster::new(&shape, Choices::default(), memory, schedule("DC", ROUNDS));

@@ -1,16 +1,18 @@
 //! Mixture-of-Experts dispatch and combine of Ascend A2/A3 as polled state machines over one [fabric].
 //!
-//! Nothing here waits, spins, allocates, panics or knows a clock. A machine ([`a3::Dispatch`](protocol::a3::Dispatch), [`a3::Combine`](protocol::a3::Combine))
-//! is a plain value; memory, inputs, scratch and identity are arguments of every step. So the same source runs
-//! on firmware, on threads, in a model checker and in a simulator: they are all [fabrics](fabric::Fabric).
+//! Nothing here waits, spins, allocates, panics or knows a clock. A [`Machine`](protocol::Machine) is a plain value of one core
+//! and one operator; memory, inputs, scratch and identity are arguments of every step. So the same source runs on firmware,
+//! on threads, in a model checker and in a simulator: each of them is a [`Fabric`](fabric::Fabric).
 //!
-//! Rooms, each seeing only those before it: [`units`] -> [`shape`] (the door) -> [`inputs`] -> [`placement`] ->
-//! [`place`] -> [`layout`] -> [`plan`] -> [`fabric`] (the seam) -> [`vector`] (what a vector unit does to rows), [`sync`] ->
-//! [`protocol`] (the machines). Beside them `reference` (the oracle, which sees the shape
-//! alone).
+//! The modules, each of which sees only those before it: [`units`], [`shape`] (a configuration, checked), [`inputs`],
+//! [`placement`], [`place`], [`layout`], [`plan`], [`fabric`] (the memory of all ranks, as one core sees it), [`vector`] (what a
+//! vector unit does to rows), [`sync`], [`protocol`] (the machines). Beside them stand `reference`, the oracle, which sees the
+//! shape alone, and `sim`, groups that are simulated in one thread; both are features and allocate.
 //!
-//! Deliberately absent: addresses (but in [`fabric::raw`] and its copies of rows), time, randomness, world size as a
-//! constant, a second copy of any formula.
+//! There are no addresses but in [`fabric::raw`], no time, no randomness, no world size as a constant, and no formula twice.
+#![cfg_attr(feature = "sim", doc = "\n# Two ranks, one round\n```\n")]
+#![cfg_attr(feature = "sim", doc = include_str!("../examples/two_ranks.rs"))]
+#![cfg_attr(feature = "sim", doc = "```")]
 #![no_std]
 // What only a protocol that is left out would use, is not missed.
 #![cfg_attr(

@@ -59,6 +59,12 @@ pub fn region_sizes(shape: &Shape, ep: Option<RankId>, batches: usize) -> Vec<u6
     sizes
 }
 
+/// The same of every member of a group of `shape`, with outputs of one batch.
+pub fn group_sizes(shape: &Shape) -> impl Iterator<Item = Vec<u64>> {
+    let tp = shape.tp_world_size();
+    (0..shape.ep_world_size() * tp).map(move |member| region_sizes(shape, Some(RankId(member / tp)), 1))
+}
+
 /// The memory of all members, zeroed when it is made.
 pub trait Storage {
     /// `len` bytes from a spot on; `None` if they are not all in its region.

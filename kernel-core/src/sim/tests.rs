@@ -3,7 +3,7 @@
 use super::chooser::{AGENT, Actor, Awaited, Choice, Chooser, Dice};
 use super::flight::{Flight, FlightId, FlightKind};
 use super::memory::Memory;
-use super::storage::{Dense, Sparse, Spot, Storage, region_sizes};
+use super::storage::{Dense, Sparse, Spot, Storage, group_sizes};
 use crate::fabric::Fabric;
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::order::{Issued, Kind};
@@ -80,8 +80,7 @@ fn servers() -> Shape {
 }
 
 fn memory(shape: &Shape) -> Memory<Dense, Told> {
-    let sizes = (0..shape.ep_world_size()).map(|rank| region_sizes(shape, Some(RankId(rank)), 1));
-    Memory::new(shape, Dense::new(sizes), Told::default())
+    Memory::new(shape, Dense::new(group_sizes(shape)), Told::default())
 }
 
 #[test]

@@ -19,7 +19,7 @@ use crate::sim::duty::{Duty, FaultyNic, Held, Words};
 use crate::sim::flight::FlightKind;
 use crate::sim::memory::Effect;
 use crate::sim::seeded::{self, Seeded};
-use crate::sim::storage::{Spot, region_sizes};
+use crate::sim::storage::{Spot, group_sizes};
 use crate::sim::{self, Actor, Chooser, Dense, Faulty, FlightId};
 use crate::sync::flag::is_window_flag;
 use crate::units::{RankId, Token};
@@ -38,8 +38,7 @@ pub(crate) type Result = fn(&Shape, usize, u32, u32, u32) -> Vec<u8>;
 
 /// Memory of a shape that is as late as cores let it be.
 pub(crate) fn memory(shape: &Shape) -> Memory {
-    let sizes = (0..shape.ep_world_size()).map(|rank| region_sizes(shape, Some(RankId(rank)), 1));
-    let mut memory = Memory::new(shape, Dense::new(sizes), Seeded::new(seeded::Memory::Late, 1));
+    let mut memory = Memory::new(shape, Dense::new(group_sizes(shape)), Seeded::new(seeded::Memory::Late, 1));
     memory.room = 5;
     memory.sources_checked = true;
     memory

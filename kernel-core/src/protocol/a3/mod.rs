@@ -3,7 +3,7 @@
 //! A machine is a plain value of one core and one operator. Whoever drives it calls `step` until it answers
 //! [`Done`](crate::fabric::Progress::Done); each call has one effect that others can see, or a few of one kind, or a few
 //! rows each with its flag ([`Env::one_by_one`]: at most one). What a machine must not carry comes with every call: the
-//! [`Env`], the fabric, the inputs and the scratch [`Ub`], which must be the same from the first step of an operator to
+//! [`Env`], the fabric, the inputs and the scratch [`Ub`](super::Ub), which must be the same from the first step of an operator to
 //! its last.
 //!
 //! The driver owes the **join**: a core starts an operator only after every core of its rank has ended the one
