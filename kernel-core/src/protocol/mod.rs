@@ -34,6 +34,7 @@ pub mod a3;
 #[cfg_attr(not(feature = "a3-v2"), path = "left_out.rs")]
 pub mod a3_v2;
 mod choices;
+mod cx;
 #[allow(clippy::duplicate_mod)]
 #[cfg_attr(not(feature = "direct"), path = "left_out.rs")]
 pub mod direct;
@@ -46,6 +47,7 @@ pub use crate::layout::state::Kind as Operator;
 #[cfg(feature = "a2")]
 pub use a2::{Agent, AgentEnv};
 pub use choices::{Choices, Flags, Receive, Stage};
+use cx::{Outcome, Types, With};
 use machine::drive;
 pub use machine::{Context, Env, Machine, Refused};
 
@@ -71,6 +73,19 @@ pub struct Operands<'a> {
     pub sent_rows: &'a [u8],
     /// `row_table`, of which the second entry counts: all ranks use the same area (direct placement).
     pub row_table: &'a [u8],
+}
+
+impl Operands<'_> {
+    /// Those of an operator that takes none.
+    pub(crate) const NONE: Operands<'static> = Operands {
+        y: &[],
+        assist_info: &[],
+        expand_scales: &[],
+        ep_recv_counts: &[],
+        expand_idx: &[],
+        sent_rows: &[],
+        row_table: &[],
+    };
 }
 
 /// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between operators.

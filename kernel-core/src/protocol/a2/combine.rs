@@ -8,7 +8,7 @@
 //! one behind them: a word that is cleared may be another core's payload.
 
 use super::exchange::Exchange;
-use super::{Env, split_words};
+use super::{Cx, Env, split_words};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{row, tail_flag, window_in};
@@ -19,7 +19,7 @@ use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
 use crate::plan::route::{self, Source};
 use crate::plan::split::{self, DispatchShare};
 use crate::protocol::a3::combine::sum::fill_output;
-use crate::protocol::{Operands, Ub, internal};
+use crate::protocol::{Operands, Outcome, Types, Ub, With, internal};
 use crate::shape::{K_MAX, Shape};
 use crate::units::{ExpertId, Pair, RankId, Token, div_floor, div_rem};
 use crate::vector::{Term, Vector};
@@ -84,15 +84,16 @@ impl Combine {
         operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
+        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub);
         match self.phase {
-            Phase::Select => self.select(env, fabric, inputs, operands, ub),
-            Phase::Reorder { row, end } => self.reorder(env, fabric, operands, ub, row, end),
-            Phase::Send => self.send(env, fabric, ub),
-            Phase::Rows { source } => self.await_rows(env, fabric, ub, source),
-            Phase::Barrier => self.cross(env, fabric, Phase::Sum { token: Token(env.work.tokens.start) }),
-            Phase::Sum { token } => self.sum(env, fabric, inputs, operands, ub, token),
-            Phase::Summed => self.cross(env, fabric, Phase::Clear { source: env.work.ranks.start, from: 0 }),
-            Phase::Clear { source, from } => self.clear(env, fabric, ub, source, from),
+            Phase::Select => self.select(cx),
+            Phase::Reorder { row, end } => self.reorder(cx, row, end),
+            Phase::Send => self.send(cx),
+            Phase::Rows { source } => self.await_rows(cx, source),
+            Phase::Barrier => self.cross(cx, Phase::Sum { token: Token(cx.env.work.tokens.start) }),
+            Phase::Sum { token } => self.sum(cx, token),
+            Phase::Summed => self.cross(cx, Phase::Clear { source: cx.env.work.ranks.start, from: 0 }),
+            Phase::Clear { source, from } => self.clear(cx, source, from),
             Phase::Done => Ok(Progress::Done),
         }
     }
@@ -102,112 +103,74 @@ impl Combine {
         Ok(Progress::Stepped)
     }
 
-    fn cross<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        then: Phase,
-    ) -> Result<Progress, ProtocolError> {
-        match self.exchange.cross(env, fabric)? {
+    fn cross(&mut self, cx: &mut Cx<'_, impl Types>, then: Phase) -> Outcome {
+        match self.exchange.cross(cx.env, cx.fabric)? {
             Some(progress) => Ok(progress),
             None => self.go(then),
         }
     }
 
-    fn select<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &F,
-        inputs: &Inputs<'_>,
-        operands: &Operands<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        let words = split_words(env, ub.words)?;
-        let rows = operands.read_counts(env.shape, words.sums)?;
+    fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let words = split_words(cx.env, cx.ub.words)?;
+        let rows = cx.operands.read_counts(cx.env.shape, words.sums)?;
         // The slots come from dispatch.
         let none = DispatchShare { moe: 0..0, shared: 0..0 };
-        route::walk(env.shape, env.rank, inputs, &none, words.sent, &mut []);
+        route::walk(cx.env.shape, cx.env.rank, cx.inputs, &none, words.sent, &mut []);
         cumulate(words.sent);
-        self.exchange = Exchange::begin(env, fabric)?;
-        let share = split::rows(env.shape, rows, env.core);
+        self.exchange = Exchange::begin(cx.env, cx.fabric)?;
+        let share = split::rows(cx.env.shape, rows, cx.env.core);
         self.go(Phase::Reorder { row: share.start, end: share.end })
     }
 
-    fn reorder<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        operands: &Operands<'_>,
-        ub: &mut Ub<'_>,
-        next: u32,
-        end: u32,
-    ) -> Result<Progress, ProtocolError> {
+    fn reorder(&mut self, cx: &mut Cx<'_, impl Types>, next: u32, end: u32) -> Outcome {
         if next >= end {
             return self.go(Phase::Send);
         }
-        let words = split_words(env, ub.words)?;
-        let (owner, position) = RecvCounts { shape: env.shape, sums: words.sums }.source_of(next);
-        let len = env.shape.row_bytes() as usize;
-        let y = operands.y.get(next as usize * len..).and_then(|rest| rest.get(..len));
+        let words = split_words(cx.env, cx.ub.words)?;
+        let (owner, position) = RecvCounts { shape: cx.env.shape, sums: words.sums }.source_of(next);
+        let len = cx.env.shape.row_bytes() as usize;
+        let y = cx.operands.y.get(next as usize * len..).and_then(|rest| rest.get(..len));
         let y = y.ok_or(internal("y is shorter than its rows"))?;
-        self.exchange.write_out(env, fabric, owner, row(env.shape, position), y)?;
+        self.exchange.write_out(cx.env, cx.fabric, owner, row(cx.env.shape, position), y)?;
         self.go(Phase::Reorder { row: next + 1, end })
     }
 
-    fn send<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        let words = split_words(env, ub.words)?;
-        let counts = RecvCounts { shape: env.shape, sums: words.sums };
-        match self.exchange.send(env, fabric, Kind::Combine, |to| counts.rows_from(to))? {
+    fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let words = split_words(cx.env, cx.ub.words)?;
+        let counts = RecvCounts { shape: cx.env.shape, sums: words.sums };
+        match self.exchange.send(cx.env, cx.fabric, Kind::Combine, |to| counts.rows_from(to))? {
             Some(progress) => Ok(progress),
-            None => self.go(Phase::Rows { source: env.work.ranks.start }),
+            None => self.go(Phase::Rows { source: cx.env.work.ranks.start }),
         }
     }
 
-    fn await_rows<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &F,
-        ub: &mut Ub<'_>,
-        source: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if source >= env.work.ranks.end {
+    fn await_rows(&mut self, cx: &mut Cx<'_, impl Types>, source: u32) -> Outcome {
+        if source >= cx.env.work.ranks.end {
             return self.go(Phase::Barrier);
         }
-        let words = split_words(env, ub.words)?;
-        let rows = Cumsum { shape: env.shape, sums: words.sent }.rows_to(RankId(source));
-        let at = tail_flag(env.shape, Kind::Combine, rows);
-        if !self.exchange.flag_is_in(env, fabric, RankId(source), at)? {
+        let words = split_words(cx.env, cx.ub.words)?;
+        let rows = Cumsum { shape: cx.env.shape, sums: words.sent }.rows_to(RankId(source));
+        let at = tail_flag(cx.env.shape, Kind::Combine, rows);
+        if !self.exchange.flag_is_in(cx.env, cx.fabric, RankId(source), at)? {
             return Ok(Progress::Pending(Wait::new(Flag::WindowRows, RankId(source), &[rows])));
         }
         self.go(Phase::Rows { source: source + 1 })
     }
 
-    fn sum<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        operands: &Operands<'_>,
-        ub: &mut Ub<'_>,
-        token: Token,
-    ) -> Result<Progress, ProtocolError> {
-        if token.0 >= env.work.tokens.end {
+    fn sum(&mut self, cx: &mut Cx<'_, impl Types>, token: Token) -> Outcome {
+        if token.0 >= cx.env.work.tokens.end {
             return self.go(Phase::Summed);
         }
-        let shape = env.shape;
-        let words = split_words(env, ub.words)?;
+        let shape = cx.env.shape;
+        let words = split_words(cx.env, cx.ub.words)?;
         let sent = Cumsum { shape, sums: words.sent };
-        let out = ub
+        let out = cx
+            .ub
             .row
             .get_mut(..shape.row_bytes() as usize)
             .ok_or(internal("scratch is shorter than ub_bytes"))?;
-        fill_output(fabric, outputs::x_out(shape, token), out, |fabric, out| {
-            self.sum_rows(env, fabric, inputs, operands, &sent, token, out)
+        fill_output(cx.fabric, outputs::x_out(shape, token), out, |fabric, out| {
+            self.sum_rows(cx.env, fabric, cx.inputs, cx.operands, &sent, token, out)
         })?;
         self.go(Phase::Sum { token: Token(token.0 + 1) })
     }
@@ -261,18 +224,16 @@ impl Combine {
         Ok(fabric.bytes(at, shape.row_bytes())?)
     }
 
-    fn clear<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        source: u32,
-        from: u64,
-    ) -> Result<Progress, ProtocolError> {
-        let words = split_words(env, ub.words)?;
-        let sent = Cumsum { shape: env.shape, sums: words.sent };
-        let next =
-            self.exchange.clear(env, fabric, Kind::Combine, |rank| sent.rows_to(rank), (source, from))?;
+    fn clear(&mut self, cx: &mut Cx<'_, impl Types>, source: u32, from: u64) -> Outcome {
+        let words = split_words(cx.env, cx.ub.words)?;
+        let sent = Cumsum { shape: cx.env.shape, sums: words.sent };
+        let next = self.exchange.clear(
+            cx.env,
+            cx.fabric,
+            Kind::Combine,
+            |rank| sent.rows_to(rank),
+            (source, from),
+        )?;
         self.go(match next {
             Some((source, from)) => Phase::Clear { source, from },
             None => Phase::Done,

@@ -31,7 +31,7 @@ mod dispatch;
 mod exchange;
 pub(crate) mod ring;
 
-use crate::protocol::internal;
+use crate::protocol::{Types, internal};
 pub use agent::{Agent, AgentEnv};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
@@ -51,6 +51,9 @@ pub struct Env<'a, V> {
     vector: V,
     work: Work,
 }
+
+/// What a step of these machines works with.
+type Cx<'s, T> = crate::protocol::cx::Cx<'s, Env<'s, <T as Types>::Vector>, T>;
 
 /// The work of one core in both operators, but the rows it returns, which only dispatch tells.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -15,7 +15,7 @@ pub(crate) mod exchange;
 pub(crate) mod steps;
 pub(crate) mod tp;
 
-use crate::protocol::{Choices, Flags, Receive};
+use crate::protocol::{Choices, Flags, Receive, Types};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
@@ -38,6 +38,9 @@ pub struct Env<'a, V> {
     pub(crate) work: Work,
     pub(crate) run: u32,
 }
+
+/// What a step of these machines works with.
+pub(crate) type Cx<'s, T> = crate::protocol::cx::Cx<'s, Env<'s, <T as Types>::Vector>, T>;
 
 /// Effects that a step has in a row at most, of those that come in rows: rows that are put or delivered, words that are
 /// published, or cleared. A step's own cost is as much as that of half a dozen words.

@@ -17,10 +17,10 @@ use crate::layout::state::{Kind, Partition, results_ready};
 use crate::placement::Home;
 use crate::plan::counts::ShareSum;
 use crate::plan::split;
-use crate::protocol::a3::Env;
 use crate::protocol::a3::combine::receive::next_pair;
 use crate::protocol::a3::combine::sum::{self, Output, Rows};
-use crate::protocol::{Operands, Ub, internal};
+use crate::protocol::a3::{Cx, Env};
+use crate::protocol::{Operands, Outcome, Types, Ub, With, internal};
 use crate::shape::Shape;
 use crate::sync::{barrier, flag, selector};
 use crate::units::{Pair, RankId, Token};
@@ -90,13 +90,14 @@ impl Combine {
         operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
+        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub);
         match self.phase {
-            Phase::Select => self.select(env, fabric, operands),
-            Phase::Ready { to } => self.ready(env, fabric, to),
-            Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
+            Phase::Select => self.select(cx),
+            Phase::Ready { to } => self.ready(cx, to),
+            Phase::Await { token, k } => self.await_token(cx, token, k),
             Phase::Write { token, output } => {
-                let rows = AtPeers { rank: env.rank, area: self.area, operands };
-                let next = sum::write(env, fabric, inputs, ub, (token, output), &rows)?;
+                let rows = AtPeers { rank: cx.env.rank, area: self.area, operands };
+                let next = sum::write(cx.env, cx.fabric, cx.inputs, &mut cx.ub, (token, output), &rows)?;
                 self.go(match next {
                     Some(output) => Phase::Write { token, output },
                     None => Phase::Await { token: Token(token.0 + 1), k: 0 },
@@ -104,14 +105,16 @@ impl Combine {
             }
             Phase::Arrive => {
                 self.epoch = barrier::next_epoch(self.epoch);
-                barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
+                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, self.epoch, ShareSum::default())?;
                 self.go(Phase::Barrier)
             }
-            Phase::Barrier => match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
-                Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
-                None => self.go(Phase::Clear { source: ranks(env).start }),
-            },
-            Phase::Clear { source } => self.clear(env, fabric, source),
+            Phase::Barrier => {
+                match barrier::missing(cx.fabric, cx.env.shape.aiv_num(), cx.env.core, self.epoch)? {
+                    Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
+                    None => self.go(Phase::Clear { source: ranks(cx.env).start }),
+                }
+            }
+            Phase::Clear { source } => self.clear(cx, source),
             Phase::Done => Ok(Progress::Done),
         }
     }
@@ -122,36 +125,26 @@ impl Combine {
         Ok(Progress::Stepped)
     }
 
-    fn select<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        operands: &Operands<'_>,
-    ) -> Result<Progress, ProtocolError> {
+    fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let told =
-            row_table::records(operands.row_table, 2).nth(1).ok_or(internal("row_table is too short"))?;
-        let mut areas = [Partition::P0, Partition::P1].map(|p| env.choices.receive.area(p)).into_iter();
+            row_table::records(cx.operands.row_table, 2).nth(1).ok_or(internal("row_table is too short"))?;
+        let mut areas = [Partition::P0, Partition::P1].map(|p| cx.env.choices.receive.area(p)).into_iter();
         self.area = areas
-            .find(|&area| landing::Parts::of(env.shape, env.rank, area).result(0) == told)
+            .find(|&area| landing::Parts::of(cx.env.shape, cx.env.rank, area).result(0) == told)
             .ok_or(ProtocolError::ResultsAt { seen: told.offset })?;
-        self.epoch = barrier::current_epoch(fabric, env.core)?;
-        self.partition = selector::select(fabric, Kind::Combine, env.core)?;
-        self.go(Phase::Ready { to: ranks(env).start })
+        self.epoch = barrier::current_epoch(cx.fabric, cx.env.core)?;
+        self.partition = selector::select(cx.fabric, Kind::Combine, cx.env.core)?;
+        self.go(Phase::Ready { to: ranks(cx.env).start })
     }
 
-    fn ready<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        to: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let now = env.run_of(&ranks(env), to);
+    fn ready(&mut self, cx: &mut Cx<'_, impl Types>, to: u32) -> Outcome {
+        let now = cx.env.run_of(&ranks(cx.env), to);
         if now.is_empty() {
-            return self.go(Phase::Await { token: Token(env.work.tokens.start), k: 0 });
+            return self.go(Phase::Await { token: Token(cx.env.work.tokens.start), k: 0 });
         }
         let to = now.end;
         for rank in now {
-            fabric.publish(RankId(rank), results_ready(self.partition, env.rank), flag::ARRIVED)?;
+            cx.fabric.publish(RankId(rank), results_ready(self.partition, cx.env.rank), flag::ARRIVED)?;
         }
         self.go(Phase::Ready { to })
     }
@@ -166,21 +159,14 @@ impl Combine {
         }
     }
 
-    fn await_token<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        token: Token,
-        first: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if token.0 >= env.work.tokens.end {
-            let alone = env.shape.aiv_num() == 1;
-            return self.go(if alone { Phase::Clear { source: ranks(env).start } } else { Phase::Arrive });
+    fn await_token(&mut self, cx: &mut Cx<'_, impl Types>, token: Token, first: u32) -> Outcome {
+        if token.0 >= cx.env.work.tokens.end {
+            let alone = cx.env.shape.aiv_num() == 1;
+            return self.go(if alone { Phase::Clear { source: ranks(cx.env).start } } else { Phase::Arrive });
         }
         let mut k = first;
-        while let Some((next, home)) = next_pair(env, inputs, token, k) {
-            if self.lies_ready(fabric, home.rank)? {
+        while let Some((next, home)) = next_pair(cx.env, cx.inputs, token, k) {
+            if self.lies_ready(cx.fabric, home.rank)? {
                 k = next + 1;
             } else if k > first {
                 return self.go(Phase::Await { token, k });
@@ -191,20 +177,15 @@ impl Combine {
         self.go(Phase::Write { token, output: Output::Sum })
     }
 
-    fn clear<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        first: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let now = env.run_of(&ranks(env), first);
+    fn clear(&mut self, cx: &mut Cx<'_, impl Types>, first: u32) -> Outcome {
+        let now = cx.env.run_of(&ranks(cx.env), first);
         if now.is_empty() {
             return self.go(Phase::Done);
         }
         let end = now.end;
         for source in now {
-            if self.lies_ready(fabric, RankId(source))? {
-                fabric.store(results_ready(self.partition, RankId(source)), 0)?;
+            if self.lies_ready(cx.fabric, RankId(source))? {
+                cx.fabric.store(results_ready(self.partition, RankId(source)), 0)?;
             } else if source > first {
                 return self.go(Phase::Clear { source });
             } else {

@@ -11,7 +11,7 @@
 mod receive;
 
 use super::exchange::Exchange;
-use super::{Env, split_words};
+use super::{Cx, Env, split_words};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{self, STATUS_WORDS};
@@ -20,7 +20,7 @@ use crate::plan::order::SendOrder;
 use crate::plan::permute::{Cumsum, cumulate};
 use crate::plan::route::{self, Sends};
 use crate::protocol::a3::steps;
-use crate::protocol::{Ub, internal};
+use crate::protocol::{Operands, Outcome, Types, Ub, With, internal};
 use crate::units::RankId;
 use crate::vector::Vector;
 
@@ -96,23 +96,24 @@ impl Dispatch {
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
+        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub);
         match self.phase {
-            Phase::Select => self.select(env, fabric, inputs, ub),
-            Phase::Reorder { next } => self.reorder(env, fabric, inputs, ub, next),
-            Phase::Head { to } => self.head(env, fabric, ub, to),
-            Phase::Send => self.send(env, fabric, ub),
-            Phase::ExpandIdx { pair } => self.expand_idx(env, fabric, ub, pair),
-            Phase::Counts { source } => self.await_counts(env, fabric, source),
-            Phase::Rows { source, rows } => self.await_rows(env, fabric, source, rows),
-            Phase::Barrier => match self.exchange.cross(env, fabric)? {
+            Phase::Select => self.select(cx),
+            Phase::Reorder { next } => self.reorder(cx, next),
+            Phase::Head { to } => self.head(cx, to),
+            Phase::Send => self.send(cx),
+            Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
+            Phase::Counts { source } => self.await_counts(cx, source),
+            Phase::Rows { source, rows } => self.await_rows(cx, source, rows),
+            Phase::Barrier => match self.exchange.cross(cx.env, cx.fabric)? {
                 Some(progress) => Ok(progress),
                 None => self.go(Phase::Matrix { source: 0 }),
             },
-            Phase::Matrix { source } => self.matrix(env, fabric, ub, source),
-            Phase::RecvCounts { slot } => self.recv_counts(env, fabric, ub, slot),
-            Phase::TokenNums { local_expert } => self.token_nums(env, fabric, ub, local_expert),
-            Phase::CopyOut { .. } => self.copy_out(env, fabric, ub),
-            Phase::Clear { source, from } => self.clear(env, fabric, ub, source, from),
+            Phase::Matrix { source } => self.matrix(cx, source),
+            Phase::RecvCounts { slot } => self.recv_counts(cx, slot),
+            Phase::TokenNums { local_expert } => self.token_nums(cx, local_expert),
+            Phase::CopyOut { .. } => self.copy_out(cx),
+            Phase::Clear { source, from } => self.clear(cx, source, from),
             Phase::Done => Ok(Progress::Done),
         }
     }
@@ -122,45 +123,33 @@ impl Dispatch {
         Ok(Progress::Stepped)
     }
 
-    fn select<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        self.exchange = Exchange::begin(env, fabric)?;
-        let words = split_words(env, ub.words)?;
-        route::walk(env.shape, env.rank, inputs, &env.work.pairs, words.sent, words.slots);
+    fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        self.exchange = Exchange::begin(cx.env, cx.fabric)?;
+        let words = split_words(cx.env, cx.ub.words)?;
+        route::walk(cx.env.shape, cx.env.rank, cx.inputs, &cx.env.work.pairs, words.sent, words.slots);
         cumulate(words.sent);
         self.go(Phase::Reorder { next: 0 })
     }
 
-    fn reorder<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-        next: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let words = split_words(env, ub.words)?;
+    fn reorder(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
+        let words = split_words(cx.env, cx.ub.words)?;
         // Rows go into own memory: no peer has to be spared by another order.
-        let (shape, order) = (env.shape, SendOrder::Plain);
-        let sends = Sends::new(shape, env.rank, order, &env.work.pairs);
-        let Some((item, send)) = sends.next(inputs, words.slots, next) else {
-            return self.go(Phase::Head { to: env.work.ranks.start });
+        let (shape, order) = (cx.env.shape, SendOrder::Plain);
+        let sends = Sends::new(shape, cx.env.rank, order, &cx.env.work.pairs);
+        let Some((item, send)) = sends.next(cx.inputs, words.slots, next) else {
+            return self.go(Phase::Head { to: cx.env.work.ranks.start });
         };
         let position = Cumsum { shape, sums: words.sent }.position(send.home, send.slot);
         let at = a2_window::record(shape, position);
-        let record = ub
+        let record = cx
+            .ub
             .row
             .get_mut(..shape.window_record() as usize)
             .ok_or(internal("scratch is shorter than ub_bytes"))?;
         let (row, field) = record
             .split_at_mut_checked(shape.payload_bytes() as usize)
             .ok_or(internal("a record is shorter than its row"))?;
-        let (payload, scale) = steps::payload(shape, env.vector, inputs, row, &mut self.staged, send)?;
+        let (payload, scale) = steps::payload(shape, cx.env.vector, cx.inputs, row, &mut self.staged, send)?;
         let record = if field.is_empty() {
             payload
         } else {
@@ -168,55 +157,38 @@ impl Dispatch {
             field.iter_mut().zip(scale.to_le_bytes()).for_each(|(to, from)| *to = from);
             record
         };
-        self.exchange.write_out(env, fabric, send.home.rank, at, record)?;
+        self.exchange.write_out(cx.env, cx.fabric, send.home.rank, at, record)?;
         self.go(Phase::Reorder { next: item + 1 })
     }
 
-    fn head<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        to: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if to >= env.work.ranks.end {
+    fn head(&mut self, cx: &mut Cx<'_, impl Types>, to: u32) -> Outcome {
+        if to >= cx.env.work.ranks.end {
             return self.go(Phase::Send);
         }
-        let words = split_words(env, ub.words)?;
-        let status = Cumsum { shape: env.shape, sums: words.sent }.status(RankId(to));
+        let words = split_words(cx.env, cx.ub.words)?;
+        let status = Cumsum { shape: cx.env.shape, sums: words.sent }.status(RankId(to));
         let mut bytes = [0; 4 * STATUS_WORDS];
         for (out, word) in bytes.chunks_exact_mut(4).zip(status) {
             out.copy_from_slice(&word.to_le_bytes());
         }
-        self.exchange.write_out(env, fabric, RankId(to), 0, &bytes)?;
+        self.exchange.write_out(cx.env, cx.fabric, RankId(to), 0, &bytes)?;
         self.go(Phase::Head { to: to + 1 })
     }
 
-    fn send<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        let words = split_words(env, ub.words)?;
-        let sent = Cumsum { shape: env.shape, sums: words.sent };
-        match self.exchange.send(env, fabric, Kind::Dispatch, |to| sent.rows_to(to))? {
+    fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let words = split_words(cx.env, cx.ub.words)?;
+        let sent = Cumsum { shape: cx.env.shape, sums: words.sent };
+        match self.exchange.send(cx.env, cx.fabric, Kind::Dispatch, |to| sent.rows_to(to))? {
             Some(progress) => Ok(progress),
-            None => self.go(Phase::ExpandIdx { pair: env.work.pairs.moe.start }),
+            None => self.go(Phase::ExpandIdx { pair: cx.env.work.pairs.moe.start }),
         }
     }
 
-    fn expand_idx<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        pair: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let words = split_words(env, ub.words)?;
-        self.go(match steps::expand_idx(fabric, &env.work.pairs.moe, words.slots, pair)? {
+    fn expand_idx(&mut self, cx: &mut Cx<'_, impl Types>, pair: u32) -> Outcome {
+        let words = split_words(cx.env, cx.ub.words)?;
+        self.go(match steps::expand_idx(cx.fabric, &cx.env.work.pairs.moe, words.slots, pair)? {
             Some(pair) => Phase::ExpandIdx { pair },
-            None => Phase::Counts { source: env.work.ranks.start },
+            None => Phase::Counts { source: cx.env.work.ranks.start },
         })
     }
 }

@@ -6,39 +6,28 @@ use crate::layout::a2_window::{FLAG1, record, record_scale, tail_flag, window_in
 use crate::layout::outputs;
 use crate::layout::state::Kind;
 use crate::plan::permute::{RecvCounts, add_gather_adds};
-use crate::protocol::a2::{Env, split_words};
+use crate::protocol::a2::{Cx, Env, split_words};
 use crate::protocol::a3::steps::{chunk_of, write_words};
-use crate::protocol::{Ub, internal};
+use crate::protocol::{Outcome, Types, internal};
 use crate::shape::TokenNums;
 use crate::units::RankId;
 use crate::vector::Vector;
 
 impl Dispatch {
-    pub(super) fn await_counts<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &F,
-        source: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if source >= env.work.ranks.end {
+    pub(super) fn await_counts(&mut self, cx: &mut Cx<'_, impl Types>, source: u32) -> Outcome {
+        if source >= cx.env.work.ranks.end {
             return self.go(Phase::Barrier);
         }
-        if !self.exchange.flag_is_in(env, fabric, RankId(source), FLAG1)? {
+        if !self.exchange.flag_is_in(cx.env, cx.fabric, RankId(source), FLAG1)? {
             return Ok(Progress::Pending(Wait::new(Flag::WindowCounts, RankId(source), &[])));
         }
-        let rows = self.counts_of(env, fabric, RankId(source), |_, _| ())?;
+        let rows = self.counts_of(cx.env, cx.fabric, RankId(source), |_, _| ())?;
         self.go(Phase::Rows { source, rows })
     }
 
-    pub(super) fn await_rows<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &F,
-        source: u32,
-        rows: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let at = tail_flag(env.shape, Kind::Dispatch, rows);
-        if !self.exchange.flag_is_in(env, fabric, RankId(source), at)? {
+    pub(super) fn await_rows(&mut self, cx: &mut Cx<'_, impl Types>, source: u32, rows: u32) -> Outcome {
+        let at = tail_flag(cx.env.shape, Kind::Dispatch, rows);
+        if !self.exchange.flag_is_in(cx.env, cx.fabric, RankId(source), at)? {
             return Ok(Progress::Pending(Wait::new(Flag::WindowRows, RankId(source), &[rows])));
         }
         self.go(Phase::Counts { source: source + 1 })
@@ -71,21 +60,15 @@ impl Dispatch {
         if seen > max { Err(ProtocolError::Rows { seen, max }) } else { Ok(rows) }
     }
 
-    pub(super) fn matrix<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &F,
-        ub: &mut Ub<'_>,
-        source: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let words = split_words(env, ub.words)?;
-        let experts = env.shape.local_expert_num() as usize;
-        if source >= env.shape.ep_world_size() {
+    pub(super) fn matrix(&mut self, cx: &mut Cx<'_, impl Types>, source: u32) -> Outcome {
+        let words = split_words(cx.env, cx.ub.words)?;
+        let experts = cx.env.shape.local_expert_num() as usize;
+        if source >= cx.env.shape.ep_world_size() {
             add_gather_adds(words.matrix, experts, words.sums);
-            return self.go(Phase::RecvCounts { slot: env.work.slots.start });
+            return self.go(Phase::RecvCounts { slot: cx.env.work.slots.start });
         }
         let row = words.matrix.get_mut(source as usize * experts..).unwrap_or_default();
-        self.counts_of(env, fabric, RankId(source), |local_expert, count| {
+        self.counts_of(cx.env, cx.fabric, RankId(source), |local_expert, count| {
             if let Some(entry) = row.get_mut(local_expert as usize) {
                 *entry = count;
             }
@@ -93,61 +76,44 @@ impl Dispatch {
         self.go(Phase::Matrix { source: source + 1 })
     }
 
-    pub(super) fn recv_counts<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        slot: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if slot >= env.work.slots.end {
-            return self.go(Phase::TokenNums { local_expert: env.work.experts.start });
+    pub(super) fn recv_counts(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32) -> Outcome {
+        if slot >= cx.env.work.slots.end {
+            return self.go(Phase::TokenNums { local_expert: cx.env.work.experts.start });
         }
-        let end = chunk_of(&env.work.slots, slot).end;
-        let words = split_words(env, ub.words)?;
+        let end = chunk_of(&cx.env.work.slots, slot).end;
+        let words = split_words(cx.env, cx.ub.words)?;
         let sums = words.sums.get(slot as usize..end as usize).ok_or(internal("no such slot"))?;
-        write_words(fabric, outputs::ep_recv_count(slot), sums.iter().copied())?;
+        write_words(cx.fabric, outputs::ep_recv_count(slot), sums.iter().copied())?;
         self.go(Phase::RecvCounts { slot: end })
     }
 
-    pub(super) fn token_nums<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        local_expert: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if local_expert >= env.work.experts.end {
-            let source = env.work.ranks.start;
+    pub(super) fn token_nums(&mut self, cx: &mut Cx<'_, impl Types>, local_expert: u32) -> Outcome {
+        if local_expert >= cx.env.work.experts.end {
+            let source = cx.env.work.ranks.start;
             return self.go(Phase::CopyOut { source, local_expert: 0, index: 0, scale: false });
         }
-        let words = split_words(env, ub.words)?;
-        let counts = RecvCounts { shape: env.shape, sums: words.sums };
+        let words = split_words(cx.env, cx.ub.words)?;
+        let counts = RecvCounts { shape: cx.env.shape, sums: words.sums };
         // The rows of an expert end where those of the next begin.
         let end = counts.first_row(local_expert + 1, RankId(0));
-        let num = match env.shape.token_nums() {
+        let num = match cx.env.shape.token_nums() {
             TokenNums::PrefixSums => end,
             TokenNums::Counts => end.saturating_sub(counts.first_row(local_expert, RankId(0))),
         };
-        fabric.write(outputs::expert_token_num(local_expert), &i64::from(num).to_le_bytes())?;
+        cx.fabric.write(outputs::expert_token_num(local_expert), &i64::from(num).to_le_bytes())?;
         self.go(Phase::TokenNums { local_expert: local_expert + 1 })
     }
 
-    pub(super) fn copy_out<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
+    pub(super) fn copy_out(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let Phase::CopyOut { source, local_expert, index, scale } = self.phase else {
             return Err(internal("not copying out"));
         };
-        let shape = env.shape;
-        let words = split_words(env, ub.words)?;
+        let shape = cx.env.shape;
+        let words = split_words(cx.env, cx.ub.words)?;
         let counts = RecvCounts { shape, sums: words.sums };
-        let next = next_row(&counts, &env.work.ranks, source, local_expert, index);
+        let next = next_row(&counts, &cx.env.work.ranks, source, local_expert, index);
         let Some((source, local_expert, index)) = next else {
-            return self.go(Phase::Clear { source: env.work.ranks.start, from: 0 });
+            return self.go(Phase::Clear { source: cx.env.work.ranks.start, from: 0 });
         };
         let from = RankId(source);
         let position = counts.position(local_expert, from).saturating_add(index);
@@ -155,12 +121,12 @@ impl Dispatch {
         let window = |at| window_in(shape, self.exchange.half, from, at);
         if scale {
             let at = window(record_scale(shape, position));
-            let bytes = fabric.bytes(at, 4)?.first_chunk::<4>().copied();
+            let bytes = cx.fabric.bytes(at, 4)?.first_chunk::<4>().copied();
             let bytes = bytes.ok_or(internal("fabric returned another length"))?;
-            fabric.write(outputs::dynamic_scale(row), &bytes)?;
+            cx.fabric.write(outputs::dynamic_scale(row), &bytes)?;
         } else {
             let at = window(record(shape, position));
-            fabric.deliver(outputs::expand_x(shape, row), at, shape.payload_bytes())?;
+            cx.fabric.deliver(outputs::expand_x(shape, row), at, shape.payload_bytes())?;
         }
         self.go(if shape.row_format().scale.is_some() && !scale {
             Phase::CopyOut { source, local_expert, index, scale: true }
@@ -169,19 +135,12 @@ impl Dispatch {
         })
     }
 
-    pub(super) fn clear<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        source: u32,
-        from: u64,
-    ) -> Result<Progress, ProtocolError> {
-        let words = split_words(env, ub.words)?;
-        let counts = RecvCounts { shape: env.shape, sums: words.sums };
+    pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, source: u32, from: u64) -> Outcome {
+        let words = split_words(cx.env, cx.ub.words)?;
+        let counts = RecvCounts { shape: cx.env.shape, sums: words.sums };
         let next = self.exchange.clear(
-            env,
-            fabric,
+            cx.env,
+            cx.fabric,
             Kind::Dispatch,
             |rank| counts.rows_from(rank),
             (source, from),

@@ -11,8 +11,8 @@ pub(crate) mod receive;
 mod send;
 pub(crate) mod sum;
 
-use crate::protocol::Operands;
-use crate::protocol::Ub;
+use crate::protocol::a3::Cx;
+use crate::protocol::{Operands, Ub, With};
 
 use super::Env;
 use super::tp::Add;
@@ -90,15 +90,16 @@ impl Combine {
         operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
+        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub);
         match self.phase {
-            Phase::Select => self.select(env, fabric, operands),
-            Phase::Lend { add, rows, others } => self.lend(env, fabric, operands, add, (rows, others)),
-            Phase::Put { .. } | Phase::Publish { .. } => self.send(env, fabric, operands, ub),
-            Phase::Await { token, k } => self.await_token(env, fabric, inputs, token, k),
-            Phase::Clear { token, k } => self.clear(env, fabric, inputs, token, k),
+            Phase::Select => self.select(cx),
+            Phase::Lend { add, rows, others } => self.lend(cx, add, (rows, others)),
+            Phase::Put { .. } | Phase::Publish { .. } => self.send(cx),
+            Phase::Await { token, k } => self.await_token(cx, token, k),
+            Phase::Clear { token, k } => self.clear(cx, token, k),
             Phase::Write { token, output } => {
                 let rows = InWindow { partition: self.partition };
-                let next = sum::write(env, fabric, inputs, ub, (token, output), &rows)?;
+                let next = sum::write(cx.env, cx.fabric, cx.inputs, &mut cx.ub, (token, output), &rows)?;
                 self.go(match next {
                     Some(output) => Phase::Write { token, output },
                     None => Phase::Await { token: Token(token.0 + 1), k: 0 },

@@ -2,33 +2,26 @@
 
 use super::sum::Output;
 use super::{Combine, Phase};
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Flag, Progress, Wait};
 use crate::inputs::Inputs;
 use crate::layout::state::{combine_slot, combine_status};
 use crate::placement::Home;
 use crate::plan::route;
-use crate::protocol::a3::Env;
+use crate::protocol::a3::{Cx, Env};
+use crate::protocol::{Outcome, Types};
 use crate::sync::flag;
 use crate::units::{Pair, Token};
-use crate::vector::Vector;
 
 impl Combine {
-    pub(super) fn await_token<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        token: Token,
-        first: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if token.0 >= env.work.tokens.end {
+    pub(super) fn await_token(&mut self, cx: &mut Cx<'_, impl Types>, token: Token, first: u32) -> Outcome {
+        if token.0 >= cx.env.work.tokens.end {
             return self.go(Phase::Done);
         }
         let mut k = first;
-        while let Some((next, home)) = next_pair(env, inputs, token, k) {
-            let at = combine_status(self.partition, combine_slot(env.shape, token, next));
+        while let Some((next, home)) = next_pair(cx.env, cx.inputs, token, k) {
+            let at = combine_status(self.partition, combine_slot(cx.env.shape, token, next));
             let awaited = Wait::new(Flag::Combine, home.rank, &[token.0, next]);
-            let seen = fabric.observe(at)?;
+            let seen = cx.fabric.observe(at)?;
             match flag::arrived(seen) {
                 flag::Seen::Flag(_) => k = next + 1,
                 flag::Seen::Corrupt => return Err(awaited.refused(seen)),
@@ -39,19 +32,12 @@ impl Combine {
         self.go(Phase::Clear { token, k: 0 })
     }
 
-    pub(super) fn clear<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        token: Token,
-        mut k: u32,
-    ) -> Result<Progress, ProtocolError> {
-        for _ in 0..env.run {
-            let Some((next, _)) = next_pair(env, inputs, token, k) else {
+    pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, token: Token, mut k: u32) -> Outcome {
+        for _ in 0..cx.env.run {
+            let Some((next, _)) = next_pair(cx.env, cx.inputs, token, k) else {
                 return self.go(Phase::Write { token, output: Output::Sum });
             };
-            fabric.store(combine_status(self.partition, combine_slot(env.shape, token, next)), 0)?;
+            cx.fabric.store(combine_status(self.partition, combine_slot(cx.env.shape, token, next)), 0)?;
             k = next + 1;
         }
         self.go(Phase::Clear { token, k })

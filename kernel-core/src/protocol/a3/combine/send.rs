@@ -9,40 +9,33 @@ use crate::layout::state::{Kind, combine_slot, combine_status};
 use crate::layout::tp;
 use crate::plan::order::turned;
 use crate::plan::split;
-use crate::protocol::a3::Env;
+use crate::protocol::a3::Cx;
 use crate::protocol::a3::tp::{Add, built};
-use crate::protocol::{Operands, Ub, internal};
+use crate::protocol::{Operands, Outcome, Types, internal};
 use crate::shape::Shape;
 use crate::sync::{flag, selector};
 use crate::units::{RankId, Token, div_floor};
 use crate::vector::Vector;
 
 impl Combine {
-    pub(super) fn select<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        operands: &Operands<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        let (rows, others) = operands.rows(env.shape, env.rank)?;
-        self.share = split::rows(env.shape, rows, env.core);
-        self.partition = selector::select(fabric, Kind::Combine, env.core)?;
-        self.go(match env.shape.tp_world_size() {
+    pub(super) fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let (rows, others) = cx.operands.rows(cx.env.shape, cx.env.rank)?;
+        self.share = split::rows(cx.env.shape, rows, cx.env.core);
+        self.partition = selector::select(cx.fabric, Kind::Combine, cx.env.core)?;
+        self.go(match cx.env.shape.tp_world_size() {
             1 => Phase::Put { item: 0 },
             _ => Phase::Lend { add: Add::new(), rows, others },
         })
     }
 
-    pub(super) fn lend<F: Fabric + ?Sized, V: Vector>(
+    pub(super) fn lend(
         &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        operands: &Operands<'_>,
+        cx: &mut Cx<'_, impl Types>,
         mut add: Add,
         (rows, others): (u32, u32),
-    ) -> Result<Progress, ProtocolError> {
+    ) -> Outcome {
         built()?;
-        match add.step(env, fabric, operands, (rows, others))? {
+        match add.step(cx.env, cx.fabric, cx.operands, (rows, others))? {
             Progress::Stepped => self.go(Phase::Lend { add, rows, others }),
             pending @ Progress::Pending(_) => Ok(pending),
             Progress::Done => {
@@ -53,36 +46,30 @@ impl Combine {
     }
 
     /// Puts rows, and behind each publishes its flag.
-    pub(super) fn send<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        operands: &Operands<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        let mut left = env.run;
+    pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let mut left = cx.env.run;
         let mut next = match self.phase {
             Phase::Put { item } => item,
             Phase::Publish { item, triple } => {
-                self.publish(env, fabric, triple)?;
+                self.publish(cx, triple)?;
                 left -= 1;
                 item + 1
             }
             _ => return Err(internal("not sending")),
         };
         let count = self.share.end - self.share.start;
-        let turn = env.choices.order.turn(&self.share, env.rank);
+        let turn = cx.env.choices.order.turn(&self.share, cx.env.rank);
         while left > 0 {
             if next >= count {
-                return self.go(Phase::Await { token: Token(env.work.tokens.start), k: 0 });
+                return self.go(Phase::Await { token: Token(cx.env.work.tokens.start), k: 0 });
             }
             let row = self.share.start + turned(count, turn, next);
-            let triple = self.put(env, fabric, operands, ub, row)?;
+            let triple = self.put(cx, row)?;
             left -= 1;
             if left == 0 {
                 return self.go(Phase::Publish { item: next, triple });
             }
-            self.publish(env, fabric, triple)?;
+            self.publish(cx, triple)?;
             left -= 1;
             next += 1;
         }
@@ -91,45 +78,34 @@ impl Combine {
 
     /// Publishes the flag of a row that has been put.
     #[inline(always)]
-    fn publish<F: Fabric + ?Sized, V>(
-        &self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        triple: Triple,
-    ) -> Result<(), ProtocolError> {
-        let slot = combine_slot(env.shape, triple.token, triple.k);
-        fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
+    fn publish(&self, cx: &mut Cx<'_, impl Types>, triple: Triple) -> Result<(), ProtocolError> {
+        let slot = combine_slot(cx.env.shape, triple.token, triple.k);
+        cx.fabric.publish(triple.source, combine_status(self.partition, slot), flag::ARRIVED)?;
         Ok(())
     }
 
     /// Puts a row at its owner. Whose it is.
     #[inline(always)]
-    fn put<F: Fabric + ?Sized, V: Vector>(
-        &self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        operands: &Operands<'_>,
-        ub: &mut Ub<'_>,
-        row: u32,
-    ) -> Result<Triple, ProtocolError> {
-        let triple = operands.triple(env.shape, env.rank, row)?;
-        let y = operands.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
+    fn put(&self, cx: &mut Cx<'_, impl Types>, row: u32) -> Result<Triple, ProtocolError> {
+        let env = cx.env;
+        let triple = cx.operands.triple(env.shape, env.rank, row)?;
+        let y = cx.operands.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
         let at = combine_row(env.shape, self.partition, triple.token, triple.k);
         if let Some(partition) = self.lent
             && built().is_ok()
         {
             let lent = tp::result(env.shape, env.rank, partition, row);
-            let out = ub.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than ub_bytes"))?;
-            env.vector.add(env.shape.dtype(), y, fabric.bytes(lent, env.shape.row_bytes())?, out);
-            fabric.put(triple.source, at, out, &[])?;
+            let out = cx.ub.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than ub_bytes"))?;
+            env.vector.add(env.shape.dtype(), y, cx.fabric.bytes(lent, env.shape.row_bytes())?, out);
+            cx.fabric.put(triple.source, at, out, &[])?;
         } else if env.shape.result_format().scale.is_some() {
             let len = env.shape.result_bytes() as usize;
-            let packed = ub.row.get_mut(..len).ok_or(internal("scratch is shorter than ub_bytes"))?;
+            let packed = cx.ub.row.get_mut(..len).ok_or(internal("scratch is shorter than ub_bytes"))?;
             let (data, scales) = result::split_mut(env.shape, packed);
             env.vector.quantise_blocks(env.shape.dtype(), y, data, scales);
-            fabric.put(triple.source, at, packed, &[])?;
+            cx.fabric.put(triple.source, at, packed, &[])?;
         } else {
-            fabric.put(triple.source, at, y, &[])?;
+            cx.fabric.put(triple.source, at, y, &[])?;
         }
         Ok(triple)
     }

@@ -23,7 +23,8 @@ use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::state::Partition;
 use crate::plan::counts::ShareSum;
-use crate::protocol::{Flags, Ub};
+use crate::protocol::a3::Cx;
+use crate::protocol::{Flags, Operands, Outcome, Types, Ub, With};
 use crate::sync::barrier;
 use crate::vector::Vector;
 
@@ -129,20 +130,21 @@ impl Dispatch {
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
+        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub);
         match self.phase {
-            Phase::Select => self.select(env, fabric, inputs, ub),
-            Phase::Send { next } => self.send(env, fabric, inputs, ub, next),
-            Phase::Quiet => self.quiet(env, fabric),
-            Phase::Arrive => self.arrive(env, fabric),
-            Phase::Barrier => self.barrier(env, fabric),
-            Phase::Publish { destination } => self.publish(env, fabric, ub, destination),
-            Phase::PublishTokens { destination } => self.publish_tokens(env, fabric, destination),
-            Phase::ExpandIdx { pair } => self.expand_idx(env, fabric, ub, pair),
-            Phase::SelectTp => self.select_tp(env, fabric),
-            Phase::Exchange(exchange) => self.exchange(env, fabric, ub, exchange),
-            Phase::AwaitTokens { slot, row } => self.await_tokens(env, fabric, slot, row),
-            Phase::CopyOut { .. } => self.copy_out(env, fabric, ub),
-            Phase::Gather(gather) => self.gather(env, fabric, ub, gather),
+            Phase::Select => self.select(cx),
+            Phase::Send { next } => self.send(cx, next),
+            Phase::Quiet => self.quiet(cx),
+            Phase::Arrive => self.arrive(cx),
+            Phase::Barrier => self.barrier(cx),
+            Phase::Publish { destination } => self.publish(cx, destination),
+            Phase::PublishTokens { destination } => self.publish_tokens(cx, destination),
+            Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
+            Phase::SelectTp => self.select_tp(cx),
+            Phase::Exchange(exchange) => self.exchange(cx, exchange),
+            Phase::AwaitTokens { slot, row } => self.await_tokens(cx, slot, row),
+            Phase::CopyOut { .. } => self.copy_out(cx),
+            Phase::Gather(gather) => self.gather(cx, gather),
             Phase::Done => Ok(Progress::Done),
         }
     }
@@ -153,35 +155,23 @@ impl Dispatch {
         Ok(Progress::Stepped)
     }
 
-    fn quiet<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-    ) -> Result<Progress, ProtocolError> {
-        if !fabric.quiet()? {
+    fn quiet(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        if !cx.fabric.quiet()? {
             return Ok(Progress::Pending(Wait::QUIET));
         }
-        self.go(if env.shape.aiv_num() == 1 { first_flag_behind_records(env) } else { Phase::Arrive })
+        self.go(if cx.env.shape.aiv_num() == 1 { first_flag_behind_records(cx.env) } else { Phase::Arrive })
     }
 
-    fn arrive<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-    ) -> Result<Progress, ProtocolError> {
+    fn arrive(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         self.epoch = barrier::next_epoch(self.epoch);
-        barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
+        barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, self.epoch, ShareSum::default())?;
         self.go(Phase::Barrier)
     }
 
-    fn barrier<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-    ) -> Result<Progress, ProtocolError> {
-        match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
+    fn barrier(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        match barrier::missing(cx.fabric, cx.env.shape.aiv_num(), cx.env.core, self.epoch)? {
             Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
-            None => self.go(first_flag_behind_records(env)),
+            None => self.go(first_flag_behind_records(cx.env)),
         }
     }
 }

@@ -1,90 +1,72 @@
 //! The receiving half: learn where the own rows go, copy the records out.
 
 use super::{Dispatch, Part, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Fabric, Progress};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
-use crate::protocol::a3::Env;
+use crate::protocol::a3::Cx;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, ROWS, Stretch, split_words, write_first};
-use crate::protocol::{Flags, Receive, Ub, internal};
-use crate::vector::Vector;
+use crate::protocol::{Flags, Outcome, Receive, Types, internal};
 
 impl Dispatch {
-    pub(super) fn exchange<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        mut exchange: Exchange,
-    ) -> Result<Progress, ProtocolError> {
-        let (_, counts) = split_words(ub.words, &env.work.sends)?;
-        let progress = exchange.step(env, fabric, counts)?;
+    pub(super) fn exchange(&mut self, cx: &mut Cx<'_, impl Types>, mut exchange: Exchange) -> Outcome {
+        let (_, counts) = split_words(cx.ub.words, &cx.env.work.sends)?;
+        let progress = exchange.step(cx.env, cx.fabric, counts)?;
         match progress {
             Progress::Stepped => self.go(Phase::Exchange(exchange)),
             Progress::Pending(_) => Ok(progress),
             Progress::Done => {
                 self.epoch = exchange.epoch();
                 (self.first_row, self.total) = (exchange.first_row(), exchange.total());
-                self.go(match env.choices.flags {
-                    Flags::Joint => first_record(env.work.slots.start, self.first_row),
+                self.go(match cx.env.choices.flags {
+                    Flags::Joint => first_record(cx.env.work.slots.start, self.first_row),
                     Flags::Separate => Phase::Quiet,
                 })
             }
         }
     }
 
-    pub(super) fn await_tokens<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        slot: u32,
-        row: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if slot >= env.work.slots.end {
-            return self.copied(env, row);
+    pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
+        if slot >= cx.env.work.slots.end {
+            return self.copied(cx.env, row);
         }
-        match steps::await_token_flags(env, fabric, self.partition, &(slot..slot + 1))? {
+        match steps::await_token_flags(cx.env, cx.fabric, self.partition, &(slot..slot + 1))? {
             Err(wait) => Ok(Progress::Pending(wait)),
             Ok(_) => self.go(first_record(slot, row)),
         }
     }
 
-    pub(super) fn copy_out<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
+    pub(super) fn copy_out(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let Phase::CopyOut { slot, index, row, token, part } = self.phase else {
             return Err(internal("not copying out"));
         };
-        let shape = env.shape;
-        let (_, counts) = split_words(ub.words, &env.work.sends)?;
-        let told = match env.choices.flags {
-            Flags::Joint => slot..env.work.slots.end,
+        let shape = cx.env.shape;
+        let (_, counts) = split_words(cx.ub.words, &cx.env.work.sends)?;
+        let told = match cx.env.choices.flags {
+            Flags::Joint => slot..cx.env.work.slots.end,
             Flags::Separate => slot..slot + 1,
         };
-        let most = match env.choices.receive {
+        let most = match cx.env.choices.receive {
             // Where data stay, what is written for each record is small.
             Receive::InPlace => ROWS,
-            _ if shape.tp_world_size() == 1 => env.run.min(ROWS),
+            _ if shape.tp_world_size() == 1 => cx.env.run.min(ROWS),
             // A record goes to the peer as soon as it is copied.
             _ => 1,
         };
         let end = told.end;
-        let (rows, (slot_behind, index_behind)) = steps::rows(env, counts, told, index, most)?;
+        let (rows, (slot_behind, index_behind)) = steps::rows(cx.env, counts, told, index, most)?;
         let Some(one) = rows.stretches.first() else {
-            return match env.choices.flags {
-                Flags::Joint => self.copied(env, row),
+            return match cx.env.choices.flags {
+                Flags::Joint => self.copied(cx.env, row),
                 Flags::Separate => self.go(Phase::AwaitTokens { slot: end, row }),
             };
         };
         let at = |rows: &Stretch| dispatch_record(shape, self.partition, rows.home, rows.source, rows.index);
         let pitch = shape.record_pitch();
         let row_behind = row + rows.len;
-        let next = match env.choices.flags {
+        let next = match cx.env.choices.flags {
             Flags::Separate if slot_behind == end => Phase::AwaitTokens { slot: end, row: row_behind },
             _ => Phase::CopyOut {
                 slot: slot_behind,
@@ -97,16 +79,16 @@ impl Dispatch {
         match part {
             Part::Triple => {
                 let triple = |rows: &_| triple_of(shape, at(rows));
-                let token = steps::copy_triples(env, fabric, &rows, (triple, pitch), (row, token))?;
+                let token = steps::copy_triples(cx.env, cx.fabric, &rows, (triple, pitch), (row, token))?;
                 self.go(Phase::CopyOut { slot, index, row, token, part: Part::Data })
             }
             Part::Data => {
-                match env.choices.receive {
+                match cx.env.choices.receive {
                     Receive::Copy => {
                         for rows in &rows.stretches {
                             let (mut to, mut from) = (outputs::expand_x(shape, row + rows.before), at(rows));
                             for _ in 0..rows.len {
-                                fabric.deliver(to, from, shape.payload_bytes())?;
+                                cx.fabric.deliver(to, from, shape.payload_bytes())?;
                                 (to.offset, from.offset) =
                                     (to.offset + shape.payload_bytes(), from.offset + pitch);
                             }
@@ -122,26 +104,26 @@ impl Dispatch {
                                 at.offset += pitch;
                             }
                         }
-                        write_first(fabric, outputs::row_table(row), &entries, rows.len)?;
+                        write_first(cx.fabric, outputs::row_table(row), &entries, rows.len)?;
                     }
                     Receive::Direct { .. } => {
                         return Err(internal("direct placement has machines of its own"));
                     }
                 }
                 self.go(match shape.row_format().scale {
-                    None => Self::behind_own_parts(env, self.phase, next),
+                    None => Self::behind_own_parts(cx.env, self.phase, next),
                     Some(_) => Phase::CopyOut { slot, index, row, token, part: Part::Scale },
                 })
             }
             Part::Scale => {
-                steps::copy_scales(fabric, &rows, (|rows: &_| scale_of(shape, at(rows)), pitch), row)?;
-                self.go(Self::behind_own_parts(env, self.phase, next))
+                steps::copy_scales(cx.fabric, &rows, (|rows: &_| scale_of(shape, at(rows)), pitch), row)?;
+                self.go(Self::behind_own_parts(cx.env, self.phase, next))
             }
             Part::Peer => {
                 // `token` is the one behind the record's.
                 let rows = (row, token.saturating_sub(1));
-                let tail = steps::tail_of(shape, fabric, at(one), (one.home, one.source), rows)?;
-                self.put_at_peer(env, fabric, ub, (at(one), &tail), row)?;
+                let tail = steps::tail_of(shape, cx.fabric, at(one), (one.home, one.source), rows)?;
+                self.put_at_peer(cx.env, cx.fabric, &mut cx.ub, (at(one), &tail), row)?;
                 self.go(next)
             }
         }

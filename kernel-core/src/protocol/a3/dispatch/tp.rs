@@ -7,20 +7,16 @@ use crate::layout::record::Tail;
 use crate::layout::state::Kind;
 use crate::layout::tp;
 use crate::place::Place;
-use crate::protocol::a3::Env;
 use crate::protocol::a3::tp::{Gather, Rows, built, peer};
-use crate::protocol::{Ub, internal};
+use crate::protocol::a3::{Cx, Env};
+use crate::protocol::{Outcome, Types, Ub, internal};
 use crate::sync::selector;
 use crate::vector::Vector;
 
 impl Dispatch {
-    pub(super) fn select_tp<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-    ) -> Result<Progress, ProtocolError> {
-        self.tp_partition = selector::select_at(fabric, tp::selector(Kind::Dispatch, env.core))?;
-        self.go(first_to_send(env))
+    pub(super) fn select_tp(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        self.tp_partition = selector::select_at(cx.fabric, tp::selector(Kind::Dispatch, cx.env.core))?;
+        self.go(first_to_send(cx.env))
     }
 
     /// Puts a received record at the peer's. It goes through the scratch, as on the device through the unified
@@ -56,15 +52,9 @@ impl Dispatch {
         })
     }
 
-    pub(super) fn gather<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        mut gather: Gather,
-    ) -> Result<Progress, ProtocolError> {
+    pub(super) fn gather(&mut self, cx: &mut Cx<'_, impl Types>, mut gather: Gather) -> Outcome {
         built()?;
-        match gather.step(env, fabric, ub)? {
+        match gather.step(cx.env, cx.fabric, &mut cx.ub)? {
             Progress::Stepped => self.go(Phase::Gather(gather)),
             Progress::Done => self.go(Phase::Done),
             pending @ Progress::Pending(_) => Ok(pending),

@@ -24,9 +24,9 @@ use crate::layout::state::Partition;
 use crate::plan::counts::ShareSum;
 use crate::plan::experts::Cursor;
 use crate::plan::route::Send;
-use crate::protocol::Ub;
 use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::{Env, steps};
+use crate::protocol::a3::{Cx, Env, steps};
+use crate::protocol::{Operands, Outcome, Types, Ub, With};
 use crate::sync::barrier;
 use crate::vector::Vector;
 
@@ -110,25 +110,26 @@ impl Dispatch {
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
+        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub);
         match self.phase {
             Phase::Select => {
-                (self.partition, self.epoch) = steps::select(env, fabric, inputs, ub)?;
+                (self.partition, self.epoch) = steps::select(cx.env, cx.fabric, cx.inputs, &mut cx.ub)?;
                 self.go(Phase::Quiet)
             }
-            Phase::Quiet => self.quiet(env, fabric),
-            Phase::Arrive => self.arrive(env, fabric),
-            Phase::Barrier => self.barrier(env, fabric),
-            Phase::Publish { destination } => self.publish(env, fabric, ub, destination),
-            Phase::Send { at } => self.send(env, inputs, ub, at),
-            Phase::Put { send, block, next } => self.put(env, fabric, inputs, ub, (send, block, next)),
-            Phase::PublishBlock { send, block, next } => self.publish_block(env, fabric, (send, block, next)),
-            Phase::ExpandIdx { pair } => self.expand_idx(env, fabric, ub, pair),
-            Phase::Exchange(exchange) => self.exchange(env, fabric, ub, exchange),
-            Phase::Look { slot } => self.look(env, fabric, ub, slot),
-            Phase::Triple { slot, row } => self.triple(env, fabric, ub, slot, row),
-            Phase::Data { slot, row, block } => self.data(env, fabric, ub, (slot, row, block)),
-            Phase::Scale { slot, row } => self.scale(env, fabric, ub, slot, row),
-            Phase::Clear { slot, block } => self.clear(env, fabric, ub, slot, block),
+            Phase::Quiet => self.quiet(cx),
+            Phase::Arrive => self.arrive(cx),
+            Phase::Barrier => self.barrier(cx),
+            Phase::Publish { destination } => self.publish(cx, destination),
+            Phase::Send { at } => self.send(cx, at),
+            Phase::Put { send, block, next } => self.put(cx, (send, block, next)),
+            Phase::PublishBlock { send, block, next } => self.publish_block(cx, (send, block, next)),
+            Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
+            Phase::Exchange(exchange) => self.exchange(cx, exchange),
+            Phase::Look { slot } => self.look(cx, slot),
+            Phase::Triple { slot, row } => self.triple(cx, slot, row),
+            Phase::Data { slot, row, block } => self.data(cx, (slot, row, block)),
+            Phase::Scale { slot, row } => self.scale(cx, slot, row),
+            Phase::Clear { slot, block } => self.clear(cx, slot, block),
             Phase::Done => Ok(Progress::Done),
         }
     }
@@ -138,36 +139,24 @@ impl Dispatch {
         Ok(Progress::Stepped)
     }
 
-    fn quiet<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-    ) -> Result<Progress, ProtocolError> {
-        if !fabric.quiet()? {
+    fn quiet(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        if !cx.fabric.quiet()? {
             return Ok(Progress::Pending(Wait::QUIET));
         }
-        self.go(if env.shape.aiv_num() == 1 { first_count(env) } else { Phase::Arrive })
+        self.go(if cx.env.shape.aiv_num() == 1 { first_count(cx.env) } else { Phase::Arrive })
     }
 
-    fn arrive<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-    ) -> Result<Progress, ProtocolError> {
+    fn arrive(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         self.epoch = barrier::next_epoch(self.epoch);
-        barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
-        self.go(if counts_first(env) { Phase::Barrier } else { Phase::Send { at: Cursor::default() } })
+        barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, self.epoch, ShareSum::default())?;
+        self.go(if counts_first(cx.env) { Phase::Barrier } else { Phase::Send { at: Cursor::default() } })
     }
 
-    fn barrier<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-    ) -> Result<Progress, ProtocolError> {
-        match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
+    fn barrier(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        match barrier::missing(cx.fabric, cx.env.shape.aiv_num(), cx.env.core, self.epoch)? {
             Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
-            None if counts_first(env) => self.go(first_count(env)),
-            None => self.go(first_index(env)),
+            None if counts_first(cx.env) => self.go(first_count(cx.env)),
+            None => self.go(first_index(cx.env)),
         }
     }
 }

@@ -14,13 +14,12 @@ use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{block, outputs};
 use crate::place::Place;
 use crate::placement::Home;
-use crate::protocol::a3::Env;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, split_words};
-use crate::protocol::{Ub, internal};
+use crate::protocol::a3::{Cx, Env};
+use crate::protocol::{Outcome, Types, Ub, internal};
 use crate::sync::flag;
 use crate::units::RankId;
-use crate::vector::Vector;
 
 /// What is left of the slots of a core's share, by number in the share.
 struct Left<'u> {
@@ -53,15 +52,9 @@ impl<'u> Left<'u> {
 }
 
 impl Dispatch {
-    pub(super) fn exchange<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        mut exchange: Exchange,
-    ) -> Result<Progress, ProtocolError> {
-        let Left { counts, copied, tokens } = Left::new(env, ub)?;
-        let progress = exchange.step(env, fabric, counts)?;
+    pub(super) fn exchange(&mut self, cx: &mut Cx<'_, impl Types>, mut exchange: Exchange) -> Outcome {
+        let Left { counts, copied, tokens } = Left::new(cx.env, &mut cx.ub)?;
+        let progress = exchange.step(cx.env, cx.fabric, counts)?;
         match progress {
             Progress::Stepped => self.go(Phase::Exchange(exchange)),
             Progress::Pending(_) => Ok(progress),
@@ -69,27 +62,21 @@ impl Dispatch {
                 copied.fill(0);
                 tokens.fill(0);
                 self.first_row = exchange.first_row();
-                self.go(Phase::Look { slot: env.work.slots.start })
+                self.go(Phase::Look { slot: cx.env.work.slots.start })
             }
         }
     }
 
-    pub(super) fn look<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        from: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let own = &env.work.slots;
-        let left = Left::new(env, ub)?;
+    pub(super) fn look(&mut self, cx: &mut Cx<'_, impl Types>, from: u32) -> Outcome {
+        let own = &cx.env.work.slots;
+        let left = Left::new(cx.env, &mut cx.ub)?;
         let mut missing = None;
         for slot in (from..own.end).chain(own.start..from) {
             let (count, copied) = left.of(slot - own.start)?;
             if copied >= count {
                 continue;
             }
-            match self.missing_block(env, fabric, slot, copied)? {
+            match self.missing_block(cx.env, cx.fabric, slot, copied)? {
                 Some(wait) => missing = missing.or(Some(wait)),
                 None => {
                     let row = self.first_row.saturating_add(left.row(slot - own.start)?);
@@ -127,36 +114,27 @@ impl Dispatch {
         Ok(None)
     }
 
-    pub(super) fn triple<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        slot: u32,
-        row: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let record = self.next_record(env, ub, slot)?;
-        let Left { tokens, .. } = Left::new(env, ub)?;
-        let first = tokens.get_mut((slot - env.work.slots.start) as usize);
+    pub(super) fn triple(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
+        let record = self.next_record(cx.env, &mut cx.ub, slot)?;
+        let Left { tokens, .. } = Left::new(cx.env, &mut cx.ub)?;
+        let first = tokens.get_mut((slot - cx.env.work.slots.start) as usize);
         let first = first.ok_or(internal("slot outside the share"))?;
         *first = steps::copy_triple(
-            env.shape,
-            fabric,
-            triple_of(env.shape, record),
-            ends(env, slot),
+            cx.env.shape,
+            cx.fabric,
+            triple_of(cx.env.shape, record),
+            ends(cx.env, slot),
             (row, *first),
         )?;
         self.go(Phase::Data { slot, row, block: 0 })
     }
 
-    pub(super) fn data<F: Fabric + ?Sized, V: Vector>(
+    pub(super) fn data(
         &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
+        cx: &mut Cx<'_, impl Types>,
         (slot, row, block): (u32, u32, u32),
-    ) -> Result<Progress, ProtocolError> {
-        let shape = env.shape;
+    ) -> Outcome {
+        let shape = cx.env.shape;
         let stream = block::stream(block, shape.payload_bytes());
         if stream.is_empty() {
             return self.go(match shape.row_format().scale {
@@ -164,40 +142,30 @@ impl Dispatch {
                 Some(_) => Phase::Scale { slot, row },
             });
         }
-        let from = block::block(self.next_record(env, ub, slot)?, block);
+        let from = block::block(self.next_record(cx.env, &mut cx.ub, slot)?, block);
         let row_at = outputs::expand_x(shape, row);
         let output = Place { offset: row_at.offset + stream.start, ..row_at };
-        fabric.deliver(output, from, stream.end - stream.start)?;
+        cx.fabric.deliver(output, from, stream.end - stream.start)?;
         self.go(Phase::Data { slot, row, block: block + 1 })
     }
 
-    pub(super) fn scale<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        slot: u32,
-        row: u32,
-    ) -> Result<Progress, ProtocolError> {
-        steps::copy_scale(fabric, scale_of(env.shape, self.next_record(env, ub, slot)?), row)?;
+    pub(super) fn scale(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
+        steps::copy_scale(
+            cx.fabric,
+            scale_of(cx.env.shape, self.next_record(cx.env, &mut cx.ub, slot)?),
+            row,
+        )?;
         self.go(Phase::Clear { slot, block: 0 })
     }
 
     /// Clears the flag of a block of the record that has been copied out; behind the last one the record is done.
-    pub(super) fn clear<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        slot: u32,
-        block: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let own = &env.work.slots;
-        fabric.store(block::flag(self.next_record(env, ub, slot)?, block), 0)?;
-        if block + 1 < block::count(env.shape) {
+    pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, block: u32) -> Outcome {
+        let own = &cx.env.work.slots;
+        cx.fabric.store(block::flag(self.next_record(cx.env, &mut cx.ub, slot)?, block), 0)?;
+        if block + 1 < block::count(cx.env.shape) {
             return self.go(Phase::Clear { slot, block: block + 1 });
         }
-        let Left { copied, .. } = Left::new(env, ub)?;
+        let Left { copied, .. } = Left::new(cx.env, &mut cx.ub)?;
         let copied = copied.get_mut((slot - own.start) as usize).ok_or(internal("slot outside the share"))?;
         *copied = copied.saturating_add(1);
         self.go(Phase::Look { slot: if slot + 1 < own.end { slot + 1 } else { own.start } })

@@ -1,49 +1,35 @@
 //! The sending half: publish counts, put the blocks of the records and publish their flags.
 
 use super::{Dispatch, Phase, counts_first, first_index};
-use crate::fabric::{Fabric, Progress, ProtocolError};
-use crate::inputs::Inputs;
+use crate::fabric::Fabric;
 use crate::layout::block;
 use crate::layout::data::dispatch_record;
 use crate::layout::record::sent_bytes;
 use crate::place::Place;
 use crate::plan::experts::{Cursor, ExpertSends};
 use crate::plan::route::{Send, Sends};
-use crate::protocol::Ub;
-use crate::protocol::a3::Env;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, split_words};
+use crate::protocol::a3::{Cx, Env};
+use crate::protocol::{Outcome, Types};
 use crate::sync::flag;
-use crate::vector::Vector;
 use core::ops::Range;
 
 impl Dispatch {
-    pub(super) fn publish<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        destination: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if destination >= env.work.destinations.end {
+    pub(super) fn publish(&mut self, cx: &mut Cx<'_, impl Types>, destination: u32) -> Outcome {
+        if destination >= cx.env.work.destinations.end {
             return self.go(Phase::Send { at: Cursor::default() });
         }
-        let destination = steps::publish_counts(env, fabric, ub, self.partition, destination)?;
+        let destination = steps::publish_counts(cx.env, cx.fabric, &mut cx.ub, self.partition, destination)?;
         self.go(Phase::Publish { destination })
     }
 
-    pub(super) fn send<V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-        at: Cursor,
-    ) -> Result<Progress, ProtocolError> {
-        let share = &env.work.sends;
-        let (slots, _) = split_words(ub.words, share)?;
+    pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>, at: Cursor) -> Outcome {
+        let (env, share) = (cx.env, &cx.env.work.sends);
+        let (slots, _) = split_words(cx.ub.words, share)?;
         let sends = Sends::new(env.shape, env.rank, env.choices.order, share);
         let sends = ExpertSends { sends, slots, experts: &env.work.experts };
-        self.go(match sends.next(inputs, at) {
+        self.go(match sends.next(cx.inputs, at) {
             Some((send, next)) => Phase::Put { send, block: 0, next },
             None if counts_first(env) => first_index(env),
             None => Phase::Barrier,
@@ -51,31 +37,27 @@ impl Dispatch {
     }
 
     /// Puts a block straight from the row and the tail behind it: no copy is made.
-    pub(super) fn put<F: Fabric + ?Sized, V: Vector>(
+    pub(super) fn put(
         &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
+        cx: &mut Cx<'_, impl Types>,
         (send, block, next): (Send, u32, Cursor),
-    ) -> Result<Progress, ProtocolError> {
-        let (row, tail) = steps::record(env, inputs, ub.row, &mut self.staged, send)?;
-        let stream = block::stream(block, sent_bytes(env.shape));
+    ) -> Outcome {
+        let (row, tail) = steps::record(cx.env, cx.inputs, cx.ub.row, &mut self.staged, send)?;
+        let stream = block::stream(block, sent_bytes(cx.env.shape));
         let (in_row, in_tail) = (part(row, 0, &stream), part(tail.as_bytes(), row.len(), &stream));
-        let at = block::block(self.record_at(env, send), block);
-        fabric.put(send.home.rank, at, in_row, in_tail)?;
+        let at = block::block(self.record_at(cx.env, send), block);
+        cx.fabric.put(send.home.rank, at, in_row, in_tail)?;
         self.go(Phase::PublishBlock { send, block, next })
     }
 
-    pub(super) fn publish_block<F: Fabric + ?Sized, V: Vector>(
+    pub(super) fn publish_block(
         &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
+        cx: &mut Cx<'_, impl Types>,
         (send, block, next): (Send, u32, Cursor),
-    ) -> Result<Progress, ProtocolError> {
-        fabric.publish(send.home.rank, block::flag(self.record_at(env, send), block), flag::ARRIVED)?;
+    ) -> Outcome {
+        cx.fabric.publish(send.home.rank, block::flag(self.record_at(cx.env, send), block), flag::ARRIVED)?;
         let block = block + 1;
-        let more = block < block::count(env.shape);
+        let more = block < block::count(cx.env.shape);
         self.go(if more { Phase::Put { send, block, next } } else { Phase::Send { at: next } })
     }
 
@@ -83,18 +65,12 @@ impl Dispatch {
         dispatch_record(env.shape, self.partition, send.home, env.rank, send.slot)
     }
 
-    pub(super) fn expand_idx<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        pair: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let share = &env.work.sends;
-        let (slots, _) = split_words(ub.words, share)?;
-        self.go(match steps::expand_idx(fabric, &share.moe, slots, pair)? {
+    pub(super) fn expand_idx(&mut self, cx: &mut Cx<'_, impl Types>, pair: u32) -> Outcome {
+        let share = &cx.env.work.sends;
+        let (slots, _) = split_words(cx.ub.words, share)?;
+        self.go(match steps::expand_idx(cx.fabric, &share.moe, slots, pair)? {
             Some(pair) => Phase::ExpandIdx { pair },
-            None => Phase::Exchange(Exchange::new(env, self.partition, self.epoch)),
+            None => Phase::Exchange(Exchange::new(cx.env, self.partition, self.epoch)),
         })
     }
 }

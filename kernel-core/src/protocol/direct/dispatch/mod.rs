@@ -19,9 +19,9 @@ use crate::layout::landing::{Area, INFO};
 use crate::layout::state::Partition;
 use crate::place::Place;
 use crate::plan::counts::ShareSum;
-use crate::protocol::Ub;
 use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::{Env, steps};
+use crate::protocol::a3::{Cx, Env, steps};
+use crate::protocol::{Operands, Ub, With};
 use crate::sync::barrier;
 use crate::units::RankId;
 use crate::vector::Vector;
@@ -121,39 +121,38 @@ impl Dispatch {
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
+        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub);
         match self.phase {
             Phase::Select => {
-                (self.partition, self.epoch) = steps::select(env, fabric, inputs, ub)?;
-                self.go(Phase::Publish { destination: env.work.destinations.start })
+                (self.partition, self.epoch) = steps::select(cx.env, cx.fabric, cx.inputs, &mut cx.ub)?;
+                self.go(Phase::Publish { destination: cx.env.work.destinations.start })
             }
-            Phase::Publish { destination } => self.publish(env, fabric, ub, destination),
-            Phase::ExpandIdx { pair } => self.expand_idx(env, fabric, ub, pair),
-            Phase::Exchange(exchange) => self.exchange(env, fabric, ub, exchange),
-            Phase::Grant { slot, row } => self.grant(env, fabric, ub, slot, row),
-            Phase::Send { .. } | Phase::SendInfo { .. } => self.send(env, fabric, inputs, ub),
-            Phase::SentRows { index } => self.sent_rows(env, fabric, ub, index),
-            Phase::Quiet if !fabric.quiet()? => Ok(Progress::Pending(Wait::QUIET)),
-            Phase::Quiet if env.shape.aiv_num() == 1 => self.go(first_to_tell(env)),
+            Phase::Publish { destination } => self.publish(cx, destination),
+            Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
+            Phase::Exchange(exchange) => self.exchange(cx, exchange),
+            Phase::Grant { slot, row } => self.grant(cx, slot, row),
+            Phase::Send { .. } | Phase::SendInfo { .. } => self.send(cx),
+            Phase::SentRows { index } => self.sent_rows(cx, index),
+            Phase::Quiet if !cx.fabric.quiet()? => Ok(Progress::Pending(Wait::QUIET)),
+            Phase::Quiet if cx.env.shape.aiv_num() == 1 => self.go(first_to_tell(cx.env)),
             Phase::Quiet => self.go(Phase::Arrive),
             Phase::Arrive => {
                 self.epoch = barrier::next_epoch(self.epoch);
-                barrier::arrive(fabric, env.rank, env.core, self.epoch, ShareSum::default())?;
+                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, self.epoch, ShareSum::default())?;
                 self.go(Phase::Barrier)
             }
-            Phase::Barrier => match barrier::missing(fabric, env.shape.aiv_num(), env.core, self.epoch)? {
-                Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
-                None => self.go(first_to_tell(env)),
-            },
-            Phase::Clear { destination } => self.clear(env, fabric, destination),
-            Phase::PublishTokens { destination } => self.publish_tokens(env, fabric, destination),
-            Phase::AwaitTokens { slot } => self.await_tokens(env, fabric, slot),
-            Phase::Triples { slot, index, row, token } => {
-                self.triples(env, fabric, ub, (slot, index, row, token))
+            Phase::Barrier => {
+                match barrier::missing(cx.fabric, cx.env.shape.aiv_num(), cx.env.core, self.epoch)? {
+                    Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
+                    None => self.go(first_to_tell(cx.env)),
+                }
             }
-            Phase::Scales { slot, index, row, token } => {
-                self.scales(env, fabric, ub, (slot, index, row, token))
-            }
-            Phase::Table => self.table(env, fabric),
+            Phase::Clear { destination } => self.clear(cx, destination),
+            Phase::PublishTokens { destination } => self.publish_tokens(cx, destination),
+            Phase::AwaitTokens { slot } => self.await_tokens(cx, slot),
+            Phase::Triples { slot, index, row, token } => self.triples(cx, (slot, index, row, token)),
+            Phase::Scales { slot, index, row, token } => self.scales(cx, (slot, index, row, token)),
+            Phase::Table => self.table(cx),
             Phase::Done => Ok(Progress::Done),
         }
     }

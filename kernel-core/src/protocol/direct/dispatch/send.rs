@@ -2,47 +2,33 @@
 
 use super::{Dispatch, Info, Phase};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
-use crate::inputs::Inputs;
 use crate::layout::landing::{self, Parts};
 use crate::layout::outputs;
 use crate::layout::state::Direct;
 use crate::placement::Home;
 use crate::plan::route::{self, Send, Sends};
-use crate::protocol::a3::Env;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, chunk_of, split_words, write_words};
-use crate::protocol::{Ub, internal};
+use crate::protocol::a3::{Cx, Env};
+use crate::protocol::{Outcome, Types, internal};
 use crate::sync::flag;
 use crate::units::RankId;
-use crate::vector::Vector;
 
 impl Dispatch {
-    pub(super) fn publish<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        destination: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if destination >= env.work.destinations.end {
-            return self.go(Phase::ExpandIdx { pair: env.work.sends.moe.start });
+    pub(super) fn publish(&mut self, cx: &mut Cx<'_, impl Types>, destination: u32) -> Outcome {
+        if destination >= cx.env.work.destinations.end {
+            return self.go(Phase::ExpandIdx { pair: cx.env.work.sends.moe.start });
         }
-        let destination = steps::publish_counts(env, fabric, ub, self.partition, destination)?;
+        let destination = steps::publish_counts(cx.env, cx.fabric, &mut cx.ub, self.partition, destination)?;
         self.go(Phase::Publish { destination })
     }
 
-    pub(super) fn expand_idx<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        pair: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let share = &env.work.sends;
-        let (slots, _) = split_words(ub.words, share)?;
-        self.go(match steps::expand_idx(fabric, &share.moe, slots, pair)? {
+    pub(super) fn expand_idx(&mut self, cx: &mut Cx<'_, impl Types>, pair: u32) -> Outcome {
+        let share = &cx.env.work.sends;
+        let (slots, _) = split_words(cx.ub.words, share)?;
+        self.go(match steps::expand_idx(cx.fabric, &share.moe, slots, pair)? {
             Some(pair) => Phase::ExpandIdx { pair },
-            None => Phase::Exchange(Exchange::new(env, self.partition, self.epoch)),
+            None => Phase::Exchange(Exchange::new(cx.env, self.partition, self.epoch)),
         })
     }
 
@@ -87,53 +73,48 @@ impl Dispatch {
     }
 
     /// Puts the next rows of this core's share, and behind each its scale and triple, as far as they are granted.
-    pub(super) fn send<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        let (shape, share, area) = (env.shape, &env.work.sends, self.area(env));
+    pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let (shape, share, area) = (cx.env.shape, &cx.env.work.sends, self.area(cx.env));
         let shared_ranks = shape.shared_expert_rank_num();
         // All ranks of a kind have the same.
         let [on_shared, on_moe] = [0, shared_ranks].map(|rank| Parts::of(shape, RankId(rank), area));
-        let (slots, _) = split_words(ub.words, share)?;
-        let mut left = env.run;
+        let (slots, _) = split_words(cx.ub.words, share)?;
+        let mut left = cx.env.run;
         let mut next = match self.phase {
             Phase::Send { next } => next,
             Phase::SendInfo { item, info } => {
-                fabric.put(info.to, info.at, &info.bytes, &[])?;
+                cx.fabric.put(info.to, info.at, &info.bytes, &[])?;
                 left -= 1;
                 item + 1
             }
             _ => return Err(internal("not sending")),
         };
-        let sends = Sends::new(shape, env.rank, env.choices.order, share);
+        let sends = Sends::new(shape, cx.env.rank, cx.env.choices.order, share);
         while left > 0 {
-            let Some((item, send)) = sends.next(inputs, slots, next) else {
+            let Some((item, send)) = sends.next(cx.inputs, slots, next) else {
                 return self.go(Phase::SentRows { index: 0 });
             };
             let index = sends.index(item);
             let to = send.home.rank;
             let parts = if to.0 < shared_ranks { &on_shared } else { &on_moe };
-            let row = match self.granted(env, fabric, send, parts)? {
+            let row = match self.granted(cx.env, cx.fabric, send, parts)? {
                 Ok(row) => row,
                 // A machine that waits has not changed: not even the item that it looked at first.
-                Err(wait) if left == env.run && item == next => return Ok(Progress::Pending(wait)),
+                Err(wait) if left == cx.env.run && item == next => return Ok(Progress::Pending(wait)),
                 Err(_) => return self.go(Phase::Send { next: item }),
             };
-            let (payload, scale) = steps::payload(shape, env.vector, inputs, ub.row, &mut self.staged, send)?;
+            let (payload, scale) =
+                steps::payload(shape, cx.env.vector, cx.inputs, cx.ub.row, &mut self.staged, send)?;
             let info =
-                Info { to, at: parts.info(row), bytes: landing::info_of(scale, steps::triple(env, send)) };
-            fabric.put(to, parts.row(row), payload, &[])?;
+                Info { to, at: parts.info(row), bytes: landing::info_of(scale, steps::triple(cx.env, send)) };
+            cx.fabric.put(to, parts.row(row), payload, &[])?;
             // The slot is not needed any more: `sent_rows` is what will be written next.
             *slots.get_mut(index as usize).ok_or(internal("own pair outside the share"))? = row;
             left -= 1;
             if left == 0 {
                 return self.go(Phase::SendInfo { item, info });
             }
-            fabric.put(info.to, info.at, &info.bytes, &[])?;
+            cx.fabric.put(info.to, info.at, &info.bytes, &[])?;
             left -= 1;
             next = item + 1;
         }
@@ -142,16 +123,10 @@ impl Dispatch {
 
     /// Writes `sent_rows` from the `index`-th own pair on: sending has left the rows in place of the slots, of all pairs
     /// that have one.
-    pub(super) fn sent_rows<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        index: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let (shape, share) = (env.shape, &env.work.sends);
+    pub(super) fn sent_rows(&mut self, cx: &mut Cx<'_, impl Types>, index: u32) -> Outcome {
+        let (shape, share) = (cx.env.shape, &cx.env.work.sends);
         let moe = share.moe.end - share.moe.start;
-        let (rows, _) = split_words(ub.words, share)?;
+        let (rows, _) = split_words(cx.ub.words, share)?;
         // Both parts of a share are stretches of the output, with a gap between.
         let is_moe = index < moe;
         let part = 0..if is_moe { moe } else { route::share_len(share) };
@@ -165,45 +140,35 @@ impl Dispatch {
             route::shared_pair(shape, share.shared.start + index - moe)
         };
         let rows = rows.get(index as usize..end as usize).ok_or(internal("own pair outside the share"))?;
-        let at = outputs::sent_row(outputs::sent_row_number(shape, env.rank, pair));
+        let at = outputs::sent_row(outputs::sent_row_number(shape, cx.env.rank, pair));
         // NO_SLOT is the bit pattern of -1.
-        write_words(fabric, at, rows.iter().copied())?;
+        write_words(cx.fabric, at, rows.iter().copied())?;
         self.go(Phase::SentRows { index: end })
     }
 
     /// Grants are awaited also where nothing was sent: else they would come when the operator is over.
-    pub(super) fn clear<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        first: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let own = &env.work.destinations;
+    pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, first: u32) -> Outcome {
+        let own = &cx.env.work.destinations;
         if first >= own.end {
-            return self.go(Phase::AwaitTokens { slot: env.work.slots.start });
+            return self.go(Phase::AwaitTokens { slot: cx.env.work.slots.start });
         }
-        let now = env.run_of(own, first);
+        let now = cx.env.run_of(own, first);
         let end = now.end;
         for destination in now {
-            match self.grant_of(env, fabric, destination)? {
+            match self.grant_of(cx.env, cx.fabric, destination)? {
                 Err(wait) if destination == first => return Ok(Progress::Pending(wait)),
                 Err(_) => return self.go(Phase::Clear { destination }),
-                Ok(_) => fabric.store(Direct::Grants.word(self.partition, destination), 0)?,
+                Ok(_) => cx.fabric.store(Direct::Grants.word(self.partition, destination), 0)?,
             }
         }
         self.go(Phase::Clear { destination: end })
     }
 
-    pub(super) fn publish_tokens<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        destination: u32,
-    ) -> Result<Progress, ProtocolError> {
-        if destination >= env.work.destinations.end {
-            return self.go(Phase::Clear { destination: env.work.destinations.start });
+    pub(super) fn publish_tokens(&mut self, cx: &mut Cx<'_, impl Types>, destination: u32) -> Outcome {
+        if destination >= cx.env.work.destinations.end {
+            return self.go(Phase::Clear { destination: cx.env.work.destinations.start });
         }
-        let destination = steps::publish_token_flags(env, fabric, self.partition, destination)?;
+        let destination = steps::publish_token_flags(cx.env, cx.fabric, self.partition, destination)?;
         self.go(Phase::PublishTokens { destination })
     }
 }
