@@ -130,7 +130,7 @@ fn run(ranks: i64, cores: i64, tokens: i64) -> Result<(), Box<dyn core::error::E
     let mut memory = Memory::new(&shape, storage, Timed::default());
     memory.rewrites = true;
     let mut cluster = Cluster::new(&shape, Choices::default(), memory, schedule("DC", ROUNDS));
-    (cluster.checked, cluster.one_by_one) = (false, false);
+    (cluster.checked, cluster.one_by_one) = (false, |_| false);
     let start = Instant::now();
     let choices = cluster.run(&mut world).map_err(|failure| format!("{failure:?}"))?;
     let seconds = start.elapsed().as_secs_f64();

@@ -6,7 +6,7 @@ use crate::tape::read_in_order;
 use arbitrary::Unstructured;
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::landing;
-use kernel_core::protocol::{Receive, Stage};
+use kernel_core::protocol::{Flags, Receive, Stage};
 use kernel_core::reference::numerics;
 use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Given, Limits, Op, Product, Shape};
 use kernel_core::units::RankId;
@@ -147,6 +147,15 @@ impl Numbers {
             Protocol::A2Fullmesh => true,
             Protocol::A2Hierarchy => matches!(self.stage(), Stage::Two),
             _ => false,
+        }
+    }
+
+    /// How dispatch tells of records.
+    #[must_use]
+    pub const fn flags(&self) -> Flags {
+        match self.protocol() {
+            Protocol::A3Separate | Protocol::A3InPlaceSeparate => Flags::Separate,
+            _ => Flags::Joint,
         }
     }
 

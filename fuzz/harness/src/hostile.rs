@@ -8,8 +8,7 @@
 //! its peer what others told it.)
 
 use crate::domain::{Domain, Feature, Numbers, Protocol};
-use crate::group::{Group, Operator, Returned, Watch, result_row};
-use crate::memory::Liar;
+use crate::group::{Group, Liar, Returned, Scene, Watch, result_row};
 use crate::round::{came_back, inputs_of, oracle, seed_of};
 use crate::tape::Tape;
 use kernel_core::fabric::ProtocolError;
@@ -18,7 +17,9 @@ use kernel_core::layout::map::record_fields;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::returns::received;
 use kernel_core::plan::route;
+use kernel_core::protocol::Operator;
 use kernel_core::shape::{Op, Product};
+use kernel_core::sim::cluster::Planned;
 use kernel_core::sync::flag;
 use kernel_core::units::{Pair, RankId, Token};
 
@@ -42,8 +43,6 @@ pub struct Report {
     pub unharmed: usize,
     /// How often so much was in flight that some of it had to land.
     pub full: usize,
-    /// Comparisons of effects in flight, to choose those that landed.
-    pub compared: u64,
 }
 
 /// Runs what the bytes mean: numbers, then the kind of attack and its rate. `None` if they mean no domain.
@@ -60,17 +59,18 @@ pub fn run(bytes: &[u8]) -> Option<Report> {
         numbers.features &= !(Feature::Tp as u16);
     }
     let domain = Domain::new(numbers, &mut tape)?;
-    let mut group = Group::new(domain, tape);
-    group.world.forgiving = true;
-    let liar = is_liar.then(|| usize::from(kind >> 1) % group.members.len());
-    group.world.liar = liar.map(|member| Liar { member: group.members[member].number, rate: rate.max(1) });
+    let (mut scene, mut cluster) = Scene::new(&domain, tape);
+    cluster.memory.rewrites = true;
+    let liar = is_liar.then(|| usize::from(kind >> 1) % cluster.members.len());
+    scene.liar =
+        liar.map(|member| Liar { member: cluster.members[member].number.index(), rate: rate.max(1) });
     let report = Report { liar: is_liar, ..Report::default() };
-    let has_tp = group.domain.shape.tp_world_size() > 1;
+    let has_tp = domain.shape.tp_world_size() > 1;
     let is_apart = !has_tp && !matches!(numbers.protocol(), Protocol::A3Direct | Protocol::A2Hierarchy);
     let mut attack = Attack { seed: seed_of(&numbers), rate, liar, is_apart, report };
-    group.run(&mut attack);
-    (attack.report.full, attack.report.compared) = (group.world.full, group.world.compared);
-    attack.report.ended = group.members.iter().map(|member| member.ended).sum();
+    Group { scene: &mut scene, cluster: &mut cluster }.run(&mut attack);
+    attack.report.full = cluster.memory.chooser.full;
+    attack.report.ended = cluster.members.iter().map(|member| member.ended).sum();
     Some(attack.report)
 }
 
@@ -85,36 +85,38 @@ struct Attack {
 }
 
 impl Watch for Attack {
-    fn ended(&mut self, group: &mut Group<'_>, member: usize, operator: Operator) {
+    fn ended(&mut self, group: &mut Group<'_, '_, '_>, member: usize, planned: Planned) {
+        let Planned { operator, round } = planned;
         match (operator, self.liar) {
-            (Operator::Dispatch(round), Some(liar)) if liar != member && self.is_apart => {
-                let returned = self.unharmed_rows(group, member, round, group.members[liar].ep);
-                group.members[member].returned[round] = returned;
+            (Operator::Dispatch, Some(liar)) if liar != member && self.is_apart => {
+                let liar = group.cluster.members[liar].ep;
+                let returned = self.unharmed_rows(group, member, round, liar);
+                group.cluster.members[member].returned[round] = returned;
             }
-            (Operator::Dispatch(round), _) => {
-                let returned = rubbish(group, member);
-                group.members[member].returned[round] = returned;
+            (Operator::Dispatch, _) => {
+                let returned = rubbish(group, member, round);
+                group.cluster.members[member].returned[round] = returned;
             }
-            (Operator::Combine(round), Some(liar)) if liar != member && self.is_apart => {
-                self.unharmed_sums(group, member, round, group.members[liar].ep);
+            (Operator::Combine, Some(liar)) if liar != member && self.is_apart => {
+                self.unharmed_sums(group, member, round, group.cluster.members[liar].ep);
             }
-            (Operator::Combine(_), _) => {}
+            (Operator::Combine, _) => {}
         }
     }
 
-    fn meddle(&mut self, group: &mut Group<'_>) {
-        if self.liar.is_none() && self.report.drops < DROPS_MAX && group.world.tape.byte() < self.rate {
+    fn meddle(&mut self, group: &mut Group<'_, '_, '_>) {
+        if self.liar.is_none() && self.report.drops < DROPS_MAX && group.tape().byte() < self.rate {
             self.report.drops += 1;
             drop_falls(group);
         }
     }
 
-    fn refused(&mut self, group: &Group<'_>, member: usize, error: ProtocolError) {
+    fn refused(&mut self, group: &Group<'_, '_, '_>, member: usize, error: ProtocolError) {
         use ProtocolError as E;
         assert!(!matches!(error, E::Internal(_) | E::Fault(_)), "member {member}: {error}");
         self.report.refused.push((member, error));
         let Some(liar) = self.liar.filter(|&liar| liar != member) else { return };
-        let liar = group.members[liar].ep;
+        let liar = group.cluster.members[liar].ep;
         if let Some(source) = error.source() {
             // What a relay forwarded, or a TP peer lent.
             let is_handed_on = group.domain.numbers.protocol() == Protocol::A2Hierarchy
@@ -133,15 +135,15 @@ impl Attack {
     /// for all rows.
     fn unharmed_rows(
         &mut self,
-        group: &mut Group<'_>,
+        group: &mut Group<'_, '_, '_>,
         member: usize,
         round: usize,
         liar: RankId,
     ) -> Returned {
         let shape = group.domain.shape.clone();
-        let (number, ep) = (group.members[member].number, group.members[member].ep);
-        let want = oracle(group, round, |cluster| cluster.dispatch(RankId(number as u32)));
-        let output = |tensor| group.world.output(number, tensor).to_vec();
+        let (number, ep) = (group.cluster.members[member].number, group.cluster.members[member].ep);
+        let want = oracle(group, round, |cluster| cluster.dispatch(number));
+        let output = |tensor| group.output(member, tensor).to_vec();
         let counts = output(Tensor::EpRecvCounts);
         let seen: Vec<i32> = counts.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes)).collect();
         let honest: Vec<_> = received(&shape, ep, |s| inputs_of(group, round, s, RankId(0))).collect();
@@ -154,7 +156,7 @@ impl Attack {
             (Tensor::DynamicScales, &scales, if shape.row_format().scale.is_some() { 4 } else { 0 }),
         ];
         let rows = seen.last().map_or(0, |&rows| rows as usize);
-        let expand_x = group.rows_of(member, rows, &output(Tensor::RowTable));
+        let expand_x = group.cluster.rows(member, round, rows, &output(Tensor::RowTable));
         let mut y = Vec::new();
         let (mut at, mut honest_at) = (0, 0);
         for (slot, (&end, &honest_end)) in seen.iter().zip(&want.ep_recv_counts).enumerate() {
@@ -162,13 +164,13 @@ impl Attack {
             let source = RankId(slot as u32 % shape.ep_world_size());
             assert!(at <= end, "counts fall at slot {slot}");
             if source == liar {
-                y.extend((0..(end - at) as u64 * shape.row_bytes()).map(|_| group.world.tape.dice() as u8));
+                y.extend((0..(end - at) as u64 * shape.row_bytes()).map(|_| group.tape().dice() as u8));
             } else {
                 assert_eq!(end - at, honest_end - honest_at, "rows of rank {source} at slot {slot}");
                 let (here, there) = (at * payload..end * payload, honest_at * payload..honest_end * payload);
                 assert_eq!(&expand_x[here], &want.expand_x[there], "rows of rank {source}");
                 for (tensor, want, len) in tensors {
-                    let rows = &group.world.output(number, tensor)[at * len..end * len];
+                    let rows = &group.output(member, tensor)[at * len..end * len];
                     assert_eq!(rows, &want[honest_at * len..honest_end * len], "{tensor:?} of rank {source}");
                 }
                 self.report.unharmed += end - at;
@@ -180,13 +182,13 @@ impl Attack {
             }
             (at, honest_at) = (end, honest_end);
         }
-        group.returned(member, y)
+        group.cluster.returned(member, round, y)
     }
 
     /// Every token without an expert on the liar has the oracle's sum.
-    fn unharmed_sums(&mut self, group: &Group<'_>, member: usize, round: usize, liar: RankId) {
+    fn unharmed_sums(&mut self, group: &Group<'_, '_, '_>, member: usize, round: usize, liar: RankId) {
         let shape = &group.domain.shape;
-        let (number, ep) = (RankId(group.members[member].number as u32), group.members[member].ep);
+        let (number, ep) = (group.cluster.members[member].number, group.cluster.members[member].ep);
         let seed = self.seed + 2 * round as u64;
         let returned = &mut |token, k, row: &mut Vec<u8>| *row = came_back(group, member, seed, token, k);
         let want = oracle(group, round, |cluster| match shape.op() {
@@ -199,7 +201,7 @@ impl Attack {
             let pairs = 0..shape.combine_columns();
             if pairs.clone().filter_map(home).all(|home| home.rank != liar) {
                 let row = token.index() * len..(token.index() + 1) * len;
-                let seen = &group.world.output(number.index(), Tensor::XOut)[row.clone()];
+                let seen = &group.output(member, Tensor::XOut)[row.clone()];
                 assert_eq!(seen, &want[row], "x_out of token {token} of rank {ep}");
                 self.report.unharmed += 1;
             }
@@ -208,22 +210,23 @@ impl Attack {
 }
 
 /// What combine is given where outputs are rubbish: the outputs as they are, and as many rows as they tell of.
-fn rubbish(group: &mut Group<'_>, member: usize) -> Returned {
+fn rubbish(group: &mut Group<'_, '_, '_>, member: usize, round: usize) -> Returned {
     let shape = group.domain.shape.clone();
-    let (number, ep) = (group.members[member].number, group.members[member].ep);
-    let counts = group.world.output(number, Tensor::EpRecvCounts);
+    let ep = group.cluster.members[member].ep;
+    let counts = group.output(member, Tensor::EpRecvCounts);
     let most = shape.rows_max(ep) * u64::from(shape.tp_world_size());
     let rows: u64 = counts
         .chunks(counts.len().max(1) / shape.tp_world_size() as usize)
         .filter_map(|half| half.last_chunk())
         .map(|&last| u64::from(i32::from_le_bytes(last).unsigned_abs()).min(most))
         .sum();
-    let tape = &mut group.world.tape;
+    let mut tape = group.tape();
     let short = if tape.one_in(8) { tape.below(40) as u64 } else { 0 };
     let len = (rows * shape.row_bytes()).saturating_sub(short);
     let y = (0..len).map(|_| tape.dice() as u8).collect();
-    let mut returned = group.returned(member, y);
-    let tape = &mut group.world.tape;
+    drop(tape);
+    let mut returned = group.cluster.returned(member, round, y);
+    let mut tape = group.tape();
     if tape.one_in(4) {
         let Returned { assist_info, ep_recv_counts, expand_idx, expand_scales, sent_rows, row_table, .. } =
             &mut returned;
@@ -238,29 +241,32 @@ fn rubbish(group: &mut Group<'_>, member: usize) -> Returned {
 }
 
 /// Some word of somebody's memory becomes something else: as a rule one that has just come, a little.
-fn drop_falls(group: &mut Group<'_>) {
-    let world = &mut group.world;
-    if !world.recent.is_empty() && world.tape.byte() & 1 == 0 {
-        let (number, at, len) = world.recent[world.tape.below(world.recent.len())];
+fn drop_falls(group: &mut Group<'_, '_, '_>) {
+    let recent = group.cluster.memory.chooser.recent.clone();
+    if !recent.is_empty() && group.tape().byte() & 1 == 0 {
+        let mut tape = group.tape();
+        let (number, at, len) = recent[tape.below(recent.len())];
         let words = len / 4;
         // Behind the row of a record stand scale and triple.
-        let last = if world.tape.byte() & 1 == 0 { words } else { words.min(4) };
-        let at = Place { offset: at.offset + 4 * (words - last + world.tape.below(last)) as u64, ..at };
-        let old: [u8; 4] = world.bytes(number, at, 4).try_into().unwrap_or_default();
-        let change = [1, 2, 0xFFFF_FFFF, 0x100][world.tape.below(4)];
+        let last = if tape.byte() & 1 == 0 { words } else { words.min(4) };
+        let at = Place { offset: at.offset + 4 * (words - last + tape.below(last)) as u64, ..at };
+        let change = [1, 2, 0xFFFF_FFFF, 0x100][tape.below(4)];
+        drop(tape);
+        let old: [u8; 4] = group.bytes(number, at, 4).try_into().unwrap_or_default();
         if last > 0 {
-            let area = world.guard(number).find(at).map(|spot| spot.area.name);
+            let area = group.guard(number).find(at).map(|spot| spot.area.name);
             group.epochs_known &= area != Some("epochs");
-            group.world.poke(number, at, &u32::from_le_bytes(old).wrapping_add(change).to_le_bytes());
+            let new = u32::from_le_bytes(old).wrapping_add(change).to_le_bytes();
+            group.cluster.memory.poke(RankId(number as u32), at, &new);
         }
         return;
     }
-    let member = group.world.tape.below(group.members.len());
-    let number = group.members[member].number;
-    let areas = group.world.guard(number).areas();
+    let member = group.tape().below(group.cluster.members.len());
+    let number = group.cluster.members[member].number.index();
+    let areas = group.guard(number).areas();
     let areas: Vec<_> = areas.iter().filter(|area| area.count > 0).copied().collect();
     let shape = group.domain.shape.clone();
-    let tape = &mut group.world.tape;
+    let mut tape = group.tape();
     let area = areas[tape.below(areas.len())];
     let slot = tape.below(area.count.min(256) as usize) as u64;
     let offset = match area.name {
@@ -280,13 +286,14 @@ fn drop_falls(group: &mut Group<'_>) {
         "relay records" | "near slots" | "infos" => tape.below(area.slot.min(256) as usize) as u64 & !3,
         _ => tape.below(area.slot.min(32) as usize) as u64 & !7,
     };
-    let word = word(tape);
+    let word = word(&mut tape);
+    drop(tape);
     let fields = ["dispatch records", "tp records", "infos"];
     let len = if fields.contains(&area.name) || !offset.is_multiple_of(8) { 4 } else { 8 };
     group.epochs_known &= area.name != "epochs";
     let at = Place { offset: area.start.offset + slot * area.stride + offset, ..area.start };
     if offset + len as u64 <= area.stride {
-        group.world.poke(number, at, &word.to_le_bytes()[..len]);
+        group.cluster.memory.poke(RankId(number as u32), at, &word.to_le_bytes()[..len]);
     }
 }
 

@@ -2,7 +2,7 @@
 //! an end.
 
 use crate::domain::{Domain, Feature, Numbers, Protocol};
-use crate::group::{Group, Operator, Returned, Watch, result_row};
+use crate::group::{Group, Returned, Scene, Watch, result_row};
 use crate::tape::{Tape, mixed};
 use kernel_core::fabric::ProtocolError;
 use kernel_core::inputs::Inputs;
@@ -10,9 +10,10 @@ use kernel_core::layout::a2_window;
 use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::returns::received;
-use kernel_core::protocol::Receive;
+use kernel_core::protocol::{Operator, Receive};
 use kernel_core::reference::{Cluster, numerics};
 use kernel_core::shape::Op;
+use kernel_core::sim::cluster::Planned;
 use kernel_core::sync::flag::is_window_flag;
 use kernel_core::units::{RankId, Token};
 
@@ -35,17 +36,19 @@ pub fn run(bytes: &[u8]) -> Option<Report> {
     let (numbers, rest) = Numbers::from_bytes(bytes);
     let mut tape = Tape::new(rest, numbers.seed.into());
     let domain = Domain::new(numbers, &mut tape)?;
-    let mut group = Group::new(domain, tape);
-    for (number, ep, _) in group.domain.members() {
-        for round in &group.rounds {
-            assert_eq!(round[number].inputs().check(&group.domain.shape, ep), Ok(()), "the inputs are legal");
+    let (mut scene, mut cluster) = Scene::new(&domain, tape);
+    for (number, ep, _) in domain.members() {
+        for round in &scene.rounds {
+            assert_eq!(round[number].inputs().check(&domain.shape, ep), Ok(()), "the inputs are legal");
         }
     }
+    let mut group = Group { scene: &mut scene, cluster: &mut cluster };
     let mut honest = Honest { seed: seed_of(&numbers) };
-    assert!(group.run(&mut honest), "a hang: {:?}", group.members);
-    group.world.settle();
+    let Some(ticks) = group.run(&mut honest) else { panic!("a hang: {:?}", group.cluster.members) };
+    group.cluster.memory.settle();
     no_flag_is_left(&group);
-    Some(Report { ticks: group.ticks, tasks: group.world.tasks, domain: group.domain })
+    let tasks = cluster.memory.posted as usize;
+    Some(Report { ticks, tasks, domain })
 }
 
 /// The seed of the experts' rows; an odd one makes them of any bits.
@@ -58,39 +61,40 @@ struct Honest {
 }
 
 impl Watch for Honest {
-    fn ended(&mut self, group: &mut Group<'_>, member: usize, operator: Operator) {
+    fn ended(&mut self, group: &mut Group<'_, '_, '_>, member: usize, planned: Planned) {
+        let Planned { operator, round } = planned;
         match operator {
-            Operator::Dispatch(round) => {
+            Operator::Dispatch => {
                 check_dispatch(group, member, round);
-                group.members[member].returned[round] = experts(group, member, round, self.seed);
+                group.cluster.members[member].returned[round] = experts(group, member, round, self.seed);
             }
-            Operator::Combine(round) => check_combine(group, member, round, self.seed),
+            Operator::Combine => check_combine(group, member, round, self.seed),
         }
     }
 
-    fn combines(&mut self, group: &Group<'_>, member: usize, round: usize) {
+    fn combines(&mut self, group: &Group<'_, '_, '_>, member: usize, round: usize) {
         // Rows in the window are good until the experts have ended.
         if group.domain.numbers.receive() != Receive::Copy {
-            let returned = &group.members[member].returned[round];
+            let returned = &group.cluster.members[member].returned[round];
             check_rows(group, member, round, &returned.row_table);
         }
     }
 
-    fn refused(&mut self, group: &Group<'_>, member: usize, error: ProtocolError) {
-        panic!("member {} of an honest group: {error}", group.members[member].number);
+    fn refused(&mut self, group: &Group<'_, '_, '_>, member: usize, error: ProtocolError) {
+        panic!("member {} of an honest group: {error}", group.cluster.members[member].number);
     }
 }
 
 /// Runs `judge` with the oracle of a round.
-pub(crate) fn oracle<T>(group: &Group<'_>, round: usize, judge: impl FnOnce(&Cluster<'_>) -> T) -> T {
+pub(crate) fn oracle<T>(group: &Group<'_, '_, '_>, round: usize, judge: impl FnOnce(&Cluster<'_>) -> T) -> T {
     let ranks: Vec<_> = group.rounds[round].iter().map(crate::domain::Tensors::inputs).collect();
     let elastic_info = group.domain.elastic.as_ref().map(|(info, _)| info.as_slice());
     judge(&Cluster { shape: &group.domain.whole, ranks: &ranks, elastic_info })
 }
 
-fn compare(group: &Group<'_>, member: usize, tensor: Tensor, want: &[u8]) {
-    let number = group.members[member].number;
-    let seen = &group.world.output(number, tensor)[..want.len()];
+fn compare(group: &Group<'_, '_, '_>, member: usize, tensor: Tensor, want: &[u8]) {
+    let number = group.cluster.members[member].number;
+    let seen = &group.output(member, tensor)[..want.len()];
     let at = seen.iter().zip(want).position(|(a, b)| a != b);
     assert!(at.is_none(), "{} of member {number} differs at byte {at:?}", tensor.name());
 }
@@ -99,8 +103,8 @@ fn le<const N: usize, T: Copy>(values: &[T], bytes: impl Fn(T) -> [u8; N]) -> Ve
     values.iter().flat_map(|&value| bytes(value)).collect()
 }
 
-fn check_dispatch(group: &Group<'_>, member: usize, round: usize) {
-    let number = RankId(group.members[member].number as u32);
+fn check_dispatch(group: &Group<'_, '_, '_>, member: usize, round: usize) {
+    let number = group.cluster.members[member].number;
     let want = oracle(group, round, |cluster| cluster.dispatch(number));
     compare(group, member, Tensor::EpRecvCounts, &le(&want.ep_recv_counts, i32::to_le_bytes));
     compare(group, member, Tensor::ExpertTokenNums, &le(&want.expert_token_nums, i64::to_le_bytes));
@@ -109,26 +113,26 @@ fn check_dispatch(group: &Group<'_>, member: usize, round: usize) {
     compare(group, member, Tensor::AssistInfo, &le(triples, i32::to_le_bytes));
     compare(group, member, Tensor::DynamicScales, &le(&want.dynamic_scales, f32::to_le_bytes));
     compare(group, member, Tensor::ExpandScales, &le(&want.expand_scales, f32::to_le_bytes));
-    check_rows(group, member, round, group.world.output(number.index(), Tensor::RowTable));
+    check_rows(group, member, round, group.output(member, Tensor::RowTable));
     compare(group, member, Tensor::TpRecvCounts, &le(&want.tp_recv_counts, i32::to_le_bytes));
 }
 
 /// The rows that experts read, found by `table` if they are in the window.
-fn check_rows(group: &Group<'_>, member: usize, round: usize, table: &[u8]) {
-    let number = RankId(group.members[member].number as u32);
+fn check_rows(group: &Group<'_, '_, '_>, member: usize, round: usize, table: &[u8]) {
+    let number = group.cluster.members[member].number;
     let want = oracle(group, round, |cluster| cluster.dispatch(number)).expand_x;
     let rows = want.len() / group.domain.shape.payload_bytes() as usize;
-    let seen = group.rows_of(member, rows, table);
+    let seen = group.cluster.rows(member, round, rows, table);
     let at = seen.iter().zip(&want).position(|(a, b)| a != b);
     assert!(at.is_none() && seen.len() == want.len(), "rows of member {number} differ at byte {at:?}");
 }
 
 /// What the experts of a member return for what it received, by the definition.
-pub(crate) fn experts(group: &Group<'_>, member: usize, round: usize, seed: u64) -> Returned {
+pub(crate) fn experts(group: &Group<'_, '_, '_>, member: usize, round: usize, seed: u64) -> Returned {
     let shape = &group.domain.shape;
-    let (tp, number) = (shape.tp_world_size(), group.members[member].number);
-    let ep = group.members[member].ep;
-    let own_tp = RankId(number as u32 % tp);
+    let (tp, number) = (shape.tp_world_size(), group.cluster.members[member].number);
+    let ep = group.cluster.members[member].ep;
+    let own_tp = RankId(number.0 % tp);
     let mut y = Vec::new();
     for owner_tp in (0..tp).map(|i| RankId(own_tp.0 ^ i)) {
         let inputs = |source| inputs_of(group, round, source, owner_tp);
@@ -137,21 +141,32 @@ pub(crate) fn experts(group: &Group<'_>, member: usize, round: usize, seed: u64)
             y.extend(result_row(shape, seed + 2 * round as u64, own_tp, (row.source, owner_tp), token, k));
         }
     }
-    group.returned(member, y)
+    group.cluster.returned(member, round, y)
 }
 
 /// What the member that machines call `ep` brings.
-pub(crate) fn inputs_of<'g>(group: &'g Group<'_>, round: usize, ep: RankId, tp: RankId) -> Inputs<'g> {
+pub(crate) fn inputs_of<'g>(
+    group: &'g Group<'_, '_, '_>,
+    round: usize,
+    ep: RankId,
+    tp: RankId,
+) -> Inputs<'g> {
     let number = group.domain.physical(ep).0 * group.domain.shape.tp_world_size() + tp.0;
     group.rounds[round][number as usize].inputs()
 }
 
 /// The row that combine has for `(token, k)` of a member: of one expert, or the sum of TP peers.
-pub(crate) fn came_back(group: &Group<'_>, member: usize, seed: u64, token: Token, k: u32) -> Vec<u8> {
+pub(crate) fn came_back(
+    group: &Group<'_, '_, '_>,
+    member: usize,
+    seed: u64,
+    token: Token,
+    k: u32,
+) -> Vec<u8> {
     let shape = &group.domain.shape;
     let tp = shape.tp_world_size();
-    let own_tp = RankId(group.members[member].number as u32 % tp);
-    let owner = (group.members[member].ep, own_tp);
+    let own_tp = RankId(group.cluster.members[member].number.0 % tp);
+    let owner = (group.cluster.members[member].ep, own_tp);
     let part = |of| result_row(shape, seed, of, owner, token.0, k);
     match tp {
         1 => part(own_tp),
@@ -159,8 +174,8 @@ pub(crate) fn came_back(group: &Group<'_>, member: usize, seed: u64, token: Toke
     }
 }
 
-fn check_combine(group: &Group<'_>, member: usize, round: usize, seed: u64) {
-    let number = RankId(group.members[member].number as u32);
+fn check_combine(group: &Group<'_, '_, '_>, member: usize, round: usize, seed: u64) {
+    let number = group.cluster.members[member].number;
     let seed = seed + 2 * round as u64;
     let returned = &mut |token, k, row: &mut Vec<u8>| *row = came_back(group, member, seed, token, k);
     if group.domain.shape.op() == Op::Combine {
@@ -171,7 +186,7 @@ fn check_combine(group: &Group<'_>, member: usize, round: usize, seed: u64) {
         let want = cluster.combine_add_rms_norm(number, returned);
         compare(group, member, Tensor::XOut, &want.x_out);
         compare(group, member, Tensor::X, &want.x);
-        let rstd = group.world.output(number.index(), Tensor::Rstd).as_chunks().0;
+        let rstd = group.output(member, Tensor::Rstd).as_chunks().0;
         let rstd: Vec<_> = rstd.iter().map(|&bytes| f32::from_le_bytes(bytes)).collect();
         assert_eq!(rstd.len(), want.rstd.len());
         for (seen, range) in rstd.iter().zip(&want.rstd) {
@@ -182,11 +197,11 @@ fn check_combine(group: &Group<'_>, member: usize, round: usize, seed: u64) {
 }
 
 /// Behind the last operator no flag is left that a later one could take for its own.
-fn no_flag_is_left(group: &Group<'_>) {
+fn no_flag_is_left(group: &Group<'_, '_, '_>) {
     let shape = &group.domain.shape;
-    for member in &group.members {
-        let number = member.number;
-        for area in group.world.guard(number).areas() {
+    for member in &group.cluster.members {
+        let number = member.number.index();
+        for area in group.guard(number).areas() {
             let words: &[u64] = match (area.name, group.domain.numbers.protocol()) {
                 ("dispatch status", _) => &[0, 8],
                 ("direct counts" | "direct token flags" | "direct grants", _) => &[0],
@@ -195,7 +210,12 @@ fn no_flag_is_left(group: &Group<'_>) {
             };
             for (slot, word) in (0..area.count).flat_map(|slot| words.iter().map(move |word| (slot, word))) {
                 let at = Place { offset: area.start.offset + slot * area.stride + word, ..area.start };
-                assert_eq!(group.world.peek(number, at), 0, "{} {slot} of member {number}", area.name);
+                assert_eq!(
+                    group.cluster.memory.word(RankId(number as u32), at),
+                    0,
+                    "{} {slot} of member {number}",
+                    area.name
+                );
             }
         }
         if group.domain.numbers.protocol() == Protocol::A2Fullmesh {
@@ -209,18 +229,25 @@ fn no_flag_is_left(group: &Group<'_>) {
                     // Behind the longest window nobody has written.
                     while at < end {
                         let place = a2_window::window_in(shape, half, peer, at);
-                        assert!(!is_window_flag(group.world.peek(number, place)), "{place} of {number}");
+                        assert!(
+                            !is_window_flag(group.cluster.memory.word(RankId(number as u32), place)),
+                            "{place} of {number}"
+                        );
                         at = a2_window::next_flag_place(shape, at + 1);
                     }
                 }
             }
         }
         if group.domain.numbers.protocol() == Protocol::A3FullmeshV2 {
-            let records = group.world.guard(number).areas().iter().filter(|a| a.name == "dispatch records");
+            let records = group.guard(number).areas().iter().filter(|a| a.name == "dispatch records");
             for area in records {
                 for block in 0..area.size() / 512 {
                     let at = Place { offset: area.start.offset + block * 512 + 480, ..area.start };
-                    assert_eq!(group.world.peek(number, at), 0, "block flag at {at} of member {number}");
+                    assert_eq!(
+                        group.cluster.memory.word(RankId(number as u32), at),
+                        0,
+                        "block flag at {at} of member {number}"
+                    );
                 }
             }
         }

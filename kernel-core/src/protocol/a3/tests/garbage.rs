@@ -52,7 +52,7 @@ fn random_group(shape: &Shape, dice: &mut Dice) -> Group {
     let tensors = ranks.map(|rank| Tensors::random(shape, rank, dice)).collect();
     let mut group = Group::new(shape, tensors);
     group.choices.flags = if dice.below(2) == 0 { Flags::Joint } else { Flags::Separate };
-    group.one_by_one = dice.below(2) == 0;
+    group.one_by_one = if dice.below(2) == 0 { |_| true } else { |_| false };
     // Nobody knows what comes of rubbish.
     group.judge.lenient = true;
     for rank in (0..shape.ep_world_size()).map(RankId) {

@@ -39,7 +39,7 @@ pub(crate) fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, choices:
         for (rank, tensors) in (0..).map(RankId).zip(&*group.tensors()) {
             assert_eq!(tensors.inputs().check(shape, rank), Ok(()), "the case must be legal");
         }
-        group.one_by_one = round % 2 == 1;
+        group.one_by_one = if round % 2 == 1 { |_| true } else { |_| false };
         group.begin_dispatch();
         group.run(|n| dice.below(n as u32) as usize, |_, _| ()).unwrap();
         group.begin_combine();
@@ -67,7 +67,7 @@ fn a_step_has_up_to_sixteen_effects_of_a_kind_unless_they_come_one_by_one() {
         let mut dice = Dice(5);
         let mut group = Group::new(&shape, random_tensors(&shape, false, &mut dice));
         group.choices.receive = receive;
-        group.one_by_one = one_by_one;
+        group.one_by_one = if one_by_one { |_| true } else { |_| false };
         group.begin_dispatch();
         group.run(|n| dice.below(n as u32) as usize, |_, _| ()).unwrap();
         assert_eq!(group.most_effects, if one_by_one { 1 } else { 16 }, "{receive:?}");
