@@ -8,7 +8,7 @@ use crate::member;
 use crate::vector::RowUnit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use kernel_core::fabric::{Fabric, Progress, ProtocolError, Wait};
+use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::layout::row_table;
@@ -175,6 +175,8 @@ pub struct Task<'a> {
     pub operator: usize,
     env: Env<'a, RowUnit>,
     phase: Phase,
+    /// Of its fabric, once it has asked.
+    capabilities: Option<Capabilities>,
     words: Vec<u32>,
     row: Vec<u8>,
     /// What the stand-in experts took: no operator's time.
@@ -194,6 +196,7 @@ impl<'a> Task<'a> {
             operator: 0,
             env: env.with_tp_rank(member::tp_rank(shape, rank)),
             phase: Phase::Between,
+            capabilities: None,
             words: vec![0; protocol::ub_words(shape)],
             row: vec![0; protocol::ub_bytes(shape)],
             experts: Duration::ZERO,
@@ -282,7 +285,8 @@ impl<'a> Task<'a> {
         }
         let Some(operator) = self.current(unit) else { return Ok(Some(Stop::End)) };
         unit.backend.begins(self.rank, self.core);
-        let capabilities = unit.backend.fabric(self.rank, self.core, operator.batch()).capabilities();
+        let ask = || unit.backend.fabric(self.rank, self.core, operator.batch()).capabilities();
+        let capabilities = *self.capabilities.get_or_insert_with(ask);
         let machine = Machine::begin(operator.kind(), unit.shape, unit.options.choices, capabilities);
         self.phase =
             Phase::Runs(machine.map_err(|_| ProtocolError::Internal("refused in the middle of a unit"))?);
