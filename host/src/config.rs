@@ -1,8 +1,10 @@
 //! `config.toml`: seed 003's parameters in snake case, owned; nothing but TOML types is checked here.
 
-use crate::error::Error;
+use crate::error::{Error, Problem};
 use core::fmt;
-use kernel_core::shape::{BatchSizes, Config as CoreConfig, Given};
+use kernel_core::shape::{
+    BatchSizes, CommAlg, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Shape,
+};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fs::File;
 use std::io::Read;
@@ -14,6 +16,8 @@ pub const FILE_NAME: &str = "config.toml";
 const FILE_BYTES_MAX: u64 = 1 << 20;
 /// Bytes of a foreign line or word that an error repeats.
 const SHOWN_MAX: usize = 60;
+/// Bytes of a word that means nothing that an error repeats.
+const WORD_SHOWN_MAX: usize = 30;
 
 /// `bs`: an integer, or a list with one entry per EP rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -70,10 +74,10 @@ impl Default for Config {
     fn default() -> Self {
         let core = CoreConfig::default();
         Self {
-            product: core.product.to_owned(),
-            comm_alg: core.comm_alg.to_owned(),
-            op: core.op.to_owned(),
-            dtype: core.dtype.to_owned(),
+            product: "a3".to_owned(),
+            comm_alg: String::new(),
+            op: "combine".to_owned(),
+            dtype: "bf16".to_owned(),
             ep_world_size: core.ep_world_size,
             tp_world_size: core.tp_world_size,
             moe_expert_num: core.moe_expert_num,
@@ -189,14 +193,57 @@ impl Config {
         self.shared_expert_num.unwrap_or(i64::from(self.shared_expert_rank_num > 0))
     }
 
-    /// The core's view of this configuration.
+    /// The layouts that `product` and `comm_alg` may mean: one, if both words are known.
+    pub(crate) fn layouts(&self) -> Vec<CommAlg> {
+        let product = named(&Product::WORDS, &self.product);
+        let all = || CommAlg::WORDS.iter().filter(|(of, ..)| product.is_none_or(|product| product == *of));
+        let is_meant = |(_, name, _): &&(_, &str, _)| product.is_some() && *name == self.comm_alg;
+        let mut layouts: Vec<_> = match all().find(is_meant) {
+            Some(&(.., layout)) => vec![layout],
+            None => all().map(|&(.., layout)| layout).collect(),
+        };
+        layouts.dedup();
+        layouts
+    }
+
+    /// The words that mean nothing.
+    pub(crate) fn unknown_words(&self) -> Vec<UnknownWord> {
+        let product = named(&Product::WORDS, &self.product);
+        let mut layouts = Vec::new();
+        for (of, name, _) in CommAlg::WORDS {
+            if product.is_none_or(|product| product == of) && !layouts.contains(&name) {
+                layouts.push(name);
+            }
+        }
+        // What follows on this product the door knows.
+        let core = CoreConfig { comm_alg: self.layouts()[0], ..CoreConfig::default() };
+        let follows = |op| {
+            let mut follows = true;
+            Shape::check(&CoreConfig { op, ..core }, Limits::Product, &mut |found| {
+                follows &= found.parameter != "op";
+            });
+            follows
+        };
+        let ops = Op::WORDS.iter().filter(|(_, op)| follows(*op)).map(|(name, _)| *name).collect();
+        let is_unknown = |word: &UnknownWord| !word.legal.contains(&word.seen.as_str());
+        let word = |parameter, seen: &String, legal| UnknownWord { parameter, seen: seen.clone(), legal };
+        let words = [
+            word("product", &self.product, names(&Product::WORDS)),
+            word("comm_alg", &self.comm_alg, layouts),
+            word("op", &self.op, ops),
+            word("dtype", &self.dtype, names(&Dtype::WORDS)),
+        ];
+        words.into_iter().filter(is_unknown).collect()
+    }
+
+    /// The core's view of this configuration. For a word that means nothing stands the first that would mean
+    /// something: [`cures::shape`](crate::cures::shape) refuses those.
     #[must_use]
     pub fn as_core(&self, given: Given) -> CoreConfig<'_> {
         CoreConfig {
-            product: &self.product,
-            comm_alg: &self.comm_alg,
-            op: &self.op,
-            dtype: &self.dtype,
+            comm_alg: self.layouts()[0],
+            op: named(&Op::WORDS, &self.op).unwrap_or(Op::Combine),
+            dtype: named(&Dtype::WORDS, &self.dtype).unwrap_or(Dtype::Bf16),
             ep_world_size: self.ep_world_size,
             tp_world_size: self.tp_world_size,
             moe_expert_num: self.moe_expert_num,
@@ -223,6 +270,36 @@ impl Config {
             norm_eps: self.norm_eps as f32,
             given,
         }
+    }
+}
+
+/// A word of a configuration that means nothing, and those that would mean something.
+#[derive(Clone, Debug)]
+pub(crate) struct UnknownWord {
+    pub parameter: &'static str,
+    pub seen: String,
+    pub legal: Vec<&'static str>,
+}
+
+fn named<T: Copy>(words: &[(&str, T)], word: &str) -> Option<T> {
+    words.iter().find(|(name, _)| *name == word).map(|(_, value)| *value)
+}
+
+fn names<T>(words: &[(&'static str, T)]) -> Vec<&'static str> {
+    words.iter().map(|(name, _)| *name).collect()
+}
+
+impl From<&UnknownWord> for Problem {
+    fn from(UnknownWord { parameter, seen, legal }: &UnknownWord) -> Self {
+        let start = &seen[..seen.floor_char_boundary(WORD_SHOWN_MAX)];
+        let dots = if start.len() < seen.len() { "..." } else { "" };
+        let legal: Vec<_> = legal.iter().map(|word| format!("{word:?}")).collect();
+        let rule = match legal.split_last() {
+            Some((last, rest)) if !rest.is_empty() => format!("must be {} or {last}", rest.join(", ")),
+            _ => format!("must be {}", legal.concat()),
+        };
+        let message = format!("{parameter} = {start:?}{dots}: {rule}");
+        Self { parameter: (*parameter).to_owned(), rule, message, cures: Vec::new(), hint: None }
     }
 }
 
@@ -304,6 +381,27 @@ mod tests {
         assert_eq!(Config::parse("shared_expert_rank_num = 0").unwrap().shared_experts(), 0);
         let given = Config::parse("shared_expert_num = 0\nshared_expert_rank_num = 2").unwrap();
         assert_eq!(given.shared_experts(), 0);
+    }
+
+    #[test]
+    fn a_word_that_means_nothing_is_named_with_those_that_would() {
+        let told = |text: &str| -> Vec<String> {
+            let unknown = Config::parse(text).unwrap().unknown_words();
+            unknown.iter().map(|word| Problem::from(word).message).collect()
+        };
+        assert_eq!(told("product = \"a2\"\ncomm_alg = \"hierarchy\""), [""; 0]);
+        assert_eq!(told("product = \"A2\""), [r#"product = "A2": must be "a3" or "a2""#]);
+        let a3 = [r#"comm_alg = "hier\"": must be "", "fullmesh_v1" or "fullmesh_v2""#];
+        assert_eq!(told("comm_alg = 'hier\"'"), a3);
+        let any = r#"comm_alg = "x": must be "", "fullmesh_v1", "fullmesh_v2", "fullmesh" or "hierarchy""#;
+        assert_eq!(told("product = \"\"\ncomm_alg = \"x\"")[1], any);
+        let a2 = "product = \"a2\"\nop = \"add\"\ndtype = \"f32\"";
+        assert_eq!(
+            told(a2),
+            [r#"op = "add": must be "combine""#, r#"dtype = "f32": must be "bf16" or "f16""#]
+        );
+        let long = format!("dtype = \"{}\"...: must be \"bf16\" or \"f16\"", "é".repeat(15));
+        assert_eq!(told(&format!("dtype = \"{}\"", "é".repeat(21))), [long]);
     }
 
     #[test]

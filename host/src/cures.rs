@@ -5,10 +5,13 @@ mod elastic;
 
 pub(crate) use elastic::survivors;
 
+use crate::config::{Config as UserConfig, UnknownWord};
 use crate::error::{Cure, Error, Problem};
 use core::fmt;
 use core::mem::discriminant;
-use kernel_core::shape::{BatchSizes, Config, Given, Limits, RANKS_MAX, Rule, Seen, Shape, Violation};
+use kernel_core::shape::{
+    BatchSizes, CommAlg, Config, Given, Limits, Op, RANKS_MAX, Rule, Seen, Shape, Violation,
+};
 
 /// How far from a value its neighbours are tried; no parameter with gaps has a wider range.
 const NEIGHBOURS: i64 = 1100;
@@ -32,12 +35,93 @@ const INSTEAD: [(&str, &str); 6] = [
 ///
 /// # Errors
 /// Every rule that it breaks, with cures.
-pub(crate) fn shape(config: &Config<'_>, limits: Limits, place: impl fmt::Display) -> Result<Shape, Error> {
+pub(crate) fn shape(
+    config: &UserConfig,
+    given: Given,
+    limits: Limits,
+    place: impl fmt::Display,
+) -> Result<Shape, Error> {
+    judge(config, given, limits).map_err(|problems| Error::Invalid { place: place.to_string(), problems })
+}
+
+fn judge(config: &UserConfig, given: Given, limits: Limits) -> Result<Shape, Vec<Problem>> {
+    let core = config.as_core(given);
     let mut all = Vec::new();
-    Shape::check(config, limits, &mut |violation| all.push(*violation)).ok_or_else(|| Error::Invalid {
-        place: place.to_string(),
-        problems: all.iter().map(|violation| problem(config, limits, violation, &all)).collect(),
-    })
+    let shape = Shape::check(&core, limits, &mut |violation| all.push(*violation));
+    let unknown = config.unknown_words();
+    match shape {
+        Some(shape) if unknown.is_empty() => Ok(shape),
+        _ => {
+            let told = whatever_is_meant(config, given, limits);
+            let words = unknown.iter().map(|word| word_problem(config, given, limits, word, &told));
+            let rules = told.iter().map(|violation| problem(&core, limits, violation, &all));
+            Err(words.chain(rules).collect())
+        }
+    }
+}
+
+/// What breaks a rule in every layout that the words may mean; as in the first.
+fn whatever_is_meant(config: &UserConfig, given: Given, limits: Limits) -> Vec<Violation> {
+    let core = config.as_core(given);
+    let found = |comm_alg| {
+        let mut all = Vec::new();
+        Shape::check(&Config { comm_alg, ..core }, limits, &mut |violation| all.push(*violation));
+        all
+    };
+    let mut lists = config.layouts().into_iter().map(found);
+    let mut all = lists.next().unwrap_or_default();
+    lists.for_each(|list| all.retain(|a| list.iter().any(|b| is_same(a, b))));
+    all
+}
+
+fn is_same(a: &Violation, b: &Violation) -> bool {
+    a.parameter == b.parameter
+        && discriminant(&a.rule) == discriminant(&b.rule)
+        && (!matches!(a.rule, Rule::Words(_)) || a.rule == b.rule)
+}
+
+/// The problem of a word that means nothing; its cure is the word that is most like it.
+fn word_problem(
+    config: &UserConfig,
+    given: Given,
+    limits: Limits,
+    word: &UnknownWord,
+    told: &[Violation],
+) -> Problem {
+    let UnknownWord { parameter, seen, legal } = word;
+    let alike =
+        |word: &str| word.chars().zip(seen.chars()).take_while(|(a, b)| *a == b.to_ascii_lowercase()).count();
+    let mut legal = legal.clone();
+    legal.sort_by_key(|word| core::cmp::Reverse(alike(word)));
+    let unknown = config.unknown_words();
+    let works = |word: &str, may_break: MayBreak| {
+        let mut config = config.clone();
+        *match *parameter {
+            "product" => &mut config.product,
+            "comm_alg" => &mut config.comm_alg,
+            "op" => &mut config.op,
+            _ => &mut config.dtype,
+        } = word.to_owned();
+        let words = config.unknown_words();
+        let words = words.iter().all(|new| {
+            let was_there = unknown.iter().any(|old| old.parameter == new.parameter);
+            new.parameter != *parameter && may_break.forgives(was_there, new.parameter, parameter)
+        });
+        words
+            && whatever_is_meant(&config, given, limits).iter().all(|new| {
+                let was_there = told.iter().any(|old| is_same(old, new));
+                may_break.forgives(was_there, new.parameter, parameter)
+            })
+    };
+    let mut problem = Problem::from(word);
+    for may_break in MayBreak::ALL {
+        if let Some(&word) = legal.iter().find(|word| works(word, may_break)) {
+            problem.cures = vec![Cure { parameter: (*parameter).to_owned(), value: Some(word.into()) }];
+            problem.hint = Some(hint(&problem.cures, may_break));
+            break;
+        }
+    }
+    problem
 }
 
 /// The problem of a violation among `all` that `config` has, with its cures.
@@ -48,7 +132,7 @@ fn problem(config: &Config<'_>, limits: Limits, violation: &Violation, all: &[Vi
         config.bs = BatchSizes::PerRank(&list[..list.len().min(RANKS_MAX + 1)]);
     }
     let mut problem = Problem::from(violation);
-    for may_break in [MayBreak::Nothing, MayBreak::Others, MayBreak::Anything] {
+    for may_break in MayBreak::ALL {
         problem.cures = Clinic { config, limits, violation, all, may_break }.cures();
         if !problem.cures.is_empty() {
             problem.hint = Some(hint(&problem.cures, may_break));
@@ -65,6 +149,19 @@ enum MayBreak {
     /// Rules of parameters that it does not change.
     Others,
     Anything,
+}
+
+impl MayBreak {
+    const ALL: [Self; 3] = [Self::Nothing, Self::Others, Self::Anything];
+
+    /// Whether a rule of `parameter` may be broken by a change of `changed`.
+    fn forgives(self, was_there: bool, parameter: &str, changed: &str) -> bool {
+        match self {
+            Self::Nothing => was_there,
+            Self::Others => was_there || parameter != changed,
+            Self::Anything => true,
+        }
+    }
 }
 
 /// The cures in words, values of one parameter together.
@@ -105,7 +202,7 @@ impl<'a> Clinic<'a> {
         let parameter = self.violation.parameter;
         let mut cures = match self.violation.seen {
             Seen::Present => self.without(parameter),
-            Seen::Word(word) => self.word(word.as_str()),
+            Seen::Word(_) => self.word(),
             Seen::NotFinite(_) => self.real(),
             Seen::List(entries) => {
                 let ranks = i64::try_from(entries).unwrap_or(i64::MAX);
@@ -132,20 +229,11 @@ impl<'a> Clinic<'a> {
     /// Whether `config`, in which `changed` was changed, no longer has the violation, nor one that was not there
     /// before, as far as it matters.
     fn is_cured(&self, changed: &str, config: &Config<'_>) -> bool {
-        let same = |a: &Violation, b: &Violation| {
-            a.parameter == b.parameter
-                && discriminant(&a.rule) == discriminant(&b.rule)
-                && (!matches!(a.rule, Rule::Words(_)) || a.rule == b.rule)
-        };
-        let was_there = |a: &Violation| self.all.iter().any(|b| same(a, b));
-        let forgiven = |a: &Violation| match self.may_break {
-            MayBreak::Nothing => was_there(a),
-            MayBreak::Others => was_there(a) || a.parameter != changed,
-            MayBreak::Anything => true,
-        };
         let mut is_cured = true;
         Shape::check(config, self.limits, &mut |found| {
-            is_cured &= forgiven(found) && !same(found, self.violation);
+            let was_there = self.all.iter().any(|other| is_same(found, other));
+            is_cured &= !is_same(found, self.violation)
+                && self.may_break.forgives(was_there, found.parameter, changed);
         });
         is_cured
     }
@@ -239,35 +327,19 @@ impl<'a> Clinic<'a> {
         found.map(|value| cure(&format!("bs[{rank}]"), value)).into_iter().collect()
     }
 
-    /// The word that is most like the one seen; for `fullmesh_v2` the layout that leaves nothing out.
-    fn word(&self, seen: &str) -> Vec<Cure> {
+    /// The one word that the rule names; for `fullmesh_v2` the layout that leaves nothing out.
+    fn word(&self) -> Vec<Cure> {
+        let (config, word) = match self.violation.rule {
+            Rule::Word(word) => (Config { op: Op::Combine, ..self.config }, word),
+            _ => (Config { comm_alg: CommAlg::FullmeshV1, ..self.config }, "fullmesh_v1"),
+        };
         let parameter = self.violation.parameter;
-        let legal = match self.violation.rule {
-            Rule::OneOfWords(legal) => legal,
-            _ => &["fullmesh_v1"],
-        };
-        let alike = |word: &str| {
-            word.chars().zip(seen.chars()).take_while(|(a, b)| *a == b.to_ascii_lowercase()).count()
-        };
-        let mut legal = legal.to_vec();
-        legal.sort_by_key(|word| core::cmp::Reverse(alike(word)));
-        let works = |word: &&str| {
-            let mut config = self.config;
-            match parameter {
-                "product" => config.product = word,
-                "comm_alg" => config.comm_alg = word,
-                "op" => config.op = word,
-                "dtype" => config.dtype = word,
-                _ => return false,
-            }
-            self.is_cured(parameter, &config)
-        };
-        let cure = |word: &str| Cure { parameter: parameter.to_owned(), value: Some(word.into()) };
-        legal.into_iter().find(works).map(cure).into_iter().collect()
+        let cure = Cure { parameter: parameter.to_owned(), value: Some(word.into()) };
+        if self.is_cured(parameter, &config) { vec![cure] } else { Vec::new() }
     }
 
     fn real(&self) -> Vec<Cure> {
-        let norm_eps = crate::config::Config::default().norm_eps;
+        let norm_eps = UserConfig::default().norm_eps;
         let cured = self.is_cured("norm_eps", &Config { norm_eps: norm_eps as f32, ..self.config });
         let cure = Cure { parameter: "norm_eps".to_owned(), value: Some(norm_eps.into()) };
         if cured { vec![cure] } else { Vec::new() }
@@ -325,10 +397,7 @@ mod tests {
 
     /// Violations of a configuration in a user's form, as parameter and rule, with their cures.
     fn judged(config: &Config, given: Given) -> Vec<Problem> {
-        let core = config.as_core(given);
-        let mut all = Vec::new();
-        Shape::check(&core, Limits::Product, &mut |violation| all.push(*violation));
-        all.iter().map(|violation| problem(&core, Limits::Product, violation, &all)).collect()
+        judge(config, given, Limits::Product).err().unwrap_or_default()
     }
 
     /// Does what a cure says, the way a user would.
@@ -348,6 +417,25 @@ mod tests {
             }
             (Some(value), None) => config.set(&format!("{}={value}", cure.parameter)).unwrap(),
         }
+    }
+
+    #[test]
+    fn unknown_words_are_told_with_what_is_wrong_whatever_they_mean() {
+        let mut config = UserConfig::default();
+        // A2 takes rows of 64 elements, no product that many experts of a token.
+        for assignment in ["product=a5", "dtype=f32", "k=17", "h=64"] {
+            config.set(assignment).unwrap();
+        }
+        let told = judge(&config, Given::empty(), Limits::Product).unwrap_err();
+        let lines: Vec<_> = told.iter().map(ToString::to_string).collect();
+        assert_eq!(
+            lines,
+            [
+                r#"product = "a5": must be "a3" or "a2"; hint: product = "a2""#,
+                r#"dtype = "f32": must be "bf16" or "f16"; hint: dtype = "f16""#,
+                "k = 17: must be in [1, 16]; hint: k = 16",
+            ]
+        );
     }
 
     fn number() -> impl Strategy<Value = i64> {

@@ -6,7 +6,7 @@ mod random;
 use kernel_core::layout::data::{combine_row, dispatch_record};
 use kernel_core::layout::state::Partition;
 use kernel_core::placement::Home;
-use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Given, Limits, Product, Shape, Violation};
+use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Shape, Violation};
 use kernel_core::units::{RankId, Token, div_ceil};
 use proptest::prelude::*;
 
@@ -14,7 +14,7 @@ const MIB: u64 = 1 << 20;
 
 fn preset(name: &str) -> Config<'static> {
     let base = Config { moe_expert_num: 256, ..Config::default() };
-    let a2 = Config { product: "a2", ..base };
+    let a2 = Config { comm_alg: CommAlg::Fullmesh, ..base };
     let bs = BatchSizes::Uniform;
     match name {
         "deepseek-v3-decode" => base,
@@ -27,8 +27,8 @@ fn preset(name: &str) -> Config<'static> {
             ..base
         },
         "a2-64" => Config { ep_world_size: 64, ..a2 },
-        "a2-hier-16" => Config { comm_alg: "hierarchy", ..a2 },
-        "a2-hier-64" => Config { comm_alg: "hierarchy", ep_world_size: 64, ..a2 },
+        "a2-hier-16" => Config { comm_alg: CommAlg::Hierarchy, ..a2 },
+        "a2-hier-64" => Config { comm_alg: CommAlg::Hierarchy, ep_world_size: 64, ..a2 },
         "tiny" => Config { ep_world_size: 2, moe_expert_num: 4, k: 2, h: 1024, bs: bs(4), ..base },
         other => panic!("no preset {other}"),
     }
@@ -85,7 +85,7 @@ fn one_mib_less_than_required_is_refused() {
 #[test]
 fn fullmesh_v2_counts_a_record_in_blocks() {
     // (14336 + 64) / 480 = 30 blocks of 512 B: 2 * (4096 * 15360 + 128 * 14336) B = 123.5 MiB.
-    let config = Config { comm_alg: "fullmesh_v2", ..preset("deepseek-v3-decode") };
+    let config = Config { comm_alg: CommAlg::FullmeshV2, ..preset("deepseek-v3-decode") };
     assert_eq!(Buffer::new(&config).required_mb, 124);
     let shape = Shape::new(&config, Limits::Product).unwrap();
     assert_eq!((shape.record_pitch(), shape.combine_pitch()), (15360, 14336));
@@ -155,7 +155,7 @@ fn a2_windows_of_models_hold_flags_that_are_larger_than_rows() {
     {
         for bs in [bs, bs + 15] {
             let mut config = Config {
-                product: "a2",
+                comm_alg: CommAlg::Fullmesh,
                 ep_world_size: ranks,
                 moe_expert_num: ranks,
                 k: 1,
@@ -182,22 +182,17 @@ fn number() -> impl Strategy<Value = i64> {
     ]
 }
 
-fn word(words: &'static [&'static str]) -> impl Strategy<Value = &'static str> {
-    prop::sample::select(words)
-}
-
-const ALGS: &[&str] = &["", "fullmesh_v1", "fullmesh_v2", "fullmesh", "hierarchy", "?"];
+const ALGS: [CommAlg; 4] = [CommAlg::FullmeshV1, CommAlg::FullmeshV2, CommAlg::Fullmesh, CommAlg::Hierarchy];
 
 fn any_config() -> impl Strategy<Value = (Config<'static>, Option<Vec<i64>>)> {
-    let words = (word(&["a3", "a2", "?"]), word(ALGS), word(&["combine", "?"]), word(&["bf16", "?"]));
+    let words = (prop::sample::select(&ALGS), prop::sample::select(&[Op::Combine, Op::CombineAddRmsNorm]));
     let numbers = prop::array::uniform18(number());
     let list = prop::option::weighted(0.3, prop::collection::vec(number(), 0..20));
     (words, numbers, list, any::<f32>(), 0u32..32).prop_map(|(words, n, list, norm_eps, given)| {
         let config = Config {
-            product: words.0,
-            comm_alg: words.1,
-            op: words.2,
-            dtype: words.3,
+            comm_alg: words.0,
+            op: words.1,
+            dtype: Dtype::Bf16,
             ep_world_size: n[0],
             server_ranks: 8,
             tp_world_size: n[1],
@@ -237,8 +232,7 @@ fn plausible() -> impl Strategy<Value = (Config<'static>, Limits)> {
         let shared_ranks = if a3 { shared * replicas } else { 0 };
         let moe_ranks = if a3 { moe_ranks + 1 } else { 8 * moe_ranks.clamp(2, 8) };
         let config = Config {
-            product: if a3 { "a3" } else { "a2" },
-            comm_alg: if a3 { ALGS[alg] } else { ALGS[3 + alg % 2] },
+            comm_alg: ALGS[if a3 { alg % 2 } else { 2 + alg % 2 }],
             ep_world_size: moe_ranks + shared_ranks,
             moe_expert_num: moe_ranks * local,
             shared_expert_num: if shared_ranks == 0 { 0 } else { shared },
@@ -315,7 +309,7 @@ proptest! {
         let shape = shape.unwrap();
         assert_areas_fit(&shape);
         prop_assert!(shape.rows_max(RankId(0)) > 0);
-        prop_assert_eq!(shape.product() == Product::A3, config.product == "a3");
+        prop_assert_eq!(shape.product(), config.comm_alg.product());
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! Every rule of a configuration: broken alone, and just kept.
 
-use kernel_core::shape::{BatchSizes, Buffer, Config, Given, Limits, Rule, Seen, Shape, Violation};
+use kernel_core::shape::{
+    BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Rule, Seen, Shape, Violation,
+};
 
 type Base = fn() -> Config<'static>;
 type Set = fn(&mut Config<'static>);
@@ -10,7 +12,7 @@ fn a3() -> Config<'static> {
 }
 
 fn v2() -> Config<'static> {
-    Config { comm_alg: "fullmesh_v2", ..a3() }
+    Config { comm_alg: CommAlg::FullmeshV2, ..a3() }
 }
 
 /// 12 MoE ranks of 4 experts, 2 shared experts of 2 replicas.
@@ -24,7 +26,7 @@ fn tp() -> Config<'static> {
 
 fn a2() -> Config<'static> {
     Config {
-        product: "a2",
+        comm_alg: CommAlg::Fullmesh,
         moe_expert_num: 256,
         ep_world_size: 64,
         hccl_buffsize_mb: 8192,
@@ -33,7 +35,7 @@ fn a2() -> Config<'static> {
 }
 
 fn hierarchy() -> Config<'static> {
-    Config { comm_alg: "hierarchy", ep_world_size: 16, ..a2() }
+    Config { comm_alg: CommAlg::Hierarchy, ep_world_size: 16, ..a2() }
 }
 
 const SAME: [i64; 16] = [16; 16];
@@ -61,27 +63,15 @@ fn check_table(limits: Limits, table: &[(Base, Set, &[&str])]) {
 }
 
 #[test]
-fn a_word_that_no_product_knows_is_the_only_violation() {
+fn a2_has_no_norm_and_every_product_both_dtypes() {
     check_table(
         Limits::Product,
         &[
-            (a3, |c| c.product = "a5", &["product"]),
-            (a2, |c| c.product = "", &["product"]),
-            (hierarchy, |c| c.product = "A2", &["product"]),
-            (v2, |c| c.product = "a1", &["product"]),
-            (a3, |c| c.comm_alg = "fullmesh_v3", &["comm_alg"]),
-            (a3, |c| c.comm_alg = "fullmesh_v1", &[]),
-            (a3, |c| c.comm_alg = "hierarchy", &["comm_alg"]),
-            (a2, |c| c.comm_alg = "fullmesh_v2", &["comm_alg"]),
-            (a2, |c| c.comm_alg = "fullmesh", &[]),
-            (hierarchy, |c| c.comm_alg = "Hierarchy", &["comm_alg"]),
-            (a3, |c| (c.product, c.comm_alg) = ("b", "c"), &["product", "comm_alg"]),
-            (a3, |c| c.op = "reduce", &["op"]),
-            (a3, |c| c.op = "combine_add_rms_norm", &[]),
-            (a2, |c| c.op = "combine_add_rms_norm", &["op"]),
-            (hierarchy, |c| c.op = "combine_add_rms_norm", &["op"]),
-            (a3, |c| c.dtype = "f32", &["dtype"]),
-            (a3, |c| c.dtype = "f16", &[]),
+            (a3, |c| c.op = Op::CombineAddRmsNorm, &[]),
+            (a2, |c| c.op = Op::CombineAddRmsNorm, &["op"]),
+            (hierarchy, |c| c.op = Op::CombineAddRmsNorm, &["op"]),
+            (a3, |c| c.dtype = Dtype::F16, &[]),
+            (a2, |c| c.dtype = Dtype::F16, &[]),
         ],
     );
 }
@@ -236,7 +226,7 @@ fn a_rule_between_parameters_names_the_one_to_change_first() {
             (v2, |c| c.copy_expert_num = 1, &["comm_alg"]),
             (v2, |c| c.const_expert_num = 1, &["comm_alg"]),
             (v2, |c| (c.const_expert_num, c.moe_expert_num) = (1, 0), &["moe_expert_num", "comm_alg"]),
-            (v2, |c| (c.op, c.comm_quant_mode, c.quant_mode) = ("combine_add_rms_norm", 2, 2), &[]),
+            (v2, |c| (c.op, c.comm_quant_mode, c.quant_mode) = (Op::CombineAddRmsNorm, 2, 2), &[]),
             // 2048 dispatch slots: L * R = 2 * 768 fits, 4 * 768 does not.
             (a3, |c| set_slots(c, 256), &[]),
             (a3, |c| set_slots(c, 512), &["moe_expert_num"]),
@@ -298,11 +288,17 @@ fn models_may_be_tiny_but_not_senseless() {
         }
     }
     fn one_a2() -> Config<'static> {
-        Config { product: "a2", h: 8, hccl_buffsize_mb: 5, ..one() }
+        Config { comm_alg: CommAlg::Fullmesh, h: 8, hccl_buffsize_mb: 5, ..one() }
     }
     fn one_server() -> Config<'static> {
         let (ep_world_size, moe_expert_num) = (8, 8);
-        Config { comm_alg: "hierarchy", ep_world_size, moe_expert_num, hccl_buffsize_mb: 105, ..one_a2() }
+        Config {
+            comm_alg: CommAlg::Hierarchy,
+            ep_world_size,
+            moe_expert_num,
+            hccl_buffsize_mb: 105,
+            ..one_a2()
+        }
     }
     check_table(
         Limits::None,
@@ -344,10 +340,9 @@ fn set_relay(config: &mut Config<'_>, bs: i64) {
 #[test]
 fn all_violations_are_reported_at_once() {
     let config = Config {
-        product: "a3",
-        comm_alg: "ring",
-        op: "reduce",
-        dtype: "f64",
+        comm_alg: CommAlg::FullmeshV1,
+        op: Op::Combine,
+        dtype: Dtype::Bf16,
         ep_world_size: 0,
         server_ranks: 4,
         tp_world_size: 3,
@@ -372,9 +367,6 @@ fn all_violations_are_reported_at_once() {
     };
     let found: Vec<_> = violations(&config, Limits::Product).iter().map(|v| v.parameter).collect();
     let expected = [
-        "comm_alg",
-        "op",
-        "dtype",
         "ep_world_size",
         "server_ranks",
         "moe_expert_num",
@@ -422,7 +414,8 @@ fn a_violation_carries_the_value_the_rule_and_the_other_numbers() {
         found[0].to_string()
     };
     assert_eq!(message(&Config { k: 17, ..a3() }), "k = 17: must be in [1, 16]");
-    assert_eq!(message(&Config { product: "a5", ..a3() }), r#"product = "a5": must be "a3" or "a2""#);
+    let norm = Config { op: Op::CombineAddRmsNorm, ..a2() };
+    assert_eq!(message(&norm), r#"op = "combine_add_rms_norm": must be "combine""#);
     assert_eq!(
         message(&Config { moe_expert_num: 65, ..a3() }),
         "moe_expert_num = 65: must be a multiple of ep_world_size - shared_expert_rank_num \
@@ -485,8 +478,8 @@ fn a_fingerprint_tells_shapes_apart() {
         a2,
         hierarchy(),
         Config { server_ranks: 4, ..hierarchy() },
-        Config { op: "combine_add_rms_norm", ..a3() },
-        Config { dtype: "f16", ..a3() },
+        Config { op: Op::CombineAddRmsNorm, ..a3() },
+        Config { dtype: Dtype::F16, ..a3() },
         Config { quant_mode: 2, ..a3() },
         Config { comm_quant_mode: 2, ..a3() },
         Config { expert_token_nums_type: 0, ..a3() },

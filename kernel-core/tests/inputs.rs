@@ -2,7 +2,7 @@
 
 use core::ops::ControlFlow;
 use kernel_core::inputs::{InputError, Inputs, Mask};
-use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::shape::{BatchSizes, Config, Dtype, Limits, Op, Shape};
 use kernel_core::units::{RankId, Token};
 
 const RANK: RankId = RankId(1);
@@ -48,7 +48,7 @@ impl Tensors {
     fn of(config: &Config<'_>) -> Self {
         Self {
             shape: shape(config),
-            x: vec![if config.dtype == "f16" { F16[0] } else { BF16[0] }; 3 * H],
+            x: vec![if config.dtype == Dtype::F16 { F16[0] } else { BF16[0] }; 3 * H],
             ids: vec![0, 1, 2, 7, 8, 9, 5, 3, 4],
             weights: vec![0.5; 9],
             tokens: None,
@@ -61,7 +61,7 @@ impl Tensors {
         Self::of(&config())
     }
 
-    fn quantised(dtype: &'static str) -> Self {
+    fn quantised(dtype: Dtype) -> Self {
         Self::of(&Config { quant_mode: 2, dtype, ..config() })
     }
 
@@ -122,8 +122,8 @@ fn not_finite_smoothed(token: u32, element: u32, row: u32) -> InputError {
 #[test]
 fn sound_inputs_pass() {
     assert_eq!(Tensors::plain().check(), Ok(()));
-    assert_eq!(Tensors::quantised("bf16").smooth().check(), Ok(()));
-    assert_eq!(Tensors::quantised("f16").check(), Ok(()));
+    assert_eq!(Tensors::quantised(Dtype::Bf16).smooth().check(), Ok(()));
+    assert_eq!(Tensors::quantised(Dtype::F16).check(), Ok(()));
     let mut masked = Tensors::plain();
     masked.tokens = Some(vec![true, true, false]);
     assert_eq!(masked.check(), Ok(()));
@@ -152,7 +152,7 @@ fn every_tensor_must_have_its_length() {
     short.tokens = None;
     short.pairs = Some(vec![true; 3]);
     short.fails(length("x_active_mask", 3, 9));
-    let mut long = Tensors::quantised("bf16");
+    let mut long = Tensors::quantised(Dtype::Bf16);
     long.scales = Some(vec![1.0; 9 * H]);
     long.fails(length("scales", 36, 32));
 }
@@ -243,7 +243,7 @@ fn weights_and_scales_must_be_finite() {
         tensors.tokens = Some(vec![false; 3]);
         let bits = bad.to_bits();
         tensors.fails(InputError::NotFinite { tensor: "expert_scales", row: 1, column: Some(1), bits });
-        let mut tensors = Tensors::quantised("bf16").smooth();
+        let mut tensors = Tensors::quantised(Dtype::Bf16).smooth();
         tensors.scales.as_mut().unwrap()[31] = bad;
         tensors.fails(InputError::NotFinite { tensor: "scales", row: 7, column: Some(3), bits });
     }
@@ -255,10 +255,10 @@ fn weights_and_scales_must_be_finite() {
 
 #[test]
 fn a_quantised_value_must_be_finite() {
-    for (dtype, [_, largest, infinite, nan]) in [("bf16", BF16), ("f16", F16)] {
+    for (dtype, [_, largest, infinite, nan]) in [(Dtype::Bf16, BF16), (Dtype::F16, F16)] {
         let mut tensors = Tensors::quantised(dtype);
         tensors.x[5] = largest;
-        assert_eq!(tensors.check(), Ok(()), "{dtype}");
+        assert_eq!(tensors.check(), Ok(()), "{dtype:?}");
         tensors.x[6] = infinite;
         tensors.fails(not_finite(1, 2));
         tensors.x[4] = nan;
@@ -275,7 +275,7 @@ fn an_unquantised_payload_is_never_looked_at() {
 
 #[test]
 fn an_inactive_token_is_never_looked_at() {
-    let mut tensors = Tensors::quantised("bf16");
+    let mut tensors = Tensors::quantised(Dtype::Bf16);
     tensors.x[2 * H] = BF16[3];
     tensors.fails(not_finite(2, 0));
     tensors.tokens = Some(vec![true, true, false]);
@@ -289,7 +289,7 @@ fn an_inactive_token_is_never_looked_at() {
 
 #[test]
 fn a_token_that_only_goes_to_special_experts_is_active() {
-    let mut tensors = Tensors::quantised("bf16");
+    let mut tensors = Tensors::quantised(Dtype::Bf16);
     tensors.pairs = Some(vec![true, true, true, false, true, true, true, true, true]);
     tensors.x[H + 3] = BF16[2];
     tensors.fails(not_finite(1, 3));
@@ -298,7 +298,7 @@ fn a_token_that_only_goes_to_special_experts_is_active() {
 #[test]
 fn smoothing_is_checked_with_the_experts_that_a_token_goes_to() {
     // Token 0 goes to experts 0, 1, 2; token 1 to expert 7 and both zero experts.
-    let mut tensors = Tensors::quantised("bf16").smooth();
+    let mut tensors = Tensors::quantised(Dtype::Bf16).smooth();
     tensors.x[1] = BF16[1];
     let spoil = |tensors: &mut Tensors, expert: usize, element: usize| {
         tensors.scales = Some(vec![1.0; EXPERTS * H]);
@@ -335,7 +335,7 @@ fn smoothing_is_checked_with_shared_experts_for_every_active_token() {
 
 #[test]
 fn a_scale_below_one_does_not_hide_an_infinite_value() {
-    let mut tensors = Tensors::quantised("f16").smooth();
+    let mut tensors = Tensors::quantised(Dtype::F16).smooth();
     tensors.scales.as_mut().unwrap().fill(0.0);
     tensors.x[0] = F16[2];
     tensors.fails(not_finite(0, 0));
@@ -357,7 +357,7 @@ fn the_smooth_rows_of_moe_experts_come_after_the_shared_ones() {
 
 #[test]
 fn all_that_is_wrong_is_told_tensor_by_tensor() {
-    let mut tensors = Tensors::quantised("bf16").smooth();
+    let mut tensors = Tensors::quantised(Dtype::Bf16).smooth();
     tensors.ids = vec![0, 0, 99, -1, 8, 9, 5, 5, 5];
     tensors.weights[0] = f32::NAN;
     tensors.weights[8] = f32::INFINITY;
@@ -395,7 +395,7 @@ fn a_tensor_of_the_wrong_length_hides_nothing_wrong_in_another() {
 
 /// Two const experts and AddRmsNorm.
 fn everything() -> Config<'static> {
-    Config { const_expert_num: 2, op: "combine_add_rms_norm", ..config() }
+    Config { const_expert_num: 2, op: Op::CombineAddRmsNorm, ..config() }
 }
 
 /// The bf16 elements `[1, 1, ..]` with another one at `index`.

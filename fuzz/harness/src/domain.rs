@@ -8,7 +8,9 @@ use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::landing;
 use kernel_core::protocol::{Flags, Receive, Stage};
 use kernel_core::reference::numerics;
-use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Given, Limits, Op, Product, Shape};
+use kernel_core::shape::{
+    BatchSizes, Buffer, CommAlg, Config, Dtype, Elastic, Given, Limits, Op, Product, Shape,
+};
 use kernel_core::units::RankId;
 
 /// The numbers of a domain, each a byte that is folded into its range.
@@ -227,14 +229,14 @@ impl Domain {
         let is_uneven = numbers.has(Feature::UnevenBs) && protocol != Protocol::A3FullmeshV2;
         let has_blocks = (a3 || hierarchy) && !tp && !direct;
         let config = Config {
-            product: if a3 { "a3" } else { "a2" },
             comm_alg: match protocol {
-                Protocol::A3FullmeshV2 => "fullmesh_v2",
-                Protocol::A2Hierarchy => "hierarchy",
-                _ => "",
+                Protocol::A3FullmeshV2 => CommAlg::FullmeshV2,
+                Protocol::A2Hierarchy => CommAlg::Hierarchy,
+                _ if a3 => CommAlg::FullmeshV1,
+                _ => CommAlg::Fullmesh,
             },
-            op: if a3 && numbers.has(Feature::RmsNorm) { "combine_add_rms_norm" } else { "combine" },
-            dtype: if numbers.has(Feature::F16) { "f16" } else { "bf16" },
+            op: if a3 && numbers.has(Feature::RmsNorm) { Op::CombineAddRmsNorm } else { Op::Combine },
+            dtype: if numbers.has(Feature::F16) { Dtype::F16 } else { Dtype::Bf16 },
             ep_world_size: r,
             server_ranks: if hierarchy { near } else { Config::default().server_ranks },
             tp_world_size: if tp { 2 } else { 0 },

@@ -11,7 +11,9 @@ use kernel_core::layout::row_table;
 use kernel_core::placement::Home;
 use kernel_core::plan::route;
 use kernel_core::protocol::{Receive, Stage};
-use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Given, Limit, Limits, Product, Shape};
+use kernel_core::shape::{
+    BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limit, Limits, Op, Product, Shape,
+};
 use kernel_core::units::{ExpertId, RankId};
 
 /// A configuration, mostly of small or telling numbers.
@@ -177,11 +179,19 @@ pub fn run(bytes: &[u8]) -> Option<Verdict> {
     let list: Option<Vec<i64>> =
         given.list.as_ref().map(|list| list.iter().map(|number| number.get()).collect());
     let limits = if given.limits { Limits::Product } else { Limits::None };
+    // What a word means the core's tables say; a host refuses those that are not in them.
+    let product = named(&Product::WORDS, word(0, &PRODUCTS));
+    let layout = CommAlg::WORDS.iter().find(|(of, name, _)| (Some(*of), *name) == (product, word(1, &ALGS)));
+    let (op, dtype) = (named(&Op::WORDS, word(2, &OPS)), named(&Dtype::WORDS, word(3, &DTYPES)));
+    let (Some(&(.., comm_alg)), Some(op), Some(dtype)) = (layout, op, dtype) else {
+        let known = [("product", product.is_some()), ("comm_alg", layout.is_some()), ("op", op.is_some())];
+        let known = known.into_iter().chain([("dtype", dtype.is_some())]);
+        return Some(Verdict::Refused(known.filter(|(_, known)| !known).map(|(name, _)| name).collect()));
+    };
     let mut config = Config {
-        product: word(0, &PRODUCTS),
-        comm_alg: word(1, &ALGS),
-        op: word(2, &OPS),
-        dtype: word(3, &DTYPES),
+        comm_alg,
+        op,
+        dtype,
         ep_world_size: given.ep_world_size.get(),
         server_ranks: Config::default().server_ranks,
         tp_world_size: given.tp_world_size.get(),
@@ -209,6 +219,10 @@ pub fn run(bytes: &[u8]) -> Option<Verdict> {
     let required = i64::try_from(buffer.required_mb).unwrap_or(i64::MAX);
     config.hccl_buffsize_mb = given.hccl_buffsize_mb.map_or(required, Number::get);
     Some(judge(&config, limits))
+}
+
+fn named<T: Copy>(words: &[(&str, T)], word: &str) -> Option<T> {
+    words.iter().find(|(name, _)| *name == word).map(|(_, value)| *value)
 }
 
 /// Judges a configuration.

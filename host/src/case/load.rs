@@ -80,7 +80,7 @@ impl Opened {
     /// The configuration breaks a rule, a tensor is missing or wrong.
     pub fn load(self, folder: &Path) -> Result<Case, Error> {
         let place = folder.join(FILE_NAME);
-        let shape = cures::shape(&self.config.as_core(self.given), Limits::Product, place.display())?;
+        let shape = cures::shape(&self.config, self.given, Limits::Product, place.display())?;
         self.read(shape)
     }
 

@@ -138,7 +138,7 @@ fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Ch
     config.port_offset = port_offset;
     let core = config.as_core(given);
     let buffer = Buffer::new(&core);
-    let (shape, error) = match cures::shape(&core, Limits::Product, &file) {
+    let (shape, error) = match cures::shape(&config, given, Limits::Product, &file) {
         Ok(shape) => (Some(shape), None),
         Err(error) => (None, Some(error)),
     };

@@ -55,7 +55,7 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let info = if case::is_case(&args.config) { case::open(&args.config)?.elastic_info } else { None };
     let mut given = Given::empty();
     given.set(Given::ELASTIC_INFO, info.is_some());
-    let whole = cures::shape(&config.as_core(given), Limits::Product, file.display())?;
+    let whole = cures::shape(&config, given, Limits::Product, file.display())?;
     let last = member::count(&whole) - 1;
     let (shape, elastic) = case::elastic::survivors(whole, info).map_err(|found| Error::Invalid {
         place: args.config.join(case::TENSORS_NAME).display().to_string(),

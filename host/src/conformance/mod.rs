@@ -21,7 +21,7 @@ use kernel_core::fabric::nic::{Nic, Transfer};
 use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Tensor};
-use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use litmus::{Claim, Litmus, Run, STRIDE, Seat, Step, Who};
 use rand::{RngExt, SeedableRng};
@@ -48,8 +48,7 @@ pub fn all() -> impl Iterator<Item = (Shape, &'static Litmus)> {
 #[must_use]
 pub fn servers_shape() -> Shape {
     let config = Config {
-        product: "a2",
-        comm_alg: "hierarchy",
+        comm_alg: CommAlg::Hierarchy,
         ep_world_size: 4,
         server_ranks: 2,
         moe_expert_num: 4,
@@ -70,7 +69,7 @@ pub fn servers_shape() -> Shape {
 #[must_use]
 pub fn shape() -> Shape {
     let config = Config {
-        product: "a2",
+        comm_alg: CommAlg::Fullmesh,
         ep_world_size: 3,
         moe_expert_num: 3,
         k: 1,

@@ -86,7 +86,7 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
     given.set(Given::SCALES, options.smooth_scales);
     given.set(Given::SHARED_EXPERT_X, options.shared_expert_x);
     given.set(Given::ELASTIC_INFO, left.is_on());
-    let whole = cures::shape(&config.as_core(given), options.limits, place)?;
+    let whole = cures::shape(&config, given, options.limits, place)?;
     let info = left.info(&whole, options.seed)?;
     let (shape, elastic) = cures::survivors(whole, info, place)?;
     if options.mask != MaskKind::None && shape.bs_is_uneven() {

@@ -159,8 +159,8 @@ mod tests {
         fn entries_follow_each_other_from_zero_to_the_capacity(
             config in any_config(), last: bool, norm: bool, in_blocks: bool,
         ) {
-            let op = if norm { "combine_add_rms_norm" } else { "combine" };
-            let comm_alg = if in_blocks { "fullmesh_v2" } else { "" };
+            let op = if norm { Op::CombineAddRmsNorm } else { Op::Combine };
+            let comm_alg = if in_blocks { CommAlg::FullmeshV2 } else { CommAlg::FullmeshV1 };
             let shape = shape_of(&Config { op, comm_alg, ..config });
             let rank = RankId(if last { shape.ep_world_size() - 1 } else { 0 });
             let BatchSizes::Uniform(bs) = config.bs else { panic!("{config:?}") };

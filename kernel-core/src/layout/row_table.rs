@@ -65,12 +65,12 @@ mod tests {
 
     #[test]
     fn rows_are_read_in_place_where_they_lie_in_one_piece_and_no_peer_needs_a_copy() {
-        let possible = |product, comm_alg, tp_world_size| {
-            let config = crate::shape::Config { product, comm_alg, tp_world_size, h: 8, ..PAIR.config() };
+        let possible = |comm_alg, tp_world_size| {
+            let config = crate::shape::Config { comm_alg, tp_world_size, h: 8, ..PAIR.config() };
             is_possible(&shape(&config))
         };
-        assert!(possible("a3", "", 0) && possible("a3", "fullmesh_v1", 1));
-        assert!(!possible("a3", "", 2) && !possible("a3", "fullmesh_v2", 0));
-        assert!(!possible("a2", "", 0) && !possible("a2", "fullmesh", 0));
+        assert!(possible(CommAlg::FullmeshV1, 0) && possible(CommAlg::FullmeshV1, 1));
+        assert!(!possible(CommAlg::FullmeshV1, 2) && !possible(CommAlg::FullmeshV2, 0));
+        assert!(!possible(CommAlg::Fullmesh, 0));
     }
 }

@@ -296,7 +296,8 @@ mod tests {
             [(0, 0), (1, 2), (4, 4)].into_iter().flat_map(move |s| [2, 9].map(|e| (cores, s, e)))
         }) {
             let domain = Domain { r: rs + 1, e: experts, s, rs, k: 2, h: 1, bs: 5, cores };
-            let shape = crate::testing::domain::shape(&Config { comm_alg: "fullmesh_v2", ..domain.config() });
+            let shape =
+                crate::testing::domain::shape(&Config { comm_alg: CommAlg::FullmeshV2, ..domain.config() });
             let all: Vec<_> =
                 (0..shape.aiv_num()).map(|core| work(&shape, RankId(0), CoreId(core))).collect();
             assert_partition(all.iter().map(|work| work.experts.clone()), shape.moe_expert_num());

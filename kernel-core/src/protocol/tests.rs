@@ -6,7 +6,7 @@ use crate::fabric::{Awaited, Capabilities, Fabric, Fault, Progress, Watch};
 use crate::inputs::Inputs;
 use crate::place::{Place, Tensor};
 use crate::protocol::{Choices, Context, Machine, Operator, Ub};
-use crate::shape::{Config, Shape};
+use crate::shape::{CommAlg, Config, Shape};
 use crate::sim::chooser::{Actor, Choice, Chooser, Lands};
 use crate::sim::cluster::{Answer, Cluster, Failure, Planned, World, schedule};
 use crate::sim::flight::{Flight, FlightId, FlightKind};
@@ -384,13 +384,13 @@ fn moved_unawaited(shape: &Shape, choices: Choices, believed: Believed, seed: u6
 fn shapes() -> Vec<Shape> {
     let pair = Domain { r: 2, e: 4, s: 0, rs: 0, k: 2, h: 8, bs: 2, cores: 2 };
     let of = |config: Config<'_>| shape_of(&config);
-    let servers = Config { product: "a2", comm_alg: "hierarchy", server_ranks: 2, ..pair.config() };
+    let servers = Config { comm_alg: CommAlg::Hierarchy, server_ranks: 2, ..pair.config() };
     [
         of(pair.config()),
         of(Config { quant_mode: 2, ..pair.config() }),
-        of(Config { comm_alg: "fullmesh_v2", ..pair.config() }),
+        of(Config { comm_alg: CommAlg::FullmeshV2, ..pair.config() }),
         of(Config { tp_world_size: 2, ..Domain { e: 2, ..pair }.config() }),
-        of(Config { product: "a2", ..pair.config() }),
+        of(Config { comm_alg: CommAlg::Fullmesh, ..pair.config() }),
         of(Config { ep_world_size: 4, ..servers }),
     ]
     .into()

@@ -1,7 +1,7 @@
 //! What the windows need and have (seed 003: `HCCL_BUFFSIZE`): for a person, so also of a configuration
 //! that breaks rules, and for the rule that asks whether they fit.
 
-use super::limits::{Column, meaning};
+use super::limits::Column;
 use super::sizes::{
     FLAG_STEP, HALF_TAIL, SLOT_ALIGN, WINDOW_HEAD, block_record_pitch, combine_pitch, combine_slots_fit,
     near_slot, record_pitch, relay_fits, window_record,
@@ -151,17 +151,12 @@ struct Need {
 
 impl Need {
     fn of(config: &Config<'_>, limits: Limits) -> Self {
-        let (product, alg) = meaning(config);
-        let column = Column::of(product, alg, limits);
-        let alg = alg.unwrap_or(match product {
-            Some(super::Product::A2) => CommAlg::Fullmesh,
-            _ => CommAlg::FullmeshV1,
-        });
+        let column = Column::of(config.comm_alg, limits);
         let (experts, k) = (natural(config.moe_expert_num), natural(config.k));
         let (ranks, shared_ranks) = (natural(config.ep_world_size), natural(config.shared_expert_rank_num));
         let shared = if shared_ranks == 0 { 0 } else { natural(config.shared_expert_num) };
         Self {
-            alg,
+            alg: config.comm_alg,
             ranks,
             servers: div_ceil(ranks, natural(config.server_ranks).max(1)),
             experts,

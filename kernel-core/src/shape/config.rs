@@ -1,6 +1,7 @@
 //! A configuration as given: seed 003's parameters in snake case, nothing checked yet.
 
 use super::sizes::SERVER_RANKS;
+use super::{CommAlg, Dtype, Op};
 use bitflags::bitflags;
 
 /// Batch sizes as given.
@@ -36,14 +37,12 @@ bitflags! {
 /// [`Shape::new`]: super::Shape::new
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config<'a> {
-    /// `"a3"` or `"a2"`.
-    pub product: &'a str,
-    /// `""`, `"fullmesh_v1"`, `"fullmesh_v2"` on A3; `""`, `"fullmesh"`, `"hierarchy"` on A2.
-    pub comm_alg: &'a str,
-    /// `"combine"` or `"combine_add_rms_norm"`.
-    pub op: &'a str,
-    /// `"bf16"` or `"f16"`.
-    pub dtype: &'a str,
+    /// Communication layout, and so the product.
+    pub comm_alg: CommAlg,
+    /// The operator after dispatch.
+    pub op: Op,
+    /// Element type of tokens and results.
+    pub dtype: Dtype,
     /// Ranks of the EP domain, R.
     pub ep_world_size: i64,
     /// Ranks of a server, which share memory (A2): 8, but for models.
@@ -91,10 +90,9 @@ pub struct Config<'a> {
 impl Default for Config<'_> {
     fn default() -> Self {
         Self {
-            product: "a3",
-            comm_alg: "",
-            op: "combine",
-            dtype: "bf16",
+            comm_alg: CommAlg::FullmeshV1,
+            op: Op::Combine,
+            dtype: Dtype::Bf16,
             ep_world_size: 16,
             server_ranks: SERVER_RANKS as i64,
             tp_world_size: 0,

@@ -2,14 +2,12 @@
 
 use super::limits::{Column, Range};
 use super::violation::Found;
-use super::{CommAlg, Config, Rule, Seen, Violation, Word};
+use super::{Config, Rule, Seen, Violation};
 
 /// Someone at the door with a configuration.
 pub(super) struct Door<'a> {
     pub(super) config: &'a Config<'a>,
     pub(super) column: Column,
-    /// Unless its word is unknown.
-    pub(super) alg: Option<CommAlg>,
     pub(super) found: Found<'a>,
     pub(super) is_broken: bool,
 }
@@ -19,13 +17,6 @@ impl Door<'_> {
     /// Whether there is a legal TP domain.
     pub(super) fn has_tp(&self) -> bool {
         self.config.tp_world_size == 2 && self.column.tp_world_size.holds(2)
-    }
-
-    #[inline(never)]
-    pub(super) fn word(&mut self, parameter: &'static str, seen: &str, legal: &'static [&'static str]) {
-        if !legal.contains(&seen) {
-            self.broken(Violation::new(parameter, Seen::Word(Word::new(seen)), Rule::OneOfWords(legal)));
-        }
     }
 
     #[inline(never)]

@@ -18,7 +18,6 @@ impl Shape {
     pub(super) fn hash_of_fields(&self) -> u64 {
         // All fields by name: a new one that is forgotten here does not compile.
         let Self {
-            product,
             comm_alg,
             op,
             dtype,
@@ -46,7 +45,7 @@ impl Shape {
             kept,
             derived: _,
         } = *self;
-        let words = [product as u32, comm_alg as u32, op as u32, dtype as u32, row_format.kind()];
+        let words = [comm_alg.product() as u32, comm_alg as u32, op as u32, dtype as u32, row_format.kind()];
         let ranks = [ep_world_size, server_ranks, tp_world_size];
         let experts = [moe_expert_num, local_expert_num, shared_expert_num, shared_expert_rank_num];
         let specials = [zero_expert_num, copy_expert_num, const_expert_num];

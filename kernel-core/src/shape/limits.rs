@@ -1,7 +1,7 @@
 //! The table of limits: one column per product and algorithm, read by the rules.
 
 use super::sizes::{COUNT_WORDS, SERVER_RANKS};
-use super::{CORES_MAX, CommAlg, Config, Given, K_MAX, Limits, Product, RANKS_MAX, SHARED_MAX};
+use super::{CORES_MAX, CommAlg, Given, K_MAX, Limits, RANKS_MAX, SHARED_MAX};
 
 /// Every value from `min` to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,7 +32,8 @@ pub(super) struct Column {
     pub(super) zero_or_copy: Range,
     pub(super) const_expert_num: Range,
     pub(super) given: Given,
-    pub(super) ops: &'static [&'static str],
+    /// Whether AddRmsNorm can follow combine.
+    pub(super) norm: bool,
     pub(super) hccl_buffsize_mb: Range,
     pub(super) port_offset: Range,
 }
@@ -40,33 +41,10 @@ pub(super) struct Column {
 /// Largest sum of MoE and special experts: ids are i32.
 pub(super) const EXPERT_IDS_MAX: i64 = i32::MAX as i64;
 
-/// Words of an algorithm-independent parameter and what they mean, in the same order.
-pub(super) struct Words<T: 'static> {
-    pub(super) names: &'static [&'static str],
-    pub(super) values: &'static [T],
-}
-
-pub(super) const PRODUCTS: Words<Product> =
-    Words { names: &["a3", "a2"], values: &[Product::A3, Product::A2] };
-
-const A3_ALGS: Words<CommAlg> = Words {
-    names: &["", "fullmesh_v1", "fullmesh_v2"],
-    values: &[CommAlg::FullmeshV1, CommAlg::FullmeshV1, CommAlg::FullmeshV2],
-};
-
-const A2_ALGS: Words<CommAlg> = Words {
-    names: &["", "fullmesh", "hierarchy"],
-    values: &[CommAlg::Fullmesh, CommAlg::Fullmesh, CommAlg::Hierarchy],
-};
-
-/// The words that some product knows.
-const ANY_ALG: &[&str] = &["", "fullmesh_v1", "fullmesh_v2", "fullmesh", "hierarchy"];
-
 const SPECIALS: Range = Range { min: 0, max: EXPERT_IDS_MAX - 1 };
 const SERVERS: Range = Range { min: SERVER_RANKS as i64, max: SERVER_RANKS as i64 };
 const NONE: Range = Range { min: 0, max: 0 };
 const UP_TO_ONE: Range = Range { min: 0, max: 1 };
-const ANY_OP: &[&str] = &["combine", "combine_add_rms_norm"];
 
 pub(super) const K: Range = Range { min: 1, max: K_MAX as i64 };
 pub(super) const AIV_NUM: Range = Range { min: 1, max: CORES_MAX as i64 };
@@ -90,7 +68,7 @@ const A3: Column = Column {
     zero_or_copy: SPECIALS,
     const_expert_num: SPECIALS,
     given: Given::all(),
-    ops: ANY_OP,
+    norm: true,
     hccl_buffsize_mb: Range { min: 2, max: u32::MAX as i64 },
     // Far more than any hash of addresses needs; what fits, the window tells.
     port_offset: Range { min: 0, max: 1 << 30 },
@@ -113,7 +91,7 @@ const A2_FULLMESH: Column = Column {
     zero_or_copy: SPECIALS,
     const_expert_num: NONE,
     given: Given::SCALES.union(Given::MASK_1D).union(Given::MASK_2D),
-    ops: &["combine"],
+    norm: false,
     hccl_buffsize_mb: Range { min: 2, max: u32::MAX as i64 },
     port_offset: NONE,
 };
@@ -133,26 +111,15 @@ impl Range {
     pub(super) const fn holds(self, value: i64) -> bool {
         self.min <= value && value <= self.max
     }
-
-    /// The smallest range that holds both.
-    const fn or(self, other: Self) -> Self {
-        Self {
-            min: if self.min < other.min { self.min } else { other.min },
-            max: if self.max > other.max { self.max } else { other.max },
-        }
-    }
 }
 
 impl Column {
-    /// The limits that are sure to hold: of the product and algorithm, or, where a word is not known, the
-    /// widest of all that it could have meant (a wrong word must not bring other violations with it).
-    pub(super) fn of(product: Option<Product>, alg: Option<CommAlg>, limits: Limits) -> Self {
-        let column = match (product, alg) {
-            (_, Some(CommAlg::FullmeshV1 | CommAlg::FullmeshV2)) | (Some(Product::A3), _) => A3,
-            (_, Some(CommAlg::Fullmesh)) => A2_FULLMESH,
-            (_, Some(CommAlg::Hierarchy)) => A2_HIERARCHY,
-            (Some(Product::A2), None) => A2_FULLMESH.or(A2_HIERARCHY, "a2"),
-            (None, None) => A3.or(A2_FULLMESH, "any product").or(A2_HIERARCHY, "any product"),
+    /// The limits of a layout, and so of its product.
+    pub(super) fn of(alg: CommAlg, limits: Limits) -> Self {
+        let column = match alg {
+            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => A3,
+            CommAlg::Fullmesh => A2_FULLMESH,
+            CommAlg::Hierarchy => A2_HIERARCHY,
         };
         match limits {
             Limits::Product => column,
@@ -161,7 +128,7 @@ impl Column {
     }
 
     /// What the arithmetic alone needs. Support of features stays as it is: the protocols lack the others.
-    fn without_ranges(self, alg: Option<CommAlg>) -> Self {
+    fn without_ranges(self, alg: CommAlg) -> Self {
         Self {
             ep_world_size: Range { min: 1, max: RANKS_MAX as i64 },
             ep_world_size_step: 1,
@@ -169,7 +136,7 @@ impl Column {
             moe_expert_num: Range {
                 min: 1,
                 // Counts have an area of their own there.
-                max: if alg == Some(CommAlg::Hierarchy) { COUNT_WORDS as i64 } else { EXPERT_IDS_MAX },
+                max: if alg == CommAlg::Hierarchy { COUNT_WORDS as i64 } else { EXPERT_IDS_MAX },
             },
             // Up to here every H is an exact f32, so that 1/H is one rounding.
             h: Range { min: 1, max: 1 << 24 },
@@ -180,56 +147,4 @@ impl Column {
             ..self
         }
     }
-
-    fn or(self, other: Self, name: &'static str) -> Self {
-        let longer = |a: &'static [i64], b: &'static [i64]| if a.len() < b.len() { b } else { a };
-        Self {
-            name,
-            ep_world_size: self.ep_world_size.or(other.ep_world_size),
-            ep_world_size_step: self.ep_world_size_step.min(other.ep_world_size_step),
-            server_ranks: self.server_ranks.or(other.server_ranks),
-            moe_expert_num: self.moe_expert_num.or(other.moe_expert_num),
-            experts_per_rank_max: self.experts_per_rank_max.max(other.experts_per_rank_max),
-            h: self.h.or(other.h),
-            h_step: self.h_step.min(other.h_step),
-            bs: self.bs.or(other.bs),
-            shared_expert_num: self.shared_expert_num.or(other.shared_expert_num),
-            shared_ranks: self.shared_ranks || other.shared_ranks,
-            tp_world_size: self.tp_world_size.or(other.tp_world_size),
-            comm_quant_mode: longer(self.comm_quant_mode, other.comm_quant_mode),
-            zero_or_copy: self.zero_or_copy.or(other.zero_or_copy),
-            const_expert_num: self.const_expert_num.or(other.const_expert_num),
-            given: self.given.union(other.given),
-            ops: if self.ops.len() < other.ops.len() { other.ops } else { self.ops },
-            hccl_buffsize_mb: self.hccl_buffsize_mb.or(other.hccl_buffsize_mb),
-            port_offset: self.port_offset.or(other.port_offset),
-        }
-    }
-}
-
-impl<T: Copy> Words<T> {
-    /// What `word` means.
-    pub(super) fn find(&self, word: &str) -> Option<T> {
-        self.names.iter().zip(self.values).find(|(name, _)| **name == word).map(|(_, &value)| value)
-    }
-}
-
-/// The words of `comm_alg` that are legal on `product`.
-pub(super) const fn alg_names(product: Option<Product>) -> &'static [&'static str] {
-    match product {
-        Some(Product::A3) => A3_ALGS.names,
-        Some(Product::A2) => A2_ALGS.names,
-        None => ANY_ALG,
-    }
-}
-
-/// The product and the algorithm of a configuration, as far as its words are known.
-pub(super) fn meaning(config: &Config<'_>) -> (Option<Product>, Option<CommAlg>) {
-    let product = PRODUCTS.find(config.product);
-    let alg = match product {
-        Some(Product::A3) => A3_ALGS.find(config.comm_alg),
-        Some(Product::A2) => A2_ALGS.find(config.comm_alg),
-        None => None,
-    };
-    (product, alg)
 }

@@ -21,7 +21,7 @@ pub use buffer::{Buffer, FACTORS_MAX, Factor, Limit, Term};
 pub use config::{BatchSizes, Config, Given};
 pub use elastic::Elastic;
 pub use row::{RowElement, RowFormat, Scale};
-pub use violation::{Rule, Seen, Violation, Word};
+pub use violation::{Rule, Seen, Violation};
 
 use crate::units::RankId;
 use core::mem;
@@ -37,7 +37,7 @@ pub const K_MAX: usize = 16;
 /// Most shared experts, S.
 pub const SHARED_MAX: usize = 4;
 
-/// The product whose limits hold.
+/// The product whose limits hold (seed: `"a3"`, `"a2"`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Product {
     /// Atlas A3: one-sided writes of the vector cores into shared memory.
@@ -57,6 +57,43 @@ pub enum CommAlg {
     Fullmesh,
     /// A2 `"hierarchy"`.
     Hierarchy,
+}
+
+impl Product {
+    /// What a configuration calls each.
+    pub const WORDS: [(&'static str, Self); 2] = [("a3", Self::A3), ("a2", Self::A2)];
+}
+
+impl CommAlg {
+    /// What a configuration calls each on its product.
+    pub const WORDS: [(Product, &'static str, Self); 6] = [
+        (Product::A3, "", Self::FullmeshV1),
+        (Product::A3, "fullmesh_v1", Self::FullmeshV1),
+        (Product::A3, "fullmesh_v2", Self::FullmeshV2),
+        (Product::A2, "", Self::Fullmesh),
+        (Product::A2, "fullmesh", Self::Fullmesh),
+        (Product::A2, "hierarchy", Self::Hierarchy),
+    ];
+
+    /// The product that has it.
+    #[must_use]
+    pub const fn product(self) -> Product {
+        match self {
+            Self::FullmeshV1 | Self::FullmeshV2 => Product::A3,
+            Self::Fullmesh | Self::Hierarchy => Product::A2,
+        }
+    }
+}
+
+impl Op {
+    /// What a configuration calls each.
+    pub const WORDS: [(&'static str, Self); 2] =
+        [("combine", Self::Combine), ("combine_add_rms_norm", Self::CombineAddRmsNorm)];
+}
+
+impl Dtype {
+    /// What a configuration calls each.
+    pub const WORDS: [(&'static str, Self); 2] = [("bf16", Self::Bf16), ("f16", Self::F16)];
 }
 
 /// The operator that follows dispatch.
@@ -98,7 +135,6 @@ pub enum Limits {
 /// A valid EP domain. Values only; every rank of a group holds an equal one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
-    product: Product,
     comm_alg: CommAlg,
     op: Op,
     dtype: Dtype,
@@ -165,7 +201,7 @@ impl Shape {
     /// The product.
     #[must_use]
     pub const fn product(&self) -> Product {
-        self.product
+        self.comm_alg.product()
     }
 
     /// Communication layout.

@@ -4,21 +4,20 @@
 //! reports it and hands on `None`, so nothing that would merely follow from it is reported on top.
 
 use super::door::{Door, signed};
-use super::limits::{self, Column, EXPERT_IDS_MAX, Range, Words, alg_names, meaning};
+use super::limits::{self, Column, EXPERT_IDS_MAX, Range};
 use super::sizes::{
     COMBINE_STATUS, DISPATCH_STATUS, Derived, RELAY_AREA, SLOT_ALIGN, STATUS_SLOT, combine_slots_fit,
     dispatch_slots_fit, relay_fits,
 };
 use super::violation::Found;
-use super::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, PerRank, Product, RowFormat};
-use super::{Rule, Seen, Shape, TokenNums, Violation, Word};
+use super::{BatchSizes, Buffer, CommAlg, Config, Given, Limits, Op, PerRank, RowFormat};
+use super::{Rule, Seen, Shape, TokenNums, Violation};
 use crate::units::{div_ceil, div_floor, div_rem};
 
 pub(super) fn check<'a>(config: &'a Config<'a>, limits: Limits, found: Found<'a>) -> Option<Shape> {
-    let (product, alg) = meaning(config);
-    let column = Column::of(product, alg, limits);
-    let mut door = Door { config, column, alg, found, is_broken: false };
-    let shape = door.pass(product, limits);
+    let column = Column::of(config.comm_alg, limits);
+    let mut door = Door { config, column, found, is_broken: false };
+    let shape = door.pass(limits);
     if door.is_broken { None } else { build(config, shape, door.found) }
 }
 
@@ -35,10 +34,6 @@ fn build(config: &Config<'_>, shape: impl FnOnce() -> Option<Shape>, found: Foun
     shape.derive();
     if shape.is_addressable(isize::MAX as u64, found) { built } else { None }
 }
-
-const OPS: Words<Op> =
-    Words { names: &["combine", "combine_add_rms_norm"], values: &[Op::Combine, Op::CombineAddRmsNorm] };
-const DTYPES: Words<Dtype> = Words { names: &["bf16", "f16"], values: &[Dtype::Bf16, Dtype::F16] };
 
 /// The experts and the ranks they live on; `None` where a number is out of its own range.
 #[derive(Clone, Copy)]
@@ -64,12 +59,12 @@ struct Batch {
 // What takes much of the stack has a frame of its own, which is left before the next one is entered.
 impl<'a> Door<'a> {
     /// All rules in their order. What is returned makes the shape, without batch sizes by rank and what is derived.
-    fn pass(&mut self, product: Option<Product>, limits: Limits) -> impl FnOnce() -> Option<Shape> + use<'a> {
+    fn pass(&mut self, limits: Limits) -> impl FnOnce() -> Option<Shape> + use<'a> {
         let config = self.config;
-        self.word("product", config.product, limits::PRODUCTS.names);
-        self.word("comm_alg", config.comm_alg, alg_names(product));
-        self.word("op", config.op, self.column.ops);
-        self.word("dtype", config.dtype, DTYPES.names);
+        if config.op == Op::CombineAddRmsNorm && !self.column.norm {
+            let seen = Seen::Word("combine_add_rms_norm");
+            self.broken(Violation::new("op", seen, Rule::Word("combine")));
+        }
         let experts = self.experts();
         let specials = self.specials(experts.moe);
         let k = self.k(experts.moe, specials);
@@ -91,14 +86,12 @@ impl<'a> Door<'a> {
         let operands = experts.local.is_some() && experts.shared.is_some() && k.is_some() && h.is_some();
         let operands = operands && batch.is_some() && port_offset.is_some();
         let buffsize = self.windows(operands, limits);
-        let alg = self.alg;
         move || {
             let [zero_expert_num, copy_expert_num, const_expert_num] = specials?;
             Some(Shape {
-                product: product?,
-                comm_alg: alg?,
-                op: OPS.find(config.op)?,
-                dtype: DTYPES.find(config.dtype)?,
+                comm_alg: config.comm_alg,
+                op: config.op,
+                dtype: config.dtype,
                 row_format: RowFormat::of_tokens(config.quant_mode, h?.into()),
                 result_format: RowFormat::of_results(config.comm_quant_mode, h?.into()),
                 token_nums: if token_nums? == 0 { TokenNums::PrefixSums } else { TokenNums::Counts },
@@ -131,8 +124,8 @@ impl<'a> Door<'a> {
         let ranks = self.range("ep_world_size", config.ep_world_size, column.ep_world_size);
         let servers = self.range("server_ranks", config.server_ranks, column.server_ranks);
         // The hierarchy is made of full servers.
-        let step = match (self.alg, servers) {
-            (Some(CommAlg::Hierarchy), Some(_)) => config.server_ranks,
+        let step = match (config.comm_alg, servers) {
+            (CommAlg::Hierarchy, Some(_)) => config.server_ranks,
             _ => column.ep_world_size_step,
         };
         let ranks = self.multiple("ep_world_size", ranks, step);
@@ -345,7 +338,7 @@ impl<'a> Door<'a> {
     /// What the faster layout leaves out; going back to the plain one is the first thing to change.
     #[inline(never)]
     fn fullmesh_v2(&mut self, batch: Option<Batch>) {
-        if self.alg != Some(CommAlg::FullmeshV2) {
+        if self.config.comm_alg != CommAlg::FullmeshV2 {
             return;
         }
         let config = self.config;
@@ -366,7 +359,7 @@ impl<'a> Door<'a> {
         ];
         for (broken, words, number) in rules {
             if broken {
-                let seen = Seen::Word(Word::new(self.config.comm_alg));
+                let seen = Seen::Word("fullmesh_v2");
                 self.broken(Violation::new("comm_alg", seen, Rule::Words(words)).with(&[number]));
             }
         }
@@ -375,7 +368,7 @@ impl<'a> Door<'a> {
     /// The status slots of A3, one partition.
     #[inline(never)]
     fn slots(&mut self, experts: Experts, k: Option<u32>, batch: Option<Batch>) {
-        if !matches!(self.alg, Some(CommAlg::FullmeshV1 | CommAlg::FullmeshV2)) {
+        if !matches!(self.config.comm_alg, CommAlg::FullmeshV1 | CommAlg::FullmeshV2) {
             return;
         }
         if let (Some(local), Some(ranks)) = (experts.local, experts.ranks) {
@@ -400,8 +393,8 @@ impl<'a> Door<'a> {
 
     /// The relay area of the hierarchy has a fixed size, which the product's ranges cannot fill.
     fn relay(&mut self, experts: Experts, k: Option<u32>, h: Option<u32>, batch: Option<Batch>) {
-        if let (Some(CommAlg::Hierarchy), Some(ranks), Some(servers), Some(k), Some(h), Some(batch)) =
-            (self.alg, experts.ranks, experts.servers, k, h, batch)
+        if let (CommAlg::Hierarchy, Some(ranks), Some(servers), Some(k), Some(h), Some(batch)) =
+            (self.config.comm_alg, experts.ranks, experts.servers, k, h, batch)
             && !relay_fits(
                 div_ceil(ranks.into(), servers.into()),
                 batch.max.into(),
@@ -419,7 +412,7 @@ impl<'a> Door<'a> {
     #[inline(never)]
     fn windows(&mut self, operands: bool, limits: Limits) -> Option<u32> {
         let seen = self.config.hccl_buffsize_mb;
-        if operands && self.alg.is_some() {
+        if operands {
             let buffer = Buffer::with(self.config, limits);
             if !buffer.fits() {
                 let words = "must hold the windows";

@@ -261,7 +261,7 @@ impl Shape {
     /// Bytes of WindowsOut: as many as of WindowsIn on A2, where agents send from it; none elsewhere.
     #[must_use]
     pub const fn window_out_bytes(&self) -> u64 {
-        match self.product {
+        match self.product() {
             Product::A2 => self.window_bytes(),
             Product::A3 => 0,
         }

@@ -1,12 +1,9 @@
 //! What a configuration breaks: the parameter, the value, the rule and the other numbers.
 
-use core::fmt::{self, Write as _};
+use core::fmt;
 
 /// Who hears of each violation, in the order of the rules.
 pub(super) type Found<'a> = &'a mut (dyn FnMut(&Violation) + 'a);
-
-/// Longest word that a violation repeats in full.
-const WORD_MAX: usize = 30;
 
 /// One broken rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -32,18 +29,10 @@ pub enum Seen {
     Number(i64),
     /// A real number that is infinite or no number at all.
     NotFinite(f32),
-    /// A word.
-    Word(Word),
+    /// What a configuration calls the value.
+    Word(&'static str),
     /// A list of so many entries.
     List(usize),
-}
-
-/// The start of a word that a user gave, by value: a violation outlives the configuration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Word {
-    bytes: [u8; WORD_MAX],
-    len: u8,
-    cut: bool,
 }
 
 /// A rule of a configuration.
@@ -59,8 +48,8 @@ pub enum Rule {
     },
     /// The number must be one of these.
     OneOf(&'static [i64]),
-    /// The word must be one of these.
-    OneOfWords(&'static [&'static str]),
+    /// The word must be this one.
+    Word(&'static str),
     /// The number must be a multiple of this.
     MultipleOf(i64),
     /// The optional input must be absent for this product and algorithm.
@@ -88,26 +77,6 @@ impl Violation {
     }
 }
 
-impl Word {
-    pub(super) fn new(text: &str) -> Self {
-        let len = text.floor_char_boundary(WORD_MAX);
-        let mut bytes = [0; WORD_MAX];
-        for (place, byte) in bytes.iter_mut().zip(text.bytes().take(len)) {
-            *place = byte;
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "at most WORD_MAX")]
-        let kept = len as u8;
-        Self { bytes, len: kept, cut: len < text.len() }
-    }
-
-    /// The word, cut to its first bytes when it is long.
-    #[must_use]
-    pub fn as_str(&self) -> &str {
-        let bytes = self.bytes.get(..usize::from(self.len)).unwrap_or(&[]);
-        core::str::from_utf8(bytes).unwrap_or("")
-    }
-}
-
 impl fmt::Display for Seen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -118,10 +87,7 @@ impl fmt::Display for Seen {
             Self::NotFinite(number) => f.write_str(if *number > 0.0 { "inf" } else { "-inf" }),
             Self::List(1) => f.write_str("a list of 1 entry"),
             Self::List(entries) => write!(f, "a list of {entries} entries"),
-            Self::Word(word) => {
-                quoted(f, word.as_str())?;
-                f.write_str(if word.cut { "..." } else { "" })
-            }
+            Self::Word(word) => write!(f, "\"{word}\""),
         }
     }
 }
@@ -131,8 +97,8 @@ impl fmt::Display for Rule {
         match self {
             Self::Range { min, max } if min == max => write!(f, "must be {min}"),
             Self::Range { min, max } => write!(f, "must be in [{min}, {max}]"),
-            Self::OneOf(legal) => list(f, legal, fmt::Display::fmt),
-            Self::OneOfWords(legal) => list(f, legal, |word, f| quoted(f, word)),
+            Self::OneOf(legal) => list(f, legal),
+            Self::Word(word) => write!(f, "must be \"{word}\""),
             Self::MultipleOf(step) => write!(f, "must be a multiple of {step}"),
             Self::AbsentOn(place) => write!(f, "must be absent on {place}"),
             Self::Words(words) => f.write_str(words),
@@ -140,25 +106,8 @@ impl fmt::Display for Rule {
     }
 }
 
-/// The word in quotes. `core`'s own way has paths to panics.
-fn quoted(f: &mut fmt::Formatter<'_>, word: &str) -> fmt::Result {
-    f.write_char('"')?;
-    for c in word.chars() {
-        match c {
-            '"' | '\\' => write!(f, "\\{c}")?,
-            c if c.is_control() => write!(f, "\\u{{{:x}}}", u32::from(c))?,
-            c => f.write_char(c)?,
-        }
-    }
-    f.write_char('"')
-}
-
 /// "must be A, B or C".
-fn list<T>(
-    f: &mut fmt::Formatter<'_>,
-    legal: &[T],
-    item: impl Fn(&T, &mut fmt::Formatter<'_>) -> fmt::Result,
-) -> fmt::Result {
+fn list(f: &mut fmt::Formatter<'_>, legal: &[i64]) -> fmt::Result {
     f.write_str("must be ")?;
     for (i, value) in legal.iter().enumerate() {
         let before = if i == 0 {
@@ -168,8 +117,7 @@ fn list<T>(
         } else {
             ", "
         };
-        f.write_str(before)?;
-        item(value, f)?;
+        write!(f, "{before}{value}")?;
     }
     Ok(())
 }
@@ -210,12 +158,8 @@ mod tests {
         assert_eq!(range.to_string(), "k = 17: must be in [1, 16]");
         let list = Violation::new("quant_mode", Seen::Number(1), Rule::OneOf(&[0, 2]));
         assert_eq!(list.to_string(), "quant_mode = 1: must be 0 or 2");
-        let word = Seen::Word(Word::new("hier\"archy"));
-        let words = Violation::new("comm_alg", word, Rule::OneOfWords(&["", "fullmesh_v1", "fullmesh_v2"]));
-        assert_eq!(
-            words.to_string(),
-            r#"comm_alg = "hier\"archy": must be "", "fullmesh_v1" or "fullmesh_v2""#
-        );
+        let word = Violation::new("op", Seen::Word("combine_add_rms_norm"), Rule::Word("combine"));
+        assert_eq!(word.to_string(), r#"op = "combine_add_rms_norm": must be "combine""#);
         let numbers = Violation::new("bs", Seen::Number(3), Rule::Words("must match")).with(&[("R", 4)]);
         assert_eq!(numbers.to_string(), "bs = 3: must match (R = 4)");
         for (number, name) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
@@ -223,13 +167,5 @@ mod tests {
         }
         let given = Violation::new("scales", Seen::Present, Rule::AbsentOn("a2 hierarchy"));
         assert_eq!(given.to_string(), "scales is given: must be absent on a2 hierarchy");
-    }
-
-    #[test]
-    fn a_long_word_is_cut_between_characters() {
-        let word = Word::new("ééééééééééééééééééééé");
-        assert_eq!(word.as_str().chars().count(), 15);
-        assert!(Seen::Word(word).to_string().ends_with("\"..."));
-        assert_eq!(Word::new("").as_str(), "");
     }
 }

@@ -8,7 +8,7 @@ use crate::fabric::Fabric;
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::order::{Issued, Kind};
 use crate::place::{Place, Tensor};
-use crate::shape::{Config, Shape};
+use crate::shape::{CommAlg, Config, Shape};
 use crate::testing::domain::{Domain, PAIR, shape as shape_of};
 use crate::units::{CoreId, RankId};
 use alloc::collections::BTreeMap;
@@ -76,7 +76,7 @@ impl Chooser for Told {
 /// Two servers of two ranks of two cores.
 fn servers() -> Shape {
     let domain = Domain { r: 4, e: 4, cores: 2, h: 8, ..PAIR };
-    shape_of(&Config { product: "a2", comm_alg: "hierarchy", server_ranks: 2, ..domain.config() })
+    shape_of(&Config { comm_alg: CommAlg::Hierarchy, server_ranks: 2, ..domain.config() })
 }
 
 fn memory(shape: &Shape) -> Memory<Dense, Told> {
@@ -165,7 +165,7 @@ fn an_actor_sleeps_until_something_that_it_has_read_changes() {
 #[test]
 fn an_agent_without_room_sleeps_until_a_transfer_has_ended() {
     let domain = Domain { h: 8, ..PAIR };
-    let mut memory = memory(&shape_of(&Config { product: "a2", ..domain.config() }));
+    let mut memory = memory(&shape_of(&Config { comm_alg: CommAlg::Fullmesh, ..domain.config() }));
     memory.room = 1;
     let transfer = Transfer { to: RankId(1), from: Place::window_out(0), at: Place::window(0), len: 24 };
     memory.begin_step();

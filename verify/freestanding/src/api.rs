@@ -30,7 +30,7 @@ use kernel_core::protocol::{
     self, Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Stage, Ub, a2, a3,
     a3_v2, direct, hierarchy,
 };
-use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Limit, Limits, Seen, Shape};
+use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Elastic, Limit, Limits, Shape};
 use kernel_core::sync::{barrier, flag, selector};
 use kernel_core::units::{self, CoreId, ExpertId, RankId, Token};
 #[cfg(target_arch = "x86_64")]
@@ -78,9 +78,6 @@ pub(crate) fn of(config: &Config<'_>, inputs: &Inputs<'_>, fabric: &mut RawFabri
         messages();
     }
     keep(Shape::check(config, Limits::Product, &mut |violation| {
-        if let Seen::Word(word) = violation.seen {
-            keep(word.as_str().len());
-        }
         say(violation);
     }));
     let buffer = Buffer::new(config);
@@ -107,8 +104,9 @@ pub(crate) fn areas(shape: &Shape) {
 
 fn sizes(shape: &Shape) {
     keep((
-        shape.product(),
+        Shape::product(shape),
         shape.comm_alg(),
+        CommAlg::product(black_box(shape.comm_alg())),
         shape.op(),
         shape.dtype(),
         shape.row_format(),

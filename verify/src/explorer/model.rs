@@ -3,7 +3,7 @@
 use core::fmt;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::protocol::{Choices, Env, Flags, Receive, ub_bytes, ub_words};
-use kernel_core::shape::{BatchSizes, Config, Limits, RowElement, Shape};
+use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, RowElement, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 
@@ -353,7 +353,6 @@ impl Model {
     #[must_use]
     pub fn shape(&self) -> Shape {
         let config = Config {
-            product: if self.product == Product::A3 { "a3" } else { "a2" },
             ep_world_size: self.ranks.into(),
             moe_expert_num: (self.ranks * self.experts).into(),
             k: self.k.into(),
@@ -366,9 +365,10 @@ impl Model {
                 (Product::A3, _) => 210,
             },
             comm_alg: match (self.product, self.blocks) {
-                (Product::Hierarchy, _) => "hierarchy",
-                (_, 0) => "",
-                _ => "fullmesh_v2",
+                (Product::Hierarchy, _) => CommAlg::Hierarchy,
+                (Product::A2, _) => CommAlg::Fullmesh,
+                (Product::A3, 0) => CommAlg::FullmeshV1,
+                (Product::A3, _) => CommAlg::FullmeshV2,
             },
             server_ranks: if self.product == Product::Hierarchy { self.server_ranks.into() } else { 8 },
             bs: BatchSizes::Uniform(self.tokens.into()),

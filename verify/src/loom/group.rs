@@ -12,7 +12,7 @@ use ::loom::thread;
 use kernel_core::fabric::{Fabric, Progress, ProtocolError};
 use kernel_core::place::Tensor;
 use kernel_core::protocol::{self, Choices, Context, Env, Flags, Machine, Ub, ub_bytes, ub_words};
-use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 use std::rc::Rc;
@@ -90,7 +90,7 @@ impl Size<'_> {
             moe_expert_num: self.experts.into(),
             k: self.k.into(),
             h: 2,
-            comm_alg: if layout == Layout::Blocks { "fullmesh_v2" } else { "" },
+            comm_alg: if layout == Layout::Blocks { CommAlg::FullmeshV2 } else { CommAlg::FullmeshV1 },
             bs: BatchSizes::Uniform(self.bs.into()),
             hccl_buffsize_mb: 1,
             aiv_num: cores.into(),

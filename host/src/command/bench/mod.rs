@@ -104,7 +104,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let (programs, vector) = (Programs::find(args)?, args.vector.find()?);
     let mut turns = 0;
     for config in grid.iter().flatten() {
-        let shape = cures::shape(&config.as_core(Given::empty()), Limits::Product, &source.name)?;
+        let shape = cures::shape(config, Given::empty(), Limits::Product, &source.name)?;
         args.receive.iter().try_for_each(|receive| support::receives(&shape, receive.with(1)))?;
         programs.comparable(config)?;
         turns += args.receive.len() * args.row_copy.len() + programs.fitting(config).count();

@@ -97,7 +97,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
         MaskKind::Tokens => Given::MASK_1D,
         MaskKind::Pairs => Given::MASK_2D,
     };
-    let shape = cures::shape(&source.config.as_core(given), Limits::Product, &source.name)?;
+    let shape = cures::shape(&source.config, given, Limits::Product, &source.name)?;
     let plain = without_offset(&source.config, given, &source.name)?;
     let ranks = match args.seed {
         None => member::all(&shape).map(|rank| unknown(&shape, member::ep_rank(&shape, rank))).collect(),
@@ -116,7 +116,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
 
 fn without_offset(config: &Config, given: Given, place: impl core::fmt::Display) -> Result<Shape, Error> {
     let plain = Config { port_offset: 0, ..config.clone() };
-    cures::shape(&plain.as_core(given), Limits::Product, place)
+    cures::shape(&plain, given, Limits::Product, place)
 }
 
 /// All tokens active, with ids that name no expert: what goes to shared experts is known all the same.

@@ -3,6 +3,7 @@
 use super::super::{Normed, Range};
 use super::*;
 use crate::inputs::InputError;
+use crate::shape::Op;
 
 /// One rank with two experts and one token of two elements; `z`, `c` and `q` special experts.
 fn specials([z, c, q]: [i64; 3], k: i64) -> Config<'static> {
@@ -136,7 +137,7 @@ fn what_comes_back_is_quantised_and_what_stays_is_not() {
 }
 
 fn norm(h: i64, eps: f32) -> Shape {
-    let config = Config { op: "combine_add_rms_norm", norm_eps: eps, ..small([1, 1, 0, 0, 1, h, 1]) };
+    let config = Config { op: Op::CombineAddRmsNorm, norm_eps: eps, ..small([1, 1, 0, 0, 1, h, 1]) };
     shape(&config)
 }
 
@@ -175,7 +176,7 @@ fn a_row_is_normalised_as_on_paper() {
 #[test]
 fn the_residual_is_added_before_anything_is_rounded_to_dtype() {
     let config = small([1, 1, 0, 0, 1, 1, 1]);
-    let shape = shape(&Config { op: "combine_add_rms_norm", const_expert_num: 1, ..config });
+    let shape = shape(&Config { op: Op::CombineAddRmsNorm, const_expert_num: 1, ..config });
     // The sum is 1 + 2^-9, in bf16 1; with the residual -1 it is 2^-9.
     let tensors = Tensors {
         alpha_1: bf16(&[1.0]),

@@ -17,7 +17,7 @@ use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::order::SendOrder;
 use kernel_core::protocol::{Agent, AgentEnv, Choices, Context, Env, Ub, ub_bytes, ub_words};
-use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
+use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 use std::collections::BTreeSet;
@@ -66,7 +66,7 @@ impl Size<'_> {
     #[must_use]
     pub fn shape(&self, cores: u32) -> Shape {
         let config = Config {
-            product: "a2",
+            comm_alg: CommAlg::Fullmesh,
             ep_world_size: self.cores.len() as i64,
             moe_expert_num: self.experts.into(),
             k: 1,

@@ -11,7 +11,7 @@ mod stale;
 mod traces;
 mod twins;
 
-use crate::shape::{BatchSizes, Config, Shape};
+use crate::shape::{BatchSizes, CommAlg, Config, Dtype, Shape};
 use crate::sim::cluster::Failure;
 pub(super) use crate::sim::seeded::Memory as Delivery;
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, row, shape as shape_of};
@@ -24,7 +24,7 @@ use proptest::prelude::*;
 const TWO: Domain = Domain { e: 4, k: 2, h: 8, ..PAIR };
 
 fn a2(domain: Domain) -> Config<'static> {
-    Config { product: "a2", ..domain.config() }
+    Config { comm_alg: CommAlg::Fullmesh, ..domain.config() }
 }
 
 /// What the experts return: small and different for each row.
@@ -91,7 +91,7 @@ fn any_shape() -> impl Strategy<Value = Shape> {
             let sizes: Vec<i64> = (0..r).map(|rank| 1 + (rank * uneven.unwrap_or(0)) % 4).collect();
             let mut config = Config {
                 quant_mode: if quantised { 2 } else { 0 },
-                dtype: if f16 { "f16" } else { "bf16" },
+                dtype: if f16 { Dtype::F16 } else { Dtype::Bf16 },
                 expert_token_nums_type: i64::from(!prefix),
                 zero_expert_num: zero,
                 copy_expert_num: copy,

@@ -1,7 +1,7 @@
 //! Rounds on live windows against the oracle.
 
 use super::{Delivery, TWO, a2, any_shape, flag_result, plain_result, random_rounds, routed, run};
-use crate::shape::{BatchSizes, Buffer, Config, Limits, Shape};
+use crate::shape::{BatchSizes, Buffer, CommAlg, Config, Dtype, Limits, Shape};
 use crate::sim::cluster::schedule;
 use crate::testing::domain::{Dice, Domain, shape as shape_of};
 use crate::testing::group::Group;
@@ -77,7 +77,7 @@ fn product_shape(config: Config<'_>) -> Shape {
 #[test]
 fn the_smallest_groups_of_the_product_give_the_oracles_bytes() {
     let config = Config {
-        product: "a2",
+        comm_alg: CommAlg::Fullmesh,
         ep_world_size: 16,
         moe_expert_num: 48,
         k: 4,
@@ -89,7 +89,7 @@ fn the_smallest_groups_of_the_product_give_the_oracles_bytes() {
     assert_rounds(&product_shape(config), 3, false, Delivery::Weak, 1);
     assert_rounds(&product_shape(Config { quant_mode: 2, ..config }), 3, false, Delivery::Weak, 2);
     assert_rounds(
-        &product_shape(Config { quant_mode: 2, dtype: "f16", ..config }),
+        &product_shape(Config { quant_mode: 2, dtype: Dtype::F16, ..config }),
         3,
         true,
         Delivery::Weak,

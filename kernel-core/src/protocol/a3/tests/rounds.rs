@@ -8,7 +8,7 @@ use crate::place::Tensor;
 use crate::plan::order::SendOrder;
 use crate::plan::{route, split};
 use crate::protocol::{Choices, Flags, Receive};
-use crate::shape::{BatchSizes, CommAlg, Config, Dtype, Shape};
+use crate::shape::{BatchSizes, CommAlg, Config, Dtype, Op, Shape};
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::group::{Group, in_turn};
 use crate::testing::random;
@@ -95,9 +95,9 @@ proptest! {
             const_expert_num: q,
             // Pull combine has no blocks.
             comm_quant_mode: if comm_quant && receive < 2 { 2 } else { 0 },
-            op: if norm { "combine_add_rms_norm" } else { "combine" },
+            op: if norm { Op::CombineAddRmsNorm } else { Op::Combine },
             quant_mode: if quantised { 2 } else { 0 },
-            dtype: if f16 { "f16" } else { "bf16" },
+            dtype: if f16 { Dtype::F16 } else { Dtype::Bf16 },
             expert_token_nums_type: if prefix_sums { 0 } else { 1 },
             ..domain.config()
         });
@@ -215,12 +215,12 @@ fn the_scratch_grows_for_rows_longer_as_blocks_and_for_rows_of_f32_alone() {
         ub_bytes(&shape_of(&Config { comm_quant_mode, op, ..Domain { h, ..PAIR }.config() }))
     };
     // 7168 elements: 14 336 B; as blocks 7168 + 2 * 896 = 8960 B; as f32 28 672 B.
-    assert_eq!(bytes(7168, 0, "combine"), 14_336);
-    assert_eq!(bytes(7168, 2, "combine"), 14_336);
-    assert_eq!(bytes(7168, 0, "combine_add_rms_norm"), 14_336 + 28_672);
+    assert_eq!(bytes(7168, 0, Op::Combine), 14_336);
+    assert_eq!(bytes(7168, 2, Op::Combine), 14_336);
+    assert_eq!(bytes(7168, 0, Op::CombineAddRmsNorm), 14_336 + 28_672);
     // 4 elements: 8 B; as blocks 32 + 2 B.
-    assert_eq!(bytes(4, 0, "combine"), 32);
-    assert_eq!(bytes(4, 2, "combine"), 64);
+    assert_eq!(bytes(4, 0, Op::Combine), 32);
+    assert_eq!(bytes(4, 2, Op::Combine), 64);
 }
 
 /// One rank, two tokens, K = 3 of one MoE, one zero, one copy and two const experts.

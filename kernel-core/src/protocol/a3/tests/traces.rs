@@ -3,7 +3,7 @@
 use super::super::Flags;
 use crate::fabric::Progress;
 use crate::plan::order::SendOrder;
-use crate::shape::{Config, Shape};
+use crate::shape::{Config, Op, Shape};
 use crate::sim::Actor;
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::golden;
@@ -127,7 +127,7 @@ fn the_transitions_of_both_machines_are_as_committed() {
             copy_expert_num,
             const_expert_num,
             comm_quant_mode: 2 * comm_quant,
-            op: if norm == 1 { "combine_add_rms_norm" } else { "combine" },
+            op: if norm == 1 { Op::CombineAddRmsNorm } else { Op::Combine },
             ..domain.config()
         });
         let ranks = (0..shape.ep_world_size()).map(RankId);

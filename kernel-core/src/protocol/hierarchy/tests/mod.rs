@@ -5,7 +5,7 @@ mod slow;
 
 use crate::layout::relay;
 use crate::protocol::Stage;
-use crate::shape::{BatchSizes, Config, Shape};
+use crate::shape::{BatchSizes, CommAlg, Config, Dtype, Shape};
 use crate::sim::duty::{Double, Duty, Words};
 use crate::sim::seeded::Memory::Weak;
 use crate::testing::domain::{Dice, Domain, Tensors, result_row, shape as shape_of};
@@ -17,8 +17,7 @@ use proptest::prelude::*;
 /// Two servers of two ranks.
 fn small() -> Config<'static> {
     Config {
-        product: "a2",
-        comm_alg: "hierarchy",
+        comm_alg: CommAlg::Hierarchy,
         server_ranks: 2,
         ..Domain { r: 4, e: 8, s: 0, rs: 0, k: 3, h: 8, bs: 3, cores: 1 }.config()
     }
@@ -65,7 +64,7 @@ proptest! {
             global_bs: max * r,
             quant_mode: if quant_mode { 2 } else { 0 },
             comm_quant_mode: if comm_quant_mode { 2 } else { 0 },
-            dtype: if f16 { "f16" } else { "bf16" },
+            dtype: if f16 { Dtype::F16 } else { Dtype::Bf16 },
             expert_token_nums_type: types,
             ep_world_size: r,
             moe_expert_num: r * local,
