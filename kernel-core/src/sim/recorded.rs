@@ -15,12 +15,20 @@ pub struct Recording {
 }
 
 /// A chooser whose answers are written down.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Recorded<C> {
     /// Who decides.
     pub inner: C,
     /// What it has said.
     pub recording: Recording,
+}
+
+impl<C> Recorded<C> {
+    /// Nothing is written down yet.
+    #[must_use]
+    pub fn new(inner: C) -> Self {
+        Self { inner, recording: Recording::default() }
+    }
 }
 
 impl<C: Chooser> Chooser for Recorded<C> {

@@ -1,15 +1,21 @@
 //! The memory by itself: what may land, who wakes, what is kept.
 
 use super::chooser::{AGENT, Actor, Awaited, Choice, Chooser, Dice};
+use super::cluster::{Cluster, Failure, schedule};
 use super::flight::{Flight, FlightId, FlightKind};
 use super::memory::Memory;
+use super::recorded::{Recorded, Replayed};
+use super::seeded::{self, Seeded};
 use super::storage::{Dense, Sparse, Spot, Storage, group_sizes};
 use crate::fabric::Fabric;
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::order::{Issued, Kind};
 use crate::place::{Place, Tensor};
+use crate::protocol::Choices;
 use crate::shape::{CommAlg, Config, Shape};
-use crate::testing::domain::{Domain, PAIR, shape as shape_of};
+use crate::testing;
+use crate::testing::domain::{Domain, PAIR, result_row, shape as shape_of};
+use crate::testing::group::{Group, unmasked_rounds};
 use crate::units::{CoreId, RankId};
 use alloc::collections::BTreeMap;
 use alloc::vec;
@@ -229,4 +235,47 @@ fn of_rows_only_the_ends_are_kept_and_they_weigh_what_the_rows_do() {
     let spot = Spot { member: RankId(1), batch: 0, at: Place::window(0) };
     let seen = memory.read(spot, 64).unwrap();
     assert_eq!([seen[7], seen[8], seen[59], seen[60]], [1, 0, 1, 2]);
+}
+
+#[test]
+fn a_recording_makes_the_same_run_again() {
+    let domain = Domain { r: 3, e: 6, k: 2, cores: 2, ..PAIR };
+    let config = domain.config();
+    for (config, seed) in
+        [config, Config { comm_alg: CommAlg::Fullmesh, h: 8, ..config }].into_iter().zip([3, 4])
+    {
+        let shape = shape_of(&config);
+        let rounds = unmasked_rounds(&shape, 2, &mut testing::domain::Dice(seed));
+        let group = Group::of(&shape, rounds, |shape, _, s, t, k| result_row(shape, s, t, k));
+        let sizes = || group_sizes(&shape);
+        let inner = Seeded::new(seeded::Memory::Weak, seed);
+        let recorded = Recorded::new(inner);
+        let memory = Memory::new(&shape, Dense::new(sizes()), recorded);
+        let mut first = Cluster::new(&shape, Choices::default(), memory, schedule("DC", 2));
+        let choices = first.run(&mut group.judge.clone()).unwrap();
+        assert!(choices > 500, "{choices}");
+        let replayed = Replayed::from(first.memory.chooser.recording.clone());
+        let memory = Memory::new(&shape, Dense::new(sizes()), replayed);
+        let mut second = Cluster::new(&shape, Choices::default(), memory, schedule("DC", 2));
+        assert_eq!(second.run(&mut group.judge.clone()), Ok(choices));
+        assert_eq!(first.steps, second.steps);
+        assert_eq!(first.memory.storage.members, second.memory.storage.members);
+    }
+}
+
+#[test]
+fn a_group_in_which_a_rank_is_missing_hangs_and_says_who_waits_for_whom() {
+    let shape = Domain { r: 3, e: 6, k: 2, ..PAIR }.shape();
+    let rounds = unmasked_rounds(&shape, 1, &mut testing::domain::Dice(1));
+    let mut group = Group::of(&shape, rounds, |shape, _, s, t, k| result_row(shape, s, t, k));
+    // Rank 1 has ended everything before the others begin.
+    group.members[1].ended = 2;
+    group.members[1].cores[0].ended = 2;
+    let Err(Failure::Hang(waits)) = group.play(seeded::Memory::Weak, 1) else { panic!("no hang") };
+    let of = |rank| Actor { member: RankId(rank), core: CoreId(0) };
+    assert_eq!(waits.iter().map(|wait| wait.0).collect::<Vec<_>>(), [of(0), of(2)]);
+    assert!(
+        waits.iter().all(|(_, wait)| wait.and_then(|wait| wait.source()) == Some(RankId(1))),
+        "{waits:?}"
+    );
 }

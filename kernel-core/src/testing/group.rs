@@ -32,7 +32,7 @@ use core::cell::RefCell;
 use core::ops::{Deref, DerefMut};
 
 pub(crate) type Memory = sim::Memory<Dense, Seeded>;
-pub(crate) type Cluster<'a> = sim::Cluster<'a, Dense, Seeded>;
+pub(crate) type Cluster<'a, C = Seeded> = sim::Cluster<'a, Dense, C>;
 /// What the experts return for (round, source, token, k).
 pub(crate) type Result = fn(&Shape, usize, u32, u32, u32) -> Vec<u8>;
 
@@ -360,14 +360,14 @@ impl Group {
     }
 }
 
-impl World<Dense, Seeded> for Judge {
+impl<C: Chooser> World<Dense, C> for Judge {
     fn inputs(&self, member: RankId, round: usize) -> Inputs<'_> {
         self.rounds[round][member.index()].inputs()
     }
 
     fn begins(
         &mut self,
-        cluster: &mut Cluster<'_>,
+        cluster: &mut Cluster<'_, C>,
         i: usize,
         planned: Planned,
     ) -> core::result::Result<(), Failure> {
@@ -379,7 +379,7 @@ impl World<Dense, Seeded> for Judge {
 
     fn ended(
         &mut self,
-        cluster: &mut Cluster<'_>,
+        cluster: &mut Cluster<'_, C>,
         i: usize,
         planned: Planned,
     ) -> core::result::Result<(), Failure> {
@@ -432,9 +432,9 @@ impl Judge {
         ask(&reference::Cluster { shape, ranks: &inputs, elastic_info: None })
     }
 
-    fn check_dispatch(
+    fn check_dispatch<C: Chooser>(
         &self,
-        cluster: &Cluster<'_>,
+        cluster: &Cluster<'_, C>,
         i: usize,
         round: usize,
     ) -> core::result::Result<(), Failure> {
@@ -459,9 +459,9 @@ impl Judge {
         })
     }
 
-    fn check_combine(
+    fn check_combine<C: Chooser>(
         &self,
-        cluster: &Cluster<'_>,
+        cluster: &Cluster<'_, C>,
         i: usize,
         round: usize,
     ) -> core::result::Result<(), Failure> {
@@ -488,7 +488,7 @@ impl Judge {
     }
 
     /// The flags that the operator waits for, as the seed's scheme would clear them.
-    fn allow_seed_clears(&mut self, cluster: &Cluster<'_>, i: usize, planned: Planned) {
+    fn allow_seed_clears<C: Chooser>(&mut self, cluster: &Cluster<'_, C>, i: usize, planned: Planned) {
         let (shape, rank) = (cluster.shape, RankId(i as u32));
         let half = if cluster.members[i].ended.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
         let mut places = match self.duty.take() {
@@ -513,8 +513,8 @@ impl Judge {
     }
 }
 
-fn compare(
-    cluster: &Cluster<'_>,
+fn compare<C: Chooser>(
+    cluster: &Cluster<'_, C>,
     i: usize,
     round: usize,
     tensor: Tensor,
