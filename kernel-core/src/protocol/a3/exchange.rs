@@ -12,7 +12,6 @@ use crate::layout::outputs;
 use crate::layout::state::Partition;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::split;
-use crate::protocol::internal;
 use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::barrier;
 use crate::units::CoreId;
@@ -100,8 +99,12 @@ impl Exchange {
                 self.go(Phase::Sums)
             }
             Phase::Sums => self.sums(env, fabric),
-            Phase::Counts { .. } => self.counts(env, fabric, counts),
-            Phase::TokenNums { .. } => self.token_nums(env, fabric, counts),
+            Phase::Counts { slot, rows, of_expert } => {
+                self.counts(env, fabric, counts, (slot, rows, of_expert))
+            }
+            Phase::TokenNums { slot, rows, of_expert } => {
+                self.token_nums(env, fabric, counts, (slot, rows, of_expert))
+            }
         }
     }
 
@@ -174,10 +177,8 @@ impl Exchange {
         env: &Env<'_, V>,
         fabric: &mut F,
         counts: &mut [u32],
+        (slot, rows, of_expert): (u32, u32, u32),
     ) -> Result<Progress, ProtocolError> {
-        let Phase::Counts { slot, rows, of_expert } = self.phase else {
-            return Err(internal("not writing counts"));
-        };
         let shape = env.shape;
         let now = steps::chunk_of(&env.work.slots, slot);
         let end = now.end;
@@ -199,10 +200,8 @@ impl Exchange {
         env: &Env<'_, V>,
         fabric: &mut F,
         counts: &mut [u32],
+        (slot, mut rows, mut of_expert): (u32, u32, u32),
     ) -> Result<Progress, ProtocolError> {
-        let Phase::TokenNums { slot, mut rows, mut of_expert } = self.phase else {
-            return Err(internal("not writing token nums"));
-        };
         let shape = env.shape;
         let now = steps::chunk_of(&env.work.slots, slot);
         let end = now.end;

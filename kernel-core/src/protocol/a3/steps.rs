@@ -1,6 +1,6 @@
 //! Single steps of dispatch that every layout takes, without an order of their own.
 
-use super::Env;
+use super::{Cx, Env};
 use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
@@ -12,7 +12,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Send};
 use crate::plan::split::DispatchShare;
-use crate::protocol::{Receive, Ub, internal};
+use crate::protocol::{Receive, Types, internal};
 use crate::shape::{RowElement, Shape};
 use crate::sync::{barrier, flag, selector};
 use crate::units::{RankId, Token};
@@ -28,20 +28,16 @@ pub(crate) fn chunk_of(own: &Range<u32>, first: u32) -> Range<u32> {
 }
 
 /// Plans the sends and takes the partition; one store. With it comes the barrier that was passed last.
-pub(crate) fn select<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
-    fabric: &mut F,
-    inputs: &Inputs<'_>,
-    ub: &mut Ub<'_>,
-) -> Result<(Partition, u32), ProtocolError> {
-    let epoch = barrier::current_epoch(fabric, env.core)?;
+pub(crate) fn select(cx: &mut Cx<'_, impl Types>) -> Result<(Partition, u32), ProtocolError> {
+    let env = cx.env;
+    let epoch = barrier::current_epoch(cx.fabric, env.core)?;
     let share = &env.work.sends;
-    let (slots, table) = split_words(ub.words, share)?;
+    let (slots, table) = split_words(cx.ub.words, share)?;
     let send_status = table
         .get_mut(..route::destinations(env.shape) as usize)
         .ok_or(internal("scratch is shorter than ub_words"))?;
-    route::walk(env.shape, env.rank, inputs, share, send_status, slots);
-    Ok((selector::select(fabric, Kind::Dispatch, env.core)?, epoch))
+    route::walk(env.shape, env.rank, cx.inputs, share, send_status, slots);
+    Ok((selector::select(cx.fabric, Kind::Dispatch, env.core)?, epoch))
 }
 
 /// What is told of the rows of a source for a local expert.
@@ -113,17 +109,15 @@ impl Told {
 
 /// Publishes flag and count to the next destinations of this core's share: what [`select`] counted for the whole rank. The
 /// destination to go on with.
-pub(crate) fn publish_counts<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
-    fabric: &mut F,
-    ub: &mut Ub<'_>,
+pub(crate) fn publish_counts(
+    cx: &mut Cx<'_, impl Types>,
     partition: Partition,
     first: u32,
 ) -> Result<u32, ProtocolError> {
-    let (_, send_status) = split_words(ub.words, &env.work.sends)?;
-    let left = first as usize..env.work.destinations.end as usize;
+    let (_, send_status) = split_words(cx.ub.words, &cx.env.work.sends)?;
+    let left = first as usize..cx.env.work.destinations.end as usize;
     let counts = send_status.get(left).ok_or(internal("no such destination"))?;
-    Told::Count.publish(env, fabric, partition, first, counts.iter().map(|&count| flag::status(count)))
+    Told::Count.publish(cx.env, cx.fabric, partition, first, counts.iter().map(|&count| flag::status(count)))
 }
 
 /// Publishes `TokenFlag` to the next destinations of this core's share. The destination to go on with.

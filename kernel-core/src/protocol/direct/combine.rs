@@ -97,7 +97,7 @@ impl Combine {
             Phase::Await { token, k } => self.await_token(cx, token, k),
             Phase::Write { token, output } => {
                 let rows = AtPeers { rank: cx.env.rank, area: self.area, operands };
-                let next = sum::write(cx.env, cx.fabric, cx.inputs, &mut cx.ub, (token, output), &rows)?;
+                let next = sum::write(cx, (token, output), &rows)?;
                 self.go(match next {
                     Some(output) => Phase::Write { token, output },
                     None => Phase::Await { token: Token(token.0 + 1), k: 0 },

@@ -112,7 +112,9 @@ impl Dispatch {
             Phase::Matrix { source } => self.matrix(cx, source),
             Phase::RecvCounts { slot } => self.recv_counts(cx, slot),
             Phase::TokenNums { local_expert } => self.token_nums(cx, local_expert),
-            Phase::CopyOut { .. } => self.copy_out(cx),
+            Phase::CopyOut { source, local_expert, index, scale } => {
+                self.copy_out(cx, (source, local_expert, index), scale)
+            }
             Phase::Clear { source, from } => self.clear(cx, source, from),
             Phase::Done => Ok(Progress::Done),
         }

@@ -104,10 +104,12 @@ impl Dispatch {
         self.go(Phase::TokenNums { local_expert: local_expert + 1 })
     }
 
-    pub(super) fn copy_out(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let Phase::CopyOut { source, local_expert, index, scale } = self.phase else {
-            return Err(internal("not copying out"));
-        };
+    pub(super) fn copy_out(
+        &mut self,
+        cx: &mut Cx<'_, impl Types>,
+        (source, local_expert, index): (u32, u32, u32),
+        scale: bool,
+    ) -> Outcome {
         let shape = cx.env.shape;
         let words = split_words(cx.env, cx.ub.words)?;
         let counts = RecvCounts { shape, sums: words.sums };

@@ -94,12 +94,13 @@ impl Combine {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Lend { add, rows, others } => self.lend(cx, add, (rows, others)),
-            Phase::Put { .. } | Phase::Publish { .. } => self.send(cx),
+            Phase::Put { item } => self.send(cx, item, None),
+            Phase::Publish { item, triple } => self.send(cx, item, Some(triple)),
             Phase::Await { token, k } => self.await_token(cx, token, k),
             Phase::Clear { token, k } => self.clear(cx, token, k),
             Phase::Write { token, output } => {
                 let rows = InWindow { partition: self.partition };
-                let next = sum::write(cx.env, cx.fabric, cx.inputs, &mut cx.ub, (token, output), &rows)?;
+                let next = sum::write(cx, (token, output), &rows)?;
                 self.go(match next {
                     Some(output) => Phase::Write { token, output },
                     None => Phase::Await { token: Token(token.0 + 1), k: 0 },

@@ -45,18 +45,19 @@ impl Combine {
         }
     }
 
-    /// Puts rows, and behind each publishes its flag.
-    pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    /// Puts rows from item `next` on, and behind each publishes its flag; that item may be put and not published.
+    pub(super) fn send(
+        &mut self,
+        cx: &mut Cx<'_, impl Types>,
+        mut next: u32,
+        unpublished: Option<Triple>,
+    ) -> Outcome {
         let mut left = cx.env.run;
-        let mut next = match self.phase {
-            Phase::Put { item } => item,
-            Phase::Publish { item, triple } => {
-                self.publish(cx, triple)?;
-                left -= 1;
-                item + 1
-            }
-            _ => return Err(internal("not sending")),
-        };
+        if let Some(triple) = unpublished {
+            self.publish(cx, triple)?;
+            left -= 1;
+            next += 1;
+        }
         let count = self.share.end - self.share.start;
         let turn = cx.env.choices.order.turn(&self.share, cx.env.rank);
         while left > 0 {

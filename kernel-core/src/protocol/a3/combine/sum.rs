@@ -12,8 +12,8 @@ use crate::layout::state::Partition;
 use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
-use crate::protocol::a3::Env;
-use crate::protocol::{Ub, internal};
+use crate::protocol::a3::{Cx, Env};
+use crate::protocol::{Types, Ub, internal};
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::{Pair, Token};
 use crate::vector::{Term, Value, Vector, cells};
@@ -39,29 +39,26 @@ phase_names! { Output: Sum Add Rstd Norm }
 
 /// Writes an output of a token. The next one, if there is one.
 #[inline]
-pub(crate) fn write<F: Fabric + ?Sized, V: Vector>(
-    env: &Env<'_, V>,
-    fabric: &mut F,
-    inputs: &Inputs<'_>,
-    ub: &mut Ub<'_>,
+pub(crate) fn write<T: Types>(
+    cx: &mut Cx<'_, T>,
     (token, output): (Token, Output),
-    rows: &impl Rows<F>,
+    rows: &impl Rows<T::Fabric>,
 ) -> Result<Option<Output>, ProtocolError> {
     Ok(match output {
         Output::Sum => {
-            write_sum(env, fabric, inputs, ub, token, rows)?;
-            match env.shape.op() {
+            write_sum(cx, token, rows)?;
+            match cx.env.shape.op() {
                 Op::Combine => None,
                 Op::CombineAddRmsNorm => Some(Output::Add),
             }
         }
         Output::Add => {
-            write_x(env, fabric, inputs, ub, token)?;
+            write_x(cx, token)?;
             Some(Output::Rstd)
         }
-        Output::Rstd => Some(Output::Norm { rstd_bits: write_rstd(env, fabric, ub, token)?.to_bits() }),
+        Output::Rstd => Some(Output::Norm { rstd_bits: write_rstd(cx, token)?.to_bits() }),
         Output::Norm { rstd_bits } => {
-            write_y(env, fabric, inputs, ub, token, f32::from_bits(rstd_bits))?;
+            write_y(cx, token, f32::from_bits(rstd_bits))?;
             None
         }
     })
@@ -92,19 +89,17 @@ impl<F: Fabric + ?Sized> Rows<F> for InWindow {
 }
 
 /// Writes `x_out` of a token; for AddRmsNorm the row stays in the scratch unrounded.
-fn write_sum<F: Fabric + ?Sized, V: Vector>(
-    env: &Env<'_, V>,
-    fabric: &mut F,
-    inputs: &Inputs<'_>,
-    ub: &mut Ub<'_>,
+fn write_sum<T: Types>(
+    cx: &mut Cx<'_, T>,
     token: Token,
-    rows: &impl Rows<F>,
+    rows: &impl Rows<T::Fabric>,
 ) -> Result<(), ProtocolError> {
-    let (row, sums) = split(env.shape, ub)?;
+    let (env, inputs) = (cx.env, cx.inputs);
+    let (row, sums) = split(env.shape, &mut cx.ub)?;
     let at = outputs::x_out(env.shape, token);
     let dtype = env.shape.dtype();
     match env.shape.op() {
-        Op::Combine => fill_output(fabric, at, row, |fabric, out| {
+        Op::Combine => fill_output(cx.fabric, at, row, |fabric, out| {
             let mut terms = Terms::new();
             collect_terms(env, fabric, inputs, token, rows, &mut terms)?;
             env.vector.weighted_sum(dtype, &terms, prefetches(fabric), out);
@@ -113,12 +108,12 @@ fn write_sum<F: Fabric + ?Sized, V: Vector>(
         Op::CombineAddRmsNorm => {
             {
                 let mut terms = Terms::new();
-                collect_terms(env, &*fabric, inputs, token, rows, &mut terms)?;
+                collect_terms(env, &*cx.fabric, inputs, token, rows, &mut terms)?;
                 sums.fill(0);
-                env.vector.accumulate(dtype, &terms, prefetches(fabric), sums);
+                env.vector.accumulate(dtype, &terms, prefetches(cx.fabric), sums);
             }
             env.vector.narrow(dtype, sums, row);
-            Ok(fabric.write(at, row)?)
+            Ok(cx.fabric.write(at, row)?)
         }
     }
 }
@@ -173,46 +168,28 @@ fn collect_terms<'a, F: Fabric + ?Sized, V>(
 }
 
 /// Adds the residual to the row in the scratch and writes `x`.
-fn write_x<F: Fabric + ?Sized, V: Vector>(
-    env: &Env<'_, V>,
-    fabric: &mut F,
-    inputs: &Inputs<'_>,
-    ub: &mut Ub<'_>,
-    token: Token,
-) -> Result<(), ProtocolError> {
-    let (row, sums) = split(env.shape, ub)?;
-    let residual = Term::row(1.0, inputs.residual(env.shape, token));
-    env.vector.accumulate(env.shape.dtype(), &[residual], false, sums);
-    env.vector.narrow(env.shape.dtype(), sums, row);
-    fabric.write(outputs::x(env.shape, token), row)?;
+fn write_x(cx: &mut Cx<'_, impl Types>, token: Token) -> Result<(), ProtocolError> {
+    let (row, sums) = split(cx.env.shape, &mut cx.ub)?;
+    let residual = Term::row(1.0, cx.inputs.residual(cx.env.shape, token));
+    cx.env.vector.accumulate(cx.env.shape.dtype(), &[residual], false, sums);
+    cx.env.vector.narrow(cx.env.shape.dtype(), sums, row);
+    cx.fabric.write(outputs::x(cx.env.shape, token), row)?;
     Ok(())
 }
 
 /// Writes `rstd` of the row in the scratch, and returns it.
-fn write_rstd<F: Fabric + ?Sized, V: Vector>(
-    env: &Env<'_, V>,
-    fabric: &mut F,
-    ub: &mut Ub<'_>,
-    token: Token,
-) -> Result<f32, ProtocolError> {
-    let (_, sums) = split(env.shape, ub)?;
-    let rstd = env.vector.rstd(sums, env.shape.norm_eps());
-    fabric.write(outputs::rstd(token), &rstd.to_le_bytes())?;
+fn write_rstd(cx: &mut Cx<'_, impl Types>, token: Token) -> Result<f32, ProtocolError> {
+    let (_, sums) = split(cx.env.shape, &mut cx.ub)?;
+    let rstd = cx.env.vector.rstd(sums, cx.env.shape.norm_eps());
+    cx.fabric.write(outputs::rstd(token), &rstd.to_le_bytes())?;
     Ok(rstd)
 }
 
 /// Normalises the row in the scratch and writes `y`.
-fn write_y<F: Fabric + ?Sized, V: Vector>(
-    env: &Env<'_, V>,
-    fabric: &mut F,
-    inputs: &Inputs<'_>,
-    ub: &mut Ub<'_>,
-    token: Token,
-    rstd: f32,
-) -> Result<(), ProtocolError> {
-    let (row, sums) = split(env.shape, ub)?;
-    env.vector.normalise(env.shape.dtype(), sums, rstd, inputs.gamma, row);
-    fabric.write(outputs::y(env.shape, token), row)?;
+fn write_y(cx: &mut Cx<'_, impl Types>, token: Token, rstd: f32) -> Result<(), ProtocolError> {
+    let (row, sums) = split(cx.env.shape, &mut cx.ub)?;
+    cx.env.vector.normalise(cx.env.shape.dtype(), sums, rstd, cx.inputs.gamma, row);
+    cx.fabric.write(outputs::y(cx.env.shape, token), row)?;
     Ok(())
 }
 

@@ -143,7 +143,9 @@ impl Dispatch {
             Phase::SelectTp => self.select_tp(cx),
             Phase::Exchange(exchange) => self.exchange(cx, exchange),
             Phase::AwaitTokens { slot, row } => self.await_tokens(cx, slot, row),
-            Phase::CopyOut { .. } => self.copy_out(cx),
+            Phase::CopyOut { slot, index, row, token, part } => {
+                self.copy_out(cx, (slot, index, row, token), part)
+            }
             Phase::Gather(gather) => self.gather(cx, gather),
             Phase::Done => Ok(Progress::Done),
         }

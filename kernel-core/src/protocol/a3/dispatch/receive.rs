@@ -38,10 +38,12 @@ impl Dispatch {
         }
     }
 
-    pub(super) fn copy_out(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let Phase::CopyOut { slot, index, row, token, part } = self.phase else {
-            return Err(internal("not copying out"));
-        };
+    pub(super) fn copy_out(
+        &mut self,
+        cx: &mut Cx<'_, impl Types>,
+        (slot, index, row, token): (u32, u32, u32, u32),
+        part: Part,
+    ) -> Outcome {
         let shape = cx.env.shape;
         let (_, counts) = split_words(cx.ub.words, &cx.env.work.sends)?;
         let told = match cx.env.choices.flags {

@@ -11,7 +11,7 @@ use crate::protocol::{Flags, Outcome, Types};
 
 impl Dispatch {
     pub(super) fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        (self.partition, self.epoch) = steps::select(cx.env, cx.fabric, cx.inputs, &mut cx.ub)?;
+        (self.partition, self.epoch) = steps::select(cx)?;
         self.go(if cx.env.shape.tp_world_size() == 1 { first_to_send(cx.env) } else { Phase::SelectTp })
     }
 
@@ -42,7 +42,7 @@ impl Dispatch {
                 Flags::Separate => Phase::Send { next: 0 },
             });
         }
-        let destination = steps::publish_counts(cx.env, cx.fabric, &mut cx.ub, self.partition, destination)?;
+        let destination = steps::publish_counts(cx, self.partition, destination)?;
         self.go(Phase::Publish { destination })
     }
 

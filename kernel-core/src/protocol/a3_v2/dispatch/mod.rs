@@ -113,7 +113,7 @@ impl Dispatch {
         let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub);
         match self.phase {
             Phase::Select => {
-                (self.partition, self.epoch) = steps::select(cx.env, cx.fabric, cx.inputs, &mut cx.ub)?;
+                (self.partition, self.epoch) = steps::select(cx)?;
                 self.go(Phase::Quiet)
             }
             Phase::Quiet => self.quiet(cx),

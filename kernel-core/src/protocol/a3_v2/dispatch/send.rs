@@ -20,7 +20,7 @@ impl Dispatch {
         if destination >= cx.env.work.destinations.end {
             return self.go(Phase::Send { at: Cursor::default() });
         }
-        let destination = steps::publish_counts(cx.env, cx.fabric, &mut cx.ub, self.partition, destination)?;
+        let destination = steps::publish_counts(cx, self.partition, destination)?;
         self.go(Phase::Publish { destination })
     }
 

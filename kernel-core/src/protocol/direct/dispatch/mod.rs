@@ -124,14 +124,15 @@ impl Dispatch {
         let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub);
         match self.phase {
             Phase::Select => {
-                (self.partition, self.epoch) = steps::select(cx.env, cx.fabric, cx.inputs, &mut cx.ub)?;
+                (self.partition, self.epoch) = steps::select(cx)?;
                 self.go(Phase::Publish { destination: cx.env.work.destinations.start })
             }
             Phase::Publish { destination } => self.publish(cx, destination),
             Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
             Phase::Exchange(exchange) => self.exchange(cx, exchange),
             Phase::Grant { slot, row } => self.grant(cx, slot, row),
-            Phase::Send { .. } | Phase::SendInfo { .. } => self.send(cx),
+            Phase::Send { next } => self.send(cx, next, None),
+            Phase::SendInfo { item, info } => self.send(cx, item, Some(info)),
             Phase::SentRows { index } => self.sent_rows(cx, index),
             Phase::Quiet if !cx.fabric.quiet()? => Ok(Progress::Pending(Wait::QUIET)),
             Phase::Quiet if cx.env.shape.aiv_num() == 1 => self.go(first_to_tell(cx.env)),

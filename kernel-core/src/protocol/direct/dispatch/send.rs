@@ -19,7 +19,7 @@ impl Dispatch {
         if destination >= cx.env.work.destinations.end {
             return self.go(Phase::ExpandIdx { pair: cx.env.work.sends.moe.start });
         }
-        let destination = steps::publish_counts(cx.env, cx.fabric, &mut cx.ub, self.partition, destination)?;
+        let destination = steps::publish_counts(cx, self.partition, destination)?;
         self.go(Phase::Publish { destination })
     }
 
@@ -72,23 +72,20 @@ impl Dispatch {
         }
     }
 
-    /// Puts the next rows of this core's share, and behind each its scale and triple, as far as they are granted.
-    pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+    /// Puts the next rows of this core's share, and behind each its scale and triple, as far as they are granted. Of item
+    /// `next` the row may be put and `info` left.
+    pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>, mut next: u32, info: Option<Info>) -> Outcome {
         let (shape, share, area) = (cx.env.shape, &cx.env.work.sends, self.area(cx.env));
         let shared_ranks = shape.shared_expert_rank_num();
         // All ranks of a kind have the same.
         let [on_shared, on_moe] = [0, shared_ranks].map(|rank| Parts::of(shape, RankId(rank), area));
         let (slots, _) = split_words(cx.ub.words, share)?;
         let mut left = cx.env.run;
-        let mut next = match self.phase {
-            Phase::Send { next } => next,
-            Phase::SendInfo { item, info } => {
-                cx.fabric.put(info.to, info.at, &info.bytes, &[])?;
-                left -= 1;
-                item + 1
-            }
-            _ => return Err(internal("not sending")),
-        };
+        if let Some(info) = info {
+            cx.fabric.put(info.to, info.at, &info.bytes, &[])?;
+            left -= 1;
+            next += 1;
+        }
         let sends = Sends::new(shape, cx.env.rank, cx.env.choices.order, share);
         while left > 0 {
             let Some((item, send)) = sends.next(cx.inputs, slots, next) else {
