@@ -53,6 +53,10 @@ macro_rules! left_out {
             ) -> Result<Progress, ProtocolError> {
                 Err(internal("left out"))
             }
+
+            pub(crate) fn advance<C>(&mut self, _cx: &mut C) -> Result<Progress, ProtocolError> {
+                Err(internal("left out"))
+            }
         }
     )*};
 }

@@ -1,5 +1,6 @@
 //! The machine of any protocol.
 
+use super::cx::{Cx, With};
 use super::{Choices, Operands, Operator, Receive, Stage, Ub, a2, a3, a3_v2, direct, hierarchy, internal};
 use crate::fabric::{Awaited, Capabilities, Fabric, Progress, ProtocolError, Watch};
 use crate::inputs::Inputs;
@@ -258,18 +259,22 @@ impl Machine {
     ) -> Result<Option<Progress>, ProtocolError> {
         let Context { fabric, inputs, operands, scratch } = cx;
         macro_rules! drive {
+            ($machine:ident, $env:ident) => {{
+                let cx = &mut Cx::<_, With<F, V>>::new($env, *fabric, inputs, operands, scratch);
+                drive(steps, done, || $machine.advance(cx))
+            }};
             ($machine:ident.step($env:ident $(, $operands:ident)?)) => {
                 drive(steps, done, || $machine.step($env, *fabric, inputs, $($operands,)? scratch))
             };
         }
         match (self, env) {
-            (Self::A3Dispatch(machine), Env::A3(env)) => drive!(machine.step(env)),
-            (Self::A3Combine(machine), Env::A3(env)) => drive!(machine.step(env, operands)),
-            (Self::V2Dispatch(machine), Env::A3(env)) => drive!(machine.step(env)),
-            (Self::DirectDispatch(machine), Env::A3(env)) => drive!(machine.step(env)),
-            (Self::DirectCombine(machine), Env::A3(env)) => drive!(machine.step(env, operands)),
-            (Self::A2Dispatch(machine), Env::A2(env)) => drive!(machine.step(env)),
-            (Self::A2Combine(machine), Env::A2(env)) => drive!(machine.step(env, operands)),
+            (Self::A3Dispatch(machine), Env::A3(env)) => drive!(machine, env),
+            (Self::A3Combine(machine), Env::A3(env)) => drive!(machine, env),
+            (Self::V2Dispatch(machine), Env::A3(env)) => drive!(machine, env),
+            (Self::DirectDispatch(machine), Env::A3(env)) => drive!(machine, env),
+            (Self::DirectCombine(machine), Env::A3(env)) => drive!(machine, env),
+            (Self::A2Dispatch(machine), Env::A2(env)) => drive!(machine, env),
+            (Self::A2Combine(machine), Env::A2(env)) => drive!(machine, env),
             (Self::HierarchyDispatch(machine), Env::Hierarchy(env)) => drive!(machine.step(env)),
             (Self::HierarchyCombine(machine), Env::Hierarchy(env)) => drive!(machine.step(env, operands)),
             _ => Err(internal("no machine of this protocol")),

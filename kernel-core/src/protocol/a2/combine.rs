@@ -84,7 +84,11 @@ impl Combine {
         operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub);
+        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub))
+    }
+
+    /// The same for whoever has made the context.
+    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Reorder { row, end } => self.reorder(cx, row, end),

@@ -90,13 +90,18 @@ impl Combine {
         operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub);
+        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub))
+    }
+
+    /// The same for whoever has made the context.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Ready { to } => self.ready(cx, to),
             Phase::Await { token, k } => self.await_token(cx, token, k),
             Phase::Write { token, output } => {
-                let rows = AtPeers { rank: cx.env.rank, area: self.area, operands };
+                let rows = AtPeers { rank: cx.env.rank, area: self.area, operands: cx.operands };
                 let next = sum::write(cx, (token, output), &rows)?;
                 self.go(match next {
                     Some(output) => Phase::Write { token, output },

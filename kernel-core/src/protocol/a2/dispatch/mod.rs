@@ -96,7 +96,11 @@ impl Dispatch {
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub);
+        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub))
+    }
+
+    /// The same for whoever has made the context.
+    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Reorder { next } => self.reorder(cx, next),

@@ -12,7 +12,7 @@ mod send;
 pub(crate) mod sum;
 
 use crate::protocol::a3::Cx;
-use crate::protocol::{Operands, Ub, With};
+use crate::protocol::{Operands, Outcome, Types, Ub, With};
 
 use super::Env;
 use super::tp::Add;
@@ -90,7 +90,12 @@ impl Combine {
         operands: &Operands<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub);
+        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub))
+    }
+
+    /// The same for whoever has made the context.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Lend { add, rows, others } => self.lend(cx, add, (rows, others)),

@@ -110,7 +110,12 @@ impl Dispatch {
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub);
+        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub))
+    }
+
+    /// The same for whoever has made the context.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => {
                 (self.partition, self.epoch) = steps::select(cx)?;

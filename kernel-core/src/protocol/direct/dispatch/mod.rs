@@ -21,7 +21,7 @@ use crate::place::Place;
 use crate::plan::counts::ShareSum;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::{Cx, Env, steps};
-use crate::protocol::{Operands, Ub, With};
+use crate::protocol::{Operands, Outcome, Types, Ub, With};
 use crate::sync::barrier;
 use crate::units::RankId;
 use crate::vector::Vector;
@@ -121,7 +121,12 @@ impl Dispatch {
         inputs: &Inputs<'_>,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
-        let cx = &mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub);
+        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub))
+    }
+
+    /// The same for whoever has made the context.
+    #[inline(always)]
+    pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => {
                 (self.partition, self.epoch) = steps::select(cx)?;
