@@ -237,7 +237,7 @@ impl Config {
     }
 
     /// The core's view of this configuration. For a word that means nothing stands the first that would mean
-    /// something: [`cures::shape`](crate::cures::shape) refuses those.
+    /// something: `cures::shape` refuses those.
     #[must_use]
     pub fn as_core(&self, given: Given) -> CoreConfig<'_> {
         CoreConfig {
