@@ -119,7 +119,7 @@ impl Receive {
             Self::InPlace => in_window,
             Self::Direct { areas } => {
                 let fits = landing::required_bytes(shape, areas) <= shape.window_bytes();
-                in_window && shape.result_format().scale.is_none() && shape.port_offset() == 0 && fits
+                in_window && shape.result_format().scale.is_none() && fits
             }
         }
     }
