@@ -363,8 +363,8 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
             let (true, Some(&planned)) = (joined && machine.is_none(), self.operators.get(ended)) else {
                 continue;
             };
-            let first =
-                self.members[i].cores.iter().all(|core| core.ended <= ended && core.machine.is_none());
+            let before = |core: &Core| core.ended < ended || core.ended == ended && core.machine.is_none();
+            let first = self.members[i].cores.iter().all(before);
             if first {
                 world.begins(self, i, planned)?;
                 if self.batches == 1 || planned.operator == Operator::Dispatch {

@@ -1,23 +1,28 @@
-//! A group of real machines that a seeded driver takes through a schedule, and the model's instance of it.
+//! A simulated group that a seed takes through a schedule, and the model's instance of it.
 
-use crate::memory::{Core, Memory, STRONG, Twin};
+use crate::memory::{Log, Shared, Told, Traced, one_partition};
 use crate::random::Random;
+use core::cell::RefCell;
 use half::bf16;
-use kernel_core::fabric::{Progress, ProtocolError};
+use kernel_core::fabric::{Fabric, Progress};
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::place::Tensor;
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::a3::{Combine, Dispatch, Env, ub_bytes, ub_words};
-use kernel_core::protocol::{Choices, Operands, Ub};
+use kernel_core::protocol::{Choices, Operator};
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
-use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
+use kernel_core::sim::cluster::{Answer, Cluster, Failure, Planned, World, schedule};
+use kernel_core::sim::duty::{Duty, Faulty, Held};
+use kernel_core::sim::seeded::{self, Seeded};
+use kernel_core::sim::storage::region_sizes;
+use kernel_core::sim::{Actor, Dense, Memory};
+use kernel_core::units::RankId;
+use std::collections::BTreeMap;
 use verify::smt::model::Step;
 use verify::smt::schedule::{Kind, Schedule};
 use verify::smt::trace::{Event, Expected, Instance};
 
 /// What to run.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 pub(crate) struct Case {
     pub(crate) schedule: Schedule,
     /// How often the word is gone through.
@@ -25,7 +30,10 @@ pub(crate) struct Case {
     pub(crate) ranks: u32,
     pub(crate) k: u32,
     pub(crate) cores: u32,
-    pub(crate) twin: Twin,
+    /// What is left out.
+    pub(crate) duty: Option<Duty>,
+    /// Whether cores do not wait for each other between operators.
+    pub(crate) joinless: bool,
 }
 
 /// One rank's inputs of one batch.
@@ -48,35 +56,6 @@ pub(crate) struct Outcome {
 
 const BS: u32 = 2;
 const H: u32 = 2;
-/// Steps without progress after which somebody asks whether anything can still move.
-const IDLE: u32 = 64;
-
-enum Machine {
-    Between,
-    Dispatch(Dispatch),
-    Combine(Combine),
-}
-
-struct Task<'a> {
-    env: Env<'a, Portable>,
-    rank: RankId,
-    core: CoreId,
-    n: u32,
-    machine: Machine,
-    words: Vec<u32>,
-    row: Vec<u8>,
-}
-
-struct Group<'a> {
-    case: Case,
-    shape: &'a Shape,
-    batches: Vec<Vec<Batch>>,
-    memory: Memory<'a>,
-    /// Cores that have begun and ended, by rank and operator.
-    begun: Vec<Vec<u32>>,
-    ended: Vec<Vec<u32>>,
-}
-
 fn shape(case: &Case) -> Shape {
     let config = Config {
         ep_world_size: case.ranks.into(),
@@ -161,143 +140,106 @@ fn instance(case: &Case, batches: &[Vec<Batch>]) -> Instance {
     Instance { schedule: case.schedule, expected: expected.collect() }
 }
 
-/// Runs a case with the choices of a seed.
-pub(crate) fn run(case: Case, seed: u64) -> Outcome {
-    let shape = shape(&case);
-    let random = &mut Random(seed);
-    let operators = case.times * case.schedule.len();
-    let dispatches = (0..operators).filter(|&n| case.schedule.kind(n) == Kind::Dispatch).count();
-    let batches: Vec<Vec<_>> = (0..dispatches as u32)
-        .map(|b| (0..case.ranks).map(|r| batch(&case, random, b * case.ranks + r)).collect())
-        .collect();
-    let eagerness = random.of(&[0, 8, 60, 200, STRONG]);
-    let mut instance = instance(&case, &batches);
-    if let Twin::OnePartition(kind) = case.twin {
-        instance.schedule = match kind {
-            Kind::Dispatch => Schedule::a3(case.schedule.word, 1, 2),
-            Kind::Combine => Schedule::a3(case.schedule.word, 2, 1),
-        };
-    }
-    let cores = |_| vec![0; operators as usize];
-    let mut group = Group {
-        case,
-        shape: &shape,
-        memory: Memory::new(&shape, case.schedule, dispatches, case.twin, eagerness),
-        begun: (0..case.ranks).map(cores).collect(),
-        ended: (0..case.ranks).map(cores).collect(),
-        batches,
-    };
-    let good = group.run(random, operators).unwrap_or(false) && group.results_are_right();
-    // What is still in flight belongs to the evidence, also where a machine has refused to go on.
-    while group.memory.land_one(random) {}
-    Outcome { instance, trace: group.memory.trace.into_inner(), good }
+/// What stands around the machines.
+struct Scene<'s> {
+    /// By round, then rank.
+    batches: Vec<Vec<Batch>>,
+    log: Shared<'s>,
+    held: RefCell<BTreeMap<Actor, Held>>,
 }
 
-impl<'a> Group<'a> {
-    fn tasks(&self, random: &mut Random) -> Vec<Task<'a>> {
-        let order = random.of(&[SendOrder::Plain, SendOrder::Staggered]);
-        let choices = Choices { order, ..Choices::default() };
-        let ranks = (0..self.case.ranks).map(RankId);
-        let all = ranks.flat_map(|rank| (0..self.case.cores).map(move |core| (rank, CoreId(core))));
-        all.map(|(rank, core)| Task {
-            env: Env::new(self.shape, rank, core, choices, Portable),
-            rank,
-            core,
-            n: 0,
-            machine: Machine::Between,
-            words: vec![0; ub_words(self.shape)],
-            row: vec![0; ub_bytes(self.shape)],
-        })
-        .collect()
+/// Runs a case with the choices of a seed.
+pub(crate) fn run(case: &Case, seed: u64) -> Outcome {
+    let shape = shape(case);
+    let random = &mut Random(seed);
+    let operators = schedule(case.schedule.word, case.times as usize);
+    let batches: Vec<Vec<_>> = (0..operators.len() as u32 / 2)
+        .map(|b| (0..case.ranks).map(|r| batch(case, random, b * case.ranks + r)).collect())
+        .collect();
+    let mut instance = instance(case, &batches);
+    if case.duty == Some(one_partition(Kind::Dispatch)) {
+        instance.schedule = Schedule::a3(case.schedule.word, 1, 2);
+    } else if case.duty == Some(one_partition(Kind::Combine)) {
+        instance.schedule = Schedule::a3(case.schedule.word, 2, 1);
+    }
+    let log = Log::new(&shape, case.schedule, case.duty.clone());
+    let weak = seeded::Memory::Weak;
+    let lands = random.of(&[seeded::Memory::Strong, weak, weak, weak, weak]);
+    let chooser = Traced { inner: Seeded::new(lands, seed), log: log.clone(), issued: BTreeMap::new() };
+    let sizes = (0..case.ranks).map(|rank| region_sizes(&shape, Some(RankId(rank)), batches.len()));
+    let mut memory = Memory::new(&shape, Dense::new(sizes), chooser);
+    memory.broken = case.duty.as_ref().map(Duty::broken).unwrap_or_default();
+    memory.rewrites = true;
+    let order = random.of(&[SendOrder::Plain, SendOrder::Staggered]);
+    let mut cluster = Cluster::new(&shape, Choices { order, ..Choices::default() }, memory, operators);
+    (cluster.batches, cluster.joinless) = (batches.len(), case.joinless);
+    // Several effects in a step, as the host takes them.
+    (cluster.checked, cluster.one_by_one) = (false, |_| false);
+    let mut scene = Scene { batches, log: log.clone(), held: RefCell::default() };
+    let ran = cluster.run(&mut scene).is_ok();
+    // What is still in flight belongs to the evidence, also where a machine has refused to go on.
+    cluster.memory.settle();
+    let right = |(round, ranks): (usize, &Vec<Batch>)| {
+        ranks.iter().enumerate().all(|(i, batch)| cluster.output(i, round, Tensor::XOut) == batch.x_out)
+    };
+    let good = ran && scene.batches.iter().enumerate().all(right);
+    let trace = core::mem::take(&mut log.borrow_mut().trace);
+    Outcome { instance, trace, good }
+}
+
+impl<'s> World<Dense, Traced<'s>> for Scene<'s> {
+    fn inputs(&self, member: RankId, round: usize) -> Inputs<'_> {
+        self.batches[round][member.index()].inputs()
     }
 
-    /// Whether all came to the end. `None` when a machine refused what it saw.
-    fn run(&mut self, random: &mut Random, operators: u32) -> Option<bool> {
-        let mut tasks = self.tasks(random);
-        let (mut idle, mut slow, mut streak) = (0, RankId(0), 0);
-        while tasks.iter().any(|task| task.n < operators) {
-            if streak == 0 {
-                // For a while one rank hardly moves.
-                (slow, streak) = (RankId(random.below(self.case.ranks + 1)), 50 + random.below(400));
-            }
-            streak -= 1;
-            let task = random.below(tasks.len() as u32) as usize;
-            let task = &mut tasks[task];
-            if task.n == operators || (task.rank == slow && idle < IDLE && random.below(64) > 0) {
-                idle += 1;
-            } else {
-                self.memory.tick(random);
-                idle = if self.step(task).ok()? { 0 } else { idle + 1 };
-            }
-            if idle > 2 * IDLE {
-                idle = IDLE;
-                if !self.memory.land_one(random) && !self.somebody_moves(&mut tasks, operators)? {
-                    return Some(false);
-                }
-            }
-        }
-        Some(true)
+    fn begins(
+        &mut self,
+        cluster: &mut Cluster<'_, Dense, Traced<'s>>,
+        i: usize,
+        planned: Planned,
+    ) -> Result<(), Failure> {
+        let n = cluster.operators.iter().position(|&other| other == planned).unwrap_or(0);
+        self.log.borrow_mut().whole(Step::Begin, RankId(i as u32), n as u32);
+        Ok(())
     }
 
-    fn somebody_moves(&mut self, tasks: &mut [Task<'_>], operators: u32) -> Option<bool> {
-        for task in tasks.iter_mut().filter(|task| task.n < operators) {
-            if self.step(task).ok()? {
-                return Some(true);
-            }
+    /// The experts return what they got.
+    fn ended(
+        &mut self,
+        cluster: &mut Cluster<'_, Dense, Traced<'s>>,
+        i: usize,
+        planned: Planned,
+    ) -> Result<(), Failure> {
+        let n = cluster.members[i].ended as u32;
+        self.log.borrow_mut().whole(Step::End, RankId(i as u32), n);
+        if planned.operator == Operator::Dispatch {
+            let y = cluster.output(i, planned.round, Tensor::ExpandX).to_vec();
+            cluster.members[i].returned[planned.round] = cluster.returned(i, planned.round, y);
         }
-        Some(false)
+        Ok(())
     }
 
-    /// One step of a core. Whether it moved.
-    fn step(&mut self, task: &mut Task<'_>) -> Result<bool, ProtocolError> {
-        let (rank, n) = (task.rank.index(), task.n as usize);
-        let batch = self.case.schedule.ordinal(task.n) as usize;
-        let whole = |step| Event { step, rank, slot: 0, n: task.n };
-        if matches!(task.machine, Machine::Between) {
-            let joined = n == 0 || self.ended[rank][n - 1] == self.case.cores;
-            if !joined && self.case.twin != Twin::NoJoin {
-                return Ok(false);
-            }
-            task.machine = match self.case.schedule.kind(task.n) {
-                Kind::Dispatch => Machine::Dispatch(Dispatch::new()),
-                Kind::Combine => Machine::Combine(Combine::new()),
-            };
-            self.begun[rank][n] += 1;
-            if self.begun[rank][n] == 1 {
-                self.memory.record(whole(Step::Begin));
-            }
-        }
-        let Task { env, machine, words, row, .. } = task;
-        let mut ub = Ub { words, row };
-        let inputs = self.batches[batch][rank].inputs();
-        let assist_info = self.memory.output(task.rank, batch, Tensor::AssistInfo).to_vec();
-        let counts = self.memory.output(task.rank, batch, Tensor::EpRecvCounts).to_vec();
-        // The experts return what they got.
-        let y = self.memory.output(task.rank, batch, Tensor::ExpandX).to_vec();
-        let operands =
-            Operands { y: &y, assist_info: &assist_info, ep_recv_counts: &counts, ..Operands::default() };
-        let memory = &mut self.memory;
-        let mut fabric = Core { memory, rank: task.rank, core: task.core, batch, n: task.n };
-        let progress = match machine {
-            Machine::Dispatch(dispatch) => dispatch.step(env, &mut fabric, &inputs, &mut ub)?,
-            Machine::Combine(combine) => combine.step(env, &mut fabric, &inputs, &operands, &mut ub)?,
-            Machine::Between => return Ok(false),
+    fn through(
+        &self,
+        core: Actor,
+        fabric: &mut dyn Fabric,
+        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
+    ) -> Answer {
+        let (duty, shape) = {
+            let log = self.log.borrow();
+            (log.duty.clone(), log.shape)
         };
-        if progress == Progress::Done {
-            self.ended[rank][n] += 1;
-            if self.ended[rank][n] == self.case.cores {
-                self.memory.record(whole(Step::End));
+        let mut held = self.held.borrow_mut();
+        let answer = match &duty {
+            None => step(&mut Told { inner: fabric, log: &self.log, core }),
+            Some(duty) => {
+                let mut faulty = Faulty::new(fabric, duty, shape, core, held.entry(core).or_default());
+                step(&mut Told { inner: &mut faulty, log: &self.log, core })
             }
-            task.machine = Machine::Between;
-            task.n += 1;
+        };
+        if answer == Ok(Progress::Done) {
+            *self.log.borrow_mut().at.entry(core).or_default() += 1;
         }
-        Ok(!matches!(progress, Progress::Pending(_)))
-    }
-
-    fn results_are_right(&self) -> bool {
-        let all = self.batches.iter().enumerate();
-        let mut all =
-            all.flat_map(|(b, ranks)| (0..).map(RankId).zip(ranks).map(move |(r, batch)| (b, r, batch)));
-        all.all(|(b, rank, batch)| self.memory.output(rank, b, Tensor::XOut) == batch.x_out)
+        answer
     }
 }

@@ -5,7 +5,9 @@ mod memory;
 mod random;
 
 use group::{Case, run};
-use memory::Twin;
+use kernel_core::place::Region;
+use kernel_core::sim::duty::{Duty, Words};
+use memory::one_partition;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use verify::smt::schedule::{Kind, Schedule};
@@ -15,7 +17,7 @@ const DC: Schedule = Schedule::a3("DC", 2, 2);
 const DDCC: Schedule = Schedule::a3("DDCC", 2, 2);
 
 fn case(schedule: Schedule, times: u32, ranks: u32, k: u32, cores: u32) -> Case {
-    Case { schedule, times, ranks, k, cores, twin: Twin::Sound }
+    Case { schedule, times, ranks, k, cores, duty: None, joinless: false }
 }
 
 /// Runs many seeds; all must be runs of the model, end well and keep the premise of the theorem.
@@ -23,7 +25,7 @@ fn all_are_runs(case: Case, seeds: u64) {
     let start = Instant::now();
     let mut events = 0;
     for seed in 0..seeds {
-        let outcome = run(case, seed);
+        let outcome = run(&case, seed);
         let replay =
             format!("{} ranks {} k {} cores {} seed {seed}", case.schedule, case.ranks, case.k, case.cores);
         assert_eq!(outcome.instance.ungated(), None, "{replay}");
@@ -47,7 +49,7 @@ fn all_are_runs(case: Case, seeds: u64) {
 fn verdicts(case: Case, seeds: u64) -> BTreeMap<String, u32> {
     let mut verdicts = BTreeMap::new();
     for seed in 0..seeds {
-        let outcome = run(case, seed);
+        let outcome = run(&case, seed);
         let verdict = match trace::check(&outcome.instance, &outcome.trace) {
             Ok(()) => format!("a run, {}", if outcome.good { "good" } else { "bad" }),
             Err(Wrong::Refused(_, guard)) => guard.to_owned(),
@@ -55,7 +57,7 @@ fn verdicts(case: Case, seeds: u64) -> BTreeMap<String, u32> {
         };
         *verdicts.entry(verdict).or_default() += 1;
     }
-    println!("{} {:?}: {verdicts:?}", case.schedule, case.twin);
+    println!("{} {:?}: {verdicts:?}", case.schedule, case.duty);
     verdicts
 }
 
@@ -77,10 +79,11 @@ fn also_where_a_core_does_not_see_its_own_sum_yet() {
 /// What the checker says of a twin: one of `expected`, at least once, or that it is a run; and what it takes
 /// for a safe run has ended well.
 fn is_caught(case: Case, expected: &[&str]) {
+    let (schedule, duty) = (case.schedule, case.duty.clone());
     let verdicts = verdicts(case, 250);
     let caught: u32 = expected.iter().filter_map(|&verdict| verdicts.get(verdict)).sum();
     let good = verdicts.get("a run, good").copied().unwrap_or(0);
-    assert!(caught > 0 && caught + good == 250, "{} {:?}: {verdicts:?}", case.schedule, case.twin);
+    assert!(caught > 0 && caught + good == 250, "{schedule} {duty:?}: {verdicts:?}");
 }
 
 const LOST: &str = "a flag arrives where the former one is not cleared: one of them is lost";
@@ -88,7 +91,7 @@ const OVERWRITTEN: &str = "rows are overwritten that may still be read";
 
 #[test]
 fn the_traces_of_too_few_partitions_are_not_safe() {
-    let one = |kind, schedule| Case { twin: Twin::OnePartition(kind), ..case(schedule, 3, 2, 1, 1) };
+    let one = |kind, schedule| Case { duty: Some(one_partition(kind)), ..case(schedule, 3, 2, 1, 1) };
     is_caught(one(Kind::Dispatch, DC), &[LOST]);
     is_caught(one(Kind::Combine, DDCC), &[LOST, OVERWRITTEN]);
     is_caught(case(Schedule::a3("DDDCCC", 2, 2), 2, 2, 1, 1), &[LOST, OVERWRITTEN]);
@@ -98,10 +101,11 @@ fn the_traces_of_too_few_partitions_are_not_safe() {
 
 #[test]
 fn the_traces_of_a_broken_driver_or_fabric_are_not_runs() {
-    let twin = |twin| Case { twin, ..case(DC, 3, 2, 1, 1) };
-    is_caught(twin(Twin::NoClear), &["clears"]);
-    is_caught(twin(Twin::HastyQuiet), &["clears", "data before flag"]);
-    is_caught(twin(Twin::NoWait), &["flag"]);
-    is_caught(twin(Twin::FlagFirst), &["data before flag"]);
-    is_caught(Case { cores: 2, k: 2, ..twin(Twin::NoJoin) }, &["join"]);
+    let without = |duty| Case { duty: Some(duty), ..case(DC, 3, 2, 1, 1) };
+    let status = || Words::Status(None);
+    is_caught(without(Duty::Clear(status())), &["clears"]);
+    is_caught(without(Duty::Quiet), &["clears", "data before flag"]);
+    is_caught(without(Duty::Wait(status())), &["flag"]);
+    is_caught(without(Duty::FlagBehindRows(Region::State)), &["data before flag"]);
+    is_caught(Case { joinless: true, ..case(DC, 3, 2, 2, 2) }, &["join"]);
 }
