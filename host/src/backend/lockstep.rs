@@ -8,6 +8,7 @@ use super::{Backend, Members, Pages, anonymous};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::sim::chooser::{AGENT, Actor, Choice};
+use kernel_core::sim::flight::Broken;
 pub use kernel_core::sim::seeded::Memory;
 use kernel_core::sim::seeded::Seeded;
 use kernel_core::sim::storage::{Spot, Storage};
@@ -79,6 +80,13 @@ impl Lockstep {
             inner.mark_outputs(rank, batch, &sizes(rank));
         }
         Ok(Self { inner: Mutex::new(inner), batches })
+    }
+
+    /// The same with rules of the contract broken, to see what stands on them. For tests.
+    #[must_use]
+    pub fn breaking(mut self, broken: Broken) -> Self {
+        self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).broken = broken;
+        self
     }
 
     fn lock(&self) -> Guard<'_> {

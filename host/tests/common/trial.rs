@@ -1,6 +1,6 @@
 //! A group that is run and judged: which rounds, in which order, on what.
 
-use super::twins::{Twin, Twisted};
+use super::twins::{Duty, Twisted};
 use core::ops::Range;
 use core::time::Duration;
 use host::backend::Backend;
@@ -150,17 +150,17 @@ impl<'a> Trial<'a> {
     }
 
     /// The first seed on which the twin fails, and how. A seed on which it does not must end well.
-    pub(crate) fn caught(&self, twin: Twin, memory: Memory, seeds: Range<u64>) -> Option<(u64, Error)> {
+    pub(crate) fn caught(&self, twin: &Duty, memory: Memory, seeds: Range<u64>) -> Option<(u64, Error)> {
         seeds.into_iter().find_map(|seed| {
             let batches = self.plan().unit.batches();
             let inner = Lockstep::new(&self.case.shape, batches, memory, seed).expect("memory");
-            let backend = Twisted::new(inner, twin, self.case.shape.clone());
+            let backend = Twisted::new(inner.breaking(twin.broken()), twin.clone(), self.case.shape.clone());
             self.stepped(&backend, seed).err().map(|error| (seed, error))
         })
     }
 
     /// Demands that the twin fails on some seed and the protocol itself on none, and prints the seed.
-    pub(crate) fn must_catch(&self, twin: Twin, memory: Memory, seeds: Range<u64>) {
+    pub(crate) fn must_catch(&self, twin: &Duty, memory: Memory, seeds: Range<u64>) {
         self.must_hold(memory, seeds.clone());
         match self.caught(twin, memory, seeds.clone()) {
             Some((seed, error)) => eprintln!("{twin:?} on {memory:?} memory, seed {seed}: {error}"),
@@ -169,7 +169,7 @@ impl<'a> Trial<'a> {
     }
 
     /// Demands that the twin fails on no seed: these conditions cannot show it.
-    pub(crate) fn cannot_catch(&self, twin: Twin, memory: Memory, seeds: Range<u64>) {
+    pub(crate) fn cannot_catch(&self, twin: &Duty, memory: Memory, seeds: Range<u64>) {
         if let Some((seed, error)) = self.caught(twin, memory, seeds) {
             panic!("{twin:?} on {memory:?} memory, seed {seed}: {error}");
         }

@@ -2,14 +2,16 @@
 //! and where it can be said, under which conditions the twin is safe. `--nocapture` prints the seeds.
 
 use crate::common::trial::{Trial, idle, seeded, send_all, small};
-use crate::common::twins::Twin;
+use crate::common::twins::Duty;
 use core::ops::Range;
 use host::backend::lockstep::Memory::{Strong, Weak};
 use host::case::Case;
 use host::config::Config;
 use host::driver::Options;
 use kernel_core::layout::state::Kind;
+use kernel_core::place::Region;
 use kernel_core::protocol::{Choices, Flags};
+use kernel_core::sim::duty::{Double, Words};
 
 const SEEDS: Range<u64> = 0..200;
 
@@ -43,19 +45,19 @@ fn the_protocol_as_it_is_holds() {
 /// Strong memory, one round, any traffic.
 #[test]
 fn publish_before_data_is_caught() {
-    Trial::new(&pair(1), "DC", 1).must_catch(Twin::PublishBeforeData, Strong, SEEDS);
+    Trial::new(&pair(1), "DC", 1).must_catch(&Duty::RowsFirst, Strong, SEEDS);
 }
 
 /// Strong memory, one round, two cores: one publishes for both what the other has not yet put.
 #[test]
 fn a_missing_barrier_behind_quiet_is_caught() {
-    Trial::new(&pair(2), "DC", 1).must_catch(Twin::NoQuietBarrier, Strong, SEEDS);
+    Trial::new(&pair(2), "DC", 1).must_catch(&Duty::Barrier { even: false, odd: true }, Strong, SEEDS);
 }
 
 /// Strong memory, one round, two cores: the second copies out to the rows of the first.
 #[test]
 fn a_missing_barrier_behind_the_sums_is_caught() {
-    Trial::new(&pair(2), "DC", 1).must_catch(Twin::NoSumsBarrier, Strong, SEEDS);
+    Trial::new(&pair(2), "DC", 1).must_catch(&Duty::Barrier { even: true, odd: false }, Strong, SEEDS);
 }
 
 /// Strong memory, two rounds, ranks that send only to themselves (or are idle): then combine holds nobody back,
@@ -63,24 +65,24 @@ fn a_missing_barrier_behind_the_sums_is_caught() {
 /// partition is enough.
 #[test]
 fn one_dispatch_partition_is_caught_with_self_traffic() {
-    let twin = Twin::OnePartition(Kind::Dispatch);
-    Trial::new(&secluded(true), "DC", 2).steady().must_catch(twin, Strong, SEEDS);
-    Trial::new(&secluded(false), "DC", 6).steady().cannot_catch(twin, Strong, SEEDS);
+    let twin = Duty::Second(Double::Partition(Kind::Dispatch));
+    Trial::new(&secluded(true), "DC", 2).steady().must_catch(&twin, Strong, SEEDS);
+    Trial::new(&secluded(false), "DC", 6).steady().cannot_catch(&twin, Strong, SEEDS);
     let mut all_idle = pair(1);
     (0..2).for_each(|rank| idle(&mut all_idle, rank));
-    Trial::new(&all_idle, "DC", 2).must_catch(twin, Strong, SEEDS);
+    Trial::new(&all_idle, "DC", 2).must_catch(&twin, Strong, SEEDS);
 }
 
 /// One combine partition is safe with rounds in strict order, since the dispatch between two combines holds all
 /// back. With two batches in flight strong memory and one DDCC show it.
 #[test]
 fn one_combine_partition_is_safe_in_strict_order_and_caught_with_two_batches_in_flight() {
-    let twin = Twin::OnePartition(Kind::Combine);
+    let twin = Duty::Second(Double::Partition(Kind::Combine));
     for case in [pair(1), pair(2)] {
-        Trial::new(&case, "DC", 6).cannot_catch(twin, Weak, SEEDS);
+        Trial::new(&case, "DC", 6).cannot_catch(&twin, Weak, SEEDS);
     }
-    Trial::new(&secluded(true), "DC", 6).steady().cannot_catch(twin, Weak, SEEDS);
-    Trial::new(&pair(1), "DDCC", 1).must_catch(twin, Strong, SEEDS);
+    Trial::new(&secluded(true), "DC", 6).steady().cannot_catch(&twin, Weak, SEEDS);
+    Trial::new(&pair(1), "DDCC", 1).must_catch(&twin, Strong, SEEDS);
 }
 
 /// Three batches in flight are one too many for two combine partitions. Strong memory, one DDDCCC, a rank whose
@@ -108,14 +110,14 @@ fn three_batches_in_flight_are_caught() {
 /// Strong memory has nothing to wait for.
 #[test]
 fn a_missing_quiet_is_caught_on_weak_memory() {
-    Trial::new(&pair(2), "DC", 1).must_catch(Twin::NoQuiet, Weak, SEEDS);
+    Trial::new(&pair(2), "DC", 1).must_catch(&Duty::Quiet, Weak, SEEDS);
     let mut one_idle = pair(1);
     idle(&mut one_idle, 0);
     let mut all_idle = one_idle.clone();
     idle(&mut all_idle, 1);
-    Trial::new(&all_idle, "DC", 3).must_catch(Twin::NoQuiet, Weak, 0..2000);
+    Trial::new(&all_idle, "DC", 3).must_catch(&Duty::Quiet, Weak, 0..2000);
     for case in [pair(1), pair(2), one_idle, all_idle] {
-        Trial::new(&case, "DC", 6).cannot_catch(Twin::NoQuiet, Strong, SEEDS);
+        Trial::new(&case, "DC", 6).cannot_catch(&Duty::Quiet, Strong, SEEDS);
     }
 }
 
@@ -124,8 +126,8 @@ fn a_missing_quiet_is_caught_on_weak_memory() {
 #[test]
 fn a_clear_that_never_happens_is_caught_in_three_rounds() {
     for kind in [Kind::Dispatch, Kind::Combine] {
-        Trial::new(&pair(1), "DC", 3).must_catch(Twin::NoClear(kind), Strong, SEEDS);
-        Trial::new(&pair(1), "DC", 2).cannot_catch(Twin::NoClear(kind), Weak, SEEDS);
+        Trial::new(&pair(1), "DC", 3).must_catch(&Duty::Clear(Words::Status(Some(kind))), Strong, SEEDS);
+        Trial::new(&pair(1), "DC", 2).cannot_catch(&Duty::Clear(Words::Status(Some(kind))), Weak, SEEDS);
     }
 }
 
@@ -133,27 +135,27 @@ fn a_clear_that_never_happens_is_caught_in_three_rounds() {
 /// after next before the clear comes.
 #[test]
 fn a_clear_in_the_next_operator_is_caught() {
-    let twin = Twin::LateClear(Kind::Dispatch);
-    Trial::new(&secluded(true), "DC", 3).steady().must_catch(twin, Strong, SEEDS);
+    let twin = Duty::InTime(Words::Status(Some(Kind::Dispatch)));
+    Trial::new(&secluded(true), "DC", 3).steady().must_catch(&twin, Strong, SEEDS);
 }
 
 /// Weak memory, one round; it is combine that fails, since dispatch is quiet before it publishes.
 #[test]
 fn a_relaxed_publish_is_caught_on_weak_memory() {
-    Trial::new(&pair(1), "DC", 1).must_catch(Twin::RelaxedPublish, Weak, SEEDS);
-    Trial::new(&pair(1), "DC", 6).cannot_catch(Twin::RelaxedPublish, Strong, SEEDS);
+    Trial::new(&pair(1), "DC", 1).must_catch(&Duty::FlagBehindRows(Region::State), Weak, SEEDS);
+    Trial::new(&pair(1), "DC", 6).cannot_catch(&Duty::FlagBehindRows(Region::State), Strong, SEEDS);
 }
 
 /// Strong memory, one round, any traffic.
 #[test]
 fn a_count_that_comes_behind_its_flag_is_caught() {
-    Trial::new(&pair(1), "DC", 1).must_catch(Twin::TornCount, Strong, SEEDS);
+    Trial::new(&pair(1), "DC", 1).must_catch(&Duty::WholeCount, Strong, SEEDS);
 }
 
 /// Strong memory, one round, more than one local expert and traffic that is not symmetric.
 #[test]
 fn status_slots_in_the_order_of_the_data_slots_are_caught() {
-    Trial::new(&pair(1), "DC", 1).must_catch(Twin::RankMajorStatus, Strong, 0..1);
+    Trial::new(&pair(1), "DC", 1).must_catch(&Duty::StatusOrder, Strong, 0..1);
 }
 
 /// The same with separate flags and with fullmesh_v2, whose cores send before they have heard of each other. No
@@ -213,24 +215,24 @@ fn the_protocol_with_a_tp_domain_holds() {
 /// Weak memory, one round. On strong memory never.
 #[test]
 fn a_tp_slot_that_overtakes_its_rows_is_caught_on_weak_memory() {
-    Trial::new(&tp(1), "DC", 1).must_catch(Twin::RelaxedTp, Weak, SEEDS);
-    Trial::new(&tp(1), "DC", 3).cannot_catch(Twin::RelaxedTp, Strong, 0..40);
+    Trial::new(&tp(1), "DC", 1).must_catch(&Duty::FlagBehindRows(Region::TpState), Weak, SEEDS);
+    Trial::new(&tp(1), "DC", 3).cannot_catch(&Duty::FlagBehindRows(Region::TpState), Strong, 0..40);
 }
 
 /// Strong memory, `DDCC` once: a peer that is ahead puts its second rows over the first. In strict order the peers'
 /// other operator stands between.
 #[test]
 fn one_tp_partition_is_caught_with_two_batches_in_flight() {
-    Trial::new(&tp(1), "DDCC", 1).must_catch(Twin::OneTpPartition, Strong, SEEDS);
-    Trial::new(&tp(1), "DC", 4).cannot_catch(Twin::OneTpPartition, Strong, 0..40);
+    Trial::new(&tp(1), "DDCC", 1).must_catch(&Duty::Second(Double::TpPartition), Strong, SEEDS);
+    Trial::new(&tp(1), "DC", 4).cannot_catch(&Duty::Second(Double::TpPartition), Strong, 0..40);
 }
 
 /// Strong memory, three rounds: a partition must come round.
 #[test]
 fn a_tp_slot_that_is_never_cleared_is_caught_in_three_rounds() {
     for kind in [Kind::Dispatch, Kind::Combine] {
-        Trial::new(&tp(1), "DC", 3).must_catch(Twin::NoTpClear(kind), Strong, SEEDS);
-        Trial::new(&tp(1), "DC", 2).cannot_catch(Twin::NoTpClear(kind), Strong, 0..40);
+        Trial::new(&tp(1), "DC", 3).must_catch(&Duty::Clear(Words::TpSlots(kind)), Strong, SEEDS);
+        Trial::new(&tp(1), "DC", 2).cannot_catch(&Duty::Clear(Words::TpSlots(kind)), Strong, 0..40);
     }
 }
 
@@ -240,8 +242,8 @@ fn a_tp_slot_that_is_never_cleared_is_caught_in_three_rounds() {
 fn a_tp_slot_of_no_rows_that_is_never_cleared_is_caught_once_counts_change() {
     let case = seeded(Config { tp_world_size: 2, ..small(2, 2, 1, 1, 1) }, 1);
     for kind in [Kind::Dispatch, Kind::Combine] {
-        let (trial, twin) = (Trial::new(&case, "DC", 3), Twin::NoEmptyTpClear(kind));
-        trial.must_catch(twin, Strong, SEEDS);
-        trial.steady().cannot_catch(twin, Weak, SEEDS);
+        let (trial, twin) = (Trial::new(&case, "DC", 3), Duty::Clear(Words::EmptyTpSlots(kind)));
+        trial.must_catch(&twin, Strong, SEEDS);
+        trial.steady().cannot_catch(&twin, Weak, SEEDS);
     }
 }
