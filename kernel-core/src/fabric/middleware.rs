@@ -112,7 +112,7 @@ pub trait Middleware {
     ///
     /// # Errors
     /// As [`Fabric::deliver`].
-    #[inline]
+    #[inline(always)]
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         self.inner_mut().deliver(output, from, len)
     }
@@ -175,7 +175,7 @@ impl<M: Middleware> Fabric for M {
         Middleware::lend(self, output, len)
     }
 
-    #[inline]
+    #[inline(always)]
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         Middleware::deliver(self, output, from, len)
     }

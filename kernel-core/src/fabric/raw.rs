@@ -369,7 +369,7 @@ impl Fabric for RawFabric<'_> {
         Some(unsafe { slice::from_raw_parts(address.cast(), len as usize) })
     }
 
-    #[inline]
+    #[inline(always)]
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let to = self.address(self.rank, output, len)?;
         let from = self.address(self.own(from), from, len)?;
