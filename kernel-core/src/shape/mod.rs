@@ -186,7 +186,7 @@ impl Shape {
     ///
     /// # Errors
     /// The first violation.
-    #[expect(clippy::result_large_err, reason = "there is no allocator, and a shape is larger still")]
+    #[allow(clippy::result_large_err, reason = "there is no allocator, and a shape is larger still")]
     pub fn new(config: &Config<'_>, limits: Limits) -> Result<Self, Violation> {
         let mut first = Violation::new("config", Seen::Present, Rule::Words("must be valid"));
         let mut is_first = true;
