@@ -13,30 +13,12 @@ use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::layout::row_table;
 use kernel_core::place::Tensor;
-use kernel_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operands, Receive, Ub};
+use kernel_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Receive, Ub};
 use kernel_core::shape::{CommAlg, Shape};
+use kernel_core::sim::cluster::Returned;
 use kernel_core::units::{CoreId, RankId};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
-
-/// The operands of combine, as a rank keeps them between its operators.
-#[derive(Debug, Default)]
-struct Rows {
-    y: Vec<u8>,
-    assist_info: Vec<u8>,
-    expand_scales: Vec<u8>,
-    ep_recv_counts: Vec<u8>,
-    expand_idx: Vec<u8>,
-    sent_rows: Vec<u8>,
-    row_table: Vec<u8>,
-}
-
-impl Rows {
-    fn operands(&self) -> Operands<'_> {
-        let Self { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table } = self;
-        Operands { y, assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table }
-    }
-}
 
 /// What the cores of a rank share with each other on the host's side: the join, and what the experts returned.
 #[derive(Debug, Default)]
@@ -44,7 +26,7 @@ pub struct RankState {
     /// By operator of the unit.
     joins: Vec<Join>,
     /// By batch.
-    returned: Vec<RwLock<Rows>>,
+    returned: Vec<RwLock<Returned>>,
     /// The rank's agent, on A2. It lives as long as the group.
     agent: Mutex<Agent>,
     /// Tasks that it has posted.
@@ -378,7 +360,7 @@ impl<'a> Task<'a> {
         &self,
         unit: &Unit<'_, B>,
         batch: usize,
-        returned: &RwLock<Rows>,
+        returned: &RwLock<Returned>,
     ) -> Result<(), ProtocolError> {
         let mut rows =
             returned.write().map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
@@ -390,7 +372,7 @@ impl<'a> Task<'a> {
         if !unit.options.rows_unseen {
             received.keep_rows(unit.shape, n as u32)?;
         }
-        let Rows { assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table, .. } =
+        let Returned { assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table, .. } =
             &mut *rows;
         let whole = |tensor| capacity(unit.shape, member::ep_rank(unit.shape, self.rank), tensor) as usize;
         let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
