@@ -123,13 +123,16 @@ fn main() -> Result<(), Box<dyn Error>> {
                 done = 0;
                 for (i, (machine, (words, row))) in machines.iter_mut().zip(&mut scratch).enumerate() {
                     let (rank, core) = (RankId(i as u32 / 2), CoreId(i as u32 % 2));
-                    let env = Env::new(&shape, rank, core, Choices::default(), Portable);
+                    let env = &Env::new(&shape, rank, core, Choices::default(), Portable);
                     let [y, assist_info, ep_recv_counts] = &given[rank.index()];
                     let operands = &Operands { y, assist_info, ep_recv_counts, ..Operands::default() };
                     let fabric = &mut OwnFabric { ranks: &mut memory, me: rank };
-                    let mut cx = Context { fabric, inputs: &inputs, operands, scratch: Ub { words, row } };
+                    let (shape, inputs, scratch) = (&shape, &inputs, Ub { words, row });
                     let machine = machine.as_mut().map_err(|refused| *refused)?;
-                    done += u32::from(machine.step(&env, &mut cx)? == Progress::Done);
+                    done += u32::from(
+                        machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })?
+                            == Progress::Done,
+                    );
                 }
             }
             // The experts return the rows as they came.

@@ -34,7 +34,7 @@ pub struct Hang {
 
 impl Missing {
     /// What a stopped task misses; nothing if it only waits for its own rank's other cores.
-    pub(super) fn of(task: &Task<'_>, stop: Stop) -> Option<Self> {
+    pub(super) fn of(task: &Task, stop: Stop) -> Option<Self> {
         match stop {
             Stop::Wait(wait) => {
                 Some(Self { rank: task.rank, core: task.core, operator: task.operator, wait })

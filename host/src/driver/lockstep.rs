@@ -154,7 +154,7 @@ impl Agents {
     }
 }
 
-fn step<B: Backend>(unit: &Unit<'_, B>, task: &mut Task<'_>) -> Result<(u32, Option<Stop>), Failure> {
+fn step<B: Backend>(unit: &Unit<'_, B>, task: &mut Task) -> Result<(u32, Option<Stop>), Failure> {
     let (rank, core) = (task.rank, task.core);
     task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })
 }
@@ -179,7 +179,7 @@ pub fn replay<B: Clockwork>(unit: &Unit<'_, B>, cores: &[usize]) -> Result<(), F
 }
 
 /// Shuffles the tasks, by rank or one by one, and lets a random part of them sleep.
-fn put_some_to_sleep(tasks: &[Task<'_>], live: &mut [usize], rng: &mut ChaCha8Rng) -> usize {
+fn put_some_to_sleep(tasks: &[Task], live: &mut [usize], rng: &mut ChaCha8Rng) -> usize {
     let by_rank: bool = rng.random();
     let keys: Vec<u32> = tasks.iter().map(|_| rng.random()).collect();
     live.sort_by_key(|&i| keys[if by_rank { tasks[i].rank.index() } else { i }]);
@@ -189,7 +189,7 @@ fn put_some_to_sleep(tasks: &[Task<'_>], live: &mut [usize], rng: &mut ChaCha8Rn
 /// Gives every task a step with nothing in flight. If nobody moves, nobody ever will.
 fn everyone_once<B: Clockwork>(
     unit: &Unit<'_, B>,
-    tasks: &mut [Task<'_>],
+    tasks: &mut [Task],
     live: &[usize],
 ) -> Result<u64, Failure> {
     let (mut missing, mut steps, mut moved) = (Vec::new(), 0, false);

@@ -158,7 +158,7 @@ impl<'a, B> Unit<'a, B> {
     }
 
     /// A task for every core of `rank`.
-    fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task<'a>> + use<'a, B> {
+    fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task> + use<'a, B> {
         let (shape, options) = (self.shape, self.options);
         (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), options))
     }

@@ -114,12 +114,12 @@ pub(super) fn run_agent<B: Backend>(
     steps: u32,
 ) -> Result<(u32, Option<Wait>), Failure> {
     let state = &unit.ranks[rank.index()];
-    let env = AgentEnv { shape: unit.shape, rank, order: unit.options.choices.order };
+    let env = AgentEnv::new(unit.shape, rank, unit.options.choices.order);
     let mut agent = state.agent.lock().unwrap_or_else(PoisonError::into_inner);
     let mut nic = unit.backend.nic(rank);
     let mut done = 0;
     let steps = unit.left(rank, Who::Agent, steps);
-    let stop = agent.run(&env, &mut nic, steps, &mut done);
+    let stop = agent.run(unit.shape, &env, &mut nic, steps, &mut done);
     unit.count(rank, Who::Agent, done);
     let alone = match unit.shape.comm_alg() {
         CommAlg::Hierarchy => unit.shape.servers() == 1,
@@ -148,14 +148,14 @@ enum Phase {
 
 /// One core.
 #[derive(Debug)]
-pub struct Task<'a> {
+pub struct Task {
     /// Its rank.
     pub rank: RankId,
     /// Its number there.
     pub core: CoreId,
     /// The next or running operator, by its number in the unit.
     pub operator: usize,
-    env: Env<'a, RowUnit>,
+    env: Env<RowUnit>,
     phase: Phase,
     /// Of its fabric, once it has asked.
     capabilities: Option<Capabilities>,
@@ -165,10 +165,10 @@ pub struct Task<'a> {
     pub(super) experts: Duration,
 }
 
-impl<'a> Task<'a> {
+impl Task {
     /// A core before its first operator.
     #[must_use]
-    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, options: Options) -> Self {
+    pub fn new(shape: &Shape, rank: RankId, core: CoreId, options: Options) -> Self {
         let Options { choices, vector, rows_idle, one_by_one, .. } = options;
         let vector = RowUnit((!rows_idle).then_some(vector));
         let env = Env::new(shape, member::ep_rank(shape, rank), core, choices, vector);
@@ -292,12 +292,13 @@ impl<'a> Task<'a> {
         let inputs = &unit.batches[operator.batch()].inputs(rank);
         let operands = &returned.operands();
         let scratch = Ub { words: &mut self.words, row: &mut self.row };
+        let (shape, env) = (unit.shape, &self.env);
         if B::INLINED {
-            let mut cx = Context { fabric: &mut fabric, inputs, operands, scratch };
-            machine.run(&self.env, &mut cx, steps, done)
+            let fabric = &mut fabric;
+            machine.run(&mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)
         } else {
-            let mut cx = Context { fabric: &mut fabric as &mut dyn Fabric, inputs, operands, scratch };
-            run_on_any(machine, &self.env, &mut cx, steps, done)
+            let fabric: &mut dyn Fabric = &mut fabric;
+            run_on_any(machine, &mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)
         }
     }
 
@@ -398,10 +399,9 @@ impl<'a> Task<'a> {
 #[inline(never)]
 fn run_on_any(
     machine: &mut Machine,
-    env: &Env<'_, RowUnit>,
-    cx: &mut Context<'_, dyn Fabric + '_>,
+    cx: &mut Context<'_, Env<RowUnit>, dyn Fabric + '_>,
     steps: u32,
     done: &mut u32,
 ) -> Result<Option<Progress>, ProtocolError> {
-    machine.run(env, cx, steps, done)
+    machine.run(cx, steps, done)
 }

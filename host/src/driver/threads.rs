@@ -177,7 +177,7 @@ struct Worker<'a, B> {
     workers: &'a Workers,
     shared: &'a Shared,
     number: usize,
-    tasks: Vec<Polled<'a>>,
+    tasks: Vec<Polled>,
     /// Ranks whose agents it polls.
     agents: Vec<RankId>,
     times: Times,
@@ -195,8 +195,8 @@ struct Look {
     last: Instant,
 }
 
-struct Polled<'a> {
-    task: Task<'a>,
+struct Polled {
+    task: Task,
     ended: bool,
     /// For whom it has been waiting since when.
     waiting: Option<(RankId, Instant)>,

@@ -67,6 +67,8 @@ fn poll(
                 before(peer);
                 let env = Env::new(shape, RankId(0), core, Choices::default(), Portable);
                 let mut cx = Context {
+                    shape,
+                    env: &env.with_tp_rank(RankId(peer as u32)),
                     fabric: &mut backend.fabric(RankId(peer as u32), core, 0),
                     inputs: &inputs[peer],
                     operands: &Operands {
@@ -77,7 +79,7 @@ fn poll(
                     },
                     scratch: Ub { words, row },
                 };
-                match machine.step(&env.with_tp_rank(RankId(peer as u32)), &mut cx)? {
+                match machine.step(&mut cx)? {
                     Progress::Stepped => moved = true,
                     Progress::Pending(wait) => waits.push(wait),
                     Progress::Done => {}

@@ -9,6 +9,13 @@ use core::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProtocolError {
+    /// The constants of a core or agent were made for another shape than the one that a step is given.
+    OtherShape {
+        /// The fingerprint of the shape that they were made for.
+        made_for: u64,
+        /// The fingerprint of the shape given.
+        given: u64,
+    },
     /// A selector record holds neither 0 nor 1.
     Selector {
         /// Where.
@@ -232,6 +239,9 @@ impl ProtocolError {
 impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
+            Self::OtherShape { made_for, given } => {
+                write!(f, "a core made for the shape with fingerprint {made_for:#x}: stepped with {given:#x}")
+            }
             Self::Selector { at, seen } => write!(f, "selector at {at} = {seen:#x}: must be 0 or 1"),
             Self::CoreWord { core, seen, epoch } => {
                 write!(

@@ -5,20 +5,21 @@
 //! [`Machine::begin`]: super::Machine::begin
 #![allow(missing_docs, reason = "there is nothing to document")]
 
-use super::{Choices, Operands, Stage, Ub, internal};
-use crate::fabric::{Fabric, Progress, ProtocolError};
-use crate::inputs::Inputs;
+use super::{Choices, Outcome, Stage, internal};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
 use core::marker::PhantomData;
 
 #[derive(Clone, Debug)]
-pub struct Env<'a, V>(PhantomData<(&'a Shape, V)>);
+pub struct Env<V> {
+    pub(crate) fingerprint: u64,
+    vector: PhantomData<V>,
+}
 
-impl<'a, V> Env<'a, V> {
+impl<V> Env<V> {
     #[must_use]
-    pub fn new(_shape: &'a Shape, _rank: RankId, _core: CoreId, _vector: V) -> Self {
-        Self(PhantomData)
+    pub fn new(shape: &Shape, _rank: RankId, _core: CoreId, _vector: V) -> Self {
+        Self { fingerprint: shape.fingerprint(), vector: PhantomData }
     }
 
     #[must_use]
@@ -28,8 +29,8 @@ impl<'a, V> Env<'a, V> {
 }
 
 macro_rules! left_out {
-    ($($machine:ident($($operands:ident: $type:ty)?))*) => {$(
-        #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+    ($($machine:ident)*) => {$(
+        #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub struct $machine(());
 
         impl $machine {
@@ -43,25 +44,16 @@ macro_rules! left_out {
                 "LeftOut"
             }
 
-            pub fn step<E, F: Fabric + ?Sized>(
-                &mut self,
-                _env: &E,
-                _fabric: &mut F,
-                _inputs: &Inputs<'_>,
-                $(_operands: $type,)?
-                _ub: &mut Ub<'_>,
-            ) -> Result<Progress, ProtocolError> {
-                Err(internal("left out"))
-            }
-
-            pub(crate) fn advance<C>(&mut self, _cx: &mut C) -> Result<Progress, ProtocolError> {
+            pub(crate) fn advance<C>(&mut self, _cx: &mut C) -> Outcome {
                 Err(internal("left out"))
             }
         }
+
+        machine! { $machine }
     )*};
 }
 
-left_out! { Dispatch() Combine(operands: &Operands<'_>) }
+left_out! { Dispatch Combine }
 
 #[must_use]
 pub const fn ub_words(_shape: &Shape) -> usize {

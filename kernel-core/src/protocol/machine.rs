@@ -1,9 +1,7 @@
 //! The machine of any protocol.
 
-use super::cx::{Cx, With};
-use super::{Choices, Operands, Operator, Receive, Stage, Ub, a2, a3, a3_v2, direct, hierarchy, internal};
+use super::{Choices, Context, Operator, Receive, Stage, Ub, a2, a3, a3_v2, direct, hierarchy, internal};
 use crate::fabric::{Awaited, Capabilities, Fabric, Progress, ProtocolError, Watch};
-use crate::inputs::Inputs;
 use crate::shape::{CommAlg, Shape};
 use crate::units::{CoreId, RankId};
 use crate::vector::Vector;
@@ -77,19 +75,19 @@ impl core::error::Error for Refused {}
 
 /// What stays the same for a core over a group's life, by protocol.
 #[derive(Clone, Debug)]
-pub enum Env<'a, V> {
+pub enum Env<V> {
     /// Of all A3 machines.
-    A3(a3::Env<'a, V>),
+    A3(a3::Env<V>),
     /// Of the A2 full mesh.
-    A2(a2::Env<'a, V>),
+    A2(a2::Env<V>),
     /// Of the A2 hierarchy.
-    Hierarchy(hierarchy::Env<'a, V>),
+    Hierarchy(hierarchy::Env<V>),
 }
 
-impl<'a, V> Env<'a, V> {
+impl<V> Env<V> {
     /// The constants of `core` of EP rank `rank`, which makes these `choices` and lets `vector` work on rows.
     #[must_use]
-    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
+    pub fn new(shape: &Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
         match shape.comm_alg() {
             CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
                 Self::A3(a3::Env::new(shape, rank, core, choices, vector))
@@ -127,20 +125,6 @@ impl<'a, V> Env<'a, V> {
             Self::A2(_) | Self::Hierarchy(_) => 1,
         }
     }
-}
-
-/// What a step works with beside the core's constants. The same from the first step of an operator to its last, but for the
-/// fabric, which may be another view of the same memory.
-#[derive(Debug)]
-pub struct Context<'c, F: ?Sized> {
-    /// The core's view of the memory of all ranks.
-    pub fabric: &'c mut F,
-    /// What the rank brings to the round.
-    pub inputs: &'c Inputs<'c>,
-    /// What combine is given besides; dispatch reads none of it.
-    pub operands: &'c Operands<'c>,
-    /// The core's scratch.
-    pub scratch: Ub<'c>,
 }
 
 impl Machine {
@@ -216,13 +200,12 @@ impl Machine {
     ///
     /// # Errors
     /// A value read from the fabric or from the operands contradicts the shape, the fabric refuses, a token cannot be
-    /// quantised, or `env` is another protocol's.
+    /// quantised, or `env` is another protocol's or was made for another shape.
     pub fn step<F: Fabric + ?Sized, V: Vector>(
         &mut self,
-        env: &Env<'_, V>,
-        cx: &mut Context<'_, F>,
+        cx: &mut Context<'_, Env<V>, F>,
     ) -> Result<Progress, ProtocolError> {
-        let stop = self.run(env, cx, 1, &mut 0)?;
+        let stop = self.run(cx, 1, &mut 0)?;
         Ok(stop.unwrap_or(Progress::Stepped))
     }
 
@@ -235,13 +218,13 @@ impl Machine {
     /// As of [`step`](Self::step).
     pub fn awaits<F: Fabric + ?Sized, V: Vector>(
         &mut self,
-        env: &Env<'_, V>,
-        cx: &mut Context<'_, F>,
+        cx: &mut Context<'_, Env<V>, F>,
         tell: &mut dyn FnMut(Awaited),
     ) -> Result<Progress, ProtocolError> {
         let scratch = Ub { words: cx.scratch.words, row: cx.scratch.row };
+        let Context { shape, env, inputs, operands, .. } = *cx;
         let fabric: &mut dyn Fabric = &mut Watch::new(&mut *cx.fabric, tell);
-        self.step(env, &mut Context { fabric, inputs: cx.inputs, operands: cx.operands, scratch })
+        self.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
     }
 
     /// Takes steps from number `done` on until the machine is pending or done, and counts in `done` those that moved; `None`
@@ -252,22 +235,17 @@ impl Machine {
     #[inline(always)]
     pub fn run<F: Fabric + ?Sized, V: Vector>(
         &mut self,
-        env: &Env<'_, V>,
-        cx: &mut Context<'_, F>,
+        cx: &mut Context<'_, Env<V>, F>,
         steps: u32,
         done: &mut u32,
     ) -> Result<Option<Progress>, ProtocolError> {
-        let Context { fabric, inputs, operands, scratch } = cx;
         macro_rules! drive {
             ($machine:ident, $env:ident) => {{
-                let cx = &mut Cx::<_, With<F, V>>::new($env, *fabric, inputs, operands, scratch);
+                let cx = &mut cx.bind_to::<_, V>($env, $env.fingerprint)?;
                 drive(steps, done, || $machine.advance(cx))
             }};
-            ($machine:ident.step($env:ident $(, $operands:ident)?)) => {
-                drive(steps, done, || $machine.step($env, *fabric, inputs, $($operands,)? scratch))
-            };
         }
-        match (self, env) {
+        match (self, cx.env) {
             (Self::A3Dispatch(machine), Env::A3(env)) => drive!(machine, env),
             (Self::A3Combine(machine), Env::A3(env)) => drive!(machine, env),
             (Self::V2Dispatch(machine), Env::A3(env)) => drive!(machine, env),
@@ -275,8 +253,8 @@ impl Machine {
             (Self::DirectCombine(machine), Env::A3(env)) => drive!(machine, env),
             (Self::A2Dispatch(machine), Env::A2(env)) => drive!(machine, env),
             (Self::A2Combine(machine), Env::A2(env)) => drive!(machine, env),
-            (Self::HierarchyDispatch(machine), Env::Hierarchy(env)) => drive!(machine.step(env)),
-            (Self::HierarchyCombine(machine), Env::Hierarchy(env)) => drive!(machine.step(env, operands)),
+            (Self::HierarchyDispatch(machine), Env::Hierarchy(env)) => drive!(machine, env),
+            (Self::HierarchyCombine(machine), Env::Hierarchy(env)) => drive!(machine, env),
             _ => Err(internal("no machine of this protocol")),
         }
     }
@@ -319,4 +297,4 @@ pub(super) fn drive(
 }
 
 static_assertions::const_assert!(size_of::<Machine>() <= 256);
-static_assertions::const_assert!(size_of::<Env<'_, ()>>() <= 256);
+static_assertions::const_assert!(size_of::<Env<()>>() <= 256);

@@ -25,6 +25,33 @@ macro_rules! phase_names {
     };
 }
 
+/// The face of a single machine: [`Env`] is its protocol's.
+macro_rules! machine {
+    ($machine:ident) => {
+        impl $machine {
+            /// Goes on with the operator by one step, which has at most one effect that others can see, or with A3 several of
+            /// one kind.
+            ///
+            /// # Errors
+            /// A value read from the fabric or from the operands contradicts the shape, the fabric refuses, a token cannot be
+            /// quantised, or `env` was made for another shape.
+            #[inline(always)]
+            pub fn step<F: $crate::fabric::Fabric + ?Sized, V: $crate::vector::Vector>(
+                &mut self,
+                cx: &mut $crate::protocol::Context<'_, Env<V>, F>,
+            ) -> Result<$crate::fabric::Progress, $crate::fabric::ProtocolError> {
+                self.advance(&mut cx.bind::<V>(cx.env.fingerprint)?)
+            }
+        }
+
+        impl Default for $machine {
+            fn default() -> Self {
+                Self::new()
+            }
+        }
+    };
+}
+
 // What is left out has one stand-in.
 #[allow(clippy::duplicate_mod)]
 #[cfg_attr(not(feature = "a2"), path = "left_out.rs")]
@@ -34,7 +61,7 @@ pub mod a3;
 #[cfg_attr(not(feature = "a3-v2"), path = "left_out.rs")]
 pub mod a3_v2;
 mod choices;
-mod cx;
+mod context;
 #[allow(clippy::duplicate_mod)]
 #[cfg_attr(not(feature = "direct"), path = "left_out.rs")]
 pub mod direct;
@@ -47,9 +74,10 @@ pub use crate::layout::state::Kind as Operator;
 #[cfg(feature = "a2")]
 pub use a2::{Agent, AgentEnv};
 pub use choices::{Choices, Flags, Receive, Stage};
-use cx::{Outcome, Types, With};
+pub use context::Context;
+use context::{Outcome, Types};
 use machine::drive;
-pub use machine::{Context, Env, Machine, Refused};
+pub use machine::{Env, Machine, Refused};
 
 use crate::fabric::ProtocolError;
 use crate::shape::{CommAlg, Shape};
@@ -73,19 +101,6 @@ pub struct Operands<'a> {
     pub sent_rows: &'a [u8],
     /// `row_table`, of which the second entry counts: all ranks use the same area (direct placement).
     pub row_table: &'a [u8],
-}
-
-impl Operands<'_> {
-    /// Those of an operator that takes none.
-    pub(crate) const NONE: Operands<'static> = Operands {
-        y: &[],
-        assist_info: &[],
-        expand_scales: &[],
-        ep_recv_counts: &[],
-        expand_idx: &[],
-        sent_rows: &[],
-        row_table: &[],
-    };
 }
 
 /// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between operators.

@@ -2,10 +2,10 @@
 
 use crate::fabric::middleware::Middleware;
 use crate::fabric::nic::Nic;
-use crate::fabric::{Awaited, Capabilities, Fabric, Fault, Progress, Watch};
+use crate::fabric::{Awaited, Capabilities, Fabric, Fault, Progress, ProtocolError, Watch};
 use crate::inputs::Inputs;
 use crate::place::{Place, Tensor};
-use crate::protocol::{Choices, Context, Machine, Operator, Ub};
+use crate::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub};
 use crate::shape::{CommAlg, Config, Shape};
 use crate::sim::chooser::{Actor, Choice, Chooser, Lands};
 use crate::sim::cluster::{Answer, Cluster, Failure, Planned, World, schedule};
@@ -14,7 +14,8 @@ use crate::sim::seeded::{self, Seeded};
 use crate::sim::storage::{Dense, group_sizes};
 use crate::sim::{self};
 use crate::testing::domain::{Dice, Domain, Tensors, shape as shape_of};
-use crate::units::RankId;
+use crate::units::{CoreId, RankId};
+use crate::vector::Portable;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
@@ -320,12 +321,14 @@ fn step(cluster: &mut Group<'_>, scene: &mut Scene, actor: Actor) -> Option<Prog
         let mut replay = Replay { events: &events, next: Cell::new(0), capabilities };
         let returned = cluster.members[i].returned[round].clone();
         let mut cx = Context {
+            shape: cluster.shape,
+            env: &cluster.env(i, actor.core),
             fabric: &mut replay,
             inputs: &scene.inputs(number, round),
             operands: &returned.operands(),
             scratch: Ub { words: &mut words, row: &mut row },
         };
-        assert_eq!(machine.step(&cluster.env(i, actor.core), &mut cx), Ok(progress), "{machine:?}");
+        assert_eq!(machine.step(&mut cx), Ok(progress), "{machine:?}");
         assert_eq!(replay.next.get(), events.len(), "calls of {machine:?}");
         let after = &cluster.members[i].cores[actor.core.index()];
         if let (Some(same), false) = (&after.machine, progress == Progress::Done) {
@@ -382,7 +385,11 @@ fn moved_unawaited(shape: &Shape, choices: Choices, believed: Believed, seed: u6
 
 /// A group of each protocol, of two cores.
 fn shapes() -> Vec<Shape> {
-    let pair = Domain { r: 2, e: 4, s: 0, rs: 0, k: 2, h: 8, bs: 2, cores: 2 };
+    shapes_with_rows_of(8)
+}
+
+fn shapes_with_rows_of(h: i64) -> Vec<Shape> {
+    let pair = Domain { r: 2, e: 4, s: 0, rs: 0, k: 2, h, bs: 2, cores: 2 };
     let of = |config: Config<'_>| shape_of(&config);
     let servers = Config { comm_alg: CommAlg::Hierarchy, server_ranks: 2, ..pair.config() };
     [
@@ -426,6 +433,29 @@ fn a_machine_that_begins_is_in_its_first_phase() {
             for operator in [Operator::Dispatch, Operator::Combine] {
                 let machine = Machine::begin(operator, &shape, choices, Capabilities::all()).unwrap();
                 assert_eq!(machine.phase(), "Select", "{machine:?}");
+            }
+        }
+    }
+}
+
+/// The constants of a core fit one shape: every machine refuses a step with another, and nothing has happened then.
+#[test]
+fn constants_of_another_shape_are_refused() {
+    for (shape, other) in shapes().into_iter().zip(shapes_with_rows_of(16)) {
+        for choices in Choices::all(&shape) {
+            for operator in [Operator::Dispatch, Operator::Combine] {
+                let mut machine = Machine::begin(operator, &shape, choices, Capabilities::all()).unwrap();
+                let env = &Env::new(&other, RankId(0), CoreId(0), choices, Portable);
+                let mut replay =
+                    Replay { events: &[], next: Cell::new(0), capabilities: Capabilities::all() };
+                let (inputs, operands) = (&Inputs::default(), &Operands::default());
+                let scratch = Ub { words: &mut [], row: &mut [] };
+                let fabric = &mut replay;
+                let refused =
+                    machine.step(&mut Context { shape: &shape, env, fabric, inputs, operands, scratch });
+                let (made_for, given) = (other.fingerprint(), shape.fingerprint());
+                assert_eq!(refused, Err(ProtocolError::OtherShape { made_for, given }), "{machine:?}");
+                assert_eq!(machine, Machine::begin(operator, &shape, choices, Capabilities::all()).unwrap());
             }
         }
     }

@@ -287,7 +287,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
 
     /// The constants of a core.
     #[must_use]
-    pub fn env(&self, i: usize, core: CoreId) -> Env<'a, Portable> {
+    pub fn env(&self, i: usize, core: CoreId) -> Env<Portable> {
         let Member { number, ep, tp, .. } = self.members[i];
         let env = Env::new(self.shape, ep, core, self.choices, Portable).with_tp_rank(tp);
         if (self.one_by_one)(number) { env.one_by_one() } else { env }
@@ -458,7 +458,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     fn step_core(&mut self, i: usize, actor: Actor, world: &impl World<S, C>) -> Option<Answer> {
-        let env = self.env(i, actor.core);
+        let (shape, env) = (self.shape, self.env(i, actor.core));
         let Member { number, returned, cores, .. } = &mut self.members[i];
         let Core { machine, words, row, ended, .. } = &mut cores[actor.core.index()];
         let (Some(machine), Some(&Planned { round, .. })) = (machine, self.operators.get(*ended)) else {
@@ -470,7 +470,8 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         let mut fabric = self.memory.fabric(*number, actor.core, round % self.batches);
         let answer = world.through(actor, &mut fabric, &mut |fabric| {
             let scratch = Ub { words, row };
-            machine.step(&env, &mut Context { fabric, inputs: &inputs, operands: &operands, scratch })
+            let (env, inputs, operands) = (&env, &inputs, &operands);
+            machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
         });
         if let Some((before, words_before)) = before {
             let effects = &self.memory.effects;
@@ -493,11 +494,11 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         if error.is_some() {
             return None;
         }
-        let env = AgentEnv { shape: self.shape, rank: *ep, order: self.choices.order };
+        let (shape, env) = (self.shape, AgentEnv::new(self.shape, *ep, self.choices.order));
         let before = agent.clone();
         self.memory.begin_step();
         let answer =
-            world.through_nic(actor, &mut self.memory.nic(*number), &mut |nic| agent.step(&env, nic));
+            world.through_nic(actor, &mut self.memory.nic(*number), &mut |nic| agent.step(shape, &env, nic));
         if self.checked {
             let effects = self.memory.effects.len();
             assert!(effects <= 1, "an agent posts one task at a time");

@@ -388,19 +388,20 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
             // Not to be stepped here, where the group has its own.
             if let (Ok(mut machine), 0) = (machine, any()) {
                 let scratch = Ub { words: slice(&mut words), row: slice(&mut row) };
-                let mut cx = Context { fabric, inputs, operands: &Operands::default(), scratch };
-                keep(Machine::run(&mut machine, &env, &mut cx, any(), &mut 0));
-                keep(Machine::awaits(&mut machine, &env, &mut cx, &mut keep));
+                let mut cx =
+                    Context { shape, env: &env, fabric, inputs, operands: &Operands::default(), scratch };
+                keep(Machine::run(&mut machine, &mut cx, any(), &mut 0));
+                keep(Machine::awaits(&mut machine, &mut cx, &mut keep));
             }
         }
     }
-    let env = AgentEnv { shape, rank, order: SendOrder::Staggered };
+    let env = AgentEnv::new(shape, rank, SendOrder::Staggered);
     // SAFETY: there is no memory behind it, so it reaches none.
     let mut nic = unsafe { RawNic::new(black_box(&[]), rank) };
     let mut agent = Agent::new();
     keep((
-        Agent::run(&mut agent, &env, &mut nic, any(), &mut 0),
-        Agent::awaits(&mut agent, &env, &mut nic, &mut keep),
+        Agent::run(&mut agent, shape, &env, &mut nic, any(), &mut 0),
+        Agent::awaits(&mut agent, shape, &env, &mut nic, &mut keep),
     ));
 }
 

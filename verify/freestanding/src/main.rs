@@ -314,7 +314,8 @@ fn one_round(
                 row_table: output(Tensor::RowTable),
             };
             let (env, inputs) = (env(domain, scene, rank, core), black_box(inputs(rank)));
-            machine.step(&env, &mut Context { fabric, inputs: &inputs, operands: &operands, scratch })
+            let (env, inputs, operands) = (&env, &inputs, &operands);
+            machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
         })
     };
     run(Operator::Dispatch, &[[0; OUTPUT]; RANKS])?;
@@ -389,7 +390,7 @@ fn choices(scene: &Scene) -> Choices {
 }
 
 /// What a step is told passes through [`black_box`]: what the compiler knew of it, it would leave out of the machine.
-fn env<'a>(domain: &Domain<'a>, scene: &Scene, rank: usize, core: usize) -> Env<'a, Portable> {
+fn env(domain: &Domain<'_>, scene: &Scene, rank: usize, core: usize) -> Env<Portable> {
     let env = Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), choices(scene), Portable);
     black_box(if domain.shape.tp_world_size() == 2 { env.with_tp_rank(RankId(rank as u32)) } else { env })
 }
@@ -455,11 +456,10 @@ fn poll(
                 }
             }
             if choices(scene).has_agents(domain.shape) {
-                let env =
-                    AgentEnv { shape: domain.shape, rank: physical, order: black_box(SendOrder::Staggered) };
+                let env = AgentEnv::new(domain.shape, physical, black_box(SendOrder::Staggered));
                 // SAFETY: as above; this is the one agent of the rank.
                 let mut nic = unsafe { RawNic::new(&eps, physical) };
-                let (posted, depth) = stack::deepest(|| agent.step(&env, &mut nic));
+                let (posted, depth) = stack::deepest(|| agent.step(domain.shape, &env, &mut nic));
                 STEP_STACK.fetch_max(depth, Ordering::Relaxed);
                 stepped |= posted.map_err(|_| Wrong::Machine)? == Progress::Stepped;
             }

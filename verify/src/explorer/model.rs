@@ -397,7 +397,7 @@ pub(super) struct Setup<'a> {
     pub(super) model: &'a Model,
     pub(super) shape: &'a Shape,
     /// By core of the group, rank-major.
-    pub(super) envs: Vec<Env<'a, Portable>>,
+    pub(super) envs: Vec<Env<Portable>>,
     /// Operators of a unit: kind, batch in the unit, number among its kind in the unit.
     pub(super) unit: Vec<(Kind, u32, u32)>,
     /// Batches of a unit.

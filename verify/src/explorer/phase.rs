@@ -41,7 +41,8 @@ impl Setup<'_> {
     ) -> Result<Progress, ProtocolError> {
         let Phase::Runs(machine) = phase else { return Ok(Progress::Stepped) };
         let operands = &expected.map(Expected::operands).unwrap_or_default();
-        machine.step(&self.envs[core], &mut Context { fabric, inputs, operands, scratch })
+        let (shape, env) = (self.shape, &self.envs[core]);
+        machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
     }
 }
 

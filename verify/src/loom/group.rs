@@ -241,19 +241,14 @@ impl<T: Twist> Core<T> {
         }
     }
 
-    fn operator(
-        &mut self,
-        env: &Env<'_, Portable>,
-        operator: Operator,
-        scratch: Ub<'_>,
-    ) -> Result<(), String> {
+    fn operator(&mut self, env: &Env<Portable>, operator: Operator, scratch: Ub<'_>) -> Result<(), String> {
         let (fabric, round) = (&mut self.fabric, &self.group.rounds[operator.round()]);
         fabric.fabric.begin(Rc::clone(&self.outputs[operator.round()]));
         let shape = &self.group.shapes[self.rank.index()];
         let mut machine = operator.begin(shape, self.group.choices, fabric);
         let (inputs, operands) = (&round.inputs(self.rank), &round.operands(self.rank));
-        let mut cx = Context { fabric, inputs, operands, scratch };
-        drive(|| machine.step(env, &mut cx))?;
+        let mut cx = Context { shape, env, fabric, inputs, operands, scratch };
+        drive(|| machine.step(&mut cx))?;
         let fabric = cx.fabric;
         fabric.ended().map_err(|fault| fault.to_string())
     }

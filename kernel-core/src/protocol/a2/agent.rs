@@ -12,20 +12,29 @@ use crate::layout::relay::gathered_bytes;
 use crate::layout::state::{Kind, Partition};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
-use crate::protocol::drive;
+use crate::protocol::{Outcome, drive};
 use crate::shape::{CommAlg, Shape};
 use crate::units::{RankId, div_floor};
 
 /// What stays the same for an agent over a group's life.
 #[derive(Clone, Debug)]
-pub struct AgentEnv<'a> {
-    /// The domain.
-    pub shape: &'a Shape,
-    /// Whose agent.
-    pub rank: RankId,
-    /// The order in which it issues the tasks of an operator; staggered, it begins with the next rank.
-    pub order: SendOrder,
+pub struct AgentEnv {
+    fingerprint: u64,
+    rank: RankId,
+    order: SendOrder,
 }
+
+impl AgentEnv {
+    /// The constants of the agent of `rank`, which issues the tasks of an operator in this `order`; staggered, it begins with
+    /// the next rank.
+    #[must_use]
+    pub const fn new(shape: &Shape, rank: RankId, order: SendOrder) -> Self {
+        Self { fingerprint: shape.fingerprint(), rank, order }
+    }
+}
+
+/// The constants beside their shape.
+type Bound<'s> = crate::protocol::context::Bound<'s, AgentEnv>;
 
 /// The agent of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -46,12 +55,19 @@ impl Agent {
     /// Goes on: posts at most one task.
     ///
     /// # Errors
-    /// A doorbell or a task record holds what no core writes (nothing is posted then), or the interface refuses.
+    /// A doorbell or a task record holds what no core writes (nothing is posted then), the interface refuses, or `env` was made
+    /// for another shape.
     pub fn step<N: Nic + ?Sized>(
         &mut self,
-        env: &AgentEnv<'_>,
+        shape: &Shape,
+        env: &AgentEnv,
         nic: &mut N,
     ) -> Result<Progress, ProtocolError> {
+        self.advance(Bound::new(shape, env, env.fingerprint)?, nic)
+    }
+
+    #[inline]
+    fn advance<N: Nic + ?Sized>(&mut self, env: Bound<'_>, nic: &mut N) -> Outcome {
         let peers = peers(env.shape);
         let rung = nic.observe(doorbell())?;
         // A rank rings N + 2 when it has ended N + 1: then every peer has ended N, for which it needed our task. A
@@ -89,12 +105,14 @@ impl Agent {
     /// As of [`step`](Self::step).
     pub fn run<N: Nic + ?Sized>(
         &mut self,
-        env: &AgentEnv<'_>,
+        shape: &Shape,
+        env: &AgentEnv,
         nic: &mut N,
         steps: u32,
         done: &mut u32,
     ) -> Result<Option<Progress>, ProtocolError> {
-        drive(steps, done, || self.step(env, nic))
+        let env = Bound::new(shape, env, env.fingerprint)?;
+        drive(steps, done, || self.advance(env, nic))
     }
 
     /// Takes a step like [`step`](Self::step) and tells all that it looks at, as
@@ -104,17 +122,18 @@ impl Agent {
     /// As of [`step`](Self::step).
     pub fn awaits<N: Nic + ?Sized>(
         &mut self,
-        env: &AgentEnv<'_>,
+        shape: &Shape,
+        env: &AgentEnv,
         nic: &mut N,
         tell: &mut dyn FnMut(Awaited),
     ) -> Result<Progress, ProtocolError> {
-        self.step(env, &mut Watch::new(nic, tell))
+        self.step(shape, env, &mut Watch::new(nic, tell))
     }
 
     /// The task for `peer`, checked.
     fn transfer<N: Nic + ?Sized>(
         &self,
-        env: &AgentEnv<'_>,
+        env: Bound<'_>,
         nic: &N,
         peer: RankId,
     ) -> Result<Transfer, ProtocolError> {
@@ -178,7 +197,7 @@ const fn buffers(shape: &Shape, half: Partition, rank: RankId, peer: RankId, cou
 }
 
 /// The `i`-th of the `peers` in the agent's order.
-fn nth_peer(env: &AgentEnv<'_>, peers: u32, i: u32) -> RankId {
+fn nth_peer(env: Bound<'_>, peers: u32, i: u32) -> RankId {
     let (shape, rank) = (env.shape, env.rank);
     let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
     let own = if hierarchy { shape.server_of(rank).0 } else { rank.0 };

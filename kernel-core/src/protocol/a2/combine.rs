@@ -8,7 +8,7 @@
 //! one behind them: a word that is cleared may be another core's payload.
 
 use super::exchange::Exchange;
-use super::{Cx, Env, split_words};
+use super::{Bound, Cx, Env, split_words};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{row, tail_flag, window_in};
@@ -19,7 +19,7 @@ use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
 use crate::plan::route::{self, Source};
 use crate::plan::split::{self, DispatchShare};
 use crate::protocol::a3::combine::sum::fill_output;
-use crate::protocol::{Operands, Outcome, Types, Ub, With, internal};
+use crate::protocol::{Operands, Outcome, Types, internal};
 use crate::shape::{K_MAX, Shape};
 use crate::units::{ExpertId, Pair, RankId, Token, div_floor, div_rem};
 use crate::vector::{Term, Vector};
@@ -72,22 +72,7 @@ impl Combine {
         }
     }
 
-    /// Goes on with the operator: at most one effect that others can see.
-    ///
-    /// # Errors
-    /// A value read from the fabric or from the operands contradicts the shape, or the fabric refuses.
-    pub fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        operands: &Operands<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub))
-    }
-
-    /// The same for whoever has made the context.
+    /// Goes on with the operator by one step.
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
@@ -183,7 +168,7 @@ impl Combine {
     #[expect(clippy::too_many_arguments, reason = "everything is an argument of a step")]
     fn sum_rows<F: Fabric + ?Sized, V: Vector>(
         &self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &F,
         inputs: &Inputs<'_>,
         operands: &Operands<'_>,
@@ -210,7 +195,7 @@ impl Combine {
     /// The row that came back for a pair (seed 000 section 3.4.2: `TokenAddr`).
     fn row_of<'f, F: Fabric + ?Sized, V>(
         &self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &'f F,
         operands: &Operands<'_>,
         sent: &Cumsum<'_>,
@@ -245,11 +230,7 @@ impl Combine {
     }
 }
 
-impl Default for Combine {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+machine! { Combine }
 
 impl Operands<'_> {
     /// Reads `ep_recv_counts` into `sums`, every entry checked. Returns the rows.

@@ -11,7 +11,7 @@
 //!
 //! The window of the rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
 
-use super::Env;
+use super::Bound;
 use super::ring::{Bell, Crossing};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::a2_message::{Task, task_word};
@@ -58,7 +58,7 @@ impl Exchange {
     }
 
     /// Reads which half is to be used and which barrier was the last.
-    pub(super) fn begin<V, F: Fabric + ?Sized>(env: &Env<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
+    pub(super) fn begin<V, F: Fabric + ?Sized>(env: Bound<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
         let at = buffer_chosen(env.shape);
         let half = match fabric.observe(at)? {
             0 => Partition::P0,
@@ -72,7 +72,7 @@ impl Exchange {
     /// Writes into the window to `to`; into the own one in place.
     pub(super) fn write_out<V, F: Fabric + ?Sized>(
         &self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         to: RankId,
         at: Offset,
@@ -90,7 +90,7 @@ impl Exchange {
     /// when that is done.
     pub(super) fn send<V, F: Fabric + ?Sized>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         kind: Kind,
         rows_to: impl Fn(RankId) -> u32,
@@ -126,7 +126,7 @@ impl Exchange {
     /// Comes to the next core barrier and waits there; `None` once all cores have come.
     pub(super) fn cross<V, F: Fabric + ?Sized>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
     ) -> Result<Option<Progress>, ProtocolError> {
         self.crossing.cross(env.seat(), fabric)
@@ -135,7 +135,7 @@ impl Exchange {
     /// Whether the flag at `at` of the window from `source` is there.
     pub(super) fn flag_is_in<V, F: Fabric + ?Sized>(
         &self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &F,
         source: RankId,
         at: Offset,
@@ -147,7 +147,7 @@ impl Exchange {
     /// and that holds one. Returns where to go on; `None` behind the windows of this core's share.
     pub(super) fn clear<V, F: Fabric + ?Sized>(
         &self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         kind: Kind,
         rows_from: impl Fn(RankId) -> u32,

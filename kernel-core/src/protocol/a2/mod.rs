@@ -44,16 +44,19 @@ use core::ops::Range;
 
 /// What stays the same for a core over a group's life.
 #[derive(Clone, Debug)]
-pub struct Env<'a, V> {
-    shape: &'a Shape,
+pub struct Env<V> {
+    pub(crate) fingerprint: u64,
     rank: RankId,
     core: CoreId,
     vector: V,
     work: Work,
 }
 
+/// The constants beside their shape.
+type Bound<'s, V> = crate::protocol::context::Bound<'s, Env<V>>;
+
 /// What a step of these machines works with.
-type Cx<'s, T> = crate::protocol::cx::Cx<'s, Env<'s, <T as Types>::Vector>, T>;
+type Cx<'s, T> = crate::protocol::context::Cx<'s, Env<<T as Types>::Vector>, T>;
 
 /// The work of one core in both operators, but the rows it returns, which only dispatch tells.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -70,10 +73,10 @@ struct Work {
     experts: Range<u32>,
 }
 
-impl<'a, V> Env<'a, V> {
+impl<V> Env<V> {
     /// The constants of `core` of `rank`, which lets `vector` work on rows.
     #[must_use]
-    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, vector: V) -> Self {
+    pub fn new(shape: &Shape, rank: RankId, core: CoreId, vector: V) -> Self {
         let tokens = split::tokens(shape, rank, core);
         let work = Work {
             pairs: DispatchShare { moe: tokens.start * shape.k()..tokens.end * shape.k(), shared: 0..0 },
@@ -82,10 +85,12 @@ impl<'a, V> Env<'a, V> {
             slots: split::slots(shape, rank, core),
             experts: split::even(shape.local_expert_num(), shape.aiv_num(), core.0),
         };
-        Self { shape, rank, core, vector, work }
+        Self { fingerprint: shape.fingerprint(), rank, core, vector, work }
     }
+}
 
-    const fn seat(&self) -> ring::Seat {
+impl<V> Bound<'_, V> {
+    fn seat(&self) -> ring::Seat {
         ring::Seat { rank: self.rank, core: self.core, cores: self.shape.aiv_num() }
     }
 }
@@ -120,7 +125,7 @@ struct Words<'u> {
     sums: &'u mut [u32],
 }
 
-fn split_words<'u, V>(env: &Env<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
     let short = internal("scratch is shorter than ub_words");
     let pairs = (env.work.pairs.moe.end - env.work.pairs.moe.start) as usize;
     let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;

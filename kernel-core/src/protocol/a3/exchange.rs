@@ -5,7 +5,7 @@
 //! Await* -> ArriveWithSums -> Sums -> (Counts -> TokenNums?)* -> Done
 //! ```
 
-use super::Env;
+use super::Bound;
 use super::steps::{self, CHUNK, count_of};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
@@ -54,7 +54,7 @@ impl Exchange {
     }
 
     /// The exchange of a core that has passed barrier `epoch`.
-    pub(crate) const fn new<V>(env: &Env<'_, V>, partition: Partition, epoch: u32) -> Self {
+    pub(crate) fn new<V>(env: Bound<'_, V>, partition: Partition, epoch: u32) -> Self {
         let sum = ShareSum { rows: 0, of_last_expert: 0 };
         Self {
             partition,
@@ -87,7 +87,7 @@ impl Exchange {
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     pub(crate) fn step<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         counts: &mut [u32],
     ) -> Result<Progress, ProtocolError> {
@@ -115,7 +115,7 @@ impl Exchange {
 
     fn await_count<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         counts: &mut [u32],
         slot: u32,
@@ -137,7 +137,7 @@ impl Exchange {
 
     fn sums<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
     ) -> Result<Progress, ProtocolError> {
         let shape = env.shape;
@@ -174,7 +174,7 @@ impl Exchange {
 
     fn counts<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         counts: &mut [u32],
         (slot, rows, of_expert): (u32, u32, u32),
@@ -197,7 +197,7 @@ impl Exchange {
 
     fn token_nums<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         counts: &mut [u32],
         (slot, mut rows, mut of_expert): (u32, u32, u32),

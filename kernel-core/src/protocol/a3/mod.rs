@@ -28,8 +28,8 @@ use core::ops::Range;
 
 /// What stays the same for a core over a group's life.
 #[derive(Clone, Debug)]
-pub struct Env<'a, V> {
-    pub(crate) shape: &'a Shape,
+pub struct Env<V> {
+    pub(crate) fingerprint: u64,
     pub(crate) rank: RankId,
     pub(crate) tp_rank: RankId,
     pub(crate) core: CoreId,
@@ -39,19 +39,23 @@ pub struct Env<'a, V> {
     pub(crate) run: u32,
 }
 
+/// The constants beside their shape.
+pub(crate) type Bound<'s, V> = crate::protocol::context::Bound<'s, Env<V>>;
+
 /// What a step of these machines works with.
-pub(crate) type Cx<'s, T> = crate::protocol::cx::Cx<'s, Env<'s, <T as Types>::Vector>, T>;
+pub(crate) type Cx<'s, T> = crate::protocol::context::Cx<'s, Env<<T as Types>::Vector>, T>;
 
 /// Effects that a step has in a row at most, of those that come in rows: rows that are put or delivered, words that are
 /// published, or cleared. A step's own cost is as much as that of half a dozen words.
 pub(crate) const RUN: u32 = 16;
 
-impl<'a, V> Env<'a, V> {
+impl<V> Env<V> {
     /// The constants of `core` of `rank`, which makes these `choices` and lets `vector` work on rows.
     #[must_use]
-    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
+    pub fn new(shape: &Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
         let tp_rank = RankId(0);
-        Self { shape, rank, tp_rank, core, choices, vector, work: split::work(shape, rank, core), run: RUN }
+        let (fingerprint, work) = (shape.fingerprint(), split::work(shape, rank, core));
+        Self { fingerprint, rank, tp_rank, core, choices, vector, work, run: RUN }
     }
 
     /// The same of a rank that is number `tp_rank` of its TP domain.
@@ -77,9 +81,11 @@ impl<'a, V> Env<'a, V> {
     pub const fn work(&self) -> &Work {
         &self.work
     }
+}
 
+impl<V> Bound<'_, V> {
     /// What a core waits for that has not got a count.
-    const fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
+    fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
         let flag = match (self.shape.comm_alg(), self.choices) {
             (CommAlg::FullmeshV2, _)
             | (_, Choices { flags: Flags::Separate, .. } | Choices { receive: Receive::Direct { .. }, .. }) => {

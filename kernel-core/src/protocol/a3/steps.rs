@@ -1,6 +1,6 @@
 //! Single steps of dispatch that every layout takes, without an order of their own.
 
-use super::{Cx, Env};
+use super::{Bound, Cx};
 use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
@@ -51,7 +51,7 @@ enum Told {
 
 impl Told {
     /// Where: in the tables of direct placement, or in a status slot.
-    const fn at<V>(self, env: &Env<'_, V>, partition: Partition, local_expert: u32, source: RankId) -> Place {
+    fn at<V>(self, env: Bound<'_, V>, partition: Partition, local_expert: u32, source: RankId) -> Place {
         if let Receive::Direct { .. } = env.choices.receive {
             let table = match self {
                 Self::Count => Direct::Counts,
@@ -70,7 +70,7 @@ impl Told {
     #[inline]
     fn publish<F: Fabric + ?Sized, V>(
         self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         partition: Partition,
         first: u32,
@@ -89,7 +89,7 @@ impl Told {
     #[inline]
     fn take<F: Fabric + ?Sized, V>(
         self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         partition: Partition,
         own: &Range<u32>,
@@ -122,7 +122,7 @@ pub(crate) fn publish_counts(
 
 /// Publishes `TokenFlag` to the next destinations of this core's share. The destination to go on with.
 pub(crate) fn publish_token_flags<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     fabric: &mut F,
     partition: Partition,
     first: u32,
@@ -147,7 +147,7 @@ pub(crate) fn sources_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item
 /// Awaits and clears the counts of the first of `own` slots, and hands them to `note` with their slots. The slot to go on
 /// with; what is missing if not even the first one is there.
 pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     fabric: &mut F,
     partition: Partition,
     own: &Range<u32>,
@@ -171,7 +171,7 @@ pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
 
 /// The same with `TokenFlag`s.
 pub(crate) fn await_token_flags<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     fabric: &mut F,
     partition: Partition,
     own: &Range<u32>,
@@ -219,7 +219,7 @@ pub(crate) struct Staged {
 // What is done for each row goes into the loop of its run: as calls it took twice the instructions.
 #[inline(always)]
 pub(crate) fn record<'r, V: Vector>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     inputs: &'r Inputs<'_>,
     scratch: &'r mut [u8],
     staged: &mut Option<Staged>,
@@ -230,7 +230,7 @@ pub(crate) fn record<'r, V: Vector>(
 }
 
 /// The triple of a record.
-pub(crate) const fn triple<V>(env: &Env<'_, V>, Send { pair, .. }: Send) -> Triple {
+pub(crate) fn triple<V>(env: Bound<'_, V>, Send { pair, .. }: Send) -> Triple {
     Triple { source: env.rank, token: pair.token, k: pair.k }
 }
 
@@ -307,7 +307,7 @@ pub(crate) struct Rows {
 /// The rows from the `index`-th of slot `own.start` on, at most `most` of those of `own` slots; and the slot and index to
 /// go on with.
 pub(crate) fn rows<V>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     counts: &mut [u32],
     own: Range<u32>,
     index: u32,
@@ -352,7 +352,7 @@ pub(crate) fn copy_triple<F: Fabric + ?Sized>(
 
 /// The same for some rows, by one write. That of a stretch's first row lies `at` there, the others `pitch` bytes apart.
 pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     fabric: &mut F,
     rows: &Rows,
     (at, pitch): (impl Fn(&Stretch) -> Place, u64),
@@ -485,7 +485,7 @@ pub(crate) fn split_words<'u>(
 
 /// The entry of the count table for a slot of the own share.
 pub(crate) fn count_of<'u, V>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     counts: &'u mut [u32],
     slot: u32,
 ) -> Result<&'u mut u32, ProtocolError> {
@@ -495,7 +495,7 @@ pub(crate) fn count_of<'u, V>(
 /// Writes the running sums of the counts of some slots, at most [`CHUNK`], behind `rows`: entries of `ep_recv_counts`. The
 /// last sum.
 pub(crate) fn write_sums<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     fabric: &mut F,
     counts: &mut [u32],
     slots: Range<u32>,

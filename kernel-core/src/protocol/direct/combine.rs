@@ -9,7 +9,6 @@
 //! an expert of theirs: hence the barrier, and hence pull combine waits for all ranks, though no token does.
 
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
-use crate::inputs::Inputs;
 use crate::layout::landing::{self, Area};
 use crate::layout::outputs;
 use crate::layout::row_table;
@@ -19,12 +18,12 @@ use crate::plan::counts::ShareSum;
 use crate::plan::split;
 use crate::protocol::a3::combine::receive::next_pair;
 use crate::protocol::a3::combine::sum::{self, Output, Rows};
-use crate::protocol::a3::{Cx, Env};
-use crate::protocol::{Operands, Outcome, Types, Ub, With, internal};
+use crate::protocol::a3::{Bound, Cx, Env};
+use crate::protocol::{Operands, Outcome, Types, internal};
 use crate::shape::Shape;
 use crate::sync::{barrier, flag, selector};
 use crate::units::{Pair, RankId, Token};
-use crate::vector::{Value, Vector};
+use crate::vector::Value;
 use core::ops::Range;
 
 /// The combine of one core.
@@ -76,24 +75,7 @@ impl Combine {
         }
     }
 
-    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.
-    ///
-    /// # Errors
-    /// A value read from the fabric or from the operands contradicts the shape, or the fabric refuses.
-    // Into the loop that drives it: there is little else in a step than the way there.
-    #[inline(always)]
-    pub fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        operands: &Operands<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub))
-    }
-
-    /// The same for whoever has made the context.
+    /// Goes on with the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
@@ -201,11 +183,7 @@ impl Combine {
     }
 }
 
-impl Default for Combine {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+machine! { Combine }
 
 /// Where experts left them, at the ranks that hold them.
 struct AtPeers<'a> {
@@ -240,6 +218,6 @@ impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
 }
 
 /// The ranks that this core tells, and whose words it clears.
-fn ranks<V>(env: &Env<'_, V>) -> Range<u32> {
+fn ranks<V>(env: Bound<'_, V>) -> Range<u32> {
     split::ranks(env.shape, env.core)
 }

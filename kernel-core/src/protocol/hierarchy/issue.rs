@@ -4,7 +4,7 @@
 //! WindowsOut and writes one task for all of them; when all cores of the rank have come that far, core 0 rings the
 //! agent, which posts the tasks: the same agent, doorbell and barrier as on the full mesh ([`a2`](crate::protocol::a2)).
 
-use super::{Env, Epoch};
+use super::{Bound, Now};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::relay;
@@ -14,20 +14,19 @@ use crate::protocol::a2::ring::{Bell, Crossing, Seat};
 
 /// Record number `record` of the stream to `server` leaves, or will.
 pub(super) fn record<V, F: Fabric + ?Sized>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     fabric: &mut F,
-    epoch: Epoch,
     (server, record): (u32, u32),
     bytes: &[u8],
 ) -> Result<(), ProtocolError> {
-    let (shape, partition) = (env.shape, epoch.partition());
+    let (shape, partition) = (env.shape, env.epoch.partition());
     match env.stage {
         Stage::Three => {
             let at = relay::record(shape, partition, env.work.server, record);
             fabric.send(shape.relay(env.rank, server), at, bytes)?;
         }
         Stage::Two => {
-            let at = relay::gathered(shape, (partition, epoch.kind), server, record);
+            let at = relay::gathered(shape, (partition, env.epoch.kind), server, record);
             fabric.write(Place::window_out(at), bytes)?;
         }
     }
@@ -36,14 +35,13 @@ pub(super) fn record<V, F: Fabric + ?Sized>(
 
 /// Step number `step` of ending the stream to `server` behind so many records. The next step; `None` when that is done.
 pub(super) fn end<V, F: Fabric + ?Sized>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     fabric: &mut F,
-    epoch: Epoch,
     (server, records): (u32, u32),
     step: u32,
 ) -> Result<Option<u32>, ProtocolError> {
-    let (shape, partition) = (env.shape, epoch.partition());
-    let flag = relay::mark(epoch.number, records);
+    let (shape, partition) = (env.shape, env.epoch.partition());
+    let flag = relay::mark(env.epoch.number, records);
     if env.stage == Stage::Three {
         let at = relay::end_flag(partition, env.work.server);
         fabric.send(shape.relay(env.rank, server), at, &flag.to_le_bytes())?;
@@ -55,7 +53,7 @@ pub(super) fn end<V, F: Fabric + ?Sized>(
             fabric.write(at, &flag.to_le_bytes())?;
         }
         Some(word) => {
-            let task = Task::stream(shape, (partition, epoch.kind), env.rank, server, records);
+            let task = Task::stream(shape, (partition, env.epoch.kind), env.rank, server, records);
             let value = task.to_words().get(word as usize).copied().unwrap_or_default();
             fabric.store(task_word(partition, shape.relay(env.rank, server), word), value)?;
         }
@@ -76,7 +74,7 @@ impl Issued {
     }
 
     /// Before the first stream.
-    pub(super) fn begin<V, F: Fabric + ?Sized>(env: &Env<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
+    pub(super) fn begin<V, F: Fabric + ?Sized>(env: Bound<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
         match env.stage {
             Stage::Two => Ok(Self { crossing: Crossing::begin(fabric, env.core)?, bell: Bell::Quiet }),
             Stage::Three => Ok(Self::new()),
@@ -86,11 +84,10 @@ impl Issued {
     /// Goes on; `None` when nothing is left to be done.
     pub(super) fn step<V, F: Fabric + ?Sized>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Now<'_, V>,
         fabric: &mut F,
-        epoch: Epoch,
     ) -> Result<Option<Progress>, ProtocolError> {
         let seat = Seat { rank: env.rank, core: env.core, cores: env.shape.aiv_num() };
-        self.bell.step(seat, fabric, &mut self.crossing, epoch.partition(), None)
+        self.bell.step(seat, fabric, &mut self.crossing, env.epoch.partition(), None)
     }
 }

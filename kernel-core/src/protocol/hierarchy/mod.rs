@@ -19,11 +19,12 @@ mod issue;
 mod stream;
 mod sum;
 
-use crate::protocol::{Stage, internal};
+use crate::protocol::{Operands, Outcome, Stage, Types, internal};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::inputs::Inputs;
 use crate::layout::relay::{self, unmark};
 use crate::layout::state::{Kind, Partition};
 use crate::place::Place;
@@ -31,18 +32,24 @@ use crate::plan::split::{self, DispatchShare};
 use crate::plan::{relay as plan, route};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId, align_up};
-use core::ops::Range;
+use core::ops::{Deref, Range};
 
 /// What stays the same for a core over a group's life.
 #[derive(Clone, Debug)]
-pub struct Env<'a, V> {
-    shape: &'a Shape,
+pub struct Env<V> {
+    pub(crate) fingerprint: u64,
     rank: RankId,
     core: CoreId,
     vector: V,
     stage: Stage,
     work: Work,
 }
+
+/// The constants beside their shape.
+type Bound<'s, V> = crate::protocol::context::Bound<'s, Env<V>>;
+
+/// What a step of these machines works with.
+type Cx<'s, T> = crate::protocol::context::Cx<'s, Env<<T as Types>::Vector>, T>;
 
 /// The work of one core in both operators, but the rows it returns, which only dispatch tells.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -60,16 +67,16 @@ struct Work {
     slots: Range<u32>,
 }
 
-impl<'a, V> Env<'a, V> {
+impl<V> Env<V> {
     /// The constants of `core` of `rank`, which lets `vector` work on rows.
     #[must_use]
-    pub fn new(shape: &'a Shape, rank: RankId, core: CoreId, vector: V) -> Self {
+    pub fn new(shape: &Shape, rank: RankId, core: CoreId, vector: V) -> Self {
         let (server, number) = shape.server_of(rank);
         let tokens = split::tokens(shape, rank, core);
         let pairs = DispatchShare { moe: tokens.start * shape.k()..tokens.end * shape.k(), shared: 0..0 };
         let (streams, slots) = (plan::streams(shape, core), split::slots(shape, rank, core));
         let work = Work { server, number, streams, tokens, pairs, slots };
-        Self { shape, rank, core, vector, stage: Stage::default(), work }
+        Self { fingerprint: shape.fingerprint(), rank, core, vector, stage: Stage::default(), work }
     }
 
     /// The same in that stage, which all cores of a group have in common for its life. In stage 2 each rank has an
@@ -79,30 +86,80 @@ impl<'a, V> Env<'a, V> {
         self.stage = stage;
         self
     }
+}
 
+/// The constants of a core that is in an operator.
+struct Now<'s, V> {
+    bound: Bound<'s, V>,
+    epoch: Epoch,
+}
+
+impl<V> Clone for Now<'_, V> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<V> Copy for Now<'_, V> {}
+
+impl<'s, V> Deref for Now<'s, V> {
+    type Target = Bound<'s, V>;
+
+    fn deref(&self) -> &Bound<'s, V> {
+        &self.bound
+    }
+}
+
+impl<V> Now<'_, V> {
     /// The near rank with that number.
-    const fn near(&self, number: u32) -> RankId {
+    fn near(&self, number: u32) -> RankId {
         self.shape.rank_on(self.work.server, number)
     }
 
     /// The front of record number `record` from `server`.
-    const fn record(&self, epoch: Epoch, server: u32, record: u32) -> Place {
+    fn record(&self, server: u32, record: u32) -> Place {
         match self.stage {
             Stage::Two => {
-                let which = (epoch.partition(), epoch.kind);
+                let which = (self.epoch.partition(), self.epoch.kind);
                 Place::window(relay::gathered(self.shape, which, server, record))
             }
-            Stage::Three => relay::record(self.shape, epoch.partition(), server, record),
+            Stage::Three => relay::record(self.shape, self.epoch.partition(), server, record),
         }
     }
 
     /// The end flag of the stream from `server`.
-    const fn end_flag(&self, epoch: Epoch, server: u32) -> Place {
+    fn end_flag(&self, server: u32) -> Place {
         match self.stage {
-            Stage::Two => Place::window(relay::gathered_end(self.shape, epoch.partition(), server)),
-            Stage::Three => relay::end_flag(epoch.partition(), server),
+            Stage::Two => Place::window(relay::gathered_end(self.shape, self.epoch.partition(), server)),
+            Stage::Three => relay::end_flag(self.epoch.partition(), server),
         }
     }
+
+    /// The first near rank that has not begun this operator.
+    fn outside<F: Fabric + ?Sized>(self, fabric: &F) -> Result<Option<Wait>, ProtocolError> {
+        for near in 0..self.shape.server_ranks() {
+            if fabric.observe(relay::entered(near))? < self.epoch.number {
+                return Ok(Some(Wait::new(Flag::Entered, self.near(near), &[])));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Core 0 tells near rank number `near` that this rank has begun: it has read its near area for the last time.
+    fn enter<F: Fabric + ?Sized>(self, fabric: &mut F, near: u32) -> Result<(), ProtocolError> {
+        fabric.publish(self.near(near), relay::entered(self.work.number), self.epoch.number)?;
+        Ok(())
+    }
+}
+
+/// What a role works with in its turn; `W` are the operator's scratch words.
+struct Turn<'s, T: Types, W> {
+    env: Now<'s, T::Vector>,
+    fabric: &'s mut T::Fabric,
+    inputs: &'s Inputs<'s>,
+    operands: &'s Operands<'s>,
+    words: W,
+    buffers: Buffers<'s>,
 }
 
 /// Words of scratch that any core of the shape needs.
@@ -193,42 +250,13 @@ impl Epoch {
         }
         Ok(seen == self.number)
     }
-
-    /// The first near rank that has not begun this operator.
-    fn outside<V, F: Fabric + ?Sized>(
-        self,
-        env: &Env<'_, V>,
-        fabric: &F,
-    ) -> Result<Option<Wait>, ProtocolError> {
-        for near in 0..env.shape.server_ranks() {
-            if fabric.observe(relay::entered(near))? < self.number {
-                return Ok(Some(Wait::new(Flag::Entered, env.near(near), &[])));
-            }
-        }
-        Ok(None)
-    }
-
-    /// Core 0 tells near rank number `near` that this rank has begun: it has read its near area for the last time.
-    fn enter<V, F: Fabric + ?Sized>(
-        self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        near: u32,
-    ) -> Result<(), ProtocolError> {
-        fabric.publish(env.near(near), relay::entered(env.work.number), self.number)?;
-        Ok(())
-    }
 }
 
 /// Lets the roles move by turns, beginning with number `turn`; [`Progress::Done`] once all have ended. Of what they wait
 /// for, something that another rank than `own` owes is told rather than what this one owes itself.
 // Into each machine's step: it has a few roles, which the compiler then sees.
 #[inline(always)]
-fn by_turns<const N: usize>(
-    own: RankId,
-    turn: &mut u8,
-    mut role: impl FnMut(usize) -> Result<Progress, ProtocolError>,
-) -> Result<Progress, ProtocolError> {
+fn by_turns<const N: usize>(own: RankId, turn: &mut u8, mut role: impl FnMut(usize) -> Outcome) -> Outcome {
     let mut pending = None;
     for i in (0..N).cycle().skip(usize::from(*turn)).take(N) {
         match role(i)? {

@@ -4,7 +4,7 @@
 //! each whole: a record is complete when the flag of the next one is seen, or the end flag, which is a message too.
 //! What an agent sends comes as one task, whose end flag is its last word: when that is seen, all records are complete.
 
-use super::{Env, Epoch};
+use super::{Epoch, Now};
 use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::layout::relay;
 use crate::protocol::Stage;
@@ -23,16 +23,15 @@ pub(super) enum Next {
 
 /// What became of record number `record` of the stream from `server`.
 pub(super) fn next<V, F: Fabric + ?Sized>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     fabric: &F,
-    epoch: Epoch,
     server: u32,
     record: u32,
 ) -> Result<Next, ProtocolError> {
     let shape = env.shape;
     let source = shape.relay(env.rank, server);
-    let flag = |number| epoch.front(fabric, env.record(epoch, server, number));
-    let complete = match epoch.number(fabric, env.end_flag(epoch, server))? {
+    let flag = |number| env.epoch.front(fabric, env.record(server, number));
+    let complete = match env.epoch.number(fabric, env.end_flag(server))? {
         Some(records) if records > shape.bs_max() => {
             let seen = records.into();
             return Err(ProtocolError::Record { source, record, field: "records", seen });
@@ -54,13 +53,12 @@ pub(super) fn next<V, F: Fabric + ?Sized>(
 
 /// Token and pairs of a complete record.
 pub(super) fn token_and_pairs<V, F: Fabric + ?Sized>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     fabric: &F,
-    epoch: Epoch,
     server: u32,
     record: u32,
 ) -> Result<(u32, u32), ProtocolError> {
-    let at = env.record(epoch, server, record);
+    let at = env.record(server, record);
     let word = fabric.observe(relay::behind(at, relay::TOKEN))?;
     Ok((word as u32, (word >> 32) as u32))
 }
@@ -75,7 +73,7 @@ pub(super) fn write_front(record: &mut [u8], epoch: Epoch, token: u32, pairs: u3
 
 /// An error of a record of the stream from `server`.
 pub(super) fn wrong<V>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     server: u32,
     record: u32,
     field: &'static str,

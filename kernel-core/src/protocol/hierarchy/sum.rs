@@ -1,6 +1,6 @@
 //! The sums of combine: of a token's rows inside a server, and of what the servers bring.
 
-use super::Env;
+use super::Now;
 use crate::fabric::{Fabric, ProtocolError, prefetches};
 use crate::layout::relay::{ROW, WEIGHT_BYTES, behind, combine_slot};
 use crate::layout::result;
@@ -12,7 +12,7 @@ use crate::vector::{Term, Vector, cells};
 /// The partial sum of a token of this rank's namesake on `server`, of `pairs` rows in the near area, into `out` as it
 /// crosses: rounded, or in int8 blocks made from the f32 sum.
 pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     fabric: &F,
     (server, token, pairs): (u32, Token, u32),
     sums: &mut [u8],

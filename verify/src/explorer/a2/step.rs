@@ -185,7 +185,7 @@ impl<'a> Known<'a> {
         let setup = &self.scene.setup;
         let peers = (setup.model.ranks - 1).max(1);
         let op = state.memory.posted[rank] / peers;
-        let env = AgentEnv { shape: setup.shape, rank: RankId(rank as u32), order: SendOrder::Staggered };
+        let env = AgentEnv::new(setup.shape, RankId(rank as u32), SendOrder::Staggered);
         let mut view = View {
             scene: &self.scene,
             memory: &mut state.memory,
@@ -203,7 +203,7 @@ impl<'a> Known<'a> {
             landed: RefCell::default(),
             story: None,
         };
-        let progress = state.agents[rank].step(&env, &mut view);
+        let progress = state.agents[rank].step(setup.shape, &env, &mut view);
         match (view.violation.take(), progress) {
             (Some(violation), _) => Err(violation),
             (None, Ok(progress)) => Ok(progress == Progress::Stepped),

@@ -239,8 +239,8 @@ impl Serving {
             return Ok(Progress::Done);
         }
         let shape = &self.group.shapes[self.rank.index()];
-        let env = AgentEnv { shape, rank: self.rank, order: SendOrder::Staggered };
-        self.agent.step(&env, &mut self.nic)
+        let env = AgentEnv::new(shape, self.rank, SendOrder::Staggered);
+        self.agent.step(shape, &env, &mut self.nic)
     }
 
     /// Serves to the end.
@@ -283,7 +283,7 @@ impl Core {
 
     fn operator(
         &mut self,
-        env: &Env<'_, Portable>,
+        env: &Env<Portable>,
         n: usize,
         operator: Operator,
         scratch: Ub<'_>,
@@ -301,8 +301,9 @@ impl Core {
             }),
             _ => Ok(progress),
         };
-        let mut machine = operator.begin(&group.shapes[rank.index()], Choices::default(), fabric);
-        let mut cx = Context { fabric, inputs, operands, scratch };
-        drive(|| machine.step(env, &mut cx).and_then(&mut served))
+        let shape = &group.shapes[rank.index()];
+        let mut machine = operator.begin(shape, Choices::default(), fabric);
+        let mut cx = Context { shape, env, fabric, inputs, operands, scratch };
+        drive(|| machine.step(&mut cx).and_then(&mut served))
     }
 }

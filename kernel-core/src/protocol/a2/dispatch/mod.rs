@@ -12,17 +12,15 @@ mod receive;
 
 use super::exchange::Exchange;
 use super::{Cx, Env, split_words};
-use crate::fabric::{Fabric, Progress, ProtocolError};
-use crate::inputs::Inputs;
+use crate::fabric::{Progress, ProtocolError};
 use crate::layout::a2_window::{self, STATUS_WORDS};
 use crate::layout::state::Kind;
 use crate::plan::order::SendOrder;
 use crate::plan::permute::{Cumsum, cumulate};
 use crate::plan::route::{self, Sends};
 use crate::protocol::a3::steps;
-use crate::protocol::{Operands, Outcome, Types, Ub, With, internal};
+use crate::protocol::{Outcome, Types, internal};
 use crate::units::RankId;
-use crate::vector::Vector;
 
 /// The A2 dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -85,21 +83,7 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator: at most one effect that others can see.
-    ///
-    /// # Errors
-    /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.
-    pub fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub))
-    }
-
-    /// The same for whoever has made the context.
+    /// Goes on with the operator by one step.
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
@@ -199,8 +183,4 @@ impl Dispatch {
     }
 }
 
-impl Default for Dispatch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+machine! { Dispatch }

@@ -6,7 +6,7 @@ use crate::layout::a2_window::{FLAG1, record, record_scale, tail_flag, window_in
 use crate::layout::outputs;
 use crate::layout::state::Kind;
 use crate::plan::permute::{RecvCounts, add_gather_adds};
-use crate::protocol::a2::{Cx, Env, split_words};
+use crate::protocol::a2::{Bound, Cx, split_words};
 use crate::protocol::a3::steps::{chunk_of, write_words};
 use crate::protocol::{Outcome, Types, internal};
 use crate::shape::TokenNums;
@@ -36,7 +36,7 @@ impl Dispatch {
     /// Reads and checks the counts of a window that has come; returns their sum.
     fn counts_of<F: Fabric + ?Sized, V: Vector>(
         &self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &F,
         source: RankId,
         mut each: impl FnMut(u32, u32),

@@ -231,8 +231,8 @@ fn serve(task: Task, rung: u64) -> (Result<Progress, ProtocolError>, usize) {
     }
     world.poke_word(RANK, doorbell(), rung);
     let (mut agent, before) = (Agent::new(), Agent::new());
-    let env = AgentEnv { shape: &shape, rank: RANK, order: SendOrder::Staggered };
-    let result = agent.step(&env, &mut world.nic(RANK));
+    let env = AgentEnv::new(&shape, RANK, SendOrder::Staggered);
+    let result = agent.step(&shape, &env, &mut world.nic(RANK));
     if result.is_err() {
         assert_eq!(agent, before);
     }
@@ -299,13 +299,13 @@ fn a_doorbell_more_than_two_operators_ahead_is_refused() {
 #[test]
 fn an_agent_without_peers_serves_any_doorbell_in_one_step() {
     let shape = shape_of(&a2(Domain { r: 1, e: 1, k: 1, ..TWO }));
-    let env = AgentEnv { shape: &shape, rank: RANK, order: SendOrder::Staggered };
+    let env = AgentEnv::new(&shape, RANK, SendOrder::Staggered);
     for rung in [1, 2, 1 << 40, u64::MAX] {
         let (mut world, mut agent) = (memory(&shape), Agent::new());
         world.poke_word(RANK, doorbell(), rung);
-        assert_eq!(agent.step(&env, &mut world.nic(RANK)), Ok(Progress::Stepped));
+        assert_eq!(agent.step(&shape, &env, &mut world.nic(RANK)), Ok(Progress::Stepped));
         let idle = Progress::Pending(Wait::IDLE);
-        assert_eq!(agent.step(&env, &mut world.nic(RANK)), Ok(idle), "{rung}");
+        assert_eq!(agent.step(&shape, &env, &mut world.nic(RANK)), Ok(idle), "{rung}");
     }
 }
 
@@ -314,7 +314,7 @@ fn tasks_are_posted_one_by_one_from_the_next_rank_on_and_again_when_there_was_no
     let shape = agent_shape();
     let mut world = memory(&shape);
     for rank in (0..3).map(RankId) {
-        let env = AgentEnv { shape: &shape, rank, order: SendOrder::Staggered };
+        let env = AgentEnv::new(&shape, rank, SendOrder::Staggered);
         for peer in (0..3).map(RankId) {
             let task = Task::new(&shape, P0, Kind::Combine, rank, peer, 0);
             for (i, word) in (0..).zip(task.to_words()) {
@@ -325,10 +325,10 @@ fn tasks_are_posted_one_by_one_from_the_next_rank_on_and_again_when_there_was_no
         let mut agent = Agent::new();
         let next = [1, 2, 0][rank.index()];
         world.room = 0;
-        let full = agent.step(&env, &mut world.nic(rank));
+        let full = agent.step(&shape, &env, &mut world.nic(rank));
         world.room = 9;
         assert_eq!(full, Ok(Progress::Pending(Wait::new(Flag::Nic, RankId(next), &[]))));
-        let posted = [0, 1, 2, 3].map(|_| agent.step(&env, &mut world.nic(rank)).unwrap());
+        let posted = [0, 1, 2, 3].map(|_| agent.step(&shape, &env, &mut world.nic(rank)).unwrap());
         let idle = Progress::Pending(Wait::IDLE);
         assert_eq!(posted, [Progress::Stepped, Progress::Stepped, idle, idle], "rank {rank}");
         assert_eq!(world.transfers().len(), 2);

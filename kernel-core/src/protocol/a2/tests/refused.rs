@@ -87,7 +87,7 @@ fn inputs_that_nobody_checked_are_an_error_and_not_a_panic() {
 fn an_agent_that_refused_a_task_posts_it_when_it_is_right_and_no_other_twice() {
     let shape = group(1).shape;
     let mut world = memory(shape);
-    let env = AgentEnv { shape, rank: RANK, order: SendOrder::Staggered };
+    let env = AgentEnv::new(shape, RANK, SendOrder::Staggered);
     let good = Task::new(shape, P0, Kind::Dispatch, RANK, PEER, 1);
     let mut agent = Agent::new();
     world.poke_word(RANK, doorbell(), 1);
@@ -99,7 +99,7 @@ fn an_agent_that_refused_a_task_posts_it_when_it_is_right_and_no_other_twice() {
         for (i, word) in (0..).zip(words) {
             world.poke_word(RANK, task_word(P0, PEER, i), word);
         }
-        match agent.step(&env, &mut world.nic(RANK)) {
+        match agent.step(shape, &env, &mut world.nic(RANK)) {
             Err(ProtocolError::Task { peer: PEER, .. }) => {
                 assert_eq!((&agent, world.transfers().len()), (&Agent::new(), 0), "{words:x?}");
             }
@@ -109,6 +109,10 @@ fn an_agent_that_refused_a_task_posts_it_when_it_is_right_and_no_other_twice() {
     for (i, word) in (0..).zip(good.to_words()) {
         world.poke_word(RANK, task_word(P0, PEER, i), word);
     }
-    assert_eq!(agent.step(&env, &mut world.nic(RANK)), Ok(Progress::Stepped));
+    let other = group(2).shape;
+    let refused = agent.step(other, &env, &mut world.nic(RANK));
+    let (made_for, given) = (shape.fingerprint(), other.fingerprint());
+    assert_eq!((refused, world.transfers().len()), (Err(ProtocolError::OtherShape { made_for, given }), 0));
+    assert_eq!(agent.step(shape, &env, &mut world.nic(RANK)), Ok(Progress::Stepped));
     assert_eq!(world.transfers().len(), 1);
 }

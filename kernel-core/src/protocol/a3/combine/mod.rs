@@ -12,16 +12,14 @@ mod send;
 pub(crate) mod sum;
 
 use crate::protocol::a3::Cx;
-use crate::protocol::{Operands, Outcome, Types, Ub, With};
+use crate::protocol::{Outcome, Types};
 
 use super::Env;
 use super::tp::Add;
-use crate::fabric::{Fabric, Progress, ProtocolError};
-use crate::inputs::Inputs;
+use crate::fabric::{Progress, ProtocolError};
 use crate::layout::record::Triple;
 use crate::layout::state::Partition;
 use crate::units::Token;
-use crate::vector::Vector;
 use core::ops::Range;
 use sum::{InWindow, Output};
 
@@ -75,25 +73,7 @@ impl Combine {
         }
     }
 
-    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one): of rows, each
-    /// with its flag, or of clears.
-    ///
-    /// # Errors
-    /// A value read from the fabric or from the operands contradicts the shape, or the fabric refuses.
-    // Into the loop that drives it: there is little else in a step than the way there.
-    #[inline(always)]
-    pub fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        operands: &Operands<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, operands, ub))
-    }
-
-    /// The same for whoever has made the context.
+    /// Goes on with the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
@@ -122,8 +102,4 @@ impl Combine {
     }
 }
 
-impl Default for Combine {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+machine! { Combine }

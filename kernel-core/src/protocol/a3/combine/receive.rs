@@ -7,7 +7,7 @@ use crate::inputs::Inputs;
 use crate::layout::state::{combine_slot, combine_status};
 use crate::placement::Home;
 use crate::plan::route;
-use crate::protocol::a3::{Cx, Env};
+use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types};
 use crate::sync::flag;
 use crate::units::{Pair, Token};
@@ -47,7 +47,7 @@ impl Combine {
 /// The first column of `token` from `k` on that is sent to an expert, and where that expert lives.
 #[inline(always)]
 pub(crate) fn next_pair<V>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     inputs: &Inputs<'_>,
     token: Token,
     mut k: u32,

@@ -12,7 +12,7 @@ use crate::layout::state::Partition;
 use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
-use crate::protocol::a3::{Cx, Env};
+use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Types, Ub, internal};
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::{Pair, Token};
@@ -134,7 +134,7 @@ pub(crate) fn fill_output<F: Fabric + ?Sized>(
 
 /// Everything that is added up for a token, in order.
 fn collect_terms<'a, F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     fabric: &'a F,
     inputs: &'a Inputs<'_>,
     token: Token,

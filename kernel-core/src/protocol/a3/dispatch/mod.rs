@@ -18,15 +18,13 @@ mod tp;
 
 use super::exchange::Exchange;
 use super::tp::Gather;
-use super::{Env, steps};
+use super::{Bound, Env, steps};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
-use crate::inputs::Inputs;
 use crate::layout::state::Partition;
 use crate::plan::counts::ShareSum;
 use crate::protocol::a3::Cx;
-use crate::protocol::{Flags, Operands, Outcome, Types, Ub, With};
+use crate::protocol::{Flags, Outcome, Types};
 use crate::sync::barrier;
-use crate::vector::Vector;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -117,23 +115,7 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.
-    ///
-    /// # Errors
-    /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.
-    // Into the loop that drives it: there is little else in a step than the way there.
-    #[inline(always)]
-    pub fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub))
-    }
-
-    /// The same for whoever has made the context.
+    /// Goes on with the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
@@ -183,20 +165,16 @@ impl Dispatch {
     }
 }
 
-impl Default for Dispatch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+machine! { Dispatch }
 
-fn first_to_send<V>(env: &Env<'_, V>) -> Phase {
+fn first_to_send<V>(env: Bound<'_, V>) -> Phase {
     match env.choices.flags {
         Flags::Joint => Phase::Send { next: 0 },
         Flags::Separate => Phase::Publish { destination: env.work.destinations.start },
     }
 }
 
-fn first_flag_behind_records<V>(env: &Env<'_, V>) -> Phase {
+fn first_flag_behind_records<V>(env: Bound<'_, V>) -> Phase {
     let destination = env.work.destinations.start;
     match env.choices.flags {
         Flags::Joint => Phase::Publish { destination },

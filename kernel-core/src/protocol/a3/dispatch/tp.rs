@@ -8,7 +8,7 @@ use crate::layout::state::Kind;
 use crate::layout::tp;
 use crate::place::Place;
 use crate::protocol::a3::tp::{Gather, Rows, built, peer};
-use crate::protocol::a3::{Cx, Env};
+use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types, Ub, internal};
 use crate::sync::selector;
 use crate::vector::Vector;
@@ -23,7 +23,7 @@ impl Dispatch {
     /// buffer: a fabric lends its bytes only as long as it is not used otherwise.
     pub(super) fn put_at_peer<F: Fabric + ?Sized, V: Vector>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         ub: &mut Ub<'_>,
         (record, tail): (Place, &Tail),
@@ -44,7 +44,7 @@ impl Dispatch {
     }
 
     /// The own share is copied out up to row `end`.
-    pub(super) fn copied<V>(&mut self, env: &Env<'_, V>, end: u32) -> Result<Progress, ProtocolError> {
+    pub(super) fn copied<V>(&mut self, env: Bound<'_, V>, end: u32) -> Result<Progress, ProtocolError> {
         let told = Rows { first: self.first_row, end };
         self.go(match env.shape.tp_world_size() {
             1 => Phase::Done,
@@ -62,7 +62,7 @@ impl Dispatch {
     }
 
     /// What follows a record whose own outputs are written.
-    pub(super) const fn behind_own_parts<V>(env: &Env<'_, V>, this: Phase, next: Phase) -> Phase {
+    pub(super) fn behind_own_parts<V>(env: Bound<'_, V>, this: Phase, next: Phase) -> Phase {
         match (env.shape.tp_world_size(), this) {
             (2, Phase::CopyOut { slot, index, row, token, .. }) => {
                 Phase::CopyOut { slot, index, row, token, part: Part::Peer }

@@ -10,7 +10,7 @@ use crate::layout::state::{Kind, Partition};
 use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::Operands;
-use crate::protocol::a3::Env;
+use crate::protocol::a3::Bound;
 use crate::protocol::internal;
 use crate::sync::selector;
 
@@ -63,7 +63,7 @@ impl Add {
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     pub(crate) fn step<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         operands: &Operands<'_>,
         (own, others): (u32, u32),

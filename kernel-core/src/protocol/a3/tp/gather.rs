@@ -14,7 +14,7 @@ use crate::layout::state::{Kind, Partition};
 use crate::layout::{outputs, tp};
 use crate::placement::Home;
 use crate::protocol::Ub;
-use crate::protocol::a3::Env;
+use crate::protocol::a3::Bound;
 use crate::protocol::a3::steps::{self, count_of, split_words, write_words};
 use crate::units::RankId;
 
@@ -80,7 +80,7 @@ impl Gather {
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     pub(crate) fn step<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         ub: &mut Ub<'_>,
     ) -> Result<Progress, ProtocolError> {
@@ -140,7 +140,7 @@ impl Gather {
 
     fn copy_out<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         ub: &mut Ub<'_>,
         (row, slot, token, part): (u32, u32, u32, Part),
@@ -183,7 +183,7 @@ impl Gather {
 
     fn counts<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         ub: &mut Ub<'_>,
         slot: u32,

@@ -12,7 +12,7 @@ mod gather;
 pub(crate) use add::Add;
 pub(crate) use gather::Gather;
 
-use super::Env;
+use super::Bound;
 use crate::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
 use crate::layout::state::{Kind, Partition};
 use crate::layout::tp;
@@ -46,7 +46,7 @@ pub(crate) const fn built() -> Result<(), ProtocolError> {
 }
 
 /// The other rank of the TP domain.
-pub(crate) const fn peer<V>(env: &Env<'_, V>) -> RankId {
+pub(crate) fn peer<V>(env: Bound<'_, V>) -> RankId {
     RankId(env.tp_rank.0 ^ 1)
 }
 
@@ -54,7 +54,7 @@ impl Slots {
     /// Puts the first row of those that the core is about to tell of.
     pub(crate) fn put_first<F: Fabric + ?Sized, V>(
         self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         rows: Rows,
     ) -> Result<(), Fault> {
@@ -65,7 +65,7 @@ impl Slots {
     /// Tells the peer of the rows that this core has put.
     pub(crate) fn tell<F: Fabric + ?Sized, V>(
         self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         rows: Rows,
     ) -> Result<(), Fault> {
@@ -76,7 +76,7 @@ impl Slots {
     /// The rows that the peer's core tells of, below `max`; or what is missing.
     pub(crate) fn heard<F: Fabric + ?Sized, V>(
         self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &F,
         max: u64,
     ) -> Result<Result<Rows, Wait>, ProtocolError> {
@@ -97,7 +97,7 @@ impl Slots {
     }
 
     /// Clears the slot that was heard.
-    pub(crate) fn clear<F: Fabric + ?Sized, V>(self, env: &Env<'_, V>, fabric: &mut F) -> Result<(), Fault> {
+    pub(crate) fn clear<F: Fabric + ?Sized, V>(self, env: Bound<'_, V>, fabric: &mut F) -> Result<(), Fault> {
         fabric.store(tp::slot(self.kind, self.partition, env.core), 0)
     }
 }

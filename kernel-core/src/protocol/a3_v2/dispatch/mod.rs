@@ -19,16 +19,14 @@ mod receive;
 mod send;
 
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
-use crate::inputs::Inputs;
 use crate::layout::state::Partition;
 use crate::plan::counts::ShareSum;
 use crate::plan::experts::Cursor;
 use crate::plan::route::Send;
 use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::{Cx, Env, steps};
-use crate::protocol::{Operands, Outcome, Types, Ub, With};
+use crate::protocol::a3::{Bound, Cx, Env, steps};
+use crate::protocol::{Outcome, Types};
 use crate::sync::barrier;
-use crate::vector::Vector;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -99,21 +97,7 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.
-    ///
-    /// # Errors
-    /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.
-    pub fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub))
-    }
-
-    /// The same for whoever has made the context.
+    /// Goes on with the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
@@ -166,21 +150,17 @@ impl Dispatch {
     }
 }
 
-impl Default for Dispatch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+machine! { Dispatch }
 
 /// Whether the core publishes counts: it waits at the barrier before it speaks for its rank.
-fn counts_first<V>(env: &Env<'_, V>) -> bool {
+fn counts_first<V>(env: Bound<'_, V>) -> bool {
     !env.work.destinations.is_empty()
 }
 
-fn first_index<V>(env: &Env<'_, V>) -> Phase {
+fn first_index<V>(env: Bound<'_, V>) -> Phase {
     Phase::ExpandIdx { pair: env.work.sends.moe.start }
 }
 
-fn first_count<V>(env: &Env<'_, V>) -> Phase {
+fn first_count<V>(env: Bound<'_, V>) -> Phase {
     Phase::Publish { destination: env.work.destinations.start }
 }

@@ -16,7 +16,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, split_words};
-use crate::protocol::a3::{Cx, Env};
+use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types, Ub, internal};
 use crate::sync::flag;
 use crate::units::RankId;
@@ -29,7 +29,7 @@ struct Left<'u> {
 }
 
 impl<'u> Left<'u> {
-    fn new<V>(env: &Env<'_, V>, ub: &'u mut Ub<'_>) -> Result<Self, ProtocolError> {
+    fn new<V>(env: Bound<'_, V>, ub: &'u mut Ub<'_>) -> Result<Self, ProtocolError> {
         let n = (env.work.slots.end - env.work.slots.start) as usize;
         let short = internal("scratch is shorter than ub_words");
         let (_, table) = split_words(ub.words, &env.work.sends)?;
@@ -94,7 +94,7 @@ impl Dispatch {
     /// to come, and then one look is enough.
     fn missing_block<F: Fabric + ?Sized, V>(
         &self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &F,
         slot: u32,
         record: u32,
@@ -172,7 +172,7 @@ impl Dispatch {
     }
 
     /// The record of `slot` that is next to be copied out.
-    fn next_record<V>(&self, env: &Env<'_, V>, ub: &mut Ub<'_>, slot: u32) -> Result<Place, ProtocolError> {
+    fn next_record<V>(&self, env: Bound<'_, V>, ub: &mut Ub<'_>, slot: u32) -> Result<Place, ProtocolError> {
         let (home, source) = ends(env, slot);
         let (_, copied) = Left::new(env, ub)?.of(slot - env.work.slots.start)?;
         Ok(dispatch_record(env.shape, self.partition, home, source, copied))
@@ -180,7 +180,7 @@ impl Dispatch {
 }
 
 /// Whom a slot's records are for, and who sends them.
-const fn ends<V>(env: &Env<'_, V>, slot: u32) -> (Home, RankId) {
+fn ends<V>(env: Bound<'_, V>, slot: u32) -> (Home, RankId) {
     let (local_expert, source) = env.shape.by_ranks(slot);
     (Home { rank: env.rank, local_expert }, RankId(source))
 }

@@ -10,7 +10,7 @@ use crate::plan::experts::{Cursor, ExpertSends};
 use crate::plan::route::{Send, Sends};
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, split_words};
-use crate::protocol::a3::{Cx, Env};
+use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types};
 use crate::sync::flag;
 use core::ops::Range;
@@ -61,7 +61,7 @@ impl Dispatch {
         self.go(if more { Phase::Put { send, block, next } } else { Phase::Send { at: next } })
     }
 
-    fn record_at<V>(&self, env: &Env<'_, V>, send: Send) -> Place {
+    fn record_at<V>(&self, env: Bound<'_, V>, send: Send) -> Place {
         dispatch_record(env.shape, self.partition, send.home, env.rank, send.slot)
     }
 

@@ -14,17 +14,15 @@ mod receive;
 mod send;
 
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
-use crate::inputs::Inputs;
 use crate::layout::landing::{Area, INFO};
 use crate::layout::state::Partition;
 use crate::place::Place;
 use crate::plan::counts::ShareSum;
 use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::{Cx, Env, steps};
-use crate::protocol::{Operands, Outcome, Types, Ub, With};
+use crate::protocol::a3::{Bound, Cx, Env, steps};
+use crate::protocol::{Outcome, Types};
 use crate::sync::barrier;
 use crate::units::RankId;
-use crate::vector::Vector;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -108,23 +106,7 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator: one effect that others can see, or a [run](Env::one_by_one) of one kind.
-    ///
-    /// # Errors
-    /// A value read from the fabric contradicts the shape, the fabric refuses, or a token cannot be quantised.
-    // Into the loop that drives it: there is little else in a step than the way there.
-    #[inline(always)]
-    pub fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        self.advance(&mut Cx::<With<F, V>>::new(env, fabric, inputs, &Operands::NONE, ub))
-    }
-
-    /// The same for whoever has made the context.
+    /// Goes on with the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
@@ -169,17 +151,13 @@ impl Dispatch {
         Ok(Progress::Stepped)
     }
 
-    const fn area<V>(&self, env: &Env<'_, V>) -> Area {
+    fn area<V>(&self, env: Bound<'_, V>) -> Area {
         env.choices.receive.area(self.partition)
     }
 }
 
-const fn first_to_tell<V>(env: &Env<'_, V>) -> Phase {
+fn first_to_tell<V>(env: Bound<'_, V>) -> Phase {
     Phase::PublishTokens { destination: env.work.destinations.start }
 }
 
-impl Default for Dispatch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+machine! { Dispatch }

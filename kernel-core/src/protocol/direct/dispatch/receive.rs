@@ -8,7 +8,7 @@ use crate::layout::state::Direct;
 use crate::plan::route;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, ROWS, Rows, Stretch, count_of, split_words, write_words};
-use crate::protocol::a3::{Cx, Env};
+use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types, Ub};
 use crate::sync::flag;
 
@@ -94,7 +94,7 @@ impl Dispatch {
 
 /// The rows from the `index`-th of `slot` on, as many as one write carries, and the slot and index behind them.
 fn rows_from<V>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     ub: &mut Ub<'_>,
     slot: u32,
     index: u32,

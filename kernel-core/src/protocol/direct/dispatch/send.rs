@@ -9,7 +9,7 @@ use crate::placement::Home;
 use crate::plan::route::{self, Send, Sends};
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, chunk_of, split_words, write_words};
-use crate::protocol::a3::{Cx, Env};
+use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types, internal};
 use crate::sync::flag;
 use crate::units::RankId;
@@ -36,7 +36,7 @@ impl Dispatch {
     #[inline(always)]
     fn grant_of<F: Fabric + ?Sized, V>(
         &self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &F,
         destination: u32,
     ) -> Result<Result<u32, Wait>, ProtocolError> {
@@ -56,7 +56,7 @@ impl Dispatch {
     #[inline(always)]
     fn granted<F: Fabric + ?Sized, V>(
         &self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &F,
         send: Send,
         parts: &Parts,
@@ -172,6 +172,6 @@ impl Dispatch {
 
 /// A grant that there cannot be.
 #[cold]
-fn corrupt<V>(env: &Env<'_, V>, Home { rank: source, local_expert }: Home, seen: u64) -> ProtocolError {
+fn corrupt<V>(env: Bound<'_, V>, Home { rank: source, local_expert }: Home, seen: u64) -> ProtocolError {
     ProtocolError::Grant { source, local_expert, seen, max: env.shape.rows_max(source) }
 }

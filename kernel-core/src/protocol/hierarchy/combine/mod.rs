@@ -12,16 +12,14 @@ mod relays;
 mod returns;
 mod tokens;
 
-use super::{Env, Epoch, by_turns, split_bytes};
+use super::{Bound, Cx, Env, Epoch, Now, by_turns, split_bytes};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
-use crate::inputs::Inputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Kind;
-use crate::protocol::{Operands, Ub, internal};
+use crate::protocol::{Operands, Outcome, Types, internal};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId, Token, div_ceil, div_floor};
-use crate::vector::Vector;
 
 /// Words of a stream that is issued, before its bitmap: records sent.
 pub(super) const HEAD: usize = 1;
@@ -58,6 +56,9 @@ enum Phase {
 
 phase_names! { Phase: Select Enter Work Done }
 
+/// What a role of combine works with.
+type Turn<'s, T> = super::Turn<'s, T, Words<'s>>;
+
 /// A core's scratch words.
 struct Words<'u> {
     /// By server: records followed, then by own token the number of its record plus 1.
@@ -69,7 +70,7 @@ struct Words<'u> {
 impl Words<'_> {
     fn followed<V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Now<'_, V>,
         server: u32,
     ) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
         let len = 1 + (env.work.tokens.end - env.work.tokens.start) as usize;
@@ -77,7 +78,7 @@ impl Words<'_> {
         stream.and_then(<[u32]>::split_first_mut).ok_or(internal("scratch is shorter than ub_words"))
     }
 
-    fn stream<V>(&mut self, env: &Env<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
+    fn stream<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
         let len = HEAD + bitmap_words(env.shape);
         let start = (server - env.work.streams.start) as usize * len;
         let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
@@ -85,7 +86,7 @@ impl Words<'_> {
     }
 }
 
-fn split_words<'u, V>(env: &Env<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
     let tokens = (env.work.tokens.end - env.work.tokens.start) as usize;
     let followed = env.shape.servers() as usize * (1 + tokens);
     let split = words.split_at_mut_checked(followed);
@@ -120,18 +121,10 @@ impl Combine {
         }
     }
 
-    /// Goes on with the operator: at most one effect that others can see.
-    ///
-    /// # Errors
-    /// A value read from the fabric or from the operands contradicts the shape, or the fabric refuses.
-    pub fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        operands: &Operands<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
+    /// Goes on with the operator by one step.
+    pub(crate) fn advance<T: Types>(&mut self, cx: &mut Cx<'_, T>) -> Outcome {
+        let Cx { env, fabric, inputs, operands, ub } = cx;
+        let (env, fabric) = (*env, &mut **fabric);
         match self.phase {
             Phase::Select => {
                 let rows = operands.relayed_rows(env.shape, env.rank)?;
@@ -145,18 +138,19 @@ impl Combine {
                 self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
             }
             Phase::Enter { near } if near < env.shape.server_ranks() => {
-                self.epoch.enter(env, fabric, near)?;
+                Now { bound: env, epoch: self.epoch }.enter(fabric, near)?;
                 self.phase = Phase::Enter { near: near + 1 };
             }
             Phase::Enter { .. } => self.phase = Phase::Work,
             Phase::Work => {
                 let Self { epoch, turn, returns, relays, tokens, .. } = self;
-                let mut words = split_words(env, ub.words)?;
-                let mut buffers = split_bytes(env.shape, ub.row)?;
+                let (words, buffers) = (split_words(env, ub.words)?, split_bytes(env.shape, ub.row)?);
+                let env = Now { bound: env, epoch: *epoch };
+                let cx = &mut Turn::<T> { env, fabric, inputs, operands, words, buffers };
                 let progress = by_turns::<3>(env.rank, turn, |role| match role {
-                    0 => returns.step(env, fabric, *epoch, operands),
-                    1 => relays.step(env, fabric, *epoch, &mut words, &mut buffers),
-                    _ => tokens.step(env, fabric, *epoch, inputs, &mut words, &mut buffers),
+                    0 => returns.step(cx),
+                    1 => relays.step(cx),
+                    _ => tokens.step(cx),
                 })?;
                 if progress != Progress::Done {
                     return Ok(progress);
@@ -169,11 +163,7 @@ impl Combine {
     }
 }
 
-impl Default for Combine {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+machine! { Combine }
 
 /// A row to return.
 struct Row<'a> {
@@ -217,14 +207,10 @@ impl<'a> Operands<'a> {
 }
 
 /// The first core of a near rank that has not returned all its rows.
-fn rows_missing<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
-    fabric: &F,
-    epoch: Epoch,
-) -> Result<Option<Wait>, ProtocolError> {
+fn rows_missing<F: Fabric + ?Sized, V>(env: Now<'_, V>, fabric: &F) -> Result<Option<Wait>, ProtocolError> {
     for near in 0..env.shape.server_ranks() {
         for core in (0..env.shape.aiv_num()).map(CoreId) {
-            if fabric.observe(relay::rows_done(near, core))? < epoch.number {
+            if fabric.observe(relay::rows_done(near, core))? < env.epoch.number {
                 return Ok(Some(Wait::new(Flag::RowsDone, env.near(near), &[core.0])));
             }
         }

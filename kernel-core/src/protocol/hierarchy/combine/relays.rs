@@ -3,11 +3,11 @@
 
 use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
-use super::super::{Buffers, Env, Epoch, sum};
-use super::{ENDED, Words, rows_missing};
+use super::super::{Bound, Buffers, Now, sum};
+use super::{ENDED, Turn, rows_missing};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::relay::{self, ROW};
-use crate::protocol::internal;
+use crate::protocol::{Outcome, Types, internal};
 use crate::units::Token;
 use crate::vector::Vector;
 
@@ -28,26 +28,21 @@ impl Relays {
 
     pub(super) fn begin<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &F,
     ) -> Result<(), ProtocolError> {
         self.issued = Issued::begin(env, fabric)?;
         Ok(())
     }
 
-    pub(super) fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        epoch: Epoch,
-        words: &mut Words<'_>,
-        buffers: &mut Buffers<'_>,
-    ) -> Result<Progress, ProtocolError> {
+    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {
+        let Turn { env, fabric, words, buffers, .. } = cx;
+        let (env, fabric) = (*env, &mut **fabric);
         let streams = env.work.streams.clone();
         // Not `clamp`, which panics where the ends are in the wrong order.
         let first = self.server.max(streams.start).min(streams.end);
         // Before any flag is looked at: what has not come then never comes.
-        let missing = rows_missing(env, fabric, epoch)?;
+        let missing = rows_missing(env, fabric)?;
         let mut all_ended = true;
         for server in (first..streams.end).chain(streams.start..first) {
             let (sent, bitmap) = words.stream(env, server)?;
@@ -55,15 +50,15 @@ impl Relays {
                 continue;
             }
             all_ended = false;
-            if let Some((token, pairs)) = summable(env, fabric, epoch, server, bitmap)? {
-                send(env, fabric, epoch, buffers, server, *sent, (token, pairs))?;
+            if let Some((token, pairs)) = summable(env, fabric, server, bitmap)? {
+                send(env, fabric, buffers, server, *sent, (token, pairs))?;
                 *sent += 1;
                 mark_sent(bitmap, token);
             } else if missing.is_none() {
                 if self.ending == 0 {
-                    check_none_left(env, fabric, epoch, server, bitmap)?;
+                    check_none_left(env, fabric, server, bitmap)?;
                 }
-                match issue::end(env, fabric, epoch, (server, *sent), self.ending)? {
+                match issue::end(env, fabric, (server, *sent), self.ending)? {
                     Some(step) => {
                         (self.server, self.ending) = (server, step);
                         return Ok(Progress::Stepped);
@@ -78,22 +73,22 @@ impl Relays {
         }
         match missing {
             Some(wait) if !all_ended => Ok(Progress::Pending(wait)),
-            _ => Ok(self.issued.step(env, fabric, epoch)?.unwrap_or(Progress::Done)),
+            _ => Ok(self.issued.step(env, fabric)?.unwrap_or(Progress::Done)),
         }
     }
 }
 
 /// A token that has not been sent and whose rows are all there.
 fn summable<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     fabric: &F,
-    epoch: Epoch,
     server: u32,
     bitmap: &[u32],
 ) -> Result<Option<(Token, u32)>, ProtocolError> {
     let max = relay::pairs_max(env.shape);
     for token in unsent(env, server, bitmap) {
-        let flag = |position| epoch.number(fabric, relay::combine_slot(env.shape, server, token, position));
+        let flag =
+            |position| env.epoch.number(fabric, relay::combine_slot(env.shape, server, token, position));
         let Some(pairs) = flag(0)? else { continue };
         let wrong = |position, seen, min, max| wrong(env, (server, token, position), seen, min, max);
         if pairs == 0 || pairs > max {
@@ -115,15 +110,15 @@ fn summable<F: Fabric + ?Sized, V>(
 
 /// When all rows are returned: no token may have some of its rows alone, or nobody would ever send it.
 fn check_none_left<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     fabric: &F,
-    epoch: Epoch,
     server: u32,
     bitmap: &[u32],
 ) -> Result<(), ProtocolError> {
     let all = 0..relay::pairs_max(env.shape);
     for token in unsent(env, server, bitmap) {
-        let flag = |position| epoch.number(fabric, relay::combine_slot(env.shape, server, token, position));
+        let flag =
+            |position| env.epoch.number(fabric, relay::combine_slot(env.shape, server, token, position));
         let (mut some, mut missing) = (None, None);
         for position in all.clone() {
             match flag(position)? {
@@ -139,7 +134,7 @@ fn check_none_left<F: Fabric + ?Sized, V>(
 }
 
 /// The tokens of this rank's namesake on `server` of which no sum has left.
-fn unsent<V>(env: &Env<'_, V>, server: u32, bitmap: &[u32]) -> impl Iterator<Item = Token> {
+fn unsent<V>(env: Now<'_, V>, server: u32, bitmap: &[u32]) -> impl Iterator<Item = Token> {
     let was_sent =
         |token: &u32| bitmap.get(*token as usize >> 5).is_some_and(|word| word >> (token & 31) & 1 == 1);
     let tokens = 0..env.shape.bs(env.shape.relay(env.rank, server));
@@ -147,7 +142,7 @@ fn unsent<V>(env: &Env<'_, V>, server: u32, bitmap: &[u32]) -> impl Iterator<Ite
 }
 
 fn wrong<V>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     (server, token, position): (u32, Token, u32),
     seen: u32,
     min: u32,
@@ -164,9 +159,8 @@ fn mark_sent(bitmap: &mut [u32], token: Token) {
 }
 
 fn send<F: Fabric + ?Sized, V: Vector>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     fabric: &mut F,
-    epoch: Epoch,
     buffers: &mut Buffers<'_>,
     server: u32,
     record: u32,
@@ -176,6 +170,6 @@ fn send<F: Fabric + ?Sized, V: Vector>(
     let message = buffers.send.get_mut(..relay::partial_bytes(shape) as usize).ok_or(short)?;
     let out = message.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.result_bytes() as usize));
     sum::partial(env, fabric, (server, token, pairs), buffers.sums, out.ok_or(short)?)?;
-    write_front(message, epoch, token.0, pairs);
-    issue::record(env, fabric, epoch, (server, record), message)
+    write_front(message, env.epoch, token.0, pairs);
+    issue::record(env, fabric, (server, record), message)
 }

@@ -1,12 +1,12 @@
 //! Results to the relay of their source: the near rank with the same number.
 
-use super::super::{Env, Epoch};
-use super::Row;
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use super::super::{Bound, Now};
+use super::{Row, Turn};
+use crate::fabric::{Fabric, Progress, Wait};
 use crate::layout::relay::{self, Part, ROW, behind};
 use crate::place::Place;
 use crate::plan::split;
-use crate::protocol::Operands;
+use crate::protocol::{Outcome, Types};
 use crate::units::{RankId, Token};
 use core::ops::Range;
 
@@ -43,19 +43,15 @@ impl Returns {
         self.phase.name()
     }
 
-    pub(super) fn begin<V>(&mut self, env: &Env<'_, V>, rows: u32) {
+    pub(super) fn begin<V>(&mut self, env: Bound<'_, V>, rows: u32) {
         self.rows = split::rows(env.shape, rows, env.core);
     }
 
-    pub(super) fn step<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        epoch: Epoch,
-        operands: &Operands<'_>,
-    ) -> Result<Progress, ProtocolError> {
+    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {
+        let Turn { env, fabric, operands, .. } = cx;
+        let (env, fabric) = (*env, &mut **fabric);
         self.phase = match self.phase {
-            Phase::Entered => match epoch.outside(env, fabric)? {
+            Phase::Entered => match env.outside(fabric)? {
                 Some(wait) => return Ok(Progress::Pending(wait)),
                 None => Phase::Put,
             },
@@ -69,7 +65,7 @@ impl Returns {
             Phase::Flag => {
                 let Row { triple, .. } = operands.relayed_row(env.shape, self.rows.start)?;
                 let (to, at) = slot(env, triple);
-                fabric.publish(to, at, relay::mark(epoch.number, triple.2.pairs))?;
+                fabric.publish(to, at, relay::mark(env.epoch.number, triple.2.pairs))?;
                 self.rows.start += 1;
                 Phase::Put
             }
@@ -78,7 +74,11 @@ impl Returns {
             Phase::Quiet => Phase::RowsDone { near: 0 },
             Phase::RowsDone { near } if near >= env.shape.server_ranks() => return Ok(Progress::Done),
             Phase::RowsDone { near } => {
-                fabric.publish(env.near(near), relay::rows_done(env.work.number, env.core), epoch.number)?;
+                fabric.publish(
+                    env.near(near),
+                    relay::rows_done(env.work.number, env.core),
+                    env.epoch.number,
+                )?;
                 Phase::RowsDone { near: near + 1 }
             }
         };
@@ -87,7 +87,7 @@ impl Returns {
 }
 
 /// The near rank to which a row goes, and its slot there.
-fn slot<V>(env: &Env<'_, V>, (source, token, part): (RankId, Token, Part)) -> (RankId, Place) {
+fn slot<V>(env: Now<'_, V>, (source, token, part): (RankId, Token, Part)) -> (RankId, Place) {
     let (server, number) = env.shape.server_of(source);
     (env.near(number), relay::combine_slot(env.shape, server, token, part.position))
 }

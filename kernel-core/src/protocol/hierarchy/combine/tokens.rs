@@ -1,15 +1,14 @@
 //! Own tokens: each is summed as soon as all servers that have a pair of it have brought their part.
 
 use super::super::stream::{self, Next};
-use super::super::{Buffers, Env, Epoch, sum};
-use super::{ENDED, Words, rows_missing};
+use super::super::{Bound, Buffers, Now, sum};
+use super::{ENDED, Turn, rows_missing};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait, prefetches};
-use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
 use crate::plan::relay as plan;
 use crate::protocol::a3::combine::sum::{fill_output, returned};
-use crate::protocol::internal;
+use crate::protocol::{Outcome, Types, internal};
 use crate::shape::K_MAX;
 use crate::units::Token;
 use crate::vector::{Term, Vector};
@@ -28,24 +27,17 @@ impl Tokens {
         Self { token: 0, server: 0 }
     }
 
-    pub(super) const fn begin<V>(&mut self, env: &Env<'_, V>) {
+    pub(super) fn begin<V>(&mut self, env: Bound<'_, V>) {
         self.token = env.work.tokens.start;
     }
 
-    pub(super) fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        epoch: Epoch,
-        inputs: &Inputs<'_>,
-        words: &mut Words<'_>,
-        buffers: &mut Buffers<'_>,
-    ) -> Result<Progress, ProtocolError> {
+    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {
+        let env = cx.env;
         let mut pending = None;
         if self.token < env.work.tokens.end {
-            match self.missing(env, fabric, epoch, inputs, words)? {
+            match self.missing(cx)? {
                 None => {
-                    self.sum(env, fabric, epoch, inputs, words, buffers)?;
+                    self.sum(cx)?;
                     self.token += 1;
                     return Ok(Progress::Stepped);
                 }
@@ -54,10 +46,10 @@ impl Tokens {
         }
         let servers = env.shape.servers();
         for server in (self.server..servers).chain(0..self.server) {
-            if server == env.work.server || *words.followed(env, server)?.0 == ENDED {
+            if server == env.work.server || *cx.words.followed(env, server)?.0 == ENDED {
                 continue;
             }
-            match follow(env, fabric, epoch, inputs, words, server)? {
+            match follow(cx, server)? {
                 Some(wait) => pending = pending.or(Some(wait)),
                 None => {
                     self.server = server;
@@ -67,21 +59,16 @@ impl Tokens {
         }
         // Wait for all, also for those that bring nothing: docs/HIERARCHY.md.
         let pending = match pending {
-            None => rows_missing(env, fabric, epoch)?,
+            None => rows_missing(env, cx.fabric)?,
             wait => wait,
         };
         Ok(pending.map_or(Progress::Done, Progress::Pending))
     }
 
     /// What the next token waits for.
-    fn missing<F: Fabric + ?Sized, V>(
-        &self,
-        env: &Env<'_, V>,
-        fabric: &F,
-        epoch: Epoch,
-        inputs: &Inputs<'_>,
-        words: &mut Words<'_>,
-    ) -> Result<Option<Wait>, ProtocolError> {
+    fn missing(&self, cx: &mut Turn<'_, impl Types>) -> Result<Option<Wait>, ProtocolError> {
+        let Turn { env, fabric, inputs, words, .. } = cx;
+        let (env, fabric) = (*env, &**fabric);
         let (shape, token) = (env.shape, Token(self.token));
         let ids = inputs.ids(shape, token);
         for server in (0..shape.servers()).filter(|&server| plan::pairs(shape, ids, server) > 0) {
@@ -96,7 +83,7 @@ impl Tokens {
             for (position, (k, home)) in (0..).zip(plan::pairs_on(shape, ids, server)) {
                 let at = relay::combine_slot(shape, server, token, position);
                 let awaited = Wait::new(Flag::Combine, home.rank, &[token.0, k]);
-                match epoch.number(fabric, at)? {
+                match env.epoch.number(fabric, at)? {
                     Some(seen) if seen == pairs => {}
                     Some(seen) => return Err(awaited.refused(seen.into())),
                     None => return Ok(Some(awaited)),
@@ -106,15 +93,9 @@ impl Tokens {
         Ok(None)
     }
 
-    fn sum<F: Fabric + ?Sized, V: Vector>(
-        &self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        epoch: Epoch,
-        inputs: &Inputs<'_>,
-        words: &mut Words<'_>,
-        buffers: &mut Buffers<'_>,
-    ) -> Result<(), ProtocolError> {
+    fn sum(&self, cx: &mut Turn<'_, impl Types>) -> Result<(), ProtocolError> {
+        let Turn { env, fabric, inputs, words, buffers, .. } = cx;
+        let (env, fabric) = (*env, &mut **fabric);
         let (shape, token) = (env.shape, Token(self.token));
         let ids = inputs.ids(shape, token);
         let Buffers { held, sums, out, .. } = buffers;
@@ -132,7 +113,7 @@ impl Tokens {
                 } else {
                     let (_, numbers) = words.followed(env, server)?;
                     let record = number_of(env, numbers, token).wrapping_sub(1);
-                    let at = env.record(epoch, server, record);
+                    let at = env.record(server, record);
                     fabric.bytes(behind(at, ROW), shape.result_bytes())?
                 };
                 terms
@@ -146,24 +127,19 @@ impl Tokens {
 }
 
 /// The entry of a token of the core's share.
-fn number_of<V>(env: &Env<'_, V>, numbers: &[u32], token: Token) -> u32 {
+fn number_of<V>(env: Now<'_, V>, numbers: &[u32], token: Token) -> u32 {
     numbers.get((token.0 - env.work.tokens.start) as usize).copied().unwrap_or(0)
 }
 
 /// Takes the next record of a stream into account, or its end. What is missing if neither can be told.
-fn follow<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
-    fabric: &F,
-    epoch: Epoch,
-    inputs: &Inputs<'_>,
-    words: &mut Words<'_>,
-    server: u32,
-) -> Result<Option<Wait>, ProtocolError> {
+fn follow(cx: &mut Turn<'_, impl Types>, server: u32) -> Result<Option<Wait>, ProtocolError> {
+    let Turn { env, fabric, inputs, words, .. } = cx;
+    let (env, fabric) = (*env, &**fabric);
     let shape = env.shape;
     let (taken, numbers) = words.followed(env, server)?;
     let record = *taken;
     let needed = |token: u32| plan::pairs(shape, inputs.ids(shape, Token(token)), server);
-    match stream::next(env, fabric, epoch, server, record)? {
+    match stream::next(env, fabric, server, record)? {
         Next::Missing(wait) => return Ok(Some(wait)),
         Next::End => {
             let all = (0..shape.bs(env.rank)).filter(|&token| needed(token) > 0).count() as u32;
@@ -173,7 +149,7 @@ fn follow<F: Fabric + ?Sized, V>(
             *taken = ENDED;
         }
         Next::Record => {
-            let (token, pairs) = stream::token_and_pairs(env, fabric, epoch, server, record)?;
+            let (token, pairs) = stream::token_and_pairs(env, fabric, server, record)?;
             if token >= shape.bs(env.rank) || pairs == 0 || pairs != needed(token) {
                 return Err(stream::wrong(env, server, record, "token", token));
             }

@@ -1,17 +1,15 @@
 //! What a relay does: every record of its streams to the near ranks that need it, then the counts of its source.
 
 use super::super::stream::{self, Next};
-use super::super::{Buffers, Env, Epoch};
+use super::super::{Bound, Now};
 use super::send::write_record;
-use super::{ENDED, Words};
+use super::{ENDED, Turn};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
-use crate::inputs::Inputs;
 use crate::layout::relay::{self, ROW, Tail, behind};
 use crate::plan::relay as plan;
-use crate::protocol::internal;
+use crate::protocol::{Outcome, Types, internal};
 use crate::shape::K_MAX;
 use crate::units::Token;
-use crate::vector::Vector;
 
 /// The role of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -45,41 +43,32 @@ impl Forwards {
         self.phase.name()
     }
 
-    pub(super) fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        epoch: Epoch,
-        inputs: &Inputs<'_>,
-        words: &mut Words<'_>,
-        buffers: &mut Buffers<'_>,
-    ) -> Result<Progress, ProtocolError> {
+    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {
+        let env = cx.env;
         self.phase = match self.phase {
-            Phase::Entered => match epoch.outside(env, fabric)? {
+            Phase::Entered => match env.outside(cx.fabric)? {
                 Some(wait) => return Ok(Progress::Pending(wait)),
                 None => Phase::Find { server: env.work.streams.start },
             },
-            Phase::Find { server } => match find(env, fabric, epoch, inputs, words, buffers.held, server)? {
+            Phase::Find { server } => match find(cx, server)? {
                 Ok(Some(phase)) => phase,
                 Ok(None) => Phase::Ended,
                 Err(wait) => return Ok(Progress::Pending(wait)),
             },
-            Phase::Row { server, token, position } => {
-                row(env, fabric, words, buffers.held, (server, token, position))?
-            }
+            Phase::Row { server, token, position } => row(cx, (server, token, position))?,
             Phase::Count { server, near_expert } if near_expert >= plan::near_experts(env.shape) => {
-                let ([_, taken], _) = words.stream(env, server)?;
+                let ([_, taken], _) = cx.words.stream(env, server)?;
                 *taken = ENDED;
                 Phase::Find { server: server + 1 }
             }
             Phase::Count { server, near_expert } => {
-                let (_, counts) = words.stream(env, server)?;
+                let (_, counts) = cx.words.stream(env, server)?;
                 let rows = counts.get(near_expert as usize).copied().unwrap_or(0);
                 let home = plan::near_home(env.shape, env.work.server, near_expert);
                 let source = env.shape.relay(env.rank, server);
-                let at = relay::count(env.shape, epoch.partition(), home.local_expert, source);
+                let at = relay::count(env.shape, env.epoch.partition(), home.local_expert, source);
                 // Not before this core's puts of these rows: rule 2.
-                fabric.publish(home.rank, at, relay::mark(epoch.number, rows))?;
+                cx.fabric.publish(home.rank, at, relay::mark(env.epoch.number, rows))?;
                 Phase::Count { server, near_expert: near_expert + 1 }
             }
             Phase::Ended => return Ok(Progress::Done),
@@ -92,15 +81,9 @@ impl Forwards {
 type Found = Result<Option<Phase>, Wait>;
 
 /// Looks through the streams, beginning with `first`; a record that is complete is held.
-fn find<F: Fabric + ?Sized, V: Vector>(
-    env: &Env<'_, V>,
-    fabric: &F,
-    epoch: Epoch,
-    inputs: &Inputs<'_>,
-    words: &mut Words<'_>,
-    held: &mut [u8],
-    first: u32,
-) -> Result<Found, ProtocolError> {
+fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found, ProtocolError> {
+    let Turn { env, fabric, inputs, words, buffers, .. } = cx;
+    let (env, fabric, held) = (*env, &**fabric, &mut *buffers.held);
     let mut missing = None;
     let streams = env.work.streams.clone();
     for server in (first..streams.end).chain(streams.start..first.min(streams.end)) {
@@ -113,17 +96,17 @@ fn find<F: Fabric + ?Sized, V: Vector>(
             let needs = |&t: &u32| plan::pairs(env.shape, inputs.ids(env.shape, Token(t)), server) > 0;
             let token = (taken..env.shape.bs(env.rank)).find(needs);
             if let Some(token) = token {
-                write_record(env, inputs, &mut None, held, Token(token))?;
+                write_record(*env, inputs, &mut None, held, Token(token))?;
             }
             (token.unwrap_or_default(), token.is_none())
         } else {
-            match stream::next(env, fabric, epoch, server, taken)? {
+            match stream::next(env, fabric, server, taken)? {
                 Next::Missing(wait) => {
                     missing = missing.or(Some(wait));
                     continue;
                 }
                 Next::End => (0, true),
-                Next::Record => (hold(env, fabric, epoch, held, server, taken)?, false),
+                Next::Record => (hold(env, fabric, held, server, taken)?, false),
             }
         };
         if end {
@@ -138,40 +121,38 @@ fn find<F: Fabric + ?Sized, V: Vector>(
 
 /// Takes a record out of the relay area, checked. Its token.
 fn hold<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
+    env: Now<'_, V>,
     fabric: &F,
-    epoch: Epoch,
     held: &mut [u8],
     server: u32,
     record: u32,
 ) -> Result<u32, ProtocolError> {
     let shape = env.shape;
-    let (token, pairs) = stream::token_and_pairs(env, fabric, epoch, server, record)?;
+    let (token, pairs) = stream::token_and_pairs(env, fabric, server, record)?;
     if token >= shape.bs(shape.relay(env.rank, server)) {
         return Err(stream::wrong(env, server, record, "token", token));
     }
-    let at = env.record(epoch, server, record);
+    let at = env.record(server, record);
     let bytes = fabric.bytes(behind(at, ROW), relay::token_bytes(shape) - ROW)?;
     let to = held.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
     to.ok_or(internal("scratch is shorter than ub_bytes"))?.copy_from_slice(bytes);
     // Ids decide who gets rows: those that name no expert name nobody, and then there are fewer than the source says.
     let here =
-        plan::pairs(shape, ids_of(env, held).get(..shape.k() as usize).unwrap_or(&[]), env.work.server);
+        plan::pairs(shape, ids_of(*env, held).get(..shape.k() as usize).unwrap_or(&[]), env.work.server);
     if here == 0 || here != pairs {
         return Err(stream::wrong(env, server, record, "pairs", pairs));
     }
     Ok(token)
 }
 
-fn row<F: Fabric + ?Sized, V>(
-    env: &Env<'_, V>,
-    fabric: &mut F,
-    words: &mut Words<'_>,
-    held: &[u8],
+fn row(
+    cx: &mut Turn<'_, impl Types>,
     (server, token, position): (u32, Token, u32),
 ) -> Result<Phase, ProtocolError> {
+    let Turn { env, fabric, words, buffers, .. } = cx;
+    let (env, held) = (*env, &*buffers.held);
     let shape = env.shape;
-    let ids = ids_of(env, held);
+    let ids = ids_of(*env, held);
     let ids = ids.get(..shape.k() as usize).unwrap_or(&[]);
     let Some(forward) = plan::forward(shape, ids, env.work.server, position) else {
         return Ok(Phase::Find { server: server + 1 });
@@ -203,7 +184,7 @@ fn row<F: Fabric + ?Sized, V>(
 }
 
 /// The ids of a record, of which K are meant.
-fn ids_of<V>(env: &Env<'_, V>, record: &[u8]) -> [i32; K_MAX] {
+fn ids_of<V>(env: Bound<'_, V>, record: &[u8]) -> [i32; K_MAX] {
     let mut ids = [-1; K_MAX];
     let bytes = record.get(relay::record_ids(env.shape) as usize..).unwrap_or(&[]);
     for (id, bytes) in ids.iter_mut().take(env.shape.k() as usize).zip(bytes.as_chunks().0) {

@@ -12,13 +12,11 @@ mod forward;
 mod receive;
 mod send;
 
-use super::{Env, Epoch, by_turns, split_bytes};
-use crate::fabric::{Fabric, Progress, ProtocolError};
-use crate::inputs::Inputs;
+use super::{Bound, Cx, Env, Epoch, Now, by_turns, split_bytes};
+use crate::fabric::{Progress, ProtocolError};
 use crate::layout::state::Kind;
 use crate::plan::{relay as plan, route};
-use crate::protocol::{Ub, internal};
-use crate::vector::Vector;
+use crate::protocol::{Outcome, Types, internal};
 
 /// Words of a stream before its counts: records sent, records or tokens forwarded.
 pub(super) const HEAD: usize = 2;
@@ -50,6 +48,9 @@ enum Phase {
 
 phase_names! { Phase: Select Enter Work Done }
 
+/// What a role of dispatch works with.
+type Turn<'s, T> = super::Turn<'s, T, Words<'s>>;
+
 /// A core's scratch words.
 struct Words<'u> {
     /// The slot of each pair of the core's own tokens.
@@ -63,7 +64,7 @@ struct Words<'u> {
 impl Words<'_> {
     fn stream<V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Now<'_, V>,
         server: u32,
     ) -> Result<(&mut [u32; HEAD], &mut [u32]), ProtocolError> {
         let len = HEAD + plan::near_experts(env.shape) as usize;
@@ -75,7 +76,7 @@ impl Words<'_> {
     }
 }
 
-fn split_words<'u, V>(env: &Env<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
+fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
     let short = internal("scratch is shorter than ub_words");
     let pairs = route::share_len(&env.work.pairs) as usize;
     let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;
@@ -110,17 +111,10 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator: at most one effect that others can see.
-    ///
-    /// # Errors
-    /// A value read from the fabric contradicts the shape, or the fabric refuses.
-    pub fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        inputs: &Inputs<'_>,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
+    /// Goes on with the operator by one step.
+    pub(crate) fn advance<T: Types>(&mut self, cx: &mut Cx<'_, T>) -> Outcome {
+        let Cx { env, fabric, inputs, operands, ub } = cx;
+        let (env, fabric) = (*env, &mut **fabric);
         match self.phase {
             Phase::Select => {
                 let words = split_words(env, ub.words)?;
@@ -131,18 +125,19 @@ impl Dispatch {
                 self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
             }
             Phase::Enter { near } if near < env.shape.server_ranks() => {
-                self.epoch.enter(env, fabric, near)?;
+                Now { bound: env, epoch: self.epoch }.enter(fabric, near)?;
                 self.phase = Phase::Enter { near: near + 1 };
             }
             Phase::Enter { .. } => self.phase = Phase::Work,
             Phase::Work => {
                 let Self { epoch, turn, send, forward, receive, .. } = self;
-                let mut words = split_words(env, ub.words)?;
-                let mut buffers = split_bytes(env.shape, ub.row)?;
+                let (words, buffers) = (split_words(env, ub.words)?, split_bytes(env.shape, ub.row)?);
+                let env = Now { bound: env, epoch: *epoch };
+                let cx = &mut Turn::<T> { env, fabric, inputs, operands, words, buffers };
                 let progress = by_turns::<3>(env.rank, turn, |role| match role {
-                    0 => send.step(env, fabric, *epoch, inputs, &mut words, buffers.send),
-                    1 => forward.step(env, fabric, *epoch, inputs, &mut words, &mut buffers),
-                    _ => receive.step(env, fabric, *epoch),
+                    0 => send.step(cx),
+                    1 => forward.step(cx),
+                    _ => receive.step(cx),
                 })?;
                 if progress != Progress::Done {
                     return Ok(progress);
@@ -155,8 +150,4 @@ impl Dispatch {
     }
 }
 
-impl Default for Dispatch {
-    fn default() -> Self {
-        Self::new()
-    }
-}
+machine! { Dispatch }

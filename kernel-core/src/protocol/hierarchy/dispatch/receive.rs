@@ -3,13 +3,15 @@
 //! A core goes through all slots in order, since the rows before its own share tell where that begins. Rows of a slot
 //! are copied as soon as the counts of it and of those before it are there.
 
-use super::super::{Env, Epoch};
+use super::super::Bound;
+use super::Turn;
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, ROW, Tail, behind};
 use crate::place::Place;
 use crate::protocol::a3::steps;
+use crate::protocol::{Outcome, Types};
 use crate::shape::TokenNums;
 use crate::units::{RankId, div_rem};
 
@@ -65,12 +67,9 @@ impl Receive {
         self.phase.name()
     }
 
-    pub(super) fn step<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        epoch: Epoch,
-    ) -> Result<Progress, ProtocolError> {
+    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {
+        let Turn { env, fabric, .. } = cx;
+        let (env, fabric) = (*env, &mut **fabric);
         if self.slot >= env.work.slots.end || env.work.slots.is_empty() {
             return Ok(Progress::Done);
         }
@@ -80,13 +79,13 @@ impl Receive {
         let is_last = source.0 + 1 == shape.ep_world_size();
         self.phase = match self.phase {
             Phase::Count => {
-                let at = relay::count(shape, epoch.partition(), local_expert, source);
-                let Some(rows) = epoch.number(fabric, at)? else {
+                let at = relay::count(shape, env.epoch.partition(), local_expert, source);
+                let Some(rows) = env.epoch.number(fabric, at)? else {
                     let relay = shape.relay(source, env.work.server);
                     let awaited = Wait::new(Flag::RelayedCount, relay, &[source.0, local_expert]);
                     return Ok(Progress::Pending(awaited));
                 };
-                self.take(env, local_expert, source, rows)?;
+                self.take(*env, local_expert, source, rows)?;
                 if !env.work.slots.contains(&self.slot) {
                     self.next_slot();
                     return Ok(Progress::Stepped);
@@ -121,18 +120,18 @@ impl Receive {
                 }
             }
             Phase::Scale { i, token } => {
-                let at = self.tail(env, local_expert, source, i, 0);
+                let at = self.tail(*env, local_expert, source, i, 0);
                 steps::copy_scale(fabric, at, self.before + i)?;
                 Phase::Info { i, token }
             }
             Phase::Info { i, token } => {
-                let at = self.tail(env, local_expert, source, i, Tail::TRIPLE);
-                let token = self.copy_info(env, fabric, at, (i, source, token))?;
+                let at = self.tail(*env, local_expert, source, i, Tail::TRIPLE);
+                let token = self.copy_info(*env, fabric, at, (i, source, token))?;
                 Phase::Weight { i, token }
             }
             Phase::Weight { i, token } => {
-                let at = self.tail(env, local_expert, source, i, Tail::WEIGHT);
-                let weight = steps::copy_of::<4, F>(fabric, at)?;
+                let at = self.tail(*env, local_expert, source, i, Tail::WEIGHT);
+                let weight = steps::copy_of::<4, _>(fabric, at)?;
                 fabric.write(outputs::expand_scale(self.before + i), &weight)?;
                 Phase::X { i: i + 1, token }
             }
@@ -142,7 +141,7 @@ impl Receive {
 
     fn take<V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         local_expert: u32,
         source: RankId,
         rows: u32,
@@ -168,7 +167,7 @@ impl Receive {
     }
 
     /// A field of what stands behind row `i`.
-    fn tail<V>(&self, env: &Env<'_, V>, local_expert: u32, source: RankId, i: u32, field: u64) -> Place {
+    fn tail<V>(&self, env: Bound<'_, V>, local_expert: u32, source: RankId, i: u32, field: u64) -> Place {
         let slot = relay::dispatch_slot(env.shape, local_expert, source, i);
         behind(slot, ROW + env.shape.payload_bytes() + field)
     }
@@ -177,7 +176,7 @@ impl Receive {
     /// may follow.
     fn copy_info<F: Fabric + ?Sized, V>(
         &self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &mut F,
         at: Place,
         (i, source, first): (u32, RankId, u32),

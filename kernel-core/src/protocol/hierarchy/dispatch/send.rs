@@ -1,16 +1,16 @@
 //! Own tokens to other servers, token by token; behind them the ends of the streams, and `expand_idx`.
 
+use super::super::Bound;
 use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
-use super::super::{Env, Epoch};
-use super::Words;
+use super::Turn;
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::relay::{self, ROW};
 use crate::placement::Home;
 use crate::plan::relay as plan;
 use crate::protocol::a3::steps::{self, Staged};
-use crate::protocol::internal;
+use crate::protocol::{Outcome, Types, internal};
 use crate::units::Token;
 use crate::vector::Vector;
 
@@ -51,22 +51,15 @@ impl Send {
 
     pub(super) fn begin<F: Fabric + ?Sized, V>(
         &mut self,
-        env: &Env<'_, V>,
+        env: Bound<'_, V>,
         fabric: &F,
     ) -> Result<(), ProtocolError> {
         self.issued = Issued::begin(env, fabric)?;
         Ok(())
     }
 
-    pub(super) fn step<F: Fabric + ?Sized, V: Vector>(
-        &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        epoch: Epoch,
-        inputs: &Inputs<'_>,
-        words: &mut Words<'_>,
-        buffer: &mut [u8],
-    ) -> Result<Progress, ProtocolError> {
+    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {
+        let (env, inputs) = (cx.env, cx.inputs);
         let others = |from| env.work.streams.clone().filter(move |&s| s >= from && s != env.work.server);
         self.phase = match self.phase {
             Phase::Record { token, server } => {
@@ -77,7 +70,7 @@ impl Send {
                 let own = of(token, server).take_while(|_| token < env.shape.bs(env.rank));
                 match own.chain(rest).find(|&(token, server)| needs(token, server)) {
                     Some((token, server)) => {
-                        self.record(env, fabric, epoch, inputs, words, buffer, (token, server))?;
+                        self.record(cx, (token, server))?;
                         Phase::Record { token, server: server + 1 }
                     }
                     None => Phase::End { server: 0, step: 0 },
@@ -85,20 +78,20 @@ impl Send {
             }
             Phase::End { server, step } => match others(server).next() {
                 Some(server) => {
-                    let ([sent, _], _) = words.stream(env, server)?;
-                    match issue::end(env, fabric, epoch, (server, *sent), step)? {
+                    let ([sent, _], _) = cx.words.stream(env, server)?;
+                    match issue::end(env, cx.fabric, (server, *sent), step)? {
                         Some(step) => Phase::End { server, step },
                         None => Phase::End { server: server + 1, step: 0 },
                     }
                 }
                 None => Phase::Ring,
             },
-            Phase::Ring => match self.issued.step(env, fabric, epoch)? {
+            Phase::Ring => match self.issued.step(env, cx.fabric)? {
                 Some(progress) => return Ok(progress),
                 None => Phase::ExpandIdx { pair: env.work.pairs.moe.start },
             },
             Phase::ExpandIdx { pair } => {
-                match steps::expand_idx(fabric, &env.work.pairs.moe, words.slots, pair)? {
+                match steps::expand_idx(cx.fabric, &env.work.pairs.moe, cx.words.slots, pair)? {
                     Some(pair) => Phase::ExpandIdx { pair },
                     None => Phase::Ended,
                 }
@@ -108,25 +101,21 @@ impl Send {
         Ok(Progress::Stepped)
     }
 
-    #[expect(clippy::too_many_arguments, reason = "everything is an argument of a step")]
-    fn record<F: Fabric + ?Sized, V: Vector>(
+    fn record(
         &mut self,
-        env: &Env<'_, V>,
-        fabric: &mut F,
-        epoch: Epoch,
-        inputs: &Inputs<'_>,
-        words: &mut Words<'_>,
-        buffer: &mut [u8],
+        cx: &mut Turn<'_, impl Types>,
         (token, server): (u32, u32),
     ) -> Result<(), ProtocolError> {
+        let Turn { env, fabric, inputs, words, buffers, .. } = cx;
+        let (env, buffer) = (*env, &mut *buffers.send);
         let pairs = plan::pairs(env.shape, inputs.ids(env.shape, Token(token)), server);
-        write_record(env, inputs, &mut self.staged, buffer, Token(token))?;
-        write_front(buffer, epoch, token, pairs);
+        write_record(*env, inputs, &mut self.staged, buffer, Token(token))?;
+        write_front(buffer, env.epoch, token, pairs);
         let ([sent, _], _) = words.stream(env, server)?;
         let message = buffer
             .get(..relay::token_bytes(env.shape) as usize)
             .ok_or(internal("scratch is shorter than ub_bytes"))?;
-        issue::record(env, fabric, epoch, (server, *sent), message)?;
+        issue::record(env, *fabric, (server, *sent), message)?;
         *sent += 1;
         Ok(())
     }
@@ -134,7 +123,7 @@ impl Send {
 
 /// Writes row, scale, ids and weights of a token into `record`.
 pub(super) fn write_record<V: Vector>(
-    env: &Env<'_, V>,
+    env: Bound<'_, V>,
     inputs: &Inputs<'_>,
     staged: &mut Option<Staged>,
     record: &mut [u8],
