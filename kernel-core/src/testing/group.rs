@@ -139,14 +139,10 @@ pub(crate) fn in_turn() -> impl FnMut(usize) -> usize {
     }
 }
 
-/// The name of a machine's phase.
+/// The name of a machine's phase: the innermost, since a part of an operator has phases of its own.
 pub(crate) fn phase(machine: Option<&Machine>) -> String {
-    let text = machine.map_or_else(|| "phase: Done".to_string(), |machine| format!("{machine:?}"));
-    // The innermost: a part of an operator has phases of its own.
-    let (_, phase) = text.rsplit_once("phase: ").unwrap();
-    // While outputs are written, that is which one.
-    let phase = phase.split_once("output: ").map_or(phase, |(_, output)| output);
-    phase.chars().take_while(|c| c.is_alphanumeric()).collect()
+    let name = machine.map_or("Done", Machine::phase);
+    name.rsplit_once('.').map_or(name, |(_, inner)| inner).to_string()
 }
 
 /// Random inputs without masks of every rank of so many rounds.

@@ -5,13 +5,15 @@
 //! Await* -> ArriveWithSums -> Sums -> (Counts -> TokenNums?)* -> Done
 //! ```
 
-use super::Bound;
-use super::steps::{self, CHUNK, count_of};
+use super::part::Round;
+use super::steps::{self, CHUNK, count_of, split_words};
+use super::{Bound, Cx};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::outputs;
 use crate::layout::state::Partition;
 use crate::plan::counts::{self, ShareSum, expert_of_slot};
 use crate::plan::split;
+use crate::protocol::{Outcome, Types};
 use crate::shape::{CORES_MAX, TokenNums};
 use crate::sync::barrier;
 use crate::units::CoreId;
@@ -53,12 +55,12 @@ impl Exchange {
         self.phase.name()
     }
 
-    /// The exchange of a core that has passed barrier `epoch`.
-    pub(crate) fn new<V>(env: Bound<'_, V>, partition: Partition, epoch: u32) -> Self {
+    /// The exchange of a core that has come so far.
+    pub(crate) fn new<V>(env: Bound<'_, V>, round: &Round) -> Self {
         let sum = ShareSum { rows: 0, of_last_expert: 0 };
         Self {
-            partition,
-            epoch,
+            partition: round.partition,
+            epoch: round.epoch,
             sum,
             first_row: 0,
             total: 0,
@@ -81,50 +83,36 @@ impl Exchange {
         self.epoch
     }
 
-    /// Goes on: a step of dispatch. `counts` has a word for each slot of the share.
+    /// Goes on: a step of dispatch.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
-    pub(crate) fn step<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        counts: &mut [u32],
-    ) -> Result<Progress, ProtocolError> {
+    pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
-            Phase::Await { slot } => self.await_count(env, fabric, counts, slot),
+            Phase::Await { slot } => self.await_count(cx, slot),
             Phase::ArriveWithSums => {
                 self.epoch = barrier::next_epoch(self.epoch);
-                barrier::arrive(fabric, env.rank, env.core, self.epoch, self.sum)?;
+                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, self.epoch, self.sum)?;
                 self.go(Phase::Sums)
             }
-            Phase::Sums => self.sums(env, fabric),
-            Phase::Counts { slot, rows, of_expert } => {
-                self.counts(env, fabric, counts, (slot, rows, of_expert))
-            }
-            Phase::TokenNums { slot, rows, of_expert } => {
-                self.token_nums(env, fabric, counts, (slot, rows, of_expert))
-            }
+            Phase::Sums => self.sums(cx),
+            Phase::Counts { slot, rows, of_expert } => self.counts(cx, (slot, rows, of_expert)),
+            Phase::TokenNums { slot, rows, of_expert } => self.token_nums(cx, (slot, rows, of_expert)),
         }
     }
 
-    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+    fn go(&mut self, phase: Phase) -> Outcome {
         self.phase = phase;
         Ok(Progress::Stepped)
     }
 
-    fn await_count<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        counts: &mut [u32],
-        slot: u32,
-    ) -> Result<Progress, ProtocolError> {
-        let (shape, end) = (env.shape, env.work.slots.end);
+    fn await_count(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32) -> Outcome {
+        let (env, shape, end) = (cx.env, cx.env.shape, cx.env.work.slots.end);
         if slot >= end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
-        let next = steps::await_counts(env, fabric, self.partition, &(slot..end), |slot, count| {
+        let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
+        let next = steps::await_counts(env, cx.fabric, self.partition, &(slot..end), |slot, count| {
             *count_of(env, counts, slot)? = count;
             self.sum = self.sum.with(shape, slot, end, count);
             Ok(())
@@ -135,20 +123,16 @@ impl Exchange {
         }
     }
 
-    fn sums<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-    ) -> Result<Progress, ProtocolError> {
-        let shape = env.shape;
+    fn sums(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let (env, shape) = (cx.env, cx.env.shape);
         let cores = shape.aiv_num();
-        if let Some(core) = barrier::missing(fabric, cores, env.core, self.epoch)? {
+        if let Some(core) = barrier::missing(cx.fabric, cores, env.core, self.epoch)? {
             return Ok(Progress::Pending(Wait::barrier(core)));
         }
         let mut sums = [ShareSum::default(); CORES_MAX];
         for (sum, core) in sums.iter_mut().zip((0..cores).map(CoreId)) {
             // The own word may not have landed yet.
-            *sum = if core == env.core { self.sum } else { barrier::sum_of(fabric, core, self.epoch)? };
+            *sum = if core == env.core { self.sum } else { barrier::sum_of(cx.fabric, core, self.epoch)? };
             let share = split::slots(shape, env.rank, core);
             let (seen, max) =
                 (sum.rows.into(), u64::from(share.end - share.start) * u64::from(shape.bs_max()));
@@ -172,20 +156,15 @@ impl Exchange {
         })
     }
 
-    fn counts<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        counts: &mut [u32],
-        (slot, rows, of_expert): (u32, u32, u32),
-    ) -> Result<Progress, ProtocolError> {
-        let shape = env.shape;
+    fn counts(&mut self, cx: &mut Cx<'_, impl Types>, (slot, rows, of_expert): (u32, u32, u32)) -> Outcome {
+        let (env, shape) = (cx.env, cx.env.shape);
         let now = steps::chunk_of(&env.work.slots, slot);
         let end = now.end;
         if now.is_empty() {
             return Ok(Progress::Done);
         }
-        let sum = steps::write_sums(env, fabric, counts, now, outputs::ep_recv_count(slot), rows)?;
+        let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
+        let sum = steps::write_sums(env, cx.fabric, counts, now, outputs::ep_recv_count(slot), rows)?;
         // With a TP domain the entries count both peers' rows: they are written when those are known.
         let an_expert_ends = expert_of_slot(shape, slot) < expert_of_slot(shape, end);
         self.go(if an_expert_ends && shape.tp_world_size() == 1 {
@@ -195,14 +174,13 @@ impl Exchange {
         })
     }
 
-    fn token_nums<F: Fabric + ?Sized, V>(
+    fn token_nums(
         &mut self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        counts: &mut [u32],
+        cx: &mut Cx<'_, impl Types>,
         (slot, mut rows, mut of_expert): (u32, u32, u32),
-    ) -> Result<Progress, ProtocolError> {
-        let shape = env.shape;
+    ) -> Outcome {
+        let (env, shape) = (cx.env, cx.env.shape);
+        let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
         let now = steps::chunk_of(&env.work.slots, slot);
         let end = now.end;
         let mut nums = [[0; 8]; CHUNK as usize];
@@ -223,7 +201,7 @@ impl Exchange {
         }
         let ended = CHUNK as usize - entries.len();
         let at = outputs::expert_token_num(expert_of_slot(shape, slot));
-        fabric.write(at, nums.get(..ended).unwrap_or_default().as_flattened())?;
+        cx.fabric.write(at, nums.get(..ended).unwrap_or_default().as_flattened())?;
         self.go(Phase::Counts { slot: end, rows, of_expert })
     }
 }

@@ -12,6 +12,7 @@
 pub(crate) mod combine;
 mod dispatch;
 pub(crate) mod exchange;
+pub(crate) mod part;
 pub(crate) mod steps;
 pub(crate) mod tp;
 

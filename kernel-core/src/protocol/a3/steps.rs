@@ -1,5 +1,6 @@
 //! Single steps of dispatch that every layout takes, without an order of their own.
 
+use super::part::Round;
 use super::{Bound, Cx};
 use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::inputs::Inputs;
@@ -27,8 +28,8 @@ pub(crate) fn chunk_of(own: &Range<u32>, first: u32) -> Range<u32> {
     first..own.end.min(first + CHUNK)
 }
 
-/// Plans the sends and takes the partition; one store. With it comes the barrier that was passed last.
-pub(crate) fn select(cx: &mut Cx<'_, impl Types>) -> Result<(Partition, u32), ProtocolError> {
+/// Plans the sends and begins a round with the partition and the barrier that was passed last. One store.
+pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<(), ProtocolError> {
     let env = cx.env;
     let epoch = barrier::current_epoch(cx.fabric, env.core)?;
     let share = &env.work.sends;
@@ -37,7 +38,9 @@ pub(crate) fn select(cx: &mut Cx<'_, impl Types>) -> Result<(Partition, u32), Pr
         .get_mut(..route::destinations(env.shape) as usize)
         .ok_or(internal("scratch is shorter than ub_words"))?;
     route::walk(env.shape, env.rank, cx.inputs, share, send_status, slots);
-    Ok((selector::select(cx.fabric, Kind::Dispatch, env.core)?, epoch))
+    *round =
+        Round { partition: selector::select(cx.fabric, Kind::Dispatch, env.core)?, epoch, ..Round::new() };
+    Ok(())
 }
 
 /// What is told of the rows of a source for a local expert.
@@ -121,13 +124,12 @@ pub(crate) fn publish_counts(
 }
 
 /// Publishes `TokenFlag` to the next destinations of this core's share. The destination to go on with.
-pub(crate) fn publish_token_flags<F: Fabric + ?Sized, V>(
-    env: Bound<'_, V>,
-    fabric: &mut F,
+pub(crate) fn publish_token_flags(
+    cx: &mut Cx<'_, impl Types>,
     partition: Partition,
     first: u32,
 ) -> Result<u32, ProtocolError> {
-    Told::TokenFlag.publish(env, fabric, partition, first, core::iter::repeat(flag::ARRIVED))
+    Told::TokenFlag.publish(cx.env, cx.fabric, partition, first, core::iter::repeat(flag::ARRIVED))
 }
 
 /// Slots with their local experts and sources.
@@ -170,19 +172,19 @@ pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
 }
 
 /// The same with `TokenFlag`s.
-pub(crate) fn await_token_flags<F: Fabric + ?Sized, V>(
-    env: Bound<'_, V>,
-    fabric: &mut F,
+pub(crate) fn await_token_flags(
+    cx: &mut Cx<'_, impl Types>,
     partition: Partition,
     own: &Range<u32>,
 ) -> Result<Result<u32, Wait>, ProtocolError> {
-    let next = Told::TokenFlag.take(env, fabric, partition, own, |(_, local_expert, source), seen| {
-        match flag::arrived(seen) {
-            flag::Seen::Empty => Ok(false),
-            flag::Seen::Flag(_) => Ok(true),
-            flag::Seen::Corrupt => Err(Wait::new(Flag::Token, source, &[local_expert]).refused(seen)),
-        }
-    })?;
+    let next =
+        Told::TokenFlag.take(cx.env, cx.fabric, partition, own, |(_, local_expert, source), seen| {
+            match flag::arrived(seen) {
+                flag::Seen::Empty => Ok(false),
+                flag::Seen::Flag(_) => Ok(true),
+                flag::Seen::Corrupt => Err(Wait::new(Flag::Token, source, &[local_expert]).refused(seen)),
+            }
+        })?;
     Ok(next.map_err(|(local_expert, source)| Wait::new(Flag::Token, source, &[local_expert])))
 }
 
@@ -351,9 +353,8 @@ pub(crate) fn copy_triple<F: Fabric + ?Sized>(
 }
 
 /// The same for some rows, by one write. That of a stretch's first row lies `at` there, the others `pitch` bytes apart.
-pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
-    env: Bound<'_, V>,
-    fabric: &mut F,
+pub(crate) fn copy_triples(
+    cx: &mut Cx<'_, impl Types>,
     rows: &Rows,
     (at, pitch): (impl Fn(&Stretch) -> Place, u64),
     (mut row, mut first): (u32, u32),
@@ -363,9 +364,9 @@ pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
     for stretch in &rows.stretches {
         let mut at = at(stretch);
         for bytes in left.by_ref().take(stretch.len as usize) {
-            *bytes = fabric.bytes(at, Triple::BYTES)?;
+            *bytes = cx.fabric.bytes(at, Triple::BYTES)?;
             // Another processor has written it: a line to wait for, so all are asked for at once.
-            fabric.prefetch(bytes);
+            cx.fabric.prefetch(bytes);
             at.offset += pitch;
         }
     }
@@ -373,7 +374,7 @@ pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
     let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
     let mut left = triples.iter_mut().zip(&seen);
     for stretch in &rows.stretches {
-        let expected = Expected::of(env.shape, stretch.home.rank, stretch.source);
+        let expected = Expected::of(cx.env.shape, stretch.home.rank, stretch.source);
         if stretch.index == 0 {
             first = 0;
         }
@@ -383,7 +384,7 @@ pub(crate) fn copy_triples<F: Fabric + ?Sized, V>(
             row += 1;
         }
     }
-    write_first(fabric, all, &triples, rows.len)?;
+    write_first(cx.fabric, all, &triples, rows.len)?;
     Ok(first)
 }
 

@@ -35,7 +35,7 @@ impl Combine {
         (rows, others): (u32, u32),
     ) -> Outcome {
         built()?;
-        match add.step(cx.env, cx.fabric, cx.operands, (rows, others))? {
+        match add.step(cx, (rows, others))? {
             Progress::Stepped => self.go(Phase::Lend { add, rows, others }),
             pending @ Progress::Pending(_) => Ok(pending),
             Progress::Done => {

@@ -17,28 +17,21 @@ mod send;
 mod tp;
 
 use super::exchange::Exchange;
+use super::part::{Part, Round, Then};
 use super::tp::Gather;
-use super::{Bound, Env, steps};
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use super::{Bound, Env};
+use crate::fabric::{Progress, ProtocolError};
 use crate::layout::state::Partition;
-use crate::plan::counts::ShareSum;
 use crate::protocol::a3::Cx;
 use crate::protocol::{Flags, Outcome, Types};
-use crate::sync::barrier;
+use receive::first_record;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dispatch {
-    partition: Partition,
-    /// Barrier passed last.
-    epoch: u32,
-    /// The row of the outputs that the own share begins with, once counts are exchanged.
-    first_row: u32,
-    /// The rows of the whole rank, likewise.
-    total: u32,
-    /// Of the TP domain's areas.
+    round: Round,
+    /// The partition of the TP domain's areas.
     tp_partition: Partition,
-    staged: Option<steps::Staged>,
     phase: Phase,
 }
 
@@ -48,41 +41,26 @@ enum Phase {
     Select,
     /// Put the records of the next pairs of this core's share.
     Send { next: u32 },
-    /// Everything that this core sent has landed, clears of the operator before included.
-    Quiet,
-    /// Tell the other cores so.
-    Arrive,
-    /// All cores are quiet.
-    Barrier,
-    /// Publish flags and counts of the next destinations of this core's share.
-    Publish { destination: u32 },
-    /// Publish the `TokenFlag`s of the next destinations of this core's share.
-    PublishTokens { destination: u32 },
-    /// Write this core's share of `expand_idx`.
-    ExpandIdx { pair: u32 },
-    /// Await the counts, exchange their sums, write them.
-    Exchange(Exchange),
+    /// A part that every layout has.
+    Part(Part),
     /// Take the partition of the TP domain.
     SelectTp,
     /// Await and clear the `TokenFlag` of a slot whose records go to `row` and behind it.
     AwaitTokens { slot: u32, row: u32 },
     /// Copy record `index` of `slot` to `row` of the outputs, and some behind it. Tokens rise within a
     /// slot: unless it is the first, the record's is at least `token`.
-    CopyOut { slot: u32, index: u32, row: u32, token: u32, part: Part },
+    CopyOut { slot: u32, index: u32, row: u32, token: u32, field: Field },
     /// TP = 2: lend the peer the own rows, gather the peer's.
     Gather(Gather),
     /// The operator has ended.
     Done,
 }
 
-phase_names! { Phase:
-    Select Send Quiet Arrive Barrier Publish PublishTokens ExpandIdx Exchange SelectTp AwaitTokens
-    CopyOut Gather Done
-}
+phase_names! { Phase: Select Send Part SelectTp AwaitTokens CopyOut Gather Done }
 
-/// The parts of a record, in the order of copying out.
+/// What is copied of a record, in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Part {
+enum Field {
     Triple,
     Data,
     Scale,
@@ -94,22 +72,14 @@ impl Dispatch {
     /// A core's next dispatch.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            partition: Partition::P0,
-            epoch: 0,
-            first_row: 0,
-            total: 0,
-            tp_partition: Partition::P0,
-            staged: None,
-            phase: Phase::Select,
-        }
+        Self { round: Round::new(), tp_partition: Partition::P0, phase: Phase::Select }
     }
 
     /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
-            Phase::Exchange(exchange) => exchange.phase(),
+            Phase::Part(part) => part.phase(),
             Phase::Gather(gather) => gather.phase(),
             phase => phase.name(),
         }
@@ -121,17 +91,15 @@ impl Dispatch {
         match self.phase {
             Phase::Select => self.select(cx),
             Phase::Send { next } => self.send(cx, next),
-            Phase::Quiet => self.quiet(cx),
-            Phase::Arrive => self.arrive(cx),
-            Phase::Barrier => self.barrier(cx),
-            Phase::Publish { destination } => self.publish(cx, destination),
-            Phase::PublishTokens { destination } => self.publish_tokens(cx, destination),
-            Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
+            Phase::Part(part) => match part.step(&mut self.round, cx)? {
+                Then::Waits(wait) => Ok(Progress::Pending(wait)),
+                Then::Goes(part) => self.go(Phase::Part(part)),
+                Then::Ends => self.go(self.after(cx.env, part)),
+            },
             Phase::SelectTp => self.select_tp(cx),
-            Phase::Exchange(exchange) => self.exchange(cx, exchange),
             Phase::AwaitTokens { slot, row } => self.await_tokens(cx, slot, row),
-            Phase::CopyOut { slot, index, row, token, part } => {
-                self.copy_out(cx, (slot, index, row, token), part)
+            Phase::CopyOut { slot, index, row, token, field } => {
+                self.copy_out(cx, (slot, index, row, token), field)
             }
             Phase::Gather(gather) => self.gather(cx, gather),
             Phase::Done => Ok(Progress::Done),
@@ -144,23 +112,22 @@ impl Dispatch {
         Ok(Progress::Stepped)
     }
 
-    fn quiet(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        if !cx.fabric.quiet()? {
-            return Ok(Progress::Pending(Wait::QUIET));
-        }
-        self.go(if cx.env.shape.aiv_num() == 1 { first_flag_behind_records(cx.env) } else { Phase::Arrive })
-    }
-
-    fn arrive(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        self.epoch = barrier::next_epoch(self.epoch);
-        barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, self.epoch, ShareSum::default())?;
-        self.go(Phase::Barrier)
-    }
-
-    fn barrier(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        match barrier::missing(cx.fabric, cx.env.shape.aiv_num(), cx.env.core, self.epoch)? {
-            Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
-            None => self.go(first_flag_behind_records(cx.env)),
+    /// What follows a part.
+    fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
+        let (separate, one_core) = (env.choices.flags == Flags::Separate, env.shape.aiv_num() == 1);
+        match part {
+            Part::Publish { .. } if separate => Phase::Send { next: 0 },
+            Part::Publish { .. } => Phase::Part(Part::expand_idx(env)),
+            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env, &self.round))),
+            Part::Exchange(_) if separate => Phase::Part(Part::Quiet),
+            Part::Exchange(_) => first_record(env.work.slots.start, self.round.first_row),
+            Part::Quiet if !one_core => Phase::Part(Part::Arrive),
+            Part::Arrive => Phase::Part(Part::Barrier),
+            Part::Quiet | Part::Barrier if separate => Phase::Part(Part::publish_tokens(env)),
+            Part::Quiet | Part::Barrier => Phase::Part(Part::publish(env)),
+            Part::PublishTokens { .. } => {
+                Phase::AwaitTokens { slot: env.work.slots.start, row: self.round.first_row }
+            }
         }
     }
 }
@@ -170,14 +137,6 @@ machine! { Dispatch }
 fn first_to_send<V>(env: Bound<'_, V>) -> Phase {
     match env.choices.flags {
         Flags::Joint => Phase::Send { next: 0 },
-        Flags::Separate => Phase::Publish { destination: env.work.destinations.start },
-    }
-}
-
-fn first_flag_behind_records<V>(env: Bound<'_, V>) -> Phase {
-    let destination = env.work.destinations.start;
-    match env.choices.flags {
-        Flags::Joint => Phase::Publish { destination },
-        Flags::Separate => Phase::PublishTokens { destination },
+        Flags::Separate => Phase::Part(Part::publish(env)),
     }
 }

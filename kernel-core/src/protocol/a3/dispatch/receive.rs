@@ -1,38 +1,20 @@
 //! The receiving half: learn where the own rows go, copy the records out.
 
-use super::{Dispatch, Part, Phase};
+use super::{Dispatch, Field, Phase};
 use crate::fabric::{Fabric, Progress};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
 use crate::protocol::a3::Cx;
-use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, ROWS, Stretch, split_words, write_first};
 use crate::protocol::{Flags, Outcome, Receive, Types, internal};
 
 impl Dispatch {
-    pub(super) fn exchange(&mut self, cx: &mut Cx<'_, impl Types>, mut exchange: Exchange) -> Outcome {
-        let (_, counts) = split_words(cx.ub.words, &cx.env.work.sends)?;
-        let progress = exchange.step(cx.env, cx.fabric, counts)?;
-        match progress {
-            Progress::Stepped => self.go(Phase::Exchange(exchange)),
-            Progress::Pending(_) => Ok(progress),
-            Progress::Done => {
-                self.epoch = exchange.epoch();
-                (self.first_row, self.total) = (exchange.first_row(), exchange.total());
-                self.go(match cx.env.choices.flags {
-                    Flags::Joint => first_record(cx.env.work.slots.start, self.first_row),
-                    Flags::Separate => Phase::Quiet,
-                })
-            }
-        }
-    }
-
     pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
         if slot >= cx.env.work.slots.end {
             return self.copied(cx.env, row);
         }
-        match steps::await_token_flags(cx.env, cx.fabric, self.partition, &(slot..slot + 1))? {
+        match steps::await_token_flags(cx, self.round.partition, &(slot..slot + 1))? {
             Err(wait) => Ok(Progress::Pending(wait)),
             Ok(_) => self.go(first_record(slot, row)),
         }
@@ -42,7 +24,7 @@ impl Dispatch {
         &mut self,
         cx: &mut Cx<'_, impl Types>,
         (slot, index, row, token): (u32, u32, u32, u32),
-        part: Part,
+        field: Field,
     ) -> Outcome {
         let shape = cx.env.shape;
         let (_, counts) = split_words(cx.ub.words, &cx.env.work.sends)?;
@@ -65,7 +47,8 @@ impl Dispatch {
                 Flags::Separate => self.go(Phase::AwaitTokens { slot: end, row }),
             };
         };
-        let at = |rows: &Stretch| dispatch_record(shape, self.partition, rows.home, rows.source, rows.index);
+        let at =
+            |rows: &Stretch| dispatch_record(shape, self.round.partition, rows.home, rows.source, rows.index);
         let pitch = shape.record_pitch();
         let row_behind = row + rows.len;
         let next = match cx.env.choices.flags {
@@ -75,16 +58,16 @@ impl Dispatch {
                 index: index_behind,
                 row: row_behind,
                 token,
-                part: Part::Triple,
+                field: Field::Triple,
             },
         };
-        match part {
-            Part::Triple => {
+        match field {
+            Field::Triple => {
                 let triple = |rows: &_| triple_of(shape, at(rows));
-                let token = steps::copy_triples(cx.env, cx.fabric, &rows, (triple, pitch), (row, token))?;
-                self.go(Phase::CopyOut { slot, index, row, token, part: Part::Data })
+                let token = steps::copy_triples(cx, &rows, (triple, pitch), (row, token))?;
+                self.go(Phase::CopyOut { slot, index, row, token, field: Field::Data })
             }
-            Part::Data => {
+            Field::Data => {
                 match cx.env.choices.receive {
                     Receive::Copy => {
                         for rows in &rows.stretches {
@@ -114,24 +97,24 @@ impl Dispatch {
                 }
                 self.go(match shape.row_format().scale {
                     None => Self::behind_own_parts(cx.env, self.phase, next),
-                    Some(_) => Phase::CopyOut { slot, index, row, token, part: Part::Scale },
+                    Some(_) => Phase::CopyOut { slot, index, row, token, field: Field::Scale },
                 })
             }
-            Part::Scale => {
+            Field::Scale => {
                 steps::copy_scales(cx.fabric, &rows, (|rows: &_| scale_of(shape, at(rows)), pitch), row)?;
                 self.go(Self::behind_own_parts(cx.env, self.phase, next))
             }
-            Part::Peer => {
+            Field::Peer => {
                 // `token` is the one behind the record's.
                 let rows = (row, token.saturating_sub(1));
                 let tail = steps::tail_of(shape, cx.fabric, at(one), (one.home, one.source), rows)?;
-                self.put_at_peer(cx.env, cx.fabric, &mut cx.ub, (at(one), &tail), row)?;
+                self.put_at_peer(cx, (at(one), &tail), row)?;
                 self.go(next)
             }
         }
     }
 }
 
-const fn first_record(slot: u32, row: u32) -> Phase {
-    Phase::CopyOut { slot, index: 0, row, token: 0, part: Part::Triple }
+pub(super) const fn first_record(slot: u32, row: u32) -> Phase {
+    Phase::CopyOut { slot, index: 0, row, token: 0, field: Field::Triple }
 }

@@ -1,7 +1,7 @@
 //! TP = 2: every record that is copied out also goes to the same row of the peer's; behind the last one `Gather`
 //! brings the peer's rows.
 
-use super::{Dispatch, Part, Phase, first_to_send};
+use super::{Dispatch, Field, Phase, first_to_send};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::record::Tail;
 use crate::layout::state::Kind;
@@ -9,9 +9,8 @@ use crate::layout::tp;
 use crate::place::Place;
 use crate::protocol::a3::tp::{Gather, Rows, built, peer};
 use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Types, Ub, internal};
+use crate::protocol::{Outcome, Types, internal};
 use crate::sync::selector;
-use crate::vector::Vector;
 
 impl Dispatch {
     pub(super) fn select_tp(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
@@ -21,40 +20,39 @@ impl Dispatch {
 
     /// Puts a received record at the peer's. It goes through the scratch, as on the device through the unified
     /// buffer: a fabric lends its bytes only as long as it is not used otherwise.
-    pub(super) fn put_at_peer<F: Fabric + ?Sized, V: Vector>(
+    pub(super) fn put_at_peer(
         &mut self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
+        cx: &mut Cx<'_, impl Types>,
         (record, tail): (Place, &Tail),
         row: u32,
     ) -> Result<(), ProtocolError> {
         built()?;
-        let shape = env.shape;
+        let shape = cx.env.shape;
         let len = shape.payload_bytes();
-        let scratch = ub.row.get_mut(..len as usize).ok_or(internal("scratch is shorter than ub_bytes"))?;
-        let data = fabric.bytes(record, len)?;
+        let scratch =
+            cx.ub.row.get_mut(..len as usize).ok_or(internal("scratch is shorter than ub_bytes"))?;
+        let data = cx.fabric.bytes(record, len)?;
         if data.len() != scratch.len() {
             return Err(internal("fabric returned another length"));
         }
         scratch.copy_from_slice(data);
-        let at = tp::record(shape, env.rank, self.tp_partition, row);
-        fabric.put(peer(env), at, scratch, tail.as_bytes())?;
+        let at = tp::record(shape, cx.env.rank, self.tp_partition, row);
+        cx.fabric.put(peer(cx.env), at, scratch, tail.as_bytes())?;
         Ok(())
     }
 
     /// The own share is copied out up to row `end`.
     pub(super) fn copied<V>(&mut self, env: Bound<'_, V>, end: u32) -> Result<Progress, ProtocolError> {
-        let told = Rows { first: self.first_row, end };
+        let told = Rows { first: self.round.first_row, end };
         self.go(match env.shape.tp_world_size() {
             1 => Phase::Done,
-            _ => Phase::Gather(Gather::new(self.tp_partition, self.total, told)),
+            _ => Phase::Gather(Gather::new(self.tp_partition, self.round.total, told)),
         })
     }
 
     pub(super) fn gather(&mut self, cx: &mut Cx<'_, impl Types>, mut gather: Gather) -> Outcome {
         built()?;
-        match gather.step(cx.env, cx.fabric, &mut cx.ub)? {
+        match gather.step(cx)? {
             Progress::Stepped => self.go(Phase::Gather(gather)),
             Progress::Done => self.go(Phase::Done),
             pending @ Progress::Pending(_) => Ok(pending),
@@ -65,7 +63,7 @@ impl Dispatch {
     pub(super) fn behind_own_parts<V>(env: Bound<'_, V>, this: Phase, next: Phase) -> Phase {
         match (env.shape.tp_world_size(), this) {
             (2, Phase::CopyOut { slot, index, row, token, .. }) => {
-                Phase::CopyOut { slot, index, row, token, part: Part::Peer }
+                Phase::CopyOut { slot, index, row, token, field: Field::Peer }
             }
             _ => next,
         }

@@ -9,9 +9,8 @@ use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::state::{Kind, Partition};
 use crate::layout::tp;
 use crate::plan::split;
-use crate::protocol::Operands;
-use crate::protocol::a3::Bound;
-use crate::protocol::internal;
+use crate::protocol::a3::Cx;
+use crate::protocol::{Outcome, Types, internal};
 use crate::sync::selector;
 
 /// The exchange of results of one core.
@@ -61,13 +60,8 @@ impl Add {
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
-    pub(crate) fn step<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        operands: &Operands<'_>,
-        (own, others): (u32, u32),
-    ) -> Result<Progress, ProtocolError> {
+    pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>, (own, others): (u32, u32)) -> Outcome {
+        let (env, fabric, operands) = (cx.env, &mut *cx.fabric, cx.operands);
         let slots = Slots { kind: Kind::Combine, partition: self.partition };
         let share = |rows| split::rows(env.shape, rows, env.core);
         match self.phase {
@@ -110,7 +104,7 @@ impl Add {
         }
     }
 
-    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+    fn go(&mut self, phase: Phase) -> Outcome {
         self.phase = phase;
         Ok(Progress::Stepped)
     }

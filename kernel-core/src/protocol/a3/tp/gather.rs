@@ -13,9 +13,9 @@ use crate::layout::record::{Triple, scale_of, triple_of};
 use crate::layout::state::{Kind, Partition};
 use crate::layout::{outputs, tp};
 use crate::placement::Home;
-use crate::protocol::Ub;
-use crate::protocol::a3::Bound;
+use crate::protocol::a3::Cx;
 use crate::protocol::a3::steps::{self, count_of, split_words, write_words};
+use crate::protocol::{Outcome, Types};
 use crate::units::RankId;
 
 /// The gathering of one core.
@@ -78,12 +78,8 @@ impl Gather {
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
-    pub(crate) fn step<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
+    pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let (env, fabric) = (cx.env, &mut *cx.fabric);
         let slots = Slots { kind: Kind::Dispatch, partition: self.partition };
         match self.phase {
             Phase::PutFirst => {
@@ -103,7 +99,7 @@ impl Gather {
             },
             Phase::Clear => {
                 slots.clear(env, fabric)?;
-                let (_, counts) = split_words(ub.words, &env.work.sends)?;
+                let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
                 env.work
                     .slots
                     .clone()
@@ -114,10 +110,8 @@ impl Gather {
             Phase::CopyOut { row, .. } if row >= self.heard.end => {
                 self.go(Phase::Counts { slot: env.work.slots.start, rows: self.heard.first })
             }
-            Phase::CopyOut { row, slot, token, part } => {
-                self.copy_out(env, fabric, ub, (row, slot, token, part))
-            }
-            Phase::Counts { slot, rows } => self.counts(env, fabric, ub, slot, rows),
+            Phase::CopyOut { row, slot, token, part } => self.copy_out(cx, (row, slot, token, part)),
+            Phase::Counts { slot, rows } => self.counts(cx, slot, rows),
             Phase::TokenNums => {
                 let num = i64::from(self.own) + i64::from(self.heard.end);
                 fabric.write(outputs::expert_token_num(0), &num.to_le_bytes())?;
@@ -133,19 +127,17 @@ impl Gather {
         }
     }
 
-    fn go(&mut self, phase: Phase) -> Result<Progress, ProtocolError> {
+    fn go(&mut self, phase: Phase) -> Outcome {
         self.phase = phase;
         Ok(Progress::Stepped)
     }
 
-    fn copy_out<F: Fabric + ?Sized, V>(
+    fn copy_out(
         &mut self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
+        cx: &mut Cx<'_, impl Types>,
         (row, slot, token, part): (u32, u32, u32, Part),
-    ) -> Result<Progress, ProtocolError> {
-        let shape = env.shape;
+    ) -> Outcome {
+        let (env, shape, fabric) = (cx.env, cx.env.shape, &mut *cx.fabric);
         let record = tp::record(shape, env.rank, self.partition, row);
         // Both totals are within the capacity, so the sum is no overflow.
         let to = self.own.saturating_add(row);
@@ -163,7 +155,7 @@ impl Gather {
                 let first = if source > slot { 0 } else { token };
                 let at = (Home { rank: env.rank, local_expert: 0 }, RankId(source));
                 let token = steps::copy_triple(shape, fabric, triple_of(shape, record), at, (to, first))?;
-                let (_, counts) = split_words(ub.words, &env.work.sends)?;
+                let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
                 *count_of(env, counts, source)? += 1;
                 self.go(Phase::CopyOut { row, slot: source, token, part: Part::Data })
             }
@@ -181,14 +173,8 @@ impl Gather {
         }
     }
 
-    fn counts<F: Fabric + ?Sized, V>(
-        &mut self,
-        env: Bound<'_, V>,
-        fabric: &mut F,
-        ub: &mut Ub<'_>,
-        slot: u32,
-        rows: u32,
-    ) -> Result<Progress, ProtocolError> {
+    fn counts(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, rows: u32) -> Outcome {
+        let env = cx.env;
         let own = &env.work.slots;
         if slot >= own.end {
             // Its stretch ends with the peer's last row.
@@ -197,9 +183,9 @@ impl Gather {
         }
         let now = steps::chunk_of(own, slot);
         let end = now.end;
-        let (_, counts) = split_words(ub.words, &env.work.sends)?;
+        let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
         let at = outputs::ep_recv_count(env.shape.ep_world_size() + slot);
-        let rows = steps::write_sums(env, fabric, counts, now, at, rows)?;
+        let rows = steps::write_sums(env, cx.fabric, counts, now, at, rows)?;
         self.go(Phase::Counts { slot: end, rows })
     }
 }

@@ -18,25 +18,18 @@
 mod receive;
 mod send;
 
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
-use crate::layout::state::Partition;
-use crate::plan::counts::ShareSum;
+use crate::fabric::{Progress, ProtocolError};
 use crate::plan::experts::Cursor;
 use crate::plan::route::Send;
 use crate::protocol::a3::exchange::Exchange;
+use crate::protocol::a3::part::{Part, Round, Then};
 use crate::protocol::a3::{Bound, Cx, Env, steps};
 use crate::protocol::{Outcome, Types};
-use crate::sync::barrier;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dispatch {
-    partition: Partition,
-    /// Barrier at which this core arrived last.
-    epoch: u32,
-    /// The row of the outputs that the own share begins with, once counts are exchanged.
-    first_row: u32,
-    staged: Option<steps::Staged>,
+    round: Round,
     phase: Phase,
 }
 
@@ -44,24 +37,14 @@ pub struct Dispatch {
 enum Phase {
     /// Take the partition, plan the sends.
     Select,
-    /// Everything that this core did before has landed: clears.
-    Quiet,
-    /// Tell the other cores so.
-    Arrive,
-    /// All cores are quiet.
-    Barrier,
-    /// Publish flags and counts of the next destinations of this core's share.
-    Publish { destination: u32 },
+    /// A part that every layout has.
+    Part(Part),
     /// Find the next record.
     Send { at: Cursor },
     /// Put a block of it.
     Put { send: Send, block: u32, next: Cursor },
     /// Publish that block's flag.
     PublishBlock { send: Send, block: u32, next: Cursor },
-    /// Write this core's share of `expand_idx`.
-    ExpandIdx { pair: u32 },
-    /// Await the counts, exchange their sums, write them.
-    Exchange(Exchange),
     /// Look for a record of which all blocks have arrived, from `slot` on and round.
     Look { slot: u32 },
     /// Copy the next record of `slot` to `row` of the outputs.
@@ -77,22 +60,21 @@ enum Phase {
 }
 
 phase_names! { Phase:
-    Select Quiet Arrive Barrier Publish Send Put PublishBlock ExpandIdx Exchange Look Triple Data Scale
-    Clear Done
+    Select Part Send Put PublishBlock Look Triple Data Scale Clear Done
 }
 
 impl Dispatch {
     /// A core's next dispatch.
     #[must_use]
     pub const fn new() -> Self {
-        Self { partition: Partition::P0, epoch: 0, first_row: 0, staged: None, phase: Phase::Select }
+        Self { round: Round::new(), phase: Phase::Select }
     }
 
     /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
-            Phase::Exchange(exchange) => exchange.phase(),
+            Phase::Part(part) => part.phase(),
             phase => phase.name(),
         }
     }
@@ -102,18 +84,22 @@ impl Dispatch {
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => {
-                (self.partition, self.epoch) = steps::select(cx)?;
-                self.go(Phase::Quiet)
+                steps::select(cx, &mut self.round)?;
+                self.go(Phase::Part(Part::Quiet))
             }
-            Phase::Quiet => self.quiet(cx),
-            Phase::Arrive => self.arrive(cx),
-            Phase::Barrier => self.barrier(cx),
-            Phase::Publish { destination } => self.publish(cx, destination),
+            Phase::Part(part) => match part.step(&mut self.round, cx)? {
+                Then::Waits(wait) => Ok(Progress::Pending(wait)),
+                Then::Goes(part) => self.go(Phase::Part(part)),
+                Then::Ends => {
+                    if let Part::Exchange(_) = part {
+                        receive::forget(cx)?;
+                    }
+                    self.go(self.after(cx.env, part))
+                }
+            },
             Phase::Send { at } => self.send(cx, at),
             Phase::Put { send, block, next } => self.put(cx, (send, block, next)),
             Phase::PublishBlock { send, block, next } => self.publish_block(cx, (send, block, next)),
-            Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
-            Phase::Exchange(exchange) => self.exchange(cx, exchange),
             Phase::Look { slot } => self.look(cx, slot),
             Phase::Triple { slot, row } => self.triple(cx, slot, row),
             Phase::Data { slot, row, block } => self.data(cx, (slot, row, block)),
@@ -128,24 +114,19 @@ impl Dispatch {
         Ok(Progress::Stepped)
     }
 
-    fn quiet(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        if !cx.fabric.quiet()? {
-            return Ok(Progress::Pending(Wait::QUIET));
-        }
-        self.go(if cx.env.shape.aiv_num() == 1 { first_count(cx.env) } else { Phase::Arrive })
-    }
-
-    fn arrive(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        self.epoch = barrier::next_epoch(self.epoch);
-        barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, self.epoch, ShareSum::default())?;
-        self.go(if counts_first(cx.env) { Phase::Barrier } else { Phase::Send { at: Cursor::default() } })
-    }
-
-    fn barrier(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        match barrier::missing(cx.fabric, cx.env.shape.aiv_num(), cx.env.core, self.epoch)? {
-            Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
-            None if counts_first(cx.env) => self.go(first_count(cx.env)),
-            None => self.go(first_index(cx.env)),
+    /// What follows a part.
+    fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
+        let records = Phase::Send { at: Cursor::default() };
+        match part {
+            Part::Quiet if env.shape.aiv_num() > 1 => Phase::Part(Part::Arrive),
+            Part::Arrive if !counts_first(env) => records,
+            Part::Arrive => Phase::Part(Part::Barrier),
+            Part::Barrier if !counts_first(env) => Phase::Part(Part::expand_idx(env)),
+            Part::Quiet | Part::Barrier => Phase::Part(Part::publish(env)),
+            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env, &self.round))),
+            Part::Exchange(_) => Phase::Look { slot: env.work.slots.start },
+            // Nobody publishes `TokenFlag`s here.
+            Part::Publish { .. } | Part::PublishTokens { .. } => records,
         }
     }
 }
@@ -155,12 +136,4 @@ machine! { Dispatch }
 /// Whether the core publishes counts: it waits at the barrier before it speaks for its rank.
 fn counts_first<V>(env: Bound<'_, V>) -> bool {
     !env.work.destinations.is_empty()
-}
-
-fn first_index<V>(env: Bound<'_, V>) -> Phase {
-    Phase::ExpandIdx { pair: env.work.sends.moe.start }
-}
-
-fn first_count<V>(env: Bound<'_, V>) -> Phase {
-    Phase::Publish { destination: env.work.destinations.start }
 }

@@ -14,7 +14,6 @@ use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{block, outputs};
 use crate::place::Place;
 use crate::placement::Home;
-use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, split_words};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types, Ub, internal};
@@ -51,22 +50,15 @@ impl<'u> Left<'u> {
     }
 }
 
-impl Dispatch {
-    pub(super) fn exchange(&mut self, cx: &mut Cx<'_, impl Types>, mut exchange: Exchange) -> Outcome {
-        let Left { counts, copied, tokens } = Left::new(cx.env, &mut cx.ub)?;
-        let progress = exchange.step(cx.env, cx.fabric, counts)?;
-        match progress {
-            Progress::Stepped => self.go(Phase::Exchange(exchange)),
-            Progress::Pending(_) => Ok(progress),
-            Progress::Done => {
-                copied.fill(0);
-                tokens.fill(0);
-                self.first_row = exchange.first_row();
-                self.go(Phase::Look { slot: cx.env.work.slots.start })
-            }
-        }
-    }
+/// Makes the scratch forget what came in the round before.
+pub(super) fn forget(cx: &mut Cx<'_, impl Types>) -> Result<(), ProtocolError> {
+    let Left { copied, tokens, .. } = Left::new(cx.env, &mut cx.ub)?;
+    copied.fill(0);
+    tokens.fill(0);
+    Ok(())
+}
 
+impl Dispatch {
     pub(super) fn look(&mut self, cx: &mut Cx<'_, impl Types>, from: u32) -> Outcome {
         let own = &cx.env.work.slots;
         let left = Left::new(cx.env, &mut cx.ub)?;
@@ -79,7 +71,7 @@ impl Dispatch {
             match self.missing_block(cx.env, cx.fabric, slot, copied)? {
                 Some(wait) => missing = missing.or(Some(wait)),
                 None => {
-                    let row = self.first_row.saturating_add(left.row(slot - own.start)?);
+                    let row = self.round.first_row.saturating_add(left.row(slot - own.start)?);
                     return self.go(Phase::Triple { slot, row });
                 }
             }
@@ -101,7 +93,7 @@ impl Dispatch {
     ) -> Result<Option<Wait>, ProtocolError> {
         let (home, source) = ends(env, slot);
         let local_expert = home.local_expert;
-        let at = dispatch_record(env.shape, self.partition, home, source, record);
+        let at = dispatch_record(env.shape, self.round.partition, home, source, record);
         for block in (0..block::count(env.shape)).rev() {
             let seen = fabric.observe(block::flag(at, block))?;
             let awaited = Wait::new(Flag::Block, source, &[local_expert, record, block]);
@@ -175,7 +167,7 @@ impl Dispatch {
     fn next_record<V>(&self, env: Bound<'_, V>, ub: &mut Ub<'_>, slot: u32) -> Result<Place, ProtocolError> {
         let (home, source) = ends(env, slot);
         let (_, copied) = Left::new(env, ub)?.of(slot - env.work.slots.start)?;
-        Ok(dispatch_record(env.shape, self.partition, home, source, copied))
+        Ok(dispatch_record(env.shape, self.round.partition, home, source, copied))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The sending half: publish counts, put the blocks of the records and publish their flags.
 
-use super::{Dispatch, Phase, counts_first, first_index};
+use super::{Dispatch, Phase, counts_first};
 use crate::fabric::Fabric;
 use crate::layout::block;
 use crate::layout::data::dispatch_record;
@@ -8,7 +8,7 @@ use crate::layout::record::sent_bytes;
 use crate::place::Place;
 use crate::plan::experts::{Cursor, ExpertSends};
 use crate::plan::route::{Send, Sends};
-use crate::protocol::a3::exchange::Exchange;
+use crate::protocol::a3::part::Part;
 use crate::protocol::a3::steps::{self, split_words};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types};
@@ -16,14 +16,6 @@ use crate::sync::flag;
 use core::ops::Range;
 
 impl Dispatch {
-    pub(super) fn publish(&mut self, cx: &mut Cx<'_, impl Types>, destination: u32) -> Outcome {
-        if destination >= cx.env.work.destinations.end {
-            return self.go(Phase::Send { at: Cursor::default() });
-        }
-        let destination = steps::publish_counts(cx, self.partition, destination)?;
-        self.go(Phase::Publish { destination })
-    }
-
     pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>, at: Cursor) -> Outcome {
         let (env, share) = (cx.env, &cx.env.work.sends);
         let (slots, _) = split_words(cx.ub.words, share)?;
@@ -31,8 +23,8 @@ impl Dispatch {
         let sends = ExpertSends { sends, slots, experts: &env.work.experts };
         self.go(match sends.next(cx.inputs, at) {
             Some((send, next)) => Phase::Put { send, block: 0, next },
-            None if counts_first(env) => first_index(env),
-            None => Phase::Barrier,
+            None if counts_first(env) => Phase::Part(Part::expand_idx(env)),
+            None => Phase::Part(Part::Barrier),
         })
     }
 
@@ -42,7 +34,7 @@ impl Dispatch {
         cx: &mut Cx<'_, impl Types>,
         (send, block, next): (Send, u32, Cursor),
     ) -> Outcome {
-        let (row, tail) = steps::record(cx.env, cx.inputs, cx.ub.row, &mut self.staged, send)?;
+        let (row, tail) = steps::record(cx.env, cx.inputs, cx.ub.row, &mut self.round.staged, send)?;
         let stream = block::stream(block, sent_bytes(cx.env.shape));
         let (in_row, in_tail) = (part(row, 0, &stream), part(tail.as_bytes(), row.len(), &stream));
         let at = block::block(self.record_at(cx.env, send), block);
@@ -62,16 +54,7 @@ impl Dispatch {
     }
 
     fn record_at<V>(&self, env: Bound<'_, V>, send: Send) -> Place {
-        dispatch_record(env.shape, self.partition, send.home, env.rank, send.slot)
-    }
-
-    pub(super) fn expand_idx(&mut self, cx: &mut Cx<'_, impl Types>, pair: u32) -> Outcome {
-        let share = &cx.env.work.sends;
-        let (slots, _) = split_words(cx.ub.words, share)?;
-        self.go(match steps::expand_idx(cx.fabric, &share.moe, slots, pair)? {
-            Some(pair) => Phase::ExpandIdx { pair },
-            None => Phase::Exchange(Exchange::new(cx.env, self.partition, self.epoch)),
-        })
+        dispatch_record(env.shape, self.round.partition, send.home, env.rank, send.slot)
     }
 }
 

@@ -13,26 +13,19 @@
 mod receive;
 mod send;
 
-use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Progress, ProtocolError};
 use crate::layout::landing::{Area, INFO};
-use crate::layout::state::Partition;
 use crate::place::Place;
-use crate::plan::counts::ShareSum;
 use crate::protocol::a3::exchange::Exchange;
+use crate::protocol::a3::part::{Part, Round, Then};
 use crate::protocol::a3::{Bound, Cx, Env, steps};
 use crate::protocol::{Outcome, Types};
-use crate::sync::barrier;
 use crate::units::RankId;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Dispatch {
-    partition: Partition,
-    /// Barrier passed last.
-    epoch: u32,
-    /// The row that the own share begins with, once counts are exchanged.
-    first_row: u32,
-    staged: Option<steps::Staged>,
+    round: Round,
     phase: Phase,
 }
 
@@ -40,12 +33,8 @@ pub struct Dispatch {
 enum Phase {
     /// Take the partition, plan the sends.
     Select,
-    /// Publish the counts of the next destinations of this core's share.
-    Publish { destination: u32 },
-    /// Write this core's share of `expand_idx`.
-    ExpandIdx { pair: u32 },
-    /// Await the counts, exchange their sums, write them.
-    Exchange(Exchange),
+    /// A part that every layout has. Behind its barrier all cores have read all grants that they need.
+    Part(Part),
     /// Tell the sources of the next slots of this core's share that their rows go to `row` and behind it.
     Grant { slot: u32, row: u32 },
     /// Put the rows of the next pairs of this core's share where they were granted, and behind each its scale and triple.
@@ -54,14 +43,6 @@ enum Phase {
     SendInfo { item: u32, info: Info },
     /// Write this core's share of `sent_rows`.
     SentRows { index: u32 },
-    /// Everything that this core sent has landed, clears of the operator before included.
-    Quiet,
-    /// Tell the other cores so.
-    Arrive,
-    /// All cores are quiet, and have read all grants that they need.
-    Barrier,
-    /// Publish the `TokenFlag`s of the next destinations of this core's share.
-    PublishTokens { destination: u32 },
     /// Await and clear the grants of the next destinations of this core's share.
     Clear { destination: u32 },
     /// Await and clear the `TokenFlag`s of the next slots of this core's share.
@@ -78,8 +59,7 @@ enum Phase {
 }
 
 phase_names! { Phase:
-    Select Publish ExpandIdx Exchange Grant Send SendInfo SentRows Quiet Arrive Barrier PublishTokens
-    Clear AwaitTokens Triples Scales Table Done
+    Select Part Grant Send SendInfo SentRows Clear AwaitTokens Triples Scales Table Done
 }
 
 /// Scale and triple of a row that has been put.
@@ -94,14 +74,14 @@ impl Dispatch {
     /// A core's next dispatch.
     #[must_use]
     pub const fn new() -> Self {
-        Self { partition: Partition::P0, epoch: 0, first_row: 0, staged: None, phase: Phase::Select }
+        Self { round: Round::new(), phase: Phase::Select }
     }
 
     /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
-            Phase::Exchange(exchange) => exchange.phase(),
+            Phase::Part(part) => part.phase(),
             phase => phase.name(),
         }
     }
@@ -111,32 +91,19 @@ impl Dispatch {
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => {
-                (self.partition, self.epoch) = steps::select(cx)?;
-                self.go(Phase::Publish { destination: cx.env.work.destinations.start })
+                steps::select(cx, &mut self.round)?;
+                self.go(Phase::Part(Part::publish(cx.env)))
             }
-            Phase::Publish { destination } => self.publish(cx, destination),
-            Phase::ExpandIdx { pair } => self.expand_idx(cx, pair),
-            Phase::Exchange(exchange) => self.exchange(cx, exchange),
+            Phase::Part(part) => match part.step(&mut self.round, cx)? {
+                Then::Waits(wait) => Ok(Progress::Pending(wait)),
+                Then::Goes(part) => self.go(Phase::Part(part)),
+                Then::Ends => self.go(self.after(cx.env, part)),
+            },
             Phase::Grant { slot, row } => self.grant(cx, slot, row),
             Phase::Send { next } => self.send(cx, next, None),
             Phase::SendInfo { item, info } => self.send(cx, item, Some(info)),
             Phase::SentRows { index } => self.sent_rows(cx, index),
-            Phase::Quiet if !cx.fabric.quiet()? => Ok(Progress::Pending(Wait::QUIET)),
-            Phase::Quiet if cx.env.shape.aiv_num() == 1 => self.go(first_to_tell(cx.env)),
-            Phase::Quiet => self.go(Phase::Arrive),
-            Phase::Arrive => {
-                self.epoch = barrier::next_epoch(self.epoch);
-                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, self.epoch, ShareSum::default())?;
-                self.go(Phase::Barrier)
-            }
-            Phase::Barrier => {
-                match barrier::missing(cx.fabric, cx.env.shape.aiv_num(), cx.env.core, self.epoch)? {
-                    Some(core) => Ok(Progress::Pending(Wait::barrier(core))),
-                    None => self.go(first_to_tell(cx.env)),
-                }
-            }
             Phase::Clear { destination } => self.clear(cx, destination),
-            Phase::PublishTokens { destination } => self.publish_tokens(cx, destination),
             Phase::AwaitTokens { slot } => self.await_tokens(cx, slot),
             Phase::Triples { slot, index, row, token } => self.triples(cx, (slot, index, row, token)),
             Phase::Scales { slot, index, row, token } => self.scales(cx, (slot, index, row, token)),
@@ -151,13 +118,22 @@ impl Dispatch {
         Ok(Progress::Stepped)
     }
 
-    fn area<V>(&self, env: Bound<'_, V>) -> Area {
-        env.choices.receive.area(self.partition)
+    /// What follows a part.
+    fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
+        match part {
+            Part::Publish { .. } => Phase::Part(Part::expand_idx(env)),
+            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env, &self.round))),
+            Part::Exchange(_) => Phase::Grant { slot: env.work.slots.start, row: self.round.first_row },
+            Part::Quiet if env.shape.aiv_num() > 1 => Phase::Part(Part::Arrive),
+            Part::Arrive => Phase::Part(Part::Barrier),
+            Part::Quiet | Part::Barrier => Phase::Part(Part::publish_tokens(env)),
+            Part::PublishTokens { .. } => Phase::Clear { destination: env.work.destinations.start },
+        }
     }
-}
 
-fn first_to_tell<V>(env: Bound<'_, V>) -> Phase {
-    Phase::PublishTokens { destination: env.work.destinations.start }
+    fn area<V>(&self, env: Bound<'_, V>) -> Area {
+        env.choices.receive.area(self.round.partition)
+    }
 }
 
 machine! { Dispatch }

@@ -6,7 +6,6 @@ use crate::layout::landing;
 use crate::layout::outputs;
 use crate::layout::state::Direct;
 use crate::plan::route;
-use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, ROWS, Rows, Stretch, count_of, split_words, write_words};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types, Ub};
@@ -16,19 +15,6 @@ use crate::sync::flag;
 type At = (u32, u32, u32, u32);
 
 impl Dispatch {
-    pub(super) fn exchange(&mut self, cx: &mut Cx<'_, impl Types>, mut exchange: Exchange) -> Outcome {
-        let (_, counts) = split_words(cx.ub.words, &cx.env.work.sends)?;
-        let progress = exchange.step(cx.env, cx.fabric, counts)?;
-        match progress {
-            Progress::Stepped => self.go(Phase::Exchange(exchange)),
-            Progress::Pending(_) => Ok(progress),
-            Progress::Done => {
-                (self.epoch, self.first_row) = (exchange.epoch(), exchange.first_row());
-                self.go(Phase::Grant { slot: cx.env.work.slots.start, row: self.first_row })
-            }
-        }
-    }
-
     /// Rows of this operator may come now: what was in their places has been read, or this rank would not be here.
     pub(super) fn grant(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
         let own = &cx.env.work.slots;
@@ -41,7 +27,11 @@ impl Dispatch {
         let mut row = row;
         for (slot, local_expert, source) in steps::sources_of(cx.env.shape, now) {
             let destination = route::destination_of(cx.env.shape, cx.env.rank, local_expert);
-            cx.fabric.publish(source, Direct::Grants.word(self.partition, destination), flag::status(row))?;
+            cx.fabric.publish(
+                source,
+                Direct::Grants.word(self.round.partition, destination),
+                flag::status(row),
+            )?;
             // Cannot overflow: the sums of all cores are within the capacity.
             row = row.saturating_add(*count_of(cx.env, counts, slot)?);
         }
@@ -51,9 +41,14 @@ impl Dispatch {
     pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32) -> Outcome {
         let own = &cx.env.work.slots;
         if slot >= own.end {
-            return self.go(Phase::Triples { slot: own.start, index: 0, row: self.first_row, token: 0 });
+            return self.go(Phase::Triples {
+                slot: own.start,
+                index: 0,
+                row: self.round.first_row,
+                token: 0,
+            });
         }
-        match steps::await_token_flags(cx.env, cx.fabric, self.partition, &(slot..own.end))? {
+        match steps::await_token_flags(cx, self.round.partition, &(slot..own.end))? {
             Err(wait) => Ok(Progress::Pending(wait)),
             Ok(slot) => self.go(Phase::AwaitTokens { slot }),
         }
@@ -67,7 +62,7 @@ impl Dispatch {
         let first =
             landing::triple_of(landing::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env)).info(row));
         let at = |rows: &Stretch| landing::info_behind(first, rows.before);
-        let token = steps::copy_triples(cx.env, cx.fabric, &rows, (at, landing::INFO), (row, token))?;
+        let token = steps::copy_triples(cx, &rows, (at, landing::INFO), (row, token))?;
         self.go(match cx.env.shape.row_format().scale {
             None => Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token },
             Some(_) => Phase::Scales { slot, index, row, token },

@@ -7,7 +7,7 @@ use crate::layout::outputs;
 use crate::layout::state::Direct;
 use crate::placement::Home;
 use crate::plan::route::{self, Send, Sends};
-use crate::protocol::a3::exchange::Exchange;
+use crate::protocol::a3::part::Part;
 use crate::protocol::a3::steps::{self, chunk_of, split_words, write_words};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Types, internal};
@@ -15,23 +15,6 @@ use crate::sync::flag;
 use crate::units::RankId;
 
 impl Dispatch {
-    pub(super) fn publish(&mut self, cx: &mut Cx<'_, impl Types>, destination: u32) -> Outcome {
-        if destination >= cx.env.work.destinations.end {
-            return self.go(Phase::ExpandIdx { pair: cx.env.work.sends.moe.start });
-        }
-        let destination = steps::publish_counts(cx, self.partition, destination)?;
-        self.go(Phase::Publish { destination })
-    }
-
-    pub(super) fn expand_idx(&mut self, cx: &mut Cx<'_, impl Types>, pair: u32) -> Outcome {
-        let share = &cx.env.work.sends;
-        let (slots, _) = split_words(cx.ub.words, share)?;
-        self.go(match steps::expand_idx(cx.fabric, &share.moe, slots, pair)? {
-            Some(pair) => Phase::ExpandIdx { pair },
-            None => Phase::Exchange(Exchange::new(cx.env, self.partition, self.epoch)),
-        })
-    }
-
     /// The first row that a destination has granted; what is missing if it has not yet.
     #[inline(always)]
     fn grant_of<F: Fabric + ?Sized, V>(
@@ -41,7 +24,7 @@ impl Dispatch {
         destination: u32,
     ) -> Result<Result<u32, Wait>, ProtocolError> {
         let home = || route::destination_home(env.shape, destination);
-        let seen = fabric.observe(Direct::Grants.word(self.partition, destination))?;
+        let seen = fabric.observe(Direct::Grants.word(self.round.partition, destination))?;
         match flag::dispatch(seen) {
             flag::Seen::Empty => {
                 let Home { rank: source, local_expert } = home();
@@ -101,7 +84,7 @@ impl Dispatch {
                 Err(_) => return self.go(Phase::Send { next: item }),
             };
             let (payload, scale) =
-                steps::payload(shape, cx.env.vector, cx.inputs, cx.ub.row, &mut self.staged, send)?;
+                steps::payload(shape, cx.env.vector, cx.inputs, cx.ub.row, &mut self.round.staged, send)?;
             let info =
                 Info { to, at: parts.info(row), bytes: landing::info_of(scale, steps::triple(cx.env, send)) };
             cx.fabric.put(to, parts.row(row), payload, &[])?;
@@ -128,7 +111,7 @@ impl Dispatch {
         let is_moe = index < moe;
         let part = 0..if is_moe { moe } else { route::share_len(share) };
         if index >= part.end {
-            return self.go(Phase::Quiet);
+            return self.go(Phase::Part(Part::Quiet));
         }
         let end = chunk_of(&part, index).end;
         let pair = if is_moe {
@@ -155,18 +138,10 @@ impl Dispatch {
             match self.grant_of(cx.env, cx.fabric, destination)? {
                 Err(wait) if destination == first => return Ok(Progress::Pending(wait)),
                 Err(_) => return self.go(Phase::Clear { destination }),
-                Ok(_) => cx.fabric.store(Direct::Grants.word(self.partition, destination), 0)?,
+                Ok(_) => cx.fabric.store(Direct::Grants.word(self.round.partition, destination), 0)?,
             }
         }
         self.go(Phase::Clear { destination: end })
-    }
-
-    pub(super) fn publish_tokens(&mut self, cx: &mut Cx<'_, impl Types>, destination: u32) -> Outcome {
-        if destination >= cx.env.work.destinations.end {
-            return self.go(Phase::Clear { destination: cx.env.work.destinations.start });
-        }
-        let destination = steps::publish_token_flags(cx.env, cx.fabric, self.partition, destination)?;
-        self.go(Phase::PublishTokens { destination })
     }
 }
 

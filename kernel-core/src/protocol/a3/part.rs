@@ -1,0 +1,136 @@
+//! Parts of dispatch that every layout has. Each layout says in which order they come.
+
+use super::Cx;
+use super::exchange::Exchange;
+use super::steps::{self, Staged, split_words};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::layout::state::Partition;
+use crate::plan::counts::ShareSum;
+use crate::protocol::Types;
+use crate::sync::barrier;
+
+/// What a dispatch knows beside its phase.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Round {
+    pub(crate) partition: Partition,
+    /// Barrier passed, or arrived at, last.
+    pub(crate) epoch: u32,
+    /// The row of the outputs that the own share begins with, once counts are exchanged.
+    pub(crate) first_row: u32,
+    /// The rows of the whole rank, likewise.
+    pub(crate) total: u32,
+    pub(crate) staged: Option<Staged>,
+}
+
+impl Round {
+    /// Of a dispatch that has not begun.
+    pub(crate) const fn new() -> Self {
+        Self { partition: Partition::P0, epoch: 0, first_row: 0, total: 0, staged: None }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Part {
+    /// Publish flags and counts of the next destinations of this core's share.
+    Publish { destination: u32 },
+    /// Write this core's share of `expand_idx`.
+    ExpandIdx { pair: u32 },
+    /// Await the counts, exchange their sums, write them.
+    Exchange(Exchange),
+    /// Everything that this core sent has landed, clears of the operator before included.
+    Quiet,
+    /// Tell the other cores so.
+    Arrive,
+    /// All cores are quiet.
+    Barrier,
+    /// Publish the `TokenFlag`s of the next destinations of this core's share.
+    PublishTokens { destination: u32 },
+}
+
+phase_names! { Part: Publish ExpandIdx Exchange Quiet Arrive Barrier PublishTokens }
+
+/// What comes of a step of a part.
+pub(crate) enum Then {
+    /// The part is pending.
+    Waits(Wait),
+    /// The part goes on.
+    Goes(Part),
+    /// The part has ended with this step.
+    Ends,
+}
+
+impl Part {
+    /// The first step of publishing counts.
+    pub(crate) fn publish<V>(env: super::Bound<'_, V>) -> Self {
+        Self::Publish { destination: env.work.destinations.start }
+    }
+
+    /// The first step of publishing `TokenFlag`s.
+    pub(crate) fn publish_tokens<V>(env: super::Bound<'_, V>) -> Self {
+        Self::PublishTokens { destination: env.work.destinations.start }
+    }
+
+    /// The first step of writing `expand_idx`.
+    pub(crate) fn expand_idx<V>(env: super::Bound<'_, V>) -> Self {
+        Self::ExpandIdx { pair: env.work.sends.moe.start }
+    }
+
+    /// The name of the phase that it is in.
+    pub(crate) const fn phase(&self) -> &'static str {
+        match self {
+            Self::Exchange(exchange) => exchange.phase(),
+            part => part.name(),
+        }
+    }
+
+    /// Goes on with the part.
+    ///
+    /// # Errors
+    /// A value read from the fabric contradicts the shape, or the fabric refuses.
+    #[inline(always)]
+    pub(crate) fn step(self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Result<Then, ProtocolError> {
+        let env = cx.env;
+        Ok(match self {
+            Self::Publish { destination } | Self::PublishTokens { destination }
+                if destination >= env.work.destinations.end =>
+            {
+                Then::Ends
+            }
+            Self::Publish { destination } => {
+                let destination = steps::publish_counts(cx, round.partition, destination)?;
+                Then::Goes(Self::Publish { destination })
+            }
+            Self::PublishTokens { destination } => {
+                let destination = steps::publish_token_flags(cx, round.partition, destination)?;
+                Then::Goes(Self::PublishTokens { destination })
+            }
+            Self::ExpandIdx { pair } => {
+                let (slots, _) = split_words(cx.ub.words, &env.work.sends)?;
+                match steps::expand_idx(cx.fabric, &env.work.sends.moe, slots, pair)? {
+                    Some(pair) => Then::Goes(Self::ExpandIdx { pair }),
+                    None => Then::Ends,
+                }
+            }
+            Self::Exchange(mut exchange) => match exchange.step(cx)? {
+                Progress::Stepped => Then::Goes(Self::Exchange(exchange)),
+                Progress::Pending(wait) => Then::Waits(wait),
+                Progress::Done => {
+                    round.epoch = exchange.epoch();
+                    (round.first_row, round.total) = (exchange.first_row(), exchange.total());
+                    Then::Ends
+                }
+            },
+            Self::Quiet if !cx.fabric.quiet()? => Then::Waits(Wait::QUIET),
+            Self::Quiet => Then::Ends,
+            Self::Arrive => {
+                round.epoch = barrier::next_epoch(round.epoch);
+                barrier::arrive(cx.fabric, env.rank, env.core, round.epoch, ShareSum::default())?;
+                Then::Ends
+            }
+            Self::Barrier => match barrier::missing(cx.fabric, env.shape.aiv_num(), env.core, round.epoch)? {
+                Some(core) => Then::Waits(Wait::barrier(core)),
+                None => Then::Ends,
+            },
+        })
+    }
+}
