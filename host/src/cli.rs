@@ -122,6 +122,10 @@ pub enum OrderArg {
     /// Rotated by the rank, so that ranks do not all send to the same peer first.
     #[default]
     Staggered,
+    /// Combine: rotated by the rank over the ranks to which rows go. Dispatch: as staggered.
+    Destinations,
+    /// Rotated by the rank, and then every n-th, so that neighbours do not follow each other.
+    Stride,
 }
 
 impl OrderArg {
@@ -131,6 +135,8 @@ impl OrderArg {
         match self {
             Self::Plain => "plain",
             Self::Staggered => "staggered",
+            Self::Destinations => "destinations",
+            Self::Stride => "stride",
         }
     }
 }
@@ -140,6 +146,8 @@ impl From<OrderArg> for SendOrder {
         match order {
             OrderArg::Plain => Self::Plain,
             OrderArg::Staggered => Self::Staggered,
+            OrderArg::Destinations => Self::Destinations,
+            OrderArg::Stride => Self::Stride,
         }
     }
 }

@@ -29,14 +29,14 @@ fn hierarchy() -> Config<'static> {
 #[test]
 fn every_choice_that_makes_a_difference_is_listed_once() {
     for (name, config, expected) in [
-        // Copied out and in place with either flags, two areas of direct placement without flags, in two orders.
-        ("plain", a3(), 2 * (2 * 2 + 2)),
-        ("int8 results", Config { comm_quant_mode: 2, ..a3() }, 2 * 2 * 2),
-        ("a TP domain", Config { tp_world_size: 2, moe_expert_num: 2, ..a3() }, 2 * 2),
-        ("fullmesh_v2", Config { comm_alg: CommAlg::FullmeshV2, ..a3() }, 2),
-        ("A2", Config { comm_alg: CommAlg::Fullmesh, ..a3() }, 2),
+        // Copied out and in place with either flags, in four orders; two areas of direct placement, without flags, in three.
+        ("plain", a3(), 4 * 2 * 2 + 3 * 2),
+        ("int8 results", Config { comm_quant_mode: 2, ..a3() }, 4 * 2 * 2),
+        ("a TP domain", Config { tp_world_size: 2, moe_expert_num: 2, ..a3() }, 4 * 2),
+        ("fullmesh_v2", Config { comm_alg: CommAlg::FullmeshV2, ..a3() }, 4),
+        ("A2", Config { comm_alg: CommAlg::Fullmesh, ..a3() }, 3),
         // The agent has an order, the cores have none.
-        ("hierarchy", hierarchy(), 2 + 1),
+        ("hierarchy", hierarchy(), 3 + 1),
     ] {
         let shape = shape(&config);
         let all: Vec<_> = Choices::all(&shape).collect();

@@ -81,7 +81,7 @@ prop_compose! {
 prop_compose! {
     fn samples()(
         config in domains(), [quantised, smooth, shared_expert_x] in any::<[bool; 3]>(), mask in 0..3, idle: u16,
-        [staggered, separate] in any::<[bool; 2]>(), receive in 0..3,
+        order in proptest::sample::select(&SendOrder::ALL), separate: bool, receive in 0..3,
         blocks in prop_oneof![2 => Just(None), 1 => prop_oneof![1i64..20, 180i64..260].prop_map(Some)],
         routing in prop_oneof![Just(Routing::Uniform), Just(Routing::Zipf), Just(Routing::Hot)],
         schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DCDDCC"), Just("DDCCDC")], seed in 0u64..1000,
@@ -118,7 +118,6 @@ prop_compose! {
             shared_expert_x: shared_expert_x && config.shared_expert_rank_num == 0,
             ..Default::default()
         };
-        let order = if staggered { SendOrder::Staggered } else { SendOrder::Plain };
         let flags = if separate { Flags::Separate } else { Flags::Joint };
         let receive = match receive {
             1 if blocks.is_none() => Receive::InPlace,

@@ -1,6 +1,6 @@
 //! The order of sending (seed 004 section 2.1): staggered, so that not everybody sends to the same rank first.
 
-use crate::units::{RankId, div_rem};
+use crate::units::{RankId, div_floor, div_rem};
 use core::ops::Range;
 
 /// In which order a core goes through its own items.
@@ -11,40 +11,135 @@ pub enum SendOrder {
     /// Rotated by `ep_rank_id % count`.
     #[default]
     Staggered,
+    /// Rotated over the ranks to which they go: of the stretches of items with one destination, number
+    /// `ep_rank_id % stretches` comes first. Rows of combine stand by destination; where items do not, as in dispatch, this is
+    /// [`Staggered`](Self::Staggered).
+    Destinations,
+    /// Rotated by `ep_rank_id % count`, and then every n-th item, so that items behind each other go to different ranks; n is
+    /// near 0.618 * count and has no divisor in common with it.
+    Stride,
+}
+
+/// How a core goes through its items: item number `i` is `(first + i * stride) % count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Path {
+    count: u32,
+    first: u32,
+    stride: u32,
+}
+
+impl Path {
+    /// Through no items.
+    pub(crate) const EMPTY: Self = Self { count: 0, first: 0, stride: 1 };
+
+    pub(crate) const fn len(self) -> u32 {
+        self.count
+    }
+
+    /// The `i`-th item, for `i` below the number of items.
+    #[inline(always)]
+    pub(crate) const fn item(self, i: u32) -> u32 {
+        let item = if self.stride == 1 { self.first + i } else { self.far(i) };
+        if item < self.count { item } else { item - self.count }
+    }
+
+    /// The same where items do not follow each other, less than twice `count`.
+    #[cold]
+    const fn far(self, i: u32) -> u32 {
+        let steps = i as u64 * self.stride as u64;
+        self.first
+            + (steps
+                - div_floor(steps, if self.count == 0 { 1 } else { self.count as u64 }) * self.count as u64)
+                as u32
+    }
 }
 
 impl SendOrder {
+    /// Every order.
+    pub const ALL: [Self; 4] = [Self::Plain, Self::Staggered, Self::Destinations, Self::Stride];
+
     /// The `i`-th item that `rank` takes from its share.
     #[inline]
     #[must_use]
     pub const fn item(self, share: &Range<u32>, rank: RankId, i: u32) -> u32 {
-        share.start + turned(share.end - share.start, self.turn(share, rank), i)
+        share.start + self.path(share.end - share.start, rank).item(i)
     }
 
-    /// By how much `rank` turns its share.
+    /// How `rank` goes through `count` items.
     #[inline]
-    pub(crate) const fn turn(self, share: &Range<u32>, rank: RankId) -> u32 {
-        let count = share.end - share.start;
-        match self {
+    pub(crate) const fn path(self, count: u32, rank: RankId) -> Path {
+        let first = match self {
             Self::Plain => 0,
-            // Most ranks turn a share by less than its length: there is nothing to divide.
-            Self::Staggered if rank.0 < count => rank.0,
-            Self::Staggered if count == 0 => 0,
-            Self::Staggered => div_rem(rank.0, count).1,
+            // Most ranks rotate a share by less than its length: there is nothing to divide.
+            _ if rank.0 < count => rank.0,
+            _ if count == 0 => 0,
+            _ => div_rem(rank.0, count).1,
+        };
+        let stride = match self {
+            Self::Stride => stride(count),
+            _ => 1,
+        };
+        Path { count, first, stride }
+    }
+
+    /// The same for items that stand by destination, as `destination` tells of each.
+    ///
+    /// # Errors
+    /// The one of `destination`.
+    pub(crate) fn path_by<E>(
+        self,
+        count: u32,
+        rank: RankId,
+        mut destination: impl FnMut(u32) -> Result<RankId, E>,
+    ) -> Result<Path, E> {
+        let mut path = self.path(count, rank);
+        if self == Self::Destinations {
+            let mut starts_before = |end| {
+                let (mut stretches, mut last, mut latest) = (0, None, 0);
+                for item in 0..count {
+                    let to = Some(destination(item)?);
+                    if to != last {
+                        (stretches, last, latest) = (stretches + 1, to, item);
+                    }
+                    if stretches == end {
+                        break;
+                    }
+                }
+                Ok((stretches, latest))
+            };
+            let (stretches, _) = starts_before(u32::MAX)?;
+            if stretches > 0 {
+                (_, path.first) = starts_before(div_rem(rank.0, stretches).1 + 1)?;
+            }
         }
+        Ok(path)
     }
 
     /// All items of a share, as `rank` takes them.
     pub fn items(self, share: Range<u32>, rank: RankId) -> impl Iterator<Item = u32> + Clone {
-        (0..share.end - share.start).map(move |i| self.item(&share, rank, i))
+        let path = self.path(share.end - share.start, rank);
+        (0..path.len()).map(move |i| share.start + path.item(i))
     }
 }
 
-/// The `i`-th of `count` items, taken from the `turn`-th on.
-#[inline(always)]
-pub(crate) const fn turned(count: u32, turn: u32, i: u32) -> u32 {
-    let item = turn + i;
-    if item < count { item } else { item - count }
+/// The number next to 0.618 * `count`, from there on upwards, that has no divisor in common with it.
+const fn stride(count: u32) -> u32 {
+    let mut stride = div_floor(count as u64 * 618, 1000) as u32;
+    if stride == 0 {
+        stride = 1;
+    }
+    // Ends at the latest at `count + 1`, which is 1 for whoever counts modulo `count`.
+    while !coprime(stride, count) {
+        stride += 1;
+    }
+    stride
+}
+
+const fn coprime(mut a: u32, mut b: u32) -> bool {
+    while b != 0 {
+        (a, b) = (b, div_rem(a, b).1);
+    }
+    a == 1
 }
 
 #[cfg(test)]
@@ -84,9 +179,57 @@ mod tests {
 
     #[test]
     fn an_empty_share_has_no_items_and_asking_does_not_panic() {
-        for order in [SendOrder::Plain, SendOrder::Staggered] {
+        for order in SendOrder::ALL {
             assert!(items(order, 5..5, 3).is_empty());
             assert_eq!(order.item(&(5..5), RankId(3), 0), 5);
         }
+    }
+
+    /// Ranks with rows for six ranks each, by destination: at each step every rank sends to another one (seed 004 section
+    /// 2.1: rank i begins with rank i). Rotated over rows, whose numbers differ by rank, some wait for each other.
+    #[test]
+    fn rotation_over_destinations_begins_with_another_rank_on_each_rank() {
+        let rows = |rank: u32| {
+            (0..6u32).flat_map(move |to| core::iter::repeat_n(to, 2 + ((rank + to) % 3) as usize))
+        };
+        let first_to = |order: SendOrder| {
+            let of = |rank| {
+                let to: Vec<u32> = rows(rank).collect();
+                let destination = |item: u32| Ok::<_, ()>(RankId(to[item as usize]));
+                let path = order.path_by(to.len() as u32, RankId(rank), destination).unwrap();
+                let mut all: Vec<u32> = (0..path.len()).map(|i| path.item(i)).collect();
+                let first = to[all[0] as usize];
+                all.sort_unstable();
+                assert!(all.into_iter().eq(0..to.len() as u32), "{order:?} leaves rows out");
+                first
+            };
+            (0..6).map(of).collect::<Vec<_>>()
+        };
+        assert_eq!(first_to(SendOrder::Destinations), [0, 1, 2, 3, 4, 5]);
+        assert_eq!(first_to(SendOrder::Plain), [0; 6]);
+        assert_ne!(first_to(SendOrder::Staggered), [0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn rotation_over_destinations_reports_the_error_of_an_item() {
+        let refused = SendOrder::Destinations
+            .path_by(3, RankId(0), |item| if item < 2 { Ok(RankId(item)) } else { Err(item) });
+        assert_eq!(refused, Err(2));
+    }
+
+    /// Rotation alone is the twin: what stands side by side goes out one behind the other.
+    #[test]
+    fn a_stride_takes_every_item_once_and_none_behind_its_neighbour() {
+        for count in 1..200 {
+            for rank in [0, 1, 7, 100, 1000] {
+                let mut taken = items(SendOrder::Stride, 3..3 + count, rank);
+                let neighbours = taken.windows(2).filter(|two| two[1] == two[0] + 1).count();
+                assert!(count < 5 || neighbours == 0, "{count}: {taken:?}");
+                taken.sort_unstable();
+                assert!(taken.into_iter().eq(3..3 + count), "{count} items of rank {rank}");
+            }
+        }
+        let rotated = items(SendOrder::Staggered, 0..8, 1);
+        assert!(rotated.windows(2).any(|two| two[1] == two[0] + 1));
     }
 }

@@ -1,7 +1,7 @@
 //! Which rows a rank has received, and so returns in combine (seed 002, key design 3), from the routing of all
 //! ranks. The machines learn it from flags and triples; this is for plans on paper.
 
-use super::order::SendOrder;
+use super::order::{Path, SendOrder};
 use super::route;
 use super::split;
 use crate::inputs::Inputs;
@@ -47,15 +47,18 @@ pub fn received<'a>(
     })
 }
 
-/// The numbers of the rows that `core` of `rank` returns, in its order, when the rank has received `rows`.
+/// The numbers of the rows that `core` of `rank` returns, in its order, when the rank has received these `rows`.
 pub fn returns(
     shape: &Shape,
     rank: RankId,
     core: CoreId,
     order: SendOrder,
-    rows: u32,
+    rows: &[Received],
 ) -> impl Iterator<Item = u32> + Clone + use<> {
-    order.items(split::rows(shape, rows, core), rank)
+    let share = split::rows(shape, rows.len() as u32, core);
+    let source = |item| rows.get((share.start + item) as usize).map(|row| row.source).ok_or(());
+    let path = order.path_by(share.end - share.start, rank, source).unwrap_or(Path::EMPTY);
+    (0..path.len()).map(move |i| share.start + path.item(i))
 }
 
 #[cfg(test)]
@@ -92,9 +95,9 @@ mod tests {
                     .map(|row| Triple { source: row.source, token: row.pair.token, k: row.pair.k }.words())
                     .collect();
                 prop_assert_eq!(&triples, &cluster.dispatch(rank).assist_info_for_combine, "rank {}", rank);
-                for order in [SendOrder::Plain, SendOrder::Staggered] {
+                for order in SendOrder::ALL {
                     let cores = (0..shape.aiv_num()).map(CoreId);
-                    let all = cores.flat_map(|core| returns(&shape, rank, core, order, rows.len() as u32));
+                    let all = cores.flat_map(|core| returns(&shape, rank, core, order, &rows));
                     let mut all: Vec<_> = all.collect();
                     all.sort_unstable();
                     prop_assert!(all.into_iter().eq(0..rows.len() as u32), "each row once");

@@ -4,7 +4,7 @@
 //! A **destination** is a number: shared-expert ranks first (`0 .. Rs`), then MoE experts (`Rs + e`). The
 //! **slot** of a pair is its ordinal among this rank's active pairs with the same destination, in flat order.
 
-use super::order::{self, SendOrder};
+use super::order::{Path, SendOrder};
 use super::split::DispatchShare;
 use crate::inputs::{Inputs, Mask};
 use crate::placement::{Expert, Home};
@@ -211,18 +211,18 @@ pub struct Sends<'a> {
 struct Part {
     first: u32,
     len: u32,
-    /// The item that is taken first.
-    turn: u32,
+    path: Path,
 }
 
 impl Part {
     fn new(order: SendOrder, share: &Range<u32>, rank: RankId) -> Self {
-        Self { first: share.start, len: share.end - share.start, turn: order.turn(share, rank) }
+        let len = share.end - share.start;
+        Self { first: share.start, len, path: order.path(len, rank) }
     }
 
     #[inline(always)]
     const fn item(self, i: u32) -> u32 {
-        order::turned(self.len, self.turn, i)
+        self.path.item(i)
     }
 }
 

@@ -82,12 +82,11 @@ impl Choices {
 
     /// Every combination that makes a difference for `shape`. What its protocol does not look at has its default.
     pub fn all(shape: &Shape) -> impl Iterator<Item = Self> {
-        const ORDERS: [SendOrder; 2] = [SendOrder::Plain, SendOrder::Staggered];
         const FLAGS: [Flags; 2] = [Flags::Joint, Flags::Separate];
         const STAGES: [Stage; 2] = [Stage::Two, Stage::Three];
         const RECEIVES: [Receive; 4] =
             [Receive::Copy, Receive::InPlace, Receive::Direct { areas: 1 }, Receive::Direct { areas: 2 }];
-        let all = ORDERS.into_iter().flat_map(|order| {
+        let all = SendOrder::ALL.into_iter().flat_map(|order| {
             FLAGS.into_iter().flat_map(move |flags| {
                 STAGES.into_iter().flat_map(move |stage| {
                     RECEIVES.into_iter().map(move |receive| Self { order, flags, receive, stage })
@@ -101,10 +100,14 @@ impl Choices {
     fn differs(&self, shape: &Shape) -> bool {
         let Self { order, flags, receive, stage } = *self;
         let plain = shape.comm_alg() == CommAlg::FullmeshV1 && !matches!(receive, Receive::Direct { .. });
+        let is_a3 = matches!(shape.comm_alg(), CommAlg::FullmeshV1 | CommAlg::FullmeshV2);
+        let returns_rows = is_a3 && !matches!(receive, Receive::Direct { .. });
         let cores_issue = shape.comm_alg() == CommAlg::Hierarchy && stage == Stage::Three;
         (plain || flags == Flags::default())
             && (shape.comm_alg() == CommAlg::Hierarchy || stage == Stage::default())
             && (!cores_issue || order == SendOrder::default())
+            // Where no rows go back by destination it is another name.
+            && (returns_rows || order != SendOrder::Destinations)
     }
 }
 

@@ -333,7 +333,8 @@ fn plans(shape: &Shape, inputs: &Inputs<'_>) {
     permute::add_gather_adds(slice(&mut [0; 16]), at as usize, sums);
 
     keep_all(returns::received(shape, rank, |_| *inputs));
-    keep_all(returns::returns(shape, rank, core, order, at));
+    let row = returns::Received { local_expert: at, source: rank, pair: Pair { token: Token(at), k: at } };
+    keep_all(returns::returns(shape, rank, core, order, &[row; 3]));
     let step = incast::step([(rank, RankId(at))].into_iter(), slice(&mut [Tally::default(); 4]));
     keep(step.and(Incast::default()));
     let mut loads = [Load::default(); PORTS];

@@ -156,7 +156,7 @@ impl Traffic {
             let to = self.called(rank, what.source);
             Write { what: (row, what), to, at, bytes: shape.result_bytes() }
         };
-        returns(shape, self.ep(rank), core, order, rows.len() as u32).map(write).collect()
+        returns(shape, self.ep(rank), core, order, rows).map(write).collect()
     }
 
     /// The same for all cores, given what all ranks have received.

@@ -82,7 +82,10 @@ struct SharedRank {
     at_once: u32,
 }
 
-const ORDERS: [OrderArg; 2] = [OrderArg::Plain, OrderArg::Staggered];
+/// The orders of dispatch: over destinations it goes as staggered.
+const ORDERS: [OrderArg; 3] = [OrderArg::Plain, OrderArg::Staggered, OrderArg::Stride];
+const ORDERS_OF_COMBINE: [OrderArg; 4] =
+    [OrderArg::Plain, OrderArg::Staggered, OrderArg::Destinations, OrderArg::Stride];
 
 pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String) -> Summary {
     let shape = &traffic.shape;
@@ -93,7 +96,7 @@ pub(super) fn of(traffic: &Traffic, args: &PlanArgs, source: String) -> Summary 
     if traffic.known && shared == SharedSplit::AllIn {
         let received: Vec<_> = traffic.all_ranks().map(|rank| traffic.received(rank)).collect();
         let writes = |order: OrderArg| traffic.all_combine(&received, order.into());
-        incast.extend(ORDERS.map(|o| of_order("combine", o, &incasts(&writes(o)))));
+        incast.extend(ORDERS_OF_COMBINE.map(|o| of_order("combine", o, &incasts(&writes(o)))));
         combine = Some(receivers(traffic, &writes(args.order)));
     }
     Summary {
@@ -182,7 +185,8 @@ fn shared_experts(traffic: &Traffic) -> Vec<OfSplit> {
         }
     };
     let splits = [SharedArg::Even, SharedArg::AllIn];
-    splits.into_iter().flat_map(|split| ORDERS.map(|order| (split, order))).map(of).collect()
+    let orders = [OrderArg::Plain, OrderArg::Staggered];
+    splits.into_iter().flat_map(|split| orders.map(|order| (split, order))).map(of).collect()
 }
 
 /// The most ranks that send to `to` at one step.

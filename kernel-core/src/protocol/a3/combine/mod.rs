@@ -19,6 +19,7 @@ use super::tp::Add;
 use crate::fabric::{Progress, ProtocolError};
 use crate::layout::record::Triple;
 use crate::layout::state::Partition;
+use crate::plan::order::Path;
 use crate::units::Token;
 use core::ops::Range;
 use sum::{InWindow, Output};
@@ -29,6 +30,8 @@ pub struct Combine {
     partition: Partition,
     /// The rows that this core returns.
     share: Range<u32>,
+    /// In which order.
+    path: Path,
     /// Where the TP peer's results for them are, if there is one.
     lent: Option<Partition>,
     phase: Phase,
@@ -60,7 +63,7 @@ impl Combine {
     /// A core's next combine.
     #[must_use]
     pub const fn new() -> Self {
-        Self { partition: Partition::P0, share: 0..0, lent: None, phase: Phase::Select }
+        Self { partition: Partition::P0, share: 0..0, path: Path::EMPTY, lent: None, phase: Phase::Select }
     }
 
     /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.

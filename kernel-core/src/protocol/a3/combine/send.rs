@@ -7,7 +7,6 @@ use crate::layout::record::Triple;
 use crate::layout::result;
 use crate::layout::state::{Kind, combine_slot, combine_status};
 use crate::layout::tp;
-use crate::plan::order::turned;
 use crate::plan::split;
 use crate::protocol::a3::Cx;
 use crate::protocol::a3::tp::{Add, built};
@@ -21,6 +20,10 @@ impl Combine {
     pub(super) fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let (rows, others) = cx.operands.rows(cx.env.shape, cx.env.rank)?;
         self.share = split::rows(cx.env.shape, rows, cx.env.core);
+        let triple = |row: u32| cx.operands.triple(cx.env.shape, cx.env.rank, self.share.start + row);
+        let source = |row: u32| triple(row).map(|triple| triple.source);
+        let count = self.share.end - self.share.start;
+        self.path = cx.env.choices.order.path_by(count, cx.env.rank, source)?;
         self.partition = selector::select(cx.fabric, Kind::Combine, cx.env.core)?;
         self.go(match cx.env.shape.tp_world_size() {
             1 => Phase::Put { item: 0 },
@@ -58,13 +61,11 @@ impl Combine {
             left -= 1;
             next += 1;
         }
-        let count = self.share.end - self.share.start;
-        let turn = cx.env.choices.order.turn(&self.share, cx.env.rank);
         while left > 0 {
-            if next >= count {
+            if next >= self.path.len() {
                 return self.go(Phase::Await { token: Token(cx.env.work.tokens.start), k: 0 });
             }
-            let row = self.share.start + turned(count, turn, next);
+            let row = self.share.start + self.path.item(next);
             let triple = self.put(cx, row)?;
             left -= 1;
             if left == 0 {

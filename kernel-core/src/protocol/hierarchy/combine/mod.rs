@@ -68,11 +68,7 @@ struct Words<'u> {
 }
 
 impl Words<'_> {
-    fn followed<V>(
-        &mut self,
-        env: Now<'_, V>,
-        server: u32,
-    ) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
+    fn followed<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
         let len = 1 + (env.work.tokens.end - env.work.tokens.start) as usize;
         let stream = self.followed.get_mut(server as usize * len..).and_then(|rest| rest.get_mut(..len));
         stream.and_then(<[u32]>::split_first_mut).ok_or(internal("scratch is shorter than ub_words"))
