@@ -36,6 +36,7 @@ impl<B: Backend> Backend for Survivors<B> {
     where
         Self: 'b;
 
+    #[inline]
     fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
         let inner = self.inner.fabric(self.physical(rank), core, batch);
         survivors::Survivors { inner, left: self.left.as_ref() }

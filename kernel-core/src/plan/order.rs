@@ -39,19 +39,22 @@ impl Path {
     /// The `i`-th item, for `i` below the number of items.
     #[inline(always)]
     pub(crate) const fn item(self, i: u32) -> u32 {
-        let item = if self.stride == 1 { self.first + i } else { self.far(i) };
-        if item < self.count { item } else { item - self.count }
+        let item = self.first as u64 + i as u64 * self.stride as u64;
+        let count = self.count as u64;
+        // Where items follow each other there is nothing to divide.
+        if item < count {
+            item as u32
+        } else if item - count < count {
+            (item - count) as u32
+        } else {
+            far(item, count)
+        }
     }
+}
 
-    /// The same where items do not follow each other, less than twice `count`.
-    #[cold]
-    const fn far(self, i: u32) -> u32 {
-        let steps = i as u64 * self.stride as u64;
-        self.first
-            + (steps
-                - div_floor(steps, if self.count == 0 { 1 } else { self.count as u64 }) * self.count as u64)
-                as u32
-    }
+#[cold]
+const fn far(item: u64, count: u64) -> u32 {
+    (item - div_floor(item, if count == 0 { 1 } else { count }) * count) as u32
 }
 
 impl SendOrder {

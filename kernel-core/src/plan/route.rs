@@ -210,14 +210,12 @@ pub struct Sends<'a> {
 #[derive(Clone, Copy, Debug)]
 struct Part {
     first: u32,
-    len: u32,
     path: Path,
 }
 
 impl Part {
     fn new(order: SendOrder, share: &Range<u32>, rank: RankId) -> Self {
-        let len = share.end - share.start;
-        Self { first: share.start, len, path: order.path(len, rank) }
+        Self { first: share.start, path: order.path(share.end - share.start, rank) }
     }
 
     #[inline(always)]
@@ -237,7 +235,7 @@ impl<'a> Sends<'a> {
     /// Pairs of the share, sent or not.
     #[must_use]
     pub const fn len(&self) -> u32 {
-        self.moe.len + self.shared.len
+        self.moe.path.len() + self.shared.path.len()
     }
 
     /// Whether the core has no pairs.
@@ -248,7 +246,7 @@ impl<'a> Sends<'a> {
 
     /// Pairs of MoE experts, which come first.
     pub(super) const fn moe_len(&self) -> u32 {
-        self.moe.len
+        self.moe.path.len()
     }
 
     /// What is sent, in order, of pairs to which [`walk`] has given these `slots`.
@@ -282,12 +280,13 @@ impl<'a> Sends<'a> {
             return None;
         }
         // What has a slot is active: the walk gave it only to such pairs.
-        if item < self.moe.len {
+        let moe = self.moe.path.len();
+        if item < moe {
             let i = self.moe.first + index;
             let expert = shape.moe_expert(*inputs.expert_ids.get(i as usize)?)?;
             Some(Send { pair: moe_pair(shape, i), home: shape.moe_home(expert), slot })
         } else {
-            let pair = shared_pair(shape, self.shared.first + index - self.moe.len);
+            let pair = shared_pair(shape, self.shared.first + index - moe);
             Some(Send { pair, home: shape.shared_home(self.rank, pair.k - shape.k()), slot })
         }
     }
@@ -296,7 +295,7 @@ impl<'a> Sends<'a> {
     #[inline(always)]
     #[must_use]
     pub const fn index(&self, item: u32) -> u32 {
-        let moe = self.moe.len;
+        let moe = self.moe.path.len();
         if item < moe { self.moe.item(item) } else { moe + self.shared.item(item - moe) }
     }
 }

@@ -32,7 +32,7 @@ use kernel_core::protocol::{
 };
 use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Elastic, Limit, Limits, Shape};
 use kernel_core::sync::{barrier, flag, selector};
-use kernel_core::units::{self, CoreId, ExpertId, RankId, Token};
+use kernel_core::units::{self, CoreId, ExpertId, Pair, RankId, Token};
 #[cfg(target_arch = "x86_64")]
 use kernel_core::vector::x86::{Avx2, Avx512};
 use kernel_core::vector::{Any, NotFinite, Portable, Term, Value, Vector, cells};

@@ -29,7 +29,9 @@ impl Round {
     }
 }
 
+/// A part, by the step that is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
 pub(crate) enum Part {
     /// Publish flags and counts of the next destinations of this core's share.
     Publish { destination: u32 },
@@ -48,16 +50,6 @@ pub(crate) enum Part {
 }
 
 phase_names! { Part: Publish ExpandIdx Exchange Quiet Arrive Barrier PublishTokens }
-
-/// What comes of a step of a part.
-pub(crate) enum Then {
-    /// The part is pending.
-    Waits(Wait),
-    /// The part goes on.
-    Goes(Part),
-    /// The part has ended with this step.
-    Ends,
-}
 
 impl Part {
     /// The first step of publishing counts.
@@ -83,54 +75,57 @@ impl Part {
         }
     }
 
-    /// Goes on with the part.
+    /// Goes on with the part; `None` when it has ended with this step.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     #[inline(always)]
-    pub(crate) fn step(self, round: &mut Round, cx: &mut Cx<'_, impl Types>) -> Result<Then, ProtocolError> {
+    pub(crate) fn step(
+        &mut self,
+        round: &mut Round,
+        cx: &mut Cx<'_, impl Types>,
+    ) -> Result<Option<Progress>, ProtocolError> {
         let env = cx.env;
-        Ok(match self {
+        match self {
             Self::Publish { destination } | Self::PublishTokens { destination }
-                if destination >= env.work.destinations.end =>
+                if *destination >= env.work.destinations.end =>
             {
-                Then::Ends
+                return Ok(None);
             }
             Self::Publish { destination } => {
-                let destination = steps::publish_counts(cx, round.partition, destination)?;
-                Then::Goes(Self::Publish { destination })
+                *destination = steps::publish_counts(cx, round.partition, *destination)?;
             }
             Self::PublishTokens { destination } => {
-                let destination = steps::publish_token_flags(cx, round.partition, destination)?;
-                Then::Goes(Self::PublishTokens { destination })
+                *destination = steps::publish_token_flags(cx, round.partition, *destination)?;
             }
             Self::ExpandIdx { pair } => {
                 let (slots, _) = split_words(cx.ub.words, &env.work.sends)?;
-                match steps::expand_idx(cx.fabric, &env.work.sends.moe, slots, pair)? {
-                    Some(pair) => Then::Goes(Self::ExpandIdx { pair }),
-                    None => Then::Ends,
+                match steps::expand_idx(cx.fabric, &env.work.sends.moe, slots, *pair)? {
+                    Some(next) => *pair = next,
+                    None => return Ok(None),
                 }
             }
-            Self::Exchange(mut exchange) => match exchange.step(cx)? {
-                Progress::Stepped => Then::Goes(Self::Exchange(exchange)),
-                Progress::Pending(wait) => Then::Waits(wait),
-                Progress::Done => {
-                    round.epoch = exchange.epoch();
-                    (round.first_row, round.total) = (exchange.first_row(), exchange.total());
-                    Then::Ends
+            Self::Exchange(exchange) => {
+                let progress = exchange.step(cx)?;
+                if progress != Progress::Done {
+                    return Ok(Some(progress));
                 }
-            },
-            Self::Quiet if !cx.fabric.quiet()? => Then::Waits(Wait::QUIET),
-            Self::Quiet => Then::Ends,
+                round.epoch = exchange.epoch();
+                (round.first_row, round.total) = (exchange.first_row(), exchange.total());
+                return Ok(None);
+            }
+            Self::Quiet if !cx.fabric.quiet()? => return Ok(Some(Progress::Pending(Wait::QUIET))),
+            Self::Quiet => return Ok(None),
             Self::Arrive => {
                 round.epoch = barrier::next_epoch(round.epoch);
                 barrier::arrive(cx.fabric, env.rank, env.core, round.epoch, ShareSum::default())?;
-                Then::Ends
+                return Ok(None);
             }
-            Self::Barrier => match barrier::missing(cx.fabric, env.shape.aiv_num(), env.core, round.epoch)? {
-                Some(core) => Then::Waits(Wait::barrier(core)),
-                None => Then::Ends,
-            },
-        })
+            Self::Barrier => {
+                let missing = barrier::missing(cx.fabric, env.shape.aiv_num(), env.core, round.epoch)?;
+                return Ok(missing.map(|core| Progress::Pending(Wait::barrier(core))));
+            }
+        }
+        Ok(Some(Progress::Stepped))
     }
 }

@@ -148,6 +148,7 @@ pub(crate) fn sources_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item
 
 /// Awaits and clears the counts of the first of `own` slots, and hands them to `note` with their slots. The slot to go on
 /// with; what is missing if not even the first one is there.
+#[inline]
 pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
     env: Bound<'_, V>,
     fabric: &mut F,
@@ -359,14 +360,15 @@ pub(crate) fn copy_triples(
     (at, pitch): (impl Fn(&Stretch) -> Place, u64),
     (mut row, mut first): (u32, u32),
 ) -> Result<u32, ProtocolError> {
+    let (shape, fabric) = (cx.env.shape, &mut *cx.fabric);
     let mut seen: [&[u8]; ROWS as usize] = [&[]; ROWS as usize];
     let mut left = seen.iter_mut();
     for stretch in &rows.stretches {
         let mut at = at(stretch);
         for bytes in left.by_ref().take(stretch.len as usize) {
-            *bytes = cx.fabric.bytes(at, Triple::BYTES)?;
+            *bytes = fabric.bytes(at, Triple::BYTES)?;
             // Another processor has written it: a line to wait for, so all are asked for at once.
-            cx.fabric.prefetch(bytes);
+            fabric.prefetch(bytes);
             at.offset += pitch;
         }
     }
@@ -374,7 +376,7 @@ pub(crate) fn copy_triples(
     let mut triples = [[0; Triple::BYTES as usize]; ROWS as usize];
     let mut left = triples.iter_mut().zip(&seen);
     for stretch in &rows.stretches {
-        let expected = Expected::of(cx.env.shape, stretch.home.rank, stretch.source);
+        let expected = Expected::of(shape, stretch.home.rank, stretch.source);
         if stretch.index == 0 {
             first = 0;
         }
@@ -384,7 +386,7 @@ pub(crate) fn copy_triples(
             row += 1;
         }
     }
-    write_first(cx.fabric, all, &triples, rows.len)?;
+    write_first(fabric, all, &triples, rows.len)?;
     Ok(first)
 }
 

@@ -194,6 +194,7 @@ struct AtPeers<'a> {
 }
 
 impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
+    #[inline]
     fn row<'f>(
         &self,
         shape: &Shape,

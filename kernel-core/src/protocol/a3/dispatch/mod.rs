@@ -17,7 +17,7 @@ mod send;
 mod tp;
 
 use super::exchange::Exchange;
-use super::part::{Part, Round, Then};
+use super::part::{Part, Round};
 use super::tp::Gather;
 use super::{Bound, Env};
 use crate::fabric::{Progress, ProtocolError};
@@ -36,6 +36,8 @@ pub struct Dispatch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// A tag of its own: a step, and every poll, begins with reading it.
+#[repr(u8)]
 enum Phase {
     /// Take the partition, plan the sends.
     Select,
@@ -88,21 +90,23 @@ impl Dispatch {
     /// Goes on with the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        match self.phase {
-            Phase::Select => self.select(cx),
-            Phase::Send { next } => self.send(cx, next),
+        match &mut self.phase {
+            &mut Phase::Select => self.select(cx),
+            &mut Phase::Send { next } => self.send(cx, next),
             Phase::Part(part) => match part.step(&mut self.round, cx)? {
-                Then::Waits(wait) => Ok(Progress::Pending(wait)),
-                Then::Goes(part) => self.go(Phase::Part(part)),
-                Then::Ends => self.go(self.after(cx.env, part)),
+                Some(progress) => Ok(progress),
+                None => {
+                    let ended = *part;
+                    self.go(self.after(cx.env, ended))
+                }
             },
-            Phase::SelectTp => self.select_tp(cx),
-            Phase::AwaitTokens { slot, row } => self.await_tokens(cx, slot, row),
-            Phase::CopyOut { slot, index, row, token, field } => {
+            &mut Phase::SelectTp => self.select_tp(cx),
+            &mut Phase::AwaitTokens { slot, row } => self.await_tokens(cx, slot, row),
+            &mut Phase::CopyOut { slot, index, row, token, field } => {
                 self.copy_out(cx, (slot, index, row, token), field)
             }
-            Phase::Gather(gather) => self.gather(cx, gather),
-            Phase::Done => Ok(Progress::Done),
+            &mut Phase::Gather(gather) => self.gather(cx, gather),
+            &mut Phase::Done => Ok(Progress::Done),
         }
     }
 

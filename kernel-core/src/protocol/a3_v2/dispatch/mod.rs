@@ -22,7 +22,7 @@ use crate::fabric::{Progress, ProtocolError};
 use crate::plan::experts::Cursor;
 use crate::plan::route::Send;
 use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::part::{Part, Round, Then};
+use crate::protocol::a3::part::{Part, Round};
 use crate::protocol::a3::{Bound, Cx, Env, steps};
 use crate::protocol::{Outcome, Types};
 
@@ -34,6 +34,8 @@ pub struct Dispatch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// A tag of its own: a step, and every poll, begins with reading it.
+#[repr(u8)]
 enum Phase {
     /// Take the partition, plan the sends.
     Select,
@@ -82,30 +84,30 @@ impl Dispatch {
     /// Goes on with the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        match self.phase {
-            Phase::Select => {
+        match &mut self.phase {
+            &mut Phase::Select => {
                 steps::select(cx, &mut self.round)?;
                 self.go(Phase::Part(Part::Quiet))
             }
             Phase::Part(part) => match part.step(&mut self.round, cx)? {
-                Then::Waits(wait) => Ok(Progress::Pending(wait)),
-                Then::Goes(part) => self.go(Phase::Part(part)),
-                Then::Ends => {
-                    if let Part::Exchange(_) = part {
+                Some(progress) => Ok(progress),
+                None => {
+                    let ended = *part;
+                    if let Part::Exchange(_) = ended {
                         receive::forget(cx)?;
                     }
-                    self.go(self.after(cx.env, part))
+                    self.go(self.after(cx.env, ended))
                 }
             },
-            Phase::Send { at } => self.send(cx, at),
-            Phase::Put { send, block, next } => self.put(cx, (send, block, next)),
-            Phase::PublishBlock { send, block, next } => self.publish_block(cx, (send, block, next)),
-            Phase::Look { slot } => self.look(cx, slot),
-            Phase::Triple { slot, row } => self.triple(cx, slot, row),
-            Phase::Data { slot, row, block } => self.data(cx, (slot, row, block)),
-            Phase::Scale { slot, row } => self.scale(cx, slot, row),
-            Phase::Clear { slot, block } => self.clear(cx, slot, block),
-            Phase::Done => Ok(Progress::Done),
+            &mut Phase::Send { at } => self.send(cx, at),
+            &mut Phase::Put { send, block, next } => self.put(cx, (send, block, next)),
+            &mut Phase::PublishBlock { send, block, next } => self.publish_block(cx, (send, block, next)),
+            &mut Phase::Look { slot } => self.look(cx, slot),
+            &mut Phase::Triple { slot, row } => self.triple(cx, slot, row),
+            &mut Phase::Data { slot, row, block } => self.data(cx, (slot, row, block)),
+            &mut Phase::Scale { slot, row } => self.scale(cx, slot, row),
+            &mut Phase::Clear { slot, block } => self.clear(cx, slot, block),
+            &mut Phase::Done => Ok(Progress::Done),
         }
     }
 

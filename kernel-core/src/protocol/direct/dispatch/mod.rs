@@ -17,7 +17,7 @@ use crate::fabric::{Progress, ProtocolError};
 use crate::layout::landing::{Area, INFO};
 use crate::place::Place;
 use crate::protocol::a3::exchange::Exchange;
-use crate::protocol::a3::part::{Part, Round, Then};
+use crate::protocol::a3::part::{Part, Round};
 use crate::protocol::a3::{Bound, Cx, Env, steps};
 use crate::protocol::{Outcome, Types};
 use crate::units::RankId;
@@ -30,6 +30,8 @@ pub struct Dispatch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+// A tag of its own: a step, and every poll, begins with reading it.
+#[repr(u8)]
 enum Phase {
     /// Take the partition, plan the sends.
     Select,
@@ -89,26 +91,28 @@ impl Dispatch {
     /// Goes on with the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        match self.phase {
-            Phase::Select => {
+        match &mut self.phase {
+            &mut Phase::Select => {
                 steps::select(cx, &mut self.round)?;
                 self.go(Phase::Part(Part::publish(cx.env)))
             }
             Phase::Part(part) => match part.step(&mut self.round, cx)? {
-                Then::Waits(wait) => Ok(Progress::Pending(wait)),
-                Then::Goes(part) => self.go(Phase::Part(part)),
-                Then::Ends => self.go(self.after(cx.env, part)),
+                Some(progress) => Ok(progress),
+                None => {
+                    let ended = *part;
+                    self.go(self.after(cx.env, ended))
+                }
             },
-            Phase::Grant { slot, row } => self.grant(cx, slot, row),
-            Phase::Send { next } => self.send(cx, next, None),
-            Phase::SendInfo { item, info } => self.send(cx, item, Some(info)),
-            Phase::SentRows { index } => self.sent_rows(cx, index),
-            Phase::Clear { destination } => self.clear(cx, destination),
-            Phase::AwaitTokens { slot } => self.await_tokens(cx, slot),
-            Phase::Triples { slot, index, row, token } => self.triples(cx, (slot, index, row, token)),
-            Phase::Scales { slot, index, row, token } => self.scales(cx, (slot, index, row, token)),
-            Phase::Table => self.table(cx),
-            Phase::Done => Ok(Progress::Done),
+            &mut Phase::Grant { slot, row } => self.grant(cx, slot, row),
+            &mut Phase::Send { next } => self.send(cx, next, None),
+            &mut Phase::SendInfo { item, info } => self.send(cx, item, Some(info)),
+            &mut Phase::SentRows { index } => self.sent_rows(cx, index),
+            &mut Phase::Clear { destination } => self.clear(cx, destination),
+            &mut Phase::AwaitTokens { slot } => self.await_tokens(cx, slot),
+            &mut Phase::Triples { slot, index, row, token } => self.triples(cx, (slot, index, row, token)),
+            &mut Phase::Scales { slot, index, row, token } => self.scales(cx, (slot, index, row, token)),
+            &mut Phase::Table => self.table(cx),
+            &mut Phase::Done => Ok(Progress::Done),
         }
     }
 
