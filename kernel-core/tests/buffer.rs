@@ -6,7 +6,9 @@ mod random;
 use kernel_core::layout::data::{combine_row, dispatch_record};
 use kernel_core::layout::state::Partition;
 use kernel_core::placement::Home;
-use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Shape, Violation};
+use kernel_core::shape::{
+    BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Rule, Shape, Violation,
+};
 use kernel_core::units::{RankId, Token, div_ceil};
 use proptest::prelude::*;
 
@@ -78,7 +80,14 @@ fn one_mib_less_than_required_is_refused() {
         let found = violations(&short, Limits::Product);
         assert_eq!(found.len(), 1, "{name}");
         assert_eq!(found[0].parameter, "hccl_buffsize_mb", "{name}");
-        assert_eq!(found[0].numbers[0], ("required_mb", required_mb), "{name}");
+        // The smallest window of all holds more than tiny ones need: then it is a range.
+        match found[0].rule {
+            Rule::Range { min, .. } => {
+                assert_eq!((min, Buffer::new(&short).is_smallest), (2, true), "{name}");
+            }
+            _ => assert_eq!(found[0].numbers[0], ("required_mb", required_mb), "{name}"),
+        }
+        assert_eq!(Buffer::new(&short).is_smallest, name == "tiny");
     }
 }
 

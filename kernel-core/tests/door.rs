@@ -392,6 +392,34 @@ fn all_violations_are_reported_at_once() {
 }
 
 #[test]
+fn a_window_too_small_is_told_beside_what_else_is_wrong() {
+    let told = |config: Config<'_>| {
+        let found = violations(&config, Limits::Product);
+        let window = found.iter().find(|v| v.parameter == "hccl_buffsize_mb").map(|v| v.numbers[0].1);
+        (window, found.len())
+    };
+    // Three local experts of 288 on 128 ranks, as 384 have: 2 * (3 * 144 * 48 * 14848 + 9 * 48 * 14336) B.
+    let divided = Config {
+        ep_world_size: 144,
+        shared_expert_num: 1,
+        shared_expert_rank_num: 16,
+        moe_expert_num: 384,
+        k: 8,
+        bs: BatchSizes::Uniform(48),
+        ..Config::default()
+    };
+    assert_eq!(told(divided), (Some(600), 1));
+    assert_eq!(told(Config { moe_expert_num: 288, ..divided }), (Some(600), 2));
+    assert_eq!(told(Config { moe_expert_num: 288, hccl_buffsize_mb: 600, ..divided }), (None, 1));
+    assert_eq!(told(Config { k: 0, aiv_num: 0, ..divided }).0, Some(590));
+    // A number out of its range counts as the smallest in it: more would only follow from it.
+    let window = told(Config { h: 1024, hccl_buffsize_mb: 3, ..a3() });
+    assert_eq!(window.1, 1);
+    assert_eq!(told(Config { h: i64::MAX, hccl_buffsize_mb: 3, ..a3() }), (window.0, 2));
+    assert_eq!(told(Config { h: i64::MAX, ..a3() }), (None, 1));
+}
+
+#[test]
 fn fullmesh_v2_lists_each_thing_it_leaves_out() {
     let config = Config {
         tp_world_size: 2,

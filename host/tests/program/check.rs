@@ -185,7 +185,7 @@ fn the_window_is_told_term_by_term() {
         "partitions 2 x L 16 x R 16 x max_bs 16 x pitch 14848  121634816  116.00",
         "partitions 2 x (K + S) 8 x max_bs 16 x row 14336",
         "max_bs              26 (limit: hccl_buffsize_mb)",
-        "pitch: bytes of a record, align(align(2H, 32) + 64, 512)",
+        "pitch: bytes reserved for a record, quantised or not, align(align(2H, 32) + 64, 512)",
     ] {
         assert!(table.contains(part), "{part}:\n{table}");
     }

@@ -29,6 +29,8 @@ pub struct Buffer {
     pub max_bs_limit: Limit,
     /// What `required_mb` is the sum of; unused places have no name.
     pub terms: [Term; 3],
+    /// Whether `required_mb` is the smallest that the product takes, and more than the terms need.
+    pub is_smallest: bool,
 }
 
 /// What keeps `max_bs` from being larger.
@@ -117,7 +119,8 @@ impl Buffer {
         let terms = need.terms(natural(bs));
         let (max_bs, max_bs_limit) = need.max_bs(natural(config.hccl_buffsize_mb));
         let configured_mb = config.hccl_buffsize_mb;
-        Self { required_mb: need.mb(&terms), configured_mb, max_bs, max_bs_limit, terms }
+        let is_smallest = div_ceil(sum(&terms), MIB) < need.min_mb;
+        Self { required_mb: need.mb(&terms), configured_mb, max_bs, max_bs_limit, terms, is_smallest }
     }
 
     /// The sum of the terms.
@@ -183,11 +186,12 @@ impl Need {
                 // Sized for unquantised rows, whatever quant_mode is: one group may serve both.
                 let pitch = match self.alg {
                     CommAlg::FullmeshV2 => {
-                        let meaning = "bytes of a record, ceil((align(2H, 32) + 64) / 480) * 512";
+                        let meaning = "bytes reserved for a record, quantised or not, ceil((align(2H, 32) + 64) / 480) * 512";
                         factor("pitch", block_record_pitch(self.row), meaning)
                     }
                     _ => {
-                        let meaning = "bytes of a record, align(align(2H, 32) + 64, 512)";
+                        let meaning =
+                            "bytes reserved for a record, quantised or not, align(align(2H, 32) + 64, 512)";
                         factor("pitch", record_pitch(self.row), meaning)
                     }
                 };

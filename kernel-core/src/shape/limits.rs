@@ -108,6 +108,11 @@ const A2_HIERARCHY: Column = Column {
 };
 
 impl Range {
+    /// The value if it is in it, else the smallest that is.
+    pub(super) const fn legal(self, value: i64) -> i64 {
+        if self.holds(value) { value } else { self.min }
+    }
+
     pub(super) const fn holds(self, value: i64) -> bool {
         self.min <= value && value <= self.max
     }

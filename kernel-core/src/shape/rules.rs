@@ -83,9 +83,7 @@ impl<'a> Door<'a> {
         self.fullmesh_v2(batch);
         self.slots(experts, k, batch);
         self.relay(experts, k, h, batch);
-        let operands = experts.local.is_some() && experts.shared.is_some() && k.is_some() && h.is_some();
-        let operands = operands && batch.is_some() && port_offset.is_some();
-        let buffsize = self.windows(operands, limits);
+        let buffsize = self.windows(limits);
         move || {
             let [zero_expert_num, copy_expert_num, const_expert_num] = specials?;
             Some(Shape {
@@ -409,24 +407,46 @@ impl<'a> Door<'a> {
         }
     }
 
+    /// Whether there is room for the windows, whatever else is wrong: a number out of its range counts as the smallest
+    /// in it, so that no legal one needs less.
     #[inline(never)]
-    fn windows(&mut self, operands: bool, limits: Limits) -> Option<u32> {
-        let seen = self.config.hccl_buffsize_mb;
-        if operands {
-            let buffer = Buffer::with(self.config, limits);
-            if !buffer.fits() {
-                let words = "must hold the windows";
-                let mut numbers = [("required_mb", signed(buffer.required_mb)), ("", 0), ("", 0), ("", 0)];
-                for (place, term) in numbers.iter_mut().skip(1).zip(&buffer.terms) {
-                    if !term.name.is_empty() {
-                        *place = (term.name, signed(term.bytes));
-                    }
-                }
-                self.wrong("hccl_buffsize_mb", seen, words, &numbers);
-                return None;
+    fn windows(&mut self, limits: Limits) -> Option<u32> {
+        let (config, column) = (self.config, self.column);
+        let bs = match config.bs {
+            BatchSizes::Uniform(bs) => bs,
+            BatchSizes::PerRank(list) => {
+                list.iter().copied().filter(|&bs| column.bs.holds(bs)).max().unwrap_or(column.bs.min)
+            }
+        };
+        let ranks = column.ep_world_size.legal(config.ep_world_size);
+        let shared_ranks = Range { min: 0, max: if column.shared_ranks { ranks - 1 } else { 0 } };
+        let buffer = Buffer::with(
+            &Config {
+                ep_world_size: ranks,
+                moe_expert_num: column.moe_expert_num.legal(config.moe_expert_num),
+                shared_expert_num: column.shared_expert_num.legal(config.shared_expert_num),
+                shared_expert_rank_num: shared_ranks.legal(config.shared_expert_rank_num),
+                k: limits::K.legal(config.k),
+                h: column.h.legal(config.h),
+                bs: BatchSizes::Uniform(column.bs.legal(bs)),
+                port_offset: column.port_offset.legal(config.port_offset),
+                ..*config
+            },
+            limits,
+        );
+        let seen = config.hccl_buffsize_mb;
+        // The smallest window of all is a range, and told as that.
+        if buffer.fits() || buffer.is_smallest {
+            return self.range("hccl_buffsize_mb", seen, column.hccl_buffsize_mb);
+        }
+        let mut numbers = [("required_mb", signed(buffer.required_mb)), ("", 0), ("", 0), ("", 0)];
+        for (place, term) in numbers.iter_mut().skip(1).zip(&buffer.terms) {
+            if !term.name.is_empty() {
+                *place = (term.name, signed(term.bytes));
             }
         }
-        self.range("hccl_buffsize_mb", seen, self.column.hccl_buffsize_mb)
+        self.wrong("hccl_buffsize_mb", seen, "must hold the windows", &numbers);
+        None
     }
 }
 
