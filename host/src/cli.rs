@@ -13,6 +13,7 @@ use crate::error::one_line;
 use crate::generate::{MaskKind, Routing};
 use crate::presets;
 use crate::report::{Format, complain};
+use crate::result;
 use crate::vector::Unit;
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
@@ -54,15 +55,20 @@ pub enum Verb {
     Check(CheckArgs),
     /// Compare a result with what the oracle says of its case, or with another result.
     Compare(CompareArgs),
+    /// Write what the oracle says of a case, as a result file.
+    Golden(GoldenArgs),
 }
 
 /// Where a configuration comes from.
-#[derive(Args, Clone, Debug)]
+#[derive(Args, Clone, Debug, Default)]
 pub struct ConfigArgs {
+    /// A configuration file, or a case folder.
+    #[arg(value_name = "CONFIG|CASE", conflicts_with_all = ["preset", "config"])]
+    pub path: Option<PathBuf>,
     /// A named configuration.
     #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES))]
     pub preset: Option<String>,
-    /// A configuration file.
+    /// A configuration file; of a case folder its config.toml alone.
     #[arg(long, value_name = "FILE", conflicts_with = "preset")]
     pub config: Option<PathBuf>,
     /// Override one key of the configuration; may be given again.
@@ -85,6 +91,9 @@ pub struct TensorArgs {
     /// Make shared_expert_x on all ranks (no rank holds shared experts).
     #[arg(long)]
     pub shared_expert_x: bool,
+    /// Draw values that tell wrong orders of summation, fused multiply-add and wrong rounding apart.
+    #[arg(long)]
+    pub hard: bool,
     /// Make an elastic domain without these ranks: elastic_info, in an order drawn from the seed.
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     pub dead: Vec<u32>,
@@ -227,13 +236,10 @@ impl From<SpreadArg> for Spread {
 /// `veriep run`
 #[derive(Args, Debug)]
 pub struct RunArgs {
-    /// A case folder; without it a case is made in memory.
-    #[arg(value_name = "CASE", conflicts_with_all = ["preset", "config", "set", "routing", "mask", "smooth_scales", "shared_expert_x", "dead"])]
-    pub case: Option<PathBuf>,
-    /// Configuration of a case in memory.
+    /// A case, or a configuration, of which a case is made in memory.
     #[command(flatten)]
     pub config: ConfigArgs,
-    /// Its tensors.
+    /// The tensors of a case in memory.
     #[command(flatten)]
     pub tensors: TensorArgs,
     /// Write the last round's result.
@@ -355,9 +361,9 @@ pub struct ScheduleArgs {
 /// `veriep layout`
 #[derive(Args, Debug)]
 pub struct LayoutArgs {
-    /// A configuration file or a case folder.
-    #[arg(value_name = "CONFIG")]
-    pub config: PathBuf,
+    /// Configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
     /// Whose map.
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
@@ -398,14 +404,62 @@ pub struct CompareArgs {
     /// The result file to judge.
     #[arg(value_name = "RESULT")]
     pub result: PathBuf,
+    /// Steps of its type that a value may be off.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub ulp: u64,
+    /// How much of the expected magnitude a value may be off.
+    #[arg(long, value_name = "X", default_value_t = 0.0, value_parser = room)]
+    pub rtol: f64,
+    /// How much a value may be off, beside that.
+    #[arg(long, value_name = "Y", default_value_t = 0.0, value_parser = room)]
+    pub atol: f64,
+    /// Judge these ranks alone, as far as the file has them.
+    #[arg(long, value_name = "RANK,...", value_delimiter = ',')]
+    pub ranks: Vec<u32>,
+    /// Judge these tensors alone, as far as the file has them.
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', value_parser = PossibleValuesParser::new(result::names()))]
+    pub tensors: Vec<String>,
+    /// Do not look at rows behind those received: tensors may be as long as their capacity.
+    #[arg(long)]
+    pub padded: bool,
+}
+
+/// `veriep golden`
+#[derive(Args, Debug)]
+pub struct GoldenArgs {
+    /// A case, or a configuration, of which a case is made in memory.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The tensors of a case in memory.
+    #[command(flatten)]
+    pub tensors: TensorArgs,
+    /// Seed of a case in memory.
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    pub seed: u64,
+    /// The result file to write.
+    #[arg(long, value_name = "FILE")]
+    pub out: PathBuf,
+}
+
+fn room(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(room) if (0.0..f64::INFINITY).contains(&room) => Ok(room),
+        _ => Err("must be a number from 0 on".to_owned()),
+    }
 }
 
 /// `veriep check`
 #[derive(Args, Debug)]
 pub struct CheckArgs {
     /// Configuration files or case folders; several are layers that share one group.
-    #[arg(required = true, value_name = "CONFIG|CASE")]
+    #[arg(required_unless_present = "preset", conflicts_with = "preset", value_name = "CONFIG|CASE")]
     pub paths: Vec<PathBuf>,
+    /// A named configuration.
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES))]
+    pub preset: Option<String>,
+    /// Override one key of every configuration; may be given again.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,

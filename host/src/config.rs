@@ -1,7 +1,10 @@
 //! `config.toml`: seed 003's parameters in snake case, owned; nothing but TOML types is checked here.
 
+mod keys;
+
 use crate::error::{Error, Problem};
 use core::fmt;
+use core::ops::Range;
 use kernel_core::shape::{
     BatchSizes, CommAlg, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Shape,
 };
@@ -9,6 +12,8 @@ use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeString, DeTable};
 
 /// Name of the configuration inside a case.
 pub const FILE_NAME: &str = "config.toml";
@@ -152,26 +157,44 @@ impl Config {
     /// Parses the text of a configuration; on failure the line and what is wrong there.
     ///
     /// # Errors
-    /// Not TOML, an unknown key, a wrong TOML type, an integer outside i64.
+    /// Not TOML, an unknown key, one in two spellings, a wrong TOML type, an integer outside i64.
     pub fn parse(text: &str) -> Result<Self, (usize, String)> {
-        toml::from_str(text).map_err(|e| {
-            let at = e.span().map_or(0, |span| span.start);
-            let line = line_of(text.as_bytes(), at);
+        let at = |span: Option<Range<usize>>, what: String| {
+            let line = line_of(text.as_bytes(), span.map_or(0, |span| span.start));
             let content = text.lines().nth(line - 1).unwrap_or_default().trim();
-            (line, format!("{}: {}", cut(content), short(e.message())))
-        })
+            (line, format!("{}: {what}", cut(content)))
+        };
+        let fail = |e: toml::de::Error| at(e.span(), short(e.message()));
+        let mut table = DeTable::parse(text).map_err(fail)?;
+        let mut named = DeTable::new();
+        for (word, value) in core::mem::take(table.get_mut()) {
+            let key = keys::key(word.get_ref()).map_err(|what| at(Some(word.span()), what))?;
+            if let Some((other, _)) = named.get_key_value(key) {
+                let later = word.span().start.max(Spanned::span(other).start);
+                return Err(at(Some(later..later), format!("duplicate key: {key} in two spellings")));
+            }
+            named.insert(Spanned::new(word.span(), DeString::from(key)), value);
+        }
+        *table.get_mut() = named;
+        Self::deserialize(toml::Deserializer::from(table)).map_err(fail)
+    }
+
+    /// The key that an assignment of `--set` is of, if it is one.
+    #[must_use]
+    pub fn key_of(assignment: &str) -> Option<&'static str> {
+        keys::key(assignment.split_once('=')?.0.trim()).ok()
     }
 
     /// Applies one `--set key=value`. The value is a TOML value; a bare word is a string.
     ///
     /// # Errors
-    /// No `=`, an unknown key (the error lists the keys), a value of the wrong type.
+    /// No `=`, an unknown key (the error names the one that was meant), a value of the wrong type.
     pub fn set(&mut self, assignment: &str) -> Result<(), Error> {
         let fail = |what: &str| Error::Request(format!("--set {assignment}: {}", what.replace('\n', ", ")));
         let (key, value) =
             assignment.split_once('=').ok_or_else(|| fail("missing '=': must be key=value"))?;
-        let (key, value) = (key.trim(), value.trim());
-        let value = parse_value(value).ok_or_else(|| fail("not a TOML value"))?;
+        let key = keys::key(key.trim()).map_err(|what| fail(&what))?;
+        let value = parse_value(value.trim()).ok_or_else(|| fail("not a TOML value"))?;
         let mut table = toml::Table::try_from(&*self).map_err(|e| fail(&e.to_string()))?;
         table.insert(key.to_owned(), value);
         let set = Self::deserialize(table).map_err(|e| fail(e.message()))?;
@@ -415,6 +438,8 @@ mod tests {
             ("h = 1\nbs = [1, \"2\"]", 2, "expected i64"),
             ("bs = true", 1, "list of i64"),
             ("k = 8\nk = 9", 2, "`k = 9`: duplicate key"),
+            ("k = 8\nK = 9", 2, "`K = 9`: duplicate key: k in two spellings"),
+            ("HCCL_BUFFSIZE = 9\n\nhccl_buffsize_mb = 9", 3, "hccl_buffsize_mb in two spellings"),
             ("[k]", 1, "expected i64"),
             ("k =", 1, ""),
         ] {
@@ -441,7 +466,7 @@ mod tests {
             assert!(line == 1 && what.len() < 800, "{what}");
         }
         let (_, what) = Config::parse(&format!("{} = 1", "x".repeat(100))).unwrap_err();
-        assert!(what.contains("xxx...") && what.contains("expected one of"), "{what}");
+        assert!(what.contains("xxx...") && what.contains("must be one of"), "{what}");
     }
 
     #[test]
@@ -453,7 +478,7 @@ mod tests {
     #[test]
     fn set_takes_toml_values_and_bare_words() {
         let mut config = Config { port_offset: 512, ..Config::default() };
-        for assignment in ["k=4", "dtype=f16", "comm_alg=", "bs=[1, 2]", "norm_eps=1e-5", "product = \"a2\""]
+        for assignment in ["k=4", "dtype=f16", "comm_alg=", "BS=[1, 2]", "norm_eps=1e-5", "product = \"a2\""]
         {
             config.set(assignment).unwrap();
         }
@@ -468,14 +493,14 @@ mod tests {
     #[test]
     fn set_refuses_what_is_not_one_known_key_with_a_value_of_its_type() {
         for (assignment, word) in [
-            ("kk=4", "`moe_expert_num`"),
+            ("kk=4", "did you mean `k`?"),
             ("k", "missing '='"),
             ("k=many", "expected i64"),
             ("k=[", "not a TOML value"),
             ("k=4\nh=1", "not a TOML value"),
             ("k=99999999999999999999", "i64"),
-            ("=4", "unknown field"),
-            ("port_offset=512", "unknown field"),
+            ("=4", "unknown key ``: must be one of"),
+            ("port_offset=512", "unknown key `port_offset`"),
         ] {
             let lines = Config::default().set(assignment).expect_err(assignment).lines();
             assert!(lines.len() == 1 && lines[0].contains(word), "{assignment:?}: {lines:?}");

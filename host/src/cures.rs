@@ -12,14 +12,12 @@ use core::mem::discriminant;
 use kernel_core::shape::{
     BatchSizes, CommAlg, Config, Given, Limits, Op, RANKS_MAX, Rule, Seen, Shape, Violation,
 };
+use serde_json::Value;
 
 /// How far from a value its neighbours are tried; no parameter with gaps has a wider range.
 const NEIGHBOURS: i64 = 1100;
 /// Where halving begins: no parameter can be larger.
 const LARGEST: i64 = u32::MAX as i64;
-
-/// What a hint adds that is not enough.
-const BREAKS_OTHERS: &str = ", which breaks another rule";
 
 /// Parameters that may be changed instead.
 const INSTEAD: [(&str, &str); 6] = [
@@ -94,7 +92,8 @@ fn word_problem(
     let mut legal = legal.clone();
     legal.sort_by_key(|word| core::cmp::Reverse(alike(word)));
     let unknown = config.unknown_words();
-    let works = |word: &str, may_break: MayBreak| {
+    // What breaks a rule with that word, and whether it may.
+    let with = |word: &str| {
         let mut config = config.clone();
         *match *parameter {
             "product" => &mut config.product,
@@ -102,22 +101,22 @@ fn word_problem(
             "op" => &mut config.op,
             _ => &mut config.dtype,
         } = word.to_owned();
-        let words = config.unknown_words();
-        let words = words.iter().all(|new| {
-            let was_there = unknown.iter().any(|old| old.parameter == new.parameter);
-            new.parameter != *parameter && may_break.forgives(was_there, new.parameter, parameter)
-        });
-        words
-            && whatever_is_meant(&config, given, limits).iter().all(|new| {
-                let was_there = told.iter().any(|old| is_same(old, new));
-                may_break.forgives(was_there, new.parameter, parameter)
-            })
+        let is_new = |new: &&Violation| !told.iter().any(|old| is_same(old, new));
+        let rules = whatever_is_meant(&config, given, limits);
+        let rules = rules.iter().filter(is_new).map(|new| (new.parameter, new.rule.to_string()));
+        let mut words = config.unknown_words();
+        words.retain(|new| !unknown.iter().any(|old| old.parameter == new.parameter));
+        let words = words.iter().map(|new| (new.parameter, Problem::from(new).rule));
+        words.chain(rules).collect::<Vec<_>>()
     };
     let mut problem = Problem::from(word);
     for may_break in MayBreak::ALL {
-        if let Some(&word) = legal.iter().find(|word| works(word, may_break)) {
-            problem.cures = vec![Cure { parameter: (*parameter).to_owned(), value: Some(word.into()) }];
-            problem.hint = Some(hint(&problem.cures, may_break));
+        let may = |word: &&&str| with(word).iter().all(|(new, _)| may_break.forgives(false, new, parameter));
+        if let Some(&word) = legal.iter().find(may) {
+            let breaks = with(word).into_iter().map(told_of).collect();
+            problem.cures =
+                vec![Cure { parameter: (*parameter).to_owned(), value: Some(word.into()), breaks }];
+            problem.hint = Some(hint(&problem.cures));
             break;
         }
     }
@@ -135,11 +134,16 @@ fn problem(config: &Config<'_>, limits: Limits, violation: &Violation, all: &[Vi
     for may_break in MayBreak::ALL {
         problem.cures = Clinic { config, limits, violation, all, may_break }.cures();
         if !problem.cures.is_empty() {
-            problem.hint = Some(hint(&problem.cures, may_break));
+            problem.hint = Some(hint(&problem.cures));
             break;
         }
     }
     problem
+}
+
+/// A rule behind its parameter.
+fn told_of((parameter, rule): (&str, String)) -> String {
+    format!("{parameter} {rule}")
 }
 
 /// What a cure may break that was not broken before: better a little than no cure at all.
@@ -165,10 +169,10 @@ impl MayBreak {
 }
 
 /// The cures in words, values of one parameter together.
-fn hint(cures: &[Cure], may_break: MayBreak) -> String {
+fn hint(cures: &[Cure]) -> String {
     let mut text = String::new();
     let mut last = "";
-    for Cure { parameter, value } in cures {
+    for Cure { parameter, value, breaks } in cures {
         let separator = if text.is_empty() {
             ""
         } else if parameter == last {
@@ -182,9 +186,13 @@ fn hint(cures: &[Cure], may_break: MayBreak) -> String {
             Some(value) => text += &format!("{parameter} = {value}"),
             None => text += &format!("leave out {parameter}"),
         }
+        if let Some((first, others)) = breaks.split_first() {
+            let more = if others.is_empty() { String::new() } else { format!(", and {} more", others.len()) };
+            text += &format!(" (but then {first}{more})");
+        }
         last = parameter;
     }
-    text + if may_break == MayBreak::Nothing { "" } else { BREAKS_OTHERS }
+    text
 }
 
 /// One violation and what is tried against it.
@@ -238,17 +246,38 @@ impl<'a> Clinic<'a> {
         is_cured
     }
 
-    fn cures_with(&self, parameter: &str, value: i64) -> bool {
+    /// The configuration with another number.
+    fn with(&self, parameter: &str, value: i64) -> Config<'a> {
         let mut config = self.config;
         match number_of(&mut config, parameter) {
             Some(place) => *place = value,
             None => config.bs = BatchSizes::Uniform(value),
         }
-        self.is_cured(parameter, &config)
+        config
+    }
+
+    fn cures_with(&self, parameter: &str, value: i64) -> bool {
+        self.is_cured(parameter, &self.with(parameter, value))
+    }
+
+    /// The cure that makes `config`, with what that breaks.
+    fn cure(&self, parameter: &str, value: impl Into<Value>, config: &Config<'_>) -> Cure {
+        let mut breaks = Vec::new();
+        Shape::check(config, self.limits, &mut |found| {
+            if !self.all.iter().any(|other| is_same(found, other)) {
+                breaks.push(told_of((found.parameter, found.rule.to_string())));
+            }
+        });
+        Cure { parameter: parameter.to_owned(), value: Some(value.into()), breaks }
+    }
+
+    /// The cure that sets a number.
+    fn set(&self, parameter: &str, value: i64) -> Cure {
+        self.cure(parameter, value, &self.with(parameter, value))
     }
 
     fn number(&self, parameter: &str, value: i64) -> Vec<Cure> {
-        if self.cures_with(parameter, value) { vec![cure(parameter, value)] } else { Vec::new() }
+        if self.cures_with(parameter, value) { vec![self.set(parameter, value)] } else { Vec::new() }
     }
 
     /// The nearest value on either side, the upper one first.
@@ -278,7 +307,7 @@ impl<'a> Clinic<'a> {
             named.copied().or_else(halved)
         };
         let sides = [beside(true), beside(false)];
-        sides.into_iter().flatten().map(|value| cure(parameter, value)).collect()
+        sides.into_iter().flatten().map(|value| self.set(parameter, value)).collect()
     }
 
     /// The value nearest to `wrong`, which does not work, on the way to `right`, if that works.
@@ -305,7 +334,7 @@ impl<'a> Clinic<'a> {
         };
         let from = largest.clamp(1, NEIGHBOURS);
         let found = (1..=from).rev().find(|&bs| self.cures_with("bs", bs));
-        found.map(|bs| cure("bs", bs)).into_iter().collect()
+        found.map(|bs| self.set("bs", bs)).into_iter().collect()
     }
 
     /// The one wrong entry of a list, else as large as the others.
@@ -317,14 +346,15 @@ impl<'a> Clinic<'a> {
         let legal = |bs: &i64| (min..=max).contains(bs);
         let Some(rank) = list.iter().position(|bs| !legal(bs)) else { return Vec::new() };
         let others = list.iter().copied().filter(legal).max();
-        let works = |value: &i64| {
+        let cure = |value: i64| {
             let mut entries = list.to_vec();
-            entries[rank] = *value;
-            self.is_cured("bs", &Config { bs: BatchSizes::PerRank(&entries), ..self.config })
+            entries[rank] = value;
+            let config = Config { bs: BatchSizes::PerRank(&entries), ..self.config };
+            let is_cured = self.is_cured("bs", &config);
+            is_cured.then(|| self.cure(&format!("bs[{rank}]"), value, &config))
         };
         let candidates = [Some(list[rank].clamp(min, max)), others];
-        let found = candidates.into_iter().flatten().find(works);
-        found.map(|value| cure(&format!("bs[{rank}]"), value)).into_iter().collect()
+        candidates.into_iter().flatten().find_map(cure).into_iter().collect()
     }
 
     /// The one word that the rule names; for `fullmesh_v2` the layout that leaves nothing out.
@@ -334,15 +364,17 @@ impl<'a> Clinic<'a> {
             _ => (Config { comm_alg: CommAlg::FullmeshV1, ..self.config }, "fullmesh_v1"),
         };
         let parameter = self.violation.parameter;
-        let cure = Cure { parameter: parameter.to_owned(), value: Some(word.into()) };
-        if self.is_cured(parameter, &config) { vec![cure] } else { Vec::new() }
+        if self.is_cured(parameter, &config) { vec![self.cure(parameter, word, &config)] } else { Vec::new() }
     }
 
     fn real(&self) -> Vec<Cure> {
         let norm_eps = UserConfig::default().norm_eps;
-        let cured = self.is_cured("norm_eps", &Config { norm_eps: norm_eps as f32, ..self.config });
-        let cure = Cure { parameter: "norm_eps".to_owned(), value: Some(norm_eps.into()) };
-        if cured { vec![cure] } else { Vec::new() }
+        let config = Config { norm_eps: norm_eps as f32, ..self.config };
+        if self.is_cured("norm_eps", &config) {
+            vec![self.cure("norm_eps", norm_eps, &config)]
+        } else {
+            Vec::new()
+        }
     }
 
     fn without(&self, tensor: &str) -> Vec<Cure> {
@@ -354,13 +386,9 @@ impl<'a> Clinic<'a> {
             _ => Given::empty(),
         };
         let config = Config { given: self.config.given - flags, ..self.config };
-        let cure = Cure { parameter: tensor.to_owned(), value: None };
+        let cure = Cure { value: None, ..self.cure(tensor, Value::Null, &config) };
         if self.is_cured(tensor, &config) { vec![cure] } else { Vec::new() }
     }
-}
-
-fn cure(parameter: &str, value: i64) -> Cure {
-    Cure { parameter: parameter.to_owned(), value: Some(value.into()) }
 }
 
 /// The place of a number; none for `bs`, which may be a list.
@@ -509,14 +537,19 @@ mod tests {
                         (&other.parameter, &other.rule) == (&problem.parameter, &problem.rule)
                     });
                     prop_assert!(!survives, "{cure:?} of {problem:?} in {config:?}");
-                    if !problem.hint.as_ref().unwrap().ends_with(BREAKS_OTHERS) {
-                        let rules = |problems: &[Problem]| {
-                            let of = |problem: &Problem| problem.message.split(' ').next().unwrap().to_owned();
-                            problems.iter().map(of).collect::<Vec<_>>()
-                        };
-                        let before = rules(&found);
-                        prop_assert!(rules(&left).iter().all(|rule| before.contains(rule)), "{cure:?} {left:?}");
-                    }
+                    // What is wrong now was wrong before, or the cure says so.
+                    let rules = |problems: &[Problem]| {
+                        let of = |problem: &Problem| problem.message.split(' ').next().unwrap().to_owned();
+                        problems.iter().map(of).collect::<Vec<_>>()
+                    };
+                    let before = rules(&found);
+                    let is_told = |rule: &String| cure.breaks.iter().any(|told| told.starts_with(&format!("{rule} ")));
+                    prop_assert!(
+                        rules(&left).iter().all(|rule| before.contains(rule) || is_told(rule)),
+                        "{cure:?} {left:?}"
+                    );
+                    let told = problem.hint.as_ref().unwrap().contains(" (but then ");
+                    prop_assert_eq!(told, problem.cures.iter().any(|cure| !cure.breaks.is_empty()));
                 }
             }
         }

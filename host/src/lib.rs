@@ -29,6 +29,7 @@ pub mod report;
 pub mod result;
 pub mod roofline;
 pub mod store;
+pub mod tolerance;
 pub mod vector;
 pub mod verdict;
 pub mod whole;

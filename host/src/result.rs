@@ -76,6 +76,12 @@ impl<'a> RankResult<'a> {
     }
 }
 
+/// The names of all tensors that a result may have of a rank.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let is_of_files = |output: &Output| !matches!(output, Output::RowTable | Output::SentRows);
+    Output::ALL.into_iter().filter(is_of_files).map(Output::name)
+}
+
 /// Writes the results of all ranks to `path`, complete or not at all.
 ///
 /// # Errors

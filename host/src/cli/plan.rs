@@ -4,7 +4,6 @@ use super::{ConfigArgs, FlagsArg, OrderArg, PortArgs};
 use crate::generate::{MaskKind, Routing};
 use clap::{Args, ValueEnum};
 use kernel_core::plan::shared::SharedSplit;
-use std::path::PathBuf;
 
 /// How tokens are spread over the replicas of a shared expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -28,10 +27,7 @@ impl From<SharedArg> for SharedSplit {
 /// `veriep plan`
 #[derive(Args, Debug)]
 pub struct PlanArgs {
-    /// A configuration file, or a case folder, whose experts are then known.
-    #[arg(value_name = "CONFIG|CASE", conflicts_with_all = ["preset", "config"])]
-    pub path: Option<PathBuf>,
-    /// Configuration.
+    /// Configuration; of a case the experts are known.
     #[command(flatten)]
     pub config: ConfigArgs,
     /// Choose experts as `gen` does with that seed; left out: a case's own, else they are not known.

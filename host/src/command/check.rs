@@ -2,15 +2,16 @@
 
 use super::clashes::{Clash, Layer, clashes};
 use super::sizes::{BufferSizes, Sizes};
+use super::source::{Source, resolve};
 use crate::case;
-use crate::cli::CheckArgs;
-use crate::config::{Config, FILE_NAME};
+use crate::cli::{CheckArgs, ConfigArgs};
+use crate::config::Config;
 use crate::cures;
 use crate::error::{Error, Problem};
 use crate::report::{Report, columns, pairs};
 use kernel_core::shape::{Buffer, Given, Limits, Shape};
 use serde::Serialize;
-use std::path::Path;
+use std::path::PathBuf;
 
 #[derive(Serialize)]
 struct Checked {
@@ -49,8 +50,18 @@ struct LayersBuffer {
 pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
     let mut checked = Vec::new();
     let mut unreadable = Vec::new();
-    for path in &args.paths {
-        match check(path, args.port.port_offset) {
+    let of = |path: Option<&PathBuf>| ConfigArgs {
+        path: path.cloned(),
+        preset: args.preset.clone(),
+        set: args.set.clone(),
+        ..ConfigArgs::default()
+    };
+    let mut subjects: Vec<_> = args.paths.iter().map(|path| of(Some(path))).collect();
+    if subjects.is_empty() {
+        subjects.push(of(None));
+    }
+    for subject in &subjects {
+        match check(subject, args.port.port_offset) {
             Ok(one) => checked.push(one),
             Err(error) => unreadable.push(error),
         }
@@ -95,19 +106,16 @@ fn end(mut errors: Vec<Error>) -> Result<(), Error> {
     }
 }
 
-/// Checks one file or folder; `Err` when it cannot even be read as one.
-fn check(path: &Path, port_offset: i64) -> Result<Checked, Error> {
-    if !path.is_dir() {
-        return Ok(judge(Config::read(path)?, Given::empty(), port_offset, path.display().to_string()));
-    }
-    let place = path.join(FILE_NAME).display().to_string();
-    let (config, tensors) = match case::open(path) {
-        Ok(opened) => (opened.config.clone(), Ok(opened)),
-        // The sizes of a configuration are of use without its tensors.
-        Err(error) => (Config::read(&path.join(FILE_NAME))?, Err(error)),
+/// Checks a configuration or case; `Err` when it cannot even be read as one.
+fn check(args: &ConfigArgs, port_offset: i64) -> Result<Checked, Error> {
+    let Source { config, name, .. } = resolve(args)?;
+    let Some(folder) = args.path.as_deref().filter(|path| path.is_dir()) else {
+        return Ok(judge(config, Given::empty(), port_offset, name));
     };
+    // The sizes of a configuration are of use without its tensors.
+    let tensors = case::open(folder);
     let given = tensors.as_ref().map_or(Given::empty(), |opened| opened.given);
-    let mut checked = judge(config, given, port_offset, place);
+    let mut checked = judge(config, given, port_offset, name);
     checked.elastic_info = tensors.as_ref().ok().and_then(|opened| opened.elastic_info.clone());
     let error = match (tensors, &checked.shape) {
         (Err(error), _) => error,

@@ -4,9 +4,10 @@ use crate::case;
 use crate::cli::CompareArgs;
 use crate::error::{Error, shown};
 use crate::expected::Expected;
-use crate::report::{Report, pairs};
+use crate::report::{Report, columns, pairs};
 use crate::store::{Tensor, TensorFile};
-use safetensors::Dtype;
+use crate::tolerance::{Judged, Tolerance};
+use kernel_core::place::Tensor as Output;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,41 +15,77 @@ use std::path::Path;
 
 /// Most differing tensors named.
 const NAMED_MAX: usize = 20;
-/// How far `rstd` may be off: its sum may be taken in any order.
-const RSTD_TOLERANCE: f64 = 1e-4;
-/// How many steps of dtype that moves `y`, which is rounded twice.
-const Y_STEPS: u32 = 2;
 
 #[derive(Serialize)]
 struct Compared {
     ok: bool,
     expected: String,
     result: String,
-    tensors: usize,
-    /// What differs, one line per tensor.
-    wrong: Vec<String>,
+    tensors: Vec<One>,
+}
+
+/// A tensor of a rank.
+#[derive(Serialize)]
+struct One {
+    /// Without its rank.
+    name: String,
+    /// None of a name that no rank's tensor has.
+    rank: Option<u32>,
+    #[serde(flatten)]
+    judged: Judged,
+    /// What is wrong with the tensor as a whole: missing, of another type or shape, or one that must be absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> {
     let mut result = TensorFile::open(&args.result)?;
-    let wrong = if args.expected.is_dir() {
+    let tensors = if args.expected.is_dir() {
         let case = case::load(&args.expected)?;
-        compare(&Expected::of(&case).tensors()?, &mut result)?
+        compare(args, &Expected::of(&case).tensors()?, &mut result)?
     } else {
         let expected = read(&args.expected)?;
         if expected.is_empty() {
             return Err(Error::file(&args.expected, "has no tensors: must have those to compare with"));
         }
-        compare(&expected, &mut result)?
+        compare(args, &expected, &mut result)?
     };
     let compared = Compared {
-        ok: wrong.is_empty(),
+        ok: tensors.iter().all(One::is_right),
         expected: args.expected.display().to_string(),
         result: args.result.display().to_string(),
-        tensors: result.names().len(),
-        wrong,
+        tensors,
     };
     report.judge(&compared, table, verdict(&compared))
+}
+
+impl One {
+    fn new(name: &str) -> Self {
+        let (rank, tensor) = parts(name);
+        let name = if rank.is_some() { tensor } else { name }.to_owned();
+        Self { name, rank, judged: Judged::default(), error: None }
+    }
+
+    const fn is_right(&self) -> bool {
+        self.judged.wrong == 0 && self.error.is_none()
+    }
+
+    fn line(&self) -> String {
+        let name = self
+            .rank
+            .map_or_else(|| shown(&self.name).to_owned(), |rank| format!("rank{rank}.{}", self.name));
+        let Judged { compared, wrong, first, max_abs, max_ulp, .. } = &self.judged;
+        match (&self.error, first.first()) {
+            (Some(error), _) => format!("{name}: {error}"),
+            (None, Some(first)) => {
+                let most = max_abs.zip(*max_ulp).filter(|_| *wrong > 1);
+                let most =
+                    most.map_or_else(String::new, |(abs, ulp)| format!(", by at most {abs:e}, {ulp} steps"));
+                format!("{name}{} ({wrong} of {compared} values differ{most})", first.words)
+            }
+            (None, None) => name,
+        }
+    }
 }
 
 /// What differs, as an error.
@@ -56,25 +93,47 @@ fn verdict(compared: &Compared) -> Result<(), Error> {
     if compared.ok {
         return Ok(());
     }
-    let mut lines: Vec<_> = compared.wrong.iter().take(NAMED_MAX).cloned().collect();
-    if compared.wrong.len() > NAMED_MAX {
-        lines.push(format!(
-            "{} more tensors differ; --format json has them all",
-            compared.wrong.len() - NAMED_MAX
-        ));
+    let wrong: Vec<_> = compared.tensors.iter().filter(|one| !one.is_right()).collect();
+    let mut lines: Vec<_> = wrong.iter().take(NAMED_MAX).map(|one| one.line()).collect();
+    if wrong.len() > NAMED_MAX {
+        lines.push(format!("{} more tensors differ; --format json has them all", wrong.len() - NAMED_MAX));
     }
     Err(Error::Many(
         lines.into_iter().map(|line| Error::Wrong(format!("{}: {line}", compared.result))).collect(),
     ))
 }
 
+/// The tensors of all ranks by their names.
 fn table(compared: &Compared) -> String {
-    pairs(&[
+    let mut kinds: BTreeMap<&str, (usize, Judged)> = BTreeMap::new();
+    for One { name, judged, .. } in compared.tensors.iter().filter(|one| one.rank.is_some()) {
+        let (ranks, sum) = kinds.entry(name).or_default();
+        *ranks += 1;
+        sum.compared += judged.compared;
+        sum.wrong += judged.wrong;
+        let largest = |a: Option<f64>, b: Option<f64>| a.into_iter().chain(b).reduce(f64::max);
+        sum.max_abs = largest(sum.max_abs, judged.max_abs);
+        sum.max_rel = largest(sum.max_rel, judged.max_rel);
+        sum.max_ulp = sum.max_ulp.max(judged.max_ulp);
+    }
+    let or_dash =
+        |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |number| format!("{number:.3e}"));
+    let row = |(name, (ranks, sum)): (&str, (usize, Judged))| {
+        let mut row =
+            vec![name.to_owned(), ranks.to_string(), sum.compared.to_string(), sum.wrong.to_string()];
+        row.extend([or_dash(sum.max_abs), or_dash(sum.max_rel)]);
+        row.push(sum.max_ulp.map_or_else(|| "-".to_owned(), |ulp| ulp.to_string()));
+        row
+    };
+    let rows: Vec<_> = kinds.into_iter().map(row).collect();
+    let about = pairs(&[
         ("expected", compared.expected.clone()),
         ("result", compared.result.clone()),
-        ("tensors", compared.tensors.to_string()),
-        ("wrong", compared.wrong.len().to_string()),
-    ])
+        ("tensors", compared.tensors.len().to_string()),
+        ("wrong", compared.tensors.iter().filter(|one| !one.is_right()).count().to_string()),
+    ]);
+    let header = ["tensor", "ranks", "values", "wrong", "max abs", "max rel", "max steps"];
+    format!("{about}\n\n{}", columns(&header, &rows))
 }
 
 /// All tensors of a file.
@@ -90,135 +149,64 @@ fn read(path: &Path) -> Result<Vec<Tensor<'static>>, Error> {
     Ok(tensors)
 }
 
-fn compare(expected: &[Tensor<'_>], result: &mut TensorFile) -> Result<Vec<String>, Error> {
+/// The rank in a tensor's name, and what follows it.
+fn parts(name: &str) -> (Option<u32>, &str) {
+    let split = name.strip_prefix("rank").and_then(|rest| rest.split_once('.'));
+    let Some((rank, tensor)) = split else { return (None, name) };
+    match rank.parse::<u32>() {
+        Ok(rank) if rank.to_string().len() + tensor.len() + 5 == name.len() => (Some(rank), tensor),
+        _ => (None, name),
+    }
+}
+
+fn compare(args: &CompareArgs, expected: &[Tensor<'_>], result: &mut TensorFile) -> Result<Vec<One>, Error> {
     let expected: BTreeMap<_, _> = expected.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
-    let mut wrong = Vec::new();
-    for (name, must) in &expected {
-        let Some(info) = result.info(name).cloned() else {
-            wrong.push(format!("{}: missing", shown(name)));
-            continue;
-        };
-        if (info.dtype, &info.shape) != (must.dtype, &must.shape) {
-            let (dtype, shape) = (info.dtype, info.shape);
-            let name = shown(name);
-            wrong.push(format!("{name}: {dtype} {shape:?}: must be {} {:?}", must.dtype, must.shape));
-            continue;
-        }
-        wrong.extend(difference(must, &result.read(name)?));
+    let has_rank = |rank: u32| expected.keys().any(|name| parts(name).0 == Some(rank));
+    if let Some(rank) = args.ranks.iter().find(|rank| !has_rank(**rank)) {
+        let place = args.expected.display();
+        return Err(Error::Request(format!("--ranks {rank}: {place} has no tensors of that rank")));
     }
-    let stray = result.names().into_iter().filter(|name| !expected.contains_key(name.as_str()));
-    wrong.extend(stray.map(|name| format!("{}: must be absent", shown(&name))));
-    Ok(wrong)
-}
-
-/// The first value that differs, and how many do.
-fn difference(must: &Tensor<'_>, seen: &[u8]) -> Option<String> {
-    if must.data == seen {
-        return None;
-    }
-    let size = (must.dtype.bitsize() / 8).max(1);
-    let close: fn(Dtype, &[u8], &[u8]) -> bool = match (must.name.split_once('.'), must.dtype) {
-        (Some((_, "rstd")), Dtype::F32) => rstd_is_close,
-        (Some((_, "y")), Dtype::BF16 | Dtype::F16) => y_is_close,
-        _ => |_, a, b| a == b,
+    let is_whole = args.ranks.is_empty() && args.tensors.is_empty();
+    let is_asked = |name: &str| {
+        let (rank, tensor) = parts(name);
+        (args.ranks.is_empty() || rank.is_some_and(|rank| args.ranks.contains(&rank)))
+            && (args.tensors.is_empty() || args.tensors.iter().any(|asked| asked == tensor))
     };
-    let pairs = || must.data.chunks(size).zip(seen.chunks(size)).enumerate();
-    let (at, (expected, found)) =
-        pairs().find(|(_, (expected, found))| !close(must.dtype, expected, found))?;
-    let count = pairs().filter(|(_, (expected, found))| !close(must.dtype, expected, found)).count();
-    let index = match must.shape.last().filter(|_| must.shape.len() == 2) {
-        Some(&columns) => format!("{}, {}", at / columns, at % columns),
-        None => at.to_string(),
-    };
-    let (found, expected) = (value(must.dtype, found), value(must.dtype, expected));
-    let all = must.data.len() / size;
-    Some(format!("{}[{index}] = {found}: must be {expected} ({count} of {all} values differ)", must.name))
-}
-
-fn rstd_is_close(_: Dtype, expected: &[u8], seen: &[u8]) -> bool {
-    let number =
-        |bytes: &[u8]| bytes.try_into().map_or(f64::NAN, |bytes| f64::from(f32::from_le_bytes(bytes)));
-    let (expected, seen) = (number(expected), number(seen));
-    if expected.is_finite() {
-        (expected - seen).abs() <= RSTD_TOLERANCE * expected.abs()
-    } else {
-        // Which NaN comes out depends on the order of the sum.
-        expected == seen || expected.is_nan() && seen.is_nan()
-    }
-}
-
-/// Numbers one step apart have magnitudes whose bits are one apart; infinity is a step beyond the largest.
-fn y_is_close(dtype: Dtype, expected: &[u8], seen: &[u8]) -> bool {
-    let infinity = if dtype == Dtype::F16 { 0x7C00 } else { 0x7F80 };
-    let steps = |bytes: &[u8]| {
-        let bits = bytes.try_into().map_or(0, u16::from_le_bytes);
-        let magnitude = i32::from(bits & 0x7FFF);
-        (magnitude <= infinity).then_some(if bits >> 15 == 1 { -magnitude } else { magnitude })
-    };
-    match (steps(expected), steps(seen)) {
-        (Some(expected), Some(seen)) => expected.abs_diff(seen) <= Y_STEPS,
-        (expected, seen) => expected == seen,
-    }
-}
-
-/// A value in words: 16-bit floats as bits, since that is what must be equal.
-fn value(dtype: Dtype, bytes: &[u8]) -> String {
-    let hex = || bytes.iter().rev().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}"));
-    match (dtype, bytes) {
-        (Dtype::I8, &[byte]) => byte.cast_signed().to_string(),
-        (Dtype::I32, &[a, b, c, d]) => i32::from_le_bytes([a, b, c, d]).to_string(),
-        (Dtype::F32, &[a, b, c, d]) => format!("{} ({})", f32::from_le_bytes([a, b, c, d]), hex()),
-        (Dtype::I64, _) => {
-            bytes.try_into().map_or_else(|_| hex(), |bytes| i64::from_le_bytes(bytes).to_string())
+    let tolerance = Tolerance { ulp: args.ulp, rtol: args.rtol, atol: args.atol };
+    let mut tensors = Vec::new();
+    for (name, must) in expected.iter().filter(|(name, _)| is_asked(name)) {
+        let mut one = One::new(name);
+        match result.info(name).cloned() {
+            // What is asked for by name is judged as far as it is there.
+            None if !is_whole => continue,
+            None => one.error = Some("missing".to_owned()),
+            Some(info) if info.dtype == must.dtype && fits(&info.shape, must, args.padded) => {
+                one.judged = tolerance.judge(must, &result.read(name)?[..must.data.len()]);
+            }
+            Some(info) => {
+                one.error =
+                    Some(format!("{} {:?}: must be {} {:?}", info.dtype, info.shape, must.dtype, must.shape));
+            }
         }
-        _ => hex(),
+        tensors.push(one);
     }
+    let stray =
+        result.names().into_iter().filter(|name| is_asked(name) && !expected.contains_key(name.as_str()));
+    let stray = stray.map(|name| One { error: Some("must be absent".to_owned()), ..One::new(&name) });
+    tensors.extend(stray.filter(|_| is_whole));
+    if tensors.is_empty() {
+        let of = "has none of the tensors that --tensors and --ranks ask for: nothing is judged";
+        return Err(Error::file(&args.result, of));
+    }
+    Ok(tensors)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn tensor(name: &str, dtype: Dtype, shape: Vec<usize>, data: Vec<u8>) -> Tensor<'static> {
-        Tensor { name: name.to_owned(), dtype, shape, data: data.into() }
-    }
-
-    #[test]
-    fn a_difference_names_the_place_both_values_and_how_many_differ() {
-        let must = tensor("rank0.x_out", Dtype::BF16, vec![2, 2], vec![0x80, 0x3F, 0, 0, 1, 2, 3, 4]);
-        assert_eq!(difference(&must, &[0x80, 0x3F, 0, 0, 1, 2, 3, 4]), None);
-        let line = difference(&must, &[0x80, 0x3F, 0, 0, 9, 2, 9, 4]).unwrap();
-        assert_eq!(line, "rank0.x_out[1, 0] = 0x0209: must be 0x0201 (2 of 4 values differ)");
-        let must = tensor("rank0.ep_recv_counts", Dtype::I32, vec![2], vec![0, 0, 0, 0, 5, 0, 0, 0]);
-        let line = difference(&must, &[0, 0, 0, 0, 255, 255, 255, 255]).unwrap();
-        assert_eq!(line, "rank0.ep_recv_counts[1] = -1: must be 5 (1 of 2 values differ)");
-    }
-
-    #[test]
-    fn rstd_and_y_alone_may_be_a_little_off() {
-        let f32s = |value: f32| value.to_le_bytes().to_vec();
-        let must = |name| tensor(name, Dtype::F32, vec![1], f32s(1.0));
-        assert_eq!(difference(&must("rank0.rstd"), &f32s(1.00005)), None);
-        assert!(difference(&must("rank0.rstd"), &f32s(1.0005)).is_some());
-        assert!(difference(&must("rank0.rstd"), &f32s(f32::NAN)).is_some());
-        let not_finite = |value| tensor("rank0.rstd", Dtype::F32, vec![1], f32s(value));
-        assert!(difference(&not_finite(f32::INFINITY), &f32s(5.0)).is_some());
-        assert!(difference(&not_finite(f32::INFINITY), &f32s(f32::NEG_INFINITY)).is_some());
-        assert_eq!(difference(&not_finite(f32::NAN), &f32s(-f32::NAN)), None);
-        assert!(difference(&must("rank0.dynamic_scales"), &f32s(1.000_000_1)).is_some());
-        let must = |name| tensor(name, Dtype::BF16, vec![1, 1], vec![0x80, 0x3F]);
-        assert_eq!(difference(&must("rank0.y"), &[0x82, 0x3F]), None);
-        assert!(difference(&must("rank0.y"), &[0x83, 0x3F]).is_some());
-        assert!(difference(&must("rank0.x"), &[0x81, 0x3F]).is_some());
-        // -0 and the smallest numbers are neighbours, the largest and infinity are, a NaN is nobody's.
-        let must = |bits: u16| tensor("rank0.y", Dtype::BF16, vec![1, 1], bits.to_le_bytes().to_vec());
-        for (a, b, close) in [
-            (0x8000u16, 1u16, true),
-            (0x8000, 0x7FFF, false),
-            (0x7F80, 0x7F7F, true),
-            (0x7F80, 0x7F81, false),
-        ] {
-            assert_eq!(difference(&must(a), &b.to_le_bytes()).is_none(), close, "{a:#x} {b:#x}");
-        }
+/// Whether a tensor of that shape has the values of `must`: as many, or padded with more rows behind those received.
+fn fits(shape: &[usize], must: &Tensor<'_>, padded: bool) -> bool {
+    let is_received = |output: &Output| output.is_of_received_rows() && parts(&must.name).1 == output.name();
+    let may_be_longer = padded && Output::ALL.iter().any(is_received);
+    match (shape, must.shape.as_slice()) {
+        ([rows, rest @ ..], [n, others @ ..]) if may_be_longer => rows >= n && rest == others,
+        (shape, must) => shape == must,
     }
 }

@@ -1,5 +1,6 @@
 //! `veriep layout`
 
+use super::source::{Source, resolve};
 use crate::case;
 use crate::cli::LayoutArgs;
 use crate::config::Config;
@@ -8,9 +9,11 @@ use crate::error::{Error, Problem, one_line};
 use crate::member;
 use crate::report::{Report, columns, pairs};
 use kernel_core::layout::{a2_window, map, relay};
+use kernel_core::place::Tensor;
 use kernel_core::shape::{CommAlg, Given, Limits, Product, Shape};
 use kernel_core::units::RankId;
 use serde::Serialize;
+use std::path::Path;
 
 #[derive(Serialize)]
 struct Layout {
@@ -48,17 +51,21 @@ struct Output {
     capacity: u64,
 }
 
+/// What only rows received in another way than by copying have.
+const IN_PLACE: [Tensor; 2] = [Tensor::RowTable, Tensor::SentRows];
+
 pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
-    let file = case::config_file(&args.config);
-    let config = Config { port_offset: args.port.port_offset, ..Config::read(&file)? };
+    let Source { config, name, .. } = resolve(&args.config)?;
+    let config = Config { port_offset: args.port.port_offset, ..config };
     // A case may be of an elastic domain; its tensors play no part otherwise.
-    let info = if case::is_case(&args.config) { case::open(&args.config)?.elastic_info } else { None };
+    let folder = args.config.path.as_deref().filter(|path| case::is_case(path));
+    let info = folder.map(case::open).transpose()?.and_then(|opened| opened.elastic_info);
     let mut given = Given::empty();
     given.set(Given::ELASTIC_INFO, info.is_some());
-    let whole = cures::shape(&config, given, Limits::Product, file.display())?;
+    let whole = cures::shape(&config, given, Limits::Product, &name)?;
     let last = member::count(&whole) - 1;
     let (shape, elastic) = case::elastic::survivors(whole, info).map_err(|found| Error::Invalid {
-        place: args.config.join(case::TENSORS_NAME).display().to_string(),
+        place: folder.unwrap_or(Path::new("")).join(case::TENSORS_NAME).display().to_string(),
         problems: found.iter().map(Problem::from).collect(),
     })?;
     let named = RankId(args.rank);
@@ -70,7 +77,7 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
         let more = if elastic.is_some() { ", not one that is gone" } else { "" };
         Error::Request(format!("--rank {named}: must be in [0, {last}]{more}"))
     })?;
-    let layout = Layout { rank: named.0, ..draw(&shape, file.display().to_string(), rank) };
+    let layout = Layout { rank: named.0, ..draw(&shape, name, rank) };
     report.emit(&layout, table)
 }
 
@@ -106,6 +113,7 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
         record,
         combine_row: map::combine_fields(shape).map(field).collect(),
         outputs: map::outputs(shape, ep_rank)
+            .filter(|&(tensor, capacity)| capacity > 0 && !IN_PLACE.contains(&tensor))
             .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })
             .collect(),
     }

@@ -5,6 +5,7 @@ mod check;
 mod clashes;
 mod compare;
 mod generate;
+mod golden;
 mod layout;
 mod plan;
 mod quantiles;
@@ -34,6 +35,7 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),
         Verb::Compare(args) => compare::run(&args, report),
+        Verb::Golden(args) => golden::run(&args, report),
     }
 }
 

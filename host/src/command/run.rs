@@ -1,6 +1,6 @@
 //! `veriep run`
 
-use super::source::{flags, make_case};
+use super::source::{flags, keep_inputs, open_case};
 use super::traffic::Bytes;
 use crate::backend::Backend;
 use crate::backend::count::Counted;
@@ -10,9 +10,8 @@ use crate::backend::row_copy;
 use crate::backend::shared::SharedMemory;
 use crate::backend::survivors::Survivors;
 use crate::batch::Batch;
-use crate::case::{self, Case, TENSORS_NAME, support};
+use crate::case::{Case, support};
 use crate::cli::{BackendArg, ReceiveArg, RunArgs};
-use crate::config::FILE_NAME;
 use crate::driver::schedule::{Operator, Schedule};
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Failure, Options};
@@ -29,7 +28,6 @@ use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::vector::Any;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
-use std::path::{Path, PathBuf};
 
 mod output;
 mod summary;
@@ -68,7 +66,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     if let Some(path) = &args.out {
         // Not after an hour of running.
         whole::check_writable(path)?;
-        keep_inputs(args, path)?;
+        keep_inputs(&args.config, path)?;
     }
     if args.backend != BackendArg::Threads {
         for (given, option) in [(args.threads.is_some(), "--threads"), (args.spread.is_some(), "--spread")] {
@@ -84,7 +82,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
             note(&format!("note: --deadline: --backend {backend} needs none: a hang is seen at once"));
         }
     }
-    let (case, source) = open_case(args)?;
+    let (case, source) = open_case(&args.config, &args.tensors, args.seed, args.port.port_offset)?;
     let stage = stage(&case.shape, args.stage)?;
     let receive = args.receive.with(schedule.in_flight());
     support::receives(&case.shape, receive)?;
@@ -147,38 +145,6 @@ fn counted<B: Backend>(
     };
     *moved = last(true).zip(last(false)).map(<[Moved; 2]>::from);
     Ok(times)
-}
-
-/// Refuses to write the result over what it is the result of.
-fn keep_inputs(args: &RunArgs, out: &Path) -> Result<(), Error> {
-    // A folder that stands for its configuration is a case all the same.
-    let (folders, files): (Vec<_>, Vec<_>) =
-        args.case.iter().chain(&args.config.config).partition(|path| path.is_dir());
-    let of_case =
-        folders.into_iter().flat_map(|folder| [FILE_NAME, TENSORS_NAME].map(|name| folder.join(name)));
-    let mut inputs = of_case.chain(files.into_iter().cloned());
-    let same = |input: PathBuf| {
-        std::fs::canonicalize(input).ok().zip(std::fs::canonicalize(out).ok()).is_some_and(|(a, b)| a == b)
-    };
-    if inputs.any(same) {
-        return Err(Error::file(out, "is an input of this run: --out must name another file"));
-    }
-    Ok(())
-}
-
-fn open_case(args: &RunArgs) -> Result<(Case, String), Error> {
-    let port_offset = args.port.port_offset;
-    match &args.case {
-        Some(folder) => {
-            let mut opened = case::open(folder)?;
-            opened.config.port_offset = port_offset;
-            Ok((opened.load(folder)?, folder.display().to_string()))
-        }
-        None => {
-            let (case, source) = make_case(&args.config, &args.tensors, args.seed, port_offset)?;
-            Ok((case, source.name))
-        }
-    }
 }
 
 fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {

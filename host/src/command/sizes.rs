@@ -18,6 +18,9 @@ pub(super) struct BufferSizes {
     pub(super) required_mb: u64,
     pub(super) configured_mb: i64,
     pub(super) max_bs: u64,
+    /// No product takes a smaller window.
+    #[serde(skip)]
+    is_smallest: bool,
     /// Why it is not larger.
     max_bs_limit: &'static str,
     required_bytes: u64,
@@ -49,6 +52,7 @@ impl From<&Buffer> for BufferSizes {
             required_mb: buffer.required_mb,
             configured_mb: buffer.configured_mb,
             max_bs: buffer.max_bs,
+            is_smallest: buffer.is_smallest,
             max_bs_limit: buffer.max_bs_limit.name(),
             required_bytes: buffer.bytes(),
             left_bytes: i64::try_from(buffer.bytes())
@@ -78,7 +82,14 @@ impl From<&Term> for TermSizes {
 impl BufferSizes {
     pub(super) fn rows(&self) -> [(&'static str, String); 3] {
         [
-            ("required_mb", self.required_mb.to_string()),
+            (
+                "required_mb",
+                format!(
+                    "{}{}",
+                    self.required_mb,
+                    if self.is_smallest { " (the smallest window)" } else { "" }
+                ),
+            ),
             ("configured_mb", self.configured_mb.to_string()),
             ("max_bs", format!("{} (limit: {})", self.max_bs, self.max_bs_limit)),
         ]
@@ -105,7 +116,8 @@ impl BufferSizes {
         rows.push(line("sum", String::new(), self.required_bytes.into()));
         let configured = configured_bytes(self.configured_mb);
         rows.push(line("configured", format!("hccl_buffsize_mb {}", self.configured_mb), configured.into()));
-        rows.push(line("left", String::new(), self.left_bytes.into()));
+        let left = i128::from(self.left_bytes);
+        rows.push(line(if left < 0 { "missing" } else { "left" }, String::new(), left.abs()));
         let mut text = columns(&["window", "", "bytes", "MiB"], &rows);
         let mut told = Vec::new();
         for Operand { symbol, meaning, .. } in self.terms.iter().flat_map(|term| &term.operands) {

@@ -1,14 +1,15 @@
 //! What the arguments that name or make a case amount to.
 
-use crate::case::{Case, config_file};
+use crate::case::{self, Case, Opened, TENSORS_NAME, config_file};
 use crate::cli::{ConfigArgs, FlagsArg, TensorArgs};
-use crate::config::Config;
+use crate::config::{Config, FILE_NAME};
 use crate::error::Error;
 use crate::generate::{Left, MaskKind, Options, Routing, generate_left};
 use crate::presets::preset;
 use clap::ValueEnum;
 use kernel_core::protocol::Flags;
 use kernel_core::shape::{CommAlg, Shape};
+use std::path::{Path, PathBuf};
 
 /// A configuration and where it comes from.
 #[derive(Clone, Debug)]
@@ -40,12 +41,73 @@ pub fn make_case(
         mask: tensors.mask,
         smooth_scales: tensors.smooth_scales,
         shared_expert_x: tensors.shared_expert_x,
+        hard: tensors.hard,
         ..Options::default()
     };
     let left = if tensors.dead.is_empty() { Left::All } else { Left::Without(&tensors.dead) };
     let name = format!("{}{}", source.name, tensors_asked_for(tensors));
     let case = generate_left(source.config.clone(), options, left, &name)?;
     Ok((case, source))
+}
+
+/// The case folder that the arguments name, opened, with all overrides; none if they name a configuration.
+///
+/// # Errors
+/// A file is missing or malformed, an override does not fit.
+pub(super) fn opened(args: &ConfigArgs) -> Result<Option<(Opened, &Path)>, Error> {
+    let Some(folder) = args.path.as_deref().filter(|path| path.is_dir()) else { return Ok(None) };
+    let mut opened = case::open(folder)?;
+    args.set.iter().try_for_each(|assignment| opened.config.set(assignment))?;
+    Ok(Some((opened, folder)))
+}
+
+/// The case that the arguments name, else one made in memory as they say; and its name.
+///
+/// # Errors
+/// As [`case::load`] and [`make_case`]; options that make tensors, and a case that has them.
+pub(super) fn open_case(
+    config: &ConfigArgs,
+    tensors: &TensorArgs,
+    seed: u64,
+    port_offset: i64,
+) -> Result<(Case, String), Error> {
+    let Some((mut opened, folder)) = opened(config)? else {
+        return make_case(config, tensors, seed, port_offset).map(|(case, source)| (case, source.name));
+    };
+    let asked_for = [
+        ("--routing", tensors.routing.is_some()),
+        ("--mask", tensors.mask != MaskKind::None),
+        ("--smooth-scales", tensors.smooth_scales),
+        ("--shared-expert-x", tensors.shared_expert_x),
+        ("--hard", tensors.hard),
+        ("--dead", !tensors.dead.is_empty()),
+    ];
+    if let Some((option, _)) = asked_for.iter().find(|(_, is_given)| *is_given) {
+        let folder = folder.display();
+        return Err(Error::Request(format!("{option}: {folder} has tensors of its own: must be left out")));
+    }
+    opened.config.port_offset = port_offset;
+    Ok((opened.load(folder)?, folder.display().to_string()))
+}
+
+/// Refuses to write a result over what it is the result of.
+///
+/// # Errors
+/// `out` is an input.
+pub(super) fn keep_inputs(args: &ConfigArgs, out: &Path) -> Result<(), Error> {
+    // A folder that stands for its configuration is a case all the same.
+    let (folders, files): (Vec<_>, Vec<_>) =
+        args.path.iter().chain(&args.config).partition(|path| path.is_dir());
+    let of_case =
+        folders.into_iter().flat_map(|folder| [FILE_NAME, TENSORS_NAME].map(|name| folder.join(name)));
+    let mut inputs = of_case.chain(files.into_iter().cloned());
+    let same = |input: PathBuf| {
+        std::fs::canonicalize(input).ok().zip(std::fs::canonicalize(out).ok()).is_some_and(|(a, b)| a == b)
+    };
+    if inputs.any(same) {
+        return Err(Error::file(out, "is an input of this run: --out must name another file"));
+    }
+    Ok(())
 }
 
 /// The options that make tensors which no configuration asks for, so that what is wrong with those tells where they come
@@ -63,7 +125,7 @@ fn tensors_asked_for(tensors: &TensorArgs) -> String {
 /// # Errors
 /// Neither preset nor file is given, the file is malformed, an override does not fit.
 pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
-    let mut source = match (&args.preset, &args.config) {
+    let mut source = match (&args.preset, args.path.as_ref().or(args.config.as_ref())) {
         (Some(name), _) => {
             let (config, routing) =
                 preset(name).ok_or_else(|| Error::Request(format!("--preset {name}: no such preset")))?;
@@ -75,10 +137,7 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
             Source { config, routing: Routing::default(), name: file.display().to_string() }
         }
         (None, None) => {
-            return Err(Error::Request(
-                "missing argument: --preset NAME or --config FILE (run and plan also take a CASE folder)"
-                    .to_owned(),
-            ));
+            return Err(Error::Request("missing argument: CONFIG, CASE or --preset NAME".to_owned()));
         }
     };
     args.set.iter().try_for_each(|assignment| source.config.set(assignment))?;

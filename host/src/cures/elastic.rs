@@ -1,6 +1,6 @@
 //! What to change in `elastic_info`: one element, to a value that the door takes, or all of it left out.
 
-use super::{MayBreak, cure, hint};
+use super::hint;
 use crate::case::elastic::{self, Elastic};
 use crate::error::{Cure, Error, Problem};
 use core::fmt;
@@ -26,9 +26,9 @@ fn problem(whole: &Shape, info: &[i32], violation: &Violation, all: &[Violation]
     let mut cures = element(whole, info, violation, all);
     if cures.is_empty() {
         // The domain itself is valid.
-        cures.push(Cure { parameter: "elastic_info".to_owned(), value: None });
+        cures.push(Cure { parameter: "elastic_info".to_owned(), value: None, breaks: Vec::new() });
     }
-    let hint = hint(&cures, MayBreak::Nothing);
+    let hint = hint(&cures);
     Problem { hint: Some(hint), cures, ..Problem::from(violation) }
 }
 
@@ -55,5 +55,6 @@ fn element(whole: &Shape, info: &[i32], violation: &Violation, all: &[Violation]
     let up = values.clone().find(|value| *value > seen && works(value));
     let down = values.rev().find(|value| *value < seen && works(value));
     let name = format!("elastic_info[{at}]");
-    [up, down].into_iter().flatten().map(|value| cure(&name, value)).collect()
+    let cure = |value: i64| Cure { parameter: name.clone(), value: Some(value.into()), breaks: Vec::new() };
+    [up, down].into_iter().flatten().map(cure).collect()
 }

@@ -3,6 +3,7 @@
 //! Every rank draws from a stream of its own, so its tensors depend on no other rank and ranks are made
 //! in parallel. Only integers and exactly rounded arithmetic are used: no libm, no platform.
 
+mod hard;
 mod left;
 mod routing;
 
@@ -48,6 +49,8 @@ pub struct Options {
     pub smooth_scales: bool,
     /// Whether to make `shared_expert_x`.
     pub shared_expert_x: bool,
+    /// Whether values tell apart what is nearly right.
+    pub hard: bool,
     /// Whose limits the configuration keeps; tests take shapes smaller than any product's.
     pub limits: Limits,
 }
@@ -60,6 +63,7 @@ impl Default for Options {
             mask: MaskKind::default(),
             smooth_scales: false,
             shared_expert_x: false,
+            hard: false,
             limits: Limits::Product,
         }
     }
@@ -99,12 +103,15 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
     let rows = case::expert_rows(&shape);
     let router = Router::new(&shape, options.routing, &mut rng);
     // Without a row for every expert there must be none: all factors are 1 then.
-    let expert_gain = gains(if case::all_have_rows(&shape) { rows } else { 0 }, &mut rng);
+    let expert_gain = match if case::all_have_rows(&shape) { rows } else { 0 } {
+        rows if options.hard => hard::gains(rows),
+        rows => gains(rows, &mut rng),
+    };
     let scales = options
         .smooth_scales
         .then(|| (0..rows * shape.h() as usize).map(|_| 0.5 + unit(rng.next_u32())).collect());
     let weights = weights(&shape, place, &mut rng)?;
-    let ranks = all_ranks(&shape, options, &router);
+    let ranks = all_ranks(&shape, options, &router, &expert_gain);
     let case = Case { config, shape, ranks, scales, weights, expert_gain, elastic };
     let problems = case.problems();
     if problems.is_empty() { Ok(case) } else { Err(Error::Invalid { place: place.to_owned(), problems }) }
@@ -117,13 +124,13 @@ pub(crate) fn stream(seed: u64, number: u64) -> ChaCha8Rng {
     rng
 }
 
-fn all_ranks(shape: &Shape, options: Options, router: &Router) -> Vec<RankTensors> {
+fn all_ranks(shape: &Shape, options: Options, router: &Router, gains: &[f32]) -> Vec<RankTensors> {
     let mut ranks = vec![RankTensors::default(); member::count(shape) as usize];
-    crew::each(&mut ranks, |rank, tensors| *tensors = one_rank(shape, options, router, rank as u32));
+    crew::each(&mut ranks, |rank, tensors| *tensors = one_rank(shape, options, (router, gains), rank as u32));
     ranks
 }
 
-fn one_rank(shape: &Shape, options: Options, router: &Router, rank: u32) -> RankTensors {
+fn one_rank(shape: &Shape, options: Options, (router, gains): (&Router, &[f32]), rank: u32) -> RankTensors {
     let mut rng = stream(options.seed, u64::from(rank) + 1);
     let bs = shape.bs(member::ep_rank(shape, RankId(rank))) as usize;
     let k = shape.k() as usize;
@@ -141,9 +148,14 @@ fn one_rank(shape: &Shape, options: Options, router: &Router, rank: u32) -> Rank
         }
         MaskKind::Pairs => OwnedMask::Pairs(pair_mask(&mut rng, bs, k)),
     };
-    let x = rows(&mut rng, shape.dtype(), bs * shape.h() as usize);
+    let mut x = rows(&mut rng, shape.dtype(), bs * shape.h() as usize);
+    let is_hard = options.hard && !gains.is_empty();
+    if is_hard {
+        let values = (expert_scales.as_mut_slice(), x.as_mut_slice());
+        hard::make(shape, gains, &mut rng, &expert_ids, values, options.shared_expert_x);
+    }
     let mut more = |wanted: bool| wanted.then(|| rows(&mut rng, shape.dtype(), bs * shape.h() as usize));
-    let shared_expert_x = more(options.shared_expert_x);
+    let shared_expert_x = more(options.shared_expert_x).map(|row| if is_hard { x.clone() } else { row });
     let residual_x = more(shape.op() == Op::CombineAddRmsNorm).unwrap_or_default();
     RankTensors { x, expert_ids, expert_scales, mask, shared_expert_x, residual_x }
 }

@@ -61,7 +61,7 @@ fn an_invalid_config_still_has_buffer_sizes() {
 fn a_malformed_config_is_one_line_with_file_and_line() {
     let folder = tempdir().unwrap();
     for (content, line, word) in [
-        ("k = 8\nwrong = 1", "line 2", "unknown field `wrong`"),
+        ("k = 8\nwrong = 1", "line 2", "unknown key `wrong`: must be one of product, "),
         ("k = \"8\"", "line 1", "i64"),
         ("k = 9223372036854775808", "line 1", "i64"),
         ("\nk = = 8", "line 2", ""),
@@ -246,7 +246,7 @@ fn files_that_are_no_configuration_are_one_line() {
     let folder = tempdir().unwrap();
     for (content, words) in [
         ("k = 8\nk = 9".to_owned(), "line 2: `k = 9`: duplicate key"),
-        (format!("{} = 1", "x".repeat(50_000)), "unknown field `xxx"),
+        (format!("{} = 1", "x".repeat(50_000)), "unknown key `xxx"),
         (format!("k = {}", "1".repeat(50_000)), "integer"),
         ("k = nan".to_owned(), "line 1: `k = nan`: invalid type"),
         ("bs = [[1]]".to_owned(), "line 1: `bs = [[1]]`: invalid type: sequence"),
@@ -290,4 +290,56 @@ fn numbers_of_any_size_are_told() {
         let hints: Vec<_> = report["violations"].as_array().unwrap().iter().map(|v| &v["hint"]).collect();
         assert!(hints.iter().all(|hint| hint.is_string()), "{hints:?}");
     }
+}
+
+#[test]
+fn a_preset_with_other_keys_is_judged_as_a_file_with_them() {
+    let folder = tempdir().unwrap();
+    let config = config_file(folder.path(), "c.toml", "epWorldSize = 144\nmoeExpertNum = 288\nbs = 48");
+    let set = ["--set", "sharedExpertRankNum=16"];
+    let of_file = json(2, &[&["check", &config][..], &set].concat());
+    let all = ["--set=ep_world_size=144", "--set=moe_expert_num=288", "--set=bs=48"];
+    let preset = json(2, &[&["check", "--preset", "deepseek-v3-decode"][..], &all, &set].concat());
+    assert_eq!(of_file["violations"], preset["violations"]);
+    let violations = preset["violations"].as_array().unwrap();
+    let parameters: Vec<_> = violations.iter().map(|v| &v["parameter"]).collect();
+    assert_eq!(parameters, ["moe_expert_num", "hccl_buffsize_mb"], "one does not hide the other");
+    assert!(violations[1]["hint"].as_str().unwrap().starts_with("hccl_buffsize_mb = 600"), "{violations:?}");
+    let table = veriep(&[&["check", &config][..], &set].concat());
+    assert!(String::from_utf8(table.stdout).unwrap().contains("\n missing  "));
+    // Every layer gets it.
+    let other = config_file(folder.path(), "d.toml", "bs = 8");
+    let layers = json(0, &["check", &other, &other, "--set", "k=4"]);
+    assert_eq!(
+        layers["configs"][1]["buffer"]["max_bs"],
+        json(0, &["check", &other, "--set", "k=4"])["buffer"]["max_bs"]
+    );
+    assert!(fails(2, &["check", &other, "--preset", "tiny"]).contains("cannot be used with"));
+}
+
+#[test]
+fn a_hint_that_breaks_another_rule_says_which() {
+    let folder = tempdir().unwrap();
+    let config = config_file(folder.path(), "c.toml", "ep_world_size = 2\nglobal_bs = 1200\nbs = [1, 600]");
+    let report = json(2, &["check", &config]);
+    let mut told = 0;
+    for violation in report["violations"].as_array().unwrap() {
+        for cure in violation["cures"].as_array().unwrap() {
+            let Some(broken) = cure.get("breaks") else { continue };
+            let first = format!("(but then {}", broken[0].as_str().unwrap());
+            assert!(violation["hint"].as_str().unwrap().contains(&first), "{violation}");
+            told += 1;
+        }
+    }
+    assert!(told > 0, "{report}");
+}
+
+#[test]
+fn the_smallest_window_is_told_as_what_it_is() {
+    let folder = tempdir().unwrap();
+    let tiny = "ep_world_size = 2\nmoe_expert_num = 2\nk = 1\nh = 1024\nbs = 1\naiv_num = 1\n";
+    let config = config_file(folder.path(), "c.toml", &format!("{tiny}hccl_buffsize_mb = 1"));
+    assert!(fails(2, &["check", &config]).contains("hccl_buffsize_mb = 1: must be in [2, "));
+    let table = veriep(&["check", &config, "--set", "HCCL_BUFFSIZE=2"]);
+    assert!(String::from_utf8(table.stdout).unwrap().contains("2 (the smallest window)"));
 }

@@ -8,6 +8,8 @@ mod bad_input;
 mod bench;
 mod case_files;
 mod check;
+mod compare;
+mod configurations;
 mod expected;
 mod r#gen;
 mod generated_cases;

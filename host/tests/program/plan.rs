@@ -260,7 +260,7 @@ fn nonsense_is_one_line_and_status_2() {
             &["--port-offset", "1073741824"],
             "hccl_buffsize_mb = 200: must hold the windows (required_mb = 4097",
         ),
-        (&["--set", "port_offset=512"], "unknown field"),
+        (&["--set", "port_offset=512"], "unknown key `port_offset`"),
         (&["--set", "k=0"], "k = 0"),
         (
             &["--set", "comm_alg=fullmesh_v2", "--rank", "0", "--core", "0", "--flags", "separate"],

@@ -183,9 +183,13 @@ fn at_point(
     Ok(entry::entries(&subjects, &measured, live::threads(args), stolen))
 }
 
+const fn is_named(args: &ConfigArgs) -> bool {
+    args.path.is_some() || args.preset.is_some() || args.config.is_some()
+}
+
 /// The configuration that is named, else that of the yardstick.
 fn source(args: &ConfigArgs) -> Result<Source, Error> {
-    if args.preset.is_some() || args.config.is_some() {
+    if is_named(args) {
         return resolve(args);
     }
     let mut config = Config::default();
@@ -196,10 +200,8 @@ fn source(args: &ConfigArgs) -> Result<Source, Error> {
 /// Every size asked for, with a window that suffices. What differs in nothing but quantisation and cores is one point:
 /// it is measured by turns.
 fn grid(args: &BenchArgs, source: &Source) -> Vec<Vec<Config>> {
-    let is_set = |key: &str| {
-        args.config.set.iter().any(|set| set.split_once('=').is_some_and(|(name, _)| name.trim() == key))
-    };
-    let is_named = args.config.preset.is_some() || args.config.config.is_some();
+    let is_set = |key: &str| args.config.set.iter().any(|set| Config::key_of(set) == Some(key));
+    let is_named = is_named(&args.config);
     let base = &source.config;
     let ep: Vec<i64> = match args.ep.as_slice() {
         [] if is_named || is_set("ep_world_size") => vec![base.ep_world_size],

@@ -8,9 +8,9 @@ mod servers;
 mod summary;
 mod tp;
 
-use super::source::resolve;
-use crate::case::{self, RankTensors};
-use crate::cli::{ConfigArgs, PlanArgs, SharedArg};
+use super::source;
+use crate::case::RankTensors;
+use crate::cli::{PlanArgs, SharedArg};
 use crate::config::Config;
 use crate::cures;
 use crate::error::Error;
@@ -39,7 +39,7 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
             false => report.emit(&summary::of(&traffic, args, source), summary::table),
         };
     };
-    let flags = super::source::flags(shape, args.flags)?;
+    let flags = source::flags(shape, args.flags)?;
     let out_of = |option, seen, end: u32, more| {
         Error::Request(format!("{option} {seen}: must be in [0, {}]{more}", end - 1))
     };
@@ -66,15 +66,13 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
 
 /// The routing that the arguments name, and its name.
 fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
-    if let Some(folder) = args.path.as_ref().filter(|path| path.is_dir()) {
+    if let Some((mut opened, folder)) = source::opened(&args.config)? {
         if let Some(seed) = args.seed {
             return Err(Error::Request(format!(
                 "--seed {seed}: {} has experts of its own",
                 folder.display()
             )));
         }
-        let mut opened = case::open(folder)?;
-        args.config.set.iter().try_for_each(|assignment| opened.config.set(assignment))?;
         opened.config.port_offset = args.port.port_offset;
         let given = opened.given;
         let case = opened.load(folder)?;
@@ -86,11 +84,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
             folder.display().to_string(),
         ));
     }
-    let config = match &args.path {
-        Some(file) => &ConfigArgs { config: Some(file.clone()), ..args.config.clone() },
-        None => &args.config,
-    };
-    let mut source = resolve(config)?;
+    let mut source = source::resolve(&args.config)?;
     source.config.port_offset = args.port.port_offset;
     let given = match args.mask {
         MaskKind::None => Given::empty(),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 rows! {
     the_case_is_missing: |room| room.run("run nowhere");
-    the_case_is_a_file: |room| room.file("case", "").run("run case");
+    the_case_is_a_file: |room| room.file("case", "no TOML").run("run case");
     config_toml_is_missing: |room| room.case().remove("case/config.toml").run("run case");
     config_toml_is_a_folder: |room| {
         room.case().remove("case/config.toml").folder("case/config.toml").run("run case")

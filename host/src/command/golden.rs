@@ -1,0 +1,40 @@
+//! `veriep golden`
+
+use super::source::{keep_inputs, open_case};
+use crate::cli::GoldenArgs;
+use crate::error::Error;
+use crate::expected::Expected;
+use crate::report::{Report, pairs};
+use crate::store::write_tensors;
+use crate::whole;
+use serde::Serialize;
+
+#[derive(Serialize)]
+struct Written {
+    ok: bool,
+    source: String,
+    result: String,
+    ranks: usize,
+    tensors: usize,
+}
+
+pub(super) fn run(args: &GoldenArgs, report: &mut Report) -> Result<(), Error> {
+    whole::check_writable(&args.out)?;
+    keep_inputs(&args.config, &args.out)?;
+    let (case, source) = open_case(&args.config, &args.tensors, args.seed, 0)?;
+    let expected = Expected::of(&case);
+    let tensors = expected.tensors()?;
+    let result = args.out.display().to_string();
+    let written = Written { ok: true, source, result, ranks: case.ranks.len(), tensors: tensors.len() };
+    write_tensors(&args.out, tensors)?;
+    report.emit(&written, table)
+}
+
+fn table(written: &Written) -> String {
+    pairs(&[
+        ("source", written.source.clone()),
+        ("result", written.result.clone()),
+        ("ranks", written.ranks.to_string()),
+        ("tensors", written.tensors.to_string()),
+    ])
+}

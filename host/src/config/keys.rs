@@ -1,0 +1,86 @@
+//! The keys of a configuration: ours, and what the sources call the same parameter.
+
+/// Each key with the other spellings that are taken.
+const KEYS: [(&str, &[&str]); 22] = [
+    ("product", &[]),
+    ("comm_alg", &["commAlg"]),
+    ("op", &[]),
+    ("dtype", &[]),
+    ("ep_world_size", &["epWorldSize"]),
+    ("tp_world_size", &["tpWorldSize"]),
+    ("moe_expert_num", &["moeExpertNum"]),
+    ("shared_expert_num", &["sharedExpertNum"]),
+    ("shared_expert_rank_num", &["sharedExpertRankNum"]),
+    ("zero_expert_num", &["zeroExpertNum"]),
+    ("copy_expert_num", &["copyExpertNum"]),
+    ("const_expert_num", &["constExpertNum"]),
+    ("k", &["K"]),
+    ("h", &["H"]),
+    ("bs", &["BS", "Bs"]),
+    ("global_bs", &["globalBs", "globalBS"]),
+    ("quant_mode", &["quantMode"]),
+    ("comm_quant_mode", &["commQuantMode"]),
+    ("expert_token_nums_type", &["expertTokenNumsType"]),
+    ("hccl_buffsize_mb", &["HCCL_BUFFSIZE"]),
+    ("aiv_num", &["aivNum"]),
+    ("norm_eps", &["normEps"]),
+];
+
+/// How much a key must be like a word for that to be what was meant: 1 is the same.
+const ALIKE: f64 = 0.75;
+
+/// The key that a word is.
+///
+/// # Errors
+/// It is none: the one that may have been meant, else all of them.
+pub(super) fn key(word: &str) -> Result<&'static str, String> {
+    if let Some((key, _)) = KEYS.iter().find(|(key, others)| *key == word || others.contains(&word)) {
+        return Ok(key);
+    }
+    let plain = |word: &str| word.replace('_', "").to_lowercase();
+    let alike = |key: &str| strsim::jaro_winkler(&plain(key), &plain(word));
+    let keys = KEYS.iter().map(|(key, _)| *key);
+    let shown = super::short(word);
+    Err(match keys.clone().max_by(|a, b| alike(a).total_cmp(&alike(b))) {
+        Some(key) if alike(key) >= ALIKE => format!("unknown key `{shown}`: did you mean `{key}`?"),
+        _ => format!("unknown key `{shown}`: must be one of {}", keys.collect::<Vec<_>>().join(", ")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn every_field_of_a_configuration_has_its_key() {
+        // An optional one is left out of the text unless it is set.
+        let config = Config { shared_expert_num: Some(1), ..Config::default() };
+        let text = config.to_toml().unwrap();
+        let fields: Vec<_> = text.lines().filter_map(|line| line.split_once(" = ")).collect();
+        assert_eq!(fields.iter().map(|(key, _)| *key).collect::<Vec<_>>(), KEYS.map(|(key, _)| key));
+        for ((_, others), (_, value)) in KEYS.iter().zip(fields) {
+            for other in *others {
+                assert!(Config::parse(&format!("{other} = {value}")).is_ok(), "{other}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_no_key_is_told_with_the_one_that_was_meant() {
+        for (word, meant) in [
+            ("hccl_buffsize", "hccl_buffsize_mb"),
+            ("HcclBuffSize", "hccl_buffsize_mb"),
+            ("world_size", "tp_world_size"),
+            ("moe_experts", "moe_expert_num"),
+            ("epworldsize", "ep_world_size"),
+            ("batch_size", ""),
+        ] {
+            let told = key(word).unwrap_err();
+            match meant {
+                "" => assert!(told.contains("one of product, "), "{told}"),
+                _ => assert_eq!(told, format!("unknown key `{word}`: did you mean `{meant}`?")),
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! `compare` as a judge of foreign implementations, `golden`, and the cases of `gen --hard`.
+
+use crate::common::{fails, json, text, veriep};
+use half::bf16;
+use host::case::{self, Case};
+use host::store::{Tensor, TensorFile, write_tensors};
+use std::fs;
+use std::path::{Path, PathBuf};
+use tempfile::{TempDir, tempdir};
+
+/// Another implementation of combine's sum for bf16, from the terms `w`, `v` of an element.
+type Sum = fn(&[(f32, f32)]) -> u16;
+
+fn bits(value: f32) -> u16 {
+    bf16::from_f32(value).to_bits()
+}
+
+fn as_defined(terms: &[(f32, f32)]) -> u16 {
+    bits(terms.iter().fold(0.0, |sum, (w, v)| sum + w * v))
+}
+
+fn backwards(terms: &[(f32, f32)]) -> u16 {
+    bits(terms.iter().rev().fold(0.0, |sum, (w, v)| sum + w * v))
+}
+
+fn fused(terms: &[(f32, f32)]) -> u16 {
+    bits(terms.iter().fold(0.0, |sum, (w, v)| w.mul_add(*v, sum)))
+}
+
+fn rounded_at_every_addition(terms: &[(f32, f32)]) -> u16 {
+    bits(terms.iter().fold(0.0, |sum, (w, v)| bf16::from_f32(sum + w * v).to_f32()))
+}
+
+fn cut_off(terms: &[(f32, f32)]) -> u16 {
+    (terms.iter().fold(0.0, |sum, (w, v)| sum + w * v).to_bits() >> 16) as u16
+}
+
+fn ties_away(terms: &[(f32, f32)]) -> u16 {
+    ((terms.iter().fold(0.0f32, |sum, (w, v)| sum + w * v).to_bits() + 0x8000) >> 16) as u16
+}
+
+/// Writes what `sum` makes of a case of two ranks whose rows travel as they are, `x_out` alone.
+fn x_out(case: &Case, path: &Path, sum: Sum) {
+    let (k, h) = (case.shape.k() as usize, case.shape.h() as usize);
+    let of_rank = |(number, rank): (usize, &case::RankTensors)| {
+        let mut out = Vec::new();
+        let tokens = rank.expert_ids.chunks(k).zip(rank.expert_scales.chunks(k)).zip(rank.x.chunks(2 * h));
+        for ((ids, weights), x) in tokens {
+            for element in x.chunks(2) {
+                let x = bf16::from_le_bytes([element[0], element[1]]).to_f32();
+                let returned = |&id: &i32| bf16::from_f32(x * case.expert_gain[id as usize]).to_f32();
+                let terms: Vec<_> = weights.iter().copied().zip(ids.iter().map(returned)).collect();
+                out.extend(sum(&terms).to_le_bytes());
+            }
+        }
+        let shape = vec![out.len() / 2 / h, h];
+        Tensor {
+            name: format!("rank{number}.x_out"),
+            dtype: safetensors::Dtype::BF16,
+            shape,
+            data: out.into(),
+        }
+    };
+    write_tensors(path, case.ranks.iter().enumerate().map(of_rank).collect()).unwrap();
+}
+
+fn made(more: &[&str]) -> (TempDir, PathBuf, PathBuf) {
+    let folder = tempdir().unwrap();
+    let (case, result) = (folder.path().join("case"), folder.path().join("result.safetensors"));
+    let args = ["gen", "--preset", "tiny", "--set", "k=4", "--seed", "3", "--expected", "--out", text(&case)];
+    json(0, &[&args[..], more].concat());
+    fs::copy(case.join("expected.safetensors"), &result).unwrap();
+    (folder, case, result)
+}
+
+/// Changes the bytes of a tensor of a result.
+fn spoil(path: &Path, name: &str, change: impl FnOnce(&mut Vec<u8>, &mut Vec<usize>)) {
+    let mut file = TensorFile::open(path).unwrap();
+    let mut tensors = Vec::new();
+    for name in file.names() {
+        let (data, info) = (file.read(&name).unwrap().into(), file.info(&name).unwrap());
+        tensors.push(Tensor { dtype: info.dtype, shape: info.shape.clone(), name, data });
+    }
+    let tensor = tensors.iter_mut().find(|tensor| tensor.name == name).unwrap();
+    change(tensor.data.to_mut(), &mut tensor.shape);
+    write_tensors(path, tensors).unwrap();
+}
+
+/// Elements of `x_out` that `sum` has otherwise than the oracle, with these options.
+fn wrong(case: &Path, sum: Sum, status: i32, options: &[&str]) -> u64 {
+    let result = case.with_extension("mine");
+    x_out(&case::load(case).unwrap(), &result, sum);
+    let args = ["compare", text(case), text(&result), "--tensors", "x_out"];
+    let compared = json(status, &[&args[..], options].concat());
+    compared["tensors"].as_array().unwrap().iter().map(|one| one["wrong"].as_u64().unwrap()).sum()
+}
+
+#[test]
+fn hard_values_tell_apart_what_is_nearly_right() {
+    let (_folder, case, _) = made(&["--hard"]);
+    assert_eq!(wrong(&case, as_defined, 0, &[]), 0);
+    // Of 4096 elements of tokens whose terms cancel, and as many that are ties.
+    for (sum, least) in [
+        (backwards as Sum, 1000),
+        (fused, 1000),
+        (rounded_at_every_addition, 4000),
+        (cut_off, 2000),
+        (ties_away, 2000),
+    ] {
+        let wrong = wrong(&case, sum, 1, &[]);
+        assert!(wrong >= least, "{wrong} of at least {least}");
+    }
+    // Ordinary values say nothing of another order.
+    let (_folder, case, _) = made(&[]);
+    assert_eq!(wrong(&case, backwards, 0, &[]), 0);
+    assert!(wrong(&case, rounded_at_every_addition, 1, &[]) > 1000);
+}
+
+/// The tolerance that docs/NUMERICS.md states.
+#[test]
+fn another_order_of_a_sum_in_f32_is_within_the_stated_tolerance_and_rounded_sums_are_not() {
+    for more in [&["--hard"][..], &[]] {
+        let (_folder, path, _) = made(more);
+        let case = case::load(&path).unwrap();
+        let (mut m, k) = (0.0f32, case.shape.k() as usize);
+        for rank in &case.ranks {
+            let largest = |row: &[u8]| {
+                let values = row.chunks(2).map(|b| bf16::from_le_bytes([b[0], b[1]]).to_f32().abs());
+                values.fold(0.0, f32::max)
+            };
+            let rows = rank.x.chunks(2 * case.shape.h() as usize).map(largest);
+            for ((x, ids), weights) in rows.zip(rank.expert_ids.chunks(k)).zip(rank.expert_scales.chunks(k)) {
+                let terms =
+                    ids.iter().zip(weights).map(|(&id, w)| (w * x * case.expert_gain[id as usize]).abs());
+                m = m.max(terms.sum());
+            }
+        }
+        let atol = format!("{}", (k + 1) as f32 * m * 2.0f32.powi(-22));
+        let tolerance = ["--ulp", "1", "--atol", &atol];
+        for right in [backwards as Sum, fused, as_defined] {
+            assert_eq!(wrong(&path, right, 0, &tolerance), 0, "{more:?} {atol}");
+        }
+        // On ordinary values that is a step off at most: within the room that another order needs.
+        let status = i32::from(!more.is_empty());
+        let off = wrong(&path, rounded_at_every_addition, status, &tolerance);
+        assert!(off >= if more.is_empty() { 0 } else { 4000 }, "{off}");
+    }
+}
+
+#[test]
+fn planted_errors_are_found_and_named() {
+    let (_folder, case, result) = made(&["--set", "quant_mode=2"]);
+    json(0, &["compare", text(&case), text(&result)]);
+    let good = fs::read(&result).unwrap();
+    let found = |tensor: &str, place: &str, change: &dyn Fn(&mut Vec<u8>)| {
+        fs::write(&result, &good).unwrap();
+        spoil(&result, &format!("rank1.{tensor}"), |data, _| change(data));
+        let line = fails(1, &["compare", text(&case), text(&result)]);
+        assert!(line.contains(&format!("rank1.{tensor}{place} = ")), "{line}");
+        json(1, &["compare", text(&case), text(&result)])
+    };
+    // One step in one element.
+    let compared = found("x_out", "[2, 7]", &|data| {
+        let at = 2 * (2 * 1024 + 7);
+        data[at] ^= 1;
+    });
+    let tensors = compared["tensors"].as_array().unwrap();
+    let one = tensors.iter().find(|one| one["wrong"] != 0).unwrap();
+    assert_eq!(
+        (&one["name"], &one["rank"], &one["wrong"], &one["max_ulp"]),
+        (&"x_out".into(), &1.into(), &1.into(), &1.into())
+    );
+    assert_eq!((&one["compared"], &one["first"][0]["index"]), (&4096.into(), &serde_json::json!([2, 7])));
+    assert!(one["first"][0]["seen"].is_number() && one["max_abs"].as_f64() > Some(0.0));
+    json(0, &["compare", text(&case), text(&result), "--ulp", "1"]);
+    // Two rows in each other's place.
+    found("expand_x", "[0, 0]", &|data| {
+        let (first, rest) = data.split_at_mut(1024);
+        first.swap_with_slice(&mut rest[..1024]);
+    });
+    // A scale that is another row's.
+    found("dynamic_scales", "[3]", &|data| data.copy_within(0..4, 12));
+    // A count.
+    found("ep_recv_counts", "[1]", &|data| data[4] += 1);
+}
+
+#[test]
+fn tensors_and_ranks_that_are_not_asked_for_play_no_part() {
+    let (_folder, case, result) = made(&[]);
+    spoil(&result, "rank0.x_out", |data, _| data[0] ^= 1);
+    let compare = |more: &[&'static str]| -> Vec<String> {
+        [&["compare", text(&case), text(&result)][..], more].concat().into_iter().map(str::to_owned).collect()
+    };
+    let status = |more: &[&'static str]| {
+        let args = compare(more);
+        veriep(&args.iter().map(String::as_str).collect::<Vec<_>>()).status.code()
+    };
+    for (more, expected) in [
+        (&[][..], 1),
+        (&["--ranks", "1"], 0),
+        (&["--ranks", "0,1"], 1),
+        (&["--ranks", "0", "--tensors", "expand_x"], 0),
+        (&["--tensors", "x_out"], 1),
+        (&["--tensors", "rstd"], 2),
+        (&["--tensors", "x_uot"], 2),
+        (&["--ranks", "2"], 2),
+        (&["--atol", "-1"], 2),
+        (&["--rtol", "nan"], 2),
+        (&["--ulp", "1"], 0),
+        (&["--rtol", "0.01"], 0),
+    ] {
+        assert_eq!(status(more), Some(expected), "{more:?}");
+    }
+    // One tensor of one rank is enough then, and is missing otherwise.
+    let alone = case.with_extension("alone");
+    let mut file = TensorFile::open(&result).unwrap();
+    let (data, info) = (file.read("rank1.x_out").unwrap().into(), file.info("rank1.x_out").unwrap());
+    let tensor =
+        Tensor { name: "rank1.x_out".to_owned(), dtype: info.dtype, shape: info.shape.clone(), data };
+    write_tensors(&alone, vec![tensor]).unwrap();
+    assert_eq!(
+        json(0, &["compare", text(&case), text(&alone), "--tensors", "x_out"])["tensors"][0]["compared"],
+        4096
+    );
+    let missing = json(1, &["compare", text(&case), text(&alone)]);
+    assert_eq!(missing["tensors"][0]["error"], "missing");
+    let line = fails(2, &["compare", text(&case), text(&alone), "--ranks", "0"]);
+    assert!(
+        line.ends_with(
+            "alone: has none of the tensors that --tensors and --ranks ask for: nothing is judged"
+        ),
+        "{line}"
+    );
+}
+
+#[test]
+fn rows_behind_those_received_are_looked_at_unless_padded() {
+    let (_folder, case, result) = made(&["--set", "quant_mode=2"]);
+    for (tensor, row) in [("expand_x", 1024), ("dynamic_scales", 4), ("assist_info_for_combine", 12)] {
+        spoil(&result, &format!("rank0.{tensor}"), |data, shape| {
+            data.extend(vec![0xA5; 3 * row]);
+            shape[0] += 3;
+        });
+    }
+    let wrong = json(1, &["compare", text(&case), text(&result)]);
+    let wrong: Vec<_> =
+        wrong["tensors"].as_array().unwrap().iter().filter(|one| one["error"].is_string()).collect();
+    assert_eq!(wrong.len(), 3);
+    json(0, &["compare", text(&case), text(&result), "--padded"]);
+    spoil(&result, "rank0.expand_x", |data, _| data[5] ^= 1);
+    assert!(
+        fails(1, &["compare", text(&case), text(&result), "--padded"]).contains("rank0.expand_x[0, 5] = ")
+    );
+    // What has no rows received is as long as it is.
+    spoil(&result, "rank1.x_out", |data, shape| {
+        data.extend([0; 2048]);
+        shape[0] += 1;
+    });
+    assert!(json(1, &["compare", text(&case), text(&result), "--padded", "--ranks", "1"])["ok"] == false);
+}
+
+#[test]
+fn golden_writes_what_gen_expects_of_tensors_from_anywhere() {
+    let (folder, case, expected) = made(&[]);
+    let golden = folder.path().join("golden");
+    json(0, &["golden", text(&case), "--out", text(&golden)]);
+    assert_eq!(fs::read(&golden).unwrap(), fs::read(&expected).unwrap());
+    // Another weight: another result, which a run has as well.
+    let inputs = case.join("inputs.safetensors");
+    spoil(&inputs, "rank0.expert_scales", |data, _| data[2] ^= 0x40);
+    json(0, &["golden", text(&case), "--out", text(&golden)]);
+    assert_ne!(fs::read(&golden).unwrap(), fs::read(&expected).unwrap());
+    let run = folder.path().join("run");
+    json(0, &["run", text(&case), "--no-check", "--rounds", "1", "--out", text(&run)]);
+    json(0, &["compare", text(&golden), text(&run)]);
+    // Of a configuration it makes the case that gen would.
+    let of_preset = ["golden", "--preset", "tiny", "--set", "k=4", "--seed", "3", "--out", text(&golden)];
+    json(0, &of_preset);
+    assert_eq!(fs::read(&golden).unwrap(), fs::read(&expected).unwrap());
+    assert!(
+        fails(2, &["golden", text(&case), "--out", text(&inputs)])
+            .ends_with("is an input of this run: --out must name another file")
+    );
+    assert!(
+        fails(2, &["golden", "--out", text(&golden)])
+            .ends_with("missing argument: CONFIG, CASE or --preset NAME")
+    );
+    assert!(fails(2, &["golden", text(&case), "--hard", "--out", text(&golden)]).contains("--hard: "));
+}
