@@ -17,7 +17,7 @@ use crate::result;
 use crate::vector::Unit;
 use clap::builder::PossibleValuesParser;
 use clap::error::{ContextKind, ErrorKind};
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use kernel_core::plan::order::SendOrder;
 use std::path::PathBuf;
 
@@ -57,6 +57,16 @@ pub enum Verb {
     Compare(CompareArgs),
     /// Write what the oracle says of a case, as a result file.
     Golden(GoldenArgs),
+    /// Print a script with which a shell completes verbs and options.
+    Completions(CompletionsArgs),
+}
+
+impl Verb {
+    /// Whether it reports what there is when it is asked to end early.
+    #[must_use]
+    pub const fn ends_early(&self) -> bool {
+        matches!(self, Self::Run(_) | Self::Bench(_))
+    }
 }
 
 /// Where a configuration comes from.
@@ -448,6 +458,13 @@ fn room(text: &str) -> Result<f64, String> {
     }
 }
 
+/// `veriep completions`
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// Which shell.
+    pub shell: clap_complete::Shell,
+}
+
 /// `veriep check`
 #[derive(Args, Debug)]
 pub struct CheckArgs {
@@ -499,12 +516,22 @@ pub fn explain(error: &clap::Error) -> u8 {
         }
         _ => first_paragraph(&error.render().to_string()),
     };
-    let line = match error.get(ContextKind::SuggestedArg) {
+    let verb = error.get(ContextKind::InvalidSubcommand).map(ToString::to_string);
+    let similar = verb.as_deref().and_then(similar_verb);
+    let line = match similar.or_else(|| error.get(ContextKind::SuggestedArg).map(ToString::to_string)) {
         Some(similar) => format!("{line}; a similar one is {similar}"),
         None => line,
     };
     complain(&one_line(&line));
     2
+}
+
+/// The verb that a word was meant to be: one that takes less changes than half of its letters.
+fn similar_verb(word: &str) -> Option<String> {
+    let command = Cli::command();
+    let verbs = command.get_subcommands().map(clap::Command::get_name);
+    let changes = |verb: &&str| strsim::osa_distance(verb, word);
+    verbs.filter(|verb| 2 * changes(verb) < verb.len()).min_by_key(changes).map(str::to_owned)
 }
 
 /// The lines before the usage, joined.

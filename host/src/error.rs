@@ -10,6 +10,9 @@ const LINES_MAX: usize = 20;
 /// Longest line printed, in characters: a name read from a foreign file may be of any length.
 const LINE_LEN_MAX: usize = 1000;
 
+/// Exit status of a program that Ctrl-C has ended, as shells have it.
+pub const STATUS_INTERRUPTED: u8 = 130;
+
 /// What is wrong with one parameter of a configuration or one tensor of a case.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Problem {
@@ -96,6 +99,9 @@ pub enum Error {
     /// Several of the above: every file of a request.
     #[error("{} errors", .0.len())]
     Many(Vec<Self>),
+    /// Somebody has asked for the end: what there is has been reported.
+    #[error("interrupted: {0}")]
+    Interrupted(String),
     /// Nothing moved before the deadline.
     #[error("{line}")]
     NoProgress {
@@ -165,6 +171,7 @@ impl Error {
             Self::Wrong(_) | Self::Unsafe(_) => 1,
             Self::Request(_) | Self::File(_) | Self::Invalid { .. } => 2,
             Self::NoProgress { .. } => 3,
+            Self::Interrupted(_) => STATUS_INTERRUPTED,
             Self::Many(errors) => errors.iter().map(Self::status).max().unwrap_or(2),
         }
     }

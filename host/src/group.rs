@@ -6,6 +6,7 @@ use crate::driver::schedule::{Operator, Schedule};
 use crate::driver::threads::Times;
 use crate::driver::{Failure, Joined, Options, RankState, Unit};
 use crate::error::{Error, Missing};
+use crate::interrupt;
 use crate::member;
 use crate::verdict;
 use core::time::Duration;
@@ -31,6 +32,8 @@ pub struct Plan {
 /// What it cost.
 #[derive(Clone, Debug, Default)]
 pub struct Costs {
+    /// Rounds that were run: all, unless somebody asked for the end.
+    pub rounds: usize,
     /// One entry per round.
     pub dispatch: Vec<Duration>,
     /// One entry per round.
@@ -61,7 +64,7 @@ impl Plan {
     }
 }
 
-/// Runs `plan` on `backend`, each round with what `traffic` gives for its number. `drive` takes a unit to its
+/// Runs `plan` on `backend`, or as much of it as there is time for before somebody asks for the end; each round with what `traffic` gives for its number. `drive` takes a unit to its
 /// end; `progress` is told of every rank checked. Returns the costs and the host's state of the ranks, for
 /// whoever looks at the last unit.
 ///
@@ -101,6 +104,10 @@ pub fn run<'c, B: Backend>(
             }
         }
         first += unit.batches();
+        costs.rounds = first;
+        if interrupt::is_asked() {
+            break;
+        }
     }
     costs.tasks = ranks.iter().map(RankState::tasks).sum();
     Ok((costs, ranks))

@@ -19,6 +19,7 @@ pub mod expected;
 pub mod expert;
 pub mod generate;
 pub mod group;
+pub mod interrupt;
 pub mod ledger;
 pub mod member;
 pub mod presets;

@@ -16,6 +16,10 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return ExitCode::from(cli::explain(&error)),
     };
+    #[cfg(unix)]
+    if cli.verb.ends_early() {
+        unix::note_interrupts();
+    }
     let mut report = Report::new(cli.format);
     match command::dispatch(cli.verb, &mut report) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,10 +1,18 @@
 //! What a verb says: results to stdout as a table or one JSON object, everything else to stderr.
 
 use crate::error::{Error, Missing, Problem, one_line};
+use anstyle::AnsiColor;
 use comfy_table::Table;
+use core::time::Duration;
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread;
+use std::time::Instant;
+
+/// How often a line tells how far something is.
+const LINE_PERIOD: Duration = Duration::from_secs(10);
 
 /// Form of the report on stdout.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -52,7 +60,7 @@ impl Report {
                 .map_err(|e| Error::Wrong(format!("report: not representable as JSON: {e}")))?,
         };
         text.push('\n');
-        let mut stdout = std::io::stdout().lock();
+        let mut stdout = anstream::stdout().lock();
         match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
             Err(e) if e.kind() != ErrorKind::BrokenPipe => {
                 Err(Error::File(format!("stdout: cannot write: {e}")))
@@ -103,9 +111,16 @@ impl Report {
     }
 }
 
+/// A word in a colour, which stays on its way to what is no terminal.
+#[must_use]
+pub fn styled(colour: AnsiColor, word: &str) -> String {
+    let style = colour.on_default().bold();
+    format!("{style}{word}{style:#}")
+}
+
 /// An error's line on stderr, printable already; a closed stderr is no error.
 pub fn complain(line: &str) {
-    let _ = writeln!(std::io::stderr().lock(), "error: {line}");
+    let _ = writeln!(anstream::stderr().lock(), "{}: {line}", styled(AnsiColor::Red, "error"));
 }
 
 /// A line for people on stderr, whatever names it has in it.
@@ -113,16 +128,62 @@ pub fn note(line: &str) {
     let _ = writeln!(std::io::stderr().lock(), "{}", one_line(line));
 }
 
-/// A progress bar of `len` steps on stderr; silent when stderr is not a terminal.
-#[must_use]
-pub fn progress(len: u64, doing: &'static str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
+/// How far something is: a bar on stderr where that is a terminal, else a line every ten seconds. It ends when dropped.
+#[derive(Debug)]
+pub struct Progress {
+    bar: ProgressBar,
+    /// Tells the thread that writes lines.
+    _end: Sender<()>,
+}
+
+impl Progress {
+    /// So many steps more are done.
+    pub fn inc(&self, steps: u64) {
+        self.bar.inc(steps);
     }
-    let bar = ProgressBar::new(len).with_message(doing);
-    match ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len}") {
+
+    /// Steps done.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.bar.position()
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// The progress of `len` steps; 0 if their number is not known.
+#[must_use]
+pub fn progress(len: u64, doing: &'static str) -> Progress {
+    let (end, ended) = channel();
+    if !std::io::stderr().is_terminal() {
+        let bar = ProgressBar::hidden();
+        let (seen, since) = (bar.clone(), Instant::now());
+        let line = move || {
+            let done = if len > 0 { format!(": {} of {len}", seen.position()) } else { String::new() };
+            note(&format!("note: {doing} for {} s{done}", since.elapsed().as_secs()));
+        };
+        // Whoever cannot be started is not needed.
+        let _ = thread::Builder::new().spawn(move || every(LINE_PERIOD, &ended, line));
+        return Progress { bar, _end: end };
+    }
+    let bar = if len > 0 { ProgressBar::new(len) } else { ProgressBar::new_spinner() }.with_message(doing);
+    let template = if len > 0 { "{msg} {wide_bar} {pos}/{len}" } else { "{spinner} {msg} for {elapsed}" };
+    let bar = match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style),
         Err(_) => bar,
+    };
+    bar.enable_steady_tick(Duration::from_millis(250));
+    Progress { bar, _end: end }
+}
+
+/// Calls `tell` once in every period until nobody is left who could say that it has ended.
+fn every(period: Duration, ended: &Receiver<()>, tell: impl Fn()) {
+    while ended.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+        tell();
     }
 }
 
@@ -151,4 +212,24 @@ fn plain_table() -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::NOTHING);
     table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use core::sync::atomic::{AtomicU32, Ordering};
+
+    #[test]
+    fn lines_are_told_until_the_end() {
+        let (end, ended) = channel();
+        let told = &AtomicU32::new(0);
+        thread::scope(|scope| {
+            let tell = || _ = told.fetch_add(1, Ordering::Relaxed);
+            scope.spawn(move || every(Duration::from_millis(1), &ended, tell));
+            while told.load(Ordering::Relaxed) < 3 {
+                thread::yield_now();
+            }
+            drop(end);
+        });
+    }
 }

@@ -4,6 +4,7 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
+use host::error::STATUS_INTERRUPTED;
 use std::alloc::System;
 use std::io::{Cursor, Write};
 
@@ -11,6 +12,22 @@ use std::io::{Cursor, Write};
 pub(crate) fn refuse_by_errors() {
     // SAFETY: this signal has no handler that could be lost, and ignoring it runs no code.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// The first Ctrl-C asks for what there is, the second one ends the program.
+pub(crate) fn note_interrupts() {
+    const NOTE: &[u8] = b"note: the report of what there is follows; Ctrl-C again ends at once\n";
+    extern "C" fn note(_: libc::c_int) {
+        if host::interrupt::ask() {
+            // SAFETY: the process ends here without running anything of its own, whatever state it is in.
+            unsafe { libc::_exit(STATUS_INTERRUPTED.into()) };
+        }
+        // SAFETY: `NOTE` has so many bytes, and a signal handler may write.
+        unsafe { libc::write(libc::STDERR_FILENO, NOTE.as_ptr().cast(), NOTE.len()) };
+    }
+    let handler: extern "C" fn(libc::c_int) = note;
+    // SAFETY: the handler calls nothing but an atomic and what may be called in one; the signal had none before.
+    unsafe { libc::signal(libc::SIGINT, handler as libc::sighandler_t) };
 }
 
 /// The system's memory. When there is no more, the program ends with a line and the status of a request that cannot be met.

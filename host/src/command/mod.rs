@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod clashes;
 mod compare;
+mod completions;
 mod generate;
 mod golden;
 mod layout;
@@ -35,6 +36,7 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),
         Verb::Compare(args) => compare::run(&args, report),
+        Verb::Completions(args) => completions::run(&args, report),
         Verb::Golden(args) => golden::run(&args, report),
     }
 }

@@ -106,7 +106,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         BackendArg::Lockstep => in_lockstep(&job, Memory::Strong, &|| bar.inc(1)),
         BackendArg::Weak => in_lockstep(&job, Memory::Weak, &|| bar.inc(1)),
     };
-    bar.finish_and_clear();
+    drop(bar);
     let ran = ran.map_err(|error| match schedule.in_flight() {
         in_flight @ 3.. if job.case.shape.product() == Product::A3 => {
             let order = &args.schedule;
@@ -165,6 +165,10 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let drive =
         |unit: &driver::Unit<'_, _>| counted(unit, &mut moved, || driver::threads::run(unit, &workers));
     let (costs, ranks) = group::run(&case.shape, plan, traffic(job), &backend, drive, tick)?;
+    // The last round's result is the case's, and its rows are what bare copies copy.
+    if costs.rounds < plan.rounds() {
+        return Ok(Ran { costs, roofline: None, moved });
+    }
     if let Some(path) = &job.args.out {
         output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
     }
@@ -209,7 +213,7 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
         group::run(&case.shape, plan, traffic(job), &backend, drive, tick).map_err(|error| {
             error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
         })?;
-    if let Some(path) = &args.out {
+    if let Some(path) = args.out.as_ref().filter(|_| costs.rounds == plan.rounds()) {
         output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
     }
     Ok(Ran { costs, roofline: None, moved })

@@ -2,7 +2,8 @@
 
 use crate::cli::{ModelArg, ProductArg, ReceiveArg, ScheduleArgs};
 use crate::error::{Error, shown};
-use crate::report::Report;
+use crate::report::{Report, progress, styled};
+use anstyle::AnsiColor;
 use kernel_core::protocol::Receive;
 use serde::Serialize;
 use verify::schedule::{Answer, Product, Question, Subject, answer};
@@ -23,6 +24,10 @@ struct Verdict {
     receive: &'static str,
     partitions: Vec<u32>,
     ranks: u32,
+    /// Of each rank.
+    cores: u32,
+    tokens: u32,
+    experts: u32,
     /// Of the hierarchy; `null`: there are no servers.
     server_ranks: Option<u32>,
     /// `null`: for ever.
@@ -31,7 +36,9 @@ struct Verdict {
 
 pub(super) fn run(args: &ScheduleArgs, report: &mut Report) -> Result<(), Error> {
     let question = question(args)?;
+    let searching = progress(0, "searching");
     let answer = answer(&question);
+    drop(searching);
     let verdict = verdict(&question, answer);
     let last = verdict.counterexample.last().map_or("", String::as_str);
     let line = format!("schedule {} on {} ranks is unsafe: {last}", args.operators, args.ranks);
@@ -152,6 +159,9 @@ fn verdict(question: &Question, answer: Answer) -> Verdict {
         receive: receive_name(question.receive),
         partitions: if dispatch == combine { vec![dispatch] } else { vec![dispatch, combine] },
         ranks: question.ranks,
+        cores: 1,
+        tokens: 1,
+        experts: 1,
         server_ranks: (question.product == Product::Hierarchy).then_some(question.server_ranks),
         rounds: question.rounds,
     }
@@ -176,15 +186,16 @@ fn text(verdict: &Verdict) -> String {
         .server_ranks
         .map_or_else(String::new, |ranks| format!(" in {} servers", verdict.ranks / ranks.max(1)));
     let head = format!(
-        "{}: {} on {} ranks{servers} with {} partitions, {often}",
+        "{}: {} on {} ranks{servers} with {} partition{}, {often}",
         match (verdict.safe, verdict.complete) {
-            (true, true) => "SAFE",
-            (true, false) => "SAFE SO FAR",
-            (false, _) => "UNSAFE",
+            (true, true) => styled(AnsiColor::Green, "SAFE"),
+            (true, false) => styled(AnsiColor::Yellow, "SAFE SO FAR"),
+            (false, _) => styled(AnsiColor::Red, "UNSAFE"),
         },
         verdict.operators,
         verdict.ranks,
         partitions.join(" and "),
+        if verdict.partitions == [1] { "" } else { "s" },
     );
     if !verdict.safe {
         let lines: Vec<_> = verdict
@@ -196,11 +207,13 @@ fn text(verdict: &Verdict) -> String {
         return format!("{head}\n{}", lines.join("\n"));
     }
     let extent = if verdict.complete { "every state" } else { "nothing bad in some, not all states" };
+    let bound = format!("{extent} of {} ranks x 1 core, one token and one expert a rank", verdict.ranks);
     let of = match (verdict.model, verdict.product, verdict.server_ranks) {
-        (MACHINES, "a3", _) => "of the real machines over weak memory",
-        (MACHINES, _, Some(_)) => "of the real machines, near words and far messages over weak memory",
-        (MACHINES, ..) => "of the real machines, agents and transfers over weak memory",
-        _ => "of an abstract model of the windows, not of the machines",
+        (MACHINES, "a3", _) => "the real machines over weak memory",
+        (MACHINES, _, Some(_)) => "the real machines, near words and far messages over weak memory",
+        (MACHINES, ..) => "the real machines, agents and transfers over weak memory",
+        _ => "an abstract model of the windows, not of the machines",
     };
-    format!("{head}\n{extent} {of}: {} states, {} traffic matrices", verdict.states, verdict.traffic_matrices)
+    let Verdict { states, traffic_matrices, .. } = verdict;
+    format!("{head}\n{bound}: {of}, {states} states, {traffic_matrices} traffic matrices")
 }

@@ -19,3 +19,4 @@ mod receive;
 mod refused;
 mod run;
 mod schedule;
+mod terminal;

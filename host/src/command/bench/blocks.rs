@@ -6,6 +6,7 @@ use super::{Measured, Samples};
 use crate::cli::BenchArgs;
 use crate::command::quantiles::millis;
 use crate::error::Error;
+use crate::interrupt;
 use core::time::Duration;
 use serde::Serialize;
 
@@ -73,6 +74,9 @@ pub(super) fn measure(
     let mut measured: Vec<Measured> = contenders.iter().map(|_| Measured::default()).collect();
     for block in 0..args.blocks as usize {
         for turn in 0..contenders.len() {
+            if interrupt::is_asked() {
+                break;
+            }
             let i = (block + turn) % contenders.len();
             measured[i].add(one_turn(&mut contenders[i], args)?);
             tick();

@@ -16,6 +16,7 @@ use crate::config::{Bs, Config};
 use crate::cures;
 use crate::error::Error;
 use crate::generate::{Options, generate};
+use crate::interrupt;
 use crate::report::{Report, progress};
 use against::Programs;
 use blocks::{Block, Contender, Turn};
@@ -49,6 +50,7 @@ struct Bench {
     /// Of each block.
     warm_up: u32,
     iterations: u32,
+    interrupted: bool,
     results: Vec<Entry>,
 }
 
@@ -109,14 +111,19 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         programs.comparable(config)?;
         turns += args.receive.len() * args.row_copy.len() + programs.fitting(config).count();
     }
-    let bar = progress(turns as u64 * u64::from(args.blocks), "blocks measured");
+    let all = turns as u64 * u64::from(args.blocks);
+    let bar = progress(all, "blocks measured");
     let mut results = Vec::new();
     for point in grid {
         let generate = |config| generate(config, options, &source.name);
         let cases: Vec<Case> = point.into_iter().map(generate).collect::<Result<_, _>>()?;
         results.extend(at_point(args, &cases, &programs, vector, &|| bar.inc(1))?);
+        if interrupt::is_asked() {
+            break;
+        }
     }
-    bar.finish_and_clear();
+    let measured = bar.position();
+    drop(bar);
     let bench = Bench {
         ok: true,
         machine: Machine::here(),
@@ -130,9 +137,11 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         blocks: args.blocks,
         warm_up: args.warm_up,
         iterations: args.iters,
+        interrupted: measured < all,
         results,
     };
-    report.emit(&bench, table::table)
+    let ended_early = || Error::Interrupted(format!("after {measured} of {all} blocks"));
+    report.judge(&bench, table::table, if bench.interrupted { Err(ended_early()) } else { Ok(()) })
 }
 
 /// Refuses a value that is named twice: two systems of one name could not be told apart.

@@ -35,6 +35,7 @@ struct Summary {
     schedule: String,
     receive: &'static str,
     rounds: usize,
+    interrupted: bool,
     checked: bool,
     /// How outputs were; absent when unchecked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -132,7 +133,16 @@ struct Waited {
 }
 
 pub(super) fn emit(report: &mut Report, job: &Job<'_>, ran: &Ran) -> Result<(), Error> {
-    report.emit(&summary(job, ran), table)
+    let (run, all) = (ran.costs.rounds, job.plan.rounds());
+    let verdict = match (run < all, &job.args.out) {
+        (false, _) => Ok(()),
+        (true, None) => Err(Error::Interrupted(format!("after {run} of {all} rounds"))),
+        (true, Some(out)) => {
+            let out = out.display();
+            Err(Error::Interrupted(format!("after {run} of {all} rounds: {out} is not written")))
+        }
+    };
+    report.judge(&summary(job, ran), table, verdict)
 }
 
 fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
@@ -144,7 +154,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
     let bytes = traffic::Bytes::of(case);
     let moved = bytes.moved(args.receive);
     let timed = args.backend == BackendArg::Threads;
-    let (has_agents, operators) = (plan.options.choices.has_agents(shape), 2 * plan.rounds());
+    let (has_agents, operators) = (plan.options.choices.has_agents(shape), 2 * costs.rounds);
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
     let straight = straight(case);
     let operator = |operator, times: &[Duration], payload_bytes, moved_bytes, copies: Option<Duration>| {
@@ -173,7 +183,8 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         rows: bytes.rows,
         schedule: args.schedule.clone(),
         receive: args.receive.name(),
-        rounds: plan.rounds(),
+        rounds: costs.rounds,
+        interrupted: costs.rounds < plan.rounds(),
         checked: plan.check.is_some(),
         compared: plan.check.map(|_| match shape.op() {
             Op::Combine => "bit for bit on every round",
@@ -200,7 +211,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
             ),
             operator("combine", &costs.combine, bytes.results, moved.1, roofline.as_ref().map(|r| r.combine)),
         ],
-        waited_for: if timed { waited_for(case, costs, plan.rounds()) } else { Vec::new() },
+        waited_for: if timed { waited_for(case, costs, costs.rounds) } else { Vec::new() },
     }
 }
 

@@ -1,0 +1,100 @@
+//! What a person at a terminal sees, and what one does there.
+
+use crate::common::{fails, json, veriep};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn a_wrong_verb_is_told_with_a_similar_one() {
+    assert!(fails(2, &["rnu"]).contains("'rnu'") && fails(2, &["rnu"]).ends_with("; a similar one is run"));
+    assert!(fails(2, &["chekc"]).ends_with("a similar one is check"));
+    assert!(!fails(2, &["xyzzy"]).contains("similar"));
+}
+
+#[test]
+fn every_shell_gets_a_script_that_knows_the_verbs() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = json(0, &["completions", shell])["script"].as_str().unwrap().to_owned();
+        for word in ["schedule", "golden", "--preset", "--port-offset"] {
+            assert!(script.contains(word.trim_start_matches("--")), "{shell}: {word}");
+        }
+        let output = veriep(&["completions", shell]);
+        assert_eq!(String::from_utf8(output.stdout).unwrap().trim_end(), script);
+    }
+    assert!(fails(2, &["completions", "csh"]).contains("csh"));
+}
+
+#[test]
+fn colour_is_for_terminals_and_whoever_asks_for_it() {
+    let stdout_and_stderr = |verb: &[&str], colour: bool| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_veriep"));
+        command.args(verb).env_remove("NO_COLOR").stdin(Stdio::null());
+        if colour {
+            command.env("CLICOLOR_FORCE", "1");
+        }
+        let output = command.output().unwrap();
+        [output.stdout, output.stderr].map(|text| String::from_utf8(text).unwrap())
+    };
+    let [_, error] = stdout_and_stderr(&["check", "nowhere"], true);
+    assert!(error.starts_with("\x1b[") && error.contains("error\x1b[0m: nowhere: missing"), "{error:?}");
+    let [verdict, _] = stdout_and_stderr(&["schedule", "DC"], true);
+    assert!(verdict.starts_with("\x1b[") && verdict.contains("SAFE\x1b[0m: DC on 2 ranks"), "{verdict:?}");
+    for verb in [&["check", "nowhere"][..], &["schedule", "DC"]] {
+        assert!(stdout_and_stderr(verb, false).iter().all(|text| !text.contains('\x1b')), "{verb:?}");
+    }
+}
+
+#[test]
+fn a_verdict_prints_its_bound() {
+    let told = |args: &[&str]| String::from_utf8(veriep(&[&["schedule"], args].concat()).stdout).unwrap();
+    let bound = "every state of 2 ranks x 1 core, one token and one expert a rank: ";
+    assert!(told(&["DC"]).contains(&format!("\n{bound}the real machines over weak memory, ")));
+    assert!(told(&["DC", "--product", "a2", "--partitions", "1"]).contains(" with 1 partition, "));
+    assert!(told(&["DC", "--product", "a2", "--ranks", "3"]).contains("every state of 3 ranks x 1 core"));
+    let json = json(0, &["schedule", "DC"]);
+    assert_eq!([&json["ranks"], &json["cores"], &json["tokens"], &json["experts"]], [2, 1, 1, 1]);
+}
+
+#[cfg(unix)]
+#[test]
+fn what_there_is_comes_when_somebody_asks_for_the_end() {
+    for (request, field) in [
+        (&["run", "--preset", "tiny", "--rounds", "1000000"][..], "rounds"),
+        (&["run", "--preset", "tiny", "--rounds", "1000000", "--backend", "weak"], "rounds"),
+        (&["bench", "--preset", "tiny", "--blocks", "1000000", "--iters", "1"], "blocks"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_veriep"));
+        let out = std::env::temp_dir().join(format!("veriep-never-written-{}", std::process::id()));
+        command.args(request).args(["--format", "json"]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        if field == "rounds" {
+            command.arg("--out").arg(&out);
+        }
+        let child = command.spawn().unwrap();
+        thread::sleep(Duration::from_millis(1500));
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+        let output = child.wait_with_output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(130), "{request:?}: {stderr}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!((&report["ok"], &report["interrupted"]), (&true.into(), &true.into()));
+        let last = stderr.lines().last().unwrap();
+        assert!(
+            last.starts_with("error: interrupted: after ") && last.contains(&format!("000000 {field}")),
+            "{last}"
+        );
+        if field == "rounds" {
+            let rounds = report["rounds"].as_u64().unwrap();
+            assert!(
+                (1..1_000_000).contains(&rounds) && last.contains(&format!("after {rounds} of ")),
+                "{last}"
+            );
+            assert!(last.ends_with("is not written") && !out.exists(), "{last}");
+        } else {
+            assert!(report["results"][0]["dispatch_ms"]["median"].as_f64() > Some(0.0));
+        }
+    }
+    // Nothing else has anything to report.
+    assert_eq!(json(0, &["run", "--preset", "tiny", "--rounds", "2"])["interrupted"], false);
+}
