@@ -123,6 +123,12 @@ pub struct BenchArgs {
     /// Where those programs are; left out: $VERIEP_BASELINES, else `baselines` beside this program's folder.
     #[arg(long, value_name = "FOLDER")]
     pub baselines: Option<PathBuf>,
+    /// Write the report, as JSON, to a file.
+    #[arg(long, value_name = "FILE")]
+    pub export: Option<PathBuf>,
+    /// Tell what has changed since an earlier report, which --export has written.
+    #[arg(long, value_name = "FILE")]
+    pub compare: Option<PathBuf>,
     /// How tokens choose experts; the preset's own if left out, else uniform.
     #[arg(long, value_enum)]
     pub routing: Option<Routing>,

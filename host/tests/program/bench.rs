@@ -181,3 +181,74 @@ fn baselines_put_out_what_the_oracle_says() {
             .concat();
     assert!(fails(2, &refused).contains("quant_mode = 2: must be 0"));
 }
+
+#[test]
+fn a_report_is_kept_and_compared_with() {
+    let folder = tempdir().unwrap();
+    let at = |name: &str| text(&folder.path().join(name)).to_owned();
+    let (kept, more) = (at("kept.json"), ["--quant-mode", "0,2"]);
+    let first = tiny(&[&more[..], &["--export", &kept]].concat());
+    let file: Value = serde_json::from_slice(&std::fs::read(&kept).unwrap()).unwrap();
+    assert_eq!(file, first, "what is printed is what is kept");
+    // Twice as slow, of other cores, and of another machine.
+    let mut slower = file.clone();
+    slower["machine"]["cores"] = 1000.into();
+    for result in slower["results"].as_array_mut().unwrap() {
+        for times in ["dispatch_ms", "combine_ms"] {
+            result[times]["median"] = 1e6.into();
+        }
+    }
+    slower["results"][1]["aiv_num"] = 7.into();
+    slower["results"][0]["load"]["busy"] = true.into();
+    std::fs::write(at("slower.json"), slower.to_string()).unwrap();
+    let second = tiny(&[&more[..], &["--compare", &at("slower.json")]].concat());
+    let compared = &second["compared"];
+    assert_eq!(compared["differs"], serde_json::json!(["machine"]));
+    let mine = number(&second["results"][0]["dispatch_ms"]["median"]);
+    assert!((number(&compared["results"][0]["dispatch"]) * mine / 1e6 - 1.0).abs() < 1e-6, "{compared}");
+    assert_eq!(compared["results"][0]["was_busy"], true);
+    assert!(compared["results"][1]["dispatch"].is_null(), "another number of cores is another thing");
+    let table = veriep(&[&TINY[..], &more, &["--compare", &at("slower.json")]].concat());
+    let table = String::from_utf8(table.stdout).unwrap();
+    assert!(table.contains("times as fast as in ") && table.contains("with another machine\n"), "{table}");
+    // What is no report is said before anything is measured.
+    for (content, words) in
+        [("", "EOF"), ("{}", "missing: results"), ("{\"results\": [{}], \"machine\": 1}", "missing: machine")]
+    {
+        std::fs::write(at("none"), content).unwrap();
+        let line = fails(2, &[&TINY[..], &["--compare", &at("none")]].concat());
+        assert!(line.contains("none: not a report of veriep bench: ") && line.contains(words), "{line}");
+    }
+    assert!(fails(2, &[&TINY[..], &["--compare", &at("nowhere")]].concat()).ends_with("nowhere: missing"));
+    let line = fails(2, &[&TINY[..], &["--export", &at("none/report")]].concat());
+    assert!(line.contains("none/report: "), "{line}");
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_busy_machine_is_seen_and_marked() {
+    use core::sync::atomic::{AtomicBool, Ordering};
+    let end = AtomicBool::new(false);
+    let processors = std::thread::available_parallelism().unwrap().get();
+    let output = std::thread::scope(|scope| {
+        for _ in 0..4 * processors {
+            scope.spawn(|| {
+                while !end.load(Ordering::Relaxed) {
+                    core::hint::spin_loop();
+                }
+            });
+        }
+        let long = ["bench", "--preset", "tiny", "--set", "bs=64", "--iters", "20", "--blocks", "5"];
+        let outputs = [veriep(&long), veriep(&[&long[..], &["--format", "json"]].concat())];
+        end.store(true, Ordering::Relaxed);
+        outputs
+    });
+    let [table, json] = output.map(|output| String::from_utf8(output.stdout).unwrap());
+    let report: Value = serde_json::from_str(&json).unwrap();
+    let load = &report["results"][0]["load"];
+    assert!(load["busy"] == true && load["switches_per_s"].is_f64(), "{load}");
+    // Every line of a result, of times and of ratios, and once in words.
+    let lines: Vec<_> = table.lines().filter(|line| line.trim_start().starts_with("veriep ")).collect();
+    assert!(lines.len() >= 3 && lines.iter().all(|line| line.contains(" copy (busy) ")), "{table}");
+    assert!(table.contains("(busy): other programs wanted the processors"), "{table}");
+}

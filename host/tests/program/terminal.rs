@@ -1,9 +1,9 @@
 //! What a person at a terminal sees, and what one does there.
 
 use crate::common::{fails, json, veriep};
+use core::time::Duration;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
 
 #[test]
 fn a_wrong_verb_is_told_with_a_similar_one() {

@@ -2,6 +2,7 @@
 //! next; so each is measured for a moment, then the next one, and what is compared are neighbours in time.
 
 use super::live::Group;
+use super::load::{Counters, Moment};
 use super::{Measured, Samples};
 use crate::cli::BenchArgs;
 use crate::command::quantiles::millis;
@@ -103,12 +104,18 @@ pub(super) fn measure(
 pub(super) struct Turn {
     pub(super) single: Samples,
     pub(super) block: Block,
+    /// Of machines.
+    pub(super) counters: Counters,
 }
 
 fn one_turn(contender: &mut Contender<'_>, args: &BenchArgs) -> Result<Turn, Error> {
     let BenchArgs { warm_up, iters, .. } = *args;
+    let before = Moment::now();
     let single = contender.system().single(warm_up, iters)?;
     let mut block = Block { round_ms: millis(contender.system().chain(iters)?), ..Block::default() };
+    // Ranks of a baseline are processes, which may be more than processors: they wait for each other.
+    let is_own = matches!(contender, Contender::Machines(_));
+    let counters = if is_own { before.elapsed() } else { Counters::default() };
     [block.dispatch_ms, block.combine_ms] = single.medians();
     if let Contender::Machines(group) = contender {
         if group.survives_bare() {
@@ -121,7 +128,7 @@ fn one_turn(contender: &mut Contender<'_>, args: &BenchArgs) -> Result<Turn, Err
             block.weightless_ms = Some([on(super::live::threads(args))?, on(1)?]);
         }
     }
-    Ok(Turn { single, block })
+    Ok(Turn { single, block, counters })
 }
 
 /// How many times as long another system took, in the same block; 2 is half as fast.

@@ -1,6 +1,7 @@
 //! What is reported of a system at a point of the grid.
 
 use super::blocks::{Block, Ratio};
+use super::load::{Counters, Load};
 use super::{Measured, against};
 use crate::case::Case;
 use crate::cli::{Baseline, ReceiveArg, RowCopyArg};
@@ -61,6 +62,8 @@ pub(super) struct Entry {
     pub(super) protocol: Option<Protocol>,
     /// Of the processors' time while the point was measured, what a virtual machine did not get.
     pub(super) stolen_share: Option<f64>,
+    /// What was going on while the machines of the point had their turns.
+    pub(super) load: Load,
     /// Payload and results by the median.
     pub(super) gb_per_s: PerOperator<Option<f64>>,
     blocks: Vec<Block>,
@@ -112,13 +115,17 @@ pub(super) fn entries(
     stolen_share: Option<f64>,
 ) -> Vec<Entry> {
     let all = || subjects.iter().zip(measured);
+    let mut counters = Counters::default();
+    measured.iter().for_each(|one| counters.add(one.counters));
+    let ranks = subjects.first().map_or(1, |subject| member::count(&subject.case.shape) as usize);
+    let load = counters.load(threads.min(ranks), stolen_share);
     all()
         .map(|(subject, mine)| {
             let others = all().filter(|(other, _)| is_compared(subject, other));
             let than = memcpy(mine).into_iter();
             let than = than.chain(others.map(|other| than_other(other, (subject, mine)))).collect();
             let protocol = protocol(mine, member::count(&subject.case.shape) as usize, threads);
-            Entry { than, protocol, stolen_share, ..entry(subject, mine) }
+            Entry { than, protocol, stolen_share, load, ..entry(subject, mine) }
         })
         .collect()
 }
@@ -248,6 +255,7 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
         than: Vec::new(),
         protocol: None,
         stolen_share: None,
+        load: Load::default(),
         gb_per_s: PerOperator {
             dispatch: gb_per_s(bytes.payload, dispatch_ms),
             combine: gb_per_s(bytes.results, combine_ms),

@@ -4,7 +4,9 @@ mod against;
 mod blocks;
 mod child;
 mod entry;
+mod history;
 mod live;
+mod load;
 mod machine;
 mod table;
 
@@ -18,14 +20,17 @@ use crate::error::Error;
 use crate::generate::{Options, generate};
 use crate::interrupt;
 use crate::report::{Report, progress};
+use crate::whole;
 use against::Programs;
 use blocks::{Block, Contender, Turn};
 use core::time::Duration;
 use entry::{Entry, Subject, System};
+use history::{Beside, Earlier};
 use kernel_core::layout::landing;
 use kernel_core::shape::{Buffer, Given, Limits, Shape};
 use kernel_core::vector::Any;
 use live::{Counts, Group};
+use load::Counters;
 use machine::{Machine, Ticks, Versions};
 use serde::Serialize;
 
@@ -52,6 +57,9 @@ struct Bench {
     iterations: u32,
     interrupted: bool,
     results: Vec<Entry>,
+    /// What has changed since an earlier report.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    compared: Option<Beside>,
 }
 
 /// Times by iteration.
@@ -80,6 +88,8 @@ struct Measured {
     blocks: Vec<Block>,
     /// Of the machines, if that is asked.
     counts: Option<Counts>,
+    /// What was going on in the turns of the machines.
+    counters: Counters,
 }
 
 impl Measured {
@@ -87,6 +97,7 @@ impl Measured {
         self.single.dispatch.extend(turn.single.dispatch);
         self.single.combine.extend(turn.single.combine);
         self.blocks.push(turn.block);
+        self.counters.add(turn.counters);
     }
 
     /// Bare copies that could only be made when all was over.
@@ -98,6 +109,10 @@ impl Measured {
 
 pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     once(args)?;
+    if let Some(path) = &args.export {
+        whole::check_writable(path)?;
+    }
+    let earlier = args.compare.as_deref().map(Earlier::read).transpose()?;
     let source = source(&args.config)?;
     let routing = args.routing.unwrap_or(source.routing);
     let options = Options { routing, seed: args.seed, ..Options::default() };
@@ -124,7 +139,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     }
     let measured = bar.position();
     drop(bar);
-    let bench = Bench {
+    let mut bench = Bench {
         ok: true,
         machine: Machine::here(),
         versions: Versions::new(&programs),
@@ -139,7 +154,13 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         iterations: args.iters,
         interrupted: measured < all,
         results,
+        compared: None,
     };
+    // What is kept is what was measured here.
+    if let Some(path) = &args.export {
+        history::export(path, &bench)?;
+    }
+    bench.compared = earlier.map(|earlier| earlier.beside(&bench)).transpose()?;
     let ended_early = || Error::Interrupted(format!("after {measured} of {all} blocks"));
     report.judge(&bench, table::table, if bench.interrupted { Err(ended_early()) } else { Ok(()) })
 }

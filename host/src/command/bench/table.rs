@@ -3,6 +3,7 @@
 use super::Bench;
 use super::blocks::Ratio;
 use super::entry::Entry;
+use super::history::Change;
 use crate::cli::RowCopyArg;
 use crate::command::quantiles::Quantiles;
 use crate::config::Bs;
@@ -21,10 +22,17 @@ pub(super) fn table(bench: &Bench) -> String {
         ("blocks", blocks),
         ("oracle", "agrees bit for bit with every system, before and after".to_owned()),
     ]);
-    let header =
-        ["system", "R", "BS", "operator", "min ms", "median", "p90", "p99", "GB/s", "chained", "stolen"];
+    let header = [
+        "system", "R", "BS", "operator", "min ms", "median", "p90", "p99", "GB/s", "chained", "stolen",
+        "waited",
+    ];
     let rows: Vec<_> = bench.results.iter().flat_map(rows).collect();
     let mut all = format!("{about}\n\n{}", columns(&header, &rows));
+    if bench.results.iter().any(|entry| entry.load.busy) {
+        all += &format!(
+            "\n{BUSY}: other programs wanted the processors; times are longer, and ratios do not hold"
+        );
+    }
     let header = ["system", "R", "BS", "times as fast as", "dispatch", "combine"];
     let rows: Vec<_> = bench.results.iter().flat_map(ratios).collect();
     if !rows.is_empty() {
@@ -35,8 +43,26 @@ pub(super) fn table(bench: &Bench) -> String {
     if !rows.is_empty() {
         all += &format!("\n\nwhen rows weigh nothing\n{}", columns(&header, &rows));
     }
+    if let Some(beside) = &bench.compared {
+        let header = ["system", "R", "BS", "dispatch", "combine", "chained"];
+        let row = |(entry, change): (&Entry, &Change)| {
+            let mark = if change.was_busy { format!(" {BUSY} then") } else { String::new() };
+            let ratio = |ratio: Option<f64>| or_dash(ratio, |ratio| format!("{ratio:.2}{mark}"));
+            [name(entry), [change.dispatch, change.combine, change.round].map(ratio).to_vec()].concat()
+        };
+        let rows: Vec<_> = bench.results.iter().zip(&beside.results).map(row).collect();
+        let differs = if beside.differs.is_empty() {
+            String::new()
+        } else {
+            format!(", with another {}", beside.differs.join(" and "))
+        };
+        all += &format!("\n\ntimes as fast as in {}{differs}\n{}", beside.file, columns(&header, &rows));
+    }
     all
 }
+
+/// Behind the name of what was measured under load, wherever it stands.
+const BUSY: &str = "(busy)";
 
 /// System, R and BS.
 fn name(entry: &Entry) -> Vec<String> {
@@ -52,6 +78,9 @@ fn name(entry: &Entry) -> Vec<String> {
     }
     if entry.receive.is_some() && entry.aiv_num != 8 {
         system += &format!(" {} cores", entry.aiv_num);
+    }
+    if entry.load.busy {
+        system += &format!(" {BUSY}");
     }
     let bs = match &entry.bs {
         Bs::Uniform(bs) => bs.to_string(),
@@ -74,7 +103,8 @@ fn rows(entry: &Entry) -> [Vec<String>; 2] {
         );
         row.push(or_dash(rate, |v| format!("{v:.2}")));
         row.push(three(round.map(|q| q.median)));
-        row.push(or_dash(entry.stolen_share, |share| format!("{:.0} %", share * 100.0)));
+        let share = |share: Option<f64>| or_dash(share, |share| format!("{:.0} %", share * 100.0));
+        row.extend([entry.stolen_share, entry.load.pressure].map(share));
         row
     };
     let Entry { chained, gb_per_s, .. } = entry;
