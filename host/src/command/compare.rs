@@ -116,8 +116,11 @@ fn table(compared: &Compared) -> String {
         sum.max_rel = largest(sum.max_rel, judged.max_rel);
         sum.max_ulp = sum.max_ulp.max(judged.max_ulp);
     }
-    let or_dash =
-        |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |number| format!("{number:.3e}"));
+    let or_dash = |number: Option<f64>| match number {
+        Some(0.0) => "0".to_owned(),
+        Some(number) => format!("{number:.3e}"),
+        None => "-".to_owned(),
+    };
     let row = |(name, (ranks, sum)): (&str, (usize, Judged))| {
         let mut row =
             vec![name.to_owned(), ranks.to_string(), sum.compared.to_string(), sum.wrong.to_string()];

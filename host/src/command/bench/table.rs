@@ -46,7 +46,7 @@ pub(super) fn table(bench: &Bench) -> String {
     if let Some(beside) = &bench.compared {
         let header = ["system", "R", "BS", "dispatch", "combine", "chained"];
         let row = |(entry, change): (&Entry, &Change)| {
-            let mark = if change.was_busy { format!(" {BUSY} then") } else { String::new() };
+            let mark = if change.was_busy { " (busy then)" } else { "" };
             let ratio = |ratio: Option<f64>| or_dash(ratio, |ratio| format!("{ratio:.2}{mark}"));
             [name(entry), [change.dispatch, change.combine, change.round].map(ratio).to_vec()].concat()
         };
