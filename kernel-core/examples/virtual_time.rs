@@ -4,12 +4,13 @@
 //! `cargo run --release --example virtual_time --features sim [RANKS CORES TOKENS]`
 
 use core::cmp::Reverse;
+use kernel_core::fabric::Awaited;
 use kernel_core::inputs::Inputs;
 use kernel_core::place::Tensor;
 use kernel_core::protocol::{Choices, Operator};
 use kernel_core::shape::{BatchSizes, Buffer, Config, Limits, Shape};
 use kernel_core::sim::Memory;
-use kernel_core::sim::chooser::{Actor, Awaited, Choice, Chooser, Lands};
+use kernel_core::sim::chooser::{Actor, Choice, Chooser, Lands};
 use kernel_core::sim::cluster::{Cluster, Failure, Planned, World, schedule};
 use kernel_core::sim::flight::{Flight, FlightId};
 use kernel_core::sim::storage::{Sparse, group_sizes};

@@ -1,6 +1,7 @@
 //! Who decides what happens next.
 
 use super::flight::{Flight, FlightId, FlightKind};
+use crate::fabric::Awaited;
 use crate::place::Place;
 use crate::units::{CoreId, RankId};
 use alloc::vec::Vec;
@@ -16,24 +17,6 @@ pub struct Actor {
 
 /// The core number of an agent.
 pub const AGENT: CoreId = CoreId(u32::MAX);
-
-/// What a pending actor waits for: a change of any of these could let it move.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Awaited {
-    /// Bytes that its last step has read.
-    Bytes {
-        /// Whose memory.
-        member: RankId,
-        /// Where they start.
-        at: Place,
-        /// How many.
-        len: u64,
-    },
-    /// The end of everything it has in flight, since it asked for quiet in vain.
-    Quiet,
-    /// Room for another transfer.
-    Room,
-}
 
 /// What happens next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,7 +80,8 @@ pub trait Chooser {
     /// The actor may take one step from now on: it has just begun an operator, moved, or been woken.
     fn may_step(&mut self, _actor: Actor) {}
 
-    /// The actor's step has changed nothing. It is offered again as soon as something changes that it awaits.
+    /// The actor's step has changed nothing. It is offered again as soon as any of this changes, which is all that the step has
+    /// looked at.
     fn sleeps(&mut self, _actor: Actor, _on: &[Awaited]) {}
 }
 

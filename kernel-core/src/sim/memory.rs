@@ -1,11 +1,11 @@
 //! The memory of a group, whose effects land when its chooser says so.
 
-use super::chooser::{AGENT, Actor, Awaited, Chooser, Lands, Quiet};
+use super::chooser::{AGENT, Actor, Chooser, Lands, Quiet};
 use super::flight::{Broken, Bytes, Flight, FlightId, FlightKind, Flights, Queue};
 use super::sleepers::Sleepers;
 use super::storage::{Spot, Storage};
 use super::view::{NicView, View};
-use crate::fabric::Fault;
+use crate::fabric::{Awaited, Fault};
 use crate::place::{Place, Region, Tensor};
 use crate::shape::{CommAlg, Shape};
 use crate::units::{CoreId, RankId};

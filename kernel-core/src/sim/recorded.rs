@@ -1,7 +1,8 @@
 //! Choosers that write choices down, and that take those that were written down.
 
-use super::chooser::{Actor, Awaited, Choice, Chooser, Lands, Quiet};
+use super::chooser::{Actor, Choice, Chooser, Lands, Quiet};
 use super::flight::{Flight, FlightId, FlightKind};
+use crate::fabric::Awaited;
 use crate::place::Place;
 use alloc::vec::Vec;
 

@@ -1,7 +1,8 @@
 //! A chooser that a seed decides: strong memory, weak memory, and memory that is as late as a core lets it be.
 
-use super::chooser::{AGENT, Actor, Awaited, Choice, Chooser, Dice, Lands, Pool, Quiet};
+use super::chooser::{AGENT, Actor, Choice, Chooser, Dice, Lands, Pool, Quiet};
 use super::flight::{Flight, FlightId, FlightKind};
+use crate::fabric::Awaited;
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 

@@ -1,6 +1,7 @@
 //! Who sleeps on which bytes.
 
-use super::chooser::{Actor, Awaited};
+use super::chooser::Actor;
+use crate::fabric::Awaited;
 use crate::place::{Place, Region};
 use crate::units::RankId;
 use alloc::collections::BTreeMap;
@@ -22,14 +23,16 @@ pub(super) struct Sleepers {
 
 impl Sleepers {
     pub(super) fn add(&mut self, actor: Actor, on: &[Awaited]) {
-        for (block, bytes) in on.iter().flat_map(blocks) {
+        for (block, bytes) in on.iter().flat_map(|what| blocks(actor, what)) {
             self.blocks.entry(block).or_default().push((bytes, actor));
         }
         self.awaited.insert(actor, on.to_vec());
     }
 
     fn wake(&mut self, actor: Actor) {
-        for (block, _) in self.awaited.remove(&actor).unwrap_or_default().iter().flat_map(blocks) {
+        for (block, _) in
+            self.awaited.remove(&actor).unwrap_or_default().iter().flat_map(|what| blocks(actor, what))
+        {
             if let Some(sleepers) = self.blocks.get_mut(&block) {
                 sleepers.retain(|sleeper| sleeper.1 != actor);
                 if sleepers.is_empty() {
@@ -79,13 +82,14 @@ impl Sleepers {
     }
 }
 
-/// The blocks of memory that hold what is awaited, and what that is.
-fn blocks(awaited: &Awaited) -> impl Iterator<Item = (Block, Range<u64>)> + use<> {
-    let (member, at, len) = match *awaited {
-        Awaited::Bytes { member, at, len } => (member, at, len),
-        Awaited::Quiet | Awaited::Room => (RankId(0), Place::state(0), 0),
+/// The blocks of memory that hold what an actor awaits, and what that is.
+fn blocks(actor: Actor, awaited: &Awaited) -> impl Iterator<Item = (Block, Range<u64>)> + use<> {
+    let (at, len) = match *awaited {
+        Awaited::Word(at) => (at, 8),
+        Awaited::Bytes(at, len) => (at, len),
+        Awaited::Quiet | Awaited::Room => (Place::state(0), 0),
     };
     let bytes = at.offset..at.offset + len;
     let numbers = bytes.start / BLOCK..bytes.end.div_ceil(BLOCK);
-    numbers.map(move |block| ((member, at.region, block), bytes.clone()))
+    numbers.map(move |block| ((actor.member, at.region, block), bytes.clone()))
 }

@@ -1,15 +1,15 @@
 //! The memory by itself: what may land, who wakes, what is kept.
 
-use super::chooser::{AGENT, Actor, Awaited, Choice, Chooser, Dice};
+use super::chooser::{AGENT, Actor, Choice, Chooser, Dice};
 use super::cluster::{Cluster, Failure, schedule};
 use super::flight::{Flight, FlightId, FlightKind};
 use super::memory::Memory;
 use super::recorded::{Recorded, Replayed};
 use super::seeded::{self, Seeded};
 use super::storage::{Dense, Sparse, Spot, Storage, group_sizes};
-use crate::fabric::Fabric;
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::order::{Issued, Kind};
+use crate::fabric::{Awaited, Fabric};
 use crate::place::{Place, Tensor};
 use crate::protocol::Choices;
 use crate::shape::{CommAlg, Config, Shape};
@@ -140,19 +140,16 @@ fn an_actor_sleeps_until_something_that_it_has_read_changes() {
     let beside = Place { offset: at.offset + 8, ..at };
     memory.begin_step();
     let fabric = memory.fabric(RankId(1), CoreId(1), 0);
-    assert_eq!(
-        (fabric.observe(at), fabric.peer_bytes(RankId(0), Place::window(500), 20).unwrap().len()),
-        (Ok(0), 20)
-    );
+    assert_eq!((fabric.observe(at), fabric.bytes(Place::window(500), 20).unwrap().len()), (Ok(0), 20));
     memory.sleep(sleeper);
     assert_eq!(memory.chooser.asleep, [sleeper]);
     let mut other = memory.fabric(RankId(0), CoreId(0), 0);
     other.publish(RankId(1), beside, 1).unwrap();
     other.publish(RankId(0), at, 1).unwrap();
-    other.put(RankId(0), Place::window(520), &[1; 16], &[]).unwrap();
+    other.put(RankId(1), Place::window(520), &[1; 16], &[]).unwrap();
     memory.settle();
     assert_eq!(memory.chooser.awake, []);
-    memory.fabric(RankId(0), CoreId(0), 0).put(RankId(0), Place::window(512), &[1; 8], &[]).unwrap();
+    memory.fabric(RankId(0), CoreId(0), 0).put(RankId(1), Place::window(512), &[1; 8], &[]).unwrap();
     memory.settle();
     assert_eq!(memory.chooser.awake, [sleeper]);
     // Whoever is awake is not woken again, and whoever asked for quiet wakes with the last of what it did.

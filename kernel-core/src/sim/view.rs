@@ -1,11 +1,11 @@
 //! What one core or agent sees of a [`Memory`].
 
-use super::chooser::{Actor, Awaited, Chooser};
+use super::chooser::{Actor, Chooser};
 use super::flight::FlightKind;
 use super::memory::{Effect, Memory};
 use super::storage::{Spot, Storage};
 use crate::fabric::nic::{Nic, Post, Transfer};
-use crate::fabric::{Capabilities, Fabric, Fault};
+use crate::fabric::{Awaited, Capabilities, Fabric, Fault};
 use crate::place::{Place, Region};
 use crate::units::RankId;
 use alloc::vec::Vec;
@@ -68,14 +68,14 @@ where
         if whole { Ok(()) } else { Err(Fault::new(member, at, len)) }
     }
 
-    fn reads(&self, member: RankId, at: Place, len: u64) {
-        self.memory.read.borrow_mut().push(Awaited::Bytes { member, at, len });
+    fn reads(&self, what: Awaited) {
+        self.memory.read.borrow_mut().push(what);
     }
 
     fn observed(&self, at: Place) -> Result<u64, Fault> {
         let member = self.actor.member;
         self.aligned(member, at, 8)?;
-        self.reads(member, at, 8);
+        self.reads(Awaited::Word(at));
         let bytes = self.memory.read(self.own(at), 8)?;
         let landed = bytes.first_chunk().copied().map_or(0, u64::from_le_bytes);
         Ok(self.memory.own_store(self.actor, at).unwrap_or(landed))
@@ -161,7 +161,7 @@ where
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.reads(self.actor.member, at, len);
+        self.reads(Awaited::Bytes(at, len));
         self.memory.read(self.own(at), len)
     }
 
@@ -180,7 +180,6 @@ where
 
     fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         let member = self.reached(rank, at);
-        self.reads(member, at, len);
         self.memory.read(Spot { member, batch: 0, at }, len)
     }
 }

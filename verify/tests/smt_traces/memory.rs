@@ -1,11 +1,11 @@
 //! What happens in a simulated group as events of the model: a chooser sees what lands, a fabric what cores do.
 
 use core::cell::RefCell;
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
+use kernel_core::fabric::{Awaited, Capabilities, Fabric, Fault};
 use kernel_core::layout::state::{DISPATCH_STATUS, Kind as Of, PARTITION, STATUS_SLOT};
 use kernel_core::place::{Place, Region};
 use kernel_core::shape::Shape;
-use kernel_core::sim::chooser::{Actor, Awaited, Choice, Chooser, Lands, Quiet};
+use kernel_core::sim::chooser::{Actor, Choice, Chooser, Lands, Quiet};
 use kernel_core::sim::duty::{Double, Duty};
 use kernel_core::sim::flight::{Flight, FlightId, FlightKind};
 use kernel_core::sim::seeded::Seeded;
