@@ -1,18 +1,17 @@
 //! The stand-in expert: `y = round_to_dtype(v * gain[e])`, with TP = 2 half of that, `v` the received row in f32. A gain of
 //! its own for every expert makes a misrouted row a wrong result.
 
-use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::member;
 use half::{bf16, f16};
 use kernel_core::fabric::{Fabric, Fault, ProtocolError};
-use kernel_core::layout::outputs::{self, capacity};
+use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::row_table;
-use kernel_core::place::{Place, Tensor};
+use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::placement::Home;
 use kernel_core::protocol::Receive;
 use kernel_core::shape::{Dtype, RowElement, Shape};
-use kernel_core::units::{CoreId, RankId};
+use kernel_core::units::RankId;
 
 /// Puts the expert's result for one received row behind `y`. `scale` is the row's dynamic scale.
 pub fn apply(shape: &Shape, row: &[u8], scale: f32, gain: f32, y: &mut Vec<u8>) {
@@ -55,140 +54,72 @@ fn f16_bytes(value: f32) -> [u8; 2] {
     if value.is_nan() { 0x7E00_u16.to_le_bytes() } else { f16::from_f32(value).to_le_bytes() }
 }
 
-/// What dispatch has put out for a batch of a rank, as its experts find it.
-#[derive(Debug)]
-pub struct Received<'a, B> {
-    /// The group's memory.
-    pub backend: &'a B,
-    /// Whose.
-    pub rank: RankId,
-    /// The batch's number.
-    pub batch: usize,
-    /// Where the rows are.
-    pub receive: Receive,
-}
+/// Reads bytes of what dispatch has put out: of an output, as far as it goes, or of the window.
+pub type Read<'r> = &'r dyn Fn(Place, u64, &mut dyn FnMut(&[u8])) -> Result<(), Fault>;
 
-impl<B: Backend> Received<'_, B> {
-    fn output(&self, tensor: Tensor, len: usize, read: &mut dyn FnMut(&[u8])) {
-        self.backend.read_output(self.rank, self.batch, tensor, len, read);
-    }
-
-    /// Calls `f` with each of the first `n` rows, in order.
-    fn rows(&self, shape: &Shape, n: usize, mut f: impl FnMut(&[u8])) -> Result<(), Fault> {
-        let len = shape.payload_bytes();
-        match self.receive {
-            Receive::Copy => {
-                self.output(Tensor::ExpandX, n * len as usize, &mut |bytes| {
-                    bytes.chunks_exact(len as usize).for_each(&mut f);
-                });
-                Ok(())
-            }
-            Receive::InPlace => {
-                let records = self.records(n);
-                let fabric = self.fabric();
-                records.into_iter().try_for_each(|record| fabric.bytes(record, len).map(&mut f))
-            }
-            Receive::Direct { .. } => {
-                let first = self.records(1);
-                let fabric = self.fabric();
-                first.into_iter().try_for_each(|first| {
-                    let rows = fabric.bytes(first, n as u64 * len)?;
-                    rows.chunks_exact(len as usize).for_each(&mut f);
-                    Ok(())
-                })
-            }
-        }
-    }
-
-    fn records(&self, n: usize) -> Vec<Place> {
-        let mut records = Vec::new();
-        self.output(Tensor::RowTable, n * row_table::ENTRY as usize, &mut |table| {
-            records.extend(row_table::records(table, n));
-        });
-        records
-    }
-
-    /// Core 0's: experts are nobody's, and only look.
-    fn fabric(&self) -> B::Fabric<'_> {
-        self.backend.fabric(self.rank, CoreId(0), self.batch)
-    }
-
-    /// Puts `n` rows that are elsewhere into `expand_x`, for whoever looks at them later.
-    ///
-    /// # Errors
-    /// The row table points out of the window.
-    pub fn keep_rows(&self, shape: &Shape, n: u32) -> Result<(), ProtocolError> {
-        // As many rows in one stretch.
-        let (stretches, rows) = match self.receive {
-            Receive::Copy => return Ok(()),
-            Receive::InPlace => (n, 1),
-            Receive::Direct { .. } => (1, n),
-        };
-        let records = self.records(stretches as usize);
-        let mut fabric = self.fabric();
-        for (row, record) in (0..n).zip(records) {
-            let len = u64::from(rows) * shape.payload_bytes();
-            fabric.deliver(outputs::expand_x(shape, row), record, len)?;
-        }
-        Ok(())
-    }
-
-    /// With direct placement: puts what the experts return where the tokens' owners read it.
-    ///
-    /// # Errors
-    /// The row table points out of the window.
-    pub fn leave_results(&self, y: &[u8]) -> Result<(), ProtocolError> {
-        if let (Receive::Direct { .. }, Some(&results)) = (self.receive, self.records(2).get(1)) {
-            self.fabric().write(results, y)?;
-        }
-        Ok(())
-    }
-}
-
-/// Runs all experts of a rank on what dispatch put out. Leaves one row in `y` for every row received.
+/// Runs all experts of a rank on what dispatch put out. Leaves one row in `y` for every row received, and tells where these
+/// were: stretches of memory.
 ///
 /// # Errors
 /// `ep_recv_counts` are not prefix sums within the capacity, or a row is not in the window: the group has gone wrong.
-pub fn run<B: Backend>(
+pub fn run(
     shape: &Shape,
     batch: &Batch<'_>,
-    received: &Received<'_, B>,
+    (rank, receive): (RankId, Receive),
+    read: Read<'_>,
     y: &mut Vec<u8>,
-) -> Result<(), ProtocolError> {
+) -> Result<Vec<(Place, u64)>, ProtocolError> {
     y.clear();
-    let rank = member::ep_rank(shape, received.rank);
-    let read_output = |tensor, len, read: &mut dyn FnMut(&[u8])| received.output(tensor, len, read);
-    let ends = expert_ends(shape, rank, &read_output)?;
+    let rank = member::ep_rank(shape, rank);
+    let ends = expert_ends(shape, rank, read)?;
     let rows = ends.last().copied().unwrap_or(0);
-    let mut scales = vec![0.0; rows];
+    let (mut scales, mut table) = (vec![0.0; rows], Vec::new());
     if shape.row_format().scale.is_some() {
-        read_output(Tensor::DynamicScales, rows * 4, &mut |bytes| {
+        read(Place::output(Tensor::DynamicScales, 0), rows as u64 * 4, &mut |bytes| {
             scales = bytes.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b)).collect();
-        });
+        })?;
+    }
+    if receive.keeps_rows() {
+        let entries = rows.max(1) as u64 * row_table::ENTRY;
+        read(Place::output(Tensor::RowTable, 0), entries, &mut |bytes| table = bytes.to_vec())?;
     }
     let (mut row, mut local_expert) = (0, 0);
-    received.rows(shape, rows, |bytes| {
-        while ends.get(local_expert as usize).is_some_and(|&end| row >= end) {
-            local_expert += 1;
-        }
-        let gain = batch.gain(shape.expert_row(Home { rank, local_expert }));
-        apply(shape, bytes, scales[row], gain, y);
-        row += 1;
-    })?;
+    let stretches: Vec<_> = receive.rows(shape, rows as u32, &table).collect();
+    for &(at, len) in &stretches {
+        read(at, len, &mut |bytes| {
+            for bytes in bytes.chunks_exact(shape.payload_bytes() as usize) {
+                while ends.get(local_expert as usize).is_some_and(|&end| row >= end) {
+                    local_expert += 1;
+                }
+                let gain = batch.gain(shape.expert_row(Home { rank, local_expert }));
+                apply(shape, bytes, scales[row], gain, y);
+                row += 1;
+            }
+        })?;
+    }
+    Ok(stretches)
+}
+
+/// Puts rows that are elsewhere into `expand_x`, for whoever looks at them later.
+///
+/// # Errors
+/// They are not in the window.
+pub fn keep_rows(fabric: &mut impl Fabric, stretches: &[(Place, u64)]) -> Result<(), Fault> {
+    let mut to = Place::output(Tensor::ExpandX, 0);
+    for &(from, len) in stretches.iter().filter(|(from, _)| from.region == Region::Window) {
+        fabric.deliver(to, from, len)?;
+        to.offset += len;
+    }
     Ok(())
 }
 
 /// One past the last row of each local expert, from `ep_recv_counts`.
-fn expert_ends(
-    shape: &Shape,
-    rank: RankId,
-    read_output: &impl Fn(Tensor, usize, &mut dyn FnMut(&[u8])),
-) -> Result<Vec<usize>, ProtocolError> {
+fn expert_ends(shape: &Shape, rank: RankId, read: Read<'_>) -> Result<Vec<usize>, ProtocolError> {
     let mut counts = Vec::new();
-    let len = capacity(shape, rank, Tensor::EpRecvCounts) as usize;
-    read_output(Tensor::EpRecvCounts, len, &mut |bytes| {
+    let len = capacity(shape, rank, Tensor::EpRecvCounts);
+    read(Place::output(Tensor::EpRecvCounts, 0), len, &mut |bytes| {
         counts = bytes.as_chunks().0.iter().map(|&count| i32::from_le_bytes(count)).collect();
-    });
+    })?;
     let slots = shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
     let of_peers = counts.chunks_exact(slots).map(|counts| ends_of(shape, rank, counts));
     // With a TP domain a rank has one expert: the peer's rows follow its own.

@@ -2,7 +2,7 @@
 
 use crate::backend::Backend;
 use crate::batch::Batch;
-use crate::driver::schedule::{Operator, Schedule};
+use crate::driver::schedule::Schedule;
 use crate::driver::threads::Times;
 use crate::driver::{Failure, Joined, Options, RankState, Unit};
 use crate::error::{Error, Missing};
@@ -12,6 +12,7 @@ use crate::verdict;
 use core::time::Duration;
 use kernel_core::fabric::Detail;
 use kernel_core::shape::Shape;
+use kernel_core::sim::cluster::Planned;
 use kernel_core::units::RankId;
 
 /// What to run.
@@ -84,7 +85,6 @@ pub fn run<'c, B: Backend>(
     for unit in plan.schedules() {
         let batches: Vec<_> = (first..first + unit.batches()).map(&traffic).collect();
         ranks.iter_mut().for_each(|rank| rank.reset(unit.operators().len()));
-        backend.reuse_outputs();
         let operators = unit.operators();
         let times = drive(&Unit {
             shape,
@@ -139,8 +139,8 @@ pub(crate) fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure)
 
 fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missing) -> Missing {
     let (operator, batch) = match unit.operators().get(missing.operator) {
-        Some(Operator::Combine(batch)) => ("combine", *batch),
-        Some(Operator::Dispatch(batch)) => ("dispatch", *batch),
+        Some(planned) if !planned.is_dispatch() => ("combine", planned.round),
+        Some(planned) => ("dispatch", planned.round),
         None => ("dispatch", 0),
     };
     let wait = missing.wait;
@@ -168,7 +168,7 @@ fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missi
 }
 
 impl Costs {
-    fn add(&mut self, times: &Times, operators: &[Operator]) {
+    fn add(&mut self, times: &Times, operators: &[Planned]) {
         self.dispatch.extend(times.of(operators, true));
         self.combine.extend(times.of(operators, false));
         self.steps += times.steps;

@@ -4,15 +4,15 @@
 
 use crate::backend::count::{Bytes, Counts, Load, Posted};
 use crate::batch::Batch;
-use crate::driver::schedule::Operator;
 use crate::driver::{Failure, Unit};
 use kernel_core::layout::a2_window::sent_bytes;
 use kernel_core::layout::relay as layout;
 use kernel_core::layout::state::Kind;
 use kernel_core::plan::relay;
 use kernel_core::plan::route;
-use kernel_core::protocol::Stage;
+use kernel_core::protocol::{Operator, Stage};
 use kernel_core::shape::{CommAlg, Product, Shape};
+use kernel_core::sim::cluster::Planned;
 use kernel_core::units::{CoreId, Pair, RankId, Token};
 use std::collections::BTreeMap;
 
@@ -53,12 +53,11 @@ pub fn settle<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Fail
         return Ok(Vec::new());
     }
     let ledger = Ledger { shape, stage: unit.options.choices.stage, counts };
-    let of = |(number, operator): (usize, &Operator)| {
+    let of = |(number, &Planned { operator, round: batch }): (usize, &Planned)| {
         let (kind, name) = match operator {
-            Operator::Dispatch(_) => (Kind::Dispatch, "dispatch"),
-            Operator::Combine(_) => (Kind::Combine, "combine"),
+            Operator::Dispatch => (Kind::Dispatch, "dispatch"),
+            Operator::Combine => (Kind::Combine, "combine"),
         };
-        let batch = operator.batch();
         let moved = match shape.comm_alg() {
             CommAlg::Hierarchy => ledger.servers(number, kind, &batches[batch]),
             _ => ledger.mesh(number, kind, &batches[batch]),

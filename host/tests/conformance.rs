@@ -1,15 +1,14 @@
 //! Every backend takes the same exam.
 
-use host::backend::Backend;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::backend::shared::SharedMemory;
+use host::backend::{Backend, Layer};
 use host::conformance::{Strength, in_lockstep, on_threads, refusals, shape};
-use host::driver::lockstep::Clockwork;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::raw::RowCopy;
 use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::place::{Place, Tensor};
+use kernel_core::place::Place;
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use std::sync::Mutex;
@@ -72,9 +71,8 @@ fn weak_lockstep_memory_keeps_the_contract_and_no_more() {
     refusals(|shape| lockstep(Memory::Weak)(shape, 0));
 }
 
-/// Weak memory whose agents or messages have a rule of their own broken.
+/// A layer in which agents or messages have a rule of their own broken.
 struct Bent {
-    inner: Lockstep,
     bend: Bend,
     /// The end of a message that has still to be sent.
     held: Mutex<Option<(RankId, Place, Vec<u8>)>>,
@@ -96,20 +94,20 @@ enum Bend {
 }
 
 /// A core whose messages are bent.
-struct BentFabric<'b> {
-    inner: <Lockstep as Backend>::Fabric<'b>,
+struct BentFabric<'b, F> {
+    inner: F,
     bend: Bend,
     held: &'b Mutex<Option<(RankId, Place, Vec<u8>)>>,
 }
 
-impl<'b> Middleware for BentFabric<'b> {
-    type Inner = <Lockstep as Backend>::Fabric<'b>;
+impl<F: Fabric> Middleware for BentFabric<'_, F> {
+    type Inner = F;
 
-    fn inner(&self) -> &Self::Inner {
+    fn inner(&self) -> &F {
         &self.inner
     }
 
-    fn inner_mut(&mut self) -> &mut Self::Inner {
+    fn inner_mut(&mut self) -> &mut F {
         &mut self.inner
     }
 
@@ -143,12 +141,12 @@ impl<'b> Middleware for BentFabric<'b> {
     }
 }
 
-struct BentNic<'b> {
-    inner: <Lockstep as Backend>::Nic<'b>,
+struct BentNic<N> {
+    inner: N,
     bend: Bend,
 }
 
-impl Nic for BentNic<'_> {
+impl<N: Nic> Nic for BentNic<N> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         self.inner.observe(at)
     }
@@ -168,37 +166,23 @@ impl Nic for BentNic<'_> {
     }
 }
 
-impl Backend for Bent {
-    type Fabric<'b> = BentFabric<'b>;
+impl Layer for Bent {
+    type Fabric<'b, F: Fabric + 'b> = BentFabric<'b, F>;
 
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> BentFabric<'_> {
-        BentFabric { inner: self.inner.fabric(rank, core, batch), bend: self.bend, held: &self.held }
+    fn fabric<'b, F: Fabric + 'b>(&'b self, _: RankId, _: CoreId, inner: F) -> BentFabric<'b, F> {
+        BentFabric { inner, bend: self.bend, held: &self.held }
     }
 
-    type Nic<'b> = BentNic<'b>;
+    type Nic<'b, N: Nic + 'b> = BentNic<N>;
 
-    fn nic(&self, rank: RankId) -> BentNic<'_> {
-        BentNic { inner: self.inner.nic(rank), bend: self.bend }
-    }
-
-    fn read_output(&self, rank: RankId, batch: usize, of: Tensor, len: usize, read: &mut dyn FnMut(&[u8])) {
-        self.inner.read_output(rank, batch, of, len, read);
-    }
-}
-
-impl Clockwork for Bent {
-    fn tick(&self) {
-        self.inner.tick();
-    }
-
-    fn land_one(&self) -> bool {
-        self.inner.land_one()
+    fn nic<'b, N: Nic + 'b>(&'b self, _: RankId, inner: N) -> BentNic<N> {
+        BentNic { inner, bend: self.bend }
     }
 }
 
 fn bent(bend: Bend) {
     in_lockstep(
-        |shape, seed| Bent { inner: lockstep(Memory::Weak)(shape, seed), bend, held: Mutex::default() },
+        |shape, seed| Bent { bend, held: Mutex::default() }.over(lockstep(Memory::Weak)(shape, seed)),
         0..1000,
         Strength::Weak,
     );
@@ -235,11 +219,8 @@ fn messages_that_land_in_the_order_of_their_words_are_too_strong() {
 }
 
 fn claims(wrong: Capabilities) {
-    refusals(|shape| Bent {
-        inner: lockstep(Memory::Weak)(shape, 0),
-        bend: Bend::Claims(wrong),
-        held: Mutex::default(),
-    });
+    let bent = || Bent { bend: Bend::Claims(wrong), held: Mutex::default() };
+    refusals(|shape| bent().over(lockstep(Memory::Weak)(shape, 0)));
 }
 
 #[test]

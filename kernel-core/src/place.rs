@@ -66,6 +66,12 @@ impl Tensor {
         )
     }
 
+    /// Whether combine writes it; the others are dispatch's.
+    #[must_use]
+    pub const fn is_of_combine(self) -> bool {
+        matches!(self, Self::XOut | Self::X | Self::Rstd | Self::Y)
+    }
+
     /// The seed's name in snake case.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -156,7 +156,8 @@ impl Attack {
             (Tensor::DynamicScales, &scales, if shape.row_format().scale.is_some() { 4 } else { 0 }),
         ];
         let rows = seen.last().map_or(0, |&rows| rows as usize);
-        let expand_x = group.cluster.rows(member, round, rows, &output(Tensor::RowTable));
+        let expand_x =
+            group.cluster.rows(member, round, rows, &output(Tensor::RowTable)).expect("rows in the memory");
         let mut y = Vec::new();
         let (mut at, mut honest_at) = (0, 0);
         for (slot, (&end, &honest_end)) in seen.iter().zip(&want.ep_recv_counts).enumerate() {

@@ -122,7 +122,7 @@ fn check_rows(group: &Group<'_, '_, '_>, member: usize, round: usize, table: &[u
     let number = group.cluster.members[member].number;
     let want = oracle(group, round, |cluster| cluster.dispatch(number)).expand_x;
     let rows = want.len() / group.domain.shape.payload_bytes() as usize;
-    let seen = group.cluster.rows(member, round, rows, table);
+    let seen = group.cluster.rows(member, round, rows, table).expect("rows in the memory");
     let at = seen.iter().zip(&want).position(|(a, b)| a != b);
     assert!(at.is_none() && seen.len() == want.len(), "rows of member {number} differ at byte {at:?}");
 }

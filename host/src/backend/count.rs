@@ -1,14 +1,14 @@
-//! A middleware around any backend of servers (A2) that counts what goes from rank to rank, where it is put: by core
+//! A layer in front of any memory of servers (A2) that counts what goes from rank to rank, where it is put: by core
 //! and operator, with what each write carries. Whoever holds the counts against the plan is
 //! [`ledger`](crate::ledger).
 
-use super::Backend;
+use super::Layer;
 use crate::member;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::relay::{self, Tail};
-use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::place::{Place, Region};
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::units::{CoreId, RankId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -72,11 +72,9 @@ pub struct Posted {
     pub len: u64,
 }
 
-/// A backend that counts.
+/// The layer that counts.
 #[derive(Debug)]
-pub struct Counted<B> {
-    /// The memory underneath.
-    pub inner: B,
+pub struct Counted {
     /// The domain, if it has servers.
     shape: Option<Shape>,
     /// By rank, then core.
@@ -94,15 +92,14 @@ pub struct Counts {
     pub agents: Vec<Vec<Posted>>,
 }
 
-impl<B> Counted<B> {
+impl Counted {
     /// Counts what the ranks of `shape` do; nothing where ranks have no servers.
     #[must_use]
-    pub fn of(shape: &Shape, inner: B) -> Self {
+    pub fn of(shape: &Shape) -> Self {
         let shape = Some(shape).filter(|shape| shape.product() == Product::A2).cloned();
         let of = |shape: &Shape| (member::count(shape) as usize, shape.aiv_num() as usize);
         let (ranks, cores) = shape.as_ref().map_or((0, 0), of);
         Self {
-            inner,
             shape,
             cores: (0..ranks * cores).map(|_| Mutex::default()).collect(),
             agents: (0..ranks).map(|_| Mutex::default()).collect(),
@@ -128,50 +125,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl<B: Backend> Backend for Counted<B> {
-    const INLINED: bool = B::INLINED;
-
-    type Fabric<'b>
-        = CountedFabric<'b, B::Fabric<'b>>
-    where
-        Self: 'b;
+impl Layer for Counted {
+    type Fabric<'b, F: Fabric + 'b> = CountedFabric<'b, F>;
 
     #[inline]
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> CountedFabric<'b, F> {
         // A core has one fabric at a time, so nobody waits for its log.
-        let counting = self.shape.as_ref().zip(self.log(rank, core));
-        CountedFabric { inner: self.inner.fabric(rank, core, batch), rank, counting }
+        CountedFabric { inner, rank, counting: self.shape.as_ref().zip(self.log(rank, core)) }
     }
 
-    type Nic<'b>
-        = CountedNic<'b, B::Nic<'b>>
-    where
-        Self: 'b;
+    type Nic<'b, N: Nic + 'b> = CountedNic<'b, N>;
 
-    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
-        CountedNic { inner: self.inner.nic(rank), posted: self.agents.get(rank.index()).map(lock) }
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> CountedNic<'b, N> {
+        CountedNic { inner, posted: self.agents.get(rank.index()).map(lock) }
     }
 
     fn begins(&self, rank: RankId, core: CoreId) {
         if let Some(mut log) = self.log(rank, core) {
             log.bytes.push(Bytes::default());
         }
-        self.inner.begins(rank, core);
-    }
-
-    fn read_output(
-        &self,
-        rank: RankId,
-        batch: usize,
-        tensor: Tensor,
-        len: usize,
-        read: &mut dyn FnMut(&[u8]),
-    ) {
-        self.inner.read_output(rank, batch, tensor, len, read);
-    }
-
-    fn reuse_outputs(&self) {
-        self.inner.reuse_outputs();
     }
 }
 

@@ -1,13 +1,13 @@
-//! A middleware around any backend that makes one rank misbehave, to see that the others say so.
+//! A layer in front of any memory that makes one rank misbehave, to see that the others say so.
 
-use super::Backend;
+use super::Layer;
 use crate::member;
 use kernel_core::fabric::middleware::Middleware;
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
 use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::relay::Tail;
 use kernel_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
-use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::place::{Place, Region};
 use kernel_core::protocol::Receive;
 use kernel_core::units::{CoreId, RankId};
 
@@ -74,11 +74,9 @@ pub enum Stray {
     },
 }
 
-/// A backend with a rank that is `silent`, or strays.
+/// The layer with a rank that is `silent`, or strays.
 #[derive(Debug)]
-pub struct Inject<B> {
-    /// The memory underneath.
-    pub inner: B,
+pub struct Inject {
     /// Who is, if anyone.
     pub silent: Option<Silent>,
     /// Who says too much, if anyone.
@@ -109,49 +107,21 @@ impl Stray {
     }
 }
 
-impl<B: Backend> Backend for Inject<B> {
-    const INLINED: bool = B::INLINED;
+impl Layer for Inject {
+    type Fabric<'b, F: Fabric + 'b> = InjectFabric<F>;
 
-    type Fabric<'b>
-        = InjectFabric<B::Fabric<'b>>
-    where
-        Self: 'b;
-
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> InjectFabric<F> {
         let silent = self.silent.filter(|silent| silent.rank == rank);
         let (tp_world_size, receive) = (self.tp_world_size, self.receive);
         let stray = self.stray.filter(|stray| stray.rank() == rank);
-        InjectFabric { inner: self.inner.fabric(rank, core, batch), silent, stray, tp_world_size, receive }
+        InjectFabric { inner, silent, stray, tp_world_size, receive }
     }
 
-    type Nic<'b>
-        = InjectNic<B::Nic<'b>>
-    where
-        Self: 'b;
+    type Nic<'b, N: Nic + 'b> = InjectNic<N>;
 
-    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> InjectNic<N> {
         let silent = self.silent.filter(|silent| silent.rank == rank);
-        let twice = self.stray == Some(Stray::Twice(rank));
-        InjectNic { inner: self.inner.nic(rank), silent, twice }
-    }
-
-    fn read_output(
-        &self,
-        rank: RankId,
-        batch: usize,
-        tensor: Tensor,
-        len: usize,
-        read: &mut dyn FnMut(&[u8]),
-    ) {
-        self.inner.read_output(rank, batch, tensor, len, read);
-    }
-
-    fn begins(&self, rank: RankId, core: CoreId) {
-        self.inner.begins(rank, core);
-    }
-
-    fn reuse_outputs(&self) {
-        self.inner.reuse_outputs();
+        InjectNic { inner, silent, twice: self.stray == Some(Stray::Twice(rank)) }
     }
 }
 

@@ -7,6 +7,7 @@
 use super::{Backend, Members, Pages, anonymous};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Tensor};
+use kernel_core::shape::Shape;
 use kernel_core::sim::chooser::{AGENT, Actor, Choice};
 use kernel_core::sim::flight::Broken;
 pub use kernel_core::sim::seeded::Memory;
@@ -28,7 +29,7 @@ pub struct Lockstep {
     batches: usize,
 }
 
-type Inner = sim::Memory<Mapped, Seeded>;
+pub(crate) type Inner = sim::Memory<Mapped, Seeded>;
 type Guard<'b> = MutexGuard<'b, Inner>;
 
 /// Bytes of all members that are mapped as they are touched.
@@ -89,6 +90,17 @@ impl Lockstep {
         self
     }
 
+    /// Lends the memory out, with how many batches it has outputs for; meanwhile nothing is here.
+    pub(crate) fn lend(&self, shape: &Shape) -> (Inner, usize) {
+        let nothing = Inner::new(shape, Mapped { members: Vec::new() }, Seeded::new(Memory::Strong, 0));
+        (core::mem::replace(&mut *self.lock(), nothing), self.batches)
+    }
+
+    /// Takes it back.
+    pub(crate) fn take_back(&self, memory: Inner) {
+        *self.lock() = memory;
+    }
+
     fn lock(&self) -> Guard<'_> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -143,14 +155,5 @@ impl Backend for Lockstep {
         let spot = Spot { member: rank, batch, at: Place::output(tensor, 0) };
         let size = inner.storage.members[rank.index()][spot.region()].1;
         read(inner.output(rank, batch, tensor, size.min(len as u64)));
-    }
-
-    fn reuse_outputs(&self) {
-        let mut inner = self.lock();
-        for (rank, batch) in
-            (0..inner.storage.members.len()).flat_map(|rank| (0..self.batches).map(move |b| (rank, b)))
-        {
-            inner.reuse_outputs(RankId(rank as u32), batch);
-        }
     }
 }

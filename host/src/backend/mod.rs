@@ -52,11 +52,91 @@ pub trait Backend: Sync {
         read: &mut dyn FnMut(&[u8]),
     );
 
-    /// A core begins its next operator, for backends that keep books.
+    /// A core begins its next operator, for layers that keep books.
+    fn begins(&self, _rank: RankId, _core: CoreId) {}
+}
+
+/// What stands in front of a memory: a fabric in front of each core's, an interface in front of each agent's.
+pub trait Layer: Sync + Sized {
+    /// Whether machines are compiled for its fabric, if they are for the one behind it.
+    const INLINED: bool = true;
+
+    /// A core's fabric in front of `F`.
+    type Fabric<'b, F: Fabric + 'b>: Fabric
+    where
+        Self: 'b;
+
+    /// The fabric of a core in front of that of the memory behind.
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, core: CoreId, inner: F) -> Self::Fabric<'b, F>;
+
+    /// An agent's interface in front of `N`.
+    type Nic<'b, N: Nic + 'b>: Nic
+    where
+        Self: 'b;
+
+    /// The interface of the agent of `rank` in front of that of the memory behind.
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> Self::Nic<'b, N>;
+
+    /// The name that the memory behind has for a rank.
+    fn behind(&self, rank: RankId) -> RankId {
+        rank
+    }
+
+    /// A core begins its next operator.
     fn begins(&self, _rank: RankId, _core: CoreId) {}
 
-    /// The next operators may write the outputs of all batches again.
-    fn reuse_outputs(&self) {}
+    /// This layer in front of a memory.
+    fn over<B>(self, inner: B) -> Layered<Self, B> {
+        Layered { layer: self, inner }
+    }
+}
+
+/// A memory with a layer in front of it.
+#[derive(Debug)]
+pub struct Layered<L, B> {
+    /// The layer.
+    pub layer: L,
+    /// The memory, perhaps with other layers.
+    pub inner: B,
+}
+
+impl<L: Layer, B: Backend> Backend for Layered<L, B> {
+    const INLINED: bool = L::INLINED && B::INLINED;
+
+    type Fabric<'b>
+        = L::Fabric<'b, B::Fabric<'b>>
+    where
+        Self: 'b;
+
+    #[inline]
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+        self.layer.fabric(rank, core, self.inner.fabric(self.layer.behind(rank), core, batch))
+    }
+
+    type Nic<'b>
+        = L::Nic<'b, B::Nic<'b>>
+    where
+        Self: 'b;
+
+    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+        self.layer.nic(rank, self.inner.nic(self.layer.behind(rank)))
+    }
+
+    fn read_output(
+        &self,
+        rank: RankId,
+        batch: usize,
+        tensor: Tensor,
+        len: usize,
+        read: &mut dyn FnMut(&[u8]),
+    ) {
+        self.inner.read_output(self.layer.behind(rank), batch, tensor, len, read);
+    }
+
+    fn begins(&self, rank: RankId, core: CoreId) {
+        self.layer.begins(rank, core);
+        self.inner.begins(self.layer.behind(rank), core);
+    }
 }
 
 /// Whose memory a group needs.

@@ -1,72 +1,42 @@
-//! A middleware around any backend of all physical ranks: who is left of an elastic domain, by new ids.
+//! The layer in front of the memory of all physical ranks: who is left of an elastic domain, by new ids.
 
-use super::Backend;
+use super::Layer;
 use crate::case::Case;
-use kernel_core::fabric::survivors;
-use kernel_core::place::Tensor;
+use kernel_core::fabric::nic::Nic;
+use kernel_core::fabric::{Fabric, survivors};
 use kernel_core::shape::Elastic;
 use kernel_core::units::{CoreId, RankId};
 
-/// A backend whose ranks are new ids.
+/// The layer whose ranks are new ids.
 #[derive(Debug)]
-pub struct Survivors<B> {
-    /// The memory of all physical ranks.
-    pub inner: B,
+pub struct Survivors {
     /// Who is left; without it ranks keep their names.
     pub left: Option<Elastic>,
 }
 
-impl<B> Survivors<B> {
-    /// The memory of a case's group by the ranks of its shape.
+impl Survivors {
+    /// The ranks of a case's shape in front of the memory of its group.
     #[must_use]
-    pub fn of(case: &Case, inner: B) -> Self {
-        Self { inner, left: case.elastic.as_ref().map(|elastic| elastic.left.clone()) }
-    }
-
-    fn physical(&self, new: RankId) -> RankId {
-        self.left.as_ref().map_or(new, |left| left.physical(new).expect("a new id below R'"))
+    pub fn of(case: &Case) -> Self {
+        Self { left: case.elastic.as_ref().map(|elastic| elastic.left.clone()) }
     }
 }
 
-impl<B: Backend> Backend for Survivors<B> {
-    const INLINED: bool = B::INLINED;
-
-    type Fabric<'b>
-        = survivors::Survivors<'b, B::Fabric<'b>>
-    where
-        Self: 'b;
+impl Layer for Survivors {
+    type Fabric<'b, F: Fabric + 'b> = survivors::Survivors<'b, F>;
 
     #[inline]
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
-        let inner = self.inner.fabric(self.physical(rank), core, batch);
+    fn fabric<'b, F: Fabric + 'b>(&'b self, _: RankId, _: CoreId, inner: F) -> Self::Fabric<'b, F> {
         survivors::Survivors { inner, left: self.left.as_ref() }
     }
 
-    type Nic<'b>
-        = B::Nic<'b>
-    where
-        Self: 'b;
+    type Nic<'b, N: Nic + 'b> = N;
 
-    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
-        self.inner.nic(self.physical(rank))
+    fn nic<'b, N: Nic + 'b>(&'b self, _: RankId, inner: N) -> N {
+        inner
     }
 
-    fn read_output(
-        &self,
-        rank: RankId,
-        batch: usize,
-        tensor: Tensor,
-        len: usize,
-        read: &mut dyn FnMut(&[u8]),
-    ) {
-        self.inner.read_output(self.physical(rank), batch, tensor, len, read);
-    }
-
-    fn begins(&self, rank: RankId, core: CoreId) {
-        self.inner.begins(self.physical(rank), core);
-    }
-
-    fn reuse_outputs(&self) {
-        self.inner.reuse_outputs();
+    fn behind(&self, new: RankId) -> RankId {
+        self.left.as_ref().map_or(new, |left| left.physical(new).expect("a new id below R'"))
     }
 }

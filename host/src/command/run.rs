@@ -2,17 +2,17 @@
 
 use super::source::{flags, keep_inputs, open_case};
 use super::traffic::Bytes;
-use crate::backend::Backend;
 use crate::backend::count::Counted;
 use crate::backend::inject::{Inject, Silent, Stray};
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::row_copy;
 use crate::backend::shared::SharedMemory;
 use crate::backend::survivors::Survivors;
+use crate::backend::{Backend, Layer, Layered};
 use crate::batch::Batch;
 use crate::case::{Case, support};
 use crate::cli::{BackendArg, ReceiveArg, RunArgs};
-use crate::driver::schedule::{Operator, Schedule};
+use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Failure, Options};
 use crate::error::Error;
@@ -26,8 +26,6 @@ use core::time::Duration;
 use kernel_core::protocol::{Choices, Stage};
 use kernel_core::shape::{CommAlg, Product, Shape};
 use kernel_core::vector::Any;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
 mod output;
 mod summary;
@@ -132,19 +130,31 @@ pub(super) fn stage(shape: &Shape, stage: Option<u32>) -> Result<Stage, Error> {
 
 /// Drives a unit and holds what it moved against the plan.
 fn counted<B: Backend>(
-    unit: &driver::Unit<'_, Inject<Counted<B>>>,
+    unit: &driver::Unit<'_, Layered<Inject, Layered<Counted, B>>>,
     moved: &mut Option<[Moved; 2]>,
     drive: impl FnOnce() -> Result<Times, Failure>,
 ) -> Result<Times, Failure> {
     let times = drive()?;
-    let of_unit = ledger::settle(unit, &unit.backend.inner.take())?;
+    let of_unit = ledger::settle(unit, &unit.backend.inner.layer.take())?;
     let last = |dispatch| {
-        let is_kind = |operator: &Operator| matches!(operator, Operator::Dispatch(_)) == dispatch;
-        let i = unit.operators.iter().rposition(is_kind)?;
+        let i = unit.operators.iter().rposition(|planned| planned.is_dispatch() == dispatch)?;
         of_unit.get(i).copied()
     };
     *moved = last(true).zip(last(false)).map(<[Moved; 2]>::from);
     Ok(times)
+}
+
+/// What stands in front of a memory in every run.
+fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layered<Survivors, B>>> {
+    let case = &job.case;
+    let tp_world_size = case.shape.tp_world_size();
+    let inject = Inject {
+        silent: job.silent,
+        stray: job.stray,
+        tp_world_size,
+        receive: job.plan.options.choices.receive,
+    };
+    inject.over(Counted::of(&case.shape).over(Survivors::of(case).over(memory)))
 }
 
 fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
@@ -153,13 +163,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
     let bytes = Bytes::of(case).resident(job.args.receive);
     let memory = memory.with_row_copy(row_copy::fastest(bytes));
-    let backend = Inject {
-        inner: Counted::of(&case.shape, Survivors::of(case, memory)),
-        silent: job.silent,
-        stray: job.stray,
-        tp_world_size: case.shape.tp_world_size(),
-        receive: plan.options.choices.receive,
-    };
+    let backend = layers(job, memory);
     let workers = workers(job.args);
     let mut moved = None;
     let drive =
@@ -194,18 +198,11 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
     let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| super::of_memory(&e))?;
-    let backend = Inject {
-        inner: Counted::of(&case.shape, Survivors::of(case, lockstep)),
-        silent: job.silent,
-        stray: job.stray,
-        tp_world_size: case.shape.tp_world_size(),
-        receive: plan.options.choices.receive,
-    };
-    let mut rng = ChaCha8Rng::seed_from_u64(args.seed);
+    let backend = layers(job, lockstep);
     let mut moved = None;
     let drive = |unit: &driver::Unit<'_, _>| {
         counted(unit, &mut moved, || {
-            let steps = driver::lockstep::run(unit, &mut rng)?;
+            let steps = driver::lockstep::run(unit)?;
             Ok(Times { steps, ..Times::default() })
         })
     };

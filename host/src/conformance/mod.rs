@@ -123,7 +123,7 @@ fn stepped<B: Clockwork>(litmus: &Litmus, backend: &B, seed: u64, repetition: u6
     let mut idle = 0;
     while !runs.is_empty() {
         let pick = rng.random_range(0..runs.len());
-        backend.tick();
+        backend.simulated().tick();
         match step(&mut runs[pick], backend) {
             Ok(Step::Moved) => idle = 0,
             Ok(Step::Waits) => idle += 1,
@@ -134,13 +134,13 @@ fn stepped<B: Clockwork>(litmus: &Litmus, backend: &B, seed: u64, repetition: u6
         // Long enough that every one has had its turn, almost surely; a wrong guess lands something early.
         if idle > 8 * runs.len() {
             idle = 0;
-            if !backend.land_one() && runs.iter_mut().all(|run| waits(run, backend)) {
+            if !backend.simulated().land_one() && runs.iter_mut().all(|run| waits(run, backend)) {
                 return Some(format!("stuck: {}", runs[0].position()));
             }
         }
     }
     // The next run finds nothing in flight.
-    while backend.land_one() {}
+    while backend.simulated().land_one() {}
     None
 }
 

@@ -1,208 +1,323 @@
-//! One thread drives all cores, one step at a time; a seeded scheduler chooses who is next. The same seed
-//! gives the same run.
+//! One thread drives all cores: the [simulated group](kernel_core::sim) of the core, whose chooser decides who takes the next
+//! step and what lands. The same seed gives the same run.
 
-use super::task::run_agent;
-use super::{Failure, Hang, Missing, Stop, Task, Unit};
-use crate::backend::Backend;
+use super::{Failure, Hang, Missing, Unit, Who};
+use crate::backend::lockstep::{Lockstep, Mapped};
+use crate::backend::{Backend, Layer, Layered};
+use crate::expert;
 use crate::member;
 use core::time::Duration;
-use kernel_core::units::RankId;
-use rand::RngExt;
-use rand::seq::SliceRandom;
-use rand_chacha::ChaCha8Rng;
+use kernel_core::fabric::middleware::Middleware;
+use kernel_core::fabric::nic::{Nic, Post, Transfer};
+use kernel_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError, Wait};
+use kernel_core::inputs::Inputs;
+use kernel_core::place::Place;
+use kernel_core::protocol::Operator;
+use kernel_core::sim::chooser::AGENT;
+use kernel_core::sim::cluster::{Answer, Failure as Ended, Planned, World};
+use kernel_core::sim::{self, Actor, Choice, Seeded};
+use kernel_core::units::{CoreId, RankId};
 
-/// What a lockstep driver needs to know of its memory beyond [`Backend`].
+/// A memory that one thread steps: the simulated one, perhaps with layers in front of it.
 pub trait Clockwork: Backend {
-    /// Time passes.
-    fn tick(&self);
-    /// Lands one effect in flight; `false` when there is none.
-    fn land_one(&self) -> bool;
+    /// The memory behind all layers.
+    fn simulated(&self) -> &Lockstep;
+
+    /// The name that it has for a rank.
+    fn number(&self, rank: RankId) -> RankId;
+
+    /// Lets a core take its step on `fabric`, with all layers in front of it.
+    fn through(
+        &self,
+        rank: RankId,
+        core: CoreId,
+        fabric: &mut dyn Fabric,
+        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
+    ) -> Answer;
+
+    /// The same of an agent.
+    fn through_nic(
+        &self,
+        rank: RankId,
+        nic: &mut dyn Nic,
+        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
+    ) -> Answer;
 }
 
-impl Clockwork for crate::backend::lockstep::Lockstep {
-    fn tick(&self) {
-        self.tick();
+impl Clockwork for Lockstep {
+    fn simulated(&self) -> &Lockstep {
+        self
     }
 
-    fn land_one(&self) -> bool {
-        self.land_one()
-    }
-}
-
-impl<B: Clockwork> Clockwork for crate::backend::inject::Inject<B> {
-    fn tick(&self) {
-        self.inner.tick();
+    fn number(&self, rank: RankId) -> RankId {
+        rank
     }
 
-    fn land_one(&self) -> bool {
-        self.inner.land_one()
-    }
-}
-
-impl<B: Clockwork> Clockwork for crate::backend::count::Counted<B> {
-    fn tick(&self) {
-        self.inner.tick();
-    }
-
-    fn land_one(&self) -> bool {
-        self.inner.land_one()
-    }
-}
-
-impl<B: Clockwork> Clockwork for crate::backend::survivors::Survivors<B> {
-    fn tick(&self) {
-        self.inner.tick();
+    fn through(
+        &self,
+        _: RankId,
+        _: CoreId,
+        fabric: &mut dyn Fabric,
+        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
+    ) -> Answer {
+        step(fabric)
     }
 
-    fn land_one(&self) -> bool {
-        self.inner.land_one()
+    fn through_nic(
+        &self,
+        _: RankId,
+        nic: &mut dyn Nic,
+        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
+    ) -> Answer {
+        step(nic)
     }
 }
 
-/// Steps per task, about, between two draws of who sleeps: more than a short operator takes.
-const NAP: usize = 64;
+impl<L: Layer, B: Clockwork> Clockwork for Layered<L, B> {
+    fn simulated(&self) -> &Lockstep {
+        self.inner.simulated()
+    }
+
+    fn number(&self, rank: RankId) -> RankId {
+        self.inner.number(self.layer.behind(rank))
+    }
+
+    fn through(
+        &self,
+        rank: RankId,
+        core: CoreId,
+        fabric: &mut dyn Fabric,
+        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
+    ) -> Answer {
+        self.inner.through(self.layer.behind(rank), core, fabric, &mut |inner| {
+            step(&mut self.layer.fabric(rank, core, Borrowed(inner)))
+        })
+    }
+
+    fn through_nic(
+        &self,
+        rank: RankId,
+        nic: &mut dyn Nic,
+        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
+    ) -> Answer {
+        self.inner.through_nic(self.layer.behind(rank), nic, &mut |inner| {
+            step(&mut self.layer.nic(rank, Borrowed(inner)))
+        })
+    }
+}
+
+/// A fabric or an interface by reference.
+struct Borrowed<'f, F: ?Sized>(&'f mut F);
+
+impl<F: Fabric + ?Sized> Middleware for Borrowed<'_, F> {
+    type Inner = F;
+
+    fn inner(&self) -> &F {
+        self.0
+    }
+
+    fn inner_mut(&mut self) -> &mut F {
+        self.0
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.0.capabilities()
+    }
+}
+
+impl<N: Nic + ?Sized> Nic for Borrowed<'_, N> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.0.observe(at)
+    }
+
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        self.0.post(transfer)
+    }
+}
+
+type Cluster<'u> = sim::Cluster<'u, Mapped, Seeded>;
+
+/// What stands around the machines of a unit.
+struct Scene<'u, B> {
+    unit: &'u Unit<'u, B>,
+    /// The ranks by their numbers in the memory.
+    names: Vec<RankId>,
+}
+
+impl<B: Clockwork> Scene<'_, B> {
+    fn name(&self, number: RankId) -> RankId {
+        self.names[number.index()]
+    }
+
+    fn who(&self, actor: Actor) -> (RankId, Who) {
+        let who = if actor.core == AGENT { Who::Agent } else { Who::Core(actor.core) };
+        (self.name(actor.member), who)
+    }
+
+    fn is_stopped(&self, actor: Actor) -> bool {
+        let (rank, who) = self.who(actor);
+        self.unit.left(rank, who, 1) == 0
+    }
+
+    /// Lets an actor take a step, unless it has stopped: then it waits for nothing, for ever.
+    fn taken(&self, actor: Actor, step: impl FnOnce(RankId) -> Answer) -> Answer {
+        if self.is_stopped(actor) {
+            return Ok(Progress::Pending(Wait::IDLE));
+        }
+        let (rank, who) = self.who(actor);
+        let answer = step(rank);
+        if let Ok(Progress::Stepped | Progress::Done) = answer {
+            self.unit.count(rank, who, 1);
+        }
+        answer
+    }
+
+    /// The stand-in experts of a member. Where they have read rows in the window, these are put into `expand_x` then, for
+    /// whoever looks at them later.
+    fn experts(&self, cluster: &mut Cluster<'_>, i: usize, round: usize) -> Result<(), ProtocolError> {
+        let (unit, number) = (self.unit, cluster.members[i].number);
+        let (rank, receive) = (self.name(number), unit.options.choices.receive);
+        let mut y = Vec::new();
+        let read = |at, len, read: &mut dyn FnMut(&[u8])| cluster.read(i, round, at, len).map(read);
+        let stretches = expert::run(unit.shape, &unit.batches[round], (rank, receive), &read, &mut y)?;
+        cluster.members[i].returned[round] = cluster.returned(i, round, y);
+        if !unit.options.rows_unseen {
+            let batch = round % cluster.batches;
+            expert::keep_rows(&mut cluster.memory.fabric(number, CoreId(0), batch), &stretches)?;
+        }
+        Ok(())
+    }
+
+    fn run_experts(&self, cluster: &mut Cluster<'_>, i: usize, round: usize) -> Result<(), Ended> {
+        let number = cluster.members[i].number;
+        self.experts(cluster, i, round).map_err(|error| Ended::Core(number, CoreId(0), error))
+    }
+
+    /// How the unit has failed.
+    fn failure(&self, cluster: &Cluster<'_>, ended: Ended) -> Failure {
+        match ended {
+            Ended::Core(number, core, error) => {
+                let rank = self.name(number);
+                Failure::Protocol { rank, core, error: member::of_error(self.unit.shape, rank, error) }
+            }
+            Ended::Agent(number, error) => Failure::Agent { rank: self.name(number), error },
+            Ended::Wrong(why) => Failure::Traffic(why),
+            Ended::Hang(waits) => {
+                let waits = waits.into_iter().filter(|&(actor, _)| !self.is_stopped(actor));
+                let missing = waits.filter_map(|(actor, wait)| {
+                    let (rank, wait) = (self.name(actor.member), wait?);
+                    let cores = &cluster.members[cluster.place_of(actor.member)].cores;
+                    let Some(core) = cores.get(actor.core.index()) else {
+                        return Missing::of_agent(rank, wait);
+                    };
+                    let wait = member::of_wait(self.unit.shape, rank, wait);
+                    Some(Missing { rank, core: actor.core, operator: core.ended, wait })
+                });
+                Failure::Hang(Hang { after: Duration::ZERO, missing: missing.collect() })
+            }
+        }
+    }
+}
+
+impl<B: Clockwork> World<Mapped, Seeded> for Scene<'_, B> {
+    fn inputs(&self, member: RankId, round: usize) -> Inputs<'_> {
+        self.unit.batches[round].inputs(self.name(member))
+    }
+
+    fn begins(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Ended> {
+        let rank = self.name(cluster.members[i].number);
+        (0..self.unit.shape.aiv_num()).for_each(|core| self.unit.backend.begins(rank, CoreId(core)));
+        let late = cluster.choices.receive.keeps_rows() && planned.operator == Operator::Combine;
+        if late { self.run_experts(cluster, i, planned.round) } else { Ok(()) }
+    }
+
+    fn ended(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Ended> {
+        let due = !cluster.choices.receive.keeps_rows() && planned.operator == Operator::Dispatch;
+        if due { self.run_experts(cluster, i, planned.round) } else { Ok(()) }
+    }
+
+    fn through(
+        &self,
+        core: Actor,
+        fabric: &mut dyn Fabric,
+        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
+    ) -> Answer {
+        self.taken(core, |rank| self.unit.backend.through(rank, core.core, fabric, step))
+    }
+
+    fn through_nic(
+        &self,
+        agent: Actor,
+        nic: &mut dyn Nic,
+        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
+    ) -> Answer {
+        let answer = self.taken(agent, |rank| self.unit.backend.through_nic(rank, nic, step));
+        self.unit.add_tasks(self.name(agent.member), u32::from(answer == Ok(Progress::Stepped)));
+        answer
+    }
+}
 
 /// Runs a unit to its end. Returns the number of steps.
 ///
 /// # Errors
 /// A machine's error, or a group in which nobody can move and nothing is in flight.
-pub fn run<B: Clockwork>(unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<u64, Failure> {
-    unit.check()?;
-    // Both kinds of steps in a group; whoever is to stop stops behind any effect.
-    let is_finer = |rank: RankId| unit.options.stopped.is_some() || !rank.0.is_multiple_of(2);
-    let tasks = member::all(unit.shape).flat_map(|rank| unit.tasks_of(rank));
-    let mut tasks: Vec<_> =
-        tasks.map(|task| if is_finer(task.rank) { task.one_by_one() } else { task }).collect();
-    let mut steps = 0;
-    // Tasks in `live[..awake]` may be chosen; the others sleep, so that their peers run ahead of them.
-    let mut live: Vec<usize> = (0..tasks.len()).collect();
-    let mut awake = live.len();
-    let mut idle = 0;
-    let mut agents = Agents { ranks: unit.agents().collect(), awake: usize::MAX };
-    while !live.is_empty() {
-        if rng.random_ratio(1, (NAP * live.len()) as u32) {
-            awake = put_some_to_sleep(&tasks, &mut live, rng);
-            agents.put_some_to_sleep(rng);
-        }
-        idle = if agents.step_one(unit, rng)? { 0 } else { idle };
-        let pick = rng.random_range(0..awake);
-        unit.backend.tick();
-        let (done, stop) = step(unit, &mut tasks[live[pick]])?;
-        steps += u64::from(done);
-        idle = if done > 0 { 0 } else { idle + 1 };
-        if stop == Some(Stop::End) {
-            live.remove(pick);
-            awake = live.len();
-        } else if idle > 2 * awake {
-            idle = 0;
-            // Those awake are stuck: either the others wake up, or something lands.
-            if awake < live.len() && rng.random() {
-                awake = live.len();
-            } else if unit.backend.land_one() {
-                // To find out that many are stuck took long: more lands for them than for a few.
-                let more = rng.random_range(0..=live.len() / 4);
-                for _ in 0..more {
-                    unit.backend.land_one();
-                }
-            } else {
-                awake = live.len();
-                agents.awake = usize::MAX;
-                steps += everyone_once(unit, &mut tasks, &live)?;
-            }
-        }
-    }
-    // A rank may end before its agent has told itself that all is served.
-    while agents.step_all(unit)?.0 > 0 || unit.backend.land_one() {}
-    Ok(steps)
-}
-
-/// The agents of all ranks, if there are any.
-struct Agents {
-    ranks: Vec<RankId>,
-    /// How many of them may be chosen.
-    awake: usize,
-}
-
-impl Agents {
-    fn put_some_to_sleep(&mut self, rng: &mut ChaCha8Rng) {
-        if self.ranks.is_empty() {
-            return;
-        }
-        self.ranks.shuffle(rng);
-        self.awake = rng.random_range(0..=self.ranks.len());
-    }
-
-    /// Sometimes a step of one that is awake. Whether it moved.
-    fn step_one<B: Backend>(&self, unit: &Unit<'_, B>, rng: &mut ChaCha8Rng) -> Result<bool, Failure> {
-        let awake = self.awake.min(self.ranks.len());
-        if awake == 0 || rng.random_ratio(3, 4) {
-            return Ok(false);
-        }
-        let rank = self.ranks[rng.random_range(0..awake)];
-        Ok(run_agent(unit, rank, 1)?.0 > 0)
-    }
-
-    /// A step of each. How many moved, and what the others wait for but for doorbells.
-    fn step_all<B: Backend>(&self, unit: &Unit<'_, B>) -> Result<(u32, Vec<Missing>), Failure> {
-        let (mut moved, mut missing) = (0, Vec::new());
-        for &rank in &self.ranks {
-            let (steps, wait) = run_agent(unit, rank, 1)?;
-            moved += steps;
-            missing.extend(wait.and_then(|wait| Missing::of_agent(rank, wait)));
-        }
-        Ok((moved, missing))
-    }
-}
-
-fn step<B: Backend>(unit: &Unit<'_, B>, task: &mut Task) -> Result<(u32, Option<Stop>), Failure> {
-    let (rank, core) = (task.rank, task.core);
-    task.run(unit, 1).map_err(|error| Failure::Protocol { rank, core, error })
+pub fn run<B: Clockwork>(unit: &Unit<'_, B>) -> Result<u64, Failure> {
+    driven(unit, |cluster, scene| cluster.run(scene).map(drop))
 }
 
 /// Steps the given cores, rank-major numbers in order, then everybody in turn to the end of the unit.
 ///
 /// # Errors
-/// As [`run`]; a core that cannot take its step is a group that hangs.
+/// As [`run`].
 pub fn replay<B: Clockwork>(unit: &Unit<'_, B>, cores: &[usize]) -> Result<(), Failure> {
-    let mut tasks: Vec<_> =
-        member::all(unit.shape).flat_map(|rank| unit.tasks_of(rank)).map(Task::one_by_one).collect();
-    for &core in cores {
-        step(unit, &mut tasks[core])?;
-    }
-    loop {
-        let live: Vec<usize> = (0..tasks.len()).filter(|&i| tasks[i].current(unit).is_some()).collect();
-        if live.is_empty() {
-            return Ok(());
+    let steps = driven(unit, |cluster, scene| {
+        cluster.begin(scene)?;
+        let actors: Vec<_> = cluster.actors().collect();
+        for &core in cores {
+            cluster.step(actors[core], scene)?;
         }
-        everyone_once(unit, &mut tasks, &live)?;
-    }
+        let mut moved = true;
+        while moved {
+            moved = false;
+            for &actor in &actors {
+                moved |= cluster.take(Choice::Step(actor), scene)?;
+            }
+        }
+        cluster.end(scene)
+    });
+    steps.map(drop)
 }
 
-/// Shuffles the tasks, by rank or one by one, and lets a random part of them sleep.
-fn put_some_to_sleep(tasks: &[Task], live: &mut [usize], rng: &mut ChaCha8Rng) -> usize {
-    let by_rank: bool = rng.random();
-    let keys: Vec<u32> = tasks.iter().map(|_| rng.random()).collect();
-    live.sort_by_key(|&i| keys[if by_rank { tasks[i].rank.index() } else { i }]);
-    rng.random_range(1..=live.len())
-}
-
-/// Gives every task a step with nothing in flight. If nobody moves, nobody ever will.
-fn everyone_once<B: Clockwork>(
-    unit: &Unit<'_, B>,
-    tasks: &mut [Task],
-    live: &[usize],
+/// Lets `drive` take a unit to its end, on the simulated memory.
+fn driven<'u, B: Clockwork>(
+    unit: &'u Unit<'u, B>,
+    drive: impl FnOnce(&mut Cluster<'u>, &mut Scene<'u, B>) -> Result<(), Ended>,
 ) -> Result<u64, Failure> {
-    let (mut missing, mut steps, mut moved) = (Vec::new(), 0, false);
-    let agents = Agents { ranks: unit.agents().collect(), awake: usize::MAX };
-    let (agents_moved, of_agents) = agents.step_all(unit)?;
-    missing.extend(of_agents);
-    moved |= agents_moved > 0;
-    for &i in live {
-        let task = &mut tasks[i];
-        let (done, stop) = step(unit, task)?;
-        steps += u64::from(done);
-        missing.extend(stop.and_then(|stop| Missing::of(task, stop)));
-        moved |= done > 0 || stop == Some(Stop::End);
+    unit.check()?;
+    let (shape, options, backend) = (unit.shape, unit.options, unit.backend);
+    let mut scene = Scene { unit, names: Vec::new() };
+    let members = member::all(shape).map(|rank| {
+        let number = backend.number(rank);
+        scene.names.resize(scene.names.len().max(number.index() + 1), rank);
+        scene.names[number.index()] = rank;
+        (number, member::ep_rank(shape, rank), member::tp_rank(shape, rank))
+    });
+    let members: Vec<_> = members.collect();
+    let (memory, batches) = backend.simulated().lend(shape);
+    let operators = unit.operators.to_vec();
+    let mut cluster = Cluster::with_members(shape, options.choices, memory, operators, members.into_iter());
+    (cluster.vector, cluster.batches) = (options.vector, batches);
+    (cluster.checked, cluster.joinless) = (false, options.no_join);
+    // Both kinds of steps in a group; whoever is to stop stops behind any effect.
+    let all_finer = options.one_by_one || options.stopped.is_some();
+    cluster.one_by_one = if all_finer { |_| true } else { |rank| !rank.0.is_multiple_of(2) };
+    for (member, rank) in cluster.members.iter_mut().zip(unit.ranks) {
+        member.agent = rank.agent().clone();
     }
-    if moved { Ok(steps) } else { Err(Failure::Hang(Hang { after: Duration::ZERO, missing })) }
+    let ran = drive(&mut cluster, &mut scene).map_err(|ended| scene.failure(&cluster, ended));
+    for (member, rank) in cluster.members.into_iter().zip(unit.ranks) {
+        rank.resume(member);
+    }
+    backend.simulated().take_back(cluster.memory);
+    ran.map(|()| cluster.steps)
 }

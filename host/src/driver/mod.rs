@@ -14,6 +14,8 @@ pub mod threads;
 
 pub use hang::{Hang, Missing};
 use kernel_core::protocol::{Choices, Machine, Refused};
+use kernel_core::shape::CommAlg;
+use kernel_core::sim::cluster::Planned;
 pub use task::{RankState, Stop, Task};
 
 use crate::backend::Backend;
@@ -23,7 +25,6 @@ use kernel_core::fabric::{Fabric, ProtocolError};
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Any;
-use schedule::Operator;
 
 /// Choices that do not change results.
 #[derive(Clone, Copy, Debug, Default)]
@@ -86,7 +87,7 @@ pub struct Unit<'a, B> {
     /// The host's state of each rank.
     pub ranks: &'a [RankState],
     /// What every core runs.
-    pub operators: &'a [Operator],
+    pub operators: &'a [Planned],
     /// How far they all are.
     pub joined: Joined,
 }
@@ -124,7 +125,7 @@ impl<'a, B> Unit<'a, B> {
     {
         let capabilities = self.backend.fabric(RankId(0), CoreId(0), 0).capabilities();
         for operator in self.operators {
-            Machine::begin(operator.kind(), self.shape, self.options.choices, capabilities)?;
+            Machine::begin(operator.operator, self.shape, self.options.choices, capabilities)?;
         }
         Ok(())
     }
@@ -155,6 +156,17 @@ impl<'a, B> Unit<'a, B> {
     fn stopping(&self, rank: RankId, who: Who) -> Option<Stopped> {
         let stopped = self.options.stopped.filter(|stopped| stopped.rank == rank)?;
         (stopped.who == Who::Rank || stopped.who == who).then_some(stopped)
+    }
+
+    /// The agent of `rank` has made so many steps, each of which posts a task if there is anybody to post it to.
+    fn add_tasks(&self, rank: RankId, steps: u32) {
+        let alone = match self.shape.comm_alg() {
+            CommAlg::Hierarchy => self.shape.servers() == 1,
+            _ => self.shape.ep_world_size() == 1,
+        };
+        if !alone {
+            self.ranks[rank.index()].add_tasks(steps);
+        }
     }
 
     /// A task for every core of `rank`.

@@ -1,40 +1,12 @@
 //! The order of operators: a string of D and C. A C combines the oldest dispatch that is not yet combined.
 
 use crate::error::Error;
-use kernel_core::protocol;
-
-/// An operator of one batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operator {
-    /// Dispatch of the batch.
-    Dispatch(usize),
-    /// Combine of the batch.
-    Combine(usize),
-}
-
-impl Operator {
-    /// Which operator it is.
-    #[must_use]
-    pub const fn kind(self) -> protocol::Operator {
-        match self {
-            Self::Dispatch(_) => protocol::Operator::Dispatch,
-            Self::Combine(_) => protocol::Operator::Combine,
-        }
-    }
-
-    /// The batch that it belongs to.
-    #[must_use]
-    pub const fn batch(self) -> usize {
-        match self {
-            Self::Dispatch(batch) | Self::Combine(batch) => batch,
-        }
-    }
-}
+use kernel_core::sim::cluster::{Planned, schedule};
 
 /// The operators that every rank runs between two checks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Schedule {
-    operators: Vec<Operator>,
+    operators: Vec<Planned>,
     batches: usize,
 }
 
@@ -45,17 +17,11 @@ impl Schedule {
     /// Another letter, a C without a dispatch, or a D that is never combined.
     pub fn parse(text: &str) -> Result<Self, Error> {
         let refuse = |why: String| Err(Error::Request(format!("--schedule {text}: {why}")));
-        let (mut operators, mut dispatched, mut combined) = (Vec::new(), 0, 0);
+        let (mut dispatched, mut combined) = (0, 0);
         for (i, letter) in text.chars().enumerate() {
             match letter {
-                'D' => {
-                    operators.push(Operator::Dispatch(dispatched));
-                    dispatched += 1;
-                }
-                'C' if combined < dispatched => {
-                    operators.push(Operator::Combine(combined));
-                    combined += 1;
-                }
+                'D' => dispatched += 1,
+                'C' if combined < dispatched => combined += 1,
                 'C' => return refuse(format!("C at position {i} has no dispatch to combine")),
                 other => return refuse(format!("{other:?} at position {i}: must be D or C")),
             }
@@ -65,17 +31,16 @@ impl Schedule {
                 "{dispatched} D and {combined} C: must have at least one D, and as many C as D"
             ));
         }
-        Ok(Self { operators, batches: dispatched })
+        Ok(Self { operators: schedule(text, 1), batches: dispatched })
     }
 
     /// The same, `times` over, with batches of their own.
     #[must_use]
     pub fn repeat(&self, times: usize) -> Self {
         let operators = (0..times).flat_map(|i| {
-            self.operators.iter().map(move |&operator| match operator {
-                Operator::Dispatch(batch) => Operator::Dispatch(batch + i * self.batches),
-                Operator::Combine(batch) => Operator::Combine(batch + i * self.batches),
-            })
+            self.operators
+                .iter()
+                .map(move |&planned| Planned { round: planned.round + i * self.batches, ..planned })
         });
         Self { operators: operators.collect(), batches: self.batches * times }
     }
@@ -88,18 +53,15 @@ impl Schedule {
 
     /// The operators in order.
     #[must_use]
-    pub fn operators(&self) -> &[Operator] {
+    pub fn operators(&self) -> &[Planned] {
         &self.operators
     }
 
     /// The most batches in flight at once: dispatched and not combined.
     #[must_use]
     pub fn in_flight(&self) -> usize {
-        let sums = self.operators.iter().scan(0usize, |now, operator| {
-            *now = match operator {
-                Operator::Dispatch(_) => *now + 1,
-                Operator::Combine(_) => now.saturating_sub(1),
-            };
+        let sums = self.operators.iter().scan(0usize, |now, planned| {
+            *now = if planned.is_dispatch() { *now + 1 } else { now.saturating_sub(1) };
             Some(*now)
         });
         sums.max().unwrap_or(0)
@@ -114,17 +76,17 @@ impl Schedule {
 
 #[cfg(test)]
 mod tests {
-    use super::Operator::{Combine, Dispatch};
     use super::*;
 
     #[test]
     fn a_combine_takes_the_oldest_dispatch() {
+        let of = |schedule: &Schedule| -> Vec<_> {
+            schedule.operators().iter().map(|planned| (planned.is_dispatch(), planned.round)).collect()
+        };
         let schedule = Schedule::parse("DDCC").expect("legal");
-        assert_eq!(schedule.operators(), [Dispatch(0), Dispatch(1), Combine(0), Combine(1)]);
-        assert_eq!(
-            Schedule::parse("DC").expect("legal").repeat(2).operators(),
-            [Dispatch(0), Combine(0), Dispatch(1), Combine(1)]
-        );
+        assert_eq!(of(&schedule), [(true, 0), (true, 1), (false, 0), (false, 1)]);
+        let twice = Schedule::parse("DC").expect("legal").repeat(2);
+        assert_eq!(of(&twice), [(true, 0), (false, 0), (true, 1), (false, 1)]);
     }
 
     #[test]

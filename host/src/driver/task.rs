@@ -1,9 +1,9 @@
-//! One core's work: its operators in order, each a machine that is stepped.
+//! One core's work on [threads](super::threads): its operators in order, each a machine that is stepped. In lockstep the
+//! simulated group of the core does all this itself.
 
-use super::schedule::Operator;
 use super::{Failure, Options, Unit, Who};
 use crate::backend::Backend;
-use crate::expert::{self, Received};
+use crate::expert;
 use crate::member;
 use crate::vector::RowUnit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
@@ -12,12 +12,12 @@ use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::layout::row_table;
-use kernel_core::place::Tensor;
-use kernel_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Receive, Ub};
-use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::sim::cluster::Returned;
+use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operator, Ub};
+use kernel_core::shape::Shape;
+use kernel_core::sim::cluster::{Member, Planned, Returned};
 use kernel_core::units::{CoreId, RankId};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 
 /// What the cores of a rank share with each other on the host's side: the join, and what the experts returned.
@@ -83,6 +83,23 @@ impl RankState {
         self.steps.fetch_add(steps.into(), Ordering::Relaxed);
     }
 
+    pub(super) fn add_tasks(&self, steps: u32) {
+        self.tasks.fetch_add(steps.into(), Ordering::Relaxed);
+    }
+
+    pub(super) fn agent(&self) -> MutexGuard<'_, Agent> {
+        self.agent.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What a member of a simulated group has come to.
+    pub(super) fn resume(&self, member: Member) {
+        *self.agent() = member.agent;
+        self.joins[..member.ended].iter().for_each(|join| join.open.store(true, Ordering::Release));
+        for (kept, returned) in self.returned.iter().zip(member.returned) {
+            *kept.write().unwrap_or_else(PoisonError::into_inner) = returned;
+        }
+    }
+
     /// Whether all cores of the rank have ended an operator of the unit.
     pub fn has_ended(&self, operator: usize) -> bool {
         self.joins[operator].open.load(Ordering::Acquire)
@@ -113,22 +130,14 @@ pub(super) fn run_agent<B: Backend>(
     rank: RankId,
     steps: u32,
 ) -> Result<(u32, Option<Wait>), Failure> {
-    let state = &unit.ranks[rank.index()];
     let env = AgentEnv::new(unit.shape, rank, unit.options.choices.order);
-    let mut agent = state.agent.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut agent = unit.ranks[rank.index()].agent();
     let mut nic = unit.backend.nic(rank);
     let mut done = 0;
     let steps = unit.left(rank, Who::Agent, steps);
     let stop = agent.run(unit.shape, &env, &mut nic, steps, &mut done);
     unit.count(rank, Who::Agent, done);
-    let alone = match unit.shape.comm_alg() {
-        CommAlg::Hierarchy => unit.shape.servers() == 1,
-        _ => unit.shape.ep_world_size() == 1,
-    };
-    if !alone {
-        // A step is a task.
-        state.tasks.fetch_add(done.into(), Ordering::Relaxed);
-    }
+    unit.add_tasks(rank, done);
     match stop.map_err(|error| Failure::Agent { rank, error })? {
         Some(Progress::Pending(wait)) => Ok((done, Some(wait))),
         _ => Ok((done, None)),
@@ -183,13 +192,7 @@ impl Task {
             row: vec![0; protocol::ub_bytes(shape)],
             experts: Duration::ZERO,
         };
-        if one_by_one { task.one_by_one() } else { task }
-    }
-
-    /// The same with at most one effect in a step, where the machine can tell: for whoever looks at orders of effects.
-    #[must_use]
-    pub fn one_by_one(self) -> Self {
-        Self { env: self.env.one_by_one(), ..self }
+        if one_by_one { Self { env: task.env.one_by_one(), ..task } } else { task }
     }
 
     /// Moves on by at most `steps` steps, within one operator. Returns the steps made and, if it could not go
@@ -232,7 +235,7 @@ impl Task {
 
     /// The operator that the task works on or waits to begin.
     #[must_use]
-    pub fn current<B: Backend>(&self, unit: &Unit<'_, B>) -> Option<Operator> {
+    pub fn current<B: Backend>(&self, unit: &Unit<'_, B>) -> Option<Planned> {
         unit.operators.get(self.operator).copied()
     }
 
@@ -246,15 +249,10 @@ impl Task {
             Phase::Between => {}
             Phase::Runs(_) => return None,
         }
-        let Some(operator) = self.current(unit) else { return Some(Stop::End) };
-        let before = match operator {
-            _ if !unit.options.no_join => self.operator.checked_sub(1),
-            // What the experts return is data, whoever drives: combine cannot begin without it.
-            Operator::Combine(batch) => {
-                unit.operators.iter().position(|&earlier| earlier == Operator::Dispatch(batch))
-            }
-            Operator::Dispatch(_) => None,
-        };
+        if self.current(unit).is_none() {
+            return Some(Stop::End);
+        }
+        let before = self.operator.checked_sub(1);
         let joined = before.is_none_or(|before| unit.ranks[self.rank.index()].has_ended(before));
         let in_step = !unit.options.in_step || unit.all_ranks_ended(self.operator);
         (!joined || !in_step).then_some(Stop::Join)
@@ -265,11 +263,11 @@ impl Task {
         if let Some(stop) = self.blocked(unit) {
             return Ok(Some(stop));
         }
-        let Some(operator) = self.current(unit) else { return Ok(Some(Stop::End)) };
+        let Some(planned) = self.current(unit) else { return Ok(Some(Stop::End)) };
         unit.backend.begins(self.rank, self.core);
-        let ask = || unit.backend.fabric(self.rank, self.core, operator.batch()).capabilities();
+        let ask = || unit.backend.fabric(self.rank, self.core, planned.round).capabilities();
         let capabilities = *self.capabilities.get_or_insert_with(ask);
-        let machine = Machine::begin(operator.kind(), unit.shape, unit.options.choices, capabilities);
+        let machine = Machine::begin(planned.operator, unit.shape, unit.options.choices, capabilities);
         self.phase =
             Phase::Runs(machine.map_err(|_| ProtocolError::Internal("refused in the middle of a unit"))?);
         Ok(None)
@@ -282,14 +280,14 @@ impl Task {
         steps: u32,
         done: &mut u32,
     ) -> Result<Option<Progress>, ProtocolError> {
-        let Some(operator) = self.current(unit) else { return Ok(Some(Progress::Done)) };
+        let Some(Planned { round, .. }) = self.current(unit) else { return Ok(Some(Progress::Done)) };
         let (rank, core) = (self.rank, self.core);
-        let returned = unit.ranks[rank.index()].returned[operator.batch()]
+        let returned = unit.ranks[rank.index()].returned[round]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
         let Phase::Runs(machine) = &mut self.phase else { return Ok(None) };
-        let mut fabric = unit.backend.fabric(rank, core, operator.batch());
-        let inputs = &unit.batches[operator.batch()].inputs(rank);
+        let mut fabric = unit.backend.fabric(rank, core, round);
+        let inputs = &unit.batches[round].inputs(rank);
         let operands = &returned.operands();
         let scratch = Ub { words: &mut self.words, row: &mut self.row };
         let (shape, env) = (unit.shape, &self.env);
@@ -347,13 +345,10 @@ impl Task {
     /// The batch whose experts run at the end of the operator. Where they read rows in shared memory, as late as may
     /// be, just before its combine: a row that comes too early must not find them done.
     fn experts_due<B>(&self, unit: &Unit<'_, B>) -> Option<usize> {
-        let Options { choices, no_join, .. } = unit.options;
-        let late = choices.receive != Receive::Copy && !no_join;
-        match unit.operators.get(self.operator + usize::from(late))? {
-            Operator::Dispatch(batch) if !late => Some(*batch),
-            Operator::Combine(batch) if late => Some(*batch),
-            _ => None,
-        }
+        let late = unit.options.choices.receive.keeps_rows();
+        let due = if late { Operator::Combine } else { Operator::Dispatch };
+        let planned = unit.operators.get(self.operator + usize::from(late))?;
+        (planned.operator == due).then_some(planned.round)
     }
 
     /// The stand-in experts of the rank.
@@ -365,13 +360,24 @@ impl Task {
     ) -> Result<(), ProtocolError> {
         let mut rows =
             returned.write().map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let received =
-            Received { backend: unit.backend, rank: self.rank, batch, receive: unit.options.choices.receive };
-        expert::run(unit.shape, &unit.batches[batch], &received, &mut rows.y)?;
+        let receive = unit.options.choices.receive;
+        // Core 0's: experts are nobody's, and only look.
+        let mut fabric = unit.backend.fabric(self.rank, CoreId(0), batch);
+        let read = |at: Place, len, read: &mut dyn FnMut(&[u8])| match at.region {
+            Region::Output(tensor) => {
+                let end = (at.offset + len) as usize;
+                unit.backend.read_output(self.rank, batch, tensor, end, &mut |bytes| {
+                    read(&bytes[at.offset as usize..]);
+                });
+                Ok(())
+            }
+            _ => fabric.bytes(at, len).map(read),
+        };
+        let inputs = &unit.batches[batch];
+        let stretches = expert::run(unit.shape, inputs, (self.rank, receive), &read, &mut rows.y)?;
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
-        received.leave_results(&rows.y)?;
         if !unit.options.rows_unseen {
-            received.keep_rows(unit.shape, n as u32)?;
+            expert::keep_rows(&mut fabric, &stretches)?;
         }
         let Returned { assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table, .. } =
             &mut *rows;
@@ -390,6 +396,9 @@ impl Task {
             unit.backend.read_output(self.rank, batch, tensor, len, &mut |bytes| {
                 to.extend_from_slice(bytes);
             });
+        }
+        if let Some(results) = receive.results(&rows.row_table) {
+            fabric.write(results, &rows.y)?;
         }
         Ok(())
     }

@@ -1,7 +1,6 @@
 //! A few worker threads poll the cores of many ranks.
 
 use super::pin;
-use super::schedule::Operator;
 use super::task::run_agent;
 use super::{Failure, Hang, Missing, Stop, Task, Unit};
 use crate::backend::Backend;
@@ -9,6 +8,7 @@ use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use kernel_core::fabric::Wait;
+use kernel_core::sim::cluster::Planned;
 use kernel_core::units::{CoreId, RankId, div_rem};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -402,12 +402,8 @@ pub(crate) fn idle(passes: u32) {
 
 impl Times {
     /// The operators' times that belong to dispatch or combine, in order.
-    pub fn of<'t>(
-        &'t self,
-        operators: &'t [Operator],
-        dispatch: bool,
-    ) -> impl Iterator<Item = Duration> + 't {
-        let kind = move |operator: &Operator| matches!(operator, Operator::Dispatch(_)) == dispatch;
-        operators.iter().zip(&self.operators).filter(move |(op, _)| kind(op)).map(|(_, &time)| time)
+    pub fn of<'t>(&'t self, operators: &'t [Planned], dispatch: bool) -> impl Iterator<Item = Duration> + 't {
+        let times = operators.iter().zip(&self.operators);
+        times.filter(move |(planned, _)| planned.is_dispatch() == dispatch).map(|(_, &time)| time)
     }
 }

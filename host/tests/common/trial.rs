@@ -3,10 +3,10 @@
 use super::twins::{Duty, Twisted};
 use core::ops::Range;
 use core::time::Duration;
-use host::backend::Backend;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::backend::shared::SharedMemory;
 use host::backend::survivors::Survivors;
+use host::backend::{Backend, Layer};
 use host::batch::Batch;
 use host::case::{Case, OwnedMask};
 use host::config::Config;
@@ -22,8 +22,6 @@ use kernel_core::layout::outputs::capacity;
 use kernel_core::place::Tensor;
 use kernel_core::shape::Limits;
 use kernel_core::units::RankId;
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 
 /// What a group does.
 #[derive(Clone, Copy)]
@@ -120,10 +118,9 @@ impl<'a> Trial<'a> {
         Ok(all)
     }
 
-    pub(crate) fn stepped<B: Clockwork>(&self, backend: &B, seed: u64) -> Result<Vec<u8>, Error> {
-        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    pub(crate) fn stepped<B: Clockwork>(&self, backend: &B) -> Result<Vec<u8>, Error> {
         self.run(backend, |unit| {
-            let steps = driver::lockstep::run(unit, &mut rng)?;
+            let steps = driver::lockstep::run(unit)?;
             Ok(Times { steps, ..Times::default() })
         })
     }
@@ -131,12 +128,12 @@ impl<'a> Trial<'a> {
     pub(crate) fn in_lockstep(&self, memory: Memory, seed: u64) -> Result<Vec<u8>, Error> {
         let batches = self.plan().unit.batches();
         let memory = Lockstep::new(self.case, batches, memory, seed).expect("memory");
-        self.stepped(&Survivors::of(self.case, memory), seed)
+        self.stepped(&Survivors::of(self.case).over(memory))
     }
 
     pub(crate) fn on_threads(&self, count: usize, spread: Spread) -> Result<Vec<u8>, Error> {
         let memory = SharedMemory::new(self.case, self.plan().unit.batches()).unwrap();
-        self.threaded(&Survivors::of(self.case, memory), count, spread)
+        self.threaded(&Survivors::of(self.case).over(memory), count, spread)
     }
 
     pub(crate) fn threaded<B: Backend>(
@@ -154,8 +151,8 @@ impl<'a> Trial<'a> {
         seeds.into_iter().find_map(|seed| {
             let batches = self.plan().unit.batches();
             let inner = Lockstep::new(&self.case.shape, batches, memory, seed).expect("memory");
-            let backend = Twisted::new(inner.breaking(twin.broken()), twin.clone(), self.case.shape.clone());
-            self.stepped(&backend, seed).err().map(|error| (seed, error))
+            let twisted = Twisted::new(twin.clone(), self.case.shape.clone());
+            self.stepped(&twisted.over(inner.breaking(twin.broken()))).err().map(|error| (seed, error))
         })
     }
 

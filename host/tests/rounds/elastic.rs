@@ -2,10 +2,10 @@
 
 use crate::common::trial::{Trial, make_left, small};
 use crate::common::{fails, fails_with_lines, json, text};
-use host::backend::Backend;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::backend::shared::SharedMemory;
 use host::backend::survivors::Survivors;
+use host::backend::{Backend, Layer};
 use host::case::{Case, load};
 use host::config::{Bs, Config};
 use host::driver::threads::Spread;
@@ -44,11 +44,11 @@ fn the_memory_of_a_dead_rank_is_there_and_never_touched() {
     let window = case.shape.window_bytes();
     let touched = |backend: &dyn Fn(u32) -> bool| (0..6).filter(|&rank| !backend(rank)).collect::<Vec<_>>();
     for memory in [Memory::Strong, Memory::Weak] {
-        let backend = Survivors::of(&case, Lockstep::new(&case, 6, memory, 3).expect("memory"));
-        trial.stepped(&backend, 3).unwrap();
+        let backend = Survivors::of(&case).over(Lockstep::new(&case, 6, memory, 3).expect("memory"));
+        trial.stepped(&backend).unwrap();
         assert_eq!(touched(&|rank| is_untouched(&backend.inner, rank, window)), [0, 2, 4, 5]);
     }
-    let backend = Survivors::of(&case, SharedMemory::new(&case, 6).expect("memory"));
+    let backend = Survivors::of(&case).over(SharedMemory::new(&case, 6).expect("memory"));
     trial.threaded(&backend, 2, Spread::Cores).unwrap();
     assert_eq!(touched(&|rank| is_untouched(&backend.inner, rank, window)), [0, 2, 4, 5]);
 }
@@ -57,9 +57,9 @@ fn the_memory_of_a_dead_rank_is_there_and_never_touched() {
 fn a_group_without_names_for_its_ranks_is_found_out() {
     // The twin of the test above: machines whose new ids reach memory unchanged.
     let case = four_left(Options::default());
-    let mut backend = Survivors::of(&case, Lockstep::new(&case, 2, Memory::Strong, 3).expect("memory"));
-    backend.left = None;
-    assert!(Trial::new(&case, "DC", 2).stepped(&backend, 3).is_err(), "rank 1 has no outputs");
+    let memory = Lockstep::new(&case, 2, Memory::Strong, 3).expect("memory");
+    let backend = Survivors { left: None }.over(memory);
+    assert!(Trial::new(&case, "DC", 2).stepped(&backend).is_err(), "rank 1 has no outputs");
 }
 
 #[test]

@@ -3,9 +3,9 @@
 
 use crate::common::trial::Trial;
 use crate::common::{json, text};
-use host::backend::Backend;
 use host::backend::shared::SharedMemory;
 use host::backend::survivors::Survivors;
+use host::backend::{Backend, Layer};
 use host::case;
 use host::driver::threads::Spread;
 use host::member;
@@ -219,7 +219,7 @@ fn what_is_planned_is_what_every_core_does_in_order() {
                 tp_world_size: case.shape.tp_world_size(),
                 log: Mutex::default(),
             };
-            let backend = Survivors::of(&case, recorder);
+            let backend = Survivors::of(&case).over(recorder);
             let mut trial = Trial::new(&case, "DC", 1);
             let order_of_machines = if order == "plain" { SendOrder::Plain } else { SendOrder::Staggered };
             trial.options.choices = Choices { order: order_of_machines, flags, ..Choices::default() };

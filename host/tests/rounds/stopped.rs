@@ -3,15 +3,14 @@
 
 use crate::common::trial::{make, make_left, small};
 use core::time::Duration;
-use host::backend::Backend;
 use host::backend::lockstep::{Lockstep, Memory};
 use host::backend::shared::SharedMemory;
 use host::backend::survivors::Survivors;
+use host::backend::{Backend, Layer, Layered};
 use host::batch::Batch;
 use host::case::Case;
 use host::config::Config;
-use host::driver::lockstep::Clockwork;
-use host::driver::schedule::{Operator, Schedule};
+use host::driver::schedule::Schedule;
 use host::driver::threads::{Spread, Workers};
 use host::driver::{self, Failure, Hang, Joined, Options, RankState, Stopped, Unit, Who};
 use host::generate::{Left, Options as Made};
@@ -23,8 +22,6 @@ use kernel_core::layout::outputs::capacity;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::protocol::{Choices, Flags, Receive, Stage};
 use kernel_core::units::{CoreId, RankId};
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use std::collections::HashSet;
 use std::sync::Mutex;
 
@@ -39,9 +36,9 @@ enum Written {
 
 type Writes = HashSet<(RankId, RankId, Place, Written)>;
 
-/// A memory that remembers all that reaches others.
-struct Recorded<B> {
-    inner: B,
+/// A layer that remembers all that reaches others.
+#[derive(Default)]
+struct Recorded {
     writes: Mutex<Writes>,
     /// How long the first put of rank 0 takes.
     pause: Mutex<Duration>,
@@ -58,12 +55,6 @@ struct RecordedNic<'b, N> {
     inner: N,
     rank: RankId,
     writes: &'b Mutex<Writes>,
-}
-
-impl<B> Recorded<B> {
-    fn new(inner: B) -> Self {
-        Self { inner, writes: Mutex::default(), pause: Mutex::default() }
-    }
 }
 
 impl<F: Fabric> Middleware for RecordedFabric<'_, F> {
@@ -114,38 +105,17 @@ impl<N: Nic> Nic for RecordedNic<'_, N> {
     }
 }
 
-impl<B: Backend> Backend for Recorded<B> {
-    type Fabric<'b>
-        = RecordedFabric<'b, B::Fabric<'b>>
-    where
-        Self: 'b;
+impl Layer for Recorded {
+    type Fabric<'b, F: Fabric + 'b> = RecordedFabric<'b, F>;
 
-    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
-        let inner = self.inner.fabric(rank, core, batch);
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> Self::Fabric<'b, F> {
         RecordedFabric { inner, rank, writes: &self.writes, pause: &self.pause }
     }
 
-    type Nic<'b>
-        = RecordedNic<'b, B::Nic<'b>>
-    where
-        Self: 'b;
+    type Nic<'b, N: Nic + 'b> = RecordedNic<'b, N>;
 
-    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
-        RecordedNic { inner: self.inner.nic(rank), rank, writes: &self.writes }
-    }
-
-    fn read_output(&self, rank: RankId, batch: usize, t: Tensor, len: usize, read: &mut dyn FnMut(&[u8])) {
-        self.inner.read_output(rank, batch, t, len, read);
-    }
-}
-
-impl<B: Clockwork> Clockwork for Recorded<B> {
-    fn tick(&self) {
-        self.inner.tick();
-    }
-
-    fn land_one(&self) -> bool {
-        self.inner.land_one()
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> Self::Nic<'b, N> {
+        RecordedNic { inner, rank, writes: &self.writes }
     }
 }
 
@@ -161,32 +131,21 @@ struct End {
 
 const SCHEDULE: &str = "DCDC";
 
-/// Outputs of dispatch; the others are combine's.
-const OF_DISPATCH: [Tensor; 10] = [
-    Tensor::ExpandX,
-    Tensor::DynamicScales,
-    Tensor::AssistInfo,
-    Tensor::ExpandIdx,
-    Tensor::ExpertTokenNums,
-    Tensor::EpRecvCounts,
-    Tensor::TpRecvCounts,
-    Tensor::ExpandScales,
-    Tensor::RowTable,
-    Tensor::SentRows,
-];
-
 fn in_lockstep(case: &Case, options: Options, memory: Memory, seed: u64) -> End {
     let lockstep = Lockstep::new(case, 2, memory, seed).unwrap();
-    let backend = Recorded::new(Survivors::of(case, lockstep));
-    let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    end(case, options, backend, |unit| driver::lockstep::run(unit, &mut rng))
+    end(case, options, recorded(case, lockstep), driver::lockstep::run)
+}
+
+/// A memory that remembers, with the ranks of a case.
+fn recorded<B>(case: &Case, memory: B) -> Layered<Recorded, Layered<Survivors, B>> {
+    Recorded::default().over(Survivors::of(case).over(memory))
 }
 
 fn end<B: Backend>(
     case: &Case,
     options: Options,
-    backend: Recorded<B>,
-    drive: impl FnOnce(&Unit<'_, Recorded<B>>) -> Result<u64, Failure>,
+    backend: Layered<Recorded, B>,
+    drive: impl FnOnce(&Unit<'_, Layered<Recorded, B>>) -> Result<u64, Failure>,
 ) -> End {
     let schedule = Schedule::parse(SCHEDULE).unwrap();
     let batches: Vec<_> = (0..2).map(|distance| Batch::varied(case, distance)).collect();
@@ -203,12 +162,12 @@ fn end<B: Backend>(
     let ran = drive(&unit);
     let of_operator = |rank: RankId, operator: usize| {
         ranks[rank.index()].has_ended(operator).then(|| {
-            let is_dispatch = matches!(schedule.operators()[operator], Operator::Dispatch(_));
+            let planned = schedule.operators()[operator];
             let mut all = Vec::new();
-            for tensor in Tensor::ALL.into_iter().filter(|t| OF_DISPATCH.contains(t) == is_dispatch) {
+            for tensor in Tensor::ALL.into_iter().filter(|t| t.is_of_combine() != planned.is_dispatch()) {
                 let len = capacity(&case.shape, member::ep_rank(&case.shape, rank), tensor) as usize;
-                let batch = schedule.operators()[operator].batch();
-                backend.read_output(rank, batch, tensor, len, &mut |bytes| all.extend_from_slice(bytes));
+                backend
+                    .read_output(rank, planned.round, tensor, len, &mut |bytes| all.extend_from_slice(bytes));
             }
             all
         })
@@ -218,7 +177,7 @@ fn end<B: Backend>(
         .map(|rank| (0..operators).map(|operator| of_operator(rank, operator)).collect())
         .collect();
     let steps = *ran.as_ref().unwrap_or(&0);
-    let writes = backend.writes.into_inner().unwrap();
+    let writes = backend.layer.writes.into_inner().unwrap();
     End { outputs, writes, failure: ran.err(), steps }
 }
 
@@ -388,7 +347,7 @@ fn dies_on_threads(case: &Case, options: Options) {
     };
     let run = |stopped, workers: Workers| {
         let memory = SharedMemory::new(case, 2).unwrap();
-        let backend = Recorded::new(Survivors::of(case, memory));
+        let backend = recorded(case, memory);
         let options = Options { stopped, ..options };
         end(case, options, backend, |unit| driver::threads::run(unit, &workers).map(|times| times.steps))
     };
@@ -446,8 +405,8 @@ fn a_rank_that_is_slower_than_the_deadline_is_not_dead() {
         deadline: Duration::from_millis(50),
         ..Workers::default()
     };
-    let backend = Recorded::new(SharedMemory::new(&case, 2).unwrap());
-    *backend.pause.lock().unwrap() = 4 * workers.deadline;
+    let backend = recorded(&case, SharedMemory::new(&case, 2).unwrap());
+    *backend.layer.pause.lock().unwrap() = 4 * workers.deadline;
     let seen = end(&case, Options::default(), backend, |unit| {
         driver::threads::run(unit, &workers).map(|times| times.steps)
     });

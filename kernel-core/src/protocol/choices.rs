@@ -2,6 +2,8 @@
 
 use crate::layout::landing::{self, Area};
 use crate::layout::state::Partition;
+use crate::layout::{outputs, row_table};
+use crate::place::Place;
 use crate::plan::order::SendOrder;
 use crate::shape::{CommAlg, Shape};
 
@@ -38,6 +40,32 @@ pub enum Receive {
 }
 
 impl Receive {
+    /// Whether received rows stay in the window until their experts have ended: then experts run as late as may be, just
+    /// before their combine.
+    #[must_use]
+    pub const fn keeps_rows(self) -> bool {
+        !matches!(self, Self::Copy)
+    }
+
+    /// Where experts find so many rows, of which `table` is the [row table](row_table): stretches of memory in the order of
+    /// the rows, each with its bytes.
+    pub fn rows(self, shape: &Shape, rows: u32, table: &[u8]) -> impl Iterator<Item = (Place, u64)> {
+        let (entries, in_each) = match self {
+            Self::Copy => (0, rows),
+            Self::InPlace => (rows, 1),
+            Self::Direct { .. } => (1, rows),
+        };
+        let copied = (!self.keeps_rows()).then(|| outputs::expand_x(shape, 0));
+        let len = u64::from(in_each) * shape.payload_bytes();
+        copied.into_iter().chain(row_table::records(table, entries as usize)).map(move |at| (at, len))
+    }
+
+    /// Where experts leave what they return in the window; `None` if combine is handed it.
+    #[must_use]
+    pub fn results(self, table: &[u8]) -> Option<Place> {
+        if let Self::Direct { .. } = self { row_table::records(table, 2).nth(1) } else { None }
+    }
+
     /// The area of a batch whose dispatch uses `partition`.
     #[must_use]
     pub const fn area(self, partition: Partition) -> Area {

@@ -4,17 +4,16 @@ use super::chooser::{AGENT, Actor, Choice, Chooser};
 use super::memory::{Effect, Memory};
 use super::storage::{Spot, Storage};
 use crate::fabric::nic::Nic;
-use crate::fabric::{Capabilities, Fabric, Progress, ProtocolError, Wait};
+use crate::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs::capacity;
-use crate::layout::row_table;
-use crate::place::{Place, Tensor};
+use crate::place::{Place, Region, Tensor};
 use crate::protocol::{
-    Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Ub, ub_bytes, ub_words,
+    Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words,
 };
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
-use crate::vector::Portable;
+use crate::vector::Any;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
@@ -26,6 +25,14 @@ pub struct Planned {
     pub operator: Operator,
     /// Of which round.
     pub round: usize,
+}
+
+impl Planned {
+    /// Whether it is the dispatch.
+    #[must_use]
+    pub fn is_dispatch(&self) -> bool {
+        self.operator == Operator::Dispatch
+    }
 }
 
 /// The operators that letters such as `DDCC` mean, `times` over: a C combines the oldest dispatch that is not yet
@@ -98,6 +105,8 @@ pub struct Member {
     pub cores: Vec<Core>,
     /// Its agent, which steps only where the protocol has agents.
     pub agent: Agent,
+    /// What the agent waited for in its last step.
+    pub agent_wait: Option<Wait>,
     /// What it has refused. It takes no steps afterwards.
     pub error: Option<ProtocolError>,
 }
@@ -186,6 +195,8 @@ pub struct Cluster<'a, S, C> {
     pub shape: &'a Shape,
     /// What the machines choose.
     pub choices: Choices,
+    /// What works on rows.
+    pub vector: Any,
     /// The memory.
     pub memory: Memory<S, C>,
     /// What every rank runs.
@@ -199,7 +210,8 @@ pub struct Cluster<'a, S, C> {
     /// Whether every step is held to the duties of a machine: no more effects than it may have, in a row of one kind, and no
     /// change of machine or scratch by a step that is pending. Costs a copy of both.
     pub checked: bool,
-    /// Whether cores begin an operator without waiting for the others of their rank: for a twin.
+    /// Whether cores begin an operator without waiting for the others of their rank, but a combine for its experts: for a
+    /// twin.
     pub joinless: bool,
     /// The most effects of any step so far.
     pub most_effects: usize,
@@ -243,11 +255,13 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
             returned: vec![Returned::default(); rounds],
             cores: (0..shape.aiv_num()).map(core).collect(),
             agent: Agent::new(),
+            agent_wait: None,
             error: None,
         };
         Self {
             shape,
             choices,
+            vector: Any::default(),
             memory,
             operators,
             members: members.map(member).collect(),
@@ -287,9 +301,9 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
 
     /// The constants of a core.
     #[must_use]
-    pub fn env(&self, i: usize, core: CoreId) -> Env<Portable> {
+    pub fn env(&self, i: usize, core: CoreId) -> Env<Any> {
         let Member { number, ep, tp, .. } = self.members[i];
-        let env = Env::new(self.shape, ep, core, self.choices, Portable).with_tp_rank(tp);
+        let env = Env::new(self.shape, ep, core, self.choices, self.vector).with_tp_rank(tp);
         if (self.one_by_one)(number) { env.one_by_one() } else { env }
     }
 
@@ -317,22 +331,21 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
 
     /// The first `rows` rows that a member has received, wherever its experts find them by `table`.
     ///
-    /// # Panics
+    /// # Errors
     /// The table names a place that is not there.
-    #[must_use]
-    pub fn rows(&self, i: usize, round: usize, rows: usize, table: &[u8]) -> Vec<u8> {
-        let (member, len) = (self.members[i].number, self.shape.payload_bytes());
-        let at = |at, len| {
-            let read = self.memory.read(Spot { member, batch: 0, at }, len);
-            read.unwrap_or_else(|fault| panic!("a row in no memory: {fault}")).to_vec()
-        };
-        match self.choices.receive {
-            Receive::Copy => self.output(i, round, Tensor::ExpandX)[..rows * len as usize].to_vec(),
-            Receive::InPlace => row_table::records(table, rows).flat_map(|record| at(record, len)).collect(),
-            Receive::Direct { .. } => row_table::records(table, 1)
-                .next()
-                .map_or_else(Vec::new, |first| at(first, rows as u64 * len)),
-        }
+    pub fn rows(&self, i: usize, round: usize, rows: usize, table: &[u8]) -> Result<Vec<u8>, Fault> {
+        let stretches = self.choices.receive.rows(self.shape, rows as u32, table);
+        let read = stretches.map(|(at, len)| self.read(i, round, at, len));
+        Ok(read.collect::<Result<Vec<_>, _>>()?.concat())
+    }
+
+    /// Bytes of a member's memory, or of an output of a round.
+    ///
+    /// # Errors
+    /// They are not all in one region.
+    pub fn read(&self, i: usize, round: usize, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let batch = if let Region::Output(_) = at.region { round % self.batches } else { 0 };
+        self.memory.read(Spot { member: self.members[i].number, batch, at }, len)
     }
 
     /// Begins the schedule: every rank its next operator, and every agent.
@@ -359,17 +372,18 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         for core in 0..self.members[i].cores.len() {
             let Core { machine, ended, .. } = &self.members[i].cores[core];
             let (number, ended) = (self.members[i].number, *ended);
-            let joined = self.joinless || ended == self.members[i].ended;
-            let (true, Some(&planned)) = (joined && machine.is_none(), self.operators.get(ended)) else {
+            let (true, Some(&planned)) = (machine.is_none(), self.operators.get(ended)) else { continue };
+            // What the experts return is data: combine cannot begin without it.
+            let needed = if self.joinless { self.dispatch_of(planned) } else { ended };
+            if self.members[i].ended < needed {
                 continue;
-            };
+            }
             let before = |core: &Core| core.ended < ended || core.ended == ended && core.machine.is_none();
             let first = self.members[i].cores.iter().all(before);
             if first {
                 world.begins(self, i, planned)?;
-                if self.batches == 1 || planned.operator == Operator::Dispatch {
-                    self.memory.reuse_outputs(number, planned.round % self.batches);
-                }
+                let is_combine = planned.operator == Operator::Combine;
+                self.memory.reuse_outputs(number, planned.round % self.batches, is_combine);
                 self.leave_results(i, planned);
             }
             let memory = self.memory.fabric(number, CoreId(core as u32), 0).capabilities();
@@ -381,14 +395,21 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         Ok(())
     }
 
-    /// With direct placement experts leave their results in the window, as late as may be.
+    /// How many operators must have ended before a combine can begin; none before a dispatch.
+    fn dispatch_of(&self, planned: Planned) -> usize {
+        let dispatch = Planned { operator: Operator::Dispatch, ..planned };
+        let before = self.operators.iter().position(|&other| other == dispatch && planned != dispatch);
+        before.map_or(0, |before| before + 1)
+    }
+
+    /// Experts may leave their results in the window, as late as may be.
     fn leave_results(&mut self, i: usize, planned: Planned) {
-        let (Operator::Combine, Receive::Direct { .. }) = (planned.operator, self.choices.receive) else {
+        if planned.operator == Operator::Dispatch {
             return;
-        };
+        }
         let Member { number, returned, .. } = &mut self.members[i];
         let Returned { y, row_table, .. } = &returned[planned.round];
-        let at = row_table::records(row_table, 2).nth(1);
+        let at = self.choices.receive.results(row_table);
         // A test may have changed the table: there are no experts that write outside of their memory.
         let there = |at: &Place| {
             self.memory.storage.holds(Spot { member: *number, batch: 0, at: *at }, y.len() as u64)
@@ -419,9 +440,8 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
                 self.memory.chooser.may_step(actor);
             }
             Ok(Progress::Pending(wait)) => {
-                if let Some(core) = self.members[i].cores.get_mut(actor.core.index()) {
-                    core.wait = Some(wait);
-                }
+                let Member { cores, agent_wait, .. } = &mut self.members[i];
+                *cores.get_mut(actor.core.index()).map_or(agent_wait, |core| &mut core.wait) = Some(wait);
                 self.memory.sleep(actor);
             }
             Ok(Progress::Done) => {
@@ -537,15 +557,28 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
             self.take(choice, world)?;
             choices += 1;
         }
+        self.end(world).map(|()| choices)
+    }
+
+    /// Nobody can move.
+    ///
+    /// # Errors
+    /// The schedule has not ended.
+    ///
+    /// # Panics
+    /// As of [`run`](Self::run).
+    pub fn end(&mut self, world: &mut impl World<S, C>) -> Result<(), Failure> {
         let late: Vec<_> = self.members.iter().filter(|member| member.ended < self.operators.len()).collect();
         if late.iter().all(|member| member.error.is_some()) {
-            return Ok(choices);
+            return Ok(());
         }
         let cores = late
             .iter()
             .flat_map(|member| (0..).map(CoreId).zip(&member.cores).map(|core| (member.number, core)));
         let waits = cores.map(|(member, (core, state))| (Actor { member, core }, state.wait));
-        let waits: Vec<_> = waits.collect();
+        let agents = self.members.iter().filter(|member| member.agent_wait.is_some());
+        let agents = agents.map(|member| (Actor { member: member.number, core: AGENT }, member.agent_wait));
+        let waits: Vec<_> = waits.chain(agents).collect();
         if self.checked {
             let asleep: Vec<_> = self.memory.sleepers().map(|(actor, _)| actor).collect();
             for actor in asleep {

@@ -236,10 +236,9 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
         self.sleepers.wake_of_bytes(to.member, to.at, bytes.len() as u64, |actor| chooser.may_step(actor));
     }
 
-    /// The operators to come may write the outputs of a batch of `member` again. What they leave out holds
-    /// [`UNWRITTEN`].
-    pub fn reuse_outputs(&mut self, member: RankId, batch: usize) {
-        for tensor in Tensor::ALL {
+    /// Dispatch or `combine` may write its outputs of a batch of `member` again. What it leaves out holds [`UNWRITTEN`].
+    pub fn reuse_outputs(&mut self, member: RankId, batch: usize, combine: bool) {
+        for tensor in Tensor::ALL.into_iter().filter(|tensor| tensor.is_of_combine() == combine) {
             for (start, end) in self.written.remove(&(member, batch, tensor)).unwrap_or_default() {
                 let at = Place::output(tensor, start);
                 self.storage

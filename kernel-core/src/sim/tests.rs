@@ -195,7 +195,7 @@ fn a_byte_of_an_output_is_written_once() {
     for offset in 0..16 {
         assert!(fabric.write(at(offset), &[2]).is_err(), "byte {offset}");
     }
-    memory.reuse_outputs(RankId(0), 0);
+    memory.reuse_outputs(RankId(0), 0, true);
     assert_eq!(
         memory.output(RankId(0), 0, Tensor::XOut, 17),
         [&[super::memory::UNWRITTEN; 16][..], &[0]].concat()

@@ -450,7 +450,7 @@ impl Judge {
         }
         let rows = want.expand_x.len() / cluster.shape.payload_bytes() as usize;
         let table = cluster.output(i, round, Tensor::RowTable).to_vec();
-        same(&cluster.rows(i, round, rows, &table), &want.expand_x, || {
+        same(&cluster.rows(i, round, rows, &table).unwrap(), &want.expand_x, || {
             format!("rows of rank {i} in round {round}")
         })
     }

@@ -227,7 +227,8 @@ fn layouts(shape: &Shape) {
     keep((outputs::expand_x(shape, at), outputs::dynamic_scale(at), outputs::assist_info(at)));
     keep((outputs::expand_idx(at), outputs::expert_token_num(at), outputs::ep_recv_count(at)));
     keep((outputs::tp_recv_counts(), outputs::x_out(shape, token), outputs::x(shape, token)));
-    keep((outputs::rstd(token), outputs::y(shape, token), Tensor::X.is_of_received_rows()));
+    keep((outputs::rstd(token), outputs::y(shape, token)));
+    keep((Tensor::X.is_of_received_rows(), Tensor::X.is_of_combine()));
     keep((outputs::row_table(at), outputs::sent_row(at), outputs::expand_scale(at)));
     keep(outputs::sent_row_number(shape, rank, route::moe_pair(shape, at)));
     keep_all(map::areas(shape, rank).map(|area| area.size()));
@@ -355,7 +356,10 @@ fn landings(shape: &Shape) {
     let word = state::Direct::Grants.word(half, state::direct_number(shape, at, rank));
     keep((word, state::Direct::of(word), state::results_ready(half, rank)));
     keep((row_table::is_possible(shape), row_table::entry(black_box(info))));
-    keep_all(row_table::records(black_box(&[0; 64]), at as usize));
+    let table = black_box(&[0; 64]);
+    keep_all(row_table::records(table, at as usize));
+    keep((receive.keeps_rows(), receive.results(table)));
+    keep_all(Receive::rows(receive, shape, at, table));
 
     keep(
         a3::Env::new(shape, rank, CoreId(at), Choices { receive, ..Choices::default() }, Portable)

@@ -107,7 +107,6 @@ impl<'c> Group<'c> {
     ) -> Result<(Schedule, Times), Error> {
         let unit = Schedule::parse("DC")?.again(count);
         self.ranks.iter_mut().for_each(|rank| rank.reset(unit.operators().len()));
-        self.memory.reuse_outputs();
         self.drive(&self.memory, &self.workers, batch, &unit, options).map(|times| (unit, times))
     }
 
