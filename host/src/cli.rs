@@ -15,7 +15,7 @@ use crate::presets;
 use crate::report::{Format, complain};
 use crate::result;
 use crate::vector::Unit;
-use clap::builder::PossibleValuesParser;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use kernel_core::plan::order::SendOrder;
@@ -190,38 +190,11 @@ impl From<FlagsArg> for Flags {
     }
 }
 
-/// How rows are received.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ReceiveArg {
-    /// Into the window, then out of it.
-    #[default]
-    Copy,
-    /// Into the window, where experts read them.
-    InPlace,
-    /// Counts first, then each row once, to its final place; results are read where experts left them.
-    Direct,
-}
-
-impl ReceiveArg {
-    /// Its name on the command line.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Copy => "copy",
-            Self::InPlace => "in-place",
-            Self::Direct => "direct",
-        }
-    }
-
-    /// What it means to machines that have so many batches in flight. They know two areas, as two partitions.
-    #[must_use]
-    pub fn with(self, in_flight: usize) -> Receive {
-        match self {
-            Self::Copy => Receive::Copy,
-            Self::InPlace => Receive::InPlace,
-            Self::Direct => Receive::Direct { areas: in_flight.clamp(1, 2) as u32 },
-        }
-    }
+/// How rows are received, by the names that the core has for it.
+fn receive() -> impl TypedValueParser<Value = Receive> {
+    let value = |mode: Receive| PossibleValue::new(mode.name()).help(mode.about());
+    let named = |name: String| Receive::MODES.into_iter().find(|mode| mode.name() == name);
+    PossibleValuesParser::new(Receive::MODES.map(value)).map(move |name| named(name).unwrap_or_default())
 }
 
 /// Which worker polls which core.
@@ -286,8 +259,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
     pub stage: Option<u32>,
     /// How rows are received.
-    #[arg(long, value_enum, default_value_t)]
-    pub receive: ReceiveArg,
+    #[arg(long, value_parser = receive(), default_value = "copy")]
+    pub receive: Receive,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
@@ -361,8 +334,8 @@ pub struct ScheduleArgs {
     #[arg(long, value_enum)]
     pub model: Option<ModelArg>,
     /// How rows are received.
-    #[arg(long, value_enum, default_value_t)]
-    pub receive: ReceiveArg,
+    #[arg(long, value_parser = receive(), default_value = "copy")]
+    pub receive: Receive,
     /// Stop looking beyond so many states (about 1 KiB each).
     #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub states: u32,

@@ -180,14 +180,14 @@ impl<'a> Traffic<'a> {
         p: Partition,
         (rank, state): (RankId, &RankState),
     ) -> Result<(), Fault> {
-        match (phase, self.receive) {
-            (Phase::Send, _) => self.send(memory, p, rank),
-            (Phase::CopyOut, Receive::Copy) => self.copy_out(memory, p, rank),
-            (Phase::GiveBack, Receive::Copy | Receive::InPlace) => self.give_back(memory, p, rank, state),
-            (Phase::TakeBack, Receive::Copy | Receive::InPlace) => self.take_back(memory, p, rank),
-            (Phase::TakeBack, Receive::Direct { .. }) => self.pull(memory, rank),
+        match phase {
+            Phase::Send => self.send(memory, p, rank),
+            Phase::CopyOut if !self.receive.keeps_rows() => self.copy_out(memory, p, rank),
+            Phase::GiveBack if !self.receive.is_direct() => self.give_back(memory, p, rank, state),
+            Phase::TakeBack if self.receive.is_direct() => self.pull(memory, rank),
+            Phase::TakeBack => self.take_back(memory, p, rank),
             // Rows stay where they are.
-            (Phase::CopyOut | Phase::GiveBack, _) => Ok(()),
+            Phase::CopyOut | Phase::GiveBack => Ok(()),
         }
     }
 
@@ -197,9 +197,10 @@ impl<'a> Traffic<'a> {
         let payload = self.shape.payload_bytes() as usize;
         let mut sent = self.sent[rank.index()].iter().zip(&self.rows[rank.index()]);
         sent.try_for_each(|(&Send { pair, home, slot }, &number)| {
-            let at = match self.receive {
-                Receive::Direct { .. } => Parts::of(self.shape, home.rank, Area(0)).row(number),
-                _ => dispatch_record(self.shape, p, home, member::ep_rank(self.shape, rank), slot),
+            let at = if self.receive.is_direct() {
+                Parts::of(self.shape, home.rank, Area(0)).row(number)
+            } else {
+                dispatch_record(self.shape, p, home, member::ep_rank(self.shape, rank), slot)
             };
             let row = inputs.row(self.shape, pair.token);
             fabric.put(home.rank, at, row.get(..payload).unwrap_or(row), &[])

@@ -82,11 +82,11 @@ pub fn answer(question: &Question) -> Answer {
 fn of_machines(question: &Question) -> Answer {
     let [dispatch, combine] = question.partitions;
     let mut model = Model::new(question.ranks, &question.operators);
-    model = match question.receive {
-        Receive::Copy => model.partitions(dispatch, combine),
-        Receive::InPlace => model.partitions(dispatch, combine).in_place(),
-        Receive::Direct { areas } => model.direct(areas),
-    };
+    model.receive = question.receive;
+    // The partitions of direct placement are its areas.
+    if !question.receive.is_direct() {
+        model = model.partitions(dispatch, combine);
+    }
     model.product = question.product;
     if question.product == Product::Hierarchy {
         model = model.hierarchy(question.server_ranks);

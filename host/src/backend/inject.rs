@@ -46,7 +46,7 @@ impl Lost {
         match at.region {
             Region::TpState => Self::Tp,
             Region::State if inside >= DISPATCH_STATUS => Self::Rows,
-            Region::State if matches!(receive, Receive::Direct { .. }) => match Direct::of(at) {
+            Region::State if receive.is_direct() => match Direct::of(at) {
                 Direct::Counts => Self::Counts,
                 Direct::TokenFlags => Self::Tokens,
                 Direct::Grants => Self::Grants,

@@ -11,13 +11,13 @@ use kernel_core::shape::{CommAlg, Product, Shape};
 /// Each parameter whose value leaves only another way, with the values that do not.
 pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
     let mut refused = Refused::default();
-    if receive != Receive::Copy {
+    if receive.keeps_rows() {
         refused.unless(shape.product() == Product::A3, "product", " = a2", "product = a3");
         let in_blocks = shape.comm_alg() == CommAlg::FullmeshV2;
         refused.unless(!in_blocks, "comm_alg", " = fullmesh_v2", "comm_alg = \"\" or fullmesh_v1");
         refused.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "tp_world_size = 0 or 1");
     }
-    if let Receive::Direct { areas } = receive {
+    if receive.is_direct() {
         // Results are read as experts left them.
         refused.unless(
             shape.result_format().scale.is_none(),
@@ -26,10 +26,10 @@ pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
             "comm_quant_mode = 0",
         );
         refused.unless(shape.port_offset() == 0, "--port-offset", "", "--port-offset 0");
-        let required_mb = required_bytes(shape, areas).div_ceil(1 << 20);
+        let required_mb = required_bytes(shape, receive.areas()).div_ceil(1 << 20);
         if required_mb > shape.window_bytes() >> 20 {
             return Err(Error::Invalid {
-                place: format!("--receive direct, {areas} batches in flight"),
+                place: format!("--receive {}, {} batches in flight", receive.name(), receive.areas()),
                 problems: vec![Problem::new(
                     "hccl_buffsize_mb",
                     &format!(" = {}", shape.window_bytes() >> 20),
@@ -38,11 +38,7 @@ pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
             });
         }
     }
-    refused.end(match receive {
-        Receive::Copy => "runs",
-        Receive::InPlace => "receives in place",
-        Receive::Direct { .. } => "places directly",
-    })
+    refused.end(if receive.is_direct() { "places directly" } else { "receives in place" })
 }
 
 #[derive(Default)]

@@ -1,11 +1,12 @@
 //! What `veriep bench` can be asked.
 
-use super::{ConfigArgs, ReceiveArg, seconds};
+use super::{ConfigArgs, receive, seconds};
 use crate::backend::row_copy;
 use crate::generate::Routing;
 use crate::vector::Unit;
 use clap::{Args, ValueEnum};
 use kernel_core::fabric::raw::RowCopy;
+use kernel_core::protocol::Receive;
 use std::path::PathBuf;
 
 /// A program to measure beside the machines, in `host/baselines`.
@@ -94,8 +95,8 @@ pub struct BenchArgs {
     #[arg(long, value_name = "BS,...", value_delimiter = ',')]
     pub bs: Vec<u32>,
     /// How rows are received.
-    #[arg(long, value_enum, value_delimiter = ',', default_value = "copy")]
-    pub receive: Vec<ReceiveArg>,
+    #[arg(long, value_parser = receive(), value_delimiter = ',', default_value = "copy")]
+    pub receive: Vec<Receive>,
     /// How rows are copied; several are measured by turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     pub row_copy: Vec<RowCopyArg>,

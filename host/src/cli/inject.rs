@@ -3,7 +3,7 @@
 use super::RunArgs;
 use crate::backend::inject::{Lost, Silent, Stray};
 use crate::case::Case;
-use crate::cli::{FlagsArg, ReceiveArg};
+use crate::cli::FlagsArg;
 use crate::error::Error;
 use crate::member;
 use clap::ValueEnum;
@@ -48,7 +48,7 @@ impl RunArgs {
 
     /// Whether words of that kind are sent, and known by their places.
     fn sends(&self, shape: &Shape, lost: Lost) -> bool {
-        let direct = self.receive == ReceiveArg::Direct;
+        let direct = self.receive.is_direct();
         match shape.comm_alg() {
             CommAlg::Fullmesh => lost == Lost::Ends,
             CommAlg::Hierarchy => lost == Lost::Ends && self.stage == Some(2),

@@ -11,7 +11,7 @@ use crate::backend::survivors::Survivors;
 use crate::backend::{Backend, Layer, Layered};
 use crate::batch::Batch;
 use crate::case::{Case, support};
-use crate::cli::{BackendArg, ReceiveArg, RunArgs};
+use crate::cli::{BackendArg, RunArgs};
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Failure, Options};
@@ -82,9 +82,9 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     }
     let (case, source) = open_case(&args.config, &args.tensors, args.seed, args.port.port_offset)?;
     let stage = stage(&case.shape, args.stage)?;
-    let receive = args.receive.with(schedule.in_flight());
+    let receive = args.receive.with_batches(schedule.in_flight());
     support::receives(&case.shape, receive)?;
-    if args.receive == ReceiveArg::Direct && args.flags.is_some() {
+    if receive.is_direct() && args.flags.is_some() {
         let why = "--flags: --receive direct has counts ahead of rows: must be left out";
         return Err(Error::Request(why.to_owned()));
     }
@@ -161,7 +161,7 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let batches = plan.unit.batches();
     let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
-    let bytes = Bytes::of(case).resident(job.args.receive);
+    let bytes = Bytes::of(case).resident(plan.options.choices.receive);
     let memory = memory.with_row_copy(row_copy::fastest(bytes));
     let backend = layers(job, memory);
     let workers = workers(job.args);

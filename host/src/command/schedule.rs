@@ -1,10 +1,9 @@
 //! `veriep schedule`
 
-use crate::cli::{ModelArg, ProductArg, ReceiveArg, ScheduleArgs};
+use crate::cli::{ModelArg, ProductArg, ScheduleArgs};
 use crate::error::{Error, shown};
 use crate::report::{Report, progress, styled};
 use anstyle::AnsiColor;
-use kernel_core::protocol::Receive;
 use serde::Serialize;
 use verify::schedule::{Answer, Product, Question, Subject, answer};
 
@@ -72,7 +71,7 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
         return refuse(format!("{dispatched} D and {combined} C: must be as many to run more than once"));
     }
     let receive = args.receive.name();
-    if args.product == ProductArg::A2 && args.receive != ReceiveArg::Copy {
+    if args.product == ProductArg::A2 && args.receive.keeps_rows() {
         return refuse(format!("--receive {receive}: product = a2 has copy alone"));
     }
     if let [_, _, _, ..] = args.partitions[..] {
@@ -80,7 +79,7 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
         let all = all.join(",");
         return refuse(format!("--partitions {all}: must be P, or P,Q of dispatch and combine"));
     }
-    if args.receive == ReceiveArg::Direct && !matches!(args.partitions[..], [1 | 2] | [1 | 2, 2]) {
+    if args.receive.is_direct() && !matches!(args.partitions[..], [1 | 2] | [1 | 2, 2]) {
         return refuse(format!(
             "--receive {receive}: --partitions must be 1 or 2, the areas of rows and results; flags have 2"
         ));
@@ -123,7 +122,7 @@ fn ask(args: &ScheduleArgs, partitions: [u32; 2], balanced: bool) -> Question {
     };
     let half = if args.ranks.is_multiple_of(2) { args.ranks / 2 } else { 1 };
     Question {
-        receive: args.receive.with(partitions[0] as usize),
+        receive: args.receive.with_batches(partitions[0] as usize),
         product,
         subject: match args.model {
             Some(ModelArg::Machines) => Subject::Machines,
@@ -156,7 +155,7 @@ fn verdict(question: &Question, answer: Answer) -> Verdict {
             Subject::Machines => MACHINES,
             Subject::Windows => "windows",
         },
-        receive: receive_name(question.receive),
+        receive: question.receive.name(),
         partitions: if dispatch == combine { vec![dispatch] } else { vec![dispatch, combine] },
         ranks: question.ranks,
         cores: 1,
@@ -164,14 +163,6 @@ fn verdict(question: &Question, answer: Answer) -> Verdict {
         experts: 1,
         server_ranks: (question.product == Product::Hierarchy).then_some(question.server_ranks),
         rounds: question.rounds,
-    }
-}
-
-const fn receive_name(receive: Receive) -> &'static str {
-    match receive {
-        Receive::Copy => ReceiveArg::Copy.name(),
-        Receive::InPlace => ReceiveArg::InPlace.name(),
-        Receive::Direct { .. } => ReceiveArg::Direct.name(),
     }
 }
 

@@ -1,9 +1,9 @@
 //! The bytes of a round.
 
 use crate::case::Case;
-use crate::cli::ReceiveArg;
 use crate::member;
 use kernel_core::plan::route;
+use kernel_core::protocol::Receive;
 use kernel_core::shape::{CommAlg, Op, Shape};
 use kernel_core::units::{Pair, Token};
 
@@ -65,23 +65,17 @@ impl Bytes {
     }
 
     /// Of the memory that dispatch's rows stay in. In `copy` mode they leave the window while they are in the caches.
-    pub(super) fn resident(&self, receive: ReceiveArg) -> u64 {
-        match receive {
-            ReceiveArg::Copy | ReceiveArg::Direct => self.payload,
-            // Two partitions.
-            ReceiveArg::InPlace => 2 * self.payload,
-        }
+    pub(super) fn resident(&self, receive: Receive) -> u64 {
+        // Records stay in two partitions.
+        let stay = receive.keeps_rows() && !receive.is_direct();
+        if stay { 2 * self.payload } else { self.payload }
     }
 
     /// What dispatch and combine must copy.
-    pub(super) fn moved(&self, receive: ReceiveArg) -> (u64, u64) {
+    pub(super) fn moved(&self, receive: Receive) -> (u64, u64) {
         // Into the window and out of it.
-        let copies = if self.has_agents { 3 } else { 2 };
-        match receive {
-            ReceiveArg::Copy => (copies * self.payload, copies * self.results + self.written),
-            // Only the results go out of the window again.
-            ReceiveArg::InPlace => (self.payload, copies * self.results + self.written),
-            ReceiveArg::Direct => (self.payload, self.results + self.written),
-        }
+        let copies = |once| if once { 1 } else { 2 + u64::from(self.has_agents) };
+        let results = copies(receive.is_direct()) * self.results;
+        (copies(receive.keeps_rows()) * self.payload, results + self.written)
     }
 }

@@ -40,6 +40,59 @@ pub enum Receive {
 }
 
 impl Receive {
+    /// Every mode, for one batch in flight.
+    pub const MODES: [Self; 3] = [Self::Copy, Self::InPlace, Self::Direct { areas: 1 }];
+
+    /// Its name in options and reports.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Copy => "copy",
+            Self::InPlace => "in-place",
+            Self::Direct { .. } => "direct",
+        }
+    }
+
+    /// What it does, in a line.
+    #[must_use]
+    pub const fn about(self) -> &'static str {
+        match self {
+            Self::Copy => "Into the window, then out of it",
+            Self::InPlace => "Into the window, where experts read them",
+            Self::Direct { .. } => {
+                "Counts first, then each row once, to its final place; results are read where experts left them"
+            }
+        }
+    }
+
+    /// The same with so many batches in flight. Machines know two areas, as two partitions.
+    #[must_use]
+    pub const fn with_batches(self, in_flight: usize) -> Self {
+        match self {
+            Self::Direct { .. } => Self::Direct { areas: if in_flight < 2 { 1 } else { 2 } },
+            other => other,
+        }
+    }
+
+    /// Whether sources put rows where experts take them, and read results where experts left them: the
+    /// [direct](super::direct) machines.
+    #[must_use]
+    pub const fn is_direct(self) -> bool {
+        matches!(self, Self::Direct { .. })
+    }
+
+    /// Every mode, for one batch in flight and for two.
+    fn every() -> impl Iterator<Item = Self> {
+        let batches = |mode: Self| 1..=1 + usize::from(mode.is_direct());
+        Self::MODES.into_iter().flat_map(move |mode| batches(mode).map(move |n| mode.with_batches(n)))
+    }
+
+    /// Areas of rows that sources put in place; none if they put records.
+    #[must_use]
+    pub const fn areas(self) -> u32 {
+        if let Self::Direct { areas } = self { areas } else { 0 }
+    }
+
     /// Whether received rows stay in the window until their experts have ended: then experts run as late as may be, just
     /// before their combine.
     #[must_use]
@@ -63,16 +116,13 @@ impl Receive {
     /// Where experts leave what they return in the window; `None` if combine is handed it.
     #[must_use]
     pub fn results(self, table: &[u8]) -> Option<Place> {
-        if let Self::Direct { .. } = self { row_table::records(table, 2).nth(1) } else { None }
+        if self.is_direct() { row_table::records(table, 2).nth(1) } else { None }
     }
 
     /// The area of a batch whose dispatch uses `partition`.
     #[must_use]
     pub const fn area(self, partition: Partition) -> Area {
-        match self {
-            Self::Direct { areas: 2.. } => Area(partition.index()),
-            _ => Area(0),
-        }
+        if self.areas() > 1 { Area(partition.index()) } else { Area(0) }
     }
 }
 
@@ -112,12 +162,10 @@ impl Choices {
     pub fn all(shape: &Shape) -> impl Iterator<Item = Self> {
         const FLAGS: [Flags; 2] = [Flags::Joint, Flags::Separate];
         const STAGES: [Stage; 2] = [Stage::Two, Stage::Three];
-        const RECEIVES: [Receive; 4] =
-            [Receive::Copy, Receive::InPlace, Receive::Direct { areas: 1 }, Receive::Direct { areas: 2 }];
         let all = SendOrder::ALL.into_iter().flat_map(|order| {
             FLAGS.into_iter().flat_map(move |flags| {
                 STAGES.into_iter().flat_map(move |stage| {
-                    RECEIVES.into_iter().map(move |receive| Self { order, flags, receive, stage })
+                    Receive::every().map(move |receive| Self { order, flags, receive, stage })
                 })
             })
         });
@@ -127,9 +175,9 @@ impl Choices {
     /// Whether no choice is but another name for its default.
     fn differs(&self, shape: &Shape) -> bool {
         let Self { order, flags, receive, stage } = *self;
-        let plain = shape.comm_alg() == CommAlg::FullmeshV1 && !matches!(receive, Receive::Direct { .. });
         let is_a3 = matches!(shape.comm_alg(), CommAlg::FullmeshV1 | CommAlg::FullmeshV2);
-        let returns_rows = is_a3 && !matches!(receive, Receive::Direct { .. });
+        let plain = shape.comm_alg() == CommAlg::FullmeshV1 && !receive.is_direct();
+        let returns_rows = is_a3 && !receive.is_direct();
         let cores_issue = shape.comm_alg() == CommAlg::Hierarchy && stage == Stage::Three;
         (plain || flags == Flags::default())
             && (shape.comm_alg() == CommAlg::Hierarchy || stage == Stage::default())
@@ -145,13 +193,10 @@ impl Receive {
     #[must_use]
     pub fn suits(self, shape: &Shape) -> bool {
         let in_window = shape.comm_alg() == CommAlg::FullmeshV1 && shape.tp_world_size() == 1;
-        match self {
-            Self::Copy => true,
-            Self::InPlace => in_window,
-            Self::Direct { areas } => {
-                let fits = landing::required_bytes(shape, areas) <= shape.window_bytes();
-                in_window && shape.result_format().scale.is_none() && fits
-            }
-        }
+        let fits = || {
+            shape.result_format().scale.is_none()
+                && landing::required_bytes(shape, self.areas()) <= shape.window_bytes()
+        };
+        !self.keeps_rows() || in_window && (!self.is_direct() || fits())
     }
 }

@@ -53,11 +53,10 @@ impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::LeftOut { feature } => write!(f, "built without the feature {feature}"),
-            Self::Receive(Receive::Copy) => f.write_str("this shape does not copy rows out"),
-            Self::Receive(Receive::InPlace) => f.write_str("this shape does not receive rows in place"),
-            Self::Receive(Receive::Direct { .. }) => {
+            Self::Receive(receive) if receive.is_direct() => {
                 f.write_str("this shape has no direct placement, or its window is too small for it")
             }
+            Self::Receive(_) => f.write_str("this shape does not receive rows in place"),
             Self::Capabilities { missing } => {
                 f.write_str("the memory has no ")?;
                 let mut and = "";
@@ -149,7 +148,7 @@ impl Machine {
         if !missing.is_empty() {
             return Err(Refused::Capabilities { missing });
         }
-        let direct = matches!(choices.receive, Receive::Direct { .. });
+        let direct = choices.receive.is_direct();
         Ok(match (shape.comm_alg(), operator) {
             (CommAlg::FullmeshV1, Operator::Dispatch) if direct => {
                 Self::DirectDispatch(direct::Dispatch::new())
@@ -170,7 +169,7 @@ impl Machine {
     /// The optional calls that the machine of `operator` makes.
     #[must_use]
     pub fn needs(operator: Operator, shape: &Shape, choices: Choices) -> Capabilities {
-        let pulls = matches!((operator, choices.receive), (Operator::Combine, Receive::Direct { .. }));
+        let pulls = operator == Operator::Combine && choices.receive.is_direct();
         let sends =
             shape.comm_alg() == CommAlg::Hierarchy && choices.stage == Stage::Three && shape.servers() > 1;
         let mut needed = Capabilities::empty();
@@ -266,7 +265,7 @@ fn left_out(shape: &Shape, choices: Choices) -> Option<&'static str> {
         (CommAlg::Fullmesh, _) => (cfg!(feature = "a2"), "a2"),
         (CommAlg::Hierarchy, _) => (cfg!(feature = "hierarchy"), "hierarchy"),
         (CommAlg::FullmeshV2, _) if !cfg!(feature = "a3-v2") => (false, "a3-v2"),
-        (_, Receive::Direct { .. }) => (cfg!(feature = "direct"), "direct"),
+        (_, receive) if receive.is_direct() => (cfg!(feature = "direct"), "direct"),
         _ => (cfg!(feature = "tp") || shape.tp_world_size() == 1, "tp"),
     };
     (!built).then_some(feature)

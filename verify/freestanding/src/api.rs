@@ -358,7 +358,8 @@ fn landings(shape: &Shape) {
     keep((row_table::is_possible(shape), row_table::entry(black_box(info))));
     let table = black_box(&[0; 64]);
     keep_all(row_table::records(table, at as usize));
-    keep((receive.keeps_rows(), receive.results(table)));
+    keep((receive.keeps_rows(), receive.is_direct(), receive.areas(), receive.results(table)));
+    keep((Receive::name(receive), receive.about(), receive.with_batches(at as usize)));
     keep_all(Receive::rows(receive, shape, at, table));
 
     keep(

@@ -19,14 +19,11 @@ use kernel_core::fabric::survivors::Survivors;
 use kernel_core::fabric::{Capabilities, Progress};
 use kernel_core::inputs::Inputs;
 use kernel_core::layout::outputs::capacity;
-use kernel_core::layout::row_table;
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::layout::tp;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{
-    Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Ub,
-};
+use kernel_core::protocol::{Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Ub};
 use kernel_core::shape::{Elastic, Given, Limits, Op, Shape};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
@@ -350,36 +347,32 @@ fn experts(scene: &Scene, domain: &Domain<'_>, rank: usize, y: &mut [u8; OUTPUT]
         // SAFETY: inside the window, which nobody writes between operators.
         Some(unsafe { from.read_unaligned() })
     };
-    match scene.receive {
-        Receive::InPlace => {
-            let rows = row_table::records(table, domain.rows(rank)?);
-            for (place, y) in rows.zip(y.chunks_exact_mut(ROW)) {
-                y.copy_from_slice(&read(place, 0)?);
+    let receive = scene.receive;
+    if receive.keeps_rows() {
+        let rows = domain.rows(rank)?;
+        let stretches = receive.rows(domain.shape, rows as u32, table);
+        let places = stretches.flat_map(|(place, len)| (0..len as usize / ROW).map(move |row| (place, row)));
+        for ((row, (place, i)), y) in places.enumerate().zip(y.chunks_exact_mut(ROW)) {
+            let seen = read(place, i)?;
+            let Some(results) = receive.results(table) else {
+                y.copy_from_slice(&seen);
+                continue;
+            };
+            // SAFETY: as above; this is the one who writes.
+            unsafe { row_at(results, row)?.cast::<[u8; ROW]>().write_unaligned(seen) };
+        }
+    } else if domain.shape.row_format().scale.is_some() {
+        let scales = domain.bytes(rank, Tensor::DynamicScales).as_chunks().0;
+        let rows = domain.bytes(rank, Tensor::ExpandX).chunks_exact(H).zip(scales);
+        for ((row, &scale), y) in rows.zip(y.chunks_exact_mut(ROW)).take(domain.rows(rank)?) {
+            for (&element, y) in row.iter().zip(y.chunks_exact_mut(2)) {
+                let value = f32::from(element.cast_signed()) * f32::from_le_bytes(scale);
+                // To the nearest of bf16.
+                y.copy_from_slice(&(((value.to_bits() + 0x8000) >> 16) as u16).to_le_bytes());
             }
         }
-        Receive::Direct { .. } => {
-            let mut places = row_table::records(table, 2);
-            let (rows, results) = (places.next()?, places.next()?);
-            for row in 0..domain.rows(rank)? {
-                let result = row_at(results, row)?.cast::<[u8; ROW]>();
-                // SAFETY: as above; this is the one who writes.
-                unsafe { result.write_unaligned(read(rows, row)?) };
-            }
-        }
-        Receive::Copy if domain.shape.row_format().scale.is_some() => {
-            let scales = domain.bytes(rank, Tensor::DynamicScales).as_chunks().0;
-            let rows = domain.bytes(rank, Tensor::ExpandX).chunks_exact(H).zip(scales);
-            for ((row, &scale), y) in rows.zip(y.chunks_exact_mut(ROW)).take(domain.rows(rank)?) {
-                for (&element, y) in row.iter().zip(y.chunks_exact_mut(2)) {
-                    let value = f32::from(element.cast_signed()) * f32::from_le_bytes(scale);
-                    // To the nearest of bf16.
-                    y.copy_from_slice(&(((value.to_bits() + 0x8000) >> 16) as u16).to_le_bytes());
-                }
-            }
-        }
-        Receive::Copy => {
-            y.iter_mut().zip(domain.bytes(rank, Tensor::ExpandX)).for_each(|(y, &byte)| *y = byte);
-        }
+    } else {
+        y.iter_mut().zip(domain.bytes(rank, Tensor::ExpandX)).for_each(|(y, &byte)| *y = byte);
     }
     Some(())
 }

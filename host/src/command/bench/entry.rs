@@ -4,18 +4,19 @@ use super::blocks::{Block, Ratio};
 use super::load::{Counters, Load};
 use super::{Measured, against};
 use crate::case::Case;
-use crate::cli::{Baseline, ReceiveArg, RowCopyArg};
+use crate::cli::{Baseline, RowCopyArg};
 use crate::command::quantiles::Quantiles;
 use crate::command::traffic;
 use crate::config::Bs;
 use crate::member;
 use core::time::Duration;
+use kernel_core::protocol::Receive;
 use serde::Serialize;
 
 /// Who was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum System {
-    Machines(ReceiveArg, RowCopyArg),
+    Machines(Receive, RowCopyArg),
     Baseline(Baseline),
 }
 

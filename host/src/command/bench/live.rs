@@ -7,7 +7,7 @@ use crate::backend::weightless::Weightless;
 use crate::backend::{Backend, Pages};
 use crate::batch::Batch;
 use crate::case::Case;
-use crate::cli::{BenchArgs, ReceiveArg, RowCopyArg};
+use crate::cli::{BenchArgs, RowCopyArg};
 use crate::command::traffic::Bytes;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{self, Times, Workers};
@@ -19,7 +19,7 @@ use crate::roofline::Traffic;
 use crate::verdict;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use kernel_core::protocol::Choices;
+use kernel_core::protocol::{Choices, Receive};
 use kernel_core::shape::{CommAlg, Product};
 use kernel_core::vector::Any;
 
@@ -42,15 +42,11 @@ pub(super) fn deadline(args: &BenchArgs) -> Duration {
 
 /// Huge ones, if the windows of all groups could be committed at once and leave most memory to others. Where rows are
 /// placed directly they lie one behind the other, and little of the window is touched.
-pub(super) fn pages<'c>(groups: impl Iterator<Item = (&'c Case, ReceiveArg)>) -> Pages {
-    let touched = |(case, receive): (&Case, ReceiveArg)| match receive {
-        ReceiveArg::Direct => 0,
-        _ => {
-            u64::from(member::count(&case.shape))
-                * (case.shape.window_bytes() + case.shape.window_out_bytes())
-        }
+pub(super) fn pages<'c>(groups: impl Iterator<Item = (&'c Case, Receive)>) -> Pages {
+    let touched = |case: &Case| {
+        u64::from(member::count(&case.shape)) * (case.shape.window_bytes() + case.shape.window_out_bytes())
     };
-    let all: u64 = groups.map(touched).sum();
+    let all: u64 = groups.filter(|(_, receive)| !receive.is_direct()).map(|(case, _)| touched(case)).sum();
     if all < super::machine::memory_bytes() / MEMORY_SHARE { Pages::Huge } else { Pages::Small }
 }
 
@@ -80,7 +76,7 @@ impl<'c> Group<'c> {
     pub(super) fn new(
         case: &'c Case,
         args: &BenchArgs,
-        (receive, row_copy, vector): (ReceiveArg, RowCopyArg, Any),
+        (receive, row_copy, vector): (Receive, RowCopyArg, Any),
         pages: Pages,
     ) -> Result<Self, Error> {
         let workers =
@@ -89,7 +85,7 @@ impl<'c> Group<'c> {
         let memory = memory.with_row_copy(row_copy.of(Bytes::of(case).resident(receive)));
         let ranks = member::all(&case.shape).map(|_| RankState::new(1)).collect();
         // One batch is in flight.
-        let choices = Choices { receive: receive.with(1), ..Choices::default() };
+        let choices = Choices { receive, ..Choices::default() };
         let copies = (case.shape.product() == Product::A3).then(|| traffic(case, choices));
         Ok(Self { case, memory, ranks, workers, choices, vector, copies })
     }

@@ -13,7 +13,7 @@ mod table;
 use super::quantiles::Quantiles;
 use super::source::{Source, resolve};
 use crate::case::{Case, support};
-use crate::cli::{BenchArgs, ConfigArgs, ReceiveArg};
+use crate::cli::{BenchArgs, ConfigArgs};
 use crate::config::{Bs, Config};
 use crate::cures;
 use crate::error::Error;
@@ -122,7 +122,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let mut turns = 0;
     for config in grid.iter().flatten() {
         let shape = cures::shape(config, Given::empty(), Limits::Product, &source.name)?;
-        args.receive.iter().try_for_each(|receive| support::receives(&shape, receive.with(1)))?;
+        args.receive.iter().try_for_each(|&receive| support::receives(&shape, receive))?;
         programs.comparable(config)?;
         turns += args.receive.len() * args.row_copy.len() + programs.fitting(config).count();
     }
@@ -255,7 +255,7 @@ fn grid(args: &BenchArgs, source: &Source) -> Vec<Vec<Config>> {
             config.hccl_buffsize_mb =
                 config.hccl_buffsize_mb.max(i64::try_from(required).unwrap_or(i64::MAX));
             // What is wrong with it is said later.
-            if args.receive.contains(&ReceiveArg::Direct)
+            if args.receive.iter().any(|receive| receive.is_direct())
                 && let Ok(shape) = Shape::new(&config.as_core(Given::empty()), Limits::Product)
             {
                 let required = landing::required_bytes(&shape, 1).div_ceil(1 << 20);

@@ -16,7 +16,7 @@ pub(crate) mod part;
 pub(crate) mod steps;
 pub(crate) mod tp;
 
-use crate::protocol::{Choices, Flags, Receive, Types};
+use crate::protocol::{Choices, Flags, Types};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
@@ -87,13 +87,9 @@ impl<V> Env<V> {
 impl<V> Bound<'_, V> {
     /// What a core waits for that has not got a count.
     fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
-        let flag = match (self.shape.comm_alg(), self.choices) {
-            (CommAlg::FullmeshV2, _)
-            | (_, Choices { flags: Flags::Separate, .. } | Choices { receive: Receive::Direct { .. }, .. }) => {
-                Flag::Count
-            }
-            _ => Flag::Dispatch,
-        };
+        let ahead = self.choices.flags == Flags::Separate || self.choices.receive.is_direct();
+        let is_apart = ahead || self.shape.comm_alg() == CommAlg::FullmeshV2;
+        let flag = if is_apart { Flag::Count } else { Flag::Dispatch };
         Wait::new(flag, source, &[local_expert])
     }
 }

@@ -13,7 +13,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Send};
 use crate::plan::split::DispatchShare;
-use crate::protocol::{Receive, Types, internal};
+use crate::protocol::{Types, internal};
 use crate::shape::{RowElement, Shape};
 use crate::sync::{barrier, flag, selector};
 use crate::units::{RankId, Token};
@@ -55,7 +55,7 @@ enum Told {
 impl Told {
     /// Where: in the tables of direct placement, or in a status slot.
     fn at<V>(self, env: Bound<'_, V>, partition: Partition, local_expert: u32, source: RankId) -> Place {
-        if let Receive::Direct { .. } = env.choices.receive {
+        if env.choices.receive.is_direct() {
             let table = match self {
                 Self::Count => Direct::Counts,
                 Self::TokenFlag => Direct::TokenFlags,

@@ -32,10 +32,10 @@ impl Dispatch {
             Flags::Joint => slot..cx.env.work.slots.end,
             Flags::Separate => slot..slot + 1,
         };
-        let most = match cx.env.choices.receive {
+        let most = match shape.tp_world_size() {
             // Where data stay, what is written for each record is small.
-            Receive::InPlace => ROWS,
-            _ if shape.tp_world_size() == 1 => cx.env.run.min(ROWS),
+            _ if cx.env.choices.receive.keeps_rows() => ROWS,
+            1 => cx.env.run.min(ROWS),
             // A record goes to the peer as soon as it is copied.
             _ => 1,
         };
