@@ -6,7 +6,7 @@ use crate::tape::read_in_order;
 use arbitrary::Unstructured;
 use kernel_core::inputs::{Inputs, Mask};
 use kernel_core::layout::landing;
-use kernel_core::protocol::{Flags, Receive, Stage};
+use kernel_core::protocol::{Choices, Receive};
 use kernel_core::reference::numerics;
 use kernel_core::shape::{
     BatchSizes, Buffer, CommAlg, Config, Dtype, Elastic, Given, Limits, Op, Product, Shape,
@@ -17,7 +17,7 @@ use kernel_core::units::RankId;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "the names are those of the configuration")]
 pub struct Numbers {
-    /// See [`PROTOCOLS`].
+    /// Of [`ALGORITHMS`], and above that the number of the [choices](Choices::all).
     pub protocol: u8,
     pub moe_ranks: u8,
     pub local_experts: u8,
@@ -27,7 +27,7 @@ pub struct Numbers {
     pub h: u8,
     pub bs: u8,
     pub cores: u8,
-    /// Two bits each: zero, copy, const; above them [`stage`](Self::stage).
+    /// Two bits each: zero, copy, const.
     pub specials: u8,
     /// Bits of [`has`](Self::has).
     pub features: u16,
@@ -39,41 +39,9 @@ read_in_order! {
     Numbers { protocol, moe_ranks, local_experts, shared_experts, replicas, k, h, bs, cores, specials, features, rounds, seed }
 }
 
-/// What can be run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the names say it")]
-pub enum Protocol {
-    A3Joint,
-    A3Separate,
-    A3FullmeshV2,
-    A2Fullmesh,
-    /// Experts read rows in the window.
-    A3InPlace,
-    A3InPlaceSeparate,
-    /// Direct placement and pull combine.
-    A3Direct,
-    A2Hierarchy,
-}
-
-/// All of them, by [`Numbers::protocol`].
-pub const PROTOCOLS: [Protocol; 8] = [
-    Protocol::A3Joint,
-    Protocol::A3Separate,
-    Protocol::A3FullmeshV2,
-    Protocol::A2Fullmesh,
-    Protocol::A3InPlace,
-    Protocol::A3InPlaceSeparate,
-    Protocol::A3Direct,
-    Protocol::A2Hierarchy,
-];
-
-impl Protocol {
-    /// Whether it is one of A3.
-    #[must_use]
-    pub const fn is_a3(self) -> bool {
-        !matches!(self, Self::A2Fullmesh | Self::A2Hierarchy)
-    }
-}
+/// The algorithms, by the low bits of [`Numbers::protocol`].
+pub const ALGORITHMS: [CommAlg; 4] =
+    [CommAlg::FullmeshV1, CommAlg::FullmeshV2, CommAlg::Fullmesh, CommAlg::Hierarchy];
 
 /// A bit of [`Numbers::features`]. What does not go with the protocol is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +55,6 @@ pub enum Feature {
     RmsNorm = 1 << 4,
     PrefixSums = 1 << 5,
     SharedX = 1 << 6,
-    PlainOrder = 1 << 7,
     Tp = 1 << 8,
     Elastic = 1 << 9,
     UnevenBs = 1 << 10,
@@ -130,45 +97,23 @@ impl Numbers {
         self.features & feature as u16 != 0
     }
 
-    /// The protocol.
+    /// The algorithm.
     #[must_use]
-    pub const fn protocol(&self) -> Protocol {
-        PROTOCOLS[self.protocol as usize % PROTOCOLS.len()]
+    pub const fn comm_alg(&self) -> CommAlg {
+        ALGORITHMS[self.protocol as usize % ALGORITHMS.len()]
     }
 
-    /// Who sends what goes to other servers in a hierarchy.
+    /// Batches in flight.
     #[must_use]
-    pub const fn stage(&self) -> Stage {
-        if self.specials >> 6 & 1 == 1 { Stage::Two } else { Stage::Three }
+    pub const fn in_flight(&self) -> usize {
+        if self.has(Feature::InFlight) { 2 } else { 1 }
     }
 
-    /// Whether every rank has an agent beside its cores.
-    #[must_use]
-    pub const fn has_agents(&self) -> bool {
-        match self.protocol() {
-            Protocol::A2Fullmesh => true,
-            Protocol::A2Hierarchy => matches!(self.stage(), Stage::Two),
-            _ => false,
-        }
-    }
-
-    /// How dispatch tells of records.
-    #[must_use]
-    pub const fn flags(&self) -> Flags {
-        match self.protocol() {
-            Protocol::A3Separate | Protocol::A3InPlaceSeparate => Flags::Separate,
-            _ => Flags::Joint,
-        }
-    }
-
-    /// Where experts find rows.
-    #[must_use]
-    pub const fn receive(&self) -> Receive {
-        match self.protocol() {
-            Protocol::A3InPlace | Protocol::A3InPlaceSeparate => Receive::InPlace,
-            Protocol::A3Direct => Receive::Direct { areas: if self.has(Feature::InFlight) { 2 } else { 1 } },
-            _ => Receive::Copy,
-        }
+    /// One of the choices that `shape` leaves: whatever is added to those is fuzzed, too.
+    fn choices(&self, shape: &Shape) -> Option<Choices> {
+        let enough = |receive: Receive| receive.areas() >= receive.with_batches(self.in_flight()).areas();
+        let all: Vec<_> = Choices::all(shape).filter(|choices| enough(choices.receive)).collect();
+        all.get(usize::from(self.protocol) / ALGORITHMS.len() % all.len().max(1)).copied()
     }
 
     /// Rounds, from 1.
@@ -187,6 +132,8 @@ pub struct Domain {
     pub whole: Shape,
     /// What machines see: of an elastic domain who is left.
     pub shape: Shape,
+    /// What the machines choose.
+    pub choices: Choices,
     /// Switched on.
     pub elastic: Option<(Vec<i32>, Elastic)>,
 }
@@ -195,12 +142,11 @@ impl Domain {
     /// The domain of these numbers; `None` if a rule that is not folded away refuses it.
     #[must_use]
     pub fn new(numbers: Numbers, tape: &mut Tape<'_>) -> Option<Self> {
-        let protocol = numbers.protocol();
-        let (a3, hierarchy) = (protocol.is_a3(), protocol == Protocol::A2Hierarchy);
-        let plain = a3 && protocol != Protocol::A3FullmeshV2;
-        let direct = protocol == Protocol::A3Direct;
+        let comm_alg = numbers.comm_alg();
+        let (plain, hierarchy) = (comm_alg == CommAlg::FullmeshV1, comm_alg == CommAlg::Hierarchy);
+        let a3 = plain || comm_alg == CommAlg::FullmeshV2;
         let fold = |n: u8, min: i64, count: u8| min + i64::from(n % count);
-        let tp = plain && numbers.receive() == Receive::Copy && numbers.has(Feature::Tp);
+        let tp = plain && numbers.has(Feature::Tp);
         let s = if a3 { fold(numbers.shared_experts, 0, 3) } else { 0 };
         let rs = s * fold(numbers.replicas, 1, 2);
         let servers = fold(numbers.moe_ranks, 1, 3);
@@ -210,10 +156,10 @@ impl Domain {
         let local = if tp { 1 } else { fold(numbers.local_experts, 1, 3) };
         let (r, e) = (moe_ranks + rs, moe_ranks * local);
         // A2 has no const experts, fullmesh_v2 no special ones at all.
-        let most = match protocol {
-            Protocol::A3FullmeshV2 | Protocol::A2Hierarchy => [0; 3],
-            Protocol::A2Fullmesh => [1, 1, 0],
-            _ => [3; 3],
+        let most = match comm_alg {
+            CommAlg::FullmeshV2 | CommAlg::Hierarchy => [0; 3],
+            CommAlg::Fullmesh => [1, 1, 0],
+            CommAlg::FullmeshV1 => [3; 3],
         };
         let special = |i: usize| i64::from(numbers.specials >> (2 * i) & most[i]);
         let specials = [special(0), special(1), special(2)];
@@ -226,15 +172,10 @@ impl Domain {
         given.set(Given::ELASTIC_INFO, elastic);
         given.set(Given::SHARED_EXPERT_X, a3 && s == 0 && numbers.has(Feature::SharedX));
         let uneven: Vec<i64> = (0..r).map(|rank| 1 + (rank * 7 + bs) % 5).collect();
-        let is_uneven = numbers.has(Feature::UnevenBs) && protocol != Protocol::A3FullmeshV2;
-        let has_blocks = (a3 || hierarchy) && !tp && !direct;
+        let is_uneven = numbers.has(Feature::UnevenBs) && comm_alg != CommAlg::FullmeshV2;
+        let has_blocks = (a3 || hierarchy) && !tp;
         let config = Config {
-            comm_alg: match protocol {
-                Protocol::A3FullmeshV2 => CommAlg::FullmeshV2,
-                Protocol::A2Hierarchy => CommAlg::Hierarchy,
-                _ if a3 => CommAlg::FullmeshV1,
-                _ => CommAlg::Fullmesh,
-            },
+            comm_alg,
             op: if a3 && numbers.has(Feature::RmsNorm) { Op::CombineAddRmsNorm } else { Op::Combine },
             dtype: if numbers.has(Feature::F16) { Dtype::F16 } else { Dtype::Bf16 },
             ep_world_size: r,
@@ -253,15 +194,16 @@ impl Domain {
             quant_mode: if quantised { 2 } else { 0 },
             comm_quant_mode: if has_blocks && numbers.has(Feature::CommQuant) { 2 } else { 0 },
             expert_token_nums_type: i64::from(!numbers.has(Feature::PrefixSums)),
-            port_offset: if a3 && !direct && numbers.has(Feature::PortOffset) { 512 } else { 0 },
+            port_offset: if a3 && numbers.has(Feature::PortOffset) { 512 } else { 0 },
             aiv_num: fold(numbers.cores, 1, 5),
             given,
             ..Config::default()
         };
-        let whole = shape(&config, numbers.receive())?;
+        let whole = shape(&config)?;
         let elastic = if elastic { left(&whole, tape) } else { None };
         let shape = elastic.as_ref().map_or_else(|| whole.clone(), |(_, left)| whole.survivors(left));
-        Some(Self { numbers, whole, shape, elastic })
+        let choices = numbers.choices(&shape)?;
+        Some(Self { numbers, whole, shape, choices, elastic })
     }
 
     /// The name by which memory, tensors and the oracle know the rank that machines call `ep`.
@@ -278,21 +220,17 @@ impl Domain {
     }
 }
 
-/// The shape of a configuration with a window just large enough, without the product's ranges.
-#[must_use]
-pub fn shape(config: &Config<'_>, receive: Receive) -> Option<Shape> {
+/// The shape of a configuration with a window just large enough for all that may be chosen, without the product's ranges.
+fn shape(config: &Config<'_>) -> Option<Shape> {
     let required_mb = Buffer::with(config, Limits::None).required_mb;
     let of = |mb: u64| {
         let config = Config { hccl_buffsize_mb: i64::try_from(mb).ok()?, ..*config };
         Shape::new(&config, Limits::None).ok()
     };
     let shape = of(required_mb)?;
-    match receive {
-        Receive::Direct { areas } => {
-            of(landing::required_bytes(&shape, areas).div_ceil(1 << 20).max(required_mb))
-        }
-        _ => Some(shape),
-    }
+    let areas = Receive::MODES.map(|mode| landing::required_bytes(&shape, mode.with_batches(2).areas()));
+    let most = areas.into_iter().max()?;
+    of(most.div_ceil(1 << 20).max(required_mb))
 }
 
 /// Some who are left, in some order; `None` if several draws leave nobody who has experts enough.
@@ -356,7 +294,7 @@ impl Tensors {
             ids.extend((0..k).map(|_| all.swap_remove(tape.below(all.len()))));
         }
         let masked = numbers.has(Feature::Masked) && !shape.bs_is_uneven();
-        let masked = masked && !matches!(numbers.protocol(), Protocol::A3FullmeshV2 | Protocol::A2Hierarchy);
+        let masked = masked && !matches!(shape.comm_alg(), CommAlg::FullmeshV2 | CommAlg::Hierarchy);
         let kind = if masked { tape.below(3) } else { 0 };
         let active = if kind == 1 { tape.below(bs + 1) } else { 0 };
         let any_bits = numbers.has(Feature::AnyBits) && shape.row_format().scale.is_none();
@@ -372,7 +310,7 @@ impl Tensors {
         // The door refuses it on A2.
         let with_shared_x = with_shared_x && shape.product() == Product::A3;
         let smooth = shape.row_format().scale.is_some()
-            && numbers.protocol() != Protocol::A2Hierarchy
+            && shape.comm_alg() != CommAlg::Hierarchy
             && numbers.has(Feature::Smoothed);
         let x = rows(bs * h, any_bits);
         let shared_x = with_shared_x.then(|| rows(bs * h, any_bits));

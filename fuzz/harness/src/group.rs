@@ -1,7 +1,7 @@
 //! A group whose steps and landings the tape decides, taken through a schedule of operators. A rank goes on to its next
 //! operator when its own cores have ended the one before; nobody else is waited for.
 
-use crate::domain::{Domain, Feature, Tensors};
+use crate::domain::{Domain, Tensors};
 use crate::guard::Guard;
 use crate::law::{Lie, When};
 use crate::memory::Taped;
@@ -14,8 +14,7 @@ use kernel_core::fabric::survivors::Survivors;
 use kernel_core::fabric::{Fabric, ProtocolError};
 use kernel_core::inputs::Inputs;
 use kernel_core::place::{Place, Tensor};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Choices, Operator};
+use kernel_core::protocol::Operator;
 use kernel_core::reference::numerics;
 use kernel_core::shape::Shape;
 use kernel_core::sim::chooser::Chooser;
@@ -79,10 +78,10 @@ impl<'t> Scene<'t> {
         let rounds: Vec<_> = (0..numbers.rounds()).map(&mut round).collect();
         let mut guards: Vec<Option<Guard>> = vec![None; physical];
         for (number, ep, _) in domain.members() {
-            guards[number] = Some(Guard::new(shape, ep, numbers.receive(), numbers.stage()));
+            guards[number] = Some(Guard::new(shape, ep, domain.choices));
         }
         // Two batches in flight, and one more round by itself if their number is odd.
-        let in_flight = if numbers.has(Feature::InFlight) { 2 } else { 1 };
+        let in_flight = numbers.in_flight();
         let (letters, times) = (["DC", "DDCC"][in_flight - 1], rounds.len() / in_flight);
         let mut operators = schedule(letters, times);
         if times * in_flight < rounds.len() {
@@ -95,13 +94,7 @@ impl<'t> Scene<'t> {
         memory.room = TRANSFERS_MAX;
         let tape = memory.chooser.tape.clone();
         let members = domain.members().map(|(number, ep, tp)| (RankId(number as u32), ep, tp));
-        let choices = Choices {
-            order: if numbers.has(Feature::PlainOrder) { SendOrder::Plain } else { SendOrder::Staggered },
-            flags: numbers.flags(),
-            receive: numbers.receive(),
-            stage: numbers.stage(),
-        };
-        let mut cluster = Cluster::with_members(shape, choices, memory, operators, members);
+        let mut cluster = Cluster::with_members(shape, domain.choices, memory, operators, members);
         // Both kinds of steps in a group.
         cluster.one_by_one = |member| !member.0.is_multiple_of(2);
         let (lie, when) = (Cell::default(), vec![When { dispatch: true, epoch: None }; physical]);

@@ -7,8 +7,8 @@ use kernel_core::layout::state::Partition;
 use kernel_core::layout::{a2_window, landing, relay};
 use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::plan;
-use kernel_core::protocol::{Receive, Stage};
-use kernel_core::shape::{CommAlg, Product, Shape};
+use kernel_core::protocol::{Choices, Stage};
+use kernel_core::shape::{CommAlg, Shape};
 use kernel_core::units::{CoreId, RankId};
 
 /// What is done to memory.
@@ -49,16 +49,14 @@ pub struct Guard {
 impl Guard {
     /// Of the rank that machines call `ep`.
     #[must_use]
-    pub fn new(shape: &Shape, ep: RankId, receive: Receive, stage: Stage) -> Self {
+    pub fn new(shape: &Shape, ep: RankId, choices: Choices) -> Self {
         Self {
-            areas: match (shape.product(), shape.comm_alg(), receive) {
-                (_, _, Receive::Direct { areas }) => direct_areas(shape, ep, areas),
-                (Product::A3, ..) => map::areas(shape, ep).collect(),
-                (_, CommAlg::Hierarchy, _) => match stage {
-                    Stage::Two => stream_areas(shape),
-                    Stage::Three => relay::areas(shape).collect(),
-                },
-                (Product::A2, ..) => a2_window::areas(shape).collect(),
+            areas: match shape.comm_alg() {
+                _ if choices.receive.is_direct() => direct_areas(shape, ep, choices.receive.areas()),
+                CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => map::areas(shape, ep).collect(),
+                CommAlg::Hierarchy if choices.stage == Stage::Two => stream_areas(shape),
+                CommAlg::Hierarchy => relay::areas(shape).collect(),
+                CommAlg::Fullmesh => a2_window::areas(shape).collect(),
             },
             outputs: Tensor::ALL.map(|tensor| capacity(shape, ep, tensor)),
             shape: shape.clone(),

@@ -7,7 +7,7 @@
 //! can put more rows than it was granted, in a hierarchy a relay forwards what others sent, and in a TP domain a rank lends
 //! its peer what others told it.)
 
-use crate::domain::{Domain, Feature, Numbers, Protocol};
+use crate::domain::{Domain, Feature, Numbers};
 use crate::group::{Group, Liar, Returned, Scene, Watch, result_row};
 use crate::round::{came_back, inputs_of, oracle, seed_of};
 use crate::tape::Tape;
@@ -18,7 +18,7 @@ use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::returns::received;
 use kernel_core::plan::route;
 use kernel_core::protocol::Operator;
-use kernel_core::shape::{Op, Product};
+use kernel_core::shape::{CommAlg, Op, Product};
 use kernel_core::sim::cluster::Planned;
 use kernel_core::sync::flag;
 use kernel_core::units::{Pair, RankId, Token};
@@ -66,7 +66,8 @@ pub fn run(bytes: &[u8]) -> Option<Report> {
         liar.map(|member| Liar { member: cluster.members[member].number.index(), rate: rate.max(1) });
     let report = Report { liar: is_liar, ..Report::default() };
     let has_tp = domain.shape.tp_world_size() > 1;
-    let is_apart = !has_tp && !matches!(numbers.protocol(), Protocol::A3Direct | Protocol::A2Hierarchy);
+    let is_direct = domain.choices.receive.is_direct();
+    let is_apart = !has_tp && !is_direct && domain.shape.comm_alg() != CommAlg::Hierarchy;
     let mut attack = Attack { seed: seed_of(&numbers), rate, liar, is_apart, report };
     Group { scene: &mut scene, cluster: &mut cluster }.run(&mut attack);
     attack.report.full = cluster.memory.chooser.full;
@@ -119,8 +120,8 @@ impl Watch for Attack {
         let liar = group.cluster.members[liar].ep;
         if let Some(source) = error.source() {
             // What a relay forwarded, or a TP peer lent.
-            let is_handed_on = group.domain.numbers.protocol() == Protocol::A2Hierarchy
-                || group.domain.shape.tp_world_size() > 1;
+            let is_handed_on =
+                group.domain.shape.comm_alg() == CommAlg::Hierarchy || group.domain.shape.tp_world_size() > 1;
             assert!(source == liar || is_handed_on, "{error}: names the wrong rank");
             return;
         }

@@ -1,7 +1,7 @@
 //! Whole rounds under any schedule and any landing of effects: every output as the oracle has it, no flag left behind,
 //! an end.
 
-use crate::domain::{Domain, Feature, Numbers, Protocol};
+use crate::domain::{Domain, Feature, Numbers};
 use crate::group::{Group, Returned, Scene, Watch, result_row};
 use crate::tape::{Tape, mixed};
 use kernel_core::fabric::ProtocolError;
@@ -10,9 +10,9 @@ use kernel_core::layout::a2_window;
 use kernel_core::layout::state::{Kind, Partition};
 use kernel_core::place::{Place, Tensor};
 use kernel_core::plan::returns::received;
-use kernel_core::protocol::{Operator, Receive};
+use kernel_core::protocol::Operator;
 use kernel_core::reference::{Cluster, numerics};
-use kernel_core::shape::Op;
+use kernel_core::shape::{CommAlg, Op};
 use kernel_core::sim::cluster::Planned;
 use kernel_core::sync::flag::is_window_flag;
 use kernel_core::units::{RankId, Token};
@@ -74,7 +74,7 @@ impl Watch for Honest {
 
     fn combines(&mut self, group: &Group<'_, '_, '_>, member: usize, round: usize) {
         // Rows in the window are good until the experts have ended.
-        if group.domain.numbers.receive() != Receive::Copy {
+        if group.domain.choices.receive.keeps_rows() {
             let returned = &group.cluster.members[member].returned[round];
             check_rows(group, member, round, &returned.row_table);
         }
@@ -202,7 +202,7 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
     for member in &group.cluster.members {
         let number = member.number.index();
         for area in group.guard(number).areas() {
-            let words: &[u64] = match (area.name, group.domain.numbers.protocol()) {
+            let words: &[u64] = match (area.name, group.domain.shape.comm_alg()) {
                 ("dispatch status", _) => &[0, 8],
                 ("direct counts" | "direct token flags" | "direct grants", _) => &[0],
                 ("combine status" | "results ready" | "tp dispatch slots" | "tp combine slots", _) => &[0],
@@ -218,7 +218,7 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
                 );
             }
         }
-        if group.domain.numbers.protocol() == Protocol::A2Fullmesh {
+        if group.domain.shape.comm_alg() == CommAlg::Fullmesh {
             let ranks = (0..shape.ep_world_size()).map(RankId);
             let most = ranks.map(|rank| shape.rows_to_peer_max(rank)).max().unwrap_or(0);
             let ends = [Kind::Dispatch, Kind::Combine].map(|kind| a2_window::sent_bytes(shape, kind, most));
@@ -238,7 +238,7 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
                 }
             }
         }
-        if group.domain.numbers.protocol() == Protocol::A3FullmeshV2 {
+        if group.domain.shape.comm_alg() == CommAlg::FullmeshV2 {
             let records = group.guard(number).areas().iter().filter(|a| a.name == "dispatch records");
             for area in records {
                 for block in 0..area.size() / 512 {

@@ -10,7 +10,7 @@ use areas::{disjoint, fields, landings, places, relays, triples, windows};
 use kernel_core::layout::row_table;
 use kernel_core::placement::Home;
 use kernel_core::plan::route;
-use kernel_core::protocol::{Receive, Stage};
+use kernel_core::protocol::Choices;
 use kernel_core::shape::{
     BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limit, Limits, Op, Product, Shape,
 };
@@ -254,7 +254,7 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
     let ranks = shape.ep_world_size();
     let rs = shape.shared_expert_rank_num();
     for rank in [0, rs.saturating_sub(1), rs, ranks / 2, ranks - 1].map(RankId) {
-        disjoint(&shape, rank, Guard::new(&shape, rank, Receive::Copy, Stage::Three).areas());
+        disjoint(&shape, rank, Guard::new(&shape, rank, Choices::default()).areas());
     }
     // Rows that experts read in place lie in records; with direct placement they have areas of their own.
     if row_table::is_possible(&shape) {

@@ -3,11 +3,15 @@
 //!
 //! `VERIEP_WRITE_SEEDS=1 cargo test -p fuzz-harness` writes the seeds anew.
 
-use fuzz_harness::domain::{Feature, Numbers, PROTOCOLS, Protocol};
+use fuzz_harness::domain::{ALGORITHMS, Domain, Feature, Numbers};
 use fuzz_harness::shape_layout::Verdict;
-use fuzz_harness::tape::mixed;
+use fuzz_harness::tape::{Tape, mixed};
 use fuzz_harness::{hostile, inputs, plan, round, shape_layout, vector};
 use kernel_core::fabric::{Flag, ProtocolError};
+use kernel_core::plan::order::SendOrder;
+use kernel_core::protocol::{Choices, Flags, Receive, Stage};
+use kernel_core::shape::CommAlg;
+use kernel_core::shape::CommAlg::{Fullmesh, FullmeshV1, FullmeshV2, Hierarchy};
 use kernel_core::vector::{Portable, Vector};
 
 mod keep;
@@ -84,12 +88,12 @@ fn bytes_of_all_lengths_hold() {
     }
 }
 
-/// A domain of two or three ranks, four tokens, three cores.
-fn numbers(protocol: Protocol, features: &[Feature]) -> Numbers {
-    let protocol = PROTOCOLS.iter().position(|&p| p == protocol).unwrap() as u8;
+/// A domain of two or three ranks, four tokens, three cores, with these choices.
+fn numbers(comm_alg: CommAlg, choices: Choices, features: &[Feature]) -> Numbers {
+    let low = ALGORITHMS.iter().position(|&alg| alg == comm_alg).unwrap() as u8;
     let features = features.iter().fold(0, |bits, &feature| bits | feature as u16);
-    Numbers {
-        protocol,
+    let of = |n: u8| Numbers {
+        protocol: low + 4 * n,
         moe_ranks: 1,
         local_experts: 1,
         shared_experts: 0,
@@ -102,47 +106,81 @@ fn numbers(protocol: Protocol, features: &[Feature]) -> Numbers {
         features,
         rounds: 2,
         seed: 7,
-    }
+    };
+    let chosen =
+        |numbers: &Numbers| Domain::new(*numbers, &mut Tape::new(&[], 0)).unwrap().choices == choices;
+    (0..64).map(of).find(chosen).unwrap()
 }
 
 /// What is worth a seed: every protocol, alone and with what goes with it.
 fn scenarios() -> Vec<(&'static str, Numbers)> {
     use Feature as F;
-    use Protocol as P;
+    let (all, areas) = (Choices::default(), |areas| Receive::Direct { areas });
+    let receive = |receive| Choices { receive, ..all };
+    let separate = Choices { flags: Flags::Separate, ..all };
+    let in_place = receive(Receive::InPlace);
+    let agents = Choices { stage: Stage::Two, ..all };
     let shared = |numbers: Numbers| Numbers { shared_experts: 2, replicas: 1, ..numbers };
     // Two servers of two ranks.
     let near = |numbers: Numbers| Numbers { shared_experts: 1, ..numbers };
-    // And an agent of each rank.
-    let agent = |numbers: Numbers| Numbers { specials: 1 << 6, ..near(numbers) };
     let special = |numbers: Numbers| Numbers { specials: 0b01_10_01, ..numbers };
     vec![
-        ("joint", numbers(P::A3Joint, &[])),
-        ("separate", numbers(P::A3Separate, &[])),
-        ("v2", numbers(P::A3FullmeshV2, &[F::Wide])),
-        ("a2", numbers(P::A2Fullmesh, &[])),
-        ("joint_shared_quantised", shared(numbers(P::A3Joint, &[F::Quantised, F::Smoothed]))),
-        ("joint_specials_masked_norm", special(numbers(P::A3Joint, &[F::Masked, F::RmsNorm, F::SharedX]))),
-        ("joint_blocks_f16", numbers(P::A3Joint, &[F::CommQuant, F::F16, F::AnyBits, F::PortOffset])),
-        ("joint_tp_in_flight", numbers(P::A3Joint, &[F::Tp, F::InFlight])),
-        ("separate_elastic", shared(numbers(P::A3Separate, &[F::Elastic, F::PrefixSums]))),
-        ("separate_uneven", numbers(P::A3Separate, &[F::UnevenBs, F::PlainOrder, F::InFlight])),
-        ("v2_shared_quantised", shared(numbers(P::A3FullmeshV2, &[F::Wide, F::Quantised]))),
-        ("a2_quantised_masked", special(numbers(P::A2Fullmesh, &[F::Quantised, F::Masked]))),
-        ("a2_any_bits_in_flight", numbers(P::A2Fullmesh, &[F::AnyBits, F::InFlight, F::UnevenBs])),
-        ("in_place", numbers(P::A3InPlace, &[])),
-        ("in_place_in_flight", numbers(P::A3InPlaceSeparate, &[F::InFlight, F::Quantised, F::PortOffset])),
-        ("in_place_shared_elastic", shared(numbers(P::A3InPlace, &[F::Elastic, F::CommQuant, F::Masked]))),
-        ("direct", numbers(P::A3Direct, &[])),
-        ("direct_shared_quantised", shared(numbers(P::A3Direct, &[F::Quantised, F::Masked, F::RmsNorm]))),
-        ("direct_in_flight", special(numbers(P::A3Direct, &[F::InFlight, F::AnyBits, F::UnevenBs]))),
-        ("hierarchy", near(numbers(P::A2Hierarchy, &[]))),
-        ("hierarchy_quantised", near(numbers(P::A2Hierarchy, &[F::Quantised, F::CommQuant, F::F16]))),
-        ("hierarchy_in_flight", near(numbers(P::A2Hierarchy, &[F::InFlight, F::UnevenBs, F::PrefixSums]))),
-        ("hierarchy_agent", agent(numbers(P::A2Hierarchy, &[]))),
-        ("hierarchy_agent_quantised", agent(numbers(P::A2Hierarchy, &[F::Quantised, F::CommQuant, F::F16]))),
+        ("joint", numbers(FullmeshV1, all, &[])),
+        ("separate", numbers(FullmeshV1, separate, &[])),
+        ("v2", numbers(FullmeshV2, all, &[F::Wide])),
+        ("a2", numbers(Fullmesh, all, &[])),
+        ("joint_shared_quantised", shared(numbers(FullmeshV1, all, &[F::Quantised, F::Smoothed]))),
+        (
+            "joint_specials_masked_norm",
+            special(numbers(FullmeshV1, all, &[F::Masked, F::RmsNorm, F::SharedX])),
+        ),
+        ("joint_blocks_f16", numbers(FullmeshV1, all, &[F::CommQuant, F::F16, F::AnyBits, F::PortOffset])),
+        ("joint_tp_in_flight", numbers(FullmeshV1, all, &[F::Tp, F::InFlight])),
+        ("separate_elastic", shared(numbers(FullmeshV1, separate, &[F::Elastic, F::PrefixSums]))),
+        (
+            "separate_uneven",
+            numbers(FullmeshV1, Choices { order: SendOrder::Plain, ..separate }, &[F::UnevenBs, F::InFlight]),
+        ),
+        ("v2_shared_quantised", shared(numbers(FullmeshV2, all, &[F::Wide, F::Quantised]))),
+        ("a2_quantised_masked", special(numbers(Fullmesh, all, &[F::Quantised, F::Masked]))),
+        ("a2_any_bits_in_flight", numbers(Fullmesh, all, &[F::AnyBits, F::InFlight, F::UnevenBs])),
+        ("in_place", numbers(FullmeshV1, in_place, &[])),
+        (
+            "in_place_in_flight",
+            numbers(
+                FullmeshV1,
+                Choices { flags: Flags::Separate, ..in_place },
+                &[F::InFlight, F::Quantised, F::PortOffset],
+            ),
+        ),
+        (
+            "in_place_shared_elastic",
+            shared(numbers(FullmeshV1, in_place, &[F::Elastic, F::CommQuant, F::Masked])),
+        ),
+        ("direct", numbers(FullmeshV1, receive(areas(1)), &[])),
+        (
+            "direct_shared_quantised",
+            shared(numbers(FullmeshV1, receive(areas(1)), &[F::Quantised, F::Masked, F::RmsNorm])),
+        ),
+        (
+            "direct_in_flight",
+            special(numbers(FullmeshV1, receive(areas(2)), &[F::InFlight, F::AnyBits, F::UnevenBs])),
+        ),
+        ("hierarchy", near(numbers(Hierarchy, all, &[]))),
+        ("hierarchy_quantised", near(numbers(Hierarchy, all, &[F::Quantised, F::CommQuant, F::F16]))),
+        ("hierarchy_in_flight", near(numbers(Hierarchy, all, &[F::InFlight, F::UnevenBs, F::PrefixSums]))),
+        ("hierarchy_agent", near(numbers(Hierarchy, agents, &[]))),
+        (
+            "hierarchy_agent_quantised",
+            near(numbers(Hierarchy, agents, &[F::Quantised, F::CommQuant, F::F16])),
+        ),
         (
             "hierarchy_agent_in_flight",
-            agent(numbers(P::A2Hierarchy, &[F::InFlight, F::UnevenBs, F::PlainOrder])),
+            near(numbers(
+                Hierarchy,
+                Choices { order: SendOrder::Plain, ..agents },
+                &[F::InFlight, F::UnevenBs],
+            )),
         ),
     ]
 }
@@ -157,7 +195,7 @@ fn rounds_of_every_protocol_are_seeds() {
         assert_eq!(shape.tp_world_size() == 2, numbers.has(Feature::Tp), "{name}");
         assert_eq!(report.domain.elastic.is_some(), numbers.has(Feature::Elastic), "{name}");
         // Of an elastic domain nobody who holds them may be left.
-        let in_servers = numbers.protocol() == Protocol::A2Hierarchy;
+        let in_servers = numbers.comm_alg() == Hierarchy;
         assert_eq!(shape.shared_expert_rows() > 0, numbers.shared_experts > 0 && !in_servers, "{name}");
         assert!(!in_servers || (shape.servers(), shape.server_ranks()) == (2, 2), "{name}");
         assert_eq!(shape.bs_is_uneven(), numbers.has(Feature::UnevenBs), "{name}");
@@ -168,6 +206,19 @@ fn rounds_of_every_protocol_are_seeds() {
         keep("plan", name, &bytes);
         assert!(inputs::run(&bytes).is_some(), "{name}");
         keep("inputs", name, &bytes);
+    }
+}
+
+#[test]
+fn every_choice_that_a_shape_leaves_is_drawn() {
+    for comm_alg in ALGORITHMS {
+        let plain = numbers(comm_alg, Choices::default(), &[]);
+        let of = |n: u8| Numbers { protocol: plain.protocol + 4 * n, ..plain };
+        let drawn: Vec<_> = (0..32).filter_map(|n| Domain::new(of(n), &mut Tape::new(&[], 0))).collect();
+        let left = Choices::all(&drawn[0].shape);
+        for choices in left {
+            assert!(drawn.iter().any(|domain| domain.choices == choices), "{comm_alg:?}: {choices:?}");
+        }
     }
 }
 
@@ -197,7 +248,7 @@ fn rain_and_liars_over_every_protocol_are_seeds() {
 #[test]
 fn a_doorbell_of_any_number_on_a_rank_alone_is_no_endless_loop() {
     // Found by fuzzing: the agent counted up to it, one step each.
-    let alone = Numbers { moe_ranks: 0, ..numbers(Protocol::A2Fullmesh, &[]) };
+    let alone = Numbers { moe_ranks: 0, ..numbers(Fullmesh, Choices::default(), &[]) };
     for seed in 0..40 {
         let (bytes, report) = attack(&Numbers { seed, ..alone }, 0, 60);
         let is_doorbell = |error: &ProtocolError| matches!(error, ProtocolError::Doorbell { .. });
@@ -220,7 +271,7 @@ fn a_dozen_bytes_that_send_long_messages_take_no_square_of_them_to_land() {
         h: 11,
         bs: 4,
         cores: 4,
-        ..numbers(Protocol::A2Hierarchy, &[Feature::Wide])
+        ..numbers(Hierarchy, Choices::default(), &[Feature::Wide])
     };
     let bytes = &wide.to_bytes()[..12];
     let report = hostile::run(bytes).unwrap();
@@ -231,7 +282,7 @@ fn a_dozen_bytes_that_send_long_messages_take_no_square_of_them_to_land() {
 #[test]
 fn a_liar_in_a_tp_domain_is_refused_by_its_peer() {
     for seed in 0..40 {
-        let numbers = Numbers { seed, ..numbers(Protocol::A3Joint, &[Feature::Tp]) };
+        let numbers = Numbers { seed, ..numbers(FullmeshV1, Choices::default(), &[Feature::Tp]) };
         let (bytes, report) = attack(&numbers, 0x81, 60);
         let of_tp = |error: &ProtocolError| match error {
             ProtocolError::Flag { awaited, .. } => awaited.flag == Flag::Tp,

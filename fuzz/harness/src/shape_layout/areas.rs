@@ -8,7 +8,7 @@ use kernel_core::layout::{a2_window, data, landing, record, relay, state, tp};
 use kernel_core::place::{Place, Region};
 use kernel_core::placement::Home;
 use kernel_core::plan::route;
-use kernel_core::protocol::{Receive, Stage};
+use kernel_core::protocol::{Choices, Receive, Stage};
 use kernel_core::shape::{CommAlg, Config, Limits, Product, Shape};
 use kernel_core::units::{RankId, Token};
 
@@ -67,7 +67,8 @@ pub(super) fn landings(config: &Config<'_>, limits: Limits, shape: &Shape) {
         };
         let rs = shape.shared_expert_rank_num();
         for rank in [0, rs.saturating_sub(1), rs, shape.ep_world_size() - 1].map(RankId) {
-            disjoint(&shape, rank, Guard::new(&shape, rank, Receive::Direct { areas }, Stage::Three).areas());
+            let choices = Choices { receive: Receive::Direct { areas }, ..Choices::default() };
+            disjoint(&shape, rank, Guard::new(&shape, rank, choices).areas());
         }
     }
 }
@@ -104,7 +105,11 @@ pub(super) fn places(shape: &Shape) {
 
 /// The corners of a hierarchy's areas, and streams as an agent sends them.
 pub(super) fn relays(shape: &Shape) {
-    disjoint(shape, RankId(0), Guard::new(shape, RankId(0), Receive::Copy, Stage::Two).areas());
+    disjoint(
+        shape,
+        RankId(0),
+        Guard::new(shape, RankId(0), Choices { stage: Stage::Two, ..Choices::default() }).areas(),
+    );
     let (servers, bs) = (shape.servers(), shape.bs_max());
     let experts = shape.local_expert_num();
     let end_of = |name, p| {
