@@ -122,7 +122,7 @@ pub const fn count(shape: &Shape, partition: Partition, local_expert: u32, sourc
 /// Bytes between two relay records.
 #[must_use]
 pub const fn record_pitch(shape: &Shape) -> u64 {
-    relay_record(shape.row_bytes(), shape.k() as u64)
+    relay_record(shape.relay_row_bytes(), shape.k() as u64)
 }
 
 /// The front flag of record number `record` from `server`.
@@ -195,7 +195,7 @@ pub const fn record_bytes(shape: &Shape, kind: Kind) -> u64 {
 /// that to `server`. It is the last word of what one task carries, whatever that is, so no row ever lies there.
 #[must_use]
 pub const fn gathered_end(shape: &Shape, partition: Partition, server: u32) -> Offset {
-    let stream = relay_stream(shape.bs_max() as u64, shape.row_bytes(), shape.k() as u64);
+    let stream = relay_stream(shape.bs_max() as u64, shape.relay_row_bytes(), shape.k() as u64);
     WORDS + partition.index() as u64 * RELAY_AREA + (server as u64 + 1) * stream - END_FLAG
 }
 
@@ -222,7 +222,7 @@ pub const fn gathered_bytes(shape: &Shape, kind: Kind, records: u32) -> u64 {
 pub fn gathered_for(shape: &Shape, at: Place) -> Option<u32> {
     let inside = at.offset.checked_sub(WORDS)?;
     let inside = if inside < RELAY_AREA { inside } else { inside - RELAY_AREA };
-    let stream = relay_stream(shape.bs_max().into(), shape.row_bytes(), shape.k().into());
+    let stream = relay_stream(shape.bs_max().into(), shape.relay_row_bytes(), shape.k().into());
     let server = div_floor(inside, stream);
     (at.region == Region::WindowOut && server < shape.servers().into()).then_some(server as u32)
 }
@@ -252,7 +252,7 @@ pub const fn combine_slot(shape: &Shape, server: u32, token: Token, position: u3
 pub fn returned_at(shape: &Shape, row: Place) -> Option<(u32, Token, u32)> {
     let inside = row.offset.checked_sub(near(shape, 0).offset + ROW)?;
     let split = |n, by| (div_floor(n, by), n - div_floor(n, by) * by);
-    let (number, rest) = split(inside, near_slot(shape.row_bytes(), shape.k().into()));
+    let (number, rest) = split(inside, near_slot(shape.relay_row_bytes(), shape.k().into()));
     let (token, position) = split(number, pairs_max(shape).into());
     let (server, token) = split(token, shape.bs_max().into());
     let is_slot = rest == 0 && server < shape.servers().into() && row.region == Region::Window;
@@ -260,7 +260,7 @@ pub fn returned_at(shape: &Shape, row: Place) -> Option<(u32, Token, u32)> {
 }
 
 const fn near(shape: &Shape, number: u64) -> Place {
-    Place::window(NEAR_AREA + number * near_slot(shape.row_bytes(), shape.k() as u64))
+    Place::window(NEAR_AREA + number * near_slot(shape.relay_row_bytes(), shape.k() as u64))
 }
 
 /// What stands behind a forwarded row.
@@ -348,7 +348,7 @@ pub fn areas(shape: &Shape) -> impl Iterator<Item = Area> {
         of("relay records", Some(p), record(shape, p, 0, 0), number, record_pitch(shape), used)
     };
     let slots = u64::from(shape.moe_expert_num()) * u64::from(shape.bs_max());
-    let pitch = near_slot(shape.row_bytes(), shape.k().into());
+    let pitch = near_slot(shape.relay_row_bytes(), shape.k().into());
     [
         of("epochs", None, epoch(CoreId(0)), cores, CORE_RECORD, 8),
         of("entered", None, entered(0), near_ranks, LINE, 8),
@@ -359,7 +359,7 @@ pub fn areas(shape: &Shape) -> impl Iterator<Item = Area> {
         counts(second),
         records(first),
         records(second),
-        of("near slots", None, near(shape, 0), slots, pitch, ROW + shape.row_bytes() + Tail::BYTES),
+        of("near slots", None, near(shape, 0), slots, pitch, ROW + shape.relay_row_bytes() + Tail::BYTES),
     ]
     .into_iter()
 }

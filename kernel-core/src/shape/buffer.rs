@@ -220,7 +220,7 @@ impl Need {
                 [rows, Term::new("counts, flags and selector of both halves", &[extra]), Term::default()]
             }
             CommAlg::Hierarchy => {
-                let slot = near_slot(self.row, self.k.min(ROW_MAX));
+                let slot = near_slot(self.row_format.relay_row(self.row), self.k.min(ROW_MAX));
                 let slot = factor("slot", slot, "bytes of a row, ids and weights, 2H + 16 * align(K, 8)");
                 let experts = factor("E", self.experts, "moe_expert_num");
                 let fixed = factor("fixed", HIERARCHY_EXTRA, "bytes");
@@ -257,8 +257,10 @@ impl Need {
             CommAlg::FullmeshV1 | CommAlg::FullmeshV2 if !combine_slots_fit(bs, self.columns) => {
                 Some(Limit::StatusSlots)
             }
-            CommAlg::Hierarchy if !relay_fits(self.servers, bs, self.row, self.k.min(ROW_MAX)) => {
-                Some(Limit::RelayArea)
+            CommAlg::Hierarchy => {
+                let row = self.row_format.relay_row(self.row);
+                let fits = relay_fits(self.servers, bs, row, self.k.min(ROW_MAX));
+                (!fits).then_some(Limit::RelayArea)
             }
             _ => None,
         };

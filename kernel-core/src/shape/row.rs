@@ -46,6 +46,11 @@ impl RowFormat {
         }
     }
 
+    /// Bytes of the longest row of a hierarchy whose tokens travel so, and whose results have at most `row` bytes.
+    pub(super) const fn relay_row(&self, row: u64) -> u64 {
+        if self.payload_bytes > row { self.payload_bytes } else { row }
+    }
+
     /// A number for the element and the scale, 0 for rows that are sent as they are.
     pub(super) fn kind(&self) -> u32 {
         self.element as u32 + 256 * self.scale.map_or(0, |scale| scale as u32 + 1)
@@ -57,5 +62,18 @@ impl RowFormat {
 
     const fn int8(h: u64, scale: Scale) -> Self {
         Self { element: RowElement::Int8, payload_bytes: h, scale: Some(scale) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_of_a_hierarchy_have_room_for_the_longest_row_that_travels() {
+        let row = |format: RowFormat| format.relay_row(32);
+        assert_eq!([RowFormat::of_tokens(0, 16), RowFormat::of_tokens(2, 16)].map(row), [32, 32]);
+        let wider = RowFormat { payload_bytes: 64, ..RowFormat::of_tokens(0, 16) };
+        assert_eq!(row(wider), 64);
     }
 }

@@ -396,7 +396,7 @@ impl<'a> Door<'a> {
             && !relay_fits(
                 div_ceil(ranks.into(), servers.into()),
                 batch.max.into(),
-                2 * u64::from(h),
+                RowFormat::of_tokens(self.config.quant_mode, h.into()).relay_row(2 * u64::from(h)),
                 k.into(),
             )
         {

@@ -162,6 +162,11 @@ impl Shape {
         self.row_format.payload_bytes
     }
 
+    /// Bytes of the longest row that a record or slot of a hierarchy holds: a token, a result or a sum of some.
+    pub(crate) const fn relay_row_bytes(&self) -> u64 {
+        self.row_format.relay_row(self.row_bytes())
+    }
+
     /// Bytes of one result as it travels in A3 combine: `2 * H`, or int8 and the scales of its blocks.
     #[must_use]
     pub const fn result_bytes(&self) -> u64 {
