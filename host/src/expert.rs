@@ -1,6 +1,7 @@
 //! The stand-in expert: `y = round_to_dtype(v * gain[e])`, with TP = 2 half of that, `v` the received row in f32. A gain of
 //! its own for every expert makes a misrouted row a wrong result.
 
+use crate::backend::{Backend, Reader};
 use crate::batch::Batch;
 use crate::member;
 use half::{bf16, f16};
@@ -55,7 +56,24 @@ fn f16_bytes(value: f32) -> [u8; 2] {
 }
 
 /// Reads bytes of what dispatch has put out: of an output, as far as it goes, or of the window.
-pub type Read<'r> = &'r dyn Fn(Place, u64, &mut dyn FnMut(&[u8])) -> Result<(), Fault>;
+pub type Read<'r> = &'r dyn Fn(Place, u64, Reader<'_>) -> Result<(), Fault>;
+
+/// Reads a rank's outputs of a batch, and its window through a fabric of its own.
+pub fn reading<B: Backend>(
+    backend: &B,
+    fabric: &impl Fabric,
+    rank: RankId,
+    batch: usize,
+) -> impl Fn(Place, u64, Reader<'_>) -> Result<(), Fault> {
+    move |at, len, read| match at.region {
+        Region::Output(tensor) => {
+            let (start, end) = (at.offset as usize, (at.offset + len) as usize);
+            backend.read_output(rank, batch, tensor, end, &mut |bytes| read(&bytes[start..]));
+            Ok(())
+        }
+        _ => fabric.bytes(at, len).map(read),
+    }
+}
 
 /// Runs all experts of a rank on what dispatch put out. Leaves one row in `y` for every row received, and tells where these
 /// were: stretches of memory.

@@ -18,7 +18,7 @@ use kernel_core::protocol::Operator;
 use kernel_core::reference::numerics;
 use kernel_core::shape::Shape;
 use kernel_core::sim::chooser::Chooser;
-use kernel_core::sim::cluster::{Answer, Failure, Planned, World, schedule};
+use kernel_core::sim::cluster::{AgentStep, Answer, CoreStep, Failure, Planned, World, schedule};
 use kernel_core::sim::storage::{Spot, region_sizes};
 use kernel_core::sim::{self, Actor, Dense, Memory};
 use kernel_core::units::RankId;
@@ -210,12 +210,7 @@ impl<'t, W: Watch> World<Dense, Taped<'t>> for Watched<'_, 't, W> {
         Ok(())
     }
 
-    fn through(
-        &self,
-        actor: Actor,
-        fabric: &mut dyn Fabric,
-        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
-    ) -> Answer {
+    fn through(&self, actor: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         let scene: &Scene<'t> = self.scene;
         let left = scene.domain.elastic.as_ref().map(|(_, left)| left);
         let answer = step(&mut Survivors { inner: Guarded { inner: fabric, scene, actor }, left });
@@ -228,12 +223,7 @@ impl<'t, W: Watch> World<Dense, Taped<'t>> for Watched<'_, 't, W> {
         answer
     }
 
-    fn through_nic(
-        &self,
-        actor: Actor,
-        nic: &mut dyn Nic,
-        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
-    ) -> Answer {
+    fn through_nic(&self, actor: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
         step(&mut Guarded { inner: nic, scene: &*self.scene, actor })
     }
 

@@ -4,7 +4,7 @@
 //! A second write to a byte of an output within one operator is refused: its writers must be disjoint. What nobody has
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
-use super::{Backend, Members, Pages, anonymous};
+use super::{Backend, Members, Pages, Reader, anonymous};
 use kernel_core::layout::state::STATE_BYTES;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::shape::Shape;
@@ -143,14 +143,7 @@ impl Backend for Lockstep {
         NicView(self.fabric(rank, AGENT, 0))
     }
 
-    fn read_output(
-        &self,
-        rank: RankId,
-        batch: usize,
-        tensor: Tensor,
-        len: usize,
-        read: &mut dyn FnMut(&[u8]),
-    ) {
+    fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
         let inner = self.lock();
         let spot = Spot { member: rank, batch, at: Place::output(tensor, 0) };
         let size = inner.storage.members[rank.index()][spot.region()].1;

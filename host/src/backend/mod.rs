@@ -20,6 +20,9 @@ use kernel_core::units::{CoreId, RankId};
 use memmap2::{MmapMut, MmapOptions};
 use std::io;
 
+/// Who looks at bytes.
+pub type Reader<'r> = &'r mut dyn FnMut(&[u8]);
+
 /// The memory of a live group: state and data regions of all ranks, outputs of every batch in flight.
 pub trait Backend: Sync {
     /// One core's view of it.
@@ -43,14 +46,7 @@ pub trait Backend: Sync {
     fn nic(&self, rank: RankId) -> Self::Nic<'_>;
 
     /// Reads the first `len` bytes of an output, between operators only.
-    fn read_output(
-        &self,
-        rank: RankId,
-        batch: usize,
-        tensor: Tensor,
-        len: usize,
-        read: &mut dyn FnMut(&[u8]),
-    );
+    fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>);
 
     /// A core begins its next operator, for layers that keep books.
     fn begins(&self, _rank: RankId, _core: CoreId) {}
@@ -122,14 +118,7 @@ impl<L: Layer, B: Backend> Backend for Layered<L, B> {
         self.layer.nic(rank, self.inner.nic(self.layer.behind(rank)))
     }
 
-    fn read_output(
-        &self,
-        rank: RankId,
-        batch: usize,
-        tensor: Tensor,
-        len: usize,
-        read: &mut dyn FnMut(&[u8]),
-    ) {
+    fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
         self.inner.read_output(self.layer.behind(rank), batch, tensor, len, read);
     }
 

@@ -4,7 +4,7 @@
 //! protocol touches becomes resident.
 #![allow(unsafe_code)]
 
-use super::{Backend, Members, Pages, anonymous, row_copy};
+use super::{Backend, Members, Pages, Reader, anonymous, row_copy};
 use crate::member;
 use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
 use kernel_core::layout::state::STATE_BYTES;
@@ -148,14 +148,7 @@ impl Backend for SharedMemory {
         unsafe { RawNic::new(self.peers.first().map_or(&[], Vec::as_slice), rank) }
     }
 
-    fn read_output(
-        &self,
-        rank: RankId,
-        batch: usize,
-        tensor: Tensor,
-        len: usize,
-        read: &mut dyn FnMut(&[u8]),
-    ) {
+    fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
         let segment = &self.outputs[rank.index()][batch][tensor as usize];
         let len = len.min(segment.len() as usize);
         // SAFETY: the segment is mapped and initialised (zero pages); the caller reads between operators, when

@@ -1,7 +1,7 @@
 //! A middleware around any backend that leaves rows where they are: what is left of an operator is its protocol. What is
 //! put out is wrong, so this is for measuring alone.
 
-use super::Backend;
+use super::{Backend, Reader};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
 use kernel_core::fabric::middleware::Middleware;
@@ -50,14 +50,7 @@ impl<'m, B: Backend> Backend for Weightless<'m, B> {
         self.inner.nic(rank)
     }
 
-    fn read_output(
-        &self,
-        rank: RankId,
-        batch: usize,
-        tensor: Tensor,
-        len: usize,
-        read: &mut dyn FnMut(&[u8]),
-    ) {
+    fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
         self.inner.read_output(rank, batch, tensor, len, read);
     }
 }

@@ -14,7 +14,7 @@ use kernel_core::inputs::Inputs;
 use kernel_core::place::Place;
 use kernel_core::protocol::Operator;
 use kernel_core::sim::chooser::AGENT;
-use kernel_core::sim::cluster::{Answer, Failure as Ended, Planned, World};
+use kernel_core::sim::cluster::{AgentStep, Answer, CoreStep, Failure as Ended, Planned, World};
 use kernel_core::sim::{self, Actor, Choice, Seeded};
 use kernel_core::units::{CoreId, RankId};
 
@@ -24,52 +24,24 @@ pub trait Clockwork: Backend {
     fn simulated(&self) -> &Lockstep;
 
     /// The name that it has for a rank.
-    fn number(&self, rank: RankId) -> RankId;
+    fn number(&self, rank: RankId) -> RankId {
+        rank
+    }
 
     /// Lets a core take its step on `fabric`, with all layers in front of it.
-    fn through(
-        &self,
-        rank: RankId,
-        core: CoreId,
-        fabric: &mut dyn Fabric,
-        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
-    ) -> Answer;
+    fn through(&self, _rank: RankId, _core: CoreId, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
+        step(fabric)
+    }
 
     /// The same of an agent.
-    fn through_nic(
-        &self,
-        rank: RankId,
-        nic: &mut dyn Nic,
-        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
-    ) -> Answer;
+    fn through_nic(&self, _rank: RankId, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
+        step(nic)
+    }
 }
 
 impl Clockwork for Lockstep {
     fn simulated(&self) -> &Lockstep {
         self
-    }
-
-    fn number(&self, rank: RankId) -> RankId {
-        rank
-    }
-
-    fn through(
-        &self,
-        _: RankId,
-        _: CoreId,
-        fabric: &mut dyn Fabric,
-        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
-    ) -> Answer {
-        step(fabric)
-    }
-
-    fn through_nic(
-        &self,
-        _: RankId,
-        nic: &mut dyn Nic,
-        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
-    ) -> Answer {
-        step(nic)
     }
 }
 
@@ -82,24 +54,13 @@ impl<L: Layer, B: Clockwork> Clockwork for Layered<L, B> {
         self.inner.number(self.layer.behind(rank))
     }
 
-    fn through(
-        &self,
-        rank: RankId,
-        core: CoreId,
-        fabric: &mut dyn Fabric,
-        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
-    ) -> Answer {
+    fn through(&self, rank: RankId, core: CoreId, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         self.inner.through(self.layer.behind(rank), core, fabric, &mut |inner| {
             step(&mut self.layer.fabric(rank, core, Borrowed(inner)))
         })
     }
 
-    fn through_nic(
-        &self,
-        rank: RankId,
-        nic: &mut dyn Nic,
-        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
-    ) -> Answer {
+    fn through_nic(&self, rank: RankId, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
         self.inner.through_nic(self.layer.behind(rank), nic, &mut |inner| {
             step(&mut self.layer.nic(rank, Borrowed(inner)))
         })
@@ -236,21 +197,11 @@ impl<B: Clockwork> World<Mapped, Seeded> for Scene<'_, B> {
         if due { self.run_experts(cluster, i, planned.round) } else { Ok(()) }
     }
 
-    fn through(
-        &self,
-        core: Actor,
-        fabric: &mut dyn Fabric,
-        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
-    ) -> Answer {
+    fn through(&self, core: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         self.taken(core, |rank| self.unit.backend.through(rank, core.core, fabric, step))
     }
 
-    fn through_nic(
-        &self,
-        agent: Actor,
-        nic: &mut dyn Nic,
-        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
-    ) -> Answer {
+    fn through_nic(&self, agent: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
         let answer = self.taken(agent, |rank| self.unit.backend.through_nic(rank, nic, step));
         self.unit.add_tasks(self.name(agent.member), u32::from(answer == Ok(Progress::Stepped)));
         answer

@@ -12,7 +12,7 @@ use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError, Wait};
 use kernel_core::layout::outputs::capacity;
 use kernel_core::layout::record::Triple;
 use kernel_core::layout::row_table;
-use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::place::Tensor;
 use kernel_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operator, Ub};
 use kernel_core::shape::Shape;
 use kernel_core::sim::cluster::{Member, Planned, Returned};
@@ -363,18 +363,13 @@ impl Task {
         let receive = unit.options.choices.receive;
         // Core 0's: experts are nobody's, and only look.
         let mut fabric = unit.backend.fabric(self.rank, CoreId(0), batch);
-        let read = |at: Place, len, read: &mut dyn FnMut(&[u8])| match at.region {
-            Region::Output(tensor) => {
-                let end = (at.offset + len) as usize;
-                unit.backend.read_output(self.rank, batch, tensor, end, &mut |bytes| {
-                    read(&bytes[at.offset as usize..]);
-                });
-                Ok(())
-            }
-            _ => fabric.bytes(at, len).map(read),
-        };
-        let inputs = &unit.batches[batch];
-        let stretches = expert::run(unit.shape, inputs, (self.rank, receive), &read, &mut rows.y)?;
+        let stretches = expert::run(
+            unit.shape,
+            &unit.batches[batch],
+            (self.rank, receive),
+            &expert::reading(unit.backend, &fabric, self.rank, batch),
+            &mut rows.y,
+        )?;
         let n = rows.y.len() as u64 / unit.shape.row_bytes();
         if !unit.options.rows_unseen {
             expert::keep_rows(&mut fabric, &stretches)?;

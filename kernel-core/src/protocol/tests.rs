@@ -8,7 +8,7 @@ use crate::place::{Place, Tensor};
 use crate::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub};
 use crate::shape::{CommAlg, Config, Shape};
 use crate::sim::chooser::{Actor, Choice, Chooser, Lands};
-use crate::sim::cluster::{Answer, Cluster, Failure, Planned, World, schedule};
+use crate::sim::cluster::{AgentStep, Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
 use crate::sim::flight::{Flight, FlightId, FlightKind};
 use crate::sim::seeded::{self, Seeded};
 use crate::sim::storage::{Dense, group_sizes};
@@ -280,12 +280,7 @@ impl World<Dense, Noted> for Scene {
         Ok(())
     }
 
-    fn through(
-        &self,
-        _: Actor,
-        fabric: &mut dyn Fabric,
-        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
-    ) -> Answer {
+    fn through(&self, _: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         self.told.borrow_mut().clear();
         self.events.borrow_mut().clear();
         let mut tell = |what| self.told.borrow_mut().push(what);
@@ -293,12 +288,7 @@ impl World<Dense, Noted> for Scene {
         step(&mut Watch::new(&mut recorder, &mut tell))
     }
 
-    fn through_nic(
-        &self,
-        _: Actor,
-        nic: &mut dyn Nic,
-        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
-    ) -> Answer {
+    fn through_nic(&self, _: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
         self.told.borrow_mut().clear();
         let mut tell = |what| self.told.borrow_mut().push(what);
         step(&mut Watch::new(nic, &mut tell))

@@ -126,6 +126,10 @@ pub enum Failure {
 
 /// What one step comes to on a fabric: the machine's answer.
 pub type Answer = Result<Progress, ProtocolError>;
+/// Lets a core take its step on a fabric.
+pub type CoreStep<'s> = &'s mut dyn FnMut(&mut dyn Fabric) -> Answer;
+/// Lets an agent take its step on an interface.
+pub type AgentStep<'s> = &'s mut dyn FnMut(&mut dyn Nic) -> Answer;
 
 /// What stands around the machines of a group: the inputs, the experts, who judges results, and what lies between a
 /// core and the memory.
@@ -154,22 +158,12 @@ pub trait World<S: Storage, C: Chooser>: Sized {
     }
 
     /// Lets a core take its step on `fabric`, or on something in front of it.
-    fn through(
-        &self,
-        _core: Actor,
-        fabric: &mut dyn Fabric,
-        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
-    ) -> Answer {
+    fn through(&self, _core: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         step(fabric)
     }
 
     /// The same of an agent.
-    fn through_nic(
-        &self,
-        _agent: Actor,
-        nic: &mut dyn Nic,
-        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
-    ) -> Answer {
+    fn through_nic(&self, _agent: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
         step(nic)
     }
 

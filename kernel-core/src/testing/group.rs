@@ -14,7 +14,7 @@ use crate::plan::returns::received;
 use crate::protocol::{Choices, Machine, Operator, Stage};
 use crate::reference::{self, Dispatched};
 use crate::shape::{CommAlg, Op, Shape};
-use crate::sim::cluster::{Answer, Core, Failure, Planned, World, schedule};
+use crate::sim::cluster::{AgentStep, Answer, Core, CoreStep, Failure, Planned, World, schedule};
 use crate::sim::duty::{Duty, FaultyNic, Held, Words};
 use crate::sim::flight::FlightKind;
 use crate::sim::memory::Effect;
@@ -399,24 +399,14 @@ impl<C: Chooser> World<Dense, C> for Judge {
         Ok(())
     }
 
-    fn through(
-        &self,
-        actor: Actor,
-        fabric: &mut dyn Fabric,
-        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
-    ) -> Answer {
+    fn through(&self, actor: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         let (Some(duty), shape) = (&self.duty, self.shape) else { return step(fabric) };
         let mut held = self.held.borrow_mut();
         let held = held.entry(actor).or_default();
         step(&mut Faulty::new(fabric, duty, shape, actor, held).begin()?)
     }
 
-    fn through_nic(
-        &self,
-        _: Actor,
-        nic: &mut dyn Nic,
-        step: &mut dyn FnMut(&mut dyn Nic) -> Answer,
-    ) -> Answer {
+    fn through_nic(&self, _: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
         let (Some(duty), shape) = (&self.duty, self.shape) else { return step(nic) };
         step(&mut FaultyNic { inner: nic, duty, shape })
     }

@@ -10,7 +10,7 @@ use kernel_core::place::Tensor;
 use kernel_core::plan::order::SendOrder;
 use kernel_core::protocol::{Choices, Operator};
 use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
-use kernel_core::sim::cluster::{Answer, Cluster, Failure, Planned, World, schedule};
+use kernel_core::sim::cluster::{Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
 use kernel_core::sim::duty::{Duty, Faulty, Held};
 use kernel_core::sim::seeded::{self, Seeded};
 use kernel_core::sim::storage::region_sizes;
@@ -219,12 +219,7 @@ impl<'s> World<Dense, Traced<'s>> for Scene<'s> {
         Ok(())
     }
 
-    fn through(
-        &self,
-        core: Actor,
-        fabric: &mut dyn Fabric,
-        step: &mut dyn FnMut(&mut dyn Fabric) -> Answer,
-    ) -> Answer {
+    fn through(&self, core: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         let (duty, shape) = {
             let log = self.log.borrow();
             (log.duty.clone(), log.shape)
