@@ -17,6 +17,7 @@ use crate::vector::Any;
 use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
+use core::fmt;
 
 /// An operator of a round: a dispatch and the combine of its rows make one round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +33,16 @@ impl Planned {
     #[must_use]
     pub fn is_dispatch(&self) -> bool {
         self.operator == Operator::Dispatch
+    }
+}
+
+impl fmt::Display for Planned {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let operator = match self.operator {
+            Operator::Dispatch => "dispatch",
+            Operator::Combine => "combine",
+        };
+        write!(f, "{operator} {}", self.round)
     }
 }
 

@@ -31,12 +31,12 @@
 //! both is argued, not proved. The tests compare the two where both finish: `tests/explorer/agreement.rs`.
 
 mod a2;
-mod experts;
-mod fabric;
+mod a3;
 mod hierarchy;
 mod model;
 mod oracle;
 mod phase;
+mod protocol;
 mod search;
 mod state;
 mod step;
@@ -44,14 +44,13 @@ mod tape;
 mod timeline;
 mod violation;
 
-pub use model::{Kind, Memory, Model, Operator, Product, Traffic, Twin};
+pub use model::{Memory, Model, Product, Traffic, Twin};
 pub use timeline::Timeline;
 pub use violation::Violation;
 
 use model::Setup;
-use search::{Found, Origin, Space, search};
-use state::State;
-use step::{Known, Move};
+use search::search;
+use step::Known;
 
 /// What a search found.
 #[derive(Clone, Debug)]
@@ -75,48 +74,15 @@ pub struct Report {
 #[must_use]
 pub fn explore(model: &Model) -> Report {
     let shape = model.shape();
+    let setup = &Setup::new(model, &shape);
     match model.product {
-        Product::A3 => search(&mut Known::new(Setup::new(model, &shape)), model.states_max),
+        Product::A3 => search(Known::new(setup, a3::Scene::new(setup))),
         Product::A2 => {
             let endless = model.memory == Memory::WeakExplicit && model.units.is_none();
             let fits = (model.experts, model.tokens, model.k) == (1, 1, 1);
             assert!(fits && !endless, "no such model of A2: {model:?}");
-            a2::explore(model, &shape)
+            search(Known::new(setup, a2::Scene::new(setup)))
         }
-        Product::Hierarchy => hierarchy::explore(model, &shape),
-    }
-}
-
-impl Space for Known<'_> {
-    type State = State;
-    type Move = Move;
-
-    fn initial(&mut self, told: bool) -> Vec<Result<State, Violation>> {
-        Self::initial(self, told)
-    }
-
-    fn expand(&mut self, state: &State) -> Vec<Found<Self>> {
-        let moves = self.moves(state);
-        moves.into_iter().map(|what| (what, self.after(state, what))).collect()
-    }
-
-    fn is_over(&self, state: &State) -> bool {
-        state.cores.iter().all(|core| self.setup.ended(core.op))
-    }
-
-    fn ended(&self, state: &State) -> u32 {
-        state.cores.iter().map(|core| core.op).sum()
-    }
-
-    fn fingerprint(&self, state: &State) -> u128 {
-        state.fingerprint(&self.setup)
-    }
-
-    fn matrices(&self) -> usize {
-        self.oracle.matrices()
-    }
-
-    fn retell(&mut self, way: &[Origin<Move>], violation: Violation) -> Timeline {
-        timeline::replay(self, way, violation)
+        Product::Hierarchy => search(Known::new(setup, hierarchy::Scene::new(setup))),
     }
 }

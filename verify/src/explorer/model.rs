@@ -1,9 +1,9 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
-use core::fmt;
 use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Choices, Env, Flags, Receive, ub_bytes, ub_words};
+use kernel_core::protocol::{Choices, Env, Flags, Operator, Receive, ub_bytes, ub_words};
 use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, RowElement, Shape};
+use kernel_core::sim::cluster::Planned;
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 
@@ -16,39 +16,6 @@ pub enum Product {
     A2,
     /// A2's hierarchy: both operators wait for all ranks; messages go between servers. No masks.
     Hierarchy,
-}
-
-/// An operator of a batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Dispatch.
-    Dispatch,
-    /// Combine.
-    Combine,
-}
-
-impl fmt::Display for Kind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Dispatch => "dispatch",
-            Self::Combine => "combine",
-        })
-    }
-}
-
-/// An operator as it is told: its kind and its batch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operator {
-    /// Its kind.
-    pub kind: Kind,
-    /// Its batch, from 0.
-    pub batch: u32,
-}
-
-impl fmt::Display for Operator {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind, self.batch)
-    }
 }
 
 /// How effects land.
@@ -399,11 +366,13 @@ pub(super) struct Setup<'a> {
     /// By core of the group, rank-major.
     pub(super) envs: Vec<Env<Portable>>,
     /// Operators of a unit: kind, batch in the unit, number among its kind in the unit.
-    pub(super) unit: Vec<(Kind, u32, u32)>,
+    pub(super) unit: Vec<(Operator, u32, u32)>,
     /// Batches of a unit.
     pub(super) batches: u32,
     /// Rounds are told apart modulo this.
     pub(super) tags: u32,
+    /// After so many units all is as it was that depends on the time.
+    pub(super) period: u32,
     pub(super) ub_words: usize,
     pub(super) ub_bytes: usize,
     /// Bytes of scratch that a step leaves for later ones.
@@ -417,7 +386,7 @@ impl<'a> Setup<'a> {
             .schedule
             .chars()
             .map(|letter| {
-                let kind = if letter == 'D' { Kind::Dispatch } else { Kind::Combine };
+                let kind = if letter == 'D' { Operator::Dispatch } else { Operator::Combine };
                 let count = &mut counts[kind as usize];
                 *count += 1;
                 (kind, *count - 1, *count - 1)
@@ -428,31 +397,36 @@ impl<'a> Setup<'a> {
                 .map(move |core| Env::new(shape, RankId(rank), CoreId(core), model.choices(), Portable))
                 .map(|env| if model.in_runs { env } else { env.one_by_one() })
         });
-        let in_flight = depth(&model.schedule);
+        let tags = match model.product {
+            // A rank is at most two units ahead of another; leftovers are two partitions old.
+            Product::A3 if depth(&model.schedule) == 1 => 4,
+            Product::A3 => 8,
+            // A rank is at most one operator ahead, and leftovers are forgotten.
+            Product::A2 | Product::Hierarchy => counts[0].max(2),
+        };
+        let ([dispatch, combine], operators) = (model.partitions, unit.len() as u32);
+        // Tags, the machines' partitions and the model's; on A3 both sequences of partitions, and epochs, which a core reads.
+        let repeats = |units: &u32| match model.product {
+            Product::A3 => [tags, dispatch, combine, 4].iter().all(|&each| units.is_multiple_of(each)),
+            Product::A2 | Product::Hierarchy => {
+                let halves = [2, dispatch].iter().all(|&each| (units * operators).is_multiple_of(each));
+                halves && (units * counts[0]).is_multiple_of(tags)
+            }
+        };
         Self {
             model,
             shape,
             envs: envs.collect(),
             unit,
             batches: counts[0],
-            tags: match model.product {
-                // A rank is at most two units ahead of another; leftovers are two partitions old.
-                Product::A3 => {
-                    if in_flight == 1 {
-                        4
-                    } else {
-                        8
-                    }
-                }
-                // A rank is at most one operator ahead, and leftovers are forgotten.
-                Product::A2 | Product::Hierarchy => counts[0].max(2),
-            },
+            tags,
+            period: (1..).find(repeats).unwrap_or(1),
             ub_words: ub_words(shape),
             ub_bytes: ub_bytes(shape),
-            staged_bytes: if shape.row_format().element == RowElement::Dtype {
-                0
-            } else {
-                shape.payload_bytes() as usize
+            staged_bytes: match (model.product, shape.row_format().element) {
+                (Product::Hierarchy, _) => ub_bytes(shape),
+                (_, RowElement::Dtype) => 0,
+                _ => shape.payload_bytes() as usize,
             },
         }
     }
@@ -488,18 +462,23 @@ impl<'a> Setup<'a> {
     }
 
     /// The operator number `op` of a core: kind, batch, number among its kind, all from the beginning.
-    pub(super) fn operator(&self, op: u32) -> (Kind, u32, u32) {
+    pub(super) fn operator(&self, op: u32) -> (Operator, u32, u32) {
         let (unit, at) = (op / self.unit.len() as u32, op as usize % self.unit.len());
         let (kind, batch, nth) = self.unit[at];
-        let combines = self.unit.iter().filter(|op| op.0 == Kind::Combine).count() as u32;
-        let per_unit = if kind == Kind::Dispatch { self.batches } else { combines };
+        let combines = self.unit.iter().filter(|op| op.0 == Operator::Combine).count() as u32;
+        let per_unit = if kind == Operator::Dispatch { self.batches } else { combines };
         (kind, unit * self.batches + batch, unit * per_unit + nth)
     }
 
     /// An operator as it is told.
-    pub(super) fn named(&self, op: u32) -> Operator {
-        let (kind, batch, _) = self.operator(op);
-        Operator { kind, batch }
+    pub(super) fn named(&self, op: u32) -> Planned {
+        let (operator, batch, _) = self.operator(op);
+        Planned { operator, round: batch as usize }
+    }
+
+    /// Whether experts are a step of the rank before this operator: they read rows where they lie.
+    pub(super) fn has_experts(&self, op: u32) -> bool {
+        self.model.receive != Receive::Copy && self.operator(op).0 == Operator::Combine
     }
 
     /// Whether operator `op` is behind the last one.

@@ -1,8 +1,9 @@
 //! How far a core is, and a step of its machine over whichever memory.
 
-use super::model::{Kind, Setup};
+use super::model::Setup;
 use super::oracle::Expected;
-use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError};
+use super::protocol::{Came, View};
+use kernel_core::fabric::{Capabilities, Progress};
 use kernel_core::inputs::Inputs;
 use kernel_core::place::Tensor;
 use kernel_core::protocol::{Context, Machine, Operands, Operator, Ub};
@@ -20,11 +21,7 @@ pub(super) enum Phase {
 
 impl Setup<'_> {
     /// The beginning of an operator.
-    pub(super) fn begin(&self, kind: Kind) -> Phase {
-        let operator = match kind {
-            Kind::Dispatch => Operator::Dispatch,
-            Kind::Combine => Operator::Combine,
-        };
+    pub(super) fn begin(&self, operator: Operator) -> Phase {
         let machine = Machine::begin(operator, self.shape, self.model.choices(), Capabilities::all());
         Phase::Runs(machine.expect("the choices of a model suit its shape"))
     }
@@ -34,15 +31,23 @@ impl Setup<'_> {
         &self,
         core: usize,
         phase: &mut Phase,
-        fabric: &mut dyn Fabric,
+        view: &mut dyn View,
         inputs: &Inputs<'_>,
         expected: Option<&Expected>,
         scratch: Ub<'_>,
-    ) -> Result<Progress, ProtocolError> {
-        let Phase::Runs(machine) = phase else { return Ok(Progress::Stepped) };
+    ) -> Came {
+        let machine = match phase {
+            Phase::Between => return Ok(Progress::Stepped),
+            Phase::Experts => {
+                *phase = self.begin(Operator::Combine);
+                view.experts()?;
+                return Ok(Progress::Stepped);
+            }
+            Phase::Runs(machine) => machine,
+        };
         let operands = &expected.map(Expected::operands).unwrap_or_default();
         let (shape, env) = (self.shape, &self.envs[core]);
-        machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
+        machine.step(&mut Context { shape, env, fabric: view, inputs, operands, scratch })
     }
 }
 

@@ -1,177 +1,197 @@
 //! A state: all machines, all memory, all effects that have not landed.
 
 use super::model::{Choice, Setup};
+use super::oracle::{Expected, RankTensors};
 use super::phase::Phase;
+use super::protocol::{Protocol, RANKS};
+use super::search::Identity;
 use core::hash::{Hash, Hasher};
-use kernel_core::fabric::order::Issued;
-use kernel_core::place::Place;
-use kernel_core::units::RankId;
+use kernel_core::protocol::Operator;
 use std::collections::{HashMap, VecDeque};
+use std::rc::Rc;
 use xxhash_rust::xxh3::xxh3_128;
 
-/// Words of scratch that a model's core may need.
-pub(super) const UB_WORDS: usize = 16;
+/// What is told once, however many there are.
+pub(super) const CLEARS: &str = "clears its flags";
 
-/// A core.
-#[derive(Clone, Debug)]
-pub(super) struct Core {
+/// All that is a core's own: its phase and what it keeps in its scratch.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Local {
     pub(super) phase: Phase,
-    /// Operators begun or about to begin, from the beginning.
-    pub(super) op: u32,
-    pub(super) ub: [u32; UB_WORDS],
+    pub(super) words: Vec<u32>,
     /// What a step leaves in the scratch row for later ones.
     pub(super) row: Vec<u8>,
-    /// Whether it has put something since its last quiet. Only the twin that asks looks at it.
-    pub(super) sent: bool,
+}
+
+/// Numbers for what cores hold, so that states stay small. 0 is between operators.
+pub(super) struct Locals {
+    numbers: HashMap<u128, u32, Identity>,
+    by_number: Vec<Rc<Local>>,
+}
+
+impl Locals {
+    pub(super) fn new(setup: &Setup<'_>) -> Self {
+        let mut locals = Self { numbers: HashMap::default(), by_number: Vec::new() };
+        let (words, row) = (vec![0; setup.ub_words], vec![0; setup.staged_bytes]);
+        locals.number(Local { phase: Phase::Between, words, row });
+        locals
+    }
+
+    pub(super) fn number(&mut self, local: Local) -> u32 {
+        let mut bytes = Bytes(Vec::with_capacity(512));
+        local.hash(&mut bytes);
+        let next = self.by_number.len() as u32;
+        let by_number = &mut self.by_number;
+        *self.numbers.entry(xxh3_128(&bytes.0)).or_insert_with(|| {
+            by_number.push(Rc::new(local));
+            next
+        })
+    }
+
+    pub(super) fn of(&self, number: u32) -> &Rc<Local> {
+        &self.by_number[number as usize]
+    }
+}
+
+/// A core.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Core<O> {
+    /// Its own, by number.
+    pub(super) local: u32,
+    /// Operators begun or about to begin, from the beginning.
+    pub(super) op: u32,
     /// Changes where a twin steps instead of waiting.
     pub(super) polled: bool,
-}
-
-/// What an effect does when it lands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Value {
-    /// Bytes, by their number.
-    Row(u16),
-    Word(u64),
-}
-
-/// An effect in flight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Effect {
-    pub(super) issued: Issued,
-    pub(super) value: Value,
+    /// What the memory keeps of it.
+    pub(super) own: O,
 }
 
 /// A round that somebody has begun and not everybody ended.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Debug, Default)]
 pub(super) struct Round {
     /// What each rank has chosen so far.
     pub(super) choices: Vec<Option<Choice>>,
-    /// Cores that have ended its last operator.
-    pub(super) ended: u32,
+    /// What each rank brings.
+    pub(super) tensors: Vec<Rc<RankTensors>>,
+    /// What all ranks must write, once all have chosen.
+    pub(super) expected: Option<Rc<Vec<Expected>>>,
 }
 
-/// Memory, sparse: what is not there is zero.
+impl Hash for Round {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.choices.hash(state);
+    }
+}
+
+/// What has happened.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shared {
-    /// Words that are not zero, by the number of their place.
-    pub(super) words: Vec<(u16, u64)>,
-    /// Rows that have landed and that nobody has read, by the number of their place.
-    pub(super) rows: Vec<(u16, u16)>,
-    pub(super) flight: Vec<Effect>,
-}
-
-impl Shared {
-    pub(super) fn word(&self, at: u16) -> u64 {
-        self.words.iter().find(|(place, _)| *place == at).map_or(0, |(_, word)| *word)
-    }
-
-    pub(super) fn set_word(&mut self, at: u16, word: u64) {
-        set(&mut self.words, at, (word != 0).then_some(word));
-    }
-
-    pub(super) fn set_row(&mut self, at: u16, row: Option<u16>) {
-        set(&mut self.rows, at, row);
-    }
-}
-
-/// Keeps a list sorted by place.
-fn set<T>(list: &mut Vec<(u16, T)>, at: u16, value: Option<T>) {
-    match (list.binary_search_by_key(&at, |(place, _)| *place), value) {
-        (Ok(i), Some(value)) => list[i].1 = value,
-        (Ok(i), None) => {
-            list.remove(i);
-        }
-        (Err(i), Some(value)) => list.insert(i, (at, value)),
-        (Err(_), None) => {}
-    }
+pub(super) struct Story {
+    pub(super) events: Vec<String>,
+    /// The cores that stepped, in order.
+    pub(super) steps: Vec<usize>,
 }
 
 /// A state.
 #[derive(Clone, Debug)]
-pub(super) struct State {
+pub(super) struct State<M, O> {
     /// Rank-major.
-    pub(super) cores: Vec<Core>,
-    pub(super) shared: Shared,
-    /// Live rounds; the first is number `first_round`.
-    pub(super) rounds: VecDeque<Round>,
-    pub(super) first_round: u32,
+    pub(super) cores: Vec<Core<O>>,
+    pub(super) memory: M,
     /// Output bytes that each rank has written in its current operator.
     pub(super) written: Vec<u32>,
-    /// The cores that stepped, in order; kept only while a way is told again.
-    pub(super) log: Option<Vec<usize>>,
+    /// Live rounds; the first is number `first_round`.
+    pub(super) rounds: VecDeque<Rc<Round>>,
+    pub(super) first_round: u32,
+    /// Kept only while a way is told again.
+    pub(super) story: Option<Story>,
 }
 
-impl State {
-    pub(super) fn new(setup: &Setup<'_>) -> Self {
-        let row = vec![0; setup.staged_bytes];
-        let core = Core { phase: Phase::Between, op: 0, ub: [0; UB_WORDS], row, sent: false, polled: false };
+/// A state in a protocol.
+pub(super) type StateOf<P> = State<<P as Protocol>::Memory, <P as Protocol>::Own>;
+
+impl<M, O: Clone + Default> State<M, O> {
+    pub(super) fn new(setup: &Setup<'_>, memory: M, told: bool) -> Self {
+        let core = Core { local: 0, op: 0, polled: false, own: O::default() };
         Self {
             cores: vec![core; setup.envs.len()],
-            shared: Shared::default(),
+            memory,
+            written: vec![0; setup.model.ranks as usize],
             rounds: VecDeque::new(),
             first_round: 0,
-            written: vec![0; setup.model.ranks as usize],
-            log: None,
+            story: told.then(Story::default),
         }
     }
 
     /// The live round of a batch; made if it does not exist yet.
-    pub(super) fn round(&mut self, setup: &Setup<'_>, batch: u32) -> &mut Round {
+    pub(super) fn round(&mut self, batch: u32) -> &mut Rc<Round> {
         let at = (batch - self.first_round) as usize;
         while self.rounds.len() <= at {
-            self.rounds.push_back(Round { choices: vec![None; setup.model.ranks as usize], ended: 0 });
+            let choices = vec![None; self.written.len()];
+            self.rounds.push_back(Rc::new(Round { choices, ..Round::default() }));
         }
         &mut self.rounds[at]
     }
 
-    /// Forgets rounds that all cores have ended.
+    /// By rank: the operator that it is in. It has ended one when all of its cores have.
+    pub(super) fn operators(&self) -> [u32; RANKS] {
+        let mut operators = [0; RANKS];
+        let cores = self.cores.chunks_exact(self.cores.len() / self.written.len());
+        for (operator, cores) in operators.iter_mut().zip(cores) {
+            *operator = cores.iter().map(|core| core.op).min().unwrap_or(0);
+        }
+        operators
+    }
+
+    /// Forgets rounds that all cores have combined; batches are combined in order.
     pub(super) fn retire(&mut self, setup: &Setup<'_>) {
-        while self.rounds.front().is_some_and(|round| round.ended as usize == setup.envs.len()) {
-            self.rounds.pop_front();
+        let last = self.cores.iter().map(|core| core.op).min().unwrap_or(0);
+        let combine = (0..last).rev().map(|op| setup.operator(op)).find(|op| op.0 == Operator::Combine);
+        let over = combine.map_or(0, |op| op.1 + 1);
+        while self.first_round < over && self.rounds.pop_front().is_some() {
             self.first_round += 1;
         }
     }
 
     /// A number that tells states apart: equal for states that differ only in how long ago they began.
-    pub(super) fn fingerprint(&self, setup: &Setup<'_>) -> u128 {
+    pub(super) fn fingerprint<P>(&self, setup: &Setup<'_>, protocol: &P) -> u128
+    where
+        P: Protocol<Memory = M, Own = O>,
+    {
         let first_unit = self.cores.iter().map(|core| setup.unit_of(core.op)).min().unwrap_or(0);
-        // Tags, partitions and epochs repeat; a group that ends does not.
-        let [d, c] = setup.model.partitions;
-        let period = lcm(lcm(setup.tags, d), lcm(c, 4));
-        let phase = if setup.model.units.is_some() { first_unit } else { first_unit % period };
-        let mut bytes = Bytes(Vec::with_capacity(512));
-        phase.hash(&mut bytes);
+        let first = first_unit * setup.unit.len() as u32;
+        let mut bytes = Bytes(Vec::with_capacity(1024));
+        // A group that ends does not repeat.
+        let clock = if setup.model.units.is_some() { first_unit } else { first_unit % setup.period };
+        clock.hash(&mut bytes);
         for core in &self.cores {
-            (core.op - first_unit * setup.unit.len() as u32).hash(&mut bytes);
-            core.phase.hash(&mut bytes);
-            core.ub[..setup.ub_words].hash(&mut bytes);
-            core.row.hash(&mut bytes);
-            (core.sent, core.polled).hash(&mut bytes);
+            (core.op - first, core.local, core.polled).hash(&mut bytes);
         }
-        (self.first_round - first_unit * setup.batches).hash(&mut bytes);
-        self.rounds.hash(&mut bytes);
-        self.written.hash(&mut bytes);
-        self.shared.words.hash(&mut bytes);
-        self.shared.rows.hash(&mut bytes);
-        let mut flight: Vec<_> = self.shared.flight.iter().collect();
-        // Effects of different cores, or to different ranks, have no order among each other.
-        flight.sort_by_key(|effect| (effect.issued.from, effect.issued.to));
-        flight.hash(&mut bytes);
+        (self.first_round.wrapping_sub(first_unit * setup.batches), &self.rounds, &self.written)
+            .hash(&mut bytes);
+        protocol.fingerprint(self, first, &mut bytes);
         xxh3_128(&bytes.0)
     }
-}
 
-fn lcm(a: u32, b: u32) -> u32 {
-    let (mut x, mut y) = (a, b);
-    while y > 0 {
-        (x, y) = (y, x % y);
+    /// Adds to the story what a core did, in the line of what it did just before.
+    pub(super) fn tell(&mut self, who: &str, did: &[String]) {
+        let Some(Story { events, .. }) = &mut self.story else { return };
+        let last = events.last_mut().filter(|line| line.starts_with(who));
+        let told = last.as_ref().is_some_and(|line| line.ends_with(CLEARS));
+        let did: Vec<_> = did.iter().filter(|did| !told || *did != CLEARS).map(String::as_str).collect();
+        let did = did.join("; ");
+        match last {
+            _ if did.is_empty() => {}
+            Some(line) => {
+                line.push_str("; ");
+                line.push_str(&did);
+            }
+            None => events.push(format!("{who}{did}")),
+        }
     }
-    a / x * b
 }
 
 /// Collects what is hashed.
-struct Bytes(Vec<u8>);
+pub(super) struct Bytes(Vec<u8>);
 
 impl Hasher for Bytes {
     fn finish(&self) -> u64 {
@@ -180,47 +200,5 @@ impl Hasher for Bytes {
 
     fn write(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
-    }
-}
-
-/// Numbers for places and rows, so that states stay small.
-#[derive(Debug, Default)]
-pub(super) struct Interner {
-    places: HashMap<(RankId, Place), u16>,
-    by_place: Vec<(RankId, Place)>,
-    rows: HashMap<Vec<u8>, u16>,
-    by_row: Vec<Vec<u8>>,
-}
-
-impl Interner {
-    pub(super) fn place(&mut self, rank: RankId, at: Place) -> u16 {
-        let next = self.by_place.len() as u16;
-        let by_place = &mut self.by_place;
-        *self.places.entry((rank, at)).or_insert_with(|| {
-            by_place.push((rank, at));
-            next
-        })
-    }
-
-    /// The number of a place, if anybody ever wrote there.
-    pub(super) fn known(&self, rank: RankId, at: Place) -> Option<u16> {
-        self.places.get(&(rank, at)).copied()
-    }
-
-    pub(super) fn place_of(&self, number: u16) -> (RankId, Place) {
-        self.by_place[number as usize]
-    }
-
-    pub(super) fn row(&mut self, bytes: Vec<u8>) -> u16 {
-        let next = self.by_row.len() as u16;
-        let by_row = &mut self.by_row;
-        *self.rows.entry(bytes).or_insert_with_key(|bytes| {
-            by_row.push(bytes.clone());
-            next
-        })
-    }
-
-    pub(super) fn row_of(&self, number: u16) -> &[u8] {
-        &self.by_row[number as usize]
     }
 }

@@ -11,6 +11,12 @@ pub(super) struct Tape<A> {
     made: Vec<(A, bool)>,
 }
 
+impl<A> Default for Tape<A> {
+    fn default() -> Self {
+        Self { given: Vec::new(), made: Vec::new() }
+    }
+}
+
 impl<A: Copy + PartialEq> Tape<A> {
     pub(super) const fn new(given: Vec<bool>) -> Self {
         Self { given, made: Vec::new() }

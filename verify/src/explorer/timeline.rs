@@ -1,13 +1,11 @@
 //! A counterexample as a story: what happened, in order, and what must never have.
 
-use super::fabric::{is_shared, spot};
-use super::phase::Phase;
+use super::protocol::{Protocol, who};
 use super::search::Origin;
-use super::state::{Effect, Shared, State, Value};
+use super::state::{State, StateOf, Story};
 use super::step::{Known, Move};
 use super::violation::Violation;
 use core::fmt;
-use kernel_core::fabric::order;
 
 /// The shortest way into trouble.
 #[derive(Clone, Debug)]
@@ -32,129 +30,55 @@ impl fmt::Display for Timeline {
     }
 }
 
-/// Tells the moves again, one by one.
-pub(super) fn replay(known: &mut Known<'_>, way: &[Origin<Move>], violation: Violation) -> Timeline {
-    let mut events = Vec::new();
+/// The way to `last`, told again.
+pub(super) fn tell<P: Protocol>(
+    known: &mut Known<'_, P>,
+    origins: &[Origin<P::Event>],
+    last: Origin<P::Event>,
+    violation: Violation,
+) -> Timeline {
+    let mut way = vec![last];
+    let mut id = last.parent;
+    while let Some(&origin) = origins.get(id as usize) {
+        way.push(origin);
+        id = origin.parent;
+    }
     let mut traffic = Vec::new();
-    let mut state: Option<State> = None;
-    for origin in way {
-        let next = match (&state, origin.what) {
+    let mut state: Option<StateOf<P>> = None;
+    for origin in way.into_iter().rev() {
+        let next = match (&mut state, origin.what) {
             (Some(before), Some(what)) => {
-                let next = known.after(before, what).into_iter().nth(origin.branch.into());
-                events.push(tell(known, before, what, next.as_ref().and_then(|next| next.as_ref().ok())));
-                next
+                if let Move::Event(event) = what {
+                    let event = known.protocol.tell(before, event);
+                    before.story.iter_mut().for_each(|story| story.events.push(event.clone()));
+                }
+                known.after(before, what)
             }
-            (None, _) => known.initial(true).into_iter().nth(origin.branch.into()),
-            (Some(_), None) => None,
+            (None, _) => known.initial(true),
+            (Some(_), None) => Vec::new(),
         };
-        if let Some(Ok(next)) = &next {
-            tell_traffic(state.as_ref(), next, &mut events, &mut traffic);
+        if let Some(Ok(next)) = next.into_iter().nth(origin.branch.into()) {
+            tell_traffic(&next, &mut traffic);
+            state = Some(next);
+        } else if let (Some(Move::Core(core)), Some(state)) = (origin.what, &mut state) {
+            state.tell(&who(known.setup, core, state.cores[core].op), &["goes on".to_owned()]);
+            state.story.iter_mut().for_each(|story| story.steps.push(core));
         }
-        state = next.and_then(Result::ok).or(state);
     }
-    if violation.is_wait()
-        && let Some(state) = &state
-    {
-        tell_waits(known, state, &mut events);
-    }
-    let mut steps = state.and_then(|state| state.log).unwrap_or_default();
-    if let Some(Origin { what: Some(Move::Step(i)), .. }) = way.last() {
-        steps.push(*i);
-    }
+    let story = state.and_then(|mut state| {
+        if violation.is_wait() {
+            known.tell_waits(&mut state);
+        }
+        state.story
+    });
+    let Story { events, steps } = story.unwrap_or_default();
     Timeline { events, steps, traffic, violation }
 }
 
-/// What ranks have chosen since the state before.
-fn tell_traffic(
-    before: Option<&State>,
-    after: &State,
-    events: &mut Vec<String>,
-    traffic: &mut Vec<Vec<Option<i32>>>,
-) {
-    for (batch, round) in (after.first_round..).zip(&after.rounds) {
-        let old = before.and_then(|b| b.rounds.get(batch.checked_sub(b.first_round)? as usize));
-        for (rank, choice) in round.choices.iter().enumerate() {
-            if let Some(choice) = choice
-                && old.is_none_or(|old| old.choices[rank].is_none())
-            {
-                while traffic.len() <= batch as usize {
-                    traffic.push(vec![None; round.choices.len()]);
-                }
-                traffic[batch as usize][rank] = *choice;
-                let to = choice.map_or_else(|| "nobody".to_owned(), |e| format!("expert {e}"));
-                events.push(format!("rank {rank} begins round {batch}: sends to {to}"));
-            }
-        }
+/// What ranks have chosen in live rounds.
+fn tell_traffic<M, O>(state: &State<M, O>, traffic: &mut Vec<Vec<Option<i32>>>) {
+    for (n, round) in (state.first_round as usize..).zip(&state.rounds) {
+        traffic.resize(traffic.len().max(n + 1), Vec::new());
+        traffic[n] = round.choices.iter().map(|choice| choice.flatten()).collect();
     }
-}
-
-fn tell_waits(known: &mut Known<'_>, state: &State, events: &mut Vec<String>) {
-    let cores = known.setup.model.cores as usize;
-    for i in 0..state.cores.len() {
-        if state.cores[i].phase != Phase::Between
-            && let Some(wait) = known.waits_for(state, i)
-        {
-            events.push(format!("{}: {wait}", who(known, state, i, cores)));
-        }
-    }
-}
-
-fn who(known: &Known<'_>, state: &State, i: usize, cores: usize) -> String {
-    let operator = known.setup.named(state.cores[i].op);
-    let core = if cores > 1 { format!(" core {}", i % cores) } else { String::new() };
-    format!("rank {}{core}, {operator}", i / cores)
-}
-
-fn tell(known: &Known<'_>, before: &State, what: Move, after: Option<&State>) -> String {
-    let cores = known.setup.model.cores as usize;
-    match what {
-        Move::Land(i) => {
-            let effect = &before.shared.flight[i];
-            let (rank, core) = effect.issued.from;
-            let core = if cores > 1 { format!(" core {core}") } else { String::new() };
-            format!("        lands: the {}, issued by rank {rank}{core}", of(effect))
-        }
-        Move::Step(i) => {
-            let me = who(known, before, i, cores);
-            let did =
-                after.map_or_else(|| "goes on".to_owned(), |after| did(known, &before.shared, &after.shared));
-            format!("{me}: {did}")
-        }
-    }
-}
-
-fn of(effect: &Effect) -> String {
-    let what = match (effect.issued.kind, effect.value) {
-        (order::Kind::Put, _) => "row".to_owned(),
-        (order::Kind::Publish, Value::Word(word)) => format!("word {word:#x}"),
-        (_, Value::Word(0)) => "clear".to_owned(),
-        (_, value) => format!("store {value:?}"),
-    };
-    format!("{what} for {} of rank {}", spot(effect.issued.at), effect.issued.to)
-}
-
-/// What a core's step changed for others.
-fn did(known: &Known<'_>, before: &Shared, after: &Shared) -> String {
-    let place = |number| {
-        let (rank, at) = known.interner.place_of(number);
-        format!("{} of rank {rank}", spot(at))
-    };
-    if let Some(effect) = after.flight.iter().find(|effect| !before.flight.contains(effect)) {
-        return format!("issues a {}", of(effect));
-    }
-    if let Some((number, _)) = after.rows.iter().find(|row| !before.rows.contains(row)) {
-        return format!("puts a row at {}", place(*number));
-    }
-    if let Some((number, _)) = before.rows.iter().find(|row| !after.rows.contains(row)) {
-        return format!("reads the row at {} for the last time", place(*number));
-    }
-    // A selector is nobody else's business.
-    let told = |(number, _): &&(u16, u64)| is_shared(known.interner.place_of(*number).1);
-    if let Some((number, word)) = after.words.iter().filter(told).find(|word| !before.words.contains(word)) {
-        return format!("publishes {word:#x} at {}", place(*number));
-    }
-    if let Some((number, _)) = before.words.iter().filter(told).find(|word| !after.words.contains(word)) {
-        return format!("sees the flag at {} and clears it", place(*number));
-    }
-    "sees what it waited for".to_owned()
 }

@@ -1,9 +1,9 @@
 //! What no state may lead to.
 
-use super::fabric::spot;
-use super::model::Operator;
+use super::protocol::spot;
 use core::fmt;
 use kernel_core::place::Place;
+use kernel_core::sim::cluster::Planned;
 use kernel_core::units::RankId;
 
 /// Something that must never happen.
@@ -79,9 +79,9 @@ pub enum Violation {
         /// Whose window.
         from: RankId,
         /// Of which operator.
-        operator: Operator,
+        operator: Planned,
         /// What the reader has not ended.
-        unended: Operator,
+        unended: Planned,
     },
     /// A core wrote what a transfer has still to read (A2).
     SourceInUse {
@@ -90,18 +90,18 @@ pub enum Violation {
         /// To whom the transfer goes.
         to: RankId,
         /// What the core runs.
-        operator: Operator,
+        operator: Planned,
         /// The operator of the transfer.
-        unread: Operator,
+        unread: Planned,
     },
     /// A core wrote a task where its agent has perhaps not read the one before (A2).
     TaskInUse {
         /// Whose core.
         rank: RankId,
         /// What the core runs.
-        operator: Operator,
+        operator: Planned,
         /// The operator of the task before.
-        unread: Operator,
+        unread: Planned,
     },
     /// A core wrote where nothing that it had heard says that the owner has ended what lay there (hierarchy).
     Unheard {
@@ -112,16 +112,16 @@ pub enum Violation {
         /// Where.
         at: Place,
         /// What the core runs.
-        operator: Operator,
+        operator: Planned,
         /// What the owner has perhaps not ended.
-        unended: Operator,
+        unended: Planned,
     },
     /// A rank ended an operator ahead of something that it is sent there (hierarchy).
     Unawaited {
         /// Whose.
         rank: RankId,
         /// What it ended.
-        operator: Operator,
+        operator: Planned,
     },
     /// Nobody can move and not everybody is done.
     Deadlock,

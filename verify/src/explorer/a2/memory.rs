@@ -1,14 +1,15 @@
 //! The memory of an A2 group: what has landed, what is under way, and what may be forgotten.
 
-use super::super::fabric::VIRTUAL;
-use super::super::model::{Kind, Memory as Landing, Setup, Twin};
+use super::super::model::{Memory as Landing, Setup, Twin};
+use super::super::protocol::VIRTUAL;
 use super::super::violation::Violation;
 use core::hash::{Hash, Hasher};
 use core::ops::Range;
 use kernel_core::layout::a2_message::TASK;
 use kernel_core::layout::a2_window::{FLAG, FLAG1, next_flag_place, sent_bytes, tail_flag, window_in};
-use kernel_core::layout::state::{Kind as Operator, Partition};
+use kernel_core::layout::state::Partition;
 use kernel_core::place::Place;
+use kernel_core::protocol::{Agent, Operator};
 use kernel_core::units::RankId;
 use std::rc::Rc;
 use xxhash_rust::xxh3::xxh3_128;
@@ -30,8 +31,8 @@ pub(super) enum Area {
 pub(super) type Spot = (Area, usize);
 
 /// A model, and where flags could lie in it.
-pub(super) struct Scene<'a> {
-    pub(super) setup: Setup<'a>,
+pub(in super::super) struct Scene<'a> {
+    pub(super) setup: &'a Setup<'a>,
     /// Every word of a window at which a flag could be looked for, and whether this group could.
     places: Vec<(usize, bool)>,
     /// Ends of the pieces of a transfer, by operator: somebody may look for a flag in their last word.
@@ -40,7 +41,7 @@ pub(super) struct Scene<'a> {
 }
 
 impl<'a> Scene<'a> {
-    pub(super) fn new(setup: Setup<'a>) -> Self {
+    pub(in super::super) fn new(setup: &'a Setup<'a>) -> Self {
         let shape = setup.shape;
         let most = shape.rows_to_peer_max(RankId(0));
         let window = sent_bytes(shape, Operator::Dispatch, most);
@@ -83,7 +84,7 @@ impl<'a> Scene<'a> {
     fn cut(&self, op: u32, done: usize, len: usize) -> usize {
         let kind = self.setup.operator(op).0;
         let every = self.setup.model.memory == Landing::WeakExplicit;
-        let ends = self.ends.iter().zip([Kind::Dispatch, Kind::Combine]);
+        let ends = self.ends.iter().zip([Operator::Dispatch, Operator::Combine]);
         let ends = ends.filter(|(_, of)| every || *of == kind).flat_map(|(ends, _)| ends);
         ends.copied().filter(|&end| end > done && end < len).min().unwrap_or(len)
     }
@@ -162,7 +163,8 @@ impl CoreWords {
 
 /// All that is shared.
 #[derive(Clone, Debug)]
-pub(super) struct Memory {
+pub(in super::super) struct Memory {
+    pub(super) agents: Vec<Agent>,
     /// Windows and task records, by area, then by number.
     pub(super) areas: [Vec<Rc<Block>>; 3],
     /// By rank.
@@ -187,6 +189,7 @@ impl Memory {
         let task = Rc::new(Block::new(vec![0; TASK as usize]));
         let all = ranks * ranks * model.partitions[0] as usize;
         Self {
+            agents: vec![Agent::new(); ranks],
             areas: [vec![Rc::clone(&window); all], vec![window; all], vec![task; all]],
             doorbell: vec![0; ranks],
             chosen: vec![0; ranks],

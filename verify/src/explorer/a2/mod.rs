@@ -24,83 +24,195 @@
 //! error: one core a rank, and a few operators, are all that is within reach.
 
 mod memory;
-mod state;
-mod step;
 mod view;
 mod words;
 
-use super::model::{Memory as Landing, Model, Setup, Twin};
-use super::search::{Found, Origin, Space, Told, retell, search};
-use super::{Report, Timeline, Violation};
-use kernel_core::shape::Shape;
-use state::{Group, Move};
-use step::Known;
+use super::model::Memory as Landing;
+use super::protocol::{Came, Protocol, Run, Step, StepOf, who};
+use super::state::{Bytes, StateOf};
+use super::violation::Violation;
+use core::cell::RefCell;
+use core::hash::Hash;
+use kernel_core::fabric::Progress;
+use kernel_core::plan::order::SendOrder;
+use kernel_core::protocol::AgentEnv;
+use kernel_core::units::RankId;
+pub(super) use memory::Scene;
+use memory::{Flying, Late, Memory};
+use view::View;
 
-/// Explores all states of a model of A2, breadth first.
-pub(super) fn explore(model: &Model, shape: &Shape) -> Report {
-    search(&mut Known::new(Setup::new(model, shape)), model.states_max)
+/// What happens in the memory, or beside it.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// The agent of a rank posts.
+    Agent(usize),
+    /// The next piece of a transfer arrives, by its place in the flight.
+    Arrive(usize),
+    /// One effect of a core lands, if every landing is a move of its own.
+    Land(usize, usize),
+    /// The same of a core's barrier word, by parity.
+    LandWord(usize, usize),
+    /// The same of a rank's `bufferChosen`.
+    LandFlip(usize),
 }
 
-impl Space for Known<'_> {
-    type State = Group;
-    type Move = Move;
-
-    fn initial(&mut self, told: bool) -> Vec<Result<Group, Violation>> {
-        Self::initial(self, told)
+impl Scene<'_> {
+    fn is_explicit(&self) -> bool {
+        self.setup.model.memory == Landing::WeakExplicit
     }
 
-    fn expand(&mut self, state: &Group) -> Vec<Found<Self>> {
-        let moves = state.moves(&self.scene.setup);
-        moves.into_iter().map(|what| (what, Self::after(self, state, what))).collect()
+    /// The operator that an agent serves next.
+    fn served(&self, memory: &Memory, rank: usize) -> u32 {
+        memory.posted[rank] / (self.setup.model.ranks - 1).max(1)
     }
 
-    fn is_over(&self, state: &Group) -> bool {
-        state.is_over(&self.scene.setup)
+    /// Whether an agent has something to serve; else it is idle.
+    fn is_rung(&self, memory: &Memory, rank: usize) -> bool {
+        u64::from(self.served(memory, rank)) != memory.doorbell[rank]
     }
 
-    fn ended(&self, state: &Group) -> u32 {
-        state.cores.iter().map(|core| core.op).sum()
-    }
-
-    fn fingerprint(&self, state: &Group) -> u128 {
-        state.fingerprint(&self.scene.setup)
-    }
-
-    fn matrices(&self) -> usize {
-        self.oracle.matrices()
-    }
-
-    fn retell(&mut self, way: &[Origin<Move>], violation: Violation) -> Timeline {
-        retell(self, way, violation)
+    fn agent(&self, memory: &mut Memory, rank: usize) -> Result<bool, Violation> {
+        let me = RankId(rank as u32);
+        let env = AgentEnv::new(self.setup.shape, me, SendOrder::Staggered);
+        let (mut agent, step) = (memory.agents[rank].clone(), Step::of_agent(me, self.served(memory, rank)));
+        let mut view = View { scene: self, memory, rank, step, landed: RefCell::default() };
+        let progress = agent.step(self.setup.shape, &env, &mut view);
+        let violation = view.step.violation.take();
+        memory.agents[rank] = agent;
+        match (violation, progress) {
+            (Some(violation), _) => Err(violation),
+            (None, Ok(progress)) => Ok(progress == Progress::Stepped),
+            (None, Err(error)) => Err(Violation::Refused { rank: me, error: error.to_string() }),
+        }
     }
 }
 
-impl Told for Known<'_> {
-    fn after(&mut self, state: &Group, what: Move) -> Vec<Result<Group, Violation>> {
-        Self::after(self, state, what)
+impl Protocol for Scene<'_> {
+    type Memory = Memory;
+    type Own = ();
+    type Event = Event;
+    type Asked = ();
+    type Effect = ();
+
+    const ENDS_ARE_MOVES: bool = true;
+
+    fn memory(&self) -> Memory {
+        Memory::new(self)
     }
 
-    fn tell(&self, state: &mut Group, what: Move) {
-        Self::tell(self, state, what);
+    fn step(
+        &mut self,
+        memory: &mut Memory,
+        (): &mut (),
+        step: StepOf<Self>,
+        run: Run<'_>,
+    ) -> (Came, StepOf<Self>) {
+        let (scene, rank) = (&*self, step.rank.index());
+        let mut view = View { scene, memory, rank, step, landed: RefCell::default() };
+        let came = run(&mut view);
+        let View { memory, step, landed, .. } = view;
+        if !matches!(came, Ok(Progress::Pending(_))) {
+            landed.take().into_iter().for_each(|(core, parity)| memory.core_words[core].land(parity));
+        }
+        (came, step)
     }
 
-    fn tell_last(&self, state: &mut Group, what: Move) {
-        if let Move::Core(core) = what {
-            Self::tell_last(self, state, core);
+    fn events(&self, state: &StateOf<Self>) -> Vec<Event> {
+        let memory = &state.memory;
+        let arrivals = (0..memory.flying.len()).map(Event::Arrive);
+        if !self.is_explicit() {
+            return arrivals.collect();
+        }
+        let (ranks, cores) = (0..memory.agents.len(), 0..state.cores.len());
+        let agents = ranks.clone().filter(|&rank| self.is_rung(memory, rank)).map(Event::Agent);
+        let landings =
+            cores.clone().flat_map(|core| memory.may_land(core).map(move |i| Event::Land(core, i)));
+        let is_late = |&(core, parity): &(usize, usize)| memory.core_words[core].late[parity].is_some();
+        let words = cores.flat_map(|core| [(core, 0), (core, 1)]).filter(is_late);
+        let words = words.map(|(core, parity)| Event::LandWord(core, parity));
+        let flips = ranks.filter(|&rank| memory.flip[rank].is_some()).map(Event::LandFlip);
+        agents.chain(arrivals).chain(landings).chain(words).chain(flips).collect()
+    }
+
+    fn happen(&mut self, state: &mut StateOf<Self>, event: Event) -> Result<bool, Violation> {
+        let (at, memory) = (state.operators(), &mut state.memory);
+        let trouble = match event {
+            Event::Agent(rank) => return self.agent(memory, rank),
+            Event::Arrive(i) => memory.arrive(self, i, &at),
+            Event::Land(core, i) => memory.land(self, core / self.setup.model.cores as usize, core, i),
+            Event::LandWord(core, parity) => {
+                memory.core_words[core].land(parity);
+                None
+            }
+            Event::LandFlip(rank) => {
+                memory.land_flip(rank);
+                None
+            }
+        };
+        trouble.map_or(Ok(true), Err)
+    }
+
+    fn tell(&self, state: &StateOf<Self>, event: Event) -> String {
+        let (setup, memory) = (self.setup, &state.memory);
+        match event {
+            Event::Agent(rank) => {
+                let operator = setup.named(self.served(memory, rank));
+                format!("agent of rank {rank}: posts a window of {operator}")
+            }
+            Event::Arrive(i) => {
+                let Flying { from, to, op, len, done } = memory.flying[i];
+                let operator = setup.named(op);
+                format!(
+                    "arrives at rank {to}: the window of rank {from}, {operator}, from byte {done} of {len} on"
+                )
+            }
+            Event::Land(core, i) => {
+                let Late { spot, start, bytes, op, .. } = &memory.late[core][i];
+                let (len, who) = (bytes.len(), who(setup, core, *op));
+                format!("{who}{len} bytes of {spot:?}, from byte {start} on, have landed")
+            }
+            Event::LandWord(core, _) => {
+                format!("{}its barrier word has landed", who(setup, core, state.cores[core].op))
+            }
+            Event::LandFlip(rank) => format!("lands: bufferChosen of rank {rank}"),
         }
     }
 
-    fn tell_waits(&mut self, state: &mut Group) {
-        let mut events = state.story.take().unwrap_or_default();
-        Self::tell_waits(self, state, &mut events);
-        state.story = Some(events);
+    /// Agents post all that was rung for. One that looks later is a transfer that begins later, and a core that writes a
+    /// task of a transfer that has not begun is an error.
+    fn settle(&mut self, state: &mut StateOf<Self>) -> Result<(), Violation> {
+        for rank in 0..if self.is_explicit() { 0 } else { state.written.len() } {
+            while self.is_rung(&state.memory, rank) {
+                let event = self.tell(state, Event::Agent(rank));
+                state.story.iter_mut().for_each(|story| story.events.push(event.clone()));
+                self.agent(&mut state.memory, rank)?;
+            }
+        }
+        Ok(())
     }
 
-    fn traffic(&self, state: &Group, traffic: &mut Vec<Vec<Option<i32>>>) {
-        state.tell_traffic(traffic);
+    fn ended(&self, state: &mut StateOf<Self>, rank: usize, op: u32) -> Option<Violation> {
+        state.memory.forget_received(self, rank, op);
+        None
     }
 
-    fn story(&self, state: &mut Group) -> Vec<String> {
-        state.story.take().unwrap_or_default()
+    fn fingerprint(&self, state: &StateOf<Self>, first: u32, bytes: &mut Bytes) {
+        let Memory { areas, doorbell, chosen, flip, core_words, late, posted, flying, .. } = &state.memory;
+        for (posted, doorbell) in posted.iter().zip(doorbell) {
+            // All that there is of an agent: tasks posted.
+            posted.wrapping_sub(first * (self.setup.model.ranks - 1)).hash(bytes);
+            doorbell.wrapping_sub(first.into()).hash(bytes);
+        }
+        (areas, chosen, flip, core_words).hash(bytes);
+        for late in late.iter().flatten() {
+            (late.spot, late.start, &late.bytes, late.store).hash(bytes);
+        }
+        late.iter().for_each(|late| late.len().hash(bytes));
+        let mut flying: Vec<_> = flying.iter().collect();
+        flying.sort_by_key(|flying| (flying.from, flying.to, flying.op));
+        for flying in flying {
+            let op = flying.op.wrapping_sub(first);
+            (flying.from, flying.to, op, flying.len, flying.done).hash(bytes);
+        }
     }
 }

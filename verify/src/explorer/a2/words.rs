@@ -1,31 +1,31 @@
 //! What the cores of an A2 rank tell each other: barrier words and `bufferChosen`.
 
+use super::super::model::{Memory as Landing, Twin};
 use super::super::violation::Violation;
 use super::memory::CoreWords;
 use super::view::View;
-use super::{Landing, Twin};
 use kernel_core::fabric::Fault;
 use kernel_core::layout::state::{CORE_RECORD, CORE_WORDS};
 use kernel_core::place::Place;
 use kernel_core::units::CoreId;
 
-impl View<'_> {
+impl View<'_, '_> {
     /// A barrier word as this core observes it.
     pub(super) fn core_word(&self, at: Place) -> Result<u64, Fault> {
         let (other, parity) = self.core_word_at(at)?;
         let landing = self.scene.setup.model.memory;
         let newest = |words: &CoreWords| words.late[parity].unwrap_or(words.landed[parity]);
-        let own = &self.memory.core_words[self.number(self.core)];
-        if other == self.core {
+        let own = &self.memory.core_words[self.number(self.step.core)];
+        if other == self.step.core {
             if landing == Landing::Weak && own.late[parity].is_some() {
-                self.blame(Violation::OwnNotLanded { rank: self.me(), at });
+                self.step.blame(Violation::OwnNotLanded { rank: self.me(), at });
             }
             return Ok(own.landed[parity]);
         }
-        self.touch(at)?;
+        self.step.touch(at)?;
         let skip = match self.twin() {
             Twin::NoBarrier => true,
-            Twin::BarrierOfLowerCores => other.0 > self.core.0,
+            Twin::BarrierOfLowerCores => other.0 > self.step.core.0,
             _ => false,
         };
         if skip {
@@ -35,12 +35,12 @@ impl View<'_> {
         let number = self.number(other);
         let words = &self.memory.core_words[number];
         if words.late[parity].is_some() {
-            if landing == Landing::WeakExplicit || !self.tape.borrow_mut().choose(()) {
+            if landing == Landing::WeakExplicit || !self.step.tape.borrow_mut().choose(()) {
                 return Ok(words.landed[parity]);
             }
             self.landed.borrow_mut().push((number, parity));
         }
-        self.say(|| format!("sees core {} at the barrier", other.0));
+        self.step.say(|| format!("sees core {} at the barrier", other.0));
         Ok(newest(words))
     }
 
@@ -58,12 +58,12 @@ impl View<'_> {
     /// `bufferChosen` as this core observes it.
     pub(super) fn buffer_chosen(&self, at: Place) -> Result<u64, Fault> {
         let flip = self.memory.flip[self.rank];
-        if self.core.0 == 0 {
+        if self.step.core.0 == 0 {
             return Ok(flip.unwrap_or(self.memory.chosen[self.rank]));
         }
-        self.touch(at)?;
+        self.step.touch(at)?;
         if flip.is_some() && self.scene.setup.model.memory == Landing::Weak {
-            self.blame(Violation::NotLanded { rank: self.me(), at });
+            self.step.blame(Violation::NotLanded { rank: self.me(), at });
         }
         Ok(self.memory.chosen[self.rank])
     }

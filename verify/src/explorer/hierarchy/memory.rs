@@ -1,6 +1,7 @@
 //! Memory of a hierarchy: cells that have landed, effects that perhaps have, and who knows of whose end.
 
 use super::super::model::{Memory as Landing, Setup, Twin};
+use super::super::protocol::RANKS;
 use super::super::violation::Violation;
 use kernel_core::fabric::order::{Issued, Kind};
 use kernel_core::layout::relay;
@@ -10,14 +11,12 @@ use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use std::collections::HashMap;
 
-/// Most ranks of a model.
-pub(super) const RANKS: usize = 4;
 /// By rank: the operator that it is known to have begun, so that it has ended those before.
 pub(super) type Heard = [u32; RANKS];
 
 /// What lies at a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Area {
+pub(in super::super) enum Area {
     Entered,
     RowsDone,
     End,
@@ -32,22 +31,25 @@ pub(super) enum Area {
 
 /// A place of some rank: what lies there, in which partition of the model's, and which of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Spot {
+pub(in super::super) struct Spot {
     pub(super) area: Area,
     pub(super) partition: u8,
     pub(super) number: u16,
 }
 
 /// A model, and where things lie in it.
-pub(super) struct Scene<'a> {
-    pub(super) setup: Setup<'a>,
+pub(in super::super) struct Scene<'a> {
+    pub(super) setup: &'a Setup<'a>,
     words: HashMap<u64, (Area, u16, Option<Partition>)>,
     /// Bytes between near slots.
     near_pitch: u64,
+    /// Numbers for what rows and records hold, so that states stay small.
+    bodies: HashMap<Vec<u8>, u16>,
+    by_body: Vec<Vec<u8>>,
 }
 
 impl<'a> Scene<'a> {
-    pub(super) fn new(setup: Setup<'a>) -> Self {
+    pub(in super::super) fn new(setup: &'a Setup<'a>) -> Self {
         let shape = setup.shape;
         let mut words = HashMap::new();
         let mut word = |at: Place, area, number: u32, of| words.insert(at.offset, (area, number as u16, of));
@@ -69,7 +71,21 @@ impl<'a> Scene<'a> {
             }
         }
         let slot = |slot| relay::dispatch_slot(shape, 0, RankId(0), slot).offset;
-        Self { setup, words, near_pitch: slot(1) - slot(0) }
+        let near_pitch = slot(1) - slot(0);
+        Self { setup, words, near_pitch, bodies: HashMap::new(), by_body: Vec::new() }
+    }
+
+    pub(super) fn body(&mut self, bytes: Vec<u8>) -> u16 {
+        let next = self.by_body.len() as u16;
+        let by_body = &mut self.by_body;
+        *self.bodies.entry(bytes).or_insert_with_key(|bytes| {
+            by_body.push(bytes.clone());
+            next
+        })
+    }
+
+    pub(super) fn body_of(&self, number: u16) -> &[u8] {
+        &self.by_body[number as usize]
     }
 
     fn shape(&self) -> &'a Shape {
@@ -153,7 +169,7 @@ impl<'a> Scene<'a> {
 
 /// What a word or a record holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Value {
+pub(in super::super) struct Value {
     /// Operator of who wrote it.
     pub(super) op: u32,
     /// The number beside the epoch.
@@ -174,7 +190,7 @@ pub(super) struct Cell {
 
 /// An effect that has perhaps landed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Effect {
+pub(in super::super) struct Effect {
     pub(super) issued: Issued,
     pub(super) spot: Spot,
     pub(super) value: Value,
@@ -203,7 +219,7 @@ pub(super) enum Part {
 }
 
 #[derive(Clone, Debug, Default)]
-pub(super) struct Memory {
+pub(in super::super) struct Memory {
     /// By rank, then spot.
     pub(super) cells: Vec<Cell>,
     /// As they were issued.

@@ -31,78 +31,130 @@
 //! so that for ever has an end.
 
 mod memory;
-mod state;
-mod step;
 mod view;
 
-use super::model::{Model, Setup};
-use super::search::{Found, Origin, Space, Told, retell, search};
-use super::{Report, Timeline, Violation};
-use kernel_core::shape::Shape;
-use state::Group;
-use step::Known;
+use super::model::Memory as Landing;
+use super::protocol::{Came, Protocol, Run, StepOf};
+use super::state::{Bytes, Core, StateOf};
+use super::violation::Violation;
+use core::convert::Infallible;
+use core::hash::Hash;
+use kernel_core::units::RankId;
+pub(super) use memory::Scene;
+use memory::{Effect, Heard, Memory};
+use view::{Asked, View};
 
-/// Explores all states of a model of the hierarchy, breadth first.
-pub(super) fn explore(model: &Model, shape: &Shape) -> Report {
-    search(&mut Known::new(Setup::new(model, shape)), model.states_max)
+/// What the memory keeps of a core.
+#[derive(Clone, Copy, Debug, Default, Hash)]
+pub(super) struct Own {
+    /// Operators begun by its own count, the word in its window.
+    epoch: u32,
+    /// Of every rank: the operator that it has begun, as far as this core has heard; no later than its own.
+    heard: Heard,
 }
 
-impl Space for Known<'_> {
-    type State = Group;
-    /// A core that steps, by its number in the group.
-    type Move = usize;
+impl Protocol for Scene<'_> {
+    type Memory = Memory;
+    type Own = Own;
+    type Event = Infallible;
+    type Asked = Asked;
+    type Effect = Effect;
 
-    fn initial(&mut self, told: bool) -> Vec<Result<Group, Violation>> {
-        Self::initial(self, told)
+    const CHOOSES_AT_ONCE: bool = true;
+
+    fn memory(&self) -> Memory {
+        Memory::default()
     }
 
-    fn expand(&mut self, state: &Group) -> Vec<Found<Self>> {
-        Self::expand(self, state)
+    fn step(
+        &mut self,
+        memory: &mut Memory,
+        own: &mut Own,
+        step: StepOf<Self>,
+        run: Run<'_>,
+    ) -> (Came, StepOf<Self>) {
+        let before = memory.flight.len();
+        let mut view = View::new(self, memory, own, step);
+        let came = run(&mut view);
+        *own = view.own();
+        let View { memory, step, .. } = view;
+        if step.peek && step.touched.get() {
+            memory.into_inner().flight.truncate(before);
+        }
+        (came, step)
     }
 
-    fn is_over(&self, state: &Group) -> bool {
-        state.cores.iter().all(|core| self.scene.setup.ended(core.op))
+    fn events(&self, _: &StateOf<Self>) -> Vec<Infallible> {
+        Vec::new()
     }
 
-    fn ended(&self, state: &Group) -> u32 {
-        state.cores.iter().map(|core| core.op).sum()
+    fn happen(&mut self, _: &mut StateOf<Self>, event: Infallible) -> Result<bool, Violation> {
+        match event {}
     }
 
-    fn fingerprint(&self, state: &Group) -> u128 {
-        state.fingerprint(&self.scene.setup)
+    fn tell(&self, _: &StateOf<Self>, event: Infallible) -> String {
+        match event {}
     }
 
-    fn matrices(&self) -> usize {
-        self.oracle.matrices()
+    fn ended(&self, state: &mut StateOf<Self>, rank: usize, op: u32) -> Option<Violation> {
+        let all = self.setup.model.cores as usize;
+        let cores = &mut state.cores[rank * all..][..all];
+        // The join: each has heard what all have.
+        let most = |heard: Heard, core: &Core<Own>| core::array::from_fn(|i| heard[i].max(core.own.heard[i]));
+        let mut heard = cores.iter().fold([0; _], most);
+        heard[rank] = op + 1;
+        cores.iter_mut().for_each(|core| core.own.heard = heard);
+        state.memory.end(self, RankId(rank as u32), op)
     }
 
-    fn retell(&mut self, way: &[Origin<usize>], violation: Violation) -> Timeline {
-        retell(self, way, violation)
-    }
-}
-
-impl Told for Known<'_> {
-    fn after(&mut self, state: &Group, core: usize) -> Vec<Result<Group, Violation>> {
-        Self::after(self, state, core)
+    fn in_flight(memory: &Memory) -> usize {
+        memory.flight.len()
     }
 
-    // Steps tell themselves.
-    fn tell(&self, _: &mut Group, _: usize) {}
-
-    fn tell_last(&self, state: &mut Group, core: usize) {
-        let who = self.who(core, state.cores[core].op);
-        state.tell(&who, &["goes on".to_owned()]);
+    fn fingerprint(&self, state: &StateOf<Self>, first: u32, bytes: &mut Bytes) {
+        let since = |op: u32| op.wrapping_sub(first);
+        let ranks = state.written.len();
+        let heard = |heard: &Heard| -> Heard {
+            core::array::from_fn(|rank| if rank < ranks { since(heard[rank]) } else { 0 })
+        };
+        for core in &state.cores {
+            (since(core.own.epoch), heard(&core.own.heard)).hash(bytes);
+        }
+        let Memory { cells, flight } = &state.memory;
+        cells.len().hash(bytes);
+        for cell in cells {
+            let value = &cell.value;
+            (cell.rank, cell.spot, since(value.op), value.number, value.body, heard(&value.heard))
+                .hash(bytes);
+        }
+        let mut flight: Vec<_> = flight.iter().collect();
+        // Effects of different cores, or to different ranks, have no order among each other.
+        flight.sort_by_key(|effect| (effect.issued.from, effect.issued.to));
+        for effect in flight {
+            let value = &effect.value;
+            (effect.issued.from, effect.issued.to, effect.spot, effect.seen).hash(bytes);
+            (since(value.op), value.number, value.body, heard(&value.heard)).hash(bytes);
+        }
     }
 
-    fn tell_waits(&mut self, state: &mut Group) {
-        Self::tell_waits(self, state);
+    fn moves_few(&self) -> bool {
+        self.setup.model.memory == Landing::Weak
     }
 
-    fn traffic(&self, state: &Group, traffic: &mut Vec<Vec<Option<i32>>>) {
-        state.tell_traffic(&self.matrices, traffic);
+    fn settles_by_rank(&self) -> bool {
+        self.setup.model.memory != Landing::Strong
     }
 
-    fn story(&self, state: &mut Group) -> Vec<String> {
-        state.story.take().unwrap_or_default()
+    fn supposes(&self) -> bool {
+        self.setup.model.memory != Landing::WeakExplicit
+    }
+
+    fn is_alike(a: &Own, b: &Own) -> bool {
+        a.epoch == b.epoch
+    }
+
+    fn is_one_enough(&self, a: &[Effect], b: &[Effect]) -> bool {
+        let explicit = self.setup.model.memory == Landing::WeakExplicit;
+        !explicit && a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.is_like(b))
     }
 }

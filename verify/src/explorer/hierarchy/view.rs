@@ -1,133 +1,116 @@
 //! The fabric that a machine sees while it is explored.
 
-use super::super::model::{Kind, Memory as Landing, Twin};
-use super::super::oracle::Expected;
-use super::super::tape::Tape;
+use super::super::model::{Memory as Landing, Twin};
+use super::super::protocol::{self, NOTHING, Step};
 use super::super::violation::Violation;
+use super::Own;
 use super::memory::{Area, Effect, Heard, Memory, Part, Scene, Spot, Value};
-use super::state::Numbers;
 use core::cell::{Cell, RefCell};
 use kernel_core::fabric::order::{self, Issued};
 use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::layout::relay;
 use kernel_core::place::{Place, Region};
-use kernel_core::units::{CoreId, RankId};
-use std::rc::Rc;
+use kernel_core::plan::relay as plan;
+use kernel_core::protocol::Operator;
+use kernel_core::units::{CoreId, RankId, Token};
 
 /// The machines' epochs stand at the far end of what a flag has room for, where the model's operators are counted from 0:
 /// even, so that partitions are the same.
 const EPOCHS: u64 = (1 << 48) - 16;
 
 /// A word of the core's rank, and whether it is the last one of a record; or its quiet.
-pub(super) type Asked = (Spot, bool);
+pub(in super::super) type Asked = (Spot, bool);
 
 /// One core's view.
-pub(super) struct View<'a> {
-    pub(super) scene: &'a Scene<'a>,
-    pub(super) numbers: &'a mut Numbers,
-    pub(super) memory: RefCell<&'a mut Memory>,
-    pub(super) me: (RankId, CoreId),
-    /// The operator that the core runs.
-    pub(super) op: u32,
-    pub(super) kind: Kind,
-    /// By rank: the operator that it runs.
-    pub(super) at: Vec<u32>,
-    pub(super) epoch: Cell<u32>,
-    pub(super) heard: Cell<Heard>,
-    /// What all ranks must write.
-    pub(super) expected: Rc<Vec<Expected>>,
-    /// The servers that have an expert of an own token, as bits.
-    pub(super) servers: u32,
-    /// Whether accesses whose outcome depends on others are refused.
-    pub(super) peek: bool,
-    pub(super) tape: RefCell<Tape<Asked>>,
-    /// Whether the step depended on others at all.
-    pub(super) touched: Cell<bool>,
-    /// The ranks that can still change what it looked at, as bits.
-    pub(super) open: Cell<u32>,
-    /// Words that count are taken for settled once they have come, and read as so many operators further on, one by one;
-    /// those behind as they are.
-    pub(super) ahead: Option<Vec<u32>>,
-    /// How far that was.
-    pub(super) supposed: RefCell<Vec<u32>>,
+pub(super) struct View<'v, 'a> {
+    pub(super) scene: &'v mut Scene<'a>,
+    pub(super) memory: RefCell<&'v mut Memory>,
+    pub(super) step: Step<Asked, Effect>,
+    epoch: Cell<u32>,
+    heard: Cell<Heard>,
     /// The operator that a near rank was last seen in, for the twin that asks.
-    pub(super) in_step: Cell<Option<u32>>,
-    pub(super) issued: Vec<Effect>,
-    pub(super) written: u32,
-    pub(super) violation: RefCell<Option<Violation>>,
-    /// What the step did, in words, if it is to be told.
-    pub(super) story: Option<RefCell<Vec<String>>>,
+    in_step: Cell<Option<u32>>,
 }
 
-impl View<'_> {
+impl protocol::View for View<'_, '_> {}
+
+impl<'v, 'a> View<'v, 'a> {
+    pub(super) fn new(
+        scene: &'v mut Scene<'a>,
+        memory: &'v mut Memory,
+        own: &Own,
+        step: Step<Asked, Effect>,
+    ) -> Self {
+        let (epoch, heard) = (Cell::new(own.epoch), Cell::new(own.heard));
+        Self { scene, memory: RefCell::new(memory), step, epoch, heard, in_step: Cell::default() }
+    }
+
+    pub(super) const fn own(&self) -> Own {
+        Own { epoch: self.epoch.get(), heard: self.heard.get() }
+    }
+
     fn twin(&self) -> Twin {
         self.scene.setup.model.twin
+    }
+
+    fn me(&self) -> (RankId, CoreId) {
+        (self.step.rank, self.step.core)
     }
 
     fn strong(&self) -> bool {
         self.scene.setup.model.memory == Landing::Strong
     }
 
-    fn blame(&self, violation: Violation) {
-        self.violation.borrow_mut().get_or_insert(violation);
-    }
-
-    fn say(&self, what: impl FnOnce() -> String) {
-        if let Some(story) = &self.story {
-            story.borrow_mut().push(what());
-        }
-    }
-
     fn fault(&self, at: Place, len: usize) -> Fault {
-        Fault::new(self.me.0, at, len as u64)
+        Fault::new(self.step.rank, at, len as u64)
     }
 
     /// The machine's epoch of this operator.
     fn own_epoch(&self) -> u64 {
-        EPOCHS + 1 + u64::from(self.op % 2)
+        EPOCHS + 1 + u64::from(self.step.op % 2)
     }
 
     /// An operator as this machine counts it.
     fn to_machine(&self, op: u32) -> u64 {
-        self.own_epoch().wrapping_add_signed(i64::from(op) - i64::from(self.op))
+        self.own_epoch().wrapping_add_signed(i64::from(op) - i64::from(self.step.op))
     }
 
     /// The operator that a machine calls so.
     fn of_machine(&self, epoch: u64) -> u32 {
-        self.op.wrapping_add_signed(epoch.wrapping_sub(self.own_epoch()) as i32)
+        self.step.op.wrapping_add_signed(epoch.wrapping_sub(self.own_epoch()) as i32)
     }
 
     fn spot(&self, at: Place, len: usize) -> Result<(Spot, u64), Fault> {
-        let spot = self.scene.spot(at, self.op);
+        let spot = self.scene.spot(at, self.step.op);
         if spot.is_none() && at.region == Region::Window {
-            self.blame(Violation::WrongPartition { rank: self.me.0, at });
+            self.step.blame(Violation::WrongPartition { rank: self.step.rank, at });
         }
         spot.ok_or(self.fault(at, len))
     }
 
     /// What others do decides what comes now. `open`: the ranks that can still change it before this core moves, as bits.
     fn touch(&self, at: Place, open: u32) -> Result<(), Fault> {
-        self.touched.set(true);
-        self.open.set(self.open.get() | open);
-        if self.peek { Err(self.fault(at, 0)) } else { Ok(()) }
+        self.step.open.set(self.step.open.get() | open);
+        self.step.touch(at)
     }
 
     /// A word at a spot as this core sees it now, or (a part of) a record: what it is worth in this operator.
     fn look(&self, at: Place, spot: Spot, part: Part) -> Result<Option<Value>, Fault> {
-        let late = self.memory.borrow().late(self.me.0, spot);
-        let landed = self.memory.borrow().cell(self.me.0, spot).copied();
-        let seen = part != Part::Whole && self.memory.borrow().was_seen(self.me.0, spot, part);
+        let late = self.memory.borrow().late(self.step.rank, spot);
+        let landed = self.memory.borrow().cell(self.step.rank, spot).copied();
+        let seen = part != Part::Whole && self.memory.borrow().was_seen(self.step.rank, spot, part);
         // A word that counts goes on when its writer does, and a core that is slow sees that.
         let counts = matches!(spot.area, Area::Entered | Area::RowsDone);
-        let settled = landed.filter(|value| value.op >= self.op).and_then(|value| match &self.ahead {
-            Some(given) if counts => {
-                let mut supposed = self.supposed.borrow_mut();
-                let ahead = given.get(supposed.len()).copied().unwrap_or(0);
-                supposed.push(ahead);
-                Some(Value { op: value.op + ahead, ..value })
-            }
-            _ => (late.is_none() && !counts).then_some(value),
-        });
+        let settled =
+            landed.filter(|value| value.op >= self.step.op).and_then(|value| match &self.step.ahead {
+                Some(given) if counts => {
+                    let mut supposed = self.step.supposed.borrow_mut();
+                    let ahead = given.get(supposed.len()).copied().unwrap_or(0);
+                    supposed.push(ahead);
+                    Some(Value { op: value.op + ahead, ..value })
+                }
+                _ => (late.is_none() && !counts).then_some(value),
+            });
         let value = match late {
             _ if settled.is_some() => settled,
             Some(i) => {
@@ -135,10 +118,10 @@ impl View<'_> {
                 if !seen {
                     self.touch(at, 0)?;
                 }
-                if seen || self.tape.borrow_mut().choose((spot, part == Part::End)) {
+                if seen || self.step.tape.borrow_mut().choose((spot, part == Part::End)) {
                     if !seen {
                         self.memory.borrow_mut().see(self.scene, i, part);
-                        self.say(|| format!("sees {}", self.name(self.me.0, spot, value, part)));
+                        self.step.say(|| format!("sees {}", self.name(self.step.rank, spot, value, part)));
                     }
                     Some(value)
                 } else {
@@ -146,14 +129,14 @@ impl View<'_> {
                 }
             }
             None => {
-                self.touch(at, self.scene.writers(self.me.0, spot))?;
+                self.touch(at, self.scene.writers(self.step.rank, spot))?;
                 landed
             }
         };
-        if let Some(value) = value.filter(|value| value.op >= self.op) {
+        if let Some(value) = value.filter(|value| value.op >= self.step.op) {
             let mut heard = self.heard.get();
             for (mine, theirs) in heard.iter_mut().zip(value.heard) {
-                *mine = (*mine).max(theirs.min(self.op));
+                *mine = (*mine).max(theirs.min(self.step.op));
             }
             self.heard.set(heard);
         }
@@ -171,24 +154,24 @@ impl View<'_> {
         let (spot, _) = self.spot(at, 8)?;
         let far = matches!(kind, order::Kind::Message(_));
         let server = |rank| self.scene.setup.shape.server_of(rank).0;
-        if far == (server(to) == server(self.me.0)) {
+        if far == (server(to) == server(self.step.rank)) {
             return Err(Fault::new(to, at, 8));
         }
         if self.strong() {
             self.touch(at, 0)?;
         }
-        let body = body.map(|bytes| self.numbers.body(bytes));
+        let body = body.map(|bytes| self.scene.body(bytes.to_vec()));
         let mut heard = self.heard.get();
-        heard[self.me.0.index()] = self.op;
-        let op = if spot.area == Area::Row { self.op } else { self.of_machine(epoch) };
+        heard[self.step.rank.index()] = self.step.op;
+        let op = if spot.area == Area::Row { self.step.op } else { self.of_machine(epoch) };
         let value = Value { op, number, body, heard };
-        let issued = Issued { from: self.me, to, at, kind };
+        let issued = Issued { from: self.me(), to, at, kind };
         let effect = Effect { issued, spot, value, seen: [false; 2] };
-        self.issued.push(effect);
-        self.say(|| format!("{} {}", verb(spot.area, kind), self.name(to, spot, value, Part::Whole)));
-        let at = self.at[to.index()];
+        self.step.issued.push(effect);
+        self.step.say(|| format!("{} {}", verb(spot.area, kind), self.name(to, spot, value, Part::Whole)));
+        let at = self.step.at[to.index()];
         let violation = self.memory.get_mut().issue(self.scene, effect, &heard, at);
-        violation.into_iter().for_each(|violation| self.blame(violation));
+        violation.into_iter().for_each(|violation| self.step.blame(violation));
         Ok(())
     }
 
@@ -196,27 +179,20 @@ impl View<'_> {
     fn body(&self, at: Place, len: u64) -> Result<Option<&[u8]>, Fault> {
         let (spot, inside) = self.spot(at, len as usize)?;
         let memory = self.memory.borrow();
-        if memory.late(self.me.0, spot).is_some() {
-            self.blame(Violation::NotLanded { rank: self.me.0, at });
+        if memory.late(self.step.rank, spot).is_some() {
+            self.step.blame(Violation::NotLanded { rank: self.step.rank, at });
         }
-        let body =
-            memory.cell(self.me.0, spot).filter(|value| value.op == self.op).and_then(|value| value.body);
+        let body = memory
+            .cell(self.step.rank, spot)
+            .filter(|value| value.op == self.step.op)
+            .and_then(|value| value.body);
         // The body of a record begins behind its front flag.
         let start = if spot.area == Area::Record { inside.wrapping_sub(8) } else { inside } as usize;
-        let bytes = body.and_then(|body| self.numbers.body_of(body).get(start..)?.get(..len as usize));
+        let bytes = body.and_then(|body| self.scene.body_of(body).get(start..)?.get(..len as usize));
         if bytes.is_none() {
-            self.blame(Violation::NotLanded { rank: self.me.0, at });
+            self.step.blame(Violation::NotLanded { rank: self.step.rank, at });
         }
         Ok(bytes)
-    }
-
-    fn judge(&mut self, at: Place, bytes: &[u8]) {
-        let Region::Output(tensor) = at.region else { return };
-        self.written += bytes.len() as u32;
-        let range = at.offset as usize..at.offset as usize + bytes.len();
-        if self.expected[self.me.0.index()].output(tensor).get(range) != Some(bytes) {
-            self.blame(Violation::Diverged { rank: self.me.0, at });
-        }
     }
 
     /// A front flag: of the record itself, or as a twin has it.
@@ -239,8 +215,12 @@ impl View<'_> {
 
     /// Whether combine goes on without an end flag, as if it had come: its tokens have no expert on that server.
     fn needs_nothing_of(&self, spot: Spot) -> bool {
-        let is_end = self.twin() == Twin::PartialWait && self.kind == Kind::Combine && spot.area == Area::End;
-        is_end && self.servers & 1 << spot.number == 0
+        let combines = self.step.operator == Operator::Combine;
+        let is_end = self.twin() == Twin::PartialWait && combines && spot.area == Area::End;
+        let (shape, inputs) =
+            (self.scene.setup.shape, self.step.round.tensors[self.step.rank.index()].inputs());
+        let goes = |token| plan::pairs(shape, inputs.ids(shape, Token(token)), spot.number.into()) > 0;
+        is_end && !(0..shape.bs(self.step.rank)).any(goes)
     }
 }
 
@@ -252,7 +232,7 @@ fn verb(area: Area, kind: order::Kind) -> &'static str {
     }
 }
 
-impl Fabric for View<'_> {
+impl Fabric for View<'_, '_> {
     fn capabilities(&self) -> Capabilities {
         Capabilities::SEND
     }
@@ -289,23 +269,24 @@ impl Fabric for View<'_> {
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        let targets = self.memory.get_mut().targets(self.me);
+        let me = self.me();
+        let targets = self.memory.get_mut().targets(me);
         if self.twin() == Twin::NoQuiet || targets == 0 {
             return Ok(true);
         }
         // Whoever could still miss what lands now must be tried, too.
         self.touch(Place::window(0), targets)?;
         let spot = Spot { area: Area::Row, partition: 0, number: u16::MAX };
-        let quiet = self.tape.get_mut().choose((spot, false));
+        let quiet = self.step.tape.get_mut().choose((spot, false));
         if quiet {
-            self.memory.get_mut().quiet(self.me);
-            self.say(|| "is quiet".to_owned());
+            self.memory.get_mut().quiet(me);
+            self.step.say(|| "is quiet".to_owned());
         }
         Ok(quiet)
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        if at == relay::epoch(self.me.1) {
+        if at == relay::epoch(self.step.core) {
             return Ok(self.to_machine(self.epoch.get()).wrapping_sub(1));
         }
         let (spot, inside) = self.spot(at, 8)?;
@@ -321,7 +302,7 @@ impl Fabric for View<'_> {
         }
         let value = self.look(at, spot, Part::Whole)?;
         Ok(value.map_or(0, |value| match spot.area {
-            Area::Entered | Area::RowsDone if self.twin() == Twin::Equal && value.op > self.op => 0,
+            Area::Entered | Area::RowsDone if self.twin() == Twin::Equal && value.op > self.step.op => 0,
             Area::Entered if self.is_out_of_step(value.op) => 0,
             Area::Entered | Area::RowsDone => self.to_machine(value.op),
             _ => relay::mark(self.to_machine(value.op), value.number),
@@ -329,7 +310,7 @@ impl Fabric for View<'_> {
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        if at != relay::epoch(self.me.1) {
+        if at != relay::epoch(self.step.core) {
             return Err(self.fault(at, 8));
         }
         // Private: it lands before its core looks again.
@@ -338,22 +319,22 @@ impl Fabric for View<'_> {
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        Ok(self.body(at, len)?.unwrap_or(&super::super::fabric::NOTHING[..len as usize]))
+        Ok(self.body(at, len)?.unwrap_or(&NOTHING[..len as usize]))
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.judge(at, bytes);
+        self.step.judge(at, bytes);
         Ok(())
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let bytes = self.bytes(from, len)?.to_vec();
-        self.judge(output, &bytes);
+        self.step.judge(output, &bytes);
         Ok(())
     }
 }
 
-impl View<'_> {
+impl View<'_, '_> {
     /// A spot in words.
     fn name(&self, rank: RankId, spot: Spot, value: Value, part: Part) -> String {
         let shape = self.scene.setup.shape;

@@ -1,11 +1,9 @@
-//! The fabric that a machine sees while it is explored: sparse memory, a flight of effects, an oracle beside
-//! every output, and a note of whether the step touched anything that others can see.
+//! The fabric that a machine of A3 sees while it is explored.
 
-use super::model::{Kind, Memory, Setup, Twin};
-use super::oracle::Expected;
-use super::state::{Effect, Interner, Shared, Value};
-use super::tape::Tape;
-use super::violation::Violation;
+use super::super::model::{Memory as Landing, Twin};
+use super::super::protocol::{NOTHING, Step, VIRTUAL, spot};
+use super::super::violation::Violation;
+use super::memory::{Effect, Memory, Scene, Value, is_flag};
 use core::cell::{Cell, RefCell};
 use kernel_core::fabric::order::{self, Issued};
 use kernel_core::fabric::{Capabilities, Fabric, Fault};
@@ -15,60 +13,56 @@ use kernel_core::layout::state::{
     CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, core_word,
 };
 use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::protocol::Receive;
+use kernel_core::protocol::{Operator, Receive};
 use kernel_core::sync::flag;
-use kernel_core::units::{CoreId, RankId};
-use std::rc::Rc;
+use kernel_core::units::RankId;
 
-/// Where virtual partitions begin in the model's addresses.
-pub(super) const VIRTUAL: u64 = 1 << 40;
 /// Bytes of a scale.
 const SCALE: u64 = 4;
-/// What unread or never written bytes look like.
-pub(super) static NOTHING: [u8; 512] = [0xEE; 512];
-
-/// A place in words: its partition and where it is in there.
-pub(super) fn spot(at: Place) -> String {
-    let partitioned = at.region == Region::Window || at.offset % VIRTUAL < DISPATCH_SELECTORS;
-    let place = Place { offset: at.offset % VIRTUAL, ..at };
-    if partitioned { format!("{place} in partition {}", at.offset / VIRTUAL) } else { place.to_string() }
-}
 
 /// Whether others than its own core may look at a word.
-pub(super) fn is_shared(at: Place) -> bool {
+fn is_shared(at: Place) -> bool {
     at.region != Region::State
         || at.offset >= VIRTUAL
         || !(DISPATCH_SELECTORS..CORE_WORDS).contains(&at.offset)
 }
 
 /// One core's view.
-pub(super) struct View<'a> {
-    pub(super) setup: &'a Setup<'a>,
-    pub(super) shared: RefCell<&'a mut Shared>,
-    pub(super) interner: &'a mut Interner,
-    pub(super) rank: RankId,
-    pub(super) core: CoreId,
-    /// The running operator: its kind and its number among its kind.
-    pub(super) kind: Kind,
-    pub(super) nth: u32,
-    /// What this rank must write; `None` while some rank has not chosen its traffic.
-    pub(super) expected: Option<Rc<Vec<Expected>>>,
-    /// Whether shared accesses are refused: the caller only wants to know whether there are any.
-    pub(super) peek: bool,
+pub(super) struct View<'v, 'a> {
+    pub(super) scene: &'v mut Scene<'a>,
+    pub(super) memory: RefCell<&'v mut Memory>,
+    pub(super) step: Step<(), ()>,
+    /// Whether the core has put something since its last quiet.
     pub(super) sent: bool,
-    /// What the step did.
-    pub(super) touched: Cell<bool>,
-    pub(super) tape: RefCell<Tape<()>>,
     /// Where it last saw the flag of a block.
-    pub(super) block_seen: Cell<Option<u64>>,
+    block_seen: Cell<Option<u64>>,
+    /// Rows that it has read for the last time, by their places.
     pub(super) read_rows: RefCell<Vec<u16>>,
-    pub(super) written: u32,
-    pub(super) violation: RefCell<Option<Violation>>,
 }
 
-impl View<'_> {
+impl<'v, 'a> View<'v, 'a> {
+    pub(super) fn new(
+        scene: &'v mut Scene<'a>,
+        memory: &'v mut Memory,
+        sent: bool,
+        step: Step<(), ()>,
+    ) -> Self {
+        let (block_seen, read_rows) = (Cell::default(), RefCell::default());
+        Self { scene, memory: RefCell::new(memory), step, sent, block_seen, read_rows }
+    }
+
     pub(super) fn twin(&self) -> Twin {
-        self.setup.model.twin
+        self.scene.twin()
+    }
+
+    /// Notes that a row has been read for the last time.
+    pub(super) fn read(&self, number: u16) {
+        let mut read = self.read_rows.borrow_mut();
+        if !read.contains(&number) {
+            read.push(number);
+            let (rank, at) = self.scene.place_of(number);
+            self.step.say(|| format!("reads the row at {} of rank {rank} for the last time", spot(at)));
+        }
     }
 
     /// The place in the model's own addresses: operator `n` of a kind uses partition `n % P`.
@@ -77,29 +71,29 @@ impl View<'_> {
             Region::State if at.offset < DISPATCH_SELECTORS => PARTITION,
             Region::State => return self.barrier_word(at),
             // Areas are the machines' own.
-            Region::Window if matches!(self.setup.model.receive, Receive::Direct { .. }) => return at,
-            Region::Window => partition_start(self.setup.shape, Partition::P1),
+            Region::Window if matches!(self.scene.setup.model.receive, Receive::Direct { .. }) => return at,
+            Region::Window => partition_start(self.scene.setup.shape, Partition::P1),
             // No model has a TP domain, or A2's windows.
             Region::WindowOut | Region::TpState | Region::TpWindow | Region::Output(_) => return at,
         };
-        if at.offset / size != u64::from(self.nth % 2) {
-            self.blame(Violation::WrongPartition { rank: self.rank, at });
+        if at.offset / size != u64::from(self.step.nth % 2) {
+            self.step.blame(Violation::WrongPartition { rank: self.step.rank, at });
         }
-        self.in_partition(at, size, self.kind)
+        self.in_partition(at, size, self.step.operator)
     }
 
-    /// A place of a partitioned region, `size` a partition, in the partition that operator `nth` of `kind` has.
-    pub(super) fn in_partition(&self, at: Place, size: u64, kind: Kind) -> Place {
-        let partition = self.nth % self.setup.model.partitions[kind as usize];
+    /// A place of a partitioned region, `size` a partition, in the partition that operator `nth` of `operator` has.
+    pub(super) fn in_partition(&self, at: Place, size: u64, operator: Operator) -> Place {
+        let partition = self.step.nth % self.scene.setup.model.partitions[operator as usize];
         Place { offset: at.offset % size + u64::from(partition) * VIRTUAL, ..at }
     }
 
     /// The landed row that has these bytes, and the bytes.
     pub(super) fn row_at(&self, rank: RankId, at: Place, len: u64) -> Option<(u16, &[u8])> {
-        self.shared.borrow().rows.iter().find_map(|(number, row)| {
-            let (of, start) = self.interner.place_of(*number);
+        self.memory.borrow().rows.iter().find_map(|(number, row)| {
+            let (of, start) = self.scene.place_of(*number);
             let from = at.offset.checked_sub(start.offset)? as usize;
-            let bytes = self.interner.row_of(*row).get(from..)?.get(..len as usize)?;
+            let bytes = self.scene.row_of(*row).get(from..)?.get(..len as usize)?;
             (of == rank && start.region == at.region).then_some((*number, bytes))
         })
     }
@@ -109,13 +103,13 @@ impl View<'_> {
         let covers = |effect: &Effect| {
             let start = effect.issued.at;
             let len = match effect.value {
-                Value::Row(row) => self.interner.row_of(row).len() as u64,
+                Value::Row(row) => self.scene.row_of(row).len() as u64,
                 Value::Word(_) => 0,
             };
             let covers = start.offset <= at.offset && at.offset < start.offset + len;
-            effect.issued.to == self.rank && start.region == at.region && covers
+            effect.issued.to == self.step.rank && start.region == at.region && covers
         };
-        self.setup.model.memory == Memory::Weak && self.shared.borrow().flight.iter().any(covers)
+        self.scene.setup.model.memory == Landing::Weak && self.memory.borrow().flight.iter().any(covers)
     }
 
     fn barrier_word(&self, at: Place) -> Place {
@@ -128,104 +122,45 @@ impl View<'_> {
     }
 
     fn fault(&self, at: Place) -> Fault {
-        Fault::new(self.rank, at, 0)
-    }
-
-    /// Notes a shared access; refuses it while peeking.
-    pub(super) fn touch(&self, at: Place) -> Result<(), Fault> {
-        self.touched.set(true);
-        if self.peek { Err(self.fault(at)) } else { Ok(()) }
+        Fault::new(self.step.rank, at, 0)
     }
 
     fn issue(&mut self, kind: order::Kind, to: RankId, at: Place, value: Value) {
         let at = self.virtually(at);
-        let effect = Effect { issued: Issued { from: (self.rank, self.core), to, at, kind }, value };
-        let shared = &mut **self.shared.get_mut();
-        let violation = match self.setup.model.memory {
-            Memory::Strong => land(shared, self.interner, &effect),
-            Memory::WeakExplicit => {
-                shared.flight.push(effect);
-                None
-            }
-            Memory::Weak => {
-                let violation = conflict(shared, self.interner, &effect);
-                shared.flight.push(effect);
-                violation
-            }
+        let effect =
+            Effect { issued: Issued { from: (self.step.rank, self.step.core), to, at, kind }, value };
+        let memory = &mut **self.memory.get_mut();
+        let violation = match self.scene.setup.model.memory {
+            Landing::Strong => self.scene.land(memory, &effect),
+            Landing::WeakExplicit => None,
+            Landing::Weak => self.scene.conflict(memory, &effect),
         };
-        if let Some(violation) = violation {
-            self.blame(violation);
+        let strong = self.scene.setup.model.memory == Landing::Strong;
+        if !strong {
+            memory.flight.push(effect);
         }
-    }
-
-    pub(super) fn blame(&self, violation: Violation) {
-        self.violation.borrow_mut().get_or_insert(violation);
+        self.step.say(|| match (effect.value, spot(at)) {
+            _ if !strong => format!("issues a {effect}"),
+            (Value::Row(_), at) => format!("puts a row at {at} of rank {to}"),
+            (Value::Word(0), at) => format!("sees the flag at {at} of rank {to} and clears it"),
+            (Value::Word(word), at) => format!("publishes {word:#x} at {at} of rank {to}"),
+        });
+        violation.into_iter().for_each(|violation| self.step.blame(violation));
     }
 
     /// Somebody depends on the effects that `depends` picks: they have landed.
     fn force(&self, depends: impl FnMut(&Effect) -> bool) {
-        let shared = &mut **self.shared.borrow_mut();
-        let (landed, flight) = core::mem::take(&mut shared.flight).into_iter().partition(depends);
-        shared.flight = flight;
+        let memory = &mut **self.memory.borrow_mut();
+        let (landed, flight) = core::mem::take(&mut memory.flight).into_iter().partition(depends);
+        memory.flight = flight;
         let landed: Vec<Effect> = landed;
         for effect in &landed {
-            if let Some(place) = self.interner.known(effect.issued.to, effect.issued.at) {
+            if let Some(place) = self.scene.known(effect.issued.to, effect.issued.at) {
                 match effect.value {
-                    Value::Row(row) => shared.set_row(place, Some(row)),
-                    Value::Word(word) => shared.set_word(place, word),
+                    Value::Row(row) => memory.set_row(place, Some(row)),
+                    Value::Word(word) => memory.set_word(place, word),
                 }
             }
-        }
-    }
-
-    /// Compares an output with the oracle's.
-    fn judge(&mut self, at: Place, bytes: &[u8]) {
-        let Region::Output(tensor) = at.region else { return };
-        self.written += bytes.len() as u32;
-        let expected = self.expected.as_ref().and_then(|all| {
-            let range = at.offset as usize..at.offset as usize + bytes.len();
-            all[self.rank.index()].output(tensor).get(range)
-        });
-        // Before all ranks have chosen, nothing but this rank's own slots can be known.
-        let unknown = self.expected.is_none() && tensor == Tensor::ExpandIdx;
-        if !unknown && expected != Some(bytes) {
-            self.blame(Violation::Diverged { rank: self.rank, at });
-        }
-    }
-}
-
-/// Lets an effect land.
-pub(super) fn land(shared: &mut Shared, interner: &mut Interner, effect: &Effect) -> Option<Violation> {
-    let Issued { to: rank, at, kind, .. } = effect.issued;
-    let place = interner.place(rank, at);
-    match effect.value {
-        Value::Row(row) => {
-            let unread = shared.rows.iter().any(|(number, _)| *number == place);
-            shared.set_row(place, Some(row));
-            unread.then_some(Violation::Overwritten { rank, at })
-        }
-        Value::Word(word) => {
-            let lost = kind == order::Kind::Publish && is_flag(at) && shared.word(place) != 0;
-            shared.set_word(place, word);
-            lost.then_some(Violation::LostFlag { rank, at })
-        }
-    }
-}
-
-/// What the effect breaks if it lands at once, or if something in flight lands after it.
-fn conflict(shared: &Shared, interner: &mut Interner, effect: &Effect) -> Option<Violation> {
-    let Issued { to: rank, at, kind, .. } = effect.issued;
-    let place = interner.place(rank, at);
-    let mut in_flight = shared.flight.iter().filter(|e| e.issued.to == rank && e.issued.at == at);
-    match effect.value {
-        Value::Row(_) => {
-            let unread = shared.rows.iter().any(|(number, _)| *number == place);
-            (unread || in_flight.next().is_some()).then_some(Violation::Overwritten { rank, at })
-        }
-        Value::Word(_) => {
-            let set = kind == order::Kind::Publish && is_flag(at) && shared.word(place) != 0;
-            let unordered = in_flight.any(|earlier| !effect.issued.must_follow(&earlier.issued));
-            (set || unordered).then_some(Violation::LostFlag { rank, at })
         }
     }
 }
@@ -237,21 +172,7 @@ fn token_slot(at: Place) -> Option<u32> {
     (is_status && inside % STATUS_SLOT == 8).then_some((inside / STATUS_SLOT) as u32)
 }
 
-/// Whether a word at `at` is a flag: a status word, or in the window that of a block.
-fn is_flag(at: Place) -> bool {
-    at.region == Region::Window || at.offset % VIRTUAL < DISPATCH_SELECTORS
-}
-
-/// Whether an effect in flight may land now.
-pub(super) fn may_land(flight: &[Effect], i: usize, twin: Twin) -> bool {
-    let later = &flight[i].issued;
-    flight[..i].iter().all(|earlier| {
-        let relaxed = twin == Twin::RelaxedPublish && earlier.issued.kind == order::Kind::Put;
-        relaxed || !later.must_follow(&earlier.issued)
-    })
-}
-
-impl Fabric for View<'_> {
+impl Fabric for View<'_, '_> {
     fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         self.row_at_peer(rank, at, len)
     }
@@ -261,9 +182,9 @@ impl Fabric for View<'_> {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.touch(at)?;
+        self.step.touch(at)?;
         self.sent = true;
-        let row = self.interner.row([row, tail].concat());
+        let row = self.scene.row([row, tail].concat());
         self.issue(order::Kind::Put, to, at, Value::Row(row));
         Ok(())
     }
@@ -272,8 +193,9 @@ impl Fabric for View<'_> {
         if self.leaves_out(to, at) {
             return Ok(());
         }
-        self.touch(at)?;
-        let lost = self.twin() == Twin::PollsByStepping && !self.nth.is_multiple_of(2) && to == RankId(1);
+        self.step.touch(at)?;
+        let lost =
+            self.twin() == Twin::PollsByStepping && !self.step.nth.is_multiple_of(2) && to == RankId(1);
         if lost && is_flag(at) {
             return Ok(());
         }
@@ -282,7 +204,7 @@ impl Fabric for View<'_> {
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
-        let me = (self.rank, self.core);
+        let me = (self.step.rank, self.step.core);
         let sent = core::mem::replace(&mut self.sent, false);
         let twin = self.twin();
         let waits = match twin {
@@ -294,13 +216,13 @@ impl Fabric for View<'_> {
             let late = twin == Twin::LateClear && effect.issued.kind == order::Kind::Store;
             waits && effect.issued.from == me && !late
         };
-        if !self.shared.get_mut().flight.iter().any(counts) {
+        if !self.memory.get_mut().flight.iter().any(counts) {
             // What has landed stays landed: this need not be a move of its own.
             return Ok(true);
         }
         self.sent = sent;
-        self.touch(Place::state(0))?;
-        if self.setup.model.memory == Memory::WeakExplicit || !self.tape.get_mut().choose(()) {
+        self.step.touch(Place::state(0))?;
+        if self.scene.setup.model.memory == Landing::WeakExplicit || !self.step.tape.get_mut().choose(()) {
             return Ok(false);
         }
         self.sent = false;
@@ -309,25 +231,25 @@ impl Fabric for View<'_> {
     }
 
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        if self.leaves_out(self.rank, at) {
+        if self.leaves_out(self.step.rank, at) {
             return Ok(flag::ARRIVED);
         }
-        let own = self.is_core_word(at) && at == core_word(self.core, (at.offset / 8 % 2) as u32);
+        let own = self.is_core_word(at) && at == core_word(self.step.core, (at.offset / 8 % 2) as u32);
         let virtually = self.virtually(at);
         if is_shared(at) && !own {
-            self.touch(at)?;
+            self.step.touch(at)?;
         }
         if self.is_core_word(at) && !own {
             let other = ((at.offset - CORE_WORDS) / kernel_core::layout::state::CORE_RECORD) as u32;
             let skip = match self.twin() {
                 Twin::NoBarrier => true,
-                Twin::NoPullBarrier => self.kind == Kind::Combine,
-                Twin::BarrierOfLowerCores => other > self.core.0,
+                Twin::NoPullBarrier => self.step.operator == Operator::Combine,
+                Twin::BarrierOfLowerCores => other > self.step.core.0,
                 _ => false,
             };
             if skip {
                 // As if the other had arrived together with this core, without rows.
-                let mine = core_word(self.core, (at.offset / 8 % 2) as u32);
+                let mine = core_word(self.step.core, (at.offset / 8 % 2) as u32);
                 return Ok(self.newest(self.virtually(mine)) & (3 << 62));
             }
         }
@@ -340,19 +262,19 @@ impl Fabric for View<'_> {
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         if !is_shared(at) {
-            let place = self.interner.place(self.rank, at);
-            self.shared.get_mut().set_word(place, word);
+            let place = self.scene.place(self.step.rank, at);
+            self.memory.get_mut().set_word(place, word);
             return Ok(());
         }
-        if self.leaves_out(self.rank, at) {
+        if self.leaves_out(self.step.rank, at) {
             return Ok(());
         }
-        self.touch(at)?;
+        self.step.touch(at)?;
         if at.region == Region::Window {
             // The flag of a block: the block has been read.
             let block = Place { offset: at.offset - block::PAYLOAD, ..at };
-            let read = self.interner.known(self.rank, self.virtually(block));
-            self.read_rows.get_mut().extend(read);
+            let read = self.scene.known(self.step.rank, self.virtually(block));
+            read.into_iter().for_each(|block| self.read(block));
         }
         let forgotten = match self.twin() {
             Twin::NoClear => true,
@@ -366,11 +288,11 @@ impl Fabric for View<'_> {
                 None => token_slot(at).is_some(),
             },
             Twin::NoGrantClear => self.direct_table(at) == Some(Direct::Grants),
-            Twin::NoReadyClear => self.kind == Kind::Combine,
+            Twin::NoReadyClear => self.step.operator == Operator::Combine,
             _ => false,
         };
         if !forgotten {
-            self.issue(order::Kind::Store, self.rank, at, Value::Word(word));
+            self.issue(order::Kind::Store, self.step.rank, at, Value::Word(word));
         }
         Ok(())
     }
@@ -378,56 +300,56 @@ impl Fabric for View<'_> {
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         // A row that lands on an unread one is an error, so when a part of a record is read does not matter;
         // when its last part is read, and the record forgotten, does.
-        let last = match self.kind {
-            Kind::Combine => true,
+        let last = match self.step.operator {
+            Operator::Combine => true,
             // A block is read when its flag is cleared.
-            Kind::Dispatch => match (self.setup.model.receive, self.setup.model.quantised) {
-                (Receive::Copy, quantised) => self.setup.model.blocks == 0 && quantised && len == SCALE,
+            Operator::Dispatch => match (self.scene.setup.model.receive, self.scene.setup.model.quantised) {
+                (Receive::Copy, quantised) => self.scene.setup.model.blocks == 0 && quantised && len == SCALE,
                 (Receive::InPlace, _) => false,
                 // The triple stands alone with its scale.
                 (Receive::Direct { .. }, quantised) => !quantised || len == SCALE,
             },
         };
         if last {
-            self.touch(at)?;
+            self.step.touch(at)?;
         }
         let at = self.virtually(at);
-        if let Some((number, bytes)) = self.row_at(self.rank, at, len) {
+        if let Some((number, bytes)) = self.row_at(self.step.rank, at, len) {
             if last {
-                self.read_rows.borrow_mut().push(number);
+                self.read(number);
             }
             return Ok(bytes);
         }
         if self.is_on_its_way(at) {
-            self.blame(Violation::NotLanded { rank: self.rank, at });
+            self.step.blame(Violation::NotLanded { rank: self.step.rank, at });
         }
         Ok(&NOTHING[..len as usize])
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.judge(at, bytes);
+        self.step.judge(at, bytes);
         Ok(())
     }
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        self.touch(from)?;
+        self.step.touch(from)?;
         let bytes = self.bytes(from, len)?.to_vec();
-        self.judge(output, &bytes);
+        self.step.judge(output, &bytes);
         // The data is a record's last part to be read, unless there is a scale.
-        if !self.setup.model.quantised
-            && self.setup.model.blocks == 0
-            && let Some(place) = self.interner.known(self.rank, self.virtually(from))
+        if !self.scene.setup.model.quantised
+            && self.scene.setup.model.blocks == 0
+            && let Some(place) = self.scene.known(self.step.rank, self.virtually(from))
         {
-            self.read_rows.borrow_mut().push(place);
+            self.read(place);
         }
         Ok(())
     }
 }
 
-impl View<'_> {
+impl View<'_, '_> {
     /// With direct placement the table that a place, as machines give it, is in.
     fn direct_table(&self, at: Place) -> Option<Direct> {
-        let is_direct = matches!(self.setup.model.receive, Receive::Direct { .. });
+        let is_direct = matches!(self.scene.setup.model.receive, Receive::Direct { .. });
         let is_status = at.region == Region::State && is_flag(at) && at.offset % PARTITION < DISPATCH_STATUS;
         (is_direct && is_status).then(|| Direct::of(at))
     }
@@ -445,7 +367,7 @@ impl View<'_> {
         if self.twin() != Twin::NoFlagOfNothing || self.direct_table(at).is_some() {
             return false;
         }
-        let Some((slot, all)) = token_slot(at).zip(self.expected.as_ref()) else { return false };
+        let Some((slot, all)) = token_slot(at).zip(self.step.expected()) else { return false };
         let sums = all[to.index()].output(Tensor::EpRecvCounts);
         let sum = |slot: u32| sums.chunks_exact(4).nth(slot as usize);
         slot.checked_sub(1).map_or(Some(&[0; 4][..]), sum) == sum(slot)
@@ -453,44 +375,45 @@ impl View<'_> {
 
     /// A word as this core observes it: its own stores at once, all else when it has landed.
     fn read_word(&self, at: Place) -> u64 {
-        let me = (self.rank, self.core);
+        let me = (self.step.rank, self.step.core);
         let newest =
             self.in_flight(at, |effect| effect.issued.kind == order::Kind::Store && effect.issued.from == me);
         if let Some(Value::Word(word)) = newest.map(|effect| effect.value) {
             return word;
         }
         // A publish, or another core's clear.
-        if self.setup.model.memory == Memory::Weak
+        if self.scene.setup.model.memory == Landing::Weak
             && let Some(late) = self.in_flight(at, |_| true)
         {
             if late.issued.from == me && self.is_core_word(at) {
-                self.blame(Violation::OwnNotLanded { rank: self.rank, at });
+                self.step.blame(Violation::OwnNotLanded { rank: self.step.rank, at });
             }
             // It may have landed, and all that must have landed before it; or not yet.
             let relaxed = self.twin() == Twin::RelaxedPublish;
             let mut before = true;
-            if self.tape.borrow_mut().choose(()) {
+            if self.step.tape.borrow_mut().choose(()) {
                 self.force(|effect| {
                     before &= *effect != late;
                     *effect == late || before && !relaxed && late.issued.must_follow(&effect.issued)
                 });
             }
         }
-        self.interner.known(self.rank, at).map_or(0, |place| self.shared.borrow().word(place))
+        self.scene.known(self.step.rank, at).map_or(0, |place| self.memory.borrow().word(place))
     }
 
     /// The newest effect on a word of the own rank that is in flight.
     fn in_flight(&self, at: Place, which: impl Fn(&Effect) -> bool) -> Option<Effect> {
-        let on = |effect: &&Effect| effect.issued.to == self.rank && effect.issued.at == at && which(effect);
-        self.shared.borrow().flight.iter().rev().find(on).copied()
+        let on =
+            |effect: &&Effect| effect.issued.to == self.step.rank && effect.issued.at == at && which(effect);
+        self.memory.borrow().flight.iter().rev().find(on).copied()
     }
 
     /// A word that this core published, landed or not.
     fn newest(&self, at: Place) -> u64 {
-        let me = (self.rank, self.core);
+        let me = (self.step.rank, self.step.core);
         match self.in_flight(at, |effect| effect.issued.from == me).map(|effect| effect.value) {
             Some(Value::Word(word)) => word,
-            _ => self.interner.known(self.rank, at).map_or(0, |place| self.shared.borrow().word(place)),
+            _ => self.scene.known(self.step.rank, at).map_or(0, |place| self.memory.borrow().word(place)),
         }
     }
 }

@@ -1,0 +1,168 @@
+//! Memory of A3: words and rows that have landed, and effects that have not.
+
+use super::super::model::{Setup, Twin};
+use super::super::protocol::{VIRTUAL, spot};
+use super::super::violation::Violation;
+use core::fmt;
+use kernel_core::fabric::order::{Issued, Kind};
+use kernel_core::layout::state::DISPATCH_SELECTORS;
+use kernel_core::place::{Place, Region};
+use kernel_core::units::RankId;
+use std::collections::HashMap;
+
+/// A model, with numbers for places and rows, so that states stay small.
+pub(in super::super) struct Scene<'a> {
+    pub(super) setup: &'a Setup<'a>,
+    places: HashMap<(RankId, Place), u16>,
+    by_place: Vec<(RankId, Place)>,
+    rows: HashMap<Vec<u8>, u16>,
+    by_row: Vec<Vec<u8>>,
+}
+
+/// What an effect does when it lands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) enum Value {
+    /// Bytes, by their number.
+    Row(u16),
+    Word(u64),
+}
+
+/// An effect in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Effect {
+    pub(super) issued: Issued,
+    pub(super) value: Value,
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.issued.kind, self.value) {
+            (Kind::Put, _) => f.write_str("row")?,
+            (Kind::Publish, Value::Word(word)) => write!(f, "word {word:#x}")?,
+            (_, Value::Word(0)) => f.write_str("clear")?,
+            (_, value) => write!(f, "store {value:?}")?,
+        }
+        write!(f, " for {} of rank {}", spot(self.issued.at), self.issued.to)
+    }
+}
+
+/// Sparse memory: what is not there is zero.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct Memory {
+    /// Words that are not zero, by the number of their place.
+    pub(super) words: Vec<(u16, u64)>,
+    /// Rows that have landed and that nobody has read, by the number of their place.
+    pub(super) rows: Vec<(u16, u16)>,
+    pub(super) flight: Vec<Effect>,
+}
+
+impl Memory {
+    pub(super) fn word(&self, at: u16) -> u64 {
+        self.words.iter().find(|(place, _)| *place == at).map_or(0, |(_, word)| *word)
+    }
+
+    pub(super) fn set_word(&mut self, at: u16, word: u64) {
+        set(&mut self.words, at, (word != 0).then_some(word));
+    }
+
+    pub(super) fn has_row(&self, at: u16) -> bool {
+        self.rows.iter().any(|(place, _)| *place == at)
+    }
+
+    pub(super) fn set_row(&mut self, at: u16, row: Option<u16>) {
+        set(&mut self.rows, at, row);
+    }
+}
+
+/// Keeps a list sorted by place.
+fn set<T>(list: &mut Vec<(u16, T)>, at: u16, value: Option<T>) {
+    match (list.binary_search_by_key(&at, |(place, _)| *place), value) {
+        (Ok(i), Some(value)) => list[i].1 = value,
+        (Ok(i), None) => {
+            list.remove(i);
+        }
+        (Err(i), Some(value)) => list.insert(i, (at, value)),
+        (Err(_), None) => {}
+    }
+}
+
+impl<'a> Scene<'a> {
+    pub(in super::super) fn new(setup: &'a Setup<'a>) -> Self {
+        let (places, rows) = (HashMap::new(), HashMap::new());
+        Self { setup, places, by_place: Vec::new(), rows, by_row: Vec::new() }
+    }
+
+    pub(super) fn twin(&self) -> Twin {
+        self.setup.model.twin
+    }
+
+    pub(super) fn place(&mut self, rank: RankId, at: Place) -> u16 {
+        let next = self.by_place.len() as u16;
+        let by_place = &mut self.by_place;
+        *self.places.entry((rank, at)).or_insert_with(|| {
+            by_place.push((rank, at));
+            next
+        })
+    }
+
+    /// The number of a place, if anybody ever wrote there.
+    pub(super) fn known(&self, rank: RankId, at: Place) -> Option<u16> {
+        self.places.get(&(rank, at)).copied()
+    }
+
+    pub(super) fn place_of(&self, number: u16) -> (RankId, Place) {
+        self.by_place[number as usize]
+    }
+
+    pub(super) fn row(&mut self, bytes: Vec<u8>) -> u16 {
+        let next = self.by_row.len() as u16;
+        let by_row = &mut self.by_row;
+        *self.rows.entry(bytes).or_insert_with_key(|bytes| {
+            by_row.push(bytes.clone());
+            next
+        })
+    }
+
+    pub(super) fn row_of(&self, number: u16) -> &[u8] {
+        &self.by_row[number as usize]
+    }
+
+    /// Lets an effect land.
+    pub(super) fn land(&mut self, memory: &mut Memory, effect: &Effect) -> Option<Violation> {
+        let Issued { to: rank, at, kind, .. } = effect.issued;
+        let place = self.place(rank, at);
+        match effect.value {
+            Value::Row(row) => {
+                let unread = memory.has_row(place);
+                memory.set_row(place, Some(row));
+                unread.then_some(Violation::Overwritten { rank, at })
+            }
+            Value::Word(word) => {
+                let lost = kind == Kind::Publish && is_flag(at) && memory.word(place) != 0;
+                memory.set_word(place, word);
+                lost.then_some(Violation::LostFlag { rank, at })
+            }
+        }
+    }
+
+    /// What the effect breaks if it lands at once, or if something in flight lands after it.
+    pub(super) fn conflict(&mut self, memory: &Memory, effect: &Effect) -> Option<Violation> {
+        let Issued { to: rank, at, kind, .. } = effect.issued;
+        let place = self.place(rank, at);
+        let mut in_flight = memory.flight.iter().filter(|e| e.issued.to == rank && e.issued.at == at);
+        match effect.value {
+            Value::Row(_) => (memory.has_row(place) || in_flight.next().is_some())
+                .then_some(Violation::Overwritten { rank, at }),
+            Value::Word(_) => {
+                let set = kind == Kind::Publish && is_flag(at) && memory.word(place) != 0;
+                let unordered = in_flight.any(|earlier| !effect.issued.must_follow(&earlier.issued));
+                (set || unordered).then_some(Violation::LostFlag { rank, at })
+            }
+        }
+    }
+}
+
+/// Whether a word at `at` is a flag: a status word, or in the window that of a block.
+pub(super) fn is_flag(at: Place) -> bool {
+    at.region == Region::Window || at.offset % VIRTUAL < DISPATCH_SELECTORS
+}

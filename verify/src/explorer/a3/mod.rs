@@ -1,0 +1,89 @@
+//! A3 in the search: sparse memory, a flight of effects, and rows that are forgotten when they have been read.
+
+mod experts;
+mod memory;
+mod view;
+
+use super::model::{Memory as Landing, Twin};
+use super::protocol::{Came, Protocol, Run, StepOf};
+use super::state::{Bytes, StateOf};
+use super::violation::Violation;
+use core::hash::Hash;
+use kernel_core::fabric::Progress;
+use kernel_core::fabric::order::{self, Issued};
+use memory::Memory;
+pub(super) use memory::Scene;
+use view::View;
+
+impl Protocol for Scene<'_> {
+    type Memory = Memory;
+    /// Whether the core has put something since its last quiet. Only the twin that asks looks at it.
+    type Own = bool;
+    /// An effect lands, by its place in the flight.
+    type Event = usize;
+    type Asked = ();
+    type Effect = ();
+
+    fn memory(&self) -> Memory {
+        Memory::default()
+    }
+
+    fn step(
+        &mut self,
+        memory: &mut Memory,
+        own: &mut bool,
+        step: StepOf<Self>,
+        run: Run<'_>,
+    ) -> (Came, StepOf<Self>) {
+        let mut view = View::new(self, memory, *own, step);
+        let came = run(&mut view);
+        *own = view.sent;
+        let View { memory, step, read_rows, .. } = view;
+        let memory = memory.into_inner();
+        // They have been read for the last time.
+        read_rows.take().into_iter().for_each(|place| memory.set_row(place, None));
+        if step.touched.get() && !matches!(came, Ok(Progress::Pending(_))) {
+            let silent = step.told.as_ref().is_some_and(|told| told.borrow().is_empty());
+            silent.then(|| step.say(|| "sees what it waited for".to_owned()));
+        }
+        (came, step)
+    }
+
+    fn events(&self, state: &StateOf<Self>) -> Vec<usize> {
+        let explicit = self.setup.model.memory == Landing::WeakExplicit;
+        let flight = &state.memory.flight;
+        let relaxed = self.setup.model.twin == Twin::RelaxedPublish;
+        let may_land = |&i: &usize| {
+            let overtakes = |earlier: &Issued| relaxed && earlier.kind == order::Kind::Put;
+            let before = flight[..i].iter().map(|effect| effect.issued);
+            before.into_iter().all(|earlier| overtakes(&earlier) || !flight[i].issued.must_follow(&earlier))
+        };
+        (0..if explicit { flight.len() } else { 0 }).filter(may_land).collect()
+    }
+
+    fn happen(&mut self, state: &mut StateOf<Self>, i: usize) -> Result<bool, Violation> {
+        let effect = state.memory.flight.remove(i);
+        self.land(&mut state.memory, &effect).map_or(Ok(true), Err)
+    }
+
+    fn tell(&self, state: &StateOf<Self>, i: usize) -> String {
+        let effect = &state.memory.flight[i];
+        let (rank, core) = effect.issued.from;
+        let core = if self.setup.model.cores > 1 { format!(" core {core}") } else { String::new() };
+        format!("lands: the {effect}, issued by rank {rank}{core}")
+    }
+
+    fn in_flight(memory: &Memory) -> usize {
+        memory.flight.len()
+    }
+
+    fn fingerprint(&self, state: &StateOf<Self>, _: u32, bytes: &mut Bytes) {
+        state.cores.iter().for_each(|core| core.own.hash(bytes));
+        let Memory { words, rows, flight } = &state.memory;
+        (words, rows).hash(bytes);
+        let mut flight: Vec<_> = flight.iter().collect();
+        // Effects of different cores, or to different ranks, have no order among each other.
+        flight.sort_by_key(|effect| (effect.issued.from, effect.issued.to));
+        flight.hash(bytes);
+    }
+}

@@ -1,0 +1,239 @@
+//! What differs between protocols: what their cores share, how a step sees it, what need not be searched, how it is told.
+
+use super::model::Setup;
+use super::oracle::Expected;
+use super::state::{Bytes, Round, StateOf};
+use super::tape::Tape;
+use super::violation::Violation;
+use core::cell::{Cell, RefCell};
+use core::hash::Hash;
+use kernel_core::fabric::{Fabric, Fault, Progress, ProtocolError};
+use kernel_core::layout::state::DISPATCH_SELECTORS;
+use kernel_core::place::{Place, Region, Tensor};
+use kernel_core::protocol::Operator;
+use kernel_core::units::{CoreId, RankId};
+use std::rc::Rc;
+
+/// Most ranks of a model.
+pub(super) const RANKS: usize = 4;
+/// Where virtual partitions begin in the model's addresses.
+pub(super) const VIRTUAL: u64 = 1 << 40;
+/// What unread or never written bytes look like.
+pub(super) static NOTHING: [u8; 512] = [0xEE; 512];
+
+/// A place in words: its partition and where it is in there.
+pub(super) fn spot(at: Place) -> String {
+    let partitioned = at.region == Region::Window || at.offset % VIRTUAL < DISPATCH_SELECTORS;
+    let place = Place { offset: at.offset % VIRTUAL, ..at };
+    if partitioned { format!("{place} in partition {}", at.offset / VIRTUAL) } else { place.to_string() }
+}
+
+/// What a machine's step came to.
+pub(super) type Came = Result<Progress, ProtocolError>;
+
+/// What a step of a core does over the view that it is given.
+pub(super) type Run<'r> = &'r mut dyn FnMut(&mut dyn View) -> Came;
+
+/// A core's view of what is shared.
+pub(super) trait View: Fabric {
+    /// Runs the experts of the rank's next batch, where they read rows in the window.
+    fn experts(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+}
+
+/// A protocol in the search. The value knows the model and where things lie in it.
+pub(super) trait Protocol: Sized {
+    /// What cores share, with all that is in flight.
+    type Memory: Clone;
+    /// What the memory keeps of a core.
+    type Own: Clone + Default + Hash;
+    /// What can happen in the memory by itself.
+    type Event: Copy;
+    /// What a step can ask of effects in flight.
+    type Asked: Copy + PartialEq;
+    /// An effect that a step had, where ways through steps are compared.
+    type Effect: Clone + PartialEq;
+
+    /// Whether the end of an operator is a move of its own: until then nobody may write where its rank has read.
+    const ENDS_ARE_MOVES: bool = false;
+    /// Whether the traffic of a round is chosen when its first rank begins it, and not rank by rank.
+    const CHOOSES_AT_ONCE: bool = false;
+
+    /// The memory of a group that was just created.
+    fn memory(&self) -> Self::Memory;
+
+    /// Lets a core take a step, and draws its consequences for the memory. There must be none if it was refused something.
+    fn step(
+        &mut self,
+        memory: &mut Self::Memory,
+        own: &mut Self::Own,
+        step: StepOf<Self>,
+        run: Run<'_>,
+    ) -> (Came, StepOf<Self>);
+
+    /// What can happen in the memory now, in a fixed order.
+    fn events(&self, state: &StateOf<Self>) -> Vec<Self::Event>;
+
+    /// Lets it happen. Whether it could.
+    fn happen(&mut self, state: &mut StateOf<Self>, event: Self::Event) -> Result<bool, Violation>;
+
+    /// An event in words, before it happens.
+    fn tell(&self, state: &StateOf<Self>, event: Self::Event) -> String;
+
+    /// What happens at once behind every move.
+    fn settle(&mut self, _: &mut StateOf<Self>) -> Result<(), Violation> {
+        Ok(())
+    }
+
+    /// All cores of a rank have ended an operator.
+    fn ended(&self, _: &mut StateOf<Self>, _rank: usize, _op: u32) -> Option<Violation> {
+        None
+    }
+
+    /// Effects that have perhaps not landed. If there are fewer of them, a core that waits on has moved all the same: what
+    /// it has seen stays landed.
+    fn in_flight(_: &Self::Memory) -> usize {
+        0
+    }
+
+    /// Adds what tells states apart of the memory and of what it keeps of cores. Operators count from `first`.
+    fn fingerprint(&self, state: &StateOf<Self>, first: u32, bytes: &mut Bytes);
+
+    /// Whether ranks wait whose cores change nothing that those of the others look at now.
+    fn moves_few(&self) -> bool {
+        false
+    }
+
+    /// Whether a move lets only cores of its own rank take steps that nobody else can see.
+    fn settles_by_rank(&self) -> bool {
+        false
+    }
+
+    /// Whether words that count operators and have come are taken for settled, if that they go on makes no difference.
+    fn supposes(&self) -> bool {
+        false
+    }
+
+    /// Whether two cores go on alike as far as the memory knows of them.
+    fn is_alike(_: &Self::Own, _: &Self::Own) -> bool {
+        true
+    }
+
+    /// Whether of two ways of a core to the same end, which had these effects, one is enough: the one that saw less to have
+    /// landed.
+    fn is_one_enough(&self, _: &[Self::Effect], _: &[Self::Effect]) -> bool {
+        false
+    }
+}
+
+/// A step of a core: who takes it, what it must come to, and what it has found out.
+pub(super) struct Step<A, E> {
+    pub(super) rank: RankId,
+    pub(super) core: CoreId,
+    /// The operator, and which one of its kind it is.
+    pub(super) op: u32,
+    pub(super) operator: Operator,
+    pub(super) nth: u32,
+    /// By rank: the operator that it is in.
+    pub(super) at: [u32; RANKS],
+    pub(super) round: Rc<Round>,
+    /// Whether accesses whose outcome depends on others are refused: the caller only wants to know whether there are any.
+    pub(super) peek: bool,
+    /// Words that count operators are taken for settled once they have come, and read as so many operators further on, one
+    /// by one; those behind as they are.
+    pub(super) ahead: Option<Vec<u32>>,
+    /// How far that was.
+    pub(super) supposed: RefCell<Vec<u32>>,
+    /// Whether it depended on others at all.
+    pub(super) touched: Cell<bool>,
+    /// The ranks that can still change what it looked at, as bits, if the protocol asks.
+    pub(super) open: Cell<u32>,
+    pub(super) tape: RefCell<Tape<A>>,
+    pub(super) issued: Vec<E>,
+    /// Output bytes.
+    pub(super) written: u32,
+    pub(super) violation: RefCell<Option<Violation>>,
+    /// What it did, in words, if that is to be told.
+    pub(super) told: Option<RefCell<Vec<String>>>,
+}
+
+/// A step in a protocol.
+pub(super) type StepOf<P> = Step<<P as Protocol>::Asked, <P as Protocol>::Effect>;
+
+impl<A, E> Step<A, E> {
+    /// A step of an agent that serves operator `op`: it knows nothing of rounds.
+    pub(super) fn of_agent(rank: RankId, op: u32) -> Self {
+        Self::new((rank, CoreId(0)), (op, Operator::Dispatch, 0), [0; RANKS], Rc::default())
+    }
+
+    /// A step of a core in an operator, given by its number, what it is and which one of its kind, that nobody watches.
+    pub(super) fn new(
+        (rank, core): (RankId, CoreId),
+        (op, operator, nth): (u32, Operator, u32),
+        at: [u32; RANKS],
+        round: Rc<Round>,
+    ) -> Self {
+        Self {
+            rank,
+            core,
+            op,
+            operator,
+            nth,
+            at,
+            round,
+            peek: false,
+            ahead: None,
+            supposed: RefCell::default(),
+            touched: Cell::default(),
+            open: Cell::default(),
+            tape: RefCell::default(),
+            issued: Vec::new(),
+            written: 0,
+            violation: RefCell::default(),
+            told: None,
+        }
+    }
+
+    pub(super) fn blame(&self, violation: Violation) {
+        self.violation.borrow_mut().get_or_insert(violation);
+    }
+
+    pub(super) fn say(&self, what: impl FnOnce() -> String) {
+        if let Some(told) = &self.told {
+            told.borrow_mut().push(what());
+        }
+    }
+
+    /// Notes an access whose outcome depends on others, or that others can see; refuses it while peeking.
+    pub(super) fn touch(&self, at: Place) -> Result<(), Fault> {
+        self.touched.set(true);
+        if self.peek { Err(Fault::new(self.rank, at, 0)) } else { Ok(()) }
+    }
+
+    /// What all ranks must write; `None` while some rank has not chosen its traffic.
+    pub(super) fn expected(&self) -> Option<&[Expected]> {
+        self.round.expected.as_ref().map(|all| &all[..])
+    }
+
+    /// Compares an output with the oracle's.
+    pub(super) fn judge(&mut self, at: Place, bytes: &[u8]) {
+        let Region::Output(tensor) = at.region else { return };
+        self.written += bytes.len() as u32;
+        let range = at.offset as usize..at.offset as usize + bytes.len();
+        let expected = self.expected().and_then(|all| all[self.rank.index()].output(tensor).get(range));
+        // Before all ranks have chosen, nothing but this rank's own slots can be known.
+        let unknown = self.round.expected.is_none() && tensor == Tensor::ExpandIdx;
+        if !unknown && expected != Some(bytes) {
+            self.blame(Violation::Diverged { rank: self.rank, at });
+        }
+    }
+}
+
+/// A core of the group in words, before what it does.
+pub(super) fn who(setup: &Setup<'_>, core: usize, op: u32) -> String {
+    let cores = setup.model.cores as usize;
+    let (rank, core) = (core / cores, core % cores);
+    let core = if cores > 1 { format!(" core {core}") } else { String::new() };
+    format!("rank {rank}{core}, {}: ", setup.named(op))
+}
