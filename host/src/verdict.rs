@@ -199,19 +199,11 @@ fn by_oracle(
     let of_norm = |bytes: &dyn Fn(&Normed) -> Vec<u8>| normed.as_ref().map(bytes);
     let exact = |normed: &Normed| normed.rstd.iter().map(|range| range.exact).collect::<Vec<_>>();
     let outputs = Tensor::ALL.map(|tensor| match tensor {
-        Tensor::TpRecvCounts => bytes_of(&dispatched.tp_recv_counts, i32::to_le_bytes),
-        Tensor::EpRecvCounts => bytes_of(&dispatched.ep_recv_counts, i32::to_le_bytes),
-        Tensor::ExpertTokenNums => bytes_of(&dispatched.expert_token_nums, i64::to_le_bytes),
-        Tensor::ExpandIdx => bytes_of(&dispatched.expand_idx, i32::to_le_bytes),
-        Tensor::AssistInfo => bytes_of(dispatched.assist_info_for_combine.as_flattened(), i32::to_le_bytes),
-        Tensor::ExpandScales => bytes_of(&dispatched.expand_scales, f32::to_le_bytes),
-        Tensor::DynamicScales => bytes_of(&dispatched.dynamic_scales, f32::to_le_bytes),
-        Tensor::ExpandX => dispatched.expand_x.clone(),
         Tensor::XOut => of_norm(&|normed| normed.x_out.clone()).unwrap_or_else(|| x_out.clone()),
         Tensor::X => of_norm(&|normed| normed.x.clone()).unwrap_or_default(),
         Tensor::Rstd => of_norm(&|normed| bytes_of(&exact(normed), f32::to_le_bytes)).unwrap_or_default(),
         Tensor::Y => of_norm(&|normed| cluster.y(name, normed, &exact(normed))).unwrap_or_default(),
-        Tensor::RowTable | Tensor::SentRows => Vec::new(),
+        of_dispatch => dispatched.bytes(of_dispatch),
     });
     (outputs, normed)
 }

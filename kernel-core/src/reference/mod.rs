@@ -14,6 +14,7 @@ mod tests;
 pub use norm::{Normed, Range};
 
 use crate::inputs::{Inputs, Mask};
+use crate::place::Tensor;
 use crate::shape::{CommAlg, RowElement, Shape, TokenNums};
 use crate::units::{RankId, Token};
 use alloc::vec;
@@ -67,6 +68,28 @@ pub struct Dispatched {
     /// TP = 2: the rows of both peers, by TP rank; those of the own rank come first in all of the above, counts of
     /// the peer begin at 0 again.
     pub tp_recv_counts: Vec<i32>,
+}
+
+impl Dispatched {
+    /// An output as its bytes, little-endian; none of one that dispatch does not have, or that says where rows lie.
+    #[must_use]
+    pub fn bytes(&self, tensor: Tensor) -> Vec<u8> {
+        fn le<T: Copy, const N: usize>(values: &[T], bytes: fn(T) -> [u8; N]) -> Vec<u8> {
+            values.iter().copied().flat_map(bytes).collect()
+        }
+        match tensor {
+            Tensor::ExpandX => self.expand_x.clone(),
+            Tensor::DynamicScales => le(&self.dynamic_scales, f32::to_le_bytes),
+            Tensor::AssistInfo => le(self.assist_info_for_combine.as_flattened(), i32::to_le_bytes),
+            Tensor::ExpandIdx => le(&self.expand_idx, i32::to_le_bytes),
+            Tensor::ExpandScales => le(&self.expand_scales, f32::to_le_bytes),
+            Tensor::ExpertTokenNums => le(&self.expert_token_nums, i64::to_le_bytes),
+            Tensor::EpRecvCounts => le(&self.ep_recv_counts, i32::to_le_bytes),
+            Tensor::TpRecvCounts => le(&self.tp_recv_counts, i32::to_le_bytes),
+            Tensor::RowTable | Tensor::SentRows => Vec::new(),
+            Tensor::XOut | Tensor::X | Tensor::Rstd | Tensor::Y => Vec::new(),
+        }
+    }
 }
 
 impl Cluster<'_> {

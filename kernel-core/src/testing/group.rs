@@ -425,18 +425,15 @@ impl Judge {
         round: usize,
     ) -> core::result::Result<(), Failure> {
         let want: Dispatched = self.oracle(cluster.shape, round, |oracle| oracle.dispatch(RankId(i as u32)));
-        let i32s = |values: &[i32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
-        let f32s = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<_>>();
-        let nums = want.expert_token_nums.iter().flat_map(|v| v.to_le_bytes()).collect();
-        for (tensor, want) in [
-            (Tensor::EpRecvCounts, i32s(&want.ep_recv_counts)),
-            (Tensor::ExpertTokenNums, nums),
-            (Tensor::AssistInfo, i32s(want.assist_info_for_combine.as_flattened())),
-            (Tensor::ExpandIdx, i32s(&want.expand_idx)),
-            (Tensor::DynamicScales, f32s(&want.dynamic_scales)),
-            (Tensor::ExpandScales, f32s(&want.expand_scales)),
+        for tensor in [
+            Tensor::EpRecvCounts,
+            Tensor::ExpertTokenNums,
+            Tensor::AssistInfo,
+            Tensor::ExpandIdx,
+            Tensor::DynamicScales,
+            Tensor::ExpandScales,
         ] {
-            compare(cluster, i, round, tensor, &want)?;
+            compare(cluster, i, round, tensor, &want.bytes(tensor))?;
         }
         let rows = want.expand_x.len() / cluster.shape.payload_bytes() as usize;
         let table = cluster.output(i, round, Tensor::RowTable).to_vec();

@@ -3,7 +3,7 @@
 use kernel_core::plan::order::SendOrder;
 use kernel_core::protocol::{Choices, Env, Flags, Operator, Receive, ub_bytes, ub_words};
 use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, RowElement, Shape};
-use kernel_core::sim::cluster::Planned;
+use kernel_core::sim::cluster::{Planned, schedule};
 use kernel_core::units::{CoreId, RankId};
 use kernel_core::vector::Portable;
 
@@ -365,8 +365,8 @@ pub(super) struct Setup<'a> {
     pub(super) shape: &'a Shape,
     /// By core of the group, rank-major.
     pub(super) envs: Vec<Env<Portable>>,
-    /// Operators of a unit: kind, batch in the unit, number among its kind in the unit.
-    pub(super) unit: Vec<(Operator, u32, u32)>,
+    /// Operators of a unit. Of each kind, number `n` is that of batch `n`.
+    pub(super) unit: Vec<Planned>,
     /// Batches of a unit.
     pub(super) batches: u32,
     /// Rounds are told apart modulo this.
@@ -381,17 +381,8 @@ pub(super) struct Setup<'a> {
 
 impl<'a> Setup<'a> {
     pub(super) fn new(model: &'a Model, shape: &'a Shape) -> Self {
-        let mut counts = [0, 0];
-        let unit: Vec<_> = model
-            .schedule
-            .chars()
-            .map(|letter| {
-                let kind = if letter == 'D' { Operator::Dispatch } else { Operator::Combine };
-                let count = &mut counts[kind as usize];
-                *count += 1;
-                (kind, *count - 1, *count - 1)
-            })
-            .collect();
+        let unit = schedule(&model.schedule, 1);
+        let batches = model.schedule.matches('D').count() as u32;
         let envs = (0..model.ranks).flat_map(|rank| {
             (0..model.cores)
                 .map(move |core| Env::new(shape, RankId(rank), CoreId(core), model.choices(), Portable))
@@ -402,7 +393,7 @@ impl<'a> Setup<'a> {
             Product::A3 if depth(&model.schedule) == 1 => 4,
             Product::A3 => 8,
             // A rank is at most one operator ahead, and leftovers are forgotten.
-            Product::A2 | Product::Hierarchy => counts[0].max(2),
+            Product::A2 | Product::Hierarchy => batches.max(2),
         };
         let ([dispatch, combine], operators) = (model.partitions, unit.len() as u32);
         // Tags, the machines' partitions and the model's; on A3 both sequences of partitions, and epochs, which a core reads.
@@ -410,7 +401,7 @@ impl<'a> Setup<'a> {
             Product::A3 => [tags, dispatch, combine, 4].iter().all(|&each| units.is_multiple_of(each)),
             Product::A2 | Product::Hierarchy => {
                 let halves = [2, dispatch].iter().all(|&each| (units * operators).is_multiple_of(each));
-                halves && (units * counts[0]).is_multiple_of(tags)
+                halves && (units * batches).is_multiple_of(tags)
             }
         };
         Self {
@@ -418,7 +409,7 @@ impl<'a> Setup<'a> {
             shape,
             envs: envs.collect(),
             unit,
-            batches: counts[0],
+            batches,
             tags,
             period: (1..).find(repeats).unwrap_or(1),
             ub_words: ub_words(shape),
@@ -464,10 +455,9 @@ impl<'a> Setup<'a> {
     /// The operator number `op` of a core: kind, batch, number among its kind, all from the beginning.
     pub(super) fn operator(&self, op: u32) -> (Operator, u32, u32) {
         let (unit, at) = (op / self.unit.len() as u32, op as usize % self.unit.len());
-        let (kind, batch, nth) = self.unit[at];
-        let combines = self.unit.iter().filter(|op| op.0 == Operator::Combine).count() as u32;
-        let per_unit = if kind == Operator::Dispatch { self.batches } else { combines };
-        (kind, unit * self.batches + batch, unit * per_unit + nth)
+        let Planned { operator, round } = self.unit[at];
+        let per_unit = self.unit.iter().filter(|planned| planned.operator == operator).count() as u32;
+        (operator, unit * self.batches + round as u32, unit * per_unit + round as u32)
     }
 
     /// An operator as it is told.

@@ -142,7 +142,6 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
         (0..).zip(choices).map(|(rank, &choice)| RankTensors::new(setup, rank, tag, choice)).collect();
     let ranks: Vec<_> = tensors.iter().map(RankTensors::inputs).collect();
     let cluster = Cluster { shape: setup.shape, ranks: &ranks, elastic_info: None };
-    let words = |words: Vec<i32>| words.into_iter().flat_map(i32::to_le_bytes).collect::<Vec<u8>>();
     let dispatched: Vec<_> = (0..setup.model.ranks).map(|rank| cluster.dispatch(RankId(rank))).collect();
     (0..setup.model.ranks)
         .map(|rank| {
@@ -163,24 +162,12 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 row.clear();
                 row.extend(tensors[rank as usize].returned(token.index(), k as usize));
             });
-            let triples = out.assist_info_for_combine.iter().flatten().copied().collect();
-            let scales: Vec<u8> = out.dynamic_scales.iter().flat_map(|scale| scale.to_le_bytes()).collect();
-            let weights: Vec<u8> = out.expand_scales.iter().flat_map(|weight| weight.to_le_bytes()).collect();
-            let nums = out.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect();
             let outputs = Tensor::ALL.map(|tensor| match tensor {
-                Tensor::ExpandX if setup.model.receive == Receive::Copy => out.expand_x.clone(),
-                Tensor::ExpandX => Vec::new(),
-                Tensor::DynamicScales => scales.clone(),
-                Tensor::AssistInfo => words(Vec::clone(&triples)),
-                Tensor::ExpandIdx => words(out.expand_idx.clone()),
-                Tensor::ExpertTokenNums => Vec::clone(&nums),
-                Tensor::EpRecvCounts => words(out.ep_recv_counts.clone()),
+                Tensor::ExpandX if setup.model.receive != Receive::Copy => Vec::new(),
                 Tensor::XOut => x_out.clone(),
-                Tensor::ExpandScales if setup.model.product == Product::Hierarchy => Vec::clone(&weights),
-                Tensor::X | Tensor::Rstd | Tensor::Y | Tensor::ExpandScales => Vec::new(),
                 Tensor::RowTable => table.iter().flat_map(|at| at.offset.to_le_bytes()).collect(),
-                Tensor::SentRows => words(sent_rows.clone()),
-                Tensor::TpRecvCounts => words(out.tp_recv_counts.clone()),
+                Tensor::SentRows => sent_rows.iter().copied().flat_map(i32::to_le_bytes).collect(),
+                dispatch => out.bytes(dispatch),
             });
             Expected { outputs, expand_x: out.expand_x.clone(), rows_at, results_at, y }
         })
