@@ -8,7 +8,8 @@
 //! ```text
 //! search   runs a body under loom, counts executions, catches failures
 //! trace    what happened in the execution that failed
-//! group    ranks and cores as loom threads, a schedule of operators, the check of what they put out
+//! domain   ranks and cores as loom threads, a schedule of operators, the check of what they put out
+//! group    a domain of A3
 //! round    who sends what in a round, and what the oracle makes of it
 //! fabric   memory (words, rows) and one core's view of it
 //! litmus   the orderings one by one, without machines
@@ -25,6 +26,7 @@
 //! wait pass the turn to each other for ever while the third, for which they wait, starves.
 
 pub mod a2;
+mod domain;
 pub mod fabric;
 pub mod group;
 pub mod litmus;

@@ -51,6 +51,13 @@ impl Round {
         }
     }
 
+    /// Rows that `from` sends to the experts of `to`, one for each of its pairs.
+    pub(super) fn rows(&self, shape: &Shape, from: RankId, to: RankId) -> u32 {
+        let RankRound { expert_ids, mask, .. } = &self.ranks[from.index()];
+        let sent = expert_ids.iter().zip(mask).filter(|(_, active)| **active).map(|(id, _)| *id as u32);
+        sent.map(|id| u32::from(id / shape.local_expert_num() == to.0)).sum()
+    }
+
     /// What the experts of `rank` return.
     #[must_use]
     pub fn operands(&self, rank: RankId) -> Operands<'_> {
@@ -87,7 +94,7 @@ impl Round {
             own.y = returned_rows(shape, RankId(rank), &dispatched);
             own.expected = Tensor::ALL.map(|tensor| match tensor {
                 Tensor::XOut => x_out.clone(),
-                dispatch => bytes_of(&dispatched, dispatch),
+                dispatch => dispatched.bytes(dispatch),
             });
         }
     }
@@ -144,26 +151,4 @@ fn expert_result(expert: u32, row: &[u8]) -> impl Iterator<Item = u8> {
 
 fn bf16(exact: f32) -> [u8; 2] {
     ((exact.to_bits() >> 16) as u16).to_le_bytes()
-}
-
-fn bytes_of(dispatched: &Dispatched, tensor: Tensor) -> Vec<u8> {
-    let i32s = |words: &[i32]| words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    match tensor {
-        Tensor::ExpandX => dispatched.expand_x.clone(),
-        Tensor::DynamicScales => dispatched.dynamic_scales.iter().flat_map(|f| f.to_le_bytes()).collect(),
-        Tensor::AssistInfo => i32s(dispatched.assist_info_for_combine.as_flattened()),
-        Tensor::ExpandIdx => i32s(&dispatched.expand_idx),
-        Tensor::ExpertTokenNums => {
-            dispatched.expert_token_nums.iter().flat_map(|n| n.to_le_bytes()).collect()
-        }
-        Tensor::EpRecvCounts => i32s(&dispatched.ep_recv_counts),
-        Tensor::TpRecvCounts => i32s(&dispatched.tp_recv_counts),
-        Tensor::XOut
-        | Tensor::X
-        | Tensor::Rstd
-        | Tensor::Y
-        | Tensor::ExpandScales
-        | Tensor::RowTable
-        | Tensor::SentRows => Vec::new(),
-    }
 }

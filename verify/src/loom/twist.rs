@@ -1,9 +1,12 @@
 //! Hooks by which a twin bends one effect of the fabric while the machines stay as they are.
 
+use super::domain::Seated;
 use super::fabric::{LoomFabric, Orderings};
+use super::memory::Outputs;
 use kernel_core::fabric::{Capabilities, Fabric, Fault};
 use kernel_core::place::Place;
 use kernel_core::units::RankId;
+use std::rc::Rc;
 
 /// One core's twist. Whatever it leaves out is as the fabric does it.
 pub trait Twist {
@@ -84,12 +87,12 @@ pub struct Twisted<T> {
     pub twist: T,
 }
 
-impl<T: Twist> Twisted<T> {
-    /// Tells the twist that the operator has ended.
-    ///
-    /// # Errors
-    /// The fabric's.
-    pub fn ended(&mut self) -> Result<(), Fault> {
+impl<T: Twist> Seated for Twisted<T> {
+    fn begin(&mut self, _: usize, outputs: Rc<Outputs>) {
+        self.fabric.begin(outputs);
+    }
+
+    fn ended(&mut self) -> Result<(), Fault> {
         self.twist.ended(&mut self.fabric)
     }
 }

@@ -7,7 +7,6 @@ use verify::loom::a2::Bend;
 use verify::loom::a2::group::Agency::{Folded, Late, Thread};
 use verify::loom::a2::group::{Group, Size};
 use verify::loom::a2::litmus::{Script, litmus};
-use verify::loom::group::Operator::{C, D};
 use verify::loom::round::Traffic;
 use verify::loom::search::{Bound, failure, model};
 
@@ -165,52 +164,52 @@ fn catches_hearsay_over_relaxed_words() {
 /// What a rank's cores and its agent do, each on a thread of its own; the other rank is one thread.
 #[test]
 fn an_operator_with_an_agent_of_its_own() {
-    let group = |operator| Group::new(TWO, &[CROSS], &[operator]).agents(&[Thread, Folded]).body();
-    model("A2 C, agent", Bound::Complete, 5_250..=6_418, group(C(0)));
+    let group = |operator: &str| Group::new(TWO, &[CROSS], operator).agents(&[Thread, Folded]).body();
+    model("A2 C, agent", Bound::Complete, 5_250..=6_418, group("C"));
 }
 
 #[test]
 fn one_operator() {
-    let group = |traffic, operator| Group::new(TWO, &[traffic], &[operator]).agents(&[Folded; 2]).body();
+    let group = |traffic, operator| Group::new(TWO, &[traffic], operator).agents(&[Folded; 2]).body();
     for (name, traffic) in [("cross", CROSS), ("idle", IDLE)] {
-        model(&format!("A2 D, {name}"), Bound::Complete, 2_203..=2_693, group(traffic, D(0)));
-        model(&format!("A2 C, {name}"), Bound::Complete, 153..=188, group(traffic, C(0)));
+        model(&format!("A2 D, {name}"), Bound::Complete, 2_203..=2_693, group(traffic, "D"));
+        model(&format!("A2 C, {name}"), Bound::Complete, 153..=188, group(traffic, "C"));
     }
 }
 
 #[test]
 fn two_operators() {
-    let group = |schedule: &[_]| Group::new(TWO, &[CROSS; 2], schedule).agents(&[Folded; 2]).body();
-    model("A2 C C, cross", Bound::Preemptions(3), 1_397..=1_709, group(&[C(0), C(1)]));
-    model("A2 D C, cross", Bound::Preemptions(2), 1_657..=2_027, group(&[D(0), C(0)]));
+    let group = |schedule: &str| Group::new(TWO, &[CROSS; 2], schedule).agents(&[Folded; 2]).body();
+    model("A2 C C, cross", Bound::Preemptions(3), 1_397..=1_709, group("CC"));
+    model("A2 D C, cross", Bound::Preemptions(2), 1_657..=2_027, group("DC"));
 }
 
 #[test]
 fn halves_come_back_in_the_third_operator() {
-    let group = |schedule: &[_]| Group::new(TWO, &[CROSS; 3], schedule).agents(&[Folded; 2]);
-    model("A2 C C C, cross", Bound::Preemptions(2), 944..=1_154, group(&[C(0), C(1), C(2)]).body());
-    model("A2 D C D, cross", Bound::Preemptions(1), 457..=559, group(&[D(0), C(0), D(1)]).body());
+    let group = |schedule: &str| Group::new(TWO, &[CROSS; 3], schedule).agents(&[Folded; 2]);
+    model("A2 C C C, cross", Bound::Preemptions(2), 944..=1_154, group("CCC").body());
+    model("A2 D C D, cross", Bound::Preemptions(1), 457..=559, group("DCD").body());
 }
 
 #[test]
 fn two_operators_transfers_may_be_delivered_in_the_other_order() {
-    let group = |schedule: &[_]| Group::new(TWO, &[CROSS; 2], schedule).agents(&[Folded, Late]);
-    model("A2 C C, late, cross", Bound::Preemptions(3), 276..=338, group(&[C(0), C(1)]).body());
-    model("A2 D C, late, cross", Bound::Preemptions(2), 332..=406, group(&[D(0), C(0)]).body());
+    let group = |schedule: &str| Group::new(TWO, &[CROSS; 2], schedule).agents(&[Folded, Late]);
+    model("A2 C C, late, cross", Bound::Preemptions(3), 276..=338, group("CC").body());
+    model("A2 D C, late, cross", Bound::Preemptions(2), 332..=406, group("DC").body());
 }
 
 #[test]
 fn two_cores() {
-    let group = |operator| Group::new(ALONE, &[SWAP], &[operator]).body();
-    model("A2 D, two cores alone", Bound::Complete, 511..=625, group(D(0)));
-    model("A2 C, two cores alone", Bound::Complete, 8_256..=10_092, group(C(0)));
+    let group = |operator: &str| Group::new(ALONE, &[SWAP], operator).body();
+    model("A2 D, two cores alone", Bound::Complete, 511..=625, group("D"));
+    model("A2 C, two cores alone", Bound::Complete, 8_256..=10_092, group("C"));
 }
 
 /// Fails on any memory with two cores: the other one takes the half that is not its turn.
 #[test]
 fn catches_a_flip_before_the_others_have_read() {
     let how =
-        failure("A2 early flip", Bound::Complete, Group::new(ALONE, &[SWAP], &[D(0)]).bent(Bend::EarlyFlip));
+        failure("A2 early flip", Bound::Complete, Group::new(ALONE, &[SWAP], "D").bent(Bend::EarlyFlip));
     assert!(is_race(&how), "{how}");
 }
 
@@ -221,15 +220,15 @@ fn twin(name: &str, bend: Bend, group: Group) -> String {
 /// Orderings: one operator, any traffic. Relaxed ones need a memory weaker than total store order, the others none.
 #[test]
 fn catches_what_breaks_one_operator() {
-    for operator in [D(0), C(0)] {
+    for operator in ["D", "C"] {
         for bend in [Bend::RelaxedTransfer, Bend::LastWordFirst, Bend::RelaxedObserve] {
-            let group = Group::new(TWO, &[CROSS], &[operator]).agents(&[Folded; 2]);
-            let how = twin(&format!("{operator:?}"), bend, group);
+            let group = Group::new(TWO, &[CROSS], operator).agents(&[Folded; 2]);
+            let how = twin(operator, bend, group);
             assert!(is_race(&how), "{how}");
         }
         for bend in [Bend::RelaxedDoorbell, Bend::RelaxedAgent, Bend::LateWrites, Bend::LateTasks] {
-            let group = Group::new(TWO, &[CROSS], &[operator]);
-            let how = twin(&format!("{operator:?}"), bend, group);
+            let group = Group::new(TWO, &[CROSS], operator);
+            let how = twin(operator, bend, group);
             assert!(is_race(&how), "{how}");
         }
     }
@@ -238,7 +237,7 @@ fn catches_what_breaks_one_operator() {
 /// Two operators: an agent that has not served the first reads the tasks of the second.
 #[test]
 fn catches_one_message_slot() {
-    let group = Group::new(TWO, &[CROSS; 2], &[C(0), C(1)]).agents(&[Thread, Folded]);
+    let group = Group::new(TWO, &[CROSS; 2], "CC").agents(&[Thread, Folded]);
     let how = twin("C C", Bend::OneMessageSlot, group);
     assert!(is_race(&how) || how.contains("must be in"), "{how}");
 }
@@ -246,7 +245,7 @@ fn catches_one_message_slot() {
 /// Two operators.
 #[test]
 fn catches_one_half() {
-    let group = Group::new(TWO, &[CROSS; 2], &[C(0), C(1)]).agents(&[Folded; 2]);
+    let group = Group::new(TWO, &[CROSS; 2], "CC").agents(&[Folded; 2]);
     let how = twin("C C", Bend::OneHalf, group);
     assert!(is_race(&how) || how.contains("is wrong"), "{how}");
 }
@@ -254,7 +253,7 @@ fn catches_one_half() {
 /// Three operators: the half must come round.
 #[test]
 fn catches_clears_that_never_happen() {
-    let group = Group::new(TWO, &[CROSS; 3], &[C(0), C(1), C(2)]).agents(&[Folded; 2]);
+    let group = Group::new(TWO, &[CROSS; 3], "CCC").agents(&[Folded; 2]);
     let how = twin("C C C", Bend::NoClears, group);
     assert!(is_race(&how) || how.contains("is wrong"), "{how}");
 }
@@ -269,7 +268,7 @@ const FEW: Traffic<'_> = &[&[&[1], &[], &[]], &[&[0], &[], &[]]];
 #[test]
 fn catches_the_seeds_clears() {
     let group = || {
-        let group = Group::new(FALLING, &[MANY, FEW, FEW], &[C(0), C(1), C(2)]);
+        let group = Group::new(FALLING, &[MANY, FEW, FEW], "CCC");
         group.flags(&[0]).agents(&[Folded; 2])
     };
     let how = twin("C C C", Bend::SeedClears, group());
@@ -287,7 +286,7 @@ const ONE: Traffic<'_> = &[&[&[1], &[]], &[&[0], &[]]];
 #[test]
 fn catches_the_seeds_clears_at_flag2() {
     let group = || {
-        let group = Group::new(LONG, &[BOTH, ONE], &[D(0), C(0), D(1)]);
+        let group = Group::new(LONG, &[BOTH, ONE], "DCD");
         group.flags(&[0]).agents(&[Folded; 2])
     };
     let how = twin("D C D", Bend::SeedClears, group());

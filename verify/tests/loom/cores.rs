@@ -2,11 +2,7 @@
 //! need the join, which is the driver's. Bound: every execution; loom's preemption bound is of no use with
 //! three threads, since it lets two that wait pass the turn to each other while the third starves.
 
-use verify::loom::group::{
-    Group,
-    Operator::{C, D},
-    Size,
-};
+use verify::loom::group::{Group, Size};
 use verify::loom::round::Traffic;
 use verify::loom::search::{Bound, failure, model};
 use verify::loom::twins::{FlagFirst, LowerCoresOnly, NoBarrier, RelaxedObserve, RelaxedPublish};
@@ -31,25 +27,25 @@ const HIGHER_PUTS: Traffic<'_> = &[&[&[], &[]], &[&[], &[0]]];
 
 #[test]
 fn a_core_publishes_what_the_other_has_put() {
-    let group = Group::new(ALONE, &[SWAP], &[D(0)]);
+    let group = Group::new(ALONE, &[SWAP], "D");
     model("D, two cores", Bound::Complete, 500..=650, group.body());
 }
 
 #[test]
 #[ignore = "takes 1 min; run: cargo test -p verify --test loom -- --ignored cores:: --nocapture"]
 fn a_core_publishes_to_another_rank_what_the_other_has_put() {
-    let group = Group::new(TWO_AND_ONE, &[ACROSS], &[D(0)]);
+    let group = Group::new(TWO_AND_ONE, &[ACROSS], "D");
     model("D, two cores and one", Bound::Complete, 700_000..=850_000, group.body());
 }
 
 #[test]
 fn two_cores_combine_with_one() {
-    let group = Group::new(TWO_AND_ONE, &[BACK], &[C(0)]);
+    let group = Group::new(TWO_AND_ONE, &[BACK], "C");
     model("C, two cores and one", Bound::Complete, 400..=550, group.body());
 }
 
 fn fails<T: Twist + 'static>(name: &str, size: Size<'_>, traffic: Traffic<'_>, twist: fn() -> T) -> String {
-    let group = Group::new(size, &[traffic], &[D(0)]);
+    let group = Group::new(size, &[traffic], "D");
     failure(name, Bound::Complete, group.twisted(move |_, _| twist()))
 }
 
@@ -62,7 +58,7 @@ fn catches_a_missing_core_barrier() {
         let how = fails(&format!("D, no barrier, {name}"), size, traffic, || NoBarrier);
         assert!(how.contains("Causality violation"), "{how}");
     }
-    let alone = Group::new(ALONE, &[SWAP], &[D(0)]).twisted(|_, _| NoBarrier);
+    let alone = Group::new(ALONE, &[SWAP], "D").twisted(|_, _| NoBarrier);
     model("D, no barrier, alone", Bound::Complete, 30..=45, alone);
 }
 

@@ -1,11 +1,7 @@
 //! Dispatch with separate flags, and fullmesh_v2: the orderings that they need, under every execution.
 
 use kernel_core::protocol::Flags;
-use verify::loom::group::{
-    Group, Layout,
-    Operator::{C, D},
-    Size,
-};
+use verify::loom::group::{Group, Layout, Size};
 use verify::loom::round::Traffic;
 use verify::loom::search::{Bound, failure, model};
 use verify::loom::twins::{
@@ -28,23 +24,21 @@ const SWAP: Traffic<'_> = &[&[&[1], &[0]]];
 
 #[test]
 fn dispatch_combine_dispatch() {
-    let group = |layout, traffic, schedule: &[_]| Group::with(layout, TWO, &[traffic; 2], schedule).body();
-    let d = [D(0)];
-    model("separate, D, cross", Bound::Complete, 510..=630, group(SEPARATE, CROSS, &d));
-    model("blocks, D, cross", Bound::Complete, 350..=440, group(Layout::Blocks, CROSS, &d));
-    let runs = Group::with(SEPARATE, TWO, &[CROSS], &d).in_runs();
+    let group = |layout, traffic, schedule: &str| Group::with(layout, TWO, &[traffic; 2], schedule).body();
+    model("separate, D, cross", Bound::Complete, 510..=630, group(SEPARATE, CROSS, "D"));
+    model("blocks, D, cross", Bound::Complete, 350..=440, group(Layout::Blocks, CROSS, "D"));
+    let runs = Group::with(SEPARATE, TWO, &[CROSS], "D").in_runs();
     model("separate, D in runs, cross", Bound::Complete, 820..=1_000, runs.body());
-    let dcd = [D(0), C(0), D(1)];
-    let body = group(SEPARATE, TO_FIRST, &dcd);
+    let body = group(SEPARATE, TO_FIRST, "DCD");
     model("separate, D C D, to first", Bound::Preemptions(3), 4_500..=5_600, body);
-    let body = group(Layout::Blocks, TO_FIRST, &dcd);
+    let body = group(Layout::Blocks, TO_FIRST, "DCD");
     model("blocks, D C D, to first", Bound::Complete, 28_000..=35_000, body);
 }
 
 #[test]
 #[ignore = "takes 2 min; run: cargo test -p verify --test loom -- --ignored layouts:: --nocapture"]
 fn dispatch_combine_dispatch_with_separate_flags_in_every_execution() {
-    let group = Group::with(SEPARATE, TWO, &[TO_FIRST; 2], &[D(0), C(0), D(1)]);
+    let group = Group::with(SEPARATE, TWO, &[TO_FIRST; 2], "DCD");
     model("separate, D C D, to first", Bound::Complete, 580_000..=710_000, group.body());
 }
 
@@ -53,7 +47,7 @@ fn partitions_come_back_in_the_third_dispatch() {
     for (name, layout, expected) in
         [("separate", SEPARATE, 11_800..=14_400), ("blocks", Layout::Blocks, 900..=1_100)]
     {
-        let group = Group::with(layout, TWO, &[OWN; 3], &[D(0), D(1), D(2)]);
+        let group = Group::with(layout, TWO, &[OWN; 3], "DDD");
         let body = group.twisted(|_, _| ClearsAtQuiet::default());
         model(&format!("{name}, D D D, late clears, own"), Bound::Preemptions(3), expected, body);
     }
@@ -61,7 +55,7 @@ fn partitions_come_back_in_the_third_dispatch() {
 
 #[test]
 fn two_cores() {
-    let group = |layout| Group::with(layout, ALONE, &[SWAP], &[D(0)]).body();
+    let group = |layout| Group::with(layout, ALONE, &[SWAP], "D").body();
     model("separate, D, two cores", Bound::Complete, 510..=630, group(SEPARATE));
     model("blocks, D, two cores", Bound::Complete, 1_500..=1_900, group(Layout::Blocks));
 }
@@ -70,7 +64,7 @@ fn two_cores() {
 #[test]
 fn catches_relaxed_orderings_and_flags_first() {
     for layout in [SEPARATE, Layout::Blocks] {
-        let group = || Group::with(layout, TWO, &[CROSS], &[D(0)]);
+        let group = || Group::with(layout, TWO, &[CROSS], "D");
         let name = |twin: &str| format!("{layout:?}, D, {twin}");
         let body = group().twisted(|_, _| RelaxedPublish);
         let how = failure(&name("relaxed publish"), Bound::Complete, body);
@@ -88,7 +82,7 @@ fn catches_relaxed_orderings_and_flags_first() {
 #[test]
 fn catches_flags_that_are_never_cleared() {
     for layout in [SEPARATE, Layout::Blocks] {
-        let group = Group::with(layout, TWO, &[CROSS; 3], &[D(0), D(1), D(2)]);
+        let group = Group::with(layout, TWO, &[CROSS; 3], "DDD");
         let name = format!("{layout:?}, D D D, no clear");
         failure(&name, Bound::Preemptions(3), group.twisted(|_, _| NoClear));
     }
@@ -99,7 +93,7 @@ fn catches_flags_that_are_never_cleared() {
 #[test]
 fn catches_a_quiet_that_does_not_wait_for_clears() {
     let twin = |layout| {
-        let group = Group::with(layout, TWO, &[OWN; 3], &[D(0), D(1), D(2)]);
+        let group = Group::with(layout, TWO, &[OWN; 3], "DDD");
         group.twisted(|_, _| ClearsPastQuiet::default())
     };
     let how = failure("blocks, D D D, clears past quiet", Bound::Preemptions(3), twin(Layout::Blocks));

@@ -2,11 +2,7 @@
 //! counts, triples and `x_out` with the oracle; the payload differs in every round.
 
 use kernel_core::layout::state::Kind;
-use verify::loom::group::{
-    Group,
-    Operator::{C, D},
-    Size,
-};
+use verify::loom::group::{Group, Size};
 use verify::loom::round::Traffic;
 use verify::loom::search::{Bound, failure, model};
 use verify::loom::twins::{
@@ -25,7 +21,7 @@ const TO_FIRST: Traffic<'_> = &[&[&[0]], &[&[0]]];
 
 #[test]
 fn dispatch_combine_dispatch() {
-    let group = |traffic| Group::new(TWO, &[traffic; 2], &[D(0), C(0), D(1)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 2], "DCD");
     model("D C D, cross", Bound::Complete, 8_900..=11_000, group(CROSS).body());
     model("D C D, own", Bound::Complete, 510..=630, group(OWN).body());
     model("D C D, idle", Bound::Complete, 510..=630, group(IDLE).body());
@@ -38,7 +34,7 @@ fn dispatch_combine_dispatch_with_every_traffic_in_both_rounds() {
     let mut total = 0;
     for code in 0..81 {
         let [a, b, c, d] = [1, 3, 9, 27].map(|unit| CHOICES[code / unit % 3]);
-        let group = Group::new(TWO, &[&[a, b], &[c, d]], &[D(0), C(0), D(1)]);
+        let group = Group::new(TWO, &[&[a, b], &[c, d]], "DCD");
         total += model(&format!("D C D, traffic {code}"), Bound::Complete, 30..=10_900, group.body());
     }
     println!("loom D C D, every traffic: {total} executions");
@@ -47,24 +43,24 @@ fn dispatch_combine_dispatch_with_every_traffic_in_both_rounds() {
 
 #[test]
 fn combine_dispatch_combine() {
-    let group = |traffic| Group::new(TWO, &[traffic; 2], &[C(0), D(1), C(1)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 2], "CDC");
     model("C D C, cross", Bound::Complete, 8_900..=11_000, group(CROSS).body());
     model("C D C, to first", Bound::Complete, 810..=1_000, group(TO_FIRST).body());
 }
 
 #[test]
 fn dispatch_combine_twice() {
-    let group = Group::new(TWO, &[CROSS; 2], &[D(0), C(0), D(1), C(1)]);
+    let group = Group::new(TWO, &[CROSS; 2], "DCDC");
     model("D C D C, cross", Bound::Complete, 140_000..=180_000, group.body());
 }
 
 #[test]
 fn partitions_come_back_in_the_third_dispatch() {
-    let group = |traffic| Group::new(TWO, &[traffic; 3], &[D(0), D(1), D(2)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 3], "DDD");
     model("D D D, cross", Bound::Complete, 8_200..=11_000, group(CROSS).body());
     model("D D D, own", Bound::Complete, 8_200..=11_000, group(OWN).body());
     model("D D D, idle", Bound::Complete, 8_200..=11_000, group(IDLE).body());
-    let group = |traffic| Group::new(TWO, &[traffic; 3], &[D(0), C(0), D(1), C(1), D(2)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 3], "DCDCD");
     model("D C D C D, own", Bound::Complete, 8_200..=11_000, group(OWN).body());
     model("D C D C D, idle", Bound::Complete, 8_200..=11_000, group(IDLE).body());
     model("D C D C D, to first", Bound::Complete, 84_000..=110_000, group(TO_FIRST).body());
@@ -73,7 +69,7 @@ fn partitions_come_back_in_the_third_dispatch() {
 
 #[test]
 fn partitions_come_back_in_the_third_combine() {
-    let group = |traffic| Group::new(TWO, &[traffic; 3], &[C(0), D(1), C(1), D(2), C(2)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 3], "CDCDC");
     model("C D C D C, to first", Bound::Complete, 56_000..=70_000, group(TO_FIRST).body());
     model("C D C D C, cross", Bound::Preemptions(3), 7_000..=8_600, group(CROSS).body());
 }
@@ -81,29 +77,29 @@ fn partitions_come_back_in_the_third_combine() {
 #[test]
 #[ignore = "takes 4 min; run: cargo test -p verify --test loom -- --ignored rounds:: --nocapture"]
 fn partitions_come_back_in_every_execution() {
-    let group = |schedule: &[_]| Group::new(TWO, &[CROSS; 3], schedule);
+    let group = |schedule: &str| Group::new(TWO, &[CROSS; 3], schedule);
     let expected = 1_700_000..=2_200_000;
-    let body = group(&[D(0), C(0), D(1), C(1), D(2)]).body();
+    let body = group("DCDCD").body();
     model("D C D C D, cross", Bound::Complete, expected.clone(), body);
-    let body = group(&[C(0), D(1), C(1), D(2), C(2)]).body();
+    let body = group("CDCDC").body();
     model("C D C D C, cross", Bound::Complete, expected, body);
 }
 
 #[test]
 fn two_batches_in_flight() {
-    let group = |traffic| Group::new(TWO, &[traffic; 2], &[D(0), D(1), C(0), C(1)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 2], "DDCC");
     model("D D C C, cross", Bound::Complete, 140_000..=180_000, group(CROSS).body());
     model("D D C C, to first", Bound::Complete, 10_000..=13_000, group(TO_FIRST).body());
-    let group = |schedule: &[_]| Group::new(TWO, &[TO_FIRST; 4], schedule);
-    let body = group(&[C(0), C(1), D(2), C(2), C(3)]).body();
+    let group = |schedule: &str| Group::new(TWO, &[TO_FIRST; 4], schedule);
+    let body = group("CCDCC").body();
     model("C C D C C, to first", Bound::Complete, 8_500..=11_000, body);
-    let body = group(&[C(0), C(1), D(2), D(3), C(2), C(3)]).body();
+    let body = group("CCDDCC").body();
     model("C C D D C C, to first", Bound::Complete, 120_000..=155_000, body);
 }
 
 #[test]
 fn in_strict_order_one_combine_partition_is_enough() {
-    let group = |traffic| Group::new(TWO, &[traffic; 2], &[C(0), D(1), C(1)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 2], "CDC");
     let twist = |_, _| OnePartition(Kind::Combine);
     model("C D C, one partition, cross", Bound::Complete, 8_200..=11_000, group(CROSS).twisted(twist));
     model("C D C, one partition, to first", Bound::Complete, 910..=1_200, group(TO_FIRST).twisted(twist));
@@ -111,21 +107,21 @@ fn in_strict_order_one_combine_partition_is_enough() {
 
 #[test]
 fn clears_may_land_as_late_as_the_next_quiet() {
-    let group = |traffic| Group::new(TWO, &[traffic; 3], &[D(0), D(1), D(2)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 3], "DDD");
     let twist = |_, _| ClearsAtQuiet::default();
     model("D D D, late clears, own", Bound::Complete, 8_200..=11_000, group(OWN).twisted(twist));
     model("D D D, late clears, idle", Bound::Complete, 8_200..=11_000, group(IDLE).twisted(twist));
-    let group = |traffic| Group::new(TWO, &[traffic; 2], &[D(0), C(0), D(1), C(1)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 2], "DCDC");
     model("D C D C, late clears, to first", Bound::Complete, 13_000..=17_000, group(TO_FIRST).twisted(twist));
 }
 
 /// Needs a memory that is weaker than total store order; one operator, any traffic that crosses.
 #[test]
 fn catches_a_relaxed_publish() {
-    let group = Group::new(TWO, &[CROSS], &[D(0)]);
+    let group = Group::new(TWO, &[CROSS], "D");
     let how = failure("D, relaxed publish", Bound::Complete, group.twisted(|_, _| RelaxedPublish));
     assert!(how.contains("Causality violation"), "{how}");
-    let group = Group::new(TWO, &[CROSS], &[C(0)]);
+    let group = Group::new(TWO, &[CROSS], "C");
     let how = failure("C, relaxed publish", Bound::Complete, group.twisted(|_, _| RelaxedPublish));
     assert!(how.contains("Causality violation"), "{how}");
 }
@@ -133,10 +129,10 @@ fn catches_a_relaxed_publish() {
 /// Needs loads that overtake loads; one operator, any traffic that crosses.
 #[test]
 fn catches_a_relaxed_observe() {
-    let group = Group::new(TWO, &[CROSS], &[D(0)]);
+    let group = Group::new(TWO, &[CROSS], "D");
     let how = failure("D, relaxed observe", Bound::Complete, group.twisted(|_, _| RelaxedObserve));
     assert!(how.contains("Causality violation"), "{how}");
-    let group = Group::new(TWO, &[CROSS], &[C(0)]);
+    let group = Group::new(TWO, &[CROSS], "C");
     let how = failure("C, relaxed observe", Bound::Complete, group.twisted(|_, _| RelaxedObserve));
     assert!(how.contains("Causality violation"), "{how}");
 }
@@ -144,9 +140,9 @@ fn catches_a_relaxed_observe() {
 /// Fails on any memory; one operator, any traffic that crosses.
 #[test]
 fn catches_a_publish_before_its_put() {
-    for (name, operator) in [("D", D(0)), ("C", C(0))] {
-        let group = Group::new(TWO, &[CROSS], &[operator]);
-        let name = format!("{name}, flag first");
+    for operator in ["D", "C"] {
+        let group = Group::new(TWO, &[CROSS], operator);
+        let name = format!("{operator}, flag first");
         let how = failure(&name, Bound::Complete, group.twisted(|_, _| FlagFirst::default()));
         assert!(how.contains("Causality violation") || how.contains("triple of row 0"), "{how}");
     }
@@ -155,9 +151,9 @@ fn catches_a_publish_before_its_put() {
 /// No race and no lost flag here: only the oracle sees it. Rank 0 sends, so that a triple of zeros looks right.
 #[test]
 fn catches_a_put_that_never_lands() {
-    for (name, operator, output) in [("D", D(0), "expand_x of rank 1"), ("C", C(0), "x_out of rank 0")] {
-        let group = Group::new(TWO, &[&[&[&[1]], &[&[]]]], &[operator]);
-        let how = failure(&format!("{name}, no put"), Bound::Complete, group.twisted(|_, _| NoPut));
+    for (operator, output) in [("D", "expand_x of rank 1"), ("C", "x_out of rank 0")] {
+        let group = Group::new(TWO, &[&[&[&[1]], &[&[]]]], operator);
+        let how = failure(&format!("{operator}, no put"), Bound::Complete, group.twisted(|_, _| NoPut));
         assert!(how.contains(output), "{how}");
     }
 }
@@ -166,7 +162,7 @@ fn catches_a_put_that_never_lands() {
 /// ranks send to themselves or are idle. A flag is lost.
 #[test]
 fn catches_one_dispatch_partition() {
-    let group = |traffic| Group::new(TWO, &[traffic; 2], &[D(0), C(0), D(1)]);
+    let group = |traffic| Group::new(TWO, &[traffic; 2], "DCD");
     let twist = |_, _| OnePartition(Kind::Dispatch);
     for (name, traffic) in [("own", OWN), ("idle", IDLE), ("to first", TO_FIRST)] {
         let name = format!("D C D, one dispatch partition, {name}");
@@ -181,7 +177,7 @@ fn catches_one_dispatch_partition() {
 #[test]
 fn catches_one_combine_partition_with_two_batches_in_flight() {
     for (name, traffic) in [("cross", CROSS), ("to first", TO_FIRST)] {
-        let group = Group::new(TWO, &[traffic; 2], &[D(0), D(1), C(0), C(1)]);
+        let group = Group::new(TWO, &[traffic; 2], "DDCC");
         let name = format!("D D C C, one combine partition, {name}");
         let how = failure(&name, Bound::Complete, group.twisted(|_, _| OnePartition(Kind::Combine)));
         assert!(how.contains("Causality violation"), "{how}");
@@ -192,10 +188,10 @@ fn catches_one_combine_partition_with_two_batches_in_flight() {
 /// has not read in its first. Any memory. When each rank needs the other, the second combine holds it back.
 #[test]
 fn catches_three_batches_in_flight() {
-    let group = Group::new(TWO, &[TO_FIRST; 3], &[D(0), D(1), D(2), C(0), C(1), C(2)]);
+    let group = Group::new(TWO, &[TO_FIRST; 3], "DDDCCC");
     let how = failure("D D D C C C, to first", Bound::Complete, group.body());
     assert!(how.contains("Causality violation"), "{how}");
-    let group = Group::new(TWO, &[CROSS; 3], &[C(0), C(1), C(2)]);
+    let group = Group::new(TWO, &[CROSS; 3], "CCC");
     model("C C C, cross", Bound::Complete, 8_200..=11_000, group.body());
 }
 
@@ -203,11 +199,11 @@ fn catches_three_batches_in_flight() {
 /// they say the same.
 #[test]
 fn catches_a_clear_that_never_happens() {
-    let group = |traffic, rounds: &[_]| Group::new(TWO, &[traffic; 3], rounds).twisted(|_, _| NoClear);
-    let how = failure("D D D, no clear, cross", Bound::Complete, group(CROSS, &[D(0), D(1), D(2)]));
+    let group = |traffic, schedule: &str| Group::new(TWO, &[traffic; 3], schedule).twisted(|_, _| NoClear);
+    let how = failure("D D D, no clear, cross", Bound::Complete, group(CROSS, "DDD"));
     assert!(how.contains("Causality violation"), "{how}");
-    model("D D, no clear, cross", Bound::Complete, 510..=630, group(CROSS, &[D(0), D(1)]));
-    model("D D D, no clear, idle", Bound::Complete, 6_100..=7_500, group(IDLE, &[D(0), D(1), D(2)]));
+    model("D D, no clear, cross", Bound::Complete, 510..=630, group(CROSS, "DD"));
+    model("D D D, no clear, idle", Bound::Complete, 6_100..=7_500, group(IDLE, "DDD"));
 }
 
 /// Quiet must also wait for clears: else a clear of the first dispatch wipes a flag of the third. Three
@@ -215,7 +211,7 @@ fn catches_a_clear_that_never_happens() {
 #[test]
 fn catches_a_quiet_that_does_not_wait_for_clears() {
     let group = |traffic| {
-        let group = Group::new(TWO, &[traffic; 3], &[D(0), C(0), D(1), C(1), D(2)]);
+        let group = Group::new(TWO, &[traffic; 3], "DCDCD");
         group.twisted(|_, _| ClearsPastQuiet::default())
     };
     for (name, traffic) in [("idle", IDLE), ("own", OWN), ("to first", TO_FIRST)] {

@@ -5,11 +5,7 @@ use super::litmus::{Scripts, fails, flag_after_data, shape};
 use PastCaches::{Fenced, NotAtTheEnd, NotBeforePublish, NotBeforePublishNorInQuiet, NotInQuiet};
 use core::ops::RangeInclusive;
 use kernel_core::protocol::Flags;
-use verify::loom::group::{
-    Group, Layout,
-    Operator::{self, C, D},
-    Size,
-};
+use verify::loom::group::{Group, Layout, Size};
 use verify::loom::litmus::{count_flag, litmus};
 use verify::loom::round::Traffic;
 use verify::loom::search::{Bound, failure, model};
@@ -30,16 +26,16 @@ const TWO_AND_ONE: Size<'_> = Size { cores: &[2, 1], ..ALONE };
 /// Rank 1 returns a row to each core of rank 0.
 const BACK: Traffic<'_> = &[&[&[1], &[1]], &[&[0], &[]]];
 
-fn cross(schedule: &[Operator]) -> Group {
+fn cross(schedule: &str) -> Group {
     Group::new(TWO, &[CROSS; 3], schedule)
 }
 
 fn cross_with(layout: Layout) -> Group {
-    Group::with(layout, TWO, &[CROSS], &[D(0)])
+    Group::with(layout, TWO, &[CROSS], "D")
 }
 
 fn two_cores() -> Group {
-    Group::new(ALONE, &[SWAP], &[D(0)])
+    Group::new(ALONE, &[SWAP], "D")
 }
 
 fn holds(name: &str, expected: RangeInclusive<usize>, group: Group, twin: PastCaches) {
@@ -59,24 +55,24 @@ fn is_caught(name: &str, group: Group, twin: PastCaches) {
 
 #[test]
 fn rows_past_the_caches_are_there_when_their_flags_are() {
-    holds("D", 33..=41, cross(&[D(0)]), Fenced);
-    holds("C", 33..=41, cross(&[C(0)]), Fenced);
-    holds("D C D", 8_900..=11_000, cross(&[D(0), C(0), D(1)]), Fenced);
-    holds("D D D", 8_200..=11_000, cross(&[D(0), D(1), D(2)]), Fenced);
-    holds("C C C", 8_200..=11_000, cross(&[C(0), C(1), C(2)]), Fenced);
+    holds("D", 33..=41, cross("D"), Fenced);
+    holds("C", 33..=41, cross("C"), Fenced);
+    holds("D C D", 8_900..=11_000, cross("DCD"), Fenced);
+    holds("D D D", 8_200..=11_000, cross("DDD"), Fenced);
+    holds("C C C", 8_200..=11_000, cross("CCC"), Fenced);
     holds("separate, D", 510..=630, cross_with(SEPARATE), Fenced);
     holds("blocks, D", 350..=440, cross_with(Layout::Blocks), Fenced);
     holds("D, two cores", 510..=630, two_cores(), Fenced);
-    holds("C, two cores and one", 425..=525, Group::new(TWO_AND_ONE, &[BACK], &[C(0)]), Fenced);
+    holds("C, two cores and one", 425..=525, Group::new(TWO_AND_ONE, &[BACK], "C"), Fenced);
 }
 
 /// One combine, or one dispatch in blocks: there a core publishes what it has put itself, without a quiet between. Where
 /// there is one it has fenced already.
 #[test]
 fn catches_a_publish_without_a_fence() {
-    is_caught("C", cross(&[C(0)]), NotBeforePublish);
+    is_caught("C", cross("C"), NotBeforePublish);
     is_caught("blocks, D", cross_with(Layout::Blocks), NotBeforePublish);
-    holds("D", 33..=41, cross(&[D(0)]), NotBeforePublish);
+    holds("D", 33..=41, cross("D"), NotBeforePublish);
     holds("separate, D", 510..=630, cross_with(SEPARATE), NotBeforePublish);
     holds("D, two cores", 510..=630, two_cores(), NotBeforePublish);
 }
@@ -86,18 +82,18 @@ fn catches_a_publish_without_a_fence() {
 #[test]
 fn catches_a_quiet_without_a_fence_unless_the_next_publish_has_one() {
     for (name, group) in
-        [("D", cross(&[D(0)])), ("separate, D", cross_with(SEPARATE)), ("D, two cores", two_cores())]
+        [("D", cross("D")), ("separate, D", cross_with(SEPARATE)), ("D, two cores", two_cores())]
     {
         is_caught(name, group, NotBeforePublishNorInQuiet);
     }
-    holds("D", 33..=41, cross(&[D(0)]), NotInQuiet);
+    holds("D", 33..=41, cross("D"), NotInQuiet);
     holds("D, two cores", 510..=630, two_cores(), NotInQuiet);
 }
 
 /// One dispatch: rows that were copied out past the caches, and no word comes behind them.
 #[test]
 fn catches_a_fabric_that_is_gone_without_a_fence() {
-    let group = cross(&[D(0)]).twisted(|_, _| NotAtTheEnd);
+    let group = cross("D").twisted(|_, _| NotAtTheEnd);
     let how = failure("D, past caches, NotAtTheEnd", Bound::Complete, group);
     assert!(how.contains("expand_x of rank 0"), "{how}");
 }

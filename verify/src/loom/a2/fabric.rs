@@ -3,17 +3,20 @@
 
 use super::Bend;
 use super::memory::Memory;
+use crate::loom::domain::{Seated, drive};
 use crate::loom::memory::Outputs;
 use crate::loom::trace::{self, Access, Event};
 use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
 use kernel_core::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
 use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
+use kernel_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError};
 use kernel_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
 use kernel_core::layout::a2_window::{buffer_chosen, half_start};
 use kernel_core::layout::state::{Partition, core_word};
 use kernel_core::place::{Place, Region};
+use kernel_core::plan::order::SendOrder;
+use kernel_core::protocol::{Agent, AgentEnv};
 use kernel_core::shape::Shape;
 use kernel_core::units::{CoreId, RankId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -67,26 +70,22 @@ pub struct CoreFabric {
     private: BTreeMap<Place, u64>,
     /// Copies of the rows that a machine looks at.
     copies: Bump,
-    /// The flags that the running operator waits for.
-    awaited: BTreeSet<Place>,
+    /// By operator: the flags that it waits for.
+    awaited: Vec<BTreeSet<Place>>,
+    /// The running operator.
+    operator: usize,
     /// What has not landed.
     late: Vec<(Place, u64)>,
+    /// The interface of an agent that goes on whenever this core waits.
+    folded: Option<AgentNic>,
 }
 
 impl CoreFabric {
-    /// The fabric of `core`.
+    /// The fabric of `core`, which waits for the flags `awaited` of each operator.
     #[must_use]
-    pub fn new(seat: Seat, core: CoreId) -> Self {
-        let (outputs, late) = (Rc::default(), Vec::new());
-        let (private, awaited) = (BTreeMap::new(), BTreeSet::new());
-        Self { seat, core, outputs, private, copies: Bump::new(), awaited, late }
-    }
-
-    /// Begins an operator that writes to `outputs` and waits for the flags `awaited`.
-    pub fn begin(&mut self, outputs: Rc<Outputs>, awaited: BTreeSet<Place>) {
-        self.outputs = outputs;
-        self.copies.reset();
-        self.awaited = awaited;
+    pub fn new(seat: Seat, core: CoreId, awaited: Vec<BTreeSet<Place>>, folded: Option<AgentNic>) -> Self {
+        let (outputs, late, private) = (Rc::default(), Vec::new(), BTreeMap::new());
+        Self { seat, core, outputs, private, copies: Bump::new(), awaited, operator: 0, late, folded }
     }
 
     /// Its rank.
@@ -197,7 +196,7 @@ impl Fabric for CoreFabric {
         match self.seat.bend {
             Bend::EarlyFlip if flips => Ok(()),
             Bend::NoClears if clears => Ok(()),
-            Bend::SeedClears if clears && !self.awaited.contains(&at) => Ok(()),
+            Bend::SeedClears if clears && !self.awaited[self.operator].contains(&at) => Ok(()),
             Bend::LateTasks if at.region == Region::State => {
                 self.late.push((at, word));
                 Ok(())
@@ -247,22 +246,60 @@ impl Fabric for CoreFabric {
     }
 }
 
-/// The interface of one agent.
+impl Seated for CoreFabric {
+    fn begin(&mut self, n: usize, outputs: Rc<Outputs>) {
+        (self.operator, self.outputs) = (n, outputs);
+        self.copies.reset();
+    }
+
+    /// Who waits lets his agent go on.
+    fn answer(&mut self, progress: Progress) -> Result<Progress, ProtocolError> {
+        let (Progress::Pending(_), Some(nic)) = (progress, &mut self.folded) else { return Ok(progress) };
+        Ok(if nic.step()? == Progress::Stepped { Progress::Stepped } else { progress })
+    }
+
+    fn leave(&mut self) {
+        self.folded.take().into_iter().for_each(AgentNic::serve);
+    }
+}
+
+/// The interface of one agent, and the agent.
 #[derive(Debug)]
 pub struct AgentNic {
     seat: Seat,
     /// Transfers wait for the next one and are delivered behind it.
     pub late: bool,
-    /// Transfers posted.
-    pub posted: usize,
+    agent: Agent,
+    /// Transfers that it has still to post.
+    tasks: usize,
     held: Vec<Transfer>,
 }
 
 impl AgentNic {
-    /// The interface of the agent of a rank.
+    /// The interface of the agent of a rank, which posts so many tasks.
     #[must_use]
-    pub const fn new(seat: Seat, late: bool) -> Self {
-        Self { seat, late, posted: 0, held: Vec::new() }
+    pub const fn new(seat: Seat, late: bool, tasks: usize) -> Self {
+        Self { seat, late, agent: Agent::new(), tasks, held: Vec::new() }
+    }
+
+    /// Lets the agent step.
+    fn step(&mut self) -> Result<Progress, ProtocolError> {
+        if self.tasks == 0 {
+            self.flush();
+            return Ok(Progress::Done);
+        }
+        let (shape, mut agent) = (Arc::clone(&self.seat.shape), self.agent.clone());
+        let env = AgentEnv::new(&shape, self.seat.rank, SendOrder::Staggered);
+        let progress = agent.step(&shape, &env, self);
+        self.agent = agent;
+        progress
+    }
+
+    /// Serves to the end.
+    pub(super) fn serve(mut self) {
+        if let Err(error) = drive(|| self.step()) {
+            panic!("agent of rank {}: {error}", self.seat.rank);
+        }
     }
 
     /// Delivers what has been held back.
@@ -311,7 +348,7 @@ impl Nic for AgentNic {
                 return Err(self.seat.fault(place, len));
             }
         }
-        self.posted += 1;
+        self.tasks = self.tasks.saturating_sub(1);
         if self.late && self.held.is_empty() {
             self.held.push(*transfer);
         } else {

@@ -1,25 +1,18 @@
 //! A group of A2 whose cores and agents are loom threads. Every rank runs the same operators; what comes out is compared
 //! with the oracle.
-//!
-//! Combine returns what the oracle says that the experts make of dispatch's outputs, which are compared with the same
-//! oracle; so a schedule may also begin with a combine.
 
 use super::Bend;
 use super::fabric::{AgentNic, CoreFabric, Seat};
 use super::memory::{Memory, Places};
-use crate::loom::group::{Operator, drive};
-use crate::loom::memory::Outputs;
-use crate::loom::round::{Round, Traffic};
-use ::loom::thread;
-use kernel_core::fabric::{Progress, ProtocolError};
+use crate::loom::domain::{Domain, Run};
+use crate::loom::round::Traffic;
+use core::cell::RefCell;
 use kernel_core::layout::a2_window::{FLAG1, tail_flag, window_in};
-use kernel_core::layout::state::{Kind, Partition};
-use kernel_core::place::{Place, Tensor};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Agent, AgentEnv, Choices, Context, Env, Ub, ub_bytes, ub_words};
+use kernel_core::layout::state::Partition;
+use kernel_core::place::Place;
+use kernel_core::protocol::{Choices, Operator};
 use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
-use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
+use kernel_core::units::RankId;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,12 +44,8 @@ pub struct Size<'a> {
 /// Ranks, their rounds and what they run.
 #[derive(Debug)]
 pub struct Group {
-    shapes: Vec<Arc<Shape>>,
+    domain: Domain,
     places: Vec<Places>,
-    rounds: Vec<Round>,
-    /// By round and source: rows for each expert.
-    sent: Vec<Vec<Vec<u32>>>,
-    schedule: Vec<Operator>,
     agencies: Vec<Agency>,
     bend: Bend,
 }
@@ -81,20 +70,15 @@ impl Size<'_> {
 }
 
 impl Group {
-    /// All ranks run `schedule`; round `n` has `traffic[n]`, K = 1.
+    /// All ranks run the operators that the letters D and C mean, a C of the oldest round that has none; round `n` has
+    /// `traffic[n]`, K = 1.
     #[must_use]
-    pub fn new(size: Size<'_>, traffic: &[Traffic<'_>], schedule: &[Operator]) -> Self {
-        let shapes: Vec<_> = size.cores.iter().map(|&cores| Arc::new(size.shape(cores))).collect();
-        let places = (0..).zip(&shapes).map(|(rank, shape)| Places::of(shape, RankId(rank))).collect();
-        let rounds = (0..).zip(traffic).map(|(n, traffic)| Round::new(&shapes[0], n, traffic)).collect();
-        let by_expert = |tokens: &&[&[i32]]| {
-            let mut rows = vec![0; size.experts as usize];
-            tokens.iter().copied().flatten().for_each(|&expert| rows[expert as usize] += 1);
-            rows
-        };
-        let sent = traffic.iter().map(|ranks| ranks.iter().map(by_expert).collect()).collect();
-        let agencies = vec![Agency::Thread; shapes.len()];
-        Self { shapes, places, rounds, sent, schedule: schedule.to_vec(), agencies, bend: Bend::None }
+    pub fn new(size: Size<'_>, traffic: &[Traffic<'_>], schedule: &str) -> Self {
+        let shapes = size.cores.iter().map(|&cores| size.shape(cores));
+        let domain = Domain::new(shapes, traffic, schedule, Choices::default());
+        let places = domain.ranks().map(|(rank, shape)| Places::of(shape, rank)).collect();
+        let agencies = vec![Agency::Thread; size.cores.len()];
+        Self { domain, places, agencies, bend: Bend::None }
     }
 
     /// The ranks' agents run there.
@@ -108,202 +92,61 @@ impl Group {
     #[must_use]
     pub fn flags(mut self, rounds: &[usize]) -> Self {
         for &round in rounds {
-            self.rounds[round].fill_with_flags(&self.shapes[0]);
+            self.domain.rounds[round].fill_with_flags(&self.domain.shapes[0]);
         }
         self
     }
 
     /// The body of a model.
     pub fn body(self) -> impl Fn() + Send + Sync + 'static {
-        let group = Arc::new(self);
-        move || Self::run(&group)
+        let Self { domain, places, agencies, bend } = self;
+        let domain = Arc::new(domain);
+        move || {
+            let memory = Rc::new(Memory::new(&domain.shapes[0], &places));
+            let seat = |rank: RankId| {
+                let shape = Arc::clone(&domain.shapes[rank.index()]);
+                Seat { memory: Rc::clone(&memory), shape, rank, bend }
+            };
+            // What an agent has to post.
+            let tasks = domain.schedules[0].len() * (domain.shapes.len() - 1);
+            let nic = |(rank, _): (RankId, _)| {
+                (tasks > 0).then(|| AgentNic::new(seat(rank), agencies[rank.index()] == Agency::Late, tasks))
+            };
+            let nics = RefCell::new(domain.ranks().map(nic).collect::<Vec<_>>());
+            let take = |rank: RankId| nics.borrow_mut()[rank.index()].take();
+            domain.run(
+                |rank| {
+                    let own = agencies[rank.index()] == Agency::Thread;
+                    let nic = if own { take(rank) } else { None };
+                    nic.map(|nic| -> Run { Box::new(move || nic.serve()) })
+                },
+                |rank, core| {
+                    let operators = 0..domain.schedules[rank.index()].len();
+                    let awaited = operators.map(|n| awaited(&domain, rank, n)).collect();
+                    CoreFabric::new(seat(rank), core, awaited, take(rank))
+                },
+            );
+        }
     }
 
     /// The body of a twin.
     pub fn bent(self, bend: Bend) -> impl Fn() + Send + Sync + 'static {
         Self { bend, ..self }.body()
     }
+}
 
-    /// One execution: a thread for each core and each agent that has one, the last core on this.
-    fn run(group: &Arc<Self>) {
-        let memory = Rc::new(Memory::new(&group.shapes[0], &group.places));
-        let mut runs: Vec<Box<dyn FnOnce()>> = Vec::new();
-        let mut outputs = Vec::new();
-        for (rank, shape) in group.ranks() {
-            let seat = Seat { memory: Rc::clone(&memory), shape: Arc::clone(shape), rank, bend: group.bend };
-            let of_rank: Vec<_> = group.rounds.iter().map(|_| Rc::new(Outputs::new(shape, rank))).collect();
-            let agency = group.agencies[rank.index()];
-            let mut agent = (shape.ep_world_size() > 1).then(|| Serving {
-                group: Arc::clone(group),
-                rank,
-                agent: Agent::new(),
-                nic: AgentNic::new(seat.clone(), agency == Agency::Late),
-            });
-            if agency == Agency::Thread
-                && let Some(agent) = agent.take()
-            {
-                runs.push(Box::new(move || agent.run()));
-            }
-            for core in (0..shape.aiv_num()).map(CoreId) {
-                let core = Core {
-                    group: Arc::clone(group),
-                    rank,
-                    core,
-                    fabric: CoreFabric::new(seat.clone(), core),
-                    outputs: of_rank.clone(),
-                    agent: agent.take(),
-                };
-                runs.push(Box::new(move || core.run()));
-            }
-            outputs.push(of_rank);
-        }
-        let last = runs.pop();
-        let others: Vec<_> = runs.into_iter().map(|run| thread::spawn(run)).collect();
-        last.into_iter().for_each(|run| run());
-        for other in others {
-            assert!(other.join().is_ok(), "a core or an agent panicked");
-        }
-        for ((rank, _), outputs) in group.ranks().zip(&outputs) {
-            group.check(rank, outputs);
-        }
-    }
-
-    fn ranks(&self) -> impl Iterator<Item = (RankId, &Arc<Shape>)> {
-        (0..).map(RankId).zip(&self.shapes)
-    }
-
-    /// Tasks that an agent posts.
-    fn tasks(&self) -> usize {
-        self.schedule.len() * (self.shapes.len() - 1)
-    }
-
-    /// Rows that `from` sends to `to` in a round's dispatch.
-    fn rows(&self, round: usize, from: RankId, to: RankId) -> u32 {
-        let own = self.shapes[0].local_expert_num() as usize;
-        self.sent[round][from.index()].iter().skip(to.index() * own).take(own).sum()
-    }
-
-    /// The flags that a rank waits for in operator number `n`.
-    fn awaited(&self, rank: RankId, n: usize) -> BTreeSet<Place> {
-        let half = if n.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
-        let of_peer = |(peer, shape): (RankId, &Arc<Shape>)| {
-            let at = |at| window_in(shape, half, peer, at);
-            match self.schedule[n] {
-                Operator::D(round) => {
-                    vec![at(FLAG1), at(tail_flag(shape, Kind::Dispatch, self.rows(round, peer, rank)))]
-                }
-                Operator::C(round) => {
-                    vec![at(tail_flag(shape, Kind::Combine, self.rows(round, rank, peer)))]
-                }
-            }
+/// The flags that a rank waits for in operator number `n`.
+fn awaited(domain: &Domain, rank: RankId, n: usize) -> BTreeSet<Place> {
+    let half = if n.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
+    let planned = domain.schedules[rank.index()][n];
+    let (operator, round) = (planned.operator, &domain.rounds[planned.round]);
+    let of_peer = |(peer, shape): (RankId, &Arc<Shape>)| {
+        let at = |at| window_in(shape, half, peer, at);
+        let (counts, rows) = match operator {
+            Operator::Dispatch => (Some(at(FLAG1)), round.rows(shape, peer, rank)),
+            Operator::Combine => (None, round.rows(shape, rank, peer)),
         };
-        self.ranks().flat_map(of_peer).collect()
-    }
-
-    /// Compares what `rank` put out with the oracle.
-    fn check(&self, rank: RankId, outputs: &[Rc<Outputs>]) {
-        for &operator in &self.schedule {
-            let (round, tensors) = match operator {
-                Operator::D(round) => (round, &DISPATCH[..]),
-                Operator::C(round) => (round, &[Tensor::XOut][..]),
-            };
-            for &tensor in tensors {
-                let expected = self.rounds[round].expected(rank, tensor);
-                let seen = outputs[round].tensor(tensor).read(0, expected.len() as u64);
-                assert_eq!(
-                    seen.as_deref(),
-                    Some(expected),
-                    "{} of rank {rank}, {operator:?}, is wrong",
-                    tensor.name()
-                );
-            }
-        }
-    }
-}
-
-const DISPATCH: [Tensor; 4] =
-    [Tensor::EpRecvCounts, Tensor::ExpertTokenNums, Tensor::ExpandX, Tensor::ExpandIdx];
-
-/// An agent.
-struct Serving {
-    group: Arc<Group>,
-    rank: RankId,
-    agent: Agent,
-    nic: AgentNic,
-}
-
-impl Serving {
-    fn step(&mut self) -> Result<Progress, ProtocolError> {
-        if self.nic.posted == self.group.tasks() {
-            self.nic.flush();
-            return Ok(Progress::Done);
-        }
-        let shape = &self.group.shapes[self.rank.index()];
-        let env = AgentEnv::new(shape, self.rank, SendOrder::Staggered);
-        self.agent.step(shape, &env, &mut self.nic)
-    }
-
-    /// Serves to the end.
-    fn run(mut self) {
-        if let Err(error) = drive(|| self.step()) {
-            panic!("agent of rank {}: {error}", self.rank);
-        }
-    }
-}
-
-/// One core, perhaps with the agent.
-struct Core {
-    group: Arc<Group>,
-    rank: RankId,
-    core: CoreId,
-    fabric: CoreFabric,
-    outputs: Vec<Rc<Outputs>>,
-    agent: Option<Serving>,
-}
-
-impl Core {
-    /// Its operators, one after the other; then its agent's duties.
-    fn run(mut self) {
-        let group = Arc::clone(&self.group);
-        let shape = &group.shapes[self.rank.index()];
-        assert!(
-            shape.aiv_num() == 1 || group.schedule.len() <= 1,
-            "several cores need a join between operators"
-        );
-        let env = Env::new(shape, self.rank, self.core, Choices::default(), Portable);
-        let (mut words, mut row) = (vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]);
-        for (n, &operator) in group.schedule.iter().enumerate() {
-            let ub = Ub { words: &mut words, row: &mut row };
-            if let Err(error) = self.operator(&env, n, operator, ub) {
-                panic!("rank {}, core {}, {operator:?}: {error}", self.rank, self.core);
-            }
-        }
-        self.agent.into_iter().for_each(Serving::run);
-    }
-
-    fn operator(
-        &mut self,
-        env: &Env<Portable>,
-        n: usize,
-        operator: Operator,
-        scratch: Ub<'_>,
-    ) -> Result<(), String> {
-        let Self { group, rank, fabric, outputs, agent, .. } = self;
-        let round = operator.round();
-        let inputs = &group.rounds[round].inputs(*rank);
-        let operands = &group.rounds[round].operands(*rank);
-        fabric.begin(Rc::clone(&outputs[round]), group.awaited(*rank, n));
-        // Who waits lets his agent go on.
-        let mut served = |progress| match (progress, agent.as_mut()) {
-            (Progress::Pending(wait), Some(agent)) => Ok(match agent.step()? {
-                Progress::Stepped => Progress::Stepped,
-                Progress::Pending(_) | Progress::Done => Progress::Pending(wait),
-            }),
-            _ => Ok(progress),
-        };
-        let shape = &group.shapes[rank.index()];
-        let mut machine = operator.begin(shape, Choices::default(), fabric);
-        let mut cx = Context { shape, env, fabric, inputs, operands, scratch };
-        drive(|| machine.step(&mut cx).and_then(&mut served))
-    }
+        counts.into_iter().chain([at(tail_flag(shape, operator, rows))])
+    };
+    domain.ranks().flat_map(of_peer).collect()
 }

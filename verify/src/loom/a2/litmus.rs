@@ -55,8 +55,8 @@ pub fn litmus(shape: Shape, bend: Bend, scripts: &'static [Script]) -> impl Fn()
             let (memory, shape, rank) = (Rc::clone(&memory), Arc::clone(&shape), RankId(rank));
             let seat = Seat { memory, shape: Arc::clone(&shape), rank, bend };
             let mut agent =
-                Agent { nic: AgentNic::new(seat.clone(), false), shape: Arc::clone(&shape), rank };
-            let mut core = Core { fabric: CoreFabric::new(seat, CoreId(0)), shape };
+                Agent { nic: AgentNic::new(seat.clone(), false, 1), shape: Arc::clone(&shape), rank };
+            let mut core = Core { fabric: CoreFabric::new(seat, CoreId(0), Vec::new(), None), shape };
             move || match script {
                 Script::Core(_, run) => run(&mut core),
                 Script::Agent(_, run) => run(&mut agent),

@@ -1,0 +1,187 @@
+//! What is the same for a group of either product: its rounds and operators, its cores as loom threads, and the check of what
+//! they put out.
+//!
+//! Combine returns what the oracle says that the experts make of dispatch's outputs; those are compared with
+//! the same oracle, so a schedule may also begin with a combine.
+
+use super::memory::Outputs;
+use super::round::{Round, Traffic};
+use ::loom::thread;
+use kernel_core::fabric::{Fabric, Fault, Progress, ProtocolError};
+use kernel_core::place::Tensor;
+use kernel_core::protocol::{Choices, Context, Env, Machine, Operator, Ub, ub_bytes, ub_words};
+use kernel_core::shape::Shape;
+use kernel_core::sim::cluster::{Planned, schedule};
+use kernel_core::units::{CoreId, RankId};
+use kernel_core::vector::Portable;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Ranks, their rounds and what each rank runs.
+#[derive(Clone, Debug)]
+pub(super) struct Domain {
+    pub(super) choices: Choices,
+    /// By rank; equal but for their cores.
+    pub(super) shapes: Vec<Arc<Shape>>,
+    pub(super) rounds: Vec<Round>,
+    /// By rank.
+    pub(super) schedules: Vec<Vec<Planned>>,
+    /// At most one effect in a step.
+    pub(super) one_by_one: bool,
+}
+
+/// A core's fabric, from operator to operator.
+pub(super) trait Seated: Fabric {
+    /// Begins operator number `n`, which writes to `outputs`.
+    fn begin(&mut self, n: usize, outputs: Rc<Outputs>);
+
+    /// What a step comes to that came to `progress`: who waits may let others go on.
+    fn answer(&mut self, progress: Progress) -> Result<Progress, ProtocolError> {
+        Ok(progress)
+    }
+
+    /// The operator has ended.
+    fn ended(&mut self) -> Result<(), Fault> {
+        Ok(())
+    }
+
+    /// The last operator has ended.
+    fn leave(&mut self) {}
+}
+
+/// What a thread does.
+pub(super) type Run = Box<dyn FnOnce()>;
+
+impl Domain {
+    /// All ranks run the operators that the letters D and C mean; round `n` has `traffic[n]`.
+    pub(super) fn new(
+        shapes: impl Iterator<Item = Shape>,
+        traffic: &[Traffic<'_>],
+        letters: &str,
+        choices: Choices,
+    ) -> Self {
+        let shapes: Vec<_> = shapes.map(Arc::new).collect();
+        let rounds = (0..).zip(traffic).map(|(n, traffic)| Round::new(&shapes[0], n, traffic)).collect();
+        let schedules = vec![schedule(letters, 1); shapes.len()];
+        Self { choices, shapes, rounds, schedules, one_by_one: true }
+    }
+
+    pub(super) fn ranks(&self) -> impl Iterator<Item = (RankId, &Arc<Shape>)> {
+        (0..).map(RankId).zip(&self.shapes)
+    }
+
+    /// One execution: a thread for whatever runs `beside` the cores of a rank, and one for each core of the ranks that have
+    /// anything to run, the last of them this one.
+    pub(super) fn run<F: Seated + 'static>(
+        self: &Arc<Self>,
+        beside: impl Fn(RankId) -> Option<Run>,
+        fabric: impl Fn(RankId, CoreId) -> F,
+    ) {
+        let (mut runs, mut outputs) = (Vec::<Run>::new(), Vec::new());
+        for (rank, shape) in self.ranks() {
+            let of_rank: Vec<_> = self.rounds.iter().map(|_| Rc::new(Outputs::new(shape, rank))).collect();
+            runs.extend(beside(rank));
+            let cores = if self.schedules[rank.index()].is_empty() { 0 } else { shape.aiv_num() };
+            for core in (0..cores).map(CoreId) {
+                let (domain, outputs, fabric) = (Arc::clone(self), of_rank.clone(), fabric(rank, core));
+                let core = Core { domain, rank, core, fabric, outputs };
+                runs.push(Box::new(move || core.run()));
+            }
+            outputs.push(of_rank);
+        }
+        let last = runs.pop();
+        let others: Vec<_> = runs.into_iter().map(|run| thread::spawn(run)).collect();
+        last.into_iter().for_each(|run| run());
+        for other in others {
+            assert!(other.join().is_ok(), "a thread panicked");
+        }
+        for ((rank, _), outputs) in self.ranks().zip(&outputs) {
+            self.check(rank, outputs);
+        }
+    }
+
+    /// Compares what `rank` put out with the oracle.
+    fn check(&self, rank: RankId, outputs: &[Rc<Outputs>]) {
+        for planned in &self.schedules[rank.index()] {
+            let tensors = match planned.operator {
+                Operator::Dispatch => &DISPATCH[..],
+                Operator::Combine => &[Tensor::XOut],
+            };
+            for &tensor in tensors {
+                let expected = self.rounds[planned.round].expected(rank, tensor);
+                let seen = outputs[planned.round].tensor(tensor).read(0, expected.len() as u64);
+                let name = tensor.name();
+                assert_eq!(seen.as_deref(), Some(expected), "{name} of rank {rank}, {planned}, is wrong");
+            }
+        }
+    }
+}
+
+const DISPATCH: [Tensor; 5] =
+    [Tensor::AssistInfo, Tensor::EpRecvCounts, Tensor::ExpertTokenNums, Tensor::ExpandX, Tensor::ExpandIdx];
+
+/// One core on its thread.
+struct Core<F> {
+    domain: Arc<Domain>,
+    rank: RankId,
+    core: CoreId,
+    fabric: F,
+    /// Of its rank, by round.
+    outputs: Vec<Rc<Outputs>>,
+}
+
+impl<F: Seated> Core<F> {
+    /// Its operators, one after the other.
+    fn run(mut self) {
+        let domain = Arc::clone(&self.domain);
+        let (shape, schedule) = (&domain.shapes[self.rank.index()], &domain.schedules[self.rank.index()]);
+        assert!(shape.aiv_num() == 1 || schedule.len() <= 1, "several cores need a join between operators");
+        let env = Env::new(shape, self.rank, self.core, domain.choices, Portable);
+        let env = if domain.one_by_one { env.one_by_one() } else { env };
+        let (mut words, mut row) = (vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]);
+        for (n, &planned) in schedule.iter().enumerate() {
+            self.fabric.begin(n, Rc::clone(&self.outputs[planned.round]));
+            let ub = Ub { words: &mut words, row: &mut row };
+            if let Err(error) = self.operator(shape, &env, planned, ub) {
+                panic!("rank {}, core {}, {planned}: {error}", self.rank, self.core);
+            }
+        }
+        self.fabric.leave();
+    }
+
+    fn operator(
+        &mut self,
+        shape: &Shape,
+        env: &Env<Portable>,
+        Planned { operator, round }: Planned,
+        scratch: Ub<'_>,
+    ) -> Result<(), String> {
+        let (fabric, round) = (&mut self.fabric, &self.domain.rounds[round]);
+        let machine = Machine::begin(operator, shape, self.domain.choices, fabric.capabilities());
+        let mut machine = machine.expect("a machine of this shape");
+        let (inputs, operands) = (&round.inputs(self.rank), &round.operands(self.rank));
+        let mut cx = Context { shape, env, fabric, inputs, operands, scratch };
+        drive(|| machine.step(&mut cx).and_then(|progress| cx.fabric.answer(progress)))?;
+        cx.fabric.ended().map_err(|fault| fault.to_string())
+    }
+}
+
+/// Polls in vain, one after the other, after which a wait counts as endless: whoever polls lets all others run
+/// until they wait, too, so a wait that ends does so after as many polls as others make waits of their own.
+const POLLS_MAX: u32 = 100;
+
+/// Steps a machine to its end; whoever is pending lets the others go on.
+pub(super) fn drive(mut step: impl FnMut() -> Result<Progress, ProtocolError>) -> Result<(), String> {
+    let mut polls = 0;
+    loop {
+        match step().map_err(|error| error.to_string())? {
+            Progress::Stepped => polls = 0,
+            Progress::Pending(wait) if polls == POLLS_MAX => return Err(format!("endless wait, {wait}")),
+            Progress::Pending(_) => {
+                polls += 1;
+                thread::yield_now();
+            }
+            Progress::Done => return Ok(()),
+        }
+    }
+}
