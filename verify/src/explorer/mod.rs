@@ -32,6 +32,7 @@
 
 mod a2;
 mod a3;
+mod expand;
 mod hierarchy;
 mod model;
 mod oracle;

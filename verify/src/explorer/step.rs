@@ -6,10 +6,9 @@ use super::oracle::{Expected, Oracle, RankTensors};
 use super::phase::Phase;
 use super::protocol::{Came, Protocol, Step, StepOf, View, who};
 use super::state::{Core, Local, Locals, Round, State, StateOf};
-use super::tape::{Tape, settled, ways, with_fewest_landings};
+use super::tape::Tape;
 use super::violation::Violation;
 use core::cell::RefCell;
-use core::mem::discriminant;
 use kernel_core::fabric::Progress;
 use kernel_core::place::Tensor;
 use kernel_core::protocol::{Operator, Ub};
@@ -41,16 +40,13 @@ pub(super) type Next<P> = Result<StateOf<P>, Violation>;
 /// A move and its successors.
 pub(super) type Found<P> = (Move<<P as Protocol>::Event>, Vec<Next<P>>);
 
-/// What a core can do: its number, and where each way through its step leads.
-type Ways<P> = (usize, Vec<Next<P>>);
-
 /// How a core steps.
 #[derive(Default)]
-struct Ask {
+pub(super) struct Ask {
     /// What of the effects in flight has landed.
-    given: Vec<bool>,
+    pub(super) given: Vec<bool>,
     /// Whether accesses whose outcome depends on others are refused.
-    peek: bool,
+    pub(super) peek: bool,
 }
 
 impl<'a, P: Protocol> Known<'a, P> {
@@ -59,7 +55,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         Self { setup, protocol, oracle, locals, tensors: HashMap::new() }
     }
 
-    fn cores(&self) -> usize {
+    pub(super) fn cores(&self) -> usize {
         self.setup.model.cores as usize
     }
 
@@ -67,48 +63,6 @@ impl<'a, P: Protocol> Known<'a, P> {
     pub(super) fn initial(&mut self, told: bool) -> Vec<Next<P>> {
         let first = State::new(self.setup, self.protocol.memory(), told);
         self.settle(first, None)
-    }
-
-    /// The moves that must be tried: steps of some ranks, such that no other can change what these look at now, and all that
-    /// can happen in the memory.
-    pub(super) fn expand(&mut self, state: &StateOf<P>) -> Vec<Found<P>> {
-        let ranks = state.written.len();
-        // By rank: what its cores can do, and the ranks that can change what it looks at.
-        let mut of_rank: Vec<(Vec<Ways<P>>, u32)> = Vec::new();
-        for rank in 0..ranks {
-            let (mut all, mut by) = (Vec::new(), 1 << rank);
-            for core in rank * self.cores()..(rank + 1) * self.cores() {
-                if state.cores[core].local != 0 {
-                    let (ways, open) = self.ways(state, core);
-                    by |= open;
-                    all.push((core, ways));
-                }
-            }
-            of_rank.push((all, by));
-        }
-        let closed = |rank: usize| {
-            let mut set = 1_u32 << rank;
-            loop {
-                let members = of_rank.iter().enumerate().filter(|(rank, _)| set >> rank & 1 == 1);
-                let number = |all: &[Ways<P>]| all.iter().map(|(_, ways)| ways.len()).sum::<usize>();
-                let (count, by) =
-                    members.fold((0, set), |(count, by), (_, (all, open))| (count + number(all), by | open));
-                if by == set {
-                    return (count, set);
-                }
-                set = by;
-            }
-        };
-        let fewest = || (0..ranks).map(closed).filter(|(count, _)| *count > 0).min();
-        let set = if self.protocol.moves_few() { fewest().map_or(0, |(_, set)| set) } else { u32::MAX };
-        let chosen = of_rank.into_iter().enumerate().filter(|(rank, _)| set >> rank & 1 == 1);
-        let ways = chosen.flat_map(|(_, (all, _))| all);
-        let mut found: Vec<_> =
-            ways.map(|(core, ways)| (Move::Core(core), self.settled(ways, Some(core)))).collect();
-        for event in self.protocol.events(state) {
-            found.push((Move::Event(event), self.after(state, Move::Event(event))));
-        }
-        found
     }
 
     /// What a move leads to: nothing if the mover waits, several states if a rank chooses new traffic or if a core looks at
@@ -128,93 +82,22 @@ impl<'a, P: Protocol> Known<'a, P> {
         }
     }
 
-    fn settled(&mut self, ways: Vec<Next<P>>, moved: Option<usize>) -> Vec<Next<P>> {
-        settled(ways, |next| self.settle(next, moved))
-    }
-
-    /// All steps that a core can take now, and the ranks that can still change what it sees, as bits.
-    fn ways(&mut self, state: &StateOf<P>, core: usize) -> (Vec<Next<P>>, u32) {
-        let polls = self.setup.model.twin == Twin::PollsByStepping;
-        for supposing in [self.protocol.supposes(), false] {
-            let (mut open, mut holds) = (0, true);
-            let step = |given: Vec<bool>| {
-                let (mut next, ask) = (state.clone(), Ask { given, peek: false });
-                let Some((came, step)) = self.attempt(&mut next, core, &ask, supposing) else {
-                    holds = false;
-                    return (Tape::new(ask.given), None);
-                };
-                open |= step.open.get();
-                let tape = step.tape.into_inner();
-                let landed = P::in_flight(&next.memory) < P::in_flight(&state.memory);
-                let moved = self.conclude(&mut next, core, came, step.violation.into_inner());
-                let moved = moved.map(|moved| {
-                    next.cores[core].polled ^= !moved && polls;
-                    moved || polls || landed
-                });
-                (tape, moved.map(|moved| moved.then_some((next, step.issued))).transpose())
-            };
-            let ways = ways(step);
-            let same = |(a, of_a): &(StateOf<P>, Vec<P::Effect>),
-                        (b, of_b): &(StateOf<P>, Vec<P::Effect>)| {
-                self.protocol.is_one_enough(of_a, of_b)
-                    && a.cores[core].op == b.cores[core].op
-                    && go_on_alike::<P>(&a.cores[core], &b.cores[core])
-            };
-            if holds {
-                let ways = with_fewest_landings(ways, same);
-                let nexts = ways.into_iter().map(|(_, next)| next.map(|(next, _)| next));
-                return (nexts.collect(), open);
-            }
-        }
-        (Vec::new(), 0)
-    }
-
-    /// A step of a core. `supposing` that words which count and have come may go on: then it is tried with each of them
-    /// further on, too, in all combinations, and there is no answer, and nothing has changed, if that makes a difference.
-    /// Nobody else decides such a step, so it need not be a move.
-    fn attempt(
-        &mut self,
-        state: &mut StateOf<P>,
-        core: usize,
-        ask: &Ask,
-        supposing: bool,
-    ) -> Option<(Came, StepOf<P>)> {
-        if !supposing {
-            return Some(self.step(state, core, ask, None));
-        }
-        let before = state.clone();
-        let (came, step) = self.step(state, core, ask, Some(Vec::new()));
-        let mut others = further(0, &step.supposed.borrow());
-        while let Some(ahead) = others.pop() {
-            let (known, mut there) = (ahead.len(), before.clone());
-            let (other_came, other) = self.step(&mut there, core, ask, Some(ahead));
-            let same = go_on_alike::<P>(&state.cores[core], &there.cores[core])
-                && came.as_ref().map(discriminant).ok() == other_came.as_ref().map(discriminant).ok()
-                && (&step.tape, &step.touched, &step.open, &step.violation, &step.issued)
-                    == (&other.tape, &other.touched, &other.open, &other.violation, &other.issued);
-            if !same {
-                *state = before;
-                return None;
-            }
-            others.extend(further(known, &other.supposed.borrow()));
-        }
-        Some((came, step))
-    }
-
-    /// What a core waits for; nothing if it can move.
-    fn waits_for(&mut self, state: &StateOf<P>, core: usize) -> Option<String> {
-        let op = state.cores[core].op;
-        match self.step(&mut state.clone(), core, &Ask::default(), None).0 {
-            Ok(Progress::Pending(wait)) => Some(format!("{}{wait}", who(self.setup, core, op))),
-            _ => None,
-        }
+    /// What settling makes of each successor; trouble stays what it is.
+    pub(super) fn settled(&mut self, ways: Vec<Next<P>>, moved: Option<usize>) -> Vec<Next<P>> {
+        let of = |next| match next {
+            Ok(next) => self.settle(next, moved),
+            Err(violation) => vec![Err(violation)],
+        };
+        ways.into_iter().flat_map(of).collect()
     }
 
     /// Tells what everybody waits for.
     pub(super) fn tell_waits(&mut self, state: &mut StateOf<P>) {
-        for core in 0..state.cores.len() {
-            let wait = if state.cores[core].local == 0 { None } else { self.waits_for(state, core) };
-            state.story.iter_mut().for_each(|story| story.events.extend(wait.clone()));
+        for core in (0..state.cores.len()).filter(|&core| state.cores[core].local != 0).collect::<Vec<_>>() {
+            let (came, _) = self.step(&mut state.clone(), core, &Ask::default(), None);
+            if let (Ok(Progress::Pending(wait)), Some(story)) = (came, &mut state.story) {
+                story.events.push(format!("{}{wait}", who(self.setup, core, state.cores[core].op)));
+            }
         }
     }
 
@@ -331,7 +214,7 @@ impl<'a, P: Protocol> Known<'a, P> {
     }
 
     /// Steps a core's machine once. Words that count operators are read as so much further on as `ahead` says.
-    fn step(
+    pub(super) fn step(
         &mut self,
         state: &mut StateOf<P>,
         core: usize,
@@ -383,7 +266,7 @@ impl<'a, P: Protocol> Known<'a, P> {
     }
 
     /// Draws the consequences of a step. `Ok(false)`: the core is pending.
-    fn conclude(
+    pub(super) fn conclude(
         &mut self,
         state: &mut StateOf<P>,
         core: usize,
@@ -428,18 +311,6 @@ impl<'a, P: Protocol> Known<'a, P> {
         state.retire(self.setup);
         Ok(())
     }
-}
-
-/// Whether two cores go on alike, whatever their ways were.
-fn go_on_alike<P: Protocol>(a: &Core<P::Own>, b: &Core<P::Own>) -> bool {
-    a.local == b.local && P::is_alike(&a.own, &b.own)
-}
-
-/// What to try beside words that were read as `supposed`, from number `first` on: one of them an operator further on, those
-/// before it as they were. No word goes on by two before this core moves: to end an operator a near rank must hear from this
-/// one.
-fn further(first: usize, supposed: &[u32]) -> Vec<Vec<u32>> {
-    (first..supposed.len()).map(|i| [&supposed[..i], &[1]].concat()).collect()
 }
 
 /// Output bytes of an operator.

@@ -81,15 +81,3 @@ pub(super) fn with_fewest_landings<S, A: Copy + PartialEq>(
     }
     ways
 }
-
-/// What `settle` makes of each successor; trouble stays what it is.
-pub(super) fn settled<S>(
-    nexts: impl IntoIterator<Item = Result<S, Violation>>,
-    mut settle: impl FnMut(S) -> Vec<Result<S, Violation>>,
-) -> Vec<Result<S, Violation>> {
-    let of = |next| match next {
-        Ok(next) => settle(next),
-        Err(violation) => vec![Err(violation)],
-    };
-    nexts.into_iter().flat_map(of).collect()
-}
