@@ -468,7 +468,7 @@ impl<'a> Setup<'a> {
 
     /// Whether experts are a step of the rank before this operator: they read rows where they lie.
     pub(super) fn has_experts(&self, op: u32) -> bool {
-        self.model.receive != Receive::Copy && self.operator(op).0 == Operator::Combine
+        self.model.receive.keeps_rows() && self.operator(op).0 == Operator::Combine
     }
 
     /// Whether operator `op` is behind the last one.

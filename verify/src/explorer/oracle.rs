@@ -7,7 +7,6 @@ use kernel_core::layout::landing;
 use kernel_core::layout::state::Partition;
 use kernel_core::place::{Place, Tensor};
 use kernel_core::placement::Home;
-use kernel_core::protocol::Receive;
 use kernel_core::reference::{Cluster, Dispatched};
 use kernel_core::units::{RankId, div_rem};
 use std::collections::HashMap;
@@ -147,13 +146,11 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
         .map(|rank| {
             let out = &dispatched[rank as usize];
             let (rows_at, results_at) = places(setup, &tensors, RankId(rank), out, tag);
-            let table: Vec<_> = match setup.model.receive {
-                Receive::Direct { .. } => ends(setup, RankId(rank), tag).to_vec(),
-                _ => rows_at.clone(),
-            };
-            let sent_rows = match setup.model.receive {
-                Receive::Direct { .. } => sent_rows(&tensors[rank as usize], rank, setup, &dispatched),
-                _ => Vec::new(),
+            let (table, sent_rows) = if setup.model.receive.is_direct() {
+                let sent_rows = sent_rows(&tensors[rank as usize], rank, setup, &dispatched);
+                (ends(setup, RankId(rank), tag).to_vec(), sent_rows)
+            } else {
+                (rows_at.clone(), Vec::new())
             };
             let local = |e: &u32| e / setup.model.experts == rank;
             let y = (0..setup.model.ranks * setup.model.experts).filter(local);
@@ -163,7 +160,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
                 row.extend(tensors[rank as usize].returned(token.index(), k as usize));
             });
             let outputs = Tensor::ALL.map(|tensor| match tensor {
-                Tensor::ExpandX if setup.model.receive != Receive::Copy => Vec::new(),
+                Tensor::ExpandX if setup.model.receive.keeps_rows() => Vec::new(),
                 Tensor::XOut => x_out.clone(),
                 Tensor::RowTable => table.iter().flat_map(|at| at.offset.to_le_bytes()).collect(),
                 Tensor::SentRows => sent_rows.iter().copied().flat_map(i32::to_le_bytes).collect(),
@@ -193,30 +190,28 @@ fn places(
     out: &Dispatched,
     tag: u32,
 ) -> (Vec<Place>, Vec<Place>) {
-    let rows = out.assist_info_for_combine.len();
-    match setup.model.receive {
-        Receive::Copy => (Vec::new(), Vec::new()),
-        Receive::InPlace => {
-            let mut before = HashMap::new();
-            let record = |&[source, token, k]: &[i32; 3]| {
-                let ids = &tensors[source as usize].expert_ids;
-                let e = ids[token as usize * setup.model.k as usize + k as usize].cast_unsigned();
-                let home = Home { rank, local_expert: e % setup.model.experts };
-                let slot = before.entry((source, e)).or_insert(0);
-                *slot += 1;
-                let source = RankId(source.cast_unsigned());
-                dispatch_record(setup.shape, partition(tag), home, source, *slot - 1)
-            };
-            (out.assist_info_for_combine.iter().map(record).collect(), Vec::new())
-        }
-        Receive::Direct { .. } => {
-            let [first, result] = ends(setup, rank, tag);
-            let behind = |first: Place, pitch: u64| {
-                (0..rows as u64).map(move |i| Place { offset: first.offset + i * pitch, ..first }).collect()
-            };
-            (behind(first, setup.shape.payload_bytes()), behind(result, setup.shape.row_bytes()))
-        }
+    let (rows, receive) = (out.assist_info_for_combine.len(), setup.model.receive);
+    if !receive.keeps_rows() {
+        return (Vec::new(), Vec::new());
     }
+    if receive.is_direct() {
+        let [first, result] = ends(setup, rank, tag);
+        let behind = |first: Place, pitch: u64| {
+            (0..rows as u64).map(move |i| Place { offset: first.offset + i * pitch, ..first }).collect()
+        };
+        return (behind(first, setup.shape.payload_bytes()), behind(result, setup.shape.row_bytes()));
+    }
+    let mut before = HashMap::new();
+    let record = |&[source, token, k]: &[i32; 3]| {
+        let ids = &tensors[source as usize].expert_ids;
+        let e = ids[token as usize * setup.model.k as usize + k as usize].cast_unsigned();
+        let home = Home { rank, local_expert: e % setup.model.experts };
+        let slot = before.entry((source, e)).or_insert(0);
+        *slot += 1;
+        let source = RankId(source.cast_unsigned());
+        dispatch_record(setup.shape, partition(tag), home, source, *slot - 1)
+    };
+    (out.assist_info_for_combine.iter().map(record).collect(), Vec::new())
 }
 
 /// For each pair of a rank the row that carries its triple at its expert's rank, or -1.

@@ -9,7 +9,7 @@ use kernel_core::layout::data::partition_start;
 use kernel_core::layout::landing::{self, Area};
 use kernel_core::layout::state::Partition;
 use kernel_core::place::Place;
-use kernel_core::protocol::{Operator, Receive};
+use kernel_core::protocol::Operator;
 use kernel_core::units::RankId;
 
 impl protocol::View for View<'_, '_> {
@@ -22,9 +22,10 @@ impl protocol::View for View<'_, '_> {
         let rows = own.expand_x.chunks_exact(shape.payload_bytes() as usize);
         for (&at, expected) in own.rows_at.iter().zip(rows) {
             // Of the dispatch of the same number.
-            let at = match self.scene.setup.model.receive {
-                Receive::Direct { .. } => at,
-                _ => self.in_partition(at, partition_start(shape, Partition::P1), Operator::Dispatch),
+            let at = if self.scene.setup.model.receive.is_direct() {
+                at
+            } else {
+                self.in_partition(at, partition_start(shape, Partition::P1), Operator::Dispatch)
             };
             let rank = self.step.rank;
             let row = self.row_at(rank, at, expected.len() as u64);

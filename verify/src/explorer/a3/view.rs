@@ -13,7 +13,7 @@ use kernel_core::layout::state::{
     CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, core_word,
 };
 use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::protocol::{Operator, Receive};
+use kernel_core::protocol::Operator;
 use kernel_core::sync::flag;
 use kernel_core::units::RankId;
 
@@ -71,7 +71,7 @@ impl<'v, 'a> View<'v, 'a> {
             Region::State if at.offset < DISPATCH_SELECTORS => PARTITION,
             Region::State => return self.barrier_word(at),
             // Areas are the machines' own.
-            Region::Window if matches!(self.scene.setup.model.receive, Receive::Direct { .. }) => return at,
+            Region::Window if self.scene.setup.model.receive.is_direct() => return at,
             Region::Window => partition_start(self.scene.setup.shape, Partition::P1),
             // No model has a TP domain, or A2's windows.
             Region::WindowOut | Region::TpState | Region::TpWindow | Region::Output(_) => return at,
@@ -300,15 +300,14 @@ impl Fabric for View<'_, '_> {
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         // A row that lands on an unread one is an error, so when a part of a record is read does not matter;
         // when its last part is read, and the record forgotten, does.
+        let model = self.scene.setup.model;
         let last = match self.step.operator {
             Operator::Combine => true,
+            // The triple stands alone with its scale.
+            Operator::Dispatch if model.receive.is_direct() => !model.quantised || len == SCALE,
+            Operator::Dispatch if model.receive.keeps_rows() => false,
             // A block is read when its flag is cleared.
-            Operator::Dispatch => match (self.scene.setup.model.receive, self.scene.setup.model.quantised) {
-                (Receive::Copy, quantised) => self.scene.setup.model.blocks == 0 && quantised && len == SCALE,
-                (Receive::InPlace, _) => false,
-                // The triple stands alone with its scale.
-                (Receive::Direct { .. }, quantised) => !quantised || len == SCALE,
-            },
+            Operator::Dispatch => model.blocks == 0 && model.quantised && len == SCALE,
         };
         if last {
             self.step.touch(at)?;
@@ -349,7 +348,7 @@ impl Fabric for View<'_, '_> {
 impl View<'_, '_> {
     /// With direct placement the table that a place, as machines give it, is in.
     fn direct_table(&self, at: Place) -> Option<Direct> {
-        let is_direct = matches!(self.scene.setup.model.receive, Receive::Direct { .. });
+        let is_direct = self.scene.setup.model.receive.is_direct();
         let is_status = at.region == Region::State && is_flag(at) && at.offset % PARTITION < DISPATCH_STATUS;
         (is_direct && is_status).then(|| Direct::of(at))
     }
