@@ -8,5 +8,6 @@ pub mod explorer;
 pub mod halves;
 #[cfg(feature = "loom")]
 pub mod loom;
+pub mod report;
 pub mod schedule;
 pub mod smt;

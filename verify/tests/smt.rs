@@ -1,6 +1,7 @@
 //! The theorem, its instances, and what goes wrong outside of it.
 
 use std::time::Instant;
+use verify::report;
 use verify::smt::ground;
 use verify::smt::model::{Effect, Harm, Step};
 use verify::smt::obligation::{
@@ -18,7 +19,7 @@ fn discharge(obligations: &[Obligation]) {
     for obligation in obligations {
         match obligation.discharge() {
             Ok(took) => {
-                println!("{:>6} {took:>9.1?}  {}", format!("{:?}", obligation.expect), obligation.name);
+                report::line("z3", &obligation.name, &format!("{:?}, {took:.1?}", obligation.expect));
             }
             Err(why) => panic!("{why}"),
         }

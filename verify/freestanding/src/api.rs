@@ -1,6 +1,6 @@
 //! Everything else that `kernel-core` offers: plans, layouts and sizes as a kernel generator reads them, with numbers
-//! that the compiler cannot know. What is called has no path to a panic, whatever comes of it. `.ci/public-api` demands
-//! that no public function is left out.
+//! that the compiler cannot know. What is called has no path to a panic, whatever comes of it. `verify/tests/public_api.rs`
+//! demands that no public function is left out.
 
 use core::fmt::Write as _;
 use core::hint::black_box;

@@ -1,6 +1,7 @@
 //! Runs a body under loom: counts the executions of one that holds, catches the failure of one that must not.
 
 use super::trace;
+use crate::report;
 use ::loom::model::Builder;
 use core::any::Any;
 use core::cell::Cell;
@@ -33,7 +34,7 @@ impl fmt::Display for Bound {
     }
 }
 
-/// Runs `body` in every execution within `bound`, prints and returns how many there were.
+/// Runs `body` in every execution within `bound`, reports and returns how many there were.
 ///
 /// # Panics
 /// An execution fails, or their number is not in `expected`: then the search has changed, and somebody should
@@ -48,16 +49,21 @@ pub fn model(
     let result = panic::catch_unwind(AssertUnwindSafe(|| explore(bound, &executions, body)));
     let executions = executions.load(Ordering::Relaxed);
     if let Err(payload) = result {
-        println!("loom {name}: execution {executions} fails ({bound}): {}", message(&*payload));
+        report::line(
+            "loom",
+            name,
+            &format!("execution {executions} fails ({bound}): {}", message(&*payload)),
+        );
         trace::print();
         panic::resume_unwind(payload);
     }
-    println!("loom {name}: {executions} executions, {:.1} s ({bound})", start.elapsed().as_secs_f64());
+    let seconds = start.elapsed().as_secs_f64();
+    report::line("loom", name, &format!("{executions} executions, {seconds:.1} s ({bound})"));
     assert!(expected.contains(&executions), "loom {name}: {executions} executions, expected {expected:?}");
     executions
 }
 
-/// Runs `body` until an execution fails, prints which one and how (with `LOOM_TRACE` set, also what happened in
+/// Runs `body` until an execution fails, reports which one and how (with `LOOM_TRACE` set, also what happened in
 /// it), and returns how.
 ///
 /// # Panics
@@ -71,7 +77,7 @@ pub fn failure(name: &str, bound: Bound, body: impl Fn() + Send + Sync + 'static
     };
     let how = message(&*payload);
     let seconds = start.elapsed().as_secs_f64();
-    println!("loom {name}: execution {executions} fails, {seconds:.1} s ({bound}): {how}");
+    report::line("loom", name, &format!("execution {executions} fails, {seconds:.1} s ({bound}): {how}"));
     if std::env::var_os("LOOM_TRACE").is_some() {
         trace::print();
     }

@@ -2,24 +2,22 @@
 
 use std::time::Instant;
 use verify::explorer::{Model, Report, Timeline, Traffic, explore};
+use verify::report;
 
-/// Explores a model and prints what that took.
+/// Explores a model and reports what that took.
 pub(crate) fn explored(name: &str, model: &Model) -> Report {
     let start = Instant::now();
-    let report = explore(model);
-    let verdict = match &report.counterexample {
+    let found = explore(model);
+    let verdict = match &found.counterexample {
         Some(timeline) => format!("UNSAFE after {} events: {}", timeline.events.len(), timeline.violation),
-        None if report.complete => "safe".to_owned(),
+        None if found.complete => "safe".to_owned(),
         None => "not finished".to_owned(),
     };
-    println!(
-        "{name}: {} states, {} moves, {} traffic matrices, {:.1} s: {verdict}",
-        report.states,
-        report.moves,
-        report.traffic_matrices,
-        start.elapsed().as_secs_f64()
-    );
-    report
+    let (states, moves, traffic) = (found.states, found.moves, found.traffic_matrices);
+    let seconds = start.elapsed().as_secs_f64();
+    let size = format!("{states} states, {moves} moves, {traffic} traffic matrices, {seconds:.1} s");
+    report::line("explorer", name, &format!("{size}: {verdict}"));
+    found
 }
 
 /// Every reachable state was visited and none is bad.

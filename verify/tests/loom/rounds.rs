@@ -37,7 +37,6 @@ fn dispatch_combine_dispatch_with_every_traffic_in_both_rounds() {
         let group = Group::new(TWO, &[&[a, b], &[c, d]], "DCD");
         total += model(&format!("D C D, traffic {code}"), Bound::Complete, 30..=10_900, group.body());
     }
-    println!("loom D C D, every traffic: {total} executions");
     assert!((190_000..=240_000).contains(&total), "{total}");
 }
 

@@ -10,6 +10,7 @@ use kernel_core::sim::duty::{Duty, Words};
 use memory::one_partition;
 use std::collections::BTreeMap;
 use std::time::Instant;
+use verify::report;
 use verify::smt::schedule::{Kind, Schedule};
 use verify::smt::trace::{self, Wrong};
 
@@ -35,14 +36,8 @@ fn all_are_runs(case: Case, seeds: u64) {
         assert!(outcome.good, "{replay}: did not end with the right result");
         events += outcome.trace.len();
     }
-    println!(
-        "{}, {} ranks, K {}, {} cores: {seeds} runs, {events} events, {:?}",
-        case.schedule,
-        case.ranks,
-        case.k,
-        case.cores,
-        start.elapsed()
-    );
+    let subject = format!("{}, {} ranks, K {}, {} cores", case.schedule, case.ranks, case.k, case.cores);
+    report::line("traces", &subject, &format!("{seeds} runs, {events} events, {:.1?}", start.elapsed()));
 }
 
 /// Runs many seeds of a twin and counts what the checker says, and the runs that ended well all the same.
@@ -57,7 +52,7 @@ fn verdicts(case: Case, seeds: u64) -> BTreeMap<String, u32> {
         };
         *verdicts.entry(verdict).or_default() += 1;
     }
-    println!("{} {:?}: {verdicts:?}", case.schedule, case.duty);
+    report::line("traces", &format!("{} {:?}", case.schedule, case.duty), &format!("{verdicts:?}"));
     verdicts
 }
 
