@@ -46,6 +46,7 @@ pub enum Verb {
     /// Measure dispatch and combine over a grid of sizes, beside bare copies and baselines.
     Bench(BenchArgs),
     /// Tell whether ranks that run these operators can overwrite what others still read.
+    #[cfg(feature = "schedule")]
     Schedule(ScheduleArgs),
     /// Print the region map of a rank: every area with offset, size and stride.
     Layout(LayoutArgs),

@@ -11,6 +11,7 @@ mod layout;
 mod plan;
 mod quantiles;
 mod run;
+#[cfg(feature = "schedule")]
 mod schedule;
 mod sizes;
 mod source;
@@ -30,6 +31,7 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
     match verb {
         Verb::Run(args) => run::run(&args, report),
         Verb::Bench(args) => bench::run(&args, report),
+        #[cfg(feature = "schedule")]
         Verb::Schedule(args) => schedule::run(&args, report),
         Verb::Layout(args) => layout::run(&args, report),
         Verb::Plan(args) => plan::run(&args, report),

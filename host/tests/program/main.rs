@@ -18,5 +18,6 @@ mod plan;
 mod receive;
 mod refused;
 mod run;
+#[cfg(feature = "schedule")]
 mod schedule;
 mod terminal;

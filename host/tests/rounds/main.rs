@@ -10,6 +10,7 @@ mod elastic;
 mod hierarchy;
 mod plan_and_run;
 mod random_shapes;
+#[cfg(feature = "schedule")]
 mod replay;
 mod stopped;
 mod tp;
