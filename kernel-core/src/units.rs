@@ -63,7 +63,7 @@ pub const fn align_up(n: u64, step: u64) -> u64 {
 
 /// `a / b` rounded down; `a` when `b` is 0 (the door keeps divisors positive).
 #[must_use]
-pub const fn div_floor(a: u64, b: u64) -> u64 {
+pub(crate) const fn div_floor(a: u64, b: u64) -> u64 {
     match a.checked_div(b) {
         Some(q) => q,
         None => a,

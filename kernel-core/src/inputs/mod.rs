@@ -259,19 +259,19 @@ impl Inputs<'_> {
 
     /// The `shared_expert_x` row of a token, if the rank has that tensor.
     #[must_use]
-    pub fn shared_row(&self, shape: &Shape, token: Token) -> Option<&[u8]> {
+    pub(crate) fn shared_row(&self, shape: &Shape, token: Token) -> Option<&[u8]> {
         self.shared_expert_x.map(|shared| nth_row(shape, shared, token.index()))
     }
 
     /// The `residual_x` row of a token; empty when out of range.
     #[must_use]
-    pub fn residual(&self, shape: &Shape, token: Token) -> &[u8] {
+    pub(crate) fn residual(&self, shape: &Shape, token: Token) -> &[u8] {
         nth_row(shape, self.residual_x, token.index())
     }
 
     /// The factors of const expert `i`, of the token and of its own row, and that row.
     #[must_use]
-    pub fn const_expert(&self, shape: &Shape, i: u32) -> ([f32; 2], &[u8]) {
+    pub(crate) fn const_expert(&self, shape: &Shape, i: u32) -> ([f32; 2], &[u8]) {
         let alpha = |alphas: &[u8]| {
             let bits = alphas.as_chunks::<2>().0.get(i as usize).copied().unwrap_or_default();
             to_f32(shape.dtype(), u16::from_le_bytes(bits))
@@ -298,14 +298,14 @@ impl Inputs<'_> {
     /// The `expert_scales` row of a token; empty when out of range.
     #[inline]
     #[must_use]
-    pub fn weights(&self, shape: &Shape, token: Token) -> &[f32] {
+    pub(crate) fn weights(&self, shape: &Shape, token: Token) -> &[f32] {
         let k = shape.k() as usize;
         self.expert_scales.get(token.index() * k..).and_then(|rest| rest.get(..k)).unwrap_or(&[])
     }
 
     /// Row `expert_row` of the smooth scales.
     #[must_use]
-    pub fn smooth(&self, shape: &Shape, expert_row: u32) -> Option<&[f32]> {
+    pub(crate) fn smooth(&self, shape: &Shape, expert_row: u32) -> Option<&[f32]> {
         let h = shape.h() as usize;
         self.scales.and_then(|s| s.get(expert_row as usize * h..)).and_then(|rest| rest.get(..h))
     }

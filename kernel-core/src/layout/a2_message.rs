@@ -102,21 +102,23 @@ impl Task {
 
     /// The record.
     #[must_use]
-    pub const fn to_words(self) -> [u64; Self::WORDS as usize] {
+    pub(crate) const fn to_words(self) -> [u64; Self::WORDS as usize] {
         let last = (self.remote_rank_id as u64) << 32 | self.data_type as u64;
         [self.local_buf, self.remote_buf, self.count, last]
     }
 
     /// The task of a record. Nothing is checked.
     #[must_use]
-    pub const fn from_words([local_buf, remote_buf, count, last]: [u64; Self::WORDS as usize]) -> Self {
+    pub(crate) const fn from_words(
+        [local_buf, remote_buf, count, last]: [u64; Self::WORDS as usize],
+    ) -> Self {
         Self { local_buf, remote_buf, count, data_type: last as u32, remote_rank_id: (last >> 32) as u32 }
     }
 }
 
 /// Where the task of a hierarchy's stream to or from `server` ends.
 #[must_use]
-pub const fn stream_end(shape: &Shape, half: Partition, server: u32) -> Offset {
+pub(crate) const fn stream_end(shape: &Shape, half: Partition, server: u32) -> Offset {
     relay::gathered_end(shape, half, server) + ELEMENT
 }
 

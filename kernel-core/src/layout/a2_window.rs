@@ -79,7 +79,7 @@ pub const fn record(shape: &Shape, position: u32) -> Offset {
 
 /// The scale of record number `position`.
 #[must_use]
-pub const fn record_scale(shape: &Shape, position: u32) -> Offset {
+pub(crate) const fn record_scale(shape: &Shape, position: u32) -> Offset {
     record(shape, position) + shape.payload_bytes()
 }
 

@@ -53,7 +53,7 @@ pub const fn flag(record: Place, block: u32) -> Place {
 
 /// Byte `i` of a record's stream, from the record's start.
 #[must_use]
-pub const fn byte(i: Offset) -> Offset {
+pub(crate) const fn byte(i: Offset) -> Offset {
     let block = div_floor(i, BLOCK_PAYLOAD);
     block * BLOCK + (i - block * BLOCK_PAYLOAD)
 }

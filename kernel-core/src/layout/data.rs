@@ -29,7 +29,7 @@ pub const fn partition_start(shape: &Shape, partition: Partition) -> Offset {
 /// Bytes from the first record of one source rank to that of the next, on `receiver`.
 #[inline]
 #[must_use]
-pub const fn source_stride(shape: &Shape, receiver: RankId) -> u64 {
+pub(crate) const fn source_stride(shape: &Shape, receiver: RankId) -> u64 {
     let records = shape.local_experts(receiver) as u64 * shape.bs_max() as u64;
     records * shape.record_pitch() + shape.port_offset()
 }

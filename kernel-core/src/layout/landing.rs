@@ -67,7 +67,7 @@ impl Parts {
     /// Whether there is such a row.
     #[inline]
     #[must_use]
-    pub const fn has(&self, row: u32) -> bool {
+    pub(crate) const fn has(&self, row: u32) -> bool {
         (row as u64) < self.rows_max
     }
 
@@ -95,7 +95,7 @@ impl Parts {
 
 /// The bytes of an info.
 #[must_use]
-pub fn info_of(scale: f32, triple: Triple) -> [u8; INFO as usize] {
+pub(crate) fn info_of(scale: f32, triple: Triple) -> [u8; INFO as usize] {
     let words = [scale.to_bits(), triple.source.0, triple.token.0, triple.k];
     // In registers: bytes that were written one by one are not read back at once without a stall.
     words.into_iter().rev().fold(0, |info: u128, word| info << 32 | u128::from(word)).to_le_bytes()
@@ -104,13 +104,13 @@ pub fn info_of(scale: f32, triple: Triple) -> [u8; INFO as usize] {
 /// The info `rows` rows behind one.
 #[inline]
 #[must_use]
-pub const fn info_behind(info: Place, rows: u32) -> Place {
+pub(crate) const fn info_behind(info: Place, rows: u32) -> Place {
     Place { offset: info.offset + rows as u64 * INFO, ..info }
 }
 
 /// The triple in an info; its scale is in front.
 #[must_use]
-pub const fn triple_of(info: Place) -> Place {
+pub(crate) const fn triple_of(info: Place) -> Place {
     Place { offset: info.offset + SCALE, ..info }
 }
 

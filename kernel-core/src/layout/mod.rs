@@ -10,7 +10,7 @@ pub mod map;
 pub mod outputs;
 pub mod record;
 pub mod relay;
-pub mod result;
+pub(crate) mod result;
 pub mod row_table;
 pub mod state;
 pub mod tp;

@@ -50,31 +50,31 @@ pub const fn expand_x(shape: &Shape, row: u32) -> Place {
 
 /// Entry `row` of `dynamic_scales`.
 #[must_use]
-pub const fn dynamic_scale(row: u32) -> Place {
+pub(crate) const fn dynamic_scale(row: u32) -> Place {
     Place::output(Tensor::DynamicScales, row as u64 * 4)
 }
 
 /// Entry `row` of `assist_info_for_combine`.
 #[must_use]
-pub const fn assist_info(row: u32) -> Place {
+pub(crate) const fn assist_info(row: u32) -> Place {
     Place::output(Tensor::AssistInfo, row as u64 * Triple::BYTES)
 }
 
 /// Entry `row` of `expand_scales`.
 #[must_use]
-pub const fn expand_scale(row: u32) -> Place {
+pub(crate) const fn expand_scale(row: u32) -> Place {
     Place::output(Tensor::ExpandScales, row as u64 * 4)
 }
 
 /// Entry `row` of the row table.
 #[must_use]
-pub const fn row_table(row: u32) -> Place {
+pub(crate) const fn row_table(row: u32) -> Place {
     Place::output(Tensor::RowTable, row as u64 * row_table::ENTRY)
 }
 
 /// Number of an entry of `sent_rows` on `rank`: flat `(token, k)` pairs, then flat `(token, j)` pairs.
 #[must_use]
-pub fn sent_row_number(shape: &Shape, rank: RankId, pair: Pair) -> u32 {
+pub(crate) fn sent_row_number(shape: &Shape, rank: RankId, pair: Pair) -> u32 {
     match pair.k.checked_sub(shape.k()) {
         None => pair.token.0 * shape.k() + pair.k,
         Some(j) => shape.bs(rank) * shape.k() + pair.token.0 * shape.shared_expert_num() + j,
@@ -83,31 +83,31 @@ pub fn sent_row_number(shape: &Shape, rank: RankId, pair: Pair) -> u32 {
 
 /// Entry of `sent_rows` by its number.
 #[must_use]
-pub const fn sent_row(number: u32) -> Place {
+pub(crate) const fn sent_row(number: u32) -> Place {
     Place::output(Tensor::SentRows, number as u64 * 4)
 }
 
 /// Entry of `expand_idx` for flat pair `pair = token * K + k`.
 #[must_use]
-pub const fn expand_idx(pair: u32) -> Place {
+pub(crate) const fn expand_idx(pair: u32) -> Place {
     Place::output(Tensor::ExpandIdx, pair as u64 * 4)
 }
 
 /// Entry of `expert_token_nums` for a local expert.
 #[must_use]
-pub const fn expert_token_num(local_expert: u32) -> Place {
+pub(crate) const fn expert_token_num(local_expert: u32) -> Place {
     Place::output(Tensor::ExpertTokenNums, local_expert as u64 * 8)
 }
 
 /// Entry of `ep_recv_counts` for dispatch slot `slot`.
 #[must_use]
-pub const fn ep_recv_count(slot: u32) -> Place {
+pub(crate) const fn ep_recv_count(slot: u32) -> Place {
     Place::output(Tensor::EpRecvCounts, slot as u64 * 4)
 }
 
 /// `tp_recv_counts`, both entries.
 #[must_use]
-pub const fn tp_recv_counts() -> Place {
+pub(crate) const fn tp_recv_counts() -> Place {
     Place::output(Tensor::TpRecvCounts, 0)
 }
 
@@ -119,19 +119,19 @@ pub const fn x_out(shape: &Shape, token: Token) -> Place {
 
 /// Row of AddRmsNorm's `x` for a token.
 #[must_use]
-pub const fn x(shape: &Shape, token: Token) -> Place {
+pub(crate) const fn x(shape: &Shape, token: Token) -> Place {
     Place::output(Tensor::X, token.0 as u64 * shape.row_bytes())
 }
 
 /// Entry of `rstd` for a token.
 #[must_use]
-pub const fn rstd(token: Token) -> Place {
+pub(crate) const fn rstd(token: Token) -> Place {
     Place::output(Tensor::Rstd, token.0 as u64 * 4)
 }
 
 /// Row of `y` for a token.
 #[must_use]
-pub const fn y(shape: &Shape, token: Token) -> Place {
+pub(crate) const fn y(shape: &Shape, token: Token) -> Place {
     Place::output(Tensor::Y, token.0 as u64 * shape.row_bytes())
 }
 

@@ -38,7 +38,7 @@ impl Triple {
 
     /// The triple as three little-endian i32.
     #[must_use]
-    pub fn to_bytes(self) -> [u8; TRIPLE as usize] {
+    pub(crate) fn to_bytes(self) -> [u8; TRIPLE as usize] {
         let mut bytes = [0; TRIPLE as usize];
         let words = [self.source.0, self.token.0, self.k];
         for (out, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
@@ -49,7 +49,7 @@ impl Triple {
 
     /// The triple as foreign words, for messages.
     #[must_use]
-    pub const fn words(self) -> [i32; 3] {
+    pub(crate) const fn words(self) -> [i32; 3] {
         [self.source.0.cast_signed(), self.token.0.cast_signed(), self.k.cast_signed()]
     }
 
@@ -57,7 +57,7 @@ impl Triple {
     /// sends there, on any other rank all K.
     #[inline]
     #[must_use]
-    pub const fn columns_on(shape: &Shape, rank: RankId, source: RankId) -> Range<u32> {
+    pub(crate) const fn columns_on(shape: &Shape, rank: RankId, source: RankId) -> Range<u32> {
         let k = shape.k();
         match shape.shared_expert_of(rank) {
             Some(j) if shape.sends_to_shared(source, rank) => k + j..k + j + 1,
@@ -76,7 +76,7 @@ impl Triple {
     /// Reads a triple that others wrote, whatever they did.
     #[inline]
     #[must_use]
-    pub fn from_any(bytes: &[u8]) -> Self {
+    pub(crate) fn from_any(bytes: &[u8]) -> Self {
         // A negative word is beyond all bounds.
         let mut words = [u32::MAX; 3];
         for (word, &raw) in words.iter_mut().zip(bytes.as_chunks().0) {
@@ -102,7 +102,7 @@ impl Triple {
 
 /// What stands behind the data of a record.
 #[derive(Clone, Copy, Debug)]
-pub struct Tail {
+pub(crate) struct Tail {
     /// As if there were most padding, so that the rest has its place whatever the shape.
     bytes: [u8; TAIL_MAX],
     padding: usize,
@@ -112,7 +112,7 @@ impl Tail {
     /// The tail for a row with its dynamic scale and its triple.
     #[inline]
     #[must_use]
-    pub fn new(shape: &Shape, scale: f32, triple: Triple) -> Self {
+    pub(crate) fn new(shape: &Shape, scale: f32, triple: Triple) -> Self {
         let mut bytes = [0; TAIL_MAX];
         if let Some((_, fields)) = bytes.split_first_chunk_mut::<PADDING_MAX>()
             && let Some((scale_field, triple_field)) =
@@ -129,7 +129,7 @@ impl Tail {
     /// The bytes to put right behind the data.
     #[inline]
     #[must_use]
-    pub fn as_bytes(&self) -> &[u8] {
+    pub(crate) fn as_bytes(&self) -> &[u8] {
         self.bytes.get(PADDING_MAX - self.padding..).unwrap_or(&[])
     }
 }
@@ -147,7 +147,7 @@ pub const fn sent_bytes(shape: &Shape) -> u64 {
 
 /// Where the scale of the record at `record` lies.
 #[must_use]
-pub const fn scale_of(shape: &Shape, record: Place) -> Place {
+pub(crate) const fn scale_of(shape: &Shape, record: Place) -> Place {
     byte_of(shape, record, shape.record_scale_at())
 }
 

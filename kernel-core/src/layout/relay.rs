@@ -147,19 +147,19 @@ pub const fn behind(at: Place, bytes: u64) -> Place {
 
 /// Where the scale of a dispatched record stands.
 #[must_use]
-pub const fn record_scale(shape: &Shape) -> Offset {
+pub(crate) const fn record_scale(shape: &Shape) -> Offset {
     ROW + align_up(shape.payload_bytes(), 32)
 }
 
 /// Where its ids stand.
 #[must_use]
-pub const fn record_ids(shape: &Shape) -> Offset {
+pub(crate) const fn record_ids(shape: &Shape) -> Offset {
     record_scale(shape) + SCALE_FIELD
 }
 
 /// Where its weights stand.
 #[must_use]
-pub const fn record_weights(shape: &Shape) -> Offset {
+pub(crate) const fn record_weights(shape: &Shape) -> Offset {
     record_ids(shape) + 4 * align_up(shape.k() as u64, 8)
 }
 
@@ -171,7 +171,7 @@ pub const fn token_bytes(shape: &Shape) -> u64 {
 
 /// Bytes of a record in combine.
 #[must_use]
-pub const fn partial_bytes(shape: &Shape) -> u64 {
+pub(crate) const fn partial_bytes(shape: &Shape) -> u64 {
     ROW + align_up(shape.result_bytes(), 8)
 }
 
@@ -301,7 +301,7 @@ impl Tail {
 
     /// As it lies in memory.
     #[must_use]
-    pub fn to_bytes(self) -> [u8; TAIL] {
+    pub(crate) fn to_bytes(self) -> [u8; TAIL] {
         let part = self.part.pairs << Part::SHIFT | self.part.position;
         let words = [self.scale.to_bits(), self.source.0, self.token.0, part, self.weight.to_bits()];
         let mut bytes = [0; TAIL];

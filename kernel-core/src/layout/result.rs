@@ -11,14 +11,14 @@ use crate::shape::Shape;
 
 /// Data and scales of a row; empty where `row` is too short.
 #[must_use]
-pub fn split<'a>(shape: &Shape, row: &'a [u8]) -> (&'a [u8], &'a [u8]) {
+pub(crate) fn split<'a>(shape: &Shape, row: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     let (data, scales) = row.split_at_checked(shape.comm_scales_at() as usize).unwrap_or_default();
     (data.get(..shape.h() as usize).unwrap_or_default(), scales)
 }
 
 /// The same to fill. What lies between them is no part of either.
 #[must_use]
-pub fn split_mut<'a>(shape: &Shape, row: &'a mut [u8]) -> (&'a mut [u8], &'a mut [u8]) {
+pub(crate) fn split_mut<'a>(shape: &Shape, row: &'a mut [u8]) -> (&'a mut [u8], &'a mut [u8]) {
     let (data, scales) = row.split_at_mut_checked(shape.comm_scales_at() as usize).unwrap_or_default();
     (data.get_mut(..shape.h() as usize).unwrap_or_default(), scales)
 }

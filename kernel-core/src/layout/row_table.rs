@@ -28,7 +28,7 @@ pub const fn is_possible(shape: &Shape) -> bool {
 
 /// The entry for a record of the window.
 #[must_use]
-pub const fn entry(record: Place) -> [u8; ENTRY as usize] {
+pub(crate) const fn entry(record: Place) -> [u8; ENTRY as usize] {
     record.offset.to_le_bytes()
 }
 

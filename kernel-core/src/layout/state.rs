@@ -72,7 +72,7 @@ impl Partition {
 
     /// The other one.
     #[must_use]
-    pub const fn flipped(self) -> Self {
+    pub(crate) const fn flipped(self) -> Self {
         match self {
             Self::P0 => Self::P1,
             Self::P1 => Self::P0,
@@ -157,7 +157,7 @@ pub const fn direct_number(shape: &Shape, local_expert: u32, source: RankId) -> 
 
 /// With pull combine the word of rank `source` that its results lie ready, in the place of a combine slot.
 #[must_use]
-pub const fn results_ready(partition: Partition, source: RankId) -> Place {
+pub(crate) const fn results_ready(partition: Partition, source: RankId) -> Place {
     combine_status(partition, source.0)
 }
 

@@ -38,7 +38,7 @@ pub const fn first_row(slot: Place) -> Place {
 
 /// Selector record of a core for an operator kind. Private to that core.
 #[must_use]
-pub const fn selector(kind: Kind, core: CoreId) -> Place {
+pub(crate) const fn selector(kind: Kind, core: CoreId) -> Place {
     in_tp_state(state::selector(kind, core))
 }
 

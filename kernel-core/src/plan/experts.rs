@@ -19,7 +19,7 @@ pub struct ExpertSends<'a> {
 
 /// Where in its sends a core is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Cursor {
+pub(crate) struct Cursor {
     /// Number of the expert, or behind the experts of the shared pair, in the order of sending.
     item: u32,
     /// Pairs looked at for this expert.
@@ -37,7 +37,7 @@ impl ExpertSends<'_> {
 
     /// What is sent next, and where the core is behind it; `None` behind the last.
     #[must_use]
-    pub fn next(&self, inputs: &Inputs<'_>, mut at: Cursor) -> Option<(Send, Cursor)> {
+    pub(crate) fn next(&self, inputs: &Inputs<'_>, mut at: Cursor) -> Option<(Send, Cursor)> {
         let experts = self.experts.end - self.experts.start;
         while at.item < experts {
             let e = self.sends.order.item(self.experts, self.sends.rank, at.item);

@@ -102,7 +102,7 @@ impl RecvCounts<'_> {
 
     /// Rows from `source` for all local experts before `local_expert`: where its rows begin in the window.
     #[must_use]
-    pub fn position(&self, local_expert: u32, source: RankId) -> u32 {
+    pub(crate) fn position(&self, local_expert: u32, source: RankId) -> u32 {
         (0..local_expert).map(|before| self.rows(before, source)).fold(0, u32::saturating_add)
     }
 

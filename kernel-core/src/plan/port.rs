@@ -7,7 +7,7 @@
 //! the same slot of different receivers still has one offset: that is spread only by its slots.)
 //!
 //! Assumed, since neither is public: the hash itself (a trait, with the seed's bits as default), and where windows
-//! lie ([`window_base`]).
+//! lie (one after the other, at multiples of 2 MiB).
 
 use crate::place::Place;
 use crate::shape::Shape;
@@ -39,7 +39,7 @@ impl PortHash for Bits20To9 {
 
 /// Where the window of `rank` is taken to start: one window after the other, at multiples of 2 MiB.
 #[must_use]
-pub const fn window_base(shape: &Shape, rank: RankId) -> u64 {
+pub(crate) const fn window_base(shape: &Shape, rank: RankId) -> u64 {
     rank.0 as u64 * align_up(shape.window_bytes(), WINDOW_ALIGN)
 }
 

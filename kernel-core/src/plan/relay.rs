@@ -24,7 +24,11 @@ pub struct Forward {
 }
 
 /// The pairs of a token, given by its ids, whose experts live on `server`: k index and home, k ascending.
-pub fn pairs_on<'a>(shape: &'a Shape, ids: &'a [i32], server: u32) -> impl Iterator<Item = (u32, Home)> + 'a {
+pub(crate) fn pairs_on<'a>(
+    shape: &'a Shape,
+    ids: &'a [i32],
+    server: u32,
+) -> impl Iterator<Item = (u32, Home)> + 'a {
     (0..).zip(ids).filter_map(move |(k, &id)| match shape.expert(id)? {
         Expert::Moe(e) => {
             let home = shape.moe_home(e);
@@ -42,7 +46,7 @@ pub fn pairs(shape: &Shape, ids: &[i32], server: u32) -> u32 {
 
 /// What the relay on `server` forwards of a token: the row at that `position`, k ascending.
 #[must_use]
-pub fn forward(shape: &Shape, ids: &[i32], server: u32, position: u32) -> Option<Forward> {
+pub(crate) fn forward(shape: &Shape, ids: &[i32], server: u32, position: u32) -> Option<Forward> {
     let (k, home) = pairs_on(shape, ids, server).nth(position as usize)?;
     Some(Forward { k, part: Part { pairs: pairs(shape, ids, server), position }, home })
 }
@@ -55,20 +59,20 @@ pub const fn streams(shape: &Shape, core: CoreId) -> Range<u32> {
 
 /// The experts of a rank's server by their number there, in the order of ranks and local experts.
 #[must_use]
-pub const fn near_expert(shape: &Shape, home: Home) -> u32 {
+pub(crate) const fn near_expert(shape: &Shape, home: Home) -> u32 {
     shape.server_of(home.rank).1 * shape.local_expert_num() + home.local_expert
 }
 
 /// The home of such an expert on `server`.
 #[must_use]
-pub const fn near_home(shape: &Shape, server: u32, near_expert: u32) -> Home {
+pub(crate) const fn near_home(shape: &Shape, server: u32, near_expert: u32) -> Home {
     let (number, local_expert) = crate::units::div_rem(near_expert, shape.local_expert_num());
     Home { rank: shape.rank_on(server, number), local_expert }
 }
 
 /// Experts of a server.
 #[must_use]
-pub const fn near_experts(shape: &Shape) -> u32 {
+pub(crate) const fn near_experts(shape: &Shape) -> u32 {
     shape.server_ranks() * shape.local_expert_num()
 }
 
@@ -115,16 +119,6 @@ fn tokens<'a>(shape: &Shape, all_ids: &'a [i32]) -> impl Iterator<Item = (Token,
     (0..).map(Token).zip(all_ids.chunks_exact((shape.k() as usize).max(1)))
 }
 
-/// Tokens of a rank that cross to other servers, and rows that are forwarded inside servers to another rank: what a
-/// dispatch sends in either kind of write.
-#[must_use]
-pub fn crossings(shape: &Shape, rank: RankId, all_ids: &[i32]) -> (u64, u64) {
-    let moves =
-        |&(_, server, forward): &(Token, u32, Forward)| forward.home.rank != shape.relay(rank, server);
-    let inside = inside(shape, all_ids).filter(moves).count();
-    (across(shape, rank, all_ids).count() as u64, inside as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -148,6 +142,15 @@ mod tests {
                 })
             },
         )
+    }
+
+    /// Tokens of a rank that cross to other servers, and rows that are forwarded inside servers to another rank: what a
+    /// dispatch sends in either kind of write.
+    fn crossings(shape: &Shape, rank: RankId, all_ids: &[i32]) -> (u64, u64) {
+        let moves =
+            |&(_, server, forward): &(Token, u32, Forward)| forward.home.rank != shape.relay(rank, server);
+        let inside = inside(shape, all_ids).filter(moves).count();
+        (across(shape, rank, all_ids).count() as u64, inside as u64)
     }
 
     /// All rows of `k` distinct ids.

@@ -17,14 +17,14 @@ pub const NO_SLOT: u32 = u32::MAX;
 
 /// Pair number `i` of `(token, k)` pairs.
 #[must_use]
-pub const fn moe_pair(shape: &Shape, i: u32) -> Pair {
+pub(crate) const fn moe_pair(shape: &Shape, i: u32) -> Pair {
     let (token, k) = shape.by_k(i);
     Pair { token: Token(token), k }
 }
 
 /// Pair number `i` of `(token, j)` pairs.
 #[must_use]
-pub const fn shared_pair(shape: &Shape, i: u32) -> Pair {
+pub(crate) const fn shared_pair(shape: &Shape, i: u32) -> Pair {
     let (token, j) = shape.by_shared(i);
     Pair { token: Token(token), k: shape.k() + j }
 }
@@ -73,7 +73,7 @@ pub enum Source {
 /// Where the result of a pair comes from; `None` for an inactive one.
 #[inline]
 #[must_use]
-pub fn source(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
+pub(crate) fn source(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
     match home(shape, rank, inputs, pair) {
         Some(home) => Some(Source::Home(home)),
         None => special(shape, inputs, pair),
@@ -234,14 +234,8 @@ impl<'a> Sends<'a> {
 
     /// Pairs of the share, sent or not.
     #[must_use]
-    pub const fn len(&self) -> u32 {
+    pub(crate) const fn len(&self) -> u32 {
         self.moe.path.len() + self.shared.path.len()
-    }
-
-    /// Whether the core has no pairs.
-    #[must_use]
-    pub const fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Pairs of MoE experts, which come first.
@@ -257,7 +251,7 @@ impl<'a> Sends<'a> {
     /// The first item from `item` on that is sent, and what.
     // Into the loop that sends, without the call that `find_map` is.
     #[inline(always)]
-    pub fn next(&self, inputs: &Inputs<'_>, slots: &[u32], mut item: u32) -> Option<(u32, Send)> {
+    pub(crate) fn next(&self, inputs: &Inputs<'_>, slots: &[u32], mut item: u32) -> Option<(u32, Send)> {
         while item < self.len() {
             if let Some(send) = self.get(inputs, slots, item) {
                 return Some((item, send));
@@ -270,7 +264,7 @@ impl<'a> Sends<'a> {
     /// The `item`-th pair of the core; `None` if it is not sent or there are fewer.
     #[inline(always)]
     #[must_use]
-    pub fn get(&self, inputs: &Inputs<'_>, slots: &[u32], item: u32) -> Option<Send> {
+    pub(crate) fn get(&self, inputs: &Inputs<'_>, slots: &[u32], item: u32) -> Option<Send> {
         if item >= self.len() {
             return None;
         }
@@ -294,7 +288,7 @@ impl<'a> Sends<'a> {
     /// Where the `item`-th pair of the core stands in its share, and so its slot in `slots`.
     #[inline(always)]
     #[must_use]
-    pub const fn index(&self, item: u32) -> u32 {
+    pub(crate) const fn index(&self, item: u32) -> u32 {
         let moe = self.moe.path.len();
         if item < moe { self.moe.item(item) } else { moe + self.shared.item(item - moe) }
     }

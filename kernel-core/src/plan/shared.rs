@@ -24,7 +24,14 @@ impl SharedSplit {
     /// The home and the slot there of the `ordinal`-th of `tokens` active tokens of rank `source`, for shared
     /// expert `j`.
     #[must_use]
-    pub const fn row(self, shape: &Shape, source: RankId, j: u32, ordinal: u32, tokens: u32) -> (Home, u32) {
+    pub(crate) const fn row(
+        self,
+        shape: &Shape,
+        source: RankId,
+        j: u32,
+        ordinal: u32,
+        tokens: u32,
+    ) -> (Home, u32) {
         match self {
             Self::AllIn => (shape.shared_home(source, j), ordinal),
             Self::Even => {

@@ -86,7 +86,7 @@ fn roles(shape: &Shape) -> Roles {
 /// The first cores, which publish counts and send nothing: with fullmesh_v2 every eighth core and at least one,
 /// unless there is only one. (A count is 8 bytes, a record is thousands.)
 #[must_use]
-pub fn count_cores(shape: &Shape) -> u32 {
+pub(crate) fn count_cores(shape: &Shape) -> u32 {
     match (shape.comm_alg(), shape.aiv_num()) {
         (CommAlg::FullmeshV2, p) if p > 1 => div_rem(p, 8).0.max(1),
         _ => 0,
@@ -95,7 +95,7 @@ pub fn count_cores(shape: &Shape) -> u32 {
 
 /// Cores that send to shared experts, the last ones; 0 without shared-expert ranks.
 #[must_use]
-pub fn shared_cores(shape: &Shape) -> u32 {
+pub(crate) fn shared_cores(shape: &Shape) -> u32 {
     let s = shape.shared_expert_num();
     if s == 0 {
         return 0;
@@ -126,7 +126,7 @@ pub fn dispatch(shape: &Shape, rank: RankId, core: CoreId) -> DispatchShare {
 
 /// The MoE experts to which `core` sends with fullmesh_v2.
 #[must_use]
-pub fn experts(shape: &Shape, core: CoreId) -> Range<u32> {
+pub(crate) fn experts(shape: &Shape, core: CoreId) -> Range<u32> {
     match shape.comm_alg() {
         CommAlg::FullmeshV2 => share(shape.moe_expert_num(), &roles(shape).moe, core),
         _ => 0..0,

@@ -238,7 +238,7 @@ impl Shape {
 
     /// Meaning of `expert_token_nums`.
     #[must_use]
-    pub const fn token_nums(&self) -> TokenNums {
+    pub(crate) const fn token_nums(&self) -> TokenNums {
         self.token_nums
     }
 

@@ -194,7 +194,7 @@ impl Shape {
 
     /// Replicas of each shared expert: `Rs / S`; 0 when no rank holds shared experts.
     #[must_use]
-    pub const fn shared_replicas(&self) -> u32 {
+    pub(crate) const fn shared_replicas(&self) -> u32 {
         if self.shared_expert_num == 0 {
             0
         } else {

@@ -25,7 +25,7 @@ const EPOCHS: u32 = 4;
 ///
 /// # Errors
 /// The words hold epochs that cannot follow each other, or the fabric refuses.
-pub fn current_epoch<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Result<u32, ProtocolError> {
+pub(crate) fn current_epoch<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Result<u32, ProtocolError> {
     let (even, odd) = (fabric.observe(core_word(core, 0))?, fabric.observe(core_word(core, 1))?);
     match (epoch_of(even), epoch_of(odd)) {
         // Nothing passed yet: both words as the group was created.

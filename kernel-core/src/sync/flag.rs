@@ -38,7 +38,7 @@ pub const fn dispatch(word: u64) -> Seen {
 
 /// Decodes a word that is [`ARRIVED`] or nothing.
 #[must_use]
-pub const fn arrived(word: u64) -> Seen {
+pub(crate) const fn arrived(word: u64) -> Seen {
     match word {
         0 => Seen::Empty,
         ARRIVED => Seen::Flag(0),

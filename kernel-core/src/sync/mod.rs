@@ -2,7 +2,7 @@
 
 pub mod barrier;
 pub mod flag;
-pub mod selector;
+pub(crate) mod selector;
 
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,7 @@ use crate::units::CoreId;
 ///
 /// # Errors
 /// The record holds neither 0 nor 1, or the fabric refuses.
-pub fn select<F: Fabric + ?Sized>(
+pub(crate) fn select<F: Fabric + ?Sized>(
     fabric: &mut F,
     kind: Kind,
     core: CoreId,
@@ -25,7 +25,7 @@ pub fn select<F: Fabric + ?Sized>(
 ///
 /// # Errors
 /// As [`select`].
-pub fn select_at<F: Fabric + ?Sized>(fabric: &mut F, at: Place) -> Result<Partition, ProtocolError> {
+pub(crate) fn select_at<F: Fabric + ?Sized>(fabric: &mut F, at: Place) -> Result<Partition, ProtocolError> {
     let partition = match fabric.observe(at)? {
         0 => Partition::P0,
         1 => Partition::P1,

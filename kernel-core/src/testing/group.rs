@@ -304,8 +304,9 @@ impl Group {
         self.cluster.run(&mut self.judge)?;
         self.memory.settle();
         let across = |tensors: &Vec<Tensors>| {
-            let of =
-                |(rank, tensors): (u32, &Tensors)| relay::crossings(self.shape, RankId(rank), &tensors.ids).0;
+            let of = |(rank, tensors): (u32, &Tensors)| {
+                relay::across(self.shape, RankId(rank), &tensors.ids).count() as u64
+            };
             (0..).zip(tensors).map(of).sum::<u64>()
         };
         if self.shape.comm_alg() == CommAlg::Hierarchy && self.choices.stage == Stage::Three {

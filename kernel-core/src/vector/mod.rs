@@ -51,7 +51,7 @@ pub struct Term<'a> {
 impl<'a> Term<'a> {
     /// A row of dtype times `weight`.
     #[must_use]
-    pub const fn row(weight: f32, row: &'a [u8]) -> Self {
+    pub(crate) const fn row(weight: f32, row: &'a [u8]) -> Self {
         Self { weight, value: Value::Row(row) }
     }
 }

@@ -74,7 +74,7 @@ fn planned(shape: &Shape, rank: u32, tensors: &Tensors, order: SendOrder) -> Nai
         }
         out.send_status = send_status;
         let sends = Sends::new(shape, rank, order, &share);
-        assert_eq!(sends.is_empty(), slots.is_empty());
+        assert_eq!(sends.len() == 0, slots.is_empty());
         for Send { pair, home, slot } in sends.iter(&inputs, &slots) {
             let earlier = out.sends.insert((pair.token.0, pair.k), (home.rank.0, home.local_expert, slot));
             assert_eq!(earlier, None, "{pair:?} is sent twice");
