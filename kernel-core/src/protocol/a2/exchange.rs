@@ -88,6 +88,7 @@ impl Exchange {
 
     /// Ends the windows to the ranks of this core's share, which hold `rows_to` rows each, and has them sent. `None`
     /// when that is done.
+    #[inline(always)]
     pub(super) fn send<V, F: Fabric + ?Sized>(
         &mut self,
         env: Bound<'_, V>,
@@ -133,6 +134,7 @@ impl Exchange {
     }
 
     /// Whether the flag at `at` of the window from `source` is there.
+    #[inline]
     pub(super) fn flag_is_in<V, F: Fabric + ?Sized>(
         &self,
         env: Bound<'_, V>,
@@ -145,6 +147,7 @@ impl Exchange {
 
     /// Clears the first word at `from` or behind it, in the window from `source`, at which a flag could be looked for
     /// and that holds one. Returns where to go on; `None` behind the windows of this core's share.
+    #[inline(always)]
     pub(super) fn clear<V, F: Fabric + ?Sized>(
         &self,
         env: Bound<'_, V>,

@@ -155,6 +155,7 @@ impl Dispatch {
 }
 
 /// The next row to copy out: `index` of an expert from `source`, or the first one of a later expert or source.
+#[inline]
 fn next_row(
     counts: &RecvCounts<'_>,
     sources: &core::ops::Range<u32>,
