@@ -1,4 +1,4 @@
 #![no_main]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = fuzz_harness::plan::run(bytes);
+    let _ = veriep_fuzz::plan::run(bytes);
 });

@@ -1,4 +1,4 @@
 #![no_main]
 libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
-    let _ = fuzz_harness::shape_layout::run(bytes);
+    let _ = veriep_fuzz::shape_layout::run(bytes);
 });

@@ -10,11 +10,11 @@
 use crate::case::{Case, OwnedMask, RankTensors};
 use crate::generate::{below, stream};
 use crate::member;
-use kernel_core::inputs::Inputs;
-use kernel_core::reference::Cluster;
-use kernel_core::shape::Shape;
-use kernel_core::units::RankId;
 use std::borrow::Cow;
+use veriep_core::inputs::Inputs;
+use veriep_core::reference::Cluster;
+use veriep_core::shape::Shape;
+use veriep_core::units::RankId;
 
 /// The inputs of all ranks for one round.
 #[derive(Clone, Debug)]

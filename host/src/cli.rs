@@ -5,8 +5,8 @@ mod inject;
 mod plan;
 
 pub use bench::{Baseline, BenchArgs, RowCopyArg};
-use kernel_core::protocol::{Flags, Receive};
 pub use plan::{PlanArgs, SharedArg};
+use veriep_core::protocol::{Flags, Receive};
 
 use crate::driver::threads::Spread;
 use crate::error::one_line;
@@ -18,8 +18,8 @@ use crate::vector::Unit;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
-use kernel_core::plan::order::SendOrder;
 use std::path::PathBuf;
+use veriep_core::plan::order::SendOrder;
 
 /// Verified Mixture-of-Experts dispatch and combine.
 ///

@@ -5,15 +5,15 @@ mod keys;
 use crate::error::{Error, Problem};
 use core::fmt;
 use core::ops::Range;
-use kernel_core::shape::{
-    BatchSizes, CommAlg, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Shape,
-};
 use serde::{Deserialize, Deserializer, Serialize, de};
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable};
+use veriep_core::shape::{
+    BatchSizes, CommAlg, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Shape,
+};
 
 /// Name of the configuration inside a case.
 pub const FILE_NAME: &str = "config.toml";
@@ -34,7 +34,7 @@ pub enum Bs {
     PerRank(Vec<i64>),
 }
 
-/// The keys of `config.toml`, as given. Meanings stand at [`kernel_core::shape::Config`].
+/// The keys of `config.toml`, as given. Meanings stand at [`veriep_core::shape::Config`].
 #[expect(missing_docs, reason = "the fields are those of the core's Config, documented there")]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -9,10 +9,10 @@ use crate::config::{Config as UserConfig, UnknownWord};
 use crate::error::{Cure, Error, Problem};
 use core::fmt;
 use core::mem::discriminant;
-use kernel_core::shape::{
+use serde_json::Value;
+use veriep_core::shape::{
     BatchSizes, CommAlg, Config, Given, Limits, Op, RANKS_MAX, Rule, Seen, Shape, Violation,
 };
-use serde_json::Value;
 
 /// How far from a value its neighbours are tried; no parameter with gaps has a wider range.
 const NEIGHBOURS: i64 = 1100;

@@ -1,9 +1,9 @@
 //! One error type; each is one line (or one line per problem) that a person can act on.
 
 use core::fmt;
-use kernel_core::shape::Violation;
 use serde::Serialize;
 use std::path::Path;
+use veriep_core::shape::Violation;
 
 /// Most problem lines printed for one request; JSON carries all of them.
 const LINES_MAX: usize = 20;

@@ -7,8 +7,8 @@ use crate::error::Error;
 use crate::result::{self, RankResult};
 use crate::store::Tensor;
 use crate::verdict;
-use kernel_core::place::Tensor as Output;
-use kernel_core::units::RankId;
+use veriep_core::place::Tensor as Output;
+use veriep_core::units::RankId;
 
 /// The outputs of all ranks, owned.
 #[derive(Debug)]

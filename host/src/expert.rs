@@ -5,14 +5,14 @@ use crate::backend::{Backend, Reader};
 use crate::batch::Batch;
 use crate::member;
 use half::{bf16, f16};
-use kernel_core::fabric::{Fabric, Fault, ProtocolError};
-use kernel_core::layout::outputs::capacity;
-use kernel_core::layout::row_table;
-use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::placement::Home;
-use kernel_core::protocol::Receive;
-use kernel_core::shape::{Dtype, RowElement, Shape};
-use kernel_core::units::RankId;
+use veriep_core::fabric::{Fabric, Fault, ProtocolError};
+use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::row_table;
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::placement::Home;
+use veriep_core::protocol::Receive;
+use veriep_core::shape::{Dtype, RowElement, Shape};
+use veriep_core::units::RankId;
 
 /// Puts the expert's result for one received row behind `y`. `scale` is the row's dynamic scale.
 pub fn apply(shape: &Shape, row: &[u8], scale: f32, gain: f32, y: &mut Vec<u8>) {
@@ -165,7 +165,7 @@ fn ends_of(shape: &Shape, rank: RankId, counts: &[i32]) -> Result<Vec<usize>, Pr
 mod tests {
     use super::*;
     use crate::presets::preset;
-    use kernel_core::shape::{Given, Limits};
+    use veriep_core::shape::{Given, Limits};
 
     fn tiny(set: &[&str]) -> Shape {
         let (mut config, _) = preset("tiny").expect("a preset");

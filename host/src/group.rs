@@ -10,10 +10,10 @@ use crate::interrupt;
 use crate::member;
 use crate::verdict;
 use core::time::Duration;
-use kernel_core::fabric::Detail;
-use kernel_core::shape::Shape;
-use kernel_core::sim::cluster::Planned;
-use kernel_core::units::RankId;
+use veriep_core::fabric::Detail;
+use veriep_core::shape::Shape;
+use veriep_core::sim::cluster::Planned;
+use veriep_core::units::RankId;
 
 /// What to run.
 #[derive(Clone, Debug)]
@@ -189,8 +189,8 @@ impl Costs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernel_core::fabric::{Flag, Wait};
-    use kernel_core::units::CoreId;
+    use veriep_core::fabric::{Flag, Wait};
+    use veriep_core::units::CoreId;
 
     /// What no injected silence brings about; the others are seen through the command line.
     #[test]

@@ -5,16 +5,16 @@
 use crate::backend::count::{Bytes, Counts, Load, Posted};
 use crate::batch::Batch;
 use crate::driver::{Failure, Unit};
-use kernel_core::layout::a2_window::sent_bytes;
-use kernel_core::layout::relay as layout;
-use kernel_core::layout::state::Kind;
-use kernel_core::plan::relay;
-use kernel_core::plan::route;
-use kernel_core::protocol::{Operator, Stage};
-use kernel_core::shape::{CommAlg, Product, Shape};
-use kernel_core::sim::cluster::Planned;
-use kernel_core::units::{CoreId, Pair, RankId, Token};
 use std::collections::BTreeMap;
+use veriep_core::layout::a2_window::sent_bytes;
+use veriep_core::layout::relay as layout;
+use veriep_core::layout::state::Kind;
+use veriep_core::plan::relay;
+use veriep_core::plan::route;
+use veriep_core::protocol::{Operator, Stage};
+use veriep_core::shape::{CommAlg, Product, Shape};
+use veriep_core::sim::cluster::Planned;
+use veriep_core::units::{CoreId, Pair, RankId, Token};
 
 /// What went one way in an operator, all ranks together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,10 +4,10 @@
 mod unix;
 
 use clap::Parser;
-use host::cli::{self, Cli};
-use host::command;
-use host::report::Report;
 use std::process::ExitCode;
+use veriep::cli::{self, Cli};
+use veriep::command;
+use veriep::report::Report;
 
 fn main() -> ExitCode {
     #[cfg(unix)]

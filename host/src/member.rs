@@ -1,10 +1,10 @@
 //! Members of a group by number, as files have them: `ep_rank * tp_world_size + tp_rank`. Without a TP domain a
 //! number is an EP rank.
 
-use kernel_core::fabric::{Flag, ProtocolError, Wait};
-use kernel_core::place::Place;
-use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::units::RankId;
+use veriep_core::fabric::{Flag, ProtocolError, Wait};
+use veriep_core::place::Place;
+use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::units::RankId;
 
 /// How many.
 #[must_use]

@@ -50,7 +50,7 @@ pub fn preset(name: &str) -> Option<(Config, Routing)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernel_core::shape::{Given, Limits, Shape};
+    use veriep_core::shape::{Given, Limits, Shape};
 
     #[test]
     fn every_preset_is_valid() {

@@ -4,12 +4,12 @@ use crate::case::Case;
 use crate::error::Error;
 use crate::member;
 use crate::store::{Tensor, write_tensors};
-use kernel_core::place::Tensor as Output;
-use kernel_core::shape::{CommAlg, Dtype as Element, Op, RowElement, Shape};
-use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::path::Path;
+use veriep_core::place::Tensor as Output;
+use veriep_core::shape::{CommAlg, Dtype as Element, Op, RowElement, Shape};
+use veriep_core::units::RankId;
 
 /// What one rank got, by reference: little-endian bytes, `rows` rows of what dispatch received.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
     use crate::presets::preset;
     use crate::store::TensorFile;
-    use kernel_core::shape::{Given, Limits};
+    use veriep_core::shape::{Given, Limits};
 
     fn tiny() -> Shape {
         let (config, _) = preset("tiny").unwrap();

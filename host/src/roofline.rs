@@ -10,20 +10,20 @@ use crate::driver::{Failure, RankState};
 use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
-use kernel_core::fabric::{Fabric, Fault};
-use kernel_core::layout::data::{combine_row, dispatch_record};
-use kernel_core::layout::landing::{Area, Parts};
-use kernel_core::layout::outputs;
-use kernel_core::layout::state::Partition;
-use kernel_core::placement::Home;
-use kernel_core::plan::order::SendOrder;
-use kernel_core::plan::route::{self, Send, Sends};
-use kernel_core::plan::split;
-use kernel_core::protocol::Receive;
-use kernel_core::shape::Shape;
-use kernel_core::units::{CoreId, RankId};
 use std::thread;
 use std::time::Instant;
+use veriep_core::fabric::{Fabric, Fault};
+use veriep_core::layout::data::{combine_row, dispatch_record};
+use veriep_core::layout::landing::{Area, Parts};
+use veriep_core::layout::outputs;
+use veriep_core::layout::state::Partition;
+use veriep_core::placement::Home;
+use veriep_core::plan::order::SendOrder;
+use veriep_core::plan::route::{self, Send, Sends};
+use veriep_core::plan::split;
+use veriep_core::protocol::Receive;
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId};
 
 /// The bare copies' times.
 #[derive(Clone, Copy, Debug, Default)]

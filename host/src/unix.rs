@@ -4,9 +4,9 @@
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use host::error::STATUS_INTERRUPTED;
 use std::alloc::System;
 use std::io::{Cursor, Write};
+use veriep::error::STATUS_INTERRUPTED;
 
 /// A file beyond the limit of its size: writing fails, instead of killing the program.
 pub(crate) fn refuse_by_errors() {
@@ -18,7 +18,7 @@ pub(crate) fn refuse_by_errors() {
 pub(crate) fn note_interrupts() {
     const NOTE: &[u8] = b"note: the report of what there is follows; Ctrl-C again ends at once\n";
     extern "C" fn note(_: libc::c_int) {
-        if host::interrupt::ask() {
+        if veriep::interrupt::ask() {
             // SAFETY: the process ends here without running anything of its own, whatever state it is in.
             unsafe { libc::_exit(STATUS_INTERRUPTED.into()) };
         }

@@ -3,8 +3,8 @@
 
 use crate::error::Error;
 use core::cell::Cell;
-use kernel_core::shape::Dtype;
-use kernel_core::vector::{Any, NotFinite, Term, Vector};
+use veriep_core::shape::Dtype;
+use veriep_core::vector::{Any, NotFinite, Term, Vector};
 
 /// Which unit works on rows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -46,7 +46,7 @@ impl Unit {
 fn avx2() -> Option<Any> {
     use std::is_x86_feature_detected as has;
     // SAFETY: the features that the unit asks for have just been found.
-    (has!("avx2") && has!("f16c")).then(|| Any::Avx2(unsafe { kernel_core::vector::x86::Avx2::new() }))
+    (has!("avx2") && has!("f16c")).then(|| Any::Avx2(unsafe { veriep_core::vector::x86::Avx2::new() }))
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -54,7 +54,7 @@ fn avx512() -> Option<Any> {
     use std::is_x86_feature_detected as has;
     let all = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("f16c");
     // SAFETY: as above.
-    all.then(|| Any::Avx512(unsafe { kernel_core::vector::x86::Avx512::new() }))
+    all.then(|| Any::Avx512(unsafe { veriep_core::vector::x86::Avx512::new() }))
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -8,12 +8,12 @@ use crate::member;
 use crate::store::{bytes_of, numbers_of};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
-use kernel_core::place::Tensor;
-use kernel_core::reference::{Cluster, Normed, Range, numerics};
-use kernel_core::shape::{Op, Shape};
-use kernel_core::units::{RankId, Token};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
+use veriep_core::place::Tensor;
+use veriep_core::reference::{Cluster, Normed, Range, numerics};
+use veriep_core::shape::{Op, Shape};
+use veriep_core::units::{RankId, Token};
 
 /// The first difference of a rank's outputs.
 #[derive(Clone, Debug, PartialEq)]

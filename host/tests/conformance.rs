@@ -1,17 +1,17 @@
 //! Every backend takes the same exam.
 
-use host::backend::lockstep::{Lockstep, Memory};
-use host::backend::shared::SharedMemory;
-use host::backend::{Backend, Layer};
-use host::conformance::{Strength, in_lockstep, on_threads, refusals, shape};
-use kernel_core::fabric::middleware::Middleware;
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::raw::RowCopy;
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::place::Place;
-use kernel_core::shape::Shape;
-use kernel_core::units::{CoreId, RankId};
 use std::sync::Mutex;
+use veriep::backend::lockstep::{Lockstep, Memory};
+use veriep::backend::shared::SharedMemory;
+use veriep::backend::{Backend, Layer};
+use veriep::conformance::{Strength, in_lockstep, on_threads, refusals, shape};
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::raw::RowCopy;
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::place::Place;
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId};
 
 /// However rows are copied.
 const WAYS: [RowCopy; 3] = [RowCopy::Ahead, RowCopy::Plain, RowCopy::Streaming];

@@ -7,15 +7,15 @@
 //! runs that many rounds. Nothing is allocated after the first one.
 
 use core::error::Error;
-use kernel_core::fabric::{Capabilities, Fabric, Fault, Progress};
-use kernel_core::inputs::Inputs;
-use kernel_core::layout::outputs::capacity;
-use kernel_core::layout::state::STATE_BYTES;
-use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words};
-use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
-use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
+use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress};
+use veriep_core::inputs::Inputs;
+use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::state::STATE_BYTES;
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words};
+use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
+use veriep_core::units::{CoreId, RankId};
+use veriep_core::vector::Portable;
 
 const RANKS: usize = 2;
 

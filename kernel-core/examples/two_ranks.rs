@@ -1,11 +1,11 @@
 //! Two ranks of one core send two tokens each to four experts and sum what comes back.
-use kernel_core::inputs::Inputs;
-use kernel_core::place::Tensor;
-use kernel_core::protocol::{Choices, Operator};
-use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
-use kernel_core::sim::cluster::{Cluster, Failure, Planned, World, schedule};
-use kernel_core::sim::{Dense, Memory, Seeded, seeded::Memory::Weak, storage::group_sizes};
-use kernel_core::units::RankId;
+use veriep_core::inputs::Inputs;
+use veriep_core::place::Tensor;
+use veriep_core::protocol::{Choices, Operator};
+use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
+use veriep_core::sim::cluster::{Cluster, Failure, Planned, World, schedule};
+use veriep_core::sim::{Dense, Memory, Seeded, seeded::Memory::Weak, storage::group_sizes};
+use veriep_core::units::RankId;
 
 /// The tokens of both ranks, `[2, 4]` of bf16.
 struct Tokens([Vec<u8>; 2]);

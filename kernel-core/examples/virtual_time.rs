@@ -4,19 +4,19 @@
 //! `cargo run --release --example virtual_time --features sim [RANKS CORES TOKENS]`
 
 use core::cmp::Reverse;
-use kernel_core::fabric::Awaited;
-use kernel_core::inputs::Inputs;
-use kernel_core::place::Tensor;
-use kernel_core::protocol::{Choices, Operator};
-use kernel_core::shape::{BatchSizes, Buffer, Config, Limits, Shape};
-use kernel_core::sim::Memory;
-use kernel_core::sim::chooser::{Actor, Choice, Chooser, Lands};
-use kernel_core::sim::cluster::{Cluster, Failure, Planned, World, schedule};
-use kernel_core::sim::flight::{Flight, FlightId};
-use kernel_core::sim::storage::{Sparse, group_sizes};
-use kernel_core::units::RankId;
 use std::collections::{BinaryHeap, HashMap};
 use std::time::Instant;
+use veriep_core::fabric::Awaited;
+use veriep_core::inputs::Inputs;
+use veriep_core::place::Tensor;
+use veriep_core::protocol::{Choices, Operator};
+use veriep_core::shape::{BatchSizes, Buffer, Config, Limits, Shape};
+use veriep_core::sim::Memory;
+use veriep_core::sim::chooser::{Actor, Choice, Chooser, Lands};
+use veriep_core::sim::cluster::{Cluster, Failure, Planned, World, schedule};
+use veriep_core::sim::flight::{Flight, FlightId};
+use veriep_core::sim::storage::{Sparse, group_sizes};
+use veriep_core::units::RankId;
 
 /// Nanoseconds of a step, and of the way to another rank.
 const STEP: u64 = 50;

@@ -3,14 +3,14 @@
 #[path = "../src/testing/random.rs"]
 mod random;
 
-use kernel_core::layout::data::{combine_row, dispatch_record};
-use kernel_core::layout::state::Partition;
-use kernel_core::placement::Home;
-use kernel_core::shape::{
+use proptest::prelude::*;
+use veriep_core::layout::data::{combine_row, dispatch_record};
+use veriep_core::layout::state::Partition;
+use veriep_core::placement::Home;
+use veriep_core::shape::{
     BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Rule, Shape, Violation,
 };
-use kernel_core::units::{RankId, Token, div_ceil};
-use proptest::prelude::*;
+use veriep_core::units::{RankId, Token, div_ceil};
 
 const MIB: u64 = 1 << 20;
 

@@ -1,6 +1,6 @@
 //! Every rule of a configuration: broken alone, and just kept.
 
-use kernel_core::shape::{
+use veriep_core::shape::{
     BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Rule, Seen, Shape, Violation,
 };
 
@@ -484,7 +484,7 @@ fn a_valid_shape_says_what_the_configuration_said() {
     let config = Config { bs: BatchSizes::PerRank(&UNEVEN), global_bs: 256, ..a3() };
     let uneven = Shape::new(&config, Limits::Product).unwrap();
     assert!(uneven.bs_is_uneven() && !same.bs_is_uneven());
-    let all: Vec<i64> = (0..16).map(|r| i64::from(uneven.bs(kernel_core::units::RankId(r)))).collect();
+    let all: Vec<i64> = (0..16).map(|r| i64::from(uneven.bs(veriep_core::units::RankId(r)))).collect();
     assert_eq!((all.as_slice(), uneven.bs_max()), (UNEVEN.as_slice(), 16));
 }
 

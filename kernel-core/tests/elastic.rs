@@ -1,11 +1,11 @@
 //! Elastic domains: every rule of `elastic_info`, and what the survivors are.
 
-use kernel_core::fabric::survivors::Survivors;
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::inputs::{InputError, Inputs};
-use kernel_core::place::Place;
-use kernel_core::shape::{BatchSizes, Buffer, Config, Elastic, Limits, Shape};
-use kernel_core::units::{ExpertId, RankId};
+use veriep_core::fabric::survivors::Survivors;
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::inputs::{InputError, Inputs};
+use veriep_core::place::Place;
+use veriep_core::shape::{BatchSizes, Buffer, Config, Elastic, Limits, Shape};
+use veriep_core::units::{ExpertId, RankId};
 
 /// Six ranks, two of them with the two shared experts; two MoE experts on each of the others.
 fn six_ranks() -> Config<'static> {

@@ -1,9 +1,9 @@
 //! The door of a rank's tensors: each thing that can be wrong, and what is never looked at.
 
 use core::ops::ControlFlow;
-use kernel_core::inputs::{InputError, Inputs, Mask};
-use kernel_core::shape::{BatchSizes, Config, Dtype, Limits, Op, Shape};
-use kernel_core::units::{RankId, Token};
+use veriep_core::inputs::{InputError, Inputs, Mask};
+use veriep_core::shape::{BatchSizes, Config, Dtype, Limits, Op, Shape};
+use veriep_core::units::{RankId, Token};
 
 const RANK: RankId = RankId(1);
 const H: usize = 4;

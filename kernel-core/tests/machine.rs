@@ -1,8 +1,8 @@
 //! One machine type: what a shape leaves to be chosen, and what a memory must be able to do.
 
-use kernel_core::fabric::Capabilities;
-use kernel_core::protocol::{Choices, Machine, Operator, Receive, Refused, Stage};
-use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
+use veriep_core::fabric::Capabilities;
+use veriep_core::protocol::{Choices, Machine, Operator, Receive, Refused, Stage};
+use veriep_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
 
 fn shape(config: &Config<'_>) -> Shape {
     Shape::new(config, Limits::None).unwrap_or_else(|found| panic!("{found:?}"))

@@ -2,11 +2,11 @@
 //! large as the segment to the byte, so that AddressSanitizer (`.ci/sanitizer address`) sees whoever leaves one.
 #![allow(unsafe_code)]
 
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
-use kernel_core::fabric::{Fabric, Fault};
-use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::units::RankId;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, Segment};
+use veriep_core::fabric::{Fabric, Fault};
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::units::RankId;
 
 const BYTES: u64 = 64;
 const ME: RankId = RankId(0);

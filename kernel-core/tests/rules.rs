@@ -2,7 +2,7 @@
 //! door's own source is read to see that none is left out.
 
 use core::mem::discriminant;
-use kernel_core::shape::{BatchSizes, CommAlg, Config, Given, Limits, Op, Rule, Shape, Violation};
+use veriep_core::shape::{BatchSizes, CommAlg, Config, Given, Limits, Op, Rule, Shape, Violation};
 
 type Base = fn() -> Config<'static>;
 type Set = fn(&mut Config<'static>);

@@ -1,10 +1,10 @@
 //! What machines say: every wait and every error is a line of its own that tells all its numbers, and in an elastic domain
 //! the ranks in it are renamed.
 
-use kernel_core::fabric::{Detail, Fault, Flag, ProtocolError as E, Wait};
-use kernel_core::place::Place;
-use kernel_core::units::{CoreId, RankId};
 use std::collections::BTreeSet;
+use veriep_core::fabric::{Detail, Fault, Flag, ProtocolError as E, Wait};
+use veriep_core::place::Place;
+use veriep_core::units::{CoreId, RankId};
 
 const RANK: RankId = RankId(41);
 const CORE: CoreId = CoreId(23);

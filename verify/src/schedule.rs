@@ -3,12 +3,12 @@
 pub use crate::explorer::Product;
 use crate::explorer::{self, Model, Timeline, Traffic};
 use crate::halves;
-use kernel_core::protocol::Receive;
+use veriep_core::protocol::Receive;
 
 /// What is searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
-    /// The machines of `kernel_core`; on A2 with agents and transfers, or messages.
+    /// The machines of `veriep_core`; on A2 with agents and transfers, or messages.
     Machines,
     /// A2 alone: windows that land and ranks that wait for them, [`halves`]; no machine, no agent, no flag that moves.
     Windows,

@@ -1,16 +1,16 @@
 //! The theorem, its instances, and what goes wrong outside of it.
 
 use std::time::Instant;
-use verify::report;
-use verify::smt::ground;
-use verify::smt::model::{Effect, Harm, Step};
-use verify::smt::obligation::{
+use veriep_verify::report;
+use veriep_verify::smt::ground;
+use veriep_verify::smt::model::{Effect, Harm, Step};
+use veriep_verify::smt::obligation::{
     Clears, Obligation, Theory, instances, theorem_file, two_partitions_of_wait_all, wait_all_is_a_gate,
 };
-use verify::smt::schedule::Schedule;
-use verify::smt::timeline::{Search, Timeline, Traffic};
-use verify::smt::trace::{Event, Expected, Instance, Run};
-use verify::smt::z3::{self, Verdict};
+use veriep_verify::smt::schedule::Schedule;
+use veriep_verify::smt::timeline::{Search, Timeline, Traffic};
+use veriep_verify::smt::trace::{Event, Expected, Instance, Run};
+use veriep_verify::smt::z3::{self, Verdict};
 
 /// Guards that say what a step is, not what makes it safe.
 const DESCRIPTIVE: [&str; 3] = ["carries", "issued", "once"];

@@ -2,10 +2,10 @@
 //! taken is right in all its tensors; what is refused is refused in lines that a person can read, with status 2.
 
 use core::cell::RefCell;
-use host::case::{self, Case};
-use host::error::Error;
-use host::member;
-use kernel_core::units::RankId;
+use veriep::case::{self, Case};
+use veriep::error::Error;
+use veriep::member;
+use veriep_core::units::RankId;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,7 @@ pub fn run(bytes: &[u8]) -> Option<Result<Box<Case>, Vec<String>>> {
         None => (&b""[..], bytes),
     };
     let folder = folder();
-    fs::write(folder.join(host::config::FILE_NAME), config).expect("room for a configuration");
+    fs::write(folder.join(veriep::config::FILE_NAME), config).expect("room for a configuration");
     fs::write(folder.join(case::TENSORS_NAME), tensors).expect("room for tensors");
     Some(match case::load(&folder) {
         Ok(case) => {

@@ -2,9 +2,9 @@
 //! or one line that names a line of the text.
 
 use crate::shape_layout;
-use host::config::Config;
-use host::error::one_line;
-use kernel_core::shape::{Given, Limits};
+use veriep::config::Config;
+use veriep::error::one_line;
+use veriep_core::shape::{Given, Limits};
 
 /// Reads the bytes. The line that is wrong and why, or what the door says.
 ///

@@ -4,14 +4,14 @@
 use crate::tape::Tape;
 use crate::tape::read_in_order;
 use arbitrary::Unstructured;
-use kernel_core::inputs::{Inputs, Mask};
-use kernel_core::layout::landing;
-use kernel_core::protocol::{Choices, Receive};
-use kernel_core::reference::numerics;
-use kernel_core::shape::{
+use veriep_core::inputs::{Inputs, Mask};
+use veriep_core::layout::landing;
+use veriep_core::protocol::{Choices, Receive};
+use veriep_core::reference::numerics;
+use veriep_core::shape::{
     BatchSizes, Buffer, CommAlg, Config, Dtype, Elastic, Given, Limits, Op, Product, Shape,
 };
-use kernel_core::units::RankId;
+use veriep_core::units::RankId;
 
 /// The numbers of a domain, each a byte that is folded into its range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

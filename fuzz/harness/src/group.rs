@@ -9,21 +9,21 @@ use crate::tape::{Tape, mixed};
 use crate::view::Guarded;
 use core::cell::{Cell, RefMut};
 use core::ops::{Deref, DerefMut};
-use kernel_core::fabric::nic::Nic;
-use kernel_core::fabric::survivors::Survivors;
-use kernel_core::fabric::{Fabric, ProtocolError};
-use kernel_core::inputs::Inputs;
-use kernel_core::place::{Place, Tensor};
-use kernel_core::protocol::Operator;
-use kernel_core::reference::numerics;
-use kernel_core::shape::Shape;
-use kernel_core::sim::chooser::Chooser;
-use kernel_core::sim::cluster::{AgentStep, Answer, CoreStep, Failure, Planned, World, schedule};
-use kernel_core::sim::storage::{Spot, region_sizes};
-use kernel_core::sim::{self, Actor, Dense, Memory};
-use kernel_core::units::RankId;
+use veriep_core::fabric::nic::Nic;
+use veriep_core::fabric::survivors::Survivors;
+use veriep_core::fabric::{Fabric, ProtocolError};
+use veriep_core::inputs::Inputs;
+use veriep_core::place::{Place, Tensor};
+use veriep_core::protocol::Operator;
+use veriep_core::reference::numerics;
+use veriep_core::shape::Shape;
+use veriep_core::sim::chooser::Chooser;
+use veriep_core::sim::cluster::{AgentStep, Answer, CoreStep, Failure, Planned, World, schedule};
+use veriep_core::sim::storage::{Spot, region_sizes};
+use veriep_core::sim::{self, Actor, Dense, Memory};
+use veriep_core::units::RankId;
 
-pub use kernel_core::sim::cluster::Returned;
+pub use veriep_core::sim::cluster::Returned;
 
 /// The most steps and landings of a run. Bounds time, not behaviour: honest runs need far fewer.
 const TICKS_MAX: usize = 400_000;

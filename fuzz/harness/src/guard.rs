@@ -1,15 +1,15 @@
 //! Every access to memory is held against the layout: it must lie in one slot of one area, and whoever writes must be
 //! the one whose slot it is. A machine that reads or writes anywhere else is a defect, whatever it was told.
 
-use kernel_core::layout::map::{self, Area};
-use kernel_core::layout::outputs::capacity;
-use kernel_core::layout::state::Partition;
-use kernel_core::layout::{a2_window, landing, relay};
-use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::plan;
-use kernel_core::protocol::{Choices, Stage};
-use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::units::{CoreId, RankId};
+use veriep_core::layout::map::{self, Area};
+use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::state::Partition;
+use veriep_core::layout::{a2_window, landing, relay};
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::plan;
+use veriep_core::protocol::{Choices, Stage};
+use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::units::{CoreId, RankId};
 
 /// What is done to memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,17 +11,17 @@ use crate::domain::{Domain, Feature, Numbers};
 use crate::group::{Group, Liar, Returned, Scene, Watch, result_row};
 use crate::round::{came_back, inputs_of, oracle, seed_of};
 use crate::tape::Tape;
-use kernel_core::fabric::ProtocolError;
-use kernel_core::layout::a2_window::{FLAG, next_flag_place};
-use kernel_core::layout::map::record_fields;
-use kernel_core::place::{Place, Tensor};
-use kernel_core::plan::returns::received;
-use kernel_core::plan::route;
-use kernel_core::protocol::Operator;
-use kernel_core::shape::{CommAlg, Op, Product};
-use kernel_core::sim::cluster::Planned;
-use kernel_core::sync::flag;
-use kernel_core::units::{Pair, RankId, Token};
+use veriep_core::fabric::ProtocolError;
+use veriep_core::layout::a2_window::{FLAG, next_flag_place};
+use veriep_core::layout::map::record_fields;
+use veriep_core::place::{Place, Tensor};
+use veriep_core::plan::returns::received;
+use veriep_core::plan::route;
+use veriep_core::protocol::Operator;
+use veriep_core::shape::{CommAlg, Op, Product};
+use veriep_core::sim::cluster::Planned;
+use veriep_core::sync::flag;
+use veriep_core::units::{Pair, RankId, Token};
 
 /// The most words that rain changes in a run: afterwards it can come to an end.
 const DROPS_MAX: usize = 80;

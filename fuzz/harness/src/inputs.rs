@@ -3,11 +3,11 @@
 
 use crate::domain::{Domain, Numbers, Tensors};
 use crate::tape::Tape;
-use kernel_core::inputs::InputError;
-use kernel_core::reference::numerics;
-use kernel_core::shape::{Elastic, Op, Shape};
-use kernel_core::units::RankId;
 use std::collections::BTreeSet;
+use veriep_core::inputs::InputError;
+use veriep_core::reference::numerics;
+use veriep_core::shape::{Elastic, Op, Shape};
+use veriep_core::units::RankId;
 
 /// What the doors said.
 #[derive(Clone, Debug, PartialEq)]

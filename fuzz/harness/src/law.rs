@@ -2,10 +2,10 @@
 //! writes there. Worked out from the definition, without the checks of the machines.
 
 use crate::guard::{Guard, Spot};
-use kernel_core::layout::relay;
-use kernel_core::layout::state::Kind;
-use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::units::RankId;
+use veriep_core::layout::relay;
+use veriep_core::layout::state::Kind;
+use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::units::RankId;
 
 /// The flag, 1.0f.
 const FLAG: u32 = 0x3F80_0000;

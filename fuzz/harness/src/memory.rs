@@ -2,10 +2,10 @@
 
 use crate::tape::Tape;
 use core::cell::RefCell;
-use kernel_core::place::Place;
-use kernel_core::sim::chooser::{Actor, Choice, Chooser};
-use kernel_core::sim::flight::{Flight, FlightId, FlightKind};
 use std::rc::Rc;
+use veriep_core::place::Place;
+use veriep_core::sim::chooser::{Actor, Choice, Chooser};
+use veriep_core::sim::flight::{Flight, FlightId, FlightKind};
 
 /// The most effects that may land before one must.
 const FLIGHT_MAX: usize = 256;

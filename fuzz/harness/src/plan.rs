@@ -2,16 +2,16 @@
 
 use crate::domain::{Domain, Numbers, Tensors};
 use crate::tape::Tape;
-use kernel_core::inputs::{Inputs, Mask};
-use kernel_core::plan::counts::{self, ShareSum};
-use kernel_core::plan::experts::ExpertSends;
-use kernel_core::plan::order::SendOrder;
-use kernel_core::plan::permute::{Cumsum, RecvCounts, add_gather_adds, cumulate};
-use kernel_core::plan::route::{self, NO_SLOT, Send, Sends};
-use kernel_core::plan::{returns, split, table};
-use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::units::{CoreId, ExpertId, RankId};
 use std::collections::BTreeMap;
+use veriep_core::inputs::{Inputs, Mask};
+use veriep_core::plan::counts::{self, ShareSum};
+use veriep_core::plan::experts::ExpertSends;
+use veriep_core::plan::order::SendOrder;
+use veriep_core::plan::permute::{Cumsum, RecvCounts, add_gather_adds, cumulate};
+use veriep_core::plan::route::{self, NO_SLOT, Send, Sends};
+use veriep_core::plan::{returns, split, table};
+use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::units::{CoreId, ExpertId, RankId};
 
 /// A destination: rank and local expert.
 type To = (u32, u32);

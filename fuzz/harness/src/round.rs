@@ -4,18 +4,18 @@
 use crate::domain::{Domain, Feature, Numbers};
 use crate::group::{Group, Returned, Scene, Watch, result_row};
 use crate::tape::{Tape, mixed};
-use kernel_core::fabric::ProtocolError;
-use kernel_core::inputs::Inputs;
-use kernel_core::layout::a2_window;
-use kernel_core::layout::state::{Kind, Partition};
-use kernel_core::place::{Place, Tensor};
-use kernel_core::plan::returns::received;
-use kernel_core::protocol::Operator;
-use kernel_core::reference::{Cluster, numerics};
-use kernel_core::shape::{CommAlg, Op};
-use kernel_core::sim::cluster::Planned;
-use kernel_core::sync::flag::is_window_flag;
-use kernel_core::units::{RankId, Token};
+use veriep_core::fabric::ProtocolError;
+use veriep_core::inputs::Inputs;
+use veriep_core::layout::a2_window;
+use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::place::{Place, Tensor};
+use veriep_core::plan::returns::received;
+use veriep_core::protocol::Operator;
+use veriep_core::reference::{Cluster, numerics};
+use veriep_core::shape::{CommAlg, Op};
+use veriep_core::sim::cluster::Planned;
+use veriep_core::sync::flag::is_window_flag;
+use veriep_core::units::{RankId, Token};
 
 /// A round, decoded and judged: what kind it was, for tests.
 #[derive(Clone, Debug)]

@@ -7,14 +7,14 @@ use crate::guard::Guard;
 use crate::tape::read_in_order;
 use arbitrary::{Arbitrary, Unstructured};
 use areas::{disjoint, fields, landings, places, relays, triples, windows};
-use kernel_core::layout::row_table;
-use kernel_core::placement::Home;
-use kernel_core::plan::route;
-use kernel_core::protocol::Choices;
-use kernel_core::shape::{
+use veriep_core::layout::row_table;
+use veriep_core::placement::Home;
+use veriep_core::plan::route;
+use veriep_core::protocol::Choices;
+use veriep_core::shape::{
     BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limit, Limits, Op, Product, Shape,
 };
-use kernel_core::units::{ExpertId, RankId};
+use veriep_core::units::{ExpertId, RankId};
 
 /// A configuration, mostly of small or telling numbers.
 #[derive(Clone, Debug, PartialEq)]

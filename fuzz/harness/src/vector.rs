@@ -5,8 +5,8 @@
 use crate::tape::read_in_order;
 use arbitrary::Unstructured;
 use half::{bf16, f16};
-use kernel_core::shape::Dtype;
-use kernel_core::vector::{Any, Term, Value, Vector, cells};
+use veriep_core::shape::Dtype;
+use veriep_core::vector::{Any, Term, Value, Vector, cells};
 
 /// Rows and weights.
 #[derive(Clone, Debug)]
@@ -62,8 +62,8 @@ fn units() -> Vec<Any> {
     let mut units = vec![Any::default()];
     #[cfg(target_arch = "x86_64")]
     {
-        use kernel_core::vector::x86::{Avx2, Avx512};
         use std::is_x86_feature_detected as has;
+        use veriep_core::vector::x86::{Avx2, Avx512};
         // SAFETY: the features that the unit asks for have just been found.
         units.extend((has!("avx2") && has!("f16c")).then(|| Any::Avx2(unsafe { Avx2::new() })));
         let wide = has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl");

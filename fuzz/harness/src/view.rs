@@ -4,12 +4,12 @@
 use crate::group::Scene;
 use crate::guard::{Access, Spot};
 use crate::law::{self, Lie};
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::place::{Place, Region};
-use kernel_core::sim::Actor;
-use kernel_core::sim::chooser::AGENT;
-use kernel_core::units::{CoreId, RankId};
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::place::{Place, Region};
+use veriep_core::sim::Actor;
+use veriep_core::sim::chooser::AGENT;
+use veriep_core::units::{CoreId, RankId};
 
 /// The fabric of a core, or the interface of an agent, with all that it is held to. Members of the EP domain go by their
 /// physical ranks.

@@ -1,10 +1,10 @@
 //! The corpora of `fuzz/corpus`: what fuzzing with guidance came to. Nobody made these files, so no test says of each what
 //! it means, as `seeds.rs` does of seeds; here is what they come to together.
 
-use fuzz_harness::inputs;
-use fuzz_harness::shape_layout::{self, Verdict};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
+use veriep_fuzz::inputs;
+use veriep_fuzz::shape_layout::{self, Verdict};
 
 /// What a target makes of each of its files.
 fn run_all<T>(target: &str, run: fn(&[u8]) -> Option<T>) -> Vec<T> {

@@ -1,11 +1,11 @@
 //! Seeds of the targets that read files: each a configuration or a case that a test asserts first.
 #![cfg(feature = "files")]
 
-use fuzz_harness::case_files::{self, DIVIDER};
-use fuzz_harness::config_file;
-use fuzz_harness::shape_layout::Verdict;
-use host::store::{Tensor, bytes_of, write_tensors};
 use safetensors::Dtype;
+use veriep::store::{Tensor, bytes_of, write_tensors};
+use veriep_fuzz::case_files::{self, DIVIDER};
+use veriep_fuzz::config_file;
+use veriep_fuzz::shape_layout::Verdict;
 
 mod keep;
 use keep::{assert_all_kept, keep};

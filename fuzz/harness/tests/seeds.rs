@@ -1,18 +1,18 @@
 //! The seeds. Every seed is a scenario that a test here asserts before it stands in `fuzz/seeds`; and all that
 //! stands there is run, regressions included.
 //!
-//! `VERIEP_WRITE_SEEDS=1 cargo test -p fuzz-harness` writes the seeds anew.
+//! `VERIEP_WRITE_SEEDS=1 cargo test -p veriep-fuzz` writes the seeds anew.
 
-use fuzz_harness::domain::{ALGORITHMS, Domain, Feature, Numbers};
-use fuzz_harness::shape_layout::Verdict;
-use fuzz_harness::tape::{Tape, mixed};
-use fuzz_harness::{hostile, inputs, plan, round, shape_layout, vector};
-use kernel_core::fabric::{Flag, ProtocolError};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Choices, Flags, Receive, Stage};
-use kernel_core::shape::CommAlg;
-use kernel_core::shape::CommAlg::{Fullmesh, FullmeshV1, FullmeshV2, Hierarchy};
-use kernel_core::vector::{Portable, Vector};
+use veriep_core::fabric::{Flag, ProtocolError};
+use veriep_core::plan::order::SendOrder;
+use veriep_core::protocol::{Choices, Flags, Receive, Stage};
+use veriep_core::shape::CommAlg;
+use veriep_core::shape::CommAlg::{Fullmesh, FullmeshV1, FullmeshV2, Hierarchy};
+use veriep_core::vector::{Portable, Vector};
+use veriep_fuzz::domain::{ALGORITHMS, Domain, Feature, Numbers};
+use veriep_fuzz::shape_layout::Verdict;
+use veriep_fuzz::tape::{Tape, mixed};
+use veriep_fuzz::{hostile, inputs, plan, round, shape_layout, vector};
 
 mod keep;
 use keep::{assert_all_kept, folder, keep};
@@ -31,9 +31,9 @@ const TARGETS: &[Target] = &[
     ("inputs", |bytes| _ = inputs::run(bytes)),
     ("vector", |bytes| _ = vector::run(bytes)),
     #[cfg(feature = "files")]
-    ("config_file", |bytes| _ = fuzz_harness::config_file::run(bytes)),
+    ("config_file", |bytes| _ = veriep_fuzz::config_file::run(bytes)),
     #[cfg(feature = "files")]
-    ("case_files", |bytes| _ = fuzz_harness::case_files::run(bytes)),
+    ("case_files", |bytes| _ = veriep_fuzz::case_files::run(bytes)),
 ];
 
 /// The tests that keep seeds; those of files are judged in `files.rs`.

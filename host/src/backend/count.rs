@@ -4,14 +4,14 @@
 
 use super::Layer;
 use crate::member;
-use kernel_core::fabric::middleware::Middleware;
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::layout::relay::{self, Tail};
-use kernel_core::place::{Place, Region};
-use kernel_core::shape::{CommAlg, Product, Shape};
-use kernel_core::units::{CoreId, RankId};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::layout::relay::{self, Tail};
+use veriep_core::place::{Place, Region};
+use veriep_core::shape::{CommAlg, Product, Shape};
+use veriep_core::units::{CoreId, RankId};
 
 /// What a write carries, beside its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,14 +2,14 @@
 
 use super::Layer;
 use crate::member;
-use kernel_core::fabric::middleware::Middleware;
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::layout::relay::Tail;
-use kernel_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
-use kernel_core::place::{Place, Region};
-use kernel_core::protocol::Receive;
-use kernel_core::units::{CoreId, RankId};
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::layout::relay::Tail;
+use veriep_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
+use veriep_core::place::{Place, Region};
+use veriep_core::protocol::Receive;
+use veriep_core::units::{CoreId, RankId};
 
 /// A rank that says nothing to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

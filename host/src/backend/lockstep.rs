@@ -1,23 +1,23 @@
 //! Memory for one thread that drives all cores: nothing is concurrent, so everything replays. It is the
-//! [simulated memory](kernel_core::sim) of the core, strong or weak, whose bytes are mapped as they are touched.
+//! [simulated memory](veriep_core::sim) of the core, strong or weak, whose bytes are mapped as they are touched.
 //!
 //! A second write to a byte of an output within one operator is refused: its writers must be disjoint. What nobody has
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
 use super::{Backend, Members, Pages, Reader, anonymous};
-use kernel_core::layout::state::STATE_BYTES;
-use kernel_core::place::{Place, Tensor};
-use kernel_core::shape::Shape;
-use kernel_core::sim::chooser::{AGENT, Actor, Choice};
-use kernel_core::sim::flight::Broken;
-pub use kernel_core::sim::seeded::Memory;
-use kernel_core::sim::seeded::Seeded;
-use kernel_core::sim::storage::{Spot, Storage};
-use kernel_core::sim::{self, NicView, View};
-use kernel_core::units::{CoreId, RankId};
 use memmap2::MmapMut;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use veriep_core::layout::state::STATE_BYTES;
+use veriep_core::place::{Place, Tensor};
+use veriep_core::shape::Shape;
+use veriep_core::sim::chooser::{AGENT, Actor, Choice};
+use veriep_core::sim::flight::Broken;
+pub use veriep_core::sim::seeded::Memory;
+use veriep_core::sim::seeded::Seeded;
+use veriep_core::sim::storage::{Spot, Storage};
+use veriep_core::sim::{self, NicView, View};
+use veriep_core::units::{CoreId, RankId};
 
 /// Transfers that an agent can have in flight.
 const TRANSFERS_MAX: u32 = 5;

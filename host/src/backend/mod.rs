@@ -10,15 +10,15 @@ pub mod weightless;
 
 use crate::case::Case;
 use crate::member;
-use kernel_core::fabric::Fabric;
-use kernel_core::fabric::nic::Nic;
-use kernel_core::layout::outputs::capacity;
-use kernel_core::layout::tp::{self, TP_STATE_BYTES};
-use kernel_core::place::Tensor;
-use kernel_core::shape::{Elastic, Shape};
-use kernel_core::units::{CoreId, RankId};
 use memmap2::{MmapMut, MmapOptions};
 use std::io;
+use veriep_core::fabric::Fabric;
+use veriep_core::fabric::nic::Nic;
+use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::tp::{self, TP_STATE_BYTES};
+use veriep_core::place::Tensor;
+use veriep_core::shape::{Elastic, Shape};
+use veriep_core::units::{CoreId, RankId};
 
 /// Who looks at bytes.
 pub type Reader<'r> = &'r mut dyn FnMut(&[u8]);

@@ -1,6 +1,6 @@
 //! How this processor copies rows fastest, as far as we have measured (`docs/PERFORMANCE.md`).
 
-use kernel_core::fabric::raw::RowCopy;
+use veriep_core::fabric::raw::RowCopy;
 
 /// How rows that stay in so many bytes of memory, those of all ranks together, are copied fastest here.
 ///

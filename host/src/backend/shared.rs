@@ -6,12 +6,12 @@
 
 use super::{Backend, Members, Pages, Reader, anonymous, row_copy};
 use crate::member;
-use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
-use kernel_core::layout::state::STATE_BYTES;
-use kernel_core::place::Tensor;
-use kernel_core::units::{CoreId, RankId, align_up, div_rem};
 use memmap2::MmapRaw;
 use std::io;
+use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
+use veriep_core::layout::state::STATE_BYTES;
+use veriep_core::place::Tensor;
+use veriep_core::units::{CoreId, RankId, align_up, div_rem};
 
 /// Outputs start on pages of their own.
 const PAGE: u64 = 4096;

@@ -2,10 +2,10 @@
 
 use super::Layer;
 use crate::case::Case;
-use kernel_core::fabric::nic::Nic;
-use kernel_core::fabric::{Fabric, survivors};
-use kernel_core::shape::Elastic;
-use kernel_core::units::{CoreId, RankId};
+use veriep_core::fabric::nic::Nic;
+use veriep_core::fabric::{Fabric, survivors};
+use veriep_core::shape::Elastic;
+use veriep_core::units::{CoreId, RankId};
 
 /// The layer whose ranks are new ids.
 #[derive(Debug)]

@@ -4,10 +4,10 @@
 use super::{Backend, Reader};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
-use kernel_core::fabric::middleware::Middleware;
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::place::{Place, Tensor};
-use kernel_core::units::{CoreId, RankId};
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::place::{Place, Tensor};
+use veriep_core::units::{CoreId, RankId};
 
 /// Bytes of the longest piece of a table, 64 entries of 8; flags and tails are shorter, and what is longer is a row.
 const PIECE_MAX: usize = 512;

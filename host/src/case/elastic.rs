@@ -3,8 +3,8 @@
 //! In memory everything goes by new ids: [`Case::shape`](super::Case) is the survivors' and its tensors stand in
 //! their order. Files, options and reports name physical ranks.
 
-use kernel_core::shape::{Elastic as Left, Shape, Violation};
-use kernel_core::units::RankId;
+use veriep_core::shape::{Elastic as Left, Shape, Violation};
+use veriep_core::units::RankId;
 
 /// An elastic domain.
 #[derive(Clone, Debug, PartialEq, Eq)]

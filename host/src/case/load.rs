@@ -7,13 +7,13 @@ use crate::cures;
 use crate::error::{Error, Problem};
 use crate::member;
 use crate::store::{TensorFile, numbers_of};
-use kernel_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Op, RANKS_MAX, Shape};
-use kernel_core::units::RankId;
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
+use veriep_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Op, RANKS_MAX, Shape};
+use veriep_core::units::RankId;
 
 /// A case whose configuration and header are read, not yet checked.
 #[derive(Debug)]

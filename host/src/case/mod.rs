@@ -15,10 +15,10 @@ use crate::error::Problem;
 use crate::member;
 use collect::Collected;
 use core::ops::ControlFlow;
-use kernel_core::inputs::{InputError, Inputs, Mask, expert_has_row};
-use kernel_core::shape::{Given, Op, Shape};
-use kernel_core::units::RankId;
 use std::path::{Path, PathBuf};
+use veriep_core::inputs::{InputError, Inputs, Mask, expert_has_row};
+use veriep_core::shape::{Given, Op, Shape};
+use veriep_core::units::RankId;
 
 /// Name of the tensors' file inside a case.
 pub const TENSORS_NAME: &str = "inputs.safetensors";

@@ -6,12 +6,12 @@ use crate::config::FILE_NAME;
 use crate::error::Error;
 use crate::store::{Tensor, bytes_of, written_tensors};
 use crate::whole::{Whole, remove_whole};
-use kernel_core::shape::Shape;
-use kernel_core::units::RankId;
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
+use veriep_core::shape::Shape;
+use veriep_core::units::RankId;
 
 /// Whether `folder` holds both files of a case.
 #[must_use]

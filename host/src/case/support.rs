@@ -1,9 +1,9 @@
 //! What this version runs and reads, in one place: lines go from here as features arrive.
 
 use crate::error::{Error, Problem};
-use kernel_core::layout::landing::required_bytes;
-use kernel_core::protocol::Receive;
-use kernel_core::shape::{CommAlg, Product, Shape};
+use veriep_core::layout::landing::required_bytes;
+use veriep_core::protocol::Receive;
+use veriep_core::shape::{CommAlg, Product, Shape};
 
 /// Whether the machines of `shape` receive rows so.
 ///

@@ -5,9 +5,9 @@ use crate::backend::row_copy;
 use crate::generate::Routing;
 use crate::vector::Unit;
 use clap::{Args, ValueEnum};
-use kernel_core::fabric::raw::RowCopy;
-use kernel_core::protocol::Receive;
 use std::path::PathBuf;
+use veriep_core::fabric::raw::RowCopy;
+use veriep_core::protocol::Receive;
 
 /// A program to measure beside the machines, in `host/baselines`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

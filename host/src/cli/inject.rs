@@ -7,9 +7,9 @@ use crate::cli::FlagsArg;
 use crate::error::Error;
 use crate::member;
 use clap::ValueEnum;
-use kernel_core::layout::relay;
-use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::units::RankId;
+use veriep_core::layout::relay;
+use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::units::RankId;
 
 impl RunArgs {
     /// Who is silent; ranks are named as files name them.

@@ -3,7 +3,7 @@
 use super::{ConfigArgs, FlagsArg, OrderArg, PortArgs};
 use crate::generate::{MaskKind, Routing};
 use clap::{Args, ValueEnum};
-use kernel_core::plan::shared::SharedSplit;
+use veriep_core::plan::shared::SharedSplit;
 
 /// How tokens are spread over the replicas of a shared expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

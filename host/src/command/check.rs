@@ -9,9 +9,9 @@ use crate::config::Config;
 use crate::cures;
 use crate::error::{Error, Problem};
 use crate::report::{Report, columns, pairs};
-use kernel_core::shape::{Buffer, Given, Limits, Shape};
 use serde::Serialize;
 use std::path::PathBuf;
+use veriep_core::shape::{Buffer, Given, Limits, Shape};
 
 #[derive(Serialize)]
 struct Checked {

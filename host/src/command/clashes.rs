@@ -3,11 +3,11 @@
 
 use crate::config::Config;
 use core::fmt::Debug;
-use kernel_core::layout::state::Partition;
-use kernel_core::layout::tp::partition_start;
-use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::units::RankId;
 use serde::Serialize;
+use veriep_core::layout::state::Partition;
+use veriep_core::layout::tp::partition_start;
+use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::units::RankId;
 
 /// A parameter on which configurations disagree.
 #[derive(Debug, PartialEq, Eq, Serialize)]
@@ -221,7 +221,7 @@ fn shared(config: &Config) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kernel_core::shape::{Given, Limits};
+    use veriep_core::shape::{Given, Limits};
 
     fn clashing(in_flight: u32, a: &str, b: &str) -> (Vec<&'static str>, Option<u32>) {
         let configs = [a, b].map(|text| Config::parse(text).unwrap());

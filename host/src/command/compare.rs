@@ -7,11 +7,11 @@ use crate::expected::Expected;
 use crate::report::{Report, columns, pairs};
 use crate::store::{Tensor, TensorFile};
 use crate::tolerance::{Judged, Tolerance};
-use kernel_core::place::Tensor as Output;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
+use veriep_core::place::Tensor as Output;
 
 /// Most differing tensors named.
 const NAMED_MAX: usize = 20;

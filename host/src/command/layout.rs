@@ -8,12 +8,12 @@ use crate::cures;
 use crate::error::{Error, Problem, one_line};
 use crate::member;
 use crate::report::{Report, columns, pairs};
-use kernel_core::layout::{a2_window, map, relay};
-use kernel_core::place::Tensor;
-use kernel_core::shape::{CommAlg, Given, Limits, Product, Shape};
-use kernel_core::units::RankId;
 use serde::Serialize;
 use std::path::Path;
+use veriep_core::layout::{a2_window, map, relay};
+use veriep_core::place::Tensor;
+use veriep_core::shape::{CommAlg, Given, Limits, Product, Shape};
+use veriep_core::units::RankId;
 
 #[derive(Serialize)]
 struct Layout {
@@ -91,7 +91,7 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
     };
     let areas = areas.into_iter().map(|area| Area {
         region: area.start.region.name().to_owned(),
-        partition: area.partition.map(kernel_core::layout::state::Partition::index),
+        partition: area.partition.map(veriep_core::layout::state::Partition::index),
         name: area.name,
         offset: area.start.offset,
         size: area.size(),

@@ -23,9 +23,9 @@ use crate::report::{Report, note, progress};
 use crate::roofline::{self, Roofline};
 use crate::whole;
 use core::time::Duration;
-use kernel_core::protocol::{Choices, Stage};
-use kernel_core::shape::{CommAlg, Product, Shape};
-use kernel_core::vector::Any;
+use veriep_core::protocol::{Choices, Stage};
+use veriep_core::shape::{CommAlg, Product, Shape};
+use veriep_core::vector::Any;
 
 mod output;
 mod summary;

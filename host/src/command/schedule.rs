@@ -5,7 +5,7 @@ use crate::error::{Error, shown};
 use crate::report::{Report, progress, styled};
 use anstyle::AnsiColor;
 use serde::Serialize;
-use verify::schedule::{Answer, Product, Question, Subject, answer};
+use veriep_verify::schedule::{Answer, Product, Question, Subject, answer};
 
 const MACHINES: &str = "machines";
 

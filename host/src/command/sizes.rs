@@ -1,9 +1,9 @@
 //! What a configuration needs, in the form of the report: the window term by term, and what follows from it.
 
 use crate::report::columns;
-use kernel_core::shape::{Buffer, Product, Shape, Term};
-use kernel_core::units::RankId;
 use serde::Serialize;
+use veriep_core::shape::{Buffer, Product, Shape, Term};
+use veriep_core::units::RankId;
 
 const MIB: u64 = 1 << 20;
 
@@ -65,7 +65,7 @@ impl From<&Buffer> for BufferSizes {
 impl From<&Term> for TermSizes {
     fn from(term: &Term) -> Self {
         let symbols: Vec<_> = term.operands().map(|factor| factor.symbol).collect();
-        let operand = |factor: &kernel_core::shape::Factor| Operand {
+        let operand = |factor: &veriep_core::shape::Factor| Operand {
             symbol: factor.symbol,
             value: factor.value,
             meaning: factor.meaning,

@@ -7,9 +7,9 @@ use crate::error::Error;
 use crate::generate::{Left, MaskKind, Options, Routing, generate_left};
 use crate::presets::preset;
 use clap::ValueEnum;
-use kernel_core::protocol::Flags;
-use kernel_core::shape::{CommAlg, Shape};
 use std::path::{Path, PathBuf};
+use veriep_core::protocol::Flags;
+use veriep_core::shape::{CommAlg, Shape};
 
 /// A configuration and where it comes from.
 #[derive(Clone, Debug)]

@@ -2,10 +2,10 @@
 
 use crate::case::Case;
 use crate::member;
-use kernel_core::plan::route;
-use kernel_core::protocol::Receive;
-use kernel_core::shape::{CommAlg, Op, Shape};
-use kernel_core::units::{Pair, Token};
+use veriep_core::plan::route;
+use veriep_core::protocol::Receive;
+use veriep_core::shape::{CommAlg, Op, Shape};
+use veriep_core::units::{Pair, Token};
 
 /// Bytes that combine puts out for a token.
 fn written_per_token(shape: &Shape) -> u64 {

@@ -8,7 +8,7 @@ use super::litmus::Op::{self, Quiet, Send};
 use super::suite::{
     A, B, C, D, LEN, ONES, ROW, ROW_2, TWOS, expect, litmus, on, publish, put, racy, row, wait,
 };
-use kernel_core::place::Place;
+use veriep_core::place::Place;
 
 const SEVENS: u64 = 0x0707_0707_0707_0707;
 const EIGHTS: u64 = 0x0808_0808_0808_0808;

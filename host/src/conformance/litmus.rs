@@ -1,9 +1,9 @@
 //! Litmus programs: a few operations on each of a few cores and agents, and what must come of them.
 
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Fabric, Fault};
-use kernel_core::place::Place;
-use kernel_core::units::RankId;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Fabric, Fault};
+use veriep_core::place::Place;
+use veriep_core::units::RankId;
 
 /// Bytes between two repetitions of a program in one memory: its places lie below.
 pub const STRIDE: u64 = 512;

@@ -17,18 +17,18 @@ use crate::driver::lockstep::Clockwork;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use kernel_core::fabric::nic::{Nic, Transfer};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::layout::state::STATE_BYTES;
-use kernel_core::place::{Place, Tensor};
-use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
-use kernel_core::units::{CoreId, RankId};
 use litmus::{Claim, Litmus, Run, STRIDE, Seat, Step, Who};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::{Barrier, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
+use veriep_core::fabric::nic::{Nic, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::layout::state::STATE_BYTES;
+use veriep_core::place::{Place, Tensor};
+use veriep_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
+use veriep_core::units::{CoreId, RankId};
 
 /// Most repetitions in one memory.
 pub const REPETITIONS_MAX: u64 = STATE_BYTES / STRIDE;

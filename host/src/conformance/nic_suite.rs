@@ -1,5 +1,5 @@
 //! The suite of the agent's seam: one litmus for each sentence of the contract of
-//! [`Nic`](kernel_core::fabric::nic::Nic), and beside each promise the same without what it rests on.
+//! [`Nic`](veriep_core::fabric::nic::Nic), and beside each promise the same without what it rests on.
 //!
 //! In all of them a core of rank 0 writes rows into WindowsOut and rings, by publishing to `A`; the agent of rank 0
 //! then posts.
@@ -10,9 +10,9 @@ use super::litmus::{Litmus, Op, Program, Who};
 use super::suite::{
     A, B, C, D, LEN, ONES, ROW, ROW_2, TWOS, expect, litmus, on, publish, put, racy, row, store, wait,
 };
-use kernel_core::fabric::nic::Transfer;
-use kernel_core::place::Place;
-use kernel_core::units::RankId;
+use veriep_core::fabric::nic::Transfer;
+use veriep_core::place::Place;
+use veriep_core::units::RankId;
 
 /// Two rows of WindowsOut.
 const SENT: Place = Place::window_out(0);

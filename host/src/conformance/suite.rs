@@ -1,4 +1,4 @@
-//! The suite: one litmus for each sentence of the contract of [`Fabric`](kernel_core::fabric::Fabric), and
+//! The suite: one litmus for each sentence of the contract of [`Fabric`](veriep_core::fabric::Fabric), and
 //! beside each promise the same without what it rests on.
 
 use super::litmus::Claim::{Open, Required};
@@ -6,7 +6,7 @@ use super::litmus::Op::{
     Await, Expect, ExpectBytes, ExpectPeerBytes, ExpectWhole, Publish, Put, Quiet, Store,
 };
 use super::litmus::{Claim, Litmus, Op, Program, Who};
-use kernel_core::place::Place;
+use veriep_core::place::Place;
 
 pub(super) const A: Place = Place::state(0);
 pub(super) const B: Place = Place::state(64);

@@ -4,7 +4,7 @@ use super::hint;
 use crate::case::elastic::{self, Elastic};
 use crate::error::{Cure, Error, Problem};
 use core::fmt;
-use kernel_core::shape::{Elastic as Left, RANKS_MAX, Seen, Shape, Violation};
+use veriep_core::shape::{Elastic as Left, RANKS_MAX, Seen, Shape, Violation};
 
 /// The shape of those whom `info` leaves of `whole`, and how; `place` names its file in the error.
 ///

@@ -3,9 +3,9 @@
 use super::{Stop, Task};
 use core::fmt;
 use core::time::Duration;
-use kernel_core::fabric::{Flag, Wait};
-use kernel_core::units::{CoreId, RankId};
 use std::collections::{BTreeMap, BTreeSet};
+use veriep_core::fabric::{Flag, Wait};
+use veriep_core::units::{CoreId, RankId};
 
 /// Suspects and complaints that a line names; the JSON report has all.
 const NAMED: usize = 4;

@@ -1,4 +1,4 @@
-//! One thread drives all cores: the [simulated group](kernel_core::sim) of the core, whose chooser decides who takes the next
+//! One thread drives all cores: the [simulated group](veriep_core::sim) of the core, whose chooser decides who takes the next
 //! step and what lands. The same seed gives the same run.
 
 use super::{Failure, Hang, Missing, Unit, Who};
@@ -7,16 +7,16 @@ use crate::backend::{Backend, Layer, Layered};
 use crate::expert;
 use crate::member;
 use core::time::Duration;
-use kernel_core::fabric::middleware::Middleware;
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError, Wait};
-use kernel_core::inputs::Inputs;
-use kernel_core::place::Place;
-use kernel_core::protocol::Operator;
-use kernel_core::sim::chooser::AGENT;
-use kernel_core::sim::cluster::{AgentStep, Answer, CoreStep, Failure as Ended, Planned, World};
-use kernel_core::sim::{self, Actor, Choice, Seeded};
-use kernel_core::units::{CoreId, RankId};
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError, Wait};
+use veriep_core::inputs::Inputs;
+use veriep_core::place::Place;
+use veriep_core::protocol::Operator;
+use veriep_core::sim::chooser::AGENT;
+use veriep_core::sim::cluster::{AgentStep, Answer, CoreStep, Failure as Ended, Planned, World};
+use veriep_core::sim::{self, Actor, Choice, Seeded};
+use veriep_core::units::{CoreId, RankId};
 
 /// A memory that one thread steps: the simulated one, perhaps with layers in front of it.
 pub trait Clockwork: Backend {

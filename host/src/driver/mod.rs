@@ -13,18 +13,18 @@ mod task;
 pub mod threads;
 
 pub use hang::{Hang, Missing};
-use kernel_core::protocol::{Choices, Machine, Refused};
-use kernel_core::shape::CommAlg;
-use kernel_core::sim::cluster::Planned;
 pub use task::{RankState, Stop, Task};
+use veriep_core::protocol::{Choices, Machine, Refused};
+use veriep_core::shape::CommAlg;
+use veriep_core::sim::cluster::Planned;
 
 use crate::backend::Backend;
 use crate::batch::Batch;
 use core::sync::atomic::{AtomicU32, Ordering};
-use kernel_core::fabric::{Fabric, ProtocolError};
-use kernel_core::shape::Shape;
-use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Any;
+use veriep_core::fabric::{Fabric, ProtocolError};
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId};
+use veriep_core::vector::Any;
 
 /// Choices that do not change results.
 #[derive(Clone, Copy, Debug, Default)]

@@ -1,7 +1,7 @@
 //! The order of operators: a string of D and C. A C combines the oldest dispatch that is not yet combined.
 
 use crate::error::Error;
-use kernel_core::sim::cluster::{Planned, schedule};
+use veriep_core::sim::cluster::{Planned, schedule};
 
 /// The operators that every rank runs between two checks.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -8,17 +8,17 @@ use crate::member;
 use crate::vector::RowUnit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
-use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError, Wait};
-use kernel_core::layout::outputs::capacity;
-use kernel_core::layout::record::Triple;
-use kernel_core::layout::row_table;
-use kernel_core::place::Tensor;
-use kernel_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operator, Ub};
-use kernel_core::shape::Shape;
-use kernel_core::sim::cluster::{Member, Planned, Returned};
-use kernel_core::units::{CoreId, RankId};
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
+use veriep_core::fabric::{Capabilities, Fabric, Progress, ProtocolError, Wait};
+use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::record::Triple;
+use veriep_core::layout::row_table;
+use veriep_core::place::Tensor;
+use veriep_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operator, Ub};
+use veriep_core::shape::Shape;
+use veriep_core::sim::cluster::{Member, Planned, Returned};
+use veriep_core::units::{CoreId, RankId};
 
 /// What the cores of a rank share with each other on the host's side: the join, and what the experts returned.
 #[derive(Debug, Default)]

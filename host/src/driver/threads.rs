@@ -7,12 +7,12 @@ use crate::backend::Backend;
 use crate::member;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
-use kernel_core::fabric::Wait;
-use kernel_core::sim::cluster::Planned;
-use kernel_core::units::{CoreId, RankId, div_rem};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Instant;
+use veriep_core::fabric::Wait;
+use veriep_core::sim::cluster::Planned;
+use veriep_core::units::{CoreId, RankId, div_rem};
 
 /// Steps that a core takes in a row before another one gets its turn.
 const TURN: u32 = 256;

@@ -14,9 +14,9 @@
 use super::{below, unit};
 use core::iter;
 use half::{bf16, f16};
-use kernel_core::shape::{Dtype, Shape};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
+use veriep_core::shape::{Dtype, Shape};
 
 /// The factors of experts: neighbours differ.
 pub(super) fn gains(rows: usize) -> Vec<f32> {

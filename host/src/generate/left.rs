@@ -2,7 +2,7 @@
 
 use super::{shuffle, stream};
 use crate::error::Error;
-use kernel_core::shape::{Elastic, Shape};
+use veriep_core::shape::{Elastic, Shape};
 
 /// The stream of the generator that orders survivors; behind those of all ranks.
 const STREAM: u64 = u64::MAX;

@@ -18,11 +18,11 @@ use crate::cures;
 use crate::error::{Error, Problem};
 use crate::member;
 use half::{bf16, f16};
-use kernel_core::shape::{Dtype, Given, Limits, Op, Shape};
-use kernel_core::units::RankId;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use routing::Router;
+use veriep_core::shape::{Dtype, Given, Limits, Op, Shape};
+use veriep_core::units::RankId;
 
 /// Which `x_active_mask` to make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

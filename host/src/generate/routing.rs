@@ -1,10 +1,10 @@
 //! How tokens choose their experts.
 
 use super::{below, shuffle};
-use kernel_core::shape::Shape;
-use kernel_core::units::ExpertId;
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
+use veriep_core::shape::Shape;
+use veriep_core::units::ExpertId;
 
 /// Most servers that one token visits under [`Routing::NodeLimited`].
 pub const SERVERS_MAX: usize = 4;

@@ -3,25 +3,25 @@
 use super::twins::{Duty, Twisted};
 use core::ops::Range;
 use core::time::Duration;
-use host::backend::lockstep::{Lockstep, Memory};
-use host::backend::shared::SharedMemory;
-use host::backend::survivors::Survivors;
-use host::backend::{Backend, Layer};
-use host::batch::Batch;
-use host::case::{Case, OwnedMask};
-use host::config::Config;
-use host::driver::lockstep::Clockwork;
-use host::driver::schedule::Schedule;
-use host::driver::threads::{Spread, Times, Workers};
-use host::driver::{self, Options, Unit};
-use host::error::Error;
-use host::generate::{self, Left, generate_left};
-use host::group::{self, Plan};
-use host::member;
-use kernel_core::layout::outputs::capacity;
-use kernel_core::place::Tensor;
-use kernel_core::shape::Limits;
-use kernel_core::units::RankId;
+use veriep::backend::lockstep::{Lockstep, Memory};
+use veriep::backend::shared::SharedMemory;
+use veriep::backend::survivors::Survivors;
+use veriep::backend::{Backend, Layer};
+use veriep::batch::Batch;
+use veriep::case::{Case, OwnedMask};
+use veriep::config::Config;
+use veriep::driver::lockstep::Clockwork;
+use veriep::driver::schedule::Schedule;
+use veriep::driver::threads::{Spread, Times, Workers};
+use veriep::driver::{self, Options, Unit};
+use veriep::error::Error;
+use veriep::generate::{self, Left, generate_left};
+use veriep::group::{self, Plan};
+use veriep::member;
+use veriep_core::layout::outputs::capacity;
+use veriep_core::place::Tensor;
+use veriep_core::shape::Limits;
+use veriep_core::units::RankId;
 
 /// What a group does.
 #[derive(Clone, Copy)]
@@ -189,7 +189,7 @@ pub(crate) fn small(ranks: i64, experts: i64, k: i64, bs: i64, cores: i64) -> Co
         moe_expert_num: experts,
         k,
         h: 8,
-        bs: host::config::Bs::Uniform(bs),
+        bs: veriep::config::Bs::Uniform(bs),
         aiv_num: cores,
         hccl_buffsize_mb: 1,
         ..Config::default()

@@ -1,14 +1,14 @@
 //! Broken twins of the protocol: a layer in which one duty is left out. The machines stay as they are.
 
-use host::backend::Layer;
-use kernel_core::fabric::Fabric;
-use kernel_core::fabric::nic::Nic;
-use kernel_core::shape::Shape;
-use kernel_core::sim::Actor;
-pub(crate) use kernel_core::sim::duty::Duty;
-use kernel_core::sim::duty::{Faulty, Held};
-use kernel_core::units::{CoreId, RankId};
 use std::sync::{Mutex, MutexGuard};
+use veriep::backend::Layer;
+use veriep_core::fabric::Fabric;
+use veriep_core::fabric::nic::Nic;
+use veriep_core::shape::Shape;
+use veriep_core::sim::Actor;
+pub(crate) use veriep_core::sim::duty::Duty;
+use veriep_core::sim::duty::{Faulty, Held};
+use veriep_core::units::{CoreId, RankId};
 
 #[derive(Debug)]
 pub(crate) struct Twisted {

@@ -3,17 +3,17 @@
 
 use crate::common::text;
 use core::time::Duration;
-use host::expected::Expected;
-use host::generate::{Options, generate};
-use host::presets::preset;
-use kernel_core::place::Tensor;
-use kernel_core::units::RankId;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Instant;
 use tempfile::tempdir;
+use veriep::expected::Expected;
+use veriep::generate::{Options, generate};
+use veriep::presets::preset;
+use veriep_core::place::Tensor;
+use veriep_core::units::RankId;
 
 /// What an mpirun says that works.
 const VERSION: &str = "if [ $1 = --version ]; then echo fake; exit; fi\n";
@@ -104,7 +104,7 @@ fn right(folder: &Path, check: &str, single: &str, chain: &str) -> String {
     slots.extend_from_slice(&second.len().to_ne_bytes());
     slots.extend_from_slice(&second);
     fs::write(folder.join("slots"), slots).unwrap();
-    let of_rank = |rank: &host::case::RankTensors| {
+    let of_rank = |rank: &veriep::case::RankTensors| {
         rank.x.len() + 4 * (rank.expert_ids.len() + rank.expert_scales.len())
     };
     let slots_at = 4 * case.expert_gain.len() + case.ranks.iter().map(of_rank).sum::<usize>();

@@ -2,15 +2,15 @@
 
 use crate::common::random;
 use core::sync::atomic::{AtomicBool, Ordering};
-use host::case::{Case, OwnedMask, load};
-use host::config::Config;
-use host::generate::{MaskKind, Options, generate};
-use host::presets::preset;
-use host::store::{Tensor, TensorFile, write_tensors};
 use proptest::prelude::*;
 use safetensors::Dtype;
 use std::path::Path;
 use tempfile::{TempDir, tempdir};
+use veriep::case::{Case, OwnedMask, load};
+use veriep::config::Config;
+use veriep::generate::{MaskKind, Options, generate};
+use veriep::presets::preset;
+use veriep::store::{Tensor, TensorFile, write_tensors};
 
 fn tiny(change: impl FnOnce(&mut Config), options: Options) -> Case {
     let (mut config, _) = preset("tiny").unwrap();

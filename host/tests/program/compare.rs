@@ -2,11 +2,11 @@
 
 use crate::common::{fails, json, text, veriep};
 use half::bf16;
-use host::case::{self, Case};
-use host::store::{Tensor, TensorFile, write_tensors};
 use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::{TempDir, tempdir};
+use veriep::case::{self, Case};
+use veriep::store::{Tensor, TensorFile, write_tensors};
 
 /// Another implementation of combine's sum for bf16, from the terms `w`, `v` of an element.
 type Sum = fn(&[(f32, f32)]) -> u16;

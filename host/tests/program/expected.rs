@@ -1,9 +1,9 @@
 //! Golden vectors: `gen --expected` and `compare`, from outside.
 
 use crate::common::{fails, fails_with_lines, json, text, veriep};
-use host::store::TensorFile;
 use std::fs;
 use tempfile::tempdir;
+use veriep::store::TensorFile;
 
 const KINDS: [&[&str]; 12] = [
     &["--set", "aiv_num=3"],

@@ -31,7 +31,7 @@ fn overrides_and_options_reach_the_case() {
     let options =
         ["--set", "dtype=f16", "--smooth-scales", "--routing", "zipf", "--seed", "1", "--out", text(&case)];
     json(0, &[&args[..], &options].concat());
-    let loaded = host::case::load(&case).unwrap();
+    let loaded = veriep::case::load(&case).unwrap();
     assert_eq!((loaded.config.quant_mode, loaded.config.dtype.as_str()), (2, "f16"));
     assert_eq!(loaded.ranks.iter().map(|r| r.x.len()).collect::<Vec<_>>(), [2048, 4 * 2048]);
     assert_eq!(loaded.scales.unwrap().len(), 4 * 1024);

@@ -1,12 +1,12 @@
 //! Properties of generated cases.
 
 use crate::common::random;
-use host::case::{Case, OwnedMask};
-use host::config::{Bs, Config};
-use host::generate::{MaskKind, Options, Routing, SERVERS_MAX, generate};
-use kernel_core::units::ExpertId;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
+use veriep::case::{Case, OwnedMask};
+use veriep::config::{Bs, Config};
+use veriep::generate::{MaskKind, Options, Routing, SERVERS_MAX, generate};
+use veriep_core::units::ExpertId;
 
 /// A configuration with narrow rows: routing does not look at them.
 fn config(ranks: i64, experts: i64, k: i64, bs: i64) -> Config {
@@ -156,7 +156,7 @@ fn masks_are_of_the_kind_asked_for() {
         generate(config(16, 16, 4, 8), options, "test").unwrap()
     };
     let lengths = |case: &Case| {
-        let length = |rank: &host::case::RankTensors| match &rank.mask {
+        let length = |rank: &veriep::case::RankTensors| match &rank.mask {
             OwnedMask::None => 0,
             OwnedMask::Tokens(mask) | OwnedMask::Pairs(mask) => mask.len(),
         };

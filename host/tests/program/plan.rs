@@ -1,10 +1,10 @@
 //! `veriep plan`, and `--port-offset` wherever it is an option, from outside.
 
 use crate::common::{config_file, fails, json, text, veriep};
-use host::store::TensorFile;
 use serde_json::Value;
 use std::path::Path;
 use tempfile::tempdir;
+use veriep::store::TensorFile;
 
 /// 14 ranks with blocks of exactly 2 MiB for each source, behind 2 MiB of combine rows.
 const ALIGNED: &str = "ep_world_size = 14\nmoe_expert_num = 14\nk = 1\nh = 2016\nbs = 512\naiv_num = 1";

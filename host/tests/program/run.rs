@@ -2,11 +2,11 @@
 
 use crate::common::{fails, json, text, veriep};
 use core::time::Duration;
-use host::store::TensorFile;
 use std::fs;
 use std::path::Path;
 use std::time::Instant;
 use tempfile::tempdir;
+use veriep::store::TensorFile;
 
 const BACKENDS: [&str; 3] = ["threads", "lockstep", "weak"];
 

@@ -2,15 +2,15 @@
 
 use crate::common::trial::{Trial, make, small};
 use crate::common::{fails, json, text};
-use host::backend::lockstep::Memory;
-use host::config::Config;
-use host::driver::threads::Spread;
-use host::generate::{MaskKind, Options};
-use host::store::TensorFile;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
 use tempfile::tempdir;
+use veriep::backend::lockstep::Memory;
+use veriep::config::Config;
+use veriep::driver::threads::Spread;
+use veriep::generate::{MaskKind, Options};
+use veriep::store::TensorFile;
 
 fn a2(ranks: i64, local: i64, k: i64, bs: i64, cores: i64) -> Config {
     Config { product: "a2".to_owned(), hccl_buffsize_mb: 8, ..small(ranks, ranks * local, k, bs, cores) }

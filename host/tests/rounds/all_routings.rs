@@ -3,17 +3,17 @@
 
 use crate::common::trial::{Traffic, Trial, seeded, small};
 use half::bf16;
-use host::backend::lockstep::Memory;
-use host::batch::Batch;
-use host::case::{Case, OwnedMask, RankTensors};
-use host::config::Config;
-use host::driver::Options;
-use host::driver::threads::Spread;
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Choices, Flags, Receive};
-use kernel_core::shape::CommAlg;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use veriep::backend::lockstep::Memory;
+use veriep::batch::Batch;
+use veriep::case::{Case, OwnedMask, RankTensors};
+use veriep::config::Config;
+use veriep::driver::Options;
+use veriep::driver::threads::Spread;
+use veriep_core::plan::order::SendOrder;
+use veriep_core::protocol::{Choices, Flags, Receive};
+use veriep_core::shape::CommAlg;
 
 /// Rounds without a stop.
 const ROUNDS: usize = 16;

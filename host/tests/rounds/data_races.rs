@@ -3,20 +3,20 @@
 //! processor keeps the order that they forget to ask for.
 
 use crate::common::trial::{Trial, seeded, small};
-use host::backend::Backend;
-use host::backend::lockstep::Memory;
-use host::backend::shared::SharedMemory;
-use host::config::Config;
-use host::conformance::litmus::{Op, Program, Run, Seat, Step, Who};
-use host::conformance::{on_threads, shape};
-use host::driver::threads::Spread;
-use kernel_core::fabric::middleware::Middleware;
-use kernel_core::fabric::raw::{RawFabric, RawNic};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::place::{Place, Tensor};
-use kernel_core::units::{CoreId, RankId};
 use std::sync::Barrier;
 use std::thread;
+use veriep::backend::Backend;
+use veriep::backend::lockstep::Memory;
+use veriep::backend::shared::SharedMemory;
+use veriep::config::Config;
+use veriep::conformance::litmus::{Op, Program, Run, Seat, Step, Who};
+use veriep::conformance::{on_threads, shape};
+use veriep::driver::threads::Spread;
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::raw::{RawFabric, RawNic};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::place::{Place, Tensor};
+use veriep_core::units::{CoreId, RankId};
 
 /// Two ranks of three cores, with and without quantisation, on both products: A2's agents write where cores read.
 fn configs() -> [(Config, &'static str); 4] {

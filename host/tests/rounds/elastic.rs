@@ -2,22 +2,22 @@
 
 use crate::common::trial::{Trial, make_left, small};
 use crate::common::{fails, fails_with_lines, json, text};
-use host::backend::lockstep::{Lockstep, Memory};
-use host::backend::shared::SharedMemory;
-use host::backend::survivors::Survivors;
-use host::backend::{Backend, Layer};
-use host::case::{Case, load};
-use host::config::{Bs, Config};
-use host::driver::threads::Spread;
-use host::generate::{Left, MaskKind, Options};
-use host::store::{Tensor, TensorFile, bytes_of, write_tensors};
-use kernel_core::fabric::Fabric;
-use kernel_core::layout::state::STATE_BYTES;
-use kernel_core::place::Place;
-use kernel_core::units::{CoreId, RankId};
 use safetensors::Dtype;
 use std::path::Path;
 use tempfile::{TempDir, tempdir};
+use veriep::backend::lockstep::{Lockstep, Memory};
+use veriep::backend::shared::SharedMemory;
+use veriep::backend::survivors::Survivors;
+use veriep::backend::{Backend, Layer};
+use veriep::case::{Case, load};
+use veriep::config::{Bs, Config};
+use veriep::driver::threads::Spread;
+use veriep::generate::{Left, MaskKind, Options};
+use veriep::store::{Tensor, TensorFile, bytes_of, write_tensors};
+use veriep_core::fabric::Fabric;
+use veriep_core::layout::state::STATE_BYTES;
+use veriep_core::place::Place;
+use veriep_core::units::{CoreId, RankId};
 
 /// Six ranks, two of them with the two shared experts.
 fn six() -> Config {
@@ -97,7 +97,7 @@ fn without_shared_expert_ranks_left_nobody_sends_to_shared_experts_and_their_row
 fn saved() -> (TempDir, Case) {
     let config = Config { h: 1024, hccl_buffsize_mb: 200, ..six() };
     let case =
-        host::generate::generate_left(config, Options::default(), Left::Info(&FOUR_LEFT), "test").unwrap();
+        veriep::generate::generate_left(config, Options::default(), Left::Info(&FOUR_LEFT), "test").unwrap();
     let folder = tempdir().unwrap();
     case.save(folder.path()).unwrap();
     (folder, case)
@@ -161,7 +161,7 @@ fn a_tensor_of_a_dead_rank_is_one_that_nobody_reads_and_one_of_a_survivor_must_b
 #[test]
 fn elastic_info_that_is_switched_off_is_as_if_absent() {
     let config = Config { h: 1024, hccl_buffsize_mb: 200, ..six() };
-    let whole = host::generate::generate(config, Options::default(), "test").unwrap();
+    let whole = veriep::generate::generate(config, Options::default(), "test").unwrap();
     let folder = tempdir().unwrap();
     whole.save(folder.path()).unwrap();
     let mut words = [9; 16];
@@ -243,7 +243,8 @@ fn more_experts_than_before_run_without_a_row_for_each_and_refuse_tensors_that_l
     // One rank left with all 12 slots of the whole domain.
     let info = [1, 1, 0, 12, -1, -1, -1, 0, -1, -1, 3, -1, -1, -1, -1, -1];
     let config = Config { h: 1024, hccl_buffsize_mb: 200, ..six() };
-    let case = host::generate::generate_left(config, Options::default(), Left::Info(&info), "test").unwrap();
+    let case =
+        veriep::generate::generate_left(config, Options::default(), Left::Info(&info), "test").unwrap();
     assert!(case.expert_gain.is_empty());
     Trial::new(&case, "DC", 2).in_lockstep(Memory::Weak, 1).unwrap();
     let folder = tempdir().unwrap();

@@ -2,12 +2,12 @@
 
 use crate::common::trial::{Trial, make, small};
 use crate::common::{fails, json};
-use host::backend::lockstep::Memory;
-use host::config::{Bs, Config};
-use host::driver;
-use host::driver::threads::Spread;
-use host::generate::Options;
-use kernel_core::protocol::{Choices, Stage};
+use veriep::backend::lockstep::Memory;
+use veriep::config::{Bs, Config};
+use veriep::driver;
+use veriep::driver::threads::Spread;
+use veriep::generate::Options;
+use veriep_core::protocol::{Choices, Stage};
 
 /// Servers of so many ranks.
 fn servers(number: i64, near: i64, local: i64, k: i64, cores: i64) -> Config {

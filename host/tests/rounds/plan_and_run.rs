@@ -3,22 +3,22 @@
 
 use crate::common::trial::Trial;
 use crate::common::{json, text};
-use host::backend::shared::SharedMemory;
-use host::backend::survivors::Survivors;
-use host::backend::{Backend, Layer};
-use host::case;
-use host::driver::threads::Spread;
-use host::member;
-use kernel_core::fabric::middleware::Middleware;
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Choices, Flags};
-use kernel_core::units::{CoreId, RankId};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use tempfile::tempdir;
+use veriep::backend::shared::SharedMemory;
+use veriep::backend::survivors::Survivors;
+use veriep::backend::{Backend, Layer};
+use veriep::case;
+use veriep::driver::threads::Spread;
+use veriep::member;
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::plan::order::SendOrder;
+use veriep_core::protocol::{Choices, Flags};
+use veriep_core::units::{CoreId, RankId};
 
 /// What one core has others see; ranks by name.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,15 +2,15 @@
 
 use crate::common::random;
 use crate::common::trial::{Trial, idle, make_left, seeded, small};
-use host::backend::lockstep::Memory;
-use host::case::{Case, OwnedMask};
-use host::config::{Bs, Config};
-use host::driver::Options;
-use host::driver::threads::Spread;
-use host::generate::{self, Left, MaskKind, Routing};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Choices, Flags, Receive};
 use proptest::prelude::*;
+use veriep::backend::lockstep::Memory;
+use veriep::case::{Case, OwnedMask};
+use veriep::config::{Bs, Config};
+use veriep::driver::Options;
+use veriep::driver::threads::Spread;
+use veriep::generate::{self, Left, MaskKind, Routing};
+use veriep_core::plan::order::SendOrder;
+use veriep_core::protocol::{Choices, Flags, Receive};
 
 /// A shape and what is asked of it.
 #[derive(Clone, Debug)]
@@ -31,7 +31,7 @@ impl Sample {
         let left = self.left.as_deref().map_or(Left::All, Left::Info);
         let mut case = make_left(self.config.clone(), self.options, left);
         if !matches!(case.ranks[0].mask, OwnedMask::Pairs(_)) && !case.shape.bs_is_uneven() {
-            let ranks = host::member::count(&case.shape);
+            let ranks = veriep::member::count(&case.shape);
             (0..ranks)
                 .filter(|rank| self.idle.rotate_right(*rank) & 1 == 1)
                 .for_each(|rank| idle(&mut case, rank));

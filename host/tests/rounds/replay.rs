@@ -1,14 +1,14 @@
 //! A counterexample of the explorer, replayed by the lockstep backend: the search and the run mean the same.
 
 use half::bf16;
-use host::backend::lockstep::{Lockstep, Memory};
-use host::batch::Batch;
-use host::case::{Case, OwnedMask, RankTensors, Weights};
-use host::config::Config;
-use host::driver::schedule::Schedule;
-use host::driver::{self, Joined, Options, RankState, Unit};
-use host::verdict;
-use verify::explorer::{Model, explore};
+use veriep::backend::lockstep::{Lockstep, Memory};
+use veriep::batch::Batch;
+use veriep::case::{Case, OwnedMask, RankTensors, Weights};
+use veriep::config::Config;
+use veriep::driver::schedule::Schedule;
+use veriep::driver::{self, Joined, Options, RankState, Unit};
+use veriep::verdict;
+use veriep_verify::explorer::{Model, explore};
 
 /// The model's group as a case of its own; every round's rows differ.
 fn case(model: &Model) -> Case {

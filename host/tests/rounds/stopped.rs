@@ -3,27 +3,27 @@
 
 use crate::common::trial::{make, make_left, small};
 use core::time::Duration;
-use host::backend::lockstep::{Lockstep, Memory};
-use host::backend::shared::SharedMemory;
-use host::backend::survivors::Survivors;
-use host::backend::{Backend, Layer, Layered};
-use host::batch::Batch;
-use host::case::Case;
-use host::config::Config;
-use host::driver::schedule::Schedule;
-use host::driver::threads::{Spread, Workers};
-use host::driver::{self, Failure, Hang, Joined, Options, RankState, Stopped, Unit, Who};
-use host::generate::{Left, Options as Made};
-use host::member;
-use kernel_core::fabric::middleware::Middleware;
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Capabilities, Fabric, Fault, Wait};
-use kernel_core::layout::outputs::capacity;
-use kernel_core::place::{Place, Tensor};
-use kernel_core::protocol::{Choices, Flags, Receive, Stage};
-use kernel_core::units::{CoreId, RankId};
 use std::collections::HashSet;
 use std::sync::Mutex;
+use veriep::backend::lockstep::{Lockstep, Memory};
+use veriep::backend::shared::SharedMemory;
+use veriep::backend::survivors::Survivors;
+use veriep::backend::{Backend, Layer, Layered};
+use veriep::batch::Batch;
+use veriep::case::Case;
+use veriep::config::Config;
+use veriep::driver::schedule::Schedule;
+use veriep::driver::threads::{Spread, Workers};
+use veriep::driver::{self, Failure, Hang, Joined, Options, RankState, Stopped, Unit, Who};
+use veriep::generate::{Left, Options as Made};
+use veriep::member;
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault, Wait};
+use veriep_core::layout::outputs::capacity;
+use veriep_core::place::{Place, Tensor};
+use veriep_core::protocol::{Choices, Flags, Receive, Stage};
+use veriep_core::units::{CoreId, RankId};
 
 /// What somebody wrote into somebody's memory.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

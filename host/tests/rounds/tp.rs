@@ -3,21 +3,21 @@
 use crate::common::trial::small;
 use crate::common::{fails, json, text};
 use half::bf16;
-use host::backend::Backend;
-use host::backend::lockstep::{Lockstep, Memory};
-use host::config::Config;
-use host::generate::{Left, Options, generate_left};
-use host::store::TensorFile;
-use kernel_core::fabric::{Capabilities, Fabric, Flag, Progress, ProtocolError, Wait};
-use kernel_core::inputs::Inputs;
-use kernel_core::layout::state::{Kind, Partition};
-use kernel_core::layout::tp;
-use kernel_core::place::Tensor;
-use kernel_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words};
-use kernel_core::shape::{BatchSizes, Config as CoreConfig, Limits, Shape};
-use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
 use tempfile::tempdir;
+use veriep::backend::Backend;
+use veriep::backend::lockstep::{Lockstep, Memory};
+use veriep::config::Config;
+use veriep::generate::{Left, Options, generate_left};
+use veriep::store::TensorFile;
+use veriep_core::fabric::{Capabilities, Fabric, Flag, Progress, ProtocolError, Wait};
+use veriep_core::inputs::Inputs;
+use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::layout::tp;
+use veriep_core::place::Tensor;
+use veriep_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words};
+use veriep_core::shape::{BatchSizes, Config as CoreConfig, Limits, Shape};
+use veriep_core::units::{CoreId, RankId};
+use veriep_core::vector::Portable;
 
 /// One EP rank with a peer, two cores each, three tokens of two elements.
 const CORES: u32 = 2;
@@ -149,8 +149,8 @@ fn each_peer_adds_what_the_other_returns_for_its_rows() {
 
 #[test]
 fn sums_of_peers_are_rounded_once_to_nearest_even() {
-    use kernel_core::shape::Dtype;
-    use kernel_core::vector::Vector;
+    use veriep_core::shape::Dtype;
+    use veriep_core::vector::Vector;
     for (a, b, sum) in [
         (256.0, 1.0, 256.0),
         (256.0, 3.0, 260.0),
@@ -205,7 +205,7 @@ fn a_row_of_the_peer_with_a_token_out_of_order_is_refused() {
             if heard != 0 {
                 // Peer 1 has told of its rows; the second becomes one more copy of the first.
                 let record = tp::record(&shape, RankId(0), Partition::P0, 1);
-                let triple = kernel_core::layout::record::triple_of(&shape, record);
+                let triple = veriep_core::layout::record::triple_of(&shape, record);
                 backend.fabric(RankId(1), CoreId(0), 0).put(RankId(0), triple, &[0; 12], &[]).unwrap();
                 poked = true;
             }

@@ -4,14 +4,14 @@
 use crate::common::trial::{Trial, idle, seeded, send_all, small};
 use crate::common::twins::Duty;
 use core::ops::Range;
-use host::backend::lockstep::Memory::{Strong, Weak};
-use host::case::Case;
-use host::config::Config;
-use host::driver::Options;
-use kernel_core::layout::state::Kind;
-use kernel_core::place::Region;
-use kernel_core::protocol::{Choices, Flags};
-use kernel_core::sim::duty::{Double, Words};
+use veriep::backend::lockstep::Memory::{Strong, Weak};
+use veriep::case::Case;
+use veriep::config::Config;
+use veriep::driver::Options;
+use veriep_core::layout::state::Kind;
+use veriep_core::place::Region;
+use veriep_core::protocol::{Choices, Flags};
+use veriep_core::sim::duty::{Double, Words};
 
 const SEEDS: Range<u64> = 0..200;
 

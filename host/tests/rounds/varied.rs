@@ -2,12 +2,12 @@
 
 use crate::common::trial::{idle, make, make_left, seeded, small};
 use half::bf16;
-use host::batch::Batch;
-use host::case::{Case, OwnedMask};
-use host::config::{Bs, Config};
-use host::generate::{Left, MaskKind, Options};
-use host::member;
-use kernel_core::units::{RankId, Token};
+use veriep::batch::Batch;
+use veriep::case::{Case, OwnedMask};
+use veriep::config::{Bs, Config};
+use veriep::generate::{Left, MaskKind, Options};
+use veriep::member;
+use veriep_core::units::{RankId, Token};
 
 /// Rounds of a case, the last one first.
 fn rounds(case: &Case) -> impl Iterator<Item = Batch<'_>> {

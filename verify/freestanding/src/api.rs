@@ -4,38 +4,38 @@
 
 use core::fmt::Write as _;
 use core::hint::black_box;
-use kernel_core::fabric::coherent::{Fence, Streamed};
-use kernel_core::fabric::nic::Transfer;
-use kernel_core::fabric::order::{Issued, Kind as Effect};
-use kernel_core::fabric::raw::{RawFabric, RawNic, Segment};
-use kernel_core::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
-use kernel_core::inputs::{self, Inputs, Mask};
-use kernel_core::layout::record::Triple;
-use kernel_core::layout::state::{Kind, Partition};
-use kernel_core::layout::{
+use veriep_core::fabric::coherent::{Fence, Streamed};
+use veriep_core::fabric::nic::Transfer;
+use veriep_core::fabric::order::{Issued, Kind as Effect};
+use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
+use veriep_core::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
+use veriep_core::inputs::{self, Inputs, Mask};
+use veriep_core::layout::record::Triple;
+use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::layout::{
     a2_message, a2_window, block, data, landing, map, outputs, record, relay, row_table, state, tp,
 };
-use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::placement::Home;
-use kernel_core::plan::counts::{self, ShareSum};
-use kernel_core::plan::experts::ExpertSends;
-use kernel_core::plan::incast::{self, Incast, Tally};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::plan::permute::{self, Cumsum, RecvCounts};
-use kernel_core::plan::port::{self, Bits20To9, Load, PORTS};
-use kernel_core::plan::route::{self, Sends};
-use kernel_core::plan::shared::SharedSplit;
-use kernel_core::plan::{self, returns, split, table};
-use kernel_core::protocol::{
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::placement::Home;
+use veriep_core::plan::counts::{self, ShareSum};
+use veriep_core::plan::experts::ExpertSends;
+use veriep_core::plan::incast::{self, Incast, Tally};
+use veriep_core::plan::order::SendOrder;
+use veriep_core::plan::permute::{self, Cumsum, RecvCounts};
+use veriep_core::plan::port::{self, Bits20To9, Load, PORTS};
+use veriep_core::plan::route::{self, Sends};
+use veriep_core::plan::shared::SharedSplit;
+use veriep_core::plan::{self, returns, split, table};
+use veriep_core::protocol::{
     self, Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Stage, Ub, a2, a3,
     a3_v2, direct, hierarchy,
 };
-use kernel_core::shape::{BatchSizes, Buffer, CommAlg, Config, Elastic, Limit, Limits, Shape};
-use kernel_core::sync::{barrier, flag};
-use kernel_core::units::{self, CoreId, ExpertId, Pair, RankId, Token};
+use veriep_core::shape::{BatchSizes, Buffer, CommAlg, Config, Elastic, Limit, Limits, Shape};
+use veriep_core::sync::{barrier, flag};
+use veriep_core::units::{self, CoreId, ExpertId, Pair, RankId, Token};
 #[cfg(target_arch = "x86_64")]
-use kernel_core::vector::x86::{Avx2, Avx512};
-use kernel_core::vector::{Any, NotFinite, Portable, Term, Value, Vector, cells};
+use veriep_core::vector::x86::{Avx2, Avx512};
+use veriep_core::vector::{Any, NotFinite, Portable, Term, Value, Vector, cells};
 
 fn keep<T>(value: T) {
     black_box(value);
@@ -425,7 +425,7 @@ fn rows_of(unit: &impl Vector) {
     let (mut out, mut sums, mut scales, row) = ([0u8; 16], [0u8; 32], [0u8; 2], [0u8; 16]);
     let [out, sums, scales] = [&mut out[..], &mut sums, &mut scales].map(slice);
     let row = black_box(&row[..]);
-    let (dtype, eps) = (black_box(kernel_core::shape::Dtype::F16), black_box(1e-6));
+    let (dtype, eps) = (black_box(veriep_core::shape::Dtype::F16), black_box(1e-6));
     let terms = [Term { weight: black_box(0.5), value: black_box(Value::Row(row)) }; 2];
     let terms = black_box(&terms[..]);
     keep(unit.quantise(dtype, row, None, out));

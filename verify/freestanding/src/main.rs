@@ -14,20 +14,20 @@ mod stack;
 use core::cell::UnsafeCell;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicUsize, Ordering};
-use kernel_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
-use kernel_core::fabric::survivors::Survivors;
-use kernel_core::fabric::{Capabilities, Progress};
-use kernel_core::inputs::Inputs;
-use kernel_core::layout::outputs::capacity;
-use kernel_core::layout::state::STATE_BYTES;
-use kernel_core::layout::tp;
-use kernel_core::place::{Place, Tensor};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Ub};
-use kernel_core::shape::{Elastic, Given, Limits, Op, Shape};
-use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
 use scene::{GROUPS, MESHES, Scene};
+use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
+use veriep_core::fabric::survivors::Survivors;
+use veriep_core::fabric::{Capabilities, Progress};
+use veriep_core::inputs::Inputs;
+use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::state::STATE_BYTES;
+use veriep_core::layout::tp;
+use veriep_core::place::{Place, Tensor};
+use veriep_core::plan::order::SendOrder;
+use veriep_core::protocol::{Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Ub};
+use veriep_core::shape::{Elastic, Given, Limits, Op, Shape};
+use veriep_core::units::{CoreId, RankId};
+use veriep_core::vector::Portable;
 
 /// Physical ranks, of which one is gone.
 const WHOLE: usize = 3;
@@ -413,7 +413,7 @@ fn poll(
         &mut Machine,
         &mut Survivors<'_, RawFabric<'_>>,
         Ub<'_>,
-    ) -> Result<Progress, kernel_core::fabric::ProtocolError>,
+    ) -> Result<Progress, veriep_core::fabric::ProtocolError>,
 ) -> Result<(), Wrong> {
     let (eps, tps) = (domain.memory.map(|regions| regions.ep), domain.memory.map(|regions| regions.tp));
     let has_tp = domain.shape.tp_world_size() == 2;

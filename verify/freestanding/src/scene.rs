@@ -1,8 +1,8 @@
 //! What is run: configurations with their routings, and what must come of them.
 
 use crate::{BS, CORES, H, K, RANKS, RELAY_WINDOW, WHOLE, WINDOW};
-use kernel_core::protocol::{Flags, Receive, Stage};
-use kernel_core::shape::{BatchSizes, CommAlg, Config, Given, Op};
+use veriep_core::protocol::{Flags, Receive, Stage};
+use veriep_core::shape::{BatchSizes, CommAlg, Config, Given, Op};
 
 /// Groups with memory of their own: of the plain layout; of fullmesh_v2, which takes what another layer leaves in its
 /// window for flags; of two TP peers; of A2; of each stage of its hierarchy.

@@ -1,11 +1,11 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Choices, Env, Flags, Operator, Receive, ub_bytes, ub_words};
-use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, RowElement, Shape};
-use kernel_core::sim::cluster::{Planned, schedule};
-use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
+use veriep_core::plan::order::SendOrder;
+use veriep_core::protocol::{Choices, Env, Flags, Operator, Receive, ub_bytes, ub_words};
+use veriep_core::shape::{BatchSizes, CommAlg, Config, Limits, RowElement, Shape};
+use veriep_core::sim::cluster::{Planned, schedule};
+use veriep_core::units::{CoreId, RankId};
+use veriep_core::vector::Portable;
 
 /// Whose protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,16 +1,16 @@
 //! What every output must hold, by the naive oracle, once per traffic and tag.
 
 use super::model::{Choice, Model, Product, Setup};
-use kernel_core::inputs::{Inputs, Mask};
-use kernel_core::layout::data::dispatch_record;
-use kernel_core::layout::landing;
-use kernel_core::layout::state::Partition;
-use kernel_core::place::{Place, Tensor};
-use kernel_core::placement::Home;
-use kernel_core::reference::{Cluster, Dispatched};
-use kernel_core::units::{RankId, div_rem};
 use std::collections::HashMap;
 use std::rc::Rc;
+use veriep_core::inputs::{Inputs, Mask};
+use veriep_core::layout::data::dispatch_record;
+use veriep_core::layout::landing;
+use veriep_core::layout::state::Partition;
+use veriep_core::place::{Place, Tensor};
+use veriep_core::placement::Home;
+use veriep_core::reference::{Cluster, Dispatched};
+use veriep_core::units::{RankId, div_rem};
 
 /// The tensors of one rank for one choice and tag.
 #[derive(Clone, Debug)]

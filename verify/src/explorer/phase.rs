@@ -3,10 +3,10 @@
 use super::model::Setup;
 use super::oracle::Expected;
 use super::protocol::{Came, View};
-use kernel_core::fabric::{Capabilities, Progress};
-use kernel_core::inputs::Inputs;
-use kernel_core::place::Tensor;
-use kernel_core::protocol::{Context, Machine, Operands, Operator, Ub};
+use veriep_core::fabric::{Capabilities, Progress};
+use veriep_core::inputs::Inputs;
+use veriep_core::place::Tensor;
+use veriep_core::protocol::{Context, Machine, Operands, Operator, Ub};
 
 /// How far a core is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -7,12 +7,12 @@ use super::tape::Tape;
 use super::violation::Violation;
 use core::cell::{Cell, RefCell};
 use core::hash::Hash;
-use kernel_core::fabric::{Fabric, Fault, Progress, ProtocolError};
-use kernel_core::layout::state::DISPATCH_SELECTORS;
-use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::protocol::Operator;
-use kernel_core::units::{CoreId, RankId};
 use std::rc::Rc;
+use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError};
+use veriep_core::layout::state::DISPATCH_SELECTORS;
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::protocol::Operator;
+use veriep_core::units::{CoreId, RankId};
 
 /// Most ranks of a model.
 pub(super) const RANKS: usize = 4;

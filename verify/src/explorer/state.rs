@@ -6,9 +6,9 @@ use super::phase::Phase;
 use super::protocol::{Protocol, RANKS};
 use super::search::Identity;
 use core::hash::{Hash, Hasher};
-use kernel_core::protocol::Operator;
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
+use veriep_core::protocol::Operator;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// What is told once, however many there are.

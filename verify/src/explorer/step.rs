@@ -9,12 +9,12 @@ use super::state::{Core, Local, Locals, Round, State, StateOf};
 use super::tape::Tape;
 use super::violation::Violation;
 use core::cell::RefCell;
-use kernel_core::fabric::Progress;
-use kernel_core::place::Tensor;
-use kernel_core::protocol::{Operator, Ub};
-use kernel_core::units::{CoreId, RankId};
 use std::collections::HashMap;
 use std::rc::Rc;
+use veriep_core::fabric::Progress;
+use veriep_core::place::Tensor;
+use veriep_core::protocol::{Operator, Ub};
+use veriep_core::units::{CoreId, RankId};
 
 /// What a move is.
 #[derive(Clone, Copy, Debug)]

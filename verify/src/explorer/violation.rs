@@ -2,9 +2,9 @@
 
 use super::protocol::spot;
 use core::fmt;
-use kernel_core::place::Place;
-use kernel_core::sim::cluster::Planned;
-use kernel_core::units::RankId;
+use veriep_core::place::Place;
+use veriep_core::sim::cluster::Planned;
+use veriep_core::units::RankId;
 
 /// Something that must never happen.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,15 +7,15 @@
 use super::memory::Outputs;
 use super::round::{Round, Traffic};
 use ::loom::thread;
-use kernel_core::fabric::{Fabric, Fault, Progress, ProtocolError};
-use kernel_core::place::Tensor;
-use kernel_core::protocol::{Choices, Context, Env, Machine, Operator, Ub, ub_bytes, ub_words};
-use kernel_core::shape::Shape;
-use kernel_core::sim::cluster::{Planned, schedule};
-use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
 use std::rc::Rc;
 use std::sync::Arc;
+use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError};
+use veriep_core::place::Tensor;
+use veriep_core::protocol::{Choices, Context, Env, Machine, Operator, Ub, ub_bytes, ub_words};
+use veriep_core::shape::Shape;
+use veriep_core::sim::cluster::{Planned, schedule};
+use veriep_core::units::{CoreId, RankId};
+use veriep_core::vector::Portable;
 
 /// Ranks, their rounds and what each rank runs.
 #[derive(Clone, Debug)]

@@ -1,19 +1,19 @@
-//! One core's fabric over loom's memory: orderings and fences are those of `kernel_core::fabric::raw`, which stand in
-//! `kernel_core::fabric::coherent`.
+//! One core's fabric over loom's memory: orderings and fences are those of `veriep_core::fabric::raw`, which stand in
+//! `veriep_core::fabric::coherent`.
 
 use super::memory::{Memory, Outputs};
 use super::trace::{self, Access, Event};
 use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
 use core::mem;
-use kernel_core::fabric::coherent::{Fence, OBSERVE, PUBLISH, STORE, Streamed};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::layout::state::{Kind, core_word, selector};
-use kernel_core::place::{Place, Region};
-use kernel_core::units::{CoreId, RankId};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::thread;
+use veriep_core::fabric::coherent::{Fence, OBSERVE, PUBLISH, STORE, Streamed};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::layout::state::{Kind, core_word, selector};
+use veriep_core::place::{Place, Region};
+use veriep_core::units::{CoreId, RankId};
 
 /// How words are accessed, and rows written.
 #[derive(Clone, Copy, Debug)]

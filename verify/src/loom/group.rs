@@ -6,11 +6,11 @@ use super::fabric::LoomFabric;
 use super::memory::{Memory, Places};
 use super::round::Traffic;
 use super::twist::{Faithful, Twist, Twisted};
-use kernel_core::protocol::{Choices, Flags};
-use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
-use kernel_core::units::{CoreId, RankId};
 use std::rc::Rc;
 use std::sync::Arc;
+use veriep_core::protocol::{Choices, Flags};
+use veriep_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
+use veriep_core::units::{CoreId, RankId};
 
 /// How dispatch sends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

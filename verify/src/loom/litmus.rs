@@ -6,17 +6,17 @@ use super::twist::{Twist, Twisted};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use ::loom::thread;
 use core::fmt::Debug;
-use kernel_core::fabric::Fabric;
-use kernel_core::layout::data::dispatch_record;
-use kernel_core::layout::state::{Partition, dispatch_status};
-use kernel_core::place::Place;
-use kernel_core::placement::Home;
-use kernel_core::plan::counts::ShareSum;
-use kernel_core::protocol::Flags;
-use kernel_core::shape::Shape;
-use kernel_core::sync::{barrier, flag};
-use kernel_core::units::{CoreId, RankId};
 use std::rc::Rc;
+use veriep_core::fabric::Fabric;
+use veriep_core::layout::data::dispatch_record;
+use veriep_core::layout::state::{Partition, dispatch_status};
+use veriep_core::place::Place;
+use veriep_core::placement::Home;
+use veriep_core::plan::counts::ShareSum;
+use veriep_core::protocol::Flags;
+use veriep_core::shape::Shape;
+use veriep_core::sync::{barrier, flag};
+use veriep_core::units::{CoreId, RankId};
 
 /// Bytes that a litmus test puts; none of a row that nobody has put yet.
 const ROW: [u8; 4] = [1, 2, 3, 4];

@@ -8,18 +8,18 @@ use ::loom::cell::UnsafeCell;
 use ::loom::sync::atomic::AtomicU64;
 use core::cell::RefCell;
 use core::ops::Range;
-use kernel_core::layout::block;
-use kernel_core::layout::data::{combine_row, dispatch_record};
-use kernel_core::layout::outputs::capacity;
-use kernel_core::layout::record::{Triple, sent_bytes};
-use kernel_core::layout::state::{
+use veriep_core::layout::block;
+use veriep_core::layout::data::{combine_row, dispatch_record};
+use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::record::{Triple, sent_bytes};
+use veriep_core::layout::state::{
     Partition, combine_slot, combine_status, core_word, dispatch_status, token_flag,
 };
-use kernel_core::place::{Place, Tensor};
-use kernel_core::placement::Home;
-use kernel_core::protocol::Flags;
-use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::units::{CoreId, Offset, RankId, Token};
+use veriep_core::place::{Place, Tensor};
+use veriep_core::placement::Home;
+use veriep_core::protocol::Flags;
+use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::units::{CoreId, Offset, RankId, Token};
 
 /// Where the words and the rows of a rank lie: only those that its shape uses.
 #[derive(Clone, Debug, Default)]

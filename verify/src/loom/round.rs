@@ -1,11 +1,11 @@
 //! One round: who sends what, and what the oracle says that dispatch and combine must put out.
 
-use kernel_core::inputs::{Inputs, Mask};
-use kernel_core::place::Tensor;
-use kernel_core::protocol::Operands;
-use kernel_core::reference::{Cluster, Dispatched};
-use kernel_core::shape::Shape;
-use kernel_core::units::{RankId, Token};
+use veriep_core::inputs::{Inputs, Mask};
+use veriep_core::place::Tensor;
+use veriep_core::protocol::Operands;
+use veriep_core::reference::{Cluster, Dispatched};
+use veriep_core::shape::Shape;
+use veriep_core::units::{RankId, Token};
 
 /// Who sends to which experts, `[rank][token][k]`; a token without experts is inactive.
 pub type Traffic<'a> = &'a [&'a [&'a [i32]]];

@@ -2,8 +2,8 @@
 
 use core::cell::RefCell;
 use core::fmt;
-use kernel_core::place::Place;
-use kernel_core::units::{CoreId, RankId};
+use veriep_core::place::Place;
+use veriep_core::units::{CoreId, RankId};
 
 /// One access of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,11 +4,11 @@
 use super::fabric::{LoomFabric, Orderings};
 use super::twist::Twist;
 use ::loom::sync::atomic::Ordering;
-use kernel_core::fabric::{Fabric, Fault};
-use kernel_core::layout::state::{CORE_WORDS, Kind, Partition, core_word, dispatch_status, selector};
-use kernel_core::place::{Place, Region};
-use kernel_core::sync::flag::ARRIVED;
-use kernel_core::units::RankId;
+use veriep_core::fabric::{Fabric, Fault};
+use veriep_core::layout::state::{CORE_WORDS, Kind, Partition, core_word, dispatch_status, selector};
+use veriep_core::place::{Place, Region};
+use veriep_core::sync::flag::ARRIVED;
+use veriep_core::units::RankId;
 
 /// A publish is not after the data before it.
 #[derive(Clone, Copy, Debug)]

@@ -3,10 +3,10 @@
 use super::domain::Seated;
 use super::fabric::{LoomFabric, Orderings};
 use super::memory::Outputs;
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::place::Place;
-use kernel_core::units::RankId;
 use std::rc::Rc;
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::place::Place;
+use veriep_core::units::RankId;
 
 /// One core's twist. Whatever it leaves out is as the fabric does it.
 pub trait Twist {

@@ -295,7 +295,7 @@ pub fn instances() -> Vec<Obligation> {
 pub fn theorem_file() -> String {
     let theory = Theory::default();
     let mut text = format!(
-        "; Written by verify::smt::obligation::theorem_file; a test keeps it so. Run: z3 verify/smt/theorem.smt2
+        "; Written by veriep_verify::smt::obligation::theorem_file; a test keeps it so. Run: z3 verify/smt/theorem.smt2
 ; Any number of ranks: between two uses of a slot whoever writes it next has waited for its owner.
 ; A slot (s, j) is a flag word of rank s and the rows it covers; operators n are numbered as every rank runs them.
 ; The answer to every question is unsat.\n\n{}\n{}",

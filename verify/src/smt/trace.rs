@@ -15,7 +15,7 @@
 //! | clear | that store lands |
 //! | end | the last core of the rank is done |
 //!
-//! [`Fabric::quiet`]: kernel_core::fabric::Fabric::quiet
+//! [`Fabric::quiet`]: veriep_core::fabric::Fabric::quiet
 
 use super::model::{Harm, Step};
 use super::obligation::Clears;

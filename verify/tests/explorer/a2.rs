@@ -1,7 +1,7 @@
 //! A2's full mesh in the explorer: machines, agents and transfers, and what is broken on purpose.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use verify::explorer::{Memory, Model, Traffic, Twin, Violation};
+use veriep_verify::explorer::{Memory, Model, Traffic, Twin, Violation};
 
 fn a2(schedule: &str) -> Model {
     Model::new(2, schedule).a2().weak()
@@ -39,7 +39,7 @@ fn two_ranks_of_two_cores_with_two_batches_in_flight() {
 }
 
 #[test]
-#[ignore = "takes minutes; run: cargo test -p verify --test explorer -- --ignored a2::three_ranks_once --nocapture"]
+#[ignore = "takes minutes; run: cargo test -p veriep-verify --test explorer -- --ignored a2::three_ranks_once --nocapture"]
 fn three_ranks_once() {
     safe("A2, 3 ranks x 1 core, D once, weak", &Model { ranks: 3, ..a2("D").units(1) });
 }

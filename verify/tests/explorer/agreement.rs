@@ -3,7 +3,7 @@
 //! With one core a rank there is no barrier and no join, so twins of these are compared with two.
 
 use crate::verdict::explored;
-use verify::explorer::{Memory, Model, Traffic, Twin};
+use veriep_verify::explorer::{Memory, Model, Traffic, Twin};
 
 /// Both memories must find the unbroken model and its `harmless` twins safe, and its `caught` twins bad.
 fn agree(name: &str, model: &Model, harmless: &[Twin], caught: &[Twin]) {
@@ -52,7 +52,7 @@ fn rows_in_place() {
 }
 
 #[test]
-#[ignore = "takes 3 min; run: cargo test -p verify --test explorer -- --ignored late_clears --nocapture"]
+#[ignore = "takes 3 min; run: cargo test -p veriep-verify --test explorer -- --ignored late_clears --nocapture"]
 fn late_clears_on_two_cores() {
     let across = dc(2, 3).traffic(Traffic::NoSelf);
     agree("joint, 2 cores, DC three times, to others", &across, &[], &[Twin::LateClear]);

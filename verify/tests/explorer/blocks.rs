@@ -2,7 +2,7 @@
 //! each under the weakest conditions that show it.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use verify::explorer::{Model, Twin, Violation};
+use veriep_verify::explorer::{Model, Twin, Violation};
 
 fn dc(cores: u32, twin: Twin) -> Model {
     Model::new(2, "DC").blocks(1).cores(cores).twin(twin)

@@ -1,7 +1,7 @@
 //! The protocol as it is, explored to the end. Each test prints its states; docs/PROTOCOL.md quotes them.
 
 use crate::verdict::{safe, safe_in_reuse};
-use verify::explorer::Model;
+use veriep_verify::explorer::Model;
 
 #[test]
 fn two_ranks_for_ever_over_weak_memory() {
@@ -52,7 +52,7 @@ fn two_ranks_of_two_cores_with_steps_of_several_effects() {
 }
 
 #[test]
-#[ignore = "5 million states, 1 to 2 minutes: cargo test -p verify --release -- --ignored three_ranks_for_ever"]
+#[ignore = "5 million states, 1 to 2 minutes: cargo test -p veriep-verify --release -- --ignored three_ranks_for_ever"]
 fn three_ranks_for_ever_over_weak_memory() {
     safe("3 ranks x 1 core, DC for ever, weak", &Model::new(3, "DC").weak());
 }

@@ -1,7 +1,7 @@
 //! A2's hierarchy in the explorer: machines, near words and far messages, and what is broken on purpose.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use verify::explorer::{Memory, Model, Traffic, Twin, Violation};
+use veriep_verify::explorer::{Memory, Model, Traffic, Twin, Violation};
 
 /// In servers of that many ranks.
 fn hierarchy(ranks: u32, server_ranks: u32, schedule: &str) -> Model {
@@ -44,21 +44,21 @@ fn two_servers_of_two_ranks_for_ever() {
 }
 
 #[test]
-#[ignore = "takes 1 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
+#[ignore = "takes 1 min; run: cargo test -p veriep-verify --test explorer -- --ignored hierarchy:: --nocapture"]
 fn two_servers_of_two_ranks_with_two_experts_a_token_once() {
     let model = Model { k: 2, ..hierarchy(4, 2, "DC").units(1).traffic(Traffic::Given(ACROSS)) };
     safe("hierarchy, 2 x 2, two experts a token, DC once, weak", &model);
 }
 
 #[test]
-#[ignore = "takes 1 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
+#[ignore = "takes 1 min; run: cargo test -p veriep-verify --test explorer -- --ignored hierarchy:: --nocapture"]
 fn two_servers_of_two_ranks_with_two_batches_in_flight_once() {
     let model = hierarchy(4, 2, "DDCC").units(1).traffic(Traffic::Given(ACROSS));
     safe("hierarchy, 2 x 2, DDCC once, weak", &model);
 }
 
 #[test]
-#[ignore = "takes 2 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
+#[ignore = "takes 2 min; run: cargo test -p veriep-verify --test explorer -- --ignored hierarchy:: --nocapture"]
 fn two_servers_of_two_ranks_with_sixteen_kinds_of_traffic() {
     // Rank r sends to a r + b: all to one, all to the own, by turns. One by one: together they would need gigabytes.
     for (a, b) in (0..4).flat_map(|a| (0..4).map(move |b| (a, b))) {
@@ -70,7 +70,7 @@ fn two_servers_of_two_ranks_with_sixteen_kinds_of_traffic() {
 }
 
 #[test]
-#[ignore = "takes 1 min; run: cargo test -p verify --test explorer -- --ignored hierarchy:: --nocapture"]
+#[ignore = "takes 1 min; run: cargo test -p veriep-verify --test explorer -- --ignored hierarchy:: --nocapture"]
 fn streams_of_two_records_for_ever() {
     safe("hierarchy, 2 x 1, two tokens, DC for ever, weak", &streams("DC"));
 }

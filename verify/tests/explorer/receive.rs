@@ -2,7 +2,7 @@
 //! Each is safe with as many data areas as batches are in flight, and not with fewer.
 
 use crate::verdict::{caught, safe, safe_in_reuse};
-use verify::explorer::{Model, Twin, Violation};
+use veriep_verify::explorer::{Model, Twin, Violation};
 
 fn direct(areas: u32, schedule: &str) -> Model {
     Model::new(2, schedule).direct(areas)

@@ -2,7 +2,7 @@
 //! they leave out, more rounds and more cores, is in `explorer gates`.
 
 use crate::verdict::safe;
-use verify::explorer::Model;
+use veriep_verify::explorer::Model;
 
 /// A mutant may make the graph endless.
 fn quick(name: &str, mut model: Model) {

@@ -2,7 +2,7 @@
 //! states the weakest memory, cores and traffic that show it.
 
 use crate::verdict::{caught, safe};
-use verify::explorer::{Model, Traffic, Twin, Violation};
+use veriep_verify::explorer::{Model, Traffic, Twin, Violation};
 
 fn dc(cores: u32, twin: Twin) -> Model {
     Model::new(2, "DC").cores(cores).twin(twin)

@@ -1,8 +1,8 @@
 //! Verdicts on models, with what they cost.
 
 use std::time::Instant;
-use verify::explorer::{Model, Report, Timeline, Traffic, explore};
-use verify::report;
+use veriep_verify::explorer::{Model, Report, Timeline, Traffic, explore};
+use veriep_verify::report;
 
 /// Explores a model and reports what that took.
 pub(crate) fn explored(name: &str, model: &Model) -> Report {

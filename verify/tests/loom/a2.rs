@@ -2,13 +2,13 @@
 //! payload differs in every round.
 
 use core::ops::RangeInclusive;
-use kernel_core::shape::Shape;
-use verify::loom::a2::Bend;
-use verify::loom::a2::group::Agency::{Folded, Late, Thread};
-use verify::loom::a2::group::{Group, Size};
-use verify::loom::a2::litmus::{Script, litmus};
-use verify::loom::round::Traffic;
-use verify::loom::search::{Bound, failure, model};
+use veriep_core::shape::Shape;
+use veriep_verify::loom::a2::Bend;
+use veriep_verify::loom::a2::group::Agency::{Folded, Late, Thread};
+use veriep_verify::loom::a2::group::{Group, Size};
+use veriep_verify::loom::a2::litmus::{Script, litmus};
+use veriep_verify::loom::round::Traffic;
+use veriep_verify::loom::search::{Bound, failure, model};
 
 const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, h: 8 };
 /// Each rank sends to the other.

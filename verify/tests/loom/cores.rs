@@ -2,11 +2,11 @@
 //! need the join, which is the driver's. Bound: every execution; loom's preemption bound is of no use with
 //! three threads, since it lets two that wait pass the turn to each other while the third starves.
 
-use verify::loom::group::{Group, Size};
-use verify::loom::round::Traffic;
-use verify::loom::search::{Bound, failure, model};
-use verify::loom::twins::{FlagFirst, LowerCoresOnly, NoBarrier, RelaxedObserve, RelaxedPublish};
-use verify::loom::twist::Twist;
+use veriep_verify::loom::group::{Group, Size};
+use veriep_verify::loom::round::Traffic;
+use veriep_verify::loom::search::{Bound, failure, model};
+use veriep_verify::loom::twins::{FlagFirst, LowerCoresOnly, NoBarrier, RelaxedObserve, RelaxedPublish};
+use veriep_verify::loom::twist::Twist;
 
 /// One rank alone: core `i` sends token `i` and publishes for expert `i`.
 const ALONE: Size<'_> = Size { cores: &[2], experts: 2, bs: 2, k: 1 };
@@ -32,7 +32,7 @@ fn a_core_publishes_what_the_other_has_put() {
 }
 
 #[test]
-#[ignore = "takes 1 min; run: cargo test -p verify --test loom -- --ignored cores:: --nocapture"]
+#[ignore = "takes 1 min; run: cargo test -p veriep-verify --test loom -- --ignored cores:: --nocapture"]
 fn a_core_publishes_to_another_rank_what_the_other_has_put() {
     let group = Group::new(TWO_AND_ONE, &[ACROSS], "D");
     model("D, two cores and one", Bound::Complete, 700_000..=850_000, group.body());

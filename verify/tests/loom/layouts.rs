@@ -1,10 +1,10 @@
 //! Dispatch with separate flags, and fullmesh_v2: the orderings that they need, under every execution.
 
-use kernel_core::protocol::Flags;
-use verify::loom::group::{Group, Layout, Size};
-use verify::loom::round::Traffic;
-use verify::loom::search::{Bound, failure, model};
-use verify::loom::twins::{
+use veriep_core::protocol::Flags;
+use veriep_verify::loom::group::{Group, Layout, Size};
+use veriep_verify::loom::round::Traffic;
+use veriep_verify::loom::search::{Bound, failure, model};
+use veriep_verify::loom::twins::{
     ClearsAtQuiet, ClearsPastQuiet, FlagFirst, NoClear, RelaxedObserve, RelaxedPublish,
 };
 
@@ -36,7 +36,7 @@ fn dispatch_combine_dispatch() {
 }
 
 #[test]
-#[ignore = "takes 2 min; run: cargo test -p verify --test loom -- --ignored layouts:: --nocapture"]
+#[ignore = "takes 2 min; run: cargo test -p veriep-verify --test loom -- --ignored layouts:: --nocapture"]
 fn dispatch_combine_dispatch_with_separate_flags_in_every_execution() {
     let group = Group::with(SEPARATE, TWO, &[TO_FIRST; 2], "DCD");
     model("separate, D C D, to first", Bound::Complete, 580_000..=710_000, group.body());

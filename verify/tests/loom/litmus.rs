@@ -1,13 +1,13 @@
 //! The orderings that the protocol needs, one by one. Bound: every execution.
 
 use core::ops::RangeInclusive;
-use kernel_core::protocol::Flags;
-use kernel_core::shape::Shape;
-use verify::loom::group::{Layout, Size};
-use verify::loom::litmus::{Script, answer, count_flag, litmus, token_flag};
-use verify::loom::search::{Bound, failure, model};
-use verify::loom::twins::{FlagFirst, NoBarrier, OneCoreWord, RelaxedObserve, RelaxedPublish};
-use verify::loom::twist::{Faithful, Twist};
+use veriep_core::protocol::Flags;
+use veriep_core::shape::Shape;
+use veriep_verify::loom::group::{Layout, Size};
+use veriep_verify::loom::litmus::{Script, answer, count_flag, litmus, token_flag};
+use veriep_verify::loom::search::{Bound, failure, model};
+use veriep_verify::loom::twins::{FlagFirst, NoBarrier, OneCoreWord, RelaxedObserve, RelaxedPublish};
+use veriep_verify::loom::twist::{Faithful, Twist};
 
 pub(super) type Scripts<T> = &'static [(u32, u32, Script<T>)];
 

@@ -1,11 +1,11 @@
 //! Three ranks of one core. Bound: every execution of one operator.
 
-use kernel_core::layout::state::{Partition, combine_status};
-use kernel_core::units::RankId;
-use verify::loom::group::{Group, Size};
-use verify::loom::round::Traffic;
-use verify::loom::search::{Bound, failure, model};
-use verify::loom::twins::{CombineIgnores, CombineWaitsFor, RelaxedPublish};
+use veriep_core::layout::state::{Partition, combine_status};
+use veriep_core::units::RankId;
+use veriep_verify::loom::group::{Group, Size};
+use veriep_verify::loom::round::Traffic;
+use veriep_verify::loom::search::{Bound, failure, model};
+use veriep_verify::loom::twins::{CombineIgnores, CombineWaitsFor, RelaxedPublish};
 
 const THREE: Size<'_> = Size { cores: &[1, 1, 1], experts: 3, bs: 1, k: 1 };
 /// Every rank sends to the next.

@@ -1,11 +1,11 @@
 //! Two ranks of one core: partitions in use over several operators. Every execution compares `expand_x`,
 //! counts, triples and `x_out` with the oracle; the payload differs in every round.
 
-use kernel_core::layout::state::Kind;
-use verify::loom::group::{Group, Size};
-use verify::loom::round::Traffic;
-use verify::loom::search::{Bound, failure, model};
-use verify::loom::twins::{
+use veriep_core::layout::state::Kind;
+use veriep_verify::loom::group::{Group, Size};
+use veriep_verify::loom::round::Traffic;
+use veriep_verify::loom::search::{Bound, failure, model};
+use veriep_verify::loom::twins::{
     ClearsAtQuiet, ClearsPastQuiet, FlagFirst, NoClear, NoPut, OnePartition, RelaxedObserve, RelaxedPublish,
 };
 
@@ -74,7 +74,7 @@ fn partitions_come_back_in_the_third_combine() {
 }
 
 #[test]
-#[ignore = "takes 4 min; run: cargo test -p verify --test loom -- --ignored rounds:: --nocapture"]
+#[ignore = "takes 4 min; run: cargo test -p veriep-verify --test loom -- --ignored rounds:: --nocapture"]
 fn partitions_come_back_in_every_execution() {
     let group = |schedule: &str| Group::new(TWO, &[CROSS; 3], schedule);
     let expected = 1_700_000..=2_200_000;

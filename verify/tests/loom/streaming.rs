@@ -1,16 +1,16 @@
 //! Rows past the caches: stores that no release orders, but a fence. When a core owes one is decided by
-//! `kernel_core::fabric::coherent`, here as over raw memory. Bound: every execution.
+//! `veriep_core::fabric::coherent`, here as over raw memory. Bound: every execution.
 
 use super::litmus::{Scripts, fails, flag_after_data, shape};
 use PastCaches::{Fenced, NotAtTheEnd, NotBeforePublish, NotBeforePublishNorInQuiet, NotInQuiet};
 use core::ops::RangeInclusive;
-use kernel_core::protocol::Flags;
-use verify::loom::group::{Group, Layout, Size};
-use verify::loom::litmus::{count_flag, litmus};
-use verify::loom::round::Traffic;
-use verify::loom::search::{Bound, failure, model};
-use verify::loom::twins::PastCaches;
-use verify::loom::twist::Twist;
+use veriep_core::protocol::Flags;
+use veriep_verify::loom::group::{Group, Layout, Size};
+use veriep_verify::loom::litmus::{count_flag, litmus};
+use veriep_verify::loom::round::Traffic;
+use veriep_verify::loom::search::{Bound, failure, model};
+use veriep_verify::loom::twins::PastCaches;
+use veriep_verify::loom::twist::Twist;
 
 const SEPARATE: Layout = Layout::Plain(Flags::Separate);
 const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, k: 1 };

@@ -4,22 +4,22 @@ use crate::memory::{Log, Shared, Told, Traced, one_partition};
 use crate::random::Random;
 use core::cell::RefCell;
 use half::bf16;
-use kernel_core::fabric::{Fabric, Progress};
-use kernel_core::inputs::{Inputs, Mask};
-use kernel_core::place::Tensor;
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Choices, Operator};
-use kernel_core::shape::{BatchSizes, Config, Limits, Shape};
-use kernel_core::sim::cluster::{Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
-use kernel_core::sim::duty::{Duty, Faulty, Held};
-use kernel_core::sim::seeded::{self, Seeded};
-use kernel_core::sim::storage::region_sizes;
-use kernel_core::sim::{Actor, Dense, Memory};
-use kernel_core::units::RankId;
 use std::collections::BTreeMap;
-use verify::smt::model::Step;
-use verify::smt::schedule::{Kind, Schedule};
-use verify::smt::trace::{Event, Expected, Instance};
+use veriep_core::fabric::{Fabric, Progress};
+use veriep_core::inputs::{Inputs, Mask};
+use veriep_core::place::Tensor;
+use veriep_core::plan::order::SendOrder;
+use veriep_core::protocol::{Choices, Operator};
+use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
+use veriep_core::sim::cluster::{Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
+use veriep_core::sim::duty::{Duty, Faulty, Held};
+use veriep_core::sim::seeded::{self, Seeded};
+use veriep_core::sim::storage::region_sizes;
+use veriep_core::sim::{Actor, Dense, Memory};
+use veriep_core::units::RankId;
+use veriep_verify::smt::model::Step;
+use veriep_verify::smt::schedule::{Kind, Schedule};
+use veriep_verify::smt::trace::{Event, Expected, Instance};
 
 /// What to run.
 #[derive(Clone)]

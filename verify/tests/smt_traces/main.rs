@@ -5,14 +5,14 @@ mod memory;
 mod random;
 
 use group::{Case, run};
-use kernel_core::place::Region;
-use kernel_core::sim::duty::{Duty, Words};
 use memory::one_partition;
 use std::collections::BTreeMap;
 use std::time::Instant;
-use verify::report;
-use verify::smt::schedule::{Kind, Schedule};
-use verify::smt::trace::{self, Wrong};
+use veriep_core::place::Region;
+use veriep_core::sim::duty::{Duty, Words};
+use veriep_verify::report;
+use veriep_verify::smt::schedule::{Kind, Schedule};
+use veriep_verify::smt::trace::{self, Wrong};
 
 const DC: Schedule = Schedule::a3("DC", 2, 2);
 const DDCC: Schedule = Schedule::a3("DDCC", 2, 2);

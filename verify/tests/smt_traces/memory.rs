@@ -1,20 +1,20 @@
 //! What happens in a simulated group as events of the model: a chooser sees what lands, a fabric what cores do.
 
 use core::cell::RefCell;
-use kernel_core::fabric::{Awaited, Capabilities, Fabric, Fault};
-use kernel_core::layout::state::{DISPATCH_STATUS, Kind as Of, PARTITION, STATUS_SLOT};
-use kernel_core::place::{Place, Region};
-use kernel_core::shape::Shape;
-use kernel_core::sim::chooser::{Actor, Choice, Chooser, Lands, Quiet};
-use kernel_core::sim::duty::{Double, Duty};
-use kernel_core::sim::flight::{Flight, FlightId, FlightKind};
-use kernel_core::sim::seeded::Seeded;
-use kernel_core::units::RankId;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-use verify::smt::model::Step;
-use verify::smt::schedule::{Kind, Schedule};
-use verify::smt::trace::Event;
+use veriep_core::fabric::{Awaited, Capabilities, Fabric, Fault};
+use veriep_core::layout::state::{DISPATCH_STATUS, Kind as Of, PARTITION, STATUS_SLOT};
+use veriep_core::place::{Place, Region};
+use veriep_core::shape::Shape;
+use veriep_core::sim::chooser::{Actor, Choice, Chooser, Lands, Quiet};
+use veriep_core::sim::duty::{Double, Duty};
+use veriep_core::sim::flight::{Flight, FlightId, FlightKind};
+use veriep_core::sim::seeded::Seeded;
+use veriep_core::units::RankId;
+use veriep_verify::smt::model::Step;
+use veriep_verify::smt::schedule::{Kind, Schedule};
+use veriep_verify::smt::trace::Event;
 
 /// What has happened, and who is where.
 pub(crate) struct Log<'s> {

@@ -2,15 +2,15 @@
 
 use crate::guard::Guard;
 use crate::law::has_column;
-use kernel_core::layout::map::{self, Area};
-use kernel_core::layout::state::Partition;
-use kernel_core::layout::{a2_window, data, landing, record, relay, state, tp};
-use kernel_core::place::{Place, Region};
-use kernel_core::placement::Home;
-use kernel_core::plan::route;
-use kernel_core::protocol::{Choices, Receive, Stage};
-use kernel_core::shape::{CommAlg, Config, Limits, Product, Shape};
-use kernel_core::units::{RankId, Token};
+use veriep_core::layout::map::{self, Area};
+use veriep_core::layout::state::Partition;
+use veriep_core::layout::{a2_window, data, landing, record, relay, state, tp};
+use veriep_core::place::{Place, Region};
+use veriep_core::placement::Home;
+use veriep_core::plan::route;
+use veriep_core::protocol::{Choices, Receive, Stage};
+use veriep_core::shape::{CommAlg, Config, Limits, Product, Shape};
+use veriep_core::units::{RankId, Token};
 
 const KINDS: [state::Kind; 2] = [state::Kind::Dispatch, state::Kind::Combine];
 

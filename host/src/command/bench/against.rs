@@ -12,8 +12,6 @@ use crate::error::{Error, Problem};
 use crate::expected::Expected;
 use crate::store::bytes_of;
 use core::time::Duration;
-use kernel_core::place::Tensor;
-use kernel_core::units::RankId;
 use serde::Deserialize;
 use std::fs::File;
 use std::io::Write;
@@ -22,6 +20,8 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::mpsc::RecvTimeoutError;
+use veriep_core::place::Tensor;
+use veriep_core::units::RankId;
 
 /// Names a folder of built baselines.
 const FOLDER: &str = "VERIEP_BASELINES";

@@ -10,8 +10,8 @@ use crate::command::traffic;
 use crate::config::Bs;
 use crate::member;
 use core::time::Duration;
-use kernel_core::protocol::Receive;
 use serde::Serialize;
+use veriep_core::protocol::Receive;
 
 /// Who was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

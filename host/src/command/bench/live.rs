@@ -19,9 +19,9 @@ use crate::roofline::Traffic;
 use crate::verdict;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
-use kernel_core::protocol::{Choices, Receive};
-use kernel_core::shape::{CommAlg, Product};
-use kernel_core::vector::Any;
+use veriep_core::protocol::{Choices, Receive};
+use veriep_core::shape::{CommAlg, Product};
+use veriep_core::vector::Any;
 
 /// Long enough for a cold start on a busy machine.
 const DEADLINE_SECONDS: f64 = 60.0;

@@ -26,13 +26,13 @@ use blocks::{Block, Contender, Turn};
 use core::time::Duration;
 use entry::{Entry, Subject, System};
 use history::{Beside, Earlier};
-use kernel_core::layout::landing;
-use kernel_core::shape::{Buffer, Given, Limits, Shape};
-use kernel_core::vector::Any;
 use live::{Counts, Group};
 use load::Counters;
 use machine::{Machine, Ticks, Versions};
 use serde::Serialize;
+use veriep_core::layout::landing;
+use veriep_core::shape::{Buffer, Given, Limits, Shape};
+use veriep_core::vector::Any;
 
 /// What is asked when nothing is: the yardstick of the documents.
 const EP: [i64; 2] = [2, 8];

@@ -7,16 +7,16 @@ pub(super) use table::{summary_table, table};
 use super::lists::Traffic;
 use crate::cli::PlanArgs;
 use core::ops::Range;
-use kernel_core::layout::a2_message::{ELEMENT, Task, task_word};
-use kernel_core::layout::a2_window::{FLAG1, record, row, sent_bytes, tail_flag, window};
-use kernel_core::layout::state::{Kind, Partition};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::plan::permute::{Cumsum, RecvCounts, add_gather_adds, cumulate};
-use kernel_core::plan::route::{self, Send, Sends};
-use kernel_core::plan::split::{self, DispatchShare};
-use kernel_core::shape::Shape;
-use kernel_core::units::{CoreId, Pair, RankId, Token};
 use serde::Serialize;
+use veriep_core::layout::a2_message::{ELEMENT, Task, task_word};
+use veriep_core::layout::a2_window::{FLAG1, record, row, sent_bytes, tail_flag, window};
+use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::plan::order::SendOrder;
+use veriep_core::plan::permute::{Cumsum, RecvCounts, add_gather_adds, cumulate};
+use veriep_core::plan::route::{self, Send, Sends};
+use veriep_core::plan::split::{self, DispatchShare};
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, Pair, RankId, Token};
 
 /// The half of all offsets.
 const HALF: Partition = Partition::P0;

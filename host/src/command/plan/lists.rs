@@ -1,22 +1,22 @@
-//! Collects what the iterators of `kernel_core::plan` give.
+//! Collects what the iterators of `veriep_core::plan` give.
 
 use crate::case::RankTensors;
 use crate::member;
-use kernel_core::inputs::Inputs;
-use kernel_core::layout::block;
-use kernel_core::layout::data::{combine_row, dispatch_record};
-use kernel_core::layout::record::sent_bytes;
-use kernel_core::layout::state::Partition;
-use kernel_core::place::Place;
-use kernel_core::plan::experts::ExpertSends;
-use kernel_core::plan::incast::{self, Incast, Tally};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::plan::returns::{Received, received, returns};
-use kernel_core::plan::route::{self, Send, Sends};
-use kernel_core::plan::shared::SharedSplit;
-use kernel_core::plan::split;
-use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::units::{CoreId, RankId};
+use veriep_core::inputs::Inputs;
+use veriep_core::layout::block;
+use veriep_core::layout::data::{combine_row, dispatch_record};
+use veriep_core::layout::record::sent_bytes;
+use veriep_core::layout::state::Partition;
+use veriep_core::place::Place;
+use veriep_core::plan::experts::ExpertSends;
+use veriep_core::plan::incast::{self, Incast, Tally};
+use veriep_core::plan::order::SendOrder;
+use veriep_core::plan::returns::{Received, received, returns};
+use veriep_core::plan::route::{self, Send, Sends};
+use veriep_core::plan::shared::SharedSplit;
+use veriep_core::plan::split;
+use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::units::{CoreId, RankId};
 
 /// Who sends what, as far as it is known. Ranks go by their numbers as members, in an elastic domain by new id.
 pub(super) struct Traffic {
@@ -97,7 +97,7 @@ impl Traffic {
     /// Tokens of `rank` that take part.
     pub(super) fn active_tokens(&self, rank: RankId) -> u32 {
         let inputs = self.inputs(rank);
-        let tokens = (0..self.shape.bs(self.ep(rank))).map(kernel_core::units::Token);
+        let tokens = (0..self.shape.bs(self.ep(rank))).map(veriep_core::units::Token);
         tokens.filter(|&token| inputs.token_is_active(&self.shape, token)).count() as u32
     }
 

@@ -1,4 +1,4 @@
-//! `veriep plan`: what every core does, as data of `kernel_core::plan`; this only asks and prints.
+//! `veriep plan`: what every core does, as data of `veriep_core::plan`; this only asks and prints.
 
 mod a2;
 mod lists;
@@ -17,9 +17,9 @@ use crate::error::Error;
 use crate::generate::{MaskKind, Options, generate};
 use crate::member;
 use crate::report::Report;
-use kernel_core::shape::{CommAlg, Given, Limits, Product, Shape};
-use kernel_core::units::{CoreId, RankId};
 use lists::Traffic;
+use veriep_core::shape::{CommAlg, Given, Limits, Product, Shape};
+use veriep_core::units::{CoreId, RankId};
 
 /// Lines of a list that a table shows.
 const LINES_MAX: usize = 16;

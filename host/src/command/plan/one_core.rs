@@ -10,21 +10,21 @@ use super::ports::{self, Ports};
 use super::tp::{self, Exchange};
 use crate::cli::PlanArgs;
 use core::ops::Range;
-use kernel_core::layout::block;
-use kernel_core::layout::state::{
+use serde::Serialize;
+use veriep_core::layout::block;
+use veriep_core::layout::state::{
     Partition, combine_slot, combine_status, dispatch_slot, dispatch_status, token_flag,
 };
-use kernel_core::place::Place;
-use kernel_core::plan::counts::expert_of_slot;
-use kernel_core::plan::order::SendOrder;
-use kernel_core::plan::returns::Received;
-use kernel_core::plan::route;
-use kernel_core::plan::shared::SharedSplit;
-use kernel_core::plan::split::{self, Work};
-use kernel_core::protocol::Flags;
-use kernel_core::shape::{CommAlg, Shape};
-use kernel_core::units::{CoreId, Pair, RankId, Token};
-use serde::Serialize;
+use veriep_core::place::Place;
+use veriep_core::plan::counts::expert_of_slot;
+use veriep_core::plan::order::SendOrder;
+use veriep_core::plan::returns::Received;
+use veriep_core::plan::route;
+use veriep_core::plan::shared::SharedSplit;
+use veriep_core::plan::split::{self, Work};
+use veriep_core::protocol::Flags;
+use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::units::{CoreId, Pair, RankId, Token};
 
 #[derive(Serialize)]
 pub(super) struct CorePlan {

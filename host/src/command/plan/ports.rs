@@ -2,14 +2,14 @@
 
 use super::lists::{Traffic, Write, Writes, puts};
 use crate::report::columns;
-use kernel_core::layout::data::dispatch_record;
-use kernel_core::layout::state::Partition;
-use kernel_core::placement::Home;
-use kernel_core::plan::port::{Bits20To9, Load, PACKET, PORTS, WINDOW_ALIGN, add};
-use kernel_core::plan::route::Send;
-use kernel_core::shape::Shape;
-use kernel_core::units::RankId;
 use serde::Serialize;
+use veriep_core::layout::data::dispatch_record;
+use veriep_core::layout::state::Partition;
+use veriep_core::placement::Home;
+use veriep_core::plan::port::{Bits20To9, Load, PACKET, PORTS, WINDOW_ALIGN, add};
+use veriep_core::plan::route::Send;
+use veriep_core::shape::Shape;
+use veriep_core::units::RankId;
 
 #[derive(Serialize)]
 pub(super) struct Ports {

@@ -7,17 +7,17 @@ pub(super) use table::{summary_table, table};
 
 use super::lists::Traffic;
 use crate::cli::PlanArgs;
-use kernel_core::layout::a2_message::{ELEMENT, Task};
-use kernel_core::layout::relay as layout;
-use kernel_core::layout::state::{Kind, Partition};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::plan::relay::{self, Forward};
-use kernel_core::plan::split;
-use kernel_core::protocol::Stage;
-use kernel_core::shape::Shape;
-use kernel_core::units::{CoreId, RankId, Token};
 use serde::Serialize;
 use std::collections::BTreeMap;
+use veriep_core::layout::a2_message::{ELEMENT, Task};
+use veriep_core::layout::relay as layout;
+use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::plan::order::SendOrder;
+use veriep_core::plan::relay::{self, Forward};
+use veriep_core::plan::split;
+use veriep_core::protocol::Stage;
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId, Token};
 
 /// The partition of all offsets.
 const PARTITION: Partition = Partition::P0;

@@ -5,11 +5,11 @@ use super::ports::{self, Ports};
 use super::{listed, name_of};
 use crate::cli::{OrderArg, PlanArgs, SharedArg};
 use crate::report::{columns, pairs};
-use kernel_core::plan::incast::Incast;
-use kernel_core::plan::shared::SharedSplit;
-use kernel_core::shape::Shape;
-use kernel_core::units::RankId;
 use serde::Serialize;
+use veriep_core::plan::incast::Incast;
+use veriep_core::plan::shared::SharedSplit;
+use veriep_core::shape::Shape;
+use veriep_core::units::RankId;
 
 #[derive(Serialize)]
 pub(super) struct Summary {

@@ -3,14 +3,14 @@
 use super::lists::Traffic;
 use super::one_core::ends;
 use core::ops::Range;
-use kernel_core::layout::record::sent_bytes;
-use kernel_core::layout::state::{Kind, Partition};
-use kernel_core::layout::tp;
-use kernel_core::place::Place;
-use kernel_core::plan::returns::Received;
-use kernel_core::plan::split;
-use kernel_core::units::{CoreId, RankId};
 use serde::Serialize;
+use veriep_core::layout::record::sent_bytes;
+use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::layout::tp;
+use veriep_core::place::Place;
+use veriep_core::plan::returns::Received;
+use veriep_core::plan::split;
+use veriep_core::units::{CoreId, RankId};
 
 /// The core puts these rows, then their first number, then publishes flag and number of rows; and awaits as much.
 #[derive(Serialize)]

@@ -7,11 +7,11 @@ use crate::error::Error;
 use crate::member;
 use crate::report::note;
 use crate::result::{self, RankResult};
-use kernel_core::layout::outputs::capacity;
-use kernel_core::place::Tensor;
-use kernel_core::shape::Shape;
-use kernel_core::units::RankId;
 use std::path::Path;
+use veriep_core::layout::outputs::capacity;
+use veriep_core::place::Tensor;
+use veriep_core::shape::Shape;
+use veriep_core::units::RankId;
 
 /// The tensors of one rank's result.
 struct Owned {

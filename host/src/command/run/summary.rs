@@ -11,10 +11,10 @@ use crate::ledger::Moved;
 use crate::member;
 use crate::report::{Report, columns, pairs};
 use core::time::Duration;
-use kernel_core::plan::relay;
-use kernel_core::protocol::Stage;
-use kernel_core::shape::{CommAlg, Op};
 use serde::Serialize;
+use veriep_core::plan::relay;
+use veriep_core::protocol::Stage;
+use veriep_core::shape::{CommAlg, Op};
 
 #[derive(Serialize)]
 struct Summary {

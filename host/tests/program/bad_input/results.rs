@@ -2,12 +2,12 @@
 
 use super::room::{Room, is_root, skipped, tensor};
 use super::rows;
-use host::store::Tensor;
 use safetensors::Dtype;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::process::{Output, Stdio};
+use veriep::store::Tensor;
 
 /// Runs a request into a device that is always full.
 fn into_full(room: &Room, request: &str) -> Output {

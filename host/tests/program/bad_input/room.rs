@@ -1,10 +1,5 @@
 //! A folder of one's own, with what is wrong in it.
 
-use host::case::{Case, TENSORS_NAME};
-use host::config::{Bs, Config};
-use host::generate::{Left, Options, generate_left};
-use host::presets::preset;
-use host::store::{Tensor, TensorFile, write_tensors};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
 use std::io::ErrorKind;
@@ -13,6 +8,11 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use tempfile::{TempDir, tempdir};
+use veriep::case::{Case, TENSORS_NAME};
+use veriep::config::{Bs, Config};
+use veriep::generate::{Left, Options, generate_left};
+use veriep::presets::preset;
+use veriep::store::{Tensor, TensorFile, write_tensors};
 
 pub(crate) struct Room(TempDir);
 

@@ -2,10 +2,10 @@
 
 use super::room::{Room, tensor};
 use super::rows;
-use host::generate::Options;
-use host::store::Tensor;
 use safetensors::Dtype;
 use std::process::Output;
+use veriep::generate::Options;
+use veriep::store::Tensor;
 
 const NAN: [u8; 4] = f32::NAN.to_le_bytes();
 

@@ -5,13 +5,13 @@ use super::super::protocol::VIRTUAL;
 use super::super::violation::Violation;
 use core::hash::{Hash, Hasher};
 use core::ops::Range;
-use kernel_core::layout::a2_message::TASK;
-use kernel_core::layout::a2_window::{FLAG, FLAG1, next_flag_place, sent_bytes, tail_flag, window_in};
-use kernel_core::layout::state::Partition;
-use kernel_core::place::Place;
-use kernel_core::protocol::{Agent, Operator};
-use kernel_core::units::RankId;
 use std::rc::Rc;
+use veriep_core::layout::a2_message::TASK;
+use veriep_core::layout::a2_window::{FLAG, FLAG1, next_flag_place, sent_bytes, tail_flag, window_in};
+use veriep_core::layout::state::Partition;
+use veriep_core::place::Place;
+use veriep_core::protocol::{Agent, Operator};
+use veriep_core::units::RankId;
 use xxhash_rust::xxh3::xxh3_128;
 
 /// What forgotten bytes hold: no flag, no count, no field of a task, and nobody's payload.

@@ -33,12 +33,12 @@ use super::state::{Bytes, StateOf};
 use super::violation::Violation;
 use core::cell::RefCell;
 use core::hash::Hash;
-use kernel_core::fabric::Progress;
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::AgentEnv;
-use kernel_core::units::RankId;
 pub(super) use memory::Scene;
 use memory::{Flying, Late, Memory};
+use veriep_core::fabric::Progress;
+use veriep_core::plan::order::SendOrder;
+use veriep_core::protocol::AgentEnv;
+use veriep_core::units::RankId;
 use view::View;
 
 /// What happens in the memory, or beside it.

@@ -7,13 +7,13 @@ use super::super::violation::Violation;
 use super::memory::{Area, Flying, Late, Memory, Scene, Spot, in_use};
 use core::cell::RefCell;
 use core::ops::Range;
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, TASK};
-use kernel_core::layout::a2_window::{FLAG, FLAG1, buffer_chosen, tail_flag};
-use kernel_core::place::{Place, Region};
-use kernel_core::protocol::Operator;
-use kernel_core::units::{CoreId, RankId};
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, TASK};
+use veriep_core::layout::a2_window::{FLAG, FLAG1, buffer_chosen, tail_flag};
+use veriep_core::place::{Place, Region};
+use veriep_core::protocol::Operator;
+use veriep_core::units::{CoreId, RankId};
 
 /// The view of one core, or of an agent, which has that of core 0.
 pub(super) struct View<'v, 'a> {

@@ -4,10 +4,10 @@ use super::super::model::{Memory as Landing, Twin};
 use super::super::violation::Violation;
 use super::memory::CoreWords;
 use super::view::View;
-use kernel_core::fabric::Fault;
-use kernel_core::layout::state::{CORE_RECORD, CORE_WORDS};
-use kernel_core::place::Place;
-use kernel_core::units::CoreId;
+use veriep_core::fabric::Fault;
+use veriep_core::layout::state::{CORE_RECORD, CORE_WORDS};
+use veriep_core::place::Place;
+use veriep_core::units::CoreId;
 
 impl View<'_, '_> {
     /// A barrier word as this core observes it.

@@ -4,13 +4,13 @@ use super::super::model::Twin;
 use super::super::protocol::{self, NOTHING};
 use super::super::violation::Violation;
 use super::view::View;
-use kernel_core::fabric::Fault;
-use kernel_core::layout::data::partition_start;
-use kernel_core::layout::landing::{self, Area};
-use kernel_core::layout::state::Partition;
-use kernel_core::place::Place;
-use kernel_core::protocol::Operator;
-use kernel_core::units::RankId;
+use veriep_core::fabric::Fault;
+use veriep_core::layout::data::partition_start;
+use veriep_core::layout::landing::{self, Area};
+use veriep_core::layout::state::Partition;
+use veriep_core::place::Place;
+use veriep_core::protocol::Operator;
+use veriep_core::units::RankId;
 
 impl protocol::View for View<'_, '_> {
     /// The experts of the batch that this rank combines next: they read each row where it lies, for the last time, and

@@ -4,11 +4,11 @@ use super::super::model::{Setup, Twin};
 use super::super::protocol::{VIRTUAL, spot};
 use super::super::violation::Violation;
 use core::fmt;
-use kernel_core::fabric::order::{Issued, Kind};
-use kernel_core::layout::state::DISPATCH_SELECTORS;
-use kernel_core::place::{Place, Region};
-use kernel_core::units::RankId;
 use std::collections::HashMap;
+use veriep_core::fabric::order::{Issued, Kind};
+use veriep_core::layout::state::DISPATCH_SELECTORS;
+use veriep_core::place::{Place, Region};
+use veriep_core::units::RankId;
 
 /// A model, with numbers for places and rows, so that states stay small.
 pub(in super::super) struct Scene<'a> {

@@ -9,10 +9,10 @@ use super::protocol::{Came, Protocol, Run, StepOf};
 use super::state::{Bytes, StateOf};
 use super::violation::Violation;
 use core::hash::Hash;
-use kernel_core::fabric::Progress;
-use kernel_core::fabric::order::{self, Issued};
 use memory::Memory;
 pub(super) use memory::Scene;
+use veriep_core::fabric::Progress;
+use veriep_core::fabric::order::{self, Issued};
 use view::View;
 
 impl Protocol for Scene<'_> {

@@ -5,17 +5,17 @@ use super::super::protocol::{NOTHING, Step, VIRTUAL, spot};
 use super::super::violation::Violation;
 use super::memory::{Effect, Memory, Scene, Value, is_flag};
 use core::cell::{Cell, RefCell};
-use kernel_core::fabric::order::{self, Issued};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::layout::block;
-use kernel_core::layout::data::partition_start;
-use kernel_core::layout::state::{
+use veriep_core::fabric::order::{self, Issued};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::layout::block;
+use veriep_core::layout::data::partition_start;
+use veriep_core::layout::state::{
     CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, core_word,
 };
-use kernel_core::place::{Place, Region, Tensor};
-use kernel_core::protocol::Operator;
-use kernel_core::sync::flag;
-use kernel_core::units::RankId;
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::protocol::Operator;
+use veriep_core::sync::flag;
+use veriep_core::units::RankId;
 
 /// Bytes of a scale.
 const SCALE: u64 = 4;
@@ -240,7 +240,7 @@ impl Fabric for View<'_, '_> {
             self.step.touch(at)?;
         }
         if self.is_core_word(at) && !own {
-            let other = ((at.offset - CORE_WORDS) / kernel_core::layout::state::CORE_RECORD) as u32;
+            let other = ((at.offset - CORE_WORDS) / veriep_core::layout::state::CORE_RECORD) as u32;
             let skip = match self.twin() {
                 Twin::NoBarrier => true,
                 Twin::NoPullBarrier => self.step.operator == Operator::Combine,

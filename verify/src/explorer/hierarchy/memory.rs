@@ -3,13 +3,13 @@
 use super::super::model::{Memory as Landing, Setup, Twin};
 use super::super::protocol::RANKS;
 use super::super::violation::Violation;
-use kernel_core::fabric::order::{Issued, Kind};
-use kernel_core::layout::relay;
-use kernel_core::layout::state::Partition;
-use kernel_core::place::{Place, Region};
-use kernel_core::shape::Shape;
-use kernel_core::units::{CoreId, RankId};
 use std::collections::HashMap;
+use veriep_core::fabric::order::{Issued, Kind};
+use veriep_core::layout::relay;
+use veriep_core::layout::state::Partition;
+use veriep_core::place::{Place, Region};
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId};
 
 /// By rank: the operator that it is known to have begun, so that it has ended those before.
 pub(super) type Heard = [u32; RANKS];

@@ -39,9 +39,9 @@ use super::state::{Bytes, Core, StateOf};
 use super::violation::Violation;
 use core::convert::Infallible;
 use core::hash::Hash;
-use kernel_core::units::RankId;
 pub(super) use memory::Scene;
 use memory::{Effect, Heard, Memory};
+use veriep_core::units::RankId;
 use view::{Asked, View};
 
 /// What the memory keeps of a core.

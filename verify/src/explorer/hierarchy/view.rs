@@ -6,13 +6,13 @@ use super::super::violation::Violation;
 use super::Own;
 use super::memory::{Area, Effect, Heard, Memory, Part, Scene, Spot, Value};
 use core::cell::{Cell, RefCell};
-use kernel_core::fabric::order::{self, Issued};
-use kernel_core::fabric::{Capabilities, Fabric, Fault};
-use kernel_core::layout::relay;
-use kernel_core::place::{Place, Region};
-use kernel_core::plan::relay as plan;
-use kernel_core::protocol::Operator;
-use kernel_core::units::{CoreId, RankId, Token};
+use veriep_core::fabric::order::{self, Issued};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::layout::relay;
+use veriep_core::place::{Place, Region};
+use veriep_core::plan::relay as plan;
+use veriep_core::protocol::Operator;
+use veriep_core::units::{CoreId, RankId, Token};
 
 /// The machines' epochs stand at the far end of what a flag has room for, where the model's operators are counted from 0:
 /// even, so that partitions are the same.

@@ -1,5 +1,5 @@
-//! One core's fabric and one agent's interface over loom's memory: orderings are those of `kernel_core::fabric::raw`, which
-//! stand in `kernel_core::fabric::coherent`.
+//! One core's fabric and one agent's interface over loom's memory: orderings are those of `veriep_core::fabric::raw`, which
+//! stand in `veriep_core::fabric::coherent`.
 
 use super::Bend;
 use super::memory::Memory;
@@ -8,20 +8,20 @@ use crate::loom::memory::Outputs;
 use crate::loom::trace::{self, Access, Event};
 use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
-use kernel_core::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
-use kernel_core::fabric::nic::{Nic, Post, Transfer};
-use kernel_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError};
-use kernel_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
-use kernel_core::layout::a2_window::{buffer_chosen, half_start};
-use kernel_core::layout::state::{Partition, core_word};
-use kernel_core::place::{Place, Region};
-use kernel_core::plan::order::SendOrder;
-use kernel_core::protocol::{Agent, AgentEnv};
-use kernel_core::shape::Shape;
-use kernel_core::units::{CoreId, RankId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
+use veriep_core::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError};
+use veriep_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
+use veriep_core::layout::a2_window::{buffer_chosen, half_start};
+use veriep_core::layout::state::{Partition, core_word};
+use veriep_core::place::{Place, Region};
+use veriep_core::plan::order::SendOrder;
+use veriep_core::protocol::{Agent, AgentEnv};
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId};
 
 /// What a core or an agent acts on.
 #[derive(Clone, Debug)]

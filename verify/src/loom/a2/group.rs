@@ -7,15 +7,15 @@ use super::memory::{Memory, Places};
 use crate::loom::domain::{Domain, Run};
 use crate::loom::round::Traffic;
 use core::cell::RefCell;
-use kernel_core::layout::a2_window::{FLAG1, tail_flag, window_in};
-use kernel_core::layout::state::Partition;
-use kernel_core::place::Place;
-use kernel_core::protocol::{Choices, Operator};
-use kernel_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
-use kernel_core::units::RankId;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::sync::Arc;
+use veriep_core::layout::a2_window::{FLAG1, tail_flag, window_in};
+use veriep_core::layout::state::Partition;
+use veriep_core::place::Place;
+use veriep_core::protocol::{Choices, Operator};
+use veriep_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
+use veriep_core::units::RankId;
 
 /// Where the agent of a rank runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

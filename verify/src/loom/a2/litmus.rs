@@ -5,16 +5,16 @@ use super::fabric::{AgentNic, CoreFabric, Seat};
 use super::memory::{Memory, Places};
 use ::loom::thread;
 use core::fmt::Debug;
-use kernel_core::fabric::Fabric;
-use kernel_core::fabric::nic::{Nic, Transfer};
-use kernel_core::layout::a2_message::{doorbell, task_word};
-use kernel_core::layout::a2_window::{FLAG1, record, tail_flag, window_in, window_out};
-use kernel_core::layout::state::{Kind, Partition};
-use kernel_core::place::Place;
-use kernel_core::shape::Shape;
-use kernel_core::units::{CoreId, RankId};
 use std::rc::Rc;
 use std::sync::Arc;
+use veriep_core::fabric::Fabric;
+use veriep_core::fabric::nic::{Nic, Transfer};
+use veriep_core::layout::a2_message::{doorbell, task_word};
+use veriep_core::layout::a2_window::{FLAG1, record, tail_flag, window_in, window_out};
+use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::place::Place;
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId};
 
 const P0: Partition = Partition::P0;
 

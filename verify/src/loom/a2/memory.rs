@@ -4,13 +4,13 @@ use ::loom::cell::UnsafeCell;
 use ::loom::sync::atomic::{AtomicU64, Ordering};
 use core::cell::Cell;
 use core::ops::Range;
-use kernel_core::layout::a2_message::{Task, doorbell, task_word};
-use kernel_core::layout::a2_window::{FLAG1, buffer_chosen, record, row, tail_flag, window};
-use kernel_core::layout::state::{Kind, Partition, core_word};
-use kernel_core::place::{Place, Region};
-use kernel_core::shape::Shape;
-use kernel_core::units::{CoreId, Offset, RankId};
 use std::collections::BTreeMap;
+use veriep_core::layout::a2_message::{Task, doorbell, task_word};
+use veriep_core::layout::a2_window::{FLAG1, buffer_chosen, record, row, tail_flag, window};
+use veriep_core::layout::state::{Kind, Partition, core_word};
+use veriep_core::place::{Place, Region};
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, Offset, RankId};
 
 /// How a word may be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::super::listed;
 use super::super::ports;
 use super::{Blocks, CorePlan, Exchange, name_of_flags};
 use crate::report::pairs;
-use kernel_core::protocol::Flags;
+use veriep_core::protocol::Flags;
 
 pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
     let (dispatch, combine) = (&plan.dispatch, &plan.combine);
