@@ -8,7 +8,6 @@ use crate::driver::{Failure, Unit};
 use std::collections::BTreeMap;
 use veriep_core::layout::a2_window::sent_bytes;
 use veriep_core::layout::relay as layout;
-use veriep_core::layout::state::Kind;
 use veriep_core::plan::relay;
 use veriep_core::plan::route;
 use veriep_core::protocol::{Operator, Stage};
@@ -55,8 +54,8 @@ pub fn settle<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Fail
     let ledger = Ledger { shape, stage: unit.options.choices.stage, counts };
     let of = |(number, &Planned { operator, round: batch }): (usize, &Planned)| {
         let (kind, name) = match operator {
-            Operator::Dispatch => (Kind::Dispatch, "dispatch"),
-            Operator::Combine => (Kind::Combine, "combine"),
+            Operator::Dispatch => (Operator::Dispatch, "dispatch"),
+            Operator::Combine => (Operator::Combine, "combine"),
         };
         let moved = match shape.comm_alg() {
             CommAlg::Hierarchy => ledger.servers(number, kind, &batches[batch]),
@@ -124,13 +123,13 @@ impl Ledger<'_> {
         Ok(&all[number * peers..(number + 1) * peers])
     }
 
-    fn servers(&self, number: usize, kind: Kind, batch: &Batch<'_>) -> Result<Moved, String> {
+    fn servers(&self, number: usize, kind: Operator, batch: &Batch<'_>) -> Result<Moved, String> {
         let (records, rows) = self.written(number)?;
         let (planned_records, planned_rows) = self.planned(kind, batch);
         hold(records.clone(), planned_records, |fault, (from, to, token)| {
             let what = match kind {
-                Kind::Dispatch => format!("token {token} of rank {from}"),
-                Kind::Combine => format!("the sum of rank {from} for token {token} of rank {to}"),
+                Operator::Dispatch => format!("token {token} of rank {from}"),
+                Operator::Combine => format!("the sum of rank {from} for token {token} of rank {to}"),
             };
             match fault {
                 Fault::Twice => format!("{what} crossed to server {} twice", self.server(to)),
@@ -147,8 +146,8 @@ impl Ledger<'_> {
             }
         })?;
         let (record, row) = match kind {
-            Kind::Dispatch => (self.shape.payload_bytes(), self.shape.payload_bytes()),
-            Kind::Combine => (self.shape.result_bytes(), self.shape.row_bytes()),
+            Operator::Dispatch => (self.shape.payload_bytes(), self.shape.payload_bytes()),
+            Operator::Combine => (self.shape.result_bytes(), self.shape.row_bytes()),
         };
         self.gathered(number, kind, &records)?;
         let mut by_rank = BTreeMap::<RankId, u64>::new();
@@ -199,7 +198,7 @@ impl Ledger<'_> {
         Ok((records, rows))
     }
 
-    fn planned(&self, kind: Kind, batch: &Batch<'_>) -> (Vec<Record>, Vec<Row>) {
+    fn planned(&self, kind: Operator, batch: &Batch<'_>) -> (Vec<Record>, Vec<Row>) {
         let shape = self.shape;
         let (mut records, mut rows) = (Vec::new(), Vec::new());
         for rank in self.ranks() {
@@ -218,7 +217,7 @@ impl Ledger<'_> {
     }
 
     /// In stage 2 a task carries the records that were gathered for it, and their end flag.
-    fn gathered(&self, number: usize, kind: Kind, records: &[Record]) -> Result<(), String> {
+    fn gathered(&self, number: usize, kind: Operator, records: &[Record]) -> Result<(), String> {
         for rank in self.ranks() {
             for &Posted { to, len } in self.posted(number, rank)? {
                 let n = records.iter().filter(|&&(from, dest, _)| from == rank && dest == to).count();
@@ -231,7 +230,7 @@ impl Ledger<'_> {
         Ok(())
     }
 
-    fn mesh(&self, number: usize, kind: Kind, batch: &Batch<'_>) -> Result<Moved, String> {
+    fn mesh(&self, number: usize, kind: Operator, batch: &Batch<'_>) -> Result<Moved, String> {
         let shape = self.shape;
         let ranks = shape.ep_world_size() as usize;
         let mut planned = vec![0; ranks * ranks];
@@ -244,8 +243,8 @@ impl Ledger<'_> {
             }
         }
         let row = match kind {
-            Kind::Dispatch => shape.payload_bytes(),
-            Kind::Combine => shape.row_bytes(),
+            Operator::Dispatch => shape.payload_bytes(),
+            Operator::Combine => shape.row_bytes(),
         };
         let (mut across, mut inside, mut most) = (0, 0, 0);
         for rank in self.ranks() {
@@ -266,10 +265,10 @@ impl Ledger<'_> {
 }
 
 /// Results come back the way that tokens went.
-const fn way(kind: Kind, from: RankId, to: RankId) -> (RankId, RankId) {
+const fn way(kind: Operator, from: RankId, to: RankId) -> (RankId, RankId) {
     match kind {
-        Kind::Dispatch => (from, to),
-        Kind::Combine => (to, from),
+        Operator::Dispatch => (from, to),
+        Operator::Combine => (to, from),
     }
 }
 

@@ -3,7 +3,7 @@
 
 use crate::guard::{Guard, Spot};
 use veriep_core::layout::relay;
-use veriep_core::layout::state::Kind;
+use veriep_core::layout::state::Operator;
 use veriep_core::shape::{CommAlg, Shape};
 use veriep_core::units::RankId;
 
@@ -86,7 +86,8 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie> {
     let source = (spot.slot % u64::from(shape.ep_world_size())) as u32;
     let is_no_end = epoch > own || epoch == own && number > shape.bs_max().into();
     let namesake = shape.relay(guard.rank(), spot.slot as u32);
-    let record = relay::record_bytes(shape, if when.dispatch { Kind::Dispatch } else { Kind::Combine });
+    let record =
+        relay::record_bytes(shape, if when.dispatch { Operator::Dispatch } else { Operator::Combine });
     let (is_lie, source) = match (spot.area.name, spot.offset) {
         ("counts", 0) => {
             let most = u64::from(shape.bs(RankId(source)));

@@ -7,7 +7,7 @@ use crate::tape::{Tape, mixed};
 use veriep_core::fabric::ProtocolError;
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::a2_window;
-use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::layout::state::Partition;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::returns::received;
 use veriep_core::protocol::Operator;
@@ -221,7 +221,8 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
         if group.domain.shape.comm_alg() == CommAlg::Fullmesh {
             let ranks = (0..shape.ep_world_size()).map(RankId);
             let most = ranks.map(|rank| shape.rows_to_peer_max(rank)).max().unwrap_or(0);
-            let ends = [Kind::Dispatch, Kind::Combine].map(|kind| a2_window::sent_bytes(shape, kind, most));
+            let ends =
+                [Operator::Dispatch, Operator::Combine].map(|kind| a2_window::sent_bytes(shape, kind, most));
             let end = ends[0].max(ends[1]);
             for peer in (0..shape.ep_world_size()).map(RankId) {
                 for half in [Partition::P0, Partition::P1] {

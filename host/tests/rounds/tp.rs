@@ -11,7 +11,7 @@ use veriep::generate::{Left, Options, generate_left};
 use veriep::store::TensorFile;
 use veriep_core::fabric::{Capabilities, Fabric, Flag, Progress, ProtocolError, Wait};
 use veriep_core::inputs::Inputs;
-use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::layout::state::Partition;
 use veriep_core::layout::tp;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words};
@@ -184,7 +184,7 @@ fn a_slot_that_no_peer_could_have_published_is_refused() {
     ] {
         let backend = dispatched(&shape);
         let mut fabric = backend.fabric(RankId(1), CoreId(0), 0);
-        let at = tp::slot(Kind::Combine, Partition::P0, CoreId(0));
+        let at = tp::slot(Operator::Combine, Partition::P0, CoreId(0));
         fabric.put(RankId(0), tp::first_row(at), &first(row), &[]).unwrap();
         fabric.publish(RankId(0), at, word).unwrap();
         drop(fabric);
@@ -200,7 +200,7 @@ fn a_row_of_the_peer_with_a_token_out_of_order_is_refused() {
     let mut poked = false;
     let result = poll(&shape, &backend, Operator::Dispatch, 2, &Default::default(), |peer| {
         if peer == 1 && !poked {
-            let slot = tp::slot(Kind::Dispatch, Partition::P0, CoreId(0));
+            let slot = tp::slot(Operator::Dispatch, Partition::P0, CoreId(0));
             let heard = backend.fabric(RankId(0), CoreId(0), 0).observe(slot).unwrap();
             if heard != 0 {
                 // Peer 1 has told of its rows; the second becomes one more copy of the first.

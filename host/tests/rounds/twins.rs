@@ -8,7 +8,7 @@ use veriep::backend::lockstep::Memory::{Strong, Weak};
 use veriep::case::Case;
 use veriep::config::Config;
 use veriep::driver::Options;
-use veriep_core::layout::state::Kind;
+use veriep_core::layout::state::Operator;
 use veriep_core::place::Region;
 use veriep_core::protocol::{Choices, Flags};
 use veriep_core::sim::duty::{Double, Words};
@@ -65,7 +65,7 @@ fn a_missing_barrier_behind_the_sums_is_caught() {
 /// partition is enough.
 #[test]
 fn one_dispatch_partition_is_caught_with_self_traffic() {
-    let twin = Duty::Second(Double::Partition(Kind::Dispatch));
+    let twin = Duty::Second(Double::Partition(Operator::Dispatch));
     Trial::new(&secluded(true), "DC", 2).steady().must_catch(&twin, Strong, SEEDS);
     Trial::new(&secluded(false), "DC", 6).steady().cannot_catch(&twin, Strong, SEEDS);
     let mut all_idle = pair(1);
@@ -77,7 +77,7 @@ fn one_dispatch_partition_is_caught_with_self_traffic() {
 /// back. With two batches in flight strong memory and one DDCC show it.
 #[test]
 fn one_combine_partition_is_safe_in_strict_order_and_caught_with_two_batches_in_flight() {
-    let twin = Duty::Second(Double::Partition(Kind::Combine));
+    let twin = Duty::Second(Double::Partition(Operator::Combine));
     for case in [pair(1), pair(2)] {
         Trial::new(&case, "DC", 6).cannot_catch(&twin, Weak, SEEDS);
     }
@@ -125,7 +125,7 @@ fn a_missing_quiet_is_caught_on_weak_memory() {
 /// used twice.
 #[test]
 fn a_clear_that_never_happens_is_caught_in_three_rounds() {
-    for kind in [Kind::Dispatch, Kind::Combine] {
+    for kind in [Operator::Dispatch, Operator::Combine] {
         Trial::new(&pair(1), "DC", 3).must_catch(&Duty::Clear(Words::Status(Some(kind))), Strong, SEEDS);
         Trial::new(&pair(1), "DC", 2).cannot_catch(&Duty::Clear(Words::Status(Some(kind))), Weak, SEEDS);
     }
@@ -135,7 +135,7 @@ fn a_clear_that_never_happens_is_caught_in_three_rounds() {
 /// after next before the clear comes.
 #[test]
 fn a_clear_in_the_next_operator_is_caught() {
-    let twin = Duty::InTime(Words::Status(Some(Kind::Dispatch)));
+    let twin = Duty::InTime(Words::Status(Some(Operator::Dispatch)));
     Trial::new(&secluded(true), "DC", 3).steady().must_catch(&twin, Strong, SEEDS);
 }
 
@@ -230,7 +230,7 @@ fn one_tp_partition_is_caught_with_two_batches_in_flight() {
 /// Strong memory, three rounds: a partition must come round.
 #[test]
 fn a_tp_slot_that_is_never_cleared_is_caught_in_three_rounds() {
-    for kind in [Kind::Dispatch, Kind::Combine] {
+    for kind in [Operator::Dispatch, Operator::Combine] {
         Trial::new(&tp(1), "DC", 3).must_catch(&Duty::Clear(Words::TpSlots(kind)), Strong, SEEDS);
         Trial::new(&tp(1), "DC", 2).cannot_catch(&Duty::Clear(Words::TpSlots(kind)), Strong, 0..40);
     }
@@ -241,7 +241,7 @@ fn a_tp_slot_that_is_never_cleared_is_caught_in_three_rounds() {
 #[test]
 fn a_tp_slot_of_no_rows_that_is_never_cleared_is_caught_once_counts_change() {
     let case = seeded(Config { tp_world_size: 2, ..small(2, 2, 1, 1, 1) }, 1);
-    for kind in [Kind::Dispatch, Kind::Combine] {
+    for kind in [Operator::Dispatch, Operator::Combine] {
         let (trial, twin) = (Trial::new(&case, "DC", 3), Duty::Clear(Words::EmptyTpSlots(kind)));
         trial.must_catch(&twin, Strong, SEEDS);
         trial.steady().cannot_catch(&twin, Weak, SEEDS);

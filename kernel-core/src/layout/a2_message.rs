@@ -21,7 +21,7 @@
 
 use super::a2_window::{sent_bytes, window};
 use super::relay;
-use super::state::{CORE_WORDS, Kind, Partition};
+use super::state::{CORE_WORDS, Operator, Partition};
 use crate::place::Place;
 use crate::shape::{RANKS_MAX, Shape};
 use crate::units::{Offset, RankId, div_floor};
@@ -66,7 +66,7 @@ impl Task {
     pub const fn new(
         shape: &Shape,
         half: Partition,
-        kind: Kind,
+        kind: Operator,
         rank: RankId,
         peer: RankId,
         rows: u32,
@@ -84,7 +84,7 @@ impl Task {
     #[must_use]
     pub const fn stream(
         shape: &Shape,
-        (half, kind): (Partition, Kind),
+        (half, kind): (Partition, Operator),
         rank: RankId,
         server: u32,
         records: u32,

@@ -24,7 +24,7 @@
 
 use super::a2_message;
 use super::map::{Area, Field};
-use super::state::{self, CORE_RECORD, Kind, Partition};
+use super::state::{self, CORE_RECORD, Operator, Partition};
 use crate::place::Place;
 use crate::shape::Shape;
 use crate::shape::sizes::{FLAG_STEP, HALF_TAIL, WINDOW_HEAD};
@@ -91,16 +91,16 @@ pub const fn row(shape: &Shape, position: u32) -> Offset {
 
 /// The last flag of a window of `rows` rows: FLAG2 of dispatch, FLAG of combine.
 #[must_use]
-pub const fn tail_flag(shape: &Shape, kind: Kind, rows: u32) -> Offset {
+pub const fn tail_flag(shape: &Shape, kind: Operator, rows: u32) -> Offset {
     match kind {
-        Kind::Dispatch => record(shape, rows) + WINDOW_HEAD,
-        Kind::Combine => row(shape, rows) + FLAG_STEP,
+        Operator::Dispatch => record(shape, rows) + WINDOW_HEAD,
+        Operator::Combine => row(shape, rows) + FLAG_STEP,
     }
 }
 
 /// Bytes that are sent to a peer that gets `rows` rows: up to the word of the last flag.
 #[must_use]
-pub const fn sent_bytes(shape: &Shape, kind: Kind, rows: u32) -> u64 {
+pub const fn sent_bytes(shape: &Shape, kind: Operator, rows: u32) -> u64 {
     tail_flag(shape, kind, rows) + FLAG_WORD
 }
 
@@ -108,8 +108,8 @@ pub const fn sent_bytes(shape: &Shape, kind: Kind, rows: u32) -> u64 {
 /// whatever the counts: FLAG1, FLAG2 of any number of rows, FLAG of any number of rows.
 #[must_use]
 pub const fn next_flag_place(shape: &Shape, from: Offset) -> Offset {
-    let dispatch = next_of(tail_flag(shape, Kind::Dispatch, 0), shape.window_record(), from);
-    let combine = next_of(tail_flag(shape, Kind::Combine, 0), shape.row_bytes(), from);
+    let dispatch = next_of(tail_flag(shape, Operator::Dispatch, 0), shape.window_record(), from);
+    let combine = next_of(tail_flag(shape, Operator::Combine, 0), shape.row_bytes(), from);
     let next = if dispatch < combine { dispatch } else { combine };
     if from <= FLAG1 && FLAG1 < next { FLAG1 } else { next }
 }

@@ -5,7 +5,7 @@ use super::block;
 use super::data::{dispatch_record, partition_start};
 use super::record::{self, Triple};
 use super::state::{
-    self, CORE_RECORD, CORE_WORDS, Kind, Partition, STATUS_SLOT, combine_status, dispatch_status,
+    self, CORE_RECORD, CORE_WORDS, Operator, Partition, STATUS_SLOT, combine_status, dispatch_status,
 };
 use super::tp;
 use crate::place::{Place, Tensor};
@@ -66,7 +66,7 @@ fn tp_slots(shape: &Shape, p: Partition) -> [Area; 2] {
         stride: STATUS_SLOT,
         slot: 12,
     };
-    [area("tp dispatch slots", Kind::Dispatch), area("tp combine slots", Kind::Combine)]
+    [area("tp dispatch slots", Operator::Dispatch), area("tp combine slots", Operator::Combine)]
 }
 
 fn tp_rows(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {
@@ -89,7 +89,7 @@ fn tp_selectors(shape: &Shape) -> [Area; 2] {
         stride: CORE_RECORD,
         slot: 8,
     };
-    [area("tp dispatch selectors", Kind::Dispatch), area("tp combine selectors", Kind::Combine)]
+    [area("tp dispatch selectors", Operator::Dispatch), area("tp combine selectors", Operator::Combine)]
 }
 
 fn status_areas(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {
@@ -119,8 +119,8 @@ fn core_areas(shape: &Shape) -> [Area; 3] {
         slot,
     };
     [
-        area("dispatch selectors", state::selector(Kind::Dispatch, CoreId(0)), 8),
-        area("combine selectors", state::selector(Kind::Combine, CoreId(0)), 8),
+        area("dispatch selectors", state::selector(Operator::Dispatch, CoreId(0)), 8),
+        area("combine selectors", state::selector(Operator::Combine, CoreId(0)), 8),
         area("core words", Place::state(CORE_WORDS), 16),
     ]
 }

@@ -36,7 +36,7 @@
 
 use super::map::{Area, Field};
 use super::record::Triple;
-use super::state::{CORE_RECORD, Kind, Partition};
+use super::state::{CORE_RECORD, Operator, Partition};
 use crate::place::{Place, Region};
 use crate::shape::sizes::{COUNT_WORDS, RELAY_AREA, SCALE_FIELD, near_slot, relay_record, relay_stream};
 use crate::shape::{CORES_MAX, RANKS_MAX, Shape};
@@ -184,10 +184,10 @@ pub const fn pairs_max(shape: &Shape) -> u32 {
 
 /// Bytes of a record in that kind of operator.
 #[must_use]
-pub const fn record_bytes(shape: &Shape, kind: Kind) -> u64 {
+pub const fn record_bytes(shape: &Shape, kind: Operator) -> u64 {
     match kind {
-        Kind::Dispatch => token_bytes(shape),
-        Kind::Combine => partial_bytes(shape),
+        Operator::Dispatch => token_bytes(shape),
+        Operator::Combine => partial_bytes(shape),
     }
 }
 
@@ -203,7 +203,7 @@ pub const fn gathered_end(shape: &Shape, partition: Partition, server: u32) -> O
 #[must_use]
 pub const fn gathered(
     shape: &Shape,
-    (partition, kind): (Partition, Kind),
+    (partition, kind): (Partition, Operator),
     server: u32,
     record: u32,
 ) -> Offset {
@@ -213,7 +213,7 @@ pub const fn gathered(
 
 /// Bytes of the task that carries `records` records and their end flag.
 #[must_use]
-pub const fn gathered_bytes(shape: &Shape, kind: Kind, records: u32) -> u64 {
+pub const fn gathered_bytes(shape: &Shape, kind: Operator, records: u32) -> u64 {
     records as u64 * record_bytes(shape, kind) + END_FLAG
 }
 

@@ -80,9 +80,9 @@ impl Partition {
     }
 }
 
-/// The operator kinds that have partitions of their own.
+/// The operators; each has partitions of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
+pub enum Operator {
     /// Dispatch.
     Dispatch,
     /// Combine.
@@ -169,10 +169,10 @@ pub const fn combine_status(partition: Partition, slot: u32) -> Place {
 
 /// Selector record of a core for an operator kind. Private to that core.
 #[must_use]
-pub const fn selector(kind: Kind, core: CoreId) -> Place {
+pub const fn selector(kind: Operator, core: CoreId) -> Place {
     let base = match kind {
-        Kind::Dispatch => DISPATCH_SELECTORS,
-        Kind::Combine => COMBINE_SELECTORS,
+        Operator::Dispatch => DISPATCH_SELECTORS,
+        Operator::Combine => COMBINE_SELECTORS,
     };
     Place::state(base + core.0 as u64 * CORE_RECORD)
 }

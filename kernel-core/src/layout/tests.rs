@@ -6,7 +6,7 @@ use super::map::{self, Area};
 use super::record::{Tail, Triple, scale_of, sent_bytes, triple_of};
 use super::row_table;
 use super::state::{
-    DISPATCH_STATUS, Direct, Kind, PARTITION, Partition, STATE_BYTES, combine_slot, combine_status,
+    DISPATCH_STATUS, Direct, Operator, PARTITION, Partition, STATE_BYTES, combine_slot, combine_status,
     core_word, direct_number, dispatch_slot, dispatch_status, selector,
 };
 use super::{outputs, result, tp};
@@ -165,8 +165,8 @@ fn a_combine_row_and_its_flag_count_token_major() {
 #[test]
 fn selectors_and_core_words_lie_at_768_818_and_848_kib() {
     let core = CoreId(7);
-    assert_eq!(selector(Kind::Dispatch, core), Place::state(768 * 1024 + 7 * 512));
-    assert_eq!(selector(Kind::Combine, core), Place::state(818 * 1024 + 7 * 512));
+    assert_eq!(selector(Operator::Dispatch, core), Place::state(768 * 1024 + 7 * 512));
+    assert_eq!(selector(Operator::Combine, core), Place::state(818 * 1024 + 7 * 512));
     let words = [0, 1, 2, 3].map(|epoch| core_word(core, epoch).offset - 848 * 1024 - 7 * 512);
     assert_eq!(words, [0, 8, 0, 8]);
 }
@@ -420,7 +420,7 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
         }
     }
     for core in (0..shape.aiv_num()).map(CoreId) {
-        all.extend([Kind::Dispatch, Kind::Combine].map(|kind| (selector(kind, core), 8)));
+        all.extend([Operator::Dispatch, Operator::Combine].map(|kind| (selector(kind, core), 8)));
         all.extend([0, 1].map(|epoch| (core_word(core, epoch), 8)));
     }
     all

@@ -13,7 +13,7 @@
 //!     +A * pitch  results   A, align(2H, 512) apart: what the peer's experts return for this rank's rows
 //! ```
 
-use super::state::{self, Kind, Partition};
+use super::state::{self, Operator, Partition};
 use crate::place::{Place, Region};
 use crate::shape::Shape;
 use crate::units::{CoreId, Offset, RankId};
@@ -23,10 +23,10 @@ pub const TP_STATE_BYTES: u64 = state::STATE_BYTES;
 
 /// Slot of a core of the peer, for an operator kind.
 #[must_use]
-pub const fn slot(kind: Kind, partition: Partition, core: CoreId) -> Place {
+pub const fn slot(kind: Operator, partition: Partition, core: CoreId) -> Place {
     in_tp_state(match kind {
-        Kind::Dispatch => state::dispatch_status(partition, core.0),
-        Kind::Combine => state::combine_status(partition, core.0),
+        Operator::Dispatch => state::dispatch_status(partition, core.0),
+        Operator::Combine => state::combine_status(partition, core.0),
     })
 }
 
@@ -38,7 +38,7 @@ pub const fn first_row(slot: Place) -> Place {
 
 /// Selector record of a core for an operator kind. Private to that core.
 #[must_use]
-pub(crate) const fn selector(kind: Kind, core: CoreId) -> Place {
+pub(crate) const fn selector(kind: Operator, core: CoreId) -> Place {
     in_tp_state(state::selector(kind, core))
 }
 

@@ -70,7 +70,7 @@ pub mod direct;
 pub mod hierarchy;
 mod machine;
 
-pub use crate::layout::state::Kind as Operator;
+pub use crate::layout::state::Operator;
 #[cfg(feature = "a2")]
 pub use a2::{Agent, AgentEnv};
 pub use choices::{Choices, Flags, Receive, Stage};

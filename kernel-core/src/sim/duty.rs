@@ -7,7 +7,7 @@ use crate::fabric::{Capabilities, Fabric, Fault};
 use crate::layout::a2_message::{DOORBELL, MESSAGE_SLOT};
 use crate::layout::a2_window::{buffer_chosen, half_start};
 use crate::layout::state::{
-    CORE_RECORD, CORE_WORDS, DISPATCH_STATUS, Kind, PARTITION, Partition, STATUS_SLOT,
+    CORE_RECORD, CORE_WORDS, DISPATCH_STATUS, Operator, PARTITION, Partition, STATUS_SLOT,
 };
 use crate::layout::{relay, tp};
 use crate::place::{Place, Region};
@@ -22,11 +22,11 @@ use core::ops::DerefMut;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Words {
     /// Status words of A3, of one kind or of both.
-    Status(Option<Kind>),
+    Status(Option<Operator>),
     /// Slots of the TP domain.
-    TpSlots(Kind),
+    TpSlots(Operator),
     /// Those of them that tell of no rows.
-    EmptyTpSlots(Kind),
+    EmptyTpSlots(Operator),
     /// Words of WindowsIn on A2, but for `bufferChosen`.
     WindowsIn,
     /// `bufferChosen` on A2.
@@ -45,7 +45,7 @@ pub enum Words {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Double {
     /// Status words and records of A3, of one kind.
-    Partition(Kind),
+    Partition(Operator),
     /// Slots and rows of the TP domain.
     TpPartition,
     /// Task records of A2.
@@ -138,28 +138,28 @@ impl Words {
     }
 
     /// What a word that is not waited for passes for.
-    const fn passed(&self, seen: u64, kind: Option<Kind>) -> u64 {
+    const fn passed(&self, seen: u64, kind: Option<Operator>) -> u64 {
         match (self, kind) {
             (Self::Entered, _) => u64::MAX,
-            (_, Some(Kind::Dispatch)) if seen == 0 => flag::status(0),
-            (_, Some(Kind::Dispatch)) => seen,
-            (_, Some(Kind::Combine)) => flag::ARRIVED,
+            (_, Some(Operator::Dispatch)) if seen == 0 => flag::status(0),
+            (_, Some(Operator::Dispatch)) => seen,
+            (_, Some(Operator::Combine)) => flag::ARRIVED,
             _ => WINDOW_FLAG as u64,
         }
     }
 }
 
 /// The kind whose status word lies there.
-fn status_kind(at: Place) -> Option<Kind> {
+fn status_kind(at: Place) -> Option<Operator> {
     match at.region {
         Region::State if at.offset >= 2 * PARTITION => None,
-        Region::State if at.offset % PARTITION < DISPATCH_STATUS => Some(Kind::Dispatch),
-        Region::State => Some(Kind::Combine),
+        Region::State if at.offset % PARTITION < DISPATCH_STATUS => Some(Operator::Dispatch),
+        Region::State => Some(Operator::Combine),
         _ => None,
     }
 }
 
-fn tp_kind(at: Place) -> Option<Kind> {
+fn tp_kind(at: Place) -> Option<Operator> {
     if at.region == Region::TpState { status_kind(Place { region: Region::State, ..at }) } else { None }
 }
 
@@ -183,7 +183,7 @@ impl Double {
                 // Dispatch's status words lie first, and so do combine's records.
                 let is_dispatch = (at.offset % period < combine) == (at.region == Region::State);
                 let is_second = (period..2 * period).contains(&at.offset);
-                if is_second && is_dispatch == (kind == Kind::Dispatch) { folded(period) } else { at }
+                if is_second && is_dispatch == (kind == Operator::Dispatch) { folded(period) } else { at }
             }
             (Self::TpPartition, Region::TpState) if at.offset < 2 * PARTITION => folded(PARTITION),
             // All ranks of a twin's groups have one size.
@@ -324,11 +324,11 @@ where
                 let puts = core::mem::take(&mut self.held.puts);
                 self.held.due.extend(puts.into_iter().map(|(to, at, bytes)| (to, at, Due::Put(bytes))));
             }
-            (Duty::WholeCount, Some(Kind::Dispatch)) if word != flag::status(0) => {
+            (Duty::WholeCount, Some(Operator::Dispatch)) if word != flag::status(0) => {
                 self.held.due.push((to, at, Due::Publish(word)));
                 return self.inner.publish(to, at, flag::status(0));
             }
-            (Duty::StatusOrder, Some(Kind::Dispatch)) => {
+            (Duty::StatusOrder, Some(Operator::Dispatch)) => {
                 let at = self.rank_major(to, at);
                 return self.inner.publish(to, at, word);
             }

@@ -5,7 +5,7 @@
 //! operator N + 2 safe is told in `docs/PROTOCOL.md`; nothing of it is decided here.
 
 use crate::fabric::{Fabric, ProtocolError};
-use crate::layout::state::{Kind, Partition, selector};
+use crate::layout::state::{Operator, Partition, selector};
 use crate::place::Place;
 use crate::units::CoreId;
 
@@ -15,7 +15,7 @@ use crate::units::CoreId;
 /// The record holds neither 0 nor 1, or the fabric refuses.
 pub(crate) fn select<F: Fabric + ?Sized>(
     fabric: &mut F,
-    kind: Kind,
+    kind: Operator,
     core: CoreId,
 ) -> Result<Partition, ProtocolError> {
     select_at(fabric, selector(kind, core))

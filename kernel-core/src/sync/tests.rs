@@ -4,7 +4,7 @@ use super::barrier::{arrive, current_epoch, missing, next_epoch, sum_of};
 use super::flag::{self, ARRIVED, FLAG, Seen};
 use super::selector::select;
 use crate::fabric::{Fabric, ProtocolError};
-use crate::layout::state::{Kind, Partition, core_word, selector};
+use crate::layout::state::{Operator, Partition, core_word, selector};
 use crate::plan::counts::ShareSum;
 use crate::testing::domain::{Dice, PAIR};
 use crate::testing::group::{Memory, memory};
@@ -172,18 +172,18 @@ fn no_core_misses_the_sum_of_a_barrier_however_fast_the_others_are() {
 fn a_selector_alternates_by_core_and_kind() {
     let mut world = world();
     let mut take = |kind, core| select(&mut world.fabric(RANK, core, 0), kind, core).unwrap().index();
-    let taken = [SELF, SELF, SELF, OTHER].map(|core| take(Kind::Dispatch, core));
+    let taken = [SELF, SELF, SELF, OTHER].map(|core| take(Operator::Dispatch, core));
     assert_eq!(taken, [0, 1, 0, 0]);
-    assert_eq!([(); 2].map(|()| take(Kind::Combine, SELF)), [0, 1]);
+    assert_eq!([(); 2].map(|()| take(Operator::Combine, SELF)), [0, 1]);
 }
 
 #[test]
 fn a_selector_that_holds_neither_0_nor_1_is_refused_and_left_alone() {
     for seen in [2, 3, 1 << 32, u64::MAX] {
         let mut world = world();
-        let at = selector(Kind::Combine, OTHER);
+        let at = selector(Operator::Combine, OTHER);
         world.poke_word(RANK, at, seen);
-        let result = select(&mut world.fabric(RANK, OTHER, 0), Kind::Combine, OTHER);
+        let result = select(&mut world.fabric(RANK, OTHER, 0), Operator::Combine, OTHER);
         assert_eq!(result, Err(ProtocolError::Selector { at, seen }));
         assert_eq!(world.word(RANK, at), seen);
     }

@@ -7,7 +7,7 @@ use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{FLAG1, next_flag_place, tail_flag, window, window_in};
 use crate::layout::data::partition_start;
-use crate::layout::state::{Kind, PARTITION, Partition};
+use crate::layout::state::{PARTITION, Partition};
 use crate::place::{Place, Tensor};
 use crate::plan::relay;
 use crate::plan::returns::received;
@@ -482,14 +482,14 @@ impl Judge {
         places.retain(|&(other, _)| other != rank);
         for peer in (0..shape.ep_world_size()).map(RankId) {
             let (kind, receiver, source) = match planned.operator {
-                Operator::Dispatch => (Kind::Dispatch, rank, peer),
-                Operator::Combine => (Kind::Combine, peer, rank),
+                Operator::Dispatch => (Operator::Dispatch, rank, peer),
+                Operator::Combine => (Operator::Combine, peer, rank),
             };
             let inputs = |source: RankId| self.rounds[planned.round][source.index()].inputs();
             let rows = received(shape, receiver, inputs).filter(|row| row.source == source).count();
             let start = window(shape, half, peer);
             places.insert((rank, start + tail_flag(shape, kind, rows as u32)));
-            if kind == Kind::Dispatch {
+            if kind == Operator::Dispatch {
                 places.insert((rank, start + FLAG1));
             }
         }

@@ -11,7 +11,7 @@ use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
 use veriep_core::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
 use veriep_core::inputs::{self, Inputs, Mask};
 use veriep_core::layout::record::Triple;
-use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::layout::state::Partition;
 use veriep_core::layout::{
     a2_message, a2_window, block, data, landing, map, outputs, record, relay, row_table, state, tp,
 };
@@ -181,7 +181,7 @@ fn places(shape: &Shape) {
 
 fn layouts(shape: &Shape) {
     let (rank, core, at, token) = (RankId(any()), CoreId(any()), any(), Token(any()));
-    let (half, kind) = (black_box(Partition::P1), black_box(Kind::Combine));
+    let (half, kind) = (black_box(Partition::P1), black_box(Operator::Combine));
     let home = Home { rank, local_expert: at };
     keep((Partition::index(half), data::partition_start(shape, half)));
     let at_record = data::dispatch_record(shape, half, home, rank, at);
@@ -373,10 +373,10 @@ fn relays(shape: &Shape) {
     keep((relay::token_bytes(shape), relay::pairs_max(shape)));
     keep((relay::near_area(), relay::dispatch_slot(shape, at, rank, at)));
     keep((relay::combine_slot(shape, at, token, at), relay::returned_at(shape, record)));
-    keep((relay::gathered(shape, (half, Kind::Combine), at, at), relay::gathered_end(shape, half, at)));
-    keep((relay::gathered_bytes(shape, Kind::Dispatch, at), relay::gathered_for(shape, record)));
-    keep(relay::record_bytes(shape, Kind::Combine));
-    keep(a2_message::Task::stream(shape, (half, Kind::Dispatch), rank, at, at));
+    keep((relay::gathered(shape, (half, Operator::Combine), at, at), relay::gathered_end(shape, half, at)));
+    keep((relay::gathered_bytes(shape, Operator::Dispatch, at), relay::gathered_for(shape, record)));
+    keep(relay::record_bytes(shape, Operator::Combine));
+    keep(a2_message::Task::stream(shape, (half, Operator::Dispatch), rank, at, at));
     keep(relay::read_triple(shape, black_box(&[0; 12])));
     keep_all(relay::areas(shape));
     keep(relay::record_fields(shape));

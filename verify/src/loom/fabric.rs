@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::thread;
 use veriep_core::fabric::coherent::{Fence, OBSERVE, PUBLISH, STORE, Streamed};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
-use veriep_core::layout::state::{Kind, core_word, selector};
+use veriep_core::layout::state::{Operator, core_word, selector};
 use veriep_core::place::{Place, Region};
 use veriep_core::units::{CoreId, RankId};
 
@@ -122,7 +122,7 @@ impl LoomFabric {
     /// What this core last wrote to a word that it alone reads; `None` for other words.
     #[must_use]
     pub fn private(&self, at: Place) -> Option<u64> {
-        let own = [selector(Kind::Dispatch, self.core), selector(Kind::Combine, self.core)];
+        let own = [selector(Operator::Dispatch, self.core), selector(Operator::Combine, self.core)];
         let own_words = [core_word(self.core, 0), core_word(self.core, 1)];
         let is_private = own.contains(&at) || own_words.contains(&at);
         is_private.then(|| self.private.get(&at).copied().unwrap_or(0))

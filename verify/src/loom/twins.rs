@@ -5,7 +5,7 @@ use super::fabric::{LoomFabric, Orderings};
 use super::twist::Twist;
 use ::loom::sync::atomic::Ordering;
 use veriep_core::fabric::{Fabric, Fault};
-use veriep_core::layout::state::{CORE_WORDS, Kind, Partition, core_word, dispatch_status, selector};
+use veriep_core::layout::state::{CORE_WORDS, Operator, Partition, core_word, dispatch_status, selector};
 use veriep_core::place::{Place, Region};
 use veriep_core::sync::flag::ARRIVED;
 use veriep_core::units::RankId;
@@ -175,7 +175,7 @@ fn first_word(at: Place) -> Place {
 #[derive(Clone, Copy, Debug)]
 pub struct OnePartition(
     /// The kind.
-    pub Kind,
+    pub Operator,
 );
 
 impl Twist for OnePartition {

@@ -2,15 +2,7 @@
 
 use core::fmt;
 use core::fmt::Write;
-
-/// What an operator does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Kind {
-    /// Waits for a flag of every rank, and is quiet before its own.
-    Dispatch,
-    /// Waits for the ranks that own its tokens' experts, and is not quiet.
-    Combine,
-}
+use veriep_core::protocol::Operator;
 
 /// An endless repetition of a word of operators, and their partitions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,22 +49,22 @@ impl Schedule {
 
     /// What operator `n` does.
     #[must_use]
-    pub fn kind(&self, n: u32) -> Kind {
+    pub fn operator(&self, n: u32) -> Operator {
         match self.word.as_bytes().get((n % self.len()) as usize) {
-            Some(b'D') => Kind::Dispatch,
-            _ => Kind::Combine,
+            Some(b'D') => Operator::Dispatch,
+            _ => Operator::Combine,
         }
     }
 
     /// Whether operator `n` waits for a flag of every rank, and is quiet before its own.
     #[must_use]
     pub fn waits_for_all(&self, n: u32) -> bool {
-        matches!(self.partitions, Partitions::Shared(_)) || self.kind(n) == Kind::Dispatch
+        matches!(self.partitions, Partitions::Shared(_)) || self.operator(n) == Operator::Dispatch
     }
 
     /// Whether two operators take their partitions from one sequence.
     fn same_sequence(&self, m: u32, n: u32) -> bool {
-        matches!(self.partitions, Partitions::Shared(_)) || self.kind(m) == self.kind(n)
+        matches!(self.partitions, Partitions::Shared(_)) || self.operator(m) == self.operator(n)
     }
 
     /// The number of operator `n` in its sequence.
@@ -86,9 +78,9 @@ impl Schedule {
     pub fn partitions_of(&self, n: u32) -> u32 {
         match self.partitions {
             Partitions::Shared(p) => p,
-            Partitions::PerKind(d, c) => match self.kind(n) {
-                Kind::Dispatch => d,
-                Kind::Combine => c,
+            Partitions::PerKind(d, c) => match self.operator(n) {
+                Operator::Dispatch => d,
+                Operator::Combine => c,
             },
         }
     }

@@ -11,6 +11,7 @@ use super::trace::{Event, Expected, Instance, Run, Wrong};
 use super::z3::{self, Verdict};
 use core::fmt::{self, Write};
 use std::collections::BTreeMap;
+use veriep_core::protocol::Operator;
 
 /// The time of what does not happen; the harm is done right before it.
 const NEVER: i64 = 1000;
@@ -286,12 +287,12 @@ fn values(text: &str) -> BTreeMap<String, String> {
 
 impl fmt::Display for Timeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let kind = |n| match self.instance.schedule.kind(n) {
-            super::schedule::Kind::Dispatch => 'D',
-            super::schedule::Kind::Combine => 'C',
+        let letter = |n| match self.instance.schedule.operator(n) {
+            Operator::Dispatch => 'D',
+            Operator::Combine => 'C',
         };
         for n in 0..self.instance.operators() {
-            write!(f, "operator {n} = {}, partition {}", kind(n), self.instance.schedule.partition(n))?;
+            write!(f, "operator {n} = {}, partition {}", letter(n), self.instance.schedule.partition(n))?;
             if !self.instance.schedule.waits_for_all(n) {
                 for rank in 0..self.instance.ranks() {
                     let sources: Vec<_> = self.instance.slots(rank, n).iter().flatten().collect();

@@ -1,7 +1,7 @@
 //! Two ranks of one core: partitions in use over several operators. Every execution compares `expand_x`,
 //! counts, triples and `x_out` with the oracle; the payload differs in every round.
 
-use veriep_core::layout::state::Kind;
+use veriep_core::layout::state::Operator;
 use veriep_verify::loom::group::{Group, Size};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
@@ -99,7 +99,7 @@ fn two_batches_in_flight() {
 #[test]
 fn in_strict_order_one_combine_partition_is_enough() {
     let group = |traffic| Group::new(TWO, &[traffic; 2], "CDC");
-    let twist = |_, _| OnePartition(Kind::Combine);
+    let twist = |_, _| OnePartition(Operator::Combine);
     model("C D C, one partition, cross", Bound::Complete, 8_200..=11_000, group(CROSS).twisted(twist));
     model("C D C, one partition, to first", Bound::Complete, 910..=1_200, group(TO_FIRST).twisted(twist));
 }
@@ -162,7 +162,7 @@ fn catches_a_put_that_never_lands() {
 #[test]
 fn catches_one_dispatch_partition() {
     let group = |traffic| Group::new(TWO, &[traffic; 2], "DCD");
-    let twist = |_, _| OnePartition(Kind::Dispatch);
+    let twist = |_, _| OnePartition(Operator::Dispatch);
     for (name, traffic) in [("own", OWN), ("idle", IDLE), ("to first", TO_FIRST)] {
         let name = format!("D C D, one dispatch partition, {name}");
         let how = failure(&name, Bound::Complete, group(traffic).twisted(twist));
@@ -178,7 +178,7 @@ fn catches_one_combine_partition_with_two_batches_in_flight() {
     for (name, traffic) in [("cross", CROSS), ("to first", TO_FIRST)] {
         let group = Group::new(TWO, &[traffic; 2], "DDCC");
         let name = format!("D D C C, one combine partition, {name}");
-        let how = failure(&name, Bound::Complete, group.twisted(|_, _| OnePartition(Kind::Combine)));
+        let how = failure(&name, Bound::Complete, group.twisted(|_, _| OnePartition(Operator::Combine)));
         assert!(how.contains("Causality violation"), "{how}");
     }
 }

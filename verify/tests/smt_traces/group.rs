@@ -18,7 +18,7 @@ use veriep_core::sim::storage::region_sizes;
 use veriep_core::sim::{Actor, Dense, Memory};
 use veriep_core::units::RankId;
 use veriep_verify::smt::model::Step;
-use veriep_verify::smt::schedule::{Kind, Schedule};
+use veriep_verify::smt::schedule::Schedule;
 use veriep_verify::smt::trace::{Event, Expected, Instance};
 
 /// What to run.
@@ -121,8 +121,8 @@ fn instance(case: &Case, batches: &[Vec<Batch>]) -> Instance {
     let ranks = case.ranks as usize;
     let of = |n: u32, rank: usize| -> Vec<Option<Expected>> {
         let batch = &batches[case.schedule.ordinal(n) as usize];
-        match case.schedule.kind(n) {
-            Kind::Dispatch => (0..2 * ranks)
+        match case.schedule.operator(n) {
+            Operator::Dispatch => (0..2 * ranks)
                 .map(|slot| {
                     let (expert, source) = ((rank * 2 + slot / ranks) as i32, slot % ranks);
                     let sent = batch[source].ids.iter().zip(&batch[source].mask);
@@ -130,7 +130,7 @@ fn instance(case: &Case, batches: &[Vec<Batch>]) -> Instance {
                     Some(Expected { source, carries })
                 })
                 .collect(),
-            Kind::Combine => (0..(BS * case.k) as usize)
+            Operator::Combine => (0..(BS * case.k) as usize)
                 .map(|i| batch[rank].home(i).map(|source| Expected { source, carries: true }))
                 .collect(),
         }
@@ -157,9 +157,9 @@ pub(crate) fn run(case: &Case, seed: u64) -> Outcome {
         .map(|b| (0..case.ranks).map(|r| batch(case, random, b * case.ranks + r)).collect())
         .collect();
     let mut instance = instance(case, &batches);
-    if case.duty == Some(one_partition(Kind::Dispatch)) {
+    if case.duty == Some(one_partition(Operator::Dispatch)) {
         instance.schedule = Schedule::a3(case.schedule.word, 1, 2);
-    } else if case.duty == Some(one_partition(Kind::Combine)) {
+    } else if case.duty == Some(one_partition(Operator::Combine)) {
         instance.schedule = Schedule::a3(case.schedule.word, 2, 1);
     }
     let log = Log::new(&shape, case.schedule, case.duty.clone());

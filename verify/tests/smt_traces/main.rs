@@ -9,9 +9,10 @@ use memory::one_partition;
 use std::collections::BTreeMap;
 use std::time::Instant;
 use veriep_core::place::Region;
+use veriep_core::protocol::Operator;
 use veriep_core::sim::duty::{Duty, Words};
 use veriep_verify::report;
-use veriep_verify::smt::schedule::{Kind, Schedule};
+use veriep_verify::smt::schedule::Schedule;
 use veriep_verify::smt::trace::{self, Wrong};
 
 const DC: Schedule = Schedule::a3("DC", 2, 2);
@@ -87,11 +88,11 @@ const OVERWRITTEN: &str = "rows are overwritten that may still be read";
 #[test]
 fn the_traces_of_too_few_partitions_are_not_safe() {
     let one = |kind, schedule| Case { duty: Some(one_partition(kind)), ..case(schedule, 3, 2, 1, 1) };
-    is_caught(one(Kind::Dispatch, DC), &[LOST]);
-    is_caught(one(Kind::Combine, DDCC), &[LOST, OVERWRITTEN]);
+    is_caught(one(Operator::Dispatch, DC), &[LOST]);
+    is_caught(one(Operator::Combine, DDCC), &[LOST, OVERWRITTEN]);
     is_caught(case(Schedule::a3("DDDCCC", 2, 2), 2, 2, 1, 1), &[LOST, OVERWRITTEN]);
     // One combine partition in strict order: all is well.
-    assert_eq!(verdicts(one(Kind::Combine, DC), 250).get("a run, good"), Some(&250));
+    assert_eq!(verdicts(one(Operator::Combine, DC), 250).get("a run, good"), Some(&250));
 }
 
 #[test]

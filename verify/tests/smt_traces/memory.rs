@@ -4,8 +4,9 @@ use core::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use veriep_core::fabric::{Awaited, Capabilities, Fabric, Fault};
-use veriep_core::layout::state::{DISPATCH_STATUS, Kind as Of, PARTITION, STATUS_SLOT};
+use veriep_core::layout::state::{DISPATCH_STATUS, Operator as Of, PARTITION, STATUS_SLOT};
 use veriep_core::place::{Place, Region};
+use veriep_core::protocol::Operator;
 use veriep_core::shape::Shape;
 use veriep_core::sim::chooser::{Actor, Choice, Chooser, Lands, Quiet};
 use veriep_core::sim::duty::{Double, Duty};
@@ -13,7 +14,7 @@ use veriep_core::sim::flight::{Flight, FlightId, FlightKind};
 use veriep_core::sim::seeded::Seeded;
 use veriep_core::units::RankId;
 use veriep_verify::smt::model::Step;
-use veriep_verify::smt::schedule::{Kind, Schedule};
+use veriep_verify::smt::schedule::Schedule;
 use veriep_verify::smt::trace::Event;
 
 /// What has happened, and who is where.
@@ -42,27 +43,27 @@ impl<'s> Log<'s> {
     }
 
     /// Which slot a place of `rank` belongs to: kind, partition, number; `None` for other words.
-    fn slot(&self, rank: RankId, at: Place) -> Option<(Kind, u32, u64)> {
+    fn slot(&self, rank: RankId, at: Place) -> Option<(Operator, u32, u64)> {
         let shape = self.shape;
         match at.region {
             Region::State if at.offset < 2 * PARTITION => {
                 let within = at.offset % PARTITION;
                 let partition = (at.offset / PARTITION) as u32;
                 Some(match within.checked_sub(DISPATCH_STATUS) {
-                    None => (Kind::Dispatch, partition, within / STATUS_SLOT),
-                    Some(within) => (Kind::Combine, partition, within / STATUS_SLOT),
+                    None => (Operator::Dispatch, partition, within / STATUS_SLOT),
+                    Some(within) => (Operator::Combine, partition, within / STATUS_SLOT),
                 })
             }
             Region::Window => {
                 let half = shape.window_bytes() / 2;
                 let (partition, within) = ((at.offset / half) as u32, at.offset % half);
                 let Some(within) = within.checked_sub(shape.combine_area()) else {
-                    return Some((Kind::Combine, partition, within / shape.combine_pitch()));
+                    return Some((Operator::Combine, partition, within / shape.combine_pitch()));
                 };
                 let block = within / shape.record_pitch() / u64::from(shape.bs_max());
                 let experts = u64::from(shape.local_experts(rank));
                 let (source, expert) = (block / experts, block % experts);
-                Some((Kind::Dispatch, partition, expert * u64::from(shape.ep_world_size()) + source))
+                Some((Operator::Dispatch, partition, expert * u64::from(shape.ep_world_size()) + source))
             }
             _ => None,
         }
@@ -72,7 +73,7 @@ impl<'s> Log<'s> {
     fn event(&self, step: Step, rank: RankId, at: Place, n: u32) -> Option<Event> {
         let at = self.duty.as_ref().map_or(at, |duty| duty.place(self.shape, at));
         let (kind, partition, slot) = self.slot(rank, at)?;
-        let of_model = (self.schedule.kind(n), self.schedule.partition(n));
+        let of_model = (self.schedule.operator(n), self.schedule.partition(n));
         let folded = matches!(self.duty, Some(Duty::Second(_)));
         assert!(folded || (kind, partition) == of_model, "{step} in operator {n} at {at}");
         Some(Event { step, rank: rank.index(), slot: slot as usize, n })
@@ -90,10 +91,10 @@ impl<'s> Log<'s> {
 }
 
 /// Both partitions of a kind as the same memory.
-pub(crate) const fn one_partition(kind: Kind) -> Duty {
+pub(crate) const fn one_partition(kind: Operator) -> Duty {
     Duty::Second(Double::Partition(match kind {
-        Kind::Dispatch => Of::Dispatch,
-        Kind::Combine => Of::Combine,
+        Operator::Dispatch => Of::Dispatch,
+        Operator::Combine => Of::Combine,
     }))
 }
 

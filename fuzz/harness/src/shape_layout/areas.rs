@@ -12,7 +12,7 @@ use veriep_core::protocol::{Choices, Receive, Stage};
 use veriep_core::shape::{CommAlg, Config, Limits, Product, Shape};
 use veriep_core::units::{RankId, Token};
 
-const KINDS: [state::Kind; 2] = [state::Kind::Dispatch, state::Kind::Combine];
+const KINDS: [state::Operator; 2] = [state::Operator::Dispatch, state::Operator::Combine];
 
 /// One behind the other, inside the region.
 pub(super) fn disjoint(shape: &Shape, rank: RankId, areas: &[Area]) {

@@ -10,7 +10,7 @@ use core::ops::Range;
 use serde::Serialize;
 use veriep_core::layout::a2_message::{ELEMENT, Task, task_word};
 use veriep_core::layout::a2_window::{FLAG1, record, row, sent_bytes, tail_flag, window};
-use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::permute::{Cumsum, RecvCounts, add_gather_adds, cumulate};
 use veriep_core::plan::route::{self, Send, Sends};
@@ -250,9 +250,9 @@ impl Maker<'_> {
             expand_idx,
             reorder: reorder.collect(),
             send_status: self.traffic.all_ranks().map(|rank| cumsum.status(rank).to_vec()).collect(),
-            tasks: self.tasks(Kind::Dispatch, |peer| cumsum.rows_to(peer)),
+            tasks: self.tasks(Operator::Dispatch, |peer| cumsum.rows_to(peer)),
             awaits: self.awaits(
-                Kind::Dispatch,
+                Operator::Dispatch,
                 |from| counts.rows_from(from),
                 |from| (0..shape.local_expert_num()).map(|e| counts.rows(e, from)).collect(),
             ),
@@ -311,13 +311,13 @@ impl Maker<'_> {
         };
         Combine {
             reorder: reorder.collect(),
-            tasks: self.tasks(Kind::Combine, |peer| counts.rows_from(peer)),
-            awaits: self.awaits(Kind::Combine, |from| cumsum.rows_to(from), |_| Vec::new()),
+            tasks: self.tasks(Operator::Combine, |peer| counts.rows_from(peer)),
+            awaits: self.awaits(Operator::Combine, |from| cumsum.rows_to(from), |_| Vec::new()),
             token_addr: self.cores.iter().flat_map(pairs).filter_map(addr).collect(),
         }
     }
 
-    fn tasks(&self, kind: Kind, rows_to: impl Fn(RankId) -> u32) -> Vec<Issued> {
+    fn tasks(&self, kind: Operator, rows_to: impl Fn(RankId) -> u32) -> Vec<Issued> {
         let ranks = self.shape.ep_world_size();
         let peers: Vec<_> = (0..ranks).filter(|&peer| peer != self.rank.0).collect();
         let order = self.order.items(0..ranks - 1, self.rank);
@@ -342,7 +342,7 @@ impl Maker<'_> {
 
     fn awaits(
         &self,
-        kind: Kind,
+        kind: Operator,
         rows_from: impl Fn(RankId) -> u32,
         counts: impl Fn(RankId) -> Vec<u32>,
     ) -> Vec<Await> {
@@ -354,7 +354,7 @@ impl Maker<'_> {
                 rows,
                 counts: counts(from),
                 offset: start,
-                flag1_offset: (kind == Kind::Dispatch).then_some(start + FLAG1),
+                flag1_offset: (kind == Operator::Dispatch).then_some(start + FLAG1),
                 flag_offset: start + tail_flag(self.shape, kind, rows),
             })
         };
@@ -398,22 +398,22 @@ pub(super) fn summary(traffic: &Traffic, args: &PlanArgs, source: String) -> Sum
     let of_rank = |rank: RankId| {
         let (sent, received) = (sent(traffic, rank), received(traffic, rank));
         let (cumsum, counts) = (Cumsum { shape, sums: &sent }, RecvCounts { shape, sums: &received });
-        let windows = |kind: Kind| {
+        let windows = |kind: Operator| {
             let rows = move |peer| match kind {
-                Kind::Dispatch => cumsum.rows_to(peer),
-                Kind::Combine => counts.rows_from(peer),
+                Operator::Dispatch => cumsum.rows_to(peer),
+                Operator::Combine => counts.rows_from(peer),
             };
             traffic.all_ranks().map(move |peer| (peer, sent_bytes(shape, kind, rows(peer))))
         };
         let tasks = |kind| windows(kind).filter(|&(peer, _)| peer != rank).map(|(_, bytes)| bytes).sum();
-        let both = [Kind::Dispatch, Kind::Combine].into_iter().flat_map(windows);
+        let both = [Operator::Dispatch, Operator::Combine].into_iter().flat_map(windows);
         OfRank {
             rank: rank.0,
             rows_sent: sent.last().copied().unwrap_or(0),
             rows_received: received.last().copied().unwrap_or(0),
             rows_to_itself: cumsum.rows_to(rank),
-            dispatch_task_bytes: tasks(Kind::Dispatch),
-            combine_task_bytes: tasks(Kind::Combine),
+            dispatch_task_bytes: tasks(Operator::Dispatch),
+            combine_task_bytes: tasks(Operator::Combine),
             window_bytes_max: both.map(|(_, bytes)| bytes).max().unwrap_or(0),
         }
     };

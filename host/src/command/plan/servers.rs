@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use veriep_core::layout::a2_message::{ELEMENT, Task};
 use veriep_core::layout::relay as layout;
-use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::relay::{self, Forward};
 use veriep_core::plan::split;
@@ -234,7 +234,7 @@ impl Maker<'_> {
     }
 
     /// Offset of a record of the stream to `server`, in the relay area there.
-    fn record(&self, kind: Kind, record: u32) -> u64 {
+    fn record(&self, kind: Operator, record: u32) -> u64 {
         match self.stage {
             Stage::Two => layout::gathered(self.shape, (PARTITION, kind), self.server, record),
             Stage::Three => layout::record(self.shape, PARTITION, self.server, record).offset,
@@ -254,12 +254,12 @@ impl Maker<'_> {
                 to: shape.relay(self.rank, crossing.server).0,
                 pairs: crossing.pairs,
                 record,
-                offset: self.record(Kind::Dispatch, record),
+                offset: self.record(Operator::Dispatch, record),
                 bytes: layout::token_bytes(shape),
             })
         });
         let sends = sends.collect();
-        Dispatch { sends, forwards: self.forwards(), tasks: self.tasks(Kind::Dispatch, &records) }
+        Dispatch { sends, forwards: self.forwards(), tasks: self.tasks(Operator::Dispatch, &records) }
     }
 
     /// By source of its streams: what the relay forwards.
@@ -350,7 +350,7 @@ impl Maker<'_> {
             returns: returns.collect(),
             sums,
             tokens: self.totals(),
-            tasks: self.tasks(Kind::Combine, &records),
+            tasks: self.tasks(Operator::Combine, &records),
         }
     }
 
@@ -372,7 +372,7 @@ impl Maker<'_> {
     }
 
     /// What the agent posts, if there is one: one task for each other server, with so many records.
-    fn tasks(&self, kind: Kind, records: &[u32]) -> Vec<Issued> {
+    fn tasks(&self, kind: Operator, records: &[u32]) -> Vec<Issued> {
         if self.stage == Stage::Three {
             return Vec::new();
         }

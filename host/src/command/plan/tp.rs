@@ -5,7 +5,7 @@ use super::one_core::ends;
 use core::ops::Range;
 use serde::Serialize;
 use veriep_core::layout::record::sent_bytes;
-use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::layout::tp;
 use veriep_core::place::Place;
 use veriep_core::plan::returns::Received;
@@ -49,7 +49,7 @@ pub(super) fn dispatch(
     };
     let known = received.map(|own| (copied(own), copied(&traffic.received(peer))));
     let at = |row| tp::record(shape, traffic.ep(rank), Partition::P0, row);
-    Some(exchange(traffic, peer, Kind::Dispatch, core, known, &at, sent_bytes(shape)))
+    Some(exchange(traffic, peer, Operator::Dispatch, core, known, &at, sent_bytes(shape)))
 }
 
 pub(super) fn combine(
@@ -62,13 +62,13 @@ pub(super) fn combine(
     let share = |rows: usize| split::rows(shape, rows as u32, core);
     let known = received.map(|own| (share(traffic.received(peer).len()), share(own.len())));
     let at = |row| tp::result(shape, traffic.ep(rank), Partition::P0, row);
-    Some(exchange(traffic, peer, Kind::Combine, core, known, &at, shape.row_bytes()))
+    Some(exchange(traffic, peer, Operator::Combine, core, known, &at, shape.row_bytes()))
 }
 
 fn exchange(
     traffic: &Traffic,
     peer: RankId,
-    kind: Kind,
+    kind: Operator,
     core: CoreId,
     known: Option<(Range<u32>, Range<u32>)>,
     at: &dyn Fn(u32) -> Place,

@@ -5,7 +5,7 @@ use super::{
     sent_bytes, tail_flag, window,
 };
 use crate::layout::a2_message::{Task, doorbell, task_word};
-use crate::layout::state::{Kind, Partition, STATE_BYTES};
+use crate::layout::state::{Operator, Partition, STATE_BYTES};
 use crate::place::Region;
 use crate::shape::{BatchSizes, Buffer, CommAlg, Config, Limits, Shape};
 use crate::testing::domain::{Domain, PAIR, shape as shape_of};
@@ -41,12 +41,12 @@ fn the_windows_of_64_ranks_are_where_the_seed_puts_them() {
     assert_eq!(window(&shape, Partition::P1, RankId(63)), 150 * MIB + 63 * 2_441_216);
     assert_eq!(FLAG1, 96);
     assert_eq!((record(&shape, 0), record(&shape, 3)), (512, 512 + 3 * 14336));
-    assert_eq!(tail_flag(&shape, Kind::Dispatch, 3), 512 + 3 * 14336 + 512);
-    assert_eq!((row(&shape, 3), tail_flag(&shape, Kind::Combine, 3)), (3 * 14336, 3 * 14336 + 32));
-    assert_eq!(sent_bytes(&shape, Kind::Combine, 0), 40);
+    assert_eq!(tail_flag(&shape, Operator::Dispatch, 3), 512 + 3 * 14336 + 512);
+    assert_eq!((row(&shape, 3), tail_flag(&shape, Operator::Combine, 3)), (3 * 14336, 3 * 14336 + 32));
+    assert_eq!(sent_bytes(&shape, Operator::Combine, 0), 40);
     let quantised = a2_64(2);
     assert_eq!((record(&quantised, 2), record_scale(&quantised, 2)), (512 + 2 * 7200, 512 + 2 * 7200 + 7168));
-    assert_eq!(tail_flag(&quantised, Kind::Dispatch, 0), 1024);
+    assert_eq!(tail_flag(&quantised, Operator::Dispatch, 0), 1024);
 }
 
 #[test]
@@ -55,7 +55,7 @@ fn the_message_area_is_two_slots_of_task_records_and_a_doorbell() {
     assert_eq!(task_word(Partition::P1, RankId(5), 3).offset, 32 * 1024 + 5 * 32 + 24);
     assert_eq!(doorbell().offset, 64 * 1024);
     let shape = a2_64(0);
-    let task = Task::new(&shape, Partition::P1, Kind::Combine, RankId(7), RankId(9), 2);
+    let task = Task::new(&shape, Partition::P1, Operator::Combine, RankId(7), RankId(9), 2);
     let expected = Task {
         local_buf: 150 * MIB + 9 * 2_441_216,
         remote_buf: 150 * MIB + 7 * 2_441_216,
@@ -119,12 +119,12 @@ fn the_places_of_flags_are_those_of_any_count_of_either_operator_in_order() {
 fn every_window_holds_all_that_can_be_sent_to_it_and_no_flag_lies_in_what_it_speaks_for() {
     for shape in shapes() {
         let most = shape.rows_to_peer_max(RankId(0));
-        for kind in [Kind::Dispatch, Kind::Combine] {
+        for kind in [Operator::Dispatch, Operator::Combine] {
             assert!(sent_bytes(&shape, kind, most) <= shape.rank_window(), "{kind:?} of {shape:?}");
             for rows in 0..=most {
                 let end = match kind {
-                    Kind::Dispatch => record(&shape, rows),
-                    Kind::Combine => row(&shape, rows),
+                    Operator::Dispatch => record(&shape, rows),
+                    Operator::Combine => row(&shape, rows),
                 };
                 assert!(end <= tail_flag(&shape, kind, rows));
                 assert!(sent_bytes(&shape, kind, rows).is_multiple_of(8));
@@ -185,7 +185,7 @@ proptest! {
         let required = Buffer::with(&config, Limits::None).required_mb.cast_signed();
         let shape = Shape::new(&Config { hccl_buffsize_mb: required, ..config }, Limits::None).unwrap();
         let most = shape.rows_to_peer_max(RankId(0));
-        for kind in [Kind::Dispatch, Kind::Combine] {
+        for kind in [Operator::Dispatch, Operator::Combine] {
             prop_assert!(sent_bytes(&shape, kind, most) <= shape.rank_window());
         }
         assert_disjoint(&shape);

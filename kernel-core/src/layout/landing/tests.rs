@@ -1,7 +1,7 @@
 //! Places of direct placement, added up by hand, and beside them the words that go with it.
 
 use super::*;
-use crate::layout::state::{Kind, Partition, core_word, results_ready, selector};
+use crate::layout::state::{Operator, Partition, core_word, results_ready, selector};
 use crate::layout::tests::{any_config, assert_disjoint, direct_words};
 use crate::shape::{BatchSizes, Config, Limits};
 use crate::testing::domain::shape as shape_of;
@@ -84,7 +84,7 @@ proptest! {
                 all.extend(sources.map(|source| (results_ready(partition, source), 8)));
             }
             for core in (0..shape.aiv_num()).map(CoreId) {
-                all.extend([Kind::Dispatch, Kind::Combine].map(|kind| (selector(kind, core), 8)));
+                all.extend([Operator::Dispatch, Operator::Combine].map(|kind| (selector(kind, core), 8)));
                 all.extend([0, 1].map(|epoch| (core_word(core, epoch), 8)));
             }
             prop_assert!(all.iter().all(|(at, _)| at.offset.is_multiple_of(8)));

@@ -104,7 +104,7 @@ struct Sizes {
     slots: [u64; 2],
 }
 
-const KINDS: [Kind; 2] = [Kind::Dispatch, Kind::Combine];
+const KINDS: [Operator; 2] = [Operator::Dispatch, Operator::Combine];
 
 impl Sizes {
     fn of(config: &Config<'_>) -> Self {
@@ -141,11 +141,11 @@ impl Sizes {
     }
 
     /// The near area in either kind of operator.
-    fn near_slots(&self, shape: &Shape, kind: Kind) -> Vec<(Place, u64)> {
+    fn near_slots(&self, shape: &Shape, kind: Operator) -> Vec<(Place, u64)> {
         let bytes = self.slots[kind as usize];
         let mut all = Vec::new();
         match kind {
-            Kind::Dispatch => {
+            Operator::Dispatch => {
                 for (local_expert, source) in
                     (0..self.local).flat_map(|l| (0..self.ranks).map(move |r| (l, r)))
                 {
@@ -153,7 +153,7 @@ impl Sizes {
                     all.extend((0..self.bs).map(slot));
                 }
             }
-            Kind::Combine => {
+            Operator::Combine => {
                 let pairs = self.k.min(self.near * self.local);
                 for (server, token) in (0..self.servers).flat_map(|s| (0..self.bs).map(move |t| (s, t))) {
                     let slot = |position| (combine_slot(shape, server, Token(token), position), bytes);
@@ -165,13 +165,13 @@ impl Sizes {
     }
 
     /// The relay areas in either kind of operator, where machines send.
-    fn relay_records(&self, shape: &Shape, kind: Kind) -> Vec<(Place, u64)> {
+    fn relay_records(&self, shape: &Shape, kind: Operator) -> Vec<(Place, u64)> {
         let of = |(p, server, n)| (record(shape, p, server, n), self.records[kind as usize]);
         self.numbered().map(of).collect()
     }
 
     /// The same where an agent sends, with end flags.
-    fn streams(&self, shape: &Shape, kind: Kind) -> Vec<(Place, u64)> {
+    fn streams(&self, shape: &Shape, kind: Operator) -> Vec<(Place, u64)> {
         let of = |(p, server, n)| {
             (Place::window(gathered(shape, (p, kind), server, n)), self.records[kind as usize])
         };

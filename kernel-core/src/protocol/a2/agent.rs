@@ -9,7 +9,7 @@ use crate::fabric::{Awaited, Flag, Progress, ProtocolError, Wait, Watch};
 use crate::layout::a2_message::{ELEMENT, Task, WORDS_OF_8, doorbell, stream_end, task_word};
 use crate::layout::a2_window::{sent_bytes, window};
 use crate::layout::relay::gathered_bytes;
-use crate::layout::state::{Kind, Partition};
+use crate::layout::state::{Operator, Partition};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
 use crate::protocol::{Outcome, drive};
@@ -176,10 +176,10 @@ fn counts(shape: &Shape) -> (u64, u64) {
         CommAlg::Hierarchy => {
             let bytes = |kind, records| gathered_bytes(shape, kind, records);
             let (token, partial) =
-                (bytes(Kind::Dispatch, shape.bs_max()), bytes(Kind::Combine, shape.bs_max()));
-            (bytes(Kind::Combine, 0), token.max(partial))
+                (bytes(Operator::Dispatch, shape.bs_max()), bytes(Operator::Combine, shape.bs_max()));
+            (bytes(Operator::Combine, 0), token.max(partial))
         }
-        _ => (sent_bytes(shape, Kind::Combine, 0), shape.rank_window()),
+        _ => (sent_bytes(shape, Operator::Combine, 0), shape.rank_window()),
     };
     (div_floor(least, ELEMENT), div_floor(most, ELEMENT))
 }

@@ -13,7 +13,7 @@ use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait, prefetches};
 use crate::inputs::Inputs;
 use crate::layout::a2_window::{row, tail_flag, window_in};
 use crate::layout::outputs;
-use crate::layout::state::Kind;
+use crate::layout::state::Operator;
 use crate::placement::Home;
 use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
 use crate::plan::route::{self, Source};
@@ -127,7 +127,7 @@ impl Combine {
     fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let words = split_words(cx.env, cx.ub.words)?;
         let counts = RecvCounts { shape: cx.env.shape, sums: words.sums };
-        match self.exchange.send(cx.env, cx.fabric, Kind::Combine, |to| counts.rows_from(to))? {
+        match self.exchange.send(cx.env, cx.fabric, Operator::Combine, |to| counts.rows_from(to))? {
             Some(progress) => Ok(progress),
             None => self.go(Phase::Rows { source: cx.env.work.ranks.start }),
         }
@@ -139,7 +139,7 @@ impl Combine {
         }
         let words = split_words(cx.env, cx.ub.words)?;
         let rows = Cumsum { shape: cx.env.shape, sums: words.sent }.rows_to(RankId(source));
-        let at = tail_flag(cx.env.shape, Kind::Combine, rows);
+        let at = tail_flag(cx.env.shape, Operator::Combine, rows);
         if !self.exchange.flag_is_in(cx.env, cx.fabric, RankId(source), at)? {
             return Ok(Progress::Pending(Wait::new(Flag::WindowRows, RankId(source), &[rows])));
         }
@@ -219,7 +219,7 @@ impl Combine {
         let next = self.exchange.clear(
             cx.env,
             cx.fabric,
-            Kind::Combine,
+            Operator::Combine,
             |rank| sent.rows_to(rank),
             (source, from),
         )?;

@@ -18,7 +18,7 @@ use crate::layout::a2_message::{Task, task_word};
 use crate::layout::a2_window::{
     buffer_chosen, next_flag_place, sent_bytes, tail_flag, window_in, window_out,
 };
-use crate::layout::state::{Kind, Partition};
+use crate::layout::state::{Operator, Partition};
 use crate::protocol::internal;
 use crate::sync::flag;
 use crate::units::{Offset, RankId};
@@ -93,7 +93,7 @@ impl Exchange {
         &mut self,
         env: Bound<'_, V>,
         fabric: &mut F,
-        kind: Kind,
+        kind: Operator,
         rows_to: impl Fn(RankId) -> u32,
     ) -> Result<Option<Progress>, ProtocolError> {
         self.phase = match self.phase {
@@ -152,7 +152,7 @@ impl Exchange {
         &self,
         env: Bound<'_, V>,
         fabric: &mut F,
-        kind: Kind,
+        kind: Operator,
         rows_from: impl Fn(RankId) -> u32,
         (source, from): (u32, Offset),
     ) -> Result<Option<(u32, Offset)>, ProtocolError> {

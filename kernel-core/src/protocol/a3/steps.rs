@@ -7,7 +7,7 @@ use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::record::{Tail, Triple, scale_of, triple_of};
 use crate::layout::state::{
-    Direct, Kind, Partition, direct_number, dispatch_slot, dispatch_status, token_flag,
+    Direct, Operator, Partition, direct_number, dispatch_slot, dispatch_status, token_flag,
 };
 use crate::place::Place;
 use crate::placement::Home;
@@ -38,8 +38,11 @@ pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<(
         .get_mut(..route::destinations(env.shape) as usize)
         .ok_or(internal("scratch is shorter than ub_words"))?;
     route::walk(env.shape, env.rank, cx.inputs, share, send_status, slots);
-    *round =
-        Round { partition: selector::select(cx.fabric, Kind::Dispatch, env.core)?, epoch, ..Round::new() };
+    *round = Round {
+        partition: selector::select(cx.fabric, Operator::Dispatch, env.core)?,
+        epoch,
+        ..Round::new()
+    };
     Ok(())
 }
 

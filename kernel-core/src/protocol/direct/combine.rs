@@ -12,7 +12,7 @@ use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::landing::{self, Area};
 use crate::layout::outputs;
 use crate::layout::row_table;
-use crate::layout::state::{Kind, Partition, results_ready};
+use crate::layout::state::{Operator, Partition, results_ready};
 use crate::placement::Home;
 use crate::plan::counts::ShareSum;
 use crate::plan::split;
@@ -120,7 +120,7 @@ impl Combine {
             .find(|&area| landing::Parts::of(cx.env.shape, cx.env.rank, area).result(0) == told)
             .ok_or(ProtocolError::ResultsAt { seen: told.offset })?;
         self.epoch = barrier::current_epoch(cx.fabric, cx.env.core)?;
-        self.partition = selector::select(cx.fabric, Kind::Combine, cx.env.core)?;
+        self.partition = selector::select(cx.fabric, Operator::Combine, cx.env.core)?;
         self.go(Phase::Ready { to: ranks(cx.env).start })
     }
 

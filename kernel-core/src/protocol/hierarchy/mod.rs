@@ -26,7 +26,7 @@ pub use dispatch::Dispatch;
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::relay::{self, unmark};
-use crate::layout::state::{Kind, Partition};
+use crate::layout::state::{Operator, Partition};
 use crate::place::Place;
 use crate::plan::split::{self, DispatchShare};
 use crate::plan::{relay as plan, route};
@@ -213,17 +213,21 @@ fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, Prot
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Epoch {
     number: u64,
-    kind: Kind,
+    kind: Operator,
 }
 
 impl Epoch {
     /// Of an operator that has not begun.
-    const fn none(kind: Kind) -> Self {
+    const fn none(kind: Operator) -> Self {
         Self { number: 0, kind }
     }
 
     /// Begins the next operator. One store.
-    fn begin<F: Fabric + ?Sized>(kind: Kind, fabric: &mut F, core: CoreId) -> Result<Self, ProtocolError> {
+    fn begin<F: Fabric + ?Sized>(
+        kind: Operator,
+        fabric: &mut F,
+        core: CoreId,
+    ) -> Result<Self, ProtocolError> {
         let number = fabric.observe(relay::epoch(core))?.wrapping_add(1);
         fabric.store(relay::epoch(core), number)?;
         Ok(Self { number, kind })

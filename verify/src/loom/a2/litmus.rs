@@ -11,7 +11,7 @@ use veriep_core::fabric::Fabric;
 use veriep_core::fabric::nic::{Nic, Transfer};
 use veriep_core::layout::a2_message::{doorbell, task_word};
 use veriep_core::layout::a2_window::{FLAG1, record, tail_flag, window_in, window_out};
-use veriep_core::layout::state::{Kind, Partition};
+use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::place::Place;
 use veriep_core::shape::Shape;
 use veriep_core::units::{CoreId, RankId};
@@ -82,7 +82,7 @@ impl Core {
         let shape = Arc::clone(&self.shape);
         let out = |at| window_out(&shape, P0, RankId(to), at);
         did(self.fabric.write(out(record(&shape, 0)), &value.to_le_bytes()));
-        did(self.fabric.write(out(tail_flag(&shape, Kind::Dispatch, 1)), &u64::MAX.to_le_bytes()));
+        did(self.fabric.write(out(tail_flag(&shape, Operator::Dispatch, 1)), &u64::MAX.to_le_bytes()));
         did(self.fabric.store(task_word(P0, RankId(to), 2), value));
     }
 
@@ -100,7 +100,7 @@ impl Core {
 
     /// Waits for the last flag of the window from `source`.
     pub fn wait(&self, source: u32) {
-        self.wait_at(tail_flag(&self.shape, Kind::Dispatch, 1), source);
+        self.wait_at(tail_flag(&self.shape, Operator::Dispatch, 1), source);
     }
 
     /// Waits for the first flag, which an answer uses.
@@ -122,7 +122,7 @@ impl Core {
 
     /// Clears the last flag of the window from `source`.
     pub fn clear(&mut self, source: u32) {
-        let at = window_in(&self.shape, P0, RankId(source), tail_flag(&self.shape, Kind::Dispatch, 1));
+        let at = window_in(&self.shape, P0, RankId(source), tail_flag(&self.shape, Operator::Dispatch, 1));
         did(self.fabric.store(at, 0));
     }
 
@@ -149,7 +149,7 @@ impl Agent {
     /// Sends what [`Core::write`] wrote.
     pub fn post(&mut self, to: u32) {
         let start = record(&self.shape, 0);
-        self.post_range(to, start, tail_flag(&self.shape, Kind::Dispatch, 1) + 8 - start);
+        self.post_range(to, start, tail_flag(&self.shape, Operator::Dispatch, 1) + 8 - start);
     }
 
     /// Sends what [`Core::write_answer`] wrote.

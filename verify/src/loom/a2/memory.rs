@@ -7,7 +7,7 @@ use core::ops::Range;
 use std::collections::BTreeMap;
 use veriep_core::layout::a2_message::{Task, doorbell, task_word};
 use veriep_core::layout::a2_window::{FLAG1, buffer_chosen, record, row, tail_flag, window};
-use veriep_core::layout::state::{Kind, Partition, core_word};
+use veriep_core::layout::state::{Operator, Partition, core_word};
 use veriep_core::place::{Place, Region};
 use veriep_core::shape::Shape;
 use veriep_core::units::{CoreId, Offset, RankId};
@@ -64,8 +64,8 @@ fn window_words(shape: &Shape) -> BTreeMap<Offset, Access> {
         let records = (record..record + shape.window_record()).step_by(8);
         records.chain((row..row + shape.row_bytes()).step_by(8))
     });
-    let flags =
-        (0..=rows.end).flat_map(|n| [Kind::Dispatch, Kind::Combine].map(|kind| tail_flag(shape, kind, n)));
+    let flags = (0..=rows.end)
+        .flat_map(|n| [Operator::Dispatch, Operator::Combine].map(|kind| tail_flag(shape, kind, n)));
     let watched = counts.chain(payload).map(|at| (at, Access::Watched));
     // A place of a flag is one in whatever operator it is payload.
     watched.chain(flags.chain([FLAG1]).map(|at| (at, Access::Atomic))).collect()

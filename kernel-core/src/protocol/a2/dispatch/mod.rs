@@ -14,7 +14,7 @@ use super::exchange::Exchange;
 use super::{Cx, Env, split_words};
 use crate::fabric::{Progress, ProtocolError};
 use crate::layout::a2_window::{self, STATUS_WORDS};
-use crate::layout::state::Kind;
+use crate::layout::state::Operator;
 use crate::plan::order::SendOrder;
 use crate::plan::permute::{Cumsum, cumulate};
 use crate::plan::route::{self, Sends};
@@ -168,7 +168,7 @@ impl Dispatch {
     fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let words = split_words(cx.env, cx.ub.words)?;
         let sent = Cumsum { shape: cx.env.shape, sums: words.sent };
-        match self.exchange.send(cx.env, cx.fabric, Kind::Dispatch, |to| sent.rows_to(to))? {
+        match self.exchange.send(cx.env, cx.fabric, Operator::Dispatch, |to| sent.rows_to(to))? {
             Some(progress) => Ok(progress),
             None => self.go(Phase::ExpandIdx { pair: cx.env.work.pairs.moe.start }),
         }

@@ -4,7 +4,7 @@ use super::{Dispatch, Phase};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::a2_window::{FLAG1, record, record_scale, tail_flag, window_in};
 use crate::layout::outputs;
-use crate::layout::state::Kind;
+use crate::layout::state::Operator;
 use crate::plan::permute::{RecvCounts, add_gather_adds};
 use crate::protocol::a2::{Bound, Cx, split_words};
 use crate::protocol::a3::steps::{chunk_of, write_words};
@@ -26,7 +26,7 @@ impl Dispatch {
     }
 
     pub(super) fn await_rows(&mut self, cx: &mut Cx<'_, impl Types>, source: u32, rows: u32) -> Outcome {
-        let at = tail_flag(cx.env.shape, Kind::Dispatch, rows);
+        let at = tail_flag(cx.env.shape, Operator::Dispatch, rows);
         if !self.exchange.flag_is_in(cx.env, cx.fabric, RankId(source), at)? {
             return Ok(Progress::Pending(Wait::new(Flag::WindowRows, RankId(source), &[rows])));
         }
@@ -143,7 +143,7 @@ impl Dispatch {
         let next = self.exchange.clear(
             cx.env,
             cx.fabric,
-            Kind::Dispatch,
+            Operator::Dispatch,
             |rank| counts.rows_from(rank),
             (source, from),
         )?;

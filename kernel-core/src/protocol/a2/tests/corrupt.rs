@@ -4,7 +4,7 @@ use super::{Delivery, TWO, a2, plain_result, routed, run};
 use crate::fabric::{Flag, Progress, ProtocolError, Wait};
 use crate::layout::a2_message::{Task, doorbell, task_word};
 use crate::layout::a2_window::{FLAG, FLAG1, buffer_chosen, tail_flag, window_in};
-use crate::layout::state::{Kind, Partition, core_word};
+use crate::layout::state::{Partition, core_word};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
 use crate::protocol::a2::{Agent, AgentEnv};
@@ -108,11 +108,11 @@ fn a_core_waits_for_counts_then_for_the_rows_that_they_announce() {
     group.judge.lenient = true;
     // The flag behind any other number of rows is none.
     for rows in [0, 1, 2, 4] {
-        let at = window_in(group.shape, P0, PEER, tail_flag(group.shape, Kind::Dispatch, rows));
+        let at = window_in(group.shape, P0, PEER, tail_flag(group.shape, Operator::Dispatch, rows));
         group.memory.poke_word(RANK, at, FLAG.into());
         assert_eq!(wait(&mut group), missing);
     }
-    let at = window_in(group.shape, P0, PEER, tail_flag(group.shape, Kind::Dispatch, 3));
+    let at = window_in(group.shape, P0, PEER, tail_flag(group.shape, Operator::Dispatch, 3));
     for seen in [0, 1, 0x7FFF_FFFF, 0xFFFF_FFFE, u64::MAX << 32] {
         group.memory.poke_word(RANK, at, seen);
         assert_eq!(wait(&mut group), missing, "{seen:#x}");
@@ -244,13 +244,15 @@ fn agent_shape() -> Shape {
 }
 
 fn honest() -> Task {
-    Task::new(&agent_shape(), P0, Kind::Dispatch, RANK, PEER, 2)
+    Task::new(&agent_shape(), P0, Operator::Dispatch, RANK, PEER, 2)
 }
 
 #[test]
 fn an_honest_task_of_any_length_is_posted() {
     let shape = agent_shape();
-    for (kind, rows) in [(Kind::Combine, 0), (Kind::Combine, 2), (Kind::Dispatch, 0), (Kind::Dispatch, 2)] {
+    for (kind, rows) in
+        [(Operator::Combine, 0), (Operator::Combine, 2), (Operator::Dispatch, 0), (Operator::Dispatch, 2)]
+    {
         let task = Task::new(&shape, P0, kind, RANK, PEER, rows);
         assert_eq!(serve(task, 1), (Ok(Progress::Stepped), 1), "{task:?}");
     }
@@ -316,7 +318,7 @@ fn tasks_are_posted_one_by_one_from_the_next_rank_on_and_again_when_there_was_no
     for rank in (0..3).map(RankId) {
         let env = AgentEnv::new(&shape, rank, SendOrder::Staggered);
         for peer in (0..3).map(RankId) {
-            let task = Task::new(&shape, P0, Kind::Combine, rank, peer, 0);
+            let task = Task::new(&shape, P0, Operator::Combine, rank, peer, 0);
             for (i, word) in (0..).zip(task.to_words()) {
                 world.poke_word(rank, task_word(P0, peer, i), word);
             }
@@ -336,7 +338,7 @@ fn tasks_are_posted_one_by_one_from_the_next_rank_on_and_again_when_there_was_no
     }
     // Empty windows still tell everybody something.
     for (to, from) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)].map(|(a, b)| (RankId(a), RankId(b))) {
-        let at = window_in(&shape, P0, from, tail_flag(&shape, Kind::Combine, 0));
+        let at = window_in(&shape, P0, from, tail_flag(&shape, Operator::Combine, 0));
         assert!(world.word(to, Place { ..at }) == 0, "the windows out held no flag");
     }
 }

@@ -4,7 +4,7 @@
 use super::{TWO, a2, plain_result, random_rounds, routed};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::a2_window::{FLAG1, sent_bytes, tail_flag, window, window_in, window_out};
-use crate::layout::state::{Kind, Partition};
+use crate::layout::state::{Operator, Partition};
 use crate::shape::Shape;
 use crate::sim::FlightId;
 use crate::sim::cluster::{Failure, schedule};
@@ -151,7 +151,7 @@ impl Trial {
     fn needed(self, group: &Group, number: usize) -> Vec<u64> {
         let shape = group.shape;
         let half = if number.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
-        let end = sent_bytes(shape, Kind::Dispatch, shape.rows_to_peer_max(self.rank));
+        let end = sent_bytes(shape, Operator::Dispatch, shape.rows_to_peer_max(self.rank));
         let mut words = Vec::new();
         for peer in (0..RANKS).map(RankId) {
             let tasks = (0..Task::WORDS).map(|word| task_word(half, peer, word));
@@ -274,7 +274,7 @@ fn a_half_that_is_taken_before_its_reader_was_heard_is_written_while_it_stands_s
         let rounds = (0..6).map(|_| (0..RANKS).map(tensors).collect()).collect();
         let mut group = Group::of(&shape, rounds, plain_result);
         group.operators = schedule("DDDDDD", 1);
-        let flags = [FLAG1, tail_flag(&shape, Kind::Dispatch, 0)];
+        let flags = [FLAG1, tail_flag(&shape, Operator::Dispatch, 0)];
         let halves = [Partition::P0, Partition::P1];
         let places = halves.iter().flat_map(|&half| flags.map(|flag| window(&shape, half, rank) + flag));
         let others = (0..RANKS).map(RankId).filter(|&other| other != rank);

@@ -5,7 +5,7 @@ use super::{TWO, a2};
 use crate::fabric::{Fault, Progress, ProtocolError};
 use crate::layout::a2_message::{Task, doorbell, task_word};
 use crate::layout::a2_window::buffer_chosen;
-use crate::layout::state::{Kind, core_word};
+use crate::layout::state::{Operator, core_word};
 use crate::plan::order::SendOrder;
 use crate::protocol::a2::{Agent, AgentEnv};
 use crate::shape::Config;
@@ -88,7 +88,7 @@ fn an_agent_that_refused_a_task_posts_it_when_it_is_right_and_no_other_twice() {
     let shape = group(1).shape;
     let mut world = memory(shape);
     let env = AgentEnv::new(shape, RANK, SendOrder::Staggered);
-    let good = Task::new(shape, P0, Kind::Dispatch, RANK, PEER, 1);
+    let good = Task::new(shape, P0, Operator::Dispatch, RANK, PEER, 1);
     let mut agent = Agent::new();
     world.poke_word(RANK, doorbell(), 1);
     for flip in 0..64 {

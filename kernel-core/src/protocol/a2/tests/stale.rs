@@ -2,7 +2,7 @@
 
 use super::{Delivery, TWO, a2, flag_result, flag_tokens, plain_result, routed, run};
 use crate::layout::a2_window::{record, tail_flag};
-use crate::layout::state::Kind;
+use crate::layout::state::Operator;
 use crate::shape::{Config, Shape};
 use crate::sim::cluster::Failure;
 use crate::testing::domain::{Dice, Domain, Tensors, shape as shape_of};
@@ -43,7 +43,7 @@ fn wrong(shape: &Shape, delivery: Delivery, seed_clears: bool, rows: [bool; 2]) 
 #[test]
 fn a_second_row_lies_where_the_flag_behind_one_row_is_looked_for() {
     for shape in [shape(0), shape(2)] {
-        let place = tail_flag(&shape, Kind::Dispatch, 1);
+        let place = tail_flag(&shape, Operator::Dispatch, 1);
         let second = record(&shape, 1);
         assert!((second..second + shape.payload_bytes()).contains(&place), "{place} in {shape:?}");
     }

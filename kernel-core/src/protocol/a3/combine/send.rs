@@ -5,7 +5,7 @@ use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::combine_row;
 use crate::layout::record::Triple;
 use crate::layout::result;
-use crate::layout::state::{Kind, combine_slot, combine_status};
+use crate::layout::state::{Operator, combine_slot, combine_status};
 use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::a3::Cx;
@@ -24,7 +24,7 @@ impl Combine {
         let source = |row: u32| triple(row).map(|triple| triple.source);
         let count = self.share.end - self.share.start;
         self.path = cx.env.choices.order.path_by(count, cx.env.rank, source)?;
-        self.partition = selector::select(cx.fabric, Kind::Combine, cx.env.core)?;
+        self.partition = selector::select(cx.fabric, Operator::Combine, cx.env.core)?;
         self.go(match cx.env.shape.tp_world_size() {
             1 => Phase::Put { item: 0 },
             _ => Phase::Lend { add: Add::new(), rows, others },

@@ -4,7 +4,7 @@
 use super::{Dispatch, Field, Phase, first_to_send};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::record::Tail;
-use crate::layout::state::Kind;
+use crate::layout::state::Operator;
 use crate::layout::tp;
 use crate::place::Place;
 use crate::protocol::a3::tp::{Gather, Rows, built, peer};
@@ -14,7 +14,7 @@ use crate::sync::selector;
 
 impl Dispatch {
     pub(super) fn select_tp(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        self.tp_partition = selector::select_at(cx.fabric, tp::selector(Kind::Dispatch, cx.env.core))?;
+        self.tp_partition = selector::select_at(cx.fabric, tp::selector(Operator::Dispatch, cx.env.core))?;
         self.go(first_to_send(cx.env))
     }
 

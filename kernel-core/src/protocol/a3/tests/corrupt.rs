@@ -5,7 +5,7 @@ use crate::fabric::{Fault, Flag, Progress, ProtocolError, Wait};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{Triple, triple_of};
 use crate::layout::state::{
-    Kind, Partition, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status, selector,
+    Operator, Partition, combine_slot, combine_status, core_word, dispatch_slot, dispatch_status, selector,
     token_flag,
 };
 use crate::place::Place;
@@ -72,7 +72,7 @@ fn error(group: &mut Group) -> ProtocolError {
 
 #[test]
 fn a_selector_out_of_range_is_refused_by_both_operators() {
-    for (kind, mut group) in [(Kind::Dispatch, group(2)), (Kind::Combine, at_combine(2))] {
+    for (kind, mut group) in [(Operator::Dispatch, group(2)), (Operator::Combine, at_combine(2))] {
         let at = selector(kind, CoreId(0));
         group.memory.settle();
         group.memory.poke_word(RANK, at, 7);

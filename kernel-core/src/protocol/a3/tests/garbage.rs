@@ -3,7 +3,7 @@
 use super::super::Flags;
 use crate::fabric::Progress;
 use crate::layout::state::{
-    Kind, Partition, combine_status, core_word, dispatch_status, selector, token_flag,
+    Operator, Partition, combine_status, core_word, dispatch_status, selector, token_flag,
 };
 use crate::place::Place;
 use crate::shape::{Config, Shape};
@@ -40,7 +40,7 @@ fn words(shape: &Shape) -> Vec<Place> {
         all.extend((0..slots).map(|slot| token_flag(partition, slot)));
         all.extend((0..rows).map(|slot| combine_status(partition, slot)));
     }
-    for kind in [Kind::Dispatch, Kind::Combine] {
+    for kind in [Operator::Dispatch, Operator::Combine] {
         all.extend(cores().map(|core| selector(kind, core)));
     }
     all.extend(cores().flat_map(|core| [0, 1].map(|epoch| core_word(core, epoch))));

@@ -3,7 +3,7 @@
 
 use super::super::{Combine, Dispatch, ub_bytes, ub_words};
 use crate::fabric::{Flag, Progress, Wait};
-use crate::layout::state::{Kind, selector};
+use crate::layout::state::{Operator, selector};
 use crate::place::Tensor;
 use crate::plan::order::SendOrder;
 use crate::plan::{route, split};
@@ -45,7 +45,7 @@ pub(crate) fn assert_rounds(shape: &Shape, rounds: u32, smoothed: bool, choices:
         group.begin_combine();
         group.run(|n| dice.below(n as u32) as usize, |_, _| ()).unwrap();
         for core in (0..shape.aiv_num()).map(CoreId) {
-            for kind in [Kind::Dispatch, Kind::Combine] {
+            for kind in [Operator::Dispatch, Operator::Combine] {
                 let mut world = group.memory.clone();
                 world.settle();
                 assert_eq!(world.word(RankId(0), selector(kind, core)), u64::from((round + 1) % 2));

@@ -6,7 +6,7 @@
 
 use super::{Slots, peer};
 use crate::fabric::{Fabric, Progress, ProtocolError};
-use crate::layout::state::{Kind, Partition};
+use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::a3::Cx;
@@ -62,11 +62,11 @@ impl Add {
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>, (own, others): (u32, u32)) -> Outcome {
         let (env, fabric, operands) = (cx.env, &mut *cx.fabric, cx.operands);
-        let slots = Slots { kind: Kind::Combine, partition: self.partition };
+        let slots = Slots { kind: Operator::Combine, partition: self.partition };
         let share = |rows| split::rows(env.shape, rows, env.core);
         match self.phase {
             Phase::Select => {
-                self.partition = selector::select_at(fabric, tp::selector(Kind::Combine, env.core))?;
+                self.partition = selector::select_at(fabric, tp::selector(Operator::Combine, env.core))?;
                 self.go(Phase::Put { row: share(others).start })
             }
             Phase::Put { row } if row >= share(others).end => self.go(Phase::PutFirst),

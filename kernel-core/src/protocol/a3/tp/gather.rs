@@ -10,7 +10,7 @@
 use super::{Rows, Slots};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::record::{Triple, scale_of, triple_of};
-use crate::layout::state::{Kind, Partition};
+use crate::layout::state::{Operator, Partition};
 use crate::layout::{outputs, tp};
 use crate::placement::Home;
 use crate::protocol::a3::Cx;
@@ -80,7 +80,7 @@ impl Gather {
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
     pub(crate) fn step(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let (env, fabric) = (cx.env, &mut *cx.fabric);
-        let slots = Slots { kind: Kind::Dispatch, partition: self.partition };
+        let slots = Slots { kind: Operator::Dispatch, partition: self.partition };
         match self.phase {
             Phase::PutFirst => {
                 slots.put_first(env, fabric, self.told)?;

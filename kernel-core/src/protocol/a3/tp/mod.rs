@@ -14,7 +14,7 @@ pub(crate) use gather::Gather;
 
 use super::Bound;
 use crate::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
-use crate::layout::state::{Kind, Partition};
+use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
 use crate::sync::flag;
 use crate::units::RankId;
@@ -36,7 +36,7 @@ impl From<Range<u32>> for Rows {
 /// The slots of one operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slots {
-    pub(crate) kind: Kind,
+    pub(crate) kind: Operator,
     pub(crate) partition: Partition,
 }
 

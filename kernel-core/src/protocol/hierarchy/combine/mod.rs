@@ -16,7 +16,7 @@ use super::{Bound, Cx, Env, Epoch, Now, by_turns, split_bytes};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
-use crate::layout::state::Kind;
+use crate::layout::state::Operator;
 use crate::protocol::{Operands, Outcome, Types, internal};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId, Token, div_ceil, div_floor};
@@ -95,7 +95,7 @@ impl Combine {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            epoch: Epoch::none(Kind::Combine),
+            epoch: Epoch::none(Operator::Combine),
             phase: Phase::Select,
             turn: 0,
             returns: returns::Returns::new(),
@@ -130,7 +130,7 @@ impl Combine {
                 words.streams.fill(0);
                 self.tokens.begin(env);
                 self.relays.begin(env, fabric)?;
-                self.epoch = Epoch::begin(Kind::Combine, fabric, env.core)?;
+                self.epoch = Epoch::begin(Operator::Combine, fabric, env.core)?;
                 self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
             }
             Phase::Enter { near } if near < env.shape.server_ranks() => {

@@ -14,7 +14,7 @@ mod send;
 
 use super::{Bound, Cx, Env, Epoch, Now, by_turns, split_bytes};
 use crate::fabric::{Progress, ProtocolError};
-use crate::layout::state::Kind;
+use crate::layout::state::Operator;
 use crate::plan::{relay as plan, route};
 use crate::protocol::{Outcome, Types, internal};
 
@@ -89,7 +89,7 @@ impl Dispatch {
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            epoch: Epoch::none(Kind::Dispatch),
+            epoch: Epoch::none(Operator::Dispatch),
             phase: Phase::Select,
             turn: 0,
             send: send::Send::new(),
@@ -121,7 +121,7 @@ impl Dispatch {
                 route::walk(env.shape, env.rank, inputs, &env.work.pairs, words.sent, words.slots);
                 words.streams.fill(0);
                 self.send.begin(env, fabric)?;
-                self.epoch = Epoch::begin(Kind::Dispatch, fabric, env.core)?;
+                self.epoch = Epoch::begin(Operator::Dispatch, fabric, env.core)?;
                 self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };
             }
             Phase::Enter { near } if near < env.shape.server_ranks() => {

@@ -3,7 +3,7 @@
 use super::small;
 use crate::fabric::ProtocolError;
 use crate::layout::relay::{self, Part, ROW, Tail, behind, mark};
-use crate::layout::state::{Kind, Partition};
+use crate::layout::state::{Operator, Partition};
 use crate::place::Place;
 use crate::plan::relay as plan;
 use crate::protocol::Stage;
@@ -60,7 +60,7 @@ fn refusal(stage: Stage, at: Place, word: u64) -> String {
 }
 
 /// Record number `record` from server 1, and the end flag behind all.
-fn stream(stage: Stage, kind: Kind, record: u32) -> (Place, Place) {
+fn stream(stage: Stage, kind: Operator, record: u32) -> (Place, Place) {
     let (shape, partition) = (domain(), partition(kind));
     match stage {
         Stage::Two => (
@@ -72,27 +72,27 @@ fn stream(stage: Stage, kind: Kind, record: u32) -> (Place, Place) {
 }
 
 /// Dispatch is operator 1, combine is operator 2.
-const fn partition(kind: Kind) -> Partition {
+const fn partition(kind: Operator) -> Partition {
     match kind {
-        Kind::Dispatch => Partition::P0,
-        Kind::Combine => Partition::P1,
+        Operator::Dispatch => Partition::P0,
+        Operator::Combine => Partition::P1,
     }
 }
 
-const fn epoch(kind: Kind) -> u64 {
+const fn epoch(kind: Operator) -> u64 {
     match kind {
-        Kind::Dispatch => 1,
-        Kind::Combine => 2,
+        Operator::Dispatch => 1,
+        Operator::Combine => 2,
     }
 }
 
 /// How many records cross from rank 2 to rank 0 in dispatch, and in combine.
-fn records(kind: Kind) -> u32 {
+fn records(kind: Operator) -> u32 {
     let shape = domain();
     let tensors = tensors(&shape);
     let (rank, server) = match kind {
-        Kind::Dispatch => (SOURCE, 0),
-        Kind::Combine => (READER, 1),
+        Operator::Dispatch => (SOURCE, 0),
+        Operator::Combine => (READER, 1),
     };
     let crossings = plan::across(&shape, rank, &tensors[0][rank.index()].ids);
     crossings.filter(|crossing| crossing.server == server).count() as u32
@@ -100,7 +100,7 @@ fn records(kind: Kind) -> u32 {
 
 #[test]
 fn an_end_flag_of_another_operator_or_with_too_many_records_is_refused() {
-    for (stage, kind) in BOTH.into_iter().flat_map(|s| [(s, Kind::Dispatch), (s, Kind::Combine)]) {
+    for (stage, kind) in BOTH.into_iter().flat_map(|s| [(s, Operator::Dispatch), (s, Operator::Combine)]) {
         let (epoch, n) = (epoch(kind), records(kind));
         assert!(n > 1, "{n}");
         let (first, end) = stream(stage, kind, 0);
@@ -120,7 +120,7 @@ fn an_end_flag_of_another_operator_or_with_too_many_records_is_refused() {
 
 #[test]
 fn a_stream_that_is_shorter_than_the_owner_knows_is_refused() {
-    let (n, kind) = (records(Kind::Combine), Kind::Combine);
+    let (n, kind) = (records(Operator::Combine), Operator::Combine);
     for stage in BOTH {
         let (_, end) = stream(stage, kind, 0);
         let seen = refusal(stage, end, mark(epoch(kind), n - 1));
@@ -130,7 +130,7 @@ fn a_stream_that_is_shorter_than_the_owner_knows_is_refused() {
 
 #[test]
 fn a_record_without_its_own_flag_is_refused() {
-    for (stage, kind) in BOTH.into_iter().flat_map(|s| [(s, Kind::Dispatch), (s, Kind::Combine)]) {
+    for (stage, kind) in BOTH.into_iter().flat_map(|s| [(s, Operator::Dispatch), (s, Operator::Combine)]) {
         let (first, _) = stream(stage, kind, 0);
         let seen = refusal(stage, first, 0);
         assert!(seen.contains("record 0 of rank 2: front flag = 0"), "{seen}");
@@ -139,12 +139,12 @@ fn a_record_without_its_own_flag_is_refused() {
 
 #[test]
 fn a_record_of_no_token_or_with_other_pairs_is_refused() {
-    for (stage, kind) in BOTH.into_iter().flat_map(|s| [(s, Kind::Dispatch), (s, Kind::Combine)]) {
+    for (stage, kind) in BOTH.into_iter().flat_map(|s| [(s, Operator::Dispatch), (s, Operator::Combine)]) {
         let at = behind(stream(stage, kind, 0).0, relay::TOKEN);
         let seen = refusal(stage, at, 1 << 32 | 4);
         assert!(seen.contains("record 0 of rank 2: token = 4"), "{seen}");
         let seen = refusal(stage, at, 9 << 32);
-        let field = if kind == Kind::Dispatch { "pairs = 9" } else { "token = 0" };
+        let field = if kind == Operator::Dispatch { "pairs = 9" } else { "token = 0" };
         assert!(seen.contains(&format!("record 0 of rank 2: {field}")), "{seen}");
     }
 }
@@ -157,7 +157,7 @@ fn ids_that_do_not_make_as_many_pairs_as_the_record_says_are_refused() {
     let (_, _, forward) = rows.find(|(_, server, _)| *server == 0).unwrap();
     for stage in BOTH {
         let ids = relay::record_ids(&shape) + u64::from(4 * (forward.k & !1));
-        let at = behind(stream(stage, Kind::Dispatch, 0).0, ids);
+        let at = behind(stream(stage, Operator::Dispatch, 0).0, ids);
         let seen = refusal(stage, at, u64::MAX);
         assert!(seen.contains("record 0 of rank 2: pairs"), "{seen}");
     }
@@ -252,7 +252,7 @@ fn words_that_only_synchronise_are_waited_for_by_name() {
             (relay::entered(1), 0, "Entered"),
             (relay::rows_done(1, CoreId(0)), 0, "RowsDone"),
             (relay::count(&domain(), Partition::P0, 0, SOURCE), 0, "Count"),
-            (stream(stage, Kind::Dispatch, 0).1, 0, "Find"),
+            (stream(stage, Operator::Dispatch, 0).1, 0, "Find"),
         ] {
             let seen = lie(stage, at, word);
             assert!(matches!(seen, Err(Failure::Hang(_))), "{stage:?} {text}: {seen:?}");
@@ -269,7 +269,7 @@ fn weights_and_rows_that_are_others_harm_only_that_token() {
         let seen = lie(stage, behind(slot, ROW), 0x1234_5678);
         let Err(Failure::Wrong(text)) = &seen else { panic!("{seen:?}") };
         assert!(text.starts_with("rows of rank 0"), "{text}");
-        let sum = behind(stream(stage, Kind::Combine, 0).0, ROW);
+        let sum = behind(stream(stage, Operator::Combine, 0).0, ROW);
         let seen = lie(stage, sum, 0x1234_5678);
         let Err(Failure::Wrong(text)) = &seen else { panic!("{seen:?}") };
         assert!(text.starts_with("x_out of rank 0"), "{text}");
