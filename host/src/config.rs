@@ -12,7 +12,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable};
 use veriep_core::shape::{
-    BatchSizes, CommAlg, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Shape,
+    BatchSizes, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Protocol, Shape,
 };
 
 /// Name of the configuration inside a case.
@@ -217,9 +217,9 @@ impl Config {
     }
 
     /// The layouts that `product` and `comm_alg` may mean: one, if both words are known.
-    pub(crate) fn layouts(&self) -> Vec<CommAlg> {
+    pub(crate) fn layouts(&self) -> Vec<Protocol> {
         let product = named(&Product::WORDS, &self.product);
-        let all = || CommAlg::WORDS.iter().filter(|(of, ..)| product.is_none_or(|product| product == *of));
+        let all = || Protocol::WORDS.iter().filter(|(of, ..)| product.is_none_or(|product| product == *of));
         let is_meant = |(_, name, _): &&(_, &str, _)| product.is_some() && *name == self.comm_alg;
         let mut layouts: Vec<_> = match all().find(is_meant) {
             Some(&(.., layout)) => vec![layout],
@@ -233,7 +233,7 @@ impl Config {
     pub(crate) fn unknown_words(&self) -> Vec<UnknownWord> {
         let product = named(&Product::WORDS, &self.product);
         let mut layouts = Vec::new();
-        for (of, name, _) in CommAlg::WORDS {
+        for (of, name, _) in Protocol::WORDS {
             if product.is_none_or(|product| product == of) && !layouts.contains(&name) {
                 layouts.push(name);
             }

@@ -11,7 +11,7 @@ use core::fmt;
 use core::mem::discriminant;
 use serde_json::Value;
 use veriep_core::shape::{
-    BatchSizes, CommAlg, Config, Given, Limits, Op, RANKS_MAX, Rule, Seen, Shape, Violation,
+    BatchSizes, Config, Given, Limits, Op, Protocol, RANKS_MAX, Rule, Seen, Shape, Violation,
 };
 
 /// How far from a value its neighbours are tried; no parameter with gaps has a wider range.
@@ -361,7 +361,7 @@ impl<'a> Clinic<'a> {
     fn word(&self) -> Vec<Cure> {
         let (config, word) = match self.violation.rule {
             Rule::Word(word) => (Config { op: Op::Combine, ..self.config }, word),
-            _ => (Config { comm_alg: CommAlg::FullmeshV1, ..self.config }, "fullmesh_v1"),
+            _ => (Config { comm_alg: Protocol::FullmeshV1, ..self.config }, "fullmesh_v1"),
         };
         let parameter = self.violation.parameter;
         if self.is_cured(parameter, &config) { vec![self.cure(parameter, word, &config)] } else { Vec::new() }

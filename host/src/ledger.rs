@@ -11,7 +11,7 @@ use veriep_core::layout::relay as layout;
 use veriep_core::plan::relay;
 use veriep_core::plan::route;
 use veriep_core::protocol::{Operator, Stage};
-use veriep_core::shape::{CommAlg, Product, Shape};
+use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::sim::cluster::Planned;
 use veriep_core::units::{CoreId, Pair, RankId, Token};
 
@@ -57,8 +57,8 @@ pub fn settle<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Fail
             Operator::Dispatch => (Operator::Dispatch, "dispatch"),
             Operator::Combine => (Operator::Combine, "combine"),
         };
-        let moved = match shape.comm_alg() {
-            CommAlg::Hierarchy => ledger.servers(number, kind, &batches[batch]),
+        let moved = match shape.protocol() {
+            Protocol::Hierarchy => ledger.servers(number, kind, &batches[batch]),
             _ => ledger.mesh(number, kind, &batches[batch]),
         };
         moved.map_err(|why| Failure::Traffic(format!("{name} of batch {batch}: {why}")))
@@ -102,9 +102,9 @@ impl Ledger<'_> {
 
     /// Ranks for which an agent has a task in every operator.
     fn peers(&self) -> usize {
-        (match (self.shape.comm_alg(), self.stage) {
-            (CommAlg::Hierarchy, Stage::Three) => 0,
-            (CommAlg::Hierarchy, Stage::Two) => self.shape.servers() - 1,
+        (match (self.shape.protocol(), self.stage) {
+            (Protocol::Hierarchy, Stage::Three) => 0,
+            (Protocol::Hierarchy, Stage::Two) => self.shape.servers() - 1,
             _ => self.shape.ep_world_size() - 1,
         }) as usize
     }

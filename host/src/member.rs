@@ -3,7 +3,7 @@
 
 use veriep_core::fabric::{Flag, ProtocolError, Wait};
 use veriep_core::place::Place;
-use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::RankId;
 
 /// How many.
@@ -32,7 +32,7 @@ pub const fn tp_rank(shape: &Shape, member: RankId) -> RankId {
 /// Ranks of a server, if those of other servers are far.
 #[must_use]
 pub fn servers(shape: &Shape) -> Option<u32> {
-    (shape.comm_alg() == CommAlg::Hierarchy).then(|| shape.server_ranks())
+    (shape.protocol() == Protocol::Hierarchy).then(|| shape.server_ranks())
 }
 
 /// The member that `own` calls `to`, in the EP domain or in the TP domain.

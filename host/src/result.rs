@@ -8,7 +8,7 @@ use safetensors::Dtype;
 use std::borrow::Cow;
 use std::path::Path;
 use veriep_core::place::Tensor as Output;
-use veriep_core::shape::{CommAlg, Dtype as Element, Op, RowElement, Shape};
+use veriep_core::shape::{Dtype as Element, Op, Protocol, RowElement, Shape};
 use veriep_core::units::RankId;
 
 /// What one rank got, by reference: little-endian bytes, `rows` rows of what dispatch received.
@@ -54,7 +54,7 @@ impl<'a> RankResult<'a> {
         let output = |output: Output| outputs[output as usize].as_slice();
         let quantised = shape.row_format().scale.is_some();
         let (by_counts, hierarchy) =
-            (shape.comm_alg() == CommAlg::Fullmesh, shape.comm_alg() == CommAlg::Hierarchy);
+            (shape.protocol() == Protocol::Fullmesh, shape.protocol() == Protocol::Hierarchy);
         let norm = shape.op() == Op::CombineAddRmsNorm;
         Self {
             rank: case.name(rank).0,

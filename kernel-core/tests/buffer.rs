@@ -8,7 +8,7 @@ use veriep_core::layout::data::{combine_row, dispatch_record};
 use veriep_core::layout::state::Partition;
 use veriep_core::placement::Home;
 use veriep_core::shape::{
-    BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Rule, Shape, Violation,
+    BatchSizes, Buffer, Config, Dtype, Given, Limits, Op, Protocol, Rule, Shape, Violation,
 };
 use veriep_core::units::{RankId, Token, div_ceil};
 
@@ -16,7 +16,7 @@ const MIB: u64 = 1 << 20;
 
 fn preset(name: &str) -> Config<'static> {
     let base = Config { moe_expert_num: 256, ..Config::default() };
-    let a2 = Config { comm_alg: CommAlg::Fullmesh, ..base };
+    let a2 = Config { comm_alg: Protocol::Fullmesh, ..base };
     let bs = BatchSizes::Uniform;
     match name {
         "deepseek-v3-decode" => base,
@@ -29,8 +29,8 @@ fn preset(name: &str) -> Config<'static> {
             ..base
         },
         "a2-64" => Config { ep_world_size: 64, ..a2 },
-        "a2-hier-16" => Config { comm_alg: CommAlg::Hierarchy, ..a2 },
-        "a2-hier-64" => Config { comm_alg: CommAlg::Hierarchy, ep_world_size: 64, ..a2 },
+        "a2-hier-16" => Config { comm_alg: Protocol::Hierarchy, ..a2 },
+        "a2-hier-64" => Config { comm_alg: Protocol::Hierarchy, ep_world_size: 64, ..a2 },
         "tiny" => Config { ep_world_size: 2, moe_expert_num: 4, k: 2, h: 1024, bs: bs(4), ..base },
         other => panic!("no preset {other}"),
     }
@@ -94,7 +94,7 @@ fn one_mib_less_than_required_is_refused() {
 #[test]
 fn fullmesh_v2_counts_a_record_in_blocks() {
     // (14336 + 64) / 480 = 30 blocks of 512 B: 2 * (4096 * 15360 + 128 * 14336) B = 123.5 MiB.
-    let config = Config { comm_alg: CommAlg::FullmeshV2, ..preset("deepseek-v3-decode") };
+    let config = Config { comm_alg: Protocol::FullmeshV2, ..preset("deepseek-v3-decode") };
     assert_eq!(Buffer::new(&config).required_mb, 124);
     let shape = Shape::new(&config, Limits::Product).unwrap();
     assert_eq!((shape.record_pitch(), shape.combine_pitch()), (15360, 14336));
@@ -164,7 +164,7 @@ fn a2_windows_of_models_hold_flags_that_are_larger_than_rows() {
     {
         for bs in [bs, bs + 15] {
             let mut config = Config {
-                comm_alg: CommAlg::Fullmesh,
+                comm_alg: Protocol::Fullmesh,
                 ep_world_size: ranks,
                 moe_expert_num: ranks,
                 k: 1,
@@ -191,7 +191,8 @@ fn number() -> impl Strategy<Value = i64> {
     ]
 }
 
-const ALGS: [CommAlg; 4] = [CommAlg::FullmeshV1, CommAlg::FullmeshV2, CommAlg::Fullmesh, CommAlg::Hierarchy];
+const ALGS: [Protocol; 4] =
+    [Protocol::FullmeshV1, Protocol::FullmeshV2, Protocol::Fullmesh, Protocol::Hierarchy];
 
 fn any_config() -> impl Strategy<Value = (Config<'static>, Option<Vec<i64>>)> {
     let words = (prop::sample::select(&ALGS), prop::sample::select(&[Op::Combine, Op::CombineAddRmsNorm]));
@@ -261,15 +262,15 @@ fn plausible() -> impl Strategy<Value = (Config<'static>, Limits)> {
 /// Whether the areas of a valid shape lie inside what its window gives them.
 fn assert_areas_fit(shape: &Shape) {
     let half = shape.window_bytes() / 2;
-    match shape.comm_alg() {
-        CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
+    match shape.protocol() {
+        Protocol::FullmeshV1 | Protocol::FullmeshV2 => {
             let offsets = shape.port_offset() * u64::from(shape.ep_world_size());
             assert!(shape.combine_area() + shape.dispatch_area() + offsets <= half);
             assert!(shape.dispatch_slots() * 32 <= 64 << 10);
             assert!(u64::from(shape.bs_max() * shape.combine_columns()) * 32 <= 320 << 10);
             assert!(shape.record_pitch() >= shape.payload_bytes() + 44);
         }
-        CommAlg::Fullmesh => {
+        Protocol::Fullmesh => {
             let rank_window = (half - MIB) / u64::from(shape.ep_world_size()) / 512 * 512;
             let rows = u64::from(shape.bs_max() * shape.local_expert_num().min(shape.k()));
             let scale = if shape.payload_bytes() == shape.row_bytes() { 0 } else { 32 };
@@ -278,7 +279,7 @@ fn assert_areas_fit(shape: &Shape) {
             assert!(rows * shape.row_bytes() + 64 <= rank_window, "combine window");
             assert!(shape.local_expert_num() <= 24);
         }
-        CommAlg::Hierarchy => {
+        Protocol::Hierarchy => {
             let k = u64::from(shape.k()).next_multiple_of(8);
             let slots = u64::from(shape.moe_expert_num() * shape.bs_max());
             assert!(shape.window_bytes() - 103 * MIB >= slots * (shape.row_bytes() + 16 * k));

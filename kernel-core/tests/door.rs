@@ -1,7 +1,7 @@
 //! Every rule of a configuration: broken alone, and just kept.
 
 use veriep_core::shape::{
-    BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limits, Op, Rule, Seen, Shape, Violation,
+    BatchSizes, Buffer, Config, Dtype, Given, Limits, Op, Protocol, Rule, Seen, Shape, Violation,
 };
 
 type Base = fn() -> Config<'static>;
@@ -12,7 +12,7 @@ fn a3() -> Config<'static> {
 }
 
 fn v2() -> Config<'static> {
-    Config { comm_alg: CommAlg::FullmeshV2, ..a3() }
+    Config { comm_alg: Protocol::FullmeshV2, ..a3() }
 }
 
 /// 12 MoE ranks of 4 experts, 2 shared experts of 2 replicas.
@@ -26,7 +26,7 @@ fn tp() -> Config<'static> {
 
 fn a2() -> Config<'static> {
     Config {
-        comm_alg: CommAlg::Fullmesh,
+        comm_alg: Protocol::Fullmesh,
         moe_expert_num: 256,
         ep_world_size: 64,
         hccl_buffsize_mb: 8192,
@@ -35,7 +35,7 @@ fn a2() -> Config<'static> {
 }
 
 fn hierarchy() -> Config<'static> {
-    Config { comm_alg: CommAlg::Hierarchy, ep_world_size: 16, ..a2() }
+    Config { comm_alg: Protocol::Hierarchy, ep_world_size: 16, ..a2() }
 }
 
 const SAME: [i64; 16] = [16; 16];
@@ -288,12 +288,12 @@ fn models_may_be_tiny_but_not_senseless() {
         }
     }
     fn one_a2() -> Config<'static> {
-        Config { comm_alg: CommAlg::Fullmesh, h: 8, hccl_buffsize_mb: 5, ..one() }
+        Config { comm_alg: Protocol::Fullmesh, h: 8, hccl_buffsize_mb: 5, ..one() }
     }
     fn one_server() -> Config<'static> {
         let (ep_world_size, moe_expert_num) = (8, 8);
         Config {
-            comm_alg: CommAlg::Hierarchy,
+            comm_alg: Protocol::Hierarchy,
             ep_world_size,
             moe_expert_num,
             hccl_buffsize_mb: 105,
@@ -340,7 +340,7 @@ fn set_relay(config: &mut Config<'_>, bs: i64) {
 #[test]
 fn all_violations_are_reported_at_once() {
     let config = Config {
-        comm_alg: CommAlg::FullmeshV1,
+        comm_alg: Protocol::FullmeshV1,
         op: Op::Combine,
         dtype: Dtype::Bf16,
         ep_world_size: 0,

@@ -2,7 +2,7 @@
 
 use veriep_core::fabric::Capabilities;
 use veriep_core::protocol::{Choices, Machine, Operator, Receive, Refused, Stage};
-use veriep_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
+use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 
 fn shape(config: &Config<'_>) -> Shape {
     Shape::new(config, Limits::None).unwrap_or_else(|found| panic!("{found:?}"))
@@ -22,7 +22,7 @@ fn a3() -> Config<'static> {
 }
 
 fn hierarchy() -> Config<'static> {
-    Config { comm_alg: CommAlg::Hierarchy, ep_world_size: 4, server_ranks: 2, hccl_buffsize_mb: 105, ..a3() }
+    Config { comm_alg: Protocol::Hierarchy, ep_world_size: 4, server_ranks: 2, hccl_buffsize_mb: 105, ..a3() }
 }
 
 /// Number of choices by shape, worked out by hand: orders times flags times ways to receive times stages.
@@ -33,8 +33,8 @@ fn every_choice_that_makes_a_difference_is_listed_once() {
         ("plain", a3(), 4 * 2 * 2 + 3 * 2),
         ("int8 results", Config { comm_quant_mode: 2, ..a3() }, 4 * 2 * 2),
         ("a TP domain", Config { tp_world_size: 2, moe_expert_num: 2, ..a3() }, 4 * 2),
-        ("fullmesh_v2", Config { comm_alg: CommAlg::FullmeshV2, ..a3() }, 4),
-        ("A2", Config { comm_alg: CommAlg::Fullmesh, ..a3() }, 3),
+        ("fullmesh_v2", Config { comm_alg: Protocol::FullmeshV2, ..a3() }, 4),
+        ("A2", Config { comm_alg: Protocol::Fullmesh, ..a3() }, 3),
         // The agent has an order, the cores have none.
         ("hierarchy", hierarchy(), 3 + 1),
     ] {
@@ -83,8 +83,8 @@ fn a_way_to_receive_that_a_shape_does_not_have_is_refused() {
     let (in_place, direct) = (receive(Receive::InPlace), receive(Receive::Direct { areas: 2 }));
     for config in [
         Config { tp_world_size: 2, moe_expert_num: 2, ..a3() },
-        Config { comm_alg: CommAlg::FullmeshV2, ..a3() },
-        Config { comm_alg: CommAlg::Fullmesh, ..a3() },
+        Config { comm_alg: Protocol::FullmeshV2, ..a3() },
+        Config { comm_alg: Protocol::Fullmesh, ..a3() },
         hierarchy(),
     ] {
         for choices in [in_place, direct] {

@@ -2,7 +2,7 @@
 //! door's own source is read to see that none is left out.
 
 use core::mem::discriminant;
-use veriep_core::shape::{BatchSizes, CommAlg, Config, Given, Limits, Op, Rule, Shape, Violation};
+use veriep_core::shape::{BatchSizes, Config, Given, Limits, Op, Protocol, Rule, Shape, Violation};
 
 type Base = fn() -> Config<'static>;
 type Set = fn(&mut Config<'static>);
@@ -15,15 +15,15 @@ fn a3() -> Config<'static> {
 }
 
 fn v2() -> Config<'static> {
-    Config { comm_alg: CommAlg::FullmeshV2, ..a3() }
+    Config { comm_alg: Protocol::FullmeshV2, ..a3() }
 }
 
 fn a2() -> Config<'static> {
-    Config { comm_alg: CommAlg::Fullmesh, hccl_buffsize_mb: 8192, ..Config::default() }
+    Config { comm_alg: Protocol::Fullmesh, hccl_buffsize_mb: 8192, ..Config::default() }
 }
 
 fn near() -> Config<'static> {
-    Config { comm_alg: CommAlg::Hierarchy, ..a2() }
+    Config { comm_alg: Protocol::Hierarchy, ..a2() }
 }
 
 const ONE_LATER: [i64; 16] = [16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 16, 15];

@@ -9,7 +9,7 @@ use veriep_core::layout::landing;
 use veriep_core::protocol::{Choices, Receive};
 use veriep_core::reference::numerics;
 use veriep_core::shape::{
-    BatchSizes, Buffer, CommAlg, Config, Dtype, Elastic, Given, Limits, Op, Product, Shape,
+    BatchSizes, Buffer, Config, Dtype, Elastic, Given, Limits, Op, Product, Protocol, Shape,
 };
 use veriep_core::units::RankId;
 
@@ -40,8 +40,8 @@ read_in_order! {
 }
 
 /// The algorithms, by the low bits of [`Numbers::protocol`].
-pub const ALGORITHMS: [CommAlg; 4] =
-    [CommAlg::FullmeshV1, CommAlg::FullmeshV2, CommAlg::Fullmesh, CommAlg::Hierarchy];
+pub const ALGORITHMS: [Protocol; 4] =
+    [Protocol::FullmeshV1, Protocol::FullmeshV2, Protocol::Fullmesh, Protocol::Hierarchy];
 
 /// A bit of [`Numbers::features`]. What does not go with the protocol is left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ impl Numbers {
 
     /// The algorithm.
     #[must_use]
-    pub const fn comm_alg(&self) -> CommAlg {
+    pub const fn comm_alg(&self) -> Protocol {
         ALGORITHMS[self.protocol as usize % ALGORITHMS.len()]
     }
 
@@ -143,8 +143,8 @@ impl Domain {
     #[must_use]
     pub fn new(numbers: Numbers, tape: &mut Tape<'_>) -> Option<Self> {
         let comm_alg = numbers.comm_alg();
-        let (plain, hierarchy) = (comm_alg == CommAlg::FullmeshV1, comm_alg == CommAlg::Hierarchy);
-        let a3 = plain || comm_alg == CommAlg::FullmeshV2;
+        let (plain, hierarchy) = (comm_alg == Protocol::FullmeshV1, comm_alg == Protocol::Hierarchy);
+        let a3 = plain || comm_alg == Protocol::FullmeshV2;
         let fold = |n: u8, min: i64, count: u8| min + i64::from(n % count);
         let tp = plain && numbers.has(Feature::Tp);
         let s = if a3 { fold(numbers.shared_experts, 0, 3) } else { 0 };
@@ -157,9 +157,9 @@ impl Domain {
         let (r, e) = (moe_ranks + rs, moe_ranks * local);
         // A2 has no const experts, fullmesh_v2 no special ones at all.
         let most = match comm_alg {
-            CommAlg::FullmeshV2 | CommAlg::Hierarchy => [0; 3],
-            CommAlg::Fullmesh => [1, 1, 0],
-            CommAlg::FullmeshV1 => [3; 3],
+            Protocol::FullmeshV2 | Protocol::Hierarchy => [0; 3],
+            Protocol::Fullmesh => [1, 1, 0],
+            Protocol::FullmeshV1 => [3; 3],
         };
         let special = |i: usize| i64::from(numbers.specials >> (2 * i) & most[i]);
         let specials = [special(0), special(1), special(2)];
@@ -172,7 +172,7 @@ impl Domain {
         given.set(Given::ELASTIC_INFO, elastic);
         given.set(Given::SHARED_EXPERT_X, a3 && s == 0 && numbers.has(Feature::SharedX));
         let uneven: Vec<i64> = (0..r).map(|rank| 1 + (rank * 7 + bs) % 5).collect();
-        let is_uneven = numbers.has(Feature::UnevenBs) && comm_alg != CommAlg::FullmeshV2;
+        let is_uneven = numbers.has(Feature::UnevenBs) && comm_alg != Protocol::FullmeshV2;
         let has_blocks = (a3 || hierarchy) && !tp;
         let config = Config {
             comm_alg,
@@ -294,7 +294,7 @@ impl Tensors {
             ids.extend((0..k).map(|_| all.swap_remove(tape.below(all.len()))));
         }
         let masked = numbers.has(Feature::Masked) && !shape.bs_is_uneven();
-        let masked = masked && !matches!(shape.comm_alg(), CommAlg::FullmeshV2 | CommAlg::Hierarchy);
+        let masked = masked && !matches!(shape.protocol(), Protocol::FullmeshV2 | Protocol::Hierarchy);
         let kind = if masked { tape.below(3) } else { 0 };
         let active = if kind == 1 { tape.below(bs + 1) } else { 0 };
         let any_bits = numbers.has(Feature::AnyBits) && shape.row_format().scale.is_none();
@@ -310,7 +310,7 @@ impl Tensors {
         // The door refuses it on A2.
         let with_shared_x = with_shared_x && shape.product() == Product::A3;
         let smooth = shape.row_format().scale.is_some()
-            && shape.comm_alg() != CommAlg::Hierarchy
+            && shape.protocol() != Protocol::Hierarchy
             && numbers.has(Feature::Smoothed);
         let x = rows(bs * h, any_bits);
         let shared_x = with_shared_x.then(|| rows(bs * h, any_bits));

@@ -8,7 +8,7 @@ use veriep_core::layout::{a2_window, landing, relay};
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::plan;
 use veriep_core::protocol::{Choices, Stage};
-use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
 /// What is done to memory.
@@ -51,12 +51,12 @@ impl Guard {
     #[must_use]
     pub fn new(shape: &Shape, ep: RankId, choices: Choices) -> Self {
         Self {
-            areas: match shape.comm_alg() {
+            areas: match shape.protocol() {
                 _ if choices.receive.is_direct() => direct_areas(shape, ep, choices.receive.areas()),
-                CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => map::areas(shape, ep).collect(),
-                CommAlg::Hierarchy if choices.stage == Stage::Two => stream_areas(shape),
-                CommAlg::Hierarchy => relay::areas(shape).collect(),
-                CommAlg::Fullmesh => a2_window::areas(shape).collect(),
+                Protocol::FullmeshV1 | Protocol::FullmeshV2 => map::areas(shape, ep).collect(),
+                Protocol::Hierarchy if choices.stage == Stage::Two => stream_areas(shape),
+                Protocol::Hierarchy => relay::areas(shape).collect(),
+                Protocol::Fullmesh => a2_window::areas(shape).collect(),
             },
             outputs: Tensor::ALL.map(|tensor| capacity(shape, ep, tensor)),
             shape: shape.clone(),
@@ -115,8 +115,8 @@ impl Guard {
             len > 0 && offset.checked_add(len).is_some_and(|end| end <= area.slot),
             "{access:?} of {len} bytes at {at} by core {core} of rank {by}: leaves slot {slot} of {name}"
         );
-        let is_owner = match self.shape.comm_alg() {
-            CommAlg::Hierarchy => self.is_owner_of_messages(access, (by, core), &spot),
+        let is_owner = match self.shape.protocol() {
+            Protocol::Hierarchy => self.is_owner_of_messages(access, (by, core), &spot),
             _ => self.is_owner(access, (by, core), &spot),
         };
         assert!(

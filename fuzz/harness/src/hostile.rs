@@ -18,7 +18,7 @@ use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::returns::received;
 use veriep_core::plan::route;
 use veriep_core::protocol::Operator;
-use veriep_core::shape::{CommAlg, Op, Product};
+use veriep_core::shape::{Op, Product, Protocol};
 use veriep_core::sim::cluster::Planned;
 use veriep_core::sync::flag;
 use veriep_core::units::{Pair, RankId, Token};
@@ -67,7 +67,7 @@ pub fn run(bytes: &[u8]) -> Option<Report> {
     let report = Report { liar: is_liar, ..Report::default() };
     let has_tp = domain.shape.tp_world_size() > 1;
     let is_direct = domain.choices.receive.is_direct();
-    let is_apart = !has_tp && !is_direct && domain.shape.comm_alg() != CommAlg::Hierarchy;
+    let is_apart = !has_tp && !is_direct && domain.shape.protocol() != Protocol::Hierarchy;
     let mut attack = Attack { seed: seed_of(&numbers), rate, liar, is_apart, report };
     Group { scene: &mut scene, cluster: &mut cluster }.run(&mut attack);
     attack.report.full = cluster.memory.chooser.full;
@@ -120,8 +120,8 @@ impl Watch for Attack {
         let liar = group.cluster.members[liar].ep;
         if let Some(source) = error.source() {
             // What a relay forwarded, or a TP peer lent.
-            let is_handed_on =
-                group.domain.shape.comm_alg() == CommAlg::Hierarchy || group.domain.shape.tp_world_size() > 1;
+            let is_handed_on = group.domain.shape.protocol() == Protocol::Hierarchy
+                || group.domain.shape.tp_world_size() > 1;
             assert!(source == liar || is_handed_on, "{error}: names the wrong rank");
             return;
         }

@@ -4,7 +4,7 @@
 use crate::guard::{Guard, Spot};
 use veriep_core::layout::relay;
 use veriep_core::layout::state::Operator;
-use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::RankId;
 
 /// The flag, 1.0f.
@@ -123,8 +123,8 @@ pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Lie> {
     let quantised = shape.payload_bytes() < shape.row_bytes();
     let row = u64::from(shape.h()) * if quantised { 1 } else { 2 };
     let behind_scale = row.next_multiple_of(32) + 32;
-    let in_record = match shape.comm_alg() {
-        CommAlg::FullmeshV2 => behind_scale / 480 * 512 + behind_scale % 480,
+    let in_record = match shape.protocol() {
+        Protocol::FullmeshV2 => behind_scale / 480 * 512 + behind_scale % 480,
         _ => behind_scale,
     };
     // Source and number among its rows, where the place tells: tokens rise, so none is below its number.
@@ -141,9 +141,9 @@ pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Lie> {
     let [source, token, k] = triple;
     let source_is = (0..i64::from(shape.ep_world_size())).contains(&source);
     let token_is = source_is && (0..shape.bs(RankId(source as u32)).into()).contains(&token);
-    let k_is = match shape.comm_alg() {
+    let k_is = match shape.protocol() {
         // Pairs of the token here, and which of them: at most K.
-        CommAlg::Hierarchy => (0..=i64::from(shape.k())).contains(&(k >> 16)) && (k & 0xFFFF) < k >> 16,
+        Protocol::Hierarchy => (0..=i64::from(shape.k())).contains(&(k >> 16)) && (k & 0xFFFF) < k >> 16,
         _ => has_column(shape, guard.rank(), source as u32, k),
     };
     let is_here = place.is_none_or(|(from, index)| source == from as i64 && token >= index as i64);

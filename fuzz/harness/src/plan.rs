@@ -10,7 +10,7 @@ use veriep_core::plan::order::SendOrder;
 use veriep_core::plan::permute::{Cumsum, RecvCounts, add_gather_adds, cumulate};
 use veriep_core::plan::route::{self, NO_SLOT, Send, Sends};
 use veriep_core::plan::{returns, split, table};
-use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, ExpertId, RankId};
 
 /// A destination: rank and local expert.
@@ -92,8 +92,8 @@ fn sends(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, want: &Sent) {
             table::add_up(shape, rank, inputs, &work.sends, &marks, &mut again, &mut slots_again);
             assert_eq!((&again, &slots_again), (&counted, &slots), "the table and the walk");
             let sends = Sends::new(shape, rank, order, &work.sends);
-            let all: Vec<Send> = match shape.comm_alg() {
-                CommAlg::FullmeshV2 => {
+            let all: Vec<Send> = match shape.protocol() {
+                Protocol::FullmeshV2 => {
                     ExpertSends { sends, slots: &slots, experts: &work.experts }.iter(inputs).collect()
                 }
                 _ => sends.iter(inputs, &slots).collect(),

@@ -12,7 +12,7 @@ use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::returns::received;
 use veriep_core::protocol::Operator;
 use veriep_core::reference::{Cluster, numerics};
-use veriep_core::shape::{CommAlg, Op};
+use veriep_core::shape::{Op, Protocol};
 use veriep_core::sim::cluster::Planned;
 use veriep_core::sync::flag::is_window_flag;
 use veriep_core::units::{RankId, Token};
@@ -202,7 +202,7 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
     for member in &group.cluster.members {
         let number = member.number.index();
         for area in group.guard(number).areas() {
-            let words: &[u64] = match (area.name, group.domain.shape.comm_alg()) {
+            let words: &[u64] = match (area.name, group.domain.shape.protocol()) {
                 ("dispatch status", _) => &[0, 8],
                 ("direct counts" | "direct token flags" | "direct grants", _) => &[0],
                 ("combine status" | "results ready" | "tp dispatch slots" | "tp combine slots", _) => &[0],
@@ -218,7 +218,7 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
                 );
             }
         }
-        if group.domain.shape.comm_alg() == CommAlg::Fullmesh {
+        if group.domain.shape.protocol() == Protocol::Fullmesh {
             let ranks = (0..shape.ep_world_size()).map(RankId);
             let most = ranks.map(|rank| shape.rows_to_peer_max(rank)).max().unwrap_or(0);
             let ends =
@@ -239,7 +239,7 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
                 }
             }
         }
-        if group.domain.shape.comm_alg() == CommAlg::FullmeshV2 {
+        if group.domain.shape.protocol() == Protocol::FullmeshV2 {
             let records = group.guard(number).areas().iter().filter(|a| a.name == "dispatch records");
             for area in records {
                 for block in 0..area.size() / 512 {

@@ -12,7 +12,7 @@ use veriep_core::placement::Home;
 use veriep_core::plan::route;
 use veriep_core::protocol::Choices;
 use veriep_core::shape::{
-    BatchSizes, Buffer, CommAlg, Config, Dtype, Given, Limit, Limits, Op, Product, Shape,
+    BatchSizes, Buffer, Config, Dtype, Given, Limit, Limits, Op, Product, Protocol, Shape,
 };
 use veriep_core::units::{ExpertId, RankId};
 
@@ -181,7 +181,7 @@ pub fn run(bytes: &[u8]) -> Option<Verdict> {
     let limits = if given.limits { Limits::Product } else { Limits::None };
     // What a word means the core's tables say; a host refuses those that are not in them.
     let product = named(&Product::WORDS, word(0, &PRODUCTS));
-    let layout = CommAlg::WORDS.iter().find(|(of, name, _)| (Some(*of), *name) == (product, word(1, &ALGS)));
+    let layout = Protocol::WORDS.iter().find(|(of, name, _)| (Some(*of), *name) == (product, word(1, &ALGS)));
     let (op, dtype) = (named(&Op::WORDS, word(2, &OPS)), named(&Dtype::WORDS, word(3, &DTYPES)));
     let (Some(&(.., comm_alg)), Some(op), Some(dtype)) = (layout, op, dtype) else {
         let known = [("product", product.is_some()), ("comm_alg", layout.is_some()), ("op", op.is_some())];
@@ -260,9 +260,9 @@ pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
     if row_table::is_possible(&shape) {
         landings(config, limits, &shape);
     }
-    match (shape.product(), shape.comm_alg()) {
+    match (shape.product(), shape.protocol()) {
         (Product::A3, _) => places(&shape),
-        (Product::A2, CommAlg::Hierarchy) => relays(&shape),
+        (Product::A2, Protocol::Hierarchy) => relays(&shape),
         (Product::A2, _) => windows(&shape),
     }
     Verdict::Valid(Box::new(shape))
@@ -280,10 +280,10 @@ fn required_mb(shape: &Shape, limits: Limits) -> u64 {
         let s = u128::from(shape.shared_expert_num());
         2 * (l * bs * r * pitch + (k + s) * bs * up(2 * h, 512) + offsets)
     };
-    let bytes = match shape.comm_alg() {
-        CommAlg::FullmeshV1 => combined(up(row, 512)),
-        CommAlg::FullmeshV2 => combined(row.div_ceil(480) * 512),
-        CommAlg::Fullmesh => {
+    let bytes = match shape.protocol() {
+        Protocol::FullmeshV1 => combined(up(row, 512)),
+        Protocol::FullmeshV2 => combined(row.div_ceil(480) * 512),
+        Protocol::Fullmesh => {
             // By halves: 1 MiB, and for each rank what it sends at most, with counts, gap and flag.
             let is_quantised = shape.payload_bytes() < shape.row_bytes();
             let record = if is_quantised { (h + 32).max(2 * h) } else { 2 * h };
@@ -291,7 +291,7 @@ fn required_mb(shape: &Shape, limits: Limits) -> u64 {
             let halves = 2 * ((1 << 20) + r * window);
             (bs * r * l.min(k) * h * 4 + (4 << 20)).max(halves)
         }
-        CommAlg::Hierarchy => l * r * bs * (2 * h + 16 * up(k, 8)) + (104 << 20),
+        Protocol::Hierarchy => l * r * bs * (2 * h + 16 * up(k, 8)) + (104 << 20),
     };
     let least = if limits == Limits::Product { 2 } else { 1 };
     u64::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u64::MAX).max(least)

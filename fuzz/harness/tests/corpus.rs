@@ -23,7 +23,7 @@ fn the_corpus_has_shapes_of_every_algorithm_and_wrong_values_of_every_parameter(
     let (mut taken, mut refused) = (BTreeSet::new(), BTreeSet::new());
     for verdict in run_all("shape_layout", shape_layout::run) {
         match verdict {
-            Verdict::Valid(shape) => _ = taken.insert(format!("{:?}", shape.comm_alg())),
+            Verdict::Valid(shape) => _ = taken.insert(format!("{:?}", shape.protocol())),
             Verdict::Refused(parameters) => refused.extend(parameters),
         }
     }

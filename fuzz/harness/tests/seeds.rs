@@ -6,8 +6,8 @@
 use veriep_core::fabric::{Flag, ProtocolError};
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::{Choices, Flags, Receive, Stage};
-use veriep_core::shape::CommAlg;
-use veriep_core::shape::CommAlg::{Fullmesh, FullmeshV1, FullmeshV2, Hierarchy};
+use veriep_core::shape::Protocol;
+use veriep_core::shape::Protocol::{Fullmesh, FullmeshV1, FullmeshV2, Hierarchy};
 use veriep_core::vector::{Portable, Vector};
 use veriep_fuzz::domain::{ALGORITHMS, Domain, Feature, Numbers};
 use veriep_fuzz::shape_layout::Verdict;
@@ -89,7 +89,7 @@ fn bytes_of_all_lengths_hold() {
 }
 
 /// A domain of two or three ranks, four tokens, three cores, with these choices.
-fn numbers(comm_alg: CommAlg, choices: Choices, features: &[Feature]) -> Numbers {
+fn numbers(comm_alg: Protocol, choices: Choices, features: &[Feature]) -> Numbers {
     let low = ALGORITHMS.iter().position(|&alg| alg == comm_alg).unwrap() as u8;
     let features = features.iter().fold(0, |bits, &feature| bits | feature as u16);
     let of = |n: u8| Numbers {

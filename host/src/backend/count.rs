@@ -10,7 +10,7 @@ use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::relay::{self, Tail};
 use veriep_core::place::{Place, Region};
-use veriep_core::shape::{CommAlg, Product, Shape};
+use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
 /// What a write carries, beside its bytes.
@@ -178,7 +178,7 @@ impl<F> CountedFabric<'_, F> {
             }
         }
         let operator = (log.bytes.len() as u32).saturating_sub(1);
-        if shape.comm_alg() == CommAlg::Hierarchy
+        if shape.protocol() == Protocol::Hierarchy
             && let Some(load) = load(shape)
         {
             log.writes.push(Write { operator, to, load });
@@ -249,7 +249,7 @@ impl<F: Fabric> Middleware for CountedFabric<'_, F> {
         self.inner.write(at, bytes)?;
         // What is gathered counts as bytes when the agent posts it.
         if let Some((shape, _)) = &self.counting
-            && (at.region, shape.comm_alg()) == (Region::WindowOut, CommAlg::Hierarchy)
+            && (at.region, shape.protocol()) == (Region::WindowOut, Protocol::Hierarchy)
             && bytes.len() > 8
             && let Some(server) = relay::gathered_for(shape, at)
         {

@@ -3,7 +3,7 @@
 use crate::error::{Error, Problem};
 use veriep_core::layout::landing::required_bytes;
 use veriep_core::protocol::Receive;
-use veriep_core::shape::{CommAlg, Product, Shape};
+use veriep_core::shape::{Product, Protocol, Shape};
 
 /// Whether the machines of `shape` receive rows so.
 ///
@@ -13,7 +13,7 @@ pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
     let mut refused = Refused::default();
     if receive.keeps_rows() {
         refused.unless(shape.product() == Product::A3, "product", " = a2", "product = a3");
-        let in_blocks = shape.comm_alg() == CommAlg::FullmeshV2;
+        let in_blocks = shape.protocol() == Protocol::FullmeshV2;
         refused.unless(!in_blocks, "comm_alg", " = fullmesh_v2", "comm_alg = \"\" or fullmesh_v1");
         refused.unless(shape.tp_world_size() == 1, "tp_world_size", " = 2", "tp_world_size = 0 or 1");
     }

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::member;
 use clap::ValueEnum;
 use veriep_core::layout::relay;
-use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::RankId;
 
 impl RunArgs {
@@ -49,14 +49,14 @@ impl RunArgs {
     /// Whether words of that kind are sent, and known by their places.
     fn sends(&self, shape: &Shape, lost: Lost) -> bool {
         let direct = self.receive.is_direct();
-        match shape.comm_alg() {
-            CommAlg::Fullmesh => lost == Lost::Ends,
-            CommAlg::Hierarchy => lost == Lost::Ends && self.stage == Some(2),
-            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => match lost {
+        match shape.protocol() {
+            Protocol::Fullmesh => lost == Lost::Ends,
+            Protocol::Hierarchy => lost == Lost::Ends && self.stage == Some(2),
+            Protocol::FullmeshV1 | Protocol::FullmeshV2 => match lost {
                 Lost::Counts | Lost::Rows => true,
                 Lost::Tokens => direct || matches!(self.flags, Some(FlagsArg::Separate)),
                 Lost::Grants => direct,
-                Lost::Blocks => shape.comm_alg() == CommAlg::FullmeshV2,
+                Lost::Blocks => shape.protocol() == Protocol::FullmeshV2,
                 Lost::Tp => shape.tp_world_size() > 1,
                 Lost::Ends => false,
             },
@@ -75,7 +75,7 @@ impl RunArgs {
             return Ok(None);
         }
         let (shape, fault) = (&case.shape, format!("--inject {what}={rank}"));
-        if shape.comm_alg() != CommAlg::Hierarchy {
+        if shape.protocol() != Protocol::Hierarchy {
             return Err(Error::Request(format!("{fault}: only comm_alg = hierarchy has relays")));
         }
         let rank = rank.parse().ok().filter(|&rank| rank < shape.ep_world_size()).map(RankId);

@@ -6,7 +6,7 @@ use core::fmt::Debug;
 use serde::Serialize;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::tp::partition_start;
-use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::RankId;
 
 /// A parameter on which configurations disagree.
@@ -44,11 +44,11 @@ pub(super) fn clashes(layers: &[Layer<'_>], in_flight: u32) -> (Vec<Clash>, Opti
     let shapes: Option<Vec<_>> = layers.iter().map(|layer| layer.shape).collect();
     let Some([first, ..]) = shapes.as_deref() else { return (found, None) };
     let mut in_flight_max = IN_FLIGHT_MAX;
-    let rules: &[Rule] = match first.comm_alg() {
-        CommAlg::FullmeshV1 => &[COMBINE_AREA_IN_FLIGHT, TP_PARTITION],
-        CommAlg::FullmeshV2 => &[COMBINE_AREA],
-        CommAlg::Fullmesh => &[ROW, RECORD],
-        CommAlg::Hierarchy => &[ROW, RELAY_PAIRS],
+    let rules: &[Rule] = match first.protocol() {
+        Protocol::FullmeshV1 => &[COMBINE_AREA_IN_FLIGHT, TP_PARTITION],
+        Protocol::FullmeshV2 => &[COMBINE_AREA],
+        Protocol::Fullmesh => &[ROW, RECORD],
+        Protocol::Hierarchy => &[ROW, RELAY_PAIRS],
     };
     for rule in rules {
         let Some(clash) = rule.clash(layers, shapes.as_deref().unwrap_or_default()) else { continue };

@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::path::Path;
 use veriep_core::layout::{a2_window, map, relay};
 use veriep_core::place::Tensor;
-use veriep_core::shape::{CommAlg, Given, Limits, Product, Shape};
+use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
 use veriep_core::units::RankId;
 
 #[derive(Serialize)]
@@ -83,7 +83,7 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
 
 fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
     let ep_rank = member::ep_rank(shape, rank);
-    let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
+    let hierarchy = shape.protocol() == Protocol::Hierarchy;
     let areas: Vec<_> = match shape.product() {
         Product::A3 => map::areas(shape, ep_rank).collect(),
         Product::A2 if hierarchy => relay::areas(shape).collect(),

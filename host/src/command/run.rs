@@ -24,7 +24,7 @@ use crate::roofline::{self, Roofline};
 use crate::whole;
 use core::time::Duration;
 use veriep_core::protocol::{Choices, Stage};
-use veriep_core::shape::{CommAlg, Product, Shape};
+use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::vector::Any;
 
 mod output;
@@ -119,9 +119,9 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
 
 /// Only the hierarchy has stages.
 pub(super) fn stage(shape: &Shape, stage: Option<u32>) -> Result<Stage, Error> {
-    match (shape.comm_alg(), stage) {
-        (CommAlg::Hierarchy, Some(2)) => Ok(Stage::Two),
-        (_, None) | (CommAlg::Hierarchy, Some(_)) => Ok(Stage::Three),
+    match (shape.protocol(), stage) {
+        (Protocol::Hierarchy, Some(2)) => Ok(Stage::Two),
+        (_, None) | (Protocol::Hierarchy, Some(_)) => Ok(Stage::Three),
         (_, Some(stage)) => {
             Err(Error::Request(format!("--stage {stage}: only comm_alg = hierarchy has stages")))
         }

@@ -9,7 +9,7 @@ use crate::presets::preset;
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
 use veriep_core::protocol::Flags;
-use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::shape::{Protocol, Shape};
 
 /// A configuration and where it comes from.
 #[derive(Clone, Debug)]
@@ -149,10 +149,10 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
 /// # Errors
 /// The layout leaves no choice.
 pub(super) fn flags(shape: &Shape, asked: Option<FlagsArg>) -> Result<Flags, Error> {
-    let has_none = match shape.comm_alg() {
-        CommAlg::FullmeshV1 => None,
-        CommAlg::FullmeshV2 => Some("comm_alg = fullmesh_v2 has a flag in every block"),
-        CommAlg::Fullmesh | CommAlg::Hierarchy => Some("product = a2 has flags in its windows"),
+    let has_none = match shape.protocol() {
+        Protocol::FullmeshV1 => None,
+        Protocol::FullmeshV2 => Some("comm_alg = fullmesh_v2 has a flag in every block"),
+        Protocol::Fullmesh | Protocol::Hierarchy => Some("product = a2 has flags in its windows"),
     };
     if let (Some(why), Some(_)) = (has_none, asked) {
         return Err(Error::Request(format!("--flags: {why}: must be left out")));

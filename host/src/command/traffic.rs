@@ -4,7 +4,7 @@ use crate::case::Case;
 use crate::member;
 use veriep_core::plan::route;
 use veriep_core::protocol::Receive;
-use veriep_core::shape::{CommAlg, Op, Shape};
+use veriep_core::shape::{Op, Protocol, Shape};
 use veriep_core::units::{Pair, Token};
 
 /// Bytes that combine puts out for a token.
@@ -54,13 +54,13 @@ impl Bytes {
             payload: rows * shape.payload_bytes(),
             // In a hierarchy int8 crosses between servers alone.
             results: rows
-                * if shape.comm_alg() == CommAlg::Hierarchy {
+                * if shape.protocol() == Protocol::Hierarchy {
                     shape.row_bytes()
                 } else {
                     shape.result_bytes()
                 },
             written: tokens * written_per_token(shape),
-            has_agents: shape.comm_alg() == CommAlg::Fullmesh,
+            has_agents: shape.protocol() == Protocol::Fullmesh,
         }
     }
 

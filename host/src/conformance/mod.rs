@@ -27,7 +27,7 @@ use veriep_core::fabric::nic::{Nic, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::{Place, Tensor};
-use veriep_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
+use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
 /// Most repetitions in one memory.
@@ -48,7 +48,7 @@ pub fn all() -> impl Iterator<Item = (Shape, &'static Litmus)> {
 #[must_use]
 pub fn servers_shape() -> Shape {
     let config = Config {
-        comm_alg: CommAlg::Hierarchy,
+        comm_alg: Protocol::Hierarchy,
         ep_world_size: 4,
         server_ranks: 2,
         moe_expert_num: 4,
@@ -69,7 +69,7 @@ pub fn servers_shape() -> Shape {
 #[must_use]
 pub fn shape() -> Shape {
     let config = Config {
-        comm_alg: CommAlg::Fullmesh,
+        comm_alg: Protocol::Fullmesh,
         ep_world_size: 3,
         moe_expert_num: 3,
         k: 1,

@@ -15,7 +15,7 @@ pub mod threads;
 pub use hang::{Hang, Missing};
 pub use task::{RankState, Stop, Task};
 use veriep_core::protocol::{Choices, Machine, Refused};
-use veriep_core::shape::CommAlg;
+use veriep_core::shape::Protocol;
 use veriep_core::sim::cluster::Planned;
 
 use crate::backend::Backend;
@@ -160,8 +160,8 @@ impl<'a, B> Unit<'a, B> {
 
     /// The agent of `rank` has made so many steps, each of which posts a task if there is anybody to post it to.
     fn add_tasks(&self, rank: RankId, steps: u32) {
-        let alone = match self.shape.comm_alg() {
-            CommAlg::Hierarchy => self.shape.servers() == 1,
+        let alone = match self.shape.protocol() {
+            Protocol::Hierarchy => self.shape.servers() == 1,
             _ => self.shape.ep_world_size() == 1,
         };
         if !alone {

@@ -13,7 +13,7 @@ use veriep::driver::Options;
 use veriep::driver::threads::Spread;
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::{Choices, Flags, Receive};
-use veriep_core::shape::CommAlg;
+use veriep_core::shape::Protocol;
 
 /// Rounds without a stop.
 const ROUNDS: usize = 16;
@@ -88,7 +88,7 @@ fn run_all(config: Config, seed: u64) {
         ("DDCC", Flags::Joint, Receive::Direct { areas: 2 }),
     ];
     // These choices are the plain layout's of A3.
-    let plain = case.shape.comm_alg() == CommAlg::FullmeshV1;
+    let plain = case.shape.protocol() == Protocol::FullmeshV1;
     let runs = runs.into_iter().filter(|&(_, flags, receive)| {
         plain || flags == Flags::Joint && !matches!(receive, Receive::Direct { .. })
     });

@@ -11,7 +11,7 @@ use super::tp;
 use crate::place::{Place, Tensor};
 use crate::placement::Home;
 use crate::shape::sizes::SCALE_FIELD;
-use crate::shape::{CommAlg, Shape};
+use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, RankId};
 
 /// Bytes of the flag of a block.
@@ -153,8 +153,8 @@ fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> impl Iterator<Item =
 
 /// Bytes of a record in memory, to the end of what is last used.
 const fn used_bytes(shape: &Shape) -> u64 {
-    match shape.comm_alg() {
-        CommAlg::FullmeshV2 => block::flag(Place::window(0), block::count(shape) - 1).offset + FLAG,
+    match shape.protocol() {
+        Protocol::FullmeshV2 => block::flag(Place::window(0), block::count(shape) - 1).offset + FLAG,
         _ => record::sent_bytes(shape),
     }
 }
@@ -183,7 +183,7 @@ pub fn record_fields(shape: &Shape) -> impl Iterator<Item = Field> {
         Field { name: "block", offset: 0, size: block::PAYLOAD },
         Field { name: "flag", offset: block::flag(record, 0).offset, size: FLAG },
     ];
-    let of_block = of_block.into_iter().filter(|_| shape.comm_alg() == CommAlg::FullmeshV2);
+    let of_block = of_block.into_iter().filter(|_| shape.protocol() == Protocol::FullmeshV2);
     fields.into_iter().chain(of_block)
 }
 

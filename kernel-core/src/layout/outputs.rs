@@ -3,7 +3,7 @@
 use super::record::Triple;
 use super::row_table;
 use crate::place::{Place, Tensor};
-use crate::shape::{CommAlg, Op, Shape};
+use crate::shape::{Op, Protocol, Shape};
 use crate::units::{Pair, RankId, Token};
 
 /// Bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
@@ -18,13 +18,13 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
         Tensor::ExpandX => rows * shape.payload_bytes(),
         Tensor::DynamicScales if shape.row_format().scale.is_none() => 0,
         Tensor::DynamicScales => rows * 4,
-        Tensor::AssistInfo => match shape.comm_alg() {
+        Tensor::AssistInfo => match shape.protocol() {
             // Combine knows by counts whose rows they are.
-            CommAlg::Fullmesh => 0,
+            Protocol::Fullmesh => 0,
             _ => rows * Triple::BYTES,
         },
-        Tensor::ExpandScales => match shape.comm_alg() {
-            CommAlg::Hierarchy => rows * 4,
+        Tensor::ExpandScales => match shape.protocol() {
+            Protocol::Hierarchy => rows * 4,
             _ => 0,
         },
         Tensor::ExpandIdx => tokens * u64::from(shape.k()) * 4,
@@ -160,7 +160,7 @@ mod tests {
             config in any_config(), last: bool, norm: bool, in_blocks: bool,
         ) {
             let op = if norm { Op::CombineAddRmsNorm } else { Op::Combine };
-            let comm_alg = if in_blocks { CommAlg::FullmeshV2 } else { CommAlg::FullmeshV1 };
+            let comm_alg = if in_blocks { Protocol::FullmeshV2 } else { Protocol::FullmeshV1 };
             let shape = shape_of(&Config { op, comm_alg, ..config });
             let rank = RankId(if last { shape.ep_world_size() - 1 } else { 0 });
             let BatchSizes::Uniform(bs) = config.bs else { panic!("{config:?}") };

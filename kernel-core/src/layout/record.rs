@@ -11,7 +11,7 @@
 use super::block;
 use crate::place::Place;
 use crate::shape::sizes::{SCALE_FIELD, TRIPLE};
-use crate::shape::{CommAlg, Shape};
+use crate::shape::{Protocol, Shape};
 use crate::units::{Offset, RankId, Token};
 use core::ops::Range;
 
@@ -159,8 +159,8 @@ pub const fn triple_of(shape: &Shape, record: Place) -> Place {
 
 /// Where byte `i` of a record lies: at once, or in its block.
 const fn byte_of(shape: &Shape, record: Place, i: Offset) -> Place {
-    let inside = match shape.comm_alg() {
-        CommAlg::FullmeshV2 => block::byte(i),
+    let inside = match shape.protocol() {
+        Protocol::FullmeshV2 => block::byte(i),
         _ => i,
     };
     Place { offset: record.offset + inside, region: record.region }

@@ -14,7 +14,7 @@
 //! every mode. An entry is good until the experts of its batch have ended.
 
 use crate::place::Place;
-use crate::shape::{CommAlg, Shape};
+use crate::shape::{Protocol, Shape};
 
 /// Bytes of an entry.
 pub const ENTRY: u64 = 8;
@@ -23,7 +23,7 @@ pub const ENTRY: u64 = 8;
 /// the peer needs a copy of it anyway.
 #[must_use]
 pub const fn is_possible(shape: &Shape) -> bool {
-    matches!(shape.comm_alg(), CommAlg::FullmeshV1) && shape.tp_world_size() == 1
+    matches!(shape.protocol(), Protocol::FullmeshV1) && shape.tp_world_size() == 1
 }
 
 /// The entry for a record of the window.
@@ -69,8 +69,8 @@ mod tests {
             let config = crate::shape::Config { comm_alg, tp_world_size, h: 8, ..PAIR.config() };
             is_possible(&shape(&config))
         };
-        assert!(possible(CommAlg::FullmeshV1, 0) && possible(CommAlg::FullmeshV1, 1));
-        assert!(!possible(CommAlg::FullmeshV1, 2) && !possible(CommAlg::FullmeshV2, 0));
-        assert!(!possible(CommAlg::Fullmesh, 0));
+        assert!(possible(Protocol::FullmeshV1, 0) && possible(Protocol::FullmeshV1, 1));
+        assert!(!possible(Protocol::FullmeshV1, 2) && !possible(Protocol::FullmeshV2, 0));
+        assert!(!possible(Protocol::Fullmesh, 0));
     }
 }

@@ -12,7 +12,7 @@ use super::state::{
 use super::{outputs, result, tp};
 use crate::place::{Place, Region, Tensor};
 use crate::placement::Home;
-use crate::shape::{BatchSizes, CommAlg, Config, Limits, Op, Shape};
+use crate::shape::{BatchSizes, Config, Limits, Op, Protocol, Shape};
 use crate::testing::domain::{Domain, PAIR, shape as shape_of, try_shape};
 use crate::testing::golden;
 use crate::testing::random;
@@ -80,7 +80,7 @@ fn the_maps_of_well_known_shapes_are_as_committed() {
     golden::check("map_a3_288_rank_287.txt", &table(&product_shape(&a3_288()), 287));
     golden::check("map_tiny_rank_1.txt", &table(&tiny.shape(), 1));
     golden::check("map_odd_int8_rank_3.txt", &table(&quantised(odd.config()), 3));
-    let blocks = Config { comm_alg: CommAlg::FullmeshV2, ..tiny.config() };
+    let blocks = Config { comm_alg: Protocol::FullmeshV2, ..tiny.config() };
     golden::check("map_tiny_v2_rank_1.txt", &table(&shape_of(&blocks), 1));
 }
 
@@ -105,7 +105,7 @@ fn status_slots_are_expert_major_and_records_rank_major() {
 
 #[test]
 fn a_record_of_7168_elements_takes_thirty_blocks() {
-    let shape = shape_of(&Config { comm_alg: CommAlg::FullmeshV2, ..decode() });
+    let shape = shape_of(&Config { comm_alg: Protocol::FullmeshV2, ..decode() });
     let record = Place::window(512);
     // 14336 + 32 + 12 = 14380 = 29 * 480 + 460.
     assert_eq!((block::count(&shape), shape.record_pitch()), (30, 30 * 512));
@@ -118,7 +118,7 @@ fn a_record_of_7168_elements_takes_thirty_blocks() {
     assert_eq!(scale_of(&shape, record), Place::window(512 + 29 * 512 + 416));
     assert_eq!(triple_of(&shape, record), Place::window(512 + 29 * 512 + 448));
     // 210 elements: 448 bytes of data, and the triple begins the second block.
-    let config = Config { comm_alg: CommAlg::FullmeshV2, ..Domain { h: 210, ..PAIR }.config() };
+    let config = Config { comm_alg: Protocol::FullmeshV2, ..Domain { h: 210, ..PAIR }.config() };
     let shape = shape_of(&config);
     assert_eq!(
         (scale_of(&shape, record), triple_of(&shape, record)),
@@ -129,7 +129,7 @@ fn a_record_of_7168_elements_takes_thirty_blocks() {
 #[test]
 fn every_byte_of_a_stream_has_its_place_in_a_block_and_no_field_lies_across_two() {
     for (h, quant_mode) in (1..1500).flat_map(|h| [0, 2].map(|quant_mode| (h, quant_mode))) {
-        let config = Config { comm_alg: CommAlg::FullmeshV2, quant_mode, ..Domain { h, ..PAIR }.config() };
+        let config = Config { comm_alg: Protocol::FullmeshV2, quant_mode, ..Domain { h, ..PAIR }.config() };
         let (shape, record) = (shape_of(&config), Place::window(0));
         let len = sent_bytes(&shape);
         let mut next = 0;
@@ -401,7 +401,7 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
                 let home = Home { rank, local_expert };
                 for slot in 0..shape.bs_max() {
                     let record = dispatch_record(shape, partition, home, source, slot);
-                    if shape.comm_alg() == CommAlg::FullmeshV2 {
+                    if shape.protocol() == Protocol::FullmeshV2 {
                         all.extend(
                             (0..block::count(shape))
                                 .flat_map(|b| [(block::block(record, b), 480), (block::flag(record, b), 32)]),
@@ -501,8 +501,9 @@ fn every_single_slot_record_row_and_word_of_small_shapes_is_apart_from_all_other
         for (moe_ranks, local, k, h, bs) in
             [(1, 1, 1, 1, 1), (2, 3, 2, 5, 4), (3, 2, 4, 300, 3), (5, 1, 3, 16, 7)]
         {
-            let plain = [(0, 0), (2, 0), (0, 512), (2, 512 * 4097)].map(|(q, p)| (CommAlg::FullmeshV1, q, p));
-            let blocks = [0, 2].map(|quant_mode| (CommAlg::FullmeshV2, quant_mode, 512));
+            let plain =
+                [(0, 0), (2, 0), (0, 512), (2, 512 * 4097)].map(|(q, p)| (Protocol::FullmeshV1, q, p));
+            let blocks = [0, 2].map(|quant_mode| (Protocol::FullmeshV2, quant_mode, 512));
             for (comm_alg, quant_mode, port_offset) in plain.into_iter().chain(blocks) {
                 let domain = Domain { r: moe_ranks + rs, e: moe_ranks * local, s, rs, k, h, bs, cores: 48 };
                 let comm_quant_mode = quant_mode;

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
     use crate::plan::order::SendOrder;
     use crate::plan::{route, split};
-    use crate::shape::{CommAlg, Config};
+    use crate::shape::{Config, Protocol};
     use crate::testing::domain::{Dice, Domain, OwnedMask, Tensors, shape as shape_of};
     use crate::testing::random;
     use crate::units::{CoreId, RankId};
@@ -102,7 +102,7 @@ mod tests {
             let plain = shape_of(&domain.config());
             let rank = RankId(Dice(seed).below(plain.ep_world_size()));
             let tensors = Tensors { mask: OwnedMask::None, ..Tensors::random(&plain, rank, &mut Dice(seed)) };
-            let config = Config { comm_alg: CommAlg::FullmeshV2, ..domain.config() };
+            let config = Config { comm_alg: Protocol::FullmeshV2, ..domain.config() };
             let mut all: Vec<_> =
                 (0..cores as u32).flat_map(|core| sends_of(&config, rank, &tensors, core)).collect();
             let share = split::DispatchShare { moe: 0..(bs * domain.k) as u32, shared: 0..(bs * s) as u32 };
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_core_sends_expert_by_expert_in_slot_order_beginning_with_one_that_depends_on_its_rank() {
         let domain = Domain { r: 3, e: 6, s: 0, rs: 0, k: 2, h: 1, bs: 4, cores: 1 };
-        let config = Config { comm_alg: CommAlg::FullmeshV2, ..domain.config() };
+        let config = Config { comm_alg: Protocol::FullmeshV2, ..domain.config() };
         let shape = shape_of(&config);
         let ids = vec![5, 0, 0, 3, 5, 3, 2, 0];
         let tensors = Tensors::new(&shape, RankId(2), ids, OwnedMask::None);

@@ -122,7 +122,7 @@ fn tokens<'a>(shape: &Shape, all_ids: &'a [i32]) -> impl Iterator<Item = (Token,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shape::{BatchSizes, CommAlg, Config};
+    use crate::shape::{BatchSizes, Config, Protocol};
     use crate::testing::domain::{Domain, PAIR, try_shape};
     use alloc::vec;
     use alloc::vec::Vec;
@@ -135,7 +135,7 @@ mod tests {
                 (1..=3i64).filter_map(move |k| {
                     let r = servers * near;
                     try_shape(&Config {
-                        comm_alg: CommAlg::Hierarchy,
+                        comm_alg: Protocol::Hierarchy,
                         server_ranks: near,
                         ..Domain { r, e: r * l, k, h: 8, ..PAIR }.config()
                     })
@@ -228,7 +228,7 @@ mod tests {
     fn the_seeds_decode_crosses_by_seven_eighths_of_four_servers_a_token() {
         // Seed 001: BS * H * 4 * 2 * 7 / 8 = 802 816 B across, twice that inside.
         let config = Config {
-            comm_alg: CommAlg::Hierarchy,
+            comm_alg: Protocol::Hierarchy,
             ep_world_size: 64,
             moe_expert_num: 256,
             ..Config::default()
@@ -257,7 +257,7 @@ mod tests {
     fn every_stream_has_one_core() {
         for cores in 1..=10 {
             let config = Config { aiv_num: cores, bs: BatchSizes::Uniform(1), ..Config::default() };
-            let config = Config { comm_alg: CommAlg::Hierarchy, ep_world_size: 64, ..config };
+            let config = Config { comm_alg: Protocol::Hierarchy, ep_world_size: 64, ..config };
             let shape = crate::testing::domain::shape(&config);
             let all = (0..shape.aiv_num()).flat_map(|core| streams(&shape, CoreId(core)));
             assert_eq!(all.collect::<Vec<_>>(), (0..8).collect::<Vec<_>>());

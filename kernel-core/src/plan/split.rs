@@ -1,6 +1,6 @@
 //! Splitting work over the cores of a rank (seed 002, key designs 2 and 4).
 
-use crate::shape::{CommAlg, Shape};
+use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, RankId, div_rem};
 use core::ops::Range;
 
@@ -87,8 +87,8 @@ fn roles(shape: &Shape) -> Roles {
 /// unless there is only one. (A count is 8 bytes, a record is thousands.)
 #[must_use]
 pub(crate) fn count_cores(shape: &Shape) -> u32 {
-    match (shape.comm_alg(), shape.aiv_num()) {
-        (CommAlg::FullmeshV2, p) if p > 1 => div_rem(p, 8).0.max(1),
+    match (shape.protocol(), shape.aiv_num()) {
+        (Protocol::FullmeshV2, p) if p > 1 => div_rem(p, 8).0.max(1),
         _ => 0,
     }
 }
@@ -114,8 +114,8 @@ fn share(n: u32, cores: &Range<u32>, core: CoreId) -> Range<u32> {
 #[must_use]
 pub fn dispatch(shape: &Shape, rank: RankId, core: CoreId) -> DispatchShare {
     let roles = roles(shape);
-    let moe = match shape.comm_alg() {
-        CommAlg::FullmeshV2 => &(0..shape.aiv_num()),
+    let moe = match shape.protocol() {
+        Protocol::FullmeshV2 => &(0..shape.aiv_num()),
         _ => &roles.moe,
     };
     DispatchShare {
@@ -127,8 +127,8 @@ pub fn dispatch(shape: &Shape, rank: RankId, core: CoreId) -> DispatchShare {
 /// The MoE experts to which `core` sends with fullmesh_v2.
 #[must_use]
 pub(crate) fn experts(shape: &Shape, core: CoreId) -> Range<u32> {
-    match shape.comm_alg() {
-        CommAlg::FullmeshV2 => share(shape.moe_expert_num(), &roles(shape).moe, core),
+    match shape.protocol() {
+        Protocol::FullmeshV2 => share(shape.moe_expert_num(), &roles(shape).moe, core),
         _ => 0..0,
     }
 }
@@ -297,7 +297,7 @@ mod tests {
         }) {
             let domain = Domain { r: rs + 1, e: experts, s, rs, k: 2, h: 1, bs: 5, cores };
             let shape =
-                crate::testing::domain::shape(&Config { comm_alg: CommAlg::FullmeshV2, ..domain.config() });
+                crate::testing::domain::shape(&Config { comm_alg: Protocol::FullmeshV2, ..domain.config() });
             let all: Vec<_> =
                 (0..shape.aiv_num()).map(|core| work(&shape, RankId(0), CoreId(core))).collect();
             assert_partition(all.iter().map(|work| work.experts.clone()), shape.moe_expert_num());

@@ -5,7 +5,7 @@ use crate::layout::state::Partition;
 use crate::layout::{outputs, row_table};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
-use crate::shape::{CommAlg, Shape};
+use crate::shape::{Protocol, Shape};
 
 /// Choices that do not change results. Every core of every rank makes the same, for the life of a group. What a protocol
 /// does not have to choose, it does not look at.
@@ -151,10 +151,10 @@ impl Choices {
     /// Whether every rank has an agent beside its cores: on the full mesh of A2, and in stage 2 of the hierarchy.
     #[must_use]
     pub fn has_agents(&self, shape: &Shape) -> bool {
-        match shape.comm_alg() {
-            CommAlg::Fullmesh => true,
-            CommAlg::Hierarchy => self.stage == Stage::Two,
-            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => false,
+        match shape.protocol() {
+            Protocol::Fullmesh => true,
+            Protocol::Hierarchy => self.stage == Stage::Two,
+            Protocol::FullmeshV1 | Protocol::FullmeshV2 => false,
         }
     }
 
@@ -175,12 +175,12 @@ impl Choices {
     /// Whether no choice is but another name for its default.
     fn differs(&self, shape: &Shape) -> bool {
         let Self { order, flags, receive, stage } = *self;
-        let is_a3 = matches!(shape.comm_alg(), CommAlg::FullmeshV1 | CommAlg::FullmeshV2);
-        let plain = shape.comm_alg() == CommAlg::FullmeshV1 && !receive.is_direct();
+        let is_a3 = matches!(shape.protocol(), Protocol::FullmeshV1 | Protocol::FullmeshV2);
+        let plain = shape.protocol() == Protocol::FullmeshV1 && !receive.is_direct();
         let returns_rows = is_a3 && !receive.is_direct();
-        let cores_issue = shape.comm_alg() == CommAlg::Hierarchy && stage == Stage::Three;
+        let cores_issue = shape.protocol() == Protocol::Hierarchy && stage == Stage::Three;
         (plain || flags == Flags::default())
-            && (shape.comm_alg() == CommAlg::Hierarchy || stage == Stage::default())
+            && (shape.protocol() == Protocol::Hierarchy || stage == Stage::default())
             && (!cores_issue || order == SendOrder::default())
             // Where no rows go back by destination it is another name.
             && (returns_rows || order != SendOrder::Destinations)
@@ -192,7 +192,7 @@ impl Receive {
     /// records that are whole. Direct placement reads results as experts left them, and its areas must fit.
     #[must_use]
     pub fn suits(self, shape: &Shape) -> bool {
-        let in_window = shape.comm_alg() == CommAlg::FullmeshV1 && shape.tp_world_size() == 1;
+        let in_window = shape.protocol() == Protocol::FullmeshV1 && shape.tp_world_size() == 1;
         let fits = || {
             shape.result_format().scale.is_none()
                 && landing::required_bytes(shape, self.areas()) <= shape.window_bytes()

@@ -2,7 +2,7 @@
 
 use super::{Choices, Context, Operator, Receive, Stage, Ub, a2, a3, a3_v2, direct, hierarchy, internal};
 use crate::fabric::{Awaited, Capabilities, Fabric, Progress, ProtocolError, Watch};
-use crate::shape::{CommAlg, Shape};
+use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, RankId};
 use crate::vector::Vector;
 use core::fmt;
@@ -87,12 +87,12 @@ impl<V> Env<V> {
     /// The constants of `core` of EP rank `rank`, which makes these `choices` and lets `vector` work on rows.
     #[must_use]
     pub fn new(shape: &Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
-        match shape.comm_alg() {
-            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
+        match shape.protocol() {
+            Protocol::FullmeshV1 | Protocol::FullmeshV2 => {
                 Self::A3(a3::Env::new(shape, rank, core, choices, vector))
             }
-            CommAlg::Fullmesh => Self::A2(a2::Env::new(shape, rank, core, vector)),
-            CommAlg::Hierarchy => {
+            Protocol::Fullmesh => Self::A2(a2::Env::new(shape, rank, core, vector)),
+            Protocol::Hierarchy => {
                 Self::Hierarchy(hierarchy::Env::new(shape, rank, core, vector).with_stage(choices.stage))
             }
         }
@@ -149,20 +149,22 @@ impl Machine {
             return Err(Refused::Capabilities { missing });
         }
         let direct = choices.receive.is_direct();
-        Ok(match (shape.comm_alg(), operator) {
-            (CommAlg::FullmeshV1, Operator::Dispatch) if direct => {
+        Ok(match (shape.protocol(), operator) {
+            (Protocol::FullmeshV1, Operator::Dispatch) if direct => {
                 Self::DirectDispatch(direct::Dispatch::new())
             }
-            (CommAlg::FullmeshV1, Operator::Combine) if direct => Self::DirectCombine(direct::Combine::new()),
-            (CommAlg::FullmeshV1, Operator::Dispatch) => Self::A3Dispatch(a3::Dispatch::new()),
-            (CommAlg::FullmeshV2, Operator::Dispatch) => Self::V2Dispatch(a3_v2::Dispatch::new()),
-            (CommAlg::FullmeshV1 | CommAlg::FullmeshV2, Operator::Combine) => {
+            (Protocol::FullmeshV1, Operator::Combine) if direct => {
+                Self::DirectCombine(direct::Combine::new())
+            }
+            (Protocol::FullmeshV1, Operator::Dispatch) => Self::A3Dispatch(a3::Dispatch::new()),
+            (Protocol::FullmeshV2, Operator::Dispatch) => Self::V2Dispatch(a3_v2::Dispatch::new()),
+            (Protocol::FullmeshV1 | Protocol::FullmeshV2, Operator::Combine) => {
                 Self::A3Combine(a3::Combine::new())
             }
-            (CommAlg::Fullmesh, Operator::Dispatch) => Self::A2Dispatch(a2::Dispatch::new()),
-            (CommAlg::Fullmesh, Operator::Combine) => Self::A2Combine(a2::Combine::new()),
-            (CommAlg::Hierarchy, Operator::Dispatch) => Self::HierarchyDispatch(hierarchy::Dispatch::new()),
-            (CommAlg::Hierarchy, Operator::Combine) => Self::HierarchyCombine(hierarchy::Combine::new()),
+            (Protocol::Fullmesh, Operator::Dispatch) => Self::A2Dispatch(a2::Dispatch::new()),
+            (Protocol::Fullmesh, Operator::Combine) => Self::A2Combine(a2::Combine::new()),
+            (Protocol::Hierarchy, Operator::Dispatch) => Self::HierarchyDispatch(hierarchy::Dispatch::new()),
+            (Protocol::Hierarchy, Operator::Combine) => Self::HierarchyCombine(hierarchy::Combine::new()),
         })
     }
 
@@ -171,7 +173,7 @@ impl Machine {
     pub fn needs(operator: Operator, shape: &Shape, choices: Choices) -> Capabilities {
         let pulls = operator == Operator::Combine && choices.receive.is_direct();
         let sends =
-            shape.comm_alg() == CommAlg::Hierarchy && choices.stage == Stage::Three && shape.servers() > 1;
+            shape.protocol() == Protocol::Hierarchy && choices.stage == Stage::Three && shape.servers() > 1;
         let mut needed = Capabilities::empty();
         needed.set(Capabilities::PEER_BYTES, pulls);
         needed.set(Capabilities::SEND, sends);
@@ -261,10 +263,10 @@ impl Machine {
 
 /// The feature that a group would need and that is left out.
 fn left_out(shape: &Shape, choices: Choices) -> Option<&'static str> {
-    let (built, feature) = match (shape.comm_alg(), choices.receive) {
-        (CommAlg::Fullmesh, _) => (cfg!(feature = "a2"), "a2"),
-        (CommAlg::Hierarchy, _) => (cfg!(feature = "hierarchy"), "hierarchy"),
-        (CommAlg::FullmeshV2, _) if !cfg!(feature = "a3-v2") => (false, "a3-v2"),
+    let (built, feature) = match (shape.protocol(), choices.receive) {
+        (Protocol::Fullmesh, _) => (cfg!(feature = "a2"), "a2"),
+        (Protocol::Hierarchy, _) => (cfg!(feature = "hierarchy"), "hierarchy"),
+        (Protocol::FullmeshV2, _) if !cfg!(feature = "a3-v2") => (false, "a3-v2"),
         (_, receive) if receive.is_direct() => (cfg!(feature = "direct"), "direct"),
         _ => (cfg!(feature = "tp") || shape.tp_world_size() == 1, "tp"),
     };

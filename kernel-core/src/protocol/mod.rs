@@ -80,7 +80,7 @@ use machine::drive;
 pub use machine::{Env, Machine, Refused};
 
 use crate::fabric::ProtocolError;
-use crate::shape::{CommAlg, Shape};
+use crate::shape::{Protocol, Shape};
 
 /// What combine is given on one rank besides the inputs of dispatch: what the experts returned, and outputs of the same
 /// batch's dispatch, little-endian. Each machine reads some of them; the others may be empty.
@@ -115,20 +115,20 @@ pub struct Ub<'a> {
 /// Words of scratch that any core of the shape needs.
 #[must_use]
 pub fn ub_words(shape: &Shape) -> usize {
-    match shape.comm_alg() {
-        CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => a3::ub_words(shape),
-        CommAlg::Fullmesh => a2::ub_words(shape),
-        CommAlg::Hierarchy => hierarchy::ub_words(shape),
+    match shape.protocol() {
+        Protocol::FullmeshV1 | Protocol::FullmeshV2 => a3::ub_words(shape),
+        Protocol::Fullmesh => a2::ub_words(shape),
+        Protocol::Hierarchy => hierarchy::ub_words(shape),
     }
 }
 
 /// Bytes of scratch that any core of the shape needs.
 #[must_use]
 pub fn ub_bytes(shape: &Shape) -> usize {
-    match shape.comm_alg() {
-        CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => a3::ub_bytes(shape),
-        CommAlg::Fullmesh => a2::ub_bytes(shape),
-        CommAlg::Hierarchy => hierarchy::ub_bytes(shape),
+    match shape.protocol() {
+        Protocol::FullmeshV1 | Protocol::FullmeshV2 => a3::ub_bytes(shape),
+        Protocol::Fullmesh => a2::ub_bytes(shape),
+        Protocol::Hierarchy => hierarchy::ub_bytes(shape),
     }
 }
 

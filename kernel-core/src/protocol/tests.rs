@@ -6,7 +6,7 @@ use crate::fabric::{Awaited, Capabilities, Fabric, Fault, Progress, ProtocolErro
 use crate::inputs::Inputs;
 use crate::place::{Place, Tensor};
 use crate::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub};
-use crate::shape::{CommAlg, Config, Shape};
+use crate::shape::{Config, Protocol, Shape};
 use crate::sim::chooser::{Actor, Choice, Chooser, Lands};
 use crate::sim::cluster::{AgentStep, Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
 use crate::sim::flight::{Flight, FlightId, FlightKind};
@@ -381,13 +381,13 @@ fn shapes() -> Vec<Shape> {
 fn shapes_with_rows_of(h: i64) -> Vec<Shape> {
     let pair = Domain { r: 2, e: 4, s: 0, rs: 0, k: 2, h, bs: 2, cores: 2 };
     let of = |config: Config<'_>| shape_of(&config);
-    let servers = Config { comm_alg: CommAlg::Hierarchy, server_ranks: 2, ..pair.config() };
+    let servers = Config { comm_alg: Protocol::Hierarchy, server_ranks: 2, ..pair.config() };
     [
         of(pair.config()),
         of(Config { quant_mode: 2, ..pair.config() }),
-        of(Config { comm_alg: CommAlg::FullmeshV2, ..pair.config() }),
+        of(Config { comm_alg: Protocol::FullmeshV2, ..pair.config() }),
         of(Config { tp_world_size: 2, ..Domain { e: 2, ..pair }.config() }),
-        of(Config { comm_alg: CommAlg::Fullmesh, ..pair.config() }),
+        of(Config { comm_alg: Protocol::Fullmesh, ..pair.config() }),
         of(Config { ep_world_size: 4, ..servers }),
     ]
     .into()

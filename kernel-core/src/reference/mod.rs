@@ -15,7 +15,7 @@ pub use norm::{Normed, Range};
 
 use crate::inputs::{Inputs, Mask};
 use crate::place::Tensor;
-use crate::shape::{CommAlg, RowElement, Shape, TokenNums};
+use crate::shape::{Protocol, RowElement, Shape, TokenNums};
 use crate::units::{RankId, Token};
 use alloc::vec;
 use alloc::vec::Vec;
@@ -128,7 +128,7 @@ impl Cluster<'_> {
                         out.dynamic_scales.push(scale);
                     }
                     let mut info = k;
-                    if self.shape.comm_alg() == CommAlg::Hierarchy {
+                    if self.shape.protocol() == Protocol::Hierarchy {
                         let weights = self.ranks[source.index()].expert_scales;
                         out.expand_scales.push(weights[(token.0 * self.shape.k() + k) as usize]);
                         // How many of the token's pairs are on this server, and how many of them come before.
@@ -147,7 +147,7 @@ impl Cluster<'_> {
                 TokenNums::PrefixSums => out.assist_info_for_combine.len() as i64,
             });
         }
-        if self.shape.comm_alg() == CommAlg::Fullmesh {
+        if self.shape.protocol() == Protocol::Fullmesh {
             // Combine goes by counts there.
             out.assist_info_for_combine.clear();
         }
@@ -184,7 +184,7 @@ impl Cluster<'_> {
         let (inputs, k_num) = (&self.ranks[rank.index()], self.shape.k());
         let Domain { experts, shared, .. } = self.domain(rank);
         let (dtype, h, moe) = (self.shape.dtype(), self.shape.h() as usize, experts as i32);
-        let by_servers = self.shape.comm_alg() == CommAlg::Hierarchy;
+        let by_servers = self.shape.protocol() == Protocol::Hierarchy;
         let mut row = Vec::new();
         let mut came_back = |token, k| {
             returned(token, k, &mut row);

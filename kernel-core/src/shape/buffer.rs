@@ -6,7 +6,7 @@ use super::sizes::{
     FLAG_STEP, HALF_TAIL, SLOT_ALIGN, WINDOW_HEAD, block_record_pitch, combine_pitch, combine_slots_fit,
     near_slot, record_pitch, relay_fits, window_record,
 };
-use super::{BatchSizes, CommAlg, Config, Limits, RowFormat};
+use super::{BatchSizes, Config, Limits, Protocol, RowFormat};
 use crate::units::{align_up, div_ceil};
 
 const MIB: u64 = 1 << 20;
@@ -138,7 +138,7 @@ impl Buffer {
 
 /// The operands of the formulas, except `bs`.
 struct Need {
-    alg: CommAlg,
+    alg: Protocol,
     ranks: u64,
     servers: u64,
     experts: u64,
@@ -180,12 +180,12 @@ impl Need {
         let ranks = factor("R", self.ranks, "ep_world_size");
         let max_bs = factor("max_bs", bs, "the largest bs of any rank");
         match self.alg {
-            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => {
+            Protocol::FullmeshV1 | Protocol::FullmeshV2 => {
                 let local = factor("L", self.local, "experts of a MoE rank");
                 let columns = factor("(K + S)", self.columns, "results per token");
                 // Sized for unquantised rows, whatever quant_mode is: one group may serve both.
                 let pitch = match self.alg {
-                    CommAlg::FullmeshV2 => {
+                    Protocol::FullmeshV2 => {
                         let meaning = "bytes reserved for a record, quantised or not, ceil((align(2H, 32) + 64) / 480) * 512";
                         factor("pitch", block_record_pitch(self.row), meaning)
                     }
@@ -210,7 +210,7 @@ impl Need {
                     },
                 ]
             }
-            CommAlg::Fullmesh => {
+            Protocol::Fullmesh => {
                 let halves = factor("halves", 2, "operators use them by turns");
                 let local = factor("min(L, K)", self.local.min(self.k), "rows of a token on one rank");
                 let row = factor("2H", self.row, "bytes of a row");
@@ -219,7 +219,7 @@ impl Need {
                 let extra = factor("fixed", extra, "bytes");
                 [rows, Term::new("counts, flags and selector of both halves", &[extra]), Term::default()]
             }
-            CommAlg::Hierarchy => {
+            Protocol::Hierarchy => {
                 let slot = near_slot(self.row_format.relay_row(self.row), self.k.min(ROW_MAX));
                 let slot = factor("slot", slot, "bytes of a row, ids and weights, 2H + 16 * align(K, 8)");
                 let experts = factor("E", self.experts, "moe_expert_num");
@@ -254,10 +254,10 @@ impl Need {
     /// What `bs` does not fit; `None` if everything that grows with it fits.
     fn limit(&self, bs: u64, configured_mb: u64) -> Option<Limit> {
         let slots = match self.alg {
-            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 if !combine_slots_fit(bs, self.columns) => {
+            Protocol::FullmeshV1 | Protocol::FullmeshV2 if !combine_slots_fit(bs, self.columns) => {
                 Some(Limit::StatusSlots)
             }
-            CommAlg::Hierarchy => {
+            Protocol::Hierarchy => {
                 let row = self.row_format.relay_row(self.row);
                 let fits = relay_fits(self.servers, bs, row, self.k.min(ROW_MAX));
                 (!fits).then_some(Limit::RelayArea)

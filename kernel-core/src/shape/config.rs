@@ -1,7 +1,7 @@
 //! A configuration as given: seed 003's parameters in snake case, nothing checked yet.
 
 use super::sizes::SERVER_RANKS;
-use super::{CommAlg, Dtype, Op};
+use super::{Dtype, Op, Protocol};
 use bitflags::bitflags;
 
 /// Batch sizes as given.
@@ -38,7 +38,7 @@ bitflags! {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Config<'a> {
     /// Communication layout, and so the product.
-    pub comm_alg: CommAlg,
+    pub comm_alg: Protocol,
     /// The operator after dispatch.
     pub op: Op,
     /// Element type of tokens and results.
@@ -90,7 +90,7 @@ pub struct Config<'a> {
 impl Default for Config<'_> {
     fn default() -> Self {
         Self {
-            comm_alg: CommAlg::FullmeshV1,
+            comm_alg: Protocol::FullmeshV1,
             op: Op::Combine,
             dtype: Dtype::Bf16,
             ep_world_size: 16,

@@ -1,7 +1,7 @@
 //! The table of limits: one column per product and algorithm, read by the rules.
 
 use super::sizes::{COUNT_WORDS, SERVER_RANKS};
-use super::{CORES_MAX, CommAlg, Given, K_MAX, Limits, RANKS_MAX, SHARED_MAX};
+use super::{CORES_MAX, Given, K_MAX, Limits, Protocol, RANKS_MAX, SHARED_MAX};
 
 /// Every value from `min` to `max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,11 +120,11 @@ impl Range {
 
 impl Column {
     /// The limits of a layout, and so of its product.
-    pub(super) fn of(alg: CommAlg, limits: Limits) -> Self {
+    pub(super) fn of(alg: Protocol, limits: Limits) -> Self {
         let column = match alg {
-            CommAlg::FullmeshV1 | CommAlg::FullmeshV2 => A3,
-            CommAlg::Fullmesh => A2_FULLMESH,
-            CommAlg::Hierarchy => A2_HIERARCHY,
+            Protocol::FullmeshV1 | Protocol::FullmeshV2 => A3,
+            Protocol::Fullmesh => A2_FULLMESH,
+            Protocol::Hierarchy => A2_HIERARCHY,
         };
         match limits {
             Limits::Product => column,
@@ -133,7 +133,7 @@ impl Column {
     }
 
     /// What the arithmetic alone needs. Support of features stays as it is: the protocols lack the others.
-    fn without_ranges(self, alg: CommAlg) -> Self {
+    fn without_ranges(self, alg: Protocol) -> Self {
         Self {
             ep_world_size: Range { min: 1, max: RANKS_MAX as i64 },
             ep_world_size_step: 1,
@@ -141,7 +141,7 @@ impl Column {
             moe_expert_num: Range {
                 min: 1,
                 // Counts have an area of their own there.
-                max: if alg == CommAlg::Hierarchy { COUNT_WORDS as i64 } else { EXPERT_IDS_MAX },
+                max: if alg == Protocol::Hierarchy { COUNT_WORDS as i64 } else { EXPERT_IDS_MAX },
             },
             // Up to here every H is an exact f32, so that 1/H is one rounding.
             h: Range { min: 1, max: 1 << 24 },

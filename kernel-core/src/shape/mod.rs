@@ -46,9 +46,9 @@ pub enum Product {
     A2,
 }
 
-/// Communication layout (seed: `commAlg`).
+/// Who writes what to whom (seed: `commAlg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum CommAlg {
+pub enum Protocol {
     /// A3 `""` and `"fullmesh_v1"`.
     FullmeshV1,
     /// A3 `"fullmesh_v2"`.
@@ -64,7 +64,7 @@ impl Product {
     pub const WORDS: [(&'static str, Self); 2] = [("a3", Self::A3), ("a2", Self::A2)];
 }
 
-impl CommAlg {
+impl Protocol {
     /// What a configuration calls each on its product.
     pub const WORDS: [(Product, &'static str, Self); 6] = [
         (Product::A3, "", Self::FullmeshV1),
@@ -135,7 +135,7 @@ pub enum Limits {
 /// A valid EP domain. Values only; every rank of a group holds an equal one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
-    comm_alg: CommAlg,
+    comm_alg: Protocol,
     op: Op,
     dtype: Dtype,
     row_format: RowFormat,
@@ -206,7 +206,7 @@ impl Shape {
 
     /// Communication layout.
     #[must_use]
-    pub const fn comm_alg(&self) -> CommAlg {
+    pub const fn protocol(&self) -> Protocol {
         self.comm_alg
     }
 

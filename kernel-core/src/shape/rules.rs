@@ -10,7 +10,7 @@ use super::sizes::{
     dispatch_slots_fit, relay_fits,
 };
 use super::violation::Found;
-use super::{BatchSizes, Buffer, CommAlg, Config, Given, Limits, Op, PerRank, RowFormat};
+use super::{BatchSizes, Buffer, Config, Given, Limits, Op, PerRank, Protocol, RowFormat};
 use super::{Rule, Seen, Shape, TokenNums, Violation};
 use crate::units::{div_ceil, div_floor, div_rem};
 
@@ -123,7 +123,7 @@ impl<'a> Door<'a> {
         let servers = self.range("server_ranks", config.server_ranks, column.server_ranks);
         // The hierarchy is made of full servers.
         let step = match (config.comm_alg, servers) {
-            (CommAlg::Hierarchy, Some(_)) => config.server_ranks,
+            (Protocol::Hierarchy, Some(_)) => config.server_ranks,
             _ => column.ep_world_size_step,
         };
         let ranks = self.multiple("ep_world_size", ranks, step);
@@ -336,7 +336,7 @@ impl<'a> Door<'a> {
     /// What the faster layout leaves out; going back to the plain one is the first thing to change.
     #[inline(never)]
     fn fullmesh_v2(&mut self, batch: Option<Batch>) {
-        if self.config.comm_alg != CommAlg::FullmeshV2 {
+        if self.config.comm_alg != Protocol::FullmeshV2 {
             return;
         }
         let config = self.config;
@@ -366,7 +366,7 @@ impl<'a> Door<'a> {
     /// The status slots of A3, one partition.
     #[inline(never)]
     fn slots(&mut self, experts: Experts, k: Option<u32>, batch: Option<Batch>) {
-        if !matches!(self.config.comm_alg, CommAlg::FullmeshV1 | CommAlg::FullmeshV2) {
+        if !matches!(self.config.comm_alg, Protocol::FullmeshV1 | Protocol::FullmeshV2) {
             return;
         }
         if let (Some(local), Some(ranks)) = (experts.local, experts.ranks) {
@@ -391,7 +391,7 @@ impl<'a> Door<'a> {
 
     /// The relay area of the hierarchy has a fixed size, which the product's ranges cannot fill.
     fn relay(&mut self, experts: Experts, k: Option<u32>, h: Option<u32>, batch: Option<Batch>) {
-        if let (CommAlg::Hierarchy, Some(ranks), Some(servers), Some(k), Some(h), Some(batch)) =
+        if let (Protocol::Hierarchy, Some(ranks), Some(servers), Some(k), Some(h), Some(batch)) =
             (self.config.comm_alg, experts.ranks, experts.servers, k, h, batch)
             && !relay_fits(
                 div_ceil(ranks.into(), servers.into()),

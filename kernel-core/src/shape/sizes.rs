@@ -1,7 +1,7 @@
 //! Sizes that follow from a shape: rows, records, areas, capacities. Each formula stands here once;
 //! `layout` only adds where things lie.
 
-use super::{CommAlg, Product, RowFormat, Shape};
+use super::{Product, Protocol, RowFormat, Shape};
 use crate::units::{Divisor, RankId, align_up, div_ceil, div_floor, div_rem};
 
 /// Bytes of the scale field of a token record (an f32 in its first four).
@@ -95,7 +95,7 @@ impl Shape {
             by_cores: Divisor::new(self.aiv_num),
             record_scale_at: record_scale_at(self.payload_bytes()),
             record_pitch: match self.comm_alg {
-                CommAlg::FullmeshV2 => block_record_pitch(self.payload_bytes()),
+                Protocol::FullmeshV2 => block_record_pitch(self.payload_bytes()),
                 _ => record_pitch(self.payload_bytes()),
             },
             combine_pitch: combine_pitch(self.row_bytes()),

@@ -7,7 +7,7 @@ use super::storage::{Spot, Storage};
 use super::view::{NicView, View};
 use crate::fabric::{Awaited, Fault};
 use crate::place::{Place, Region, Tensor};
-use crate::shape::{CommAlg, Shape};
+use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, RankId};
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -131,7 +131,7 @@ impl<S: Storage, C: Chooser> Memory<S, C> {
             queues: Vec::new(),
             cores: shape.aiv_num() as usize,
             tp_world_size: shape.tp_world_size(),
-            server_ranks: (shape.comm_alg() == CommAlg::Hierarchy).then(|| shape.server_ranks()),
+            server_ranks: (shape.protocol() == Protocol::Hierarchy).then(|| shape.server_ranks()),
             messages: 0,
             transfers: Vec::from_iter((0..members).map(|_| 0)),
             written: BTreeMap::new(),

@@ -12,7 +12,7 @@ use crate::fabric::order::{Issued, Kind};
 use crate::fabric::{Awaited, Fabric};
 use crate::place::{Place, Tensor};
 use crate::protocol::Choices;
-use crate::shape::{CommAlg, Config, Shape};
+use crate::shape::{Config, Protocol, Shape};
 use crate::testing;
 use crate::testing::domain::{Domain, PAIR, result_row, shape as shape_of};
 use crate::testing::group::{Group, unmasked_rounds};
@@ -82,7 +82,7 @@ impl Chooser for Told {
 /// Two servers of two ranks of two cores.
 fn servers() -> Shape {
     let domain = Domain { r: 4, e: 4, cores: 2, h: 8, ..PAIR };
-    shape_of(&Config { comm_alg: CommAlg::Hierarchy, server_ranks: 2, ..domain.config() })
+    shape_of(&Config { comm_alg: Protocol::Hierarchy, server_ranks: 2, ..domain.config() })
 }
 
 fn memory(shape: &Shape) -> Memory<Dense, Told> {
@@ -168,7 +168,7 @@ fn an_actor_sleeps_until_something_that_it_has_read_changes() {
 #[test]
 fn an_agent_without_room_sleeps_until_a_transfer_has_ended() {
     let domain = Domain { h: 8, ..PAIR };
-    let mut memory = memory(&shape_of(&Config { comm_alg: CommAlg::Fullmesh, ..domain.config() }));
+    let mut memory = memory(&shape_of(&Config { comm_alg: Protocol::Fullmesh, ..domain.config() }));
     memory.room = 1;
     let transfer = Transfer { to: RankId(1), from: Place::window_out(0), at: Place::window(0), len: 24 };
     memory.begin_step();
@@ -239,7 +239,7 @@ fn a_recording_makes_the_same_run_again() {
     let domain = Domain { r: 3, e: 6, k: 2, cores: 2, ..PAIR };
     let config = domain.config();
     for (config, seed) in
-        [config, Config { comm_alg: CommAlg::Fullmesh, h: 8, ..config }].into_iter().zip([3, 4])
+        [config, Config { comm_alg: Protocol::Fullmesh, h: 8, ..config }].into_iter().zip([3, 4])
     {
         let shape = shape_of(&config);
         let rounds = unmasked_rounds(&shape, 2, &mut testing::domain::Dice(seed));

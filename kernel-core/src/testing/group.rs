@@ -13,7 +13,7 @@ use crate::plan::relay;
 use crate::plan::returns::received;
 use crate::protocol::{Choices, Machine, Operator, Stage};
 use crate::reference::{self, Dispatched};
-use crate::shape::{CommAlg, Op, Shape};
+use crate::shape::{Op, Protocol, Shape};
 use crate::sim::cluster::{AgentStep, Answer, Core, CoreStep, Failure, Planned, World, schedule};
 use crate::sim::duty::{Duty, FaultyNic, Held, Words};
 use crate::sim::flight::FlightKind;
@@ -76,7 +76,7 @@ impl Memory {
         };
         (0..shape.ep_world_size()).all(|rank| {
             bytes(rank, Place::state(0), 2 * PARTITION).iter().all(|&b| b == 0)
-                && (shape.comm_alg() != CommAlg::FullmeshV2 || no_block(rank))
+                && (shape.protocol() != Protocol::FullmeshV2 || no_block(rank))
         })
     }
 }
@@ -309,7 +309,7 @@ impl Group {
             };
             (0..).zip(tensors).map(of).sum::<u64>()
         };
-        if self.shape.comm_alg() == CommAlg::Hierarchy && self.choices.stage == Stage::Three {
+        if self.shape.protocol() == Protocol::Hierarchy && self.choices.stage == Stage::Three {
             // Every token crosses once to each server that needs it, and so does every partial sum.
             let rows = self.judge.rounds.iter().map(across).sum::<u64>();
             assert_eq!(self.memory.rows_sent, 2 * rows);

@@ -30,7 +30,7 @@ use veriep_core::protocol::{
     self, Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Stage, Ub, a2, a3,
     a3_v2, direct, hierarchy,
 };
-use veriep_core::shape::{BatchSizes, Buffer, CommAlg, Config, Elastic, Limit, Limits, Shape};
+use veriep_core::shape::{BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, Shape};
 use veriep_core::sync::{barrier, flag};
 use veriep_core::units::{self, CoreId, ExpertId, Pair, RankId, Token};
 #[cfg(target_arch = "x86_64")]
@@ -105,8 +105,8 @@ pub(crate) fn areas(shape: &Shape) {
 fn sizes(shape: &Shape) {
     keep((
         Shape::product(shape),
-        shape.comm_alg(),
-        CommAlg::product(black_box(shape.comm_alg())),
+        shape.protocol(),
+        Protocol::product(black_box(shape.protocol())),
         shape.op(),
         shape.dtype(),
         shape.row_format(),

@@ -2,7 +2,7 @@
 
 use crate::{BS, CORES, H, K, RANKS, RELAY_WINDOW, WHOLE, WINDOW};
 use veriep_core::protocol::{Flags, Receive, Stage};
-use veriep_core::shape::{BatchSizes, CommAlg, Config, Given, Op};
+use veriep_core::shape::{BatchSizes, Config, Given, Op, Protocol};
 
 /// Groups with memory of their own: of the plain layout; of fullmesh_v2, which takes what another layer leaves in its
 /// window for flags; of two TP peers; of A2; of each stage of its hierarchy.
@@ -81,7 +81,7 @@ fn direct() -> Scene {
 fn blocks() -> Scene {
     let Scene { config, .. } = plain();
     let config = Config {
-        comm_alg: CommAlg::FullmeshV2,
+        comm_alg: Protocol::FullmeshV2,
         ep_world_size: RANKS as i64,
         moe_expert_num: 4,
         given: Given::empty(),
@@ -108,14 +108,14 @@ fn peers() -> Scene {
 /// The A2 full mesh, with agents.
 fn a2_mesh() -> Scene {
     let Scene { config, .. } = blocks();
-    Scene { group: 3, config: Config { comm_alg: CommAlg::Fullmesh, ..config }, ..plain() }
+    Scene { group: 3, config: Config { comm_alg: Protocol::Fullmesh, ..config }, ..plain() }
 }
 
 /// The A2 hierarchy, of two servers with a rank each.
 fn hierarchy(group: usize, stage: Stage) -> Scene {
     let Scene { config, .. } = a2_mesh();
     let hccl_buffsize_mb = (RELAY_WINDOW >> 20) as i64;
-    let config = Config { comm_alg: CommAlg::Hierarchy, server_ranks: 1, hccl_buffsize_mb, ..config };
+    let config = Config { comm_alg: Protocol::Hierarchy, server_ranks: 1, hccl_buffsize_mb, ..config };
     Scene { group, config, stage, ..plain() }
 }
 

@@ -2,7 +2,7 @@
 
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::{Choices, Env, Flags, Operator, Receive, ub_bytes, ub_words};
-use veriep_core::shape::{BatchSizes, CommAlg, Config, Limits, RowElement, Shape};
+use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, RowElement, Shape};
 use veriep_core::sim::cluster::{Planned, schedule};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
@@ -332,10 +332,10 @@ impl Model {
                 (Product::A3, _) => 210,
             },
             comm_alg: match (self.product, self.blocks) {
-                (Product::Hierarchy, _) => CommAlg::Hierarchy,
-                (Product::A2, _) => CommAlg::Fullmesh,
-                (Product::A3, 0) => CommAlg::FullmeshV1,
-                (Product::A3, _) => CommAlg::FullmeshV2,
+                (Product::Hierarchy, _) => Protocol::Hierarchy,
+                (Product::A2, _) => Protocol::Fullmesh,
+                (Product::A3, 0) => Protocol::FullmeshV1,
+                (Product::A3, _) => Protocol::FullmeshV2,
             },
             server_ranks: if self.product == Product::Hierarchy { self.server_ranks.into() } else { 8 },
             bs: BatchSizes::Uniform(self.tokens.into()),

@@ -9,7 +9,7 @@ use super::twist::{Faithful, Twist, Twisted};
 use std::rc::Rc;
 use std::sync::Arc;
 use veriep_core::protocol::{Choices, Flags};
-use veriep_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
+use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
 /// How dispatch sends.
@@ -51,7 +51,7 @@ impl Size<'_> {
             moe_expert_num: self.experts.into(),
             k: self.k.into(),
             h: 2,
-            comm_alg: if layout == Layout::Blocks { CommAlg::FullmeshV2 } else { CommAlg::FullmeshV1 },
+            comm_alg: if layout == Layout::Blocks { Protocol::FullmeshV2 } else { Protocol::FullmeshV1 },
             bs: BatchSizes::Uniform(self.bs.into()),
             hccl_buffsize_mb: 1,
             aiv_num: cores.into(),

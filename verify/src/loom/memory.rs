@@ -18,7 +18,7 @@ use veriep_core::layout::state::{
 use veriep_core::place::{Place, Tensor};
 use veriep_core::placement::Home;
 use veriep_core::protocol::Flags;
-use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, Offset, RankId, Token};
 
 /// Where the words and the rows of a rank lie: only those that its shape uses.
@@ -64,7 +64,7 @@ impl Places {
 
     /// The places of one record.
     fn record(&mut self, shape: &Shape, record: Place) {
-        if shape.comm_alg() != CommAlg::FullmeshV2 {
+        if shape.protocol() != Protocol::FullmeshV2 {
             self.rows.push(record.offset..record.offset + sent_bytes(shape));
             return;
         }

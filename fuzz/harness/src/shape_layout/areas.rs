@@ -9,7 +9,7 @@ use veriep_core::place::{Place, Region};
 use veriep_core::placement::Home;
 use veriep_core::plan::route;
 use veriep_core::protocol::{Choices, Receive, Stage};
-use veriep_core::shape::{CommAlg, Config, Limits, Product, Shape};
+use veriep_core::shape::{Config, Limits, Product, Protocol, Shape};
 use veriep_core::units::{RankId, Token};
 
 const KINDS: [state::Operator; 2] = [state::Operator::Dispatch, state::Operator::Combine];
@@ -173,12 +173,12 @@ pub(super) fn windows(shape: &Shape) {
 
 /// The fields of records and rows lie one behind the other, inside them.
 pub(super) fn fields(shape: &Shape) {
-    let (records, len): (Vec<_>, _) = match shape.comm_alg() {
-        CommAlg::FullmeshV1 => (map::record_fields(shape).collect(), record::sent_bytes(shape)),
+    let (records, len): (Vec<_>, _) = match shape.protocol() {
+        Protocol::FullmeshV1 => (map::record_fields(shape).collect(), record::sent_bytes(shape)),
         // The data goes on behind the flag of each block.
-        CommAlg::FullmeshV2 => (map::record_fields(shape).skip(1).take(2).collect(), shape.record_pitch()),
-        CommAlg::Fullmesh => (a2_window::record_fields(shape).into(), shape.window_record()),
-        CommAlg::Hierarchy => (relay::record_fields(shape).into(), relay::token_bytes(shape)),
+        Protocol::FullmeshV2 => (map::record_fields(shape).skip(1).take(2).collect(), shape.record_pitch()),
+        Protocol::Fullmesh => (a2_window::record_fields(shape).into(), shape.window_record()),
+        Protocol::Hierarchy => (relay::record_fields(shape).into(), relay::token_bytes(shape)),
     };
     for (fields, len) in [(records, len), (map::combine_fields(shape).collect(), shape.result_bytes())] {
         let end = fields.iter().fold(0, |end, field| {
@@ -199,7 +199,7 @@ pub(super) fn triples(shape: &Shape) {
         let bytes = |k: i32| [source, token, k].map(i32::to_le_bytes).concat();
         let is_row = (0..ranks.cast_signed()).contains(&source)
             && (0..shape.bs(RankId(source.cast_unsigned())).cast_signed()).contains(&token);
-        if shape.comm_alg() == CommAlg::Hierarchy {
+        if shape.protocol() == Protocol::Hierarchy {
             for (of, position) in [(0, 0), (1, 0), (1, 1), (pairs, pairs - 1), (pairs, pairs), (pairs + 1, 0)]
             {
                 let can_be = is_row && position < of && of <= pairs;

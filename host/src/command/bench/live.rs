@@ -20,7 +20,7 @@ use crate::verdict;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use veriep_core::protocol::{Choices, Receive};
-use veriep_core::shape::{CommAlg, Product};
+use veriep_core::shape::{Product, Protocol};
 use veriep_core::vector::Any;
 
 /// Long enough for a cold start on a busy machine.
@@ -151,7 +151,7 @@ impl<'c> Group<'c> {
     /// Whether the group can go on after bare copies, which write rows and no flags. With fullmesh_v2 flags stand among
     /// the rows.
     pub(super) fn survives_bare(&self) -> bool {
-        self.case.shape.comm_alg() != CommAlg::FullmeshV2
+        self.case.shape.protocol() != Protocol::FullmeshV2
     }
 
     /// Rounds without the weight of rows, on so many workers.

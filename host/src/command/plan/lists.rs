@@ -15,7 +15,7 @@ use veriep_core::plan::returns::{Received, received, returns};
 use veriep_core::plan::route::{self, Send, Sends};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split;
-use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
 /// Who sends what, as far as it is known. Ranks go by their numbers as members, in an elastic domain by new id.
@@ -115,8 +115,8 @@ impl Traffic {
         let (_, slots) = self.walk(rank, &share);
         let sends = Sends::new(shape, ep, order, &share);
         let inputs = self.inputs(rank);
-        let sends: Vec<Send> = match shape.comm_alg() {
-            CommAlg::FullmeshV2 => {
+        let sends: Vec<Send> = match shape.protocol() {
+            Protocol::FullmeshV2 => {
                 ExpertSends { sends, slots: &slots, experts: &experts }.iter(&inputs).collect()
             }
             _ => sends.iter(&inputs, &slots).collect(),
@@ -175,7 +175,7 @@ impl Traffic {
 /// The puts of a record: one, or with fullmesh_v2 one for each block; where, and how many bytes.
 pub(super) fn puts(shape: &Shape, record: Place) -> impl Iterator<Item = (Place, u64)> {
     let bytes = sent_bytes(shape);
-    let blocks = if shape.comm_alg() == CommAlg::FullmeshV2 { block::count(shape) } else { 0 };
+    let blocks = if shape.protocol() == Protocol::FullmeshV2 { block::count(shape) } else { 0 };
     let whole = (blocks == 0).then_some((record, bytes));
     whole.into_iter().chain((0..blocks).map(move |i| {
         let stream = block::stream(i, bytes);

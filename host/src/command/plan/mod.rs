@@ -18,7 +18,7 @@ use crate::generate::{MaskKind, Options, generate};
 use crate::member;
 use crate::report::Report;
 use lists::Traffic;
-use veriep_core::shape::{CommAlg, Given, Limits, Product, Shape};
+use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
 /// Lines of a list that a table shows.
@@ -28,7 +28,7 @@ pub(super) fn run(args: &PlanArgs, report: &mut Report) -> Result<(), Error> {
     let (traffic, source) = traffic(args)?;
     let shape = &traffic.shape;
     let on_a2 = shape.product() == Product::A2;
-    let has_servers = shape.comm_alg() == CommAlg::Hierarchy;
+    let has_servers = shape.protocol() == Protocol::Hierarchy;
     super::run::stage(shape, args.stage)?;
     let (Some(rank), core) = (args.rank, args.core) else {
         return match on_a2 {

@@ -23,7 +23,7 @@ use veriep_core::plan::route;
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::split::{self, Work};
 use veriep_core::protocol::Flags;
-use veriep_core::shape::{CommAlg, Shape};
+use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, Pair, RankId, Token};
 
 #[derive(Serialize)]
@@ -206,7 +206,7 @@ fn dispatch(
     let (shape, ep) = (&traffic.shape, traffic.ep(rank));
     let work = split::work(shape, ep, core);
     let Work { sends: share, experts, destinations, slots, .. } = &work;
-    let in_blocks = shape.comm_alg() == CommAlg::FullmeshV2;
+    let in_blocks = shape.protocol() == Protocol::FullmeshV2;
     let moe = if in_blocks { &(0..0) } else { &share.moe };
     let writes = traffic.dispatch(shape, rank, core, order, split);
     let separate = |slot| (flags == Flags::Separate).then(|| token_flag(Partition::P0, slot).offset);
@@ -296,11 +296,11 @@ const fn name_of_flags(flags: Flags) -> &'static str {
 /// What a core does in dispatch, in order: the names of the lists, and what stands between them.
 fn phases(shape: &Shape, flags: Flags, work: &Work) -> Vec<&'static str> {
     let barrier = "core barrier";
-    let mut phases = match (shape.comm_alg(), flags) {
-        (CommAlg::FullmeshV2, _) if work.destinations.is_empty() => {
+    let mut phases = match (shape.protocol(), flags) {
+        (Protocol::FullmeshV2, _) if work.destinations.is_empty() => {
             vec!["quiet", "sends, each block with its flag", barrier, "awaits", barrier]
         }
-        (CommAlg::FullmeshV2, _) => {
+        (Protocol::FullmeshV2, _) => {
             vec!["quiet", barrier, "publishes", "sends, each block with its flag", "awaits", barrier]
         }
         (_, Flags::Joint) => vec!["sends", "quiet", barrier, "publishes", "awaits", barrier],
@@ -308,8 +308,8 @@ fn phases(shape: &Shape, flags: Flags, work: &Work) -> Vec<&'static str> {
             vec!["publishes", "sends", "awaits", barrier, "quiet", barrier, "publishes token flags"]
         }
     };
-    phases.push(match (shape.comm_alg(), flags) {
-        (CommAlg::FullmeshV2, _) => "copies out each record when its blocks are there",
+    phases.push(match (shape.protocol(), flags) {
+        (Protocol::FullmeshV2, _) => "copies out each record when its blocks are there",
         (_, Flags::Joint) => "copies out",
         (_, Flags::Separate) => "awaits token flags and copies out, slot by slot",
     });

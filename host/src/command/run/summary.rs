@@ -14,7 +14,7 @@ use core::time::Duration;
 use serde::Serialize;
 use veriep_core::plan::relay;
 use veriep_core::protocol::Stage;
-use veriep_core::shape::{CommAlg, Op};
+use veriep_core::shape::{Op, Protocol};
 
 #[derive(Serialize)]
 struct Summary {
@@ -197,8 +197,8 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
             Stage::Three => 3,
         }),
         // Else the run has failed.
-        traffic: between.map(|_| match shape.comm_alg() {
-            CommAlg::Hierarchy => "as planned: a token once to a server, no row to who needs none",
+        traffic: between.map(|_| match shape.protocol() {
+            Protocol::Hierarchy => "as planned: a token once to a server, no row to who needs none",
             _ => "as planned: each window has the rows of its receiver",
         }),
         operators: vec![

@@ -7,7 +7,7 @@ use super::{
 use crate::layout::a2_message::{Task, doorbell, task_word};
 use crate::layout::state::{Operator, Partition, STATE_BYTES};
 use crate::place::Region;
-use crate::shape::{BatchSizes, Buffer, CommAlg, Config, Limits, Shape};
+use crate::shape::{BatchSizes, Buffer, Config, Limits, Protocol, Shape};
 use crate::testing::domain::{Domain, PAIR, shape as shape_of};
 use crate::testing::random;
 use crate::units::RankId;
@@ -21,7 +21,7 @@ const PARTITIONS: [Partition; 2] = [Partition::P0, Partition::P1];
 /// 64 ranks of the product, 4 experts each, H = 7168, 16 tokens.
 fn a2_64(quant_mode: i64) -> Shape {
     let config = Config {
-        comm_alg: CommAlg::Fullmesh,
+        comm_alg: Protocol::Fullmesh,
         ep_world_size: 64,
         moe_expert_num: 256,
         hccl_buffsize_mb: 300,
@@ -82,7 +82,7 @@ fn shapes() -> impl Iterator<Item = Shape> {
     numbers.into_iter().flat_map(|(r, h, bs)| {
         [0, 2].map(|quant_mode| {
             let domain = Domain { r, e: 2 * r, k: 2, h, bs, ..PAIR };
-            shape_of(&Config { comm_alg: CommAlg::Fullmesh, quant_mode, ..domain.config() })
+            shape_of(&Config { comm_alg: Protocol::Fullmesh, quant_mode, ..domain.config() })
         })
     })
 }
@@ -173,7 +173,7 @@ proptest! {
         r in 2i64..12, local in 1i64..=24, k in 1i64..=16, h in 1i64..30, bs in 1i64..40, quantised: bool,
     ) {
         let config = Config {
-            comm_alg: CommAlg::Fullmesh,
+            comm_alg: Protocol::Fullmesh,
             ep_world_size: r,
             moe_expert_num: r * local,
             k: k.min(r * local),

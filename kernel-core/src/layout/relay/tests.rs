@@ -1,6 +1,6 @@
 use super::*;
 use crate::layout::tests::assert_disjoint;
-use crate::shape::{BatchSizes, CommAlg, Config};
+use crate::shape::{BatchSizes, Config, Protocol};
 use crate::testing::domain::{Domain, shape as shape_of, try_shape};
 use crate::testing::random;
 use alloc::vec::Vec;
@@ -17,7 +17,7 @@ fn areas_of_a_hierarchy_do_not_overlap_and_fit_the_window_that_is_asked_for() {
     for (r, e, k, h, bs, cores) in sizes {
         for quant_mode in [0, 2] {
             let domain = Domain { r, e, s: 0, rs: 0, k, h, bs, cores };
-            let config = Config { comm_alg: CommAlg::Hierarchy, quant_mode, ..domain.config() };
+            let config = Config { comm_alg: Protocol::Hierarchy, quant_mode, ..domain.config() };
             let shape = shape_of(&config);
             let mut end = 0;
             for area in areas(&shape) {
@@ -43,7 +43,7 @@ fn marks_and_tails_come_back() {
     assert_eq!(unmark(mark(0xFFFF_FFFF_FFFF, 0xFFFF)), (0xFFFF_FFFF_FFFF, 0xFFFF));
     assert_eq!(unmark(mark(7, 3)), (7, 3));
     let domain = Domain { r: 4, e: 8, s: 0, rs: 0, k: 3, h: 8, bs: 5, cores: 1 };
-    let config = Config { comm_alg: CommAlg::Hierarchy, server_ranks: 2, ..domain.config() };
+    let config = Config { comm_alg: Protocol::Hierarchy, server_ranks: 2, ..domain.config() };
     let shape = shape_of(&config);
     let part = Part { pairs: 3, position: 2 };
     let tail = Tail { scale: 0.5, source: RankId(3), token: Token(4), part, weight: -2.0 };
@@ -63,7 +63,7 @@ fn marks_and_tails_come_back() {
 #[test]
 fn a_returned_row_is_known_by_its_place() {
     let domain = Domain { r: 6, e: 12, s: 0, rs: 0, k: 3, h: 8, bs: 5, cores: 1 };
-    let config = Config { comm_alg: CommAlg::Hierarchy, server_ranks: 2, ..domain.config() };
+    let config = Config { comm_alg: Protocol::Hierarchy, server_ranks: 2, ..domain.config() };
     let shape = shape_of(&config);
     for server in 0..3 {
         for (token, position) in (0..5).flat_map(|token| (0..3).map(move |position| (token, position))) {
@@ -84,7 +84,7 @@ fn any_hierarchy() -> impl Strategy<Value = Config<'static>> {
         let (r, e) = (servers * near, servers * near * local);
         let [quant_mode, comm_quant_mode] = quantised.map(|quantised| if quantised { 2 } else { 0 });
         let domain = Domain { r, e, s: 0, rs: 0, k: k.min(e), h: 8 * h, bs, cores };
-        let product = Config { comm_alg: CommAlg::Hierarchy, ..domain.config() };
+        let product = Config { comm_alg: Protocol::Hierarchy, ..domain.config() };
         Config { server_ranks: near, quant_mode, comm_quant_mode, ..product }
     })
 }

@@ -13,7 +13,7 @@ use crate::layout::state::{Operator, Partition};
 use crate::place::Place;
 use crate::plan::order::SendOrder;
 use crate::protocol::{Outcome, drive};
-use crate::shape::{CommAlg, Shape};
+use crate::shape::{Protocol, Shape};
 use crate::units::{RankId, div_floor};
 
 /// What stays the same for an agent over a group's life.
@@ -164,16 +164,16 @@ impl Agent {
 
 /// How many ranks get a task in every operator: all others, or the namesakes on other servers.
 const fn peers(shape: &Shape) -> u32 {
-    match shape.comm_alg() {
-        CommAlg::Hierarchy => shape.servers().saturating_sub(1),
+    match shape.protocol() {
+        Protocol::Hierarchy => shape.servers().saturating_sub(1),
         _ => shape.ep_world_size().saturating_sub(1),
     }
 }
 
 /// The least and the most elements of a task.
 fn counts(shape: &Shape) -> (u64, u64) {
-    let (least, most) = match shape.comm_alg() {
-        CommAlg::Hierarchy => {
+    let (least, most) = match shape.protocol() {
+        Protocol::Hierarchy => {
             let bytes = |kind, records| gathered_bytes(shape, kind, records);
             let (token, partial) =
                 (bytes(Operator::Dispatch, shape.bs_max()), bytes(Operator::Combine, shape.bs_max()));
@@ -186,8 +186,8 @@ fn counts(shape: &Shape) -> (u64, u64) {
 
 /// Where a task of so many elements is read, and where it is written.
 const fn buffers(shape: &Shape, half: Partition, rank: RankId, peer: RankId, count: u64) -> (u64, u64) {
-    match shape.comm_alg() {
-        CommAlg::Hierarchy => {
+    match shape.protocol() {
+        Protocol::Hierarchy => {
             let ((own, _), (server, _)) = (shape.server_of(rank), shape.server_of(peer));
             let bytes = count * ELEMENT;
             (stream_end(shape, half, server) - bytes, stream_end(shape, half, own) - bytes)
@@ -199,7 +199,7 @@ const fn buffers(shape: &Shape, half: Partition, rank: RankId, peer: RankId, cou
 /// The `i`-th of the `peers` in the agent's order.
 fn nth_peer(env: Bound<'_>, peers: u32, i: u32) -> RankId {
     let (shape, rank) = (env.shape, env.rank);
-    let hierarchy = shape.comm_alg() == CommAlg::Hierarchy;
+    let hierarchy = shape.protocol() == Protocol::Hierarchy;
     let own = if hierarchy { shape.server_of(rank).0 } else { rank.0 };
     let other = env.order.item(&(0..peers), RankId(own), i);
     let other = if other < own { other } else { other + 1 };

@@ -23,7 +23,7 @@ pub use dispatch::Dispatch;
 use crate::fabric::{Flag, Wait};
 use crate::plan::split::Work;
 use crate::plan::{route, split};
-use crate::shape::{CommAlg, Op, Shape};
+use crate::shape::{Op, Protocol, Shape};
 use crate::units::{CoreId, RankId, align_up};
 use core::ops::Range;
 
@@ -88,7 +88,7 @@ impl<V> Bound<'_, V> {
     /// What a core waits for that has not got a count.
     fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
         let ahead = self.choices.flags == Flags::Separate || self.choices.receive.is_direct();
-        let is_apart = ahead || self.shape.comm_alg() == CommAlg::FullmeshV2;
+        let is_apart = ahead || self.shape.protocol() == Protocol::FullmeshV2;
         let flag = if is_apart { Flag::Count } else { Flag::Dispatch };
         Wait::new(flag, source, &[local_expert])
     }
@@ -103,7 +103,7 @@ pub fn ub_words(shape: &Shape) -> usize {
     let cores = (0..shape.aiv_num()).map(CoreId);
     let pairs = cores.map(|core| route::share_len(&split::dispatch(shape, busiest, core)));
     // Core 0 has the largest share; rank 0 holds a shared expert if any does, the last one never.
-    let words = if shape.comm_alg() == CommAlg::FullmeshV2 { 3 } else { 1 };
+    let words = if shape.protocol() == Protocol::FullmeshV2 { 3 } else { 1 };
     let slots = |rank| words * split::slots(shape, rank, CoreId(0)).end;
     let table = route::destinations(shape).max(slots(RankId(0))).max(slots(RankId(ranks.saturating_sub(1))));
     (pairs.max().unwrap_or(0) + table) as usize

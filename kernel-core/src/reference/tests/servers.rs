@@ -1,11 +1,11 @@
 //! Sums by servers, worked out on paper.
 
 use super::*;
-use crate::shape::CommAlg;
+use crate::shape::Protocol;
 
 /// Two servers of two ranks with an expert each; K = 3, one token of one block, weights 1, 2, 4.
 fn hierarchy() -> Config<'static> {
-    Config { comm_alg: CommAlg::Hierarchy, server_ranks: 2, ..small([4, 4, 0, 0, 3, 8, 1]) }
+    Config { comm_alg: Protocol::Hierarchy, server_ranks: 2, ..small([4, 4, 0, 0, 3, 8, 1]) }
 }
 
 fn tensors(ids: [[i32; 3]; 4]) -> Vec<Tensors> {

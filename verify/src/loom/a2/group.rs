@@ -14,7 +14,7 @@ use veriep_core::layout::a2_window::{FLAG1, tail_flag, window_in};
 use veriep_core::layout::state::Partition;
 use veriep_core::place::Place;
 use veriep_core::protocol::{Choices, Operator};
-use veriep_core::shape::{BatchSizes, CommAlg, Config, Limits, Shape};
+use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 use veriep_core::units::RankId;
 
 /// Where the agent of a rank runs.
@@ -55,7 +55,7 @@ impl Size<'_> {
     #[must_use]
     pub fn shape(&self, cores: u32) -> Shape {
         let config = Config {
-            comm_alg: CommAlg::Fullmesh,
+            comm_alg: Protocol::Fullmesh,
             ep_world_size: self.cores.len() as i64,
             moe_expert_num: self.experts.into(),
             k: 1,

@@ -11,7 +11,7 @@ mod stale;
 mod traces;
 mod twins;
 
-use crate::shape::{BatchSizes, CommAlg, Config, Dtype, Shape};
+use crate::shape::{BatchSizes, Config, Dtype, Protocol, Shape};
 use crate::sim::cluster::Failure;
 pub(super) use crate::sim::seeded::Memory as Delivery;
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, row, shape as shape_of};
@@ -24,7 +24,7 @@ use proptest::prelude::*;
 const TWO: Domain = Domain { e: 4, k: 2, h: 8, ..PAIR };
 
 fn a2(domain: Domain) -> Config<'static> {
-    Config { comm_alg: CommAlg::Fullmesh, ..domain.config() }
+    Config { comm_alg: Protocol::Fullmesh, ..domain.config() }
 }
 
 /// What the experts return: small and different for each row.

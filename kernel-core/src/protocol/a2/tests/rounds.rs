@@ -1,7 +1,7 @@
 //! Rounds on live windows against the oracle.
 
 use super::{Delivery, TWO, a2, any_shape, flag_result, plain_result, random_rounds, routed, run};
-use crate::shape::{BatchSizes, Buffer, CommAlg, Config, Dtype, Limits, Shape};
+use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, Protocol, Shape};
 use crate::sim::cluster::schedule;
 use crate::testing::domain::{Dice, Domain, shape as shape_of};
 use crate::testing::group::Group;
@@ -77,7 +77,7 @@ fn product_shape(config: Config<'_>) -> Shape {
 #[test]
 fn the_smallest_groups_of_the_product_give_the_oracles_bytes() {
     let config = Config {
-        comm_alg: CommAlg::Fullmesh,
+        comm_alg: Protocol::Fullmesh,
         ep_world_size: 16,
         moe_expert_num: 48,
         k: 4,

@@ -8,7 +8,7 @@ use crate::inputs::Inputs;
 use crate::place::Tensor;
 use crate::protocol::{Choices, Operator};
 use crate::reference;
-use crate::shape::{CommAlg, Config, Shape};
+use crate::shape::{Config, Protocol, Shape};
 use crate::sim::cluster::{Failure, Planned, Returned, World, schedule as schedule_of};
 use crate::sim::{Actor, Dense, Seeded};
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, result_row, shape as shape_of};
@@ -28,7 +28,7 @@ struct Layers {
 }
 
 impl Layers {
-    fn new(alg: CommAlg, layers: &[Domain], dice: &mut Dice) -> (Self, &'static Shape) {
+    fn new(alg: Protocol, layers: &[Domain], dice: &mut Dice) -> (Self, &'static Shape) {
         let shape = |domain: Domain| -> &'static Shape {
             Box::leak(Box::new(shape_of(&Config { comm_alg: alg, ..domain.config() })))
         };
@@ -118,7 +118,7 @@ fn run(
 }
 
 /// What goes wrong in 50 runs of `schedule` over `layers` by turns.
-fn wrong_runs(alg: CommAlg, layers: &[Domain], schedule: &str, rounds: usize) -> Vec<String> {
+fn wrong_runs(alg: Protocol, layers: &[Domain], schedule: &str, rounds: usize) -> Vec<String> {
     let in_flight = schedule.len() / 2;
     let operators = schedule_of(schedule, rounds);
     let of_batches: Vec<_> = layers.iter().copied().cycle().take(rounds * in_flight).collect();
@@ -133,8 +133,8 @@ fn wrong_runs(alg: CommAlg, layers: &[Domain], schedule: &str, rounds: usize) ->
     wrong.collect()
 }
 
-const V1: CommAlg = CommAlg::FullmeshV1;
-const V2: CommAlg = CommAlg::FullmeshV2;
+const V1: Protocol = Protocol::FullmeshV1;
+const V2: Protocol = Protocol::FullmeshV2;
 
 /// 1536 and 512 bytes for a result.
 const WIDE: Domain = Domain { h: 600, bs: 1, ..PAIR };

@@ -3,7 +3,7 @@
 
 use crate::fabric::Progress;
 use crate::protocol::{Choices, Flags};
-use crate::shape::{CommAlg, Config, Shape};
+use crate::shape::{Config, Protocol, Shape};
 use crate::testing::domain::{Dice, Domain, PAIR, Tensors, shape as shape_of};
 use crate::testing::group::Group;
 use crate::units::RankId;
@@ -43,7 +43,7 @@ fn counted_and_arrived(shape: &Shape, choices: Choices, seed: u64) -> Vec<(usize
 }
 
 /// Of 600 ranks of random groups those that have written a count before their last record had landed.
-fn ahead(comm_alg: CommAlg, flags: Flags) -> usize {
+fn ahead(comm_alg: Protocol, flags: Flags) -> usize {
     let runs = (0..200).flat_map(|seed| {
         let domain = Domain { r: 3, e: 6, k: 2, bs: 4, cores: 1 + (seed % 3) as i64, ..PAIR };
         let shape = shape_of(&Config { comm_alg, ..domain.config() });
@@ -54,13 +54,13 @@ fn ahead(comm_alg: CommAlg, flags: Flags) -> usize {
 
 #[test]
 fn with_separate_flags_a_rank_works_on_counts_before_its_last_token_has_arrived_and_with_joint_flags_never() {
-    assert_eq!(ahead(CommAlg::FullmeshV1, Flags::Joint), 0);
-    let separate = ahead(CommAlg::FullmeshV1, Flags::Separate);
+    assert_eq!(ahead(Protocol::FullmeshV1, Flags::Joint), 0);
+    let separate = ahead(Protocol::FullmeshV1, Flags::Separate);
     assert!(separate > 500, "{separate} of 600");
 }
 
 #[test]
 fn with_fullmesh_v2_a_rank_works_on_counts_before_its_last_token_has_arrived() {
-    let blocks = ahead(CommAlg::FullmeshV2, Flags::Joint);
+    let blocks = ahead(Protocol::FullmeshV2, Flags::Joint);
     assert!(blocks > 10, "{blocks} of 600");
 }

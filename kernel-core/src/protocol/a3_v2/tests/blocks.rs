@@ -6,7 +6,7 @@ use crate::layout::data::dispatch_record;
 use crate::layout::state::Partition;
 use crate::place::Place;
 use crate::placement::Home;
-use crate::shape::{CommAlg, Config};
+use crate::shape::{Config, Protocol};
 use crate::sync::flag;
 use crate::testing::domain::{Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::group::Group;
@@ -21,7 +21,7 @@ const RANK: RankId = RankId(0);
 /// to each of the experts of rank 0.
 fn group() -> Group {
     let domain = Domain { e: 4, k: 2, h: 500, ..PAIR };
-    let shape = shape_of(&Config { comm_alg: CommAlg::FullmeshV2, ..domain.config() });
+    let shape = shape_of(&Config { comm_alg: Protocol::FullmeshV2, ..domain.config() });
     assert_eq!(block::count(&shape), 3);
     let tensors = [vec![2, 3, 2, 3], vec![0, 1, 1, 0]];
     let tensors =

@@ -3,7 +3,7 @@
 use crate::plan::order::SendOrder;
 use crate::protocol::a3::tests::rounds::assert_rounds;
 use crate::protocol::{Choices, Flags};
-use crate::shape::{CommAlg, Config, Dtype};
+use crate::shape::{Config, Dtype, Protocol};
 use crate::testing::domain::{Dice, Domain, PAIR, shape as shape_of};
 use crate::testing::random;
 use proptest::prelude::*;
@@ -21,7 +21,7 @@ proptest! {
         let (rs, e) = (s * replicas, moe_ranks * local);
         let domain = Domain { r: moe_ranks + rs, e, s, rs, k: k.min(e), h, bs, cores };
         let shape = shape_of(&Config {
-            comm_alg: CommAlg::FullmeshV2,
+            comm_alg: Protocol::FullmeshV2,
             quant_mode: if quantised { 2 } else { 0 },
             dtype: if f16 { Dtype::F16 } else { Dtype::Bf16 },
             expert_token_nums_type: if prefix_sums { 0 } else { 1 },
@@ -35,14 +35,14 @@ proptest! {
 #[test]
 fn more_cores_than_work_give_what_the_oracle_gives() {
     let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 300, bs: 1, cores: 48 };
-    let shape = shape_of(&Config { comm_alg: CommAlg::FullmeshV2, ..domain.config() });
+    let shape = shape_of(&Config { comm_alg: Protocol::FullmeshV2, ..domain.config() });
     assert_rounds(&shape, 2, false, Choices::default(), &mut Dice(1));
 }
 
 #[test]
 fn ten_rounds_turn_epochs_and_partitions_all_the_way_round() {
     let domain = Domain { e: 4, k: 2, cores: 3, h: 250, ..PAIR };
-    let shape = shape_of(&Config { comm_alg: CommAlg::FullmeshV2, ..domain.config() });
+    let shape = shape_of(&Config { comm_alg: Protocol::FullmeshV2, ..domain.config() });
     // Flags are what they are: the choice between joint and separate ones is the plain layout's.
     for flags in [Flags::Joint, Flags::Separate] {
         assert_rounds(&shape, 10, false, Choices { flags, ..Choices::default() }, &mut Dice(4));

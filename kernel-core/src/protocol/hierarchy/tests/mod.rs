@@ -5,7 +5,7 @@ mod slow;
 
 use crate::layout::relay;
 use crate::protocol::Stage;
-use crate::shape::{BatchSizes, CommAlg, Config, Dtype, Shape};
+use crate::shape::{BatchSizes, Config, Dtype, Protocol, Shape};
 use crate::sim::duty::{Double, Duty, Words};
 use crate::sim::seeded::Memory::Weak;
 use crate::testing::domain::{Dice, Domain, Tensors, result_row, shape as shape_of};
@@ -17,7 +17,7 @@ use proptest::prelude::*;
 /// Two servers of two ranks.
 fn small() -> Config<'static> {
     Config {
-        comm_alg: CommAlg::Hierarchy,
+        comm_alg: Protocol::Hierarchy,
         server_ranks: 2,
         ..Domain { r: 4, e: 8, s: 0, rs: 0, k: 3, h: 8, bs: 3, cores: 1 }.config()
     }
