@@ -287,6 +287,7 @@ fn assert_areas_fit(shape: &Shape) {
             let record = 32 + shape.row_bytes() + 32 + 8 * k;
             assert!(servers * u64::from(shape.bs_max()) * record <= 51 * MIB);
         }
+        other => panic!("no areas of {other:?}"),
     }
 }
 

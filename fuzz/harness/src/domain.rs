@@ -157,9 +157,9 @@ impl Domain {
         let (r, e) = (moe_ranks + rs, moe_ranks * local);
         // A2 has no const experts, fullmesh_v2 no special ones at all.
         let most = match comm_alg {
-            Protocol::FullmeshV2 | Protocol::Hierarchy => [0; 3],
             Protocol::Fullmesh => [1, 1, 0],
             Protocol::FullmeshV1 => [3; 3],
+            _ => [0; 3],
         };
         let special = |i: usize| i64::from(numbers.specials >> (2 * i) & most[i]);
         let specials = [special(0), special(1), special(2)];

@@ -57,6 +57,7 @@ impl Guard {
                 Protocol::Hierarchy if choices.stage == Stage::Two => stream_areas(shape),
                 Protocol::Hierarchy => relay::areas(shape).collect(),
                 Protocol::Fullmesh => a2_window::areas(shape).collect(),
+                other => unreachable!("{other:?} is not fuzzed"),
             },
             outputs: Tensor::ALL.map(|tensor| capacity(shape, ep, tensor)),
             shape: shape.clone(),

@@ -292,6 +292,7 @@ fn required_mb(shape: &Shape, limits: Limits) -> u64 {
             (bs * r * l.min(k) * h * 4 + (4 << 20)).max(halves)
         }
         Protocol::Hierarchy => l * r * bs * (2 * h + 16 * up(k, 8)) + (104 << 20),
+        other => unreachable!("{other:?} is not fuzzed"),
     };
     let least = if limits == Limits::Product { 2 } else { 1 };
     u64::try_from(bytes.div_ceil(1 << 20)).unwrap_or(u64::MAX).max(least)

@@ -52,7 +52,7 @@ impl RunArgs {
         match shape.protocol() {
             Protocol::Fullmesh => lost == Lost::Ends,
             Protocol::Hierarchy => lost == Lost::Ends && self.stage == Some(2),
-            Protocol::FullmeshV1 | Protocol::FullmeshV2 => match lost {
+            _ => match lost {
                 Lost::Counts | Lost::Rows => true,
                 Lost::Tokens => direct || matches!(self.flags, Some(FlagsArg::Separate)),
                 Lost::Grants => direct,

@@ -49,6 +49,7 @@ pub(super) fn clashes(layers: &[Layer<'_>], in_flight: u32) -> (Vec<Clash>, Opti
         Protocol::FullmeshV2 => &[COMBINE_AREA],
         Protocol::Fullmesh => &[ROW, RECORD],
         Protocol::Hierarchy => &[ROW, RELAY_PAIRS],
+        _ => &[],
     };
     for rule in rules {
         let Some(clash) = rule.clash(layers, shapes.as_deref().unwrap_or_default()) else { continue };

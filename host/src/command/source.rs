@@ -152,7 +152,7 @@ pub(super) fn flags(shape: &Shape, asked: Option<FlagsArg>) -> Result<Flags, Err
     let has_none = match shape.protocol() {
         Protocol::FullmeshV1 => None,
         Protocol::FullmeshV2 => Some("comm_alg = fullmesh_v2 has a flag in every block"),
-        Protocol::Fullmesh | Protocol::Hierarchy => Some("product = a2 has flags in its windows"),
+        _ => Some("product = a2 has flags in its windows"),
     };
     if let (Some(why), Some(_)) = (has_none, asked) {
         return Err(Error::Request(format!("--flags: {why}: must be left out")));

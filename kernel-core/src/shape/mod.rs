@@ -48,6 +48,7 @@ pub enum Product {
 
 /// Who writes what to whom (seed: `commAlg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Protocol {
     /// A3 `""` and `"fullmesh_v1"`.
     FullmeshV1,

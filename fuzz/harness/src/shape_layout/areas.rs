@@ -179,6 +179,7 @@ pub(super) fn fields(shape: &Shape) {
         Protocol::FullmeshV2 => (map::record_fields(shape).skip(1).take(2).collect(), shape.record_pitch()),
         Protocol::Fullmesh => (a2_window::record_fields(shape).into(), shape.window_record()),
         Protocol::Hierarchy => (relay::record_fields(shape).into(), relay::token_bytes(shape)),
+        other => unreachable!("{other:?} is not fuzzed"),
     };
     for (fields, len) in [(records, len), (map::combine_fields(shape).collect(), shape.result_bytes())] {
         let end = fields.iter().fold(0, |end, field| {
