@@ -95,6 +95,11 @@ fn a_way_to_receive_that_a_shape_does_not_have_is_refused() {
     let int8 = Config { comm_quant_mode: 2, ..a3() };
     assert_eq!(refused(&int8, Operator::Combine, in_place, Capabilities::all()), None);
     assert!(refused(&int8, Operator::Combine, direct, Capabilities::all()).is_some());
+    // There are one or two areas, whatever the window holds.
+    let areas = |areas| receive(Receive::Direct { areas });
+    let seen =
+        [0, 1, 2, 3].map(|n| refused(&a3(), Operator::Dispatch, areas(n), Capabilities::all()).is_some());
+    assert_eq!(seen, [true, false, false, true]);
     // Records of one expert per rank fit, but not two areas of rows and results.
     let bs = BatchSizes::Uniform(64);
     let wide = Config { ep_world_size: 8, moe_expert_num: 8, h: 8192, bs, hccl_buffsize_mb: 24, ..a3() };

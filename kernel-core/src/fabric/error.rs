@@ -29,7 +29,8 @@ pub enum ProtocolError {
         core: CoreId,
         /// What it holds.
         seen: u64,
-        /// The epoch of this core's barrier; 0 or 1, the word's parity, when it reads its own at the start.
+        /// The epoch of this core's barrier. When a core reads its own two words before its first barrier: which of them, 0 or
+        /// 1, is wrong.
         epoch: u32,
     },
     /// A flag is neither empty nor what it must be once it is set.
@@ -240,7 +241,10 @@ impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::OtherShape { made_for, given } => {
-                write!(f, "a core made for the shape with fingerprint {made_for:#x}: stepped with {given:#x}")
+                write!(
+                    f,
+                    "env was made for another shape: fingerprint {made_for:#x}, of the step's shape {given:#x}"
+                )
             }
             Self::Selector { at, seen } => write!(f, "selector at {at} = {seen:#x}: must be 0 or 1"),
             Self::CoreWord { core, seen, epoch } => {

@@ -7,8 +7,8 @@ use crate::place::Place;
 use crate::plan::order::SendOrder;
 use crate::shape::{Protocol, Shape};
 
-/// Choices that do not change results. Every core of every rank makes the same, for the life of a group. What a protocol
-/// does not have to choose, it does not look at.
+/// Choices that do not change results. Every core of every rank makes the same, for the life of a group. A protocol ignores
+/// the fields that do not apply to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Choices {
     /// In which order cores send.
@@ -29,7 +29,7 @@ pub enum Receive {
     Copy,
     /// In the window, by the [row table](crate::layout::row_table), which is written in place of `expand_x`. A batch's
     /// records are read until its experts have ended, so there must be a dispatch partition for each batch in flight,
-    /// and the driver lets no combine begin before.
+    /// and the driver must not begin a batch's combine before its experts have ended.
     InPlace,
     /// In the window, one behind the other, where their sources have put them: the
     /// [direct](super::direct) machines.
@@ -100,7 +100,7 @@ impl Receive {
         !matches!(self, Self::Copy)
     }
 
-    /// Where experts find so many rows, of which `table` is the [row table](row_table): stretches of memory in the order of
+    /// Where the first `rows` received rows lie, by the [row table](row_table) `table`: stretches of memory in the order of
     /// the rows, each with its bytes.
     pub fn rows(self, shape: &Shape, rows: u32, table: &[u8]) -> impl Iterator<Item = (Place, u64)> {
         let (entries, in_each) = match self {
@@ -158,7 +158,7 @@ impl Choices {
         }
     }
 
-    /// Every combination that makes a difference for `shape`. What its protocol does not look at has its default.
+    /// All combinations that differ for `shape`. Fields that its protocol ignores have their default.
     pub fn all(shape: &Shape) -> impl Iterator<Item = Self> {
         const FLAGS: [Flags; 2] = [Flags::Joint, Flags::Separate];
         const STAGES: [Stage; 2] = [Stage::Two, Stage::Three];
@@ -195,6 +195,7 @@ impl Receive {
         let in_window = shape.protocol() == Protocol::FullmeshV1 && shape.tp_world_size() == 1;
         let fits = || {
             shape.result_format().scale.is_none()
+                && matches!(self.areas(), 1..=2)
                 && landing::required_bytes(shape, self.areas()) <= shape.window_bytes()
         };
         !self.keeps_rows() || in_window && (!self.is_direct() || fits())
