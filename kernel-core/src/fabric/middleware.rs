@@ -21,10 +21,10 @@ pub trait Middleware {
     /// the fabric behind would carry out and this one must not.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whose memory behind it [`Fabric::peer_bytes`] of rank `rank` are.
+    /// The rank that the fabric behind it is asked for when [`Fabric::peer_bytes`] names `rank`.
     ///
     /// # Errors
-    /// Nobody's.
+    /// There is no such rank. By default never.
     #[inline]
     fn reached(&self, rank: RankId, _at: Place, _len: u64) -> Result<RankId, Fault> {
         Ok(rank)

@@ -12,15 +12,15 @@
 //!    but rules 2 and 3.
 //! 2. **A publish does not overtake the same core's earlier puts to that rank.** Publishes are not ordered
 //!    among each other, not even on one word. A word is never torn.
-//! 3. After [`quiet`](Fabric::quiet) has answered ready, all that the core put, published, stored or wrote
-//!    before has landed, and whoever is told afterwards sees it.
+//! 3. After [`quiet`](Fabric::quiet) has answered ready, all that the core put, published, stored, wrote
+//!    or delivered before has landed, and whoever is told afterwards sees it.
 //! 4. Causality: what has landed stays landed. If a core observes a word, all that had landed when the word
 //!    landed, and all that the publisher had itself observed, is before what the observer does next.
 //! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
 //!    the next quiet. One core's stores to one word land in their order, and it observes them at once; its own
 //!    publishes on its own rank it observes like any other, when they have landed (rule 2 holds for it too).
-//! 6. [`bytes`](Fabric::bytes) is legal only for what an observed flag covers, or what this rank's cores wrote
-//!    and were quiet about before a core barrier.
+//! 6. [`bytes`](Fabric::bytes) is legal only for what an observed flag covers, or what cores of this rank wrote,
+//!    if each of them then got yes from quiet and passed a core barrier.
 //!
 //! On A2 batched writes carry rows from rank to rank; [`nic`] is the seam of the agent that issues them.
 //!
@@ -118,8 +118,8 @@ impl core::error::Error for Fault {}
 /// [`TpWindow`](crate::place::Region::TpWindow). See the [module](self) for the contract.
 pub trait Fabric {
     /// Which of the optional calls this fabric carries out: [`peer_bytes`](Self::peer_bytes), [`send`](Self::send),
-    /// [`lend`](Self::lend), [`prefetch`](Self::prefetch). The same over the fabric's life. A fabric around another one
-    /// answers for both.
+    /// [`lend`](Self::lend), [`prefetch`](Self::prefetch). The same over the fabric's life. A fabric that wraps another
+    /// reports only what both support.
     fn capabilities(&self) -> Capabilities;
 
     /// Writes `row` and then `tail`, as one effect, to rank `to`. Both are reusable on return.
@@ -183,7 +183,7 @@ pub trait Fabric {
         None
     }
 
-    /// Copies `len` bytes of the own rank's window straight into an output.
+    /// Copies `len` bytes of the own rank's window straight into an output. May land late, like a [`write`](Self::write).
     ///
     /// # Errors
     /// One of the ranges is outside its region.

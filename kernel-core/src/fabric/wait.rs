@@ -21,7 +21,8 @@ pub enum Progress {
 pub struct Wait {
     /// The kind of word.
     pub flag: Flag,
-    /// The rank that owes it, where [`Flag::details`] has one: its EP rank, or its number in the TP domain.
+    /// The rank that owes it: its EP rank, or its number in the TP domain. Without a meaning where [`Flag::details`] lists no
+    /// rank.
     pub rank: RankId,
     /// The other details, in their order.
     pub index: [u32; 3],
@@ -63,7 +64,7 @@ pub enum Flag {
     RelayedCount,
     /// The rest of a record, that is the one behind it or the end flag, from another server (A2 hierarchy).
     Record,
-    /// Nothing: the agent has served every doorbell.
+    /// Nobody owes anything: the agent has served every doorbell and is idle.
     Idle,
     /// The agent's network interface takes no further task for a peer now.
     Nic,

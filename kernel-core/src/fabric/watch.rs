@@ -11,7 +11,7 @@ use core::fmt;
 /// several words at once. [`Wait`](super::Wait) names one cause, for people; these are for whoever sleeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Awaited {
-    /// A change of this word of the own rank, or of the own TP domain's.
+    /// A change of this word in the memory of this rank, of whatever region.
     Word(Place),
     /// A change in so many bytes of the own rank.
     Bytes(Place, u64),

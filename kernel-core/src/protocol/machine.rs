@@ -210,8 +210,8 @@ impl Machine {
         Ok(stop.unwrap_or(Progress::Stepped))
     }
 
-    /// Takes a step like [`step`](Self::step) and tells all that it looks at. A pending step changes nothing, so to learn what
-    /// a pending machine awaits is to let it try once more. If it is still pending, nothing but a change of one of these words
+    /// Takes a step like [`step`](Self::step) and tells all that it looks at. A pending step changes nothing, so
+    /// calling this on a pending machine is safe: it tries once more and reports what it read. If it is still pending, nothing but a change of one of these words
     /// or bytes, or quiet's answer, lets it move, and whoever drives it may sleep until then. If it moves, what was told says
     /// nothing.
     ///
@@ -228,8 +228,8 @@ impl Machine {
         self.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
     }
 
-    /// Takes steps from number `done` on until the machine is pending or done, and counts in `done` those that moved; `None`
-    /// when `steps` is reached. The loop runs inside of the match, so that steps are compiled into it.
+    /// Takes steps until `done` is `steps`, which is `None`, or until the machine is pending or done. `done` counts the steps
+    /// that moved. It is faster than a loop around [`step`](Self::step).
     ///
     /// # Errors
     /// As of [`step`](Self::step).

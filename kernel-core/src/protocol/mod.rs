@@ -5,7 +5,25 @@
 //! every call: the core's constants ([`Env`]) and the [`Context`] of fabric, inputs, operands and scratch.
 //! Beside the machines of its cores a rank may have an [`Agent`] ([`Choices::has_agents`]).
 //!
-//! Each protocol is a room with machines of its own, which a firmware that runs only that protocol can take without the enum:
+//! # What a driver owes
+//!
+//! - All ranks have equal shapes ([`Shape::fingerprint`] tells) and the same [`Choices`], in [`Machine::begin`] and in
+//!   [`Env::new`] alike.
+//! - State and window are zero when the group is made.
+//! - Inputs have passed [`Inputs::check`](crate::inputs::Inputs::check) on their rank: machines do not look again.
+//! - An [`Env`] lives as long as its core, an [`Agent`] as long as its rank. A machine lives for one operator; its scratch may
+//!   be used for something else between operators.
+//! - The **join**: a core begins an operator only after every core of its rank has ended the one before, and the outputs of
+//!   that one have landed.
+//! - Experts run between dispatch and combine. [`Receive::rows`] says where their rows lie, and with direct placement
+//!   [`Receive::results`] where their results go; the number of rows is the last entry of `ep_recv_counts`.
+//! - Agents are stepped until all ranks are done: cores wait for them.
+//! - After an error the group is given up.
+//! - Whoever sleeps arms its monitor for what [`Machine::awaits`] has told, asks once more, and sleeps if the machine is still
+//!   pending.
+//!
+//! Each protocol is a module with machines of its own, which a firmware that runs only that protocol can take without the
+//! enum:
 //! [`a3`] (joint and separate flags, rows copied or received in place), [`a3_v2`] (fullmesh_v2), [`direct`] (direct placement
 //! and pull combine), [`a2`] (full mesh) and [`hierarchy`].
 
@@ -99,7 +117,8 @@ pub struct Operands<'a> {
     pub expand_idx: &'a [u8],
     /// `sent_rows`, i32 (direct placement).
     pub sent_rows: &'a [u8],
-    /// `row_table`, of which the second entry counts: all ranks use the same area (direct placement).
+    /// `row_table` (direct placement). Combine reads only its second entry, where results begin, to learn which area the batch
+    /// uses; that is the same on all ranks.
     pub row_table: &'a [u8],
 }
 

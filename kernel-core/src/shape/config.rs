@@ -45,7 +45,7 @@ pub struct Config<'a> {
     pub dtype: Dtype,
     /// Ranks of the EP domain, R.
     pub ep_world_size: i64,
-    /// Ranks of a server, which share memory (A2): 8, but for models.
+    /// Ranks of a server, which share memory (A2): 8, except in tests and model checking.
     pub server_ranks: i64,
     /// Ranks of the TP domain; 0 and 1 mean none.
     pub tp_world_size: i64,

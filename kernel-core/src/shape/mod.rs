@@ -129,7 +129,7 @@ pub enum TokenNums {
 pub enum Limits {
     /// The product's ranges: what the device takes.
     Product,
-    /// Only what the arithmetic needs: for models with tiny shapes.
+    /// Only what the arithmetic needs: for tests and model checking with tiny shapes.
     None,
 }
 

@@ -9,7 +9,7 @@
 //! Both operators are wait-all: every rank gets a window of every rank, also without rows. They share one sequence;
 //! operator N uses half `N % 2` of both windows and of the message area.
 //!
-//! The driver owes the **join**, as on A3, and a step to the agent now and then.
+//! The driver owes the **join**, as on A3, and must keep stepping the agent until all ranks are done: cores wait for it.
 //!
 //! # Stale flags
 //! FLAG2 and combine's FLAG stand behind rows, so their places move with the counts, and what is looked at as a
