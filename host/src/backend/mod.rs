@@ -20,7 +20,7 @@ use veriep_core::place::Tensor;
 use veriep_core::shape::{Elastic, Shape};
 use veriep_core::units::{CoreId, RankId};
 
-/// Who looks at bytes.
+/// A function that is given bytes to look at.
 pub type Reader<'r> = &'r mut dyn FnMut(&[u8]);
 
 /// The memory of a live group: state and data regions of all ranks, outputs of every batch in flight.

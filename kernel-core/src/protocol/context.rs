@@ -28,19 +28,10 @@ pub struct Context<'c, E, F: ?Sized> {
 }
 
 impl<E, F: Fabric + ?Sized> Context<'_, E, F> {
-    /// What a machine with the constants `E` takes. Refuses constants that were made for a shape with another `fingerprint`.
+    /// What a machine with these `constants` takes: `env`, or the part of it that is one protocol's. Refuses those that were
+    /// made for a shape with another `fingerprint`.
     #[inline(always)]
-    pub(crate) fn bind<V: Vector>(
-        &mut self,
-        fingerprint: u64,
-    ) -> Result<Cx<'_, E, With<F, V>>, ProtocolError> {
-        let env = self.env;
-        self.bind_to(env, fingerprint)
-    }
-
-    /// The same with the constants of one protocol, which are a part of `env`.
-    #[inline(always)]
-    pub(crate) fn bind_to<'s, P, V: Vector>(
+    pub(crate) fn bind<'s, P, V: Vector>(
         &'s mut self,
         constants: &'s P,
         fingerprint: u64,

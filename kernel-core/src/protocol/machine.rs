@@ -242,7 +242,7 @@ impl Machine {
     ) -> Result<Option<Progress>, ProtocolError> {
         macro_rules! drive {
             ($machine:ident, $env:ident) => {{
-                let cx = &mut cx.bind_to::<_, V>($env, $env.fingerprint)?;
+                let cx = &mut cx.bind::<_, V>($env, $env.fingerprint)?;
                 drive(steps, done, || $machine.advance(cx))
             }};
         }

@@ -58,7 +58,7 @@ macro_rules! machine {
                 &mut self,
                 cx: &mut $crate::protocol::Context<'_, Env<V>, F>,
             ) -> Result<$crate::fabric::Progress, $crate::fabric::ProtocolError> {
-                self.advance(&mut cx.bind::<V>(cx.env.fingerprint)?)
+                self.advance(&mut cx.bind::<_, V>(cx.env, cx.env.fingerprint)?)
             }
         }
 

@@ -198,7 +198,7 @@ pub trait World<S: Storage, C: Chooser>: Sized {
 pub struct Cluster<'a, S, C> {
     /// The domain, as machines see it.
     pub shape: &'a Shape,
-    /// What the machines choose.
+    /// The choices of all machines.
     pub choices: Choices,
     /// What works on rows.
     pub vector: Any,
