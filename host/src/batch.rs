@@ -9,7 +9,7 @@
 
 use crate::case::{Case, OwnedMask, RankTensors};
 use crate::generate::{below, stream};
-use crate::member;
+use crate::global_rank;
 use std::borrow::Cow;
 use veriep_core::inputs::Inputs;
 use veriep_core::reference::Cluster;
@@ -68,8 +68,8 @@ impl<'a> Batch<'a> {
         // The oracle is asked by physical names, and has nothing of those who are gone.
         let nothing = Inputs::default();
         let whole = self.case.whole();
-        let mut ranks = vec![nothing; member::count(whole) as usize];
-        for rank in member::all(&self.case.shape) {
+        let mut ranks = vec![nothing; global_rank::count(whole) as usize];
+        for rank in global_rank::all(&self.case.shape) {
             ranks[self.name(rank).index()] = self.inputs(rank);
         }
         let elastic_info = self.case.elastic.as_ref().map(|elastic| elastic.info.as_slice());

@@ -508,7 +508,7 @@ fn similar_verb(word: &str) -> Option<String> {
     verbs.filter(|verb| 2 * changes(verb) < verb.len()).min_by_key(changes).map(str::to_owned)
 }
 
-/// The lines before the usage, joined.
+/// The lines before the usage, completed.
 fn first_paragraph(text: &str) -> String {
     let lines: Vec<_> = text.lines().map(str::trim).take_while(|line| !line.is_empty()).collect();
     let text = lines.join(" ");

@@ -260,7 +260,7 @@ impl Config {
     }
 
     /// The core's view of this configuration. For a word that means nothing stands the first that would mean
-    /// something: `cures::shape` refuses those.
+    /// something: `hints::shape` refuses those.
     #[must_use]
     pub fn as_core(&self, given: Given) -> CoreConfig<'_> {
         CoreConfig {

@@ -2,11 +2,11 @@
 
 use crate::batch::Batch;
 use crate::case::Case;
-use crate::crew;
+use crate::compare;
 use crate::error::Error;
+use crate::parallel;
 use crate::result::{self, RankResult};
 use crate::store::Tensor;
-use crate::verdict;
 use veriep_core::place::Tensor as Output;
 use veriep_core::units::RankId;
 
@@ -24,8 +24,8 @@ impl<'c> Expected<'c> {
         let mut ranks = vec![Default::default(); case.ranks.len()];
         let batch = Batch::new(case);
         batch.with_cluster(|cluster| {
-            crew::each(&mut ranks, |rank, outputs| {
-                *outputs = verdict::expected(cluster, &batch, RankId(rank as u32));
+            parallel::each(&mut ranks, |rank, outputs| {
+                *outputs = compare::expected(cluster, &batch, RankId(rank as u32));
             });
         });
         Self { case, ranks }

@@ -3,7 +3,7 @@
 
 use crate::backend::{Backend, Reader};
 use crate::batch::Batch;
-use crate::member;
+use crate::global_rank;
 use half::{bf16, f16};
 use veriep_core::fabric::{Fabric, Fault, ProtocolError};
 use veriep_core::layout::outputs::capacity;
@@ -88,7 +88,7 @@ pub fn run(
     y: &mut Vec<u8>,
 ) -> Result<Vec<(Place, u64)>, ProtocolError> {
     y.clear();
-    let rank = member::ep_rank(shape, rank);
+    let rank = global_rank::ep_rank(shape, rank);
     let ends = expert_ends(shape, rank, read)?;
     let rows = ends.last().copied().unwrap_or(0);
     let (mut scales, mut table) = (vec![0.0; rows], Vec::new());

@@ -2,13 +2,13 @@
 
 use crate::backend::Backend;
 use crate::batch::Batch;
+use crate::compare;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::Times;
-use crate::driver::{Failure, Joined, Options, RankState, Unit};
+use crate::driver::{Completed, Failure, Options, RankState, Unit};
 use crate::error::{Error, Missing};
+use crate::global_rank;
 use crate::interrupt;
-use crate::member;
-use crate::verdict;
 use core::time::Duration;
 use veriep_core::fabric::Detail;
 use veriep_core::shape::Shape;
@@ -79,7 +79,7 @@ pub fn run<'c, B: Backend>(
     mut drive: impl FnMut(&Unit<'_, B>) -> Result<Times, Failure>,
     progress: &(impl Fn() + Sync),
 ) -> Result<(Costs, Vec<RankState>), Error> {
-    let mut ranks: Vec<_> = member::all(shape).map(|_| RankState::new(plan.unit.batches())).collect();
+    let mut ranks: Vec<_> = global_rank::all(shape).map(|_| RankState::new(plan.unit.batches())).collect();
     let mut costs = Costs { waited_for: vec![Duration::ZERO; ranks.len()], ..Costs::default() };
     let mut first = 0;
     for unit in plan.schedules() {
@@ -93,13 +93,13 @@ pub fn run<'c, B: Backend>(
             batches: &batches,
             ranks: &ranks,
             operators,
-            joined: Joined::default(),
+            completed: Completed::default(),
         })
         .map_err(|failure| of_failure(first, unit, &failure.renamed(&|rank| batches[0].name(rank))))?;
         costs.add(&times, operators);
         if let Some(threads) = plan.check {
             for (number, batch) in batches.iter().enumerate() {
-                verdict::check(backend, shape, batch, number, threads, progress)
+                compare::check(backend, shape, batch, number, threads, progress)
                     .map_err(|mismatch| Error::Wrong(format!("round {}: {mismatch}", first + number)))?;
             }
         }

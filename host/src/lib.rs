@@ -4,24 +4,25 @@
 //! [`report`] prints. Below them: [`config`] and [`presets`] become a [`case`] that is read from a folder
 //! or made by [`generate`]; results are written by [`result`]. Every failure is an [`error::Error`].
 
+pub mod atomic_file;
 pub mod backend;
 pub mod batch;
 pub mod case;
 pub mod cli;
 pub mod command;
+pub mod compare;
 pub mod config;
 pub mod conformance;
-mod crew;
-mod cures;
 pub mod driver;
 pub mod error;
 pub mod expected;
 pub mod expert;
 pub mod generate;
+pub mod global_rank;
 pub mod group;
+mod hints;
 pub mod interrupt;
-pub mod ledger;
-pub mod member;
+mod parallel;
 pub mod presets;
 #[cfg(test)]
 #[path = "../../kernel-core/src/testing/random.rs"]
@@ -31,6 +32,5 @@ pub mod result;
 pub mod roofline;
 pub mod store;
 pub mod tolerance;
+pub mod traffic_audit;
 pub mod vector;
-pub mod verdict;
-pub mod whole;

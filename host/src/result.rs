@@ -2,7 +2,7 @@
 
 use crate::case::Case;
 use crate::error::Error;
-use crate::member;
+use crate::global_rank;
 use crate::store::{Tensor, write_tensors};
 use safetensors::Dtype;
 use std::borrow::Cow;
@@ -58,7 +58,7 @@ impl<'a> RankResult<'a> {
         let norm = shape.op() == Op::CombineAddRmsNorm;
         Self {
             rank: case.name(rank).0,
-            tokens: shape.bs(member::ep_rank(shape, rank)) as usize,
+            tokens: shape.bs(global_rank::ep_rank(shape, rank)) as usize,
             rows,
             expand_x: output(Output::ExpandX),
             dynamic_scales: quantised.then(|| output(Output::DynamicScales)),

@@ -7,14 +7,14 @@ use crate::batch::Batch;
 use crate::driver::pin::pin;
 use crate::driver::threads::{StopOnPanic, idle};
 use crate::driver::{Failure, RankState};
-use crate::member;
+use crate::global_rank;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::thread;
 use std::time::Instant;
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::data::{combine_row, dispatch_record};
-use veriep_core::layout::landing::{Area, Parts};
+use veriep_core::layout::direct::{Area, Parts};
 use veriep_core::layout::outputs;
 use veriep_core::layout::state::Partition;
 use veriep_core::placement::Home;
@@ -107,7 +107,7 @@ impl Traffic<'_> {
                 let must_wait = || arrived.load(Ordering::Acquire) < met && !stop.load(Ordering::Relaxed);
                 (1..).take_while(|_| must_wait()).for_each(idle);
                 let start = Instant::now();
-                let mine = member::all(self.shape).skip(w).step_by(threads);
+                let mine = global_rank::all(self.shape).skip(w).step_by(threads);
                 for rank in mine.take_while(|_| !stop.load(Ordering::Relaxed)) {
                     let copied = self.copy(memory, phase, partition, (rank, &ranks[rank.index()]));
                     // Even then it goes on: the others wait for it.
@@ -150,21 +150,21 @@ impl<'a> Traffic<'a> {
     /// The rows of `batch`.
     #[must_use]
     pub fn new(shape: &'a Shape, batch: Batch<'a>, receive: Receive) -> Self {
-        let all_ranks = || member::all(shape);
+        let all_ranks = || global_rank::all(shape);
         let sent: Vec<Vec<Send>> = all_ranks().map(|rank| sends_of(shape, &batch, rank)).collect();
         let mut received = vec![Vec::new(); sent.len()];
         for (source, sends) in all_ranks().zip(&sent) {
             for &send in sends {
-                let home = member::named(shape.tp_world_size(), source, send.home.rank, false);
-                received[home.index()].push((member::ep_rank(shape, source), send));
+                let home = global_rank::named(shape.tp_world_size(), source, send.home.rank, false);
+                received[home.index()].push((global_rank::ep_rank(shape, source), send));
             }
         }
         for rows in &mut received {
             rows.sort_by_key(|(source, send)| (send.home.local_expert, *source, send.slot));
         }
         let number = |source: RankId, send: &Send| {
-            let home = member::named(shape.tp_world_size(), source, send.home.rank, false);
-            let key = (send.home.local_expert, member::ep_rank(shape, source), send.slot);
+            let home = global_rank::named(shape.tp_world_size(), source, send.home.rank, false);
+            let key = (send.home.local_expert, global_rank::ep_rank(shape, source), send.slot);
             let rows = &received[home.index()];
             rows.partition_point(|(source, send)| (send.home.local_expert, *source, send.slot) < key) as u32
         };
@@ -200,7 +200,7 @@ impl<'a> Traffic<'a> {
             let at = if self.receive.is_direct() {
                 Parts::of(self.shape, home.rank, Area(0)).row(number)
             } else {
-                dispatch_record(self.shape, p, home, member::ep_rank(self.shape, rank), slot)
+                dispatch_record(self.shape, p, home, global_rank::ep_rank(self.shape, rank), slot)
             };
             let row = inputs.row(self.shape, pair.token);
             fabric.put(home.rank, at, row.get(..payload).unwrap_or(row), &[])
@@ -210,7 +210,8 @@ impl<'a> Traffic<'a> {
     fn copy_out(&self, memory: &impl Backend, p: Partition, rank: RankId) -> Result<(), Fault> {
         let mut fabric = memory.fabric(rank, CoreId(0), 0);
         (0..).zip(&self.received[rank.index()]).try_for_each(|(row, (source, send))| {
-            let home = Home { rank: member::ep_rank(self.shape, rank), local_expert: send.home.local_expert };
+            let home =
+                Home { rank: global_rank::ep_rank(self.shape, rank), local_expert: send.home.local_expert };
             let at = dispatch_record(self.shape, p, home, *source, send.slot);
             fabric.deliver(outputs::expand_x(self.shape, row), at, self.shape.payload_bytes())
         })
@@ -281,7 +282,7 @@ impl<'a> Traffic<'a> {
 /// Every row that a rank sends, in the order of its cores.
 fn sends_of(shape: &Shape, batch: &Batch<'_>, rank: RankId) -> Vec<Send> {
     let inputs = batch.inputs(rank);
-    let rank = member::ep_rank(shape, rank);
+    let rank = global_rank::ep_rank(shape, rank);
     let mut all = Vec::new();
     for core in (0..shape.aiv_num()).map(CoreId) {
         let share = split::dispatch(shape, rank, core);

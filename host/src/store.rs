@@ -1,8 +1,8 @@
 //! Safetensors files: read tensor by tensor, written whole or not at all.
 
+use crate::atomic_file::AtomicFile;
 use crate::backend::has_room;
 use crate::error::{Error, shown};
-use crate::whole::Whole;
 use core::fmt;
 use safetensors::tensor::{Dtype, Metadata, TensorInfo};
 use serde::{Deserialize, Deserializer, de};
@@ -187,7 +187,7 @@ pub fn write_tensors(path: &Path, tensors: Vec<Tensor<'_>>) -> Result<(), Error>
 ///
 /// # Errors
 /// As [`write_tensors`].
-pub fn written_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<Whole, Error> {
+pub fn written_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<AtomicFile, Error> {
     // Wide types first, as the format asks: every tensor then lies aligned.
     tensors.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let mut end = 0;
@@ -201,7 +201,7 @@ pub fn written_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<Whol
     let metadata = Metadata::new(None, infos.collect()).map_err(|e| inconsistent(&e))?;
     let mut header = serde_json::to_vec(&metadata).map_err(|e| inconsistent(&e))?;
     header.resize(header.len().next_multiple_of(LENGTH_BYTES as usize), b' ');
-    Whole::written(path, |file| {
+    AtomicFile::written(path, |file| {
         file.write_all(&(header.len() as u64).to_le_bytes())?;
         file.write_all(&header)?;
         tensors.iter().try_for_each(|tensor| file.write_all(&tensor.data))

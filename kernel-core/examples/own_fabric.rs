@@ -8,7 +8,9 @@ use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::{Place, Region, Tensor};
-use veriep_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words};
+use veriep_core::protocol::{
+    Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
+};
 use veriep_core::shape::{BatchSizes, Config, Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
@@ -106,7 +108,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         window: zeros(shape.window_bytes()),
         outputs: Tensor::ALL.map(|tensor| zeros(capacity(&shape, rank, tensor))),
     });
-    let mut scratch = [0; 4].map(|_| (vec![0; ub_words(&shape)], vec![0; ub_bytes(&shape)]));
+    let mut scratch = [0; 4].map(|_| (vec![0; scratch_words(&shape)], vec![0; scratch_bytes(&shape)]));
     let mut given = [0, 1].map(|_| [const { Vec::new() }; 3]);
     for round in 0..rounds {
         // Two tokens of bf16 numbers; each goes to two experts with weight 1/2, so what comes back is the token again.
@@ -126,7 +128,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     let [y, assist_info, ep_recv_counts] = &given[rank.index()];
                     let operands = &Operands { y, assist_info, ep_recv_counts, ..Operands::default() };
                     let fabric = &mut OwnFabric { ranks: &mut memory, me: rank };
-                    let (shape, inputs, scratch) = (&shape, &inputs, Ub { words, row });
+                    let (shape, inputs, scratch) = (&shape, &inputs, Scratch { words, row });
                     let machine = machine.as_mut().map_err(|refused| *refused)?;
                     done += u32::from(
                         machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })?

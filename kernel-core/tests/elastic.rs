@@ -1,6 +1,6 @@
 //! Elastic domains: every rule of `elastic_info`, and what the survivors are.
 
-use veriep_core::fabric::survivors::Survivors;
+use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::inputs::{InputError, Inputs};
 use veriep_core::place::Place;
@@ -421,7 +421,7 @@ impl Fabric for Note {
 #[test]
 fn puts_and_publishes_go_to_the_physical_ranks_of_new_ids_and_to_nobody_else() {
     let elastic = check(&six_ranks(), &four_left()).unwrap();
-    let mut fabric = Survivors { inner: Note::default(), left: elastic.as_ref() };
+    let mut fabric = RankRemap { inner: Note::default(), left: elastic.as_ref() };
     let at = Place::window(8);
     for (new, physical) in (0..).zip([4, 0, 5, 2]) {
         fabric.put(RankId(new), at, &[], &[]).unwrap();

@@ -4,8 +4,8 @@
 //! allows. [`smt`] proves the reuse of partitions for any number of ranks. `docs/PROTOCOL.md` has the claims,
 //! with their bounds.
 
+pub mod a2_window_model;
 pub mod explorer;
-pub mod halves;
 #[cfg(feature = "loom")]
 pub mod loom;
 pub mod report;

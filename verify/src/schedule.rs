@@ -1,8 +1,8 @@
 //! Is a schedule safe? Answered by a search over the real machines, or over an abstract model of A2's windows.
 
+use crate::a2_window_model;
 pub use crate::explorer::Product;
 use crate::explorer::{self, Model, Timeline, Traffic};
-use crate::halves;
 use veriep_core::protocol::Receive;
 
 /// What is searched.
@@ -121,7 +121,7 @@ fn of_machines(question: &Question) -> Answer {
 fn of_halves(question: &Question) -> Answer {
     let operators = question.rounds.map(|rounds| rounds * question.operators.len() as u32);
     let [halves, _] = question.partitions;
-    let report = halves::explore(question.ranks as usize, halves, operators, question.states_max);
+    let report = a2_window_model::explore(question.ranks as usize, halves, operators, question.states_max);
     Answer {
         safe: report.counterexample.is_none(),
         states: report.states,

@@ -4,7 +4,7 @@
 use core::cell::RefCell;
 use veriep::case::{self, Case};
 use veriep::error::Error;
-use veriep::member;
+use veriep::global_rank;
 use veriep_core::units::RankId;
 
 use std::fs;
@@ -52,9 +52,9 @@ fn folder() -> PathBuf {
 
 fn judge(case: &Case) {
     assert!(case.problems().is_empty(), "{:?}", case.problems());
-    assert_eq!(case.ranks.len(), member::count(&case.shape) as usize);
-    for number in (0..member::count(&case.shape)).map(RankId) {
-        let ep = member::ep_rank(&case.shape, number);
+    assert_eq!(case.ranks.len(), global_rank::count(&case.shape) as usize);
+    for number in (0..global_rank::count(&case.shape)).map(RankId) {
+        let ep = global_rank::ep_rank(&case.shape, number);
         assert_eq!(case.inputs(number).check(&case.shape, ep), Ok(()));
     }
 }

@@ -5,7 +5,7 @@ use crate::tape::Tape;
 use crate::tape::read_in_order;
 use arbitrary::Unstructured;
 use veriep_core::inputs::{Inputs, Mask};
-use veriep_core::layout::landing;
+use veriep_core::layout::direct;
 use veriep_core::protocol::{Choices, Receive};
 use veriep_core::reference::numerics;
 use veriep_core::shape::{
@@ -228,7 +228,7 @@ fn shape(config: &Config<'_>) -> Option<Shape> {
         Shape::new(&config, Limits::None).ok()
     };
     let shape = of(required_mb)?;
-    let areas = Receive::MODES.map(|mode| landing::required_bytes(&shape, mode.with_batches(2).areas()));
+    let areas = Receive::MODES.map(|mode| direct::required_bytes(&shape, mode.with_batches(2).areas()));
     let most = areas.into_iter().max()?;
     of(most.div_ceil(1 << 20).max(required_mb))
 }

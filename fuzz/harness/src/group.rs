@@ -3,14 +3,14 @@
 
 use crate::domain::{Domain, Tensors};
 use crate::guard::Guard;
-use crate::law::{Lie, When};
 use crate::memory::Taped;
+use crate::spec::{Impossible, When};
 use crate::tape::{Tape, mixed};
 use crate::view::Guarded;
 use core::cell::{Cell, RefMut};
 use core::ops::{Deref, DerefMut};
 use veriep_core::fabric::nic::Nic;
-use veriep_core::fabric::survivors::Survivors;
+use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::{Fabric, ProtocolError};
 use veriep_core::inputs::Inputs;
 use veriep_core::place::{Place, Tensor};
@@ -52,11 +52,11 @@ pub struct Scene<'t> {
     /// By member number; who is gone has none.
     guards: Vec<Option<Guard>>,
     /// What the machine that takes a step has seen and must refuse.
-    pub(crate) lie: Cell<Option<Lie>>,
+    pub(crate) impossible: Cell<Option<Impossible>>,
     /// In which operator each member is.
     pub(crate) when: Vec<When>,
     /// Whose effects are changed.
-    pub liar: Option<Liar>,
+    pub byzantine: Option<Liar>,
     /// Whether the words in which cores count their operators are as they wrote them.
     pub epochs_known: bool,
     tape: std::rc::Rc<core::cell::RefCell<Tape<'t>>>,
@@ -97,8 +97,11 @@ impl<'t> Scene<'t> {
         let mut cluster = Cluster::with_members(shape, domain.choices, memory, operators, members);
         // Both kinds of steps in a group.
         cluster.one_by_one = |member| !member.0.is_multiple_of(2);
-        let (lie, when) = (Cell::default(), vec![When { dispatch: true, epoch: None }; physical]);
-        (Self { domain, rounds, guards, lie, when, liar: None, epochs_known: true, tape }, cluster)
+        let (impossible, when) = (Cell::default(), vec![When { dispatch: true, epoch: None }; physical]);
+        (
+            Self { domain, rounds, guards, impossible, when, byzantine: None, epochs_known: true, tape },
+            cluster,
+        )
     }
 
     /// The guard of a member.
@@ -115,11 +118,11 @@ impl<'t> Scene<'t> {
         self.tape.borrow_mut()
     }
 
-    /// Changes what a liar sends.
+    /// Changes what a Byzantine rank sends.
     pub(crate) fn lie_of(&self, member: usize, bytes: &mut [u8]) {
-        let Some(liar) = self.liar.filter(|liar| liar.member == member) else { return };
+        let Some(byzantine) = self.byzantine.filter(|byzantine| byzantine.member == member) else { return };
         let tape = &mut *self.tape();
-        if tape.byte() >= liar.rate || bytes.is_empty() {
+        if tape.byte() >= byzantine.rate || bytes.is_empty() {
             return;
         }
         // The end of a record says whose it is.
@@ -194,9 +197,9 @@ impl<'t, W: Watch> World<Dense, Taped<'t>> for Watched<'_, 't, W> {
     fn begins(&mut self, cluster: &mut Cluster<'_, 't>, i: usize, planned: Planned) -> Result<(), Failure> {
         let member = cluster.members[i].number.index();
         let dispatch = planned.operator == Operator::Dispatch;
-        // A liar lies to itself, too.
-        let is_liar = self.scene.liar.is_some_and(|liar| liar.member == member);
-        let epoch = (!is_liar).then_some(cluster.members[i].ended as u64 + 1);
+        // A Byzantine rank lies to itself, too.
+        let is_byzantine = self.scene.byzantine.is_some_and(|byzantine| byzantine.member == member);
+        let epoch = (!is_byzantine).then_some(cluster.members[i].ended as u64 + 1);
         self.scene.when[member] = When { dispatch, epoch };
         if !dispatch {
             // Experts are as slow as they may be.
@@ -213,12 +216,15 @@ impl<'t, W: Watch> World<Dense, Taped<'t>> for Watched<'_, 't, W> {
     fn through(&self, actor: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         let scene: &Scene<'t> = self.scene;
         let left = scene.domain.elastic.as_ref().map(|(_, left)| left);
-        let answer = step(&mut Survivors { inner: Guarded { inner: fabric, scene, actor }, left });
-        if let Some(lie) = scene.lie.take() {
+        let answer = step(&mut RankRemap { inner: Guarded { inner: fabric, scene, actor }, left });
+        if let Some(impossible) = scene.impossible.take() {
             // What a machine saw cannot be: the step that saw it must be the last, and its error must name who wrote there.
-            let Err(error) = answer else { panic!("{actor:?} takes {lie:?}: {answer:?}") };
+            let Err(error) = answer else { panic!("{actor:?} takes {impossible:?}: {answer:?}") };
             let named = error.source();
-            assert!(named.is_none() || lie.source.is_none() || named == lie.source, "{lie:?}: {error}");
+            assert!(
+                named.is_none() || impossible.source.is_none() || named == impossible.source,
+                "{impossible:?}: {error}"
+            );
         }
         answer
     }

@@ -4,7 +4,7 @@
 use veriep_core::layout::map::{self, Area};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::state::Partition;
-use veriep_core::layout::{a2_window, landing, relay};
+use veriep_core::layout::{a2_window, direct, relay};
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::plan;
 use veriep_core::protocol::{Choices, Stage};
@@ -237,13 +237,13 @@ fn direct_areas(shape: &Shape, rank: RankId, areas: u32) -> Vec<Area> {
         _ => [Some(area), None, None],
     });
     let status = status.flatten();
-    let landed = (0..areas).map(landing::Area).zip([Partition::P0, Partition::P1]).flat_map(|(area, p)| {
+    let landed = (0..areas).map(direct::Area).zip([Partition::P0, Partition::P1]).flat_map(|(area, p)| {
         let of =
             |name, start, stride| Area { name, partition: Some(p), start, count: rows, stride, slot: stride };
-        let parts = landing::Parts::of(shape, rank, area);
+        let parts = direct::Parts::of(shape, rank, area);
         [
             of("rows", parts.row(0), shape.payload_bytes()),
-            of("infos", parts.info(0), landing::INFO),
+            of("infos", parts.info(0), direct::INFO),
             of("results", parts.result(0), shape.row_bytes()),
         ]
     });

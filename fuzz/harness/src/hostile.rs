@@ -1,9 +1,9 @@
-//! Attacks. **Rain**: any word that machines and agents read may change at any step to anything. **A liar**: a rank
+//! Attacks. **Corruption**: any word that machines and agents read may change at any step to anything. **A Byzantine rank**: a rank
 //! whose machines are right, but what they send is not.
 //!
 //! Whatever comes: no panic, an end, no access that the layout does not give, no error that blames this crate. With a
-//! liar moreover every row of others arrives unharmed, every token that has no expert on the liar gets its sum, and
-//! who refuses something names the liar. (Not so where a liar has other people's rows in its hands: with direct placement it
+//! Byzantine rank moreover every row of others arrives unharmed, every token that has no expert on the Byzantine rank gets its sum, and
+//! who refuses something names the Byzantine rank. (Not so where a Byzantine rank has other people's rows in its hands: with direct placement it
 //! can put more rows than it was granted, in a hierarchy a relay forwards what others sent, and in a TP domain a rank lends
 //! its peer what others told it.)
 
@@ -23,17 +23,17 @@ use veriep_core::sim::cluster::Planned;
 use veriep_core::sync::flag;
 use veriep_core::units::{Pair, RankId, Token};
 
-/// The most words that rain changes in a run: afterwards it can come to an end.
+/// The most words that corruption changes in a run: afterwards it can come to an end.
 const DROPS_MAX: usize = 80;
-/// A bit of the kind: a liar may be in a TP domain.
+/// A bit of the kind: a Byzantine rank may be in a TP domain.
 const WITH_TP: u8 = 0x80;
 
 /// How an attack ended.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Whether there was a liar, and not rain.
-    pub liar: bool,
-    /// Words that rain changed.
+    /// Whether there was a Byzantine rank, and not corruption.
+    pub byzantine: bool,
+    /// Words that corruption changed.
     pub drops: usize,
     /// Everybody who refused something, by place among the members, and what.
     pub refused: Vec<(usize, ProtocolError)>,
@@ -53,22 +53,22 @@ pub fn run(bytes: &[u8]) -> Option<Report> {
     let (mut numbers, rest) = Numbers::from_bytes(bytes);
     let mut tape = Tape::new(rest, numbers.seed.into());
     let (kind, rate) = (tape.byte(), tape.byte());
-    let is_liar = kind & 1 == 1;
-    if is_liar && kind & WITH_TP == 0 {
+    let is_byzantine = kind & 1 == 1;
+    if is_byzantine && kind & WITH_TP == 0 {
         // A TP peer lends out what others told it: there is no telling whose rows are whose.
         numbers.features &= !(Feature::Tp as u16);
     }
     let domain = Domain::new(numbers, &mut tape)?;
     let (mut scene, mut cluster) = Scene::new(&domain, tape);
     cluster.memory.rewrites = true;
-    let liar = is_liar.then(|| usize::from(kind >> 1) % cluster.members.len());
-    scene.liar =
-        liar.map(|member| Liar { member: cluster.members[member].number.index(), rate: rate.max(1) });
-    let report = Report { liar: is_liar, ..Report::default() };
+    let byzantine = is_byzantine.then(|| usize::from(kind >> 1) % cluster.members.len());
+    scene.byzantine =
+        byzantine.map(|member| Liar { member: cluster.members[member].number.index(), rate: rate.max(1) });
+    let report = Report { byzantine: is_byzantine, ..Report::default() };
     let has_tp = domain.shape.tp_world_size() > 1;
     let is_direct = domain.choices.receive.is_direct();
     let is_apart = !has_tp && !is_direct && domain.shape.protocol() != Protocol::Hierarchy;
-    let mut attack = Attack { seed: seed_of(&numbers), rate, liar, is_apart, report };
+    let mut attack = Attack { seed: seed_of(&numbers), rate, byzantine, is_apart, report };
     Group { scene: &mut scene, cluster: &mut cluster }.run(&mut attack);
     attack.report.full = cluster.memory.chooser.full;
     attack.report.ended = cluster.members.iter().map(|member| member.ended).sum();
@@ -79,8 +79,8 @@ struct Attack {
     seed: u64,
     rate: u8,
     /// Its place among the members.
-    liar: Option<usize>,
-    /// Whether a liar can harm its own rows alone.
+    byzantine: Option<usize>,
+    /// Whether a Byzantine rank can harm its own rows alone.
     is_apart: bool,
     report: Report,
 }
@@ -88,25 +88,25 @@ struct Attack {
 impl Watch for Attack {
     fn ended(&mut self, group: &mut Group<'_, '_, '_>, member: usize, planned: Planned) {
         let Planned { operator, round } = planned;
-        match (operator, self.liar) {
-            (Operator::Dispatch, Some(liar)) if liar != member && self.is_apart => {
-                let liar = group.cluster.members[liar].ep;
-                let returned = self.unharmed_rows(group, member, round, liar);
+        match (operator, self.byzantine) {
+            (Operator::Dispatch, Some(byzantine)) if byzantine != member && self.is_apart => {
+                let byzantine = group.cluster.members[byzantine].ep;
+                let returned = self.unharmed_rows(group, member, round, byzantine);
                 group.cluster.members[member].returned[round] = returned;
             }
             (Operator::Dispatch, _) => {
                 let returned = rubbish(group, member, round);
                 group.cluster.members[member].returned[round] = returned;
             }
-            (Operator::Combine, Some(liar)) if liar != member && self.is_apart => {
-                self.unharmed_sums(group, member, round, group.cluster.members[liar].ep);
+            (Operator::Combine, Some(byzantine)) if byzantine != member && self.is_apart => {
+                self.unharmed_sums(group, member, round, group.cluster.members[byzantine].ep);
             }
             (Operator::Combine, _) => {}
         }
     }
 
     fn meddle(&mut self, group: &mut Group<'_, '_, '_>) {
-        if self.liar.is_none() && self.report.drops < DROPS_MAX && group.tape().byte() < self.rate {
+        if self.byzantine.is_none() && self.report.drops < DROPS_MAX && group.tape().byte() < self.rate {
             self.report.drops += 1;
             drop_falls(group);
         }
@@ -116,13 +116,13 @@ impl Watch for Attack {
         use ProtocolError as E;
         assert!(!matches!(error, E::Internal(_) | E::Fault(_)), "member {member}: {error}");
         self.report.refused.push((member, error));
-        let Some(liar) = self.liar.filter(|&liar| liar != member) else { return };
-        let liar = group.cluster.members[liar].ep;
+        let Some(byzantine) = self.byzantine.filter(|&byzantine| byzantine != member) else { return };
+        let byzantine = group.cluster.members[byzantine].ep;
         if let Some(source) = error.source() {
             // What a relay forwarded, or a TP peer lent.
             let is_handed_on = group.domain.shape.protocol() == Protocol::Hierarchy
                 || group.domain.shape.tp_world_size() > 1;
-            assert!(source == liar || is_handed_on, "{error}: names the wrong rank");
+            assert!(source == byzantine || is_handed_on, "{error}: names the wrong rank");
             return;
         }
         // A row has its source by its place; the sum of legal counts can be too much.
@@ -139,7 +139,7 @@ impl Attack {
         group: &mut Group<'_, '_, '_>,
         member: usize,
         round: usize,
-        liar: RankId,
+        byzantine: RankId,
     ) -> Returned {
         let shape = group.domain.shape.clone();
         let (number, ep) = (group.cluster.members[member].number, group.cluster.members[member].ep);
@@ -165,7 +165,7 @@ impl Attack {
             let (end, honest_end) = (end as usize, honest_end as usize);
             let source = RankId(slot as u32 % shape.ep_world_size());
             assert!(at <= end, "counts fall at slot {slot}");
-            if source == liar {
+            if source == byzantine {
                 y.extend((0..(end - at) as u64 * shape.row_bytes()).map(|_| group.tape().dice() as u8));
             } else {
                 assert_eq!(end - at, honest_end - honest_at, "rows of rank {source} at slot {slot}");
@@ -187,8 +187,8 @@ impl Attack {
         group.cluster.returned(member, round, y)
     }
 
-    /// Every token without an expert on the liar has the oracle's sum.
-    fn unharmed_sums(&mut self, group: &Group<'_, '_, '_>, member: usize, round: usize, liar: RankId) {
+    /// Every token without an expert on the Byzantine rank has the oracle's sum.
+    fn unharmed_sums(&mut self, group: &Group<'_, '_, '_>, member: usize, round: usize, byzantine: RankId) {
         let shape = &group.domain.shape;
         let (number, ep) = (group.cluster.members[member].number, group.cluster.members[member].ep);
         let seed = self.seed + 2 * round as u64;
@@ -201,7 +201,7 @@ impl Attack {
         for token in (0..shape.bs(ep)).map(Token) {
             let home = |k| route::home(shape, ep, &inputs, Pair { token, k });
             let pairs = 0..shape.combine_columns();
-            if pairs.clone().filter_map(home).all(|home| home.rank != liar) {
+            if pairs.clone().filter_map(home).all(|home| home.rank != byzantine) {
                 let row = token.index() * len..(token.index() + 1) * len;
                 let seen = &group.output(member, Tensor::XOut)[row.clone()];
                 assert_eq!(seen, &want[row], "x_out of token {token} of rank {ep}");

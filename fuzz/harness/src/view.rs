@@ -1,9 +1,9 @@
 //! What stands between a core or an agent and its memory: every access is held against the layout and its owner, what is
-//! seen against what can be so, and a liar's effects are changed.
+//! seen against what can be so, and the effects of a Byzantine rank are changed.
 
 use crate::group::Scene;
 use crate::guard::{Access, Spot};
-use crate::law::{self, Lie};
+use crate::spec::{self, Impossible};
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::place::{Place, Region};
@@ -44,9 +44,10 @@ impl<F: ?Sized> Guarded<'_, '_, '_, F> {
     }
 
     /// Remembers what must be refused of what has just been seen.
-    fn judge(&self, at: Place, lie: impl Fn(&Spot) -> Option<Lie>) {
-        if let Some(lie) = self.scene.guard(self.member()).find(at).and_then(|spot| lie(&spot)) {
-            self.scene.lie.set(Some(lie));
+    fn judge(&self, at: Place, impossible: impl Fn(&Spot) -> Option<Impossible>) {
+        if let Some(impossible) = self.scene.guard(self.member()).find(at).and_then(|spot| impossible(&spot))
+        {
+            self.scene.impossible.set(Some(impossible));
         }
     }
 
@@ -95,7 +96,7 @@ impl Fabric for Guarded<'_, '_, '_, dyn Fabric + '_> {
         self.word(Access::Read, self.member(), at);
         let word = self.inner.observe(at)?;
         let guard = self.scene.guard(self.member());
-        self.judge(at, |spot| law::of_word(guard, spot, word, self.scene.when[self.member()]));
+        self.judge(at, |spot| spec::of_word(guard, spot, word, self.scene.when[self.member()]));
         Ok(word)
     }
 
@@ -108,7 +109,7 @@ impl Fabric for Guarded<'_, '_, '_, dyn Fabric + '_> {
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
         self.guarded(Access::Read, self.member(), at, len);
         let bytes = self.inner.bytes(at, len)?;
-        self.judge(at, |spot| law::of_bytes(self.scene.guard(self.member()), spot, bytes));
+        self.judge(at, |spot| spec::of_bytes(self.scene.guard(self.member()), spot, bytes));
         Ok(bytes)
     }
 

@@ -39,10 +39,10 @@ const TARGETS: &[Target] = &[
 /// The tests that keep seeds; those of files are judged in `files.rs`.
 const KEEPERS: &[fn()] = &[
     rounds_of_every_protocol_are_seeds,
-    rain_and_liars_over_every_protocol_are_seeds,
+    corruption_and_byzantine_ranks_over_every_protocol_are_seeds,
     a_doorbell_of_any_number_on_a_rank_alone_is_no_endless_loop,
     a_dozen_bytes_that_send_long_messages_take_no_square_of_them_to_land,
-    a_liar_in_a_tp_domain_is_refused_by_its_peer,
+    a_byzantine_rank_in_a_tp_domain_is_refused_by_its_peer,
     a_triple_that_changes_before_the_peer_gets_it_is_refused,
     configurations_that_are_taken_and_refused_are_seeds,
     rows_with_all_kinds_of_numbers_are_seeds,
@@ -230,13 +230,13 @@ fn attack(numbers: &Numbers, kind: u8, rate: u8) -> (Vec<u8>, hostile::Report) {
 }
 
 #[test]
-fn rain_and_liars_over_every_protocol_are_seeds() {
+fn corruption_and_byzantine_ranks_over_every_protocol_are_seeds() {
     let (mut refused, mut unharmed) = (0, 0);
     for (name, numbers) in scenarios() {
         for (kind, rate) in [(0, 20), (1, 12), (3, 40)] {
             let (bytes, report) = attack(&numbers, kind, rate);
-            assert_eq!(report.liar, kind & 1 == 1);
-            assert!(report.liar || report.drops > 0, "{name}: not a drop");
+            assert_eq!(report.byzantine, kind & 1 == 1);
+            assert!(report.byzantine || report.drops > 0, "{name}: not a drop");
             refused += report.refused.len();
             unharmed += report.unharmed;
             keep("hostile", &format!("{name}_{kind}"), &bytes);
@@ -280,7 +280,7 @@ fn a_dozen_bytes_that_send_long_messages_take_no_square_of_them_to_land() {
 }
 
 #[test]
-fn a_liar_in_a_tp_domain_is_refused_by_its_peer() {
+fn a_byzantine_rank_in_a_tp_domain_is_refused_by_its_peer() {
     for seed in 0..40 {
         let numbers = Numbers { seed, ..numbers(FullmeshV1, Choices::default(), &[Feature::Tp]) };
         let (bytes, report) = attack(&numbers, 0x81, 60);
@@ -288,7 +288,7 @@ fn a_liar_in_a_tp_domain_is_refused_by_its_peer() {
             ProtocolError::Flag { awaited, .. } => awaited.flag == Flag::Tp,
             error => matches!(error, ProtocolError::TpRows { .. }),
         };
-        if report.liar && report.refused.iter().any(|(_, error)| of_tp(error)) {
+        if report.byzantine && report.refused.iter().any(|(_, error)| of_tp(error)) {
             keep("hostile", "liar_in_tp", &bytes);
             return;
         }

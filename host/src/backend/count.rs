@@ -1,9 +1,9 @@
 //! A layer in front of any memory of servers (A2) that counts what goes from rank to rank, where it is put: by core
 //! and operator, with what each write carries. Whoever holds the counts against the plan is
-//! [`ledger`](crate::ledger).
+//! [`traffic_audit`](crate::traffic_audit).
 
 use super::Layer;
-use crate::member;
+use crate::global_rank;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
@@ -97,7 +97,7 @@ impl Counted {
     #[must_use]
     pub fn of(shape: &Shape) -> Self {
         let shape = Some(shape).filter(|shape| shape.product() == Product::A2).cloned();
-        let of = |shape: &Shape| (member::count(shape) as usize, shape.aiv_num() as usize);
+        let of = |shape: &Shape| (global_rank::count(shape) as usize, shape.aiv_num() as usize);
         let (ranks, cores) = shape.as_ref().map_or((0, 0), of);
         Self {
             shape,

@@ -1,7 +1,7 @@
 //! A layer in front of any memory that makes one rank misbehave, to see that the others say so.
 
 use super::Layer;
-use crate::member;
+use crate::global_rank;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
@@ -173,7 +173,7 @@ impl<F: Fabric> Middleware for InjectFabric<F> {
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         let is_lost = self.silent.is_some_and(|Silent { rank, only }| {
-            let to_others = member::reached(self.tp_world_size, rank, to, at) != rank;
+            let to_others = global_rank::reached(self.tp_world_size, rank, to, at) != rank;
             to_others && only.is_none_or(|only| only == Lost::of(self.receive, at))
         });
         if is_lost { Ok(()) } else { self.inner.publish(to, at, word) }

@@ -3,13 +3,13 @@
 pub mod count;
 pub mod inject;
 pub mod lockstep;
+pub mod no_payload;
+pub mod rank_remap;
 pub mod row_copy;
 pub mod shared;
-pub mod survivors;
-pub mod weightless;
 
 use crate::case::Case;
-use crate::member;
+use crate::global_rank;
 use memmap2::{MmapMut, MmapOptions};
 use std::io;
 use veriep_core::fabric::Fabric;
@@ -152,20 +152,20 @@ impl<'a> From<&'a Case> for Members<'a> {
 impl Members<'_> {
     /// Every member that has state and window, also those that are gone.
     fn ranks(&self) -> impl Iterator<Item = RankId> + use<> {
-        (0..self.left.map_or(member::count(self.shape), Elastic::whole_world_size)).map(RankId)
+        (0..self.left.map_or(global_rank::count(self.shape), Elastic::whole_world_size)).map(RankId)
     }
 
     /// Bytes of an output; a rank that is gone has none.
     fn output(&self, rank: RankId, tensor: Tensor) -> u64 {
         let rank = self.left.map_or(Some(rank), |left| left.new_id(rank));
-        rank.map_or(0, |rank| capacity(self.shape, member::ep_rank(self.shape, rank), tensor))
+        rank.map_or(0, |rank| capacity(self.shape, global_rank::ep_rank(self.shape, rank), tensor))
     }
 
     /// Bytes of the TP state and the TP window of a member; none without a TP domain.
     fn tp_regions(&self, rank: RankId) -> (u64, u64) {
         match self.shape.tp_world_size() {
             1 => (0, 0),
-            _ => (TP_STATE_BYTES, tp::window_bytes(self.shape, member::ep_rank(self.shape, rank))),
+            _ => (TP_STATE_BYTES, tp::window_bytes(self.shape, global_rank::ep_rank(self.shape, rank))),
         }
     }
 }

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{Backend, Members, Pages, Reader, anonymous, row_copy};
-use crate::member;
+use crate::global_rank;
 use memmap2::MmapRaw;
 use std::io;
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
@@ -80,7 +80,7 @@ impl SharedMemory {
             }
             outputs.push(of_rank);
         }
-        let server_ranks = member::servers(members.shape).unwrap_or(0);
+        let server_ranks = global_rank::servers(members.shape).unwrap_or(0);
         Ok(Self {
             peers,
             tp,

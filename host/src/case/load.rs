@@ -3,9 +3,9 @@
 use super::collect::Collected;
 use super::{Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, expert_rows};
 use crate::config::{self, Config, FILE_NAME};
-use crate::cures;
 use crate::error::{Error, Problem};
-use crate::member;
+use crate::global_rank;
+use crate::hints;
 use crate::store::{TensorFile, numbers_of};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
@@ -80,7 +80,7 @@ impl Opened {
     /// The configuration breaks a rule, a tensor is missing or wrong.
     pub fn load(self, folder: &Path) -> Result<Case, Error> {
         let place = folder.join(FILE_NAME);
-        let shape = cures::shape(&self.config, self.given, Limits::Product, place.display())?;
+        let shape = hints::shape(&self.config, self.given, Limits::Product, place.display())?;
         self.read(shape)
     }
 
@@ -96,7 +96,7 @@ impl Opened {
         };
         let (shape, elastic) = reader.survivors(whole)?;
         let name = |rank| elastic.as_ref().map_or(rank, |elastic| elastic.name(rank));
-        let ranks = (0..member::count(&shape))
+        let ranks = (0..global_rank::count(&shape))
             .map(|rank| reader.rank(&shape, rank, name(RankId(rank))))
             .collect::<Result<_, _>>()?;
         let rows = expert_rows(&shape);
@@ -178,11 +178,11 @@ impl Reader {
         if !problems.is_empty() {
             return Err(Error::Invalid { place: place(), problems });
         }
-        cures::survivors(whole, info, place())
+        hints::survivors(whole, info, place())
     }
 
     fn rank(&mut self, shape: &Shape, rank: u32, name: RankId) -> Result<RankTensors, Error> {
-        let bs = shape.bs(member::ep_rank(shape, RankId(rank))) as usize;
+        let bs = shape.bs(global_rank::ep_rank(shape, RankId(rank))) as usize;
         let (k, h) = (shape.k() as usize, shape.h() as usize);
         let element = element(shape);
         let ids = self.must(&format!("rank{name}.expert_ids"), Dtype::I32, &[bs, k])?;
@@ -280,8 +280,10 @@ impl Reader {
     fn end(mut self, shape: &Shape, elastic: Option<&Elastic>) -> Collected {
         for name in core::mem::take(&mut self.unread) {
             let rule = match elastic {
-                Some(_) => format!("must be absent (ranks left by elastic_info = {})", member::count(shape)),
-                None => format!("must be absent (ranks = {})", member::count(shape)),
+                Some(_) => {
+                    format!("must be absent (ranks left by elastic_info = {})", global_rank::count(shape))
+                }
+                None => format!("must be absent (ranks = {})", global_rank::count(shape)),
             };
             self.wrong(&name, ": a tensor that nobody reads", rule);
         }

@@ -12,7 +12,7 @@ pub use save::is_case;
 
 use crate::config::{Config, FILE_NAME};
 use crate::error::Problem;
-use crate::member;
+use crate::global_rank;
 use collect::Collected;
 use core::ops::ControlFlow;
 use std::path::{Path, PathBuf};
@@ -191,7 +191,7 @@ impl Case {
 
     fn judge(&self, problems: &mut Collected) {
         for number in 0..self.ranks.len() as u32 {
-            let ep_rank = member::ep_rank(&self.shape, RankId(number));
+            let ep_rank = global_rank::ep_rank(&self.shape, RankId(number));
             let name = self.name(RankId(number));
             let _ = self.inputs(RankId(number)).check_all(&self.shape, ep_rank, &mut |error| {
                 let tensor = match (OF_ALL_RANKS.contains(&error.tensor()), number) {

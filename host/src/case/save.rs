@@ -2,10 +2,10 @@
 
 use super::load::element;
 use super::{Case, EXPECTED_NAME, Elastic, OwnedMask, RankTensors, TENSORS_NAME, expert_rows};
+use crate::atomic_file::{AtomicFile, remove_file};
 use crate::config::FILE_NAME;
 use crate::error::Error;
 use crate::store::{Tensor, bytes_of, written_tensors};
-use crate::whole::{Whole, remove_whole};
 use safetensors::Dtype;
 use std::borrow::Cow;
 use std::io::Write;
@@ -58,13 +58,13 @@ impl Case {
         // What wants time or room comes first, names too: then nothing is left but to rename.
         let inputs = written_tensors(&folder.join(TENSORS_NAME), self.tensors())?;
         let expected = expected.map(|tensors| written_tensors(&beside, tensors)).transpose()?;
-        let config = Whole::written(&folder.join(FILE_NAME), |file| file.write_all(text.as_bytes()))?;
+        let config = AtomicFile::written(&folder.join(FILE_NAME), |file| file.write_all(text.as_bytes()))?;
         let (inputs, config) = (inputs.named()?, config.named()?);
-        let expected = expected.map(Whole::named).transpose()?;
+        let expected = expected.map(AtomicFile::named).transpose()?;
         config.clear()?;
         match expected {
             Some(expected) => expected.put()?,
-            None => remove_whole(&beside)?,
+            None => remove_file(&beside)?,
         }
         inputs.put()?;
         config.put()

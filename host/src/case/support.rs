@@ -1,7 +1,7 @@
 //! What this version runs and reads, in one place: lines go from here as features arrive.
 
 use crate::error::{Error, Problem};
-use veriep_core::layout::landing::required_bytes;
+use veriep_core::layout::direct::required_bytes;
 use veriep_core::protocol::Receive;
 use veriep_core::shape::{Product, Protocol, Shape};
 

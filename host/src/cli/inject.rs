@@ -5,7 +5,7 @@ use crate::backend::inject::{Lost, Silent, Stray};
 use crate::case::Case;
 use crate::cli::FlagsArg;
 use crate::error::Error;
-use crate::member;
+use crate::global_rank;
 use clap::ValueEnum;
 use veriep_core::layout::relay;
 use veriep_core::shape::{Protocol, Shape};
@@ -36,11 +36,11 @@ impl RunArgs {
                 "--inject {fault}: this run has no such words that can be told apart"
             )));
         }
-        match member::all(&case.shape).find(|&member| Some(case.name(member).0) == rank) {
+        match global_rank::all(&case.shape).find(|&member| Some(case.name(member).0) == rank) {
             Some(rank) => Ok(Some(Silent { rank, only })),
             None => Err(Error::Request(format!(
                 "--inject {fault}: must be silent=RANK with RANK in [0, {}]{}",
-                member::count(case.whole()) - 1,
+                global_rank::count(case.whole()) - 1,
                 if case.elastic.is_some() { ", not one that is gone" } else { "" }
             ))),
         }

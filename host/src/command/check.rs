@@ -6,8 +6,8 @@ use super::source::{Source, resolve};
 use crate::case;
 use crate::cli::{CheckArgs, ConfigArgs};
 use crate::config::Config;
-use crate::cures;
 use crate::error::{Error, Problem};
+use crate::hints;
 use crate::report::{Report, columns, pairs};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -146,7 +146,7 @@ fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Ch
     config.port_offset = port_offset;
     let core = config.as_core(given);
     let buffer = Buffer::new(&core);
-    let (shape, error) = match cures::shape(&config, given, Limits::Product, &file) {
+    let (shape, error) = match hints::shape(&config, given, Limits::Product, &file) {
         Ok(shape) => (Some(shape), None),
         Err(error) => (None, Some(error)),
     };

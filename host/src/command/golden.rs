@@ -1,12 +1,12 @@
 //! `veriep golden`
 
 use super::source::{keep_inputs, open_case};
+use crate::atomic_file;
 use crate::cli::GoldenArgs;
 use crate::error::Error;
 use crate::expected::Expected;
 use crate::report::{Report, pairs};
 use crate::store::write_tensors;
-use crate::whole;
 use serde::Serialize;
 
 #[derive(Serialize)]
@@ -19,7 +19,7 @@ struct Written {
 }
 
 pub(super) fn run(args: &GoldenArgs, report: &mut Report) -> Result<(), Error> {
-    whole::check_writable(&args.out)?;
+    atomic_file::check_writable(&args.out)?;
     keep_inputs(&args.config, &args.out)?;
     let (case, source) = open_case(&args.config, &args.tensors, args.seed, 0)?;
     let expected = Expected::of(&case);

@@ -4,9 +4,9 @@ use super::source::{Source, resolve};
 use crate::case;
 use crate::cli::LayoutArgs;
 use crate::config::Config;
-use crate::cures;
 use crate::error::{Error, Problem, one_line};
-use crate::member;
+use crate::global_rank;
+use crate::hints;
 use crate::report::{Report, columns, pairs};
 use serde::Serialize;
 use std::path::Path;
@@ -62,8 +62,8 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let info = folder.map(case::open).transpose()?.and_then(|opened| opened.elastic_info);
     let mut given = Given::empty();
     given.set(Given::ELASTIC_INFO, info.is_some());
-    let whole = cures::shape(&config, given, Limits::Product, &name)?;
-    let last = member::count(&whole) - 1;
+    let whole = hints::shape(&config, given, Limits::Product, &name)?;
+    let last = global_rank::count(&whole) - 1;
     let (shape, elastic) = case::elastic::survivors(whole, info).map_err(|found| Error::Invalid {
         place: folder.unwrap_or(Path::new("")).join(case::TENSORS_NAME).display().to_string(),
         problems: found.iter().map(Problem::from).collect(),
@@ -82,7 +82,7 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
 }
 
 fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
-    let ep_rank = member::ep_rank(shape, rank);
+    let ep_rank = global_rank::ep_rank(shape, rank);
     let hierarchy = shape.protocol() == Protocol::Hierarchy;
     let areas: Vec<_> = match shape.product() {
         Product::A3 => map::areas(shape, ep_rank).collect(),

@@ -2,12 +2,13 @@
 
 use super::source::{flags, keep_inputs, open_case};
 use super::traffic::Bytes;
+use crate::atomic_file;
 use crate::backend::count::Counted;
 use crate::backend::inject::{Inject, Silent, Stray};
 use crate::backend::lockstep::{Lockstep, Memory};
+use crate::backend::rank_remap::RankRemap;
 use crate::backend::row_copy;
 use crate::backend::shared::SharedMemory;
-use crate::backend::survivors::Survivors;
 use crate::backend::{Backend, Layer, Layered};
 use crate::batch::Batch;
 use crate::case::{Case, support};
@@ -16,12 +17,11 @@ use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Failure, Options};
 use crate::error::Error;
+use crate::global_rank;
 use crate::group::{self, Costs, Plan};
-use crate::ledger::{self, Moved};
-use crate::member;
 use crate::report::{Report, note, progress};
 use crate::roofline::{self, Roofline};
-use crate::whole;
+use crate::traffic_audit::{self, Moved};
 use core::time::Duration;
 use veriep_core::protocol::{Choices, Stage};
 use veriep_core::shape::{Product, Protocol, Shape};
@@ -63,7 +63,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let schedule = Schedule::parse(&args.schedule)?;
     if let Some(path) = &args.out {
         // Not after an hour of running.
-        whole::check_writable(path)?;
+        atomic_file::check_writable(path)?;
         keep_inputs(&args.config, path)?;
     }
     if args.backend != BackendArg::Threads {
@@ -94,9 +94,10 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?))?;
     let job = Job { args, source, case, plan, silent, stray };
     let bar = match job.plan.check {
-        Some(_) => {
-            progress(job.plan.rounds() as u64 * u64::from(member::count(&job.case.shape)), "ranks checked")
-        }
+        Some(_) => progress(
+            job.plan.rounds() as u64 * u64::from(global_rank::count(&job.case.shape)),
+            "ranks checked",
+        ),
         None => progress(0, "running"),
     };
     let ran = match args.backend {
@@ -135,7 +136,7 @@ fn counted<B: Backend>(
     drive: impl FnOnce() -> Result<Times, Failure>,
 ) -> Result<Times, Failure> {
     let times = drive()?;
-    let of_unit = ledger::settle(unit, &unit.backend.inner.layer.take())?;
+    let of_unit = traffic_audit::check(unit, &unit.backend.inner.layer.take())?;
     let last = |dispatch| {
         let i = unit.operators.iter().rposition(|planned| planned.is_dispatch() == dispatch)?;
         of_unit.get(i).copied()
@@ -145,7 +146,7 @@ fn counted<B: Backend>(
 }
 
 /// What stands in front of a memory in every run.
-fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layered<Survivors, B>>> {
+fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layered<RankRemap, B>>> {
     let case = &job.case;
     let tp_world_size = case.shape.tp_world_size();
     let inject = Inject {
@@ -154,7 +155,7 @@ fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layer
         tp_world_size,
         receive: job.plan.options.choices.receive,
     };
-    inject.over(Counted::of(&case.shape).over(Survivors::of(case).over(memory)))
+    inject.over(Counted::of(&case.shape).over(RankRemap::of(case).over(memory)))
 }
 
 fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
@@ -275,7 +276,7 @@ fn plan(
 
 /// What a batch's inputs and outputs take, about.
 fn batch_bytes(shape: &Shape) -> u64 {
-    let tokens = u64::from(member::count(shape)) * u64::from(shape.bs_max());
+    let tokens = u64::from(global_rank::count(shape)) * u64::from(shape.bs_max());
     let rows = tokens * u64::from(shape.combine_columns());
     2 * tokens * shape.row_bytes() + rows * (shape.payload_bytes() + shape.row_bytes())
 }

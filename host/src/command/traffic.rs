@@ -1,7 +1,7 @@
 //! The bytes of a round.
 
 use crate::case::Case;
-use crate::member;
+use crate::global_rank;
 use veriep_core::plan::route;
 use veriep_core::protocol::Receive;
 use veriep_core::shape::{Op, Protocol, Shape};
@@ -24,8 +24,10 @@ fn rows_sent(case: &Case) -> u64 {
         let sent = |&k: &u32| route::home(shape, rank, &inputs, Pair { token, k }).is_some();
         (0..shape.combine_columns()).filter(sent).count() as u64
     };
-    let bs = |rank| shape.bs(member::ep_rank(shape, rank));
-    member::all(shape).map(|rank| (0..bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>()).sum()
+    let bs = |rank| shape.bs(global_rank::ep_rank(shape, rank));
+    global_rank::all(shape)
+        .map(|rank| (0..bs(rank)).map(|token| of_token(rank, Token(token))).sum::<u64>())
+        .sum()
 }
 
 /// Bytes of a round, all ranks together.
@@ -48,7 +50,7 @@ impl Bytes {
         let shape = &case.shape;
         let rows = rows_sent(case);
         let tokens: u64 =
-            member::all(shape).map(|rank| u64::from(shape.bs(member::ep_rank(shape, rank)))).sum();
+            global_rank::all(shape).map(|rank| u64::from(shape.bs(global_rank::ep_rank(shape, rank)))).sum();
         Self {
             rows,
             payload: rows * shape.payload_bytes(),

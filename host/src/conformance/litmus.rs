@@ -149,14 +149,14 @@ pub struct Litmus {
 }
 
 /// What a program acts through.
-pub enum Seat<'a> {
+pub enum Actor<'a> {
     /// A core.
     Core(&'a mut dyn Fabric),
     /// An agent.
     Agent(&'a mut dyn Nic),
 }
 
-impl Seat<'_> {
+impl Actor<'_> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         match self {
             Self::Core(fabric) => fabric.observe(at),
@@ -165,7 +165,7 @@ impl Seat<'_> {
     }
 }
 
-impl core::fmt::Debug for Seat<'_> {
+impl core::fmt::Debug for Actor<'_> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match self {
             Self::Core(_) => "a core",
@@ -214,23 +214,23 @@ impl Run {
     ///
     /// # Errors
     /// The fabric refuses.
-    pub fn step(&mut self, mut seat: Seat<'_>) -> Result<Step, Fault> {
+    pub fn step(&mut self, mut actor: Actor<'_>) -> Result<Step, Fault> {
         let Some(&op) = self.program.ops.get(self.next) else { return Ok(Step::Done) };
-        let moved = match (op, &mut seat) {
-            (Op::Await { at, word }, seat) => seat.observe(self.place(at))? == word,
-            (Op::Expect { at, words }, seat) => {
-                let seen = seat.observe(self.place(at))?;
+        let moved = match (op, &mut actor) {
+            (Op::Await { at, word }, actor) => actor.observe(self.place(at))? == word,
+            (Op::Expect { at, words }, actor) => {
+                let seen = actor.observe(self.place(at))?;
                 if !words.contains(&seen) {
                     return Ok(self.broken(&format!("{seen:#x}")));
                 }
                 true
             }
-            (Op::Post(transfer), Seat::Agent(nic)) => {
+            (Op::Post(transfer), Actor::Agent(nic)) => {
                 let (from, at) = (self.place(transfer.from), self.place(transfer.at));
                 nic.post(&Transfer { from, at, ..transfer })? == Post::Posted
             }
-            (op, Seat::Core(fabric)) => return self.step_of_core(op, *fabric),
-            (_, Seat::Agent(_)) => return Ok(self.broken("nothing: an agent cannot do that")),
+            (op, Actor::Core(fabric)) => return self.step_of_core(op, *fabric),
+            (_, Actor::Agent(_)) => return Ok(self.broken("nothing: an agent cannot do that")),
         };
         Ok(self.moved(moved))
     }

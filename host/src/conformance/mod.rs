@@ -17,7 +17,7 @@ use crate::driver::lockstep::Clockwork;
 use core::ops::Range;
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
-use litmus::{Claim, Litmus, Run, STRIDE, Seat, Step, Who};
+use litmus::{Actor, Claim, Litmus, Run, STRIDE, Step, Who};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::sync::{Barrier, Mutex, PoisonError};
@@ -147,8 +147,8 @@ fn stepped<B: Clockwork>(litmus: &Litmus, backend: &B, seed: u64, repetition: u6
 fn step<B: Backend>(run: &mut Run, backend: &B) -> Result<Step, Fault> {
     let rank = RankId(run.program.rank);
     match run.program.who {
-        Who::Core(core) => run.step(Seat::Core(&mut backend.fabric(rank, CoreId(core), 0))),
-        Who::Agent => run.step(Seat::Agent(&mut backend.nic(rank))),
+        Who::Core(core) => run.step(Actor::Core(&mut backend.fabric(rank, CoreId(core), 0))),
+        Who::Agent => run.step(Actor::Agent(&mut backend.nic(rank))),
     }
 }
 
@@ -208,11 +208,11 @@ fn unbroken<B: Backend>(mut run: Run, backend: &B, stop: &AtomicBool) -> Option<
     match run.program.who {
         Who::Core(core) => {
             let mut fabric = backend.fabric(rank, CoreId(core), 0);
-            unbroken_steps(&mut run, stop, |run| run.step(Seat::Core(&mut fabric)))
+            unbroken_steps(&mut run, stop, |run| run.step(Actor::Core(&mut fabric)))
         }
         Who::Agent => {
             let mut nic = backend.nic(rank);
-            unbroken_steps(&mut run, stop, |run| run.step(Seat::Agent(&mut nic)))
+            unbroken_steps(&mut run, stop, |run| run.step(Actor::Agent(&mut nic)))
         }
     }
 }

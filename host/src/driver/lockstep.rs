@@ -5,7 +5,7 @@ use super::{Failure, Hang, Missing, Unit, Who};
 use crate::backend::lockstep::{Lockstep, Mapped};
 use crate::backend::{Backend, Layer, Layered};
 use crate::expert;
-use crate::member;
+use crate::global_rank;
 use core::time::Duration;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
@@ -159,7 +159,7 @@ impl<B: Clockwork> Scene<'_, B> {
         match ended {
             Ended::Core(number, core, error) => {
                 let rank = self.name(number);
-                Failure::Protocol { rank, core, error: member::of_error(self.unit.shape, rank, error) }
+                Failure::Protocol { rank, core, error: global_rank::of_error(self.unit.shape, rank, error) }
             }
             Ended::Agent(number, error) => Failure::Agent { rank: self.name(number), error },
             Ended::Wrong(why) => Failure::Traffic(why),
@@ -171,7 +171,7 @@ impl<B: Clockwork> Scene<'_, B> {
                     let Some(core) = cores.get(actor.core.index()) else {
                         return Missing::of_agent(rank, wait);
                     };
-                    let wait = member::of_wait(self.unit.shape, rank, wait);
+                    let wait = global_rank::of_wait(self.unit.shape, rank, wait);
                     Some(Missing { rank, core: actor.core, operator: core.ended, wait })
                 });
                 Failure::Hang(Hang { after: Duration::ZERO, missing: missing.collect() })
@@ -247,11 +247,11 @@ fn driven<'u, B: Clockwork>(
     unit.check()?;
     let (shape, options, backend) = (unit.shape, unit.options, unit.backend);
     let mut scene = Scene { unit, names: Vec::new() };
-    let members = member::all(shape).map(|rank| {
+    let members = global_rank::all(shape).map(|rank| {
         let number = backend.number(rank);
         scene.names.resize(scene.names.len().max(number.index() + 1), rank);
         scene.names[number.index()] = rank;
-        (number, member::ep_rank(shape, rank), member::tp_rank(shape, rank))
+        (number, global_rank::ep_rank(shape, rank), global_rank::tp_rank(shape, rank))
     });
     let members: Vec<_> = members.collect();
     let (memory, batches) = backend.simulated().lend(shape);

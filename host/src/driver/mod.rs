@@ -89,12 +89,12 @@ pub struct Unit<'a, B> {
     /// What every core runs.
     pub operators: &'a [Planned],
     /// How far they all are.
-    pub joined: Joined,
+    pub completed: Completed,
 }
 
 /// How often a rank has ended an operator, over all ranks.
 #[derive(Debug, Default)]
-pub struct Joined {
+pub struct Completed {
     /// Its cores have.
     ended: AtomicU32,
     /// And the experts, if any were due.
@@ -104,12 +104,12 @@ pub struct Joined {
 impl<'a, B> Unit<'a, B> {
     /// Whether all ranks have ended the operators before number `operator`, experts included.
     fn all_ranks_ended(&self, operator: usize) -> bool {
-        self.joined.open.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
+        self.completed.open.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
     }
 
     /// The same of their cores alone.
     fn all_cores_ended(&self, operator: usize) -> bool {
-        self.joined.ended.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
+        self.completed.ended.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
     }
 
     /// The ranks that have an agent.

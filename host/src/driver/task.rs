@@ -4,7 +4,7 @@
 use super::{Failure, Options, Unit, Who};
 use crate::backend::Backend;
 use crate::expert;
-use crate::member;
+use crate::global_rank;
 use crate::vector::RowUnit;
 use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
@@ -15,7 +15,7 @@ use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::row_table;
 use veriep_core::place::Tensor;
-use veriep_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operator, Ub};
+use veriep_core::protocol::{self, Agent, AgentEnv, Context, Env, Machine, Operator, Scratch};
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::{Member, Planned, Returned};
 use veriep_core::units::{CoreId, RankId};
@@ -180,16 +180,16 @@ impl Task {
     pub fn new(shape: &Shape, rank: RankId, core: CoreId, options: Options) -> Self {
         let Options { choices, vector, rows_idle, one_by_one, .. } = options;
         let vector = RowUnit((!rows_idle).then_some(vector));
-        let env = Env::new(shape, member::ep_rank(shape, rank), core, choices, vector);
+        let env = Env::new(shape, global_rank::ep_rank(shape, rank), core, choices, vector);
         let task = Self {
             rank,
             core,
             operator: 0,
-            env: env.with_tp_rank(member::tp_rank(shape, rank)),
+            env: env.with_tp_rank(global_rank::tp_rank(shape, rank)),
             phase: Phase::Between,
             capabilities: None,
-            words: vec![0; protocol::ub_words(shape)],
-            row: vec![0; protocol::ub_bytes(shape)],
+            words: vec![0; protocol::scratch_words(shape)],
+            row: vec![0; protocol::scratch_bytes(shape)],
             experts: Duration::ZERO,
         };
         if one_by_one { Self { env: task.env.one_by_one(), ..task } } else { task }
@@ -219,9 +219,9 @@ impl Task {
             return Ok((0, Some(Stop::Dead)));
         }
         let mut done = 0;
-        let by_number = |error| member::of_error(unit.shape, rank, error);
+        let by_number = |error| global_rank::of_error(unit.shape, rank, error);
         let stop = match self.step(unit, left, &mut done).map_err(by_number)? {
-            Some(Progress::Pending(wait)) => Some(Stop::Wait(member::of_wait(unit.shape, rank, wait))),
+            Some(Progress::Pending(wait)) => Some(Stop::Wait(global_rank::of_wait(unit.shape, rank, wait))),
             Some(_) => {
                 self.end(unit)?;
                 done += 1;
@@ -289,7 +289,7 @@ impl Task {
         let mut fabric = unit.backend.fabric(rank, core, round);
         let inputs = &unit.batches[round].inputs(rank);
         let operands = &returned.operands();
-        let scratch = Ub { words: &mut self.words, row: &mut self.row };
+        let scratch = Scratch { words: &mut self.words, row: &mut self.row };
         let (shape, env) = (unit.shape, &self.env);
         if B::INLINED {
             let fabric = &mut fabric;
@@ -307,7 +307,7 @@ impl Task {
             self.leave();
             return Ok(());
         }
-        unit.joined.ended.fetch_add(1, Ordering::AcqRel);
+        unit.completed.ended.fetch_add(1, Ordering::AcqRel);
         self.phase = Phase::Last;
         self.close(unit)
     }
@@ -331,7 +331,7 @@ impl Task {
             self.experts += start.elapsed();
         }
         state.joins[self.operator].open.store(true, Ordering::Release);
-        unit.joined.open.fetch_add(1, Ordering::AcqRel);
+        unit.completed.open.fetch_add(1, Ordering::AcqRel);
         self.leave();
         Ok(())
     }
@@ -376,7 +376,8 @@ impl Task {
         }
         let Returned { assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table, .. } =
             &mut *rows;
-        let whole = |tensor| capacity(unit.shape, member::ep_rank(unit.shape, self.rank), tensor) as usize;
+        let whole =
+            |tensor| capacity(unit.shape, global_rank::ep_rank(unit.shape, self.rank), tensor) as usize;
         let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
         let weights = whole(Tensor::ExpandScales).min((n * 4) as usize);
         for (tensor, len, to) in [

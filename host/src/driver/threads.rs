@@ -4,7 +4,7 @@ use super::pin;
 use super::task::run_agent;
 use super::{Failure, Hang, Missing, Stop, Task, Unit};
 use crate::backend::Backend;
-use crate::member;
+use crate::global_rank;
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -211,7 +211,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             };
             div_rem(nth, workers.count as u32).1 as usize == w
         };
-        let ranks = member::all(unit.shape);
+        let ranks = global_rank::all(unit.shape);
         let tasks = ranks
             .flat_map(|rank| unit.tasks_of(rank))
             .filter(|task| mine(task.rank, task.core))

@@ -3,20 +3,20 @@
 //! Every rank draws from a stream of its own, so its tensors depend on no other rank and ranks are made
 //! in parallel. Only integers and exactly rounded arithmetic are used: no libm, no platform.
 
+mod elastic;
 mod hard;
-mod left;
 mod routing;
 
-pub use left::Left;
+pub use elastic::Left;
 pub use routing::{Routing, SERVERS_MAX};
 
 use crate::backend;
 use crate::case::{self, Case, OwnedMask, RankTensors, Weights};
 use crate::config::Config;
-use crate::crew;
-use crate::cures;
 use crate::error::{Error, Problem};
-use crate::member;
+use crate::global_rank;
+use crate::hints;
+use crate::parallel;
 use half::{bf16, f16};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -90,9 +90,9 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
     given.set(Given::SCALES, options.smooth_scales);
     given.set(Given::SHARED_EXPERT_X, options.shared_expert_x);
     given.set(Given::ELASTIC_INFO, left.is_on());
-    let whole = cures::shape(&config, given, options.limits, place)?;
+    let whole = hints::shape(&config, given, options.limits, place)?;
     let info = left.info(&whole, options.seed)?;
-    let (shape, elastic) = cures::survivors(whole, info, place)?;
+    let (shape, elastic) = hints::survivors(whole, info, place)?;
     if options.mask != MaskKind::None && shape.bs_is_uneven() {
         // Otherwise it would hang on the seed: a random mask may have every token active.
         let problem =
@@ -125,14 +125,16 @@ pub(crate) fn stream(seed: u64, number: u64) -> ChaCha8Rng {
 }
 
 fn all_ranks(shape: &Shape, options: Options, router: &Router, gains: &[f32]) -> Vec<RankTensors> {
-    let mut ranks = vec![RankTensors::default(); member::count(shape) as usize];
-    crew::each(&mut ranks, |rank, tensors| *tensors = one_rank(shape, options, (router, gains), rank as u32));
+    let mut ranks = vec![RankTensors::default(); global_rank::count(shape) as usize];
+    parallel::each(&mut ranks, |rank, tensors| {
+        *tensors = one_rank(shape, options, (router, gains), rank as u32);
+    });
     ranks
 }
 
 fn one_rank(shape: &Shape, options: Options, (router, gains): (&Router, &[f32]), rank: u32) -> RankTensors {
     let mut rng = stream(options.seed, u64::from(rank) + 1);
-    let bs = shape.bs(member::ep_rank(shape, RankId(rank))) as usize;
+    let bs = shape.bs(global_rank::ep_rank(shape, RankId(rank))) as usize;
     let k = shape.k() as usize;
     let mut expert_ids = vec![0; bs * k];
     let mut expert_scales = vec![0.0; bs * k];

@@ -4,8 +4,8 @@ use super::twins::{Duty, Twisted};
 use core::ops::Range;
 use core::time::Duration;
 use veriep::backend::lockstep::{Lockstep, Memory};
+use veriep::backend::rank_remap::RankRemap;
 use veriep::backend::shared::SharedMemory;
-use veriep::backend::survivors::Survivors;
 use veriep::backend::{Backend, Layer};
 use veriep::batch::Batch;
 use veriep::case::{Case, OwnedMask};
@@ -16,8 +16,8 @@ use veriep::driver::threads::{Spread, Times, Workers};
 use veriep::driver::{self, Options, Unit};
 use veriep::error::Error;
 use veriep::generate::{self, Left, generate_left};
+use veriep::global_rank;
 use veriep::group::{self, Plan};
-use veriep::member;
 use veriep_core::layout::outputs::capacity;
 use veriep_core::place::Tensor;
 use veriep_core::shape::Limits;
@@ -90,16 +90,16 @@ impl<'a> Trial<'a> {
         let plan = self.plan();
         let rounds = |round| {
             let batch = self.traffic.of_round(self.case, round, plan.rounds());
-            for rank in member::all(&self.case.shape) {
+            for rank in global_rank::all(&self.case.shape) {
                 let legal =
-                    batch.inputs(rank).check(&self.case.shape, member::ep_rank(&self.case.shape, rank));
+                    batch.inputs(rank).check(&self.case.shape, global_rank::ep_rank(&self.case.shape, rank));
                 assert_eq!(legal, Ok(()), "round {round}, rank {rank}");
             }
             batch
         };
         group::run(&self.case.shape, &plan, rounds, backend, drive, &|| ())?;
         let mut all = Vec::new();
-        for rank in member::all(&self.case.shape) {
+        for rank in global_rank::all(&self.case.shape) {
             // Of received rows only so many are outputs; that they are right is the verdict's. `sent_rows` there are with
             // direct placement alone.
             for tensor in Tensor::ALL
@@ -107,7 +107,7 @@ impl<'a> Trial<'a> {
                 .filter(|tensor| !tensor.is_of_received_rows() && *tensor != Tensor::SentRows)
             {
                 let len =
-                    capacity(&self.case.shape, member::ep_rank(&self.case.shape, rank), tensor) as usize;
+                    capacity(&self.case.shape, global_rank::ep_rank(&self.case.shape, rank), tensor) as usize;
                 (0..plan.unit.batches()).for_each(|batch| {
                     backend.read_output(rank, batch, tensor, len, &mut |bytes| {
                         all.extend_from_slice(bytes);
@@ -128,12 +128,12 @@ impl<'a> Trial<'a> {
     pub(crate) fn in_lockstep(&self, memory: Memory, seed: u64) -> Result<Vec<u8>, Error> {
         let batches = self.plan().unit.batches();
         let memory = Lockstep::new(self.case, batches, memory, seed).expect("memory");
-        self.stepped(&Survivors::of(self.case).over(memory))
+        self.stepped(&RankRemap::of(self.case).over(memory))
     }
 
     pub(crate) fn on_threads(&self, count: usize, spread: Spread) -> Result<Vec<u8>, Error> {
         let memory = SharedMemory::new(self.case, self.plan().unit.batches()).unwrap();
-        self.threaded(&Survivors::of(self.case).over(memory), count, spread)
+        self.threaded(&RankRemap::of(self.case).over(memory), count, spread)
     }
 
     pub(crate) fn threaded<B: Backend>(
@@ -212,7 +212,7 @@ pub(crate) fn seeded(config: Config, seed: u64) -> Case {
 
 /// Switches all tokens of a rank off.
 pub(crate) fn idle(case: &mut Case, rank: u32) {
-    let tokens = case.shape.bs(member::ep_rank(&case.shape, RankId(rank))) as usize;
+    let tokens = case.shape.bs(global_rank::ep_rank(&case.shape, RankId(rank))) as usize;
     case.ranks[rank as usize].mask = OwnedMask::Tokens(vec![false; tokens]);
 }
 

@@ -9,7 +9,7 @@ use veriep::backend::Backend;
 use veriep::backend::lockstep::Memory;
 use veriep::backend::shared::SharedMemory;
 use veriep::config::Config;
-use veriep::conformance::litmus::{Op, Program, Run, Seat, Step, Who};
+use veriep::conformance::litmus::{Actor, Op, Program, Run, Step, Who};
 use veriep::conformance::{on_threads, shape};
 use veriep::driver::threads::Spread;
 use veriep_core::fabric::middleware::Middleware;
@@ -72,7 +72,7 @@ fn seeded_race_a_row_read_without_its_flag() {
         let mut fabric = backend.fabric(RankId(program.rank), CoreId(0), 0);
         start.wait();
         // What is read does not matter: that it is read is the race.
-        while !matches!(run.step(Seat::Core(&mut fabric)).unwrap(), Step::Done | Step::Broken(_)) {}
+        while !matches!(run.step(Actor::Core(&mut fabric)).unwrap(), Step::Done | Step::Broken(_)) {}
     };
     thread::scope(|scope| {
         let work = &work;

@@ -6,8 +6,8 @@ use safetensors::Dtype;
 use std::path::Path;
 use tempfile::{TempDir, tempdir};
 use veriep::backend::lockstep::{Lockstep, Memory};
+use veriep::backend::rank_remap::RankRemap;
 use veriep::backend::shared::SharedMemory;
-use veriep::backend::survivors::Survivors;
 use veriep::backend::{Backend, Layer};
 use veriep::case::{Case, load};
 use veriep::config::{Bs, Config};
@@ -44,11 +44,11 @@ fn the_memory_of_a_dead_rank_is_there_and_never_touched() {
     let window = case.shape.window_bytes();
     let touched = |backend: &dyn Fn(u32) -> bool| (0..6).filter(|&rank| !backend(rank)).collect::<Vec<_>>();
     for memory in [Memory::Strong, Memory::Weak] {
-        let backend = Survivors::of(&case).over(Lockstep::new(&case, 6, memory, 3).expect("memory"));
+        let backend = RankRemap::of(&case).over(Lockstep::new(&case, 6, memory, 3).expect("memory"));
         trial.stepped(&backend).unwrap();
         assert_eq!(touched(&|rank| is_untouched(&backend.inner, rank, window)), [0, 2, 4, 5]);
     }
-    let backend = Survivors::of(&case).over(SharedMemory::new(&case, 6).expect("memory"));
+    let backend = RankRemap::of(&case).over(SharedMemory::new(&case, 6).expect("memory"));
     trial.threaded(&backend, 2, Spread::Cores).unwrap();
     assert_eq!(touched(&|rank| is_untouched(&backend.inner, rank, window)), [0, 2, 4, 5]);
 }
@@ -58,7 +58,7 @@ fn a_group_without_names_for_its_ranks_is_found_out() {
     // The twin of the test above: machines whose new ids reach memory unchanged.
     let case = four_left(Options::default());
     let memory = Lockstep::new(&case, 2, Memory::Strong, 3).expect("memory");
-    let backend = Survivors { left: None }.over(memory);
+    let backend = RankRemap { left: None }.over(memory);
     assert!(Trial::new(&case, "DC", 2).stepped(&backend).is_err(), "rank 1 has no outputs");
 }
 

@@ -7,12 +7,12 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use tempfile::tempdir;
+use veriep::backend::rank_remap::RankRemap;
 use veriep::backend::shared::SharedMemory;
-use veriep::backend::survivors::Survivors;
 use veriep::backend::{Backend, Layer};
 use veriep::case;
 use veriep::driver::threads::Spread;
-use veriep::member;
+use veriep::global_rank;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::place::{Place, Region, Tensor};
@@ -64,7 +64,7 @@ impl<F> RecordingFabric<'_, F> {
     fn record(&self, to: RankId, at: Place, effect: impl FnOnce(u64) -> Effect) {
         // Behind the status slots are the core's own words, of which a plan says nothing.
         if at.region != Region::State || at.offset < 768 << 10 {
-            let to = member::reached(self.recorder.tp_world_size, self.rank, to, at);
+            let to = global_rank::reached(self.recorder.tp_world_size, self.rank, to, at);
             let mut log = self.recorder.log.lock().unwrap();
             log.entry((self.rank.0, self.core.0)).or_default().push(effect(to.0.into()));
         }
@@ -219,14 +219,14 @@ fn what_is_planned_is_what_every_core_does_in_order() {
                 tp_world_size: case.shape.tp_world_size(),
                 log: Mutex::default(),
             };
-            let backend = Survivors::of(&case).over(recorder);
+            let backend = RankRemap::of(&case).over(recorder);
             let mut trial = Trial::new(&case, "DC", 1);
             let order_of_machines = if order == "plain" { SendOrder::Plain } else { SendOrder::Staggered };
             trial.options.choices = Choices { order: order_of_machines, flags, ..Choices::default() };
             trial.threaded(&backend, 1, Spread::Ranks).unwrap();
             let log = backend.inner.log.lock().unwrap();
             let mut seen = 0;
-            for rank in member::all(&case.shape).map(|rank| case.name(rank).0) {
+            for rank in global_rank::all(&case.shape).map(|rank| case.name(rank).0) {
                 for core in 0..case.shape.aiv_num() {
                     let (r, c) = (rank.to_string(), core.to_string());
                     let mut args = vec!["plan", text(&path), "--rank", &r, "--core", &c, "--order", order];

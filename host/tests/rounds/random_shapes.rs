@@ -31,7 +31,7 @@ impl Sample {
         let left = self.left.as_deref().map_or(Left::All, Left::Info);
         let mut case = make_left(self.config.clone(), self.options, left);
         if !matches!(case.ranks[0].mask, OwnedMask::Pairs(_)) && !case.shape.bs_is_uneven() {
-            let ranks = veriep::member::count(&case.shape);
+            let ranks = veriep::global_rank::count(&case.shape);
             (0..ranks)
                 .filter(|rank| self.idle.rotate_right(*rank) & 1 == 1)
                 .for_each(|rank| idle(&mut case, rank));

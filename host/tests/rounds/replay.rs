@@ -4,10 +4,10 @@ use half::bf16;
 use veriep::backend::lockstep::{Lockstep, Memory};
 use veriep::batch::Batch;
 use veriep::case::{Case, OwnedMask, RankTensors, Weights};
+use veriep::compare;
 use veriep::config::Config;
 use veriep::driver::schedule::Schedule;
-use veriep::driver::{self, Joined, Options, RankState, Unit};
-use veriep::verdict;
+use veriep::driver::{self, Completed, Options, RankState, Unit};
 use veriep_verify::explorer::{Model, explore};
 
 /// The model's group as a case of its own; every round's rows differ.
@@ -57,7 +57,7 @@ fn wrong_round(model: &Model, traffic: &[Vec<Option<i32>>], steps: &[usize]) -> 
         batches: &batches,
         ranks: &ranks,
         operators: schedule.operators(),
-        joined: Joined::default(),
+        completed: Completed::default(),
     };
     if let Err(failure) = driver::lockstep::replay(&unit, steps) {
         println!("{failure}");
@@ -66,7 +66,7 @@ fn wrong_round(model: &Model, traffic: &[Vec<Option<i32>>], steps: &[usize]) -> 
     let checks = batches
         .iter()
         .enumerate()
-        .map(|(number, batch)| verdict::check(&backend, &case.shape, batch, number, 1, &|| ()));
+        .map(|(number, batch)| compare::check(&backend, &case.shape, batch, number, 1, &|| ()));
     checks.into_iter().position(|verdict| verdict.is_err())
 }
 

@@ -6,17 +6,17 @@ use core::time::Duration;
 use std::collections::HashSet;
 use std::sync::Mutex;
 use veriep::backend::lockstep::{Lockstep, Memory};
+use veriep::backend::rank_remap::RankRemap;
 use veriep::backend::shared::SharedMemory;
-use veriep::backend::survivors::Survivors;
 use veriep::backend::{Backend, Layer, Layered};
 use veriep::batch::Batch;
 use veriep::case::Case;
 use veriep::config::Config;
 use veriep::driver::schedule::Schedule;
 use veriep::driver::threads::{Spread, Workers};
-use veriep::driver::{self, Failure, Hang, Joined, Options, RankState, Stopped, Unit, Who};
+use veriep::driver::{self, Completed, Failure, Hang, Options, RankState, Stopped, Unit, Who};
 use veriep::generate::{Left, Options as Made};
-use veriep::member;
+use veriep::global_rank;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault, Wait};
@@ -137,8 +137,8 @@ fn in_lockstep(case: &Case, options: Options, memory: Memory, seed: u64) -> End 
 }
 
 /// A memory that remembers, with the ranks of a case.
-fn recorded<B>(case: &Case, memory: B) -> Layered<Recorded, Layered<Survivors, B>> {
-    Recorded::default().over(Survivors::of(case).over(memory))
+fn recorded<B>(case: &Case, memory: B) -> Layered<Recorded, Layered<RankRemap, B>> {
+    Recorded::default().over(RankRemap::of(case).over(memory))
 }
 
 fn end<B: Backend>(
@@ -149,7 +149,7 @@ fn end<B: Backend>(
 ) -> End {
     let schedule = Schedule::parse(SCHEDULE).unwrap();
     let batches: Vec<_> = (0..2).map(|distance| Batch::varied(case, distance)).collect();
-    let ranks: Vec<_> = member::all(&case.shape).map(|_| RankState::new(2)).collect();
+    let ranks: Vec<_> = global_rank::all(&case.shape).map(|_| RankState::new(2)).collect();
     let unit = Unit {
         shape: &case.shape,
         options,
@@ -157,7 +157,7 @@ fn end<B: Backend>(
         batches: &batches,
         ranks: &ranks,
         operators: schedule.operators(),
-        joined: Joined::default(),
+        completed: Completed::default(),
     };
     let ran = drive(&unit);
     let of_operator = |rank: RankId, operator: usize| {
@@ -165,7 +165,7 @@ fn end<B: Backend>(
             let planned = schedule.operators()[operator];
             let mut all = Vec::new();
             for tensor in Tensor::ALL.into_iter().filter(|t| t.is_of_combine() != planned.is_dispatch()) {
-                let len = capacity(&case.shape, member::ep_rank(&case.shape, rank), tensor) as usize;
+                let len = capacity(&case.shape, global_rank::ep_rank(&case.shape, rank), tensor) as usize;
                 backend
                     .read_output(rank, planned.round, tensor, len, &mut |bytes| all.extend_from_slice(bytes));
             }
@@ -173,7 +173,7 @@ fn end<B: Backend>(
         })
     };
     let operators = schedule.operators().len();
-    let outputs = member::all(&case.shape)
+    let outputs = global_rank::all(&case.shape)
         .map(|rank| (0..operators).map(|operator| of_operator(rank, operator)).collect())
         .collect();
     let steps = *ran.as_ref().unwrap_or(&0);
@@ -193,7 +193,7 @@ fn judge(case: &Case, stopped: Stopped, whole: &End, seen: &End) -> bool {
     }
     let stray = seen.writes.difference(&whole.writes).next();
     assert_eq!(stray, None, "{stopped:?}: a write that a whole group does not make");
-    let all_others_ended = member::all(&case.shape)
+    let all_others_ended = global_rank::all(&case.shape)
         .filter(|&rank| rank != stopped.rank)
         .all(|rank| seen.outputs[rank.index()].iter().all(Option::is_some));
     match &seen.failure {
@@ -243,7 +243,7 @@ fn everybody_dies_with(case: &Case, options: Options) {
     let agent = options.choices.has_agents(&case.shape).then_some(Who::Agent);
     let everybody: Vec<_> = core::iter::once(Who::Rank).chain(cores).chain(agent).collect();
     let (mut tried, mut missed) = (0, 0);
-    for rank in member::all(&case.shape) {
+    for rank in global_rank::all(&case.shape) {
         for &who in &everybody {
             for after in 0..whole.steps {
                 let stopped = Stopped { rank, who, after };

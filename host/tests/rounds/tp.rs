@@ -14,7 +14,9 @@ use veriep_core::inputs::Inputs;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::tp;
 use veriep_core::place::Tensor;
-use veriep_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words};
+use veriep_core::protocol::{
+    Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
+};
 use veriep_core::shape::{BatchSizes, Config as CoreConfig, Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
@@ -53,7 +55,7 @@ fn poll(
     mut before: impl FnMut(usize),
 ) -> Result<Vec<Wait>, ProtocolError> {
     let begin = || Machine::begin(operator, shape, Choices::default(), Capabilities::empty()).unwrap();
-    let core = |()| (begin(), vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]);
+    let core = |()| (begin(), vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)]);
     let mut cores = [(); 2 * CORES as usize].map(core);
     let given = [0, 1].map(|peer| {
         [(Tensor::AssistInfo, 12 * 2 * BS), (Tensor::EpRecvCounts, 8)]
@@ -77,7 +79,7 @@ fn poll(
                         ep_recv_counts: &given[peer][1],
                         ..Operands::default()
                     },
-                    scratch: Ub { words, row },
+                    scratch: Scratch { words, row },
                 };
                 match machine.step(&mut cx)? {
                     Progress::Stepped => moved = true,

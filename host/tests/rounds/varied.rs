@@ -6,7 +6,7 @@ use veriep::batch::Batch;
 use veriep::case::{Case, OwnedMask};
 use veriep::config::{Bs, Config};
 use veriep::generate::{Left, MaskKind, Options};
-use veriep::member;
+use veriep::global_rank;
 use veriep_core::units::{RankId, Token};
 
 /// Rounds of a case, the last one first.
@@ -15,7 +15,7 @@ fn rounds(case: &Case) -> impl Iterator<Item = Batch<'_>> {
 }
 
 fn tokens(case: &Case, rank: RankId) -> impl Iterator<Item = Token> {
-    (0..case.shape.bs(member::ep_rank(&case.shape, rank))).map(Token)
+    (0..case.shape.bs(global_rank::ep_rank(&case.shape, rank))).map(Token)
 }
 
 /// Active pairs by rank, then id.
@@ -30,13 +30,13 @@ fn counts(case: &Case, batch: &Batch<'_>) -> Vec<Vec<u32>> {
         }
         counts
     };
-    member::all(&case.shape).map(of_rank).collect()
+    global_rank::all(&case.shape).map(of_rank).collect()
 }
 
 fn assert_legal(case: &Case) {
     for (distance, batch) in rounds(case).enumerate() {
-        for rank in member::all(&case.shape) {
-            let seen = batch.inputs(rank).check(&case.shape, member::ep_rank(&case.shape, rank));
+        for rank in global_rank::all(&case.shape) {
+            let seen = batch.inputs(rank).check(&case.shape, global_rank::ep_rank(&case.shape, rank));
             assert_eq!(seen, Ok(()), "rank {rank} at distance {distance}");
         }
     }
@@ -79,7 +79,7 @@ fn rounds_that_share_memory_differ_in_their_counts_and_in_every_row() {
         let alike = rounds.windows(3).filter(|w| counts(&case, &w[0]) == counts(&case, &w[2])).count();
         assert!(alike <= 1, "{alike} of 18: {:?}", case.config);
         for three in rounds.windows(3) {
-            for rank in member::all(&case.shape) {
+            for rank in global_rank::all(&case.shape) {
                 let [now, before] = [&three[0], &three[2]].map(|batch| batch.inputs(rank));
                 let row = |token| now.row(&case.shape, token) != before.row(&case.shape, token);
                 assert!(tokens(&case, rank).all(row), "{:?}", case.config);

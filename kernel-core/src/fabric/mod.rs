@@ -36,16 +36,16 @@
 //!
 //! A value that comes back from the fabric is foreign: the machines check its range before they use it.
 
-#[cfg_attr(not(target_has_atomic = "64"), expect(dead_code, reason = "rows are copied by `raw`"))]
-pub(crate) mod ahead;
 pub mod coherent;
 mod error;
 pub mod middleware;
 pub mod nic;
 pub mod order;
+#[cfg_attr(not(target_has_atomic = "64"), expect(dead_code, reason = "rows are copied by `raw`"))]
+pub(crate) mod prefetch;
+pub mod rank_remap;
 #[cfg(target_has_atomic = "64")]
 pub mod raw;
-pub mod survivors;
 mod wait;
 mod watch;
 

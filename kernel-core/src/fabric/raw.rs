@@ -8,9 +8,9 @@
 //! a fence comes before each publish, message and quiet, and before the fabric is gone.
 #![allow(unsafe_code)]
 
-use super::ahead;
 use super::coherent::{Fence, OBSERVE, PUBLISH, SOURCE, STORE, Streamed, TRANSFER};
 use super::nic::{Nic, Post, Transfer};
+use super::prefetch;
 use super::{Capabilities, Fabric, Fault};
 use crate::place::{Place, Region, Tensor};
 use crate::units::{RankId, div_rem};
@@ -265,15 +265,15 @@ impl RawFabric<'_> {
     #[inline(always)]
     unsafe fn copy_row(&mut self, from: *const u8, to: *mut u8, len: usize) {
         // So short a row is not worth a way of its own.
-        let way = if len < ahead::LINE { RowCopy::Plain } else { self.row_copy };
+        let way = if len < prefetch::LINE { RowCopy::Plain } else { self.row_copy };
         // SAFETY: the caller's promise; behind a row past the caches a fence comes before the next flag.
         unsafe {
             match way {
                 RowCopy::Plain => ptr::copy_nonoverlapping(from, to, len),
-                RowCopy::Streaming if ahead::copy_past_caches(from, to, len) => {
+                RowCopy::Streaming if prefetch::copy_past_caches(from, to, len) => {
                     self.streamed.row();
                 }
-                RowCopy::Ahead | RowCopy::Streaming => ahead::copy(from, to, len),
+                RowCopy::Ahead | RowCopy::Streaming => prefetch::copy(from, to, len),
             }
         }
     }
@@ -297,7 +297,7 @@ impl Fabric for RawFabric<'_> {
         // writes there now, and neither overlaps it.
         unsafe {
             self.copy_row(row.as_ptr(), first, row.len());
-            ahead::copy_short(tail.as_ptr(), first.wrapping_add(row.len()), tail.len());
+            prefetch::copy_short(tail.as_ptr(), first.wrapping_add(row.len()), tail.len());
         }
         Ok(())
     }
@@ -390,7 +390,7 @@ impl Fabric for RawFabric<'_> {
 
     #[inline(always)]
     fn prefetch(&self, bytes: &[u8]) {
-        ahead::fetch(bytes.as_ptr());
+        prefetch::fetch(bytes.as_ptr());
     }
 }
 

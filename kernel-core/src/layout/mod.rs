@@ -5,7 +5,7 @@ pub mod a2_message;
 pub mod a2_window;
 pub mod block;
 pub mod data;
-pub mod landing;
+pub mod direct;
 pub mod map;
 pub mod outputs;
 pub mod record;

@@ -7,7 +7,7 @@
 //!                  '--> data of H elements, as `expand_x` would have them
 //! ```
 //!
-//! With [direct placement](super::landing) rows lie one behind the other, and there are two entries: where they begin, and
+//! With [direct placement](super::direct) rows lie one behind the other, and there are two entries: where they begin, and
 //! where the experts' results go.
 //!
 //! Scales and triples are small and are written out: `dynamic_scales` and `assist_info_for_combine` are the same in

@@ -1,6 +1,6 @@
 //! What may be chosen for a group, and what a shape leaves to be chosen.
 
-use crate::layout::landing::{self, Area};
+use crate::layout::direct::{self, Area};
 use crate::layout::state::Partition;
 use crate::layout::{outputs, row_table};
 use crate::place::Place;
@@ -196,7 +196,7 @@ impl Receive {
         let fits = || {
             shape.result_format().scale.is_none()
                 && matches!(self.areas(), 1..=2)
-                && landing::required_bytes(shape, self.areas()) <= shape.window_bytes()
+                && direct::required_bytes(shape, self.areas()) <= shape.window_bytes()
         };
         !self.keeps_rows() || in_window && (!self.is_direct() || fits())
     }

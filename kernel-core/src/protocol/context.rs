@@ -1,6 +1,6 @@
 //! What a step works with: as a driver gives it, and as the machines take it.
 
-use super::{Operands, Ub};
+use super::{Operands, Scratch};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::shape::Shape;
@@ -24,7 +24,7 @@ pub struct Context<'c, E, F: ?Sized> {
     /// What combine is given besides; dispatch reads none of it.
     pub operands: &'c Operands<'c>,
     /// The core's scratch.
-    pub scratch: Ub<'c>,
+    pub scratch: Scratch<'c>,
 }
 
 impl<E, F: Fabric + ?Sized> Context<'_, E, F> {
@@ -38,7 +38,7 @@ impl<E, F: Fabric + ?Sized> Context<'_, E, F> {
     ) -> Result<Cx<'s, P, With<F, V>>, ProtocolError> {
         let Self { shape, fabric, inputs, operands, scratch, .. } = self;
         let env = Bound::new(shape, constants, fingerprint)?;
-        Ok(Cx { env, fabric, inputs, operands, ub: Ub { words: scratch.words, row: scratch.row } })
+        Ok(Cx { env, fabric, inputs, operands, scratch: Scratch { words: scratch.words, row: scratch.row } })
     }
 }
 
@@ -102,5 +102,5 @@ pub(crate) struct Cx<'s, E, T: Types> {
     pub(crate) fabric: &'s mut T::Fabric,
     pub(crate) inputs: &'s Inputs<'s>,
     pub(crate) operands: &'s Operands<'s>,
-    pub(crate) ub: Ub<'s>,
+    pub(crate) scratch: Scratch<'s>,
 }

@@ -56,11 +56,11 @@ macro_rules! left_out {
 left_out! { Dispatch Combine }
 
 #[must_use]
-pub const fn ub_words(_shape: &Shape) -> usize {
+pub const fn scratch_words(_shape: &Shape) -> usize {
     0
 }
 
 #[must_use]
-pub const fn ub_bytes(_shape: &Shape) -> usize {
+pub const fn scratch_bytes(_shape: &Shape) -> usize {
     0
 }

@@ -1,6 +1,8 @@
 //! The machine of any protocol.
 
-use super::{Choices, Context, Operator, Receive, Stage, Ub, a2, a3, a3_v2, direct, hierarchy, internal};
+use super::{
+    Choices, Context, Operator, Receive, Scratch, Stage, a2, a3, a3_v2, direct, hierarchy, internal,
+};
 use crate::fabric::{Awaited, Capabilities, Fabric, Progress, ProtocolError, Watch};
 use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, RankId};
@@ -222,7 +224,7 @@ impl Machine {
         cx: &mut Context<'_, Env<V>, F>,
         tell: &mut dyn FnMut(Awaited),
     ) -> Result<Progress, ProtocolError> {
-        let scratch = Ub { words: cx.scratch.words, row: cx.scratch.row };
+        let scratch = Scratch { words: cx.scratch.words, row: cx.scratch.row };
         let Context { shape, env, inputs, operands, .. } = *cx;
         let fabric: &mut dyn Fabric = &mut Watch::new(&mut *cx.fabric, tell);
         self.step(&mut Context { shape, env, fabric, inputs, operands, scratch })

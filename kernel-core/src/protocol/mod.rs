@@ -124,30 +124,30 @@ pub struct Operands<'a> {
 
 /// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between operators.
 #[derive(Debug)]
-pub struct Ub<'a> {
-    /// At least [`ub_words`].
+pub struct Scratch<'a> {
+    /// At least [`scratch_words`].
     pub words: &'a mut [u32],
-    /// At least [`ub_bytes`].
+    /// At least [`scratch_bytes`].
     pub row: &'a mut [u8],
 }
 
 /// Words of scratch that any core of the shape needs.
 #[must_use]
-pub fn ub_words(shape: &Shape) -> usize {
+pub fn scratch_words(shape: &Shape) -> usize {
     match shape.protocol() {
-        Protocol::FullmeshV1 | Protocol::FullmeshV2 => a3::ub_words(shape),
-        Protocol::Fullmesh => a2::ub_words(shape),
-        Protocol::Hierarchy => hierarchy::ub_words(shape),
+        Protocol::FullmeshV1 | Protocol::FullmeshV2 => a3::scratch_words(shape),
+        Protocol::Fullmesh => a2::scratch_words(shape),
+        Protocol::Hierarchy => hierarchy::scratch_words(shape),
     }
 }
 
 /// Bytes of scratch that any core of the shape needs.
 #[must_use]
-pub fn ub_bytes(shape: &Shape) -> usize {
+pub fn scratch_bytes(shape: &Shape) -> usize {
     match shape.protocol() {
-        Protocol::FullmeshV1 | Protocol::FullmeshV2 => a3::ub_bytes(shape),
-        Protocol::Fullmesh => a2::ub_bytes(shape),
-        Protocol::Hierarchy => hierarchy::ub_bytes(shape),
+        Protocol::FullmeshV1 | Protocol::FullmeshV2 => a3::scratch_bytes(shape),
+        Protocol::Fullmesh => a2::scratch_bytes(shape),
+        Protocol::Hierarchy => hierarchy::scratch_bytes(shape),
     }
 }
 

@@ -5,7 +5,7 @@ use crate::fabric::nic::Nic;
 use crate::fabric::{Awaited, Capabilities, Fabric, Fault, Progress, ProtocolError, Watch};
 use crate::inputs::Inputs;
 use crate::place::{Place, Tensor};
-use crate::protocol::{Choices, Context, Env, Machine, Operands, Operator, Ub};
+use crate::protocol::{Choices, Context, Env, Machine, Operands, Operator, Scratch};
 use crate::shape::{Config, Protocol, Shape};
 use crate::sim::chooser::{Actor, Choice, Chooser, Lands};
 use crate::sim::cluster::{AgentStep, Answer, Cluster, CoreStep, Failure, Planned, World, schedule};
@@ -316,7 +316,7 @@ fn step(cluster: &mut Group<'_>, scene: &mut Scene, actor: Actor) -> Option<Prog
             fabric: &mut replay,
             inputs: &scene.inputs(number, round),
             operands: &returned.operands(),
-            scratch: Ub { words: &mut words, row: &mut row },
+            scratch: Scratch { words: &mut words, row: &mut row },
         };
         assert_eq!(machine.step(&mut cx), Ok(progress), "{machine:?}");
         assert_eq!(replay.next.get(), events.len(), "calls of {machine:?}");
@@ -439,7 +439,7 @@ fn constants_of_another_shape_are_refused() {
                 let mut replay =
                     Replay { events: &[], next: Cell::new(0), capabilities: Capabilities::all() };
                 let (inputs, operands) = (&Inputs::default(), &Operands::default());
-                let scratch = Ub { words: &mut [], row: &mut [] };
+                let scratch = Scratch { words: &mut [], row: &mut [] };
                 let fabric = &mut replay;
                 let refused =
                     machine.step(&mut Context { shape: &shape, env, fabric, inputs, operands, scratch });

@@ -1,6 +1,6 @@
 //! What is too large for the processor: sizes are 64 bits wide, slices as long as `isize` lets them be.
 
-use super::door::signed;
+use super::validate::signed;
 use super::violation::Found;
 use super::{Rule, Seen, Shape, Violation};
 use crate::units::RankId;

@@ -10,12 +10,12 @@
 //!   4 + R ..   table2[R]: new id -> physical rank, -1 from R' on
 //! ```
 //!
-//! Survivors behave exactly as a domain of R', Rs' and E' whose ranks are the new ids. So nothing behind the
+//! RankRemap behave exactly as a domain of R', Rs' and E' whose ranks are the new ids. So nothing behind the
 //! door knows of elastic domains: [`Shape::survivors`] is the shape of that smaller domain, and
-//! [`fabric::survivors`](crate::fabric::survivors) turns new ids into physical ranks where memory is reached.
+//! [`fabric::rank_remap`](crate::fabric::rank_remap) turns new ids into physical ranks where memory is reached.
 
-use super::door::signed;
 use super::limits::EXPERT_IDS_MAX;
+use super::validate::signed;
 use super::violation::Found;
 use super::{Kept, PerRank, Seen, Shape, Violation};
 use crate::shape::Rule;

@@ -6,7 +6,6 @@
 mod addressable;
 mod buffer;
 mod config;
-mod door;
 mod elastic;
 pub(crate) mod element;
 mod fingerprint;
@@ -15,6 +14,7 @@ mod per_rank;
 mod row;
 mod rules;
 pub(crate) mod sizes;
+mod validate;
 mod violation;
 
 pub use buffer::{Buffer, FACTORS_MAX, Factor, Limit, Term};

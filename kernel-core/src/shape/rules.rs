@@ -3,12 +3,12 @@
 //! A rule speaks only when each of its operands is legal on its own: a step that finds a value wrong
 //! reports it and hands on `None`, so nothing that would merely follow from it is reported on top.
 
-use super::door::{Door, signed};
 use super::limits::{self, Column, EXPERT_IDS_MAX, Range};
 use super::sizes::{
     COMBINE_STATUS, DISPATCH_STATUS, Derived, RELAY_AREA, SLOT_ALIGN, STATUS_SLOT, combine_slots_fit,
     dispatch_slots_fit, relay_fits,
 };
+use super::validate::{Validator, signed};
 use super::violation::Found;
 use super::{BatchSizes, Buffer, Config, Given, Limits, Op, PerRank, Protocol, RowFormat};
 use super::{Rule, Seen, Shape, TokenNums, Violation};
@@ -16,7 +16,7 @@ use crate::units::{div_ceil, div_floor, div_rem};
 
 pub(super) fn check<'a>(config: &'a Config<'a>, limits: Limits, found: Found<'a>) -> Option<Shape> {
     let column = Column::of(config.comm_alg, limits);
-    let mut door = Door { config, column, found, is_broken: false };
+    let mut door = Validator { config, column, found, is_broken: false };
     let shape = door.pass(limits);
     if door.is_broken { None } else { build(config, shape, door.found) }
 }
@@ -57,7 +57,7 @@ struct Batch {
 }
 
 // What takes much of the stack has a frame of its own, which is left before the next one is entered.
-impl<'a> Door<'a> {
+impl<'a> Validator<'a> {
     /// All rules in their order. What is returned makes the shape, without batch sizes by rank and what is derived.
     fn pass(&mut self, limits: Limits) -> impl FnOnce() -> Option<Shape> + use<'a> {
         let config = self.config;

@@ -9,7 +9,8 @@ use crate::inputs::Inputs;
 use crate::layout::outputs::capacity;
 use crate::place::{Place, Region, Tensor};
 use crate::protocol::{
-    Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Ub, ub_bytes, ub_words,
+    Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes,
+    scratch_words,
 };
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
@@ -243,7 +244,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         members: impl Iterator<Item = (RankId, RankId, RankId)>,
     ) -> Self {
         let rounds = operators.iter().map(|planned| planned.round + 1).max().unwrap_or(0);
-        let (words, row) = (ub_words(shape), ub_bytes(shape));
+        let (words, row) = (scratch_words(shape), scratch_bytes(shape));
         // The scratch holds whatever was there before.
         let core = |_| Core {
             machine: None,
@@ -494,7 +495,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         self.memory.begin_step();
         let mut fabric = self.memory.fabric(*number, actor.core, round % self.batches);
         let answer = world.through(actor, &mut fabric, &mut |fabric| {
-            let scratch = Ub { words, row };
+            let scratch = Scratch { words, row };
             let (env, inputs, operands) = (&env, &inputs, &operands);
             machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
         });

@@ -27,7 +27,7 @@ pub struct Seeded {
     /// How late those do.
     far: Memory,
     dice: Dice,
-    mood: Mood,
+    bias: Bias,
     quick: Pool<FlightId>,
     /// Flights that land when nothing else is possible.
     slow: Pool<FlightId>,
@@ -41,7 +41,7 @@ pub struct Seeded {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Mood {
+struct Bias {
     /// How likely something lands before a step, of 256.
     eagerness: usize,
     /// How likely a put, message or transfer is slow, of 256.
@@ -50,7 +50,7 @@ struct Mood {
     slow_words: usize,
 }
 
-impl Mood {
+impl Bias {
     fn drawn(dice: &mut Dice) -> Self {
         Self {
             eagerness: dice.one_of(&[2, 40, 128, 250]),
@@ -92,7 +92,7 @@ impl Seeded {
         let mut chooser = Self {
             near,
             far,
-            mood: Mood::drawn(&mut dice),
+            bias: Bias::drawn(&mut dice),
             quick: Pool::default(),
             slow: Pool::default(),
             transfers: Pool::default(),
@@ -111,11 +111,11 @@ impl Seeded {
         if self.quick.is_empty() && self.transfers.is_empty() && self.slow.is_empty() {
             return None;
         }
-        let Self { dice, mood, .. } = self;
+        let Self { dice, bias, .. } = self;
         if dice.below(64) == 0 {
-            *mood = Mood::drawn(dice);
+            *bias = Bias::drawn(dice);
         }
-        if dice.below(256) < mood.eagerness { self.land_quick() } else { None }
+        if dice.below(256) < bias.eagerness { self.land_quick() } else { None }
     }
 
     /// A landing, a slow one only if there is no other. `None` if nothing is in flight that may land.
@@ -209,8 +209,8 @@ impl Chooser for Seeded {
             {
                 return;
             }
-            FlightKind::Put | FlightKind::Message(_) | FlightKind::Transfer(_) => self.mood.slow_rows,
-            FlightKind::Publish | FlightKind::Store | FlightKind::Write => self.mood.slow_words,
+            FlightKind::Put | FlightKind::Message(_) | FlightKind::Transfer(_) => self.bias.slow_rows,
+            FlightKind::Publish | FlightKind::Store | FlightKind::Write => self.bias.slow_words,
         };
         if slow > 0 && self.dice.below(256) < slow {
             self.slow.add(flight);

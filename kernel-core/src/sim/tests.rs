@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 
 /// A chooser that only keeps what it is told.
 #[derive(Clone, Debug, Default)]
-struct Told {
+struct Notes {
     offers: BTreeMap<FlightId, Issued>,
     flights: Vec<(FlightId, Issued)>,
     awake: Vec<Actor>,
@@ -41,7 +41,7 @@ fn issued(what: &Flight) -> Issued {
     Issued { from: (what.from.member, what.from.core), to: what.to, at: what.at, kind }
 }
 
-impl Chooser for Told {
+impl Chooser for Notes {
     fn next(&mut self) -> Option<Choice> {
         None
     }
@@ -85,8 +85,8 @@ fn servers() -> Shape {
     shape_of(&Config { comm_alg: Protocol::Hierarchy, server_ranks: 2, ..domain.config() })
 }
 
-fn memory(shape: &Shape) -> Memory<Dense, Told> {
-    Memory::new(shape, Dense::new(group_sizes(shape)), Told::default())
+fn memory(shape: &Shape) -> Memory<Dense, Notes> {
+    Memory::new(shape, Dense::new(group_sizes(shape)), Notes::default())
 }
 
 #[test]

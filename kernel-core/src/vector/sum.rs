@@ -2,7 +2,7 @@
 
 use super::chunk::{elements, floats, integers, put_elements_in_cells, put_floats};
 use super::{Term, Value};
-use crate::fabric::ahead;
+use crate::fabric::prefetch;
 use crate::shape::element::{Element, load};
 use crate::shape::sizes::COMM_BLOCK;
 use core::cell::Cell;
@@ -69,7 +69,7 @@ fn add_terms<E: Element, const N: usize>(
     if rows.alone {
         for &Term { weight, value } in terms {
             if let Value::Row(row) = value {
-                ahead::fetch_row(row, (2 * i * N).saturating_add(rows.ahead), 2 * N);
+                prefetch::fetch_row(row, (2 * i * N).saturating_add(rows.ahead), 2 * N);
                 add(sums, weight, &elements(element, row, i));
             }
         }

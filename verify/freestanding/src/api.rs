@@ -13,7 +13,7 @@ use veriep_core::inputs::{self, Inputs, Mask};
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::{
-    a2_message, a2_window, block, data, landing, map, outputs, record, relay, row_table, state, tp,
+    self, a2_message, a2_window, block, data, map, outputs, record, relay, row_table, state, tp,
 };
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::placement::Home;
@@ -27,8 +27,8 @@ use veriep_core::plan::route::{self, Sends};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::{
-    self, Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Stage, Ub, a2, a3,
-    a3_v2, direct, hierarchy,
+    self, Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Scratch, Stage, a2,
+    a3, a3_v2, direct, hierarchy,
 };
 use veriep_core::shape::{BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, Shape};
 use veriep_core::sync::{barrier, flag};
@@ -132,7 +132,12 @@ fn sizes(shape: &Shape) {
     keep((shape.local_experts(RankId(any())), shape.rows_max(RankId(any()))));
     keep((shape.combine_columns(), shape.record_pitch(), shape.combine_pitch(), shape.combine_area()));
     keep((shape.dispatch_area(), shape.dispatch_slots(), shape.window_bytes(), shape.window_out_bytes()));
-    keep((a2::ub_words(shape), a2::ub_bytes(shape), a3::ub_words(shape), a3::ub_bytes(shape)));
+    keep((
+        a2::scratch_words(shape),
+        a2::scratch_bytes(shape),
+        a3::scratch_words(shape),
+        a3::scratch_bytes(shape),
+    ));
     keep(a3::Env::new(shape, RankId(any()), CoreId(any()), Choices::default(), Portable).work());
     keep((
         shape.fingerprint(),
@@ -301,9 +306,9 @@ fn landings(shape: &Shape) {
     let (rank, at, half) = (RankId(any()), any(), black_box(Partition::P1));
     let receive = black_box(Receive::Direct { areas: 2 });
     let area = receive.area(half);
-    let parts = landing::Parts::of(shape, rank, area);
+    let parts = layout::direct::Parts::of(shape, rank, area);
     let info = parts.info(at);
-    keep((landing::required_bytes(shape, at), landing::Parts::row(&parts, at), info));
+    keep((layout::direct::required_bytes(shape, at), layout::direct::Parts::row(&parts, at), info));
     keep(parts.result(at));
     let word = state::Direct::Grants.word(half, state::direct_number(shape, at, rank));
     keep((word, state::Direct::of(word), row_table::is_possible(shape)));
@@ -337,14 +342,14 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     let (mut words, mut row) = ([0; 128], [0; 1024]);
     for choices in Choices::all(shape) {
         let env = Env::new(shape, rank, core, choices, Portable);
-        keep((env.effects_max(), protocol::ub_words(shape), protocol::ub_bytes(shape)));
+        keep((env.effects_max(), protocol::scratch_words(shape), protocol::scratch_bytes(shape)));
         for operator in [Operator::Dispatch, Operator::Combine] {
             keep((choices.receive.suits(shape), Machine::needs(operator, shape, choices)));
             let machine = Machine::begin(operator, shape, choices, fabric.capabilities());
             keep(machine.as_ref().map(Machine::phase));
             // Not to be stepped here, where the group has its own.
             if let (Ok(mut machine), 0) = (machine, any()) {
-                let scratch = Ub { words: slice(&mut words), row: slice(&mut row) };
+                let scratch = Scratch { words: slice(&mut words), row: slice(&mut row) };
                 let mut cx =
                     Context { shape, env: &env, fabric, inputs, operands: &Operands::default(), scratch };
                 keep(Machine::run(&mut machine, &mut cx, any(), &mut 0));
@@ -390,7 +395,7 @@ fn relayed(shape: &Shape, inputs: &Inputs<'_>) {
     keep_all(plan::relay::across(shape, rank, ids));
     keep_all(plan::relay::inside(shape, ids));
 
-    keep((hierarchy::ub_words(shape), hierarchy::ub_bytes(shape)));
+    keep((hierarchy::scratch_words(shape), hierarchy::scratch_bytes(shape)));
 }
 
 /// What protocols share, over a memory.

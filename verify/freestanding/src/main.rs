@@ -15,8 +15,8 @@ use core::cell::UnsafeCell;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use scene::{GROUPS, MESHES, Scene};
+use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
-use veriep_core::fabric::survivors::Survivors;
 use veriep_core::fabric::{Capabilities, Progress};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::capacity;
@@ -24,7 +24,7 @@ use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::layout::tp;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::order::SendOrder;
-use veriep_core::protocol::{Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Ub};
+use veriep_core::protocol::{Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Scratch};
 use veriep_core::shape::{Elastic, Given, Limits, Op, Shape};
 use veriep_core::units::{CoreId, RankId};
 use veriep_core::vector::Portable;
@@ -110,7 +110,7 @@ enum Wrong {
 
 /// A core's scratch.
 #[derive(Clone, Copy)]
-struct Scratch {
+struct Buffers {
     words: [u32; 128],
     /// A row, and for AddRmsNorm one of f32; with a hierarchy a record.
     row: [u8; 1024],
@@ -297,7 +297,7 @@ fn one_round(
         inputs(rank).check(shape, domain.ep(rank)).map_err(|_| Wrong::Inputs)?;
     }
 
-    let mut scratch = [[Scratch { words: [0; _], row: [0; _] }; CORES]; RANKS];
+    let mut scratch = [[Buffers { words: [0; _], row: [0; _] }; CORES]; RANKS];
     let mut run = |operator, y: &[[u8; OUTPUT]; RANKS]| {
         poll(domain, scene, agents, operator, &mut scratch, |rank, core, machine, fabric, scratch| {
             let output = |tensor| black_box(domain.bytes(rank, tensor));
@@ -406,13 +406,13 @@ fn poll(
     scene: &Scene,
     agents: &mut [Agent; RANKS],
     operator: Operator,
-    scratch: &mut [[Scratch; CORES]; RANKS],
+    scratch: &mut [[Buffers; CORES]; RANKS],
     mut step: impl FnMut(
         usize,
         usize,
         &mut Machine,
-        &mut Survivors<'_, RawFabric<'_>>,
-        Ub<'_>,
+        &mut RankRemap<'_, RawFabric<'_>>,
+        Scratch<'_>,
     ) -> Result<Progress, veriep_core::fabric::ProtocolError>,
 ) -> Result<(), Wrong> {
     let (eps, tps) = (domain.memory.map(|regions| regions.ep), domain.memory.map(|regions| regions.tp));
@@ -437,10 +437,10 @@ fn poll(
                 // nobody asks for `tps`.
                 let inner = unsafe { RawFabric::new(eps, own, outputs).with_tp(&tps, RankId(rank as u32)) };
                 let inner = inner.with_servers(domain.shape.server_ranks());
-                let mut fabric = Survivors { inner, left: domain.left };
+                let mut fabric = RankRemap { inner, left: domain.left };
                 let machine = machine.as_mut().ok_or(Wrong::Machine)?;
-                let ub = black_box(Ub { words: &mut scratch.words, row: &mut scratch.row });
-                let (stopped, depth) = stack::deepest(|| step(rank, core, machine, &mut fabric, ub));
+                let scratch = black_box(Scratch { words: &mut scratch.words, row: &mut scratch.row });
+                let (stopped, depth) = stack::deepest(|| step(rank, core, machine, &mut fabric, scratch));
                 STEP_STACK.fetch_max(depth, Ordering::Relaxed);
                 match stopped.map_err(|_| Wrong::Machine)? {
                     Progress::Done => done += 1,

@@ -1,7 +1,7 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
 use veriep_core::plan::order::SendOrder;
-use veriep_core::protocol::{Choices, Env, Flags, Operator, Receive, ub_bytes, ub_words};
+use veriep_core::protocol::{Choices, Env, Flags, Operator, Receive, scratch_bytes, scratch_words};
 use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, RowElement, Shape};
 use veriep_core::sim::cluster::{Planned, schedule};
 use veriep_core::units::{CoreId, RankId};
@@ -373,8 +373,8 @@ pub(super) struct Setup<'a> {
     pub(super) tags: u32,
     /// After so many units all is as it was that depends on the time.
     pub(super) period: u32,
-    pub(super) ub_words: usize,
-    pub(super) ub_bytes: usize,
+    pub(super) scratch_words: usize,
+    pub(super) scratch_bytes: usize,
     /// Bytes of scratch that a step leaves for later ones.
     pub(super) staged_bytes: usize,
 }
@@ -412,10 +412,10 @@ impl<'a> Setup<'a> {
             batches,
             tags,
             period: (1..).find(repeats).unwrap_or(1),
-            ub_words: ub_words(shape),
-            ub_bytes: ub_bytes(shape),
+            scratch_words: scratch_words(shape),
+            scratch_bytes: scratch_bytes(shape),
             staged_bytes: match (model.product, shape.row_format().element) {
-                (Product::Hierarchy, _) => ub_bytes(shape),
+                (Product::Hierarchy, _) => scratch_bytes(shape),
                 (_, RowElement::Dtype) => 0,
                 _ => shape.payload_bytes() as usize,
             },

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use veriep_core::inputs::{Inputs, Mask};
 use veriep_core::layout::data::dispatch_record;
-use veriep_core::layout::landing;
+use veriep_core::layout::direct;
 use veriep_core::layout::state::Partition;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::placement::Home;
@@ -178,7 +178,7 @@ fn partition(tag: u32) -> Partition {
 
 /// Where rows begin and where results go with direct placement.
 fn ends(setup: &Setup<'_>, rank: RankId, tag: u32) -> [Place; 2] {
-    let parts = landing::Parts::of(setup.shape, rank, setup.model.receive.area(partition(tag)));
+    let parts = direct::Parts::of(setup.shape, rank, setup.model.receive.area(partition(tag)));
     [parts.row(0), parts.result(0)]
 }
 

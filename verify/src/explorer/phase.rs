@@ -6,7 +6,7 @@ use super::protocol::{Came, View};
 use veriep_core::fabric::{Capabilities, Progress};
 use veriep_core::inputs::Inputs;
 use veriep_core::place::Tensor;
-use veriep_core::protocol::{Context, Machine, Operands, Operator, Ub};
+use veriep_core::protocol::{Context, Machine, Operands, Operator, Scratch};
 
 /// How far a core is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,7 +34,7 @@ impl Setup<'_> {
         view: &mut dyn View,
         inputs: &Inputs<'_>,
         expected: Option<&Expected>,
-        scratch: Ub<'_>,
+        scratch: Scratch<'_>,
     ) -> Came {
         let machine = match phase {
             Phase::Between => return Ok(Progress::Stepped),

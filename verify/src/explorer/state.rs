@@ -32,7 +32,7 @@ pub(super) struct Locals {
 impl Locals {
     pub(super) fn new(setup: &Setup<'_>) -> Self {
         let mut locals = Self { numbers: HashMap::default(), by_number: Vec::new() };
-        let (words, row) = (vec![0; setup.ub_words], vec![0; setup.staged_bytes]);
+        let (words, row) = (vec![0; setup.scratch_words], vec![0; setup.staged_bytes]);
         locals.number(Local { phase: Phase::Between, words, row });
         locals
     }

@@ -13,7 +13,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use veriep_core::fabric::Progress;
 use veriep_core::place::Tensor;
-use veriep_core::protocol::{Operator, Ub};
+use veriep_core::protocol::{Operator, Scratch};
 use veriep_core::units::{CoreId, RankId};
 
 /// What a move is.
@@ -230,7 +230,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         let Local { mut phase, mut words, mut row } = Local::clone(&known);
         let staged = row.len();
         // No more than the machines ask for.
-        row.resize(setup.ub_bytes, 0);
+        row.resize(setup.scratch_bytes, 0);
         let me = (RankId(rank as u32), CoreId(number as u32));
         let step = Step::new(me, (op, operator, nth), at, Rc::clone(&round));
         let step = Step {
@@ -243,8 +243,8 @@ impl<'a, P: Protocol> Known<'a, P> {
         let expected = round.expected.as_ref().map(|all| &all[rank]);
         let inputs = round.tensors[rank].inputs();
         let mut run = |view: &mut dyn View| {
-            let ub = Ub { words: &mut words, row: &mut row };
-            setup.step(core, &mut phase, view, &inputs, expected, ub)
+            let scratch = Scratch { words: &mut words, row: &mut row };
+            setup.step(core, &mut phase, view, &inputs, expected, scratch)
         };
         let own = &mut state.cores[core].own;
         let (came, step) = self.protocol.step(&mut state.memory, own, step, &mut run);

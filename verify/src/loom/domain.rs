@@ -11,7 +11,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError};
 use veriep_core::place::Tensor;
-use veriep_core::protocol::{Choices, Context, Env, Machine, Operator, Ub, ub_bytes, ub_words};
+use veriep_core::protocol::{
+    Choices, Context, Env, Machine, Operator, Scratch, scratch_bytes, scratch_words,
+};
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::{Planned, schedule};
 use veriep_core::units::{CoreId, RankId};
@@ -138,11 +140,11 @@ impl<F: Seated> Core<F> {
         assert!(shape.aiv_num() == 1 || schedule.len() <= 1, "several cores need a join between operators");
         let env = Env::new(shape, self.rank, self.core, domain.choices, Portable);
         let env = if domain.one_by_one { env.one_by_one() } else { env };
-        let (mut words, mut row) = (vec![0; ub_words(shape)], vec![0; ub_bytes(shape)]);
+        let (mut words, mut row) = (vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)]);
         for (n, &planned) in schedule.iter().enumerate() {
             self.fabric.begin(n, Rc::clone(&self.outputs[planned.round]));
-            let ub = Ub { words: &mut words, row: &mut row };
-            if let Err(error) = self.operator(shape, &env, planned, ub) {
+            let scratch = Scratch { words: &mut words, row: &mut row };
+            if let Err(error) = self.operator(shape, &env, planned, scratch) {
                 panic!("rank {}, core {}, {planned}: {error}", self.rank, self.core);
             }
         }
@@ -154,7 +156,7 @@ impl<F: Seated> Core<F> {
         shape: &Shape,
         env: &Env<Portable>,
         Planned { operator, round }: Planned,
-        scratch: Ub<'_>,
+        scratch: Scratch<'_>,
     ) -> Result<(), String> {
         let (fabric, round) = (&mut self.fabric, &self.domain.rounds[round]);
         let machine = Machine::begin(operator, shape, self.domain.choices, fabric.capabilities());

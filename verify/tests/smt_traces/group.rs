@@ -1,6 +1,6 @@
 //! A simulated group that a seed takes through a schedule, and the model's instance of it.
 
-use crate::memory::{Log, Shared, Told, Traced, one_partition};
+use crate::memory::{Log, Logged, Shared, Traced, one_partition};
 use crate::random::Random;
 use core::cell::RefCell;
 use half::bf16;
@@ -226,10 +226,10 @@ impl<'s> World<Dense, Traced<'s>> for Scene<'s> {
         };
         let mut held = self.held.borrow_mut();
         let answer = match &duty {
-            None => step(&mut Told { inner: fabric, log: &self.log, core }),
+            None => step(&mut Logged { inner: fabric, log: &self.log, core }),
             Some(duty) => {
                 let mut faulty = Faulty::new(fabric, duty, shape, core, held.entry(core).or_default());
-                step(&mut Told { inner: &mut faulty, log: &self.log, core })
+                step(&mut Logged { inner: &mut faulty, log: &self.log, core })
             }
         };
         if answer == Ok(Progress::Done) {

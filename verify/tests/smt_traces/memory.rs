@@ -148,13 +148,13 @@ impl Chooser for Traced<'_> {
 }
 
 /// A core's fabric whose calls are events.
-pub(crate) struct Told<'f, 's> {
+pub(crate) struct Logged<'f, 's> {
     pub(crate) inner: &'f mut dyn Fabric,
     pub(crate) log: &'f Shared<'s>,
     pub(crate) core: Actor,
 }
 
-impl Told<'_, '_> {
+impl Logged<'_, '_> {
     fn record(&self, step: Step, at: Place) {
         let log = &mut *self.log.borrow_mut();
         let n = log.n(self.core);
@@ -162,7 +162,7 @@ impl Told<'_, '_> {
     }
 }
 
-impl Fabric for Told<'_, '_> {
+impl Fabric for Logged<'_, '_> {
     fn capabilities(&self) -> Capabilities {
         self.inner.capabilities()
     }

@@ -1,10 +1,10 @@
 //! That areas are apart, inside their regions and aligned; their corners, by the formulas that machines use.
 
 use crate::guard::Guard;
-use crate::law::has_column;
+use crate::spec::has_column;
 use veriep_core::layout::map::{self, Area};
 use veriep_core::layout::state::Partition;
-use veriep_core::layout::{a2_window, data, landing, record, relay, state, tp};
+use veriep_core::layout::{a2_window, data, direct, record, relay, state, tp};
 use veriep_core::place::{Place, Region};
 use veriep_core::placement::Home;
 use veriep_core::plan::route;
@@ -57,7 +57,7 @@ pub(super) fn landings(config: &Config<'_>, limits: Limits, shape: &Shape) {
     };
     let most = of(bs * r * l.min(k)).max(on_shared);
     for areas in [1, 2] {
-        let required = landing::required_bytes(shape, areas);
+        let required = direct::required_bytes(shape, areas);
         assert_eq!(u128::from(required), u128::from(areas) * most, "required_bytes of {areas} areas");
         let mb = required.div_ceil(1 << 20).max(shape.window_bytes() >> 20);
         let config = Config { hccl_buffsize_mb: mb as i64, ..*config };

@@ -8,7 +8,7 @@ use crate::cli::{Baseline, RowCopyArg};
 use crate::command::quantiles::Quantiles;
 use crate::command::traffic;
 use crate::config::Bs;
-use crate::member;
+use crate::global_rank;
 use core::time::Duration;
 use serde::Serialize;
 use veriep_core::protocol::Receive;
@@ -118,14 +118,14 @@ pub(super) fn entries(
     let all = || subjects.iter().zip(measured);
     let mut counters = Counters::default();
     measured.iter().for_each(|one| counters.add(one.counters));
-    let ranks = subjects.first().map_or(1, |subject| member::count(&subject.case.shape) as usize);
+    let ranks = subjects.first().map_or(1, |subject| global_rank::count(&subject.case.shape) as usize);
     let load = counters.load(threads.min(ranks), stolen_share);
     all()
         .map(|(subject, mine)| {
             let others = all().filter(|(other, _)| is_compared(subject, other));
             let than = memcpy(mine).into_iter();
             let than = than.chain(others.map(|other| than_other(other, (subject, mine)))).collect();
-            let protocol = protocol(mine, member::count(&subject.case.shape) as usize, threads);
+            let protocol = protocol(mine, global_rank::count(&subject.case.shape) as usize, threads);
             Entry { than, protocol, stolen_share, load, ..entry(subject, mine) }
         })
         .collect()

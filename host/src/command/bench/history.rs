@@ -2,8 +2,8 @@
 
 use super::Bench;
 use super::entry::Entry;
+use crate::atomic_file::write_atomically;
 use crate::error::Error;
-use crate::whole::write_whole;
 use serde::Serialize;
 use serde_json::Value;
 use std::fs;
@@ -119,7 +119,7 @@ impl Earlier {
 pub(super) fn export(path: &Path, bench: &Bench) -> Result<(), Error> {
     let mut text = serde_json::to_string_pretty(&to_json(bench)?).unwrap_or_default();
     text.push('\n');
-    write_whole(path, |file| file.write_all(text.as_bytes()))
+    write_atomically(path, |file| file.write_all(text.as_bytes()))
 }
 
 fn to_json(value: &impl Serialize) -> Result<Value, Error> {

@@ -2,21 +2,21 @@
 
 use super::Samples;
 use super::blocks::System;
+use crate::backend::no_payload::NoPayload;
 use crate::backend::shared::SharedMemory;
-use crate::backend::weightless::Weightless;
 use crate::backend::{Backend, Pages};
 use crate::batch::Batch;
 use crate::case::Case;
 use crate::cli::{BenchArgs, RowCopyArg};
 use crate::command::traffic::Bytes;
+use crate::compare;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{self, Times, Workers};
-use crate::driver::{Joined, Options, RankState, Unit};
+use crate::driver::{Completed, Options, RankState, Unit};
 use crate::error::Error;
+use crate::global_rank;
 use crate::group::of_failure;
-use crate::member;
 use crate::roofline::Traffic;
-use crate::verdict;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use veriep_core::protocol::{Choices, Receive};
@@ -44,7 +44,8 @@ pub(super) fn deadline(args: &BenchArgs) -> Duration {
 /// placed directly they lie one behind the other, and little of the window is touched.
 pub(super) fn pages<'c>(groups: impl Iterator<Item = (&'c Case, Receive)>) -> Pages {
     let touched = |case: &Case| {
-        u64::from(member::count(&case.shape)) * (case.shape.window_bytes() + case.shape.window_out_bytes())
+        u64::from(global_rank::count(&case.shape))
+            * (case.shape.window_bytes() + case.shape.window_out_bytes())
     };
     let all: u64 = groups.filter(|(_, receive)| !receive.is_direct()).map(|(case, _)| touched(case)).sum();
     if all < super::machine::memory_bytes() / MEMORY_SHARE { Pages::Huge } else { Pages::Small }
@@ -83,7 +84,7 @@ impl<'c> Group<'c> {
             Workers { count: threads(args), deadline: deadline(args), pinned: true, ..Workers::default() };
         let memory = SharedMemory::with_pages(case, 1, pages).map_err(|e| crate::command::of_memory(&e))?;
         let memory = memory.with_row_copy(row_copy.of(Bytes::of(case).resident(receive)));
-        let ranks = member::all(&case.shape).map(|_| RankState::new(1)).collect();
+        let ranks = global_rank::all(&case.shape).map(|_| RankState::new(1)).collect();
         // One batch is in flight.
         let choices = Choices { receive, ..Choices::default() };
         let copies = (case.shape.product() == Product::A3).then(|| traffic(case, choices));
@@ -122,7 +123,7 @@ impl<'c> Group<'c> {
                 batches: core::slice::from_ref(batch),
                 ranks: &self.ranks,
                 operators: unit.operators(),
-                joined: Joined::default(),
+                completed: Completed::default(),
             },
             workers,
         )
@@ -165,14 +166,14 @@ impl<'c> Group<'c> {
         let workers = Workers { count: workers, ..self.workers };
         let batch = Batch::new(self.case);
         self.ranks.iter_mut().for_each(|rank| rank.reset(unit.operators().len()));
-        let backend = Weightless { inner: &self.memory, crossing: None };
+        let backend = NoPayload { inner: &self.memory, crossing: None };
         let times = self.drive(&backend, &workers, &batch, &unit, options)?;
         let steps = times.steps / u64::from(warm_up + iterations);
         let samples = samples(&times, &unit, warm_up);
         // Once more to count: that takes time.
         let (once, crossing) = (Schedule::parse("DC")?, AtomicU64::new(0));
         self.ranks.iter_mut().for_each(|rank| rank.reset(once.operators().len()));
-        let backend = Weightless { inner: &self.memory, crossing: Some((&crossing, workers.count as u32)) };
+        let backend = NoPayload { inner: &self.memory, crossing: Some((&crossing, workers.count as u32)) };
         let options = Options { one_by_one: true, ..options };
         let effects = self.drive(&backend, &workers, &batch, &once, options)?.steps;
         Ok((samples, Counts { steps, effects, crossing: crossing.load(Ordering::Relaxed) }))
@@ -194,7 +195,7 @@ impl System for Group<'_> {
         for distance in (0..CHECKED).rev() {
             let batch = Batch::varied(self.case, distance);
             self.rounds(&batch, 1, Options { in_step: true, ..self.options() })?;
-            verdict::check(&self.memory, &self.case.shape, &batch, 0, self.workers.count, &|| ())
+            compare::check(&self.memory, &self.case.shape, &batch, 0, self.workers.count, &|| ())
                 .map_err(|mismatch| Error::Wrong(format!("{}: {mismatch}", of_sizes(self.case))))?;
         }
         Ok(())

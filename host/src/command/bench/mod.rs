@@ -12,15 +12,15 @@ mod table;
 
 use super::quantiles::Quantiles;
 use super::source::{Source, resolve};
+use crate::atomic_file;
 use crate::case::{Case, support};
 use crate::cli::{BenchArgs, ConfigArgs};
 use crate::config::{Bs, Config};
-use crate::cures;
 use crate::error::Error;
 use crate::generate::{Options, generate};
+use crate::hints;
 use crate::interrupt;
 use crate::report::{Report, progress};
-use crate::whole;
 use against::Programs;
 use blocks::{Block, Contender, Turn};
 use core::time::Duration;
@@ -30,7 +30,7 @@ use live::{Counts, Group};
 use load::Counters;
 use machine::{Machine, Ticks, Versions};
 use serde::Serialize;
-use veriep_core::layout::landing;
+use veriep_core::layout::direct;
 use veriep_core::shape::{Buffer, Given, Limits, Shape};
 use veriep_core::vector::Any;
 
@@ -110,7 +110,7 @@ impl Measured {
 pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     once(args)?;
     if let Some(path) = &args.export {
-        whole::check_writable(path)?;
+        atomic_file::check_writable(path)?;
     }
     let earlier = args.compare.as_deref().map(Earlier::read).transpose()?;
     let source = source(&args.config)?;
@@ -121,7 +121,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let (programs, vector) = (Programs::find(args)?, args.vector.find()?);
     let mut turns = 0;
     for config in grid.iter().flatten() {
-        let shape = cures::shape(config, Given::empty(), Limits::Product, &source.name)?;
+        let shape = hints::shape(config, Given::empty(), Limits::Product, &source.name)?;
         args.receive.iter().try_for_each(|&receive| support::receives(&shape, receive))?;
         programs.comparable(config)?;
         turns += args.receive.len() * args.row_copy.len() + programs.fitting(config).count();
@@ -258,7 +258,7 @@ fn grid(args: &BenchArgs, source: &Source) -> Vec<Vec<Config>> {
             if args.receive.iter().any(|receive| receive.is_direct())
                 && let Ok(shape) = Shape::new(&config.as_core(Given::empty()), Limits::Product)
             {
-                let required = landing::required_bytes(&shape, 1).div_ceil(1 << 20);
+                let required = direct::required_bytes(&shape, 1).div_ceil(1 << 20);
                 config.hccl_buffsize_mb = config.hccl_buffsize_mb.max(required.cast_signed());
             }
         }

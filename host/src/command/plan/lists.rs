@@ -1,7 +1,7 @@
 //! Collects what the iterators of `veriep_core::plan` give.
 
 use crate::case::RankTensors;
-use crate::member;
+use crate::global_rank;
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::block;
 use veriep_core::layout::data::{combine_row, dispatch_record};
@@ -53,19 +53,19 @@ impl Traffic {
 
     /// The rank in its EP domain.
     pub(super) const fn ep(&self, rank: RankId) -> RankId {
-        member::ep_rank(&self.shape, rank)
+        global_rank::ep_rank(&self.shape, rank)
     }
 
     /// Whom `own` calls `to` in its EP domain.
     pub(super) const fn called(&self, own: RankId, to: RankId) -> RankId {
-        member::named(self.shape.tp_world_size(), own, to, false)
+        global_rank::named(self.shape.tp_world_size(), own, to, false)
     }
 
     /// The other rank of the TP domain, if there is one.
     pub(super) fn peer(&self, own: RankId) -> Option<RankId> {
         let tp = self.shape.tp_world_size();
-        let other = RankId(member::tp_rank(&self.shape, own).0 ^ 1);
-        (tp == 2).then(|| member::named(tp, own, other, true))
+        let other = RankId(global_rank::tp_rank(&self.shape, own).0 ^ 1);
+        (tp == 2).then(|| global_rank::named(tp, own, other, true))
     }
 
     pub(super) fn name(&self, rank: RankId) -> u32 {

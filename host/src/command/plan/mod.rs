@@ -12,10 +12,10 @@ use super::source;
 use crate::case::RankTensors;
 use crate::cli::{PlanArgs, SharedArg};
 use crate::config::Config;
-use crate::cures;
 use crate::error::Error;
 use crate::generate::{MaskKind, Options, generate};
-use crate::member;
+use crate::global_rank;
+use crate::hints;
 use crate::report::Report;
 use lists::Traffic;
 use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
@@ -78,7 +78,7 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
         let case = opened.load(folder)?;
         let plain = without_offset(&case.config, given, folder.display())?;
         let plain = case.elastic.as_ref().map_or(plain.clone(), |elastic| plain.survivors(&elastic.left));
-        let names = member::all(&case.shape).map(|rank| case.name(rank)).collect();
+        let names = global_rank::all(&case.shape).map(|rank| case.name(rank)).collect();
         return Ok((
             Traffic { shape: case.shape, plain, known: true, ranks: case.ranks, names },
             folder.display().to_string(),
@@ -91,10 +91,12 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
         MaskKind::Tokens => Given::MASK_1D,
         MaskKind::Pairs => Given::MASK_2D,
     };
-    let shape = cures::shape(&source.config, given, Limits::Product, &source.name)?;
+    let shape = hints::shape(&source.config, given, Limits::Product, &source.name)?;
     let plain = without_offset(&source.config, given, &source.name)?;
     let ranks = match args.seed {
-        None => member::all(&shape).map(|rank| unknown(&shape, member::ep_rank(&shape, rank))).collect(),
+        None => {
+            global_rank::all(&shape).map(|rank| unknown(&shape, global_rank::ep_rank(&shape, rank))).collect()
+        }
         Some(seed) => {
             // Tokens are drawn last: short ones leave the choice of experts as it is.
             let short = Config { h: 8, ..source.config.clone() };
@@ -104,13 +106,13 @@ fn traffic(args: &PlanArgs) -> Result<(Traffic, String), Error> {
             generate(short, options, &source.name)?.ranks
         }
     };
-    let names = member::all(&shape).collect();
+    let names = global_rank::all(&shape).collect();
     Ok((Traffic { shape, plain, known: args.seed.is_some(), ranks, names }, source.name))
 }
 
 fn without_offset(config: &Config, given: Given, place: impl core::fmt::Display) -> Result<Shape, Error> {
     let plain = Config { port_offset: 0, ..config.clone() };
-    cures::shape(&plain, given, Limits::Product, place)
+    hints::shape(&plain, given, Limits::Product, place)
 }
 
 /// All tokens active, with ids that name no expert: what goes to shared experts is known all the same.

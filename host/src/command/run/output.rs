@@ -4,7 +4,7 @@ use crate::backend::Backend;
 use crate::case::Case;
 use crate::driver::RankState;
 use crate::error::Error;
-use crate::member;
+use crate::global_rank;
 use crate::report::note;
 use crate::result::{self, RankResult};
 use std::path::Path;
@@ -21,7 +21,7 @@ struct Owned {
 
 /// The rows that the outputs of a member hold, with a TP domain also the peer's.
 fn capacity_rows(shape: &Shape, rank: RankId) -> u64 {
-    shape.rows_max(member::ep_rank(shape, rank)) * u64::from(shape.tp_world_size())
+    shape.rows_max(global_rank::ep_rank(shape, rank)) * u64::from(shape.tp_world_size())
 }
 
 /// Writes what batch number `batch` of the last unit has left.
@@ -39,7 +39,7 @@ pub(super) fn write<B: Backend>(
         .map(|(rank, state)| {
             let rows = state.with_y(batch, |y| y.len() as u64 / shape.row_bytes());
             let tensors = Tensor::ALL.map(|tensor| {
-                let all = capacity(shape, member::ep_rank(shape, rank), tensor);
+                let all = capacity(shape, global_rank::ep_rank(shape, rank), tensor);
                 let len = if tensor.is_of_received_rows() {
                     all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows
                 } else {

@@ -6,10 +6,10 @@ use crate::cli::BackendArg;
 use crate::command::quantiles::{Quantiles, millis};
 use crate::command::traffic;
 use crate::error::Error;
+use crate::global_rank;
 use crate::group::Costs;
-use crate::ledger::Moved;
-use crate::member;
 use crate::report::{Report, columns, pairs};
+use crate::traffic_audit::Moved;
 use core::time::Duration;
 use serde::Serialize;
 use veriep_core::plan::relay;
@@ -112,9 +112,9 @@ impl Servers {
 /// to its expert.
 fn straight(case: &Case) -> Option<(u64, u64)> {
     let shape = &case.shape;
-    member::servers(shape)?;
+    global_rank::servers(shape)?;
     let (mut across, mut inside) = (0, 0);
-    for rank in member::all(shape) {
+    for rank in global_rank::all(shape) {
         let (own, _) = shape.server_of(rank);
         for (_, server, forward) in relay::inside(shape, case.inputs(rank).expert_ids) {
             if forward.home.rank != rank {
@@ -149,8 +149,8 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
     let Ran { costs, roofline, moved: between } = ran;
     let Job { args, source, case, plan, .. } = job;
     let shape = &case.shape;
-    let bs = |rank| shape.bs(member::ep_rank(shape, rank));
-    let tokens: u64 = member::all(shape).map(|rank| u64::from(bs(rank))).sum();
+    let bs = |rank| shape.bs(global_rank::ep_rank(shape, rank));
+    let tokens: u64 = global_rank::all(shape).map(|rank| u64::from(bs(rank))).sum();
     let bytes = traffic::Bytes::of(case);
     let moved = bytes.moved(args.receive);
     let timed = args.backend == BackendArg::Threads;
@@ -176,7 +176,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         threads: timed.then(|| super::workers(args).count),
         vector: plan.options.vector.name(),
         seed: args.seed,
-        ranks: member::count(shape),
+        ranks: global_rank::count(shape),
         dead: case.dead(),
         cores: shape.aiv_num(),
         tokens,
@@ -192,7 +192,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         }),
         steps: costs.steps,
         tasks_per_operator: has_agents.then_some(tasks),
-        stage: member::servers(shape).map(|_| match plan.options.choices.stage {
+        stage: global_rank::servers(shape).map(|_| match plan.options.choices.stage {
             Stage::Two => 2,
             Stage::Three => 3,
         }),

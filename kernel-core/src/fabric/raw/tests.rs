@@ -4,7 +4,7 @@
 use super::{Peer, RawFabric, RawNic, RowCopy, Segment};
 use crate::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
 use crate::fabric::nic::{Nic, Post, Transfer};
-use crate::fabric::{Fabric, ahead};
+use crate::fabric::{Fabric, prefetch};
 use crate::place::{Place, Tensor};
 use crate::units::RankId;
 use Did::{Fence, Load, Store};
@@ -44,14 +44,14 @@ const FAR: RankId = RankId(2);
 /// Enough to go past the caches, which wants vectors of 16 bytes.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
-struct Row([u8; ahead::LINE]);
+struct Row([u8; prefetch::LINE]);
 
-const LEN: u64 = ahead::LINE as u64;
+const LEN: u64 = prefetch::LINE as u64;
 
 /// My fabric and my interface, with rows copied so; the first two of four ranks are one server.
 fn with(row_copy: RowCopy, act: impl FnOnce(RawFabric<'_>, RawNic<'_>)) {
-    let mut memory = [[Row([0; ahead::LINE]); 3]; 4];
-    let mut output = Row([0; ahead::LINE]);
+    let mut memory = [[Row([0; prefetch::LINE]); 3]; 4];
+    let mut output = Row([0; prefetch::LINE]);
     let segment = |row: &mut Row| Segment::new(row.0.as_mut_ptr(), LEN);
     let peers = memory.each_mut().map(|[state, window, out]| Peer {
         state: segment(state),
@@ -84,7 +84,7 @@ fn words_are_accessed_with_the_orderings_that_the_models_check() {
 type Act = fn(&mut RawFabric<'_>);
 
 fn put(fabric: &mut RawFabric<'_>) {
-    fabric.put(NEAR, Place::window(0), &[1; ahead::LINE], &[]).unwrap();
+    fabric.put(NEAR, Place::window(0), &[1; prefetch::LINE], &[]).unwrap();
 }
 
 fn deliver(fabric: &mut RawFabric<'_>) {

@@ -100,7 +100,7 @@ impl Combine {
     }
 
     fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let rows = cx.operands.read_counts(cx.env.shape, words.sums)?;
         // The slots come from dispatch.
         let none = DispatchShare { moe: 0..0, shared: 0..0 };
@@ -115,7 +115,7 @@ impl Combine {
         if next >= end {
             return self.go(Phase::Send);
         }
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let (owner, position) = RecvCounts { shape: cx.env.shape, sums: words.sums }.source_of(next);
         let len = cx.env.shape.row_bytes() as usize;
         let y = cx.operands.y.get(next as usize * len..).and_then(|rest| rest.get(..len));
@@ -125,7 +125,7 @@ impl Combine {
     }
 
     fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let counts = RecvCounts { shape: cx.env.shape, sums: words.sums };
         match self.exchange.send(cx.env, cx.fabric, Operator::Combine, |to| counts.rows_from(to))? {
             Some(progress) => Ok(progress),
@@ -137,7 +137,7 @@ impl Combine {
         if source >= cx.env.work.ranks.end {
             return self.go(Phase::Barrier);
         }
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let rows = Cumsum { shape: cx.env.shape, sums: words.sent }.rows_to(RankId(source));
         let at = tail_flag(cx.env.shape, Operator::Combine, rows);
         if !self.exchange.flag_is_in(cx.env, cx.fabric, RankId(source), at)? {
@@ -151,13 +151,13 @@ impl Combine {
             return self.go(Phase::Summed);
         }
         let shape = cx.env.shape;
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let sent = Cumsum { shape, sums: words.sent };
         let out = cx
-            .ub
+            .scratch
             .row
             .get_mut(..shape.row_bytes() as usize)
-            .ok_or(internal("scratch is shorter than ub_bytes"))?;
+            .ok_or(internal("scratch is shorter than scratch_bytes"))?;
         fill_output(cx.fabric, outputs::x_out(shape, token), out, |fabric, out| {
             self.sum_rows(cx.env, fabric, cx.inputs, cx.operands, &sent, token, out)
         })?;
@@ -214,7 +214,7 @@ impl Combine {
     }
 
     fn clear(&mut self, cx: &mut Cx<'_, impl Types>, source: u32, from: u64) -> Outcome {
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let sent = Cumsum { shape: cx.env.shape, sums: words.sent };
         let next = self.exchange.clear(
             cx.env,

@@ -12,7 +12,7 @@
 //! The window of the rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
 
 use super::Bound;
-use super::ring::{Bell, Crossing};
+use super::ring::{CoreBarrier, DoorbellSequence};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::a2_message::{Task, task_word};
 use crate::layout::a2_window::{
@@ -27,7 +27,7 @@ use crate::units::{Offset, RankId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Exchange {
     pub(super) half: Partition,
-    crossing: Crossing,
+    barrier: CoreBarrier,
     phase: Phase,
 }
 
@@ -38,7 +38,7 @@ enum Phase {
     /// Write a word of its task record.
     Task { to: u32, word: u32 },
     /// Have the agent told.
-    Ring(Bell),
+    Ring(DoorbellSequence),
 }
 
 phase_names! { Phase of "Send.": Tail Task Ring }
@@ -46,13 +46,13 @@ phase_names! { Phase of "Send.": Tail Task Ring }
 impl Exchange {
     /// Of an operator that has not begun.
     pub(super) const fn new() -> Self {
-        Self { half: Partition::P0, crossing: Crossing::new(), phase: Phase::Ring(Bell::Rung) }
+        Self { half: Partition::P0, barrier: CoreBarrier::new(), phase: Phase::Ring(DoorbellSequence::Rung) }
     }
 
     /// The name of the phase that it is in.
     pub(crate) const fn phase(&self) -> &'static str {
         match &self.phase {
-            Phase::Ring(bell) => bell.name(),
+            Phase::Ring(doorbell) => doorbell.name(),
             phase => phase.name(),
         }
     }
@@ -65,8 +65,8 @@ impl Exchange {
             1 => Partition::P1,
             seen => return Err(ProtocolError::Selector { at, seen }),
         };
-        let crossing = Crossing::begin(fabric, env.core)?;
-        Ok(Self { half, crossing, phase: Phase::Tail { to: env.work.ranks.start } })
+        let barrier = CoreBarrier::begin(fabric, env.core)?;
+        Ok(Self { half, barrier, phase: Phase::Tail { to: env.work.ranks.start } })
     }
 
     /// Writes into the window to `to`; into the own one in place.
@@ -97,7 +97,7 @@ impl Exchange {
         rows_to: impl Fn(RankId) -> u32,
     ) -> Result<Option<Progress>, ProtocolError> {
         self.phase = match self.phase {
-            Phase::Tail { to } if to >= env.work.ranks.end => Phase::Ring(Bell::Quiet),
+            Phase::Tail { to } if to >= env.work.ranks.end => Phase::Ring(DoorbellSequence::Quiet),
             Phase::Tail { to } => {
                 let at = tail_flag(env.shape, kind, rows_to(RankId(to)));
                 let word = u64::from(flag::WINDOW_FLAG).to_le_bytes();
@@ -116,7 +116,7 @@ impl Exchange {
             }
             Phase::Ring(mut ring) => {
                 let (half, chosen) = (self.half, Some(buffer_chosen(env.shape)));
-                let progress = ring.step(env.seat(), fabric, &mut self.crossing, half, chosen)?;
+                let progress = ring.step(env.core_ref(), fabric, &mut self.barrier, half, chosen)?;
                 self.phase = Phase::Ring(ring);
                 return Ok(progress);
             }
@@ -130,7 +130,7 @@ impl Exchange {
         env: Bound<'_, V>,
         fabric: &mut F,
     ) -> Result<Option<Progress>, ProtocolError> {
-        self.crossing.cross(env.seat(), fabric)
+        self.barrier.cross(env.core_ref(), fabric)
     }
 
     /// Whether the flag at `at` of the window from `source` is there.

@@ -90,22 +90,22 @@ impl<V> Env<V> {
 }
 
 impl<V> Bound<'_, V> {
-    fn seat(&self) -> ring::Seat {
-        ring::Seat { rank: self.rank, core: self.core, cores: self.shape.aiv_num() }
+    fn core_ref(&self) -> ring::CoreRef {
+        ring::CoreRef { rank: self.rank, core: self.core, cores: self.shape.aiv_num() }
     }
 }
 
 /// Words of scratch that any core of the shape needs: slots of its own pairs, rows before each expert, the
 /// counts of all sources and their prefix sums.
 #[must_use]
-pub fn ub_words(shape: &Shape) -> usize {
+pub fn scratch_words(shape: &Shape) -> usize {
     let pairs = split::even(shape.bs_max(), shape.aiv_num(), 0).end * shape.k();
     pairs as usize + shape.moe_expert_num() as usize + 1 + 2 * matrix_len(shape)
 }
 
 /// Bytes of scratch that any core of the shape needs: one record or row.
 #[must_use]
-pub fn ub_bytes(shape: &Shape) -> usize {
+pub fn scratch_bytes(shape: &Shape) -> usize {
     align_up(shape.row_bytes().max(shape.window_record()), 32) as usize
 }
 
@@ -126,7 +126,7 @@ struct Words<'u> {
 }
 
 fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
-    let short = internal("scratch is shorter than ub_words");
+    let short = internal("scratch is shorter than scratch_words");
     let pairs = (env.work.pairs.moe.end - env.work.pairs.moe.start) as usize;
     let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;
     let (sent, rest) = rest.split_at_mut_checked(env.shape.moe_expert_num() as usize + 1).ok_or(short)?;

@@ -14,7 +14,7 @@ use crate::units::{CoreId, RankId};
 
 /// Who comes to a barrier.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Seat {
+pub(crate) struct CoreRef {
     pub(crate) rank: RankId,
     pub(crate) core: CoreId,
     /// Cores of the rank.
@@ -23,14 +23,14 @@ pub(crate) struct Seat {
 
 /// A core at its rank's barriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Crossing {
+pub(crate) struct CoreBarrier {
     /// Barrier passed or come to last.
     epoch: u32,
     /// Whether this core waits for others at that barrier.
     arrived: bool,
 }
 
-impl Crossing {
+impl CoreBarrier {
     /// Before the first operator.
     pub(crate) const fn new() -> Self {
         Self { epoch: 0, arrived: false }
@@ -44,10 +44,10 @@ impl Crossing {
     /// Comes to the next core barrier and waits there; `None` once all cores have come.
     pub(crate) fn cross<F: Fabric + ?Sized>(
         &mut self,
-        seat: Seat,
+        core_ref: CoreRef,
         fabric: &mut F,
     ) -> Result<Option<Progress>, ProtocolError> {
-        let Seat { rank, core, cores } = seat;
+        let CoreRef { rank, core, cores } = core_ref;
         if cores == 1 {
             return Ok(None);
         }
@@ -67,7 +67,7 @@ impl Crossing {
 
 /// The steps to the doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Bell {
+pub(crate) enum DoorbellSequence {
     /// All that this core wrote has landed, clears of the operator before included.
     Quiet,
     /// The same of all cores.
@@ -82,16 +82,16 @@ pub(crate) enum Bell {
     Rung,
 }
 
-phase_names! { Bell of "Send.": Quiet Barrier Flip Settle Ring Rung }
+phase_names! { DoorbellSequence of "Send.": Quiet Barrier Flip Settle Ring Rung }
 
-impl Bell {
+impl DoorbellSequence {
     /// Goes on; `None` when the agent has been told, or will be by core 0. `chosen` is the word that names the half, if
     /// the cores keep one.
     pub(crate) fn step<F: Fabric + ?Sized>(
         &mut self,
-        seat: Seat,
+        core_ref: CoreRef,
         fabric: &mut F,
-        crossing: &mut Crossing,
+        barrier: &mut CoreBarrier,
         half: Partition,
         chosen: Option<Place>,
     ) -> Result<Option<Progress>, ProtocolError> {
@@ -100,9 +100,9 @@ impl Bell {
                 return Ok(Some(Progress::Pending(Wait::QUIET)));
             }
             Self::Quiet => Self::Barrier,
-            Self::Barrier => match crossing.cross(seat, fabric)? {
+            Self::Barrier => match barrier.cross(core_ref, fabric)? {
                 Some(progress) => return Ok(Some(progress)),
-                None if seat.core.0 > 0 => Self::Rung,
+                None if core_ref.core.0 > 0 => Self::Rung,
                 None if chosen.is_some() => Self::Flip,
                 None => Self::Ring,
             },
@@ -114,7 +114,7 @@ impl Bell {
             }
             Self::Settle => Self::Ring,
             Self::Ring => {
-                ring(seat.rank, fabric, half)?;
+                ring(core_ref.rank, fabric, half)?;
                 Self::Rung
             }
             Self::Rung => return Ok(None),

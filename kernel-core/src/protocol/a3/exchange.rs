@@ -111,7 +111,7 @@ impl Exchange {
         if slot >= end {
             return self.go(if shape.aiv_num() == 1 { Phase::Sums } else { Phase::ArriveWithSums });
         }
-        let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
+        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
         let next = steps::await_counts(env, cx.fabric, self.partition, &(slot..end), |slot, count| {
             *count_of(env, counts, slot)? = count;
             self.sum = self.sum.with(shape, slot, end, count);
@@ -163,7 +163,7 @@ impl Exchange {
         if now.is_empty() {
             return Ok(Progress::Done);
         }
-        let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
+        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
         let sum = steps::write_sums(env, cx.fabric, counts, now, outputs::ep_recv_count(slot), rows)?;
         // With a TP domain the entries count both peers' rows: they are written when those are known.
         let an_expert_ends = expert_of_slot(shape, slot) < expert_of_slot(shape, end);
@@ -180,7 +180,7 @@ impl Exchange {
         (slot, mut rows, mut of_expert): (u32, u32, u32),
     ) -> Outcome {
         let (env, shape) = (cx.env, cx.env.shape);
-        let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
+        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
         let now = steps::chunk_of(&env.work.slots, slot);
         let end = now.end;
         let mut nums = [[0; 8]; CHUNK as usize];

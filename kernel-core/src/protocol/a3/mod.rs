@@ -3,7 +3,7 @@
 //! A machine is a plain value of one core and one operator. Whoever drives it calls `step` until it answers
 //! [`Done`](crate::fabric::Progress::Done); each call has one effect that others can see, or a few of one kind, or a few
 //! rows each with its flag ([`Env::one_by_one`]: at most one). What a machine must not carry comes with every call: the
-//! [`Env`], the fabric, the inputs and the scratch [`Ub`](super::Ub), which must be the same from the first step of an operator to
+//! [`Env`], the fabric, the inputs and the scratch [`Scratch`](super::Scratch), which must be the same from the first step of an operator to
 //! its last.
 //!
 //! The driver owes the **join**: a core starts an operator only after every core of its rank has ended the one
@@ -97,7 +97,7 @@ impl<V> Bound<'_, V> {
 /// Words of scratch that any core of the shape needs: slots of its own pairs, then one count per destination, or
 /// one per awaited slot, with fullmesh_v2 three.
 #[must_use]
-pub fn ub_words(shape: &Shape) -> usize {
+pub fn scratch_words(shape: &Shape) -> usize {
     let ranks = shape.ep_world_size();
     let busiest = (0..ranks).map(RankId).max_by_key(|&rank| shape.bs(rank)).unwrap_or_default();
     let cores = (0..shape.aiv_num()).map(CoreId);
@@ -112,7 +112,7 @@ pub fn ub_words(shape: &Shape) -> usize {
 /// Bytes of scratch that any core of the shape needs: one row as it is computed or as it travels, and for
 /// AddRmsNorm the same row in f32.
 #[must_use]
-pub fn ub_bytes(shape: &Shape) -> usize {
+pub fn scratch_bytes(shape: &Shape) -> usize {
     let row = shape.row_bytes().max(shape.payload_bytes()).max(shape.result_bytes());
     let sums = match shape.op() {
         Op::Combine => 0,

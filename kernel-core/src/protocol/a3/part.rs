@@ -99,7 +99,7 @@ impl Part {
                 *destination = steps::publish_token_flags(cx, round.partition, *destination)?;
             }
             Self::ExpandIdx { pair } => {
-                let (slots, _) = split_words(cx.ub.words, &env.work.sends)?;
+                let (slots, _) = split_words(cx.scratch.words, &env.work.sends)?;
                 match steps::expand_idx(cx.fabric, &env.work.sends.moe, slots, *pair)? {
                     Some(next) => *pair = next,
                     None => return Ok(None),

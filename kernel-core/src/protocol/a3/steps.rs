@@ -33,10 +33,10 @@ pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<(
     let env = cx.env;
     let epoch = barrier::current_epoch(cx.fabric, env.core)?;
     let share = &env.work.sends;
-    let (slots, table) = split_words(cx.ub.words, share)?;
+    let (slots, table) = split_words(cx.scratch.words, share)?;
     let send_status = table
         .get_mut(..route::destinations(env.shape) as usize)
-        .ok_or(internal("scratch is shorter than ub_words"))?;
+        .ok_or(internal("scratch is shorter than scratch_words"))?;
     route::walk(env.shape, env.rank, cx.inputs, share, send_status, slots);
     *round = Round {
         partition: selector::select(cx.fabric, Operator::Dispatch, env.core)?,
@@ -48,14 +48,14 @@ pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<(
 
 /// What is told of the rows of a source for a local expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Signal {
     /// How many they are; with joint flags also that they have come.
     Count,
     /// That they have come.
     TokenFlag,
 }
 
-impl Told {
+impl Signal {
     /// Where: in the tables of direct placement, or in a status slot.
     fn at<V>(self, env: Bound<'_, V>, partition: Partition, local_expert: u32, source: RankId) -> Place {
         if env.choices.receive.is_direct() {
@@ -120,10 +120,16 @@ pub(crate) fn publish_counts(
     partition: Partition,
     first: u32,
 ) -> Result<u32, ProtocolError> {
-    let (_, send_status) = split_words(cx.ub.words, &cx.env.work.sends)?;
+    let (_, send_status) = split_words(cx.scratch.words, &cx.env.work.sends)?;
     let left = first as usize..cx.env.work.destinations.end as usize;
     let counts = send_status.get(left).ok_or(internal("no such destination"))?;
-    Told::Count.publish(cx.env, cx.fabric, partition, first, counts.iter().map(|&count| flag::status(count)))
+    Signal::Count.publish(
+        cx.env,
+        cx.fabric,
+        partition,
+        first,
+        counts.iter().map(|&count| flag::status(count)),
+    )
 }
 
 /// Publishes `TokenFlag` to the next destinations of this core's share. The destination to go on with.
@@ -132,7 +138,7 @@ pub(crate) fn publish_token_flags(
     partition: Partition,
     first: u32,
 ) -> Result<u32, ProtocolError> {
-    Told::TokenFlag.publish(cx.env, cx.fabric, partition, first, core::iter::repeat(flag::ARRIVED))
+    Signal::TokenFlag.publish(cx.env, cx.fabric, partition, first, core::iter::repeat(flag::ARRIVED))
 }
 
 /// Slots with their local experts and sources.
@@ -159,7 +165,7 @@ pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
     own: &Range<u32>,
     mut note: impl FnMut(u32, u32) -> Result<(), ProtocolError>,
 ) -> Result<Result<u32, Wait>, ProtocolError> {
-    let next = Told::Count.take(env, fabric, partition, own, |(slot, local_expert, source), seen| {
+    let next = Signal::Count.take(env, fabric, partition, own, |(slot, local_expert, source), seen| {
         let count = match flag::dispatch(seen) {
             flag::Seen::Empty => return Ok(false),
             flag::Seen::Flag(count) => count,
@@ -182,7 +188,7 @@ pub(crate) fn await_token_flags(
     own: &Range<u32>,
 ) -> Result<Result<u32, Wait>, ProtocolError> {
     let next =
-        Told::TokenFlag.take(cx.env, cx.fabric, partition, own, |(_, local_expert, source), seen| {
+        Signal::TokenFlag.take(cx.env, cx.fabric, partition, own, |(_, local_expert, source), seen| {
             match flag::arrived(seen) {
                 flag::Seen::Empty => Ok(false),
                 flag::Seen::Flag(_) => Ok(true),
@@ -256,7 +262,7 @@ pub(crate) fn payload<'r, V: Vector>(
     }
     let row = scratch
         .get_mut(..shape.payload_bytes() as usize)
-        .ok_or(internal("scratch is shorter than ub_bytes"))?;
+        .ok_or(internal("scratch is shorter than scratch_bytes"))?;
     let scale = write_payload(shape, vector, inputs, row, staged, (pair.token, home))?;
     Ok((row, scale))
 }
@@ -486,7 +492,7 @@ pub(crate) fn split_words<'u>(
 ) -> Result<(&'u mut [u32], &'u mut [u32]), ProtocolError> {
     words
         .split_at_mut_checked(route::share_len(share) as usize)
-        .ok_or(internal("scratch is shorter than ub_words"))
+        .ok_or(internal("scratch is shorter than scratch_words"))
 }
 
 /// The entry of the count table for a slot of the own share.
@@ -495,7 +501,9 @@ pub(crate) fn count_of<'u, V>(
     counts: &'u mut [u32],
     slot: u32,
 ) -> Result<&'u mut u32, ProtocolError> {
-    counts.get_mut((slot - env.work.slots.start) as usize).ok_or(internal("scratch is shorter than ub_words"))
+    counts
+        .get_mut((slot - env.work.slots.start) as usize)
+        .ok_or(internal("scratch is shorter than scratch_words"))
 }
 
 /// Writes the running sums of the counts of some slots, at most [`CHUNK`], behind `rows`: entries of `ep_recv_counts`. The

@@ -9,7 +9,7 @@
 //! an expert of theirs: hence the barrier, and hence pull combine waits for all ranks, though no token does.
 
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
-use crate::layout::landing::{self, Area};
+use crate::layout::direct::{self, Area};
 use crate::layout::outputs;
 use crate::layout::row_table;
 use crate::layout::state::{Operator, Partition, results_ready};
@@ -117,7 +117,7 @@ impl Combine {
             row_table::records(cx.operands.row_table, 2).nth(1).ok_or(internal("row_table is too short"))?;
         let mut areas = [Partition::P0, Partition::P1].map(|p| cx.env.choices.receive.area(p)).into_iter();
         self.area = areas
-            .find(|&area| landing::Parts::of(cx.env.shape, cx.env.rank, area).result(0) == told)
+            .find(|&area| direct::Parts::of(cx.env.shape, cx.env.rank, area).result(0) == told)
             .ok_or(ProtocolError::ResultsAt { seen: told.offset })?;
         self.epoch = barrier::current_epoch(cx.fabric, cx.env.core)?;
         self.partition = selector::select(cx.fabric, Operator::Combine, cx.env.core)?;
@@ -205,7 +205,7 @@ impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
         let number = outputs::sent_row_number(shape, self.rank, pair);
         let entry = self.operands.sent_rows.as_chunks().0.get(number as usize);
         let seen = entry.map_or(-1, |&entry| i32::from_le_bytes(entry));
-        let parts = landing::Parts::of(shape, home.rank, self.area);
+        let parts = direct::Parts::of(shape, home.rank, self.area);
         match u32::try_from(seen) {
             Ok(row) if parts.has(row) => {
                 Ok(Value::Row(fabric.peer_bytes(home.rank, parts.result(row), shape.row_bytes())?))

@@ -10,7 +10,7 @@ use crate::layout::a2_message::{Task, task_word};
 use crate::layout::relay;
 use crate::place::Place;
 use crate::protocol::Stage;
-use crate::protocol::a2::ring::{Bell, Crossing, Seat};
+use crate::protocol::a2::ring::{CoreBarrier, CoreRef, DoorbellSequence};
 
 /// Record number `record` of the stream to `server` leaves, or will.
 pub(super) fn record<V, F: Fabric + ?Sized>(
@@ -64,19 +64,21 @@ pub(super) fn end<V, F: Fabric + ?Sized>(
 /// What a core does when it has ended its streams: in stage 2 it has the agent told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Issued {
-    crossing: Crossing,
-    bell: Bell,
+    barrier: CoreBarrier,
+    doorbell: DoorbellSequence,
 }
 
 impl Issued {
     pub(super) const fn new() -> Self {
-        Self { crossing: Crossing::new(), bell: Bell::Rung }
+        Self { barrier: CoreBarrier::new(), doorbell: DoorbellSequence::Rung }
     }
 
     /// Before the first stream.
     pub(super) fn begin<V, F: Fabric + ?Sized>(env: Bound<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
         match env.stage {
-            Stage::Two => Ok(Self { crossing: Crossing::begin(fabric, env.core)?, bell: Bell::Quiet }),
+            Stage::Two => {
+                Ok(Self { barrier: CoreBarrier::begin(fabric, env.core)?, doorbell: DoorbellSequence::Quiet })
+            }
             Stage::Three => Ok(Self::new()),
         }
     }
@@ -87,7 +89,7 @@ impl Issued {
         env: Now<'_, V>,
         fabric: &mut F,
     ) -> Result<Option<Progress>, ProtocolError> {
-        let seat = Seat { rank: env.rank, core: env.core, cores: env.shape.aiv_num() };
-        self.bell.step(seat, fabric, &mut self.crossing, env.epoch.partition(), None)
+        let core_ref = CoreRef { rank: env.rank, core: env.core, cores: env.shape.aiv_num() };
+        self.doorbell.step(core_ref, fabric, &mut self.barrier, env.epoch.partition(), None)
     }
 }

@@ -164,7 +164,7 @@ struct Turn<'s, T: Types, W> {
 
 /// Words of scratch that any core of the shape needs.
 #[must_use]
-pub fn ub_words(shape: &Shape) -> usize {
+pub fn scratch_words(shape: &Shape) -> usize {
     let first = |n| split::even(n, shape.aiv_num(), 0).end as usize;
     let (streams, tokens) = (first(shape.servers()), first(shape.bs_max()));
     let experts = plan::near_experts(shape) as usize;
@@ -178,7 +178,7 @@ pub fn ub_words(shape: &Shape) -> usize {
 /// Bytes of scratch that any core of the shape needs: a record to send, one to forward or a partial sum, a row of f32
 /// and a result.
 #[must_use]
-pub const fn ub_bytes(shape: &Shape) -> usize {
+pub const fn scratch_bytes(shape: &Shape) -> usize {
     2 * buffer_len(shape) + 3 * align_up(shape.row_bytes(), 32) as usize
 }
 
@@ -199,7 +199,7 @@ struct Buffers<'u> {
 }
 
 fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, ProtocolError> {
-    let short = internal("scratch is shorter than ub_bytes");
+    let short = internal("scratch is shorter than scratch_bytes");
     let row_bytes = align_up(shape.row_bytes(), 32) as usize;
     let (send, rest) = row.split_at_mut_checked(buffer_len(shape)).ok_or(short)?;
     let (held, rest) = rest.split_at_mut_checked(buffer_len(shape)).ok_or(short)?;

@@ -6,7 +6,7 @@ use super::super::violation::Violation;
 use super::view::View;
 use veriep_core::fabric::Fault;
 use veriep_core::layout::data::partition_start;
-use veriep_core::layout::landing::{self, Area};
+use veriep_core::layout::direct::{self, Area};
 use veriep_core::layout::state::Partition;
 use veriep_core::place::Place;
 use veriep_core::protocol::Operator;
@@ -55,7 +55,7 @@ impl protocol::View for View<'_, '_> {
 impl View<'_, '_> {
     /// Where results lie that machines look for at `at`.
     fn result_place(&self, rank: RankId, at: Place) -> Place {
-        let area = |n| landing::Parts::of(self.scene.setup.shape, rank, Area(n)).result(0).offset;
+        let area = |n| direct::Parts::of(self.scene.setup.shape, rank, Area(n)).result(0).offset;
         let is_second = self.twin() == Twin::OneResultArea && at.offset >= area(1);
         Place { offset: if is_second { at.offset - area(1) + area(0) } else { at.offset }, ..at }
     }

@@ -25,7 +25,7 @@ use veriep_core::units::{CoreId, RankId};
 
 /// What a core or an agent acts on.
 #[derive(Clone, Debug)]
-pub struct Seat {
+pub struct RankView {
     /// The memory of all.
     pub memory: Rc<Memory>,
     /// The domain as this rank sees it.
@@ -36,7 +36,7 @@ pub struct Seat {
     pub bend: Bend,
 }
 
-impl Seat {
+impl RankView {
     /// Where a place is, if two are one.
     fn folded(&self, at: Place) -> Place {
         let half = half_start(&self.shape, Partition::P1);
@@ -62,7 +62,7 @@ impl Seat {
 /// The fabric of one core.
 #[derive(Debug)]
 pub struct CoreFabric {
-    seat: Seat,
+    view: RankView,
     core: CoreId,
     /// Of the running operator.
     outputs: Rc<Outputs>,
@@ -83,32 +83,37 @@ pub struct CoreFabric {
 impl CoreFabric {
     /// The fabric of `core`, which waits for the flags `awaited` of each operator.
     #[must_use]
-    pub fn new(seat: Seat, core: CoreId, awaited: Vec<BTreeSet<Place>>, folded: Option<AgentNic>) -> Self {
+    pub fn new(
+        view: RankView,
+        core: CoreId,
+        awaited: Vec<BTreeSet<Place>>,
+        folded: Option<AgentNic>,
+    ) -> Self {
         let (outputs, late, private) = (Rc::default(), Vec::new(), BTreeMap::new());
-        Self { seat, core, outputs, private, copies: Bump::new(), awaited, operator: 0, late, folded }
+        Self { view, core, outputs, private, copies: Bump::new(), awaited, operator: 0, late, folded }
     }
 
     /// Its rank.
     #[must_use]
     pub const fn rank(&self) -> RankId {
-        self.seat.rank
+        self.view.rank
     }
 
     fn is_private(&self, at: Place) -> bool {
-        let alone = self.seat.shape.aiv_num() == 1;
+        let alone = self.view.shape.aiv_num() == 1;
         let own = [core_word(self.core, 0), core_word(self.core, 1)].contains(&at);
-        own || at == doorbell() && self.core.0 == 0 || alone && at == buffer_chosen(&self.seat.shape)
+        own || at == doorbell() && self.core.0 == 0 || alone && at == buffer_chosen(&self.view.shape)
     }
 
     /// Writes whole words of the own rank; those that mean nothing are forgotten.
     fn write_words(&self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         let len = bytes.len() as u64;
-        let at = self.seat.folded(at);
-        if !self.seat.memory.has(at, at.offset..at.offset + len) {
-            return Err(self.seat.fault(at, len));
+        let at = self.view.folded(at);
+        if !self.view.memory.has(at, at.offset..at.offset + len) {
+            return Err(self.view.fault(at, len));
         }
         let words = bytes.as_chunks().0;
-        for (distance, word) in self.seat.memory.words(self.seat.rank, at, len) {
+        for (distance, word) in self.view.memory.words(self.view.rank, at, len) {
             if let Some(&value) = words.get(distance as usize / 8) {
                 // Nobody else is there: the barrier or the doorbell speaks for it.
                 word.store(u64::from_le_bytes(value), Ordering::Relaxed);
@@ -118,15 +123,15 @@ impl CoreFabric {
     }
 
     fn write_word(&mut self, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
-        self.seat.note(self.core, Access::Word(self.seat.rank, at, word));
+        self.view.note(self.core, Access::Word(self.view.rank, at, word));
         let is_private = self.is_private(at);
         if is_private {
             self.private.insert(at, word);
         }
-        match self.seat.memory.word(self.seat.rank, self.seat.folded(at)) {
+        match self.view.memory.word(self.view.rank, self.view.folded(at)) {
             Some(known) => known.store(word, ordering),
             None if is_private => {}
-            None => return Err(self.seat.fault(at, 8)),
+            None => return Err(self.view.fault(at, 8)),
         }
         Ok(())
     }
@@ -138,19 +143,19 @@ impl Fabric for CoreFabric {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.seat.note(self.core, Access::Put(to, at));
-        if to != self.seat.rank || at.region != Region::Window || !tail.is_empty() {
+        self.view.note(self.core, Access::Put(to, at));
+        if to != self.view.rank || at.region != Region::Window || !tail.is_empty() {
             return Err(Fault::new(to, at, (row.len() + tail.len()) as u64));
         }
         self.write_words(at, row)
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        if to != self.seat.rank {
+        if to != self.view.rank {
             return Err(Fault::new(to, at, 8));
         }
         let rings = at == doorbell();
-        let relaxed = rings && self.seat.bend == Bend::RelaxedDoorbell;
+        let relaxed = rings && self.view.bend == Bend::RelaxedDoorbell;
         self.write_word(at, word, if relaxed { Ordering::Relaxed } else { PUBLISH })?;
         if rings {
             let late = core::mem::take(&mut self.late);
@@ -171,29 +176,29 @@ impl Fabric for CoreFabric {
         if self.is_private(at) {
             return Ok(self.private.get(&at).copied().unwrap_or(0));
         }
-        let seat = &self.seat;
-        let relaxed = seat.bend == Bend::RelaxedObserve;
+        let view = &self.view;
+        let relaxed = view.bend == Bend::RelaxedObserve;
         let ordering = if relaxed { Ordering::Relaxed } else { OBSERVE };
-        let Some(known) = seat.memory.word(seat.rank, seat.folded(at)) else {
+        let Some(known) = view.memory.word(view.rank, view.folded(at)) else {
             // Nothing that is meant was ever written there.
-            return if seat.memory.has(at, at.offset..at.offset + 8) {
+            return if view.memory.has(at, at.offset..at.offset + 8) {
                 Ok(0)
             } else {
-                Err(seat.fault(at, 8))
+                Err(view.fault(at, 8))
             };
         };
         let word = known.load(ordering);
-        seat.note(self.core, Access::Saw(at, word));
-        if seat.bend == Bend::EarlyFlip && self.core.0 == 0 && at == buffer_chosen(&seat.shape) {
+        view.note(self.core, Access::Saw(at, word));
+        if view.bend == Bend::EarlyFlip && self.core.0 == 0 && at == buffer_chosen(&view.shape) {
             known.store(word ^ 1, Ordering::Relaxed);
         }
         Ok(word)
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        let flips = at == buffer_chosen(&self.seat.shape);
+        let flips = at == buffer_chosen(&self.view.shape);
         let clears = at.region == Region::Window && !flips;
-        match self.seat.bend {
+        match self.view.bend {
             Bend::EarlyFlip if flips => Ok(()),
             Bend::NoClears if clears => Ok(()),
             Bend::SeedClears if clears && !self.awaited[self.operator].contains(&at) => Ok(()),
@@ -206,24 +211,24 @@ impl Fabric for CoreFabric {
     }
 
     fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        let seat = &self.seat;
-        seat.note(self.core, Access::Read(at));
-        let at = seat.folded(at);
-        if !seat.memory.has(at, at.offset..at.offset + len) {
-            return Err(seat.fault(at, len));
+        let view = &self.view;
+        view.note(self.core, Access::Read(at));
+        let at = view.folded(at);
+        if !view.memory.has(at, at.offset..at.offset + len) {
+            return Err(view.fault(at, len));
         }
         let bytes = self.copies.alloc_slice_fill_copy(len as usize, 0);
-        for (distance, word) in seat.memory.words(seat.rank, at, len) {
+        for (distance, word) in view.memory.words(view.rank, at, len) {
             let to = bytes.get_mut(distance as usize..).and_then(|rest| rest.first_chunk_mut());
-            *to.ok_or(seat.fault(at, len))? = word.load(Ordering::Relaxed).to_le_bytes();
+            *to.ok_or(view.fault(at, len))? = word.load(Ordering::Relaxed).to_le_bytes();
         }
         Ok(bytes)
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.seat.note(self.core, Access::Wrote(at));
+        self.view.note(self.core, Access::Wrote(at));
         match at.region {
-            Region::WindowOut if self.seat.bend == Bend::LateWrites => {
+            Region::WindowOut if self.view.bend == Bend::LateWrites => {
                 let words = (0..).step_by(8).zip(bytes.as_chunks().0);
                 let late = words.map(|(shift, &word)| {
                     (Place { offset: at.offset + shift, ..at }, u64::from_le_bytes(word))
@@ -234,9 +239,9 @@ impl Fabric for CoreFabric {
             Region::WindowOut => self.write_words(at, bytes),
             Region::Output(tensor) => {
                 let written = self.outputs.tensor(tensor).write(at.offset, bytes);
-                written.ok_or(self.seat.fault(at, bytes.len() as u64))
+                written.ok_or(self.view.fault(at, bytes.len() as u64))
             }
-            _ => Err(self.seat.fault(at, bytes.len() as u64)),
+            _ => Err(self.view.fault(at, bytes.len() as u64)),
         }
     }
 
@@ -266,7 +271,7 @@ impl Seated for CoreFabric {
 /// The interface of one agent, and the agent.
 #[derive(Debug)]
 pub struct AgentNic {
-    seat: Seat,
+    view: RankView,
     /// Transfers wait for the next one and are delivered behind it.
     pub late: bool,
     agent: Agent,
@@ -278,8 +283,8 @@ pub struct AgentNic {
 impl AgentNic {
     /// The interface of the agent of a rank, which posts so many tasks.
     #[must_use]
-    pub const fn new(seat: Seat, late: bool, tasks: usize) -> Self {
-        Self { seat, late, agent: Agent::new(), tasks, held: Vec::new() }
+    pub const fn new(view: RankView, late: bool, tasks: usize) -> Self {
+        Self { view, late, agent: Agent::new(), tasks, held: Vec::new() }
     }
 
     /// Lets the agent step.
@@ -288,8 +293,8 @@ impl AgentNic {
             self.flush();
             return Ok(Progress::Done);
         }
-        let (shape, mut agent) = (Arc::clone(&self.seat.shape), self.agent.clone());
-        let env = AgentEnv::new(&shape, self.seat.rank, SendOrder::Staggered);
+        let (shape, mut agent) = (Arc::clone(&self.view.shape), self.agent.clone());
+        let env = AgentEnv::new(&shape, self.view.rank, SendOrder::Staggered);
         let progress = agent.step(&shape, &env, self);
         self.agent = agent;
         progress
@@ -298,7 +303,7 @@ impl AgentNic {
     /// Serves to the end.
     pub(super) fn serve(mut self) {
         if let Err(error) = drive(|| self.step()) {
-            panic!("agent of rank {}: {error}", self.seat.rank);
+            panic!("agent of rank {}: {error}", self.view.rank);
         }
     }
 
@@ -310,21 +315,21 @@ impl AgentNic {
     }
 
     fn deliver(&self, &Transfer { to, from, at, len }: &Transfer) {
-        let seat = &self.seat;
-        let (from, at) = (seat.folded(from), seat.folded(at));
-        let ordering = match seat.bend {
+        let view = &self.view;
+        let (from, at) = (view.folded(from), view.folded(at));
+        let ordering = match view.bend {
             Bend::RelaxedTransfer => Ordering::Relaxed,
             _ => TRANSFER,
         };
-        let mut words: Vec<_> = seat.memory.words(to, at, len).collect();
-        if seat.bend == Bend::LastWordFirst {
+        let mut words: Vec<_> = view.memory.words(to, at, len).collect();
+        if view.bend == Bend::LastWordFirst {
             words.rotate_right(1);
         }
         for (distance, word) in words {
             let source = Place { offset: from.offset + distance, ..from };
-            let value = seat.memory.word(seat.rank, source).map_or(0, |word| word.load(SOURCE));
+            let value = view.memory.word(view.rank, source).map_or(0, |word| word.load(SOURCE));
             let place = Place { offset: at.offset + distance, ..at };
-            trace::note(Event { rank: seat.rank, core: CoreId(0), access: Access::Sent(to, place, value) });
+            trace::note(Event { rank: view.rank, core: CoreId(0), access: Access::Sent(to, place, value) });
             word.store(value, ordering);
         }
     }
@@ -332,20 +337,20 @@ impl AgentNic {
 
 impl Nic for AgentNic {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        let seat = &self.seat;
-        let relaxed = seat.bend == Bend::RelaxedAgent;
+        let view = &self.view;
+        let relaxed = view.bend == Bend::RelaxedAgent;
         let ordering = if relaxed { Ordering::Relaxed } else { OBSERVE };
-        let word = seat.memory.word(seat.rank, seat.folded(at)).ok_or(seat.fault(at, 8))?;
+        let word = view.memory.word(view.rank, view.folded(at)).ok_or(view.fault(at, 8))?;
         Ok(word.load(ordering))
     }
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
-        transfer.check(self.seat.rank)?;
+        transfer.check(self.view.rank)?;
         let Transfer { from, at, len, .. } = *transfer;
         for place in [from, at] {
-            let end = place.offset.checked_add(len).ok_or(self.seat.fault(place, len))?;
-            if !self.seat.memory.has(place, place.offset..end) {
-                return Err(self.seat.fault(place, len));
+            let end = place.offset.checked_add(len).ok_or(self.view.fault(place, len))?;
+            if !self.view.memory.has(place, place.offset..end) {
+                return Err(self.view.fault(place, len));
             }
         }
         self.tasks = self.tasks.saturating_sub(1);

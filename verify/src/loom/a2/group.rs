@@ -2,7 +2,7 @@
 //! with the oracle.
 
 use super::Bend;
-use super::fabric::{AgentNic, CoreFabric, Seat};
+use super::fabric::{AgentNic, CoreFabric, RankView};
 use super::memory::{Memory, Places};
 use crate::loom::domain::{Domain, Run};
 use crate::loom::round::Traffic;
@@ -103,14 +103,14 @@ impl Group {
         let domain = Arc::new(domain);
         move || {
             let memory = Rc::new(Memory::new(&domain.shapes[0], &places));
-            let seat = |rank: RankId| {
+            let view = |rank: RankId| {
                 let shape = Arc::clone(&domain.shapes[rank.index()]);
-                Seat { memory: Rc::clone(&memory), shape, rank, bend }
+                RankView { memory: Rc::clone(&memory), shape, rank, bend }
             };
             // What an agent has to post.
             let tasks = domain.schedules[0].len() * (domain.shapes.len() - 1);
             let nic = |(rank, _): (RankId, _)| {
-                (tasks > 0).then(|| AgentNic::new(seat(rank), agencies[rank.index()] == Agency::Late, tasks))
+                (tasks > 0).then(|| AgentNic::new(view(rank), agencies[rank.index()] == Agency::Late, tasks))
             };
             let nics = RefCell::new(domain.ranks().map(nic).collect::<Vec<_>>());
             let take = |rank: RankId| nics.borrow_mut()[rank.index()].take();
@@ -123,7 +123,7 @@ impl Group {
                 |rank, core| {
                     let operators = 0..domain.schedules[rank.index()].len();
                     let awaited = operators.map(|n| awaited(&domain, rank, n)).collect();
-                    CoreFabric::new(seat(rank), core, awaited, take(rank))
+                    CoreFabric::new(view(rank), core, awaited, take(rank))
                 },
             );
         }

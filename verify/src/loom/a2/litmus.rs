@@ -1,7 +1,7 @@
 //! The orderings of the agent's seam one by one, without machines: a few lines for each core and agent.
 
 use super::Bend;
-use super::fabric::{AgentNic, CoreFabric, Seat};
+use super::fabric::{AgentNic, CoreFabric, RankView};
 use super::memory::{Memory, Places};
 use ::loom::thread;
 use core::fmt::Debug;
@@ -53,10 +53,10 @@ pub fn litmus(shape: Shape, bend: Bend, scripts: &'static [Script]) -> impl Fn()
         let mut threads = scripts.iter().map(|&script| {
             let (Script::Core(rank, _) | Script::Agent(rank, _) | Script::Both(rank, _)) = script;
             let (memory, shape, rank) = (Rc::clone(&memory), Arc::clone(&shape), RankId(rank));
-            let seat = Seat { memory, shape: Arc::clone(&shape), rank, bend };
+            let view = RankView { memory, shape: Arc::clone(&shape), rank, bend };
             let mut agent =
-                Agent { nic: AgentNic::new(seat.clone(), false, 1), shape: Arc::clone(&shape), rank };
-            let mut core = Core { fabric: CoreFabric::new(seat, CoreId(0), Vec::new(), None), shape };
+                Agent { nic: AgentNic::new(view.clone(), false, 1), shape: Arc::clone(&shape), rank };
+            let mut core = Core { fabric: CoreFabric::new(view, CoreId(0), Vec::new(), None), shape };
             move || match script {
                 Script::Core(_, run) => run(&mut core),
                 Script::Agent(_, run) => run(&mut agent),

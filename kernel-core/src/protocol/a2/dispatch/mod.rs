@@ -115,14 +115,14 @@ impl Dispatch {
 
     fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         self.exchange = Exchange::begin(cx.env, cx.fabric)?;
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         route::walk(cx.env.shape, cx.env.rank, cx.inputs, &cx.env.work.pairs, words.sent, words.slots);
         cumulate(words.sent);
         self.go(Phase::Reorder { next: 0 })
     }
 
     fn reorder(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         // Rows go into own memory: no peer has to be spared by another order.
         let (shape, order) = (cx.env.shape, SendOrder::Plain);
         let sends = Sends::new(shape, cx.env.rank, order, &cx.env.work.pairs);
@@ -132,10 +132,10 @@ impl Dispatch {
         let position = Cumsum { shape, sums: words.sent }.position(send.home, send.slot);
         let at = a2_window::record(shape, position);
         let record = cx
-            .ub
+            .scratch
             .row
             .get_mut(..shape.window_record() as usize)
-            .ok_or(internal("scratch is shorter than ub_bytes"))?;
+            .ok_or(internal("scratch is shorter than scratch_bytes"))?;
         let (row, field) = record
             .split_at_mut_checked(shape.payload_bytes() as usize)
             .ok_or(internal("a record is shorter than its row"))?;
@@ -155,7 +155,7 @@ impl Dispatch {
         if to >= cx.env.work.ranks.end {
             return self.go(Phase::Send);
         }
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let status = Cumsum { shape: cx.env.shape, sums: words.sent }.status(RankId(to));
         let mut bytes = [0; 4 * STATUS_WORDS];
         for (out, word) in bytes.chunks_exact_mut(4).zip(status) {
@@ -166,7 +166,7 @@ impl Dispatch {
     }
 
     fn send(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let sent = Cumsum { shape: cx.env.shape, sums: words.sent };
         match self.exchange.send(cx.env, cx.fabric, Operator::Dispatch, |to| sent.rows_to(to))? {
             Some(progress) => Ok(progress),
@@ -175,7 +175,7 @@ impl Dispatch {
     }
 
     fn expand_idx(&mut self, cx: &mut Cx<'_, impl Types>, pair: u32) -> Outcome {
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         self.go(match steps::expand_idx(cx.fabric, &cx.env.work.pairs.moe, words.slots, pair)? {
             Some(pair) => Phase::ExpandIdx { pair },
             None => Phase::Counts { source: cx.env.work.ranks.start },

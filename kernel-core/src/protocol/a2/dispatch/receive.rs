@@ -61,7 +61,7 @@ impl Dispatch {
     }
 
     pub(super) fn matrix(&mut self, cx: &mut Cx<'_, impl Types>, source: u32) -> Outcome {
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let experts = cx.env.shape.local_expert_num() as usize;
         if source >= cx.env.shape.ep_world_size() {
             add_gather_adds(words.matrix, experts, words.sums);
@@ -81,7 +81,7 @@ impl Dispatch {
             return self.go(Phase::TokenNums { local_expert: cx.env.work.experts.start });
         }
         let end = chunk_of(&cx.env.work.slots, slot).end;
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let sums = words.sums.get(slot as usize..end as usize).ok_or(internal("no such slot"))?;
         write_words(cx.fabric, outputs::ep_recv_count(slot), sums.iter().copied())?;
         self.go(Phase::RecvCounts { slot: end })
@@ -92,7 +92,7 @@ impl Dispatch {
             let source = cx.env.work.ranks.start;
             return self.go(Phase::CopyOut { source, local_expert: 0, index: 0, scale: false });
         }
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let counts = RecvCounts { shape: cx.env.shape, sums: words.sums };
         // The rows of an expert end where those of the next begin.
         let end = counts.first_row(local_expert + 1, RankId(0));
@@ -111,7 +111,7 @@ impl Dispatch {
         scale: bool,
     ) -> Outcome {
         let shape = cx.env.shape;
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let counts = RecvCounts { shape, sums: words.sums };
         let next = next_row(&counts, &cx.env.work.ranks, source, local_expert, index);
         let Some((source, local_expert, index)) = next else {
@@ -138,7 +138,7 @@ impl Dispatch {
     }
 
     pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, source: u32, from: u64) -> Outcome {
-        let words = split_words(cx.env, cx.ub.words)?;
+        let words = split_words(cx.env, cx.scratch.words)?;
         let counts = RecvCounts { shape: cx.env.shape, sums: words.sums };
         let next = self.exchange.clear(
             cx.env,

@@ -4,7 +4,7 @@ use super::rounds::assert_rounds;
 use super::{Delivery, TWO, a2, run};
 use crate::place::Tensor;
 use crate::plan::split;
-use crate::protocol::a2::{ub_bytes, ub_words};
+use crate::protocol::a2::{scratch_bytes, scratch_words};
 use crate::shape::{Config, Shape};
 use crate::testing::domain::{Dice, Domain, OwnedMask, Tensors, row, shape as shape_of};
 use crate::testing::group::Group;
@@ -45,10 +45,10 @@ proptest! {
         let pairs = (0..shape.aiv_num()).map(|core| split::tokens(&shape, RankId(0), CoreId(core)).len() * shape.k() as usize);
         // The slots of its pairs, rows before each expert and all, the counts of all sources and their sums.
         let words = pairs.max().unwrap() as i64 + r * local + 1 + 2 * r * local;
-        prop_assert_eq!(ub_words(&shape) as i64, words);
+        prop_assert_eq!(scratch_words(&shape) as i64, words);
         // A row of dtype, or one of int8 with its scale.
         let bytes = if quantised { (16 * h).max(8 * h + 32) } else { 16 * h };
-        prop_assert_eq!(ub_bytes(&shape) as i64, (bytes + 31) / 32 * 32);
+        prop_assert_eq!(scratch_bytes(&shape) as i64, (bytes + 31) / 32 * 32);
     }
 }
 

@@ -46,19 +46,19 @@ fn words(shape: &Shape) -> Vec<Place> {
 }
 
 /// Steps at random while rubbish falls on words and scratch; who fails stops.
-fn run_in_rain(group: &mut Group, dice: &mut Dice, rain: u32) {
+fn run_under_corruption(group: &mut Group, dice: &mut Dice, corruption: u32) {
     let words = words(group.shape);
     let mut alive: Vec<usize> = (0..group.actors.len()).collect();
     for _ in 0..1500 {
         if alive.is_empty() {
             return;
         }
-        if dice.below(200) < rain {
+        if dice.below(200) < corruption {
             let rank = RankId(dice.below(group.shape.ep_world_size()));
             let at = words[dice.below(words.len() as u32) as usize];
             group.memory.poke_word(rank, at, word(dice));
         }
-        if dice.below(1000) < rain {
+        if dice.below(1000) < corruption {
             let core = dice.below(group.cores() as u32) as usize;
             let scratch = &mut group.core(core).words;
             let i = dice.below(scratch.len() as u32) as usize;
@@ -78,18 +78,18 @@ proptest! {
     #![proptest_config(random::config(120))]
 
     #[test]
-    fn machines_and_agents_survive_any_memory(shape in any_shape(), seed: u64, rain in 1u32..60) {
+    fn machines_and_agents_survive_any_memory(shape in any_shape(), seed: u64, corruption in 1u32..60) {
         let mut dice = Dice(seed);
         let tensors = random_rounds(&shape, 2, false, &mut dice);
         let mut group = Group::of(&shape, tensors, plain_result);
         // Outputs may be written twice when counts are rubbish: the fabric of the tests must not mind.
         group.memory.rewrites = true;
         group.begin_all();
-        run_in_rain(&mut group, &mut dice, rain);
+        run_under_corruption(&mut group, &mut dice, corruption);
     }
 
     #[test]
-    fn combine_survives_any_returned_rows(seed: u64, rain in 1u32..60) {
+    fn combine_survives_any_returned_rows(seed: u64, corruption in 1u32..60) {
         let mut dice = Dice(seed);
         let shape = shape_of(&a2(Domain { r: 2, e: 4, k: 2, h: 8, bs: 3, cores: 2, ..PAIR }));
         let tensors = random_rounds(&shape, 1, false, &mut dice);
@@ -100,16 +100,16 @@ proptest! {
         for rows in group.members.iter_mut().flat_map(|member| &mut member.returned) {
             for bytes in [&mut rows.y, &mut rows.ep_recv_counts, &mut rows.expand_idx] {
                 for byte in bytes.iter_mut() {
-                    if dice.below(400) < rain {
+                    if dice.below(400) < corruption {
                         *byte = dice.next() as u8;
                     }
                 }
-                if dice.below(200) < rain {
+                if dice.below(200) < corruption {
                     bytes.truncate(dice.below(bytes.len() as u32 + 1) as usize);
                 }
             }
         }
         group.begin_all();
-        run_in_rain(&mut group, &mut dice, 0);
+        run_under_corruption(&mut group, &mut dice, 0);
     }
 }

@@ -97,12 +97,14 @@ impl Combine {
             && built().is_ok()
         {
             let lent = tp::result(env.shape, env.rank, partition, row);
-            let out = cx.ub.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than ub_bytes"))?;
+            let out =
+                cx.scratch.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than scratch_bytes"))?;
             env.vector.add(env.shape.dtype(), y, cx.fabric.bytes(lent, env.shape.row_bytes())?, out);
             cx.fabric.put(triple.source, at, out, &[])?;
         } else if env.shape.result_format().scale.is_some() {
             let len = env.shape.result_bytes() as usize;
-            let packed = cx.ub.row.get_mut(..len).ok_or(internal("scratch is shorter than ub_bytes"))?;
+            let packed =
+                cx.scratch.row.get_mut(..len).ok_or(internal("scratch is shorter than scratch_bytes"))?;
             let (data, scales) = result::split_mut(env.shape, packed);
             env.vector.quantise_blocks(env.shape.dtype(), y, data, scales);
             cx.fabric.put(triple.source, at, packed, &[])?;

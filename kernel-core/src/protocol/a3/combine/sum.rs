@@ -13,7 +13,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
 use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Types, Ub, internal};
+use crate::protocol::{Scratch, Types, internal};
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::{Pair, Token};
 use crate::vector::{Term, Value, Vector, cells};
@@ -95,7 +95,7 @@ fn write_sum<T: Types>(
     rows: &impl Rows<T::Fabric>,
 ) -> Result<(), ProtocolError> {
     let (env, inputs) = (cx.env, cx.inputs);
-    let (row, sums) = split(env.shape, &mut cx.ub)?;
+    let (row, sums) = split(env.shape, &mut cx.scratch)?;
     let at = outputs::x_out(env.shape, token);
     let dtype = env.shape.dtype();
     match env.shape.op() {
@@ -169,7 +169,7 @@ fn collect_terms<'a, F: Fabric + ?Sized, V>(
 
 /// Adds the residual to the row in the scratch and writes `x`.
 fn write_x(cx: &mut Cx<'_, impl Types>, token: Token) -> Result<(), ProtocolError> {
-    let (row, sums) = split(cx.env.shape, &mut cx.ub)?;
+    let (row, sums) = split(cx.env.shape, &mut cx.scratch)?;
     let residual = Term::row(1.0, cx.inputs.residual(cx.env.shape, token));
     cx.env.vector.accumulate(cx.env.shape.dtype(), &[residual], false, sums);
     cx.env.vector.narrow(cx.env.shape.dtype(), sums, row);
@@ -179,7 +179,7 @@ fn write_x(cx: &mut Cx<'_, impl Types>, token: Token) -> Result<(), ProtocolErro
 
 /// Writes `rstd` of the row in the scratch, and returns it.
 fn write_rstd(cx: &mut Cx<'_, impl Types>, token: Token) -> Result<f32, ProtocolError> {
-    let (_, sums) = split(cx.env.shape, &mut cx.ub)?;
+    let (_, sums) = split(cx.env.shape, &mut cx.scratch)?;
     let rstd = cx.env.vector.rstd(sums, cx.env.shape.norm_eps());
     cx.fabric.write(outputs::rstd(token), &rstd.to_le_bytes())?;
     Ok(rstd)
@@ -187,7 +187,7 @@ fn write_rstd(cx: &mut Cx<'_, impl Types>, token: Token) -> Result<f32, Protocol
 
 /// Normalises the row in the scratch and writes `y`.
 fn write_y(cx: &mut Cx<'_, impl Types>, token: Token, rstd: f32) -> Result<(), ProtocolError> {
-    let (row, sums) = split(cx.env.shape, &mut cx.ub)?;
+    let (row, sums) = split(cx.env.shape, &mut cx.scratch)?;
     cx.env.vector.normalise(cx.env.shape.dtype(), sums, rstd, cx.inputs.gamma, row);
     cx.fabric.write(outputs::y(cx.env.shape, token), row)?;
     Ok(())
@@ -209,10 +209,13 @@ fn push<'a>(terms: &mut Terms<'a>, term: Term<'a>) -> Result<(), ProtocolError> 
 }
 
 /// The scratch: a row of dtype; behind it, for AddRmsNorm, one of f32.
-fn split<'u>(shape: &Shape, ub: &'u mut Ub<'_>) -> Result<(&'u mut [u8], &'u mut [u8]), ProtocolError> {
+fn split<'u>(
+    shape: &Shape,
+    scratch: &'u mut Scratch<'_>,
+) -> Result<(&'u mut [u8], &'u mut [u8]), ProtocolError> {
     let len = shape.row_bytes() as usize;
-    let short = internal("scratch is shorter than ub_bytes");
-    let (row, rest) = ub.row.split_at_mut_checked(len).ok_or(short)?;
+    let short = internal("scratch is shorter than scratch_bytes");
+    let (row, rest) = scratch.row.split_at_mut_checked(len).ok_or(short)?;
     match shape.op() {
         Op::Combine => Ok((row, &mut [])),
         Op::CombineAddRmsNorm => Ok((row, rest.get_mut(..2 * len).ok_or(short)?)),

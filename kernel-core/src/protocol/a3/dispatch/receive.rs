@@ -27,7 +27,7 @@ impl Dispatch {
         field: Field,
     ) -> Outcome {
         let shape = cx.env.shape;
-        let (_, counts) = split_words(cx.ub.words, &cx.env.work.sends)?;
+        let (_, counts) = split_words(cx.scratch.words, &cx.env.work.sends)?;
         let told = match cx.env.choices.flags {
             Flags::Joint => slot..cx.env.work.slots.end,
             Flags::Separate => slot..slot + 1,

@@ -17,7 +17,7 @@ impl Dispatch {
 
     pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
         let (shape, share) = (cx.env.shape, &cx.env.work.sends);
-        let (slots, _) = split_words(cx.ub.words, share)?;
+        let (slots, _) = split_words(cx.scratch.words, share)?;
         let sends = Sends::new(shape, cx.env.rank, cx.env.choices.order, share);
         let mut next = next;
         for _ in 0..cx.env.run {
@@ -27,7 +27,7 @@ impl Dispatch {
                     Flags::Separate => Phase::Part(Part::expand_idx(cx.env)),
                 });
             };
-            let (row, tail) = steps::record(cx.env, cx.inputs, cx.ub.row, &mut self.round.staged, send)?;
+            let (row, tail) = steps::record(cx.env, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
             let at = dispatch_record(shape, self.round.partition, send.home, cx.env.rank, send.slot);
             cx.fabric.put(send.home.rank, at, row, tail.as_bytes())?;
             next = item + 1;

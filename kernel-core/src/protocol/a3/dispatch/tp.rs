@@ -29,8 +29,11 @@ impl Dispatch {
         built()?;
         let shape = cx.env.shape;
         let len = shape.payload_bytes();
-        let scratch =
-            cx.ub.row.get_mut(..len as usize).ok_or(internal("scratch is shorter than ub_bytes"))?;
+        let scratch = cx
+            .scratch
+            .row
+            .get_mut(..len as usize)
+            .ok_or(internal("scratch is shorter than scratch_bytes"))?;
         let data = cx.fabric.bytes(record, len)?;
         if data.len() != scratch.len() {
             return Err(internal("fabric returned another length"));

@@ -67,20 +67,20 @@ fn random_group(shape: &Shape, dice: &mut Dice) -> Group {
 }
 
 /// Steps cores at random while rubbish falls on the words; a core that fails stops.
-fn run_in_rain(group: &mut Group, dice: &mut Dice, rain: u32, scratch_too: bool) {
+fn run_under_corruption(group: &mut Group, dice: &mut Dice, corruption: u32, scratch_too: bool) {
     let words = words(group.shape);
     let mut alive: Vec<usize> = (0..group.cores()).collect();
     for _ in 0..600 {
         if alive.is_empty() {
             return;
         }
-        if dice.below(100) < rain {
+        if dice.below(100) < corruption {
             let rank = RankId(dice.below(group.shape.ep_world_size()));
             let at = words[dice.below(words.len() as u32) as usize];
             group.memory.poke_word(rank, at, word(dice));
         }
         let at = dice.below(alive.len() as u32) as usize;
-        if scratch_too && dice.below(100) < rain {
+        if scratch_too && dice.below(100) < corruption {
             let scratch = &mut group.core(alive[at]).words;
             let i = dice.below(scratch.len() as u32) as usize;
             scratch[i] = dice.next() as u32 >> dice.below(33).min(31);
@@ -104,22 +104,22 @@ proptest! {
     #![proptest_config(random::config(400))]
 
     #[test]
-    fn dispatch_survives_any_memory(shape in any_shape(), seed: u64, rain in 0u32..40, scratch_too: bool) {
+    fn dispatch_survives_any_memory(shape in any_shape(), seed: u64, corruption in 0u32..40, scratch_too: bool) {
         let mut dice = Dice(seed);
         let mut group = random_group(&shape, &mut dice);
         for at in words(&shape) {
-            if dice.below(100) < rain {
+            if dice.below(100) < corruption {
                 group.memory.poke_word(RankId(0), at, word(&mut dice));
             }
         }
         group.begin_dispatch();
         // Outputs may be written twice when counts are rubbish: the fabric of the tests must not mind.
         group.memory.rewrites = true;
-        run_in_rain(&mut group, &mut dice, rain, scratch_too);
+        run_under_corruption(&mut group, &mut dice, corruption, scratch_too);
     }
 
     #[test]
-    fn combine_survives_any_memory_and_any_returned_rows(shape in any_shape(), seed: u64, rain in 0u32..40) {
+    fn combine_survives_any_memory_and_any_returned_rows(shape in any_shape(), seed: u64, corruption in 0u32..40) {
         let mut dice = Dice(seed);
         let mut group = random_group(&shape, &mut dice);
         group.begin_dispatch();
@@ -128,15 +128,15 @@ proptest! {
         for rows in group.members.iter_mut().flat_map(|member| &mut member.returned) {
             for bytes in [&mut rows.assist_info, &mut rows.ep_recv_counts, &mut rows.y] {
                 for byte in bytes.iter_mut() {
-                    if dice.below(400) < rain {
+                    if dice.below(400) < corruption {
                         *byte = dice.next() as u8;
                     }
                 }
-                if dice.below(200) < rain {
+                if dice.below(200) < corruption {
                     bytes.truncate(dice.below(bytes.len() as u32 + 1) as usize);
                 }
             }
         }
-        run_in_rain(&mut group, &mut dice, rain, false);
+        run_under_corruption(&mut group, &mut dice, corruption, false);
     }
 }

@@ -1,7 +1,7 @@
 //! Whole rounds of many shapes against the oracle. Each step of them is examined by the group: one effect at most, or a
 //! run of one kind, and a pending machine unchanged.
 
-use super::super::{Combine, Dispatch, ub_bytes, ub_words};
+use super::super::{Combine, Dispatch, scratch_bytes, scratch_words};
 use crate::fabric::{Flag, Progress, Wait};
 use crate::layout::state::{Operator, selector};
 use crate::place::Tensor;
@@ -204,15 +204,15 @@ proptest! {
             }
         }
         // The core with the most pairs may have one slot less than another.
-        prop_assert!((most..=most + 1).contains(&ub_words(&shape)), "{} for {most}", ub_words(&shape));
-        prop_assert_eq!(ub_bytes(&shape) as u64, shape.row_bytes().next_multiple_of(32));
+        prop_assert!((most..=most + 1).contains(&scratch_words(&shape)), "{} for {most}", scratch_words(&shape));
+        prop_assert_eq!(scratch_bytes(&shape) as u64, shape.row_bytes().next_multiple_of(32));
     }
 }
 
 #[test]
 fn the_scratch_grows_for_rows_longer_as_blocks_and_for_rows_of_f32_alone() {
     let bytes = |h, comm_quant_mode, op| {
-        ub_bytes(&shape_of(&Config { comm_quant_mode, op, ..Domain { h, ..PAIR }.config() }))
+        scratch_bytes(&shape_of(&Config { comm_quant_mode, op, ..Domain { h, ..PAIR }.config() }))
     };
     // 7168 elements: 14 336 B; as blocks 7168 + 2 * 896 = 8960 B; as f32 28 672 B.
     assert_eq!(bytes(7168, 0, Op::Combine), 14_336);

@@ -99,7 +99,7 @@ impl Gather {
             },
             Phase::Clear => {
                 slots.clear(env, fabric)?;
-                let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
+                let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
                 env.work
                     .slots
                     .clone()
@@ -155,7 +155,7 @@ impl Gather {
                 let first = if source > slot { 0 } else { token };
                 let at = (Home { rank: env.rank, local_expert: 0 }, RankId(source));
                 let token = steps::copy_triple(shape, fabric, triple_of(shape, record), at, (to, first))?;
-                let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
+                let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
                 *count_of(env, counts, source)? += 1;
                 self.go(Phase::CopyOut { row, slot: source, token, part: Part::Data })
             }
@@ -183,7 +183,7 @@ impl Gather {
         }
         let now = steps::chunk_of(own, slot);
         let end = now.end;
-        let (_, counts) = split_words(cx.ub.words, &env.work.sends)?;
+        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
         let at = outputs::ep_recv_count(env.shape.ep_world_size() + slot);
         let rows = steps::write_sums(env, cx.fabric, counts, now, at, rows)?;
         self.go(Phase::Counts { slot: end, rows })

@@ -16,7 +16,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::protocol::a3::steps::{self, split_words};
 use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Types, Ub, internal};
+use crate::protocol::{Outcome, Scratch, Types, internal};
 use crate::sync::flag;
 use crate::units::RankId;
 
@@ -28,10 +28,10 @@ struct Left<'u> {
 }
 
 impl<'u> Left<'u> {
-    fn new<V>(env: Bound<'_, V>, ub: &'u mut Ub<'_>) -> Result<Self, ProtocolError> {
+    fn new<V>(env: Bound<'_, V>, scratch: &'u mut Scratch<'_>) -> Result<Self, ProtocolError> {
         let n = (env.work.slots.end - env.work.slots.start) as usize;
-        let short = internal("scratch is shorter than ub_words");
-        let (_, table) = split_words(ub.words, &env.work.sends)?;
+        let short = internal("scratch is shorter than scratch_words");
+        let (_, table) = split_words(scratch.words, &env.work.sends)?;
         let (counts, rest) = table.split_at_mut_checked(n).ok_or(short)?;
         let (copied, rest) = rest.split_at_mut_checked(n).ok_or(short)?;
         Ok(Self { counts, copied, tokens: rest.get_mut(..n).ok_or(short)? })
@@ -52,7 +52,7 @@ impl<'u> Left<'u> {
 
 /// Makes the scratch forget what came in the round before.
 pub(super) fn forget(cx: &mut Cx<'_, impl Types>) -> Result<(), ProtocolError> {
-    let Left { copied, tokens, .. } = Left::new(cx.env, &mut cx.ub)?;
+    let Left { copied, tokens, .. } = Left::new(cx.env, &mut cx.scratch)?;
     copied.fill(0);
     tokens.fill(0);
     Ok(())
@@ -61,7 +61,7 @@ pub(super) fn forget(cx: &mut Cx<'_, impl Types>) -> Result<(), ProtocolError> {
 impl Dispatch {
     pub(super) fn look(&mut self, cx: &mut Cx<'_, impl Types>, from: u32) -> Outcome {
         let own = &cx.env.work.slots;
-        let left = Left::new(cx.env, &mut cx.ub)?;
+        let left = Left::new(cx.env, &mut cx.scratch)?;
         let mut missing = None;
         for slot in (from..own.end).chain(own.start..from) {
             let (count, copied) = left.of(slot - own.start)?;
@@ -107,8 +107,8 @@ impl Dispatch {
     }
 
     pub(super) fn triple(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
-        let record = self.next_record(cx.env, &mut cx.ub, slot)?;
-        let Left { tokens, .. } = Left::new(cx.env, &mut cx.ub)?;
+        let record = self.next_record(cx.env, &mut cx.scratch, slot)?;
+        let Left { tokens, .. } = Left::new(cx.env, &mut cx.scratch)?;
         let first = tokens.get_mut((slot - cx.env.work.slots.start) as usize);
         let first = first.ok_or(internal("slot outside the share"))?;
         *first = steps::copy_triple(
@@ -134,7 +134,7 @@ impl Dispatch {
                 Some(_) => Phase::Scale { slot, row },
             });
         }
-        let from = block::block(self.next_record(cx.env, &mut cx.ub, slot)?, block);
+        let from = block::block(self.next_record(cx.env, &mut cx.scratch, slot)?, block);
         let row_at = outputs::expand_x(shape, row);
         let output = Place { offset: row_at.offset + stream.start, ..row_at };
         cx.fabric.deliver(output, from, stream.end - stream.start)?;
@@ -144,7 +144,7 @@ impl Dispatch {
     pub(super) fn scale(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
         steps::copy_scale(
             cx.fabric,
-            scale_of(cx.env.shape, self.next_record(cx.env, &mut cx.ub, slot)?),
+            scale_of(cx.env.shape, self.next_record(cx.env, &mut cx.scratch, slot)?),
             row,
         )?;
         self.go(Phase::Clear { slot, block: 0 })
@@ -153,20 +153,25 @@ impl Dispatch {
     /// Clears the flag of a block of the record that has been copied out; behind the last one the record is done.
     pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, block: u32) -> Outcome {
         let own = &cx.env.work.slots;
-        cx.fabric.store(block::flag(self.next_record(cx.env, &mut cx.ub, slot)?, block), 0)?;
+        cx.fabric.store(block::flag(self.next_record(cx.env, &mut cx.scratch, slot)?, block), 0)?;
         if block + 1 < block::count(cx.env.shape) {
             return self.go(Phase::Clear { slot, block: block + 1 });
         }
-        let Left { copied, .. } = Left::new(cx.env, &mut cx.ub)?;
+        let Left { copied, .. } = Left::new(cx.env, &mut cx.scratch)?;
         let copied = copied.get_mut((slot - own.start) as usize).ok_or(internal("slot outside the share"))?;
         *copied = copied.saturating_add(1);
         self.go(Phase::Look { slot: if slot + 1 < own.end { slot + 1 } else { own.start } })
     }
 
     /// The record of `slot` that is next to be copied out.
-    fn next_record<V>(&self, env: Bound<'_, V>, ub: &mut Ub<'_>, slot: u32) -> Result<Place, ProtocolError> {
+    fn next_record<V>(
+        &self,
+        env: Bound<'_, V>,
+        scratch: &mut Scratch<'_>,
+        slot: u32,
+    ) -> Result<Place, ProtocolError> {
         let (home, source) = ends(env, slot);
-        let (_, copied) = Left::new(env, ub)?.of(slot - env.work.slots.start)?;
+        let (_, copied) = Left::new(env, scratch)?.of(slot - env.work.slots.start)?;
         Ok(dispatch_record(env.shape, self.round.partition, home, source, copied))
     }
 }

@@ -18,7 +18,7 @@ use core::ops::Range;
 impl Dispatch {
     pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>, at: Cursor) -> Outcome {
         let (env, share) = (cx.env, &cx.env.work.sends);
-        let (slots, _) = split_words(cx.ub.words, share)?;
+        let (slots, _) = split_words(cx.scratch.words, share)?;
         let sends = Sends::new(env.shape, env.rank, env.choices.order, share);
         let sends = ExpertSends { sends, slots, experts: &env.work.experts };
         self.go(match sends.next(cx.inputs, at) {
@@ -34,7 +34,7 @@ impl Dispatch {
         cx: &mut Cx<'_, impl Types>,
         (send, block, next): (Send, u32, Cursor),
     ) -> Outcome {
-        let (row, tail) = steps::record(cx.env, cx.inputs, cx.ub.row, &mut self.round.staged, send)?;
+        let (row, tail) = steps::record(cx.env, cx.inputs, cx.scratch.row, &mut self.round.staged, send)?;
         let stream = block::stream(block, sent_bytes(cx.env.shape));
         let (in_row, in_tail) = (part(row, 0, &stream), part(tail.as_bytes(), row.len(), &stream));
         let at = block::block(self.record_at(cx.env, send), block);

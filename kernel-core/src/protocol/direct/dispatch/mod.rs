@@ -14,7 +14,7 @@ mod receive;
 mod send;
 
 use crate::fabric::{Progress, ProtocolError};
-use crate::layout::landing::{Area, INFO};
+use crate::layout::direct::{Area, INFO};
 use crate::place::Place;
 use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::part::{Part, Round};

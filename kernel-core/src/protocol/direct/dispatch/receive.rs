@@ -2,13 +2,13 @@
 
 use super::{Dispatch, Phase};
 use crate::fabric::{Fabric, Progress, ProtocolError};
-use crate::layout::landing;
+use crate::layout::direct;
 use crate::layout::outputs;
 use crate::layout::state::Direct;
 use crate::plan::route;
 use crate::protocol::a3::steps::{self, ROWS, Rows, Stretch, count_of, split_words, write_words};
 use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Types, Ub};
+use crate::protocol::{Outcome, Scratch, Types};
 use crate::sync::flag;
 
 /// `slot`, `index`, `row`, least `token`.
@@ -21,7 +21,7 @@ impl Dispatch {
         if slot >= own.end {
             return self.go(Phase::Send { next: 0 });
         }
-        let (_, counts) = split_words(cx.ub.words, &cx.env.work.sends)?;
+        let (_, counts) = split_words(cx.scratch.words, &cx.env.work.sends)?;
         let now = cx.env.run_of(own, slot);
         let end = now.end;
         let mut row = row;
@@ -55,14 +55,14 @@ impl Dispatch {
     }
 
     pub(super) fn triples(&mut self, cx: &mut Cx<'_, impl Types>, (slot, index, row, token): At) -> Outcome {
-        let (rows, behind) = rows_from(cx.env, &mut cx.ub, slot, index)?;
+        let (rows, behind) = rows_from(cx.env, &mut cx.scratch, slot, index)?;
         if rows.len == 0 {
             return self.go(if cx.env.core.0 == 0 { Phase::Table } else { Phase::Done });
         }
         let first =
-            landing::triple_of(landing::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env)).info(row));
-        let at = |rows: &Stretch| landing::info_behind(first, rows.before);
-        let token = steps::copy_triples(cx, &rows, (at, landing::INFO), (row, token))?;
+            direct::triple_of(direct::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env)).info(row));
+        let at = |rows: &Stretch| direct::info_behind(first, rows.before);
+        let token = steps::copy_triples(cx, &rows, (at, direct::INFO), (row, token))?;
         self.go(match cx.env.shape.row_format().scale {
             None => Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token },
             Some(_) => Phase::Scales { slot, index, row, token },
@@ -70,15 +70,15 @@ impl Dispatch {
     }
 
     pub(super) fn scales(&mut self, cx: &mut Cx<'_, impl Types>, (slot, index, row, token): At) -> Outcome {
-        let (rows, behind) = rows_from(cx.env, &mut cx.ub, slot, index)?;
-        let first = landing::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env)).info(row);
-        let at = |rows: &Stretch| landing::info_behind(first, rows.before);
-        steps::copy_scales(cx.fabric, &rows, (at, landing::INFO), row)?;
+        let (rows, behind) = rows_from(cx.env, &mut cx.scratch, slot, index)?;
+        let first = direct::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env)).info(row);
+        let at = |rows: &Stretch| direct::info_behind(first, rows.before);
+        steps::copy_scales(cx.fabric, &rows, (at, direct::INFO), row)?;
         self.go(Phase::Triples { slot: behind.0, index: behind.1, row: row + rows.len, token })
     }
 
     pub(super) fn table(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
-        let parts = landing::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env));
+        let parts = direct::Parts::of(cx.env.shape, cx.env.rank, self.area(cx.env));
         let words = [parts.row(0), parts.result(0)]
             .into_iter()
             .flat_map(|at| [at.offset as u32, (at.offset >> 32) as u32]);
@@ -90,10 +90,10 @@ impl Dispatch {
 /// The rows from the `index`-th of `slot` on, as many as one write carries, and the slot and index behind them.
 fn rows_from<V>(
     env: Bound<'_, V>,
-    ub: &mut Ub<'_>,
+    scratch: &mut Scratch<'_>,
     slot: u32,
     index: u32,
 ) -> Result<(Rows, (u32, u32)), ProtocolError> {
-    let (_, counts) = split_words(ub.words, &env.work.sends)?;
+    let (_, counts) = split_words(scratch.words, &env.work.sends)?;
     steps::rows(env, counts, slot..env.work.slots.end, index, ROWS)
 }

@@ -2,7 +2,7 @@
 
 use super::{Dispatch, Info, Phase};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
-use crate::layout::landing::{self, Parts};
+use crate::layout::direct::{self, Parts};
 use crate::layout::outputs;
 use crate::layout::state::Direct;
 use crate::placement::Home;
@@ -62,7 +62,7 @@ impl Dispatch {
         let shared_ranks = shape.shared_expert_rank_num();
         // All ranks of a kind have the same.
         let [on_shared, on_moe] = [0, shared_ranks].map(|rank| Parts::of(shape, RankId(rank), area));
-        let (slots, _) = split_words(cx.ub.words, share)?;
+        let (slots, _) = split_words(cx.scratch.words, share)?;
         let mut left = cx.env.run;
         if let Some(info) = info {
             cx.fabric.put(info.to, info.at, &info.bytes, &[])?;
@@ -83,10 +83,16 @@ impl Dispatch {
                 Err(wait) if left == cx.env.run && item == next => return Ok(Progress::Pending(wait)),
                 Err(_) => return self.go(Phase::Send { next: item }),
             };
-            let (payload, scale) =
-                steps::payload(shape, cx.env.vector, cx.inputs, cx.ub.row, &mut self.round.staged, send)?;
+            let (payload, scale) = steps::payload(
+                shape,
+                cx.env.vector,
+                cx.inputs,
+                cx.scratch.row,
+                &mut self.round.staged,
+                send,
+            )?;
             let info =
-                Info { to, at: parts.info(row), bytes: landing::info_of(scale, steps::triple(cx.env, send)) };
+                Info { to, at: parts.info(row), bytes: direct::info_of(scale, steps::triple(cx.env, send)) };
             cx.fabric.put(to, parts.row(row), payload, &[])?;
             // The slot is not needed any more: `sent_rows` is what will be written next.
             *slots.get_mut(index as usize).ok_or(internal("own pair outside the share"))? = row;
@@ -106,7 +112,7 @@ impl Dispatch {
     pub(super) fn sent_rows(&mut self, cx: &mut Cx<'_, impl Types>, index: u32) -> Outcome {
         let (shape, share) = (cx.env.shape, &cx.env.work.sends);
         let moe = share.moe.end - share.moe.start;
-        let (rows, _) = split_words(cx.ub.words, share)?;
+        let (rows, _) = split_words(cx.scratch.words, share)?;
         // Both parts of a share are stretches of the output, with a gap between.
         let is_moe = index < moe;
         let part = 0..if is_moe { moe } else { route::share_len(share) };

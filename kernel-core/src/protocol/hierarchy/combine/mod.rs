@@ -71,14 +71,14 @@ impl Words<'_> {
     fn followed<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
         let len = 1 + (env.work.tokens.end - env.work.tokens.start) as usize;
         let stream = self.followed.get_mut(server as usize * len..).and_then(|rest| rest.get_mut(..len));
-        stream.and_then(<[u32]>::split_first_mut).ok_or(internal("scratch is shorter than ub_words"))
+        stream.and_then(<[u32]>::split_first_mut).ok_or(internal("scratch is shorter than scratch_words"))
     }
 
     fn stream<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
         let len = HEAD + bitmap_words(env.shape);
         let start = (server - env.work.streams.start) as usize * len;
         let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
-        stream.and_then(<[u32]>::split_first_mut).ok_or(internal("scratch is shorter than ub_words"))
+        stream.and_then(<[u32]>::split_first_mut).ok_or(internal("scratch is shorter than scratch_words"))
     }
 }
 
@@ -86,7 +86,7 @@ fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'
     let tokens = (env.work.tokens.end - env.work.tokens.start) as usize;
     let followed = env.shape.servers() as usize * (1 + tokens);
     let split = words.split_at_mut_checked(followed);
-    let (followed, streams) = split.ok_or(internal("scratch is shorter than ub_words"))?;
+    let (followed, streams) = split.ok_or(internal("scratch is shorter than scratch_words"))?;
     Ok(Words { followed, streams })
 }
 
@@ -119,13 +119,13 @@ impl Combine {
 
     /// Goes on with the operator by one step.
     pub(crate) fn advance<T: Types>(&mut self, cx: &mut Cx<'_, T>) -> Outcome {
-        let Cx { env, fabric, inputs, operands, ub } = cx;
+        let Cx { env, fabric, inputs, operands, scratch } = cx;
         let (env, fabric) = (*env, &mut **fabric);
         match self.phase {
             Phase::Select => {
                 let rows = operands.relayed_rows(env.shape, env.rank)?;
                 self.returns.begin(env, rows);
-                let words = split_words(env, ub.words)?;
+                let words = split_words(env, scratch.words)?;
                 words.followed.fill(0);
                 words.streams.fill(0);
                 self.tokens.begin(env);
@@ -140,7 +140,8 @@ impl Combine {
             Phase::Enter { .. } => self.phase = Phase::Work,
             Phase::Work => {
                 let Self { epoch, turn, returns, relays, tokens, .. } = self;
-                let (words, buffers) = (split_words(env, ub.words)?, split_bytes(env.shape, ub.row)?);
+                let (words, buffers) =
+                    (split_words(env, scratch.words)?, split_bytes(env.shape, scratch.row)?);
                 let env = Now { bound: env, epoch: *epoch };
                 let cx = &mut Turn::<T> { env, fabric, inputs, operands, words, buffers };
                 let progress = by_turns::<3>(env.rank, turn, |role| match role {

@@ -166,7 +166,7 @@ fn send<F: Fabric + ?Sized, V: Vector>(
     record: u32,
     (token, pairs): (Token, u32),
 ) -> Result<(), ProtocolError> {
-    let (shape, short) = (env.shape, internal("scratch is shorter than ub_bytes"));
+    let (shape, short) = (env.shape, internal("scratch is shorter than scratch_bytes"));
     let message = buffers.send.get_mut(..relay::partial_bytes(shape) as usize).ok_or(short)?;
     let out = message.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.result_bytes() as usize));
     sum::partial(env, fabric, (server, token, pairs), buffers.sums, out.ok_or(short)?)?;

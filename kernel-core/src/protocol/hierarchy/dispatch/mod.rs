@@ -72,12 +72,12 @@ impl Words<'_> {
         let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
         stream
             .and_then(|stream| stream.split_first_chunk_mut())
-            .ok_or(internal("scratch is shorter than ub_words"))
+            .ok_or(internal("scratch is shorter than scratch_words"))
     }
 }
 
 fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
-    let short = internal("scratch is shorter than ub_words");
+    let short = internal("scratch is shorter than scratch_words");
     let pairs = route::share_len(&env.work.pairs) as usize;
     let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;
     let (sent, streams) = rest.split_at_mut_checked(route::destinations(env.shape) as usize).ok_or(short)?;
@@ -113,11 +113,11 @@ impl Dispatch {
 
     /// Goes on with the operator by one step.
     pub(crate) fn advance<T: Types>(&mut self, cx: &mut Cx<'_, T>) -> Outcome {
-        let Cx { env, fabric, inputs, operands, ub } = cx;
+        let Cx { env, fabric, inputs, operands, scratch } = cx;
         let (env, fabric) = (*env, &mut **fabric);
         match self.phase {
             Phase::Select => {
-                let words = split_words(env, ub.words)?;
+                let words = split_words(env, scratch.words)?;
                 route::walk(env.shape, env.rank, inputs, &env.work.pairs, words.sent, words.slots);
                 words.streams.fill(0);
                 self.send.begin(env, fabric)?;
@@ -131,7 +131,8 @@ impl Dispatch {
             Phase::Enter { .. } => self.phase = Phase::Work,
             Phase::Work => {
                 let Self { epoch, turn, send, forward, receive, .. } = self;
-                let (words, buffers) = (split_words(env, ub.words)?, split_bytes(env.shape, ub.row)?);
+                let (words, buffers) =
+                    (split_words(env, scratch.words)?, split_bytes(env.shape, scratch.row)?);
                 let env = Now { bound: env, epoch: *epoch };
                 let cx = &mut Turn::<T> { env, fabric, inputs, operands, words, buffers };
                 let progress = by_turns::<3>(env.rank, turn, |role| match role {

@@ -46,33 +46,33 @@ type Row = (RankId, RankId, RankId, u32, u32);
 ///
 /// # Errors
 /// Something was sent that is not in the plan, or twice, or not at all.
-pub fn settle<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Failure> {
+pub fn check<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Failure> {
     let (shape, batches) = (unit.shape, unit.batches);
     if shape.product() != Product::A2 {
         return Ok(Vec::new());
     }
-    let ledger = Ledger { shape, stage: unit.options.choices.stage, counts };
+    let audit = Audit { shape, stage: unit.options.choices.stage, counts };
     let of = |(number, &Planned { operator, round: batch }): (usize, &Planned)| {
         let (kind, name) = match operator {
             Operator::Dispatch => (Operator::Dispatch, "dispatch"),
             Operator::Combine => (Operator::Combine, "combine"),
         };
         let moved = match shape.protocol() {
-            Protocol::Hierarchy => ledger.servers(number, kind, &batches[batch]),
-            _ => ledger.mesh(number, kind, &batches[batch]),
+            Protocol::Hierarchy => audit.servers(number, kind, &batches[batch]),
+            _ => audit.mesh(number, kind, &batches[batch]),
         };
         moved.map_err(|why| Failure::Traffic(format!("{name} of batch {batch}: {why}")))
     };
     unit.operators.iter().enumerate().map(of).collect()
 }
 
-struct Ledger<'a> {
+struct Audit<'a> {
     shape: &'a Shape,
     stage: Stage,
     counts: &'a Counts,
 }
 
-impl Ledger<'_> {
+impl Audit<'_> {
     fn ranks(&self) -> impl Iterator<Item = RankId> + use<> {
         (0..self.shape.ep_world_size()).map(RankId)
     }

@@ -3,18 +3,18 @@
 use super::Layer;
 use crate::case::Case;
 use veriep_core::fabric::nic::Nic;
-use veriep_core::fabric::{Fabric, survivors};
+use veriep_core::fabric::{Fabric, rank_remap};
 use veriep_core::shape::Elastic;
 use veriep_core::units::{CoreId, RankId};
 
 /// The layer whose ranks are new ids.
 #[derive(Debug)]
-pub struct Survivors {
+pub struct RankRemap {
     /// Who is left; without it ranks keep their names.
     pub left: Option<Elastic>,
 }
 
-impl Survivors {
+impl RankRemap {
     /// The ranks of a case's shape in front of the memory of its group.
     #[must_use]
     pub fn of(case: &Case) -> Self {
@@ -22,12 +22,12 @@ impl Survivors {
     }
 }
 
-impl Layer for Survivors {
-    type Fabric<'b, F: Fabric + 'b> = survivors::Survivors<'b, F>;
+impl Layer for RankRemap {
+    type Fabric<'b, F: Fabric + 'b> = rank_remap::RankRemap<'b, F>;
 
     #[inline]
     fn fabric<'b, F: Fabric + 'b>(&'b self, _: RankId, _: CoreId, inner: F) -> Self::Fabric<'b, F> {
-        survivors::Survivors { inner, left: self.left.as_ref() }
+        rank_remap::RankRemap { inner, left: self.left.as_ref() }
     }
 
     type Nic<'b, N: Nic + 'b> = N;

@@ -13,7 +13,7 @@ const TWO_FLAGS: u64 = (FLAG as u64) << 32 | FLAG as u64;
 
 /// What cannot be, and who writes there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lie {
+pub struct Impossible {
     /// What is wrong.
     pub what: &'static str,
     /// Whose word it is, if the place tells.
@@ -31,13 +31,13 @@ pub struct When {
 
 /// What is wrong about `word`, seen by an observation.
 #[must_use]
-pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie> {
+pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impossible> {
     let shape = guard.shape();
     let ranks = u64::from(shape.ep_world_size());
     let (low, high) = (word as u32, (word >> 32) as u32);
-    let lie = |is_one: bool, what, source: Option<u64>| {
+    let impossible = |is_one: bool, what, source: Option<u64>| {
         let source = source.map(|source| RankId(source as u32));
-        is_one.then_some(Lie { what, source })
+        is_one.then_some(Impossible { what, source })
     };
     let is_no_flag = word != 0 && word != TWO_FLAGS;
     let (slot, offset) = (spot.slot, spot.offset);
@@ -46,31 +46,31 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie>
         ("dispatch status" | "direct counts", 0) => {
             let source = if direct { guard.direct_source(slot) } else { slot % ranks };
             let most = rows_from(shape, source as u32, guard.rank());
-            let is_lie = word != 0 && (low != FLAG || high > most);
-            lie(is_lie, "a count that cannot be", Some(source))
+            let is_impossible = word != 0 && (low != FLAG || high > most);
+            impossible(is_impossible, "a count that cannot be", Some(source))
         }
-        ("dispatch status", 8) => lie(is_no_flag, "no token flag", Some(slot % ranks)),
-        ("direct token flags", 0) => lie(is_no_flag, "no token flag", Some(guard.direct_source(slot))),
+        ("dispatch status", 8) => impossible(is_no_flag, "no token flag", Some(slot % ranks)),
+        ("direct token flags", 0) => impossible(is_no_flag, "no token flag", Some(guard.direct_source(slot))),
         ("direct grants", 0) => {
             let source = guard.destination_rank(slot);
-            lie(word != 0 && low != FLAG, "no grant", Some(source))
+            impossible(word != 0 && low != FLAG, "no grant", Some(source))
         }
         // Whose expert a column is for, the inputs tell.
-        ("combine status", 0) => lie(is_no_flag, "no combine flag", None),
-        ("results ready", 0) => lie(is_no_flag, "no word of results", Some(slot)),
+        ("combine status", 0) => impossible(is_no_flag, "no combine flag", None),
+        ("results ready", 0) => impossible(is_no_flag, "no word of results", Some(slot)),
         ("dispatch records", at) if at % 512 == 480 => {
-            lie(is_no_flag, "no block flag", Some(guard.record_source(&spot.area, slot).0))
+            impossible(is_no_flag, "no block flag", Some(guard.record_source(&spot.area, slot).0))
         }
-        (name, 0) if name.ends_with("selectors") => lie(word > 1, "no selector", None),
+        (name, 0) if name.ends_with("selectors") => impossible(word > 1, "no selector", None),
         ("tp dispatch slots" | "tp combine slots", 0) => {
-            let is_lie = word != 0 && (low != FLAG || u64::from(high) > room(shape, guard.rank()));
-            lie(is_lie, "no slot of a peer", None)
+            let is_impossible = word != 0 && (low != FLAG || u64::from(high) > room(shape, guard.rank()));
+            impossible(is_impossible, "no slot of a peer", None)
         }
         ("windows in", at) if when.dispatch && at < 96 => {
             let most = shape.bs(RankId(slot as u32));
             let counts = [low, high].into_iter().zip(at / 4..).filter(|&(_, i)| i < local_experts(shape));
-            let is_lie = counts.map(|(count, _)| count).any(|count| count > most);
-            lie(is_lie, "a count that cannot be", Some(slot))
+            let is_impossible = counts.map(|(count, _)| count).any(|count| count > most);
+            impossible(is_impossible, "a count that cannot be", Some(slot))
         }
         ("counts" | "end flags" | "relay records" | "streams in" | "near slots", _) => {
             of_epochs(guard, spot, word, when)
@@ -80,7 +80,7 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie>
 }
 
 /// Words of a hierarchy that speak for data: of no later operator than the own one, with numbers that can be.
-fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie> {
+fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impossible> {
     let (shape, own) = (guard.shape(), when.epoch?);
     let (epoch, number) = (word >> 16, word & 0xFFFF);
     let source = (spot.slot % u64::from(shape.ep_world_size())) as u32;
@@ -88,7 +88,7 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie> {
     let namesake = shape.relay(guard.rank(), spot.slot as u32);
     let record =
         relay::record_bytes(shape, if when.dispatch { Operator::Dispatch } else { Operator::Combine });
-    let (is_lie, source) = match (spot.area.name, spot.offset) {
+    let (is_impossible, source) = match (spot.area.name, spot.offset) {
         ("counts", 0) => {
             let most = u64::from(shape.bs(RankId(source)));
             (epoch > own || epoch == own && number > most, Some(RankId(source)))
@@ -103,17 +103,17 @@ fn of_epochs(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Lie> {
         ("near slots", 0) if !when.dispatch => (epoch > own, None),
         _ => return None,
     };
-    is_lie.then_some(Lie { what: "a word that nobody can have written yet", source })
+    is_impossible.then_some(Impossible { what: "a word that nobody can have written yet", source })
 }
 
 /// What is wrong about bytes that were read: those that are a triple, or the first row that a TP peer tells of.
 #[must_use]
-pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Lie> {
+pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Impossible> {
     let shape = guard.shape();
     if let ("tp dispatch slots" | "tp combine slots", 8) = (spot.area.name, spot.offset) {
         let first = u64::from(u32::from_le_bytes(*bytes.first_chunk()?));
-        let is_lie = first > room(shape, guard.rank());
-        return is_lie.then_some(Lie { what: "a first row that no peer has", source: None });
+        let is_impossible = first > room(shape, guard.rank());
+        return is_impossible.then_some(Impossible { what: "a first row that no peer has", source: None });
     }
     let words: &[u8; 12] = bytes.try_into().ok()?;
     let mut triple = [0; 3];
@@ -149,7 +149,7 @@ pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Lie> {
     let is_here = place.is_none_or(|(from, index)| source == from as i64 && token >= index as i64);
     let source = place.map(|(source, _)| RankId(source as u32));
     let can_be = source_is && token_is && k_is && is_here;
-    (!can_be).then_some(Lie { what: "a triple that cannot be", source })
+    (!can_be).then_some(Impossible { what: "a triple that cannot be", source })
 }
 
 /// Whether a rank can have a row of `source` that is of column `k` there.

@@ -13,14 +13,14 @@ use crate::units::RankId;
 /// [survivors](crate::shape::Shape::survivors) and the core's new id reach through it exactly the memory of those
 /// who are left. A [`Fault`] of the memory names the physical rank.
 #[derive(Clone, Debug)]
-pub struct Survivors<'a, F> {
+pub struct RankRemap<'a, F> {
     /// The fabric underneath.
     pub inner: F,
     /// Who is left; without it ranks keep their names.
     pub left: Option<&'a Elastic>,
 }
 
-impl<F> Survivors<'_, F> {
+impl<F> RankRemap<'_, F> {
     #[inline]
     fn physical(&self, to: RankId, at: Place, len: u64) -> Result<RankId, Fault> {
         match self.left {
@@ -30,7 +30,7 @@ impl<F> Survivors<'_, F> {
     }
 }
 
-impl<F: Fabric> Middleware for Survivors<'_, F> {
+impl<F: Fabric> Middleware for RankRemap<'_, F> {
     type Inner = F;
 
     fn inner(&self) -> &F {

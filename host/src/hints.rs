@@ -132,7 +132,7 @@ fn problem(config: &Config<'_>, limits: Limits, violation: &Violation, all: &[Vi
     }
     let mut problem = Problem::from(violation);
     for may_break in MayBreak::ALL {
-        problem.cures = Clinic { config, limits, violation, all, may_break }.cures();
+        problem.cures = HintSearch { config, limits, violation, all, may_break }.cures();
         if !problem.cures.is_empty() {
             problem.hint = Some(hint(&problem.cures));
             break;
@@ -197,7 +197,7 @@ fn hint(cures: &[Cure]) -> String {
 
 /// One violation and what is tried against it.
 #[derive(Clone, Copy)]
-struct Clinic<'a> {
+struct HintSearch<'a> {
     config: Config<'a>,
     limits: Limits,
     violation: &'a Violation,
@@ -205,7 +205,7 @@ struct Clinic<'a> {
     may_break: MayBreak,
 }
 
-impl<'a> Clinic<'a> {
+impl<'a> HintSearch<'a> {
     fn cures(&self) -> Vec<Cure> {
         let parameter = self.violation.parameter;
         let mut cures = match self.violation.seen {

@@ -5,7 +5,7 @@ use super::violation::Found;
 use super::{Config, Rule, Seen, Violation};
 
 /// Someone at the door with a configuration.
-pub(super) struct Door<'a> {
+pub(super) struct Validator<'a> {
     pub(super) config: &'a Config<'a>,
     pub(super) column: Column,
     pub(super) found: Found<'a>,
@@ -13,7 +13,7 @@ pub(super) struct Door<'a> {
 }
 
 // Not inlined, since each violation would take a place of its own in the frame of all rules.
-impl Door<'_> {
+impl Validator<'_> {
     /// Whether there is a legal TP domain.
     pub(super) fn has_tp(&self) -> bool {
         self.config.tp_world_size == 2 && self.column.tp_world_size.holds(2)

@@ -14,14 +14,14 @@ const PIECE_MAX: usize = 512;
 
 /// A backend whose rows weigh nothing.
 #[derive(Debug)]
-pub struct Weightless<'m, B> {
+pub struct NoPayload<'m, B> {
     /// The memory underneath.
     pub inner: &'m B,
     /// Where flags are counted that a worker publishes to a rank of another one, of so many workers; if they are to be.
     pub crossing: Option<(&'m AtomicU64, u32)>,
 }
 
-/// The fabric of [`Weightless`].
+/// The fabric of [`NoPayload`].
 #[derive(Debug)]
 pub struct WeightlessFabric<'m, F> {
     inner: F,
@@ -29,7 +29,7 @@ pub struct WeightlessFabric<'m, F> {
     crossing: Option<(&'m AtomicU64, u32)>,
 }
 
-impl<'m, B: Backend> Backend for Weightless<'m, B> {
+impl<'m, B: Backend> Backend for NoPayload<'m, B> {
     const INLINED: bool = B::INLINED;
 
     type Fabric<'b>

@@ -4,7 +4,7 @@
 use crate::backend::Backend;
 use crate::batch::Batch;
 use crate::expert;
-use crate::member;
+use crate::global_rank;
 use crate::store::{bytes_of, numbers_of};
 use core::fmt;
 use core::sync::atomic::{AtomicU32, Ordering};
@@ -82,7 +82,7 @@ pub fn check<B: Backend>(
         let work = || {
             loop {
                 let rank = next.fetch_add(1, Ordering::Relaxed);
-                if rank >= member::count(shape) {
+                if rank >= global_rank::count(shape) {
                     break;
                 }
                 if let Err(mismatch) = check_rank(backend, cluster, batch, number, RankId(rank)) {

@@ -17,26 +17,26 @@ const LINKS_MAX: u32 = 40;
 ///
 /// # Errors
 /// The file cannot be written, or `path` is something other than a regular file; nothing is left behind.
-pub fn write_whole(
+pub fn write_atomically(
     path: &Path,
     fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
 ) -> Result<(), Error> {
-    Whole::written(path, fill)?.put()
+    AtomicFile::written(path, fill)?.put()
 }
 
 /// A file that is complete, and not in its place yet. Dropped, nothing of it is left.
 #[derive(Debug)]
-pub struct Whole {
+pub struct AtomicFile {
     path: PathBuf,
     target: Target,
     temporary: Temporary,
 }
 
-impl Whole {
+impl AtomicFile {
     /// Writes what shall become `path`, which is not touched.
     ///
     /// # Errors
-    /// As [`write_whole`].
+    /// As [`write_atomically`].
     pub fn written(
         path: &Path,
         fill: impl FnOnce(&mut BufWriter<&File>) -> io::Result<()>,
@@ -93,14 +93,14 @@ fn remove(path: &Path) -> io::Result<()> {
 ///
 /// # Errors
 /// It stays.
-pub fn remove_whole(path: &Path) -> Result<(), Error> {
+pub fn remove_file(path: &Path) -> Result<(), Error> {
     remove(path).map_err(|e| cannot_replace(path, &e))
 }
 
-/// Whether [`write_whole`] can begin, found out without leaving a trace.
+/// Whether [`write_atomically`] can begin, found out without leaving a trace.
 ///
 /// # Errors
-/// As [`write_whole`].
+/// As [`write_atomically`].
 pub fn check_writable(path: &Path) -> Result<(), Error> {
     let Target { folder, .. } = Target::of(path)?;
     Temporary::in_folder(path, &folder).map(drop)
@@ -300,7 +300,7 @@ mod tests {
         let path = folder.path().join("result");
         for content in ["first", "second"] {
             let before = names(folder.path());
-            write_whole(&path, |file| {
+            write_atomically(&path, |file| {
                 file.write_all(content.as_bytes())?;
                 file.flush()?;
                 assert_eq!(names(folder.path()), before);
@@ -321,7 +321,7 @@ mod tests {
             file.write_all(&[7; 4 << 20])?;
             Err(io::ErrorKind::StorageFull.into())
         };
-        let line = write_whole(&path, full).unwrap_err().lines().remove(0);
+        let line = write_atomically(&path, full).unwrap_err().lines().remove(0);
         assert!(line.ends_with("result: cannot write: no storage space"), "{line}");
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "old");
         assert_eq!(names(folder.path()), ["result"]);
@@ -354,7 +354,7 @@ mod tests {
         symlink("near", at("nearer")).unwrap();
         // Dangling at first.
         for content in ["first", "second"] {
-            write_whole(&at("nearer"), |file| file.write_all(content.as_bytes())).unwrap();
+            write_atomically(&at("nearer"), |file| file.write_all(content.as_bytes())).unwrap();
             assert!(at("near").is_symlink() && at("nearer").is_symlink());
             assert_eq!(std::fs::read_to_string(at("far/file")).unwrap(), content);
         }
@@ -363,7 +363,7 @@ mod tests {
         let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode();
         assert_eq!(mode(&at("far/file")), mode(&plain), "as any other file");
         std::fs::set_permissions(&plain, std::fs::Permissions::from_mode(0o600)).unwrap();
-        write_whole(&plain, |file| file.write_all(b"mine alone")).unwrap();
+        write_atomically(&plain, |file| file.write_all(b"mine alone")).unwrap();
         assert_eq!(mode(&plain) & 0o777, 0o600, "who could not read the old one cannot read the new one");
         symlink("round", at("round")).unwrap();
         let line = check_writable(&at("round")).unwrap_err().lines().remove(0);
