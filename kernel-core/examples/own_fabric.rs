@@ -108,6 +108,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         window: zeros(shape.window_bytes()),
         outputs: Tensor::ALL.map(|tensor| zeros(capacity(&shape, rank, tensor))),
     });
+    let env = |i: u32| {
+        let core = (RankId(i / 2), CoreId(i % 2));
+        Env::new(&shape, core, Choices::default(), Capabilities::empty(), Portable)
+    };
+    let envs = [env(0)?, env(1)?, env(2)?, env(3)?];
     let mut scratch = [0; 4].map(|_| (vec![0; scratch_words(&shape)], vec![0; scratch_bytes(&shape)]));
     let mut given = [0, 1].map(|_| [const { Vec::new() }; 3]);
     for round in 0..rounds {
@@ -117,23 +122,18 @@ fn main() -> Result<(), Box<dyn Error>> {
             Inputs { x: &x, expert_ids: &[0, 3, 2, 1], expert_scales: &[0.5; 4], ..Inputs::default() };
         (0..2).map(RankId).try_for_each(|rank| inputs.check(&shape, rank))?;
         for operator in [Operator::Dispatch, Operator::Combine] {
-            let mut machines =
-                [0; 4].map(|_| Machine::begin(operator, &shape, Choices::default(), Capabilities::empty()));
+            let mut machines = envs.each_ref().map(|env| Machine::begin(operator, env));
             let mut done = 0;
             while done < 4 {
                 done = 0;
                 for (i, (machine, (words, row))) in machines.iter_mut().zip(&mut scratch).enumerate() {
-                    let (rank, core) = (RankId(i as u32 / 2), CoreId(i as u32 % 2));
-                    let env = &Env::new(&shape, rank, core, Choices::default(), Portable);
+                    let (rank, env) = (RankId(i as u32 / 2), &envs[i]);
                     let [y, assist_info, ep_recv_counts] = &given[rank.index()];
                     let operands = &Operands { y, assist_info, ep_recv_counts, ..Operands::default() };
                     let fabric = &mut OwnFabric { ranks: &mut memory, me: rank };
                     let (shape, inputs, scratch) = (&shape, &inputs, Scratch { words, row });
-                    let machine = machine.as_mut().map_err(|refused| *refused)?;
-                    done += u32::from(
-                        machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })?
-                            == Progress::Done,
-                    );
+                    let mut cx = Context { shape, env, fabric, inputs, operands, scratch };
+                    done += u32::from(machine.step(&mut cx)? == Progress::Done);
                 }
             }
             // The experts return the rows as they came.

@@ -1,8 +1,10 @@
 //! One machine type: what a shape leaves to be chosen, and what a memory must be able to do.
 
 use veriep_core::fabric::Capabilities;
-use veriep_core::protocol::{Choices, Machine, Operator, Receive, Refused, Stage};
+use veriep_core::protocol::{Choices, Env, Receive, Refused, Stage};
 use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
+use veriep_core::units::{CoreId, RankId};
+use veriep_core::vector::Portable;
 
 fn shape(config: &Config<'_>) -> Shape {
     Shape::new(config, Limits::None).unwrap_or_else(|found| panic!("{found:?}"))
@@ -44,37 +46,48 @@ fn every_choice_that_makes_a_difference_is_listed_once() {
         let twice = all.iter().enumerate().find(|(i, choices)| all[..*i].contains(choices));
         assert_eq!(twice, None, "{name}");
         for choices in all {
-            for operator in [Operator::Dispatch, Operator::Combine] {
-                let machine = Machine::begin(operator, &shape, choices, Capabilities::all());
-                assert!(machine.is_ok(), "{name}, {choices:?}: {machine:?}");
-                let needs = Machine::needs(operator, &shape, choices);
-                assert!(Machine::begin(operator, &shape, choices, needs).is_ok(), "{name}, {choices:?}");
-            }
+            let core = (RankId(0), CoreId(0));
+            let env = Env::new(&shape, core, choices, choices.needs(&shape), Portable);
+            assert!(env.is_ok(), "{name}, {choices:?}: {env:?}");
         }
     }
 }
 
-fn refused(config: &Config<'_>, operator: Operator, choices: Choices, has: Capabilities) -> Option<Refused> {
-    Machine::begin(operator, &shape(config), choices, has).err()
+fn refused(config: &Config<'_>, choices: Choices, has: Capabilities) -> Option<Refused> {
+    Env::new(&shape(config), (RankId(0), CoreId(0)), choices, has, Portable).err()
 }
 
 #[test]
 fn a_memory_that_lacks_a_call_is_refused_before_an_operator_begins() {
     let direct = Choices { receive: Receive::Direct { areas: 1 }, ..Choices::default() };
     let (none, missing) = (Capabilities::empty(), |missing| Some(Refused::Capabilities { missing }));
-    assert_eq!(refused(&a3(), Operator::Combine, direct, none), missing(Capabilities::PEER_BYTES));
-    assert_eq!(refused(&a3(), Operator::Dispatch, direct, none), None);
-    for operator in [Operator::Dispatch, Operator::Combine] {
-        let stage = |stage| Choices { stage, ..Choices::default() };
-        let sends = missing(Capabilities::SEND);
-        assert_eq!(refused(&hierarchy(), operator, stage(Stage::Three), Capabilities::PEER_BYTES), sends);
-        assert_eq!(refused(&hierarchy(), operator, stage(Stage::Two), none), None);
-        // There is no other server to send to.
-        let alone = Config { ep_world_size: 2, ..hierarchy() };
-        assert_eq!(refused(&alone, operator, stage(Stage::Three), none), None);
-    }
+    assert_eq!(refused(&a3(), direct, none), missing(Capabilities::PEER_BYTES));
+    let stage = |stage| Choices { stage, ..Choices::default() };
+    let sends = missing(Capabilities::SEND);
+    assert_eq!(refused(&hierarchy(), stage(Stage::Three), Capabilities::PEER_BYTES), sends);
+    assert_eq!(refused(&hierarchy(), stage(Stage::Two), none), None);
+    // There is no other server to send to.
+    let alone = Config { ep_world_size: 2, ..hierarchy() };
+    assert_eq!(refused(&alone, stage(Stage::Three), none), None);
     let refused = Refused::Capabilities { missing: Capabilities::all() };
     assert_eq!(refused.to_string(), "the memory has no PEER_BYTES and SEND and LEND and PREFETCH");
+}
+
+#[test]
+fn a_core_that_the_shape_does_not_have_is_refused() {
+    for config in [a3(), hierarchy(), Config { comm_alg: Protocol::Fullmesh, ..a3() }] {
+        let shape = shape(&config);
+        let new = |rank, core| {
+            let core = (RankId(rank), CoreId(core));
+            Env::new(&shape, core, Choices::default(), Capabilities::all(), Portable).err()
+        };
+        let (ranks, cores) = (shape.ep_world_size(), shape.aiv_num());
+        assert_eq!(new(ranks - 1, cores - 1), None);
+        for (rank, core) in [(ranks, 0), (0, cores), (u32::MAX, 0), (0, u32::MAX), (u32::MAX, u32::MAX)] {
+            let refused = Refused::NoCore { rank: RankId(rank), core: CoreId(core) };
+            assert_eq!(new(rank, core), Some(refused));
+        }
+    }
 }
 
 #[test]
@@ -88,23 +101,19 @@ fn a_way_to_receive_that_a_shape_does_not_have_is_refused() {
         hierarchy(),
     ] {
         for choices in [in_place, direct] {
-            let why = refused(&config, Operator::Dispatch, choices, Capabilities::all());
+            let why = refused(&config, choices, Capabilities::all());
             assert_eq!(why, Some(Refused::Receive(choices.receive)), "{config:?}");
         }
     }
     let int8 = Config { comm_quant_mode: 2, ..a3() };
-    assert_eq!(refused(&int8, Operator::Combine, in_place, Capabilities::all()), None);
-    assert!(refused(&int8, Operator::Combine, direct, Capabilities::all()).is_some());
+    assert_eq!(refused(&int8, in_place, Capabilities::all()), None);
+    assert!(refused(&int8, direct, Capabilities::all()).is_some());
     // There are one or two areas, whatever the window holds.
     let areas = |areas| receive(Receive::Direct { areas });
-    let seen =
-        [0, 1, 2, 3].map(|n| refused(&a3(), Operator::Dispatch, areas(n), Capabilities::all()).is_some());
+    let seen = [0, 1, 2, 3].map(|n| refused(&a3(), areas(n), Capabilities::all()).is_some());
     assert_eq!(seen, [true, false, false, true]);
     // Records of one expert per rank fit, but not two areas of rows and results.
     let bs = BatchSizes::Uniform(64);
     let wide = Config { ep_world_size: 8, moe_expert_num: 8, h: 8192, bs, hccl_buffsize_mb: 24, ..a3() };
-    assert_eq!(
-        refused(&wide, Operator::Dispatch, direct, Capabilities::all()),
-        Some(Refused::Receive(direct.receive))
-    );
+    assert_eq!(refused(&wide, direct, Capabilities::all()), Some(Refused::Receive(direct.receive)));
 }

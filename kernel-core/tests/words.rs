@@ -66,6 +66,8 @@ fn errors() -> Vec<E> {
         E::Record { source, record: 61, field: "pairs", seen: 99 },
         E::Fault(Fault::new(RANK, at, 73)),
         E::Fault(Fault::new(RANK, at, 73).with_code(-74)),
+        E::OtherMachine,
+        E::Given("what"),
         E::Internal("what for"),
     ]
 }

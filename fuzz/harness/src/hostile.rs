@@ -114,7 +114,7 @@ impl Watch for Attack {
 
     fn refused(&mut self, group: &Group<'_, '_, '_>, member: usize, error: ProtocolError) {
         use ProtocolError as E;
-        assert!(!matches!(error, E::Internal(_) | E::Fault(_)), "member {member}: {error}");
+        assert!(!matches!(error, E::Internal(_) | E::Given(_) | E::Fault(_)), "member {member}: {error}");
         self.report.refused.push((member, error));
         let Some(byzantine) = self.byzantine.filter(|&byzantine| byzantine != member) else { return };
         let byzantine = group.cluster.members[byzantine].ep;

@@ -14,7 +14,7 @@ pub mod threads;
 
 pub use hang::{Hang, Missing};
 pub use task::{RankState, Stop, Task};
-use veriep_core::protocol::{Choices, Machine, Refused};
+use veriep_core::protocol::{Choices, Refused};
 use veriep_core::shape::Protocol;
 use veriep_core::sim::cluster::Planned;
 
@@ -124,10 +124,7 @@ impl<'a, B> Unit<'a, B> {
         B: Backend,
     {
         let capabilities = self.backend.fabric(RankId(0), CoreId(0), 0).capabilities();
-        for operator in self.operators {
-            Machine::begin(operator.operator, self.shape, self.options.choices, capabilities)?;
-        }
-        Ok(())
+        Ok(self.options.choices.check(self.shape, capabilities)?)
     }
 
     /// Whether the cores of `rank` have ended all operators: its doorbell rings no more.
@@ -171,8 +168,8 @@ impl<'a, B> Unit<'a, B> {
 
     /// A task for every core of `rank`.
     fn tasks_of(&self, rank: RankId) -> impl Iterator<Item = Task> + use<'a, B> {
-        let (shape, options) = (self.shape, self.options);
-        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core), options))
+        let shape = self.shape;
+        (0..shape.aiv_num()).map(move |core| Task::new(shape, rank, CoreId(core)))
     }
 }
 

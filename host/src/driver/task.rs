@@ -10,7 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
-use veriep_core::fabric::{Capabilities, Fabric, Progress, ProtocolError, Wait};
+use veriep_core::fabric::{Fabric, Progress, ProtocolError, Wait};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::row_table;
@@ -164,10 +164,9 @@ pub struct Task {
     pub core: CoreId,
     /// The next or running operator, by its number in the unit.
     pub operator: usize,
-    env: Env<RowUnit>,
+    env: Option<Env<RowUnit>>,
     phase: Phase,
     /// Of its fabric, once it has asked.
-    capabilities: Option<Capabilities>,
     words: Vec<u32>,
     row: Vec<u8>,
     /// What the stand-in experts took: no operator's time.
@@ -177,22 +176,17 @@ pub struct Task {
 impl Task {
     /// A core before its first operator.
     #[must_use]
-    pub fn new(shape: &Shape, rank: RankId, core: CoreId, options: Options) -> Self {
-        let Options { choices, vector, rows_idle, one_by_one, .. } = options;
-        let vector = RowUnit((!rows_idle).then_some(vector));
-        let env = Env::new(shape, global_rank::ep_rank(shape, rank), core, choices, vector);
-        let task = Self {
+    pub fn new(shape: &Shape, rank: RankId, core: CoreId) -> Self {
+        Self {
             rank,
             core,
             operator: 0,
-            env: env.with_tp_rank(global_rank::tp_rank(shape, rank)),
+            env: None,
             phase: Phase::Between,
-            capabilities: None,
             words: vec![0; protocol::scratch_words(shape)],
             row: vec![0; protocol::scratch_bytes(shape)],
             experts: Duration::ZERO,
-        };
-        if one_by_one { Self { env: task.env.one_by_one(), ..task } } else { task }
+        }
     }
 
     /// Moves on by at most `steps` steps, within one operator. Returns the steps made and, if it could not go
@@ -265,12 +259,24 @@ impl Task {
         }
         let Some(planned) = self.current(unit) else { return Ok(Some(Stop::End)) };
         unit.backend.begins(self.rank, self.core);
-        let ask = || unit.backend.fabric(self.rank, self.core, planned.round).capabilities();
-        let capabilities = *self.capabilities.get_or_insert_with(ask);
-        let machine = Machine::begin(planned.operator, unit.shape, unit.options.choices, capabilities);
-        self.phase =
-            Phase::Runs(machine.map_err(|_| ProtocolError::Internal("refused in the middle of a unit"))?);
+        let env = match self.env.take() {
+            Some(env) => env,
+            None => self.constants(unit)?,
+        };
+        self.phase = Phase::Runs(Machine::begin(planned.operator, self.env.insert(env)));
         Ok(None)
+    }
+
+    /// The constants of this core.
+    fn constants<B: Backend>(&self, unit: &Unit<'_, B>) -> Result<Env<RowUnit>, ProtocolError> {
+        let Options { choices, vector, rows_idle, one_by_one, .. } = unit.options;
+        let (shape, vector) = (unit.shape, RowUnit((!rows_idle).then_some(vector)));
+        let capabilities = unit.backend.fabric(self.rank, self.core, 0).capabilities();
+        let core = (global_rank::ep_rank(shape, self.rank), self.core);
+        let env = Env::new(shape, core, choices, capabilities, vector);
+        let env = env.map_err(|_| ProtocolError::Internal("refused in the middle of a unit"))?;
+        let env = env.with_tp_rank(global_rank::tp_rank(shape, self.rank));
+        Ok(if one_by_one { env.one_by_one() } else { env })
     }
 
     /// Steps the machine until it is pending or done; `None` when the steps are used up.
@@ -285,12 +291,12 @@ impl Task {
         let returned = unit.ranks[rank.index()].returned[round]
             .read()
             .map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
-        let Phase::Runs(machine) = &mut self.phase else { return Ok(None) };
+        let (Phase::Runs(machine), Some(env)) = (&mut self.phase, &self.env) else { return Ok(None) };
         let mut fabric = unit.backend.fabric(rank, core, round);
         let inputs = &unit.batches[round].inputs(rank);
         let operands = &returned.operands();
         let scratch = Scratch { words: &mut self.words, row: &mut self.row };
-        let (shape, env) = (unit.shape, &self.env);
+        let shape = unit.shape;
         if B::INLINED {
             let fabric = &mut fabric;
             machine.run(&mut Context { shape, env, fabric, inputs, operands, scratch }, steps, done)

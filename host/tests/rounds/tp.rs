@@ -54,9 +54,13 @@ fn poll(
     y: &[Vec<u8>; 2],
     mut before: impl FnMut(usize),
 ) -> Result<Vec<Wait>, ProtocolError> {
-    let begin = || Machine::begin(operator, shape, Choices::default(), Capabilities::empty()).unwrap();
-    let core = |()| (begin(), vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)]);
-    let mut cores = [(); 2 * CORES as usize].map(core);
+    let core = |i| {
+        let core = (RankId(0), CoreId(i % CORES));
+        let env = Env::new(shape, core, Choices::default(), Capabilities::empty(), Portable).unwrap();
+        let env = env.with_tp_rank(RankId(i / CORES));
+        (Machine::begin(operator, &env), env, vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)])
+    };
+    let mut cores: Vec<_> = (0..2 * CORES).map(core).collect();
     let given = [0, 1].map(|peer| {
         [(Tensor::AssistInfo, 12 * 2 * BS), (Tensor::EpRecvCounts, 8)]
             .map(|(tensor, len)| output(backend, peer, tensor, len))
@@ -64,13 +68,12 @@ fn poll(
     with_inputs(|inputs| {
         loop {
             let (mut waits, mut moved) = (Vec::new(), false);
-            for (i, (machine, words, row)) in cores.iter_mut().enumerate().take(peers * CORES as usize) {
+            for (i, (machine, env, words, row)) in cores.iter_mut().enumerate().take(peers * CORES as usize) {
                 let (peer, core) = (i / CORES as usize, CoreId(i as u32 % CORES));
                 before(peer);
-                let env = Env::new(shape, RankId(0), core, Choices::default(), Portable);
                 let mut cx = Context {
                     shape,
-                    env: &env.with_tp_rank(RankId(peer as u32)),
+                    env,
                     fabric: &mut backend.fabric(RankId(peer as u32), core, 0),
                     inputs: &inputs[peer],
                     operands: &Operands {

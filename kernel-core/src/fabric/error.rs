@@ -16,6 +16,8 @@ pub enum ProtocolError {
         /// The fingerprint of the shape given.
         given: u64,
     },
+    /// The constants are those of another protocol than the machine's.
+    OtherMachine,
     /// A selector record holds neither 0 nor 1.
     Selector {
         /// Where.
@@ -197,7 +199,10 @@ pub enum ProtocolError {
     },
     /// The fabric refused an access.
     Fault(Fault),
-    /// A slice that the door had sized was too short: a defect of this crate or a scratch of the wrong size.
+    /// What the caller gave is too short for the shape (scratch, inputs, operands), or a fabric returned another number of
+    /// bytes than it was asked for.
+    Given(&'static str),
+    /// Something that cannot happen: a defect of this crate.
     Internal(&'static str),
 }
 
@@ -306,6 +311,8 @@ impl fmt::Display for ProtocolError {
                 "flag of row {position} of token {token} of rank {source} tells of {seen} rows: must be in [{min}, {max}]"
             ),
             Self::Fault(fault) => fault.fmt(f),
+            Self::OtherMachine => f.write_str("env is another protocol's than the machine"),
+            Self::Given(what) => f.write_str(what),
             Self::Internal(what) => write!(f, "internal: {what}"),
         }
     }

@@ -1,5 +1,7 @@
 //! What may be chosen for a group, and what a shape leaves to be chosen.
 
+use super::Refused;
+use crate::fabric::Capabilities;
 use crate::layout::direct::{self, Area};
 use crate::layout::state::Partition;
 use crate::layout::{outputs, row_table};
@@ -148,6 +150,31 @@ pub enum Stage {
 }
 
 impl Choices {
+    /// Whether a group of `shape` can make these choices on a memory with these `capabilities`.
+    ///
+    /// # Errors
+    /// The shape has no such choice, this build has no such machines, or the memory lacks a call that they would make.
+    pub fn check(self, shape: &Shape, capabilities: Capabilities) -> Result<(), Refused> {
+        if !self.receive.suits(shape) {
+            return Err(Refused::Receive(self.receive));
+        }
+        if let Some(feature) = left_out(shape, self) {
+            return Err(Refused::LeftOut { feature });
+        }
+        let missing = self.needs(shape).difference(capabilities);
+        if missing.is_empty() { Ok(()) } else { Err(Refused::Capabilities { missing }) }
+    }
+
+    /// The optional calls that machines make under these choices.
+    #[must_use]
+    pub fn needs(self, shape: &Shape) -> Capabilities {
+        let is_hierarchy = shape.protocol() == Protocol::Hierarchy;
+        let mut needed = Capabilities::empty();
+        needed.set(Capabilities::PEER_BYTES, self.receive.is_direct());
+        needed.set(Capabilities::SEND, is_hierarchy && self.stage == Stage::Three && shape.servers() > 1);
+        needed
+    }
+
     /// Whether every rank has an agent beside its cores: on the full mesh of A2, and in stage 2 of the hierarchy.
     #[must_use]
     pub fn has_agents(&self, shape: &Shape) -> bool {
@@ -200,4 +227,16 @@ impl Receive {
         };
         !self.keeps_rows() || in_window && (!self.is_direct() || fits())
     }
+}
+
+/// The feature that a group would need and that is left out.
+fn left_out(shape: &Shape, choices: Choices) -> Option<&'static str> {
+    let (built, feature) = match (shape.protocol(), choices.receive) {
+        (Protocol::Fullmesh, _) => (cfg!(feature = "a2"), "a2"),
+        (Protocol::Hierarchy, _) => (cfg!(feature = "hierarchy"), "hierarchy"),
+        (Protocol::FullmeshV2, _) if !cfg!(feature = "a3-v2") => (false, "a3-v2"),
+        (_, receive) if receive.is_direct() => (cfg!(feature = "direct"), "direct"),
+        _ => (cfg!(feature = "tp") || shape.tp_world_size() == 1, "tp"),
+    };
+    (!built).then_some(feature)
 }

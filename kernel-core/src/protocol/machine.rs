@@ -1,8 +1,6 @@
 //! The machine of any protocol.
 
-use super::{
-    Choices, Context, Operator, Receive, Scratch, Stage, a2, a3, a3_v2, direct, hierarchy, internal,
-};
+use super::{Choices, Context, Operator, Receive, Scratch, a2, a3, a3_v2, direct, hierarchy};
 use crate::fabric::{Awaited, Capabilities, Fabric, Progress, ProtocolError, Watch};
 use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, RankId};
@@ -33,10 +31,17 @@ pub enum Machine {
     HierarchyCombine(hierarchy::Combine),
 }
 
-/// Why an operator does not begin.
+/// Why a core cannot take part in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refused {
+    /// The shape has no such core.
+    NoCore {
+        /// The EP rank, of [`ep_world_size`](Shape::ep_world_size).
+        rank: RankId,
+        /// Its core, of [`aiv_num`](Shape::aiv_num).
+        core: CoreId,
+    },
     /// The machines of this shape and these choices are left out of this build.
     LeftOut {
         /// The feature of this crate that has them.
@@ -54,6 +59,7 @@ pub enum Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NoCore { rank, core } => write!(f, "the shape has no core {core} of rank {rank}"),
             Self::LeftOut { feature } => write!(f, "built without the feature {feature}"),
             Self::Receive(receive) if receive.is_direct() => {
                 f.write_str("this shape has no direct placement, or its window is too small for it")
@@ -74,11 +80,15 @@ impl fmt::Display for Refused {
 
 impl core::error::Error for Refused {}
 
-/// What stays the same for a core over a group's life, by protocol.
+/// What stays the same for a core over a group's life, by protocol. It also says which machines the core runs.
 #[derive(Clone, Debug)]
 pub enum Env<V> {
-    /// Of all A3 machines.
+    /// Of A3, where rows are copied out or received in place.
     A3(a3::Env<V>),
+    /// Of fullmesh_v2.
+    V2(a3::Env<V>),
+    /// Of direct placement.
+    Direct(a3::Env<V>),
     /// Of the A2 full mesh.
     A2(a2::Env<V>),
     /// Of the A2 hierarchy.
@@ -86,18 +96,33 @@ pub enum Env<V> {
 }
 
 impl<V> Env<V> {
-    /// The constants of `core` of EP rank `rank`, which makes these `choices` and lets `vector` work on rows.
-    #[must_use]
-    pub fn new(shape: &Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
-        match shape.protocol() {
-            Protocol::FullmeshV1 | Protocol::FullmeshV2 => {
-                Self::A3(a3::Env::new(shape, rank, core, choices, vector))
-            }
+    /// The constants of `core` of EP rank `rank`, which makes these `choices` on a memory with these `capabilities`, and
+    /// lets `vector` work on rows.
+    ///
+    /// # Errors
+    /// The shape has no such core or no such choice, or the memory lacks a call that one of the machines would make
+    /// ([`Choices::needs`]).
+    pub fn new(
+        shape: &Shape,
+        (rank, core): (RankId, CoreId),
+        choices: Choices,
+        capabilities: Capabilities,
+        vector: V,
+    ) -> Result<Self, Refused> {
+        if rank.0 >= shape.ep_world_size() || core.0 >= shape.aiv_num() {
+            return Err(Refused::NoCore { rank, core });
+        }
+        choices.check(shape, capabilities)?;
+        let a3 = |vector| a3::Env::new(shape, rank, core, choices, vector);
+        Ok(match shape.protocol() {
+            Protocol::FullmeshV1 if choices.receive.is_direct() => Self::Direct(a3(vector)),
+            Protocol::FullmeshV1 => Self::A3(a3(vector)),
+            Protocol::FullmeshV2 => Self::V2(a3(vector)),
             Protocol::Fullmesh => Self::A2(a2::Env::new(shape, rank, core, vector)),
             Protocol::Hierarchy => {
                 Self::Hierarchy(hierarchy::Env::new(shape, rank, core, vector).with_stage(choices.stage))
             }
-        }
+        })
     }
 
     /// The same of a rank that is number `tp_rank` of its TP domain; only A3 has such domains.
@@ -114,6 +139,8 @@ impl<V> Env<V> {
     pub fn one_by_one(self) -> Self {
         match self {
             Self::A3(env) => Self::A3(env.one_by_one()),
+            Self::V2(env) => Self::V2(env.one_by_one()),
+            Self::Direct(env) => Self::Direct(env.one_by_one()),
             other => other,
         }
     }
@@ -122,64 +149,27 @@ impl<V> Env<V> {
     #[must_use]
     pub const fn effects_max(&self) -> u32 {
         match self {
-            Self::A3(env) => env.run,
+            Self::A3(env) | Self::V2(env) | Self::Direct(env) => env.run,
             Self::A2(_) | Self::Hierarchy(_) => 1,
         }
     }
 }
 
 impl Machine {
-    /// The machine that carries out `operator` in a group of `shape` that makes these `choices`, on a memory with these
-    /// `capabilities`.
-    ///
-    /// # Errors
-    /// The shape has no such choice, or the memory lacks a call that the machine would make. Nothing has happened then.
-    pub fn begin(
-        operator: Operator,
-        shape: &Shape,
-        choices: Choices,
-        capabilities: Capabilities,
-    ) -> Result<Self, Refused> {
-        if !choices.receive.suits(shape) {
-            return Err(Refused::Receive(choices.receive));
-        }
-        if let Some(feature) = left_out(shape, choices) {
-            return Err(Refused::LeftOut { feature });
-        }
-        let missing = Self::needs(operator, shape, choices).difference(capabilities);
-        if !missing.is_empty() {
-            return Err(Refused::Capabilities { missing });
-        }
-        let direct = choices.receive.is_direct();
-        Ok(match (shape.protocol(), operator) {
-            (Protocol::FullmeshV1, Operator::Dispatch) if direct => {
-                Self::DirectDispatch(direct::Dispatch::new())
-            }
-            (Protocol::FullmeshV1, Operator::Combine) if direct => {
-                Self::DirectCombine(direct::Combine::new())
-            }
-            (Protocol::FullmeshV1, Operator::Dispatch) => Self::A3Dispatch(a3::Dispatch::new()),
-            (Protocol::FullmeshV2, Operator::Dispatch) => Self::V2Dispatch(a3_v2::Dispatch::new()),
-            (Protocol::FullmeshV1 | Protocol::FullmeshV2, Operator::Combine) => {
-                Self::A3Combine(a3::Combine::new())
-            }
-            (Protocol::Fullmesh, Operator::Dispatch) => Self::A2Dispatch(a2::Dispatch::new()),
-            (Protocol::Fullmesh, Operator::Combine) => Self::A2Combine(a2::Combine::new()),
-            (Protocol::Hierarchy, Operator::Dispatch) => Self::HierarchyDispatch(hierarchy::Dispatch::new()),
-            (Protocol::Hierarchy, Operator::Combine) => Self::HierarchyCombine(hierarchy::Combine::new()),
-        })
-    }
-
-    /// The optional calls that the machine of `operator` makes.
+    /// The machine that carries out `operator` on the core that has these constants.
     #[must_use]
-    pub fn needs(operator: Operator, shape: &Shape, choices: Choices) -> Capabilities {
-        let pulls = operator == Operator::Combine && choices.receive.is_direct();
-        let sends =
-            shape.protocol() == Protocol::Hierarchy && choices.stage == Stage::Three && shape.servers() > 1;
-        let mut needed = Capabilities::empty();
-        needed.set(Capabilities::PEER_BYTES, pulls);
-        needed.set(Capabilities::SEND, sends);
-        needed
+    pub const fn begin<V>(operator: Operator, env: &Env<V>) -> Self {
+        match (operator, env) {
+            (Operator::Dispatch, Env::A3(_)) => Self::A3Dispatch(a3::Dispatch::new()),
+            (Operator::Dispatch, Env::V2(_)) => Self::V2Dispatch(a3_v2::Dispatch::new()),
+            (Operator::Combine, Env::A3(_) | Env::V2(_)) => Self::A3Combine(a3::Combine::new()),
+            (Operator::Dispatch, Env::Direct(_)) => Self::DirectDispatch(direct::Dispatch::new()),
+            (Operator::Combine, Env::Direct(_)) => Self::DirectCombine(direct::Combine::new()),
+            (Operator::Dispatch, Env::A2(_)) => Self::A2Dispatch(a2::Dispatch::new()),
+            (Operator::Combine, Env::A2(_)) => Self::A2Combine(a2::Combine::new()),
+            (Operator::Dispatch, Env::Hierarchy(_)) => Self::HierarchyDispatch(hierarchy::Dispatch::new()),
+            (Operator::Combine, Env::Hierarchy(_)) => Self::HierarchyCombine(hierarchy::Combine::new()),
+        }
     }
 
     /// The name of the phase that the machine is in, for reports and traces. A part's phase comes behind the name of the part:
@@ -250,29 +240,17 @@ impl Machine {
         }
         match (self, cx.env) {
             (Self::A3Dispatch(machine), Env::A3(env)) => drive!(machine, env),
-            (Self::A3Combine(machine), Env::A3(env)) => drive!(machine, env),
-            (Self::V2Dispatch(machine), Env::A3(env)) => drive!(machine, env),
-            (Self::DirectDispatch(machine), Env::A3(env)) => drive!(machine, env),
-            (Self::DirectCombine(machine), Env::A3(env)) => drive!(machine, env),
+            (Self::A3Combine(machine), Env::A3(env) | Env::V2(env)) => drive!(machine, env),
+            (Self::V2Dispatch(machine), Env::V2(env)) => drive!(machine, env),
+            (Self::DirectDispatch(machine), Env::Direct(env)) => drive!(machine, env),
+            (Self::DirectCombine(machine), Env::Direct(env)) => drive!(machine, env),
             (Self::A2Dispatch(machine), Env::A2(env)) => drive!(machine, env),
             (Self::A2Combine(machine), Env::A2(env)) => drive!(machine, env),
             (Self::HierarchyDispatch(machine), Env::Hierarchy(env)) => drive!(machine, env),
             (Self::HierarchyCombine(machine), Env::Hierarchy(env)) => drive!(machine, env),
-            _ => Err(internal("no machine of this protocol")),
+            _ => Err(ProtocolError::OtherMachine),
         }
     }
-}
-
-/// The feature that a group would need and that is left out.
-fn left_out(shape: &Shape, choices: Choices) -> Option<&'static str> {
-    let (built, feature) = match (shape.protocol(), choices.receive) {
-        (Protocol::Fullmesh, _) => (cfg!(feature = "a2"), "a2"),
-        (Protocol::Hierarchy, _) => (cfg!(feature = "hierarchy"), "hierarchy"),
-        (Protocol::FullmeshV2, _) if !cfg!(feature = "a3-v2") => (false, "a3-v2"),
-        (_, receive) if receive.is_direct() => (cfg!(feature = "direct"), "direct"),
-        _ => (cfg!(feature = "tp") || shape.tp_world_size() == 1, "tp"),
-    };
-    (!built).then_some(feature)
 }
 
 /// Steps until something else than a step comes back, at most to step number `steps`; `done` counts on.

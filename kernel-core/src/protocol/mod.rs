@@ -1,14 +1,14 @@
 //! The machines: one core's dispatch or combine, of every protocol behind one face.
 //!
-//! A [`Machine`] is a plain value of one core and one operator. Whoever drives it [begins](Machine::begin) it and calls
+//! A [`Machine`] is a plain value of one core and one operator. Whoever drives it makes the core's constants once ([`Env::new`], which refuses
+//! what the shape, the build or the memory cannot do), [begins](Machine::begin) a machine for each operator and calls
 //! [`step`](Machine::step) until it answers [`Done`](crate::fabric::Progress::Done). What a machine must not carry comes with
 //! every call: the core's constants ([`Env`]) and the [`Context`] of fabric, inputs, operands and scratch.
 //! Beside the machines of its cores a rank may have an [`Agent`] ([`Choices::has_agents`]).
 //!
 //! # What a driver owes
 //!
-//! - All ranks have equal shapes ([`Shape::fingerprint`] tells) and the same [`Choices`], in [`Machine::begin`] and in
-//!   [`Env::new`] alike.
+//! - All ranks have equal shapes ([`Shape::fingerprint`] tells) and the same [`Choices`].
 //! - State and window are zero when the group is made.
 //! - Inputs have passed [`Inputs::check`](crate::inputs::Inputs::check) on their rank: machines do not look again.
 //! - An [`Env`] lives as long as its core, an [`Agent`] as long as its rank. A machine lives for one operator; its scratch may
@@ -153,6 +153,11 @@ pub fn scratch_bytes(shape: &Shape) -> usize {
 
 #[cfg(test)]
 mod tests;
+
+/// The caller has given what does not fit the shape.
+const fn given(what: &'static str) -> ProtocolError {
+    ProtocolError::Given(what)
+}
 
 const fn internal(what: &'static str) -> ProtocolError {
     ProtocolError::Internal(what)

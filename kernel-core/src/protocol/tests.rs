@@ -302,7 +302,7 @@ fn step(cluster: &mut Group<'_>, scene: &mut Scene, actor: Actor) -> Option<Prog
     let number = cluster.members[i].number;
     let progress = cluster.step(actor, scene).unwrap();
     if let (Some(core), Some(progress)) = (core, progress)
-        && let Some(mut machine) = core.machine
+        && let (Some(env), Some(mut machine)) = (core.env, core.machine)
     {
         let round = cluster.operators[core.ended].round;
         let (mut words, mut row) = (core.words, core.row);
@@ -312,7 +312,7 @@ fn step(cluster: &mut Group<'_>, scene: &mut Scene, actor: Actor) -> Option<Prog
         let returned = cluster.members[i].returned[round].clone();
         let mut cx = Context {
             shape: cluster.shape,
-            env: &cluster.env(i, actor.core),
+            env: &env,
             fabric: &mut replay,
             inputs: &scene.inputs(number, round),
             operands: &returned.operands(),
@@ -416,12 +416,17 @@ fn to_await_the_last_word_alone_is_caught() {
     assert_eq!(caught.count(), Choices::all(hierarchy).count());
 }
 
+fn env(shape: &Shape, choices: Choices) -> Env<Portable> {
+    Env::new(shape, (RankId(0), CoreId(0)), choices, Capabilities::all(), Portable).unwrap()
+}
+
 #[test]
 fn a_machine_that_begins_is_in_its_first_phase() {
     for shape in shapes() {
         for choices in Choices::all(&shape) {
+            let env = env(&shape, choices);
             for operator in [Operator::Dispatch, Operator::Combine] {
-                let machine = Machine::begin(operator, &shape, choices, Capabilities::all()).unwrap();
+                let machine = Machine::begin(operator, &env);
                 assert_eq!(machine.phase(), "Select", "{machine:?}");
             }
         }
@@ -434,8 +439,8 @@ fn constants_of_another_shape_are_refused() {
     for (shape, other) in shapes().into_iter().zip(shapes_with_rows_of(16)) {
         for choices in Choices::all(&shape) {
             for operator in [Operator::Dispatch, Operator::Combine] {
-                let mut machine = Machine::begin(operator, &shape, choices, Capabilities::all()).unwrap();
-                let env = &Env::new(&other, RankId(0), CoreId(0), choices, Portable);
+                let env = &env(&other, choices);
+                let mut machine = Machine::begin(operator, env);
                 let mut replay =
                     Replay { events: &[], next: Cell::new(0), capabilities: Capabilities::all() };
                 let (inputs, operands) = (&Inputs::default(), &Operands::default());
@@ -445,7 +450,7 @@ fn constants_of_another_shape_are_refused() {
                     machine.step(&mut Context { shape: &shape, env, fabric, inputs, operands, scratch });
                 let (made_for, given) = (other.fingerprint(), shape.fingerprint());
                 assert_eq!(refused, Err(ProtocolError::OtherShape { made_for, given }), "{machine:?}");
-                assert_eq!(machine, Machine::begin(operator, &shape, choices, Capabilities::all()).unwrap());
+                assert_eq!(machine, Machine::begin(operator, env));
             }
         }
     }

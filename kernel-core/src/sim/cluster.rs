@@ -88,6 +88,8 @@ impl Returned {
 /// A core and its scratch.
 #[derive(Clone, Debug)]
 pub struct Core {
+    /// Its constants, from its first operator on.
+    pub env: Option<Env<Any>>,
     /// What it runs; nothing between operators.
     pub machine: Option<Machine>,
     /// Words of scratch.
@@ -247,6 +249,7 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         let (words, row) = (scratch_words(shape), scratch_bytes(shape));
         // The scratch holds whatever was there before.
         let core = |_| Core {
+            env: None,
             machine: None,
             words: vec![0xDEAD_BEEF; words],
             row: vec![0xAB; row],
@@ -306,10 +309,14 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     /// The constants of a core.
-    #[must_use]
-    pub fn env(&self, i: usize, core: CoreId) -> Env<Any> {
+    ///
+    /// # Panics
+    /// The memory or the shape cannot do what the choices ask for.
+    pub(crate) fn env(&mut self, i: usize, core: CoreId) -> Env<Any> {
         let Member { number, ep, tp, .. } = self.members[i];
-        let env = Env::new(self.shape, ep, core, self.choices, self.vector).with_tp_rank(tp);
+        let capabilities = self.memory.fabric(number, core, 0).capabilities() | Capabilities::LEND;
+        let env = Env::new(self.shape, (ep, core), self.choices, capabilities, self.vector);
+        let env = env.unwrap_or_else(|refused| panic!("{refused}")).with_tp_rank(tp);
         if (self.one_by_one)(number) { env.one_by_one() } else { env }
     }
 
@@ -392,10 +399,9 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
                 self.memory.reuse_outputs(number, planned.round % self.batches, is_combine);
                 self.leave_results(i, planned);
             }
-            let memory = self.memory.fabric(number, CoreId(core as u32), 0).capabilities();
-            let machine =
-                Machine::begin(planned.operator, self.shape, self.choices, memory | Capabilities::LEND);
-            self.members[i].cores[core].machine = Some(machine.unwrap_or_else(|refused| panic!("{refused}")));
+            let env = self.env(i, CoreId(core as u32));
+            let Core { env: its, machine, .. } = &mut self.members[i].cores[core];
+            *machine = Some(Machine::begin(planned.operator, its.insert(env)));
             self.memory.chooser.may_step(Actor { member: number, core: CoreId(core as u32) });
         }
         Ok(())
@@ -484,19 +490,18 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     fn step_core(&mut self, i: usize, actor: Actor, world: &impl World<S, C>) -> Option<Answer> {
-        let (shape, env) = (self.shape, self.env(i, actor.core));
+        let shape = self.shape;
         let Member { number, returned, cores, .. } = &mut self.members[i];
-        let Core { machine, words, row, ended, .. } = &mut cores[actor.core.index()];
-        let (Some(machine), Some(&Planned { round, .. })) = (machine, self.operators.get(*ended)) else {
-            return None;
-        };
+        let Core { env, machine, words, row, ended, .. } = &mut cores[actor.core.index()];
+        let (Some(env), Some(machine)) = (env, machine) else { return None };
+        let Planned { round, .. } = *self.operators.get(*ended)?;
         let before = self.checked.then(|| (machine.clone(), words.clone()));
         let (inputs, operands) = (world.inputs(*number, round), returned[round].operands());
         self.memory.begin_step();
         let mut fabric = self.memory.fabric(*number, actor.core, round % self.batches);
         let answer = world.through(actor, &mut fabric, &mut |fabric| {
             let scratch = Scratch { words, row };
-            let (env, inputs, operands) = (&env, &inputs, &operands);
+            let (env, inputs, operands) = (&*env, &inputs, &operands);
             machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
         });
         if let Some((before, words_before)) = before {

@@ -228,6 +228,13 @@ impl Group {
         self.begin_all();
     }
 
+    /// Changes the choices before anybody has taken a step.
+    pub(crate) fn change_choices(&mut self, change: impl FnOnce(&mut Choices)) {
+        change(&mut self.choices);
+        self.members.iter_mut().flat_map(|member| &mut member.cores).for_each(|core| core.machine = None);
+        self.begin_all();
+    }
+
     /// Gives every rank its next operator.
     pub(crate) fn begin_all(&mut self) {
         self.cluster.begin(&mut self.judge).unwrap();

@@ -341,14 +341,20 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
     keep(hierarchy::Env::new(shape, rank, core, Portable).with_stage(black_box(Stage::Two)));
     let (mut words, mut row) = ([0; 128], [0; 1024]);
     for choices in Choices::all(shape) {
-        let env = Env::new(shape, rank, core, choices, Portable);
+        keep((
+            choices.receive.suits(shape),
+            choices.needs(shape),
+            Choices::check(choices, shape, fabric.capabilities()),
+        ));
+        let Ok(env) = Env::new(shape, (rank, core), choices, fabric.capabilities(), Portable) else {
+            continue;
+        };
         keep((env.effects_max(), protocol::scratch_words(shape), protocol::scratch_bytes(shape)));
         for operator in [Operator::Dispatch, Operator::Combine] {
-            keep((choices.receive.suits(shape), Machine::needs(operator, shape, choices)));
-            let machine = Machine::begin(operator, shape, choices, fabric.capabilities());
-            keep(machine.as_ref().map(Machine::phase));
+            let mut machine = Machine::begin(operator, &env);
+            keep(Machine::phase(&machine));
             // Not to be stepped here, where the group has its own.
-            if let (Ok(mut machine), 0) = (machine, any()) {
+            if any() == 0 {
                 let scratch = Scratch { words: slice(&mut words), row: slice(&mut row) };
                 let mut cx =
                     Context { shape, env: &env, fabric, inputs, operands: &Operands::default(), scratch };

@@ -11,13 +11,14 @@ mod runtime;
 mod scene;
 mod stack;
 
+use core::array::from_fn;
 use core::cell::UnsafeCell;
 use core::hint::black_box;
 use core::sync::atomic::{AtomicUsize, Ordering};
 use scene::{GROUPS, MESHES, Scene};
 use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
-use veriep_core::fabric::{Capabilities, Progress};
+use veriep_core::fabric::{Capabilities, Progress, ProtocolError};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::state::STATE_BYTES;
@@ -310,7 +311,8 @@ fn one_round(
                 sent_rows: output(Tensor::SentRows),
                 row_table: output(Tensor::RowTable),
             };
-            let (env, inputs) = (env(domain, scene, rank, core), black_box(inputs(rank)));
+            let env = env(domain, scene, rank, core).ok_or(ProtocolError::OtherMachine)?;
+            let inputs = black_box(inputs(rank));
             let (env, inputs, operands) = (&env, &inputs, &operands);
             machine.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
         })
@@ -383,9 +385,14 @@ fn choices(scene: &Scene) -> Choices {
 }
 
 /// What a step is told passes through [`black_box`]: what the compiler knew of it, it would leave out of the machine.
-fn env(domain: &Domain<'_>, scene: &Scene, rank: usize, core: usize) -> Env<Portable> {
-    let env = Env::new(domain.shape, domain.ep(rank), CoreId(core as u32), choices(scene), Portable);
-    black_box(if domain.shape.tp_world_size() == 2 { env.with_tp_rank(RankId(rank as u32)) } else { env })
+fn env(domain: &Domain<'_>, scene: &Scene, rank: usize, core: usize) -> Option<Env<Portable>> {
+    let core = (domain.ep(rank), CoreId(core as u32));
+    let env = Env::new(domain.shape, core, choices(scene), Capabilities::all(), Portable).ok()?;
+    Some(black_box(if domain.shape.tp_world_size() == 2 {
+        env.with_tp_rank(RankId(rank as u32))
+    } else {
+        env
+    }))
 }
 
 /// An output tensor of an operator that has ended, or a part of it that no core writes any more.
@@ -413,12 +420,12 @@ fn poll(
         &mut Machine,
         &mut RankRemap<'_, RawFabric<'_>>,
         Scratch<'_>,
-    ) -> Result<Progress, veriep_core::fabric::ProtocolError>,
+    ) -> Result<Progress, ProtocolError>,
 ) -> Result<(), Wrong> {
     let (eps, tps) = (domain.memory.map(|regions| regions.ep), domain.memory.map(|regions| regions.tp));
     let has_tp = domain.shape.tp_world_size() == 2;
-    let begin = || Machine::begin(operator, domain.shape, choices(scene), Capabilities::all()).ok();
-    let mut machines = [[(); CORES]; RANKS].map(|cores| cores.map(|()| begin()));
+    let begin = |rank, core| Some(Machine::begin(operator, &env(domain, scene, rank, core)?));
+    let mut machines: [[_; CORES]; RANKS] = from_fn(|rank| from_fn(|core| begin(rank, core)));
     loop {
         let (mut done, mut stepped) = (0, false);
         let ranks = machines.iter_mut().zip(scratch.iter_mut()).zip(agents.iter_mut());

@@ -1,5 +1,6 @@
 //! What is explored: a tiny group, its schedule, its memory, and what is broken in it.
 
+use veriep_core::fabric::Capabilities;
 use veriep_core::plan::order::SendOrder;
 use veriep_core::protocol::{Choices, Env, Flags, Operator, Receive, scratch_bytes, scratch_words};
 use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, RowElement, Shape};
@@ -385,7 +386,11 @@ impl<'a> Setup<'a> {
         let batches = model.schedule.matches('D').count() as u32;
         let envs = (0..model.ranks).flat_map(|rank| {
             (0..model.cores)
-                .map(move |core| Env::new(shape, RankId(rank), CoreId(core), model.choices(), Portable))
+                .map(move |core| {
+                    let core = (RankId(rank), CoreId(core));
+                    let env = Env::new(shape, core, model.choices(), Capabilities::all(), Portable);
+                    env.expect("the choices of a model suit its shape")
+                })
                 .map(|env| if model.in_runs { env } else { env.one_by_one() })
         });
         let tags = match model.product {

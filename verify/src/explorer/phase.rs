@@ -3,7 +3,7 @@
 use super::model::Setup;
 use super::oracle::Expected;
 use super::protocol::{Came, View};
-use veriep_core::fabric::{Capabilities, Progress};
+use veriep_core::fabric::Progress;
 use veriep_core::inputs::Inputs;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::{Context, Machine, Operands, Operator, Scratch};
@@ -20,10 +20,9 @@ pub(super) enum Phase {
 }
 
 impl Setup<'_> {
-    /// The beginning of an operator.
-    pub(super) fn begin(&self, operator: Operator) -> Phase {
-        let machine = Machine::begin(operator, self.shape, self.model.choices(), Capabilities::all());
-        Phase::Runs(machine.expect("the choices of a model suit its shape"))
+    /// The beginning of an operator of core number `core` of the group.
+    pub(super) fn begin(&self, core: usize, operator: Operator) -> Phase {
+        Phase::Runs(Machine::begin(operator, &self.envs[core]))
     }
 
     /// A step of core number `core` of the group, if it is at an operator.
@@ -39,7 +38,7 @@ impl Setup<'_> {
         let machine = match phase {
             Phase::Between => return Ok(Progress::Stepped),
             Phase::Experts => {
-                *phase = self.begin(Operator::Combine);
+                *phase = self.begin(core, Operator::Combine);
                 view.experts()?;
                 return Ok(Progress::Stepped);
             }

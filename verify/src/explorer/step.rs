@@ -174,7 +174,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         let mut state = state.clone();
         // Experts run as late as may be.
         let experts = setup.has_experts(op) && core.is_multiple_of(self.cores());
-        let phase = if experts { Phase::Experts } else { setup.begin(operator) };
+        let phase = if experts { Phase::Experts } else { setup.begin(core, operator) };
         let idle = Local::clone(self.locals.of(0));
         state.cores[core].local = self.locals.number(Local { phase, ..idle });
         let choices = state.round(batch).choices.clone();

@@ -138,7 +138,9 @@ impl<F: Seated> Core<F> {
         let domain = Arc::clone(&self.domain);
         let (shape, schedule) = (&domain.shapes[self.rank.index()], &domain.schedules[self.rank.index()]);
         assert!(shape.aiv_num() == 1 || schedule.len() <= 1, "several cores need a join between operators");
-        let env = Env::new(shape, self.rank, self.core, domain.choices, Portable);
+        let (core, capabilities) = ((self.rank, self.core), self.fabric.capabilities());
+        let env = Env::new(shape, core, domain.choices, capabilities, Portable);
+        let env = env.expect("machines of this shape");
         let env = if domain.one_by_one { env.one_by_one() } else { env };
         let (mut words, mut row) = (vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)]);
         for (n, &planned) in schedule.iter().enumerate() {
@@ -159,8 +161,7 @@ impl<F: Seated> Core<F> {
         scratch: Scratch<'_>,
     ) -> Result<(), String> {
         let (fabric, round) = (&mut self.fabric, &self.domain.rounds[round]);
-        let machine = Machine::begin(operator, shape, self.domain.choices, fabric.capabilities());
-        let mut machine = machine.expect("a machine of this shape");
+        let mut machine = Machine::begin(operator, env);
         let (inputs, operands) = (&round.inputs(self.rank), &round.operands(self.rank));
         let mut cx = Context { shape, env, fabric, inputs, operands, scratch };
         drive(|| machine.step(&mut cx).and_then(|progress| cx.fabric.answer(progress)))?;

@@ -19,7 +19,7 @@ use crate::plan::permute::{Cumsum, RecvCounts, cumulate};
 use crate::plan::route::{self, Source};
 use crate::plan::split::{self, DispatchShare};
 use crate::protocol::a3::combine::sum::fill_output;
-use crate::protocol::{Operands, Outcome, Types, internal};
+use crate::protocol::{Operands, Outcome, Types, given, internal};
 use crate::shape::{K_MAX, Shape};
 use crate::units::{ExpertId, Pair, RankId, Token, div_floor, div_rem};
 use crate::vector::{Term, Vector};
@@ -119,7 +119,7 @@ impl Combine {
         let (owner, position) = RecvCounts { shape: cx.env.shape, sums: words.sums }.source_of(next);
         let len = cx.env.shape.row_bytes() as usize;
         let y = cx.operands.y.get(next as usize * len..).and_then(|rest| rest.get(..len));
-        let y = y.ok_or(internal("y is shorter than its rows"))?;
+        let y = y.ok_or(given("y is shorter than its rows"))?;
         self.exchange.write_out(cx.env, cx.fabric, owner, row(cx.env.shape, position), y)?;
         self.go(Phase::Reorder { row: next + 1, end })
     }
@@ -157,7 +157,7 @@ impl Combine {
             .scratch
             .row
             .get_mut(..shape.row_bytes() as usize)
-            .ok_or(internal("scratch is shorter than scratch_bytes"))?;
+            .ok_or(given("scratch is shorter than scratch_bytes"))?;
         fill_output(cx.fabric, outputs::x_out(shape, token), out, |fabric, out| {
             self.sum_rows(cx.env, fabric, cx.inputs, cx.operands, &sent, token, out)
         })?;

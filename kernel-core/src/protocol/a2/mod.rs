@@ -31,7 +31,7 @@ mod dispatch;
 mod exchange;
 pub(crate) mod ring;
 
-use crate::protocol::{Types, internal};
+use crate::protocol::{Types, given};
 pub use agent::{Agent, AgentEnv};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
@@ -126,7 +126,7 @@ struct Words<'u> {
 }
 
 fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
-    let short = internal("scratch is shorter than scratch_words");
+    let short = given("scratch is shorter than scratch_words");
     let pairs = (env.work.pairs.moe.end - env.work.pairs.moe.start) as usize;
     let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;
     let (sent, rest) = rest.split_at_mut_checked(env.shape.moe_expert_num() as usize + 1).ok_or(short)?;

@@ -13,7 +13,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Send};
 use crate::plan::split::DispatchShare;
-use crate::protocol::{Types, internal};
+use crate::protocol::{Types, given, internal};
 use crate::shape::{RowElement, Shape};
 use crate::sync::{barrier, flag, selector};
 use crate::units::{RankId, Token};
@@ -36,7 +36,7 @@ pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<(
     let (slots, table) = split_words(cx.scratch.words, share)?;
     let send_status = table
         .get_mut(..route::destinations(env.shape) as usize)
-        .ok_or(internal("scratch is shorter than scratch_words"))?;
+        .ok_or(given("scratch is shorter than scratch_words"))?;
     route::walk(env.shape, env.rank, cx.inputs, share, send_status, slots);
     *round = Round {
         partition: selector::select(cx.fabric, Operator::Dispatch, env.core)?,
@@ -262,7 +262,7 @@ pub(crate) fn payload<'r, V: Vector>(
     }
     let row = scratch
         .get_mut(..shape.payload_bytes() as usize)
-        .ok_or(internal("scratch is shorter than scratch_bytes"))?;
+        .ok_or(given("scratch is shorter than scratch_bytes"))?;
     let scale = write_payload(shape, vector, inputs, row, staged, (pair.token, home))?;
     Ok((row, scale))
 }
@@ -283,7 +283,7 @@ pub(crate) fn write_payload<V: Vector>(
         _ => {
             let x = inputs.row(shape, token);
             if x.is_empty() {
-                return Err(internal("x is shorter than its rows"));
+                return Err(given("x is shorter than its rows"));
             }
             vector::convert(vector, shape, x, smooth, row)
                 .map_err(|_| ProtocolError::NotFinite { token: token.0 })?
@@ -492,7 +492,7 @@ pub(crate) fn split_words<'u>(
 ) -> Result<(&'u mut [u32], &'u mut [u32]), ProtocolError> {
     words
         .split_at_mut_checked(route::share_len(share) as usize)
-        .ok_or(internal("scratch is shorter than scratch_words"))
+        .ok_or(given("scratch is shorter than scratch_words"))
 }
 
 /// The entry of the count table for a slot of the own share.
@@ -503,7 +503,7 @@ pub(crate) fn count_of<'u, V>(
 ) -> Result<&'u mut u32, ProtocolError> {
     counts
         .get_mut((slot - env.work.slots.start) as usize)
-        .ok_or(internal("scratch is shorter than scratch_words"))
+        .ok_or(given("scratch is shorter than scratch_words"))
 }
 
 /// Writes the running sums of the counts of some slots, at most [`CHUNK`], behind `rows`: entries of `ep_recv_counts`. The
@@ -553,5 +553,5 @@ pub(crate) fn copy_of<const N: usize, F: Fabric + ?Sized>(
 
 /// What a fabric returned for `N` bytes.
 fn array_of<const N: usize>(bytes: &[u8]) -> Result<[u8; N], ProtocolError> {
-    bytes.try_into().map_err(|_| internal("fabric returned another length"))
+    bytes.try_into().map_err(|_| given("the fabric returned bytes of another length"))
 }

@@ -19,7 +19,7 @@ use crate::plan::split;
 use crate::protocol::a3::combine::receive::next_pair;
 use crate::protocol::a3::combine::sum::{self, Output, Rows};
 use crate::protocol::a3::{Bound, Cx, Env};
-use crate::protocol::{Operands, Outcome, Types, internal};
+use crate::protocol::{Operands, Outcome, Types, given};
 use crate::shape::Shape;
 use crate::sync::{barrier, flag, selector};
 use crate::units::{Pair, RankId, Token};
@@ -114,7 +114,7 @@ impl Combine {
 
     fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let told =
-            row_table::records(cx.operands.row_table, 2).nth(1).ok_or(internal("row_table is too short"))?;
+            row_table::records(cx.operands.row_table, 2).nth(1).ok_or(given("row_table is too short"))?;
         let mut areas = [Partition::P0, Partition::P1].map(|p| cx.env.choices.receive.area(p)).into_iter();
         self.area = areas
             .find(|&area| direct::Parts::of(cx.env.shape, cx.env.rank, area).result(0) == told)

@@ -19,7 +19,7 @@ mod issue;
 mod stream;
 mod sum;
 
-use crate::protocol::{Operands, Outcome, Stage, Types, internal};
+use crate::protocol::{Operands, Outcome, Stage, Types, given};
 pub use combine::Combine;
 pub use dispatch::Dispatch;
 
@@ -199,7 +199,7 @@ struct Buffers<'u> {
 }
 
 fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, ProtocolError> {
-    let short = internal("scratch is shorter than scratch_bytes");
+    let short = given("scratch is shorter than scratch_bytes");
     let row_bytes = align_up(shape.row_bytes(), 32) as usize;
     let (send, rest) = row.split_at_mut_checked(buffer_len(shape)).ok_or(short)?;
     let (held, rest) = rest.split_at_mut_checked(buffer_len(shape)).ok_or(short)?;

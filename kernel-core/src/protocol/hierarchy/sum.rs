@@ -4,7 +4,7 @@ use super::Now;
 use crate::fabric::{Fabric, ProtocolError, prefetches};
 use crate::layout::relay::{ROW, WEIGHT_BYTES, behind, combine_slot};
 use crate::layout::result;
-use crate::protocol::internal;
+use crate::protocol::{given, internal};
 use crate::shape::K_MAX;
 use crate::units::Token;
 use crate::vector::{Term, Vector, cells};
@@ -23,7 +23,8 @@ pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
     for position in 0..pairs {
         let at = behind(combine_slot(shape, server, token, position), ROW);
         let bytes = fabric.bytes(at, shape.row_bytes() + WEIGHT_BYTES)?;
-        let (row, weight) = bytes.split_last_chunk().ok_or(internal("fabric returned another length"))?;
+        let (row, weight) =
+            bytes.split_last_chunk().ok_or(given("the fabric returned bytes of another length"))?;
         terms
             .push(Term::row(f32::from_le_bytes(*weight), row))
             .map_err(|_| internal("more rows than K allows"))?;

@@ -19,7 +19,7 @@ use crate::plan::order::SendOrder;
 use crate::plan::permute::{Cumsum, cumulate};
 use crate::plan::route::{self, Sends};
 use crate::protocol::a3::steps;
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::{Outcome, Types, given, internal};
 use crate::units::RankId;
 
 /// The A2 dispatch of one core.
@@ -135,7 +135,7 @@ impl Dispatch {
             .scratch
             .row
             .get_mut(..shape.window_record() as usize)
-            .ok_or(internal("scratch is shorter than scratch_bytes"))?;
+            .ok_or(given("scratch is shorter than scratch_bytes"))?;
         let (row, field) = record
             .split_at_mut_checked(shape.payload_bytes() as usize)
             .ok_or(internal("a record is shorter than its row"))?;

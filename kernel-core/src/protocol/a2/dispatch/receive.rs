@@ -8,7 +8,7 @@ use crate::layout::state::Operator;
 use crate::plan::permute::{RecvCounts, add_gather_adds};
 use crate::protocol::a2::{Bound, Cx, split_words};
 use crate::protocol::a3::steps::{chunk_of, write_words};
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::{Outcome, Types, given, internal};
 use crate::shape::TokenNums;
 use crate::units::RankId;
 use crate::vector::Vector;
@@ -124,7 +124,7 @@ impl Dispatch {
         if scale {
             let at = window(record_scale(shape, position));
             let bytes = cx.fabric.bytes(at, 4)?.first_chunk::<4>().copied();
-            let bytes = bytes.ok_or(internal("fabric returned another length"))?;
+            let bytes = bytes.ok_or(given("the fabric returned bytes of another length"))?;
             cx.fabric.write(outputs::dynamic_scale(row), &bytes)?;
         } else {
             let at = window(record(shape, position));

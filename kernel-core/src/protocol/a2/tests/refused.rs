@@ -55,14 +55,14 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
         for group in [&mut dispatch, &mut combine] {
             group.core(0).words.truncate(len);
             let error = error(group);
-            assert!(matches!(error, ProtocolError::Internal(_)), "{error} with {len} of {words} words");
+            assert!(matches!(error, ProtocolError::Given(_)), "{error} with {len} of {words} words");
         }
     }
     // A record of int8 with its scale; a row of dtype.
     for len in 0..40 {
         let mut group = quantised();
         group.core(0).row.truncate(len);
-        assert!(matches!(error(&mut group), ProtocolError::Internal(_)), "{len} bytes, dispatch");
+        assert!(matches!(error(&mut group), ProtocolError::Given(_)), "{len} bytes, dispatch");
     }
     for len in 0..16 {
         let mut group = at_combine(group(1));
@@ -70,7 +70,7 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
         for actor in [0, 1, 2, 3].into_iter().cycle().take(400) {
             let _ = group.act(actor);
         }
-        assert!(matches!(error(&mut group), ProtocolError::Internal(_)), "{len} bytes, combine");
+        assert!(matches!(error(&mut group), ProtocolError::Given(_)), "{len} bytes, combine");
     }
 }
 
@@ -79,7 +79,7 @@ fn inputs_that_nobody_checked_are_an_error_and_not_a_panic() {
     for mut group in [group(1), quantised()] {
         group.judge.rounds[0][0].x.truncate(8);
         let error = error(&mut group);
-        assert!(matches!(error, ProtocolError::Internal(_) | ProtocolError::NotFinite { .. }), "{error}");
+        assert!(matches!(error, ProtocolError::Given(_) | ProtocolError::NotFinite { .. }), "{error}");
     }
 }
 

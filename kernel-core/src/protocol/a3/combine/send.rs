@@ -10,7 +10,7 @@ use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::a3::Cx;
 use crate::protocol::a3::tp::{Add, built};
-use crate::protocol::{Operands, Outcome, Types, internal};
+use crate::protocol::{Operands, Outcome, Types, given};
 use crate::shape::Shape;
 use crate::sync::{flag, selector};
 use crate::units::{RankId, Token, div_floor};
@@ -91,20 +91,20 @@ impl Combine {
     fn put(&self, cx: &mut Cx<'_, impl Types>, row: u32) -> Result<Triple, ProtocolError> {
         let env = cx.env;
         let triple = cx.operands.triple(env.shape, env.rank, row)?;
-        let y = cx.operands.row(env.shape, row).ok_or(internal("y is shorter than its rows"))?;
+        let y = cx.operands.row(env.shape, row).ok_or(given("y is shorter than its rows"))?;
         let at = combine_row(env.shape, self.partition, triple.token, triple.k);
         if let Some(partition) = self.lent
             && built().is_ok()
         {
             let lent = tp::result(env.shape, env.rank, partition, row);
             let out =
-                cx.scratch.row.get_mut(..y.len()).ok_or(internal("scratch is shorter than scratch_bytes"))?;
+                cx.scratch.row.get_mut(..y.len()).ok_or(given("scratch is shorter than scratch_bytes"))?;
             env.vector.add(env.shape.dtype(), y, cx.fabric.bytes(lent, env.shape.row_bytes())?, out);
             cx.fabric.put(triple.source, at, out, &[])?;
         } else if env.shape.result_format().scale.is_some() {
             let len = env.shape.result_bytes() as usize;
             let packed =
-                cx.scratch.row.get_mut(..len).ok_or(internal("scratch is shorter than scratch_bytes"))?;
+                cx.scratch.row.get_mut(..len).ok_or(given("scratch is shorter than scratch_bytes"))?;
             let (data, scales) = result::split_mut(env.shape, packed);
             env.vector.quantise_blocks(env.shape.dtype(), y, data, scales);
             cx.fabric.put(triple.source, at, packed, &[])?;

@@ -13,7 +13,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Source};
 use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Scratch, Types, internal};
+use crate::protocol::{Scratch, Types, given, internal};
 use crate::shape::{K_MAX, Op, SHARED_MAX, Shape};
 use crate::units::{Pair, Token};
 use crate::vector::{Term, Value, Vector, cells};
@@ -214,7 +214,7 @@ fn split<'u>(
     scratch: &'u mut Scratch<'_>,
 ) -> Result<(&'u mut [u8], &'u mut [u8]), ProtocolError> {
     let len = shape.row_bytes() as usize;
-    let short = internal("scratch is shorter than scratch_bytes");
+    let short = given("scratch is shorter than scratch_bytes");
     let (row, rest) = scratch.row.split_at_mut_checked(len).ok_or(short)?;
     match shape.op() {
         Op::Combine => Ok((row, &mut [])),

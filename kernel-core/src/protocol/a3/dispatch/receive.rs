@@ -7,7 +7,7 @@ use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
 use crate::protocol::a3::Cx;
 use crate::protocol::a3::steps::{self, ROWS, Stretch, split_words, write_first};
-use crate::protocol::{Flags, Outcome, Receive, Types, internal};
+use crate::protocol::{Flags, Outcome, Receive, Types, given};
 
 impl Dispatch {
     pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
@@ -92,7 +92,7 @@ impl Dispatch {
                         write_first(cx.fabric, outputs::row_table(row), &entries, rows.len)?;
                     }
                     Receive::Direct { .. } => {
-                        return Err(internal("direct placement has machines of its own"));
+                        return Err(given("direct placement has machines of its own"));
                     }
                 }
                 self.go(match shape.row_format().scale {

@@ -9,7 +9,7 @@ use crate::layout::tp;
 use crate::place::Place;
 use crate::protocol::a3::tp::{Gather, Rows, built, peer};
 use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::{Outcome, Types, given};
 use crate::sync::selector;
 
 impl Dispatch {
@@ -29,14 +29,11 @@ impl Dispatch {
         built()?;
         let shape = cx.env.shape;
         let len = shape.payload_bytes();
-        let scratch = cx
-            .scratch
-            .row
-            .get_mut(..len as usize)
-            .ok_or(internal("scratch is shorter than scratch_bytes"))?;
+        let scratch =
+            cx.scratch.row.get_mut(..len as usize).ok_or(given("scratch is shorter than scratch_bytes"))?;
         let data = cx.fabric.bytes(record, len)?;
         if data.len() != scratch.len() {
-            return Err(internal("fabric returned another length"));
+            return Err(given("the fabric returned bytes of another length"));
         }
         scratch.copy_from_slice(data);
         let at = tp::record(shape, cx.env.rank, self.tp_partition, row);

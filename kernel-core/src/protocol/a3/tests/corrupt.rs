@@ -163,7 +163,7 @@ fn a_status_word_that_is_no_flag_is_refused() {
 fn with_separate_flags_the_count_and_the_token_flag_are_waited_for_and_checked_each_by_itself() {
     let source = RankId(1);
     let mut group = group(1);
-    group.choices.flags = Flags::Separate;
+    group.change_choices(|choices| choices.flags = Flags::Separate);
     let waits = Wait::new(Flag::Count, source, &[0]);
     assert_eq!(until(&mut group, "Done"), Some(waits));
     let slots = [0, 1].map(|local| dispatch_slot(group.shape, local, source));
@@ -395,13 +395,13 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
             let mut group = with_config(config);
             group.core(0).words.truncate(len);
             let error = error(&mut group);
-            assert!(matches!(error, ProtocolError::Internal(_)), "{error} with {len} of {words} words");
+            assert!(matches!(error, ProtocolError::Given(_)), "{error} with {len} of {words} words");
         }
     }
     for len in 0..4 {
         let mut group = with_config(Config { quant_mode: 2, ..Domain { e: 4, k: 2, ..PAIR }.config() });
         group.core(0).row.truncate(len);
-        assert!(matches!(error(&mut group), ProtocolError::Internal(_)));
+        assert!(matches!(error(&mut group), ProtocolError::Given(_)));
     }
     for len in 0..8 {
         let mut group = at_combine(1);
@@ -409,7 +409,7 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
         for _ in 0..100 {
             group.step(1).unwrap();
         }
-        assert!(matches!(error(&mut group), ProtocolError::Internal(_)));
+        assert!(matches!(error(&mut group), ProtocolError::Given(_)));
     }
 }
 
@@ -417,5 +417,5 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
 fn inputs_that_nobody_checked_are_an_error_and_not_a_panic() {
     let mut group = group(1);
     group.tensors()[0].x.truncate(8);
-    assert!(matches!(error(&mut group), ProtocolError::Internal(_)), "x");
+    assert!(matches!(error(&mut group), ProtocolError::Given(_)), "x");
 }

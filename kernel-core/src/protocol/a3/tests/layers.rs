@@ -106,6 +106,7 @@ fn run(
         for _ in 0..dice.below(60) {
             let Some(planned) = operators.get(cluster.members[rank].ended) else { break };
             cluster.shape = layers.shapes[planned.round];
+            cluster.members[rank].cores[0].env = Some(cluster.env(rank, CoreId(0)));
             let actor = Actor { member: RankId(rank as u32), core: CoreId(0) };
             let progress = cluster.step(actor, &mut layers)?;
             idle = if progress == Some(Progress::Stepped) { 0 } else { idle + 1 };

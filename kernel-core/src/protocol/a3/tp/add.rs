@@ -10,7 +10,7 @@ use crate::layout::state::{Operator, Partition};
 use crate::layout::tp;
 use crate::plan::split;
 use crate::protocol::a3::Cx;
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::{Outcome, Types, given};
 use crate::sync::selector;
 
 /// The exchange of results of one core.
@@ -73,7 +73,7 @@ impl Add {
             Phase::Put { row } => {
                 let y = operands
                     .row(env.shape, own.saturating_add(row))
-                    .ok_or(internal("y is shorter than its rows"))?;
+                    .ok_or(given("y is shorter than its rows"))?;
                 fabric.put(peer(env), tp::result(env.shape, env.rank, self.partition, row), y, &[])?;
                 self.go(Phase::Put { row: row + 1 })
             }

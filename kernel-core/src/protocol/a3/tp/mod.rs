@@ -42,7 +42,11 @@ pub(crate) struct Slots {
 
 /// Refuses what is left out of this build, so that the compiler leaves out what comes behind.
 pub(crate) const fn built() -> Result<(), ProtocolError> {
-    if cfg!(feature = "tp") { Ok(()) } else { Err(ProtocolError::Internal("TP domains are left out")) }
+    if cfg!(feature = "tp") {
+        Ok(())
+    } else {
+        Err(ProtocolError::Given("TP domains are left out of this build"))
+    }
 }
 
 /// The other rank of the TP domain.

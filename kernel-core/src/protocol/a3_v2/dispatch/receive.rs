@@ -16,7 +16,7 @@ use crate::place::Place;
 use crate::placement::Home;
 use crate::protocol::a3::steps::{self, split_words};
 use crate::protocol::a3::{Bound, Cx};
-use crate::protocol::{Outcome, Scratch, Types, internal};
+use crate::protocol::{Outcome, Scratch, Types, given, internal};
 use crate::sync::flag;
 use crate::units::RankId;
 
@@ -30,7 +30,7 @@ struct Left<'u> {
 impl<'u> Left<'u> {
     fn new<V>(env: Bound<'_, V>, scratch: &'u mut Scratch<'_>) -> Result<Self, ProtocolError> {
         let n = (env.work.slots.end - env.work.slots.start) as usize;
-        let short = internal("scratch is shorter than scratch_words");
+        let short = given("scratch is shorter than scratch_words");
         let (_, table) = split_words(scratch.words, &env.work.sends)?;
         let (counts, rest) = table.split_at_mut_checked(n).ok_or(short)?;
         let (copied, rest) = rest.split_at_mut_checked(n).ok_or(short)?;

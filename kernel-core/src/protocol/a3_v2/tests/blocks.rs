@@ -143,6 +143,6 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
         let mut group = group();
         group.core(0).words.truncate(len);
         let error = (0..2000).find_map(|i| group.step(i % 2).err());
-        assert!(matches!(error, Some(ProtocolError::Internal(_))), "{error:?} with {len} of {words} words");
+        assert!(matches!(error, Some(ProtocolError::Given(_))), "{error:?} with {len} of {words} words");
     }
 }

@@ -17,7 +17,7 @@ use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
-use crate::protocol::{Operands, Outcome, Types, internal};
+use crate::protocol::{Operands, Outcome, Types, given};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId, Token, div_ceil, div_floor};
 
@@ -71,14 +71,14 @@ impl Words<'_> {
     fn followed<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
         let len = 1 + (env.work.tokens.end - env.work.tokens.start) as usize;
         let stream = self.followed.get_mut(server as usize * len..).and_then(|rest| rest.get_mut(..len));
-        stream.and_then(<[u32]>::split_first_mut).ok_or(internal("scratch is shorter than scratch_words"))
+        stream.and_then(<[u32]>::split_first_mut).ok_or(given("scratch is shorter than scratch_words"))
     }
 
     fn stream<V>(&mut self, env: Now<'_, V>, server: u32) -> Result<(&mut u32, &mut [u32]), ProtocolError> {
         let len = HEAD + bitmap_words(env.shape);
         let start = (server - env.work.streams.start) as usize * len;
         let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
-        stream.and_then(<[u32]>::split_first_mut).ok_or(internal("scratch is shorter than scratch_words"))
+        stream.and_then(<[u32]>::split_first_mut).ok_or(given("scratch is shorter than scratch_words"))
     }
 }
 
@@ -86,7 +86,7 @@ fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'
     let tokens = (env.work.tokens.end - env.work.tokens.start) as usize;
     let followed = env.shape.servers() as usize * (1 + tokens);
     let split = words.split_at_mut_checked(followed);
-    let (followed, streams) = split.ok_or(internal("scratch is shorter than scratch_words"))?;
+    let (followed, streams) = split.ok_or(given("scratch is shorter than scratch_words"))?;
     Ok(Words { followed, streams })
 }
 
@@ -196,7 +196,7 @@ impl<'a> Operands<'a> {
             of(self.assist_info, Triple::BYTES as usize),
             of(self.expand_scales, 4),
         ) else {
-            return Err(internal("a returned tensor is shorter than its rows"));
+            return Err(given("a returned tensor is shorter than its rows"));
         };
         let triple = relay::read_triple(shape, info).map_err(|seen| ProtocolError::Triple { row, seen })?;
         Ok(Row { y, triple, weight: weight.first_chunk().copied().unwrap_or_default() })

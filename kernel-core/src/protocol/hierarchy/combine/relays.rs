@@ -7,7 +7,7 @@ use super::super::{Bound, Buffers, Now, sum};
 use super::{ENDED, Turn, rows_missing};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::relay::{self, ROW};
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::{Outcome, Types, given};
 use crate::units::Token;
 use crate::vector::Vector;
 
@@ -166,7 +166,7 @@ fn send<F: Fabric + ?Sized, V: Vector>(
     record: u32,
     (token, pairs): (Token, u32),
 ) -> Result<(), ProtocolError> {
-    let (shape, short) = (env.shape, internal("scratch is shorter than scratch_bytes"));
+    let (shape, short) = (env.shape, given("scratch is shorter than scratch_bytes"));
     let message = buffers.send.get_mut(..relay::partial_bytes(shape) as usize).ok_or(short)?;
     let out = message.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.result_bytes() as usize));
     sum::partial(env, fabric, (server, token, pairs), buffers.sums, out.ok_or(short)?)?;

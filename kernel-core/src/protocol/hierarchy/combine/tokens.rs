@@ -8,7 +8,7 @@ use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
 use crate::plan::relay as plan;
 use crate::protocol::a3::combine::sum::{fill_output, returned};
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::{Outcome, Types, given, internal};
 use crate::shape::K_MAX;
 use crate::units::Token;
 use crate::vector::{Term, Vector};
@@ -100,7 +100,7 @@ impl Tokens {
         let ids = inputs.ids(shape, token);
         let Buffers { held, sums, out, .. } = buffers;
         let own = held.get_mut(..shape.result_bytes() as usize);
-        let own = own.ok_or(internal("scratch is shorter than scratch_bytes"))?;
+        let own = own.ok_or(given("scratch is shorter than scratch_bytes"))?;
         let here = plan::pairs(shape, ids, env.work.server);
         if here > 0 {
             sum::partial(env, fabric, (env.work.server, token, here), sums, own)?;
@@ -155,7 +155,7 @@ fn follow(cx: &mut Turn<'_, impl Types>, server: u32) -> Result<Option<Wait>, Pr
             }
             if env.work.tokens.contains(&token) {
                 let entry = numbers.get_mut((token - env.work.tokens.start) as usize);
-                let entry = entry.ok_or(internal("scratch is shorter than scratch_words"))?;
+                let entry = entry.ok_or(given("scratch is shorter than scratch_words"))?;
                 if *entry != 0 {
                     return Err(stream::wrong(env, server, record, "token", token));
                 }

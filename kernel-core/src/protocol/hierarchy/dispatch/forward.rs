@@ -7,7 +7,7 @@ use super::{ENDED, Turn};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::relay::{self, ROW, Tail, behind};
 use crate::plan::relay as plan;
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::{Outcome, Types, given};
 use crate::shape::K_MAX;
 use crate::units::Token;
 
@@ -135,7 +135,7 @@ fn hold<F: Fabric + ?Sized, V>(
     let at = env.record(server, record);
     let bytes = fabric.bytes(behind(at, ROW), relay::token_bytes(shape) - ROW)?;
     let to = held.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
-    to.ok_or(internal("scratch is shorter than scratch_bytes"))?.copy_from_slice(bytes);
+    to.ok_or(given("scratch is shorter than scratch_bytes"))?.copy_from_slice(bytes);
     // Ids decide who gets rows: those that name no expert name nobody, and then there are fewer than the source says.
     let here =
         plan::pairs(shape, ids_of(*env, held).get(..shape.k() as usize).unwrap_or(&[]), env.work.server);
@@ -161,7 +161,7 @@ fn row(
     let (_, counts) = words.stream(env, server)?;
     let slot = counts
         .get_mut(plan::near_expert(shape, forward.home) as usize)
-        .ok_or(internal("scratch is shorter than scratch_words"))?;
+        .ok_or(given("scratch is shorter than scratch_words"))?;
     if *slot >= shape.bs(source) {
         return Err(stream::wrong(env, server, token.0, "rows for one expert", *slot));
     }
@@ -176,7 +176,7 @@ fn row(
         ),
     };
     let row = held.get(ROW as usize..).and_then(|rest| rest.get(..shape.payload_bytes() as usize));
-    let row = row.ok_or(internal("scratch is shorter than scratch_bytes"))?;
+    let row = row.ok_or(given("scratch is shorter than scratch_bytes"))?;
     let at = relay::dispatch_slot(shape, forward.home.local_expert, source, *slot);
     fabric.put(forward.home.rank, behind(at, ROW), row, &tail.to_bytes())?;
     *slot += 1;

@@ -16,7 +16,7 @@ use super::{Bound, Cx, Env, Epoch, Now, by_turns, split_bytes};
 use crate::fabric::{Progress, ProtocolError};
 use crate::layout::state::Operator;
 use crate::plan::{relay as plan, route};
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::{Outcome, Types, given};
 
 /// Words of a stream before its counts: records sent, records or tokens forwarded.
 pub(super) const HEAD: usize = 2;
@@ -72,12 +72,12 @@ impl Words<'_> {
         let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
         stream
             .and_then(|stream| stream.split_first_chunk_mut())
-            .ok_or(internal("scratch is shorter than scratch_words"))
+            .ok_or(given("scratch is shorter than scratch_words"))
     }
 }
 
 fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
-    let short = internal("scratch is shorter than scratch_words");
+    let short = given("scratch is shorter than scratch_words");
     let pairs = route::share_len(&env.work.pairs) as usize;
     let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;
     let (sent, streams) = rest.split_at_mut_checked(route::destinations(env.shape) as usize).ok_or(short)?;

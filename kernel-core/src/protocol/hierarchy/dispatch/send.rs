@@ -10,7 +10,7 @@ use crate::layout::relay::{self, ROW};
 use crate::placement::Home;
 use crate::plan::relay as plan;
 use crate::protocol::a3::steps::{self, Staged};
-use crate::protocol::{Outcome, Types, internal};
+use crate::protocol::{Outcome, Types, given};
 use crate::units::Token;
 use crate::vector::Vector;
 
@@ -114,7 +114,7 @@ impl Send {
         let ([sent, _], _) = words.stream(env, server)?;
         let message = buffer
             .get(..relay::token_bytes(env.shape) as usize)
-            .ok_or(internal("scratch is shorter than scratch_bytes"))?;
+            .ok_or(given("scratch is shorter than scratch_bytes"))?;
         issue::record(env, *fabric, (server, *sent), message)?;
         *sent += 1;
         Ok(())
@@ -129,7 +129,7 @@ pub(super) fn write_record<V: Vector>(
     record: &mut [u8],
     token: Token,
 ) -> Result<(), ProtocolError> {
-    let (shape, short) = (env.shape, internal("scratch is shorter than scratch_bytes"));
+    let (shape, short) = (env.shape, given("scratch is shorter than scratch_bytes"));
     let (head, lists) = record.split_at_mut_checked(relay::record_ids(shape) as usize).ok_or(short)?;
     let (head, scale) = head.split_at_mut_checked(relay::record_scale(shape) as usize).ok_or(short)?;
     let row = head.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.payload_bytes() as usize));

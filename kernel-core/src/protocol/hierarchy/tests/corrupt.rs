@@ -52,7 +52,7 @@ fn lie(stage: Stage, at: Place, word: u64) -> Result<(), Failure> {
 fn refusal(stage: Stage, at: Place, word: u64) -> String {
     match lie(stage, at, word) {
         Err(Failure::Core(READER, CoreId(0), error)) => {
-            assert!(!matches!(error, ProtocolError::Internal(_)), "{error}");
+            assert!(!matches!(error, ProtocolError::Internal(_) | ProtocolError::Given(_)), "{error}");
             format!("{error}")
         }
         other => panic!("{stage:?}, {word:#x} at {at}: {other:?}"),
