@@ -73,6 +73,8 @@ pub enum Twin {
     NoFlagOfNothing,
     /// A clear may land after the next quiet.
     LateClear,
+    /// A rank that begins a combine clears the flags of the partition that comes next; needs strong memory.
+    CleansNext,
     /// The driver lets a core start before the other cores of its rank have ended.
     NoJoin,
     /// A grant is never cleared; needs direct placement.

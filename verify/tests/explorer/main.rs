@@ -8,6 +8,7 @@ mod blocks;
 mod flags;
 mod gates;
 mod hierarchy;
+mod museum;
 mod receive;
 mod small;
 mod twins;

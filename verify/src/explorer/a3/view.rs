@@ -10,12 +10,13 @@ use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::block;
 use veriep_core::layout::data::partition_start;
 use veriep_core::layout::state::{
-    CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, core_word,
+    CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT,
+    combine_status, core_word, selector,
 };
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::Operator;
 use veriep_core::sync::flag;
-use veriep_core::units::RankId;
+use veriep_core::units::{CoreId, RankId};
 
 /// Bytes of a scale.
 const SCALE: u64 = 4;
@@ -148,6 +149,22 @@ impl<'v, 'a> View<'v, 'a> {
         violation.into_iter().for_each(|violation| self.step.blame(violation));
     }
 
+    /// Clears the combine flags of the partition that comes next.
+    fn clean_next(&mut self) {
+        let model = self.scene.setup.model;
+        let next = u64::from((self.step.nth + 1) % model.partitions[Operator::Combine as usize]) * VIRTUAL;
+        for slot in 0..model.tokens * model.k {
+            let at = combine_status(Partition::P0, slot);
+            let at = Place { offset: at.offset + next, ..at };
+            let place = self.scene.place(self.step.rank, at);
+            if self.memory.get_mut().word(place) != 0 {
+                self.step.blame(Violation::LostFlag { rank: self.step.rank, at });
+            }
+            self.memory.get_mut().set_word(place, 0);
+        }
+        self.step.say(|| "clears the flags of its next combine".to_owned());
+    }
+
     /// Somebody depends on the effects that `depends` picks: they have landed.
     fn force(&self, depends: impl FnMut(&Effect) -> bool) {
         let memory = &mut **self.memory.borrow_mut();
@@ -262,6 +279,10 @@ impl Fabric for View<'_, '_> {
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
         if !is_shared(at) {
+            if self.twin() == Twin::CleansNext && at == selector(Operator::Combine, CoreId(0)) {
+                self.step.touch(at)?;
+                self.clean_next();
+            }
             let place = self.scene.place(self.step.rank, at);
             self.memory.get_mut().set_word(place, word);
             return Ok(());

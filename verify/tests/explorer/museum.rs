@@ -1,0 +1,175 @@
+//! Bugs that systems of this kind have shipped, each left in on purpose: the explorer finds it, and finds nothing once it is
+//! mended. `docs/doubt/museum.md` is made of them.
+
+use crate::verdict::{caught, safe};
+use core::fmt::Write;
+use std::path::Path;
+use veriep_verify::explorer::{Model, Twin, Violation};
+
+/// A bug as it was reported, and the same in this protocol.
+struct Exhibit {
+    name: &'static str,
+    /// Where it was reported.
+    source: &'static str,
+    /// What went wrong there.
+    report: &'static str,
+    /// What this protocol does instead.
+    fix: &'static str,
+    broken: Model,
+    mended: Model,
+    is_it: fn(&Violation) -> bool,
+}
+
+fn dc(cores: u32) -> Model {
+    Model::new(2, "DC").cores(cores)
+}
+
+fn hierarchy(ranks: u32, server_ranks: u32) -> Model {
+    Model::new(ranks, "DC").hierarchy(server_ranks).weak()
+}
+
+fn exhibits() -> Vec<Exhibit> {
+    let lost = |violation: &Violation| matches!(violation, Violation::LostFlag { .. });
+    let early = |violation: &Violation| matches!(violation, Violation::NotLanded { .. });
+    let overwritten = |violation: &Violation| matches!(violation, Violation::Overwritten { .. });
+    vec![
+        Exhibit {
+            name: "One buffer, and signals in one direction",
+            source: "https://github.com/deepseek-ai/DeepEP/issues/166",
+            report: "With one buffer a sender that has ended begins the next operator and writes where a receiver still \
+                     reads. The thread says why there are two.",
+            fix: "Dispatch and combine have two partitions each, used by turns.",
+            broken: dc(1).partitions(1, 2),
+            mended: dc(1),
+            is_it: lost,
+        },
+        Exhibit {
+            name: "Two batches in flight on buffers for one",
+            source: "https://github.com/deepseek-ai/DeepEP/pull/580",
+            report: "Dispatch, dispatch, combine, combine raced: the second batch used what the first had not left.",
+            fix: "As many partitions as batches are in flight; `veriep schedule` says how many an order needs.",
+            broken: Model::new(2, "DDCC").partitions(2, 1),
+            mended: Model::new(2, "DDCC"),
+            is_it: overwritten,
+        },
+        Exhibit {
+            name: "A rank cleans the buffer that comes next",
+            source: "https://github.com/deepseek-ai/DeepEP/issues/513, https://github.com/uccl-project/uccl/pull/993",
+            report: "Whoever begins an operator zeroes the flags of another one. A faster peer may have set one of them \
+                     already; it is wiped, and its reader waits without end.",
+            fix: "A flag is cleared by its reader alone, after it has been seen and before the reader's operator ends.",
+            broken: Model::new(2, "DDCC").twin(Twin::CleansNext),
+            mended: Model::new(2, "DDCC"),
+            is_it: lost,
+        },
+        Exhibit {
+            name: "A signal of the use before last passes for a fresh one",
+            source: "https://github.com/NVIDIA/nccl/pull/2306",
+            report: "Signals are polled for any value but 0 and stay where they are. A rank that falls behind by a cycle of \
+                     the buffers is overtaken: its peers take its old signals for new ones.",
+            fix: "Every word is cleared before its partition comes round.",
+            broken: dc(1).twin(Twin::NoClear).units(3),
+            mended: dc(1).units(3),
+            is_it: lost,
+        },
+        Exhibit {
+            name: "A completion overtakes its payload",
+            source: "https://github.com/tenstorrent/tt-metal/issues/50272",
+            report: "Payload and completion took different ways round a ring, so the reader was let in before its page had \
+                     landed.",
+            fix: "A publish may not land before the puts that its core has issued before it (rule 1 of the fabric).",
+            broken: dc(1).twin(Twin::RelaxedPublish).weak(),
+            mended: dc(1).weak(),
+            is_it: early,
+        },
+        Exhibit {
+            name: "One worker announces what another is still sending",
+            source: "https://github.com/tenstorrent/tt-metal/issues/57357",
+            report: "Two workers send one half of every token each, and the first of them signals completion without having \
+                     heard of the second.",
+            fix: "Every core waits until its own puts have landed, then meets the others at a barrier; only then flags go \
+                  out.",
+            broken: dc(2).twin(Twin::NoQuiet).weak(),
+            mended: dc(2).weak().units(1),
+            is_it: early,
+        },
+        Exhibit {
+            name: "A clear of one call wipes the signal of the next",
+            source: "https://github.com/ROCm/mori/pull/494",
+            report: "The clear at the end of call N could land after the set of call N + 1: blocks spun without end, in two \
+                     runs of twenty.",
+            fix: "A clear lands before the quiet behind it, and that is before anything by which a peer could know that the \
+                  word is free.",
+            broken: dc(1).twin(Twin::LateClear).weak().units(3),
+            mended: dc(1).weak().units(3),
+            is_it: lost,
+        },
+        Exhibit {
+            name: "A barrier that is entered again before everybody has left it",
+            source: "https://github.com/jax-ml/jax/pull/27963",
+            report: "The race shows only over several calls that share one semaphore: the next arrival hides the one that a \
+                     slow participant has not seen.",
+            fix: "Each core has two barrier words, used by turns, so a word changes only after all have read it.",
+            broken: dc(2).twin(Twin::OneBarrierWord).units(1),
+            mended: dc(2).units(1),
+            is_it: |violation| matches!(violation, Violation::Refused { .. }),
+        },
+        Exhibit {
+            name: "A count of completions says how many, not which",
+            source: "https://github.com/NVIDIA/nvshmem/issues/84",
+            report: "Chunks completed out of order on one cumulative counter, so a later one let the reader of an earlier \
+                     one in.",
+            fix: "The hierarchy takes a record for complete when a later message of the same core has come, and asks the \
+                  fabric for messages in order. Without that order:",
+            broken: hierarchy(2, 1).units(1).twin(Twin::UnorderedMessages),
+            mended: hierarchy(2, 1).units(1),
+            is_it: |violation| matches!(violation, Violation::Refused { .. } | Violation::NotLanded { .. }),
+        },
+        Exhibit {
+            name: "A wait for exactly one value, which has gone by",
+            source: "https://github.com/tenstorrent/tt-metal/issues/57352",
+            report: "A semaphore is waited for with equality; a value that is passed over leaves its waiter behind.",
+            fix: "Words that count operators are waited for with \"at least\".",
+            broken: hierarchy(2, 2).cores(2).twin(Twin::Equal),
+            mended: hierarchy(2, 2).cores(2),
+            is_it: |violation| *violation == Violation::Deadlock,
+        },
+    ]
+}
+
+const HEAD: &str = "\
+# The museum
+
+For whoever doubts that such bugs are found: ten that systems of this kind have shipped, each rebuilt in this protocol by leaving
+out one duty. The explorer steps the machines that run everywhere else, finds each within seconds, and prints the shortest way
+there; with the duty it visits every state and finds nothing. The reports are other people's and about other protocols: what is
+shown is that the same mistake here would be seen, not that theirs behaved step by step like this.
+
+This page is generated and checked by `cargo test -p veriep-verify --test explorer museum`; with `UPDATE_GOLDEN=1` before it, it
+is written anew. [BUG_CLASSES.md](../BUG_CLASSES.md) has what else guards against each kind.
+";
+
+#[test]
+fn every_bug_is_found_and_its_fix_is_safe() {
+    let mut page = HEAD.to_owned();
+    for (i, exhibit) in exhibits().into_iter().enumerate() {
+        let Exhibit { name, source, report, fix, broken, mended, is_it } = exhibit;
+        safe(&format!("museum, mended: {name}"), &mended);
+        let story = caught(&format!("museum: {name}"), &broken);
+        assert!(is_it(&story.violation), "{name}: {story}");
+        let sources: Vec<_> = source.split(", ").map(|url| format!("<{url}>")).collect();
+        let number = i + 1;
+        write!(
+            page,
+            "\n## {number}. {name}\n\n{report} Reported in {}.\n\nHere: {fix}\n",
+            sources.join(", ")
+        )
+        .unwrap();
+        write!(page, "\n```text\n{story}\n```\n").unwrap();
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/doubt/museum.md");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &page).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(&path).unwrap_or_default(), page, "docs/doubt/museum.md is stale");
+}
