@@ -42,6 +42,9 @@ impl<'a> Batch<'a> {
                 rows.iter_mut().skip(1).step_by(2).for_each(|high| *high ^= 0x80);
             }
         }
+        if let Some(map) = &case.expert_map {
+            map.translate(&case.shape, &mut varied);
+        }
         Self::with_tensors(case, varied)
     }
 
@@ -70,10 +73,12 @@ impl<'a> Batch<'a> {
         let whole = self.case.whole();
         let mut ranks = vec![nothing; global_rank::count(whole) as usize];
         for rank in global_rank::all(&self.case.shape) {
-            ranks[self.name(rank).index()] = self.inputs(rank);
+            let expert_ids = &self.ranks[rank.index()].expert_ids;
+            ranks[self.name(rank).index()] = Inputs { expert_ids, ..self.inputs(rank) };
         }
         let elastic_info = self.case.elastic.as_ref().map(|elastic| elastic.info.as_slice());
-        f(&Cluster { shape: whole, ranks: &ranks, elastic_info })
+        let expert_map = self.case.expert_map.as_ref().map(|map| (map.words.as_slice(), map.rows));
+        f(&Cluster { shape: whole, ranks: &ranks, elastic_info, expert_map })
     }
 
     /// Factor of the stand-in expert with that row of `expert_gain`.

@@ -105,6 +105,9 @@ pub struct TensorArgs {
     /// Draw values that tell wrong orders of summation, fused multiply-add and wrong rounding apart.
     #[arg(long)]
     pub hard: bool,
+    /// Make so many logical experts, of which the physical ones are replicas: expert_map, drawn from the seed.
+    #[arg(long, value_name = "N")]
+    pub logical_experts: Option<u32>,
     /// Make an elastic domain without these ranks: elastic_info, in an order drawn from the seed.
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
     pub dead: Vec<u32>,

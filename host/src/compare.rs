@@ -219,10 +219,9 @@ fn expert_row(
     row: &mut Vec<u8>,
 ) {
     let (k_num, s) = (cluster.shape.k(), cluster.shape.shared_expert_num());
-    let ids = cluster.ranks[rank.index()].expert_ids;
     let expert_row = match k.checked_sub(k_num) {
         Some(j) => j,
-        None => s + ids[(token.0 * k_num + k) as usize].cast_unsigned(),
+        None => s + cluster.id(rank, token, k).cast_unsigned(),
     };
     let scale = cluster.sent_row(rank, token, expert_row, sent);
     row.clear();

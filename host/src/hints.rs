@@ -2,8 +2,10 @@
 //! the door, so that every cure is known to work and no rule is written a second time.
 
 mod elastic;
+mod expert_map;
 
 pub(crate) use elastic::survivors;
+pub(crate) use expert_map::expert_map;
 
 use crate::config::{Config as UserConfig, UnknownWord};
 use crate::error::{Cure, Error, Problem};
@@ -383,6 +385,7 @@ impl<'a> HintSearch<'a> {
             "x_active_mask" => Given::MASK_1D | Given::MASK_2D,
             "elastic_info" => Given::ELASTIC_INFO,
             "shared_expert_x" => Given::SHARED_EXPERT_X,
+            "expert_map" => Given::EXPERT_MAP,
             _ => Given::empty(),
         };
         let config = Config { given: self.config.given - flags, ..self.config };
@@ -436,6 +439,7 @@ mod tests {
                 "x_active_mask" => Given::MASK_1D | Given::MASK_2D,
                 "elastic_info" => Given::ELASTIC_INFO,
                 "shared_expert_x" => Given::SHARED_EXPERT_X,
+                "expert_map" => Given::EXPERT_MAP,
                 other => panic!("{other}"),
             }),
             (Some(value), Some((_, rank))) => {
@@ -508,7 +512,7 @@ mod tests {
             "product=a2 op=combine_add_rms_norm",
         ]);
         let changes = prop::collection::vec((prop::sample::select(KEYS.to_vec()), number()), 0..5);
-        (layout, changes, prop_oneof![3 => Just(0u32), 1 => 0u32..32]).prop_map(|(layout, changes, given)| {
+        (layout, changes, prop_oneof![3 => Just(0u32), 1 => 0u32..64]).prop_map(|(layout, changes, given)| {
             let mut config = Config::default();
             layout.split_whitespace().for_each(|assignment| config.set(assignment).unwrap());
             for (key, value) in changes {

@@ -1,19 +1,21 @@
-//! `elastic_info` of any words, and tensors of any length and content: the doors refuse what is wrong, and take nothing
+//! `elastic_info` and `expert_map` of any words, and tensors of any length and content: the doors refuse what is wrong, and take nothing
 //! else, by rules said once more.
 
 use crate::domain::{Domain, Numbers, Tensors};
 use crate::tape::Tape;
 use std::collections::BTreeSet;
-use veriep_core::inputs::InputError;
+use veriep_core::inputs::{ExpertMap, InputError};
 use veriep_core::reference::numerics;
 use veriep_core::shape::{Elastic, Op, Shape};
-use veriep_core::units::RankId;
+use veriep_core::units::{RankId, Token};
 
 /// What the doors said.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// Whether `elastic_info` left anybody.
     pub elastic: bool,
+    /// Whether `expert_map` was sound.
+    pub redundant: bool,
     /// What was wrong with the tensors first.
     pub tensors: Result<(), InputError>,
 }
@@ -40,7 +42,55 @@ pub fn run(bytes: &[u8]) -> Option<Report> {
         core::ops::ControlFlow::Continue(())
     });
     assert_eq!(found > 0, wrong.is_some());
-    Some(Report { elastic, tensors: seen })
+    let redundant = redundant(&domain.shape, &mut tape);
+    Some(Report { elastic, redundant, tensors: seen })
+}
+
+/// Some words of a legal `expert_map` changed; with a sound one, what a token means by every id.
+fn redundant(shape: &Shape, tape: &mut Tape<'_>) -> bool {
+    let experts = shape.moe_expert_num() as usize;
+    let rows = 1 + tape.below(experts);
+    let mut replicas = vec![Vec::new(); rows];
+    for expert in 0..experts {
+        let row = if expert < rows { expert } else { tape.below(rows) };
+        replicas[row].push(expert as i32);
+    }
+    let width = replicas.iter().map(Vec::len).max().unwrap_or(0) + tape.below(2);
+    let mut words: Vec<i32> = Vec::new();
+    for row in &replicas {
+        words.extend(row);
+        words.resize(words.len() + width - row.len(), -1);
+    }
+    for _ in 0..tape.below(4) {
+        let at = tape.below(words.len());
+        words[at] = if tape.one_in(16) { tape.word() as i32 } else { tape.below(experts + 2) as i32 - 1 };
+    }
+    // The rules once more: rows of experts with -1 behind them, in all each expert once.
+    let rows_of = words.chunks(width).map(|row| row.split(|&word| word == -1).next().unwrap_or_default());
+    let rows_of: Vec<_> = rows_of.collect();
+    let mut named = rows_of.concat();
+    named.sort_unstable();
+    let specials = shape.expert_ids_end() as usize - experts;
+    let is_sound = shape.k() as usize <= rows + specials
+        && rows_of.iter().all(|row| !row.is_empty())
+        && words.iter().filter(|&&word| word != -1).count() == named.len()
+        && named.into_iter().eq(0..experts as i32);
+    let mut told = 0;
+    let map = ExpertMap::check(shape, &words, rows, &mut |violation| {
+        assert!(!violation.to_string().is_empty());
+        told += 1;
+    });
+    assert_eq!((map.is_some(), told == 0), (is_sound, is_sound), "{words:?} of {rows} rows");
+    let Some(map) = map else { return false };
+    let (rank, token) = (tape.below(shape.ep_world_size() as usize), tape.below(8));
+    for id in 0..rows + specials {
+        let own = rows_of.get(id);
+        let physical =
+            own.map_or((id + experts).wrapping_sub(rows) as i32, |own| own[(rank + token) % own.len()]);
+        let seen = map.physical(shape, RankId(rank as u32), Token(token as u32), id as i32);
+        assert_eq!(seen, Some(physical), "{words:?}, id {id}");
+    }
+    true
 }
 
 /// Some words of a legal `elastic_info`, or of any, changed.

@@ -89,7 +89,7 @@ impl Watch for Honest {
 pub(crate) fn oracle<T>(group: &Group<'_, '_, '_>, round: usize, judge: impl FnOnce(&Cluster<'_>) -> T) -> T {
     let ranks: Vec<_> = group.rounds[round].iter().map(crate::domain::Tensors::inputs).collect();
     let elastic_info = group.domain.elastic.as_ref().map(|(info, _)| info.as_slice());
-    judge(&Cluster { shape: &group.domain.whole, ranks: &ranks, elastic_info })
+    judge(&Cluster { shape: &group.domain.whole, ranks: &ranks, elastic_info, expert_map: None })
 }
 
 fn compare(group: &Group<'_, '_, '_>, member: usize, tensor: Tensor, want: &[u8]) {

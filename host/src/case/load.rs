@@ -1,7 +1,9 @@
 //! Reading a case: every tensor's presence, type, shape and values; all problems are reported.
 
 use super::collect::Collected;
-use super::{Case, Elastic, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, expert_rows};
+use super::{
+    Case, Elastic, ExpertMap, OwnedMask, RankTensors, TENSORS_NAME, Weights, all_have_rows, expert_rows,
+};
 use crate::config::{self, Config, FILE_NAME};
 use crate::error::{Error, Problem};
 use crate::global_rank;
@@ -96,9 +98,13 @@ impl Opened {
         };
         let (shape, elastic) = reader.survivors(whole)?;
         let name = |rank| elastic.as_ref().map_or(rank, |elastic| elastic.name(rank));
-        let ranks = (0..global_rank::count(&shape))
+        let expert_map = reader.expert_map(&shape)?;
+        let mut ranks = (0..global_rank::count(&shape))
             .map(|rank| reader.rank(&shape, rank, name(RankId(rank))))
-            .collect::<Result<_, _>>()?;
+            .collect::<Result<Vec<_>, _>>()?;
+        if let Some(map) = &expert_map {
+            map.translate(&shape, &mut ranks);
+        }
         let rows = expert_rows(&shape);
         let scales = reader.floats_if_given("scales", &[rows, shape.h() as usize])?;
         let gain = reader.floats_if_given("expert_gain", &[rows])?;
@@ -106,7 +112,16 @@ impl Opened {
         let weights = reader.weights(&shape)?;
         let place = reader.file.path().display().to_string();
         let mut problems = reader.end(&shape, elastic.as_ref());
-        let case = Case { config: self.config, shape, ranks, scales, weights, expert_gain: gain, elastic };
+        let case = Case {
+            config: self.config,
+            shape,
+            ranks,
+            scales,
+            weights,
+            expert_gain: gain,
+            elastic,
+            expert_map,
+        };
         case.judge(&mut problems);
         let problems = problems.end();
         if problems.is_empty() { Ok(case) } else { Err(Error::Invalid { place, problems }) }
@@ -120,6 +135,7 @@ fn given_by(file: &TensorFile) -> Given {
         let dimensions = file.info(&name).map_or(0, |info| info.shape.len());
         given |= match (of_a_rank(&name), name.as_str()) {
             (None, "scales") => Given::SCALES,
+            (None, "expert_map") => Given::EXPERT_MAP,
             (Some("shared_expert_x"), _) => Given::SHARED_EXPERT_X,
             (Some("x_active_mask"), _) if dimensions == 1 => Given::MASK_1D,
             (Some("x_active_mask"), _) if dimensions == 2 => Given::MASK_2D,
@@ -173,12 +189,27 @@ impl Reader {
             let words = 4 + 2 * whole.ep_world_size() as usize;
             info = Some(numbers_of(&self.take(name, Dtype::I32, &[&[words]])?, i32::from_le_bytes));
         }
-        let place = || self.file.path().display().to_string();
-        let problems = core::mem::take(&mut self.problems).end();
-        if !problems.is_empty() {
-            return Err(Error::Invalid { place: place(), problems });
+        hints::survivors(whole, info, self.sound_so_far()?)
+    }
+
+    /// `expert_map`. If it is wrong, there is no telling what ids mean.
+    fn expert_map(&mut self, shape: &Shape) -> Result<Option<ExpertMap>, Error> {
+        let name = "expert_map";
+        let Some(dims) = self.file.info(name).map(|info| info.shape.clone()) else { return Ok(None) };
+        if dims.len() != 2 {
+            self.wrong(name, &format!(": shape {dims:?}"), "must be [logical experts, most replicas of one]");
         }
-        hints::survivors(whole, info, place())
+        let words = numbers_of(&self.take(name, Dtype::I32, &[&dims])?, i32::from_le_bytes);
+        let place = self.sound_so_far()?;
+        let map = ExpertMap { words, rows: dims[0] };
+        hints::expert_map(shape, &map, place).map(|()| Some(map))
+    }
+
+    /// The name of the file, if nothing is wrong with it yet.
+    fn sound_so_far(&mut self) -> Result<String, Error> {
+        let place = self.file.path().display().to_string();
+        let problems = core::mem::take(&mut self.problems).end();
+        if problems.is_empty() { Ok(place) } else { Err(Error::Invalid { place, problems }) }
     }
 
     fn rank(&mut self, shape: &Shape, rank: u32, name: RankId) -> Result<RankTensors, Error> {
@@ -190,6 +221,7 @@ impl Reader {
         Ok(RankTensors {
             x: self.must(&format!("rank{name}.x"), element, &[bs, h])?,
             expert_ids: numbers_of(&ids, i32::from_le_bytes),
+            physical_ids: Vec::new(),
             expert_scales: numbers_of(&weights, f32::from_le_bytes),
             mask: self.mask(&format!("rank{name}.x_active_mask"), bs, k)?,
             shared_expert_x: self.if_given(&format!("rank{name}.shared_expert_x"), element, &[bs, h])?,

@@ -2,11 +2,13 @@
 
 mod collect;
 pub mod elastic;
+mod expert_map;
 mod load;
 mod save;
 pub mod support;
 
 pub use elastic::Elastic;
+pub use expert_map::ExpertMap;
 pub use load::{Opened, load, open};
 pub use save::is_case;
 
@@ -53,8 +55,10 @@ pub enum OwnedMask {
 pub struct RankTensors {
     /// `[bs, h]` dtype, little-endian.
     pub x: Vec<u8>,
-    /// `[bs, k]`.
+    /// `[bs, k]`, of logical experts if the case has a map.
     pub expert_ids: Vec<i32>,
+    /// `[bs, k]`, of physical experts; empty without a map.
+    pub physical_ids: Vec<i32>,
     /// `[bs, k]`.
     pub expert_scales: Vec<f32>,
     /// Optional mask.
@@ -71,7 +75,7 @@ impl RankTensors {
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs {
             x: &self.x,
-            expert_ids: &self.expert_ids,
+            expert_ids: if self.physical_ids.is_empty() { &self.expert_ids } else { &self.physical_ids },
             expert_scales: &self.expert_scales,
             mask: match &self.mask {
                 OwnedMask::None => Mask::None,
@@ -136,6 +140,8 @@ pub struct Case {
     pub expert_gain: Vec<f32>,
     /// How the domain became smaller, if it did.
     pub elastic: Option<Elastic>,
+    /// Redundant experts.
+    pub expert_map: Option<ExpertMap>,
 }
 
 impl Case {
@@ -193,7 +199,7 @@ impl Case {
         for number in 0..self.ranks.len() as u32 {
             let ep_rank = global_rank::ep_rank(&self.shape, RankId(number));
             let name = self.name(RankId(number));
-            let _ = self.inputs(RankId(number)).check_all(&self.shape, ep_rank, &mut |error| {
+            let mut found = |error: InputError| {
                 let tensor = match (OF_ALL_RANKS.contains(&error.tensor()), number) {
                     (false, _) => format!("rank{name}.{}", error.tensor()),
                     (true, 0) => error.tensor().to_owned(),
@@ -205,6 +211,17 @@ impl Case {
                     problems.add(&tensor, |tensor| input_problem(tensor, &error));
                 }
                 ControlFlow::Continue(())
+            };
+            let map = self.expert_map.as_ref().and_then(|map| map.check(&self.shape).ok());
+            if let Some(map) = &map {
+                let _ = map.check_ids(&self.shape, &self.ranks[number as usize].expert_ids, &mut found);
+            }
+            let _ = self.inputs(RankId(number)).check_all(&self.shape, ep_rank, &mut |error| match error {
+                // They have been told as the file has them.
+                InputError::ExpertId { .. } | InputError::RepeatedExpert { .. } if map.is_some() => {
+                    ControlFlow::Continue(())
+                }
+                error => found(error),
             });
         }
         if !self.expert_gain.is_empty()

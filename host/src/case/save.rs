@@ -1,7 +1,7 @@
 //! Writing a case.
 
 use super::load::element;
-use super::{Case, EXPECTED_NAME, Elastic, OwnedMask, RankTensors, TENSORS_NAME, expert_rows};
+use super::{Case, EXPECTED_NAME, Elastic, ExpertMap, OwnedMask, RankTensors, TENSORS_NAME, expert_rows};
 use crate::atomic_file::{AtomicFile, remove_file};
 use crate::config::FILE_NAME;
 use crate::error::Error;
@@ -85,6 +85,11 @@ impl Case {
         if let Some(Elastic { info, .. }) = &self.elastic {
             let (name, data) = ("elastic_info".to_owned(), bytes_of(info, i32::to_le_bytes).into());
             tensors.push(Tensor { name, dtype: Dtype::I32, shape: vec![info.len()], data });
+        }
+        if let Some(ExpertMap { words, rows }) = &self.expert_map {
+            let (name, data) = ("expert_map".to_owned(), bytes_of(words, i32::to_le_bytes).into());
+            let shape = vec![*rows, words.len() / rows];
+            tensors.push(Tensor { name, dtype: Dtype::I32, shape, data });
         }
         if let Some(scales) = &self.scales {
             tensors.push(floats("scales", vec![rows, h], scales));

@@ -42,6 +42,7 @@ pub fn make_case(
         smooth_scales: tensors.smooth_scales,
         shared_expert_x: tensors.shared_expert_x,
         hard: tensors.hard,
+        logical_experts: tensors.logical_experts,
         ..Options::default()
     };
     let left = if tensors.dead.is_empty() { Left::All } else { Left::Without(&tensors.dead) };
@@ -80,6 +81,7 @@ pub(super) fn open_case(
         ("--smooth-scales", tensors.smooth_scales),
         ("--shared-expert-x", tensors.shared_expert_x),
         ("--hard", tensors.hard),
+        ("--logical-experts", tensors.logical_experts.is_some()),
         ("--dead", !tensors.dead.is_empty()),
     ];
     if let Some((option, _)) = asked_for.iter().find(|(_, is_given)| *is_given) {
@@ -117,7 +119,8 @@ fn tensors_asked_for(tensors: &TensorArgs) -> String {
     let dead = (!dead.is_empty()).then(|| format!(" --dead {}", dead.join(",")));
     let mask = tensors.mask.to_possible_value().filter(|_| tensors.mask != MaskKind::None);
     let mask = mask.map(|mask| format!(" --mask {}", mask.get_name()));
-    [dead, mask].into_iter().flatten().collect()
+    let logical = tensors.logical_experts.map(|number| format!(" --logical-experts {number}"));
+    [dead, mask, logical].into_iter().flatten().collect()
 }
 
 /// Resolves the arguments of a configuration; a case folder stands for its `config.toml`.

@@ -4,6 +4,7 @@
 //! in parallel. Only integers and exactly rounded arithmetic are used: no libm, no platform.
 
 mod elastic;
+mod expert_map;
 mod hard;
 mod routing;
 
@@ -22,7 +23,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use routing::Router;
 use veriep_core::shape::{Dtype, Given, Limits, Op, Shape};
-use veriep_core::units::RankId;
+use veriep_core::units::{RankId, Token};
 
 /// Which `x_active_mask` to make.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -51,6 +52,8 @@ pub struct Options {
     pub shared_expert_x: bool,
     /// Whether values tell apart what is nearly right.
     pub hard: bool,
+    /// Logical experts, of which the physical ones are replicas; none = no `expert_map`.
+    pub logical_experts: Option<u32>,
     /// Whose limits the configuration keeps; tests take shapes smaller than any product's.
     pub limits: Limits,
 }
@@ -64,6 +67,7 @@ impl Default for Options {
             smooth_scales: false,
             shared_expert_x: false,
             hard: false,
+            logical_experts: None,
             limits: Limits::Product,
         }
     }
@@ -90,6 +94,7 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
     given.set(Given::SCALES, options.smooth_scales);
     given.set(Given::SHARED_EXPERT_X, options.shared_expert_x);
     given.set(Given::ELASTIC_INFO, left.is_on());
+    given.set(Given::EXPERT_MAP, options.logical_experts.is_some());
     let whole = hints::shape(&config, given, options.limits, place)?;
     let info = left.info(&whole, options.seed)?;
     let (shape, elastic) = hints::survivors(whole, info, place)?;
@@ -99,9 +104,20 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
             Problem::new("x_active_mask", " asked for", "must be none when bs differs between ranks");
         return Err(Error::Invalid { place: place.to_owned(), problems: vec![problem] });
     }
+    let expert_map = match options.logical_experts {
+        Some(logical) => Some(expert_map::draw(&shape, logical, options.seed)?),
+        None => None,
+    };
+    let map = match &expert_map {
+        Some(map) => {
+            hints::expert_map(&shape, map, place)?;
+            map.check(&shape).ok()
+        }
+        None => None,
+    };
     let mut rng = stream(options.seed, 0);
     let rows = case::expert_rows(&shape);
-    let router = Router::new(&shape, options.routing, &mut rng);
+    let router = Router::new(&shape, map, options.routing, &mut rng);
     // Without a row for every expert there must be none: all factors are 1 then.
     let expert_gain = match if case::all_have_rows(&shape) { rows } else { 0 } {
         rows if options.hard => hard::gains(rows),
@@ -112,7 +128,7 @@ pub fn generate_left(config: Config, options: Options, left: Left<'_>, place: &s
         .then(|| (0..rows * shape.h() as usize).map(|_| 0.5 + unit(rng.next_u32())).collect());
     let weights = weights(&shape, place, &mut rng)?;
     let ranks = all_ranks(&shape, options, &router, &expert_gain);
-    let case = Case { config, shape, ranks, scales, weights, expert_gain, elastic };
+    let case = Case { config, shape, ranks, scales, weights, expert_gain, elastic, expert_map };
     let problems = case.problems();
     if problems.is_empty() { Ok(case) } else { Err(Error::Invalid { place: place.to_owned(), problems }) }
 }
@@ -124,7 +140,7 @@ pub(crate) fn stream(seed: u64, number: u64) -> ChaCha8Rng {
     rng
 }
 
-fn all_ranks(shape: &Shape, options: Options, router: &Router, gains: &[f32]) -> Vec<RankTensors> {
+fn all_ranks(shape: &Shape, options: Options, router: &Router<'_>, gains: &[f32]) -> Vec<RankTensors> {
     let mut ranks = vec![RankTensors::default(); global_rank::count(shape) as usize];
     parallel::each(&mut ranks, |rank, tensors| {
         *tensors = one_rank(shape, options, (router, gains), rank as u32);
@@ -132,15 +148,26 @@ fn all_ranks(shape: &Shape, options: Options, router: &Router, gains: &[f32]) ->
     ranks
 }
 
-fn one_rank(shape: &Shape, options: Options, (router, gains): (&Router, &[f32]), rank: u32) -> RankTensors {
+fn one_rank(
+    shape: &Shape,
+    options: Options,
+    (router, gains): (&Router<'_>, &[f32]),
+    rank: u32,
+) -> RankTensors {
     let mut rng = stream(options.seed, u64::from(rank) + 1);
-    let bs = shape.bs(global_rank::ep_rank(shape, RankId(rank))) as usize;
+    let ep_rank = global_rank::ep_rank(shape, RankId(rank));
+    let bs = shape.bs(ep_rank) as usize;
     let k = shape.k() as usize;
     let mut expert_ids = vec![0; bs * k];
     let mut expert_scales = vec![0.0; bs * k];
-    for (ids, weights) in expert_ids.chunks_exact_mut(k).zip(expert_scales.chunks_exact_mut(k)) {
-        router.choose(&mut rng, ids);
+    let tokens = expert_ids.chunks_exact_mut(k).zip(expert_scales.chunks_exact_mut(k));
+    for (token, (ids, weights)) in (0..).map(Token).zip(tokens) {
+        router.choose(&mut rng, (ep_rank, token), ids);
         choose_weights(&mut rng, weights);
+    }
+    let mut tensors = RankTensors { expert_ids, ..RankTensors::default() };
+    if let Some(map) = &router.map {
+        tensors.translate(map, shape, RankId(rank));
     }
     let mask = match options.mask {
         MaskKind::None => OwnedMask::None,
@@ -154,12 +181,12 @@ fn one_rank(shape: &Shape, options: Options, (router, gains): (&Router, &[f32]),
     let is_hard = options.hard && !gains.is_empty();
     if is_hard {
         let values = (expert_scales.as_mut_slice(), x.as_mut_slice());
-        hard::make(shape, gains, &mut rng, &expert_ids, values, options.shared_expert_x);
+        hard::make(shape, gains, &mut rng, tensors.inputs().expert_ids, values, options.shared_expert_x);
     }
     let mut more = |wanted: bool| wanted.then(|| rows(&mut rng, shape.dtype(), bs * shape.h() as usize));
     let shared_expert_x = more(options.shared_expert_x).map(|row| if is_hard { x.clone() } else { row });
     let residual_x = more(shape.op() == Op::CombineAddRmsNorm).unwrap_or_default();
-    RankTensors { x, expert_ids, expert_scales, mask, shared_expert_x, residual_x }
+    RankTensors { x, expert_scales, mask, shared_expert_x, residual_x, ..tensors }
 }
 
 /// What const experts and AddRmsNorm have.

@@ -3,8 +3,9 @@
 use super::{below, shuffle};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
+use veriep_core::inputs::ExpertMap;
 use veriep_core::shape::Shape;
-use veriep_core::units::ExpertId;
+use veriep_core::units::{ExpertId, RankId, Token};
 
 /// Most servers that one token visits under [`Routing::NodeLimited`].
 pub const SERVERS_MAX: usize = 4;
@@ -40,7 +41,10 @@ impl Routing {
 }
 
 /// A routing made ready for a shape.
-pub(super) struct Router {
+pub(super) struct Router<'a> {
+    shape: &'a Shape,
+    /// With redundant experts ids are logical.
+    pub(super) map: Option<ExpertMap<'a>>,
     /// One past the largest id of a MoE expert.
     moe_end: u32,
     /// One past the largest id.
@@ -55,9 +59,15 @@ enum Choice {
     Servers(Vec<Vec<u32>>),
 }
 
-impl Router {
-    pub(super) fn new(shape: &Shape, routing: Routing, rng: &mut ChaCha8Rng) -> Self {
-        let (moe_end, ids_end) = (shape.moe_expert_num(), shape.expert_ids_end());
+impl<'a> Router<'a> {
+    pub(super) fn new(
+        shape: &'a Shape,
+        map: Option<ExpertMap<'a>>,
+        routing: Routing,
+        rng: &mut ChaCha8Rng,
+    ) -> Self {
+        let moe_end = map.map_or(shape.moe_expert_num(), |map| map.logical_expert_num());
+        let ids_end = moe_end + (shape.expert_ids_end() - shape.moe_expert_num());
         let choice = match routing {
             Routing::Uniform => Choice::Uniform,
             Routing::Zipf => {
@@ -69,14 +79,14 @@ impl Router {
                 });
                 Choice::Zipf { weights_until: weights_until.collect(), ids }
             }
-            Routing::Hot => Choice::Hot(below(rng, shape.moe_expert_num())),
-            Routing::NodeLimited => Choice::Servers(servers(shape)),
+            Routing::Hot => Choice::Hot(below(rng, moe_end)),
+            Routing::NodeLimited => Choice::Servers(servers(shape, moe_end, |expert| expert)),
         };
-        Self { moe_end, ids_end, choice }
+        Self { shape, map, moe_end, ids_end, choice }
     }
 
-    /// Fills one token's row with distinct ids.
-    pub(super) fn choose(&self, rng: &mut ChaCha8Rng, row: &mut [i32]) {
+    /// Fills the row of a token of an EP rank with distinct ids.
+    pub(super) fn choose(&self, rng: &mut ChaCha8Rng, (rank, token): (RankId, Token), row: &mut [i32]) {
         match &self.choice {
             Choice::Uniform => self.complete(rng, row, 0),
             Choice::Zipf { ids, weights_until } => {
@@ -92,8 +102,15 @@ impl Router {
                 self.complete(rng, row, 1);
                 row.swap(0, below(rng, row.len() as u32) as usize);
             }
-            Choice::Servers(servers) => {
-                let pool = visited(servers, rng, row.len());
+            Choice::Servers(all) => {
+                // Where a logical expert is depends on the token.
+                let home = |map: ExpertMap<'_>| {
+                    servers(self.shape, self.moe_end, |expert| {
+                        let physical = map.physical(self.shape, rank, token, expert.cast_signed());
+                        physical.unwrap_or_default().cast_unsigned()
+                    })
+                };
+                let pool = visited(self.map.map(home).as_ref().unwrap_or(all), rng, row.len());
                 let visible = pool.len() as u32 + self.ids_end - self.moe_end;
                 let filled = row.len().min(visible as usize);
                 distinct(&mut row[..filled], 0, || {
@@ -125,11 +142,11 @@ fn distinct(row: &mut [i32], filled: usize, mut draw: impl FnMut() -> u32) {
     }
 }
 
-/// The MoE experts of each server that has any.
-fn servers(shape: &Shape) -> Vec<Vec<u32>> {
+/// The MoE experts of each server that has any, of those below `end`; `physical` says which ones they are.
+fn servers(shape: &Shape, end: u32, physical: impl Fn(u32) -> u32) -> Vec<Vec<u32>> {
     let mut servers = vec![Vec::new(); shape.ep_world_size().div_ceil(shape.server_ranks()) as usize];
-    for expert in 0..shape.moe_expert_num() {
-        let server = shape.moe_home(ExpertId(expert)).rank.0 / shape.server_ranks();
+    for expert in 0..end {
+        let server = shape.moe_home(ExpertId(physical(expert))).rank.0 / shape.server_ranks();
         servers[server as usize].push(expert);
     }
     servers.retain(|experts| !experts.is_empty());

@@ -5,13 +5,15 @@ use std::fs;
 use tempfile::tempdir;
 use veriep::store::TensorFile;
 
-const KINDS: [&[&str]; 12] = [
+const KINDS: [&[&str]; 14] = [
     &["--set", "aiv_num=3"],
     &["--set", "quant_mode=2", "--smooth-scales", "--mask", "pairs"],
     &["--set", "dtype=f16", "--set", "expert_token_nums_type=0", "--mask", "tokens"],
     &["--set", "ep_world_size=4", "--set", "shared_expert_rank_num=2", "--routing", "hot"],
     &["--set", "ep_world_size=4", "--set", "k=1", "--dead", "0,2"],
     &["--set", "comm_alg=fullmesh_v2"],
+    &["--set", "moe_expert_num=8", "--set", "copy_expert_num=1", "--logical-experts", "3", "--mask", "pairs"],
+    &["--set", "moe_expert_num=8", "--set", "quant_mode=2", "--logical-experts", "5", "--hard"],
     &["--set", "bs=[4, 1]", "--set", "global_bs=8"],
     &["--set", "zero_expert_num=1", "--set", "copy_expert_num=2", "--set", "const_expert_num=2"],
     &["--shared-expert-x", "--mask", "pairs"],

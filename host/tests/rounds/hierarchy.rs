@@ -35,7 +35,9 @@ fn configs() -> Vec<Config> {
 /// Every case with every schedule, in either stage.
 fn trials(mut try_one: impl FnMut(&Trial<'_>, &str)) {
     for (number, config) in (0..).zip(configs()) {
-        let case = make(config, Options { seed: number, ..Options::default() });
+        // The last one has redundant experts.
+        let logical_experts = (number == 3).then_some(5);
+        let case = make(config, Options { seed: number, logical_experts, ..Options::default() });
         for (schedule, stage) in
             ["DC", "DDCC", "DDDCCC"].into_iter().flat_map(|s| [(s, Stage::Two), (s, Stage::Three)])
         {

@@ -213,6 +213,20 @@ prop_compose! {
     }
 }
 
+prop_compose! {
+    /// Redundant experts, on every product.
+    fn redundant_samples()(
+        sample in prop_oneof![samples(), a2_samples(), tp_samples()], logical in any::<prop::sample::Index>(),
+    ) -> Sample {
+        let config = sample.config;
+        let logical = 1 + logical.index(config.moe_expert_num as usize) as i64;
+        let specials = config.zero_expert_num + config.copy_expert_num + config.const_expert_num;
+        let config = Config { k: config.k.min(logical + specials), ..config };
+        let options = generate::Options { logical_experts: Some(logical as u32), ..sample.options };
+        Sample { config, options, ..sample }
+    }
+}
+
 /// Few by default, since everybody waits for them; `VERIEP_CASES` asks for more, of each kind of sample.
 fn cases() -> u32 {
     std::env::var("VERIEP_CASES").map_or(20, |cases| match cases.parse() {
@@ -244,6 +258,11 @@ proptest! {
 
     #[test]
     fn every_backend_gives_the_bytes_of_the_oracle_for_those_who_are_left(sample in elastic_samples()) {
+        judge(&sample)?;
+    }
+
+    #[test]
+    fn every_backend_gives_the_bytes_of_the_oracle_with_redundant_experts(sample in redundant_samples()) {
         judge(&sample)?;
     }
 }

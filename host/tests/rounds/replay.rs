@@ -21,6 +21,7 @@ fn case(model: &Model) -> Case {
         weights: Weights::default(),
         expert_gain: (0..ranks).map(|e| 1.0 + e as f32).collect(),
         elastic: None,
+        expert_map: None,
     }
 }
 

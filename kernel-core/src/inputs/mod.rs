@@ -1,8 +1,10 @@
 //! What one rank brings to a round, and the door that checks it once.
 
 mod error;
+mod expert_map;
 
 pub use error::InputError;
+pub use expert_map::ExpertMap;
 
 use crate::shape::element::{Bf16, Element, F16};
 use crate::shape::{Dtype, Op, Shape};
@@ -27,7 +29,7 @@ pub enum Mask<'a> {
 pub struct Inputs<'a> {
     /// `[bs, h]` dtype.
     pub x: &'a [u8],
-    /// `[bs, k]`.
+    /// `[bs, k]`, physical experts: with redundant ones [`ExpertMap`] makes them of what the router puts out.
     pub expert_ids: &'a [i32],
     /// `[bs, k]`, the weights of combine.
     pub expert_scales: &'a [f32],
@@ -85,7 +87,7 @@ impl Inputs<'_> {
         let scales = self.check_scales_length(shape, found)?;
         self.check_combine(shape, tokens, found)?;
         if ids {
-            self.check_ids(shape, bs, found)?;
+            self.check_ids(shape, bs, shape.expert_ids_end(), found)?;
         }
         if mask {
             self.check_mask(shape, bs, found)?;
@@ -156,8 +158,7 @@ impl Inputs<'_> {
     }
 
     /// Also of masked pairs.
-    fn check_ids(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
-        let end = shape.expert_ids_end();
+    fn check_ids(&self, shape: &Shape, bs: u32, end: u32, found: &mut Found<'_>) -> ControlFlow<()> {
         for token in (0..bs).map(Token) {
             let ids = self.ids(shape, token);
             for (k, &seen) in (0..).zip(ids) {

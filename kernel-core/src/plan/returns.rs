@@ -87,7 +87,7 @@ mod tests {
             let ranks = (0..shape.ep_world_size()).map(RankId);
             let tensors: Vec<_> = ranks.map(|rank| Tensors::random(&shape, rank, &mut dice)).collect();
             let inputs: Vec<_> = tensors.iter().map(Tensors::inputs).collect();
-            let cluster = Cluster { shape: &shape, ranks: &inputs, elastic_info: None };
+            let cluster = Cluster { shape: &shape, ranks: &inputs, elastic_info: None, expert_map: None };
             for rank in (0..shape.ep_world_size()).map(RankId) {
                 let rows: Vec<_> = received(&shape, rank, |source| inputs[source.index()]).collect();
                 let triples: Vec<_> = rows

@@ -34,6 +34,8 @@ pub struct Cluster<'a> {
     /// `elastic_info` that is switched on; then `shape` is the whole domain, and ranks are asked by their
     /// physical names.
     pub elastic_info: Option<&'a [i32]>,
+    /// The words of `expert_map` and how many rows they make; then ids in `ranks` are logical.
+    pub expert_map: Option<(&'a [i32], usize)>,
 }
 
 /// The domain that dispatch and combine run in: all ranks, or who is left of them.
@@ -374,8 +376,19 @@ impl Cluster<'_> {
         self.shape.bs(RankId(rank.0 / self.shape.tp_world_size()))
     }
 
-    fn id(&self, rank: RankId, token: Token, k: u32) -> i32 {
-        self.ranks[rank.index()].expert_ids[(token.0 * self.shape.k() + k) as usize]
+    /// The physical expert that pair `(token, k)` of `rank` names, or the special one.
+    #[must_use]
+    pub fn id(&self, rank: RankId, token: Token, k: u32) -> i32 {
+        let id = self.ranks[rank.index()].expert_ids[(token.0 * self.shape.k() + k) as usize];
+        let Some((words, logical)) = self.expert_map else { return id };
+        if id >= logical as i32 {
+            return id - logical as i32 + self.shape.moe_expert_num() as i32;
+        }
+        let row = words.chunks(words.len() / logical).nth(id as usize).unwrap();
+        let mut replicas = row.to_vec();
+        replicas.retain(|&physical| physical != -1);
+        let ep_rank = rank.0 / self.shape.tp_world_size();
+        replicas[(ep_rank + token.0) as usize % replicas.len()]
     }
 
     fn active(&self, rank: RankId, token: Token, k: u32) -> bool {

@@ -86,7 +86,7 @@ fn dispatch(shape: &Shape, tensors: &[Tensors]) -> Vec<Dispatched> {
     for (rank, inputs) in (0..).zip(&ranks) {
         assert_eq!(inputs.check(shape, RankId(rank)), Ok(()), "the case must be legal");
     }
-    let cluster = Cluster { shape, ranks: &ranks, elastic_info: None };
+    let cluster = Cluster { shape, ranks: &ranks, elastic_info: None, expert_map: None };
     (0..shape.ep_world_size()).map(|rank| cluster.dispatch(RankId(rank))).collect()
 }
 
@@ -99,7 +99,7 @@ fn combine(
 ) -> (Vec<f32>, Vec<(u32, u32)>) {
     let ranks: Vec<_> = tensors.iter().map(Tensors::inputs).collect();
     let mut asked = Vec::new();
-    let x_out = Cluster { shape, ranks: &ranks, elastic_info: None }.combine(
+    let x_out = Cluster { shape, ranks: &ranks, elastic_info: None, expert_map: None }.combine(
         RankId(rank),
         &mut |token: Token, k, row| {
             asked.push((token.0, k));

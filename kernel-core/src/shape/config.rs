@@ -27,6 +27,8 @@ bitflags! {
         const ELASTIC_INFO = 1 << 3;
         /// `shared_expert_x`.
         const SHARED_EXPERT_X = 1 << 4;
+        /// `expert_map`.
+        const EXPERT_MAP = 1 << 5;
     }
 }
 

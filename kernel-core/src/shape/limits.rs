@@ -90,7 +90,7 @@ const A2_FULLMESH: Column = Column {
     comm_quant_mode: &[0],
     zero_or_copy: SPECIALS,
     const_expert_num: NONE,
-    given: Given::SCALES.union(Given::MASK_1D).union(Given::MASK_2D),
+    given: Given::SCALES.union(Given::MASK_1D).union(Given::MASK_2D).union(Given::EXPERT_MAP),
     norm: false,
     hccl_buffsize_mb: Range { min: 2, max: u32::MAX as i64 },
     port_offset: NONE,
@@ -103,7 +103,7 @@ const A2_HIERARCHY: Column = Column {
     h: Range { min: 1, max: 10240 },
     comm_quant_mode: &[0, 2],
     zero_or_copy: NONE,
-    given: Given::empty(),
+    given: Given::EXPERT_MAP,
     ..A2_FULLMESH
 };
 

@@ -311,6 +311,7 @@ impl<'a> Validator<'a> {
             ("x_active_mask", Given::MASK_1D | Given::MASK_2D),
             ("elastic_info", Given::ELASTIC_INFO),
             ("shared_expert_x", Given::SHARED_EXPERT_X),
+            ("expert_map", Given::EXPERT_MAP),
         ];
         for (name, flags) in kinds {
             if !given.intersects(flags) {
@@ -326,6 +327,8 @@ impl<'a> Validator<'a> {
             } else if flags == Given::SHARED_EXPERT_X && shared_ranks.is_some_and(|ranks| ranks > 0) {
                 let ranks = self.config.shared_expert_rank_num;
                 (absent("must be absent when ranks hold shared experts"), ("shared_expert_rank_num", ranks))
+            } else if flags == Given::EXPERT_MAP && given.contains(Given::ELASTIC_INFO) {
+                (absent("must be absent with elastic_info"), ("", 0))
             } else {
                 continue;
             };

@@ -59,17 +59,17 @@ pub enum Rule {
 }
 
 impl Violation {
-    pub(super) const fn new(parameter: &'static str, seen: Seen, rule: Rule) -> Self {
+    pub(crate) const fn new(parameter: &'static str, seen: Seen, rule: Rule) -> Self {
         Self { parameter, element: None, seen, rule, numbers: [("", 0); 4] }
     }
 
     /// The same of one element.
-    pub(super) const fn at(self, element: u32) -> Self {
+    pub(crate) const fn at(self, element: u32) -> Self {
         Self { element: Some(element), ..self }
     }
 
     /// The same with the other numbers of the rule; there are at most four.
-    pub(super) fn with(mut self, numbers: &[(&'static str, i64)]) -> Self {
+    pub(crate) fn with(mut self, numbers: &[(&'static str, i64)]) -> Self {
         for (place, &number) in self.numbers.iter_mut().zip(numbers) {
             *place = number;
         }

@@ -423,7 +423,7 @@ impl<C: Chooser> World<Dense, C> for Judge {
 impl Judge {
     fn oracle<T>(&self, shape: &Shape, round: usize, ask: impl FnOnce(&reference::Cluster<'_>) -> T) -> T {
         let inputs: Vec<_> = self.rounds[round].iter().map(Tensors::inputs).collect();
-        ask(&reference::Cluster { shape, ranks: &inputs, elastic_info: None })
+        ask(&reference::Cluster { shape, ranks: &inputs, elastic_info: None, expert_map: None })
     }
 
     fn check_dispatch<C: Chooser>(

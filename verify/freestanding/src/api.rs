@@ -9,7 +9,7 @@ use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::order::{Issued, Kind as Effect};
 use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
 use veriep_core::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
-use veriep_core::inputs::{self, Inputs, Mask};
+use veriep_core::inputs::{self, ExpertMap, Inputs, Mask};
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::{
@@ -148,7 +148,7 @@ fn sizes(shape: &Shape) {
     let info = black_box([1, 1, 0, 2, 0, -1, 0, -1]);
     if let Some(left) = Elastic::check(shape, &info, &mut |violation| say(violation)) {
         keep((Elastic::is_on(&info), left.whole_world_size(), shape.survivors(&left)));
-        keep((left.physical(RankId(any())), left.new_id(RankId(any()))));
+        keep((Elastic::physical(&left, RankId(any())), left.new_id(RankId(any()))));
     }
 }
 
@@ -240,6 +240,13 @@ fn inputs_of(shape: &Shape, given: &Inputs<'_>) {
         keep((Inputs::row(inputs, shape, token), inputs.ids(shape, token)));
     }
     keep(inputs::expert_has_row("scales", shape));
+    let (words, mut physical) = (black_box(&[0, 1, -1, 2]), [0; 4]);
+    if let Some(map) = ExpertMap::check(shape, words, at as usize, &mut |violation| say(violation)) {
+        keep((map.logical_expert_num(), ExpertMap::physical(&map, shape, rank, token, -1)));
+        keep(map.check_ids(shape, given.expert_ids, &mut |_| core::ops::ControlFlow::Continue(())));
+        map.translate(shape, rank, given.expert_ids, slice(&mut physical));
+        keep(physical);
+    }
 }
 
 /// Tables of a plan are the caller's: whatever their length, nothing is read or written beyond.

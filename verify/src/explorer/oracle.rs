@@ -140,7 +140,7 @@ fn ask(setup: &Setup<'_>, choices: &[Choice], tag: u32) -> Vec<Expected> {
     let tensors: Vec<_> =
         (0..).zip(choices).map(|(rank, &choice)| RankTensors::new(setup, rank, tag, choice)).collect();
     let ranks: Vec<_> = tensors.iter().map(RankTensors::inputs).collect();
-    let cluster = Cluster { shape: setup.shape, ranks: &ranks, elastic_info: None };
+    let cluster = Cluster { shape: setup.shape, ranks: &ranks, elastic_info: None, expert_map: None };
     let dispatched: Vec<_> = (0..setup.model.ranks).map(|rank| cluster.dispatch(RankId(rank))).collect();
     (0..setup.model.ranks)
         .map(|rank| {

@@ -88,7 +88,7 @@ impl Round {
     fn ask_the_oracle(&mut self, shape: &Shape) {
         let ids: Vec<_> = (0..shape.ep_world_size()).map(RankId).collect();
         let inputs: Vec<_> = ids.iter().map(|&rank| self.inputs(rank)).collect();
-        let cluster = Cluster { shape, ranks: &inputs, elastic_info: None };
+        let cluster = Cluster { shape, ranks: &inputs, elastic_info: None, expert_map: None };
         let results: Vec<_> = ids.iter().map(|&rank| (cluster.dispatch(rank), sum(&cluster, rank))).collect();
         for ((rank, own), (dispatched, x_out)) in (0..).zip(&mut self.ranks).zip(results) {
             own.y = returned_rows(shape, RankId(rank), &dispatched);

@@ -283,7 +283,7 @@ impl Exchange {
         let mut inputs = bytes_of(&case.expert_gain, f32::to_ne_bytes);
         for tensors in &case.ranks {
             inputs.extend_from_slice(&tensors.x);
-            inputs.extend(bytes_of(&tensors.expert_ids, i32::to_ne_bytes));
+            inputs.extend(bytes_of(tensors.inputs().expert_ids, i32::to_ne_bytes));
             inputs.extend(bytes_of(&tensors.expert_scales, f32::to_ne_bytes));
         }
         let slots_at = inputs.len() as u64;

@@ -65,6 +65,12 @@ fn elastic_under(room: &Room, config: &str, at: usize, word: i32) -> Output {
     room.elastic().file("case/config.toml", config).with_words("elastic_info", at, &[word.to_le_bytes()])
 }
 
+/// Redundant experts of the case, which has 4 physical ones.
+fn map(room: &Room, shape: &[usize], words: &[i32]) -> Output {
+    let words: Vec<_> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    added(room, "expert_map", Dtype::I32, shape, &words)
+}
+
 /// `elastic_info` that is switched on; it says no more.
 const ON: [u8; 4] = 1_i32.to_le_bytes();
 
@@ -165,6 +171,19 @@ rows! {
     elastic_info_takes_a_rank_its_name: |room| elastic(room, 4, -1);
     elastic_info_names_a_physical_rank_that_there_is_not: |room| elastic(room, 10, 6);
     elastic_info_has_an_entry_behind_the_last_new_id: |room| elastic(room, 15, 0);
+    expert_map_with_elastic_info: |room| {
+        add(room.elastic(), "expert_map", Dtype::I32, &[12, 1], &[0; 48])
+    };
+    expert_map_has_another_shape: |room| map(room, &[4], &[0, 1, 2, 3]);
+    expert_map_has_another_dtype: |room| added(room, "expert_map", Dtype::F32, &[4, 1], &[0; 16]);
+    expert_map_has_more_rows_than_there_are_experts: |room| map(room, &[5, 1], &[0, 1, 2, 3, 0]);
+    expert_map_leaves_too_few_ids: |room| map(room, &[1, 4], &[3, 2, 1, 0]);
+    expert_map_names_an_expert_that_there_is_not: |room| map(room, &[3, 2], &[0, 4, 1, -1, 2, -1]);
+    expert_map_names_an_expert_twice: |room| map(room, &[3, 2], &[0, 2, 1, -1, 2, -1]);
+    expert_map_names_an_expert_behind_a_gap: |room| map(room, &[2, 3], &[0, -1, 3, 1, 2, -1]);
+    expert_map_has_a_logical_expert_without_a_replica: |room| map(room, &[3, 2], &[0, 1, -1, -1, 2, 3]);
+    expert_map_leaves_experts_out: |room| map(room, &[2, 2], &[0, 1, 3, -1]);
+    expert_ids_that_are_no_logical_experts: |room| map(room, &[2, 2], &[0, 1, 3, 2]);
     a_tensor_of_a_rank_that_is_gone: |room| {
         room.elastic().with_tensors(|tensors| {
             let like = tensor(tensors, "rank0.expert_ids").clone();

@@ -151,7 +151,7 @@ fn normed(shape: &Shape, row: &[f32], residual: &[f32]) -> Normed {
     };
     let ranks = [tensors.inputs()];
     assert_eq!(ranks[0].check(shape, RankId(0)), Ok(()));
-    Cluster { shape, ranks: &ranks, elastic_info: None }
+    Cluster { shape, ranks: &ranks, elastic_info: None, expert_map: None }
         .combine_add_rms_norm(RankId(0), &mut |_, _, out| *out = bf16(row))
 }
 
@@ -168,7 +168,11 @@ fn a_row_is_normalised_as_on_paper() {
     // In bf16 0.4 is 205 / 512, the products are exact; gamma makes it (1, -1, 2, 0.5) times that.
     let gamma = bf16(&[1.0, -1.0, 2.0, 0.5]);
     let inputs = [Inputs { gamma: &gamma, ..Inputs::default() }];
-    let y = Cluster { shape: &shape, ranks: &inputs, elastic_info: None }.y(RankId(0), &seen, &[0.4]);
+    let y = Cluster { shape: &shape, ranks: &inputs, elastic_info: None, expert_map: None }.y(
+        RankId(0),
+        &seen,
+        &[0.4],
+    );
     let n = 205.0 / 512.0;
     assert_eq!(numerics::values(Dtype::Bf16, &y), [n, -2.0 * n, 4.0 * n, -2.0 * n]);
 }
@@ -187,7 +191,7 @@ fn the_residual_is_added_before_anything_is_rounded_to_dtype() {
         ..Tensors::new(&[1.0], &[1], &[1.0])
     };
     let ranks = [tensors.inputs()];
-    let seen = Cluster { shape: &shape, ranks: &ranks, elastic_info: None }
+    let seen = Cluster { shape: &shape, ranks: &ranks, elastic_info: None, expert_map: None }
         .combine_add_rms_norm(RankId(0), &mut |_, _, _| ());
     assert_eq!((seen.x_out, seen.x), (bf16(&[1.0]), bf16(&[1.0 / 512.0])));
 }
@@ -202,7 +206,7 @@ fn epsilon_is_added_to_the_mean_and_an_inactive_token_has_its_residual() {
         ..Tensors::new(&[9.0, 9.0], &[0], &[1.0])
     };
     let ranks = [tensors.inputs()];
-    let cluster = Cluster { shape: &shape, ranks: &ranks, elastic_info: None };
+    let cluster = Cluster { shape: &shape, ranks: &ranks, elastic_info: None, expert_map: None };
     let seen = cluster.combine_add_rms_norm(RankId(0), &mut |_, _, _| panic!("inactive"));
     assert_eq!((&seen.x_out, &seen.x), (&bf16(&[0.0, 0.0]), &bf16(&[2.0, -2.0])));
     // 1 / sqrt(4 + 12).

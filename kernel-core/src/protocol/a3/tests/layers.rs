@@ -64,7 +64,12 @@ impl World<Dense, Seeded> for Layers {
     fn ended(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
         let Planned { operator, round } = planned;
         let inputs: Vec<_> = self.tensors[round].iter().map(Tensors::inputs).collect();
-        let oracle = reference::Cluster { shape: self.shapes[round], ranks: &inputs, elastic_info: None };
+        let oracle = reference::Cluster {
+            shape: self.shapes[round],
+            ranks: &inputs,
+            elastic_info: None,
+            expert_map: None,
+        };
         let me = RankId(i as u32);
         let holds = |tensor: Tensor, want: &[u8]| match cluster.output(i, 0, tensor).starts_with(want) {
             true => Ok(()),
