@@ -1,25 +1,26 @@
 //! Combine of one core: return rows to relays, sum for other servers, sum own tokens.
 //!
 //! ```text
-//! Select -> Enter* -> by turns { return: Entered -> (Put -> Flag)* -> Quiet -> RowsDone*
+//! Select -> Enter* -> by turns { return: Entered -> (Put -> Flag)* -> Quiet -> RowsDone* -> Hear*
 //!                              { relay:  (Send)* -> End, stream by stream -> Ring?
-//!                              { sum:    (Follow | Sum)* -> RowsDone?        -> Done
+//!                              { sum:    (Follow | Sum)*                                         -> Done
 //! ```
 //!
-//! The own server's partial sum does not travel: who sums a token makes it from the near area.
+//! A core ends when it has heard all near ranks, also those that bring nothing (`docs/HIERARCHY.md`). The own server's
+//! partial sum does not travel: who sums a token makes it from the near area.
 
 mod relays;
 mod returns;
 mod tokens;
 
 use super::{Bound, Cx, Env, Epoch, Now, by_turns, split_bytes};
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Progress, ProtocolError};
 use crate::layout::record::Triple;
 use crate::layout::relay::{self, Part};
 use crate::layout::state::Operator;
 use crate::protocol::{Operands, Outcome, Types, given};
 use crate::shape::Shape;
-use crate::units::{CoreId, RankId, Token, div_ceil, div_floor};
+use crate::units::{RankId, Token, div_ceil, div_floor};
 
 /// Words of a stream that is issued, before its bitmap: records sent.
 pub(super) const HEAD: usize = 1;
@@ -146,7 +147,7 @@ impl Combine {
                 let cx = &mut Turn::<T> { env, fabric, inputs, operands, words, buffers };
                 let progress = by_turns::<3>(env.rank, turn, |role| match role {
                     0 => returns.step(cx),
-                    1 => relays.step(cx),
+                    1 => relays.step(cx, returns.missing(env)),
                     _ => tokens.step(cx),
                 })?;
                 if progress != Progress::Done {
@@ -201,16 +202,4 @@ impl<'a> Operands<'a> {
         let triple = relay::read_triple(shape, info).map_err(|seen| ProtocolError::Triple { row, seen })?;
         Ok(Row { y, triple, weight: weight.first_chunk().copied().unwrap_or_default() })
     }
-}
-
-/// The first core of a near rank that has not returned all its rows.
-fn rows_missing<F: Fabric + ?Sized, V>(env: Now<'_, V>, fabric: &F) -> Result<Option<Wait>, ProtocolError> {
-    for near in 0..env.shape.server_ranks() {
-        for core in (0..env.shape.aiv_num()).map(CoreId) {
-            if fabric.observe(relay::rows_done(near, core))? < env.epoch.number {
-                return Ok(Some(Wait::new(Flag::RowsDone, env.near(near), &[core.0])));
-            }
-        }
-    }
-    Ok(None)
 }

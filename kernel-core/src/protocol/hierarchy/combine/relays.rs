@@ -4,8 +4,8 @@
 use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
 use super::super::{Bound, Buffers, Now, sum};
-use super::{ENDED, Turn, rows_missing};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use super::{ENDED, Turn};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::relay::{self, ROW};
 use crate::protocol::{Outcome, Types, given};
 use crate::units::Token;
@@ -35,14 +35,13 @@ impl Relays {
         Ok(())
     }
 
-    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>) -> Outcome {
+    /// Goes on; `missing` are rows of near ranks that may still come: what has not come without them never comes.
+    pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>, missing: Option<Wait>) -> Outcome {
         let Turn { env, fabric, words, buffers, .. } = cx;
         let (env, fabric) = (*env, &mut **fabric);
         let streams = env.work.streams.clone();
         // Not `clamp`, which panics where the ends are in the wrong order.
         let first = self.server.max(streams.start).min(streams.end);
-        // Before any flag is looked at: what has not come then never comes.
-        let missing = rows_missing(env, fabric)?;
         let mut all_ended = true;
         for server in (first..streams.end).chain(streams.start..first) {
             let (sent, bitmap) = words.stream(env, server)?;

@@ -1,13 +1,14 @@
-//! Results to the relay of their source: the near rank with the same number.
+//! Results to the relay of their source: the near rank with the same number. Behind them word to all near ranks that there
+//! are no more, and word from them.
 
 use super::super::{Bound, Now};
 use super::{Row, Turn};
-use crate::fabric::{Fabric, Progress, Wait};
+use crate::fabric::{Fabric, Flag, Progress, Wait};
 use crate::layout::relay::{self, Part, ROW, behind};
 use crate::place::Place;
 use crate::plan::split;
 use crate::protocol::{Outcome, Types};
-use crate::units::{RankId, Token};
+use crate::units::{CoreId, RankId, Token};
 use core::ops::Range;
 
 /// The role of an expert.
@@ -29,9 +30,11 @@ enum Phase {
     Quiet,
     /// Say so to a near rank.
     RowsDone { near: u32 },
+    /// Hear it of all cores of near ranks; of so many it is known.
+    Hear { heard: u32 },
 }
 
-phase_names! { Phase of "Return.": Entered Put Flag Quiet RowsDone }
+phase_names! { Phase of "Return.": Entered Put Flag Quiet RowsDone Hear }
 
 impl Returns {
     pub(super) const fn new() -> Self {
@@ -72,7 +75,7 @@ impl Returns {
             // Publishes are not ordered: without this the next word could be seen before a flag.
             Phase::Quiet if !fabric.quiet()? => return Ok(Progress::Pending(Wait::QUIET)),
             Phase::Quiet => Phase::RowsDone { near: 0 },
-            Phase::RowsDone { near } if near >= env.shape.server_ranks() => return Ok(Progress::Done),
+            Phase::RowsDone { near } if near >= env.shape.server_ranks() => Phase::Hear { heard: 0 },
             Phase::RowsDone { near } => {
                 fabric.publish(
                     env.near(near),
@@ -81,8 +84,27 @@ impl Returns {
                 )?;
                 Phase::RowsDone { near: near + 1 }
             }
+            // As many as there are, and none of them again: they are as many as the server has cores.
+            Phase::Hear { heard: before } => {
+                let mut heard = before;
+                while let Some((near, core)) = unheard(env, heard)
+                    && fabric.observe(relay::rows_done(near, core))? >= env.epoch.number
+                {
+                    heard += 1;
+                }
+                if heard == before {
+                    return Ok(self.missing(env).map_or(Progress::Done, Progress::Pending));
+                }
+                Phase::Hear { heard }
+            }
         };
         Ok(Progress::Stepped)
+    }
+
+    /// What is to be heard next of near ranks that may still return rows, if any may.
+    pub(super) fn missing<V>(&self, env: Now<'_, V>) -> Option<Wait> {
+        let heard = if let Phase::Hear { heard } = self.phase { heard } else { 0 };
+        unheard(env, heard).map(|(near, core)| Wait::new(Flag::RowsDone, env.near(near), &[core.0]))
     }
 }
 
@@ -90,4 +112,10 @@ impl Returns {
 fn slot<V>(env: Now<'_, V>, (source, token, part): (RankId, Token, Part)) -> (RankId, Place) {
     let (server, number) = env.shape.server_of(source);
     (env.near(number), relay::combine_slot(env.shape, server, token, part.position))
+}
+
+/// The near rank, by its number, and its core that come behind so many.
+fn unheard<V>(env: Now<'_, V>, heard: u32) -> Option<(u32, CoreId)> {
+    let (near, core) = env.shape.by_cores(heard);
+    (near < env.shape.server_ranks()).then_some((near, CoreId(core)))
 }

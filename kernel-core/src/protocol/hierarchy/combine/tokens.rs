@@ -2,7 +2,7 @@
 
 use super::super::stream::{self, Next};
 use super::super::{Bound, Buffers, Now, sum};
-use super::{ENDED, Turn, rows_missing};
+use super::{ENDED, Turn};
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait, prefetches};
 use crate::layout::outputs;
 use crate::layout::relay::{self, ROW, behind};
@@ -57,11 +57,6 @@ impl Tokens {
                 }
             }
         }
-        // Wait for all, also for those that bring nothing: docs/HIERARCHY.md.
-        let pending = match pending {
-            None => rows_missing(env, cx.fabric)?,
-            wait => wait,
-        };
         Ok(pending.map_or(Progress::Done, Progress::Pending))
     }
 

@@ -2,6 +2,7 @@
 
 mod corrupt;
 mod slow;
+mod words;
 
 use crate::layout::relay;
 use crate::protocol::Stage;
