@@ -2,8 +2,8 @@
 //!
 //! A token goes once to every other server that has an expert of it, to the namesake of its rank there, the
 //! **relay**, which forwards it inside; in combine the same relay gets the rows of that server and sends one sum. All
-//! tokens from one rank to one server, and all sums from one server to one rank, are a **stream**: one core
-//! issues it, one core follows it.
+//! tokens from one rank to one server, and all sums from one server to one rank, are a **stream**: one core issues it. What a
+//! relay forwards of it is split over cores by experts.
 
 use super::split;
 use crate::layout::relay::Part;
@@ -51,10 +51,33 @@ pub(crate) fn forward(shape: &Shape, ids: &[i32], server: u32, position: u32) ->
     Some(Forward { k, part: Part { pairs: pairs(shape, ids, server), position }, home })
 }
 
-/// The servers whose streams `core` issues and follows; its own server's is that of its own tokens.
+/// The servers whose streams `core` issues; its own server's is that of its own tokens.
 #[must_use]
 pub const fn streams(shape: &Shape, core: CoreId) -> Range<u32> {
     split::even(shape.servers(), shape.aiv_num(), core.0)
+}
+
+/// What `core` of a relay forwards: for each number `server * near_experts + near_expert` the rows of the stream from that
+/// server for that expert. All of these come from one core, so that it can tell their count (rule 2 of the fabric).
+#[must_use]
+pub(crate) const fn forwards(shape: &Shape, core: CoreId) -> Range<u32> {
+    split::even(shape.servers() * near_experts(shape), shape.aiv_num(), core.0)
+}
+
+/// The core of a relay that forwards rows of the stream from `server` to `home`.
+#[must_use]
+pub const fn forwarder(shape: &Shape, server: u32, home: Home) -> CoreId {
+    let experts = near_experts(shape);
+    let number = server * experts + near_expert(shape, home);
+    CoreId(split::even_owner(shape.servers() * experts, shape.aiv_num(), number))
+}
+
+/// The near experts whose rows of the stream from `server` are among such `forwards`.
+#[must_use]
+pub(crate) fn forwarded_to(shape: &Shape, forwards: &Range<u32>, server: u32) -> Range<u32> {
+    let experts = near_experts(shape);
+    let within = |end: u32| end.saturating_sub(server * experts).min(experts);
+    within(forwards.start)..within(forwards.end)
 }
 
 /// The experts of a rank's server by their number there, in the order of ranks and local experts.
@@ -251,6 +274,29 @@ mod tests {
         }
         assert_eq!(sums.0 * shape.row_bytes() / 64, 802_816);
         assert_eq!(sums.1 * shape.row_bytes() / 64, 1_605_632);
+    }
+
+    fn servers(cores: i64) -> Shape {
+        let domain = Domain { r: 64, e: 128, s: 0, rs: 0, k: 8, h: 32, bs: 16, cores };
+        crate::testing::domain::shape(&Config { comm_alg: Protocol::Hierarchy, ..domain.config() })
+    }
+
+    #[test]
+    fn what_a_relay_forwards_is_split_over_all_cores() {
+        for cores in 1..=48 {
+            let shape = servers(cores);
+            let all = || (0..shape.aiv_num()).map(CoreId);
+            for server in 0..shape.servers() {
+                let of = |core| forwarded_to(&shape, &forwards(&shape, core), server).map(move |e| (core, e));
+                let seen: Vec<_> = all().flat_map(of).collect();
+                let home = |e| near_home(&shape, 1, e);
+                let experts = 0..near_experts(&shape);
+                let want: Vec<_> = experts.map(|e| (forwarder(&shape, server, home(e)), e)).collect();
+                assert_eq!(seen, want, "stream from {server}, {cores} cores");
+            }
+            let sizes: Vec<_> = all().map(|core| forwards(&shape, core).len()).collect();
+            assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1, "{cores} cores");
+        }
     }
 
     #[test]

@@ -405,6 +405,7 @@ fn relayed(shape: &Shape, inputs: &Inputs<'_>) {
     let (rank, core, at, ids) = (RankId(any()), CoreId(any()), any(), inputs.expert_ids);
     keep((shape.server_ranks(), shape.servers(), shape.server_of(rank), shape.rank_on(at, at)));
     keep((plan::relay::pairs(shape, ids, at), plan::relay::streams(shape, core), shape.relay(rank, at)));
+    keep(plan::relay::forwarder(shape, at, Home { rank, local_expert: at }));
     keep_all(plan::relay::across(shape, rank, ids));
     keep_all(plan::relay::inside(shape, ids));
 

@@ -49,7 +49,7 @@ pub(super) struct RankPlan {
 #[derive(Serialize)]
 struct CoreShare {
     core: u32,
-    /// Servers whose streams it issues and follows.
+    /// Servers whose streams it issues.
     streams: [u32; 2],
     /// Tokens that it sums in combine.
     tokens: [u32; 2],
@@ -273,13 +273,14 @@ impl Maker<'_> {
         let shape = self.shape;
         let of_stream = |server| {
             let mut counts = BTreeMap::<(RankId, u32), u32>::new();
-            let (source, core) = (shape.relay(self.rank, server), self.stream_core(server));
+            let source = shape.relay(self.rank, server);
             let rows = self.forwarded(server).filter_map(move |(token, forward)| {
                 let Forward { k, part, home } = forward;
                 let next = counts.entry((home.rank, home.local_expert)).or_default();
                 let slot = core::mem::replace(next, *next + 1);
-                Some(Forwarded {
-                    core: core?,
+                let core = relay::forwarder(shape, server, home);
+                self.cores.contains(&core).then(|| Forwarded {
+                    core: core.0,
                     source: source.0,
                     token: token.0,
                     k,

@@ -57,8 +57,10 @@ struct Work {
     /// Number of the own server, and of the rank there.
     server: u32,
     number: u32,
-    /// The servers whose streams it issues and follows.
+    /// The servers whose streams it issues.
     streams: Range<u32>,
+    /// What it forwards in dispatch.
+    forwards: Range<u32>,
     /// The tokens whose `expand_idx` it writes, and which it sums in combine.
     tokens: Range<u32>,
     /// Their pairs.
@@ -75,7 +77,8 @@ impl<V> Env<V> {
         let tokens = split::tokens(shape, rank, core);
         let pairs = DispatchShare { moe: tokens.start * shape.k()..tokens.end * shape.k(), shared: 0..0 };
         let (streams, slots) = (plan::streams(shape, core), split::slots(shape, rank, core));
-        let work = Work { server, number, streams, tokens, pairs, slots };
+        let work =
+            Work { server, number, streams, forwards: plan::forwards(shape, core), tokens, pairs, slots };
         Self { fingerprint: shape.fingerprint(), rank, core, vector, stage: Stage::default(), work }
     }
 
@@ -166,12 +169,12 @@ struct Turn<'s, T: Types, W> {
 #[must_use]
 pub fn scratch_words(shape: &Shape) -> usize {
     let first = |n| split::even(n, shape.aiv_num(), 0).end as usize;
-    let (streams, tokens) = (first(shape.servers()), first(shape.bs_max()));
-    let experts = plan::near_experts(shape) as usize;
+    let (servers, tokens) = (shape.servers() as usize, first(shape.bs_max()));
     let pairs = tokens * shape.k() as usize;
-    let dispatch = pairs + route::destinations(shape) as usize + streams * (dispatch::HEAD + experts);
-    let followed = shape.servers() as usize * (1 + tokens);
-    let combine = followed + streams * (combine::HEAD + combine::bitmap_words(shape));
+    let counts = plan::forwards(shape, CoreId(0)).end as usize;
+    let dispatch = pairs + route::destinations(shape) as usize + 2 * servers + counts;
+    let followed = servers * (1 + tokens);
+    let combine = followed + first(shape.servers()) * (combine::HEAD + combine::bitmap_words(shape));
     dispatch.max(combine)
 }
 

@@ -1,15 +1,19 @@
-//! What a relay does: every record of its streams to the near ranks that need it, then the counts of its source.
+//! What a relay does: every record to the near ranks that need it, then the counts of its source.
+//!
+//! Cores split this by experts. Each looks at all records of a stream, since rows are numbered in the order of records, and
+//! forwards those rows that go to its experts.
 
 use super::super::stream::{self, Next};
 use super::super::{Bound, Now};
 use super::send::write_record;
-use super::{ENDED, Turn};
+use super::{ENDED, Turn, word};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::relay::{self, ROW, Tail, behind};
-use crate::plan::relay as plan;
+use crate::plan::relay::{self as plan, Forward};
 use crate::protocol::{Outcome, Types, given};
 use crate::shape::K_MAX;
 use crate::units::Token;
+use core::ops::Range;
 
 /// The role of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -48,7 +52,7 @@ impl Forwards {
         self.phase = match self.phase {
             Phase::Entered => match env.outside(cx.fabric)? {
                 Some(wait) => return Ok(Progress::Pending(wait)),
-                None => Phase::Find { server: env.work.streams.start },
+                None => Phase::Find { server: 0 },
             },
             Phase::Find { server } => match find(cx, server)? {
                 Ok(Some(phase)) => phase,
@@ -56,14 +60,12 @@ impl Forwards {
                 Err(wait) => return Ok(Progress::Pending(wait)),
             },
             Phase::Row { server, token, position } => row(cx, (server, token, position))?,
-            Phase::Count { server, near_expert } if near_expert >= plan::near_experts(env.shape) => {
-                let ([_, taken], _) = cx.words.stream(env, server)?;
-                *taken = ENDED;
+            Phase::Count { server, near_expert } if !experts(env, server).contains(&near_expert) => {
+                *word(cx.words.taken, server)? = ENDED;
                 Phase::Find { server: server + 1 }
             }
             Phase::Count { server, near_expert } => {
-                let (_, counts) = cx.words.stream(env, server)?;
-                let rows = counts.get(near_expert as usize).copied().unwrap_or(0);
+                let rows = *rows_for(env, cx.words.rows, server, near_expert)?;
                 let home = plan::near_home(env.shape, env.work.server, near_expert);
                 let source = env.shape.relay(env.rank, server);
                 let at = relay::count(env.shape, env.epoch.partition(), home.local_expert, source);
@@ -77,6 +79,29 @@ impl Forwards {
     }
 }
 
+/// The near experts to which this core forwards what comes from `server`.
+fn experts<V>(env: Now<'_, V>, server: u32) -> Range<u32> {
+    plan::forwarded_to(env.shape, &env.work.forwards, server)
+}
+
+/// Whether any pair of a token from `server` is this core's to forward.
+fn concerns<V>(env: Now<'_, V>, server: u32, ids: &[i32]) -> bool {
+    let own = experts(env, server);
+    plan::pairs_on(env.shape, ids, env.work.server)
+        .any(|(_, home)| own.contains(&plan::near_expert(env.shape, home)))
+}
+
+/// The count of rows from `server` for one of this core's experts.
+fn rows_for<'u, V>(
+    env: Now<'_, V>,
+    rows: &'u mut [u32],
+    server: u32,
+    near_expert: u32,
+) -> Result<&'u mut u32, ProtocolError> {
+    let number = server * plan::near_experts(env.shape) + near_expert;
+    word(rows, number.wrapping_sub(env.work.forwards.start))
+}
+
 /// What is to be done next: `None` once all streams have ended; what is missing if none of them can go on.
 type Found = Result<Option<Phase>, Wait>;
 
@@ -85,36 +110,37 @@ fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found, ProtocolErro
     let Turn { env, fabric, inputs, words, buffers, .. } = cx;
     let (env, fabric, held) = (*env, &**fabric, &mut *buffers.held);
     let mut missing = None;
-    let streams = env.work.streams.clone();
-    for server in (first..streams.end).chain(streams.start..first.min(streams.end)) {
-        let ([_, taken], _) = words.stream(env, server)?;
-        let taken = *taken;
-        if taken == ENDED {
+    let servers = env.shape.servers();
+    for server in (first..servers).chain(0..first.min(servers)) {
+        let taken = word(words.taken, server)?;
+        if *taken == ENDED || experts(env, server).is_empty() {
             continue;
         }
-        let (token, end) = if server == env.work.server {
-            let needs = |&t: &u32| plan::pairs(env.shape, inputs.ids(env.shape, Token(t)), server) > 0;
-            let token = (taken..env.shape.bs(env.rank)).find(needs);
+        let token = if server == env.work.server {
+            let needs = |&t: &u32| concerns(env, server, inputs.ids(env.shape, Token(t)));
+            let token = (*taken..env.shape.bs(env.rank)).find(needs);
             if let Some(token) = token {
+                *taken = token;
                 write_record(*env, inputs, &mut None, held, Token(token))?;
             }
-            (token.unwrap_or_default(), token.is_none())
+            token
         } else {
-            match stream::next(env, fabric, server, taken)? {
+            match stream::next(env, fabric, server, *taken)? {
                 Next::Missing(wait) => {
                     missing = missing.or(Some(wait));
                     continue;
                 }
-                Next::End => (0, true),
-                Next::Record => (hold(env, fabric, held, server, taken)?, false),
+                Next::End => None,
+                Next::Record => Some(hold(env, fabric, held, server, *taken)?),
             }
         };
-        if end {
-            return Ok(Ok(Some(Phase::Count { server, near_expert: 0 })));
-        }
-        let ([_, next], _) = words.stream(env, server)?;
-        *next = if server == env.work.server { token + 1 } else { taken + 1 };
-        return Ok(Ok(Some(Phase::Row { server, token: Token(token), position: 0 })));
+        return Ok(Ok(Some(match token {
+            None => Phase::Count { server, near_expert: experts(env, server).start },
+            Some(token) => {
+                *taken += 1;
+                Phase::Row { server, token: Token(token), position: 0 }
+            }
+        })));
     }
     Ok(missing.map_or(Ok(None), Err))
 }
@@ -133,14 +159,22 @@ fn hold<F: Fabric + ?Sized, V>(
         return Err(stream::wrong(env, server, record, "token", token));
     }
     let at = env.record(server, record);
-    let bytes = fabric.bytes(behind(at, ROW), relay::token_bytes(shape) - ROW)?;
-    let to = held.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
-    to.ok_or(given("scratch is shorter than scratch_bytes"))?.copy_from_slice(bytes);
+    let mut copy = |from, len| {
+        let bytes = fabric.bytes(behind(at, from), len)?;
+        let to = held.get_mut(from as usize..).and_then(|rest| rest.get_mut(..bytes.len()));
+        to.ok_or(given("scratch is shorter than scratch_bytes"))?.copy_from_slice(bytes);
+        Ok::<_, ProtocolError>(ids_of(*env, held))
+    };
+    let lists = relay::record_scale(shape);
+    let ids = copy(lists, relay::token_bytes(shape) - lists)?;
+    let ids = ids.get(..shape.k() as usize).unwrap_or(&[]);
     // Ids decide who gets rows: those that name no expert name nobody, and then there are fewer than the source says.
-    let here =
-        plan::pairs(shape, ids_of(*env, held).get(..shape.k() as usize).unwrap_or(&[]), env.work.server);
+    let here = plan::pairs(shape, ids, env.work.server);
     if here == 0 || here != pairs {
         return Err(stream::wrong(env, server, record, "pairs", pairs));
+    }
+    if concerns(env, server, ids) {
+        copy(ROW, shape.payload_bytes())?;
     }
     Ok(token)
 }
@@ -154,14 +188,14 @@ fn row(
     let shape = env.shape;
     let ids = ids_of(*env, held);
     let ids = ids.get(..shape.k() as usize).unwrap_or(&[]);
-    let Some(forward) = plan::forward(shape, ids, env.work.server, position) else {
+    let own = experts(env, server);
+    let mut rest = (position..).map_while(|position| plan::forward(shape, ids, env.work.server, position));
+    let expert = |forward: &Forward| plan::near_expert(shape, forward.home);
+    let Some(forward) = rest.find(|forward| own.contains(&expert(forward))) else {
         return Ok(Phase::Find { server: server + 1 });
     };
     let source = shape.relay(env.rank, server);
-    let (_, counts) = words.stream(env, server)?;
-    let slot = counts
-        .get_mut(plan::near_expert(shape, forward.home) as usize)
-        .ok_or(given("scratch is shorter than scratch_words"))?;
+    let slot = rows_for(env, words.rows, server, expert(&forward))?;
     if *slot >= shape.bs(source) {
         return Err(stream::wrong(env, server, token.0, "rows for one expert", *slot));
     }
@@ -180,7 +214,7 @@ fn row(
     let at = relay::dispatch_slot(shape, forward.home.local_expert, source, *slot);
     fabric.put(forward.home.rank, behind(at, ROW), row, &tail.to_bytes())?;
     *slot += 1;
-    Ok(Phase::Row { server, token, position: position + 1 })
+    Ok(Phase::Row { server, token, position: forward.part.position + 1 })
 }
 
 /// The ids of a record, of which K are meant.

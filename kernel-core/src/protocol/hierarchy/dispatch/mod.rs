@@ -2,11 +2,11 @@
 //!
 //! ```text
 //! Select -> Enter* -> by turns { send:    (Record)* -> End* -> Ring? -> ExpandIdx*
-//!                              { forward: Entered -> (Record -> Row*)* -> Count*, stream by stream
+//!                              { forward: Entered -> (Record -> Row*)* -> Count*, stream by stream, for its experts
 //!                              { receive: (Count -> Entry -> Nums? -> (X -> Scale? -> Info -> Weight)*)*   -> Done
 //! ```
 //!
-//! The stream of the own server needs no message: whoever would receive it forwards the own tokens at once.
+//! The stream of the own server needs no message: its relay forwards the own tokens at once.
 
 mod forward;
 mod receive;
@@ -15,12 +15,10 @@ mod send;
 use super::{Bound, Cx, Env, Epoch, Now, by_turns, split_bytes};
 use crate::fabric::{Progress, ProtocolError};
 use crate::layout::state::Operator;
-use crate::plan::{relay as plan, route};
+use crate::plan::route;
 use crate::protocol::{Outcome, Types, given};
 
-/// Words of a stream before its counts: records sent, records or tokens forwarded.
-pub(super) const HEAD: usize = 2;
-/// In place of the latter, once the stream has ended.
+/// In place of the records or tokens of a stream that are forwarded, once it has ended.
 const ENDED: u32 = u32::MAX;
 
 /// The dispatch of one core.
@@ -57,31 +55,27 @@ struct Words<'u> {
     slots: &'u mut [u32],
     /// Scratch of the walk.
     sent: &'u mut [u32],
-    /// By stream: its head, then rows forwarded to each expert of the own server.
-    streams: &'u mut [u32],
+    /// By server: records sent.
+    records: &'u mut [u32],
+    /// By server: records of its stream, or own tokens, that were looked at.
+    taken: &'u mut [u32],
+    /// By what the core forwards: rows.
+    rows: &'u mut [u32],
 }
 
-impl Words<'_> {
-    fn stream<V>(
-        &mut self,
-        env: Now<'_, V>,
-        server: u32,
-    ) -> Result<(&mut [u32; HEAD], &mut [u32]), ProtocolError> {
-        let len = HEAD + plan::near_experts(env.shape) as usize;
-        let start = (server - env.work.streams.start) as usize * len;
-        let stream = self.streams.get_mut(start..).and_then(|rest| rest.get_mut(..len));
-        stream
-            .and_then(|stream| stream.split_first_chunk_mut())
-            .ok_or(given("scratch is shorter than scratch_words"))
-    }
+/// The word with that number, of which there are enough if scratch is long enough.
+fn word(words: &mut [u32], number: u32) -> Result<&mut u32, ProtocolError> {
+    words.get_mut(number as usize).ok_or(given("scratch is shorter than scratch_words"))
 }
 
 fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'u>, ProtocolError> {
     let short = given("scratch is shorter than scratch_words");
     let pairs = route::share_len(&env.work.pairs) as usize;
     let (slots, rest) = words.split_at_mut_checked(pairs).ok_or(short)?;
-    let (sent, streams) = rest.split_at_mut_checked(route::destinations(env.shape) as usize).ok_or(short)?;
-    Ok(Words { slots, sent, streams })
+    let (sent, rest) = rest.split_at_mut_checked(route::destinations(env.shape) as usize).ok_or(short)?;
+    let (records, rest) = rest.split_at_mut_checked(env.shape.servers() as usize).ok_or(short)?;
+    let (taken, rows) = rest.split_at_mut_checked(env.shape.servers() as usize).ok_or(short)?;
+    Ok(Words { slots, sent, records, taken, rows })
 }
 
 impl Dispatch {
@@ -119,7 +113,9 @@ impl Dispatch {
             Phase::Select => {
                 let words = split_words(env, scratch.words)?;
                 route::walk(env.shape, env.rank, inputs, &env.work.pairs, words.sent, words.slots);
-                words.streams.fill(0);
+                words.records.fill(0);
+                words.taken.fill(0);
+                words.rows.fill(0);
                 self.send.begin(env, fabric)?;
                 self.epoch = Epoch::begin(Operator::Dispatch, fabric, env.core)?;
                 self.phase = if env.core.0 == 0 { Phase::Enter { near: 0 } } else { Phase::Work };

@@ -3,7 +3,7 @@
 use super::super::Bound;
 use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
-use super::Turn;
+use super::{Turn, word};
 use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::inputs::Inputs;
 use crate::layout::relay::{self, ROW};
@@ -78,8 +78,8 @@ impl Send {
             }
             Phase::End { server, step } => match others(server).next() {
                 Some(server) => {
-                    let ([sent, _], _) = cx.words.stream(env, server)?;
-                    match issue::end(env, cx.fabric, (server, *sent), step)? {
+                    let records = *word(cx.words.records, server)?;
+                    match issue::end(env, cx.fabric, (server, records), step)? {
                         Some(step) => Phase::End { server, step },
                         None => Phase::End { server: server + 1, step: 0 },
                     }
@@ -111,12 +111,12 @@ impl Send {
         let pairs = plan::pairs(env.shape, inputs.ids(env.shape, Token(token)), server);
         write_record(*env, inputs, &mut self.staged, buffer, Token(token))?;
         write_front(buffer, env.epoch, token, pairs);
-        let ([sent, _], _) = words.stream(env, server)?;
+        let record = word(words.records, server)?;
         let message = buffer
             .get(..relay::token_bytes(env.shape) as usize)
             .ok_or(given("scratch is shorter than scratch_bytes"))?;
-        issue::record(env, *fabric, (server, *sent), message)?;
-        *sent += 1;
+        issue::record(env, *fabric, (server, *record), message)?;
+        *record += 1;
         Ok(())
     }
 }
