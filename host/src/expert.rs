@@ -6,7 +6,7 @@ use crate::batch::Batch;
 use crate::global_rank;
 use half::{bf16, f16};
 use veriep_core::fabric::{Fabric, Fault, ProtocolError};
-use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::outputs::ep_recv_counts_bytes;
 use veriep_core::layout::row_table;
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::placement::Home;
@@ -134,7 +134,7 @@ pub fn keep_rows(fabric: &mut impl Fabric, stretches: &[(Place, u64)]) -> Result
 /// One past the last row of each local expert, from `ep_recv_counts`.
 fn expert_ends(shape: &Shape, rank: RankId, read: Read<'_>) -> Result<Vec<usize>, ProtocolError> {
     let mut counts = Vec::new();
-    let len = capacity(shape, rank, Tensor::EpRecvCounts);
+    let len = ep_recv_counts_bytes(shape, rank);
     read(Place::output(Tensor::EpRecvCounts, 0), len, &mut |bytes| {
         counts = bytes.as_chunks().0.iter().map(|&count| i32::from_le_bytes(count)).collect();
     })?;

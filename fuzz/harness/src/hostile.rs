@@ -14,6 +14,7 @@ use crate::tape::Tape;
 use veriep_core::fabric::ProtocolError;
 use veriep_core::layout::a2_window::{FLAG, next_flag_place};
 use veriep_core::layout::map::record_fields;
+use veriep_core::layout::outputs::ep_recv_counts_bytes;
 use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::returns::received;
 use veriep_core::plan::route;
@@ -145,7 +146,7 @@ impl Attack {
         let (number, ep) = (group.cluster.members[member].number, group.cluster.members[member].ep);
         let want = oracle(group, round, |cluster| cluster.dispatch(number));
         let output = |tensor| group.output(member, tensor).to_vec();
-        let counts = output(Tensor::EpRecvCounts);
+        let counts = &output(Tensor::EpRecvCounts)[..ep_recv_counts_bytes(&shape, ep) as usize];
         let seen: Vec<i32> = counts.as_chunks().0.iter().map(|&bytes| i32::from_le_bytes(bytes)).collect();
         let honest: Vec<_> = received(&shape, ep, |s| inputs_of(group, round, s, RankId(0))).collect();
         let payload = shape.payload_bytes() as usize;
@@ -215,7 +216,7 @@ impl Attack {
 fn rubbish(group: &mut Group<'_, '_, '_>, member: usize, round: usize) -> Returned {
     let shape = group.domain.shape.clone();
     let ep = group.cluster.members[member].ep;
-    let counts = group.output(member, Tensor::EpRecvCounts);
+    let counts = &group.output(member, Tensor::EpRecvCounts)[..ep_recv_counts_bytes(&shape, ep) as usize];
     let most = shape.rows_max(ep) * u64::from(shape.tp_world_size());
     let rows: u64 = counts
         .chunks(counts.len().max(1) / shape.tp_world_size() as usize)

@@ -11,7 +11,7 @@ use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
 use veriep_core::fabric::{Fabric, Progress, ProtocolError, Wait};
-use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::row_table;
 use veriep_core::place::Tensor;
@@ -382,14 +382,15 @@ impl Task {
         }
         let Returned { assist_info, expand_scales, ep_recv_counts, expand_idx, sent_rows, row_table, .. } =
             &mut *rows;
-        let whole =
-            |tensor| capacity(unit.shape, global_rank::ep_rank(unit.shape, self.rank), tensor) as usize;
+        let ep_rank = global_rank::ep_rank(unit.shape, self.rank);
+        let whole = |tensor| capacity(unit.shape, ep_rank, tensor) as usize;
+        let counts = ep_recv_counts_bytes(unit.shape, ep_rank) as usize;
         let triples = whole(Tensor::AssistInfo).min((n * Triple::BYTES) as usize);
         let weights = whole(Tensor::ExpandScales).min((n * 4) as usize);
         for (tensor, len, to) in [
             (Tensor::AssistInfo, triples, assist_info),
             (Tensor::ExpandScales, weights, expand_scales),
-            (Tensor::EpRecvCounts, whole(Tensor::EpRecvCounts), ep_recv_counts),
+            (Tensor::EpRecvCounts, counts, ep_recv_counts),
             (Tensor::ExpandIdx, whole(Tensor::ExpandIdx), expand_idx),
             (Tensor::SentRows, whole(Tensor::SentRows), sent_rows),
             (Tensor::RowTable, whole(Tensor::RowTable).min(2 * row_table::ENTRY as usize), row_table),

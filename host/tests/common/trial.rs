@@ -18,7 +18,7 @@ use veriep::error::Error;
 use veriep::generate::{self, Left, generate_left};
 use veriep::global_rank;
 use veriep::group::{self, Plan};
-use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::place::Tensor;
 use veriep_core::shape::Limits;
 use veriep_core::units::RankId;
@@ -106,8 +106,12 @@ impl<'a> Trial<'a> {
                 .into_iter()
                 .filter(|tensor| !tensor.is_of_received_rows() && *tensor != Tensor::SentRows)
             {
-                let len =
-                    capacity(&self.case.shape, global_rank::ep_rank(&self.case.shape, rank), tensor) as usize;
+                let ep_rank = global_rank::ep_rank(&self.case.shape, rank);
+                let len = match tensor {
+                    // What follows the counts is nobody's.
+                    Tensor::EpRecvCounts => ep_recv_counts_bytes(&self.case.shape, ep_rank),
+                    _ => capacity(&self.case.shape, ep_rank, tensor),
+                } as usize;
                 (0..plan.unit.batches()).for_each(|batch| {
                     backend.read_output(rank, batch, tensor, len, &mut |bytes| {
                         all.extend_from_slice(bytes);

@@ -29,7 +29,7 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
         },
         Tensor::ExpandIdx => tokens * u64::from(shape.k()) * 4,
         Tensor::ExpertTokenNums => local_experts * 8,
-        Tensor::EpRecvCounts => local_experts * u64::from(shape.ep_world_size()) * 4 * tp,
+        Tensor::EpRecvCounts => ep_recv_counts_bytes(shape, rank) + 4 * shape.reduce_entries(),
         Tensor::XOut => tokens * shape.row_bytes(),
         Tensor::TpRecvCounts => (tp - 1) * 2 * 4,
         Tensor::X | Tensor::Rstd | Tensor::Y if shape.op() == Op::Combine => 0,
@@ -40,6 +40,14 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
         Tensor::RowTable => rows.max(2) * row_table::ENTRY,
         Tensor::SentRows => tokens * u64::from(shape.combine_columns()) * 4,
     }
+}
+
+/// Bytes of the counts in `ep_recv_counts` on `rank`. On A2 more follows, up to [`capacity`]: machines neither write that nor
+/// read it.
+#[must_use]
+pub fn ep_recv_counts_bytes(shape: &Shape, rank: RankId) -> u64 {
+    let slots = u64::from(shape.local_experts(rank)) * u64::from(shape.ep_world_size());
+    4 * slots * u64::from(shape.tp_world_size())
 }
 
 /// Row `row` of `expand_x`.
@@ -150,6 +158,32 @@ mod tests {
         let shape = Domain { r: 1, e: 1, bs: 1, ..PAIR }.shape();
         assert_eq!(shape.rows_max(RankId(0)), 1);
         assert_eq!(capacity(&shape, RankId(0), Tensor::RowTable), 2 * 8);
+    }
+
+    #[test]
+    fn ep_recv_counts_has_the_shape_of_the_page() {
+        let bytes = |comm_alg, bs: BatchSizes<'_>| {
+            let config = Config {
+                comm_alg,
+                moe_expert_num: 32,
+                k: 2,
+                h: 1024,
+                bs,
+                global_bs: 64,
+                ..Config::default()
+            };
+            let shape = shape_of(&config);
+            assert_eq!(ep_recv_counts_bytes(&shape, RankId(3)), 4 * 32);
+            capacity(&shape, RankId(3), Tensor::EpRecvCounts)
+        };
+        // moeExpertNum + 2 * globalBs * K * serverNum = 32 + 2 * (4 * 16) * 2 * 2, where the largest batch counts.
+        let mut uneven = [1; 16];
+        uneven[5] = 4;
+        for comm_alg in [Protocol::Fullmesh, Protocol::Hierarchy] {
+            assert_eq!(bytes(comm_alg, BatchSizes::Uniform(4)), 4 * 544);
+            assert_eq!(bytes(comm_alg, BatchSizes::PerRank(&uneven)), 4 * 544);
+        }
+        assert_eq!(bytes(Protocol::FullmeshV1, BatchSizes::Uniform(4)), 4 * 32);
     }
 
     proptest! {

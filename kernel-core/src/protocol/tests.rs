@@ -4,6 +4,7 @@ use crate::fabric::middleware::Middleware;
 use crate::fabric::nic::Nic;
 use crate::fabric::{Awaited, Capabilities, Fabric, Fault, Progress, ProtocolError, Watch};
 use crate::inputs::Inputs;
+use crate::layout::outputs::ep_recv_counts_bytes;
 use crate::place::{Place, Tensor};
 use crate::protocol::{Choices, Context, Env, Machine, Operands, Operator, Scratch};
 use crate::shape::{Config, Protocol, Shape};
@@ -268,8 +269,9 @@ impl World<Dense, Noted> for Scene {
         if planned.operator == Operator::Dispatch {
             // With a TP domain results for the rows of both peers.
             let counts = |tensor| cluster.output(i, planned.round, tensor).as_chunks().0;
+            let sums = ep_recv_counts_bytes(cluster.shape, cluster.members[i].ep) as usize / 4;
             let rows: u32 = match cluster.shape.tp_world_size() {
-                1 => counts(Tensor::EpRecvCounts).iter().rev().take(1),
+                1 => counts(Tensor::EpRecvCounts)[..sums].iter().rev().take(1),
                 _ => counts(Tensor::TpRecvCounts).iter().rev().take(2),
             }
             .map(|&count| u32::from_le_bytes(count))

@@ -20,9 +20,10 @@ impl Shape {
         let of_a_token = self.row_bytes().max(4 * u64::from(self.combine_columns()));
         let tokens = u64::from(self.bs_max) * of_a_token;
         let experts = u64::from(self.expert_rows().max(self.const_expert_num)) * 4 * u64::from(self.h);
+        let received = 4 * (self.dispatch_slots() + self.reduce_entries());
         let sizes = [
             ("hccl_buffsize_mb", self.hccl_buffsize_mb, self.window_bytes()),
-            ("bs", self.bs_max, tokens.max(rows * of_a_row)),
+            ("bs", self.bs_max, tokens.max(rows * of_a_row).max(received)),
             ("h", self.h, experts),
         ];
         for &(parameter, seen, bytes) in sizes.iter().filter(|(.., bytes)| *bytes > limit) {
@@ -40,7 +41,7 @@ mod tests {
     use super::*;
     use crate::layout::{outputs::capacity, tp};
     use crate::place::Tensor;
-    use crate::shape::{BatchSizes, Config, Limits};
+    use crate::shape::{BatchSizes, Config, Limits, Protocol};
     use alloc::string::{String, ToString};
     use alloc::vec::Vec;
 
@@ -73,12 +74,27 @@ mod tests {
     /// However small or large rows are, with a TP domain and without.
     #[test]
     fn no_output_and_no_window_is_larger_than_what_was_allowed() {
-        for (h, k, quant_mode, tp_world_size) in
-            [(1, 1, 0, 0), (1, 16, 2, 2), (7168, 8, 0, 2), (7168, 8, 2, 0), (3, 16, 0, 0)]
-        {
+        let (a3, a2) = (Protocol::FullmeshV1, Protocol::Hierarchy);
+        for (comm_alg, h, k, quant_mode, tp_world_size) in [
+            (a3, 1, 1, 0, 0),
+            (a3, 1, 16, 2, 2),
+            (a3, 7168, 8, 0, 2),
+            (a3, 7168, 8, 2, 0),
+            (a3, 3, 16, 0, 0),
+            (a2, 8, 16, 0, 0),
+        ] {
             let bs = BatchSizes::Uniform(5);
-            let config =
-                Config { h, k, quant_mode, tp_world_size, bs, moe_expert_num: 16, ..Config::default() };
+            let config = Config {
+                comm_alg,
+                h,
+                k,
+                quant_mode,
+                tp_world_size,
+                bs,
+                moe_expert_num: 16,
+                server_ranks: 1,
+                ..Config::default()
+            };
             let shape = shape(&config);
             let mut sizes: Vec<u64> = Tensor::ALL.map(|tensor| capacity(&shape, RankId(0), tensor)).to_vec();
             if tp_world_size == 2 {

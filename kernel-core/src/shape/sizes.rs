@@ -210,6 +210,17 @@ impl Shape {
         if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe }
     }
 
+    /// Entries behind the counts of `ep_recv_counts` on A2 (seed 003: `2 * globalBs * K * serverNum`), where the shipped
+    /// hierarchy tells its combine what to sum early.
+    pub(crate) const fn reduce_entries(&self) -> u64 {
+        let ranks = self.ep_world_size as u64;
+        let pairs = self.bs_max as u64 * ranks * self.k as u64;
+        match self.product() {
+            Product::A2 => 2 * pairs * div_ceil(ranks, self.server_ranks as u64),
+            Product::A3 => 0,
+        }
+    }
+
     /// Columns of the combine area: `K + S`.
     #[must_use]
     pub const fn combine_columns(&self) -> u32 {

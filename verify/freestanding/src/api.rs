@@ -204,7 +204,7 @@ fn layouts(shape: &Shape) {
     keep((tp::partition_start(shape, rank, half), tp::record(shape, rank, half, at)));
     keep(tp::result(shape, rank, half, at));
     for tensor in Tensor::ALL {
-        keep(outputs::capacity(shape, rank, tensor));
+        keep((outputs::capacity(shape, rank, tensor), outputs::ep_recv_counts_bytes(shape, rank)));
     }
     keep((outputs::expand_x(shape, at), outputs::x_out(shape, token)));
     keep((Tensor::X.is_of_received_rows(), Tensor::X.is_of_combine()));

@@ -8,7 +8,7 @@ use crate::global_rank;
 use crate::report::note;
 use crate::result::{self, RankResult};
 use std::path::Path;
-use veriep_core::layout::outputs::capacity;
+use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::place::Tensor;
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
@@ -42,6 +42,8 @@ pub(super) fn write<B: Backend>(
                 let all = capacity(shape, global_rank::ep_rank(shape, rank), tensor);
                 let len = if tensor.is_of_received_rows() {
                     all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows
+                } else if tensor == Tensor::EpRecvCounts {
+                    ep_recv_counts_bytes(shape, global_rank::ep_rank(shape, rank))
                 } else {
                     all
                 };

@@ -194,7 +194,7 @@ fn recv_counts_that_no_dispatch_puts_out_are_refused() {
     // They are 2, 4, 4, 4: expert 0 has two rows of each rank.
     let wrong = |entry, value: i32| {
         combine_error(move |_, _, counts, _| {
-            assert_eq!(counts[..], [2u8, 4, 4, 4].map(|n| [n, 0, 0, 0]).concat());
+            assert_eq!(counts[..16], [2u8, 4, 4, 4].map(|n| [n, 0, 0, 0]).concat());
             set(counts, entry, value);
         })
     };
