@@ -465,7 +465,8 @@ pub struct CheckArgs {
 /// An option of the layout that is no key of a configuration.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct PortArgs {
-    /// Bytes added per source rank in front of its records, a multiple of 512 (port balancing); needs room.
+    /// Bytes added in front of a block of records for each rank before its source and before its owner, a multiple of 512
+    /// (port balancing); needs room.
     #[arg(long, value_name = "BYTES", default_value_t = 0, allow_negative_numbers = true)]
     pub port_offset: i64,
 }

@@ -276,7 +276,7 @@ fn required_mb(shape: &Shape, limits: Limits) -> u64 {
     let up = |n: u128, to: u128| n.div_ceil(to) * to;
     let row = up(2 * h, 32) + 64;
     let combined = |pitch: u128| {
-        let offsets = r * u128::from(shape.port_offset());
+        let offsets = 2 * r * u128::from(shape.port_offset());
         let s = u128::from(shape.shared_expert_num());
         2 * (l * bs * r * pitch + (k + s) * bs * up(2 * h, 512) + offsets)
     };

@@ -103,12 +103,12 @@ fn the_port_offset_is_part_of_what_is_required() {
     let plain = json(0, &["check", &config]);
     let required = plain["buffer"]["required_mb"].as_u64().unwrap();
     let report = json(0, &["check", &config, "--port-offset", "65536"]);
-    assert_eq!(report["buffer"]["required_mb"].as_u64().unwrap(), required + 2);
+    assert_eq!(report["buffer"]["required_mb"].as_u64().unwrap(), required + 4);
     let tight = config_file(folder.path(), "t.toml", &format!("hccl_buffsize_mb = {required}"));
     assert!(veriep(&["check", &tight]).status.success());
     let line = fails(2, &["check", &tight, "--port-offset", "65536"]);
     assert!(
-        line.contains("hccl_buffsize_mb") && line.contains("port offsets of both partitions = 2097152"),
+        line.contains("hccl_buffsize_mb") && line.contains("port offsets of both partitions = 4194304"),
         "{line}"
     );
 }

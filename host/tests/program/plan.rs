@@ -190,10 +190,13 @@ fn blocks_at_2_mib_crowd_on_one_port_and_the_offset_spreads_them_over_seven() {
         list.as_array().unwrap().iter().map(|port| number(&port["at_step"], "heads")).collect()
     };
     assert_eq!(heads(&ports["without_offset"]), [14, 0, 0, 0, 0, 0, 0]);
-    assert_eq!(heads(&ports["with_offset"]), [2; 7]);
+    // By source and owner, and owners are drawn.
+    assert_eq!(heads(&ports["with_offset"]), [2, 5, 1, 2, 1, 2, 1]);
     assert_eq!(numbers(&ports["without_offset"], "block_starts"), [14 * 14, 0, 0, 0, 0, 0, 0]);
     assert_eq!(numbers(&ports["with_offset"], "block_starts"), [28; 7]);
     for list in [&ports["without_offset"], &ports["with_offset"]] {
+        // Flags lie at the same place of every state region, which no offset moves.
+        assert_eq!(numbers(list, "flags"), [14 * 14, 0, 0, 0, 0, 0, 0]);
         let all = list.as_array().unwrap().iter().map(|port| &port["all_steps"]);
         // 4032 B of data, 32 of scale, 12 of triple are 8 packets.
         let sum = |key| all.clone().map(|packets| number(packets, key)).sum::<u64>();
@@ -222,7 +225,8 @@ fn a_port_offset_moves_records_and_leaves_results_as_they_are() {
     let ([(start, size)], moved) =
         (records(&[])[..].try_into().unwrap(), records(&["--port-offset", "1536"]));
     let block = size / 3;
-    assert_eq!(moved, [0, 1, 2].map(|source| (start + source * (block + 1536), block)));
+    // The layout is of rank 1: one offset more for each source.
+    assert_eq!(moved, [0, 1, 2].map(|source| (start + source * (block + 1536) + 1536, block)));
     // The same places as in the plan: rank 2 sends to rank 1.
     let args = ["plan", &case, "--rank", "2", "--port-offset", "1536", "--core"];
     let offsets = ["0", "1", "2"].map(|core| {
@@ -258,7 +262,7 @@ fn nonsense_is_one_line_and_status_2() {
         (&["--port-offset", "99999999999999999999"], "--port-offset"),
         (
             &["--port-offset", "1073741824"],
-            "hccl_buffsize_mb = 200: must hold the windows (required_mb = 4097",
+            "hccl_buffsize_mb = 200: must hold the windows (required_mb = 8193",
         ),
         (&["--set", "port_offset=512"], "unknown key `port_offset`"),
         (&["--set", "k=0"], "k = 0"),

@@ -7,7 +7,8 @@
 //!   +combine area  dispatch area   R * L * max_bs records, pitch apart,
 //!                                  record = (source_rank * L + local_expert) * max_bs + slot
 //!                                  (rank-major: not the order of the status slots),
-//!                                  and source_rank * port_offset bytes more (seed 004 section 2.3)
+//!                                  and (source_rank + owner_rank) * port_offset bytes more
+//!                                  (seed 004 section 2.3)
 //! ```
 //!
 //! On a shared-expert rank L is 1 and `slot` counts the source's active tokens, so that the receiver finds
@@ -44,7 +45,8 @@ pub const fn dispatch_record(
     source: RankId,
     slot: u32,
 ) -> Place {
-    let block = source.0 as u64 * source_stride(shape, home.rank);
+    let moved = home.rank.0 as u64 * shape.port_offset();
+    let block = source.0 as u64 * source_stride(shape, home.rank) + moved;
     let record = home.local_expert as u64 * shape.bs_max() as u64 + slot as u64;
     let area = partition_start(shape, partition) + shape.combine_area();
     Place::window(area + block + record * shape.record_pitch())

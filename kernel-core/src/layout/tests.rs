@@ -187,18 +187,18 @@ fn a_shared_expert_rank_has_one_block_for_each_source() {
         dispatch_record(&shape, Partition::P0, home, RankId(source), slot).offset - shape.combine_area()
     };
     assert_eq!(at(0, 0, 3, 2), (3 * 5 + 2) * 512 + 3 * 1024);
-    assert_eq!(at(1, 2, 3, 2), ((3 * 3 + 2) * 5 + 2) * 512 + 3 * 1024);
+    assert_eq!(at(1, 2, 3, 2), ((3 * 3 + 2) * 5 + 2) * 512 + (3 + 1) * 1024);
 }
 
 #[test]
-fn a_port_offset_moves_the_block_of_every_source_further_and_nothing_else() {
+fn a_port_offset_moves_blocks_by_source_and_owner_and_nothing_else() {
     let config = |port_offset| Config { hccl_buffsize_mb: 512, port_offset, ..decode() };
     let (plain, moved) = (product_shape(&config(0)), product_shape(&config(1536)));
     let home = Home { rank: RankId(9), local_expert: 2 };
     for partition in PARTITIONS {
         for source in 0..16 {
             let at = |shape| dispatch_record(shape, partition, home, RankId(source), 5).offset;
-            assert_eq!(at(&moved), at(&plain) + u64::from(source) * 1536);
+            assert_eq!(at(&moved), at(&plain) + u64::from(source + 9) * 1536);
         }
         let at = |shape| combine_row(shape, partition, Token(3), 4);
         assert_eq!(at(&moved), at(&plain));

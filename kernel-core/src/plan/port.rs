@@ -2,14 +2,15 @@
 //!
 //! The links choose among their ports by a hash of the destination address. Where all sources' blocks begin at
 //! multiples of 2 MiB, the address bits that the hash takes are equal for all of them, and all small packets crowd
-//! on one port. [`Shape::port_offset`] moves each source's block by a multiple of the packet size more than the
-//! one before, so that what different ranks send to a receiver takes different ports. (What *one* rank sends to
-//! the same slot of different receivers still has one offset: that is spread only by its slots.)
+//! on one port. [`Shape::port_offset`] moves each block by a multiple of the packet size for each rank that comes
+//! before its source, and for each that comes before its owner. So different ports take what different ranks send to a
+//! receiver, and what one rank sends to the same slot of different receivers.
 //!
-//! Assumed, since neither is public: the hash itself (a trait, with the seed's bits as default), and where windows
-//! lie (one after the other, at multiples of 2 MiB).
+//! Assumed, since neither is public: the hash itself (a trait, with the seed's bits as default), and where regions
+//! lie (the state region and the window of one rank after those of the other, each at a multiple of 2 MiB).
 
-use crate::place::Place;
+use crate::layout::state::STATE_BYTES;
+use crate::place::{Place, Region};
 use crate::shape::Shape;
 use crate::units::{RankId, align_up};
 
@@ -17,8 +18,8 @@ use crate::units::{RankId, align_up};
 pub const PACKET: u64 = 512;
 /// Ports of the default hash.
 pub const PORTS: usize = 7;
-/// Windows are taken to start at multiples of this.
-pub const WINDOW_ALIGN: u64 = 2 << 20;
+/// State regions and windows are taken to start at multiples of this.
+pub const REGION_ALIGN: u64 = 2 << 20;
 
 /// How a link chooses a port.
 pub trait PortHash {
@@ -37,10 +38,11 @@ impl PortHash for Bits20To9 {
     }
 }
 
-/// Where the window of `rank` is taken to start: one window after the other, at multiples of 2 MiB.
-#[must_use]
-pub(crate) const fn window_base(shape: &Shape, rank: RankId) -> u64 {
-    rank.0 as u64 * align_up(shape.window_bytes(), WINDOW_ALIGN)
+/// Where a region of `rank` is taken to start.
+const fn base(shape: &Shape, rank: RankId, region: Region) -> u64 {
+    let state = align_up(STATE_BYTES, REGION_ALIGN);
+    let before = rank.0 as u64 * (state + align_up(shape.window_bytes(), REGION_ALIGN));
+    if matches!(region, Region::State) { before } else { before + state }
 }
 
 /// What leaves by one port.
@@ -54,9 +56,9 @@ pub struct Load {
     pub bytes: u64,
 }
 
-/// Adds a write of `bytes` bytes at `at` in the window of `rank` to `loads`, one entry per port.
+/// Adds a write of `bytes` bytes at `at` in the state region or window of `rank` to `loads`, one entry per port.
 pub fn add(hash: &impl PortHash, shape: &Shape, rank: RankId, at: Place, bytes: u64, loads: &mut [Load]) {
-    let start = window_base(shape, rank) + at.offset;
+    let start = base(shape, rank, at.region) + at.offset;
     for (i, (address, bytes)) in packets(start, bytes).enumerate() {
         if let Some(load) = loads.get_mut(hash.port(address)) {
             load.heads += u64::from(i == 0);
@@ -93,13 +95,13 @@ mod tests {
         shape_of(&Config { port_offset, ..domain.config() })
     }
 
-    /// First packets by port of the first records of all sources on one rank.
-    fn heads(shape: &Shape) -> Vec<u64> {
-        let home = Home { rank: RankId(3), local_expert: 0 };
+    /// First packets by port of the first records of all sources on one rank, or of one source on all ranks.
+    fn heads(shape: &Shape, on_one: bool) -> Vec<u64> {
         let mut loads = [Load::default(); PORTS];
-        for source in (0..shape.ep_world_size()).map(RankId) {
-            let at = dispatch_record(shape, Partition::P0, home, source, 0);
-            add(&Bits20To9, shape, home.rank, at, sent_bytes(shape), &mut loads);
+        for other in (0..shape.ep_world_size()).map(RankId) {
+            let (source, rank) = if on_one { (other, RankId(3)) } else { (RankId(3), other) };
+            let at = dispatch_record(shape, Partition::P0, Home { rank, local_expert: 0 }, source, 0);
+            add(&Bits20To9, shape, rank, at, sent_bytes(shape), &mut loads);
         }
         loads.iter().map(|load| load.heads).collect()
     }
@@ -107,11 +109,30 @@ mod tests {
     #[test]
     fn blocks_at_multiples_of_2_mib_crowd_on_one_port_and_an_offset_spreads_them_over_seven() {
         assert_eq!(crate::layout::data::source_stride(&aligned(0), RankId(3)), 2 << 20);
-        assert_eq!(heads(&aligned(0)), [14, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(heads(&aligned(512)), [2; 7]);
-        // Seven steps are one round: no gain. So is a whole block.
-        assert_eq!(heads(&aligned(7 * 512)), [14, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(heads(&aligned(2 << 20)), [14, 0, 0, 0, 0, 0, 0]);
+        for on_one in [true, false] {
+            let most = |offset| heads(&aligned(offset), on_one).into_iter().max();
+            assert_eq!(heads(&aligned(0), on_one), [14, 0, 0, 0, 0, 0, 0]);
+            assert_eq!(heads(&aligned(512), on_one), [2; 7]);
+            // Seven steps are one round: no gain. So is a whole block.
+            assert_eq!([7 * 512, 2 << 20].map(most), [Some(14); 2]);
+        }
+    }
+
+    #[test]
+    fn flags_of_all_ranks_go_to_state_regions_that_begin_at_multiples_of_2_mib() {
+        let shape = aligned(512);
+        let mut loads = [Load::default(); PORTS];
+        for rank in (0..14).map(RankId) {
+            assert_eq!(base(&shape, rank, Region::State) % (2 << 20), 0);
+            assert!(base(&shape, rank, Region::State) + STATE_BYTES <= base(&shape, rank, Region::Window));
+            let end = base(&shape, rank, Region::Window) + shape.window_bytes();
+            assert!(end <= base(&shape, RankId(rank.0 + 1), Region::State));
+            add(&Bits20To9, &shape, rank, Place::state(512), 8, &mut loads);
+        }
+        assert_eq!(
+            loads.map(|load| (load.heads, load.bytes)),
+            [(0, 0), (14, 112), (0, 0), (0, 0), (0, 0), (0, 0), (0, 0)]
+        );
     }
 
     #[test]

@@ -206,7 +206,8 @@ impl Need {
                     if self.port_offset == 0 {
                         Term::default()
                     } else {
-                        Term::new("port offsets of both partitions", &[partitions, ranks, offset])
+                        let both = factor("both", 2, "source and owner");
+                        Term::new("port offsets of both partitions", &[partitions, both, ranks, offset])
                     },
                 ]
             }

@@ -4,9 +4,9 @@ use super::lists::{Traffic, Write, Writes, puts};
 use crate::report::columns;
 use serde::Serialize;
 use veriep_core::layout::data::dispatch_record;
-use veriep_core::layout::state::Partition;
+use veriep_core::layout::state::{Partition, dispatch_slot, dispatch_status};
 use veriep_core::placement::Home;
-use veriep_core::plan::port::{Bits20To9, Load, PACKET, PORTS, WINDOW_ALIGN, add};
+use veriep_core::plan::port::{Bits20To9, Load, PACKET, PORTS, REGION_ALIGN, add};
 use veriep_core::plan::route::Send;
 use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
@@ -14,8 +14,8 @@ use veriep_core::units::RankId;
 #[derive(Serialize)]
 pub(super) struct Ports {
     packet_bytes: u64,
-    /// Windows are taken to start at multiples of it.
-    window_align: u64,
+    /// State regions and windows are taken to start at multiples of it.
+    region_align: u64,
     hash: &'static str,
     step: u32,
     without_offset: Vec<Port>,
@@ -28,6 +28,8 @@ struct Port {
     port: usize,
     /// Blocks of records, one per source and receiver, whose first packet takes this port.
     block_starts: u64,
+    /// Words of dispatch that tell a count, one for each source, receiver and expert there.
+    flags: u64,
     at_step: Packets,
     all_steps: Packets,
 }
@@ -55,7 +57,7 @@ pub(super) fn of(
     let ports = |shape: &Shape| ports(traffic, shape, &writes(shape), step, sources.clone());
     Ports {
         packet_bytes: PACKET,
-        window_align: WINDOW_ALIGN,
+        region_align: REGION_ALIGN,
         hash: "((address >> 9) & 0xFFF) % 7",
         step,
         without_offset: ports(&traffic.plain),
@@ -72,12 +74,17 @@ fn ports(
 ) -> Vec<Port> {
     // Windows stand in the order of names: who is gone has left a gap.
     let base = |rank| RankId(traffic.name(rank));
-    let mut blocks = [Load::default(); PORTS];
+    let (mut blocks, mut flags) = ([Load::default(); PORTS], [Load::default(); PORTS]);
     for source in sources {
         for rank in (0..shape.ep_world_size()).map(RankId) {
             let home = Home { rank, local_expert: 0 };
             let at = dispatch_record(shape, Partition::P0, home, traffic.ep(source), 0);
-            add(&Bits20To9, shape, base(traffic.called(source, rank)), at, PACKET, &mut blocks);
+            let to = base(traffic.called(source, rank));
+            add(&Bits20To9, shape, to, at, PACKET, &mut blocks);
+            for local_expert in 0..shape.local_experts(rank) {
+                let slot = dispatch_slot(shape, local_expert, traffic.ep(source));
+                add(&Bits20To9, shape, to, dispatch_status(Partition::P0, slot), 8, &mut flags);
+            }
         }
     }
     let loads = |of: &mut dyn Iterator<Item = &Write<Send>>| {
@@ -95,6 +102,7 @@ fn ports(
     let port = |port| Port {
         port,
         block_starts: blocks[port].heads,
+        flags: flags[port].heads,
         at_step: at_step[port].into(),
         all_steps: all_steps[port].into(),
     };
@@ -107,12 +115,13 @@ pub(super) fn table(ports: &Ports, port_offset: u64) -> String {
             .iter()
             .map(|p| {
                 let (step, all) = (&p.at_step, &p.all_steps);
-                let numbers = [p.block_starts, step.heads, step.packets, all.heads, all.packets, all.bytes];
+                let numbers =
+                    [p.block_starts, p.flags, step.heads, step.packets, all.heads, all.packets, all.bytes];
                 core::iter::once(p.port.to_string()).chain(numbers.map(|n| n.to_string())).collect()
             })
             .collect();
         let step = format!("step {}: heads", ports.step);
-        let header = ["port", "block starts", &step, "packets", "all: heads", "packets", "bytes"];
+        let header = ["port", "block starts", "flags", &step, "packets", "all: heads", "packets", "bytes"];
         format!("{title}\n{}", columns(&header, &rows))
     };
     let without = of("ports of dispatch, without port offset".to_owned(), &ports.without_offset);
