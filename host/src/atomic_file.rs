@@ -10,7 +10,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// As many links behind each other as Linux follows.
+/// Linux's limit on nested symbolic links (`MAXSYMLINKS`).
 const LINKS_MAX: u32 = 40;
 
 /// Writes a file. A link is followed, whether there is something behind it or not.
@@ -44,7 +44,7 @@ impl AtomicFile {
         let target = Target::of(path)?;
         let temporary = Temporary::in_folder(path, &target.folder)?;
         if let Ok(older) = target.file.metadata() {
-            // Whoever may not read the old one is not to read the new one; where there is no such thing, it stays undone.
+            // Keep the old file's permissions; platforms without permissions have nothing to keep.
             let _ = temporary.file().set_permissions(older.permissions());
         }
         let mut writer = BufWriter::with_capacity(1 << 20, temporary.file());

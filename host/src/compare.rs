@@ -96,7 +96,7 @@ pub fn check<B: Backend>(
             }
         };
         thread::scope(|scope| {
-            // Whoever cannot be started is not needed: this thread does what is left.
+            // If a thread cannot be spawned, this one does its share.
             (1..threads).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, work)));
             work();
         });

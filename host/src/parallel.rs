@@ -14,7 +14,7 @@ pub(crate) fn each<T: Send>(items: &mut [T], work: impl Fn(usize, &mut T) + Sync
         }
     };
     thread::scope(|scope| {
-        // Whoever cannot be started is not needed: this thread does what is left.
+        // If a thread cannot be spawned, this one does its share.
         (1..threads).for_each(|_| drop(thread::Builder::new().spawn_scoped(scope, share)));
         share();
     });

@@ -58,7 +58,7 @@ impl Lost {
     }
 }
 
-/// A rank that says more than it is to. Nobody is told wrong things: only who counts sees it.
+/// A rank that sends redundant data. Results stay correct; only the audit of traffic detects it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stray {
     /// Each record to another server goes twice.

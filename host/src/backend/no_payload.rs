@@ -1,5 +1,4 @@
-//! A middleware around any backend that leaves rows where they are: what is left of an operator is its protocol. What is
-//! put out is wrong, so this is for measuring alone.
+//! A layer in front of any backend that drops row payloads, to measure the protocol's overhead alone. Outputs are invalid.
 
 use super::{Backend, Reader};
 use core::cell::Cell;

@@ -29,17 +29,16 @@ use veriep_core::vector::Any;
 /// Choices that do not change results.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
-    /// Those of the protocol.
+    /// The protocol's.
     pub choices: Choices,
-    /// What works on rows.
+    /// The vector unit that rows are computed with.
     pub vector: Any,
-    /// Nothing does: to measure what else there is.
+    /// Skips row arithmetic, to measure the remaining cost.
     pub rows_idle: bool,
     /// All ranks begin an operator together, and experts run when all have ended it, so that its time holds no waiting
     /// for another rank's experts. The protocol does not need it.
     pub in_step: bool,
-    /// Nobody looks at received rows when the group stands still. Else, where experts read them in the window, they
-    /// are put into `expand_x` behind the experts, outside of any operator's time: the window will have other rows.
+    /// Skips copying received rows to `expand_x` after the experts have run. Set it when nobody will read them.
     pub rows_unseen: bool,
     /// The experts do not run: what they returned for a batch the last time, with the same inputs, is used again.
     pub returned_before: bool,

@@ -367,7 +367,7 @@ impl Task {
         let mut rows =
             returned.write().map_err(|_| ProtocolError::Internal("a core of this rank panicked"))?;
         let receive = unit.options.choices.receive;
-        // Core 0's: experts are nobody's, and only look.
+        // Experts have no core of their own: they read through core 0's fabric.
         let mut fabric = unit.backend.fabric(self.rank, CoreId(0), batch);
         let stretches = expert::run(
             unit.shape,

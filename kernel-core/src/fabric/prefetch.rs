@@ -25,8 +25,7 @@ pub(crate) fn fetch(at: *const u8) {
     let _ = at;
 }
 
-/// Asks for the cache line at `at` to write it: a line that its reader still has comes as one's own at once, and not first as
-/// one that both have.
+/// Prefetches the cache line at `at` with the intent to write, which avoids a later upgrade from shared to exclusive.
 #[inline(always)]
 fn fetch_to_write(at: *mut u8) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]

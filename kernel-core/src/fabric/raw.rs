@@ -94,7 +94,7 @@ pub enum RowCopy {
     Ahead,
     /// As the platform copies memory.
     Plain,
-    /// Past the caches, with a fence before each flag. Such a fabric must be dropped, not forgotten: its last fence is then.
+    /// Past the caches, with a fence before each flag. Do not `mem::forget` such a fabric: `Drop` issues its last store fence.
     Streaming,
 }
 

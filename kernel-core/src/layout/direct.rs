@@ -48,7 +48,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// Those of an area of `rank`.
+    /// The layout of one area on `rank`.
     #[inline]
     #[must_use]
     pub const fn of(shape: &Shape, rank: RankId, area: Area) -> Self {

@@ -134,7 +134,8 @@ impl<V> Env<V> {
         }
     }
 
-    /// The same of a core that has one effect in a step at most. A2 machines always do.
+    /// Limits each step to one effect, so that a model checker can explore every order of effects. Steps of A2 machines
+    /// never have more.
     #[must_use]
     pub fn one_by_one(self) -> Self {
         match self {

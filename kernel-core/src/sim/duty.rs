@@ -244,7 +244,7 @@ where
         matches!(self.duty, Duty::InTime(words) if words.hold(self.shape, self.actor.member, at, None))
     }
 
-    /// Where somebody looks who looks there.
+    /// Redirects a read at this offset.
     fn looked_at(&self, at: Place) -> Place {
         let (Duty::NextFlag(pitch), Region::Window) = (self.duty, at.region) else { return at };
         let areas = [Partition::P0, Partition::P1].map(|p| relay::record(self.shape, p, 0, 0).offset);

@@ -46,8 +46,8 @@ pub(crate) type Bound<'s, V> = crate::protocol::context::Bound<'s, Env<V>>;
 /// What a step of these machines works with.
 pub(crate) type Cx<'s, T> = crate::protocol::context::Cx<'s, Env<<T as Types>::Vector>, T>;
 
-/// Effects that a step has in a row at most, of those that come in rows: rows that are put or delivered, words that are
-/// published, or cleared. A step's own cost is as much as that of half a dozen words.
+/// The most effects of one kind (rows put or delivered, words published or cleared) that one `step` has. A step by itself
+/// costs as much as half a dozen words.
 pub(crate) const RUN: u32 = 16;
 
 impl<V> Env<V> {
@@ -65,8 +65,7 @@ impl<V> Env<V> {
         Self { tp_rank, ..self }
     }
 
-    /// The same of a core that has one effect in a step at most, for whoever looks at all orders of effects: what a step
-    /// does otherwise is what several such steps do in a row.
+    /// Limits each step to one effect, so that a model checker can explore every order of effects.
     #[must_use]
     pub fn one_by_one(self) -> Self {
         Self { run: 1, ..self }

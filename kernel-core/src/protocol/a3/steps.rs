@@ -46,12 +46,12 @@ pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<(
     Ok(())
 }
 
-/// What is told of the rows of a source for a local expert.
+/// The two signals of the rows that a source sends to a local expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Signal {
-    /// How many they are; with joint flags also that they have come.
+    /// Their number; with joint flags also that they have landed.
     Count,
-    /// That they have come.
+    /// That they have landed.
     TokenFlag,
 }
 
