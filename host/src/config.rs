@@ -1,6 +1,7 @@
 //! `config.toml`: seed 003's parameters in snake case, owned; nothing but TOML types is checked here.
 
 mod keys;
+mod page;
 
 use crate::error::{Error, Problem};
 use core::fmt;
@@ -69,6 +70,31 @@ pub struct Config {
     pub port_offset: i64,
     pub aiv_num: i64,
     pub norm_eps: f64,
+    // Checked where `config/page.rs` says, and no part of the core's configuration.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_ep: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_tp: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ep_rank_id: Option<Bs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tp_rank_id: Option<Bs>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub expert_shard_type: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hccl_intra_pcie_enable: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hccl_intra_roce_enable: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub activation_scale: Option<toml::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub weight_scale: Option<toml::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_list: Option<toml::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group_list_type: Option<toml::Value>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub out_dtype: Option<toml::Value>,
 }
 
 fn server_ranks() -> i64 {
@@ -106,6 +132,18 @@ impl Default for Config {
             server_ranks: core.server_ranks,
             aiv_num: core.aiv_num,
             norm_eps: 1e-6,
+            group_ep: None,
+            group_tp: None,
+            ep_rank_id: None,
+            tp_rank_id: None,
+            expert_shard_type: None,
+            hccl_intra_pcie_enable: None,
+            hccl_intra_roce_enable: None,
+            activation_scale: None,
+            weight_scale: None,
+            group_list: None,
+            group_list_type: None,
+            out_dtype: None,
         }
     }
 }
@@ -220,7 +258,7 @@ impl Config {
     pub(crate) fn layouts(&self) -> Vec<Protocol> {
         let product = named(&Product::WORDS, &self.product);
         let all = || Protocol::WORDS.iter().filter(|(of, ..)| product.is_none_or(|product| product == *of));
-        let is_meant = |(_, name, _): &&(_, &str, _)| product.is_some() && *name == self.comm_alg;
+        let is_meant = |(_, name, _): &&(_, &str, _)| product.is_some() && *name == self.comm_alg();
         let mut layouts: Vec<_> = match all().find(is_meant) {
             Some(&(.., layout)) => vec![layout],
             None => all().map(|&(.., layout)| layout).collect(),

@@ -17,6 +17,7 @@ use veriep_core::shape::{Buffer, Given, Limits, Shape};
 struct Checked {
     ok: bool,
     violations: Vec<Problem>,
+    notes: Vec<String>,
     buffer: BufferSizes,
     /// Absent when the configuration is invalid: nothing else follows from it then.
     sizes: Option<Sizes>,
@@ -154,6 +155,7 @@ fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Ch
     Checked {
         ok: error.is_none(),
         violations: problems,
+        notes: config.notes(),
         buffer: BufferSizes::from(&buffer),
         sizes: shape.as_ref().map(Sizes::from),
         file,
@@ -173,7 +175,8 @@ fn table(checked: &Checked) -> String {
     ];
     rows.extend(checked.buffer.rows());
     rows.extend(checked.sizes.iter().flat_map(Sizes::rows));
-    format!("{}\n\n{}", pairs(&rows), checked.buffer.arithmetic())
+    let notes: String = checked.notes.iter().map(|note| format!("\n\nnote: {note}")).collect();
+    format!("{}\n\n{}{notes}", pairs(&rows), checked.buffer.arithmetic())
 }
 
 fn layers_table(layers: &Layers) -> String {

@@ -69,7 +69,7 @@ pub(super) fn clashes(layers: &[Layer<'_>], in_flight: u32) -> (Vec<Clash>, Opti
 /// for every `bs`, says the same as `bs * R`.
 fn parameters(layers: &[Layer<'_>]) -> Vec<Clash> {
     type Value = fn(&Config) -> String;
-    let parameters: [(&'static str, Value, Value); 9] = [
+    let parameters: [(&'static str, Value, Value); 11] = [
         ("product", |c| c.product.clone(), |c| c.product.clone()),
         ("comm_alg", |c| format!("{:?}", c.comm_alg), |c| layout(c).to_owned()),
         ("ep_world_size", |c| c.ep_world_size.to_string(), |c| c.ep_world_size.to_string()),
@@ -83,6 +83,8 @@ fn parameters(layers: &[Layer<'_>]) -> Vec<Clash> {
         ),
         ("hccl_buffsize_mb", |c| c.hccl_buffsize_mb.to_string(), |c| c.hccl_buffsize_mb.to_string()),
         ("aiv_num", |c| c.aiv_num.to_string(), |c| c.aiv_num.to_string()),
+        ("group_ep", |c| format!("{:?}", name(&c.group_ep)), |c| name(&c.group_ep)),
+        ("group_tp", |c| format!("{:?}", name(&c.group_tp)), |c| name(&c.group_tp)),
     ];
     let mut found: Vec<Clash> = Vec::new();
     for (parameter, as_given, meaning) in parameters {
@@ -91,7 +93,9 @@ fn parameters(layers: &[Layer<'_>]) -> Vec<Clash> {
             continue;
         }
         let values: Vec<_> = layers.iter().map(|layer| as_given(layer.config)).collect();
-        let meanings: Vec<_> = layers.iter().map(|layer| meaning(layer.config)).collect();
+        let mut meanings: Vec<_> = layers.iter().map(|layer| meaning(layer.config)).collect();
+        // A layer that does not name its group may belong to any.
+        meanings.retain(|meaning| !meaning.is_empty());
         if !all_equal(&meanings) {
             let seen = seen_in(layers, &values);
             let message = format!("{parameter} = {seen}: must be equal on one group");
@@ -205,11 +209,15 @@ fn seen_in(layers: &[Layer<'_>], values: &[String]) -> String {
 }
 
 fn layout(config: &Config) -> &str {
-    match (config.product.as_str(), config.comm_alg.as_str()) {
+    match (config.product.as_str(), config.comm_alg()) {
         ("a3", "") => "fullmesh_v1",
         ("a2", "") => "fullmesh",
         (_, other) => other,
     }
+}
+
+fn name(group: &Option<String>) -> String {
+    group.clone().unwrap_or_default()
 }
 
 fn shared(config: &Config) -> i64 {
@@ -223,6 +231,13 @@ fn shared(config: &Config) -> i64 {
 mod tests {
     use super::*;
     use veriep_core::shape::{Given, Limits};
+
+    #[test]
+    fn groups_of_other_names_clash_and_a_layer_that_names_none_with_nobody() {
+        let [a, b] = ["group_ep = 'a'", "group_ep = 'b'"];
+        assert_eq!(clashing(1, a, b).0, ["group_ep"]);
+        assert_eq!(clashing(1, a, "group_tp = 'b'").0, [""; 0]);
+    }
 
     fn clashing(in_flight: u32, a: &str, b: &str) -> (Vec<&'static str>, Option<u32>) {
         let configs = [a, b].map(|text| Config::parse(text).unwrap());

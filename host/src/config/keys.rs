@@ -1,7 +1,7 @@
 //! The keys of a configuration: ours, and what the sources call the same parameter.
 
 /// Each key with the other spellings that are taken.
-const KEYS: [(&str, &[&str]); 22] = [
+const KEYS: [(&str, &[&str]); 34] = [
     ("product", &[]),
     ("comm_alg", &["commAlg"]),
     ("op", &[]),
@@ -24,6 +24,18 @@ const KEYS: [(&str, &[&str]); 22] = [
     ("hccl_buffsize_mb", &["HCCL_BUFFSIZE"]),
     ("aiv_num", &["aivNum"]),
     ("norm_eps", &["normEps"]),
+    ("group_ep", &["groupEp"]),
+    ("group_tp", &["groupTp"]),
+    ("ep_rank_id", &["epRankId"]),
+    ("tp_rank_id", &["tpRankId"]),
+    ("expert_shard_type", &["expertShardType"]),
+    ("hccl_intra_pcie_enable", &["HCCL_INTRA_PCIE_ENABLE"]),
+    ("hccl_intra_roce_enable", &["HCCL_INTRA_ROCE_ENABLE"]),
+    ("activation_scale", &["activationScale"]),
+    ("weight_scale", &["weightScale"]),
+    ("group_list", &["groupList"]),
+    ("group_list_type", &["groupListType", "groupList_type"]),
+    ("out_dtype", &["outDtype"]),
 ];
 
 /// How much a key must be like a word for that to be what was meant: 1 is the same.
@@ -55,8 +67,10 @@ mod tests {
     #[test]
     fn every_field_of_a_configuration_has_its_key() {
         // An optional one is left out of the text unless it is set.
-        let config = Config { shared_expert_num: Some(1), ..Config::default() };
-        let text = config.to_toml().unwrap();
+        let optional = "group_ep = 'a'\ngroup_tp = 'b'\nep_rank_id = 0\ntp_rank_id = 0\nexpert_shard_type = 0
+            hccl_intra_pcie_enable = 0\nhccl_intra_roce_enable = 0\nactivation_scale = 0\nweight_scale = 0
+            group_list = 0\ngroup_list_type = 0\nout_dtype = 0\nshared_expert_num = 1";
+        let text = Config::parse(optional).unwrap().to_toml().unwrap();
         let fields: Vec<_> = text.lines().filter_map(|line| line.split_once(" = ")).collect();
         assert_eq!(fields.iter().map(|(key, _)| *key).collect::<Vec<_>>(), KEYS.map(|(key, _)| key));
         for ((_, others), (_, value)) in KEYS.iter().zip(fields) {

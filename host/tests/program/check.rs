@@ -20,6 +20,31 @@ fn a_valid_config_has_no_violations_and_its_sizes() {
 }
 
 #[test]
+fn the_environment_chooses_the_algorithm_of_a2_and_check_repeats_the_advice() {
+    let folder = tempdir().unwrap();
+    let a2 = |name, more: &str| {
+        let config = format!("product = \"a2\"\nmoe_expert_num = 256\nhccl_buffsize_mb = 800\n{more}");
+        json(0, &["check", &config_file(folder.path(), name, &config)])
+    };
+    let switched = a2("a.toml", "HCCL_INTRA_PCIE_ENABLE = 1\nHCCL_INTRA_ROCE_ENABLE = 0");
+    assert_eq!(switched["buffer"], a2("b.toml", "comm_alg = \"hierarchy\"")["buffer"]);
+    assert!(switched["notes"][0].as_str().unwrap().contains("choose comm_alg = \"hierarchy\""), "{switched}");
+    let both = a2("c.toml", "HCCL_INTRA_PCIE_ENABLE = 1\nHCCL_INTRA_ROCE_ENABLE = 1");
+    assert_eq!(both["buffer"], a2("d.toml", "comm_alg = \"fullmesh\"")["buffer"]);
+    assert_ne!(both["buffer"], switched["buffer"]);
+}
+
+#[test]
+fn fullmesh_v2_takes_a_tp_world_size_of_0_and_of_1() {
+    let folder = tempdir().unwrap();
+    for (tp, notes) in [(0, 1), (1, 0)] {
+        let config = format!("comm_alg = \"fullmesh_v2\"\ntp_world_size = {tp}");
+        let report = json(0, &["check", &config_file(folder.path(), "c.toml", &config)]);
+        assert_eq!(report["notes"].as_array().unwrap().len(), notes, "{report}");
+    }
+}
+
+#[test]
 fn a_name_with_control_characters_breaks_no_table() {
     let folder = tempdir().unwrap();
     let config = config_file(folder.path(), "x\x1b[31m\ny", "");

@@ -25,6 +25,17 @@ rows! {
     the_window_is_too_small: |room| room.check("moe_expert_num = 256\nbs = 48");
     bs_has_too_few_entries: |room| room.check("ep_world_size = 4\nbs = [1, 2]");
     an_entry_of_bs_is_out_of_range: |room| room.check("ep_world_size = 2\nglobal_bs = 1200\nbs = [1, 600]");
+    groups_of_one_name: |room| room.check("groupEp = \"all\"\ngroupTp = \"all\"");
+    a_group_without_a_name: |room| room.check("groupEp = \"\"");
+    a_tp_group_on_a2: |room| room.check(format!("{A2}groupTp = \"tp\""));
+    a_rank_id_that_there_is_not: |room| room.check("epRankId = 16");
+    a_rank_id_stands_twice: |room| room.check("ep_world_size = 2\nepRankId = [1, 1]");
+    a_tp_rank_id_without_a_tp_domain: |room| room.check("tpRankId = 1");
+    shared_experts_elsewhere: |room| room.check("expertShardType = 1");
+    a_switch_that_is_neither_off_nor_on: |room| room.check("HCCL_INTRA_PCIE_ENABLE = 2");
+    a_scale_of_the_first_version: |room| room.check("weightScale = 0.5");
+    groups_of_experts_of_the_first_version: |room| room.check("groupList = [3, 4]");
+    another_dtype_of_results: |room| room.check("outDtype = \"fp16\"");
     norm_eps_is_nan: |room| room.check("norm_eps = nan");
     special_experts_where_the_algorithm_has_none: |room| {
         room.check("product = \"a2\"\ncomm_alg = \"hierarchy\"\nmoe_expert_num = 256\ncopy_expert_num = 1")

@@ -1,0 +1,210 @@
+//! Parameters of the sources that name groups and ranks, or say nothing that could be chosen. They are checked and change
+//! nothing, but for A2's algorithm.
+
+use super::{Bs, Config, short};
+use crate::error::{Cure, Problem};
+use toml::Value;
+use veriep_core::shape::{RANKS_MAX, Rule, Seen};
+
+impl Config {
+    /// `comm_alg`; if it is empty on A2, what the two variables of the environment choose.
+    pub(crate) fn comm_alg(&self) -> &str {
+        if self.asks_environment() && self.intra() == (Some(1), Some(0)) {
+            "hierarchy"
+        } else {
+            &self.comm_alg
+        }
+    }
+
+    fn asks_environment(&self) -> bool {
+        self.product == "a2" && self.comm_alg.is_empty()
+    }
+
+    const fn intra(&self) -> (Option<i64>, Option<i64>) {
+        (self.hccl_intra_pcie_enable, self.hccl_intra_roce_enable)
+    }
+
+    /// What is legal, and not what the sources advise or not what it looks like.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if self.intra() != (None, None) {
+            let seen = "hccl_intra_pcie_enable and hccl_intra_roce_enable";
+            notes.push(match (self.asks_environment(), self.comm_alg()) {
+                (false, _) => {
+                    format!("{seen} change nothing: they are read with product = \"a2\" and comm_alg = \"\"")
+                }
+                (true, "") => {
+                    format!("{seen} choose comm_alg = \"fullmesh\": seed 003 advises to name it instead")
+                }
+                (true, name) => {
+                    format!("{seen} choose comm_alg = {name:?}: seed 003 advises to name it instead")
+                }
+            });
+        }
+        if self.comm_alg == "fullmesh_v2" && self.tp_world_size == 0 {
+            let page = "in seed 003 fullmesh_v2 takes effect with tp_world_size = 1";
+            notes.push(format!("{page}: here 0 and 1 both mean that there is no TP domain"));
+        }
+        notes
+    }
+
+    /// The rules that these parameters break; each may be left out.
+    pub(crate) fn page_problems(&self) -> Vec<Problem> {
+        let mut found = Vec::new();
+        let mut broken = |parameter: &str, seen: &str, rule: String| {
+            let cures = vec![Cure { parameter: parameter.to_owned(), value: None, breaks: Vec::new() }];
+            let hint = Some(format!("leave out {parameter}"));
+            found.push(Problem { cures, hint, ..Problem::new(parameter, seen, rule) });
+        };
+        let is_a2 = self.product == "a2";
+        // Without a TP domain its name is empty.
+        let group_tp = self.group_tp.as_ref().filter(|name| !name.is_empty() || self.tp_world_size == 2);
+        for (parameter, name) in [("group_ep", self.group_ep.as_ref()), ("group_tp", group_tp)] {
+            let Some(name) = name else { continue };
+            let seen = format!(" = {}", short(&format!("{name:?}")));
+            if parameter == "group_tp" && is_a2 {
+                broken(parameter, &seen, "must be absent on a2".to_owned());
+            } else if !(1..128).contains(&name.len()) {
+                broken(parameter, &seen, format!("must have 1 to 127 bytes (bytes = {})", name.len()));
+            } else if parameter == "group_tp" && self.group_ep.as_ref() == Some(name) {
+                broken(parameter, &seen, "must differ from group_ep".to_owned());
+            }
+        }
+        let peers = if self.tp_world_size == 2 && !is_a2 { 2 } else { 1 };
+        let ids = [
+            ("ep_rank_id", &self.ep_rank_id, "ep_world_size", self.ep_world_size),
+            ("tp_rank_id", &self.tp_rank_id, "ranks of the TP domain", peers),
+        ];
+        for (parameter, ids, of, number) in ids {
+            // A size that is wrong itself is as large as any.
+            let ranks = if (1..=RANKS_MAX as i64).contains(&number) { number } else { RANKS_MAX as i64 };
+            match ids {
+                Some(Bs::Uniform(id)) if !(0..ranks).contains(id) => {
+                    let rule = Rule::Range { min: 0, max: ranks - 1 };
+                    broken(parameter, &format!(" = {id}"), format!("{rule} ({of} = {number})"));
+                }
+                Some(Bs::PerRank(list)) => {
+                    let mut sorted = list.clone();
+                    sorted.sort_unstable();
+                    if !sorted.into_iter().eq(0..ranks) {
+                        let rule = format!("must have each of 0 to {} once ({of} = {number})", ranks - 1);
+                        broken(parameter, &format!(" = {}", Seen::List(list.len())), rule);
+                    }
+                }
+                _ => {}
+            }
+        }
+        if let Some(seen) = self.expert_shard_type.filter(|&kind| kind != 0) {
+            let rule = "must be 0: ranks of shared experts come first";
+            broken("expert_shard_type", &format!(" = {seen}"), rule.to_owned());
+        }
+        let (pcie, roce) = self.intra();
+        for (parameter, value) in [("hccl_intra_pcie_enable", pcie), ("hccl_intra_roce_enable", roce)] {
+            if let Some(seen) = value.filter(|seen| !(0..=1).contains(seen)) {
+                broken(parameter, &format!(" = {seen}"), "must be 0 or 1".to_owned());
+            }
+        }
+        let dequantised = "combine takes results in dtype and dequantises none";
+        let grouped = "combine goes by the counts of dispatch";
+        let first_version = [
+            ("activation_scale", &self.activation_scale, dequantised),
+            ("weight_scale", &self.weight_scale, dequantised),
+            ("group_list", &self.group_list, grouped),
+            ("group_list_type", &self.group_list_type, grouped),
+            ("out_dtype", &self.out_dtype, "x_out has the dtype of x"),
+        ];
+        for (parameter, value, why) in first_version {
+            let is_null = |value: &&Value| value.as_integer() != Some(0) && value.as_str() != Some("null");
+            if let Some(seen) = value.as_ref().filter(is_null) {
+                broken(
+                    parameter,
+                    &format!(" = {}", short(&seen.to_string())),
+                    format!("must be 0 or \"null\": {why}"),
+                );
+            }
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(text: &str) -> Vec<String> {
+        let config = Config::parse(&text.replace("; ", "\n")).unwrap();
+        config.page_problems().iter().map(|problem| problem.message.clone()).collect()
+    }
+
+    #[test]
+    fn what_the_page_allows_is_taken() {
+        for text in [
+            "groupEp = \"ep\"; groupTp = \"\"; epRankId = 15; tpRankId = 0; expertShardType = 0",
+            "group_ep = \"ep\"; group_tp = \"tp\"; tp_world_size = 2; tp_rank_id = 1",
+            "ep_world_size = 3; ep_rank_id = [2, 0, 1]; tp_world_size = 2; tp_rank_id = [1, 0]",
+            "activationScale = 0; weightScale = \"null\"; groupList = 0; groupListType = 0; outDtype = 0",
+            "HCCL_INTRA_PCIE_ENABLE = 1; HCCL_INTRA_ROCE_ENABLE = 1",
+        ] {
+            assert_eq!(told(text), [""; 0], "{text}");
+        }
+        assert_eq!(told(&format!("group_ep = \"{}\"", "g".repeat(127))), [""; 0]);
+    }
+
+    #[test]
+    fn what_the_page_refuses_is_told_by_name() {
+        let long = format!("group_ep = \"{}\"", "g".repeat(128));
+        assert!(told(&long)[0].ends_with("...: must have 1 to 127 bytes (bytes = 128)"), "{:?}", told(&long));
+        for (text, message) in [
+            ("group_ep = \"\"", "group_ep = \"\": must have 1 to 127 bytes (bytes = 0)"),
+            ("tp_world_size = 2; group_tp = \"\"", "group_tp = \"\": must have 1 to 127 bytes (bytes = 0)"),
+            ("group_ep = \"a\"; group_tp = \"a\"", "group_tp = \"a\": must differ from group_ep"),
+            ("product = \"a2\"; group_tp = \"a\"", "group_tp = \"a\": must be absent on a2"),
+            ("ep_rank_id = 16", "ep_rank_id = 16: must be in [0, 15] (ep_world_size = 16)"),
+            ("ep_rank_id = -1", "ep_rank_id = -1: must be in [0, 15] (ep_world_size = 16)"),
+            (
+                "ep_world_size = 2; ep_rank_id = [1, 1]",
+                "ep_rank_id = a list of 2 entries: must have each of 0 to 1 once (ep_world_size = 2)",
+            ),
+            ("tp_rank_id = 1", "tp_rank_id = 1: must be 0 (ranks of the TP domain = 1)"),
+            (
+                "tp_world_size = 2; tp_rank_id = [0]",
+                "tp_rank_id = a list of 1 entry: must have each of 0 to 1 once (ranks of the TP domain = 2)",
+            ),
+            ("expert_shard_type = 1", "expert_shard_type = 1: must be 0: ranks of shared experts come first"),
+            ("hccl_intra_roce_enable = 2", "hccl_intra_roce_enable = 2: must be 0 or 1"),
+            (
+                "activation_scale = 0.5",
+                "activation_scale = 0.5: must be 0 or \"null\": combine takes results in dtype and dequantises none",
+            ),
+            (
+                "group_list = [1, 2]",
+                "group_list = [1, 2]: must be 0 or \"null\": combine goes by the counts of dispatch",
+            ),
+            ("out_dtype = \"bf16\"", "out_dtype = \"bf16\": must be 0 or \"null\": x_out has the dtype of x"),
+        ] {
+            assert_eq!(told(text), [message], "{text}");
+        }
+    }
+
+    #[test]
+    fn the_environment_chooses_the_algorithm_of_a2_when_comm_alg_is_empty() {
+        let chosen = |text: &str| {
+            let config = Config::parse(&text.replace("; ", "\n")).unwrap();
+            (config.comm_alg().to_owned(), config.notes().len())
+        };
+        let hierarchy = "product = \"a2\"; hccl_intra_pcie_enable = 1; hccl_intra_roce_enable = 0";
+        for (text, name, notes) in [
+            (hierarchy, "hierarchy", 1),
+            ("product = \"a2\"; hccl_intra_pcie_enable = 1", "", 1),
+            ("product = \"a2\"; hccl_intra_pcie_enable = 1; hccl_intra_roce_enable = 1", "", 1),
+            ("product = \"a2\"; hccl_intra_pcie_enable = 0; hccl_intra_roce_enable = 0", "", 1),
+            (&format!("{hierarchy}; comm_alg = \"fullmesh\""), "fullmesh", 1),
+            ("hccl_intra_pcie_enable = 1; hccl_intra_roce_enable = 0", "", 1),
+            ("product = \"a2\"", "", 0),
+            ("comm_alg = \"fullmesh_v2\"", "fullmesh_v2", 1),
+            ("comm_alg = \"fullmesh_v2\"; tp_world_size = 1", "fullmesh_v2", 0),
+        ] {
+            assert_eq!(chosen(text), (name.to_owned(), notes), "{text}");
+        }
+    }
+}
