@@ -8,7 +8,7 @@
 //!
 //! # What a driver owes
 //!
-//! - All ranks have equal shapes ([`Shape::fingerprint`] tells) and the same [`Choices`].
+//! - All ranks have equal shapes ([`Fingerprints`] tell) and the same [`Choices`].
 //! - State and window are zero when the group is made.
 //! - Inputs have passed [`Inputs::check`](crate::inputs::Inputs::check) on their rank: machines do not look again.
 //! - An [`Env`] lives as long as its core, an [`Agent`] as long as its rank. A machine lives for one operator; its scratch may
@@ -16,7 +16,7 @@
 //! - The **join**: a core begins an operator only after every core of its rank has ended the one before, and the outputs of
 //!   that one have landed.
 //! - Experts run between dispatch and combine. [`Receive::rows`] says where their rows lie, and with direct placement
-//!   [`Receive::results`] where their results go; the number of rows is the last entry of `ep_recv_counts`.
+//!   [`Receive::results`] where their results go; the number of rows is the last count in `ep_recv_counts`.
 //! - Agents are stepped until all ranks are done: cores wait for them.
 //! - After an error the group is given up.
 //! - Whoever sleeps arms its monitor for what [`Machine::awaits`] has told, asks once more, and sleeps if the machine is still
@@ -83,6 +83,7 @@ mod context;
 #[allow(clippy::duplicate_mod)]
 #[cfg_attr(not(feature = "direct"), path = "left_out.rs")]
 pub mod direct;
+mod handshake;
 #[allow(clippy::duplicate_mod)]
 #[cfg_attr(not(feature = "hierarchy"), path = "left_out.rs")]
 pub mod hierarchy;
@@ -94,6 +95,7 @@ pub use a2::{Agent, AgentEnv};
 pub use choices::{Choices, Flags, Receive, Stage};
 pub use context::Context;
 use context::{Outcome, Types};
+pub use handshake::Fingerprints;
 use machine::drive;
 pub use machine::{Env, Machine, Refused};
 
@@ -111,7 +113,8 @@ pub struct Operands<'a> {
     pub assist_info: &'a [u8],
     /// `expand_scales`, one f32 per row (hierarchy).
     pub expand_scales: &'a [u8],
-    /// `ep_recv_counts` (seed 003: `epSendCounts`), i32; the last entry is the number of rows.
+    /// `ep_recv_counts` (seed 003: `epSendCounts`), i32; the last count is the number of rows. What follows the
+    /// counts on A2 is not read, and may be left out.
     pub ep_recv_counts: &'a [u8],
     /// `expand_idx`, i32: which row of its expert belongs to a pair of this rank (A2 full mesh).
     pub expand_idx: &'a [u8],

@@ -6,6 +6,11 @@ use super::Shape;
 const BASIS: u64 = 0xcbf2_9ce4_8422_2325;
 const PRIME: u64 = 0x0100_0000_01b3;
 
+/// FNV-1a over words instead of bytes.
+pub(crate) fn hash(words: impl Iterator<Item = u64>) -> u64 {
+    words.fold(BASIS, |hash, word| (hash ^ word).wrapping_mul(PRIME))
+}
+
 impl Shape {
     /// A hash of everything that makes this shape. Equal shapes have the same one on every processor; that two
     /// different shapes share one is as good as impossible, though not by design of an adversary.
@@ -14,7 +19,6 @@ impl Shape {
         self.derived.fingerprint
     }
 
-    /// FNV-1a over words instead of bytes.
     pub(super) fn hash_of_fields(&self) -> u64 {
         // All fields by name: a new one that is forgotten here does not compile.
         let Self {
@@ -56,6 +60,6 @@ impl Shape {
             kept.map(|kept| [kept.shared_expert_num.into(), kept.moe_expert_num.into(), kept.rows_max]);
         let small = [&words[..], &ranks, &experts, &specials, &sizes, &flags].into_iter().flatten();
         let small = small.copied().chain(bs_per_rank.iter().map(u32::from)).map(u64::from);
-        small.chain(kept.into_iter().flatten()).fold(BASIS, |hash, word| (hash ^ word).wrapping_mul(PRIME))
+        hash(small.chain(kept.into_iter().flatten()))
     }
 }

@@ -20,6 +20,7 @@ mod violation;
 pub use buffer::{Buffer, FACTORS_MAX, Factor, Limit, Term};
 pub use config::{BatchSizes, Config, Given};
 pub use elastic::Elastic;
+pub(crate) use fingerprint::hash;
 pub use row::{RowElement, RowFormat, Scale};
 pub use violation::{Rule, Seen, Violation};
 

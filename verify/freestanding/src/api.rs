@@ -27,7 +27,7 @@ use veriep_core::plan::route::{self, Sends};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::{
-    self, Agent, AgentEnv, Choices, Context, Env, Machine, Operands, Operator, Receive, Scratch, Stage, a2,
+    self, Agent, AgentEnv, Choices, Context, Env, Fingerprints, Machine, Operands, Operator, Receive, Scratch, Stage, a2,
     a3, a3_v2, direct, hierarchy,
 };
 use veriep_core::shape::{BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, Shape};
@@ -128,6 +128,8 @@ fn sizes(shape: &Shape) {
         shape.hccl_buffsize_mb(),
         shape.port_offset(),
     ));
+    let own = Fingerprints::new(shape, Choices::default());
+    keep((own.first_difference(&Fingerprints([any().into(); _])), own.whole()));
     keep((shape.norm_eps(), shape.row_bytes(), shape.payload_bytes(), shape.result_bytes()));
     keep((shape.local_experts(RankId(any())), shape.rows_max(RankId(any()))));
     keep((shape.combine_columns(), shape.record_pitch(), shape.combine_pitch(), shape.combine_area()));

@@ -1,0 +1,259 @@
+//! What all ranks of a group, and all layers that share one, must have alike. Ranks compare it when the group is made, before
+//! the first operator: a rank with other parameters would write where nobody expects it.
+
+use super::Choices;
+use crate::layout::map::{self, Area};
+use crate::layout::{a2_window, relay};
+use crate::shape::{Protocol, RowFormat, Shape, hash};
+use crate::units::RankId;
+
+const PARAMETERS: [&str; 26] = [
+    "comm_alg",
+    "op",
+    "dtype",
+    "ep_world_size",
+    "server_ranks",
+    "tp_world_size",
+    "moe_expert_num",
+    "shared_expert_num",
+    "shared_expert_rank_num",
+    "zero_expert_num",
+    "copy_expert_num",
+    "const_expert_num",
+    "k",
+    "h",
+    "bs",
+    "quant_mode",
+    "comm_quant_mode",
+    "expert_token_nums_type",
+    "hccl_buffsize_mb",
+    "aiv_num",
+    "norm_eps",
+    "port_offset",
+    "receive",
+    "flags",
+    "stage",
+    // Whatever else makes a shape.
+    "elastic_info",
+];
+
+const AREAS: [&str; 25] = [
+    "dispatch status",
+    "combine status",
+    "dispatch selectors",
+    "combine selectors",
+    "core words",
+    "combine rows",
+    "dispatch records",
+    "tp dispatch slots",
+    "tp combine slots",
+    "tp dispatch selectors",
+    "tp combine selectors",
+    "tp records",
+    "tp results",
+    "tasks",
+    "doorbell",
+    "buffer chosen",
+    "windows in",
+    "windows out",
+    "epochs",
+    "entered",
+    "rows done",
+    "end flags",
+    "counts",
+    "relay records",
+    "near slots",
+];
+
+/// A number for each parameter that all ranks must have alike, then one for each area of their memory: where it lies on the
+/// first and on the last rank. The same on every processor, so that ranks can send them to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(transparent)]
+pub struct Fingerprints(pub [u64; PARAMETERS.len() + AREAS.len()]);
+
+impl Fingerprints {
+    /// Those of a rank that was given this shape and makes these choices.
+    #[must_use]
+    pub fn new(shape: &Shape, choices: Choices) -> Self {
+        let format =
+            |row: &RowFormat| row.element as u64 + 256 * row.scale.map_or(0, |scale| scale as u64 + 1);
+        let receive = u64::from(choices.receive.areas()) + 256 * u64::from(choices.receive.keeps_rows());
+        let ranks = (0..shape.ep_world_size()).map(RankId);
+        let parameters: [u64; PARAMETERS.len()] = [
+            shape.protocol() as u64,
+            shape.op() as u64,
+            shape.dtype() as u64,
+            shape.ep_world_size().into(),
+            shape.server_ranks().into(),
+            shape.tp_world_size().into(),
+            shape.moe_expert_num().into(),
+            shape.shared_expert_num().into(),
+            shape.shared_expert_rank_num().into(),
+            shape.zero_expert_num().into(),
+            shape.copy_expert_num().into(),
+            shape.const_expert_num().into(),
+            shape.k().into(),
+            shape.h().into(),
+            hash(ranks.map(|rank| shape.bs(rank).into())),
+            format(shape.row_format()),
+            format(shape.result_format()),
+            shape.token_nums() as u64,
+            shape.hccl_buffsize_mb().into(),
+            shape.aiv_num().into(),
+            shape.norm_eps().to_bits().into(),
+            shape.port_offset(),
+            receive,
+            choices.flags as u64,
+            choices.stage as u64,
+            shape.fingerprint(),
+        ];
+        let mut words = [0; PARAMETERS.len() + AREAS.len()];
+        words.iter_mut().zip(parameters).for_each(|(word, parameter)| *word = parameter);
+        let mut add = |area: Area| {
+            let words = words.iter_mut().skip(PARAMETERS.len());
+            if let Some((_, word)) = AREAS.iter().zip(words).find(|(name, _)| **name == area.name) {
+                *word = hash([*word, area.start.offset, area.count, area.stride, area.slot].into_iter());
+            }
+        };
+        match shape.protocol() {
+            Protocol::Fullmesh => a2_window::areas(shape).for_each(add),
+            Protocol::Hierarchy => relay::areas(shape).for_each(add),
+            Protocol::FullmeshV1 | Protocol::FullmeshV2 => {
+                for rank in [0, shape.ep_world_size().saturating_sub(1)] {
+                    map::areas(shape, RankId(rank)).for_each(&mut add);
+                }
+            }
+        }
+        Self(words)
+    }
+
+    /// The first parameter, or else the first area, in which another rank differs.
+    #[must_use]
+    pub fn first_difference(&self, other: &Self) -> Option<&'static str> {
+        let names = PARAMETERS.iter().chain(&AREAS);
+        names.zip(self.0.iter().zip(&other.0)).find(|(_, (own, others))| own != others).map(|(name, _)| *name)
+    }
+
+    /// One number for all of them.
+    #[must_use]
+    pub fn whole(&self) -> u64 {
+        hash(self.0.iter().copied())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::order::SendOrder;
+    use crate::protocol::{Flags, Receive, Stage};
+    use crate::shape::{BatchSizes, Config, Dtype, Elastic, Limits, Op};
+    use alloc::collections::BTreeSet;
+    use alloc::vec::Vec;
+
+    const COPY: Choices =
+        Choices { order: SendOrder::Plain, flags: Flags::Joint, receive: Receive::Copy, stage: Stage::Three };
+
+    fn a3() -> Config<'static> {
+        Config { ep_world_size: 6, moe_expert_num: 60, h: 1024, hccl_buffsize_mb: 600, ..Config::default() }
+    }
+
+    fn of(config: &Config<'_>, choices: Choices) -> Fingerprints {
+        Fingerprints::new(&Shape::new(config, Limits::None).unwrap(), choices)
+    }
+
+    fn shared(experts: i64, ranks: i64) -> Config<'static> {
+        Config { shared_expert_num: experts, shared_expert_rank_num: ranks, ..a3() }
+    }
+
+    /// The second of each pair is what one rank was given in place of the first.
+    #[test]
+    fn a_rank_that_was_given_another_parameter_is_told_which() {
+        let uneven = |list| Config { bs: BatchSizes::PerRank(list), global_bs: 96, ..a3() };
+        let tp = Config { moe_expert_num: 6, k: 6, ..a3() };
+        let pairs = [
+            ("comm_alg", a3(), Config { comm_alg: Protocol::FullmeshV2, ..a3() }),
+            ("op", a3(), Config { op: Op::CombineAddRmsNorm, ..a3() }),
+            ("dtype", a3(), Config { dtype: Dtype::F16, ..a3() }),
+            ("ep_world_size", a3(), Config { ep_world_size: 5, ..a3() }),
+            ("server_ranks", a3(), Config { server_ranks: 2, ..a3() }),
+            ("tp_world_size", tp, Config { tp_world_size: 2, ..tp }),
+            ("moe_expert_num", a3(), Config { moe_expert_num: 66, ..a3() }),
+            ("shared_expert_num", shared(1, 2), shared(2, 2)),
+            ("shared_expert_rank_num", shared(1, 1), shared(1, 2)),
+            ("zero_expert_num", a3(), Config { zero_expert_num: 1, ..a3() }),
+            ("copy_expert_num", a3(), Config { copy_expert_num: 1, ..a3() }),
+            ("const_expert_num", a3(), Config { const_expert_num: 1, ..a3() }),
+            ("k", a3(), Config { k: 7, ..a3() }),
+            ("h", a3(), Config { h: 1040, ..a3() }),
+            ("bs", a3(), Config { bs: BatchSizes::Uniform(15), ..a3() }),
+            ("bs", uneven(&[16, 1, 2, 3, 4, 5]), uneven(&[16, 2, 1, 3, 4, 5])),
+            ("quant_mode", a3(), Config { quant_mode: 2, ..a3() }),
+            ("comm_quant_mode", a3(), Config { comm_quant_mode: 2, ..a3() }),
+            ("expert_token_nums_type", a3(), Config { expert_token_nums_type: 0, ..a3() }),
+            ("hccl_buffsize_mb", a3(), Config { hccl_buffsize_mb: 601, ..a3() }),
+            ("aiv_num", a3(), Config { aiv_num: 9, ..a3() }),
+            ("norm_eps", a3(), Config { norm_eps: 1e-5, ..a3() }),
+            ("port_offset", a3(), Config { port_offset: 512, ..a3() }),
+        ];
+        let mut told = BTreeSet::new();
+        for (name, own, other) in pairs {
+            let (own, other) = (of(&own, COPY), of(&other, COPY));
+            assert_eq!(
+                (own.first_difference(&other), other.first_difference(&own)),
+                (Some(name), Some(name))
+            );
+            assert_eq!(own.first_difference(&own), None);
+            assert_ne!(own.whole(), other.whole());
+            told.insert(name);
+        }
+        let direct = |areas| Choices { receive: Receive::Direct { areas }, ..COPY };
+        let choices = [
+            ("receive", COPY, Choices { receive: Receive::InPlace, ..COPY }),
+            ("receive", direct(1), direct(2)),
+            ("flags", COPY, Choices { flags: Flags::Separate, ..COPY }),
+            ("stage", COPY, Choices { stage: Stage::Two, ..COPY }),
+        ];
+        for (name, own, other) in choices {
+            assert_eq!(of(&a3(), own).first_difference(&of(&a3(), other)), Some(name));
+            told.insert(name);
+        }
+        told.insert("elastic_info");
+        assert!(PARAMETERS.iter().all(|name| told.contains(name)), "{told:?}");
+    }
+
+    #[test]
+    fn survivors_of_other_elastic_domains_differ() {
+        let whole = Shape::new(&a3(), Limits::None).unwrap();
+        let info = [1, 5, 0, 60, 0, 1, 2, 3, 4, -1, 0, 1, 2, 3, 4, -1];
+        let left = Elastic::check(&whole, &info, &mut |violation| panic!("{violation}")).unwrap();
+        let left = Fingerprints::new(&whole.survivors(&left), COPY);
+        let plain = of(&Config { ep_world_size: 5, ..a3() }, COPY);
+        assert_eq!(left.first_difference(&plain), Some("elastic_info"));
+    }
+
+    #[test]
+    fn every_area_has_a_number_of_its_own() {
+        let a2 = |comm_alg| Config { comm_alg, ep_world_size: 16, moe_expert_num: 16, k: 2, ..a3() };
+        let tp = Config { tp_world_size: 2, moe_expert_num: 6, k: 2, ..a3() };
+        let mut told = BTreeSet::new();
+        for config in [a2(Protocol::Fullmesh), a2(Protocol::Hierarchy), tp] {
+            let shape = Shape::new(&config, Limits::None).unwrap();
+            let all: Vec<Area> = match shape.protocol() {
+                Protocol::Fullmesh => a2_window::areas(&shape).collect(),
+                Protocol::Hierarchy => relay::areas(&shape).collect(),
+                _ => map::areas(&shape, RankId(0)).collect(),
+            };
+            let names: BTreeSet<_> = all.iter().map(|area| area.name).collect();
+            let own = Fingerprints::new(&shape, COPY);
+            for (word, name) in (PARAMETERS.len()..).zip(AREAS) {
+                assert_eq!(own.0[word] != 0, names.contains(name), "{name}");
+                let mut other = own;
+                other.0[word] ^= 1;
+                assert_eq!(own.first_difference(&other), Some(name));
+            }
+            assert!(names.iter().all(|name| AREAS.contains(name)), "{names:?}");
+            told.extend(names);
+        }
+        assert_eq!(told.len(), AREAS.len());
+    }
+}
