@@ -142,21 +142,6 @@ impl Guard {
         (before as u64 + slot / (experts * bs), slot % bs)
     }
 
-    /// The rank of a destination: shared-expert ranks first, one each.
-    #[must_use]
-    pub const fn destination_rank(&self, destination: u64) -> u64 {
-        let shared = self.shape.shared_expert_rank_num() as u64;
-        let experts = self.shape.moe_expert_num() as u64 / (self.shape.ep_world_size() as u64 - shared);
-        if destination < shared { destination } else { shared + (destination - shared) / experts }
-    }
-
-    /// The source of a number in the tables of direct placement.
-    #[must_use]
-    pub const fn direct_source(&self, number: u64) -> u64 {
-        let shared = self.shape.shared_expert_rank_num() as u64;
-        number / (self.shape.moe_expert_num() as u64 / (self.shape.ep_world_size() as u64 - shared))
-    }
-
     fn is_owner(&self, access: Access, (by, core): (RankId, CoreId), spot: &Spot) -> bool {
         let Spot { area, slot, .. } = *spot;
         let (rank, of_core) = (u64::from(by.0), slot == u64::from(core.0));
@@ -169,10 +154,9 @@ impl Guard {
             ("core words", Access::Read) => true,
             ("tp dispatch slots" | "tp combine slots", _) => of_core,
             ("dispatch status", Access::Send) => slot % u64::from(self.shape.ep_world_size()) == rank,
-            ("direct counts" | "direct token flags", Access::Send) => self.direct_source(slot) == rank,
-            ("direct grants", Access::Send) => self.destination_rank(slot) == rank,
             ("dispatch records", Access::Send) => self.record_source(&area, slot).0 == rank,
-            ("results ready", Access::Send) => slot == rank,
+            ("direct records" | "results ready", Access::Send) => slot == rank,
+            ("core sums", Access::Send) => by == self.rank && of_core,
             ("results", _) => false,
             ("windows in", Access::Send) => slot == rank,
             ("doorbell", Access::Send) | ("buffer chosen", Access::Own) => core.0 == 0,
@@ -218,25 +202,28 @@ impl Guard {
     }
 }
 
-/// With direct placement: three tables instead of dispatch status, and areas of rows instead of records.
+/// With direct placement: a record for each source instead of dispatch status, and areas of rows instead of records.
 fn direct_areas(shape: &Shape, rank: RankId, areas: u32) -> Vec<Area> {
     let (ranks, rows) = (u64::from(shape.ep_world_size()), shape.rows_max(rank));
-    let destinations = u64::from(shape.shared_expert_rank_num()) + u64::from(shape.moe_expert_num());
     let in_state = |area: &Area| area.start.region == Region::State;
-    let status = map::areas(shape, rank).filter(in_state).flat_map(|area| match area.name {
-        "dispatch status" => [
-            ("direct counts", 0, shape.dispatch_slots()),
-            ("direct token flags", 16 * 1024, shape.dispatch_slots()),
-            ("direct grants", 32 * 1024, destinations),
-        ]
-        .map(|(name, at, count)| {
-            let start = Place { offset: area.start.offset + at, ..area.start };
-            Some(Area { name, start, count, stride: 8, slot: 8, ..area })
-        }),
-        "combine status" => [Some(Area { name: "results ready", count: ranks, ..area }), None, None],
-        _ => [Some(area), None, None],
+    let (entries, line) = (4 * u64::from(shape.local_expert_num()), |bytes: u64| bytes.next_multiple_of(64));
+    let status = map::areas(shape, rank).filter(in_state).map(|area| match area.name {
+        "dispatch status" => {
+            let slot = 24 + 2 * entries;
+            Area { name: "direct records", count: ranks, stride: line(slot), slot, ..area }
+        }
+        "combine status" => Area { name: "results ready", count: ranks, ..area },
+        _ => area,
     });
-    let status = status.flatten();
+    let sums = Area {
+        name: "core sums",
+        partition: None,
+        start: Place::state(896 << 10),
+        count: ranks.min(shape.aiv_num().into()),
+        stride: line(entries),
+        slot: entries,
+    };
+    let status = status.chain([sums]);
     let landed = (0..areas).map(direct::Area).zip([Partition::P0, Partition::P1]).flat_map(|(area, p)| {
         let of =
             |name, start, stride| Area { name, partition: Some(p), start, count: rows, stride, slot: stride };

@@ -7,7 +7,7 @@ use crate::tape::{Tape, mixed};
 use veriep_core::fabric::ProtocolError;
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::a2_window;
-use veriep_core::layout::state::Partition;
+use veriep_core::layout::state::{Partition, selector};
 use veriep_core::place::{Place, Tensor};
 use veriep_core::plan::returns::received;
 use veriep_core::protocol::Operator;
@@ -15,7 +15,7 @@ use veriep_core::reference::{Cluster, numerics};
 use veriep_core::shape::{Op, Protocol};
 use veriep_core::sim::cluster::Planned;
 use veriep_core::sync::flag::is_window_flag;
-use veriep_core::units::{RankId, Token};
+use veriep_core::units::{CoreId, RankId, Token};
 
 /// A round, decoded and judged: what kind it was, for tests.
 #[derive(Clone, Debug)]
@@ -201,10 +201,13 @@ fn no_flag_is_left(group: &Group<'_, '_, '_>) {
     let shape = &group.domain.shape;
     for member in &group.cluster.members {
         let number = member.number.index();
+        let next = group.cluster.memory.word(RankId(number as u32), selector(Operator::Dispatch, CoreId(0)));
+        let last_dispatch = Some(if next == 0 { Partition::P1 } else { Partition::P0 });
         for area in group.guard(number).areas() {
             let words: &[u64] = match (area.name, group.domain.shape.protocol()) {
                 ("dispatch status", _) => &[0, 8],
-                ("direct counts" | "direct token flags" | "direct grants", _) => &[0],
+                // Words of the last dispatch stay.
+                ("direct records", _) if area.partition != last_dispatch => &[0, 8, 16],
                 ("combine status" | "results ready" | "tp dispatch slots" | "tp combine slots", _) => &[0],
                 _ => continue,
             };

@@ -41,20 +41,15 @@ pub fn of_word(guard: &Guard, spot: &Spot, word: u64, when: When) -> Option<Impo
     };
     let is_no_flag = word != 0 && word != TWO_FLAGS;
     let (slot, offset) = (spot.slot, spot.offset);
-    let direct = spot.area.name.starts_with("direct ");
     match (spot.area.name, offset) {
-        ("dispatch status" | "direct counts", 0) => {
-            let source = if direct { guard.direct_source(slot) } else { slot % ranks };
+        ("dispatch status", 0) => {
+            let source = slot % ranks;
             let most = rows_from(shape, source as u32, guard.rank());
             let is_impossible = word != 0 && (low != FLAG || high > most);
             impossible(is_impossible, "a count that cannot be", Some(source))
         }
         ("dispatch status", 8) => impossible(is_no_flag, "no token flag", Some(slot % ranks)),
-        ("direct token flags", 0) => impossible(is_no_flag, "no token flag", Some(guard.direct_source(slot))),
-        ("direct grants", 0) => {
-            let source = guard.destination_rank(slot);
-            impossible(word != 0 && low != FLAG, "no grant", Some(source))
-        }
+        ("direct records", 0 | 8 | 16) => impossible(is_no_flag, "no word of direct placement", Some(slot)),
         // Whose expert a column is for, the inputs tell.
         ("combine status", 0) => impossible(is_no_flag, "no combine flag", None),
         ("results ready", 0) => impossible(is_no_flag, "no word of results", Some(slot)),
@@ -114,6 +109,12 @@ pub fn of_bytes(guard: &Guard, spot: &Spot, bytes: &[u8]) -> Option<Impossible> 
         let first = u64::from(u32::from_le_bytes(*bytes.first_chunk()?));
         let is_impossible = first > room(shape, guard.rank());
         return is_impossible.then_some(Impossible { what: "a first row that no peer has", source: None });
+    }
+    if let ("direct records", 24) = (spot.area.name, spot.offset) {
+        let most = rows_from(shape, spot.slot as u32, guard.rank());
+        let is_impossible = bytes.as_chunks().0.iter().any(|&count| u32::from_le_bytes(count) > most);
+        let source = Some(RankId(spot.slot as u32));
+        return is_impossible.then_some(Impossible { what: "a count that cannot be", source });
     }
     let words: &[u8; 12] = bytes.try_into().ok()?;
     let mut triple = [0; 3];

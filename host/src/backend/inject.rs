@@ -9,6 +9,7 @@ use veriep_core::layout::relay::Tail;
 use veriep_core::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT, token_flag};
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Receive;
+use veriep_core::shape::Shape;
 use veriep_core::units::{CoreId, RankId};
 
 /// A rank that says nothing to others.
@@ -41,15 +42,15 @@ pub enum Lost {
 
 impl Lost {
     /// What a word for another rank is; A3.
-    fn of(receive: Receive, at: Place) -> Self {
+    fn of(shape: &Shape, receive: Receive, at: Place) -> Self {
         let inside = at.offset % PARTITION;
         match at.region {
             Region::TpState => Self::Tp,
             Region::State if inside >= DISPATCH_STATUS => Self::Rows,
-            Region::State if receive.is_direct() => match Direct::of(at) {
-                Direct::Counts => Self::Counts,
-                Direct::TokenFlags => Self::Tokens,
-                Direct::Grants => Self::Grants,
+            Region::State if receive.is_direct() => match Direct::of(shape, at) {
+                Some(Direct::Grants) => Self::Grants,
+                Some(Direct::TokenFlags) => Self::Tokens,
+                Some(Direct::Counts) | None => Self::Counts,
             },
             Region::State if inside % STATUS_SLOT == token_flag(Partition::P0, 0).offset => Self::Tokens,
             Region::State => Self::Counts,
@@ -81,22 +82,21 @@ pub struct Inject {
     pub silent: Option<Silent>,
     /// Who says too much, if anyone.
     pub stray: Option<Stray>,
-    /// Ranks of a TP domain.
-    pub tp_world_size: u32,
+    /// The shape of the group.
+    pub shape: Shape,
     /// Where experts find rows.
     pub receive: Receive,
 }
 
 /// The fabric of [`Inject`].
 #[derive(Debug)]
-pub struct InjectFabric<F> {
+pub struct InjectFabric<'b, F> {
     inner: F,
+    inject: &'b Inject,
     /// The rank itself, when it is the silent one.
     silent: Option<Silent>,
     /// Likewise.
     stray: Option<Stray>,
-    tp_world_size: u32,
-    receive: Receive,
 }
 
 impl Stray {
@@ -108,13 +108,12 @@ impl Stray {
 }
 
 impl Layer for Inject {
-    type Fabric<'b, F: Fabric + 'b> = InjectFabric<F>;
+    type Fabric<'b, F: Fabric + 'b> = InjectFabric<'b, F>;
 
-    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> InjectFabric<F> {
+    fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> InjectFabric<'b, F> {
         let silent = self.silent.filter(|silent| silent.rank == rank);
-        let (tp_world_size, receive) = (self.tp_world_size, self.receive);
         let stray = self.stray.filter(|stray| stray.rank() == rank);
-        InjectFabric { inner, silent, stray, tp_world_size, receive }
+        InjectFabric { inner, inject: self, silent, stray }
     }
 
     type Nic<'b, N: Nic + 'b> = InjectNic<N>;
@@ -156,7 +155,7 @@ impl<N: Nic> Nic for InjectNic<N> {
     }
 }
 
-impl<F: Fabric> Middleware for InjectFabric<F> {
+impl<F: Fabric> Middleware for InjectFabric<'_, F> {
     type Inner = F;
 
     fn inner(&self) -> &F {
@@ -173,8 +172,9 @@ impl<F: Fabric> Middleware for InjectFabric<F> {
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         let is_lost = self.silent.is_some_and(|Silent { rank, only }| {
-            let to_others = global_rank::reached(self.tp_world_size, rank, to, at) != rank;
-            to_others && only.is_none_or(|only| only == Lost::of(self.receive, at))
+            let Inject { shape, receive, .. } = self.inject;
+            let to_others = global_rank::reached(shape.tp_world_size(), rank, to, at) != rank;
+            to_others && only.is_none_or(|only| only == Lost::of(shape, *receive, at))
         });
         if is_lost { Ok(()) } else { self.inner.publish(to, at, word) }
     }

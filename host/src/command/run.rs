@@ -148,11 +148,10 @@ fn counted<B: Backend>(
 /// What stands in front of a memory in every run.
 fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layered<RankRemap, B>>> {
     let case = &job.case;
-    let tp_world_size = case.shape.tp_world_size();
     let inject = Inject {
         silent: job.silent,
         stray: job.stray,
-        tp_world_size,
+        shape: case.shape.clone(),
         receive: job.plan.options.choices.receive,
     };
     inject.over(Counted::of(&case.shape).over(RankRemap::of(case).over(memory)))

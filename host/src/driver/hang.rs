@@ -69,7 +69,11 @@ impl Hang {
         // A rank that misses counts can neither grant nor publish its token flags; one that misses grants has perhaps not
         // come to the latter.
         let of = |missing: &Missing, flags: &[Flag]| flags.contains(&missing.wait.flag);
-        for (flag, later) in [(Flag::Count, &[Flag::Token, Flag::Grant][..]), (Flag::Grant, &[Flag::Token])] {
+        for (flag, later) in [
+            (Flag::Count, &[Flag::Token][..]),
+            (Flag::Counts, &[Flag::Tokens, Flag::Grant]),
+            (Flag::Grant, &[Flag::Tokens]),
+        ] {
             let miss: BTreeSet<_> =
                 roots.iter().filter(|root| of(root, &[flag])).map(|root| root.rank).collect();
             roots.retain(|root| !of(root, later) || !miss.contains(&root.wait.rank));

@@ -42,7 +42,7 @@ pub enum ProtocolError {
         /// What it holds.
         seen: u64,
     },
-    /// A grant is neither empty nor a row from which on the records for that expert fit.
+    /// A grant is no row from which on the rows for that expert fit.
     Grant {
         /// Who writes it.
         source: RankId,
@@ -261,7 +261,7 @@ impl fmt::Display for ProtocolError {
             Self::Flag { awaited, seen } => flag(f, awaited, seen),
             Self::Grant { source, local_expert, seen, max } => write!(
                 f,
-                "grant of rank {source} for its local expert {local_expert} = {seen:#x}: neither empty nor a row of its {max}"
+                "grant of rank {source} for its local expert {local_expert} = {seen}: no row of its {max} from which on the rows fit"
             ),
             Self::SentRow { token, k, seen, max } => {
                 write!(f, "sent_rows of token {token}, k {k} = {seen}: must be in [0, {max})")

@@ -44,8 +44,12 @@ pub enum Flag {
     Count,
     /// The flag that a source rank's records for a local expert of this rank have landed.
     Token,
-    /// Where the rows for an expert begin: that rank's leave to put them there.
+    /// With direct placement the counts of a source rank for all local experts of this rank.
+    Counts,
+    /// With direct placement where the rows for each expert of a rank begin: its leave to put them there.
     Grant,
+    /// With direct placement the flag that all rows of a source rank have landed.
+    Tokens,
     /// The word of a rank that the results of its experts lie ready.
     Results,
     /// What a core of the TP peer tells of its rows.
@@ -117,7 +121,9 @@ impl Flag {
             Self::Dispatch => ("dispatch_flag", &[Rank, LocalExpert]),
             Self::Count => ("count_flag", &[Rank, LocalExpert]),
             Self::Token => ("token_flag", &[Rank, LocalExpert]),
-            Self::Grant => ("grant", &[Rank, LocalExpert]),
+            Self::Counts => ("counts", &[Rank]),
+            Self::Grant => ("grant", &[Rank]),
+            Self::Tokens => ("token_flags", &[Rank]),
             Self::Results => ("results", &[Rank]),
             Self::Tp => ("tp_flag", &[Rank, Core]),
             Self::Block => ("block_flag", &[Rank, LocalExpert, Record, Block]),
@@ -208,13 +214,14 @@ impl fmt::Display for Wait {
             Flag::Dispatch => write!(f, "missing: dispatch flag of rank {rank} for local expert {a}"),
             Flag::Count => write!(f, "missing: count of rank {rank} for local expert {a}"),
             Flag::Token => write!(f, "missing: token flag of rank {rank} for local expert {a}"),
-            Flag::Grant => write!(f, "missing: grant of rank {rank} for its local expert {a}"),
+            Flag::Grant => write!(f, "missing: grant of rank {rank}"),
+            Flag::Tokens => write!(f, "missing: token flag of rank {rank}"),
             Flag::Results => write!(f, "missing: results of rank {rank}"),
             Flag::Tp => write!(f, "missing: TP flag of rank {rank}, core {a}"),
             Flag::Block => {
                 write!(f, "missing: block {c} of record {b} of rank {rank} for local expert {a}")
             }
-            Flag::WindowCounts => write!(f, "missing: counts of rank {rank}"),
+            Flag::Counts | Flag::WindowCounts => write!(f, "missing: counts of rank {rank}"),
             Flag::WindowRows => write!(f, "missing: end flag of rank {rank} behind {a} rows"),
             Flag::Entered => write!(f, "rank {rank} has not begun this operator"),
             Flag::RowsDone => {

@@ -10,17 +10,23 @@
 //! 818 KiB  selector records, combine      24 KiB
 //! 848 KiB  core words                     24 KiB   one record per core, 512 B apart:
 //!                                                  two words, used by turns (epoch parity)
+//! 896 KiB  core sums                      12 KiB   with direct placement: a table for each core that has sources,
+//!                                                  L entries of 4 B, in whole lines
 //! ```
 //!
 //! Deliberately absent: the 24 bytes behind a combine flag. Nobody reads them.
 //!
-//! With direct placement dispatch status is three tables of 16 KiB, words of 8 B one behind the other: counts, then token
-//! flags, of `source_rank * L + local_expert`, then grants, of destinations. What a rank writes for another with several
-//! experts is together, so few lines change hands.
+//! With direct placement dispatch status has a record for each source rank, which that rank writes, in whole lines:
+//!
+//! ```text
+//!   +0        three words of 8 B: counts, grants and rows are there
+//!   +24       counts, L entries of 4 B: rows of the source for each local expert
+//!   +24 + 4L  grants, L entries of 4 B: the row from which on the receiver's rows for each expert of the source go
+//! ```
 
-use crate::place::Place;
+use crate::place::{Place, Region};
 use crate::shape::{CORES_MAX, RANKS_MAX, Shape, sizes};
-use crate::units::{CoreId, Offset, RankId, Token};
+use crate::units::{CoreId, Offset, RankId, Token, align_up};
 
 use static_assertions::const_assert;
 
@@ -43,13 +49,19 @@ pub const DISPATCH_SELECTORS: Offset = 768 * KIB;
 pub const COMBINE_SELECTORS: Offset = 818 * KIB;
 /// Start of the core words.
 pub const CORE_WORDS: Offset = 848 * KIB;
+/// Start of the sums that cores tell each other with direct placement.
+pub const CORE_SUMS: Offset = 896 * KIB;
+/// What different ranks or cores write with direct placement begins at multiples of this.
+const LINE: u64 = 64;
 
 const_assert!(PARTITION == 384 * KIB);
 const_assert!(RANKS_MAX as u64 * STATUS_SLOT <= COMBINE_STATUS);
 const_assert!(2 * PARTITION == DISPATCH_SELECTORS);
 const_assert!(DISPATCH_SELECTORS + CORES_MAX as u64 * CORE_RECORD <= COMBINE_SELECTORS);
 const_assert!(COMBINE_SELECTORS + CORES_MAX as u64 * CORE_RECORD <= CORE_WORDS);
-const_assert!(CORE_WORDS + CORES_MAX as u64 * CORE_RECORD <= STATE_BYTES);
+const_assert!(CORE_WORDS + CORES_MAX as u64 * CORE_RECORD <= CORE_SUMS);
+// There are at most as many tables as sources.
+const_assert!(CORE_SUMS + DISPATCH_STATUS / STATUS_SLOT * 4 + CORES_MAX as u64 * LINE <= STATE_BYTES);
 
 /// Which of the two partitions an operator uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -114,45 +126,62 @@ pub const fn token_flag(partition: Partition, slot: u32) -> Place {
     Place { offset: status.offset + 8, ..status }
 }
 
-/// The tables of words that dispatch has with direct placement.
+/// What a rank tells another in a dispatch with direct placement: a word each, the first two behind a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direct {
-    /// Flags and counts, by [`direct_number`].
+    /// How many rows it has for each local expert of the other.
     Counts,
-    /// `TokenFlag`s, likewise.
-    TokenFlags,
-    /// Grants, by [destination](crate::plan::route): at most `L * R`, as the others.
+    /// The row from which on the other's rows for each of its own local experts go.
     Grants,
+    /// That its rows have landed.
+    TokenFlags,
 }
 
 impl Direct {
-    /// Bytes of a table: a word for each status slot that there can be.
-    pub const BYTES: u64 = DISPATCH_STATUS / STATUS_SLOT * 8;
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Counts, Self::Grants, Self::TokenFlags];
 
-    /// Word `number`.
+    /// Bytes between the records of two sources.
     #[must_use]
-    pub const fn word(self, partition: Partition, number: u32) -> Place {
-        let status = dispatch_status(partition, 0);
-        Place { offset: status.offset + self as u64 * Self::BYTES + number as u64 * 8, ..status }
+    pub const fn pitch(shape: &Shape) -> u64 {
+        align_up(Self::ALL.len() as u64 * 8 + 8 * shape.local_expert_num() as u64, LINE)
     }
 
-    /// The table that a word of dispatch status is in.
+    /// The word in the record of `source`.
     #[must_use]
-    pub const fn of(word: Place) -> Self {
-        match word.offset % PARTITION / Self::BYTES {
-            0 => Self::Counts,
-            1 => Self::TokenFlags,
-            _ => Self::Grants,
-        }
+    pub const fn word(self, shape: &Shape, partition: Partition, source: RankId) -> Place {
+        let record = dispatch_status(partition, 0).offset + source.0 as u64 * Self::pitch(shape);
+        Place::state(record + self as u64 * 8)
+    }
+
+    /// The entry of a local expert in the table that the word speaks for.
+    #[must_use]
+    pub const fn entry(
+        self,
+        shape: &Shape,
+        partition: Partition,
+        source: RankId,
+        local_expert: u32,
+    ) -> Place {
+        let entry = self as u64 * shape.local_expert_num() as u64 + local_expert as u64;
+        let record = Self::Counts.word(shape, partition, source);
+        Place { offset: record.offset + Self::ALL.len() as u64 * 8 + entry * 4, ..record }
+    }
+
+    /// Which word `at` is, if it is one of dispatch.
+    #[must_use]
+    pub fn of(shape: &Shape, at: Place) -> Option<Self> {
+        let inside = at.offset % PARTITION;
+        let is_status =
+            at.region == Region::State && at.offset < DISPATCH_SELECTORS && inside < DISPATCH_STATUS;
+        Self::ALL.into_iter().find(|&word| is_status && inside % Self::pitch(shape) == word as u64 * 8)
     }
 }
 
-const_assert!(3 * Direct::BYTES <= DISPATCH_STATUS);
-
-/// Number of a source and a local expert in the tables of direct placement: what one source writes is together.
+/// The table of sums of a core that has sources: their rows for each local expert.
 #[must_use]
-pub const fn direct_number(shape: &Shape, local_expert: u32, source: RankId) -> u32 {
-    source.0 * shape.local_expert_num() + local_expert
+pub const fn core_sums(shape: &Shape, core: CoreId) -> Place {
+    Place::state(CORE_SUMS + core.0 as u64 * align_up(4 * shape.local_expert_num() as u64, LINE))
 }
 
 /// With pull combine the word of rank `source` that its results lie ready, in the place of a combine slot.

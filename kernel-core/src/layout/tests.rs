@@ -7,7 +7,7 @@ use super::record::{Tail, Triple, scale_of, sent_bytes, triple_of};
 use super::row_table;
 use super::state::{
     DISPATCH_STATUS, Direct, Operator, PARTITION, Partition, STATE_BYTES, combine_slot, combine_status,
-    core_word, direct_number, dispatch_slot, dispatch_status, selector,
+    core_sums, core_word, dispatch_slot, dispatch_status, selector,
 };
 use super::{outputs, result, tp};
 use crate::place::{Place, Region, Tensor};
@@ -298,43 +298,53 @@ fn triples_out_of_range_are_refused_with_their_words() {
 }
 
 #[test]
-fn the_tables_of_direct_placement_are_dense_source_major_and_disjoint() {
+fn the_records_of_direct_placement_are_in_lines_of_their_own_and_disjoint() {
     let shape = product_shape(&decode());
-    let experts = shape.local_expert_num();
-    let number = direct_number(&shape, 3, RankId(2));
-    assert_eq!(number, 2 * experts + 3);
-    assert_eq!(Direct::Counts.word(Partition::P0, number), Place::state(u64::from(number) * 8));
-    assert_eq!(Direct::TokenFlags.word(Partition::P0, number), Place::state(16384 + u64::from(number) * 8));
-    assert_eq!(Direct::Grants.word(Partition::P1, 5), Place::state(384 * 1024 + 32768 + 40));
-    // The most experts that there can be; and shared-expert ranks.
-    let most =
-        Config { ep_world_size: 128, moe_expert_num: 1024, hccl_buffsize_mb: 2048, ..Config::default() };
-    for shape in [product_shape(&most), product_shape(&a3_288()), shape] {
-        let mut seen: Vec<Place> = PARTITIONS.into_iter().flat_map(|p| direct_words(&shape, p)).collect();
-        let words = seen.len();
-        assert!(seen.iter().all(|at| at.offset % PARTITION + 8 <= DISPATCH_STATUS), "{shape:?}");
-        seen.sort_by_key(|at| at.offset);
-        seen.dedup();
-        assert_eq!(seen.len(), words, "two words in one place: {shape:?}");
-    }
-    for table in [Direct::Counts, Direct::TokenFlags, Direct::Grants] {
-        for (partition, number) in PARTITIONS.into_iter().flat_map(|p| [0, 1, 2047].map(|n| (p, n))) {
-            assert_eq!(Direct::of(table.word(partition, number)), table);
+    let experts = u64::from(shape.local_expert_num());
+    let pitch = (24 + 8 * experts).next_multiple_of(64);
+    assert_eq!(Direct::pitch(&shape), pitch);
+    assert_eq!(Direct::Grants.word(&shape, Partition::P0, RankId(2)), Place::state(2 * pitch + 8));
+    assert_eq!(
+        Direct::TokenFlags.word(&shape, Partition::P1, RankId(2)),
+        Place::state(384 * 1024 + 2 * pitch + 16)
+    );
+    let entry = |what: Direct| what.entry(&shape, Partition::P0, RankId(1), 3);
+    assert_eq!(entry(Direct::Counts), Place::state(pitch + 24 + 12));
+    assert_eq!(entry(Direct::Grants), Place::state(pitch + 24 + 4 * experts + 12));
+    // The most experts that there can be, few ranks and many.
+    for (ranks, experts) in
+        [(1, 1024), (2, 1024), (3, 1023), (128, 1024), (340, 1020), (682, 682), (768, 768)]
+    {
+        let domain = Domain { r: ranks, e: experts, h: 1, bs: 1, cores: 48, ..PAIR };
+        let shape = shape_of(&Config { hccl_buffsize_mb: 4096, ..domain.config() });
+        for partition in PARTITIONS {
+            let mut seen = direct_parts(&shape, partition);
+            seen.sort_by_key(|(at, _)| at.offset);
+            assert!(seen.is_sorted_by(|(a, len), (b, _)| a.offset + len <= b.offset), "{shape:?}");
+            let (last, len) = seen.last().unwrap();
+            assert!(last.offset % PARTITION + len <= DISPATCH_STATUS, "{shape:?}");
+            for (what, source) in
+                Direct::ALL.into_iter().flat_map(|what| [0, ranks as u32 - 1].map(|n| (what, n)))
+            {
+                assert_eq!(Direct::of(&shape, what.word(&shape, partition, RankId(source))), Some(what));
+            }
         }
+        let last = CoreId((ranks as u32).min(48) - 1);
+        assert!(core_sums(&shape, last).offset + 4 * u64::from(shape.local_expert_num()) <= STATE_BYTES);
     }
+    assert_eq!(Direct::of(&shape, combine_status(Partition::P0, 0)), None);
 }
 
-/// Every word of the three tables.
-pub(super) fn direct_words(shape: &Shape, partition: Partition) -> Vec<Place> {
-    let experts = 0..shape.local_expert_num();
-    let sources = (0..shape.ep_world_size()).map(RankId);
-    let numbers = sources.flat_map(|source| {
-        experts.clone().map(move |local_expert| direct_number(shape, local_expert, source))
-    });
-    let told = numbers
-        .flat_map(|number| [Direct::Counts, Direct::TokenFlags].map(|table| table.word(partition, number)));
-    let destinations = 0..crate::plan::route::destinations(shape);
-    told.chain(destinations.map(|number| Direct::Grants.word(partition, number))).collect()
+/// Every word and table that ranks tell each other in dispatch, with its bytes.
+pub(super) fn direct_parts(shape: &Shape, partition: Partition) -> Vec<(Place, u64)> {
+    let table = 4 * u64::from(shape.local_expert_num());
+    let of = |source| {
+        let words = Direct::ALL.map(|what| (what.word(shape, partition, source), 8));
+        let tables =
+            [Direct::Counts, Direct::Grants].map(|what| (what.entry(shape, partition, source, 0), table));
+        words.into_iter().chain(tables)
+    };
+    (0..shape.ep_world_size()).map(RankId).flat_map(of).collect()
 }
 
 #[test]

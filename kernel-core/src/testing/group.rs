@@ -8,11 +8,11 @@ use crate::inputs::Inputs;
 use crate::layout::a2_window::{FLAG1, next_flag_place, tail_flag, window, window_in};
 use crate::layout::data::partition_start;
 use crate::layout::outputs::ep_recv_counts_bytes;
-use crate::layout::state::{PARTITION, Partition};
+use crate::layout::state::{DISPATCH_STATUS, Direct, PARTITION, Partition};
 use crate::place::{Place, Tensor};
 use crate::plan::relay;
 use crate::plan::returns::received;
-use crate::protocol::{Choices, Machine, Operator, Stage};
+use crate::protocol::{Choices, Machine, Operator, Receive, Stage};
 use crate::reference::{self, Dispatched};
 use crate::shape::{Op, Protocol, Shape};
 use crate::sim::cluster::{AgentStep, Answer, Core, CoreStep, Failure, Planned, World, schedule};
@@ -22,7 +22,7 @@ use crate::sim::memory::Effect;
 use crate::sim::seeded::{self, Seeded};
 use crate::sim::storage::{Spot, group_sizes};
 use crate::sim::{self, Actor, Chooser, Dense, Faulty, FlightId};
-use crate::sync::flag::is_window_flag;
+use crate::sync::flag::{self, is_window_flag};
 use crate::units::{RankId, Token};
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -64,8 +64,9 @@ impl Memory {
         self.flights().any(|(_, flight)| flight.kind == FlightKind::Put && flight.to == rank)
     }
 
-    /// Whether nothing is left in the status areas of any rank, nor in the flags of blocks.
-    pub(crate) fn no_flag_is_left(&self, shape: &Shape) -> bool {
+    /// Whether nothing is left in the status areas of any rank, nor in the flags of blocks; with direct placement, whether
+    /// dispatch has left words in one partition alone, and all of them there.
+    pub(crate) fn no_flag_is_left(&self, shape: &Shape, receive: Receive) -> bool {
         let bytes =
             |rank: u32, at: Place, len| self.read(Spot { member: RankId(rank), batch: 0, at }, len).unwrap();
         let no_block = |rank: u32| {
@@ -75,9 +76,22 @@ impl Memory {
                 area.chunks(512).all(|block| block[480..].iter().all(|&b| b == 0))
             })
         };
+        let words_are = |rank: u32, p: Partition, word: u64| {
+            let sources = (0..shape.ep_world_size()).map(RankId);
+            let mut words = sources.flat_map(|s| Direct::ALL.map(|what| what.word(shape, p, s)));
+            words.all(|at| self.word(RankId(rank), at) == word)
+        };
+        let [p, q] = [Partition::P0, Partition::P1];
         (0..shape.ep_world_size()).all(|rank| {
-            bytes(rank, Place::state(0), 2 * PARTITION).iter().all(|&b| b == 0)
-                && (shape.protocol() != Protocol::FullmeshV2 || no_block(rank))
+            let left = |from: u64, len| bytes(rank, Place::state(from), len).iter().any(|&b| b != 0);
+            if receive.is_direct() {
+                let told_in = |last, other| words_are(rank, last, flag::ARRIVED) && words_are(rank, other, 0);
+                return (told_in(p, q) || told_in(q, p))
+                    && [0, PARTITION]
+                        .iter()
+                        .all(|at| !left(at + DISPATCH_STATUS, PARTITION - DISPATCH_STATUS));
+            }
+            !left(0, 2 * PARTITION) && (shape.protocol() != Protocol::FullmeshV2 || no_block(rank))
         })
     }
 }

@@ -319,8 +319,9 @@ fn landings(shape: &Shape) {
     let info = parts.info(at);
     keep((layout::direct::required_bytes(shape, at), layout::direct::Parts::row(&parts, at), info));
     keep(parts.result(at));
-    let word = state::Direct::Grants.word(half, state::direct_number(shape, at, rank));
-    keep((word, state::Direct::of(word), row_table::is_possible(shape)));
+    let (grant, word) = (state::Direct::Grants, state::Direct::TokenFlags.word(shape, half, rank));
+    keep((word, state::Direct::of(shape, word), state::Direct::pitch(shape), grant.entry(shape, half, rank, at)));
+    keep((state::core_sums(shape, CoreId(at)), row_table::is_possible(shape)));
     let table = black_box(&[0; 64]);
     keep_all(row_table::records(table, at as usize));
     keep((receive.keeps_rows(), receive.is_direct(), receive.areas(), receive.results(table)));

@@ -95,6 +95,14 @@ fn catches_words_that_are_never_cleared() {
 }
 
 #[test]
+fn catches_a_word_that_overtakes_its_table() {
+    let model = |twin| direct(1, "D").twin(twin).weak().units(1);
+    safe("direct, D once, weak", &model(Twin::None));
+    let seen = caught("direct, RelaxedPublish, D once, weak", &model(Twin::RelaxedPublish));
+    assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
+}
+
+#[test]
 fn catches_a_missing_quiet_and_a_late_clear() {
     // With one core a late clear wipes a flag, over weak memory, in three rounds.
     for twin in [Twin::NoQuiet, Twin::LateClear] {

@@ -1,8 +1,8 @@
 //! Places of direct placement, added up by hand, and beside them the words that go with it.
 
 use super::*;
-use crate::layout::state::{Operator, Partition, core_word, results_ready, selector};
-use crate::layout::tests::{any_config, assert_disjoint, direct_words};
+use crate::layout::state::{Operator, Partition, core_sums, core_word, results_ready, selector};
+use crate::layout::tests::{any_config, assert_disjoint, direct_parts};
 use crate::shape::{BatchSizes, Config, Limits};
 use crate::testing::domain::shape as shape_of;
 use crate::testing::random;
@@ -79,15 +79,18 @@ proptest! {
                 all.extend(parts(&config).map(|(place, bytes)| (place(&Parts::of(&shape, rank, area), 0), rows * bytes)));
             }
             for partition in [Partition::P0, Partition::P1] {
-                all.extend(direct_words(&shape, partition).into_iter().map(|word| (word, 8)));
+                all.extend(direct_parts(&shape, partition));
                 let sources = (0..shape.ep_world_size()).map(RankId);
                 all.extend(sources.map(|source| (results_ready(partition, source), 8)));
             }
             for core in (0..shape.aiv_num()).map(CoreId) {
                 all.extend([Operator::Dispatch, Operator::Combine].map(|kind| (selector(kind, core), 8)));
                 all.extend([0, 1].map(|epoch| (core_word(core, epoch), 8)));
+                if core.0 < shape.ep_world_size() {
+                    all.push((core_sums(&shape, core), 4 * u64::from(shape.local_expert_num())));
+                }
             }
-            prop_assert!(all.iter().all(|(at, _)| at.offset.is_multiple_of(8)));
+            prop_assert!(all.iter().all(|(at, _)| at.offset.is_multiple_of(4)));
             assert_disjoint(all, &shape, rank);
         }
     }

@@ -68,6 +68,13 @@ impl Exchange {
         }
     }
 
+    /// The writing half alone, of a core that has learnt its counts and what comes before them in another way.
+    pub(crate) fn of_counts<V>(env: Bound<'_, V>, round: &Round, of_expert: u32) -> Self {
+        let Round { first_row, total, .. } = *round;
+        let phase = Phase::Counts { slot: env.work.slots.start, rows: first_row, of_expert };
+        Self { first_row, total, phase, ..Self::new(env, round) }
+    }
+
     /// The row of the outputs that the own share begins with. Known when the exchange is done.
     pub(crate) const fn first_row(&self) -> u32 {
         self.first_row

@@ -86,15 +86,14 @@ impl<V> Env<V> {
 impl<V> Bound<'_, V> {
     /// What a core waits for that has not got a count.
     fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
-        let ahead = self.choices.flags == Flags::Separate || self.choices.receive.is_direct();
-        let is_apart = ahead || self.shape.protocol() == Protocol::FullmeshV2;
+        let is_apart = self.choices.flags == Flags::Separate || self.shape.protocol() == Protocol::FullmeshV2;
         let flag = if is_apart { Flag::Count } else { Flag::Dispatch };
         Wait::new(flag, source, &[local_expert])
     }
 }
 
 /// Words of scratch that any core of the shape needs: slots of its own pairs, then one count per destination, or
-/// one per awaited slot, with fullmesh_v2 three.
+/// one per awaited slot and one per local expert; with fullmesh_v2 three per awaited slot.
 #[must_use]
 pub fn scratch_words(shape: &Shape) -> usize {
     let ranks = shape.ep_world_size();
@@ -102,8 +101,10 @@ pub fn scratch_words(shape: &Shape) -> usize {
     let cores = (0..shape.aiv_num()).map(CoreId);
     let pairs = cores.map(|core| route::share_len(&split::dispatch(shape, busiest, core)));
     // Core 0 has the largest share; rank 0 holds a shared expert if any does, the last one never.
-    let words = if shape.protocol() == Protocol::FullmeshV2 { 3 } else { 1 };
-    let slots = |rank| words * split::slots(shape, rank, CoreId(0)).end;
+    let slots = |rank| {
+        let slots = split::slots(shape, rank, CoreId(0)).end;
+        if shape.protocol() == Protocol::FullmeshV2 { 3 * slots } else { slots + shape.local_experts(rank) }
+    };
     let table = route::destinations(shape).max(slots(RankId(0))).max(slots(RankId(ranks.saturating_sub(1))));
     (pairs.max().unwrap_or(0) + table) as usize
 }

@@ -6,9 +6,7 @@ use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
 use crate::inputs::Inputs;
 use crate::layout::outputs;
 use crate::layout::record::{Tail, Triple, scale_of, triple_of};
-use crate::layout::state::{
-    Direct, Operator, Partition, direct_number, dispatch_slot, dispatch_status, token_flag,
-};
+use crate::layout::state::{Operator, Partition, dispatch_slot, dispatch_status, token_flag};
 use crate::place::Place;
 use crate::placement::Home;
 use crate::plan::route::{self, Send};
@@ -56,16 +54,9 @@ enum Signal {
 }
 
 impl Signal {
-    /// Where: in the tables of direct placement, or in a status slot.
-    fn at<V>(self, env: Bound<'_, V>, partition: Partition, local_expert: u32, source: RankId) -> Place {
-        if env.choices.receive.is_direct() {
-            let table = match self {
-                Self::Count => Direct::Counts,
-                Self::TokenFlag => Direct::TokenFlags,
-            };
-            return table.word(partition, direct_number(env.shape, local_expert, source));
-        }
-        let slot = dispatch_slot(env.shape, local_expert, source);
+    /// Where: in a status slot.
+    const fn at(self, shape: &Shape, partition: Partition, local_expert: u32, source: RankId) -> Place {
+        let slot = dispatch_slot(shape, local_expert, source);
         match self {
             Self::Count => dispatch_status(partition, slot),
             Self::TokenFlag => token_flag(partition, slot),
@@ -85,7 +76,7 @@ impl Signal {
         let now = env.run_of(&env.work.destinations, first);
         for (destination, word) in now.clone().zip(words) {
             let home = route::destination_home(env.shape, destination);
-            fabric.publish(home.rank, self.at(env, partition, home.local_expert, env.rank), word)?;
+            fabric.publish(home.rank, self.at(env.shape, partition, home.local_expert, env.rank), word)?;
         }
         Ok(now.end)
     }
@@ -103,7 +94,7 @@ impl Signal {
     ) -> Result<Result<u32, (u32, RankId)>, ProtocolError> {
         let now = env.run_of(own, own.start);
         for (slot, local_expert, source) in sources_of(env.shape, now.clone()) {
-            let at = self.at(env, partition, local_expert, source);
+            let at = self.at(env.shape, partition, local_expert, source);
             if !take((slot, local_expert, source), fabric.observe(at)?)? {
                 return Ok(if slot == own.start { Err((local_expert, source)) } else { Ok(slot) });
             }
@@ -533,14 +524,20 @@ pub(crate) fn write_words<F: Fabric + ?Sized>(
     at: Place,
     words: impl Iterator<Item = u32>,
 ) -> Result<(), ProtocolError> {
+    let (bytes, len) = bytes_of(words);
+    fabric.write(at, bytes.get(..len).unwrap_or(&[]))?;
+    Ok(())
+}
+
+/// The bytes of some words, at most [`CHUNK`], and how many they are.
+pub(crate) fn bytes_of(words: impl Iterator<Item = u32>) -> ([u8; CHUNK as usize * 4], usize) {
     let mut bytes = [0; CHUNK as usize * 4];
     let mut len = 0;
     for (out, word) in bytes.as_chunks_mut().0.iter_mut().zip(words) {
         *out = word.to_le_bytes();
         len += 4;
     }
-    fabric.write(at, bytes.get(..len).unwrap_or(&[]))?;
-    Ok(())
+    (bytes, len)
 }
 
 /// A copy of `N` bytes of the window, so that they can be checked and then written.

@@ -8,6 +8,7 @@
 //! A word is looked at by all cores of the owner, so it is cleared when all have summed, also that of a rank without
 //! an expert of theirs: hence the barrier, and hence pull combine waits for all ranks, though no token does.
 
+use super::ranks;
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::direct::{self, Area};
 use crate::layout::outputs;
@@ -15,16 +16,14 @@ use crate::layout::row_table;
 use crate::layout::state::{Operator, Partition, results_ready};
 use crate::placement::Home;
 use crate::plan::counts::ShareSum;
-use crate::plan::split;
 use crate::protocol::a3::combine::receive::next_pair;
 use crate::protocol::a3::combine::sum::{self, Output, Rows};
-use crate::protocol::a3::{Bound, Cx, Env};
+use crate::protocol::a3::{Cx, Env};
 use crate::protocol::{Operands, Outcome, Types, given};
 use crate::shape::Shape;
 use crate::sync::{barrier, flag, selector};
 use crate::units::{Pair, RankId, Token};
 use crate::vector::Value;
-use core::ops::Range;
 
 /// The combine of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -216,9 +215,4 @@ impl<F: Fabric + ?Sized> Rows<F> for AtPeers<'_> {
             }
         }
     }
-}
-
-/// The ranks that this core tells, and whose words it clears.
-fn ranks<V>(env: Bound<'_, V>) -> Range<u32> {
-    split::ranks(env.shape, env.core)
 }

@@ -10,16 +10,26 @@
 //!            <- rows     each token's owner reads them in place ([`Fabric::peer_bytes`](crate::fabric::Fabric::peer_bytes))
 //! ```
 //!
-//! A grant is a word for each (source, local expert), `L * R` for a rank, as many as there are counts. The other way to
-//! let senders know is to publish all counts to all ranks: `R * E` words into each rank's memory, which for the
-//! largest domain would be 6 MiB of flags in a state region of 1 MiB. A grant takes one hop more, and is the owner's own
-//! word that it has ended the operators before. What that means for the areas stands in `docs/PROTOCOL.md`.
+//! Counts and grants of an ordered pair of ranks are a table each, put at once, and a word that speaks for it: `L` entries
+//! of each for each source of a rank. The other way to let senders know is to tell all counts to all ranks: `R * E` entries
+//! in each rank's memory, which for the largest domain would be 3 MiB in a state region of 1 MiB. Grants take one hop
+//! more, and are the owner's own word that it has ended the operators before. What that means for the areas stands in
+//! `docs/PROTOCOL.md`.
 
 mod combine;
 mod dispatch;
 
 pub use combine::Combine;
 pub use dispatch::Dispatch;
+
+use crate::plan::split;
+use crate::protocol::a3::Bound;
+use core::ops::Range;
+
+/// The ranks that this core tells, and whose words it clears.
+fn ranks<V>(env: Bound<'_, V>) -> Range<u32> {
+    split::ranks(env.shape, env.core)
+}
 
 #[cfg(test)]
 mod tests;

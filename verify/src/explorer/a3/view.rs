@@ -1,6 +1,6 @@
 //! The fabric that a machine of A3 sees while it is explored.
 
-use super::super::model::{Memory as Landing, Twin};
+use super::super::model::{Memory as Landing, Setup, Twin};
 use super::super::protocol::{NOTHING, Step, VIRTUAL, spot};
 use super::super::violation::Violation;
 use super::memory::{Effect, Memory, Scene, Value, is_flag};
@@ -10,7 +10,7 @@ use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::layout::block;
 use veriep_core::layout::data::partition_start;
 use veriep_core::layout::state::{
-    CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT,
+    CORE_SUMS, CORE_WORDS, DISPATCH_SELECTORS, DISPATCH_STATUS, Direct, PARTITION, Partition, STATUS_SLOT,
     combine_status, core_word, selector,
 };
 use veriep_core::place::{Place, Region, Tensor};
@@ -83,6 +83,18 @@ impl<'v, 'a> View<'v, 'a> {
         self.in_partition(at, size, self.step.operator)
     }
 
+    /// The same of a word that is stored. With direct placement words of dispatch are cleared in the one behind.
+    fn stored(&self, at: Place) -> Place {
+        if self.direct_word(at).is_none() {
+            return self.virtually(at);
+        }
+        let former = u64::from((self.step.nth + 1) % 2);
+        if at.offset / PARTITION != former {
+            self.step.blame(Violation::WrongPartition { rank: self.step.rank, at });
+        }
+        Place { offset: at.offset % PARTITION + former * VIRTUAL, ..at }
+    }
+
     /// A place of a partitioned region, `size` a partition, in the partition that operator `nth` of `operator` has.
     pub(super) fn in_partition(&self, at: Place, size: u64, operator: Operator) -> Place {
         let partition = self.step.nth % self.scene.setup.model.partitions[operator as usize];
@@ -127,7 +139,7 @@ impl<'v, 'a> View<'v, 'a> {
     }
 
     fn issue(&mut self, kind: order::Kind, to: RankId, at: Place, value: Value) {
-        let at = self.virtually(at);
+        let at = if kind == order::Kind::Store { self.stored(at) } else { self.virtually(at) };
         let effect =
             Effect { issued: Issued { from: (self.step.rank, self.step.core), to, at, kind }, value };
         let memory = &mut **self.memory.get_mut();
@@ -199,7 +211,11 @@ impl Fabric for View<'_, '_> {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.step.touch(at)?;
+        // A table is put as early as may be, when it can do most harm: nobody reads it before its word, which is a move. In
+        // runs both are one step.
+        if at.region != Region::State || self.scene.setup.model.in_runs {
+            self.step.touch(at)?;
+        }
         self.sent = true;
         let row = self.scene.row([row, tail].concat());
         self.issue(order::Kind::Put, to, at, Value::Row(row));
@@ -297,18 +313,31 @@ impl Fabric for View<'_, '_> {
             let read = self.scene.known(self.step.rank, self.virtually(block));
             read.into_iter().for_each(|block| self.read(block));
         }
+        let direct = self.direct_word(at);
+        if let Some(what @ (Direct::Counts | Direct::Grants)) = direct {
+            // All cores have read the table.
+            let (shape, rank) = (self.scene.setup.shape, self.step.rank);
+            let source = RankId((at.offset % PARTITION / Direct::pitch(shape)) as u32);
+            let place = |at: Place| at.offset;
+            let [word, table] =
+                [what.word(shape, Partition::P0, source), what.entry(shape, Partition::P0, source, 0)]
+                    .map(place);
+            let table = self.stored(at).offset + table - word;
+            let read = self.scene.known(rank, Place::state(table));
+            read.into_iter().for_each(|table| self.read(table));
+        }
         let forgotten = match self.twin() {
             Twin::NoClear => true,
-            Twin::NoCountClear => match self.direct_table(at) {
-                Some(table) => table == Direct::Counts,
+            Twin::NoCountClear => match direct {
+                Some(word) => word == Direct::Counts,
                 None => at.region == Region::State && token_slot(at).is_none(),
             },
             Twin::NoBlockClear => at.region == Region::Window,
-            Twin::NoTokenClear => match self.direct_table(at) {
-                Some(table) => table == Direct::TokenFlags,
+            Twin::NoTokenClear => match direct {
+                Some(word) => word == Direct::TokenFlags,
                 None => token_slot(at).is_some(),
             },
-            Twin::NoGrantClear => self.direct_table(at) == Some(Direct::Grants),
+            Twin::NoGrantClear => direct == Some(Direct::Grants),
             Twin::NoReadyClear => self.step.operator == Operator::Combine,
             _ => false,
         };
@@ -323,6 +352,8 @@ impl Fabric for View<'_, '_> {
         // when its last part is read, and the record forgotten, does.
         let model = self.scene.setup.model;
         let last = match self.step.operator {
+            // Sums of another core, which of two cores one reads. Tables are forgotten when their word is cleared.
+            Operator::Dispatch if at.region == Region::State => at.offset >= CORE_SUMS,
             Operator::Combine => true,
             // The triple stands alone with its scale.
             Operator::Dispatch if model.receive.is_direct() => !model.quantised || len == SCALE,
@@ -367,11 +398,10 @@ impl Fabric for View<'_, '_> {
 }
 
 impl View<'_, '_> {
-    /// With direct placement the table that a place, as machines give it, is in.
-    fn direct_table(&self, at: Place) -> Option<Direct> {
-        let is_direct = self.scene.setup.model.receive.is_direct();
-        let is_status = at.region == Region::State && is_flag(at) && at.offset % PARTITION < DISPATCH_STATUS;
-        (is_direct && is_status).then(|| Direct::of(at))
+    /// With direct placement the word of dispatch that a place, as machines give it, is.
+    fn direct_word(&self, at: Place) -> Option<Direct> {
+        let Setup { model, shape, .. } = self.scene.setup;
+        model.receive.is_direct().then(|| Direct::of(shape, at)).flatten()
     }
 
     /// Whether the twin refuses a record of which it has seen a later block, and not this one.
@@ -384,7 +414,7 @@ impl View<'_, '_> {
     /// Whether the twin has no word at `at` on rank `to`: the token flag of a slot without rows. Who asks has
     /// exchanged counts, so that all traffic is chosen.
     fn leaves_out(&self, to: RankId, at: Place) -> bool {
-        if self.twin() != Twin::NoFlagOfNothing || self.direct_table(at).is_some() {
+        if self.twin() != Twin::NoFlagOfNothing || self.direct_word(at).is_some() {
             return false;
         }
         let Some((slot, all)) = token_slot(at).zip(self.step.expected()) else { return false };

@@ -106,7 +106,7 @@ fn a_record_waits_for_every_one_of_its_blocks_and_none_for_another_slot() {
     assert_eq!(until_pending(&mut group, 0).0, None);
     while until_pending(&mut group, 1).0.is_some() {}
     group.memory.settle();
-    assert!(group.memory.no_flag_is_left(group.shape));
+    assert!(group.memory.no_flag_is_left(group.shape, group.choices.receive));
 }
 
 #[test]

@@ -1,26 +1,34 @@
 //! Dispatch with direct placement, of one core.
 //!
 //! ```text
-//! Select -> Publish* -> ExpandIdx* -> Exchange -> Grant* -> (Send -> SendInfo)* -> SentRows*
-//!        -> Quiet -> Arrive -> Barrier -> PublishTokens* -> Clear*
-//!        -> AwaitTokens* -> (Triples -> Scales?)* -> Table? -> Done
+//! Select -> Clear* -> PublishCounts* -> ExpandIdx* -> Await* -> (PutSums? -> ArriveWithSums)? -> Sums
+//!        -> Grant* -> Exchange.Counts* -> (Send -> SendInfo)* -> SentRows* -> Quiet -> Arrive -> Barrier
+//!        -> PublishTokens* -> AwaitTokens* -> (Triples -> Scales?)* -> Table? -> Done
 //! ```
 //!
-//! Behind the barrier all cores of the rank have read the grants that they need, so each core clears those of its
-//! destinations; also the grant of an expert that gets nothing is awaited first, or it would come when the operator is
-//! over.
+//! For each rank of its share a core tells and awaits counts, grants and tells of rows; all cores look at the grants and
+//! `TokenFlag`s that they need. So words are cleared at the start of the next dispatch, behind the join, in the other
+//! partition: before the quiet ahead of the `TokenFlag`s that let others use that partition again. By then all have come:
+//! a `TokenFlag` covers what its rank told before, and each is awaited by some core.
 
+mod exchange;
 mod receive;
 mod send;
 
-use crate::fabric::{Progress, ProtocolError};
+use super::ranks;
+use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
 use crate::layout::direct::{Area, INFO};
+use crate::layout::state::Direct;
 use crate::place::Place;
-use crate::protocol::a3::exchange::Exchange;
+use crate::plan::counts::ShareSum;
 use crate::protocol::a3::part::{Part, Round};
 use crate::protocol::a3::{Bound, Cx, Env, steps};
 use crate::protocol::{Outcome, Types};
+use crate::sync::{barrier, flag};
 use crate::units::RankId;
+
+/// Effects for each source when words are cleared.
+const CLEARS: u32 = Direct::ALL.len() as u32;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -35,19 +43,32 @@ pub struct Dispatch {
 enum Phase {
     /// Take the partition, plan the sends.
     Select,
-    /// A part that every layout has. Behind its barrier all cores have read all grants that they need.
+    /// Clear the words of the dispatch before, of the next sources of this core's share.
+    Clear { next: u32 },
+    /// Put the counts for the next ranks of this core's share there, and publish their words.
+    PublishCounts { next: u32 },
+    /// A part that every layout has. Behind its barrier all rows of this rank have landed.
     Part(Part),
-    /// Tell the sources of the next slots of this core's share that their rows go to `row` and behind it.
-    Grant { slot: u32, row: u32 },
+    /// Await the counts of the next sources of this core's share.
+    Await { source: u32 },
+    /// Put the sums of the share's counts where the other cores read them.
+    PutSums,
+    /// Tell the other cores that they are there.
+    ArriveWithSums,
+    /// All cores have told their sums.
+    Sums,
+    /// Put grants for the next sources of this core's share there, and publish their words; `of_expert` rows come before the
+    /// first own slot of the local expert that it belongs to.
+    Grant { next: u32, of_expert: u32 },
     /// Put the rows of the next pairs of this core's share where they were granted, and behind each its scale and triple.
     Send { next: u32 },
     /// Those of the row that was put last, for pair `item`.
     SendInfo { item: u32, info: Info },
     /// Write this core's share of `sent_rows`.
     SentRows { index: u32 },
-    /// Await and clear the grants of the next destinations of this core's share.
-    Clear { destination: u32 },
-    /// Await and clear the `TokenFlag`s of the next slots of this core's share.
+    /// Publish the `TokenFlag`s for the next ranks of this core's share.
+    PublishTokens { to: u32 },
+    /// Await the `TokenFlag`s of the sources of this core's slots, from that of `slot` on.
     AwaitTokens { slot: u32 },
     /// Write the triples from the `index`-th row of `slot` on, which is `row`, as many as one write carries. Tokens rise
     /// within a slot: unless it is the first, that row's is at least `token`.
@@ -61,7 +82,8 @@ enum Phase {
 }
 
 phase_names! { Phase:
-    Select Part Grant Send SendInfo SentRows Clear AwaitTokens Triples Scales Table Done
+    Select Clear PublishCounts Part Await PutSums ArriveWithSums Sums Grant Send SendInfo SentRows PublishTokens
+    AwaitTokens Triples Scales Table Done
 }
 
 /// Scale and triple of a row that has been put.
@@ -94,8 +116,10 @@ impl Dispatch {
         match &mut self.phase {
             &mut Phase::Select => {
                 steps::select(cx, &mut self.round)?;
-                self.go(Phase::Part(Part::publish(cx.env)))
+                self.go(Phase::Clear { next: exchange::effects(cx.env, CLEARS).start })
             }
+            &mut Phase::Clear { next } => self.clear(cx, next),
+            &mut Phase::PublishCounts { next } => self.publish_counts(cx, next),
             Phase::Part(part) => match part.step(&mut self.round, cx)? {
                 Some(progress) => Ok(progress),
                 None => {
@@ -103,11 +127,20 @@ impl Dispatch {
                     self.go(self.after(cx.env, ended))
                 }
             },
-            &mut Phase::Grant { slot, row } => self.grant(cx, slot, row),
+            &mut Phase::Await { source } => self.await_counts(cx, source),
+            &mut Phase::PutSums => self.put_sums(cx),
+            &mut Phase::ArriveWithSums => {
+                let round = &mut self.round;
+                round.epoch = barrier::next_epoch(round.epoch);
+                barrier::arrive(cx.fabric, cx.env.rank, cx.env.core, round.epoch, ShareSum::default())?;
+                self.go(Phase::Sums)
+            }
+            &mut Phase::Sums => self.sums(cx),
+            &mut Phase::Grant { next, of_expert } => self.grant(cx, next, of_expert),
             &mut Phase::Send { next } => self.send(cx, next, None),
             &mut Phase::SendInfo { item, info } => self.send(cx, item, Some(info)),
             &mut Phase::SentRows { index } => self.sent_rows(cx, index),
-            &mut Phase::Clear { destination } => self.clear(cx, destination),
+            &mut Phase::PublishTokens { to } => self.publish_tokens(cx, to),
             &mut Phase::AwaitTokens { slot } => self.await_tokens(cx, slot),
             &mut Phase::Triples { slot, index, row, token } => self.triples(cx, (slot, index, row, token)),
             &mut Phase::Scales { slot, index, row, token } => self.scales(cx, (slot, index, row, token)),
@@ -125,13 +158,41 @@ impl Dispatch {
     /// What follows a part.
     fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
         match part {
-            Part::Publish { .. } => Phase::Part(Part::expand_idx(env)),
-            Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env, &self.round))),
-            Part::Exchange(_) => Phase::Grant { slot: env.work.slots.start, row: self.round.first_row },
+            Part::ExpandIdx { .. } => Phase::Await { source: ranks(env).start },
+            Part::Exchange(_) => Phase::Send { next: 0 },
             Part::Quiet if env.shape.aiv_num() > 1 => Phase::Part(Part::Arrive),
             Part::Arrive => Phase::Part(Part::Barrier),
-            Part::Quiet | Part::Barrier => Phase::Part(Part::publish_tokens(env)),
-            Part::PublishTokens { .. } => Phase::Clear { destination: env.work.destinations.start },
+            // The two that publish are other layouts'.
+            Part::Quiet | Part::Barrier | Part::Publish { .. } | Part::PublishTokens { .. } => {
+                Phase::PublishTokens { to: ranks(env).start }
+            }
+        }
+    }
+
+    /// What a core waits for that has not got this word.
+    const fn wait(what: Direct, source: RankId) -> Wait {
+        let flag = match what {
+            Direct::Counts => Flag::Counts,
+            Direct::Grants => Flag::Grant,
+            Direct::TokenFlags => Flag::Tokens,
+        };
+        Wait::new(flag, source, &[])
+    }
+
+    /// Whether `source` has told this.
+    #[inline(always)]
+    fn has_told<F: Fabric + ?Sized, V>(
+        &self,
+        env: Bound<'_, V>,
+        fabric: &F,
+        what: Direct,
+        source: RankId,
+    ) -> Result<bool, ProtocolError> {
+        let seen = fabric.observe(what.word(env.shape, self.round.partition, source))?;
+        match flag::arrived(seen) {
+            flag::Seen::Empty => Ok(false),
+            flag::Seen::Flag(_) => Ok(true),
+            flag::Seen::Corrupt => Err(Self::wait(what, source).refused(seen)),
         }
     }
 

@@ -1,57 +1,36 @@
-//! The receiving half: learn where rows go and grant them; when they are there, check the triples and write them.
+//! The receiving half: when rows are there, check the triples and write them.
 
+use super::exchange::first_slots;
 use super::{Dispatch, Phase};
-use crate::fabric::{Fabric, Progress, ProtocolError};
+use crate::fabric::{Progress, ProtocolError};
 use crate::layout::direct;
 use crate::layout::outputs;
 use crate::layout::state::Direct;
-use crate::plan::route;
-use crate::protocol::a3::steps::{self, ROWS, Rows, Stretch, count_of, split_words, write_words};
+use crate::protocol::a3::steps::{self, ROWS, Rows, Stretch, split_words, write_words};
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Scratch, Types};
-use crate::sync::flag;
 
 /// `slot`, `index`, `row`, least `token`.
 type At = (u32, u32, u32, u32);
 
 impl Dispatch {
-    /// Rows of this operator may come now: what was in their places has been read, or this rank would not be here.
-    pub(super) fn grant(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
-        let own = &cx.env.work.slots;
-        if slot >= own.end {
-            return self.go(Phase::Send { next: 0 });
+    pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, first: u32) -> Outcome {
+        let now = cx.env.run_of(&first_slots(cx.env), first);
+        if now.is_empty() {
+            let (slot, row) = (cx.env.work.slots.start, self.round.first_row);
+            return self.go(Phase::Triples { slot, index: 0, row, token: 0 });
         }
-        let (_, counts) = split_words(cx.scratch.words, &cx.env.work.sends)?;
-        let now = cx.env.run_of(own, slot);
         let end = now.end;
-        let mut row = row;
-        for (slot, local_expert, source) in steps::sources_of(cx.env.shape, now) {
-            let destination = route::destination_of(cx.env.shape, cx.env.rank, local_expert);
-            cx.fabric.publish(
-                source,
-                Direct::Grants.word(self.round.partition, destination),
-                flag::status(row),
-            )?;
-            // Cannot overflow: the sums of all cores are within the capacity.
-            row = row.saturating_add(*count_of(cx.env, counts, slot)?);
+        for (slot, _, source) in steps::sources_of(cx.env.shape, now) {
+            if !self.has_told(cx.env, cx.fabric, Direct::TokenFlags, source)? {
+                return if slot == first {
+                    Ok(Progress::Pending(Self::wait(Direct::TokenFlags, source)))
+                } else {
+                    self.go(Phase::AwaitTokens { slot })
+                };
+            }
         }
-        self.go(Phase::Grant { slot: end, row })
-    }
-
-    pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32) -> Outcome {
-        let own = &cx.env.work.slots;
-        if slot >= own.end {
-            return self.go(Phase::Triples {
-                slot: own.start,
-                index: 0,
-                row: self.round.first_row,
-                token: 0,
-            });
-        }
-        match steps::await_token_flags(cx, self.round.partition, &(slot..own.end))? {
-            Err(wait) => Ok(Progress::Pending(wait)),
-            Ok(slot) => self.go(Phase::AwaitTokens { slot }),
-        }
+        self.go(Phase::AwaitTokens { slot: end })
     }
 
     pub(super) fn triples(&mut self, cx: &mut Cx<'_, impl Types>, (slot, index, row, token): At) -> Outcome {

@@ -1,7 +1,7 @@
 //! The sending half: publish counts, put each row where it was granted, tell of it.
 
 use super::{Dispatch, Info, Phase};
-use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
 use crate::layout::direct::{self, Parts};
 use crate::layout::outputs;
 use crate::layout::state::Direct;
@@ -10,31 +10,12 @@ use crate::plan::route::{self, Send, Sends};
 use crate::protocol::a3::part::Part;
 use crate::protocol::a3::steps::{self, chunk_of, split_words, write_words};
 use crate::protocol::a3::{Bound, Cx};
+use crate::protocol::direct::ranks;
 use crate::protocol::{Outcome, Types, internal};
 use crate::sync::flag;
 use crate::units::RankId;
 
 impl Dispatch {
-    /// The first row that a destination has granted; what is missing if it has not yet.
-    #[inline(always)]
-    fn grant_of<F: Fabric + ?Sized, V>(
-        &self,
-        env: Bound<'_, V>,
-        fabric: &F,
-        destination: u32,
-    ) -> Result<Result<u32, Wait>, ProtocolError> {
-        let home = || route::destination_home(env.shape, destination);
-        let seen = fabric.observe(Direct::Grants.word(self.round.partition, destination))?;
-        match flag::dispatch(seen) {
-            flag::Seen::Empty => {
-                let Home { rank: source, local_expert } = home();
-                Ok(Err(Wait::new(Flag::Grant, source, &[local_expert])))
-            }
-            flag::Seen::Corrupt => Err(corrupt(env, home(), seen)),
-            flag::Seen::Flag(first) => Ok(Ok(first)),
-        }
-    }
-
     /// The row that a rank, with such parts, has granted to `send`; what is missing if it has not yet.
     #[inline(always)]
     fn granted<F: Fabric + ?Sized, V>(
@@ -44,14 +25,18 @@ impl Dispatch {
         send: Send,
         parts: &Parts,
     ) -> Result<Result<u32, Wait>, ProtocolError> {
-        let Home { rank, local_expert } = send.home;
-        let first = match self.grant_of(env, fabric, route::destination_of(env.shape, rank, local_expert))? {
-            Ok(first) => first,
-            wait => return Ok(wait),
-        };
+        let Home { rank: source, local_expert } = send.home;
+        if !self.has_told(env, fabric, Direct::Grants, source)? {
+            return Ok(Err(Self::wait(Direct::Grants, source)));
+        }
+        let at = Direct::Grants.entry(env.shape, self.round.partition, source, local_expert);
+        let first = u32::from_le_bytes(steps::copy_of(fabric, at)?);
         match first.checked_add(send.slot) {
             Some(row) if parts.has(row) => Ok(Ok(row)),
-            _ => Err(corrupt(env, send.home, flag::status(first))),
+            _ => {
+                let max = env.shape.rows_max(source);
+                Err(ProtocolError::Grant { source, local_expert, seen: first.into(), max })
+            }
         }
     }
 
@@ -132,27 +117,15 @@ impl Dispatch {
         self.go(Phase::SentRows { index: end })
     }
 
-    /// Grants are awaited also where nothing was sent: else they would come when the operator is over.
-    pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, first: u32) -> Outcome {
-        let own = &cx.env.work.destinations;
-        if first >= own.end {
+    pub(super) fn publish_tokens(&mut self, cx: &mut Cx<'_, impl Types>, to: u32) -> Outcome {
+        let now = cx.env.run_of(&ranks(cx.env), to);
+        if now.is_empty() {
             return self.go(Phase::AwaitTokens { slot: cx.env.work.slots.start });
         }
-        let now = cx.env.run_of(own, first);
-        let end = now.end;
-        for destination in now {
-            match self.grant_of(cx.env, cx.fabric, destination)? {
-                Err(wait) if destination == first => return Ok(Progress::Pending(wait)),
-                Err(_) => return self.go(Phase::Clear { destination }),
-                Ok(_) => cx.fabric.store(Direct::Grants.word(self.round.partition, destination), 0)?,
-            }
+        let (to, word) = (now.end, Direct::TokenFlags.word(cx.env.shape, self.round.partition, cx.env.rank));
+        for rank in now {
+            cx.fabric.publish(RankId(rank), word, flag::ARRIVED)?;
         }
-        self.go(Phase::Clear { destination: end })
+        self.go(Phase::PublishTokens { to })
     }
-}
-
-/// A grant that there cannot be.
-#[cold]
-fn corrupt<V>(env: Bound<'_, V>, Home { rank: source, local_expert }: Home, seen: u64) -> ProtocolError {
-    ProtocolError::Grant { source, local_expert, seen, max: env.shape.rows_max(source) }
 }

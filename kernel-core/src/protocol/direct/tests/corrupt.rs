@@ -2,6 +2,7 @@
 
 use crate::fabric::{Flag, ProtocolError, Wait};
 use crate::layout::state::{Direct, Partition, results_ready};
+use crate::place::Place;
 use crate::protocol::{Choices, Receive};
 use crate::sync::flag;
 use crate::testing::domain::{Dice, OwnedMask, PAIR, Tensors};
@@ -44,26 +45,51 @@ fn let_the_other_run(group: &mut Group) {
 fn a_rank_waits_for_counts_then_for_grants_then_for_tokens() {
     let mut group = group();
     let of = RankId(1);
-    assert_eq!(waits(&mut group), Wait::new(Flag::Count, of, &[0]));
+    assert_eq!(waits(&mut group), Wait::new(Flag::Counts, of, &[]));
     // Rank 1 publishes its counts, but no grant before it has those of rank 0, which are there.
     while !matches!(group.step(1).unwrap().after.as_str(), "Await" | "Sums") {}
-    assert_eq!(waits(&mut group), Wait::new(Flag::Grant, of, &[0]));
+    assert_eq!(waits(&mut group), Wait::new(Flag::Grant, of, &[]));
     while group.step(1).unwrap().after != "Quiet" {}
-    assert_eq!(waits(&mut group), Wait::new(Flag::Token, of, &[0]));
+    assert_eq!(waits(&mut group), Wait::new(Flag::Tokens, of, &[]));
 }
 
 #[test]
 fn a_grant_that_is_no_row_of_its_rank_is_refused() {
     let max = PAIR.shape().rows_max(RankId(1));
     // The second token would be one row too far.
-    for seen in [flag::status(max as u32 - 1), flag::status(u32::MAX), 1, 1 << 32] {
+    for seen in [max as u32 - 1, u32::MAX] {
         let mut group = group();
         let_the_other_run(&mut group);
         waits(&mut group);
-        group.memory.poke_word(RankId(0), Direct::Grants.word(Partition::P0, 1), seen);
-        let error = ProtocolError::Grant { source: RankId(1), local_expert: 0, seen, max };
+        let [grant, word] = grant();
+        group.memory.poke(RankId(0), grant, &seen.to_le_bytes());
+        group.memory.poke_word(RankId(0), word, flag::ARRIVED);
+        let error = ProtocolError::Grant { source: RankId(1), local_expert: 0, seen: seen.into(), max };
         assert_eq!(refused(&mut group), error, "{seen:#x}");
     }
+}
+
+/// The entry and the word of rank 1's grant.
+fn grant() -> [Place; 2] {
+    let (shape, of) = (PAIR.shape(), RankId(1));
+    let (what, partition) = (Direct::Grants, Partition::P0);
+    [what.entry(&shape, partition, of, 0), what.word(&shape, partition, of)]
+}
+
+#[test]
+fn a_word_that_is_not_the_flag_and_a_count_that_nobody_can_send_are_refused() {
+    for seen in [1, u64::MAX, flag::status(7)] {
+        let mut group = group();
+        waits(&mut group);
+        group.memory.poke_word(RankId(0), Direct::Counts.word(&PAIR.shape(), Partition::P0, RankId(1)), seen);
+        assert_eq!(refused(&mut group), Wait::new(Flag::Counts, RankId(1), &[]).refused(seen));
+    }
+    let mut group = group();
+    let (source, max, shape) = (RankId(1), 2, PAIR.shape());
+    waits(&mut group);
+    group.memory.poke(RankId(0), Direct::Counts.entry(&shape, Partition::P0, source, 0), &[3]);
+    group.memory.poke_word(RankId(0), Direct::Counts.word(&shape, Partition::P0, source), flag::ARRIVED);
+    assert_eq!(refused(&mut group), ProtocolError::Count { source, local_expert: 0, seen: 3, max });
 }
 
 fn combining() -> Group {
@@ -99,6 +125,16 @@ fn rows_and_areas_that_do_not_exist_are_refused() {
 }
 
 #[test]
+fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
+    for len in 0..group().core(0).words.len() {
+        let mut group = group();
+        group.core(0).words.truncate(len);
+        let error = refused(&mut group);
+        assert!(matches!(error, ProtocolError::Given(_)), "{error} with {len} words");
+    }
+}
+
+#[test]
 fn no_corrupt_word_or_row_makes_a_machine_panic() {
     for seed in 0..300 {
         let mut dice = Dice(seed);
@@ -115,11 +151,11 @@ fn no_corrupt_word_or_row_makes_a_machine_panic() {
             if dice.below(8) == 0 {
                 let rank = RankId(dice.below(2));
                 let number = dice.below(2);
-                let table = [Direct::Counts, Direct::TokenFlags, Direct::Grants][dice.below(3) as usize];
-                let at = if combine {
-                    results_ready(Partition::P0, RankId(number))
-                } else {
-                    table.word(Partition::P0, number)
+                let (what, source) = (Direct::ALL[dice.below(3) as usize], RankId(number));
+                let at = match (combine, dice.below(2)) {
+                    (true, _) => results_ready(Partition::P0, source),
+                    (false, 0) => what.word(&PAIR.shape(), Partition::P0, source),
+                    (false, _) => Direct::Counts.entry(&PAIR.shape(), Partition::P0, source, dice.below(2)),
                 };
                 group.memory.poke(rank, at, &bytes[..1 + dice.below(8) as usize]);
             }

@@ -1,0 +1,243 @@
+//! Counts and grants: one table and one word for each ordered pair of ranks.
+
+use super::{CLEARS, Dispatch, Phase};
+use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
+use crate::layout::state::{Direct, core_sums};
+use crate::place::Place;
+use crate::plan::{route, split};
+use crate::protocol::a3::exchange::Exchange;
+use crate::protocol::a3::part::Part;
+use crate::protocol::a3::steps::{CHUNK, bytes_of, sources_of, split_words};
+use crate::protocol::a3::{Bound, Cx};
+use crate::protocol::direct::ranks;
+use crate::protocol::{Outcome, Types, given, internal};
+use crate::shape::CORES_MAX;
+use crate::sync::{barrier, flag};
+use crate::units::{CoreId, RankId, div_rem};
+use core::ops::Range;
+
+/// Effects for each rank of a table and its word.
+const PUT_AND_PUBLISH: u32 = 2;
+
+/// The numbers of `each` effects for each rank of this core's share.
+pub(super) fn effects<V>(env: Bound<'_, V>, each: u32) -> Range<u32> {
+    let own = ranks(env);
+    own.start * each..own.end * each
+}
+
+impl Dispatch {
+    /// Clears what was told in the dispatch before, which used the other partition.
+    pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
+        let now = cx.env.run_of(&effects(cx.env, CLEARS), next);
+        if now.is_empty() {
+            return self.go(Phase::PublishCounts { next: effects(cx.env, PUT_AND_PUBLISH).start });
+        }
+        let (next, partition) = (now.end, self.round.partition.flipped());
+        for effect in now {
+            let (source, word) = div_rem(effect, CLEARS);
+            let word = Direct::ALL.get(word as usize).ok_or(internal("no such word"))?;
+            cx.fabric.store(word.word(cx.env.shape, partition, RankId(source)), 0)?;
+        }
+        self.go(Phase::Clear { next })
+    }
+
+    /// Puts what [`steps::select`](crate::protocol::a3::steps::select) counted for the whole rank.
+    pub(super) fn publish_counts(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
+        let (env, partition) = (cx.env, self.round.partition);
+        let (_, send_status) = split_words(cx.scratch.words, &env.work.sends)?;
+        let now = env.run_of(&effects(env, PUT_AND_PUBLISH), next);
+        if now.is_empty() {
+            // What was counted is not needed any more; here sums begin.
+            sums_of(env, send_status)?.1.fill(0);
+            return self.go(Phase::Part(Part::expand_idx(env)));
+        }
+        let next = now.end;
+        for effect in now {
+            let to = RankId(effect / PUT_AND_PUBLISH);
+            if effect % PUT_AND_PUBLISH == 0 {
+                let first = route::destination_of(env.shape, to, 0) as usize;
+                let own = first..first + env.shape.local_experts(to) as usize;
+                let counts = send_status.get(own).ok_or(SHORT)?;
+                put(cx.fabric, to, Direct::Counts.entry(env.shape, partition, env.rank, 0), counts)?;
+            } else {
+                cx.fabric.publish(to, Direct::Counts.word(env.shape, partition, env.rank), flag::ARRIVED)?;
+            }
+        }
+        self.go(Phase::PublishCounts { next })
+    }
+
+    /// Adds up the counts of the own sources, by local expert.
+    pub(super) fn await_counts(&mut self, cx: &mut Cx<'_, impl Types>, first: u32) -> Outcome {
+        let (env, own) = (cx.env, ranks(cx.env));
+        let (_, table) = split_words(cx.scratch.words, &env.work.sends)?;
+        let (_, sums) = sums_of(env, table)?;
+        let now = env.run_of(&own, first);
+        if now.is_empty() {
+            return self.go(match (env.shape.aiv_num(), own.is_empty()) {
+                (1, _) => Phase::Sums,
+                (_, true) => Phase::ArriveWithSums,
+                (_, false) => Phase::PutSums,
+            });
+        }
+        let end = now.end;
+        for source in now {
+            if !self.has_told(env, cx.fabric, Direct::Counts, RankId(source))? {
+                return if source == first {
+                    Ok(Progress::Pending(Self::wait(Direct::Counts, RankId(source))))
+                } else {
+                    self.go(Phase::Await { source })
+                };
+            }
+            self.add_counts(env, cx.fabric, RankId(source), sums)?;
+        }
+        self.go(Phase::Await { source: end })
+    }
+
+    pub(super) fn put_sums(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let (_, table) = split_words(cx.scratch.words, &cx.env.work.sends)?;
+        let (_, sums) = sums_of(cx.env, table)?;
+        put(cx.fabric, cx.env.rank, core_sums(cx.env.shape, cx.env.core), sums)?;
+        self.go(Phase::ArriveWithSums)
+    }
+
+    /// Learns from all cores' sums where the rows of the own sources begin, expert by expert, and where those of the own
+    /// slots do; and notes the counts of the latter.
+    pub(super) fn sums(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
+        let (env, shape) = (cx.env, cx.env.shape);
+        let (cores, ranks) = (shape.aiv_num(), shape.ep_world_size());
+        if let Some(core) = barrier::missing(cx.fabric, cores, env.core, self.round.epoch)? {
+            return Ok(Progress::Pending(Wait::barrier(core)));
+        }
+        let mut of_cores: [&[[u8; 4]]; CORES_MAX] = [&[]; CORES_MAX];
+        let with_sources = cores.min(ranks);
+        for (of_core, core) in of_cores.iter_mut().zip((0..with_sources).map(CoreId)) {
+            if core != env.core {
+                let len = u64::from(shape.local_experts(env.rank)) * 4;
+                *of_core = cx.fabric.bytes(core_sums(shape, core), len)?.as_chunks().0;
+            }
+        }
+        let slots = &env.work.slots;
+        let (expert, source) = shape.by_ranks(slots.start);
+        let before = split::even_owner(ranks, cores, source);
+        let (_, table) = split_words(cx.scratch.words, &env.work.sends)?;
+        let (counts, firsts) = sums_of(env, table)?;
+        let (mut rows, mut of_expert) = (0u64, 0);
+        for (local_expert, first) in (0..).zip(firsts) {
+            let (own, start) = (*first, rows);
+            for (core, of_core) in (0..with_sources).zip(&of_cores) {
+                if core == env.core.0 {
+                    *first = u32::try_from(rows).unwrap_or(u32::MAX);
+                }
+                if (local_expert, core) == (expert, before) {
+                    (self.round.first_row, of_expert) = (rows as u32, (rows - start) as u32);
+                }
+                let told = of_core.get(local_expert as usize).map_or(0, |&sum| u32::from_le_bytes(sum));
+                rows += u64::from(if core == env.core.0 { own } else { told });
+            }
+        }
+        let max = shape.rows_max(env.rank);
+        if rows > max {
+            return Err(ProtocolError::Rows { seen: rows, max });
+        }
+        self.round.total = rows as u32;
+        // The sources of that core before the first own one.
+        for source in split::ranks(shape, CoreId(before)).start..source {
+            let told = self.counts_of(env, cx.fabric, RankId(source))?.nth(expert as usize);
+            let count = told.unwrap_or(Ok(0))?;
+            self.round.first_row = self.round.first_row.saturating_add(count);
+            of_expert = of_expert.saturating_add(count);
+        }
+        for (index, (_, local_expert, source)) in sources_of(shape, first_slots(env)).enumerate() {
+            let of_source = self.counts_of(env, cx.fabric, source)?.skip(local_expert as usize);
+            for (count, told) in counts.iter_mut().skip(index).step_by(ranks as usize).zip(of_source) {
+                *count = told?;
+            }
+        }
+        self.go(Phase::Grant { next: effects(env, PUT_AND_PUBLISH).start, of_expert })
+    }
+
+    /// Rows of this operator may come now: what was in their places has been read, or this rank would not be here.
+    pub(super) fn grant(&mut self, cx: &mut Cx<'_, impl Types>, next: u32, of_expert: u32) -> Outcome {
+        let (env, partition) = (cx.env, self.round.partition);
+        let now = env.run_of(&effects(env, PUT_AND_PUBLISH), next);
+        if now.is_empty() {
+            return self.go(Phase::Part(Part::Exchange(Exchange::of_counts(env, &self.round, of_expert))));
+        }
+        let (_, table) = split_words(cx.scratch.words, &env.work.sends)?;
+        let (_, firsts) = sums_of(env, table)?;
+        let next = now.end;
+        for effect in now {
+            let to = RankId(effect / PUT_AND_PUBLISH);
+            if effect % PUT_AND_PUBLISH == 0 {
+                put(cx.fabric, to, Direct::Grants.entry(env.shape, partition, env.rank, 0), firsts)?;
+                self.add_counts(env, cx.fabric, to, firsts)?;
+            } else {
+                cx.fabric.publish(to, Direct::Grants.word(env.shape, partition, env.rank), flag::ARRIVED)?;
+            }
+        }
+        self.go(Phase::Grant { next, of_expert })
+    }
+
+    /// What `source` has told for each local expert, if such counts can be. Who reads it has seen the word, or learnt of it
+    /// at a barrier.
+    fn counts_of<F: Fabric + ?Sized, V>(
+        &self,
+        env: Bound<'_, V>,
+        fabric: &F,
+        source: RankId,
+    ) -> Result<impl Iterator<Item = Result<u32, ProtocolError>>, ProtocolError> {
+        let at = Direct::Counts.entry(env.shape, self.round.partition, source, 0);
+        let told = fabric.bytes(at, u64::from(env.shape.local_experts(env.rank)) * 4)?.as_chunks().0;
+        let max = env.shape.rows_from(source, env.rank);
+        Ok((0..).zip(told).map(move |(local_expert, &told)| match u32::from_le_bytes(told) {
+            seen if seen > max => Err(ProtocolError::Count { source, local_expert, seen, max }),
+            count => Ok(count),
+        }))
+    }
+
+    fn add_counts<F: Fabric + ?Sized, V>(
+        &self,
+        env: Bound<'_, V>,
+        fabric: &F,
+        source: RankId,
+        sums: &mut [u32],
+    ) -> Result<(), ProtocolError> {
+        for (sum, count) in sums.iter_mut().zip(self.counts_of(env, fabric, source)?) {
+            *sum = sum.saturating_add(count?);
+        }
+        Ok(())
+    }
+}
+
+/// The counts of the own slots, and behind them one entry for each local expert.
+fn sums_of<'t, V>(
+    env: Bound<'_, V>,
+    table: &'t mut [u32],
+) -> Result<(&'t mut [u32], &'t mut [u32]), ProtocolError> {
+    let (counts, rest) = table.split_at_mut_checked(env.work.slots.len()).ok_or(SHORT)?;
+    let sums = rest.get_mut(..env.shape.local_experts(env.rank) as usize).ok_or(SHORT)?;
+    Ok((counts, sums))
+}
+
+const SHORT: ProtocolError = given("scratch is shorter than scratch_words");
+
+/// The first own slot of each source that has one.
+pub(super) fn first_slots<V>(env: Bound<'_, V>) -> Range<u32> {
+    let Range { start, end } = env.work.slots;
+    start..end.min(start.saturating_add(env.shape.ep_world_size()))
+}
+
+/// Puts words, as many by one put as a write carries.
+fn put<F: Fabric + ?Sized>(
+    fabric: &mut F,
+    to: RankId,
+    mut at: Place,
+    words: &[u32],
+) -> Result<(), ProtocolError> {
+    for words in words.chunks(CHUNK as usize) {
+        let (bytes, len) = bytes_of(words.iter().copied());
+        fabric.put(to, at, bytes.get(..len).unwrap_or_default(), &[])?;
+        at.offset += len as u64;
+    }
+    Ok(())
+}
