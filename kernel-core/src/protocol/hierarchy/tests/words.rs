@@ -2,6 +2,7 @@
 
 use crate::fabric::{Awaited, Fabric, Progress, Watch};
 use crate::inputs::Inputs;
+use crate::layout::outputs::ep_recv_counts_bytes;
 use crate::place::Tensor;
 use crate::protocol::{Choices, Operator, Stage};
 use crate::shape::{Config, Protocol, Shape};
@@ -49,7 +50,8 @@ impl World<Sparse, Seeded> for Counted {
 
     fn ended(&mut self, cluster: &mut Group<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
         if planned.operator == Operator::Dispatch {
-            let counts = cluster.output(i, planned.round, Tensor::EpRecvCounts).as_chunks().0;
+            let sums = ep_recv_counts_bytes(cluster.shape, RankId(i as u32)) as usize;
+            let counts = cluster.output(i, planned.round, Tensor::EpRecvCounts)[..sums].as_chunks().0;
             let rows = u64::from(counts.last().map_or(0, |&count| u32::from_le_bytes(count)));
             let y = vec![0; (rows * cluster.shape.row_bytes()) as usize];
             cluster.members[i].returned[planned.round] = cluster.returned(i, planned.round, y);
