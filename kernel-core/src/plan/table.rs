@@ -10,7 +10,12 @@
 //! come as rows too, and then one more for each pair of the core's own share to look up its slot; the `BS`
 //! additions of `Rs + E` counts are the vector unit's.
 //!
-//! The machines walk: on a processor the table is longer than what it saves.
+//! The machines walk, in every shape. On a processor (x86-64, one of eight cores, K 8, BS 48, E 256) the walk takes 0.16
+//! microseconds and the table 1.6, ten times as long; with E 8, where the table is shortest, 0.17 and 0.53. Where pairs are
+//! masked one by one the walk takes 0.68 and the table 1.7; with up to 32 experts the walk takes 0.68 to 0.83, the table 0.66 to
+//! 0.75, which is no reason for scratch of another size.
+//! (`the_walk_and_the_table_by_the_clock` measures it.) A firmware whose scalar unit is as slow as the seed's, 8 ns an access,
+//! has the table here.
 
 use super::route::{self, NO_SLOT, share_len};
 use super::split::DispatchShare;

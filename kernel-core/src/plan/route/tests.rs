@@ -266,3 +266,49 @@ proptest! {
         assert_plan(&shape, rank, &Tensors::random(&shape, RankId(rank), &mut dice));
     }
 }
+
+/// Prints nanoseconds of the walk and of the table, for one of eight cores. On other processors other shapes may profit.
+#[test]
+#[ignore = "a measurement: cargo test --release -p veriep-core --all-features --lib by_the_clock -- --ignored --nocapture"]
+fn the_walk_and_the_table_by_the_clock() {
+    extern crate std;
+    let clock = |work: &mut dyn FnMut()| {
+        let once = |work: &mut dyn FnMut()| {
+            let start = std::time::Instant::now();
+            (0..200).for_each(|_| work());
+            start.elapsed().as_nanos() / 200
+        };
+        (0..20).map(|_| once(work)).min().unwrap()
+    };
+    for (e, k, bs) in
+        [(8, 8, 48), (16, 8, 48), (32, 8, 48), (64, 8, 48), (256, 8, 48), (256, 8, 512), (1024, 16, 512)]
+    {
+        let shape = Domain { r: 8, e, k, bs, h: 1, cores: 8, ..PAIR }.shape();
+        let ids = (0..bs * k).map(|i| ((i / k * 7 + i % k * (e / k)) % e) as i32).collect();
+        for mask in [OwnedMask::None, OwnedMask::Pairs(vec![true; (bs * k) as usize])] {
+            let masked = !matches!(mask, OwnedMask::None);
+            let tensors = Tensors::new(&shape, RankId(0), Clone::clone(&ids), mask);
+            let inputs = tensors.inputs();
+            let share = split::dispatch(&shape, RankId(0), CoreId(3));
+            let (mut status, mut slots) = (vec![0; e as usize], vec![0; share_len(&share) as usize]);
+            let mut marks = vec![0; table::table_len(&shape, RankId(0))];
+            let walked = clock(&mut || {
+                walk(&shape, RankId(0), core::hint::black_box(&inputs), &share, &mut status, &mut slots);
+            });
+            let marked =
+                clock(&mut || table::mark(&shape, RankId(0), core::hint::black_box(&inputs), &mut marks));
+            let added = clock(&mut || {
+                table::add_up(
+                    &shape,
+                    RankId(0),
+                    &inputs,
+                    &share,
+                    core::hint::black_box(&marks),
+                    &mut status,
+                    &mut slots,
+                );
+            });
+            std::println!("E {e} K {k} BS {bs} mask {masked}: walk {walked}, mark {marked} + add {added}");
+        }
+    }
+}
