@@ -85,13 +85,12 @@ fn records_in_blocks() {
 
 #[test]
 fn direct_placement() {
-    // All traffic, or combine on two cores, is out of reach with every landing a move of its own: two tables and four words go
-    // from each rank to each. So is what a barrier that waits for lower cores breaks.
-    let others = |model: Model| model.traffic(Traffic::NoSelf);
-    agree("direct, 1 core, DC once, to others", &others(dc(1, 1).direct(1)), &[], &[Twin::RelaxedPublish]);
-    let across = others(Model::new(2, "D").cores(2).units(1).direct(1));
+    // More than a dispatch, or all traffic, is out of reach with every landing a move of its own: two tables and four words
+    // go from each rank to each. So is what a barrier that waits for lower cores breaks.
+    let dispatch = |cores| Model::new(2, "D").cores(cores).units(1).direct(1).traffic(Traffic::NoSelf);
+    agree("direct, 1 core, D once, to others", &dispatch(1), &[], &[Twin::RelaxedPublish]);
     let caught = [Twin::NoBarrier, Twin::OneBarrierWord, Twin::NoQuiet];
-    agree("direct, 2 cores, D once, to others", &across, &[], &caught);
+    agree("direct, 2 cores, D once, to others", &dispatch(2), &[], &caught);
 }
 
 #[test]
