@@ -43,7 +43,7 @@ pub struct Work {
     pub experts: Range<u32>,
     /// The destinations, shared-expert ranks then MoE experts, to which it publishes.
     pub destinations: Range<u32>,
-    /// The dispatch slots that it awaits and copies out.
+    /// The dispatch slots that it awaits, and copies out unless rows are split.
     pub slots: Range<u32>,
     /// The tokens that it waits for and sums in combine.
     pub tokens: Range<u32>,
@@ -143,6 +143,15 @@ pub fn publish(shape: &Shape, core: CoreId) -> Range<u32> {
 #[must_use]
 pub const fn slots(shape: &Shape, rank: RankId, core: CoreId) -> Range<u32> {
     nth(shape.by_cores(shape.local_experts(rank) * shape.ep_world_size()), core.0)
+}
+
+/// Whether cores of `rank` can copy rows out of each other's slots: on a shared-expert rank few sources send, and if no share
+/// of slots has two of them, the sums of shares say how many rows each has sent.
+#[must_use]
+pub(crate) const fn copies_by_rows(shape: &Shape, rank: RankId) -> bool {
+    shape.shared_expert_of(rank).is_some()
+        && shape.aiv_num() > 1
+        && slots(shape, rank, CoreId(0)).end <= shape.shared_replicas()
 }
 
 /// The received rows that `core` sends back in combine.
@@ -287,6 +296,39 @@ mod tests {
             for n in [0, 1, 13] {
                 assert_partition(cores(&shape).map(|core| rows(&shape, n, core)), n);
             }
+        }
+    }
+
+    /// The preset `a3-288` with more cores: 9 of 288 sources send 48 rows each to a shared-expert rank.
+    #[test]
+    fn no_core_of_a_shared_expert_rank_copies_far_more_rows_than_another() {
+        let least_and_most = |rows: &mut dyn Iterator<Item = u32>| {
+            rows.fold((u32::MAX, 0), |(least, most), n| (least.min(n), most.max(n)))
+        };
+        for (number, by_slots, copied) in [
+            (8, (48, 96), None),
+            (9, (48, 48), Some((48, 48))),
+            (24, (0, 48), Some((18, 18))),
+            (40, (0, 48), Some((10, 11))),
+            (48, (0, 48), Some((9, 9))),
+        ] {
+            let shape = Domain { r: 288, e: 256, s: 1, rs: 32, k: 8, h: 1, bs: 48, cores: number }.shape();
+            for rank in (0..32).map(RankId) {
+                let rows =
+                    |slots: Range<u32>| slots.map(|source| shape.rows_from(RankId(source), rank)).sum();
+                let of_slots = least_and_most(&mut cores(&shape).map(|core| rows(slots(&shape, rank, core))));
+                assert_eq!(of_slots, by_slots, "rank {rank}, {number} cores");
+                let total = rows(0..288);
+                let of_rows = least_and_most(
+                    &mut cores(&shape).map(|core| super::rows(&shape, total, core).len() as u32),
+                );
+                assert_eq!(
+                    copies_by_rows(&shape, rank).then_some(of_rows),
+                    copied,
+                    "rank {rank}, {number} cores"
+                );
+            }
+            assert!(!copies_by_rows(&shape, RankId(32)), "sources of a MoE rank all send");
         }
     }
 

@@ -90,6 +90,18 @@ impl Exchange {
         self.epoch
     }
 
+    /// The rows of another core's share, or of the own one. Known when the exchange is done.
+    pub(crate) fn rows_of<F: Fabric + ?Sized, V>(
+        &self,
+        env: Bound<'_, V>,
+        fabric: &F,
+        core: CoreId,
+    ) -> Result<u32, ProtocolError> {
+        // The own word may not have landed yet.
+        let sum = if core == env.core { self.sum } else { barrier::sum_of(fabric, core, self.epoch)? };
+        Ok(sum.rows)
+    }
+
     /// Goes on: a step of dispatch.
     ///
     /// # Errors

@@ -19,13 +19,15 @@ pub(crate) struct Round {
     pub(crate) first_row: u32,
     /// The rows of the whole rank, likewise.
     pub(crate) total: u32,
+    /// The row behind the last that this core copies, where cores split rows and not slots.
+    pub(crate) end: Option<u32>,
     pub(crate) staged: Option<Staged>,
 }
 
 impl Round {
     /// Of a dispatch that has not begun.
     pub(crate) const fn new() -> Self {
-        Self { partition: Partition::P0, epoch: 0, first_row: 0, total: 0, staged: None }
+        Self { partition: Partition::P0, epoch: 0, first_row: 0, total: 0, end: None, staged: None }
     }
 }
 

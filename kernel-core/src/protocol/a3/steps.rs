@@ -307,11 +307,11 @@ pub(crate) struct Rows {
     pub(crate) len: u32,
 }
 
-/// The rows from the `index`-th of slot `own.start` on, at most `most` of those of `own` slots; and the slot and index to
-/// go on with.
+/// The rows from the `index`-th of slot `own.start` on, at most `most` of those of `own` slots, whose counts are `counts` from
+/// slot `first` on; and the slot and index to go on with.
 pub(crate) fn rows<V>(
     env: Bound<'_, V>,
-    counts: &mut [u32],
+    (counts, first): (&[u32], u32),
     own: Range<u32>,
     index: u32,
     most: u32,
@@ -320,7 +320,8 @@ pub(crate) fn rows<V>(
     let mut index = index;
     let end_of_own = own.end;
     for slot in own {
-        let count = *count_of(env, counts, slot)?;
+        let count = counts.get((slot - first) as usize);
+        let count = *count.ok_or(given("scratch is shorter than scratch_words"))?;
         if index < count {
             let (local_expert, source) = env.shape.by_ranks(slot);
             let home = Home { rank: env.rank, local_expert };

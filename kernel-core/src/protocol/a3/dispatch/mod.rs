@@ -24,7 +24,6 @@ use crate::fabric::{Progress, ProtocolError};
 use crate::layout::state::Partition;
 use crate::protocol::a3::Cx;
 use crate::protocol::{Flags, Outcome, Types};
-use receive::first_record;
 
 /// The dispatch of one core.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -95,10 +94,13 @@ impl Dispatch {
             &mut Phase::Send { next } => self.send(cx, next),
             Phase::Part(part) => match part.step(&mut self.round, cx)? {
                 Some(progress) => Ok(progress),
-                None => {
-                    let ended = *part;
-                    self.go(self.after(cx.env, ended))
-                }
+                None => match *part {
+                    Part::Exchange(exchange) if cx.env.choices.flags == Flags::Joint => {
+                        let first = self.first_to_copy(cx, &exchange)?;
+                        self.go(first)
+                    }
+                    ended => self.go(self.after(cx.env, ended)),
+                },
             },
             &mut Phase::SelectTp => self.select_tp(cx),
             &mut Phase::AwaitTokens { slot, row } => self.await_tokens(cx, slot, row),
@@ -123,8 +125,7 @@ impl Dispatch {
             Part::Publish { .. } if separate => Phase::Send { next: 0 },
             Part::Publish { .. } => Phase::Part(Part::expand_idx(env)),
             Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env, &self.round))),
-            Part::Exchange(_) if separate => Phase::Part(Part::Quiet),
-            Part::Exchange(_) => first_record(env.work.slots.start, self.round.first_row),
+            Part::Exchange(_) => Phase::Part(Part::Quiet),
             Part::Quiet if !one_core => Phase::Part(Part::Arrive),
             Part::Arrive => Phase::Part(Part::Barrier),
             Part::Quiet | Part::Barrier if separate => Phase::Part(Part::publish_tokens(env)),

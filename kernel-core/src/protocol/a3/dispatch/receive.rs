@@ -1,15 +1,54 @@
 //! The receiving half: learn where the own rows go, copy the records out.
 
 use super::{Dispatch, Field, Phase};
-use crate::fabric::{Fabric, Progress};
+use crate::fabric::{Fabric, Progress, ProtocolError};
 use crate::layout::data::dispatch_record;
 use crate::layout::record::{scale_of, triple_of};
 use crate::layout::{outputs, row_table};
+use crate::plan::split;
 use crate::protocol::a3::Cx;
+use crate::protocol::a3::exchange::Exchange;
 use crate::protocol::a3::steps::{self, ROWS, Stretch, split_words, write_first};
 use crate::protocol::{Flags, Outcome, Receive, Types, given};
+use crate::units::{CoreId, RankId};
 
 impl Dispatch {
+    /// Joint flags: the first step of copying, behind the exchange. All that was counted has come, so that any core may copy
+    /// it: where cores can tell whose rows are where, they split rows, since on a shared-expert rank few slots have any.
+    pub(super) fn first_to_copy(
+        &mut self,
+        cx: &mut Cx<'_, impl Types>,
+        exchange: &Exchange,
+    ) -> Result<Phase, ProtocolError> {
+        let (env, shape) = (cx.env, cx.env.shape);
+        if shape.tp_world_size() > 1 || !split::copies_by_rows(shape, env.rank) {
+            return Ok(first_record(env.work.slots.start, self.round.first_row));
+        }
+        let own = split::rows(shape, self.round.total, env.core);
+        self.round.end = Some(own.end);
+        // Slots that are another core's have entries, too: there are fewer than destinations.
+        let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
+        counts.fill(0);
+        let (mut before, mut first) = (0, (0, 0));
+        for core in (0..shape.aiv_num()).map(CoreId) {
+            let mut sources = split::slots(shape, env.rank, core).map(RankId);
+            let Some(source) = sources.find(|&source| shape.sends_to_shared(source, env.rank)) else {
+                continue;
+            };
+            let (rows, max) = (exchange.rows_of(env, cx.fabric, core)?, shape.rows_from(source, env.rank));
+            if rows > max {
+                return Err(ProtocolError::Rows { seen: rows.into(), max: max.into() });
+            }
+            *counts.get_mut(source.index()).ok_or(given("scratch is shorter than scratch_words"))? = rows;
+            if before <= own.start {
+                first = (source.0, own.start - before);
+            }
+            before += rows;
+        }
+        let (slot, index) = first;
+        Ok(Phase::CopyOut { slot, index, row: own.start, token: 0, field: Field::Triple })
+    }
+
     pub(super) fn await_tokens(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, row: u32) -> Outcome {
         if slot >= cx.env.work.slots.end {
             return self.copied(cx.env, row);
@@ -28,9 +67,11 @@ impl Dispatch {
     ) -> Outcome {
         let shape = cx.env.shape;
         let (_, counts) = split_words(cx.scratch.words, &cx.env.work.sends)?;
-        let told = match cx.env.choices.flags {
-            Flags::Joint => slot..cx.env.work.slots.end,
-            Flags::Separate => slot..slot + 1,
+        let (told, first) = match (cx.env.choices.flags, self.round.end) {
+            (_, Some(end)) if row >= end => return self.copied(cx.env, row),
+            (_, Some(_)) => (slot..shape.ep_world_size(), 0),
+            (Flags::Joint, None) => (slot..cx.env.work.slots.end, cx.env.work.slots.start),
+            (Flags::Separate, None) => (slot..slot + 1, cx.env.work.slots.start),
         };
         let most = match shape.tp_world_size() {
             // Where data stay, what is written for each record is small.
@@ -39,8 +80,9 @@ impl Dispatch {
             // A record goes to the peer as soon as it is copied.
             _ => 1,
         };
+        let most = self.round.end.map_or(most, |end| most.min(end - row));
         let end = told.end;
-        let (rows, (slot_behind, index_behind)) = steps::rows(cx.env, counts, told, index, most)?;
+        let (rows, (slot_behind, index_behind)) = steps::rows(cx.env, (counts, first), told, index, most)?;
         let Some(one) = rows.stretches.first() else {
             return match cx.env.choices.flags {
                 Flags::Joint => self.copied(cx.env, row),

@@ -175,6 +175,29 @@ fn ranks_with_batches_of_their_own_give_what_the_oracle_gives() {
     assert_rounds(&shape_of(&config), 3, false, Choices::default(), &mut Dice(3));
 }
 
+/// Three replicas, so that of six sources two send to each. By slots one core of two would copy all rows of the first, and
+/// of four cores two nothing.
+#[test]
+fn cores_of_a_shared_expert_rank_copy_as_many_rows_each_whatever_slots_they_await() {
+    for cores in [2, 3, 4, 6] {
+        let shape = Domain { r: 6, e: 3, s: 1, rs: 3, k: 2, h: 2, bs: 24, cores }.shape();
+        for receive in [Receive::Copy, Receive::InPlace] {
+            assert_rounds(&shape, 3, false, Choices { receive, ..Choices::default() }, &mut Dice(5));
+        }
+        let full = |rank| Tensors::new(&shape, rank, [0, 1].repeat(24), OwnedMask::None);
+        let mut group = Group::new(&shape, (0..6).map(RankId).map(full).collect());
+        group.begin_dispatch();
+        let mut copied = vec![0; cores as usize];
+        group
+            .run(in_turn(), |actor, step| {
+                let delivers = step.effect.as_ref().is_some_and(|effect| effect.starts_with("deliver"));
+                copied[actor.core.index()] += u32::from(delivers && actor.member == RankId(0));
+            })
+            .unwrap();
+        assert_eq!(copied, vec![48 / cores as u32; cores as usize], "{cores} cores");
+    }
+}
+
 #[test]
 fn ten_rounds_turn_epochs_and_partitions_all_the_way_round() {
     let domain = Domain { e: 4, k: 2, cores: 3, ..PAIR };

@@ -74,5 +74,5 @@ fn rows_from<V>(
     index: u32,
 ) -> Result<(Rows, (u32, u32)), ProtocolError> {
     let (_, counts) = split_words(scratch.words, &env.work.sends)?;
-    steps::rows(env, counts, slot..env.work.slots.end, index, ROWS)
+    steps::rows(env, (counts, env.work.slots.start), slot..env.work.slots.end, index, ROWS)
 }
