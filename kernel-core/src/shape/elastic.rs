@@ -10,7 +10,7 @@
 //!   4 + R ..   table2[R]: new id -> physical rank, -1 from R' on
 //! ```
 //!
-//! RankRemap behave exactly as a domain of R', Rs' and E' whose ranks are the new ids. So nothing behind the
+//! Survivors behave exactly as a domain of R', Rs' and E' whose ranks are the new ids. So nothing behind the
 //! door knows of elastic domains: [`Shape::survivors`] is the shape of that smaller domain, and
 //! [`fabric::rank_remap`](crate::fabric::rank_remap) turns new ids into physical ranks where memory is reached.
 

@@ -121,7 +121,7 @@ pub(super) fn table(ports: &Ports, port_offset: u64) -> String {
             })
             .collect();
         let step = format!("step {}: heads", ports.step);
-        let header = ["port", "block starts", "flags", &step, "packets", "all: heads", "packets", "bytes"];
+        let header = ["port", "blocks", "flags", &step, "packets", "all: heads", "packets", "bytes"];
         format!("{title}\n{}", columns(&header, &rows))
     };
     let without = of("ports of dispatch, without port offset".to_owned(), &ports.without_offset);
