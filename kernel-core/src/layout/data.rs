@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! partition p at p * size / 2:
-//!   +0             combine area    max_bs * (K + S) rows, align(2H, 512) apart,
+//!   +0             combine area    max_bs * (K + S) rows, align(2H, 512) apart, with a port offset
+//!                                  512 more if that is a multiple of 7 * 512,
 //!                                  row = token * (K + S) + k; int8: result.rs
 //!   +combine area  dispatch area   R * L * max_bs records, pitch apart,
 //!                                  record = (source_rank * L + local_expert) * max_bs + slot

@@ -191,17 +191,22 @@ fn a_shared_expert_rank_has_one_block_for_each_source() {
 }
 
 #[test]
-fn a_port_offset_moves_blocks_by_source_and_owner_and_nothing_else() {
+fn a_port_offset_moves_blocks_by_source_and_owner_and_results_further_apart() {
     let config = |port_offset| Config { hccl_buffsize_mb: 512, port_offset, ..decode() };
     let (plain, moved) = (product_shape(&config(0)), product_shape(&config(1536)));
     let home = Home { rank: RankId(9), local_expert: 2 };
     for partition in PARTITIONS {
         for source in 0..16 {
-            let at = |shape| dispatch_record(shape, partition, home, RankId(source), 5).offset;
+            let at = |shape: &Shape| {
+                let record = dispatch_record(shape, partition, home, RankId(source), 5);
+                record.offset - partition_start(shape, partition) - shape.combine_area()
+            };
             assert_eq!(at(&moved), at(&plain) + u64::from(source + 9) * 1536);
         }
-        let at = |shape| combine_row(shape, partition, Token(3), 4);
-        assert_eq!(at(&moved), at(&plain));
+        // H = 7168: 28 packets, four times round the seven ports.
+        let at =
+            |shape| combine_row(shape, partition, Token(3), 4).offset - partition_start(shape, partition);
+        assert_eq!([at(&plain), at(&moved)], [28, 29].map(|packets| 28 * packets * 512));
     }
     // One area per source, each as long as before, 1536 B apart.
     let records = |shape| -> Vec<Area> {

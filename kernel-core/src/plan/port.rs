@@ -79,13 +79,14 @@ fn packets(start: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::data::dispatch_record;
+    use crate::layout::data::{combine_row, dispatch_record};
     use crate::layout::record::sent_bytes;
     use crate::layout::state::Partition;
     use crate::placement::Home;
     use crate::shape::Config;
     use crate::testing::domain::{Domain, PAIR, shape as shape_of};
     use crate::testing::random;
+    use crate::units::Token;
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
@@ -116,6 +117,22 @@ mod tests {
             // Seven steps are one round: no gain. So is a whole block.
             assert_eq!([7 * 512, 2 << 20].map(most), [Some(14); 2]);
         }
+    }
+
+    #[test]
+    fn results_of_a_token_begin_at_one_port_and_with_an_offset_at_all() {
+        let heads = |port_offset| {
+            let domain = Domain { r: 4, e: 16, k: 14, h: 7168, bs: 4, ..PAIR };
+            let shape = shape_of(&Config { port_offset, ..domain.config() });
+            let mut loads = [Load::default(); PORTS];
+            for k in 0..14 {
+                let at = combine_row(&shape, Partition::P0, Token(1), k);
+                add(&Bits20To9, &shape, RankId(2), at, shape.result_bytes(), &mut loads);
+            }
+            loads.map(|load| load.heads)
+        };
+        assert_eq!(heads(0).into_iter().max(), Some(14));
+        assert_eq!(heads(512), [2; 7]);
     }
 
     #[test]

@@ -195,7 +195,12 @@ impl Need {
                         factor("pitch", record_pitch(self.row), meaning)
                     }
                 };
-                let row = factor("row", combine_pitch(self.row), "bytes of a result, align(2H, 512)");
+                let row = combine_pitch(self.row, self.port_offset);
+                let meaning = match combine_pitch(self.row, 0) == row {
+                    true => "bytes of a result, align(2H, 512)",
+                    false => "bytes of a result, align(2H, 512) + 512, so that rows begin at all ports",
+                };
+                let row = factor("row", row, meaning);
                 let offset = factor("offset", self.port_offset, "port offset in bytes");
                 [
                     Term::new(

@@ -86,6 +86,7 @@ impl Shape {
             let results = infos.saturating_add(part(LANDING_INFO));
             Landing { infos, results, bytes: results.saturating_add(part(self.row_bytes())) }
         };
+        let combine_pitch = combine_pitch(self.row_bytes(), self.port_offset());
         self.derived = Derived {
             by_ranks: Divisor::new(self.ep_world_size),
             by_local_experts: Divisor::new(self.local_expert_num),
@@ -98,8 +99,8 @@ impl Shape {
                 Protocol::FullmeshV2 => block_record_pitch(self.payload_bytes()),
                 _ => record_pitch(self.payload_bytes()),
             },
-            combine_pitch: combine_pitch(self.row_bytes()),
-            combine_area: combine_area(bs, self.combine_columns().into(), self.row_bytes()),
+            combine_pitch,
+            combine_area: combine_area(bs, self.combine_columns().into(), combine_pitch),
             rows_max,
             landing: rows_max.map(landing),
             fingerprint: self.hash_of_fields(),
@@ -318,9 +319,12 @@ const fn record_scale_at(payload: u64) -> u64 {
     align_up(payload, 32)
 }
 
-/// Bytes between two result rows of `row` bytes.
-pub(crate) const fn combine_pitch(row: u64) -> u64 {
-    align_up(row, SLOT_ALIGN)
+/// Bytes between two result rows of `row` bytes. With a port offset never a multiple of seven packets, or all rows would
+/// begin at the same of seven ports ([`port`](crate::plan::port)).
+pub(crate) const fn combine_pitch(row: u64, port_offset: u64) -> u64 {
+    let pitch = align_up(row, SLOT_ALIGN);
+    let crowds = port_offset > 0 && pitch.is_multiple_of(7 * SLOT_ALIGN);
+    if crowds { pitch + SLOT_ALIGN } else { pitch }
 }
 
 /// Bytes between two fullmesh_v2 records: whole blocks, each with its own flag.
@@ -334,8 +338,8 @@ pub(crate) const fn dispatch_area(slots: u64, bs: u64, pitch: u64) -> u64 {
 }
 
 /// Bytes of a combine area: for each of `bs` tokens `columns` results.
-pub(crate) const fn combine_area(bs: u64, columns: u64, row: u64) -> u64 {
-    bs.saturating_mul(columns).saturating_mul(combine_pitch(row))
+pub(crate) const fn combine_area(bs: u64, columns: u64, pitch: u64) -> u64 {
+    bs.saturating_mul(columns).saturating_mul(pitch)
 }
 
 /// Whether the dispatch status area has a slot for each (local expert, source rank).
