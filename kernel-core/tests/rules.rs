@@ -71,6 +71,7 @@ const A3: &[Row] = &[
     (a3, "const_expert_num", "[0, 2147483646]", |c| c.const_expert_num = -1, |c| c.const_expert_num = 7),
     (a3, "zero_expert_num", "within the limit", |c| c.zero_expert_num = i64::from(i32::MAX) - 63, |c| c.zero_expert_num = i64::from(i32::MAX) - 64),
     (a3, "elastic_info", "TP domain", |c| (c.tp_world_size, c.moe_expert_num, c.given) = (2, 16, Given::ELASTIC_INFO), |c| c.given = Given::ELASTIC_INFO),
+    (a3, "expert_map", "absent with elastic_info", |c| c.given = Given::EXPERT_MAP | Given::ELASTIC_INFO, |c| c.given = Given::EXPERT_MAP),
     (a3, "shared_expert_x", "ranks hold shared", |c| (c.shared_expert_num, c.shared_expert_rank_num, c.given) = (1, 8, Given::SHARED_EXPERT_X), |c| c.given = Given::SHARED_EXPERT_X),
     (a3, "global_bs", "0 or bs * ep_world_size", |c| c.global_bs = 255, |c| c.global_bs = 256),
     (a3, "global_bs", "largest bs", |c| c.bs = BatchSizes::PerRank(&ONE_LATER), |c| (c.bs, c.global_bs) = (BatchSizes::PerRank(&ONE_LATER), 256)),

@@ -221,7 +221,8 @@ impl fmt::Display for Wait {
             Flag::Block => {
                 write!(f, "missing: block {c} of record {b} of rank {rank} for local expert {a}")
             }
-            Flag::Counts | Flag::WindowCounts => write!(f, "missing: counts of rank {rank}"),
+            Flag::Counts => write!(f, "missing: table of counts of rank {rank}"),
+            Flag::WindowCounts => write!(f, "missing: counts of rank {rank}"),
             Flag::WindowRows => write!(f, "missing: end flag of rank {rank} behind {a} rows"),
             Flag::Entered => write!(f, "rank {rank} has not begun this operator"),
             Flag::RowsDone => {
