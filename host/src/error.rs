@@ -124,7 +124,7 @@ pub struct Missing {
     /// `dispatch` or `combine`.
     pub operator: &'static str,
     /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `relayed_count`, `token_flag`, `block_flag`,
-    /// `combine_flag`, `tp_flag`, `window_counts`, `window_rows`, `agent_nic`, `agent_idle`, `entered`, `rows_done` or
+    /// `counts`, `grant`, `token_flags`, `results`, `combine_flag`, `tp_flag`, `window_counts`, `window_rows`, `agent_nic`, `agent_idle`, `entered`, `rows_done` or
     /// `record`.
     pub what: &'static str,
     /// The rank that owes the flag.

@@ -111,7 +111,7 @@ fn a_window_too_small_for_two_areas_is_refused_with_the_size_that_suffices() {
 #[test]
 fn a_hang_names_the_grant_or_the_results_that_are_missing() {
     for (lost, what) in
-        [("counts", "count_flag"), ("grants", "grant"), ("tokens", "token_flag"), ("rows", "results")]
+        [("counts", "counts"), ("grants", "grant"), ("tokens", "token_flags"), ("rows", "results")]
     {
         let fault = format!("silent=1:{lost}");
         let args =
