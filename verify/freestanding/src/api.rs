@@ -27,8 +27,8 @@ use veriep_core::plan::route::{self, Sends};
 use veriep_core::plan::shared::SharedSplit;
 use veriep_core::plan::{self, returns, split, table};
 use veriep_core::protocol::{
-    self, Agent, AgentEnv, Choices, Context, Env, Fingerprints, Machine, Operands, Operator, Receive, Scratch, Stage, a2,
-    a3, a3_v2, direct, hierarchy,
+    self, Agent, AgentEnv, Choices, Context, Env, Fingerprints, Machine, Operands, Operator, Receive,
+    Scratch, Stage, a2, a3, a3_v2, direct, hierarchy,
 };
 use veriep_core::shape::{BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, Shape};
 use veriep_core::sync::{barrier, flag};
@@ -320,7 +320,12 @@ fn landings(shape: &Shape) {
     keep((layout::direct::required_bytes(shape, at), layout::direct::Parts::row(&parts, at), info));
     keep(parts.result(at));
     let (grant, word) = (state::Direct::Grants, state::Direct::TokenFlags.word(shape, half, rank));
-    keep((word, state::Direct::of(shape, word), state::Direct::pitch(shape), grant.entry(shape, half, rank, at)));
+    keep((
+        word,
+        state::Direct::of(shape, word),
+        state::Direct::pitch(shape),
+        grant.entry(shape, half, rank, at),
+    ));
     keep((state::core_sums(shape, CoreId(at)), row_table::is_possible(shape)));
     let table = black_box(&[0; 64]);
     keep_all(row_table::records(table, at as usize));
