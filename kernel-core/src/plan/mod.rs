@@ -13,3 +13,31 @@ pub mod route;
 pub mod shared;
 pub mod split;
 pub mod table;
+
+/// How often the scalar unit reads or writes its scratch, which tests count.
+mod accesses {
+    #[cfg(test)]
+    mod counter {
+        extern crate std;
+        use core::cell::Cell;
+
+        std::thread_local! {
+            static SEEN: Cell<u64> = const { Cell::new(0) };
+        }
+
+        pub(in crate::plan) fn add(accesses: u64) {
+            SEEN.set(SEEN.get() + accesses);
+        }
+
+        /// Those of this thread since it was asked last.
+        pub(in crate::plan) fn take() -> u64 {
+            SEEN.take()
+        }
+    }
+    #[cfg(test)]
+    pub(super) use counter::{add, take};
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    pub(super) const fn add(_: u64) {}
+}

@@ -4,6 +4,7 @@
 //! A **destination** is a number: shared-expert ranks first (`0 .. Rs`), then MoE experts (`Rs + e`). The
 //! **slot** of a pair is its ordinal among this rank's active pairs with the same destination, in flat order.
 
+use super::accesses;
 use super::order::{Path, SendOrder};
 use super::split::DispatchShare;
 use crate::inputs::{Inputs, Mask};
@@ -129,9 +130,12 @@ pub fn walk(
     if s == 0 && matches!(inputs.mask, Mask::None) {
         return walk_plainly(shape, rank, inputs, &share.moe, send_status, moe_slots);
     }
+    // The id, and the mask if there is one.
+    let of_pair = 1 + u64::from(!matches!(inputs.mask, Mask::None));
     let mut active_tokens = 0;
     for token in (0..shape.bs(rank)).map(Token) {
         for (k_index, &id) in (0..k).zip(inputs.ids(shape, token)) {
+            accesses::add(of_pair);
             let Ok(e) = u32::try_from(id) else { continue };
             if e >= shape.moe_expert_num() || !inputs.pair_is_active(shape, token, k_index) {
                 continue;
@@ -139,6 +143,7 @@ pub fn walk(
             let Some(count) = send_status.get_mut(shared_ranks + e as usize) else { continue };
             set_own(moe_slots, &share.moe, token.0 * k + k_index, *count);
             *count += 1;
+            accesses::add(2);
         }
         if s > 0 && inputs.token_is_active(shape, token) {
             for j in 0..s {
@@ -174,10 +179,12 @@ fn walk_plainly(
     let mut slot_of = |&id: &i32| match counts.get_mut(id as usize) {
         Some(count) => {
             *count += 1;
+            accesses::add(2);
             *count - 1
         }
         None => NO_SLOT,
     };
+    accesses::add((ids.len() + mine.len()) as u64);
     before.iter().for_each(|id| _ = slot_of(id));
     mine.iter().zip(slots).for_each(|(id, slot)| *slot = slot_of(id));
     behind.iter().for_each(|id| _ = slot_of(id));
@@ -305,6 +312,7 @@ fn set_own(slots: &mut [u32], own: &Range<u32>, pair: u32, slot: u32) {
         && let Some(entry) = slots.get_mut(i as usize)
     {
         *entry = slot;
+        accesses::add(1);
     }
 }
 

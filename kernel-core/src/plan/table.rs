@@ -5,10 +5,10 @@
 //! for each destination the rows before a token, which is the slot of that token's pair (seed:
 //! `expertCountTensor`), and in the end `send_status` (seed: `statusTensor`).
 //!
-//! Accesses of the scalar unit to its scratch: the walk makes 5 per pair, `5 * BS * K` (read the id, read the mask, read
-//! the count, write it, write the slot). The table takes 2, `2 * BS * K` (read the id, write the mark), where masks
-//! come as rows too, and then one more for each pair of the core's own share to look up its slot; the `BS`
-//! additions of `Rs + E` counts are the vector unit's.
+//! Accesses of the scalar unit to its scratch: the walk of a core that owns all pairs makes `5 * BS * K` of them (read the
+//! id, the mask and the count, write the count and the slot), and 4 where there is no mask. To mark the table takes
+//! `2 * BS * K` (read the id, write the mark), and 3 with a mask. The slots of the core's own share are 4 each (read id, mark
+//! and count, write the slot); the `BS` additions of `Rs + E` counts are the vector unit's. A test counts them all.
 //!
 //! The machines walk, in every shape. On a processor (x86-64, one of eight cores, K 8, BS 48, E 256) the walk takes 0.16
 //! microseconds and the table 1.6, ten times as long; with E 8, where the table is shortest, 0.17 and 0.53. Where pairs are
@@ -17,9 +17,10 @@
 //! (`the_walk_and_the_table_by_the_clock` measures it.) A firmware whose scalar unit is as slow as the seed's, 8 ns an access,
 //! has the table here.
 
+use super::accesses;
 use super::route::{self, NO_SLOT, share_len};
 use super::split::DispatchShare;
-use crate::inputs::Inputs;
+use crate::inputs::{Inputs, Mask};
 use crate::shape::Shape;
 use crate::units::{RankId, Token, div_rem};
 
@@ -36,12 +37,14 @@ pub fn mark(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, table: &mut [u8]) 
     let shared_ranks = shape.shared_expert_rank_num();
     for (token, row) in rows_mut(shape, table) {
         for (k, &id) in (0..shape.k()).zip(inputs.ids(shape, token)) {
+            accesses::add(1 + u64::from(!matches!(inputs.mask, Mask::None)));
             // Special experts lie behind the last destination: they have no column.
             if let Ok(e) = u32::try_from(id)
                 && inputs.pair_is_active(shape, token, k)
                 && let Some(entry) = row.get_mut((shared_ranks + e) as usize)
             {
                 *entry = 1;
+                accesses::add(1);
             }
         }
         for j in (0..shape.shared_expert_num()).filter(|_| inputs.token_is_active(shape, token)) {
@@ -69,11 +72,13 @@ pub fn add_up(
     let shared_ranks = shape.shared_expert_rank_num();
     for (token, row) in rows(shape, table) {
         let slot_at = |destination: u32, send_status: &[u32]| {
+            accesses::add(2);
             let marked = *row.get(destination as usize)? == 1;
             send_status.get(destination as usize).copied().filter(|_| marked)
         };
         for pair in own(&share.moe, token, shape.k()) {
             let (_, k) = div_rem(pair, shape.k());
+            accesses::add(1);
             let id = inputs.ids(shape, token).get(k as usize).and_then(|&id| u32::try_from(id).ok());
             // The mark alone does not say which pair of the token it stands for: ids are distinct, so it is this.
             let slot = id.and_then(|e| slot_at(shared_ranks + e, send_status));
@@ -99,6 +104,7 @@ fn own(share: &core::ops::Range<u32>, token: Token, columns: u32) -> core::ops::
 fn set(slots: &mut [u32], index: u32, slot: Option<u32>) {
     if let (Some(entry), Some(slot)) = (slots.get_mut(index as usize), slot) {
         *entry = slot;
+        accesses::add(1);
     }
 }
 

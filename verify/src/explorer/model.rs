@@ -151,6 +151,8 @@ pub struct Model {
     pub flags: Flags,
     /// Where experts find received rows.
     pub receive: Receive,
+    /// In which order cores send.
+    pub order: SendOrder,
     /// What is broken.
     pub twin: Twin,
     /// Give up beyond so many states.
@@ -179,6 +181,7 @@ impl Model {
             traffic: Traffic::All,
             flags: Flags::Joint,
             receive: Receive::Copy,
+            order: SendOrder::Plain,
             twin: Twin::None,
             states_max: 20_000_000,
         }
@@ -313,7 +316,7 @@ impl Model {
 
     /// The machines' choices.
     pub(super) fn choices(&self) -> Choices {
-        Choices { order: SendOrder::Plain, flags: self.flags, receive: self.receive, ..Choices::default() }
+        Choices { order: self.order, flags: self.flags, receive: self.receive, ..Choices::default() }
     }
 
     /// The shape that the machines see.

@@ -1,8 +1,9 @@
 //! Explorations that take seconds: the gate by which mutants of the protocol are judged (docs/MUTANTS.md). What
 //! they leave out, more rounds and more cores, is in `explorer gates`.
 
-use crate::verdict::safe;
-use veriep_verify::explorer::Model;
+use crate::verdict::{caught, safe};
+use veriep_core::plan::order::SendOrder;
+use veriep_verify::explorer::{Model, Twin};
 
 /// A mutant may make the graph endless.
 fn quick(name: &str, mut model: Model) {
@@ -35,6 +36,17 @@ fn two_ranks_of_three_cores() {
 #[test]
 fn three_ranks() {
     quick("3 ranks x 1 core, DC once, weak", Model::new(3, "DC").weak().units(1));
+}
+
+/// The order in which cores send changes no verdict.
+#[test]
+fn every_send_order() {
+    for order in SendOrder::ALL {
+        let model = |model: Model| Model { order, ..model.wide().weak().units(1) };
+        quick(&format!("2 ranks x 1 core, wide, {order:?}, weak"), model(Model::new(2, "DC")));
+        let missing = model(Model::new(2, "DC").cores(2).twin(Twin::NoQuiet));
+        caught(&format!("2 ranks x 2 cores, wide, {order:?}, no quiet, weak"), &missing);
+    }
 }
 
 #[test]

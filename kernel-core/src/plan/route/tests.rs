@@ -2,7 +2,7 @@
 //! And the table of `plan/table.rs` against the walk.
 
 use super::*;
-use crate::plan::{split, table};
+use crate::plan::{accesses, split, table};
 use crate::shape::Config;
 use crate::testing::domain::{Dice, Domain, OwnedMask, PAIR, Tensors, shape as shape_of};
 use crate::testing::random;
@@ -264,6 +264,33 @@ proptest! {
         let mut dice = Dice(seed);
         let rank = dice.below(shape.ep_world_size());
         assert_plan(&shape, rank, &Tensors::random(&shape, RankId(rank), &mut dice));
+    }
+}
+
+/// Seed 004 section 2.2: five accesses for each pair, and two with a table.
+#[test]
+fn the_walk_takes_five_accesses_for_each_pair_and_the_table_two() {
+    for (r, e, k, bs, cores) in [(2, 8, 4, 16, 1), (8, 64, 8, 48, 1), (8, 64, 8, 48, 8), (4, 256, 16, 64, 3)]
+    {
+        let shape = Domain { r, e, k, bs, h: 1, cores, ..PAIR }.shape();
+        let pairs = (bs * k) as u64;
+        let ids: Vec<_> = (0..bs * k).map(|i| ((i / k * 7 + i % k * (e / k)) % e) as i32).collect();
+        let masks = [(OwnedMask::None, 0), (OwnedMask::Pairs(vec![true; pairs as usize]), pairs)];
+        for (mask, masked) in masks {
+            let tensors = Tensors::new(&shape, RankId(0), ids.clone(), mask);
+            let share = split::dispatch(&shape, RankId(0), CoreId(0));
+            let own = u64::from(share_len(&share));
+            let (mut status, mut slots) = (vec![0; e as usize], vec![0; own as usize]);
+            let mut marks = vec![0; table::table_len(&shape, RankId(0))];
+            accesses::take();
+            walk(&shape, RankId(0), &tensors.inputs(), &share, &mut status, &mut slots);
+            assert_eq!(accesses::take(), 3 * pairs + own + masked);
+            table::mark(&shape, RankId(0), &tensors.inputs(), &mut marks);
+            assert_eq!(accesses::take(), 2 * pairs + masked);
+            let inputs = tensors.inputs();
+            table::add_up(&shape, RankId(0), &inputs, &share, &marks, &mut status, &mut slots);
+            assert_eq!(accesses::take(), 4 * own);
+        }
     }
 }
 
