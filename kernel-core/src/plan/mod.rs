@@ -17,6 +17,13 @@ pub mod table;
 /// How often the scalar unit reads or writes its scratch, which tests count.
 mod accesses {
     #[cfg(test)]
+    pub(super) use counter::{add, take};
+
+    #[cfg(not(test))]
+    #[inline(always)]
+    pub(super) const fn add(_: u64) {}
+
+    #[cfg(test)]
     mod counter {
         extern crate std;
         use core::cell::Cell;
@@ -34,10 +41,4 @@ mod accesses {
             SEEN.take()
         }
     }
-    #[cfg(test)]
-    pub(super) use counter::{add, take};
-
-    #[cfg(not(test))]
-    #[inline(always)]
-    pub(super) const fn add(_: u64) {}
 }
