@@ -10,7 +10,7 @@ use veriep_core::protocol::Receive;
 pub enum Subject {
     /// The machines of `veriep_core`; on A2 with agents and transfers, or messages.
     Machines,
-    /// A2 alone: windows that land and ranks that wait for them, [`halves`]; no machine, no agent, no flag that moves.
+    /// A2 alone: windows that land and ranks that wait for them, [`a2_window_model`]; no machine, no agent, no flag that moves.
     Windows,
 }
 
