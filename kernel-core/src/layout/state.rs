@@ -174,7 +174,9 @@ impl Direct {
         let inside = at.offset % PARTITION;
         let is_status =
             at.region == Region::State && at.offset < DISPATCH_SELECTORS && inside < DISPATCH_STATUS;
-        Self::ALL.into_iter().find(|&word| is_status && inside % Self::pitch(shape) == word as u64 * 8)
+        Self::ALL
+            .into_iter()
+            .find(|&word| is_status && inside.checked_rem(Self::pitch(shape)) == Some(word as u64 * 8))
     }
 }
 

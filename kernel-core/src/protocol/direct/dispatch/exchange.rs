@@ -149,8 +149,12 @@ impl Dispatch {
         }
         for (index, (_, local_expert, source)) in sources_of(shape, first_slots(env)).enumerate() {
             let of_source = self.counts_of(env, cx.fabric, source)?.skip(local_expert as usize);
-            for (count, told) in counts.iter_mut().skip(index).step_by(ranks as usize).zip(of_source) {
+            // Not `step_by`, which panics where there are no ranks.
+            let mut at = index;
+            for told in of_source {
+                let Some(count) = counts.get_mut(at) else { break };
                 *count = told?;
+                at += ranks as usize;
             }
         }
         self.go(Phase::Grant { next: effects(env, PUT_AND_PUBLISH).start, of_expert })
