@@ -2,9 +2,9 @@
 //! the first operator: a rank with other parameters would write where nobody expects it.
 
 use super::Choices;
-use crate::layout::map::{self, Area};
-use crate::layout::{a2_window, relay};
-use crate::shape::{Protocol, RowFormat, Shape, hash};
+use crate::layout::each_area;
+use crate::layout::map::Area;
+use crate::shape::{Product, RowFormat, Shape, hash};
 use crate::units::RankId;
 
 const PARAMETERS: [&str; 26] = [
@@ -115,14 +115,10 @@ impl Fingerprints {
                 *word = hash([*word, area.start.offset, area.count, area.stride, area.slot].into_iter());
             }
         };
-        match shape.protocol() {
-            Protocol::Fullmesh => a2_window::areas(shape).for_each(add),
-            Protocol::Hierarchy => relay::areas(shape).for_each(add),
-            Protocol::FullmeshV1 | Protocol::FullmeshV2 => {
-                for rank in [0, shape.ep_world_size().saturating_sub(1)] {
-                    map::areas(shape, RankId(rank)).for_each(&mut add);
-                }
-            }
+        each_area(shape, RankId(0), &mut add);
+        // On A2 all ranks are laid out alike.
+        if shape.product() == Product::A3 {
+            each_area(shape, RankId(shape.ep_world_size().saturating_sub(1)), &mut add);
         }
         Self(words)
     }
@@ -144,9 +140,10 @@ impl Fingerprints {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::layout::{a2_window, map, relay};
     use crate::plan::order::SendOrder;
     use crate::protocol::{Flags, Receive, Stage};
-    use crate::shape::{BatchSizes, Config, Dtype, Elastic, Limits, Op};
+    use crate::shape::{BatchSizes, Config, Dtype, Elastic, Limits, Op, Protocol};
     use alloc::collections::BTreeSet;
     use alloc::vec::Vec;
 

@@ -211,6 +211,7 @@ fn layouts(shape: &Shape) {
     keep((outputs::expand_x(shape, at), outputs::x_out(shape, token)));
     keep((Tensor::X.is_of_received_rows(), Tensor::X.is_of_combine()));
     keep_all(map::areas(shape, rank).map(|area| area.size()));
+    layout::each_area(shape, rank, &mut keep);
     keep_all(map::record_fields(shape));
     keep_all(map::combine_fields(shape));
     keep_all(map::outputs(shape, rank));

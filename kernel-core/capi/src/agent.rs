@@ -1,0 +1,138 @@
+//! The agent of a rank on A2.
+
+use crate::codes::{Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_OK, VERIEP_PENDING, code, order};
+use crate::context::{List, Outcome, awaited, context, report};
+use crate::driver::choices;
+use crate::fabric::NicTable;
+use crate::given::read;
+use crate::mapped::Mapped;
+use crate::objects;
+use crate::types::{
+    veriep_agent, veriep_awaited, veriep_choices, veriep_context, veriep_shape, veriep_status,
+};
+use kernel_core::fabric::Progress;
+use kernel_core::fabric::nic::Nic;
+use kernel_core::protocol::{Agent, AgentEnv};
+use kernel_core::shape::Shape;
+use kernel_core::units::RankId;
+
+/// 1 if each rank has an agent beside its cores under these choices (null: by default), 0 if not, or a code below 0.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_has_agents(
+    shape: *const veriep_shape,
+    choices: *const veriep_choices,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let shape = objects::get::<Shape>(shape)?;
+        Ok(self::choices(choices)?.has_agents(shape).into())
+    })())
+}
+
+/// Makes the agent of `rank`, which issues tasks in this order (`VERIEP_ORDER_*`). It lives as long as the group.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_agent_new(
+    out: *mut veriep_agent,
+    shape: *const veriep_shape,
+    rank: u32,
+    order: u32,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        objects::forget::<objects::Agent>(out)?;
+        let shape = objects::get::<Shape>(shape)?;
+        if rank >= shape.ep_world_size() {
+            return Err(VERIEP_E_ARGUMENT);
+        }
+        let env = AgentEnv::new(shape, RankId(rank), self::order(order)?);
+        objects::put(out, objects::Agent { env, rank, is_dead: false, agent: Agent::new() })?;
+        Ok(VERIEP_OK)
+    })())
+}
+
+/// Lets the agent post at most `steps` tasks: `VERIEP_STEPPED`, `VERIEP_PENDING` when no task is to be posted, or a code below
+/// 0. Of the context it takes the shape, the text, and `nic` or `mapped`. `status` may be null.
+///
+/// # Safety
+/// As of `veriep_core_step`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_agent_step(
+    agent: *mut veriep_agent,
+    cx: *const veriep_context,
+    steps: u32,
+    status: *mut veriep_status,
+) -> i32 {
+    // SAFETY: the caller's.
+    code(unsafe {
+        drive(agent, cx, status, &mut |agent, env, shape, nic| {
+            let mut done = 0;
+            let outcome = agent.run(shape, env, nic, steps, &mut done);
+            (done, outcome)
+        })
+    })
+}
+
+/// As `veriep_core_awaits`, of an agent.
+///
+/// # Safety
+/// As of `veriep_core_awaits`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_agent_awaits(
+    agent: *mut veriep_agent,
+    cx: *const veriep_context,
+    out: *mut veriep_awaited,
+    room: usize,
+    count: *mut usize,
+    status: *mut veriep_status,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut list = List::new(out, room, count)?;
+        let said = drive(agent, cx, status, &mut |agent, env, shape, nic| {
+            let outcome = agent.awaits(shape, env, nic, &mut |what| list.add(awaited(what)));
+            (u32::from(outcome == Ok(Progress::Stepped)), outcome.map(Some))
+        })?;
+        if said == VERIEP_PENDING { list.end().map(|_| said) } else { Ok(said) }
+    })())
+}
+
+type Step<'s> = dyn FnMut(&mut Agent, &AgentEnv, &Shape, &mut dyn Nic) -> (u32, Outcome) + 's;
+
+/// Opens what the caller gave, lets `step` go on, and reports.
+///
+/// # Safety
+/// As of [`veriep_agent_step`].
+unsafe fn drive(
+    agent: *mut veriep_agent,
+    cx: *const veriep_context,
+    status: *mut veriep_status,
+    step: &mut Step<'_>,
+) -> Said {
+    // SAFETY: the caller's.
+    unsafe {
+        let agent = objects::get_mut::<objects::Agent>(agent)?;
+        let (given, is_table) = context(cx, |cx| !cx.nic.is_null())?;
+        if agent.is_dead {
+            return Err(VERIEP_E_ORDER);
+        }
+        let shape = objects::get::<Shape>(given.shape)?;
+        let rank = RankId(agent.rank);
+        let (mut table, mut mapped);
+        let nic: &mut dyn Nic = if is_table {
+            table = NicTable::new(read(given.nic)?, rank)?;
+            &mut table
+        } else {
+            mapped = Mapped::nic(given.mapped, rank)?;
+            &mut mapped
+        };
+        let (steps, outcome) = step(&mut agent.agent, &agent.env, shape, nic);
+        agent.is_dead = outcome.is_err();
+        report(given, status, steps, outcome, true)
+    }
+}

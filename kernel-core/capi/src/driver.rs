@@ -1,0 +1,217 @@
+//! A core of a rank: made once, begun for each operator, stepped until it is done.
+
+use crate::codes::{
+    self, Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_E_REFUSED, VERIEP_OK, VERIEP_PENDING, code,
+};
+use crate::context::{List, Outcome, awaited, context, report};
+use crate::fabric::{Table, capabilities, check};
+use crate::given::{self, read, slice_mut};
+use crate::mapped::Mapped;
+use crate::objects::{self, Core, Phase};
+use crate::text::Text;
+use crate::types::{
+    veriep_awaited, veriep_choices, veriep_context, veriep_core, veriep_fabric, veriep_shape, veriep_status,
+};
+use core::ffi::c_char;
+use kernel_core::fabric::{Fabric, Progress};
+use kernel_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Scratch};
+use kernel_core::shape::{Protocol, Shape};
+use kernel_core::units::{CoreId, RankId};
+use kernel_core::vector::Portable;
+
+/// What is chosen by default.
+#[unsafe(no_mangle)]
+pub extern "C" fn veriep_choices_default() -> veriep_choices {
+    veriep_choices {
+        order: codes::VERIEP_ORDER_STAGGERED,
+        flags: codes::VERIEP_FLAGS_JOINT,
+        receive: codes::VERIEP_RECEIVE_COPY,
+        stage: codes::VERIEP_STAGE_3,
+    }
+}
+
+/// Choices; null are those by default.
+///
+/// # Safety
+/// As of [`read`].
+pub(crate) unsafe fn choices(given: *const veriep_choices) -> Said<Choices> {
+    if given.is_null() {
+        return Ok(Choices::default());
+    }
+    // SAFETY: the caller's.
+    codes::choices(unsafe { read(given) }?)
+}
+
+/// `VERIEP_CAN_*` of a table; a code below 0 for a table without one of the functions that all have.
+///
+/// # Safety
+/// A pointer that is not null leads to a table.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_fabric_can(fabric: *const veriep_fabric) -> i32 {
+    // SAFETY: the caller's.
+    let table = unsafe { read(fabric) };
+    code(table.and_then(|table| check(table).map(|()| capabilities(table).bits().cast_signed())))
+}
+
+/// Makes core `core` of EP rank `rank`, in an elastic domain by its new id, which is number `tp_rank` of its TP domain (0
+/// without one), for a fabric that can do `can` (`VERIEP_CAN_*`; mapped memory can do all four). `choices` may be null.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say; `text` has `text_len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_core_new(
+    out: *mut veriep_core,
+    shape: *const veriep_shape,
+    rank: u32,
+    tp_rank: u32,
+    core: u32,
+    choices: *const veriep_choices,
+    can: u32,
+    text: *mut c_char,
+    text_len: usize,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut text = Text::new(text, text_len)?;
+        objects::forget::<Core>(out)?;
+        let shape = objects::get::<Shape>(shape)?;
+        if tp_rank >= shape.tp_world_size() {
+            return Err(VERIEP_E_ARGUMENT);
+        }
+        let can = codes::capabilities(can)?;
+        let env = Env::new(shape, (RankId(rank), CoreId(core)), self::choices(choices)?, can, Portable);
+        let env = env.map_err(|refused| {
+            text.say(&refused);
+            VERIEP_E_REFUSED
+        })?;
+        let env = if shape.tp_world_size() > 1 { env.with_tp_rank(RankId(tp_rank)) } else { env };
+        let machine = Machine::begin(Operator::Dispatch, &env);
+        objects::put(out, Core { env, rank, tp_rank, phase: Phase::Idle, machine })?;
+        Ok(VERIEP_OK)
+    })())
+}
+
+/// Begins an operator, `VERIEP_DISPATCH` or `VERIEP_COMBINE`. All cores of this rank must have ended the one before.
+///
+/// # Safety
+/// A pointer that is not null leads to a core that nobody else uses meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_core_begin(core: *mut veriep_core, which: u32) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let core = objects::get_mut::<Core>(core)?;
+        if !matches!(core.phase, Phase::Idle | Phase::Done) {
+            return Err(VERIEP_E_ORDER);
+        }
+        core.machine = Machine::begin(codes::operator(which)?, &core.env);
+        core.phase = Phase::Running;
+        Ok(VERIEP_OK)
+    })())
+}
+
+/// Goes on with the operator, by at most `steps` steps: `VERIEP_STEPPED`, `VERIEP_PENDING`, `VERIEP_OK` when it has ended, or
+/// a code below 0. `status` may be null.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say, and to as much; nobody else uses the core meanwhile. Memory is used as
+/// `docs/embed/c.md` says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_core_step(
+    core: *mut veriep_core,
+    cx: *const veriep_context,
+    steps: u32,
+    status: *mut veriep_status,
+) -> i32 {
+    // SAFETY: the caller's.
+    code(unsafe {
+        drive(core, cx, status, false, &mut |machine, cx| {
+            let mut done = 0;
+            let outcome = machine.run(cx, steps, &mut done);
+            (done, outcome)
+        })
+    })
+}
+
+/// Takes one more step of a core that is pending, which changes nothing if it still is, and tells all that it awaits: only a
+/// change of one of these lets it move, so until then its driver may sleep. Writes at most `room` of them to `out`, their
+/// number to `count`, and what is missing to the context's text. `VERIEP_PENDING`, or another code if it has moved.
+///
+/// # Safety
+/// As of `veriep_core_step`; `out` has `room` entries.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_core_awaits(
+    core: *mut veriep_core,
+    cx: *const veriep_context,
+    out: *mut veriep_awaited,
+    room: usize,
+    count: *mut usize,
+    status: *mut veriep_status,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut list = List::new(out, room, count)?;
+        let said = drive(core, cx, status, true, &mut |machine, cx| {
+            let outcome = machine.awaits(cx, &mut |what| list.add(awaited(what)));
+            (u32::from(outcome == Ok(Progress::Stepped)), outcome.map(Some))
+        })?;
+        // A list that was cut would let its reader sleep too long.
+        if said == VERIEP_PENDING { list.end().map(|_| said) } else { Ok(said) }
+    })())
+}
+
+type Cx<'c> = Context<'c, Env<Portable>, dyn Fabric + 'c>;
+
+/// Opens what the caller gave, lets `step` go on, and reports. Both kinds of memory are one type behind a pointer: the
+/// machines stand in the library once.
+///
+/// # Safety
+/// As of [`veriep_core_step`].
+unsafe fn drive(
+    core: *mut veriep_core,
+    cx: *const veriep_context,
+    status: *mut veriep_status,
+    tells: bool,
+    step: &mut dyn FnMut(&mut Machine, &mut Cx<'_>) -> (u32, Outcome),
+) -> Said {
+    // SAFETY: the caller's.
+    unsafe {
+        let core = objects::get_mut::<Core>(core)?;
+        let (given, is_table) = context(cx, |cx| !cx.fabric.is_null())?;
+        if !matches!(core.phase, Phase::Running | Phase::Done) {
+            return Err(VERIEP_E_ORDER);
+        }
+        let shape = objects::get::<Shape>(given.shape)?;
+        let inputs = &given::inputs(read(given.inputs)?)?;
+        let operands = if given.operands.is_null() {
+            Operands::default()
+        } else {
+            given::operands(read(given.operands)?)?
+        };
+        let operands = &operands;
+        let words = slice_mut(given.words, given.words_len)?;
+        let row = slice_mut(given.bytes, given.bytes_len)?;
+        let rank = RankId(core.rank);
+        let (mut table, mut mapped);
+        let fabric: &mut dyn Fabric = if is_table {
+            table = Table::new(read(given.fabric)?, rank)?;
+            &mut table
+        } else {
+            mapped = Mapped::fabric(given.mapped, rank, RankId(core.tp_rank), servers(shape))?;
+            &mut mapped
+        };
+        let env = &core.env;
+        let mut cx = Context { shape, env, fabric, inputs, operands, scratch: Scratch { words, row } };
+        let (steps, outcome) = step(&mut core.machine, &mut cx);
+        core.phase = match outcome {
+            Err(_) => Phase::Dead,
+            Ok(Some(Progress::Done)) => Phase::Done,
+            Ok(_) => Phase::Running,
+        };
+        report(given, status, steps, outcome, tells)
+    }
+}
+
+/// Ranks of a server, where others are far; else 0.
+fn servers(shape: &Shape) -> u32 {
+    if shape.protocol() == Protocol::Hierarchy { shape.server_ranks() } else { 0 }
+}

@@ -1,0 +1,407 @@
+//! Configurations, and what follows from one: sizes, areas, plans, fingerprints.
+
+use crate::codes::{
+    self, Said, VERIEP_ABI_VERSION, VERIEP_E_ARGUMENT, VERIEP_E_CONFIG, VERIEP_E_INPUTS, VERIEP_E_SHORT,
+    VERIEP_E_VERSION, VERIEP_NONE, VERIEP_OK, VERIEP_STATE_BYTES, VERIEP_TENSORS, code,
+};
+use crate::context::List;
+use crate::driver::choices;
+use crate::fabric::place;
+use crate::given::{self, read, slice, slice_mut};
+use crate::objects;
+use crate::text::Text;
+use crate::types::{
+    veriep_area, veriep_bytes, veriep_choices, veriep_config, veriep_fingerprints, veriep_inputs,
+    veriep_rows, veriep_send, veriep_shape, veriep_sizes,
+};
+use core::ffi::c_char;
+use core::ops::ControlFlow;
+use core::ptr;
+use kernel_core::layout::map::Area;
+use kernel_core::layout::{self, outputs, tp};
+use kernel_core::place::Tensor;
+use kernel_core::plan::route::{self, Sends};
+use kernel_core::plan::split::{self, DispatchShare};
+use kernel_core::protocol::{Fingerprints, scratch_bytes, scratch_words};
+use kernel_core::shape::{BatchSizes, Config, Elastic, Shape};
+use kernel_core::units::{CoreId, RankId};
+
+/// The version of the library's interface: `VERIEP_ABI_VERSION` of the header that belongs to it.
+#[unsafe(no_mangle)]
+pub extern "C" fn veriep_abi_version() -> u32 {
+    VERIEP_ABI_VERSION
+}
+
+/// Fills in a configuration. `abi_version` is `VERIEP_ABI_VERSION`; with another one nothing is written.
+///
+/// # Safety
+/// A pointer that is not null leads to a configuration.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_config_default(out: *mut veriep_config, abi_version: u32) -> i32 {
+    if abi_version != VERIEP_ABI_VERSION {
+        return VERIEP_E_VERSION;
+    }
+    let of = Config::default();
+    let bs = if let BatchSizes::Uniform(bs) = of.bs { bs } else { 0 };
+    let config = veriep_config {
+        abi_version,
+        limits: codes::VERIEP_LIMITS_PRODUCT,
+        comm_alg: codes::VERIEP_FULLMESH_V1,
+        op: codes::VERIEP_OP_COMBINE,
+        dtype: codes::VERIEP_BF16,
+        given: 0,
+        ep_world_size: of.ep_world_size,
+        server_ranks: of.server_ranks,
+        tp_world_size: of.tp_world_size,
+        moe_expert_num: of.moe_expert_num,
+        shared_expert_num: of.shared_expert_num,
+        shared_expert_rank_num: of.shared_expert_rank_num,
+        zero_expert_num: of.zero_expert_num,
+        copy_expert_num: of.copy_expert_num,
+        const_expert_num: of.const_expert_num,
+        k: of.k,
+        h: of.h,
+        bs,
+        bs_per_rank: ptr::null(),
+        bs_per_rank_len: 0,
+        global_bs: of.global_bs,
+        quant_mode: of.quant_mode,
+        comm_quant_mode: of.comm_quant_mode,
+        expert_token_nums_type: of.expert_token_nums_type,
+        hccl_buffsize_mb: of.hccl_buffsize_mb,
+        port_offset: of.port_offset,
+        aiv_num: of.aiv_num,
+        norm_eps: of.norm_eps,
+    };
+    // SAFETY: the caller's.
+    code(unsafe { given::write(out) }.map(|out| {
+        out.write(config);
+        VERIEP_OK
+    }))
+}
+
+/// # Safety
+/// `bs_per_rank` has as many entries as it says.
+unsafe fn config(given: &veriep_config) -> Said<Config<'_>> {
+    Ok(Config {
+        comm_alg: codes::protocol(given.comm_alg)?,
+        op: codes::op(given.op)?,
+        dtype: codes::dtype(given.dtype)?,
+        ep_world_size: given.ep_world_size,
+        server_ranks: given.server_ranks,
+        tp_world_size: given.tp_world_size,
+        moe_expert_num: given.moe_expert_num,
+        shared_expert_num: given.shared_expert_num,
+        shared_expert_rank_num: given.shared_expert_rank_num,
+        zero_expert_num: given.zero_expert_num,
+        copy_expert_num: given.copy_expert_num,
+        const_expert_num: given.const_expert_num,
+        k: given.k,
+        h: given.h,
+        bs: if given.bs_per_rank.is_null() {
+            BatchSizes::Uniform(given.bs)
+        } else {
+            // SAFETY: the caller's.
+            BatchSizes::PerRank(unsafe { slice(given.bs_per_rank, given.bs_per_rank_len) }?)
+        },
+        global_bs: given.global_bs,
+        quant_mode: given.quant_mode,
+        comm_quant_mode: given.comm_quant_mode,
+        expert_token_nums_type: given.expert_token_nums_type,
+        hccl_buffsize_mb: given.hccl_buffsize_mb,
+        port_offset: given.port_offset,
+        aiv_num: given.aiv_num,
+        norm_eps: given.norm_eps,
+        given: codes::given(given.given)?,
+    })
+}
+
+/// Checks a configuration and makes a shape of it. The text has a line for each rule that is broken.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say; `text` has `text_len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_shape_new(
+    out: *mut veriep_shape,
+    config: *const veriep_config,
+    text: *mut c_char,
+    text_len: usize,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut text = Text::new(text, text_len)?;
+        objects::forget::<Shape>(out)?;
+        let given = read(config)?;
+        if given.abi_version != VERIEP_ABI_VERSION {
+            return Err(VERIEP_E_VERSION);
+        }
+        let (config, limits) = (self::config(given)?, codes::limits(given.limits)?);
+        let shape = Shape::check(&config, limits, &mut |violation| text.line(violation));
+        objects::put(out, shape.ok_or(VERIEP_E_CONFIG)?)?;
+        Ok(VERIEP_OK)
+    })())
+}
+
+/// Checks `elastic_info` of `len` words and makes the shape of those that are left of `whole`. Ranks are then named by their
+/// new ids: rank `i` is the physical rank `elastic_info[4 + R + i]`, and `to` in a fabric is such an `i`.
+///
+/// # Safety
+/// As of `veriep_shape_new`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_shape_survivors(
+    out: *mut veriep_shape,
+    whole: *const veriep_shape,
+    elastic_info: *const i32,
+    len: usize,
+    text: *mut c_char,
+    text_len: usize,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut text = Text::new(text, text_len)?;
+        let (whole, info) = (objects::get::<Shape>(whole)?, slice(elastic_info, len)?);
+        let left = Elastic::check(whole, info, &mut |violation| text.line(violation));
+        objects::put(out, whole.survivors(&left.ok_or(VERIEP_E_CONFIG)?))?;
+        Ok(VERIEP_OK)
+    })())
+}
+
+/// # Safety
+/// As of [`objects::get`].
+unsafe fn of_rank<'a>(shape: *const veriep_shape, rank: u32) -> Said<(&'a Shape, RankId)> {
+    // SAFETY: the caller's.
+    let shape = unsafe { objects::get::<Shape>(shape) }?;
+    if rank < shape.ep_world_size() { Ok((shape, RankId(rank))) } else { Err(VERIEP_E_ARGUMENT) }
+}
+
+/// What the memory of EP rank `rank` must hold.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_shape_sizes(
+    shape: *const veriep_shape,
+    rank: u32,
+    out: *mut veriep_sizes,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let (shape, rank) = of_rank(shape, rank)?;
+        let out = given::write(out)?;
+        let has_tp = shape.tp_world_size() > 1;
+        let mut capacities = [0; VERIEP_TENSORS];
+        let all = Tensor::ALL.iter().map(|&tensor| outputs::capacity(shape, rank, tensor));
+        capacities.iter_mut().zip(all).for_each(|(to, capacity)| *to = capacity);
+        out.write(veriep_sizes {
+            state: VERIEP_STATE_BYTES,
+            window: shape.window_bytes(),
+            window_out: shape.window_out_bytes(),
+            tp_state: if has_tp { VERIEP_STATE_BYTES } else { 0 },
+            tp_window: if has_tp { tp::window_bytes(shape, rank) } else { 0 },
+            outputs: capacities,
+            ep_recv_counts: outputs::ep_recv_counts_bytes(shape, rank),
+            rows_max: shape.rows_max(rank),
+            row: shape.payload_bytes(),
+            scratch_words: scratch_words(shape),
+            scratch_bytes: scratch_bytes(shape),
+            ep_world_size: shape.ep_world_size(),
+            local_experts: shape.local_experts(rank),
+            bs: shape.bs(rank),
+            aiv_num: shape.aiv_num(),
+        });
+        Ok(VERIEP_OK)
+    })())
+}
+
+/// Every area of the memory of EP rank `rank`: writes at most `room` of them, and to `count` how many there are.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say; `out` has `room` entries.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_shape_areas(
+    shape: *const veriep_shape,
+    rank: u32,
+    out: *mut veriep_area,
+    room: usize,
+    count: *mut usize,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut list = List::new(out, room, count)?;
+        let (shape, rank) = of_rank(shape, rank)?;
+        layout::each_area(shape, rank, &mut |area| list.add(self::area(&area)));
+        list.end()
+    })())
+}
+
+fn area(of: &Area) -> veriep_area {
+    let mut name = [0; 32];
+    // All are shorter, so that a zero stays.
+    let bytes = of.name.bytes().take(name.len() - 1);
+    name.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte as c_char);
+    veriep_area {
+        name,
+        region: codes::region(of.start.region),
+        partition: codes::partition(of.partition),
+        start: of.start.offset,
+        count: of.count,
+        stride: of.stride,
+        slot: of.slot,
+    }
+}
+
+/// What all ranks must have alike, as numbers that they can compare before the first operator.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_fingerprints_new(
+    out: *mut veriep_fingerprints,
+    shape: *const veriep_shape,
+    choices: *const veriep_choices,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let shape = objects::get::<Shape>(shape)?;
+        let all = Fingerprints::new(shape, self::choices(choices)?);
+        given::write(out)?.write(veriep_fingerprints { words: all.0 });
+        Ok(VERIEP_OK)
+    })())
+}
+
+/// Compares what two ranks have: `VERIEP_OK`, or `VERIEP_E_CONFIG` and in the text the first parameter or area that differs.
+/// Writes to `whole`, unless it is null, one number for all of the first.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say; `text` has `text_len` bytes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_fingerprints_compare(
+    own: *const veriep_fingerprints,
+    other: *const veriep_fingerprints,
+    whole: *mut u64,
+    text: *mut c_char,
+    text_len: usize,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut text = Text::new(text, text_len)?;
+        let (own, other) = (Fingerprints(read(own)?.words), Fingerprints(read(other)?.words));
+        if !whole.is_null() {
+            given::write(whole)?.write(own.whole());
+        }
+        own.first_difference(&other).map_or(Ok(VERIEP_OK), |name| {
+            text.say(&name);
+            Err(VERIEP_E_CONFIG)
+        })
+    })())
+}
+
+/// Checks what `rank` brings to a round. The text has a line for each rule that is broken.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say, tensors to as much as they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_inputs_check(
+    shape: *const veriep_shape,
+    rank: u32,
+    inputs: *const veriep_inputs,
+    text: *mut c_char,
+    text_len: usize,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut text = Text::new(text, text_len)?;
+        let (shape, rank) = of_rank(shape, rank)?;
+        let mut said = Ok(VERIEP_OK);
+        let _ = given::inputs(read(inputs)?)?.check_all(shape, rank, &mut |error| {
+            text.line(&error);
+            said = Err(VERIEP_E_INPUTS);
+            ControlFlow::Continue(())
+        });
+        said
+    })())
+}
+
+/// The rows that core `core` of `rank` sends in dispatch of the plain layout, in its order, or with `VERIEP_NONE` those that
+/// the rank sends, in any protocol. Takes `scratch_words` words as scratch, with `VERIEP_NONE` `bs * (K + S)` more; writes at most `room` rows, and to `count` how
+/// many there are.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say, and to as much as they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_plan_sends(
+    shape: *const veriep_shape,
+    rank: u32,
+    core: u32,
+    order: u32,
+    inputs: *const veriep_inputs,
+    words: *mut u32,
+    words_len: usize,
+    out: *mut veriep_send,
+    room: usize,
+    count: *mut usize,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut list = List::new(out, room, count)?;
+        let (shape, rank) = of_rank(shape, rank)?;
+        let inputs = given::inputs(read(inputs)?)?;
+        let share = match core {
+            VERIEP_NONE => {
+                let tokens = shape.bs(rank);
+                DispatchShare { moe: 0..tokens * shape.k(), shared: 0..tokens * shape.shared_expert_num() }
+            }
+            core if core < shape.aiv_num() => split::dispatch(shape, rank, CoreId(core)),
+            _ => return Err(VERIEP_E_ARGUMENT),
+        };
+        let words = slice_mut(words, words_len)?;
+        let (status, rest) =
+            words.split_at_mut_checked(route::destinations(shape) as usize).ok_or(VERIEP_E_SHORT)?;
+        let slots = rest.get_mut(..route::share_len(&share) as usize).ok_or(VERIEP_E_SHORT)?;
+        route::walk(shape, rank, &inputs, &share, status, slots);
+        for send in Sends::new(shape, rank, codes::order(order)?, &share).iter(&inputs, slots) {
+            list.add(veriep_send {
+                token: send.pair.token.0,
+                k: send.pair.k,
+                rank: send.home.rank.0,
+                local_expert: send.home.local_expert,
+                slot: send.slot,
+            });
+        }
+        list.end()
+    })())
+}
+
+/// Where the first `rows` received rows lie under these choices: stretches in the order of the rows, of which at most `room`
+/// are written. `row_table` is that output, where rows stay in the window. With direct placement `results`, unless it is null,
+/// becomes where experts leave what they return; else it is left as it is.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say, and to as much as they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_received_rows(
+    shape: *const veriep_shape,
+    choices: *const veriep_choices,
+    rows: u32,
+    row_table: veriep_bytes,
+    out: *mut veriep_rows,
+    room: usize,
+    count: *mut usize,
+    results: *mut veriep_rows,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut list = List::new(out, room, count)?;
+        let shape = objects::get::<Shape>(shape)?;
+        let receive = self::choices(choices)?.receive;
+        let table = slice(row_table.data.cast::<u8>(), row_table.len)?;
+        for (at, len) in receive.rows(shape, rows, table) {
+            list.add(veriep_rows { at: place(at), len });
+        }
+        if let (Some(at), false) = (receive.results(table), results.is_null()) {
+            let len = u64::from(rows) * shape.row_bytes();
+            given::write(results)?.write(veriep_rows { at: place(at), len });
+        }
+        list.end()
+    })())
+}

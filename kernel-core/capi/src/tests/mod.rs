@@ -1,0 +1,4 @@
+//! What C sees: the header, and functions that are given what makes no sense.
+
+mod header;
+mod misuse;
