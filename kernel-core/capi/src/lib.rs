@@ -6,6 +6,8 @@
 //! as its length says, is the caller's duty.
 #![no_std]
 #![allow(non_camel_case_types, unsafe_code)]
+// What only a protocol that is left out would use, is not missed.
+#![cfg_attr(not(feature = "a2"), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "a2")]
 pub mod agent;
