@@ -1,5 +1,7 @@
-//! Litmus programs: a few operations on each of a few cores and agents, and what must come of them.
+//! Litmus programs: a few operations on each of a few cores and agents, and what must come of them. Programs without std run
+//! them, too: `verify/boot` includes this file and the suites.
 
+use core::fmt;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::place::Place;
@@ -7,6 +9,8 @@ use veriep_core::units::RankId;
 
 /// Bytes between two repetitions of a program in one memory: its places lie below.
 pub const STRIDE: u64 = 512;
+/// Bytes of a row or message at most.
+const ROW_MAX: usize = 256;
 
 /// One operation of a core; an agent posts, awaits and expects words.
 #[derive(Clone, Copy, Debug)]
@@ -165,8 +169,8 @@ impl Actor<'_> {
     }
 }
 
-impl core::fmt::Debug for Actor<'_> {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+impl fmt::Debug for Actor<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Core(_) => "a core",
             Self::Agent(_) => "an agent",
@@ -184,7 +188,7 @@ pub struct Run {
 }
 
 /// What came of a step.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// It went on.
     Moved,
@@ -192,8 +196,8 @@ pub enum Step {
     Waits,
     /// It has come to its end.
     Done,
-    /// An expectation does not hold.
-    Broken(String),
+    /// An expectation does not hold: the word that was seen instead, or the first byte.
+    Broken(u64),
 }
 
 impl Run {
@@ -205,15 +209,18 @@ impl Run {
 
     /// The next operation, and whose it is.
     #[must_use]
-    pub fn position(&self) -> String {
-        let Program { rank, who, ops } = self.program;
-        format!("rank {rank} {who:?}, operation {}: {:?}", self.next, ops.get(self.next))
+    pub fn position(&self) -> impl fmt::Display {
+        let (Program { rank, who, ops }, next) = (self.program, self.next);
+        fmt::from_fn(move |f| write!(f, "rank {rank} {who:?}, operation {next}: {:?}", ops.get(next)))
     }
 
     /// Does one operation.
     ///
     /// # Errors
     /// The fabric refuses.
+    ///
+    /// # Panics
+    /// A program is wrong: an agent would do what only cores can, or a row is longer than 256 bytes.
     pub fn step(&mut self, mut actor: Actor<'_>) -> Result<Step, Fault> {
         let Some(&op) = self.program.ops.get(self.next) else { return Ok(Step::Done) };
         let moved = match (op, &mut actor) {
@@ -221,7 +228,7 @@ impl Run {
             (Op::Expect { at, words }, actor) => {
                 let seen = actor.observe(self.place(at))?;
                 if !words.contains(&seen) {
-                    return Ok(self.broken(&format!("{seen:#x}")));
+                    return Ok(Step::Broken(seen));
                 }
                 true
             }
@@ -230,7 +237,7 @@ impl Run {
                 nic.post(&Transfer { from, at, ..transfer })? == Post::Posted
             }
             (op, Actor::Core(fabric)) => return self.step_of_core(op, *fabric),
-            (_, Actor::Agent(_)) => return Ok(self.broken("nothing: an agent cannot do that")),
+            (op, Actor::Agent(_)) => unreachable!("an agent cannot do that: {op:?}"),
         };
         Ok(self.moved(moved))
     }
@@ -238,41 +245,33 @@ impl Run {
     fn step_of_core(&mut self, op: Op, fabric: &mut dyn Fabric) -> Result<Step, Fault> {
         match op {
             Op::Put { to, at, byte, len } => {
-                let bytes = vec![byte; len];
-                let (row, tail) = bytes.split_at(len / 2);
+                let bytes = [byte; ROW_MAX];
+                let (row, tail) = bytes[..len].split_at(len / 2);
                 fabric.put(RankId(to), self.place(at), row, tail)?;
             }
             Op::Send { to, at, word, len } => {
-                let message = word.to_le_bytes().repeat(len / 8);
-                fabric.send(RankId(to), self.place(at), &message)?;
+                let message = [word.to_le_bytes(); ROW_MAX / 8];
+                fabric.send(RankId(to), self.place(at), &message.as_flattened()[..len])?;
             }
             Op::Publish { to, at, word } => fabric.publish(RankId(to), self.place(at), word)?,
             Op::Store { at, word } => fabric.store(self.place(at), word)?,
-            Op::Write { at, byte, len } => fabric.write(self.place(at), &vec![byte; len])?,
+            Op::Write { at, byte, len } => fabric.write(self.place(at), &[byte; ROW_MAX][..len])?,
             Op::Quiet => {
                 let quiet = fabric.quiet()?;
                 return Ok(self.moved(quiet));
             }
             Op::ExpectBytes { at, byte, len } => {
-                let bytes = fabric.bytes(self.place(at), len as u64)?;
-                if bytes.len() != len || bytes.iter().any(|&seen| seen != byte) {
-                    return Ok(self.broken(&format!("{bytes:?}")));
-                }
+                return Ok(self.all(byte, len, fabric.bytes(self.place(at), len as u64)?));
             }
             Op::ExpectPeerBytes { rank, at, byte, len } => {
-                let bytes = fabric.peer_bytes(RankId(rank), self.place(at), len as u64)?;
-                if bytes.len() != len || bytes.iter().any(|&seen| seen != byte) {
-                    return Ok(self.broken(&format!("{bytes:?}")));
-                }
+                return Ok(self.all(byte, len, fabric.peer_bytes(RankId(rank), self.place(at), len as u64)?));
             }
             Op::ExpectWhole { at, len } => {
                 let bytes = fabric.bytes(self.place(at), len as u64)?;
-                if bytes.iter().any(|byte| Some(byte) != bytes.first()) {
-                    return Ok(self.broken(&format!("{bytes:?}")));
-                }
+                return Ok(self.all(bytes.first().copied().unwrap_or(0), len, bytes));
             }
             Op::Post(_) | Op::Await { .. } | Op::Expect { .. } => {
-                return Ok(self.broken("nothing: a core cannot do that"));
+                unreachable!("a core cannot do that: {op:?}")
             }
         }
         Ok(self.moved(true))
@@ -287,7 +286,11 @@ impl Run {
         Place { offset: at.offset + self.shift, ..at }
     }
 
-    fn broken(&self, seen: &str) -> Step {
-        Step::Broken(format!("{}: seen {seen}", self.position()))
+    /// All `len` of the bytes must be this one.
+    fn all(&mut self, byte: u8, len: usize, bytes: &[u8]) -> Step {
+        match bytes.iter().find(|&&seen| seen != byte) {
+            Some(&seen) => Step::Broken(seen.into()),
+            None => self.moved(bytes.len() == len),
+        }
     }
 }

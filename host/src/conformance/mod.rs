@@ -128,7 +128,7 @@ fn stepped<B: Clockwork>(litmus: &Litmus, backend: &B, seed: u64, repetition: u6
             Ok(Step::Moved) => idle = 0,
             Ok(Step::Waits) => idle += 1,
             Ok(Step::Done) => drop(runs.swap_remove(pick)),
-            Ok(Step::Broken(why)) => return Some(why),
+            Ok(Step::Broken(seen)) => return Some(format!("{}: seen {seen:#x}", runs[pick].position())),
             Err(fault) => return Some(format!("{}: {fault}", runs[pick].position())),
         }
         // Long enough that every one has had its turn, almost surely; a wrong guess lands something early.
@@ -236,7 +236,7 @@ fn unbroken_steps(
                 idle += 1;
                 if idle > 64 { thread::yield_now() } else { core::hint::spin_loop() }
             }
-            Ok(Step::Broken(why)) => return Some(why),
+            Ok(Step::Broken(seen)) => return Some(format!("{}: seen {seen:#x}", run.position())),
             Err(fault) => return Some(format!("{}: {fault}", run.position())),
         }
     }
