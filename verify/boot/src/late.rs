@@ -1,0 +1,61 @@
+//! The twin: a fabric that leaves out one duty. Rows land behind the flag that speaks for them.
+
+use crate::arch;
+use crate::scene::ROW;
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::place::Place;
+use veriep_core::units::RankId;
+
+/// How often the core gives up its turn between a flag and the row that it speaks for.
+const TURNS: usize = 2000;
+
+/// The last row is kept until the flag behind it has been published. What lies behind the row in memory, which tells whose
+/// row it is, comes in time: so values are wrong, not the protocol's own words.
+pub(crate) struct Late<F> {
+    pub(crate) inner: F,
+    pub(crate) kept: Option<(RankId, Place, [u8; ROW])>,
+}
+
+impl<F: Fabric> Late<F> {
+    fn land(&mut self) -> Result<(), Fault> {
+        self.kept.take().map_or(Ok(()), |(to, at, row)| self.inner.put(to, at, &row, &[]))
+    }
+}
+
+impl<F: Fabric> Middleware for Late<F> {
+    type Inner = F;
+
+    fn inner(&self) -> &F {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut F {
+        &mut self.inner
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.land()?;
+        let Ok(kept) = row.try_into() else { return self.inner.put(to, at, row, tail) };
+        self.kept = Some((to, at, kept));
+        let behind = Place { offset: at.offset + ROW as u64, ..at };
+        self.inner.put(to, behind, tail, &[])
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.inner.publish(to, at, word)?;
+        if self.kept.is_some() {
+            (0..TURNS).for_each(|_| arch::relax());
+        }
+        self.land()
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        self.land()?;
+        self.inner.quiet()
+    }
+}
