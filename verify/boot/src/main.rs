@@ -38,7 +38,7 @@ use veriep_core::vector::Portable;
 /// Processors: the cores of all ranks, then the agents.
 const CPUS: usize = RANKS * (CORES + 1);
 /// Bytes of stack that a processor may use, the door included.
-const STACK_MAX: usize = 28 << 10;
+const STACK_MAX: usize = 32 << 10;
 
 /// What must come of every round.
 static GOLDEN: [[[u64; RANKS]; ROUNDS]; 7] = include!(concat!(env!("OUT_DIR"), "/golden.rs"));
