@@ -1,17 +1,14 @@
 //! The twin: a fabric that leaves out one duty. Rows land behind the flag that speaks for them.
 
-use crate::arch;
 use crate::scene::ROW;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
 use veriep_core::place::Place;
 use veriep_core::units::RankId;
 
-/// How often the core gives up its turn between a flag and the row that it speaks for.
-const TURNS: usize = 2000;
-
-/// The last row is kept until the flag behind it has been published. What lies behind the row in memory, which tells whose
-/// row it is, comes in time: so values are wrong, not the protocol's own words.
+/// The last row is kept until the core puts another one or is quiet, whatever it publishes meanwhile; at the end of combine until
+/// the next round, so that somebody reads what is not there in every run, however processors take turns. What lies behind the row
+/// in memory, which tells whose row it is, comes in time: so values are wrong, not the protocol's own words.
 pub(crate) struct Late<F> {
     pub(crate) inner: F,
     pub(crate) kept: Option<(RankId, Place, [u8; ROW])>,
@@ -44,14 +41,6 @@ impl<F: Fabric> Middleware for Late<F> {
         self.kept = Some((to, at, kept));
         let behind = Place { offset: at.offset + ROW as u64, ..at };
         self.inner.put(to, behind, tail, &[])
-    }
-
-    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        self.inner.publish(to, at, word)?;
-        if self.kept.is_some() {
-            (0..TURNS).for_each(|_| arch::relax());
-        }
-        self.land()
     }
 
     fn quiet(&mut self) -> Result<bool, Fault> {
