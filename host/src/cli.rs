@@ -9,7 +9,7 @@ pub use plan::{PlanArgs, SharedArg};
 use veriep_core::protocol::{Flags, Receive};
 
 use crate::driver::threads::Spread;
-use crate::error::one_line;
+use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
 use crate::presets;
 use crate::report::{Format, complain};
@@ -201,6 +201,41 @@ fn receive() -> impl TypedValueParser<Value = Receive> {
     PossibleValuesParser::new(Receive::MODES.map(value)).map(move |name| named(name).unwrap_or_default())
 }
 
+/// Where experts leave what they return.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ExpertsArg {
+    /// In memory of its own.
+    #[default]
+    Apart,
+    /// In the place of the row that it came from (direct placement, unquantised).
+    Overwrite,
+}
+
+impl ExpertsArg {
+    /// Those of a way to receive, by their name on the command line.
+    #[must_use]
+    pub const fn name(receive: Receive) -> &'static str {
+        if receive.overwrites() { "overwrite" } else { "apart" }
+    }
+
+    /// A way to receive with such experts.
+    ///
+    /// # Errors
+    /// There are none.
+    pub fn of(self, receive: Receive) -> Result<Receive, Error> {
+        match (self, receive) {
+            (Self::Apart, _) => Ok(receive),
+            (Self::Overwrite, Receive::Direct { areas } | Receive::Overwrite { areas }) => {
+                Ok(Receive::Overwrite { areas })
+            }
+            (Self::Overwrite, _) => Err(Error::Request(format!(
+                "--experts overwrite: only --receive direct has it, not {}; hint: --receive direct",
+                receive.name()
+            ))),
+        }
+    }
+}
+
 /// Which worker polls which core.
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 pub enum SpreadArg {
@@ -265,6 +300,9 @@ pub struct RunArgs {
     /// How rows are received.
     #[arg(long, value_parser = receive(), default_value = "copy")]
     pub receive: Receive,
+    /// Where experts leave what they return.
+    #[arg(long, value_enum, default_value_t)]
+    pub experts: ExpertsArg,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,
@@ -340,6 +378,9 @@ pub struct ScheduleArgs {
     /// How rows are received.
     #[arg(long, value_parser = receive(), default_value = "copy")]
     pub receive: Receive,
+    /// Where experts leave what they return.
+    #[arg(long, value_enum, default_value_t)]
+    pub experts: ExpertsArg,
     /// Stop looking beyond so many states (about 1 KiB each).
     #[arg(long, value_name = "N", default_value_t = 3_000_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
     pub states: u32,

@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Instant;
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::data::{combine_row, dispatch_record};
-use veriep_core::layout::direct::{Area, Parts};
+use veriep_core::layout::direct::Parts;
 use veriep_core::layout::outputs;
 use veriep_core::layout::state::Partition;
 use veriep_core::placement::Home;
@@ -198,7 +198,7 @@ impl<'a> Traffic<'a> {
         let mut sent = self.sent[rank.index()].iter().zip(&self.rows[rank.index()]);
         sent.try_for_each(|(&Send { pair, home, slot }, &number)| {
             let at = if self.receive.is_direct() {
-                Parts::of(self.shape, home.rank, Area(0)).row(number)
+                Parts::of(self.shape, home.rank, self.receive.area(Partition::P0)).row(number)
             } else {
                 dispatch_record(self.shape, p, home, global_rank::ep_rank(self.shape, rank), slot)
             };
@@ -238,7 +238,8 @@ impl<'a> Traffic<'a> {
     /// As [`take_back`](Self::take_back), from where experts have left the rows.
     fn pull(&self, memory: &impl Backend, rank: RankId) -> Result<(), Fault> {
         self.take(memory, rank, |fabric, i, send, scratch| {
-            let at = Parts::of(self.shape, send.home.rank, Area(0)).result(self.rows[rank.index()][i]);
+            let parts = Parts::of(self.shape, send.home.rank, self.receive.area(Partition::P0));
+            let at = parts.result(self.rows[rank.index()][i]);
             let row = fabric.peer_bytes(send.home.rank, at, self.shape.result_bytes())?;
             scratch[..row.len()].copy_from_slice(row);
             Ok(())

@@ -31,8 +31,11 @@ fn hierarchy() -> Config<'static> {
 #[test]
 fn every_choice_that_makes_a_difference_is_listed_once() {
     for (name, config, expected) in [
-        // Copied out and in place with either flags, in four orders; two areas of direct placement, without flags, in three.
-        ("plain", a3(), 4 * 2 * 2 + 3 * 2),
+        // Copied out and in place with either flags, in four orders; one or two areas of direct placement, overwritten or not,
+        // without flags, in three.
+        ("plain", a3(), 4 * 2 * 2 + 3 * 2 * 2),
+        // A quantised row has no room for a result.
+        ("int8 rows", Config { quant_mode: 2, ..a3() }, 4 * 2 * 2 + 3 * 2),
         ("int8 results", Config { comm_quant_mode: 2, ..a3() }, 4 * 2 * 2),
         ("a TP domain", Config { tp_world_size: 2, moe_expert_num: 2, ..a3() }, 4 * 2),
         ("fullmesh_v2", Config { comm_alg: Protocol::FullmeshV2, ..a3() }, 4),

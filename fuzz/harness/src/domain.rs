@@ -228,8 +228,8 @@ fn shape(config: &Config<'_>) -> Option<Shape> {
         Shape::new(&config, Limits::None).ok()
     };
     let shape = of(required_mb)?;
-    let areas = Receive::MODES.map(|mode| direct::required_bytes(&shape, mode.with_batches(2).areas()));
-    let most = areas.into_iter().max()?;
+    // Areas that experts overwrite are smaller.
+    let most = direct::required_bytes(&shape, Receive::Direct { areas: 1 }.with_batches(2).areas(), false);
     of(most.div_ceil(1 << 20).max(required_mb))
 }
 

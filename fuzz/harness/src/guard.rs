@@ -7,7 +7,7 @@ use veriep_core::layout::state::Partition;
 use veriep_core::layout::{a2_window, direct, relay};
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::plan;
-use veriep_core::protocol::{Choices, Stage};
+use veriep_core::protocol::{Choices, Receive, Stage};
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
@@ -52,7 +52,7 @@ impl Guard {
     pub fn new(shape: &Shape, ep: RankId, choices: Choices) -> Self {
         Self {
             areas: match shape.protocol() {
-                _ if choices.receive.is_direct() => direct_areas(shape, ep, choices.receive.areas()),
+                _ if choices.receive.is_direct() => direct_areas(shape, ep, choices.receive),
                 Protocol::FullmeshV1 | Protocol::FullmeshV2 => map::areas(shape, ep).collect(),
                 Protocol::Hierarchy if choices.stage == Stage::Two => stream_areas(shape),
                 Protocol::Hierarchy => relay::areas(shape).collect(),
@@ -147,7 +147,7 @@ impl Guard {
         let (rank, of_core) = (u64::from(by.0), slot == u64::from(core.0));
         match (area.name, access) {
             (_, Access::Message) => false,
-            (name, Access::Pull) => name == "results",
+            (name, Access::Pull) => matches!(name, "results" | "overwritten rows"),
             ("dispatch selectors" | "combine selectors", _) => of_core,
             ("tp dispatch selectors" | "tp combine selectors", _) => of_core,
             ("core words", Access::Send | Access::Own) => of_core,
@@ -203,7 +203,7 @@ impl Guard {
 }
 
 /// With direct placement: a record for each source instead of dispatch status, and areas of rows instead of records.
-fn direct_areas(shape: &Shape, rank: RankId, areas: u32) -> Vec<Area> {
+fn direct_areas(shape: &Shape, rank: RankId, receive: Receive) -> Vec<Area> {
     let (ranks, rows) = (u64::from(shape.ep_world_size()), shape.rows_max(rank));
     let in_state = |area: &Area| area.start.region == Region::State;
     let (entries, line) = (4 * u64::from(shape.local_expert_num()), |bytes: u64| bytes.next_multiple_of(64));
@@ -224,15 +224,18 @@ fn direct_areas(shape: &Shape, rank: RankId, areas: u32) -> Vec<Area> {
         slot: entries,
     };
     let status = status.chain([sums]);
-    let landed = (0..areas).map(direct::Area).zip([Partition::P0, Partition::P1]).flat_map(|(area, p)| {
+    let areas = [Partition::P0, Partition::P1].into_iter().take(receive.areas() as usize);
+    let landed = areas.flat_map(|p| {
         let of =
             |name, start, stride| Area { name, partition: Some(p), start, count: rows, stride, slot: stride };
-        let parts = direct::Parts::of(shape, rank, area);
-        [
-            of("rows", parts.row(0), shape.payload_bytes()),
+        let parts = direct::Parts::of(shape, rank, receive.area(p));
+        let (rows, named) = if receive.overwrites() { ("overwritten rows", 2) } else { ("rows", 3) };
+        let all = [
+            of(rows, parts.row(0), shape.payload_bytes()),
             of("infos", parts.info(0), direct::INFO),
             of("results", parts.result(0), shape.row_bytes()),
-        ]
+        ];
+        all.into_iter().take(named)
     });
     status.chain(landed).collect()
 }

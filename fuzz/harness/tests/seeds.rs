@@ -166,6 +166,11 @@ fn scenarios() -> Vec<(&'static str, Numbers)> {
             "direct_in_flight",
             special(numbers(FullmeshV1, receive(areas(2)), &[F::InFlight, F::AnyBits, F::UnevenBs])),
         ),
+        ("overwrite", shared(numbers(FullmeshV1, receive(Receive::Overwrite { areas: 1 }), &[F::Masked]))),
+        (
+            "overwrite_in_flight",
+            numbers(FullmeshV1, receive(Receive::Overwrite { areas: 2 }), &[F::InFlight, F::UnevenBs]),
+        ),
         ("hierarchy", near(numbers(Hierarchy, all, &[]))),
         ("hierarchy_quantised", near(numbers(Hierarchy, all, &[F::Quantised, F::CommQuant, F::F16]))),
         ("hierarchy_in_flight", near(numbers(Hierarchy, all, &[F::InFlight, F::UnevenBs, F::PrefixSums]))),

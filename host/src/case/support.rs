@@ -26,7 +26,11 @@ pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
             "comm_quant_mode = 0",
         );
         refused.unless(shape.port_offset() == 0, "--port-offset", "", "--port-offset 0");
-        let required_mb = required_bytes(shape, receive.areas()).div_ceil(1 << 20);
+        if receive.overwrites() {
+            refused.unless(shape.row_format().scale.is_none(), "quant_mode", " = 2", "quant_mode = 0");
+        }
+        let required = required_bytes(shape, receive.areas(), receive.overwrites());
+        let required_mb = required.div_ceil(1 << 20);
         if required_mb > shape.window_bytes() >> 20 {
             return Err(Error::Invalid {
                 place: format!("--receive {}, {} batches in flight", receive.name(), receive.areas()),
@@ -38,8 +42,16 @@ pub fn receives(shape: &Shape, receive: Receive) -> Result<(), Error> {
             });
         }
     }
-    refused.end(if receive.is_direct() { "places directly" } else { "receives in place" })
+    let (does, hint) = match receive {
+        Receive::Overwrite { .. } => ("lets experts overwrite", Some(OTHERWISE)),
+        Receive::Direct { .. } => ("places directly", None),
+        Receive::Copy | Receive::InPlace => ("receives in place", None),
+    };
+    refused.end(does, hint)
 }
+
+/// What is possible where experts cannot overwrite: with quantised rows, and with all else.
+const OTHERWISE: [&str; 2] = ["--experts apart", "--receive copy --experts apart"];
 
 #[derive(Default)]
 struct Refused(Vec<(&'static str, String, &'static str)>);
@@ -51,12 +63,15 @@ impl Refused {
         }
     }
 
-    fn end(self, does: &str) -> Result<(), Error> {
+    fn end(self, does: &str, otherwise: Option<[&str; 2]>) -> Result<(), Error> {
         if self.0.is_empty() {
             return Ok(());
         }
         let problem = |(parameter, seen, values): &(&str, String, &str)| {
-            Problem::new(*parameter, seen, format!("this version {does} only {values}"))
+            let hint =
+                otherwise.map(|[quantised, any]| if *parameter == "quant_mode" { quantised } else { any });
+            let problem = Problem::new(*parameter, seen, format!("this version {does} only {values}"));
+            Problem { hint: hint.map(str::to_owned), ..problem }
         };
         Err(Error::Invalid {
             place: "not supported yet".to_owned(),

@@ -1,6 +1,6 @@
 //! What `veriep bench` can be asked.
 
-use super::{ConfigArgs, receive, seconds};
+use super::{ConfigArgs, ExpertsArg, receive, seconds};
 use crate::backend::row_copy;
 use crate::generate::Routing;
 use crate::vector::Unit;
@@ -97,6 +97,9 @@ pub struct BenchArgs {
     /// How rows are received.
     #[arg(long, value_parser = receive(), value_delimiter = ',', default_value = "copy")]
     pub receive: Vec<Receive>,
+    /// Where experts leave what they return, with direct placement; several are measured by turns.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "apart")]
+    pub experts: Vec<ExpertsArg>,
     /// How rows are copied; several are measured by turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     pub row_copy: Vec<RowCopyArg>,

@@ -82,7 +82,7 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     }
     let (case, source) = open_case(&args.config, &args.tensors, args.seed, args.port.port_offset)?;
     let stage = stage(&case.shape, args.stage)?;
-    let receive = args.receive.with_batches(schedule.in_flight());
+    let receive = args.experts.of(args.receive)?.with_batches(schedule.in_flight());
     support::receives(&case.shape, receive)?;
     if receive.is_direct() && args.flags.is_some() {
         let why = "--flags: --receive direct has counts ahead of rows: must be left out";

@@ -5,6 +5,7 @@ use crate::error::{Error, shown};
 use crate::report::{Report, progress, styled};
 use anstyle::AnsiColor;
 use serde::Serialize;
+use veriep_core::protocol::Receive;
 use veriep_verify::schedule::{Answer, Product, Question, Subject, answer};
 
 const MACHINES: &str = "machines";
@@ -21,6 +22,8 @@ struct Verdict {
     /// What was searched.
     model: &'static str,
     receive: &'static str,
+    /// Whether experts overwrite.
+    overwrite: bool,
     partitions: Vec<u32>,
     ranks: u32,
     /// Of each rank.
@@ -70,7 +73,8 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     if !balanced && args.rounds.is_some_and(|rounds| rounds > 1) {
         return refuse(format!("{dispatched} D and {combined} C: must be as many to run more than once"));
     }
-    let receive = args.receive.name();
+    let way = args.experts.of(args.receive)?;
+    let receive = way.name();
     if args.product == ProductArg::A2 && args.receive.keeps_rows() {
         return refuse(format!("--receive {receive}: product = a2 has copy alone"));
     }
@@ -86,12 +90,12 @@ fn question(args: &ScheduleArgs) -> Result<Question, Error> {
     }
     let [first, last] = args.partitions[..] else {
         let each = args.partitions.first().copied().unwrap_or(2);
-        return Ok(ask(args, [each, each], balanced));
+        return Ok(ask(args, way, [each, each], balanced));
     };
     if args.product == ProductArg::A2 {
         return refuse(format!("--partitions {first},{last}: a2 has one number for both operators"));
     }
-    Ok(ask(args, [first, last], balanced))
+    Ok(ask(args, way, [first, last], balanced))
 }
 
 /// What is wrong with what is asked of servers.
@@ -114,7 +118,7 @@ fn refuse_servers(args: &ScheduleArgs) -> Option<String> {
     }
 }
 
-fn ask(args: &ScheduleArgs, partitions: [u32; 2], balanced: bool) -> Question {
+fn ask(args: &ScheduleArgs, way: Receive, partitions: [u32; 2], balanced: bool) -> Question {
     let product = match (args.product, args.hierarchy) {
         (ProductArg::A3, _) => Product::A3,
         (ProductArg::A2, false) => Product::A2,
@@ -122,7 +126,7 @@ fn ask(args: &ScheduleArgs, partitions: [u32; 2], balanced: bool) -> Question {
     };
     let half = if args.ranks.is_multiple_of(2) { args.ranks / 2 } else { 1 };
     Question {
-        receive: args.receive.with_batches(partitions[0] as usize),
+        receive: way.with_batches(partitions[0] as usize),
         product,
         subject: match args.model {
             Some(ModelArg::Machines) => Subject::Machines,
@@ -156,6 +160,7 @@ fn verdict(question: &Question, answer: Answer) -> Verdict {
             Subject::Windows => "windows",
         },
         receive: question.receive.name(),
+        overwrite: question.receive.overwrites(),
         partitions: if dispatch == combine { vec![dispatch] } else { vec![dispatch, combine] },
         ranks: question.ranks,
         cores: 1,

@@ -40,7 +40,8 @@ pub struct Options {
     pub in_step: bool,
     /// Skips copying received rows to `expand_x` after the experts have run. Set it when nobody will read them.
     pub rows_unseen: bool,
-    /// The experts do not run: what they returned for a batch the last time, with the same inputs, is used again.
+    /// The experts do not run: what they returned for a batch the last time, with the same inputs, is used again. Where they
+    /// overwrite, it is put back.
     pub returned_before: bool,
     /// At most one effect in a step, where the machine can tell: to count them.
     pub one_by_one: bool,

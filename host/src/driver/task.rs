@@ -329,9 +329,7 @@ impl Task {
             return Ok(());
         }
         let state = &unit.ranks[self.rank.index()];
-        if let Some(batch) = self.experts_due(unit)
-            && !unit.options.returned_before
-        {
+        if let Some(batch) = self.experts_due(unit) {
             let start = Instant::now();
             self.run_experts(unit, batch, &state.returned[batch])?;
             self.experts += start.elapsed();
@@ -369,6 +367,11 @@ impl Task {
         let receive = unit.options.choices.receive;
         // Experts have no core of their own: they read through core 0's fabric.
         let mut fabric = unit.backend.fabric(self.rank, CoreId(0), batch);
+        if unit.options.returned_before {
+            // Rows have come over what stood there.
+            let results = receive.results(&rows.row_table).filter(|_| receive.overwrites());
+            return results.map_or(Ok(()), |at| fabric.write(at, &rows.y).map_err(Into::into));
+        }
         let stretches = expert::run(
             unit.shape,
             &unit.batches[batch],

@@ -28,6 +28,43 @@ fn every_way_agrees_with_the_oracle_on_every_backend() {
 }
 
 #[test]
+fn experts_that_overwrite_agree_with_the_oracle_on_every_backend() {
+    for (backend, schedule) in
+        [("threads", "DC"), ("threads", "DDCC"), ("lockstep", "DCDDCC"), ("weak", "DDCC"), ("weak", "DC")]
+    {
+        let args =
+            ["run", "--preset", "tiny", "--receive", "direct", "--experts", "overwrite", "--rounds", "6"];
+        let report = json(0, &[&args[..], &["--backend", backend, "--schedule", schedule]].concat());
+        assert_eq!((&report["receive"], &report["experts"]), (&"direct".into(), &"overwrite".into()));
+        assert_eq!(report["checked"], true);
+    }
+}
+
+#[test]
+fn where_experts_cannot_overwrite_a_line_says_what_can_be_had() {
+    let run = |more: &[&str]| {
+        let args = ["run", "--preset", "tiny", "--experts", "overwrite"];
+        fails_with_lines(2, &[&args[..], more].concat()).join("; ")
+    };
+    assert!(run(&[]).ends_with("only --receive direct has it, not copy; hint: --receive direct"));
+    for (set, hint) in [
+        ("quant_mode=2", "--experts apart"),
+        ("comm_quant_mode=2", "--receive copy --experts apart"),
+        ("comm_alg=fullmesh_v2", "--receive copy --experts apart"),
+    ] {
+        let seen = run(&["--receive", "direct", "--set", set]);
+        let (key, value) = set.split_once('=').unwrap();
+        assert!(
+            seen.contains(&format!("{key} = {value}: this version lets experts overwrite only")),
+            "{seen}"
+        );
+        assert!(seen.ends_with(&format!("; hint: {hint}")), "{seen}");
+    }
+    let tp = ["--receive", "direct", "--set", "tp_world_size=2", "--set", "moe_expert_num=2"];
+    assert!(run(&tp).contains("tp_world_size = 2"));
+}
+
+#[test]
 fn shared_and_special_experts_masks_and_those_who_are_left_go_every_way() {
     for receive in WAYS {
         for more in [
@@ -106,6 +143,8 @@ fn a_window_too_small_for_two_areas_is_refused_with_the_size_that_suffices() {
     json(0, &run("DC"));
     let seen = fails(2, &run("DDCC"));
     assert!(seen.contains("hccl_buffsize_mb = 20") && seen.contains("at least 25"), "{seen}");
+    // Where they overwrite, both areas fit.
+    json(0, &[&run("DDCC")[..], &["--experts", "overwrite"]].concat());
 }
 
 #[test]
@@ -123,6 +162,22 @@ fn a_hang_names_the_grant_or_the_results_that_are_missing() {
             assert_eq!((&one["what"], &one["source_rank"]), (&what.into(), &1.into()), "{lost}: {one}");
         }
     }
+}
+
+#[test]
+fn bench_measures_experts_that_overwrite_beside_those_that_do_not() {
+    let bench = ["bench", "--preset", "tiny", "--iters", "2", "--experts", "apart,overwrite"];
+    let report = json(0, &[&bench[..], &["--receive", "copy,direct"]].concat());
+    let results = report["results"].as_array().unwrap();
+    let ways: Vec<_> =
+        results.iter().map(|r| [&r["receive"], &r["experts"]].map(|name| name.as_str().unwrap())).collect();
+    assert_eq!(ways, [["copy", "apart"], ["direct", "apart"], ["direct", "overwrite"]]);
+    let than = results[2]["than"].as_array().unwrap();
+    assert!(
+        than.iter().any(|than| than["system"] == "experts = apart" && than["dispatch"].is_object()),
+        "{than:?}"
+    );
+    assert!(fails(2, &bench).contains("--experts overwrite: only --receive direct has it"));
 }
 
 #[test]

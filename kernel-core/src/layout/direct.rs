@@ -8,6 +8,8 @@
 //!                                    tokens' owners read
 //! ```
 //!
+//! Where experts overwrite what they have read, there is no third part: a result lies where its row was.
+//!
 //! Nothing else lies in the window then: neither records nor a combine area. [`required_bytes`] tells what
 //! areas need: unquantised, one needs no more than the plain layout does for its two partitions.
 
@@ -23,17 +25,31 @@ const_assert!(INFO == SCALE + Triple::BYTES);
 /// Bytes of the scale in front of it.
 pub const SCALE: u64 = 4;
 
-/// Number of an area.
+/// An area.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Area(pub u32);
+pub struct Area {
+    /// Its number.
+    pub number: u32,
+    /// Whether results take the places of the rows that they came from. Rows are as long as results then: unquantised.
+    pub overwritten: bool,
+}
 
-/// Bytes of window that so many areas take on the rank that can receive most.
+/// Bytes of window that so many areas, overwritten or not, take on the rank that can receive most.
 #[must_use]
-pub fn required_bytes(shape: &Shape, areas: u32) -> u64 {
+pub fn required_bytes(shape: &Shape, areas: u32, overwritten: bool) -> u64 {
+    let area = Area { number: 0, overwritten };
     // Rank 0 holds a shared expert if any does, the last one never.
     let ends = [RankId(0), RankId(shape.ep_world_size().saturating_sub(1))];
-    let most = ends.map(|rank| shape.landing(rank).bytes).into_iter().max();
+    let most = ends.map(|rank| area.bytes(shape, rank)).into_iter().max();
     u64::from(areas).saturating_mul(most.unwrap_or(0))
+}
+
+impl Area {
+    /// Bytes of each such area on `rank`.
+    const fn bytes(self, shape: &Shape, rank: RankId) -> u64 {
+        let landing = shape.landing(rank);
+        if self.overwritten { landing.results } else { landing.bytes }
+    }
 }
 
 /// Where the parts of an area lie on a rank: looked up once for many rows.
@@ -53,11 +69,11 @@ impl Parts {
     #[must_use]
     pub const fn of(shape: &Shape, rank: RankId, area: Area) -> Self {
         let landing = shape.landing(rank);
-        let rows = area.0 as u64 * landing.bytes;
+        let rows = area.number as u64 * area.bytes(shape, rank);
         Self {
             rows,
             infos: rows + landing.infos,
-            results: rows + landing.results,
+            results: if area.overwritten { rows } else { rows + landing.results },
             payload: shape.payload_bytes(),
             row: shape.row_bytes(),
             rows_max: shape.rows_max(rank),

@@ -39,10 +39,16 @@ pub enum Receive {
         /// As many areas as batches are in flight, 1 or 2.
         areas: u32,
     },
+    /// The same, and experts overwrite: what they return for a row takes the row's place. Only unquantised rows are as long
+    /// as results.
+    Overwrite {
+        /// As many areas as batches are in flight, 1 or 2.
+        areas: u32,
+    },
 }
 
 impl Receive {
-    /// Every mode, for one batch in flight.
+    /// Every mode that has a name of its own, for one batch in flight.
     pub const MODES: [Self; 3] = [Self::Copy, Self::InPlace, Self::Direct { areas: 1 }];
 
     /// Its name in options and reports.
@@ -51,7 +57,7 @@ impl Receive {
         match self {
             Self::Copy => "copy",
             Self::InPlace => "in-place",
-            Self::Direct { .. } => "direct",
+            Self::Direct { .. } | Self::Overwrite { .. } => "direct",
         }
     }
 
@@ -61,7 +67,7 @@ impl Receive {
         match self {
             Self::Copy => "Into the window, then out of it",
             Self::InPlace => "Into the window, where experts read them",
-            Self::Direct { .. } => {
+            Self::Direct { .. } | Self::Overwrite { .. } => {
                 "Counts first, then each row once, to its final place; results are read where experts left them"
             }
         }
@@ -70,8 +76,10 @@ impl Receive {
     /// The same with so many batches in flight. Machines know two areas, as two partitions.
     #[must_use]
     pub const fn with_batches(self, in_flight: usize) -> Self {
+        let areas = if in_flight < 2 { 1 } else { 2 };
         match self {
-            Self::Direct { .. } => Self::Direct { areas: if in_flight < 2 { 1 } else { 2 } },
+            Self::Direct { .. } => Self::Direct { areas },
+            Self::Overwrite { .. } => Self::Overwrite { areas },
             other => other,
         }
     }
@@ -80,19 +88,26 @@ impl Receive {
     /// [direct](super::direct) machines.
     #[must_use]
     pub const fn is_direct(self) -> bool {
-        matches!(self, Self::Direct { .. })
+        matches!(self, Self::Direct { .. } | Self::Overwrite { .. })
+    }
+
+    /// Whether results take the places of the rows that they came from.
+    #[must_use]
+    pub const fn overwrites(self) -> bool {
+        matches!(self, Self::Overwrite { .. })
     }
 
     /// Every mode, for one batch in flight and for two.
     fn every() -> impl Iterator<Item = Self> {
         let batches = |mode: Self| 1..=1 + usize::from(mode.is_direct());
-        Self::MODES.into_iter().flat_map(move |mode| batches(mode).map(move |n| mode.with_batches(n)))
+        let modes = Self::MODES.into_iter().chain([Self::Overwrite { areas: 1 }]);
+        modes.flat_map(move |mode| batches(mode).map(move |n| mode.with_batches(n)))
     }
 
     /// Areas of rows that sources put in place; none if they put records.
     #[must_use]
     pub const fn areas(self) -> u32 {
-        if let Self::Direct { areas } = self { areas } else { 0 }
+        if let Self::Direct { areas } | Self::Overwrite { areas } = self { areas } else { 0 }
     }
 
     /// Whether received rows stay in the window until their experts have ended: then experts run as late as may be, just
@@ -108,7 +123,7 @@ impl Receive {
         let (entries, in_each) = match self {
             Self::Copy => (0, rows),
             Self::InPlace => (rows, 1),
-            Self::Direct { .. } => (1, rows),
+            Self::Direct { .. } | Self::Overwrite { .. } => (1, rows),
         };
         let copied = (!self.keeps_rows()).then(|| outputs::expand_x(shape, 0));
         let len = u64::from(in_each) * shape.payload_bytes();
@@ -124,7 +139,8 @@ impl Receive {
     /// The area of a batch whose dispatch uses `partition`.
     #[must_use]
     pub const fn area(self, partition: Partition) -> Area {
-        if self.areas() > 1 { Area(partition.index()) } else { Area(0) }
+        let number = if self.areas() > 1 { partition.index() } else { 0 };
+        Area { number, overwritten: self.overwrites() }
     }
 }
 
@@ -216,14 +232,16 @@ impl Choices {
 
 impl Receive {
     /// Whether a group of `shape` can receive so: only A3 without a TP domain has rows anywhere but in `expand_x`, in
-    /// records that are whole. Direct placement reads results as experts left them, and its areas must fit.
+    /// records that are whole. Direct placement reads results as experts left them, and its areas must fit; experts overwrite
+    /// rows that are as long as results.
     #[must_use]
     pub fn suits(self, shape: &Shape) -> bool {
         let in_window = shape.protocol() == Protocol::FullmeshV1 && shape.tp_world_size() == 1;
         let fits = || {
             shape.result_format().scale.is_none()
+                && !(self.overwrites() && shape.row_format().scale.is_some())
                 && matches!(self.areas(), 1..=2)
-                && direct::required_bytes(shape, self.areas()) <= shape.window_bytes()
+                && direct::required_bytes(shape, self.areas(), self.overwrites()) <= shape.window_bytes()
         };
         !self.keeps_rows() || in_window && (!self.is_direct() || fits())
     }

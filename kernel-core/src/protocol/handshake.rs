@@ -7,7 +7,7 @@ use crate::layout::map::Area;
 use crate::shape::{Product, RowFormat, Shape, hash};
 use crate::units::RankId;
 
-const PARAMETERS: [&str; 26] = [
+const PARAMETERS: [&str; 27] = [
     "comm_alg",
     "op",
     "dtype",
@@ -31,6 +31,7 @@ const PARAMETERS: [&str; 26] = [
     "norm_eps",
     "port_offset",
     "receive",
+    "experts",
     "flags",
     "stage",
     // Whatever else makes a shape.
@@ -103,6 +104,7 @@ impl Fingerprints {
             shape.norm_eps().to_bits().into(),
             shape.port_offset(),
             receive,
+            choices.receive.overwrites().into(),
             choices.flags as u64,
             choices.stage as u64,
             shape.fingerprint(),
@@ -207,6 +209,7 @@ mod tests {
         let choices = [
             ("receive", COPY, Choices { receive: Receive::InPlace, ..COPY }),
             ("receive", direct(1), direct(2)),
+            ("experts", direct(1), Choices { receive: Receive::Overwrite { areas: 1 }, ..COPY }),
             ("flags", COPY, Choices { flags: Flags::Separate, ..COPY }),
             ("stage", COPY, Choices { stage: Stage::Two, ..COPY }),
         ];

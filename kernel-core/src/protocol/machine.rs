@@ -61,6 +61,9 @@ impl fmt::Display for Refused {
         match self {
             Self::NoCore { rank, core } => write!(f, "the shape has no core {core} of rank {rank}"),
             Self::LeftOut { feature } => write!(f, "built without the feature {feature}"),
+            Self::Receive(receive) if receive.overwrites() => f.write_str(
+                "this shape has no direct placement with rows as long as results, or its window is too small for it",
+            ),
             Self::Receive(receive) if receive.is_direct() => {
                 f.write_str("this shape has no direct placement, or its window is too small for it")
             }

@@ -314,11 +314,11 @@ fn plans(shape: &Shape, inputs: &Inputs<'_>) {
 /// Where direct placement puts what it sends.
 fn landings(shape: &Shape) {
     let (rank, at, half) = (RankId(any()), any(), black_box(Partition::P1));
-    let receive = black_box(Receive::Direct { areas: 2 });
+    let receive = black_box(Receive::Overwrite { areas: 2 });
     let area = receive.area(half);
     let parts = layout::direct::Parts::of(shape, rank, area);
     let info = parts.info(at);
-    keep((layout::direct::required_bytes(shape, at), layout::direct::Parts::row(&parts, at), info));
+    keep((layout::direct::required_bytes(shape, at, receive.overwrites()), layout::direct::Parts::row(&parts, at), info));
     keep(parts.result(at));
     let (grant, word) = (state::Direct::Grants, state::Direct::TokenFlags.word(shape, half, rank));
     keep((

@@ -83,6 +83,13 @@ pub enum Twin {
     NoReadyClear,
     /// All batches leave their results in one area; needs direct placement with two.
     OneResultArea,
+    /// A rank grants rows, and sends, when it has the counts of the slots before its own: later ranks that have not begun are
+    /// taken for idle, and then are; needs direct placement.
+    EarlyGrants,
+    /// A result is written before its row has been read; needs experts that overwrite.
+    ResultAheadOfRead,
+    /// A rank says that its results lie ready while they are on their way; needs experts that overwrite.
+    ReadyAheadOfResults,
     /// One message slot in place of two (A2).
     OneMessageSlot,
     /// Only the flags that were waited for are cleared (A2; seed 000).
@@ -292,6 +299,13 @@ impl Model {
     #[must_use]
     pub fn direct(mut self, areas: u32) -> Self {
         self.receive = Receive::Direct { areas };
+        self
+    }
+
+    /// The same, and experts overwrite.
+    #[must_use]
+    pub fn overwrite(mut self, areas: u32) -> Self {
+        self.receive = Receive::Overwrite { areas };
         self
     }
 

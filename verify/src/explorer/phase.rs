@@ -14,7 +14,10 @@ pub(super) enum Phase {
     /// Waits for the join.
     Between,
     /// Runs the experts of the rank's next batch, where they read rows in the window: the rank's first core.
-    Experts,
+    Experts {
+        /// Moves that they have made.
+        moves: u32,
+    },
     /// Works on an operator.
     Runs(Machine),
 }
@@ -37,9 +40,13 @@ impl Setup<'_> {
     ) -> Came {
         let machine = match phase {
             Phase::Between => return Ok(Progress::Stepped),
-            Phase::Experts => {
-                *phase = self.begin(core, Operator::Combine);
-                view.experts()?;
+            Phase::Experts { moves } => {
+                let came = view.experts(*moves)?;
+                match came {
+                    Progress::Stepped => *moves += 1,
+                    Progress::Done => *phase = self.begin(core, Operator::Combine),
+                    Progress::Pending(_) => return Ok(came),
+                }
                 return Ok(Progress::Stepped);
             }
             Phase::Runs(machine) => machine,

@@ -36,9 +36,10 @@ pub(super) type Run<'r> = &'r mut dyn FnMut(&mut dyn View) -> Came;
 
 /// A core's view of what is shared.
 pub(super) trait View: Fabric {
-    /// Runs the experts of the rank's next batch, where they read rows in the window.
-    fn experts(&mut self) -> Result<(), Fault> {
-        Ok(())
+    /// Runs the experts of the rank's next batch, where they read rows in the window: those that are due after so many moves
+    /// of theirs.
+    fn experts(&mut self, _moves: u32) -> Result<Progress, Fault> {
+        Ok(Progress::Done)
     }
 }
 

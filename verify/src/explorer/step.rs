@@ -174,7 +174,7 @@ impl<'a, P: Protocol> Known<'a, P> {
         let mut state = state.clone();
         // Experts run as late as may be.
         let experts = setup.has_experts(op) && core.is_multiple_of(self.cores());
-        let phase = if experts { Phase::Experts } else { setup.begin(core, operator) };
+        let phase = if experts { Phase::Experts { moves: 0 } } else { setup.begin(core, operator) };
         let idle = Local::clone(self.locals.of(0));
         state.cores[core].local = self.locals.number(Local { phase, ..idle });
         let choices = state.round(batch).choices.clone();
@@ -210,7 +210,11 @@ impl<'a, P: Protocol> Known<'a, P> {
             let to = format!("sends to {}", named(&choice));
             with(choices, format!("rank {rank} begins round {batch}: "), to)
         };
-        setup.choices(rank as u32).into_iter().map(one).collect()
+        // In the first round nobody is behind.
+        let is_late = batch > 0 && choices[..rank].iter().any(Option::is_some);
+        let is_idle = setup.model.twin == Twin::EarlyGrants && is_late;
+        let allowed = |choice: &Choice| !is_idle || choice.is_none();
+        setup.choices(rank as u32).into_iter().filter(allowed).map(one).collect()
     }
 
     /// Steps a core's machine once. Words that count operators are read as so much further on as `ahead` says.

@@ -85,12 +85,15 @@ fn records_in_blocks() {
 
 #[test]
 fn direct_placement() {
-    // More than a dispatch, or all traffic, is out of reach with every landing a move of its own: two tables and four words
-    // go from each rank to each. So is what a barrier that waits for lower cores breaks.
-    let dispatch = |cores| Model::new(2, "D").cores(cores).units(1).direct(1).traffic(Traffic::NoSelf);
-    agree("direct, 1 core, D once, to others", &dispatch(1), &[], &[Twin::RelaxedPublish]);
+    // A second round is out of reach with every landing a move of its own: two tables and four words go from each rank to
+    // each. So is what a barrier that waits for lower cores breaks.
+    let across = dc(2, 1).traffic(Traffic::NoSelf);
+    agree("direct, 1 core, DC once", &dc(1, 1).direct(1), &[], &[Twin::RelaxedPublish]);
     let caught = [Twin::NoBarrier, Twin::OneBarrierWord, Twin::NoQuiet];
-    agree("direct, 2 cores, D once, to others", &dispatch(2), &[], &caught);
+    agree("direct, 2 cores, DC once, to others", &across.clone().direct(1), &[], &caught);
+    let caught = [Twin::ResultAheadOfRead, Twin::ReadyAheadOfResults];
+    agree("overwrite, 1 core, DC once", &dc(1, 1).overwrite(1), &[], &caught);
+    agree("overwrite, 2 cores, DC once, to others", &across.overwrite(1), &[], &caught);
 }
 
 #[test]

@@ -126,3 +126,69 @@ fn catches_a_pull_that_clears_before_other_cores_have_looked() {
 fn catches_core_barriers_that_do_not_wait() {
     caught("direct, no core barrier, 2 cores", &direct(1, "DC").cores(2).twin(Twin::NoBarrier).units(1));
 }
+
+fn overwrite(areas: u32, schedule: &str) -> Model {
+    Model::new(2, schedule).overwrite(areas)
+}
+
+#[test]
+fn experts_that_overwrite_need_an_area_for_each_batch_in_flight() {
+    safe_in_reuse("overwrite, 2 ranks x 1 core, one area, DC for ever, weak", &overwrite(1, "DC").weak());
+    safe_in_reuse(
+        "overwrite, 2 ranks x 1 core, two areas, DDCC for ever, weak",
+        &overwrite(2, "DDCC").weak(),
+    );
+    safe("overwrite, wide, weak", &overwrite(1, "DC").wide().units(1).weak());
+    let seen = caught("overwrite, one area, DDCC once", &overwrite(1, "DDCC").units(1));
+    assert!(matches!(seen.violation, Violation::Overwritten { .. }), "{seen}");
+    caught("overwrite, two areas, DDDCCC once", &overwrite(2, "DDDCCC").units(1));
+}
+
+#[test]
+fn experts_that_overwrite_on_two_cores() {
+    safe_in_reuse(
+        "overwrite, 2 ranks x 2 cores, one area, DC for ever, weak",
+        &overwrite(1, "DC").cores(2).weak(),
+    );
+}
+
+#[test]
+fn experts_that_overwrite_on_two_cores_with_two_batches_in_flight() {
+    let two = overwrite(2, "DDCC").cores(2).weak().units(2);
+    safe_in_reuse("overwrite, 2 ranks x 2 cores, two areas, DDCC twice, weak", &two);
+}
+
+#[test]
+fn catches_grants_that_do_not_wait_for_all_counts() {
+    // A row comes over a result that another rank has still to read. Where results lie apart nobody reads rows but experts of
+    // the rank that grants them, which have run.
+    safe("direct, EarlyGrants, three rounds, weak", &direct(1, "DC").twin(Twin::EarlyGrants).units(3).weak());
+    let model = |units| overwrite(1, "DC").twin(Twin::EarlyGrants).units(units);
+    safe("overwrite, EarlyGrants, one round, weak", &model(1).weak());
+    for model in [model(2), model(2).weak()] {
+        let seen = caught("overwrite, EarlyGrants, two rounds", &model);
+        assert!(matches!(seen.violation, Violation::Overwritten { .. }), "{seen}");
+    }
+}
+
+#[test]
+fn catches_results_that_come_too_early_or_too_late() {
+    let model = |twin| overwrite(1, "DC").twin(twin).units(1);
+    for model in [model(Twin::ResultAheadOfRead), model(Twin::ResultAheadOfRead).weak()] {
+        let seen = caught("overwrite, ResultAheadOfRead, one round", &model);
+        assert!(matches!(seen.violation, Violation::Overwritten { .. }), "{seen}");
+    }
+    let late = model(Twin::ReadyAheadOfResults);
+    safe("overwrite, ReadyAheadOfResults, one round", &late);
+    let seen = caught("overwrite, ReadyAheadOfResults, one round, weak", &late.weak());
+    assert!(matches!(seen.violation, Violation::NotLanded { .. }), "{seen}");
+}
+
+#[test]
+fn catches_a_driver_of_experts_that_overwrite_without_the_join() {
+    let model = overwrite(1, "DC").cores(2).twin(Twin::NoJoin).units(3);
+    let seen = caught("overwrite, NoJoin, 2 cores", &model);
+    assert!(matches!(seen.violation, Violation::Diverged { .. }), "{seen}");
+    let seen = caught("overwrite, NoJoin, 2 cores, weak", &model.weak());
+    assert!(matches!(seen.violation, Violation::OwnNotLanded { .. }), "{seen}");
+}

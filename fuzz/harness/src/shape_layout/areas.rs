@@ -32,7 +32,7 @@ pub(super) fn disjoint(shape: &Shape, rank: RankId, areas: &[Area]) {
         // Model shapes of A2 have rows of any multiple of 8.
         let align = if shape.product() == Product::A2 { 8 } else { align };
         // With direct placement rows lie side by side.
-        let is_dense = matches!(area.name, "rows" | "infos" | "results");
+        let is_dense = matches!(area.name, "rows" | "overwritten rows" | "infos" | "results");
         let is_aligned = is_dense || area.stride.is_multiple_of(align);
         assert!(area.start.offset.is_multiple_of(align) && is_aligned, "{area:?}");
     }
@@ -49,15 +49,24 @@ pub(super) fn landings(config: &Config<'_>, limits: Limits, shape: &Shape) {
     let numbers = [shape.bs_max(), shape.ep_world_size(), shape.local_expert_num(), shape.k(), shape.h()];
     let [bs, r, l, k, h] = numbers.map(u128::from);
     let up = |n: u128| n.next_multiple_of(512);
-    let of = |rows: u128| up(rows * u128::from(shape.payload_bytes())) + up(rows * 16) + up(rows * 2 * h);
-    let on_shared = match shape.shared_expert_num() {
-        0 => 0,
-        s => of(bs * r.div_ceil((shape.shared_expert_rank_num() / s).into())),
+    let of = |rows: u128, results: bool| {
+        let results = if results { up(rows * 2 * h) } else { 0 };
+        up(rows * u128::from(shape.payload_bytes())) + up(rows * 16) + results
     };
-    let most = of(bs * r * l.min(k)).max(on_shared);
-    for areas in [1, 2] {
-        let required = direct::required_bytes(shape, areas);
-        assert_eq!(u128::from(required), u128::from(areas) * most, "required_bytes of {areas} areas");
+    let most = |results: bool| {
+        let on_shared = match shape.shared_expert_num() {
+            0 => 0,
+            s => of(bs * r.div_ceil((shape.shared_expert_rank_num() / s).into()), results),
+        };
+        of(bs * r * l.min(k), results).max(on_shared)
+    };
+    // Rows that experts overwrite are as long as results.
+    let ways = [1, 2].into_iter().flat_map(|areas| [Receive::Direct { areas }, Receive::Overwrite { areas }]);
+    for receive in ways.filter(|receive| !receive.overwrites() || shape.payload_bytes() == shape.row_bytes())
+    {
+        let required = direct::required_bytes(shape, receive.areas(), receive.overwrites());
+        let most = most(!receive.overwrites());
+        assert_eq!(u128::from(required), u128::from(receive.areas()) * most, "required_bytes of {receive:?}");
         let mb = required.div_ceil(1 << 20).max(shape.window_bytes() >> 20);
         let config = Config { hccl_buffsize_mb: mb as i64, ..*config };
         let Ok(shape) = Shape::new(&config, limits) else {
@@ -66,7 +75,7 @@ pub(super) fn landings(config: &Config<'_>, limits: Limits, shape: &Shape) {
         };
         let rs = shape.shared_expert_rank_num();
         for rank in [0, rs.saturating_sub(1), rs, shape.ep_world_size() - 1].map(RankId) {
-            let choices = Choices { receive: Receive::Direct { areas }, ..Choices::default() };
+            let choices = Choices { receive, ..Choices::default() };
             disjoint(&shape, rank, Guard::new(&shape, rank, choices).areas());
         }
     }

@@ -4,7 +4,7 @@ use super::blocks::{Block, Ratio};
 use super::load::{Counters, Load};
 use super::{Measured, against};
 use crate::case::Case;
-use crate::cli::{Baseline, RowCopyArg};
+use crate::cli::{Baseline, ExpertsArg, RowCopyArg};
 use crate::command::quantiles::Quantiles;
 use crate::command::traffic;
 use crate::config::Bs;
@@ -33,6 +33,8 @@ pub(super) struct Entry {
     pub(super) system: &'static str,
     /// None of a baseline.
     pub(super) receive: Option<&'static str>,
+    /// None of a baseline.
+    pub(super) experts: Option<&'static str>,
     /// None of a baseline. What `auto` chose, if that was asked for.
     row_copy: Option<&'static str>,
     /// None of a baseline.
@@ -131,8 +133,8 @@ pub(super) fn entries(
         .collect()
 }
 
-/// Machines are compared with baselines of the same quantisation; what is quantised with what is not; and ways to
-/// copy rows with those before them in [`RowCopyArg`].
+/// Machines are compared with baselines of the same quantisation; what is quantised with what is not; ways to copy rows
+/// with those before them in [`RowCopyArg`]; and experts that overwrite with those that do not.
 fn is_compared(mine: &Subject<'_>, other: &Subject<'_>) -> bool {
     let quant_mode = |subject: &Subject<'_>| subject.case.config.quant_mode;
     match (mine.system, other.system) {
@@ -141,7 +143,12 @@ fn is_compared(mine: &Subject<'_>, other: &Subject<'_>) -> bool {
             let cores = |subject: &Subject<'_>| subject.case.config.aiv_num;
             let quantised = quant_mode(mine) != 0 && quant_mode(other) == 0 && copy == its_copy;
             let copied = quant_mode(mine) == quant_mode(other) && its_copy < copy;
-            receive == its_receive && cores(mine) == cores(other) && (quantised || copied)
+            let overwritten = receive.overwrites() && its_receive.is_direct() && copy == its_copy;
+            cores(mine) == cores(other)
+                && match receive == its_receive {
+                    true => quantised || copied,
+                    false => overwritten && quant_mode(mine) == quant_mode(other),
+                }
         }
         (System::Baseline(_), _) => false,
     }
@@ -155,6 +162,9 @@ fn ratio(theirs: &[Block], mine: &[Block], times: impl Fn(&Block) -> f64) -> Opt
 fn than_other((other, theirs): (&Subject<'_>, &Measured), (mine, own): (&Subject<'_>, &Measured)) -> Than {
     let system = match other.system {
         System::Baseline(baseline) => baseline.name().to_owned(),
+        System::Machines(receive, _) if matches!(mine.system, System::Machines(its, _) if its != receive) => {
+            format!("experts = {}", ExpertsArg::name(receive))
+        }
         System::Machines(_, copy) if mine.system != other.system => format!("row_copy = {}", copy.name()),
         System::Machines(..) => format!("quant_mode = {}", other.case.config.quant_mode),
     };
@@ -216,7 +226,7 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     };
     let way = match subject.system {
         System::Machines(receive, copy) => {
-            Some((receive.name(), copy, RowCopyArg::from(copy.of(bytes.resident(receive)))))
+            Some((receive, copy, RowCopyArg::from(copy.of(bytes.resident(receive)))))
         }
         System::Baseline(_) => None,
     };
@@ -234,7 +244,8 @@ fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     let rounds: Vec<_> = blocks.iter().map(|block| Duration::from_secs_f64(block.round_ms / 1e3)).collect();
     Entry {
         system,
-        receive: way.map(|(receive, ..)| receive),
+        receive: way.map(|(receive, ..)| receive.name()),
+        experts: way.map(|(receive, ..)| ExpertsArg::name(receive)),
         row_copy: way.map(|(.., copy)| copy.name()),
         asked: way.map(|(_, asked, _)| asked),
         ep_world_size: config.ep_world_size,

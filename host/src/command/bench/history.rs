@@ -13,9 +13,10 @@ use std::path::Path;
 /// Largest report read, in bytes; a grid of a hundred points with a thousand blocks each has less.
 const BYTES_MAX: u64 = 64 << 20;
 /// What says that two results are of the same thing.
-const KEYS: [&str; 11] = [
+const KEYS: [&str; 12] = [
     "system",
     "receive",
+    "experts",
     "row_copy",
     "ep_world_size",
     "bs",

@@ -14,7 +14,7 @@ use super::quantiles::Quantiles;
 use super::source::{Source, resolve};
 use crate::atomic_file;
 use crate::case::{Case, support};
-use crate::cli::{BenchArgs, ConfigArgs};
+use crate::cli::{BenchArgs, ConfigArgs, ExpertsArg};
 use crate::config::{Bs, Config};
 use crate::error::Error;
 use crate::generate::{Options, generate};
@@ -31,6 +31,7 @@ use load::Counters;
 use machine::{Machine, Ticks, Versions};
 use serde::Serialize;
 use veriep_core::layout::direct;
+use veriep_core::protocol::Receive;
 use veriep_core::shape::{Buffer, Given, Limits, Shape};
 use veriep_core::vector::Any;
 
@@ -116,15 +117,15 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     let source = source(&args.config)?;
     let routing = args.routing.unwrap_or(source.routing);
     let options = Options { routing, seed: args.seed, ..Options::default() };
-    let grid = grid(args, &source);
+    let (grid, ways) = (grid(args, &source), ways(args)?);
     // Whatever is wrong with the request is said before the first measurement.
     let (programs, vector) = (Programs::find(args)?, args.vector.find()?);
     let mut turns = 0;
     for config in grid.iter().flatten() {
         let shape = hints::shape(config, Given::empty(), Limits::Product, &source.name)?;
-        args.receive.iter().try_for_each(|&receive| support::receives(&shape, receive))?;
+        ways.iter().try_for_each(|&receive| support::receives(&shape, receive))?;
         programs.comparable(config)?;
-        turns += args.receive.len() * args.row_copy.len() + programs.fitting(config).count();
+        turns += ways.len() * args.row_copy.len() + programs.fitting(config).count();
     }
     let all = turns as u64 * u64::from(args.blocks);
     let bar = progress(all, "blocks measured");
@@ -132,7 +133,7 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
     for point in grid {
         let generate = |config| generate(config, options, &source.name);
         let cases: Vec<Case> = point.into_iter().map(generate).collect::<Result<_, _>>()?;
-        results.extend(at_point(args, &cases, &programs, vector, &|| bar.inc(1))?);
+        results.extend(at_point(args, (&cases, &ways), &programs, vector, &|| bar.inc(1))?);
         if interrupt::is_asked() {
             break;
         }
@@ -174,22 +175,34 @@ fn once(args: &BenchArgs) -> Result<(), Error> {
     of("--ep", &args.ep)?;
     of("--bs", &args.bs)?;
     of("--receive", &args.receive)?;
+    of("--experts", &args.experts)?;
     of("--row-copy", &args.row_copy)?;
     of("--quant-mode", &args.quant_mode)?;
     of("--aiv-num", &args.aiv_num)?;
     of("--against", &args.against)
 }
 
+/// The ways to receive, those with direct placement with all experts that are named.
+fn ways(args: &BenchArgs) -> Result<Vec<Receive>, Error> {
+    let is_placed = args.receive.iter().any(|receive| receive.is_direct());
+    let all = args.receive.iter().flat_map(|&receive| {
+        // Beside direct placement experts of the other ways are apart; alone they are refused.
+        let apart = is_placed && !receive.is_direct();
+        let experts = if apart { &[ExpertsArg::Apart][..] } else { &args.experts };
+        experts.iter().map(move |experts| experts.of(receive))
+    });
+    all.collect()
+}
+
 /// Measures by turns all that is to be compared: the cases of a point, received in every way, and the baselines.
 fn at_point(
     args: &BenchArgs,
-    cases: &[Case],
+    (cases, ways): (&[Case], &[Receive]),
     programs: &Programs,
     vector: Any,
     tick: &dyn Fn(),
 ) -> Result<Vec<Entry>, Error> {
-    let ways =
-        || args.receive.iter().flat_map(|&receive| args.row_copy.iter().map(move |&copy| (receive, copy)));
+    let ways = || ways.iter().flat_map(|&receive| args.row_copy.iter().map(move |&copy| (receive, copy)));
     let pages = live::pages(cases.iter().flat_map(|case| ways().map(move |(receive, _)| (case, receive))));
     let (mut subjects, mut contenders) = (Vec::new(), Vec::new());
     for case in cases {
@@ -258,7 +271,8 @@ fn grid(args: &BenchArgs, source: &Source) -> Vec<Vec<Config>> {
             if args.receive.iter().any(|receive| receive.is_direct())
                 && let Ok(shape) = Shape::new(&config.as_core(Given::empty()), Limits::Product)
             {
-                let required = direct::required_bytes(&shape, 1).div_ceil(1 << 20);
+                let overwritten = !args.experts.contains(&ExpertsArg::Apart);
+                let required = direct::required_bytes(&shape, 1, overwritten).div_ceil(1 << 20);
                 config.hccl_buffsize_mb = config.hccl_buffsize_mb.max(required.cast_signed());
             }
         }

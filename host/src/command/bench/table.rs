@@ -70,6 +70,9 @@ fn name(entry: &Entry) -> Vec<String> {
         Some(receive) => format!("{} {receive}", entry.system),
         None => entry.system.to_owned(),
     };
+    if let Some(experts) = entry.experts.filter(|&experts| experts != "apart") {
+        system += &format!(" {experts}");
+    }
     if let Some(way) = entry.asked.filter(|&way| way != RowCopyArg::Auto) {
         system += &format!(" {}", way.name());
     }

@@ -2,7 +2,7 @@
 
 use super::{Job, Ran};
 use crate::case::Case;
-use crate::cli::BackendArg;
+use crate::cli::{BackendArg, ExpertsArg};
 use crate::command::quantiles::{Quantiles, millis};
 use crate::command::traffic;
 use crate::error::Error;
@@ -34,6 +34,7 @@ struct Summary {
     rows: u64,
     schedule: String,
     receive: &'static str,
+    experts: &'static str,
     rounds: usize,
     interrupted: bool,
     checked: bool,
@@ -152,7 +153,8 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
     let bs = |rank| shape.bs(global_rank::ep_rank(shape, rank));
     let tokens: u64 = global_rank::all(shape).map(|rank| u64::from(bs(rank))).sum();
     let bytes = traffic::Bytes::of(case);
-    let moved = bytes.moved(args.receive);
+    let receive = plan.options.choices.receive;
+    let moved = bytes.moved(receive);
     let timed = args.backend == BackendArg::Threads;
     let (has_agents, operators) = (plan.options.choices.has_agents(shape), 2 * costs.rounds);
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
@@ -182,7 +184,8 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         tokens,
         rows: bytes.rows,
         schedule: args.schedule.clone(),
-        receive: args.receive.name(),
+        receive: receive.name(),
+        experts: ExpertsArg::name(receive),
         rounds: costs.rounds,
         interrupted: costs.rounds < plan.rounds(),
         checked: plan.check.is_some(),
@@ -230,6 +233,7 @@ fn table(summary: &Summary) -> String {
         ("round", format!("{} tokens, {} rows", summary.tokens, summary.rows)),
         ("schedule", format!("{}, rounds on one live group: {}", summary.schedule, summary.rounds)),
         ("receive", summary.receive.to_owned()),
+        ("experts", summary.experts.to_owned()),
         ("steps", summary.steps.to_string()),
     ];
     about.extend(summary.tasks_per_operator.map(|n| ("tasks", format!("{n} per rank and operator"))));

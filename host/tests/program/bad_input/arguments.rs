@@ -80,6 +80,10 @@ rows! {
     rows_placed_directly_without_room: |room| {
         room.run("run --preset tiny --set hccl_buffsize_mb=2 --set bs=73 --receive direct --schedule DDCC")
     };
+    experts_that_overwrite_copied_rows: |room| room.run("run --preset tiny --experts overwrite");
+    experts_that_overwrite_quantised_rows: |room| {
+        room.run("run --preset tiny --receive direct --experts overwrite --set quant_mode=2")
+    };
     a_stage_where_there_are_none: |room| room.run("run --preset tiny --stage 3");
     a_row_for_nobody_where_there_are_no_relays: |room| room.run("run --preset tiny --inject astray=0");
     a_token_twice_from_a_rank_that_there_is_not: |room| {
@@ -113,6 +117,7 @@ rows! {
         against(mpirun(room), "--set dtype=f16 --set copy_expert_num=1")
     };
     a_baseline_that_ends: |room| against(mpirun(room), "--iters 1");
+    experts_named_twice: |room| room.run("bench --preset tiny --receive direct --experts apart,apart");
     a_way_to_receive_named_twice: |room| room.run("bench --preset tiny --receive copy,direct,copy");
     a_dead_rank_that_there_is_not: |room| room.run("run --preset tiny --dead 2");
     dead_ranks_that_leave_too_few_experts: |room| {

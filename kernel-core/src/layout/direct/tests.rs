@@ -10,10 +10,20 @@ use crate::units::CoreId;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
+/// The configuration without quantised rows if results overwrite them.
+const fn suited<'a>(config: &Config<'a>, overwritten: bool) -> Config<'a> {
+    Config { quant_mode: if overwritten { 0 } else { config.quant_mode }, ..*config }
+}
+
+/// Areas by their numbers.
+fn numbered(areas: u32, overwritten: bool) -> impl Iterator<Item = Area> {
+    (0..areas).map(move |number| Area { number, overwritten })
+}
+
 /// The shape, with a window just large enough for so many areas.
-fn shape_for(config: &Config<'_>, areas: u32) -> Shape {
+fn shape_for(config: &Config<'_>, areas: u32, overwritten: bool) -> Shape {
     let plain = shape_of(config);
-    let mb = required_bytes(&plain, areas).div_ceil(1 << 20).max(plain.window_bytes() >> 20);
+    let mb = required_bytes(&plain, areas, overwritten).div_ceil(1 << 20).max(plain.window_bytes() >> 20);
     Shape::new(&Config { hccl_buffsize_mb: mb as i64, ..*config }, Limits::None).unwrap()
 }
 
@@ -30,10 +40,12 @@ fn rows_max(config: &Config<'_>) -> [u64; 2] {
 /// A part of an area by its row, and bytes of a row of it.
 type Part = (fn(&Parts, u32) -> Place, u64);
 
-fn parts(config: &Config<'_>) -> [Part; 3] {
+/// The parts that lie one behind the other.
+fn parts(config: &Config<'_>, overwritten: bool) -> impl Iterator<Item = Part> {
     let h = config.h as u64;
     let payload = if config.quant_mode == 2 { h } else { 2 * h };
-    [(Parts::row, payload), (Parts::info, 4 + 12), (Parts::result, 2 * h)]
+    let parts: [Part; 3] = [(Parts::row, payload), (Parts::info, 4 + 12), (Parts::result, 2 * h)];
+    parts.into_iter().take(if overwritten { 2 } else { 3 })
 }
 
 /// The first shared-expert rank, the first of the others and the last.
@@ -47,36 +59,44 @@ proptest! {
 
     #[test]
     fn rows_infos_and_results_lie_one_behind_the_other_inside_the_window_and_aligned(
-        config in any_config(), areas in 1u32..=3,
+        config in any_config(), areas in 1u32..=3, overwritten: bool,
     ) {
-        let shape = shape_for(&config, areas);
+        let config = suited(&config, overwritten);
+        let shape = shape_for(&config, areas, overwritten);
         let mut most = 0;
         for rank in ranks(&config) {
             let rows = rows_max(&config)[usize::from(i64::from(rank.0) >= config.shared_expert_rank_num)];
             let mut end = 0u64;
-            for area in (0..areas).map(Area) {
-                for (place, bytes) in parts(&config) {
+            for area in numbered(areas, overwritten) {
+                let its = Parts::of(&shape, rank, area);
+                for (place, bytes) in parts(&config, overwritten) {
                     for n in 0..rows as u32 {
-                        prop_assert_eq!(place(&Parts::of(&shape, rank, area), n), Place::window(end), "row {} of {:?}", n, area);
+                        prop_assert_eq!(place(&its, n), Place::window(end), "row {} of {:?}", n, area);
                         end += bytes;
                     }
                     end = end.next_multiple_of(512);
                 }
+                for n in 0..if overwritten { rows as u32 } else { 0 } {
+                    prop_assert_eq!(its.result(n), its.row(n), "row {} of {:?}", n, area);
+                }
             }
             most = most.max(end);
         }
-        prop_assert_eq!(required_bytes(&shape, areas), most);
+        prop_assert_eq!(required_bytes(&shape, areas, overwritten), most);
         prop_assert!(most <= shape.window_bytes());
     }
 
     #[test]
-    fn areas_and_all_words_beside_them_are_apart(config in any_config(), areas in 1u32..=2) {
-        let shape = shape_for(&config, areas);
+    fn areas_and_all_words_beside_them_are_apart(
+        config in any_config(), areas in 1u32..=2, overwritten: bool,
+    ) {
+        let config = suited(&config, overwritten);
+        let shape = shape_for(&config, areas, overwritten);
         for rank in ranks(&config) {
             let rows = rows_max(&config)[usize::from(i64::from(rank.0) >= config.shared_expert_rank_num)];
             let mut all = Vec::new();
-            for area in (0..areas).map(Area) {
-                all.extend(parts(&config).map(|(place, bytes)| (place(&Parts::of(&shape, rank, area), 0), rows * bytes)));
+            for area in numbered(areas, overwritten) {
+                all.extend(parts(&config, overwritten).map(|(place, bytes)| (place(&Parts::of(&shape, rank, area), 0), rows * bytes)));
             }
             for partition in [Partition::P0, Partition::P1] {
                 all.extend(direct_parts(&shape, partition));
@@ -103,9 +123,10 @@ proptest! {
         let info = info_of(scale, Triple { source: RankId(source), token: crate::units::Token(token), k });
         let words = [bits, source, token, k].map(u32::to_le_bytes);
         prop_assert_eq!(&info[..], words.as_flattened());
-        let first = Parts::of(&shape, RankId(0), Area(1)).info(0);
+        let parts = Parts::of(&shape, RankId(0), Area { number: 1, overwritten: false });
+        let first = parts.info(0);
         let at = info_behind(first, n);
-        prop_assert_eq!(at, Parts::of(&shape, RankId(0), Area(1)).info(n));
+        prop_assert_eq!(at, parts.info(n));
         prop_assert_eq!(triple_of(at), Place::window(first.offset + 16 * u64::from(n) + 4));
     }
 
@@ -113,6 +134,7 @@ proptest! {
     fn one_area_takes_no_more_than_the_two_partitions_of_the_plain_layout_unless_quantised(config in any_config()) {
         let shape = shape_of(&Config { quant_mode: 0, ..config });
         let partition = shape.combine_area() + shape.dispatch_area();
-        prop_assert!(required_bytes(&shape, 1) <= 2 * partition, "{} of 2 * {}", required_bytes(&shape, 1), partition);
+        let required = required_bytes(&shape, 1, false);
+        prop_assert!(required <= 2 * partition, "{required} of 2 * {partition}");
     }
 }

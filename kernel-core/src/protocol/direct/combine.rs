@@ -62,7 +62,12 @@ impl Combine {
     /// A core's next combine.
     #[must_use]
     pub const fn new() -> Self {
-        Self { partition: Partition::P0, epoch: 0, area: Area(0), phase: Phase::Select }
+        Self {
+            partition: Partition::P0,
+            epoch: 0,
+            area: Area { number: 0, overwritten: false },
+            phase: Phase::Select,
+        }
     }
 
     /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.

@@ -13,8 +13,8 @@
 //! Counts and grants of an ordered pair of ranks are a table each, put at once, and a word that speaks for it: `L` entries
 //! of each for each source of a rank. The other way to let senders know is to tell all counts to all ranks: `R * E` entries
 //! in each rank's memory, which for the largest domain would be 3 MiB in a state region of 1 MiB. Grants take one hop
-//! more, and are the owner's own word that it has ended the operators before. What that means for the areas stands in
-//! `docs/PROTOCOL.md`.
+//! more, and are the owner's own word that it has ended the operators before, and that all ranks have whose counts it had.
+//! What that means for the areas, and for experts that overwrite, stands in `docs/PROTOCOL.md`.
 
 mod combine;
 mod dispatch;

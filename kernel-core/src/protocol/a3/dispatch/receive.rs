@@ -133,7 +133,7 @@ impl Dispatch {
                         }
                         write_first(cx.fabric, outputs::row_table(row), &entries, rows.len)?;
                     }
-                    Receive::Direct { .. } => {
+                    Receive::Direct { .. } | Receive::Overwrite { .. } => {
                         return Err(given("direct placement has machines of its own"));
                     }
                 }

@@ -85,7 +85,7 @@ proptest! {
         (moe_ranks, local, s, replicas) in (1i64..4, 1i64..4, 0i64..=2, 1i64..3),
         (k, h, bs, cores) in (1i64..=6, 1i64..=19, 1i64..=5, 1i64..=5),
         (quantised, smoothed, f16, plain, prefix_sums, separate) in any::<(bool, bool, bool, bool, bool, bool)>(),
-        (comm_quant, norm, special) in any::<(bool, bool, bool)>(), receive in 0..4u32,
+        (comm_quant, norm, special) in any::<(bool, bool, bool)>(), receive in 0..6u32,
         specials in [0i64..=3, 0i64..=3, 0i64..=3],
         seed: u64,
     ) {
@@ -110,7 +110,8 @@ proptest! {
         let receive = match receive {
             0 => Receive::Copy,
             1 => Receive::InPlace,
-            areas => Receive::Direct { areas: areas - 1 },
+            areas if areas < 4 || quantised => Receive::Direct { areas: 1 + areas % 2 },
+            areas => Receive::Overwrite { areas: 1 + areas % 2 },
         };
         assert_rounds(&shape, 3, quantised && smoothed, Choices { order, flags, receive, ..Choices::default() }, &mut Dice(seed));
     }

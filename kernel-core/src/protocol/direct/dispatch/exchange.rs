@@ -160,7 +160,9 @@ impl Dispatch {
         self.go(Phase::Grant { next: effects(env, PUT_AND_PUBLISH).start, of_expert })
     }
 
-    /// Rows of this operator may come now: what was in their places has been read, or this rank would not be here.
+    /// Rows of this operator may come now: what was in their places has been read. Of rows, or this rank would not be here; of
+    /// results, where experts overwrite, because the counts of every rank have come, which has ended its combine before it told
+    /// them.
     pub(super) fn grant(&mut self, cx: &mut Cx<'_, impl Types>, next: u32, of_expert: u32) -> Outcome {
         let (env, partition) = (cx.env, self.round.partition);
         let now = env.run_of(&effects(env, PUT_AND_PUBLISH), next);

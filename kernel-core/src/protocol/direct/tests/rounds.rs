@@ -22,8 +22,9 @@ fn more_cores_than_work_give_what_the_oracle_gives() {
 #[test]
 fn ten_rounds_turn_epochs_partitions_and_areas_all_the_way_round() {
     let domain = Domain { e: 4, k: 2, cores: 3, ..PAIR };
-    for areas in [1, 2] {
-        let choices = Choices { receive: Receive::Direct { areas }, ..ONE };
+    let areas = |areas| [Receive::Direct { areas }, Receive::Overwrite { areas }];
+    for receive in [1, 2].map(areas).into_iter().flatten() {
+        let choices = Choices { receive, ..ONE };
         assert_rounds(&domain.shape(), 10, false, choices, &mut Dice(4));
     }
 }
