@@ -495,6 +495,12 @@ pub struct CheckArgs {
     /// Override one key of every configuration; may be given again.
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+    /// How rows are received.
+    #[arg(long, value_parser = receive(), default_value = "copy")]
+    pub receive: Receive,
+    /// Where experts leave what they return.
+    #[arg(long, value_enum, default_value_t)]
+    pub experts: ExpertsArg,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,

@@ -1,7 +1,7 @@
 //! `veriep check`: all violations and the sizes; several configurations are layers of one group.
 
 use super::clashes::{Clash, Layer, clashes};
-use super::sizes::{BufferSizes, Sizes};
+use super::sizes::{BufferSizes, Placed, Sizes};
 use super::source::{Source, resolve};
 use crate::case;
 use crate::cli::{CheckArgs, ConfigArgs};
@@ -11,6 +11,7 @@ use crate::hints;
 use crate::report::{Report, columns, pairs};
 use serde::Serialize;
 use std::path::PathBuf;
+use veriep_core::protocol::Receive;
 use veriep_core::shape::{Buffer, Given, Limits, Shape};
 
 #[derive(Serialize)]
@@ -19,6 +20,8 @@ struct Checked {
     violations: Vec<Problem>,
     notes: Vec<String>,
     buffer: BufferSizes,
+    /// Absent without direct placement.
+    placed: Option<Placed>,
     /// Absent when the configuration is invalid: nothing else follows from it then.
     sizes: Option<Sizes>,
     file: String,
@@ -49,6 +52,7 @@ struct LayersBuffer {
 }
 
 pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
+    let receive = args.experts.of(args.receive)?.with_batches(args.in_flight as usize);
     let mut checked = Vec::new();
     let mut unreadable = Vec::new();
     let of = |path: Option<&PathBuf>| ConfigArgs {
@@ -62,7 +66,7 @@ pub(super) fn run(args: &CheckArgs, report: &mut Report) -> Result<(), Error> {
         subjects.push(of(None));
     }
     for subject in &subjects {
-        match check(subject, args.port.port_offset) {
+        match check(subject, args.port.port_offset, receive) {
             Ok(one) => checked.push(one),
             Err(error) => unreadable.push(error),
         }
@@ -108,15 +112,15 @@ fn end(mut errors: Vec<Error>) -> Result<(), Error> {
 }
 
 /// Checks a configuration or case; `Err` when it cannot even be read as one.
-fn check(args: &ConfigArgs, port_offset: i64) -> Result<Checked, Error> {
+fn check(args: &ConfigArgs, port_offset: i64, receive: Receive) -> Result<Checked, Error> {
     let Source { config, name, .. } = resolve(args)?;
     let Some(folder) = args.path.as_deref().filter(|path| path.is_dir()) else {
-        return Ok(judge(config, Given::empty(), port_offset, name));
+        return Ok(judge(config, Given::empty(), (port_offset, receive), name));
     };
     // The sizes of a configuration are of use without its tensors.
     let tensors = case::open(folder);
     let given = tensors.as_ref().map_or(Given::empty(), |opened| opened.given);
-    let mut checked = judge(config, given, port_offset, name);
+    let mut checked = judge(config, given, (port_offset, receive), name);
     checked.elastic_info = tensors.as_ref().ok().and_then(|opened| opened.elastic_info.clone());
     let error = match (tensors, &checked.shape) {
         (Err(error), _) => error,
@@ -143,12 +147,15 @@ fn check(args: &ConfigArgs, port_offset: i64) -> Result<Checked, Error> {
 }
 
 /// Judges a configuration alone.
-fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Checked {
+fn judge(mut config: Config, given: Given, (port_offset, receive): (i64, Receive), file: String) -> Checked {
     config.port_offset = port_offset;
     let core = config.as_core(given);
     let buffer = Buffer::new(&core);
     let (shape, error) = match hints::shape(&config, given, Limits::Product, &file) {
-        Ok(shape) => (Some(shape), None),
+        Ok(shape) => {
+            let error = case::support::receives(&shape, receive).err();
+            (Some(shape), error)
+        }
         Err(error) => (None, Some(error)),
     };
     let problems = error.as_ref().map(Error::problems).unwrap_or_default();
@@ -157,6 +164,7 @@ fn judge(mut config: Config, given: Given, port_offset: i64, file: String) -> Ch
         violations: problems,
         notes: config.notes(),
         buffer: BufferSizes::from(&buffer),
+        placed: shape.as_ref().and_then(|shape| Placed::of(shape, receive)),
         sizes: shape.as_ref().map(Sizes::from),
         file,
         config,
@@ -174,6 +182,7 @@ fn table(checked: &Checked) -> String {
         ("violations", checked.violations.len().to_string()),
     ];
     rows.extend(checked.buffer.rows());
+    rows.extend(checked.placed.iter().map(Placed::row));
     rows.extend(checked.sizes.iter().flat_map(Sizes::rows));
     let notes: String = checked.notes.iter().map(|note| format!("\n\nnote: {note}")).collect();
     format!("{}\n\n{}{notes}", pairs(&rows), checked.buffer.arithmetic())

@@ -1,7 +1,10 @@
 //! What a configuration needs, in the form of the report: the window term by term, and what follows from it.
 
+use crate::cli::ExpertsArg;
 use crate::report::columns;
 use serde::Serialize;
+use veriep_core::layout::direct;
+use veriep_core::protocol::Receive;
 use veriep_core::shape::{Buffer, Product, Shape, Term};
 use veriep_core::units::RankId;
 
@@ -43,6 +46,29 @@ struct Operand {
     symbol: &'static str,
     value: u64,
     meaning: &'static str,
+}
+
+/// The areas of direct placement, on the rank that can receive most.
+#[derive(Serialize)]
+pub(super) struct Placed {
+    experts: &'static str,
+    areas: u32,
+    required_bytes: u64,
+    required_mb: u64,
+}
+
+impl Placed {
+    pub(super) fn of(shape: &Shape, receive: Receive) -> Option<Self> {
+        let required_bytes = direct::required_bytes(shape, receive.areas(), receive.overwrites());
+        let required_mb = required_bytes.div_ceil(MIB);
+        let experts = ExpertsArg::name(receive);
+        receive.is_direct().then_some(Self { experts, areas: receive.areas(), required_bytes, required_mb })
+    }
+
+    pub(super) fn row(&self) -> (&'static str, String) {
+        let Self { experts, areas, required_bytes, required_mb } = self;
+        ("placed", format!("areas {areas}, experts {experts}: {required_bytes} bytes, {required_mb} MB"))
+    }
 }
 
 impl From<&Buffer> for BufferSizes {

@@ -143,7 +143,15 @@ fn a_window_too_small_for_two_areas_is_refused_with_the_size_that_suffices() {
     json(0, &run("DC"));
     let seen = fails(2, &run("DDCC"));
     assert!(seen.contains("hccl_buffsize_mb = 20") && seen.contains("at least 25"), "{seen}");
-    // Where they overwrite, both areas fit.
+    let check = |experts| {
+        let args =
+            ["check", "--preset", "tiny", "--receive", "direct", "--in-flight", "2", "--experts", experts];
+        [&args[..], &set[..]].concat()
+    };
+    assert!(fails(2, &check("apart")).contains("at least 25"));
+    let placed = &json(0, &check("overwrite"))["placed"];
+    assert_eq!((&placed["areas"], &placed["required_mb"]), (&2.into(), &13.into()));
+    // Where experts overwrite, both areas fit.
     json(0, &[&run("DDCC")[..], &["--experts", "overwrite"]].concat());
 }
 

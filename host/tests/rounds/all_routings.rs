@@ -86,11 +86,12 @@ fn run_all(config: Config, seed: u64) {
         ("DDCC", Flags::Separate, Receive::InPlace),
         ("DC", Flags::Joint, Receive::Direct { areas: 1 }),
         ("DDCC", Flags::Joint, Receive::Direct { areas: 2 }),
+        ("DC", Flags::Joint, Receive::Overwrite { areas: 1 }),
     ];
     // These choices are the plain layout's of A3.
     let plain = case.shape.protocol() == Protocol::FullmeshV1;
     let runs = runs.into_iter().filter(|&(_, flags, receive)| {
-        plain || flags == Flags::Joint && !matches!(receive, Receive::Direct { .. })
+        if plain { receive.suits(&case.shape) } else { flags == Flags::Joint && !receive.is_direct() }
     });
     for (schedule, flags, receive) in runs {
         let receive = if plain { receive } else { Receive::Copy };

@@ -81,7 +81,7 @@ prop_compose! {
 prop_compose! {
     fn samples()(
         config in domains(), [quantised, smooth, shared_expert_x] in any::<[bool; 3]>(), mask in 0..3, idle: u16,
-        order in proptest::sample::select(&SendOrder::ALL), separate: bool, receive in 0..3,
+        order in proptest::sample::select(&SendOrder::ALL), separate: bool, receive in 0..4,
         blocks in prop_oneof![2 => Just(None), 1 => prop_oneof![1i64..20, 180i64..260].prop_map(Some)],
         routing in prop_oneof![Just(Routing::Uniform), Just(Routing::Zipf), Just(Routing::Hot)],
         schedule in prop_oneof![Just("DC"), Just("DDCC"), Just("DCDDCC"), Just("DDCCDC")], seed in 0u64..1000,
@@ -121,8 +121,10 @@ prop_compose! {
         let flags = if separate { Flags::Separate } else { Flags::Joint };
         let receive = match receive {
             1 if blocks.is_none() => Receive::InPlace,
-            2 if blocks.is_none() && config.comm_quant_mode == 0 => {
-                Receive::Direct { areas: if schedule == "DC" { 1 } else { 2 } }
+            2 | 3 if blocks.is_none() && config.comm_quant_mode == 0 => {
+                let areas = if schedule == "DC" { 1 } else { 2 };
+                let overwrites = receive == 3 && !quantised;
+                if overwrites { Receive::Overwrite { areas } } else { Receive::Direct { areas } }
             }
             _ => Receive::Copy,
         };
