@@ -395,6 +395,23 @@ pub struct LayoutArgs {
     /// Whose map.
     #[arg(long, default_value_t = 0)]
     pub rank: u32,
+    /// Choices of the group.
+    #[command(flatten)]
+    pub mode: ModeArgs,
+}
+
+/// Choices of a group that decide where things lie.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ModeArgs {
+    /// How rows are received.
+    #[arg(long, value_parser = receive(), default_value = "copy")]
+    pub receive: Receive,
+    /// How dispatch of the plain layout tells of records and of their number; left out: joint.
+    #[arg(long, value_enum)]
+    pub flags: Option<FlagsArg>,
+    /// Who issues what goes to other servers, in the hierarchy: 2 an agent, 3 the cores; left out: 3.
+    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
+    pub stage: Option<u32>,
     /// Bytes added per source rank.
     #[command(flatten)]
     pub port: PortArgs,

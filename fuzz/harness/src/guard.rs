@@ -3,11 +3,9 @@
 
 use veriep_core::layout::map::{self, Area};
 use veriep_core::layout::outputs::capacity;
-use veriep_core::layout::state::Partition;
-use veriep_core::layout::{a2_window, direct, relay};
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::plan;
-use veriep_core::protocol::{Choices, Receive, Stage};
+use veriep_core::protocol::Choices;
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
@@ -51,14 +49,7 @@ impl Guard {
     #[must_use]
     pub fn new(shape: &Shape, ep: RankId, choices: Choices) -> Self {
         Self {
-            areas: match shape.protocol() {
-                _ if choices.receive.is_direct() => direct_areas(shape, ep, choices.receive),
-                Protocol::FullmeshV1 | Protocol::FullmeshV2 => map::areas(shape, ep).collect(),
-                Protocol::Hierarchy if choices.stage == Stage::Two => stream_areas(shape),
-                Protocol::Hierarchy => relay::areas(shape).collect(),
-                Protocol::Fullmesh => a2_window::areas(shape).collect(),
-                other => unreachable!("{other:?} is not fuzzed"),
-            },
+            areas: map::areas(shape, choices.mode(), ep).collect(),
             outputs: Tensor::ALL.map(|tensor| capacity(shape, ep, tensor)),
             shape: shape.clone(),
             rank: ep,
@@ -200,59 +191,4 @@ impl Guard {
             _ => false,
         }
     }
-}
-
-/// With direct placement: a record for each source instead of dispatch status, and areas of rows instead of records.
-fn direct_areas(shape: &Shape, rank: RankId, receive: Receive) -> Vec<Area> {
-    let (ranks, rows) = (u64::from(shape.ep_world_size()), shape.rows_max(rank));
-    let in_state = |area: &Area| area.start.region == Region::State;
-    let (entries, line) = (4 * u64::from(shape.local_expert_num()), |bytes: u64| bytes.next_multiple_of(64));
-    let status = map::areas(shape, rank).filter(in_state).map(|area| match area.name {
-        "dispatch status" => {
-            let slot = 24 + 2 * entries;
-            Area { name: "direct records", count: ranks, stride: line(slot), slot, ..area }
-        }
-        "combine status" => Area { name: "results ready", count: ranks, ..area },
-        _ => area,
-    });
-    let sums = Area {
-        name: "core sums",
-        partition: None,
-        start: Place::state(896 << 10),
-        count: ranks.min(shape.aiv_num().into()),
-        stride: line(entries),
-        slot: entries,
-    };
-    let status = status.chain([sums]);
-    let areas = [Partition::P0, Partition::P1].into_iter().take(receive.areas() as usize);
-    let landed = areas.flat_map(|p| {
-        let of =
-            |name, start, stride| Area { name, partition: Some(p), start, count: rows, stride, slot: stride };
-        let parts = direct::Parts::of(shape, rank, receive.area(p));
-        let (rows, named) = if receive.overwrites() { ("overwritten rows", 2) } else { ("rows", 3) };
-        let all = [
-            of(rows, parts.row(0), shape.payload_bytes()),
-            of("infos", parts.info(0), direct::INFO),
-            of("results", parts.result(0), shape.row_bytes()),
-        ];
-        all.into_iter().take(named)
-    });
-    status.chain(landed).collect()
-}
-
-/// Where an agent sends for a hierarchy: streams, which are gathered in WindowsOut and come as they lie there, instead of
-/// records and their end flags; and the words that cores and agent have for each other.
-fn stream_areas(shape: &Shape) -> Vec<Area> {
-    let words = |area: &Area| matches!(area.name, "tasks" | "doorbell" | "core words");
-    let areas = relay::areas(shape).filter(|area| area.name != "end flags").flat_map(|area| {
-        let Some(p) = area.partition.filter(|_| area.name == "relay records") else {
-            return [Some(area), None];
-        };
-        let stream = relay::gathered_end(shape, p, 0) + 8 - area.start.offset;
-        let count = shape.servers().into();
-        let streams = Area { name: "streams in", count, stride: stream, slot: stream, ..area };
-        let start = Place::window_out(area.start.offset);
-        [Some(streams), Some(Area { name: "streams out", start, ..streams })]
-    });
-    areas.flatten().chain(a2_window::areas(shape).filter(words)).collect()
 }

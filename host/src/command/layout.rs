@@ -1,6 +1,6 @@
 //! `veriep layout`
 
-use super::source::{Source, resolve};
+use super::source::{Source, choices, resolve};
 use crate::case;
 use crate::cli::LayoutArgs;
 use crate::config::Config;
@@ -10,9 +10,10 @@ use crate::hints;
 use crate::report::{Report, columns, pairs};
 use serde::Serialize;
 use std::path::Path;
-use veriep_core::layout::{a2_window, map, relay};
+use veriep_core::layout::map;
 use veriep_core::place::Tensor;
-use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
+use veriep_core::protocol::Choices;
+use veriep_core::shape::{Given, Limits, Shape};
 use veriep_core::units::RankId;
 
 #[derive(Serialize)]
@@ -56,7 +57,7 @@ const IN_PLACE: [Tensor; 2] = [Tensor::RowTable, Tensor::SentRows];
 
 pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
     let Source { config, name, .. } = resolve(&args.config)?;
-    let config = Config { port_offset: args.port.port_offset, ..config };
+    let config = Config { port_offset: args.mode.port.port_offset, ..config };
     // A case may be of an elastic domain; its tensors play no part otherwise.
     let folder = args.config.path.as_deref().filter(|path| case::is_case(path));
     let info = folder.map(case::open).transpose()?.and_then(|opened| opened.elastic_info);
@@ -77,19 +78,14 @@ pub(super) fn run(args: &LayoutArgs, report: &mut Report) -> Result<(), Error> {
         let more = if elastic.is_some() { ", not one that is gone" } else { "" };
         Error::Request(format!("--rank {named}: must be in [0, {last}]{more}"))
     })?;
-    let layout = Layout { rank: named.0, ..draw(&shape, name, rank) };
+    let choices = choices(&shape, &args.mode)?;
+    let layout = Layout { rank: named.0, ..draw(&shape, choices, name, rank) };
     report.emit(&layout, table)
 }
 
-fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
+fn draw(shape: &Shape, choices: Choices, config: String, rank: RankId) -> Layout {
     let ep_rank = global_rank::ep_rank(shape, rank);
-    let hierarchy = shape.protocol() == Protocol::Hierarchy;
-    let areas: Vec<_> = match shape.product() {
-        Product::A3 => map::areas(shape, ep_rank).collect(),
-        Product::A2 if hierarchy => relay::areas(shape).collect(),
-        Product::A2 => a2_window::areas(shape).collect(),
-    };
-    let areas = areas.into_iter().map(|area| Area {
+    let areas = map::areas(shape, choices.mode(), ep_rank).map(|area| Area {
         region: area.start.region.name().to_owned(),
         partition: area.partition.map(veriep_core::layout::state::Partition::index),
         name: area.name,
@@ -100,20 +96,17 @@ fn draw(shape: &Shape, config: String, rank: RankId) -> Layout {
         slot: area.slot,
     });
     let field = |f: map::Field| Field { name: f.name, offset: f.offset, size: f.size };
-    let record = match shape.product() {
-        Product::A3 => map::record_fields(shape).map(field).collect(),
-        Product::A2 if hierarchy => relay::record_fields(shape).into_iter().map(field).collect(),
-        Product::A2 => a2_window::record_fields(shape).into_iter().map(field).collect(),
-    };
     Layout {
         ok: true,
         config,
         rank: rank.0,
         areas: areas.collect(),
-        record,
+        record: map::record_fields(shape).map(field).collect(),
         combine_row: map::combine_fields(shape).map(field).collect(),
         outputs: map::outputs(shape, ep_rank)
-            .filter(|&(tensor, capacity)| capacity > 0 && !IN_PLACE.contains(&tensor))
+            .filter(|&(tensor, capacity)| {
+                capacity > 0 && (choices.receive.keeps_rows() || !IN_PLACE.contains(&tensor))
+            })
             .map(|(tensor, capacity)| Output { tensor: tensor.name(), capacity })
             .collect(),
     }

@@ -1,14 +1,15 @@
 //! What the arguments that name or make a case amount to.
 
 use crate::case::{self, Case, Opened, TENSORS_NAME, config_file};
-use crate::cli::{ConfigArgs, FlagsArg, TensorArgs};
+use crate::cli::{ConfigArgs, FlagsArg, ModeArgs, TensorArgs};
 use crate::config::{Config, FILE_NAME};
 use crate::error::Error;
 use crate::generate::{Left, MaskKind, Options, Routing, generate_left};
 use crate::presets::preset;
 use clap::ValueEnum;
 use std::path::{Path, PathBuf};
-use veriep_core::protocol::Flags;
+use veriep_core::fabric::Capabilities;
+use veriep_core::protocol::{Choices, Flags};
 use veriep_core::shape::{Protocol, Shape};
 
 /// A configuration and where it comes from.
@@ -145,6 +146,18 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
     };
     args.set.iter().try_for_each(|assignment| source.config.set(assignment))?;
     Ok(source)
+}
+
+/// The choices that a request makes for a group of `shape`.
+///
+/// # Errors
+/// The shape leaves no such choice.
+pub(super) fn choices(shape: &Shape, args: &ModeArgs) -> Result<Choices, Error> {
+    case::support::receives(shape, args.receive)?;
+    let (flags, stage) = (flags(shape, args.flags)?, super::run::stage(shape, args.stage)?);
+    let choices = Choices { flags, receive: args.receive, stage, ..Choices::default() };
+    choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
+    Ok(choices)
 }
 
 /// The flags that a request asks for.

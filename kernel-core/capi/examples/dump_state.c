@@ -29,7 +29,7 @@ int main(int argc, char **argv) {
   }
   if (dump(argv[1], state)) return 2;
   free(state);
-  if (veriep_shape_areas(&shape, 0, areas, sizeof areas / sizeof *areas, &count)) return 2;
+  if (veriep_shape_areas(&shape, NULL, 0, areas, sizeof areas / sizeof *areas, &count)) return 2;
   for (size_t i = 0; i < count; i++)
     if (areas[i].region == VERIEP_STATE)
       printf("%-20s at %7llu: %6llu of %llu bytes\n", areas[i].name, (unsigned long long)areas[i].start,

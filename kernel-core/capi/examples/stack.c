@@ -25,7 +25,7 @@ static void *make_shape(void *argument) {
 }
 static void *list_areas(void *argument) {
   size_t count;
-  said = veriep_shape_areas(&shape, 0, areas, sizeof areas / sizeof *areas, &count);
+  said = veriep_shape_areas(&shape, NULL, 0, areas, sizeof areas / sizeof *areas, &count);
   return argument;
 }
 static void *make_fingerprints(void *argument) {

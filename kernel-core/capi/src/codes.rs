@@ -103,6 +103,10 @@ pub const VERIEP_RECEIVE_IN_PLACE: u32 = 1;
 pub const VERIEP_RECEIVE_DIRECT: u32 = 2;
 /// The same with two batches in flight.
 pub const VERIEP_RECEIVE_DIRECT_2: u32 = 3;
+/// As with direct placement of one batch, with results in the places of their rows.
+pub const VERIEP_RECEIVE_OVERWRITE: u32 = 4;
+/// The same with two batches in flight.
+pub const VERIEP_RECEIVE_OVERWRITE_2: u32 = 5;
 
 /// In a hierarchy the agent sends to other servers, a task for each.
 pub const VERIEP_STAGE_2: u32 = 2;
@@ -185,7 +189,7 @@ pub const VERIEP_AWAITS_ROOM: u32 = 3;
 pub const VERIEP_NONE: u32 = u32::MAX;
 
 /// Words of 8 bytes that stand for parameters and areas of a rank.
-pub const VERIEP_FINGERPRINTS: usize = 51;
+pub const VERIEP_FINGERPRINTS: usize = 61;
 
 /// Refuses an argument.
 pub(crate) type Said<T = i32> = Result<T, i32>;
@@ -233,11 +237,12 @@ pub(crate) fn capabilities(bits: u32) -> Said<Capabilities> {
 }
 
 pub(crate) fn choices(given: &crate::types::veriep_choices) -> Said<Choices> {
-    let direct = |areas| Receive::Direct { areas };
+    let (direct, overwrite) = (|areas| Receive::Direct { areas }, |areas| Receive::Overwrite { areas });
+    let received = [Receive::Copy, Receive::InPlace, direct(1), direct(2), overwrite(1), overwrite(2)];
     Ok(Choices {
         order: order(given.order)?,
         flags: nth(&[Flags::Joint, Flags::Separate], given.flags)?,
-        receive: nth(&[Receive::Copy, Receive::InPlace, direct(1), direct(2)], given.receive)?,
+        receive: nth(&received, given.receive)?,
         stage: match given.stage {
             VERIEP_STAGE_2 => Stage::Two,
             VERIEP_STAGE_3 => Stage::Three,

@@ -17,8 +17,8 @@ use crate::types::{
 use core::ffi::c_char;
 use core::ops::ControlFlow;
 use core::ptr;
-use kernel_core::layout::map::Area;
-use kernel_core::layout::{self, outputs, tp};
+use kernel_core::layout::map::{self, Area};
+use kernel_core::layout::{outputs, tp};
 use kernel_core::place::Tensor;
 use kernel_core::plan::route::{self, Sends};
 use kernel_core::plan::split::{self, DispatchShare};
@@ -213,13 +213,14 @@ pub unsafe extern "C" fn veriep_shape_sizes(
     })())
 }
 
-/// Every area of the memory of EP rank `rank`: writes at most `room` of them, and to `count` how many there are.
+/// Every area of the memory of EP rank `rank` with these choices, or the default ones: writes at most `room` of them, and to `count` how many there are.
 ///
 /// # Safety
 /// Pointers that are not null lead to what they say; `out` has `room` entries.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn veriep_shape_areas(
     shape: *const veriep_shape,
+    choices: *const veriep_choices,
     rank: u32,
     out: *mut veriep_area,
     room: usize,
@@ -229,7 +230,8 @@ pub unsafe extern "C" fn veriep_shape_areas(
     code((|| unsafe {
         let mut list = List::new(out, room, count)?;
         let (shape, rank) = of_rank(shape, rank)?;
-        layout::each_area(shape, rank, &mut |area| list.add(self::area(&area)));
+        let mode = self::choices(choices)?.mode();
+        map::areas(shape, mode, rank).for_each(|area| list.add(self::area(&area)));
         list.end()
     })())
 }

@@ -22,9 +22,8 @@
 //! The last flag moves with the number of rows, and both operators use the same windows: what was payload is a
 //! flag later. [`next_flag_place`] goes through every word at which either of them could ever look.
 
-use super::a2_message;
-use super::map::{Area, Field};
-use super::state::{self, CORE_RECORD, Operator, Partition};
+use super::map::Field;
+use super::state::{Operator, Partition};
 use crate::place::Place;
 use crate::shape::Shape;
 use crate::shape::sizes::{FLAG_STEP, HALF_TAIL, WINDOW_HEAD};
@@ -119,42 +118,9 @@ const fn next_of(first: Offset, step: u64, from: Offset) -> Offset {
     first + div_ceil(from.saturating_sub(first), step) * step
 }
 
-/// Every area of an A2 rank, region by region.
-pub fn areas(shape: &Shape) -> impl Iterator<Item = Area> {
-    let (ranks, window) = (u64::from(shape.ep_world_size()), shape.rank_window());
-    let of =
-        |name, partition, start, count, stride, slot| Area { name, partition, start, count, stride, slot };
-    let windows = |name, half, start| of(name, Some(half), start, ranks, window, window);
-    let [first, second] = [Partition::P0, Partition::P1];
-    let start = RankId(0);
-    let tasks = |half| {
-        let at = a2_message::task_word(half, start, 0);
-        of("tasks", Some(half), at, ranks, a2_message::TASK, a2_message::TASK)
-    };
-    [
-        tasks(first),
-        tasks(second),
-        of("doorbell", None, a2_message::doorbell(), 1, FLAG_WORD, FLAG_WORD),
-        of(
-            "core words",
-            None,
-            state::core_word(Default::default(), 0),
-            shape.aiv_num().into(),
-            CORE_RECORD,
-            16,
-        ),
-        windows("windows in", first, window_in(shape, first, start, 0)),
-        of("buffer chosen", None, buffer_chosen(shape), 1, FLAG_WORD, FLAG_WORD),
-        windows("windows in", second, window_in(shape, second, start, 0)),
-        windows("windows out", first, window_out(shape, first, start, 0)),
-        windows("windows out", second, window_out(shape, second, start, 0)),
-    ]
-    .into_iter()
-}
-
 /// The fields of a dispatch record; the scale is there when rows are quantised.
 #[must_use]
-pub const fn record_fields(shape: &Shape) -> [Field; 2] {
+pub(super) const fn record_fields(shape: &Shape) -> [Field; 2] {
     let size = shape.payload_bytes();
     [
         Field { name: "data", offset: 0, size },

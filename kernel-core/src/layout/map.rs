@@ -1,18 +1,14 @@
 //! The region map of a rank: every area with its place, size and stride, as data to print or check.
-//! For shapes of A3.
 
+use super::affine::{Dim, INDICES_MAX, Index, Map, Mode, Named};
 use super::block;
-use super::data::{dispatch_record, partition_start};
 use super::record::{self, Triple};
-use super::state::{
-    self, CORE_RECORD, CORE_WORDS, Operator, Partition, STATUS_SLOT, combine_status, dispatch_status,
-};
-use super::tp;
+use super::state::Partition;
+use super::{a2_window, relay};
 use crate::place::{Place, Tensor};
-use crate::placement::Home;
 use crate::shape::sizes::SCALE_FIELD;
 use crate::shape::{Protocol, Shape};
-use crate::units::{CoreId, RankId};
+use crate::units::RankId;
 
 /// Bytes of the flag of a block.
 const FLAG: u64 = 8;
@@ -42,117 +38,72 @@ impl Area {
     }
 }
 
-/// Every area of `rank`'s state and data regions, in address order; with a TP domain then those of its regions.
-pub fn areas(shape: &Shape, rank: RankId) -> impl Iterator<Item = Area> {
-    let status = both(move |p| status_areas(shape, rank, p));
-    let data = both(move |p| data_areas(shape, rank, p));
-    let (slots, lent) = (both(move |p| tp_slots(shape, p)), both(move |p| tp_rows(shape, rank, p)));
-    let has_tp = shape.tp_world_size() > 1;
-    let tp = slots.chain(tp_selectors(shape)).chain(lent).filter(move |_| has_tp);
-    status.chain(core_areas(shape)).chain(data).chain(tp)
-}
+/// Areas whose partitions follow each other, in the order of addresses.
+const GROUPS: [&[Named]; 13] = [
+    &[Named::DispatchStatus, Named::DirectRecords, Named::CombineStatus, Named::ResultsReady],
+    &[Named::Tasks],
+    &[Named::Doorbell, Named::DispatchSelectors, Named::CombineSelectors, Named::CoreWords, Named::CoreSums],
+    &[Named::Epochs, Named::Entered, Named::RowsDone],
+    &[Named::EndFlags],
+    &[Named::Counts],
+    &[Named::RelayRecords, Named::StreamsIn],
+    &[Named::CombineRows, Named::DispatchRecords, Named::Rows, Named::Infos, Named::Results],
+    &[Named::WindowsIn, Named::BufferChosen, Named::NearSlots],
+    &[Named::WindowsOut, Named::StreamsOut],
+    &[Named::TpDispatchSlots, Named::TpCombineSlots],
+    &[Named::TpDispatchSelectors, Named::TpCombineSelectors],
+    &[Named::TpRecords, Named::TpResults],
+];
 
-/// The areas of one partition, then of the other.
-fn both<A: IntoIterator<Item = Area>>(areas: impl FnMut(Partition) -> A) -> impl Iterator<Item = Area> {
-    [Partition::P0, Partition::P1].into_iter().flat_map(areas)
-}
-
-fn tp_slots(shape: &Shape, p: Partition) -> [Area; 2] {
-    let area = |name, kind| Area {
-        name,
-        partition: Some(p),
-        start: tp::slot(kind, p, CoreId(0)),
-        count: u64::from(shape.aiv_num()),
-        stride: STATUS_SLOT,
-        slot: 12,
+/// Every area of `rank`'s memory, in address order: what the [maps](super::affine) say, as rows of equal slots. What no row
+/// holds is several: with a port offset dispatch records are one for each source.
+pub fn areas(shape: &Shape, mode: Mode, rank: RankId) -> impl Iterator<Item = Area> {
+    let of = move |group: &'static [Named], partition| {
+        group.iter().filter_map(move |named| named.map(shape, mode, rank)).flat_map(move |map| {
+            let is_there = map.dims().first().map_or(1, |dim| partitions(*dim));
+            rows(map, shape, rank, partition).filter(move |_| partition.index() < is_there)
+        })
     };
-    [area("tp dispatch slots", Operator::Dispatch), area("tp combine slots", Operator::Combine)]
+    GROUPS
+        .into_iter()
+        .flat_map(move |group| [Partition::P0, Partition::P1].into_iter().flat_map(move |p| of(group, p)))
 }
 
-fn tp_rows(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {
-    let rows = shape.rows_max(rank);
-    let lent =
-        |name, start, stride, slot| Area { name, partition: Some(p), start, count: rows, stride, slot };
-    let record = record::triple_of(shape, Place::window(0)).offset + Triple::BYTES;
-    [
-        lent("tp records", tp::record(shape, rank, p, 0), shape.record_pitch(), record),
-        lent("tp results", tp::result(shape, rank, p, 0), shape.combine_pitch(), shape.row_bytes()),
-    ]
+/// How often there is an area.
+const fn partitions(dim: Dim) -> u32 {
+    if matches!(dim.index, Index::Partition | Index::Area) { dim.extent } else { 1 }
 }
 
-fn tp_selectors(shape: &Shape) -> [Area; 2] {
-    let area = |name, kind| Area {
-        name,
-        partition: None,
-        start: tp::selector(kind, CoreId(0)),
-        count: u64::from(shape.aiv_num()),
-        stride: CORE_RECORD,
-        slot: 8,
-    };
-    [area("tp dispatch selectors", Operator::Dispatch), area("tp combine selectors", Operator::Combine)]
-}
-
-fn status_areas(shape: &Shape, rank: RankId, p: Partition) -> [Area; 2] {
-    let slots = u64::from(shape.local_experts(rank)) * u64::from(shape.ep_world_size());
-    let rows = u64::from(shape.bs_max()) * u64::from(shape.combine_columns());
-    let area = |name, start, count| Area {
-        name,
-        partition: Some(p),
-        start,
+/// A map of one partition on one rank.
+fn rows(map: Map, shape: &Shape, rank: RankId, partition: Partition) -> impl Iterator<Item = Area> {
+    let is_parted = map.dims().first().is_some_and(|dim| matches!(dim.index, Index::Partition | Index::Area));
+    let owner = rank.0.checked_sub(shape.shared_expert_rank_num()).unwrap_or(rank.0);
+    let mut first = [0; INDICES_MAX];
+    let (mut row, mut repeated) = (None, (1, 0));
+    for (dim, index) in map.dims().iter().zip(&mut first).rev() {
+        let (extent, stride) = (u64::from(dim.extent), dim.stride.unsigned_abs());
+        match (dim.index, row) {
+            (Index::Partition | Index::Area, _) => *index = partition.index(),
+            (Index::Owner, _) => *index = owner,
+            (_, None) => row = Some((extent, stride)),
+            (_, Some((count, step))) if count * step == stride => row = Some((count * extent, step)),
+            _ => repeated = (extent, stride),
+        }
+    }
+    let (count, step) = row.unwrap_or((1, map.bytes));
+    let start = map.offset(first);
+    (0..repeated.0).map(move |n| Area {
+        name: map.named.name(),
+        partition: is_parted.then_some(partition),
+        start: Place { region: map.region, offset: start + n * repeated.1 },
         count,
-        stride: STATUS_SLOT,
-        slot: STATUS_SLOT,
-    };
-    [
-        area("dispatch status", dispatch_status(p, 0), slots),
-        area("combine status", combine_status(p, 0), rows),
-    ]
-}
-
-fn core_areas(shape: &Shape) -> [Area; 3] {
-    let area = |name, start, slot| Area {
-        name,
-        partition: None,
-        start,
-        count: u64::from(shape.aiv_num()),
-        stride: CORE_RECORD,
-        slot,
-    };
-    [
-        area("dispatch selectors", state::selector(Operator::Dispatch, CoreId(0)), 8),
-        area("combine selectors", state::selector(Operator::Combine, CoreId(0)), 8),
-        area("core words", Place::state(CORE_WORDS), 16),
-    ]
-}
-
-/// The combine area, then the dispatch area: one row of records, or with a port offset one for each source.
-fn data_areas(shape: &Shape, rank: RankId, p: Partition) -> impl Iterator<Item = Area> {
-    let rows = u64::from(shape.bs_max()) * u64::from(shape.combine_columns());
-    let combine = Area {
-        name: "combine rows",
-        partition: Some(p),
-        start: Place::window(partition_start(shape, p)),
-        count: rows,
-        stride: shape.combine_pitch(),
-        slot: shape.result_bytes(),
-    };
-    let first = Home { rank, local_expert: 0 };
-    let records_of_source = u64::from(shape.local_experts(rank)) * u64::from(shape.bs_max());
-    let ranks = shape.ep_world_size();
-    let (areas, sources) = if shape.port_offset() == 0 { (1, ranks) } else { (ranks, 1) };
-    let dispatch = (0..areas).map(RankId).map(move |source| Area {
-        name: "dispatch records",
-        partition: Some(p),
-        start: dispatch_record(shape, p, first, source, 0),
-        count: u64::from(sources) * records_of_source,
-        stride: shape.record_pitch(),
-        slot: used_bytes(shape),
-    });
-    core::iter::once(combine).chain(dispatch)
+        stride: step,
+        slot: map.bytes,
+    })
 }
 
 /// Bytes of a record in memory, to the end of what is last used.
-const fn used_bytes(shape: &Shape) -> u64 {
+pub(super) const fn used_bytes(shape: &Shape) -> u64 {
     match shape.protocol() {
         Protocol::FullmeshV2 => block::flag(Place::window(0), block::count(shape) - 1).offset + FLAG,
         _ => record::sent_bytes(shape),
@@ -170,21 +121,27 @@ pub struct Field {
     pub size: u64,
 }
 
-/// The fields of a token record. With fullmesh_v2 the data goes on behind the flag of each block, and there are
-/// two fields of the first block more.
+/// The fields of a token record, or of what carries a token in other protocols. With fullmesh_v2 the data goes on behind the
+/// flag of each block, and there are two fields of the first block more.
 pub fn record_fields(shape: &Shape) -> impl Iterator<Item = Field> {
     let record = Place::window(0);
-    let fields = [
-        Field { name: "data", offset: 0, size: shape.payload_bytes() },
-        Field { name: "scale", offset: record::scale_of(shape, record).offset, size: SCALE_FIELD },
-        Field { name: "triple", offset: record::triple_of(shape, record).offset, size: Triple::BYTES },
-    ];
-    let of_block = [
-        Field { name: "block", offset: 0, size: block::PAYLOAD },
-        Field { name: "flag", offset: block::flag(record, 0).offset, size: FLAG },
-    ];
-    let of_block = of_block.into_iter().filter(|_| shape.protocol() == Protocol::FullmeshV2);
-    fields.into_iter().chain(of_block)
+    let of = |name, offset, size| Some(Field { name, offset, size });
+    let data = of("data", 0, shape.payload_bytes());
+    let scale = of("scale", record::scale_of(shape, record).offset, SCALE_FIELD);
+    let triple = of("triple", record::triple_of(shape, record).offset, Triple::BYTES);
+    let fields = match shape.protocol() {
+        Protocol::FullmeshV1 => [data, scale, triple, None, None],
+        Protocol::FullmeshV2 => {
+            let flag = of("flag", block::flag(record, 0).offset, FLAG);
+            [data, scale, triple, of("block", 0, block::PAYLOAD), flag]
+        }
+        Protocol::Fullmesh => {
+            let [data, scale] = a2_window::record_fields(shape);
+            [Some(data), Some(scale), None, None, None]
+        }
+        Protocol::Hierarchy => relay::record_fields(shape).map(Some),
+    };
+    fields.into_iter().flatten()
 }
 
 /// The fields of a row of the combine area.

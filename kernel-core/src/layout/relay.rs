@@ -34,7 +34,7 @@
 //! ([`mark`]). Flags stand at the same places in every operator, and rows never lie there: records and slots keep
 //! their pitch, whatever they hold.
 
-use super::map::{Area, Field};
+use super::map::Field;
 use super::record::Triple;
 use super::state::{CORE_RECORD, Operator, Partition};
 use crate::place::{Place, Region};
@@ -195,8 +195,19 @@ pub const fn record_bytes(shape: &Shape, kind: Operator) -> u64 {
 /// that to `server`. It is the last word of what one task carries, whatever that is, so no row ever lies there.
 #[must_use]
 pub const fn gathered_end(shape: &Shape, partition: Partition, server: u32) -> Offset {
-    let stream = relay_stream(shape.bs_max() as u64, shape.relay_row_bytes(), shape.k() as u64);
-    WORDS + partition.index() as u64 * RELAY_AREA + (server as u64 + 1) * stream - END_FLAG
+    stream_start(shape, partition, server) + stream_bytes(shape) - END_FLAG
+}
+
+/// Where the memory of that stream begins, in either region.
+#[must_use]
+pub const fn stream_start(shape: &Shape, partition: Partition, server: u32) -> Offset {
+    WORDS + partition.index() as u64 * RELAY_AREA + server as u64 * stream_bytes(shape)
+}
+
+/// Bytes of it, with the end flag.
+#[must_use]
+pub(crate) const fn stream_bytes(shape: &Shape) -> u64 {
+    relay_stream(shape.bs_max() as u64, shape.relay_row_bytes(), shape.k() as u64)
 }
 
 /// Record number `record` there: records lie side by side before the end flag, the first one next to it.
@@ -222,8 +233,7 @@ pub const fn gathered_bytes(shape: &Shape, kind: Operator, records: u32) -> u64 
 pub fn gathered_for(shape: &Shape, at: Place) -> Option<u32> {
     let inside = at.offset.checked_sub(WORDS)?;
     let inside = if inside < RELAY_AREA { inside } else { inside - RELAY_AREA };
-    let stream = relay_stream(shape.bs_max().into(), shape.relay_row_bytes(), shape.k().into());
-    let server = div_floor(inside, stream);
+    let server = div_floor(inside, stream_bytes(shape));
     (at.region == Region::WindowOut && server < shape.servers().into()).then_some(server as u32)
 }
 
@@ -330,43 +340,9 @@ pub fn read_triple(shape: &Shape, bytes: &[u8]) -> Result<(RankId, Token, Part),
     if legal { Ok((RankId(source), Token(token), part)) } else { Err(words) }
 }
 
-/// Every area of a rank, in address order.
-pub fn areas(shape: &Shape) -> impl Iterator<Item = Area> {
-    let (cores, near_ranks) = (u64::from(shape.aiv_num()), u64::from(shape.server_ranks()));
-    let servers = u64::from(shape.servers());
-    let of =
-        |name, partition, start, count, stride, slot| Area { name, partition, start, count, stride, slot };
-    let both = [Partition::P0, Partition::P1];
-    let [first, second] = both;
-    let ends = |p| of("end flags", Some(p), end_flag(p, 0), servers, LINE, 8);
-    let words = u64::from(shape.local_expert_num()) * u64::from(shape.ep_world_size());
-    let counts = |p| of("counts", Some(p), count(shape, p, 0, RankId(0)), words, 8, 8);
-    let records = |p| {
-        let number = servers * u64::from(shape.bs_max());
-        let (token, partial) = (token_bytes(shape), partial_bytes(shape));
-        let used = if token > partial { token } else { partial };
-        of("relay records", Some(p), record(shape, p, 0, 0), number, record_pitch(shape), used)
-    };
-    let slots = u64::from(shape.moe_expert_num()) * u64::from(shape.bs_max());
-    let pitch = near_slot(shape.relay_row_bytes(), shape.k().into());
-    [
-        of("epochs", None, epoch(CoreId(0)), cores, CORE_RECORD, 8),
-        of("entered", None, entered(0), near_ranks, LINE, 8),
-        of("rows done", None, rows_done(0, CoreId(0)), near_ranks * CORES_MAX as u64, LINE, 8),
-        ends(first),
-        ends(second),
-        counts(first),
-        counts(second),
-        records(first),
-        records(second),
-        of("near slots", None, near(shape, 0), slots, pitch, ROW + shape.relay_row_bytes() + Tail::BYTES),
-    ]
-    .into_iter()
-}
-
 /// The fields of a relay record in dispatch.
 #[must_use]
-pub fn record_fields(shape: &Shape) -> [Field; 5] {
+pub(super) fn record_fields(shape: &Shape) -> [Field; 5] {
     let of = |name, offset, size| Field { name, offset, size };
     let list = record_weights(shape) - record_ids(shape);
     [

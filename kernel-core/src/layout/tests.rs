@@ -1,5 +1,6 @@
 //! Offsets worked out on paper, complete maps as text, and that nothing overlaps.
 
+use super::affine::Mode;
 use super::block;
 use super::data::{combine_row, dispatch_record, partition_start};
 use super::map::{self, Area};
@@ -53,7 +54,7 @@ fn table(shape: &Shape, rank: u32) -> String {
     let head = ["start", "end", "count", "stride", "used"];
     let [a, b, c, d, e] = head;
     writeln!(out, "{:<22}{:>4}  {:<18}{b:>12}{c:>8}{d:>8}{e:>8}", "area", "part", a).unwrap();
-    for area in map::areas(shape, RankId(rank)) {
+    for area in map::areas(shape, Mode::default(), RankId(rank)) {
         let partition = area.partition.map_or(String::from("-"), |p| format!("{}", p.index()));
         let Area { name, start, count, stride, slot, .. } = area;
         let end = format!("{:#x}", start.offset + area.size());
@@ -210,7 +211,7 @@ fn a_port_offset_moves_blocks_by_source_and_owner_and_results_further_apart() {
     }
     // One area per source, each as long as before, 1536 B apart.
     let records = |shape| -> Vec<Area> {
-        map::areas(shape, RankId(9)).filter(|area| area.name == "dispatch records").collect()
+        map::areas(shape, Mode::default(), RankId(9)).filter(|area| area.name == "dispatch records").collect()
     };
     let (plain, moved) = (records(&plain), records(&moved));
     assert_eq!((plain.len(), moved.len()), (2, 32));
@@ -461,7 +462,7 @@ proptest! {
     fn no_two_areas_overlap_and_all_are_aligned_and_inside(config in any_config()) {
         let shape = shape_of(&config);
         for rank in [0, shape.ep_world_size() - 1].map(RankId) {
-            let areas: Vec<_> = map::areas(&shape, rank).collect();
+            let areas: Vec<_> = map::areas(&shape, Mode::default(), rank).collect();
             prop_assert!(areas.is_sorted_by_key(|area| area.start), "address order");
             for area in &areas {
                 let is_window = matches!(area.start.region, Region::Window | Region::TpWindow);
@@ -482,7 +483,7 @@ proptest! {
         let quant_mode = if quantised { 2 } else { 0 };
         let shape = shape_of(&Config { tp_world_size: 2, quant_mode, ..domain.config() });
         for rank in [0, shape.ep_world_size() - 1].map(RankId) {
-            let areas: Vec<_> = map::areas(&shape, rank).collect();
+            let areas: Vec<_> = map::areas(&shape, Mode::default(), rank).collect();
             prop_assert!(areas.is_sorted_by_key(|area| area.start), "address order");
             // Two partitions of A * pitch + A * align(2H, 512), and nothing else.
             let of_a_row = shape.record_pitch() + (2 * u64::from(shape.h())).next_multiple_of(512);
@@ -503,7 +504,7 @@ proptest! {
         let domain = Domain { r: moe_ranks + rs, e, s, rs, k: 8.min(e), h, bs, cores: 48 };
         if let Some(shape) = try_shape(&Config { port_offset: 512 * steps, ..domain.config() }) {
             for rank in [0, shape.ep_world_size() - 1].map(RankId) {
-                let areas = map::areas(&shape, rank).map(|area| (area.start, area.size()));
+                let areas = map::areas(&shape, Mode::default(), rank).map(|area| (area.start, area.size()));
                 assert_disjoint(areas.collect(), &shape, rank);
             }
         }

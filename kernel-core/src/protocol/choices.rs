@@ -2,6 +2,7 @@
 
 use super::Refused;
 use crate::fabric::Capabilities;
+use crate::layout::affine::Mode;
 use crate::layout::direct::{self, Area};
 use crate::layout::state::Partition;
 use crate::layout::{outputs, row_table};
@@ -189,6 +190,17 @@ impl Choices {
         needed.set(Capabilities::PEER_BYTES, self.receive.is_direct());
         needed.set(Capabilities::SEND, is_hierarchy && self.stage == Stage::Three && shape.servers() > 1);
         needed
+    }
+
+    /// What they mean for where things lie.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        Mode {
+            landings: self.receive.areas(),
+            overwritten: self.receive.overwrites(),
+            separate: matches!(self.flags, Flags::Separate),
+            streams: matches!(self.stage, Stage::Two),
+        }
     }
 
     /// Whether every rank has an agent beside its cores: on the full mesh of A2, and in stage 2 of the hierarchy.

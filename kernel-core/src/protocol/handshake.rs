@@ -2,9 +2,8 @@
 //! the first operator: a rank with other parameters would write where nobody expects it.
 
 use super::Choices;
-use crate::layout::each_area;
-use crate::layout::map::Area;
-use crate::shape::{Product, RowFormat, Shape, hash};
+use crate::layout::map::{self, Area};
+use crate::shape::{RowFormat, Shape, hash};
 use crate::units::RankId;
 
 const PARAMETERS: [&str; 27] = [
@@ -38,7 +37,7 @@ const PARAMETERS: [&str; 27] = [
     "elastic_info",
 ];
 
-const AREAS: [&str; 25] = [
+const AREAS: [&str; 34] = [
     "dispatch status",
     "combine status",
     "dispatch selectors",
@@ -64,6 +63,15 @@ const AREAS: [&str; 25] = [
     "counts",
     "relay records",
     "near slots",
+    "direct records",
+    "results ready",
+    "core sums",
+    "rows",
+    "overwritten rows",
+    "infos",
+    "results",
+    "streams in",
+    "streams out",
 ];
 
 /// A number for each parameter that all ranks must have alike, then one for each area of their memory: where it lies on the
@@ -117,10 +125,8 @@ impl Fingerprints {
                 *word = hash([*word, area.start.offset, area.count, area.stride, area.slot].into_iter());
             }
         };
-        each_area(shape, RankId(0), &mut add);
-        // On A2 all ranks are laid out alike.
-        if shape.product() == Product::A3 {
-            each_area(shape, RankId(shape.ep_world_size().saturating_sub(1)), &mut add);
+        for rank in [0, shape.ep_world_size().saturating_sub(1)] {
+            map::areas(shape, choices.mode(), RankId(rank)).for_each(&mut add);
         }
         Self(words)
     }
@@ -142,7 +148,7 @@ impl Fingerprints {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::{a2_window, map, relay};
+    use crate::layout::map;
     use crate::plan::order::SendOrder;
     use crate::protocol::{Flags, Receive, Stage};
     use crate::shape::{BatchSizes, Config, Dtype, Elastic, Limits, Op, Protocol};
@@ -235,16 +241,20 @@ mod tests {
     fn every_area_has_a_number_of_its_own() {
         let a2 = |comm_alg| Config { comm_alg, ep_world_size: 16, moe_expert_num: 16, k: 2, ..a3() };
         let tp = Config { tp_world_size: 2, moe_expert_num: 6, k: 2, ..a3() };
+        let streams = Choices { stage: Stage::Two, ..COPY };
+        let landings = Choices { receive: Receive::Direct { areas: 2 }, ..COPY };
         let mut told = BTreeSet::new();
-        for config in [a2(Protocol::Fullmesh), a2(Protocol::Hierarchy), tp] {
+        for (config, choices) in [
+            (a2(Protocol::Fullmesh), COPY),
+            (a2(Protocol::Hierarchy), COPY),
+            (a2(Protocol::Hierarchy), streams),
+            (tp, COPY),
+            (a3(), landings),
+        ] {
             let shape = Shape::new(&config, Limits::None).unwrap();
-            let all: Vec<Area> = match shape.protocol() {
-                Protocol::Fullmesh => a2_window::areas(&shape).collect(),
-                Protocol::Hierarchy => relay::areas(&shape).collect(),
-                _ => map::areas(&shape, RankId(0)).collect(),
-            };
+            let all: Vec<Area> = map::areas(&shape, choices.mode(), RankId(0)).collect();
             let names: BTreeSet<_> = all.iter().map(|area| area.name).collect();
-            let own = Fingerprints::new(&shape, COPY);
+            let own = Fingerprints::new(&shape, choices);
             for (word, name) in (PARAMETERS.len()..).zip(AREAS) {
                 assert_eq!(own.0[word] != 0, names.contains(name), "{name}");
                 let mut other = own;

@@ -10,10 +10,11 @@ use veriep_core::fabric::order::{Issued, Kind as Effect};
 use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
 use veriep_core::fabric::{Fabric, Fault, Flag, ProtocolError, Wait};
 use veriep_core::inputs::{self, ExpertMap, Inputs, Mask};
+use veriep_core::layout::affine::{Index, Named};
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::{
-    self, a2_message, a2_window, block, data, map, outputs, record, relay, row_table, state, tp,
+    affine, self, a2_message, a2_window, block, data, map, outputs, record, relay, row_table, state, tp,
 };
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::placement::Home;
@@ -94,9 +95,14 @@ pub(crate) fn door(config: &Config<'_>) {
     }
 }
 
+/// Anything that decides where things lie.
+fn mode() -> affine::Mode {
+    black_box(affine::Mode { landings: any(), separate: true, streams: false })
+}
+
 /// All areas of a rank, one after the other.
 pub(crate) fn areas(shape: &Shape) {
-    let mut areas = map::areas(black_box(shape), RankId(any()));
+    let mut areas = map::areas(black_box(shape), mode(), RankId(any()));
     while let Some(area) = black_box(&mut areas).next() {
         keep(area);
     }
@@ -210,8 +216,12 @@ fn layouts(shape: &Shape) {
     }
     keep((outputs::expand_x(shape, at), outputs::x_out(shape, token)));
     keep((Tensor::X.is_of_received_rows(), Tensor::X.is_of_combine()));
-    keep_all(map::areas(shape, rank).map(|area| area.size()));
-    layout::each_area(shape, rank, &mut keep);
+    keep_all(map::areas(shape, mode(), rank).map(|area| area.size()));
+    keep_all(affine::maps(shape, mode(), rank).map(|map| (map.offset([at; 5]), map.dims().len())));
+    let named = black_box(Named::Rows);
+    keep((Named::name(named), named.inside(), named.is_area(), affine::Index::name(black_box(Index::Row))));
+    keep((Named::map(named, shape, mode(), rank), Named::place(named, shape, mode(), rank, [at; 5])));
+    keep_all(Named::fields(named, shape, mode()));
     keep_all(map::record_fields(shape));
     keep_all(map::combine_fields(shape));
     keep_all(map::outputs(shape, rank));
@@ -223,8 +233,6 @@ fn layouts(shape: &Shape) {
     keep((a2_window::buffer_chosen(shape), a2_window::record(shape, at)));
     keep((a2_window::row(shape, at), a2_window::tail_flag(shape, kind, at)));
     keep((a2_window::sent_bytes(shape, kind, at), a2_window::next_flag_place(shape, at.into())));
-    keep_all(a2_window::areas(shape));
-    keep(a2_window::record_fields(shape));
     landings(shape);
     relays(shape);
 }
@@ -405,8 +413,7 @@ fn relays(shape: &Shape) {
     keep(relay::record_bytes(shape, Operator::Combine));
     keep(a2_message::Task::stream(shape, (half, Operator::Dispatch), rank, at, at));
     keep(relay::read_triple(shape, black_box(&[0; 12])));
-    keep_all(relay::areas(shape));
-    keep(relay::record_fields(shape));
+    keep((relay::stream_start(shape, half, at), Choices::mode(&Choices::default())));
 }
 
 /// Who needs a token in a hierarchy.

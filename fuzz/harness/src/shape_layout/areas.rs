@@ -2,6 +2,7 @@
 
 use crate::guard::Guard;
 use crate::spec::has_column;
+use veriep_core::layout::affine::Mode;
 use veriep_core::layout::map::{self, Area};
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::{a2_window, data, direct, record, relay, state, tp};
@@ -119,7 +120,8 @@ pub(super) fn relays(shape: &Shape) {
     let (servers, bs) = (shape.servers(), shape.bs_max());
     let experts = shape.local_expert_num();
     let end_of = |name, p| {
-        let area = relay::areas(shape).find(|area| (area.name, area.partition) == (name, p));
+        let area = map::areas(shape, Mode::default(), RankId(0))
+            .find(|area| (area.name, area.partition) == (name, p));
         area.map_or(0, |area| area.start.offset + area.size())
     };
     let slots = end_of("near slots", None);
@@ -183,8 +185,8 @@ pub(super) fn fields(shape: &Shape) {
         Protocol::FullmeshV1 => (map::record_fields(shape).collect(), record::sent_bytes(shape)),
         // The data goes on behind the flag of each block.
         Protocol::FullmeshV2 => (map::record_fields(shape).skip(1).take(2).collect(), shape.record_pitch()),
-        Protocol::Fullmesh => (a2_window::record_fields(shape).into(), shape.window_record()),
-        Protocol::Hierarchy => (relay::record_fields(shape).into(), relay::token_bytes(shape)),
+        Protocol::Fullmesh => (map::record_fields(shape).collect(), shape.window_record()),
+        Protocol::Hierarchy => (map::record_fields(shape).collect(), relay::token_bytes(shape)),
         other => unreachable!("{other:?} is not fuzzed"),
     };
     for (fields, len) in [(records, len), (map::combine_fields(shape).collect(), shape.result_bytes())] {

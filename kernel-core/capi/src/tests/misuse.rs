@@ -83,7 +83,7 @@ fn what_is_missing_or_has_no_meaning_is_a_code() {
 
         let mut areas: Vec<veriep_area> = vec![zeroed()];
         assert_eq!(
-            veriep_shape_areas(&raw const *shape, 0, areas.as_mut_ptr(), 1, &mut count),
+            veriep_shape_areas(&raw const *shape, null(), 0, areas.as_mut_ptr(), 1, &mut count),
             VERIEP_E_SHORT
         );
         assert_eq!((count, said_in(&areas[0].name)), (11, "dispatch status".into()));

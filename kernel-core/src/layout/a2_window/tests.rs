@@ -1,10 +1,12 @@
 //! Places worked out on paper, and that nothing overlaps.
 
 use super::{
-    FLAG_WORD, FLAG1, areas, buffer_chosen, half_start, next_flag_place, record, record_scale, row,
-    sent_bytes, tail_flag, window,
+    FLAG_WORD, FLAG1, buffer_chosen, half_start, next_flag_place, record, record_scale, row, sent_bytes,
+    tail_flag, window,
 };
 use crate::layout::a2_message::{Task, doorbell, task_word};
+use crate::layout::affine::Mode;
+use crate::layout::map::areas;
 use crate::layout::state::{Operator, Partition, STATE_BYTES};
 use crate::place::Region;
 use crate::shape::{BatchSizes, Buffer, Config, Limits, Protocol, Shape};
@@ -134,7 +136,7 @@ fn every_window_holds_all_that_can_be_sent_to_it_and_no_flag_lies_in_what_it_spe
 }
 
 fn assert_disjoint(shape: &Shape) {
-    let mut areas: Vec<_> = areas(shape).collect();
+    let mut areas: Vec<_> = areas(shape, Mode::default(), RankId(0)).collect();
     let named = areas.clone();
     areas.sort_by_key(|area| (area.start.region, area.start.offset));
     for pair in areas.windows(2) {

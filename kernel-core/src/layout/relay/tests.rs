@@ -1,4 +1,6 @@
 use super::*;
+use crate::layout::affine::Mode;
+use crate::layout::map::{Area, areas};
 use crate::layout::tests::assert_disjoint;
 use crate::shape::{BatchSizes, Config, Protocol};
 use crate::testing::domain::{Domain, shape as shape_of, try_shape};
@@ -20,7 +22,7 @@ fn areas_of_a_hierarchy_do_not_overlap_and_fit_the_window_that_is_asked_for() {
             let config = Config { comm_alg: Protocol::Hierarchy, quant_mode, ..domain.config() };
             let shape = shape_of(&config);
             let mut end = 0;
-            for area in areas(&shape) {
+            for area in areas(&shape, Mode::default(), RankId(0)) {
                 assert!(area.start.offset >= end, "{area:?} begins inside another");
                 assert!(area.slot <= area.stride && area.start.offset.is_multiple_of(8), "{area:?}");
                 assert!(area.stride.is_multiple_of(8), "{area:?}: flags are words");
@@ -32,7 +34,7 @@ fn areas_of_a_hierarchy_do_not_overlap_and_fit_the_window_that_is_asked_for() {
             // The last combine slot is the last slot, or lies before it.
             let last =
                 combine_slot(&shape, shape.servers() - 1, Token(shape.bs_max() - 1), pairs_max(&shape) - 1);
-            let slots = areas(&shape).last().unwrap();
+            let slots = areas(&shape, Mode::default(), RankId(0)).last().unwrap();
             assert!(last.offset + slots.stride <= slots.start.offset + slots.size());
         }
     }
@@ -208,7 +210,7 @@ proptest! {
     #[test]
     fn areas_tell_of_every_word_record_and_slot(config in any_hierarchy()) {
         let Some(shape) = try_shape(&config) else { return Err(TestCaseError::reject("no shape")) };
-        let (sizes, areas) = (Sizes::of(&config), areas(&shape).collect::<Vec<_>>());
+        let (sizes, areas) = (Sizes::of(&config), areas(&shape, Mode::default(), RankId(0)).collect::<Vec<_>>());
         for area in &areas {
             prop_assert!(area.slot <= area.stride, "{:?}", area);
             prop_assert!(area.start.offset.is_multiple_of(8) && area.stride.is_multiple_of(8), "{:?}", area);

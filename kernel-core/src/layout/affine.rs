@@ -1,0 +1,599 @@
+//! Where things lie, as affine maps: an offset is a base plus, for each index, the index times a stride. For generators of
+//! kernels, which need numbers when a kernel is specialised. Base and strides are asked of the functions that machines use;
+//! a test proves each map on every index. [`areas`](super::map::areas) are the same as rows of equal slots.
+//!
+//! What no map tells is a table of one batch: which row has which slot, position or record ([`plan`](crate::plan)).
+
+use super::map::Field;
+use super::state::{self, Direct, Operator, Partition};
+use super::{a2_message, a2_window, block, data, direct, map, outputs, relay, tp};
+use crate::place::{Place, Region, Tensor};
+use crate::placement::Home;
+use crate::shape::{CORES_MAX, Protocol, Shape};
+use crate::units::{CoreId, RankId, Token};
+
+/// What a group chooses that decides where things lie.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Mode {
+    /// Areas of rows that sources put in place; 0 if they put records.
+    pub landings: u32,
+    /// Whether results take the places of their rows there.
+    pub overwritten: bool,
+    /// Whether counts and rows are told of apart.
+    pub separate: bool,
+    /// Whether agents send to other servers, in a hierarchy.
+    pub streams: bool,
+}
+
+macro_rules! named {
+    ($(#[$about:meta])* $type:ident { $($(#[$doc:meta])* $name:ident = $text:literal,)* }) => {
+        $(#[$about])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $type { $($(#[$doc])* $name,)* }
+
+        impl $type {
+            /// All of them.
+            pub const ALL: &[Self] = &[$(Self::$name),*];
+
+            /// Its name in files and reports.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+named! {
+    /// What a stride belongs to.
+    Index {
+        /// Partition, or half, 0 or 1.
+        Partition = "partition",
+        /// Area of direct placement.
+        Area = "area",
+        /// The rank whose memory it is, counted from the first of those that have the map.
+        Owner = "owner",
+        /// The rank whose rows they are.
+        Source = "source",
+        /// Expert of a rank.
+        LocalExpert = "local_expert",
+        /// Among the rows of a source for an expert.
+        Slot = "slot",
+        /// Token of a rank.
+        Token = "token",
+        /// Its k index; behind all of them its shared experts.
+        K = "k",
+        /// Core of a rank.
+        Core = "core",
+        /// Received row.
+        Row = "row",
+        /// The other rank of a window or task.
+        Peer = "peer",
+        /// Rank of a server.
+        Near = "near",
+        /// Server.
+        Server = "server",
+        /// Among the records of a stream.
+        Record = "record",
+        /// Among the rows for a rank, or of a token on a server.
+        Position = "position",
+        /// How many rows there are before it.
+        Rows = "rows",
+        /// Block of a record.
+        Block = "block",
+    }
+}
+
+named! {
+    /// What has a place of its own.
+    Named {
+        /// Flags and counts of dispatch.
+        DispatchStatus = "dispatch status",
+        /// With direct placement: words and tables of a source.
+        DirectRecords = "direct records",
+        /// Flags of combine.
+        CombineStatus = "combine status",
+        /// With direct placement: that results lie ready.
+        ResultsReady = "results ready",
+        /// The partition that a core's next dispatch uses.
+        DispatchSelectors = "dispatch selectors",
+        /// The same of combine.
+        CombineSelectors = "combine selectors",
+        /// A2: tasks of the agent.
+        Tasks = "tasks",
+        /// A2: how many operators have been rung.
+        Doorbell = "doorbell",
+        /// The core barrier.
+        CoreWords = "core words",
+        /// With direct placement: what cores have counted.
+        CoreSums = "core sums",
+        /// Rows that have come back.
+        CombineRows = "combine rows",
+        /// Rows with scale and triple.
+        DispatchRecords = "dispatch records",
+        /// Direct placement: what experts read.
+        Rows = "rows",
+        /// Scales and triples of these.
+        Infos = "infos",
+        /// Received rows of direct placement, and behind them results that their experts put in their places.
+        OverwrittenRows = "overwritten rows",
+        /// What experts leave for the owners of tokens.
+        Results = "results",
+        /// A2: what peers have sent.
+        WindowsIn = "windows in",
+        /// A2: the half that comes next.
+        BufferChosen = "buffer chosen",
+        /// A2: what goes to peers.
+        WindowsOut = "windows out",
+        /// What a core of the TP peer tells in dispatch.
+        TpDispatchSlots = "tp dispatch slots",
+        /// The same in combine.
+        TpCombineSlots = "tp combine slots",
+        /// As dispatch selectors.
+        TpDispatchSelectors = "tp dispatch selectors",
+        /// As combine selectors.
+        TpCombineSelectors = "tp combine selectors",
+        /// Records that the TP peer has received.
+        TpRecords = "tp records",
+        /// What its experts return.
+        TpResults = "tp results",
+        /// Operators that a core has begun.
+        Epochs = "epochs",
+        /// Operators that a near rank has begun.
+        Entered = "entered",
+        /// The combine whose rows a near core has returned.
+        RowsDone = "rows done",
+        /// Ends of the streams from other servers.
+        EndFlags = "end flags",
+        /// Rows of a source for an expert.
+        Counts = "counts",
+        /// Tokens or sums from other servers, as messages.
+        RelayRecords = "relay records",
+        /// The same as an agent sends them.
+        StreamsIn = "streams in",
+        /// Rows from near ranks, in dispatch.
+        NearSlots = "near slots",
+        /// What an agent sends.
+        StreamsOut = "streams out",
+        /// Near slots as combine uses them.
+        ReturnedSlots = "returned slots",
+        /// Payload of a record of fullmesh_v2.
+        Blocks = "blocks",
+        /// A flag for each.
+        BlockFlags = "block flags",
+        /// Rows of a source for an expert.
+        CountTable = "count table",
+        /// The first of a source's rows.
+        GrantTable = "grant table",
+        /// Rows for an expert that a core has counted.
+        SumTable = "sum table",
+        /// Rows for an expert, 4 B each.
+        WindowCounts = "window counts",
+        /// Rows of dispatch, one behind the other.
+        WindowRecords = "window records",
+        /// FLAG2, behind so many of them.
+        DispatchFlags = "dispatch flags",
+        /// Rows of combine, one behind the other.
+        WindowRows = "window rows",
+        /// FLAG, behind so many of them.
+        CombineFlags = "combine flags",
+        /// Records of dispatch in a stream, the first one last.
+        TokenRecords = "token records",
+        /// Records of combine there.
+        SumRecords = "sum records",
+        /// `expand_x`.
+        ExpandX = "expand_x",
+        /// `dynamic_scales`.
+        DynamicScales = "dynamic_scales",
+        /// `assist_info_for_combine`.
+        AssistInfo = "assist_info_for_combine",
+        /// `expand_idx`.
+        ExpandIdx = "expand_idx",
+        /// `expert_token_nums`.
+        ExpertTokenNums = "expert_token_nums",
+        /// `ep_recv_counts`.
+        EpRecvCounts = "ep_recv_counts",
+        /// `row_table`.
+        RowTable = "row_table",
+        /// `expand_scales`.
+        ExpandScales = "expand_scales",
+        /// `x_out`.
+        XOut = "x_out",
+        /// `x` of AddRmsNorm.
+        X = "x",
+        /// `rstd`.
+        Rstd = "rstd",
+        /// `y`.
+        Y = "y",
+    }
+}
+
+/// Most indices of a map.
+pub const INDICES_MAX: usize = 5;
+
+/// One index of a map.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Dim {
+    /// What is counted.
+    pub index: Index,
+    /// It is below this.
+    pub extent: u32,
+    /// Bytes from one to the next.
+    pub stride: i64,
+}
+
+/// Where something lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Map {
+    /// What it is.
+    pub named: Named,
+    /// In which region. A map that is [inside](Named::inside) another starts at a place of that one.
+    pub region: Region,
+    /// The offset when all indices are 0.
+    pub base: u64,
+    /// Bytes that are used at each place.
+    pub bytes: u64,
+    dims: [Dim; INDICES_MAX],
+    used: usize,
+}
+
+impl Map {
+    /// Its indices, the outermost first.
+    #[must_use]
+    pub fn dims(&self) -> &[Dim] {
+        self.dims.get(..self.used).unwrap_or(&[])
+    }
+
+    /// The offset at these indices; those that the map has not must be 0.
+    #[must_use]
+    pub fn offset(&self, indices: [u32; INDICES_MAX]) -> u64 {
+        let add = |at: u64, (dim, index): (&Dim, u32)| {
+            at.wrapping_add_signed(dim.stride.wrapping_mul(i64::from(index)))
+        };
+        self.dims.iter().zip(indices).fold(self.base, add)
+    }
+}
+
+/// Every map of `rank`'s memory, areas first.
+pub fn maps(shape: &Shape, mode: Mode, rank: RankId) -> impl Iterator<Item = Map> {
+    Named::ALL.iter().filter_map(move |named| named.map(shape, mode, rank))
+}
+
+/// The partition from which on what is inside a slot is measured.
+const HALF: Partition = Partition::P0;
+const WINDOWS: &[Named] = &[Named::WindowsIn, Named::WindowsOut];
+
+const fn half(partition: u32) -> Partition {
+    if partition == 0 { Partition::P0 } else { Partition::P1 }
+}
+
+const fn at(offset: u64) -> Place {
+    Place::window(offset)
+}
+
+impl Named {
+    /// Where it lies on `rank`, if it does.
+    #[must_use]
+    pub fn map(self, shape: &Shape, mode: Mode, rank: RankId) -> Option<Map> {
+        self.ask(shape, mode, rank, |indices, bytes, place| {
+            let Place { region, offset: base } = place([0; INDICES_MAX]);
+            let mut dims = [Dim { index: Index::Partition, extent: 1, stride: 0 }; INDICES_MAX];
+            for (n, (dim, &(index, extent))) in dims.iter_mut().zip(indices).enumerate() {
+                let mut one = [0; INDICES_MAX];
+                one.iter_mut().skip(n).take(1).for_each(|index| *index = 1);
+                *dim = Dim { index, extent, stride: place(one).offset.wrapping_sub(base).cast_signed() };
+            }
+            Map { named: self, region, base, bytes, dims, used: indices.len() }
+        })
+    }
+
+    /// What the layout says of these indices: what [`Map::offset`] must say, too.
+    #[must_use]
+    pub fn place(
+        self,
+        shape: &Shape,
+        mode: Mode,
+        rank: RankId,
+        indices: [u32; INDICES_MAX],
+    ) -> Option<Place> {
+        self.ask(shape, mode, rank, |_, _, place| place(indices))
+    }
+
+    /// Inside which others it lies, at the same places of each slot; none if it has a region of its own.
+    #[must_use]
+    pub const fn inside(self) -> &'static [Self] {
+        match self {
+            Self::Blocks | Self::BlockFlags => &[Self::DispatchRecords],
+            Self::CountTable | Self::GrantTable => &[Self::DirectRecords],
+            Self::SumTable => &[Self::CoreSums],
+            Self::WindowCounts | Self::WindowRecords | Self::DispatchFlags => WINDOWS,
+            Self::WindowRows | Self::CombineFlags => WINDOWS,
+            Self::TokenRecords | Self::SumRecords => &[Self::StreamsIn, Self::StreamsOut],
+            _ => &[],
+        }
+    }
+
+    /// Whether it is an area: something for which memory is set aside. Others are outputs, lie inside one, or are the same
+    /// memory by other indices.
+    #[must_use]
+    pub fn is_area(self) -> bool {
+        self < Self::ReturnedSlots
+    }
+
+    /// The fields of each of its slots.
+    pub fn fields(self, shape: &Shape, mode: Mode) -> impl Iterator<Item = Field> {
+        let of = |name, offset, size| Some(Field { name, offset, size });
+        let word = |name| of(name, 0, 8);
+        let between = |a: Place, b: Place| b.offset.wrapping_sub(a.offset);
+        let few = match self {
+            Self::DispatchStatus => {
+                let flag = between(state::dispatch_status(HALF, 0), state::token_flag(HALF, 0));
+                let flag = of("token flag", flag, 8).filter(|_| mode.separate);
+                [word("status"), flag, None]
+            }
+            Self::DirectRecords => {
+                let [counts, grants, rows] = Direct::ALL.map(|word| {
+                    between(Direct::Counts.word(shape, HALF, RankId(0)), word.word(shape, HALF, RankId(0)))
+                });
+                [of("counts told", counts, 8), of("grants told", grants, 8), of("rows landed", rows, 8)]
+            }
+            Self::CoreWords => {
+                let odd = between(state::core_word(CoreId(0), 0), state::core_word(CoreId(0), 1));
+                [word("even epochs"), of("odd epochs", odd, 8), None]
+            }
+            Self::TpDispatchSlots | Self::TpCombineSlots => {
+                [word("rows"), of("first row", tp::first_row(Place::state(0)).offset, 4), None]
+            }
+            Self::Infos => {
+                [of("scale", 0, direct::SCALE), of("triple", direct::triple_of(at(0)).offset, 12), None]
+            }
+            Self::WindowsIn | Self::WindowsOut => [of("flag 1", a2_window::FLAG1, 8), None, None],
+            Self::StreamsIn | Self::StreamsOut => {
+                let end = relay::gathered_end(shape, HALF, 0) - relay::stream_start(shape, HALF, 0);
+                [of("end flag", end, 8), None, None]
+            }
+            Self::NearSlots => {
+                let (bytes, tail) = (shape.payload_bytes(), relay::ROW + shape.payload_bytes());
+                [None, of("data", relay::ROW, bytes), of("tail", tail, relay::Tail::BYTES)]
+            }
+            Self::ReturnedSlots => {
+                let (bytes, behind) = (shape.row_bytes(), relay::ROW + shape.row_bytes());
+                [word("flag"), of("data", relay::ROW, bytes), of("weight", behind, relay::WEIGHT_BYTES)]
+            }
+            Self::EndFlags | Self::Counts | Self::Entered | Self::RowsDone => [word("word"), None, None],
+            Self::CombineStatus | Self::ResultsReady | Self::BlockFlags => [word("word"), None, None],
+            _ => [None; 3],
+        };
+        let records = matches!(self, Self::DispatchRecords | Self::TpRecords)
+            || matches!(self, Self::WindowRecords | Self::RelayRecords | Self::TokenRecords);
+        let records = records.then(|| map::record_fields(shape)).into_iter().flatten();
+        let rows = (self == Self::CombineRows).then(|| map::combine_fields(shape)).into_iter().flatten();
+        few.into_iter().flatten().chain(records).chain(rows)
+    }
+
+    /// The output that it is.
+    fn tensor(self) -> Option<Tensor> {
+        Tensor::ALL.into_iter().find(|tensor| tensor.name() == self.name())
+    }
+
+    /// Whether a group of `shape` has it.
+    fn is_of(self, shape: &Shape, mode: Mode) -> bool {
+        let tp = shape.tp_world_size() > 1;
+        let (mesh, hierarchy) = match shape.protocol() {
+            Protocol::Fullmesh => (true, false),
+            Protocol::Hierarchy => (false, true),
+            Protocol::FullmeshV1 | Protocol::FullmeshV2 => (false, false),
+        };
+        let a3 = !mesh && !hierarchy;
+        let (lands, streams) = (a3 && mode.landings > 0, hierarchy && mode.streams);
+        match self {
+            Self::DispatchStatus | Self::CombineStatus | Self::CombineRows | Self::DispatchRecords => {
+                a3 && !lands
+            }
+            Self::DirectRecords | Self::ResultsReady | Self::CoreSums => lands,
+            Self::Infos => lands,
+            Self::Rows | Self::Results => lands && !mode.overwritten,
+            Self::OverwrittenRows => lands && mode.overwritten,
+            Self::CountTable | Self::GrantTable | Self::SumTable => lands,
+            Self::DispatchSelectors | Self::CombineSelectors => a3,
+            Self::CoreWords => !hierarchy || streams,
+            Self::TpDispatchSlots | Self::TpCombineSlots => tp,
+            Self::TpDispatchSelectors | Self::TpCombineSelectors | Self::TpRecords | Self::TpResults => tp,
+            Self::Tasks | Self::Doorbell => mesh || streams,
+            Self::BufferChosen | Self::WindowsIn | Self::WindowsOut => mesh,
+            Self::WindowCounts | Self::WindowRecords | Self::DispatchFlags => mesh,
+            Self::WindowRows | Self::CombineFlags => mesh,
+            Self::Epochs | Self::Entered | Self::RowsDone | Self::Counts => hierarchy,
+            Self::NearSlots | Self::ReturnedSlots => hierarchy,
+            Self::EndFlags | Self::RelayRecords => hierarchy && !streams,
+            Self::StreamsIn | Self::StreamsOut | Self::TokenRecords | Self::SumRecords => streams,
+            Self::Blocks | Self::BlockFlags => shape.protocol() == Protocol::FullmeshV2,
+            _ => true,
+        }
+    }
+
+    /// Hands on the extents of its indices, the bytes at each place, and the place by its indices.
+    fn ask<T>(
+        self,
+        shape: &Shape,
+        mode: Mode,
+        rank: RankId,
+        told: impl FnOnce(&[(Index, u32)], u64, &dyn Fn([u32; INDICES_MAX]) -> Place) -> T,
+    ) -> Option<T> {
+        use Index::{Core, K, LocalExpert, Near, Owner, Peer, Position, Record, Row, Server, Slot, Source};
+        if !self.is_of(shape, mode) || self.tensor().is_some_and(|t| outputs::capacity(shape, rank, t) == 0) {
+            return None;
+        }
+        let rs = shape.shared_expert_rank_num();
+        let (first, last) = if rank.0 < rs { (0, rs) } else { (rs, shape.ep_world_size()) };
+        let (local, most) = (shape.local_experts(rank), shape.rows_max(rank) as u32);
+        let (halves, area) = ((Index::Partition, 2), (Index::Area, mode.landings));
+        let (sources, experts) = ((Source, shape.ep_world_size()), (LocalExpert, local));
+        let (peers, servers) = ((Peer, shape.ep_world_size()), (Server, shape.servers()));
+        let (tokens, columns) = ((Index::Token, shape.bs_max()), (K, shape.combine_columns()));
+        let (cores, slots) = ((Core, shape.aiv_num()), (Slot, shape.bs_max()));
+        let (rows, all) = ((Row, most), (Row, most * shape.tp_world_size()));
+        let to_peer = shape.bs_max() * shape.k().min(shape.local_expert_num());
+        let (positions, lengths) = ((Position, to_peer), (Index::Rows, to_peer + 1));
+        let parts =
+            |n| direct::Parts::of(shape, rank, direct::Area { number: n, overwritten: mode.overwritten });
+        let counter = |word: Place| Direct::Counts.word(shape, HALF, RankId(0)).offset.abs_diff(word.offset);
+        let (stream, length) = (relay::stream_start(shape, HALF, 0), relay::stream_bytes(shape));
+        // A record behind the last one would begin before its stream.
+        let gathered = |kind, n| at(relay::gathered(shape, (HALF, kind), 0, n).wrapping_sub(stream));
+        let (dispatch, combine) = (Operator::Dispatch, Operator::Combine);
+        let word = state::STATUS_SLOT;
+        Some(match self {
+            Self::DispatchStatus => told(&[halves, experts, sources], word, &|[p, e, s, ..]| {
+                state::dispatch_status(half(p), state::dispatch_slot(shape, e, RankId(s)))
+            }),
+            Self::DirectRecords => {
+                let entries = 8 * u64::from(shape.local_expert_num());
+                let used = counter(Direct::Counts.entry(shape, HALF, RankId(0), 0)) + entries;
+                told(&[halves, sources], used, &|[p, s, ..]| Direct::Counts.word(shape, half(p), RankId(s)))
+            }
+            Self::CombineStatus => told(&[halves, tokens, columns], word, &|[p, t, k, ..]| {
+                state::combine_status(half(p), state::combine_slot(shape, Token(t), k))
+            }),
+            Self::ResultsReady => {
+                told(&[halves, sources], word, &|[p, s, ..]| state::results_ready(half(p), RankId(s)))
+            }
+            Self::DispatchSelectors => told(&[cores], 8, &|[c, ..]| state::selector(dispatch, CoreId(c))),
+            Self::CombineSelectors => told(&[cores], 8, &|[c, ..]| state::selector(combine, CoreId(c))),
+            Self::Tasks => told(&[halves, peers], a2_message::TASK, &|[p, r, ..]| {
+                a2_message::task_word(half(p), RankId(r), 0)
+            }),
+            Self::Doorbell => told(&[], 8, &|_| a2_message::doorbell()),
+            Self::CoreWords => told(&[cores], 16, &|[c, ..]| state::core_word(CoreId(c), 0)),
+            Self::CoreSums => {
+                let owners = (Core, shape.aiv_num().min(shape.ep_world_size()));
+                let bytes = 4 * u64::from(shape.local_expert_num());
+                told(&[owners], bytes, &|[c, ..]| state::core_sums(shape, CoreId(c)))
+            }
+            Self::CombineRows => told(&[halves, tokens, columns], shape.result_bytes(), &|[p, t, k, ..]| {
+                data::combine_row(shape, half(p), Token(t), k)
+            }),
+            Self::DispatchRecords => {
+                let owners = (Owner, last - first);
+                let dims = [halves, owners, sources, experts, slots];
+                told(&dims, map::used_bytes(shape), &|[p, owner, s, local_expert, n]| {
+                    let home = Home { rank: RankId(first + owner), local_expert };
+                    data::dispatch_record(shape, half(p), home, RankId(s), n)
+                })
+            }
+            Self::Rows | Self::OverwrittenRows => {
+                told(&[area, rows], shape.payload_bytes(), &|[n, row, ..]| parts(n).row(row))
+            }
+            Self::Infos => told(&[area, rows], direct::INFO, &|[n, row, ..]| parts(n).info(row)),
+            Self::Results => told(&[area, rows], shape.row_bytes(), &|[n, row, ..]| parts(n).result(row)),
+            Self::WindowsIn => told(&[halves, peers], shape.rank_window(), &|[p, r, ..]| {
+                a2_window::window_in(shape, half(p), RankId(r), 0)
+            }),
+            Self::BufferChosen => told(&[], 8, &|_| a2_window::buffer_chosen(shape)),
+            Self::WindowsOut => told(&[halves, peers], shape.rank_window(), &|[p, r, ..]| {
+                a2_window::window_out(shape, half(p), RankId(r), 0)
+            }),
+            Self::TpDispatchSlots => {
+                told(&[halves, cores], 12, &|[p, c, ..]| tp::slot(dispatch, half(p), CoreId(c)))
+            }
+            Self::TpCombineSlots => {
+                told(&[halves, cores], 12, &|[p, c, ..]| tp::slot(combine, half(p), CoreId(c)))
+            }
+            Self::TpDispatchSelectors => told(&[cores], 8, &|[c, ..]| tp::selector(dispatch, CoreId(c))),
+            Self::TpCombineSelectors => told(&[cores], 8, &|[c, ..]| tp::selector(combine, CoreId(c))),
+            Self::TpRecords => told(&[halves, rows], map::used_bytes(shape), &|[p, row, ..]| {
+                tp::record(shape, rank, half(p), row)
+            }),
+            Self::TpResults => told(&[halves, rows], shape.row_bytes(), &|[p, row, ..]| {
+                tp::result(shape, rank, half(p), row)
+            }),
+            Self::Epochs => told(&[cores], 8, &|[c, ..]| relay::epoch(CoreId(c))),
+            Self::Entered => told(&[(Near, shape.server_ranks())], 8, &|[near, ..]| relay::entered(near)),
+            Self::RowsDone => {
+                let dims = [(Near, shape.server_ranks()), (Core, CORES_MAX as u32)];
+                told(&dims, 8, &|[near, c, ..]| relay::rows_done(near, CoreId(c)))
+            }
+            Self::EndFlags => {
+                told(&[halves, servers], 8, &|[p, server, ..]| relay::end_flag(half(p), server))
+            }
+            Self::Counts => told(&[halves, experts, sources], 8, &|[p, e, s, ..]| {
+                relay::count(shape, half(p), e, RankId(s))
+            }),
+            Self::RelayRecords => {
+                let used = relay::record_bytes(shape, dispatch).max(relay::record_bytes(shape, combine));
+                let dims = [halves, servers, (Record, shape.bs_max())];
+                told(&dims, used, &|[p, server, n, ..]| relay::record(shape, half(p), server, n))
+            }
+            Self::StreamsIn => told(&[halves, servers], length, &|[p, server, ..]| {
+                at(relay::stream_start(shape, half(p), server))
+            }),
+            Self::NearSlots => {
+                let used = relay::ROW + shape.relay_row_bytes() + relay::Tail::BYTES;
+                told(&[experts, sources, slots], used, &|[e, s, n, ..]| {
+                    relay::dispatch_slot(shape, e, RankId(s), n)
+                })
+            }
+            Self::StreamsOut => told(&[halves, servers], length, &|[p, server, ..]| {
+                Place::window_out(relay::stream_start(shape, half(p), server))
+            }),
+            Self::ReturnedSlots => {
+                let used = relay::ROW + shape.row_bytes() + relay::WEIGHT_BYTES;
+                let dims = [servers, tokens, (Position, relay::pairs_max(shape))];
+                told(&dims, used, &|[server, t, n, ..]| relay::combine_slot(shape, server, Token(t), n))
+            }
+            Self::Blocks => {
+                let dims = [(Index::Block, block::count(shape))];
+                told(&dims, block::PAYLOAD, &|[n, ..]| block::block(at(0), n))
+            }
+            Self::BlockFlags => {
+                let dims = [(Index::Block, block::count(shape))];
+                told(&dims, 8, &|[n, ..]| block::flag(at(0), n))
+            }
+            Self::CountTable | Self::GrantTable => {
+                let table = if self == Self::CountTable { Direct::Counts } else { Direct::Grants };
+                told(&[(LocalExpert, shape.local_expert_num())], 4, &|[e, ..]| {
+                    at(counter(table.entry(shape, HALF, RankId(0), e)))
+                })
+            }
+            Self::SumTable => {
+                told(&[(LocalExpert, shape.local_expert_num())], 4, &|[e, ..]| at(4 * u64::from(e)))
+            }
+            Self::WindowCounts => told(&[experts], 4, &|[e, ..]| at(4 * u64::from(e))),
+            Self::WindowRecords => {
+                told(&[positions], shape.window_record(), &|[n, ..]| at(a2_window::record(shape, n)))
+            }
+            Self::DispatchFlags => {
+                told(&[lengths], 8, &|[n, ..]| at(a2_window::tail_flag(shape, dispatch, n)))
+            }
+            Self::WindowRows => {
+                told(&[positions], shape.row_bytes(), &|[n, ..]| at(a2_window::row(shape, n)))
+            }
+            Self::CombineFlags => told(&[lengths], 8, &|[n, ..]| at(a2_window::tail_flag(shape, combine, n))),
+            Self::TokenRecords | Self::SumRecords => {
+                let kind = if self == Self::TokenRecords { dispatch } else { combine };
+                told(&[(Record, shape.bs_max())], relay::record_bytes(shape, kind), &|[n, ..]| {
+                    gathered(kind, n)
+                })
+            }
+            Self::ExpandX => told(&[all], shape.payload_bytes(), &|[row, ..]| outputs::expand_x(shape, row)),
+            Self::DynamicScales => told(&[all], 4, &|[row, ..]| outputs::dynamic_scale(row)),
+            Self::AssistInfo => told(&[all], 12, &|[row, ..]| outputs::assist_info(row)),
+            Self::ExpandIdx => {
+                told(&[tokens, (K, shape.k())], 4, &|[t, k, ..]| outputs::expand_idx(t * shape.k() + k))
+            }
+            Self::ExpertTokenNums => told(&[experts], 8, &|[e, ..]| outputs::expert_token_num(e)),
+            Self::EpRecvCounts => told(&[experts, sources], 4, &|[e, s, ..]| {
+                outputs::ep_recv_count(state::dispatch_slot(shape, e, RankId(s)))
+            }),
+            Self::RowTable => told(&[all], 8, &|[row, ..]| outputs::row_table(row)),
+            Self::ExpandScales => told(&[all], 4, &|[row, ..]| outputs::expand_scale(row)),
+            Self::XOut => told(&[tokens], shape.row_bytes(), &|[t, ..]| outputs::x_out(shape, Token(t))),
+            Self::X => told(&[tokens], shape.row_bytes(), &|[t, ..]| outputs::x(shape, Token(t))),
+            Self::Rstd => told(&[tokens], 4, &|[t, ..]| outputs::rstd(Token(t))),
+            Self::Y => told(&[tokens], shape.row_bytes(), &|[t, ..]| outputs::y(shape, Token(t))),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;
