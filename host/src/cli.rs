@@ -50,6 +50,8 @@ pub enum Verb {
     Schedule(ScheduleArgs),
     /// Print the region map of a rank: every area with offset, size and stride.
     Layout(LayoutArgs),
+    /// Write where everything lies, which words tell of it and who does what, for generators of kernels.
+    Export(ExportArgs),
     /// Print who sends what, where and in which order, without running anything.
     Plan(PlanArgs),
     /// List every rule that a configuration or case breaks, and the sizes it needs.
@@ -398,6 +400,32 @@ pub struct LayoutArgs {
     /// Choices of the group.
     #[command(flatten)]
     pub mode: ModeArgs,
+}
+
+/// `veriep export`
+#[derive(Args, Debug)]
+pub struct ExportArgs {
+    /// Configuration.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// Folder to write.
+    #[arg(long, value_name = "FOLDER")]
+    pub out: PathBuf,
+    /// Whose part of the plan is written: all, or a list.
+    #[arg(long, value_name = "all|RANK,...", default_value = "all")]
+    pub ranks: String,
+    /// Begins the names in the header.
+    #[arg(long, value_name = "NAME", default_value = "veriep", value_parser = identifier)]
+    pub prefix: String,
+    /// Choices of the group.
+    #[command(flatten)]
+    pub mode: ModeArgs,
+}
+
+fn identifier(text: &str) -> Result<String, String> {
+    let is_name = text.starts_with(|c: char| c.is_ascii_alphabetic())
+        && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if is_name { Ok(text.to_owned()) } else { Err("must be a letter, then letters, digits and _".to_owned()) }
 }
 
 /// Choices of a group that decide where things lie.

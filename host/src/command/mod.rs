@@ -5,6 +5,7 @@ mod check;
 mod clashes;
 mod compare;
 mod completions;
+mod export;
 mod generate;
 mod golden;
 mod layout;
@@ -34,6 +35,7 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         #[cfg(feature = "schedule")]
         Verb::Schedule(args) => schedule::run(&args, report),
         Verb::Layout(args) => layout::run(&args, report),
+        Verb::Export(args) => export::run(&args, report),
         Verb::Plan(args) => plan::run(&args, report),
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),

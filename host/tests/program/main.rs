@@ -11,6 +11,7 @@ mod check;
 mod compare;
 mod configurations;
 mod expected;
+mod export;
 mod r#gen;
 mod generated_cases;
 mod kill;

@@ -54,10 +54,17 @@ pub fn arrive<F: Fabric + ?Sized>(
     epoch: u32,
     sum: ShareSum,
 ) -> Result<(), ProtocolError> {
+    fabric.publish(rank, core_word(core, epoch), word(epoch, sum))?;
+    Ok(())
+}
+
+/// The word of a core that has arrived.
+#[inline]
+#[must_use]
+pub fn word(epoch: u32, sum: ShareSum) -> u64 {
     // Below 2^31 by the sizes of the areas; a mask, so that no sum could ever reach the epoch.
     let sums = (u64::from(sum.rows) & SUM_MASK) << SUM_BITS | u64::from(sum.of_last_expert) & SUM_MASK;
-    fabric.publish(rank, core_word(core, epoch), u64::from(epoch) << EPOCH_SHIFT | sums)?;
-    Ok(())
+    u64::from(epoch) << EPOCH_SHIFT | sums
 }
 
 /// The first other core that has not arrived at barrier `epoch`, or `None` when all have.

@@ -1,6 +1,7 @@
 //! What all protocols share: the partition selector, the flag words, the core barrier.
 
 pub mod barrier;
+pub mod event;
 pub mod flag;
 pub(crate) mod selector;
 

@@ -14,7 +14,7 @@ use veriep_core::layout::affine::{Index, Named};
 use veriep_core::layout::record::Triple;
 use veriep_core::layout::state::Partition;
 use veriep_core::layout::{
-    affine, self, a2_message, a2_window, block, data, map, outputs, record, relay, row_table, state, tp,
+    self, a2_message, a2_window, affine, block, data, map, outputs, record, relay, row_table, state, tp,
 };
 use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::placement::Home;
@@ -32,7 +32,8 @@ use veriep_core::protocol::{
     Scratch, Stage, a2, a3, a3_v2, direct, hierarchy,
 };
 use veriep_core::shape::{BatchSizes, Buffer, Config, Elastic, Limit, Limits, Protocol, Shape};
-use veriep_core::sync::{barrier, flag};
+use veriep_core::sync::event::Order;
+use veriep_core::sync::{barrier, event, flag};
 use veriep_core::units::{self, CoreId, ExpertId, Pair, RankId, Token};
 #[cfg(target_arch = "x86_64")]
 use veriep_core::vector::x86::{Avx2, Avx512};
@@ -218,6 +219,15 @@ fn layouts(shape: &Shape) {
     keep((Tensor::X.is_of_received_rows(), Tensor::X.is_of_combine()));
     keep_all(map::areas(shape, mode(), rank).map(|area| area.size()));
     keep_all(affine::maps(shape, mode(), rank).map(|map| (map.offset([at; 5]), map.dims().len())));
+    keep_all(event::events(shape, mode()));
+    keep((
+        event::Value::variables(black_box(event::Value::Mark)),
+        event::Order::name(black_box(Order::Puts)),
+    ));
+    keep((
+        event::Value::word(black_box(event::Value::Mark), [at; 3]),
+        barrier::word(at, ShareSum::default()),
+    ));
     let named = black_box(Named::Rows);
     keep((Named::name(named), named.inside(), named.is_area(), affine::Index::name(black_box(Index::Row))));
     keep((Named::map(named, shape, mode(), rank), Named::place(named, shape, mode(), rank, [at; 5])));

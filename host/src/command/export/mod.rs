@@ -1,0 +1,259 @@
+//! `veriep export`: what the core says of a shape's memory, as files for generators of kernels. No offset is worked out here.
+
+mod header;
+
+use super::source::{choices, resolve};
+use crate::atomic_file::write_atomically;
+use crate::cli::ExportArgs;
+use crate::config::Config;
+use crate::error::Error;
+use crate::global_rank;
+use crate::hints;
+use crate::report::{Report, pairs};
+use core::ops::Range;
+use serde::Serialize;
+use serde_json::{Value as Json, json};
+use std::io::Write as _;
+use std::path::Path;
+use veriep_core::layout::affine::{self, Index, Map, Named};
+use veriep_core::layout::{block, map, record, state};
+use veriep_core::plan::{relay, split};
+use veriep_core::protocol::{Choices, Fingerprints, Flags, Stage};
+use veriep_core::shape::{Given, Limits, Product, Protocol, Shape};
+use veriep_core::sync::event::{Event, events};
+use veriep_core::units::{CoreId, RankId};
+
+/// What anybody may do with what is written.
+const LICENSE: &str = "CC0-1.0";
+
+#[derive(Serialize)]
+struct Written {
+    ok: bool,
+    config: String,
+    folder: String,
+    files: [String; 3],
+    maps: usize,
+    events: usize,
+}
+
+/// A map, and which ranks have it.
+struct Owned {
+    map: Map,
+    owner: &'static str,
+    ranks: Range<u32>,
+}
+
+/// A shape and what a group of it chooses.
+struct Exported {
+    shape: Shape,
+    choices: Choices,
+    maps: Vec<Owned>,
+}
+
+pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
+    let source = resolve(&args.config)?;
+    let config = Config { port_offset: args.mode.port.port_offset, ..source.config };
+    let shape = hints::shape(&config, Given::empty(), Limits::Product, &source.name)?;
+    let choices = choices(&shape, &args.mode)?;
+    let ranks = ranks(&shape, &args.ranks)?;
+    let exported = Exported { maps: owned(&shape, choices), shape, choices };
+    std::fs::create_dir_all(&args.out).map_err(|e| Error::io(&args.out, "create", &e))?;
+    let name = &args.prefix;
+    let files = ["plan.json".to_owned(), format!("{name}_plan.h"), format!("{name}_check.c")];
+    let plan = exported.plan(&config, &ranks);
+    let texts = [plan.to_string(), exported.header(name), exported.check(name)];
+    for (file, text) in files.iter().zip(texts) {
+        write(&args.out.join(file), &text)?;
+    }
+    let written = Written {
+        ok: true,
+        config: source.name,
+        folder: args.out.display().to_string(),
+        files,
+        maps: exported.maps.len(),
+        events: events(&exported.shape, choices.mode()).count(),
+    };
+    report.emit(&written, |written| {
+        pairs(&[
+            ("source", written.config.clone()),
+            ("folder", written.folder.clone()),
+            ("files", written.files.join(", ")),
+            ("maps", written.maps.to_string()),
+            ("events", written.events.to_string()),
+        ])
+    })
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Error> {
+    write_atomically(path, |file| file.write_all(text.as_bytes()))
+}
+
+/// The ranks that a request names.
+fn ranks(shape: &Shape, asked: &str) -> Result<Vec<RankId>, Error> {
+    if asked == "all" {
+        return Ok(global_rank::all(shape).collect());
+    }
+    let count = global_rank::count(shape);
+    let rank = |word: &str| match word.parse() {
+        Ok(rank) if rank < count => Ok(RankId(rank)),
+        _ => Err(Error::Request(format!("--ranks {word}: must be all, or ranks in [0, {}]", count - 1))),
+    };
+    asked.split(',').map(rank).collect()
+}
+
+/// Every map, told apart where ranks with shared experts have another one.
+fn owned(shape: &Shape, choices: Choices) -> Vec<Owned> {
+    let (rs, count) = (shape.shared_expert_rank_num(), shape.ep_world_size());
+    let of = |rank| affine::maps(shape, choices.mode(), RankId(rank)).collect::<Vec<_>>();
+    let (mut all, shared) = (of(rs), if rs == 0 { Vec::new() } else { of(0) });
+    let counts_owners = |map: &Map| map.dims().iter().any(|dim| dim.index == Index::Owner);
+    let alike: Vec<Map> = match rs {
+        0 => all.clone(),
+        _ => all.iter().filter(|map| shared.contains(map) && !counts_owners(map)).copied().collect(),
+    };
+    all.retain(|map| !alike.contains(map));
+    let owned = |maps: Vec<Map>, owner, ranks: Range<u32>| {
+        maps.into_iter().map(move |map| Owned { map, owner, ranks: ranks.clone() })
+    };
+    let on_shared = shared.into_iter().filter(|map| !alike.contains(map)).collect();
+    let mut maps: Vec<Owned> =
+        owned(alike.clone(), "any", 0..count).chain(owned(on_shared, "shared", 0..rs)).collect();
+    maps.extend(owned(all, "moe", rs..count));
+    maps.sort_by_key(|owned| owned.map.named);
+    maps
+}
+
+impl Exported {
+    fn plan(&self, config: &Config, ranks: &[RankId]) -> Json {
+        let Self { shape, choices, .. } = self;
+        let mode = choices.mode();
+        let options = json!({
+            "receive": choices.receive.name(),
+            "flags": if choices.flags == Flags::Separate { "separate" } else { "joint" },
+            "stage": if choices.stage == Stage::Two { 2 } else { 3 },
+            "port_offset": shape.port_offset(),
+        });
+        let constants: serde_json::Map<_, _> =
+            self.constants().into_iter().map(|(name, value)| (name.to_owned(), value.into())).collect();
+        let sends = ranks
+            .iter()
+            .flat_map(|&rank| (0..shape.aiv_num()).map(move |core| share(shape, rank, CoreId(core))));
+        json!({
+            "schema": "veriep.plan/1",
+            "license": LICENSE,
+            "config": config,
+            "options": options,
+            // Larger than what all readers of JSON take for a number.
+            "fingerprint": format!("{:016x}", Fingerprints::new(shape, *choices).whole()),
+            "partitions": 2,
+            "ranks": ranks.iter().map(|rank| rank.0).collect::<Vec<_>>(),
+            "constants": constants,
+            "maps": self.maps.iter().map(|owned| self.map(owned)).collect::<Vec<_>>(),
+            "events": events(shape, mode).map(|event| self.event(&event)).collect::<Vec<_>>(),
+            // Of one batch; no map tells them.
+            "tables": ["slot", "position", "record", "row"],
+            "sends": sends.collect::<Vec<_>>(),
+        })
+    }
+
+    fn map(&self, owned: &Owned) -> Json {
+        let Owned { map, owner, ranks } = owned;
+        let dim = |dim: &affine::Dim| json!({"index": dim.index.name(), "extent": dim.extent, "stride": dim.stride});
+        let field =
+            |field: map::Field| json!({"name": field.name, "offset": field.offset, "size": field.size});
+        json!({
+            "name": map.named.name(),
+            "region": if map.named.inside().is_empty() { Some(map.region.name()) } else { None },
+            "inside": map.named.inside().iter().map(|named| named.name()).collect::<Vec<_>>(),
+            "owner": owner,
+            "owners": [ranks.start, ranks.end],
+            "is_area": map.named.is_area(),
+            "base": map.base,
+            "bytes": map.bytes,
+            "dims": map.dims().iter().map(dim).collect::<Vec<_>>(),
+            "fields": map.named.fields(&self.shape, self.choices.mode()).map(field).collect::<Vec<_>>(),
+        })
+    }
+
+    /// What a kernel needs to know beside the maps.
+    fn constants(&self) -> Vec<(&'static str, u64)> {
+        let shape = &self.shape;
+        let mut all: Vec<(&str, u64)> = vec![
+            ("ep_world_size", shape.ep_world_size().into()),
+            ("tp_world_size", shape.tp_world_size().into()),
+            ("server_ranks", shape.server_ranks().into()),
+            ("moe_expert_num", shape.moe_expert_num().into()),
+            ("local_expert_num", shape.local_expert_num().into()),
+            ("shared_expert_num", shape.shared_expert_num().into()),
+            ("shared_expert_rank_num", shape.shared_expert_rank_num().into()),
+            ("k", shape.k().into()),
+            ("h", shape.h().into()),
+            ("bs_max", shape.bs_max().into()),
+            ("aiv_num", shape.aiv_num().into()),
+            ("row_bytes", shape.row_bytes()),
+            ("payload_bytes", shape.payload_bytes()),
+            ("result_bytes", shape.result_bytes()),
+            ("window_bytes", shape.window_bytes()),
+            ("state_bytes", state::STATE_BYTES),
+        ];
+        if shape.product() == Product::A3 {
+            // The stream of a record of fullmesh_v2; its blocks take more memory.
+            all.push(("record_stream_bytes", record::sent_bytes(shape)));
+        }
+        if shape.protocol() == Protocol::FullmeshV2 {
+            let stream = block::stream(block::count(shape) - 1, record::sent_bytes(shape));
+            all.push(("last_block_bytes", stream.end - stream.start));
+        }
+        all
+    }
+
+    fn event(&self, event: &Event) -> Json {
+        let Event { word, field, data, value, writer, clearer, order, scope } = event;
+        let is_there = |named: &&Named| self.maps.iter().any(|owned| owned.map.named == **named);
+        let constant = value.word([0; 3]);
+        let term = |(n, name): (usize, &&str)| {
+            let one = value.word(core::array::from_fn(|i| u32::from(i == n)));
+            json!({"variable": name, "shift": (one ^ constant).trailing_zeros()})
+        };
+        let name =
+            if field.is_empty() { word.name().to_owned() } else { format!("{}: {field}", word.name()) };
+        json!({
+            "name": name,
+            "map": word.name(),
+            "field": if field.is_empty() { None } else { Some(field) },
+            "data": data.iter().filter(|named| is_there(named)).map(|named| named.name()).collect::<Vec<_>>(),
+            "value": {
+                "constant": format!("{constant:#x}"),
+                "terms": value.variables().iter().enumerate().map(term).collect::<Vec<_>>(),
+            },
+            "writer": writer,
+            "clearer": clearer,
+            "order": order.name(),
+            "scope": scope,
+        })
+    }
+}
+
+/// What a core does of the work of its rank; ranges are `[start, end)`.
+fn share(shape: &Shape, rank: RankId, core: CoreId) -> Json {
+    let ep = global_rank::ep_rank(shape, rank);
+    let ends = |range: Range<u32>| [range.start, range.end];
+    let tokens = ends(split::tokens(shape, ep, core));
+    match shape.protocol() {
+        Protocol::Fullmesh => {
+            json!({"rank": rank.0, "core": core.0, "tokens": tokens, "ranks": ends(split::ranks(shape, core))})
+        }
+        Protocol::Hierarchy => json!({
+            "rank": rank.0, "core": core.0, "tokens": tokens, "slots": ends(split::slots(shape, ep, core)),
+            "streams": ends(relay::streams(shape, core)),
+        }),
+        _ => {
+            let work = split::work(shape, ep, core);
+            json!({
+                "rank": rank.0, "core": core.0, "tokens": tokens, "slots": ends(work.slots),
+                "moe_pairs": ends(work.sends.moe), "shared_pairs": ends(work.sends.shared),
+                "experts": ends(work.experts), "destinations": ends(work.destinations),
+            })
+        }
+    }
+}
