@@ -220,6 +220,16 @@
 #define VERIEP_RECEIVE_DIRECT_2 3
 
 /**
+ * As with direct placement of one batch, with results in the places of their rows.
+ */
+#define VERIEP_RECEIVE_OVERWRITE 4
+
+/**
+ * The same with two batches in flight.
+ */
+#define VERIEP_RECEIVE_OVERWRITE_2 5
+
+/**
  * In a hierarchy the agent sends to other servers, a task for each.
  */
 #define VERIEP_STAGE_2 2
@@ -402,7 +412,7 @@
 /**
  * Words of 8 bytes that stand for parameters and areas of a rank.
  */
-#define VERIEP_FINGERPRINTS 51
+#define VERIEP_FINGERPRINTS 61
 
 /**
  * Words of 8 bytes in a shape.
@@ -614,6 +624,28 @@ typedef struct veriep_sizes {
 } veriep_sizes;
 
 /**
+ * What does not change results, alike on all cores of all ranks. A protocol ignores what does not apply to it.
+ */
+typedef struct veriep_choices {
+  /**
+   * `VERIEP_ORDER_*`.
+   */
+  uint32_t order;
+  /**
+   * `VERIEP_FLAGS_*`.
+   */
+  uint32_t flags;
+  /**
+   * `VERIEP_RECEIVE_*`.
+   */
+  uint32_t receive;
+  /**
+   * `VERIEP_STAGE_*`.
+   */
+  uint32_t stage;
+} veriep_choices;
+
+/**
  * A row of equal slots in a region.
  */
 typedef struct veriep_area {
@@ -657,28 +689,6 @@ typedef struct veriep_fingerprints {
    */
   uint64_t words[VERIEP_FINGERPRINTS];
 } veriep_fingerprints;
-
-/**
- * What does not change results, alike on all cores of all ranks. A protocol ignores what does not apply to it.
- */
-typedef struct veriep_choices {
-  /**
-   * `VERIEP_ORDER_*`.
-   */
-  uint32_t order;
-  /**
-   * `VERIEP_FLAGS_*`.
-   */
-  uint32_t flags;
-  /**
-   * `VERIEP_RECEIVE_*`.
-   */
-  uint32_t receive;
-  /**
-   * `VERIEP_STAGE_*`.
-   */
-  uint32_t stage;
-} veriep_choices;
 
 /**
  * Bytes to read: a tensor, little-endian. Null is one that is not given.
@@ -1154,9 +1164,10 @@ int32_t veriep_shape_survivors(struct veriep_shape *out,
 int32_t veriep_shape_sizes(const struct veriep_shape *shape, uint32_t rank, struct veriep_sizes *out);
 
 /**
- * Every area of the memory of EP rank `rank`: writes at most `room` of them, and to `count` how many there are.
+ * Every area of the memory of EP rank `rank` with these choices, or the default ones: writes at most `room` of them, and to `count` how many there are.
  */
 int32_t veriep_shape_areas(const struct veriep_shape *shape,
+                           const struct veriep_choices *choices,
                            uint32_t rank,
                            struct veriep_area *out,
                            size_t room,
@@ -1317,7 +1328,7 @@ VERIEP_ASSERT(sizeof(veriep_choices) == 16, "veriep_choices");
 VERIEP_ASSERT(sizeof(veriep_area) == 72, "veriep_area");
 VERIEP_ASSERT(sizeof(veriep_send) == 20, "veriep_send");
 VERIEP_ASSERT(sizeof(veriep_rows) == 24, "veriep_rows");
-VERIEP_ASSERT(sizeof(veriep_fingerprints) == 408, "veriep_fingerprints");
+VERIEP_ASSERT(sizeof(veriep_fingerprints) == 488, "veriep_fingerprints");
 VERIEP_ASSERT(sizeof(veriep_status) == 12, "veriep_status");
 VERIEP_ASSERT(sizeof(veriep_awaited) == 24, "veriep_awaited");
 #undef VERIEP_ASSERT

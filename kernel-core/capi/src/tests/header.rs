@@ -71,18 +71,18 @@ fn made() -> String {
     text + "\n"
 }
 
-/// With `VERIEP_WRITE` in the environment it is written.
+/// With `UPDATE_GOLDEN` in the environment it is written.
 #[test]
 fn the_header_is_what_the_sources_say() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("include/veriep.h");
     let made = made();
-    if env::var_os("VERIEP_WRITE").is_some() {
+    if env::var_os("UPDATE_GOLDEN").is_some() {
         fs::write(&path, &made).unwrap();
     }
     let there = fs::read_to_string(&path).unwrap_or_default();
     let first = there.lines().zip(made.lines()).find(|(there, made)| there != made);
     assert!(
         there == made,
-        "include/veriep.h is not what the sources say: {first:?}; VERIEP_WRITE=1 writes it"
+        "include/veriep.h is not what the sources say: {first:?}; UPDATE_GOLDEN=1 writes it"
     );
 }
