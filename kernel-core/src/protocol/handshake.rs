@@ -250,6 +250,7 @@ mod tests {
             (a2(Protocol::Hierarchy), streams),
             (tp, COPY),
             (a3(), landings),
+            (a3(), Choices { receive: Receive::Overwrite { areas: 2 }, ..COPY }),
         ] {
             let shape = Shape::new(&config, Limits::None).unwrap();
             let all: Vec<Area> = map::areas(&shape, choices.mode(), RankId(0)).collect();

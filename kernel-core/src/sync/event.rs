@@ -151,7 +151,15 @@ const EVENTS: &[Event] = &[
     event(Named::DirectRecords, "counts told", &[Named::CountTable], Value::Arrived, Order::Puts),
     event(Named::DirectRecords, "grants told", &[Named::GrantTable], Value::Arrived, Order::Puts),
     event(Named::DirectRecords, "rows landed", &[Named::Rows, Named::Infos], Value::Arrived, Order::Barrier),
+    event(
+        Named::DirectRecords,
+        "rows landed",
+        &[Named::OverwrittenRows, Named::Infos],
+        Value::Arrived,
+        Order::Barrier,
+    ),
     event(Named::ResultsReady, "word", &[Named::Results], Value::Arrived, Order::Join),
+    event(Named::ResultsReady, "word", &[Named::OverwrittenRows], Value::Arrived, Order::Join),
     of_peer(event(Named::TpDispatchSlots, "rows", &[Named::TpRecords], Value::Count, Order::Puts)),
     of_peer(event(Named::TpCombineSlots, "rows", &[Named::TpResults], Value::Count, Order::Puts)),
     of_peer(event(Named::WindowsIn, "flag 1", &[Named::WindowCounts], Value::WindowFlag, Order::Task)),
@@ -193,6 +201,8 @@ pub fn events(shape: &Shape, mode: Mode) -> impl Iterator<Item = Event> {
                 }
             }
             (Named::DispatchStatus, "status", ..) => !in_blocks && !mode.separate,
+            // Of rows that stay and of rows that are overwritten, what the mode has.
+            (Named::DirectRecords | Named::ResultsReady, _, [first, ..], _) => is_there(*first),
             _ => true,
         };
         let field = || event.word.fields(shape, mode).any(|field| field.name == event.field);

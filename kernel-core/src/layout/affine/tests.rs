@@ -79,6 +79,7 @@ fn every_name_is_proved_for_some_shape() {
     let mut names = proved(&Shape::new(&direct, Limits::None).unwrap());
     for config in [
         tp,
+        Config { quant_mode: 0, ..direct },
         Config { comm_alg: Protocol::FullmeshV2, ..PAIR.config() },
         a2(Protocol::Fullmesh, 2, 2, 1, 1, 1),
         a2(Protocol::Hierarchy, 4, 4, 2, 1, 1),
