@@ -1,0 +1,276 @@
+//! Dispatch and combine of two ranks on a GPU, each core as a thread and as a warp, compared with the oracle.
+//!
+//! `device PTX` runs every scene for some rounds. Status 0: all results are right, and a twin's are found wrong; or there is no
+//! GPU here, and the program says so. Status 1: something is wrong. The PTX, or a cubin, is what `.ci/device` builds.
+
+mod gpu;
+
+use device_kernels::{AGENT_BYTES, CORES, Job, LANES, RANKS, Role, SCENES, Said, Scene, scene};
+use gpu::{Buffer, Device, Wrong};
+use veriep_core::fabric::raw::{Outputs, Peer};
+use veriep_core::inputs::Inputs;
+use veriep_core::place::{Place, Tensor};
+use veriep_core::protocol::{scratch_bytes, scratch_words};
+use veriep_core::reference::Cluster;
+use veriep_core::shape::{Limits, Shape};
+use veriep_core::sim::storage::group_sizes;
+use veriep_core::units::RankId;
+
+/// Rounds of each scene: partitions, selectors and epochs are used again and again.
+const ROUNDS: u32 = 50;
+/// Attempts of a core that waits; a wait of a good run takes some hundreds.
+const ATTEMPTS: u32 = 20_000_000;
+
+fn main() -> std::process::ExitCode {
+    match run() {
+        Ok(()) => std::process::ExitCode::SUCCESS,
+        Err(wrong) => {
+            eprintln!("error: {wrong}");
+            std::process::ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Wrong> {
+    let (path, more) = (std::env::args().nth(1), std::env::args().nth(2));
+    let (Some(path), None) = (path, more) else {
+        return Err("usage: device PTX, or: device processor".into());
+    };
+    if path == "processor" {
+        return all(Device::Processor, "", 1);
+    }
+    let Some(gpu) = Device::gpu(&path)? else {
+        println!("no GPU here: nothing was run");
+        return Ok(());
+    };
+    all(gpu, "veriep_thread", 1)?;
+    all(gpu, "veriep_warp", LANES)?;
+    let twin = rounds(gpu, &gpu.kernel("veriep_warp")?, LANES, 0, 1, LANES - 1)?;
+    println!("twin, a lane that copies nothing: {twin} of 1 round wrong");
+    if twin == 1 { Ok(()) } else { Err("the twin's results are taken for right".into()) }
+}
+
+/// Runs all scenes by a kernel.
+fn all(device: Device, name: &str, threads: u32) -> Result<(), Wrong> {
+    let kernel = device.kernel(name)?;
+    println!("{}", device.name()?);
+    if let Some((registers, local)) = kernel.footprint()? {
+        println!("{name}: {registers} registers and {local} bytes of local memory for each thread");
+    }
+    for number in 0..SCENES {
+        let wrong = rounds(device, &kernel, threads, number, ROUNDS, LANES)?;
+        println!("  {}: {ROUNDS} rounds, {wrong} wrong", scene(number).name);
+        if wrong != 0 {
+            return Err("the results above are wrong".into());
+        }
+    }
+    Ok(())
+}
+
+/// A rank's memory on the device.
+struct Rank {
+    /// State, window, WindowsOut, both regions of TP, outputs.
+    regions: Vec<Buffer>,
+    x: Buffer,
+    ids: Buffer,
+    weights: Buffer,
+    y: Buffer,
+    agent: Buffer,
+    ended: Buffer,
+}
+
+impl Rank {
+    fn peer(&self) -> Peer {
+        let [state, window, window_out] = [0, 1, 2].map(|region| self.regions[region].segment());
+        Peer { state, window, window_out }
+    }
+
+    fn outputs(&self) -> Outputs {
+        Tensor::ALL.map(|tensor| self.output(tensor).segment())
+    }
+
+    fn output(&self, tensor: Tensor) -> &Buffer {
+        &self.regions[5 + tensor as usize]
+    }
+}
+
+/// A rank's tokens of a round.
+struct Tokens {
+    x: Vec<u8>,
+    ids: Vec<i32>,
+    weights: Vec<f32>,
+}
+
+impl Tokens {
+    /// Drawn by chance: other experts for each token, weights and values that no order of sums hides.
+    fn draw(shape: &Shape, seed: u64) -> Self {
+        let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
+        let mut below = |n: u32| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u32 % n
+        };
+        let tokens = shape.bs(RankId(0)) as usize;
+        let (k, experts) = (shape.k() as usize, shape.moe_expert_num());
+        let mut ids: Vec<i32> = Vec::new();
+        for _ in 0..tokens {
+            let first = ids.len();
+            while ids.len() < first + k {
+                let id = below(experts) as i32;
+                if !ids[first..].contains(&id) {
+                    ids.push(id);
+                }
+            }
+        }
+        let weights = (0..tokens * k).map(|_| below(1 << 20) as f32 / (1 << 20) as f32).collect();
+        // bf16 of either sign, from 1/2 to 2.
+        let element = |bits: u32| ((bits & 0x80FF) | 0x3F00) as u16;
+        let x =
+            (0..tokens * shape.h() as usize).flat_map(|_| element(below(1 << 16)).to_le_bytes()).collect();
+        Self { x, ids, weights }
+    }
+
+    fn inputs(&self) -> Inputs<'_> {
+        Inputs { x: &self.x, expert_ids: &self.ids, expert_scales: &self.weights, ..Inputs::default() }
+    }
+}
+
+/// Runs rounds of a scene in memory of its own, and counts those with a result that is not the oracle's.
+fn rounds(
+    device: Device,
+    kernel: &gpu::Kernel,
+    threads: u32,
+    number: u32,
+    rounds: u32,
+    lanes: u32,
+) -> Result<u32, Wrong> {
+    let of = scene(number);
+    let shape = Shape::new(&of.config, Limits::None).map_err(|found| format!("{}: {found}", of.name))?;
+    let zeros = |len: u64| device.zeros(len as usize);
+    let most_rows = |sizes: &[u64]| sizes[5 + Tensor::ExpandX as usize].max(1) * 2;
+    let ranks = group_sizes(&shape).map(|sizes| {
+        Ok(Rank {
+            y: zeros(most_rows(&sizes))?,
+            regions: sizes.iter().map(|&size| zeros(size)).collect::<Result<_, _>>()?,
+            x: zeros(2 * u64::from(shape.h() * shape.bs(RankId(0))))?,
+            ids: zeros(4 * u64::from(shape.k() * shape.bs(RankId(0))))?,
+            weights: zeros(4 * u64::from(shape.k() * shape.bs(RankId(0))))?,
+            agent: zeros(AGENT_BYTES as u64)?,
+            ended: zeros(8)?,
+        })
+    });
+    let ranks = ranks.collect::<Result<Vec<_>, Wrong>>()?;
+    let per_lane = |len: usize| device.zeros(len.next_multiple_of(64) * LANES as usize);
+    let scratch = (0..RANKS * CORES)
+        .map(|_| Ok((per_lane(4 * scratch_words(&shape))?, per_lane(scratch_bytes(&shape))?)));
+    let scratch = scratch.collect::<Result<Vec<_>, Wrong>>()?;
+
+    let mut wrong = 0;
+    for round in 0..rounds {
+        let tokens = [0, 1].map(|rank| Tokens::draw(&shape, u64::from(1 + round * RANKS + rank)));
+        for (rank, tokens) in ranks.iter().zip(&tokens) {
+            rank.x.fill(&tokens.x)?;
+            rank.ids.fill(&tokens.ids.iter().flat_map(|id| id.to_le_bytes()).collect::<Vec<_>>())?;
+            rank.weights
+                .fill(&tokens.weights.iter().flat_map(|weight| weight.to_le_bytes()).collect::<Vec<_>>())?;
+        }
+        let inputs = tokens.each_ref().map(Tokens::inputs);
+        let oracle = Cluster { shape: &shape, ranks: &inputs, elastic_info: None, expert_map: None };
+        let operator = |role| {
+            let mut jobs = Vec::new();
+            for (rank, memory) in (0..RANKS).zip(&ranks) {
+                memory.ended.fill(&[0; 8])?;
+                let job = |role, core: u32| Job {
+                    scene: number,
+                    role,
+                    rank,
+                    core,
+                    lanes,
+                    attempts: ATTEMPTS,
+                    said: Said::Nothing,
+                    peers: [ranks[0].peer(), ranks[1].peer()],
+                    outputs: memory.outputs(),
+                    x: memory.x.segment(),
+                    expert_ids: memory.ids.segment(),
+                    expert_scales: memory.weights.segment(),
+                    y: memory.y.segment(),
+                    words: scratch[(rank * CORES + core) as usize].0.segment(),
+                    row: scratch[(rank * CORES + core) as usize].1.segment(),
+                    ended: memory.ended.segment().base().cast(),
+                    agent: memory.agent.segment().base(),
+                };
+                jobs.extend((0..CORES).map(|core| job(role, core)));
+                jobs.extend(of.choices.has_agents(&shape).then(|| job(Role::Agent, 0)));
+            }
+            let said = kernel.launch(&jobs, threads)?;
+            let stopped = jobs.iter().zip(&said).find(|(_, said)| **said != Said::Done);
+            match stopped {
+                Some((job, said)) => {
+                    let (role, rank, core) = (job.role, job.rank, job.core);
+                    Err(Wrong::from(format!("{}, {role:?} of rank {rank}, core {core}: {said:?}", of.name)))
+                }
+                None => Ok(()),
+            }
+        };
+        operator(Role::Dispatch)?;
+        let mut right = true;
+        for (rank, memory) in (0..).map(RankId).zip(&ranks) {
+            let expected = oracle.dispatch(rank);
+            let rows = expected.bytes(Tensor::ExpandX);
+            let received = received(&of, &shape, memory, &expected.ep_recv_counts)?;
+            right &= received == rows;
+            for tensor in Tensor::ALL.into_iter().filter(|&tensor| tensor != Tensor::ExpandX) {
+                let bytes = expected.bytes(tensor);
+                let seen = memory.output(tensor).read()?;
+                right &= bytes.is_empty() || seen.get(..bytes.len()) == Some(&bytes);
+            }
+        }
+        operator(Role::Combine)?;
+        for (rank, memory) in (0..).map(RankId).zip(&ranks) {
+            let returned = oracle.combine(rank, &mut |token, k, row| {
+                let id = oracle.id(rank, token, k);
+                let scale = oracle.sent_row(rank, token, id as u32, row);
+                *row = widened(&of, row, scale);
+            });
+            right &= memory.output(Tensor::XOut).read()?.get(..returned.len()) == Some(&returned);
+        }
+        wrong += u32::from(!right);
+    }
+    Ok(wrong)
+}
+
+/// A row of int8 as one of bf16; another as it is.
+fn widened(scene: &Scene, row: &[u8], scale: f32) -> Vec<u8> {
+    if scene.config.quant_mode == 0 {
+        return row.to_vec();
+    }
+    let value = |byte: &u8| f32::from(byte.cast_signed()) * scale;
+    row.iter().flat_map(|byte| ((value(byte).to_bits() >> 16) as u16).to_le_bytes()).collect()
+}
+
+/// The rows that a rank has received; the experts return each as it came, where combine looks for it.
+fn received(scene: &Scene, shape: &Shape, memory: &Rank, counts: &[i32]) -> Result<Vec<u8>, Wrong> {
+    let receive = scene.choices.receive;
+    let rows = counts.last().map_or(0, |&rows| rows as usize);
+    let row_bytes = shape.row_format().payload_bytes as usize;
+    let mut seen = Vec::new();
+    if receive.keeps_rows() {
+        let table = memory.output(Tensor::RowTable).read()?;
+        for (place, len) in receive.rows(shape, rows as u32, &table) {
+            seen.extend(memory.regions[1].read_at(place.offset as usize, len as usize)?);
+        }
+        if let Some(Place { offset, .. }) = receive.results(&table) {
+            memory.regions[1].fill_at(offset as usize, &seen)?;
+        }
+    } else {
+        seen = memory.output(Tensor::ExpandX).read()?;
+        seen.truncate(rows * row_bytes);
+    }
+    let scales = memory.output(Tensor::DynamicScales).read()?;
+    let mut scales = scales.as_chunks().0.iter().map(|&scale| f32::from_le_bytes(scale));
+    let y: Vec<_> =
+        seen.chunks(row_bytes).flat_map(|row| widened(scene, row, scales.next().unwrap_or(0.0))).collect();
+    memory.y.fill(&y)?;
+    Ok(seen)
+}
