@@ -98,7 +98,7 @@ pub(crate) fn door(config: &Config<'_>) {
 
 /// Anything that decides where things lie.
 fn mode() -> affine::Mode {
-    black_box(affine::Mode { landings: any(), separate: true, streams: false })
+    black_box(affine::Mode { landings: any(), overwritten: false, separate: true, streams: false })
 }
 
 /// All areas of a rank, one after the other.
@@ -336,9 +336,14 @@ fn landings(shape: &Shape) {
     let area = receive.area(half);
     let parts = layout::direct::Parts::of(shape, rank, area);
     let info = parts.info(at);
-    keep((layout::direct::required_bytes(shape, at, receive.overwrites()), layout::direct::Parts::row(&parts, at), info));
+    keep((
+        layout::direct::required_bytes(shape, at, receive.overwrites()),
+        layout::direct::Parts::row(&parts, at),
+        info,
+    ));
     keep(parts.result(at));
-    let (grant, word) = (state::Direct::Grants, state::Direct::TokenFlags.word(shape, half, rank));
+    let (grant, word) =
+        (state::Direct::Grants, state::Direct::word(state::Direct::TokenFlags, shape, half, rank));
     keep((
         word,
         state::Direct::of(shape, word),
