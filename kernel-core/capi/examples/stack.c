@@ -69,7 +69,7 @@ int main(void) {
     config.comm_alg = comm_alg;
     config.hccl_buffsize_mb = 4000;
     good &= is_within("veriep_shape_new", taken(make_shape, NULL) - thread, 6400);
-    good &= is_within("veriep_shape_areas", taken(list_areas, NULL) - thread, 2560);
+    good &= is_within("veriep_shape_areas", taken(list_areas, NULL) - thread, 2880);
     good &= is_within("veriep_fingerprints", taken(make_fingerprints, NULL) - thread, 4096);
   }
   /* One rank of one core needs nobody. */
