@@ -235,6 +235,9 @@ mod tests {
             assert_eq!(line, format!("rank 2: {name}: must be the same as on rank 0"));
         }
         handshake([plain; 4]).unwrap();
+        let named = |name: &str| plain.named(name.as_bytes(), &[]);
+        let line = handshake([named("a"), named("a"), named("b")]).unwrap_err().to_string();
+        assert_eq!(line, "rank 2: group_ep: must be the same as on rank 0");
     }
 
     /// What no injected silence brings about; the others are seen through the command line.

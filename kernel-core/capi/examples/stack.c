@@ -29,7 +29,7 @@ static void *list_areas(void *argument) {
   return argument;
 }
 static void *make_fingerprints(void *argument) {
-  said = veriep_fingerprints_new(&fingerprints, &shape, NULL);
+  said = veriep_fingerprints_new(&fingerprints, &shape, NULL, "ep", NULL);
   return argument;
 }
 /* A rank alone runs an operator to its end. */

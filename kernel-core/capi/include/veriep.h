@@ -412,7 +412,7 @@
 /**
  * Words of 8 bytes that stand for parameters and areas of a rank.
  */
-#define VERIEP_FINGERPRINTS 61
+#define VERIEP_FINGERPRINTS 63
 
 /**
  * Words of 8 bytes in a shape.
@@ -1174,11 +1174,14 @@ int32_t veriep_shape_areas(const struct veriep_shape *shape,
                            size_t *count);
 
 /**
- * What all ranks must have alike, as numbers that they can compare before the first operator.
+ * What all ranks must have alike, as numbers that they can compare before the first operator. `group_ep` and `group_tp` are the
+ * names of the two groups, which must be alike, too; null where there is none.
  */
 int32_t veriep_fingerprints_new(struct veriep_fingerprints *out,
                                 const struct veriep_shape *shape,
-                                const struct veriep_choices *choices);
+                                const struct veriep_choices *choices,
+                                const char *group_ep,
+                                const char *group_tp);
 
 /**
  * Compares what two ranks have: `VERIEP_OK`, or `VERIEP_E_CONFIG` and in the text the first parameter or area that differs.
@@ -1328,7 +1331,7 @@ VERIEP_ASSERT(sizeof(veriep_choices) == 16, "veriep_choices");
 VERIEP_ASSERT(sizeof(veriep_area) == 72, "veriep_area");
 VERIEP_ASSERT(sizeof(veriep_send) == 20, "veriep_send");
 VERIEP_ASSERT(sizeof(veriep_rows) == 24, "veriep_rows");
-VERIEP_ASSERT(sizeof(veriep_fingerprints) == 488, "veriep_fingerprints");
+VERIEP_ASSERT(sizeof(veriep_fingerprints) == 504, "veriep_fingerprints");
 VERIEP_ASSERT(sizeof(veriep_status) == 12, "veriep_status");
 VERIEP_ASSERT(sizeof(veriep_awaited) == 24, "veriep_awaited");
 #undef VERIEP_ASSERT

@@ -56,9 +56,10 @@ class Shape {
     accept(veriep_shape_sizes(get(), rank, &sizes));
     return sizes;
   }
-  veriep_fingerprints fingerprints(const veriep_choices &choices = veriep_choices_default()) const {
+  veriep_fingerprints fingerprints(const veriep_choices &choices = veriep_choices_default(), const char *group_ep = nullptr,
+                                   const char *group_tp = nullptr) const {
     veriep_fingerprints made_of;
-    accept(veriep_fingerprints_new(&made_of, get(), &choices));
+    accept(veriep_fingerprints_new(&made_of, get(), &choices, group_ep, group_tp));
     return made_of;
   }
 };

@@ -14,7 +14,7 @@ use crate::types::{
     veriep_area, veriep_bytes, veriep_choices, veriep_config, veriep_fingerprints, veriep_inputs,
     veriep_rows, veriep_send, veriep_shape, veriep_sizes,
 };
-use core::ffi::c_char;
+use core::ffi::{CStr, c_char};
 use core::ops::ControlFlow;
 use core::ptr;
 use kernel_core::layout::map::{self, Area};
@@ -252,23 +252,33 @@ fn area(of: &Area) -> veriep_area {
     }
 }
 
-/// What all ranks must have alike, as numbers that they can compare before the first operator.
+/// What all ranks must have alike, as numbers that they can compare before the first operator. `group_ep` and `group_tp` are the
+/// names of the two groups, which must be alike, too; null where there is none.
 ///
 /// # Safety
-/// Pointers that are not null lead to what they say.
+/// Pointers that are not null lead to what they say; names end with a zero.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn veriep_fingerprints_new(
     out: *mut veriep_fingerprints,
     shape: *const veriep_shape,
     choices: *const veriep_choices,
+    group_ep: *const c_char,
+    group_tp: *const c_char,
 ) -> i32 {
     // SAFETY: the caller's.
     code((|| unsafe {
         let shape = objects::get::<Shape>(shape)?;
-        let all = Fingerprints::new(shape, self::choices(choices)?);
+        let all = Fingerprints::new(shape, self::choices(choices)?).named(name(group_ep), name(group_tp));
         given::write(out)?.write(veriep_fingerprints { words: all.0 });
         Ok(VERIEP_OK)
     })())
+}
+
+/// # Safety
+/// `name` is null or ends with a zero.
+unsafe fn name<'a>(name: *const c_char) -> &'a [u8] {
+    // SAFETY: the caller's.
+    if name.is_null() { &[] } else { unsafe { CStr::from_ptr(name) }.to_bytes() }
 }
 
 /// Compares what two ranks have: `VERIEP_OK`, or `VERIEP_E_CONFIG` and in the text the first parameter or area that differs.

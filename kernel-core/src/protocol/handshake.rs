@@ -6,7 +6,10 @@ use crate::layout::map::{self, Area};
 use crate::shape::{RowFormat, Shape, hash};
 use crate::units::RankId;
 
-const PARAMETERS: [&str; 27] = [
+const PARAMETERS: [&str; 29] = [
+    // Names, which no shape has.
+    "group_ep",
+    "group_tp",
     "comm_alg",
     "op",
     "dtype",
@@ -81,7 +84,7 @@ const AREAS: [&str; 34] = [
 pub struct Fingerprints(pub [u64; PARAMETERS.len() + AREAS.len()]);
 
 impl Fingerprints {
-    /// Those of a rank that was given this shape and makes these choices.
+    /// Those of a rank that was given this shape and makes these choices, in groups without names.
     #[must_use]
     pub fn new(shape: &Shape, choices: Choices) -> Self {
         let format =
@@ -89,6 +92,8 @@ impl Fingerprints {
         let receive = u64::from(choices.receive.areas()) + 256 * u64::from(choices.receive.keeps_rows());
         let ranks = (0..shape.ep_world_size()).map(RankId);
         let parameters: [u64; PARAMETERS.len()] = [
+            0,
+            0,
             shape.protocol() as u64,
             shape.op() as u64,
             shape.dtype() as u64,
@@ -127,6 +132,18 @@ impl Fingerprints {
         };
         for rank in [0, shape.ep_world_size().saturating_sub(1)] {
             map::areas(shape, choices.mode(), RankId(rank)).for_each(&mut add);
+        }
+        Self(words)
+    }
+
+    /// With the names of the two groups, in UTF-8 (seed 003: `groupEp`, `groupTp`); an empty name is none.
+    #[must_use]
+    pub fn named(self, group_ep: &[u8], group_tp: &[u8]) -> Self {
+        let number =
+            |name: &[u8]| if name.is_empty() { 0 } else { hash(name.iter().map(|byte| (*byte).into())) };
+        let mut words = self.0;
+        for (word, name) in words.iter_mut().zip([group_ep, group_tp]) {
+            *word = number(name);
         }
         Self(words)
     }
@@ -221,6 +238,15 @@ mod tests {
         ];
         for (name, own, other) in choices {
             assert_eq!(of(&a3(), own).first_difference(&of(&a3(), other)), Some(name));
+            told.insert(name);
+        }
+        let named = |ep: &str, tp: &str| of(&a3(), COPY).named(ep.as_bytes(), tp.as_bytes());
+        for (name, own, other) in [
+            ("group_ep", named("ep", "tp"), named("pe", "tp")),
+            ("group_ep", named("", ""), named("ep", "")),
+            ("group_tp", named("ep", "a"), named("ep", "b")),
+        ] {
+            assert_eq!(own.first_difference(&other), Some(name));
             told.insert(name);
         }
         told.insert("elastic_info");

@@ -135,7 +135,7 @@ fn sizes(shape: &Shape) {
         shape.hccl_buffsize_mb(),
         shape.port_offset(),
     ));
-    let own = Fingerprints::new(shape, Choices::default());
+    let own = Fingerprints::new(shape, Choices::default()).named(b"ep", &[]);
     keep((own.first_difference(&Fingerprints([any().into(); _])), own.whole()));
     keep((shape.norm_eps(), shape.row_bytes(), shape.payload_bytes(), shape.result_bytes()));
     keep((shape.local_experts(RankId(any())), shape.rows_max(RankId(any()))));

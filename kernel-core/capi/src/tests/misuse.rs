@@ -475,7 +475,13 @@ unsafe fn group(dice: &mut Dice, answers: &mut [u64; 14]) {
                     let mut left = opaque::<veriep_shape>();
                     let len = 4 + 2 * config.ep_world_size as usize;
                     note(veriep_shape_survivors(&raw mut *left, shape, info.as_ptr(), len, text.0, text.1));
-                    note(veriep_fingerprints_new(&raw mut *fingerprints[0], shape, choices));
+                    note(veriep_fingerprints_new(
+                        &raw mut *fingerprints[0],
+                        shape,
+                        choices,
+                        null(),
+                        c"tp".as_ptr(),
+                    ));
                     note(veriep_has_agents(shape, choices));
                     note(veriep_fabric_can(cx.fabric).min(0));
                     veriep_fingerprints_compare(
