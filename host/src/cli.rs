@@ -8,6 +8,7 @@ pub use bench::{Baseline, BenchArgs, RowCopyArg};
 pub use plan::{PlanArgs, SharedArg};
 use veriep_core::protocol::{Flags, Receive};
 
+use crate::command::Release;
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
@@ -60,6 +61,8 @@ pub enum Verb {
     Compare(CompareArgs),
     /// Write what the oracle says of a case, as a result file.
     Golden(GoldenArgs),
+    /// Say who owes what in a group that hangs, from dumps of its memory.
+    Diagnose(DiagnoseArgs),
     /// Print a script with which a shell completes verbs and options.
     Completions(CompletionsArgs),
 }
@@ -495,6 +498,32 @@ pub struct CompareArgs {
     /// Do not look at rows behind those received: tensors may be as long as their capacity.
     #[arg(long)]
     pub padded: bool,
+}
+
+/// `veriep diagnose`
+#[derive(Args, Debug)]
+pub struct DiagnoseArgs {
+    /// The folder with rank0.state, rank1.state and so on, and with config.toml unless another option names one.
+    #[arg(value_name = "FOLDER")]
+    pub folder: PathBuf,
+    /// Whose operators the group ran.
+    #[arg(long, value_enum)]
+    pub from: Release,
+    /// A configuration file.
+    #[arg(long, value_name = "FILE", conflicts_with = "preset")]
+    pub config: Option<PathBuf>,
+    /// A named configuration.
+    #[arg(long, value_name = "NAME", value_parser = PossibleValuesParser::new(presets::NAMES))]
+    pub preset: Option<String>,
+    /// Override one key of the configuration; may be given again.
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// A case with the batch that hangs: its expert_ids say which rank returns which result.
+    #[arg(long, value_name = "CASE")]
+    pub case: Option<PathBuf>,
+    /// How many batches may be in flight: the most by which dispatches are ahead of combines.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub in_flight: u32,
 }
 
 /// `veriep golden`

@@ -5,6 +5,7 @@ mod check;
 mod clashes;
 mod compare;
 mod completions;
+mod diagnose;
 mod export;
 mod generate;
 mod golden;
@@ -18,6 +19,7 @@ mod sizes;
 mod source;
 mod traffic;
 
+pub use diagnose::Release;
 pub use source::{Source, make_case, resolve};
 
 use crate::cli::Verb;
@@ -41,6 +43,7 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Check(args) => check::run(&args, report),
         Verb::Compare(args) => compare::run(&args, report),
         Verb::Completions(args) => completions::run(&args, report),
+        Verb::Diagnose(args) => diagnose::run(&args, report),
         Verb::Golden(args) => golden::run(&args, report),
     }
 }

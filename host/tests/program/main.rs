@@ -10,6 +10,7 @@ mod case_files;
 mod check;
 mod compare;
 mod configurations;
+mod diagnose;
 mod expected;
 mod export;
 mod r#gen;

@@ -1,0 +1,292 @@
+//! What the shipped A3 operators leave in the state region of a rank (1 MiB; the communication library's `windowsExp`), as
+//! their public sources have it (ops-transformer, `mc2/moe_distribute_dispatch_v2` and `..._combine_v2`).
+//!
+//! Each core keeps a record for either operator: the partition that it uses next, how far it is, the parameters that it was
+//! given, and how many operators of that kind it has begun. A dispatch slot is `local_expert * R + source`; a core clears its
+//! slots after all of them have come. A combine slot is `token * (K + S) + k`; the slots of a token are cleared together.
+
+use super::owes::{Lack, Missing, Seen};
+use crate::case::Case;
+use core::ops::Range;
+use veriep_core::layout::state::{
+    COMBINE_SELECTORS, CORE_RECORD, DISPATCH_SELECTORS, DISPATCH_STATUS, Operator, PARTITION, STATE_BYTES,
+    STATUS_SLOT,
+};
+use veriep_core::plan::route::home;
+use veriep_core::shape::{CORES_MAX, Shape};
+use veriep_core::units::{Pair, RankId, Token};
+
+/// A state of the public sources.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Release {
+    /// The shipped operators of July 2026: partitions of 384 KiB.
+    #[value(name = "cann-m")]
+    M,
+    /// The shipped operators of November 2025: partitions of 500 KiB.
+    #[value(name = "cann-h")]
+    H,
+}
+
+/// The position that a core records when it begins. Dispatch records the next one when its flags have come, combine after each
+/// token that it has summed.
+const BEGUN: u32 = 1;
+/// A flag, as bits.
+const FLAG: u32 = 1.0f32.to_bits();
+
+/// A core's record of the operators of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+struct Record {
+    position: u32,
+    begun: u64,
+}
+
+/// One rank's dump, with what it was made for.
+struct Dump<'a> {
+    bytes: &'a [u8],
+    shape: &'a Shape,
+    rank: RankId,
+    release: Release,
+}
+
+impl Release {
+    const fn partition(self) -> u64 {
+        match self {
+            Self::M => PARTITION,
+            Self::H => 500 * 1024,
+        }
+    }
+
+    const fn records(self, operator: Operator) -> u64 {
+        match (self, operator) {
+            (Self::M, Operator::Dispatch) => DISPATCH_SELECTORS,
+            (Self::M, Operator::Combine) => COMBINE_SELECTORS,
+            (Self::H, Operator::Dispatch) => 950 * 1024,
+            (Self::H, Operator::Combine) => 975 * 1024,
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::M => "cann-m",
+            Self::H => "cann-h",
+        }
+    }
+
+    const fn other(self) -> Self {
+        match self {
+            Self::M => Self::H,
+            Self::H => Self::M,
+        }
+    }
+}
+
+/// Reads the state region of `rank`. The batch of `case` tells which results a token waits for, and of whom.
+///
+/// # Errors
+/// The region cannot be one of this configuration and release; the text says why.
+pub(super) fn read(
+    bytes: &[u8],
+    (shape, rank): (&Shape, RankId),
+    release: Release,
+    in_flight: u64,
+    case: Option<&Case>,
+) -> Result<Seen, String> {
+    if bytes.len() as u64 != STATE_BYTES {
+        return Err(format!("has {} bytes: must have {STATE_BYTES}", bytes.len()));
+    }
+    let dump = Dump { bytes, shape, rank, release };
+    let has_begun = |records: &[Vec<Record>; 2]| records.iter().flatten().any(|record| record.begun > 0);
+    let records = dump.records();
+    // A record that holds at the other release's place leaves no doubt.
+    let other = Dump { release: release.other(), ..dump };
+    if !records.as_ref().is_ok_and(has_begun) && other.records().as_ref().is_ok_and(has_begun) {
+        let (own, other) = (release.name(), release.other().name());
+        return Err(format!(
+            "has its records where {other} has them, not where {own} has; hint: --from {other}"
+        ));
+    }
+    let records = records?;
+    dump.seen(&records, in_flight, case)
+}
+
+impl Dump<'_> {
+    fn word(&self, at: u64) -> u32 {
+        let at = usize::try_from(at).unwrap_or(usize::MAX);
+        let word = self.bytes.get(at..).and_then(|bytes| bytes.first_chunk());
+        u32::from_le_bytes(word.copied().unwrap_or_default())
+    }
+
+    /// The records of dispatch, and of combine, of each core.
+    fn records(&self) -> Result<[Vec<Record>; 2], String> {
+        let [dispatch, combine] = [Operator::Dispatch, Operator::Combine].map(|operator| {
+            (0..CORES_MAX as u32).map(|core| self.record(operator, core)).collect::<Result<Vec<_>, _>>()
+        });
+        Ok([dispatch?, combine?])
+    }
+
+    fn record(&self, operator: Operator, core: u32) -> Result<Record, String> {
+        let at = self.release.records(operator) + u64::from(core) * CORE_RECORD;
+        let words: [u32; 8] = core::array::from_fn(|word| self.word(at + 4 * word as u64));
+        let [partition, position, rank, experts, ranks, global_bs, low, high] = words;
+        let begun = u64::from(low) | u64::from(high) << 32;
+        let name = format!("{} record of core {core}", name(operator));
+        if begun == 0 {
+            let is_empty = words == [0; 8];
+            return if is_empty {
+                Ok(Record::default())
+            } else {
+                Err(format!("{name}: has begun 0 operators, but is not empty"))
+            };
+        }
+        let shape = self.shape;
+        let cores = shape.aiv_num();
+        for (what, seen, expected) in [
+            ("ep_rank_id", rank, self.rank.0),
+            ("moe_expert_num", experts, shape.moe_expert_num()),
+            ("ep_world_size", ranks, shape.ep_world_size()),
+            ("global_bs", global_bs, shape.bs_max() * shape.ep_world_size()),
+        ] {
+            if seen != expected {
+                return Err(format!("{name}: {what} = {seen}: the configuration has {expected}"));
+            }
+        }
+        if core >= cores {
+            return Err(format!(
+                "{name}: has begun {begun} operators: the configuration has aiv_num = {cores}"
+            ));
+        }
+        if u64::from(partition) != begun % 2 || position < BEGUN {
+            return Err(format!(
+                "{name}: partition {partition} and position {position} after {begun} operators: cannot be"
+            ));
+        }
+        Ok(Record { position, begun })
+    }
+
+    fn seen(
+        &self,
+        [dispatches, combines]: &[Vec<Record>; 2],
+        in_flight: u64,
+        case: Option<&Case>,
+    ) -> Result<Seen, String> {
+        let most = |records: &[Record]| records.iter().map(|record| record.begun).max().unwrap_or(0);
+        let begun = [most(dispatches), most(combines)];
+        if begun[1] > begun[0] || begun[0] - begun[1] > in_flight {
+            return Err(format!(
+                "{} dispatches and {} combines begun: with {in_flight} in flight that cannot be",
+                begun[0], begun[1]
+            ));
+        }
+        let mut seen = Seen { begun, ..Seen::default() };
+        let cores = self.shape.aiv_num();
+        for (core, (dispatch, combine)) in (0..cores).zip(dispatches.iter().zip(combines)) {
+            if [dispatch.begun, combine.begun] != begun {
+                seen.behind.push(core);
+            }
+            if dispatch.position == BEGUN && combine.begun < dispatch.begun {
+                self.flags(core, dispatch.begun, &mut seen)?;
+            }
+            if combine.begun > 0 && dispatch.begun < combine.begun + in_flight {
+                self.results(core, combine, case, &mut seen)?;
+            }
+        }
+        Ok(seen)
+    }
+
+    /// The flags that `core` lacks in its dispatch number `number`.
+    fn flags(&self, core: u32, number: u64, seen: &mut Seen) -> Result<(), String> {
+        let (shape, ranks) = (self.shape, self.shape.ep_world_size());
+        let base = (number - 1) % 2 * self.release.partition();
+        for slot in share(shape.local_experts(self.rank) * ranks, shape.aiv_num(), core) {
+            match self.word(base + u64::from(slot) * STATUS_SLOT) {
+                FLAG => {}
+                0 => seen.waits.push(Lack {
+                    core,
+                    number,
+                    what: Missing::Flag { source: slot % ranks, expert: slot / ranks },
+                }),
+                word => return Err(format!("dispatch slot {slot}: {word:#x}: must be 0 or {FLAG:#x}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The results that `core` lacks in its last combine, of the tokens of its share.
+    fn results(
+        &self,
+        core: u32,
+        record: &Record,
+        case: Option<&Case>,
+        seen: &mut Seen,
+    ) -> Result<(), String> {
+        let (shape, rank, number) = (self.shape, self.rank, record.begun);
+        let inputs = case.map(|case| case.inputs(rank));
+        let is_active =
+            |token: &Token| inputs.as_ref().is_none_or(|inputs| inputs.token_is_active(shape, *token));
+        let active: Vec<_> = (0..shape.bs(rank)).map(Token).filter(is_active).collect();
+        let own = share(active.len() as u32, shape.aiv_num(), core);
+        let summed = record.position - BEGUN;
+        if summed as usize > own.len() {
+            return Err(format!("core {core}: has summed {summed} tokens: its share is {}", own.len()));
+        }
+        let mut empty = Vec::new();
+        for index in own {
+            let token = active[index as usize];
+            let (mut lacks, mut there) = (Vec::new(), 0);
+            for k in 0..shape.combine_columns() {
+                let pair = Pair { token, k };
+                let source =
+                    inputs.as_ref().map(|inputs| home(shape, rank, inputs, pair).map(|home| home.rank.0));
+                if self.result(number, pair)? {
+                    there += 1;
+                } else if source != Some(None) {
+                    // A pair that no rank returns a result for is not awaited.
+                    let what = Missing::Result { token: token.0, k, source: source.flatten() };
+                    lacks.push(Lack { core, number, what });
+                }
+            }
+            match (there, lacks.is_empty()) {
+                (0, false) => empty.push(lacks),
+                _ => seen.waits.append(&mut lacks),
+            }
+        }
+        // Of tokens without a result some were summed. The operators of November 2025 sum them in order.
+        match (self.release, empty.len() as u32 - summed.min(empty.len() as u32)) {
+            (_, 0) => {}
+            (Release::H, _) => seen.waits.extend(empty.into_iter().skip(summed as usize).flatten()),
+            (Release::M, _) if summed == 0 => seen.waits.extend(empty.into_iter().flatten()),
+            (Release::M, tokens) => {
+                seen.waits.push(Lack { core, number, what: Missing::Tokens { tokens } });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the result of a pair is there.
+    fn result(&self, number: u64, Pair { token, k }: Pair) -> Result<bool, String> {
+        let slot = token.0 * self.shape.combine_columns() + k;
+        let at =
+            (number - 1) % 2 * self.release.partition() + DISPATCH_STATUS + u64::from(slot) * STATUS_SLOT;
+        let words: [u32; 8] = core::array::from_fn(|word| self.word(at + 4 * word as u64));
+        match words {
+            [FLAG, ..] if words == [FLAG; 8] => Ok(true),
+            [0, ..] if words == [0; 8] => Ok(false),
+            _ => Err(format!("combine slot {slot}: must have 8 words of 0 or of {FLAG:#x}")),
+        }
+    }
+}
+
+/// Which of `total` items are a core's: as many for each, the first ones have one more.
+fn share(total: u32, cores: u32, core: u32) -> Range<u32> {
+    let (each, more) = (total / cores, total % cores);
+    let start = each * core + core.min(more);
+    start..start + each + u32::from(core < more)
+}
+
+/// The name of an operator.
+pub(super) const fn name(operator: Operator) -> &'static str {
+    match operator {
+        Operator::Dispatch => "dispatch",
+        Operator::Combine => "combine",
+    }
+}
