@@ -111,7 +111,7 @@ pub struct TensorArgs {
     #[arg(long)]
     pub hard: bool,
     /// Make so many logical experts, of which the physical ones are replicas: expert_map, drawn from the seed.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub logical_experts: Option<u32>,
     /// Make an elastic domain without these ranks: elastic_info, in an order drawn from the seed.
     #[arg(long, value_name = "RANKS", value_delimiter = ',')]
@@ -288,7 +288,7 @@ pub struct RunArgs {
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
     /// Give up when nothing has moved for so long; left out: 60 (threads).
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub deadline: Option<f64>,
     /// Do not ask the oracle.
     #[arg(long)]

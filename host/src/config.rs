@@ -235,7 +235,7 @@ impl Config {
         let value = parse_value(value.trim()).ok_or_else(|| fail("not a TOML value"))?;
         let mut table = toml::Table::try_from(&*self).map_err(|e| fail(&e.to_string()))?;
         table.insert(key.to_owned(), value);
-        let set = Self::deserialize(table).map_err(|e| fail(e.message()))?;
+        let set = Self::deserialize(table).map_err(|e| fail(&short(e.message())))?;
         *self = Self { port_offset: self.port_offset, server_ranks: self.server_ranks, ..set };
         Ok(())
     }
@@ -384,11 +384,22 @@ fn cut(text: &str) -> String {
     format!("`{}`{dots}", &text[..len])
 }
 
+/// The type of most keys, in words.
+const INTEGER: &str = "an integer in [-2^63, 2^63)";
+
 /// A message on one line. What it says before the last thing that was expected may come from the file: a key is of any
 /// length.
 fn short(message: &str) -> String {
     let message = message.replace('\n', ", ");
     let (seen, expected) = message.split_at(message.rfind(", expected").unwrap_or(message.len()));
+    let of_type = ["invalid type: ", "invalid value: "].iter().find_map(|lead| seen.strip_prefix(lead));
+    let expected = match (of_type, expected.trim_start_matches(", expected ")) {
+        (None, _) => expected.to_owned(),
+        (_, "i64" | "u64") => format!(": must be {INTEGER}"),
+        (_, "f64" | "f32") => ": must be a number".to_owned(),
+        (_, other) => format!(": must be {other}"),
+    };
+    let seen = of_type.unwrap_or(seen);
     let len = seen.floor_char_boundary(SHOWN_MAX);
     let dots = if len < seen.len() { "..." } else { "" };
     format!("{}{dots}{expected}", &seen[..len])
@@ -406,7 +417,7 @@ impl<'de> Deserialize<'de> for Bs {
             type Value = Bs;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an i64 or a list of i64")
+                write!(f, "{INTEGER}, or a list of them")
             }
 
             fn visit_i64<E: de::Error>(self, bs: i64) -> Result<Bs, E> {
@@ -469,16 +480,16 @@ mod tests {
     fn a_malformed_file_names_the_line() {
         for (text, line, word) in [
             ("k = 8\nkk = 9\n", 2, "kk"),
-            ("\n\nk = \"8\"", 3, "expected i64"),
-            ("k = 8.0", 1, "expected i64"),
-            ("k = 9223372036854775808", 1, "i64"),
+            ("\n\nk = \"8\"", 3, "must be an integer in [-2^63, 2^63)"),
+            ("k = 8.0", 1, "must be an integer in [-2^63, 2^63)"),
+            ("k = 9223372036854775808", 1, "must be an integer in [-2^63, 2^63)"),
             ("k = 99999999999999999999999999999999999999999999", 1, "integer"),
-            ("h = 1\nbs = [1, \"2\"]", 2, "expected i64"),
+            ("h = 1\nbs = [1, \"2\"]", 2, "must be an integer in [-2^63, 2^63)"),
             ("bs = true", 1, "list of i64"),
             ("k = 8\nk = 9", 2, "`k = 9`: duplicate key"),
             ("k = 8\nK = 9", 2, "`K = 9`: duplicate key: k in two spellings"),
             ("HCCL_BUFFSIZE = 9\n\nhccl_buffsize_mb = 9", 3, "hccl_buffsize_mb in two spellings"),
-            ("[k]", 1, "expected i64"),
+            ("[k]", 1, "must be an integer in [-2^63, 2^63)"),
             ("k =", 1, ""),
         ] {
             let (seen_line, what) = Config::parse(text).expect_err(text);
@@ -533,10 +544,10 @@ mod tests {
         for (assignment, word) in [
             ("kk=4", "did you mean `k`?"),
             ("k", "missing '='"),
-            ("k=many", "expected i64"),
+            ("k=many", "must be an integer in [-2^63, 2^63)"),
             ("k=[", "not a TOML value"),
             ("k=4\nh=1", "not a TOML value"),
-            ("k=99999999999999999999", "i64"),
+            ("k=99999999999999999999", "must be an integer in [-2^63, 2^63)"),
             ("=4", "unknown key ``: must be one of"),
             ("port_offset=512", "unknown key `port_offset`"),
         ] {

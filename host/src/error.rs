@@ -287,9 +287,8 @@ mod tests {
 
     #[test]
     fn a_long_value_costs_a_line_neither_its_place_nor_its_reason() {
-        let line =
-            one_line(&format!("--set k={0}: invalid type: string \"{0}\", expected i64", "7".repeat(9000)));
-        assert!(line.starts_with("--set k=77") && line.ends_with("77\", expected i64"), "{line}");
+        let line = one_line(&format!("--set k={0}: string \"{0}\": must be an integer", "7".repeat(9000)));
+        assert!(line.starts_with("--set k=77") && line.ends_with("77\": must be an integer"), "{line}");
     }
 
     #[test]

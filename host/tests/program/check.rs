@@ -87,8 +87,8 @@ fn a_malformed_config_is_one_line_with_file_and_line() {
     let folder = tempdir().unwrap();
     for (content, line, word) in [
         ("k = 8\nwrong = 1", "line 2", "unknown key `wrong`: must be one of product, "),
-        ("k = \"8\"", "line 1", "i64"),
-        ("k = 9223372036854775808", "line 1", "i64"),
+        ("k = \"8\"", "line 1", "must be an integer"),
+        ("k = 9223372036854775808", "line 1", "must be an integer"),
         ("\nk = = 8", "line 2", ""),
     ] {
         let config = config_file(folder.path(), "c.toml", content);
@@ -273,8 +273,8 @@ fn files_that_are_no_configuration_are_one_line() {
         ("k = 8\nk = 9".to_owned(), "line 2: `k = 9`: duplicate key"),
         (format!("{} = 1", "x".repeat(50_000)), "unknown key `xxx"),
         (format!("k = {}", "1".repeat(50_000)), "integer"),
-        ("k = nan".to_owned(), "line 1: `k = nan`: invalid type"),
-        ("bs = [[1]]".to_owned(), "line 1: `bs = [[1]]`: invalid type: sequence"),
+        ("k = nan".to_owned(), "line 1: `k = nan`: floating point `NaN`: must be an integer"),
+        ("bs = [[1]]".to_owned(), "line 1: `bs = [[1]]`: sequence: must be an integer"),
         ("product = 1979-05-27".to_owned(), "line 1: `product = 1979-05-27`"),
     ] {
         let config = config_file(folder.path(), "c.toml", &content);
