@@ -485,7 +485,7 @@ mod tests {
             ("k = 9223372036854775808", 1, "must be an integer in [-2^63, 2^63)"),
             ("k = 99999999999999999999999999999999999999999999", 1, "integer"),
             ("h = 1\nbs = [1, \"2\"]", 2, "must be an integer in [-2^63, 2^63)"),
-            ("bs = true", 1, "list of i64"),
+            ("bs = true", 1, "or a list of them"),
             ("k = 8\nk = 9", 2, "`k = 9`: duplicate key"),
             ("k = 8\nK = 9", 2, "`K = 9`: duplicate key: k in two spellings"),
             ("HCCL_BUFFSIZE = 9\n\nhccl_buffsize_mb = 9", 3, "hccl_buffsize_mb in two spellings"),
