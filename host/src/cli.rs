@@ -55,6 +55,8 @@ pub enum Verb {
     Export(ExportArgs),
     /// Print who sends what, where and in which order, without running anything.
     Plan(PlanArgs),
+    /// Run a group in virtual time over the links of a cluster, every output checked against the oracle.
+    Simulate(SimulateArgs),
     /// List every rule that a configuration or case breaks, and the sizes it needs.
     Check(CheckArgs),
     /// Compare a result with what the oracle says of its case, or with another result.
@@ -498,6 +500,65 @@ pub struct CompareArgs {
     /// Do not look at rows behind those received: tensors may be as long as their capacity.
     #[arg(long)]
     pub padded: bool,
+}
+
+/// Whether a simulation keeps rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum RowsArg {
+    /// They are kept, and outputs are compared with the oracle.
+    Real,
+    /// They take their time on links and cores, but only their ends are kept.
+    Weightless,
+}
+
+/// `veriep simulate`
+#[derive(Args, Debug)]
+pub struct SimulateArgs {
+    /// A case, or a configuration, of which a case is made in memory.
+    #[command(flatten)]
+    pub config: ConfigArgs,
+    /// The tensors of a case in memory.
+    #[command(flatten)]
+    pub tensors: TensorArgs,
+    /// Links and costs: a2, a3 or a TOML file.
+    #[arg(long, value_name = "a2|a3|FILE")]
+    pub cluster: String,
+    /// Override a key of the cluster's links; may be given again.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub link: Vec<String>,
+    /// Override a key of the cluster's costs; may be given again.
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub cost: Vec<String>,
+    /// Bandwidth alone: all latencies and costs are 0.
+    #[arg(long)]
+    pub free: bool,
+    /// In which order cores send.
+    #[arg(long, value_enum, default_value_t)]
+    pub order: OrderArg,
+    /// How dispatch of the plain layout tells of records and of their number; left out: joint.
+    #[arg(long, value_enum)]
+    pub flags: Option<FlagsArg>,
+    /// Who issues what goes to other servers, in the hierarchy: 2 an agent, 3 the cores; left out: 3.
+    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
+    pub stage: Option<u32>,
+    /// Operators of a round, DC or DDCC.
+    #[arg(long, value_name = "SEQ", default_value = "DC")]
+    pub schedule: String,
+    /// Rounds of that; times are those of the last one.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Ranks begin at times up to so many microseconds, drawn from the seed.
+    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = room)]
+    pub skew: f64,
+    /// A rank begins so many microseconds late; may be given again.
+    #[arg(long, value_name = "RANK:US")]
+    pub straggler: Vec<String>,
+    /// Seed of the case in memory and of the skew.
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
+    pub seed: u64,
+    /// Whether rows are kept; left out: while they fit 1 GiB.
+    #[arg(long, value_enum)]
+    pub rows: Option<RowsArg>,
 }
 
 /// `veriep diagnose`

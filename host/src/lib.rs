@@ -30,6 +30,7 @@ mod random;
 pub mod report;
 pub mod result;
 pub mod roofline;
+pub mod simulate;
 pub mod store;
 pub mod tolerance;
 pub mod traffic_audit;

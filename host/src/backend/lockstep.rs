@@ -39,6 +39,19 @@ pub struct Mapped {
     members: Vec<Vec<(MmapMut, u64)>>,
 }
 
+impl Mapped {
+    /// Zeroed memory of members whose regions have these sizes.
+    ///
+    /// # Errors
+    /// The system refuses the mapping.
+    pub fn new(sizes: impl Iterator<Item = Vec<u64>>) -> io::Result<Self> {
+        // An empty mapping is refused.
+        let mapped = |size: u64| Ok((anonymous(size.max(1), Pages::Small)?, size));
+        let member = |sizes: Vec<u64>| sizes.into_iter().map(mapped).collect::<io::Result<_>>();
+        Ok(Self { members: sizes.map(member).collect::<io::Result<_>>()? })
+    }
+}
+
 impl Storage for Mapped {
     fn read(&self, from: Spot, len: u64) -> Option<&[u8]> {
         let (bytes, size) = self.members.get(from.member.index())?.get(from.region())?;
@@ -71,10 +84,7 @@ impl Lockstep {
             let outputs = (0..batches).flat_map(|_| Tensor::ALL).map(|tensor| members.output(rank, tensor));
             regions.into_iter().chain(outputs).collect::<Vec<_>>()
         };
-        // An empty mapping is refused.
-        let mapped = |size: u64| Ok((anonymous(size.max(1), Pages::Small)?, size));
-        let member = |rank| sizes(rank).into_iter().map(mapped).collect::<io::Result<_>>();
-        let storage = Mapped { members: members.ranks().map(member).collect::<io::Result<_>>()? };
+        let storage = Mapped::new(members.ranks().map(sizes))?;
         let mut inner = Inner::new(members.shape, storage, Seeded::new(memory, seed));
         inner.room = TRANSFERS_MAX;
         for (rank, batch) in members.ranks().flat_map(|rank| (0..batches).map(move |batch| (rank, batch))) {

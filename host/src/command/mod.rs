@@ -15,6 +15,7 @@ mod quantiles;
 mod run;
 #[cfg(feature = "schedule")]
 mod schedule;
+mod simulate;
 mod sizes;
 mod source;
 mod traffic;
@@ -39,6 +40,7 @@ pub fn dispatch(verb: Verb, report: &mut Report) -> Result<(), Error> {
         Verb::Layout(args) => layout::run(&args, report),
         Verb::Export(args) => export::run(&args, report),
         Verb::Plan(args) => plan::run(&args, report),
+        Verb::Simulate(args) => simulate::run(&args, report),
         Verb::Gen(args) => generate::run(&args, report),
         Verb::Check(args) => check::run(&args, report),
         Verb::Compare(args) => compare::run(&args, report),

@@ -4,7 +4,7 @@ use super::{below, shuffle};
 use rand::Rng;
 use rand_chacha::ChaCha8Rng;
 use veriep_core::inputs::ExpertMap;
-use veriep_core::shape::Shape;
+use veriep_core::shape::{Product, Shape};
 use veriep_core::units::{ExpertId, RankId, Token};
 
 /// Most servers that one token visits under [`Routing::NodeLimited`].
@@ -25,6 +25,9 @@ pub enum Routing {
     /// Experts of at most 4 random servers of 8 ranks per token (of more, if those hold fewer than K experts), and
     /// special experts, which are on none. With 32 ranks or fewer there are at most 4 servers, so it is uniform.
     NodeLimited,
+    /// All loads equal, as the sources' arithmetic has it: token after token takes the next ranks in even distances, on A2 of
+    /// exactly four servers (of all, if there are fewer).
+    Ideal,
 }
 
 impl Routing {
@@ -36,6 +39,7 @@ impl Routing {
             Self::Zipf => "zipf",
             Self::Hot => "hot",
             Self::NodeLimited => "node-limited",
+            Self::Ideal => "ideal",
         }
     }
 }
@@ -57,6 +61,7 @@ enum Choice {
     Zipf { ids: Vec<u32>, weights_until: Vec<u64> },
     Hot(u32),
     Servers(Vec<Vec<u32>>),
+    Ideal,
 }
 
 impl<'a> Router<'a> {
@@ -81,6 +86,7 @@ impl<'a> Router<'a> {
             }
             Routing::Hot => Choice::Hot(below(rng, moe_end)),
             Routing::NodeLimited => Choice::Servers(servers(shape, moe_end, |expert| expert)),
+            Routing::Ideal => Choice::Ideal,
         };
         Self { shape, map, moe_end, ids_end, choice }
     }
@@ -89,6 +95,17 @@ impl<'a> Router<'a> {
     pub(super) fn choose(&self, rng: &mut ChaCha8Rng, (rank, token): (RankId, Token), row: &mut [i32]) {
         match &self.choice {
             Choice::Uniform => self.complete(rng, row, 0),
+            Choice::Ideal => {
+                let ids = ideal(self.shape, rank, token);
+                let mut filled = 0;
+                for id in ids.take(row.len()).filter(|&id| id < self.moe_end) {
+                    if !row[..filled].contains(&id.cast_signed()) {
+                        row[filled] = id.cast_signed();
+                        filled += 1;
+                    }
+                }
+                self.complete(rng, row, filled);
+            }
             Choice::Zipf { ids, weights_until } => {
                 let total = weights_until.last().copied().unwrap_or(1);
                 distinct(row, 0, || {
@@ -127,6 +144,23 @@ impl<'a> Router<'a> {
     fn complete(&self, rng: &mut ChaCha8Rng, row: &mut [i32], filled: usize) {
         distinct(row, filled, || below(rng, self.ids_end));
     }
+}
+
+/// The experts of a token under [`Routing::Ideal`].
+fn ideal(shape: &Shape, rank: RankId, token: Token) -> impl Iterator<Item = u32> {
+    let (k, local) = (shape.k(), shape.local_expert_num());
+    let ranks = shape.ep_world_size() - shape.shared_expert_rank_num();
+    let server = if shape.product() == Product::A2 { shape.server_ranks().min(ranks) } else { ranks };
+    let servers = ranks / server;
+    let visited = (SERVERS_MAX as u32).min(servers).min(k);
+    // Servers in even distances, then ranks of them in even distances.
+    let (between, ahead) = (servers / visited, (server / k.div_ceil(visited)).max(1));
+    let number = rank.0 * shape.bs_max() + token.0;
+    (0..k).map(move |i| {
+        let (turn, at) = (i / visited, (number + i % visited * between) % servers);
+        let place = number / between + turn * ahead;
+        (at * server + place % server) * local + (number + turn * ahead / server) % local
+    })
 }
 
 /// Fills `row[filled..]` with draws, drawing again what is already there. Ends because the door grants

@@ -22,4 +22,5 @@ mod refused;
 mod run;
 #[cfg(feature = "schedule")]
 mod schedule;
+mod simulate;
 mod terminal;

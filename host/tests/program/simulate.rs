@@ -1,0 +1,143 @@
+//! `simulate`: what the sources say of times comes out of runs in virtual time.
+
+use crate::common::{fails, json, text};
+use serde_json::Value;
+use tempfile::tempdir;
+
+/// Seed 001's decode: 64 ranks, 16 tokens each, 8 experts a token, 7168 elements.
+const DECODE: &str = "--cluster a2 --set moe_expert_num=64 --set bs=16 --set h=7168 --set k=8 --routing ideal --rows weightless";
+
+fn simulate(line: &str) -> Value {
+    json(0, &core::iter::once("simulate").chain(line.split_whitespace()).collect::<Vec<_>>())
+}
+
+/// The slowest rank's microseconds in dispatch and in combine.
+fn slowest(line: &str) -> [f64; 2] {
+    let said = simulate(line);
+    [0, 1].map(|operator| said["operators"][operator]["slowest_us"].as_f64().unwrap())
+}
+
+fn near(value: f64, expected: f64, percent: f64) -> bool {
+    (value / expected - 1.0).abs() <= percent / 100.0
+}
+
+#[test]
+fn free_runs_take_as_long_as_seed_001_says() {
+    let full_mesh = slowest(&format!("--preset a2-64 --free {DECODE}"));
+    assert!(near(full_mesh[1], 86.1, 1.0), "{full_mesh:?}");
+    let hierarchy = slowest(&format!("--preset a2-hier-64 --stage 2 --free {DECODE}"));
+    assert!(hierarchy.iter().all(|&us| near(us, 46.3, 4.0)), "{hierarchy:?}");
+    assert!(full_mesh.iter().zip(hierarchy).all(|(mesh, hierarchy)| mesh / hierarchy >= 1.85));
+    // A port that serves one destination after the other ends streams at different times, and relays overlap.
+    let fifo = slowest(&format!("--preset a2-hier-64 --stage 2 --free --link egress=fifo {DECODE}"));
+    assert!(!near(fifo[0], 46.3, 4.0), "{fifo:?}");
+}
+
+#[test]
+fn cores_that_issue_messages_themselves_are_a_tenth_faster() {
+    let mut combine = Vec::new();
+    for cores in [8, 24, 40] {
+        let [two, three] = [2, 3].map(|stage| {
+            slowest(&format!("--preset a2-hier-64 --stage {stage} --set aiv_num={cores} {DECODE}"))
+        });
+        assert!(three[0] <= 0.9 * two[0], "{cores} cores: {three:?} {two:?}");
+        combine.push(three[1]);
+    }
+    assert!(combine[2] <= combine[0], "more cores make combine slower: {combine:?}");
+}
+
+#[test]
+fn every_protocol_agrees_with_the_oracle_in_virtual_time() {
+    for line in [
+        "--preset tiny --cluster a3",
+        "--preset tiny --cluster a3 --schedule DDCC --rounds 3 --order plain",
+        "--preset tiny --cluster a3 --flags separate --skew 30 --seed 7",
+        "--preset tiny --cluster a3 --set comm_alg=fullmesh_v2 --set quant_mode=2",
+        "--preset tiny --cluster a3 --set moe_expert_num=6 --set shared_expert_rank_num=1 --set comm_quant_mode=2",
+        "--preset a2-64 --set ep_world_size=16 --set moe_expert_num=16 --set h=1024 --cluster a2 --rounds 2",
+        "--preset a2-hier-16 --set h=1024 --cluster a2 --stage 2 --schedule DDCC",
+        "--preset a2-hier-16 --set h=1024 --cluster a2 --stage 3 --straggler 5:40",
+    ] {
+        let said = simulate(line);
+        assert_eq!(said["checked"], true, "{line}");
+        assert_eq!(said, simulate(line), "{line}: another run of the same seed differs");
+    }
+}
+
+#[test]
+fn a_late_rank_is_waited_for_and_formula_and_free_run_are_bounds() {
+    let line = "--preset a2-hier-16 --cluster a2 --rows weightless";
+    let operator =
+        |line: &str, operator: usize, key: &str| simulate(line)["operators"][operator][key].as_f64().unwrap();
+    let late = format!("{line} --straggler 3:500");
+    assert!(operator(&late, 0, "median_us") >= 500.0 && operator(line, 0, "median_us") < 100.0);
+    for number in [0, 1] {
+        assert!(operator(line, number, "free_us") <= operator(line, number, "slowest_us"));
+        assert!(operator(line, number, "formula_us") > 0.0);
+    }
+}
+
+#[test]
+fn with_all_in_nine_ranks_send_to_a_shared_expert() {
+    let said = simulate("--preset a3-288 --set bs=4 --cluster a3 --rows weightless");
+    // The rank's own rows do not pass its port.
+    assert_eq!(said["incast"]["dispatch"]["shared"], 8);
+}
+
+#[test]
+fn staggered_cores_send_to_fewer_receivers_at_once() {
+    let line = "--preset a3-288 --set bs=16 --cluster a3 --rows weightless --free";
+    let incast = |order: &str| {
+        let said = simulate(&format!("{line} --order {order}"));
+        said["incast"]["combine"]["all"].as_u64().unwrap()
+    };
+    let (staggered, plain) = (incast("staggered"), incast("plain"));
+    assert!(2 * staggered < plain, "{staggered} {plain}");
+}
+
+#[test]
+fn what_cannot_be_simulated_is_one_line() {
+    let folder = tempdir().unwrap();
+    let file = folder.path().join("cluster.toml");
+    let preset = veriep::simulate::prices::PRESETS[1].1;
+    let says = |cluster: &str, line: &str, words: &str| {
+        std::fs::write(&file, cluster).unwrap();
+        let line = line.replace("FILE", text(&file));
+        let said = fails(2, &core::iter::once("simulate").chain(line.split_whitespace()).collect::<Vec<_>>());
+        assert!(said.contains(words), "{said}");
+    };
+    let tiny = "--preset tiny --cluster FILE";
+    says(&preset.replace("port_gbs", "prot_gbs"), tiny, "cluster.toml: unknown field `prot_gbs`");
+    says(
+        &preset.replace("port_gbs = 28.0", "port_gbs = -1.0"),
+        tiny,
+        "port_gbs = -1: must be in [0.001, 1000000000]",
+    );
+    says(
+        &preset.replace("port_ns = 800.0", "port_ns = inf"),
+        tiny,
+        "port_ns = inf: must be in [0, 1000000000]",
+    );
+    says(&preset.replace("ports = 7", "ports = 0"), tiny, "ports = 0: must be in [1, 64]");
+    says(&preset.replace("chunk = 16384", "chunk = 0"), tiny, "chunk = 0: must be in [64, 16777216]");
+    says("", tiny, "missing field `links`");
+    says(preset, "--preset tiny --cluster nowhere", "nowhere: cannot read");
+    says(preset, "--preset tiny --cluster a2", "--cluster a2: the configuration is of the other product");
+    says(preset, "--preset tiny --cluster a3 --link port=1", "--link port=1: unknown key");
+    says(preset, "--preset tiny --cluster a3 --link port_gbs", "missing '=': must be KEY=VALUE");
+    says(preset, "--preset tiny --cluster a3 --cost word_ns=x", "--cost word_ns=x: must be a number");
+    says(preset, "--preset tiny --cluster a3 --schedule CD", "--schedule CD: must be DC or DDCC");
+    for straggler in ["4:1", "1", "x:1", "1:x", "1:-1", "1:1e9"] {
+        says(
+            preset,
+            &format!("--preset tiny --cluster a3 --straggler {straggler}"),
+            "must be RANK:US with RANK in [0, ",
+        );
+    }
+    says(preset, "--preset tiny --cluster a3 --stage 2", "--stage");
+    says(
+        preset,
+        "--preset tiny --cluster a3 --set tp_world_size=2 --set k=2 --set moe_expert_num=4",
+        "tp_world_size = 2",
+    );
+}
