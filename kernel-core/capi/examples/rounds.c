@@ -32,6 +32,7 @@ struct task {
   veriep_fabric fabric;
   veriep_nic nic;
   veriep_mapped mapped;
+  veriep_vector vector;
   veriep_peer peers[RANKS], tps[2];
   veriep_inputs inputs;
   veriep_operands operands;
@@ -46,12 +47,13 @@ struct group {
   veriep_config config;
   veriep_choices choices;
   const int32_t *elastic_info;
+  int has_replicas, has_vector;
   /* From here on made by the program. */
   veriep_shape shape;
   uint32_t ranks, tps;
   int memory;
   struct rank rank[RANKS];
-  uint64_t cleaned, invalidated;
+  uint64_t cleaned, invalidated, summed, replaced;
 };
 
 static void fail(const struct group *group, const char *what, const char *more) {
@@ -181,6 +183,54 @@ static float f32(uint16_t element) {
   memcpy(&number, &bits, 4);
   return number;
 }
+/* The vector unit. A compiler must not merge a product and a sum: -ffp-contract=off where a processor could. */
+static void put_bf16(unsigned char *to, float number) {
+  uint32_t bits;
+  memcpy(&bits, &number, 4);
+  /* To the nearest, of two the even one. */
+  uint16_t element = (uint16_t)((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+  memcpy(to, &element, 2);
+}
+static float get_bf16(const unsigned char *from) {
+  uint16_t element;
+  memcpy(&element, from, 2);
+  return f32(element);
+}
+static void weighted_sum(void *context, uint32_t dtype, size_t len, const veriep_term *terms, size_t terms_len, uint8_t *out) {
+  struct group *group = context;
+  for (size_t i = 0; i < len; i++) {
+    float sum = 0;
+    for (size_t n = 0; n < terms_len; n++) sum += terms[n].weight * get_bf16(terms[n].rows[0] + 2 * i);
+    put_bf16(out + 2 * i, sum);
+  }
+  for (size_t n = 0; n < terms_len; n++)
+    if (dtype != VERIEP_BF16 || terms[n].kind != VERIEP_TERM_ROW) fail(group, "a term of another kind", "");
+  group->summed++;
+}
+static void add(void *context, uint32_t dtype, size_t len, const uint8_t *a, const uint8_t *b, uint8_t *out) {
+  struct group *group = context;
+  for (size_t i = 0; i < len; i++) put_bf16(out + 2 * i, get_bf16(a + 2 * i) + get_bf16(b + 2 * i));
+  if (dtype != VERIEP_BF16) fail(group, "rows of another kind", "");
+  group->summed++;
+}
+
+/* Experts 6 and 7 stand in for 0 and 1, which so have two replicas each. */
+enum { LOGICAL = 6 };
+static const int32_t EXPERT_MAP[LOGICAL][2] = {{0, 6}, {1, 7}, {2, -1}, {3, -1}, {4, -1}, {5, -1}};
+static void translate(struct group *group, uint32_t rank, int32_t *ids) {
+  char text[2048];
+  int32_t logical[BS * K];
+  veriep_expert_map map;
+  memcpy(logical, ids, sizeof logical);
+  if (veriep_expert_map_new(&map, &group->shape, EXPERT_MAP[0], 2 * LOGICAL, LOGICAL, text, sizeof text)) fail(group, "no map:\n", text);
+  if (veriep_expert_map_translate(&map, &group->shape, rank, logical, ids, BS * K, text, sizeof text)) fail(group, "ids:\n", text);
+  for (uint32_t i = 0; i < BS * K; i++) {
+    const int32_t *replicas = EXPERT_MAP[logical[i]];
+    if (ids[i] != replicas[replicas[1] < 0 ? 0 : (rank + i / K) % 2]) fail(group, "another replica", "");
+    group->replaced += ids[i] >= LOGICAL;
+  }
+}
+
 static float token(uint32_t round, uint32_t n, uint32_t t, uint32_t i) {
   return (float)(1 + (round * 7 + n * 5 + t * 3 + i) % 15);
 }
@@ -310,7 +360,8 @@ static void prepare(struct task *task, struct group *group, uint32_t ep, uint32_
       .expand_idx = output(rank, VERIEP_EXPAND_IDX),
       .sent_rows = output(rank, VERIEP_SENT_ROWS),
       .row_table = output(rank, VERIEP_ROW_TABLE)};
-  task->cx = (veriep_context){.shape = &group->shape, .inputs = &task->inputs, .operands = &task->operands, .text = text,
+  task->vector = (veriep_vector){.context = group, .weighted_sum = weighted_sum, .add = add};
+  task->cx = (veriep_context){.vector = group->has_vector ? &task->vector : NULL, .shape = &group->shape, .inputs = &task->inputs, .operands = &task->operands, .text = text,
                               .text_len = sizeof text};
   if (group->memory == OWN_FABRIC) task->cx.fabric = &task->fabric, task->cx.nic = task->is_agent ? &task->nic : NULL;
   else task->cx.mapped = &task->mapped;
@@ -359,6 +410,7 @@ static void run(struct group *group, uint32_t rounds) {
       prepare(&tasks[count++], group, n / group->tps, n % group->tps, core, &tensors[n]);
     }
   uint32_t experts_left = group->elastic_info ? (uint32_t)group->elastic_info[3] : (uint32_t)group->config.moe_expert_num;
+  if (group->has_replicas) experts_left = LOGICAL;
   uint32_t wrong = 0;
   for (uint32_t round = 0; round < rounds; round++) {
     for (uint32_t n = 0; n < all; n++) {
@@ -367,6 +419,7 @@ static void run(struct group *group, uint32_t rounds) {
         tensors[n].ids[i] = expert_of(experts_left, round, n, i / K, i % K);
         tensors[n].weights[i] = WEIGHTS[i % K];
       }
+      if (group->has_replicas) translate(group, n / group->tps, tensors[n].ids);
     }
     for (uint32_t operator = VERIEP_DISPATCH; operator <= VERIEP_COMBINE; operator++) {
       for (uint32_t i = 0; i < count; i++) {
@@ -403,6 +456,8 @@ static void run(struct group *group, uint32_t rounds) {
   printf("%-20s %-18s %u rounds, %u wrong\n", group->name, memories[group->memory], rounds, wrong);
   if (wrong) fail(group, "wrong values", "");
   if (group->memory == CACHED && !(group->cleaned && group->invalidated)) fail(group, "caches were told nothing", "");
+  if (group->has_vector != (group->summed > 0)) fail(group, "the vector unit was not used", "");
+  if (group->has_replicas != (group->replaced > 0)) fail(group, "no replica was used", "");
   for (uint32_t i = 0; i < count; i++) free(tasks[i].cx.words), free(tasks[i].cx.bytes);
   for (uint32_t n = 0; n < all; n++) {
     struct rank *rank = rank_of(group, n / group->tps, n % group->tps);
@@ -421,18 +476,21 @@ int main(int argc, char **argv) {
     uint32_t comm_alg, flags, receive, stage;
     int64_t ranks, tps, experts, buffer;
     const int32_t *elastic_info;
+    int has_replicas, has_vector;
   } scenes[] = {
-      {"joint flags", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 4, NULL},
-      {"separate flags", VERIEP_FULLMESH_V1, VERIEP_FLAGS_SEPARATE, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 4, NULL},
-      {"in place", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_IN_PLACE, 3, 4, 1, 8, 4, NULL},
-      {"direct", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_DIRECT, 3, 4, 1, 8, 4, NULL},
-      {"direct, two batches", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_DIRECT_2, 3, 4, 1, 8, 4, NULL},
-      {"elastic", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 4, left},
-      {"TP", VERIEP_FULLMESH_V1, VERIEP_FLAGS_SEPARATE, VERIEP_RECEIVE_COPY, 3, 2, 2, 2, 4, NULL},
-      {"fullmesh_v2", VERIEP_FULLMESH_V2, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 4, NULL},
-      {"A2 full mesh", VERIEP_A2_FULLMESH, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 8, NULL},
-      {"hierarchy, agents", VERIEP_A2_HIERARCHY, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 2, 4, 1, 8, 105, NULL},
-      {"hierarchy, cores", VERIEP_A2_HIERARCHY, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 105, NULL},
+      {"joint flags", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 4, NULL, 0, 0},
+      {"separate flags", VERIEP_FULLMESH_V1, VERIEP_FLAGS_SEPARATE, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 4, NULL, 0, 0},
+      {"in place", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_IN_PLACE, 3, 4, 1, 8, 4, NULL, 0, 0},
+      {"direct", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_DIRECT, 3, 4, 1, 8, 4, NULL, 0, 0},
+      {"direct, two batches", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_DIRECT_2, 3, 4, 1, 8, 4, NULL, 0, 0},
+      {"elastic", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 4, left, 0, 0},
+      {"TP", VERIEP_FULLMESH_V1, VERIEP_FLAGS_SEPARATE, VERIEP_RECEIVE_COPY, 3, 2, 2, 2, 4, NULL, 0, 0},
+      {"TP, own vector unit", VERIEP_FULLMESH_V1, VERIEP_FLAGS_SEPARATE, VERIEP_RECEIVE_COPY, 3, 2, 2, 2, 4, NULL, 0, 1},
+      {"redundant experts", VERIEP_FULLMESH_V1, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 4, NULL, 1, 0},
+      {"fullmesh_v2", VERIEP_FULLMESH_V2, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 4, NULL, 0, 0},
+      {"A2 full mesh", VERIEP_A2_FULLMESH, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 8, NULL, 0, 0},
+      {"hierarchy, agents", VERIEP_A2_HIERARCHY, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 2, 4, 1, 8, 105, NULL, 0, 0},
+      {"hierarchy, cores", VERIEP_A2_HIERARCHY, VERIEP_FLAGS_JOINT, VERIEP_RECEIVE_COPY, 3, 4, 1, 8, 105, NULL, 0, 0},
   };
   static struct group group;
   for (size_t i = 0; i < sizeof scenes / sizeof *scenes; i++)
@@ -441,6 +499,8 @@ int main(int argc, char **argv) {
       group.name = scenes[i].name;
       group.memory = memory;
       group.elastic_info = scenes[i].elastic_info;
+      group.has_replicas = scenes[i].has_replicas;
+      group.has_vector = scenes[i].has_vector;
       group.choices = veriep_choices_default();
       group.choices.flags = scenes[i].flags;
       group.choices.receive = scenes[i].receive;
@@ -450,6 +510,7 @@ int main(int argc, char **argv) {
       config->limits = VERIEP_LIMITS_NONE;
       config->comm_alg = scenes[i].comm_alg;
       config->given = scenes[i].elastic_info ? VERIEP_GIVEN_ELASTIC_INFO : 0;
+      if (scenes[i].has_replicas) config->given = VERIEP_GIVEN_EXPERT_MAP;
       config->ep_world_size = scenes[i].ranks;
       config->server_ranks = 2;
       config->tp_world_size = scenes[i].tps;

@@ -385,6 +385,21 @@
 #define VERIEP_MASK_PAIRS 2
 
 /**
+ * A row of `dtype` times the weight.
+ */
+#define VERIEP_TERM_ROW 0
+
+/**
+ * int8 elements and, for each 8 of them, a scale of `dtype`: `element * scale`, rounded to `dtype`, times the weight.
+ */
+#define VERIEP_TERM_BLOCKS 1
+
+/**
+ * `alphas[0] * rows[0] + alphas[1] * rows[1]`, each product and the sum rounded in float, times the weight.
+ */
+#define VERIEP_TERM_MIX 2
+
+/**
  * The core waits for another value of the word at a place.
  */
 #define VERIEP_AWAITS_WORD 0
@@ -423,6 +438,11 @@
  * Words of 8 bytes in a core.
  */
 #define VERIEP_CORE_WORDS 32
+
+/**
+ * Words of 8 bytes in an expert map.
+ */
+#define VERIEP_EXPERT_MAP_WORDS 4
 
 /**
  * Words of 8 bytes in an agent.
@@ -759,6 +779,16 @@ typedef struct veriep_inputs {
 } veriep_inputs;
 
 /**
+ * An `expert_map` that has been checked. It leads to the caller's words, which stay where they are and as they are.
+ */
+typedef struct veriep_expert_map {
+  /**
+   * Nobody's but the library's.
+   */
+  uint64_t opaque[VERIEP_EXPERT_MAP_WORDS];
+} veriep_expert_map;
+
+/**
  * A row that a rank sends in dispatch.
  */
 typedef struct veriep_send {
@@ -1024,6 +1054,101 @@ typedef struct veriep_nic {
 } veriep_nic;
 
 /**
+ * A term of a token's sum.
+ */
+typedef struct veriep_term {
+  /**
+   * The factor; the product is rounded before it is added.
+   */
+  float weight;
+  /**
+   * `VERIEP_TERM_*`.
+   */
+  uint32_t kind;
+  /**
+   * The factors of a mix.
+   */
+  float alphas[2];
+  /**
+   * A row; or int8 elements and their scales; or the rows of a mix.
+   */
+  const uint8_t *rows[2];
+} veriep_term;
+
+/**
+ * A vector unit as a table of functions; each may be null, and the portable unit is used in its place. Each is given `context`
+ * first. Rows are little-endian, have `len` elements and begin at any address: of `dtype` (`VERIEP_BF16`, `VERIEP_F16`), of
+ * float where they are called sums, or int8. All arithmetic is that of float with every operation rounded once, and results
+ * must be the portable unit's in every bit, but for the order in which `rstd` adds.
+ */
+typedef struct veriep_vector {
+  /**
+   * Handed to each function.
+   */
+  void *context;
+  /**
+   * Dynamic int8: `f = row * smooth` (null is 1), `s = 127 / max|f|`, `out = rint(f * s)`, `scale = 1 / s`; zeros and scale 0
+   * where `s` is infinite. Returns `VERIEP_NONE`, or the first element that is not finite, and then writes nothing.
+   */
+  uint32_t (*quantise)(void *context,
+                       uint32_t dtype,
+                       size_t len,
+                       const uint8_t *row,
+                       const float *smooth,
+                       int8_t *out,
+                       float *scale);
+  /**
+   * int8 in blocks of 8: `s = max|f| * (1 / 127)`, `data = rint(f / s)`, and `s` rounded to `dtype` in `scales`; a block of
+   * zeros is zeros, and one that is not finite has NaN as its scale.
+   */
+  void (*quantise_blocks)(void *context, uint32_t dtype, size_t len, const uint8_t *row, int8_t *data, uint8_t *scales);
+  /**
+   * The same of a row of float.
+   */
+  void (*quantise_sums)(void *context, uint32_t dtype, size_t len, const uint8_t *sums, int8_t *data, uint8_t *scales);
+  /**
+   * `out`: from 0, all terms in their order, rounded once to `dtype`.
+   */
+  void (*weighted_sum)(void *context,
+                       uint32_t dtype,
+                       size_t len,
+                       const struct veriep_term *terms,
+                       size_t terms_len,
+                       uint8_t *out);
+  /**
+   * Adds all terms in their order to `sums`.
+   */
+  void (*accumulate)(void *context,
+                     uint32_t dtype,
+                     size_t len,
+                     const struct veriep_term *terms,
+                     size_t terms_len,
+                     uint8_t *sums);
+  /**
+   * `out = sums`, rounded to `dtype`.
+   */
+  void (*narrow)(void *context, uint32_t dtype, size_t len, const uint8_t *sums, uint8_t *out);
+  /**
+   * `1 / sqrt(sum + eps)`, where `sum` is that of all `r * r * (1 / len)`.
+   */
+  float (*rstd)(void *context, size_t len, const uint8_t *sums, float eps);
+  /**
+   * `out = sums * rstd`, rounded to `dtype`, then `* gamma`, rounded again.
+   */
+  void (*normalise)(void *context,
+                    uint32_t dtype,
+                    size_t len,
+                    const uint8_t *sums,
+                    float rstd,
+                    const uint8_t *gamma,
+                    uint8_t *out);
+  /**
+   * `out = a + b`, rounded to `dtype`.
+   */
+  void (*add)(void *context, uint32_t dtype, size_t len, const uint8_t *a, const uint8_t *b, uint8_t *out);
+} veriep_vector;
+
+/**
  * What a step works with. All of it stays as it is from an operator's first step to its last.
  */
 typedef struct veriep_context {
@@ -1067,6 +1192,10 @@ typedef struct veriep_context {
    * Of an agent: its network interface as functions; or null, and then it is that of `mapped`.
    */
   const struct veriep_nic *nic;
+  /**
+   * A vector unit; null is the portable one.
+   */
+  const struct veriep_vector *vector;
   /**
    * Where to say what went wrong, with a zero at the end; may be null.
    */
@@ -1203,6 +1332,32 @@ int32_t veriep_inputs_check(const struct veriep_shape *shape,
                             size_t text_len);
 
 /**
+ * Checks an `expert_map` of `len` words in `rows` rows, one for each logical expert: its physical experts, and -1 behind them.
+ * The text has a line for each rule that is broken.
+ */
+int32_t veriep_expert_map_new(struct veriep_expert_map *out,
+                              const struct veriep_shape *shape,
+                              const int32_t *words,
+                              size_t len,
+                              size_t rows,
+                              char *text,
+                              size_t text_len);
+
+/**
+ * Makes of `len` logical ids, the `expert_ids` that a router gave the tokens of `rank`, physical ones for `veriep_inputs`. Each
+ * token has its replica of an expert; a token that follows it, or of the next rank, has the next replica. `physical` is other memory than `ids`. The text has a line
+ * for each id that is wrong.
+ */
+int32_t veriep_expert_map_translate(const struct veriep_expert_map *map,
+                                    const struct veriep_shape *shape,
+                                    uint32_t rank,
+                                    const int32_t *ids,
+                                    int32_t *physical,
+                                    size_t len,
+                                    char *text,
+                                    size_t text_len);
+
+/**
  * The rows that core `core` of `rank` sends in dispatch of the plain layout, in its order, or with `VERIEP_NONE` those that
  * the rank sends, in any protocol. Takes `scratch_words` words as scratch, with `VERIEP_NONE` `bs * (K + S)` more; writes at most `room` rows, and to `count` how
  * many there are.
@@ -1325,6 +1480,7 @@ int32_t veriep_agent_awaits(struct veriep_agent *agent,
 #endif
 VERIEP_ASSERT(sizeof(veriep_shape) == 2048, "veriep_shape");
 VERIEP_ASSERT(sizeof(veriep_core) == 256, "veriep_core");
+VERIEP_ASSERT(sizeof(veriep_expert_map) == 32, "veriep_expert_map");
 VERIEP_ASSERT(sizeof(veriep_agent) == 64, "veriep_agent");
 VERIEP_ASSERT(sizeof(veriep_place) == 16, "veriep_place");
 VERIEP_ASSERT(sizeof(veriep_choices) == 16, "veriep_choices");

@@ -176,6 +176,13 @@ pub const VERIEP_MASK_TOKENS: u32 = 1;
 /// `x_active_mask` has a byte for each token and k.
 pub const VERIEP_MASK_PAIRS: u32 = 2;
 
+/// A row of `dtype` times the weight.
+pub const VERIEP_TERM_ROW: u32 = 0;
+/// int8 elements and, for each 8 of them, a scale of `dtype`: `element * scale`, rounded to `dtype`, times the weight.
+pub const VERIEP_TERM_BLOCKS: u32 = 1;
+/// `alphas[0] * rows[0] + alphas[1] * rows[1]`, each product and the sum rounded in float, times the weight.
+pub const VERIEP_TERM_MIX: u32 = 2;
+
 /// The core waits for another value of the word at a place.
 pub const VERIEP_AWAITS_WORD: u32 = 0;
 /// The core waits for a change in so many bytes at a place.

@@ -12,12 +12,12 @@ use crate::text::Text;
 use crate::types::{
     veriep_awaited, veriep_choices, veriep_context, veriep_core, veriep_fabric, veriep_shape, veriep_status,
 };
+use crate::vector::Unit;
 use core::ffi::c_char;
 use kernel_core::fabric::{Fabric, Progress};
 use kernel_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Scratch};
 use kernel_core::shape::{Protocol, Shape};
 use kernel_core::units::{CoreId, RankId};
-use kernel_core::vector::Portable;
 
 /// What is chosen by default.
 #[unsafe(no_mangle)]
@@ -79,7 +79,7 @@ pub unsafe extern "C" fn veriep_core_new(
             return Err(VERIEP_E_ARGUMENT);
         }
         let can = codes::capabilities(can)?;
-        let env = Env::new(shape, (RankId(rank), CoreId(core)), self::choices(choices)?, can, Portable);
+        let env = Env::new(shape, (RankId(rank), CoreId(core)), self::choices(choices)?, can, Unit::PORTABLE);
         let env = env.map_err(|refused| {
             text.say(&refused);
             VERIEP_E_REFUSED
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn veriep_core_awaits(
     })())
 }
 
-type Cx<'c> = Context<'c, Env<Portable>, dyn Fabric + 'c>;
+type Cx<'c> = Context<'c, Env<Unit>, dyn Fabric + 'c>;
 
 /// Opens what the caller gave, lets `step` go on, and reports. Both kinds of memory are one type behind a pointer: the
 /// machines stand in the library once.
@@ -199,6 +199,7 @@ unsafe fn drive(
             mapped = Mapped::fabric(given.mapped, rank, RankId(core.tp_rank), servers(shape))?;
             &mut mapped
         };
+        core.env.set_vector(Unit::new(given.vector)?);
         let env = &core.env;
         let mut cx = Context { shape, env, fabric, inputs, operands, scratch: Scratch { words, row } };
         let (steps, outcome) = step(&mut core.machine, &mut cx);

@@ -21,6 +21,7 @@ mod objects;
 pub mod shape;
 mod text;
 pub mod types;
+mod vector;
 
 #[cfg(test)]
 mod tests;

@@ -2,10 +2,11 @@
 
 use crate::codes::{Said, VERIEP_E_ORDER};
 use crate::given;
-use crate::types::{veriep_core, veriep_shape};
+use crate::types::{veriep_core, veriep_expert_map, veriep_shape};
+use crate::vector::Unit;
+use kernel_core::inputs::ExpertMap;
 use kernel_core::protocol::{Env, Machine};
 use kernel_core::shape::Shape;
-use kernel_core::vector::Portable;
 
 /// An object behind a word that tells that it was made: memory of a program that never made it does not hold that by chance.
 #[repr(C)]
@@ -33,9 +34,14 @@ impl Object for Shape {
     const MARK: u64 = 0x7653_6861_7065_0001;
 }
 
+impl Object for ExpertMap<'static> {
+    type Words = veriep_expert_map;
+    const MARK: u64 = 0x764D_6170_0000_0001;
+}
+
 /// A core of a rank: who it is, what stays the same, and the operator that it runs.
 pub(crate) struct Core {
-    pub(crate) env: Env<Portable>,
+    pub(crate) env: Env<Unit>,
     pub(crate) rank: u32,
     pub(crate) tp_rank: u32,
     pub(crate) phase: Phase,

@@ -11,12 +11,13 @@ use crate::given::{self, read, slice, slice_mut};
 use crate::objects;
 use crate::text::Text;
 use crate::types::{
-    veriep_area, veriep_bytes, veriep_choices, veriep_config, veriep_fingerprints, veriep_inputs,
-    veriep_rows, veriep_send, veriep_shape, veriep_sizes,
+    veriep_area, veriep_bytes, veriep_choices, veriep_config, veriep_expert_map, veriep_fingerprints,
+    veriep_inputs, veriep_rows, veriep_send, veriep_shape, veriep_sizes,
 };
 use core::ffi::{CStr, c_char};
 use core::ops::ControlFlow;
 use core::ptr;
+use kernel_core::inputs::{ExpertMap, Found};
 use kernel_core::layout::map::{self, Area};
 use kernel_core::layout::{outputs, tp};
 use kernel_core::place::Tensor;
@@ -324,12 +325,73 @@ pub unsafe extern "C" fn veriep_inputs_check(
     code((|| unsafe {
         let mut text = Text::new(text, text_len)?;
         let (shape, rank) = of_rank(shape, rank)?;
-        let mut said = Ok(VERIEP_OK);
-        let _ = given::inputs(read(inputs)?)?.check_all(shape, rank, &mut |error| {
-            text.line(&error);
-            said = Err(VERIEP_E_INPUTS);
-            ControlFlow::Continue(())
-        });
+        let inputs = given::inputs(read(inputs)?)?;
+        told(&mut text, |found| inputs.check_all(shape, rank, found))
+    })())
+}
+
+/// Writes a line for all that `check` finds.
+fn told(text: &mut Text<'_>, check: impl FnOnce(&mut Found<'_>) -> ControlFlow<()>) -> Said {
+    let mut said = Ok(VERIEP_OK);
+    let _ = check(&mut |error| {
+        text.line(&error);
+        said = Err(VERIEP_E_INPUTS);
+        ControlFlow::Continue(())
+    });
+    said
+}
+
+/// Checks an `expert_map` of `len` words in `rows` rows, one for each logical expert: its physical experts, and -1 behind them.
+/// The text has a line for each rule that is broken.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say, and to as much. The words stay for as long as the map is used.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_expert_map_new(
+    out: *mut veriep_expert_map,
+    shape: *const veriep_shape,
+    words: *const i32,
+    len: usize,
+    rows: usize,
+    text: *mut c_char,
+    text_len: usize,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut text = Text::new(text, text_len)?;
+        objects::forget::<ExpertMap<'static>>(out)?;
+        let (shape, words) = (objects::get::<Shape>(shape)?, slice(words, len)?);
+        let map = ExpertMap::check(shape, words, rows, &mut |violation| text.line(violation));
+        objects::put(out, map.ok_or(VERIEP_E_CONFIG)?)?;
+        Ok(VERIEP_OK)
+    })())
+}
+
+/// Makes of `len` logical ids, the `expert_ids` that a router gave the tokens of `rank`, physical ones for `veriep_inputs`. Each
+/// token has its replica of an expert; a token that follows it, or of the next rank, has the next replica. `physical` is other memory than `ids`. The text has a line
+/// for each id that is wrong.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say; `ids` and `physical` have `len` entries each.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_expert_map_translate(
+    map: *const veriep_expert_map,
+    shape: *const veriep_shape,
+    rank: u32,
+    ids: *const i32,
+    physical: *mut i32,
+    len: usize,
+    text: *mut c_char,
+    text_len: usize,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let mut text = Text::new(text, text_len)?;
+        let map = objects::get::<ExpertMap<'static>>(map)?;
+        let (shape, rank) = of_rank(shape, rank)?;
+        let (ids, physical) = (slice(ids, len)?, slice_mut(physical, len)?);
+        let said = told(&mut text, |found| map.check_ids(shape, ids, found));
+        map.translate(shape, rank, ids, physical);
         said
     })())
 }

@@ -7,6 +7,8 @@ use core::ffi::{c_char, c_void};
 pub const VERIEP_SHAPE_WORDS: usize = 256;
 /// Words of 8 bytes in a core.
 pub const VERIEP_CORE_WORDS: usize = 32;
+/// Words of 8 bytes in an expert map.
+pub const VERIEP_EXPERT_MAP_WORDS: usize = 4;
 /// Words of 8 bytes in an agent.
 pub const VERIEP_AGENT_WORDS: usize = 8;
 
@@ -83,6 +85,13 @@ pub struct veriep_shape {
 pub struct veriep_core {
     /// Nobody's but the library's.
     pub opaque: [u64; VERIEP_CORE_WORDS],
+}
+
+/// An `expert_map` that has been checked. It leads to the caller's words, which stay where they are and as they are.
+#[repr(C)]
+pub struct veriep_expert_map {
+    /// Nobody's but the library's.
+    pub opaque: [u64; VERIEP_EXPERT_MAP_WORDS],
 }
 
 /// The agent of a rank (A2).
@@ -395,6 +404,118 @@ pub struct veriep_mapped {
     pub invalidate: Option<unsafe extern "C" fn(context: *mut c_void, address: *const c_void, len: usize)>,
 }
 
+/// A term of a token's sum.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct veriep_term {
+    /// The factor; the product is rounded before it is added.
+    pub weight: f32,
+    /// `VERIEP_TERM_*`.
+    pub kind: u32,
+    /// The factors of a mix.
+    pub alphas: [f32; 2],
+    /// A row; or int8 elements and their scales; or the rows of a mix.
+    pub rows: [*const u8; 2],
+}
+
+/// A vector unit as a table of functions; each may be null, and the portable unit is used in its place. Each is given `context`
+/// first. Rows are little-endian, have `len` elements and begin at any address: of `dtype` (`VERIEP_BF16`, `VERIEP_F16`), of
+/// float where they are called sums, or int8. All arithmetic is that of float with every operation rounded once, and results
+/// must be the portable unit's in every bit, but for the order in which `rstd` adds.
+#[repr(C)]
+pub struct veriep_vector {
+    /// Handed to each function.
+    pub context: *mut c_void,
+    /// Dynamic int8: `f = row * smooth` (null is 1), `s = 127 / max|f|`, `out = rint(f * s)`, `scale = 1 / s`; zeros and scale 0
+    /// where `s` is infinite. Returns `VERIEP_NONE`, or the first element that is not finite, and then writes nothing.
+    pub quantise: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            dtype: u32,
+            len: usize,
+            row: *const u8,
+            smooth: *const f32,
+            out: *mut i8,
+            scale: *mut f32,
+        ) -> u32,
+    >,
+    /// int8 in blocks of 8: `s = max|f| * (1 / 127)`, `data = rint(f / s)`, and `s` rounded to `dtype` in `scales`; a block of
+    /// zeros is zeros, and one that is not finite has NaN as its scale.
+    pub quantise_blocks: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            dtype: u32,
+            len: usize,
+            row: *const u8,
+            data: *mut i8,
+            scales: *mut u8,
+        ),
+    >,
+    /// The same of a row of float.
+    pub quantise_sums: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            dtype: u32,
+            len: usize,
+            sums: *const u8,
+            data: *mut i8,
+            scales: *mut u8,
+        ),
+    >,
+    /// `out`: from 0, all terms in their order, rounded once to `dtype`.
+    pub weighted_sum: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            dtype: u32,
+            len: usize,
+            terms: *const veriep_term,
+            terms_len: usize,
+            out: *mut u8,
+        ),
+    >,
+    /// Adds all terms in their order to `sums`.
+    pub accumulate: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            dtype: u32,
+            len: usize,
+            terms: *const veriep_term,
+            terms_len: usize,
+            sums: *mut u8,
+        ),
+    >,
+    /// `out = sums`, rounded to `dtype`.
+    pub narrow: Option<
+        unsafe extern "C" fn(context: *mut c_void, dtype: u32, len: usize, sums: *const u8, out: *mut u8),
+    >,
+    /// `1 / sqrt(sum + eps)`, where `sum` is that of all `r * r * (1 / len)`.
+    pub rstd:
+        Option<unsafe extern "C" fn(context: *mut c_void, len: usize, sums: *const u8, eps: f32) -> f32>,
+    /// `out = sums * rstd`, rounded to `dtype`, then `* gamma`, rounded again.
+    pub normalise: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            dtype: u32,
+            len: usize,
+            sums: *const u8,
+            rstd: f32,
+            gamma: *const u8,
+            out: *mut u8,
+        ),
+    >,
+    /// `out = a + b`, rounded to `dtype`.
+    pub add: Option<
+        unsafe extern "C" fn(
+            context: *mut c_void,
+            dtype: u32,
+            len: usize,
+            a: *const u8,
+            b: *const u8,
+            out: *mut u8,
+        ),
+    >,
+}
+
 /// What a step works with. All of it stays as it is from an operator's first step to its last.
 #[repr(C)]
 pub struct veriep_context {
@@ -418,6 +539,8 @@ pub struct veriep_context {
     pub bytes_len: usize,
     /// Of an agent: its network interface as functions; or null, and then it is that of `mapped`.
     pub nic: *const veriep_nic,
+    /// A vector unit; null is the portable one.
+    pub vector: *const veriep_vector,
     /// Where to say what went wrong, with a zero at the end; may be null.
     pub text: *mut c_char,
     /// Bytes there.

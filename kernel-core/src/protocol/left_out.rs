@@ -8,22 +8,21 @@
 use super::{Choices, Outcome, Stage, internal};
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
-use core::marker::PhantomData;
 
 #[derive(Clone, Debug)]
 pub struct Env<V> {
     pub(crate) fingerprint: u64,
-    vector: PhantomData<V>,
+    pub(crate) vector: V,
 }
 
 impl<V> Env<V> {
     #[must_use]
-    pub fn new(shape: &Shape, _rank: RankId, _core: CoreId, _vector: V) -> Self {
-        Self { fingerprint: shape.fingerprint(), vector: PhantomData }
+    pub fn new(shape: &Shape, _rank: RankId, _core: CoreId, vector: V) -> Self {
+        Self { fingerprint: shape.fingerprint(), vector }
     }
 
     #[must_use]
-    pub const fn with_stage(self, _stage: Stage) -> Self {
+    pub fn with_stage(self, _stage: Stage) -> Self {
         self
     }
 }

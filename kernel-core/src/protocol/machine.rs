@@ -137,6 +137,15 @@ impl<V> Env<V> {
         }
     }
 
+    /// Lets `vector` work on rows from now on.
+    pub fn set_vector(&mut self, vector: V) {
+        *match self {
+            Self::A3(env) | Self::V2(env) | Self::Direct(env) => &mut env.vector,
+            Self::A2(env) => &mut env.vector,
+            Self::Hierarchy(env) => &mut env.vector,
+        } = vector;
+    }
+
     /// Limits each step to one effect, so that a model checker can explore every order of effects. Steps of A2 machines
     /// never have more.
     #[must_use]

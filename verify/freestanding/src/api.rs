@@ -385,9 +385,10 @@ fn machines(shape: &Shape, inputs: &Inputs<'_>, fabric: &mut RawFabric<'_>) {
             choices.needs(shape),
             Choices::check(choices, shape, fabric.capabilities()),
         ));
-        let Ok(env) = Env::new(shape, (rank, core), choices, fabric.capabilities(), Portable) else {
+        let Ok(mut env) = Env::new(shape, (rank, core), choices, fabric.capabilities(), Portable) else {
             continue;
         };
+        Env::set_vector(&mut env, black_box(Portable));
         keep((env.effects_max(), protocol::scratch_words(shape), protocol::scratch_bytes(shape)));
         for operator in [Operator::Dispatch, Operator::Combine] {
             let mut machine = Machine::begin(operator, &env);

@@ -25,6 +25,7 @@ fn made() -> String {
     let sizes = [
         ("shape", size_of::<crate::types::veriep_shape>()),
         ("core", size_of::<crate::types::veriep_core>()),
+        ("expert_map", size_of::<crate::types::veriep_expert_map>()),
         ("agent", size_of::<crate::types::veriep_agent>()),
         ("place", size_of::<crate::types::veriep_place>()),
         ("choices", size_of::<crate::types::veriep_choices>()),

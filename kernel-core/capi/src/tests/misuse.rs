@@ -8,9 +8,9 @@ use crate::driver::{
     veriep_fabric_can,
 };
 use crate::shape::{
-    veriep_config_default, veriep_fingerprints_compare, veriep_fingerprints_new, veriep_inputs_check,
-    veriep_plan_sends, veriep_received_rows, veriep_shape_areas, veriep_shape_new, veriep_shape_sizes,
-    veriep_shape_survivors,
+    veriep_config_default, veriep_expert_map_new, veriep_expert_map_translate, veriep_fingerprints_compare,
+    veriep_fingerprints_new, veriep_inputs_check, veriep_plan_sends, veriep_received_rows,
+    veriep_shape_areas, veriep_shape_new, veriep_shape_sizes, veriep_shape_survivors,
 };
 use crate::types::*;
 use core::ffi::{c_char, c_void};
@@ -356,6 +356,10 @@ unsafe fn group(dice: &mut Dice, answers: &mut [u64; 14]) {
         fabric.quiet = None;
     }
     let nic = veriep_nic { context: fabric.context, observe: Some(observe), post: Some(post) };
+    let (mut vector, has_vector) = (super::vector::table(None), dice.of(2) == 0);
+    if dice.of(2) == 0 {
+        (vector.quantise, vector.add) = (None, None);
+    }
     let mut choices = veriep_choices_default();
     (choices.flags, choices.receive) = (dice.number(2), if dice.of(2) == 0 { 0 } else { dice.number(4) });
     (choices.stage, choices.order) = (2 + dice.number(2) % 3, dice.number(4));
@@ -422,13 +426,14 @@ unsafe fn group(dice: &mut Dice, answers: &mut [u64; 14]) {
                 bytes: dice.pointer(row.as_mut_ptr()),
                 bytes_len: row.len(),
                 nic: if is_table { &nic } else { null() },
+                vector: if has_vector { dice.pointer(&raw mut vector) } else { null() },
                 text: dice.pointer(text.0),
                 text_len: text.1,
             };
             let choices = dice.pointer(&raw mut choices);
             let room = awaited.len();
             let steps = dice.number(40) % 1000;
-            let said = match dice.of(16) {
+            let said = match dice.of(17) {
                 0 => veriep_core_new(core, shape, rank, 0, number, choices, dice.number(16), text.0, text.1),
                 1 => veriep_agent_new(agent, shape, rank, dice.number(4)),
                 2 | 3 => veriep_core_begin(core, dice.number(2)),
@@ -469,6 +474,18 @@ unsafe fn group(dice: &mut Dice, answers: &mut [u64; 14]) {
                         &mut count,
                         null_mut(),
                     )
+                }
+                15 => {
+                    let replicas = [0, dice.number(4).cast_signed(), 1, -1];
+                    let mut map = opaque::<veriep_expert_map>();
+                    let len = replicas.len() - dice.of(9) / 8;
+                    let rows = 2 - dice.of(9) / 8;
+                    let to = &raw mut *map;
+                    note(veriep_expert_map_new(to, shape, replicas.as_ptr(), len, rows, text.0, text.1));
+                    let (ids, mut physical) = ([dice.number(2).cast_signed(), 1, 0, 1], [0; 4]);
+                    let (ids, to) = (ids.as_ptr(), physical.as_mut_ptr());
+                    let len = dice.of(5);
+                    veriep_expert_map_translate(&raw const *map, shape, rank, ids, to, len, text.0, text.1)
                 }
                 _ => {
                     let info = [1, 1, 0, dice.number(3).cast_signed(), 0, -1, -1, 0, -1, -1];

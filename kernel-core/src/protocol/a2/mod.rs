@@ -48,7 +48,7 @@ pub struct Env<V> {
     pub(crate) fingerprint: u64,
     rank: RankId,
     core: CoreId,
-    vector: V,
+    pub(crate) vector: V,
     work: Work,
 }
 
