@@ -68,8 +68,8 @@ int main(void) {
     config.limits = VERIEP_LIMITS_NONE;
     config.comm_alg = comm_alg;
     config.hccl_buffsize_mb = 4000;
-    good &= is_within("veriep_shape_new", taken(make_shape, NULL) - thread, 6400);
-    good &= is_within("veriep_shape_areas", taken(list_areas, NULL) - thread, 2880);
+    good &= is_within("veriep_shape_new", taken(make_shape, NULL) - thread, 6144);
+    good &= is_within("veriep_shape_areas", taken(list_areas, NULL) - thread, 2048);
     good &= is_within("veriep_fingerprints", taken(make_fingerprints, NULL) - thread, 4096);
   }
   /* One rank of one core needs nobody. */

@@ -162,7 +162,7 @@ pub unsafe extern "C" fn veriep_shape_survivors(
         let mut text = Text::new(text, text_len)?;
         let (whole, info) = (objects::get::<Shape>(whole)?, slice(elastic_info, len)?);
         let left = Elastic::check(whole, info, &mut |violation| text.line(violation));
-        objects::put(out, whole.survivors(&left.ok_or(VERIEP_E_CONFIG)?))?;
+        objects::put(out, whole.survivors(left.as_ref().ok_or(VERIEP_E_CONFIG)?))?;
         Ok(VERIEP_OK)
     })())
 }

@@ -65,15 +65,14 @@ const GROUPS: [&[Named]; 13] = [
 /// Every area of `rank`'s memory, in address order: what the [maps](super::affine) say, as rows of equal slots. What no row
 /// holds is several: with a port offset dispatch records are one for each source.
 pub fn areas(shape: &Shape, mode: Mode, rank: RankId) -> impl Iterator<Item = Area> {
-    let of = move |group: &'static [Named], partition| {
-        group.iter().filter_map(move |named| named.map(shape, mode, rank)).flat_map(move |map| {
-            let is_there = map.dims().first().map_or(1, |dim| partitions(*dim));
-            rows(map, shape, rank, partition).filter(move |_| partition.index() < is_there)
-        })
-    };
-    GROUPS
-        .into_iter()
-        .flat_map(move |group| [Partition::P0, Partition::P1].into_iter().flat_map(move |p| of(group, p)))
+    // Who walks what is small stands outside: each of these keeps two of what it walks.
+    let all = GROUPS.into_iter().flat_map(|group| {
+        let halves = [Partition::P0, Partition::P1].into_iter();
+        halves.flat_map(move |half| group.iter().map(move |named| (named, half)))
+    });
+    all.filter_map(move |(named, half)| Some((named.map(shape, mode, rank)?, half)))
+        .filter(|(map, half)| half.index() < map.dims().first().map_or(1, |dim| partitions(*dim)))
+        .flat_map(move |(map, half)| rows(map, shape, rank, half))
 }
 
 /// How often there is an area.

@@ -85,13 +85,14 @@ impl Limit {
 }
 
 impl Term {
-    fn new(name: &'static str, factors: &[Factor]) -> Self {
-        let mut term = Self { name, bytes: 1, ..Self::default() };
-        for (place, &factor) in term.factors.iter_mut().zip(factors) {
-            *place = factor;
-            term.bytes = term.bytes.saturating_mul(factor.value);
+    /// In place: terms that are returned would each take a place of its own in the frame of all.
+    #[inline(never)]
+    fn set(&mut self, name: &'static str, factors: &[&Factor]) {
+        (self.name, self.bytes) = (name, 1);
+        for (place, &factor) in self.factors.iter_mut().zip(factors) {
+            *place = *factor;
+            self.bytes = self.bytes.saturating_mul(factor.value);
         }
-        term
     }
 
     /// The factors in use.
@@ -116,11 +117,15 @@ impl Buffer {
             BatchSizes::Uniform(bs) => bs,
             BatchSizes::PerRank(all) => all.iter().copied().max().unwrap_or(0),
         };
-        let terms = need.terms(natural(bs));
-        let (max_bs, max_bs_limit) = need.max_bs(natural(config.hccl_buffsize_mb));
         let configured_mb = config.hccl_buffsize_mb;
-        let is_smallest = div_ceil(sum(&terms), MIB) < need.min_mb;
-        Self { required_mb: need.mb(&terms), configured_mb, max_bs, max_bs_limit, terms, is_smallest }
+        let (max_bs, max_bs_limit) = need.max_bs(natural(configured_mb));
+        let terms = [Term::default(); 3];
+        let mut buffer =
+            Self { required_mb: 0, configured_mb, max_bs, max_bs_limit, terms, is_smallest: false };
+        need.terms(natural(bs), &mut buffer.terms);
+        buffer.required_mb = need.mb(&buffer.terms);
+        buffer.is_smallest = div_ceil(buffer.bytes(), MIB) < need.min_mb;
+        buffer
     }
 
     /// The sum of the terms.
@@ -174,7 +179,8 @@ impl Need {
         }
     }
 
-    fn terms(&self, bs: u64) -> [Term; 3] {
+    /// Fills in the terms: they are large, and the rules ask deep in the stack.
+    fn terms(&self, bs: u64, [first, second, third]: &mut [Term; 3]) {
         let factor = |symbol, value, meaning| Factor { symbol, value, meaning };
         let partitions = factor("partitions", 2, "a dispatch or combine uses them by turns");
         let ranks = factor("R", self.ranks, "ep_world_size");
@@ -202,39 +208,32 @@ impl Need {
                 };
                 let row = factor("row", row, meaning);
                 let offset = factor("offset", self.port_offset, "port offset in bytes");
-                [
-                    Term::new(
-                        "dispatch areas of both partitions",
-                        &[partitions, local, ranks, max_bs, pitch],
-                    ),
-                    Term::new("combine areas of both partitions", &[partitions, columns, max_bs, row]),
-                    if self.port_offset == 0 {
-                        Term::default()
-                    } else {
-                        let both = factor("both", 2, "source and owner");
-                        Term::new("port offsets of both partitions", &[partitions, both, ranks, offset])
-                    },
-                ]
+                first.set(
+                    "dispatch areas of both partitions",
+                    &[&partitions, &local, &ranks, &max_bs, &pitch],
+                );
+                second.set("combine areas of both partitions", &[&partitions, &columns, &max_bs, &row]);
+                if self.port_offset > 0 {
+                    let both = factor("both", 2, "source and owner");
+                    third.set("port offsets of both partitions", &[&partitions, &both, &ranks, &offset]);
+                }
             }
             Protocol::Fullmesh => {
                 let halves = factor("halves", 2, "operators use them by turns");
                 let local = factor("min(L, K)", self.local.min(self.k), "rows of a token on one rank");
                 let row = factor("2H", self.row, "bytes of a row");
-                let rows = Term::new("rows of both halves", &[halves, max_bs, ranks, local, row]);
-                let extra = self.fullmesh_windows(bs).saturating_sub(rows.bytes).max(FULLMESH_EXTRA);
+                first.set("rows of both halves", &[&halves, &max_bs, &ranks, &local, &row]);
+                let extra = self.fullmesh_windows(bs).saturating_sub(first.bytes).max(FULLMESH_EXTRA);
                 let extra = factor("fixed", extra, "bytes");
-                [rows, Term::new("counts, flags and selector of both halves", &[extra]), Term::default()]
+                second.set("counts, flags and selector of both halves", &[&extra]);
             }
             Protocol::Hierarchy => {
                 let slot = near_slot(self.row_format.relay_row(self.row), self.k.min(ROW_MAX));
                 let slot = factor("slot", slot, "bytes of a row, ids and weights, 2H + 16 * align(K, 8)");
                 let experts = factor("E", self.experts, "moe_expert_num");
                 let fixed = factor("fixed", HIERARCHY_EXTRA, "bytes");
-                [
-                    Term::new("near area", &[experts, max_bs, slot]),
-                    Term::new("words and relay areas", &[fixed]),
-                    Term::default(),
-                ]
+                first.set("near area", &[&experts, &max_bs, &slot]);
+                second.set("words and relay areas", &[&fixed]);
             }
         }
     }
@@ -270,7 +269,9 @@ impl Need {
             }
             _ => None,
         };
-        let fits = self.mb(&self.terms(bs)) <= configured_mb;
+        let mut terms = [Term::default(); 3];
+        self.terms(bs, &mut terms);
+        let fits = self.mb(&terms) <= configured_mb;
         slots.or(if fits { None } else { Some(Limit::Window) })
     }
 

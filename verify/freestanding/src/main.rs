@@ -53,7 +53,7 @@ const STEP_STACK_MAX: usize = 8 << 10;
 /// That the door may take, the shape that it returns and a message for each violation included.
 const DOOR_STACK_MAX: usize = 6 << 10;
 /// That the areas of a rank may take.
-const AREAS_STACK_MAX: usize = 9 << 8;
+const AREAS_STACK_MAX: usize = 2 << 10;
 /// That anything else may take.
 const REST_STACK_MAX: usize = 20 << 10;
 

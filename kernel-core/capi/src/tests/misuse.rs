@@ -446,7 +446,9 @@ unsafe fn group(dice: &mut Dice, answers: &mut [u64; 14]) {
                     let mut sends: Vec<veriep_send> = Vec::new();
                     sends.resize_with(dice.of(8), || zeroed());
                     let core = if dice.of(2) == 0 { VERIEP_NONE } else { number };
-                    let (to, len) = (cx.words, cx.words_len);
+                    // The scratch of a core is its own.
+                    let mut words = vec![0; words.len() + dice.of(6)];
+                    let (to, len) = (dice.pointer(words.as_mut_ptr()), words.len());
                     veriep_plan_sends(
                         shape,
                         rank,
