@@ -427,7 +427,7 @@
 /**
  * Words of 8 bytes that stand for parameters and areas of a rank.
  */
-#define VERIEP_FINGERPRINTS 63
+#define VERIEP_FINGERPRINTS 64
 
 /**
  * Words of 8 bytes in a shape.
@@ -1487,7 +1487,7 @@ VERIEP_ASSERT(sizeof(veriep_choices) == 16, "veriep_choices");
 VERIEP_ASSERT(sizeof(veriep_area) == 72, "veriep_area");
 VERIEP_ASSERT(sizeof(veriep_send) == 20, "veriep_send");
 VERIEP_ASSERT(sizeof(veriep_rows) == 24, "veriep_rows");
-VERIEP_ASSERT(sizeof(veriep_fingerprints) == 504, "veriep_fingerprints");
+VERIEP_ASSERT(sizeof(veriep_fingerprints) == 512, "veriep_fingerprints");
 VERIEP_ASSERT(sizeof(veriep_status) == 12, "veriep_status");
 VERIEP_ASSERT(sizeof(veriep_awaited) == 24, "veriep_awaited");
 #undef VERIEP_ASSERT

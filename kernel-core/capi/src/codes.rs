@@ -196,7 +196,7 @@ pub const VERIEP_AWAITS_ROOM: u32 = 3;
 pub const VERIEP_NONE: u32 = u32::MAX;
 
 /// Words of 8 bytes that stand for parameters and areas of a rank.
-pub const VERIEP_FINGERPRINTS: usize = 63;
+pub const VERIEP_FINGERPRINTS: usize = 64;
 
 /// Refuses an argument.
 pub(crate) type Said<T = i32> = Result<T, i32>;

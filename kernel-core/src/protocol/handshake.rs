@@ -6,7 +6,12 @@ use crate::layout::map::{self, Area};
 use crate::shape::{RowFormat, Shape, hash};
 use crate::units::RankId;
 
-const PARAMETERS: [&str; 29] = [
+/// The number of the layout and of what its words mean. Builds that would not understand each other have different ones: a
+/// change of any place, or of who writes what there, counts it up.
+const LAYOUT: u64 = 1;
+
+const PARAMETERS: [&str; 30] = [
+    "layout",
     // Names, which no shape has.
     "group_ep",
     "group_tp",
@@ -92,6 +97,7 @@ impl Fingerprints {
         let receive = u64::from(choices.receive.areas()) + 256 * u64::from(choices.receive.keeps_rows());
         let ranks = (0..shape.ep_world_size()).map(RankId);
         let parameters: [u64; PARAMETERS.len()] = [
+            LAYOUT,
             0,
             0,
             shape.protocol() as u64,
@@ -142,7 +148,7 @@ impl Fingerprints {
         let number =
             |name: &[u8]| if name.is_empty() { 0 } else { hash(name.iter().map(|byte| (*byte).into())) };
         let mut words = self.0;
-        for (word, name) in words.iter_mut().zip([group_ep, group_tp]) {
+        for (word, name) in words.iter_mut().skip(1).zip([group_ep, group_tp]) {
             *word = number(name);
         }
         Self(words)
@@ -169,8 +175,12 @@ mod tests {
     use crate::plan::order::SendOrder;
     use crate::protocol::{Flags, Receive, Stage};
     use crate::shape::{BatchSizes, Config, Dtype, Elastic, Limits, Op, Protocol};
+    use crate::testing::golden;
     use alloc::collections::BTreeSet;
+    use alloc::string::String;
     use alloc::vec::Vec;
+    use std::path::Path;
+    use std::{env, format, fs};
 
     const COPY: Choices =
         Choices { order: SendOrder::Plain, flags: Flags::Joint, receive: Receive::Copy, stage: Stage::Three };
@@ -249,7 +259,8 @@ mod tests {
             assert_eq!(own.first_difference(&other), Some(name));
             told.insert(name);
         }
-        told.insert("elastic_info");
+        // One is told of by whole survivors, one by other builds.
+        told.extend(["elastic_info", "layout"]);
         assert!(PARAMETERS.iter().all(|name| told.contains(name)), "{told:?}");
     }
 
@@ -261,6 +272,57 @@ mod tests {
         let left = Fingerprints::new(&whole.survivors(&left), COPY);
         let plain = of(&Config { ep_world_size: 5, ..a3() }, COPY);
         assert_eq!(left.first_difference(&plain), Some("elastic_info"));
+    }
+
+    /// Shapes of every protocol, each in all its modes. Whoever changes a number here has changed what ranks of two builds take
+    /// for granted of each other.
+    fn pinned() -> Vec<String> {
+        let a2 = |comm_alg| Config { comm_alg, ep_world_size: 16, moe_expert_num: 32, k: 4, ..a3() };
+        let int8 = |config| Config { quant_mode: 2, ..config };
+        let v2 = Config { comm_alg: Protocol::FullmeshV2, ..a3() };
+        let whole =
+            Config { ep_world_size: 288, moe_expert_num: 288, hccl_buffsize_mb: 9000, h: 7168, ..a3() };
+        let configs = [
+            ("a3", a3()),
+            ("a3 int8", Config { comm_quant_mode: 2, ..int8(a3()) }),
+            ("a3 f16 add_rms_norm", Config { dtype: Dtype::F16, op: Op::CombineAddRmsNorm, ..a3() }),
+            ("a3 shared", shared(2, 2)),
+            ("a3 special", Config { zero_expert_num: 1, copy_expert_num: 2, const_expert_num: 3, ..a3() }),
+            ("a3 port", Config { port_offset: 512, ..a3() }),
+            ("a3 uneven", Config { bs: BatchSizes::PerRank(&[16, 1, 2, 3, 4, 5]), global_bs: 96, ..a3() }),
+            ("a3 288", whole),
+            ("a3 tp", Config { tp_world_size: 2, moe_expert_num: 6, k: 2, ..a3() }),
+            ("v2", v2),
+            ("v2 int8", int8(v2)),
+            ("a2", a2(Protocol::Fullmesh)),
+            ("a2 int8", int8(a2(Protocol::Fullmesh))),
+            ("hierarchy", a2(Protocol::Hierarchy)),
+            ("hierarchy int8", int8(a2(Protocol::Hierarchy))),
+        ];
+        let mut lines = Vec::new();
+        for (name, config) in configs {
+            let shape = Shape::new(&config, Limits::None).unwrap();
+            for choices in Choices::all(&shape).filter(|choices| choices.order == SendOrder::default()) {
+                let Choices { flags, receive, stage, .. } = choices;
+                let whole = Fingerprints::new(&shape, choices).whole();
+                lines.push(format!("{name}, {flags:?}, {receive:?}, {stage:?}: {whole:016x}"));
+            }
+        }
+        lines
+    }
+
+    #[test]
+    fn fingerprints_change_with_the_number_of_the_layout_alone() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden/fingerprints.txt");
+        let golden = fs::read_to_string(path).unwrap_or_default();
+        let (number, old) = golden.split_once('\n').unwrap_or_default();
+        let own = format!("layout {LAYOUT}");
+        let pinned = pinned();
+        assert!(pinned.len() >= 50, "{}", pinned.len());
+        if let Some(line) = pinned.iter().find(|line| !old.lines().any(|old| old == *line)) {
+            assert_ne!(number, own, "{line}: is another one; count up LAYOUT, and say why in the commit");
+        }
+        golden::check("fingerprints.txt", &format!("{own}\n{}\n", pinned.join("\n")));
     }
 
     #[test]
