@@ -1161,7 +1161,8 @@ typedef struct veriep_context {
    */
   const struct veriep_fabric *fabric;
   /**
-   * The memory as addresses; or null, and then it is `fabric`.
+   * The memory as addresses; or null, and then it is `fabric`. Refused by `VERIEP_E_REFUSED` on processors without atomic
+   * words of 8 bytes.
    */
   const struct veriep_mapped *mapped;
   /**

@@ -5,6 +5,7 @@ use crate::context::{List, Outcome, awaited, context, report};
 use crate::driver::choices;
 use crate::fabric::NicTable;
 use crate::given::read;
+#[cfg(target_has_atomic = "64")]
 use crate::mapped::Mapped;
 use crate::objects;
 use crate::types::{
@@ -123,13 +124,20 @@ unsafe fn drive(
         }
         let shape = objects::get::<Shape>(given.shape)?;
         let rank = RankId(agent.rank);
-        let (mut table, mut mapped);
+        let mut table;
+        #[cfg(target_has_atomic = "64")]
+        let mut mapped;
         let nic: &mut dyn Nic = if is_table {
             table = NicTable::new(read(given.nic)?, rank)?;
             &mut table
         } else {
-            mapped = Mapped::nic(given.mapped, rank)?;
-            &mut mapped
+            #[cfg(not(target_has_atomic = "64"))]
+            return Err(crate::codes::VERIEP_E_REFUSED);
+            #[cfg(target_has_atomic = "64")]
+            {
+                mapped = Mapped::nic(given.mapped, rank)?;
+                &mut mapped
+            }
         };
         let (steps, outcome) = step(&mut agent.agent, &agent.env, shape, nic);
         agent.is_dead = outcome.is_err();

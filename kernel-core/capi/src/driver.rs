@@ -6,6 +6,7 @@ use crate::codes::{
 use crate::context::{List, Outcome, awaited, context, report};
 use crate::fabric::{Table, capabilities, check};
 use crate::given::{self, read, slice_mut};
+#[cfg(target_has_atomic = "64")]
 use crate::mapped::Mapped;
 use crate::objects::{self, Core, Phase};
 use crate::text::Text;
@@ -191,13 +192,20 @@ unsafe fn drive(
         let words = slice_mut(given.words, given.words_len)?;
         let row = slice_mut(given.bytes, given.bytes_len)?;
         let rank = RankId(core.rank);
-        let (mut table, mut mapped);
+        let mut table;
+        #[cfg(target_has_atomic = "64")]
+        let mut mapped;
         let fabric: &mut dyn Fabric = if is_table {
             table = Table::new(read(given.fabric)?, rank)?;
             &mut table
         } else {
-            mapped = Mapped::fabric(given.mapped, rank, RankId(core.tp_rank), servers(shape))?;
-            &mut mapped
+            #[cfg(not(target_has_atomic = "64"))]
+            return Err(VERIEP_E_REFUSED);
+            #[cfg(target_has_atomic = "64")]
+            {
+                mapped = Mapped::fabric(given.mapped, rank, RankId(core.tp_rank), servers(shape))?;
+                &mut mapped
+            }
         };
         core.env.set_vector(Unit::new(given.vector)?);
         let env = &core.env;

@@ -6,8 +6,8 @@
 //! as its length says, is the caller's duty.
 #![no_std]
 #![allow(non_camel_case_types, unsafe_code)]
-// What only a protocol that is left out would use, is not missed.
-#![cfg_attr(not(feature = "a2"), allow(dead_code, unused_imports))]
+// What only a protocol or a memory that is left out would use, is not missed.
+#![cfg_attr(not(all(feature = "a2", target_has_atomic = "64")), allow(dead_code, unused_imports))]
 
 #[cfg(feature = "a2")]
 pub mod agent;
@@ -16,6 +16,8 @@ mod context;
 pub mod driver;
 mod fabric;
 mod given;
+// Words of 8 bytes must be atomic there.
+#[cfg(target_has_atomic = "64")]
 mod mapped;
 mod objects;
 pub mod shape;

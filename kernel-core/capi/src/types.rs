@@ -523,7 +523,8 @@ pub struct veriep_context {
     pub shape: *const veriep_shape,
     /// The memory as functions; or null, and then it is `mapped`.
     pub fabric: *const veriep_fabric,
-    /// The memory as addresses; or null, and then it is `fabric`.
+    /// The memory as addresses; or null, and then it is `fabric`. Refused by `VERIEP_E_REFUSED` on processors without atomic
+    /// words of 8 bytes.
     pub mapped: *const veriep_mapped,
     /// What the rank brings to the round, checked by `veriep_inputs_check`.
     pub inputs: *const veriep_inputs,
