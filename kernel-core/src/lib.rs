@@ -1,20 +1,22 @@
 //! Mixture-of-Experts dispatch and combine of Ascend A2/A3 as polled state machines over one [fabric].
 //!
-//! Nothing here waits, spins, allocates, panics or knows a clock. A [`Machine`](protocol::Machine) is a plain value of one core
+//! Nothing here waits, spins, allocates, panics or reads a clock. A [`Machine`](protocol::Machine) is a plain value of one
+//! core
 //! and one operator; memory, inputs, scratch and identity are arguments of every step. So the same source runs on firmware,
 //! on threads, in a model checker and in a simulator: each of them is a [`Fabric`](fabric::Fabric).
 //!
-//! The modules, each of which sees only those before it: [`units`], [`shape`] (a configuration, checked), [`inputs`],
-//! [`placement`], [`place`], [`layout`], [`plan`], [`fabric`] (the memory of all ranks, as one core sees it), [`vector`] (what a
-//! vector unit does to rows), [`sync`], [`protocol`] (the machines). Beside them stand `reference`, the oracle, which sees the
-//! shape alone, and `sim`, groups that are simulated in one thread; both are features and allocate.
+//! The modules, each of which uses only those before it: [`units`], [`shape`] (a checked configuration), [`inputs`],
+//! [`placement`], [`place`], [`layout`], [`plan`], [`fabric`] (the memory of all ranks, as one core sees it), [`vector`] (a
+//! vector unit's operations on rows), [`sync`], [`protocol`] (the machines). Two features that allocate come on top:
+//! `reference`, the oracle, which uses the shape alone, and `sim`, groups that are simulated in one thread.
 //!
-//! There are no addresses but in [`fabric::raw`], no time, no randomness, no world size as a constant, and no formula twice.
+//! There are no addresses outside [`fabric::raw`], no time, no randomness, no constant world size, and no formula stands
+//! twice.
 #![cfg_attr(feature = "sim", doc = "\n# Two ranks, one round\n```\n")]
 #![cfg_attr(feature = "sim", doc = include_str!("../examples/two_ranks.rs"))]
 #![cfg_attr(feature = "sim", doc = "```")]
 #![no_std]
-// What only a protocol that is left out would use, is not missed.
+// Code that only a left-out protocol uses is dead in such a build.
 #![cfg_attr(
     not(all(feature = "a3-v2", feature = "direct", feature = "tp", feature = "a2", feature = "hierarchy")),
     allow(dead_code, unused_imports)
@@ -43,14 +45,14 @@ mod testing;
 pub mod units;
 pub mod vector;
 
-// What can go wrong goes into any program's own error type, and from core to core.
+// Errors convert into any program's own error type and cross threads.
 static_assertions::assert_impl_all!(fabric::Fault: core::error::Error, Send, Sync, Copy);
 static_assertions::assert_impl_all!(fabric::ProtocolError: core::error::Error, Send, Sync, Copy);
 static_assertions::assert_impl_all!(inputs::InputError: core::error::Error, Send, Sync, Copy);
 static_assertions::assert_impl_all!(shape::Violation: core::error::Error, Send, Sync, Copy);
 static_assertions::assert_impl_all!(vector::NotFinite: core::error::Error, Send, Sync, Copy);
 
-// Programs in other languages name these values by their bytes.
+// Programs in other languages access these values by their bytes.
 static_assertions::assert_eq_size!(units::Pair, placement::Home, [u32; 2]);
 static_assertions::assert_eq_size!(layout::record::Triple, [u32; 3]);
 static_assertions::assert_eq_size!(plan::route::Send, [u32; 5]);

@@ -1,4 +1,4 @@
-//! Where something lies: a region of a rank and an offset in it.
+//! Places in memory: a region of a rank and an offset in it.
 
 use crate::units::Offset;
 use core::fmt;
@@ -31,8 +31,8 @@ pub enum Tensor {
     TpRecvCounts,
     /// The row table of in-place receive, u64 per row: see [`row_table`](crate::layout::row_table).
     RowTable,
-    /// `sent_rows` of direct placement, i32 per (token, k) and then per (token, shared expert): the row that the pair is
-    /// at its expert's rank, -1 for one that is not sent.
+    /// `sent_rows` of direct placement, i32 per (token, k) and then per (token, shared expert): the pair's row at its
+    /// expert's rank, -1 if the pair is not sent.
     SentRows,
     /// `expand_scales`, f32 per row (A2 hierarchy).
     ExpandScales,
@@ -57,7 +57,7 @@ impl Tensor {
         Self::ExpandScales,
     ];
 
-    /// Whether it has an entry for each received row: of its capacity only so much is written.
+    /// Returns whether the tensor has an entry for each received row. Only the entries of rows that came are written.
     #[must_use]
     pub const fn is_of_received_rows(self) -> bool {
         matches!(
@@ -66,13 +66,13 @@ impl Tensor {
         )
     }
 
-    /// Whether combine writes it; the others are dispatch's.
+    /// Returns whether combine writes the tensor. Dispatch writes the others.
     #[must_use]
     pub const fn is_of_combine(self) -> bool {
         matches!(self, Self::XOut | Self::X | Self::Rstd | Self::Y)
     }
 
-    /// The seed's name in snake case.
+    /// Returns the seed's name in snake case.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -101,7 +101,7 @@ pub enum Region {
     State,
     /// The data region, `hccl_buffsize_mb`. On A2 it is WindowsIn.
     Window,
-    /// A2's WindowsOut: what goes to peers, as large as WindowsIn. Only the own rank writes it; tasks read it.
+    /// A2's WindowsOut: data for peers, as large as WindowsIn. Only the own rank writes it; tasks read it.
     WindowOut,
     /// Slots and selectors of the TP domain; 1 MiB, zeroed when the group is created.
     TpState,
@@ -112,13 +112,13 @@ pub enum Region {
 }
 
 impl Region {
-    /// Whether ranks that others are named by are those of the TP domain.
+    /// Returns whether ranks are numbered within the TP domain when this region is addressed.
     #[must_use]
     pub const fn is_of_tp(self) -> bool {
         matches!(self, Self::TpState | Self::TpWindow)
     }
 
-    /// Its name in maps and messages.
+    /// Returns the region's name in maps and messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -132,35 +132,35 @@ impl Region {
     }
 }
 
-/// Where in a rank's memory.
+/// A position in a rank's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The region.
     pub region: Region,
-    /// Bytes from its start.
+    /// The distance in bytes from the region's start.
     pub offset: Offset,
 }
 
 impl Place {
-    /// A place in the state region.
+    /// Creates a place in the state region.
     #[must_use]
     pub const fn state(offset: Offset) -> Self {
         Self { region: Region::State, offset }
     }
 
-    /// A place in the data region.
+    /// Creates a place in the data region.
     #[must_use]
     pub const fn window(offset: Offset) -> Self {
         Self { region: Region::Window, offset }
     }
 
-    /// A place in A2's WindowsOut.
+    /// Creates a place in A2's WindowsOut.
     #[must_use]
     pub const fn window_out(offset: Offset) -> Self {
         Self { region: Region::WindowOut, offset }
     }
 
-    /// A place in an output tensor.
+    /// Creates a place in an output tensor.
     #[must_use]
     pub const fn output(tensor: Tensor, offset: Offset) -> Self {
         Self { region: Region::Output(tensor), offset }

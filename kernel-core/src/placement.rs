@@ -1,4 +1,4 @@
-//! Which rank hosts which expert.
+//! The placement of experts on ranks.
 //!
 //! Shared-expert ranks come first (`0 .. Rs`). MoE expert `e` lives on rank `Rs + e / L` as local expert
 //! `e % L` (floor: the seed's `Ceil` sends expert 1 of rank 0 to rank 1, see `docs/SEEDS.md`). Each shared
@@ -8,7 +8,7 @@
 use crate::shape::Shape;
 use crate::units::{ExpertId, RankId, div_rem};
 
-/// What an entry of `expert_ids` names: special experts follow the MoE experts, and are never sent.
+/// The meaning of an entry of `expert_ids`. Special experts follow the MoE experts, and are never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Expert {
     /// An expert that lives on some rank.
@@ -21,7 +21,7 @@ pub enum Expert {
     Const(u32),
 }
 
-/// The place of an expert: a rank and its number among that rank's experts.
+/// The location of an expert: a rank and the expert's number on that rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Home {
@@ -32,7 +32,7 @@ pub struct Home {
 }
 
 impl Shape {
-    /// What `id` of `expert_ids` names; `None` if it is out of range.
+    /// Returns the expert that `id` of `expert_ids` names; `None` if it is out of range.
     #[inline]
     #[must_use]
     pub fn expert(&self, id: i32) -> Option<Expert> {
@@ -49,15 +49,15 @@ impl Shape {
         (constant < self.const_expert_num()).then_some(Expert::Const(constant))
     }
 
-    /// The MoE expert that `id` of `expert_ids` names, if it is one.
+    /// Returns the MoE expert that `id` of `expert_ids` names, if it is one.
     #[inline]
     pub(crate) const fn moe_expert(&self, id: i32) -> Option<ExpertId> {
-        // A negative one is beyond all of them.
+        // As unsigned, a negative id is larger than any expert's.
         let id = id.cast_unsigned();
         if id < self.moe_expert_num() { Some(ExpertId(id)) } else { None }
     }
 
-    /// Where MoE expert `e` lives.
+    /// Returns the location of MoE expert `e`.
     #[inline]
     #[must_use]
     pub const fn moe_home(&self, e: ExpertId) -> Home {
@@ -65,46 +65,46 @@ impl Shape {
         Home { rank: RankId(self.shared_expert_rank_num() + rank), local_expert }
     }
 
-    /// Servers of the domain (A2).
+    /// Returns the number of servers of the domain (A2).
     #[must_use]
     pub const fn servers(&self) -> u32 {
         div_rem(self.ep_world_size(), self.server_ranks()).0
     }
 
-    /// The server of a rank, and its number there.
+    /// Returns the server of a rank and the rank's number on it.
     #[must_use]
     pub const fn server_of(&self, rank: RankId) -> (u32, u32) {
         div_rem(rank.0, self.server_ranks())
     }
 
-    /// The rank with that number on a server.
+    /// Returns the rank with this number on a server.
     #[must_use]
     pub const fn rank_on(&self, server: u32, number: u32) -> RankId {
         RankId(server * self.server_ranks() + number)
     }
 
-    /// The rank on `server` through which `rank` reaches that server, and which reaches `rank` from there: its
+    /// Returns the rank on `server` through which `rank` reaches that server, and which reaches `rank` from there: its
     /// namesake, with the same number.
     #[must_use]
     pub const fn relay(&self, rank: RankId, server: u32) -> RankId {
         self.rank_on(server, self.server_of(rank).1)
     }
 
-    /// Where rank `source` sends its tokens for shared expert `j`.
+    /// Returns the location to which rank `source` sends its tokens for shared expert `j`.
     #[must_use]
     pub const fn shared_home(&self, source: RankId, j: u32) -> Home {
         let n = self.shared_replicas();
         Home { rank: RankId(j * n + self.by_replicas(source.0).1), local_expert: 0 }
     }
 
-    /// The shared expert that `rank` holds, if it is a shared-expert rank.
+    /// Returns the shared expert that `rank` holds, if it is a shared-expert rank.
     #[inline]
     #[must_use]
     pub const fn shared_expert_of(&self, rank: RankId) -> Option<u32> {
         if rank.0 < self.shared_expert_rank_num() { Some(self.by_replicas(rank.0).0) } else { None }
     }
 
-    /// Whether rank `source` sends to shared-expert rank `to`.
+    /// Returns whether rank `source` sends to shared-expert rank `to`.
     #[must_use]
     pub(crate) const fn sends_to_shared(&self, source: RankId, to: RankId) -> bool {
         match self.shared_expert_of(to) {
@@ -113,14 +113,14 @@ impl Shape {
         }
     }
 
-    /// The most rows that rank `source` can send to one expert of rank `to`.
+    /// Returns the maximum number of rows that rank `source` can send to one expert of rank `to`.
     #[must_use]
     pub fn rows_from(&self, source: RankId, to: RankId) -> u32 {
         let sends = self.shared_expert_of(to).is_none() || self.sends_to_shared(source, to);
         if sends { self.bs(source) } else { 0 }
     }
 
-    /// The row of `scales` and `expert_gain` that belongs to a local expert: shared experts first.
+    /// Returns the row of `scales` and `expert_gain` that belongs to a local expert: shared experts come first.
     #[must_use]
     pub const fn expert_row(&self, at: Home) -> u32 {
         match self.shared_expert_of(at.rank) {
@@ -160,7 +160,7 @@ mod tests {
     fn every_moe_expert_has_exactly_one_home_and_homes_are_in_order() {
         let mut domains = 0;
         for shape in small_domains() {
-            // The n-th local expert of all MoE ranks, counted off one by one.
+            // Counts off the local experts of all MoE ranks one by one.
             let mut homes = ranks(&shape)
                 .filter(|rank| rank.0 >= shape.shared_expert_rank_num())
                 .flat_map(|rank| (0..shape.local_experts(rank)).map(move |local| (rank, local)));

@@ -1,4 +1,4 @@
-//! Words with one meaning each, and divisions that say how they round.
+//! Identifiers of ranks, cores, experts and tokens, and divisions whose names state their rounding.
 //!
 //! Ids count from 0. A byte distance is an [`Offset`]; addresses never leave a backend.
 
@@ -10,7 +10,7 @@ macro_rules! id {
         pub struct $name(pub u32);
 
         impl $name {
-            /// The id as a slice index.
+            /// Returns the id as a slice index.
             #[must_use]
             pub const fn index(self) -> usize {
                 self.0 as usize
@@ -42,7 +42,7 @@ id! {
     Token
 }
 
-/// A token and one of its experts: what a core may send, and a row that comes back.
+/// A token and one of its experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Pair {
@@ -52,16 +52,16 @@ pub struct Pair {
     pub k: u32,
 }
 
-/// Bytes from the start of a region.
+/// A distance in bytes from the start of a region.
 pub type Offset = u64;
 
-/// `n` rounded up to a multiple of `step`; `n` itself when `step` is 0.
+/// Returns `n` rounded up to a multiple of `step`; `n` itself when `step` is 0.
 #[must_use]
 pub const fn align_up(n: u64, step: u64) -> u64 {
     div_ceil(n, step) * if step == 0 { 1 } else { step }
 }
 
-/// `a / b` rounded down; `a` when `b` is 0 (the door keeps divisors positive).
+/// Returns `a / b` rounded down; `a` when `b` is 0 (validation keeps divisors positive).
 #[must_use]
 pub(crate) const fn div_floor(a: u64, b: u64) -> u64 {
     match a.checked_div(b) {
@@ -70,14 +70,14 @@ pub(crate) const fn div_floor(a: u64, b: u64) -> u64 {
     }
 }
 
-/// `a / b` rounded up; `a` when `b` is 0 (the door keeps divisors positive).
+/// Returns `a / b` rounded up; `a` when `b` is 0 (validation keeps divisors positive).
 #[must_use]
 pub const fn div_ceil(a: u64, b: u64) -> u64 {
     let floor = div_floor(a, b);
     if b != 0 && floor * b != a { floor + 1 } else { floor }
 }
 
-/// Quotient and remainder of 32-bit numbers, rounded down; `(a, 0)` when `b` is 0.
+/// Returns quotient and remainder of 32-bit numbers, rounded down; `(a, 0)` when `b` is 0.
 #[must_use]
 pub const fn div_rem(a: u32, b: u32) -> (u32, u32) {
     match (a.checked_div(b), a.checked_rem(b)) {
@@ -86,26 +86,26 @@ pub const fn div_rem(a: u32, b: u32) -> (u32, u32) {
     }
 }
 
-/// A divisor that is used at every step: quotients by a multiplication, since a processor divides for some twenty
+/// A divisor that is used at every step. It divides by a multiplication, since a division takes a processor some twenty
 /// cycles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Divisor {
     by: u32,
-    /// `2^64 / by`, rounded up. Its error is below 1, so for a number below 2^32 that of a quotient is below `1 / by`, too
-    /// little to reach the next one.
+    /// `2^64 / by`, rounded up. Its error is below 1, so for a dividend below 2^32 the error of a quotient is below `1 /
+    /// by`, too little to reach the next integer.
     reciprocal: u64,
 }
 
 impl Divisor {
-    /// Divides by `by`.
+    /// Creates a divisor that divides by `by`.
     pub(crate) const fn new(by: u32) -> Self {
         Self { by, reciprocal: div_floor(u64::MAX, by as u64).wrapping_add(1) }
     }
 
-    /// As [`div_rem`].
+    /// Divides like [`div_rem`].
     #[inline]
     pub(crate) const fn div_rem(self, a: u32) -> (u32, u32) {
-        // 2^64 / 1 is no u64.
+        // 2^64 / 1 does not fit into u64.
         if self.by <= 1 {
             return (a, 0);
         }
@@ -122,7 +122,7 @@ mod tests {
     fn a_divisor_divides_like_a_division() {
         let numbers = || (0..=70).chain([1 << 16, (1 << 31) - 1, 1 << 31, u32::MAX - 1, u32::MAX]);
         for by in numbers() {
-            // Where a quotient changes is where a wrong one would show.
+            // A wrong quotient would show where the quotient changes.
             let edges = numbers().filter_map(|n| by.checked_mul(n)).flat_map(|n| [n.saturating_sub(1), n]);
             for a in numbers().chain(edges) {
                 assert_eq!(Divisor::new(by).div_rem(a), div_rem(a, by), "{a} / {by}");

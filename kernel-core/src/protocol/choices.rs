@@ -1,4 +1,4 @@
-//! What may be chosen for a group, and what a shape leaves to be chosen.
+//! The choices of a group, and the ones that a shape allows.
 
 use super::Refused;
 use crate::fabric::Capabilities;
@@ -10,21 +10,21 @@ use crate::place::Place;
 use crate::plan::order::SendOrder;
 use crate::shape::{Protocol, Shape};
 
-/// Choices that do not change results. Every core of every rank makes the same, for the life of a group. A protocol ignores
-/// the fields that do not apply to it.
+/// Choices that do not change results. Every core of every rank makes the same choices, for the life of a group. A protocol
+/// ignores the fields that do not apply to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Choices {
-    /// In which order cores send.
+    /// The order in which cores send.
     pub order: SendOrder,
-    /// How dispatch tells of records and of their number.
+    /// The flags that announce records and their number in dispatch.
     pub flags: Flags,
-    /// Where experts find received rows.
+    /// The place where experts find received rows.
     pub receive: Receive,
-    /// Who issues what goes to other servers, in a hierarchy.
+    /// The issuer of messages to other servers, in a hierarchy.
     pub stage: Stage,
 }
 
-/// Where experts find received rows. What they find there is the same.
+/// The place where experts find received rows. The rows are the same in all modes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Receive {
     /// In `expand_x`: rows are copied out of the window.
@@ -34,25 +34,24 @@ pub enum Receive {
     /// records are read until its experts have ended, so there must be a dispatch partition for each batch in flight,
     /// and the driver must not begin a batch's combine before its experts have ended.
     InPlace,
-    /// In the window, one behind the other, where their sources have put them: the
-    /// [direct](super::direct) machines.
+    /// In the window, one after the other, where their sources put them: the [direct](super::direct) machines.
     Direct {
-        /// As many areas as batches are in flight, 1 or 2.
+        /// The number of areas, one for each batch in flight: 1 or 2.
         areas: u32,
     },
-    /// The same, and experts overwrite: what they return for a row takes the row's place. Only unquantised rows are as long
-    /// as results.
+    /// Like `Direct`, and an expert's result overwrites the row that it was computed from. This needs unquantised rows,
+    /// which are as long as results.
     Overwrite {
-        /// As many areas as batches are in flight, 1 or 2.
+        /// The number of areas, one for each batch in flight: 1 or 2.
         areas: u32,
     },
 }
 
 impl Receive {
-    /// Every mode that has a name of its own, for one batch in flight.
+    /// Every mode with a name of its own, for one batch in flight.
     pub const MODES: [Self; 3] = [Self::Copy, Self::InPlace, Self::Direct { areas: 1 }];
 
-    /// Its name in options and reports.
+    /// Returns the mode's name in options and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -62,7 +61,7 @@ impl Receive {
         }
     }
 
-    /// What it does, in a line.
+    /// Returns a description of the mode in one line.
     #[must_use]
     pub const fn about(self) -> &'static str {
         match self {
@@ -74,7 +73,7 @@ impl Receive {
         }
     }
 
-    /// The same with so many batches in flight. Machines know two areas, as two partitions.
+    /// Returns this mode for `in_flight` batches in flight. There are at most two areas, as there are two partitions.
     #[must_use]
     pub const fn with_batches(self, in_flight: usize) -> Self {
         let areas = if in_flight < 2 { 1 } else { 2 };
@@ -85,41 +84,41 @@ impl Receive {
         }
     }
 
-    /// Whether sources put rows where experts take them, and read results where experts left them: the
+    /// Returns whether sources put rows where experts read them, and read results where experts wrote them: the
     /// [direct](super::direct) machines.
     #[must_use]
     pub const fn is_direct(self) -> bool {
         matches!(self, Self::Direct { .. } | Self::Overwrite { .. })
     }
 
-    /// Whether results take the places of the rows that they came from.
+    /// Returns whether results overwrite the rows that they were computed from.
     #[must_use]
     pub const fn overwrites(self) -> bool {
         matches!(self, Self::Overwrite { .. })
     }
 
-    /// Every mode, for one batch in flight and for two.
+    /// Returns every mode, for one batch in flight and for two.
     fn every() -> impl Iterator<Item = Self> {
         let batches = |mode: Self| 1..=1 + usize::from(mode.is_direct());
         let modes = Self::MODES.into_iter().chain([Self::Overwrite { areas: 1 }]);
         modes.flat_map(move |mode| batches(mode).map(move |n| mode.with_batches(n)))
     }
 
-    /// Areas of rows that sources put in place; none if they put records.
+    /// Returns the number of areas of directly placed rows; 0 if sources put records.
     #[must_use]
     pub const fn areas(self) -> u32 {
         if let Self::Direct { areas } | Self::Overwrite { areas } = self { areas } else { 0 }
     }
 
-    /// Whether received rows stay in the window until their experts have ended: then experts run as late as may be, just
-    /// before their combine.
+    /// Returns whether received rows stay in the window until their experts have ended. Then experts run as late as
+    /// possible, just before their combine.
     #[must_use]
     pub const fn keeps_rows(self) -> bool {
         !matches!(self, Self::Copy)
     }
 
-    /// Where the first `rows` received rows lie, by the [row table](row_table) `table`: stretches of memory in the order of
-    /// the rows, each with its bytes.
+    /// Returns the memory that holds the first `rows` received rows, according to the [row table](row_table) `table`:
+    /// places in the order of the rows, each with its length in bytes.
     pub fn rows(self, shape: &Shape, rows: u32, table: &[u8]) -> impl Iterator<Item = (Place, u64)> {
         let (entries, in_each) = match self {
             Self::Copy => (0, rows),
@@ -131,13 +130,13 @@ impl Receive {
         copied.into_iter().chain(row_table::records(table, entries as usize)).map(move |at| (at, len))
     }
 
-    /// Where experts leave what they return in the window; `None` if combine is handed it.
+    /// Returns the place in the window where experts write their results; `None` if they are passed to combine.
     #[must_use]
     pub fn results(self, table: &[u8]) -> Option<Place> {
         if self.is_direct() { row_table::records(table, 2).nth(1) } else { None }
     }
 
-    /// The area of a batch whose dispatch uses `partition`.
+    /// Returns the area of a batch whose dispatch uses `partition`.
     #[must_use]
     pub const fn area(self, partition: Partition) -> Area {
         let number = if self.areas() > 1 { partition.index() } else { 0 };
@@ -145,32 +144,32 @@ impl Receive {
     }
 }
 
-/// How dispatch of the plain layout tells of records and of their number (seed 004 section 2.4).
+/// The flags that announce records and their number in dispatch of the plain layout (seed 004 section 2.4).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Flags {
-    /// One word with flag and count, behind the records.
+    /// One word with flag and count, published after the records.
     #[default]
     Joint,
-    /// `CountFlag` with the count before the records, `TokenFlag` behind them: the receiver knows where rows go
-    /// while they are still on their way.
+    /// `CountFlag` with the count before the records, `TokenFlag` after them. The receiver computes the rows' destinations
+    /// while the rows are still on their way.
     Separate,
 }
 
-/// Who issues what goes to other servers (seed 001).
+/// The issuer of messages to other servers (seed 001).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Stage {
-    /// The agent: one task for each other server.
+    /// The agent, with one task for each other server.
     Two,
-    /// The cores: a message for each token.
+    /// The cores, with one message for each token.
     #[default]
     Three,
 }
 
 impl Choices {
-    /// Whether a group of `shape` can make these choices on a memory with these `capabilities`.
+    /// Checks that a group of `shape` can make these choices on a memory with these `capabilities`.
     ///
     /// # Errors
-    /// The shape has no such choice, this build has no such machines, or the memory lacks a call that they would make.
+    /// The shape does not allow the choice, this build lacks the machines, or the memory lacks a call that they would make.
     pub fn check(self, shape: &Shape, capabilities: Capabilities) -> Result<(), Refused> {
         if !self.receive.suits(shape) {
             return Err(Refused::Receive(self.receive));
@@ -182,7 +181,7 @@ impl Choices {
         if missing.is_empty() { Ok(()) } else { Err(Refused::Capabilities { missing }) }
     }
 
-    /// The optional calls that machines make under these choices.
+    /// Returns the optional calls that machines make under these choices.
     #[must_use]
     pub fn needs(self, shape: &Shape) -> Capabilities {
         let is_hierarchy = shape.protocol() == Protocol::Hierarchy;
@@ -192,7 +191,7 @@ impl Choices {
         needed
     }
 
-    /// What they mean for where things lie.
+    /// Returns the consequences of these choices for the memory layout.
     #[must_use]
     pub const fn mode(&self) -> Mode {
         Mode {
@@ -203,7 +202,7 @@ impl Choices {
         }
     }
 
-    /// Whether every rank has an agent beside its cores: on the full mesh of A2, and in stage 2 of the hierarchy.
+    /// Returns whether every rank has an agent beside its cores: on the full mesh of A2, and in stage 2 of the hierarchy.
     #[must_use]
     pub fn has_agents(&self, shape: &Shape) -> bool {
         match shape.protocol() {
@@ -213,7 +212,7 @@ impl Choices {
         }
     }
 
-    /// All combinations that differ for `shape`. Fields that its protocol ignores have their default.
+    /// Returns all combinations that differ for `shape`. Fields that its protocol ignores have their default.
     pub fn all(shape: &Shape) -> impl Iterator<Item = Self> {
         const FLAGS: [Flags; 2] = [Flags::Joint, Flags::Separate];
         const STAGES: [Stage; 2] = [Stage::Two, Stage::Three];
@@ -227,7 +226,7 @@ impl Choices {
         all.filter(|choices| choices.receive.suits(shape) && choices.differs(shape))
     }
 
-    /// Whether no choice is but another name for its default.
+    /// Returns whether no field is an equivalent of its default.
     fn differs(&self, shape: &Shape) -> bool {
         let Self { order, flags, receive, stage } = *self;
         let is_a3 = matches!(shape.protocol(), Protocol::FullmeshV1 | Protocol::FullmeshV2);
@@ -237,15 +236,15 @@ impl Choices {
         (plain || flags == Flags::default())
             && (shape.protocol() == Protocol::Hierarchy || stage == Stage::default())
             && (!cores_issue || order == SendOrder::default())
-            // Where no rows go back by destination it is another name.
+            // Where no rows return by destination, `Destinations` is equivalent to the default.
             && (returns_rows || order != SendOrder::Destinations)
     }
 }
 
 impl Receive {
-    /// Whether a group of `shape` can receive so: only A3 without a TP domain has rows anywhere but in `expand_x`, in
-    /// records that are whole. Direct placement reads results as experts left them, and its areas must fit; experts overwrite
-    /// rows that are as long as results.
+    /// Returns whether a group of `shape` can use this mode. Only A3 without a TP domain, in contiguous records, can keep
+    /// rows anywhere but in `expand_x`. Direct placement also needs results in the format that experts write and areas that
+    /// fit into the window; overwriting needs rows as long as results.
     #[must_use]
     pub fn suits(self, shape: &Shape) -> bool {
         let in_window = shape.protocol() == Protocol::FullmeshV1 && shape.tp_world_size() == 1;
@@ -259,7 +258,7 @@ impl Receive {
     }
 }
 
-/// The feature that a group would need and that is left out.
+/// Returns the feature that a group would need and that this build lacks.
 fn left_out(shape: &Shape, choices: Choices) -> Option<&'static str> {
     let (built, feature) = match (shape.protocol(), choices.receive) {
         (Protocol::Fullmesh, _) => (cfg!(feature = "a2"), "a2"),

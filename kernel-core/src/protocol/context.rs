@@ -1,4 +1,4 @@
-//! What a step works with: as a driver gives it, and as the machines take it.
+//! The context of a step: as a driver passes it, and as the machines take it.
 
 use super::{Operands, Scratch};
 use crate::fabric::{Fabric, Progress, ProtocolError};
@@ -9,8 +9,8 @@ use core::marker::PhantomData;
 use core::ops::Deref;
 
 /// Everything that a step works with. It stays the same from the first step of an operator to its last, except for the
-/// fabric, which may be another view of the same memory. `E` is the core's constants: [`Env`](super::Env), or those of one
-/// protocol.
+/// fabric, which may be another view of the same memory. `E` is the type of the core's constants: [`Env`](super::Env), or
+/// those of one protocol.
 #[derive(Debug)]
 pub struct Context<'c, E, F: ?Sized> {
     /// The shape that `env` was made for.
@@ -19,17 +19,17 @@ pub struct Context<'c, E, F: ?Sized> {
     pub env: &'c E,
     /// The core's view of the memory of all ranks.
     pub fabric: &'c mut F,
-    /// What the rank brings to the round.
+    /// The rank's inputs of the round.
     pub inputs: &'c Inputs<'c>,
-    /// What combine is given besides; dispatch reads none of it.
+    /// The further inputs of combine. Dispatch reads none of them.
     pub operands: &'c Operands<'c>,
     /// The core's scratch.
     pub scratch: Scratch<'c>,
 }
 
 impl<E, F: Fabric + ?Sized> Context<'_, E, F> {
-    /// What a machine with these `constants` takes: `env`, or the part of it that is one protocol's. Refuses those that were
-    /// made for a shape with another `fingerprint`.
+    /// Returns the context of a machine with these `constants`: `env`, or the part of it that belongs to one protocol.
+    /// Refuses constants that were made for a shape with another `fingerprint`.
     #[inline(always)]
     pub(crate) fn bind<'s, P, V: Vector>(
         &'s mut self,
@@ -42,7 +42,7 @@ impl<E, F: Fabric + ?Sized> Context<'_, E, F> {
     }
 }
 
-/// The constants of a core beside the shape that they were made for.
+/// The constants of a core together with the shape that they were made for.
 #[derive(Debug)]
 pub(crate) struct Bound<'s, E> {
     pub(crate) shape: &'s Shape,
@@ -77,7 +77,7 @@ impl<'s, E> Bound<'s, E> {
     }
 }
 
-/// What comes of a step.
+/// The outcome of a step.
 pub(crate) type Outcome = Result<Progress, ProtocolError>;
 
 /// The types that a driver chooses.
@@ -96,7 +96,7 @@ impl<F: Fabric + ?Sized, V: Vector> Types for With<F, V> {
     type Vector = V;
 }
 
-/// A context whose constants are known to be the shape's. Each field is borrowed by itself.
+/// A context whose constants have been checked against the shape. Each field can be borrowed on its own.
 pub(crate) struct Cx<'s, E, T: Types> {
     pub(crate) env: Bound<'s, E>,
     pub(crate) fabric: &'s mut T::Fabric,

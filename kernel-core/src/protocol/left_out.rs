@@ -1,5 +1,5 @@
-//! Left out of this build: a feature of the crate has these machines. Here they stand for themselves in [`Machine`], and
-//! [`begin`](Machine::begin) makes none.
+//! Stand-ins for the machines of a feature that this build lacks. They fill their variants of [`Machine`];
+//! [`begin`](Machine::begin) never creates one.
 //!
 //! [`Machine`]: super::Machine
 //! [`Machine::begin`]: super::Machine::begin

@@ -31,27 +31,27 @@ pub enum Machine {
     HierarchyCombine(hierarchy::Combine),
 }
 
-/// Why a core cannot take part in a group.
+/// The reason why a core cannot take part in a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Refused {
     /// The shape has no such core.
     NoCore {
-        /// The EP rank, of [`ep_world_size`](Shape::ep_world_size).
+        /// The EP rank, which must be below [`ep_world_size`](Shape::ep_world_size).
         rank: RankId,
-        /// Its core, of [`aiv_num`](Shape::aiv_num).
+        /// The core, which must be below [`aiv_num`](Shape::aiv_num).
         core: CoreId,
     },
-    /// The machines of this shape and these choices are left out of this build.
+    /// This build lacks the machines for this shape and these choices.
     LeftOut {
         /// The feature of this crate that has them.
         feature: &'static str,
     },
-    /// Rows of this shape cannot be received so ([`Receive::suits`]).
+    /// A group of this shape cannot receive rows in this mode ([`Receive::suits`]).
     Receive(Receive),
     /// The memory lacks calls that the machine makes.
     Capabilities {
-        /// Those.
+        /// The missing calls.
         missing: Capabilities,
     },
 }
@@ -83,28 +83,28 @@ impl fmt::Display for Refused {
 
 impl core::error::Error for Refused {}
 
-/// What stays the same for a core over a group's life, by protocol. It also says which machines the core runs.
+/// The constants of a core over a group's life, by protocol. They also determine the machines that the core runs.
 #[derive(Clone, Debug)]
 pub enum Env<V> {
-    /// Of A3, where rows are copied out or received in place.
+    /// A3, with rows copied out or received in place.
     A3(a3::Env<V>),
-    /// Of fullmesh_v2.
+    /// fullmesh_v2.
     V2(a3::Env<V>),
-    /// Of direct placement.
+    /// Direct placement.
     Direct(a3::Env<V>),
-    /// Of the A2 full mesh.
+    /// The A2 full mesh.
     A2(a2::Env<V>),
-    /// Of the A2 hierarchy.
+    /// The A2 hierarchy.
     Hierarchy(hierarchy::Env<V>),
 }
 
 impl<V> Env<V> {
-    /// The constants of `core` of EP rank `rank`, which makes these `choices` on a memory with these `capabilities`, and
-    /// lets `vector` work on rows.
+    /// Creates the constants of `core` of EP rank `rank`, which makes these `choices` on a memory with these
+    /// `capabilities`, and uses `vector` for work on rows.
     ///
     /// # Errors
-    /// The shape has no such core or no such choice, or the memory lacks a call that one of the machines would make
-    /// ([`Choices::needs`]).
+    /// The shape has no such core, does not allow the choices, or the memory lacks a call that one of the machines would
+    /// make ([`Choices::needs`]).
     pub fn new(
         shape: &Shape,
         (rank, core): (RankId, CoreId),
@@ -128,7 +128,7 @@ impl<V> Env<V> {
         })
     }
 
-    /// The same of a rank that is number `tp_rank` of its TP domain; only A3 has such domains.
+    /// Sets the rank's number in its TP domain to `tp_rank`. Only A3 has such domains.
     #[must_use]
     pub fn with_tp_rank(self, tp_rank: RankId) -> Self {
         match self {
@@ -147,7 +147,7 @@ impl<V> Env<V> {
     }
 
     /// Limits each step to one effect, so that a model checker can explore every order of effects. Steps of A2 machines
-    /// never have more.
+    /// never have more than one.
     #[must_use]
     pub fn one_by_one(self) -> Self {
         match self {
@@ -158,7 +158,7 @@ impl<V> Env<V> {
         }
     }
 
-    /// The most effects that one step has.
+    /// Returns the maximum number of effects of one step.
     #[must_use]
     pub const fn effects_max(&self) -> u32 {
         match self {
@@ -169,7 +169,7 @@ impl<V> Env<V> {
 }
 
 impl Machine {
-    /// The machine that carries out `operator` on the core that has these constants.
+    /// Creates the machine that carries out `operator` on the core with these constants.
     #[must_use]
     pub const fn begin<V>(operator: Operator, env: &Env<V>) -> Self {
         match (operator, env) {
@@ -185,8 +185,8 @@ impl Machine {
         }
     }
 
-    /// The name of the phase that the machine is in, for reports and traces. A part's phase comes behind the name of the part:
-    /// `Exchange.Await`. Machines whose roles are polled by turns name the phase of the role whose turn is next.
+    /// Returns the name of the machine's phase, for reports and traces. A part's phase follows the name of the part:
+    /// `Exchange.Await`. Machines that poll their roles in turn return the phase of the role whose turn is next.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match self {
@@ -202,11 +202,11 @@ impl Machine {
         }
     }
 
-    /// Goes on with the operator: at most [`effects_max`](Env::effects_max) effects that others can see.
+    /// Advances the operator by at most [`effects_max`](Env::effects_max) effects that others can see.
     ///
     /// # Errors
     /// A value read from the fabric or from the operands contradicts the shape, the fabric refuses, a token cannot be
-    /// quantised, or `env` is another protocol's or was made for another shape.
+    /// quantised, or `env` belongs to another protocol or shape.
     pub fn step<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         cx: &mut Context<'_, Env<V>, F>,
@@ -215,13 +215,13 @@ impl Machine {
         Ok(stop.unwrap_or(Progress::Stepped))
     }
 
-    /// Takes a step like [`step`](Self::step) and tells all that it looks at. A pending step changes nothing, so
-    /// calling this on a pending machine is safe: it tries once more and reports what it read. If it is still pending, nothing but a change of one of these words
-    /// or bytes, or quiet's answer, lets it move, and whoever drives it may sleep until then. If it moves, what was told says
-    /// nothing.
+    /// Takes a step like [`step`](Self::step) and reports everything that it reads to `tell`. A pending step changes
+    /// nothing, so this can be called on a pending machine: it tries once more. If it is still pending, only a change of a
+    /// reported word or byte, or of quiet's answer, lets it move, and its driver may sleep until then. If it moves, the
+    /// reports have no meaning.
     ///
     /// # Errors
-    /// As of [`step`](Self::step).
+    /// Fails like [`step`](Self::step).
     pub fn awaits<F: Fabric + ?Sized, V: Vector>(
         &mut self,
         cx: &mut Context<'_, Env<V>, F>,
@@ -233,11 +233,11 @@ impl Machine {
         self.step(&mut Context { shape, env, fabric, inputs, operands, scratch })
     }
 
-    /// Takes steps until `done` is `steps`, which is `None`, or until the machine is pending or done. `done` counts the steps
-    /// that moved. It is faster than a loop around [`step`](Self::step).
+    /// Takes steps until `done` is `steps`, and returns `None`, or until the machine is pending or done. `done` counts the
+    /// steps that moved. It is faster than a loop around [`step`](Self::step).
     ///
     /// # Errors
-    /// As of [`step`](Self::step).
+    /// Fails like [`step`](Self::step).
     #[inline(always)]
     pub fn run<F: Fabric + ?Sized, V: Vector>(
         &mut self,
@@ -266,10 +266,10 @@ impl Machine {
     }
 }
 
-/// Steps until something else than a step comes back, at most to step number `steps`; `done` counts on.
+/// Steps until the outcome is another than a step, or until `done`, which counts on, reaches `steps`.
 ///
 /// # Errors
-/// The step's.
+/// The step's error.
 #[inline]
 pub(super) fn drive(
     steps: u32,
@@ -279,7 +279,7 @@ pub(super) fn drive(
     for n in *done..steps {
         match step() {
             Ok(Progress::Stepped) => {}
-            // Errors and waits are looked at outside, so a step costs one comparison.
+            // Errors and waits are handled outside, so a step costs one comparison.
             other => {
                 *done = n;
                 return other.map(Some);

@@ -1,33 +1,34 @@
-//! The machines: one core's dispatch or combine, of every protocol behind one face.
+//! The machines of every protocol: one core's dispatch or combine, with a common interface.
 //!
-//! A [`Machine`] is a plain value of one core and one operator. Whoever drives it makes the core's constants once ([`Env::new`], which refuses
-//! what the shape, the build or the memory cannot do), [begins](Machine::begin) a machine for each operator and calls
-//! [`step`](Machine::step) until it answers [`Done`](crate::fabric::Progress::Done). What a machine must not carry comes with
-//! every call: the core's constants ([`Env`]) and the [`Context`] of fabric, inputs, operands and scratch.
+//! A [`Machine`] is a plain value of one core and one operator. A driver makes the core's constants once ([`Env::new`],
+//! which refuses configurations that the shape, the build or the memory does not support), [begins](Machine::begin) a
+//! machine for each operator and calls [`step`](Machine::step) until it returns [`Done`](crate::fabric::Progress::Done).
+//! Every call gets what the machine does not store: the core's constants ([`Env`]) and the [`Context`] of fabric, inputs,
+//! operands and scratch.
 //! Beside the machines of its cores a rank may have an [`Agent`] ([`Choices::has_agents`]).
 //!
-//! # What a driver owes
+//! # Obligations of a driver
 //!
-//! - All ranks have equal shapes ([`Fingerprints`] tell) and the same [`Choices`].
-//! - State and window are zero when the group is made.
-//! - Inputs have passed [`Inputs::check`](crate::inputs::Inputs::check) on their rank: machines do not look again.
+//! - All ranks have equal shapes (compare their [`Fingerprints`]) and the same [`Choices`].
+//! - State and window are zero when the group is created.
+//! - Inputs have passed [`Inputs::check`](crate::inputs::Inputs::check) on their rank: machines do not check them again.
 //! - An [`Env`] lives as long as its core, an [`Agent`] as long as its rank. A machine lives for one operator; its scratch may
 //!   be used for something else between operators.
 //! - The **join**: a core begins an operator only after every core of its rank has ended the one before, and the outputs of
 //!   that one have landed.
-//! - Experts run between dispatch and combine. [`Receive::rows`] says where their rows lie, and with direct placement
-//!   [`Receive::results`] where their results go; the number of rows is the last count in `ep_recv_counts`.
+//! - Experts run between dispatch and combine. [`Receive::rows`] returns the places of their rows, and with direct
+//!   placement [`Receive::results`] the place of their results; the number of rows is the last count in `ep_recv_counts`.
 //! - Agents are stepped until all ranks are done: cores wait for them.
 //! - After an error the group is given up.
-//! - Whoever sleeps arms its monitor for what [`Machine::awaits`] has told, asks once more, and sleeps if the machine is still
-//!   pending.
+//! - A driver that sleeps arms its monitor for everything that [`Machine::awaits`] has reported, calls it once more, and
+//!   sleeps if the machine is still pending.
 //!
-//! Each protocol is a module with machines of its own, which a firmware that runs only that protocol can take without the
+//! Each protocol is a module with machines of its own, which a firmware that runs only that protocol can use without the
 //! enum:
 //! [`a3`] (joint and separate flags, rows copied or received in place), [`a3_v2`] (fullmesh_v2), [`direct`] (direct placement
 //! and pull combine), [`a2`] (full mesh) and [`hierarchy`].
 
-/// Names the phases of a machine, or of a part of one behind the part's own name.
+/// Names the phases of a machine, or of a part of one, prefixed with the part's name.
 macro_rules! phase_names {
     ($phase:ident: $($name:ident)*) => {
         phase_names! { $phase of "": $($name)* }
@@ -43,11 +44,11 @@ macro_rules! phase_names {
     };
 }
 
-/// The face of a single machine: [`Env`] is its protocol's.
+/// Implements the interface of a single machine, where [`Env`] is its protocol's.
 macro_rules! machine {
     ($machine:ident) => {
         impl $machine {
-            /// Goes on with the operator by one step, which has at most one effect that others can see, or with A3 several of
+            /// Advances the operator by one step, which has at most one effect that others can see, or with A3 several of
             /// one kind.
             ///
             /// # Errors
@@ -70,7 +71,7 @@ macro_rules! machine {
     };
 }
 
-// What is left out has one stand-in.
+// All left-out protocols share one stand-in.
 #[allow(clippy::duplicate_mod)]
 #[cfg_attr(not(feature = "a2"), path = "left_out.rs")]
 pub mod a2;
@@ -102,39 +103,39 @@ pub use machine::{Env, Machine, Refused};
 use crate::fabric::ProtocolError;
 use crate::shape::{Protocol, Shape};
 
-/// What combine is given on one rank besides the inputs of dispatch: what the experts returned, and outputs of the same
+/// The inputs of combine on one rank besides the inputs of dispatch: the results of the experts, and outputs of the same
 /// batch's dispatch, little-endian. Each machine reads some of them; the others may be empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Operands<'a> {
-    /// `[rows, h]` of dtype: a result for each row of `expand_x`, with a TP domain also those of the peer's rows. Unused with
-    /// direct placement, where experts leave results in the window.
+    /// `[rows, h]` of dtype: a result for each row of `expand_x`, with a TP domain also for each of the peer's rows. Unused
+    /// with direct placement, where experts write results into the window.
     pub y: &'a [u8],
     /// `assist_info_for_combine`, three i32 per row (A3, hierarchy).
     pub assist_info: &'a [u8],
     /// `expand_scales`, one f32 per row (hierarchy).
     pub expand_scales: &'a [u8],
-    /// `ep_recv_counts` (seed 003: `epSendCounts`), i32; the last count is the number of rows. What follows the
-    /// counts on A2 is not read, and may be left out.
+    /// `ep_recv_counts` (seed 003: `epSendCounts`), i32; the last count is the number of rows. On A2 the bytes after the
+    /// counts are not read, and may be omitted.
     pub ep_recv_counts: &'a [u8],
-    /// `expand_idx`, i32: which row of its expert belongs to a pair of this rank (A2 full mesh).
+    /// `expand_idx`, i32: the row, among those of its expert, of each pair of this rank (A2 full mesh).
     pub expand_idx: &'a [u8],
     /// `sent_rows`, i32 (direct placement).
     pub sent_rows: &'a [u8],
-    /// `row_table` (direct placement). Combine reads only its second entry, where results begin, to learn which area the batch
-    /// uses; that is the same on all ranks.
+    /// `row_table` (direct placement). Combine reads only its second entry, the start of the results, to determine the area
+    /// that the batch uses, which is the same on all ranks.
     pub row_table: &'a [u8],
 }
 
 /// A core's scratch for one operator (seed: the unified buffer). Its content need not be kept between operators.
 #[derive(Debug)]
 pub struct Scratch<'a> {
-    /// At least [`scratch_words`].
+    /// At least [`scratch_words`] words.
     pub words: &'a mut [u32],
-    /// At least [`scratch_bytes`].
+    /// At least [`scratch_bytes`] bytes.
     pub row: &'a mut [u8],
 }
 
-/// Words of scratch that any core of the shape needs.
+/// Returns the number of words of scratch that suffices for any core of the shape.
 #[must_use]
 pub fn scratch_words(shape: &Shape) -> usize {
     match shape.protocol() {
@@ -144,7 +145,7 @@ pub fn scratch_words(shape: &Shape) -> usize {
     }
 }
 
-/// Bytes of scratch that any core of the shape needs.
+/// Returns the number of bytes of scratch that suffices for any core of the shape.
 #[must_use]
 pub fn scratch_bytes(shape: &Shape) -> usize {
     match shape.protocol() {
@@ -157,7 +158,7 @@ pub fn scratch_bytes(shape: &Shape) -> usize {
 #[cfg(test)]
 mod tests;
 
-/// The caller has given what does not fit the shape.
+/// Creates the error for an argument of the caller that does not fit the shape.
 const fn given(what: &'static str) -> ProtocolError {
     ProtocolError::Given(what)
 }

@@ -1,4 +1,5 @@
-//! What holds of every machine: a step is a function of what it observed, and a pending step says all that could let it move.
+//! Properties of every machine: a step is a function of what it observed, and a pending step reports everything that could
+//! let it move.
 
 use crate::fabric::middleware::Middleware;
 use crate::fabric::nic::Nic;
@@ -21,13 +22,13 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::cell::{Cell, RefCell};
 
-/// Weak memory that also notes what lands. Quiet says nothing but the truth, so its answer changes by landings alone.
+/// Weak memory that also records what lands. Quiet never answers early, so its answer changes by landings alone.
 struct Noted {
     weak: Seeded,
     landed: Vec<Landing>,
 }
 
-/// Bytes of a member that have changed, by whom.
+/// Bytes of a member that have changed, and the actor that changed them.
 #[derive(Clone, Copy)]
 struct Landing {
     from: Actor,
@@ -66,7 +67,7 @@ impl Chooser for Noted {
 }
 
 impl Landing {
-    /// Whether `actor` awaits it.
+    /// Returns whether `actor` awaits these bytes.
     fn is(&self, awaited: &Awaited, actor: Actor) -> bool {
         let (at, len) = match *awaited {
             Awaited::Word(at) => (at, 8),
@@ -79,7 +80,7 @@ impl Landing {
     }
 }
 
-/// An answer that a step got, or an effect that it had.
+/// An answer that a step received, or an effect that it had.
 #[derive(Clone, Debug, PartialEq)]
 enum Event {
     Word(Place, u64),
@@ -88,7 +89,7 @@ enum Event {
     Effect(&'static str, RankId, Place, Vec<u8>),
 }
 
-/// Notes all that passes between a machine and a fabric.
+/// Records all calls between a machine and a fabric.
 struct Recorder<'a> {
     inner: &'a mut dyn Fabric,
     events: &'a RefCell<Vec<Event>>,
@@ -172,7 +173,7 @@ impl<'a> Middleware for Recorder<'a> {
     }
 }
 
-/// Gives the answers of a record again, and holds a step to its effects.
+/// Replays recorded answers, and asserts that a step has the recorded effects.
 struct Replay<'a> {
     events: &'a [Event],
     next: Cell<usize>,
@@ -251,7 +252,7 @@ impl Fabric for Replay<'_> {
     }
 }
 
-/// Random tokens; experts that return zeros. Every step is recorded and watched.
+/// Random tokens, and experts that return zeros. Every step is recorded and watched.
 struct Scene {
     tensors: Vec<Tensors>,
     told: RefCell<Vec<Awaited>>,
@@ -267,7 +268,7 @@ impl World<Dense, Noted> for Scene {
 
     fn ended(&mut self, cluster: &mut Group<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
         if planned.operator == Operator::Dispatch {
-            // With a TP domain results for the rows of both peers.
+            // With a TP domain there are results for the rows of both peers.
             let counts = |tensor| cluster.output(i, planned.round, tensor).as_chunks().0;
             let sums = ep_recv_counts_bytes(cluster.shape, cluster.members[i].ep) as usize / 4;
             let rows: u32 = match cluster.shape.tp_world_size() {
@@ -297,7 +298,7 @@ impl World<Dense, Noted> for Scene {
     }
 }
 
-/// Steps a core of the group, and then once more what it was before on what it observed.
+/// Steps a core of the group, and then repeats the step on the recorded answers.
 fn step(cluster: &mut Group<'_>, scene: &mut Scene, actor: Actor) -> Option<Progress> {
     let i = cluster.place_of(actor.member);
     let core = cluster.members[i].cores.get(actor.core.index()).cloned();
@@ -330,10 +331,10 @@ fn step(cluster: &mut Group<'_>, scene: &mut Scene, actor: Actor) -> Option<Prog
     progress
 }
 
-/// Which of the things that a pending step told are believed to be all that it awaits.
+/// The subset of a pending step's reports that is taken to be all that it awaits.
 type Believed = fn(&[Awaited]) -> &[Awaited];
 
-/// Runs two rounds and polls, after every landing, all who await none of it. The first that moved all the same.
+/// Runs two rounds and, after every landing, polls all actors that await none of it. Returns the first one that moves.
 fn moved_unawaited(shape: &Shape, choices: Choices, believed: Believed, seed: u64) -> Option<Actor> {
     let mut dice = Dice(seed);
     let tp = shape.tp_world_size();
@@ -371,11 +372,11 @@ fn moved_unawaited(shape: &Shape, choices: Choices, believed: Believed, seed: u6
         }
     }
     let ended = cluster.members.iter().all(|member| member.ended == cluster.operators.len());
-    assert!(ended, "{choices:?}, seed {seed}: nobody can move");
+    assert!(ended, "{choices:?}, seed {seed}: no actor can move");
     None
 }
 
-/// A group of each protocol, of two cores.
+/// Returns a group of each protocol, with two cores.
 fn shapes() -> Vec<Shape> {
     shapes_with_rows_of(8)
 }
@@ -407,7 +408,7 @@ fn a_pending_step_stays_pending_until_something_lands_that_it_awaits() {
     }
 }
 
-/// Who sleeps on one word alone, as on the one that `Wait` names, sleeps too long where roles are polled by turns.
+/// A core that sleeps on one word alone, as on the one in `Wait`, sleeps too long where roles are polled in turn.
 #[test]
 fn to_await_the_last_word_alone_is_caught() {
     let last: Believed = |told| &told[told.len().saturating_sub(1)..];
@@ -435,7 +436,7 @@ fn a_machine_that_begins_is_in_its_first_phase() {
     }
 }
 
-/// The constants of a core fit one shape: every machine refuses a step with another, and nothing has happened then.
+/// The constants of a core fit one shape: every machine refuses a step with another one before any effect.
 #[test]
 fn constants_of_another_shape_are_refused() {
     for (shape, other) in shapes().into_iter().zip(shapes_with_rows_of(16)) {

@@ -1,5 +1,5 @@
-//! The exchange of counts, a part of dispatch in every layout: await the counts of the own slots, tell the other
-//! cores their sum, learn where the own rows go, write the counts.
+//! The exchange of counts, a part of dispatch in every layout: await the counts of the own slots, send their sum to the
+//! other cores, compute the places of the own rows, write the counts.
 //!
 //! ```text
 //! Await* -> ArriveWithSums -> Sums -> (Counts -> TokenNums?)* -> Done
@@ -22,12 +22,12 @@ use crate::units::CoreId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Exchange {
     partition: Partition,
-    /// Barrier passed last.
+    /// The last barrier that was passed.
     epoch: u32,
     sum: ShareSum,
-    /// The row of the outputs that the share begins with, once all sums are known.
+    /// The row of the outputs at which the share begins, once all sums are known.
     first_row: u32,
-    /// Rows of the whole rank, likewise.
+    /// The number of rows of the whole rank, once all sums are known.
     total: u32,
     phase: Phase,
 }
@@ -36,26 +36,26 @@ pub(crate) struct Exchange {
 enum Phase {
     /// Await and clear the status words of the next slots of this core's share.
     Await { slot: u32 },
-    /// Tell the other cores the sum of the share's counts.
+    /// Send the sum of the share's counts to the other cores.
     ArriveWithSums,
-    /// All cores have told their sums.
+    /// Await the sums of all cores.
     Sums,
-    /// Write `ep_recv_counts` from `slot` on, as many as one write carries; `rows` of all experts, `of_expert` of this one
-    /// come before it.
+    /// Write `ep_recv_counts` from `slot` on, up to the limit of one write; `rows` rows of all experts and `of_expert` rows
+    /// of this one precede it.
     Counts { slot: u32, rows: u32, of_expert: u32 },
-    /// Write the entries of the experts that end among them.
+    /// Write the entries of the experts that end within those slots.
     TokenNums { slot: u32, rows: u32, of_expert: u32 },
 }
 
 phase_names! { Phase of "Exchange.": Await ArriveWithSums Sums Counts TokenNums }
 
 impl Exchange {
-    /// The name of the phase that it is in.
+    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }
 
-    /// The exchange of a core that has come so far.
+    /// Creates the exchange of a core in this state of its round.
     pub(crate) fn new<V>(env: Bound<'_, V>, round: &Round) -> Self {
         let sum = ShareSum { rows: 0, of_last_expert: 0 };
         Self {
@@ -68,29 +68,29 @@ impl Exchange {
         }
     }
 
-    /// The writing half alone, of a core that has learnt its counts and what comes before them in another way.
+    /// Creates the writing half alone, for a core that has determined its counts and their predecessors in another way.
     pub(crate) fn of_counts<V>(env: Bound<'_, V>, round: &Round, of_expert: u32) -> Self {
         let Round { first_row, total, .. } = *round;
         let phase = Phase::Counts { slot: env.work.slots.start, rows: first_row, of_expert };
         Self { first_row, total, phase, ..Self::new(env, round) }
     }
 
-    /// The row of the outputs that the own share begins with. Known when the exchange is done.
+    /// Returns the row of the outputs at which the own share begins. It is valid once the exchange is done.
     pub(crate) const fn first_row(&self) -> u32 {
         self.first_row
     }
 
-    /// The rows that the rank receives. Known when the exchange is done.
+    /// Returns the number of rows that the rank receives. It is valid once the exchange is done.
     pub(crate) const fn total(&self) -> u32 {
         self.total
     }
 
-    /// The barrier passed last.
+    /// Returns the last barrier that was passed.
     pub(crate) const fn epoch(&self) -> u32 {
         self.epoch
     }
 
-    /// The rows of another core's share, or of the own one. Known when the exchange is done.
+    /// Returns the number of rows of any core's share. It is valid once the exchange is done.
     pub(crate) fn rows_of<F: Fabric + ?Sized, V>(
         &self,
         env: Bound<'_, V>,
@@ -102,7 +102,7 @@ impl Exchange {
         Ok(sum.rows)
     }
 
-    /// Goes on: a step of dispatch.
+    /// Advances the exchange by one step.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
@@ -184,7 +184,7 @@ impl Exchange {
         }
         let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
         let sum = steps::write_sums(env, cx.fabric, counts, now, outputs::ep_recv_count(slot), rows)?;
-        // With a TP domain the entries count both peers' rows: they are written when those are known.
+        // With a TP domain the entries count both peers' rows, so they are written once those are known.
         let an_expert_ends = expert_of_slot(shape, slot) < expert_of_slot(shape, end);
         self.go(if an_expert_ends && shape.tp_world_size() == 1 {
             Phase::TokenNums { slot, rows, of_expert }

@@ -1,12 +1,12 @@
 //! The A3 protocol (seed 002): dispatch and combine over one-sided writes into shared memory.
 //!
-//! A machine is a plain value of one core and one operator. Whoever drives it calls `step` until it answers
+//! A machine is a plain value of one core and one operator. A driver calls `step` until it returns
 //! [`Done`](crate::fabric::Progress::Done); each call has one effect that others can see, or a few of one kind, or a few
-//! rows each with its flag ([`Env::one_by_one`]: at most one). What a machine must not carry comes with every call: the
-//! [`Env`], the fabric, the inputs and the scratch [`Scratch`](super::Scratch), which must be the same from the first step of an operator to
-//! its last.
+//! rows each with its flag ([`Env::one_by_one`]: at most one). Every call gets what the machine does not store: the
+//! [`Env`], the fabric, the inputs and the [`Scratch`](super::Scratch), which must stay the same from the first step of an
+//! operator to its last.
 //!
-//! The driver owes the **join**: a core starts an operator only after every core of its rank has ended the one
+//! The driver must provide the **join**: a core starts an operator only after every core of its rank has ended the one
 //! before, and the outputs of that one have landed.
 
 pub(crate) mod combine;
@@ -27,7 +27,7 @@ use crate::shape::{Op, Protocol, Shape};
 use crate::units::{CoreId, RankId, align_up};
 use core::ops::Range;
 
-/// What stays the same for a core over a group's life.
+/// The constants of a core over a group's life.
 #[derive(Clone, Debug)]
 pub struct Env<V> {
     pub(crate) fingerprint: u64,
@@ -40,18 +40,18 @@ pub struct Env<V> {
     pub(crate) run: u32,
 }
 
-/// The constants beside their shape.
+/// The constants together with their shape.
 pub(crate) type Bound<'s, V> = crate::protocol::context::Bound<'s, Env<V>>;
 
-/// What a step of these machines works with.
+/// The context of a step of these machines.
 pub(crate) type Cx<'s, T> = crate::protocol::context::Cx<'s, Env<<T as Types>::Vector>, T>;
 
-/// The most effects of one kind (rows put or delivered, words published or cleared) that one `step` has. A step by itself
-/// costs as much as half a dozen words.
+/// The maximum number of effects of one kind (rows put or delivered, words published or cleared) in one `step`. The
+/// overhead of a step is that of half a dozen words.
 pub(crate) const RUN: u32 = 16;
 
 impl<V> Env<V> {
-    /// The constants of `core` of `rank`, which makes these `choices` and lets `vector` work on rows.
+    /// Creates the constants of `core` of `rank`, which makes these `choices` and uses `vector` for work on rows.
     #[must_use]
     pub fn new(shape: &Shape, rank: RankId, core: CoreId, choices: Choices, vector: V) -> Self {
         let tp_rank = RankId(0);
@@ -59,7 +59,7 @@ impl<V> Env<V> {
         Self { fingerprint, rank, tp_rank, core, choices, vector, work, run: RUN }
     }
 
-    /// The same of a rank that is number `tp_rank` of its TP domain.
+    /// Sets the rank's number in its TP domain to `tp_rank`.
     #[must_use]
     pub fn with_tp_rank(self, tp_rank: RankId) -> Self {
         Self { tp_rank, ..self }
@@ -71,12 +71,12 @@ impl<V> Env<V> {
         Self { run: 1, ..self }
     }
 
-    /// As much of `own` from `first` on as one step takes.
+    /// Returns the part of `own` from `first` on that one step handles.
     pub(crate) fn run_of(&self, own: &Range<u32>, first: u32) -> Range<u32> {
         first..own.end.min(first + self.run)
     }
 
-    /// The work of this core.
+    /// Returns the work of this core.
     #[must_use]
     pub const fn work(&self) -> &Work {
         &self.work
@@ -84,7 +84,7 @@ impl<V> Env<V> {
 }
 
 impl<V> Bound<'_, V> {
-    /// What a core waits for that has not got a count.
+    /// Returns the wait of a core that lacks a count.
     fn waits_for_count(&self, source: RankId, local_expert: u32) -> Wait {
         let is_apart = self.choices.flags == Flags::Separate || self.shape.protocol() == Protocol::FullmeshV2;
         let flag = if is_apart { Flag::Count } else { Flag::Dispatch };
@@ -92,15 +92,15 @@ impl<V> Bound<'_, V> {
     }
 }
 
-/// Words of scratch that any core of the shape needs: slots of its own pairs, then one count per destination, or
-/// one per awaited slot and one per local expert; with fullmesh_v2 three per awaited slot.
+/// Returns the words of scratch that any core of the shape needs: slots of its own pairs, then one count per destination,
+/// or one per awaited slot and one per local expert; with fullmesh_v2 three per awaited slot.
 #[must_use]
 pub fn scratch_words(shape: &Shape) -> usize {
     let ranks = shape.ep_world_size();
     let busiest = (0..ranks).map(RankId).max_by_key(|&rank| shape.bs(rank)).unwrap_or_default();
     let cores = (0..shape.aiv_num()).map(CoreId);
     let pairs = cores.map(|core| route::share_len(&split::dispatch(shape, busiest, core)));
-    // Core 0 has the largest share; rank 0 holds a shared expert if any does, the last one never.
+    // Core 0 has the largest share; rank 0 holds a shared expert if any rank does, the last rank never.
     let slots = |rank| {
         let slots = split::slots(shape, rank, CoreId(0)).end;
         if shape.protocol() == Protocol::FullmeshV2 { 3 * slots } else { slots + shape.local_experts(rank) }
@@ -109,7 +109,7 @@ pub fn scratch_words(shape: &Shape) -> usize {
     (pairs.max().unwrap_or(0) + table) as usize
 }
 
-/// Bytes of scratch that any core of the shape needs: one row as it is computed or as it travels, and for
+/// Returns the bytes of scratch that any core of the shape needs: one row as it is computed or as it travels, and for
 /// AddRmsNorm the same row in f32.
 #[must_use]
 pub fn scratch_bytes(shape: &Shape) -> usize {

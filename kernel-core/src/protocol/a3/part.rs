@@ -1,4 +1,4 @@
-//! Parts of dispatch that every layout has. Each layout says in which order they come.
+//! Parts of dispatch that all layouts share. Each layout determines their order.
 
 use super::Cx;
 use super::exchange::Exchange;
@@ -9,29 +9,29 @@ use crate::plan::counts::ShareSum;
 use crate::protocol::Types;
 use crate::sync::barrier;
 
-/// What a dispatch knows beside its phase.
+/// The state of a dispatch apart from its phase.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Round {
     pub(crate) partition: Partition,
-    /// Barrier passed, or arrived at, last.
+    /// The last barrier that was passed or arrived at.
     pub(crate) epoch: u32,
-    /// The row of the outputs that the own share begins with, once counts are exchanged.
+    /// The row of the outputs at which the own share begins, once counts are exchanged.
     pub(crate) first_row: u32,
-    /// The rows of the whole rank, likewise.
+    /// The number of rows of the whole rank, once counts are exchanged.
     pub(crate) total: u32,
-    /// The row behind the last that this core copies, where cores split rows and not slots.
+    /// The end of the rows that this core copies, where cores split rows and not slots.
     pub(crate) end: Option<u32>,
     pub(crate) staged: Option<Staged>,
 }
 
 impl Round {
-    /// Of a dispatch that has not begun.
+    /// Creates the state of a dispatch that has not begun.
     pub(crate) const fn new() -> Self {
         Self { partition: Partition::P0, epoch: 0, first_row: 0, total: 0, end: None, staged: None }
     }
 }
 
-/// A part, by the step that is next.
+/// A part, in the phase of its next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub(crate) enum Part {
@@ -39,13 +39,13 @@ pub(crate) enum Part {
     Publish { destination: u32 },
     /// Write this core's share of `expand_idx`.
     ExpandIdx { pair: u32 },
-    /// Await the counts, exchange their sums, write them.
+    /// Await the counts, exchange their sums, and write them.
     Exchange(Exchange),
-    /// Everything that this core sent has landed, clears of the operator before included.
+    /// Wait until everything that this core sent has landed, including clears of the previous operator.
     Quiet,
-    /// Tell the other cores so.
+    /// Announce that to the other cores.
     Arrive,
-    /// All cores are quiet.
+    /// Await all cores.
     Barrier,
     /// Publish the `TokenFlag`s of the next destinations of this core's share.
     PublishTokens { destination: u32 },
@@ -54,22 +54,22 @@ pub(crate) enum Part {
 phase_names! { Part: Publish ExpandIdx Exchange Quiet Arrive Barrier PublishTokens }
 
 impl Part {
-    /// The first step of publishing counts.
+    /// Creates the first phase of publishing counts.
     pub(crate) fn publish<V>(env: super::Bound<'_, V>) -> Self {
         Self::Publish { destination: env.work.destinations.start }
     }
 
-    /// The first step of publishing `TokenFlag`s.
+    /// Creates the first phase of publishing `TokenFlag`s.
     pub(crate) fn publish_tokens<V>(env: super::Bound<'_, V>) -> Self {
         Self::PublishTokens { destination: env.work.destinations.start }
     }
 
-    /// The first step of writing `expand_idx`.
+    /// Creates the first phase of writing `expand_idx`.
     pub(crate) fn expand_idx<V>(env: super::Bound<'_, V>) -> Self {
         Self::ExpandIdx { pair: env.work.sends.moe.start }
     }
 
-    /// The name of the phase that it is in.
+    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         match self {
             Self::Exchange(exchange) => exchange.phase(),
@@ -77,7 +77,7 @@ impl Part {
         }
     }
 
-    /// Goes on with the part; `None` when it has ended with this step.
+    /// Advances the part by one step; returns `None` when it has ended with this step.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.

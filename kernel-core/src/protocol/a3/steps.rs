@@ -1,4 +1,4 @@
-//! Single steps of dispatch that every layout takes, without an order of their own.
+//! Single steps of dispatch that all layouts share, in no fixed order.
 
 use super::part::Round;
 use super::{Bound, Cx};
@@ -18,15 +18,15 @@ use crate::units::{RankId, Token};
 use crate::vector::{self, Vector};
 use core::ops::Range;
 
-/// Entries of a table that one write carries at most.
+/// The maximum number of a table's entries in one write.
 pub(crate) const CHUNK: u32 = 64;
 
-/// The entries of a share, from `first` on, that one write carries.
+/// Returns the entries of a share, from `first` on, that go into one write.
 pub(crate) fn chunk_of(own: &Range<u32>, first: u32) -> Range<u32> {
     first..own.end.min(first + CHUNK)
 }
 
-/// Plans the sends and begins a round with the partition and the barrier that was passed last. One store.
+/// Plans the sends, and begins a round with the partition and the last barrier. It has one store.
 pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<(), ProtocolError> {
     let env = cx.env;
     let epoch = barrier::current_epoch(cx.fabric, env.core)?;
@@ -47,14 +47,14 @@ pub(crate) fn select(cx: &mut Cx<'_, impl Types>, round: &mut Round) -> Result<(
 /// The two signals of the rows that a source sends to a local expert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Signal {
-    /// Their number; with joint flags also that they have landed.
+    /// The number of rows; with joint flags also that they have landed.
     Count,
-    /// That they have landed.
+    /// The rows have landed.
     TokenFlag,
 }
 
 impl Signal {
-    /// Where: in a status slot.
+    /// Returns the place of the signal, in a status slot.
     const fn at(self, shape: &Shape, partition: Partition, local_expert: u32, source: RankId) -> Place {
         let slot = dispatch_slot(shape, local_expert, source);
         match self {
@@ -63,7 +63,7 @@ impl Signal {
         }
     }
 
-    /// Publishes `words` to the next destinations of this core's share. The destination to go on with.
+    /// Publishes `words` to the next destinations of this core's share, and returns the destination to continue with.
     #[inline]
     fn publish<F: Fabric + ?Sized, V>(
         self,
@@ -81,8 +81,9 @@ impl Signal {
         Ok(now.end)
     }
 
-    /// Awaits and clears the words of the first of `own` slots. `take` gets slot, local expert, source and what is seen,
-    /// and says whether it is there. The slot to go on with; whose word is missing if not even the first one is there.
+    /// Awaits and clears the words of the first of `own` slots. `take` gets the slot, local expert, source and observed
+    /// word, and returns whether the word has arrived. Returns the slot to continue with, or the expert and source of the
+    /// first slot if its word is missing.
     #[inline]
     fn take<F: Fabric + ?Sized, V>(
         self,
@@ -104,8 +105,8 @@ impl Signal {
     }
 }
 
-/// Publishes flag and count to the next destinations of this core's share: what [`select`] counted for the whole rank. The
-/// destination to go on with.
+/// Publishes flag and count to the next destinations of this core's share, as [`select`] counted them for the whole rank.
+/// Returns the destination to continue with.
 pub(crate) fn publish_counts(
     cx: &mut Cx<'_, impl Types>,
     partition: Partition,
@@ -123,7 +124,7 @@ pub(crate) fn publish_counts(
     )
 }
 
-/// Publishes `TokenFlag` to the next destinations of this core's share. The destination to go on with.
+/// Publishes `TokenFlag` to the next destinations of this core's share, and returns the destination to continue with.
 pub(crate) fn publish_token_flags(
     cx: &mut Cx<'_, impl Types>,
     partition: Partition,
@@ -132,7 +133,7 @@ pub(crate) fn publish_token_flags(
     Signal::TokenFlag.publish(cx.env, cx.fabric, partition, first, core::iter::repeat(flag::ARRIVED))
 }
 
-/// Slots with their local experts and sources.
+/// Returns the slots with their local experts and sources.
 pub(crate) fn sources_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item = (u32, u32, RankId)> {
     let (mut local_expert, mut source) = shape.by_ranks(slots.start);
     let ranks = shape.ep_world_size();
@@ -146,8 +147,8 @@ pub(crate) fn sources_of(shape: &Shape, slots: Range<u32>) -> impl Iterator<Item
     })
 }
 
-/// Awaits and clears the counts of the first of `own` slots, and hands them to `note` with their slots. The slot to go on
-/// with; what is missing if not even the first one is there.
+/// Awaits and clears the counts of the first of `own` slots, and passes them to `note` with their slots. Returns the slot
+/// to continue with, or the wait if the first one's count is missing.
 #[inline]
 pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
     env: Bound<'_, V>,
@@ -172,7 +173,7 @@ pub(crate) fn await_counts<F: Fabric + ?Sized, V>(
     Ok(next.map_err(|(local_expert, source)| env.waits_for_count(source, local_expert)))
 }
 
-/// The same with `TokenFlag`s.
+/// Awaits and clears the `TokenFlag`s of the first of `own` slots, and returns like [`await_counts`].
 pub(crate) fn await_token_flags(
     cx: &mut Cx<'_, impl Types>,
     partition: Partition,
@@ -189,8 +190,8 @@ pub(crate) fn await_token_flags(
     Ok(next.map_err(|(local_expert, source)| Wait::new(Flag::Token, source, &[local_expert])))
 }
 
-/// Writes `expand_idx` from `pair` of the `own` pairs on, as much as one write carries; `slots` are those of all
-/// own pairs. The next pair; `None` when all are written.
+/// Writes `expand_idx` from `pair` of the `own` pairs on, up to the limit of one write; `slots` are the slots of all own
+/// pairs. Returns the next pair; `None` when all are written.
 pub(crate) fn expand_idx<F: Fabric + ?Sized>(
     fabric: &mut F,
     own: &Range<u32>,
@@ -212,14 +213,14 @@ pub(crate) fn expand_idx<F: Fabric + ?Sized>(
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Staged {
     token: Token,
-    /// Whose smooth scales it was multiplied by. Without smooth scales a token is the same for all experts.
+    /// The row of the smooth scales that it was multiplied by. Without smooth scales a token is the same for all experts.
     expert_row: Option<u32>,
     /// The bits of its scale.
     scale: u32,
 }
 
-/// The row and the tail of a record.
-// What is done for each row goes into the loop of its run: as calls it took twice the instructions.
+/// Returns the row and the tail of a record.
+// Inlined into the loop over the rows of a step: calls took twice the instructions.
 #[inline(always)]
 pub(crate) fn record<'r, V: Vector>(
     env: Bound<'_, V>,
@@ -232,12 +233,12 @@ pub(crate) fn record<'r, V: Vector>(
     Ok((row, Tail::new(env.shape, scale, triple(env, send))))
 }
 
-/// The triple of a record.
+/// Returns the triple of a record.
 pub(crate) fn triple<V>(env: Bound<'_, V>, Send { pair, .. }: Send) -> Triple {
     Triple { source: env.rank, token: pair.token, k: pair.k }
 }
 
-/// The payload of a record and its scale: straight from `x`, or converted in the scratch.
+/// Returns the payload of a record and its scale: straight from `x`, or converted in the scratch.
 #[inline(always)]
 pub(crate) fn payload<'r, V: Vector>(
     shape: &Shape,
@@ -258,7 +259,7 @@ pub(crate) fn payload<'r, V: Vector>(
     Ok((row, scale))
 }
 
-/// Writes the payload of a token for an expert into `row`, unless it was converted there before. Its scale.
+/// Writes the payload of a token for an expert into `row`, unless `row` holds it already. Returns its scale.
 pub(crate) fn write_payload<V: Vector>(
     shape: &Shape,
     vector: V,
@@ -286,29 +287,29 @@ pub(crate) fn write_payload<V: Vector>(
     Ok(scale)
 }
 
-/// Rows of which one write carries what is small: triples, scales, entries of the row table.
+/// The maximum number of rows whose triples, scales or entries of the row table go into one write.
 pub(crate) const ROWS: u32 = 16;
 
-/// Received rows of one slot that follow each other: the `index`-th of `source` for an expert, and those behind it.
+/// Consecutive received rows of one slot: the `index`-th of `source` for an expert, and those that follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stretch {
     pub(crate) home: Home,
     pub(crate) source: RankId,
     pub(crate) index: u32,
     pub(crate) len: u32,
-    /// Rows of other stretches before it.
+    /// The number of rows of earlier stretches.
     pub(crate) before: u32,
 }
 
-/// Some rows that follow each other in the outputs, at most [`ROWS`].
+/// Some consecutive rows of the outputs, at most [`ROWS`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Rows {
     pub(crate) stretches: heapless::Vec<Stretch, { ROWS as usize }>,
     pub(crate) len: u32,
 }
 
-/// The rows from the `index`-th of slot `own.start` on, at most `most` of those of `own` slots, whose counts are `counts` from
-/// slot `first` on; and the slot and index to go on with.
+/// Returns the rows from the `index`-th of slot `own.start` on, at most `most`, of the `own` slots, whose counts are
+/// `counts` from slot `first` on; and the slot and index to continue with.
 pub(crate) fn rows<V>(
     env: Bound<'_, V>,
     (counts, first): (&[u32], u32),
@@ -339,8 +340,8 @@ pub(crate) fn rows<V>(
     Ok((rows, (end_of_own, 0)))
 }
 
-/// Writes the triple at `at` to `row` of the outputs, if such a row can be: from `source`, for this rank, and,
-/// since tokens rise within a slot, not before token `first`. The least token that may follow.
+/// Writes the triple at `at` to `row` of the outputs, if it is valid: from `source`, for this rank, and, since tokens rise
+/// within a slot, not before token `first`. Returns the least token that may follow.
 pub(crate) fn copy_triple<F: Fabric + ?Sized>(
     shape: &Shape,
     fabric: &mut F,
@@ -354,7 +355,8 @@ pub(crate) fn copy_triple<F: Fabric + ?Sized>(
     Ok(triple.token.0 + 1)
 }
 
-/// The same for some rows, by one write. That of a stretch's first row lies `at` there, the others `pitch` bytes apart.
+/// Writes the triples of some rows like [`copy_triple`], by one write. A stretch's triples begin at `at` and are `pitch`
+/// bytes apart.
 pub(crate) fn copy_triples(
     cx: &mut Cx<'_, impl Types>,
     rows: &Rows,
@@ -368,7 +370,7 @@ pub(crate) fn copy_triples(
         let mut at = at(stretch);
         for bytes in left.by_ref().take(stretch.len as usize) {
             *bytes = fabric.bytes(at, Triple::BYTES)?;
-            // Another processor has written it: a line to wait for, so all are asked for at once.
+            // Another processor has written it, so each read waits for a cache line: all are requested at once.
             fabric.prefetch(bytes);
             at.offset += pitch;
         }
@@ -391,7 +393,7 @@ pub(crate) fn copy_triples(
     Ok(first)
 }
 
-/// What the triples of a slot can be.
+/// The valid triples of a slot.
 struct Expected {
     source: RankId,
     tokens: u32,
@@ -399,13 +401,13 @@ struct Expected {
 }
 
 impl Expected {
-    /// Of rows from `source` on `rank`.
+    /// Creates the check of rows from `source` on `rank`.
     #[inline]
     fn of(shape: &Shape, rank: RankId, source: RankId) -> Self {
         Self { source, tokens: shape.bs(source), columns: Triple::columns_on(shape, rank, source) }
     }
 
-    /// The triple of `row`, if it is one of them and, since tokens rise within a slot, not before token `first`.
+    /// Returns the triple of `row`, if it is valid and, since tokens rise within a slot, not before token `first`.
     #[inline(always)]
     fn check(
         &self,
@@ -431,7 +433,7 @@ pub(crate) fn copy_scale<F: Fabric + ?Sized>(
     Ok(())
 }
 
-/// The same for some rows, by one write; they lie as of [`copy_triples`].
+/// Writes the scales of some rows, by one write; they lie as in [`copy_triples`].
 pub(crate) fn copy_scales<F: Fabric + ?Sized>(
     fabric: &mut F,
     rows: &Rows,
@@ -462,8 +464,7 @@ pub(crate) fn write_first<const N: usize, F: Fabric + ?Sized>(
     Ok(())
 }
 
-/// The tail of a record, read back: its triple is checked as if it had not been looked at before, since others can still
-/// write there.
+/// Returns the tail of a record, read back. Its triple is checked again, since other ranks can still write there.
 pub(crate) fn tail_of<F: Fabric + ?Sized>(
     shape: &Shape,
     fabric: &F,
@@ -477,7 +478,7 @@ pub(crate) fn tail_of<F: Fabric + ?Sized>(
     Ok(Tail::new(shape, scale, triple))
 }
 
-/// The scratch words: slots of the share, then the table of counts.
+/// Splits the scratch words into the slots of the share and the table of counts.
 pub(crate) fn split_words<'u>(
     words: &'u mut [u32],
     share: &DispatchShare,
@@ -487,7 +488,7 @@ pub(crate) fn split_words<'u>(
         .ok_or(given("scratch is shorter than scratch_words"))
 }
 
-/// The entry of the count table for a slot of the own share.
+/// Returns the entry of the count table for a slot of the own share.
 pub(crate) fn count_of<'u, V>(
     env: Bound<'_, V>,
     counts: &'u mut [u32],
@@ -498,8 +499,8 @@ pub(crate) fn count_of<'u, V>(
         .ok_or(given("scratch is shorter than scratch_words"))
 }
 
-/// Writes the running sums of the counts of some slots, at most [`CHUNK`], behind `rows`: entries of `ep_recv_counts`. The
-/// last sum.
+/// Writes the running sums of the counts of some slots, at most [`CHUNK`], starting from `rows`: entries of
+/// `ep_recv_counts`. Returns the last sum.
 pub(crate) fn write_sums<F: Fabric + ?Sized, V>(
     env: Bound<'_, V>,
     fabric: &mut F,
@@ -511,7 +512,7 @@ pub(crate) fn write_sums<F: Fabric + ?Sized, V>(
     let len = slots.len();
     let mut sums = [0; CHUNK as usize];
     for (sum, slot) in sums.iter_mut().zip(slots) {
-        // Cannot overflow: the sums of all cores are within the capacity.
+        // This cannot overflow: the sums of all cores are within the capacity.
         rows = rows.saturating_add(*count_of(env, counts, slot)?);
         *sum = rows;
     }
@@ -530,7 +531,7 @@ pub(crate) fn write_words<F: Fabric + ?Sized>(
     Ok(())
 }
 
-/// The bytes of some words, at most [`CHUNK`], and how many they are.
+/// Returns the bytes of some words, at most [`CHUNK`], and their number.
 pub(crate) fn bytes_of(words: impl Iterator<Item = u32>) -> ([u8; CHUNK as usize * 4], usize) {
     let mut bytes = [0; CHUNK as usize * 4];
     let mut len = 0;
@@ -541,7 +542,7 @@ pub(crate) fn bytes_of(words: impl Iterator<Item = u32>) -> ([u8; CHUNK as usize
     (bytes, len)
 }
 
-/// A copy of `N` bytes of the window, so that they can be checked and then written.
+/// Returns a copy of `N` bytes of the window, so that the checked bytes are the written ones.
 pub(crate) fn copy_of<const N: usize, F: Fabric + ?Sized>(
     fabric: &F,
     at: Place,
@@ -549,7 +550,7 @@ pub(crate) fn copy_of<const N: usize, F: Fabric + ?Sized>(
     array_of(fabric.bytes(at, N as u64)?)
 }
 
-/// What a fabric returned for `N` bytes.
+/// Converts what a fabric returned for `N` bytes.
 fn array_of<const N: usize>(bytes: &[u8]) -> Result<[u8; N], ProtocolError> {
     bytes.try_into().map_err(|_| given("the fabric returned bytes of another length"))
 }

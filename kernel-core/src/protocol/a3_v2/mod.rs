@@ -1,5 +1,5 @@
-//! fullmesh_v2: dispatch whose records carry flags of their own, block by block. Combine is that of
-//! [`a3`](crate::protocol::a3), and so are the constants of a core, its scratch and what the driver owes.
+//! fullmesh_v2: a dispatch whose records carry a flag in each block. Combine, the constants of a core, its scratch and the
+//! obligations of the driver are those of [`a3`](crate::protocol::a3).
 
 mod dispatch;
 

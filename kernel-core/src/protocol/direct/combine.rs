@@ -1,12 +1,12 @@
-//! Pull combine of one core: tell all ranks that the own results lie ready; for each own token await the word of its
-//! experts' ranks and sum the rows where they lie.
+//! Pull combine of one core: announce the own results to all ranks; for each own token await the words of its experts'
+//! ranks and sum the rows in place.
 //!
 //! ```text
 //! Select -> Ready* -> (Await -> Sum -> (Add -> Rstd -> Norm)?)* -> Arrive -> Barrier -> Clear* -> Done
 //! ```
 //!
-//! A word is looked at by all cores of the owner, so it is cleared when all have summed, also that of a rank without
-//! an expert of theirs: hence the barrier, and hence pull combine waits for all ranks, though no token does.
+//! All cores of the owner read a word, so it is cleared after all of them have summed, even if its rank holds none of their
+//! experts. This requires the barrier, and makes pull combine wait for all ranks, though no token does.
 
 use super::ranks;
 use crate::fabric::{Fabric, Flag, Progress, ProtocolError, Wait};
@@ -29,26 +29,26 @@ use crate::vector::Value;
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Combine {
     partition: Partition,
-    /// Barrier passed last.
+    /// The last barrier that was passed.
     epoch: u32,
-    /// Where results lie, on every rank.
+    /// The area of the results, on every rank.
     area: Area,
     phase: Phase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Take the partition, see where results lie.
+    /// Take the partition and the area of the results.
     Select,
-    /// Tell the next ranks of this core's share that the own results lie ready.
+    /// Announce the own results to the next ranks of this core's share.
     Ready { to: u32 },
     /// Await the words of the ranks of a token's experts, from column `k` on.
     Await { token: Token, k: u32 },
-    /// Sum what they operands, and go on with the sum.
+    /// Write the outputs of a token, its sum first.
     Write { token: Token, output: Output },
-    /// Tell the other cores that this one has summed all.
+    /// Announce to the other cores that this one has summed all its tokens.
     Arrive,
-    /// All cores have.
+    /// Await all cores.
     Barrier,
     /// Await and clear the words of the next ranks of this core's share.
     Clear { source: u32 },
@@ -59,7 +59,7 @@ enum Phase {
 phase_names! { Phase: Select Ready Await Write Arrive Barrier Clear Done }
 
 impl Combine {
-    /// A core's next combine.
+    /// Creates a core's combine in its first phase.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -70,7 +70,7 @@ impl Combine {
         }
     }
 
-    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
@@ -79,7 +79,7 @@ impl Combine {
         }
     }
 
-    /// Goes on with the operator by one step.
+    /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
@@ -140,7 +140,7 @@ impl Combine {
         self.go(Phase::Ready { to })
     }
 
-    /// Whether the results of `source` lie ready.
+    /// Returns whether the results of `source` are ready.
     fn lies_ready<F: Fabric + ?Sized>(&self, fabric: &F, source: RankId) -> Result<bool, ProtocolError> {
         let seen = fabric.observe(results_ready(self.partition, source))?;
         match flag::arrived(seen) {
@@ -189,7 +189,7 @@ impl Combine {
 
 machine! { Combine }
 
-/// Where experts left them, at the ranks that hold them.
+/// The rows where experts wrote them, at the ranks of those experts.
 struct AtPeers<'a> {
     /// The tokens' owner.
     rank: RankId,

@@ -1,11 +1,11 @@
-//! A3 combine of one core: for each received row put and publish; for each own token await, clear, sum, and for
-//! AddRmsNorm add the residual and normalise.
+//! A3 combine of one core: put and publish each received row; for each own token await, clear and sum, and for AddRmsNorm
+//! add the residual and normalise.
 //!
 //! ```text
 //! Select -> Lend? -> (Put -> Publish)* -> (Await -> Clear* -> Sum -> (Add -> Rstd -> Norm)?)* -> Done
 //! ```
 //!
-//! The core that puts a row publishes its flag, so nothing has to be quiet in between.
+//! The core that puts a row publishes its flag, so no quiet is needed in between.
 
 pub(crate) mod receive;
 mod send;
@@ -30,16 +30,16 @@ pub struct Combine {
     partition: Partition,
     /// The rows that this core returns.
     share: Range<u32>,
-    /// In which order.
+    /// The order in which it returns them.
     path: Path,
-    /// Where the TP peer's results for them are, if there is one.
+    /// The partition that holds the TP peer's results for them, if there is a peer.
     lent: Option<Partition>,
     phase: Phase,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Take the partition, count the rows.
+    /// Take the partition and count the rows.
     Select,
     /// TP = 2: exchange results with the peer, which has `others` rows; this rank returns `rows`.
     Lend { add: Add, rows: u32, others: u32 },
@@ -51,7 +51,7 @@ enum Phase {
     Await { token: Token, k: u32 },
     /// Clear them, from column `k` on.
     Clear { token: Token, k: u32 },
-    /// Sum what the token's experts operands, and go on with the sum.
+    /// Write the outputs of the token, its sum first.
     Write { token: Token, output: Output },
     /// The operator has ended.
     Done,
@@ -60,13 +60,13 @@ enum Phase {
 phase_names! { Phase: Select Lend Put Publish Await Clear Write Done }
 
 impl Combine {
-    /// A core's next combine.
+    /// Creates a core's combine in its first phase.
     #[must_use]
     pub const fn new() -> Self {
         Self { partition: Partition::P0, share: 0..0, path: Path::EMPTY, lent: None, phase: Phase::Select }
     }
 
-    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
@@ -76,7 +76,7 @@ impl Combine {
         }
     }
 
-    /// Goes on with the operator by one step.
+    /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {

@@ -44,7 +44,7 @@ impl Combine {
     }
 }
 
-/// The first column of `token` from `k` on that is sent to an expert, and where that expert lives.
+/// Returns the first column of `token` from `k` on that is sent to an expert, and that expert's location.
 #[inline(always)]
 pub(crate) fn next_pair<V>(
     env: Bound<'_, V>,

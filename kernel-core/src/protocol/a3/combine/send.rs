@@ -48,7 +48,7 @@ impl Combine {
         }
     }
 
-    /// Puts rows from item `next` on, and behind each publishes its flag; that item may be put and not published.
+    /// Puts rows from item `next` on and publishes the flag after each; that item may already be put but not published.
     pub(super) fn send(
         &mut self,
         cx: &mut Cx<'_, impl Types>,
@@ -86,7 +86,7 @@ impl Combine {
         Ok(())
     }
 
-    /// Puts a row at its owner. Whose it is.
+    /// Puts a row at its owner, and returns its triple.
     #[inline(always)]
     fn put(&self, cx: &mut Cx<'_, impl Types>, row: u32) -> Result<Triple, ProtocolError> {
         let env = cx.env;
@@ -116,13 +116,13 @@ impl Combine {
 }
 
 impl Operands<'_> {
-    /// A row of `y`.
+    /// Returns a row of `y`.
     pub(crate) fn row(&self, shape: &Shape, row: u32) -> Option<&[u8]> {
         let len = shape.row_bytes() as usize;
         self.y.get(row as usize * len..).and_then(|rest| rest.get(..len))
     }
 
-    /// Whose a row is.
+    /// Returns the triple of a row, checked.
     #[inline(always)]
     fn triple(&self, shape: &Shape, rank: RankId, row: u32) -> Result<Triple, ProtocolError> {
         let at = row as usize * Triple::BYTES as usize;
@@ -135,8 +135,8 @@ impl Operands<'_> {
         Ok(triple)
     }
 
-    /// The rows that `rank` returns, and with a TP domain those of its peer, which follow in `y`: the last entries
-    /// of each rank's `ep_recv_counts`, checked.
+    /// Returns the number of rows that `rank` returns, and with a TP domain the number of its peer's, which follow in `y`:
+    /// the last entries of each rank's `ep_recv_counts`, checked.
     fn rows(&self, shape: &Shape, rank: RankId) -> Result<(u32, u32), ProtocolError> {
         let held = div_floor(self.y.len() as u64, shape.row_bytes());
         let own = self.total(shape, rank, 1, held)?;
@@ -147,7 +147,7 @@ impl Operands<'_> {
         Ok((own, others))
     }
 
-    /// The last entry of the `nth` rank's half of `ep_recv_counts`, of which `y` holds at most `held` rows.
+    /// Returns the last entry of the `nth` rank's half of `ep_recv_counts`, given that `y` holds at most `held` rows.
     fn total(&self, shape: &Shape, rank: RankId, nth: usize, held: u64) -> Result<u32, ProtocolError> {
         let entries = nth * shape.local_experts(rank) as usize * shape.ep_world_size() as usize;
         let last = self.ep_recv_counts.chunks_exact(4).nth(entries.saturating_sub(1));

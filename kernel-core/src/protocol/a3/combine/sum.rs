@@ -1,7 +1,7 @@
-//! What becomes of a token when its rows are there: the weighted sum, and AddRmsNorm.
+//! The outputs of a token once its rows have arrived: the weighted sum, and AddRmsNorm.
 //!
-//! The sum is taken straight from the window. AddRmsNorm writes four outputs, one effect each, so its row of f32
-//! stays in the scratch from one step to the next: to sum again would read all rows of the window again.
+//! The sum is computed straight from the window. AddRmsNorm writes four outputs, one effect each, so its row of f32 stays
+//! in the scratch from one step to the next; computing it again would read all rows of the window again.
 
 use crate::fabric::{Fabric, ProtocolError, prefetches};
 use crate::inputs::Inputs;
@@ -19,25 +19,26 @@ use crate::units::{Pair, Token};
 use crate::vector::{Term, Value, Vector, cells};
 use core::cell::Cell;
 
-/// The terms of a sum. `shared_expert_x` is one only where there are no shared experts' rows.
+/// The terms of a sum. `shared_expert_x` is a term only where shared experts return no rows.
 type Terms<'a> = heapless::Vec<Term<'a>, { K_MAX + SHARED_MAX }>;
 
-/// An output of a token, made of what its experts returned. In this order; without AddRmsNorm the first is all.
+/// An output of a token, computed from the results of its experts. They are written in this order; without AddRmsNorm there
+/// is only the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Output {
     /// The sum: `x_out`.
     Sum,
-    /// And the residual: `x`.
+    /// The sum plus the residual: `x`.
     Add,
-    /// `rstd` of that.
+    /// `rstd` of `x`.
     Rstd,
-    /// Normalised by it: `y`.
+    /// `x` normalised by `rstd`: `y`.
     Norm { rstd_bits: u32 },
 }
 
 phase_names! { Output: Sum Add Rstd Norm }
 
-/// Writes an output of a token. The next one, if there is one.
+/// Writes an output of a token, and returns the next one, if there is one.
 #[inline]
 pub(crate) fn write<T: Types>(
     cx: &mut Cx<'_, T>,
@@ -64,9 +65,9 @@ pub(crate) fn write<T: Types>(
     })
 }
 
-/// Where the rows lie that experts returned for a token.
+/// The rows that experts returned for a token.
 pub(crate) trait Rows<F: ?Sized> {
-    /// That of column `k`, from the expert at `home`.
+    /// Returns the row of column `k`, from the expert at `home`.
     fn row<'f>(
         &self,
         shape: &Shape,
@@ -76,7 +77,7 @@ pub(crate) trait Rows<F: ?Sized> {
     ) -> Result<Value<'f>, ProtocolError>;
 }
 
-/// In the combine area of the own window.
+/// The rows in the combine area of the own window.
 pub(super) struct InWindow {
     pub(super) partition: Partition,
 }
@@ -88,7 +89,7 @@ impl<F: Fabric + ?Sized> Rows<F> for InWindow {
     }
 }
 
-/// Writes `x_out` of a token; for AddRmsNorm the row stays in the scratch unrounded.
+/// Writes `x_out` of a token; for AddRmsNorm the unrounded row stays in the scratch.
 fn write_sum<T: Types>(
     cx: &mut Cx<'_, T>,
     token: Token,
@@ -118,7 +119,8 @@ fn write_sum<T: Types>(
     }
 }
 
-/// Writes an output as long as `scratch`, as one effect: where it lies if the fabric lends it, else by way of the scratch.
+/// Writes an output as long as `scratch`, as one effect: in place if the fabric lends its memory, else by way of the
+/// scratch.
 pub(crate) fn fill_output<F: Fabric + ?Sized>(
     fabric: &mut F,
     at: Place,
@@ -132,7 +134,7 @@ pub(crate) fn fill_output<F: Fabric + ?Sized>(
     Ok(fabric.write(at, scratch)?)
 }
 
-/// Everything that is added up for a token, in order.
+/// Collects everything that is added up for a token, in order.
 fn collect_terms<'a, F: Fabric + ?Sized, V>(
     env: Bound<'_, V>,
     fabric: &'a F,
@@ -155,7 +157,7 @@ fn collect_terms<'a, F: Fabric + ?Sized, V>(
                 Value::Mix { alphas, rows: [inputs.row(shape, token), v] }
             }
         };
-        // Shared experts are behind the last weight: unscaled.
+        // The columns of shared experts follow the last weight and are unscaled.
         let weight = weights.get(k as usize).copied().unwrap_or(1.0);
         push(terms, Term { weight, value })?;
     }
@@ -193,7 +195,7 @@ fn write_y(cx: &mut Cx<'_, impl Types>, token: Token, rstd: f32) -> Result<(), P
     Ok(())
 }
 
-/// A returned row as it travels.
+/// Returns a returned row as a value, in the format in which it travels.
 pub(crate) fn returned<'a>(shape: &Shape, row: &'a [u8]) -> Value<'a> {
     match shape.result_format().scale {
         Some(_) => {
@@ -208,7 +210,7 @@ fn push<'a>(terms: &mut Terms<'a>, term: Term<'a>) -> Result<(), ProtocolError> 
     terms.push(term).map_err(|_| internal("more terms than K and S allow"))
 }
 
-/// The scratch: a row of dtype; behind it, for AddRmsNorm, one of f32.
+/// Splits the scratch into a row of dtype and, for AddRmsNorm, one of f32.
 fn split<'u>(
     shape: &Shape,
     scratch: &'u mut Scratch<'_>,

@@ -7,10 +7,10 @@
 //!                        -> Quiet -> Arrive -> Barrier -> PublishTokens* -> (AwaitTokens -> CopyOut*)* -> Done
 //! ```
 //!
-//! With separate flags (seed 004 section 2.4) counts leave at once: every core has counted all pairs of its rank.
-//! The exchange of counts fills the time until the own records have landed, and those of others. A count says
-//! nothing about records, nor about clears; `TokenFlag` does, published behind quiet and the core barrier as
-//! joint flags are. So every slot has a `TokenFlag`, also one with a count of 0: it makes dispatch wait for all.
+//! With separate flags (seed 004 section 2.4) counts leave at once: every core has counted all pairs of its rank. The
+//! exchange of counts overlaps the landing of the own records and those of other ranks. A count does not cover records or
+//! clears; `TokenFlag` does, published after quiet and the core barrier as joint flags are. So every slot has a
+//! `TokenFlag`, even one with a count of 0: it makes dispatch wait for all ranks.
 
 mod receive;
 mod send;
@@ -35,21 +35,21 @@ pub struct Dispatch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-// A tag of its own: a step, and every poll, begins with reading it.
+// The tag has its own byte: every step and every poll begins with reading it.
 #[repr(u8)]
 enum Phase {
-    /// Take the partition, plan the sends.
+    /// Take the partition and plan the sends.
     Select,
     /// Put the records of the next pairs of this core's share.
     Send { next: u32 },
-    /// A part that every layout has.
+    /// A part that all layouts share.
     Part(Part),
     /// Take the partition of the TP domain.
     SelectTp,
-    /// Await and clear the `TokenFlag` of a slot whose records go to `row` and behind it.
+    /// Await and clear the `TokenFlag` of a slot whose records go to `row` and the rows after it.
     AwaitTokens { slot: u32, row: u32 },
-    /// Copy record `index` of `slot` to `row` of the outputs, and some behind it. Tokens rise within a
-    /// slot: unless it is the first, the record's is at least `token`.
+    /// Copy record `index` of `slot`, and some after it, to `row` of the outputs. Tokens rise within a slot: unless it is
+    /// the first, the record's token is at least `token`.
     CopyOut { slot: u32, index: u32, row: u32, token: u32, field: Field },
     /// TP = 2: lend the peer the own rows, gather the peer's.
     Gather(Gather),
@@ -59,24 +59,24 @@ enum Phase {
 
 phase_names! { Phase: Select Send Part SelectTp AwaitTokens CopyOut Gather Done }
 
-/// What is copied of a record, in this order.
+/// The fields of a record, in the order in which they are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Field {
     Triple,
     Data,
     Scale,
-    /// TP = 2: the whole of it, to the same row of the peer's.
+    /// TP = 2: the whole record, to the same row of the peer's.
     Peer,
 }
 
 impl Dispatch {
-    /// A core's next dispatch.
+    /// Creates a core's dispatch in its first phase.
     #[must_use]
     pub const fn new() -> Self {
         Self { round: Round::new(), tp_partition: Partition::P0, phase: Phase::Select }
     }
 
-    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
@@ -86,7 +86,7 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator by one step.
+    /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match &mut self.phase {
@@ -118,7 +118,7 @@ impl Dispatch {
         Ok(Progress::Stepped)
     }
 
-    /// What follows a part.
+    /// Returns the phase that follows a part.
     fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
         let (separate, one_core) = (env.choices.flags == Flags::Separate, env.shape.aiv_num() == 1);
         match part {

@@ -1,4 +1,4 @@
-//! The receiving half: learn where the own rows go, copy the records out.
+//! The receiving half: compute the places of the own rows, copy the records out.
 
 use super::{Dispatch, Field, Phase};
 use crate::fabric::{Fabric, Progress, ProtocolError};
@@ -13,8 +13,9 @@ use crate::protocol::{Flags, Outcome, Receive, Types, given};
 use crate::units::{CoreId, RankId};
 
 impl Dispatch {
-    /// Joint flags: the first step of copying, behind the exchange. All that was counted has come, so that any core may copy
-    /// it: where cores can tell whose rows are where, they split rows, since on a shared-expert rank few slots have any.
+    /// Returns the first phase of copying with joint flags, after the exchange. All counted records have arrived, so any
+    /// core may copy them. Where each core can compute the places of all rows, the cores split rows: on a shared-expert
+    /// rank few slots have any.
     pub(super) fn first_to_copy(
         &mut self,
         cx: &mut Cx<'_, impl Types>,
@@ -26,7 +27,7 @@ impl Dispatch {
         }
         let own = split::rows(shape, self.round.total, env.core);
         self.round.end = Some(own.end);
-        // Slots that are another core's have entries, too: there are fewer than destinations.
+        // Slots of other cores have entries, too: there are fewer slots than destinations.
         let (_, counts) = split_words(cx.scratch.words, &env.work.sends)?;
         counts.fill(0);
         let (mut before, mut first) = (0, (0, 0));
@@ -74,7 +75,7 @@ impl Dispatch {
             (Flags::Separate, None) => (slot..slot + 1, cx.env.work.slots.start),
         };
         let most = match shape.tp_world_size() {
-            // Where data stay, what is written for each record is small.
+            // Where data stay in the window, the writes for each record are small.
             _ if cx.env.choices.receive.keeps_rows() => ROWS,
             1 => cx.env.run.min(ROWS),
             // A record goes to the peer as soon as it is copied.
@@ -147,7 +148,7 @@ impl Dispatch {
                 self.go(Self::behind_own_parts(cx.env, self.phase, next))
             }
             Field::Peer => {
-                // `token` is the one behind the record's.
+                // `token` is one above the record's own.
                 let rows = (row, token.saturating_sub(1));
                 let tail = steps::tail_of(shape, cx.fabric, at(one), (one.home, one.source), rows)?;
                 self.put_at_peer(cx, (at(one), &tail), row)?;

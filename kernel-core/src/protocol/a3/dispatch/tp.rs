@@ -1,5 +1,5 @@
-//! TP = 2: every record that is copied out also goes to the same row of the peer's; behind the last one `Gather`
-//! brings the peer's rows.
+//! TP = 2: every record that is copied out also goes to the same row of the peer's; after the last one `Gather` brings the
+//! peer's rows.
 
 use super::{Dispatch, Field, Phase, first_to_send};
 use crate::fabric::{Fabric, Progress, ProtocolError};
@@ -18,8 +18,8 @@ impl Dispatch {
         self.go(first_to_send(cx.env))
     }
 
-    /// Puts a received record at the peer's. It goes through the scratch, as on the device through the unified
-    /// buffer: a fabric lends its bytes only as long as it is not used otherwise.
+    /// Puts a received record at the peer's. It goes through the scratch, as on the device through the unified buffer,
+    /// since a fabric lends its bytes only until its next call.
     pub(super) fn put_at_peer(
         &mut self,
         cx: &mut Cx<'_, impl Types>,
@@ -41,7 +41,7 @@ impl Dispatch {
         Ok(())
     }
 
-    /// The own share is copied out up to row `end`.
+    /// Continues after the own share is copied out up to row `end`.
     pub(super) fn copied<V>(&mut self, env: Bound<'_, V>, end: u32) -> Result<Progress, ProtocolError> {
         let told = Rows { first: self.round.first_row, end };
         self.go(match env.shape.tp_world_size() {
@@ -59,7 +59,7 @@ impl Dispatch {
         }
     }
 
-    /// What follows a record whose own outputs are written.
+    /// Returns the phase that follows a record whose own outputs are written.
     pub(super) fn behind_own_parts<V>(env: Bound<'_, V>, this: Phase, next: Phase) -> Phase {
         match (env.shape.tp_world_size(), this) {
             (2, Phase::CopyOut { slot, index, row, token, .. }) => {

@@ -1,4 +1,4 @@
-//! Every word that a machine reads, corrupted: the error names it with the right numbers.
+//! Each word that a machine reads is corrupted: the error names it with the right numbers.
 
 use super::super::Combine;
 use crate::fabric::{Fault, Flag, Progress, ProtocolError, Wait};
@@ -23,7 +23,7 @@ use alloc::vec::Vec;
 const RANK: RankId = RankId(0);
 const P0: Partition = Partition::P0;
 
-/// Two ranks, two experts each, two tokens; everybody sends to experts 0 and 2.
+/// Two ranks, two experts each, two tokens; both ranks send to experts 0 and 2.
 fn group(cores: i64) -> Group {
     with_config(Domain { e: 4, k: 2, cores, ..PAIR }.config())
 }
@@ -44,7 +44,7 @@ fn at_combine(cores: i64) -> Group {
     group
 }
 
-/// Steps core 0 of rank 0 until it waits or has reached `phase`; what it waits for.
+/// Steps core 0 of rank 0 until it waits or has reached `phase`, and returns its wait.
 fn until(group: &mut Group, phase: &str) -> Option<Wait> {
     for _ in 0..1000 {
         if group.phase(0) == phase {
@@ -96,7 +96,7 @@ fn a_core_in_an_impossible_epoch_is_refused_at_the_first_barrier() {
     assert_eq!(error(&mut group), ProtocolError::CoreWord { core: CoreId(1), seen: 2 << 62, epoch: 1 });
 }
 
-/// Core 0 of two, waiting for the sums of core 1; every rank but its own core 1 has ended its dispatch's flags.
+/// Core 0 of two, waiting for the sums of core 1; all other cores have reached their own sums.
 fn at_sums() -> Group {
     let mut group = group(2);
     for _ in 0..1000 {
@@ -209,7 +209,7 @@ fn a_count_beyond_the_batch_of_its_source_is_refused() {
 
 #[test]
 fn a_triple_that_contradicts_its_slot_or_the_shape_is_refused() {
-    // Row 3 of rank 0 is the second token of rank 1 for expert 0; [1, 0, 0] would be its first once more.
+    // Row 3 of rank 0 is the second token of rank 1 for expert 0; [1, 0, 0] would repeat its first.
     for seen in [
         [0, 1, 0],
         [1, 0, 0],
@@ -277,7 +277,7 @@ fn a_shared_expert_takes_no_rows_of_a_source_that_sends_to_another_replica() {
             let expected = ProtocolError::Count { source, local_expert: 0, seen: 1, max: 0 };
             assert_eq!(error(&mut group), expected);
         } else {
-            // What rank 2 would have sent itself.
+            // The triple that rank 2 would have sent itself.
             assert!(until(&mut group, "Sums").is_some());
         }
     }
@@ -285,7 +285,7 @@ fn a_shared_expert_takes_no_rows_of_a_source_that_sends_to_another_replica() {
 
 #[test]
 fn combine_refuses_a_column_that_its_rank_cannot_return() {
-    // K = 2: column 1 is legal on both ranks, column 2 would be a shared expert's.
+    // K = 2: column 1 is legal on both ranks, column 2 would belong to a shared expert.
     let mut group = at_combine(1);
     let shared = Triple { source: RankId(0), token: Token(0), k: 2 };
     group.members[0].returned[0].assist_info[..12].copy_from_slice(&shared.to_bytes());
@@ -305,7 +305,7 @@ fn an_expert_that_is_not_shared_takes_no_rows_of_a_shared_column() {
     let tensors = (0..4).map(|rank| Tensors::new(&shape, RankId(rank), vec![0], OwnedMask::None)).collect();
     let mut group = Group::new(&shape, tensors);
     group.begin_dispatch();
-    // Expert 0 lives on rank 2, behind the shared ones.
+    // Expert 0 lives on rank 2, after the shared-expert ranks.
     let host = 2;
     while group.phase(host) != "CopyOut" {
         (0..4).for_each(|i| assert!(group.phase(host) == "CopyOut" || group.step(i).is_ok()));
@@ -390,7 +390,7 @@ fn what_the_fabric_refuses_stops_the_machine() {
 fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
     for quant_mode in [0, 2] {
         let config = Config { quant_mode, ..Domain { e: 4, k: 2, ..PAIR }.config() };
-        // Those for local experts are of direct placement.
+        // The words for local experts are used by direct placement.
         let words = with_config(config).core(0).words.len() - 2;
         for len in 0..words {
             let mut group = with_config(config);

@@ -1,4 +1,4 @@
-//! Memory full of rubbish: whatever comes of it, no panic, and never more in a step than a run of effects.
+//! Memory full of random words: no machine panics, and no step has more effects than a run.
 
 use super::super::Flags;
 use crate::fabric::Progress;
@@ -15,7 +15,7 @@ use crate::units::{CoreId, RankId};
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// A word that is wrong in one of many ways, or right: else no machine would get far.
+/// Returns a word that is wrong in one of many ways, or right, so that machines get far enough.
 fn word(dice: &mut Dice) -> u64 {
     let (epoch, rows, last) = (dice.below(4), dice.below(12), dice.below(12));
     match dice.below(9) {
@@ -53,7 +53,7 @@ fn random_group(shape: &Shape, dice: &mut Dice) -> Group {
     let mut group = Group::new(shape, tensors);
     group.choices.flags = if dice.below(2) == 0 { Flags::Joint } else { Flags::Separate };
     group.one_by_one = if dice.below(2) == 0 { |_| true } else { |_| false };
-    // Nobody knows what comes of rubbish.
+    // The results of random words are not judged.
     group.judge.lenient = true;
     for rank in (0..shape.ep_world_size()).map(RankId) {
         let window: Vec<u8> = (0..4096).map(|_| dice.next() as u8 & 3).collect();
@@ -66,7 +66,7 @@ fn random_group(shape: &Shape, dice: &mut Dice) -> Group {
     group
 }
 
-/// Steps cores at random while rubbish falls on the words; a core that fails stops.
+/// Steps cores at random while words are overwritten with random ones; a core that fails stops.
 fn run_under_corruption(group: &mut Group, dice: &mut Dice, corruption: u32, scratch_too: bool) {
     let words = words(group.shape);
     let mut alive: Vec<usize> = (0..group.cores()).collect();
@@ -113,7 +113,7 @@ proptest! {
             }
         }
         group.begin_dispatch();
-        // Outputs may be written twice when counts are rubbish: the fabric of the tests must not mind.
+        // Outputs may be written twice when counts are random, so the fabric of the tests must accept that.
         group.memory.rewrites = true;
         run_under_corruption(&mut group, &mut dice, corruption, scratch_too);
     }

@@ -1,7 +1,7 @@
-//! Layers of different sizes on one window: what the argument of docs/PROTOCOL.md allows, and what not.
+//! Layers of different sizes on one window: combinations that the argument of docs/PROTOCOL.md allows, and others.
 //!
-//! A partition holds the combine area first and the dispatch area behind it. Where the one ends follows from
-//! the layer, so the dispatch area of one layer may lie over the combine area of another.
+//! A partition holds the combine area first and the dispatch area after it. The layer determines the border, so the
+//! dispatch area of one layer may overlap the combine area of another.
 
 use crate::fabric::Progress;
 use crate::inputs::Inputs;
@@ -19,7 +19,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// What the ranks bring to the rounds, each of a layer of its own.
+/// The inputs of the rounds, each of a layer of its own.
 struct Layers {
     /// The layer of each round.
     shapes: Vec<&'static Shape>,
@@ -49,7 +49,7 @@ impl Layers {
         (Self { shapes, tensors }, whole)
     }
 
-    /// What rank, token and k returned in a round.
+    /// Returns the result of rank, token and k in a round.
     fn result(&self, round: usize, rank: u32, token: u32, k: u32) -> Vec<u8> {
         result_row(self.shapes[round], rank + 11 * round as u32, token, k)
     }
@@ -60,7 +60,7 @@ impl World<Dense, Seeded> for Layers {
         self.tensors[round][member.index()].inputs()
     }
 
-    /// Holds what a rank has got against the oracle, and runs its experts.
+    /// Compares a rank's outputs with the oracle, and runs its experts.
     fn ended(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
         let Planned { operator, round } = planned;
         let inputs: Vec<_> = self.tensors[round].iter().map(Tensors::inputs).collect();
@@ -95,7 +95,7 @@ impl World<Dense, Seeded> for Layers {
     }
 }
 
-/// Runs `operators` on ranks of one core each, in bursts, so that some run far ahead.
+/// Runs `operators` on ranks of one core each, in bursts, so that some ranks run far ahead.
 fn run(
     mut layers: Layers,
     whole: &'static Shape,
@@ -123,7 +123,7 @@ fn run(
     Ok(())
 }
 
-/// What goes wrong in 50 runs of `schedule` over `layers` by turns.
+/// Returns the errors of 50 runs of `schedule` over `layers` in turn.
 fn wrong_runs(alg: Protocol, layers: &[Domain], schedule: &str, rounds: usize) -> Vec<String> {
     let in_flight = schedule.len() / 2;
     let operators = schedule_of(schedule, rounds);
@@ -166,7 +166,7 @@ fn two_batches_in_flight_may_be_of_layers_with_combine_areas_of_one_size() {
 
 #[test]
 fn catches_two_batches_in_flight_of_layers_with_other_combine_areas() {
-    // The dispatch of the narrow layer writes where results of the wide one are still read.
+    // The dispatch of the narrow layer overwrites results of the wide one that are still needed.
     let wrong = wrong_runs(V1, &[WIDE, WIDE, NARROW, NARROW], "DDCC", 4);
     assert!(wrong.iter().any(|what| what.starts_with("x_out of rank")), "{wrong:?}");
 }
@@ -182,7 +182,7 @@ fn flags_in_blocks_may_be_of_layers_with_combine_areas_of_one_size() {
 
 #[test]
 fn catches_flags_in_blocks_of_layers_with_other_combine_areas() {
-    // Strict order does not help: results are left where the other layer looks for flags.
+    // Strict order does not help: results remain where the other layer reads flags.
     let wrong = wrong_runs(V2, &[WIDE, WIDE, NARROW, NARROW], "DC", 10);
     assert!(!wrong.is_empty());
 }

@@ -1,4 +1,4 @@
-//! Both machines in lockstep: what they do step by step, what comes out, what they refuse.
+//! Both machines in lockstep: their steps, their results, and the values that they refuse.
 
 mod corrupt;
 mod garbage;

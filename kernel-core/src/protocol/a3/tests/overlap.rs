@@ -1,4 +1,4 @@
-//! What flag separation is for: counts are worked on while tokens are still on their way. Told in steps of a
+//! The purpose of separate flags: counts are processed while tokens are still on their way. It is measured in steps of a
 //! group in lockstep, not in time.
 
 use crate::fabric::Progress;
@@ -10,7 +10,7 @@ use crate::units::RankId;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// For each rank the step at which a count was first written, and the one by which its last record had landed.
+/// Returns for each rank the step at which a count was first written, and the one by which its last record had landed.
 fn counted_and_arrived(shape: &Shape, choices: Choices, seed: u64) -> Vec<(usize, usize)> {
     let mut dice = Dice(seed);
     let tensors = (0..shape.ep_world_size()).map(|rank| Tensors::random(shape, RankId(rank), &mut dice));
@@ -42,7 +42,7 @@ fn counted_and_arrived(shape: &Shape, choices: Choices, seed: u64) -> Vec<(usize
     seen
 }
 
-/// Of 600 ranks of random groups those that have written a count before their last record had landed.
+/// Returns how many of 600 ranks of random groups wrote a count before their last record had landed.
 fn ahead(comm_alg: Protocol, flags: Flags) -> usize {
     let runs = (0..200).flat_map(|seed| {
         let domain = Domain { r: 3, e: 6, k: 2, bs: 4, cores: 1 + (seed % 3) as i64, ..PAIR };

@@ -1,5 +1,5 @@
-//! Whole rounds of many shapes against the oracle. Each step of them is examined by the group: one effect at most, or a
-//! run of one kind, and a pending machine unchanged.
+//! Whole rounds of many shapes against the oracle. The group examines each step: it has one effect at most, or a run of one
+//! kind, and a pending machine is unchanged.
 
 use super::super::{Combine, Dispatch, scratch_bytes, scratch_words};
 use crate::fabric::{Flag, Progress, Wait};
@@ -17,7 +17,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// Random routings and masks. Every other time also `shared_expert_x`, where it may be.
+/// Random routings and masks, and every other time also `shared_expert_x`, where it is allowed.
 fn random_tensors(shape: &Shape, smoothed: bool, dice: &mut Dice) -> Vec<Tensors> {
     let unmasked = shape.protocol() == Protocol::FullmeshV2;
     let shared_expert_x = shape.shared_expert_rank_num() == 0 && dice.below(2) == 0;
@@ -96,7 +96,7 @@ proptest! {
             zero_expert_num: z,
             copy_expert_num: c,
             const_expert_num: q,
-            // Pull combine has no blocks.
+            // Pull combine does not support blocks.
             comm_quant_mode: if comm_quant && receive < 2 { 2 } else { 0 },
             op: if norm { Op::CombineAddRmsNorm } else { Op::Combine },
             quant_mode: if quantised { 2 } else { 0 },
@@ -142,12 +142,12 @@ fn an_expert_whose_counts_are_in_two_writes_has_the_rows_of_both() {
 
 #[test]
 fn every_flag_of_the_most_columns_that_there_are_is_awaited_and_cleared() {
-    // K = 16, and a shared expert's column behind them.
+    // K = 16, and a shared expert's column after them.
     let domain = Domain { r: 3, e: 16, s: 1, rs: 1, k: 16, h: 1, bs: 2, cores: 2 };
     assert_rounds(&domain.shape(), 3, false, Choices::default(), &mut Dice(7));
 }
 
-/// One row of each token is another rank's, in any column, and that rank is slow.
+/// One row of each token belongs to another rank, in any column, and that rank is slow.
 #[test]
 fn combine_waits_for_every_active_pair_of_a_token_whatever_other_pair_is_masked() {
     let shape = Domain { e: 6, k: 3, bs: 1, cores: 1, ..PAIR }.shape();
@@ -176,8 +176,8 @@ fn ranks_with_batches_of_their_own_give_what_the_oracle_gives() {
     assert_rounds(&shape_of(&config), 3, false, Choices::default(), &mut Dice(3));
 }
 
-/// Three replicas, so that of six sources two send to each. By slots one core of two would copy all rows of the first, and
-/// of four cores two nothing.
+/// Three replicas, so that two of six sources send to each. Split by slots, one of two cores would copy all rows of the
+/// first, and two of four cores none.
 #[test]
 fn cores_of_a_shared_expert_rank_copy_as_many_rows_each_whatever_slots_they_await() {
     for cores in [2, 3, 4, 6] {
@@ -231,7 +231,7 @@ proptest! {
                 most = most.max(pairs + table);
             }
         }
-        // The core with the most pairs may have one slot less than another.
+        // The core with the most pairs may have one slot fewer than another.
         prop_assert!((most..=most + 1).contains(&scratch_words(&shape)), "{} for {most}", scratch_words(&shape));
         prop_assert_eq!(scratch_bytes(&shape) as u64, shape.row_bytes().next_multiple_of(32));
     }
@@ -270,7 +270,7 @@ fn run(group: &mut Group) {
 fn tokens_with_special_experts_alone_wait_for_nobody() {
     let mut group = specials(&[1, 2, 3, 4, 3, 2], OwnedMask::None);
     run(&mut group);
-    // The copy and the const experts are in it.
+    // The copy and the const experts contribute.
     assert!(group.output(RankId(0), Tensor::XOut).iter().any(|&b| b != 0));
     // A token whose only active pair is a zero expert is active, and zero.
     let zero_alone = vec![true, false, false, false, false, false];
@@ -281,8 +281,8 @@ fn tokens_with_special_experts_alone_wait_for_nobody() {
 
 #[test]
 fn terms_are_added_in_the_order_of_k_whoever_computes_them() {
-    // Const -x, MoE, copy x; then copy, MoE, const. Next to x = 2^24 an odd number loses its last place, or not: it
-    // depends on the sign of what stands there when it is added.
+    // Const -x, MoE, copy x; then copy, MoE, const. Next to x = 2^24 an odd number loses its last place or not, depending
+    // on the sign of the sum to which it is added.
     let mut group = specials(&[3, 0, 2, 2, 0, 3], OwnedMask::None);
     group.tensors()[0].x = [0x80, 0x4B].repeat(6);
     group.tensors()[0].weights = vec![1.0; 6];
@@ -298,7 +298,7 @@ fn terms_are_added_in_the_order_of_k_whoever_computes_them() {
 #[test]
 fn a_zero_expert_adds_nothing_whatever_the_weight() {
     let mut group = specials(&[1, 0, 2, 0, 1, 2], OwnedMask::None);
-    // Neither passes the door of the inputs; 0 times either would be NaN.
+    // Neither passes the check of the inputs; 0 times either would be NaN.
     group.tensors()[0].weights[0] = f32::INFINITY;
     group.tensors()[0].weights[4] = f32::NAN;
     run(&mut group);

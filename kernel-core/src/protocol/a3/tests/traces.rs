@@ -1,4 +1,4 @@
-//! What the machines do, as text: every step of small groups, and all transitions that ever happen.
+//! The behaviour of the machines as text: every step of small groups, and all transitions that ever happen.
 
 use super::super::Flags;
 use crate::fabric::Progress;
@@ -16,7 +16,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::fmt::Write;
 
-/// One line for each step; a wait is told once.
+/// Returns one line for each step; a wait is listed once.
 fn trace(group: &mut Group) -> String {
     let mut text = String::new();
     let mut waits = BTreeMap::new();
@@ -94,7 +94,7 @@ fn the_steps_with_separate_flags_are_as_committed() {
     }
 }
 
-/// `put`, `write x_out`: an effect without its numbers.
+/// Returns an effect without its numbers, like `put` or `write x_out`.
 fn kind(step: &Step) -> String {
     match (&step.progress, &step.effect) {
         (Progress::Pending(_), _) => "(pending)".to_string(),
@@ -108,7 +108,7 @@ fn kind(step: &Step) -> String {
     }
 }
 
-/// Every `(phase, effect, next phase)` that random groups ever go through. What is not in it is illegal.
+/// Every `(phase, effect, next phase)` that random groups ever go through. Any other one is illegal.
 #[test]
 fn the_transitions_of_both_machines_are_as_committed() {
     let mut seen = [BTreeSet::new(), BTreeSet::new(), BTreeSet::new()];
@@ -117,7 +117,7 @@ fn the_transitions_of_both_machines_are_as_committed() {
         let [cores, s, bs, h] = [6, 3, 4, 3].map(|n| i64::from(dice.below(n)));
         let domain = Domain { r: s + 2, e: 4, s, rs: s, k: 2, h: h + 1, bs: bs + 1, cores: cores + 1 };
         let quant_mode = if dice.below(2) == 0 { 0 } else { 2 };
-        // The zero expert is there for all; what else combine adds has dice of its own.
+        // All groups have the zero expert; the other terms of combine are drawn with dice of their own.
         let mut extra = Dice(seed ^ 0xADD);
         let [copy_expert_num, const_expert_num, comm_quant, norm] =
             [2, 2, 2, 2].map(|n| extra.below(n).into());

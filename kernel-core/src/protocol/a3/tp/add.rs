@@ -1,4 +1,4 @@
-//! Combine with TP = 2, before anything is returned: each peer gives the other its results for the other's rows.
+//! Combine with TP = 2, before any row is returned: each peer gives the other its results for the other's rows.
 //!
 //! ```text
 //! Select -> Put* -> PutFirst -> Tell -> Await -> Clear -> Done
@@ -28,7 +28,7 @@ enum Phase {
     Put { row: u32 },
     /// Put the first row of the own share of them.
     PutFirst,
-    /// Tell the peer's core.
+    /// Announce them to the peer's core.
     Tell,
     /// Await the peer's results for the own share of the own rows.
     Await,
@@ -41,22 +41,22 @@ enum Phase {
 phase_names! { Phase of "Lend.": Select Put PutFirst Tell Await Clear Done }
 
 impl Add {
-    /// Before the first step.
+    /// Creates the exchange in its first phase.
     pub(crate) const fn new() -> Self {
         Self { partition: Partition::P0, phase: Phase::Select }
     }
 
-    /// The name of the phase that it is in.
+    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }
 
-    /// The partition where the peer's results are, once the exchange is done.
+    /// Returns the partition that holds the peer's results once the exchange is done.
     pub(crate) const fn partition(&self) -> Partition {
         self.partition
     }
 
-    /// Goes on: at most one effect. The rank has `own` rows, its peer `others`.
+    /// Advances the exchange by at most one effect. The rank has `own` rows, its peer `others`.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.

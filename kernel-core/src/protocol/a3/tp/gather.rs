@@ -1,11 +1,11 @@
-//! Dispatch with TP = 2, behind the own copying out: the peers gather each other's rows.
+//! Dispatch with TP = 2, after the own records are copied out: the peers gather each other's rows.
 //!
 //! ```text
 //! PutFirst -> Tell -> Await -> Clear -> (Triple -> Data -> Scale?)* -> Counts* -> TokenNums? -> RecvCounts? -> Done
 //! ```
 //!
-//! Every rank has one expert, so a core's share of rows is that of some source ranks, on both peers alike: the
-//! peer's counts follow from the triples of its rows.
+//! Every rank has one expert, so a core's share of rows is that of some source ranks, the same on both peers: the peer's
+//! counts follow from the triples of its rows.
 
 use super::{Rows, Slots};
 use crate::fabric::{Fabric, Progress, ProtocolError};
@@ -22,11 +22,11 @@ use crate::units::RankId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Gather {
     partition: Partition,
-    /// Rows that the rank has received itself; the peer's come behind them.
+    /// The number of rows that the rank itself has received; the peer's follow them.
     own: u32,
-    /// Rows that this core has put at the peer's.
+    /// The rows that this core has put at the peer's.
     told: Rows,
-    /// Rows that the peer's core has put here.
+    /// The rows that the peer's core has put here.
     heard: Rows,
     phase: Phase,
 }
@@ -35,22 +35,22 @@ pub(crate) struct Gather {
 enum Phase {
     /// Put the first row of the own stretch.
     PutFirst,
-    /// Tell the peer's core of the stretch.
+    /// Announce the stretch to the peer's core.
     Tell,
-    /// Await that of the peer's core.
+    /// Await the stretch of the peer's core.
     Await,
     /// Clear its slot.
     Clear,
-    /// Copy a part of row `row` of the peer's. Sources and, within a source, tokens rise: the record's slot is at
-    /// least `slot`, its token at least `token`.
+    /// Copy a part of row `row` of the peer's. Sources and, within a source, tokens rise: the record's slot is at least
+    /// `slot`, its token at least `token`.
     CopyOut { row: u32, slot: u32, token: u32, part: Part },
-    /// Write the peer's half of `ep_recv_counts` from `slot` on; `rows` come before it.
+    /// Write the peer's half of `ep_recv_counts` from `slot` on; `rows` rows precede it.
     Counts { slot: u32, rows: u32 },
-    /// The last core: write `expert_token_nums`, of both peers' rows.
+    /// Write `expert_token_nums`, of both peers' rows (last core only).
     TokenNums,
-    /// The last core: write `tp_recv_counts`.
+    /// Write `tp_recv_counts` (last core only).
     RecvCounts,
-    /// All rows are here.
+    /// All rows have arrived.
     Done,
 }
 
@@ -64,17 +64,17 @@ enum Part {
 }
 
 impl Gather {
-    /// The name of the phase that it is in.
+    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }
 
-    /// Of a core that has put the rows `told` at the peer's, on a rank with `own` rows.
+    /// Creates the gathering of a core that has put the rows `told` at the peer's, on a rank with `own` rows.
     pub(crate) const fn new(partition: Partition, own: u32, told: Rows) -> Self {
         Self { partition, own, told, heard: Rows { first: 0, end: 0 }, phase: Phase::PutFirst }
     }
 
-    /// Goes on: at most one effect.
+    /// Advances the gathering by at most one effect.
     ///
     /// # Errors
     /// A value read from the fabric contradicts the shape, or the fabric refuses.
@@ -139,7 +139,7 @@ impl Gather {
     ) -> Outcome {
         let (env, shape, fabric) = (cx.env, cx.env.shape, &mut *cx.fabric);
         let record = tp::record(shape, env.rank, self.partition, row);
-        // Both totals are within the capacity, so the sum is no overflow.
+        // Both totals are within the capacity, so the sum does not overflow.
         let to = self.own.saturating_add(row);
         let next = Phase::CopyOut { row: row + 1, slot, token, part: Part::Triple };
         match part {
@@ -147,7 +147,7 @@ impl Gather {
                 let triple =
                     Triple::from_bytes(shape, fabric.bytes(triple_of(shape, record), Triple::BYTES)?)
                         .map_err(|seen| ProtocolError::Triple { row: to, seen })?;
-                // With one expert a slot is a source.
+                // With one expert per rank, a slot is a source.
                 let source = triple.source.0;
                 if source < slot || source >= env.work.slots.end {
                     return Err(ProtocolError::Triple { row: to, seen: triple.words() });
@@ -177,7 +177,7 @@ impl Gather {
         let env = cx.env;
         let own = &env.work.slots;
         if slot >= own.end {
-            // Its stretch ends with the peer's last row.
+            // The last core's stretch ends with the peer's last row.
             let is_last = env.core.0 + 1 == env.shape.aiv_num();
             return self.go(if is_last { Phase::TokenNums } else { Phase::Done });
         }

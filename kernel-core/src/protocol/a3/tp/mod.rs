@@ -1,5 +1,5 @@
-//! TP = 2: what a rank and its peer tell each other, core by core. Each core lends the peer's core of its own
-//! number a stretch of rows, tells it which, and hears of as many.
+//! TP = 2: messages between a rank and its peer, core by core. Each core lends the peer's core of the same number a stretch
+//! of rows, announces it, and receives an announcement in return.
 //!
 //! ```text
 //! rows put -> first row put -> slot published        (one core, one rank: no quiet)
@@ -20,7 +20,7 @@ use crate::sync::flag;
 use crate::units::RankId;
 use core::ops::Range;
 
-/// Rows that a core has put, or hears of.
+/// Rows that a core has put, or that were announced to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Rows {
     pub(crate) first: u32,
@@ -40,7 +40,7 @@ pub(crate) struct Slots {
     pub(crate) partition: Partition,
 }
 
-/// Refuses what is left out of this build, so that the compiler leaves out what comes behind.
+/// Refuses features that this build lacks, so that the compiler drops the code after the call.
 pub(crate) const fn built() -> Result<(), ProtocolError> {
     if cfg!(feature = "tp") {
         Ok(())
@@ -49,13 +49,13 @@ pub(crate) const fn built() -> Result<(), ProtocolError> {
     }
 }
 
-/// The other rank of the TP domain.
+/// Returns the other rank of the TP domain.
 pub(crate) fn peer<V>(env: Bound<'_, V>) -> RankId {
     RankId(env.tp_rank.0 ^ 1)
 }
 
 impl Slots {
-    /// Puts the first row of those that the core is about to tell of.
+    /// Puts the number of the first row that the core is about to announce.
     pub(crate) fn put_first<F: Fabric + ?Sized, V>(
         self,
         env: Bound<'_, V>,
@@ -66,7 +66,7 @@ impl Slots {
         fabric.put(peer(env), at, &rows.first.to_le_bytes(), &[])
     }
 
-    /// Tells the peer of the rows that this core has put.
+    /// Announces the rows that this core has put to the peer.
     pub(crate) fn tell<F: Fabric + ?Sized, V>(
         self,
         env: Bound<'_, V>,
@@ -77,7 +77,7 @@ impl Slots {
         fabric.publish(peer(env), at, flag::status(rows.end - rows.first))
     }
 
-    /// The rows that the peer's core tells of, below `max`; or what is missing.
+    /// Returns the rows that the peer's core announced, if they end by `max`; or the missing word.
     pub(crate) fn heard<F: Fabric + ?Sized, V>(
         self,
         env: Bound<'_, V>,
@@ -100,7 +100,7 @@ impl Slots {
         }
     }
 
-    /// Clears the slot that was heard.
+    /// Clears the slot that was read.
     pub(crate) fn clear<F: Fabric + ?Sized, V>(self, env: Bound<'_, V>, fabric: &mut F) -> Result<(), Fault> {
         fabric.store(tp::slot(self.kind, self.partition, env.core), 0)
     }

@@ -1,19 +1,18 @@
-//! fullmesh_v2 dispatch of one core: counts go first, block by block the records follow.
+//! fullmesh_v2 dispatch of one core: the counts go first, and the records follow block by block.
 //!
 //! ```text
-//! who publishes counts    Select -> Quiet -> Arrive -> Barrier -> Publish* -> Records
-//! who does not            Select -> Quiet -> Arrive -> Records -> Barrier
+//! publishing counts       Select -> Quiet -> Arrive -> Barrier -> Publish* -> Records
+//! publishing none         Select -> Quiet -> Arrive -> Records -> Barrier
 //! Records                 (Send -> (Put -> PublishBlock)+)*
 //! then both               ExpandIdx* -> Exchange -> (Look -> Triple -> Data* -> Scale? -> Clear+)* -> Done
 //! ```
 //!
-//! The core that puts a block publishes its flag, so nothing has to be quiet about records. What quiet and the
-//! core barrier at the start are for are the clears of the operators before: a count says that all that its rank
-//! read has been read, and all that it cleared is clear. So it is what makes this dispatch wait for all, also a
-//! count of 0.
+//! The core that puts a block publishes its flag, so records need no quiet. Quiet and the core barrier at the start serve
+//! the clears of the previous operators: a count states that its rank has finished all its reads and that all its clears
+//! have landed. So this dispatch waits for a count from every rank, even a count of 0.
 //!
-//! Who publishes no counts need not wait at that barrier before it sends, but it must before the next one: nobody
-//! else would have seen that the counting cores' words have landed, and they read them at the next start.
+//! A core that publishes no counts need not wait at that barrier before it sends, but must before the next one: no other
+//! core would have seen that the words of the publishing cores have landed, and they are read at the next start.
 
 mod receive;
 mod send;
@@ -34,12 +33,12 @@ pub struct Dispatch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-// A tag of its own: a step, and every poll, begins with reading it.
+// The tag has its own byte: every step and every poll begins with reading it.
 #[repr(u8)]
 enum Phase {
-    /// Take the partition, plan the sends.
+    /// Take the partition and plan the sends.
     Select,
-    /// A part that every layout has.
+    /// A part that all layouts share.
     Part(Part),
     /// Find the next record.
     Send { at: Cursor },
@@ -47,13 +46,13 @@ enum Phase {
     Put { send: Send, block: u32, next: Cursor },
     /// Publish that block's flag.
     PublishBlock { send: Send, block: u32, next: Cursor },
-    /// Look for a record of which all blocks have arrived, from `slot` on and round.
+    /// Find a record of which all blocks have arrived, from `slot` on, cyclically.
     Look { slot: u32 },
     /// Copy the next record of `slot` to `row` of the outputs.
     Triple { slot: u32, row: u32 },
-    /// The data in its block `block`.
+    /// Copy the data in its block `block`.
     Data { slot: u32, row: u32, block: u32 },
-    /// Its scale.
+    /// Copy its scale.
     Scale { slot: u32, row: u32 },
     /// Clear the flag of block `block`.
     Clear { slot: u32, block: u32 },
@@ -66,13 +65,13 @@ phase_names! { Phase:
 }
 
 impl Dispatch {
-    /// A core's next dispatch.
+    /// Creates a core's dispatch in its first phase.
     #[must_use]
     pub const fn new() -> Self {
         Self { round: Round::new(), phase: Phase::Select }
     }
 
-    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
@@ -81,7 +80,7 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator by one step.
+    /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match &mut self.phase {
@@ -116,7 +115,7 @@ impl Dispatch {
         Ok(Progress::Stepped)
     }
 
-    /// What follows a part.
+    /// Returns the phase that follows a part.
     fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
         let records = Phase::Send { at: Cursor::default() };
         match part {
@@ -127,7 +126,7 @@ impl Dispatch {
             Part::Quiet | Part::Barrier => Phase::Part(Part::publish(env)),
             Part::ExpandIdx { .. } => Phase::Part(Part::Exchange(Exchange::new(env, &self.round))),
             Part::Exchange(_) => Phase::Look { slot: env.work.slots.start },
-            // Nobody publishes `TokenFlag`s here.
+            // `TokenFlag`s are not used here.
             Part::Publish { .. } | Part::PublishTokens { .. } => records,
         }
     }
@@ -135,7 +134,7 @@ impl Dispatch {
 
 machine! { Dispatch }
 
-/// Whether the core publishes counts: it waits at the barrier before it speaks for its rank.
+/// Returns whether the core publishes counts, and so waits at the barrier first.
 fn counts_first<V>(env: Bound<'_, V>) -> bool {
     !env.work.destinations.is_empty()
 }

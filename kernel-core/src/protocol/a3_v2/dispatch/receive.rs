@@ -1,10 +1,10 @@
-//! The receiving half: learn where the own rows go, copy each record out as soon as all of its blocks have arrived.
+//! The receiving half: compute the places of the own rows, copy each record out as soon as all of its blocks have arrived.
 //!
-//! Slots are looked at in turn, so that no slot waits for another. Within a slot records are taken in their order:
-//! one core sends them so. What is left of a slot stands in the scratch, three words each, in three rows:
+//! Slots are polled in turn, so that no slot waits for another. Within a slot records are copied in the order in which one
+//! core sends them. The scratch holds the progress of each slot, three words each, in three rows:
 //!
 //! ```text
-//! records, as announced | records copied out | the least token that the next one can have
+//! announced records | copied records | least token that the next record can have
 //! ```
 
 use super::{Dispatch, Phase};
@@ -20,7 +20,7 @@ use crate::protocol::{Outcome, Scratch, Types, given, internal};
 use crate::sync::flag;
 use crate::units::RankId;
 
-/// What is left of the slots of a core's share, by number in the share.
+/// The progress of the slots of a core's share, by number in the share.
 struct Left<'u> {
     counts: &'u mut [u32],
     copied: &'u mut [u32],
@@ -37,20 +37,20 @@ impl<'u> Left<'u> {
         Ok(Self { counts, copied, tokens: rest.get_mut(..n).ok_or(short)? })
     }
 
-    /// Records of a slot: announced and copied out.
+    /// Returns the numbers of announced and of copied records of a slot.
     fn of(&self, i: u32) -> Result<(u32, u32), ProtocolError> {
         let (count, copied) = (self.counts.get(i as usize), self.copied.get(i as usize));
         count.zip(copied).map(|(&count, &copied)| (count, copied)).ok_or(internal("slot outside the share"))
     }
 
-    /// The row of the share that the next record of a slot goes to.
+    /// Returns the row of the share to which the next record of a slot goes.
     fn row(&self, i: u32) -> Result<u32, ProtocolError> {
         let (_, copied) = self.of(i)?;
         Ok(self.counts.iter().take(i as usize).fold(copied, |sum, &count| sum.saturating_add(count)))
     }
 }
 
-/// Makes the scratch forget what came in the round before.
+/// Resets the progress at the start of a round.
 pub(super) fn forget(cx: &mut Cx<'_, impl Types>) -> Result<(), ProtocolError> {
     let Left { copied, tokens, .. } = Left::new(cx.env, &mut cx.scratch)?;
     copied.fill(0);
@@ -82,8 +82,8 @@ impl Dispatch {
         }
     }
 
-    /// A block of a record that has not arrived; `None` if all have. The last one first: as a rule it is the last
-    /// to come, and then one look is enough.
+    /// Returns a block of a record that has not arrived; `None` if all have. The last block is checked first: it usually
+    /// arrives last, so one read suffices.
     fn missing_block<F: Fabric + ?Sized, V>(
         &self,
         env: Bound<'_, V>,
@@ -150,7 +150,7 @@ impl Dispatch {
         self.go(Phase::Clear { slot, block: 0 })
     }
 
-    /// Clears the flag of a block of the record that has been copied out; behind the last one the record is done.
+    /// Clears the flag of a block of the record that has been copied out; the last one completes the record.
     pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, slot: u32, block: u32) -> Outcome {
         let own = &cx.env.work.slots;
         cx.fabric.store(block::flag(self.next_record(cx.env, &mut cx.scratch, slot)?, block), 0)?;
@@ -163,7 +163,7 @@ impl Dispatch {
         self.go(Phase::Look { slot: if slot + 1 < own.end { slot + 1 } else { own.start } })
     }
 
-    /// The record of `slot` that is next to be copied out.
+    /// Returns the record of `slot` that is copied out next.
     fn next_record<V>(
         &self,
         env: Bound<'_, V>,
@@ -176,7 +176,7 @@ impl Dispatch {
     }
 }
 
-/// Whom a slot's records are for, and who sends them.
+/// Returns the expert and the source of a slot's records.
 fn ends<V>(env: Bound<'_, V>, slot: u32) -> (Home, RankId) {
     let (local_expert, source) = env.shape.by_ranks(slot);
     (Home { rank: env.rank, local_expert }, RankId(source))

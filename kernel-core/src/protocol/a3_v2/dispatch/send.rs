@@ -28,7 +28,7 @@ impl Dispatch {
         })
     }
 
-    /// Puts a block straight from the row and the tail behind it: no copy is made.
+    /// Puts a block straight from the row and the tail after it, without a copy.
     pub(super) fn put(
         &mut self,
         cx: &mut Cx<'_, impl Types>,
@@ -58,7 +58,7 @@ impl Dispatch {
     }
 }
 
-/// What of `bytes`, which begin at byte `at` of a stream, lies in the range `stream`.
+/// Returns the part of `bytes`, which begin at byte `at` of a stream, that lies in the range `stream`.
 fn part<'b>(bytes: &'b [u8], at: usize, stream: &Range<u64>) -> &'b [u8] {
     let clamp = |i: u64| (i as usize).saturating_sub(at).min(bytes.len());
     bytes.get(clamp(stream.start)..clamp(stream.end)).unwrap_or(&[])

@@ -1,4 +1,4 @@
-//! What is particular to blocks: who waits for which, in which order records are copied out, and what is refused.
+//! Properties of blocks: what each step waits for, the order in which records are copied out, and refused values.
 
 use crate::fabric::{Flag, Progress, ProtocolError, Wait};
 use crate::layout::block;
@@ -31,7 +31,7 @@ fn group() -> Group {
     group
 }
 
-/// Steps core `i` until it waits for something else than quiet; the effects on the way.
+/// Steps core `i` until it waits for anything but quiet; returns the wait and the effects before it.
 fn until_pending(group: &mut Group, i: usize) -> (Option<Wait>, Vec<String>) {
     let mut effects = Vec::new();
     for _ in 0..1000 {
@@ -51,8 +51,8 @@ fn record_at(group: &Group, local_expert: u32, record: u32) -> Place {
     dispatch_record(group.shape, Partition::P0, home, RankId(1), record)
 }
 
-/// Rank 1 has sent all, and rank 0 has done all but copy out; the flags of rank 1 are taken away, in the order
-/// of slots and blocks.
+/// Returns a group in which rank 1 has sent everything, and rank 0 has only to copy out. The flags of rank 1 are removed,
+/// and returned in the order of slots and blocks.
 fn before_copying() -> (Group, Vec<Place>) {
     let mut group = group();
     assert_eq!(until_pending(&mut group, 0).0, Some(Wait::new(Flag::Count, RankId(1), &[0])));
@@ -74,7 +74,7 @@ fn a_record_waits_for_every_one_of_its_blocks_and_none_for_another_slot() {
     let missing =
         |local_expert, record, block| Some(Wait::new(Flag::Block, RankId(1), &[local_expert, record, block]));
     assert_eq!(until_pending(&mut group, 0).0, missing(0, 0, 2));
-    // The second record of expert 0 is complete, the first of both lacks one block each.
+    // The second record of expert 0 is complete; the first of each expert lacks one block.
     let complete = [2, 1, 3, 4, 5, 6, 8];
     for i in complete {
         group.memory.poke_word(RANK, flags[i], flag::ARRIVED);
@@ -82,7 +82,7 @@ fn a_record_waits_for_every_one_of_its_blocks_and_none_for_another_slot() {
         assert!(effects.is_empty(), "{effects:?} with {i}");
         assert!(wait == missing(0, 0, 1) || wait == missing(0, 0, 0), "{wait:?} with {i}");
     }
-    // The first record of expert 1 is now complete, and is copied though expert 0's is not: rows 2 and 3 are its.
+    // The first record of expert 1 is now complete and is copied, though that of expert 0 is not: it goes to row 2.
     group.memory.poke_word(RANK, flags[7], flag::ARRIVED);
     let (wait, effects) = until_pending(&mut group, 0);
     assert_eq!(wait, missing(0, 0, 0));
@@ -97,7 +97,7 @@ fn a_record_waits_for_every_one_of_its_blocks_and_none_for_another_slot() {
     ];
     assert_eq!(effects.len(), expected.len(), "{effects:?}");
     assert!(effects.iter().zip(expected).all(|(seen, start)| seen.starts_with(start)), "{effects:?}");
-    // With its last block the first record of expert 0 is copied, and the one behind it, which was complete.
+    // With its last block the first record of expert 0 is copied, and the complete one after it.
     group.memory.poke_word(RANK, flags[0], flag::ARRIVED);
     assert_eq!(until_pending(&mut group, 0).0, missing(1, 1, 2));
     for &at in &flags[9..] {

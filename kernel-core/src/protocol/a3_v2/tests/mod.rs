@@ -1,4 +1,4 @@
-//! fullmesh_v2 against the oracle, against corruption, and what it is for.
+//! Tests of fullmesh_v2: whole rounds and its blocks.
 
 mod blocks;
 mod rounds;

@@ -43,7 +43,7 @@ fn more_cores_than_work_give_what_the_oracle_gives() {
 fn ten_rounds_turn_epochs_and_partitions_all_the_way_round() {
     let domain = Domain { e: 4, k: 2, cores: 3, h: 250, ..PAIR };
     let shape = shape_of(&Config { comm_alg: Protocol::FullmeshV2, ..domain.config() });
-    // Flags are what they are: the choice between joint and separate ones is the plain layout's.
+    // The choice between joint and separate flags belongs to the plain layout and changes nothing here.
     for flags in [Flags::Joint, Flags::Separate] {
         assert_rounds(&shape, 10, false, Choices { flags, ..Choices::default() }, &mut Dice(4));
     }

@@ -1,4 +1,4 @@
-//! Counts and grants: one table and one word for each ordered pair of ranks.
+//! Counts and grants: each is one table and one word for each ordered pair of ranks.
 
 use super::{CLEARS, Dispatch, Phase};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
@@ -16,17 +16,17 @@ use crate::sync::{barrier, flag};
 use crate::units::{CoreId, RankId, div_rem};
 use core::ops::Range;
 
-/// Effects for each rank of a table and its word.
+/// The effects for each rank: one for a table and one for its word.
 const PUT_AND_PUBLISH: u32 = 2;
 
-/// The numbers of `each` effects for each rank of this core's share.
+/// Returns the numbers of the effects for the ranks of this core's share, `each` for one rank.
 pub(super) fn effects<V>(env: Bound<'_, V>, each: u32) -> Range<u32> {
     let own = ranks(env);
     own.start * each..own.end * each
 }
 
 impl Dispatch {
-    /// Clears what was told in the dispatch before, which used the other partition.
+    /// Clears the words of the previous dispatch, which used the other partition.
     pub(super) fn clear(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
         let now = cx.env.run_of(&effects(cx.env, CLEARS), next);
         if now.is_empty() {
@@ -41,13 +41,13 @@ impl Dispatch {
         self.go(Phase::Clear { next })
     }
 
-    /// Puts what [`steps::select`](crate::protocol::a3::steps::select) counted for the whole rank.
+    /// Puts the counts that [`steps::select`](crate::protocol::a3::steps::select) computed for the whole rank.
     pub(super) fn publish_counts(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
         let (env, partition) = (cx.env, self.round.partition);
         let (_, send_status) = split_words(cx.scratch.words, &env.work.sends)?;
         let now = env.run_of(&effects(env, PUT_AND_PUBLISH), next);
         if now.is_empty() {
-            // What was counted is not needed any more; here sums begin.
+            // The counts are no longer needed; their memory now holds sums.
             sums_of(env, send_status)?.1.fill(0);
             return self.go(Phase::Part(Part::expand_idx(env)));
         }
@@ -100,8 +100,8 @@ impl Dispatch {
         self.go(Phase::ArriveWithSums)
     }
 
-    /// Learns from all cores' sums where the rows of the own sources begin, expert by expert, and where those of the own
-    /// slots do; and notes the counts of the latter.
+    /// Computes from all cores' sums where the rows of the own sources begin, expert by expert, and where the rows of the
+    /// own slots do; and stores the counts of those slots.
     pub(super) fn sums(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let (env, shape) = (cx.env, cx.env.shape);
         let (cores, ranks) = (shape.aiv_num(), shape.ep_world_size());
@@ -140,7 +140,7 @@ impl Dispatch {
             return Err(ProtocolError::Rows { seen: rows, max });
         }
         self.round.total = rows as u32;
-        // The sources of that core before the first own one.
+        // The sources of that core that precede the first own one.
         for source in split::ranks(shape, CoreId(before)).start..source {
             let told = self.counts_of(env, cx.fabric, RankId(source))?.nth(expert as usize);
             let count = told.unwrap_or(Ok(0))?;
@@ -149,7 +149,7 @@ impl Dispatch {
         }
         for (index, (_, local_expert, source)) in sources_of(shape, first_slots(env)).enumerate() {
             let of_source = self.counts_of(env, cx.fabric, source)?.skip(local_expert as usize);
-            // Not `step_by`, which panics where there are no ranks.
+            // `step_by` would panic where there are no ranks.
             let mut at = index;
             for told in of_source {
                 let Some(count) = counts.get_mut(at) else { break };
@@ -160,9 +160,9 @@ impl Dispatch {
         self.go(Phase::Grant { next: effects(env, PUT_AND_PUBLISH).start, of_expert })
     }
 
-    /// Rows of this operator may come now: what was in their places has been read. Of rows, or this rank would not be here; of
-    /// results, where experts overwrite, because the counts of every rank have come, which has ended its combine before it told
-    /// them.
+    /// Grants rows. Their places may be overwritten now: the previous rows have been read, since this rank has reached this
+    /// dispatch. Where experts overwrite, results have been read too: every rank has ended its combine before it sent the
+    /// counts that have arrived here.
     pub(super) fn grant(&mut self, cx: &mut Cx<'_, impl Types>, next: u32, of_expert: u32) -> Outcome {
         let (env, partition) = (cx.env, self.round.partition);
         let now = env.run_of(&effects(env, PUT_AND_PUBLISH), next);
@@ -184,8 +184,8 @@ impl Dispatch {
         self.go(Phase::Grant { next, of_expert })
     }
 
-    /// What `source` has told for each local expert, if such counts can be. Who reads it has seen the word, or learnt of it
-    /// at a barrier.
+    /// Returns the checked counts of `source` for each local expert. The caller must have seen the word, or passed a
+    /// barrier after a core that did.
     fn counts_of<F: Fabric + ?Sized, V>(
         &self,
         env: Bound<'_, V>,
@@ -215,7 +215,7 @@ impl Dispatch {
     }
 }
 
-/// The counts of the own slots, and behind them one entry for each local expert.
+/// Splits the table into the counts of the own slots and one entry for each local expert.
 fn sums_of<'t, V>(
     env: Bound<'_, V>,
     table: &'t mut [u32],
@@ -227,13 +227,13 @@ fn sums_of<'t, V>(
 
 const SHORT: ProtocolError = given("scratch is shorter than scratch_words");
 
-/// The first own slot of each source that has one.
+/// Returns the first own slot of each source that has one.
 pub(super) fn first_slots<V>(env: Bound<'_, V>) -> Range<u32> {
     let Range { start, end } = env.work.slots;
     start..end.min(start.saturating_add(env.shape.ep_world_size()))
 }
 
-/// Puts words, as many by one put as a write carries.
+/// Puts words, with as many puts as their length requires.
 fn put<F: Fabric + ?Sized>(
     fabric: &mut F,
     to: RankId,

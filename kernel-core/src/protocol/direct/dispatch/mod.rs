@@ -6,10 +6,10 @@
 //!        -> PublishTokens* -> AwaitTokens* -> (Triples -> Scales?)* -> Table? -> Done
 //! ```
 //!
-//! For each rank of its share a core tells and awaits counts, grants and tells of rows; all cores look at the grants and
-//! `TokenFlag`s that they need. So words are cleared at the start of the next dispatch, behind the join, in the other
-//! partition: before the quiet ahead of the `TokenFlag`s that let others use that partition again. By then all have come:
-//! a `TokenFlag` covers what its rank told before, and each is awaited by some core.
+//! For each rank of its share a core sends and awaits counts, and sends grants and `TokenFlag`s; all cores read the grants
+//! and `TokenFlag`s that they need. So words are cleared at the start of the next dispatch, after the join, in the other
+//! partition: before the quiet that precedes the `TokenFlag`s that let others use that partition again. By then all words
+//! have arrived: a `TokenFlag` covers everything that its rank sent before, and some core awaits each.
 
 mod exchange;
 mod receive;
@@ -27,7 +27,7 @@ use crate::protocol::{Outcome, Types};
 use crate::sync::{barrier, flag};
 use crate::units::RankId;
 
-/// Effects for each source when words are cleared.
+/// The effects for each source when words are cleared.
 const CLEARS: u32 = Direct::ALL.len() as u32;
 
 /// The dispatch of one core.
@@ -38,31 +38,31 @@ pub struct Dispatch {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-// A tag of its own: a step, and every poll, begins with reading it.
+// The tag has its own byte: every step and every poll begins with reading it.
 #[repr(u8)]
 enum Phase {
-    /// Take the partition, plan the sends.
+    /// Take the partition and plan the sends.
     Select,
-    /// Clear the words of the dispatch before, of the next sources of this core's share.
+    /// Clear the words of the previous dispatch, for the next sources of this core's share.
     Clear { next: u32 },
-    /// Put the counts for the next ranks of this core's share there, and publish their words.
+    /// Put the counts for the next ranks of this core's share, and publish their words.
     PublishCounts { next: u32 },
-    /// A part that every layout has. Behind its barrier all rows of this rank have landed.
+    /// A part that all layouts share. After its barrier all rows of this rank have landed.
     Part(Part),
     /// Await the counts of the next sources of this core's share.
     Await { source: u32 },
     /// Put the sums of the share's counts where the other cores read them.
     PutSums,
-    /// Tell the other cores that they are there.
+    /// Announce the sums to the other cores.
     ArriveWithSums,
-    /// All cores have told their sums.
+    /// Await the sums of all cores.
     Sums,
-    /// Put grants for the next sources of this core's share there, and publish their words; `of_expert` rows come before the
-    /// first own slot of the local expert that it belongs to.
+    /// Put grants for the next sources of this core's share, and publish their words; `of_expert` rows precede the first
+    /// own slot of the local expert that it belongs to.
     Grant { next: u32, of_expert: u32 },
-    /// Put the rows of the next pairs of this core's share where they were granted, and behind each its scale and triple.
+    /// Put the rows of the next pairs of this core's share where they were granted, each followed by its scale and triple.
     Send { next: u32 },
-    /// Those of the row that was put last, for pair `item`.
+    /// Put scale and triple of the row that was put last, for pair `item`.
     SendInfo { item: u32, info: Info },
     /// Write this core's share of `sent_rows`.
     SentRows { index: u32 },
@@ -70,12 +70,12 @@ enum Phase {
     PublishTokens { to: u32 },
     /// Await the `TokenFlag`s of the sources of this core's slots, from that of `slot` on.
     AwaitTokens { slot: u32 },
-    /// Write the triples from the `index`-th row of `slot` on, which is `row`, as many as one write carries. Tokens rise
-    /// within a slot: unless it is the first, that row's is at least `token`.
+    /// Write the triples from the `index`-th row of `slot` on, which is `row`, up to the limit of one write. Tokens rise
+    /// within a slot: unless it is the first, that row's token is at least `token`.
     Triples { slot: u32, index: u32, row: u32, token: u32 },
-    /// Write their scales.
+    /// Write the scales of those rows.
     Scales { slot: u32, index: u32, row: u32, token: u32 },
-    /// The first core: write where the rows begin and where results go.
+    /// Write the start of the rows and of the results (first core only).
     Table,
     /// The operator has ended.
     Done,
@@ -95,13 +95,13 @@ struct Info {
 }
 
 impl Dispatch {
-    /// A core's next dispatch.
+    /// Creates a core's dispatch in its first phase.
     #[must_use]
     pub const fn new() -> Self {
         Self { round: Round::new(), phase: Phase::Select }
     }
 
-    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
@@ -110,7 +110,7 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator by one step.
+    /// Advances the operator by one step.
     #[inline(always)]
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match &mut self.phase {
@@ -155,21 +155,21 @@ impl Dispatch {
         Ok(Progress::Stepped)
     }
 
-    /// What follows a part.
+    /// Returns the phase that follows a part.
     fn after<V>(&self, env: Bound<'_, V>, part: Part) -> Phase {
         match part {
             Part::ExpandIdx { .. } => Phase::Await { source: ranks(env).start },
             Part::Exchange(_) => Phase::Send { next: 0 },
             Part::Quiet if env.shape.aiv_num() > 1 => Phase::Part(Part::Arrive),
             Part::Arrive => Phase::Part(Part::Barrier),
-            // The two that publish are other layouts'.
+            // Other layouts use the two parts that publish.
             Part::Quiet | Part::Barrier | Part::Publish { .. } | Part::PublishTokens { .. } => {
                 Phase::PublishTokens { to: ranks(env).start }
             }
         }
     }
 
-    /// What a core waits for that has not got this word.
+    /// Returns the wait of a core that lacks this word.
     const fn wait(what: Direct, source: RankId) -> Wait {
         let flag = match what {
             Direct::Counts => Flag::Counts,
@@ -179,7 +179,7 @@ impl Dispatch {
         Wait::new(flag, source, &[])
     }
 
-    /// Whether `source` has told this.
+    /// Returns whether this word of `source` has arrived.
     #[inline(always)]
     fn has_told<F: Fabric + ?Sized, V>(
         &self,

@@ -1,4 +1,4 @@
-//! The receiving half: when rows are there, check the triples and write them.
+//! The receiving half: when rows have arrived, check their triples and write them.
 
 use super::exchange::first_slots;
 use super::{Dispatch, Phase};
@@ -10,7 +10,7 @@ use crate::protocol::a3::steps::{self, ROWS, Rows, Stretch, split_words, write_w
 use crate::protocol::a3::{Bound, Cx};
 use crate::protocol::{Outcome, Scratch, Types};
 
-/// `slot`, `index`, `row`, least `token`.
+/// `slot`, `index`, `row`, and the least `token`.
 type At = (u32, u32, u32, u32);
 
 impl Dispatch {
@@ -66,7 +66,7 @@ impl Dispatch {
     }
 }
 
-/// The rows from the `index`-th of `slot` on, as many as one write carries, and the slot and index behind them.
+/// Returns the rows of one write, from the `index`-th of `slot` on, and the slot and index after them.
 fn rows_from<V>(
     env: Bound<'_, V>,
     scratch: &mut Scratch<'_>,

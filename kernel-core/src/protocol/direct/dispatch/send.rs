@@ -1,4 +1,4 @@
-//! The sending half: publish counts, put each row where it was granted, tell of it.
+//! The sending half: publish counts, put each row where it was granted, publish flags.
 
 use super::{Dispatch, Info, Phase};
 use crate::fabric::{Fabric, Progress, ProtocolError, Wait};
@@ -16,7 +16,7 @@ use crate::sync::flag;
 use crate::units::RankId;
 
 impl Dispatch {
-    /// The row that a rank, with such parts, has granted to `send`; what is missing if it has not yet.
+    /// Returns the row that `send` was granted at a rank with these `parts`; what is missing if it has no grant yet.
     #[inline(always)]
     fn granted<F: Fabric + ?Sized, V>(
         &self,
@@ -40,12 +40,12 @@ impl Dispatch {
         }
     }
 
-    /// Puts the next rows of this core's share, and behind each its scale and triple, as far as they are granted. Of item
-    /// `next` the row may be put and `info` left.
+    /// Puts the next rows of this core's share that are granted, each followed by its scale and triple. If `info` is given,
+    /// the row of item `next` is already put and only `info` is missing.
     pub(super) fn send(&mut self, cx: &mut Cx<'_, impl Types>, mut next: u32, info: Option<Info>) -> Outcome {
         let (shape, share, area) = (cx.env.shape, &cx.env.work.sends, self.area(cx.env));
         let shared_ranks = shape.shared_expert_rank_num();
-        // All ranks of a kind have the same.
+        // All ranks of a kind have the same parts.
         let [on_shared, on_moe] = [0, shared_ranks].map(|rank| Parts::of(shape, RankId(rank), area));
         let (slots, _) = split_words(cx.scratch.words, share)?;
         let mut left = cx.env.run;
@@ -64,7 +64,7 @@ impl Dispatch {
             let parts = if to.0 < shared_ranks { &on_shared } else { &on_moe };
             let row = match self.granted(cx.env, cx.fabric, send, parts)? {
                 Ok(row) => row,
-                // A machine that waits has not changed: not even the item that it looked at first.
+                // A pending machine must not change, not even its next item.
                 Err(wait) if left == cx.env.run && item == next => return Ok(Progress::Pending(wait)),
                 Err(_) => return self.go(Phase::Send { next: item }),
             };
@@ -79,7 +79,7 @@ impl Dispatch {
             let info =
                 Info { to, at: parts.info(row), bytes: direct::info_of(scale, steps::triple(cx.env, send)) };
             cx.fabric.put(to, parts.row(row), payload, &[])?;
-            // The slot is not needed any more: `sent_rows` is what will be written next.
+            // The slot is no longer needed; its row is, for `sent_rows`.
             *slots.get_mut(index as usize).ok_or(internal("own pair outside the share"))? = row;
             left -= 1;
             if left == 0 {
@@ -92,13 +92,12 @@ impl Dispatch {
         self.go(Phase::Send { next })
     }
 
-    /// Writes `sent_rows` from the `index`-th own pair on: sending has left the rows in place of the slots, of all pairs
-    /// that have one.
+    /// Writes `sent_rows` from the `index`-th own pair on. Sending has replaced the slots of all sent pairs by their rows.
     pub(super) fn sent_rows(&mut self, cx: &mut Cx<'_, impl Types>, index: u32) -> Outcome {
         let (shape, share) = (cx.env.shape, &cx.env.work.sends);
         let moe = share.moe.end - share.moe.start;
         let (rows, _) = split_words(cx.scratch.words, share)?;
-        // Both parts of a share are stretches of the output, with a gap between.
+        // The two ranges of a share are apart in the output.
         let is_moe = index < moe;
         let part = 0..if is_moe { moe } else { route::share_len(share) };
         if index >= part.end {

@@ -1,4 +1,4 @@
-//! What others write is foreign: each word that says what it cannot say is refused and named.
+//! Words from other ranks are untrusted: each impossible value is refused with an error that names it.
 
 use crate::fabric::{Flag, ProtocolError, Wait};
 use crate::layout::state::{Direct, Partition, results_ready};
@@ -36,7 +36,7 @@ fn refused(group: &mut Group) -> ProtocolError {
     (0..100).find_map(|_| group.step(0).err()).expect("refused")
 }
 
-/// Rank 1 goes on until it waits for what only rank 0 can tell.
+/// Steps rank 1 until it waits for a word of rank 0.
 fn let_the_other_run(group: &mut Group) {
     (0..100).for_each(|_| drop(group.step(1).unwrap()));
 }
@@ -46,7 +46,7 @@ fn a_rank_waits_for_counts_then_for_grants_then_for_tokens() {
     let mut group = group();
     let of = RankId(1);
     assert_eq!(waits(&mut group), Wait::new(Flag::Counts, of, &[]));
-    // Rank 1 publishes its counts, but no grant before it has those of rank 0, which are there.
+    // Rank 1 publishes its counts, but no grant before it has the counts of rank 0, which have arrived.
     while !matches!(group.step(1).unwrap().after.as_str(), "Await" | "Sums") {}
     assert_eq!(waits(&mut group), Wait::new(Flag::Grant, of, &[]));
     while group.step(1).unwrap().after != "Quiet" {}

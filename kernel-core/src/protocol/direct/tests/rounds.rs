@@ -1,4 +1,4 @@
-//! Whole rounds against the oracle. Random shapes are in the test of the plain layout, which takes every way to receive.
+//! Whole rounds against the oracle. The test of the plain layout covers random shapes in every receive mode.
 
 use crate::plan::order::SendOrder;
 use crate::protocol::a3::tests::rounds::assert_rounds;
