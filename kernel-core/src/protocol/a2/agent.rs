@@ -1,8 +1,8 @@
 //! The agent of a rank (seed 000 section 1.3: AICPU): serves doorbells in order, issues their tasks one by one.
 //!
-//! It has no end. When no newer doorbell has been rung it is pending with [`Wait::IDLE`]; whoever drives decides
-//! when that is the end of a run. All it reads was written by others, so every field is checked: against the
-//! one task that there can be for this peer in this half, but for its length, which may be any that fits the window.
+//! It never ends. While no newer doorbell has been rung it is pending with [`Wait::IDLE`]; its driver decides when that is
+//! the end of a run. Everything that it reads was written by others, so it checks every field against the only valid task
+//! for this peer in this half; just the length may be any that fits the window.
 
 use crate::fabric::nic::{Nic, Post, Transfer};
 use crate::fabric::{Awaited, Flag, Progress, ProtocolError, Wait, Watch};
@@ -16,7 +16,7 @@ use crate::protocol::{Outcome, drive};
 use crate::shape::{Protocol, Shape};
 use crate::units::{RankId, div_floor};
 
-/// What stays the same for an agent over a group's life.
+/// The constants of an agent over a group's life.
 #[derive(Clone, Debug)]
 pub struct AgentEnv {
     fingerprint: u64,
@@ -25,38 +25,38 @@ pub struct AgentEnv {
 }
 
 impl AgentEnv {
-    /// The constants of the agent of `rank`, which issues the tasks of an operator in this `order`; staggered, it begins with
-    /// the next rank.
+    /// Creates the constants of the agent of `rank`, which issues the tasks of an operator in this `order`; staggered, it
+    /// begins with the next rank.
     #[must_use]
     pub const fn new(shape: &Shape, rank: RankId, order: SendOrder) -> Self {
         Self { fingerprint: shape.fingerprint(), rank, order }
     }
 }
 
-/// The constants beside their shape.
+/// The constants together with their shape.
 type Bound<'s> = crate::protocol::context::Bound<'s, AgentEnv>;
 
 /// The agent of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Agent {
-    /// Operators whose tasks have all been posted.
+    /// The number of operators whose tasks have all been posted.
     served: u64,
-    /// Tasks posted of the next one.
+    /// The number of posted tasks of the next operator.
     posted: u32,
 }
 
 impl Agent {
-    /// The agent of a group that was just created.
+    /// Creates the agent of a new group.
     #[must_use]
     pub const fn new() -> Self {
         Self { served: 0, posted: 0 }
     }
 
-    /// Goes on: posts at most one task.
+    /// Posts at most one task.
     ///
     /// # Errors
-    /// A doorbell or a task record holds what no core writes (nothing is posted then), the interface refuses, or `env` was made
-    /// for another shape.
+    /// A doorbell or a task record holds a value that no core writes (nothing is posted then), the interface refuses, or
+    /// `env` was made for another shape.
     pub fn step<N: Nic + ?Sized>(
         &mut self,
         shape: &Shape,
@@ -70,8 +70,8 @@ impl Agent {
     fn advance<N: Nic + ?Sized>(&mut self, env: Bound<'_>, nic: &mut N) -> Outcome {
         let peers = peers(env.shape);
         let rung = nic.observe(doorbell())?;
-        // A rank rings N + 2 when it has ended N + 1: then every peer has ended N, for which it needed our task. A
-        // rank alone needs nobody's.
+        // A rank rings N + 2 after it has ended N + 1. By then every peer has ended N, for which it needed our task. A rank
+        // without peers waits for no task.
         let (min, max) = (self.served, if peers > 0 { self.served.saturating_add(2) } else { u64::MAX });
         if rung < min || rung > max {
             return Err(ProtocolError::Doorbell { seen: rung, min, max });
@@ -80,7 +80,7 @@ impl Agent {
             return Ok(Progress::Pending(Wait::IDLE));
         }
         if peers == 0 {
-            // No task, whatever the number: counting up to it would be as long as a foreign word is large.
+            // There are no tasks. Counting up to an untrusted word could take forever.
             self.served = rung;
             return Ok(Progress::Stepped);
         }
@@ -98,11 +98,11 @@ impl Agent {
         Ok(Progress::Stepped)
     }
 
-    /// Takes steps from number `done` on until the agent is pending, and counts in `done` those that moved; `None` when `steps`
-    /// is reached.
+    /// Takes steps from number `done` on until the agent is pending, and adds the steps that moved to `done`; returns
+    /// `None` when `steps` is reached.
     ///
     /// # Errors
-    /// As of [`step`](Self::step).
+    /// Fails like [`step`](Self::step).
     pub fn run<N: Nic + ?Sized>(
         &mut self,
         shape: &Shape,
@@ -115,11 +115,11 @@ impl Agent {
         drive(steps, done, || self.advance(env, nic))
     }
 
-    /// Takes a step like [`step`](Self::step) and tells all that it looks at, as
-    /// [`Machine::awaits`](crate::protocol::Machine::awaits) does.
+    /// Takes a step like [`step`](Self::step) and reports everything that it reads, like
+    /// [`Machine::awaits`](crate::protocol::Machine::awaits).
     ///
     /// # Errors
-    /// As of [`step`](Self::step).
+    /// Fails like [`step`](Self::step).
     pub fn awaits<N: Nic + ?Sized>(
         &mut self,
         shape: &Shape,
@@ -130,7 +130,7 @@ impl Agent {
         self.step(shape, env, &mut Watch::new(nic, tell))
     }
 
-    /// The task for `peer`, checked.
+    /// Returns the task for `peer`, checked.
     fn transfer<N: Nic + ?Sized>(
         &self,
         env: Bound<'_>,
@@ -162,7 +162,7 @@ impl Agent {
     }
 }
 
-/// How many ranks get a task in every operator: all others, or the namesakes on other servers.
+/// Returns the number of ranks that get a task in every operator: all others, or the namesakes on other servers.
 const fn peers(shape: &Shape) -> u32 {
     match shape.protocol() {
         Protocol::Hierarchy => shape.servers().saturating_sub(1),
@@ -170,7 +170,7 @@ const fn peers(shape: &Shape) -> u32 {
     }
 }
 
-/// The least and the most elements of a task.
+/// Returns the minimum and maximum number of elements of a task.
 fn counts(shape: &Shape) -> (u64, u64) {
     let (least, most) = match shape.protocol() {
         Protocol::Hierarchy => {
@@ -184,7 +184,7 @@ fn counts(shape: &Shape) -> (u64, u64) {
     (div_floor(least, ELEMENT), div_floor(most, ELEMENT))
 }
 
-/// Where a task of so many elements is read, and where it is written.
+/// Returns the source and destination addresses of a task of `count` elements.
 const fn buffers(shape: &Shape, half: Partition, rank: RankId, peer: RankId, count: u64) -> (u64, u64) {
     match shape.protocol() {
         Protocol::Hierarchy => {
@@ -196,7 +196,7 @@ const fn buffers(shape: &Shape, half: Partition, rank: RankId, peer: RankId, cou
     }
 }
 
-/// The `i`-th of the `peers` in the agent's order.
+/// Returns the `i`-th of the `peers` in the agent's order.
 fn nth_peer(env: Bound<'_>, peers: u32, i: u32) -> RankId {
     let (shape, rank) = (env.shape, env.rank);
     let hierarchy = shape.protocol() == Protocol::Hierarchy;

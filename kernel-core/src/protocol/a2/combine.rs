@@ -1,11 +1,11 @@
-//! A2 combine of one core: reorder the experts' results by rank, send, await, sum own tokens, leave no flag behind.
+//! A2 combine of one core: reorder the experts' results by rank, send, await, sum own tokens, clear all flags.
 //!
 //! ```text
 //! Select -> Reorder* -> Send* -> Rows* -> Barrier -> Sum* -> Summed -> Clear* -> Done
 //! ```
 //!
-//! A core awaits windows by rank and sums tokens whose rows lie in all of them. Hence a barrier before the sums, and
-//! one behind them: a word that is cleared may be another core's payload.
+//! A core awaits windows by rank and sums tokens whose rows lie in all of them. Hence a barrier before the sums, and one
+//! after them: a word that is cleared may be another core's payload.
 
 use super::exchange::Exchange;
 use super::{Bound, Cx, Env, split_words};
@@ -34,19 +34,19 @@ pub struct Combine {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Take the half, count the rows.
+    /// Take the half and count the rows.
     Select,
     /// Write the next result of this core's share into the window to its owner.
     Reorder { row: u32, end: u32 },
-    /// End the windows to the ranks of this core's share and have them sent.
+    /// Write the last flags of the windows to the ranks of this core's share and have them sent.
     Send,
     /// Await the window of the next rank of this core's share.
     Rows { source: u32 },
-    /// The windows of all ranks are there.
+    /// Await all cores: then the windows of all ranks have arrived.
     Barrier,
     /// Sum the rows of a token into `x_out`.
     Sum { token: Token },
-    /// All cores have summed.
+    /// Await all cores: then all have summed.
     Summed,
     /// Clear the flags in the window of `source`, from a byte on.
     Clear { source: u32, from: u64 },
@@ -57,13 +57,13 @@ enum Phase {
 phase_names! { Phase: Select Reorder Send Rows Barrier Sum Summed Clear Done }
 
 impl Combine {
-    /// A core's next operator, a combine.
+    /// Creates a core's combine in its first phase.
     #[must_use]
     pub const fn new() -> Self {
         Self { exchange: Exchange::new(), phase: Phase::Select }
     }
 
-    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
@@ -72,7 +72,7 @@ impl Combine {
         }
     }
 
-    /// Goes on with the operator by one step.
+    /// Advances the operator by one step.
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
@@ -102,7 +102,7 @@ impl Combine {
     fn select(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         let words = split_words(cx.env, cx.scratch.words)?;
         let rows = cx.operands.read_counts(cx.env.shape, words.sums)?;
-        // The slots come from dispatch.
+        // Dispatch has already determined the slots.
         let none = DispatchShare { moe: 0..0, shared: 0..0 };
         route::walk(cx.env.shape, cx.env.rank, cx.inputs, &none, words.sent, &mut []);
         cumulate(words.sent);
@@ -164,7 +164,7 @@ impl Combine {
         self.go(Phase::Sum { token: Token(token.0 + 1) })
     }
 
-    /// The weighted sum of a token's rows, straight from the windows, into `out`.
+    /// Computes the weighted sum of a token's rows, straight from the windows, into `out`.
     #[expect(clippy::too_many_arguments, reason = "everything is an argument of a step")]
     fn sum_rows<F: Fabric + ?Sized, V: Vector>(
         &self,
@@ -192,7 +192,7 @@ impl Combine {
         Ok(())
     }
 
-    /// The row that came back for a pair (seed 000 section 3.4.2: `TokenAddr`).
+    /// Returns the row that came back for a pair (seed 000 section 3.4.2: `TokenAddr`).
     fn row_of<'f, F: Fabric + ?Sized, V>(
         &self,
         env: Bound<'_, V>,
@@ -233,7 +233,7 @@ impl Combine {
 machine! { Combine }
 
 impl Operands<'_> {
-    /// Reads `ep_recv_counts` into `sums`, every entry checked. Returns the rows.
+    /// Reads `ep_recv_counts` into `sums` and checks every entry. Returns the number of rows.
     fn read_counts(&self, shape: &Shape, sums: &mut [u32]) -> Result<u32, ProtocolError> {
         let mut min = 0;
         for (slot, entry) in (0..).zip(sums.iter_mut()) {
@@ -260,13 +260,13 @@ impl Operands<'_> {
         Ok(min)
     }
 
-    /// The entry of `expand_idx` for a pair.
+    /// Returns the entry of `expand_idx` for a pair.
     fn slot(&self, shape: &Shape, Pair { token, k }: Pair) -> i32 {
         entry_of(self.expand_idx, token.0 * shape.k() + k)
     }
 }
 
-/// Entry `i` of little-endian i32; -1 behind the last.
+/// Returns entry `i` of little-endian i32; -1 after the last.
 fn entry_of(bytes: &[u8], i: u32) -> i32 {
     let entry = bytes.get(i as usize * 4..).and_then(|rest| rest.first_chunk());
     entry.copied().map_or(-1, i32::from_le_bytes)

@@ -1,15 +1,15 @@
-//! What dispatch and combine do alike: take a half, send a window to every rank, await windows, leave no flag behind.
+//! Steps that dispatch and combine share: take a half, send a window to every rank, await windows, clear all flags.
 //!
 //! ```text
 //! (Tail -> Task*)* -> Quiet -> Barrier -> [core 0: Flip -> Settle -> Ring] -> Rung
 //! ```
 //!
-//! One quiet and one barrier stand between all that the cores of a rank write and the doorbell: rows, counts,
-//! flags and task records at once, since each core finds all counts by itself. The quiet speaks for the clears of
-//! the operator before, too. Core 0 is quiet once more behind its flip, since the cores read `bufferChosen` when
-//! they begin their next operator, and the join speaks for outputs only.
+//! One quiet and one barrier stand between all writes of a rank's cores and the doorbell: they cover rows, counts, flags
+//! and task records at once, since each core computes all counts itself. The quiet also covers the clears of the previous
+//! operator. Core 0 waits for quiet again after its flip, since the cores read `bufferChosen` when they begin their next
+//! operator, and the join covers outputs only.
 //!
-//! The window of the rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
+//! The window of a rank to itself is written in place, in WindowsIn: it needs no task, and no second copy.
 
 use super::Bound;
 use super::ring::{CoreBarrier, DoorbellSequence};
@@ -37,19 +37,19 @@ enum Phase {
     Tail { to: u32 },
     /// Write a word of its task record.
     Task { to: u32, word: u32 },
-    /// Have the agent told.
+    /// Ring the agent's doorbell.
     Ring(DoorbellSequence),
 }
 
 phase_names! { Phase of "Send.": Tail Task Ring }
 
 impl Exchange {
-    /// Of an operator that has not begun.
+    /// Creates the part for an operator that has not begun.
     pub(super) const fn new() -> Self {
         Self { half: Partition::P0, barrier: CoreBarrier::new(), phase: Phase::Ring(DoorbellSequence::Rung) }
     }
 
-    /// The name of the phase that it is in.
+    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         match &self.phase {
             Phase::Ring(doorbell) => doorbell.name(),
@@ -57,7 +57,7 @@ impl Exchange {
         }
     }
 
-    /// Reads which half is to be used and which barrier was the last.
+    /// Reads the half to use and the last barrier.
     pub(super) fn begin<V, F: Fabric + ?Sized>(env: Bound<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
         let at = buffer_chosen(env.shape);
         let half = match fabric.observe(at)? {
@@ -69,7 +69,7 @@ impl Exchange {
         Ok(Self { half, barrier, phase: Phase::Tail { to: env.work.ranks.start } })
     }
 
-    /// Writes into the window to `to`; into the own one in place.
+    /// Writes into the window to `to`; the window to itself is written in place.
     pub(super) fn write_out<V, F: Fabric + ?Sized>(
         &self,
         env: Bound<'_, V>,
@@ -86,8 +86,8 @@ impl Exchange {
         Ok(())
     }
 
-    /// Ends the windows to the ranks of this core's share, which hold `rows_to` rows each, and has them sent. `None`
-    /// when that is done.
+    /// Writes the last flags of the windows to the ranks of this core's share, which hold `rows_to` rows each, and has them
+    /// sent. Returns `None` when that is done.
     #[inline(always)]
     pub(super) fn send<V, F: Fabric + ?Sized>(
         &mut self,
@@ -124,7 +124,7 @@ impl Exchange {
         Ok(Some(Progress::Stepped))
     }
 
-    /// Comes to the next core barrier and waits there; `None` once all cores have come.
+    /// Arrives at the next core barrier and waits there; returns `None` once all cores have arrived.
     pub(super) fn cross<V, F: Fabric + ?Sized>(
         &mut self,
         env: Bound<'_, V>,
@@ -133,7 +133,7 @@ impl Exchange {
         self.barrier.cross(env.core_ref(), fabric)
     }
 
-    /// Whether the flag at `at` of the window from `source` is there.
+    /// Returns whether the flag at `at` of the window from `source` has arrived.
     #[inline]
     pub(super) fn flag_is_in<V, F: Fabric + ?Sized>(
         &self,
@@ -145,8 +145,8 @@ impl Exchange {
         Ok(flag::is_window_flag(fabric.observe(window_in(env.shape, self.half, source, at))?))
     }
 
-    /// Clears the first word at `from` or behind it, in the window from `source`, at which a flag could be looked for
-    /// and that holds one. Returns where to go on; `None` behind the windows of this core's share.
+    /// Clears the first word from `from` on, in the window from `source`, that holds a flag at a place where a flag could
+    /// be read. Returns the place to continue at; `None` after the windows of this core's share.
     #[inline(always)]
     pub(super) fn clear<V, F: Fabric + ?Sized>(
         &self,

@@ -3,27 +3,27 @@
 //! The machines of the cores, [`Dispatch`] and [`Combine`], are driven like those of [`a3`](crate::protocol::a3), over the
 //! same fabric. Rows for one peer are put side by side into WindowsOut with their counts and flags, a task record
 //! for each peer goes into the message area, and core 0 rings the doorbell. The [`Agent`] of the rank serves
-//! doorbells over its own seam, [`Nic`](crate::fabric::nic::Nic). The same agent, behind the same steps to its doorbell,
-//! sends for a [hierarchy](crate::protocol::hierarchy) of stage 2.
+//! doorbells over its own interface, [`Nic`](crate::fabric::nic::Nic). A [hierarchy](crate::protocol::hierarchy) of stage 2
+//! uses the same agent and the same steps to its doorbell.
 //!
-//! Both operators are wait-all: every rank gets a window of every rank, also without rows. They share one sequence;
-//! operator N uses half `N % 2` of both windows and of the message area.
+//! Both operators wait for all ranks: every rank gets a window of every rank, even one without rows. They share one
+//! sequence; operator N uses half `N % 2` of both windows and of the message area.
 //!
-//! The driver owes the **join**, as on A3, and must keep stepping the agent until all ranks are done: cores wait for it.
+//! The driver must provide the **join**, as on A3, and must step the agent until all ranks are done: cores wait for it.
 //!
 //! # Stale flags
-//! FLAG2 and combine's FLAG stand behind rows, so their places move with the counts, and what is looked at as a
-//! flag now was payload two operators ago: with the seed's scheme a row of -1 ends a wait early. Here a receiver
-//! leaves no flag behind. **Outside a running operator no word of a window at which either operator could look for a
-//! flag holds one.** Before it ends, a core goes through all such words of the windows it has awaited
-//! ([`next_flag_place`](crate::layout::a2_window::next_flag_place)), up to the end of what was sent, and clears
-//! those that hold the flag. Beyond that end nothing has changed, and a word that differs from the flag cannot end a
-//! wait, so it may stay as it is. The clears are only of use if they land before the rank's next flags leave:
-//! every core is quiet before the barrier behind which core 0 rings.
+//! FLAG2 and combine's FLAG follow the rows, so their places move with the counts, and a word that is read as a flag now
+//! may have been payload two operators ago: with the seed's scheme a row of -1 ends a wait early. Here a receiver leaves no
+//! flag. **Outside a running operator no word of a window that either operator could read as a flag holds one.** Before it
+//! ends, a core reads all such words of the windows it has awaited
+//! ([`next_flag_place`](crate::layout::a2_window::next_flag_place)), up to the end of what was sent, and clears those that
+//! hold the flag. After that end nothing has changed, and a word that differs from the flag cannot end a wait, so it may
+//! stay. The clears must land before the rank's next flags leave: every core waits for quiet before the barrier that
+//! precedes core 0's ring.
 //!
-//! It costs one read per record and one per row that lie in what was sent, `n + n` for `n` unquantised rows,
-//! `3n` for a combine window when rows are quantised, and a store for each word that holds the flag: two per
-//! dispatch window, one per combine window, and what the payload brings.
+//! The cost is one read per sent record and one per sent row, `n + n` for `n` unquantised rows, `3n` for a combine window
+//! when rows are quantised, and a store for each word that holds the flag: two per dispatch window, one per combine window,
+//! and any that the payload contains.
 
 mod agent;
 mod combine;
@@ -42,7 +42,7 @@ use crate::shape::Shape;
 use crate::units::{CoreId, RankId, align_up};
 use core::ops::Range;
 
-/// What stays the same for a core over a group's life.
+/// The constants of a core over a group's life.
 #[derive(Clone, Debug)]
 pub struct Env<V> {
     pub(crate) fingerprint: u64,
@@ -52,13 +52,13 @@ pub struct Env<V> {
     work: Work,
 }
 
-/// The constants beside their shape.
+/// The constants together with their shape.
 type Bound<'s, V> = crate::protocol::context::Bound<'s, Env<V>>;
 
-/// What a step of these machines works with.
+/// The context of a step of these machines.
 type Cx<'s, T> = crate::protocol::context::Cx<'s, Env<<T as Types>::Vector>, T>;
 
-/// The work of one core in both operators, but the rows it returns, which only dispatch tells.
+/// The work of one core in both operators, except for the rows it returns, which only dispatch determines.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Work {
     /// The tokens that it reorders in dispatch and sums in combine.
@@ -74,7 +74,7 @@ struct Work {
 }
 
 impl<V> Env<V> {
-    /// The constants of `core` of `rank`, which lets `vector` work on rows.
+    /// Creates the constants of `core` of `rank`, which uses `vector` for work on rows.
     #[must_use]
     pub fn new(shape: &Shape, rank: RankId, core: CoreId, vector: V) -> Self {
         let tokens = split::tokens(shape, rank, core);
@@ -95,7 +95,7 @@ impl<V> Bound<'_, V> {
     }
 }
 
-/// Words of scratch that any core of the shape needs: slots of its own pairs, rows before each expert, the
+/// Returns the words of scratch that any core of the shape needs: slots of its own pairs, rows before each expert, the
 /// counts of all sources and their prefix sums.
 #[must_use]
 pub fn scratch_words(shape: &Shape) -> usize {
@@ -103,7 +103,7 @@ pub fn scratch_words(shape: &Shape) -> usize {
     pairs as usize + shape.moe_expert_num() as usize + 1 + 2 * matrix_len(shape)
 }
 
-/// Bytes of scratch that any core of the shape needs: one record or row.
+/// Returns the bytes of scratch that any core of the shape needs: one record or row.
 #[must_use]
 pub fn scratch_bytes(shape: &Shape) -> usize {
     align_up(shape.row_bytes().max(shape.window_record()), 32) as usize
@@ -113,11 +113,11 @@ fn matrix_len(shape: &Shape) -> usize {
     shape.local_expert_num() as usize * shape.ep_world_size() as usize
 }
 
-/// The scratch words by what they hold.
+/// The scratch words by purpose.
 struct Words<'u> {
     /// The slot of each pair of the core's own tokens.
     slots: &'u mut [u32],
-    /// Rows of this rank before each expert, then all.
+    /// The number of this rank's rows before each expert, then of all.
     sent: &'u mut [u32],
     /// Counts by source, then local expert.
     matrix: &'u mut [u32],

@@ -1,4 +1,4 @@
-//! What stands between the cores' writes and the agent: quiet, core barrier, doorbell.
+//! The steps between the cores' writes and the agent: quiet, core barrier, doorbell.
 //!
 //! ```text
 //! Quiet -> Barrier -> [core 0: (Flip -> Settle)? -> Ring] -> Rung
@@ -12,36 +12,36 @@ use crate::plan::counts::ShareSum;
 use crate::sync::barrier;
 use crate::units::{CoreId, RankId};
 
-/// Who comes to a barrier.
+/// A core that takes part in a barrier.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CoreRef {
     pub(crate) rank: RankId,
     pub(crate) core: CoreId,
-    /// Cores of the rank.
+    /// The number of cores of the rank.
     pub(crate) cores: u32,
 }
 
-/// A core at its rank's barriers.
+/// The state of a core at its rank's barriers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CoreBarrier {
-    /// Barrier passed or come to last.
+    /// The last barrier that was passed or arrived at.
     epoch: u32,
     /// Whether this core waits for others at that barrier.
     arrived: bool,
 }
 
 impl CoreBarrier {
-    /// Before the first operator.
+    /// Creates the state before the first operator.
     pub(crate) const fn new() -> Self {
         Self { epoch: 0, arrived: false }
     }
 
-    /// Reads which barrier was the last.
+    /// Reads the last barrier.
     pub(crate) fn begin<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Result<Self, ProtocolError> {
         Ok(Self { epoch: barrier::current_epoch(fabric, core)?, arrived: false })
     }
 
-    /// Comes to the next core barrier and waits there; `None` once all cores have come.
+    /// Arrives at the next core barrier and waits there; returns `None` once all cores have arrived.
     pub(crate) fn cross<F: Fabric + ?Sized>(
         &mut self,
         core_ref: CoreRef,
@@ -68,25 +68,25 @@ impl CoreBarrier {
 /// The steps to the doorbell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum DoorbellSequence {
-    /// All that this core wrote has landed, clears of the operator before included.
+    /// Wait until everything that this core wrote has landed, including clears of the previous operator.
     Quiet,
-    /// The same of all cores.
+    /// Await all cores.
     Barrier,
-    /// Core 0: choose the other half for the next operator.
+    /// Choose the other half for the next operator (core 0 only).
     Flip,
-    /// Core 0: that has landed.
+    /// Wait until that has landed (core 0 only).
     Settle,
-    /// Core 0: tell the agent.
+    /// Ring the agent's doorbell (core 0 only).
     Ring,
-    /// All is sent.
+    /// The sequence has ended.
     Rung,
 }
 
 phase_names! { DoorbellSequence of "Send.": Quiet Barrier Flip Settle Ring Rung }
 
 impl DoorbellSequence {
-    /// Goes on; `None` when the agent has been told, or will be by core 0. `chosen` is the word that names the half, if
-    /// the cores keep one.
+    /// Advances the sequence; returns `None` when the doorbell has been rung, or core 0 will ring it. `chosen` is the word
+    /// that names the half, if the cores keep one.
     pub(crate) fn step<F: Fabric + ?Sized>(
         &mut self,
         core_ref: CoreRef,
@@ -123,7 +123,7 @@ impl DoorbellSequence {
     }
 }
 
-/// Core 0 alone publishes to the doorbell, and was quiet since its last time, so it reads what it wrote.
+/// Core 0 alone publishes to the doorbell, and has been quiet since the last time, so it reads its own value.
 fn ring<F: Fabric + ?Sized>(rank: RankId, fabric: &mut F, half: Partition) -> Result<(), ProtocolError> {
     let rung = fabric.observe(doorbell())?;
     if rung % 2 != half.index().into() {

@@ -1,8 +1,8 @@
-//! How the records of a stream leave for another server.
+//! The transport of a stream's records to another server.
 //!
-//! Stage 3: a core sends each as a message, and behind them the end flag. Stage 2: a core puts them side by side into
-//! WindowsOut and writes one task for all of them; when all cores of the rank have come that far, core 0 rings the
-//! agent, which posts the tasks: the same agent, doorbell and barrier as on the full mesh ([`a2`](crate::protocol::a2)).
+//! Stage 3: a core sends each record as a message, and then the end flag. Stage 2: a core gathers the records in WindowsOut
+//! and writes one task for all of them; when all cores of the rank have done so, core 0 rings the agent, which posts the
+//! tasks. Agent, doorbell and barrier are those of the full mesh ([`a2`](crate::protocol::a2)).
 
 use super::{Bound, Now};
 use crate::fabric::{Fabric, Progress, ProtocolError};
@@ -12,7 +12,7 @@ use crate::place::Place;
 use crate::protocol::Stage;
 use crate::protocol::a2::ring::{CoreBarrier, CoreRef, DoorbellSequence};
 
-/// Record number `record` of the stream to `server` leaves, or will.
+/// Sends record number `record` of the stream to `server`, or gathers it for the agent.
 pub(super) fn record<V, F: Fabric + ?Sized>(
     env: Now<'_, V>,
     fabric: &mut F,
@@ -33,7 +33,8 @@ pub(super) fn record<V, F: Fabric + ?Sized>(
     Ok(())
 }
 
-/// Step number `step` of ending the stream to `server` behind so many records. The next step; `None` when that is done.
+/// Takes step number `step` of ending the stream to `server` after `records` records. Returns the next step; `None` when
+/// done.
 pub(super) fn end<V, F: Fabric + ?Sized>(
     env: Now<'_, V>,
     fabric: &mut F,
@@ -61,7 +62,7 @@ pub(super) fn end<V, F: Fabric + ?Sized>(
     Ok((step < Task::WORDS).then_some(step + 1))
 }
 
-/// What a core does when it has ended its streams: in stage 2 it has the agent told.
+/// The steps of a core after it has ended its streams: in stage 2 the agent's doorbell is rung.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Issued {
     barrier: CoreBarrier,
@@ -73,7 +74,7 @@ impl Issued {
         Self { barrier: CoreBarrier::new(), doorbell: DoorbellSequence::Rung }
     }
 
-    /// Before the first stream.
+    /// Creates the state before the first stream.
     pub(super) fn begin<V, F: Fabric + ?Sized>(env: Bound<'_, V>, fabric: &F) -> Result<Self, ProtocolError> {
         match env.stage {
             Stage::Two => {
@@ -83,7 +84,7 @@ impl Issued {
         }
     }
 
-    /// Goes on; `None` when nothing is left to be done.
+    /// Advances by one step; returns `None` when nothing is left to do.
     pub(super) fn step<V, F: Fabric + ?Sized>(
         &mut self,
         env: Now<'_, V>,

@@ -1,17 +1,16 @@
 //! The A2 hierarchy (seed 001, stages 2 and 3): dispatch and combine over far writes between servers and shared memory
-//! inside.
+//! within a server.
+//! A token crosses to another server once, to its relay, the rank with the same number there, which forwards it to every
+//! near rank that needs it. Combine returns the same way: the relay sums inside the server and sends one row per token.
+//! Cores issue all messages themselves, or gather them for an agent ([`Stage`]). `docs/HIERARCHY.md` explains which words
+//! each step awaits, and why that is safe.
 //!
-//! A token crosses to another server once, to the rank with the same number there, its relay, which forwards it to
-//! every near rank that needs it. Combine goes back the same way: the relay sums inside the server and sends one row
-//! per token. Cores issue all messages themselves, or an agent does what they have gathered ([`Stage`]). `docs/HIERARCHY.md`
-//! tells who waits for what, and why that is safe.
+//! A machine has several **roles**: it sends, forwards, receives, sums. Every step goes to the next role that can move, so
+//! no role waits while another could move. Only the agent's doorbell needs a core barrier: cores announce everything else
+//! to each near rank by words of their own, and each core reads all counts itself.
 //!
-//! A machine has several **roles**: it sends, forwards, receives, sums. Every step goes to the next role that can
-//! move, so none waits while another could move. But for the agent's doorbell nobody needs a core barrier: what cores tell
-//! each other, they tell every near rank by words of their own, and each core reads all counts itself.
-//!
-//! The driver owes the **join**, as on A3: a core begins an operator only after every core of its rank has ended the
-//! one before.
+//! The driver must provide the **join**, as on A3: a core begins an operator only after every core of its rank has ended
+//! the one before.
 
 mod combine;
 mod dispatch;
@@ -34,7 +33,7 @@ use crate::shape::Shape;
 use crate::units::{CoreId, RankId, align_up};
 use core::ops::{Deref, Range};
 
-/// What stays the same for a core over a group's life.
+/// The constants of a core over a group's life.
 #[derive(Clone, Debug)]
 pub struct Env<V> {
     pub(crate) fingerprint: u64,
@@ -45,21 +44,21 @@ pub struct Env<V> {
     work: Work,
 }
 
-/// The constants beside their shape.
+/// The constants together with their shape.
 type Bound<'s, V> = crate::protocol::context::Bound<'s, Env<V>>;
 
-/// What a step of these machines works with.
+/// The context of a step of these machines.
 type Cx<'s, T> = crate::protocol::context::Cx<'s, Env<<T as Types>::Vector>, T>;
 
-/// The work of one core in both operators, but the rows it returns, which only dispatch tells.
+/// The work of one core in both operators, except for the rows it returns, which only dispatch determines.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Work {
-    /// Number of the own server, and of the rank there.
+    /// The number of the own server, and of the rank on it.
     server: u32,
     number: u32,
     /// The servers whose streams it issues.
     streams: Range<u32>,
-    /// What it forwards in dispatch.
+    /// The (server, expert) pairs that it forwards in dispatch.
     forwards: Range<u32>,
     /// The tokens whose `expand_idx` it writes, and which it sums in combine.
     tokens: Range<u32>,
@@ -70,7 +69,7 @@ struct Work {
 }
 
 impl<V> Env<V> {
-    /// The constants of `core` of `rank`, which lets `vector` work on rows.
+    /// Creates the constants of `core` of `rank`, which uses `vector` for work on rows.
     #[must_use]
     pub fn new(shape: &Shape, rank: RankId, core: CoreId, vector: V) -> Self {
         let (server, number) = shape.server_of(rank);
@@ -82,8 +81,8 @@ impl<V> Env<V> {
         Self { fingerprint: shape.fingerprint(), rank, core, vector, stage: Stage::default(), work }
     }
 
-    /// The same in that stage, which all cores of a group have in common for its life. In stage 2 each rank has an
-    /// [agent](crate::protocol::a2::Agent), which the driver steps, too.
+    /// Sets the stage, which all cores of a group share for its life. In stage 2 each rank has an
+    /// [agent](crate::protocol::a2::Agent), which the driver must step too.
     #[must_use]
     pub const fn with_stage(mut self, stage: Stage) -> Self {
         self.stage = stage;
@@ -91,7 +90,7 @@ impl<V> Env<V> {
     }
 }
 
-/// The constants of a core that is in an operator.
+/// The constants of a core during an operator.
 struct Now<'s, V> {
     bound: Bound<'s, V>,
     epoch: Epoch,
@@ -114,12 +113,12 @@ impl<'s, V> Deref for Now<'s, V> {
 }
 
 impl<V> Now<'_, V> {
-    /// The near rank with that number.
+    /// Returns the near rank with that number.
     fn near(&self, number: u32) -> RankId {
         self.shape.rank_on(self.work.server, number)
     }
 
-    /// The front of record number `record` from `server`.
+    /// Returns the place of the front of record number `record` from `server`.
     fn record(&self, server: u32, record: u32) -> Place {
         match self.stage {
             Stage::Two => {
@@ -130,7 +129,7 @@ impl<V> Now<'_, V> {
         }
     }
 
-    /// The end flag of the stream from `server`.
+    /// Returns the place of the end flag of the stream from `server`.
     fn end_flag(&self, server: u32) -> Place {
         match self.stage {
             Stage::Two => Place::window(relay::gathered_end(self.shape, self.epoch.partition(), server)),
@@ -138,7 +137,7 @@ impl<V> Now<'_, V> {
         }
     }
 
-    /// The first near rank that has not begun this operator.
+    /// Returns the wait for the first near rank that has not begun this operator.
     fn outside<F: Fabric + ?Sized>(self, fabric: &F) -> Result<Option<Wait>, ProtocolError> {
         for near in 0..self.shape.server_ranks() {
             if fabric.observe(relay::entered(near))? < self.epoch.number {
@@ -148,14 +147,15 @@ impl<V> Now<'_, V> {
         Ok(None)
     }
 
-    /// Core 0 tells near rank number `near` that this rank has begun: it has read its near area for the last time.
+    /// Announces to near rank number `near` that this rank has begun the operator, and so has stopped reading its near
+    /// area.
     fn enter<F: Fabric + ?Sized>(self, fabric: &mut F, near: u32) -> Result<(), ProtocolError> {
         fabric.publish(self.near(near), relay::entered(self.work.number), self.epoch.number)?;
         Ok(())
     }
 }
 
-/// What a role works with in its turn; `W` are the operator's scratch words.
+/// The context of a role in its turn; `W` is the type of the operator's scratch words.
 struct Turn<'s, T: Types, W> {
     env: Now<'s, T::Vector>,
     fabric: &'s mut T::Fabric,
@@ -165,7 +165,7 @@ struct Turn<'s, T: Types, W> {
     buffers: Buffers<'s>,
 }
 
-/// Words of scratch that any core of the shape needs.
+/// Returns the words of scratch that any core of the shape needs.
 #[must_use]
 pub fn scratch_words(shape: &Shape) -> usize {
     let first = |n| split::even(n, shape.aiv_num(), 0).end as usize;
@@ -178,8 +178,8 @@ pub fn scratch_words(shape: &Shape) -> usize {
     dispatch.max(combine)
 }
 
-/// Bytes of scratch that any core of the shape needs: a record to send, one to forward or a partial sum, a row of f32
-/// and a result.
+/// Returns the bytes of scratch that any core of the shape needs: a record to send, one to forward or a partial sum, a row
+/// of f32 and a result.
 #[must_use]
 pub const fn scratch_bytes(shape: &Shape) -> usize {
     2 * buffer_len(shape) + 3 * align_up(shape.row_bytes(), 32) as usize
@@ -189,11 +189,11 @@ const fn buffer_len(shape: &Shape) -> usize {
     relay::record_pitch(shape) as usize
 }
 
-/// The scratch bytes by what they hold.
+/// The scratch bytes by purpose.
 struct Buffers<'u> {
-    /// A record that is sent.
+    /// A record to send.
     send: &'u mut [u8],
-    /// A record that is forwarded, or the own server's partial sum.
+    /// A record to forward, or the own server's partial sum.
     held: &'u mut [u8],
     /// A row of f32.
     sums: &'u mut [u8],
@@ -212,7 +212,7 @@ fn split_bytes<'u>(shape: &Shape, row: &'u mut [u8]) -> Result<Buffers<'u>, Prot
     Ok(Buffers { send, held, sums, out })
 }
 
-/// Which operator a core is in: counted from 1, dispatch or combine.
+/// The operator that a core is in: its number, counted from 1, and its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Epoch {
     number: u64,
@@ -220,12 +220,12 @@ struct Epoch {
 }
 
 impl Epoch {
-    /// Of an operator that has not begun.
+    /// Creates the epoch of an operator that has not begun.
     const fn none(kind: Operator) -> Self {
         Self { number: 0, kind }
     }
 
-    /// Begins the next operator. One store.
+    /// Begins the next operator. It has one store.
     fn begin<F: Fabric + ?Sized>(
         kind: Operator,
         fabric: &mut F,
@@ -240,12 +240,12 @@ impl Epoch {
         if self.number.wrapping_sub(1).is_multiple_of(2) { Partition::P0 } else { Partition::P1 }
     }
 
-    /// Whether the data flag at `at` has come; a later epoch is one that nobody can have begun.
+    /// Returns whether the data flag at `at` has arrived; refuses a later epoch, which no rank can have begun.
     fn front<F: Fabric + ?Sized>(self, fabric: &F, at: Place) -> Result<bool, ProtocolError> {
         self.is(at, fabric.observe(at)?)
     }
 
-    /// The number beside the epoch at `at`, if that has come.
+    /// Returns the number beside the epoch at `at`, if that epoch has arrived.
     fn number<F: Fabric + ?Sized>(self, fabric: &F, at: Place) -> Result<Option<u32>, ProtocolError> {
         let (epoch, number) = unmark(fabric.observe(at)?);
         Ok(self.is(at, epoch)?.then_some(number))
@@ -259,9 +259,9 @@ impl Epoch {
     }
 }
 
-/// Lets the roles move by turns, beginning with number `turn`; [`Progress::Done`] once all have ended. Of what they wait
-/// for, something that another rank than `own` owes is told rather than what this one owes itself.
-// Into each machine's step: it has a few roles, which the compiler then sees.
+/// Lets the roles move in turn, beginning with number `turn`; returns [`Progress::Done`] once all have ended. If all wait,
+/// it reports a wait for another rank than `own` rather than one for `own` itself.
+// Inlined into each machine's step, where the compiler sees the few roles.
 #[inline(always)]
 fn by_turns<const N: usize>(own: RankId, turn: &mut u8, mut role: impl FnMut(usize) -> Outcome) -> Outcome {
     let mut pending = None;

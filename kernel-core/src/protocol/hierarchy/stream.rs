@@ -1,8 +1,8 @@
 //! Following a stream: the records of one rank of another server, in the order in which they were sent.
 //!
-//! Inside a message there is no order, so a flag says nothing of its own record. Messages come one after the other,
-//! each whole: a record is complete when the flag of the next one is seen, or the end flag, which is a message too.
-//! What an agent sends comes as one task, whose end flag is its last word: when that is seen, all records are complete.
+//! There is no order within a message, so a flag does not cover its own record. Messages arrive one after the other: a
+//! record is complete when the flag of the next one is seen, or the end flag, which is a message too. An agent sends the
+//! records as one task, whose end flag is its last word: when that is seen, all records are complete.
 
 use super::{Epoch, Now};
 use crate::fabric::{Fabric, Flag, ProtocolError, Wait};
@@ -10,18 +10,18 @@ use crate::layout::relay;
 use crate::protocol::Stage;
 use crate::units::RankId;
 
-/// What comes next in a stream.
+/// The state of the next record of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// The record with the number that was asked for is complete.
+    /// The requested record is complete.
     Record,
-    /// There is none.
+    /// The stream has ended before it.
     End,
-    /// It cannot be told yet.
+    /// It has not arrived yet.
     Missing(Wait),
 }
 
-/// What became of record number `record` of the stream from `server`.
+/// Returns the state of record number `record` of the stream from `server`.
 pub(super) fn next<V, F: Fabric + ?Sized>(
     env: Now<'_, V>,
     fabric: &F,
@@ -39,7 +39,7 @@ pub(super) fn next<V, F: Fabric + ?Sized>(
         Some(records) if record >= records => return Ok(Next::End),
         Some(_) => true,
         None if env.stage == Stage::Two => false,
-        // Behind the last that there can be comes nothing but the end flag.
+        // Only the end flag can follow the last possible record.
         None => record + 1 < shape.bs_max() && flag(record + 1)?,
     };
     if !complete {
@@ -51,7 +51,7 @@ pub(super) fn next<V, F: Fabric + ?Sized>(
     Ok(Next::Record)
 }
 
-/// Token and pairs of a complete record.
+/// Returns token and pairs of a complete record.
 pub(super) fn token_and_pairs<V, F: Fabric + ?Sized>(
     env: Now<'_, V>,
     fabric: &F,
@@ -71,7 +71,7 @@ pub(super) fn write_front(record: &mut [u8], epoch: Epoch, token: u32, pairs: u3
     }
 }
 
-/// An error of a record of the stream from `server`.
+/// Creates the error of a record of the stream from `server`.
 pub(super) fn wrong<V>(
     env: Now<'_, V>,
     server: u32,

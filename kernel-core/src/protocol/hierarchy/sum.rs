@@ -1,4 +1,4 @@
-//! The sums of combine: of a token's rows inside a server, and of what the servers bring.
+//! The sums of combine: over a token's rows inside a server, and over the servers' partial sums.
 
 use super::Now;
 use crate::fabric::{Fabric, ProtocolError, prefetches};
@@ -9,8 +9,8 @@ use crate::shape::K_MAX;
 use crate::units::Token;
 use crate::vector::{Term, Vector, cells};
 
-/// The partial sum of a token of this rank's namesake on `server`, of `pairs` rows in the near area, into `out` as it
-/// crosses: rounded, or in int8 blocks made from the f32 sum.
+/// Computes the partial sum of a token of this rank's namesake on `server`, of `pairs` rows in the near area, into `out` in
+/// its wire format: rounded, or in int8 blocks made from the f32 sum.
 pub(super) fn partial<V: Vector, F: Fabric + ?Sized>(
     env: Now<'_, V>,
     fabric: &F,

@@ -1,12 +1,12 @@
-//! A2 dispatch of one core: reorder own tokens, send, await, sum the counts, copy out, leave no flag behind.
+//! A2 dispatch of one core: reorder own tokens, send, await, sum the counts, copy out, clear all flags.
 //!
 //! ```text
 //! Select -> Reorder* -> Head* -> Send* -> ExpandIdx* -> (Counts -> Rows)*
 //!        -> Barrier -> Matrix* -> RecvCounts* -> TokenNums* -> CopyOut* -> Clear* -> Done
 //! ```
 //!
-//! Windows are awaited by rank, but rows are put out by expert: behind the barrier all windows are there, and every
-//! core reads all their counts, so that nothing has to be told from core to core.
+//! Windows are awaited by rank, but rows are written by expert: after the barrier all windows have arrived, and every core
+//! reads all their counts, so that cores need not exchange any.
 
 mod receive;
 
@@ -32,23 +32,23 @@ pub struct Dispatch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Take the half, count what is sent where.
+    /// Take the half and count the rows for each expert.
     Select,
     /// Write the next pair of this core's tokens into the window to its rank.
     Reorder { next: u32 },
     /// Write counts and FLAG1 of the window to a rank of this core's share.
     Head { to: u32 },
-    /// End these windows and have them sent.
+    /// Write the last flags of these windows and have them sent.
     Send,
     /// Write this core's share of `expand_idx`.
     ExpandIdx { pair: u32 },
     /// Await FLAG1 of the next rank of this core's share.
     Counts { source: u32 },
-    /// Await its FLAG2, behind that many rows.
+    /// Await its FLAG2, after `rows` rows.
     Rows { source: u32, rows: u32 },
-    /// The windows of all ranks are there.
+    /// Await all cores: then the windows of all ranks have arrived.
     Barrier,
-    /// Read the counts of the next rank of all.
+    /// Read the counts of the next one of all ranks.
     Matrix { source: u32 },
     /// Write this core's share of `ep_recv_counts`.
     RecvCounts { slot: u32 },
@@ -68,13 +68,13 @@ phase_names! { Phase:
 }
 
 impl Dispatch {
-    /// A core's next operator, a dispatch.
+    /// Creates a core's dispatch in its first phase.
     #[must_use]
     pub const fn new() -> Self {
         Self { exchange: Exchange::new(), staged: None, phase: Phase::Select }
     }
 
-    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
@@ -83,7 +83,7 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator by one step.
+    /// Advances the operator by one step.
     pub(crate) fn advance(&mut self, cx: &mut Cx<'_, impl Types>) -> Outcome {
         match self.phase {
             Phase::Select => self.select(cx),
@@ -123,7 +123,7 @@ impl Dispatch {
 
     fn reorder(&mut self, cx: &mut Cx<'_, impl Types>, next: u32) -> Outcome {
         let words = split_words(cx.env, cx.scratch.words)?;
-        // Rows go into own memory: no peer has to be spared by another order.
+        // Rows go into own memory, so no other order would spare a peer.
         let (shape, order) = (cx.env.shape, SendOrder::Plain);
         let sends = Sends::new(shape, cx.env.rank, order, &cx.env.work.pairs);
         let Some((item, send)) = sends.next(cx.inputs, words.slots, next) else {

@@ -33,7 +33,7 @@ impl Dispatch {
         self.go(Phase::Counts { source: source + 1 })
     }
 
-    /// Reads and checks the counts of a window that has come; returns their sum.
+    /// Reads and checks the counts of a window that has arrived; returns their sum.
     fn counts_of<F: Fabric + ?Sized, V: Vector>(
         &self,
         env: Bound<'_, V>,
@@ -94,7 +94,7 @@ impl Dispatch {
         }
         let words = split_words(cx.env, cx.scratch.words)?;
         let counts = RecvCounts { shape: cx.env.shape, sums: words.sums };
-        // The rows of an expert end where those of the next begin.
+        // The rows of an expert end where the rows of the next one begin.
         let end = counts.first_row(local_expert + 1, RankId(0));
         let num = match cx.env.shape.token_nums() {
             TokenNums::PrefixSums => end,
@@ -154,7 +154,7 @@ impl Dispatch {
     }
 }
 
-/// The next row to copy out: `index` of an expert from `source`, or the first one of a later expert or source.
+/// Returns the next row to copy out: `index` of an expert from `source`, or the first one of a later expert or source.
 #[inline]
 fn next_row(
     counts: &RecvCounts<'_>,

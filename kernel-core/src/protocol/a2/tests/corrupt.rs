@@ -1,4 +1,4 @@
-//! Every word that a machine or an agent reads, corrupted: the error names it with the right numbers.
+//! Each word that a machine or an agent reads is corrupted: the error names it with the right numbers.
 
 use super::{Delivery, TWO, a2, plain_result, routed, run};
 use crate::fabric::{Flag, Progress, ProtocolError, Wait};
@@ -23,7 +23,7 @@ pub(super) const RANK: RankId = RankId(0);
 pub(super) const PEER: RankId = RankId(1);
 pub(super) const P0: Partition = Partition::P0;
 
-/// Two ranks, two experts each, two tokens; everybody sends each token to experts 0 and 2.
+/// Two ranks, two experts each, two tokens; both ranks send each token to experts 0 and 2.
 pub(super) fn group(cores: i64) -> Group {
     group_of(&Config { aiv_num: cores, ..a2(TWO) })
 }
@@ -36,7 +36,7 @@ pub(super) fn group_of(config: &Config<'_>) -> Group {
     group
 }
 
-/// Steps core 0 of rank 0 until it waits for something but quiet; what it waits for.
+/// Steps core 0 of rank 0 until it waits for anything but quiet, and returns the wait.
 fn wait(group: &mut Group) -> Wait {
     for _ in 0..1000 {
         match group.progress(0).unwrap() {
@@ -104,9 +104,9 @@ fn a_core_waits_for_counts_then_for_the_rows_that_they_announce() {
     assert_eq!(missing, Wait::new(Flag::WindowRows, PEER, &[3]));
     assert_eq!(missing.to_string(), "missing: end flag of rank 1 behind 3 rows");
     assert_eq!(missing.source(), Some(PEER));
-    // What stands in the window is no window that the peer can have sent.
+    // The peer cannot have sent this window.
     group.judge.lenient = true;
-    // The flag behind any other number of rows is none.
+    // A flag after any other number of rows is ignored.
     for rows in [0, 1, 2, 4] {
         let at = window_in(group.shape, P0, PEER, tail_flag(group.shape, Operator::Dispatch, rows));
         group.memory.poke_word(RANK, at, FLAG.into());
@@ -117,7 +117,7 @@ fn a_core_waits_for_counts_then_for_the_rows_that_they_announce() {
         group.memory.poke_word(RANK, at, seen);
         assert_eq!(wait(&mut group), missing, "{seen:#x}");
     }
-    // What stands beside the flag does not matter.
+    // The word beside the flag does not matter.
     group.memory.poke_word(RANK, at, u64::MAX);
     let ended = (0..1000).any(|_| group.progress(0).unwrap() == Some(Progress::Done));
     assert!(ended, "{:?}", group.core(0));
@@ -142,7 +142,7 @@ fn counts_that_are_more_than_a_source_can_send_to_a_rank_are_refused() {
     assert_eq!(error(&mut group), ProtocolError::Rows { seen: 3, max: 2 });
 }
 
-/// The group at the start of combine.
+/// Returns the group at the start of combine.
 pub(super) fn at_combine(mut group: Group) -> Group {
     group.operators.truncate(1);
     assert_eq!(run(&mut group, Delivery::Strong, 1), Ok(()));
@@ -152,7 +152,7 @@ pub(super) fn at_combine(mut group: Group) -> Group {
     group
 }
 
-/// Core 0 of rank 0 at the start of combine, with what it is given changed.
+/// Returns the error of core 0 of rank 0 in combine, with its operands changed.
 fn combine_error(change: impl FnOnce(&Shape, &mut Vec<u8>, &mut Vec<u8>, &mut Vec<u8>)) -> ProtocolError {
     combine_error_of(group(1), change)
 }
@@ -165,7 +165,7 @@ fn combine_error_of(
     let shape = group.shape;
     let rows = &mut group.members[0].returned[0];
     change(shape, &mut rows.y, &mut rows.ep_recv_counts, &mut rows.expand_idx);
-    // The peer's windows come: its rows are for the pairs of expert 2.
+    // The peer's windows arrive: its rows belong to the pairs of expert 2.
     for actor in [1, 3, 1, 3].into_iter().cycle().take(200) {
         let _ = group.act(actor);
     }
@@ -179,7 +179,7 @@ fn recv_counts_with_more_rows_than_a_source_can_send_are_refused() {
     let mut group = Group::of(&shape, vec![tensors.to_vec()], plain_result);
     group.begin_all();
     let error = combine_error_of(group, |_, _, counts, _| {
-        // One row of rank 0 for each of three experts, but it has two tokens.
+        // One row of rank 0 for each of three experts, though it has two tokens.
         (0..).zip([1, 1, 2, 2, 3, 3]).for_each(|(slot, sum)| set(counts, slot, sum));
     });
     assert_eq!(error, ProtocolError::Rows { seen: 3, max: 2 });
@@ -191,7 +191,7 @@ fn set(bytes: &mut [u8], entry: usize, value: i32) {
 
 #[test]
 fn recv_counts_that_no_dispatch_puts_out_are_refused() {
-    // They are 2, 4, 4, 4: expert 0 has two rows of each rank.
+    // The correct entries are 2, 4, 4, 4: expert 0 has two rows of each rank.
     let wrong = |entry, value: i32| {
         combine_error(move |_, _, counts, _| {
             assert_eq!(counts[..16], [2u8, 4, 4, 4].map(|n| [n, 0, 0, 0]).concat());
@@ -222,7 +222,7 @@ fn a_slot_that_the_expert_does_not_have_is_refused() {
     assert_eq!(short, ProtocolError::ExpandIdx { token: 0, k: 1, seen: -1, slots: 2 });
 }
 
-/// The agent of rank 0 of three, whose doorbell has been rung once, with this task for its first peer.
+/// The agent of rank 0 of three, whose doorbell has been rung, with this task for its first peer.
 fn serve(task: Task, rung: u64) -> (Result<Progress, ProtocolError>, usize) {
     let shape = agent_shape();
     let mut world = memory(&shape);
@@ -268,7 +268,7 @@ fn a_task_with_one_field_wrong_is_refused_by_that_field_and_nothing_is_posted() 
     let buffers = |field: &'static str, right: u64| {
         [0, right + 8, right - 8, right + window, u64::MAX].map(|seen| (field, seen, right, right))
     };
-    // The own window at the peer is the first: there is none below it.
+    // The own window at the peer is the first one, so no address is below it.
     let remotes = [8, window, u64::MAX].map(|seen| ("remote_buf", seen, remote, remote));
     let counts = [0, 4, most + 1, u64::MAX].map(|seen| ("count", seen, 5, most));
     let types = [0, 7, u32::MAX.into()].map(|seen| ("data_type", seen, 6, 6));
@@ -336,7 +336,7 @@ fn tasks_are_posted_one_by_one_from_the_next_rank_on_and_again_when_there_was_no
         assert_eq!(world.transfers().len(), 2);
         world.settle();
     }
-    // Empty windows still tell everybody something.
+    // Even empty windows hold a flag for each rank.
     for (to, from) in [(0, 1), (0, 2), (1, 0), (1, 2), (2, 0), (2, 1)].map(|(a, b)| (RankId(a), RankId(b))) {
         let at = window_in(&shape, P0, from, tail_flag(&shape, Operator::Combine, 0));
         assert!(world.word(to, Place { ..at }) == 0, "the windows out held no flag");

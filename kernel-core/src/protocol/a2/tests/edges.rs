@@ -1,4 +1,4 @@
-//! Domains at their edges, and what becomes of a token there: as on A3.
+//! Domains of minimum and maximum size, and special experts, as on A3.
 
 use super::rounds::assert_rounds;
 use super::{Delivery, TWO, a2, run};
@@ -43,7 +43,7 @@ proptest! {
         let domain = Domain { r, e: r * local, k: k.min(r * local), h: 8 * h, bs, cores, ..TWO };
         let shape = shape_of(&Config { quant_mode: if quantised { 2 } else { 0 }, ..a2(domain) });
         let pairs = (0..shape.aiv_num()).map(|core| split::tokens(&shape, RankId(0), CoreId(core)).len() * shape.k() as usize);
-        // The slots of its pairs, rows before each expert and all, the counts of all sources and their sums.
+        // The slots of its pairs, rows before each expert and of all, the counts of all sources and their sums.
         let words = pairs.max().unwrap() as i64 + r * local + 1 + 2 * r * local;
         prop_assert_eq!(scratch_words(&shape) as i64, words);
         // A row of dtype, or one of int8 with its scale.
@@ -52,7 +52,7 @@ proptest! {
     }
 }
 
-/// One rank; its two tokens have three of a MoE, a zero and two copy experts, in this order 0 to 3.
+/// One rank; its two tokens have three pairs each, of a MoE, a zero and two copy experts, numbered 0 to 3 in this order.
 fn specials(ids: [i32; 6], mask: OwnedMask, change: impl FnOnce(&mut Tensors)) -> Vec<f32> {
     let domain = Domain { r: 1, e: 1, k: 3, ..TWO };
     let shape = shape_of(&Config { zero_expert_num: 1, copy_expert_num: 2, ..a2(domain) });
@@ -70,7 +70,7 @@ fn specials(ids: [i32; 6], mask: OwnedMask, change: impl FnOnce(&mut Tensors)) -
 #[test]
 fn tokens_with_special_experts_alone_are_made_of_those() {
     let only = |pairs: [usize; 1]| OwnedMask::Pairs((0..6).map(|pair| pairs.contains(&pair)).collect());
-    // Twice its weight of 0.25 for the first token.
+    // The first token gets itself twice, with a weight of 0.25.
     let copies = specials([2, 1, 3, 1, 2, 3], only([0]), |tensors| tensors.x = [0x80, 0x3F].repeat(16));
     assert_eq!(copies, [[0.25; 8], [0.0; 8]].concat());
     let zero = specials([2, 1, 3, 1, 2, 3], only([3]), |_| ());
@@ -89,7 +89,7 @@ fn terms_are_added_in_the_order_of_k_whoever_computes_them() {
 
 #[test]
 fn a_zero_expert_adds_nothing_whatever_the_weight() {
-    // Neither passes the door of the inputs; 0 times either would be NaN.
+    // Neither passes the check of the inputs; 0 times either would be NaN.
     let sums = specials([1, 0, 2, 0, 1, 2], OwnedMask::None, |tensors| {
         tensors.weights[0] = f32::INFINITY;
         tensors.weights[4] = f32::NAN;
@@ -111,7 +111,7 @@ fn both_operators_move_the_half_and_the_doorbell_on_by_one() {
             assert_eq!(group.memory.word(rank, buffer_chosen(&shape)), end as u64 % 2);
             assert_eq!(group.memory.word(rank, doorbell()), end as u64);
         }
-        // One task for each peer and operator, after each of them.
+        // There is one task for each peer and operator, after each of them.
         assert_eq!(group.memory.posted as usize, 2 * end);
     }
 }

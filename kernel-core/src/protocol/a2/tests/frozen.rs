@@ -1,5 +1,5 @@
-//! A rank that stands still for as long as it likes: nobody writes what it has still to read, and nobody gets
-//! further than the operator behind its own. Every rank of three, at every step of its core.
+//! A rank that stands still for any time: no rank overwrites what it has still to read, and no rank gets further than the
+//! next operator. Tested for every rank of three, at every step of its core.
 
 use super::{TWO, a2, plain_result, random_rounds, routed};
 use crate::layout::a2_message::{Task, task_word};
@@ -16,23 +16,23 @@ use alloc::format;
 use alloc::vec::Vec;
 
 const RANKS: u32 = 3;
-/// What stands still.
+/// The parts of a rank that stand still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Still {
     /// The core of the rank.
     Core,
-    /// Its agent as well.
+    /// The core and its agent.
     Agent,
-    /// And nothing is delivered to it.
+    /// The core, its agent, and all transfers to the rank.
     Transfers,
 }
 
-/// How far the others are when it does.
+/// The progress of the other ranks at that time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Pace {
-    /// As far as they can, at each of its steps.
+    /// They have gone as far as they can, at each of its steps.
     Ahead,
-    /// No further than it needs.
+    /// They have gone no further than the rank needs.
     Behind,
 }
 
@@ -48,18 +48,18 @@ struct Trial {
     rank: RankId,
     still: Still,
     pace: Pace,
-    /// So many steps of the core come before.
+    /// The number of the core's steps before it freezes.
     steps: usize,
-    /// The last operator in which it is frozen.
+    /// The last operator in which the rank is frozen.
     last: usize,
 }
 
-/// How it went.
+/// The result of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
-    /// There are not so many steps.
+    /// The operators ended within that number of steps.
     Over,
-    /// The others came to the next operator, or did not.
+    /// The rank was frozen; `in_next` if another rank reached the next operator.
     Frozen { in_next: bool },
 }
 
@@ -68,7 +68,7 @@ impl Trial {
         actor < group.cores() && group.actors[actor].member == self.rank
     }
 
-    /// Whether an actor moves while the rank is frozen.
+    /// Returns whether an actor moves while the rank is frozen.
     fn moves(self, group: &Group, actor: usize) -> bool {
         let agent = group.cores() + self.rank.index();
         !self.is_core_of(group, actor) && (self.still == Still::Core || actor != agent)
@@ -79,7 +79,7 @@ impl Trial {
         self.still != Still::Transfers || to != Some(self.rank)
     }
 
-    /// Walks to the step, freezes, lets all others go on until nobody moves, thaws.
+    /// Steps to the point, freezes the rank, runs all others until none moves, and thaws it.
     fn run(self, group: &mut Group) -> Result<Seen, Failure> {
         group.begin_all();
         for _ in 0..self.steps {
@@ -89,7 +89,7 @@ impl Trial {
             }
         }
         let number = group.members[self.rank.index()].ended;
-        // What the others owe to this operator comes first: afterwards nothing may change.
+        // The others first complete this operator's writes; afterwards nothing may change.
         rest(
             group,
             |group, actor| {
@@ -118,12 +118,12 @@ impl Trial {
             return Err(Failure::Hang(Vec::new()));
         }
         if group.memory.source_changed {
-            return Err(Failure::Wrong(format!("a source was written in operator {number} or behind it")));
+            return Err(Failure::Wrong(format!("a source was written in operator {number} or after it")));
         }
         Ok(Seen::Frozen { in_next: furthest > number })
     }
 
-    /// One step of the rank's core, and what the others do before it.
+    /// Takes one step of the rank's core, and the steps of the others before it.
     fn step(self, group: &mut Group) -> Result<(), Failure> {
         if self.pace == Pace::Ahead {
             rest(group, |group, actor| !self.is_core_of(group, actor), |_, _| true)?;
@@ -137,7 +137,7 @@ impl Trial {
                 return Err(Failure::Hang(Vec::new()));
             }
             if turn > 0 {
-                // Quiet says no at first. If it is not that, somebody is waited for.
+                // Quiet denies at first. Otherwise the core waits for another actor.
                 land(group, |_, _| true);
                 for actor in (0..group.actors.len()).filter(|&actor| actor != core) {
                     group.act(actor)?;
@@ -147,7 +147,7 @@ impl Trial {
         Ok(())
     }
 
-    /// The rank's half of WindowsIn and of WindowsOut and its message slot, as far as they are ever used.
+    /// The rank's half of WindowsIn and of WindowsOut and its message slot, up to their last used byte.
     fn needed(self, group: &Group, number: usize) -> Vec<u64> {
         let shape = group.shape;
         let half = if number.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };
@@ -172,7 +172,7 @@ fn land(group: &mut Group, lands: impl Fn(&Group, FlightId) -> bool) -> bool {
     next.is_some_and(|transfer| group.memory.land(transfer, 8 * 50))
 }
 
-/// By turns, until nobody of those who may move does.
+/// Steps the permitted actors in turn until none of them moves.
 fn rest(
     group: &mut Group,
     may: impl Fn(&Group, usize) -> bool,
@@ -195,8 +195,8 @@ fn shape() -> Shape {
     shape_of(&a2(Domain { r: RANKS.into(), e: RANKS.into(), k: 2, h: 8, bs: 1, ..TWO }))
 }
 
-/// Every trial with this traffic: how many there were, in how many the others came to the next operator, and how
-/// many failed, by kind.
+/// The outcome of all trials with this traffic: their number, the number in which another rank reached the next operator,
+/// and the numbers of failures by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Tally {
     trials: usize,
@@ -218,7 +218,7 @@ fn tally(last: usize, group: &impl Fn(RankId) -> Group) -> Tally {
                     Err(_) => tally.hung += 1,
                 }
                 tally.trials += 1;
-                // Enough of a twin.
+                // This suffices for a twin.
                 if tally.wrong + tally.hung > 500 {
                     return tally;
                 }
@@ -233,7 +233,7 @@ fn nobody_writes_what_a_rank_has_still_to_read_however_long_it_stands_still() {
     let shape = shape();
     let tally = tally(3, &|_| {
         let mut group = Group::of(&shape, random_rounds(&shape, 3, false, &mut Dice(5)), plain_result);
-        // Frozen in the first four: the operator after the next is there, too.
+        // It is frozen in the first four operators, so the operator after the next exists.
         group.operators = schedule("DDCCDC", 1);
         group
     });
@@ -243,7 +243,7 @@ fn nobody_writes_what_a_rank_has_still_to_read_however_long_it_stands_still() {
 
 #[test]
 fn one_half_is_written_while_its_reader_stands_still() {
-    // The same counts in every operator, so that nobody stops at a word that cannot be; other rows.
+    // The counts are the same in every operator, so that no rank stops at an impossible word; the rows differ.
     let shape = shape();
     let tally = tally(0, &|_| {
         let tensors = |round: u32, rank: u32| {
@@ -262,7 +262,7 @@ fn one_half_is_written_while_its_reader_stands_still() {
 
 #[test]
 fn a_half_that_is_taken_before_its_reader_was_heard_is_written_while_it_stands_still() {
-    // Dispatches alone, and nobody waits for the rank, which has no tokens: whoever is not waited for is overtaken.
+    // Dispatches alone, and no rank waits for this one, which has no tokens, so the others overtake it.
     let shape = shape();
     let tally = tally(0, &|rank| {
         let tensors = |from| match from {

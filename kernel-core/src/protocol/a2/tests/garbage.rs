@@ -1,5 +1,4 @@
-//! Memory full of rubbish: whatever comes of it, no panic, never more than one effect in a step, and no transfer that
-//! leaves its window.
+//! Memory full of random words: no machine panics, no step has more than one effect, and no transfer leaves its window.
 
 use super::{Delivery, a2, any_shape, plain_result, random_rounds};
 use crate::layout::a2_message::{doorbell, task_word};
@@ -14,7 +13,7 @@ use crate::units::{CoreId, RankId};
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// A word that is wrong in one of many ways, or right: else no machine would get far.
+/// Returns a word that is wrong in one of many ways, or right, so that machines get far enough.
 fn word(dice: &mut Dice) -> u64 {
     match dice.below(8) {
         0 => dice.next(),
@@ -45,7 +44,7 @@ fn words(shape: &Shape) -> Vec<Place> {
     all
 }
 
-/// Steps at random while rubbish falls on words and scratch; who fails stops.
+/// Steps actors at random while words and scratch are overwritten with random values; an actor that fails stops.
 fn run_under_corruption(group: &mut Group, dice: &mut Dice, corruption: u32) {
     let words = words(group.shape);
     let mut alive: Vec<usize> = (0..group.actors.len()).collect();
@@ -82,7 +81,7 @@ proptest! {
         let mut dice = Dice(seed);
         let tensors = random_rounds(&shape, 2, false, &mut dice);
         let mut group = Group::of(&shape, tensors, plain_result);
-        // Outputs may be written twice when counts are rubbish: the fabric of the tests must not mind.
+        // Outputs may be written twice when counts are random, so the fabric of the tests must accept that.
         group.memory.rewrites = true;
         group.begin_all();
         run_under_corruption(&mut group, &mut dice, corruption);

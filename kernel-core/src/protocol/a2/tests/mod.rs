@@ -1,4 +1,4 @@
-//! The A2 machines and agents, over the fabric of the tests.
+//! Tests of the A2 machines and agents, over the fabric of the tests.
 
 mod corrupt;
 mod edges;
@@ -27,13 +27,13 @@ fn a2(domain: Domain) -> Config<'static> {
     Config { comm_alg: Protocol::Fullmesh, ..domain.config() }
 }
 
-/// What the experts return: small and different for each row.
+/// Returns the experts' result: small and different for each row.
 fn plain_result(shape: &Shape, round: usize, source: u32, token: u32, k: u32) -> Vec<u8> {
     let number = round as u32 * 31 + source * 53 + token * 17 + k * 5;
     row(shape.dtype(), shape.h(), |i| ((number + i) % 127) as f32 - 60.0)
 }
 
-/// Elements that look like flags, all or most of them.
+/// Returns elements that look like flags, all or most of them.
 fn flag_elements(len: u32, dice: &mut Dice) -> Vec<u8> {
     let others = dice.below(3);
     let element = |dice: &mut Dice| match dice.below(8) {
@@ -45,18 +45,18 @@ fn flag_elements(len: u32, dice: &mut Dice) -> Vec<u8> {
     (0..len).flat_map(|_| element(dice).to_le_bytes()).collect()
 }
 
-/// Rows of the experts that look like flags.
+/// Returns rows of the experts that look like flags.
 fn flag_result(shape: &Shape, round: usize, source: u32, token: u32, k: u32) -> Vec<u8> {
     let seed = [round as u32, source, token, k].iter().fold(7, |seed, &n| seed * 31 + u64::from(n));
     flag_elements(shape.h(), &mut Dice(seed))
 }
 
-/// The same tensors with tokens that look like flags when they travel.
+/// Replaces the tokens by ones that look like flags when they travel.
 fn flag_tokens(shape: &Shape, mut tensors: Tensors, dice: &mut Dice) -> Tensors {
     let elements = tensors.x.len() as u32 / 2;
     tensors.x = match shape.row_format().scale {
         None => flag_elements(elements, dice),
-        // 127 somewhere, and -1 everywhere else, is itself when quantised.
+        // A row with one element of 127, and -1 everywhere else, does not change when quantised.
         Some(_) => {
             let peak = dice.below(shape.h());
             row(shape.dtype(), elements, |i| if i % shape.h() == peak { 127.0 } else { -1.0 })
@@ -65,7 +65,7 @@ fn flag_tokens(shape: &Shape, mut tensors: Tensors, dice: &mut Dice) -> Tensors 
     tensors
 }
 
-/// Random tensors of all ranks for so many rounds.
+/// Random tensors of all ranks for a number of rounds.
 fn random_rounds(shape: &Shape, rounds: usize, flags: bool, dice: &mut Dice) -> Vec<Vec<Tensors>> {
     let ranks = || (0..shape.ep_world_size()).map(RankId);
     let one = |rank, dice: &mut Dice| {
@@ -79,7 +79,7 @@ fn random_rounds(shape: &Shape, rounds: usize, flags: bool, dice: &mut Dice) -> 
     (0..rounds).map(|_| ranks().map(|rank| one(rank, dice)).collect()).collect()
 }
 
-/// Small domains without the product's ranges.
+/// Small domains, without the product's limits.
 fn any_shape() -> impl Strategy<Value = Shape> {
     let sizes = (2i64..=5, 1i64..=4, 1i64..=4, 1i64..=6, 1i64..=8);
     let kinds = (any::<bool>(), any::<bool>(), any::<bool>(), proptest::option::of(1i64..=5));
@@ -106,7 +106,7 @@ fn any_shape() -> impl Strategy<Value = Shape> {
     )
 }
 
-/// Tensors with these ids, active all.
+/// Tensors with these ids, all active.
 fn routed(shape: &Shape, rank: u32, ids: &[i32]) -> Tensors {
     Tensors::new(shape, RankId(rank), ids.to_vec(), OwnedMask::None)
 }

@@ -1,4 +1,4 @@
-//! What is given to a machine or an agent and must not be: an error, never a panic, and nothing is sent.
+//! Invalid arguments of a machine or an agent: they give an error, never a panic, and nothing is sent.
 
 use super::corrupt::{P0, PEER, RANK, at_combine, error, group, group_of};
 use super::{TWO, a2};
@@ -41,7 +41,7 @@ fn a_token_that_is_not_finite_is_refused_when_it_is_quantised_and_nothing_is_sen
         let dtype = group.shape.dtype();
         group.judge.rounds[0][0].x = row(dtype, 16, |i| if i == 14 { value } else { 1.0 });
         assert_eq!(error(&mut group), ProtocolError::NotFinite { token: 1 });
-        // The agent of rank 0 stands behind both cores.
+        // The agent of rank 0 follows both cores in the list of actors.
         assert_eq!(group.act(2), Ok(false));
         assert_eq!((group.memory.word(RANK, doorbell()), group.memory.posted as usize), (0, 0));
     }
@@ -58,7 +58,7 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
             assert!(matches!(error, ProtocolError::Given(_)), "{error} with {len} of {words} words");
         }
     }
-    // A record of int8 with its scale; a row of dtype.
+    // The scratch holds a record of int8 with its scale, or a row of dtype.
     for len in 0..40 {
         let mut group = quantised();
         group.core(0).row.truncate(len);
@@ -92,7 +92,7 @@ fn an_agent_that_refused_a_task_posts_it_when_it_is_right_and_no_other_twice() {
     let mut agent = Agent::new();
     world.poke_word(RANK, doorbell(), 1);
     for flip in 0..64 {
-        // A bit of each word in turn is another one; but for the length, which is free, any.
+        // One bit of each word in turn is flipped; for the length, which may vary, a high bit.
         let mut words = good.to_words();
         let i = flip % words.len();
         words[i] ^= 1 << if i < 2 { flip } else { flip / 4 + 40 };

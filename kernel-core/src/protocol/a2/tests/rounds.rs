@@ -1,4 +1,4 @@
-//! Rounds on live windows against the oracle.
+//! Rounds on reused windows against the oracle.
 
 use super::{Delivery, TWO, a2, any_shape, flag_result, plain_result, random_rounds, routed, run};
 use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, Protocol, Shape};
@@ -10,7 +10,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// Runs rounds of random traffic; all bytes are the oracle's and no flag is left.
+/// Runs rounds of random traffic: all bytes equal the oracle's and no flag is left.
 pub(super) fn assert_rounds(shape: &Shape, rounds: usize, flags: bool, delivery: Delivery, seed: u64) {
     let mut dice = Dice(seed);
     let tensors = random_rounds(shape, rounds, flags, &mut dice);
@@ -18,7 +18,7 @@ pub(super) fn assert_rounds(shape: &Shape, rounds: usize, flags: bool, delivery:
     if dice.below(2) == 0 {
         group.near = Delivery::Strong;
     }
-    // Both operators come to both halves.
+    // Both operators use both halves.
     let letters = ["DC", "DDCC", "DDDCCC", "DDCDCC"].map(|letters| schedule(letters, 1));
     let fitting: Vec<_> = letters.into_iter().filter(|s| s.len() == 2 * rounds).collect();
     if dice.below(2) == 0 && !fitting.is_empty() {
@@ -99,7 +99,7 @@ fn the_smallest_groups_of_the_product_give_the_oracles_bytes() {
 
 #[test]
 fn no_core_clears_a_word_of_a_row_that_another_still_sums() {
-    // All rows are flags from end to end, and every core's clears land at once.
+    // All rows are full of flags, and every core's clears land at once.
     let shape = shape_of(&Config { aiv_num: 3, ..a2(Domain { r: 2, e: 2, k: 1, h: 64, bs: 3, ..TWO }) });
     let tensors = |_| vec![routed(&shape, 0, &[1, 1, 0]), routed(&shape, 1, &[0, 1, 0])];
     for seed in 0..40 {

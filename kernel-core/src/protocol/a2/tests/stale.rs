@@ -1,4 +1,4 @@
-//! What was payload two operators ago and could pass for a flag now.
+//! Payload of two operators ago that could pass for a flag now.
 
 use super::{Delivery, TWO, a2, flag_result, flag_tokens, plain_result, routed, run};
 use crate::layout::a2_window::{record, tail_flag};
@@ -10,7 +10,7 @@ use crate::testing::group::Group;
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// Two ranks with two tokens; what they send each other falls from two rows to one, and rises again.
+/// Two ranks with two tokens; the rows that they send each other fall from two to one, and rise again.
 fn falling(shape: &Shape, flags: bool) -> Vec<Vec<Tensors>> {
     let mut dice = Dice(1);
     let rounds: [[&[i32]; 2]; 4] =
@@ -27,7 +27,7 @@ fn shape(quant_mode: i64) -> Shape {
     shape_of(&Config { quant_mode, ..a2(domain) })
 }
 
-/// How many of 150 seeds go wrong, with the seed's scheme or with ours; and how many of them by wrong bytes.
+/// Returns how many of 150 seeds fail, with the seed's scheme or with ours; and how many of them have wrong bytes.
 fn wrong(shape: &Shape, delivery: Delivery, seed_clears: bool, rows: [bool; 2]) -> (usize, usize) {
     let result = if rows[1] { flag_result } else { plain_result };
     let outcome = |seed| {
@@ -54,9 +54,9 @@ fn with_the_seeds_clears_a_token_of_minus_ones_ends_dispatchs_wait_early() {
     for shape in [shape(0), shape(2)] {
         let (_, bytes) = wrong(&shape, Delivery::Weak, true, [true, false]);
         assert!(bytes > 3, "{bytes} of {shape:?}");
-        // FLAG1 has been cleared, so something of the window has come: enough where it comes whole.
+        // FLAG1 has been cleared, so part of the window has arrived, which suffices where a window arrives whole.
         assert_eq!(wrong(&shape, Delivery::Strong, true, [true, false]), (0, 0), "{shape:?}");
-        // And nothing is wrong with rows that hold no flag.
+        // Rows that hold no flag cause no error.
         assert_eq!(wrong(&shape, Delivery::Weak, true, [false, false]), (0, 0), "{shape:?}");
     }
 }

@@ -13,10 +13,10 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt::Write;
 
-/// The name of a machine's phase, with the shared part's where that is at work.
+/// Returns the name of a machine's phase, with the shared part's phase where that part is active.
 fn phase(machine: Option<&Machine>) -> String {
     let text = format!("{machine:?}");
-    // The steps to the doorbell are shared with others and stand inside the shared part.
+    // The steps to the doorbell are shared and lie inside the shared part.
     let text = text.replace("phase: Ring(", "phase: ");
     let name = |rest: &str| rest.chars().take_while(|c| c.is_alphanumeric()).collect::<String>();
     let mut phases = text.split("phase: ").skip(1).map(name);
@@ -25,7 +25,7 @@ fn phase(machine: Option<&Machine>) -> String {
     if own == "Send" { format!("{kind} Send.{shared}") } else { format!("{kind} {own}") }
 }
 
-/// Runs a group as a seed decides, and notes every transition.
+/// Runs a group as a seed decides, and records every transition.
 fn watched(group: &mut Group, seed: u64, seen: &mut BTreeSet<[String; 3]>) {
     group.choose(Delivery::Weak, seed);
     group.begin_all();
@@ -58,7 +58,7 @@ fn watched(group: &mut Group, seed: u64, seen: &mut BTreeSet<[String; 3]>) {
     assert!(group.members.iter().all(|member| member.ended == group.operators.len()));
 }
 
-/// Every `(phase, effect, next phase)` that random groups ever go through. What is not in it is illegal.
+/// Every `(phase, effect, next phase)` that random groups ever go through. Any other one is illegal.
 #[test]
 fn the_transitions_of_both_machines_are_as_committed() {
     let mut seen = BTreeSet::new();

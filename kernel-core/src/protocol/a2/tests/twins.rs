@@ -1,4 +1,4 @@
-//! Duties and rules of the contract left out, one at a time: each must be seen failing, under the weakest conditions
+//! Duties and rules of the contract, left out one at a time: each omission must be caught, under the weakest conditions
 //! that show it.
 
 use super::{Delivery, TWO, a2, plain_result, random_rounds, run};
@@ -11,7 +11,7 @@ fn shape(cores: i64) -> Shape {
     shape_of(&Config { aiv_num: cores, ..a2(Domain { r: 3, e: 6, h: 16, ..TWO }) })
 }
 
-/// How many of 60 seeds go wrong when that is left out.
+/// Returns how many of 60 seeds fail when that duty is left out.
 fn fails(shape: &Shape, rounds: usize, delivery: Delivery, duty: Option<Duty>) -> usize {
     let outcome = |seed| {
         let tensors = random_rounds(shape, rounds, false, &mut Dice(seed));
@@ -36,7 +36,7 @@ fn nothing_goes_wrong_when_nothing_is_left_out() {
 
 #[test]
 fn a_clear_that_never_happens_is_caught_when_a_half_comes_round() {
-    // Two operators use both halves once; the third finds the flags of the first.
+    // Two operators use both halves once; the third reads the flags of the first.
     assert_eq!(fails(&shape(1), 1, Delivery::Weak, Some(Duty::Clear(Words::WindowsIn))), 0);
     assert!(fails(&shape(1), 2, Delivery::Weak, Some(Duty::Clear(Words::WindowsIn))) > 3);
 }

@@ -6,8 +6,8 @@
 //!                              { sum:    (Follow | Sum)*                                         -> Done
 //! ```
 //!
-//! A core ends when it has heard all near ranks, also those that bring nothing (`docs/HIERARCHY.md`). The own server's
-//! partial sum does not travel: who sums a token makes it from the near area.
+//! A core ends when it has heard from all near ranks, even those that bring no rows (`docs/HIERARCHY.md`). The own server's
+//! partial sum does not travel: the core that sums a token computes it from the near area.
 
 mod relays;
 mod returns;
@@ -22,12 +22,12 @@ use crate::protocol::{Operands, Outcome, Types, given};
 use crate::shape::Shape;
 use crate::units::{RankId, Token, div_ceil, div_floor};
 
-/// Words of a stream that is issued, before its bitmap: records sent.
+/// The words of an issued stream before its bitmap: the number of sent records.
 pub(super) const HEAD: usize = 1;
-/// In place of that, and of the records followed of a stream, once it has ended.
+/// Replaces the number of a stream's sent or followed records once the stream has ended.
 const ENDED: u32 = u32::MAX;
 
-/// Words of a bitmap of the tokens of any rank.
+/// Returns the number of words of a bitmap of the tokens of any rank.
 pub(super) const fn bitmap_words(shape: &Shape) -> usize {
     div_ceil(shape.bs_max() as u64, 32) as usize
 }
@@ -45,9 +45,9 @@ pub struct Combine {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Count the rows to return, take the epoch.
+    /// Count the rows to return and take the epoch.
     Select,
-    /// Core 0: tell near ranks.
+    /// Announce this operator to near ranks (core 0 only).
     Enter { near: u32 },
     /// Return, relay, sum.
     Work,
@@ -57,14 +57,14 @@ enum Phase {
 
 phase_names! { Phase: Select Enter Work Done }
 
-/// What a role of combine works with.
+/// The context of a role of combine.
 type Turn<'s, T> = super::Turn<'s, T, Words<'s>>;
 
 /// A core's scratch words.
 struct Words<'u> {
-    /// By server: records followed, then by own token the number of its record plus 1.
+    /// By server: the number of followed records, then by own token the number of its record plus 1.
     followed: &'u mut [u32],
-    /// By stream that this core issues: records sent, then a bit for each token sent.
+    /// By stream that this core issues: the number of sent records, then a bit for each sent token.
     streams: &'u mut [u32],
 }
 
@@ -92,7 +92,7 @@ fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'
 }
 
 impl Combine {
-    /// A core's next operator, a combine.
+    /// Creates a core's combine in its first phase.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -105,7 +105,7 @@ impl Combine {
         }
     }
 
-    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
@@ -118,7 +118,7 @@ impl Combine {
         }
     }
 
-    /// Goes on with the operator by one step.
+    /// Advances the operator by one step.
     pub(crate) fn advance<T: Types>(&mut self, cx: &mut Cx<'_, T>) -> Outcome {
         let Cx { env, fabric, inputs, operands, scratch } = cx;
         let (env, fabric) = (*env, &mut **fabric);
@@ -166,13 +166,13 @@ machine! { Combine }
 /// A row to return.
 struct Row<'a> {
     y: &'a [u8],
-    /// Where it belongs.
+    /// The row's source, token and part.
     triple: (RankId, Token, Part),
     weight: [u8; 4],
 }
 
 impl<'a> Operands<'a> {
-    /// Rows to return: the last entry of `ep_recv_counts`.
+    /// Returns the number of rows to return: the last entry of `ep_recv_counts`.
     fn relayed_rows(&self, shape: &Shape, rank: RankId) -> Result<u32, ProtocolError> {
         let entries = shape.local_expert_num() as usize * shape.ep_world_size() as usize;
         let last =

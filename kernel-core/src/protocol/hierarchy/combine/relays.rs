@@ -1,5 +1,5 @@
-//! Partial sums for namesakes on other servers: each token as soon as its rows are there; behind all of them an end
-//! flag, once every near rank has said that there are no more rows.
+//! Partial sums for namesakes on other servers: each token leaves as soon as its rows have arrived. An end flag follows the
+//! last one, once every near rank has announced that it returns no more rows.
 
 use super::super::issue::{self, Issued};
 use super::super::stream::write_front;
@@ -14,9 +14,9 @@ use crate::vector::Vector;
 /// The role of a relay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Relays {
-    /// The stream that is looked at first.
+    /// The stream that is tried first.
     server: u32,
-    /// Steps of its end that are done.
+    /// The number of completed steps of its end.
     ending: u32,
     issued: Issued,
 }
@@ -35,12 +35,13 @@ impl Relays {
         Ok(())
     }
 
-    /// Goes on; `missing` are rows of near ranks that may still come: what has not come without them never comes.
+    /// Advances the role. `missing` is the wait for near ranks that may still return rows: if it is `None`, no more rows
+    /// come.
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>, missing: Option<Wait>) -> Outcome {
         let Turn { env, fabric, words, buffers, .. } = cx;
         let (env, fabric) = (*env, &mut **fabric);
         let streams = env.work.streams.clone();
-        // Not `clamp`, which panics where the ends are in the wrong order.
+        // `clamp` would panic where the ends are in the wrong order.
         let first = self.server.max(streams.start).min(streams.end);
         let mut all_ended = true;
         for server in (first..streams.end).chain(streams.start..first) {
@@ -77,7 +78,7 @@ impl Relays {
     }
 }
 
-/// A token that has not been sent and whose rows are all there.
+/// Returns a token that has not been sent and whose rows have all arrived.
 fn summable<F: Fabric + ?Sized, V>(
     env: Now<'_, V>,
     fabric: &F,
@@ -107,7 +108,7 @@ fn summable<F: Fabric + ?Sized, V>(
     Ok(None)
 }
 
-/// When all rows are returned: no token may have some of its rows alone, or nobody would ever send it.
+/// Checks, once all rows are returned, that no token lacks only some of its rows, since it would never be sent.
 fn check_none_left<F: Fabric + ?Sized, V>(
     env: Now<'_, V>,
     fabric: &F,
@@ -132,7 +133,7 @@ fn check_none_left<F: Fabric + ?Sized, V>(
     Ok(())
 }
 
-/// The tokens of this rank's namesake on `server` of which no sum has left.
+/// Returns the tokens of this rank's namesake on `server` whose sums have not left.
 fn unsent<V>(env: Now<'_, V>, server: u32, bitmap: &[u32]) -> impl Iterator<Item = Token> {
     let was_sent =
         |token: &u32| bitmap.get(*token as usize >> 5).is_some_and(|word| word >> (token & 31) & 1 == 1);

@@ -1,5 +1,5 @@
-//! Results to the relay of their source: the near rank with the same number. Behind them word to all near ranks that there
-//! are no more, and word from them.
+//! Results go to the relay of their source: the near rank with the same number. After them the core announces to all near
+//! ranks that it returns no more, and awaits the same announcement from them.
 
 use super::super::{Bound, Now};
 use super::{Row, Turn};
@@ -20,17 +20,17 @@ pub(super) struct Returns {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Near ranks still read their near areas.
+    /// Await the near ranks that still read their near areas.
     Entered,
     /// Put the next row.
     Put,
     /// Publish its flag.
     Flag,
-    /// All flags have landed.
+    /// Wait until all flags have landed.
     Quiet,
-    /// Say so to a near rank.
+    /// Announce the end of the rows to a near rank.
     RowsDone { near: u32 },
-    /// Hear it of all cores of near ranks; of so many it is known.
+    /// Await the announcements of all cores of near ranks, of which `heard` have arrived.
     Hear { heard: u32 },
 }
 
@@ -41,7 +41,7 @@ impl Returns {
         Self { rows: 0..0, phase: Phase::Entered }
     }
 
-    /// The name of the phase that it is in.
+    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }
@@ -72,7 +72,7 @@ impl Returns {
                 self.rows.start += 1;
                 Phase::Put
             }
-            // Publishes are not ordered: without this the next word could be seen before a flag.
+            // Publishes are not ordered: without quiet the next word could be seen before a flag.
             Phase::Quiet if !fabric.quiet()? => return Ok(Progress::Pending(Wait::QUIET)),
             Phase::Quiet => Phase::RowsDone { near: 0 },
             Phase::RowsDone { near } if near >= env.shape.server_ranks() => Phase::Hear { heard: 0 },
@@ -84,7 +84,8 @@ impl Returns {
                 )?;
                 Phase::RowsDone { near: near + 1 }
             }
-            // As many as there are, and none of them again: they are as many as the server has cores.
+            // One step takes all announcements that have arrived, at most one for each core of the server, and reads none
+            // of them twice.
             Phase::Hear { heard: before } => {
                 let mut heard = before;
                 while let Some((near, core)) = unheard(env, heard)
@@ -101,20 +102,20 @@ impl Returns {
         Ok(Progress::Stepped)
     }
 
-    /// What is to be heard next of near ranks that may still return rows, if any may.
+    /// Returns the next announcement to await from near ranks that may still return rows, if there is one.
     pub(super) fn missing<V>(&self, env: Now<'_, V>) -> Option<Wait> {
         let heard = if let Phase::Hear { heard } = self.phase { heard } else { 0 };
         unheard(env, heard).map(|(near, core)| Wait::new(Flag::RowsDone, env.near(near), &[core.0]))
     }
 }
 
-/// The near rank to which a row goes, and its slot there.
+/// Returns the near rank to which a row goes, and the row's slot there.
 fn slot<V>(env: Now<'_, V>, (source, token, part): (RankId, Token, Part)) -> (RankId, Place) {
     let (server, number) = env.shape.server_of(source);
     (env.near(number), relay::combine_slot(env.shape, server, token, part.position))
 }
 
-/// The near rank, by its number, and its core that come behind so many.
+/// Returns the near rank, by its number, and its core whose announcement follows the first `heard` ones.
 fn unheard<V>(env: Now<'_, V>, heard: u32) -> Option<(u32, CoreId)> {
     let (near, core) = env.shape.by_cores(heard);
     (near < env.shape.server_ranks()).then_some((near, CoreId(core)))

@@ -1,4 +1,4 @@
-//! Own tokens: each is summed as soon as all servers that have a pair of it have brought their part.
+//! Own tokens: each is summed as soon as all servers that have a pair of it have sent their part.
 
 use super::super::stream::{self, Next};
 use super::super::{Bound, Buffers, Now, sum};
@@ -16,9 +16,9 @@ use crate::vector::{Term, Vector};
 /// The role of the tokens' owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tokens {
-    /// The next to be summed.
+    /// The next token to sum.
     token: u32,
-    /// The stream that is looked at first.
+    /// The stream that is tried first.
     server: u32,
 }
 
@@ -60,7 +60,7 @@ impl Tokens {
         Ok(pending.map_or(Progress::Done, Progress::Pending))
     }
 
-    /// What the next token waits for.
+    /// Returns the wait of the next token.
     fn missing(&self, cx: &mut Turn<'_, impl Types>) -> Result<Option<Wait>, ProtocolError> {
         let Turn { env, fabric, inputs, words, .. } = cx;
         let (env, fabric) = (*env, &**fabric);
@@ -121,12 +121,12 @@ impl Tokens {
     }
 }
 
-/// The entry of a token of the core's share.
+/// Returns the entry of a token of the core's share.
 fn number_of<V>(env: Now<'_, V>, numbers: &[u32], token: Token) -> u32 {
     numbers.get((token.0 - env.work.tokens.start) as usize).copied().unwrap_or(0)
 }
 
-/// Takes the next record of a stream into account, or its end. What is missing if neither can be told.
+/// Processes the next record of a stream, or its end. Returns the wait if neither has arrived.
 fn follow(cx: &mut Turn<'_, impl Types>, server: u32) -> Result<Option<Wait>, ProtocolError> {
     let Turn { env, fabric, inputs, words, .. } = cx;
     let (env, fabric) = (*env, &**fabric);

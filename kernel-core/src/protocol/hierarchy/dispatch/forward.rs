@@ -1,7 +1,7 @@
-//! What a relay does: every record to the near ranks that need it, then the counts of its source.
+//! The role of a relay: it forwards every record to the near ranks that need it, then the counts of its source.
 //!
-//! Cores split this by experts. Each looks at all records of a stream, since rows are numbered in the order of records, and
-//! forwards those rows that go to its experts.
+//! Cores split this work by experts. Each reads all records of a stream, since rows are numbered in the order of records,
+//! and forwards the rows for its experts.
 
 use super::super::stream::{self, Next};
 use super::super::{Bound, Now};
@@ -23,13 +23,13 @@ pub(super) struct Forwards {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Near ranks still read their near areas.
+    /// Await the near ranks that still read their near areas.
     Entered,
-    /// Look for a complete record, first in the stream from `server`.
+    /// Find a complete record, first in the stream from `server`.
     Find { server: u32 },
     /// Forward the row at that position of the record that is held.
     Row { server: u32, token: Token, position: u32 },
-    /// Tell the rows for that expert of the own server.
+    /// Publish the number of rows for that expert of the own server.
     Count { server: u32, near_expert: u32 },
     /// The role has ended.
     Ended,
@@ -42,7 +42,7 @@ impl Forwards {
         Self { phase: Phase::Entered }
     }
 
-    /// The name of the phase that it is in.
+    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }
@@ -69,7 +69,7 @@ impl Forwards {
                 let home = plan::near_home(env.shape, env.work.server, near_expert);
                 let source = env.shape.relay(env.rank, server);
                 let at = relay::count(env.shape, env.epoch.partition(), home.local_expert, source);
-                // Not before this core's puts of these rows: rule 2.
+                // The count must follow this core's puts of these rows: rule 2.
                 cx.fabric.publish(home.rank, at, relay::mark(env.epoch.number, rows))?;
                 Phase::Count { server, near_expert: near_expert + 1 }
             }
@@ -79,19 +79,19 @@ impl Forwards {
     }
 }
 
-/// The near experts to which this core forwards what comes from `server`.
+/// Returns the near experts to which this core forwards rows from `server`.
 fn experts<V>(env: Now<'_, V>, server: u32) -> Range<u32> {
     plan::forwarded_to(env.shape, &env.work.forwards, server)
 }
 
-/// Whether any pair of a token from `server` is this core's to forward.
+/// Returns whether this core forwards any pair of a token from `server`.
 fn concerns<V>(env: Now<'_, V>, server: u32, ids: &[i32]) -> bool {
     let own = experts(env, server);
     plan::pairs_on(env.shape, ids, env.work.server)
         .any(|(_, home)| own.contains(&plan::near_expert(env.shape, home)))
 }
 
-/// The count of rows from `server` for one of this core's experts.
+/// Returns the number of rows from `server` for one of this core's experts.
 fn rows_for<'u, V>(
     env: Now<'_, V>,
     rows: &'u mut [u32],
@@ -102,10 +102,10 @@ fn rows_for<'u, V>(
     word(rows, number.wrapping_sub(env.work.forwards.start))
 }
 
-/// What is to be done next: `None` once all streams have ended; what is missing if none of them can go on.
+/// The next phase, `None` once all streams have ended; or the wait if no stream can continue.
 type Found = Result<Option<Phase>, Wait>;
 
-/// Looks through the streams, beginning with `first`; a record that is complete is held.
+/// Searches the streams, beginning with `first`, and copies a complete record into the buffer.
 fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found, ProtocolError> {
     let Turn { env, fabric, inputs, words, buffers, .. } = cx;
     let (env, fabric, held) = (*env, &**fabric, &mut *buffers.held);
@@ -145,7 +145,7 @@ fn find(cx: &mut Turn<'_, impl Types>, first: u32) -> Result<Found, ProtocolErro
     Ok(missing.map_or(Ok(None), Err))
 }
 
-/// Takes a record out of the relay area, checked. Its token.
+/// Copies a record out of the relay area and checks it. Returns its token.
 fn hold<F: Fabric + ?Sized, V>(
     env: Now<'_, V>,
     fabric: &F,
@@ -168,7 +168,8 @@ fn hold<F: Fabric + ?Sized, V>(
     let lists = relay::record_scale(shape);
     let ids = copy(lists, relay::token_bytes(shape) - lists)?;
     let ids = ids.get(..shape.k() as usize).unwrap_or(&[]);
-    // Ids decide who gets rows: those that name no expert name nobody, and then there are fewer than the source says.
+    // The ids determine the rows. An id that names no expert gives no row, and then there are fewer pairs than the record
+    // states.
     let here = plan::pairs(shape, ids, env.work.server);
     if here == 0 || here != pairs {
         return Err(stream::wrong(env, server, record, "pairs", pairs));
@@ -217,7 +218,7 @@ fn row(
     Ok(Phase::Row { server, token, position: forward.part.position + 1 })
 }
 
-/// The ids of a record, of which K are meant.
+/// Returns the K ids of a record.
 fn ids_of<V>(env: Bound<'_, V>, record: &[u8]) -> [i32; K_MAX] {
     let mut ids = [-1; K_MAX];
     let bytes = record.get(relay::record_ids(env.shape) as usize..).unwrap_or(&[]);

@@ -1,4 +1,4 @@
-//! Dispatch of one core: send own tokens, forward those of its namesakes, copy out what it gets.
+//! Dispatch of one core: send own tokens, forward the tokens of its namesakes, copy out the received rows.
 //!
 //! ```text
 //! Select -> Enter* -> by turns { send:    (Record)* -> End* -> Ring? -> ExpandIdx*
@@ -18,7 +18,7 @@ use crate::layout::state::Operator;
 use crate::plan::route;
 use crate::protocol::{Outcome, Types, given};
 
-/// In place of the records or tokens of a stream that are forwarded, once it has ended.
+/// Replaces the number of forwarded records or tokens of a stream once the stream has ended.
 const ENDED: u32 = u32::MAX;
 
 /// The dispatch of one core.
@@ -34,9 +34,9 @@ pub struct Dispatch {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Count the own rows, take the epoch.
+    /// Count the own rows and take the epoch.
     Select,
-    /// Core 0: tell near ranks.
+    /// Announce this operator to near ranks (core 0 only).
     Enter { near: u32 },
     /// Send, forward, receive.
     Work,
@@ -46,7 +46,7 @@ enum Phase {
 
 phase_names! { Phase: Select Enter Work Done }
 
-/// What a role of dispatch works with.
+/// The context of a role of dispatch.
 type Turn<'s, T> = super::Turn<'s, T, Words<'s>>;
 
 /// A core's scratch words.
@@ -55,15 +55,15 @@ struct Words<'u> {
     slots: &'u mut [u32],
     /// Scratch of the walk.
     sent: &'u mut [u32],
-    /// By server: records sent.
+    /// The number of sent records, by server.
     records: &'u mut [u32],
-    /// By server: records of its stream, or own tokens, that were looked at.
+    /// The number of processed records of a server's stream, or of own tokens, by server.
     taken: &'u mut [u32],
-    /// By what the core forwards: rows.
+    /// The number of rows, by forwarded (server, expert).
     rows: &'u mut [u32],
 }
 
-/// The word with that number, of which there are enough if scratch is long enough.
+/// Returns the word with that number, or an error if the scratch is too short.
 fn word(words: &mut [u32], number: u32) -> Result<&mut u32, ProtocolError> {
     words.get_mut(number as usize).ok_or(given("scratch is shorter than scratch_words"))
 }
@@ -79,7 +79,7 @@ fn split_words<'u, V>(env: Bound<'_, V>, words: &'u mut [u32]) -> Result<Words<'
 }
 
 impl Dispatch {
-    /// A core's next operator, a dispatch.
+    /// Creates a core's dispatch in its first phase.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -92,7 +92,7 @@ impl Dispatch {
         }
     }
 
-    /// The name of the phase that the machine is in, for reports. A part's phase comes behind the name of the part.
+    /// Returns the name of the machine's phase, for reports. A part's phase follows the name of the part.
     #[must_use]
     pub const fn phase(&self) -> &'static str {
         match &self.phase {
@@ -105,7 +105,7 @@ impl Dispatch {
         }
     }
 
-    /// Goes on with the operator by one step.
+    /// Advances the operator by one step.
     pub(crate) fn advance<T: Types>(&mut self, cx: &mut Cx<'_, T>) -> Outcome {
         let Cx { env, fabric, inputs, operands, scratch } = cx;
         let (env, fabric) = (*env, &mut **fabric);

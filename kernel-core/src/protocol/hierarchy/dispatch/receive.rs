@@ -1,7 +1,7 @@
-//! What a rank gets from the relays of its server: counts, and behind them rows.
+//! The role of a receiver: counts from the relays of its server, and after them rows.
 //!
-//! A core goes through all slots in order, since the rows before its own share tell where that begins. Rows of a slot
-//! are copied as soon as the counts of it and of those before it are there.
+//! A core reads the counts of all slots in order, since its share begins after the rows of earlier shares. Rows of a slot
+//! are copied as soon as the counts of it and of all earlier slots have arrived.
 
 use super::super::Bound;
 use super::Turn;
@@ -19,11 +19,11 @@ use crate::units::{RankId, div_rem};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Receive {
     slot: u32,
-    /// Rows of all slots before it.
+    /// The number of rows of all earlier slots.
     before: u32,
-    /// Those before the local expert of the slot.
+    /// The number of rows of all slots before this one's local expert.
     before_expert: u32,
-    /// Rows of the slot.
+    /// The number of rows of the slot.
     rows: u32,
     phase: Phase,
 }
@@ -34,7 +34,7 @@ enum Phase {
     Count,
     /// Write its entry of `ep_recv_counts`.
     Entry,
-    /// Behind the last source of an expert: write that one's entry of `expert_token_nums`.
+    /// Write the expert's entry of `expert_token_nums`, after its last source.
     Nums,
     /// Copy row `i` of the slot: itself, its scale, its source, its weight.
     X {
@@ -62,7 +62,7 @@ impl Receive {
         Self { slot: 0, before: 0, before_expert: 0, rows: 0, phase: Phase::Count }
     }
 
-    /// The name of the phase that it is in.
+    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }
@@ -166,14 +166,14 @@ impl Receive {
         *self = Self { slot: self.slot + 1, before, rows: 0, phase: Phase::Count, ..*self };
     }
 
-    /// A field of what stands behind row `i`.
+    /// Returns the place of a field that follows row `i`.
     fn tail<V>(&self, env: Bound<'_, V>, local_expert: u32, source: RankId, i: u32, field: u64) -> Place {
         let slot = relay::dispatch_slot(env.shape, local_expert, source, i);
         behind(slot, ROW + env.shape.payload_bytes() + field)
     }
 
-    /// Writes where row `i` comes from, if such a row can be: from that source, tokens in order. The least token that
-    /// may follow.
+    /// Writes the triple of row `i`, if it is valid: from that source, tokens in order. Returns the least token that may
+    /// follow.
     fn copy_info<F: Fabric + ?Sized, V>(
         &self,
         env: Bound<'_, V>,

@@ -1,4 +1,4 @@
-//! Own tokens to other servers, token by token; behind them the ends of the streams, and `expand_idx`.
+//! The role of a sender: own tokens go to other servers one by one, followed by the ends of the streams and `expand_idx`.
 
 use super::super::Bound;
 use super::super::issue::{self, Issued};
@@ -25,11 +25,11 @@ pub(super) struct Send {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
-    /// Send a token to a server of this core's share, or to the next that needs it.
+    /// Send a token to a server of this core's share, or to the next server that needs it.
     Record { token: u32, server: u32 },
     /// End the stream to a server.
     End { server: u32, step: u32 },
-    /// Have the agent told.
+    /// Ring the agent's doorbell.
     Ring,
     /// Write a part of `expand_idx`.
     ExpandIdx { pair: u32 },
@@ -44,7 +44,7 @@ impl Send {
         Self { phase: Phase::Record { token: 0, server: 0 }, staged: None, issued: Issued::new() }
     }
 
-    /// The name of the phase that it is in.
+    /// Returns the name of its phase.
     pub(crate) const fn phase(&self) -> &'static str {
         self.phase.name()
     }
@@ -134,7 +134,7 @@ pub(super) fn write_record<V: Vector>(
     let (head, scale) = head.split_at_mut_checked(relay::record_scale(shape) as usize).ok_or(short)?;
     let row = head.get_mut(ROW as usize..).and_then(|rest| rest.get_mut(..shape.payload_bytes() as usize));
     let row = row.ok_or(short)?;
-    // There are no smooth scales in a hierarchy, so a token is the same for all experts.
+    // A hierarchy has no smooth scales, so a token is the same for all experts.
     let any = Home { rank: env.rank, local_expert: 0 };
     let value = steps::write_payload(shape, env.vector, inputs, row, staged, (token, any))?;
     *scale.first_chunk_mut().ok_or(short)? = value.to_le_bytes();

@@ -1,4 +1,4 @@
-//! One foreign word is another one than was written: who reads it refuses it by name, or waits for it and says so.
+//! One word of another rank is corrupted: its reader refuses it by name, or waits for it by name.
 
 use super::small;
 use crate::fabric::ProtocolError;
@@ -17,18 +17,18 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// Who reads the word. Its namesake on server 1 is rank 2.
+/// The rank that reads the word. Its namesake on server 1 is rank 2.
 const READER: RankId = RankId(0);
 const SOURCE: RankId = RankId(2);
 const BOTH: [Stage; 2] = [Stage::Two, Stage::Three];
 
-/// Two servers of two ranks with batches of 4, of which rank 2 has 3 tokens: more records than it has find room.
+/// Two servers of two ranks with batches of 4, of which rank 2 has only 3 tokens, so there is room for more records.
 fn domain() -> Shape {
     let sizes = crate::shape::BatchSizes::PerRank(&[4, 4, 3, 4]);
     shape_of(&Config { bs: sizes, global_bs: 16, ..small() })
 }
 
-/// Of which both ranks have a token with two rows on server 0.
+/// Tensors such that each of both ranks has a token with two rows on server 0.
 fn tensors(shape: &Shape) -> Vec<Vec<Tensors>> {
     let two = Part { pairs: 2, position: 1 };
     let has = |tensors: &[Vec<Tensors>], rank: RankId| {
@@ -39,7 +39,7 @@ fn tensors(shape: &Shape) -> Vec<Vec<Tensors>> {
     drawn.find(|tensors| has(tensors, READER) && has(tensors, SOURCE)).unwrap()
 }
 
-/// One round in which the word at `at` of the reader is `word`.
+/// Runs one round in which the word at `at` of the reader is `word`.
 fn lie(stage: Stage, at: Place, word: u64) -> Result<(), Failure> {
     let shape = domain();
     let mut group = super::group(stage, &shape, tensors(&shape), "DC");
@@ -48,7 +48,7 @@ fn lie(stage: Stage, at: Place, word: u64) -> Result<(), Failure> {
     group.play(Weak, 1)
 }
 
-/// What the reader says to that.
+/// Returns the reader's error.
 fn refusal(stage: Stage, at: Place, word: u64) -> String {
     match lie(stage, at, word) {
         Err(Failure::Core(READER, CoreId(0), error)) => {
@@ -59,7 +59,7 @@ fn refusal(stage: Stage, at: Place, word: u64) -> String {
     }
 }
 
-/// Record number `record` from server 1, and the end flag behind all.
+/// The places of record number `record` from server 1, and of the end flag.
 fn stream(stage: Stage, kind: Operator, record: u32) -> (Place, Place) {
     let (shape, partition) = (domain(), partition(kind));
     match stage {
@@ -86,7 +86,7 @@ const fn epoch(kind: Operator) -> u64 {
     }
 }
 
-/// How many records cross from rank 2 to rank 0 in dispatch, and in combine.
+/// Returns the number of records that cross from rank 2 to rank 0 in the operator.
 fn records(kind: Operator) -> u32 {
     let shape = domain();
     let tensors = tensors(&shape);
@@ -110,7 +110,7 @@ fn an_end_flag_of_another_operator_or_with_too_many_records_is_refused() {
         assert!(seen.contains("of rank 2: records = 5"), "{seen}");
         let seen = refusal(stage, first, epoch + 1);
         assert!(seen.contains(&format!("word at {first} tells of operator {}", epoch + 1)), "{seen}");
-        // Who tells of more than it sent has sent no such record.
+        // The source has sent no record of that number.
         if n < 4 {
             let seen = refusal(stage, end, mark(epoch, n + 1));
             assert!(seen.contains(&format!("record {n} of rank 2")), "{n} {seen}");
@@ -175,7 +175,7 @@ fn a_count_that_nobody_can_have_is_refused() {
     }
 }
 
-/// A row that the reader gets from rank 2 in dispatch: its local expert.
+/// Returns the local expert of a row that the reader gets from rank 2 in dispatch.
 fn row_from_source() -> u32 {
     let shape = domain();
     let tensors = tensors(&shape);
@@ -200,7 +200,7 @@ fn a_row_that_says_another_source_or_no_token_is_refused() {
 fn flags_of_returned_rows_that_contradict_each_other_are_refused_by_who_sums_them() {
     let shape = domain();
     let tensors = tensors(&shape);
-    // Of the namesake and of the reader itself: a token with two rows on this server.
+    // A token with two rows on this server, of the namesake and of the reader itself.
     for (source, server) in [(SOURCE, 1), (READER, 0)] {
         let rows = plan::inside(&shape, &tensors[0][source.index()].ids);
         let here = rows.filter(|(_, server, _)| *server == 0);
@@ -211,7 +211,7 @@ fn flags_of_returned_rows_that_contradict_each_other_are_refused_by_who_sums_the
             for pairs in [0, 1, 3, 9] {
                 let seen = lie(stage, at, mark(2, pairs));
                 if (source, position, pairs) == (SOURCE, 0, 1) {
-                    // The sum is short of a row, and its owner knows better.
+                    // The sum lacks a row, and the token's owner detects it.
                     let Err(Failure::Core(SOURCE, _, error)) = seen else { panic!("{seen:?}") };
                     let text = format!("of rank 0: token = {}", token.0);
                     assert!(format!("{error}").contains(&text), "{error}");
@@ -264,7 +264,7 @@ fn words_that_only_synchronise_are_waited_for_by_name() {
 fn weights_and_rows_that_are_others_harm_only_that_token() {
     let shape = domain();
     for stage in BOTH {
-        // Rows are data: whatever they hold, nobody else's are touched, and the machines end.
+        // Rows are data: no value of theirs changes other rows, and the machines end.
         let slot = relay::dispatch_slot(&shape, row_from_source(), SOURCE, 0);
         let seen = lie(stage, behind(slot, ROW), 0x1234_5678);
         let Err(Failure::Wrong(text)) = &seen else { panic!("{seen:?}") };

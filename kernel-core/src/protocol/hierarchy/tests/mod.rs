@@ -1,4 +1,4 @@
-//! Against the oracle, over messages that arrive late, in pieces and in any order inside.
+//! Tests against the oracle, over messages that arrive late, in pieces, and in any order within a message.
 
 mod corrupt;
 mod slow;
@@ -79,7 +79,7 @@ proptest! {
     }
 }
 
-/// How many of so many seeds show that something is left out.
+/// Returns how many seeds detect that the duty is left out.
 fn caught(config: &Config<'_>, duty: Duty, letters: &str) -> usize {
     caught_in(Stage::Three, config, duty, letters)
 }
@@ -126,7 +126,7 @@ fn duties_of_an_agent_that_are_left_out_are_caught() {
     for (duty, config, least) in [
         (Duty::LastWordLast, small(), 11),
         (Duty::InTime(Words::WindowsOut), small(), 11),
-        // An agent must be an operator late.
+        // The agent must be late by a whole operator.
         (Duty::Second(Double::MessageSlot), small(), 1),
         (Duty::Barrier { even: true, odd: true }, cores, 11),
         (Duty::Second(Double::Relay), small(), 11),

@@ -1,4 +1,4 @@
-//! One server of which a rank or a core is slow: what the others may do meanwhile, and what not.
+//! One server with a slow rank or core: steps that the others may take meanwhile, and steps that they may not.
 
 use super::small;
 use crate::layout::relay;
@@ -13,7 +13,7 @@ use crate::units::{CoreId, RankId};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// So many ranks of two experts.
+/// A server of `ranks` ranks with two experts each.
 fn one_server(ranks: i64, aiv_num: i64) -> Shape {
     let domain = Config { ep_world_size: ranks, server_ranks: ranks, moe_expert_num: 2 * ranks, ..small() };
     shape_of(&Config { aiv_num, k: 2, ..domain })
@@ -23,7 +23,7 @@ fn group(stage: Stage, shape: &Shape, round: Vec<Tensors>) -> Group {
     super::group(stage, shape, vec![round], "DC")
 }
 
-/// Operators that each rank has ended.
+/// Returns the number of operators that each rank has ended.
 fn ended(group: &Group) -> Vec<usize> {
     group.members.iter().map(|member| member.ended).collect()
 }
@@ -32,11 +32,11 @@ fn random(shape: &Shape) -> Vec<Tensors> {
     random_rounds(shape, 1, &mut Dice(1)).swap_remove(0)
 }
 
-/// That is why who has entered is told by `>=`.
+/// For this reason the check for entered ranks uses `>=`.
 #[test]
 fn a_slow_core_goes_on_though_a_near_rank_has_entered_the_next_operator() {
     for stage in [Stage::Two, Stage::Three] {
-        // The fifth core has none of the four experts to forward to, so nobody waits for it.
+        // The fifth core has none of the four experts to forward to, so no other core waits for it.
         let shape = one_server(2, 5);
         let mut group = group(stage, &shape, random(&shape));
         group.run_without(|_, actor| actor == Actor { member: RankId(0), core: CoreId(4) }).unwrap();
@@ -61,7 +61,7 @@ fn nobody_writes_to_a_near_rank_that_has_not_entered_whichever_it_is() {
     }
 }
 
-/// Also if it has none to return: it must be heard before memory is used again.
+/// This holds even for a rank without rows to return: it must be heard before memory is reused.
 #[test]
 fn nobody_ends_a_combine_before_every_near_rank_has_said_that_its_rows_are_done() {
     let shape = one_server(3, 2);
@@ -73,7 +73,7 @@ fn nobody_ends_a_combine_before_every_near_rank_has_said_that_its_rows_are_done(
             Tensors::new(&shape, rank, ids, OwnedMask::None)
         };
         let mut group = group(Stage::Three, &shape, (0..3).map(RankId).map(tensors).collect());
-        // It tells that it has entered, the third rank last, and falls asleep.
+        // The rank announces that it has entered, to the third rank last, and then stops.
         let has_entered = |group: &Group| group.memory.word(RankId(2), relay::entered(slow.0)) == 2;
         group
             .run_without(|group, actor| {

@@ -1,4 +1,4 @@
-//! How many words the cores of a combine look at, with few cores and with many.
+//! The number of words that the cores of a combine read, with few cores and with many.
 
 use crate::fabric::{Awaited, Fabric, Progress, Watch};
 use crate::inputs::Inputs;
@@ -18,21 +18,21 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::cell::RefCell;
 
-/// What a core did in an operator.
+/// The work of a core in an operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 struct Done {
-    /// Words that it looked at, also in vain.
+    /// The number of words that it read, including those that had not arrived.
     words: u64,
-    /// Steps that moved.
+    /// The number of steps that moved.
     steps: u64,
 }
 
-/// Random tokens, experts that return zeros; a core that is pending sleeps until something comes.
+/// Random tokens, and experts that return zeros; a pending core sleeps until something lands.
 struct Counted {
     tensors: Vec<Tensors>,
     /// By rank.
     operators: Vec<Operator>,
-    /// In combine.
+    /// The work of each core in combine.
     done: RefCell<BTreeMap<Actor, Done>>,
 }
 
@@ -74,7 +74,7 @@ impl World<Sparse, Seeded> for Counted {
     }
 }
 
-/// Eight servers of eight ranks, as of the preset `a2-hier-64`, with short rows.
+/// Eight servers of eight ranks, as in the preset `a2-hier-64`, with short rows.
 fn servers(cores: i64) -> Shape {
     shape_of(&Config {
         comm_alg: Protocol::Hierarchy,
@@ -82,7 +82,7 @@ fn servers(cores: i64) -> Shape {
     })
 }
 
-/// What all cores do in a combine, and what the core does that looks at most words.
+/// Returns the work of all cores in a combine, and that of the core that reads most words.
 fn combine(stage: Stage, cores: i64) -> [Done; 2] {
     let shape = &servers(cores);
     let tensors = unmasked_rounds(shape, 1, &mut Dice(1)).swap_remove(0);
@@ -100,8 +100,8 @@ fn combine(stage: Stage, cores: i64) -> [Done; 2] {
     [done.values().fold(Done::default(), sum), *done.values().max_by_key(|done| done.words).unwrap()]
 }
 
-/// If what was heard of near ranks is asked for again at every attempt, 40 cores look at 138 words for each step in stage 3,
-/// and at 249 in stage 2; 8 cores at 26 and 44.
+/// If every attempt read the near ranks' announcements again, 40 cores would read 138 words for each step in stage 3, and
+/// 249 in stage 2; 8 cores 26 and 44.
 #[test]
 fn a_core_looks_at_few_words_for_each_step_however_many_cores_there_are() {
     for stage in [Stage::Two, Stage::Three] {
