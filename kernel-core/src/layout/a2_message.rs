@@ -1,5 +1,5 @@
-//! The A2 state region, 1 MiB per rank, zeroed when the group is created: what the cores of a rank tell its agent
-//! (seed 000 section 1.3.2, the message area) and each other.
+//! The A2 state region, 1 MiB per rank, zeroed when the group is created: the messages of a rank's cores to its agent (seed
+//! 000 section 1.3.2, the message area) and to each other.
 //!
 //! ```text
 //!   0 KiB  message slot 0   one task record per peer, 32 B, by the peer's number; the own one stays empty
@@ -15,9 +15,9 @@
 //!   +28  remote_rank_id u32  the peer
 //! ```
 //!
-//! Buffers are offsets, since addresses never leave a backend. All of it is words: reached by store, publish and
-//! observe alone. Deliberately absent: the number of tasks. There is one for each peer, also if it gets no row; in a
-//! hierarchy peers are the namesakes on other servers.
+//! Buffers are offsets, since addresses never leave a backend. All of it is words, accessed by store, publish and observe
+//! alone. The number of tasks is deliberately absent: there is one for each peer, even if it gets no row; in a hierarchy
+//! peers are the namesakes on other servers.
 
 use super::a2_window::{sent_bytes, window};
 use super::relay;
@@ -28,15 +28,15 @@ use crate::units::{Offset, RankId, div_floor};
 use static_assertions::const_assert;
 
 const KIB: u64 = 1024;
-/// Bytes of a task record.
+/// The length of a task record in bytes.
 pub const TASK: u64 = 32;
-/// Bytes between the message slots.
+/// The distance in bytes between the message slots.
 pub const MESSAGE_SLOT: u64 = 32 * KIB;
-/// The doorbell.
+/// The offset of the doorbell.
 pub const DOORBELL: Offset = 2 * MESSAGE_SLOT;
-/// `data_type` of all tasks, unsigned words of eight bytes, as HCCL numbers its types.
+/// `data_type` of all tasks: unsigned words of eight bytes, as HCCL numbers its types.
 pub const WORDS_OF_8: u32 = 6;
-/// Bytes of an element of that type.
+/// The length in bytes of an element of that type.
 pub const ELEMENT: u64 = 8;
 
 const_assert!(RANKS_MAX as u64 * TASK <= MESSAGE_SLOT);
@@ -45,23 +45,23 @@ const_assert!(DOORBELL + 8 <= CORE_WORDS);
 /// A task record: one batched write to one peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Task {
-    /// Offset in the own WindowsOut (seed: `localBuf`).
+    /// The source: an offset in the own WindowsOut (seed: `localBuf`).
     pub local_buf: u64,
-    /// Offset in the peer's WindowsIn (seed: `remoteBuf`).
+    /// The destination: an offset in the peer's WindowsIn (seed: `remoteBuf`).
     pub remote_buf: u64,
-    /// Elements (seed: `count`).
+    /// The number of elements (seed: `count`).
     pub count: u64,
-    /// Their type (seed: `dataType`).
+    /// The type of the elements (seed: `dataType`).
     pub data_type: u32,
     /// The peer (seed: `remoteRankId`).
     pub remote_rank_id: u32,
 }
 
 impl Task {
-    /// Words of a record.
+    /// The number of words of a record.
     pub const WORDS: u32 = 4;
 
-    /// The task that carries the whole window of `rows` rows from `rank` to `peer`.
+    /// Creates the task that carries the whole window of `rows` rows from `rank` to `peer`.
     #[must_use]
     pub const fn new(
         shape: &Shape,
@@ -80,7 +80,7 @@ impl Task {
         }
     }
 
-    /// The task that carries `records` records of a hierarchy from `rank` to its namesake in `server`.
+    /// Creates the task that carries `records` records of a hierarchy from `rank` to its namesake in `server`.
     #[must_use]
     pub const fn stream(
         shape: &Shape,
@@ -100,14 +100,14 @@ impl Task {
         }
     }
 
-    /// The record.
+    /// Returns the task as the words of a record.
     #[must_use]
     pub(crate) const fn to_words(self) -> [u64; Self::WORDS as usize] {
         let last = (self.remote_rank_id as u64) << 32 | self.data_type as u64;
         [self.local_buf, self.remote_buf, self.count, last]
     }
 
-    /// The task of a record. Nothing is checked.
+    /// Returns the task of a record, without any check.
     #[must_use]
     pub(crate) const fn from_words(
         [local_buf, remote_buf, count, last]: [u64; Self::WORDS as usize],
@@ -116,19 +116,19 @@ impl Task {
     }
 }
 
-/// Where the task of a hierarchy's stream to or from `server` ends.
+/// Returns the end of the task of a hierarchy's stream to or from `server`.
 #[must_use]
 pub(crate) const fn stream_end(shape: &Shape, half: Partition, server: u32) -> Offset {
     relay::gathered_end(shape, half, server) + ELEMENT
 }
 
-/// Word `word` of the task for `peer`.
+/// Returns the place of word `word` of the task for `peer`.
 #[must_use]
 pub const fn task_word(half: Partition, peer: RankId, word: u32) -> Place {
     Place::state(half.index() as u64 * MESSAGE_SLOT + peer.0 as u64 * TASK + word as u64 * 8)
 }
 
-/// The word by which a rank's cores tell its agent that tasks are there.
+/// Returns the place of the word by which a rank's cores announce tasks to its agent.
 #[must_use]
 pub const fn doorbell() -> Place {
     Place::state(DOORBELL)

@@ -15,12 +15,11 @@
 //! record: H elements of dtype, or H bytes of int8 and a field of 32 B with the f32 scale in its first four
 //! ```
 //!
-//! Flags are 32-bit words in the low half of an aligned word of eight bytes, by which they are looked at. What
-//! is sent ends with the word of the last flag. What lies between the named parts is sent along and means
-//! nothing.
+//! Flags are 32-bit words in the low half of an aligned word of eight bytes, which is read as a whole. The sent bytes end
+//! with the word of the last flag. Bytes between the named parts are sent along and have no meaning.
 //!
-//! The last flag moves with the number of rows, and both operators use the same windows: what was payload is a
-//! flag later. [`next_flag_place`] goes through every word at which either of them could ever look.
+//! The last flag moves with the number of rows, and both operators use the same windows: payload may lie where a flag is
+//! read later. [`next_flag_place`] enumerates every word that either of them can ever read as a flag.
 
 use super::map::Field;
 use super::state::{Operator, Partition};
@@ -31,64 +30,64 @@ use crate::units::{Offset, RankId, div_ceil, div_floor};
 
 /// The flag: every bit of a 32-bit word, the low half of the aligned word of eight bytes at its place.
 pub const FLAG: u32 = 0xFFFF_FFFF;
-/// Bytes of the word that holds a flag.
+/// The length in bytes of the word that holds a flag.
 pub const FLAG_WORD: u64 = 8;
-/// FLAG1 in a dispatch window.
+/// The offset of FLAG1 in a dispatch window.
 pub const FLAG1: Offset = 4 * STATUS_FLAG as Offset;
-/// Words of the head of a dispatch window that are meant (seed: `STATUS_ENTRY_COUNT`).
+/// The number of used words of the head of a dispatch window (seed: `STATUS_ENTRY_COUNT`).
 pub const STATUS_WORDS: usize = 32;
-/// Which of them is FLAG1 (seed: `FLAG_OFFSET`); the counts of the local experts stand before it.
+/// The index of FLAG1 among them (seed: `FLAG_OFFSET`); the counts of the local experts precede it.
 pub const STATUS_FLAG: usize = 24;
 
-/// Start of a half, in either region.
+/// Returns the start of a half, in either region.
 #[must_use]
 pub const fn half_start(shape: &Shape, half: Partition) -> Offset {
     half.index() as u64 * div_floor(shape.window_bytes(), 2)
 }
 
-/// Start of the window of a peer, in either region.
+/// Returns the start of the window of a peer, in either region.
 #[must_use]
 pub const fn window(shape: &Shape, half: Partition, peer: RankId) -> Offset {
     half_start(shape, half) + peer.0 as u64 * shape.rank_window()
 }
 
-/// Byte `at` of what `peer` sent here.
+/// Returns the place of byte `at` of the data that `peer` sent here.
 #[must_use]
 pub const fn window_in(shape: &Shape, half: Partition, peer: RankId, at: Offset) -> Place {
     Place::window(window(shape, half, peer) + at)
 }
 
-/// Byte `at` of what goes to `peer`.
+/// Returns the place of byte `at` of the data that goes to `peer`.
 #[must_use]
 pub const fn window_out(shape: &Shape, half: Partition, peer: RankId, at: Offset) -> Place {
     Place::window_out(window(shape, half, peer) + at)
 }
 
-/// The half that the next operator uses, 0 or 1 (seed: `bufferChosen`); both operators share it.
+/// Returns the place of the number of the next operator's half, 0 or 1 (seed: `bufferChosen`); both operators share it.
 #[must_use]
 pub const fn buffer_chosen(shape: &Shape) -> Place {
     Place::window(half_start(shape, Partition::P1).saturating_sub(HALF_TAIL))
 }
 
-/// Record number `position` in a dispatch window.
+/// Returns the offset of record number `position` in a dispatch window.
 #[must_use]
 pub const fn record(shape: &Shape, position: u32) -> Offset {
     WINDOW_HEAD + position as u64 * shape.window_record()
 }
 
-/// The scale of record number `position`.
+/// Returns the offset of the scale of record number `position`.
 #[must_use]
 pub(crate) const fn record_scale(shape: &Shape, position: u32) -> Offset {
     record(shape, position) + shape.payload_bytes()
 }
 
-/// Row number `position` in a combine window.
+/// Returns the offset of row number `position` in a combine window.
 #[must_use]
 pub const fn row(shape: &Shape, position: u32) -> Offset {
     position as u64 * shape.row_bytes()
 }
 
-/// The last flag of a window of `rows` rows: FLAG2 of dispatch, FLAG of combine.
+/// Returns the offset of the last flag of a window of `rows` rows: FLAG2 of dispatch, FLAG of combine.
 #[must_use]
 pub const fn tail_flag(shape: &Shape, kind: Operator, rows: u32) -> Offset {
     match kind {
@@ -97,14 +96,14 @@ pub const fn tail_flag(shape: &Shape, kind: Operator, rows: u32) -> Offset {
     }
 }
 
-/// Bytes that are sent to a peer that gets `rows` rows: up to the word of the last flag.
+/// Returns the bytes that are sent to a peer that gets `rows` rows: up to the word of the last flag.
 #[must_use]
 pub const fn sent_bytes(shape: &Shape, kind: Operator, rows: u32) -> u64 {
     tail_flag(shape, kind, rows) + FLAG_WORD
 }
 
-/// The first place in a window, at `from` or behind it, at which dispatch or combine could look for a flag,
-/// whatever the counts: FLAG1, FLAG2 of any number of rows, FLAG of any number of rows.
+/// Returns the first place in a window, from `from` on, at which dispatch or combine could read a flag for any counts:
+/// FLAG1, FLAG2 after any number of rows, FLAG after any number of rows.
 #[must_use]
 pub const fn next_flag_place(shape: &Shape, from: Offset) -> Offset {
     let dispatch = next_of(tail_flag(shape, Operator::Dispatch, 0), shape.window_record(), from);
@@ -113,12 +112,12 @@ pub const fn next_flag_place(shape: &Shape, from: Offset) -> Offset {
     if from <= FLAG1 && FLAG1 < next { FLAG1 } else { next }
 }
 
-/// The first of `first`, `first + step`, ... that is not before `from`.
+/// Returns the first of `first`, `first + step`, ... that is not before `from`.
 const fn next_of(first: Offset, step: u64, from: Offset) -> Offset {
     first + div_ceil(from.saturating_sub(first), step) * step
 }
 
-/// The fields of a dispatch record; the scale is there when rows are quantised.
+/// Returns the fields of a dispatch record; the scale is present when rows are quantised.
 #[must_use]
 pub(super) const fn record_fields(shape: &Shape) -> [Field; 2] {
     let size = shape.payload_bytes();

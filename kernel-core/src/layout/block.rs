@@ -1,5 +1,4 @@
-//! A record of fullmesh_v2: the same bytes as a plain record's, as a stream, cut into blocks that each carry a flag of
-//! their own.
+//! A record of fullmesh_v2: the bytes of a plain record as a stream, cut into blocks that each carry a flag of their own.
 //!
 //! ```text
 //! stream   0 ........ 479   480 ........ 959   960 .... last        data, padding, scale field, triple
@@ -8,8 +7,8 @@
 //!          +480 flag 32 B     +992 flag 32 B      +1504 flag 32 B             block b: b * 512 + 480
 //! ```
 //!
-//! Of a flag field 8 bytes are used. Scale field and triple start at multiples of 32 in the stream, and so does
-//! every block's payload: neither lies across two blocks.
+//! A flag field uses 8 bytes. Scale field and triple start at multiples of 32 in the stream, and so does every block's
+//! payload: neither lies across two blocks.
 
 use super::record;
 use crate::place::Place;
@@ -23,35 +22,35 @@ const_assert!(BLOCK_PAYLOAD.is_multiple_of(SCALE_FIELD));
 const_assert!(record::Triple::BYTES <= SCALE_FIELD);
 const_assert!(BLOCK_PAYLOAD < BLOCK);
 
-/// Bytes of a block that carry payload; its flag field comes behind them.
+/// The number of payload bytes of a block; its flag field follows them.
 pub const PAYLOAD: u64 = BLOCK_PAYLOAD;
 
-/// Blocks of a record.
+/// Returns the number of blocks of a record.
 #[must_use]
 pub const fn count(shape: &Shape) -> u32 {
     div_ceil(record::sent_bytes(shape), BLOCK_PAYLOAD) as u32
 }
 
-/// The bytes of the stream that block `block` carries, of a stream of `len` bytes.
+/// Returns the range of the stream that block `block` carries, for a stream of `len` bytes.
 #[must_use]
 pub const fn stream(block: u32, len: u64) -> Range<u64> {
     let (start, end) = (block as u64 * BLOCK_PAYLOAD, (block as u64 + 1) * BLOCK_PAYLOAD);
     Range { start: if start < len { start } else { len }, end: if end < len { end } else { len } }
 }
 
-/// Where block `block` of the record at `record` lies.
+/// Returns the place of block `block` of the record at `record`.
 #[must_use]
 pub const fn block(record: Place, block: u32) -> Place {
     Place { offset: record.offset + block as u64 * BLOCK, ..record }
 }
 
-/// The flag of block `block` of the record at `record`.
+/// Returns the place of the flag of block `block` of the record at `record`.
 #[must_use]
 pub const fn flag(record: Place, block: u32) -> Place {
     Place { offset: record.offset + block as u64 * BLOCK + BLOCK_PAYLOAD, ..record }
 }
 
-/// Byte `i` of a record's stream, from the record's start.
+/// Returns the offset of byte `i` of a record's stream from the record's start.
 #[must_use]
 pub(crate) const fn byte(i: Offset) -> Offset {
     let block = div_floor(i, BLOCK_PAYLOAD);

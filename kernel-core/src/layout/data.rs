@@ -12,8 +12,8 @@
 //!                                  (seed 004 section 2.3)
 //! ```
 //!
-//! On a shared-expert rank L is 1 and `slot` counts the source's active tokens, so that the receiver finds
-//! them without knowing the mask.
+//! On a shared-expert rank L is 1 and `slot` counts the source's active tokens, so that the receiver finds them without the
+//! mask.
 
 use super::state::{Partition, combine_slot};
 use crate::place::Place;
@@ -21,14 +21,14 @@ use crate::placement::Home;
 use crate::shape::Shape;
 use crate::units::{Offset, RankId, Token, div_floor};
 
-/// Start of a partition.
+/// Returns the start of a partition.
 #[inline]
 #[must_use]
 pub const fn partition_start(shape: &Shape, partition: Partition) -> Offset {
     partition.index() as u64 * div_floor(shape.window_bytes(), 2)
 }
 
-/// Bytes from the first record of one source rank to that of the next, on `receiver`.
+/// Returns the bytes from the first record of one source rank to the first of the next, on `receiver`.
 #[inline]
 #[must_use]
 pub(crate) const fn source_stride(shape: &Shape, receiver: RankId) -> u64 {
@@ -36,7 +36,7 @@ pub(crate) const fn source_stride(shape: &Shape, receiver: RankId) -> u64 {
     records * shape.record_pitch() + shape.port_offset()
 }
 
-/// The record of `source`'s row number `slot` for the expert at `home`, on `home.rank`.
+/// Returns the place of the record of `source`'s row number `slot` for the expert at `home`, on `home.rank`.
 #[inline]
 #[must_use]
 pub const fn dispatch_record(
@@ -53,7 +53,7 @@ pub const fn dispatch_record(
     Place::window(area + block + record * shape.record_pitch())
 }
 
-/// The row that comes back for `(token, k)`, on the token's owner.
+/// Returns the place of the row that comes back for `(token, k)`, on the token's owner.
 #[inline]
 #[must_use]
 pub const fn combine_row(shape: &Shape, partition: Partition, token: Token, k: u32) -> Place {

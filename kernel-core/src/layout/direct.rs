@@ -1,17 +1,17 @@
-//! The window with direct placement: rows are put where experts take them, results stay where experts put them.
+//! The window with direct placement: rows are put where experts read them, results stay where experts write them.
 //!
 //! ```text
 //! area a at a * area, one for each batch in flight; A = most rows that the rank can receive:
-//!   +0                     rows      A rows of H elements, one behind the other: the matrix that experts read
+//!   +0                     rows      A rows of H elements, one after the other: the matrix that experts read
 //!   +align(rows, 512)      infos     A, 16 B apart: scale (f32, present even when unquantised) and triple of each row
-//!   +align(infos, 512)     results   A rows of H elements of dtype, one behind the other: what experts write and the
+//!   +align(infos, 512)     results   A rows of H elements of dtype, one after the other: what experts write and the
 //!                                    tokens' owners read
 //! ```
 //!
-//! Where experts overwrite what they have read, there is no third part: a result lies where its row was.
+//! Where experts overwrite the rows that they have read, there is no third part: a result replaces its row.
 //!
-//! Nothing else lies in the window then: neither records nor a combine area. [`required_bytes`] tells what
-//! areas need: unquantised, one needs no more than the plain layout does for its two partitions.
+//! The window then holds neither records nor a combine area. [`required_bytes`] returns the size of the areas: unquantised,
+//! one needs no more than the plain layout's two partitions.
 
 use super::record::Triple;
 use crate::place::Place;
@@ -19,40 +19,40 @@ use crate::shape::{Shape, sizes};
 use crate::units::{Offset, RankId};
 use static_assertions::const_assert;
 
-/// Bytes of a scale and a triple.
+/// The length in bytes of a scale and a triple.
 pub const INFO: u64 = sizes::LANDING_INFO;
 const_assert!(INFO == SCALE + Triple::BYTES);
-/// Bytes of the scale in front of it.
+/// The length in bytes of the scale, which comes first.
 pub const SCALE: u64 = 4;
 
-/// An area.
+/// An area of the window with direct placement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Area {
-    /// Its number.
+    /// The area's number.
     pub number: u32,
-    /// Whether results take the places of the rows that they came from. Rows are as long as results then: unquantised.
+    /// Whether results overwrite the rows that they were computed from. This needs rows as long as results, so unquantised.
     pub overwritten: bool,
 }
 
-/// Bytes of window that so many areas, overwritten or not, take on the rank that can receive most.
+/// Returns the bytes of window that `areas` areas need on the rank that can receive most rows.
 #[must_use]
 pub fn required_bytes(shape: &Shape, areas: u32, overwritten: bool) -> u64 {
     let area = Area { number: 0, overwritten };
-    // Rank 0 holds a shared expert if any does, the last one never.
+    // Rank 0 holds a shared expert if any rank does, the last rank never.
     let ends = [RankId(0), RankId(shape.ep_world_size().saturating_sub(1))];
     let most = ends.map(|rank| area.bytes(shape, rank)).into_iter().max();
     u64::from(areas).saturating_mul(most.unwrap_or(0))
 }
 
 impl Area {
-    /// Bytes of each such area on `rank`.
+    /// Returns the bytes of each such area on `rank`.
     const fn bytes(self, shape: &Shape, rank: RankId) -> u64 {
         let landing = shape.landing(rank);
         if self.overwritten { landing.results } else { landing.bytes }
     }
 }
 
-/// Where the parts of an area lie on a rank: looked up once for many rows.
+/// The places of the parts of an area on a rank, computed once for many rows.
 #[derive(Clone, Copy, Debug)]
 pub struct Parts {
     rows: Offset,
@@ -64,7 +64,7 @@ pub struct Parts {
 }
 
 impl Parts {
-    /// The layout of one area on `rank`.
+    /// Returns the layout of one area on `rank`.
     #[inline]
     #[must_use]
     pub const fn of(shape: &Shape, rank: RankId, area: Area) -> Self {
@@ -80,28 +80,28 @@ impl Parts {
         }
     }
 
-    /// Whether there is such a row.
+    /// Returns whether the area has this row.
     #[inline]
     #[must_use]
     pub(crate) const fn has(&self, row: u32) -> bool {
         (row as u64) < self.rows_max
     }
 
-    /// Row `row`.
+    /// Returns the place of row `row`.
     #[inline]
     #[must_use]
     pub const fn row(&self, row: u32) -> Place {
         Place::window(self.rows + row as u64 * self.payload)
     }
 
-    /// Scale and triple of that row.
+    /// Returns the place of scale and triple of that row.
     #[inline]
     #[must_use]
     pub const fn info(&self, row: u32) -> Place {
         Place::window(self.infos + row as u64 * INFO)
     }
 
-    /// What its expert returns for it.
+    /// Returns the place of the expert's result for that row.
     #[inline]
     #[must_use]
     pub const fn result(&self, row: u32) -> Place {
@@ -109,22 +109,22 @@ impl Parts {
     }
 }
 
-/// The bytes of an info.
+/// Returns the bytes of an info.
 #[must_use]
 pub(crate) fn info_of(scale: f32, triple: Triple) -> [u8; INFO as usize] {
     let words = [scale.to_bits(), triple.source.0, triple.token.0, triple.k];
-    // In registers: bytes that were written one by one are not read back at once without a stall.
+    // The bytes are computed in registers, since reading back single written bytes would stall.
     words.into_iter().rev().fold(0, |info: u128, word| info << 32 | u128::from(word)).to_le_bytes()
 }
 
-/// The info `rows` rows behind one.
+/// Returns the place of the info `rows` rows after this one.
 #[inline]
 #[must_use]
 pub(crate) const fn info_behind(info: Place, rows: u32) -> Place {
     Place { offset: info.offset + rows as u64 * INFO, ..info }
 }
 
-/// The triple in an info; its scale is in front.
+/// Returns the place of the triple in an info, which follows its scale.
 #[must_use]
 pub(crate) const fn triple_of(info: Place) -> Place {
     Place { offset: info.offset + SCALE, ..info }

@@ -10,28 +10,28 @@ use crate::shape::sizes::SCALE_FIELD;
 use crate::shape::{Protocol, Shape};
 use crate::units::RankId;
 
-/// Bytes of the flag of a block.
+/// The length in bytes of the flag of a block.
 const FLAG: u64 = 8;
 
 /// A row of equal slots in a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Area {
-    /// What lies there.
+    /// The name of its content.
     pub name: &'static str,
-    /// The partition it belongs to, if it has one.
+    /// The partition that it belongs to, if there is one.
     pub partition: Option<Partition>,
-    /// Where it starts.
+    /// The place of its first slot.
     pub start: Place,
-    /// Slots.
+    /// The number of slots.
     pub count: u64,
-    /// Bytes between the starts of two slots.
+    /// The distance in bytes between the starts of two slots.
     pub stride: u64,
-    /// Bytes of a slot that are used.
+    /// The number of used bytes of a slot.
     pub slot: u64,
 }
 
 impl Area {
-    /// Bytes from the start to the end of the last stride.
+    /// Returns the bytes from the start to the end of the last stride.
     #[must_use]
     pub const fn size(&self) -> u64 {
         self.count * self.stride
@@ -62,8 +62,8 @@ const GROUPS: [&[Named]; 13] = [
     &[Named::TpRecords, Named::TpResults],
 ];
 
-/// Every area of `rank`'s memory, in address order: what the [maps](super::affine) say, as rows of equal slots. What no row
-/// holds is several: with a port offset dispatch records are one for each source.
+/// Returns every area of `rank`'s memory, in address order: the [maps](super::affine) as rows of equal slots. A map that is
+/// not one such row is several: with a port offset dispatch records are one area for each source.
 pub fn areas(shape: &Shape, mode: Mode, rank: RankId) -> impl Iterator<Item = Area> {
     // Who walks what is small stands outside: each of these keeps two of what it walks.
     let all = GROUPS.into_iter().flat_map(|group| {
@@ -75,12 +75,12 @@ pub fn areas(shape: &Shape, mode: Mode, rank: RankId) -> impl Iterator<Item = Ar
         .flat_map(move |(map, half)| rows(map, shape, rank, half))
 }
 
-/// How often there is an area.
+/// Returns the number of partitions of an area.
 const fn partitions(dim: Dim) -> u32 {
     if matches!(dim.index, Index::Partition | Index::Area) { dim.extent } else { 1 }
 }
 
-/// A map of one partition on one rank.
+/// Returns the areas of a map in one partition on one rank.
 fn rows(map: Map, shape: &Shape, rank: RankId, partition: Partition) -> impl Iterator<Item = Area> {
     let is_parted = map.dims().first().is_some_and(|dim| matches!(dim.index, Index::Partition | Index::Area));
     let owner = rank.0.checked_sub(shape.shared_expert_rank_num()).unwrap_or(rank.0);
@@ -108,7 +108,7 @@ fn rows(map: Map, shape: &Shape, rank: RankId, partition: Partition) -> impl Ite
     })
 }
 
-/// Bytes of a record in memory, to the end of what is last used.
+/// Returns the bytes of a record in memory, up to its last used byte.
 pub(super) const fn used_bytes(shape: &Shape) -> u64 {
     match shape.protocol() {
         Protocol::FullmeshV2 => block::flag(Place::window(0), block::count(shape) - 1).offset + FLAG,
@@ -119,16 +119,16 @@ pub(super) const fn used_bytes(shape: &Shape) -> u64 {
 /// One field of a token record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Field {
-    /// What it holds.
+    /// The name of its content.
     pub name: &'static str,
-    /// Bytes from the start of the record.
+    /// The distance in bytes from the start of the record.
     pub offset: u64,
-    /// Bytes.
+    /// The length in bytes.
     pub size: u64,
 }
 
-/// The fields of a token record, or of what carries a token in other protocols. With fullmesh_v2 the data goes on behind the
-/// flag of each block, and there are two fields of the first block more.
+/// Returns the fields of a token record, or of its counterpart in other protocols. With fullmesh_v2 the data continue after
+/// the flag of each block; the fields include the payload and the flag of the first block.
 pub fn record_fields(shape: &Shape) -> impl Iterator<Item = Field> {
     let record = Place::window(0);
     let of = |name, offset, size| Some(Field { name, offset, size });
@@ -150,7 +150,7 @@ pub fn record_fields(shape: &Shape) -> impl Iterator<Item = Field> {
     fields.into_iter().flatten()
 }
 
-/// The fields of a row of the combine area.
+/// Returns the fields of a row of the combine area.
 pub fn combine_fields(shape: &Shape) -> impl Iterator<Item = Field> {
     let format = shape.result_format();
     let scales = Field { name: "scales", offset: shape.comm_scales_at(), size: shape.comm_scales_bytes() };
@@ -158,7 +158,7 @@ pub fn combine_fields(shape: &Shape) -> impl Iterator<Item = Field> {
     core::iter::once(data).chain(format.scale.map(|_| scales))
 }
 
-/// Every output tensor of `rank` with its capacity in bytes.
+/// Returns every output tensor of `rank` with its capacity in bytes.
 pub fn outputs(shape: &Shape, rank: RankId) -> impl Iterator<Item = (Tensor, u64)> {
     Tensor::ALL.map(|tensor| (tensor, super::outputs::capacity(shape, rank, tensor))).into_iter()
 }

@@ -1,5 +1,5 @@
-//! Where everything lies: one file per region, its drawing on top. Pure arithmetic; each offset formula of
-//! the system stands here once.
+//! The memory layout: one file per region, with its drawing on top. It is pure arithmetic; each offset formula of the
+//! system stands here once.
 
 pub mod a2_message;
 pub mod a2_window;

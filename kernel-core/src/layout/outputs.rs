@@ -6,7 +6,7 @@ use crate::place::{Place, Tensor};
 use crate::shape::{Op, Protocol, Shape};
 use crate::units::{Pair, RankId, Token};
 
-/// Bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
+/// Returns the bytes that `rank` needs for `tensor`; 0 for a tensor that the shape does not have.
 #[must_use]
 pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
     // TP peers gather each other's rows and counts.
@@ -19,7 +19,7 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
         Tensor::DynamicScales if shape.row_format().scale.is_none() => 0,
         Tensor::DynamicScales => rows * 4,
         Tensor::AssistInfo => match shape.protocol() {
-            // Combine knows by counts whose rows they are.
+            // The counts determine the source of each row.
             Protocol::Fullmesh => 0,
             _ => rows * Triple::BYTES,
         },
@@ -36,51 +36,51 @@ pub fn capacity(shape: &Shape, rank: RankId, tensor: Tensor) -> u64 {
         Tensor::X | Tensor::Y => tokens * shape.row_bytes(),
         Tensor::Rstd => tokens * 4,
         Tensor::RowTable | Tensor::SentRows if !row_table::is_possible(shape) => 0,
-        // Direct placement has two entries, however few rows there are.
+        // Direct placement has two entries for any number of rows.
         Tensor::RowTable => rows.max(2) * row_table::ENTRY,
         Tensor::SentRows => tokens * u64::from(shape.combine_columns()) * 4,
     }
 }
 
-/// Bytes of the counts in `ep_recv_counts` on `rank`. On A2 more follows, up to [`capacity`]: machines neither write that nor
-/// read it.
+/// Returns the bytes of the counts in `ep_recv_counts` on `rank`. On A2 the tensor extends further, up to [`capacity`];
+/// machines neither write nor read the rest.
 #[must_use]
 pub fn ep_recv_counts_bytes(shape: &Shape, rank: RankId) -> u64 {
     let slots = u64::from(shape.local_experts(rank)) * u64::from(shape.ep_world_size());
     4 * slots * u64::from(shape.tp_world_size())
 }
 
-/// Row `row` of `expand_x`.
+/// Returns the place of row `row` of `expand_x`.
 #[must_use]
 pub const fn expand_x(shape: &Shape, row: u32) -> Place {
     Place::output(Tensor::ExpandX, row as u64 * shape.payload_bytes())
 }
 
-/// Entry `row` of `dynamic_scales`.
+/// Returns the place of entry `row` of `dynamic_scales`.
 #[must_use]
 pub(crate) const fn dynamic_scale(row: u32) -> Place {
     Place::output(Tensor::DynamicScales, row as u64 * 4)
 }
 
-/// Entry `row` of `assist_info_for_combine`.
+/// Returns the place of entry `row` of `assist_info_for_combine`.
 #[must_use]
 pub(crate) const fn assist_info(row: u32) -> Place {
     Place::output(Tensor::AssistInfo, row as u64 * Triple::BYTES)
 }
 
-/// Entry `row` of `expand_scales`.
+/// Returns the place of entry `row` of `expand_scales`.
 #[must_use]
 pub(crate) const fn expand_scale(row: u32) -> Place {
     Place::output(Tensor::ExpandScales, row as u64 * 4)
 }
 
-/// Entry `row` of the row table.
+/// Returns the place of entry `row` of the row table.
 #[must_use]
 pub(crate) const fn row_table(row: u32) -> Place {
     Place::output(Tensor::RowTable, row as u64 * row_table::ENTRY)
 }
 
-/// Number of an entry of `sent_rows` on `rank`: flat `(token, k)` pairs, then flat `(token, j)` pairs.
+/// Returns the number of a pair's entry of `sent_rows` on `rank`: flat `(token, k)` pairs, then flat `(token, j)` pairs.
 #[must_use]
 pub(crate) fn sent_row_number(shape: &Shape, rank: RankId, pair: Pair) -> u32 {
     match pair.k.checked_sub(shape.k()) {
@@ -89,55 +89,55 @@ pub(crate) fn sent_row_number(shape: &Shape, rank: RankId, pair: Pair) -> u32 {
     }
 }
 
-/// Entry of `sent_rows` by its number.
+/// Returns the place of an entry of `sent_rows` by its number.
 #[must_use]
 pub(crate) const fn sent_row(number: u32) -> Place {
     Place::output(Tensor::SentRows, number as u64 * 4)
 }
 
-/// Entry of `expand_idx` for flat pair `pair = token * K + k`.
+/// Returns the place of the entry of `expand_idx` for flat pair `pair = token * K + k`.
 #[must_use]
 pub(crate) const fn expand_idx(pair: u32) -> Place {
     Place::output(Tensor::ExpandIdx, pair as u64 * 4)
 }
 
-/// Entry of `expert_token_nums` for a local expert.
+/// Returns the place of the entry of `expert_token_nums` for a local expert.
 #[must_use]
 pub(crate) const fn expert_token_num(local_expert: u32) -> Place {
     Place::output(Tensor::ExpertTokenNums, local_expert as u64 * 8)
 }
 
-/// Entry of `ep_recv_counts` for dispatch slot `slot`.
+/// Returns the place of the entry of `ep_recv_counts` for dispatch slot `slot`.
 #[must_use]
 pub(crate) const fn ep_recv_count(slot: u32) -> Place {
     Place::output(Tensor::EpRecvCounts, slot as u64 * 4)
 }
 
-/// `tp_recv_counts`, both entries.
+/// Returns the place of `tp_recv_counts`, both entries.
 #[must_use]
 pub(crate) const fn tp_recv_counts() -> Place {
     Place::output(Tensor::TpRecvCounts, 0)
 }
 
-/// Row of `x_out` for a token.
+/// Returns the place of the row of `x_out` for a token.
 #[must_use]
 pub const fn x_out(shape: &Shape, token: Token) -> Place {
     Place::output(Tensor::XOut, token.0 as u64 * shape.row_bytes())
 }
 
-/// Row of AddRmsNorm's `x` for a token.
+/// Returns the place of the row of AddRmsNorm's `x` for a token.
 #[must_use]
 pub(crate) const fn x(shape: &Shape, token: Token) -> Place {
     Place::output(Tensor::X, token.0 as u64 * shape.row_bytes())
 }
 
-/// Entry of `rstd` for a token.
+/// Returns the place of the entry of `rstd` for a token.
 #[must_use]
 pub(crate) const fn rstd(token: Token) -> Place {
     Place::output(Tensor::Rstd, token.0 as u64 * 4)
 }
 
-/// Row of `y` for a token.
+/// Returns the place of the row of `y` for a token.
 #[must_use]
 pub(crate) const fn y(shape: &Shape, token: Token) -> Place {
     Place::output(Tensor::Y, token.0 as u64 * shape.row_bytes())
@@ -223,7 +223,7 @@ mod tests {
                 of(&|i| x(&shape, Token(i)), if_norm(bs), 2 * config.h),
                 of(&|i| rstd(Token(i)), if_norm(bs), 4),
                 of(&|i| y(&shape, Token(i)), if_norm(bs), 2 * config.h),
-                // Two entries at least.
+                // At least two entries.
                 of(&row_table, if_rows_stay(rows.max(2)), 8),
                 of(&sent_row, if_rows_stay(bs * columns), 4),
             ];

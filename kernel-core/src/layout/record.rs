@@ -6,7 +6,7 @@
 //! +align(data, 32) + 32  triple    12 B: source rank, token, k index (i32)
 //! ```
 //!
-//! With fullmesh_v2 these offsets are those of a stream that is cut into [blocks](super::block).
+//! With fullmesh_v2 these are offsets in a stream that is cut into [blocks](super::block).
 
 use super::block;
 use crate::place::Place;
@@ -15,28 +15,28 @@ use crate::shape::{Protocol, Shape};
 use crate::units::{Offset, RankId, Token};
 use core::ops::Range;
 
-/// Most bytes between the data of a record and its scale field.
+/// The maximum number of bytes between the data of a record and its scale field.
 const PADDING_MAX: usize = 31;
-/// Most bytes behind the data of a record: padding, scale field, triple.
+/// The maximum number of bytes after the data of a record: padding, scale field, triple.
 const TAIL_MAX: usize = PADDING_MAX + SCALE_FIELD as usize + TRIPLE as usize;
 
-/// Source of a row: what combine needs to send the result back (seed 002: the triple).
+/// The source of a row, which combine needs to send the result back (seed 002: the triple).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Triple {
-    /// Rank that owns the token.
+    /// The rank that owns the token.
     pub source: RankId,
-    /// The token there.
+    /// The token on that rank.
     pub token: Token,
     /// k index, or `K + j` for shared expert `j`.
     pub k: u32,
 }
 
 impl Triple {
-    /// Bytes of a triple in memory and in `assist_info_for_combine`.
+    /// The bytes of a triple in memory and in `assist_info_for_combine`.
     pub const BYTES: u64 = TRIPLE;
 
-    /// The triple as three little-endian i32.
+    /// Returns the triple as three little-endian i32.
     #[must_use]
     pub(crate) fn to_bytes(self) -> [u8; TRIPLE as usize] {
         let mut bytes = [0; TRIPLE as usize];
@@ -47,14 +47,14 @@ impl Triple {
         bytes
     }
 
-    /// The triple as foreign words, for messages.
+    /// Returns the triple as signed words, for messages.
     #[must_use]
     pub(crate) const fn words(self) -> [i32; 3] {
         [self.source.0.cast_signed(), self.token.0.cast_signed(), self.k.cast_signed()]
     }
 
-    /// The k indices of rows from `source` on `rank`: on a shared-expert rank that of its own shared expert if the source
-    /// sends there, on any other rank all K.
+    /// Returns the k indices of rows from `source` on `rank`: on a shared-expert rank the index of its own shared expert if
+    /// the source sends to it, on any other rank all K.
     #[inline]
     #[must_use]
     pub(crate) const fn columns_on(shape: &Shape, rank: RankId, source: RankId) -> Range<u32> {
@@ -66,18 +66,18 @@ impl Triple {
         }
     }
 
-    /// Whether such a row can be on `rank`.
+    /// Returns whether a row with this triple can be on `rank`.
     #[inline]
     #[must_use]
     pub fn may_be_on(self, shape: &Shape, rank: RankId) -> bool {
         Self::columns_on(shape, rank, self.source).contains(&self.k)
     }
 
-    /// Reads a triple that others wrote, whatever they did.
+    /// Reads a triple that another rank wrote, with any content.
     #[inline]
     #[must_use]
     pub(crate) fn from_any(bytes: &[u8]) -> Self {
-        // A negative word is beyond all bounds.
+        // A negative word becomes one above all bounds.
         let mut words = [u32::MAX; 3];
         for (word, &raw) in words.iter_mut().zip(bytes.as_chunks().0) {
             *word = u32::from_le_bytes(raw);
@@ -86,10 +86,10 @@ impl Triple {
         Self { source: RankId(source), token: Token(token), k }
     }
 
-    /// Reads a triple that others wrote. `Err` holds the words when no such row can exist in the shape.
+    /// Reads a triple that another rank wrote.
     ///
     /// # Errors
-    /// The words as read.
+    /// Returns the words as read if no row with this triple can exist in the shape.
     #[inline]
     pub fn from_bytes(shape: &Shape, bytes: &[u8]) -> Result<Self, [i32; 3]> {
         let triple = Self::from_any(bytes);
@@ -100,16 +100,16 @@ impl Triple {
     }
 }
 
-/// What stands behind the data of a record.
+/// The bytes after the data of a record.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tail {
-    /// As if there were most padding, so that the rest has its place whatever the shape.
+    /// They assume maximum padding, so that the rest has the same place in every shape.
     bytes: [u8; TAIL_MAX],
     padding: usize,
 }
 
 impl Tail {
-    /// The tail for a row with its dynamic scale and its triple.
+    /// Creates the tail of a row with its dynamic scale and its triple.
     #[inline]
     #[must_use]
     pub(crate) fn new(shape: &Shape, scale: f32, triple: Triple) -> Self {
@@ -126,7 +126,7 @@ impl Tail {
         Self { bytes, padding: (shape.record_scale_at() - shape.payload_bytes()) as usize }
     }
 
-    /// The bytes to put right behind the data.
+    /// Returns the bytes to put right after the data.
     #[inline]
     #[must_use]
     pub(crate) fn as_bytes(&self) -> &[u8] {
@@ -134,30 +134,30 @@ impl Tail {
     }
 }
 
-/// Offset of the triple in a record.
+/// Returns the offset of the triple in a record.
 const fn triple_at(shape: &Shape) -> Offset {
     shape.record_scale_at() + SCALE_FIELD
 }
 
-/// Bytes of a record that are sent: data, scale field, triple.
+/// Returns the sent bytes of a record: data, scale field, triple.
 #[must_use]
 pub const fn sent_bytes(shape: &Shape) -> u64 {
     triple_at(shape) + Triple::BYTES
 }
 
-/// Where the scale of the record at `record` lies.
+/// Returns the place of the scale of the record at `record`.
 #[must_use]
 pub(crate) const fn scale_of(shape: &Shape, record: Place) -> Place {
     byte_of(shape, record, shape.record_scale_at())
 }
 
-/// Where the triple of the record at `record` lies.
+/// Returns the place of the triple of the record at `record`.
 #[must_use]
 pub const fn triple_of(shape: &Shape, record: Place) -> Place {
     byte_of(shape, record, triple_at(shape))
 }
 
-/// Where byte `i` of a record lies: at once, or in its block.
+/// Returns the place of byte `i` of a record: directly, or in its block.
 const fn byte_of(shape: &Shape, record: Place, i: Offset) -> Place {
     let inside = match shape.protocol() {
         Protocol::FullmeshV2 => block::byte(i),

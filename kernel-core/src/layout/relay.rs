@@ -17,22 +17,22 @@
 //! relay record                                    near slot
 //!   +0   epoch, u64: the front flag                 +0   epoch and pairs: the flag of a combine row
 //!   +8   token, pairs (u32)                         +32  row
-//!   +32  row, or in combine a partial sum           behind it:
+//!   +32  row, or in combine a partial sum           after it:
 //!   dispatch, then at multiples of 32:                   scale (f32), source, token, pairs << 16 | position (i32),
 //!        scale, 32 B; K ids (i32); K weights (f32)       weight (f32); of these combine has the weight alone
 //! ```
 //!
-//! Where an agent sends (stage 2), relay areas are divided otherwise, and WindowsOut like them. Nothing lies in the
-//! middle of a stream that is shorter: records end where the end flag begins, the first one last.
+//! Where an agent sends (stage 2), relay areas have another division, and WindowsOut has the same. A stream that is shorter
+//! than its space has no gap: records end where the end flag begins, the first one last.
 //!
 //! ```text
 //! +1 MiB      from server 0   free | record n-1 | .. | record 1 | record 0 | end flag: epoch and n
 //!             from server 1   the same, bs_max records + 64 B further
 //! ```
 //!
-//! N is the number of ranks of a server. A word that tells a number beside its epoch holds it in its 16 low bits
-//! ([`mark`]). Flags stand at the same places in every operator, and rows never lie there: records and slots keep
-//! their pitch, whatever they hold.
+//! N is the number of ranks of a server. A word with a number beside its epoch holds it in its 16 low bits ([`mark`]).
+//! Flags have the same places in every operator, and rows never lie there: records and slots keep their pitch for any
+//! content.
 
 use super::map::Field;
 use super::record::Triple;
@@ -44,7 +44,7 @@ use crate::units::{CoreId, Offset, RankId, Token, align_up, div_floor};
 use static_assertions::const_assert;
 
 const KIB: u64 = 1024;
-/// Bytes between words that different ranks write.
+/// The distance in bytes between words that different ranks write.
 const LINE: u64 = 64;
 const ENTERED: Offset = 32 * KIB;
 const ROWS_DONE: Offset = 64 * KIB;
@@ -52,17 +52,17 @@ const END_FLAGS: Offset = 128 * KIB;
 const END_FLAGS_PARTITION: u64 = 64 * KIB;
 const COUNTS: Offset = 512 * KIB;
 const COUNTS_PARTITION: u64 = COUNT_WORDS * 8;
-/// Bytes of the words area.
+/// The length of the words area in bytes.
 const WORDS: u64 = 1024 * KIB;
-/// Start of the near area.
+/// The start of the near area.
 const NEAR_AREA: Offset = WORDS + 2 * RELAY_AREA;
-/// Most ranks of a server.
+/// The maximum number of ranks of a server.
 const NEAR_MAX: u64 = crate::shape::sizes::SERVER_RANKS;
-/// Bytes of an end flag.
+/// The length of an end flag in bytes.
 const END_FLAG: u64 = 8;
-/// Bytes before the row of a relay record and of a near slot.
+/// The number of bytes before the row of a relay record and of a near slot.
 const FRONT: u64 = 32;
-/// Bytes of what stands behind a row that was forwarded: scale, triple, weight.
+/// The number of bytes after a forwarded row: scale, triple, weight.
 const TAIL: usize = 20;
 
 const_assert!(CORES_MAX as u64 * CORE_RECORD <= ENTERED);
@@ -71,118 +71,118 @@ const_assert!(ROWS_DONE + NEAR_MAX * CORES_MAX as u64 * LINE <= END_FLAGS);
 const_assert!(RANKS_MAX as u64 * LINE <= END_FLAGS_PARTITION);
 const_assert!(END_FLAGS + 2 * END_FLAGS_PARTITION <= COUNTS);
 const_assert!(COUNTS + 2 * COUNTS_PARTITION == WORDS);
-// What seed 003 asks for beside the rows.
+// Seed 003 demands this much besides the rows.
 const_assert!(NEAR_AREA <= 104 << 20);
-// A slot has at least 128 bytes beside its row.
+// A slot has at least 128 bytes besides its row.
 const_assert!(FRONT + TAIL as u64 <= 128);
 
-/// A word that tells a number, below 2^16, beside the epoch.
+/// Returns a word with a number, below 2^16, beside the epoch.
 #[must_use]
 pub const fn mark(epoch: u64, number: u32) -> u64 {
     epoch << 16 | (number as u64 & 0xFFFF)
 }
 
-/// Epoch and number of such a word.
+/// Returns epoch and number of such a word.
 #[must_use]
 pub const fn unmark(word: u64) -> (u64, u32) {
     (word >> 16, (word & 0xFFFF) as u32)
 }
 
-/// Operators that a core has begun. Private to that core.
+/// Returns the place of the number of operators that a core has begun. It is private to that core.
 #[must_use]
 pub const fn epoch(core: CoreId) -> Place {
     Place::window(core.0 as u64 * CORE_RECORD)
 }
 
-/// Operators that near rank number `near` has begun.
+/// Returns the place of the number of operators that near rank number `near` has begun.
 #[must_use]
 pub const fn entered(near: u32) -> Place {
     Place::window(ENTERED + near as u64 * LINE)
 }
 
-/// The combine whose rows `core` of near rank number `near` has all returned to this rank.
+/// Returns the place of the last combine whose rows `core` of near rank number `near` has all returned to this rank.
 #[must_use]
 pub const fn rows_done(near: u32, core: CoreId) -> Place {
     Place::window(ROWS_DONE + (near as u64 * CORES_MAX as u64 + core.0 as u64) * LINE)
 }
 
-/// The word behind the records from `server`.
+/// Returns the place of the end flag of the records from `server`.
 #[must_use]
 pub const fn end_flag(partition: Partition, server: u32) -> Place {
     Place::window(END_FLAGS + partition.index() as u64 * END_FLAGS_PARTITION + server as u64 * LINE)
 }
 
-/// The rows of `source` for a local expert.
+/// Returns the place of the number of rows of `source` for a local expert.
 #[must_use]
 pub const fn count(shape: &Shape, partition: Partition, local_expert: u32, source: RankId) -> Place {
     let number = local_expert as u64 * shape.ep_world_size() as u64 + source.0 as u64;
     Place::window(COUNTS + partition.index() as u64 * COUNTS_PARTITION + number * 8)
 }
 
-/// Bytes between two relay records.
+/// Returns the distance in bytes between two relay records.
 #[must_use]
 pub const fn record_pitch(shape: &Shape) -> u64 {
     relay_record(shape.relay_row_bytes(), shape.k() as u64)
 }
 
-/// The front flag of record number `record` from `server`.
+/// Returns the place of the front flag of record number `record` from `server`.
 #[must_use]
 pub const fn record(shape: &Shape, partition: Partition, server: u32, record: u32) -> Place {
     let number = server as u64 * shape.bs_max() as u64 + record as u64;
     Place::window(WORDS + partition.index() as u64 * RELAY_AREA + number * record_pitch(shape))
 }
 
-/// Where the row of a relay record or of a near slot begins.
+/// The offset of the row in a relay record or near slot.
 pub const ROW: Offset = FRONT;
-/// Bytes of the weight, which stands right behind a row that is returned.
+/// The length in bytes of the weight that directly follows a returned row.
 pub const WEIGHT_BYTES: u64 = 4;
-/// Where token and pairs of a relay record stand.
+/// The offset of token and pairs in a relay record.
 pub const TOKEN: Offset = 8;
 
-/// The place `bytes` behind `at`.
+/// Returns the place `bytes` after `at`.
 #[must_use]
 pub const fn behind(at: Place, bytes: u64) -> Place {
     Place { region: at.region, offset: at.offset + bytes }
 }
 
-/// Where the scale of a dispatched record stands.
+/// Returns the offset of the scale in a dispatched record.
 #[must_use]
 pub(crate) const fn record_scale(shape: &Shape) -> Offset {
     ROW + align_up(shape.payload_bytes(), 32)
 }
 
-/// Where its ids stand.
+/// Returns the offset of its ids.
 #[must_use]
 pub(crate) const fn record_ids(shape: &Shape) -> Offset {
     record_scale(shape) + SCALE_FIELD
 }
 
-/// Where its weights stand.
+/// Returns the offset of its weights.
 #[must_use]
 pub(crate) const fn record_weights(shape: &Shape) -> Offset {
     record_ids(shape) + 4 * align_up(shape.k() as u64, 8)
 }
 
-/// Bytes of a record in dispatch.
+/// Returns the bytes of a record in dispatch.
 #[must_use]
 pub const fn token_bytes(shape: &Shape) -> u64 {
     record_weights(shape) + 4 * align_up(shape.k() as u64, 8)
 }
 
-/// Bytes of a record in combine.
+/// Returns the bytes of a record in combine.
 #[must_use]
 pub(crate) const fn partial_bytes(shape: &Shape) -> u64 {
     ROW + align_up(shape.result_bytes(), 8)
 }
 
-/// Most pairs of a token on one server.
+/// Returns the maximum number of pairs of a token on one server.
 #[must_use]
 pub const fn pairs_max(shape: &Shape) -> u32 {
     let experts = shape.server_ranks() * shape.local_expert_num();
     if experts < shape.k() { experts } else { shape.k() }
 }
 
-/// Bytes of a record in that kind of operator.
+/// Returns the bytes of a record in that kind of operator.
 #[must_use]
 pub const fn record_bytes(shape: &Shape, kind: Operator) -> u64 {
     match kind {
@@ -191,26 +191,27 @@ pub const fn record_bytes(shape: &Shape, kind: Operator) -> u64 {
     }
 }
 
-/// Where an agent sends (stage 2): the end flag of the stream from `server` in the relay area, and in WindowsOut of
-/// that to `server`. It is the last word of what one task carries, whatever that is, so no row ever lies there.
+/// Returns the offset of an end flag where an agent sends (stage 2): of the stream from `server` in the relay area, and of
+/// the stream to `server` in WindowsOut. It is the last word of every task, so no row ever lies there.
 #[must_use]
 pub const fn gathered_end(shape: &Shape, partition: Partition, server: u32) -> Offset {
     stream_start(shape, partition, server) + stream_bytes(shape) - END_FLAG
 }
 
-/// Where the memory of that stream begins, in either region.
+/// Returns the start of that stream's memory, in either region.
 #[must_use]
 pub const fn stream_start(shape: &Shape, partition: Partition, server: u32) -> Offset {
     WORDS + partition.index() as u64 * RELAY_AREA + server as u64 * stream_bytes(shape)
 }
 
-/// Bytes of it, with the end flag.
+/// Returns the bytes of that memory, with the end flag.
 #[must_use]
 pub(crate) const fn stream_bytes(shape: &Shape) -> u64 {
     relay_stream(shape.bs_max() as u64, shape.relay_row_bytes(), shape.k() as u64)
 }
 
-/// Record number `record` there: records lie side by side before the end flag, the first one next to it.
+/// Returns the offset of record number `record` there. Records lie side by side before the end flag, the first one next to
+/// it.
 #[must_use]
 pub const fn gathered(
     shape: &Shape,
@@ -222,13 +223,13 @@ pub const fn gathered(
     gathered_end(shape, partition, server) - before
 }
 
-/// Bytes of the task that carries `records` records and their end flag.
+/// Returns the bytes of the task that carries `records` records and their end flag.
 #[must_use]
 pub const fn gathered_bytes(shape: &Shape, kind: Operator, records: u32) -> u64 {
     records as u64 * record_bytes(shape, kind) + END_FLAG
 }
 
-/// The server to which an agent sends what lies there in WindowsOut.
+/// Returns the server to which an agent sends the bytes at `at` in WindowsOut.
 #[must_use]
 pub fn gathered_for(shape: &Shape, at: Place) -> Option<u32> {
     let inside = at.offset.checked_sub(WORDS)?;
@@ -237,27 +238,28 @@ pub fn gathered_for(shape: &Shape, at: Place) -> Option<u32> {
     (at.region == Region::WindowOut && server < shape.servers().into()).then_some(server as u32)
 }
 
-/// Where the near area begins.
+/// Returns the start of the near area.
 #[must_use]
 pub const fn near_area() -> Offset {
     NEAR_AREA
 }
 
-/// The near slot of a forwarded row.
+/// Returns the near slot of a forwarded row.
 #[must_use]
 pub const fn dispatch_slot(shape: &Shape, local_expert: u32, source: RankId, slot: u32) -> Place {
     let block = local_expert as u64 * shape.ep_world_size() as u64 + source.0 as u64;
     near(shape, block * shape.bs_max() as u64 + slot as u64)
 }
 
-/// The near slot of a returned row: of the token of this rank's namesake in `server`.
+/// Returns the near slot of a returned row, for a token of this rank's namesake in `server`.
 #[must_use]
 pub const fn combine_slot(shape: &Shape, server: u32, token: Token, position: u32) -> Place {
     let token = server as u64 * shape.bs_max() as u64 + token.0 as u64;
     near(shape, token * pairs_max(shape) as u64 + position as u64)
 }
 
-/// Whose row a near slot holds in combine: server and token of this rank's namesake, position. `None` where none lies.
+/// Returns the source of the row at `row` in combine: server and token of this rank's namesake, and position. `None` if
+/// `row` is not in a slot.
 #[must_use]
 pub fn returned_at(shape: &Shape, row: Place) -> Option<(u32, Token, u32)> {
     let inside = row.offset.checked_sub(near(shape, 0).offset + ROW)?;
@@ -273,27 +275,27 @@ const fn near(shape: &Shape, number: u64) -> Place {
     Place::window(NEAR_AREA + number * near_slot(shape.relay_row_bytes(), shape.k() as u64))
 }
 
-/// What stands behind a forwarded row.
+/// The bytes after a forwarded row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Tail {
-    /// Its dynamic scale.
+    /// The dynamic scale of the row.
     pub scale: f32,
-    /// Source rank, token there.
+    /// The source rank.
     pub source: RankId,
-    /// The token there.
+    /// The token on the source rank.
     pub token: Token,
-    /// The place of the row in the token's sum on this server.
+    /// The part of the row in the token's sum on this server.
     pub part: Part,
     /// The weight of the pair.
     pub weight: f32,
 }
 
-/// The place of a row in the sum of its token on one server.
+/// The part of a row in the sum of its token on one server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Part {
-    /// Rows of that sum.
+    /// The number of rows of that sum.
     pub pairs: u32,
-    /// How many of them have smaller k.
+    /// The number of its rows with smaller k.
     pub position: u32,
 }
 
@@ -302,14 +304,14 @@ impl Part {
 }
 
 impl Tail {
-    /// Bytes of a tail.
+    /// The length of a tail in bytes.
     pub const BYTES: u64 = TAIL as u64;
-    /// Where in it the triple begins, which is also an entry of `assist_info_for_combine`.
+    /// The offset of the triple, which is also an entry of `assist_info_for_combine`.
     pub const TRIPLE: Offset = 4;
-    /// Where the weight stands.
+    /// The offset of the weight.
     pub const WEIGHT: Offset = Self::TRIPLE + Triple::BYTES;
 
-    /// As it lies in memory.
+    /// Returns the bytes of the tail in memory.
     #[must_use]
     pub(crate) fn to_bytes(self) -> [u8; TAIL] {
         let part = self.part.pairs << Part::SHIFT | self.part.position;
@@ -322,10 +324,10 @@ impl Tail {
     }
 }
 
-/// Reads an entry of `assist_info_for_combine` that others wrote: source, token, part.
+/// Reads an entry of `assist_info_for_combine` that another rank wrote: source, token, part.
 ///
 /// # Errors
-/// The words, when no such row can exist in the shape.
+/// Returns the words as read if no such row can exist in the shape.
 pub fn read_triple(shape: &Shape, bytes: &[u8]) -> Result<(RankId, Token, Part), [i32; 3]> {
     let mut words = [-1i32; 3];
     for (word, &raw) in words.iter_mut().zip(bytes.as_chunks().0) {
@@ -340,7 +342,7 @@ pub fn read_triple(shape: &Shape, bytes: &[u8]) -> Result<(RankId, Token, Part),
     if legal { Ok((RankId(source), Token(token), part)) } else { Err(words) }
 }
 
-/// The fields of a relay record in dispatch.
+/// Returns the fields of a relay record in dispatch.
 #[must_use]
 pub(super) fn record_fields(shape: &Shape) -> [Field; 5] {
     let of = |name, offset, size| Field { name, offset, size };

@@ -1,4 +1,4 @@
-//! A row of the combine area with `comm_quant_mode = 2`: int8 in blocks of 8 elements, a scale for each.
+//! A row of the combine area with `comm_quant_mode = 2`: int8 in blocks of 8 elements, with a scale for each block.
 //!
 //! ```text
 //! +0             data     H elements of int8
@@ -9,14 +9,14 @@
 
 use crate::shape::Shape;
 
-/// Data and scales of a row; empty where `row` is too short.
+/// Returns data and scales of a row; both are empty where `row` is too short.
 #[must_use]
 pub(crate) fn split<'a>(shape: &Shape, row: &'a [u8]) -> (&'a [u8], &'a [u8]) {
     let (data, scales) = row.split_at_checked(shape.comm_scales_at() as usize).unwrap_or_default();
     (data.get(..shape.h() as usize).unwrap_or_default(), scales)
 }
 
-/// The same to fill. What lies between them is no part of either.
+/// Returns data and scales of a row to fill. The bytes between them belong to neither.
 #[must_use]
 pub(crate) fn split_mut<'a>(shape: &Shape, row: &'a mut [u8]) -> (&'a mut [u8], &'a mut [u8]) {
     let (data, scales) = row.split_at_mut_checked(shape.comm_scales_at() as usize).unwrap_or_default();

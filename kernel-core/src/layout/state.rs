@@ -9,19 +9,19 @@
 //! 768 KiB  selector records, dispatch     24 KiB   one per core, 512 B apart
 //! 818 KiB  selector records, combine      24 KiB
 //! 848 KiB  core words                     24 KiB   one record per core, 512 B apart:
-//!                                                  two words, used by turns (epoch parity)
+//!                                                  two words, used in turn (epoch parity)
 //! 896 KiB  core sums                      12 KiB   with direct placement: a table for each core that has sources,
 //!                                                  L entries of 4 B, in whole lines
 //! ```
 //!
-//! Deliberately absent: the 24 bytes behind a combine flag. Nobody reads them.
+//! The 24 bytes after a combine flag are deliberately absent, since they are never read.
 //!
 //! With direct placement dispatch status has a record for each source rank, which that rank writes, in whole lines:
 //!
 //! ```text
-//!   +0        three words of 8 B: counts, grants and rows are there
+//!   +0        three words of 8 B: counts, grants and rows have arrived
 //!   +24       counts, L entries of 4 B: rows of the source for each local expert
-//!   +24 + 4L  grants, L entries of 4 B: the row from which on the receiver's rows for each expert of the source go
+//!   +24 + 4L  grants, L entries of 4 B: the first row for the receiver's rows at each expert of the source
 //! ```
 
 use crate::place::{Place, Region};
@@ -31,27 +31,27 @@ use crate::units::{CoreId, Offset, RankId, Token, align_up};
 use static_assertions::const_assert;
 
 const KIB: u64 = 1024;
-/// Bytes of the state region.
+/// The length of the state region in bytes.
 pub const STATE_BYTES: u64 = 1024 * KIB;
-/// Bytes of a status slot.
+/// The length of a status slot in bytes.
 pub const STATUS_SLOT: u64 = sizes::STATUS_SLOT;
-/// Bytes of a partition's status areas.
+/// The length in bytes of a partition's status areas.
 pub const PARTITION: u64 = DISPATCH_STATUS + COMBINE_STATUS;
-/// Bytes of a partition's dispatch status area.
+/// The length in bytes of a partition's dispatch status area.
 pub const DISPATCH_STATUS: u64 = sizes::DISPATCH_STATUS;
-/// Bytes of a partition's combine status area.
+/// The length in bytes of a partition's combine status area.
 pub const COMBINE_STATUS: u64 = sizes::COMBINE_STATUS;
-/// Bytes between the records of two cores.
+/// The distance in bytes between the records of two cores.
 pub const CORE_RECORD: u64 = 512;
-/// Start of dispatch's selector records.
+/// The start of dispatch's selector records.
 pub const DISPATCH_SELECTORS: Offset = 768 * KIB;
-/// Start of combine's selector records.
+/// The start of combine's selector records.
 pub const COMBINE_SELECTORS: Offset = 818 * KIB;
-/// Start of the core words.
+/// The start of the core words.
 pub const CORE_WORDS: Offset = 848 * KIB;
-/// Start of the sums that cores tell each other with direct placement.
+/// The start of the sums that cores exchange with direct placement.
 pub const CORE_SUMS: Offset = 896 * KIB;
-/// What different ranks or cores write with direct placement begins at multiples of this.
+/// The alignment of data that different ranks or cores write with direct placement.
 const LINE: u64 = 64;
 
 const_assert!(PARTITION == 384 * KIB);
@@ -60,10 +60,10 @@ const_assert!(2 * PARTITION == DISPATCH_SELECTORS);
 const_assert!(DISPATCH_SELECTORS + CORES_MAX as u64 * CORE_RECORD <= COMBINE_SELECTORS);
 const_assert!(COMBINE_SELECTORS + CORES_MAX as u64 * CORE_RECORD <= CORE_WORDS);
 const_assert!(CORE_WORDS + CORES_MAX as u64 * CORE_RECORD <= CORE_SUMS);
-// There are at most as many tables as sources.
+// There are no more tables than sources.
 const_assert!(CORE_SUMS + DISPATCH_STATUS / STATUS_SLOT * 4 + CORES_MAX as u64 * LINE <= STATE_BYTES);
 
-/// Which of the two partitions an operator uses.
+/// One of the two partitions, which operators use in turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Partition {
     /// The first.
@@ -73,7 +73,7 @@ pub enum Partition {
 }
 
 impl Partition {
-    /// 0 or 1.
+    /// Returns 0 or 1.
     #[must_use]
     pub const fn index(self) -> u32 {
         match self {
@@ -82,7 +82,7 @@ impl Partition {
         }
     }
 
-    /// The other one.
+    /// Returns the other partition.
     #[must_use]
     pub(crate) const fn flipped(self) -> Self {
         match self {
@@ -101,60 +101,61 @@ pub enum Operator {
     Combine,
 }
 
-/// Number of a dispatch status slot on its receiver: local expert major, source rank minor.
+/// Returns the number of a dispatch status slot on its receiver: local expert major, source rank minor.
 #[must_use]
 pub const fn dispatch_slot(shape: &Shape, local_expert: u32, source: RankId) -> u32 {
     local_expert * shape.ep_world_size() + source.0
 }
 
-/// Number of a combine slot on the token's owner; also the number of its row in the data region.
+/// Returns the number of a combine slot on the token's owner, which is also the number of its row in the data region.
 #[must_use]
 pub const fn combine_slot(shape: &Shape, token: Token, k: u32) -> u32 {
     token.0 * shape.combine_columns() + k
 }
 
-/// Status word of dispatch slot `slot`.
+/// Returns the place of the status word of dispatch slot `slot`.
 #[must_use]
 pub const fn dispatch_status(partition: Partition, slot: u32) -> Place {
     Place::state(partition.index() as u64 * PARTITION + slot as u64 * STATUS_SLOT)
 }
 
-/// `TokenFlag` of dispatch slot `slot`: the second word of its status slot, used when flags are separate.
+/// Returns the place of `TokenFlag` of dispatch slot `slot`: the second word of its status slot, used when flags are
+/// separate.
 #[must_use]
 pub const fn token_flag(partition: Partition, slot: u32) -> Place {
     let status = dispatch_status(partition, slot);
     Place { offset: status.offset + 8, ..status }
 }
 
-/// What a rank tells another in a dispatch with direct placement: a word each, the first two behind a table.
+/// The messages of a rank to another in a dispatch with direct placement: a word each, the first two after a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Direct {
-    /// How many rows it has for each local expert of the other.
+    /// The numbers of the sender's rows for each local expert of the receiver.
     Counts,
-    /// The row from which on the other's rows for each of its own local experts go.
+    /// The first row for the receiver's rows at each of the sender's local experts.
     Grants,
-    /// That its rows have landed.
+    /// The sender's rows have landed.
     TokenFlags,
 }
 
 impl Direct {
-    /// All of them.
+    /// All messages, in the order of their words.
     pub const ALL: [Self; 3] = [Self::Counts, Self::Grants, Self::TokenFlags];
 
-    /// Bytes between the records of two sources.
+    /// Returns the distance in bytes between the records of two sources.
     #[must_use]
     pub const fn pitch(shape: &Shape) -> u64 {
         align_up(Self::ALL.len() as u64 * 8 + 8 * shape.local_expert_num() as u64, LINE)
     }
 
-    /// The word in the record of `source`.
+    /// Returns the place of the word in the record of `source`.
     #[must_use]
     pub const fn word(self, shape: &Shape, partition: Partition, source: RankId) -> Place {
         let record = dispatch_status(partition, 0).offset + source.0 as u64 * Self::pitch(shape);
         Place::state(record + self as u64 * 8)
     }
 
-    /// The entry of a local expert in the table that the word speaks for.
+    /// Returns the place of a local expert's entry in the table that the word covers.
     #[must_use]
     pub const fn entry(
         self,
@@ -168,7 +169,7 @@ impl Direct {
         Place { offset: record.offset + Self::ALL.len() as u64 * 8 + entry * 4, ..record }
     }
 
-    /// Which word `at` is, if it is one of dispatch.
+    /// Returns the message whose word is at `at`, if it is one of dispatch.
     #[must_use]
     pub fn of(shape: &Shape, at: Place) -> Option<Self> {
         let inside = at.offset % PARTITION;
@@ -180,25 +181,26 @@ impl Direct {
     }
 }
 
-/// The table of sums of a core that has sources: their rows for each local expert.
+/// Returns the place of the sums of a core that has sources: their rows for each local expert.
 #[must_use]
 pub const fn core_sums(shape: &Shape, core: CoreId) -> Place {
     Place::state(CORE_SUMS + core.0 as u64 * align_up(4 * shape.local_expert_num() as u64, LINE))
 }
 
-/// With pull combine the word of rank `source` that its results lie ready, in the place of a combine slot.
+/// Returns the place of the word of rank `source` that its results are ready (pull combine), which is that of a combine
+/// slot.
 #[must_use]
 pub(crate) const fn results_ready(partition: Partition, source: RankId) -> Place {
     combine_status(partition, source.0)
 }
 
-/// Status word of combine slot `slot`.
+/// Returns the place of the status word of combine slot `slot`.
 #[must_use]
 pub const fn combine_status(partition: Partition, slot: u32) -> Place {
     Place::state(partition.index() as u64 * PARTITION + DISPATCH_STATUS + slot as u64 * STATUS_SLOT)
 }
 
-/// Selector record of a core for an operator kind. Private to that core.
+/// Returns the place of a core's selector record for an operator kind. It is private to that core.
 #[must_use]
 pub const fn selector(kind: Operator, core: CoreId) -> Place {
     let base = match kind {
@@ -208,7 +210,7 @@ pub const fn selector(kind: Operator, core: CoreId) -> Place {
     Place::state(base + core.0 as u64 * CORE_RECORD)
 }
 
-/// Barrier word of a core for an epoch; odd and even epochs have words of their own.
+/// Returns the place of a core's barrier word for an epoch; odd and even epochs have words of their own.
 #[must_use]
 pub const fn core_word(core: CoreId, epoch: u32) -> Place {
     Place::state(CORE_WORDS + core.0 as u64 * CORE_RECORD + (epoch % 2) as u64 * 8)

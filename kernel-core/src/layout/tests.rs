@@ -1,4 +1,4 @@
-//! Offsets worked out on paper, complete maps as text, and that nothing overlaps.
+//! Offsets computed by hand, complete maps as text, and checks that nothing overlaps.
 
 use super::affine::Mode;
 use super::block;
@@ -92,7 +92,7 @@ fn status_slots_are_expert_major_and_records_rank_major() {
     let slot = dispatch_slot(&shape, 2, RankId(3));
     assert_eq!(slot, 2 * 16 + 3);
     assert_eq!(dispatch_status(p1, slot), Place::state(384 * 1024 + 35 * 32));
-    // Slot 5 of rank 3: pitch align(14336 + 32 + 12, 512) = 14848 behind 16 * 8 combine rows of 14336.
+    // Slot 5 of rank 3: pitch align(14336 + 32 + 12, 512) = 14848 after 16 * 8 combine rows of 14336.
     let record = (3 * 16 + 2) * 16 + 5;
     let area = 100 * 1024 * 1024 + 16 * 8 * 14336;
     assert_eq!(dispatch_record(&shape, p1, home, RankId(3), 5), Place::window(area + record * 14848));
@@ -178,9 +178,9 @@ fn a_shared_expert_rank_has_one_block_for_each_source() {
     let home = Home { rank: RankId(5), local_expert: 0 };
     let at = |source, slot| dispatch_record(&shape, Partition::P0, home, RankId(source), slot).offset;
     assert_eq!(at(37, 2) - at(0, 0), (37 * 48 + 2) * 14848);
-    assert_eq!(at(0, 0), 48 * 9 * 14336, "behind the combine area");
+    assert_eq!(at(0, 0), 48 * 9 * 14336, "after the combine area");
 
-    // Also where MoE ranks have three experts: (source * max_bs + token) * pitch.
+    // The same holds where MoE ranks have three experts: (source * max_bs + token) * pitch.
     let domain = Domain { r: 4, e: 9, s: 1, rs: 1, k: 2, h: 8, bs: 5, cores: 1 };
     let shape = shape_of(&Config { port_offset: 1024, ..domain.config() });
     let at = |rank, local_expert, source, slot| {
@@ -204,12 +204,12 @@ fn a_port_offset_moves_blocks_by_source_and_owner_and_results_further_apart() {
             };
             assert_eq!(at(&moved), at(&plain) + u64::from(source + 9) * 1536);
         }
-        // H = 7168: 28 packets, four times round the seven ports.
+        // H = 7168: 28 packets, a multiple of the seven ports.
         let at =
             |shape| combine_row(shape, partition, Token(3), 4).offset - partition_start(shape, partition);
         assert_eq!([at(&plain), at(&moved)], [28, 29].map(|packets| 28 * packets * 512));
     }
-    // One area per source, each as long as before, 1536 B apart.
+    // There is one area per source, each as long as before, 1536 B apart.
     let records = |shape| -> Vec<Area> {
         map::areas(shape, Mode::default(), RankId(9)).filter(|area| area.name == "dispatch records").collect()
     };
@@ -230,7 +230,7 @@ fn an_odd_row_is_padded_to_32_bytes_before_its_scale() {
     );
     let int8 = shape_of(&Config { quant_mode: 2, ..odd.config() });
     assert_eq!((scale_of(&int8, record), triple_of(&int8, record)), (Place::window(576), Place::window(608)));
-    // 32 + 1: the next record starts when the triple no longer fits.
+    // With 32 + 1 B the next record starts once the triple no longer fits.
     let pitch = |h| Domain { h, ..PAIR }.shape().record_pitch();
     assert_eq!([233, 234, 240, 241].map(pitch), [1024, 1024, 1024, 1024]);
     assert_eq!([1, 224, 225].map(pitch), [512, 512, 1024]);
@@ -317,7 +317,7 @@ fn the_records_of_direct_placement_are_in_lines_of_their_own_and_disjoint() {
     let entry = |what: Direct| what.entry(&shape, Partition::P0, RankId(1), 3);
     assert_eq!(entry(Direct::Counts), Place::state(pitch + 24 + 12));
     assert_eq!(entry(Direct::Grants), Place::state(pitch + 24 + 4 * experts + 12));
-    // The most experts that there can be, few ranks and many.
+    // The maximum number of experts, on few ranks and on many.
     for (ranks, experts) in
         [(1, 1024), (2, 1024), (3, 1023), (128, 1024), (340, 1020), (682, 682), (768, 768)]
     {
@@ -341,7 +341,7 @@ fn the_records_of_direct_placement_are_in_lines_of_their_own_and_disjoint() {
     assert_eq!(Direct::of(&shape, combine_status(Partition::P0, 0)), None);
 }
 
-/// Every word and table that ranks tell each other in dispatch, with its bytes.
+/// Returns every word and table that ranks exchange in dispatch, with its bytes.
 pub(super) fn direct_parts(shape: &Shape, partition: Partition) -> Vec<(Place, u64)> {
     let table = 4 * u64::from(shape.local_expert_num());
     let of = |source| {
@@ -377,7 +377,7 @@ fn elements_of_outputs_follow_each_other_up_to_the_capacity() {
             Place { offset: if tp == 2 { 2 * 4 } else { 0 }, ..outputs::tp_recv_counts() },
             outputs::row_table(if has_modes { rows.max(2) } else { 0 }),
             outputs::sent_row(if has_modes { shape.bs(rank) * shape.combine_columns() } else { 0 }),
-            // The hierarchy has them alone.
+            // Only the hierarchy has them.
             outputs::expand_scale(0),
         ];
         let capacities = map::outputs(&shape, rank).map(|(tensor, bytes)| Place::output(tensor, bytes));
@@ -407,7 +407,7 @@ pub(super) fn assert_disjoint(mut stretches: Vec<(Place, u64)>, shape: &Shape, r
     }
 }
 
-/// Every single slot, record, row and word of a rank.
+/// Returns every single slot, record, row and word of a rank.
 fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
     let mut all = Vec::new();
     for partition in PARTITIONS {
@@ -442,7 +442,7 @@ fn everything(shape: &Shape, rank: RankId) -> Vec<(Place, u64)> {
     all
 }
 
-/// Any domain without the product's ranges; `None` if its numbers break a rule.
+/// Any domain, without the product's limits.
 pub(super) fn any_config() -> impl Strategy<Value = Config<'static>> {
     let sizes = (1i64..12, 1i64..6, 0i64..=4, 1i64..4, 1i64..=16, 1i64..700, 1i64..40, 1i64..=48);
     let port_offset = prop_oneof![Just(0i64), 1i64..20, 1i64..5000].prop_map(|steps| steps * 512);

@@ -1,4 +1,4 @@
-//! Places worked out on paper, and that nothing overlaps.
+//! Places computed by hand, and checks that no two overlap.
 
 use super::{
     FLAG_WORD, FLAG1, buffer_chosen, half_start, next_flag_place, record, record_scale, row, sent_bytes,
@@ -106,7 +106,7 @@ fn the_places_of_flags_are_those_of_any_count_of_either_operator_in_order() {
         }
         assert!(seen.iter().eq(&expected), "{shape:?}");
         assert!(seen.iter().all(|at| at.is_multiple_of(FLAG_WORD)), "words must be aligned: {shape:?}");
-        // From anywhere.
+        // From any offset.
         for from in 0..4000 {
             assert_eq!(
                 Some(&next_flag_place(&shape, from)),

@@ -1,4 +1,4 @@
-//! Every map is held against the layout on every index, and areas on paper.
+//! Every map is compared with the layout at every index, and areas with values computed by hand.
 
 use super::*;
 use crate::layout::tests::any_config;
@@ -10,7 +10,7 @@ use crate::testing::random;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// Goes through all indices, the last one fastest; how many there were.
+/// Compares a map at all indices, the last one fastest; returns their number.
 fn prove(shape: &Shape, mode: Mode, rank: RankId, map: &Map) -> u64 {
     let mut indices = [0; INDICES_MAX];
     let mut seen = 0;
@@ -32,7 +32,7 @@ fn prove(shape: &Shape, mode: Mode, rank: RankId, map: &Map) -> u64 {
     }
 }
 
-/// All modes of a shape, on the first rank and on the last.
+/// Returns all modes of a shape, on the first rank and on the last.
 fn all(shape: &Shape) -> Vec<(Mode, RankId)> {
     let ranks = [0, shape.ep_world_size() - 1].map(RankId);
     let orders = [SendOrder::Plain, SendOrder::default()];
@@ -71,7 +71,7 @@ proptest! {
     }
 }
 
-/// So a name that no shape had, or that nobody proves, would be seen.
+/// A name that no shape has, or that is never proved, would be detected.
 #[test]
 fn every_name_is_proved_for_some_shape() {
     let tp = Config { tp_world_size: 2, op: crate::shape::Op::CombineAddRmsNorm, ..PAIR.config() };
@@ -97,7 +97,7 @@ fn the_maps_of_a_small_shape_are_those_of_the_drawings() {
     let map = |named: Named, mode| named.map(&shape, mode, RankId(1)).unwrap();
     let strides = |map: &Map| map.dims().iter().map(|dim| (dim.extent, dim.stride)).collect::<Vec<_>>();
     let records = map(Named::DispatchRecords, Mode::default());
-    // Records of 512 B; two partitions in 1 MiB; of each (token, k) a result of 512 B in front.
+    // Records of 512 B; two partitions in 1 MiB; for each (token, k) a result of 512 B before them.
     assert_eq!(
         (strides(&records), records.base),
         (alloc::vec![(2, 1 << 19), (2, 512), (2, 3 * 5 * 512 + 512), (3, 5 * 512), (5, 512)], 5 * 512)
@@ -110,7 +110,7 @@ fn the_maps_of_a_small_shape_are_those_of_the_drawings() {
     assert_eq!(fields, [("status", 0), ("token flag", 8)]);
 }
 
-/// An agent's stream ends where its end flag is; the record before it is the first one.
+/// An agent's stream ends with its end flag; the record just before the flag is the first one.
 #[test]
 fn records_of_a_stream_lie_backwards() {
     let shape = shape_of(&a2(Protocol::Hierarchy, 4, 4, 2, 1, 3));

@@ -1,4 +1,4 @@
-//! Places of direct placement, added up by hand, and beside them the words that go with it.
+//! Places of direct placement, computed by hand, and the words that belong to it.
 
 use super::*;
 use crate::layout::state::{Operator, Partition, core_sums, core_word, results_ready, selector};
@@ -10,24 +10,24 @@ use crate::units::CoreId;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// The configuration without quantised rows if results overwrite them.
+/// Returns the configuration, without quantised rows if results overwrite them.
 const fn suited<'a>(config: &Config<'a>, overwritten: bool) -> Config<'a> {
     Config { quant_mode: if overwritten { 0 } else { config.quant_mode }, ..*config }
 }
 
-/// Areas by their numbers.
+/// Returns areas by their numbers.
 fn numbered(areas: u32, overwritten: bool) -> impl Iterator<Item = Area> {
     (0..areas).map(move |number| Area { number, overwritten })
 }
 
-/// The shape, with a window just large enough for so many areas.
+/// Returns the shape, with a window just large enough for `areas` areas.
 fn shape_for(config: &Config<'_>, areas: u32, overwritten: bool) -> Shape {
     let plain = shape_of(config);
     let mb = required_bytes(&plain, areas, overwritten).div_ceil(1 << 20).max(plain.window_bytes() >> 20);
     Shape::new(&Config { hccl_buffsize_mb: mb as i64, ..*config }, Limits::None).unwrap()
 }
 
-/// The most rows that a rank can receive: of a shared-expert rank, of any other.
+/// Returns the most rows that a rank can receive: a shared-expert rank, and any other.
 fn rows_max(config: &Config<'_>) -> [u64; 2] {
     let BatchSizes::Uniform(bs) = config.bs else { panic!("{config:?}") };
     let moe_ranks = config.ep_world_size - config.shared_expert_rank_num;
@@ -37,10 +37,10 @@ fn rows_max(config: &Config<'_>) -> [u64; 2] {
     [bs as u64 * sources, (bs * pairs) as u64]
 }
 
-/// A part of an area by its row, and bytes of a row of it.
+/// A part of an area: the place of a row of it, and the row's bytes.
 type Part = (fn(&Parts, u32) -> Place, u64);
 
-/// The parts that lie one behind the other.
+/// Returns the consecutive parts of an area.
 fn parts(config: &Config<'_>, overwritten: bool) -> impl Iterator<Item = Part> {
     let h = config.h as u64;
     let payload = if config.quant_mode == 2 { h } else { 2 * h };
@@ -48,7 +48,7 @@ fn parts(config: &Config<'_>, overwritten: bool) -> impl Iterator<Item = Part> {
     parts.into_iter().take(if overwritten { 2 } else { 3 })
 }
 
-/// The first shared-expert rank, the first of the others and the last.
+/// Returns the first shared-expert rank, the first other rank and the last rank.
 fn ranks(config: &Config<'_>) -> impl Iterator<Item = RankId> {
     let all = [0, config.shared_expert_rank_num, config.ep_world_size - 1];
     all.map(|rank| RankId(rank as u32)).into_iter()

@@ -31,7 +31,7 @@ fn areas_of_a_hierarchy_do_not_overlap_and_fit_the_window_that_is_asked_for() {
             assert!(end <= shape.window_bytes(), "{end} of {} {config:?}", shape.window_bytes());
             let pitch = record_pitch(&shape);
             assert!(token_bytes(&shape) <= pitch && partial_bytes(&shape) <= pitch);
-            // The last combine slot is the last slot, or lies before it.
+            // The last combine slot is the last slot or precedes it.
             let last =
                 combine_slot(&shape, shape.servers() - 1, Token(shape.bs_max() - 1), pairs_max(&shape) - 1);
             let slots = areas(&shape, Mode::default(), RankId(0)).last().unwrap();
@@ -79,7 +79,7 @@ fn a_returned_row_is_known_by_its_place() {
     assert_eq!(returned_at(&shape, Place::window(0)), None);
 }
 
-/// Any hierarchy without the product's ranges; `None` if its numbers break a rule.
+/// Any hierarchy, without the product's limits.
 fn any_hierarchy() -> impl Strategy<Value = Config<'static>> {
     let sizes = (1i64..6, 1i64..=8, 1i64..5, 1i64..=16, 1i64..60, 1i64..30, 1i64..=48);
     (sizes, any::<[bool; 2]>()).prop_map(|((servers, near, local, k, h, bs, cores), quantised)| {
@@ -91,7 +91,7 @@ fn any_hierarchy() -> impl Strategy<Value = Config<'static>> {
     })
 }
 
-/// Numbers of a hierarchy, from its configuration alone.
+/// The sizes of a hierarchy, from its configuration alone.
 struct Sizes {
     servers: u32,
     near: u32,
@@ -116,16 +116,16 @@ impl Sizes {
                 .map(|n| n as u32);
         let h = config.h as u64;
         let payload = if config.quant_mode == 2 { h } else { 2 * h };
-        // int8, and behind it a scale of 2 B for each eight elements.
+        // int8, and after it a scale of 2 B for each eight elements.
         let sum = if config.comm_quant_mode == 2 { h.next_multiple_of(32) + h / 4 } else { 2 * h };
         let list = 4 * u64::from(k).next_multiple_of(8);
         let records = [32 + payload.next_multiple_of(32) + 32 + 2 * list, 32 + sum.next_multiple_of(8)];
-        // Scale, triple and weight stand behind the row, in combine the weight alone.
+        // Scale, triple and weight follow the row, in combine only the weight.
         let slots = [32 + payload + 20, 32 + 2 * h + 4];
         Self { servers: r / near, near, ranks: r, local: e / r, k, bs, cores, records, slots }
     }
 
-    /// Words of all kinds.
+    /// Returns words of all kinds.
     fn words(&self, shape: &Shape) -> Vec<(Place, u64)> {
         let mut all: Vec<_> = (0..self.cores).map(|core| (epoch(CoreId(core)), 8)).collect();
         for near in 0..self.near {
@@ -142,7 +142,7 @@ impl Sizes {
         all
     }
 
-    /// The near area in either kind of operator.
+    /// Returns the near slots in either kind of operator.
     fn near_slots(&self, shape: &Shape, kind: Operator) -> Vec<(Place, u64)> {
         let bytes = self.slots[kind as usize];
         let mut all = Vec::new();
@@ -166,13 +166,13 @@ impl Sizes {
         all
     }
 
-    /// The relay areas in either kind of operator, where machines send.
+    /// Returns the relay records in either kind of operator, where machines send.
     fn relay_records(&self, shape: &Shape, kind: Operator) -> Vec<(Place, u64)> {
         let of = |(p, server, n)| (record(shape, p, server, n), self.records[kind as usize]);
         self.numbered().map(of).collect()
     }
 
-    /// The same where an agent sends, with end flags.
+    /// Returns the records and end flags where an agent sends.
     fn streams(&self, shape: &Shape, kind: Operator) -> Vec<(Place, u64)> {
         let of = |(p, server, n)| {
             (Place::window(gathered(shape, (p, kind), server, n)), self.records[kind as usize])
