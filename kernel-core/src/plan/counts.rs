@@ -1,18 +1,18 @@
 //! Counts of received rows and their prefix sums (seed 000 section 2.4; seed: `epRecvCount`).
 //!
-//! Each core knows the counts of its own dispatch slots. What it must learn from the cores before it is how
-//! many rows they have in all, and how many of them belong to the local expert that its own share begins in.
+//! Each core knows the counts of its own dispatch slots. From the cores before it, it must learn their total number of
+//! rows, and how many of these belong to the local expert in which its own share begins.
 
 use super::split;
 use crate::shape::Shape;
 use crate::units::{CoreId, RankId};
 
-/// What a core tells the others about its share: rows in all, and rows of the last local expert in it.
+/// The sums that a core sends to the others: all rows of its share, and rows of the last local expert in it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ShareSum {
-    /// Rows of the share.
+    /// The number of rows of the share.
     pub rows: u32,
-    /// Those of the local expert that the last slot of the share belongs to.
+    /// The number of its rows for the local expert of the share's last slot.
     pub of_last_expert: u32,
 }
 
@@ -28,18 +28,18 @@ impl ShareSum {
     }
 }
 
-/// The local expert of a dispatch slot.
+/// Returns the local expert of a dispatch slot.
 #[must_use]
 pub const fn expert_of_slot(shape: &Shape, slot: u32) -> u32 {
     shape.by_ranks(slot).0
 }
 
-/// What comes before a core's share, folded from the sums of the cores in order.
+/// The rows that precede a core's share, folded from the sums of the cores in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Prefix {
-    /// Rows before the share: the row of `expand_x` that the share begins with.
+    /// The number of rows before the share: the row of `expand_x` at which it begins.
     pub rows_before: u32,
-    /// Rows before the share that belong to the local expert it begins in.
+    /// The number of rows before the share that belong to the local expert in which it begins.
     pub expert_rows_before: u32,
 }
 
@@ -58,9 +58,9 @@ pub fn prefix(shape: &Shape, rank: RankId, core: CoreId, sums: impl Iterator<Ite
     prefix
 }
 
-/// Inclusive prefix sums of the transposed `counts`: `counts` has a row per source and `experts` columns, `sums` is
-/// local expert major (seed: `epRecvCount`). Plain; [`add_gather_adds`](super::permute::add_gather_adds) is the
-/// form for a vector unit.
+/// Computes the inclusive prefix sums of the transposed `counts`: `counts` has a row per source and `experts` columns,
+/// `sums` is local expert major (seed: `epRecvCount`). [`add_gather_adds`](super::permute::add_gather_adds) is the form for
+/// a vector unit.
 pub fn transposed_prefix(counts: &[u32], experts: usize, sums: &mut [u32]) {
     let columns = (0..experts).map(|expert| counts.iter().skip(expert).step_by(experts.max(1)));
     let mut sum = 0u32;

@@ -1,5 +1,5 @@
-//! The sends of a core of fullmesh_v2: expert by expert, rotated by the rank (seed 004 section 2.1), and behind them
-//! its shared pairs. Records of one expert leave in the order of their slots.
+//! The sends of a core of fullmesh_v2: expert by expert, rotated by the rank (seed 004 section 2.1), and after them its
+//! shared pairs. Records of one expert leave in the order of their slots.
 
 use super::route::{Send, Sends, moe_pair};
 use crate::inputs::Inputs;
@@ -9,7 +9,7 @@ use core::ops::Range;
 /// The sends of one core, in its order.
 #[derive(Clone, Debug)]
 pub struct ExpertSends<'a> {
-    /// The core's share of the pairs, of which the shared ones are sent.
+    /// The core's share of the pairs, of which only the shared ones are sent from here.
     pub sends: Sends<'a>,
     /// Their slots, by [`walk`](super::route::walk).
     pub slots: &'a [u32],
@@ -17,25 +17,25 @@ pub struct ExpertSends<'a> {
     pub experts: &'a Range<u32>,
 }
 
-/// Where in its sends a core is.
+/// The position of a core in its sends.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Cursor {
-    /// Number of the expert, or behind the experts of the shared pair, in the order of sending.
+    /// The number of the expert, or after the experts of the shared pair, in the order of sending.
     item: u32,
-    /// Pairs looked at for this expert.
+    /// The number of pairs examined for this expert.
     pair: u32,
-    /// Pairs found for this expert.
+    /// The number of pairs found for this expert.
     slot: u32,
 }
 
 impl ExpertSends<'_> {
-    /// What is sent, in order.
+    /// Returns the sends in order.
     pub fn iter<'i>(&'i self, inputs: &'i Inputs<'_>) -> impl Iterator<Item = Send> + 'i {
         let first = self.next(inputs, Cursor::default());
         core::iter::successors(first, |&(_, at)| self.next(inputs, at)).map(|(send, _)| send)
     }
 
-    /// What is sent next, and where the core is behind it; `None` behind the last.
+    /// Returns the next send, and the position after it; `None` after the last.
     #[must_use]
     pub(crate) fn next(&self, inputs: &Inputs<'_>, mut at: Cursor) -> Option<(Send, Cursor)> {
         let experts = self.experts.end - self.experts.start;
@@ -54,7 +54,7 @@ impl ExpertSends<'_> {
         })
     }
 
-    /// The first active pair of the rank, from flat number `from` on, that goes to expert `e`.
+    /// Returns the first active pair of the rank, from flat number `from` on, that goes to expert `e`.
     fn next_pair(&self, inputs: &Inputs<'_>, e: u32, from: u32) -> Option<(u32, Pair)> {
         let id = e.cast_signed();
         let ids = inputs.expert_ids.get(from as usize..)?;

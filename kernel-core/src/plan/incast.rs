@@ -1,29 +1,29 @@
-//! Incast: how many ranks send to one receiver at the same step of their cores (seed 004 section 2.1).
+//! Incast: the number of ranks that send to one receiver at the same step of their cores (seed 004 section 2.1).
 //!
-//! A step is the i-th send of every core that still has one: as if all cores sent equally fast from a common start.
+//! A step is the i-th send of every core that still has one, as if all cores sent at one speed from a common start.
 
 use crate::units::RankId;
 
-/// What one receiver gets at one step; scratch of [`step`].
+/// The senders to one receiver at one step; scratch of [`step`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     ranks: u32,
     last: RankId,
 }
 
-/// How many ranks send to how many receivers.
+/// The incast of one or more steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Incast {
-    /// The most ranks that send to one receiver at a step.
+    /// The maximum number of ranks that send to one receiver at a step.
     pub max: u32,
-    /// Receivers that anybody sends to, summed over the steps.
+    /// The number of receivers with any sender, summed over the steps.
     pub receivers: u64,
-    /// (Sender, receiver) pairs, summed over the steps: divided by `receivers`, the mean incast.
+    /// The number of (sender, receiver) pairs, summed over the steps: divided by `receivers`, the mean incast.
     pub links: u64,
 }
 
 impl Incast {
-    /// Both together.
+    /// Returns the incast of both together.
     #[must_use]
     pub const fn and(self, other: Self) -> Self {
         Self {
@@ -34,8 +34,8 @@ impl Incast {
     }
 }
 
-/// The incast of one step. `sends` are (sender, receiver), all of one sender together; a sender counts once for a
-/// receiver, however many of its cores send there. `tallies` has one entry per rank; others are not counted.
+/// Returns the incast of one step. `sends` are (sender, receiver), all of one sender together; a sender counts once for a
+/// receiver, for any number of its cores. `tallies` has one entry per rank; receivers without an entry are not counted.
 pub fn step(sends: impl Iterator<Item = (RankId, RankId)>, tallies: &mut [Tally]) -> Incast {
     tallies.fill(Tally::default());
     for (from, to) in sends {
@@ -69,7 +69,7 @@ mod tests {
         // Rank 0 sends to itself with three cores, rank 1 to rank 0 and 2, rank 3 to rank 0.
         let sends = [(0, 0), (0, 0), (0, 0), (1, 2), (1, 0), (1, 2), (3, 0)];
         assert_eq!(of(&sends), Incast { max: 3, receivers: 2, links: 4 });
-        // Six ranks that begin with themselves: nobody waits for another. All with rank 0: the seed's figure.
+        // Six ranks that begin with themselves: no rank waits for another. All with rank 0: the seed's figure.
         assert_eq!(of(&[(0, 0), (1, 1), (2, 2), (3, 3)]), Incast { max: 1, receivers: 4, links: 4 });
         assert_eq!(of(&[(0, 0), (1, 0), (2, 0), (3, 0)]), Incast { max: 4, receivers: 1, links: 4 });
     }
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(sum, Incast { max: 2, receivers: 2, links: 3 });
     }
 
-    /// By the definition: who sends to whom, of four ranks that are asked about.
+    /// Computes the incast by its definition, from the senders of each of the four counted ranks.
     fn naive(sends: &[(u32, u32)]) -> Incast {
         let mut senders = BTreeMap::<u32, BTreeSet<u32>>::new();
         for &(from, to) in sends.iter().filter(|(_, to)| *to < 4) {

@@ -1,5 +1,5 @@
-//! What is to be done, as data: who sends what, where, in which order. Iterators and indices of small `Copy`
-//! items; the machines interpret them, a kernel generator prints them. Nothing here touches memory of others.
+//! The work of each core as data: the items it sends, their receivers and their order. Iterators and indices of small
+//! `Copy` items; the machines interpret them, a kernel generator prints them. No memory of other ranks is accessed.
 
 pub mod counts;
 pub mod experts;
@@ -14,7 +14,7 @@ pub mod shared;
 pub mod split;
 pub mod table;
 
-/// How often the scalar unit reads or writes its scratch, which tests count.
+/// A count of the scalar unit's reads and writes of its scratch, for tests.
 mod accesses {
     #[cfg(test)]
     pub(super) use counter::{add, take};
@@ -36,7 +36,7 @@ mod accesses {
             SEEN.set(SEEN.get() + accesses);
         }
 
-        /// Those of this thread since it was asked last.
+        /// Returns the accesses of this thread since the last call.
         pub(in crate::plan) fn take() -> u64 {
             SEEN.take()
         }

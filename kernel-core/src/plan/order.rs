@@ -1,9 +1,9 @@
-//! The order of sending (seed 004 section 2.1): staggered, so that not everybody sends to the same rank first.
+//! The order of sending (seed 004 section 2.1): staggered, so that ranks do not all send to the same rank first.
 
 use crate::units::{RankId, div_floor, div_rem};
 use core::ops::Range;
 
-/// In which order a core goes through its own items.
+/// The order in which a core processes its own items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SendOrder {
     /// From the first to the last.
@@ -11,16 +11,16 @@ pub enum SendOrder {
     /// Rotated by `ep_rank_id % count`.
     #[default]
     Staggered,
-    /// Rotated over the ranks to which they go: of the stretches of items with one destination, number
-    /// `ep_rank_id % stretches` comes first. Rows of combine stand by destination; where items do not, as in dispatch, this is
+    /// Rotated over the destination ranks: of the runs of items with one destination, number `ep_rank_id % runs` comes
+    /// first. Rows of combine are sorted by destination; where items are not, as in dispatch, this equals
     /// [`Staggered`](Self::Staggered).
     Destinations,
-    /// Rotated by `ep_rank_id % count`, and then every n-th item, so that items behind each other go to different ranks; n is
+    /// Rotated by `ep_rank_id % count`, and then every n-th item, so that consecutive items go to different ranks; n is
     /// near 0.618 * count and has no divisor in common with it.
     Stride,
 }
 
-/// How a core goes through its items: item number `i` is `(first + i * stride) % count`.
+/// The path of a core through its items: item number `i` is `(first + i * stride) % count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Path {
     count: u32,
@@ -29,19 +29,19 @@ pub(crate) struct Path {
 }
 
 impl Path {
-    /// Through no items.
+    /// The path through no items.
     pub(crate) const EMPTY: Self = Self { count: 0, first: 0, stride: 1 };
 
     pub(crate) const fn len(self) -> u32 {
         self.count
     }
 
-    /// The `i`-th item, for `i` below the number of items.
+    /// Returns the `i`-th item, for `i` below the number of items.
     #[inline(always)]
     pub(crate) const fn item(self, i: u32) -> u32 {
         let item = self.first as u64 + i as u64 * self.stride as u64;
         let count = self.count as u64;
-        // Where items follow each other there is nothing to divide.
+        // For consecutive items this avoids a division.
         if item < count {
             item as u32
         } else if item - count < count {
@@ -61,19 +61,19 @@ impl SendOrder {
     /// Every order.
     pub const ALL: [Self; 4] = [Self::Plain, Self::Staggered, Self::Destinations, Self::Stride];
 
-    /// The `i`-th item that `rank` takes from its share.
+    /// Returns the `i`-th item that `rank` takes from its share.
     #[inline]
     #[must_use]
     pub(crate) const fn item(self, share: &Range<u32>, rank: RankId, i: u32) -> u32 {
         share.start + self.path(share.end - share.start, rank).item(i)
     }
 
-    /// How `rank` goes through `count` items.
+    /// Returns the path of `rank` through `count` items.
     #[inline]
     pub(crate) const fn path(self, count: u32, rank: RankId) -> Path {
         let first = match self {
             Self::Plain => 0,
-            // Most ranks rotate a share by less than its length: there is nothing to divide.
+            // Most ranks rotate a share by less than its length, which needs no division.
             _ if rank.0 < count => rank.0,
             _ if count == 0 => 0,
             _ => div_rem(rank.0, count).1,
@@ -85,10 +85,10 @@ impl SendOrder {
         Path { count, first, stride }
     }
 
-    /// The same for items that stand by destination, as `destination` tells of each.
+    /// Returns the path of `rank` through `count` items sorted by destination, which `destination` returns for each.
     ///
     /// # Errors
-    /// The one of `destination`.
+    /// The error of `destination`.
     pub(crate) fn path_by<E>(
         self,
         count: u32,
@@ -118,20 +118,20 @@ impl SendOrder {
         Ok(path)
     }
 
-    /// All items of a share, as `rank` takes them.
+    /// Returns all items of a share, in the order of `rank`.
     pub fn items(self, share: Range<u32>, rank: RankId) -> impl Iterator<Item = u32> + Clone {
         let path = self.path(share.end - share.start, rank);
         (0..path.len()).map(move |i| share.start + path.item(i))
     }
 }
 
-/// The number next to 0.618 * `count`, from there on upwards, that has no divisor in common with it.
+/// Returns the smallest number from 0.618 * `count` on that has no divisor in common with it.
 const fn stride(count: u32) -> u32 {
     let mut stride = div_floor(count as u64 * 618, 1000) as u32;
     if stride == 0 {
         stride = 1;
     }
-    // Ends at the latest at `count + 1`, which is 1 for whoever counts modulo `count`.
+    // The loop ends at `count + 1` at the latest, which is 1 modulo `count`.
     while !coprime(stride, count) {
         stride += 1;
     }
@@ -188,8 +188,8 @@ mod tests {
         }
     }
 
-    /// Ranks with rows for six ranks each, by destination: at each step every rank sends to another one (seed 004 section
-    /// 2.1: rank i begins with rank i). Rotated over rows, whose numbers differ by rank, some wait for each other.
+    /// Ranks have rows for six ranks each, by destination: at each step every rank sends to another one (seed 004 section
+    /// 2.1: rank i begins with rank i). Rotated over rows, whose numbers differ by rank, some would wait for each other.
     #[test]
     fn rotation_over_destinations_begins_with_another_rank_on_each_rank() {
         let rows = |rank: u32| {
@@ -220,7 +220,7 @@ mod tests {
         assert_eq!(refused, Err(2));
     }
 
-    /// Rotation alone is the twin: what stands side by side goes out one behind the other.
+    /// Rotation alone is the twin: neighbouring items go out one after the other.
     #[test]
     fn a_stride_takes_every_item_once_and_none_behind_its_neighbour() {
         for count in 1..200 {

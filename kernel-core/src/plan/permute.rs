@@ -1,17 +1,17 @@
 //! Reordering for A2: rows for one rank lie side by side, so that one task carries them all (seed 000 sections
 //! 2.2 to 2.4 and 3.2).
 //!
-//! The sender knows what it sends by expert ([`Cumsum`]), the receiver what it got by expert and source
-//! ([`RecvCounts`]). Both know by these alone where a row lies in the window between them: by local expert, then
-//! in slot order. So no row needs a triple.
+//! The sender knows its rows by expert ([`Cumsum`]), the receiver its rows by expert and source ([`RecvCounts`]). From
+//! these alone both compute the place of a row in the window between them: by local expert, then in slot order. So no row
+//! needs a triple.
 
 use crate::layout::a2_window::{FLAG, STATUS_FLAG, STATUS_WORDS};
 use crate::placement::Home;
 use crate::shape::Shape;
 use crate::units::{ExpertId, RankId, div_rem};
 
-/// Makes prefix sums of the rows per expert: the entry of an expert becomes the rows of all before it, and the
-/// last entry, which is beyond the experts, all rows.
+/// Makes prefix sums of the rows per expert: the entry of an expert becomes the number of rows of all experts before it,
+/// and the last entry, after the experts, the number of all rows.
 pub fn cumulate(table: &mut [u32]) {
     let mut before = 0u32;
     for entry in table {
@@ -25,42 +25,43 @@ pub fn cumulate(table: &mut [u32]) {
 pub struct Cumsum<'a> {
     /// The domain.
     pub shape: &'a Shape,
-    /// Rows before each expert, then all rows: `E + 1` entries. See [`cumulate`].
+    /// The number of rows before each expert, then of all rows: `E + 1` entries. See [`cumulate`].
     pub sums: &'a [u32],
 }
 
 impl Cumsum<'_> {
-    /// Rows of all experts before `e`.
+    /// Returns the number of rows of all experts before `e`.
     fn before(&self, e: u32) -> u32 {
         self.sums.get(e as usize).copied().unwrap_or(0)
     }
 
-    /// The first expert of a rank.
+    /// Returns the first expert of a rank.
     const fn first_of(&self, rank: RankId) -> u32 {
         rank.0 * self.shape.local_expert_num()
     }
 
-    /// Rows for one expert.
+    /// Returns the number of rows for one expert.
     #[must_use]
     pub fn rows(&self, e: ExpertId) -> u32 {
         self.before(e.0 + 1).saturating_sub(self.before(e.0))
     }
 
-    /// Rows for all experts of a rank.
+    /// Returns the number of rows for all experts of a rank.
     #[must_use]
     pub fn rows_to(&self, rank: RankId) -> u32 {
         let first = self.first_of(rank);
         self.before(first + self.shape.local_expert_num()).saturating_sub(self.before(first))
     }
 
-    /// Where row `slot` for the expert at `home` lies among the rows for its rank.
+    /// Returns the position of row `slot` for the expert at `home` among the rows for its rank.
     #[must_use]
     pub fn position(&self, home: Home, slot: u32) -> u32 {
         let first = self.first_of(home.rank);
         self.before(first + home.local_expert).saturating_sub(self.before(first)).saturating_add(slot)
     }
 
-    /// The head of the window to `rank` (seed: a row of `sendStatus`): rows for each of its experts, then FLAG1.
+    /// Returns the head of the window to `rank` (seed: a row of `sendStatus`): the number of rows for each of its experts,
+    /// then FLAG1.
     #[must_use]
     pub fn status(&self, rank: RankId) -> [u32; STATUS_WORDS] {
         let mut words = [0; STATUS_WORDS];
@@ -85,14 +86,14 @@ pub struct RecvCounts<'a> {
 }
 
 impl RecvCounts<'_> {
-    /// The first row of `expand_x` from `source` for `local_expert`.
+    /// Returns the first row of `expand_x` from `source` for `local_expert`.
     #[must_use]
     pub fn first_row(&self, local_expert: u32, source: RankId) -> u32 {
         let slot = local_expert * self.shape.ep_world_size() + source.0;
         slot.checked_sub(1).and_then(|before| self.sums.get(before as usize)).copied().unwrap_or(0)
     }
 
-    /// Rows from `source` for `local_expert`.
+    /// Returns the number of rows from `source` for `local_expert`.
     #[must_use]
     pub fn rows(&self, local_expert: u32, source: RankId) -> u32 {
         let slot = local_expert * self.shape.ep_world_size() + source.0;
@@ -100,19 +101,20 @@ impl RecvCounts<'_> {
         end.saturating_sub(self.first_row(local_expert, source))
     }
 
-    /// Rows from `source` for all local experts before `local_expert`: where its rows begin in the window.
+    /// Returns the number of rows from `source` for all local experts before `local_expert`: the start of its rows in the
+    /// window.
     #[must_use]
     pub(crate) fn position(&self, local_expert: u32, source: RankId) -> u32 {
         (0..local_expert).map(|before| self.rows(before, source)).fold(0, u32::saturating_add)
     }
 
-    /// Rows from `source`.
+    /// Returns the number of rows from `source`.
     #[must_use]
     pub fn rows_from(&self, source: RankId) -> u32 {
         self.position(self.shape.local_expert_num(), source)
     }
 
-    /// Whose row of `expand_x` that is, and where it lies in the window between the two.
+    /// Returns the source of that row of `expand_x`, and its position in the window between the two.
     #[must_use]
     pub fn source_of(&self, row: u32) -> (RankId, u32) {
         let slot = self.sums.partition_point(|&sum| sum <= row) as u32;
@@ -123,14 +125,14 @@ impl RecvCounts<'_> {
     }
 }
 
-/// Transposes counts and makes prefix sums of them in the way of a vector unit (seed 000 section 2.4.2: Add,
-/// GatherMask, Adds). `counts` has a row per source and a column per local expert; the inclusive prefix sums go to
-/// `sums`, a row per local expert. `counts` is used up.
+/// Transposes counts and computes their prefix sums like a vector unit (seed 000 section 2.4.2: Add, GatherMask, Adds).
+/// `counts` has a row per source and a column per local expert; the inclusive prefix sums go to `sums`, a row per local
+/// expert. `counts` is overwritten.
 ///
-/// [`transposed_prefix`](super::counts::transposed_prefix) says the same in the plainest words.
+/// [`transposed_prefix`](super::counts::transposed_prefix) computes the same in the simplest form.
 pub fn add_gather_adds(counts: &mut [u32], experts: usize, sums: &mut [u32]) {
     let Some(sources) = counts.len().checked_div(experts).filter(|&sources| sources > 0) else { return };
-    // Add: each row onto the one below it, so that a column holds prefix sums.
+    // Add: each row is added to the one below it, so that a column holds prefix sums.
     let mut at = experts;
     while let Some((done, below)) = counts.split_at_mut_checked(at)
         && !below.is_empty()
@@ -148,7 +150,7 @@ pub fn add_gather_adds(counts: &mut [u32], experts: usize, sums: &mut [u32]) {
         }
         rest = later;
     }
-    // Adds: the last entry of a row onto all of the next.
+    // Adds: the last entry of a row is added to all entries of the next.
     let (mut rest, mut before) = (sums, 0u32);
     for _ in 0..experts {
         let Some((row, later)) = rest.split_at_mut_checked(sources) else { break };

@@ -1,34 +1,34 @@
-//! Which physical port a packet leaves by (seed 004 section 2.3, NPLB).
+//! The physical port of each packet (seed 004 section 2.3, NPLB).
 //!
-//! The links choose among their ports by a hash of the destination address. Where all sources' blocks begin at
-//! multiples of 2 MiB, the address bits that the hash takes are equal for all of them, and all small packets crowd
-//! on one port. [`Shape::port_offset`] moves each block by a multiple of the packet size for each rank that comes
-//! before its source, and for each that comes before its owner. So different ports take what different ranks send to a
-//! receiver, and what one rank sends to the same slot of different receivers.
+//! The links choose among their ports by a hash of the destination address. Where all sources' blocks begin at multiples of
+//! 2 MiB, their addresses agree in the bits that the hash takes, and all small packets use one port. [`Shape::port_offset`]
+//! moves each block by a multiple of the packet size for each rank before its source, and for each rank before its owner.
+//! So different ports carry packets of different ranks to one receiver, and packets of one rank to the same slot of
+//! different receivers.
 //!
-//! Assumed, since neither is public: the hash itself (a trait, with the seed's bits as default), and where regions
-//! lie (the state region and the window of one rank after those of the other, each at a multiple of 2 MiB).
+//! Two facts are assumed, since they are not public: the hash itself (a trait, with the seed's bits as default), and the
+//! addresses of regions (state region and window of one rank follow those of the previous rank, each at a multiple of 2
+//! MiB).
 
 use crate::layout::state::STATE_BYTES;
 use crate::place::{Place, Region};
 use crate::shape::Shape;
 use crate::units::{RankId, align_up};
 
-/// Bytes of a packet; writes are cut at multiples of it.
+/// The length of a packet in bytes; writes are cut at multiples of it.
 pub const PACKET: u64 = 512;
-/// Ports of the default hash.
+/// The number of ports of the default hash.
 pub const PORTS: usize = 7;
-/// State regions and windows are taken to start at multiples of this.
+/// The assumed alignment of state regions and windows.
 pub const REGION_ALIGN: u64 = 2 << 20;
 
-/// How a link chooses a port.
+/// A link's choice of a port.
 pub trait PortHash {
-    /// The port of a packet to `address`, counted from 0.
+    /// Returns the port of a packet to `address`, counted from 0.
     fn port(&self, address: u64) -> usize;
 }
 
-/// `((address >> 9) & 0xFFF) % 7`: the address bits 20 to 9 and the seven ways of seed 004; how they are folded is
-/// our choice.
+/// `((address >> 9) & 0xFFF) % 7`: the address bits 20 to 9 and the seven ways of seed 004; the folding is our choice.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bits20To9;
 
@@ -38,21 +38,21 @@ impl PortHash for Bits20To9 {
     }
 }
 
-/// Where a region of `rank` is taken to start.
+/// Returns the assumed start of a region of `rank`.
 const fn base(shape: &Shape, rank: RankId, region: Region) -> u64 {
     let state = align_up(STATE_BYTES, REGION_ALIGN);
     let before = rank.0 as u64 * (state + align_up(shape.window_bytes(), REGION_ALIGN));
     if matches!(region, Region::State) { before } else { before + state }
 }
 
-/// What leaves by one port.
+/// The packets that leave by one port.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Load {
-    /// First packets of writes: the small packets that the seed speaks of.
+    /// The number of first packets of writes: the small packets that the seed describes.
     pub heads: u64,
-    /// All packets.
+    /// The number of all packets.
     pub packets: u64,
-    /// Their bytes.
+    /// The number of their bytes.
     pub bytes: u64,
 }
 
@@ -68,7 +68,7 @@ pub fn add(hash: &impl PortHash, shape: &Shape, rank: RankId, at: Place, bytes: 
     }
 }
 
-/// The packets of a write: address and bytes of each.
+/// Returns the address and length of each packet of a write.
 fn packets(start: u64, bytes: u64) -> impl Iterator<Item = (u64, u64)> {
     let end = start.saturating_add(bytes);
     core::iter::successors(Some(start), |at| Some(align_up(at + 1, PACKET)))
@@ -90,7 +90,7 @@ mod tests {
     use alloc::vec::Vec;
     use proptest::prelude::*;
 
-    /// 14 ranks whose blocks are 2 MiB each: 512 records of 4096 B, behind a combine area of 2 MiB.
+    /// 14 ranks whose blocks are 2 MiB each: 512 records of 4096 B, after a combine area of 2 MiB.
     fn aligned(port_offset: i64) -> Shape {
         let domain = Domain { r: 14, e: 14, k: 1, h: 2016, bs: 512, ..PAIR };
         shape_of(&Config { port_offset, ..domain.config() })
@@ -114,7 +114,7 @@ mod tests {
             let most = |offset| heads(&aligned(offset), on_one).into_iter().max();
             assert_eq!(heads(&aligned(0), on_one), [14, 0, 0, 0, 0, 0, 0]);
             assert_eq!(heads(&aligned(512), on_one), [2; 7]);
-            // Seven steps are one round: no gain. So is a whole block.
+            // Seven steps are a full cycle, and so is a whole block: neither changes anything.
             assert_eq!([7 * 512, 2 << 20].map(most), [Some(14); 2]);
         }
     }

@@ -1,9 +1,9 @@
-//! Who needs a token in an A2 hierarchy: servers, and on each of them ranks (seed 001, stage 2).
+//! The routes of tokens in an A2 hierarchy: the servers that need a token, and the ranks on each (seed 001, stage 2).
 //!
-//! A token goes once to every other server that has an expert of it, to the namesake of its rank there, the
-//! **relay**, which forwards it inside; in combine the same relay gets the rows of that server and sends one sum. All
-//! tokens from one rank to one server, and all sums from one server to one rank, are a **stream**: one core issues it. What a
-//! relay forwards of it is split over cores by experts.
+//! A token goes once to every other server that has an expert of it, to the namesake of its rank there, the **relay**,
+//! which forwards it on that server; in combine the same relay gets the rows of that server and sends one sum. All tokens
+//! from one rank to one server, and all sums from one server to one rank, are a **stream**, which one core issues. The rows
+//! that a relay forwards are split over its cores by experts.
 
 use super::split;
 use crate::layout::relay::Part;
@@ -17,13 +17,13 @@ use core::ops::Range;
 pub struct Forward {
     /// k index of the pair.
     pub k: u32,
-    /// Its place in the sum of the server.
+    /// The row's part in the sum of the server.
     pub part: Part,
-    /// Where the expert lives: on a rank of that server.
+    /// The expert's location, on a rank of that server.
     pub home: Home,
 }
 
-/// The pairs of a token, given by its ids, whose experts live on `server`: k index and home, k ascending.
+/// Returns the pairs of a token, given by its ids, whose experts live on `server`: k index and location, k ascending.
 pub(crate) fn pairs_on<'a>(
     shape: &'a Shape,
     ids: &'a [i32],
@@ -38,33 +38,34 @@ pub(crate) fn pairs_on<'a>(
     })
 }
 
-/// How many pairs a token has on `server`; without any it does not go there.
+/// Returns the number of pairs of a token on `server`; without any the token does not go there.
 #[must_use]
 pub fn pairs(shape: &Shape, ids: &[i32], server: u32) -> u32 {
     pairs_on(shape, ids, server).count() as u32
 }
 
-/// What the relay on `server` forwards of a token: the row at that `position`, k ascending.
+/// Returns the row that the relay on `server` forwards of a token at that `position`, k ascending.
 #[must_use]
 pub(crate) fn forward(shape: &Shape, ids: &[i32], server: u32, position: u32) -> Option<Forward> {
     let (k, home) = pairs_on(shape, ids, server).nth(position as usize)?;
     Some(Forward { k, part: Part { pairs: pairs(shape, ids, server), position }, home })
 }
 
-/// The servers whose streams `core` issues; its own server's is that of its own tokens.
+/// Returns the servers whose streams `core` issues; that of its own server holds its own tokens.
 #[must_use]
 pub const fn streams(shape: &Shape, core: CoreId) -> Range<u32> {
     split::even(shape.servers(), shape.aiv_num(), core.0)
 }
 
-/// What `core` of a relay forwards: for each number `server * near_experts + near_expert` the rows of the stream from that
-/// server for that expert. All of these come from one core, so that it can tell their count (rule 2 of the fabric).
+/// Returns the rows that `core` of a relay forwards: for each number `server * near_experts + near_expert` the rows of the
+/// stream from that server for that expert. One core forwards all of them, so that it can announce their number (rule 2 of
+/// the fabric).
 #[must_use]
 pub(crate) const fn forwards(shape: &Shape, core: CoreId) -> Range<u32> {
     split::even(shape.servers() * near_experts(shape), shape.aiv_num(), core.0)
 }
 
-/// The core of a relay that forwards rows of the stream from `server` to `home`.
+/// Returns the core of a relay that forwards rows of the stream from `server` to `home`.
 #[must_use]
 pub const fn forwarder(shape: &Shape, server: u32, home: Home) -> CoreId {
     let experts = near_experts(shape);
@@ -72,7 +73,7 @@ pub const fn forwarder(shape: &Shape, server: u32, home: Home) -> CoreId {
     CoreId(split::even_owner(shape.servers() * experts, shape.aiv_num(), number))
 }
 
-/// The near experts whose rows of the stream from `server` are among such `forwards`.
+/// Returns the near experts whose rows of the stream from `server` belong to `forwards`.
 #[must_use]
 pub(crate) fn forwarded_to(shape: &Shape, forwards: &Range<u32>, server: u32) -> Range<u32> {
     let experts = near_experts(shape);
@@ -80,20 +81,20 @@ pub(crate) fn forwarded_to(shape: &Shape, forwards: &Range<u32>, server: u32) ->
     within(forwards.start)..within(forwards.end)
 }
 
-/// The experts of a rank's server by their number there, in the order of ranks and local experts.
+/// Returns the number of an expert on its rank's server, in the order of ranks and local experts.
 #[must_use]
 pub(crate) const fn near_expert(shape: &Shape, home: Home) -> u32 {
     shape.server_of(home.rank).1 * shape.local_expert_num() + home.local_expert
 }
 
-/// The home of such an expert on `server`.
+/// Returns the location of such an expert on `server`.
 #[must_use]
 pub(crate) const fn near_home(shape: &Shape, server: u32, near_expert: u32) -> Home {
     let (number, local_expert) = crate::units::div_rem(near_expert, shape.local_expert_num());
     Home { rank: shape.rank_on(server, number), local_expert }
 }
 
-/// Experts of a server.
+/// Returns the number of experts of a server.
 #[must_use]
 pub(crate) const fn near_experts(shape: &Shape) -> u32 {
     shape.server_ranks() * shape.local_expert_num()
@@ -106,11 +107,11 @@ pub struct Crossing {
     pub token: Token,
     /// The other server.
     pub server: u32,
-    /// Rows that it becomes there.
+    /// The number of its rows on that server.
     pub pairs: u32,
 }
 
-/// The tokens of a rank that cross to other servers: by token, then server.
+/// Returns the tokens of a rank that cross to other servers: by token, then server.
 pub fn across<'a>(
     shape: &'a Shape,
     rank: RankId,
@@ -124,8 +125,8 @@ pub fn across<'a>(
     })
 }
 
-/// What relays forward of the tokens of a rank, and get back: by token, then server, then position. Of the own server
-/// the rank itself is the relay.
+/// Returns the rows that relays forward of the tokens of a rank, and get back: by token, then server, then position. On the
+/// own server the rank itself is the relay.
 pub fn inside<'a>(
     shape: &'a Shape,
     all_ids: &'a [i32],
@@ -167,8 +168,8 @@ mod tests {
         )
     }
 
-    /// Tokens of a rank that cross to other servers, and rows that are forwarded inside servers to another rank: what a
-    /// dispatch sends in either kind of write.
+    /// Returns the number of tokens of a rank that cross to other servers, and of rows that are forwarded within a server
+    /// to another rank: the two kinds of writes of a dispatch.
     fn crossings(shape: &Shape, rank: RankId, all_ids: &[i32]) -> (u64, u64) {
         let moves =
             |&(_, server, forward): &(Token, u32, Forward)| forward.home.rank != shape.relay(rank, server);
@@ -194,7 +195,7 @@ mod tests {
         for shape in small_domains() {
             let (near, local) = (shape.server_ranks(), shape.local_expert_num());
             for ids in rows_of_ids(shape.moe_expert_num(), shape.k()) {
-                // By hand: who needs the token, and for which k.
+                // The destinations of the token, and the k of each, computed directly.
                 let rank_of = |id: i32| id.cast_unsigned() / local;
                 let mut reached = vec![];
                 for server in 0..shape.servers() {
@@ -257,7 +258,7 @@ mod tests {
             ..Config::default()
         };
         let shape = crate::testing::domain::shape(&config);
-        // Token t of rank r: two experts on each of four servers, all servers and all ranks of them by turns.
+        // Token t of rank r: two experts on each of four servers, with all servers and all their ranks in turn.
         let mut sums = (0, 0);
         for rank in 0..64u32 {
             let ids: Vec<i32> = (0..16u32)

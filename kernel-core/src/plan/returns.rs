@@ -1,5 +1,5 @@
-//! Which rows a rank has received, and so returns in combine (seed 002, key design 3), from the routing of all
-//! ranks. The machines learn it from flags and triples; this is for plans on paper.
+//! The rows that a rank has received, and so returns in combine (seed 002, key design 3), computed from the routing of all
+//! ranks. The machines derive them from flags and triples instead.
 
 use super::order::{Path, SendOrder};
 use super::route;
@@ -11,15 +11,15 @@ use crate::units::{CoreId, Pair, RankId, Token};
 /// A row that a rank has received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Received {
-    /// The expert there that it is for.
+    /// The local expert of the row.
     pub local_expert: u32,
-    /// The owner of the token, to which the result goes back.
+    /// The owner of the token, which gets the result back.
     pub source: RankId,
-    /// Token and k index.
+    /// The token and k index.
     pub pair: Pair,
 }
 
-/// The rows of `rank` in the order of `expand_x`: by local expert, source, slot. `inputs` gives what a rank brings.
+/// Returns the rows of `rank` in the order of `expand_x`: by local expert, source, slot. `inputs` returns a rank's inputs.
 pub fn received<'a>(
     shape: &'a Shape,
     rank: RankId,
@@ -47,7 +47,7 @@ pub fn received<'a>(
     })
 }
 
-/// The numbers of the rows that `core` of `rank` returns, in its order, when the rank has received these `rows`.
+/// Returns the numbers of the rows that `core` of `rank` returns, in its order, when the rank has received these `rows`.
 pub fn returns(
     shape: &Shape,
     rank: RankId,

@@ -1,5 +1,4 @@
-//! Where each pair goes: destinations, send status and slots (seed 000 section 2.2; seed: `sendStatus`,
-//! `expandIdx`).
+//! The route of each pair: destinations, send status and slots (seed 000 section 2.2; seed: `sendStatus`, `expandIdx`).
 //!
 //! A **destination** is a number: shared-expert ranks first (`0 .. Rs`), then MoE experts (`Rs + e`). The
 //! **slot** of a pair is its ordinal among this rank's active pairs with the same destination, in flat order.
@@ -16,27 +15,27 @@ use core::ops::Range;
 /// The slot of a pair that is not sent.
 pub const NO_SLOT: u32 = u32::MAX;
 
-/// Pair number `i` of `(token, k)` pairs.
+/// Returns pair number `i` of the `(token, k)` pairs.
 #[must_use]
 pub(crate) const fn moe_pair(shape: &Shape, i: u32) -> Pair {
     let (token, k) = shape.by_k(i);
     Pair { token: Token(token), k }
 }
 
-/// Pair number `i` of `(token, j)` pairs.
+/// Returns pair number `i` of the `(token, j)` pairs.
 #[must_use]
 pub(crate) const fn shared_pair(shape: &Shape, i: u32) -> Pair {
     let (token, j) = shape.by_shared(i);
     Pair { token: Token(token), k: shape.k() + j }
 }
 
-/// Number of destinations.
+/// Returns the number of destinations.
 #[must_use]
 pub const fn destinations(shape: &Shape) -> u32 {
     shape.shared_expert_rank_num() + shape.moe_expert_num()
 }
 
-/// The home of a destination.
+/// Returns the location of a destination's expert.
 #[must_use]
 pub const fn destination_home(shape: &Shape, destination: u32) -> Home {
     let shared = shape.shared_expert_rank_num();
@@ -47,7 +46,7 @@ pub const fn destination_home(shape: &Shape, destination: u32) -> Home {
     }
 }
 
-/// The destination of a local expert of `rank`: the inverse of [`destination_home`].
+/// Returns the destination of a local expert of `rank`: the inverse of [`destination_home`].
 #[must_use]
 pub const fn destination_of(shape: &Shape, rank: RankId, local_expert: u32) -> u32 {
     let shared = shape.shared_expert_rank_num();
@@ -58,20 +57,20 @@ pub const fn destination_of(shape: &Shape, rank: RankId, local_expert: u32) -> u
     }
 }
 
-/// Where the result of an active pair comes from.
+/// The source of an active pair's result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The pair is sent to an expert there, which returns a row.
+    /// An expert at this location, which returns a row.
     Home(Home),
-    /// A zero expert: there is none.
+    /// A zero expert: there is no result.
     Zero,
-    /// A copy expert: it is the token.
+    /// A copy expert: the result is the token.
     Copy,
-    /// This const expert.
+    /// The const expert with this number.
     Const(u32),
 }
 
-/// Where the result of a pair comes from; `None` for an inactive one.
+/// Returns the source of a pair's result; `None` for an inactive pair.
 #[inline]
 #[must_use]
 pub(crate) fn source(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
@@ -81,7 +80,7 @@ pub(crate) fn source(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pai
     }
 }
 
-/// The special expert of an active pair.
+/// Returns the special expert of an active pair.
 #[inline(never)]
 fn special(shape: &Shape, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
     if !inputs.pair_is_active(shape, pair.token, pair.k) {
@@ -95,7 +94,7 @@ fn special(shape: &Shape, inputs: &Inputs<'_>, pair: Pair) -> Option<Source> {
     }
 }
 
-/// Where an active pair goes; `None` for an inactive pair or a special expert.
+/// Returns the location to which an active pair goes; `None` for an inactive pair or a special expert.
 #[inline(always)]
 #[must_use]
 pub fn home(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Option<Home> {
@@ -110,9 +109,9 @@ pub fn home(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, pair: Pair) -> Opt
     shape.moe_expert(id).map(|e| shape.moe_home(e))
 }
 
-/// Walks all pairs of a rank once (scalar walk). Fills `send_status` with the rows for every destination and
-/// `slots` with the slots of the core's own share: MoE pairs first, then shared pairs; [`NO_SLOT`] where
-/// nothing is sent. The slices have [`destinations`] and [`share_len`] entries.
+/// Walks all pairs of a rank once (scalar walk). Fills `send_status` with the number of rows for every destination and
+/// `slots` with the slots of the core's own share: MoE pairs first, then shared pairs; [`NO_SLOT`] for pairs that are not
+/// sent. The slices have [`destinations`] and [`share_len`] entries.
 pub fn walk(
     shape: &Shape,
     rank: RankId,
@@ -130,7 +129,7 @@ pub fn walk(
     if s == 0 && matches!(inputs.mask, Mask::None) {
         return walk_plainly(shape, rank, inputs, &share.moe, send_status, moe_slots);
     }
-    // The id, and the mask if there is one.
+    // One access for the id, and one for the mask if there is one.
     let of_pair = 1 + u64::from(!matches!(inputs.mask, Mask::None));
     let mut active_tokens = 0;
     for token in (0..shape.bs(rank)).map(Token) {
@@ -159,8 +158,8 @@ pub fn walk(
     }
 }
 
-/// The [`walk`] of pairs that are all active, without shared experts: each core walks all pairs of its rank, so there is
-/// little to it.
+/// The [`walk`] for pairs that are all active, without shared experts. Each core walks all pairs of its rank, so this must
+/// be short.
 fn walk_plainly(
     shape: &Shape,
     rank: RankId,
@@ -190,7 +189,7 @@ fn walk_plainly(
     behind.iter().for_each(|id| _ = slot_of(id));
 }
 
-/// A record that a core puts: what, where to, and its ordinal there.
+/// A record that a core puts: the pair, its destination and its slot there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(C)]
 pub struct Send {
@@ -203,7 +202,7 @@ pub struct Send {
 }
 
 /// The sends of one core, in its order.
-// What every send needs is looked up once: where rows are written through addresses, nothing else stays in a register.
+// Constants of all sends are read once: writes of rows through addresses would evict them from registers.
 #[derive(Clone, Copy, Debug)]
 pub struct Sends<'a> {
     pub(super) shape: &'a Shape,
@@ -213,7 +212,7 @@ pub struct Sends<'a> {
     shared: Part,
 }
 
-/// One part of a share, in the order of sending.
+/// One half of a share, in the order of sending.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     first: u32,
@@ -232,31 +231,31 @@ impl Part {
 }
 
 impl<'a> Sends<'a> {
-    /// The sends of `rank`, of the pairs of a share.
+    /// Creates the sends of `rank`, for the pairs of a share.
     #[must_use]
     pub fn new(shape: &'a Shape, rank: RankId, order: SendOrder, share: &DispatchShare) -> Self {
         let [moe, shared] = [&share.moe, &share.shared].map(|part| Part::new(order, part, rank));
         Self { shape, rank, order, moe, shared }
     }
 
-    /// Pairs of the share, sent or not.
+    /// Returns the number of pairs of the share, sent or not.
     #[must_use]
     pub(crate) const fn len(&self) -> u32 {
         self.moe.path.len() + self.shared.path.len()
     }
 
-    /// Pairs of MoE experts, which come first.
+    /// Returns the number of pairs of MoE experts, which come first.
     pub(super) const fn moe_len(&self) -> u32 {
         self.moe.path.len()
     }
 
-    /// What is sent, in order, of pairs to which [`walk`] has given these `slots`.
+    /// Returns the sends in order, for pairs to which [`walk`] has given these `slots`.
     pub fn iter<'i>(&'i self, inputs: &'i Inputs<'_>, slots: &'i [u32]) -> impl Iterator<Item = Send> + 'i {
         (0..self.len()).filter_map(|item| self.get(inputs, slots, item))
     }
 
-    /// The first item from `item` on that is sent, and what.
-    // Into the loop that sends, without the call that `find_map` is.
+    /// Returns the first item from `item` on that is sent, and its send.
+    // Inlined into the sending loop; `find_map` would be a call.
     #[inline(always)]
     pub(crate) fn next(&self, inputs: &Inputs<'_>, slots: &[u32], mut item: u32) -> Option<(u32, Send)> {
         while item < self.len() {
@@ -268,7 +267,7 @@ impl<'a> Sends<'a> {
         None
     }
 
-    /// The `item`-th pair of the core; `None` if it is not sent or there are fewer.
+    /// Returns the `item`-th pair of the core; `None` if it is not sent or there are fewer.
     #[inline(always)]
     #[must_use]
     pub(crate) fn get(&self, inputs: &Inputs<'_>, slots: &[u32], item: u32) -> Option<Send> {
@@ -280,7 +279,7 @@ impl<'a> Sends<'a> {
         if slot == NO_SLOT {
             return None;
         }
-        // What has a slot is active: the walk gave it only to such pairs.
+        // A pair with a slot is active: the walk gives slots only to such pairs.
         let moe = self.moe.path.len();
         if item < moe {
             let i = self.moe.first + index;
@@ -292,7 +291,7 @@ impl<'a> Sends<'a> {
         }
     }
 
-    /// Where the `item`-th pair of the core stands in its share, and so its slot in `slots`.
+    /// Returns the index of the core's `item`-th pair in its share, and so of its slot in `slots`.
     #[inline(always)]
     #[must_use]
     pub(crate) const fn index(&self, item: u32) -> u32 {
@@ -301,7 +300,7 @@ impl<'a> Sends<'a> {
     }
 }
 
-/// Entries of `slots` that a share needs.
+/// Returns the number of entries of `slots` that a share needs.
 #[must_use]
 pub const fn share_len(share: &DispatchShare) -> u32 {
     share.moe.end - share.moe.start + share.shared.end - share.shared.start

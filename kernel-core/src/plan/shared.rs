@@ -1,8 +1,8 @@
-//! Which replica of a shared expert gets which token: the rule that runs, and the one before it (seed 004
-//! section 2.1.1), which exists to be printed and counted.
+//! The assignment of tokens to the replicas of a shared expert: the rule in use, and the earlier one (seed 004 section
+//! 2.1.1), which is kept to print and count it.
 //!
-//! Before, each rank split its tokens evenly over the `n` replicas, in the replicas' order. So every rank sent to
-//! every replica, and all began with the first: all ranks to one, while the other replicas received nothing.
+//! Earlier, each rank split its tokens evenly over the `n` replicas, in the replicas' order. So every rank sent to every
+//! replica, and all began with the first one, while the other replicas received nothing.
 
 use super::route::Send;
 use super::split;
@@ -10,7 +10,7 @@ use crate::placement::Home;
 use crate::shape::Shape;
 use crate::units::{RankId, div_rem};
 
-/// How the tokens of a rank are spread over the replicas of a shared expert.
+/// The distribution of a rank's tokens over the replicas of a shared expert.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum SharedSplit {
     /// All to one replica: the rule of [`Shape::shared_home`].
@@ -43,7 +43,7 @@ impl SharedSplit {
         }
     }
 
-    /// The rows that rank `source` with `tokens` active tokens sends to shared-expert rank `to`.
+    /// Returns the number of rows that rank `source` with `tokens` active tokens sends to shared-expert rank `to`.
     #[must_use]
     pub const fn count(self, shape: &Shape, source: RankId, to: RankId, tokens: u32) -> u32 {
         match self {
@@ -57,7 +57,7 @@ impl SharedSplit {
         }
     }
 
-    /// What becomes of a send of rank `source`, planned all-in, that has `tokens` active tokens.
+    /// Converts a send of rank `source`, planned all-in, to this split, for `tokens` active tokens.
     #[must_use]
     pub const fn resend(self, shape: &Shape, source: RankId, send: Send, tokens: u32) -> Send {
         if send.pair.k < shape.k() {
@@ -80,7 +80,7 @@ mod tests {
         Domain { r: 288, e: 256, s: 1, rs: 32, k: 8, h: 1, bs: 48, cores: 8 }.shape()
     }
 
-    /// The ranks that send their token number `token` to each shared-expert rank.
+    /// Returns the number of ranks that send their token number `token` to each shared-expert rank.
     fn at_once(shape: &Shape, split: SharedSplit, token: u32) -> Vec<usize> {
         let mut counts = vec![0; shape.shared_expert_rank_num() as usize];
         for source in (0..shape.ep_world_size()).map(RankId) {

@@ -4,19 +4,19 @@ use crate::shape::{Protocol, Shape};
 use crate::units::{CoreId, RankId, div_rem};
 use core::ops::Range;
 
-/// The share of core `i` when `p` cores split `n` items evenly: the first `n % p` cores get one more.
+/// Returns the share of core `i` when `p` cores split `n` items evenly: the first `n % p` cores get one more.
 #[must_use]
 pub const fn even(n: u32, p: u32, i: u32) -> Range<u32> {
     nth(div_rem(n, p), i)
 }
 
-/// The `i`-th of shares of `each` items, of which the first `rest` have one more.
+/// Returns the `i`-th of shares of `each` items, of which the first `rest` have one more.
 const fn nth((each, rest): (u32, u32), i: u32) -> Range<u32> {
     let start = each * i + if i < rest { i } else { rest };
     start..start + each + if i < rest { 1 } else { 0 }
 }
 
-/// The share of `n` items split evenly over `p` that holds `item`.
+/// Returns the number of the share that holds `item`, when `n` items are split evenly over `p`.
 #[must_use]
 pub const fn even_owner(n: u32, p: u32, item: u32) -> u32 {
     let (each, rest) = div_rem(n, p);
@@ -24,20 +24,20 @@ pub const fn even_owner(n: u32, p: u32, item: u32) -> u32 {
     if item < longer { div_rem(item, each + 1).0 } else { rest + div_rem(item - longer, each).0 }
 }
 
-/// What a core sends in dispatch: a share of the flat `(token, k)` pairs and of the flat `(token, j)` pairs.
+/// The sends of a core in dispatch: a share of the flat `(token, k)` pairs and of the flat `(token, j)` pairs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DispatchShare {
-    /// Of `BS * K` pairs, `pair = token * K + k`.
+    /// Its range of the `BS * K` pairs `token * K + k`.
     pub moe: Range<u32>,
-    /// Of `BS * S` pairs, `pair = token * S + j`.
+    /// Its range of the `BS * S` pairs `token * S + j`.
     pub shared: Range<u32>,
 }
 
-/// All that one core does in both operators, but the rows it returns, which only dispatch tells.
+/// The work of one core in both operators, except for the rows it returns, which only dispatch determines.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Work {
-    /// The pairs that it sends in dispatch, and whose `expand_idx` it writes. With fullmesh_v2 it sends of these the
-    /// shared ones alone, and `experts` for the rest.
+    /// The pairs that it sends in dispatch, and whose `expand_idx` it writes. With fullmesh_v2 it sends only the shared
+    /// ones of these, and `experts` for the rest.
     pub sends: DispatchShare,
     /// With fullmesh_v2 the MoE experts to which it sends all records of its rank; else none.
     pub experts: Range<u32>,
@@ -49,7 +49,7 @@ pub struct Work {
     pub tokens: Range<u32>,
 }
 
-/// The work of `core` of `rank`.
+/// Returns the work of `core` of `rank`.
 #[must_use]
 pub fn work(shape: &Shape, rank: RankId, core: CoreId) -> Work {
     Work {
@@ -61,18 +61,18 @@ pub fn work(shape: &Shape, rank: RankId, core: CoreId) -> Work {
     }
 }
 
-/// Which cores do what in dispatch, before they receive.
+/// The cores of each task of dispatch before receiving.
 struct Roles {
-    /// Publish what tells of counts.
+    /// The cores that publish counts.
     publish: Range<u32>,
-    /// Send to MoE experts.
+    /// The cores that send to MoE experts.
     moe: Range<u32>,
-    /// Send to shared experts.
+    /// The cores that send to shared experts.
     shared: Range<u32>,
 }
 
-/// A core alone does all. Else the last cores send to shared experts, in the ratio of the pairs; with fullmesh_v2
-/// the first ones send nothing, so that counts are out at once.
+/// Returns the roles of the cores. A single core does everything. Otherwise the last cores send to shared experts, in the
+/// ratio of the pairs; with fullmesh_v2 the first ones send nothing, so that counts leave at once.
 fn roles(shape: &Shape) -> Roles {
     let (p, first) = (shape.aiv_num(), count_cores(shape));
     let publish = if first == 0 { 0..p } else { 0..first };
@@ -83,8 +83,8 @@ fn roles(shape: &Shape) -> Roles {
     }
 }
 
-/// The first cores, which publish counts and send nothing: with fullmesh_v2 every eighth core and at least one,
-/// unless there is only one. (A count is 8 bytes, a record is thousands.)
+/// Returns the number of first cores, which publish counts and send nothing: with fullmesh_v2 every eighth core and at
+/// least one, unless there is only one. (A count is 8 bytes, a record is thousands.)
 #[must_use]
 pub(crate) fn count_cores(shape: &Shape) -> u32 {
     match (shape.protocol(), shape.aiv_num()) {
@@ -93,7 +93,7 @@ pub(crate) fn count_cores(shape: &Shape) -> u32 {
     }
 }
 
-/// Cores that send to shared experts, the last ones; 0 without shared-expert ranks.
+/// Returns the number of cores, the last ones, that send to shared experts; 0 without shared-expert ranks.
 #[must_use]
 pub(crate) fn shared_cores(shape: &Shape) -> u32 {
     let s = shape.shared_expert_num();
@@ -104,13 +104,13 @@ pub(crate) fn shared_cores(shape: &Shape) -> u32 {
     div_rem(senders * s, shape.k() + s).0.max(1)
 }
 
-/// What `core` gets of `n` items that `cores` split.
+/// Returns the share of `core` of `n` items that `cores` split.
 fn share(n: u32, cores: &Range<u32>, core: CoreId) -> Range<u32> {
     if cores.contains(&core.0) { even(n, cores.end - cores.start, core.0 - cores.start) } else { 0..0 }
 }
 
-/// The pairs that `core` of `rank` sends, or with fullmesh_v2 those whose `expand_idx` it writes, and the shared
-/// ones that it sends.
+/// Returns the pairs that `core` of `rank` sends; with fullmesh_v2 the MoE pairs whose `expand_idx` it writes, and the
+/// shared pairs that it sends.
 #[must_use]
 pub fn dispatch(shape: &Shape, rank: RankId, core: CoreId) -> DispatchShare {
     let roles = roles(shape);
@@ -124,7 +124,7 @@ pub fn dispatch(shape: &Shape, rank: RankId, core: CoreId) -> DispatchShare {
     }
 }
 
-/// The MoE experts to which `core` sends with fullmesh_v2.
+/// Returns the MoE experts to which `core` sends with fullmesh_v2.
 #[must_use]
 pub(crate) fn experts(shape: &Shape, core: CoreId) -> Range<u32> {
     match shape.protocol() {
@@ -133,20 +133,20 @@ pub(crate) fn experts(shape: &Shape, core: CoreId) -> Range<u32> {
     }
 }
 
-/// The destinations, shared-expert ranks then MoE experts, to which `core` publishes its rank's flags.
+/// Returns the destinations, shared-expert ranks then MoE experts, to which `core` publishes its rank's flags.
 #[must_use]
 pub fn publish(shape: &Shape, core: CoreId) -> Range<u32> {
     share(shape.shared_expert_rank_num() + shape.moe_expert_num(), &roles(shape).publish, core)
 }
 
-/// The dispatch slots of `rank` that `core` awaits and copies out.
+/// Returns the dispatch slots of `rank` that `core` awaits and copies out.
 #[must_use]
 pub const fn slots(shape: &Shape, rank: RankId, core: CoreId) -> Range<u32> {
     nth(shape.by_cores(shape.local_experts(rank) * shape.ep_world_size()), core.0)
 }
 
-/// Whether cores of `rank` can copy rows out of each other's slots: on a shared-expert rank few sources send, and if no share
-/// of slots has two of them, the sums of shares say how many rows each has sent.
+/// Returns whether cores of `rank` can copy rows out of each other's slots. On a shared-expert rank few sources send, and
+/// if no share of slots has two of them, the sums of shares are the numbers of rows of each source.
 #[must_use]
 pub(crate) const fn copies_by_rows(shape: &Shape, rank: RankId) -> bool {
     shape.shared_expert_of(rank).is_some()
@@ -154,20 +154,20 @@ pub(crate) const fn copies_by_rows(shape: &Shape, rank: RankId) -> bool {
         && slots(shape, rank, CoreId(0)).end <= shape.shared_replicas()
 }
 
-/// The received rows that `core` sends back in combine.
+/// Returns the received rows that `core` sends back in combine.
 #[inline]
 #[must_use]
 pub const fn rows(shape: &Shape, rows: u32, core: CoreId) -> Range<u32> {
     nth(shape.by_cores(rows), core.0)
 }
 
-/// The tokens of `rank` that `core` waits for and sums in combine.
+/// Returns the tokens of `rank` that `core` waits for and sums in combine.
 #[must_use]
 pub fn tokens(shape: &Shape, rank: RankId, core: CoreId) -> Range<u32> {
     nth(shape.by_cores(shape.bs(rank)), core.0)
 }
 
-/// The ranks to which `core` publishes and from which it awaits on A2, and in a pulled combine.
+/// Returns the ranks to which `core` publishes and from which it awaits on A2, and in pull combine.
 #[must_use]
 pub const fn ranks(shape: &Shape, core: CoreId) -> Range<u32> {
     nth(shape.by_cores(shape.ep_world_size()), core.0)
@@ -180,7 +180,7 @@ mod tests {
     use crate::testing::domain::{Domain, PAIR};
     use alloc::vec::Vec;
 
-    /// The shares of all cores, which must follow each other from 0 to `n`.
+    /// Asserts that the shares of all cores follow each other from 0 to `n`.
     fn assert_partition(shares: impl Iterator<Item = Range<u32>>, n: u32) {
         let mut next = 0;
         for share in shares.filter(|share| !share.is_empty()) {

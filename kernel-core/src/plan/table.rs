@@ -1,21 +1,20 @@
-//! Slots by a table and vector additions (seed 004 section 2.2), in place of the scalar walk of [`super::route`].
+//! Slots by a table and vector additions (seed 004 section 2.2), as an alternative to the scalar walk of [`super::route`].
 //!
-//! The scalar unit only marks in a table of 0 and 1 which token goes to which destination (seed:
-//! `tableLocalTensor[BS, moeExpertRankNum]`). Adding the table's rows one after the other, whole rows at a time, gives
-//! for each destination the rows before a token, which is the slot of that token's pair (seed:
-//! `expertCountTensor`), and in the end `send_status` (seed: `statusTensor`).
+//! The scalar unit only marks the destinations of each token in a table of 0 and 1 (seed: `tableLocalTensor[BS,
+//! moeExpertRankNum]`). Adding the table's rows one after the other, whole rows at a time, gives for each destination the
+//! number of rows before a token, which is the slot of that token's pair (seed: `expertCountTensor`), and in the end
+//! `send_status` (seed: `statusTensor`).
 //!
-//! Accesses of the scalar unit to its scratch: the walk of a core that owns all pairs makes `5 * BS * K` of them (read the
-//! id, the mask and the count, write the count and the slot), and 4 where there is no mask. To mark the table takes
-//! `2 * BS * K` (read the id, write the mark), and 3 with a mask. The slots of the core's own share are 4 each (read id, mark
-//! and count, write the slot); the `BS` additions of `Rs + E` counts are the vector unit's. A test counts them all.
+//! The scalar unit accesses its scratch `5 * BS * K` times in the walk of a core that owns all pairs (read the id, the mask
+//! and the count, write the count and the slot), 4 times per pair without a mask. Marking the table takes `2 * BS * K`
+//! accesses (read the id, write the mark), 3 per pair with a mask. The slots of the core's own share take 4 each (read id,
+//! mark and count, write the slot); the `BS` additions of `Rs + E` counts are the vector unit's. A test counts them all.
 //!
 //! The machines walk, in every shape. On a processor (x86-64, one of eight cores, K 8, BS 48, E 256) the walk takes 0.16
-//! microseconds and the table 1.6, ten times as long; with E 8, where the table is shortest, 0.17 and 0.53. Where pairs are
-//! masked one by one the walk takes 0.68 and the table 1.7; with up to 32 experts the walk takes 0.68 to 0.83, the table 0.66 to
-//! 0.75, which is no reason for scratch of another size.
-//! (`the_walk_and_the_table_by_the_clock` measures it.) A firmware whose scalar unit is as slow as the seed's, 8 ns an access,
-//! has the table here.
+//! microseconds and the table 1.6; with E 8, where the table is shortest, 0.17 and 0.53. Where pairs are masked
+//! individually the walk takes 0.68 and the table 1.7; with up to 32 experts the walk takes 0.68 to 0.83, the table 0.66 to
+//! 0.75, which does not justify scratch of another size. (`the_walk_and_the_table_by_the_clock` measures it.) The table is
+//! for firmware whose scalar unit is as slow as the seed's, at 8 ns an access.
 
 use super::accesses;
 use super::route::{self, NO_SLOT, share_len};
@@ -24,7 +23,7 @@ use crate::inputs::{Inputs, Mask};
 use crate::shape::Shape;
 use crate::units::{RankId, Token, div_rem};
 
-/// Bytes that the table of `rank` needs: one for each token and destination.
+/// Returns the bytes that the table of `rank` needs: one for each token and destination.
 #[must_use]
 pub fn table_len(shape: &Shape, rank: RankId) -> usize {
     shape.bs(rank) as usize * route::destinations(shape) as usize
@@ -38,7 +37,7 @@ pub fn mark(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, table: &mut [u8]) 
     for (token, row) in rows_mut(shape, table) {
         for (k, &id) in (0..shape.k()).zip(inputs.ids(shape, token)) {
             accesses::add(1 + u64::from(!matches!(inputs.mask, Mask::None)));
-            // Special experts lie behind the last destination: they have no column.
+            // Special experts follow the last destination and have no column.
             if let Ok(e) = u32::try_from(id)
                 && inputs.pair_is_active(shape, token, k)
                 && let Some(entry) = row.get_mut((shared_ranks + e) as usize)
@@ -55,8 +54,8 @@ pub fn mark(shape: &Shape, rank: RankId, inputs: &Inputs<'_>, table: &mut [u8]) 
     }
 }
 
-/// The vector part: adds up the rows of a marked table into `send_status`, and takes the slots of the core's own
-/// share on the way. Both come out as [`route::walk`] makes them.
+/// The vector part: adds up the rows of a marked table into `send_status`, and reads off the slots of the core's own share.
+/// Both results equal those of [`route::walk`].
 pub fn add_up(
     shape: &Shape,
     rank: RankId,
@@ -80,7 +79,7 @@ pub fn add_up(
             let (_, k) = div_rem(pair, shape.k());
             accesses::add(1);
             let id = inputs.ids(shape, token).get(k as usize).and_then(|&id| u32::try_from(id).ok());
-            // The mark alone does not say which pair of the token it stands for: ids are distinct, so it is this.
+            // A mark does not name its pair, but a token's ids are distinct, so it is this one.
             let slot = id.and_then(|e| slot_at(shared_ranks + e, send_status));
             set(slots, pair - share.moe.start, slot);
         }
@@ -95,7 +94,7 @@ pub fn add_up(
     }
 }
 
-/// The pairs of `token`, `columns` each, that lie in a share.
+/// Returns the pairs of `token`, `columns` each, that lie in a share.
 fn own(share: &core::ops::Range<u32>, token: Token, columns: u32) -> core::ops::Range<u32> {
     let start = token.0 * columns;
     start.max(share.start)..(start + columns).min(share.end)

@@ -1,4 +1,4 @@
-//! Permutations against rows counted off one by one.
+//! Permutations are compared with rows counted off one by one.
 
 use super::{Cumsum, RecvCounts, add_gather_adds, cumulate};
 use crate::layout::a2_window::FLAG;
@@ -16,7 +16,7 @@ fn shape(r: u32, local: u32) -> Shape {
     Domain { r: r.into(), e: (r * local).into(), ..PAIR }.shape()
 }
 
-/// Prefix sums over (expert, source) of a matrix with a row per source, entry by entry.
+/// Computes the prefix sums over (expert, source) of a matrix with a row per source, entry by entry.
 fn by_hand(counts: &[u32], experts: usize) -> Vec<u32> {
     let sources = counts.len() / experts;
     let entry = |slot: usize| counts[slot % sources * experts + slot / sources];
@@ -123,7 +123,7 @@ fn the_matrix_of_the_seed_tells_rank_0_what_to_return_to_rank_1() {
     assert_eq!((counts.rows(0, to), counts.first_row(0, to)), (0, 1));
     assert_eq!((counts.rows(1, to), counts.first_row(1, to)), (5, 3));
     assert_eq!([3, 7].map(|row| counts.source_of(row)), [(to, 0), (to, 4)]);
-    assert_eq!(counts.source_of(8), (RankId(2), 1), "behind its row of expert 0");
+    assert_eq!(counts.source_of(8), (RankId(2), 1), "after its row of expert 0");
 }
 
 #[test]

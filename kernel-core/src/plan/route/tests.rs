@@ -1,5 +1,5 @@
-//! The walk against a computation that shares nothing with it: for each destination, list what goes there.
-//! And the table of `plan/table.rs` against the walk.
+//! The walk is compared with an independent computation that lists the pairs of each destination; and the table of
+//! `plan/table.rs` with the walk.
 
 use super::*;
 use crate::plan::{accesses, split, table};
@@ -12,7 +12,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// What a rank sends, by pair: receiving rank, local expert, slot. And the rows for every destination.
+/// The sends of a rank, by pair: receiving rank, local expert, slot; and the number of rows for every destination.
 #[derive(Debug, Default, PartialEq)]
 struct Naive {
     sends: BTreeMap<(u32, u32), (u32, u32, u32)>,
@@ -58,19 +58,19 @@ fn naive(shape: &Shape, rank: u32, tensors: &Tensors) -> Naive {
     out
 }
 
-/// What all cores of a rank plan together; each pair may come once only.
+/// Returns the plan of all cores of a rank together; each pair may occur only once.
 fn planned(shape: &Shape, rank: u32, tensors: &Tensors, order: SendOrder) -> Naive {
     let (rank, inputs) = (RankId(rank), tensors.inputs());
     let mut out = Naive::default();
     for core in (0..shape.aiv_num()).map(CoreId) {
         let share = split::dispatch(shape, rank, core);
-        // Not zeroed: a scratch holds what was there before.
+        // Not zeroed: a scratch holds its previous contents.
         let mut send_status = vec![77; destinations(shape) as usize];
         let mut slots = vec![77; share_len(&share) as usize];
         walk(shape, rank, &inputs, &share, &mut send_status, &mut slots);
         assert_table_agrees(shape, rank, tensors, &share, &send_status, &slots);
         if core.0 > 0 {
-            assert_eq!(send_status, out.send_status, "core {core} counts otherwise");
+            assert_eq!(send_status, out.send_status, "core {core} counts differently");
         }
         out.send_status = send_status;
         let sends = Sends::new(shape, rank, order, &share);
@@ -79,12 +79,12 @@ fn planned(shape: &Shape, rank: u32, tensors: &Tensors, order: SendOrder) -> Nai
             let earlier = out.sends.insert((pair.token.0, pair.k), (home.rank.0, home.local_expert, slot));
             assert_eq!(earlier, None, "{pair:?} is sent twice");
         }
-        assert_eq!(sends.get(&inputs, &slots, sends.len()), None, "behind the last");
+        assert_eq!(sends.get(&inputs, &slots, sends.len()), None, "after the last");
     }
     out
 }
 
-/// The table of marks must come to what the walk has come to.
+/// Asserts that the table of marks gives the same results as the walk.
 fn assert_table_agrees(
     shape: &Shape,
     rank: RankId,
@@ -109,7 +109,7 @@ fn assert_plan(shape: &Shape, rank: u32, tensors: &Tensors) {
     }
 }
 
-/// All rows of `k` different ids below `end`.
+/// Returns all rows of `k` different ids below `end`.
 fn id_rows(k: u32, end: i32) -> Vec<Vec<i32>> {
     match k {
         0 => vec![vec![]],
@@ -294,7 +294,7 @@ fn the_walk_takes_five_accesses_for_each_pair_and_the_table_two() {
     }
 }
 
-/// Prints nanoseconds of the walk and of the table, for one of eight cores. On other processors other shapes may profit.
+/// Prints the nanoseconds of walk and table for one of eight cores. Other processors may favour other shapes.
 #[test]
 #[ignore = "a measurement: cargo test --release -p veriep-core --all-features --lib by_the_clock -- --ignored --nocapture"]
 fn the_walk_and_the_table_by_the_clock() {
