@@ -21,7 +21,7 @@ pub enum SharedSplit {
 }
 
 impl SharedSplit {
-    /// The home and the slot there of the `ordinal`-th of `tokens` active tokens of rank `source`, for shared
+    /// Returns the location and the slot there of the `ordinal`-th of `tokens` active tokens of rank `source`, for shared
     /// expert `j`.
     #[must_use]
     pub(crate) const fn row(

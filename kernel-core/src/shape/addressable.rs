@@ -1,15 +1,16 @@
-//! What is too large for the processor: sizes are 64 bits wide, slices as long as `isize` lets them be.
+//! The check that memory is addressable: sizes are 64 bits wide, but slices are at most `isize::MAX` bytes long.
 
 use super::validate::signed;
 use super::violation::Found;
 use super::{Rule, Seen, Shape, Violation};
 use crate::units::RankId;
 
-/// Bytes of the largest entry of a received row or a token that is no row of H elements, rounded up.
+/// Bytes of the largest entry of a received row or a token, other than a row of H elements, rounded up.
 const ENTRY: u64 = 32;
 
 impl Shape {
-    /// Whether windows, outputs and inputs are at most `limit` bytes long each; `found` hears of those that are not.
+    /// Returns whether windows, outputs and inputs are at most `limit` bytes long each; `found` receives those that are
+    /// not.
     pub(super) fn is_addressable(&self, limit: u64, found: Found<'_>) -> bool {
         let rows = self.rows_max(RankId(0)).max(self.rows_max(RankId(self.shared_expert_rank_num)));
         let of_a_row = match self.tp_world_size {
@@ -71,7 +72,7 @@ mod tests {
         assert!(broken(&shape, 1 << 32).is_empty() && broken(&shape, 14_680_064).len() == 1);
     }
 
-    /// However small or large rows are, with a TP domain and without.
+    /// This holds for rows of any size, with a TP domain and without.
     #[test]
     fn no_output_and_no_window_is_larger_than_what_was_allowed() {
         let (a3, a2) = (Protocol::FullmeshV1, Protocol::Hierarchy);

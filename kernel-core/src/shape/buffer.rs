@@ -1,5 +1,5 @@
-//! What the windows need and have (seed 003: `HCCL_BUFFSIZE`): for a person, so also of a configuration
-//! that breaks rules, and for the rule that asks whether they fit.
+//! The required and configured sizes of the windows (seed 003: `HCCL_BUFFSIZE`). They are computed for people, and so also
+//! for a configuration that breaks rules, and for the rule that the windows must fit.
 
 use super::limits::Column;
 use super::sizes::{
@@ -10,13 +10,13 @@ use super::{BatchSizes, Config, Limits, Protocol, RowFormat};
 use crate::units::{align_up, div_ceil};
 
 const MIB: u64 = 1 << 20;
-/// What seed 003 adds to the rows of A2 fullmesh, and to those of A2 hierarchy.
+/// The sizes that seed 003 adds to the rows of A2 fullmesh and of A2 hierarchy.
 const FULLMESH_EXTRA: u64 = 4 * MIB;
 const HIERARCHY_EXTRA: u64 = 104 * MIB;
-/// No honest row is longer; a longer one could overflow when rounded up.
+/// No valid row is longer; a longer one could overflow when rounded up.
 const ROW_MAX: u64 = 1 << 60;
 
-/// What the windows need and have.
+/// The required and configured sizes of the windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Buffer {
     /// The smallest whole MiB that holds the windows.
@@ -25,15 +25,15 @@ pub struct Buffer {
     pub configured_mb: i64,
     /// The largest uniform `bs` that fits `configured_mb`; 0 if none does.
     pub max_bs: u64,
-    /// Why `max_bs` is not larger.
+    /// The reason why `max_bs` is not larger.
     pub max_bs_limit: Limit,
-    /// What `required_mb` is the sum of; unused places have no name.
+    /// The terms whose sum is `required_mb`; unused places have no name.
     pub terms: [Term; 3],
-    /// Whether `required_mb` is the smallest that the product takes, and more than the terms need.
+    /// Whether `required_mb` is the smallest size that the product allows, and more than the terms need.
     pub is_smallest: bool,
 }
 
-/// What keeps `max_bs` from being larger.
+/// The bound on `max_bs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
     /// The range of `bs`.
@@ -46,33 +46,33 @@ pub enum Limit {
     RelayArea,
 }
 
-/// Most factors of a term.
+/// The maximum number of factors of a term.
 pub const FACTORS_MAX: usize = 5;
 
-/// One term of what the windows need: the product of its factors.
+/// One term of the required size: the product of its factors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Term {
-    /// What it is for.
+    /// The memory that it is for.
     pub name: &'static str,
-    /// Its bytes, all partitions together.
+    /// The bytes in all partitions together.
     pub bytes: u64,
-    /// What `bytes` is the product of; unused places have no symbol.
+    /// The factors whose product is `bytes`; unused places have no symbol.
     pub factors: [Factor; FACTORS_MAX],
 }
 
 /// A factor of a term.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Factor {
-    /// Its letter or name.
+    /// The factor's letter or name.
     pub symbol: &'static str,
-    /// Its value.
+    /// The factor's value.
     pub value: u64,
-    /// What the symbol stands for.
+    /// The meaning of the symbol.
     pub meaning: &'static str,
 }
 
 impl Limit {
-    /// What to call it.
+    /// Returns the name of the bound.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -95,21 +95,21 @@ impl Term {
         }
     }
 
-    /// The factors in use.
+    /// Returns the factors in use.
     pub fn operands(&self) -> impl Iterator<Item = &Factor> {
         self.factors.iter().filter(|factor| !factor.symbol.is_empty())
     }
 }
 
 impl Buffer {
-    /// The sizes of a configuration, valid or not. A value that makes no sense counts as the nearest that
-    /// does; a size beyond `u64` counts as the largest `u64`.
+    /// Computes the sizes of a configuration, valid or not. An invalid value counts as the nearest valid one; a size beyond
+    /// `u64` counts as the largest `u64`.
     #[must_use]
     pub fn new(config: &Config<'_>) -> Self {
         Self::with(config, Limits::Product)
     }
 
-    /// The same under other limits.
+    /// Computes the sizes under other limits than the product's.
     #[must_use]
     pub fn with(config: &Config<'_>, limits: Limits) -> Self {
         let need = Need::of(config, limits);
@@ -128,13 +128,13 @@ impl Buffer {
         buffer
     }
 
-    /// The sum of the terms.
+    /// Returns the sum of the terms.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         sum(&self.terms)
     }
 
-    /// Whether the configured size suffices.
+    /// Returns whether the configured size suffices.
     #[must_use]
     pub fn fits(&self) -> bool {
         u64::try_from(self.configured_mb).is_ok_and(|mb| mb >= self.required_mb)
@@ -182,14 +182,14 @@ impl Need {
     /// Fills in the terms: they are large, and the rules ask deep in the stack.
     fn terms(&self, bs: u64, [first, second, third]: &mut [Term; 3]) {
         let factor = |symbol, value, meaning| Factor { symbol, value, meaning };
-        let partitions = factor("partitions", 2, "a dispatch or combine uses them by turns");
+        let partitions = factor("partitions", 2, "a dispatch or combine uses them in turn");
         let ranks = factor("R", self.ranks, "ep_world_size");
         let max_bs = factor("max_bs", bs, "the largest bs of any rank");
         match self.alg {
             Protocol::FullmeshV1 | Protocol::FullmeshV2 => {
                 let local = factor("L", self.local, "experts of a MoE rank");
                 let columns = factor("(K + S)", self.columns, "results per token");
-                // Sized for unquantised rows, whatever quant_mode is: one group may serve both.
+                // Sized for unquantised rows even with quant_mode: one group may serve both.
                 let pitch = match self.alg {
                     Protocol::FullmeshV2 => {
                         let meaning = "bytes reserved for a record, quantised or not, ceil((align(2H, 32) + 64) / 480) * 512";
@@ -219,7 +219,7 @@ impl Need {
                 }
             }
             Protocol::Fullmesh => {
-                let halves = factor("halves", 2, "operators use them by turns");
+                let halves = factor("halves", 2, "operators use them in turn");
                 let local = factor("min(L, K)", self.local.min(self.k), "rows of a token on one rank");
                 let row = factor("2H", self.row, "bytes of a row");
                 first.set("rows of both halves", &[&halves, &max_bs, &ranks, &local, &row]);
@@ -238,8 +238,8 @@ impl Need {
         }
     }
 
-    /// What both halves really take on A2 fullmesh. The formula covers it, except for rows that are tiny
-    /// beside their flags, which only models have.
+    /// Returns the actual size of both halves on A2 fullmesh. The formula covers it, except for rows that are tiny compared
+    /// with their flags, which only models have.
     fn fullmesh_windows(&self, bs: u64) -> u64 {
         let rows = bs.saturating_mul(self.local.min(self.k));
         let record = window_record(&self.row_format);
@@ -251,12 +251,12 @@ impl Need {
         half.saturating_mul(2)
     }
 
-    /// The smallest whole MiB that holds `terms`.
+    /// Returns the smallest whole MiB that holds `terms`.
     fn mb(&self, terms: &[Term; 3]) -> u64 {
         div_ceil(sum(terms), MIB).max(self.min_mb)
     }
 
-    /// What `bs` does not fit; `None` if everything that grows with it fits.
+    /// Returns the bound that `bs` exceeds; `None` if everything that grows with it fits.
     fn limit(&self, bs: u64, configured_mb: u64) -> Option<Limit> {
         let slots = match self.alg {
             Protocol::FullmeshV1 | Protocol::FullmeshV2 if !combine_slots_fit(bs, self.columns) => {
@@ -275,8 +275,8 @@ impl Need {
         slots.or(if fits { None } else { Some(Limit::Window) })
     }
 
-    /// The largest `bs` that fits, and what a larger one does not; by halving, so that no formula is written
-    /// a second time, solved for `bs`.
+    /// Returns the largest `bs` that fits, and the bound on a larger one. It bisects, so that no formula has to be solved
+    /// for `bs`.
     fn max_bs(&self, configured_mb: u64) -> (u64, Limit) {
         let (mut good, mut bad, mut limit) = (0, self.bs_max + 1, Limit::Range);
         while bad - good > 1 {

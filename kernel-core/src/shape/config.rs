@@ -1,4 +1,4 @@
-//! A configuration as given: seed 003's parameters in snake case, nothing checked yet.
+//! A configuration as given: seed 003's parameters in snake case, unchecked.
 
 use super::sizes::SERVER_RANKS;
 use super::{Dtype, Op, Protocol};
@@ -32,8 +32,8 @@ bitflags! {
     }
 }
 
-/// The parameters of an EP domain as a user gives them (seed 003). [`Shape::new`] is the door that
-/// turns them into a [`Shape`] or lists every rule they break.
+/// The parameters of an EP domain as a user gives them (seed 003). [`Shape::new`] validates them: it returns a [`Shape`] or
+/// reports every rule that they break.
 ///
 /// [`Shape`]: super::Shape
 /// [`Shape::new`]: super::Shape::new

@@ -1,4 +1,4 @@
-//! Elastic domains (seed 003: `elasticInfo`): some ranks are gone, the others go on as a smaller domain.
+//! Elastic domains (seed 003: `elasticInfo`): some ranks have left, the others continue as a smaller domain.
 //!
 //! ```text
 //! elastic_info, 4 + 2R words of i32:
@@ -10,9 +10,9 @@
 //!   4 + R ..   table2[R]: new id -> physical rank, -1 from R' on
 //! ```
 //!
-//! Survivors behave exactly as a domain of R', Rs' and E' whose ranks are the new ids. So nothing behind the
-//! door knows of elastic domains: [`Shape::survivors`] is the shape of that smaller domain, and
-//! [`fabric::rank_remap`](crate::fabric::rank_remap) turns new ids into physical ranks where memory is reached.
+//! Survivors behave exactly like a domain of R', Rs' and E' whose ranks are the new ids. So only validation handles elastic
+//! domains: [`Shape::survivors`] is the shape of the smaller domain, and [`fabric::rank_remap`](crate::fabric::rank_remap)
+//! turns new ids into physical ranks at each access to memory.
 
 use super::limits::EXPERT_IDS_MAX;
 use super::validate::signed;
@@ -21,10 +21,10 @@ use super::{Kept, PerRank, Seen, Shape, Violation};
 use crate::shape::Rule;
 use crate::units::{RankId, div_rem};
 
-/// Who is left of a domain: a checked `elastic_info` that is switched on.
+/// The ranks left of a domain: a checked `elastic_info` that is switched on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Elastic {
-    /// By new id.
+    /// The physical ranks by new id.
     physical: PerRank,
     ranks: u32,
     shared_expert_rank_num: u32,
@@ -33,15 +33,15 @@ pub struct Elastic {
 
 const HEAD: usize = 4;
 const GONE: i32 = -1;
-/// Of two broken tables the first entries are enough.
+/// The maximum number of reported table entries.
 const TOLD_MAX: u32 = 48;
 
 /// Physical rank to new id, and back.
 type Tables<'a> = (&'a [i32], &'a [i32]);
 
 impl Elastic {
-    /// Whether these words switch elasticity on; the configuration's
-    /// [`Given::ELASTIC_INFO`](super::Given::ELASTIC_INFO) says so at the door.
+    /// Returns whether these words switch elasticity on. The configuration states it by
+    /// [`Given::ELASTIC_INFO`](super::Given::ELASTIC_INFO).
     #[must_use]
     pub const fn is_on(info: &[i32]) -> bool {
         match info.first() {
@@ -50,8 +50,8 @@ impl Elastic {
         }
     }
 
-    /// Checks `elastic_info` against the shape of the whole domain and calls `found` with each rule that it breaks, in
-    /// the order of its words; of many wrong entries with the first. `None` if it breaks one or is switched off.
+    /// Checks `elastic_info` against the shape of the whole domain and calls `found` with each rule that it breaks, in the
+    /// order of its words, up to a limit on table entries. Returns `None` if it breaks a rule or is switched off.
     #[inline(never)]
     pub fn check(whole: &Shape, info: &[i32], found: &mut dyn FnMut(&Violation)) -> Option<Self> {
         let mut check = Check { whole, found, told: 0 };
@@ -76,19 +76,19 @@ impl Elastic {
         Some(left)
     }
 
-    /// R: ranks of the whole domain, dead ones included.
+    /// Returns R, the number of ranks of the whole domain, including those that have left.
     #[must_use]
     pub const fn whole_world_size(&self) -> u32 {
         self.ranks
     }
 
-    /// The physical rank with that new id, if there is one.
+    /// Returns the physical rank with that new id, if there is one.
     #[must_use]
     pub fn physical(&self, new: RankId) -> Option<RankId> {
         self.physical.get(new.index()).map(|rank| RankId(rank.into()))
     }
 
-    /// The new id of a physical rank; `None` when it is gone.
+    /// Returns the new id of a physical rank; `None` if it has left.
     #[must_use]
     pub fn new_id(&self, physical: RankId) -> Option<RankId> {
         (0..)
@@ -100,14 +100,14 @@ impl Elastic {
 }
 
 impl Shape {
-    /// The smaller domain of those who are left, by new ids. Slots, placement and counts are its own; batch
-    /// sizes, capacity, the window and the rows of `scales` are those of the whole.
+    /// Returns the smaller domain of the ranks left, by new ids. It has its own slots, placement and counts; batch sizes,
+    /// capacity, the window and the rows of `scales` are those of the whole domain.
     #[must_use]
     pub fn survivors(&self, left: &Elastic) -> Self {
         let ranks = left.physical.len() as u32;
         let shared_ranks = left.shared_expert_rank_num;
         let bs = |rank| self.bs_per_rank.get(usize::from(rank));
-        // In place: a shape is large.
+        // A shape is large, so it is built in place.
         let mut shape = self.clone();
         shape.ep_world_size = ranks;
         shape.moe_expert_num = left.moe_expert_num;
@@ -127,7 +127,7 @@ impl Shape {
     }
 }
 
-/// The rules; a number that breaks one is handed on as `None`, so that nothing is reported that follows from it.
+/// Checks the rules. A number that breaks one becomes `None`, so that no consequence of it is reported.
 struct Check<'a> {
     whole: &'a Shape,
     found: Found<'a>,
@@ -135,7 +135,7 @@ struct Check<'a> {
 }
 
 impl Check<'_> {
-    /// The four words of the head, and the tables.
+    /// Returns the four words of the head, and the tables.
     fn parts<'i>(&mut self, info: &'i [i32]) -> Option<(&'i [i32; HEAD], Tables<'i>)> {
         let ranks = self.whole.ep_world_size();
         if info.len() == HEAD + 2 * ranks as usize
@@ -240,7 +240,7 @@ impl Check<'_> {
         }
     }
 
-    /// Both ways: a rank that is in one table only would have a home without a name, or a name without a home.
+    /// Checks both directions: a rank in one table only would have no name or no home.
     fn inverse(&mut self, to_new: &[i32], to_physical: &[i32]) {
         let whole = self.whole.ep_world_size();
         let entry = |table: &[i32], at: i32| usize::try_from(at).ok().and_then(|at| table.get(at).copied());
@@ -258,7 +258,7 @@ impl Check<'_> {
             if let Some((i, &seen)) = all.find(|&(i, &seen)| entry(back, seen) != Some(i)) {
                 let back = entry(back, seen).unwrap_or(GONE);
                 let numbers = [("entry", i.into()), ("the other table's", back.into())];
-                // What follows from the first is not told.
+                // Consequences of the first difference are not reported.
                 self.unless(false, start + i.cast_unsigned(), seen, words, &numbers);
                 return;
             }

@@ -1,13 +1,13 @@
 //! Elements of two bytes to f32 and back. Selects instead of branches, so that loops over them vectorise.
 
-/// An element type: by its bits one by one, or several at a time if a unit knows how.
+/// An element type, converted by its bits one by one, or several at a time if a unit supports it.
 pub(crate) trait Element: Copy {
-    /// The value, exactly.
+    /// Returns the value, exactly.
     fn widen(bits: u16) -> f32;
-    /// Round to nearest, ties to even; every NaN becomes the positive quiet one without payload.
+    /// Rounds to nearest, ties to even; every NaN becomes the positive quiet one without payload.
     fn narrow(value: f32) -> u16;
 
-    /// The values of elements in memory.
+    /// Returns the values of elements in memory.
     #[inline(always)]
     fn widen_all<const N: usize>(self, from: &[[u8; 2]; N]) -> [f32; N] {
         let mut to = [0.0; N];
@@ -17,7 +17,7 @@ pub(crate) trait Element: Copy {
         to
     }
 
-    /// Values as elements in memory.
+    /// Stores values as elements in memory.
     #[inline(always)]
     fn narrow_all<const N: usize>(self, from: &[f32; N], to: &mut [[u8; 2]; N]) {
         for (to, &from) in to.iter_mut().zip(from) {
@@ -25,7 +25,7 @@ pub(crate) trait Element: Copy {
         }
     }
 
-    /// What becomes of values when they travel as elements.
+    /// Rounds values as if they travelled as elements.
     #[inline(always)]
     fn round_all<const N: usize>(self, values: &mut [f32; N]) {
         for value in values.iter_mut() {
@@ -34,7 +34,7 @@ pub(crate) trait Element: Copy {
     }
 }
 
-/// The value of an element in memory.
+/// Returns the value of an element in memory.
 #[inline(always)]
 pub(crate) fn load<E: Element>(bytes: [u8; 2]) -> f32 {
     E::widen(u16::from_le_bytes(bytes))
@@ -60,8 +60,8 @@ impl Element for Bf16 {
     fn narrow(value: f32) -> u16 {
         let bits = value.to_bits();
         let odd = (bits >> 16) & 1;
-        // Half of the last place less one, plus one if the kept part is odd: carries exactly when it should,
-        // from a finite value at most into infinity. NaNs may wrap: they are not taken from here.
+        // Half of the last place less one, plus one if the kept part is odd: carries exactly when it should, from a finite
+        // value at most into infinity. NaNs may wrap; their result is discarded.
         let rounded = (bits.wrapping_add(0x7FFF + odd) >> 16) as u16;
         if bits & ABS > INFINITY { 0x7FC0 } else { rounded }
     }
@@ -79,8 +79,8 @@ impl Element for F16 {
         // Shifted with its sign: bit 31 is the sign, 28 to 30 are copies of it.
         let shifted = (i32::from(bits.cast_signed()) << 13).cast_unsigned();
         let magnitude = shifted & 0x0FFF_E000;
-        // Right for normal numbers. A denormal m * 2^-24 came out as y = 2^-15 + m * 2^-25 instead, so it is
-        // 2 * y - 2^-14: all exact and with no denormal on the way, which would be slow.
+        // This is right for normal numbers. A denormal m * 2^-24 gives y = 2^-15 + m * 2^-25 instead, so it is 2 * y -
+        // 2^-14: all exact and without denormal operands, which would be slow.
         let y = f32::from_bits(magnitude + REBIAS);
         let excess = y - SMALLEST_NORMAL;
         let number = y + if excess < 0.0 { excess } else { 0.0 };
@@ -95,10 +95,10 @@ impl Element for F16 {
         let magnitude = value.to_bits() & ABS;
         let odd = (magnitude >> 13) & 1;
         let normal = (magnitude.wrapping_sub(REBIAS).wrapping_add(0xFFF + odd) >> 13) as u16;
-        // The last place of 0.5f32 is 2^-24, that of f16's denormals: the addition rounds for us.
+        // The last place of 0.5f32 is 2^-24, that of f16's denormals, so the addition does the rounding.
         let denormal = (f32::from_bits(magnitude) + 0.5).to_bits().wrapping_sub(0.5f32.to_bits()) as u16;
         let finite = if magnitude < 113 << 23 { denormal } else { normal };
-        // From 2^16 on everything is infinite; 65520 and above get there by the carry.
+        // From 2^16 on everything is infinite; values from 65520 on become infinite by the carry.
         let number = if magnitude >= 143 << 23 { 0x7C00 } else { finite };
         if magnitude > INFINITY { 0x7E00 } else { sign | number }
     }

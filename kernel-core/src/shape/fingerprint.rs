@@ -1,4 +1,4 @@
-//! One number that stands for a whole shape.
+//! A hash that identifies a shape.
 
 use super::Shape;
 
@@ -12,15 +12,15 @@ pub(crate) fn hash(words: impl Iterator<Item = u64>) -> u64 {
 }
 
 impl Shape {
-    /// A hash of everything that makes this shape. Equal shapes have the same one on every processor; that two
-    /// different shapes share one is as good as impossible, though not by design of an adversary.
+    /// Returns a hash of all fields of this shape. Equal shapes have the same hash on every processor; different shapes
+    /// almost never share one, though an adversary could construct such a pair.
     #[must_use]
     pub const fn fingerprint(&self) -> u64 {
         self.derived.fingerprint
     }
 
     pub(super) fn hash_of_fields(&self) -> u64 {
-        // All fields by name: a new one that is forgotten here does not compile.
+        // All fields are named, so that a new one that is missing here does not compile.
         let Self {
             comm_alg,
             op,

@@ -10,10 +10,10 @@ pub(super) struct Range {
     pub(super) max: i64,
 }
 
-/// What one product takes with one algorithm.
+/// The limits of one product with one algorithm.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
-    /// For messages.
+    /// The name in messages.
     pub(super) name: &'static str,
     pub(super) ep_world_size: Range,
     pub(super) ep_world_size_step: i64,
@@ -28,7 +28,7 @@ pub(super) struct Column {
     pub(super) shared_ranks: bool,
     pub(super) tp_world_size: Range,
     pub(super) comm_quant_mode: &'static [i64],
-    /// Zero experts, copy experts.
+    /// The range of zero experts and of copy experts.
     pub(super) zero_or_copy: Range,
     pub(super) const_expert_num: Range,
     pub(super) given: Given,
@@ -70,7 +70,7 @@ const A3: Column = Column {
     given: Given::all(),
     norm: true,
     hccl_buffsize_mb: Range { min: 2, max: u32::MAX as i64 },
-    // Far more than any hash of addresses needs; what fits, the window tells.
+    // This is far more than any hash of addresses needs; the size of the window is the real limit.
     port_offset: Range { min: 0, max: 1 << 30 },
 };
 
@@ -108,7 +108,7 @@ const A2_HIERARCHY: Column = Column {
 };
 
 impl Range {
-    /// The value if it is in it, else the smallest that is.
+    /// Returns the value if it is in the range, else the smallest that is.
     pub(super) const fn legal(self, value: i64) -> i64 {
         if self.holds(value) { value } else { self.min }
     }
@@ -119,7 +119,7 @@ impl Range {
 }
 
 impl Column {
-    /// The limits of a layout, and so of its product.
+    /// Returns the limits of a layout, and so of its product.
     pub(super) fn of(alg: Protocol, limits: Limits) -> Self {
         let column = match alg {
             Protocol::FullmeshV1 | Protocol::FullmeshV2 => A3,
@@ -132,7 +132,8 @@ impl Column {
         }
     }
 
-    /// What the arithmetic alone needs. Support of features stays as it is: the protocols lack the others.
+    /// Returns only the limits that the arithmetic needs. Unsupported features stay unsupported, since the protocols lack
+    /// them.
     fn without_ranges(self, alg: Protocol) -> Self {
         Self {
             ep_world_size: Range { min: 1, max: RANKS_MAX as i64 },
@@ -140,12 +141,12 @@ impl Column {
             server_ranks: Range { min: 1, ..SERVERS },
             moe_expert_num: Range {
                 min: 1,
-                // Counts have an area of their own there.
+                // The hierarchy has an area of limited size for counts.
                 max: if alg == Protocol::Hierarchy { COUNT_WORDS as i64 } else { EXPERT_IDS_MAX },
             },
             // Up to here every H is an exact f32, so that 1/H is one rounding.
             h: Range { min: 1, max: 1 << 24 },
-            // Flags of A2 lie behind whole rows and must be aligned words, also when a row is int8.
+            // Flags of A2 follow whole rows and must be aligned words, even if rows are int8.
             h_step: if self.h_step > 1 { 8 } else { 1 },
             bs: Range { min: 1, max: u16::MAX as i64 },
             hccl_buffsize_mb: Range { min: 1, max: u32::MAX as i64 },

@@ -1,6 +1,6 @@
-//! The door: a [`Config`] as given becomes a [`Shape`] as valid, or the list of all rules it breaks.
+//! Validation: a [`Config`] as given becomes a valid [`Shape`], or a list of all rules that it breaks.
 //!
-//! Behind the door nobody re-checks: divisors are positive, every size fits `u64`, every slot fits its
+//! Code that receives a shape need not check it again: divisors are positive, every size fits `u64`, every slot fits its
 //! area. Seed 003, parameters and constraints.
 
 mod addressable;
@@ -29,16 +29,16 @@ use core::mem;
 use per_rank::PerRank;
 use sizes::Derived;
 
-/// Most ranks of an EP domain.
+/// The maximum number of ranks of an EP domain.
 pub const RANKS_MAX: usize = 768;
-/// Most vector cores of a rank.
+/// The maximum number of vector cores of a rank.
 pub const CORES_MAX: usize = 48;
-/// Most experts per token, K.
+/// The maximum number of experts per token, K.
 pub const K_MAX: usize = 16;
-/// Most shared experts, S.
+/// The maximum number of shared experts, S.
 pub const SHARED_MAX: usize = 4;
 
-/// The product whose limits hold (seed: `"a3"`, `"a2"`).
+/// The product whose limits apply (seed: `"a3"`, `"a2"`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Product {
     /// Atlas A3: one-sided writes of the vector cores into shared memory.
@@ -47,7 +47,7 @@ pub enum Product {
     A2,
 }
 
-/// Who writes what to whom (seed: `commAlg`).
+/// The communication protocol (seed: `commAlg`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Protocol {
@@ -62,12 +62,12 @@ pub enum Protocol {
 }
 
 impl Product {
-    /// What a configuration calls each.
+    /// The names in a configuration.
     pub const WORDS: [(&'static str, Self); 2] = [("a3", Self::A3), ("a2", Self::A2)];
 }
 
 impl Protocol {
-    /// What a configuration calls each on its product.
+    /// The names in a configuration, by product.
     pub const WORDS: [(Product, &'static str, Self); 6] = [
         (Product::A3, "", Self::FullmeshV1),
         (Product::A3, "fullmesh_v1", Self::FullmeshV1),
@@ -77,7 +77,7 @@ impl Protocol {
         (Product::A2, "hierarchy", Self::Hierarchy),
     ];
 
-    /// The product that has it.
+    /// Returns the product that has this protocol.
     #[must_use]
     pub const fn product(self) -> Product {
         match self {
@@ -88,13 +88,13 @@ impl Protocol {
 }
 
 impl Op {
-    /// What a configuration calls each.
+    /// The names in a configuration.
     pub const WORDS: [(&'static str, Self); 2] =
         [("combine", Self::Combine), ("combine_add_rms_norm", Self::CombineAddRmsNorm)];
 }
 
 impl Dtype {
-    /// What a configuration calls each.
+    /// The names in a configuration.
     pub const WORDS: [(&'static str, Self); 2] = [("bf16", Self::Bf16), ("f16", Self::F16)];
 }
 
@@ -125,16 +125,16 @@ pub enum TokenNums {
     Counts,
 }
 
-/// Whose limits the door applies.
+/// The limits that validation applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Limits {
-    /// The product's ranges: what the device takes.
+    /// The product's ranges, which the device supports.
     Product,
-    /// Only what the arithmetic needs: for tests and model checking with tiny shapes.
+    /// Only the limits of the arithmetic, for tests and model checking with tiny shapes.
     None,
 }
 
-/// A valid EP domain. Values only; every rank of a group holds an equal one.
+/// A valid EP domain. It contains only values; every rank of a group holds an equal one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Shape {
     comm_alg: Protocol,
@@ -162,12 +162,12 @@ pub struct Shape {
     hccl_buffsize_mb: u32,
     port_offset: u32,
     norm_eps_bits: u32,
-    /// Of the survivors of an elastic domain.
+    /// Set for the survivors of an elastic domain.
     kept: Option<Kept>,
     derived: Derived,
 }
 
-/// What the survivors of an elastic domain keep of the whole one.
+/// The numbers of the whole domain that survivors of an elastic domain keep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Kept {
     shared_expert_num: u32,
@@ -176,15 +176,15 @@ struct Kept {
 }
 
 impl Shape {
-    /// Checks every rule of the product (all of seed 003's constraints) and calls `found` with each that is broken, in
-    /// the order of the rules. There is a shape if none is.
-    // A frame of its own: it is deeper than those that call it once should be for all of their lives.
+    /// Checks every rule of the product (all of seed 003's constraints) and calls `found` with each broken one, in the
+    /// order of the rules. Returns a shape if no rule is broken.
+    // It has a frame of its own, deeper than its callers should carry for all of their lives.
     #[inline(never)]
     pub fn check(config: &Config<'_>, limits: Limits, found: &mut dyn FnMut(&Violation)) -> Option<Self> {
         rules::check(config, limits, found)
     }
 
-    /// The same for those to whom one reason is enough.
+    /// Checks every rule like [`check`](Self::check), and reports only the first broken one.
     ///
     /// # Errors
     /// The first violation.
@@ -200,88 +200,88 @@ impl Shape {
         .ok_or(first)
     }
 
-    /// The product.
+    /// Returns the product.
     #[must_use]
     pub const fn product(&self) -> Product {
         self.comm_alg.product()
     }
 
-    /// Communication layout.
+    /// Returns the communication protocol.
     #[must_use]
     pub const fn protocol(&self) -> Protocol {
         self.comm_alg
     }
 
-    /// The operator after dispatch.
+    /// Returns the operator after dispatch.
     #[must_use]
     pub const fn op(&self) -> Op {
         self.op
     }
 
-    /// Element type.
+    /// Returns the element type.
     #[must_use]
     pub const fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// How a dispatched row travels.
+    /// Returns the format in which a dispatched row travels.
     #[inline]
     #[must_use]
     pub const fn row_format(&self) -> &RowFormat {
         &self.row_format
     }
 
-    /// How combine sends a result, or the hierarchy the sum of some.
+    /// Returns the format in which combine sends a result, or the hierarchy a sum of results.
     #[inline]
     #[must_use]
     pub const fn result_format(&self) -> &RowFormat {
         &self.result_format
     }
 
-    /// Meaning of `expert_token_nums`.
+    /// Returns the meaning of `expert_token_nums`.
     #[must_use]
     pub(crate) const fn token_nums(&self) -> TokenNums {
         self.token_nums
     }
 
-    /// R: ranks of the EP domain.
+    /// Returns R, the number of ranks of the EP domain.
     #[must_use]
     pub const fn ep_world_size(&self) -> u32 {
         self.ep_world_size
     }
 
-    /// Ranks of a server, which share memory (A2): 8, but for models.
+    /// Returns the number of ranks of a server, which share memory (A2): 8, except in models.
     #[must_use]
     pub const fn server_ranks(&self) -> u32 {
         self.server_ranks
     }
 
-    /// TP ranks: 1 (none) or 2.
+    /// Returns the number of TP ranks: 1 (none) or 2.
     #[must_use]
     pub const fn tp_world_size(&self) -> u32 {
         self.tp_world_size
     }
 
-    /// E: MoE experts of the domain.
+    /// Returns E, the number of MoE experts of the domain.
     #[must_use]
     pub const fn moe_expert_num(&self) -> u32 {
         self.moe_expert_num
     }
 
-    /// L: MoE experts of a MoE rank.
+    /// Returns L, the number of MoE experts of a MoE rank.
     #[must_use]
     pub const fn local_expert_num(&self) -> u32 {
         self.local_expert_num
     }
 
-    /// S: shared experts that travel; 0 when no rank holds shared experts.
+    /// Returns S, the number of shared experts that travel; 0 when no rank holds shared experts.
     #[must_use]
     pub const fn shared_expert_num(&self) -> u32 {
         self.shared_expert_num
     }
 
-    /// Rows of `scales` and `expert_gain` before the first MoE expert's: S. They stay when an elastic domain has
-    /// lost all shared-expert ranks and [`shared_expert_num`](Self::shared_expert_num) counts as 0.
+    /// Returns S, the number of rows of `scales` and `expert_gain` before the first MoE expert's. They stay when an elastic
+    /// domain has lost all shared-expert ranks and [`shared_expert_num`](Self::shared_expert_num) is 0.
     #[must_use]
     pub const fn shared_expert_rows(&self) -> u32 {
         match self.kept {
@@ -290,7 +290,7 @@ impl Shape {
         }
     }
 
-    /// Rows of `scales` and `expert_gain`: S + E, in an elastic domain those of the whole one.
+    /// Returns S + E, the number of rows of `scales` and `expert_gain`; in an elastic domain that of the whole domain.
     #[must_use]
     pub const fn expert_rows(&self) -> u32 {
         match self.kept {
@@ -299,88 +299,88 @@ impl Shape {
         }
     }
 
-    /// Rs: ranks that hold shared experts only.
+    /// Returns Rs, the number of ranks that hold shared experts only.
     #[must_use]
     pub const fn shared_expert_rank_num(&self) -> u32 {
         self.shared_expert_rank_num
     }
 
-    /// Zero experts.
+    /// Returns the number of zero experts.
     #[must_use]
     pub const fn zero_expert_num(&self) -> u32 {
         self.zero_expert_num
     }
 
-    /// Copy experts.
+    /// Returns the number of copy experts.
     #[must_use]
     pub const fn copy_expert_num(&self) -> u32 {
         self.copy_expert_num
     }
 
-    /// Const experts.
+    /// Returns the number of const experts.
     #[must_use]
     pub const fn const_expert_num(&self) -> u32 {
         self.const_expert_num
     }
 
-    /// One past the largest legal entry of `expert_ids`.
+    /// Returns one past the largest legal entry of `expert_ids`.
     #[must_use]
     pub const fn expert_ids_end(&self) -> u32 {
         self.moe_expert_num + self.zero_expert_num + self.copy_expert_num + self.const_expert_num
     }
 
-    /// K: experts per token.
+    /// Returns K, the number of experts per token.
     #[must_use]
     pub const fn k(&self) -> u32 {
         self.k
     }
 
-    /// H: elements of a token.
+    /// Returns H, the number of elements of a token.
     #[must_use]
     pub const fn h(&self) -> u32 {
         self.h
     }
 
-    /// BS of a rank: its tokens.
+    /// Returns BS of a rank, the number of its tokens.
     #[must_use]
     #[inline]
     pub fn bs(&self, rank: RankId) -> u32 {
         self.bs_per_rank.get(rank.index()).map_or(self.bs_max, u32::from)
     }
 
-    /// The largest BS of any rank; slots are sized by it.
+    /// Returns the largest BS of any rank, which determines the number of slots.
     #[must_use]
     pub const fn bs_max(&self) -> u32 {
         self.bs_max
     }
 
-    /// Whether ranks differ in BS.
+    /// Returns whether ranks differ in BS.
     #[must_use]
     pub fn bs_is_uneven(&self) -> bool {
-        // Of an elastic domain the whole one decides, also if survivors are alike.
+        // In an elastic domain the whole domain decides, even if the survivors agree.
         !self.bs_per_rank.is_empty()
     }
 
-    /// Vector cores of a rank.
+    /// Returns the number of vector cores of a rank.
     #[must_use]
     pub const fn aiv_num(&self) -> u32 {
         self.aiv_num
     }
 
-    /// Configured size of the data region in MiB.
+    /// Returns the configured size of the data region in MiB.
     #[must_use]
     pub const fn hccl_buffsize_mb(&self) -> u32 {
         self.hccl_buffsize_mb
     }
 
-    /// Bytes added per source rank in front of its records (A3; seed 004 section 2.3): rank `s` has `s` times
-    /// as many. A multiple of 512; 0 by default.
+    /// Returns the bytes added per source rank before its records (A3; seed 004 section 2.3): for rank `s` they are added
+    /// `s` times. A multiple of 512; 0 by default.
     #[must_use]
     pub const fn port_offset(&self) -> u64 {
         self.port_offset as u64
     }
 
-    /// Epsilon of AddRmsNorm.
+    /// Returns the epsilon of AddRmsNorm.
     #[must_use]
     pub const fn norm_eps(&self) -> f32 {
         f32::from_bits(self.norm_eps_bits)

@@ -14,7 +14,7 @@ pub(super) struct PerRank {
 impl PerRank {
     pub(super) const NONE: Self = Self { len: 0, entries: [0; RANKS_MAX] };
 
-    /// These and no others; at most one for each rank.
+    /// Replaces the numbers by `all`, at most one for each rank.
     pub(super) fn set(&mut self, all: impl Iterator<Item = u16>) {
         *self = Self::NONE;
         for (place, entry) in self.entries.iter_mut().zip(all) {

@@ -1,13 +1,13 @@
-//! How rows travel: tokens to experts, and results back.
+//! The formats of rows in transit: tokens to experts, and results back.
 
-/// How a row travels.
+/// The format of a row in transit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RowFormat {
-    /// What the elements are.
+    /// The type of the elements.
     pub element: RowElement,
     /// Bytes of all elements.
     pub payload_bytes: u64,
-    /// What the elements are multiplied by to get their values; `None` if they are the values.
+    /// The factors that turn elements into values; `None` if the elements are the values.
     pub scale: Option<Scale>,
 }
 
@@ -46,12 +46,13 @@ impl RowFormat {
         }
     }
 
-    /// Bytes of the longest row of a hierarchy whose tokens travel so, and whose results have at most `row` bytes.
+    /// Returns the bytes of the longest row of a hierarchy whose tokens have this format, and whose results have at most
+    /// `row` bytes.
     pub(super) const fn relay_row(&self, row: u64) -> u64 {
         if self.payload_bytes > row { self.payload_bytes } else { row }
     }
 
-    /// A number for the element and the scale, 0 for rows that are sent as they are.
+    /// Returns a number for the element and the scale, 0 for rows that are sent unchanged.
     pub(super) fn kind(&self) -> u32 {
         self.element as u32 + 256 * self.scale.map_or(0, |scale| scale as u32 + 1)
     }

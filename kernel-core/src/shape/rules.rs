@@ -1,7 +1,7 @@
 //! Every rule of a configuration, once.
 //!
-//! A rule speaks only when each of its operands is legal on its own: a step that finds a value wrong
-//! reports it and hands on `None`, so nothing that would merely follow from it is reported on top.
+//! A rule applies only if each of its operands is legal on its own: a check that finds a wrong value reports it and returns
+//! `None`, so that consequences of it are not reported as well.
 
 use super::limits::{self, Column, EXPERT_IDS_MAX, Range};
 use super::sizes::{
@@ -21,7 +21,8 @@ pub(super) fn check<'a>(config: &'a Config<'a>, limits: Limits, found: Found<'a>
     if door.is_broken { None } else { build(config, shape, door.found) }
 }
 
-/// A shape is large: its place on the stack is taken only once the rules have left theirs, and filled in place.
+/// Builds the shape. A shape is large, so its place on the stack is taken only after the rules have left theirs, and filled
+/// in place.
 #[inline(never)]
 fn build(config: &Config<'_>, shape: impl FnOnce() -> Option<Shape>, found: Found<'_>) -> Option<Shape> {
     let mut built = shape();
@@ -35,7 +36,7 @@ fn build(config: &Config<'_>, shape: impl FnOnce() -> Option<Shape>, found: Foun
     if shape.is_addressable(isize::MAX as u64, found) { built } else { None }
 }
 
-/// The experts and the ranks they live on; `None` where a number is out of its own range.
+/// The experts and their ranks; `None` where a number is out of its own range.
 #[derive(Clone, Copy)]
 struct Experts {
     ranks: Option<u32>,
@@ -45,7 +46,7 @@ struct Experts {
     /// MoE experts of a MoE rank.
     local: Option<u32>,
     shared_ranks: Option<u32>,
-    /// Those that travel: none without ranks of their own.
+    /// The shared experts that travel: none without ranks of their own.
     shared: Option<u32>,
 }
 
@@ -56,9 +57,9 @@ struct Batch {
     uneven: bool,
 }
 
-// What takes much of the stack has a frame of its own, which is left before the next one is entered.
+// Functions that use much of the stack have frames of their own, which end before the next one begins.
 impl<'a> Validator<'a> {
-    /// All rules in their order. What is returned makes the shape, without batch sizes by rank and what is derived.
+    /// Checks all rules in their order. The result makes the shape, without batch sizes by rank and derived numbers.
     fn pass(&mut self, limits: Limits) -> impl FnOnce() -> Option<Shape> + use<'a> {
         let config = self.config;
         if config.op == Op::CombineAddRmsNorm && !self.column.norm {
@@ -157,7 +158,7 @@ impl<'a> Validator<'a> {
         self.wrong("shared_expert_rank_num", shared_ranks.into(), words, &numbers);
     }
 
-    /// L, if experts divide evenly over the MoE ranks.
+    /// Returns L, if experts divide evenly over the MoE ranks.
     fn local_experts(&mut self, moe: u32, ranks: u32, shared_ranks: u32) -> Option<u32> {
         let (per_rank, rest) = div_rem(moe, ranks - shared_ranks);
         if i64::from(per_rank) > self.column.experts_per_rank_max {
@@ -182,7 +183,7 @@ impl<'a> Validator<'a> {
         None
     }
 
-    /// Zero, copy and const experts.
+    /// Checks zero, copy and const experts.
     fn specials(&mut self, moe: Option<u32>) -> Option<[u32; 3]> {
         let (config, column) = (self.config, self.column);
         let zero = self.range("zero_expert_num", config.zero_expert_num, column.zero_or_copy);
@@ -287,7 +288,7 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// Records stay aligned.
+    /// Port offsets must keep records aligned.
     fn port_offset(&mut self) -> Option<u32> {
         let bytes = self.range("port_offset", self.config.port_offset, self.column.port_offset);
         self.multiple("port_offset", bytes, signed(SLOT_ALIGN))
@@ -336,7 +337,7 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// What the faster layout leaves out; going back to the plain one is the first thing to change.
+    /// Checks the features that the faster layout lacks; the first thing to change would be to go back to the plain one.
     #[inline(never)]
     fn fullmesh_v2(&mut self, batch: Option<Batch>) {
         if self.config.comm_alg != Protocol::FullmeshV2 {
@@ -366,7 +367,7 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// The status slots of A3, one partition.
+    /// Checks the status slots of A3, one partition.
     #[inline(never)]
     fn slots(&mut self, experts: Experts, k: Option<u32>, batch: Option<Batch>) {
         if !matches!(self.config.comm_alg, Protocol::FullmeshV1 | Protocol::FullmeshV2) {
@@ -410,8 +411,8 @@ impl<'a> Validator<'a> {
         }
     }
 
-    /// Whether there is room for the windows, whatever else is wrong: a number out of its range counts as the smallest
-    /// in it, so that no legal one needs less.
+    /// Checks that the windows fit, even if other parameters are wrong: a number out of its range counts as the smallest in
+    /// it, so that no legal one needs less.
     #[inline(never)]
     fn windows(&mut self, limits: Limits) -> Option<u32> {
         let (config, column) = (self.config, self.column);
@@ -438,7 +439,7 @@ impl<'a> Validator<'a> {
             limits,
         );
         let seen = config.hccl_buffsize_mb;
-        // The smallest window of all is a range, and told as that.
+        // The smallest window of all is a range, and reported as one.
         if buffer.fits() || buffer.is_smallest {
             return self.range("hccl_buffsize_mb", seen, column.hccl_buffsize_mb);
         }

@@ -1,5 +1,5 @@
-//! Sizes that follow from a shape: rows, records, areas, capacities. Each formula stands here once;
-//! `layout` only adds where things lie.
+//! Sizes that follow from a shape: rows, records, areas, capacities. Each formula stands here once; `layout` only adds
+//! places.
 
 use super::{Product, Protocol, RowFormat, Shape};
 use crate::units::{Divisor, RankId, align_up, div_ceil, div_floor, div_rem};
@@ -24,22 +24,22 @@ pub(crate) const STATUS_SLOT: u64 = 32;
 pub(crate) const DISPATCH_STATUS: u64 = 64 << 10;
 /// Bytes of the combine status area of one partition (A3).
 pub(crate) const COMBINE_STATUS: u64 = 320 << 10;
-/// Bytes of counts, FLAG1 and padding before the records of a window, and of the gap behind them (A2 fullmesh).
+/// Bytes of counts, FLAG1 and padding before the records of a window, and of the gap after them (A2 fullmesh).
 pub(crate) const WINDOW_HEAD: u64 = 512;
-/// Bytes of the step in which the last flag of a window stands (A2 fullmesh).
+/// The alignment in bytes of the last flag of a window (A2 fullmesh).
 pub(crate) const FLAG_STEP: u64 = 32;
-/// Bytes at the end of each half that are no window (A2 fullmesh).
+/// Bytes at the end of each half that belong to no window (A2 fullmesh).
 pub(crate) const HALF_TAIL: u64 = 1 << 20;
 /// Ranks of a server (A2); models may have fewer.
 pub(crate) const SERVER_RANKS: u64 = 8;
-/// Counts of one partition for which the words area has room: one for each (local expert, source) (A2 hierarchy).
+/// The number of counts of one partition in the words area: one for each (local expert, source) (A2 hierarchy).
 pub(crate) const COUNT_WORDS: u64 = 1 << 15;
 /// Bytes of the relay area of one partition (A2 hierarchy).
 pub(crate) const RELAY_AREA: u64 = 51 << 20;
-/// Bytes behind the records of one server, of which the last word is their end flag where an agent sends them.
+/// Bytes after the records of one server, of which the last word is their end flag where an agent sends them.
 pub(crate) const STREAM_END: u64 = 64;
 
-/// What follows from a shape and every step asks for: computed once, at the door.
+/// Numbers that follow from a shape and are used by every step, computed once by validation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Derived {
     by_ranks: Divisor,
@@ -58,19 +58,19 @@ pub(super) struct Derived {
     pub(super) fingerprint: u64,
 }
 
-/// The parts of an area of direct placement: where they begin, behind the rows, and all of it in bytes.
+/// The parts of an area of direct placement: their offsets after the rows, and the area's size, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Landing {
     /// Scales and triples of the received rows.
     pub(crate) infos: u64,
-    /// What the experts return.
+    /// The results of the experts.
     pub(crate) results: u64,
     /// The whole area.
     pub(crate) bytes: u64,
 }
 
 impl Shape {
-    /// Sets what follows from the rest.
+    /// Sets the numbers that follow from the rest.
     pub(super) fn derive(&mut self) {
         let (bs, ranks) = (u64::from(self.bs_max), u64::from(self.ep_world_size));
         let rows_max = match self.kept {
@@ -107,68 +107,69 @@ impl Shape {
         };
     }
 
-    /// `i` divided by R: a slot's local expert and source, for one.
+    /// Returns `i` divided by R: the local expert and source of a slot, for example.
     #[inline]
     pub(crate) const fn by_ranks(&self, i: u32) -> (u32, u32) {
         self.derived.by_ranks.div_rem(i)
     }
 
-    /// `i` divided by L.
+    /// Returns `i` divided by L.
     #[inline]
     pub(crate) const fn by_local_experts(&self, i: u32) -> (u32, u32) {
         self.derived.by_local_experts.div_rem(i)
     }
 
-    /// `i` divided by the replicas of a shared expert.
+    /// Returns `i` divided by the replicas of a shared expert.
     #[inline]
     pub(crate) const fn by_replicas(&self, i: u32) -> (u32, u32) {
         self.derived.by_replicas.div_rem(i)
     }
 
-    /// `i` divided by K.
+    /// Returns `i` divided by K.
     #[inline]
     pub(crate) const fn by_k(&self, i: u32) -> (u32, u32) {
         self.derived.by_k.div_rem(i)
     }
 
-    /// `i` divided by S.
+    /// Returns `i` divided by S.
     #[inline]
     pub(crate) const fn by_shared(&self, i: u32) -> (u32, u32) {
         self.derived.by_shared.div_rem(i)
     }
 
-    /// `i` divided by the cores of a rank.
+    /// Returns `i` divided by the cores of a rank.
     #[inline]
     pub(crate) const fn by_cores(&self, i: u32) -> (u32, u32) {
         self.derived.by_cores.div_rem(i)
     }
 
-    /// The parts of an area of direct placement on `rank`.
+    /// Returns the parts of an area of direct placement on `rank`.
     #[inline]
     pub(crate) const fn landing(&self, rank: RankId) -> &Landing {
         let [on_shared, on_moe] = &self.derived.landing;
         if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe }
     }
 
-    /// Bytes of one token or result in [`Dtype`](super::Dtype): `2 * H`.
+    /// Returns the bytes of one token or result in [`Dtype`](super::Dtype): `2 * H`.
     #[must_use]
     pub const fn row_bytes(&self) -> u64 {
         2 * self.h as u64
     }
 
-    /// Bytes of one dispatched row without its scale: `2 * H`, or `H` when quantised.
+    /// Returns the bytes of one dispatched row without its scale: `2 * H`, or `H` when quantised.
     #[inline]
     #[must_use]
     pub const fn payload_bytes(&self) -> u64 {
         self.row_format.payload_bytes
     }
 
-    /// Bytes of the longest row that a record or slot of a hierarchy holds: a token, a result or a sum of some.
+    /// Returns the bytes of the longest row that a record or slot of a hierarchy holds: a token, a result or a sum of
+    /// results.
     pub(crate) const fn relay_row_bytes(&self) -> u64 {
         self.row_format.relay_row(self.row_bytes())
     }
 
-    /// Bytes of one result as it travels in A3 combine: `2 * H`, or int8 and the scales of its blocks.
+    /// Returns the bytes of one result as it travels in A3 combine: `2 * H`, or int8 and the scales of its blocks.
     #[must_use]
     pub const fn result_bytes(&self) -> u64 {
         match self.result_format.scale {
@@ -177,23 +178,23 @@ impl Shape {
         }
     }
 
-    /// Bytes before the scales of an int8 combine row (A3).
+    /// Returns the bytes before the scales of an int8 combine row (A3).
     pub(crate) const fn comm_scales_at(&self) -> u64 {
         align_up(self.h as u64, 32)
     }
 
-    /// Bytes of those scales, one of [`Dtype`](super::Dtype) for each block.
+    /// Returns the bytes of those scales, one of [`Dtype`](super::Dtype) for each block.
     pub(crate) const fn comm_scales_bytes(&self) -> u64 {
         2 * div_ceil(self.h as u64, COMM_BLOCK)
     }
 
-    /// Local experts of a rank: L, or 1 on a shared-expert rank.
+    /// Returns the number of local experts of a rank: L, or 1 on a shared-expert rank.
     #[must_use]
     pub const fn local_experts(&self, rank: RankId) -> u32 {
         if rank.0 < self.shared_expert_rank_num { 1 } else { self.local_expert_num }
     }
 
-    /// Replicas of each shared expert: `Rs / S`; 0 when no rank holds shared experts.
+    /// Returns the number of replicas of each shared expert: `Rs / S`; 0 when no rank holds shared experts.
     #[must_use]
     pub(crate) const fn shared_replicas(&self) -> u32 {
         if self.shared_expert_num == 0 {
@@ -203,16 +204,16 @@ impl Shape {
         }
     }
 
-    /// A: the most rows a rank can receive (seed 003: `A`; the division rounds up). In an elastic domain the larger
-    /// of the whole one's two, on every rank.
+    /// Returns A, the maximum number of rows that a rank can receive (seed 003: `A`; the division rounds up). In an elastic
+    /// domain it is the larger of the whole domain's two, on every rank.
     #[must_use]
     pub const fn rows_max(&self, rank: RankId) -> u64 {
         let [on_shared, on_moe] = self.derived.rows_max;
         if rank.0 < self.shared_expert_rank_num { on_shared } else { on_moe }
     }
 
-    /// Entries behind the counts of `ep_recv_counts` on A2 (seed 003: `2 * globalBs * K * serverNum`), where the shipped
-    /// hierarchy tells its combine what to sum early.
+    /// Returns the number of entries after the counts of `ep_recv_counts` on A2 (seed 003: `2 * globalBs * K * serverNum`),
+    /// by which the shipped hierarchy informs its combine about early sums.
     pub(crate) const fn reduce_entries(&self) -> u64 {
         let ranks = self.ep_world_size as u64;
         let pairs = self.bs_max as u64 * ranks * self.k as u64;
@@ -222,7 +223,7 @@ impl Shape {
         }
     }
 
-    /// Columns of the combine area: `K + S`.
+    /// Returns the number of columns of the combine area: `K + S`.
     #[must_use]
     pub const fn combine_columns(&self) -> u32 {
         self.k + self.shared_expert_num
@@ -230,44 +231,44 @@ impl Shape {
 }
 
 impl Shape {
-    /// Offset of the scale field in a record (A3).
+    /// Returns the offset of the scale field in a record (A3).
     #[inline]
     pub(crate) const fn record_scale_at(&self) -> u64 {
         self.derived.record_scale_at
     }
 
-    /// Bytes between two token records of the dispatch area.
+    /// Returns the bytes between two token records of the dispatch area.
     #[must_use]
     pub const fn record_pitch(&self) -> u64 {
         self.derived.record_pitch
     }
 
-    /// Bytes between two rows of the combine area.
+    /// Returns the bytes between two rows of the combine area.
     #[must_use]
     pub const fn combine_pitch(&self) -> u64 {
         self.derived.combine_pitch
     }
 
-    /// Bytes of the combine area of one partition (A3).
+    /// Returns the bytes of the combine area of one partition (A3).
     #[must_use]
     pub const fn combine_area(&self) -> u64 {
         self.derived.combine_area
     }
 
-    /// Bytes of the dispatch area of one partition (A3): as a MoE rank needs it, on every rank.
+    /// Returns the bytes of the dispatch area of one partition (A3), which on every rank is sized for a MoE rank.
     #[must_use]
     pub const fn dispatch_area(&self) -> u64 {
         let (slots, bs) = (self.dispatch_slots(), self.bs_max as u64);
         dispatch_area(slots, bs, self.record_pitch())
     }
 
-    /// Dispatch status slots of a MoE rank, one per local expert and source rank (A3): `L * R`.
+    /// Returns the number of dispatch status slots of a MoE rank, one per local expert and source rank (A3): `L * R`.
     #[must_use]
     pub const fn dispatch_slots(&self) -> u64 {
         self.local_expert_num as u64 * self.ep_world_size as u64
     }
 
-    /// Bytes of the data region, `hccl_buffsize_mb`.
+    /// Returns the bytes of the data region, `hccl_buffsize_mb`.
     #[must_use]
     pub const fn window_bytes(&self) -> u64 {
         (self.hccl_buffsize_mb as u64) << 20
@@ -275,7 +276,7 @@ impl Shape {
 }
 
 impl Shape {
-    /// Bytes of WindowsOut: as many as of WindowsIn on A2, where agents send from it; none elsewhere.
+    /// Returns the bytes of WindowsOut: equal to WindowsIn on A2, where agents send from it; 0 elsewhere.
     #[must_use]
     pub const fn window_out_bytes(&self) -> u64 {
         match self.product() {
@@ -284,90 +285,90 @@ impl Shape {
         }
     }
 
-    /// Bytes of the window for one peer (A2 fullmesh; seed: `rankSizeOnWin`).
+    /// Returns the bytes of the window for one peer (A2 fullmesh; seed: `rankSizeOnWin`).
     #[must_use]
     pub const fn rank_window(&self) -> u64 {
         let windows = div_floor(self.window_bytes(), 2).saturating_sub(HALF_TAIL);
         div_floor(div_floor(windows, self.ep_world_size as u64), SLOT_ALIGN) * SLOT_ALIGN
     }
 
-    /// Bytes of a dispatched row in a window: the row and, when quantised, its scale field (A2 fullmesh).
+    /// Returns the bytes of a dispatched row in a window: the row and, when quantised, its scale field (A2 fullmesh).
     #[must_use]
     pub const fn window_record(&self) -> u64 {
         window_record(&self.row_format)
     }
 
-    /// The most rows that `rank` sends to one peer, and gets back from it.
+    /// Returns the maximum number of rows that `rank` sends to one peer, and gets back from it.
     #[must_use]
     pub fn rows_to_peer_max(&self, rank: RankId) -> u32 {
         self.bs(rank) * self.local_expert_num.min(self.k)
     }
 }
 
-/// Bytes of a record in a window (A2 fullmesh).
+/// Returns the bytes of a record in a window (A2 fullmesh).
 pub(crate) const fn window_record(row: &RowFormat) -> u64 {
     row.payload_bytes + if row.scale.is_some() { SCALE_FIELD } else { 0 }
 }
 
-/// Bytes between two token records whose data is `payload` bytes long.
+/// Returns the bytes between two token records whose data is `payload` bytes long.
 pub(crate) const fn record_pitch(payload: u64) -> u64 {
     align_up(record_scale_at(payload) + SCALE_FIELD + TRIPLE, SLOT_ALIGN)
 }
 
-/// Offset of the scale field in a record.
+/// Returns the offset of the scale field in a record.
 const fn record_scale_at(payload: u64) -> u64 {
     align_up(payload, 32)
 }
 
-/// Bytes between two result rows of `row` bytes. With a port offset never a multiple of seven packets, or all rows would
-/// begin at the same of seven ports ([`port`](crate::plan::port)).
+/// Returns the bytes between two result rows of `row` bytes. With a port offset it is never a multiple of seven packets, or
+/// all rows would begin at the same one of seven ports ([`port`](crate::plan::port)).
 pub(crate) const fn combine_pitch(row: u64, port_offset: u64) -> u64 {
     let pitch = align_up(row, SLOT_ALIGN);
     let crowds = port_offset > 0 && pitch.is_multiple_of(7 * SLOT_ALIGN);
     if crowds { pitch + SLOT_ALIGN } else { pitch }
 }
 
-/// Bytes between two fullmesh_v2 records: whole blocks, each with its own flag.
+/// Returns the bytes between two fullmesh_v2 records: whole blocks, each with its own flag.
 pub(crate) const fn block_record_pitch(payload: u64) -> u64 {
     div_ceil(record_scale_at(payload) + SCALE_FIELD + TRIPLE, BLOCK_PAYLOAD) * BLOCK
 }
 
-/// Bytes of a dispatch area: for each of `slots` (expert, source) pairs `bs` records.
+/// Returns the bytes of a dispatch area: for each of `slots` (expert, source) pairs `bs` records.
 pub(crate) const fn dispatch_area(slots: u64, bs: u64, pitch: u64) -> u64 {
     slots.saturating_mul(bs).saturating_mul(pitch)
 }
 
-/// Bytes of a combine area: for each of `bs` tokens `columns` results.
+/// Returns the bytes of a combine area: for each of `bs` tokens `columns` results.
 pub(crate) const fn combine_area(bs: u64, columns: u64, pitch: u64) -> u64 {
     bs.saturating_mul(columns).saturating_mul(pitch)
 }
 
-/// Whether the dispatch status area has a slot for each (local expert, source rank).
+/// Returns whether the dispatch status area has a slot for each (local expert, source rank).
 pub(crate) const fn dispatch_slots_fit(slots: u64) -> bool {
     slots.saturating_mul(STATUS_SLOT) <= DISPATCH_STATUS
 }
 
-/// Whether the combine status area has a slot for each (token, column).
+/// Returns whether the combine status area has a slot for each (token, column).
 pub(crate) const fn combine_slots_fit(bs: u64, columns: u64) -> bool {
     bs.saturating_mul(columns).saturating_mul(STATUS_SLOT) <= COMBINE_STATUS
 }
 
-/// Bytes of a relay record: front flag, row, scale, ids and weights of its pairs (A2 hierarchy).
+/// Returns the bytes of a relay record: front flag, row, scale, ids and weights of its pairs (A2 hierarchy).
 pub(crate) const fn relay_record(row: u64, k: u64) -> u64 {
     32 + align_up(row, 32) + SCALE_FIELD + 2 * 4 * align_up(k, 8)
 }
 
-/// Bytes of a near slot: a row, and flag, tail and padding in the place of ids and weights (A2 hierarchy).
+/// Returns the bytes of a near slot: a row, and flag, tail and padding in the place of ids and weights (A2 hierarchy).
 pub(crate) const fn near_slot(row: u64, k: u64) -> u64 {
     row.saturating_add(align_up(k, 8).saturating_mul(16))
 }
 
-/// Bytes of the records of one server, and what follows them (A2 hierarchy).
+/// Returns the bytes of the records of one server, and of the space after them (A2 hierarchy).
 pub(crate) const fn relay_stream(bs: u64, row: u64, k: u64) -> u64 {
     bs.saturating_mul(relay_record(row, k)).saturating_add(STREAM_END)
 }
 
-/// Whether a relay area holds `bs` records of each of `servers` (A2 hierarchy).
+/// Returns whether a relay area holds `bs` records of each of `servers` (A2 hierarchy).
 pub(crate) const fn relay_fits(servers: u64, bs: u64, row: u64, k: u64) -> bool {
     servers.saturating_mul(relay_stream(bs, row, k)) <= RELAY_AREA
 }

@@ -1,10 +1,10 @@
-//! What the rules are written with: the configuration, its column of limits and the list of what is wrong.
+//! The context of the rules: the configuration, its column of limits and the receiver of violations.
 
 use super::limits::{Column, Range};
 use super::violation::Found;
 use super::{Config, Rule, Seen, Violation};
 
-/// Someone at the door with a configuration.
+/// A configuration that is being checked.
 pub(super) struct Validator<'a> {
     pub(super) config: &'a Config<'a>,
     pub(super) column: Column,
@@ -14,7 +14,7 @@ pub(super) struct Validator<'a> {
 
 // Not inlined, since each violation would take a place of its own in the frame of all rules.
 impl Validator<'_> {
-    /// Whether there is a legal TP domain.
+    /// Returns whether there is a legal TP domain.
     pub(super) fn has_tp(&self) -> bool {
         self.config.tp_world_size == 2 && self.column.tp_world_size.holds(2)
     }
@@ -64,7 +64,7 @@ impl Validator<'_> {
     }
 }
 
-/// For the numbers of a violation.
+/// Converts a number for a violation.
 pub(super) fn signed(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

@@ -1,8 +1,8 @@
-//! What a configuration breaks: the parameter, the value, the rule and the other numbers.
+//! Violations of a configuration: the parameter, the value, the rule and the other numbers.
 
 use core::fmt;
 
-/// Who hears of each violation, in the order of the rules.
+/// The receiver of each violation, in the order of the rules.
 pub(super) type Found<'a> = &'a mut (dyn FnMut(&Violation) + 'a);
 
 /// One broken rule.
@@ -10,7 +10,7 @@ pub(super) type Found<'a> = &'a mut (dyn FnMut(&Violation) + 'a);
 pub struct Violation {
     /// The parameter that a user would change first, by its configuration key or tensor name.
     pub parameter: &'static str,
-    /// Of an input tensor, the element that is wrong.
+    /// The wrong element of an input tensor.
     pub element: Option<u32>,
     /// The value seen.
     pub seen: Seen,
@@ -23,15 +23,15 @@ pub struct Violation {
 /// The value that breaks a rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Seen {
-    /// An optional input: that it is there is what breaks the rule.
+    /// An optional input whose presence breaks the rule.
     Present,
     /// A number.
     Number(i64),
-    /// A real number that is infinite or no number at all.
+    /// A real number that is infinite or NaN.
     NotFinite(f32),
-    /// What a configuration calls the value.
+    /// The name of the value in a configuration.
     Word(&'static str),
-    /// A list of so many entries.
+    /// A list with this number of entries.
     List(usize),
 }
 
@@ -63,12 +63,12 @@ impl Violation {
         Self { parameter, element: None, seen, rule, numbers: [("", 0); 4] }
     }
 
-    /// The same of one element.
+    /// Sets the wrong element.
     pub(crate) const fn at(self, element: u32) -> Self {
         Self { element: Some(element), ..self }
     }
 
-    /// The same with the other numbers of the rule; there are at most four.
+    /// Sets the other numbers of the rule, at most four.
     pub(crate) fn with(mut self, numbers: &[(&'static str, i64)]) -> Self {
         for (place, &number) in self.numbers.iter_mut().zip(numbers) {
             *place = number;
@@ -82,7 +82,7 @@ impl fmt::Display for Seen {
         match self {
             Self::Present => f.write_str("given"),
             Self::Number(number) => number.fmt(f),
-            // There are three, and `core` has paths to panics where it prints real numbers.
+            // There are three such values, and `core` has paths to panics where it prints real numbers.
             Self::NotFinite(number) if number.is_nan() => f.write_str("NaN"),
             Self::NotFinite(number) => f.write_str(if *number > 0.0 { "inf" } else { "-inf" }),
             Self::List(1) => f.write_str("a list of 1 entry"),

@@ -1,5 +1,4 @@
-//! The core barrier: each core publishes its own word and observes all others. No read-modify-write, nothing
-//! to reset.
+//! The core barrier: each core publishes its own word and observes all others. It needs no read-modify-write and no reset.
 //!
 //! ```text
 //! bit 63..62  epoch modulo 4      two cores are never more than one barrier apart
@@ -7,8 +6,8 @@
 //! bit 30..0   of its last expert  }
 //! ```
 //!
-//! A core has two words, used by turns: a core that has passed barrier `n` may arrive at `n + 1` while a slow
-//! one still reads the sums of `n`. It cannot arrive at `n + 2` before that one has arrived at `n + 1`.
+//! A core uses its two words in turn: a core that has passed barrier `n` may arrive at `n + 1` while a slow one still reads
+//! the sums of `n`. It cannot arrive at `n + 2` before the slow one has arrived at `n + 1`.
 
 use crate::fabric::{Fabric, ProtocolError};
 use crate::layout::state::core_word;
@@ -20,15 +19,15 @@ const SUM_MASK: u64 = (1 << SUM_BITS) - 1;
 const EPOCH_SHIFT: u32 = 62;
 const EPOCHS: u32 = 4;
 
-/// The barrier that a core has passed last, modulo 4. It reads its own words only: they have landed once every
-/// core of the rank has passed that barrier, which the join before an operator makes sure of.
+/// Returns the last barrier that a core has passed, modulo 4. It reads only its own words: they have landed once every core
+/// of the rank has passed that barrier, which the join before an operator ensures.
 ///
 /// # Errors
 /// The words hold epochs that cannot follow each other, or the fabric refuses.
 pub(crate) fn current_epoch<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Result<u32, ProtocolError> {
     let (even, odd) = (fabric.observe(core_word(core, 0))?, fabric.observe(core_word(core, 1))?);
     match (epoch_of(even), epoch_of(odd)) {
-        // Nothing passed yet: both words as the group was created.
+        // No barrier has been passed: both words are still zero.
         (0, 0) if even == 0 && odd == 0 => Ok(0),
         (epoch @ (0 | 2), at) if at == (epoch + 1) % EPOCHS => Ok(at),
         (epoch @ (0 | 2), at) if at == (epoch + 3) % EPOCHS => Ok(epoch),
@@ -37,13 +36,13 @@ pub(crate) fn current_epoch<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Res
     }
 }
 
-/// The epoch after `epoch`.
+/// Returns the epoch after `epoch`.
 #[must_use]
 pub const fn next_epoch(epoch: u32) -> u32 {
     (epoch + 1) % EPOCHS
 }
 
-/// Arrives at barrier `epoch` with a sum. One publish.
+/// Arrives at barrier `epoch` with a sum. It has one publish.
 ///
 /// # Errors
 /// The fabric refuses.
@@ -58,16 +57,16 @@ pub fn arrive<F: Fabric + ?Sized>(
     Ok(())
 }
 
-/// The word of a core that has arrived.
+/// Returns the word of a core that has arrived.
 #[inline]
 #[must_use]
 pub fn word(epoch: u32, sum: ShareSum) -> u64 {
-    // Below 2^31 by the sizes of the areas; a mask, so that no sum could ever reach the epoch.
+    // The sizes of the areas keep the sums below 2^31; the mask ensures that no sum reaches the epoch.
     let sums = (u64::from(sum.rows) & SUM_MASK) << SUM_BITS | u64::from(sum.of_last_expert) & SUM_MASK;
     u64::from(epoch) << EPOCH_SHIFT | sums
 }
 
-/// The first other core that has not arrived at barrier `epoch`, or `None` when all have.
+/// Returns the first other core that has not arrived at barrier `epoch`, or `None` when all have.
 ///
 /// # Errors
 /// A core is in an impossible epoch, or the fabric refuses.
@@ -83,7 +82,7 @@ pub fn missing<F: Fabric + ?Sized>(
         if at == epoch {
             continue;
         }
-        // The word's former epoch is two before; an odd word holds 0 until its first use.
+        // The word's former epoch is two earlier; an odd word holds 0 until its first use.
         let former = at == (epoch + 2) % EPOCHS || (seen == 0 && epoch == 1);
         if !former {
             return Err(ProtocolError::CoreWord { core: other, seen, epoch });
@@ -93,7 +92,7 @@ pub fn missing<F: Fabric + ?Sized>(
     Ok(None)
 }
 
-/// The sum with which another core arrived at `epoch`. Meaningful after [`missing`] has answered `None`.
+/// Returns the sum with which another core arrived at `epoch`. It is valid after [`missing`] has returned `None`.
 ///
 /// # Errors
 /// The last expert has more rows than the whole share, or the fabric refuses.

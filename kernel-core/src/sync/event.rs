@@ -1,4 +1,5 @@
-//! Which word tells of which data: for generators of kernels, beside the [maps](crate::layout::affine) of both.
+//! The data that each flag word covers, for generators of kernels; the [maps](crate::layout::affine) describe the places of
+//! both.
 
 use super::{barrier, flag};
 use crate::layout::affine::{Mode, Named};
@@ -7,7 +8,7 @@ use crate::plan::counts::ShareSum;
 use crate::shape::{Protocol, Shape};
 use crate::units::RankId;
 
-/// What a word holds.
+/// The content of a word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Value {
     /// A flag and a number.
@@ -25,7 +26,7 @@ pub enum Value {
 }
 
 impl Value {
-    /// What decides it, in the order of [`word`](Self::word).
+    /// Returns the variables of the word, in the order of [`word`](Self::word).
     #[must_use]
     pub const fn variables(self) -> &'static [&'static str] {
         match self {
@@ -37,7 +38,7 @@ impl Value {
         }
     }
 
-    /// The word.
+    /// Returns the word with these variables.
     #[must_use]
     pub fn word(self, variables: [u32; 3]) -> u64 {
         let [first, second, third] = variables;
@@ -52,27 +53,27 @@ impl Value {
     }
 }
 
-/// What makes sure that data is there when its word is seen.
+/// The mechanism by which data has landed when its word is seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
-    /// It tells of no data but itself.
+    /// It covers no data but itself.
     Alone,
-    /// It comes behind what its core has put to the same rank.
+    /// It follows the puts of its core to the same rank.
     Puts,
     /// Every core of its rank was quiet, and they have met at the core barrier.
     Barrier,
     /// Its core was quiet.
     Quiet,
-    /// Its operator began when all cores of its rank had ended what they did before.
+    /// Its operator began after all cores of its rank had ended the previous work.
     Join,
     /// It is the last word of a task.
     Task,
-    /// It is a message: all that its core has sent to that rank before is there, nothing of the message itself.
+    /// It is a message: all earlier messages of its core to that rank have landed; it does not cover its own message.
     Message,
 }
 
 impl Order {
-    /// Its name in files.
+    /// Returns the name in files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -87,24 +88,24 @@ impl Order {
     }
 }
 
-/// A word and what it tells of.
+/// A word and the data that it covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Event {
-    /// Where the word lies.
+    /// The map of the word's place.
     pub word: Named,
-    /// Which field of that; empty if the word is all of it.
+    /// The field of that map's slot; empty if the word is the whole slot.
     pub field: &'static str,
-    /// What it tells of.
+    /// The maps of the data that it covers.
     pub data: &'static [Named],
-    /// What it holds.
+    /// Its content.
     pub value: Value,
-    /// Who writes it: `source`, `owner`, `peer` (of the TP domain, of a window), `near`, `core`.
+    /// Its writer: `source`, `owner`, `peer` (of the TP domain, of a window), `near`, `core`.
     pub writer: &'static str,
-    /// Who sets it back to 0: `owner`, or `nobody`, as it only grows or is overwritten.
+    /// The core that resets it to 0: `owner`, or `nobody` if it only grows or is overwritten.
     pub clearer: &'static str,
-    /// Why the data is there.
+    /// The mechanism by which the data has landed.
     pub order: Order,
-    /// Who sees it: `group`, `server`, `rank`, `core`.
+    /// Its readers: `group`, `server`, `rank`, `core`.
     pub scope: &'static str,
 }
 
@@ -181,12 +182,12 @@ const EVENTS: &[Event] = &[
     grows(event(Named::EndFlags, "word", &[Named::RelayRecords], Value::Mark, Order::Message)),
     grows(event(Named::RelayRecords, "front flag", &[Named::RelayRecords], Value::Number, Order::Message)),
     grows(event(Named::StreamsIn, "end flag", STREAMED, Value::Mark, Order::Task)),
-    // Counts alone: rows are told of apart, by token flags or by the flags of blocks.
+    // Counts alone: token flags or the flags of blocks cover the rows.
     event(Named::DispatchStatus, "status", &[], Value::Count, Order::Alone),
     event(Named::DispatchStatus, "status", &[], Value::Count, Order::Barrier),
 ];
 
-/// The words of a group of `shape`.
+/// Returns the words of a group of `shape`.
 pub fn events(shape: &Shape, mode: Mode) -> impl Iterator<Item = Event> {
     let last = RankId(shape.ep_world_size().saturating_sub(1));
     let is_there = move |named: Named| named.map(shape, mode, last).is_some();
@@ -201,7 +202,7 @@ pub fn events(shape: &Shape, mode: Mode) -> impl Iterator<Item = Event> {
                 }
             }
             (Named::DispatchStatus, "status", ..) => !in_blocks && !mode.separate,
-            // Of rows that stay and of rows that are overwritten, what the mode has.
+            // Only the kind of rows that the mode has: separate or overwritten ones.
             (Named::DirectRecords | Named::ResultsReady, _, [first, ..], _) => is_there(*first),
             _ => true,
         };

@@ -1,28 +1,28 @@
-//! The words by which ranks tell each other that rows have arrived.
+//! The words by which ranks announce to each other that rows have arrived.
 
 pub use crate::layout::a2_window::FLAG as WINDOW_FLAG;
 
 /// The flag value: 1.0f.
 pub const FLAG: u32 = 0x3F80_0000;
 
-/// A flag that covers data and says nothing else: of combine, `TokenFlag`, of a fullmesh_v2 block. The first two
-/// of eight flag words; the other six are left out.
+/// A flag that covers data and has no count: of combine, `TokenFlag`, of a fullmesh_v2 block. It is the first two of eight
+/// flag words; the other six are left out.
 pub const ARRIVED: u64 = (FLAG as u64) << 32 | FLAG as u64;
 
-/// A dispatch status word: flag in word 0, count in word 1, published together.
+/// Returns a dispatch status word: flag in word 0, count in word 1, published together.
 #[must_use]
 pub const fn status(count: u32) -> u64 {
     (count as u64) << 32 | FLAG as u64
 }
 
-/// What an observed flag word says.
+/// The meaning of an observed flag word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// Nothing yet.
     Empty,
     /// The flag, with this count (0 for [`ARRIVED`]).
     Flag(u32),
-    /// Neither: somebody wrote what no sender writes.
+    /// Neither: no sender writes this word.
     Corrupt,
 }
 
@@ -36,7 +36,7 @@ pub const fn dispatch(word: u64) -> Seen {
     }
 }
 
-/// Decodes a word that is [`ARRIVED`] or nothing.
+/// Decodes a word that is [`ARRIVED`] or empty.
 #[must_use]
 pub(crate) const fn arrived(word: u64) -> Seen {
     match word {
@@ -46,7 +46,7 @@ pub(crate) const fn arrived(word: u64) -> Seen {
     }
 }
 
-/// Whether a word of an A2 window holds [the flag](WINDOW_FLAG).
+/// Returns whether a word of an A2 window holds [the flag](WINDOW_FLAG).
 #[must_use]
 pub const fn is_window_flag(word: u64) -> bool {
     word as u32 == WINDOW_FLAG

@@ -1,4 +1,4 @@
-//! What all protocols share: the partition selector, the flag words, the core barrier.
+//! Synchronisation that all protocols share: the partition selector, the flag words, the core barrier.
 
 pub mod barrier;
 pub mod event;

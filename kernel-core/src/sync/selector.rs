@@ -1,15 +1,15 @@
 //! The two-partition selector: one record per (core, operator kind), owned by that core alone.
 //!
-//! Invariant: every core of every rank has flipped the record of a kind as often as it has started an
-//! operator of that kind, so all cores of all ranks agree on the partition of operator N. What makes reuse in
-//! operator N + 2 safe is told in `docs/PROTOCOL.md`; nothing of it is decided here.
+//! Invariant: every core of every rank has flipped the record of a kind once for each operator of that kind that it has
+//! started, so all cores of all ranks agree on the partition of operator N. `docs/PROTOCOL.md` explains why reuse in
+//! operator N + 2 is safe; this module does not ensure it.
 
 use crate::fabric::{Fabric, ProtocolError};
 use crate::layout::state::{Operator, Partition, selector};
 use crate::place::Place;
 use crate::units::CoreId;
 
-/// Reads the selector of `core` for `kind` and flips it for the next operator. One store.
+/// Reads the selector of `core` for `kind` and flips it for the next operator. It has one store.
 ///
 /// # Errors
 /// The record holds neither 0 nor 1, or the fabric refuses.
@@ -21,10 +21,10 @@ pub(crate) fn select<F: Fabric + ?Sized>(
     select_at(fabric, selector(kind, core))
 }
 
-/// The same of the record at `at`.
+/// Reads and flips the record at `at`.
 ///
 /// # Errors
-/// As [`select`].
+/// Fails like [`select`].
 pub(crate) fn select_at<F: Fabric + ?Sized>(fabric: &mut F, at: Place) -> Result<Partition, ProtocolError> {
     let partition = match fabric.observe(at)? {
         0 => Partition::P0,

@@ -45,7 +45,7 @@ fn own_words_that_cannot_follow_each_other_are_refused() {
         let error = ProtocolError::CoreWord { core: SELF, seen: odd, epoch: 1 };
         assert_eq!(epoch_with(even, odd), Err(error));
     }
-    // Only both at once are as the group was created.
+    // Only both words at once are zero in a new group.
     for (even, odd) in [(0, word(0, 1, 0)), (word(0, 1, 0), 0)] {
         let error = ProtocolError::CoreWord { core: SELF, seen: odd, epoch: 1 };
         assert_eq!(epoch_with(even, odd), Err(error));
@@ -71,7 +71,7 @@ fn an_epoch_survives_ten_barriers_in_the_words_alone() {
 
 #[test]
 fn the_other_core_is_awaited_until_its_word_holds_the_epoch() {
-    // Epoch of this core's barrier, what the other core's word holds, the answer.
+    // The epoch of this core's barrier, the content of the other core's word, and the result.
     let pending = |seen, epoch| (epoch, seen, Ok(Some(OTHER)));
     let passed = |seen, epoch| (epoch, seen, Ok(None));
     let corrupt = |seen, epoch| (epoch, seen, Err(ProtocolError::CoreWord { core: OTHER, seen, epoch }));
@@ -115,7 +115,7 @@ fn the_first_missing_core_is_named_and_the_own_word_is_not_looked_at() {
     let fabric = world.fabric(RANK, SELF, 0);
     assert_eq!(missing(&fabric, 4, SELF, 1), Ok(Some(CoreId(2))));
     assert_eq!(missing(&fabric, 4, CoreId(2), 1), Ok(None));
-    assert_eq!(missing(&fabric, 1, SELF, 2), Ok(None), "a core alone waits for nobody");
+    assert_eq!(missing(&fabric, 1, SELF, 2), Ok(None), "a core alone waits for no other");
 }
 
 #[test]
