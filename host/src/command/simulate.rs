@@ -6,7 +6,7 @@ use crate::cli::{RowsArg, SimulateArgs};
 use crate::error::Error;
 use crate::report::{Report, columns, note, pairs};
 use crate::simulate::prices::{Cluster, Ps};
-use crate::simulate::{self, Outcome, Plan};
+use crate::simulate::{self, Outcome, Plan, path};
 use serde::Serialize;
 use veriep_core::fabric::Capabilities;
 use veriep_core::protocol::{Choices, Receive};
@@ -16,6 +16,9 @@ use veriep_core::units::RankId;
 
 /// Bytes of rows up to which they are kept unless the request says otherwise.
 const REAL_MAX: u64 = 1 << 30;
+
+/// Ranks waited for that the table names; the JSON report has all.
+const NAMED: usize = 4;
 
 const OPERATORS: [&str; 2] = ["dispatch", "combine"];
 
@@ -30,6 +33,9 @@ struct Simulated {
     operators: Vec<Operator>,
     links: Vec<Link>,
     incast: Incasts,
+    waits: Vec<Waited>,
+    critical_path: Vec<Part>,
+    root: Root,
     end_us: f64,
     events: u64,
     seed: u64,
@@ -61,6 +67,29 @@ struct Incast {
     /// At ranks with shared experts.
     shared: Option<usize>,
     all: usize,
+}
+
+/// How long all cores and agents together have waited for a rank.
+#[derive(Serialize)]
+struct Waited {
+    rank: u32,
+    us: f64,
+}
+
+/// A part of the critical path; `core` is null of an agent, and of what is on its way to the rank.
+#[derive(Serialize)]
+struct Part {
+    rank: u32,
+    core: Option<u32>,
+    us: f64,
+    what: &'static str,
+}
+
+/// Where the critical path begins.
+#[derive(Serialize)]
+struct Root {
+    rank: u32,
+    core: Option<u32>,
 }
 
 #[derive(Serialize)]
@@ -122,6 +151,12 @@ pub(super) fn run(args: &SimulateArgs, report: &mut Report) -> Result<(), Error>
             dispatch: incast(shape, &outcome.incast[0]),
             combine: incast(shape, &outcome.incast[1]),
         },
+        waits: outcome.waits.iter().map(|&(rank, waited)| Waited { rank, us: us(waited) }).collect(),
+        critical_path: outcome.path.iter().map(part).collect(),
+        root: outcome
+            .path
+            .last()
+            .map_or(Root { rank: 0, core: None }, |part| Root { rank: part.rank, core: part.core }),
         end_us: us(outcome.end),
         events: outcome.events,
         seed: args.seed,
@@ -189,6 +224,10 @@ fn told(operator: usize, outcome: &Outcome, free: &Outcome) -> Operator {
     }
 }
 
+fn part(part: &path::Part) -> Part {
+    Part { rank: part.rank, core: part.core, us: us(part.took), what: part.what }
+}
+
 fn links(outcome: &Outcome) -> Vec<Link> {
     let of = |operator: usize| {
         let ports = (0..).zip(&outcome.ports[operator]);
@@ -251,5 +290,20 @@ fn table(simulated: &Simulated) -> String {
         "at shared experts",
     ];
     let rows: Vec<_> = simulated.operators.iter().map(row).collect();
-    format!("{about}\n\n{}", columns(&header, &rows))
+    let waits = simulated
+        .waits
+        .iter()
+        .take(NAMED)
+        .map(|waited| vec![waited.rank.to_string(), format!("{:.2}", waited.us)]);
+    let path =
+        simulated.critical_path.iter().rev().filter(|part| part.us >= 0.005 * simulated.end_us).map(|part| {
+            let core = part.core.map_or_else(|| "-".to_owned(), |core| core.to_string());
+            vec![part.rank.to_string(), core, format!("{:.2}", part.us), part.what.to_owned()]
+        });
+    format!(
+        "{about}\n\n{}\n\n{}\n\n{}",
+        columns(&header, &rows),
+        columns(&["waited for rank", "us, all cores together"], &waits.collect::<Vec<_>>()),
+        columns(&["critical path: rank", "core", "us", ""], &path.collect::<Vec<_>>())
+    )
 }

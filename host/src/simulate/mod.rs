@@ -2,6 +2,7 @@
 //! steps take as long as the cluster's costs say. Every output is held against the oracle. See `docs/operate/simulate.md`.
 
 pub mod network;
+pub mod path;
 pub mod prices;
 pub mod timed;
 
@@ -12,6 +13,7 @@ use crate::error::Error;
 use crate::expected::Expected;
 use crate::expert;
 use network::Carried;
+use path::Part;
 use prices::{Cluster, Ps};
 use std::rc::Rc;
 use timed::{Clock, Priced, PricedNic, Prices, Timed};
@@ -61,6 +63,10 @@ pub struct Outcome {
     pub ports: [Vec<[Carried; 2]>; 2],
     /// The most ranks with rows at the port of a rank at once, by operator and rank.
     pub incast: [Vec<usize>; 2],
+    /// Ranks that were waited for, and for how long by all cores and agents together, the longest first.
+    pub waits: Vec<(u32, Ps)>,
+    /// The critical path, backwards from the end.
+    pub path: Vec<Part>,
     /// When the last rank has ended.
     pub end: Ps,
     /// Steps, landings and what happened on links.
@@ -79,6 +85,8 @@ struct Scene<'p> {
     /// By operator, then rank.
     began: [Vec<Ps>; 2],
     took: [Vec<Ps>; 2],
+    /// When the last rank has ended, and by which step.
+    end: (Ps, usize),
 }
 
 impl Scene<'_> {
@@ -132,6 +140,7 @@ impl World<Mapped, Timed> for Scene<'_> {
 
     fn ended(&mut self, group: &mut Group<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
         let (rank, operator) = (group.members[i].number, planned.operator as usize);
+        self.end = self.end.max((self.clock.time(), group.memory.chooser.history.now()));
         self.took[operator][rank.index()] = self.clock.time() - self.began[operator][rank.index()];
         self.check(group, i, planned)?;
         if planned.is_dispatch() { self.experts(group, i, planned.round) } else { Ok(()) }
@@ -175,6 +184,7 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
         prices: Prices::new(&plan.cluster.costs),
         began: zeros(),
         took: zeros(),
+        end: (0, 0),
     };
     group.run(&mut scene).map_err(|failure| match failure {
         Failure::Wrong(what) => Error::Wrong(what),
@@ -193,7 +203,9 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
         formula: [0, 1].map(|operator| network.formula(operator) / (dispatches * plan.rounds) as Ps),
         ports: [0, 1].map(|operator| (0..ranks).map(|rank| network.carried(rank, operator)).collect()),
         incast: [0, 1].map(|operator| (0..ranks).map(|rank| network.incast(rank, operator)).collect()),
-        end: scene.clock.time(),
+        waits: timed.history.waits(),
+        path: timed.history.path(scene.end.1, scene.end.0),
+        end: scene.end.0,
         events: timed.events,
     })
 }

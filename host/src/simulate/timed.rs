@@ -1,10 +1,11 @@
 //! A chooser ordered by virtual time: a step is taken when its core is ready, an effect lands when the network has carried it.
 
 use super::network::{Event, Flow, Network};
+use super::path::History;
 use super::prices::{Cluster, Costs, Ps, mbs, ps, transfer};
 use core::cell::{Cell, RefCell};
 use core::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, HashSet};
+use std::collections::{BinaryHeap, HashMap};
 use std::rc::Rc;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
@@ -61,7 +62,8 @@ pub struct Timed {
     queue: Queue,
     /// Links.
     pub network: Network,
-    asleep: HashSet<Actor>,
+    /// What made each step possible.
+    pub history: History,
     /// Flights that must follow others, and those that have not arrived.
     waits: HashMap<FlightId, Waits>,
     prices: Prices,
@@ -128,7 +130,7 @@ impl Timed {
             clock,
             queue: Queue::default(),
             network: Network::new(&cluster.links, begins.len() as u32, server),
-            asleep: HashSet::new(),
+            history: History::default(),
             waits: HashMap::new(),
             prices: Prices::new(&cluster.costs),
             begins,
@@ -155,12 +157,16 @@ impl Chooser for Timed {
             self.clock.inside.set(0);
             match due {
                 Due::Step(actor) => {
+                    self.history.steps(actor, now);
                     if actor.core != AGENT {
                         self.clock.inside.set(self.prices.step);
                     }
                     return Some(Choice::Step(actor));
                 }
-                Due::Land(flight) => return Some(Choice::Land(flight, u64::MAX)),
+                Due::Land(flight) => {
+                    self.history.lands(flight);
+                    return Some(Choice::Land(flight, u64::MAX));
+                }
                 Due::Network(event) => {
                     let queue = &mut self.queue;
                     let whole =
@@ -175,6 +181,7 @@ impl Chooser for Timed {
 
     fn issued(&mut self, flight: FlightId, what: &Flight) -> Lands {
         let (from, to, at) = (what.from.member.0, what.to.0, self.clock.time());
+        self.history.sends(flight, at);
         let operator = self.clock.operators.borrow()[from as usize];
         let flow = Flow { flight, from, to, left: what.weight, rows: what.weight >= ROW_MIN, operator };
         let queue = &mut self.queue;
@@ -199,17 +206,17 @@ impl Chooser for Timed {
     }
 
     fn may_step(&mut self, actor: Actor) {
-        let at = if self.asleep.remove(&actor) {
-            let is_agent = actor.core == AGENT;
-            self.clock.time() + if is_agent { self.prices.agent_poll } else { self.prices.poll }
-        } else {
-            self.clock.time()
-        };
+        let poll = if actor.core == AGENT { self.prices.agent_poll } else { self.prices.poll };
+        let mut at = self.clock.time();
+        if let Some(since) = self.history.wakes(actor, at) {
+            // What has changed during the step that saw nothing is seen by the next one.
+            at = at.max(since) + poll;
+        }
         self.queue.add(at.max(self.begins[actor.member.index()]), Due::Step(actor));
     }
 
     fn sleeps(&mut self, actor: Actor, _: &[Awaited]) {
-        self.asleep.insert(actor);
+        self.history.sleeps(actor, self.clock.time());
     }
 }
 

@@ -78,6 +78,23 @@ fn a_late_rank_is_waited_for_and_formula_and_free_run_are_bounds() {
 }
 
 #[test]
+fn the_critical_path_begins_at_the_rank_that_was_late() {
+    for (preset, stage) in [("a2-hier-16 --stage 3", "3"), ("a2-hier-16 --stage 2", "2")] {
+        for rank in 0..16 {
+            let said = simulate(&format!(
+                "--preset {preset} --set h=1024 --cluster a2 --rows weightless --straggler {rank}:40"
+            ));
+            assert_eq!(said["root"]["rank"], rank, "stage {stage}");
+            let parts = said["critical_path"].as_array().unwrap();
+            let sum: f64 = parts.iter().map(|part| part["us"].as_f64().unwrap()).sum();
+            let end = said["end_us"].as_f64().unwrap();
+            assert!((sum - end).abs() < 1e-6, "{sum} {end}");
+            assert_eq!(parts.last().unwrap()["what"], "begins late");
+        }
+    }
+}
+
+#[test]
 fn with_all_in_nine_ranks_send_to_a_shared_expert() {
     let said = simulate("--preset a3-288 --set bs=4 --cluster a3 --rows weightless");
     // The rank's own rows do not pass its port.

@@ -1,0 +1,138 @@
+//! Why a run ended when it did: each step remembers what made it possible, and the critical path is walked backwards from the
+//! last one.
+
+use super::prices::Ps;
+use std::collections::HashMap;
+use veriep_core::sim::chooser::AGENT;
+use veriep_core::sim::{Actor, FlightId};
+
+/// What made a step possible.
+#[derive(Clone, Copy, Debug)]
+enum Cause {
+    /// Its rank began.
+    Begin,
+    /// The step of that number: the actor's own one before, or the last one of the operator before.
+    Step(usize),
+    /// Something that the step of that number sent at that time.
+    Sent(usize, Ps),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    actor: Actor,
+    at: Ps,
+    cause: Cause,
+}
+
+/// Everything that has happened.
+#[derive(Debug, Default)]
+pub struct History {
+    steps: Vec<Step>,
+    /// What makes an actor's next step possible.
+    causes: HashMap<Actor, Cause>,
+    /// The step that sent a flight, and when.
+    sent: HashMap<FlightId, (usize, Ps)>,
+    /// The flight that lands now, by what sent it.
+    landing: Option<(usize, Ps)>,
+    /// Since when an actor sleeps.
+    asleep: HashMap<Actor, Ps>,
+    /// How long actors have slept until something came from a rank.
+    waited: HashMap<u32, Ps>,
+}
+
+/// A part of the critical path.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// The rank that was busy, or the one that something was on its way to.
+    pub rank: u32,
+    /// Its core; none of its agent, or on the way.
+    pub core: Option<u32>,
+    /// How long.
+    pub took: Ps,
+    /// What it did.
+    pub what: &'static str,
+}
+
+impl History {
+    /// An actor takes a step.
+    pub fn steps(&mut self, actor: Actor, at: Ps) {
+        let cause = self.causes.remove(&actor).unwrap_or(Cause::Begin);
+        self.steps.push(Step { actor, at, cause });
+        self.landing = None;
+    }
+
+    /// The step that is taken now sends a flight.
+    pub fn sends(&mut self, flight: FlightId, at: Ps) {
+        self.sent.insert(flight, (self.now(), at));
+    }
+
+    /// A flight lands.
+    pub fn lands(&mut self, flight: FlightId) {
+        self.landing = self.sent.remove(&flight);
+    }
+
+    /// An actor sleeps.
+    pub fn sleeps(&mut self, actor: Actor, at: Ps) {
+        self.asleep.insert(actor, at);
+    }
+
+    /// An actor may take a step. Returns since when it has slept, if it has.
+    pub fn wakes(&mut self, actor: Actor, at: Ps) -> Option<Ps> {
+        let since = self.asleep.remove(&actor);
+        let cause = match (since, self.landing) {
+            (Some(since), Some((step, sent))) => {
+                *self.waited.entry(self.steps[step].actor.member.0).or_default() += at.saturating_sub(since);
+                Cause::Sent(step, sent)
+            }
+            _ => self.steps.len().checked_sub(1).map_or(Cause::Begin, Cause::Step),
+        };
+        self.causes.insert(actor, cause);
+        since
+    }
+
+    /// The number of the step that is taken now.
+    #[must_use]
+    pub const fn now(&self) -> usize {
+        self.steps.len().saturating_sub(1)
+    }
+
+    /// The critical path of a run that the step `last` ended at `end`, from there back to time 0: its parts add up to `end`.
+    #[must_use]
+    pub fn path(&self, last: usize, end: Ps) -> Vec<Part> {
+        let mut parts: Vec<Part> = Vec::new();
+        let mut add = |rank, core, took, what| match parts.last_mut() {
+            Some(last) if (last.rank, last.core, last.what) == (rank, core, what) => last.took += took,
+            _ => parts.push(Part { rank, core, took, what }),
+        };
+        let (mut until, mut next) = (end, Some(last));
+        while let Some(step) = next.and_then(|step| self.steps.get(step)) {
+            let rank = step.actor.member.0;
+            let core = (step.actor.core != AGENT).then_some(step.actor.core.0);
+            add(rank, core, until - step.at, "works");
+            until = step.at;
+            next = match step.cause {
+                Cause::Begin => {
+                    if until > 0 {
+                        add(rank, core, until, "begins late");
+                    }
+                    None
+                }
+                Cause::Step(before) => Some(before),
+                Cause::Sent(before, sent) => {
+                    add(rank, None, until - sent, "waits for what is on its way");
+                    until = sent;
+                    Some(before)
+                }
+            };
+        }
+        parts
+    }
+
+    /// For how long other ranks' cores and agents, and its own, have waited for a rank, the longest first.
+    #[must_use]
+    pub fn waits(&self) -> Vec<(u32, Ps)> {
+        let mut waits: Vec<_> = self.waited.iter().map(|(&rank, &waited)| (rank, waited)).collect();
+        waits.sort_by_key(|&(rank, waited)| (core::cmp::Reverse(waited), rank));
+        waits
+    }
+}
