@@ -1,33 +1,33 @@
-//! What the contract asks of memory with coherent caches: how words are accessed, and when rows that went past the caches
-//! are fenced. It stands here once. [`raw`](super::raw) goes by it, and so do loom's models, which fail where an ordering is
-//! weaker than they need or a fence is left out.
+//! The requirements of the contract on memory with coherent caches: the orderings of word accesses, and the fences of rows
+//! that bypass the caches. They stand here once. [`raw`](super::raw) follows them, and so do loom's models, which fail if
+//! an ordering is weaker than required or a fence is missing.
 
 use core::mem;
 use core::sync::atomic::Ordering;
 
-/// Of a publish, and of each word of a message: it comes after all that its core did before.
+/// The ordering of a publish, and of each word of a message: it comes after everything that its core did before.
 pub const PUBLISH: Ordering = Ordering::Release;
 
-/// Of an observe, an agent's too: what its core does next comes after all that the seen word speaks for.
+/// The ordering of an observe, also an agent's: the core's next actions come after everything that the seen word covers.
 pub const OBSERVE: Ordering = Ordering::Acquire;
 
-/// Of a store, which speaks for nothing: who may publish to its word next has been told so by a publish that comes after.
+/// The ordering of a store, which covers nothing: the next publisher to its word is released by a later publish.
 pub const STORE: Ordering = Ordering::Relaxed;
 
-/// Of each word that a transfer writes: it comes after those before it.
+/// The ordering of each word that a transfer writes: it comes after the words before it.
 pub const TRANSFER: Ordering = Ordering::Release;
 
-/// Of each word that a transfer reads: the doorbell has spoken for it.
+/// The ordering of each word that a transfer reads: the doorbell covers it.
 pub const SOURCE: Ordering = Ordering::Relaxed;
 
-/// What brings stores that went past the caches before all later ones.
+/// A fence for stores that bypass the caches.
 pub trait Fence {
-    /// Orders all earlier stores that went past the caches before all later stores.
+    /// Orders all earlier stores that bypassed the caches before all later stores.
     fn fence(&mut self);
 }
 
-/// The duty of a core whose rows go past the caches. Such stores are in no order with others, a release store's too; so
-/// before a publish, a message and quiet there is a fence, and one before the core's fabric is gone.
+/// The fences of a core whose rows bypass the caches. Such stores are unordered with all others, even release stores; so a
+/// fence precedes a publish, a message and quiet, and the end of the core's fabric.
 #[derive(Debug)]
 pub struct Streamed<F: Fence> {
     fence: F,
@@ -35,19 +35,19 @@ pub struct Streamed<F: Fence> {
 }
 
 impl<F: Fence> Streamed<F> {
-    /// Nothing has gone past the caches.
+    /// Creates the state in which no row has bypassed the caches.
     pub const fn new(fence: F) -> Self {
         Self { fence, due: false }
     }
 
-    /// A row goes past the caches.
+    /// Records that a row bypasses the caches.
     #[inline]
     pub fn row(&mut self) -> &mut F {
         self.due = true;
         &mut self.fence
     }
 
-    /// A fence, if a row has gone past the caches since the last one.
+    /// Issues a fence, if a row has bypassed the caches since the last one.
     #[inline]
     pub fn fence(&mut self) {
         if mem::take(&mut self.due) {

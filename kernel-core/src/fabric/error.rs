@@ -1,56 +1,56 @@
-//! What ends an operator: values of others that cannot be, and places that are not.
+//! The errors that end an operator: impossible values from others, and accesses outside of memory.
 
 use super::{Fault, Flag, Wait};
 use crate::place::Place;
 use crate::units::{CoreId, RankId};
 use core::fmt;
 
-/// Why an operator cannot go on. The group is dead afterwards.
+/// The reason why an operator cannot continue. The group cannot be used afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ProtocolError {
-    /// The constants of a core or agent were made for another shape than the one that a step is given.
+    /// The constants of a core or agent were made for another shape than that of the step.
     OtherShape {
         /// The fingerprint of the shape that they were made for.
         made_for: u64,
         /// The fingerprint of the shape given.
         given: u64,
     },
-    /// The constants are those of another protocol than the machine's.
+    /// The constants belong to another protocol than the machine.
     OtherMachine,
     /// A selector record holds neither 0 nor 1.
     Selector {
-        /// Where.
+        /// The place of the record.
         at: Place,
-        /// What it holds.
+        /// The value seen.
         seen: u64,
     },
     /// A core word holds an epoch that its core cannot be in, or sums that contradict each other.
     CoreWord {
-        /// Whose word.
+        /// The core of the word.
         core: CoreId,
-        /// What it holds.
+        /// The value seen.
         seen: u64,
-        /// The epoch of this core's barrier. When a core reads its own two words before its first barrier: which of them, 0 or
-        /// 1, is wrong.
+        /// The epoch of this core's barrier. When a core reads its own two words before its first barrier: the wrong word,
+        /// 0 or 1.
         epoch: u32,
     },
-    /// A flag is neither empty nor what it must be once it is set.
+    /// A flag is neither empty nor the value that it must have.
     Flag {
-        /// Which flag, as who waits for it names it.
+        /// The wait for this flag, which identifies it.
         awaited: Wait,
-        /// What it holds.
+        /// The value seen.
         seen: u64,
     },
-    /// A grant is no row from which on the rows for that expert fit.
+    /// A grant is not a row from which on the rows for that expert fit.
     Grant {
-        /// Who writes it.
+        /// The rank that wrote it.
         source: RankId,
-        /// For which expert there.
+        /// The local expert on that rank.
         local_expert: u32,
-        /// What it holds.
+        /// The value seen.
         seen: u64,
-        /// The most rows that the rank can receive.
+        /// The maximum number of rows that the rank can receive.
         max: u64,
     },
     /// An entry of `sent_rows` given to combine is not a row of that rank.
@@ -59,32 +59,32 @@ pub enum ProtocolError {
         token: u32,
         /// k index, or `K + j`.
         k: u32,
-        /// What it holds.
+        /// The value seen.
         seen: i64,
-        /// The most rows that the rank can receive.
+        /// The maximum number of rows that the rank can receive.
         max: u64,
     },
-    /// The entry of `row_table` given to combine is not where results may lie.
+    /// The entry of `row_table` given to combine is not a legal start of results.
     ResultsAt {
-        /// What it holds.
+        /// The value seen.
         seen: u64,
     },
     /// A count is larger than the source can send.
     Count {
-        /// Who sent it.
+        /// The rank that sent it.
         source: RankId,
-        /// For which local expert.
+        /// The local expert.
         local_expert: u32,
         /// The count.
         seen: u32,
-        /// The most it can be.
+        /// The largest legal count.
         max: u32,
     },
-    /// The sum of a core exceeds what its share can receive, or all sums what the rank can.
+    /// The sum of a core exceeds the rows that its share can receive, or all sums those that the rank can.
     Rows {
         /// The sum.
         seen: u64,
-        /// The most it can be.
+        /// The largest legal sum.
         max: u64,
     },
     /// The triple of a received row contradicts its slot or the shape.
@@ -94,15 +94,15 @@ pub enum ProtocolError {
         /// Source rank, token, k index as read.
         seen: [i32; 3],
     },
-    /// A core of the TP peer tells of rows that it cannot have, or not this one's share.
+    /// A core of the TP peer announces impossible rows, or rows outside this core's share.
     TpRows {
         /// The peer's core.
         core: CoreId,
-        /// First row.
+        /// The first row.
         first: u32,
-        /// How many.
+        /// The number of rows.
         rows: u32,
-        /// One past the largest row that there can be.
+        /// One past the largest possible row.
         max: u64,
     },
     /// A value of an active token is not finite; dynamic quantisation needs finite values.
@@ -110,22 +110,22 @@ pub enum ProtocolError {
         /// The token.
         token: u32,
     },
-    /// `ep_recv_counts` given to combine ends with a number of rows that `y` does not have.
+    /// `ep_recv_counts` given to combine ends with more rows than `y` has.
     RecvCounts {
-        /// The rows it claims.
+        /// The number of rows that it ends with.
         seen: i64,
-        /// The rows of `y`, or the capacity if that is less.
+        /// The number of rows of `y`, or the capacity if that is less.
         max: u64,
     },
     /// An entry of `ep_recv_counts` given to combine falls, or rises by more rows than its source can send.
     RecvCount {
-        /// The entry.
+        /// The index of the entry.
         slot: u32,
-        /// What it holds.
+        /// The value seen.
         seen: i64,
-        /// The least it can be.
+        /// The least legal value.
         min: u32,
-        /// The most it can be.
+        /// The largest legal value.
         max: u32,
     },
     /// An entry of `expand_idx` given to combine is not a slot of its expert.
@@ -134,75 +134,75 @@ pub enum ProtocolError {
         token: u32,
         /// k index.
         k: u32,
-        /// What it holds.
+        /// The value seen.
         seen: i64,
-        /// Slots of that expert.
+        /// The number of slots of that expert.
         slots: u32,
     },
-    /// A doorbell that contradicts the operators before it.
+    /// A doorbell contradicts the operators before it.
     Doorbell {
-        /// What it holds.
+        /// The value seen.
         seen: u64,
-        /// The least it can be.
+        /// The least legal value.
         min: u64,
-        /// The most it can be.
+        /// The largest legal value.
         max: u64,
     },
-    /// A task record in the message area holds what no core writes.
+    /// A task record in the message area holds a value that no core writes.
     Task {
-        /// Whose entry.
+        /// The peer of the record.
         peer: RankId,
         /// The field, by the seed's name in snake case.
         field: &'static str,
-        /// What it holds.
+        /// The value seen.
         seen: u64,
-        /// The least it can be.
+        /// The least legal value.
         min: u64,
-        /// The most it can be.
+        /// The largest legal value.
         max: u64,
     },
-    /// A word tells of an operator that nobody can have begun (A2 hierarchy).
+    /// A word names an operator that no rank can have begun (A2 hierarchy).
     Epoch {
-        /// Where.
+        /// The place of the word.
         at: Place,
         /// The operator, counted from 1.
         seen: u64,
-        /// The last it can be.
+        /// The last possible operator.
         max: u64,
     },
-    /// The flag of a row that is to be summed inside a server contradicts others of that token, or is missing though
-    /// all rows are returned (A2 hierarchy).
+    /// The flag of a row that is to be summed inside a server contradicts others of that token, or is missing though all
+    /// rows are returned (A2 hierarchy).
     Part {
-        /// Whose token.
+        /// The owner of the token.
         source: RankId,
         /// The token.
         token: u32,
-        /// Which of its rows there.
+        /// The number of the row among the token's rows there.
         position: u32,
-        /// How many rows it tells of; 0 without a flag.
+        /// The number of rows that the flag states; 0 without a flag.
         seen: u32,
-        /// The least that it can be.
+        /// The least legal number.
         min: u32,
-        /// The most.
+        /// The largest legal number.
         max: u32,
     },
-    /// A record from another server, or the word behind the last, contradicts the shape (A2 hierarchy).
+    /// A record from another server, or the word after the last, contradicts the shape (A2 hierarchy).
     Record {
-        /// Who sent it.
+        /// The rank that sent it.
         source: RankId,
-        /// Its number.
+        /// The number of the record.
         record: u32,
-        /// What is wrong.
+        /// The wrong field.
         field: &'static str,
-        /// What it holds.
+        /// The value seen.
         seen: u64,
     },
     /// The fabric refused an access.
     Fault(Fault),
-    /// What the caller gave is too short for the shape (scratch, inputs, operands), or a fabric returned another number of
-    /// bytes than it was asked for.
+    /// An argument of the caller is too short for the shape (scratch, inputs, operands), or a fabric returned another
+    /// number of bytes than requested.
     Given(&'static str),
-    /// Something that cannot happen: a defect of this crate.
+    /// An impossible state: a defect of this crate.
     Internal(&'static str),
 }
 
@@ -213,7 +213,7 @@ impl From<Fault> for ProtocolError {
 }
 
 impl ProtocolError {
-    /// The EP rank that wrote what cannot be, if the error tells.
+    /// Returns the EP rank that wrote the impossible value, if the error identifies it.
     #[must_use]
     pub const fn source(&self) -> Option<RankId> {
         match self {
@@ -226,8 +226,8 @@ impl ProtocolError {
         }
     }
 
-    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain. Triples
-    /// are told as they were read, and faults name memory as it is.
+    /// Replaces the other rank by the name that `name` returns for it: physical, in an elastic domain. Triples stay as they
+    /// were read, and faults name physical memory anyway.
     #[must_use]
     pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
         match &mut self {
@@ -318,7 +318,7 @@ impl fmt::Display for ProtocolError {
     }
 }
 
-/// Says that a flag is neither empty nor what it must be.
+/// Writes that a flag is neither empty nor the value that it must have.
 fn flag(f: &mut fmt::Formatter<'_>, awaited: Wait, seen: u64) -> fmt::Result {
     let Wait { flag, rank, index: [a, b, c] } = awaited;
     match flag {

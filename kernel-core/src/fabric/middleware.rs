@@ -1,30 +1,30 @@
-//! A fabric around another: what a middleware does not say, goes through unchanged.
+//! A fabric around another one: calls that a middleware does not override go through unchanged.
 
 use super::{Capabilities, Fabric, Fault};
 use crate::place::Place;
 use crate::units::RankId;
 use core::cell::Cell;
 
-/// A fabric that stands in front of another and changes some of its calls. Whoever implements this is a [`Fabric`];
-/// each method does by default what the inner fabric does.
+/// A fabric that wraps another one and changes some of its calls. Every implementor is a [`Fabric`]; by default each method
+/// does what the inner fabric does.
 pub trait Middleware {
-    /// The fabric behind it.
+    /// The inner fabric.
     type Inner: Fabric + ?Sized;
 
-    /// The fabric behind it, to read.
+    /// Returns the inner fabric, to read.
     fn inner(&self) -> &Self::Inner;
 
-    /// The fabric behind it, to act.
+    /// Returns the inner fabric, to act.
     fn inner_mut(&mut self) -> &mut Self::Inner;
 
-    /// What both can do: as a rule, what the fabric behind it can. There is no default, so that nobody forgets a call that
-    /// the fabric behind would carry out and this one must not.
+    /// Returns the calls that both fabrics support: usually those of the inner fabric. There is no default, since an
+    /// implementor must decide on calls that the inner fabric would carry out and this one must not.
     fn capabilities(&self) -> Capabilities;
 
-    /// The rank that the fabric behind it is asked for when [`Fabric::peer_bytes`] names `rank`.
+    /// Returns the rank of the inner fabric that [`Fabric::peer_bytes`] reads for `rank`.
     ///
     /// # Errors
-    /// There is no such rank. By default never.
+    /// There is no such rank. The default never fails.
     #[inline]
     fn reached(&self, rank: RankId, _at: Place, _len: u64) -> Result<RankId, Fault> {
         Ok(rank)

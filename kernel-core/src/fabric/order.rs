@@ -3,7 +3,7 @@
 use crate::place::Place;
 use crate::units::{CoreId, RankId};
 
-/// What kind of effect a core had.
+/// The kind of an effect of a core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Kind {
     /// A put.
@@ -19,20 +19,20 @@ pub enum Kind {
 /// An effect that has been issued and has not landed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Issued {
-    /// Whose.
+    /// The core that issued it.
     pub from: (RankId, CoreId),
-    /// Into whose memory.
+    /// The rank whose memory it changes.
     pub to: RankId,
-    /// Where it starts.
+    /// The place at which it starts.
     pub at: Place,
-    /// What.
+    /// Its kind.
     pub kind: Kind,
 }
 
 impl Issued {
-    /// Whether this effect must not land before `earlier`, which was issued before it: a publish follows its
-    /// core's puts to that rank, one core's stores to one word keep their order, and so do its messages to one rank.
-    /// Nothing else is ordered.
+    /// Returns whether this effect must not land before `earlier`, which was issued before it: a publish follows its core's
+    /// puts to that rank, one core's stores to one word keep their order, and so do its messages to one rank. Nothing else
+    /// is ordered.
     #[must_use]
     pub fn must_follow(&self, earlier: &Self) -> bool {
         let same_path = self.from == earlier.from && self.to == earlier.to;

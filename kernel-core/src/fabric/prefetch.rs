@@ -1,8 +1,8 @@
-//! Lines of memory asked for before they are used, so that a row does not wait for each of its pages to begin.
+//! Prefetching of cache lines, so that a row does not wait at the start of each of its pages.
 //!
-//! A processor that sees a row being read or written fetches ahead of it, but stops at the end of each page of 4 KiB, and of
-//! what is written it fetches little. Rows come from and go to places all over memory, so here they are asked for; or they go
-//! past the caches.
+//! A processor that detects reads or writes of a row fetches ahead of them, but stops at the end of each page of 4 KiB, and
+//! fetches little for writes. Rows come from and go to places all over memory, so they are prefetched here, or bypass the
+//! caches.
 #![allow(unsafe_code)]
 
 use core::ptr;
@@ -10,10 +10,10 @@ use core::ptr;
 /// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
 
-/// How far ahead of a copy lines are asked for, in bytes.
+/// The distance in bytes by which a copy prefetches lines.
 const COPY: usize = 1024;
 
-/// Asks for the cache line at `at`, whatever is there.
+/// Prefetches the cache line at `at`, which may be any address.
 #[inline(always)]
 pub(crate) fn fetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
@@ -37,23 +37,23 @@ fn fetch_to_write(at: *mut u8) {
     fetch(at);
 }
 
-/// Asks for the lines of `len` bytes of a row from `from` on, if it goes so far. Near its end those behind it are asked for,
-/// too.
+/// Prefetches the lines of `len` bytes of a row from `from` on, if it reaches that far. Near its end this includes lines
+/// after it.
 #[inline(always)]
 pub(crate) fn fetch_row(row: &[u8], from: usize, len: usize) {
     if let Some(rest) = row.get(from..) {
         for offset in (0..len).step_by(LINE) {
-            // Not behind the address space, and nothing is read there.
+            // The address wraps around, and nothing is read there.
             fetch(rest.as_ptr().wrapping_add(offset));
         }
     }
 }
 
-/// Copies `len` bytes, both ends fetched ahead: faster than a copy that is not told what rows are, wherever they lie.
+/// Copies `len` bytes with both ends prefetched: faster than a copy without hints, for rows at any place.
 ///
 /// # Safety
-/// As of [`ptr::copy_nonoverlapping`].
-// A call is nothing beside a row, and so a profile tells copies from steps.
+/// The requirements of [`ptr::copy_nonoverlapping`].
+// The cost of a call is negligible for a row, and it makes copies visible in a profile.
 #[inline(never)]
 pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     let lines = if cfg!(target_arch = "x86_64") { len / LINE } else { 0 };
@@ -70,10 +70,10 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     unsafe { ptr::copy_nonoverlapping(from.wrapping_add(done), to.wrapping_add(done), len - done) };
 }
 
-/// Copies `len` bytes past the caches; whether it could. What is not a whole vector at the end goes through them.
+/// Copies `len` bytes past the caches, and returns whether it could. A partial vector at the end goes through the caches.
 ///
 /// # Safety
-/// As of [`ptr::copy_nonoverlapping`]; and a fence comes before anybody is told of the bytes.
+/// The requirements of [`ptr::copy_nonoverlapping`]; and a fence must precede any flag that covers the bytes.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 pub(crate) unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) -> bool {
@@ -94,7 +94,7 @@ pub(crate) unsafe fn copy_past_caches(from: *const u8, to: *mut u8, len: usize) 
     true
 }
 
-/// Elsewhere rows go through the caches.
+/// On other processors rows go through the caches.
 ///
 /// # Safety
 /// None.
@@ -103,10 +103,10 @@ pub(crate) unsafe fn copy_past_caches(_from: *const u8, _to: *mut u8, _len: usiz
     false
 }
 
-/// Copies `len` bytes, as a rule those behind a row: some 40, for which a call would be dear.
+/// Copies `len` bytes, usually the tail of a row: some 40, for which a call would be expensive.
 ///
 /// # Safety
-/// As of [`ptr::copy_nonoverlapping`].
+/// The requirements of [`ptr::copy_nonoverlapping`].
 #[inline(always)]
 pub(crate) unsafe fn copy_short(from: *const u8, to: *mut u8, len: usize) {
     const HALF: usize = LINE / 2;

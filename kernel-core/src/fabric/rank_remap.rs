@@ -1,5 +1,4 @@
-//! Elastic domains: machines speak of new ids, memory belongs to physical ranks. This is the only place where
-//! one becomes the other.
+//! Elastic domains: machines use new ids, memory belongs to physical ranks. This module alone converts between them.
 
 use super::middleware::Middleware;
 use super::{Capabilities, Fabric, Fault};
@@ -7,16 +6,16 @@ use crate::place::Place;
 use crate::shape::Elastic;
 use crate::units::RankId;
 
-/// A core's fabric over physical ranks, made one over the new ids of an elastic domain.
+/// A fabric that maps the new ids of an elastic domain to physical ranks.
 ///
-/// `inner` is the fabric of the core's physical rank. Machines that are given the shape of the
-/// [survivors](crate::shape::Shape::survivors) and the core's new id reach through it exactly the memory of those
-/// who are left. A [`Fault`] of the memory names the physical rank.
+/// `inner` is the fabric of the core's physical rank. Machines with the shape of the
+/// [survivors](crate::shape::Shape::survivors) and the core's new id access through this fabric exactly the memory of the
+/// survivors. A [`Fault`] of the memory names the physical rank.
 #[derive(Clone, Debug)]
 pub struct RankRemap<'a, F> {
-    /// The fabric underneath.
+    /// The fabric of the physical rank.
     pub inner: F,
-    /// Who is left; without it ranks keep their names.
+    /// The ranks left; without them ranks keep their names.
     pub left: Option<&'a Elastic>,
 }
 
@@ -41,7 +40,7 @@ impl<F: Fabric> Middleware for RankRemap<'_, F> {
         &mut self.inner
     }
 
-    /// An elastic domain has no messages: they would go to ranks by the wrong names.
+    /// An elastic domain has no messages, which would go to ranks by the wrong names.
     #[inline]
     fn capabilities(&self) -> Capabilities {
         let all = self.inner.capabilities();

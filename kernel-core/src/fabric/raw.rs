@@ -1,11 +1,11 @@
-//! The fabric over plain coherent shared memory, given as raw addresses: threads, processes and firmware whose
-//! peers' windows are mapped. Addresses become memory here, and in `ahead.rs`, which copies rows for it.
+//! The fabric over plain coherent shared memory, given as raw addresses: for threads, processes and firmware that map their
+//! peers' windows. Addresses are dereferenced only here and in `prefetch.rs`, which copies rows for it.
 //!
-//! Words are `AtomicU64`: a publish is a release store, an observe an acquire load ([`coherent`](super::coherent)). Rows are
-//! plain bytes; that nobody writes them while another reads is what the flags are for, and what the models check. On a
-//! machine with coherent caches a release store is after all earlier stores of its thread, to any rank, so quiet has
-//! nothing to wait for: what the following barrier publishes orders it. Rows that go past the caches are not in that order:
-//! a fence comes before each publish, message and quiet, and before the fabric is gone.
+//! Words are `AtomicU64`: a publish is a release store, an observe an acquire load ([`coherent`](super::coherent)). Rows
+//! are plain bytes; the flags prevent races on them, which the models check. On a machine with coherent caches a release
+//! store follows all earlier stores of its thread, to any rank, so quiet need not wait: the publishes of the following
+//! barrier order it. Rows that bypass the caches are not in that order: a fence precedes each publish, message and quiet,
+//! and the end of the fabric.
 #![allow(unsafe_code)]
 
 use super::coherent::{Fence, OBSERVE, PUBLISH, SOURCE, STORE, Streamed, TRANSFER};
@@ -28,41 +28,41 @@ pub struct Segment {
     len: u64,
 }
 
-// SAFETY: a segment is an address and a length; it gives no access by itself. `RawFabric::new` carries the
-// obligations of whoever turns it into accesses.
+// SAFETY: a segment is an address and a length; it gives no access by itself. The caller of `RawFabric::new` promises that
+// accesses are legal.
 unsafe impl Send for Segment {}
 // SAFETY: as above; a shared reference to a segment only yields its address.
 unsafe impl Sync for Segment {}
 
 impl Segment {
-    /// No memory.
+    /// A segment without memory.
     pub const EMPTY: Self = Self { base: ptr::dangling_mut(), len: 0 };
 
-    /// The `len` bytes at `base`, which must be a multiple of 8 and not null.
+    /// Creates the segment of the `len` bytes at `base`, which must be a multiple of 8 and not null.
     #[must_use]
     pub const fn new(base: *mut u8, len: u64) -> Self {
         Self { base, len }
     }
 
-    /// The first byte.
+    /// Returns the address of the first byte.
     #[must_use]
     pub const fn base(&self) -> *mut u8 {
         self.base
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether there is no memory.
+    /// Returns whether the segment has no memory.
     #[must_use]
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The address of `len` bytes at `offset`, if they lie inside.
+    /// Returns the address of `len` bytes at `offset`, if they lie inside.
     #[inline]
     fn at(&self, offset: u64, len: u64) -> Option<*mut u8> {
         let end = offset.checked_add(len)?;
@@ -86,13 +86,14 @@ pub struct Peer {
 /// The output tensors of a rank for one operator.
 pub type Outputs = [Segment; Tensor::ALL.len()];
 
-/// How rows of a cache line or more are copied. Which is fastest is the processor's matter: `docs/PERFORMANCE.md`.
+/// The way in which rows of a cache line or more are copied. The fastest one depends on the processor:
+/// `docs/PERFORMANCE.md`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum RowCopy {
-    /// Through the caches, lines of both ends asked for ahead.
+    /// Through the caches, with lines of both ends prefetched.
     #[default]
     Ahead,
-    /// As the platform copies memory.
+    /// With the platform's own copy.
     Plain,
     /// Past the caches, with a fence before each flag. Do not `mem::forget` such a fabric: `Drop` issues its last store fence.
     Streaming,
@@ -106,11 +107,11 @@ pub struct RawFabric<'a> {
     rank: RankId,
     tp: &'a [Peer],
     tp_rank: RankId,
-    /// Ranks of a server, if others are far; else 0.
+    /// The number of ranks of a server, if other servers are far; else 0.
     server_ranks: u32,
     row_copy: RowCopy,
     streamed: Streamed<StoreFence>,
-    /// A cell: outputs are lent by shared reference, which another thread must not have.
+    /// A cell, since outputs are lent by shared reference, which another thread must not have.
     memory: PhantomData<Cell<&'a mut [u8]>>,
 }
 
@@ -131,7 +132,7 @@ impl Fence for StoreFence {
     }
 }
 
-/// A word that others access, too.
+/// A word that others access too.
 struct Word<'a>(&'a AtomicU64);
 
 impl Word<'_> {
@@ -151,7 +152,7 @@ impl Word<'_> {
 }
 
 impl<'a> RawFabric<'a> {
-    /// The fabric of a core of `rank`.
+    /// Creates the fabric of a core of `rank`.
     ///
     /// # Safety
     /// For `'a`:
@@ -159,8 +160,8 @@ impl<'a> RawFabric<'a> {
     /// - the memory is accessed by nothing but fabrics over the same segments that are driven by this crate's
     ///   machines under the rules of their protocol (one driver for each core, the join kept), and between operators
     ///   by code that reads outputs, and by experts, which read rows and write results in the own window;
-    /// - other code that calls them keeps the contract of [`Fabric`]: rows are read behind a flag that covers them, have one
-    ///   writer, and outputs are not read by [`bytes`](Fabric::bytes) while they are [lent](Fabric::lend).
+    /// - other callers keep the contract of [`Fabric`]: rows are read after a flag that covers them, have one writer, and
+    ///   outputs are not read by [`bytes`](Fabric::bytes) while they are [lent](Fabric::lend).
     #[must_use]
     pub const unsafe fn new(peers: &'a [Peer], rank: RankId, outputs: Outputs) -> Self {
         Self {
@@ -176,31 +177,31 @@ impl<'a> RawFabric<'a> {
         }
     }
 
-    /// The same of a rank that is number `tp_rank` of a TP domain with these regions: TP state and TP window.
+    /// Sets the TP domain: the rank's number `tp_rank` in it, and its regions, TP state and TP window.
     ///
     /// # Safety
-    /// As [`new`](Self::new), also of these segments.
+    /// The requirements of [`new`](Self::new), also for these segments.
     #[must_use]
     pub const unsafe fn with_tp(mut self, tp: &'a [Peer], tp_rank: RankId) -> Self {
         (self.tp, self.tp_rank) = (tp, tp_rank);
         self
     }
 
-    /// The same in servers of `server_ranks` ranks: those of other servers are far, and get messages alone.
+    /// Sets the size of servers: ranks of other servers are far, and get messages alone.
     #[must_use]
     pub const fn with_servers(mut self, server_ranks: u32) -> Self {
         self.server_ranks = server_ranks;
         self
     }
 
-    /// The same with rows copied so.
+    /// Sets the way in which rows are copied.
     #[must_use]
     pub const fn with_row_copy(mut self, row_copy: RowCopy) -> Self {
         self.row_copy = row_copy;
         self
     }
 
-    /// Refuses a near rank's kind of write to a far one.
+    /// Refuses a put or publish to a far rank.
     #[inline]
     fn near(&self, to: RankId, at: Place, len: usize) -> Result<(), Fault> {
         if self.is_far(to) {
@@ -214,7 +215,7 @@ impl<'a> RawFabric<'a> {
         self.server_ranks != 0 && server(to) != server(self.rank)
     }
 
-    /// The own name in the domain that a region belongs to.
+    /// Returns the own rank in the domain that a region belongs to.
     #[inline]
     const fn own(&self, at: Place) -> RankId {
         if at.region.is_of_tp() { self.tp_rank } else { self.rank }
@@ -249,24 +250,24 @@ impl<'a> RawFabric<'a> {
     #[inline]
     fn copy(&self, from: &[u8], rank: RankId, at: Place) -> Result<(), Fault> {
         let to = self.address(rank, at, from.len() as u64)?;
-        // SAFETY: the destination lies in a segment. Nobody reads it until a flag published after this covers
-        // it, nobody else writes it (the layout gives every row one writer), and `from` does not overlap it:
-        // it is an input, a scratch, a machine's own, or a received row, none of which lies where rows are sent to.
+        // SAFETY: the destination lies in a segment. It is not read until a flag published after this covers it, it has no
+        // other writer (the layout gives every row one), and `from` does not overlap it: it is an input, a scratch, a
+        // machine's own, or a received row, none of which lies where rows are sent to.
         unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
         Ok(())
     }
 }
 
 impl RawFabric<'_> {
-    /// Copies a row in the way that is chosen.
+    /// Copies a row in the chosen way.
     ///
     /// # Safety
-    /// As of [`ptr::copy_nonoverlapping`].
+    /// The requirements of [`ptr::copy_nonoverlapping`].
     #[inline(always)]
     unsafe fn copy_row(&mut self, from: *const u8, to: *mut u8, len: usize) {
-        // So short a row is not worth a way of its own.
+        // Such a short row is not worth a special way.
         let way = if len < prefetch::LINE { RowCopy::Plain } else { self.row_copy };
-        // SAFETY: the caller's promise; behind a row past the caches a fence comes before the next flag.
+        // SAFETY: the caller's promise; after a row that bypasses the caches a fence precedes the next flag.
         unsafe {
             match way {
                 RowCopy::Plain => ptr::copy_nonoverlapping(from, to, len),
@@ -280,21 +281,21 @@ impl RawFabric<'_> {
 }
 
 impl Fabric for RawFabric<'_> {
-    /// All of them; messages as long as there is a far rank.
+    /// Returns all calls; messages only if there is a far rank.
     #[inline(always)]
     fn capabilities(&self) -> Capabilities {
         let far = (self.server_ranks as usize) < self.peers.len();
         if far { Capabilities::all() } else { Capabilities::all().difference(Capabilities::SEND) }
     }
 
-    // Inlined, so that where the region is known there is no segment to choose.
+    // Inlined, so that a known region needs no choice of a segment.
     #[inline(always)]
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.near(to, at, row.len())?;
         let len = (row.len() as u64).saturating_add(tail.len() as u64);
         let first = self.address(to, at, len)?;
-        // SAFETY: `address` checked that both, one behind the other, lie in a segment. As of `copy`: nobody reads or
-        // writes there now, and neither overlaps it.
+        // SAFETY: `address` checked that both, one after the other, lie in a segment. As in `copy`: there is no reader or
+        // writer now, and neither source overlaps it.
         unsafe {
             self.copy_row(row.as_ptr(), first, row.len());
             prefetch::copy_short(tail.as_ptr(), first.wrapping_add(row.len()), tail.len());
@@ -320,7 +321,7 @@ impl Fabric for RawFabric<'_> {
         }
         for (offset, word) in (0..).step_by(8).zip(words) {
             let at = Place { offset: at.offset.saturating_add(offset), ..at };
-            // Each word speaks for all messages before.
+            // Each word covers all earlier messages.
             self.word(to, at)?.store(u64::from_le_bytes(*word), PUBLISH);
         }
         Ok(())
@@ -362,10 +363,10 @@ impl Fabric for RawFabric<'_> {
             return None;
         }
         let address = self.address(self.rank, output, len).ok()?;
-        // SAFETY: the range lies in an output segment, which is allocated for 'a, overlaps no other (`new`) and holds bytes,
-        // as a cell of bytes does. No slice of plain bytes of it is alive: who reads outputs does so when nothing is lent
-        // (`new`). Whoever has the cells shares them with this thread alone, as this type is not `Sync`; each output row has
-        // one writer, and it is read only after the operator has ended.
+        // SAFETY: the range lies in an output segment, which is allocated for 'a, overlaps no other (`new`) and holds
+        // bytes, as a cell of bytes does. No slice of its plain bytes is alive: outputs are read when nothing is lent
+        // (`new`). The cells are shared within this thread alone, as this type is not `Sync`; each output row has one
+        // writer, and it is read only after the operator has ended.
         Some(unsafe { slice::from_raw_parts(address.cast(), len as usize) })
     }
 
@@ -373,9 +374,9 @@ impl Fabric for RawFabric<'_> {
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         let to = self.address(self.rank, output, len)?;
         let from = self.address(self.own(from), from, len)?;
-        // SAFETY: both lie in segments, and an observed flag covers what is read (as of `bytes`). `to` lies in an output
-        // segment, which does not overlap the window; each output row has one writer, and it is read only after the operator
-        // has ended.
+        // SAFETY: both lie in segments, and an observed flag covers the source (as in `bytes`). `to` lies in an output
+        // segment, which does not overlap the window; each output row has one writer, and it is read only after the
+        // operator has ended.
         unsafe { self.copy_row(from, to, len as usize) };
         Ok(())
     }
@@ -383,8 +384,8 @@ impl Fabric for RawFabric<'_> {
     #[inline]
     fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         let address = self.address(rank, at, len)?;
-        // SAFETY: the range lies in a segment, which is mapped for 'a whoever's it is. The machines ask only for rows
-        // that an observed flag of that rank covers, and it does not touch them before this one's next flag.
+        // SAFETY: the range lies in a segment of any rank, which is mapped for 'a. The machines ask only for rows that an
+        // observed flag of that rank covers, and it does not change them before this rank's next flag.
         Ok(unsafe { slice::from_raw_parts(address, len as usize) })
     }
 
@@ -394,18 +395,17 @@ impl Fabric for RawFabric<'_> {
     }
 }
 
-/// A rank's network interface over raw memory: the transfer is delivered when it is posted, by the processor that
-/// posts it.
+/// A rank's network interface over raw memory. The processor that posts a transfer delivers it at once.
 #[derive(Debug)]
 pub struct RawNic<'a> {
     fabric: RawFabric<'a>,
 }
 
 impl<'a> RawNic<'a> {
-    /// The interface of `rank`.
+    /// Creates the interface of `rank`.
     ///
     /// # Safety
-    /// As of [`RawFabric::new`]; it is driven by the one agent of `rank`.
+    /// The requirements of [`RawFabric::new`]; it is driven by the one agent of `rank`.
     #[must_use]
     pub const unsafe fn new(peers: &'a [Peer], rank: RankId) -> Self {
         // SAFETY: the caller's promise.
@@ -423,7 +423,7 @@ impl Nic for RawNic<'_> {
         let Transfer { to, from, at, len } = *transfer;
         let (fabric, rank) = (&self.fabric, self.fabric.rank);
         transfer.check(rank)?;
-        // Whole ranges first, so that nothing is written of a transfer that is refused.
+        // Both ranges are checked first, so that nothing is written of a refused transfer.
         fabric.address(rank, from, len)?;
         fabric.address(to, at, len)?;
         for offset in (0..len).step_by(8) {

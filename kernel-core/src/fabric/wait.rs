@@ -1,74 +1,74 @@
-//! What comes of a step, and what a machine that did not move waits for.
+//! The outcome of a step, and the wait of a machine that did not move.
 
 use super::ProtocolError;
 use crate::units::{CoreId, RankId};
 use core::fmt;
 
-/// What a machine did with a step.
+/// The outcome of a step of a machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Progress {
-    /// It moved on.
+    /// The machine moved.
     Stepped,
-    /// It did not change: this is missing.
+    /// The machine did not change: it lacks this.
     Pending(Wait),
     /// The operator has ended.
     Done,
 }
 
-/// What a pending machine waits for.
+/// The word or event that a pending machine waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Wait {
     /// The kind of word.
     pub flag: Flag,
-    /// The rank that owes it: its EP rank, or its number in the TP domain. Without a meaning where [`Flag::details`] lists no
-    /// rank.
+    /// The rank that owes it: its EP rank, or its number in the TP domain. It has no meaning where [`Flag::details`] lists
+    /// no rank.
     pub rank: RankId,
     /// The other details, in their order.
     pub index: [u32; 3],
 }
 
-/// The kinds of words, and of other events, that a machine waits for.
+/// The kinds of words and other events that a machine waits for.
 // As wide as the other words of a wait: with gaps a copy took one more instruction for each of its parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(u32)]
 pub enum Flag {
-    /// The fabric has not landed what this core sent.
+    /// The effects of this core have not all landed.
     Quiet,
-    /// Another core of this rank has not come to the core barrier.
+    /// Another core of this rank has not arrived at the core barrier.
     Core,
     /// The dispatch flag of a source rank for a local expert of this rank.
     Dispatch,
-    /// The count of a source rank for a local expert of this rank, where counts go ahead of records.
+    /// The count of a source rank for a local expert of this rank, where counts precede records.
     Count,
     /// The flag that a source rank's records for a local expert of this rank have landed.
     Token,
     /// With direct placement the counts of a source rank for all local experts of this rank.
     Counts,
-    /// With direct placement where the rows for each expert of a rank begin: its leave to put them there.
+    /// With direct placement, the start of the rows for each expert of a rank, and the permission to put them there.
     Grant,
     /// With direct placement the flag that all rows of a source rank have landed.
     Tokens,
-    /// The word of a rank that the results of its experts lie ready.
+    /// The word of a rank that the results of its experts are ready.
     Results,
-    /// What a core of the TP peer tells of its rows.
+    /// The announcement of rows by a core of the TP peer.
     Tp,
     /// The flag of one block of a record that a source rank sends to a local expert of this rank.
     Block,
-    /// FLAG1 of the window that a rank sends in A2's dispatch, behind its counts.
+    /// FLAG1 of the window that a rank sends in A2's dispatch, after its counts.
     WindowCounts,
-    /// The last flag of the window that a rank sends on A2, behind its rows.
+    /// The last flag of the window that a rank sends on A2, after its rows.
     WindowRows,
     /// A near rank has not begun this operator, so its near area is still in use (A2 hierarchy).
     Entered,
     /// A core of a near rank has not returned all its rows (A2 hierarchy).
     RowsDone,
-    /// The count of a source rank for a local expert of this rank, which its relay tells (A2 hierarchy).
+    /// The count of a source rank for a local expert of this rank, sent by its relay (A2 hierarchy).
     RelayedCount,
-    /// The rest of a record, that is the one behind it or the end flag, from another server (A2 hierarchy).
+    /// The end of a record from another server: the next record, or the end flag (A2 hierarchy).
     Record,
-    /// Nobody owes anything: the agent has served every doorbell and is idle.
+    /// The agent has served every doorbell and is idle.
     Idle,
     /// The agent's network interface takes no further task for a peer now.
     Nic,
@@ -76,7 +76,7 @@ pub enum Flag {
     Combine,
 }
 
-/// What tells one word from another of its kind.
+/// A detail that distinguishes a word from others of its kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Detail {
@@ -84,15 +84,15 @@ pub enum Detail {
     Rank,
     /// A core of that rank, or of this one.
     Core,
-    /// The rank that rows come from, if another one tells of them.
+    /// The source rank of rows that another rank announces.
     RowsOf,
-    /// The local expert that rows are for.
+    /// The local expert of the rows.
     LocalExpert,
     /// The number of a record.
     Record,
     /// The block of a record.
     Block,
-    /// How many rows come before.
+    /// The number of rows that precede the word.
     Rows,
     /// The token.
     Token,
@@ -101,13 +101,13 @@ pub enum Detail {
 }
 
 impl Flag {
-    /// The name in reports.
+    /// Returns the name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         self.row().0
     }
 
-    /// What tells one word from another of this kind.
+    /// Returns the details that distinguish words of this kind.
     #[must_use]
     pub const fn details(self) -> &'static [Detail] {
         self.row().1
@@ -146,7 +146,7 @@ impl Wait {
     /// The wait of an agent for its doorbell.
     pub const IDLE: Self = Self::new(Flag::Idle, RankId(0), &[]);
 
-    /// The wait for a word of `rank`; `index` as in [`Wait::index`].
+    /// Creates the wait for a word of `rank`; `index` as in [`Wait::index`].
     #[inline]
     #[must_use]
     pub const fn new(flag: Flag, rank: RankId, index: &[u32]) -> Self {
@@ -159,20 +159,20 @@ impl Wait {
         Self { flag, rank, index }
     }
 
-    /// The wait for another core of the own rank to come to the core barrier.
+    /// Creates the wait for another core of the own rank to arrive at the core barrier.
     #[inline]
     #[must_use]
     pub const fn barrier(core: CoreId) -> Self {
         Self::new(Flag::Core, RankId(0), &[core.0])
     }
 
-    /// The error that the flag holds `seen`, which is neither empty nor what it must be.
+    /// Returns the error that the flag holds `seen`, which is neither empty nor the value that it must have.
     #[inline]
     pub(crate) const fn refused(self, seen: u64) -> ProtocolError {
         ProtocolError::Flag { awaited: self, seen }
     }
 
-    /// What tells the word from others of its kind, by value.
+    /// Returns the details that distinguish the word from others of its kind, with their values.
     pub fn details(self) -> impl Iterator<Item = (Detail, u32)> {
         let mut index = self.index.into_iter();
         self.flag.details().iter().filter_map(move |&detail| {
@@ -180,7 +180,7 @@ impl Wait {
         })
     }
 
-    /// The other rank that is waited for, if it is another rank.
+    /// Returns the rank that is waited for, if it is another rank.
     #[inline]
     #[must_use]
     pub const fn source(&self) -> Option<RankId> {
@@ -191,8 +191,8 @@ impl Wait {
         }
     }
 
-    /// The same with the other rank under the name that `name` has for it: physical, in an elastic domain. A number in a
-    /// TP domain stays.
+    /// Replaces the other rank by the name that `name` returns for it: physical, in an elastic domain. A number in a TP
+    /// domain stays.
     #[must_use]
     pub fn renamed(mut self, name: impl Fn(RankId) -> RankId) -> Self {
         if self.flag != Flag::Tp && matches!(self.flag.details(), [Detail::Rank, ..]) {

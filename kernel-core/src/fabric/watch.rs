@@ -1,4 +1,4 @@
-//! What a step looks at: all that could let a pending machine move.
+//! Records the reads of a step: everything that could let a pending machine move.
 
 use super::middleware::Middleware;
 use super::nic::{Nic, Post, Transfer};
@@ -7,21 +7,21 @@ use crate::place::Place;
 use core::cell::Cell;
 use core::fmt;
 
-/// Something that a pending machine or agent awaits. There may be several: machines whose roles are polled by turns wait for
-/// several words at once. [`Wait`](super::Wait) names one cause, for people; these are for whoever sleeps.
+/// A condition that a pending machine or agent awaits. There may be several: machines that poll their roles in turn wait
+/// for several words at once. [`Wait`](super::Wait) names one cause, for people; these are for drivers that sleep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Awaited {
-    /// A change of this word in the memory of this rank, of whatever region.
+    /// A change of this word, in any region of this rank's memory.
     Word(Place),
-    /// A change in so many bytes of the own rank.
+    /// A change in this number of bytes of the own rank.
     Bytes(Place, u64),
-    /// That [`quiet`](Fabric::quiet) answers yes.
+    /// [`quiet`](Fabric::quiet) returns true.
     Quiet,
-    /// That the interface has [room](Post::Busy) for another transfer.
+    /// The interface has [room](Post::Busy) for another transfer.
     Room,
 }
 
-/// A fabric or a network interface that tells what is looked at.
+/// A fabric or a network interface that reports all reads.
 pub(crate) struct Watch<'w, F: ?Sized> {
     inner: &'w mut F,
     tell: Cell<Option<&'w mut dyn FnMut(Awaited)>>,

@@ -1,10 +1,10 @@
-//! What the door of the inputs finds, in words.
+//! Errors of the inputs' validation.
 
 use crate::shape::Seen;
 use crate::units::Token;
 use core::fmt;
 
-/// What is wrong with a rank's inputs.
+/// An error in a rank's inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InputError {
@@ -51,40 +51,40 @@ pub enum InputError {
         tensor: &'static str,
         /// Row: a token, or an expert of `scales`.
         row: u32,
-        /// Place in the row; none of a tensor with one dimension.
+        /// Column in the row; `None` for a tensor with one dimension.
         column: Option<u32>,
         /// The bits of the number.
         bits: u32,
     },
-    /// A value of an active token that dynamic quantisation cannot take, before or after smoothing.
+    /// A value of an active token that dynamic quantisation does not support, before or after smoothing.
     NotFiniteToken {
         /// Token.
         token: Token,
         /// Element of the token.
         element: u32,
-        /// The row of `scales` that makes it so; none if it is not finite itself.
+        /// The row of `scales` that makes the product infinite; `None` if the value itself is not finite.
         smooth: Option<u32>,
     },
     /// `scales` without `quant_mode = 2`.
     ScalesUnquantised,
     /// `shared_expert_x` although ranks hold shared experts, or did before an elastic domain lost them.
     SharedExpertX {
-        /// How many shared experts.
+        /// The number of shared experts.
         shared_experts: u32,
     },
-    /// An elastic domain has more MoE experts than the whole one had, so that some have no row of a tensor.
+    /// An elastic domain has more MoE experts than the whole domain had, so some have no row of a tensor.
     ExpertRow {
         /// Tensor name.
         tensor: &'static str,
-        /// Its rows.
+        /// The number of its rows.
         rows: u32,
-        /// The first expert without one.
+        /// The first expert without a row.
         expert: u32,
     },
 }
 
 impl InputError {
-    /// Name of the tensor that is wrong.
+    /// Returns the name of the wrong tensor.
     #[must_use]
     pub const fn tensor(&self) -> &'static str {
         match self {

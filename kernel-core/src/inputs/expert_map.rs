@@ -1,11 +1,11 @@
-//! Redundant experts (seed 002): a busy expert has several replicas, each a physical expert with a home of its own.
+//! Redundant experts (seed 002): a busy expert has several replicas, each a physical expert with a location of its own.
 //!
 //! ```text
-//! expert_map, [E_l, P] words of i32: the physical experts of each logical one, and -1 behind them
+//! expert_map, [E_l, P] words of i32: the physical experts of each logical one, then -1
 //! ```
 //!
-//! `moe_expert_num` counts physical experts, and everything behind the door speaks of those. What a router puts out is
-//! logical: [`ExpertMap::translate`] makes physical ids of a rank's before dispatch and combine are given them.
+//! `moe_expert_num` counts physical experts, and everything after validation uses these. A router outputs logical ids:
+//! [`ExpertMap::translate`] converts a rank's ids to physical ones before they are passed to dispatch and combine.
 
 use super::{Found, Inputs};
 use crate::shape::{Rule, Seen, Shape, Violation};
@@ -20,12 +20,12 @@ pub struct ExpertMap<'a> {
 }
 
 const NONE: i32 = -1;
-/// Of a broken map the first entries are enough.
+/// The maximum number of reported map entries.
 const TOLD_MAX: u32 = 16;
 
 impl<'a> ExpertMap<'a> {
-    /// Checks a map of so many rows, one for each logical expert, and calls `found` with each rule that it breaks; of
-    /// many wrong entries with the first. `None` if it breaks one.
+    /// Checks a map of `rows` rows, one for each logical expert, and calls `found` with each rule that it breaks, up to a
+    /// limit on wrong entries. Returns `None` if it breaks one.
     pub fn check(
         shape: &Shape,
         words: &'a [i32],
@@ -85,22 +85,22 @@ impl<'a> ExpertMap<'a> {
         (broken == 0).then_some(map)
     }
 
-    /// E_l: logical experts.
+    /// Returns E_l, the number of logical experts.
     #[must_use]
     pub const fn logical_expert_num(&self) -> u32 {
         self.logical
     }
 
-    /// Tells `found` of every id of a rank's tokens that is no logical or special expert, or stands twice in its row.
+    /// Calls `found` with every id of a rank's tokens that is no logical or special expert, or is repeated in its row.
     pub fn check_ids(&self, shape: &Shape, ids: &[i32], found: &mut Found<'_>) -> ControlFlow<()> {
         let end = self.logical + (shape.expert_ids_end() - shape.moe_expert_num());
         let tokens = div_floor(ids.len() as u64, shape.k().into());
         Inputs { expert_ids: ids, ..Inputs::default() }.check_ids(shape, tokens as u32, end, found)
     }
 
-    /// The physical expert that token `token` of EP rank `rank` means by `id`: of n replicas the one with the number
-    /// `(rank + token) % n`. Special experts follow the logical ones as they follow the physical ones. `None` if there
-    /// is no such expert.
+    /// Returns the physical expert for logical `id` of token `token` of EP rank `rank`: of n replicas the one with number
+    /// `(rank + token) % n`. Special experts follow the logical ones as they follow the physical ones. Returns `None` if
+    /// there is no such expert.
     #[must_use]
     pub fn physical(&self, shape: &Shape, rank: RankId, token: Token, id: i32) -> Option<i32> {
         let expert = u32::try_from(id).ok()?;
@@ -113,8 +113,8 @@ impl<'a> ExpertMap<'a> {
         replicas.get(turn).copied()
     }
 
-    /// Fills `physical` with what the `expert_ids` of EP rank `rank` mean; -1, which is no expert, for what
-    /// [`check_ids`](Self::check_ids) refuses as out of range.
+    /// Fills `physical` with the physical experts of the `expert_ids` of EP rank `rank`; -1, which is no expert, for ids
+    /// that [`check_ids`](Self::check_ids) refuses as out of range.
     pub fn translate(&self, shape: &Shape, rank: RankId, ids: &[i32], physical: &mut [i32]) {
         for (pair, (to, &id)) in (0..).zip(physical.iter_mut().zip(ids)) {
             let token = Token(div_floor(pair, shape.k().into()) as u32);
@@ -126,21 +126,21 @@ impl<'a> ExpertMap<'a> {
         self.words.len().checked_div(self.logical as usize).unwrap_or(0)
     }
 
-    /// The row of a logical expert, up to its first -1.
+    /// Returns the row of a logical expert, up to its first -1.
     fn replicas(&self, expert: u32) -> &'a [i32] {
         let row = self.words.get(expert as usize * self.width()..).unwrap_or_default();
         let row = row.get(..self.width()).unwrap_or_default();
         row.get(..row.iter().take_while(|&&id| id >= 0).count()).unwrap_or_default()
     }
 
-    /// Every word with its row and its place in the row.
+    /// Returns every word with its row and its place in the row.
     fn entries(&self) -> impl Iterator<Item = (u32, usize, i32)> + use<'a> {
         let width = self.width();
         let places = (0..self.logical).flat_map(move |row| (0..width).map(move |place| (row, place)));
         places.zip(self.words).map(|((row, place), &word)| (row, place, word))
     }
 
-    /// Whether a physical expert is among the replicas before a place.
+    /// Returns whether a physical expert is among the replicas before a place.
     fn is_named_before(&self, expert: u32, place: usize, id: i32) -> bool {
         let in_row = self.replicas(expert).iter().take(place).any(|&other| other == id);
         in_row || (0..expert).any(|row| self.replicas(row).contains(&id))

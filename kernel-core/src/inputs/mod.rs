@@ -1,4 +1,4 @@
-//! What one rank brings to a round, and the door that checks it once.
+//! The inputs of one rank to a round, and their validation.
 
 mod error;
 mod expert_map;
@@ -23,13 +23,12 @@ pub enum Mask<'a> {
     Pairs(&'a [bool]),
 }
 
-/// The tensors of one rank, by reference. Rows are little-endian bytes; a tensor that the shape does not have is
-/// empty.
+/// The tensors of one rank, by reference. Rows are little-endian bytes; tensors that the shape does not have are empty.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Inputs<'a> {
     /// `[bs, h]` dtype.
     pub x: &'a [u8],
-    /// `[bs, k]`, physical experts: with redundant ones [`ExpertMap`] makes them of what the router puts out.
+    /// `[bs, k]`, physical experts: with redundant ones [`ExpertMap`] computes them from the router's output.
     pub expert_ids: &'a [i32],
     /// `[bs, k]`, the weights of combine.
     pub expert_scales: &'a [f32],
@@ -37,14 +36,14 @@ pub struct Inputs<'a> {
     pub mask: Mask<'a>,
     /// `[S + E, h]` smooth scales of dynamic quantisation, shared experts first; the same on all ranks.
     pub scales: Option<&'a [f32]>,
-    /// `[bs, h]` dtype, added to each result at last: on all ranks or on none, and only where no rank holds shared
-    /// experts (seed 003: `sharedExpertXOptional`).
+    /// `[bs, h]` dtype, added to each result at last: on all ranks or on none, and only where no rank holds shared experts
+    /// (seed 003: `sharedExpertXOptional`).
     pub shared_expert_x: Option<&'a [u8]>,
     /// `[q]` dtype, const experts' factors of the token; the same on all ranks.
     pub const_expert_alpha_1: &'a [u8],
-    /// `[q]` dtype, their factors of their own rows.
+    /// `[q]` dtype, const experts' factors of their own rows.
     pub const_expert_alpha_2: &'a [u8],
-    /// `[q, h]` dtype, their own rows.
+    /// `[q, h]` dtype, const experts' own rows.
     pub const_expert_v: &'a [u8],
     /// `[bs, h]` dtype, AddRmsNorm.
     pub residual_x: &'a [u8],
@@ -52,16 +51,16 @@ pub struct Inputs<'a> {
     pub gamma: &'a [u8],
 }
 
-/// Hears of what is wrong; breaks when it has heard enough.
+/// The receiver of errors. It breaks to stop the check.
 pub type Found<'a> = dyn FnMut(InputError) -> ControlFlow<()> + 'a;
 
 impl Inputs<'_> {
     /// Checks the inputs of `rank` against the shape, before anything of them is sent.
     ///
-    /// Rows of tokens are only looked at when they are quantised, and then only those of active tokens.
+    /// Rows of tokens are only read when they are quantised, and then only the rows of active tokens.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first error.
     pub fn check(&self, shape: &Shape, rank: RankId) -> Result<(), InputError> {
         let mut first = Ok(());
         let _ = self.check_all(shape, rank, &mut |error| {
@@ -71,8 +70,8 @@ impl Inputs<'_> {
         first
     }
 
-    /// Tells `found` all that is wrong, until it breaks: of a token that cannot be quantised one element, of
-    /// everything else each value. What a tensor of the wrong length holds is not judged.
+    /// Calls `found` with all errors, until it breaks: for a token that cannot be quantised one element, otherwise every
+    /// wrong value. The contents of a tensor of the wrong length are not checked.
     pub fn check_all(&self, shape: &Shape, rank: RankId, found: &mut Found<'_>) -> ControlFlow<()> {
         let bs = shape.bs(rank);
         let (tokens, k, h) = (bs as usize, shape.k() as usize, shape.h() as usize);
@@ -100,7 +99,7 @@ impl Inputs<'_> {
             _ => true,
         };
         if shape.row_format().scale.is_some() && x && ids && mask && scales {
-            // A scale that is wrong itself would make every token wrong that it is for.
+            // A wrong scale would make every token wrong to which it applies.
             let smooth = self.scales.filter(|_| finite);
             Inputs { scales: smooth, ..*self }.check_tokens(shape, bs, found)?;
         }
@@ -130,7 +129,7 @@ impl Inputs<'_> {
         }
     }
 
-    /// What combine alone reads. Of that only what belongs to the model must be finite.
+    /// Checks the inputs that only combine reads. Of these, only the model's parameters must be finite.
     fn check_combine(&self, shape: &Shape, tokens: usize, found: &mut Found<'_>) -> ControlFlow<()> {
         let (consts, h) = (shape.const_expert_num() as usize, shape.h() as usize);
         let (residual, gamma) = match shape.op() {
@@ -157,7 +156,7 @@ impl Inputs<'_> {
         }
     }
 
-    /// Also of masked pairs.
+    /// Checks all ids, including those of masked pairs.
     fn check_ids(&self, shape: &Shape, bs: u32, end: u32, found: &mut Found<'_>) -> ControlFlow<()> {
         for token in (0..bs).map(Token) {
             let ids = self.ids(shape, token);
@@ -189,7 +188,7 @@ impl Inputs<'_> {
         ControlFlow::Continue(())
     }
 
-    /// Every value that dynamic quantisation will take must be finite, before and after smoothing.
+    /// Checks that every value that will be quantised dynamically is finite, before and after smoothing.
     fn check_tokens(&self, shape: &Shape, bs: u32, found: &mut Found<'_>) -> ControlFlow<()> {
         let dtype = shape.dtype();
         let smooth_max = self.scales.map_or(1.0, largest);
@@ -211,10 +210,10 @@ impl Inputs<'_> {
         ControlFlow::Continue(())
     }
 
-    /// The first of the finite values of an active token that a row of `scales` makes infinite, and that row.
+    /// Returns the first of the finite values of an active token that a row of `scales` makes infinite, and that row.
     fn overflow(&self, shape: &Shape, token: Token, values: &[[u8; 2]]) -> Option<(u32, Option<u32>)> {
         let active = (0..).zip(self.ids(shape, token)).filter(|&(k, _)| self.pair_is_active(shape, token, k));
-        // Nothing is sent to special experts, whose ids come behind.
+        // Special experts, whose ids follow, receive nothing.
         let moe =
             active.filter_map(|(_, &id)| u32::try_from(id).ok()).filter(|&id| id < shape.moe_expert_num());
         let moe = moe.map(|id| shape.shared_expert_rows().saturating_add(id));
@@ -227,7 +226,7 @@ impl Inputs<'_> {
         })
     }
 
-    /// Whether pair `(token, k)` is active.
+    /// Returns whether pair `(token, k)` is active.
     #[inline]
     #[must_use]
     pub fn pair_is_active(&self, shape: &Shape, token: Token, k: u32) -> bool {
@@ -240,7 +239,7 @@ impl Inputs<'_> {
         }
     }
 
-    /// Whether any pair of `token` is active.
+    /// Returns whether any pair of `token` is active.
     #[inline]
     #[must_use]
     pub fn token_is_active(&self, shape: &Shape, token: Token) -> bool {
@@ -251,26 +250,26 @@ impl Inputs<'_> {
         }
     }
 
-    /// The `x` row of a token; empty when out of range.
+    /// Returns the `x` row of a token; empty when out of range.
     #[inline]
     #[must_use]
     pub fn row(&self, shape: &Shape, token: Token) -> &[u8] {
         nth_row(shape, self.x, token.index())
     }
 
-    /// The `shared_expert_x` row of a token, if the rank has that tensor.
+    /// Returns the `shared_expert_x` row of a token, if the rank has that tensor.
     #[must_use]
     pub(crate) fn shared_row(&self, shape: &Shape, token: Token) -> Option<&[u8]> {
         self.shared_expert_x.map(|shared| nth_row(shape, shared, token.index()))
     }
 
-    /// The `residual_x` row of a token; empty when out of range.
+    /// Returns the `residual_x` row of a token; empty when out of range.
     #[must_use]
     pub(crate) fn residual(&self, shape: &Shape, token: Token) -> &[u8] {
         nth_row(shape, self.residual_x, token.index())
     }
 
-    /// The factors of const expert `i`, of the token and of its own row, and that row.
+    /// Returns the factors of const expert `i`, of the token and of its own row, and that row.
     #[must_use]
     pub(crate) fn const_expert(&self, shape: &Shape, i: u32) -> ([f32; 2], &[u8]) {
         let alpha = |alphas: &[u8]| {
@@ -281,7 +280,7 @@ impl Inputs<'_> {
         (alphas, nth_row(shape, self.const_expert_v, i as usize))
     }
 
-    /// The `expert_ids` row of a token; empty when out of range.
+    /// Returns the `expert_ids` row of a token; empty when out of range.
     #[inline]
     #[must_use]
     pub fn ids(&self, shape: &Shape, token: Token) -> &[i32] {
@@ -289,14 +288,14 @@ impl Inputs<'_> {
         self.expert_ids.get(token.index() * k..).and_then(|rest| rest.get(..k)).unwrap_or(&[])
     }
 
-    /// Entry `k` of the `expert_ids` row of a token, if there is one.
+    /// Returns entry `k` of the `expert_ids` row of a token, if there is one.
     #[inline]
     pub(crate) fn id(&self, shape: &Shape, token: Token, k: u32) -> Option<i32> {
         let in_row = k < shape.k();
         self.expert_ids.get(token.index() * shape.k() as usize + k as usize).copied().filter(|_| in_row)
     }
 
-    /// The `expert_scales` row of a token; empty when out of range.
+    /// Returns the `expert_scales` row of a token; empty when out of range.
     #[inline]
     #[must_use]
     pub(crate) fn weights(&self, shape: &Shape, token: Token) -> &[f32] {
@@ -304,7 +303,7 @@ impl Inputs<'_> {
         self.expert_scales.get(token.index() * k..).and_then(|rest| rest.get(..k)).unwrap_or(&[])
     }
 
-    /// Row `expert_row` of the smooth scales.
+    /// Returns row `expert_row` of the smooth scales.
     #[must_use]
     pub(crate) fn smooth(&self, shape: &Shape, expert_row: u32) -> Option<&[f32]> {
         let h = shape.h() as usize;
@@ -312,14 +311,14 @@ impl Inputs<'_> {
     }
 }
 
-/// Row `row` of a tensor of rows; empty when out of range.
+/// Returns row `row` of a tensor of rows; empty when out of range.
 fn nth_row<'a>(shape: &Shape, rows: &'a [u8], row: usize) -> &'a [u8] {
     let len = shape.row_bytes() as usize;
     rows.get(row * len..).and_then(|rest| rest.get(..len)).unwrap_or(&[])
 }
 
-/// Whether a tensor of dtype has the right number of elements. Half an element too many counts as one, half an element
-/// too few as none, so that neither looks right.
+/// Checks that a tensor of dtype has the right number of elements. Half an element too many counts as one, half an element
+/// too few as none, so that neither seems right.
 fn elements(
     tensor: &'static str,
     bytes: &[u8],
@@ -331,10 +330,10 @@ fn elements(
     length(tensor, seen, expected, found)
 }
 
-/// Whether every MoE expert has a row of a tensor with a row for each expert, `scales` or `expert_gain`.
+/// Checks that every MoE expert has a row of a tensor with a row for each expert, `scales` or `expert_gain`.
 ///
 /// # Errors
-/// An elastic domain has more MoE experts than the whole one.
+/// An elastic domain has more MoE experts than the whole domain.
 pub fn expert_has_row(tensor: &'static str, shape: &Shape) -> Result<(), InputError> {
     let (rows, expert) = (shape.expert_rows(), shape.expert_rows() - shape.shared_expert_rows());
     if shape.moe_expert_num() <= expert {
@@ -344,7 +343,7 @@ pub fn expert_has_row(tensor: &'static str, shape: &Shape) -> Result<(), InputEr
     }
 }
 
-/// Whether a tensor has the right number of elements.
+/// Checks that a tensor has the right number of elements.
 fn length(
     tensor: &'static str,
     seen: usize,
@@ -357,7 +356,7 @@ fn length(
     ControlFlow::Continue(seen == expected)
 }
 
-/// Whether all are finite: rows of `columns` numbers, or single numbers.
+/// Checks that all are finite: rows of `columns` numbers, or single numbers.
 fn all_finite(
     tensor: &'static str,
     values: &[f32],
@@ -393,12 +392,12 @@ fn each_finite(
     ControlFlow::Continue(())
 }
 
-/// The largest magnitude, not finite if any is not: magnitudes order as integers, and those are fast.
+/// Returns the largest magnitude, not finite if any is not: magnitudes order as integers, which are fast.
 fn largest(values: &[f32]) -> f32 {
     f32::from_bits(values.iter().fold(0, |max, value| max.max(value.abs().to_bits())))
 }
 
-/// The place of the first item that `wrong` says yes to.
+/// Returns the place of the first item for which `wrong` returns true.
 fn position<T>(items: impl IntoIterator<Item = T>, mut wrong: impl FnMut(T) -> bool) -> Option<u32> {
     (0..).zip(items).find_map(|(place, item)| wrong(item).then_some(place))
 }

@@ -7,7 +7,7 @@ use bitflags::bitflags;
 /// Batch sizes as given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BatchSizes<'a> {
-    /// The same on every EP rank.
+    /// One size for every EP rank.
     Uniform(i64),
     /// One entry per EP rank.
     PerRank(&'a [i64]),

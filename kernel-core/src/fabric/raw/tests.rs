@@ -1,5 +1,5 @@
-//! What no run on this processor shows: with which orderings words are accessed, and where the fences are. That they are
-//! enough is what loom's models show.
+//! Properties that no run on this processor shows: the orderings of word accesses, and the places of fences. Loom's models
+//! show that they suffice.
 
 use super::{Peer, RawFabric, RawNic, RowCopy, Segment};
 use crate::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
@@ -12,7 +12,7 @@ use core::cell::RefCell;
 use core::sync::atomic::Ordering;
 use std::vec::Vec;
 
-/// What a fabric does that others depend on.
+/// The actions of a fabric on which others depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Did {
     Fence,
@@ -24,13 +24,13 @@ std::thread_local! {
     static DONE: RefCell<Vec<Did>> = const { RefCell::new(Vec::new()) };
 }
 
-// Not among the first bytes of whoever notes something.
+// Not inlined, so that the check for the fence's instruction cannot find it in the first bytes of another function.
 #[inline(never)]
 pub(super) fn note(did: Did) {
     DONE.with_borrow_mut(|done| done.push(did));
 }
 
-/// What `act` does.
+/// Returns the actions of `act`.
 fn done(act: impl FnOnce()) -> Vec<Did> {
     DONE.take();
     act();
@@ -41,14 +41,14 @@ const ME: RankId = RankId(0);
 const NEAR: RankId = RankId(1);
 const FAR: RankId = RankId(2);
 
-/// Enough to go past the caches, which wants vectors of 16 bytes.
+/// Large enough to bypass the caches, which requires vectors of 16 bytes.
 #[repr(C, align(16))]
 #[derive(Clone, Copy)]
 struct Row([u8; prefetch::LINE]);
 
 const LEN: u64 = prefetch::LINE as u64;
 
-/// My fabric and my interface, with rows copied so; the first two of four ranks are one server.
+/// Calls `act` with the fabric and the interface of one rank; the first two of four ranks are one server.
 fn with(row_copy: RowCopy, act: impl FnOnce(RawFabric<'_>, RawNic<'_>)) {
     let mut memory = [[Row([0; prefetch::LINE]); 3]; 4];
     let mut output = Row([0; prefetch::LINE]);
@@ -59,7 +59,7 @@ fn with(row_copy: RowCopy, act: impl FnOnce(RawFabric<'_>, RawNic<'_>)) {
         window_out: segment(out),
     });
     let outputs = Tensor::ALL.map(|t| if t == Tensor::XOut { segment(&mut output) } else { Segment::EMPTY });
-    // SAFETY: the segments are rows of their own that outlive the call, and only this thread goes there, through these
+    // SAFETY: the segments are rows of their own that outlive the call, and only this thread accesses them, through these
     // two, one after the other.
     let (fabric, nic) = unsafe { (RawFabric::new(&peers, ME, outputs), RawNic::new(&peers, ME)) };
     act(fabric.with_servers(2).with_row_copy(row_copy), nic);
@@ -95,7 +95,7 @@ fn quiet(fabric: &mut RawFabric<'_>) {
     assert_eq!(fabric.quiet(), Ok(true));
 }
 
-/// A fence is first of all that whoever tells of rows does, and behind it there is nothing left to fence.
+/// A fence precedes every announcement of rows, and after it nothing is left to fence.
 #[test]
 #[cfg(target_arch = "x86_64")]
 fn between_rows_past_the_caches_and_whatever_tells_of_them_there_is_one_fence() {
@@ -134,7 +134,7 @@ fn rows_through_the_caches_want_no_fence() {
     }
 }
 
-/// Nobody sees a fence that is not there, so here it is looked up in what was compiled.
+/// A missing fence has no visible effect, so the test searches the compiled code for it.
 #[test]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn the_fence_is_the_processors_instruction() {
