@@ -1,10 +1,10 @@
-//! The naive oracle: what dispatch and combine put out, said once more from the definition alone.
+//! The naive oracle: the outputs of dispatch and combine, computed independently from the definition alone.
 //!
-//! It sees the whole cluster at once and is asked rank by rank. There are no flags, no layout and no order
-//! of events here, and nothing is shared with the code it judges: it reads the shape's numbers and the raw
-//! tensors, and divides, places, rounds and sums by itself, in the plainest form.
+//! It has the inputs of the whole cluster and computes the outputs of one rank at a time. It has no flags, no layout and no
+//! order of events, and shares nothing with the code that it checks: it reads the shape's numbers and the raw tensors, and
+//! divides, places, rounds and sums by itself, in the simplest form.
 //!
-//! Covers the full mesh of A3 and A2, and A2's hierarchy.
+//! It covers the full mesh of A3 and A2, and A2's hierarchy.
 
 mod norm;
 pub mod numerics;
@@ -20,31 +20,30 @@ use crate::units::{RankId, Token};
 use alloc::vec;
 use alloc::vec::Vec;
 
-/// An EP domain and what all its ranks bring to a round.
+/// An EP domain and the inputs of all its ranks to a round.
 ///
 /// # Panics
-/// Every method panics on inputs that the door refuses, and on ranks, tokens and experts that do not exist.
+/// Every method panics on inputs that validation refuses, and on ranks, tokens and experts that do not exist.
 #[derive(Clone, Copy, Debug)]
 pub struct Cluster<'a> {
     /// The domain.
     pub shape: &'a Shape,
-    /// One entry per EP rank; with a TP domain per number `ep_rank * tp_world_size + tp_rank`, which then stands
-    /// for a rank in every question. In an elastic domain by physical rank; those of ranks that are gone are not looked at.
+    /// One entry per EP rank; with a TP domain per number `ep_rank * tp_world_size + tp_rank`, which then stands for a rank
+    /// in every method. In an elastic domain by physical rank; the entries of ranks that have left are not read.
     pub ranks: &'a [Inputs<'a>],
-    /// `elastic_info` that is switched on; then `shape` is the whole domain, and ranks are asked by their
-    /// physical names.
+    /// `elastic_info` that is switched on; then `shape` is the whole domain, and ranks are given by their physical names.
     pub elastic_info: Option<&'a [i32]>,
-    /// The words of `expert_map` and how many rows they make; then ids in `ranks` are logical.
+    /// The words of `expert_map` and its number of rows; then ids in `ranks` are logical.
     pub expert_map: Option<(&'a [i32], usize)>,
 }
 
-/// The domain that dispatch and combine run in: all ranks, or who is left of them.
+/// The domain in which dispatch and combine run: all ranks, or the ranks left.
 struct Domain {
-    /// By id in the domain.
+    /// The ranks by id in the domain.
     members: Vec<RankId>,
     shared_ranks: u32,
     experts: u32,
-    /// Shared experts that anybody sends to.
+    /// The number of shared experts that receive rows.
     shared: u32,
 }
 
@@ -55,11 +54,11 @@ pub struct Dispatched {
     pub expand_x: Vec<u8>,
     /// One per received row; empty when unquantised.
     pub dynamic_scales: Vec<f32>,
-    /// One per received row: source rank, token, k index (`K + j` for shared expert `j`); empty on A2 full mesh. In
-    /// a hierarchy the last is what combine needs there: pairs of the token on this server `<< 16`, and how many
-    /// of them have smaller k.
+    /// One per received row: source rank, token, k index (`K + j` for shared expert `j`); empty on A2 full mesh. In a
+    /// hierarchy the last one is the number of the token's pairs on this server `<< 16`, plus the number of them with
+    /// smaller k.
     pub assist_info_for_combine: Vec<[i32; 3]>,
-    /// `[bs, k]` of this rank's own pairs: the ordinal among those for the same expert, or -1.
+    /// `[bs, k]` of this rank's own pairs: the ordinal among its pairs for the same expert, or -1.
     pub expand_idx: Vec<i32>,
     /// One per received row in a hierarchy, the weight of its pair; else empty.
     pub expand_scales: Vec<f32>,
@@ -67,13 +66,14 @@ pub struct Dispatched {
     pub expert_token_nums: Vec<i64>,
     /// Inclusive prefix sums over (local expert, source rank).
     pub ep_recv_counts: Vec<i32>,
-    /// TP = 2: the rows of both peers, by TP rank; those of the own rank come first in all of the above, counts of
-    /// the peer begin at 0 again.
+    /// TP = 2: the rows of both peers, by TP rank; the own rank's rows come first in all of the above, and the peer's
+    /// counts begin at 0 again.
     pub tp_recv_counts: Vec<i32>,
 }
 
 impl Dispatched {
-    /// An output as its bytes, little-endian; none of one that dispatch does not have, or that says where rows lie.
+    /// Returns an output as little-endian bytes; none for an output that dispatch does not have, or that contains places of
+    /// rows.
     #[must_use]
     pub fn bytes(&self, tensor: Tensor) -> Vec<u8> {
         fn le<T: Copy, const N: usize>(values: &[T], bytes: fn(T) -> [u8; N]) -> Vec<u8> {
@@ -95,7 +95,7 @@ impl Dispatched {
 }
 
 impl Cluster<'_> {
-    /// What `rank` has after dispatch.
+    /// Returns the outputs of `rank` after dispatch.
     #[must_use]
     pub fn dispatch(&self, rank: RankId) -> Dispatched {
         let mut out = self.exchanged(rank);
@@ -115,7 +115,7 @@ impl Cluster<'_> {
         out
     }
 
-    /// What the exchange in its own EP domain brings to `rank`.
+    /// Returns the outputs of the exchange in `rank`'s own EP domain.
     fn exchanged(&self, rank: RankId) -> Dispatched {
         let members = self.domain(rank).members;
         let mut out = Dispatched { expand_idx: self.slots(rank), ..Dispatched::default() };
@@ -133,7 +133,7 @@ impl Cluster<'_> {
                     if self.shape.protocol() == Protocol::Hierarchy {
                         let weights = self.ranks[source.index()].expert_scales;
                         out.expand_scales.push(weights[(token.0 * self.shape.k() + k) as usize]);
-                        // How many of the token's pairs are on this server, and how many of them come before.
+                        // The number of the token's pairs on this server, and of those that precede this one.
                         let here = self.server(source, token, k);
                         let on = |ks: core::ops::Range<u32>| {
                             ks.filter(|&k| self.server(source, token, k) == here).count() as u32
@@ -150,14 +150,14 @@ impl Cluster<'_> {
             });
         }
         if self.shape.protocol() == Protocol::Fullmesh {
-            // Combine goes by counts there.
+            // Combine uses counts there.
             out.assist_info_for_combine.clear();
         }
         out
     }
 
-    /// A token of `source` as it travels to the expert with row `expert_row` of `scales` (shared experts
-    /// first, then MoE), left in `out`; and its `dynamic_scale`, 0 when unquantised.
+    /// Writes a token of `source` into `out` as it travels to the expert with row `expert_row` of `scales` (shared experts
+    /// first, then MoE), and returns its `dynamic_scale`, 0 when unquantised.
     pub fn sent_row(&self, source: RankId, token: Token, expert_row: u32, out: &mut Vec<u8>) -> f32 {
         let (inputs, h) = (&self.ranks[source.index()], self.shape.h() as usize);
         let x = &inputs.x[token.index() * 2 * h..][..2 * h];
@@ -174,14 +174,13 @@ impl Cluster<'_> {
         }
     }
 
-    /// `x_out` of `rank`, `[bs, h]`. `returned` leaves the result row of `(token, k)` in its last argument, as the
-    /// expert has made it; it is asked for active pairs of MoE experts in order, then for `K + j` of every shared
-    /// expert `j`.
+    /// Returns `x_out` of `rank`, `[bs, h]`. `returned` writes the expert's result row of `(token, k)` into its last
+    /// argument; it is called for active pairs of MoE experts in order, then for `K + j` of every shared expert `j`.
     pub fn combine(&self, rank: RankId, returned: &mut dyn FnMut(Token, u32, &mut Vec<u8>)) -> Vec<u8> {
         numerics::rounded(self.shape.dtype(), &self.sums(rank, returned))
     }
 
-    /// The same before it is rounded.
+    /// Returns the sums of combine before they are rounded.
     fn sums(&self, rank: RankId, returned: &mut dyn FnMut(Token, u32, &mut Vec<u8>)) -> Vec<f32> {
         let (inputs, k_num) = (&self.ranks[rank.index()], self.shape.k());
         let Domain { experts, shared, .. } = self.domain(rank);
@@ -191,7 +190,7 @@ impl Cluster<'_> {
         let mut came_back = |token, k| {
             returned(token, k, &mut row);
             match self.shape.result_format().scale.is_some() {
-                // The hierarchy sends sums, not rows.
+                // The hierarchy sends sums instead of rows.
                 true if !by_servers => numerics::through_blocks(dtype, &numerics::values(dtype, &row)),
                 _ => numerics::values(dtype, &row),
             }
@@ -231,8 +230,8 @@ impl Cluster<'_> {
         sums
     }
 
-    /// What each server that has a pair of the token sends of it: its rows summed, and what is left of that on
-    /// the way. There are neither masks nor special experts in a hierarchy.
+    /// Returns the message of each server that has a pair of the token: the sum of its rows, as it is after transport. A
+    /// hierarchy has neither masks nor special experts.
     fn partial_sums(&self, rank: RankId, token: Token, rows: &[Vec<f32>]) -> Vec<Vec<f32>> {
         let (dtype, weights) = (self.shape.dtype(), self.ranks[rank.index()].expert_scales);
         let servers = self.shape.ep_world_size() / self.shape.server_ranks();
@@ -255,14 +254,14 @@ impl Cluster<'_> {
         partials
     }
 
-    /// The server on which the expert of a pair lives.
+    /// Returns the server on which the expert of a pair lives.
     fn server(&self, rank: RankId, token: Token, k: u32) -> u32 {
         let experts_of_server =
             self.shape.moe_expert_num() / self.shape.ep_world_size() * self.shape.server_ranks();
         self.id(rank, token, k) as u32 / experts_of_server
     }
 
-    /// What the special expert of that number makes of a token: zero experts first, then copy, then const.
+    /// Returns the result of the special expert of that number for a token: zero experts first, then copy, then const.
     fn special(&self, rank: RankId, token: Token, number: i32) -> Option<Vec<f32>> {
         let (inputs, dtype) = (&self.ranks[rank.index()], self.shape.dtype());
         let zeros = self.shape.zero_expert_num() as i32;
@@ -281,7 +280,7 @@ impl Cluster<'_> {
         Some((0..x.len()).map(|e| alpha_1 * x[e] + alpha_2 * v[e]).collect())
     }
 
-    /// The values of row `token` of a tensor `[.., h]`.
+    /// Returns the values of row `token` of a tensor `[.., h]`.
     fn token_row(&self, tensor: &[u8], token: Token) -> Vec<f32> {
         let row = 2 * self.shape.h() as usize;
         numerics::values(self.shape.dtype(), &tensor[token.index() * row..][..row])
@@ -289,7 +288,7 @@ impl Cluster<'_> {
 }
 
 impl Cluster<'_> {
-    /// The domain of `rank`: everybody with its TP rank, or who is left by `elastic_info`: head of four words, then
+    /// Returns the domain of `rank`: all ranks with its TP rank, or those left by `elastic_info`: head of four words, then
     /// physical to new, then new to physical.
     fn domain(&self, rank: RankId) -> Domain {
         let (whole, tp) = (self.shape.ep_world_size(), self.shape.tp_world_size());
@@ -312,12 +311,12 @@ impl Cluster<'_> {
         Domain { members, shared_ranks, experts: info[3] as u32, shared }
     }
 
-    /// The id of a rank in the domain.
+    /// Returns the id of a rank in the domain.
     fn id_of(&self, rank: RankId) -> u32 {
         self.domain(rank).members.iter().position(|&member| member == rank).unwrap() as u32
     }
 
-    /// The experts that live on `rank`, in local order, by their row of `scales`.
+    /// Returns the experts that live on `rank`, in local order, by their row of `scales`.
     fn hosted(&self, rank: RankId) -> Vec<u32> {
         let Domain { members, shared_ranks, experts, shared } = self.domain(rank);
         let id = self.id_of(rank);
@@ -326,19 +325,19 @@ impl Cluster<'_> {
             return vec![id / replicas];
         }
         let per_rank = experts / (members.len() as u32 - shared_ranks);
-        // Rows of `scales` count the shared experts also when nobody holds them any more.
+        // Rows of `scales` include the shared experts even when no rank holds them any more.
         let first = self.shape.shared_expert_num() + (id - shared_ranks) * per_rank;
         (first..first + per_rank).collect()
     }
 
-    /// The active pairs that the member with that id sends to an expert on `rank`, in slot order.
+    /// Returns the active pairs that the member with that id sends to an expert on `rank`, in slot order.
     fn pairs(&self, source_id: u32, rank: RankId, expert_row: u32) -> Vec<(Token, u32)> {
         let Domain { members, shared_ranks, .. } = self.domain(rank);
         let (k_num, shared) = (self.shape.k(), self.shape.shared_expert_num());
         let source = members[source_id as usize];
         let tokens = (0..self.tokens_of(source)).map(Token);
         if expert_row < shared {
-            // All-in: a source sends everything to one replica, the one with its own number modulo theirs.
+            // All-in: a source sends all its tokens to one replica, whose number is its own modulo the number of replicas.
             let replicas = shared_ranks / shared;
             if self.id_of(rank) != expert_row * replicas + source_id % replicas {
                 return Vec::new();
@@ -353,7 +352,7 @@ impl Cluster<'_> {
             .collect()
     }
 
-    /// `expand_idx` of `rank`.
+    /// Returns `expand_idx` of `rank`.
     fn slots(&self, rank: RankId) -> Vec<i32> {
         let mut sent = vec![0; self.domain(rank).experts as usize];
         let mut slots = Vec::new();
@@ -371,12 +370,12 @@ impl Cluster<'_> {
         slots
     }
 
-    /// BS of a rank; TP peers have as many.
+    /// Returns BS of a rank, which is the same for TP peers.
     fn tokens_of(&self, rank: RankId) -> u32 {
         self.shape.bs(RankId(rank.0 / self.shape.tp_world_size()))
     }
 
-    /// The physical expert that pair `(token, k)` of `rank` names, or the special one.
+    /// Returns the physical expert that pair `(token, k)` of `rank` names, or the special one.
     #[must_use]
     pub fn id(&self, rank: RankId, token: Token, k: u32) -> i32 {
         let id = self.ranks[rank.index()].expert_ids[(token.0 * self.shape.k() + k) as usize];

@@ -1,18 +1,18 @@
-//! AddRmsNorm: what comes out behind the sums of combine.
+//! AddRmsNorm: its outputs after the sums of combine.
 //!
-//! `rstd` needs the sum of a row's squares, which may be added in any order. So it has a range, exact at both ends,
-//! and `y` is told for the `rstd` that a run has given: then it is one row of bytes again.
+//! `rstd` needs the sum of a row's squares, which may be added in any order. So it has a range, exact at both ends, and `y`
+//! is computed for the `rstd` of a run: then it is a single row of bytes again.
 
 use super::{Cluster, numerics};
 use crate::units::{RankId, Token};
 use alloc::vec::Vec;
 
-/// What AddRmsNorm puts out on one rank.
+/// The outputs of AddRmsNorm on one rank.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Normed {
     /// `[bs, h]` in `dtype`, as without AddRmsNorm.
     pub x_out: Vec<u8>,
-    /// `[bs, h]` in `dtype`: with the residual.
+    /// `[bs, h]` in `dtype`: the sums plus the residual.
     pub x: Vec<u8>,
     /// `[bs]`.
     pub rstd: Vec<Range>,
@@ -20,19 +20,19 @@ pub struct Normed {
     r: Vec<f32>,
 }
 
-/// What a number may be that depends on the order of additions; both ends belong to it.
+/// The range of a number that depends on the order of additions, including both ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range {
-    /// Without any rounding in the sum itself.
+    /// The value without any rounding in the sum itself.
     pub exact: f32,
-    /// NaN: it must be one.
+    /// The lower end; if it is NaN, the number must be NaN.
     pub smallest: f32,
-    /// NaN: it may be one, or anything from `smallest` on.
+    /// The upper end; if it is NaN, the number may be NaN, or anything from `smallest` on.
     pub largest: f32,
 }
 
 impl Range {
-    /// Whether `seen` is in it.
+    /// Returns whether `seen` is in the range.
     #[must_use]
     pub fn holds(&self, seen: f32) -> bool {
         if self.smallest.is_nan() {
@@ -44,7 +44,7 @@ impl Range {
 }
 
 impl Cluster<'_> {
-    /// All that AddRmsNorm puts out on `rank` but `y`. `returned` is as for [`combine`](Cluster::combine).
+    /// Returns the outputs of AddRmsNorm on `rank` except `y`. `returned` is as for [`combine`](Cluster::combine).
     pub fn combine_add_rms_norm(
         &self,
         rank: RankId,
@@ -58,7 +58,7 @@ impl Cluster<'_> {
         Normed { x_out, x: numerics::rounded(dtype, &r), rstd, r }
     }
 
-    /// `y` of `rank`, `[bs, h]` in `dtype`, when `rstd` has come out.
+    /// Returns `y` of `rank`, `[bs, h]` in `dtype`, for the `rstd` that a run computed.
     #[must_use]
     pub fn y(&self, rank: RankId, normed: &Normed, rstd: &[f32]) -> Vec<u8> {
         let dtype = self.shape.dtype();
@@ -74,8 +74,8 @@ impl Cluster<'_> {
     }
 }
 
-/// n terms without sign, added in any order, are off by at most (n - 1) * 2^-24 of their sum; a double adds them
-/// with n * 2^-53 at most. Everything behind the sum falls as the sum rises, and rounding keeps the order.
+/// The sum of n non-negative terms in any order is off by at most (n - 1) * 2^-24 of it; a double adds them with an error
+/// of at most n * 2^-53. The result falls as the sum rises, and rounding keeps the order.
 fn rstd(row: &[f32], eps: f32) -> Range {
     let part = 1.0f32 / row.len() as f32;
     let sum: f64 = row.iter().map(|r| f64::from(r * r * part)).sum();

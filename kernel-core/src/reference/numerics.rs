@@ -4,7 +4,7 @@ use crate::shape::Dtype;
 use alloc::vec::Vec;
 use half::{bf16, f16};
 
-/// An element's value.
+/// Returns an element's value.
 #[must_use]
 pub fn from_bytes(dtype: Dtype, bytes: [u8; 2]) -> f32 {
     match dtype {
@@ -13,7 +13,7 @@ pub fn from_bytes(dtype: Dtype, bytes: [u8; 2]) -> f32 {
     }
 }
 
-/// A value rounded to nearest even; every NaN is the same one.
+/// Returns a value rounded to nearest even; every NaN gives the same bits.
 #[must_use]
 pub fn to_bytes(dtype: Dtype, value: f32) -> [u8; 2] {
     match dtype {
@@ -24,13 +24,13 @@ pub fn to_bytes(dtype: Dtype, value: f32) -> [u8; 2] {
     }
 }
 
-/// The values of a row.
+/// Returns the values of a row.
 #[must_use]
 pub fn values(dtype: Dtype, row: &[u8]) -> Vec<f32> {
     row.chunks(2).map(|b| from_bytes(dtype, [b[0], b[1]])).collect()
 }
 
-/// Dynamic int8 quantisation of a row into `out`, and its `dynamic_scale`.
+/// Quantises a row to int8 dynamically into `out`, and returns its `dynamic_scale`.
 ///
 /// # Panics
 /// If a value is not finite, before or after smoothing.
@@ -51,7 +51,7 @@ pub fn quantise(dtype: Dtype, row: &[u8], smooth: Option<&[f32]>, out: &mut Vec<
     1.0 / s
 }
 
-/// The sum of two rows, each element rounded: what TP peers return together.
+/// Returns the sum of two rows, each element rounded: the common result of TP peers.
 ///
 /// # Panics
 /// If the second row is shorter.
@@ -61,13 +61,13 @@ pub fn add_rows(dtype: Dtype, a: &[u8], b: &[u8]) -> Vec<u8> {
     sums.flat_map(|sum| to_bytes(dtype, sum)).collect()
 }
 
-/// Values rounded to `dtype`.
+/// Returns values rounded to `dtype`.
 #[must_use]
 pub fn rounded(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|&value| to_bytes(dtype, value)).collect()
 }
 
-/// What values are after they came in int8 blocks of 8 elements with scales of `dtype`.
+/// Returns values after transport in int8 blocks of 8 elements with scales of `dtype`.
 #[must_use]
 pub fn through_blocks(dtype: Dtype, values: &[f32]) -> Vec<f32> {
     let round = |value| from_bytes(dtype, to_bytes(dtype, value));
@@ -81,7 +81,7 @@ pub fn through_blocks(dtype: Dtype, values: &[f32]) -> Vec<f32> {
         let s = m * (1.0f32 / 127.0f32);
         for f in block {
             let q = if s == 0.0 { 0.0 } else { libm::rintf(f / s) };
-            // Only beside a scale so small that it is zero in `dtype` may `q` be more than an int8 holds.
+            // `q` may exceed an int8 only with a scale so small that it is zero in `dtype`.
             let scale = round(s);
             assert!(q.abs() <= 127.0 || scale == 0.0, "an int8 holds it");
             out.push(round(q * scale));
@@ -90,7 +90,7 @@ pub fn through_blocks(dtype: Dtype, values: &[f32]) -> Vec<f32> {
     out
 }
 
-/// Adds values to a sum: times their weight if they have one, each operation rounded by itself.
+/// Adds values to a sum: times their weight if they have one, each operation rounded separately.
 ///
 /// # Panics
 /// If there are fewer values than sums.

@@ -1,4 +1,4 @@
-//! The oracle against cases worked out on paper.
+//! The oracle against cases computed by hand.
 
 mod combine;
 mod servers;
@@ -12,7 +12,7 @@ use alloc::vec;
 use alloc::vec::Vec;
 use proptest::prelude::*;
 
-/// One rank's tensors, owned; `x` as values that bf16 holds exactly.
+/// One rank's tensors, owned; `x` as values that bf16 represents exactly.
 #[derive(Clone, Debug, Default)]
 struct Tensors {
     x: Vec<u8>,
@@ -65,7 +65,7 @@ fn shape(config: &Config<'_>) -> Shape {
     Shape::new(config, Limits::None).unwrap()
 }
 
-/// `R, E, S, Rs, K, H, BS` and one core, bf16, nothing quantised.
+/// `R, E, S, Rs, K, H, BS` and one core, bf16, unquantised.
 fn small(numbers: [i64; 7]) -> Config<'static> {
     let [r, e, s, rs, k, h, bs] = numbers;
     Config {
@@ -90,7 +90,7 @@ fn dispatch(shape: &Shape, tensors: &[Tensors]) -> Vec<Dispatched> {
     (0..shape.ep_world_size()).map(|rank| cluster.dispatch(RankId(rank))).collect()
 }
 
-/// `x_out` as values and what was asked for, when `result` gives each returned row.
+/// Returns `x_out` as values and the requested rows, when `result` gives each returned row.
 fn combine(
     shape: &Shape,
     tensors: &[Tensors],
@@ -170,8 +170,8 @@ fn two_ranks_combine_as_on_paper() {
     assert_eq!(rank_1, (vec![35.0, 42.0, -3.5, -4.0], asked));
 }
 
-/// Two shared experts with two replicas each on ranks 0 to 3, experts 0 and 1 on ranks 4 and 5, K = 1; rank r
-/// has the one token (r + 1).
+/// Two shared experts with two replicas each on ranks 0 to 3, experts 0 and 1 on ranks 4 and 5, K = 1; rank r has the one
+/// token (r + 1).
 fn shared() -> Vec<Tensors> {
     let ids = [0, 1, 0, 1, 1, 0];
     (0..6).map(|rank| Tensors::new(&[rank as f32 + 1.0], &[ids[rank]], &[0.5])).collect()
@@ -314,7 +314,7 @@ fn clusters() -> impl Strategy<Value = ([i64; 7], Vec<Tensors>)> {
 proptest! {
     #![proptest_config(random::config(512))]
 
-    /// Each row that combine asks for was dispatched once, to one rank, and carries its token.
+    /// Each row that combine requests was dispatched once, to one rank, and carries its token.
     #[test]
     fn what_combine_asks_for_is_what_dispatch_sent((numbers, tensors) in clusters()) {
         let shape = shape(&small(numbers));

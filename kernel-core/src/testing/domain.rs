@@ -1,4 +1,4 @@
-//! Small domains and what their ranks bring.
+//! Small domains and the inputs of their ranks.
 
 use crate::inputs::{Inputs, Mask};
 use crate::reference::numerics;
@@ -6,7 +6,7 @@ use crate::shape::{BatchSizes, Buffer, Config, Dtype, Limits, Op, Shape};
 use crate::units::RankId;
 use alloc::vec::Vec;
 
-/// A domain by its numbers; everything else as the default has it.
+/// A domain by its numbers; everything else has its default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Domain {
     pub(crate) r: i64,
@@ -37,7 +37,7 @@ impl Domain {
         }
     }
 
-    /// `None` if the numbers break a rule.
+    /// Returns `None` if the numbers break a rule.
     pub(crate) fn try_shape(self) -> Option<Shape> {
         try_shape(&self.config())
     }
@@ -47,7 +47,7 @@ impl Domain {
     }
 }
 
-/// The shape of a configuration with a window just large enough, without the product's ranges.
+/// Returns the shape of a configuration with a window just large enough, without the product's limits.
 pub(crate) fn try_shape(config: &Config<'_>) -> Option<Shape> {
     let buffer = Buffer::with(config, Limits::None);
     let config = Config { hccl_buffsize_mb: i64::try_from(buffer.required_mb).ok()?, ..*config };
@@ -58,7 +58,7 @@ pub(crate) fn shape(config: &Config<'_>) -> Shape {
     try_shape(config).unwrap_or_else(|| panic!("not a domain: {config:?}"))
 }
 
-/// Random numbers that a seed repeats.
+/// Random numbers, reproducible by seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Dice(pub(crate) u64);
 
@@ -71,7 +71,7 @@ impl Dice {
         z ^ (z >> 31)
     }
 
-    /// In `0..n`; 0 when `n` is 0.
+    /// Returns a number in `0..n`; 0 when `n` is 0.
     pub(crate) fn below(&mut self, n: u32) -> u32 {
         self.next().checked_rem(n.into()).unwrap_or(0) as u32
     }
@@ -103,7 +103,7 @@ pub(crate) struct Tensors {
 }
 
 impl Tensors {
-    /// With these ids and mask, and an `x` that tells every element of every rank apart.
+    /// Creates tensors with these ids and mask, and an `x` that distinguishes every element of every rank.
     pub(crate) fn new(shape: &Shape, rank: RankId, ids: Vec<i32>, mask: OwnedMask) -> Self {
         let element = |i: u32| ((rank.0 * 89 + i * 7) % 251) as f32 - 125.0;
         let (dtype, h, consts) = (shape.dtype(), shape.h(), shape.const_expert_num());
@@ -124,14 +124,14 @@ impl Tensors {
         }
     }
 
-    /// The same with `shared_expert_x`.
+    /// Adds `shared_expert_x`.
     pub(crate) fn with_shared_expert_x(mut self, shape: &Shape, rank: RankId) -> Self {
         let element = |i: u32| ((rank.0 * 31 + i * 13) % 127) as f32 / 8.0;
         self.shared_expert_x = Some(row(shape.dtype(), shape.bs(rank) * shape.h(), element));
         self
     }
 
-    /// Random routing and mask.
+    /// Creates tensors with random routing and mask.
     pub(crate) fn random(shape: &Shape, rank: RankId, dice: &mut Dice) -> Self {
         let (bs, k) = (shape.bs(rank), shape.k());
         let mut ids = Vec::new();
@@ -152,7 +152,7 @@ impl Tensors {
         Self::new(shape, rank, ids, mask)
     }
 
-    /// The same with a smooth scale for every element of every expert.
+    /// Adds a smooth scale for every element of every expert.
     pub(crate) fn smoothed(mut self, shape: &Shape) -> Self {
         assert!(shape.row_format().scale.is_some());
         let rows = shape.shared_expert_num() + shape.moe_expert_num();
@@ -182,12 +182,12 @@ impl Tensors {
     }
 }
 
-/// A row of `len` elements.
+/// Returns a row of `len` elements.
 pub(crate) fn row(dtype: Dtype, len: u32, element: impl Fn(u32) -> f32) -> Vec<u8> {
     (0..len).flat_map(|i| numerics::to_bytes(dtype, element(i))).collect()
 }
 
-/// The row that the experts return for a row of `(source, token, k)`: small and different for each.
+/// Returns the experts' result for a row of `(source, token, k)`: small and different for each.
 pub(crate) fn result_row(shape: &Shape, source: u32, token: u32, k: u32) -> Vec<u8> {
     row(shape.dtype(), shape.h(), |i| ((source * 53 + token * 17 + k * 5 + i) % 127) as f32 - 60.0)
 }

@@ -1,4 +1,4 @@
-//! Texts to compare with. `UPDATE_GOLDEN=1 cargo test` writes them anew; then read the difference.
+//! Golden texts. `UPDATE_GOLDEN=1 cargo test` rewrites them; review the difference.
 
 use alloc::string::String;
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! Groups for tests: real machines on simulated memory, held against the oracle at the end of every operator, with a duty
-//! left out if that is asked for. Tests drive them step by step, or let a seed do it.
+//! Groups for tests: real machines on simulated memory, compared with the oracle at the end of every operator, with a duty
+//! left out on request. Tests drive them step by step, or by a seed.
 
 use super::domain::{Dice, OwnedMask, Tensors, result_row};
 use crate::fabric::nic::Nic;
@@ -34,10 +34,10 @@ use core::ops::{Deref, DerefMut};
 
 pub(crate) type Memory = sim::Memory<Dense, Seeded>;
 pub(crate) type Cluster<'a, C = Seeded> = sim::Cluster<'a, Dense, C>;
-/// What the experts return for (round, source, token, k).
+/// The experts' result for (round, source, token, k).
 pub(crate) type Result = fn(&Shape, usize, u32, u32, u32) -> Vec<u8>;
 
-/// Memory of a shape that is as late as cores let it be.
+/// Creates memory of a shape in which effects land as late as cores allow.
 pub(crate) fn memory(shape: &Shape) -> Memory {
     let mut memory = Memory::new(shape, Dense::new(group_sizes(shape)), Seeded::new(seeded::Memory::Late, 1));
     memory.room = 5;
@@ -45,7 +45,7 @@ pub(crate) fn memory(shape: &Shape) -> Memory {
     memory
 }
 
-/// What only tests do with memory.
+/// Operations on memory that only tests use.
 impl Memory {
     /// Cuts a rank's window short.
     pub(crate) fn truncate_window(&mut self, rank: RankId, len: usize) {
@@ -53,19 +53,19 @@ impl Memory {
         self.storage.members[rank.index()][spot.region()].truncate(len);
     }
 
-    /// Transfers in flight.
+    /// Returns the transfers in flight.
     pub(crate) fn transfers(&self) -> Vec<FlightId> {
         let transfers = self.flights().filter(|(_, flight)| matches!(flight.kind, FlightKind::Transfer(_)));
         transfers.map(|(id, _)| id).collect()
     }
 
-    /// Whether a put to `rank` has not landed.
+    /// Returns whether a put to `rank` has not landed.
     pub(crate) fn has_puts_on_their_way_to(&self, rank: RankId) -> bool {
         self.flights().any(|(_, flight)| flight.kind == FlightKind::Put && flight.to == rank)
     }
 
-    /// Whether nothing is left in the status areas of any rank, nor in the flags of blocks; with direct placement, whether
-    /// dispatch has left words in one partition alone, and all of them there.
+    /// Returns whether the status areas of all ranks and the flags of blocks are empty; with direct placement, whether
+    /// dispatch has left words in one partition only, and all of them there.
     pub(crate) fn no_flag_is_left(&self, shape: &Shape, receive: Receive) -> bool {
         let bytes =
             |rank: u32, at: Place, len| self.read(Spot { member: RankId(rank), batch: 0, at }, len).unwrap();
@@ -96,23 +96,23 @@ impl Memory {
     }
 }
 
-/// The inputs of a group, its experts, and who holds its outputs against the oracle.
+/// The inputs of a group, its experts, and the comparison of its outputs with the oracle.
 #[derive(Clone, Debug)]
 pub(crate) struct Judge {
     shape: &'static Shape,
-    /// By round, then rank.
+    /// The tensors by round, then rank.
     pub(crate) rounds: Vec<Vec<Tensors>>,
     pub(crate) result: Result,
     /// Whether outputs are not compared.
     pub(crate) lenient: bool,
-    /// What is left out.
+    /// The duty that is left out.
     pub(crate) duty: Option<Duty>,
-    /// Whether only those flags are cleared on A2 that were waited for, as in the seed.
+    /// Whether A2 clears only the flags that were waited for, as in the seed.
     pub(crate) seed_clears: bool,
     held: RefCell<BTreeMap<Actor, Held>>,
 }
 
-/// What one step did.
+/// The effects of one step.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) progress: Progress,
@@ -127,7 +127,7 @@ pub(crate) struct Group {
     pub(crate) judge: Judge,
     /// The cores by rank, then the agents.
     pub(crate) actors: Vec<Actor>,
-    /// How late all but messages and transfers land.
+    /// The delay of all effects but messages and transfers.
     pub(crate) near: seeded::Memory,
 }
 
@@ -145,7 +145,7 @@ impl DerefMut for Group {
     }
 }
 
-/// Round robin, so that a run is the same every time.
+/// Picks actors round robin, so that all runs are equal.
 pub(crate) fn in_turn() -> impl FnMut(usize) -> usize {
     let mut turn = 0;
     move |n| {
@@ -154,13 +154,13 @@ pub(crate) fn in_turn() -> impl FnMut(usize) -> usize {
     }
 }
 
-/// The name of a machine's phase: the innermost, since a part of an operator has phases of its own.
+/// Returns the name of a machine's phase: the innermost, since a part of an operator has phases of its own.
 pub(crate) fn phase(machine: Option<&Machine>) -> String {
     let name = machine.map_or("Done", Machine::phase);
     name.rsplit_once('.').map_or(name, |(_, inner)| inner).to_string()
 }
 
-/// Random inputs without masks of every rank of so many rounds.
+/// Returns random inputs without masks for every rank and round.
 pub(crate) fn unmasked_rounds(shape: &Shape, rounds: usize, dice: &mut Dice) -> Vec<Vec<Tensors>> {
     let tensors = |rank, dice: &mut Dice| Tensors {
         mask: OwnedMask::None,
@@ -170,7 +170,7 @@ pub(crate) fn unmasked_rounds(shape: &Shape, rounds: usize, dice: &mut Dice) -> 
 }
 
 impl Group {
-    /// A group with one round, whose operators a test [begins](Self::begin_dispatch) by itself.
+    /// Creates a group with one round, whose operators the test [begins](Self::begin_dispatch).
     pub(crate) fn new(shape: &Shape, tensors: Vec<Tensors>) -> Self {
         let result: Result = |shape, _, source, token, k| result_row(shape, source, token, k);
         let mut group = Self::of(shape, Vec::from([tensors]), result);
@@ -178,9 +178,9 @@ impl Group {
         group
     }
 
-    /// A group that runs these rounds, one after the other.
+    /// Creates a group that runs these rounds, one after the other.
     pub(crate) fn of(shape: &Shape, rounds: Vec<Vec<Tensors>>, result: Result) -> Self {
-        // A cluster borrows its shape, and tests hand groups about.
+        // A cluster borrows its shape, and tests return groups from functions.
         let shape: &'static Shape = Box::leak(Box::new(shape.clone()));
         let operators = schedule("DC", rounds.len());
         let cluster = Cluster::new(shape, Choices::default(), memory(shape), operators);
@@ -191,20 +191,20 @@ impl Group {
         group
     }
 
-    /// The same by another schedule of as many rounds.
+    /// Sets another schedule for the same number of rounds.
     pub(crate) fn by(mut self, letters: &str) -> Self {
         self.operators = schedule(letters, self.operators.len() / letters.len());
         self
     }
 
-    /// The same in that stage of the hierarchy.
+    /// Sets the stage of the hierarchy.
     pub(crate) fn in_stage(mut self, stage: Stage) -> Self {
         self.choices.stage = stage;
         self.actors = self.cluster.actors().collect();
         self
     }
 
-    /// The tensors of the last round.
+    /// Returns the tensors of the last round.
     pub(crate) fn tensors(&mut self) -> &mut Vec<Tensors> {
         self.judge.rounds.last_mut().unwrap()
     }
@@ -222,7 +222,7 @@ impl Group {
         self.cluster.output(rank.index(), 0, tensor)
     }
 
-    /// How many cores there are.
+    /// Returns the number of cores.
     pub(crate) fn cores(&self) -> usize {
         self.cluster.members.len() * self.shape.aiv_num() as usize
     }
@@ -243,7 +243,7 @@ impl Group {
         self.begin_all();
     }
 
-    /// Changes the choices before anybody has taken a step.
+    /// Changes the choices before any actor has taken a step.
     pub(crate) fn change_choices(&mut self, change: impl FnOnce(&mut Choices)) {
         change(&mut self.choices);
         self.members.iter_mut().flat_map(|member| &mut member.cores).for_each(|core| core.machine = None);
@@ -255,17 +255,17 @@ impl Group {
         self.cluster.begin(&mut self.judge).unwrap();
     }
 
-    /// An actor's step, by its number; nothing for a core between operators.
+    /// Takes an actor's step, by its number; does nothing for a core between operators.
     pub(crate) fn progress(&mut self, i: usize) -> core::result::Result<Option<Progress>, Failure> {
         self.cluster.step(self.actors[i], &mut self.judge)
     }
 
-    /// The same. Whether it moved.
+    /// Takes an actor's step, and returns whether it moved.
     pub(crate) fn act(&mut self, i: usize) -> core::result::Result<bool, Failure> {
         Ok(matches!(self.progress(i)?, Some(Progress::Stepped | Progress::Done)))
     }
 
-    /// Steps core number `i` once; a core that has ended its operator is done.
+    /// Steps core number `i` once; a core that has ended its operator returns done.
     pub(crate) fn step(&mut self, i: usize) -> core::result::Result<Step, ProtocolError> {
         let before = self.phase(i);
         let progress = match self.progress(i) {
@@ -303,19 +303,19 @@ impl Group {
     pub(crate) fn without(mut self, duty: Duty) -> Self {
         self.memory.broken = duty.broken();
         self.memory.rewrites = true;
-        // What was held back comes in a step of its own kind.
+        // An effect that was held back lands in a step of another kind.
         self.checked = false;
         self.judge.duty = Some(duty);
         self
     }
 
-    /// Messages and transfers land as `far` says.
+    /// Chooses the delay `far` for messages and transfers.
     pub(crate) fn choose(&mut self, far: seeded::Memory, seed: u64) {
         let chooser = Seeded::with(self.near, far, seed);
         self.memory.choose(chooser);
     }
 
-    /// Runs what is left of the schedule as a seed decides.
+    /// Runs the rest of the schedule as a seed decides.
     pub(crate) fn play(&mut self, far: seeded::Memory, seed: u64) -> core::result::Result<(), Failure> {
         self.choose(far, seed);
         let running: Vec<_> = (0..self.cores()).filter(|&i| self.core(i).machine.is_some()).collect();
@@ -346,7 +346,7 @@ impl Group {
     ) -> core::result::Result<(), Failure> {
         self.begin_all();
         let mut idle = 0;
-        // Quiet says no when it is asked for the first time.
+        // Quiet denies when it is first called.
         while idle < 3 {
             idle += 1;
             for i in 0..self.cores() {
@@ -358,7 +358,7 @@ impl Group {
         Ok(())
     }
 
-    /// Places in the windows of any rank of A2 at which a flag could be looked for and that hold one.
+    /// Returns the places in the windows of any rank of A2 at which a flag could be read and that hold one.
     pub(crate) fn flags_left(&self) -> Vec<(RankId, Place)> {
         let shape = self.shape;
         let ranks = || (0..shape.ep_world_size()).map(RankId);
@@ -458,7 +458,7 @@ impl Judge {
         ] {
             compare(cluster, i, round, tensor, &want.bytes(tensor))?;
         }
-        // Machines leave what follows the counts as it was.
+        // Machines do not change the bytes after the counts.
         let behind = ep_recv_counts_bytes(cluster.shape, cluster.members[i].ep) as usize;
         let behind = &cluster.output(i, round, Tensor::EpRecvCounts)[behind..];
         same(behind, &alloc::vec![0; behind.len()], || format!("what follows the counts of rank {i}"))?;
@@ -497,7 +497,7 @@ impl Judge {
         })
     }
 
-    /// The flags that the operator waits for, as the seed's scheme would clear them.
+    /// Returns the places of the flags that the operator waits for, which the seed's scheme would clear.
     fn allow_seed_clears<C: Chooser>(&mut self, cluster: &Cluster<'_, C>, i: usize, planned: Planned) {
         let (shape, rank) = (cluster.shape, RankId(i as u32));
         let half = if cluster.members[i].ended.is_multiple_of(2) { Partition::P0 } else { Partition::P1 };

@@ -1,4 +1,5 @@
-//! What tests share: small domains, their tensors, groups on simulated memory, golden files, what random tests draw.
+//! Shared parts of tests: small domains, their tensors, groups on simulated memory, golden files, configurations of random
+//! tests.
 
 pub(crate) mod domain;
 pub(crate) mod golden;

@@ -1,9 +1,9 @@
-//! Random tests: the same samples in every run, and others for who asks. Files of other crates include this one.
+//! Random tests: the same samples in every run, and others on request. Files of other crates include this one.
 
 use proptest::test_runner::{Config, RngSeed};
 
-/// A configuration with that many samples, seeded by `VERIEP_SEED`. It prints both: the test runner shows the line when the
-/// test fails.
+/// Returns a configuration with that many samples, seeded by `VERIEP_SEED`. It prints both: the test runner shows the line
+/// when the test fails.
 pub(crate) fn config(cases: u32) -> Config {
     let seed = std::env::var("VERIEP_SEED").map_or(1, |seed| match seed.parse() {
         Ok(seed) => seed,

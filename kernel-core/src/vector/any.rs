@@ -1,4 +1,4 @@
-//! A unit that is chosen when a program runs.
+//! A vector unit that is chosen at run time.
 
 use super::portable::with_functions;
 #[cfg(target_arch = "x86_64")]
@@ -7,7 +7,7 @@ use super::{NotFinite, Portable, Term, Vector};
 use crate::shape::Dtype;
 use core::cell::Cell;
 
-/// One of the units of this architecture. The choice is made anew for every row, which costs nothing beside it.
+/// One of the units of this architecture. It is chosen again for every row, at negligible cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Any {
     /// The unit of any machine.
@@ -21,7 +21,7 @@ pub enum Any {
 }
 
 impl Any {
-    /// Its name in options and reports.
+    /// Returns the name in options and reports.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -44,7 +44,7 @@ macro_rules! any {
     ((); $($function:ident($($argument:ident: $type:ty),*) -> $result:ty;)*) => {
         impl Vector for Any {
             $(
-                // A call is nothing beside a row, and so a profile tells rows from steps.
+                // The cost of a call is negligible for a row, and it makes rows visible in a profile.
                 #[inline(never)]
                 fn $function(&self, $($argument: $type),*) -> $result {
                     match self {

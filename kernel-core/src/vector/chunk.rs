@@ -1,13 +1,13 @@
 //! Rows by chunks of `N` elements, small enough that a chunk stays in registers. The last one may be shorter: it is padded
-//! with zeros, and as much of it is put down as there is room for.
+//! with zeros, and truncated when it is stored.
 //!
-//! Loops here and in the other files of this room are written out: what a closure does might not be inlined, and so not be
-//! compiled for the instructions of the unit that it works for.
+//! Loops here and in the other files of this module contain no closures: a closure might not be inlined, and so not be
+//! compiled for the instructions of its unit.
 
 use crate::shape::element::Element;
 use core::cell::Cell;
 
-/// Chunk `i` of a row of `B` bytes for each item: the row's own, or padded in `$padding`.
+/// Borrows chunk `i` of a row of `B` bytes for each item: the row's own, or padded in `$padding`.
 macro_rules! chunk {
     ($row:expr, $i:expr, $padding:ident) => {{
         let rest = $row.get($i..).unwrap_or(&[]);
@@ -31,7 +31,7 @@ fn padded<T: Copy + Default, const N: usize>(rest: &[T]) -> [T; N] {
     padded
 }
 
-/// The values of chunk `i` of a row of dtype.
+/// Returns the values of chunk `i` of a row of dtype.
 #[inline(always)]
 pub(super) fn elements<E: Element, const N: usize>(element: E, row: &[u8], i: usize) -> [f32; N] {
     let padding;
@@ -39,7 +39,7 @@ pub(super) fn elements<E: Element, const N: usize>(element: E, row: &[u8], i: us
     element.widen_all(chunk)
 }
 
-/// Chunk `i` of a row of f32.
+/// Returns chunk `i` of a row of f32.
 #[inline(always)]
 pub(super) fn floats<const N: usize>(row: &[u8], i: usize) -> [f32; N] {
     let padding;
@@ -51,14 +51,14 @@ pub(super) fn floats<const N: usize>(row: &[u8], i: usize) -> [f32; N] {
     values
 }
 
-/// Chunk `i` of factors.
+/// Returns chunk `i` of factors.
 #[inline(always)]
 pub(super) fn factors<const N: usize>(row: &[f32], i: usize) -> [f32; N] {
     let padding;
     *chunk!(row, i * N, padding)
 }
 
-/// The values of chunk `i` of a row of int8.
+/// Returns the values of chunk `i` of a row of int8.
 #[inline(always)]
 pub(super) fn integers<const N: usize>(row: &[u8], i: usize) -> [f32; N] {
     let padding;
@@ -70,7 +70,7 @@ pub(super) fn integers<const N: usize>(row: &[u8], i: usize) -> [f32; N] {
     values
 }
 
-/// Puts a chunk into the `out` of a row of dtype.
+/// Stores a chunk into the `out` of a row of dtype.
 #[inline(always)]
 pub(super) fn put_elements<E: Element, const N: usize>(element: E, values: &[f32; N], out: &mut [u8]) {
     match out.as_chunks_mut().0.first_chunk_mut() {
@@ -83,7 +83,7 @@ pub(super) fn put_elements<E: Element, const N: usize>(element: E, values: &[f32
     }
 }
 
-/// The same into cells.
+/// Stores a chunk of a row of dtype into cells.
 #[inline(always)]
 pub(super) fn put_elements_in_cells<E: Element, const N: usize>(
     element: E,
@@ -93,7 +93,7 @@ pub(super) fn put_elements_in_cells<E: Element, const N: usize>(
     let mut whole = [[0; 2]; N];
     element.narrow_all(values, &mut whole);
     match out.as_chunks::<2>().0.first_chunk::<N>() {
-        // Of a length that is known, so that they are whole vectors.
+        // The length is a constant, so that they are whole vectors.
         Some(out) => set(out.as_flattened(), whole.as_flattened()),
         None => set(out, whole.as_flattened()),
     }
@@ -106,7 +106,7 @@ fn set(out: &[Cell<u8>], from: &[u8]) {
     }
 }
 
-/// Puts a chunk into the `out` of a row of f32.
+/// Stores a chunk into the `out` of a row of f32.
 #[inline(always)]
 pub(super) fn put_floats<const N: usize>(values: &[f32; N], out: &mut [u8]) {
     match out.as_chunks_mut().0.first_chunk_mut() {
@@ -126,7 +126,7 @@ fn bytes_of<const N: usize>(values: &[f32; N], out: &mut [[u8; 4]; N]) {
     }
 }
 
-/// Puts as much of `from` as there is room for.
+/// Stores as much of `from` as fits.
 #[cold]
 #[inline(never)]
 pub(super) fn put_some(out: &mut [u8], from: &[u8]) {

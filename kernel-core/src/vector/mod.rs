@@ -1,10 +1,10 @@
-//! What a vector unit does to rows: quantise a token or a result, sum the results of a token, normalise it.
+//! The operations of a vector unit on rows: quantise a token or a result, sum the results of a token, normalise it.
 //!
-//! A row is `H` little-endian elements of two bytes ([`Dtype`]), or of four (f32) where that is said; a quantised
-//! row is `H` bytes of int8. [`Portable`] is the reference for every other implementation: they must agree with it
-//! bit by bit, but for the order in which [`rstd`](Vector::rstd) adds. Arithmetic is f32 as IEEE 754 has it: every
-//! operation rounded once, no fused multiply-add, denormals kept. Whatever is rounded to `dtype` is rounded to
-//! nearest even, and a NaN becomes 0x7FC0 (bf16) or 0x7E00 (f16).
+//! A row is `H` little-endian elements of two bytes ([`Dtype`]), or of four (f32) where stated; a quantised row is `H`
+//! bytes of int8. [`Portable`] is the reference for every other implementation: they must agree with it bit by bit, except
+//! for the order in which [`rstd`](Vector::rstd) adds. Arithmetic is f32 as in IEEE 754: every operation is rounded once,
+//! without fused multiply-add, and denormals are kept. Values are rounded to `dtype` to nearest even, and a NaN becomes
+//! 0x7FC0 (bf16) or 0x7E00 (f16).
 
 mod any;
 mod chunk;
@@ -23,7 +23,7 @@ use crate::shape::{Dtype, RowElement, Shape};
 use core::cell::Cell;
 use core::fmt;
 
-/// A value that dynamic quantisation cannot take, before or after smoothing.
+/// A value that dynamic quantisation does not support, before or after smoothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NotFinite {
     /// The first such element of the row.
@@ -38,13 +38,13 @@ impl fmt::Display for NotFinite {
 
 impl core::error::Error for NotFinite {}
 
-/// A term of a token's sum: `weight * value`, the product rounded before it is added. What is added unscaled has
-/// weight 1, which rounds nothing.
+/// A term of a token's sum: `weight * value`, where the product is rounded before it is added. An unscaled row has weight
+/// 1, which causes no rounding.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Term<'a> {
     /// The factor.
     pub weight: f32,
-    /// The row, in whichever form it is at hand.
+    /// The row, in one of its formats.
     pub value: Value<'a>,
 }
 
@@ -77,7 +77,7 @@ pub enum Value<'a> {
     },
 }
 
-/// Bytes as cells.
+/// Returns bytes as cells.
 #[inline]
 #[must_use]
 pub const fn cells(bytes: &mut [u8]) -> &[Cell<u8>] {
@@ -87,7 +87,7 @@ pub const fn cells(bytes: &mut [u8]) -> &[Cell<u8>] {
 /// Converts a token into the payload of a dispatched row. Returns the row's scale, 0 where rows have none.
 ///
 /// # Errors
-/// [`NotFinite`] where the format needs finite values; `out` is then left as it was.
+/// [`NotFinite`] where the format needs finite values; `out` is then unchanged.
 #[inline]
 pub(crate) fn convert<V: Vector>(
     unit: V,
@@ -105,15 +105,15 @@ pub(crate) fn convert<V: Vector>(
     }
 }
 
-/// A vector unit. Lengths are the caller's duty; where slices disagree, what is missing adds nothing and
-/// nothing is written beyond the shortest.
+/// A vector unit. The caller ensures that lengths agree; if they do not, missing elements add nothing and no write exceeds
+/// the shortest slice.
 pub trait Vector: Copy {
     /// Dynamic int8 quantisation of one token (seed 003: `quantMode` 2): `f = x * smooth`, `m = max|f|`,
     /// `s = 127 / m`, `out = i8(rint(f * s))` with ties to even. Returns `dynamic_scale = 1 / s`; a row with
     /// `m` zero, or so small that `s` overflows, becomes all zeros with scale 0.
     ///
     /// # Errors
-    /// [`NotFinite`] if any `f` is not finite; `out` is then left as it was.
+    /// [`NotFinite`] if any `f` is not finite; `out` is then unchanged.
     fn quantise(
         &self,
         dtype: Dtype,
@@ -122,17 +122,17 @@ pub trait Vector: Copy {
         out: &mut [u8],
     ) -> Result<f32, NotFinite>;
 
-    /// Int8 quantisation of one result in blocks of 8 elements (seed 003: `commQuantMode` 2): `m = max|f|`,
-    /// `s = m * (1 / 127)`, `data = i8(rint(f / s))` with ties to even and the unrounded `s`; `scales` has each `s`
-    /// rounded to `dtype`. A block of zeros is zeros; one that is not finite gets a NaN as its scale.
+    /// Int8 quantisation of one result in blocks of 8 elements (seed 003: `commQuantMode` 2): `m = max|f|`, `s = m * (1 /
+    /// 127)`, `data = i8(rint(f / s))` with ties to even and the unrounded `s`; `scales` has each `s` rounded to `dtype`. A
+    /// block of zeros gives zeros; one that is not finite gets a NaN as its scale.
     fn quantise_blocks(&self, dtype: Dtype, row: &[u8], data: &mut [u8], scales: &mut [u8]);
 
-    /// The same of a row of f32: a partial sum on its way to another server.
+    /// Quantises a row of f32 in the same way: a partial sum on its way to another server.
     fn quantise_sums(&self, dtype: Dtype, sums: &[u8], data: &mut [u8], scales: &mut [u8]);
 
-    /// The result of one token: from +0.0, `terms` in order, rounded once to `dtype`. Into cells, as a fabric
-    /// [lends](crate::fabric::Fabric::lend) them; of other memory [`cells`] makes them. Rows may be prefetched if
-    /// their memory [has that](crate::fabric::Capabilities::PREFETCH).
+    /// The result of one token: from +0.0, `terms` in order, rounded once to `dtype`. The output is cells, as a fabric
+    /// [lends](crate::fabric::Fabric::lend) them; [`cells`] converts other memory. Rows may be prefetched if their memory
+    /// [supports it](crate::fabric::Capabilities::PREFETCH).
     fn weighted_sum(&self, dtype: Dtype, terms: &[Term<'_>], prefetch: bool, out: &[Cell<u8>]);
 
     /// Adds `terms` in order to `sums`, a row of f32. Rows may be prefetched as in a weighted sum.
@@ -141,11 +141,11 @@ pub trait Vector: Copy {
     /// Rounds a row of f32 to `dtype`.
     fn narrow(&self, dtype: Dtype, sums: &[u8], out: &mut [u8]);
 
-    /// `1 / sqrt(sum + eps)` of a row of f32, `sum` that of every `r * r * (1 / H)`: `1 / H` is one f32, each
-    /// product is rounded; they may be added in any order.
+    /// `1 / sqrt(sum + eps)` of a row of f32, where `sum` adds every `r * r * (1 / H)`: `1 / H` is one f32 and each product
+    /// is rounded; they may be added in any order.
     fn rstd(&self, sums: &[u8], eps: f32) -> f32;
 
-    /// `round(round(r * rstd) * gamma)` of a row of f32, both rounded to `dtype`; `gamma` is a row of it.
+    /// `round(round(r * rstd) * gamma)` of a row of f32, both rounded to `dtype`; `gamma` is a row of `dtype`.
     fn normalise(&self, dtype: Dtype, sums: &[u8], rstd: f32, gamma: &[u8], out: &mut [u8]);
 
     /// The sum of two rows, each element rounded once to `dtype` (TP = 2); NaN as above.

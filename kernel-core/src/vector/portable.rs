@@ -1,7 +1,6 @@
-//! The loops over rows, plain Rust that a compiler vectorises for whatever it targets, and the unit of any machine made of
-//! them.
+//! The loops over rows, in plain Rust that a compiler vectorises for its target, and the portable unit made of them.
 //!
-//! All of it is inlined, so that a function with target features of its own that calls it has it compiled for those.
+//! They are all inlined, so that a caller with target features of its own has them compiled for those.
 
 use super::chunk::{elements, floats, put_elements};
 use super::{NotFinite, Term, Vector, quantise, sum};
@@ -9,8 +8,8 @@ use crate::shape::Dtype;
 use crate::shape::element::{Bf16, Element, F16};
 use core::cell::Cell;
 
-/// The loops. `half` knows f16; `SUM` elements are summed at a time, which as f32 should fill half the registers, and `MAP`
-/// elements are mapped at a time.
+/// The loops. `half` converts f16; `SUM` elements are summed at a time, which as f32 should fill half the registers, and
+/// `MAP` elements are mapped at a time.
 #[derive(Clone, Copy)]
 pub(super) struct Loops<H, const SUM: usize, const MAP: usize> {
     pub(super) half: H,
@@ -93,7 +92,7 @@ impl<H: Element, const SUM: usize, const MAP: usize> Vector for Loops<H, SUM, MA
     }
 }
 
-/// The first `len` elements of a row of dtype, as many as there are.
+/// Returns the first `len` elements of a row of dtype, or all if there are fewer.
 #[inline(always)]
 fn first(out: &mut [u8], len: usize) -> &mut [u8] {
     let len = out.len().min(2 * len);
@@ -118,7 +117,7 @@ fn narrow<E: Element, const N: usize>(element: E, sums: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Partial sums that [`rstd`] keeps: element `i` goes to number `i` modulo this.
+/// The number of partial sums of [`rstd`]: element `i` is added to number `i` modulo this.
 const LANES: usize = 16;
 
 #[inline(always)]
@@ -155,11 +154,11 @@ fn normalise<E: Element, const N: usize>(element: E, sums: &[u8], rstd: f32, gam
     }
 }
 
-/// The vector unit of any machine.
+/// The portable vector unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Portable;
 
-/// Hands the functions of [`Vector`] to a macro that implements it, with what `$given` says.
+/// Passes the functions of [`Vector`] to a macro that implements it, with the arguments `$given`.
 macro_rules! with_functions {
     ($implement:ident! $given:tt) => {
         $implement! { $given;

@@ -1,18 +1,18 @@
-//! Rows to int8: a token with one scale, a result with one for each block.
+//! Quantisation of rows to int8: a token with one scale, a result with one for each block.
 
 use super::NotFinite;
 use super::chunk::{elements, factors, put_some};
 use crate::shape::element::{Element, load};
 use crate::shape::sizes::COMM_BLOCK;
 
-/// The bits of `|value|`: as integers they are ordered like the values, NaN above infinity, and an integer
+/// Returns the bits of `|value|`. As integers they are ordered like the values, with NaN above infinity, and an integer
 /// maximum needs no rule for NaN, so it vectorises.
 #[inline(always)]
 fn magnitude(value: f32) -> i32 {
     value.to_bits().cast_signed() & i32::MAX
 }
 
-/// The same before widening, which keeps the order.
+/// Returns the bits of an element's magnitude before widening, which keeps the order.
 #[inline(always)]
 fn element_magnitude(bytes: [u8; 2]) -> i16 {
     i16::from_le_bytes(bytes) & i16::MAX
@@ -20,7 +20,7 @@ fn element_magnitude(bytes: [u8; 2]) -> i16 {
 
 const INFINITY: i32 = 0x7F80_0000;
 
-/// A token.
+/// Quantises a token.
 #[inline(always)]
 pub(super) fn token<E: Element, const N: usize>(
     element: E,
@@ -52,7 +52,7 @@ pub(super) fn token<E: Element, const N: usize>(
         return Err(first_not_finite::<E>(pairs, smooth));
     }
     let s = 127.0 / f32::from_bits(peak.cast_unsigned());
-    // Also when the peak is 0.
+    // This includes a peak of 0.
     if !s.is_finite() {
         out.fill(0);
         return Ok(0.0);
@@ -68,7 +68,7 @@ pub(super) fn token<E: Element, const N: usize>(
     Ok(1.0 / s)
 }
 
-/// Chunk `i` of a row times its smooth factors; zeros where there are none.
+/// Returns chunk `i` of a row times its smooth factors; zeros where there are none.
 #[inline(always)]
 fn smoothed<E: Element, const N: usize>(element: E, row: &[u8], smooth: &[f32], i: usize) -> [f32; N] {
     let mut values: [f32; N] = elements(element, row, i);
@@ -78,7 +78,7 @@ fn smoothed<E: Element, const N: usize>(element: E, row: &[u8], smooth: &[f32], 
     values
 }
 
-/// Puts `rint(value * s)` of a chunk into `out`.
+/// Stores `rint(value * s)` of a chunk into `out`.
 #[inline(always)]
 fn put_integers<const N: usize>(values: &[f32; N], s: f32, out: &mut [u8]) {
     match out.first_chunk_mut() {
@@ -98,7 +98,7 @@ fn integers_of<const N: usize>(values: &[f32; N], s: f32, out: &mut [u8; N]) {
     }
 }
 
-/// `rint` of a value within about +-127, as the byte of an i8.
+/// Returns `rint` of a value within about +-127, as the byte of an i8.
 ///
 /// The sum with 1.5 * 2^23 lies in [2^23, 2^24), where the last place is 1: the addition itself rounds to
 /// the nearest integer, and ties go to even because 1.5 * 2^23 is even. Its mantissa then is 2^22 + the
@@ -117,10 +117,10 @@ fn first_not_finite<E: Element>(row: &[[u8; 2]], smooth: Option<&[f32]>) -> NotF
     NotFinite { element: values.position(|f| !f.is_finite()).unwrap_or(0) as u32 }
 }
 
-/// Elements of a block.
+/// The number of elements of a block.
 const BLOCK: usize = COMM_BLOCK as usize;
 
-/// A result, block by block.
+/// Quantises a result, block by block.
 #[inline(always)]
 pub(super) fn blocks<E: Element>(row: &[u8], data: &mut [u8], scales: &mut [u8]) {
     let peak = |row: &[[u8; 2]; BLOCK]| {
@@ -133,7 +133,8 @@ pub(super) fn blocks<E: Element>(row: &[u8], data: &mut [u8], scales: &mut [u8])
     in_blocks::<E, 2>(row, data, scales, peak, load::<E>);
 }
 
-/// A row of f32, block by block. A block so small that its scale is zero in dtype may have any data: nothing comes of it.
+/// Quantises a row of f32, block by block. A block so small that its scale is zero in dtype may have any data, which have
+/// no effect.
 #[inline(always)]
 pub(super) fn sums<E: Element>(sums: &[u8], data: &mut [u8], scales: &mut [u8]) {
     let peak = |sums: &[[u8; 4]; BLOCK]| {
@@ -146,7 +147,7 @@ pub(super) fn sums<E: Element>(sums: &[u8], data: &mut [u8], scales: &mut [u8]) 
     in_blocks::<E, 4>(sums, data, scales, peak, f32::from_le_bytes);
 }
 
-/// Elements of `N` bytes, block by block; `peak` is the largest magnitude of a block.
+/// Quantises elements of `N` bytes, block by block; `peak` is the largest magnitude of a block.
 #[inline(always)]
 fn in_blocks<E: Element, const N: usize>(
     row: &[u8],
@@ -183,7 +184,7 @@ fn block<E: Element, const N: usize>(
         return E::narrow(f32::NAN).to_le_bytes();
     }
     let s = f32::from_bits(peak.cast_unsigned()) * (1.0 / 127.0);
-    // Of results, nothing but zeros has s = 0: one 127th of the smallest denormal of either type is still an f32.
+    // For results, only zeros have s = 0: one 127th of the smallest denormal of either type is still an f32.
     let divisor = if s > 0.0 { s } else { 1.0 };
     for (q, &x) in data.iter_mut().zip(row) {
         *q = nearest_i8(value(x) / divisor);

@@ -1,4 +1,4 @@
-//! Weighted sums of rows, `N` elements at a time: their sums stay in registers while all terms pass.
+//! Weighted sums of rows, `N` elements at a time, which stay in registers while all terms are added.
 
 use super::chunk::{elements, floats, integers, put_elements_in_cells, put_floats};
 use super::{Term, Value};
@@ -7,7 +7,7 @@ use crate::shape::element::{Element, load};
 use crate::shape::sizes::COMM_BLOCK;
 use core::cell::Cell;
 
-/// The result of a token: from +0.0, rounded into `out`.
+/// Computes the result of a token: from +0.0, rounded into `out`.
 #[inline(always)]
 pub(super) fn rounded<E: Element, const N: usize>(
     element: E,
@@ -23,7 +23,7 @@ pub(super) fn rounded<E: Element, const N: usize>(
     }
 }
 
-/// On top of what is in `out`, a row of f32.
+/// Adds the terms to `out`, a row of f32.
 #[inline(always)]
 pub(super) fn added<E: Element, const N: usize>(
     element: E,
@@ -39,12 +39,12 @@ pub(super) fn added<E: Element, const N: usize>(
     }
 }
 
-/// What the terms of a token have in common.
+/// Common properties of a token's terms.
 #[derive(Clone, Copy)]
 struct Rows {
-    /// All of them are rows. Most tokens have rows alone; their loop then has nothing else in it.
+    /// All terms are rows, as for most tokens; their loop then handles nothing else.
     alone: bool,
-    /// How many bytes ahead of the sum rows are fetched; without prefetching, farther than any row is long.
+    /// The distance in bytes by which rows are prefetched; without prefetching, more than the length of any row.
     ahead: usize,
 }
 
@@ -97,15 +97,15 @@ fn add<const N: usize>(sums: &mut [f32; N], weight: f32, values: &[f32; N]) {
     }
 }
 
-/// Elements of an int8 block.
+/// The number of elements of an int8 block.
 const BLOCK: usize = COMM_BLOCK as usize;
 
-/// Chunk `i` of int8 blocks, as if it had come in dtype.
+/// Returns chunk `i` of int8 blocks, rounded as if it had travelled in dtype.
 #[inline(always)]
 fn dequantised<E: Element, const N: usize>(element: E, data: &[u8], scales: &[u8], i: usize) -> [f32; N] {
     let mut values: [f32; N] = integers(data, i);
     let scales = scales.as_chunks().0.get(i * (N / BLOCK)..).unwrap_or(&[]);
-    // Spread out first: what is left is the same for every element.
+    // The scales are spread out first, so that the rest is the same for every element.
     let mut spread = [0.0; N];
     for (n, spread) in spread.as_chunks_mut::<BLOCK>().0.iter_mut().enumerate() {
         *spread = [scales.get(n).map_or(0.0, |&scale| load::<E>(scale)); BLOCK];

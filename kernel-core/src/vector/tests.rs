@@ -15,7 +15,7 @@ fn row(dtype: Dtype, values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|&v| numerics::to_bytes(dtype, v)).collect()
 }
 
-/// Every unit that this processor has.
+/// Returns every unit that this processor supports.
 fn units() -> Vec<Any> {
     let mut units = vec![Any::default()];
     #[cfg(target_arch = "x86_64")]
@@ -39,13 +39,13 @@ fn every_unit_widens_all_bit_patterns_as_half_does() {
     for (unit, dtype) in units().into_iter().flat_map(|unit| [(unit, Dtype::Bf16), (unit, Dtype::F16)]) {
         let mut sums = vec![0; 4 * elements.len()];
         unit.accumulate(dtype, &[Term::row(1.0, &bytes(&elements))], true, &mut sums);
-        // A sum begins with +0.0, which takes the sign of a zero away.
+        // A sum begins with +0.0, so a zero loses its sign.
         let expected: Vec<_> = numerics::values(dtype, &bytes(&elements)).iter().map(|v| v + 0.0).collect();
         assert!(comparable(&sums) == comparable(&f32s(&expected)), "{} {dtype:?}", unit.name());
     }
 }
 
-/// Every element, the tie behind it, and one f32 to either side of both.
+/// Tests every element, the tie above it, and one f32 to either side of both.
 #[test]
 fn every_unit_rounds_at_every_tie_as_half_does() {
     for dtype in [Dtype::Bf16, Dtype::F16] {
@@ -124,8 +124,8 @@ fn every_element_survives_the_round_trip_and_every_nan_becomes_the_canonical_one
     }
 }
 
-/// Around every border between two neighbours: the tie, and one f32 to either side of it. Then values from all of f32,
-/// infinities and NaNs among them.
+/// Tests every tie between two neighbours, and one f32 to either side of it; then values from all of f32, with infinities
+/// and NaNs.
 #[test]
 fn rounding_agrees_with_half_at_every_tie_and_all_over_f32() {
     fn check(value: f32) {
@@ -145,7 +145,7 @@ fn rounding_agrees_with_half_at_every_tie_and_all_over_f32() {
             }
         }
     }
-    // The step is a prime, so that low bits differ, too.
+    // The step is a prime, so that low bits vary too.
     (0..=u32::MAX).step_by(4093).for_each(|bits| check(f32::from_bits(bits)));
     for special in [0, 0x7F80_0000, 0x7F80_0001, 0x7FFF_FFFF] {
         check(f32::from_bits(special));
@@ -193,7 +193,7 @@ fn what_is_not_finite_is_named_by_its_first_element() {
     assert_eq!(Portable.quantise(Dtype::F16, &bytes(&[0, 1, 0xFC00]), None, &mut out), refused(2));
     let large = bytes(&[0, 0x7F00, 0]);
     assert_eq!(Portable.quantise(Dtype::Bf16, &large, Some(&[4.0; 3]), &mut out), refused(1));
-    // Infinity is refused before smoothing, too: 0 * infinity is not a number.
+    // Infinity is also refused before smoothing: 0 * infinity is not a number.
     assert_eq!(Portable.quantise(Dtype::F16, &bytes(&[0, 0x7C00, 0]), Some(&[0.0; 3]), &mut out), refused(1));
     assert_eq!(out, [9; 3]);
 }
@@ -222,11 +222,11 @@ fn products_are_rounded_before_they_are_added() {
         false,
         cells(&mut out),
     );
-    // Fused it would be 2^-23 + 2^-30, which bf16 holds.
+    // Fused it would be 2^-23 + 2^-30, which bf16 can represent.
     assert_eq!(out, *row(Dtype::Bf16, &[f32::EPSILON]));
 }
 
-/// Lengths around the chunks in which units take rows: 32, 64 and 128.
+/// Lengths around the chunks in which units process rows: 32, 64 and 128.
 fn lengths() -> impl Strategy<Value = usize> {
     prop_oneof![4 => 1usize..=70, 1 => 120usize..=136, 1 => 250usize..=330]
 }
@@ -235,7 +235,7 @@ fn dtypes() -> impl Strategy<Value = Dtype> {
     prop_oneof![Just(Dtype::Bf16), Just(Dtype::F16)]
 }
 
-/// Any bits; or the values that break things; or values close enough together to matter to each other.
+/// Any bits, special values, or values close enough together to affect each other.
 fn elements(len: usize) -> impl Strategy<Value = Vec<u16>> {
     let special =
         prop::sample::select(vec![0u16, 0x8000, 1, 0x8001, 0x7F, 0x3FF, 0x7F80, 0x7C00, 0xFC01, 0x7FC1]);
@@ -250,7 +250,7 @@ fn elements(len: usize) -> impl Strategy<Value = Vec<u16>> {
     ]
 }
 
-/// A row, and smooth factors that are finite.
+/// A row, and finite smooth factors.
 fn rows_to_quantise() -> impl Strategy<Value = (Vec<u16>, Option<Vec<f32>>)> {
     let factor = prop_oneof![0.25f32..4.0, any::<f32>().prop_filter("finite", |f| f.is_finite()), Just(0.0)];
     lengths().prop_flat_map(move |len| {
@@ -267,7 +267,7 @@ enum Owned {
 }
 
 impl Owned {
-    /// Its values, one by one.
+    /// Returns its values, one by one.
     fn values(&self, dtype: Dtype) -> Vec<f32> {
         let of = |row: &[u16]| numerics::values(dtype, &bytes(row));
         match self {
@@ -285,7 +285,7 @@ impl Owned {
     }
 }
 
-/// Values rounded to `dtype`.
+/// Returns the values rounded to `dtype`.
 fn of_bytes(dtype: Dtype, values: &[f32]) -> Vec<f32> {
     numerics::values(dtype, &numerics::rounded(dtype, values))
 }
@@ -307,7 +307,7 @@ fn terms() -> impl Strategy<Value = (usize, Vec<(f32, Owned)>)> {
     })
 }
 
-/// `terms` by reference, handed to `f`.
+/// Passes `terms` by reference to `f`.
 fn with_terms<T>(terms: &[(f32, Owned)], f: impl FnOnce(&[Term<'_>]) -> T) -> T {
     let rows: Vec<[Vec<u8>; 2]> = terms
         .iter()
@@ -336,7 +336,7 @@ fn f32s(values: &[f32]) -> Vec<u8> {
     values.iter().flat_map(|v| v.to_le_bytes()).collect()
 }
 
-/// Bits, all NaNs alike: an f32 keeps whichever payload the operation left.
+/// Returns the bits, with all NaNs equal: an f32 keeps any payload that the operation left.
 fn comparable(row: &[u8]) -> Vec<u32> {
     let values = row.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b));
     values.map(|v| if v.is_nan() { f32::NAN.to_bits() } else { v.to_bits() }).collect()
@@ -364,7 +364,7 @@ fn a_block_that_is_not_finite_gets_the_nan_of_its_type() {
 
 #[test]
 fn a_mixed_row_is_rounded_as_f32_before_it_is_scaled() {
-    // 1 + 2^-9 keeps its 2^-9 until the copy is taken away.
+    // 1 + 2^-9 keeps its 2^-9 until the copy is subtracted.
     let (one, small) = (row(Dtype::Bf16, &[1.0]), row(Dtype::Bf16, &[1.0 / 512.0]));
     let mix = Value::Mix { alphas: [1.0, 1.0], rows: [&one, &small] };
     let mut out = [0; 2];
@@ -432,7 +432,7 @@ proptest! {
             with_terms(&terms, |terms| unit.weighted_sum(dtype, terms, true, cells(&mut out)));
             prop_assert_eq!(&out, &numerics::rounded(dtype, &sum), "{}", unit.name());
 
-            // The same in two parts, unrounded in between.
+            // The same sum in two parts, unrounded in between.
             let (first, second) = terms.split_at(terms.len() / 2);
             let mut sums = vec![0; 4 * len];
             for part in [first, second] {

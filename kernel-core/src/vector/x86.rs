@@ -1,8 +1,8 @@
 //! Wider vectors of x86-64: the loops of [`Portable`](super::Portable), compiled again for AVX2 and for AVX-512.
 //!
-//! Same source, same bits: Rust neither fuses a multiplication with an addition nor flushes denormals, however wide the
-//! vectors are. Written by hand are only the conversions of f16, which a compiler does not make of the loops. This crate
-//! cannot ask the processor what it has; whoever makes a unit has asked.
+//! The same source gives the same bits: Rust neither fuses a multiplication with an addition nor flushes denormals, at any
+//! vector width. Only the conversions of f16 are written by hand, since compilers do not generate them from the loops. This
+//! crate cannot query the processor's features; the creator of a unit must have done so.
 #![allow(unsafe_code)]
 
 use super::portable::{Loops, with_functions};
@@ -27,7 +27,7 @@ macro_rules! unit {
             #[doc = concat!("The unit of a processor with ", $features, ".")]
             ///
             /// # Safety
-            /// The processor has these features, and the operating system keeps the registers that they need.
+            /// The processor must have these features, and the operating system must save the registers that they need.
             #[must_use]
             pub const unsafe fn new() -> Self {
                 Self(())
@@ -59,11 +59,11 @@ with_functions! { unit! (
     Avx512, "avx512f,avx512bw,avx512dq,avx512vl,f16c", 128, 128
 ) }
 
-/// To nearest, ties to even; denormals of f16 are kept whatever the mode of the processor is.
+/// Rounds to nearest, ties to even; denormals of f16 are kept in every mode of the processor.
 const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
 
-/// f16 by the instructions of a unit, `$lanes` elements at a time. A NaN keeps its payload on the way to f16 there, and gets
-/// rid of it here.
+/// Converts f16 by the instructions of a unit, `$lanes` elements at a time. These keep the payload of a NaN on conversion
+/// to f16; it is removed here.
 macro_rules! half {
     ($name:ident, $lanes:literal, $packed:ty, $wide:ty, $widen:ident, $narrow:ident) => {
         impl Element for $name {
@@ -83,8 +83,8 @@ macro_rules! half {
                 let (from, rest) = from.as_chunks::<$lanes>();
                 let (whole, last) = to.as_chunks_mut::<$lanes>();
                 for (to, from) in whole.iter_mut().zip(from) {
-                    // SAFETY: a value of this type exists, so the processor has the instruction. Arrays and vectors are
-                    // of the same size and any bits are values of either.
+                    // SAFETY: a value of this type exists, so the processor has the instruction. Arrays and vectors have
+                    // the same size, and any bits are valid values of both.
                     *to = unsafe {
                         core::mem::transmute::<$wide, [f32; $lanes]>($widen(core::mem::transmute::<
                             [[u8; 2]; $lanes],

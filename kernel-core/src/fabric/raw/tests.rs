@@ -24,7 +24,7 @@ std::thread_local! {
     static DONE: RefCell<Vec<Did>> = const { RefCell::new(Vec::new()) };
 }
 
-// Not inlined, so that the check for the fence's instruction cannot find it in the first bytes of another function.
+// Not inlined, since a test searches the first bytes of `fence` for the processor's instruction.
 #[inline(never)]
 pub(super) fn note(did: Did) {
     DONE.with_borrow_mut(|done| done.push(did));

@@ -1,4 +1,4 @@
-//! What combine adds up and what becomes of it, worked out on paper.
+//! The terms of combine and its results, computed by hand.
 
 use super::super::{Normed, Range};
 use super::*;
@@ -59,7 +59,7 @@ fn a_const_experts_row_is_rounded_as_f32_and_no_earlier() {
 
 #[test]
 fn terms_are_added_in_the_order_of_k_whoever_computes_them() {
-    // 2^24 + 1 is 2^24 in f32, so copy, MoE, const leave 0; in any other order something else.
+    // 2^24 + 1 is 2^24 in f32, so copy, MoE, const give 0; any other order gives another result.
     let large = 16_777_216.0;
     let tensors = Tensors {
         alpha_1: bf16(&[0.0]),
@@ -77,7 +77,7 @@ fn shared_expert_x_is_added_last_to_active_tokens() {
     let shape = shape(&Config { given: Given::SHARED_EXPERT_X, ..small([1, 2, 0, 0, 2, 1, 2]) });
     let tensors = Tensors {
         mask_1d: Some(vec![true, false]),
-        // 2^-30 is lost unless 1 and -1 have gone before.
+        // 2^-30 is lost unless 1 and -1 have been added before.
         shared_expert_x: Some(bf16(&[1.0 / 1_073_741_824.0, 5.0])),
         ..Tensors::new(&[0.0, 0.0], &[0, 1, 0, 1], &[1.0, -1.0, 1.0, 1.0])
     };
@@ -101,7 +101,7 @@ fn blocks_of_eight_are_quantised_as_on_paper() {
     let row = [127.0, 63.5, -0.5, 1.5, -2.5, 0.0, -127.0, 64.0, 1.0, -0.5];
     let seen = through(Dtype::Bf16, &row);
     assert_eq!(seen, [127.0, 64.0, 0.0, 2.0, -2.0, 0.0, -127.0, 64.0, 1.0, -0.503_906_25]);
-    // s = 515.7795...; q = 127, 64. The scale travels as 516, and 127 * 516 is more than f16 holds.
+    // s = 515.7795...; q = 127, 64. The scale travels as 516, and 127 * 516 exceeds the range of f16.
     assert_eq!(through(Dtype::F16, &[65504.0, 32752.0]), [f32::INFINITY, 33024.0]);
     // 0.578125 / s is below 63.5: multiplied by 1 / s or by 127 / m it would become 64.
     let scale = half::bf16::from_f32(1.15625 / 127.0).to_f32();
@@ -122,14 +122,14 @@ fn a_block_that_is_not_finite_is_nan_alone_and_one_of_zeros_stays() {
 fn what_comes_back_is_quantised_and_what_stays_is_not() {
     let config = specials([0, 1, 0], 2);
     let config = Config { comm_quant_mode: 2, given: Given::SHARED_EXPERT_X, ..config };
-    // 0.25 of 127 is 0 in int8: it survives in the copy and in shared_expert_x alone.
+    // 0.25 of 127 is 0 in int8: it remains only in the copy and in shared_expert_x.
     let tensors = Tensors {
         shared_expert_x: Some(bf16(&[0.0, 0.25])),
         ..Tensors::new(&[127.0, 0.25], &[0, 2], &[1.0, 1.0])
     };
     let seen = combine(&shape(&config), &[tensors], 0, &|_, _| vec![127.0, 0.25]);
     assert_eq!(seen.0, [254.0, 0.5]);
-    // Rows of shared experts travel, too: 0.5 * 0 + 0.
+    // Rows of shared experts travel too: 0.5 * 0 + 0.
     let config = Config { comm_quant_mode: 2, ..small([2, 1, 1, 1, 1, 2, 1]) };
     let tensors = Tensors::new(&[127.0, 0.25], &[0], &[0.5]);
     let seen = combine(&shape(&config), &[tensors.clone(), tensors], 1, &|_, _| vec![127.0, 0.25]);
@@ -161,7 +161,7 @@ fn a_row_is_normalised_as_on_paper() {
     let seen = normed(&shape, &[0.5, 2.0, 2.0, -3.0], &[0.5, 0.0, 0.0, -1.0]);
     assert_eq!(seen.x_out, bf16(&[0.5, 2.0, 2.0, -3.0]));
     assert_eq!(seen.x, bf16(&[1.0, 2.0, 2.0, -4.0]));
-    // (1 + 4 + 4 + 16) / 4 = 6.25, of which the root is 2.5.
+    // (1 + 4 + 4 + 16) / 4 = 6.25, whose root is 2.5.
     let [Range { smallest, largest, exact }] = seen.rstd[..] else { panic!("one token") };
     assert_eq!(exact, 0.4);
     assert!(smallest <= 0.4 && 0.4 <= largest && largest - smallest < 1e-6, "{smallest} {largest}");
@@ -216,7 +216,7 @@ fn epsilon_is_added_to_the_mean_and_an_inactive_token_has_its_residual() {
 #[test]
 fn the_range_of_rstd_holds_every_order_and_little_else() {
     let shape = norm(4, 0.0);
-    // Quarters of 2^24 + 1 + 1 + 1: from the left it stays 2^22, from the right it becomes more.
+    // Quarters of 2^24 + 1 + 1 + 1: added from the left it stays 2^22, from the right it becomes more.
     let seen = normed(&shape, &[4096.0, 1.0, 1.0, 1.0], &[0.0; 4]).rstd[0];
     let of = |sum: f32| 1.0 / libm::sqrtf(sum);
     assert!(seen.holds(of(4_194_304.0)) && seen.holds(of(4_194_305.0)));
@@ -225,7 +225,7 @@ fn the_range_of_rstd_holds_every_order_and_little_else() {
     assert!(seen.holds(f32::NAN) && !seen.holds(0.0));
     let seen = normed(&shape, &[f32::INFINITY, 1.0, 1.0, 1.0], &[0.0; 4]).rstd[0];
     assert!(seen.holds(0.0) && !seen.holds(f32::NAN) && !seen.holds(1e-30));
-    // Below zero there is no root.
+    // A negative number has no root.
     let seen = normed(&norm(4, -2.0), &[1.0; 4], &[0.0; 4]).rstd[0];
     assert!(seen.holds(f32::NAN) && !seen.holds(1.0));
 }

@@ -1,4 +1,4 @@
-//! Sums by servers, worked out on paper.
+//! Sums by servers, computed by hand.
 
 use super::*;
 use crate::shape::Protocol;
@@ -13,7 +13,7 @@ fn tensors(ids: [[i32; 3]; 4]) -> Vec<Tensors> {
     (0..).zip(&ids).map(of).collect()
 }
 
-/// Of the token of rank 0, when its pairs bring these values in every element.
+/// Returns the result of rank 0's token, when its pairs return these values in every element.
 fn combined(config: &Config<'_>, ids: [i32; 3], values: [f32; 3]) -> f32 {
     let tensors = tensors([ids, [0, 1, 2], [0, 1, 2], [0, 1, 2]]);
     let (x_out, asked) = combine(&shape(config), &tensors, 0, &|_, k| vec![values[k as usize]; 8]);
@@ -24,27 +24,27 @@ fn combined(config: &Config<'_>, ids: [i32; 3], values: [f32; 3]) -> f32 {
 
 #[test]
 fn a_partial_sum_is_rounded_before_it_crosses() {
-    // In f32 256 + 2 * 0.5 + 4 * 0.5 = 259, of which bf16 makes 260.
+    // In f32 256 + 2 * 0.5 + 4 * 0.5 = 259, which bf16 rounds to 260.
     assert_eq!(combined(&small([4, 4, 0, 0, 3, 8, 1]), [0, 2, 1], [256.0, 0.5, 0.5]), 260.0);
     // By servers: 256 + 2 = 258, and 1; in all 259 again.
     assert_eq!(combined(&hierarchy(), [0, 2, 1], [256.0, 0.5, 0.5]), 260.0);
     // 256 + 1 is rounded to 256 on the way; then 256 + 2.
     assert_eq!(combined(&hierarchy(), [0, 1, 2], [256.0, 0.5, 0.5]), 258.0);
-    // The own server is no exception, the order of servers not that of k.
+    // The own server is no exception, and the order of servers is not that of k.
     assert_eq!(combined(&hierarchy(), [2, 3, 0], [256.0, 0.5, 0.5]), 258.0);
 }
 
 #[test]
 fn blocks_are_made_of_the_sum_in_f32() {
     let config = Config { comm_quant_mode: 2, ..hierarchy() };
-    // 257 / 127 = 2.0236, as bf16 2.03125; times 127 is 257.97, as bf16 258. Of 256, to which the sum would have been
-    // rounded, 256 would have come. The other server brings 2.
+    // 257 / 127 = 2.0236, as bf16 2.03125; times 127 is 257.97, as bf16 258. A sum rounded to 256 before would have given
+    // 256. The other server adds 2.
     assert_eq!(combined(&config, [0, 1, 2], [256.0, 0.5, 0.5]), 260.0);
 }
 
 #[test]
 fn a_server_brings_nothing_where_the_token_has_no_pair() {
-    // -0.0 would come out of a sum that begins with the partial sum itself.
+    // A sum that begins with the partial sum itself would give -0.0.
     let config = hierarchy();
     assert_eq!(combined(&config, [0, 1, 2], [0.0; 3]).to_bits(), 0);
     let one_server = Config { k: 1, ..config };
@@ -56,7 +56,7 @@ fn a_server_brings_nothing_where_the_token_has_no_pair() {
 #[test]
 fn rows_come_with_their_weight_and_their_place_among_the_pairs_on_that_server() {
     let seen = dispatch(&shape(&hierarchy()), &tensors([[1, 2, 0], [3, 2, 1], [0, 1, 2], [0, 2, 3]]));
-    // Expert 2, on server 1: the only one of rank 0's token there; the second of two of rank 1's; ...
+    // Expert 2, on server 1: rank 0's token has it as its only one there; rank 1's as the second of two; ...
     assert_eq!(seen[2].ep_recv_counts, [1, 2, 3, 4]);
     assert_eq!(seen[2].expand_scales, [2.0, 2.0, 4.0, 2.0]);
     let of = |pairs, place| pairs << 16 | place;
