@@ -1,6 +1,6 @@
 //! A fabric of your own: two ranks of two cores over plain memory, polled by one processor as a firmware would.
 //!
-//! `cargo run --release --example own_fabric -- 1000` runs that many rounds, in memory that does not grow.
+//! `cargo run --release --example own_fabric -- 1000` runs that many rounds, in constant memory.
 
 use core::error::Error;
 use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress};
@@ -17,7 +17,7 @@ use veriep_core::vector::Portable;
 
 const RANKS: usize = 2;
 
-/// The memory of one rank: flags, rows on their way, and what the operators put out.
+/// The memory of one rank: flags, rows on their way, and outputs.
 struct Memory {
     state: Vec<u8>,
     window: Vec<u8>,
@@ -116,7 +116,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let mut scratch = [0; 4].map(|_| (vec![0; scratch_words(&shape)], vec![0; scratch_bytes(&shape)]));
     let mut given = [0, 1].map(|_| [const { Vec::new() }; 3]);
     for round in 0..rounds {
-        // Two tokens of bf16 numbers; each goes to two experts with weight 1/2, so what comes back is the token again.
+        // Two tokens of bf16 numbers; each goes to two experts with weight 1/2, so combine returns the token.
         let x: Vec<u8> = (0x3F80..0x3F90).flat_map(|i| (i + (round % 64) as u16).to_le_bytes()).collect();
         let inputs =
             Inputs { x: &x, expert_ids: &[0, 3, 2, 1], expert_scales: &[0.5; 4], ..Inputs::default() };
@@ -136,7 +136,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                     done += u32::from(machine.step(&mut cx)? == Progress::Done);
                 }
             }
-            // The experts return the rows as they came.
+            // The experts return the rows unchanged.
             let tensors = [Tensor::ExpandX, Tensor::AssistInfo, Tensor::EpRecvCounts];
             for (given, memory) in given.iter_mut().zip(&memory) {
                 let outputs = tensors.map(|tensor| &memory.outputs[tensor as usize]);

@@ -1,4 +1,4 @@
-//! Two ranks of one core send two tokens each to four experts and sum what comes back.
+//! Two ranks of one core send two tokens each to four experts and sum the results.
 use veriep_core::inputs::Inputs;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::{Choices, Operator};
@@ -18,7 +18,7 @@ impl World<Dense, Seeded> for Tokens {
 
     fn ended(&mut self, all: &mut Cluster<'_, Dense, Seeded>, i: usize, op: Planned) -> Result<(), Failure> {
         if op.operator == Operator::Dispatch {
-            let y = all.output(i, op.round, Tensor::ExpandX).to_vec(); // Experts return rows as they came.
+            let y = all.output(i, op.round, Tensor::ExpandX).to_vec(); // Experts return rows unchanged.
             all.members[i].returned[op.round] = all.returned(i, op.round, y);
         }
         Ok(())

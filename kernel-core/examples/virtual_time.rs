@@ -1,5 +1,6 @@
-//! A chooser ordered by time makes a simulator of a simulated group: here every step takes as long, and every effect as long
-//! as its bytes need on a link of its own. Prints when the last rank has ended, and how many choices a second were made.
+//! A chooser ordered by time turns a simulated group into a simulator: every step takes the same time, and every effect the
+//! time of its bytes on a link of its own. Prints the time at which the last rank ended, and the number of choices per
+//! second.
 //!
 //! `cargo run --release --example virtual_time --features sim [RANKS CORES TOKENS]`
 
@@ -18,21 +19,21 @@ use veriep_core::sim::flight::{Flight, FlightId};
 use veriep_core::sim::storage::{Sparse, group_sizes};
 use veriep_core::units::RankId;
 
-/// Nanoseconds of a step, and of the way to another rank.
+/// Nanoseconds of a step, and of the transport to another rank.
 const STEP: u64 = 50;
 const LATENCY: u64 = 800;
-/// Rounds, one after the other.
+/// The number of rounds, one after the other.
 const ROUNDS: usize = 4;
-/// Bytes of a link in a nanosecond.
+/// Bytes per nanosecond of a link.
 const BANDWIDTH: u64 = 28;
 
-/// Offers by the time at which they are due; the earlier offer first among those of one time.
+/// Offers by the time at which they are due; of offers at one time the earlier one first.
 #[derive(Default)]
 struct Timed {
     now: u64,
     offers: u64,
     queue: BinaryHeap<Reverse<(u64, u64, Choice)>>,
-    /// When the bytes of flights that must wait for others have crossed.
+    /// The time at which the bytes of flights that must wait for others have been transported.
     crossed: HashMap<FlightId, u64>,
 }
 
@@ -67,10 +68,10 @@ impl Chooser for Timed {
     fn sleeps(&mut self, _: Actor, _: &[Awaited]) {}
 }
 
-/// Tokens of one value; experts that return nothing but zeros.
+/// Tokens of one value, and experts that return zeros.
 struct Plain {
     x: Vec<u8>,
-    /// By rank.
+    /// The tensors by rank.
     ids: Vec<Vec<i32>>,
     scales: Vec<f32>,
 }
@@ -119,7 +120,7 @@ fn run(ranks: i64, cores: i64, tokens: i64) -> Result<(), Box<dyn core::error::E
     let required = Buffer::with(&config, Limits::None).required_mb;
     let config = Config { hccl_buffsize_mb: required.try_into()?, ..config };
     let shape = Shape::new(&config, Limits::None)?;
-    // Token t of rank r goes to k ranks in even distances.
+    // Token t of rank r goes to k ranks at even distances.
     let expert = |rank: i64, token: i64, i: i64| ((rank + 7 * token + i * ranks / k) % ranks) as i32;
     let of_rank = |rank| (0..tokens).flat_map(move |t| (0..k).map(move |i| expert(rank, t, i))).collect();
     let mut world = Plain {

@@ -1,4 +1,4 @@
-//! What the windows need: numbers worked out by hand, and laws that hold for every configuration.
+//! The size of the windows: numbers computed by hand, and properties of every configuration.
 
 #[path = "../src/testing/random.rs"]
 mod random;
@@ -36,7 +36,7 @@ fn preset(name: &str) -> Config<'static> {
     }
 }
 
-/// (preset, required MiB, largest bs that fits what is configured), all by hand.
+/// (preset, required MiB, largest bs that fits the configured size), all by hand.
 const GOLDEN: [(&str, u64, u64); 6] = [
     // 2 * (256 * 14848 + 8 * 14336) = 7 831 552 B per unit of bs; 16 of them are 119.5 MiB.
     ("deepseek-v3-decode", 120, 26),
@@ -80,7 +80,7 @@ fn one_mib_less_than_required_is_refused() {
         let found = violations(&short, Limits::Product);
         assert_eq!(found.len(), 1, "{name}");
         assert_eq!(found[0].parameter, "hccl_buffsize_mb", "{name}");
-        // The smallest window of all holds more than tiny ones need: then it is a range.
+        // Tiny groups need less than the smallest window, so a range applies.
         match found[0].rule {
             Rule::Range { min, .. } => {
                 assert_eq!((min, Buffer::new(&short).is_smallest), (2, true), "{name}");
@@ -148,7 +148,7 @@ fn shared_experts_without_ranks_of_their_own_take_no_room() {
 fn max_bs_honours_the_status_slots() {
     // K + S = 2: 10240 slots hold 5120 tokens, though 200 MiB would hold 7314.
     assert_eq!(Buffer::with(&preset("tiny"), Limits::None).max_bs, 5120);
-    // So says the door, whatever the window.
+    // Validation gives the same result for any window.
     let door = |bs| {
         let large = Config { bs: BatchSizes::Uniform(bs), hccl_buffsize_mb: 4096, ..preset("tiny") };
         Shape::new(&large, Limits::None).map(drop).map_err(|violation| violation.parameter)
@@ -179,7 +179,7 @@ fn a2_windows_of_models_hold_flags_that_are_larger_than_rows() {
     }
 }
 
-/// Numbers worth trying: near each limit, small, or anything.
+/// Numbers near each limit, small ones, and any others.
 fn number() -> impl Strategy<Value = i64> {
     prop_oneof![
         4 => -2i64..40,
@@ -229,7 +229,7 @@ fn any_config() -> impl Strategy<Value = (Config<'static>, Option<Vec<i64>>)> {
     })
 }
 
-/// Mostly valid ones, of both products and all layouts, large and tiny.
+/// Mostly valid configurations, of both products and all layouts, large and tiny.
 fn plausible() -> impl Strategy<Value = (Config<'static>, Limits)> {
     let domain = (1i64..40, 1i64..12, 0i64..5, 0i64..4);
     let sizes = (1i64..17, 1i64..600, 1i64..70, 0i64..3000);
@@ -259,7 +259,7 @@ fn plausible() -> impl Strategy<Value = (Config<'static>, Limits)> {
     })
 }
 
-/// Whether the areas of a valid shape lie inside what its window gives them.
+/// Asserts that the areas of a valid shape lie within their part of the window.
 fn assert_areas_fit(shape: &Shape) {
     let half = shape.window_bytes() / 2;
     match shape.protocol() {
@@ -315,7 +315,7 @@ proptest! {
         let required_mb = Buffer::with(&config, limits).required_mb;
         config.hccl_buffsize_mb = i64::try_from(required_mb).unwrap();
         let shape = Shape::new(&config, limits);
-        // Gives up, and so fails, if few are valid.
+        // Gives up, and so fails, if too few are valid.
         prop_assume!(shape.is_ok());
         let shape = shape.unwrap();
         assert_areas_fit(&shape);

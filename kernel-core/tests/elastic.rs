@@ -1,4 +1,4 @@
-//! Elastic domains: every rule of `elastic_info`, and what the survivors are.
+//! Elastic domains: every rule of `elastic_info`, and the domains of survivors.
 
 use veriep_core::fabric::rank_remap::RankRemap;
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
@@ -38,7 +38,7 @@ fn info(whole: u32, left: &[u32], shared_ranks: i32, experts: i32) -> Vec<i32> {
     [vec![1, left.len() as i32, shared_ranks, experts], to_new, to_physical].concat()
 }
 
-/// Four of six left, in disorder: a shared expert on each of two ranks, three MoE experts on each of two.
+/// Four of six ranks left, out of order: a shared expert on each of two ranks, three MoE experts on each of two.
 fn four_left() -> Vec<i32> {
     info(6, &[4, 0, 5, 2], 2, 6)
 }
@@ -53,7 +53,7 @@ fn check(config: &Config<'_>, info: &[i32]) -> Result<Option<Elastic>, Vec<Strin
     if found.is_empty() { Ok(left) } else { Err(found) }
 }
 
-/// The one violation of the four that are left, with some words changed.
+/// Returns the one violation of four ranks left, with some words changed.
 fn broken(changes: &[(usize, i32)]) -> String {
     let mut info = four_left();
     changes.iter().for_each(|&(at, word)| info[at] = word);
@@ -107,7 +107,7 @@ fn ranks_left_are_from_one_to_all() {
     assert!(broken(&[(1, -1)]).contains("= -1: ranks left"));
     // Seven ranks of six; the tables cannot be read then.
     assert!(broken(&[(1, 7)]).contains("= 7: ranks left"));
-    // K = 3 ids must be left to one rank.
+    // The one rank must have K = 3 ids.
     assert!(check(&six_ranks(), &info(6, &[3], 0, 3)).is_ok());
     assert!(check(&six_ranks(), &info(6, &[5, 4, 3, 2, 1, 0], 2, 8)).is_ok());
 }
@@ -118,7 +118,7 @@ fn shared_expert_ranks_left_are_fewer_than_all_and_a_multiple_of_shared_experts(
     for (left, legal) in [(-2, false), (-1, false), (0, true), (1, false), (2, true), (3, false), (4, false)]
     {
         let mut info = info(6, &[4, 0, 5, 2], left, 0);
-        // The MoE ranks left share what divides by all of their numbers.
+        // MoE experts divide evenly over each number of MoE ranks.
         info[3] = if left == 0 { 8 } else { 6 };
         match check(&six_ranks(), &info) {
             Ok(_) => assert!(legal, "{left}"),
@@ -150,14 +150,14 @@ fn moe_experts_left_are_positive_divide_evenly_and_leave_k_ids() {
         "elastic_info[3] = 2: MoE experts left must leave K distinct ids (k = 3, special experts = 0)"
     );
     assert!(check(&six_ranks(), &info(6, &[4, 0, 5, 2], 2, 4)).is_ok());
-    // With one special expert two MoE experts are three ids.
+    // With one special expert two MoE experts give three ids.
     let special = Config { zero_expert_num: 1, ..six_ranks() };
     assert!(check(&special, &info(6, &[4, 0, 5, 2], 2, 2)).is_ok());
 }
 
 #[test]
 fn local_experts_times_ranks_stay_within_the_whole() {
-    // 2 * 6 slots in the whole: three experts on each of four ranks are as many, four are more.
+    // The whole has 2 * 6 slots: three experts on each of four ranks are just as many, four are more.
     assert!(check(&six_ranks(), &info(6, &[4, 0, 5, 2], 2, 6)).is_ok());
     assert_eq!(
         broken(&[(3, 8)]),
@@ -177,11 +177,11 @@ fn more_moe_experts_leave_the_ids_of_special_experts_within_the_limit() {
 
 #[test]
 fn an_entry_out_of_range_is_named() {
-    // table1 of physical rank 1, which is gone; then of rank 4.
+    // table1 of physical rank 1, which has left; then of rank 4.
     for (at, seen) in [(5, -2), (5, 4), (8, 9)] {
         assert!(broken(&[(at, seen)]).contains("a new id must be in [0, ranks left), or -1"), "{at}");
     }
-    // table2 of new id 1, then behind the last.
+    // table2 of new id 1, then after the last.
     assert!(broken(&[(11, 6)]).contains("a physical rank must be in [0, ep_world_size)"));
     assert!(broken(&[(11, -1)]).contains("a physical rank must be in [0, ep_world_size)"));
     assert_eq!(broken(&[(14, 1)]), "elastic_info[14] = 1: must be -1 behind the last new id (new id = 4)");
@@ -189,17 +189,17 @@ fn an_entry_out_of_range_is_named() {
 
 #[test]
 fn tables_that_are_not_inverse_are_refused_in_both_directions() {
-    // Two ranks exchanged in one table only.
+    // Two ranks are exchanged in one table only.
     assert_eq!(
         broken(&[(10, 0), (11, 4)]),
         "elastic_info[4] = 1: the tables must be inverse: table2 has another rank for this new id \
          (entry = 0, the other table's = 4)"
     );
-    // Rank 0 lost from table1: its new id still names it.
+    // Rank 0 is missing in table1: its new id still names it.
     assert!(broken(&[(4, -1)]).contains("table1 has another new id for this rank"));
-    // A rank that is gone but has a name.
+    // A rank has left but has a new id.
     assert!(broken(&[(5, 1)]).contains("table2 has another rank for this new id"));
-    // One rank under two names.
+    // One rank has two new ids.
     assert!(broken(&[(13, 4)]).contains("table2 has another rank for this new id"));
 }
 
@@ -211,7 +211,7 @@ fn rules_that_have_nothing_to_do_with_each_other_are_reported_together() {
     assert_eq!(lines.len(), 3, "{lines:?}");
 }
 
-/// Every whole domain and every valid head with a few orders of survivors, small ones.
+/// All small whole domains and valid heads, with a few orders of survivors.
 fn small_domains(mut judge: impl FnMut(&Config<'_>, &Shape, &[u32], &Elastic)) {
     let mut seen = 0;
     for (ranks, shared, shared_ranks) in [(2, 0, 0), (4, 0, 0), (4, 1, 1), (5, 1, 2), (6, 2, 2), (7, 2, 4)] {
@@ -229,7 +229,7 @@ fn small_domains(mut judge: impl FnMut(&Config<'_>, &Shape, &[u32], &Elastic)) {
             for left in 1..=ranks as u32 {
                 for (shared_ranks, experts) in (0..left as i32).flat_map(|s| (1..20).map(move |e| (s, e))) {
                     for turn in 0..left {
-                        // Every second rank first, then turned: any order will do.
+                        // Every second rank first, then rotated: any order is legal.
                         let mut order: Vec<_> =
                             (0..ranks as u32).step_by(2).chain((1..ranks as u32).step_by(2)).collect();
                         order.truncate(left as usize);
@@ -289,7 +289,7 @@ fn what_survivors_receive_fits_the_capacity_and_the_areas_of_the_whole() {
         let capacity = of_shared.max(bs * ranks * local.min(whole.k)) as u64;
         for rank in (0..left.ep_world_size()).map(RankId) {
             assert_eq!(left.rows_max(rank), capacity, "{whole:?}");
-            // All tokens of all, to as many experts as are there.
+            // All tokens of all ranks, with as many experts as there are.
             let most = 5 * order.len() as u64 * u64::from(left.local_experts(rank).min(left.k()));
             assert!(most <= capacity, "{most} > {capacity}: {whole:?}, {elastic:?}");
         }
@@ -311,7 +311,7 @@ fn batch_sizes_go_with_their_ranks_and_the_largest_stays_that_of_the_whole() {
     let left = whole.survivors(&elastic);
     assert_eq!([0, 1, 2, 3].map(|new| left.bs(RankId(new))), [4, 1, 5, 2]);
     assert_eq!(left.bs_max(), 9);
-    // Also where those who are left are alike: the whole domain's list decides.
+    // This holds even if the survivors agree: the whole domain's list decides.
     let list = [9, 3, 3, 3, 3, 3];
     let whole = shape(&Config { bs: BatchSizes::PerRank(&list), global_bs: 54, ..six_ranks() });
     assert!(whole.survivors(&elastic).bs_is_uneven());
@@ -330,7 +330,7 @@ fn rows_of_scales_stay_those_of_the_whole_and_shared_experts_come_first_also_whe
     for e in 0..4 {
         assert_eq!(left.expert_row(left.moe_home(ExpertId(e))), 2 + e);
     }
-    // Those of another whole are another shape, although their domain alone is the same.
+    // Survivors of another whole have another shape, though the smaller domains agree.
     let other = shape(&Config { moe_expert_num: 12, ..six_ranks() }).survivors(&elastic);
     assert_eq!((left.moe_expert_num(), left.local_expert_num()), (4, other.local_expert_num()));
     assert_ne!(left.fingerprint(), other.fingerprint());
@@ -361,7 +361,7 @@ fn more_moe_experts_than_the_whole_had_are_refused_exactly_when_scales_are_given
 
 #[test]
 fn the_row_of_an_expert_that_is_gone_does_not_smooth_a_special_expert_with_its_id() {
-    // Six of eight experts left and a zero expert: id 6 is the zero expert, row 2 + 6 of scales nobody's.
+    // Six of eight experts are left, and a zero expert: id 6 is the zero expert, row 2 + 6 of scales is unused.
     let whole = shape(&Config { zero_expert_num: 1, ..six_ranks() });
     let elastic = Elastic::check(&whole, &four_left(), &mut |_| ()).unwrap();
     let left = whole.survivors(&elastic);
@@ -374,7 +374,7 @@ fn the_row_of_an_expert_that_is_gone_does_not_smooth_a_special_expert_with_its_i
     with_scales(Some(&scales), &ids, |inputs| assert!(inputs.check(&left, RankId(0)).is_err()));
 }
 
-/// Notes where the last put or publish went.
+/// Records the target of the last put or publish.
 #[derive(Default)]
 struct Note(Option<RankId>);
 

@@ -1,4 +1,4 @@
-//! Redundant experts: every rule of `expert_map`, and which replica a token means.
+//! Redundant experts: every rule of `expert_map`, and the choice of a token's replica.
 
 use core::ops::ControlFlow;
 use veriep_core::inputs::ExpertMap;

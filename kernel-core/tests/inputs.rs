@@ -1,4 +1,4 @@
-//! The door of a rank's tensors: each thing that can be wrong, and what is never looked at.
+//! The validation of a rank's tensors: every error, and the values that are never read.
 
 use core::ops::ControlFlow;
 use veriep_core::inputs::{InputError, Inputs, Mask};
@@ -9,7 +9,7 @@ const RANK: RankId = RankId(1);
 const H: usize = 4;
 const EXPERTS: usize = 8;
 
-/// bf16 and f16 values, their largest finite one, and what is not finite.
+/// bf16 and f16 values: the largest finite one, and others that are not finite.
 const BF16: [u16; 4] = [0x3F80, 0xFF7F, 0x7F80, 0xFFC1];
 const F16: [u16; 4] = [0x3C00, 0xFBFF, 0xFC00, 0x7C01];
 
@@ -33,7 +33,7 @@ fn shape(config: &Config<'_>) -> Shape {
     }
 }
 
-/// Owned tensors, valid until a test spoils one.
+/// Owned tensors, valid until a test changes one.
 struct Tensors {
     shape: Shape,
     x: Vec<u16>,
@@ -326,7 +326,7 @@ fn smoothing_is_checked_with_shared_experts_for_every_active_token() {
     assert_eq!(tensors.check(), Ok(()));
     tensors.x[H + 2] = BF16[1];
     tensors.fails(not_finite_smoothed(1, 2, 1));
-    // Only a special expert is left of it, and the shared ones.
+    // Token 1 then goes only to a special expert and the shared ones.
     tensors.pairs = Some(vec![true, true, true, false, true, false, true, true, true]);
     tensors.fails(not_finite_smoothed(1, 2, 1));
     tensors.pairs = Some(vec![true, true, true, false, false, false, true, true, true]);
@@ -346,7 +346,7 @@ fn the_smooth_rows_of_moe_experts_come_after_the_shared_ones() {
     let config = Config { shared_expert_num: 2, shared_expert_rank_num: 2, quant_mode: 2, ..config() };
     let mut tensors = Tensors::of(&config);
     let mut scales = vec![1.0; 10 * H];
-    // Row 2 + 7: only token 1 goes there.
+    // Row 2 + 7: only token 1 goes to it.
     scales[9 * H] = 4.0;
     tensors.scales = Some(scales);
     tensors.x[0] = BF16[1];
@@ -398,7 +398,7 @@ fn everything() -> Config<'static> {
     Config { const_expert_num: 2, op: Op::CombineAddRmsNorm, ..config() }
 }
 
-/// The bf16 elements `[1, 1, ..]` with another one at `index`.
+/// The bf16 elements `[1, 1, ..]` with a different one at `index`.
 fn ones(len: usize, index: usize, bits: u16) -> Vec<u8> {
     (0..len).flat_map(|i| if i == index { bits } else { 0x3F80 }.to_le_bytes()).collect()
 }
@@ -421,7 +421,7 @@ fn what_combine_reads_must_have_its_length_and_be_finite_where_it_is_the_models(
     };
     let check = |inputs: Inputs<'_>| inputs.check(&tensors.shape, RANK);
     assert_eq!(check(sound), Ok(()));
-    // What is added to rows of tokens may be anything, as they may.
+    // Tensors that are added to rows of tokens may have any values, like the rows.
     let nan = ones(3 * H, 5, 0x7FC0);
     assert_eq!(check(Inputs { residual_x: &nan, shared_expert_x: Some(&nan), ..sound }), Ok(()));
 

@@ -1,4 +1,4 @@
-//! One machine type: what a shape leaves to be chosen, and what a memory must be able to do.
+//! The common machine type: the choices that a shape allows, and the calls that a memory must support.
 
 use veriep_core::fabric::Capabilities;
 use veriep_core::protocol::{Choices, Env, Receive, Refused, Stage};
@@ -10,7 +10,7 @@ fn shape(config: &Config<'_>) -> Shape {
     Shape::new(config, Limits::None).unwrap_or_else(|found| panic!("{found:?}"))
 }
 
-/// Two ranks of A3; the others differ from it by what is named.
+/// Two ranks of A3; the others differ from it as named.
 fn a3() -> Config<'static> {
     Config {
         ep_world_size: 2,
@@ -27,12 +27,12 @@ fn hierarchy() -> Config<'static> {
     Config { comm_alg: Protocol::Hierarchy, ep_world_size: 4, server_ranks: 2, hccl_buffsize_mb: 105, ..a3() }
 }
 
-/// Number of choices by shape, worked out by hand: orders times flags times ways to receive times stages.
+/// The number of choices by shape, computed by hand: orders times flags times receive modes times stages.
 #[test]
 fn every_choice_that_makes_a_difference_is_listed_once() {
     for (name, config, expected) in [
-        // Copied out and in place with either flags, in four orders; one or two areas of direct placement, overwritten or not,
-        // without flags, in three.
+        // Copied out and in place with either flags, in four orders; one or two areas of direct placement, overwritten or
+        // not, without flags, in three.
         ("plain", a3(), 4 * 2 * 2 + 3 * 2 * 2),
         // A quantised row has no room for a result.
         ("int8 rows", Config { quant_mode: 2, ..a3() }, 4 * 2 * 2 + 3 * 2),
@@ -111,7 +111,7 @@ fn a_way_to_receive_that_a_shape_does_not_have_is_refused() {
     let int8 = Config { comm_quant_mode: 2, ..a3() };
     assert_eq!(refused(&int8, in_place, Capabilities::all()), None);
     assert!(refused(&int8, direct, Capabilities::all()).is_some());
-    // There are one or two areas, whatever the window holds.
+    // There are one or two areas, for any size of window.
     let areas = |areas| receive(Receive::Direct { areas });
     let seen = [0, 1, 2, 3].map(|n| refused(&a3(), areas(n), Capabilities::all()).is_some());
     assert_eq!(seen, [true, false, false, true]);

@@ -1,5 +1,5 @@
-//! Memory given as addresses: nothing is touched outside its segments. Every segment here is an allocation of its own, as
-//! large as the segment to the byte, so that AddressSanitizer (`.ci/sanitizer address`) sees whoever leaves one.
+//! Memory given as addresses: no access leaves its segments. Every segment here is an allocation of exactly its size, so
+//! that AddressSanitizer (`.ci/sanitizer address`) detects every access outside.
 #![allow(unsafe_code)]
 
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
@@ -15,7 +15,7 @@ const OTHER: RankId = RankId(1);
 /// Words, so that every base is a multiple of 8.
 type Memory = Box<[u64]>;
 
-/// Two ranks of a group that are TP peers as well, and my outputs.
+/// Two ranks of a group that are TP peers as well, and the outputs of one.
 struct Group {
     ranks: Vec<[Memory; 3]>,
     tp: Vec<[Memory; 2]>,
@@ -50,7 +50,7 @@ impl Group {
             .collect();
         let mut outputs: Outputs = [Segment::EMPTY; Tensor::ALL.len()];
         outputs.iter_mut().zip(&mut self.outputs).for_each(|(to, memory)| *to = segment(memory));
-        // SAFETY: the segments are allocations of their own that outlive the call, and only this thread goes there,
+        // SAFETY: the segments are allocations of their own that outlive the call, and only this thread accesses them,
         // through these two, one after the other.
         let (fabric, nic) =
             unsafe { (RawFabric::new(&peers, ME, outputs).with_tp(&tp, ME), RawNic::new(&peers, ME)) };
@@ -74,7 +74,7 @@ fn fits(offset: u64, len: u64) -> bool {
     offset.checked_add(len).is_some_and(|end| end <= BYTES)
 }
 
-/// Whether there is such a region of that rank for me.
+/// Returns whether this rank can access such a region of that rank.
 fn mine(region: Region, rank: RankId) -> bool {
     rank == ME || !matches!(region, Region::WindowOut | Region::Output(_))
 }

@@ -1,5 +1,5 @@
-//! The rules of seed 003 in one table, product by product: what breaks each alone, and what just keeps it. The
-//! door's own source is read to see that none is left out.
+//! The rules of seed 003 in one table, by product: a change that breaks each rule alone, and one that just keeps it. The
+//! source of validation is read to check that no rule is missing.
 
 use core::mem::discriminant;
 use veriep_core::shape::{BatchSizes, Config, Given, Limits, Op, Protocol, Rule, Shape, Violation};
@@ -7,7 +7,7 @@ use veriep_core::shape::{BatchSizes, Config, Given, Limits, Op, Protocol, Rule, 
 type Base = fn() -> Config<'static>;
 type Set = fn(&mut Config<'static>);
 
-/// What is broken and how; the first change breaks it, the second just does not.
+/// The base of a rule, and two changes: the first one breaks it, the second just keeps it.
 type Row = (Base, &'static str, &'static str, Set, Set);
 
 fn a3() -> Config<'static> {
@@ -174,14 +174,14 @@ fn each_rule_can_be_broken_alone_and_just_kept() {
     }
 }
 
-/// Rules that the ranges of the products do not let anyone break: models can.
+/// Rules that the products' ranges make unbreakable; models can break them.
 const OF_MODELS: [&str; 2] = [
-    // 512 tokens with 16 + 4 columns are just the 10 240 slots.
+    // 512 tokens with 16 + 4 columns take exactly the 10 240 slots.
     "must leave a combine status slot per (token, k or shared expert)",
     "must leave the tokens of all servers room in the relay area",
 ];
 
-/// What follows each `opening` in `source`, up to the quote.
+/// Returns the text after each `opening` in `source`, up to the quote.
 fn literals<'s>(source: &'s str, opening: &'s str) -> impl Iterator<Item = &'s str> {
     source.split(opening).skip(1).filter_map(|rest| rest.split('"').next())
 }
@@ -203,7 +203,7 @@ fn the_table_has_every_rule_that_the_source_of_the_door_can_report() {
     for (call, kind) in kinds {
         for parameter in literals(source, call) {
             parameters += 1;
-            // Only the sum of two legal numbers is too large, or a number that is not one of them.
+            // Only the sum of two legal numbers is too large, or one number is not legal.
             let of_another_rule = parameter == "global_bs";
             assert!(of_another_rule || has(parameter, &kind), "{call}{parameter}\": not in the table");
         }

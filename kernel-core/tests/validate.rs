@@ -398,7 +398,7 @@ fn a_window_too_small_is_told_beside_what_else_is_wrong() {
         let window = found.iter().find(|v| v.parameter == "hccl_buffsize_mb").map(|v| v.numbers[0].1);
         (window, found.len())
     };
-    // Three local experts of 288 on 128 ranks, as 384 have: 2 * (3 * 144 * 48 * 14848 + 9 * 48 * 14336) B.
+    // Three local experts of 288 on 128 ranks, as 384 would give: 2 * (3 * 144 * 48 * 14848 + 9 * 48 * 14336) B.
     let divided = Config {
         ep_world_size: 144,
         shared_expert_num: 1,
@@ -412,7 +412,7 @@ fn a_window_too_small_is_told_beside_what_else_is_wrong() {
     assert_eq!(told(Config { moe_expert_num: 288, ..divided }), (Some(600), 2));
     assert_eq!(told(Config { moe_expert_num: 288, hccl_buffsize_mb: 600, ..divided }), (None, 1));
     assert_eq!(told(Config { k: 0, aiv_num: 0, ..divided }).0, Some(590));
-    // A number out of its range counts as the smallest in it: more would only follow from it.
+    // A number out of its range counts as the smallest in it, so that no consequence of it is reported.
     let window = told(Config { h: 1024, hccl_buffsize_mb: 3, ..a3() });
     assert_eq!(window.1, 1);
     assert_eq!(told(Config { h: i64::MAX, hccl_buffsize_mb: 3, ..a3() }), (window.0, 2));
@@ -491,7 +491,7 @@ fn a_valid_shape_says_what_the_configuration_said() {
 #[test]
 fn a_fingerprint_tells_shapes_apart() {
     let of = |config: &Config<'_>| Shape::new(config, Limits::None).unwrap().fingerprint();
-    // Ranks of different programs compare these numbers, so they must not change by the way.
+    // Ranks of different programs compare these numbers, so they must not change unnoticed.
     assert_eq!([of(&a3()), of(&hierarchy())], [14_975_328_136_062_106_650, 9_723_501_068_894_590_638]);
     assert_eq!(of(&a3()), of(&Config { bs: BatchSizes::PerRank(&SAME), global_bs: 256, ..a3() }));
     // Each differs from another row in one parameter.

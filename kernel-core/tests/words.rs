@@ -1,5 +1,5 @@
-//! What machines say: every wait and every error is a line of its own that tells all its numbers, and in an elastic domain
-//! the ranks in it are renamed.
+//! The messages of machines: every wait and every error has a line of its own with all its numbers, and in an elastic
+//! domain its ranks are renamed.
 
 use std::collections::BTreeSet;
 use veriep_core::fabric::{Detail, Fault, Flag, ProtocolError as E, Wait};
@@ -8,7 +8,7 @@ use veriep_core::units::{CoreId, RankId};
 
 const RANK: RankId = RankId(41);
 const CORE: CoreId = CoreId(23);
-/// Its number in the TP domain.
+/// The peer's number in the TP domain.
 const PEER: RankId = RankId(1);
 
 fn waits() -> Vec<Wait> {
@@ -74,7 +74,7 @@ fn errors() -> Vec<E> {
     ]
 }
 
-/// The numbers of a value as it debugs, but for places, which have a form of their own.
+/// Returns the numbers of a value's debug output, without places, which have a format of their own.
 fn numbers(debugged: &str) -> Vec<u64> {
     let digits = debugged.split(|c: char| !c.is_ascii_alphanumeric());
     digits.filter_map(|word| word.parse().ok()).filter(|&number| number > 20 && number < 0x7700).collect()
@@ -120,7 +120,7 @@ fn ranks_are_renamed_and_nothing_else() {
         assert_eq!((seen.flag, seen.source()), (wait.flag, source));
     }
     for error in errors() {
-        // A fault names the rank whose memory it is, and there are no agents in an elastic domain.
+        // A fault names the physical rank of the memory, and an elastic domain has no agents.
         let renamed = format!("{error:?}").replace("RankId(41)", "RankId(941)");
         let seen = format!("{:?}", error.renamed(name));
         assert!(seen == renamed || matches!(error, E::Fault(_) | E::Task { .. }), "{seen}, not {renamed}");
