@@ -58,7 +58,7 @@ fn violations(config: &Config<'_>, limits: Limits) -> Vec<Violation> {
 }
 
 #[test]
-fn presets_are_valid_and_need_what_was_worked_out_by_hand() {
+fn presets_are_valid_and_need_the_sizes_computed_by_hand() {
     for (name, required_mb, max_bs) in GOLDEN {
         let config = preset(name);
         let buffer = Buffer::new(&config);
@@ -122,7 +122,7 @@ fn a_size_that_is_not_a_number_of_bytes_saturates() {
 }
 
 #[test]
-fn a_record_behind_4_gib_lies_where_the_formula_has_it() {
+fn a_record_beyond_4_gib_has_the_offset_of_the_formula() {
     let bs = BatchSizes::Uniform(512);
     let large = Config { ep_world_size: 256, moe_expert_num: 1024, bs, ..preset("deepseek-v3-decode") };
     let mb = Buffer::new(&large).required_mb;
@@ -295,7 +295,7 @@ proptest! {
     #![proptest_config(random::config(4000))]
 
     #[test]
-    fn the_door_never_panics_and_never_refuses_without_a_reason((mut config, list) in any_config()) {
+    fn validation_never_panics_and_never_refuses_without_a_reason((mut config, list) in any_config()) {
         if let Some(list) = &list {
             config.bs = BatchSizes::PerRank(list);
         }

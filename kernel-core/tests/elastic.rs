@@ -113,7 +113,7 @@ fn ranks_left_are_from_one_to_all() {
 }
 
 #[test]
-fn shared_expert_ranks_left_are_fewer_than_all_and_a_multiple_of_shared_experts() {
+fn shared_ranks_left_are_fewer_than_all_and_divide_evenly() {
     let words = "shared-expert ranks left must be in [0, ranks left) and a multiple of shared_expert_num";
     for (left, legal) in [(-2, false), (-1, false), (0, true), (1, false), (2, true), (3, false), (4, false)]
     {
@@ -276,7 +276,7 @@ fn survivors_are_placed_and_numbered_as_a_domain_of_their_own() {
 }
 
 #[test]
-fn what_survivors_receive_fits_the_capacity_and_the_areas_of_the_whole() {
+fn rows_of_survivors_fit_the_capacity_and_the_areas_of_the_whole() {
     small_domains(|whole, shape_of_whole, order, elastic| {
         let left = shape_of_whole.survivors(elastic);
         let (bs, ranks, local) = (
@@ -304,7 +304,7 @@ fn what_survivors_receive_fits_the_capacity_and_the_areas_of_the_whole() {
 }
 
 #[test]
-fn batch_sizes_go_with_their_ranks_and_the_largest_stays_that_of_the_whole() {
+fn batch_sizes_follow_their_ranks_and_the_largest_stays_the_wholes() {
     let list = [9, 1, 2, 3, 4, 5];
     let whole = shape(&Config { bs: BatchSizes::PerRank(&list), global_bs: 54, ..six_ranks() });
     let elastic = Elastic::check(&whole, &info(6, &[4, 1, 5, 2], 2, 6), &mut |_| ()).unwrap();
@@ -321,7 +321,7 @@ fn batch_sizes_go_with_their_ranks_and_the_largest_stays_that_of_the_whole() {
 }
 
 #[test]
-fn rows_of_scales_stay_those_of_the_whole_and_shared_experts_come_first_also_when_nobody_holds_them() {
+fn elastic_domain_keeps_scale_rows() {
     let whole = shape(&six_ranks());
     let elastic = Elastic::check(&whole, &info(6, &[4, 0, 5, 2], 0, 4), &mut |_| ()).unwrap();
     let left = whole.survivors(&elastic);
@@ -346,7 +346,7 @@ fn with_scales<T>(scales: Option<&[f32]>, ids: &[i32], judge: impl FnOnce(&Input
 }
 
 #[test]
-fn more_moe_experts_than_the_whole_had_are_refused_exactly_when_scales_are_given() {
+fn more_moe_experts_than_the_whole_are_refused_only_with_scales() {
     let whole = shape(&six_ranks());
     let ids = [0, 1, 2].repeat(5);
     for (experts, refused) in [(7, false), (8, false), (9, true), (12, true)] {
@@ -360,7 +360,7 @@ fn more_moe_experts_than_the_whole_had_are_refused_exactly_when_scales_are_given
 }
 
 #[test]
-fn the_row_of_an_expert_that_is_gone_does_not_smooth_a_special_expert_with_its_id() {
+fn a_special_expert_is_not_smoothed_by_a_lost_experts_row() {
     // Six of eight experts are left, and a zero expert: id 6 is the zero expert, row 2 + 6 of scales is unused.
     let whole = shape(&Config { zero_expert_num: 1, ..six_ranks() });
     let elastic = Elastic::check(&whole, &four_left(), &mut |_| ()).unwrap();
@@ -419,7 +419,7 @@ impl Fabric for Note {
 }
 
 #[test]
-fn puts_and_publishes_go_to_the_physical_ranks_of_new_ids_and_to_nobody_else() {
+fn puts_and_publishes_go_to_the_physical_ranks_of_new_ids_only() {
     let elastic = check(&six_ranks(), &four_left()).unwrap();
     let mut fabric = RankRemap { inner: Note::default(), left: elastic.as_ref() };
     let at = Place::window(8);

@@ -46,7 +46,7 @@ fn a_map_has_a_row_for_each_logical_expert() {
 }
 
 #[test]
-fn a_word_is_a_physical_expert_or_stands_behind_them() {
+fn a_word_is_a_physical_expert_or_follows_the_last_one() {
     let range = "a physical expert must be in [0, moe_expert_num)";
     let at = |place: &str| format!("(moe_expert_num = 8, {place})");
     let row0 = at("logical expert = 0, replica = 1");
@@ -89,7 +89,7 @@ fn a_token_has_no_more_experts_than_there_are_ids() {
 }
 
 #[test]
-fn of_many_wrong_words_the_first_are_told() {
+fn of_many_wrong_words_the_first_are_reported() {
     let shape = Shape::new(&Config { moe_expert_num: 64, ..Config::default() }, Limits::None).unwrap();
     let mut told = 0;
     assert!(ExpertMap::check(&shape, &[0; 64], 64, &mut |_| told += 1).is_none());
@@ -97,7 +97,7 @@ fn of_many_wrong_words_the_first_are_told() {
 }
 
 #[test]
-fn a_token_means_the_replica_with_the_number_of_rank_plus_token_modulo_their_number() {
+fn a_tokens_replica_is_rank_plus_token_modulo_their_number() {
     let shape = shape();
     let map = ExpertMap::check(&shape, &MAP, 3, &mut |violation| panic!("{violation}")).unwrap();
     assert_eq!(map.logical_expert_num(), 3);

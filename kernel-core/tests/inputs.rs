@@ -267,14 +267,14 @@ fn a_quantised_value_must_be_finite() {
 }
 
 #[test]
-fn an_unquantised_payload_is_never_looked_at() {
+fn an_unquantised_payload_is_never_read() {
     let mut tensors = Tensors::plain();
     tensors.x.fill(BF16[3]);
     assert_eq!(tensors.check(), Ok(()));
 }
 
 #[test]
-fn an_inactive_token_is_never_looked_at() {
+fn an_inactive_token_is_never_read() {
     let mut tensors = Tensors::quantised(Dtype::Bf16);
     tensors.x[2 * H] = BF16[3];
     tensors.fails(not_finite(2, 0));
@@ -356,7 +356,7 @@ fn the_smooth_rows_of_moe_experts_come_after_the_shared_ones() {
 }
 
 #[test]
-fn all_that_is_wrong_is_told_tensor_by_tensor() {
+fn all_errors_are_reported_tensor_by_tensor() {
     let mut tensors = Tensors::quantised(Dtype::Bf16).smooth();
     tensors.ids = vec![0, 0, 99, -1, 8, 9, 5, 5, 5];
     tensors.weights[0] = f32::NAN;
@@ -404,7 +404,7 @@ fn ones(len: usize, index: usize, bits: u16) -> Vec<u8> {
 }
 
 #[test]
-fn what_combine_reads_must_have_its_length_and_be_finite_where_it_is_the_models() {
+fn inputs_of_combine_have_their_length_and_finite_parameters() {
     let tensors = Tensors::of(&everything());
     let x: Vec<u8> = tensors.x.iter().flat_map(|value| value.to_le_bytes()).collect();
     let (alphas, rows, gamma) = (ones(2, 9, 0), ones(2 * H, 99, 0), ones(H, 9, 0));

@@ -187,7 +187,7 @@ fn literals<'s>(source: &'s str, opening: &'s str) -> impl Iterator<Item = &'s s
 }
 
 #[test]
-fn the_table_has_every_rule_that_the_source_of_the_door_can_report() {
+fn the_table_has_every_rule_in_the_source_of_validation() {
     let source = include_str!("../src/shape/rules.rs");
     let table = [A3, A2, HIERARCHY].concat();
     let found: Vec<_> = table.iter().flat_map(|row| violations(row.0, row.3, Limits::Product)).collect();

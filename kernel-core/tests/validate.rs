@@ -392,7 +392,7 @@ fn all_violations_are_reported_at_once() {
 }
 
 #[test]
-fn a_window_too_small_is_told_beside_what_else_is_wrong() {
+fn a_window_too_small_is_reported_beside_other_errors() {
     let told = |config: Config<'_>| {
         let found = violations(&config, Limits::Product);
         let window = found.iter().find(|v| v.parameter == "hccl_buffsize_mb").map(|v| v.numbers[0].1);
@@ -467,7 +467,7 @@ fn a_violation_carries_the_value_the_rule_and_the_other_numbers() {
 }
 
 #[test]
-fn a_valid_shape_says_what_the_configuration_said() {
+fn a_valid_shape_has_the_numbers_of_its_configuration() {
     let config = Config { given: Given::MASK_1D, ..shared() };
     let shape = Shape::new(&config, Limits::Product).unwrap();
     assert_eq!((shape.ep_world_size(), shape.moe_expert_num(), shape.local_expert_num()), (16, 48, 4));
@@ -489,7 +489,7 @@ fn a_valid_shape_says_what_the_configuration_said() {
 }
 
 #[test]
-fn a_fingerprint_tells_shapes_apart() {
+fn a_fingerprint_distinguishes_shapes() {
     let of = |config: &Config<'_>| Shape::new(config, Limits::None).unwrap().fingerprint();
     // Ranks of different programs compare these numbers, so they must not change unnoticed.
     assert_eq!([of(&a3()), of(&hierarchy())], [14_975_328_136_062_106_650, 9_723_501_068_894_590_638]);
@@ -535,7 +535,7 @@ fn a_fingerprint_tells_shapes_apart() {
 }
 
 #[test]
-fn the_buffer_of_an_invalid_configuration_is_still_told() {
+fn the_buffer_of_an_invalid_configuration_is_still_computed() {
     let buffer = Buffer::new(&Config { k: 17, hccl_buffsize_mb: -5, ..a3() });
     assert_eq!((buffer.configured_mb, buffer.max_bs), (-5, 0));
     assert!(buffer.required_mb > 30 && !buffer.fits());

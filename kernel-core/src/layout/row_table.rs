@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_read_in_place_where_they_lie_in_one_piece_and_no_peer_needs_a_copy() {
+    fn contiguous_rows_without_a_tp_peer_are_read_in_place() {
         let possible = |comm_alg, tp_world_size| {
             let config = crate::shape::Config { comm_alg, tp_world_size, h: 8, ..PAIR.config() };
             is_possible(&shape(&config))

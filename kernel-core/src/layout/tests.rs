@@ -128,7 +128,7 @@ fn a_record_of_7168_elements_takes_thirty_blocks() {
 }
 
 #[test]
-fn every_byte_of_a_stream_has_its_place_in_a_block_and_no_field_lies_across_two() {
+fn every_byte_of_a_stream_is_in_a_block_and_no_field_crosses_two() {
     for (h, quant_mode) in (1..1500).flat_map(|h| [0, 2].map(|quant_mode| (h, quant_mode))) {
         let config = Config { comm_alg: Protocol::FullmeshV2, quant_mode, ..Domain { h, ..PAIR }.config() };
         let (shape, record) = (shape_of(&config), Place::window(0));
@@ -192,7 +192,7 @@ fn a_shared_expert_rank_has_one_block_for_each_source() {
 }
 
 #[test]
-fn a_port_offset_moves_blocks_by_source_and_owner_and_results_further_apart() {
+fn a_port_offset_moves_blocks_by_source_and_owner_and_widens_pitch() {
     let config = |port_offset| Config { hccl_buffsize_mb: 512, port_offset, ..decode() };
     let (plain, moved) = (product_shape(&config(0)), product_shape(&config(1536)));
     let home = Home { rank: RankId(9), local_expert: 2 };
@@ -512,7 +512,7 @@ proptest! {
 }
 
 #[test]
-fn every_single_slot_record_row_and_word_of_small_shapes_is_apart_from_all_others() {
+fn slots_records_rows_and_words_of_small_shapes_are_disjoint() {
     for (s, rs) in [(0, 0), (1, 1), (1, 2), (2, 2), (3, 3)] {
         for (moe_ranks, local, k, h, bs) in
             [(1, 1, 1, 1, 1), (2, 3, 2, 5, 4), (3, 2, 4, 300, 3), (5, 1, 3, 16, 7)]

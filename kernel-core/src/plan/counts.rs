@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn folded_sums_are_prefix_sums_for_all_small_counts_and_any_number_of_cores() {
+    fn folded_sums_of_all_small_counts_are_prefix_sums() {
         for (r, local) in [(1, 1), (1, 3), (2, 1), (2, 2), (2, 3), (3, 1), (3, 2), (1, 6), (6, 1)] {
             let n = r * local;
             for cores in 1..=n + 2 {

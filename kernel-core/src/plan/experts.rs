@@ -93,7 +93,7 @@ mod tests {
         #![proptest_config(random::config(256))]
 
         #[test]
-        fn the_cores_together_send_what_the_plain_layout_sends(
+        fn the_cores_together_send_the_same_rows_as_the_plain_layout(
             (moe_ranks, local, s, k) in (1i64..4, 1i64..4, 0i64..=2, 1i64..=4),
             (bs, cores, seed) in (1i64..=6, 1i64..=20, any::<u64>()),
         ) {
@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_sends_expert_by_expert_in_slot_order_beginning_with_one_that_depends_on_its_rank() {
+    fn a_core_sends_by_expert_and_slot_from_an_expert_chosen_by_its_rank() {
         let domain = Domain { r: 3, e: 6, s: 0, rs: 0, k: 2, h: 1, bs: 4, cores: 1 };
         let config = Config { comm_alg: Protocol::FullmeshV2, ..domain.config() };
         let shape = shape_of(&config);

@@ -222,7 +222,7 @@ mod tests {
 
     /// Rotation alone is the twin: neighbouring items go out one after the other.
     #[test]
-    fn a_stride_takes_every_item_once_and_none_behind_its_neighbour() {
+    fn a_stride_takes_every_item_once_and_no_two_neighbours_in_a_row() {
         for count in 1..200 {
             for rank in [0, 1, 7, 100, 1000] {
                 let mut taken = items(SendOrder::Stride, 3..3 + count, rank);

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_at_multiples_of_2_mib_crowd_on_one_port_and_an_offset_spreads_them_over_seven() {
+    fn an_offset_spreads_blocks_at_multiples_of_2_mib_over_seven_ports() {
         assert_eq!(crate::layout::data::source_stride(&aligned(0), RankId(3)), 2 << 20);
         for on_one in [true, false] {
             let most = |offset| heads(&aligned(offset), on_one).into_iter().max();
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_of_all_ranks_go_to_state_regions_that_begin_at_multiples_of_2_mib() {
+    fn flags_go_to_state_regions_at_multiples_of_2_mib() {
         let shape = aligned(512);
         let mut loads = [Load::default(); PORTS];
         for rank in (0..14).map(RankId) {

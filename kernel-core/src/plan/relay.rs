@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn every_pair_reaches_its_expert_over_one_relay_and_nobody_else_gets_anything() {
+    fn every_pair_reaches_only_its_expert_over_one_relay() {
         let mut rows = 0;
         for shape in small_domains() {
             let (near, local) = (shape.server_ranks(), shape.local_expert_num());
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_crosses_to_a_server_once_and_rows_inside_are_counted_where_they_change_ranks() {
+    fn a_token_crosses_to_a_server_once() {
         for shape in small_domains() {
             for rank in (0..shape.ep_world_size()).map(RankId) {
                 for server in 0..shape.servers() {
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_relay_forwards_is_split_over_all_cores() {
+    fn the_rows_of_a_relay_are_split_over_all_cores() {
         for cores in 1..=48 {
             let shape = servers(cores);
             let all = || (0..shape.aiv_num()).map(CoreId);

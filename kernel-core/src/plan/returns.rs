@@ -76,7 +76,7 @@ mod tests {
         #![proptest_config(random::config(256))]
 
         #[test]
-        fn the_rows_that_a_rank_returns_are_those_that_the_oracle_says_it_received(
+        fn a_rank_returns_the_rows_that_it_received_by_the_oracle(
             moe_ranks in 1i64..6, local in 1i64..4, s in 0i64..=4, replicas in 1i64..3,
             k in 1i64..=6, bs in 1i64..=6, zero_expert_num in 0i64..3, seed: u64,
         ) {

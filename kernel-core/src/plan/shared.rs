@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn the_old_split_gives_every_token_one_replica_and_every_row_a_slot_of_its_own() {
+    fn the_old_split_gives_every_token_one_replica_and_row_one_slot() {
         for (s, replicas, tokens) in
             (1..=4).flat_map(|s| (1..=5).flat_map(move |n| (1..=12).map(move |t| (s, n, t))))
         {

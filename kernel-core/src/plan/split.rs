@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_cores_send_to_shared_experts_in_proportion_and_at_least_one_does() {
+    fn the_last_cores_send_to_shared_experts_in_proportion() {
         for shape in shapes() {
             let (p, k, s) = (shape.aiv_num(), shape.k(), shape.shared_expert_num());
             let expected = if s == 0 { 0 } else { (p * s / (k + s)).max(1) };
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn forty_eight_cores_with_eight_and_one_experts_give_five_to_the_shared_one() {
+    fn of_48_cores_five_send_to_one_shared_expert_beside_eight_others() {
         let shape = Domain { r: 4, e: 9, s: 1, rs: 1, k: 8, h: 1, bs: 16, cores: 48 }.shape();
         assert_eq!(shared_cores(&shape), 5);
         let share = |core| dispatch(&shape, RankId(3), CoreId(core));
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn with_fullmesh_v2_some_cores_publish_counts_and_the_others_send_every_expert_its_records() {
+    fn with_fullmesh_v2_cores_publish_counts_or_send_records() {
         for (cores, (s, rs), experts) in [1, 2, 3, 8, 15, 16, 48].into_iter().flat_map(|cores| {
             [(0, 0), (1, 2), (4, 4)].into_iter().flat_map(move |s| [2, 9].map(|e| (cores, s, e)))
         }) {

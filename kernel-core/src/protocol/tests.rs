@@ -397,7 +397,7 @@ fn shapes_with_rows_of(h: i64) -> Vec<Shape> {
 }
 
 #[test]
-fn a_pending_step_stays_pending_until_something_lands_that_it_awaits() {
+fn a_pending_step_stays_pending_until_an_awaited_word_lands() {
     for shape in shapes() {
         for choices in Choices::all(&shape) {
             for seed in 0..3 {
@@ -410,7 +410,7 @@ fn a_pending_step_stays_pending_until_something_lands_that_it_awaits() {
 
 /// A core that sleeps on one word alone, as on the one in `Wait`, sleeps too long where roles are polled in turn.
 #[test]
-fn to_await_the_last_word_alone_is_caught() {
+fn waiting_for_the_last_word_alone_is_caught() {
     let last: Believed = |told| &told[told.len().saturating_sub(1)..];
     let shapes = shapes();
     let hierarchy = shapes.last().unwrap();

@@ -316,7 +316,7 @@ proptest! {
 
     /// Each row that combine requests was dispatched once, to one rank, and carries its token.
     #[test]
-    fn what_combine_asks_for_is_what_dispatch_sent((numbers, tensors) in clusters()) {
+    fn combine_requests_the_rows_that_dispatch_sent((numbers, tensors) in clusters()) {
         let shape = shape(&small(numbers));
         let mut sent = Vec::new();
         for rank in dispatch(&shape, &tensors) {

@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_processor_cannot_address_is_refused() {
+    fn memory_that_a_processor_cannot_address_is_refused() {
         let words = "must leave all memory within what this processor can address";
         // 16 ranks of 4096 MiB; outputs of 16 * 16 * 4 rows of 14 KiB; scales of 64 experts.
         let shape = shape(&Config { hccl_buffsize_mb: 4096, ..Config::default() });
@@ -74,7 +74,7 @@ mod tests {
 
     /// This holds for rows of any size, with a TP domain and without.
     #[test]
-    fn no_output_and_no_window_is_larger_than_what_was_allowed() {
+    fn no_output_and_no_window_exceeds_the_limit() {
         let (a3, a2) = (Protocol::FullmeshV1, Protocol::Hierarchy);
         for (comm_alg, h, k, quant_mode, tp_world_size) in [
             (a3, 1, 1, 0, 0),

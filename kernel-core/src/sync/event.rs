@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn one_word_tells_of_records_whatever_the_flags() {
+    fn one_word_covers_records_with_any_flags() {
         let tells = |config: &Config<'_>, choices: Choices| {
             let all: Vec<_> = events(&shape(config), choices.mode()).collect();
             let records = all.iter().filter(|event| event.data.contains(&Named::DispatchRecords));

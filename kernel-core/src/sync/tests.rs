@@ -107,7 +107,7 @@ fn the_other_core_is_awaited_until_its_word_holds_the_epoch() {
 }
 
 #[test]
-fn the_first_missing_core_is_named_and_the_own_word_is_not_looked_at() {
+fn the_first_missing_core_is_named_and_the_own_word_is_not_read() {
     let mut world = world();
     for core in [0, 1, 3].map(CoreId) {
         world.poke_word(RANK, core_word(core, 1), word(1, 0, 0));

@@ -82,7 +82,7 @@ fn every_unit_adds_up_for_rstd_in_the_same_order() {
 }
 
 #[test]
-fn no_unit_writes_behind_the_shortest_slice() {
+fn no_unit_writes_past_the_shortest_slice() {
     let long = bytes(&[0x3F80; 300]);
     for (unit, dtype) in units().into_iter().flat_map(|unit| [(unit, Dtype::Bf16), (unit, Dtype::F16)]) {
         for len in [0, 1, 31, 32, 127, 128, 129, 255] {
@@ -115,7 +115,7 @@ fn widening_agrees_with_half_on_all_bit_patterns() {
 }
 
 #[test]
-fn every_element_survives_the_round_trip_and_every_nan_becomes_the_canonical_one() {
+fn elements_survive_the_round_trip_and_nans_become_canonical() {
     for bits in 0..=u16::MAX {
         let bf16 = if bits & 0x7FFF > 0x7F80 { 0x7FC0 } else { bits };
         let f16 = if bits & 0x7FFF > 0x7C00 { 0x7E00 } else { bits };
@@ -186,7 +186,7 @@ fn a_scale_may_be_a_denormal() {
 }
 
 #[test]
-fn what_is_not_finite_is_named_by_its_first_element() {
+fn a_row_that_is_not_finite_is_named_by_its_first_element() {
     let mut out = [9; 3];
     let refused = |element| Err(NotFinite { element });
     assert_eq!(Portable.quantise(Dtype::Bf16, &bytes(&[0, 0x7F80, 0xFFC0]), None, &mut out), refused(1));

@@ -98,7 +98,7 @@ fn quiet(fabric: &mut RawFabric<'_>) {
 /// A fence precedes every announcement of rows, and after it nothing is left to fence.
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn between_rows_past_the_caches_and_whatever_tells_of_them_there_is_one_fence() {
+fn one_fence_separates_rows_past_the_caches_from_their_flag() {
     let tell: [(Act, &[Did]); 3] = [
         (|fabric| fabric.publish(NEAR, Place::state(0), 1).unwrap(), &[Store(PUBLISH)]),
         (|fabric| fabric.send(FAR, Place::state(0), &[1; 8]).unwrap(), &[Store(PUBLISH)]),

@@ -118,7 +118,7 @@ fn the_places_of_flags_are_those_of_any_count_of_either_operator_in_order() {
 }
 
 #[test]
-fn every_window_holds_all_that_can_be_sent_to_it_and_no_flag_lies_in_what_it_speaks_for() {
+fn windows_hold_all_sent_rows_and_flags_lie_outside_them() {
     for shape in shapes() {
         let most = shape.rows_to_peer_max(RankId(0));
         for kind in [Operator::Dispatch, Operator::Combine] {
@@ -171,7 +171,7 @@ proptest! {
     #![proptest_config(random::config(256))]
 
     #[test]
-    fn a_window_that_the_door_lets_in_holds_the_most_rows(
+    fn a_valid_window_holds_the_most_rows(
         r in 2i64..12, local in 1i64..=24, k in 1i64..=16, h in 1i64..30, bs in 1i64..40, quantised: bool,
     ) {
         let config = Config {

@@ -60,7 +60,7 @@ proptest! {
     #![proptest_config(random::config(48))]
 
     #[test]
-    fn every_map_says_what_the_layout_says_on_every_index(
+    fn every_map_agrees_with_the_layout_at_every_index(
         config in any_config(), blocks: bool, (servers, local, k, h, bs) in (1i64..4, 1i64..4, 1i64..4, 1i64..40, 1i64..7),
     ) {
         let comm_alg = if blocks { Protocol::FullmeshV2 } else { Protocol::FullmeshV1 };

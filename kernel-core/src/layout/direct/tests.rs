@@ -58,7 +58,7 @@ proptest! {
     #![proptest_config(random::config(256))]
 
     #[test]
-    fn rows_infos_and_results_lie_one_behind_the_other_inside_the_window_and_aligned(
+    fn rows_infos_and_results_follow_each_other_aligned_in_the_window(
         config in any_config(), areas in 1u32..=3, overwritten: bool,
     ) {
         let config = suited(&config, overwritten);
@@ -131,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn one_area_takes_no_more_than_the_two_partitions_of_the_plain_layout_unless_quantised(config in any_config()) {
+    fn an_unquantised_area_fits_into_the_plain_layouts_two_partitions(config in any_config()) {
         let shape = shape_of(&Config { quant_mode: 0, ..config });
         let partition = shape.combine_area() + shape.dispatch_area();
         let required = required_bytes(&shape, 1, false);

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use proptest::prelude::*;
 
 #[test]
-fn areas_of_a_hierarchy_do_not_overlap_and_fit_the_window_that_is_asked_for() {
+fn areas_of_a_hierarchy_do_not_overlap_and_fit_the_required_window() {
     let sizes = [
         (16, 256, 8, 7168, 16, 8),
         (64, 256, 8, 7168, 16, 8),
@@ -195,7 +195,7 @@ proptest! {
     #![proptest_config(random::config(256))]
 
     #[test]
-    fn every_word_record_and_slot_is_apart_from_all_others_inside_the_window_and_aligned(config in any_hierarchy()) {
+    fn words_records_and_slots_are_disjoint_aligned_and_in_the_window(config in any_hierarchy()) {
         let Some(shape) = try_shape(&config) else { return Err(TestCaseError::reject("no shape")) };
         let sizes = Sizes::of(&config);
         for kind in KINDS {
@@ -208,7 +208,7 @@ proptest! {
     }
 
     #[test]
-    fn areas_tell_of_every_word_record_and_slot(config in any_hierarchy()) {
+    fn areas_contain_every_word_record_and_slot(config in any_hierarchy()) {
         let Some(shape) = try_shape(&config) else { return Err(TestCaseError::reject("no shape")) };
         let (sizes, areas) = (Sizes::of(&config), areas(&shape, Mode::default(), RankId(0)).collect::<Vec<_>>());
         for area in &areas {

@@ -85,7 +85,7 @@ proptest! {
     }
 
     #[test]
-    fn a_row_of_the_sender_is_put_behind_all_rows_for_earlier_experts_of_its_rank(
+    fn a_senders_row_follows_all_rows_for_earlier_experts_of_the_rank(
         r in 1u32..6, local in 1u32..5, counts in proptest::collection::vec(0u32..4, 6 * 5),
     ) {
         let shape = shape(r, local);
@@ -115,7 +115,7 @@ proptest! {
 }
 
 #[test]
-fn the_matrix_of_the_seed_tells_rank_0_what_to_return_to_rank_1() {
+fn the_matrix_of_the_seed_gives_the_rows_that_rank_0_returns() {
     // Seed 000 section 3.2.2: from expert 0 no row, from expert 1 five, the first of them row 3 of expand_x.
     let shape = shape(4, 2);
     let counts = RecvCounts { shape: &shape, sums: &[1, 1, 2, 3, 3, 8, 10, 12] };

@@ -184,7 +184,7 @@ fn slots_count_the_pairs_of_a_destination_not_of_a_token() {
 }
 
 #[test]
-fn the_table_marks_tokens_by_destination_and_its_column_sums_are_the_send_status() {
+fn column_sums_of_the_marked_table_are_the_send_status() {
     // Tokens 0 and 1 swap experts 0 and 2; token 1's second pair is off; expert 3 is a zero expert.
     let config = Config { zero_expert_num: 1, ..Domain { r: 3, e: 3, k: 2, ..PAIR }.config() };
     let shape = shape_of(&config);

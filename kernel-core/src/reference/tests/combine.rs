@@ -58,7 +58,7 @@ fn a_const_experts_row_is_rounded_as_f32_and_no_earlier() {
 }
 
 #[test]
-fn terms_are_added_in_the_order_of_k_whoever_computes_them() {
+fn terms_are_added_in_the_order_of_k() {
     // 2^24 + 1 is 2^24 in f32, so copy, MoE, const give 0; any other order gives another result.
     let large = 16_777_216.0;
     let tensors = Tensors {
@@ -119,7 +119,7 @@ fn a_block_that_is_not_finite_is_nan_alone_and_one_of_zeros_stays() {
 }
 
 #[test]
-fn what_comes_back_is_quantised_and_what_stays_is_not() {
+fn returned_rows_are_quantised_and_local_ones_are_not() {
     let config = specials([0, 1, 0], 2);
     let config = Config { comm_quant_mode: 2, given: Given::SHARED_EXPERT_X, ..config };
     // 0.25 of 127 is 0 in int8: it remains only in the copy and in shared_expert_x.

@@ -54,7 +54,7 @@ fn a_server_brings_nothing_where_the_token_has_no_pair() {
 }
 
 #[test]
-fn rows_come_with_their_weight_and_their_place_among_the_pairs_on_that_server() {
+fn rows_carry_their_weight_and_their_position_on_that_server() {
     let seen = dispatch(&shape(&hierarchy()), &tensors([[1, 2, 0], [3, 2, 1], [0, 1, 2], [0, 2, 3]]));
     // Expert 2, on server 1: rank 0's token has it as its only one there; rank 1's as the second of two; ...
     assert_eq!(seen[2].ep_recv_counts, [1, 2, 3, 4]);

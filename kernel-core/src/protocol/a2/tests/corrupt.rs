@@ -262,7 +262,7 @@ fn an_honest_task_of_any_length_is_posted() {
 }
 
 #[test]
-fn a_task_with_one_field_wrong_is_refused_by_that_field_and_nothing_is_posted() {
+fn a_task_with_a_wrong_field_is_refused_by_its_name_and_not_posted() {
     let (good, window) = (honest(), agent_shape().rank_window());
     let (local, remote, most) = (good.local_buf, good.remote_buf, window / 8);
     let buffers = |field: &'static str, right: u64| {
@@ -312,7 +312,7 @@ fn an_agent_without_peers_serves_any_doorbell_in_one_step() {
 }
 
 #[test]
-fn tasks_are_posted_one_by_one_from_the_next_rank_on_and_again_when_there_was_no_room() {
+fn tasks_are_posted_from_the_next_rank_on_and_retried_without_room() {
     let shape = agent_shape();
     let mut world = memory(&shape);
     for rank in (0..3).map(RankId) {

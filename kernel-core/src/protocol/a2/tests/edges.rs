@@ -37,7 +37,7 @@ proptest! {
     #![proptest_config(random::config(256))]
 
     #[test]
-    fn the_scratch_holds_what_any_core_of_any_rank_needs_and_no_word_more(
+    fn the_scratch_is_exactly_as_large_as_the_largest_core_needs(
         (r, local, k, h) in (1i64..9, 1i64..6, 1i64..=16, 1i64..=12), (bs, cores) in (1i64..=40, 1i64..=48), quantised: bool,
     ) {
         let domain = Domain { r, e: r * local, k: k.min(r * local), h: 8 * h, bs, cores, ..TWO };
@@ -78,7 +78,7 @@ fn tokens_with_special_experts_alone_are_made_of_those() {
 }
 
 #[test]
-fn terms_are_added_in_the_order_of_k_whoever_computes_them() {
+fn terms_are_added_in_the_order_of_k() {
     // x, 7 and -x, or x, -x and 7. Next to x = 2^24 an odd number is rounded.
     let sums = specials([2, 0, 3, 2, 3, 0], OwnedMask::None, |tensors| {
         tensors.x = [0x80, 0x4B].repeat(16);

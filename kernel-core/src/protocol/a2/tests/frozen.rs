@@ -229,7 +229,7 @@ fn tally(last: usize, group: &impl Fn(RankId) -> Group) -> Tally {
 }
 
 #[test]
-fn nobody_writes_what_a_rank_has_still_to_read_however_long_it_stands_still() {
+fn unread_memory_of_a_frozen_rank_is_not_overwritten() {
     let shape = shape();
     let tally = tally(3, &|_| {
         let mut group = Group::of(&shape, random_rounds(&shape, 3, false, &mut Dice(5)), plain_result);
@@ -242,7 +242,7 @@ fn nobody_writes_what_a_rank_has_still_to_read_however_long_it_stands_still() {
 }
 
 #[test]
-fn one_half_is_written_while_its_reader_stands_still() {
+fn catches_one_half_that_is_overwritten_while_its_reader_is_frozen() {
     // The counts are the same in every operator, so that no rank stops at an impossible word; the rows differ.
     let shape = shape();
     let tally = tally(0, &|_| {
@@ -261,7 +261,7 @@ fn one_half_is_written_while_its_reader_stands_still() {
 }
 
 #[test]
-fn a_half_that_is_taken_before_its_reader_was_heard_is_written_while_it_stands_still() {
+fn catches_a_half_that_is_taken_before_its_reader_was_heard() {
     // Dispatches alone, and no rank waits for this one, which has no tokens, so the others overtake it.
     let shape = shape();
     let tally = tally(0, &|rank| {

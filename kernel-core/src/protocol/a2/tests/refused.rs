@@ -27,7 +27,7 @@ fn an_own_core_word_that_no_barrier_leaves_is_refused_at_the_start() {
 }
 
 #[test]
-fn what_the_fabric_refuses_stops_the_machine() {
+fn a_refusal_of_the_fabric_stops_the_machine() {
     let mut group = group(1);
     let at = buffer_chosen(group.shape);
     group.memory.truncate_window(RANK, 100);
@@ -35,7 +35,7 @@ fn what_the_fabric_refuses_stops_the_machine() {
 }
 
 #[test]
-fn a_token_that_is_not_finite_is_refused_when_it_is_quantised_and_nothing_is_sent() {
+fn quantising_a_token_that_is_not_finite_fails_and_nothing_is_sent() {
     for value in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
         let mut group = quantised();
         let dtype = group.shape.dtype();
@@ -75,7 +75,7 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
 }
 
 #[test]
-fn inputs_that_nobody_checked_are_an_error_and_not_a_panic() {
+fn unchecked_inputs_are_an_error_and_not_a_panic() {
     for mut group in [group(1), quantised()] {
         group.judge.rounds[0][0].x.truncate(8);
         let error = error(&mut group);
@@ -84,7 +84,7 @@ fn inputs_that_nobody_checked_are_an_error_and_not_a_panic() {
 }
 
 #[test]
-fn an_agent_that_refused_a_task_posts_it_when_it_is_right_and_no_other_twice() {
+fn an_agent_posts_a_corrected_task_and_no_other_twice() {
     let shape = group(1).shape;
     let mut world = memory(shape);
     let env = AgentEnv::new(shape, RANK, SendOrder::Staggered);

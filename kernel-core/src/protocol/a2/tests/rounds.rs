@@ -45,7 +45,7 @@ proptest! {
     }
 
     #[test]
-    fn rounds_over_memory_that_delivers_late_and_in_pieces_give_the_oracles_bytes(
+    fn rounds_over_late_and_partial_delivery_give_the_oracles_bytes(
         shape in any_shape(), seed: u64, rounds in 1usize..5,
     ) {
         assert_rounds(&shape, rounds, false, Delivery::Weak, seed);

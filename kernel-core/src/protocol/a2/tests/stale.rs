@@ -41,7 +41,7 @@ fn wrong(shape: &Shape, delivery: Delivery, seed_clears: bool, rows: [bool; 2]) 
 }
 
 #[test]
-fn a_second_row_lies_where_the_flag_behind_one_row_is_looked_for() {
+fn a_second_row_lies_at_the_place_of_the_flag_after_one_row() {
     for shape in [shape(0), shape(2)] {
         let place = tail_flag(&shape, Operator::Dispatch, 1);
         let second = record(&shape, 1);
@@ -62,7 +62,7 @@ fn with_the_seeds_clears_a_token_of_minus_ones_ends_dispatchs_wait_early() {
 }
 
 #[test]
-fn with_the_seeds_clears_a_result_of_minus_ones_ends_combines_wait_before_anything_has_come() {
+fn with_the_seeds_clears_a_result_of_minus_ones_ends_combines_wait_early() {
     for delivery in [Delivery::Weak, Delivery::Strong] {
         let (_, bytes) = wrong(&shape(0), delivery, true, [false, true]);
         assert!(bytes > 3, "{bytes}, {delivery:?}");

@@ -42,7 +42,7 @@ fn a_clear_that_never_happens_is_caught_when_a_half_comes_round() {
 }
 
 #[test]
-fn clears_that_land_behind_the_next_quiet_are_caught() {
+fn clears_that_land_after_the_next_quiet_are_caught() {
     assert_eq!(fails(&shape(1), 1, Delivery::Weak, Some(Duty::InTime(Words::WindowsIn))), 0);
     assert!(fails(&shape(1), 3, Delivery::Weak, Some(Duty::InTime(Words::WindowsIn))) > 3);
 }
@@ -59,12 +59,12 @@ fn one_half_is_caught() {
 }
 
 #[test]
-fn rows_that_land_behind_the_quiet_are_caught() {
+fn rows_that_land_after_the_quiet_are_caught() {
     assert!(fails(&shape(1), 1, Delivery::Strong, Some(Duty::InTime(Words::WindowsOut))) > 3);
 }
 
 #[test]
-fn a_flip_that_has_not_landed_when_the_operator_ends_is_caught_with_two_cores() {
+fn a_flip_that_lands_after_its_operator_is_caught_with_two_cores() {
     // Core 0 sees its own store.
     assert_eq!(fails(&shape(1), 3, Delivery::Weak, Some(Duty::InTime(Words::BufferChosen))), 0);
     assert!(fails(&shape(2), 3, Delivery::Weak, Some(Duty::InTime(Words::BufferChosen))) > 3);

@@ -160,7 +160,7 @@ fn a_status_word_that_is_no_flag_is_refused() {
 }
 
 #[test]
-fn with_separate_flags_the_count_and_the_token_flag_are_waited_for_and_checked_each_by_itself() {
+fn separate_counts_and_token_flags_are_each_awaited_and_checked() {
     let source = RankId(1);
     let mut group = group(1);
     group.change_choices(|choices| choices.flags = Flags::Separate);
@@ -258,7 +258,7 @@ fn a_shared_expert_takes_only_rows_of_its_own_column() {
 }
 
 #[test]
-fn a_shared_expert_takes_no_rows_of_a_source_that_sends_to_another_replica() {
+fn a_replica_takes_no_rows_of_a_source_that_sends_to_another() {
     // Two replicas of one shared expert: ranks 0 and 1; rank 1 keeps its tokens, rank 2 sends to rank 0.
     for (source, refused) in [(1, true), (2, false)] {
         let shape = Domain { r: 4, e: 2, s: 1, rs: 2, bs: 1, ..PAIR }.shape();
@@ -377,7 +377,7 @@ fn a_token_that_is_not_finite_is_refused_when_it_is_quantised() {
 }
 
 #[test]
-fn what_the_fabric_refuses_stops_the_machine() {
+fn a_refusal_of_the_fabric_stops_the_machine() {
     let mut group = group(1);
     group.memory.truncate_window(RANK, 100);
     let at = dispatch_record(group.shape, P0, Home { rank: RANK, local_expert: 0 }, RANK, 0);
@@ -415,7 +415,7 @@ fn a_scratch_that_is_too_short_is_an_error_and_not_a_panic() {
 }
 
 #[test]
-fn inputs_that_nobody_checked_are_an_error_and_not_a_panic() {
+fn unchecked_inputs_are_an_error_and_not_a_panic() {
     let mut group = group(1);
     group.tensors()[0].x.truncate(8);
     assert!(matches!(error(&mut group), ProtocolError::Given(_)), "x");

@@ -53,14 +53,14 @@ fn ahead(comm_alg: Protocol, flags: Flags) -> usize {
 }
 
 #[test]
-fn with_separate_flags_a_rank_works_on_counts_before_its_last_token_has_arrived_and_with_joint_flags_never() {
+fn separate_but_not_joint_flags_overlap_counts_with_tokens() {
     assert_eq!(ahead(Protocol::FullmeshV1, Flags::Joint), 0);
     let separate = ahead(Protocol::FullmeshV1, Flags::Separate);
     assert!(separate > 500, "{separate} of 600");
 }
 
 #[test]
-fn with_fullmesh_v2_a_rank_works_on_counts_before_its_last_token_has_arrived() {
+fn fullmesh_v2_overlaps_counts_with_tokens() {
     let blocks = ahead(Protocol::FullmeshV2, Flags::Joint);
     assert!(blocks > 10, "{blocks} of 600");
 }

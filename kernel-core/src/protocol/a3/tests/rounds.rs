@@ -81,7 +81,7 @@ proptest! {
     #![proptest_config(random::config(150))]
 
     #[test]
-    fn rounds_of_any_small_domain_give_what_the_oracle_gives(
+    fn rounds_of_any_small_domain_agree_with_the_oracle(
         (moe_ranks, local, s, replicas) in (1i64..4, 1i64..4, 0i64..=2, 1i64..3),
         (k, h, bs, cores) in (1i64..=6, 1i64..=19, 1i64..=5, 1i64..=5),
         (quantised, smoothed, f16, plain, prefix_sums, separate) in any::<(bool, bool, bool, bool, bool, bool)>(),
@@ -118,13 +118,13 @@ proptest! {
 }
 
 #[test]
-fn more_cores_than_work_give_what_the_oracle_gives() {
+fn more_cores_than_work_agree_with_the_oracle() {
     let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 3, bs: 1, cores: 48 };
     assert_rounds(&domain.shape(), 2, false, Choices::default(), &mut Dice(1));
 }
 
 #[test]
-fn counts_and_indices_longer_than_one_write_give_what_the_oracle_gives() {
+fn counts_and_indices_longer_than_one_write_agree_with_the_oracle() {
     // 2 * 40 pairs and 70 slots of one expert: each takes two writes.
     let domain = Domain { r: 70, e: 70, k: 40 / 8, h: 1, bs: 16, ..PAIR };
     assert_rounds(&domain.shape(), 1, false, Choices::default(), &mut Dice(2));
@@ -149,7 +149,7 @@ fn every_flag_of_the_most_columns_that_there_are_is_awaited_and_cleared() {
 
 /// One row of each token belongs to another rank, in any column, and that rank is slow.
 #[test]
-fn combine_waits_for_every_active_pair_of_a_token_whatever_other_pair_is_masked() {
+fn combine_waits_for_all_active_pairs_beside_any_masked_pair() {
     let shape = Domain { e: 6, k: 3, bs: 1, cores: 1, ..PAIR }.shape();
     for (far, masked) in (0..3).flat_map(|far| (0..3).filter(move |&k| k != far).map(move |k| (far, k))) {
         let mut ids = vec![0, 1];
@@ -170,7 +170,7 @@ fn combine_waits_for_every_active_pair_of_a_token_whatever_other_pair_is_masked(
 }
 
 #[test]
-fn ranks_with_batches_of_their_own_give_what_the_oracle_gives() {
+fn ranks_with_different_batches_agree_with_the_oracle() {
     let domain = Domain { r: 3, e: 6, k: 2, h: 2, cores: 2, ..PAIR };
     let config = Config { bs: BatchSizes::PerRank(&[1, 5, 2]), global_bs: 15, ..domain.config() };
     assert_rounds(&shape_of(&config), 3, false, Choices::default(), &mut Dice(3));
@@ -179,7 +179,7 @@ fn ranks_with_batches_of_their_own_give_what_the_oracle_gives() {
 /// Three replicas, so that two of six sources send to each. Split by slots, one of two cores would copy all rows of the
 /// first, and two of four cores none.
 #[test]
-fn cores_of_a_shared_expert_rank_copy_as_many_rows_each_whatever_slots_they_await() {
+fn cores_of_a_shared_expert_rank_copy_equally_many_rows() {
     for cores in [2, 3, 4, 6] {
         let shape = Domain { r: 6, e: 3, s: 1, rs: 3, k: 2, h: 2, bs: 24, cores }.shape();
         for receive in [Receive::Copy, Receive::InPlace] {
@@ -215,7 +215,7 @@ proptest! {
     #![proptest_config(random::config(256))]
 
     #[test]
-    fn the_scratch_holds_what_any_core_of_any_rank_needs(
+    fn the_scratch_suffices_for_any_core_of_any_rank(
         (moe_ranks, local, s, replicas) in (1i64..9, 1i64..6, 0i64..=4, 1i64..4),
         (k, h, bs, cores) in (1i64..=16, 1i64..=100, 1i64..=40, 1i64..=48),
     ) {
@@ -267,7 +267,7 @@ fn run(group: &mut Group) {
 }
 
 #[test]
-fn tokens_with_special_experts_alone_wait_for_nobody() {
+fn tokens_with_special_experts_alone_wait_for_no_rank() {
     let mut group = specials(&[1, 2, 3, 4, 3, 2], OwnedMask::None);
     run(&mut group);
     // The copy and the const experts contribute.
@@ -280,7 +280,7 @@ fn tokens_with_special_experts_alone_wait_for_nobody() {
 }
 
 #[test]
-fn terms_are_added_in_the_order_of_k_whoever_computes_them() {
+fn terms_are_added_in_the_order_of_k() {
     // Const -x, MoE, copy x; then copy, MoE, const. Next to x = 2^24 an odd number loses its last place or not, depending
     // on the sign of the sum to which it is added.
     let mut group = specials(&[3, 0, 2, 2, 0, 3], OwnedMask::None);

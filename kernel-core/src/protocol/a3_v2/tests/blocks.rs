@@ -122,7 +122,7 @@ fn a_block_flag_of_another_value_is_refused() {
 }
 
 #[test]
-fn rows_go_out_from_x_itself_block_by_block_each_with_its_flag_behind_it() {
+fn rows_leave_x_block_by_block_each_followed_by_its_flag() {
     let mut group = group();
     let (_, effects) = until_pending(&mut group, 1);
     let puts: Vec<_> =

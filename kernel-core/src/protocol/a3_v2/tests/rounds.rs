@@ -12,7 +12,7 @@ proptest! {
     #![proptest_config(random::config(120))]
 
     #[test]
-    fn rounds_of_any_small_domain_give_what_the_oracle_gives(
+    fn rounds_of_any_small_domain_agree_with_the_oracle(
         (moe_ranks, local, s, replicas) in (1i64..4, 1i64..4, 0i64..=2, 1i64..3),
         (k, h, bs, cores) in (1i64..=4, prop_oneof![1i64..=9, 180i64..=260, 1i64..=1000], 1i64..=5, 1i64..=9),
         (quantised, smoothed, f16, plain, prefix_sums) in any::<(bool, bool, bool, bool, bool)>(),
@@ -33,7 +33,7 @@ proptest! {
 }
 
 #[test]
-fn more_cores_than_work_give_what_the_oracle_gives() {
+fn more_cores_than_work_agree_with_the_oracle() {
     let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 300, bs: 1, cores: 48 };
     let shape = shape_of(&Config { comm_alg: Protocol::FullmeshV2, ..domain.config() });
     assert_rounds(&shape, 2, false, Choices::default(), &mut Dice(1));

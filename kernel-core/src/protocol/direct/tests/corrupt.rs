@@ -77,7 +77,7 @@ fn grant() -> [Place; 2] {
 }
 
 #[test]
-fn a_word_that_is_not_the_flag_and_a_count_that_nobody_can_send_are_refused() {
+fn wrong_flags_and_impossible_counts_are_refused() {
     for seen in [1, u64::MAX, flag::status(7)] {
         let mut group = group();
         waits(&mut group);

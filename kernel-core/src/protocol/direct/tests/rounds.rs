@@ -14,7 +14,7 @@ const ONE: Choices = Choices {
 };
 
 #[test]
-fn more_cores_than_work_give_what_the_oracle_gives() {
+fn more_cores_than_work_agree_with_the_oracle() {
     let domain = Domain { r: 3, e: 2, s: 1, rs: 1, k: 2, h: 3, bs: 1, cores: 48 };
     assert_rounds(&domain.shape(), 2, false, ONE, &mut Dice(1));
 }
@@ -30,7 +30,7 @@ fn ten_rounds_turn_epochs_partitions_and_areas_all_the_way_round() {
 }
 
 #[test]
-fn ranks_with_batches_of_their_own_and_many_pairs_give_what_the_oracle_gives() {
+fn ranks_with_different_batches_and_many_pairs_agree_with_the_oracle() {
     let domain = Domain { r: 3, e: 6, k: 2, h: 2, cores: 2, ..PAIR };
     let config = Config { bs: BatchSizes::PerRank(&[1, 5, 2]), global_bs: 15, ..domain.config() };
     assert_rounds(&shape_of(&config), 3, false, ONE, &mut Dice(3));

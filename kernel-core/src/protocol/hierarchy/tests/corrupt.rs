@@ -164,7 +164,7 @@ fn ids_that_do_not_make_as_many_pairs_as_the_record_says_are_refused() {
 }
 
 #[test]
-fn a_count_that_nobody_can_have_is_refused() {
+fn an_impossible_count_is_refused() {
     let shape = domain();
     let at = relay::count(&shape, Partition::P0, 1, SOURCE);
     for stage in BOTH {
@@ -197,7 +197,7 @@ fn a_row_that_says_another_source_or_no_token_is_refused() {
 }
 
 #[test]
-fn flags_of_returned_rows_that_contradict_each_other_are_refused_by_who_sums_them() {
+fn contradicting_flags_of_returned_rows_are_refused_by_their_reader() {
     let shape = domain();
     let tensors = tensors(&shape);
     // A token with two rows on this server, of the namesake and of the reader itself.

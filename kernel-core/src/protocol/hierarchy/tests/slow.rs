@@ -47,7 +47,7 @@ fn a_slow_core_goes_on_though_a_near_rank_has_entered_the_next_operator() {
 }
 
 #[test]
-fn nobody_writes_to_a_near_rank_that_has_not_entered_whichever_it_is() {
+fn a_near_rank_that_has_not_entered_is_not_written_to() {
     let shape = one_server(3, 2);
     for slow in (0..3).map(RankId) {
         let mut group = group(Stage::Three, &shape, random(&shape));
@@ -63,7 +63,7 @@ fn nobody_writes_to_a_near_rank_that_has_not_entered_whichever_it_is() {
 
 /// This holds even for a rank without rows to return: it must be heard before memory is reused.
 #[test]
-fn nobody_ends_a_combine_before_every_near_rank_has_said_that_its_rows_are_done() {
+fn no_combine_ends_before_every_near_rank_is_done_with_its_rows() {
     let shape = one_server(3, 2);
     for slow in (0..3).map(RankId) {
         let others: Vec<_> = (0..3).filter(|&rank| rank != slow.0.cast_signed()).collect();

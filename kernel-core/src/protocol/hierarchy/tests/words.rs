@@ -103,7 +103,7 @@ fn combine(stage: Stage, cores: i64) -> [Done; 2] {
 /// If every attempt read the near ranks' announcements again, 40 cores would read 138 words for each step in stage 3, and
 /// 249 in stage 2; 8 cores 26 and 44.
 #[test]
-fn a_core_looks_at_few_words_for_each_step_however_many_cores_there_are() {
+fn a_core_reads_few_words_per_step_with_any_number_of_cores() {
     for stage in [Stage::Two, Stage::Three] {
         let [few, many] = [8, 40].map(|cores| combine(stage, cores));
         for [Done { words, steps }, _] in [few, many] {
