@@ -218,7 +218,7 @@ fn every_flag_that_can_be_missing_is_named_as_json_and_in_words() {
         ("blocks", &v2, "block_flag", "missing: block 4 of record 0 of rank 1 for local expert"),
         ("rows", &[], "combine_flag", "missing: combine flag of rank 1 for token"),
         ("tp", &tp, "tp_flag", "rank 0 core 0: missing: TP flag of rank 1, core 0"),
-        ("ends", &a2, "window_rows", "missing: end flag of rank 1 behind"),
+        ("ends", &a2, "window_rows", "missing: end flag of rank 1 after"),
     ] {
         let fault = format!("silent=1:{what}");
         let run =

@@ -83,7 +83,7 @@ fn a_rank_whose_agent_is_silent_is_named() {
     let silent = ["--inject", "silent=5:ends", "--deadline", "2"];
     let line = fails(3, &[&SMALL[..], &silent].concat());
     assert!(line.contains("dispatch of round 0") && line.contains("waiting for rank 5 "), "{line}");
-    assert!(line.contains("missing: end flag of rank 5 behind "), "{line}");
+    assert!(line.contains("missing: end flag of rank 5 after "), "{line}");
     let silent = ["--inject", "silent=5", "--backend", "weak"];
     let line = fails(3, &[&SMALL[..], &silent].concat());
     assert!(line.contains("missing: counts of rank 5"), "{line}");

@@ -261,7 +261,7 @@ impl fmt::Display for ProtocolError {
             Self::Flag { awaited, seen } => flag(f, awaited, seen),
             Self::Grant { source, local_expert, seen, max } => write!(
                 f,
-                "grant of rank {source} for its local expert {local_expert} = {seen}: no row of its {max} from which on the rows fit"
+                "grant of rank {source} for its local expert {local_expert} = {seen}: the rows do not fit from there on into its {max}"
             ),
             Self::SentRow { token, k, seen, max } => {
                 write!(f, "sent_rows of token {token}, k {k} = {seen}: must be in [0, {max})")
@@ -278,7 +278,7 @@ impl fmt::Display for ProtocolError {
             Self::TpRows { core, first, rows, max } => {
                 write!(
                     f,
-                    "core {core} of the TP peer tells of {rows} rows from {first} on: must be its share of [0, {max})"
+                    "core {core} of the TP peer announces {rows} rows from {first} on: must be its share of [0, {max})"
                 )
             }
             Self::NotFinite { token } => {
@@ -301,14 +301,14 @@ impl fmt::Display for ProtocolError {
                 write!(f, "task for rank {peer}: {field} = {seen}: must be in [{min}, {max}]")
             }
             Self::Epoch { at, seen, max } => {
-                write!(f, "word at {at} tells of operator {seen}: must be at most {max}")
+                write!(f, "word at {at} names operator {seen}: must be at most {max}")
             }
             Self::Record { source, record, field, seen } => {
                 write!(f, "record {record} of rank {source}: {field} = {seen}: no such record")
             }
             Self::Part { source, token, position, seen, min, max } => write!(
                 f,
-                "flag of row {position} of token {token} of rank {source} tells of {seen} rows: must be in [{min}, {max}]"
+                "flag of row {position} of token {token} of rank {source} states {seen} rows: must be in [{min}, {max}]"
             ),
             Self::Fault(fault) => fault.fmt(f),
             Self::OtherMachine => f.write_str("env is another protocol's than the machine"),

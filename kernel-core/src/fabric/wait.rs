@@ -223,7 +223,7 @@ impl fmt::Display for Wait {
             }
             Flag::Counts => write!(f, "missing: table of counts of rank {rank}"),
             Flag::WindowCounts => write!(f, "missing: counts of rank {rank}"),
-            Flag::WindowRows => write!(f, "missing: end flag of rank {rank} behind {a} rows"),
+            Flag::WindowRows => write!(f, "missing: end flag of rank {rank} after {a} rows"),
             Flag::Entered => write!(f, "rank {rank} has not begun this operator"),
             Flag::RowsDone => {
                 write!(f, "missing: word of core {a} of rank {rank} that its rows are returned")

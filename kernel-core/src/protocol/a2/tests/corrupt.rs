@@ -102,7 +102,7 @@ fn a_core_waits_for_counts_then_for_the_rows_that_they_announce() {
     deliver_counts(&mut group, &[2, 1]);
     let missing = wait(&mut group);
     assert_eq!(missing, Wait::new(Flag::WindowRows, PEER, &[3]));
-    assert_eq!(missing.to_string(), "missing: end flag of rank 1 behind 3 rows");
+    assert_eq!(missing.to_string(), "missing: end flag of rank 1 after 3 rows");
     assert_eq!(missing.source(), Some(PEER));
     // The peer cannot have sent this window.
     group.judge.lenient = true;

@@ -105,11 +105,11 @@ fn an_end_flag_of_another_operator_or_with_too_many_records_is_refused() {
         assert!(n > 1, "{n}");
         let (first, end) = stream(stage, kind, 0);
         let seen = refusal(stage, end, mark(epoch + 1, n));
-        assert!(seen.contains(&format!("word at {end} tells of operator {}", epoch + 1)), "{seen}");
+        assert!(seen.contains(&format!("word at {end} names operator {}", epoch + 1)), "{seen}");
         let seen = refusal(stage, end, mark(epoch, 5));
         assert!(seen.contains("of rank 2: records = 5"), "{seen}");
         let seen = refusal(stage, first, epoch + 1);
-        assert!(seen.contains(&format!("word at {first} tells of operator {}", epoch + 1)), "{seen}");
+        assert!(seen.contains(&format!("word at {first} names operator {}", epoch + 1)), "{seen}");
         // The source has sent no record of that number.
         if n < 4 {
             let seen = refusal(stage, end, mark(epoch, n + 1));
@@ -171,7 +171,7 @@ fn an_impossible_count_is_refused() {
         let seen = refusal(stage, at, mark(1, 4));
         assert!(seen.contains("count of rank 2 for local expert 1 = 4: must be in [0, 3]"), "{seen}");
         let seen = refusal(stage, at, mark(2, 0));
-        assert!(seen.contains(&format!("word at {at} tells of operator 2")), "{seen}");
+        assert!(seen.contains(&format!("word at {at} names operator 2")), "{seen}");
     }
 }
 
@@ -219,13 +219,13 @@ fn contradicting_flags_of_returned_rows_are_refused_by_their_reader() {
                 }
                 let Err(Failure::Core(READER, _, error)) = seen else { panic!("{seen:?}") };
                 let text = match source {
-                    SOURCE => format!("of token {} of rank 2 tells of", token.0),
+                    SOURCE => format!("of token {} of rank 2 states", token.0),
                     _ => format!("for token {}, k ", token.0),
                 };
                 assert!(format!("{error}").contains(&text), "{error}");
             }
             let seen = refusal(stage, at, mark(3, 2));
-            assert!(seen.contains(&format!("word at {at} tells of operator 3")), "{seen}");
+            assert!(seen.contains(&format!("word at {at} names operator 3")), "{seen}");
         }
     }
 }
@@ -240,7 +240,7 @@ fn a_returned_row_whose_flag_is_lost_is_named_once_all_are_returned() {
     for stage in BOTH {
         let at = relay::combine_slot(&shape, 1, token, forward.part.position);
         let seen = refusal(stage, at, 0);
-        let text = format!("flag of row 0 of token {} of rank 2 tells of 0 rows: must be in [2, 2]", token.0);
+        let text = format!("flag of row 0 of token {} of rank 2 states 0 rows: must be in [2, 2]", token.0);
         assert!(seen.contains(&text), "{seen}");
     }
 }
