@@ -10,8 +10,7 @@
 //! vector unit's operations on rows), [`sync`], [`protocol`] (the machines). Two features that allocate come on top:
 //! `reference`, the oracle, which uses the shape alone, and `sim`, groups that are simulated in one thread.
 //!
-//! There are no addresses outside [`fabric::raw`], no time, no randomness, no constant world size, and no formula stands
-//! twice.
+//! There are no addresses outside [`fabric::raw`], no time, no randomness, no constant world size, no formula twice.
 #![cfg_attr(feature = "sim", doc = "\n# Two ranks, one round\n```\n")]
 #![cfg_attr(feature = "sim", doc = include_str!("../examples/two_ranks.rs"))]
 #![cfg_attr(feature = "sim", doc = "```")]

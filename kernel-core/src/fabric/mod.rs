@@ -13,24 +13,24 @@
 //! 2. **A publish does not overtake the same core's earlier puts to that rank.** Publishes are not ordered
 //!    among each other, not even on one word. A word is never torn.
 //! 3. After [`quiet`](Fabric::quiet) has returned true, everything that the core put, published, stored, wrote or delivered
-//! before has landed, and is seen by every reader that is notified afterwards.
+//!    before has landed, and is seen by every reader that is notified afterwards.
 //! 4. Causality: what has landed stays landed. If a core observes a word, everything that had landed when the word landed,
-//! and everything that the publisher had itself observed, precedes the observer's next actions.
+//!    and everything that the publisher had itself observed, precedes the observer's next actions.
 //! 5. [`store`](Fabric::store) is like a publish to the own rank that no put gates: it may land late, up to
 //!    the next quiet. One core's stores to one word land in their order, and it observes them at once; its own
 //!    publishes on its own rank it observes like any other, when they have landed (rule 2 holds for it too).
 //! 6. [`bytes`](Fabric::bytes) is legal only for bytes that an observed flag covers, or that cores of this rank wrote, if
-//! quiet then returned true to each of them and they passed a core barrier.
+//!    quiet then returned true to each of them and they passed a core barrier.
 //!
 //! On A2 batched writes carry rows from rank to rank; [`nic`] is the interface of the agent that issues them.
 //!
 //! 7. **Near and far.** On A2 ranks of one server are near, and rules 1 to 6 apply to them. To a far rank, one of another
-//! server, a core can only [`send`](Fabric::send) **messages**: a put or a publish there is an error, and so is a message
-//! to a near rank. Messages of one core to one rank become visible one after the other, each whole before any part of the
-//! next: an observer of a word of one sees all earlier messages. Within a message there is no order, but aligned words are
-//! never torn. There is no order between cores, between ranks, or between messages and other effects; quiet does not cover
-//! messages. Everything that the core had observed, or was quiet about, before it sent precedes the next actions of an
-//! observer of the message.
+//!    server, a core can only [`send`](Fabric::send) **messages**: a put or a publish there is an error, and so is a
+//!    message to a near rank. Messages of one core to one rank become visible one after the other, each whole before any
+//!    part of the next: an observer of a word of one sees all earlier messages. Within a message there is no order, but
+//!    aligned words are never torn. There is no order between cores, between ranks, or between messages and other effects;
+//!    quiet does not cover messages. Everything that the core had observed, or was quiet about, before it sent precedes
+//!    the next actions of an observer of the message.
 //!
 //! [`order`] contains rules 2 and 5 as a relation for backends that delay effects.
 //!

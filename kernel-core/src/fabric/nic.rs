@@ -5,15 +5,15 @@
 //! A **transfer** carries whole aligned words of eight bytes from the own rank's WindowsOut to a peer's WindowsIn.
 //!
 //! 1. [`post`](Nic::post) returns before anything has been written. Later the transfer is **delivered**, word by word.
-//! Every posted transfer is eventually delivered completely, without further action of any core or agent.
+//!    Every posted transfer is eventually delivered completely, without further action of any core or agent.
 //! 2. The words of one transfer become visible in address order, the last one last: an observer of a word sees all words
-//! before it. A word is never torn.
+//!    before it. A word is never torn.
 //! 3. There is no order between transfers, not even to the same peer.
 //! 4. The source is read when a word is delivered, not when the transfer is posted. An observer of the last word may
-//! conclude that the source may be written again.
+//!    conclude that the source may be written again.
 //! 5. Causality, as in the contract of [`Fabric`](super::Fabric): everything that the agent has observed before it posts
-//! precedes the next actions of an observer of the transfer's words. So the transfer reads the values that the cores wrote
-//! and were quiet about before the doorbell.
+//!    precedes the next actions of an observer of the transfer's words. So the transfer reads the values that the cores
+//!    wrote and were quiet about before the doorbell.
 //! 6. [`observe`](Nic::observe) reads an aligned word of the own state region, with acquire semantics.
 //!
 //! # Requirements on backends

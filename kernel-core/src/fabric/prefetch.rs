@@ -37,8 +37,7 @@ fn fetch_to_write(at: *mut u8) {
     fetch(at);
 }
 
-/// Prefetches the lines of `len` bytes of a row from `from` on, if it reaches that far. Near its end this includes lines
-/// after it.
+/// Prefetches `len` bytes of a row from `from` on, if it reaches that far; near its end also lines after it.
 #[inline(always)]
 pub(crate) fn fetch_row(row: &[u8], from: usize, len: usize) {
     if let Some(rest) = row.get(from..) {

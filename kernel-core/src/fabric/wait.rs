@@ -21,8 +21,7 @@ pub enum Progress {
 pub struct Wait {
     /// The kind of word.
     pub flag: Flag,
-    /// The rank that owes it: its EP rank, or its number in the TP domain. It has no meaning where [`Flag::details`] lists
-    /// no rank.
+    /// The EP rank that owes it, or its number in the TP domain. It has no meaning where [`Flag::details`] lists no rank.
     pub rank: RankId,
     /// The other details, in their order.
     pub index: [u32; 3],

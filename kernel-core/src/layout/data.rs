@@ -12,8 +12,7 @@
 //!                                  (seed 004 section 2.3)
 //! ```
 //!
-//! On a shared-expert rank L is 1 and `slot` counts the source's active tokens, so that the receiver finds them without the
-//! mask.
+//! On a shared-expert rank L is 1 and `slot` counts the source's active tokens, so the receiver needs no mask to find them.
 
 use super::state::{Partition, combine_slot};
 use crate::place::Place;

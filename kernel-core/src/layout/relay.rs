@@ -210,8 +210,7 @@ pub(crate) const fn stream_bytes(shape: &Shape) -> u64 {
     relay_stream(shape.bs_max() as u64, shape.relay_row_bytes(), shape.k() as u64)
 }
 
-/// Returns the offset of record number `record` there. Records lie side by side before the end flag, the first one next to
-/// it.
+/// Returns the offset of record number `record` there. Records are contiguous and end with the first, at the end flag.
 #[must_use]
 pub const fn gathered(
     shape: &Shape,

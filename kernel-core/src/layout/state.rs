@@ -119,8 +119,7 @@ pub const fn dispatch_status(partition: Partition, slot: u32) -> Place {
     Place::state(partition.index() as u64 * PARTITION + slot as u64 * STATUS_SLOT)
 }
 
-/// Returns the place of `TokenFlag` of dispatch slot `slot`: the second word of its status slot, used when flags are
-/// separate.
+/// Returns the place of `TokenFlag` of dispatch slot `slot`: the second word of its slot, used when flags are separate.
 #[must_use]
 pub const fn token_flag(partition: Partition, slot: u32) -> Place {
     let status = dispatch_status(partition, slot);
@@ -187,8 +186,7 @@ pub const fn core_sums(shape: &Shape, core: CoreId) -> Place {
     Place::state(CORE_SUMS + core.0 as u64 * align_up(4 * shape.local_expert_num() as u64, LINE))
 }
 
-/// Returns the place of the word of rank `source` that its results are ready (pull combine), which is that of a combine
-/// slot.
+/// Returns the place of rank `source`'s word that its results are ready (pull combine): a combine slot.
 #[must_use]
 pub(crate) const fn results_ready(partition: Partition, source: RankId) -> Place {
     combine_status(partition, source.0)

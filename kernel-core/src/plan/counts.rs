@@ -58,9 +58,8 @@ pub fn prefix(shape: &Shape, rank: RankId, core: CoreId, sums: impl Iterator<Ite
     prefix
 }
 
-/// Computes the inclusive prefix sums of the transposed `counts`: `counts` has a row per source and `experts` columns,
-/// `sums` is local expert major (seed: `epRecvCount`). [`add_gather_adds`](super::permute::add_gather_adds) is the form for
-/// a vector unit.
+/// Computes the inclusive prefix sums of the transposed `counts`, which have a row per source and `experts` columns; `sums`
+/// is local expert major (seed: `epRecvCount`). [`add_gather_adds`](super::permute::add_gather_adds) suits a vector unit.
 pub fn transposed_prefix(counts: &[u32], experts: usize, sums: &mut [u32]) {
     let columns = (0..experts).map(|expert| counts.iter().skip(expert).step_by(experts.max(1)));
     let mut sum = 0u32;

@@ -101,8 +101,7 @@ impl RecvCounts<'_> {
         end.saturating_sub(self.first_row(local_expert, source))
     }
 
-    /// Returns the number of rows from `source` for all local experts before `local_expert`: the start of its rows in the
-    /// window.
+    /// Returns the number of rows from `source` for all local experts before this one: the start of its rows in the window.
     #[must_use]
     pub(crate) fn position(&self, local_expert: u32, source: RankId) -> u32 {
         (0..local_expert).map(|before| self.rows(before, source)).fold(0, u32::saturating_add)

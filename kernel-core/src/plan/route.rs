@@ -158,8 +158,7 @@ pub fn walk(
     }
 }
 
-/// The [`walk`] for pairs that are all active, without shared experts. Each core walks all pairs of its rank, so this must
-/// be short.
+/// The [`walk`] for active pairs without shared experts. Each core walks all pairs of its rank, so it must be short.
 fn walk_plainly(
     shape: &Shape,
     rank: RankId,

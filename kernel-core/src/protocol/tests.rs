@@ -1,5 +1,4 @@
-//! Properties of every machine: a step is a function of what it observed, and a pending step reports everything that could
-//! let it move.
+//! Every machine's step is a function of what it observed, and a pending step reports all that could let it move.
 
 use crate::fabric::middleware::Middleware;
 use crate::fabric::nic::Nic;

@@ -72,8 +72,7 @@ pub struct Dispatched {
 }
 
 impl Dispatched {
-    /// Returns an output as little-endian bytes; none for an output that dispatch does not have, or that contains places of
-    /// rows.
+    /// Returns an output as little-endian bytes; none for one that dispatch does not have, or that contains places of rows.
     #[must_use]
     pub fn bytes(&self, tensor: Tensor) -> Vec<u8> {
         fn le<T: Copy, const N: usize>(values: &[T], bytes: fn(T) -> [u8; N]) -> Vec<u8> {

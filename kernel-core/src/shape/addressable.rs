@@ -9,8 +9,7 @@ use crate::units::RankId;
 const ENTRY: u64 = 32;
 
 impl Shape {
-    /// Returns whether windows, outputs and inputs are at most `limit` bytes long each; `found` receives those that are
-    /// not.
+    /// Returns whether windows, outputs and inputs have at most `limit` bytes each; `found` receives the violations.
     pub(super) fn is_addressable(&self, limit: u64, found: Found<'_>) -> bool {
         let rows = self.rows_max(RankId(0)).max(self.rows_max(RankId(self.shared_expert_rank_num)));
         let of_a_row = match self.tp_world_size {

@@ -132,8 +132,7 @@ impl Column {
         }
     }
 
-    /// Returns only the limits that the arithmetic needs. Unsupported features stay unsupported, since the protocols lack
-    /// them.
+    /// Returns only the limits of the arithmetic. Features that the protocols lack stay unsupported.
     fn without_ranges(self, alg: Protocol) -> Self {
         Self {
             ep_world_size: Range { min: 1, max: RANKS_MAX as i64 },

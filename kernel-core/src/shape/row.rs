@@ -46,8 +46,7 @@ impl RowFormat {
         }
     }
 
-    /// Returns the bytes of the longest row of a hierarchy whose tokens have this format, and whose results have at most
-    /// `row` bytes.
+    /// Returns the bytes of the longest row of a hierarchy with this format of tokens and results of at most `row` bytes.
     pub(super) const fn relay_row(&self, row: u64) -> u64 {
         if self.payload_bytes > row { self.payload_bytes } else { row }
     }

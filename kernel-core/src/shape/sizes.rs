@@ -1,5 +1,4 @@
-//! Sizes that follow from a shape: rows, records, areas, capacities. Each formula stands here once; `layout` only adds
-//! places.
+//! Sizes that follow from a shape: rows, records, areas, capacities. Each formula stands here once; `layout` adds places.
 
 use super::{Product, Protocol, RowFormat, Shape};
 use crate::units::{Divisor, RankId, align_up, div_ceil, div_floor, div_rem};
@@ -163,8 +162,7 @@ impl Shape {
         self.row_format.payload_bytes
     }
 
-    /// Returns the bytes of the longest row that a record or slot of a hierarchy holds: a token, a result or a sum of
-    /// results.
+    /// Returns the bytes of a hierarchy's longest row in a record or slot: a token, a result or a sum of results.
     pub(crate) const fn relay_row_bytes(&self) -> u64 {
         self.row_format.relay_row(self.row_bytes())
     }

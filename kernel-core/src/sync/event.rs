@@ -1,5 +1,4 @@
-//! The data that each flag word covers, for generators of kernels; the [maps](crate::layout::affine) describe the places of
-//! both.
+//! The data that each flag word covers, for generators of kernels; [maps](crate::layout::affine) give the places of both.
 
 use super::{barrier, flag};
 use crate::layout::affine::{Mode, Named};

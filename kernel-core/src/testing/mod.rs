@@ -1,5 +1,4 @@
-//! Shared parts of tests: small domains, their tensors, groups on simulated memory, golden files, configurations of random
-//! tests.
+//! Shared parts of tests: small domains, their tensors, groups on simulated memory, golden files, random tests.
 
 pub(crate) mod domain;
 pub(crate) mod golden;

@@ -133,8 +133,7 @@ pub(super) fn blocks<E: Element>(row: &[u8], data: &mut [u8], scales: &mut [u8])
     in_blocks::<E, 2>(row, data, scales, peak, load::<E>);
 }
 
-/// Quantises a row of f32, block by block. A block so small that its scale is zero in dtype may have any data, which have
-/// no effect.
+/// Quantises a row of f32, block by block. The data of a block whose scale is zero in dtype have no effect.
 #[inline(always)]
 pub(super) fn sums<E: Element>(sums: &[u8], data: &mut [u8], scales: &mut [u8]) {
     let peak = |sums: &[[u8; 4]; BLOCK]| {

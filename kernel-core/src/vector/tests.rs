@@ -124,8 +124,7 @@ fn elements_survive_the_round_trip_and_nans_become_canonical() {
     }
 }
 
-/// Tests every tie between two neighbours, and one f32 to either side of it; then values from all of f32, with infinities
-/// and NaNs.
+/// Tests every tie between two neighbours, and one f32 to either side; then all of f32, with infinities and NaNs.
 #[test]
 fn rounding_agrees_with_half_at_every_tie_and_all_over_f32() {
     fn check(value: f32) {

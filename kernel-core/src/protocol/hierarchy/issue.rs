@@ -33,8 +33,7 @@ pub(super) fn record<V, F: Fabric + ?Sized>(
     Ok(())
 }
 
-/// Takes step number `step` of ending the stream to `server` after `records` records. Returns the next step; `None` when
-/// done.
+/// Takes step number `step` of ending the stream to `server` after `records` records. Returns the next; `None` when done.
 pub(super) fn end<V, F: Fabric + ?Sized>(
     env: Now<'_, V>,
     fabric: &mut F,

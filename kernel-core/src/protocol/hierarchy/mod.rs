@@ -147,8 +147,7 @@ impl<V> Now<'_, V> {
         Ok(None)
     }
 
-    /// Announces to near rank number `near` that this rank has begun the operator, and so has stopped reading its near
-    /// area.
+    /// Announces to near rank number `near` that this rank has begun the operator, and no longer reads its near area.
     fn enter<F: Fabric + ?Sized>(self, fabric: &mut F, near: u32) -> Result<(), ProtocolError> {
         fabric.publish(self.near(near), relay::entered(self.work.number), self.epoch.number)?;
         Ok(())

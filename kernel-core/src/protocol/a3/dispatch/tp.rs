@@ -1,5 +1,4 @@
-//! TP = 2: every record that is copied out also goes to the same row of the peer's; after the last one `Gather` brings the
-//! peer's rows.
+//! TP = 2: every copied record also goes to the same row of the peer's; after the last, `Gather` brings the peer's rows.
 
 use super::{Dispatch, Field, Phase, first_to_send};
 use crate::fabric::{Fabric, Progress, ProtocolError};

@@ -35,8 +35,7 @@ impl Relays {
         Ok(())
     }
 
-    /// Advances the role. `missing` is the wait for near ranks that may still return rows: if it is `None`, no more rows
-    /// come.
+    /// Advances the role. `missing` is the wait for near ranks that may still return rows; without it no more rows come.
     pub(super) fn step(&mut self, cx: &mut Turn<'_, impl Types>, missing: Option<Wait>) -> Outcome {
         let Turn { env, fabric, words, buffers, .. } = cx;
         let (env, fabric) = (*env, &mut **fabric);

@@ -168,8 +168,7 @@ fn hold<F: Fabric + ?Sized, V>(
     let lists = relay::record_scale(shape);
     let ids = copy(lists, relay::token_bytes(shape) - lists)?;
     let ids = ids.get(..shape.k() as usize).unwrap_or(&[]);
-    // The ids determine the rows. An id that names no expert gives no row, and then there are fewer pairs than the record
-    // states.
+    // Ids determine the rows: one that names no expert gives none, and then there are fewer pairs than stated.
     let here = plan::pairs(shape, ids, env.work.server);
     if here == 0 || here != pairs {
         return Err(stream::wrong(env, server, record, "pairs", pairs));
