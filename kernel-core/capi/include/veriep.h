@@ -1376,7 +1376,8 @@ int32_t veriep_plan_sends(const struct veriep_shape *shape,
 
 /**
  * Where the first `rows` received rows lie under these choices: stretches in the order of the rows, of which at most `room`
- * are written. `row_table` is that output, where rows stay in the window. With direct placement `results`, unless it is null,
+ * are written. `row_table` is that output, where rows stay in the window; one that is too short is `VERIEP_E_SHORT`, and one
+ * that names places outside of the window `VERIEP_E_ARGUMENT`, as are more rows than any rank can receive. With direct placement `results`, unless it is null,
  * becomes where experts leave what they return; else it is left as it is.
  */
 int32_t veriep_received_rows(const struct veriep_shape *shape,

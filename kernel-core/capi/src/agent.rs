@@ -118,7 +118,7 @@ unsafe fn drive(
     // SAFETY: the caller's.
     unsafe {
         let agent = objects::get_mut::<objects::Agent>(agent)?;
-        let (given, is_table) = context(cx, |cx| !cx.nic.is_null())?;
+        let (given, is_table) = context(cx, status, |cx| !cx.nic.is_null())?;
         if agent.is_dead {
             return Err(VERIEP_E_ORDER);
         }

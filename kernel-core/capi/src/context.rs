@@ -103,16 +103,24 @@ pub(crate) fn awaited(what: Awaited) -> veriep_awaited {
     }
 }
 
-/// The context, of which exactly one of two memories is given.
+/// The context, of which exactly one of two memories is given. Its text and the status of an earlier call are cleared.
 ///
 /// # Safety
-/// As of [`read`].
+/// As of [`report`].
 pub(crate) unsafe fn context<'a>(
     cx: *const veriep_context,
+    status: *mut veriep_status,
     is_table: impl Fn(&veriep_context) -> bool,
 ) -> Said<(&'a veriep_context, bool)> {
     // SAFETY: the caller's.
-    let cx = unsafe { read(cx) }?;
+    let cx = unsafe {
+        let cx = read(cx)?;
+        Text::new(cx.text, cx.text_len)?;
+        if !status.is_null() {
+            given::write(status)?.write(veriep_status { steps: 0, rank: VERIEP_NONE, code: 0 });
+        }
+        cx
+    };
     let table = is_table(cx);
     if table && !cx.mapped.is_null() { Err(VERIEP_E_ARGUMENT) } else { Ok((cx, table)) }
 }

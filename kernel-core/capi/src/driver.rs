@@ -1,7 +1,8 @@
 //! A core of a rank: made once, begun for each operator, stepped until it is done.
 
 use crate::codes::{
-    self, Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_E_REFUSED, VERIEP_OK, VERIEP_PENDING, code,
+    self, Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_E_REFUSED, VERIEP_E_SHORT, VERIEP_OK,
+    VERIEP_PENDING, code,
 };
 use crate::context::{List, Outcome, awaited, context, report};
 use crate::fabric::{Table, capabilities, check};
@@ -16,7 +17,9 @@ use crate::types::{
 use crate::vector::Unit;
 use core::ffi::c_char;
 use kernel_core::fabric::{Fabric, Progress};
-use kernel_core::protocol::{Choices, Context, Env, Machine, Operands, Operator, Scratch};
+use kernel_core::protocol::{
+    Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
+};
 use kernel_core::shape::{Protocol, Shape};
 use kernel_core::units::{CoreId, RankId};
 
@@ -177,7 +180,7 @@ unsafe fn drive(
     // SAFETY: the caller's.
     unsafe {
         let core = objects::get_mut::<Core>(core)?;
-        let (given, is_table) = context(cx, |cx| !cx.fabric.is_null())?;
+        let (given, is_table) = context(cx, status, |cx| !cx.fabric.is_null())?;
         if !matches!(core.phase, Phase::Running | Phase::Done) {
             return Err(VERIEP_E_ORDER);
         }
@@ -207,6 +210,9 @@ unsafe fn drive(
                 &mut mapped
             }
         };
+        if words.len() < scratch_words(shape) || row.len() < scratch_bytes(shape) {
+            return Err(VERIEP_E_SHORT);
+        }
         core.env.set_vector(Unit::new(given.vector)?);
         let env = &core.env;
         let mut cx = Context { shape, env, fabric, inputs, operands, scratch: Scratch { words, row } };

@@ -92,7 +92,7 @@ pub(crate) unsafe fn inputs<'a>(given: &veriep_inputs) -> Said<Inputs<'a>> {
             expert_ids: tensor(given.expert_ids)?,
             expert_scales: tensor(given.expert_scales)?,
             mask: match given.mask_kind {
-                VERIEP_MASK_NONE => Mask::None,
+                VERIEP_MASK_NONE if given.x_active_mask.len == 0 => Mask::None,
                 VERIEP_MASK_TOKENS => Mask::Tokens(mask()?),
                 VERIEP_MASK_PAIRS => Mask::Pairs(mask()?),
                 _ => return Err(VERIEP_E_ARGUMENT),

@@ -20,7 +20,7 @@ use core::ptr;
 use kernel_core::inputs::{ExpertMap, Found};
 use kernel_core::layout::map::{self, Area};
 use kernel_core::layout::{outputs, tp};
-use kernel_core::place::Tensor;
+use kernel_core::place::{Place, Region, Tensor};
 use kernel_core::plan::route::{self, Sends};
 use kernel_core::plan::split::{self, DispatchShare};
 use kernel_core::protocol::{Fingerprints, scratch_bytes, scratch_words};
@@ -447,7 +447,8 @@ pub unsafe extern "C" fn veriep_plan_sends(
 }
 
 /// Where the first `rows` received rows lie under these choices: stretches in the order of the rows, of which at most `room`
-/// are written. `row_table` is that output, where rows stay in the window. With direct placement `results`, unless it is null,
+/// are written. `row_table` is that output, where rows stay in the window; one that is too short is `VERIEP_E_SHORT`, and one
+/// that names places outside of the window `VERIEP_E_ARGUMENT`, as are more rows than any rank can receive. With direct placement `results`, unless it is null,
 /// becomes where experts leave what they return; else it is left as it is.
 ///
 /// # Safety
@@ -469,11 +470,30 @@ pub unsafe extern "C" fn veriep_received_rows(
         let shape = objects::get::<Shape>(shape)?;
         let receive = self::choices(choices)?.receive;
         let table = slice(row_table.data.cast::<u8>(), row_table.len)?;
+        let rows_max = (0..shape.ep_world_size()).map(|rank| shape.rows_max(RankId(rank))).max();
+        if u64::from(rows) > rows_max.unwrap_or(0) {
+            return Err(VERIEP_E_ARGUMENT);
+        }
+        let is_held = |at: Place, len: u64| {
+            at.region != Region::Window
+                || at.offset.checked_add(len).is_some_and(|end| end <= shape.window_bytes())
+        };
+        let mut found = 0;
         for (at, len) in receive.rows(shape, rows, table) {
+            if !is_held(at, len) {
+                return Err(VERIEP_E_ARGUMENT);
+            }
+            found += len;
             list.add(veriep_rows { at: place(at), len });
+        }
+        if found < u64::from(rows) * shape.payload_bytes() {
+            return Err(VERIEP_E_SHORT);
         }
         if let (Some(at), false) = (receive.results(table), results.is_null()) {
             let len = u64::from(rows) * shape.row_bytes();
+            if !is_held(at, len) {
+                return Err(VERIEP_E_ARGUMENT);
+            }
             given::write(results)?.write(veriep_rows { at: place(at), len });
         }
         list.end()

@@ -118,8 +118,10 @@ fn what_is_missing_or_has_no_meaning_is_a_code() {
         assert_eq!(veriep_fabric_can(&lacks), VERIEP_E_NULL);
         let both: veriep_mapped = zeroed();
         assert_eq!(step(&mut core, &veriep_context { mapped: &both, ..cx }), VERIEP_E_ARGUMENT);
-        // Without scratch the operator fails, and with it the core.
-        let mut status: veriep_status = zeroed();
+        // A fabric that refuses ends the operator, and with it the core.
+        let (mut status, mut words, mut bytes): (veriep_status, _, _) = (zeroed(), [0; 4096], [0; 4096]);
+        (cx.words, cx.words_len) = (words.as_mut_ptr(), words.len());
+        (cx.bytes, cx.bytes_len) = (bytes.as_mut_ptr(), bytes.len());
         let said =
             (0..9).map(|_| veriep_core_step(&raw mut *core, &cx, 1, &mut status)).find(|&said| said < 0);
         assert_eq!((said, status.code, status.rank), (Some(VERIEP_E_FABRIC), 77, VERIEP_NONE));
@@ -316,6 +318,62 @@ impl Dice {
 }
 
 /// Calls in any order with what may be missing, short or wrong. `VERIEP_SECONDS` says for how long, `VERIEP_SEED` which.
+#[test]
+fn rows_that_cannot_be_are_refused() {
+    let shape = shape_of(&config());
+    let bad = [u64::MAX; 2];
+    let table = veriep_bytes { data: bad.as_ptr().cast(), len: 16 };
+    let none = veriep_bytes { data: null(), len: 0 };
+    for receive in 0..6 {
+        let choices = veriep_choices { receive, ..veriep_choices_default() };
+        let is_copied = receive == VERIEP_RECEIVE_COPY;
+        for (rows, table, said) in [
+            (u32::MAX, none, VERIEP_E_ARGUMENT),
+            (2, none, if is_copied { OK } else { VERIEP_E_SHORT }),
+            (2, table, if is_copied { OK } else { VERIEP_E_ARGUMENT }),
+            (0, none, OK),
+        ] {
+            let (mut out, mut count) = ([opaque::<veriep_rows>(), opaque()], 0);
+            // SAFETY: what is given is there.
+            let found = unsafe {
+                let out = (&raw mut *out[0]).cast();
+                veriep_received_rows(&raw const *shape, &choices, rows, table, out, 1, &mut count, null_mut())
+            };
+            assert_eq!(found, said, "receive {receive}, {rows} rows");
+        }
+    }
+}
+
+#[test]
+fn a_slip_of_the_caller_leaves_the_core_alive_and_no_old_text() {
+    let (shape, mut core) = (shape_of(&config()), opaque::<veriep_core>());
+    let mut text = [1; 40];
+    // SAFETY: what is given is there.
+    unsafe {
+        assert_eq!(veriep_core_new(&raw mut *core, &raw const *shape, 0, 0, 0, null(), 0, null_mut(), 0), OK);
+        assert_eq!(veriep_core_begin(&raw mut *core, VERIEP_DISPATCH), OK);
+        let (inputs, table) = (zeroed(), table(null_mut()));
+        let mut cx: veriep_context = zeroed();
+        (cx.shape, cx.inputs, cx.fabric) = (&raw const *shape, &inputs, &table);
+        (cx.text, cx.text_len) = (text.as_mut_ptr(), text.len());
+        let mut status = veriep_status { steps: 5, rank: 5, code: 5 };
+        for _ in 0..2 {
+            // Without scratch.
+            assert_eq!(veriep_core_step(&raw mut *core, &cx, 1, &mut status), VERIEP_E_SHORT);
+            assert_eq!((text[0], status.steps, status.rank, status.code), (0, 0, VERIEP_NONE, 0));
+            text[0] = 1;
+        }
+        // A mask whose kind was not given.
+        let mask = [0_u8; 2];
+        let masked = veriep_inputs {
+            x_active_mask: veriep_bytes { data: mask.as_ptr().cast(), len: 2 },
+            mask_kind: VERIEP_MASK_NONE,
+            ..zeroed()
+        };
+        assert_eq!(veriep_inputs_check(&raw const *shape, 0, &masked, null_mut(), 0), VERIEP_E_ARGUMENT);
+    }
+}
+
 #[test]
 fn calls_in_any_order_are_answered() {
     let of = |name, default| env::var(name).map_or(default, |value| value.parse().unwrap());
