@@ -471,7 +471,8 @@ pub unsafe extern "C" fn veriep_received_rows(
         let receive = self::choices(choices)?.receive;
         let table = slice(row_table.data.cast::<u8>(), row_table.len)?;
         let rows_max = (0..shape.ep_world_size()).map(|rank| shape.rows_max(RankId(rank))).max();
-        if u64::from(rows) > rows_max.unwrap_or(0) {
+        // A rank of a TP domain has its peer's rows, too.
+        if u64::from(rows) > rows_max.unwrap_or(0) * u64::from(shape.tp_world_size()) {
             return Err(VERIEP_E_ARGUMENT);
         }
         let is_held = |at: Place, len: u64| {
