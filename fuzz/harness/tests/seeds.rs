@@ -44,6 +44,7 @@ const KEEPERS: &[fn()] = &[
     a_dozen_bytes_that_send_long_messages_take_no_square_of_them_to_land,
     a_byzantine_rank_in_a_tp_domain_is_refused_by_its_peer,
     a_triple_that_changes_before_the_peer_gets_it_is_refused,
+    a_count_that_changes_after_others_read_it_is_refused_by_who_reads_past_it,
     configurations_that_are_taken_and_refused_are_seeds,
     rows_with_all_kinds_of_numbers_are_seeds,
     an_eps_with_which_the_sum_leaves_f32_is_no_error_of_rstd,
@@ -311,6 +312,16 @@ fn a_triple_that_changes_before_the_peer_gets_it_is_refused() {
     let seen = |&(member, error): &_| member == 2 && matches!(error, ProtocolError::Triple { row: 0, .. });
     assert!(report.refused.iter().any(seen), "{report:?}");
     keep("hostile", "triple_changed_for_the_peer", &bytes);
+}
+
+#[test]
+fn a_count_that_changes_after_others_read_it_is_refused_by_who_reads_past_it() {
+    // Found by fuzzing: a core read one count of a rank and left those before it unchecked, so it blamed its own sums.
+    let bytes = [32, 1, 1, 3, 1, 1, 37, 3, 2, 0, 17, 64, 2, 7, 0, 0, 20];
+    let report = hostile::run(&bytes).unwrap();
+    let seen = |(_, error): &_| matches!(error, ProtocolError::Count { .. });
+    assert!(report.refused.iter().any(seen), "{report:?}");
+    keep("hostile", "count_changed_for_some_cores", &bytes);
 }
 
 /// A configuration for the door, with the numbers of the default but for these.

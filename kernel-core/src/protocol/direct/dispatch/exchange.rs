@@ -142,8 +142,7 @@ impl Dispatch {
         self.round.total = rows as u32;
         // The sources of that core that precede the first own one.
         for source in split::ranks(shape, CoreId(before)).start..source {
-            let told = self.counts_of(env, cx.fabric, RankId(source))?.nth(expert as usize);
-            let count = told.unwrap_or(Ok(0))?;
+            let count = self.counts_of(env, cx.fabric, RankId(source))?.nth(expert as usize).unwrap_or(0);
             self.round.first_row = self.round.first_row.saturating_add(count);
             of_expert = of_expert.saturating_add(count);
         }
@@ -153,7 +152,7 @@ impl Dispatch {
             let mut at = index;
             for told in of_source {
                 let Some(count) = counts.get_mut(at) else { break };
-                *count = told?;
+                *count = told;
                 at += ranks as usize;
             }
         }
@@ -184,21 +183,22 @@ impl Dispatch {
         self.go(Phase::Grant { next, of_expert })
     }
 
-    /// Returns the checked counts of `source` for each local expert. The caller must have seen the word, or passed a
-    /// barrier after a core that did.
+    /// Returns the counts of `source` for each local expert, after a check of all of them. The caller must have seen the word,
+    /// or passed a barrier after a core that did.
     fn counts_of<F: Fabric + ?Sized, V>(
         &self,
         env: Bound<'_, V>,
         fabric: &F,
         source: RankId,
-    ) -> Result<impl Iterator<Item = Result<u32, ProtocolError>>, ProtocolError> {
+    ) -> Result<impl Iterator<Item = u32>, ProtocolError> {
         let at = Direct::Counts.entry(env.shape, self.round.partition, source, 0);
         let told = fabric.bytes(at, u64::from(env.shape.local_experts(env.rank)) * 4)?.as_chunks().0;
         let max = env.shape.rows_from(source, env.rank);
-        Ok((0..).zip(told).map(move |(local_expert, &told)| match u32::from_le_bytes(told) {
-            seen if seen > max => Err(ProtocolError::Count { source, local_expert, seen, max }),
-            count => Ok(count),
-        }))
+        let counts = told.iter().map(|&told| u32::from_le_bytes(told));
+        if let Some((local_expert, seen)) = (0..).zip(counts.clone()).find(|&(_, seen)| seen > max) {
+            return Err(ProtocolError::Count { source, local_expert, seen, max });
+        }
+        Ok(counts)
     }
 
     fn add_counts<F: Fabric + ?Sized, V>(
@@ -209,7 +209,7 @@ impl Dispatch {
         sums: &mut [u32],
     ) -> Result<(), ProtocolError> {
         for (sum, count) in sums.iter_mut().zip(self.counts_of(env, fabric, source)?) {
-            *sum = sum.saturating_add(count?);
+            *sum = sum.saturating_add(count);
         }
         Ok(())
     }
