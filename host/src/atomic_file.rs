@@ -1,9 +1,10 @@
 //! Files that appear complete or not at all, also if the process is killed.
 //!
-//! On Linux a file is written without a name and gets one when it is complete, so that nothing is left behind by
-//! whoever dies over it; but to replace an older file it is called `.veriep-*.tmp` for the instant between two system
-//! calls. Elsewhere, and on file systems that cannot do it, it has that name for as long as it is written. Killed
-//! meanwhile, that stays.
+//! On Linux a file is written without a name and gets one when it is complete, so that a process that is killed leaves
+//! nothing behind. To replace an older file, the new one is called `.veriep-*.tmp` for the instant between two system
+//! calls: a process that is killed in that instant leaves that file, complete, and the next one that replaces a file in
+//! the folder removes it. Elsewhere, and on file systems without nameless files, a file is called `.veriep-*.tmp` for as
+//! long as it is written, and stays if the process is killed meanwhile.
 
 use crate::error::Error;
 use std::fs::File;
@@ -219,6 +220,9 @@ impl Temporary {
         match self {
             #[cfg(target_os = "linux")]
             Self::Nameless(file) => {
+                nameless::remove_abandoned(folder);
+                // Locked before it has a name: a locked file is not abandoned.
+                let _ = file.try_lock();
                 let ((), path) = builder().make_in(folder, |path| nameless::link(&file, path))?.into_parts();
                 Ok(Self::Named(file, path))
             }
@@ -241,9 +245,12 @@ impl Temporary {
     }
 }
 
+const PREFIX: &str = ".veriep-";
+const SUFFIX: &str = ".tmp";
+
 fn builder() -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
-    builder.prefix(".veriep-").suffix(".tmp");
+    builder.prefix(PREFIX).suffix(SUFFIX);
     #[cfg(unix)]
     {
         // Readable like any other file: the default of temporary files is the owner alone.
@@ -272,6 +279,20 @@ mod nameless {
     /// Gives it a name that is free.
     pub(super) fn link(file: &File, path: &Path) -> io::Result<()> {
         Ok(linkat(CWD, name(file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
+    }
+
+    /// Removes files whose writer was killed before they replaced another. What cannot be removed stays.
+    pub(super) fn remove_abandoned(folder: &Path) {
+        for entry in folder.read_dir().into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let is_ours = |name: &str| name.starts_with(super::PREFIX) && name.ends_with(super::SUFFIX);
+            if name.to_str().is_some_and(is_ours)
+                && entry.file_type().is_ok_and(|kind| kind.is_file())
+                && File::open(entry.path()).is_ok_and(|file| file.try_lock().is_ok())
+            {
+                let _ = std::fs::remove_file(entry.path());
+            }
+        }
     }
 
     fn name(file: &File) -> PathBuf {
@@ -310,6 +331,28 @@ mod tests {
             assert_eq!(std::fs::read_to_string(&path).unwrap(), content);
             assert_eq!(names(folder.path()), ["result"]);
         }
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn what_a_killed_writer_left_goes_with_the_next_and_what_is_being_written_stays() {
+        let folder = tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for name in [".veriep-dead.tmp", ".veriep-alive.tmp", ".veriep-mine", "result"] {
+            std::fs::write(at(name), name).unwrap();
+        }
+        let alive = File::open(at(".veriep-alive.tmp")).unwrap();
+        alive.try_lock().unwrap();
+        write_atomically(&at("result"), |file| file.write_all(b"new")).unwrap();
+        assert_eq!(names(folder.path()), [".veriep-alive.tmp", ".veriep-mine", "result"]);
+        // A file that waits for its place is locked too.
+        let waits =
+            AtomicFile::written(&at("other"), |file| file.write_all(b"whole")).unwrap().named().unwrap();
+        write_atomically(&at("result"), |file| file.write_all(b"newer")).unwrap();
+        waits.put().unwrap();
+        drop(alive);
+        write_atomically(&at("result"), |file| file.write_all(b"newest")).unwrap();
+        assert_eq!(names(folder.path()), [".veriep-mine", "other", "result"]);
     }
 
     #[test]
