@@ -1,0 +1,180 @@
+//! The group as JSON. All texts are this project's own, without quotes or control characters.
+
+use super::{End, Lab};
+use alloc::format;
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use veriep_core::layout::map::areas;
+use veriep_core::place::{Place, Region};
+use veriep_core::sim::chooser::AGENT;
+use veriep_core::sim::storage::Spot;
+use veriep_core::sim::{Actor, Choice};
+use veriep_core::units::RankId;
+
+/// Bytes of a token's row.
+const ROW: usize = 2 * super::H as usize;
+
+fn list(items: impl IntoIterator<Item = String>) -> String {
+    format!("[{}]", items.into_iter().collect::<Vec<_>>().join(","))
+}
+
+fn quoted(text: impl core::fmt::Display) -> String {
+    format!("\"{text}\"")
+}
+
+fn name(actor: Actor) -> String {
+    let what = if actor.core == AGENT { "agent" } else { "core" };
+    format!("the {what} of rank {}", actor.member.0)
+}
+
+impl Lab {
+    /// Describes the group: what each rank does and waits for, its memory, what is on its way, and what can happen next.
+    #[must_use]
+    pub fn state(&self) -> String {
+        let (verdict, what) = match self.end() {
+            None => ("", ""),
+            Some(End::Right) => ("right", ""),
+            Some(End::Wrong(what)) => ("wrong", what.as_str()),
+            Some(End::Refused(what)) => ("refused", what.as_str()),
+            Some(End::Hang(what)) => ("hang", what.as_str()),
+        };
+        let ranks = list((0..self.cluster.members.len()).map(|i| self.rank(i)));
+        let flights = list(self.cluster.memory.flights().map(|(id, flight)| {
+            let offer = self
+                .offers()
+                .iter()
+                .position(|offer| matches!(offer, Choice::Land(other, _) if *other == id));
+            let kind = format!("{:?}", flight.kind);
+            let kind = kind.split('(').next().unwrap_or_default().to_lowercase();
+            format!(
+                "{{\"from\":{},\"agent\":{},\"to\":{},\"kind\":{},\"at\":{},\"bytes\":{},\"offer\":{}}}",
+                flight.from.member.0,
+                flight.from.core == AGENT,
+                flight.to.0,
+                quoted(kind),
+                quoted(flight.at),
+                flight.left,
+                offer.map_or(-1, |offer| offer as i32),
+            )
+        }));
+        let offers = list(self.offers().iter().map(|&choice| {
+            let (rank, agent) = match choice {
+                Choice::Step(actor) => (actor.member.0 as i32, actor.core == AGENT),
+                Choice::Land(..) => (-1, false),
+            };
+            format!("{{\"steps\":{rank},\"agent\":{agent},\"text\":{}}}", quoted(self.told(choice)))
+        }));
+        format!(
+            "{{\"choices\":{},\"verdict\":{},\"what\":{},\"story\":{},\"ranks\":{ranks},\"flights\":{flights},\"offers\":{offers}}}",
+            self.choices,
+            quoted(verdict),
+            quoted(what),
+            list(self.story.iter().map(quoted)),
+        )
+    }
+
+    /// Returns a choice in words.
+    pub(crate) fn told(&self, choice: Choice) -> String {
+        match choice {
+            Choice::Step(actor) => format!("{} takes a step", name(actor)),
+            Choice::Land(flight, bytes) => match self.cluster.memory.flight(flight) {
+                Some(what) => {
+                    let kind = format!("{:?}", what.kind);
+                    let kind = kind.split('(').next().unwrap_or_default().to_lowercase();
+                    format!(
+                        "a {kind} of {} lands at {} of rank {}, {bytes} B",
+                        name(what.from),
+                        what.at,
+                        what.to.0
+                    )
+                }
+                None => "nothing".to_string(),
+            },
+        }
+    }
+
+    fn rank(&self, i: usize) -> String {
+        let member = &self.cluster.members[i];
+        let core = &member.cores[0];
+        let operator =
+            self.cluster.operators.get(core.ended).map_or_else(|| "done".to_string(), ToString::to_string);
+        let round = self.cluster.operators.get(core.ended).map_or(super::ROUNDS - 1, |planned| planned.round);
+        // Each kind of operator takes turns in A3, and all operators in A2.
+        let turn = if self.cluster.choices.has_agents(self.cluster.shape) { core.ended } else { round } % 2;
+        let wait = core.wait.map(|wait| wait.to_string()).unwrap_or_default();
+        let agent = if self.cluster.choices.has_agents(self.cluster.shape) {
+            member.agent_wait.map_or_else(|| "works".to_string(), |wait| wait.to_string())
+        } else {
+            String::new()
+        };
+        format!(
+            "{{\"ended\":{},\"operator\":{},\"phase\":{},\"wait\":{},\"agent\":{},\"turn\":{turn},\"tokens\":{},\"areas\":{}}}",
+            core.ended,
+            quoted(operator),
+            quoted(core.machine.as_ref().map_or("", |machine| machine.phase())),
+            quoted(wait),
+            quoted(agent),
+            list(self.judge.experts(round, member.number).iter().map(ToString::to_string)),
+            self.areas(member.number)
+        )
+    }
+
+    /// Returns the areas of a rank's memory, with every slot: a word as it is, a row by its first element.
+    fn areas(&self, rank: RankId) -> String {
+        let shape = self.cluster.shape;
+        let mode = self.cluster.choices.mode();
+        list(areas(shape, mode, rank).filter(|area| area.count <= 16).map(|area| {
+            let slots = (0..area.count).map(|slot| {
+                let at = Place { offset: area.start.offset + slot * area.stride, ..area.start };
+                let bytes =
+                    self.cluster.memory.read(Spot { member: rank, batch: 0, at }, area.slot).unwrap_or(&[]);
+                quoted(shown(at.region, bytes))
+            });
+            let region = match area.start.region {
+                Region::State => "state",
+                Region::WindowOut => "window out",
+                _ => "window",
+            };
+            format!(
+                "{{\"name\":{},\"region\":{},\"partition\":{},\"slots\":{}}}",
+                quoted(area.name),
+                quoted(region),
+                area.partition.map_or(-1, |partition| partition.index() as i32),
+                list(slots)
+            )
+        }))
+    }
+}
+
+/// Returns what a slot holds: the words of a state slot, the number that fills a row, or the pieces of a window that are not
+/// zero, each behind its offset.
+fn shown(region: Region, bytes: &[u8]) -> String {
+    if region == Region::State {
+        let words =
+            bytes.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
+        let words: Vec<u32> = words.collect();
+        let used = words.iter().rposition(|&word| word != 0).map_or(0, |last| last + 1);
+        return words[..used].iter().map(|word| format!("{word:x}")).collect::<Vec<_>>().join(" ");
+    }
+    if bytes.len() <= 4 * ROW {
+        return if bytes.iter().any(|&byte| byte != 0) {
+            piece(&bytes[..ROW.min(bytes.len())])
+        } else {
+            String::new()
+        };
+    }
+    let pieces =
+        bytes.chunks(ROW).zip((0..).step_by(ROW)).filter(|(bytes, _)| **bytes != [0; ROW][..bytes.len()]);
+    pieces.map(|(bytes, at)| format!("+{at:x}: {}", piece(bytes))).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the number that fills a row, or the words of what is none.
+fn piece(bytes: &[u8]) -> String {
+    if bytes.len() == ROW && bytes.chunks_exact(2).all(|element| element == &bytes[..2]) {
+        return format!("{}", f32::from_bits(u32::from_le_bytes([0, 0, bytes[0], bytes[1]])));
+    }
+    let words = bytes
+        .chunks(4)
+        .map(|word| format!("{:x}", word.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte))));
+    words.collect::<Vec<_>>().join(" ")
+}
