@@ -15,7 +15,8 @@ use veriep_core::shape::Shape;
 use veriep_core::sim::chooser::Dice;
 use veriep_core::sim::cluster::{AgentStep, Answer, Cluster, CoreStep, Failure, Planned, World};
 use veriep_core::sim::duty::{Duty, FaultyNic, Held};
-use veriep_core::sim::{Actor, Chooser, Dense, Faulty};
+use veriep_core::sim::storage::Sparse;
+use veriep_core::sim::{Actor, Chooser, Faulty};
 use veriep_core::units::{RankId, Token};
 
 /// What a rank sends in a round.
@@ -87,12 +88,12 @@ fn compare(planned: Planned, rank: usize, tensor: Tensor, seen: &[u8], right: &[
     }
 }
 
-impl<C: Chooser> World<Dense, C> for Judge {
+impl<C: Chooser> World<Sparse, C> for Judge {
     fn inputs(&self, member: RankId, round: usize) -> Inputs<'_> {
         Self::of(&self.sent[round][member.index()])
     }
 
-    fn ended(&mut self, all: &mut Cluster<'_, Dense, C>, i: usize, planned: Planned) -> Result<(), Failure> {
+    fn ended(&mut self, all: &mut Cluster<'_, Sparse, C>, i: usize, planned: Planned) -> Result<(), Failure> {
         let (rank, round) = (RankId(i as u32), planned.round);
         if planned.operator == Operator::Combine {
             let right = self.oracle(round, |oracle| {

@@ -1,6 +1,6 @@
 //! A small group whose steps and landings are chosen one by one, for the page `docs/lab/index.html`.
 //!
-//! Two ranks of one core each send two tokens per round to two experts, one on each rank. [`Lab`] lists what can happen
+//! Two ranks each send two tokens per round to two experts, one on each rank. [`Lab`] lists what can happen
 //! next, does it, and describes the group as JSON. A duty can be left out; what comes of it is compared with the oracle.
 #![no_std]
 extern crate alloc;
@@ -29,8 +29,8 @@ use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 use veriep_core::sim::chooser::Dice;
 use veriep_core::sim::cluster::{Cluster, Failure, schedule};
 use veriep_core::sim::duty::{Double, Duty, Words};
-use veriep_core::sim::storage::group_sizes;
-use veriep_core::sim::{Choice, Dense, Memory};
+use veriep_core::sim::storage::{Sparse, group_sizes};
+use veriep_core::sim::{Choice, Memory};
 
 /// Rounds of a lab, each a dispatch and its combine.
 pub const ROUNDS: usize = 4;
@@ -38,87 +38,180 @@ pub const ROUNDS: usize = 4;
 /// Elements of a token's row.
 const H: i64 = 8;
 
+/// No message is longer, and nothing longer is read at once.
+const MESSAGE: usize = 4096;
+
 /// Choices after which a run that nothing stops is given up.
 const CHOICES_MAX: usize = 20_000;
 
-/// A duty's name, what the page says about it, and the duty.
-pub type LeftOut = (&'static str, &'static str, fn() -> Duty);
+/// A duty that can be left out.
+#[derive(Clone, Copy, Debug)]
+pub struct LeftOut {
+    /// What the page calls it.
+    pub name: &'static str,
+    /// What comes of it.
+    pub about: &'static str,
+    /// Where it was seen in another system, or nothing.
+    pub seen: &'static str,
+    /// The duty.
+    pub duty: fn() -> Duty,
+}
 
-/// A protocol, with the duties that can be left out.
+/// A group, with the duties that can be left out.
 #[derive(Clone, Copy, Debug)]
 pub struct Scene {
     /// The name that the page shows.
     pub name: &'static str,
     /// The protocol.
     pub protocol: Protocol,
+    /// The least that its areas fit in.
+    pub hccl_buffsize_mb: i64,
+    /// Cores of each rank.
+    pub cores: i64,
+    /// Operators that are played again and again.
+    pub schedule: &'static str,
     /// What can be left out.
     pub duties: &'static [LeftOut],
 }
 
 /// All scenes.
-pub const SCENES: [Scene; 2] = [
+pub const SCENES: [Scene; 5] = [
     Scene {
         name: "A3 full mesh",
         protocol: Protocol::FullmeshV1,
+        hccl_buffsize_mb: 5,
+        cores: 1,
+        schedule: "DC",
         duties: &[
-            (
-                "one dispatch partition instead of two",
-                "A rank that has ended a round begins the next dispatch in memory that a slower rank still reads.",
-                || Duty::Second(Double::Partition(Operator::Dispatch)),
-            ),
-            (
-                "flags are not cleared",
-                "A flag of an earlier round passes for the one of this round, and a rank reads rows that are not there yet.",
-                || Duty::Clear(Words::Status(None)),
-            ),
-            (
-                "nobody waits for dispatch's flags",
-                "A rank reads records whether or not they have arrived.",
-                || Duty::Wait(Words::Status(Some(Operator::Dispatch))),
-            ),
-            (
-                "the flag is sent before its rows",
-                "The receiver sees the flag and reads rows that have not even been sent.",
-                || Duty::RowsFirst,
-            ),
-            (
-                "the memory lets a flag overtake its rows",
-                "The sender does everything in order, but the memory does not keep it.",
-                || Duty::FlagBehindRows(Region::State),
-            ),
-            (
-                "the count comes after its flag",
-                "The flag says that no rows come; the count follows a step later, and belongs to nobody.",
-                || Duty::WholeCount,
-            ),
+            LeftOut {
+                name: "one dispatch partition instead of two",
+                about: "A rank that has ended a round begins the next dispatch in memory that a slower rank still reads.",
+                seen: "https://github.com/deepseek-ai/DeepEP/issues/166",
+                duty: || Duty::Second(Double::Partition(Operator::Dispatch)),
+            },
+            LeftOut {
+                name: "flags are not cleared",
+                about: "A flag of an earlier round passes for the one of this round, and a rank reads rows that are not there yet.",
+                seen: "https://github.com/NVIDIA/nccl/pull/2306",
+                duty: || Duty::Clear(Words::Status(None)),
+            },
+            LeftOut {
+                name: "flags are cleared too late",
+                about: "A clear that may land long after its operator wipes a flag of a later round, and its reader waits without end.",
+                seen: "https://github.com/ROCm/mori/pull/494",
+                duty: || Duty::InTime(Words::Status(None)),
+            },
+            LeftOut {
+                name: "nobody waits for dispatch's flags",
+                about: "A rank reads records whether or not they have arrived.",
+                seen: "",
+                duty: || Duty::Wait(Words::Status(Some(Operator::Dispatch))),
+            },
+            LeftOut {
+                name: "the flag is sent before its rows",
+                about: "The receiver sees the flag and reads rows that have not even been sent.",
+                seen: "",
+                duty: || Duty::RowsFirst,
+            },
+            LeftOut {
+                name: "the memory lets a flag overtake its rows",
+                about: "The sender does everything in order, but the memory does not keep it.",
+                seen: "https://github.com/tenstorrent/tt-metal/issues/50272",
+                duty: || Duty::FlagBehindRows(Region::State),
+            },
+            LeftOut {
+                name: "the count comes after its flag",
+                about: "The flag says that no rows come; the count follows a step later, and belongs to nobody.",
+                seen: "",
+                duty: || Duty::WholeCount,
+            },
         ],
+    },
+    Scene {
+        name: "A3 full mesh, two cores a rank",
+        protocol: Protocol::FullmeshV1,
+        hccl_buffsize_mb: 5,
+        cores: 2,
+        schedule: "DC",
+        duties: &[
+            LeftOut {
+                name: "no core waits until its rows have landed",
+                about: "One core announces rows that another core of its rank has sent, and that are still under way.",
+                seen: "https://github.com/tenstorrent/tt-metal/issues/57357",
+                duty: || Duty::Quiet,
+            },
+            LeftOut {
+                name: "cores do not wait for each other",
+                about: "One core announces rows that another core of its rank has not even sent.",
+                seen: "",
+                duty: || Duty::Barrier { even: true, odd: true },
+            },
+        ],
+    },
+    Scene {
+        name: "A3 full mesh, two batches in flight",
+        protocol: Protocol::FullmeshV1,
+        hccl_buffsize_mb: 5,
+        cores: 1,
+        schedule: "DDCC",
+        duties: &[LeftOut {
+            name: "one combine partition instead of two",
+            about: "The second batch's combine writes where the first one's rows have not been summed yet.",
+            seen: "https://github.com/deepseek-ai/DeepEP/pull/580",
+            duty: || Duty::Second(Double::Partition(Operator::Combine)),
+        }],
     },
     Scene {
         name: "A2 full mesh, with agents",
         protocol: Protocol::Fullmesh,
+        hccl_buffsize_mb: 5,
+        cores: 1,
+        schedule: "DC",
         duties: &[
-            (
-                "one half of the windows instead of two",
-                "An agent still reads what the core writes for the next operator.",
-                || Duty::Second(Double::Half),
-            ),
-            (
-                "one task record instead of two",
-                "The core overwrites tasks that the agent has not taken.",
-                || Duty::Second(Double::MessageSlot),
-            ),
-            ("flags are not cleared", "A flag of an earlier round passes for the one of this round.", || {
-                Duty::Clear(Words::WindowsIn)
-            }),
-            ("nobody waits for flags", "A rank reads rows whether or not they have arrived.", || {
-                Duty::Wait(Words::WindowsIn)
-            }),
-            (
-                "the last word of a transfer lands first",
-                "The flag behind the rows arrives before the rows.",
-                || Duty::LastWordLast,
-            ),
+            LeftOut {
+                name: "one half of the windows instead of two",
+                about: "An agent still reads what the core writes for the next operator.",
+                seen: "",
+                duty: || Duty::Second(Double::Half),
+            },
+            LeftOut {
+                name: "one task record instead of two",
+                about: "The core overwrites tasks that the agent has not taken.",
+                seen: "",
+                duty: || Duty::Second(Double::MessageSlot),
+            },
+            LeftOut {
+                name: "flags are not cleared",
+                about: "A flag of an earlier round passes for the one of this round.",
+                seen: "",
+                duty: || Duty::Clear(Words::WindowsIn),
+            },
+            LeftOut {
+                name: "nobody waits for flags",
+                about: "A rank reads rows whether or not they have arrived.",
+                seen: "",
+                duty: || Duty::Wait(Words::WindowsIn),
+            },
+            LeftOut {
+                name: "the last word of a transfer lands first",
+                about: "The flag behind the rows arrives before the rows.",
+                seen: "",
+                duty: || Duty::LastWordLast,
+            },
         ],
+    },
+    Scene {
+        name: "A2 hierarchy, two servers",
+        protocol: Protocol::Hierarchy,
+        hccl_buffsize_mb: 105,
+        cores: 1,
+        schedule: "DC",
+        duties: &[LeftOut {
+            name: "messages overtake each other",
+            about: "A record passes for complete because a later one has come.",
+            seen: "https://github.com/NVIDIA/nvshmem/issues/84",
+            duty: || Duty::MessageOrder,
+        }],
     },
 ];
 
@@ -138,7 +231,7 @@ pub enum End {
 /// A group under way.
 #[derive(Debug)]
 pub struct Lab {
-    cluster: Cluster<'static, Dense, ByHand>,
+    cluster: Cluster<'static, Sparse, ByHand>,
     judge: Judge,
     dice: Dice,
     /// Which rank is faster, and how long rows take: drawn from the seed.
@@ -157,20 +250,36 @@ impl Lab {
     #[must_use]
     pub fn new(scene: usize, duty: Option<usize>, seed: u64) -> Self {
         let scene = SCENES[scene];
-        let config =
-            Config { ep_world_size: 2, moe_expert_num: 2, k: 1, h: H, aiv_num: 1, ..Config::default() };
-        let config =
-            Config { bs: BatchSizes::Uniform(2), hccl_buffsize_mb: 5, comm_alg: scene.protocol, ..config };
+        let config = Config {
+            ep_world_size: 2,
+            moe_expert_num: 2,
+            k: 1,
+            h: H,
+            aiv_num: scene.cores,
+            server_ranks: 1,
+            ..Config::default()
+        };
+        let config = Config {
+            bs: BatchSizes::Uniform(2),
+            hccl_buffsize_mb: scene.hccl_buffsize_mb,
+            comm_alg: scene.protocol,
+            ..config
+        };
         let shape = Shape::new(&config, Limits::None).expect("a legal configuration");
         // One group lives for as long as the page or the test: its shape is never given back.
         let shape: &'static Shape = Box::leak(Box::new(shape));
         let mut dice = Dice(seed);
-        let duty = duty.and_then(|duty| scene.duties.get(duty)).map(|duty| duty.2());
-        let mut memory = Memory::new(shape, Dense::new(group_sizes(shape)), ByHand::default());
+        let duty = duty.and_then(|duty| scene.duties.get(duty)).map(|left_out| (left_out.duty)());
+        let mut memory = Memory::new(shape, Sparse::new(group_sizes(shape), MESSAGE), ByHand::default());
         memory.broken = duty.as_ref().map(Duty::broken).unwrap_or_default();
         memory.rewrites = true;
         let mut judge = Judge::new(shape, duty, &mut dice);
-        let mut cluster = Cluster::new(shape, Choices::default(), memory, schedule("DC", ROUNDS));
+        let mut cluster = Cluster::new(
+            shape,
+            Choices::default(),
+            memory,
+            schedule(scene.schedule, 2 * ROUNDS / scene.schedule.len()),
+        );
         let bias = [dice.below(2), dice.one_of(&[1, 4, 16]), dice.one_of(&[1, 8, 64])];
         cluster.checked = judge.duty.is_none();
         cluster.begin(&mut judge).expect("no result is there to be wrong");

@@ -2,7 +2,7 @@
 //! [`lab_text`] says where it begins.
 #![expect(clippy::missing_panics_doc, reason = "a page that asks for what is not there is broken")]
 
-use super::{Lab, SCENES, digest, first_failure};
+use super::{Lab, LeftOut, SCENES, digest, first_failure};
 use alloc::format;
 use alloc::string::String;
 use core::cell::RefCell;
@@ -75,8 +75,11 @@ pub extern "C" fn lab_scenes() -> usize {
     for scene in SCENES {
         text +=
             &format!("{}{{\"name\":\"{}\",\"duties\":[", if text.len() > 1 { "," } else { "" }, scene.name);
-        for (i, (name, about, _)) in scene.duties.iter().enumerate() {
-            text += &format!("{}{{\"name\":\"{name}\",\"about\":\"{about}\"}}", if i > 0 { "," } else { "" });
+        for (i, LeftOut { name, about, seen, .. }) in scene.duties.iter().enumerate() {
+            text += &format!(
+                "{}{{\"name\":\"{name}\",\"about\":\"{about}\",\"seen\":\"{seen}\"}}",
+                if i > 0 { "," } else { "" }
+            );
         }
         text += "]}";
     }

@@ -14,17 +14,15 @@ use veriep_core::units::RankId;
 /// Bytes of a token's row.
 const ROW: usize = 2 * super::H as usize;
 
+/// What the simulated group's scratch holds before a core fills it; a record may carry it where nothing is written.
+const UNFILLED: u8 = 0xab;
+
 fn list(items: impl IntoIterator<Item = String>) -> String {
     format!("[{}]", items.into_iter().collect::<Vec<_>>().join(","))
 }
 
 fn quoted(text: impl core::fmt::Display) -> String {
     format!("\"{text}\"")
-}
-
-fn name(actor: Actor) -> String {
-    let what = if actor.core == AGENT { "agent" } else { "core" };
-    format!("the {what} of rank {}", actor.member.0)
 }
 
 impl Lab {
@@ -47,9 +45,9 @@ impl Lab {
             let kind = format!("{:?}", flight.kind);
             let kind = kind.split('(').next().unwrap_or_default().to_lowercase();
             format!(
-                "{{\"from\":{},\"agent\":{},\"to\":{},\"kind\":{},\"at\":{},\"bytes\":{},\"offer\":{}}}",
+                "{{\"from\":{},\"who\":{},\"to\":{},\"kind\":{},\"at\":{},\"bytes\":{},\"offer\":{}}}",
                 flight.from.member.0,
-                flight.from.core == AGENT,
+                quoted(self.name(flight.from)),
                 flight.to.0,
                 quoted(kind),
                 quoted(flight.at),
@@ -58,11 +56,13 @@ impl Lab {
             )
         }));
         let offers = list(self.offers().iter().map(|&choice| {
-            let (rank, agent) = match choice {
-                Choice::Step(actor) => (actor.member.0 as i32, actor.core == AGENT),
-                Choice::Land(..) => (-1, false),
+            // An agent is the core of number -1.
+            let (rank, core) = match choice {
+                Choice::Step(actor) if actor.core == AGENT => (actor.member.0 as i32, -1),
+                Choice::Step(actor) => (actor.member.0 as i32, actor.core.0 as i32),
+                Choice::Land(..) => (-1, -1),
             };
-            format!("{{\"steps\":{rank},\"agent\":{agent},\"text\":{}}}", quoted(self.told(choice)))
+            format!("{{\"steps\":{rank},\"core\":{core},\"text\":{}}}", quoted(self.told(choice)))
         }));
         format!(
             "{{\"choices\":{},\"verdict\":{},\"what\":{},\"story\":{},\"ranks\":{ranks},\"flights\":{flights},\"offers\":{offers}}}",
@@ -73,17 +73,26 @@ impl Lab {
         )
     }
 
+    fn name(&self, actor: Actor) -> String {
+        let rank = actor.member.0;
+        match (actor.core, self.cluster.shape.aiv_num()) {
+            (AGENT, _) => format!("the agent of rank {rank}"),
+            (_, 1) => format!("the core of rank {rank}"),
+            (core, _) => format!("core {} of rank {rank}", core.0),
+        }
+    }
+
     /// Returns a choice in words.
     pub(crate) fn told(&self, choice: Choice) -> String {
         match choice {
-            Choice::Step(actor) => format!("{} takes a step", name(actor)),
+            Choice::Step(actor) => format!("{} takes a step", self.name(actor)),
             Choice::Land(flight, bytes) => match self.cluster.memory.flight(flight) {
                 Some(what) => {
                     let kind = format!("{:?}", what.kind);
                     let kind = kind.split('(').next().unwrap_or_default().to_lowercase();
                     format!(
                         "a {kind} of {} lands at {} of rank {}, {bytes} B",
-                        name(what.from),
+                        self.name(what.from),
                         what.at,
                         what.to.0
                     )
@@ -95,25 +104,24 @@ impl Lab {
 
     fn rank(&self, i: usize) -> String {
         let member = &self.cluster.members[i];
-        let core = &member.cores[0];
-        let operator =
-            self.cluster.operators.get(core.ended).map_or_else(|| "done".to_string(), ToString::to_string);
-        let round = self.cluster.operators.get(core.ended).map_or(super::ROUNDS - 1, |planned| planned.round);
+        let planned = |ended: usize| self.cluster.operators.get(ended);
+        let has_agents = self.cluster.choices.has_agents(self.cluster.shape);
+        let first = member.cores[0].ended;
+        let round = planned(first).map_or(super::ROUNDS - 1, |planned| planned.round);
         // Each kind of operator takes turns in A3, and all operators in A2.
-        let turn = if self.cluster.choices.has_agents(self.cluster.shape) { core.ended } else { round } % 2;
-        let wait = core.wait.map(|wait| wait.to_string()).unwrap_or_default();
-        let agent = if self.cluster.choices.has_agents(self.cluster.shape) {
-            member.agent_wait.map_or_else(|| "works".to_string(), |wait| wait.to_string())
-        } else {
-            String::new()
-        };
+        let turn = if has_agents { first } else { round } % 2;
+        let cores = list(member.cores.iter().map(|core| {
+            format!(
+                "{{\"operator\":{},\"phase\":{},\"wait\":{}}}",
+                quoted(planned(core.ended).map_or_else(|| "done".to_string(), ToString::to_string)),
+                quoted(core.machine.as_ref().map_or("", |machine| machine.phase())),
+                quoted(core.wait.map(|wait| wait.to_string()).unwrap_or_default())
+            )
+        }));
+        let agent = member.agent_wait.map_or_else(|| "works".to_string(), |wait| wait.to_string());
         format!(
-            "{{\"ended\":{},\"operator\":{},\"phase\":{},\"wait\":{},\"agent\":{},\"turn\":{turn},\"tokens\":{},\"areas\":{}}}",
-            core.ended,
-            quoted(operator),
-            quoted(core.machine.as_ref().map_or("", |machine| machine.phase())),
-            quoted(wait),
-            quoted(agent),
+            "{{\"cores\":{cores},\"agent\":{},\"turn\":{turn},\"tokens\":{},\"areas\":{}}}",
+            quoted(if has_agents { &agent } else { "" }),
             list(self.judge.experts(round, member.number).iter().map(ToString::to_string)),
             self.areas(member.number)
         )
@@ -126,8 +134,11 @@ impl Lab {
         list(areas(shape, mode, rank).filter(|area| area.count <= 16).map(|area| {
             let slots = (0..area.count).map(|slot| {
                 let at = Place { offset: area.start.offset + slot * area.stride, ..area.start };
-                let bytes =
-                    self.cluster.memory.read(Spot { member: rank, batch: 0, at }, area.slot).unwrap_or(&[]);
+                let bytes = self
+                    .cluster
+                    .memory
+                    .read(Spot { member: rank, batch: 0, at }, area.slot.min(super::MESSAGE as u64))
+                    .unwrap_or(&[]);
                 quoted(shown(at.region, bytes))
             });
             let region = match area.start.region {
@@ -163,8 +174,8 @@ fn shown(region: Region, bytes: &[u8]) -> String {
             String::new()
         };
     }
-    let pieces =
-        bytes.chunks(ROW).zip((0..).step_by(ROW)).filter(|(bytes, _)| **bytes != [0; ROW][..bytes.len()]);
+    let empty = |bytes: &[u8]| [0, UNFILLED].iter().any(|none| bytes.iter().all(|byte| byte == none));
+    let pieces = bytes.chunks(ROW).zip((0..).step_by(ROW)).filter(|(bytes, _)| !empty(bytes));
     pieces.map(|(bytes, at)| format!("+{at:x}: {}", piece(bytes))).collect::<Vec<_>>().join(", ")
 }
 
@@ -173,8 +184,11 @@ fn piece(bytes: &[u8]) -> String {
     if bytes.len() == ROW && bytes.chunks_exact(2).all(|element| element == &bytes[..2]) {
         return format!("{}", f32::from_bits(u32::from_le_bytes([0, 0, bytes[0], bytes[1]])));
     }
-    let words = bytes
-        .chunks(4)
-        .map(|word| format!("{:x}", word.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte))));
+    let words = bytes.chunks(4).map(|word| {
+        if word.iter().all(|&byte| byte == UNFILLED) {
+            return "·".to_string();
+        }
+        format!("{:x}", word.iter().rev().fold(0, |word, &byte| word << 8 | u32::from(byte)))
+    });
     words.collect::<Vec<_>>().join(" ")
 }

@@ -1,6 +1,6 @@
 //! What the page says of each scene holds.
 
-use lab::{End, Lab, SCENES, first_failure};
+use lab::{End, Lab, LeftOut, SCENES, first_failure};
 
 /// Seeds that the page tries when it looks for a run that ends badly.
 const SEEDS: u64 = 500;
@@ -15,7 +15,7 @@ fn with_all_duties_every_run_ends_right() {
 #[test]
 fn each_duty_that_is_left_out_shows() {
     for (scene, number) in SCENES.iter().zip(0..) {
-        for (i, (name, ..)) in scene.duties.iter().enumerate() {
+        for (i, LeftOut { name, .. }) in scene.duties.iter().enumerate() {
             let (seed, choices) = first_failure(number, Some(i), SEEDS).unwrap_or_else(|| panic!("{name}"));
             let mut lab = Lab::new(number, Some(i), seed);
             lab.run();
