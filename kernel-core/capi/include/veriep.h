@@ -14,7 +14,7 @@
 #define VERIEP_ABI_VERSION 1
 
 /**
- * All went well. Of a step: the operator has ended on this core.
+ * All went well. Of a step: the operator has ended on this core; what it wrote may still have to land.
  */
 #define VERIEP_OK 0
 
@@ -24,7 +24,7 @@
 #define VERIEP_STEPPED 1
 
 /**
- * Of a step: the core waits for others. Nothing has changed since the last step.
+ * Of a step: the core waits for others, and the last of its steps changed nothing. The status says how many moved before.
  */
 #define VERIEP_PENDING 2
 
@@ -39,7 +39,7 @@
 #define VERIEP_E_VERSION -2
 
 /**
- * A number has no meaning here: a code, a rank, a core; an address or length is not a multiple of what it must be.
+ * A number has no meaning here: a code, a rank; an address or length is not a multiple of what it must be.
  */
 #define VERIEP_E_ARGUMENT -3
 
@@ -65,7 +65,7 @@
 
 /**
  * The core cannot take part: the shape does not have it or what it chose, this library is built without it, or the memory
- * lacks a call that it would make. The text says what.
+ * lacks a call that it would make; or it was made for another shape than the context's. The text says what.
  */
 #define VERIEP_E_REFUSED -8
 
@@ -482,7 +482,7 @@ typedef struct veriep_config {
    */
   int64_t ep_world_size;
   /**
-   * Ranks of a server (A2): 8, except in tests.
+   * Ranks of a server (A2): 8, except in tests. A group of fewer ranks is one server.
    */
   int64_t server_ranks;
   /**
@@ -711,7 +711,8 @@ typedef struct veriep_fingerprints {
 } veriep_fingerprints;
 
 /**
- * Bytes to read: a tensor, little-endian. Null is one that is not given.
+ * Bytes to read: a tensor, little-endian. Null is one that is not given. Tensors of `int32_t` and `float` are aligned to 4
+ * bytes; those of dtype may lie anywhere.
  */
 typedef struct veriep_bytes {
   /**
@@ -884,7 +885,8 @@ typedef struct veriep_fabric {
    */
   int32_t (*store)(void *context, struct veriep_place at, uint64_t word);
   /**
-   * Tells where bytes of the own rank lie. They stay as they are until a call that writes.
+   * Tells where bytes of the own rank lie. They may lie at any address, and stay as they are until a call
+   * that writes.
    */
   int32_t (*bytes)(void *context, struct veriep_place at, uint64_t len, const uint8_t **bytes);
   /**
@@ -1043,7 +1045,8 @@ typedef struct veriep_nic {
   int32_t (*observe)(void *context, struct veriep_place at, uint64_t *word);
   /**
    * Carries `len` bytes from the own WindowsOut to the window of rank `to`, word by word in the order of addresses. Writes
-   * to `posted` whether it will: 1, or 0 if there is no room now.
+   * to `posted` whether it will: 1, or 0 if there is no room now. Transfers may overtake each other. What
+   * lies at `from` stays as it is until the last word of this one has landed.
    */
   int32_t (*post)(void *context,
                   uint32_t to,
@@ -1390,9 +1393,14 @@ int32_t veriep_received_rows(const struct veriep_shape *shape,
                              struct veriep_rows *results);
 
 /**
- * What is chosen by default.
+ * What is chosen by default: `VERIEP_ORDER_STAGGERED`, `VERIEP_FLAGS_JOINT`, `VERIEP_RECEIVE_COPY`, `VERIEP_STAGE_3`.
  */
 struct veriep_choices veriep_choices_default(void);
+
+/**
+ * 1 if each rank has an agent beside its cores under these choices (null: by default), 0 if not, or a code below 0.
+ */
+int32_t veriep_has_agents(const struct veriep_shape *shape, const struct veriep_choices *choices);
 
 /**
  * `VERIEP_CAN_*` of a table; a code below 0 for a table without one of the functions that all have.
@@ -1430,7 +1438,9 @@ int32_t veriep_core_step(struct veriep_core *core,
 /**
  * Takes one more step of a core that is pending, which changes nothing if it still is, and tells all that it awaits: only a
  * change of one of these lets it move, so until then its driver may sleep. Writes at most `room` of them to `out`, their
- * number to `count`, and what is missing to the context's text. `VERIEP_PENDING`, or another code if it has moved.
+ * number to `count`, and what is missing to the context's text. `VERIEP_PENDING`, or another code if it has moved,
+ * and then what it wrote to `out` means nothing. `VERIEP_E_SHORT` if there are more than `room`: `count` is then right, and
+ * the core as pending as before.
  */
 int32_t veriep_core_awaits(struct veriep_core *core,
                            const struct veriep_context *cx,
@@ -1440,12 +1450,8 @@ int32_t veriep_core_awaits(struct veriep_core *core,
                            struct veriep_status *status);
 
 /**
- * 1 if each rank has an agent beside its cores under these choices (null: by default), 0 if not, or a code below 0.
- */
-int32_t veriep_has_agents(const struct veriep_shape *shape, const struct veriep_choices *choices);
-
-/**
  * Makes the agent of `rank`, which issues tasks in this order (`VERIEP_ORDER_*`). It lives as long as the group.
+ * `VERIEP_E_REFUSED` where no rank of the shape has an agent, whatever is chosen.
  */
 int32_t veriep_agent_new(struct veriep_agent *out, const struct veriep_shape *shape, uint32_t rank, uint32_t order);
 

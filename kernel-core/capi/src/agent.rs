@@ -1,39 +1,23 @@
 //! The agent of a rank on A2.
 
-use crate::codes::{Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_OK, VERIEP_PENDING, code, order};
+use crate::codes::{
+    Said, VERIEP_E_ARGUMENT, VERIEP_E_ORDER, VERIEP_E_REFUSED, VERIEP_OK, VERIEP_PENDING, code, order,
+};
 use crate::context::{List, Outcome, awaited, context, report};
-use crate::driver::choices;
 use crate::fabric::NicTable;
 use crate::given::read;
 #[cfg(target_has_atomic = "64")]
 use crate::mapped::Mapped;
 use crate::objects;
-use crate::types::{
-    veriep_agent, veriep_awaited, veriep_choices, veriep_context, veriep_shape, veriep_status,
-};
-use kernel_core::fabric::Progress;
+use crate::types::{veriep_agent, veriep_awaited, veriep_context, veriep_shape, veriep_status};
 use kernel_core::fabric::nic::Nic;
-use kernel_core::protocol::{Agent, AgentEnv};
+use kernel_core::fabric::{Progress, ProtocolError};
+use kernel_core::protocol::{Agent, AgentEnv, Choices, Stage};
 use kernel_core::shape::Shape;
 use kernel_core::units::RankId;
 
-/// 1 if each rank has an agent beside its cores under these choices (null: by default), 0 if not, or a code below 0.
-///
-/// # Safety
-/// Pointers that are not null lead to what they say.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn veriep_has_agents(
-    shape: *const veriep_shape,
-    choices: *const veriep_choices,
-) -> i32 {
-    // SAFETY: the caller's.
-    code((|| unsafe {
-        let shape = objects::get::<Shape>(shape)?;
-        Ok(self::choices(choices)?.has_agents(shape).into())
-    })())
-}
-
 /// Makes the agent of `rank`, which issues tasks in this order (`VERIEP_ORDER_*`). It lives as long as the group.
+/// `VERIEP_E_REFUSED` where no rank of the shape has an agent, whatever is chosen.
 ///
 /// # Safety
 /// Pointers that are not null lead to what they say.
@@ -50,6 +34,10 @@ pub unsafe extern "C" fn veriep_agent_new(
         let shape = objects::get::<Shape>(shape)?;
         if rank >= shape.ep_world_size() {
             return Err(VERIEP_E_ARGUMENT);
+        }
+        let by_agents = Choices { stage: Stage::Two, ..Choices::default() };
+        if !by_agents.has_agents(shape) {
+            return Err(VERIEP_E_REFUSED);
         }
         let env = AgentEnv::new(shape, RankId(rank), self::order(order)?);
         objects::put(out, objects::Agent { env, rank, is_dead: false, agent: Agent::new() })?;
@@ -132,7 +120,7 @@ unsafe fn drive(
             &mut table
         } else {
             #[cfg(not(target_has_atomic = "64"))]
-            return Err(crate::codes::VERIEP_E_REFUSED);
+            return Err(VERIEP_E_REFUSED);
             #[cfg(target_has_atomic = "64")]
             {
                 mapped = Mapped::nic(given.mapped, rank)?;
@@ -140,7 +128,7 @@ unsafe fn drive(
             }
         };
         let (steps, outcome) = step(&mut agent.agent, &agent.env, shape, nic);
-        agent.is_dead = outcome.is_err();
+        agent.is_dead = !matches!(outcome, Ok(_) | Err(ProtocolError::OtherShape { .. }));
         report(given, status, steps, outcome, true)
     }
 }

@@ -11,17 +11,17 @@ use kernel_core::shape::{Dtype, Given, Limits, Op, Protocol};
 /// The version of this interface. A program that was compiled for another one is refused when it makes its configuration.
 pub const VERIEP_ABI_VERSION: u32 = 1;
 
-/// All went well. Of a step: the operator has ended on this core.
+/// All went well. Of a step: the operator has ended on this core; what it wrote may still have to land.
 pub const VERIEP_OK: i32 = 0;
 /// Of a step: the core has taken as many steps as it was told to.
 pub const VERIEP_STEPPED: i32 = 1;
-/// Of a step: the core waits for others. Nothing has changed since the last step.
+/// Of a step: the core waits for others, and the last of its steps changed nothing. The status says how many moved before.
 pub const VERIEP_PENDING: i32 = 2;
 /// A pointer is null that must not be.
 pub const VERIEP_E_NULL: i32 = -1;
 /// The program was compiled for another version of this interface.
 pub const VERIEP_E_VERSION: i32 = -2;
-/// A number has no meaning here: a code, a rank, a core; an address or length is not a multiple of what it must be.
+/// A number has no meaning here: a code, a rank; an address or length is not a multiple of what it must be.
 pub const VERIEP_E_ARGUMENT: i32 = -3;
 /// A call out of its order: the object was not made, no operator was begun, one is running, or the core has failed.
 pub const VERIEP_E_ORDER: i32 = -4;
@@ -32,7 +32,7 @@ pub const VERIEP_E_CONFIG: i32 = -6;
 /// The inputs of a rank break rules; the text has a line for each.
 pub const VERIEP_E_INPUTS: i32 = -7;
 /// The core cannot take part: the shape does not have it or what it chose, this library is built without it, or the memory
-/// lacks a call that it would make. The text says what.
+/// lacks a call that it would make; or it was made for another shape than the context's. The text says what.
 pub const VERIEP_E_REFUSED: i32 = -8;
 /// A value of another rank, or one that combine was given, cannot be. The group is dead; the text says why.
 pub const VERIEP_E_PROTOCOL: i32 = -9;

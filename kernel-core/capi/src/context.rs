@@ -2,7 +2,7 @@
 
 use crate::codes::{Said, VERIEP_E_ARGUMENT, VERIEP_E_FABRIC, VERIEP_E_PROTOCOL, VERIEP_NONE, VERIEP_OK};
 use crate::codes::{VERIEP_AWAITS_BYTES, VERIEP_AWAITS_QUIET, VERIEP_AWAITS_ROOM, VERIEP_AWAITS_WORD};
-use crate::codes::{VERIEP_E_SHORT, VERIEP_PENDING, VERIEP_STEPPED};
+use crate::codes::{VERIEP_E_REFUSED, VERIEP_E_SHORT, VERIEP_PENDING, VERIEP_STEPPED};
 use crate::fabric::place;
 use crate::given::{self, read, slice_mut};
 use crate::text::Text;
@@ -40,11 +40,13 @@ pub(crate) unsafe fn report(
         Err(error) => {
             text.say(&error);
             rank = error.source();
-            if let ProtocolError::Fault(fault) = error {
-                code = fault.code;
-                VERIEP_E_FABRIC
-            } else {
-                VERIEP_E_PROTOCOL
+            match error {
+                ProtocolError::Fault(fault) => {
+                    code = fault.code;
+                    VERIEP_E_FABRIC
+                }
+                ProtocolError::OtherShape { .. } => VERIEP_E_REFUSED,
+                _ => VERIEP_E_PROTOCOL,
             }
         }
     };

@@ -16,14 +16,14 @@ use crate::types::{
 };
 use crate::vector::Unit;
 use core::ffi::c_char;
-use kernel_core::fabric::{Fabric, Progress};
+use kernel_core::fabric::{Capabilities, Fabric, Progress, ProtocolError};
 use kernel_core::protocol::{
     Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
 };
 use kernel_core::shape::{Protocol, Shape};
 use kernel_core::units::{CoreId, RankId};
 
-/// What is chosen by default.
+/// What is chosen by default: `VERIEP_ORDER_STAGGERED`, `VERIEP_FLAGS_JOINT`, `VERIEP_RECEIVE_COPY`, `VERIEP_STAGE_3`.
 #[unsafe(no_mangle)]
 pub extern "C" fn veriep_choices_default() -> veriep_choices {
     veriep_choices {
@@ -46,6 +46,22 @@ pub(crate) unsafe fn choices(given: *const veriep_choices) -> Said<Choices> {
     codes::choices(unsafe { read(given) }?)
 }
 
+/// 1 if each rank has an agent beside its cores under these choices (null: by default), 0 if not, or a code below 0.
+///
+/// # Safety
+/// Pointers that are not null lead to what they say.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn veriep_has_agents(
+    shape: *const veriep_shape,
+    choices: *const veriep_choices,
+) -> i32 {
+    // SAFETY: the caller's.
+    code((|| unsafe {
+        let shape = objects::get::<Shape>(shape)?;
+        Ok(self::choices(choices)?.has_agents(shape).into())
+    })())
+}
+
 /// `VERIEP_CAN_*` of a table; a code below 0 for a table without one of the functions that all have.
 ///
 /// # Safety
@@ -54,7 +70,9 @@ pub(crate) unsafe fn choices(given: *const veriep_choices) -> Said<Choices> {
 pub unsafe extern "C" fn veriep_fabric_can(fabric: *const veriep_fabric) -> i32 {
     // SAFETY: the caller's.
     let table = unsafe { read(fabric) };
-    code(table.and_then(|table| check(table).map(|()| capabilities(table).bits().cast_signed())))
+    code(table.and_then(|table| {
+        check(table, Capabilities::empty()).map(|()| capabilities(table).bits().cast_signed())
+    }))
 }
 
 /// Makes core `core` of EP rank `rank`, in an elastic domain by its new id, which is number `tp_rank` of its TP domain (0
@@ -83,14 +101,16 @@ pub unsafe extern "C" fn veriep_core_new(
             return Err(VERIEP_E_ARGUMENT);
         }
         let can = codes::capabilities(can)?;
-        let env = Env::new(shape, (RankId(rank), CoreId(core)), self::choices(choices)?, can, Unit::PORTABLE);
+        let choices = self::choices(choices)?;
+        let env = Env::new(shape, (RankId(rank), CoreId(core)), choices, can, Unit::PORTABLE);
         let env = env.map_err(|refused| {
             text.say(&refused);
             VERIEP_E_REFUSED
         })?;
         let env = if shape.tp_world_size() > 1 { env.with_tp_rank(RankId(tp_rank)) } else { env };
         let machine = Machine::begin(Operator::Dispatch, &env);
-        objects::put(out, Core { env, rank, tp_rank, phase: Phase::Idle, machine })?;
+        let (needs, operator) = (choices.needs(shape), Operator::Dispatch);
+        objects::put(out, Core { env, rank, tp_rank, needs, operator, phase: Phase::Idle, machine })?;
         Ok(VERIEP_OK)
     })())
 }
@@ -107,7 +127,8 @@ pub unsafe extern "C" fn veriep_core_begin(core: *mut veriep_core, which: u32) -
         if !matches!(core.phase, Phase::Idle | Phase::Done) {
             return Err(VERIEP_E_ORDER);
         }
-        core.machine = Machine::begin(codes::operator(which)?, &core.env);
+        core.operator = codes::operator(which)?;
+        core.machine = Machine::begin(core.operator, &core.env);
         core.phase = Phase::Running;
         Ok(VERIEP_OK)
     })())
@@ -138,7 +159,9 @@ pub unsafe extern "C" fn veriep_core_step(
 
 /// Takes one more step of a core that is pending, which changes nothing if it still is, and tells all that it awaits: only a
 /// change of one of these lets it move, so until then its driver may sleep. Writes at most `room` of them to `out`, their
-/// number to `count`, and what is missing to the context's text. `VERIEP_PENDING`, or another code if it has moved.
+/// number to `count`, and what is missing to the context's text. `VERIEP_PENDING`, or another code if it has moved,
+/// and then what it wrote to `out` means nothing. `VERIEP_E_SHORT` if there are more than `room`: `count` is then right, and
+/// the core as pending as before.
 ///
 /// # Safety
 /// As of `veriep_core_step`; `out` has `room` entries.
@@ -186,12 +209,11 @@ unsafe fn drive(
         }
         let shape = objects::get::<Shape>(given.shape)?;
         let inputs = &given::inputs(read(given.inputs)?)?;
-        let operands = if given.operands.is_null() {
+        let operands = &if given.operands.is_null() && core.operator == Operator::Dispatch {
             Operands::default()
         } else {
             given::operands(read(given.operands)?)?
         };
-        let operands = &operands;
         let words = slice_mut(given.words, given.words_len)?;
         let row = slice_mut(given.bytes, given.bytes_len)?;
         let rank = RankId(core.rank);
@@ -199,7 +221,7 @@ unsafe fn drive(
         #[cfg(target_has_atomic = "64")]
         let mut mapped;
         let fabric: &mut dyn Fabric = if is_table {
-            table = Table::new(read(given.fabric)?, rank)?;
+            table = Table::new(read(given.fabric)?, core.needs, rank)?;
             &mut table
         } else {
             #[cfg(not(target_has_atomic = "64"))]
@@ -218,6 +240,7 @@ unsafe fn drive(
         let mut cx = Context { shape, env, fabric, inputs, operands, scratch: Scratch { words, row } };
         let (steps, outcome) = step(&mut core.machine, &mut cx);
         core.phase = match outcome {
+            Err(ProtocolError::OtherShape { .. }) => core.phase,
             Err(_) => Phase::Dead,
             Ok(Some(Progress::Done)) => Phase::Done,
             Ok(_) => Phase::Running,

@@ -29,17 +29,18 @@ pub(crate) fn capabilities(table: &veriep_fabric) -> Capabilities {
     all
 }
 
-/// Refuses a table without one of the functions that all have.
-pub(crate) fn check(table: &veriep_fabric) -> Said<()> {
+/// Refuses a table without one of the functions that all have, or of those that are needed besides.
+pub(crate) fn check(table: &veriep_fabric, needs: Capabilities) -> Said<()> {
     let acts =
         table.put.is_some() && table.publish.is_some() && table.store.is_some() && table.write.is_some();
     let reads = table.quiet.is_some() && table.observe.is_some() && table.bytes.is_some();
-    if acts && reads && table.deliver.is_some() { Ok(()) } else { Err(VERIEP_E_NULL) }
+    let whole = acts && reads && table.deliver.is_some() && capabilities(table).contains(needs);
+    if whole { Ok(()) } else { Err(VERIEP_E_NULL) }
 }
 
 impl<'a> Table<'a> {
-    pub(crate) fn new(table: &'a veriep_fabric, own: RankId) -> Said<Self> {
-        check(table).map(|()| Self { table, own })
+    pub(crate) fn new(table: &'a veriep_fabric, needs: Capabilities, own: RankId) -> Said<Self> {
+        check(table, needs).map(|()| Self { table, own })
     }
 }
 

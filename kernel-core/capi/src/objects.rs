@@ -4,8 +4,9 @@ use crate::codes::{Said, VERIEP_E_ORDER};
 use crate::given;
 use crate::types::{veriep_core, veriep_expert_map, veriep_shape};
 use crate::vector::Unit;
+use kernel_core::fabric::Capabilities;
 use kernel_core::inputs::ExpertMap;
-use kernel_core::protocol::{Env, Machine};
+use kernel_core::protocol::{Env, Machine, Operator};
 use kernel_core::shape::Shape;
 
 /// An object behind a word that tells that it was made: memory of a program that never made it does not hold that by chance.
@@ -44,6 +45,9 @@ pub(crate) struct Core {
     pub(crate) env: Env<Unit>,
     pub(crate) rank: u32,
     pub(crate) tp_rank: u32,
+    /// Without which the memory cannot serve what was chosen.
+    pub(crate) needs: Capabilities,
+    pub(crate) operator: Operator,
     pub(crate) phase: Phase,
     pub(crate) machine: Machine,
 }

@@ -29,7 +29,7 @@ pub struct veriep_config {
     pub given: u32,
     /// Ranks of the EP domain, R.
     pub ep_world_size: i64,
-    /// Ranks of a server (A2): 8, except in tests.
+    /// Ranks of a server (A2): 8, except in tests. A group of fewer ranks is one server.
     pub server_ranks: i64,
     /// Ranks of the TP domain; 0 and 1 mean none.
     pub tp_world_size: i64,
@@ -113,7 +113,8 @@ pub struct veriep_place {
     pub offset: u64,
 }
 
-/// Bytes to read: a tensor, little-endian. Null is one that is not given.
+/// Bytes to read: a tensor, little-endian. Null is one that is not given. Tensors of `int32_t` and `float` are aligned to 4
+/// bytes; those of dtype may lie anywhere.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct veriep_bytes {
@@ -301,7 +302,8 @@ pub struct veriep_fabric {
     pub observe: Option<unsafe extern "C" fn(context: *mut c_void, at: veriep_place, word: *mut u64) -> i32>,
     /// Writes an aligned word of the own rank.
     pub store: Option<unsafe extern "C" fn(context: *mut c_void, at: veriep_place, word: u64) -> i32>,
-    /// Tells where bytes of the own rank lie. They stay as they are until a call that writes.
+    /// Tells where bytes of the own rank lie. They may lie at any address, and stay as they are until a call
+    /// that writes.
     pub bytes: Option<
         unsafe extern "C" fn(context: *mut c_void, at: veriep_place, len: u64, bytes: *mut *const u8) -> i32,
     >,
@@ -347,7 +349,8 @@ pub struct veriep_nic {
     /// Reads an aligned word of the own rank's state region, with acquire semantics.
     pub observe: Option<unsafe extern "C" fn(context: *mut c_void, at: veriep_place, word: *mut u64) -> i32>,
     /// Carries `len` bytes from the own WindowsOut to the window of rank `to`, word by word in the order of addresses. Writes
-    /// to `posted` whether it will: 1, or 0 if there is no room now.
+    /// to `posted` whether it will: 1, or 0 if there is no room now. Transfers may overtake each other. What
+    /// lies at `from` stays as it is until the last word of this one has landed.
     pub post: Option<
         unsafe extern "C" fn(
             context: *mut c_void,

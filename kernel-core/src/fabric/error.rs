@@ -246,10 +246,7 @@ impl fmt::Display for ProtocolError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match *self {
             Self::OtherShape { made_for, given } => {
-                write!(
-                    f,
-                    "env was made for another shape: fingerprint {made_for:#x}, of the step's shape {given:#x}"
-                )
+                write!(f, "made for another shape: fingerprint {made_for:#x}, of the step's shape {given:#x}")
             }
             Self::Selector { at, seen } => write!(f, "selector at {at} = {seen:#x}: must be 0 or 1"),
             Self::CoreWord { core, seen, epoch } => {
@@ -273,7 +270,7 @@ impl fmt::Display for ProtocolError {
             ),
             Self::Rows { seen, max } => write!(f, "received rows = {seen}: must be in [0, {max}]"),
             Self::Triple { row, seen: [rank, token, k] } => {
-                write!(f, "triple of row {row} = ({rank}, {token}, {k}): no such source")
+                write!(f, "assist_info of row {row} = ({rank}, {token}, {k}): no such source")
             }
             Self::TpRows { core, first, rows, max } => {
                 write!(
@@ -288,7 +285,10 @@ impl fmt::Display for ProtocolError {
                 )
             }
             Self::RecvCounts { seen, max } => {
-                write!(f, "ep_recv_counts claims {seen} rows: must be in [0, {max}]")
+                write!(
+                    f,
+                    "ep_recv_counts ends with {seen} rows, -1 if it is missing: must be in [0, {max}], as many as y has"
+                )
             }
             Self::RecvCount { slot, seen, min, max } => {
                 write!(f, "ep_recv_counts[{slot}] = {seen}: must be in [{min}, {max}]")

@@ -74,7 +74,7 @@ fn catches_relaxed_orderings_and_flags_first() {
         assert!(how.contains("Causality violation"), "{how}");
         let body = group().twisted(|_, _| FlagFirst::default());
         let how = failure(&name("flag first"), Bound::Complete, body);
-        assert!(how.contains("Causality violation") || how.contains("triple of row 0"), "{how}");
+        assert!(how.contains("Causality violation") || how.contains("assist_info of row 0"), "{how}");
     }
 }
 

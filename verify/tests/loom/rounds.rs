@@ -143,7 +143,7 @@ fn catches_a_publish_before_its_put() {
         let group = Group::new(TWO, &[CROSS], operator);
         let name = format!("{operator}, flag first");
         let how = failure(&name, Bound::Complete, group.twisted(|_, _| FlagFirst::default()));
-        assert!(how.contains("Causality violation") || how.contains("triple of row 0"), "{how}");
+        assert!(how.contains("Causality violation") || how.contains("assist_info of row 0"), "{how}");
     }
 }
 

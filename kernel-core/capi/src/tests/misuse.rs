@@ -1,11 +1,11 @@
 //! Calls that make no sense: each is answered by a code, and nothing that is not the caller's is touched. `.ci/sanitizer address`
 //! looks at the second.
 
-use crate::agent::{veriep_agent_awaits, veriep_agent_new, veriep_agent_step, veriep_has_agents};
+use crate::agent::{veriep_agent_awaits, veriep_agent_new, veriep_agent_step};
 use crate::codes::*;
 use crate::driver::{
     veriep_choices_default, veriep_core_awaits, veriep_core_begin, veriep_core_new, veriep_core_step,
-    veriep_fabric_can,
+    veriep_fabric_can, veriep_has_agents,
 };
 use crate::shape::{
     veriep_config_default, veriep_expert_map_new, veriep_expert_map_translate, veriep_fingerprints_compare,
@@ -127,6 +127,49 @@ fn what_is_missing_or_has_no_meaning_is_a_code() {
         assert_eq!((said, status.code, status.rank), (Some(VERIEP_E_FABRIC), 77, VERIEP_NONE));
         assert_eq!(step(&mut core, &cx), VERIEP_E_ORDER);
         assert_eq!(veriep_core_begin(&raw mut *core, VERIEP_DISPATCH), VERIEP_E_ORDER);
+    }
+}
+
+#[test]
+fn slips_of_the_caller_leave_a_core_as_it_was() {
+    let config = config();
+    let (shape, other) = (shape_of(&config), shape_of(&veriep_config { bs: 1, ..config }));
+    let direct = veriep_choices { receive: VERIEP_RECEIVE_DIRECT, ..veriep_choices_default() };
+    // SAFETY: what is given is there.
+    unsafe {
+        let (mut words, mut bytes, mut text) = ([0; 4096], [0; 4096], [1; 300]);
+        let (inputs, table) = (zeroed::<veriep_inputs>(), table(null_mut()));
+        let mut cx: veriep_context = zeroed();
+        (cx.shape, cx.inputs, cx.fabric) = (&raw const *shape, &inputs, &table);
+        (cx.words, cx.words_len) = (words.as_mut_ptr(), words.len());
+        (cx.bytes, cx.bytes_len) = (bytes.as_mut_ptr(), bytes.len());
+        (cx.text, cx.text_len) = (text.as_mut_ptr(), text.len());
+        let mut core = opaque::<veriep_core>();
+        let new = |core: &mut veriep_core, choices, can| {
+            veriep_core_new(core, &raw const *shape, 0, 0, 0, choices, can, null_mut(), 0)
+        };
+        let step = |core: &mut veriep_core, cx: &veriep_context| veriep_core_step(core, cx, 9, null_mut());
+        // What combine is given.
+        assert_eq!(new(&mut core, null(), 0), OK);
+        assert_eq!(veriep_core_begin(&raw mut *core, VERIEP_COMBINE), OK);
+        assert_eq!(step(&mut core, &cx), VERIEP_E_NULL);
+        // Another shape.
+        assert_eq!(veriep_core_begin(&raw mut *core, VERIEP_COMBINE), VERIEP_E_ORDER);
+        assert_eq!(new(&mut core, null(), 0), OK);
+        assert_eq!(veriep_core_begin(&raw mut *core, VERIEP_DISPATCH), OK);
+        assert_eq!(step(&mut core, &veriep_context { shape: &raw const *other, ..cx }), VERIEP_E_REFUSED);
+        assert!(said_in(&text).starts_with("made for another shape: "), "{}", said_in(&text));
+        assert_eq!(step(&mut core, &cx), VERIEP_E_FABRIC);
+        // A table that cannot do what was said of it.
+        assert_eq!(new(&mut core, &direct, VERIEP_CAN_PEER_BYTES), OK);
+        assert_eq!(veriep_core_begin(&raw mut *core, VERIEP_DISPATCH), OK);
+        let lacks = veriep_fabric { peer_bytes: None, ..table };
+        assert_eq!(step(&mut core, &veriep_context { fabric: &lacks, ..cx }), VERIEP_E_NULL);
+        assert_eq!(step(&mut core, &cx), VERIEP_E_FABRIC);
+        // Where no rank has an agent.
+        let mut agent = opaque::<veriep_agent>();
+        assert_eq!(veriep_agent_new(&raw mut *agent, &raw const *shape, 0, 0), VERIEP_E_REFUSED);
+        assert_eq!(veriep_agent_step(&raw mut *agent, &cx, 1, null_mut()), VERIEP_E_ORDER);
     }
 }
 
