@@ -228,8 +228,9 @@ unsafe fn drive(
             return Err(VERIEP_E_REFUSED);
             #[cfg(target_has_atomic = "64")]
             {
-                mapped = Mapped::fabric(given.mapped, rank, RankId(core.tp_rank), servers(shape))?;
-                &mut mapped
+                // Behind a `?` it would take its stack twice.
+                mapped = Mapped::fabric(given.mapped, rank, RankId(core.tp_rank), servers(shape));
+                mapped.as_mut().map_err(|code| *code)?
             }
         };
         if words.len() < scratch_words(shape) || row.len() < scratch_bytes(shape) {
