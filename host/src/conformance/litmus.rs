@@ -178,6 +178,15 @@ impl fmt::Debug for Actor<'_> {
     }
 }
 
+impl Litmus {
+    /// Whether one of its cores reads another rank's window.
+    #[must_use]
+    pub fn reads_peers(&self) -> bool {
+        let mut ops = self.programs.iter().flat_map(|program| program.ops);
+        ops.any(|op| matches!(op, Op::ExpectPeerBytes { .. }))
+    }
+}
+
 /// A program under way.
 #[derive(Clone, Debug)]
 pub struct Run {

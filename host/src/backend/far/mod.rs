@@ -1,0 +1,381 @@
+//! Memory of ranks in several processes, some of which do not map each other's: what goes to those is carried by a [`Wire`],
+//! and their process applies it in order.
+//!
+//! The order of a stream is what rule 2 asks for, and more. Quiet waits until the other process has applied what the core has
+//! sent. Nothing arrives by itself: whoever drives a group polls.
+
+mod stream;
+#[cfg(test)]
+mod tests;
+mod wire;
+
+pub use wire::{MemoryWire, Wire};
+
+use super::{Backend, Reader};
+use crate::global_rank;
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use stream::{Entry, Incoming, Kind, Outgoing};
+use veriep_core::fabric::middleware::Middleware;
+use veriep_core::fabric::nic::{Nic, Post, Transfer};
+use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::layout::state::STATE_BYTES;
+use veriep_core::layout::tp::{self, TP_STATE_BYTES};
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId};
+
+/// Bytes of entries in a chunk: with its head below the 64 KiB up to which MPIs send without asking the receiver.
+const CHUNK: usize = 60 << 10;
+
+/// Which process drives which rank, and whose memory this process maps.
+#[derive(Clone, Debug)]
+pub struct Processes {
+    /// This process.
+    pub me: usize,
+    /// The process of each member, by number.
+    pub of: Vec<usize>,
+    /// By process, whether its memory is mapped here.
+    pub near: Vec<bool>,
+}
+
+/// The memory of a group as one of its processes sees it.
+#[derive(Debug)]
+pub struct FarMemory<B, W> {
+    /// What is mapped.
+    inner: B,
+    shape: Shape,
+    processes: Processes,
+    /// Bytes of entries in a chunk.
+    chunk: usize,
+    engine: Mutex<Engine<W>>,
+    failed: OnceLock<String>,
+}
+
+#[derive(Debug)]
+struct Engine<W> {
+    wire: W,
+    /// By process.
+    ways: Vec<(Outgoing, Incoming)>,
+    /// By core of a member: the last entry to each process.
+    last: HashMap<(RankId, CoreId), Vec<u64>>,
+    /// A twin: what has been sent counts as applied.
+    #[cfg(test)]
+    early: bool,
+}
+
+impl<B, W: Wire> FarMemory<B, W> {
+    /// The memory `inner` of those ranks of a group whose processes are near, and a wire to the others.
+    #[must_use]
+    pub fn new(inner: B, shape: &Shape, processes: Processes, wire: W) -> Self {
+        let ways = processes.near.iter().map(|_| Default::default()).collect();
+        let engine = Engine {
+            wire,
+            ways,
+            last: HashMap::new(),
+            #[cfg(test)]
+            early: false,
+        };
+        let engine = Mutex::new(engine);
+        Self { inner, shape: shape.clone(), processes, chunk: CHUNK, engine, failed: OnceLock::new() }
+    }
+
+    /// With chunks of so many bytes of entries, at least one.
+    #[must_use]
+    pub fn with_chunk(self, chunk: usize) -> Self {
+        Self { chunk: chunk.max(1), ..self }
+    }
+
+    fn engine(&self) -> MutexGuard<'_, Engine<W>> {
+        self.engine.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Why the group cannot go on, if the wire has failed or another process has sent what cannot be.
+    pub fn failed(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
+    }
+
+    /// Bytes of a region that others reach.
+    fn region_bytes(&self, member: RankId, region: Region) -> u64 {
+        match region {
+            Region::State => STATE_BYTES,
+            Region::Window => self.shape.window_bytes(),
+            Region::TpState if self.shape.tp_world_size() > 1 => TP_STATE_BYTES,
+            Region::TpWindow if self.shape.tp_world_size() > 1 => {
+                tp::window_bytes(&self.shape, global_rank::ep_rank(&self.shape, member))
+            }
+            _ => 0,
+        }
+    }
+
+    /// The process and the number of whoever `own` calls `to`, if that memory is not mapped here.
+    fn far(&self, own: RankId, to: RankId, at: Place) -> Option<(usize, RankId)> {
+        let member = global_rank::reached(self.shape.tp_world_size(), own, to, at);
+        let process = *self.processes.of.get(member.index())?;
+        (!self.processes.near[process]).then_some((process, member))
+    }
+
+    /// Whether EP rank `to` is of another server than member `own`, so that only messages go there.
+    fn is_of_other_server(&self, own: RankId, to: RankId) -> bool {
+        let own = global_rank::ep_rank(&self.shape, own);
+        global_rank::servers(&self.shape).is_some_and(|ranks| own.0 / ranks != to.0 / ranks)
+    }
+
+    /// Sends an entry, which quiet of `core` waits for, if any.
+    fn add(
+        &self,
+        process: usize,
+        entry: Entry,
+        parts: [&[u8]; 2],
+        core: Option<(RankId, CoreId)>,
+    ) -> Result<(), Fault> {
+        let fault = Fault::new(entry.member, entry.at, entry.len);
+        let end = entry.at.offset.checked_add(entry.len);
+        let aligned = entry.at.offset.is_multiple_of(8) && entry.len.is_multiple_of(8);
+        let is_inside = end.is_some_and(|end| end <= self.region_bytes(entry.member, entry.at.region));
+        if !is_inside || entry.kind == Kind::Words && !aligned || self.failed().is_some() {
+            return Err(fault);
+        }
+        let mut engine = self.engine();
+        let Engine { wire, ways, last, .. } = &mut *engine;
+        let (out, came) = &mut ways[process];
+        let wire = core::cell::RefCell::new(wire);
+        let mut spare = || wire.borrow_mut().spare();
+        let mut ship = |out: &mut Outgoing| {
+            came.told = came.applied;
+            let chunk = out.close(self.processes.me, came.applied, &mut Vec::new);
+            wire.borrow_mut().send(process, chunk)
+        };
+        if let Err(why) = out.add((entry, parts), self.chunk, &mut spare, &mut ship) {
+            self.failed.get_or_init(|| why);
+            return Err(fault);
+        }
+        if let Some(core) = core {
+            last.entry(core).or_insert_with(|| vec![0; self.processes.near.len()])[process] = out.entries;
+        }
+        Ok(())
+    }
+
+    /// Whether all entries of a core have been applied.
+    fn has_landed(&self, core: (RankId, CoreId)) -> Result<bool, Fault> {
+        if self.failed().is_some() {
+            return Err(Fault::new(core.0, Place::state(0), 0));
+        }
+        let engine = self.engine();
+        #[cfg(test)]
+        if engine.early {
+            return Ok(true);
+        }
+        let last = engine.last.get(&core);
+        Ok(last.is_none_or(|last| last.iter().zip(&engine.ways).all(|(&last, (out, _))| out.applied >= last)))
+    }
+}
+
+impl<B: Backend, W: Wire> FarMemory<B, W> {
+    /// Sends what is to be sent, and applies what has come. Whether something has.
+    pub fn poll(&self) -> bool {
+        // Who holds it does just that.
+        let Ok(mut engine) = self.engine.try_lock() else { return false };
+        match self.turn(&mut engine) {
+            Ok(moved) => moved,
+            Err(why) => {
+                self.failed.get_or_init(|| why);
+                false
+            }
+        }
+    }
+
+    fn turn(&self, engine: &mut Engine<W>) -> Result<bool, String> {
+        self.ship(engine, |out, _| out.is_open())?;
+        let mut moved = false;
+        let Engine { wire, ways, .. } = engine;
+        while let Some((from, chunk)) = wire.receive()? {
+            moved = true;
+            self.take(ways, from, chunk)?;
+        }
+        self.ship(engine, |_, came| came.applied > came.told)?;
+        Ok(moved)
+    }
+
+    /// Sends a chunk to each process for which that holds.
+    fn ship(&self, engine: &mut Engine<W>, due: impl Fn(&Outgoing, &Incoming) -> bool) -> Result<(), String> {
+        let Engine { wire, ways, .. } = engine;
+        for (process, (out, came)) in ways.iter_mut().enumerate() {
+            if due(out, came) {
+                came.told = came.applied;
+                let chunk = out.close(self.processes.me, came.applied, &mut || wire.spare());
+                wire.send(process, chunk)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&self, ways: &mut [(Outgoing, Incoming)], from: usize, chunk: &[u8]) -> Result<(), String> {
+        let of = |why| format!("process {from} has sent {why}");
+        let (out, came) =
+            ways.get_mut(from).ok_or_else(|| of("something, and is none of the group".into()))?;
+        let most = STATE_BYTES.max(TP_STATE_BYTES).max(self.shape.window_bytes());
+        let legal = out.applied..=out.entries;
+        out.applied =
+            came.take(from, chunk, most, legal, &mut |entry, bytes| self.apply(entry, bytes)).map_err(of)?;
+        Ok(())
+    }
+
+    /// Writes what has come into the memory of a rank of this process.
+    fn apply(&self, entry: Entry, bytes: &[u8]) -> Result<(), String> {
+        let Entry { kind, member, at, len } = entry;
+        if self.processes.of.get(member.index()) != Some(&self.processes.me) {
+            return Err(format!("something to rank {member}, which is not here"));
+        }
+        let own = match at.region {
+            Region::TpState | Region::TpWindow => global_rank::tp_rank(&self.shape, member),
+            _ => global_rank::ep_rank(&self.shape, member),
+        };
+        let mut fabric = self.inner.fabric(member, CoreId(0), 0);
+        let (words, rest) = bytes.as_chunks();
+        let written = match kind {
+            Kind::Row => fabric.put(own, at, bytes, &[]),
+            Kind::Words if !rest.is_empty() => Err(Fault::new(member, at, len)),
+            Kind::Words => (0..).step_by(8).zip(words).try_for_each(|(behind, word)| {
+                let at = Place { offset: at.offset.saturating_add(behind), ..at };
+                fabric.publish(own, at, u64::from_le_bytes(*word))
+            }),
+        };
+        written.map_err(|fault| format!("something wrong: {fault}"))
+    }
+}
+
+impl<B: Backend, W: Wire> Backend for FarMemory<B, W> {
+    type Fabric<'b>
+        = FarFabric<'b, B, W>
+    where
+        Self: 'b;
+
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> FarFabric<'_, B, W> {
+        FarFabric { inner: self.inner.fabric(rank, core, batch), memory: self, own: rank, core }
+    }
+
+    type Nic<'b>
+        = FarNic<'b, B, W>
+    where
+        Self: 'b;
+
+    fn nic(&self, rank: RankId) -> FarNic<'_, B, W> {
+        FarNic { inner: self.inner.nic(rank), memory: self, own: rank }
+    }
+
+    fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
+        self.inner.read_output(rank, batch, tensor, len, read);
+    }
+
+    fn begins(&self, rank: RankId, core: CoreId) {
+        self.inner.begins(rank, core);
+    }
+}
+
+/// A core's view of memory of which some is far.
+#[derive(Debug)]
+pub struct FarFabric<'b, B: Backend + 'b, W> {
+    inner: B::Fabric<'b>,
+    memory: &'b FarMemory<B, W>,
+    own: RankId,
+    core: CoreId,
+}
+
+impl<B: Backend, W: Wire> FarFabric<'_, B, W> {
+    /// Where an entry goes, if the memory is far. Puts and publishes stay inside a server, messages do not.
+    fn far(
+        &self,
+        to: RankId,
+        at: Place,
+        len: u64,
+        is_message: bool,
+    ) -> Result<Option<(usize, RankId)>, Fault> {
+        let Some(far) = self.memory.far(self.own, to, at) else { return Ok(None) };
+        if self.memory.is_of_other_server(self.own, to) == is_message {
+            Ok(Some(far))
+        } else {
+            Err(Fault::new(to, at, len))
+        }
+    }
+}
+
+impl<'b, B: Backend, W: Wire> Middleware for FarFabric<'b, B, W> {
+    type Inner = B::Fabric<'b>;
+
+    fn inner(&self) -> &Self::Inner {
+        &self.inner
+    }
+
+    fn inner_mut(&mut self) -> &mut Self::Inner {
+        &mut self.inner
+    }
+
+    /// Nobody reads what is not mapped.
+    fn capabilities(&self) -> Capabilities {
+        self.inner.capabilities().difference(Capabilities::PEER_BYTES)
+    }
+
+    fn reached(&self, rank: RankId, at: Place, len: u64) -> Result<RankId, Fault> {
+        Err(Fault::new(rank, at, len))
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        let len = (row.len() + tail.len()) as u64;
+        let Some((process, member)) = self.far(to, at, len, false)? else {
+            return self.inner.put(to, at, row, tail);
+        };
+        self.memory.add(
+            process,
+            Entry { kind: Kind::Row, member, at, len },
+            [row, tail],
+            Some((self.own, self.core)),
+        )
+    }
+
+    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        let Some((process, member)) = self.far(to, at, 8, false)? else {
+            return self.inner.publish(to, at, word);
+        };
+        let entry = Entry { kind: Kind::Words, member, at, len: 8 };
+        self.memory.add(process, entry, [&word.to_le_bytes(), &[]], Some((self.own, self.core)))
+    }
+
+    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        let len = message.len() as u64;
+        let Some((process, member)) = self.far(to, at, len, true)? else {
+            return self.inner.send(to, at, message);
+        };
+        self.memory.add(process, Entry { kind: Kind::Words, member, at, len }, [message, &[]], None)
+    }
+
+    fn quiet(&mut self) -> Result<bool, Fault> {
+        Ok(self.inner.quiet()? && self.memory.has_landed((self.own, self.core))?)
+    }
+}
+
+/// The interface of a rank's agent to memory of which some is far.
+#[derive(Debug)]
+pub struct FarNic<'b, B: Backend + 'b, W> {
+    inner: B::Nic<'b>,
+    memory: &'b FarMemory<B, W>,
+    own: RankId,
+}
+
+impl<B: Backend, W: Wire> Nic for FarNic<'_, B, W> {
+    fn observe(&self, at: Place) -> Result<u64, Fault> {
+        self.inner.observe(at)
+    }
+
+    /// The source is read now: earlier than it might be, which the contract allows.
+    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        let Transfer { to, from, at, len } = *transfer;
+        let Some((process, member)) = self.memory.far(self.own, to, at) else {
+            return self.inner.post(transfer);
+        };
+        transfer.check(self.own)?;
+        let fabric = self.memory.inner.fabric(self.own, CoreId(0), 0);
+        let entry = Entry { kind: Kind::Words, member, at, len };
+        self.memory.add(process, entry, [fabric.bytes(from, len)?, &[]], None).map(|()| Post::Posted)
+    }
+}

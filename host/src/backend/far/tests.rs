@@ -1,0 +1,228 @@
+//! Processes inside one: each has memory of its own, and a wire to all others.
+
+use super::stream::{CHUNK_HEAD, Entry, Incoming, Kind, Outgoing};
+use super::{FarFabric, FarMemory, FarNic, MemoryWire, Processes, Wire};
+use crate::backend::shared::SharedMemory;
+use crate::backend::{Backend, Reader};
+use crate::conformance::{on_threads, refusals};
+use crate::global_rank;
+use core::sync::atomic::{AtomicBool, Ordering};
+use std::panic::catch_unwind;
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use veriep_core::place::{Place, Region, Tensor};
+use veriep_core::shape::Shape;
+use veriep_core::units::{CoreId, RankId};
+
+type Far<W> = FarMemory<SharedMemory, W>;
+
+/// All processes of a group, and somebody who polls them.
+struct Net<W> {
+    processes: Vec<Arc<Far<W>>>,
+    of: Vec<usize>,
+    stop: Arc<AtomicBool>,
+    polls: Option<JoinHandle<()>>,
+}
+
+impl<W: Wire + 'static> Net<W> {
+    /// Rank `r` is driven by process `of(r)`, and no process maps another one's memory.
+    fn new(
+        shape: &Shape,
+        of: impl Fn(u32) -> usize,
+        chunk: usize,
+        wires: impl FnOnce(usize) -> Vec<W>,
+    ) -> Self {
+        Self::bent(shape, of, chunk, wires, |_| ())
+    }
+
+    fn bent(
+        shape: &Shape,
+        of: impl Fn(u32) -> usize,
+        chunk: usize,
+        wires: impl FnOnce(usize) -> Vec<W>,
+        bend: impl Fn(&Far<W>),
+    ) -> Self {
+        let of: Vec<usize> = (0..global_rank::count(shape)).map(of).collect();
+        let count = of.iter().max().unwrap() + 1;
+        let process = |(me, wire)| {
+            let near = (0..count).map(|other| other == me).collect();
+            let processes = Processes { me, of: of.clone(), near };
+            let far = FarMemory::new(SharedMemory::new(shape, 1).unwrap(), shape, processes, wire)
+                .with_chunk(chunk);
+            bend(&far);
+            Arc::new(far)
+        };
+        let processes: Vec<_> = wires(count).into_iter().enumerate().map(process).collect();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (all, ended) = (processes.clone(), stop.clone());
+        let poll = move || {
+            while !ended.load(Ordering::Relaxed) {
+                if !all.iter().fold(false, |moved, far| far.poll() | moved) {
+                    thread::yield_now();
+                }
+            }
+        };
+        Self { processes, of, stop, polls: Some(thread::spawn(poll)) }
+    }
+}
+
+impl<W> Drop for Net<W> {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(polls) = self.polls.take() {
+            polls.join().unwrap();
+        }
+        if !thread::panicking() {
+            self.processes.iter().for_each(|far| assert_eq!(far.failed.get(), None));
+        }
+    }
+}
+
+impl<W: Wire + 'static> Backend for Net<W> {
+    type Fabric<'b> = FarFabric<'b, SharedMemory, W>;
+
+    fn fabric(&self, rank: RankId, core: CoreId, batch: usize) -> Self::Fabric<'_> {
+        self.processes[self.of[rank.index()]].fabric(rank, core, batch)
+    }
+
+    type Nic<'b> = FarNic<'b, SharedMemory, W>;
+
+    fn nic(&self, rank: RankId) -> Self::Nic<'_> {
+        self.processes[self.of[rank.index()]].nic(rank)
+    }
+
+    fn read_output(&self, rank: RankId, batch: usize, tensor: Tensor, len: usize, read: Reader<'_>) {
+        self.processes[self.of[rank.index()]].read_output(rank, batch, tensor, len, read);
+    }
+}
+
+fn network(seed: u64) -> impl FnOnce(usize) -> Vec<MemoryWire> {
+    move |processes| MemoryWire::network(processes, seed)
+}
+
+#[test]
+fn far_memory_keeps_the_contract_wherever_entries_are_cut() {
+    // A process each; two of a server in one, so that near and far are mixed.
+    for ranks in [1, 2] {
+        for chunk in [1, 8, 23, super::CHUNK] {
+            on_threads(
+                |shape| Net::new(shape, |rank| (rank / ranks) as usize, chunk, network(chunk as u64)),
+                40,
+            );
+        }
+        refusals(|shape| Net::new(shape, |rank| (rank / ranks) as usize, 64, network(1)));
+    }
+}
+
+/// A wire on which the entries of a chunk come from the last to the first.
+#[derive(Debug)]
+struct Backwards(MemoryWire);
+
+impl Wire for Backwards {
+    fn send(&mut self, to: usize, chunk: Vec<u8>) -> Result<(), String> {
+        let (head, mut data) = chunk.split_at(CHUNK_HEAD);
+        let mut all = Vec::new();
+        while let Some((entry, rest)) = data
+            .get(16..24)
+            .and_then(|len| data.split_at_checked(24 + u64::from_le_bytes(*len.first_chunk()?) as usize))
+        {
+            all.push(entry);
+            data = rest;
+        }
+        if !data.is_empty() {
+            // It is cut: where the next one begins is not known here.
+            return self.0.send(to, chunk);
+        }
+        all.push(head);
+        all.reverse();
+        self.0.send(to, all.concat())
+    }
+
+    fn receive(&mut self) -> Result<Option<(usize, &[u8])>, String> {
+        self.0.receive()
+    }
+}
+
+#[test]
+fn a_flag_ahead_of_its_rows_is_caught() {
+    let wires = |processes| MemoryWire::network(processes, 1).into_iter().map(Backwards).collect();
+    let run = || on_threads(|shape| Net::new(shape, |rank| rank as usize, super::CHUNK, wires), 1000);
+    let panic = catch_unwind(run).unwrap_err();
+    assert!(panic.downcast_ref::<String>().unwrap().contains("seen"), "{panic:?}");
+}
+
+#[test]
+fn entries_acknowledged_before_they_are_applied_are_caught() {
+    let early = |far: &Far<MemoryWire>| far.engine().early = true;
+    let run =
+        || on_threads(|shape| Net::bent(shape, |rank| rank as usize, super::CHUNK, network(1), early), 1000);
+    let panic = catch_unwind(run).unwrap_err();
+    assert!(panic.downcast_ref::<String>().unwrap().contains("seen"), "{panic:?}");
+}
+
+/// A chunk of process 1 with one entry, and what is wrong with it after a change.
+fn said(change: impl Fn(&mut Vec<u8>)) -> Result<u64, String> {
+    let mut out = Outgoing::default();
+    let entry = Entry { kind: Kind::Words, member: RankId(0), at: Place::state(8), len: 8 };
+    out.add((entry, [&[1; 8], &[]]), 100, &mut Vec::new, &mut |_| unreachable!()).unwrap();
+    let mut chunk = out.close(1, 0, &mut Vec::new);
+    change(&mut chunk);
+    Incoming::default().take(1, &chunk, 64, 0..=5, &mut |seen, bytes| {
+        assert_eq!((seen, bytes), (entry, &[1; 8][..]));
+        Ok(())
+    })
+}
+
+#[test]
+fn what_lies_on_a_wire_is_refused() {
+    assert_eq!(said(|_| ()), Ok(0));
+    assert_eq!(said(|chunk| chunk[24] = 5), Ok(5));
+    let wrong = |change: &dyn Fn(&mut Vec<u8>)| said(change).unwrap_err();
+    assert_eq!(wrong(&|chunk| chunk.truncate(31)), "a chunk of 31 bytes: must have 32 at least");
+    assert!(wrong(&|chunk| chunk[0] = 0).ends_with("of process 1: not one of this program and process"));
+    assert!(wrong(&|chunk| chunk[8] = 2).ends_with("of process 2: not one of this program and process"));
+    assert_eq!(wrong(&|chunk| chunk[16] = 2), "chunk 2: must be 1");
+    assert_eq!(wrong(&|chunk| chunk[24] = 6), "entries applied = 6: must be in 0..=5");
+    assert!(wrong(&|chunk| chunk[CHUNK_HEAD + 4] = 9).ends_with("no such kind"));
+    assert!(wrong(&|chunk| chunk[CHUNK_HEAD + 5] = 9).ends_with("no such kind"));
+    assert_eq!(wrong(&|chunk| chunk[CHUNK_HEAD + 16] = 65), "an entry of 65 bytes: must have 64 at most");
+    // An end that has not come is waited for.
+    assert_eq!(said(|chunk| chunk.truncate(60)), Ok(0));
+}
+
+#[test]
+fn a_lie_names_its_sender_and_ends_the_group() {
+    let shape = crate::conformance::shape();
+    let mut wires = MemoryWire::network(2, 1);
+    let (mut liar, wire) = (wires.pop().unwrap(), wires.pop().unwrap());
+    let processes = Processes { me: 0, of: vec![0, 1, 1], near: vec![true, false] };
+    let far = FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire);
+    let entry =
+        |member, region, offset| Entry { kind: Kind::Row, member, at: Place { region, offset }, len: 8 };
+    let mut out = Outgoing::default();
+    let mut lies = |entry| {
+        out.add((entry, [&[1; 8], &[]]), 100, &mut Vec::new, &mut |_| unreachable!()).unwrap();
+        liar.send(0, out.close(1, 0, &mut Vec::new)).unwrap();
+        (0..100).for_each(|_| _ = far.poll());
+        far.failed().map(str::to_owned)
+    };
+    assert_eq!(lies(entry(RankId(0), Region::Window, 0)), None);
+    let why = "process 1 has sent something wrong: no access to 8 bytes at window+0x800000 of rank 0";
+    assert_eq!(lies(entry(RankId(0), Region::Window, 8 << 20)).as_deref(), Some(why));
+    let mut fabric = far.fabric(RankId(0), CoreId(0), 0);
+    use veriep_core::fabric::Fabric;
+    assert!(fabric.quiet().is_err() && fabric.publish(RankId(1), Place::state(0), 1).is_err());
+}
+
+#[test]
+fn a_chunk_that_comes_twice_or_too_early_is_refused() {
+    let mut out = Outgoing::default();
+    let mut chunk = || out.close(1, 0, &mut Vec::new);
+    let (first, second, third) = (chunk(), chunk(), chunk());
+    let mut came = Incoming::default();
+    let mut take = |chunk: &[u8]| came.take(1, chunk, 0, 0..=0, &mut |_, _| Ok(()));
+    assert_eq!(take(&first), Ok(0));
+    assert_eq!(take(&first).unwrap_err(), "chunk 1: must be 2");
+    assert_eq!(take(&third).unwrap_err(), "chunk 3: must be 2");
+    assert_eq!(take(&second), Ok(0));
+}
