@@ -22,6 +22,7 @@ use crate::group::{self, Costs, Plan};
 use crate::report::{Report, note, progress};
 use crate::roofline::{self, Roofline};
 use crate::traffic_audit::{self, Moved};
+use crate::world::World;
 use core::time::Duration;
 use veriep_core::protocol::{Choices, Stage};
 use veriep_core::shape::{Product, Protocol, Shape};
@@ -168,7 +169,8 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let mut moved = None;
     let drive =
         |unit: &driver::Unit<'_, _>| counted(unit, &mut moved, || driver::threads::run(unit, &workers));
-    let (costs, ranks) = group::run(&case.shape, plan, traffic(job), &backend, drive, tick)?;
+    let world = World::alone(global_rank::count(&case.shape), workers.count);
+    let (costs, ranks) = group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick)?;
     // The last round's result is the case's, and its rows are what bare copies copy.
     if costs.rounds < plan.rounds() {
         return Ok(Ran { costs, roofline: None, moved });
@@ -206,8 +208,9 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
             Ok(Times { steps, ..Times::default() })
         })
     };
-    let (costs, ranks) =
-        group::run(&case.shape, plan, traffic(job), &backend, drive, tick).map_err(|error| {
+    let world = World::alone(global_rank::count(&case.shape), 0);
+    let (costs, ranks) = group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick)
+        .map_err(|error| {
             error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
         })?;
     if let Some(path) = args.out.as_ref().filter(|_| costs.rounds == plan.rounds()) {

@@ -248,7 +248,7 @@ impl Task {
         }
         let before = self.operator.checked_sub(1);
         let joined = before.is_none_or(|before| unit.ranks[self.rank.index()].has_ended(before));
-        let in_step = !unit.options.in_step || unit.all_ranks_ended(self.operator);
+        let in_step = !unit.options.in_step || unit.world.all_ranks_ended(self.operator);
         (!joined || !in_step).then_some(Stop::Join)
     }
 
@@ -313,14 +313,14 @@ impl Task {
             self.leave();
             return Ok(());
         }
-        unit.completed.ended.fetch_add(1, Ordering::AcqRel);
+        unit.world.rank_has_ended();
         self.phase = Phase::Last;
         self.close(unit)
     }
 
     /// Whether the experts must still wait for other ranks.
     fn must_meet<B: Backend>(&self, unit: &Unit<'_, B>) -> bool {
-        unit.options.in_step && !unit.all_cores_ended(self.operator + 1)
+        unit.options.in_step && !unit.world.all_cores_ended(self.operator + 1)
     }
 
     /// The last core of the rank runs the experts, as soon as they may, then lets all go on.
@@ -331,11 +331,11 @@ impl Task {
         let state = &unit.ranks[self.rank.index()];
         if let Some(batch) = self.experts_due(unit) {
             let start = Instant::now();
-            self.run_experts(unit, batch, &state.returned[batch])?;
+            unit.world.with_experts(|| self.run_experts(unit, batch, &state.returned[batch]))?;
             self.experts += start.elapsed();
         }
         state.joins[self.operator].open.store(true, Ordering::Release);
-        unit.completed.open.fetch_add(1, Ordering::AcqRel);
+        unit.world.rank_is_open();
         self.leave();
         Ok(())
     }
