@@ -10,6 +10,7 @@ use crate::error::{Error, Missing};
 use crate::global_rank;
 use crate::world::{Phase, World};
 use core::time::Duration;
+use serde::{Deserialize, Serialize};
 use veriep_core::fabric::Detail;
 use veriep_core::protocol::Fingerprints;
 use veriep_core::shape::Shape;
@@ -32,7 +33,7 @@ pub struct Plan {
 }
 
 /// What it cost.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Costs {
     /// Rounds that were run: all, unless somebody asked for the end.
     pub rounds: usize,
@@ -59,6 +60,20 @@ impl Plan {
     #[must_use]
     pub fn last_rounds(&self) -> usize {
         self.last.as_ref().unwrap_or(&self.unit).batches()
+    }
+
+    /// A unit by its number, and its first round; that of the last one for any greater number.
+    #[must_use]
+    pub fn unit(&self, number: usize) -> (usize, &Schedule) {
+        let nth = number.min(self.schedules().count().saturating_sub(1));
+        let before = self.schedules().take(nth).map(Schedule::batches).sum();
+        (before, self.schedules().nth(nth).unwrap_or(&self.unit))
+    }
+
+    /// Operators of all units before that one.
+    #[must_use]
+    pub fn operators_before(&self, number: usize) -> usize {
+        self.schedules().take(number).map(|unit| unit.operators().len()).sum()
     }
 
     fn schedules(&self) -> impl Iterator<Item = &Schedule> {
@@ -165,7 +180,8 @@ pub(crate) fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure)
     }
 }
 
-fn of_missing(first_round: usize, unit: &Schedule, missing: driver::Missing) -> Missing {
+/// What a core misses in the unit whose first round that is.
+pub(crate) fn of_missing(first_round: usize, unit: &Schedule, missing: driver::Missing) -> Missing {
     let (operator, batch) = match unit.operators().get(missing.operator) {
         Some(planned) if !planned.is_dispatch() => ("combine", planned.round),
         Some(planned) => ("dispatch", planned.round),
@@ -203,6 +219,20 @@ impl Costs {
         for (sum, &time) in self.waited_for.iter_mut().zip(&times.waited_for) {
             *sum += time;
         }
+    }
+
+    /// The same with what another process of the group cost at the same time.
+    #[must_use]
+    pub fn beside(mut self, other: Self) -> Self {
+        let longest = |all: &mut Vec<Duration>, other: &[Duration]| {
+            all.iter_mut().zip(other).for_each(|(time, &other)| *time = other.max(*time));
+        };
+        longest(&mut self.dispatch, &other.dispatch);
+        longest(&mut self.combine, &other.combine);
+        self.waited_for.iter_mut().zip(other.waited_for).for_each(|(sum, time)| *sum += time);
+        self.steps += other.steps;
+        self.tasks += other.tasks;
+        self
     }
 
     /// Ranks by how long others waited for them, longest first.

@@ -18,7 +18,7 @@ pub use task::{RankState, Stop, Task};
 use veriep_core::protocol::{Choices, Refused};
 use veriep_core::shape::Protocol;
 use veriep_core::sim::cluster::Planned;
-pub(crate) use wait::{idle, meet};
+pub(crate) use wait::{Rest, idle, meet};
 
 use crate::backend::Backend;
 use crate::batch::Batch;
@@ -165,8 +165,8 @@ impl Failure {
                 Self::Protocol { rank: name(rank), core, error: error.renamed(name) }
             }
             Self::Hang(Hang { after, missing }) => {
-                let named = |m: Missing| Missing { rank: name(m.rank), wait: m.wait.renamed(name), ..m };
-                Self::Hang(Hang { after, missing: missing.into_iter().map(named).collect() })
+                let missing = missing.into_iter().map(|missing| missing.renamed(name)).collect();
+                Self::Hang(Hang { after, missing })
             }
             Self::Agent { rank, error } => Self::Agent { rank: name(rank), error: error.renamed(name) },
             Self::Thread(_) | Self::Traffic(_) | Self::Refused(_) | Self::Stopped => self,

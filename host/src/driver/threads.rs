@@ -2,7 +2,7 @@
 
 use super::pin;
 use super::task::run_agent;
-use super::{Failure, Hang, Missing, Stop, Task, Unit, idle, meet};
+use super::{Failure, Hang, Missing, Rest, Stop, Task, Unit, meet};
 use crate::backend::Backend;
 use crate::world::{Patience, Phase};
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -187,36 +187,38 @@ impl<'a, B: Backend> Worker<'a, B> {
         let world = self.unit.world;
         let begin = Instant::now();
         self.since = begin;
-        let mut in_vain = 0;
+        let mut rest = Rest::new(world);
         let mut patience = Patience::new(self.workers.deadline);
         loop {
-            match self.pass() {
+            let has_moved = match self.pass() {
                 Ok((_, true)) => {
                     world.set_busy(self.number, false);
+                    rest.moved();
                     break;
                 }
-                Ok((false, false)) => {
-                    world.count_pass_in_vain(self.number);
-                    in_vain += 1;
-                }
-                Ok(_) => in_vain = 0,
+                Ok((moved, false)) => moved,
                 Err(failure) => {
                     self.shared.fail(failure);
                     break;
                 }
-            }
+            };
             // In a world of several processes whoever watches them all says when it is enough.
             let mut is_spent = || world.is_stopped() || world.is_alone() && patience.is_spent(world);
             if self.shared.stop.load(Ordering::Relaxed) {
                 self.add_complaints();
                 break;
             }
-            if in_vain > 0 && is_spent() {
+            if rest.passes() > 0 && is_spent() {
                 self.shared.fail(Failure::Hang(Hang { after: self.workers.deadline, missing: Vec::new() }));
                 self.add_complaints();
                 break;
             }
-            idle(in_vain);
+            if has_moved {
+                rest.moved();
+            } else {
+                world.count_pass_in_vain(self.number);
+                rest.in_vain();
+            }
         }
         self.charge(NOBODY);
         self.times.wall = begin.elapsed();

@@ -1,12 +1,23 @@
 //! The words that the processes of a group leave for each other: a few lines for each process, one more for each of its
 //! workers. Every word has one writer, its owner, but for the bells; so a copy of a board in another machine's memory would be
 //! the same board a little later.
-use core::sync::atomic::AtomicU64;
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+#[cfg(target_os = "linux")]
+use memmap2::MmapRaw;
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
 
 /// Words on a line of their own, so that a store is no more than that for who does not read them.
 #[derive(Debug, Default)]
 #[repr(C, align(128))]
-pub(super) struct Line([AtomicU64; 16]);
+struct Line {
+    words: [AtomicU64; 15],
+    /// What sleepers wait on.
+    bell: AtomicU32,
+    unused: AtomicU32,
+}
 
 /// Words about the whole group. The first process's parent writes them, or whoever else watches.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +45,8 @@ pub(super) enum OfProcess {
     Batch,
     /// Ranks whose experts run now.
     Experts,
+    /// Grows as long as the process runs at all.
+    Beat,
     /// Meetings that it has come to.
     Met,
     /// Units that the group runs, once the first process knows.
@@ -52,12 +65,19 @@ pub(super) enum OfWorker {
 }
 
 /// Lines of a process beside those of its workers.
-const OWN: usize = 1;
+const OWN: usize = 2;
+
+#[derive(Debug)]
+enum Memory {
+    Own(Box<[Line]>),
+    #[cfg(target_os = "linux")]
+    Mapped(Arc<MmapRaw>),
+}
 
 /// All of them.
 #[derive(Debug)]
 pub(super) struct Board {
-    lines: Box<[Line]>,
+    memory: Memory,
     processes: usize,
     workers: usize,
 }
@@ -70,7 +90,36 @@ impl Board {
     /// A board of this process alone.
     pub(super) fn alone(workers: usize) -> Self {
         let lines = (0..Self::lines_of(1, workers)).map(|_| Line::default()).collect();
-        Self { lines, processes: 1, workers }
+        Self { memory: Memory::Own(lines), processes: 1, workers }
+    }
+
+    /// Bytes of a board.
+    #[cfg(target_os = "linux")]
+    pub(super) const fn bytes(processes: usize, workers: usize) -> u64 {
+        (Self::lines_of(processes, workers) * size_of::<Line>()) as u64
+    }
+
+    /// The board at the start of a mapping that the system has zeroed.
+    ///
+    /// # Panics
+    /// The mapping is too short.
+    #[cfg(target_os = "linux")]
+    pub(super) fn mapped(map: Arc<MmapRaw>, processes: usize, workers: usize) -> Self {
+        assert!(Self::bytes(processes, workers) <= map.len() as u64, "the board does not fit");
+        Self { memory: Memory::Mapped(map), processes, workers }
+    }
+
+    #[inline]
+    fn lines(&self) -> &[Line] {
+        match &self.memory {
+            Memory::Own(lines) => lines,
+            // SAFETY: the mapping begins on a page, is as long as `mapped` has asserted, was zeroed by the system, and stays as
+            // long as `self`. All processes reach these bytes through boards alone: as the same atomic words.
+            #[cfg(target_os = "linux")]
+            Memory::Mapped(map) => unsafe {
+                core::slice::from_raw_parts(map.as_ptr().cast(), Self::lines_of(self.processes, self.workers))
+            },
+        }
     }
 
     pub(super) const fn processes(&self) -> usize {
@@ -83,22 +132,34 @@ impl Board {
 
     #[inline]
     fn line(&self, process: usize, nth: usize) -> &Line {
-        &self.lines[1 + process * (OWN + self.workers) + nth]
+        &self.lines()[1 + process * (OWN + self.workers) + nth]
     }
 
     #[inline]
     pub(super) fn group(&self, word: OfGroup) -> &AtomicU64 {
-        &self.lines[0].0[word as usize]
+        &self.lines()[0].words[word as usize]
     }
 
     #[inline]
     pub(super) fn of(&self, process: usize, word: OfProcess) -> &AtomicU64 {
-        &self.line(process, 0).0[word as usize]
+        &self.line(process, 0).words[word as usize]
+    }
+
+    /// How many of a process listen to its bell.
+    #[cfg(target_os = "linux")]
+    pub(super) fn asleep(&self, process: usize) -> &AtomicU64 {
+        &self.line(process, 1).words[0]
+    }
+
+    /// How often others have rung it.
+    #[cfg(target_os = "linux")]
+    pub(super) fn bell(&self, process: usize) -> &AtomicU32 {
+        &self.line(process, 1).bell
     }
 
     #[inline]
     pub(super) fn worker(&self, process: usize, worker: usize, word: OfWorker) -> &AtomicU64 {
         debug_assert!(worker < self.workers, "worker {worker} of {}", self.workers);
-        &self.line(process, OWN + worker).0[word as usize]
+        &self.line(process, OWN + worker).words[word as usize]
     }
 }

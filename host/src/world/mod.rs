@@ -4,10 +4,22 @@
 //! The protocol needs none of this. It is for the driver's own questions: have all ranks ended an operator, does anybody
 //! move, must the group end.
 
+#[cfg(target_os = "linux")]
+mod bell;
 mod board;
+mod gone;
 mod patience;
+#[cfg(target_os = "linux")]
+mod processes;
+#[cfg(target_os = "linux")]
+mod watch;
 
+pub use gone::Gone;
 pub use patience::Patience;
+#[cfg(target_os = "linux")]
+pub use processes::{GroupMemory, Members, Seat, is_seated};
+#[cfg(target_os = "linux")]
+pub use watch::{Departed, How, Outcome, watch};
 
 use crate::interrupt;
 use board::{Board, OfGroup, OfProcess, OfWorker};
@@ -30,12 +42,31 @@ pub enum Phase {
     Ended,
 }
 
+/// Where a process is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// What it does.
+    pub phase: Phase,
+    /// The unit that it is in.
+    pub unit: usize,
+    /// Operators that all its ranks have ended since the group began, experts included.
+    pub operators: usize,
+    /// Whether experts run.
+    pub experts: bool,
+    /// The batch of the unit that it compares.
+    pub batch: usize,
+}
+
 /// One process's part of a group, and its view of the others.
 #[derive(Debug)]
 pub struct World {
     board: Board,
     /// The number of this process; that of all where it only watches.
     me: usize,
+    /// Nobody watches the group: its only process is this one.
+    alone: bool,
+    /// There are more workers than processors.
+    crowded: bool,
     /// All ranks of the group.
     ranks: u32,
     /// Units and their operators that ended before this one.
@@ -49,12 +80,21 @@ impl World {
     /// The only process of a group of so many ranks and workers.
     #[must_use]
     pub fn alone(ranks: u32, workers: usize) -> Self {
-        Self::of(Board::alone(workers), 0, ranks)
+        Self { alone: true, ..Self::of(Board::alone(workers), 0, ranks) }
     }
 
     fn of(board: Board, me: usize, ranks: u32) -> Self {
         let zero = || AtomicU64::new(0);
-        Self { board, me, ranks, units: zero(), operators: zero(), meetings: zero() }
+        Self {
+            board,
+            me,
+            alone: false,
+            crowded: false,
+            ranks,
+            units: zero(),
+            operators: zero(),
+            meetings: zero(),
+        }
     }
 
     /// How many processes there are.
@@ -63,10 +103,16 @@ impl World {
         self.board.processes()
     }
 
-    /// Whether there is no other process.
+    /// Whether this process is all there is: it decides by itself when to give up and when to end.
     #[must_use]
     pub const fn is_alone(&self) -> bool {
-        self.processes() == 1 && self.me == 0
+        self.alone
+    }
+
+    /// Whether processes outnumber processors: who waits must give its processor away.
+    #[must_use]
+    pub const fn is_crowded(&self) -> bool {
+        self.crowded
     }
 
     /// The process that drives a rank: neighbours stay together.
@@ -177,8 +223,9 @@ impl World {
         counts.extend(self.workers().map(|worker| passes(worker).load(Ordering::Acquire)));
     }
 
-    /// Whether every worker has tried all its cores since its passes in vain were so many, and none could move.
-    fn all_have_tried(&self, since: &[u64]) -> bool {
+    /// Whether every worker of such processes has tried all its cores since its passes in vain were so many, and none could
+    /// move.
+    fn have_tried(&self, since: &[u64], of: &dyn Fn(usize) -> bool) -> bool {
         let tried = |((process, worker), &since)| {
             let word = |word| self.board.worker(process, worker, word).load(Ordering::Acquire);
             match self.phase_of(process) {
@@ -188,7 +235,28 @@ impl World {
                 Phase::Starts | Phase::Checks => false,
             }
         };
-        self.workers().zip(since).all(tried)
+        self.workers().zip(since).filter(|((process, _), _)| of(*process)).all(tried)
+    }
+
+    /// Of all processes, what grows as long as they run at all.
+    #[cfg(target_os = "linux")]
+    fn count_beats(&self, beats: &mut Vec<u64>) {
+        let beat = |process| self.board.of(process, OfProcess::Beat).load(Ordering::Acquire);
+        beats.clear();
+        beats.extend((0..self.processes()).map(beat));
+    }
+
+    /// Where a process is, or was when it died.
+    #[must_use]
+    pub fn place_of(&self, process: usize) -> At {
+        let word = |word| self.board.of(process, word).load(Ordering::Acquire) as usize;
+        At {
+            phase: self.phase_of(process),
+            unit: word(OfProcess::Unit),
+            operators: word(OfProcess::Open) / self.ranks_of(process).count().max(1),
+            experts: word(OfProcess::Experts) > 0,
+            batch: word(OfProcess::Batch),
+        }
     }
 
     /// Whether some process does something in which nobody waits for anybody.
