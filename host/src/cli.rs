@@ -130,9 +130,17 @@ pub enum BackendArg {
     Lockstep,
     /// The same over memory that delays and reorders whatever the fabric's contract allows.
     Weak,
+    /// Processes of their own for parts of the ranks, over memory that all of them map (Linux).
+    Processes,
 }
 
 impl BackendArg {
+    /// Whether its time is real.
+    #[must_use]
+    pub const fn is_timed(self) -> bool {
+        matches!(self, Self::Threads | Self::Processes)
+    }
+
     /// Its name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -140,6 +148,7 @@ impl BackendArg {
             Self::Threads => "threads",
             Self::Lockstep => "lockstep",
             Self::Weak => "weak",
+            Self::Processes => "processes",
         }
     }
 }
@@ -283,13 +292,13 @@ pub struct RunArgs {
     /// Operators in order; a C combines the oldest dispatch not yet combined.
     #[arg(long, value_name = "SEQ", default_value = "DC")]
     pub schedule: String,
-    /// Schedules run back to back between two checks; left out: 1 on threads, as many as memory allows else.
+    /// Schedules run back to back between two checks; left out: 1 on threads and processes, as many as memory allows else.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub chain: Option<u32>,
     /// Seed of the case in memory and of the lockstep scheduler.
     #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
     pub seed: u64,
-    /// Give up when nothing has moved for so long; left out: 60 (threads).
+    /// Give up when nothing has moved for so long; left out: 60 (threads, processes).
     #[arg(long, value_name = "SECONDS", value_parser = seconds, allow_negative_numbers = true)]
     pub deadline: Option<f64>,
     /// Do not ask the oracle.
@@ -316,10 +325,13 @@ pub struct RunArgs {
     /// What works on rows; results are the same.
     #[arg(long, value_enum, default_value_t)]
     pub vector: Unit,
-    /// Worker threads; left out: one per processor (threads).
+    /// Processes, each for neighbouring ranks; left out: the smaller of ranks and processors (processes).
+    #[arg(long, value_name = "P", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub processes: Option<u32>,
+    /// Worker threads of each process; left out: one per processor in all.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
     pub threads: Option<u32>,
-    /// Which worker polls which core; left out: ranks (threads).
+    /// Which worker polls which core; left out: ranks.
     #[arg(long, value_enum)]
     pub spread: Option<SpreadArg>,
     /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank; silent=RANK:WHAT loses

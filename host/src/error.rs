@@ -1,5 +1,6 @@
 //! One error type; each is one line (or one line per problem) that a person can act on.
 
+use crate::world::Gone;
 use core::fmt;
 use serde::Serialize;
 use std::path::Path;
@@ -110,6 +111,16 @@ pub enum Error {
         /// What every core misses that is stuck in the earliest operator.
         missing: Vec<Missing>,
     },
+    /// A process of the group died.
+    #[error("{line}")]
+    Gone {
+        /// Who, where and how, and who waits for it.
+        line: String,
+        /// All who did.
+        gone: Vec<Gone>,
+        /// What cores of the others miss of them.
+        missing: Vec<Missing>,
+    },
 }
 
 /// What a core of a stuck group waits for.
@@ -170,7 +181,7 @@ impl Error {
         match self {
             Self::Wrong(_) | Self::Unsafe(_) => 1,
             Self::Request(_) | Self::File(_) | Self::Invalid { .. } => 2,
-            Self::NoProgress { .. } => 3,
+            Self::NoProgress { .. } | Self::Gone { .. } => 3,
             Self::Interrupted(_) => STATUS_INTERRUPTED,
             Self::Many(errors) => errors.iter().map(Self::status).max().unwrap_or(2),
         }
@@ -190,7 +201,16 @@ impl Error {
     #[must_use]
     pub fn missing(&self) -> &[Missing] {
         match self {
-            Self::NoProgress { missing, .. } => missing,
+            Self::NoProgress { missing, .. } | Self::Gone { missing, .. } => missing,
+            _ => &[],
+        }
+    }
+
+    /// The processes of a group that are gone, for the JSON report.
+    #[must_use]
+    pub fn gone(&self) -> &[Gone] {
+        match self {
+            Self::Gone { gone, .. } => gone,
             _ => &[],
         }
     }

@@ -5,11 +5,12 @@ use crate::batch::Batch;
 use crate::compare;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::Times;
-use crate::driver::{Completed, Failure, Options, RankState, Unit};
+use crate::driver::{self, Failure, Options, RankState, Unit};
 use crate::error::{Error, Missing};
 use crate::global_rank;
-use crate::interrupt;
+use crate::world::{Phase, World};
 use core::time::Duration;
+use serde::{Deserialize, Serialize};
 use veriep_core::fabric::Detail;
 use veriep_core::protocol::Fingerprints;
 use veriep_core::shape::Shape;
@@ -32,7 +33,7 @@ pub struct Plan {
 }
 
 /// What it cost.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Costs {
     /// Rounds that were run: all, unless somebody asked for the end.
     pub rounds: usize,
@@ -61,6 +62,20 @@ impl Plan {
         self.last.as_ref().unwrap_or(&self.unit).batches()
     }
 
+    /// A unit by its number, and its first round; that of the last one for any greater number.
+    #[must_use]
+    pub fn unit(&self, number: usize) -> (usize, &Schedule) {
+        let nth = number.min(self.schedules().count().saturating_sub(1));
+        let before = self.schedules().take(nth).map(Schedule::batches).sum();
+        (before, self.schedules().nth(nth).unwrap_or(&self.unit))
+    }
+
+    /// Operators of all units before that one.
+    #[must_use]
+    pub fn operators_before(&self, number: usize) -> usize {
+        self.schedules().take(number).map(|unit| unit.operators().len()).sum()
+    }
+
     fn schedules(&self) -> impl Iterator<Item = &Schedule> {
         core::iter::repeat_n(&self.unit, self.units).chain(&self.last)
     }
@@ -81,9 +96,10 @@ pub fn handshake(ranks: impl IntoIterator<Item = Fingerprints>) -> Result<(), Er
     Ok(())
 }
 
-/// Runs `plan` on `backend`, or as much of it as there is time for before somebody asks for the end; each round with what `traffic` gives for its number. `drive` takes a unit to its
-/// end; `progress` is told of every rank checked. Returns the costs and the host's state of the ranks, for
-/// whoever looks at the last unit.
+/// Runs `plan` on `backend` in a world, or as much of it as there is time for before somebody asks for the end; each round
+/// with what `traffic` gives for its number. `drive` takes a unit to its end; `progress` is told of every rank checked.
+/// Returns the costs and the host's state of the ranks, for whoever looks at the last unit. Of both only what concerns
+/// ranks of this process says anything.
 ///
 /// # Errors
 /// A failure of the group, or a result that the oracle does not confirm.
@@ -91,7 +107,7 @@ pub fn run<'c, B: Backend>(
     shape: &Shape,
     plan: &Plan,
     traffic: impl Fn(usize) -> Batch<'c>,
-    backend: &B,
+    (world, backend): (&World, &B),
     mut drive: impl FnMut(&Unit<'_, B>) -> Result<Times, Failure>,
     progress: &(impl Fn() + Sync),
 ) -> Result<(Costs, Vec<RankState>), Error> {
@@ -100,6 +116,11 @@ pub fn run<'c, B: Backend>(
     let mut costs = Costs { waited_for: vec![Duration::ZERO; ranks.len()], ..Costs::default() };
     let mut first = 0;
     for unit in plan.schedules() {
+        world.propose();
+        driver::meet(world).map_err(|failure| of_failure(first, unit, &failure))?;
+        if !world.goes_on() {
+            break;
+        }
         let batches: Vec<_> = (first..first + unit.batches()).map(&traffic).collect();
         ranks.iter_mut().for_each(|rank| rank.reset(unit.operators().len()));
         let operators = unit.operators();
@@ -110,22 +131,26 @@ pub fn run<'c, B: Backend>(
             batches: &batches,
             ranks: &ranks,
             operators,
-            completed: Completed::default(),
+            world,
         })
         .map_err(|failure| of_failure(first, unit, &failure.renamed(&|rank| batches[0].name(rank))))?;
         costs.add(&times, operators);
         if let Some(threads) = plan.check {
             for (number, batch) in batches.iter().enumerate() {
-                compare::check(backend, shape, batch, number, threads, progress)
+                world.checks(number);
+                let tick = || {
+                    world.count_checked();
+                    progress();
+                };
+                compare::check((world, backend), shape, batch, number, threads, &tick)
                     .map_err(|mismatch| Error::Wrong(format!("round {}: {mismatch}", first + number)))?;
             }
         }
         first += unit.batches();
         costs.rounds = first;
-        if interrupt::is_asked() {
-            break;
-        }
+        world.end_unit(operators.len());
     }
+    world.enter(Phase::Ended);
     costs.tasks = ranks.iter().map(RankState::tasks).sum();
     Ok((costs, ranks))
 }
@@ -135,6 +160,7 @@ pub(crate) fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure)
     match failure {
         Failure::Thread(_) => Error::Request(format!("{failure}: --threads decides how many")),
         Failure::Refused(_) => Error::Request(failure.to_string()),
+        Failure::Stopped => Error::NoProgress { line: failure.to_string(), missing: Vec::new() },
         Failure::Protocol { .. } | Failure::Agent { .. } | Failure::Traffic(_) => {
             let last = first_round + unit.batches() - 1;
             let rounds = if first_round == last {
@@ -154,7 +180,8 @@ pub(crate) fn of_failure(first_round: usize, unit: &Schedule, failure: &Failure)
     }
 }
 
-fn of_missing(first_round: usize, unit: &Schedule, missing: crate::driver::Missing) -> Missing {
+/// What a core misses in the unit whose first round that is.
+pub(crate) fn of_missing(first_round: usize, unit: &Schedule, missing: driver::Missing) -> Missing {
     let (operator, batch) = match unit.operators().get(missing.operator) {
         Some(planned) if !planned.is_dispatch() => ("combine", planned.round),
         Some(planned) => ("dispatch", planned.round),
@@ -192,6 +219,20 @@ impl Costs {
         for (sum, &time) in self.waited_for.iter_mut().zip(&times.waited_for) {
             *sum += time;
         }
+    }
+
+    /// The same with what another process of the group cost at the same time.
+    #[must_use]
+    pub fn beside(mut self, other: Self) -> Self {
+        let longest = |all: &mut Vec<Duration>, other: &[Duration]| {
+            all.iter_mut().zip(other).for_each(|(time, &other)| *time = other.max(*time));
+        };
+        longest(&mut self.dispatch, &other.dispatch);
+        longest(&mut self.combine, &other.combine);
+        self.waited_for.iter_mut().zip(other.waited_for).for_each(|(sum, time)| *sum += time);
+        self.steps += other.steps;
+        self.tasks += other.tasks;
+        self
     }
 
     /// Ranks by how long others waited for them, longest first.
@@ -245,7 +286,7 @@ mod tests {
     fn waits_that_are_no_other_ranks_silence_have_names_too() {
         let unit = Schedule::parse("DDCC").unwrap();
         let of = |operator, wait| {
-            let missing = crate::driver::Missing { rank: RankId(3), core: CoreId(2), operator, wait };
+            let missing = driver::Missing { rank: RankId(3), core: CoreId(2), operator, wait };
             of_missing(10, &unit, missing)
         };
         let seen = of(1, Wait::QUIET);

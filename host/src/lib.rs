@@ -35,3 +35,4 @@ pub mod store;
 pub mod tolerance;
 pub mod traffic_audit;
 pub mod vector;
+pub mod world;

@@ -20,6 +20,11 @@ fn main() -> ExitCode {
     if cli.verb.ends_early() {
         unix::note_interrupts();
     }
+    // The terminal tells all processes of a group; the parent decides.
+    #[cfg(target_os = "linux")]
+    if veriep::world::is_seated() {
+        unix::ignore_interrupts();
+    }
     let mut report = Report::new(cli.format);
     match command::dispatch(cli.verb, &mut report) {
         Ok(()) => ExitCode::SUCCESS,

@@ -1,6 +1,7 @@
 //! What a verb says: results to stdout as a table or one JSON object, everything else to stderr.
 
 use crate::error::{Error, Missing, Problem, one_line};
+use crate::world::Gone;
 use anstyle::AnsiColor;
 use comfy_table::Table;
 use core::time::Duration;
@@ -39,6 +40,8 @@ struct Failure<'a> {
     violations: Vec<Problem>,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     missing: &'a [Missing],
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    gone: &'a [Gone],
 }
 
 impl Report {
@@ -100,6 +103,7 @@ impl Report {
                 errors: &lines,
                 violations: error.problems(),
                 missing: error.missing(),
+                gone: error.gone(),
             };
             // Stdout may be what failed: the lines below say so.
             let _ = self.emit(&failure, |_| String::new());

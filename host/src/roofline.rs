@@ -4,8 +4,9 @@
 
 use crate::backend::Backend;
 use crate::batch::Batch;
+use crate::driver::idle;
 use crate::driver::pin::pin;
-use crate::driver::threads::{StopOnPanic, idle};
+use crate::driver::threads::StopOnPanic;
 use crate::driver::{Failure, RankState};
 use crate::global_rank;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

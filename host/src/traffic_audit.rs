@@ -1,10 +1,12 @@
-//! What went from rank to rank in a unit, held against the plan. On a hierarchy every token crosses to a server at most
+//! What ranks of this process sent in a unit, held against the plan. On a hierarchy every token crosses to a server at most
 //! once, and only to one that has an expert of it; a relay forwards a row only to whom it belongs; sums come back
 //! likewise. On the full mesh every window holds the rows that its receiver is to get.
 
 use crate::backend::count::{Bytes, Counts, Load, Posted};
 use crate::batch::Batch;
 use crate::driver::{Failure, Unit};
+use crate::world::World;
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use veriep_core::layout::a2_window::sent_bytes;
 use veriep_core::layout::relay as layout;
@@ -16,7 +18,7 @@ use veriep_core::sim::cluster::Planned;
 use veriep_core::units::{CoreId, Pair, RankId, Token};
 
 /// What went one way in an operator, all ranks together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Way {
     /// Rows; of a hierarchy across servers, tokens or their sums.
     pub rows: u64,
@@ -27,7 +29,7 @@ pub struct Way {
 }
 
 /// What changed ranks in an operator.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moved {
     /// To other servers.
     pub across: Way,
@@ -35,6 +37,25 @@ pub struct Moved {
     pub across_max: u64,
     /// To other ranks of the same server.
     pub inside: Way,
+}
+
+impl Way {
+    fn add(&mut self, more: Self) {
+        self.rows += more.rows;
+        self.row_bytes += more.row_bytes;
+        self.bytes += more.bytes;
+    }
+}
+
+impl Moved {
+    /// The same with what ranks of another process moved.
+    #[must_use]
+    pub fn with(mut self, more: Self) -> Self {
+        self.across.add(more.across);
+        self.inside.add(more.inside);
+        self.across_max = self.across_max.max(more.across_max);
+        self
+    }
 }
 
 /// A record from rank to rank: of which token. Whose it is follows from the operator.
@@ -51,7 +72,7 @@ pub fn check<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Failu
     if shape.product() != Product::A2 {
         return Ok(Vec::new());
     }
-    let audit = Audit { shape, stage: unit.options.choices.stage, counts };
+    let audit = Audit { shape, world: unit.world, stage: unit.options.choices.stage, counts };
     let of = |(number, &Planned { operator, round: batch }): (usize, &Planned)| {
         let (kind, name) = match operator {
             Operator::Dispatch => (Operator::Dispatch, "dispatch"),
@@ -68,6 +89,7 @@ pub fn check<B>(unit: &Unit<'_, B>, counts: &Counts) -> Result<Vec<Moved>, Failu
 
 struct Audit<'a> {
     shape: &'a Shape,
+    world: &'a World,
     stage: Stage,
     counts: &'a Counts,
 }
@@ -75,6 +97,11 @@ struct Audit<'a> {
 impl Audit<'_> {
     fn ranks(&self) -> impl Iterator<Item = RankId> + use<> {
         (0..self.shape.ep_world_size()).map(RankId)
+    }
+
+    /// Those that send from here.
+    fn here(&self) -> impl Iterator<Item = RankId> + '_ {
+        self.ranks().filter(|&rank| self.world.is_here(rank))
     }
 
     fn server(&self, rank: RankId) -> u32 {
@@ -97,7 +124,7 @@ impl Audit<'_> {
             }
             Ok(sum)
         };
-        self.ranks().map(of).collect()
+        self.here().map(of).collect()
     }
 
     /// Ranks for which an agent has a task in every operator.
@@ -206,11 +233,15 @@ impl Audit<'_> {
             for crossing in relay::across(shape, rank, ids) {
                 let relay = shape.relay(rank, crossing.server);
                 let (from, to) = way(kind, rank, relay);
-                records.push((from, to, crossing.token.0));
+                if self.world.is_here(from) {
+                    records.push((from, to, crossing.token.0));
+                }
             }
             for (token, server, forward) in relay::inside(shape, ids) {
                 let (from, to) = way(kind, shape.relay(rank, server), forward.home.rank);
-                rows.push((from, to, rank, token.0, forward.part.position));
+                if self.world.is_here(from) {
+                    rows.push((from, to, rank, token.0, forward.part.position));
+                }
             }
         }
         (records, rows)
@@ -218,7 +249,7 @@ impl Audit<'_> {
 
     /// In stage 2 a task carries the records that were gathered for it, and their end flag.
     fn gathered(&self, number: usize, kind: Operator, records: &[Record]) -> Result<(), String> {
-        for rank in self.ranks() {
+        for rank in self.here() {
             for &Posted { to, len } in self.posted(number, rank)? {
                 let n = records.iter().filter(|&&(from, dest, _)| from == rank && dest == to).count();
                 let due = layout::gathered_bytes(self.shape, kind, n as u32);
@@ -247,7 +278,7 @@ impl Audit<'_> {
             Operator::Combine => shape.row_bytes(),
         };
         let (mut across, mut inside, mut most) = (0, 0, 0);
-        for rank in self.ranks() {
+        for rank in self.here() {
             let mut own = 0;
             for &Posted { to, len } in self.posted(number, rank)? {
                 let due = planned[rank.index() * ranks + to.index()];

@@ -30,6 +30,13 @@ pub(crate) fn note_interrupts() {
     unsafe { libc::signal(libc::SIGINT, handler as libc::sighandler_t) };
 }
 
+/// Ctrl-C is somebody else's to answer.
+#[cfg(target_os = "linux")]
+pub(crate) fn ignore_interrupts() {
+    // SAFETY: ignoring a signal runs no code.
+    unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
+}
+
 /// The system's memory. When there is no more, the program ends with a line and the status of a request that cannot be met.
 pub(crate) struct Memory;
 

@@ -1,4 +1,4 @@
-//! Memory shared by threads: anonymous mappings, committed as they are touched.
+//! Memory shared by threads, as anonymous mappings, or by processes, as parts of one mapping of all; committed as it is touched.
 //!
 //! A group may reserve far more than the machine has (512 MiB of window on each of 288 ranks); only what the
 //! protocol touches becomes resident.
@@ -8,6 +8,7 @@ use super::{Backend, Members, Pages, Reader, anonymous, row_copy};
 use crate::global_rank;
 use memmap2::MmapRaw;
 use std::io;
+use std::sync::Arc;
 use veriep_core::fabric::raw::{Outputs, Peer, RawFabric, RawNic, RowCopy, Segment};
 use veriep_core::layout::state::STATE_BYTES;
 use veriep_core::place::Tensor;
@@ -30,7 +31,40 @@ pub struct SharedMemory {
     /// By rank, then batch.
     outputs: Vec<Vec<Outputs>>,
     /// Keeps the segments mapped.
-    _maps: Vec<MmapRaw>,
+    _maps: Vec<Arc<MmapRaw>>,
+}
+
+/// Where memory comes from.
+enum Source {
+    /// The system.
+    Anonymous(Pages),
+    /// One mapping, and how far it is given away.
+    Part(Arc<MmapRaw>, u64),
+    /// Nowhere: only its size is asked for.
+    Measured(u64),
+}
+
+impl Source {
+    /// So many bytes, zeroed, with what keeps them mapped.
+    fn take(&mut self, bytes: u64) -> io::Result<(*mut u8, Option<Arc<MmapRaw>>)> {
+        let next = |at: &mut u64| {
+            let start = *at;
+            *at = start.checked_add(bytes).and_then(|end| end.checked_next_multiple_of(PAGE))?;
+            Some(start)
+        };
+        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
+        match self {
+            Self::Anonymous(pages) => {
+                let map = Arc::new(MmapRaw::from(anonymous(bytes, *pages)?));
+                Ok((map.as_mut_ptr(), Some(map)))
+            }
+            Self::Part(map, at) => {
+                let start = next(at).filter(|_| *at <= map.len() as u64).ok_or_else(too_many)?;
+                Ok((map.as_mut_ptr().wrapping_add(start as usize), Some(map.clone())))
+            }
+            Self::Measured(at) => next(at).map(|_| (core::ptr::dangling_mut(), None)).ok_or_else(too_many),
+        }
+    }
 }
 
 impl SharedMemory {
@@ -47,9 +81,44 @@ impl SharedMemory {
     /// # Errors
     /// As [`new`](Self::new).
     pub fn with_pages<'a>(members: impl Into<Members<'a>>, batches: usize, pages: Pages) -> io::Result<Self> {
-        let members = members.into();
+        Self::from_source(members.into(), batches, &mut Source::Anonymous(pages))
+    }
+
+    /// The same in a mapping that processes share, from byte `start` on, a multiple of a page. Every process that does this
+    /// finds the same places; the system has zeroed it before the first one did.
+    ///
+    /// # Errors
+    /// The mapping is shorter than [`bytes`](Self::bytes) ask for.
+    pub fn within<'a>(
+        map: &Arc<MmapRaw>,
+        start: u64,
+        members: impl Into<Members<'a>>,
+        batches: usize,
+    ) -> io::Result<Self> {
+        Self::from_source(members.into(), batches, &mut Source::Part(map.clone(), start))
+    }
+
+    /// Bytes of all regions and outputs.
+    ///
+    /// # Errors
+    /// More than there are numbers for.
+    pub fn bytes<'a>(members: impl Into<Members<'a>>, batches: usize) -> io::Result<u64> {
+        let mut source = Source::Measured(0);
+        Self::from_source(members.into(), batches, &mut source)?;
+        match source {
+            Source::Measured(bytes) => Ok(bytes),
+            Source::Anonymous(_) | Source::Part(..) => Ok(0),
+        }
+    }
+
+    fn from_source(members: Members<'_>, batches: usize, source: &mut Source) -> io::Result<Self> {
         let (window, window_out) = (members.shape.window_bytes(), members.shape.window_out_bytes());
         let mut maps = Vec::new();
+        let mut take = |bytes| {
+            let (base, map) = source.take(bytes)?;
+            maps.extend(map);
+            Ok(base)
+        };
         let tp_world_size = members.shape.tp_world_size();
         let mut peers = vec![Vec::new(); tp_world_size as usize];
         let mut tp: Vec<Vec<Peer>> = Vec::new();
@@ -57,9 +126,9 @@ impl SharedMemory {
         for rank in members.ranks() {
             let tp_rank = rank.0 % tp_world_size;
             let (tp_state, tp_window) = members.tp_regions(rank);
-            peers[tp_rank as usize].push(regions(&mut maps, [STATE_BYTES, window, window_out], pages)?);
+            peers[tp_rank as usize].push(regions(&mut take, [STATE_BYTES, window, window_out])?);
             if tp_world_size > 1 {
-                let pair = regions(&mut maps, [tp_state, tp_window, 0], pages)?;
+                let pair = regions(&mut take, [tp_state, tp_window, 0])?;
                 match tp_rank {
                     0 => tp.push(vec![pair]),
                     _ => tp.last_mut().into_iter().for_each(|of_ep_rank| of_ep_rank.push(pair)),
@@ -69,14 +138,12 @@ impl SharedMemory {
             for _ in 0..batches {
                 let sizes = Tensor::ALL.map(|tensor| align_up(members.output(rank, tensor), PAGE));
                 // A rank that is gone has no outputs, and an empty mapping is refused.
-                let tensors = map(sizes.iter().sum::<u64>().max(PAGE), pages)?;
-                let mut next = tensors.as_mut_ptr();
+                let mut next = take(sizes.iter().sum::<u64>().max(PAGE))?;
                 of_rank.push(sizes.map(|size| {
                     let segment = Segment::new(next, size);
                     next = next.wrapping_add(size as usize);
                     segment
                 }));
-                maps.push(tensors);
             }
             outputs.push(of_rank);
         }
@@ -102,20 +169,17 @@ impl SharedMemory {
 }
 
 /// A state region, the window behind it and behind that WindowsOut.
-fn regions(maps: &mut Vec<MmapRaw>, [state, window, window_out]: [u64; 3], pages: Pages) -> io::Result<Peer> {
-    let regions = map(state + window + window_out, pages)?;
-    let base = regions.as_mut_ptr();
-    maps.push(regions);
+fn regions(
+    take: &mut impl FnMut(u64) -> io::Result<*mut u8>,
+    [state, window, window_out]: [u64; 3],
+) -> io::Result<Peer> {
+    let base = take(state + window + window_out)?;
     let window_at = base.wrapping_add(state as usize);
     Ok(Peer {
         state: Segment::new(base, state),
         window: Segment::new(window_at, window),
         window_out: Segment::new(window_at.wrapping_add(window as usize), window_out),
     })
-}
-
-fn map(bytes: u64, pages: Pages) -> io::Result<MmapRaw> {
-    anonymous(bytes, pages).map(MmapRaw::from)
 }
 
 impl Backend for SharedMemory {
@@ -128,9 +192,9 @@ impl Backend for SharedMemory {
         let (ep_rank, tp_rank) = (RankId(ep_rank), RankId(tp_rank));
         let tp = self.tp.get(ep_rank.index()).map_or(&[][..], Vec::as_slice);
         // SAFETY: the segments are parts of mappings that live as long as `self`, page-aligned and disjoint.
-        // The memory is private to this struct: it is reached only through these fabrics and through
-        // `read_output` between operators. The driver hands fabrics to the machines of one core each under the
-        // join; litmus programs on threads read only what a flag covers; the bare copies of the roofline write
+        // The memory is private to this struct, or to those of the same group in other processes, which have each place
+        // mapped once: it is reached only through these fabrics and through `read_output` between operators. The drivers
+        // hand fabrics to the machines of one core each under the join, each core's in one process; litmus programs on threads read only what a flag covers; the bare copies of the roofline write
         // places of their own and read them after a meeting of all threads.
         unsafe {
             let outputs = self.outputs[rank.index()][batch];

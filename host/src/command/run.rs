@@ -15,19 +15,24 @@ use crate::case::{Case, support};
 use crate::cli::{BackendArg, RunArgs};
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
-use crate::driver::{self, Failure, Options};
+use crate::driver::{self, Failure, Options, RankState};
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
 use crate::report::{Report, note, progress};
 use crate::roofline::{self, Roofline};
 use crate::traffic_audit::{self, Moved};
+#[cfg(target_os = "linux")]
+use crate::world::Seat;
+use crate::world::World;
 use core::time::Duration;
 use veriep_core::protocol::{Choices, Stage};
 use veriep_core::shape::{Product, Protocol, Shape};
 use veriep_core::vector::Any;
 
 mod output;
+#[cfg(target_os = "linux")]
+mod processes;
 mod summary;
 
 /// Memory that a lockstep unit of several rounds may take for inputs and outputs, about.
@@ -46,6 +51,10 @@ struct Job<'a> {
     source: String,
     case: Case,
     plan: Plan,
+    /// Processes; one where it is this one.
+    processes: usize,
+    /// Threads of each.
+    workers: Workers,
     silent: Option<Silent>,
     stray: Option<Stray>,
 }
@@ -60,24 +69,65 @@ struct Ran {
 }
 
 pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
-    let schedule = Schedule::parse(&args.schedule)?;
+    #[cfg(target_os = "linux")]
+    if let Some((seat, memory)) = Seat::taken().map_err(|e| Error::Request(e.to_string()))? {
+        processes::take_part(args, &seat, &memory);
+    }
     if let Some(path) = &args.out {
         // Not after an hour of running.
         atomic_file::check_writable(path)?;
         keep_inputs(&args.config, path)?;
     }
-    if args.backend != BackendArg::Threads {
-        for (given, option) in [(args.threads.is_some(), "--threads"), (args.spread.is_some(), "--spread")] {
-            if given {
-                let backend = args.backend.name();
-                return Err(Error::Request(format!(
-                    "{option}: only --backend threads has it, not {backend}"
-                )));
-            }
+    if args.deadline.is_some() && !args.backend.is_timed() {
+        let backend = args.backend.name();
+        note(&format!("note: --deadline: --backend {backend} needs none: a hang is seen at once"));
+    }
+    let (job, schedule) = job(args)?;
+    let bar = match job.plan.check {
+        Some(_) => progress(
+            job.plan.rounds() as u64 * u64::from(global_rank::count(&job.case.shape)),
+            "ranks checked",
+        ),
+        None => progress(0, "running"),
+    };
+    let ran = match args.backend {
+        BackendArg::Threads => on_threads(&job, &|| bar.inc(1)),
+        BackendArg::Lockstep => in_lockstep(&job, Memory::Strong, &|| bar.inc(1)),
+        BackendArg::Weak => in_lockstep(&job, Memory::Weak, &|| bar.inc(1)),
+        #[cfg(target_os = "linux")]
+        BackendArg::Processes => processes::run(&job, &|| bar.inc(1)),
+        #[cfg(not(target_os = "linux"))]
+        BackendArg::Processes => Err(Error::Request("--backend processes: only Linux has it".to_owned())),
+    };
+    drop(bar);
+    let ran = ran.map_err(|error| match schedule.in_flight() {
+        in_flight @ 3.. if job.case.shape.product() == Product::A3 => {
+            let order = &args.schedule;
+            error.with(&format!(
+                "; {in_flight} batches in flight: veriep schedule {order} tells whether that is safe"
+            ))
         }
-        if args.deadline.is_some() {
-            let backend = args.backend.name();
-            note(&format!("note: --deadline: --backend {backend} needs none: a hang is seen at once"));
+        _ => error,
+    });
+    summary::emit(report, &job, &ran?)
+}
+
+/// The request, checked.
+fn job(args: &RunArgs) -> Result<(Job<'_>, Schedule), Error> {
+    let schedule = Schedule::parse(&args.schedule)?;
+    let backend = args.backend.name();
+    let timed = "--backend threads and processes have";
+    for (wrong, option, who) in [
+        (args.threads.is_some() && !args.backend.is_timed(), "--threads", timed),
+        (args.spread.is_some() && !args.backend.is_timed(), "--spread", timed),
+        (
+            args.processes.is_some() && args.backend != BackendArg::Processes,
+            "--processes",
+            "--backend processes has",
+        ),
+    ] {
+        if wrong {
+            return Err(Error::Request(format!("{option}: only {who} it, not {backend}")));
         }
     }
     let (case, source) = open_case(&args.config, &args.tensors, args.seed, args.port.port_offset)?;
@@ -91,31 +141,10 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
     let flags = flags(&case.shape, args.flags)?;
     let (silent, stray) = (args.silent(&case)?, args.stray(&case)?);
     let choices = Choices { order: args.order.into(), flags, receive, stage };
-    let plan = plan(args, &case.shape, &schedule, (choices, args.vector.find()?))?;
-    let job = Job { args, source, case, plan, silent, stray };
-    let bar = match job.plan.check {
-        Some(_) => progress(
-            job.plan.rounds() as u64 * u64::from(global_rank::count(&job.case.shape)),
-            "ranks checked",
-        ),
-        None => progress(0, "running"),
-    };
-    let ran = match args.backend {
-        BackendArg::Threads => on_threads(&job, &|| bar.inc(1)),
-        BackendArg::Lockstep => in_lockstep(&job, Memory::Strong, &|| bar.inc(1)),
-        BackendArg::Weak => in_lockstep(&job, Memory::Weak, &|| bar.inc(1)),
-    };
-    drop(bar);
-    let ran = ran.map_err(|error| match schedule.in_flight() {
-        in_flight @ 3.. if job.case.shape.product() == Product::A3 => {
-            let order = &args.schedule;
-            error.with(&format!(
-                "; {in_flight} batches in flight: veriep schedule {order} tells whether that is safe"
-            ))
-        }
-        _ => error,
-    });
-    summary::emit(report, &job, &ran?)
+    let processes = processes(args, &case.shape)?;
+    let plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
+    let workers = workers(args, processes);
+    Ok((Job { args, source, case, plan, processes, workers, silent, stray }, schedule))
 }
 
 /// Only the hierarchy has stages.
@@ -164,17 +193,18 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let bytes = Bytes::of(case).resident(plan.options.choices.receive);
     let memory = memory.with_row_copy(row_copy::fastest(bytes));
     let backend = layers(job, memory);
-    let workers = workers(job.args);
+    let workers = job.workers;
     let mut moved = None;
     let drive =
         |unit: &driver::Unit<'_, _>| counted(unit, &mut moved, || driver::threads::run(unit, &workers));
-    let (costs, ranks) = group::run(&case.shape, plan, traffic(job), &backend, drive, tick)?;
+    let world = World::alone(global_rank::count(&case.shape), workers.count);
+    let (costs, ranks) = group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick)?;
     // The last round's result is the case's, and its rows are what bare copies copy.
     if costs.rounds < plan.rounds() {
         return Ok(Ran { costs, roofline: None, moved });
     }
     if let Some(path) = &job.args.out {
-        output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
+        output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
     }
     if case.shape.product() == Product::A2 {
         // The bare copies know the areas of A3.
@@ -206,12 +236,13 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
             Ok(Times { steps, ..Times::default() })
         })
     };
-    let (costs, ranks) =
-        group::run(&case.shape, plan, traffic(job), &backend, drive, tick).map_err(|error| {
+    let world = World::alone(global_rank::count(&case.shape), 0);
+    let (costs, ranks) = group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick)
+        .map_err(|error| {
             error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
         })?;
     if let Some(path) = args.out.as_ref().filter(|_| costs.rounds == plan.rounds()) {
-        output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
+        output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
     }
     Ok(Ran { costs, roofline: None, moved })
 }
@@ -221,13 +252,37 @@ fn traffic<'a>(job: &'a Job<'_>) -> impl Fn(usize) -> Batch<'a> {
     |round| Batch::varied(&job.case, job.plan.rounds() - 1 - round)
 }
 
-fn workers(args: &RunArgs) -> Workers {
+fn workers(args: &RunArgs, processes: usize) -> Workers {
     Workers {
-        count: args.threads.map_or_else(processors, |threads| threads as usize),
+        count: args.threads.map_or_else(|| share(processes), |threads| threads as usize),
         spread: args.spread.unwrap_or_default().into(),
         pinned: false,
         deadline: Duration::from_secs_f64(args.deadline.unwrap_or(DEADLINE_SECONDS)),
     }
+}
+
+/// How many processes run a group of this shape.
+fn processes(args: &RunArgs, shape: &Shape) -> Result<usize, Error> {
+    let ranks = global_rank::count(shape);
+    match args.processes {
+        _ if args.backend != BackendArg::Processes => Ok(1),
+        Some(more) if more > ranks => Err(Error::Request(format!(
+            "--processes {more}: must be at most {ranks}, the ranks of the group"
+        ))),
+        Some(processes) => Ok(processes as usize),
+        None => Ok(processors().min(ranks as usize)),
+    }
+}
+
+/// Rows that each rank received in the last batch.
+fn rows(job: &Job<'_>, ranks: &[RankState]) -> Vec<usize> {
+    let (row, last) = (job.case.shape.row_bytes() as usize, job.plan.last_rounds() - 1);
+    ranks.iter().map(|rank| rank.with_y(last, |y| y.len() / row)).collect()
+}
+
+/// A process's share of the processors, at least one.
+fn share(processes: usize) -> usize {
+    (processors() / processes).max(1)
 }
 
 fn processors() -> usize {
@@ -238,6 +293,7 @@ fn plan(
     args: &RunArgs,
     shape: &Shape,
     schedule: &Schedule,
+    processes: usize,
     (choices, vector): (Choices, Any),
 ) -> Result<Plan, Error> {
     let repetitions = (args.rounds as usize).div_ceil(schedule.batches());
@@ -245,8 +301,8 @@ fn plan(
     let chain_max = (CHAIN_BYTES_MAX / repetition_bytes).max(1);
     let chain = match (args.chain, args.backend) {
         (Some(chain), _) => chain as usize,
-        // A check stops the threads; their times are those of single rounds.
-        (None, BackendArg::Threads) => 1,
+        // A check stops the workers; their times are those of single rounds.
+        (None, backend) if backend.is_timed() => 1,
         // Nothing is timed here: ranks may run ahead of each other as far as memory allows.
         (None, _) => (UNIT_BYTES_MAX / repetition_bytes) as usize,
     };
@@ -266,10 +322,10 @@ fn plan(
             choices,
             vector,
             rows_unseen: args.no_check && args.out.is_none(),
-            in_step: args.backend == BackendArg::Threads && chain == 1,
+            in_step: args.backend.is_timed() && chain == 1,
             ..Options::default()
         },
-        check: (!args.no_check).then(processors),
+        check: (!args.no_check).then(|| share(processes)),
     })
 }
 

@@ -33,6 +33,12 @@ pub struct Hang {
 }
 
 impl Missing {
+    /// The same with every rank under the name that `name` has for it.
+    #[must_use]
+    pub fn renamed(self, name: &dyn Fn(RankId) -> RankId) -> Self {
+        Self { rank: name(self.rank), wait: self.wait.renamed(name), ..self }
+    }
+
     /// What a stopped task misses; nothing if it only waits for its own rank's other cores.
     pub(super) fn of(task: &Task, stop: Stop) -> Option<Self> {
         match stop {
@@ -104,6 +110,29 @@ impl Hang {
         waited.sort_by_key(|&(rank, cores)| (core::cmp::Reverse(cores), rank));
         waited
     }
+
+    /// For whom cores wait and how many do, each behind `before`.
+    fn write_suspects(&self, f: &mut dyn fmt::Write, before: &str) -> fmt::Result {
+        let suspects = self.suspects();
+        for (i, (rank, cores)) in suspects.iter().take(NAMED).enumerate() {
+            let before = if i == 0 { before } else { "," };
+            let s = if *cores == 1 { "" } else { "s" };
+            write!(f, "{before} rank {rank} ({cores} core{s})")?;
+        }
+        if suspects.len() > NAMED {
+            write!(f, " and {} more ranks", suspects.len() - NAMED)?;
+        }
+        Ok(())
+    }
+
+    /// Who waits, for a line about somebody who is gone.
+    #[must_use]
+    pub fn waits(&self) -> String {
+        let mut text = String::new();
+        // Text takes all.
+        let _ = self.write_suspects(&mut text, "; waiting for");
+        text
+    }
 }
 
 impl fmt::Display for Hang {
@@ -117,15 +146,7 @@ impl fmt::Display for Hang {
             // Who gives up asks everybody once more.
             f.write_str("; but by now no core misses anything: slow, not stuck")?;
         }
-        let suspects = self.suspects();
-        for (i, (rank, cores)) in suspects.iter().take(NAMED).enumerate() {
-            let before = if i == 0 { ": waiting for" } else { "," };
-            let s = if *cores == 1 { "" } else { "s" };
-            write!(f, "{before} rank {rank} ({cores} core{s})")?;
-        }
-        if suspects.len() > NAMED {
-            write!(f, " and {} more ranks", suspects.len() - NAMED)?;
-        }
+        self.write_suspects(f, ": waiting for")?;
         let roots = self.roots();
         for Missing { rank, core, wait, .. } in roots.iter().take(NAMED) {
             match wait.flag {

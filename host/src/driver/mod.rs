@@ -11,16 +11,18 @@ pub mod pin;
 pub mod schedule;
 mod task;
 pub mod threads;
+mod wait;
 
 pub use hang::{Hang, Missing};
 pub use task::{RankState, Stop, Task};
 use veriep_core::protocol::{Choices, Refused};
 use veriep_core::shape::Protocol;
 use veriep_core::sim::cluster::Planned;
+pub(crate) use wait::{Rest, idle, meet};
 
 use crate::backend::Backend;
 use crate::batch::Batch;
-use core::sync::atomic::{AtomicU32, Ordering};
+use crate::world::World;
 use veriep_core::fabric::{Fabric, ProtocolError};
 use veriep_core::shape::Shape;
 use veriep_core::units::{CoreId, RankId};
@@ -88,34 +90,15 @@ pub struct Unit<'a, B> {
     pub ranks: &'a [RankState],
     /// What every core runs.
     pub operators: &'a [Planned],
-    /// How far they all are.
-    pub completed: Completed,
-}
-
-/// How often a rank has ended an operator, over all ranks.
-#[derive(Debug, Default)]
-pub struct Completed {
-    /// Its cores have.
-    ended: AtomicU32,
-    /// And the experts, if any were due.
-    open: AtomicU32,
+    /// Which ranks are driven here, and how far all are.
+    pub world: &'a World,
 }
 
 impl<'a, B> Unit<'a, B> {
-    /// Whether all ranks have ended the operators before number `operator`, experts included.
-    fn all_ranks_ended(&self, operator: usize) -> bool {
-        self.completed.open.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
-    }
-
-    /// The same of their cores alone.
-    fn all_cores_ended(&self, operator: usize) -> bool {
-        self.completed.ended.load(Ordering::Acquire) as usize >= operator * self.ranks.len()
-    }
-
-    /// The ranks that have an agent.
-    fn agents(&self) -> impl Iterator<Item = RankId> + use<B> {
-        let agents = self.options.choices.has_agents(self.shape).then(|| self.shape.ep_world_size());
-        (0..agents.unwrap_or(0)).map(RankId)
+    /// The ranks here that have an agent.
+    fn agents(&self) -> impl Iterator<Item = RankId> + use<'_, B> {
+        let has_agents = self.options.choices.has_agents(self.shape);
+        self.world.ranks().filter(move |_| has_agents)
     }
 
     /// Refuses, before anything has happened, what the memory or the shape cannot do.
@@ -182,11 +165,11 @@ impl Failure {
                 Self::Protocol { rank: name(rank), core, error: error.renamed(name) }
             }
             Self::Hang(Hang { after, missing }) => {
-                let named = |m: Missing| Missing { rank: name(m.rank), wait: m.wait.renamed(name), ..m };
-                Self::Hang(Hang { after, missing: missing.into_iter().map(named).collect() })
+                let missing = missing.into_iter().map(|missing| missing.renamed(name)).collect();
+                Self::Hang(Hang { after, missing })
             }
             Self::Agent { rank, error } => Self::Agent { rank: name(rank), error: error.renamed(name) },
-            Self::Thread(_) | Self::Traffic(_) | Self::Refused(_) => self,
+            Self::Thread(_) | Self::Traffic(_) | Self::Refused(_) | Self::Stopped => self,
         }
     }
 }
@@ -221,6 +204,9 @@ pub enum Failure {
     /// The memory or the shape does not have what the choices ask for.
     #[error(transparent)]
     Refused(#[from] Refused),
+    /// Somebody else of the group has failed, who says why.
+    #[error("stopped: another process of the group has failed")]
+    Stopped,
     /// The system does not start a worker.
     #[error("cannot start a worker thread: {0}")]
     Thread(String),

@@ -58,6 +58,12 @@ impl RankState {
         }
     }
 
+    /// Those of one batch whose experts have returned `y`, for who asks for that alone.
+    #[must_use]
+    pub fn with_returned(y: Vec<u8>) -> Self {
+        Self { returned: vec![RwLock::new(Returned { y, ..Returned::default() })], ..Self::default() }
+    }
+
     /// Rows that the experts of a batch returned, `[n, h]`.
     pub fn with_y<T>(&self, batch: usize, read: impl FnOnce(&[u8]) -> T) -> T {
         read(&self.returned[batch].read().unwrap_or_else(PoisonError::into_inner).y)
@@ -248,7 +254,7 @@ impl Task {
         }
         let before = self.operator.checked_sub(1);
         let joined = before.is_none_or(|before| unit.ranks[self.rank.index()].has_ended(before));
-        let in_step = !unit.options.in_step || unit.all_ranks_ended(self.operator);
+        let in_step = !unit.options.in_step || unit.world.all_ranks_ended(self.operator);
         (!joined || !in_step).then_some(Stop::Join)
     }
 
@@ -313,14 +319,14 @@ impl Task {
             self.leave();
             return Ok(());
         }
-        unit.completed.ended.fetch_add(1, Ordering::AcqRel);
+        unit.world.rank_has_ended();
         self.phase = Phase::Last;
         self.close(unit)
     }
 
     /// Whether the experts must still wait for other ranks.
     fn must_meet<B: Backend>(&self, unit: &Unit<'_, B>) -> bool {
-        unit.options.in_step && !unit.all_cores_ended(self.operator + 1)
+        unit.options.in_step && !unit.world.all_cores_ended(self.operator + 1)
     }
 
     /// The last core of the rank runs the experts, as soon as they may, then lets all go on.
@@ -331,11 +337,11 @@ impl Task {
         let state = &unit.ranks[self.rank.index()];
         if let Some(batch) = self.experts_due(unit) {
             let start = Instant::now();
-            self.run_experts(unit, batch, &state.returned[batch])?;
+            unit.world.with_experts(|| self.run_experts(unit, batch, &state.returned[batch]))?;
             self.experts += start.elapsed();
         }
         state.joins[self.operator].open.store(true, Ordering::Release);
-        unit.completed.open.fetch_add(1, Ordering::AcqRel);
+        unit.world.rank_is_open();
         self.leave();
         Ok(())
     }

@@ -2,10 +2,10 @@
 
 use super::pin;
 use super::task::run_agent;
-use super::{Failure, Hang, Missing, Stop, Task, Unit};
+use super::{Failure, Hang, Missing, Rest, Stop, Task, Unit, meet};
 use crate::backend::Backend;
-use crate::global_rank;
-use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use crate::world::{Patience, Phase};
+use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -16,22 +16,6 @@ use veriep_core::units::{CoreId, RankId, div_rem};
 
 /// Steps that a core takes in a row before another one gets its turn.
 const TURN: u32 = 256;
-/// Idle passes with a spin hint, before the worker yields its processor.
-const SPINS: u32 = 64;
-/// Idle passes with a yield, before the worker sleeps between passes.
-const YIELDS: u32 = 2048;
-/// How long it sleeps then. Nobody can wake it: a flag is a plain store.
-const PARK: Duration = Duration::from_micros(200);
-
-/// Longer than this between two looks of an idle worker, and nobody can tell who did not move.
-const ABSENT: Duration = Duration::from_secs(1);
-
-/// So many deadlines without progress are enough, also if some worker has not been heard of meanwhile.
-const PATIENCE: u32 = 10;
-
-/// Progress seen by a worker that has nothing left to do.
-const ALL_DONE: u64 = u64::MAX;
-
 /// The operator that time between two operators is charged to.
 const NOBODY: usize = usize::MAX;
 
@@ -71,19 +55,11 @@ pub struct Times {
     pub waited_for: Vec<Duration>,
 }
 
-/// How often cores of a worker have moved. Only the worker writes it, and on a line of its own, so that it costs no more
-/// than a store.
-#[derive(Debug, Default)]
-#[repr(align(128))]
-struct Moved(AtomicU64);
-
 struct Shared {
     /// Workers that are ready to begin.
     ready: AtomicUsize,
-    /// By worker.
-    moved: Vec<Moved>,
-    /// By worker: the progress since which it has tried all its cores in vain.
-    tried: Vec<AtomicU64>,
+    /// All processes are.
+    go: AtomicBool,
     stop: AtomicBool,
     failure: Mutex<Option<Failure>>,
 }
@@ -91,23 +67,6 @@ struct Shared {
 impl Shared {
     fn failure(&self) -> MutexGuard<'_, Option<Failure>> {
         self.failure.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Grows whenever a core moves.
-    fn progress(&self) -> u64 {
-        self.moved.iter().map(|Moved(count)| count.load(Ordering::Acquire)).sum()
-    }
-
-    /// A core of a worker has moved.
-    fn count_move(&self, worker: usize) {
-        let Moved(count) = &self.moved[worker];
-        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Release);
-    }
-
-    /// Whether every worker has tried all its cores since `progress` grew last, and none could move.
-    fn all_have_tried(&self, progress: u64) -> bool {
-        let tried = |tried: &AtomicU64| tried.load(Ordering::Acquire);
-        self.tried.iter().map(tried).all(|seen| seen == progress || seen == ALL_DONE)
     }
 
     fn fail(&self, failure: Failure) {
@@ -124,8 +83,7 @@ pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, F
     unit.check()?;
     let shared = Shared {
         ready: AtomicUsize::new(0),
-        moved: (0..workers.count).map(|_| Moved::default()).collect(),
-        tried: (0..workers.count).map(|_| AtomicU64::new(ALL_DONE - 1)).collect(),
+        go: AtomicBool::new(false),
         stop: AtomicBool::new(false),
         failure: Mutex::new(None),
     };
@@ -186,15 +144,6 @@ struct Worker<'a, B> {
     since: Instant,
 }
 
-/// What an idle worker saw when it looked for progress.
-struct Look {
-    progress: u64,
-    /// Since when.
-    since: Instant,
-    /// When it looked last.
-    last: Instant,
-}
-
 struct Polled {
     task: Task,
     ended: bool,
@@ -204,15 +153,18 @@ struct Polled {
 
 impl<'a, B: Backend> Worker<'a, B> {
     fn new(unit: &'a Unit<'a, B>, workers: &'a Workers, shared: &'a Shared, w: usize) -> Self {
+        let first = unit.world.ranks().next().unwrap_or(RankId(0));
         let mine = |rank: RankId, core: CoreId| {
+            let nth = rank.0 - first.0;
             let nth = match workers.spread {
-                Spread::Ranks => rank.0,
-                Spread::Cores => rank.0 * unit.shape.aiv_num() + core.0,
+                Spread::Ranks => nth,
+                Spread::Cores => nth * unit.shape.aiv_num() + core.0,
             };
             div_rem(nth, workers.count as u32).1 as usize == w
         };
-        let ranks = global_rank::all(unit.shape);
-        let tasks = ranks
+        let tasks = unit
+            .world
+            .ranks()
             .flat_map(|rank| unit.tasks_of(rank))
             .filter(|task| mine(task.rank, task.core))
             .map(|task| Polled { task, ended: false, waiting: None })
@@ -229,48 +181,71 @@ impl<'a, B: Backend> Worker<'a, B> {
 
     fn run(mut self) -> Times {
         let _stop_if_panicking = StopOnPanic(&self.shared.stop);
-        self.shared.ready.fetch_add(1, Ordering::AcqRel);
-        while self.shared.ready.load(Ordering::Acquire) < self.workers.count {
-            if self.shared.stop.load(Ordering::Relaxed) {
-                return self.times;
-            }
-            thread::yield_now();
+        if !self.begin_together() {
+            return self.times;
         }
+        let world = self.unit.world;
         let begin = Instant::now();
         self.since = begin;
-        let mut in_vain = 0;
-        let mut look = Look { progress: u64::MAX, since: self.since, last: self.since };
+        let mut rest = Rest::new(world);
+        let mut patience = Patience::new(self.workers.deadline);
         loop {
-            let before = self.shared.progress();
-            match self.pass() {
+            let has_moved = match self.pass() {
                 Ok((_, true)) => {
-                    self.shared.tried[self.number].store(ALL_DONE, Ordering::Release);
+                    world.set_busy(self.number, false);
+                    rest.moved();
                     break;
                 }
-                Ok((false, false)) => {
-                    self.shared.tried[self.number].store(before, Ordering::Release);
-                    in_vain += 1;
-                }
-                Ok(_) => in_vain = 0,
+                Ok((moved, false)) => moved,
                 Err(failure) => {
                     self.shared.fail(failure);
                     break;
                 }
-            }
+            };
+            // In a world of several processes whoever watches them all says when it is enough.
+            let mut is_spent = || world.is_stopped() || world.is_alone() && patience.is_spent(world);
             if self.shared.stop.load(Ordering::Relaxed) {
                 self.add_complaints();
                 break;
             }
-            if in_vain > 0 && self.out_of_time(&mut look) {
+            if rest.passes() > 0 && is_spent() {
                 self.shared.fail(Failure::Hang(Hang { after: self.workers.deadline, missing: Vec::new() }));
                 self.add_complaints();
                 break;
             }
-            idle(in_vain);
+            if has_moved {
+                rest.moved();
+            } else {
+                world.count_pass_in_vain(self.number);
+                rest.in_vain();
+            }
         }
         self.charge(NOBODY);
         self.times.wall = begin.elapsed();
         self.times
+    }
+
+    /// Waits for all workers of all processes. `false` if one of them cannot begin.
+    fn begin_together(&self) -> bool {
+        let Shared { ready, go, stop, .. } = self.shared;
+        self.unit.world.set_busy(self.number, true);
+        ready.fetch_add(1, Ordering::AcqRel);
+        let all = self.workers.count;
+        while self.number > 0 && !go.load(Ordering::Acquire) || ready.load(Ordering::Acquire) < all {
+            if stop.load(Ordering::Relaxed) {
+                return false;
+            }
+            thread::yield_now();
+        }
+        if self.number == 0 {
+            if let Err(failure) = meet(self.unit.world) {
+                self.shared.fail(failure);
+                return false;
+            }
+            self.unit.world.enter(Phase::Drives);
+            go.store(true, Ordering::Release);
+        }
+        true
     }
 
     /// Polls every task once. Whether any moved, and whether all have ended.
@@ -296,7 +271,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             moved |= has_moved;
             if has_moved {
                 // By task, not by pass: a pass over thousands of cores may take longer than a short deadline.
-                self.shared.count_move(self.number);
+                self.unit.world.count_move(self.number);
                 if let Some((source, since)) = polled.waiting.take() {
                     self.times.waited_for[source.index()] += clock() - since;
                 }
@@ -317,7 +292,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             let has_ended = self.unit.has_ended(rank);
             let (done, wait) = run_agent(self.unit, rank, TURN)?;
             if done > 0 {
-                self.shared.count_move(self.number);
+                self.unit.world.count_move(self.number);
             }
             all_ended &= has_ended && wait == Some(Wait::IDLE);
             moved |= done > 0;
@@ -336,22 +311,6 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             (self.charged, self.since) = (operator, now);
         }
-    }
-
-    /// Whether nobody in the group has moved for the deadline, although everybody has tried: a worker that the
-    /// system does not run, or whose experts take long, is not stuck.
-    fn out_of_time(&self, look: &mut Look) -> bool {
-        let progress = self.shared.progress();
-        let now = Instant::now();
-        // Who has not looked for long was not run itself: the process was stopped, or the machine is very busy.
-        let absent = now - look.last > ABSENT.max(self.workers.deadline / 4);
-        if progress != look.progress || absent {
-            (look.progress, look.since) = (progress, now);
-        }
-        look.last = now;
-        let idle = now - look.since;
-        idle >= self.workers.deadline
-            && (self.shared.all_have_tried(progress) || idle >= self.workers.deadline * PATIENCE)
     }
 
     /// Adds what this worker's cores miss to the report of a hang.
@@ -385,18 +344,6 @@ impl Drop for StopOnPanic<'_> {
         if thread::panicking() {
             self.0.store(true, Ordering::Relaxed);
         }
-    }
-}
-
-/// What a worker does behind so many passes in vain.
-pub(crate) fn idle(passes: u32) {
-    if passes == 0 {
-    } else if passes < SPINS {
-        core::hint::spin_loop();
-    } else if passes < SPINS + YIELDS {
-        thread::yield_now();
-    } else {
-        thread::sleep(PARK);
     }
 }
 

@@ -18,10 +18,14 @@ use veriep::error::Error;
 use veriep::generate::{self, Left, generate_left};
 use veriep::global_rank;
 use veriep::group::{self, Plan};
+use veriep::world::World;
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::place::Tensor;
 use veriep_core::shape::Limits;
 use veriep_core::units::RankId;
+
+/// Threads that any test drives a group with, at most.
+pub(crate) const WORKERS_MAX: usize = 8;
 
 /// What a group does.
 #[derive(Clone, Copy)]
@@ -97,7 +101,8 @@ impl<'a> Trial<'a> {
             }
             batch
         };
-        group::run(&self.case.shape, &plan, rounds, backend, drive, &|| ())?;
+        let world = World::alone(global_rank::count(&self.case.shape), WORKERS_MAX);
+        group::run(&self.case.shape, &plan, rounds, (&world, backend), drive, &|| ())?;
         let mut all = Vec::new();
         for rank in global_rank::all(&self.case.shape) {
             // Of received rows only so many are outputs; that they are right is the verdict's. `sent_rows` there are with

@@ -43,7 +43,7 @@ fn left_behind(more: &[&str]) -> Vec<PathBuf> {
 
 #[test]
 fn a_killed_run_leaves_no_files() {
-    for backend in ["threads", "lockstep", "weak"] {
+    for backend in ["threads", "lockstep", "weak", "processes"] {
         assert_eq!(left_behind(&["--backend", backend]), Vec::<PathBuf>::new());
         assert_eq!(left_behind(&["--backend", backend, "--out", "result"]), Vec::<PathBuf>::new());
     }

@@ -17,6 +17,7 @@ mod r#gen;
 mod generated_cases;
 mod kill;
 mod plan;
+mod processes;
 mod receive;
 mod refused;
 mod run;

@@ -7,7 +7,8 @@ use veriep::case::{Case, OwnedMask, RankTensors, Weights};
 use veriep::compare;
 use veriep::config::Config;
 use veriep::driver::schedule::Schedule;
-use veriep::driver::{self, Completed, Options, RankState, Unit};
+use veriep::driver::{self, Options, RankState, Unit};
+use veriep::world::World;
 use veriep_verify::explorer::{Model, explore};
 
 /// The model's group as a case of its own; every round's rows differ.
@@ -58,7 +59,7 @@ fn wrong_round(model: &Model, traffic: &[Vec<Option<i32>>], steps: &[usize]) -> 
         batches: &batches,
         ranks: &ranks,
         operators: schedule.operators(),
-        completed: Completed::default(),
+        world: &World::alone(ranks.len() as u32, 0),
     };
     if let Err(failure) = driver::lockstep::replay(&unit, steps) {
         println!("{failure}");
@@ -67,7 +68,7 @@ fn wrong_round(model: &Model, traffic: &[Vec<Option<i32>>], steps: &[usize]) -> 
     let checks = batches
         .iter()
         .enumerate()
-        .map(|(number, batch)| compare::check(&backend, &case.shape, batch, number, 1, &|| ()));
+        .map(|(number, batch)| compare::check((unit.world, &backend), &case.shape, batch, number, 1, &|| ()));
     checks.into_iter().position(|verdict| verdict.is_err())
 }
 

@@ -1,7 +1,7 @@
 //! A rank, a core or an agent that dies at any step: who waits for it says so, whoever needs nothing more of it ends
 //! well, and nothing is written that would not have been written otherwise.
 
-use crate::common::trial::{make, make_left, small};
+use crate::common::trial::{WORKERS_MAX, make, make_left, small};
 use core::time::Duration;
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -14,9 +14,10 @@ use veriep::case::Case;
 use veriep::config::Config;
 use veriep::driver::schedule::Schedule;
 use veriep::driver::threads::{Spread, Workers};
-use veriep::driver::{self, Completed, Failure, Hang, Options, RankState, Stopped, Unit, Who};
+use veriep::driver::{self, Failure, Hang, Options, RankState, Stopped, Unit, Who};
 use veriep::generate::{Left, Options as Made};
 use veriep::global_rank;
+use veriep::world::World;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault, Wait};
@@ -157,7 +158,7 @@ fn end<B: Backend>(
         batches: &batches,
         ranks: &ranks,
         operators: schedule.operators(),
-        completed: Completed::default(),
+        world: &World::alone(ranks.len() as u32, WORKERS_MAX),
     };
     let ran = drive(&unit);
     let of_operator = |rank: RankId, operator: usize| {

@@ -100,6 +100,30 @@ pub enum Detail {
 }
 
 impl Flag {
+    /// All kinds, in their order.
+    pub const ALL: [Self; 20] = [
+        Self::Quiet,
+        Self::Core,
+        Self::Dispatch,
+        Self::Count,
+        Self::Token,
+        Self::Counts,
+        Self::Grant,
+        Self::Tokens,
+        Self::Results,
+        Self::Tp,
+        Self::Block,
+        Self::WindowCounts,
+        Self::WindowRows,
+        Self::Entered,
+        Self::RowsDone,
+        Self::RelayedCount,
+        Self::Record,
+        Self::Idle,
+        Self::Nic,
+        Self::Combine,
+    ];
+
     /// Returns the name in reports.
     #[must_use]
     pub const fn name(self) -> &'static str {

@@ -12,11 +12,12 @@ use crate::command::traffic::Bytes;
 use crate::compare;
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{self, Times, Workers};
-use crate::driver::{Completed, Options, RankState, Unit};
+use crate::driver::{Options, RankState, Unit};
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::of_failure;
 use crate::roofline::Traffic;
+use crate::world::World;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use veriep_core::protocol::{Choices, Receive};
@@ -115,6 +116,7 @@ impl<'c> Group<'c> {
         unit: &Schedule,
         options: Options,
     ) -> Result<Times, Error> {
+        let world = World::alone(global_rank::count(&self.case.shape), workers.count);
         threads::run(
             &Unit {
                 shape: &self.case.shape,
@@ -123,7 +125,7 @@ impl<'c> Group<'c> {
                 batches: core::slice::from_ref(batch),
                 ranks: &self.ranks,
                 operators: unit.operators(),
-                completed: Completed::default(),
+                world: &world,
             },
             workers,
         )
@@ -195,7 +197,8 @@ impl System for Group<'_> {
         for distance in (0..CHECKED).rev() {
             let batch = Batch::varied(self.case, distance);
             self.rounds(&batch, 1, Options { in_step: true, ..self.options() })?;
-            compare::check(&self.memory, &self.case.shape, &batch, 0, self.workers.count, &|| ())
+            let world = World::alone(global_rank::count(&self.case.shape), 0);
+            compare::check((&world, &self.memory), &self.case.shape, &batch, 0, self.workers.count, &|| ())
                 .map_err(|mismatch| Error::Wrong(format!("{}: {mismatch}", of_sizes(self.case))))?;
         }
         Ok(())

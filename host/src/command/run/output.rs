@@ -2,7 +2,6 @@
 
 use crate::backend::Backend;
 use crate::case::Case;
-use crate::driver::RankState;
 use crate::error::Error;
 use crate::global_rank;
 use crate::report::note;
@@ -24,24 +23,23 @@ fn capacity_rows(shape: &Shape, rank: RankId) -> u64 {
     shape.rows_max(global_rank::ep_rank(shape, rank)) * u64::from(shape.tp_world_size())
 }
 
-/// Writes what batch number `batch` of the last unit has left.
+/// Writes what batch number `batch` of the last unit has left; each rank received so many `rows` in it.
 pub(super) fn write<B: Backend>(
     path: &Path,
     case: &Case,
     backend: &B,
-    ranks: &[RankState],
+    rows: &[usize],
     batch: usize,
 ) -> Result<(), Error> {
     let shape = &case.shape;
     let owned: Vec<_> = (0..)
         .map(RankId)
-        .zip(ranks)
-        .map(|(rank, state)| {
-            let rows = state.with_y(batch, |y| y.len() as u64 / shape.row_bytes());
+        .zip(rows)
+        .map(|(rank, &rows)| {
             let tensors = Tensor::ALL.map(|tensor| {
                 let all = capacity(shape, global_rank::ep_rank(shape, rank), tensor);
                 let len = if tensor.is_of_received_rows() {
-                    all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows
+                    all.checked_div(capacity_rows(shape, rank)).unwrap_or(0) * rows as u64
                 } else if tensor == Tensor::EpRecvCounts {
                     ep_recv_counts_bytes(shape, global_rank::ep_rank(shape, rank))
                 } else {
@@ -52,7 +50,7 @@ pub(super) fn write<B: Backend>(
                 backend.read_output(rank, batch, tensor, len as usize, read);
                 bytes
             });
-            Owned { rows: rows as usize, tensors }
+            Owned { rows, tensors }
         })
         .collect();
     let results: Vec<_> = (0..)

@@ -22,6 +22,9 @@ struct Summary {
     source: String,
     set: Vec<String>,
     backend: &'static str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    processes: Option<usize>,
+    /// Of each process.
     threads: Option<usize>,
     vector: &'static str,
     seed: u64,
@@ -155,7 +158,7 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
     let bytes = traffic::Bytes::of(case);
     let receive = plan.options.choices.receive;
     let moved = bytes.moved(receive);
-    let timed = args.backend == BackendArg::Threads;
+    let timed = args.backend.is_timed();
     let (has_agents, operators) = (plan.options.choices.has_agents(shape), 2 * costs.rounds);
     let tasks = costs.tasks as f64 / (operators as f64 * f64::from(shape.ep_world_size()));
     let straight = straight(case);
@@ -175,7 +178,8 @@ fn summary(job: &Job<'_>, ran: &Ran) -> Summary {
         source: source.clone(),
         set: args.config.set.clone(),
         backend: args.backend.name(),
-        threads: timed.then(|| super::workers(args).count),
+        processes: (args.backend == BackendArg::Processes).then_some(job.processes),
+        threads: timed.then_some(job.workers.count),
         vector: plan.options.vector.name(),
         seed: args.seed,
         ranks: global_rank::count(shape),
@@ -314,9 +318,13 @@ fn crossed(operator: &'static str, servers: &Servers) -> [(&'static str, String)
 }
 
 fn with_threads(summary: &Summary) -> String {
-    match summary.threads {
-        Some(threads) => format!("{} ({threads} workers)", summary.backend),
-        None => summary.backend.to_owned(),
+    match (summary.processes, summary.threads) {
+        (Some(processes), None | Some(1)) => format!("{} ({processes})", summary.backend),
+        (Some(processes), Some(threads)) => {
+            format!("{} ({processes}, {threads} workers each)", summary.backend)
+        }
+        (None, Some(threads)) => format!("{} ({threads} workers)", summary.backend),
+        (None, None) => summary.backend.to_owned(),
     }
 }
 

@@ -1,0 +1,272 @@
+//! `--backend processes`: the parent starts a process for each part of the ranks, watches them and reports for all; a
+//! process drives its ranks and tells the parent what they cost, or what went wrong.
+
+use super::{Job, ROOFLINE_ROUNDS, Ran, counted, layers, output, traffic};
+use crate::backend::rank_remap::RankRemap;
+use crate::backend::row_copy;
+use crate::backend::shared::SharedMemory;
+use crate::backend::{Backend, Layer};
+use crate::batch::Batch;
+use crate::cli::RunArgs;
+use crate::command::of_memory;
+use crate::command::traffic::Bytes;
+use crate::driver::{self, Failure, Hang, Missing, RankState, Unit};
+use crate::error::Error;
+use crate::global_rank;
+use crate::group::{self, Costs, Plan};
+use crate::roofline;
+use crate::traffic_audit::Moved;
+use crate::world::{At, Departed, Gone, GroupMemory, Members, Outcome, Phase, Seat, World, watch};
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use veriep_core::fabric::{Flag, Wait};
+use veriep_core::protocol::Fingerprints;
+use veriep_core::shape::{Product, Shape};
+use veriep_core::units::{CoreId, RankId};
+
+/// What a process tells its parent at its end.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Told {
+    costs: Option<Costs>,
+    /// Rows that each of its ranks received in the last batch.
+    rows: Vec<(u32, usize)>,
+    moved: Option<[Moved; 2]>,
+    /// Exit status and line, if it failed by itself.
+    error: Option<(u8, String)>,
+    /// What its cores miss: in which unit, and each.
+    unit: usize,
+    missing: Vec<(u32, u32, usize, u32, u32, [u32; 3])>,
+}
+
+impl Told {
+    fn read(said: &[u8]) -> Option<Self> {
+        serde_json::from_slice(said).ok()
+    }
+
+    fn add(&mut self, hang: &Hang) {
+        let number = |&Missing { rank, core, operator, wait }: &Missing| {
+            (rank.0, core.0, operator, wait.flag as u32, wait.rank.0, wait.index)
+        };
+        self.missing = hang.missing.iter().map(number).collect();
+    }
+
+    fn missing(&self) -> impl Iterator<Item = Missing> {
+        self.missing.iter().filter_map(|&(rank, core, operator, flag, owes, index)| {
+            let flag = Flag::ALL.into_iter().find(|&known| known as u32 == flag)?;
+            let wait = Wait::new(flag, RankId(owes), &index);
+            Some(Missing { rank: RankId(rank), core: CoreId(core), operator, wait })
+        })
+    }
+}
+
+/// What all processes must have alike.
+fn fingerprint(job: &Job<'_>) -> u64 {
+    Fingerprints::new(&job.case.shape, job.plan.options.choices).whole()
+}
+
+/// A process of a group: drives its ranks, says what they cost and ends.
+pub(super) fn take_part(args: &RunArgs, seat: &Seat, memory: &GroupMemory) -> ! {
+    let mut told = Told::default();
+    let status = match drive(args, seat, memory, &mut told) {
+        Ok(()) => 0,
+        Err(error) => {
+            told.error = Some((error.status(), error.lines().join("; ")));
+            error.status()
+        }
+    };
+    let said = serde_json::to_vec(&told).unwrap_or_default();
+    // Without a word it counts as gone, which is true.
+    let _ = std::io::stdout().lock().write_all(&said);
+    std::process::exit(status.into())
+}
+
+fn drive(args: &RunArgs, seat: &Seat, memory: &GroupMemory, told: &mut Told) -> Result<(), Error> {
+    let (job, _) = super::job(args)?;
+    if fingerprint(&job) != seat.fingerprint {
+        let source = &job.source;
+        return Err(Error::Request(format!("{source}: has changed since the group was started")));
+    }
+    let Job { case, plan, .. } = &job;
+    let world = seat.world(memory, global_rank::count(&case.shape));
+    let backend = layers(&job, shared(memory, seat.processes, seat.workers, &job)?);
+    let workers = driver::threads::Workers { count: seat.workers, ..job.workers };
+    let (mut units, mut moved) = (0, None);
+    let drive = |unit: &Unit<'_, _>| {
+        told.unit = units;
+        units += 1;
+        let ran = counted(unit, &mut moved, || driver::threads::run(unit, &workers));
+        if let Err(Failure::Hang(hang)) = &ran {
+            told.add(hang);
+        }
+        ran
+    };
+    let (costs, ranks) = group::run(&case.shape, plan, traffic(&job), (&world, &backend), drive, &|| ())?;
+    let rows = super::rows(&job, &ranks);
+    told.rows = world.ranks().map(|rank| (rank.0, rows[rank.index()])).collect();
+    (told.costs, told.moved) = (Some(costs), moved);
+    Ok(())
+}
+
+/// The group's memory behind its board.
+fn shared(
+    memory: &GroupMemory,
+    processes: usize,
+    workers: usize,
+    job: &Job<'_>,
+) -> Result<SharedMemory, Error> {
+    let (start, batches) = (GroupMemory::start(processes, workers), job.plan.unit.batches());
+    let shared = SharedMemory::within(memory.map(), start, &job.case, batches).map_err(|e| of_memory(&e))?;
+    let bytes = Bytes::of(&job.case).resident(job.plan.options.choices.receive);
+    Ok(shared.with_row_copy(row_copy::fastest(bytes)))
+}
+
+/// Starts a group, waits for its end and reports for all.
+pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
+    let Job { case, plan, .. } = job;
+    let (processes, workers) = (job.processes, job.workers);
+    let ranks = global_rank::count(&case.shape);
+    let bytes = SharedMemory::bytes(case, plan.unit.batches()).map_err(|e| of_memory(&e))?;
+    let memory = GroupMemory::new(processes, workers.count, bytes).map_err(|e| of_memory(&e))?;
+    let world = World::watched(&memory, processes, workers.count, ranks);
+    let of_start = |e| Error::Request(format!("cannot start a process: {e}: --processes decides how many"));
+    let mut members = Members::start(&memory, &world, fingerprint(job)).map_err(of_start)?;
+    let mut told: Vec<Option<Told>> = (0..processes).map(|_| None).collect();
+    let mut ticked = 0;
+    let mut tick_all = || {
+        let checked = world.checked();
+        (ticked..checked).for_each(|_| tick());
+        ticked = checked;
+    };
+    let has_told = |process: usize, members: &mut Members| {
+        told[process] = told[process].take().or_else(|| Told::read(&members.said(process)));
+        told[process].is_some()
+    };
+    let outcome = watch(&world, &mut members, workers.deadline, has_told, &mut tick_all);
+    for (process, told) in told.iter_mut().enumerate() {
+        *told = told.take().or_else(|| Told::read(&members.said(process)));
+    }
+    let told: Vec<Told> = told.into_iter().map(Option::unwrap_or_default).collect();
+    match outcome {
+        Outcome::Well => ended(job, &memory, processes, workers.count, &told),
+        Outcome::Failed => Err(failed(&told)),
+        Outcome::Stuck => Err(stuck(job, &told, workers.deadline)),
+        Outcome::Gone(departed) => Err(gone(job, &world, &told, &departed)),
+    }
+}
+
+/// All ended well: what they cost together, and the result.
+fn ended(
+    job: &Job<'_>,
+    memory: &GroupMemory,
+    processes: usize,
+    workers: usize,
+    told: &[Told],
+) -> Result<Ran, Error> {
+    let Job { args, case, plan, .. } = job;
+    let all = told.iter().filter_map(|told| told.costs.clone());
+    let costs = all.reduce(Costs::beside).unwrap_or_default();
+    let moved = told.iter().map(|told| told.moved).reduce(|all, more| {
+        let ([a, b], [c, d]) = (all?, more?);
+        Some([a.with(c), b.with(d)])
+    });
+    let ran = Ran { costs, roofline: None, moved: moved.flatten() };
+    // The last round's result is the case's, and its rows are what bare copies copy.
+    if ran.costs.rounds < plan.rounds() {
+        return Ok(ran);
+    }
+    let mut rows = vec![0; global_rank::count(&case.shape) as usize];
+    told.iter().flat_map(|told| &told.rows).for_each(|&(rank, n)| rows[rank as usize] = n);
+    let backend = RankRemap::of(case).over(shared(memory, processes, workers, job)?);
+    if let Some(path) = &args.out {
+        output::write(path, case, &backend, &rows, plan.last_rounds() - 1)?;
+    }
+    if case.shape.product() == Product::A2 {
+        // The bare copies know the areas of A3.
+        return Ok(ran);
+    }
+    // What the experts returned lies in their processes: as many bytes do.
+    let returned = |&rows: &usize| RankState::with_returned(vec![1; rows * case.shape.row_bytes() as usize]);
+    let ranks: Vec<_> = rows.iter().map(returned).collect();
+    let receive = plan.options.choices.receive;
+    let first = Batch::varied(case, plan.last_rounds() - 1);
+    let roofline = bare(&backend, (&case.shape, receive), &first, &ranks, processes * workers)
+        .map_err(|failure| group::of_failure(0, &plan.unit, &failure))?;
+    Ok(Ran { roofline: Some(roofline), ..ran })
+}
+
+fn bare(
+    backend: &impl Backend,
+    group: (&Shape, veriep_core::protocol::Receive),
+    batch: &Batch<'_>,
+    ranks: &[RankState],
+    threads: usize,
+) -> Result<roofline::Roofline, Failure> {
+    roofline::measure(backend, group, batch, ranks, threads, ROOFLINE_ROUNDS)
+}
+
+/// The error of the lowest process that has one of its own.
+fn failed(told: &[Told]) -> Error {
+    let mut errors = told.iter().filter_map(|told| told.error.clone());
+    match errors.find(|&(status, _)| status < 3) {
+        Some((1, line)) => Error::Wrong(line),
+        Some((_, line)) => Error::Request(line),
+        None => Error::NoProgress { line: Failure::Stopped.to_string(), missing: Vec::new() },
+    }
+}
+
+/// Nobody moves, and nobody died: as threads say it.
+fn stuck(job: &Job<'_>, told: &[Told], after: Duration) -> Error {
+    let missing = told.iter().flat_map(Told::missing).collect();
+    let hang = Failure::Hang(Hang { after, missing }).renamed(&|rank| job.case.name(rank));
+    let unit = told.iter().filter(|told| !told.missing.is_empty()).map(|told| told.unit).max();
+    let (first, unit) = job.plan.unit(unit.unwrap_or(0));
+    group::of_failure(first, unit, &hang)
+}
+
+/// Somebody died: who, where, and which cores wait for it. What the others miss of each other follows from that.
+fn gone(job: &Job<'_>, world: &World, told: &[Told], departed: &[Departed]) -> Error {
+    let Job { case, plan, .. } = job;
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let of = |&Departed { process, pid, how, at }: &Departed| {
+        let (round, operator) = place(plan, at);
+        let ranks = world.ranks_of(process).map(|rank| case.name(rank).0).collect();
+        Gone { process, pid, host: host.clone(), ranks, how: how.to_string(), round, operator }
+    };
+    let gone: Vec<_> = departed.iter().map(of).collect();
+    let is_gone = |rank: RankId| departed.iter().any(|departed| world.process_of(rank) == departed.process);
+    let unit = told.iter().filter(|told| !told.missing.is_empty()).map(|told| told.unit).max().unwrap_or(0);
+    let of_dead = |missing: &Missing| missing.wait.source().is_some_and(is_gone);
+    let named = |missing: Missing| missing.renamed(&|rank| case.name(rank));
+    let missing = told.iter().flat_map(Told::missing).filter(of_dead).map(named).collect();
+    let hang = Hang { after: Duration::ZERO, missing };
+    let mut line = gone.first().map(Gone::place).unwrap_or_default();
+    line += &gone.iter().map(Gone::line).collect::<Vec<_>>().join("; ");
+    line += &hang.waits();
+    let left = (0..world.processes()).filter(|&process| departed.iter().all(|gone| gone.process != process));
+    let waiting =
+        left.filter(|&process| matches!(world.phase_of(process), Phase::Meets | Phase::Drives)).count();
+    if hang.missing.is_empty() && waiting > 0 {
+        line += &format!("; waiting for it: {waiting} process{}", if waiting == 1 { "" } else { "es" });
+    }
+    let (first, unit) = plan.unit(unit);
+    let missing = hang.roots().into_iter().map(|missing| group::of_missing(first, unit, missing)).collect();
+    Error::Gone { line, gone, missing }
+}
+
+/// The round and what a process did in it.
+fn place(plan: &Plan, at: At) -> (Option<usize>, Option<&'static str>) {
+    let (first, unit) = plan.unit(at.unit);
+    match at.phase {
+        Phase::Checks => (Some(first + at.batch), Some("check")),
+        Phase::Drives => {
+            let before = plan.operators_before(at.unit);
+            let Some(planned) = unit.operators().get(at.operators.saturating_sub(before)) else {
+                return (Some(first + unit.batches() - 1), None);
+            };
+            let operator = if planned.is_dispatch() { "dispatch" } else { "combine" };
+            (Some(first + planned.round), Some(if at.experts { "experts" } else { operator }))
+        }
+        Phase::Starts | Phase::Meets | Phase::Ended => ((at.unit > 0).then_some(first), None),
+    }
+}

@@ -1,0 +1,115 @@
+//! How to wait: for flags, which are plain stores that wake nobody, and for other processes.
+
+use super::Failure;
+use crate::world::{Phase, World};
+use core::time::Duration;
+use std::thread;
+
+/// Idle passes with a spin hint, before the worker yields its processor.
+const SPINS: u32 = 64;
+/// Idle passes with a yield, before the worker sleeps between passes.
+const YIELDS: u32 = 2048;
+/// How long it sleeps then. Nobody can wake it: a flag is a plain store.
+const PARK: Duration = Duration::from_micros(200);
+
+/// What a worker does behind so many passes in vain.
+pub(crate) fn idle(passes: u32) {
+    if passes == 0 {
+    } else if passes < SPINS {
+        core::hint::spin_loop();
+    } else if passes < SPINS + YIELDS {
+        thread::yield_now();
+    } else {
+        thread::sleep(PARK);
+    }
+}
+
+/// How somebody waits who looks again and again.
+#[derive(Debug)]
+pub(crate) struct Rest<'w> {
+    world: &'w World,
+    /// Looks in vain, in a row.
+    passes: u32,
+    /// Others ring, and have rung so often before the next look.
+    #[cfg(target_os = "linux")]
+    listens: Option<u32>,
+}
+
+impl<'w> Rest<'w> {
+    pub(crate) const fn new(world: &'w World) -> Self {
+        Self {
+            world,
+            passes: 0,
+            #[cfg(target_os = "linux")]
+            listens: None,
+        }
+    }
+
+    /// Looks in vain, in a row.
+    pub(crate) const fn passes(&self) -> u32 {
+        self.passes
+    }
+
+    /// This one has moved: others may have something to see.
+    pub(crate) fn moved(&mut self) {
+        self.passes = 0;
+        #[cfg(target_os = "linux")]
+        if self.world.is_crowded() {
+            self.up();
+            self.world.ring();
+        }
+    }
+
+    /// A look was in vain: waits for the next one.
+    pub(crate) fn in_vain(&mut self) {
+        self.passes += 1;
+        #[cfg(target_os = "linux")]
+        if self.world.is_crowded() {
+            // Only who has listened and then looked in vain may sleep.
+            self.listens = Some(match self.listens {
+                None => self.world.listen(),
+                Some(rung) => {
+                    self.world.sleep(rung);
+                    self.world.rung()
+                }
+            });
+            return;
+        }
+        idle(self.passes);
+    }
+
+    #[cfg(target_os = "linux")]
+    fn up(&mut self) {
+        if self.listens.take().is_some() {
+            self.world.wake_up();
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Rest<'_> {
+    fn drop(&mut self) {
+        self.up();
+    }
+}
+
+/// Waits until all processes have come to the next meeting; by one thread of each.
+///
+/// # Errors
+/// The group has been stopped.
+pub(crate) fn meet(world: &World) -> Result<(), Failure> {
+    if world.is_alone() {
+        return Ok(());
+    }
+    world.enter(Phase::Meets);
+    let nth = world.arrive();
+    let mut rest = Rest::new(world);
+    rest.moved();
+    while !world.all_have_come(nth) {
+        if world.is_stopped() {
+            return Err(Failure::Stopped);
+        }
+        rest.in_vain();
+    }
+    Ok(())
+}

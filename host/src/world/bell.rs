@@ -1,0 +1,50 @@
+//! Who waits sleeps until another process rings, where processes outnumber processors: a yield does not hand the processor to
+//! whom one waits for.
+
+use super::World;
+use core::sync::atomic::{Ordering, fence};
+use core::time::Duration;
+use rustix::thread::Timespec;
+use rustix::thread::futex::{self, Flags};
+
+/// Nobody sleeps longer, since a process that is stopped is not rung by those who died.
+const NAP: Duration = Duration::from_millis(5);
+
+impl World {
+    /// From now on others ring. A flag that is not seen behind this call is rung for.
+    pub(crate) fn listen(&self) -> u32 {
+        self.board.asleep(self.me).fetch_add(1, Ordering::Relaxed);
+        // With the one of `ring`: either the ringer sees that somebody listens, or this one sees what was written before.
+        fence(Ordering::SeqCst);
+        self.rung()
+    }
+
+    /// How often others have rung.
+    pub(crate) fn rung(&self) -> u32 {
+        self.board.bell(self.me).load(Ordering::Acquire)
+    }
+
+    /// Sleeps until others have rung more often than that.
+    pub(crate) fn sleep(&self, rung: u32) {
+        let nap = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
+        // Whatever ends it, the caller looks again.
+        let _ = futex::wait(self.board.bell(self.me), Flags::empty(), rung, Some(&nap));
+    }
+
+    /// Others need not ring any more.
+    pub(crate) fn wake_up(&self) {
+        self.board.asleep(self.me).fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Wakes whoever of other processes sleeps: there may be something to see.
+    pub(crate) fn ring(&self) {
+        fence(Ordering::SeqCst);
+        for process in (0..self.processes()).filter(|&process| process != self.me) {
+            if self.board.asleep(process).load(Ordering::Relaxed) > 0 {
+                let bell = self.board.bell(process);
+                bell.fetch_add(1, Ordering::Release);
+                let _ = futex::wake(bell, Flags::empty(), i32::MAX.unsigned_abs());
+            }
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! The words that the processes of a group leave for each other: a few lines for each process, one more for each of its
+//! workers. Every word has one writer, its owner, but for the bells; so a copy of a board in another machine's memory would be
+//! the same board a little later.
+#![allow(unsafe_code)]
+
+use core::sync::atomic::{AtomicU32, AtomicU64};
+#[cfg(target_os = "linux")]
+use memmap2::MmapRaw;
+#[cfg(target_os = "linux")]
+use std::sync::Arc;
+
+/// Words on a line of their own, so that a store is no more than that for who does not read them.
+#[derive(Debug, Default)]
+#[repr(C, align(128))]
+struct Line {
+    words: [AtomicU64; 15],
+    /// What sleepers wait on.
+    bell: AtomicU32,
+    unused: AtomicU32,
+}
+
+/// Words about the whole group. The first process's parent writes them, or whoever else watches.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OfGroup {
+    /// Not 0: the group ends now; whoever waits says for what.
+    Stop,
+    /// Not 0: it ends between two units.
+    Asked,
+}
+
+/// Words of a process.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OfProcess {
+    /// Operators that its ranks' cores have ended, since the group began.
+    Ended,
+    /// The same, experts included.
+    Open,
+    /// What it does: a [`Phase`](super::Phase).
+    Phase,
+    /// The number of the unit that it is in.
+    Unit,
+    /// Ranks that it has compared with the oracle.
+    Checked,
+    /// The batch of the unit that it compares.
+    Batch,
+    /// Ranks whose experts run now.
+    Experts,
+    /// Grows as long as the process runs at all.
+    Beat,
+    /// Meetings that it has come to.
+    Met,
+    /// Units that the group runs, once the first process knows.
+    Last,
+}
+
+/// Words of a worker.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum OfWorker {
+    /// How often cores of it have moved.
+    Moved,
+    /// Passes over all its cores in which none moved.
+    InVain,
+    /// Not 0: it has something to do in this unit.
+    Busy,
+}
+
+/// Lines of a process beside those of its workers.
+const OWN: usize = 2;
+
+#[derive(Debug)]
+enum Memory {
+    Own(Box<[Line]>),
+    #[cfg(target_os = "linux")]
+    Mapped(Arc<MmapRaw>),
+}
+
+/// All of them.
+#[derive(Debug)]
+pub(super) struct Board {
+    memory: Memory,
+    processes: usize,
+    workers: usize,
+}
+
+impl Board {
+    const fn lines_of(processes: usize, workers: usize) -> usize {
+        1 + processes * (OWN + workers)
+    }
+
+    /// A board of this process alone.
+    pub(super) fn alone(workers: usize) -> Self {
+        let lines = (0..Self::lines_of(1, workers)).map(|_| Line::default()).collect();
+        Self { memory: Memory::Own(lines), processes: 1, workers }
+    }
+
+    /// Bytes of a board.
+    #[cfg(target_os = "linux")]
+    pub(super) const fn bytes(processes: usize, workers: usize) -> u64 {
+        (Self::lines_of(processes, workers) * size_of::<Line>()) as u64
+    }
+
+    /// The board at the start of a mapping that the system has zeroed.
+    ///
+    /// # Panics
+    /// The mapping is too short.
+    #[cfg(target_os = "linux")]
+    pub(super) fn mapped(map: Arc<MmapRaw>, processes: usize, workers: usize) -> Self {
+        assert!(Self::bytes(processes, workers) <= map.len() as u64, "the board does not fit");
+        Self { memory: Memory::Mapped(map), processes, workers }
+    }
+
+    #[inline]
+    fn lines(&self) -> &[Line] {
+        match &self.memory {
+            Memory::Own(lines) => lines,
+            // SAFETY: the mapping begins on a page, is as long as `mapped` has asserted, was zeroed by the system, and stays as
+            // long as `self`. All processes reach these bytes through boards alone: as the same atomic words.
+            #[cfg(target_os = "linux")]
+            Memory::Mapped(map) => unsafe {
+                core::slice::from_raw_parts(map.as_ptr().cast(), Self::lines_of(self.processes, self.workers))
+            },
+        }
+    }
+
+    pub(super) const fn processes(&self) -> usize {
+        self.processes
+    }
+
+    pub(super) const fn workers(&self) -> usize {
+        self.workers
+    }
+
+    #[inline]
+    fn line(&self, process: usize, nth: usize) -> &Line {
+        &self.lines()[1 + process * (OWN + self.workers) + nth]
+    }
+
+    #[inline]
+    pub(super) fn group(&self, word: OfGroup) -> &AtomicU64 {
+        &self.lines()[0].words[word as usize]
+    }
+
+    #[inline]
+    pub(super) fn of(&self, process: usize, word: OfProcess) -> &AtomicU64 {
+        &self.line(process, 0).words[word as usize]
+    }
+
+    /// How many of a process listen to its bell.
+    #[cfg(target_os = "linux")]
+    pub(super) fn asleep(&self, process: usize) -> &AtomicU64 {
+        &self.line(process, 1).words[0]
+    }
+
+    /// How often others have rung it.
+    #[cfg(target_os = "linux")]
+    pub(super) fn bell(&self, process: usize) -> &AtomicU32 {
+        &self.line(process, 1).bell
+    }
+
+    #[inline]
+    pub(super) fn worker(&self, process: usize, worker: usize, word: OfWorker) -> &AtomicU64 {
+        debug_assert!(worker < self.workers, "worker {worker} of {}", self.workers);
+        &self.line(process, OWN + worker).words[word as usize]
+    }
+}

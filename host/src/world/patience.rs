@@ -1,0 +1,88 @@
+//! When a group that does not move has waited long enough.
+
+use super::World;
+#[cfg(target_os = "linux")]
+use super::{Departed, Phase};
+use core::time::Duration;
+use std::time::Instant;
+
+/// Longer than this between two looks, and nobody can tell who did not move.
+const ABSENT: Duration = Duration::from_secs(1);
+
+/// So many deadlines without progress are enough, also if some worker has not been heard of meanwhile.
+const PATIENCE: u32 = 10;
+
+/// What somebody saw who looks for progress now and then.
+#[derive(Clone, Debug)]
+pub struct Patience {
+    deadline: Duration,
+    progress: u64,
+    /// Passes in vain of all workers then.
+    in_vain: Vec<u64>,
+    /// What all processes had shown then of running at all.
+    #[cfg(target_os = "linux")]
+    beats: Vec<u64>,
+    /// Since when.
+    since: Instant,
+    /// The last look.
+    last: Instant,
+}
+
+impl Patience {
+    /// Begins now.
+    #[must_use]
+    pub fn new(deadline: Duration) -> Self {
+        let now = Instant::now();
+        Self {
+            deadline,
+            progress: u64::MAX,
+            in_vain: Vec::new(),
+            #[cfg(target_os = "linux")]
+            beats: Vec::new(),
+            since: now,
+            last: now,
+        }
+    }
+
+    /// Whether nobody in the group has moved for the deadline, although everybody has tried: a worker that the system does
+    /// not run, or whose experts take long, is not stuck.
+    pub fn is_spent(&mut self, world: &World) -> bool {
+        let idle = self.look(world);
+        idle >= self.deadline
+            && (world.have_tried(&self.in_vain, &|_| true)
+                || idle >= self.deadline * PATIENCE && !world.is_between_units())
+    }
+
+    /// For how long nobody has moved.
+    pub fn look(&mut self, world: &World) -> Duration {
+        let (progress, now) = (world.progress(), Instant::now());
+        // Who has not looked for long was not run itself: the process was stopped, or the machine is very busy.
+        let absent = now - self.last > ABSENT.max(self.deadline / 4);
+        if progress != self.progress || absent {
+            (self.progress, self.since) = (progress, now);
+            world.count_in_vain(&mut self.in_vain);
+            #[cfg(target_os = "linux")]
+            world.count_beats(&mut self.beats);
+        }
+        self.last = now;
+        now - self.since
+    }
+
+    /// The processes that have not run at all since somebody moved last, if that was as long ago.
+    #[cfg(target_os = "linux")]
+    pub(super) fn silent(&self, world: &World, least: Duration) -> Vec<usize> {
+        let mut beats = Vec::new();
+        world.count_beats(&mut beats);
+        let is_silent = |&process: &usize| {
+            world.phase_of(process) != Phase::Ended && beats[process] == self.beats[process]
+        };
+        if self.last - self.since < least { Vec::new() } else { (0..beats.len()).filter(is_silent).collect() }
+    }
+
+    /// Whether everybody has tried in vain since the last move, but for workers of the dead.
+    #[cfg(target_os = "linux")]
+    pub(super) fn all_others_have_tried(&self, world: &World, gone: &[Departed]) -> bool {
+        let is_gone = |process| gone.iter().any(|departed| departed.process == process);
+        world.have_tried(&self.in_vain, &|process| !is_gone(process))
+    }
+}

@@ -1,0 +1,248 @@
+//! Ranks as processes of one machine: a parent maps the group's memory, starts copies of its own program and gives each a
+//! seat. The memory is a file without a name, so nothing is left when the last of them is gone.
+
+use super::World;
+use super::board::{Board, OfGroup, OfProcess};
+use core::sync::atomic::Ordering;
+use core::time::Duration;
+use memmap2::{MmapOptions, MmapRaw};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+
+/// Tells a process that it is one of a group: its number, how many there are, workers of each, the parent's number in the
+/// system, and what must be the same.
+const SEAT: &str = "VERIEP_SEAT";
+/// How often a process says that it runs.
+const BEAT: Duration = Duration::from_millis(20);
+/// The group's memory begins on a page behind the board.
+const PAGE: u64 = 4096;
+
+/// Memory of a group that all its processes map.
+#[derive(Debug)]
+pub struct GroupMemory {
+    file: File,
+    map: Arc<MmapRaw>,
+}
+
+impl GroupMemory {
+    /// Zeroed memory for the board of such a world and `bytes` bytes more.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn new(processes: usize, workers: usize, bytes: u64) -> io::Result<Self> {
+        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let file = memfd_create("veriep", MemfdFlags::CLOEXEC)?;
+        ftruncate(&file, Self::start(processes, workers).checked_add(bytes).ok_or_else(too_many)?)?;
+        Self::of(File::from(file))
+    }
+
+    /// The same in a process that has been given the file.
+    ///
+    /// # Errors
+    /// The system refuses to map it.
+    pub fn of(file: File) -> io::Result<Self> {
+        let map = Arc::new(MmapOptions::new().map_raw(&file)?);
+        Ok(Self { file, map })
+    }
+
+    /// Where it begins, behind the board.
+    #[must_use]
+    pub const fn start(processes: usize, workers: usize) -> u64 {
+        Board::bytes(processes, workers).next_multiple_of(PAGE)
+    }
+
+    /// The mapping.
+    #[must_use]
+    pub const fn map(&self) -> &Arc<MmapRaw> {
+        &self.map
+    }
+}
+
+/// The place of a process in its group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seat {
+    /// Its number.
+    pub process: usize,
+    /// How many there are.
+    pub processes: usize,
+    /// Worker threads of each.
+    pub workers: usize,
+    /// Of what all must have alike.
+    pub fingerprint: u64,
+}
+
+/// Whether a parent has started this process for a group.
+#[must_use]
+pub fn is_seated() -> bool {
+    std::env::var_os(SEAT).is_some()
+}
+
+impl Seat {
+    /// The seat that a parent has given this process, if any, and the group's memory. From now on this process dies with its
+    /// parent.
+    ///
+    /// # Errors
+    /// It is no seat, there is no memory, or the parent is gone already.
+    pub fn taken() -> io::Result<Option<(Self, GroupMemory)>> {
+        let Ok(text) = std::env::var(SEAT) else { return Ok(None) };
+        let malformed = || io::Error::other(format!("{SEAT}={text}: no seat of a group"));
+        let numbers: Result<Vec<u64>, _> = text.split(',').map(str::parse).collect();
+        let Ok([process, processes, workers, parent, fingerprint]) = numbers.as_deref() else {
+            return Err(malformed());
+        };
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // Also if it died before that.
+        if getppid().map(|pid| pid.as_raw_nonzero().get().unsigned_abs()) != u32::try_from(*parent).ok() {
+            return Err(io::Error::other("the parent is gone"));
+        }
+        // What `ps` and `top` show. Advice only.
+        if let Ok(name) = CString::new(format!("veriep-{process}")) {
+            let _ = rustix::thread::set_name(&name);
+        }
+        // The parent has left it there, where no number can be mistaken.
+        let file = rustix::io::dup(rustix::stdio::stdin())?;
+        let number = |n: &u64| usize::try_from(*n).map_err(|_| malformed());
+        let seat = Self {
+            process: number(process)?,
+            processes: number(processes)?,
+            workers: number(workers)?,
+            fingerprint: *fingerprint,
+        };
+        if seat.process >= seat.processes {
+            return Err(malformed());
+        }
+        Ok(Some((seat, GroupMemory::of(File::from(file))?)))
+    }
+
+    /// This process's view of its group of so many ranks. From now on it says that it runs.
+    #[must_use]
+    pub fn world(&self, memory: &GroupMemory, ranks: u32) -> Arc<World> {
+        let board = Board::mapped(memory.map.clone(), self.processes, self.workers);
+        let processors = thread::available_parallelism().map_or(1, core::num::NonZero::get);
+        let crowded = self.processes > 1 && self.processes * self.workers > processors;
+        let world = Arc::new(World { crowded, ..World::of(board, self.process, ranks) });
+        let beating = world.clone();
+        let beat = move || {
+            loop {
+                beating.own(OfProcess::Beat).fetch_add(1, Ordering::Relaxed);
+                thread::sleep(BEAT);
+            }
+        };
+        // Without it the group believes that this process is silent as soon as nobody moves for the deadline.
+        let _ = thread::Builder::new().name("beat".to_owned()).spawn(beat);
+        world
+    }
+}
+
+/// A process that this one has started.
+#[derive(Debug)]
+pub(super) struct Member {
+    child: Child,
+    /// What it says, until it closes its output.
+    said: Option<JoinHandle<Vec<u8>>>,
+    /// How it ended.
+    pub(super) end: Option<ExitStatus>,
+}
+
+/// All processes that this one has started; none of them outlives this value.
+#[derive(Debug)]
+pub struct Members(pub(super) Vec<Member>);
+
+impl Members {
+    /// Starts a copy of this program for every process of a world, with the same arguments.
+    ///
+    /// # Errors
+    /// The system does not start one.
+    pub fn start(memory: &GroupMemory, world: &World, fingerprint: u64) -> io::Result<Self> {
+        let mut members = Self(Vec::new());
+        let arguments: Vec<_> = std::env::args_os().collect();
+        let (processes, workers) = (world.processes(), world.board.workers());
+        let parent = getpid().as_raw_nonzero();
+        for process in 0..processes {
+            // The file that runs, also if another one has taken its name meanwhile.
+            let mut command = Command::new("/proc/self/exe");
+            command.args(arguments.iter().skip(1));
+            if let Some(name) = arguments.first() {
+                command.arg0(name);
+            }
+            command.env(SEAT, format!("{process},{processes},{workers},{parent},{fingerprint}"));
+            command.stdin(memory.file.try_clone()?).stdout(Stdio::piped());
+            let mut child = command.spawn()?;
+            let output = child.stdout.take();
+            members.0.push(Member { child, said: None, end: None });
+            let listen = move || {
+                let mut said = Vec::new();
+                // What has come until an error is what there is.
+                let _ = output.map(|mut output| output.read_to_end(&mut said));
+                said
+            };
+            let listening = thread::Builder::new().spawn(listen)?;
+            members.0[process].said = Some(listening);
+        }
+        Ok(members)
+    }
+
+    /// Notes who has ended.
+    pub(super) fn reap(&mut self) {
+        for member in self.0.iter_mut().filter(|member| member.end.is_none()) {
+            // An error would come again.
+            member.end = member.child.try_wait().ok().flatten();
+        }
+    }
+
+    /// Ends those that have not ended.
+    pub(super) fn kill(&mut self) {
+        for member in self.0.iter_mut().filter(|member| member.end.is_none()) {
+            let _ = member.child.kill();
+            member.end = member.child.wait().ok();
+        }
+    }
+
+    /// The system's number of a process.
+    pub(super) fn pid(&self, process: usize) -> u32 {
+        self.0[process].child.id()
+    }
+
+    /// What a process that has ended said.
+    pub fn said(&mut self, process: usize) -> Vec<u8> {
+        self.0[process].said.take().and_then(|said| said.join().ok()).unwrap_or_default()
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl World {
+    /// A view of a group of which this process drives no rank.
+    #[must_use]
+    pub fn watched(memory: &GroupMemory, processes: usize, workers: usize, ranks: u32) -> Self {
+        Self::of(Board::mapped(memory.map.clone(), processes, workers), processes, ranks)
+    }
+
+    /// Ends the group now.
+    pub fn stop(&self) {
+        self.board.group(OfGroup::Stop).store(1, Ordering::Relaxed);
+        self.ring();
+    }
+
+    /// Asks the group to end between two units.
+    pub fn ask_for_the_end(&self) {
+        self.board.group(OfGroup::Asked).store(1, Ordering::Relaxed);
+    }
+
+    /// Ranks that have been compared with the oracle.
+    #[must_use]
+    pub fn checked(&self) -> u64 {
+        self.sum(OfProcess::Checked)
+    }
+}
