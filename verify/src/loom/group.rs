@@ -2,7 +2,7 @@
 //! they put out is compared with the oracle.
 
 use super::domain::Domain;
-use super::fabric::LoomFabric;
+use super::fabric::{LoomCells, LoomFabric};
 use super::memory::{Memory, Places};
 use super::round::Traffic;
 use super::twist::{Faithful, Twist, Twisted};
@@ -112,8 +112,8 @@ impl Group {
                 |_| None,
                 |rank, core| {
                     let twist = twist(rank, core);
-                    let fabric = LoomFabric::new(Rc::clone(&memory), rank, core, twist.orderings());
-                    Twisted { fabric, twist }
+                    let cells = LoomCells::new(Rc::clone(&memory), rank, core, twist.accesses());
+                    Twisted { fabric: LoomFabric::from(cells), twist }
                 },
             );
         }
