@@ -133,7 +133,7 @@ impl<C: Cells> CoherentFabric<C> {
     }
 
     /// Refuses a put or publish to a far rank.
-    #[inline]
+    #[inline(always)]
     fn near(&self, to: RankId, at: Place, len: usize) -> Result<(), Fault> {
         if self.cells.is_far(to) {
             return Err(Fault::new(to, at, len as u64));
@@ -149,7 +149,7 @@ impl<C: Cells> CoherentFabric<C> {
     }
 
     /// Issues a fence, if a row has bypassed the caches since the last one.
-    #[inline]
+    #[inline(always)]
     fn fence(&mut self) {
         if mem::take(&mut self.due) {
             self.cells.fence();

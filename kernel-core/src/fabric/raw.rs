@@ -258,28 +258,28 @@ impl Cells for RawCells<'_> {
         if far { Capabilities::all() } else { Capabilities::all().difference(Capabilities::SEND) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn own(&self, at: Place) -> RankId {
         if at.region.is_of_tp() { self.tp_rank } else { self.rank }
     }
 
-    #[inline]
+    #[inline(always)]
     fn is_far(&self, rank: RankId) -> bool {
         let server = |rank: RankId| div_rem(rank.0, self.server_ranks).0;
         self.server_ranks != 0 && server(rank) != server(self.rank)
     }
 
-    #[inline]
+    #[inline(always)]
     fn check(&self, rank: RankId, at: Place, len: u64) -> Result<(), Fault> {
         self.address(rank, at, len).map(|_| ())
     }
 
-    #[inline]
+    #[inline(always)]
     fn load(&self, rank: RankId, at: Place, ordering: Ordering) -> Result<u64, Fault> {
         Ok(self.word(rank, at)?.load(ordering))
     }
 
-    #[inline]
+    #[inline(always)]
     fn store(&self, rank: RankId, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
         self.word(rank, at)?.store(word, ordering);
         Ok(())
@@ -318,7 +318,7 @@ impl Cells for RawCells<'_> {
         Ok(())
     }
 
-    #[inline]
+    #[inline(always)]
     fn bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
         let address = self.address(rank, at, len)?;
         // SAFETY: the range lies in a segment of any rank, which is mapped for 'a. The machines ask only for rows that an

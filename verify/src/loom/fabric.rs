@@ -103,9 +103,8 @@ impl LoomCells {
     /// The rows where a place of `rank` lies.
     fn rows(&self, rank: RankId, at: Place) -> Option<&Rows> {
         match at.region {
-            Region::Window => self.memory.window(rank),
-            Region::Output(tensor) if rank == self.rank => Some(self.outputs.tensor(tensor)),
-            _ => None,
+            Region::Output(tensor) => Some(self.outputs.tensor(tensor)).filter(|_| rank == self.rank),
+            region => self.memory.rows(rank, region),
         }
     }
 
@@ -169,7 +168,7 @@ impl Cells for LoomCells {
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<Copied, Fault> {
         self.note(Access::Put(to, at));
-        if at.region != Region::Window {
+        if !matches!(at.region, Region::Window | Region::State) {
             return Err(Fault::new(to, at, (row.len() + tail.len()) as u64));
         }
         self.copy(to, at, [row, tail].concat())

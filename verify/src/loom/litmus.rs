@@ -13,7 +13,7 @@ use veriep_core::layout::state::{Partition, dispatch_status};
 use veriep_core::place::Place;
 use veriep_core::placement::Home;
 use veriep_core::plan::counts::ShareSum;
-use veriep_core::protocol::Flags;
+use veriep_core::protocol::Choices;
 use veriep_core::shape::Shape;
 use veriep_core::sync::{barrier, flag};
 use veriep_core::units::{CoreId, RankId};
@@ -44,7 +44,7 @@ pub fn litmus<T: Twist + 'static>(
 ) -> impl Fn() + Send + Sync + 'static {
     let places: Vec<_> = (0..shape.ep_world_size())
         .map(|rank| {
-            let mut places = Places::of(&shape, RankId(rank), Flags::Joint);
+            let mut places = Places::of(&shape, RankId(rank), Choices::default());
             places.words.push(token_flag());
             places.words.sort_unstable();
             places
