@@ -1,17 +1,13 @@
 //! The fabric over plain coherent shared memory, given as raw addresses: for threads, processes and firmware that map their
 //! peers' windows. Addresses are dereferenced only here and in `prefetch.rs`, which copies rows for it.
 //!
-//! Words are `AtomicU64`: a publish is a release store, an observe an acquire load ([`coherent`](super::coherent)). Rows
-//! are plain bytes; the flags prevent races on them, which the models check. On a machine with coherent caches a release
-//! store follows all earlier stores of its thread, to any rank, so quiet need not wait: the publishes of the following
-//! barrier order it. Rows that bypass the caches are not in that order: a fence precedes each publish, message and quiet,
-//! and the end of the fabric.
+//! Words are `AtomicU64`. Rows are plain bytes; the flags prevent races on them, which the models check. Orderings and fences
+//! are those of [`coherent`](super::coherent), whose fabric this is, over cells that are addresses.
 #![allow(unsafe_code)]
 
-use super::coherent::{Fence, OBSERVE, PUBLISH, SOURCE, STORE, Streamed, TRANSFER};
-use super::nic::{Nic, Post, Transfer};
+use super::coherent::{Cells, CoherentFabric, CoherentNic, Copied};
 use super::prefetch;
-use super::{Capabilities, Fabric, Fault};
+use super::{Capabilities, Fault};
 use crate::place::{Place, Region, Tensor};
 use crate::units::{RankId, div_rem};
 use core::cell::Cell;
@@ -100,8 +96,14 @@ pub enum RowCopy {
 }
 
 /// One core's fabric over raw memory.
+pub type RawFabric<'a> = CoherentFabric<RawCells<'a>>;
+
+/// A rank's network interface over raw memory. The processor that posts a transfer delivers it at once.
+pub type RawNic<'a> = CoherentNic<RawCells<'a>>;
+
+/// The memory of all ranks by address, as one core reaches it. It is made by [`RawFabric::new`] and [`RawNic::new`].
 #[derive(Debug)]
-pub struct RawFabric<'a> {
+pub struct RawCells<'a> {
     peers: &'a [Peer],
     outputs: Outputs,
     rank: RankId,
@@ -110,26 +112,8 @@ pub struct RawFabric<'a> {
     /// The number of ranks of a server, if other servers are far; else 0.
     server_ranks: u32,
     row_copy: RowCopy,
-    streamed: Streamed<StoreFence>,
     /// A cell, since outputs are lent by shared reference, which another thread must not have.
     memory: PhantomData<Cell<&'a mut [u8]>>,
-}
-
-/// The processor's fence for stores past the caches.
-#[derive(Debug)]
-struct StoreFence;
-
-impl Fence for StoreFence {
-    #[inline]
-    fn fence(&mut self) {
-        // SAFETY: every x86-64 has the instruction, and it touches no memory.
-        #[cfg(target_arch = "x86_64")]
-        unsafe {
-            core::arch::x86_64::_mm_sfence();
-        }
-        #[cfg(test)]
-        tests::note(tests::Did::Fence);
-    }
 }
 
 /// A word that others access too.
@@ -160,21 +144,11 @@ impl<'a> RawFabric<'a> {
     /// - the memory is accessed by nothing but fabrics over the same segments that are driven by this crate's
     ///   machines under the rules of their protocol (one driver for each core, the join kept), and between operators
     ///   by code that reads outputs, and by experts, which read rows and write results in the own window;
-    /// - other callers keep the contract of [`Fabric`]: rows are read after a flag that covers them, have one writer, and
-    ///   outputs are not read by [`bytes`](Fabric::bytes) while they are [lent](Fabric::lend).
+    /// - other callers keep the contract of [`Fabric`](super::Fabric): rows are read after a flag that covers them, have one writer, and
+    ///   outputs are not read by [`bytes`](super::Fabric::bytes) while they are [lent](super::Fabric::lend).
     #[must_use]
     pub const unsafe fn new(peers: &'a [Peer], rank: RankId, outputs: Outputs) -> Self {
-        Self {
-            peers,
-            outputs,
-            rank,
-            tp: &[],
-            tp_rank: RankId(0),
-            server_ranks: 0,
-            row_copy: RowCopy::Ahead,
-            streamed: Streamed::new(StoreFence),
-            memory: PhantomData,
-        }
+        Self::over(RawCells::new(peers, rank, outputs))
     }
 
     /// Sets the TP domain: the rank's number `tp_rank` in it, and its regions, TP state and TP window.
@@ -183,44 +157,53 @@ impl<'a> RawFabric<'a> {
     /// The requirements of [`new`](Self::new), also for these segments.
     #[must_use]
     pub const unsafe fn with_tp(mut self, tp: &'a [Peer], tp_rank: RankId) -> Self {
-        (self.tp, self.tp_rank) = (tp, tp_rank);
+        (self.cells.tp, self.cells.tp_rank) = (tp, tp_rank);
         self
     }
 
     /// Sets the size of servers: ranks of other servers are far, and get messages alone.
     #[must_use]
     pub const fn with_servers(mut self, server_ranks: u32) -> Self {
-        self.server_ranks = server_ranks;
+        self.cells.server_ranks = server_ranks;
         self
     }
 
     /// Sets the way in which rows are copied.
     #[must_use]
     pub const fn with_row_copy(mut self, row_copy: RowCopy) -> Self {
-        self.row_copy = row_copy;
+        self.cells.row_copy = row_copy;
         self
     }
+}
 
-    /// Refuses a put or publish to a far rank.
-    #[inline]
-    fn near(&self, to: RankId, at: Place, len: usize) -> Result<(), Fault> {
-        if self.is_far(to) {
-            return Err(Fault::new(to, at, len as u64));
+impl<'a> RawNic<'a> {
+    /// Creates the interface of `rank`.
+    ///
+    /// # Safety
+    /// The requirements of [`RawFabric::new`]; it is driven by the one agent of `rank`.
+    #[must_use]
+    pub const unsafe fn new(peers: &'a [Peer], rank: RankId) -> Self {
+        Self::over(RawCells::new(peers, rank, [Segment::EMPTY; Tensor::ALL.len()]))
+    }
+}
+
+impl<'a> RawCells<'a> {
+    /// Whoever makes a fabric or an interface of it has the promises of [`RawFabric::new`].
+    const fn new(peers: &'a [Peer], rank: RankId, outputs: Outputs) -> Self {
+        Self {
+            peers,
+            outputs,
+            rank,
+            tp: &[],
+            tp_rank: RankId(0),
+            server_ranks: 0,
+            row_copy: RowCopy::Ahead,
+            memory: PhantomData,
         }
-        Ok(())
     }
+}
 
-    fn is_far(&self, to: RankId) -> bool {
-        let server = |rank: RankId| div_rem(rank.0, self.server_ranks).0;
-        self.server_ranks != 0 && server(to) != server(self.rank)
-    }
-
-    /// Returns the own rank in the domain that a region belongs to.
-    #[inline]
-    const fn own(&self, at: Place) -> RankId {
-        if at.region.is_of_tp() { self.tp_rank } else { self.rank }
-    }
-
+impl RawCells<'_> {
     #[inline(always)]
     fn address(&self, rank: RankId, at: Place, len: u64) -> Result<*mut u8, Fault> {
         let segment = match at.region {
@@ -247,40 +230,27 @@ impl<'a> RawFabric<'a> {
         Ok(Word(unsafe { AtomicU64::from_ptr(address.cast()) }))
     }
 
-    #[inline]
-    fn copy(&self, from: &[u8], rank: RankId, at: Place) -> Result<(), Fault> {
-        let to = self.address(rank, at, from.len() as u64)?;
-        // SAFETY: the destination lies in a segment. It is not read until a flag published after this covers it, it has no
-        // other writer (the layout gives every row one), and `from` does not overlap it: it is an input, a scratch, a
-        // machine's own, or a received row, none of which lies where rows are sent to.
-        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) };
-        Ok(())
-    }
-}
-
-impl RawFabric<'_> {
     /// Copies a row in the chosen way.
     ///
     /// # Safety
     /// The requirements of [`ptr::copy_nonoverlapping`].
     #[inline(always)]
-    unsafe fn copy_row(&mut self, from: *const u8, to: *mut u8, len: usize) {
+    unsafe fn copy_row(&self, from: *const u8, to: *mut u8, len: usize) -> Copied {
         // Such a short row is not worth a special way.
         let way = if len < prefetch::LINE { RowCopy::Plain } else { self.row_copy };
         // SAFETY: the caller's promise; after a row that bypasses the caches a fence precedes the next flag.
         unsafe {
             match way {
                 RowCopy::Plain => ptr::copy_nonoverlapping(from, to, len),
-                RowCopy::Streaming if prefetch::copy_past_caches(from, to, len) => {
-                    self.streamed.row();
-                }
+                RowCopy::Streaming if prefetch::copy_past_caches(from, to, len) => return Copied::Streamed,
                 RowCopy::Ahead | RowCopy::Streaming => prefetch::copy(from, to, len),
             }
         }
+        Copied::Cached
     }
 }
 
-impl Fabric for RawFabric<'_> {
+impl Cells for RawCells<'_> {
     /// Returns all calls; messages only if there is a far rank.
     #[inline(always)]
     fn capabilities(&self) -> Capabilities {
@@ -288,73 +258,73 @@ impl Fabric for RawFabric<'_> {
         if far { Capabilities::all() } else { Capabilities::all().difference(Capabilities::SEND) }
     }
 
-    // Inlined, so that a known region needs no choice of a segment.
     #[inline(always)]
-    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.near(to, at, row.len())?;
+    fn own(&self, at: Place) -> RankId {
+        if at.region.is_of_tp() { self.tp_rank } else { self.rank }
+    }
+
+    #[inline(always)]
+    fn is_far(&self, rank: RankId) -> bool {
+        let server = |rank: RankId| div_rem(rank.0, self.server_ranks).0;
+        self.server_ranks != 0 && server(rank) != server(self.rank)
+    }
+
+    #[inline(always)]
+    fn check(&self, rank: RankId, at: Place, len: u64) -> Result<(), Fault> {
+        self.address(rank, at, len).map(|_| ())
+    }
+
+    #[inline(always)]
+    fn load(&self, rank: RankId, at: Place, ordering: Ordering) -> Result<u64, Fault> {
+        Ok(self.word(rank, at)?.load(ordering))
+    }
+
+    #[inline(always)]
+    fn store(&self, rank: RankId, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
+        self.word(rank, at)?.store(word, ordering);
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<Copied, Fault> {
         let len = (row.len() as u64).saturating_add(tail.len() as u64);
         let first = self.address(to, at, len)?;
-        // SAFETY: `address` checked that both, one after the other, lie in a segment. As in `copy`: there is no reader or
+        // SAFETY: `address` checked that both, one after the other, lie in a segment. As in `write`: there is no reader or
         // writer now, and neither source overlaps it.
         unsafe {
-            self.copy_row(row.as_ptr(), first, row.len());
+            let copied = self.copy_row(row.as_ptr(), first, row.len());
             prefetch::copy_short(tail.as_ptr(), first.wrapping_add(row.len()), tail.len());
+            Ok(copied)
         }
-        Ok(())
     }
 
-    #[inline]
-    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        self.near(to, at, 8)?;
-        self.streamed.fence();
-        self.word(to, at)?.store(word, PUBLISH);
-        Ok(())
-    }
-
-    fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        let (words, rest) = message.as_chunks();
-        let fault = Fault::new(to, at, message.len() as u64);
-        self.address(to, at, fault.len)?;
-        self.streamed.fence();
-        if !self.is_far(to) || !rest.is_empty() {
-            return Err(fault);
-        }
-        for (offset, word) in (0..).step_by(8).zip(words) {
-            let at = Place { offset: at.offset.saturating_add(offset), ..at };
-            // Each word covers all earlier messages.
-            self.word(to, at)?.store(u64::from_le_bytes(*word), PUBLISH);
-        }
-        Ok(())
-    }
-
-    #[inline]
-    fn quiet(&mut self) -> Result<bool, Fault> {
-        self.streamed.fence();
-        Ok(true)
-    }
-
-    #[inline]
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        Ok(self.word(self.own(at), at)?.load(OBSERVE))
-    }
-
-    #[inline]
-    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.word(self.own(at), at)?.store(word, STORE);
-        Ok(())
-    }
-
-    #[inline]
-    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        let address = self.address(self.own(at), at, len)?;
-        // SAFETY: the range lies in a segment. The machines ask only for rows that an observed flag covers,
-        // and their writer does not touch them again before this operator has ended here.
-        Ok(unsafe { slice::from_raw_parts(address, len as usize) })
+    #[inline(always)]
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<Copied, Fault> {
+        let to = self.address(self.rank, output, len)?;
+        let from = self.address(self.own(from), from, len)?;
+        // SAFETY: both lie in segments, and an observed flag covers the source (as in `bytes`). `to` lies in an output
+        // segment, which does not overlap the window; each output row has one writer, and it is read only after the
+        // operator has ended.
+        Ok(unsafe { self.copy_row(from, to, len as usize) })
     }
 
     #[inline]
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.copy(bytes, self.rank, at)
+        let to = self.address(self.rank, at, bytes.len() as u64)?;
+        // SAFETY: the destination lies in a segment. It is not read until a flag published after this covers it, it has no
+        // other writer (the layout gives every row one), and `bytes` does not overlap it: they are an input, a scratch, a
+        // machine's own, or a received row, none of which lies where rows are sent to.
+        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let address = self.address(rank, at, len)?;
+        // SAFETY: the range lies in a segment of any rank, which is mapped for 'a. The machines ask only for rows that an
+        // observed flag covers, and their writer does not touch them again: of the own rank, before this operator has
+        // ended here; of a peer, before this rank's next flag.
+        Ok(unsafe { slice::from_raw_parts(address, len as usize) })
     }
 
     #[inline]
@@ -371,67 +341,19 @@ impl Fabric for RawFabric<'_> {
     }
 
     #[inline(always)]
-    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        let to = self.address(self.rank, output, len)?;
-        let from = self.address(self.own(from), from, len)?;
-        // SAFETY: both lie in segments, and an observed flag covers the source (as in `bytes`). `to` lies in an output
-        // segment, which does not overlap the window; each output row has one writer, and it is read only after the
-        // operator has ended.
-        unsafe { self.copy_row(from, to, len as usize) };
-        Ok(())
-    }
-
-    #[inline]
-    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
-        let address = self.address(rank, at, len)?;
-        // SAFETY: the range lies in a segment of any rank, which is mapped for 'a. The machines ask only for rows that an
-        // observed flag of that rank covers, and it does not change them before this rank's next flag.
-        Ok(unsafe { slice::from_raw_parts(address, len as usize) })
-    }
-
-    #[inline(always)]
     fn prefetch(&self, bytes: &[u8]) {
         prefetch::fetch(bytes.as_ptr());
     }
-}
 
-/// A rank's network interface over raw memory. The processor that posts a transfer delivers it at once.
-#[derive(Debug)]
-pub struct RawNic<'a> {
-    fabric: RawFabric<'a>,
-}
-
-impl<'a> RawNic<'a> {
-    /// Creates the interface of `rank`.
-    ///
-    /// # Safety
-    /// The requirements of [`RawFabric::new`]; it is driven by the one agent of `rank`.
-    #[must_use]
-    pub const unsafe fn new(peers: &'a [Peer], rank: RankId) -> Self {
-        // SAFETY: the caller's promise.
-        Self { fabric: unsafe { RawFabric::new(peers, rank, [Segment::EMPTY; Tensor::ALL.len()]) } }
-    }
-}
-
-impl Nic for RawNic<'_> {
     #[inline]
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        self.fabric.observe(at)
-    }
-
-    fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
-        let Transfer { to, from, at, len } = *transfer;
-        let (fabric, rank) = (&self.fabric, self.fabric.rank);
-        transfer.check(rank)?;
-        // Both ranges are checked first, so that nothing is written of a refused transfer.
-        fabric.address(rank, from, len)?;
-        fabric.address(to, at, len)?;
-        for offset in (0..len).step_by(8) {
-            let word = |at: Place| Place { offset: at.offset.saturating_add(offset), ..at };
-            let source = fabric.word(rank, word(from))?.load(SOURCE);
-            fabric.word(to, word(at))?.store(source, TRANSFER);
+    fn fence(&mut self) {
+        // SAFETY: every x86-64 has the instruction, and it touches no memory.
+        #[cfg(target_arch = "x86_64")]
+        unsafe {
+            core::arch::x86_64::_mm_sfence();
         }
-        Ok(Post::Posted)
+        #[cfg(test)]
+        tests::note(tests::Did::Fence);
     }
 }
 

@@ -4,7 +4,6 @@
 
 use core::fmt::Write as _;
 use core::hint::black_box;
-use veriep_core::fabric::coherent::{Fence, Streamed};
 use veriep_core::fabric::nic::Transfer;
 use veriep_core::fabric::order::{Issued, Kind as Effect};
 use veriep_core::fabric::raw::{RawFabric, RawNic, Segment};
@@ -50,13 +49,6 @@ fn keep_all<T>(values: impl IntoIterator<Item = T>) {
 /// A table of a length that could be any.
 fn slice<T>(table: &mut [T]) -> &mut [T] {
     black_box(table)
-}
-
-/// Of memory that nothing goes past the caches to.
-struct NoFence;
-
-impl Fence for NoFence {
-    fn fence(&mut self) {}
 }
 
 /// A number that could be any.
@@ -179,9 +171,6 @@ fn places(shape: &Shape) {
         len: at.into(),
     };
     keep(Transfer::check(&black_box(transfer), rank));
-    let mut streamed = Streamed::new(NoFence);
-    Streamed::row(&mut streamed).fence();
-    black_box(&mut streamed).fence();
     let segment = black_box(Segment::EMPTY);
     keep((Segment::len(&segment), Segment::is_empty(&segment)));
     let wait = black_box(Wait::new(Flag::Block, rank, &[at]));
@@ -453,6 +442,7 @@ fn words(shape: &Shape, fabric: &mut RawFabric<'_>) {
     keep(barrier::arrive(fabric, rank, core, epoch, ShareSum::default()));
     keep((barrier::missing(fabric, shape.aiv_num(), core, epoch), barrier::sum_of(fabric, core, epoch)));
     keep((fabric.quiet(), fabric.observe(Place::state(u64::from(any())))));
+    black_box(fabric.cells());
 }
 
 fn units_and_vector() {

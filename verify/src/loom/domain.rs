@@ -4,15 +4,17 @@
 //! Combine returns what the oracle says that the experts make of dispatch's outputs; those are compared with
 //! the same oracle, so a schedule may also begin with a combine.
 
+use super::join::{Join, Joins};
 use super::memory::Outputs;
 use super::round::{Round, Traffic};
 use ::loom::thread;
 use std::rc::Rc;
 use std::sync::Arc;
 use veriep_core::fabric::{Fabric, Fault, Progress, ProtocolError};
+use veriep_core::layout::outputs::capacity;
 use veriep_core::place::Tensor;
 use veriep_core::protocol::{
-    Choices, Context, Env, Machine, Operator, Scratch, scratch_bytes, scratch_words,
+    Choices, Context, Env, Machine, Operands, Operator, Scratch, scratch_bytes, scratch_words,
 };
 use veriep_core::shape::Shape;
 use veriep_core::sim::cluster::{Planned, schedule};
@@ -30,6 +32,8 @@ pub(super) struct Domain {
     pub(super) schedules: Vec<Vec<Planned>>,
     /// At most one effect in a step.
     pub(super) one_by_one: bool,
+    /// How cores of a rank join after each operator; only a rank that runs one operator at most can do without.
+    pub(super) join: Option<Join>,
 }
 
 /// A core's fabric, from operator to operator.
@@ -65,7 +69,7 @@ impl Domain {
         let shapes: Vec<_> = shapes.map(Arc::new).collect();
         let rounds = (0..).zip(traffic).map(|(n, traffic)| Round::new(&shapes[0], n, traffic)).collect();
         let schedules = vec![schedule(letters, 1); shapes.len()];
-        Self { choices, shapes, rounds, schedules, one_by_one: true }
+        Self { choices, shapes, rounds, schedules, one_by_one: true, join: None }
     }
 
     pub(super) fn ranks(&self) -> impl Iterator<Item = (RankId, &Arc<Shape>)> {
@@ -83,10 +87,13 @@ impl Domain {
         for (rank, shape) in self.ranks() {
             let of_rank: Vec<_> = self.rounds.iter().map(|_| Rc::new(Outputs::new(shape, rank))).collect();
             runs.extend(beside(rank));
+            let joins = self
+                .join
+                .map(|join| Rc::new(Joins::new(join, shape.aiv_num(), self.schedules[rank.index()].len())));
             let cores = if self.schedules[rank.index()].is_empty() { 0 } else { shape.aiv_num() };
             for core in (0..cores).map(CoreId) {
                 let (domain, outputs, fabric) = (Arc::clone(self), of_rank.clone(), fabric(rank, core));
-                let core = Core { domain, rank, core, fabric, outputs };
+                let core = Core { domain, rank, core, fabric, outputs, joins: joins.clone() };
                 runs.push(Box::new(move || core.run()));
             }
             outputs.push(of_rank);
@@ -105,11 +112,10 @@ impl Domain {
     /// Compares what `rank` put out with the oracle.
     fn check(&self, rank: RankId, outputs: &[Rc<Outputs>]) {
         for planned in &self.schedules[rank.index()] {
-            let tensors = match planned.operator {
-                Operator::Dispatch => &DISPATCH[..],
-                Operator::Combine => &[Tensor::XOut],
-            };
-            for &tensor in tensors {
+            for &tensor in outputs_of(planned.operator) {
+                if tensor == Tensor::ExpandX && self.choices.receive.keeps_rows() {
+                    continue;
+                }
                 let expected = self.rounds[planned.round].expected(rank, tensor);
                 let seen = outputs[planned.round].tensor(tensor).read(0, expected.len() as u64);
                 let name = tensor.name();
@@ -119,8 +125,26 @@ impl Domain {
     }
 }
 
-const DISPATCH: [Tensor; 5] =
-    [Tensor::AssistInfo, Tensor::EpRecvCounts, Tensor::ExpertTokenNums, Tensor::ExpandX, Tensor::ExpandIdx];
+/// What an operator puts out.
+const fn outputs_of(operator: Operator) -> &'static [Tensor] {
+    match operator {
+        Operator::Dispatch => &[
+            Tensor::AssistInfo,
+            Tensor::EpRecvCounts,
+            Tensor::ExpertTokenNums,
+            Tensor::ExpandX,
+            Tensor::ExpandIdx,
+        ],
+        Operator::Combine => &[Tensor::XOut],
+    }
+}
+
+/// What a dispatch puts out for the combine of its batch, if rows stay in the window.
+#[derive(Default)]
+struct Kept {
+    sent_rows: Vec<u8>,
+    row_table: Vec<u8>,
+}
 
 /// One core on its thread.
 struct Core<F> {
@@ -130,6 +154,8 @@ struct Core<F> {
     fabric: F,
     /// Of its rank, by round.
     outputs: Vec<Rc<Outputs>>,
+    /// Of its rank.
+    joins: Option<Rc<Joins>>,
 }
 
 impl<F: Seated> Core<F> {
@@ -137,7 +163,8 @@ impl<F: Seated> Core<F> {
     fn run(mut self) {
         let domain = Arc::clone(&self.domain);
         let (shape, schedule) = (&domain.shapes[self.rank.index()], &domain.schedules[self.rank.index()]);
-        assert!(shape.aiv_num() == 1 || schedule.len() <= 1, "several cores need a join between operators");
+        let joined = self.joins.is_some() || shape.aiv_num() == 1 || schedule.len() <= 1;
+        assert!(joined, "several cores need a join between operators");
         let (core, capabilities) = ((self.rank, self.core), self.fabric.capabilities());
         let env = Env::new(shape, core, domain.choices, capabilities, Portable);
         let env = env.expect("machines of this shape");
@@ -145,12 +172,53 @@ impl<F: Seated> Core<F> {
         let (mut words, mut row) = (vec![0; scratch_words(shape)], vec![0; scratch_bytes(shape)]);
         for (n, &planned) in schedule.iter().enumerate() {
             self.fabric.begin(n, Rc::clone(&self.outputs[planned.round]));
+            if self.joins.is_some() && planned.operator == Operator::Combine {
+                self.read(planned.round, &[Tensor::AssistInfo, Tensor::EpRecvCounts]);
+            }
             let scratch = Scratch { words: &mut words, row: &mut row };
             if let Err(error) = self.operator(shape, &env, planned, scratch) {
                 panic!("rank {}, core {}, {planned}: {error}", self.rank, self.core);
             }
+            if let Some(joins) = &self.joins {
+                joins.after(n, self.core, || self.read(planned.round, outputs_of(planned.operator)));
+            }
         }
         self.fabric.leave();
+    }
+
+    /// Reads outputs of its rank, whichever of its cores has written them.
+    fn read(&self, round: usize, tensors: &[Tensor]) {
+        for &tensor in tensors {
+            let len = self.domain.rounds[round].expected(self.rank, tensor).len() as u64;
+            assert!(self.outputs[round].tensor(tensor).read(0, len).is_some(), "rows of {}", tensor.name());
+        }
+    }
+
+    /// The experts, who read rows in the window as late as may be, just before the combine, and leave results there if it looks
+    /// for them there. They run on the only core of a rank.
+    fn experts(&mut self, shape: &Shape, operator: Operator, round: usize) -> Result<Kept, Fault> {
+        let receive = self.domain.choices.receive;
+        if operator == Operator::Dispatch || !receive.keeps_rows() {
+            return Ok(Kept::default());
+        }
+        assert_eq!(shape.aiv_num(), 1, "experts behind a join");
+        let whole = |tensor| {
+            let rows = self.outputs[round].tensor(tensor).read(0, capacity(shape, self.rank, tensor));
+            rows.unwrap_or_default()
+        };
+        let kept = Kept { sent_rows: whole(Tensor::SentRows), row_table: whole(Tensor::RowTable) };
+        let expected = self.domain.rounds[round].expected(self.rank, Tensor::ExpandX);
+        let count = expected.len() as u64 / shape.payload_bytes();
+        let mut seen = Vec::new();
+        for (at, len) in receive.rows(shape, count as u32, &kept.row_table) {
+            seen.extend_from_slice(self.fabric.bytes(at, len)?);
+        }
+        assert_eq!(seen, expected, "rows of rank {} in round {round}", self.rank);
+        if let Some(at) = receive.results(&kept.row_table) {
+            let y = self.domain.rounds[round].operands(self.rank).y.to_vec();
+            self.fabric.write(at, &y)?;
+        }
+        Ok(kept)
     }
 
     fn operator(
@@ -160,9 +228,11 @@ impl<F: Seated> Core<F> {
         Planned { operator, round }: Planned,
         scratch: Scratch<'_>,
     ) -> Result<(), String> {
+        let kept = self.experts(shape, operator, round).map_err(|fault| fault.to_string())?;
         let (fabric, round) = (&mut self.fabric, &self.domain.rounds[round]);
         let mut machine = Machine::begin(operator, env);
         let (inputs, operands) = (&round.inputs(self.rank), &round.operands(self.rank));
+        let operands = &Operands { sent_rows: &kept.sent_rows, row_table: &kept.row_table, ..*operands };
         let mut cx = Context { shape, env, fabric, inputs, operands, scratch };
         drive(|| machine.step(&mut cx).and_then(|progress| cx.fabric.answer(progress)))?;
         cx.fabric.ended().map_err(|fault| fault.to_string())

@@ -1,116 +1,84 @@
-//! One core's fabric over loom's memory: orderings and fences are those of `veriep_core::fabric::raw`, which stand in
-//! `veriep_core::fabric::coherent`.
+//! One core's fabric over loom's memory: the very fabric of `veriep_core::fabric::raw`, over cells that are loom's objects.
 
-use super::memory::{Memory, Outputs};
+use super::memory::{Memory, Outputs, Rows};
 use super::trace::{self, Access, Event};
 use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
+use core::cell::{Cell, RefCell};
 use core::mem;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::thread;
-use veriep_core::fabric::coherent::{Fence, OBSERVE, PUBLISH, STORE, Streamed};
-use veriep_core::fabric::{Capabilities, Fabric, Fault};
+use veriep_core::fabric::coherent::{Cells, CoherentFabric, Copied};
+use veriep_core::fabric::{Capabilities, Fault};
 use veriep_core::layout::state::{Operator, core_word, selector};
 use veriep_core::place::{Place, Region};
 use veriep_core::units::{CoreId, RankId};
 
-/// How words are accessed, and rows written.
-#[derive(Clone, Copy, Debug)]
-pub struct Orderings {
-    /// Of a publish.
-    pub publish: Ordering,
-    /// Of an observe.
-    pub observe: Ordering,
+/// How a twin accesses words, and whether rows bypass the caches.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Accesses {
+    /// Stores that the fabric asks to be releases are relaxed.
+    pub relaxed_stores: bool,
+    /// Loads that the fabric asks to be acquires are relaxed.
+    pub relaxed_loads: bool,
     /// Rows go past the caches.
     pub streaming: bool,
 }
 
-impl Default for Orderings {
-    fn default() -> Self {
-        Self { publish: PUBLISH, observe: OBSERVE, streaming: false }
-    }
+/// The fabric of one core.
+pub type LoomFabric = CoherentFabric<LoomCells>;
+
+/// Puts a fabric for the next rows in the place of this one, which it returns. The new one owes no fence.
+pub(super) fn renew(fabric: &mut LoomFabric, outputs: Rc<Outputs>) -> LoomFabric {
+    let cells = fabric.cells().with_outputs(outputs);
+    mem::replace(fabric, LoomFabric::from(cells))
 }
 
-/// Where the rows of a core go.
-#[derive(Clone, Debug)]
-struct Target {
+/// Acts as if there were nothing to fence.
+pub(super) fn unfenced<T>(fabric: &mut LoomFabric, act: impl FnOnce(&mut LoomFabric) -> T) -> T {
+    let outputs = Rc::clone(&fabric.cells().outputs);
+    let owing = renew(fabric, outputs);
+    let result = act(fabric);
+    *fabric = owing;
+    result
+}
+
+/// Forgets the rows that have not landed.
+pub(super) fn forget(fabric: &mut LoomFabric) {
+    let outputs = Rc::clone(&fabric.cells().outputs);
+    mem::forget(renew(fabric, outputs));
+}
+
+/// What one core reaches.
+#[derive(Debug)]
+pub struct LoomCells {
     memory: Rc<Memory>,
     /// Of the running operator.
     outputs: Rc<Outputs>,
-}
-
-impl Target {
-    fn write(&self, to: RankId, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        let written = match at.region {
-            Region::Window => self.memory.window(to).and_then(|window| window.write(at.offset, bytes)),
-            Region::Output(tensor) => self.outputs.tensor(tensor).write(at.offset, bytes),
-            _ => None,
-        };
-        written.ok_or(Fault::new(to, at, bytes.len() as u64))
-    }
-}
-
-/// Rows that a core has written past the caches. They land at the fence and not before, whatever the core publishes
-/// meanwhile; that they may land at once is what a model without streaming has.
-#[derive(Debug)]
-struct Late {
-    target: Target,
-    rows: Vec<(RankId, Place, Vec<u8>)>,
-}
-
-impl Fence for Late {
-    fn fence(&mut self) {
-        // Nothing more is done once an execution has failed.
-        if !thread::panicking() {
-            self.rows.drain(..).for_each(|(to, at, bytes)| {
-                self.target.write(to, at, &bytes).expect("a place for a row");
-            });
-        }
-    }
-}
-
-/// The fabric of one core.
-#[derive(Debug)]
-pub struct LoomFabric {
-    target: Target,
-    streamed: Streamed<Late>,
     rank: RankId,
     core: CoreId,
-    orderings: Orderings,
+    accesses: Accesses,
     /// Words as only their owner reads them: selectors, own core words. Loom need not branch on them.
-    private: BTreeMap<Place, u64>,
+    private: Rc<RefCell<BTreeMap<Place, u64>>>,
+    /// Rows that have gone past the caches. They land at the fence and not before, whatever the core publishes meanwhile;
+    /// that they may land at once is what a model without streaming has.
+    late: Vec<(RankId, Place, Vec<u8>)>,
     /// Copies of the rows that a machine looks at.
     copies: Bump,
 }
 
-impl LoomFabric {
-    /// The fabric of `core` of `rank`.
+impl LoomCells {
+    /// What `core` of `rank` reaches.
     #[must_use]
-    pub fn new(memory: Rc<Memory>, rank: RankId, core: CoreId, orderings: Orderings) -> Self {
-        let target = Target { memory, outputs: Rc::default() };
-        let (private, copies) = (BTreeMap::new(), Bump::new());
-        Self { streamed: none_streamed(&target), target, rank, core, orderings, private, copies }
+    pub fn new(memory: Rc<Memory>, rank: RankId, core: CoreId, accesses: Accesses) -> Self {
+        let (outputs, private) = (Rc::default(), Rc::default());
+        Self { memory, outputs, rank, core, accesses, private, late: Vec::new(), copies: Bump::new() }
     }
 
-    /// Begins an operator that writes to `outputs`. The driver has dropped the fabric of the one before.
-    pub fn begin(&mut self, outputs: Rc<Outputs>) {
-        self.target.outputs = outputs;
-        self.streamed = none_streamed(&self.target);
-        self.copies.reset();
-    }
-
-    /// Acts as if there were nothing to fence.
-    pub(super) fn unfenced<T>(&mut self, act: impl FnOnce(&mut Self) -> T) -> T {
-        let streamed = mem::replace(&mut self.streamed, none_streamed(&self.target));
-        let result = act(self);
-        self.streamed = streamed;
-        result
-    }
-
-    /// Forgets the rows that have not landed.
-    pub(super) fn forget(&mut self) {
-        mem::forget(mem::replace(&mut self.streamed, none_streamed(&self.target)));
+    fn with_outputs(&self, outputs: Rc<Outputs>) -> Self {
+        let private = Rc::clone(&self.private);
+        Self { outputs, private, ..Self::new(Rc::clone(&self.memory), self.rank, self.core, self.accesses) }
     }
 
     /// Its core.
@@ -125,97 +93,117 @@ impl LoomFabric {
         let own = [selector(Operator::Dispatch, self.core), selector(Operator::Combine, self.core)];
         let own_words = [core_word(self.core, 0), core_word(self.core, 1)];
         let is_private = own.contains(&at) || own_words.contains(&at);
-        is_private.then(|| self.private.get(&at).copied().unwrap_or(0))
+        is_private.then(|| self.private.borrow().get(&at).copied().unwrap_or(0))
     }
 
     fn note(&self, access: Access) {
         trace::note(Event { rank: self.rank, core: self.core, access });
     }
 
-    fn write_word(&mut self, to: RankId, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
+    /// The rows where a place of `rank` lies.
+    fn rows(&self, rank: RankId, at: Place) -> Option<&Rows> {
+        match at.region {
+            Region::Output(tensor) => Some(self.outputs.tensor(tensor)).filter(|_| rank == self.rank),
+            region => self.memory.rows(rank, region),
+        }
+    }
+
+    fn write_now(&self, to: RankId, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        let written = self.rows(to, at).and_then(|rows| rows.write(at.offset, bytes));
+        written.ok_or(Fault::new(to, at, bytes.len() as u64))
+    }
+
+    fn copy(&mut self, to: RankId, at: Place, bytes: Vec<u8>) -> Result<Copied, Fault> {
+        if self.accesses.streaming {
+            self.late.push((to, at, bytes));
+            return Ok(Copied::Streamed);
+        }
+        self.write_now(to, at, &bytes).map(|()| Copied::Cached)
+    }
+}
+
+impl Cells for LoomCells {
+    /// Peers' windows can be read; lent outputs could not be watched.
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::PEER_BYTES
+    }
+
+    fn own(&self, _: Place) -> RankId {
+        self.rank
+    }
+
+    fn is_far(&self, _: RankId) -> bool {
+        false
+    }
+
+    fn check(&self, rank: RankId, at: Place, len: u64) -> Result<(), Fault> {
+        Err(Fault::new(rank, at, len))
+    }
+
+    fn load(&self, rank: RankId, at: Place, ordering: Ordering) -> Result<u64, Fault> {
+        if let Some(word) = self.private(at).filter(|_| rank == self.rank) {
+            return Ok(word);
+        }
+        let relaxed = self.accesses.relaxed_loads && ordering == Ordering::Acquire;
+        let atomic = self.memory.word(rank, at).ok_or(Fault::new(rank, at, 8))?;
+        let word = atomic.load(if relaxed { Ordering::Relaxed } else { ordering });
+        self.note(Access::Saw(at, word));
+        Ok(word)
+    }
+
+    fn store(&self, to: RankId, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
         let is_private = to == self.rank && self.private(at).is_some();
         if is_private {
-            self.private.insert(at, word);
+            self.private.borrow_mut().insert(at, word);
         }
         self.note(Access::Word(to, at, word));
-        match self.target.memory.word(to, at) {
-            Some(atomic) => atomic.store(word, ordering),
+        let relaxed = self.accesses.relaxed_stores && ordering == Ordering::Release;
+        match self.memory.word(to, at) {
+            Some(atomic) => atomic.store(word, if relaxed { Ordering::Relaxed } else { ordering }),
             None if is_private => {}
             None => return Err(Fault::new(to, at, 8)),
         }
         Ok(())
     }
 
-    fn write_row(&mut self, to: RankId, at: Place, bytes: Vec<u8>) -> Result<(), Fault> {
-        if !self.orderings.streaming {
-            return self.target.write(to, at, &bytes);
-        }
-        self.streamed.row().rows.push((to, at, bytes));
-        Ok(())
-    }
-}
-
-fn none_streamed(target: &Target) -> Streamed<Late> {
-    Streamed::new(Late { target: target.clone(), rows: Vec::new() })
-}
-
-impl Fabric for LoomFabric {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::empty()
-    }
-
-    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<Copied, Fault> {
         self.note(Access::Put(to, at));
-        if at.region != Region::Window {
+        if !matches!(at.region, Region::Window | Region::State) {
             return Err(Fault::new(to, at, (row.len() + tail.len()) as u64));
         }
-        self.write_row(to, at, [row, tail].concat())
+        self.copy(to, at, [row, tail].concat())
     }
 
-    fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        self.streamed.fence();
-        self.write_word(to, at, word, self.orderings.publish)
-    }
-
-    /// A release store is after all that its thread did before, so there is nothing else to wait for.
-    fn quiet(&mut self) -> Result<bool, Fault> {
-        self.streamed.fence();
-        Ok(true)
-    }
-
-    fn observe(&self, at: Place) -> Result<u64, Fault> {
-        if let Some(word) = self.private(at) {
-            return Ok(word);
-        }
-        let atomic = self.target.memory.word(self.rank, at).ok_or(Fault::new(self.rank, at, 8))?;
-        let word = atomic.load(self.orderings.observe);
-        self.note(Access::Saw(at, word));
-        Ok(word)
-    }
-
-    fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        self.write_word(self.rank, at, word, STORE)
-    }
-
-    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        self.note(Access::Read(at));
-        let window = self.target.memory.window(self.rank).filter(|_| at.region == Region::Window);
-        let bytes = window.and_then(|window| window.read(at.offset, len));
-        let bytes = bytes.ok_or(Fault::new(self.rank, at, len))?;
-        Ok(self.copies.alloc_slice_copy(&bytes))
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<Copied, Fault> {
+        let bytes = self.bytes(self.rank, from, len)?.to_vec();
+        self.note(Access::Wrote(output));
+        self.copy(self.rank, output, bytes)
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
         self.note(Access::Wrote(at));
-        if !matches!(at.region, Region::Output(_)) {
-            return Err(Fault::new(self.rank, at, bytes.len() as u64));
-        }
-        self.target.write(self.rank, at, bytes)
+        self.write_now(self.rank, at, bytes)
     }
 
-    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        let bytes = self.bytes(from, len)?.to_vec();
-        self.note(Access::Wrote(output));
-        self.write_row(self.rank, output, bytes)
+    fn bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.note(Access::Read(rank, at));
+        let bytes = self.rows(rank, at).and_then(|rows| rows.read(at.offset, len));
+        let bytes = bytes.ok_or(Fault::new(rank, at, len))?;
+        Ok(self.copies.alloc_slice_copy(&bytes))
+    }
+
+    fn lend(&self, _: Place, _: u64) -> Option<&[Cell<u8>]> {
+        None
+    }
+
+    fn prefetch(&self, _: &[u8]) {}
+
+    fn fence(&mut self) {
+        // Nothing more is done once an execution has failed.
+        if !thread::panicking() {
+            for (to, at, bytes) in mem::take(&mut self.late) {
+                self.write_now(to, at, &bytes).expect("a place for a row");
+            }
+        }
     }
 }

@@ -2,13 +2,14 @@
 //! they put out is compared with the oracle.
 
 use super::domain::Domain;
-use super::fabric::LoomFabric;
+use super::fabric::{LoomCells, LoomFabric};
+use super::join::Join;
 use super::memory::{Memory, Places};
 use super::round::Traffic;
 use super::twist::{Faithful, Twist, Twisted};
 use std::rc::Rc;
 use std::sync::Arc;
-use veriep_core::protocol::{Choices, Flags};
+use veriep_core::protocol::{Choices, Flags, Receive};
 use veriep_core::shape::{BatchSizes, Config, Limits, Protocol, Shape};
 use veriep_core::units::{CoreId, RankId};
 
@@ -19,13 +20,15 @@ pub enum Layout {
     Plain(Flags),
     /// fullmesh_v2, a block for each record.
     Blocks,
+    /// Rows come in another way than by being copied; flags are joint.
+    Receive(Receive),
 }
 
 /// The size of a domain.
 #[derive(Clone, Copy, Debug)]
 pub struct Size<'a> {
     /// Cores of each rank. The protocol between ranks does not depend on it, so they may differ; a rank with
-    /// several cores runs one operator, since there is no join here.
+    /// several cores runs one operator, unless they [join](Group::joined).
     pub cores: &'a [u32],
     /// E.
     pub experts: u32,
@@ -72,10 +75,15 @@ impl Group {
     /// The same with another way to send.
     #[must_use]
     pub fn with(layout: Layout, size: Size<'_>, traffic: &[Traffic<'_>], schedule: &str) -> Self {
-        let flags = if let Layout::Plain(flags) = layout { flags } else { Flags::Joint };
+        let mut choices = Choices::default();
+        match layout {
+            Layout::Plain(flags) => choices.flags = flags,
+            Layout::Receive(receive) => choices.receive = receive,
+            Layout::Blocks => {}
+        }
         let shapes = size.cores.iter().map(|&cores| size.shape(cores, layout));
-        let domain = Domain::new(shapes, traffic, schedule, Choices { flags, ..Choices::default() });
-        let places = domain.ranks().map(|(rank, shape)| Places::of(shape, rank, flags)).collect();
+        let domain = Domain::new(shapes, traffic, schedule, choices);
+        let places = domain.ranks().map(|(rank, shape)| Places::of(shape, rank, choices)).collect();
         Self { domain, places }
     }
 
@@ -84,6 +92,13 @@ impl Group {
     #[must_use]
     pub fn in_runs(mut self) -> Self {
         self.domain.one_by_one = false;
+        self
+    }
+
+    /// The cores of a rank join after each operator; so it can run several.
+    #[must_use]
+    pub const fn joined(mut self, join: Join) -> Self {
+        self.domain.join = Some(join);
         self
     }
 
@@ -112,8 +127,8 @@ impl Group {
                 |_| None,
                 |rank, core| {
                     let twist = twist(rank, core);
-                    let fabric = LoomFabric::new(Rc::clone(&memory), rank, core, twist.orderings());
-                    Twisted { fabric, twist }
+                    let cells = LoomCells::new(Rc::clone(&memory), rank, core, twist.accesses());
+                    Twisted { fabric: LoomFabric::from(cells), twist }
                 },
             );
         }

@@ -1,6 +1,6 @@
 //! The orderings one by one, without machines: a few lines for each core, over the fabric and the real places.
 
-use super::fabric::LoomFabric;
+use super::fabric::{LoomCells, LoomFabric};
 use super::memory::{Memory, Places};
 use super::twist::{Twist, Twisted};
 use ::loom::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use veriep_core::layout::state::{Partition, dispatch_status};
 use veriep_core::place::Place;
 use veriep_core::placement::Home;
 use veriep_core::plan::counts::ShareSum;
-use veriep_core::protocol::Flags;
+use veriep_core::protocol::Choices;
 use veriep_core::shape::Shape;
 use veriep_core::sync::{barrier, flag};
 use veriep_core::units::{CoreId, RankId};
@@ -44,7 +44,7 @@ pub fn litmus<T: Twist + 'static>(
 ) -> impl Fn() + Send + Sync + 'static {
     let places: Vec<_> = (0..shape.ep_world_size())
         .map(|rank| {
-            let mut places = Places::of(&shape, RankId(rank), Flags::Joint);
+            let mut places = Places::of(&shape, RankId(rank), Choices::default());
             places.words.push(token_flag());
             places.words.sort_unstable();
             places
@@ -55,8 +55,8 @@ pub fn litmus<T: Twist + 'static>(
         let told = Rc::new(AtomicU64::new(0));
         let mut threads = scripts.iter().map(|&(rank, core, script)| {
             let (rank, core, twist) = (RankId(rank), CoreId(core), twist());
-            let fabric = LoomFabric::new(Rc::clone(&memory), rank, core, twist.orderings());
-            let fabric = Twisted { fabric, twist };
+            let cells = LoomCells::new(Rc::clone(&memory), rank, core, twist.accesses());
+            let fabric = Twisted { fabric: LoomFabric::from(cells), twist };
             let (shape, told) = (Rc::clone(&shape), Rc::clone(&told));
             let mut core = Core { fabric, shape, rank, core, epoch: 0, told };
             move || script(&mut core)

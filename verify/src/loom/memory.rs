@@ -10,14 +10,15 @@ use core::cell::RefCell;
 use core::ops::Range;
 use veriep_core::layout::block;
 use veriep_core::layout::data::{combine_row, dispatch_record};
+use veriep_core::layout::direct::{Area, INFO, Parts};
 use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::record::{Triple, sent_bytes};
 use veriep_core::layout::state::{
-    Partition, combine_slot, combine_status, core_word, dispatch_status, token_flag,
+    Direct, Partition, combine_slot, combine_status, core_sums, core_word, dispatch_status, token_flag,
 };
-use veriep_core::place::{Place, Tensor};
+use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::placement::Home;
-use veriep_core::protocol::Flags;
+use veriep_core::protocol::{Choices, Flags, Receive};
 use veriep_core::shape::{Protocol, Shape};
 use veriep_core::units::{CoreId, Offset, RankId, Token};
 
@@ -28,13 +29,32 @@ pub struct Places {
     pub words: Vec<Place>,
     /// Stretches of the data region that are written as one.
     pub rows: Vec<Range<Offset>>,
+    /// The same of the state region.
+    pub tables: Vec<Range<Offset>>,
 }
 
 impl Places {
     /// The places of `rank`.
     #[must_use]
-    pub fn of(shape: &Shape, rank: RankId, flags: Flags) -> Self {
+    pub fn of(shape: &Shape, rank: RankId, choices: Choices) -> Self {
         let mut places = Self::default();
+        if choices.receive.is_direct() {
+            places.direct(shape, rank, choices.receive);
+        } else {
+            places.records(shape, rank, choices.flags);
+        }
+        // The only core of a rank has nobody to meet.
+        let cores = if shape.aiv_num() > 1 { shape.aiv_num() } else { 0 };
+        places.words.extend(pairs(cores, 2).map(|(core, epoch)| core_word(CoreId(core), epoch)));
+        places.words.sort_unstable();
+        places.rows.sort_unstable_by_key(|row| row.start);
+        places.tables.sort_unstable_by_key(|row| row.start);
+        places
+    }
+
+    /// The places of records, returned rows, and their flags.
+    fn records(&mut self, shape: &Shape, rank: RankId, flags: Flags) {
+        let places = self;
         let local_experts = shape.local_experts(rank);
         for partition in [Partition::P0, Partition::P1] {
             let slots = 0..local_experts * shape.ep_world_size();
@@ -54,12 +74,34 @@ impl Places {
                 }
             }
         }
-        // The only core of a rank has nobody to meet.
-        let cores = if shape.aiv_num() > 1 { shape.aiv_num() } else { 0 };
-        places.words.extend(pairs(cores, 2).map(|(core, epoch)| core_word(CoreId(core), epoch)));
-        places.words.sort_unstable();
-        places.rows.sort_unstable_by_key(|row| row.start);
-        places
+    }
+
+    /// The places of directly placed rows, their tables and their words.
+    fn direct(&mut self, shape: &Shape, rank: RankId, receive: Receive) {
+        let table = 4 * u64::from(shape.local_expert_num());
+        for partition in [Partition::P0, Partition::P1] {
+            for source in (0..shape.ep_world_size()).map(RankId) {
+                self.words.extend(Direct::ALL.map(|word| word.word(shape, partition, source)));
+                // Where pull combine tells that results are ready.
+                self.words.push(combine_status(partition, source.0));
+                let of = |word: Direct| word.entry(shape, partition, source, 0).offset;
+                let tables = [Direct::Counts, Direct::Grants].map(of);
+                self.tables.extend(tables.map(|start| start..start + table));
+            }
+        }
+        let cores = (0..shape.aiv_num()).map(|core| core_sums(shape, CoreId(core)).offset);
+        self.tables.extend(cores.map(|start| start..start + table));
+        for number in 0..receive.areas() {
+            let parts = Parts::of(shape, rank, Area { number, overwritten: receive.overwrites() });
+            for row in 0..shape.rows_max(rank) as u32 {
+                let mut stretch = |at: Place, len| self.rows.push(at.offset..at.offset + len);
+                stretch(parts.row(row), shape.payload_bytes());
+                stretch(parts.info(row), INFO);
+                if !receive.overwrites() {
+                    stretch(parts.result(row), shape.row_bytes());
+                }
+            }
+        }
     }
 
     /// The places of one record.
@@ -90,6 +132,7 @@ pub struct Memory {
 struct Rank {
     words: Vec<(Place, AtomicU64)>,
     window: Rows,
+    tables: Rows,
 }
 
 impl Memory {
@@ -99,6 +142,7 @@ impl Memory {
         let rank = |places: &Places| Rank {
             words: places.words.iter().map(|&at| (at, AtomicU64::new(0))).collect(),
             window: Rows::new(places.rows.iter().cloned()),
+            tables: Rows::new(places.tables.iter().cloned()),
         };
         Self { ranks: places.iter().map(rank).collect() }
     }
@@ -109,8 +153,14 @@ impl Memory {
         Some(&words.get(index)?.1)
     }
 
-    pub(super) fn window(&self, rank: RankId) -> Option<&Rows> {
-        Some(&self.ranks.get(rank.index())?.window)
+    /// The rows of a region that ranks share.
+    pub(super) fn rows(&self, rank: RankId, region: Region) -> Option<&Rows> {
+        let rank = self.ranks.get(rank.index())?;
+        match region {
+            Region::State => Some(&rank.tables),
+            Region::Window => Some(&rank.window),
+            _ => None,
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! ```text
 //! search   runs a body under loom, counts executions, catches failures
 //! trace    what happened in the execution that failed
+//! join     the join of a rank's cores between operators
 //! domain   ranks and cores as loom threads, a schedule of operators, the check of what they put out
 //! group    a domain of A3
 //! round    who sends what in a round, and what the oracle makes of it
@@ -29,6 +30,7 @@ pub mod a2;
 mod domain;
 pub mod fabric;
 pub mod group;
+pub mod join;
 pub mod litmus;
 pub mod memory;
 pub mod round;

@@ -25,8 +25,8 @@ pub enum Access {
     Word(RankId, Place, u64),
     /// It saw a word that others write.
     Saw(Place, u64),
-    /// It read a row.
-    Read(Place),
+    /// It read a row of a rank.
+    Read(RankId, Place),
     /// It wrote an output, or what a transfer is to carry.
     Wrote(Place),
     /// The agent of its rank delivered a word.
@@ -43,7 +43,7 @@ impl fmt::Display for Event {
             Access::Put(to, at) => write!(f, "puts to rank {to} at {at}"),
             Access::Word(to, at, word) => write!(f, "writes {word:#x} to rank {to} at {at}"),
             Access::Saw(at, word) => write!(f, "sees {word:#x} at {at}"),
-            Access::Read(at) => write!(f, "reads {at}"),
+            Access::Read(rank, at) => write!(f, "reads {at} of rank {rank}"),
             Access::Wrote(at) => write!(f, "writes {at}"),
             Access::Sent(..) => Ok(()),
         }

@@ -1,11 +1,14 @@
 //! The broken twins: each bends one thing that the protocol's argument needs, and a model must then fail.
 //! What a twin needs to be seen, traffic, rounds or cores, stands at the test that catches it.
 
-use super::fabric::{LoomFabric, Orderings};
+use super::fabric::{Accesses, LoomFabric, forget, unfenced};
 use super::twist::Twist;
-use ::loom::sync::atomic::Ordering;
+use core::sync::atomic::Ordering;
+use veriep_core::fabric::coherent::Cells;
 use veriep_core::fabric::{Fabric, Fault};
-use veriep_core::layout::state::{CORE_WORDS, Operator, Partition, core_word, dispatch_status, selector};
+use veriep_core::layout::state::{
+    CORE_WORDS, Operator, Partition, combine_status, core_word, dispatch_status, selector,
+};
 use veriep_core::place::{Place, Region};
 use veriep_core::sync::flag::ARRIVED;
 use veriep_core::units::RankId;
@@ -15,8 +18,22 @@ use veriep_core::units::RankId;
 pub struct RelaxedPublish;
 
 impl Twist for RelaxedPublish {
-    fn orderings(&self) -> Orderings {
-        Orderings { publish: Ordering::Relaxed, ..Orderings::default() }
+    fn accesses(&self) -> Accesses {
+        Accesses { relaxed_stores: true, ..Accesses::default() }
+    }
+}
+
+/// The word that results of experts lie ready is not after the results.
+#[derive(Clone, Copy, Debug)]
+pub struct RelaxedReady;
+
+impl Twist for RelaxedReady {
+    fn publish(&mut self, fabric: &mut LoomFabric, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        let ready = |half| [0, 1].map(|rank| combine_status(half, rank));
+        if [Partition::P0, Partition::P1].map(ready).as_flattened().contains(&at) {
+            return fabric.cells().store(to, at, word, Ordering::Relaxed);
+        }
+        fabric.publish(to, at, word)
     }
 }
 
@@ -25,8 +42,8 @@ impl Twist for RelaxedPublish {
 pub struct RelaxedObserve;
 
 impl Twist for RelaxedObserve {
-    fn orderings(&self) -> Orderings {
-        Orderings { observe: Ordering::Relaxed, ..Orderings::default() }
+    fn accesses(&self) -> Accesses {
+        Accesses { relaxed_loads: true, ..Accesses::default() }
     }
 }
 
@@ -47,14 +64,14 @@ pub enum PastCaches {
 }
 
 impl Twist for PastCaches {
-    fn orderings(&self) -> Orderings {
-        Orderings { streaming: true, ..Orderings::default() }
+    fn accesses(&self) -> Accesses {
+        Accesses { streaming: true, ..Accesses::default() }
     }
 
     fn publish(&mut self, fabric: &mut LoomFabric, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         match self {
             Self::NotBeforePublish | Self::NotBeforePublishNorInQuiet => {
-                fabric.unfenced(|fabric| fabric.publish(to, at, word))
+                unfenced(fabric, |fabric| fabric.publish(to, at, word))
             }
             _ => fabric.publish(to, at, word),
         }
@@ -62,14 +79,14 @@ impl Twist for PastCaches {
 
     fn quiet(&mut self, fabric: &mut LoomFabric) -> Result<bool, Fault> {
         match self {
-            Self::NotInQuiet | Self::NotBeforePublishNorInQuiet => fabric.unfenced(LoomFabric::quiet),
+            Self::NotInQuiet | Self::NotBeforePublishNorInQuiet => unfenced(fabric, LoomFabric::quiet),
             _ => fabric.quiet(),
         }
     }
 
     fn ended(&mut self, fabric: &mut LoomFabric) -> Result<(), Fault> {
         if *self == Self::NotAtTheEnd {
-            fabric.forget();
+            forget(fabric);
         }
         Ok(())
     }
@@ -119,7 +136,7 @@ pub struct NoBarrier;
 impl Twist for NoBarrier {
     fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
         // The first barrier of a group has the odd word; nobody carries a sum there.
-        let first = core_word(fabric.core(), 1);
+        let first = core_word(fabric.cells().core(), 1);
         if is_core_word(at) && same_parity(at, first) { fabric.observe(first) } else { fabric.observe(at) }
     }
 }
@@ -130,7 +147,7 @@ pub struct LowerCoresOnly;
 
 impl Twist for LowerCoresOnly {
     fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
-        let higher = is_core_word(at) && at > core_word(fabric.core(), 1);
+        let higher = is_core_word(at) && at > core_word(fabric.cells().core(), 1);
         if higher { NoBarrier.observe(fabric, at) } else { fabric.observe(at) }
     }
 }
@@ -151,7 +168,7 @@ impl Twist for OneCoreWord {
             return Ok(seen);
         }
         let (sums, epoch) = (seen << 2 >> 2, seen >> 62);
-        let asked = fabric.observe(core_word(fabric.core(), 0))? >> 62;
+        let asked = fabric.observe(core_word(fabric.cells().core(), 0))? >> 62;
         let ahead = epoch.wrapping_sub(asked) % 4 == 1;
         let behind = asked.wrapping_sub(epoch) % 4 == 1;
         let shown = if ahead { asked } else { asked.wrapping_sub(2) % 4 };
@@ -180,7 +197,7 @@ pub struct OnePartition(
 
 impl Twist for OnePartition {
     fn observe(&self, fabric: &LoomFabric, at: Place) -> Result<u64, Fault> {
-        if at == selector(self.0, fabric.core()) { Ok(0) } else { fabric.observe(at) }
+        if at == selector(self.0, fabric.cells().core()) { Ok(0) } else { fabric.observe(at) }
     }
 }
 
@@ -191,7 +208,7 @@ pub struct NoClear;
 impl Twist for NoClear {
     fn store(&mut self, fabric: &mut LoomFabric, at: Place, word: u64) -> Result<(), Fault> {
         // A selector is flipped as ever.
-        if fabric.private(at).is_some() { fabric.store(at, word) } else { Ok(()) }
+        if fabric.cells().private(at).is_some() { fabric.store(at, word) } else { Ok(()) }
     }
 }
 
@@ -204,7 +221,7 @@ pub struct ClearsAtQuiet {
 impl Twist for ClearsAtQuiet {
     fn store(&mut self, fabric: &mut LoomFabric, at: Place, word: u64) -> Result<(), Fault> {
         // A core reads its selectors before the next quiet.
-        if fabric.private(at).is_some() {
+        if fabric.cells().private(at).is_some() {
             return fabric.store(at, word);
         }
         self.held.push((at, word));

@@ -1,7 +1,7 @@
 //! Hooks by which a twin bends one effect of the fabric while the machines stay as they are.
 
 use super::domain::Seated;
-use super::fabric::{LoomFabric, Orderings};
+use super::fabric::{Accesses, LoomFabric, renew};
 use super::memory::Outputs;
 use std::rc::Rc;
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
@@ -10,9 +10,9 @@ use veriep_core::units::RankId;
 
 /// One core's twist. Whatever it leaves out is as the fabric does it.
 pub trait Twist {
-    /// How words are accessed.
-    fn orderings(&self) -> Orderings {
-        Orderings::default()
+    /// How memory is accessed.
+    fn accesses(&self) -> Accesses {
+        Accesses::default()
     }
 
     /// Instead of [`Fabric::put`].
@@ -88,8 +88,9 @@ pub struct Twisted<T> {
 }
 
 impl<T: Twist> Seated for Twisted<T> {
+    /// The driver has dropped the fabric of the operator before.
     fn begin(&mut self, _: usize, outputs: Rc<Outputs>) {
-        self.fabric.begin(outputs);
+        drop(renew(&mut self.fabric, outputs));
     }
 
     fn ended(&mut self) -> Result<(), Fault> {
@@ -132,5 +133,9 @@ impl<T: Twist> Fabric for Twisted<T> {
 
     fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
         self.fabric.deliver(output, from, len)
+    }
+
+    fn peer_bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        self.fabric.peer_bytes(rank, at, len)
     }
 }

@@ -13,6 +13,10 @@ use veriep_verify::loom::search::{Bound, failure, model};
 const TWO: Size<'_> = Size { cores: &[1, 1], experts: 2, bs: 1, h: 8 };
 /// Each rank sends to the other.
 const CROSS: Traffic<'_> = &[&[&[1]], &[&[0]]];
+/// Each rank sends to itself.
+const OWN: Traffic<'_> = &[&[&[0]], &[&[1]]];
+/// Both send to rank 0.
+const TO_FIRST: Traffic<'_> = &[&[&[0]], &[&[0]]];
 /// Nobody sends.
 const IDLE: Traffic<'_> = &[&[&[]], &[&[]]];
 
@@ -180,15 +184,28 @@ fn one_operator() {
 #[test]
 fn two_operators() {
     let group = |schedule: &str| Group::new(TWO, &[CROSS; 2], schedule).agents(&[Folded; 2]).body();
-    model("A2 C C, cross", Bound::Preemptions(3), 1_397..=1_709, group("CC"));
+    model("A2 C C, cross", Bound::Complete, 10_190..=12_460, group("CC"));
     model("A2 D C, cross", Bound::Preemptions(2), 1_657..=2_027, group("DC"));
 }
 
 #[test]
 fn halves_come_back_in_the_third_operator() {
-    let group = |schedule: &str| Group::new(TWO, &[CROSS; 3], schedule).agents(&[Folded; 2]);
-    model("A2 C C C, cross", Bound::Preemptions(2), 944..=1_154, group("CCC").body());
-    model("A2 D C D, cross", Bound::Preemptions(1), 457..=559, group("DCD").body());
+    for (name, traffic) in [("cross", CROSS), ("to first", TO_FIRST), ("own", OWN), ("idle", IDLE)] {
+        let group = |schedule: &str| Group::new(TWO, &[traffic; 3], schedule).agents(&[Folded; 2]).body();
+        model(&format!("A2 C C C, {name}"), Bound::Preemptions(3), 5_390..=6_590, group("CCC"));
+        model(&format!("A2 D C D, {name}"), Bound::Preemptions(2), 6_170..=7_560, group("DCD"));
+    }
+}
+
+#[test]
+#[ignore = "takes 10 min; run: cargo test -p veriep-verify --test loom -- --ignored a2:: --nocapture"]
+fn halves_come_back_in_every_execution_of_three_combines() {
+    for (name, traffic) in [("cross", CROSS), ("to first", TO_FIRST)] {
+        let group = Group::new(TWO, &[traffic; 3], "CCC").agents(&[Folded; 2]).body();
+        model(&format!("A2 C C C, {name}"), Bound::Complete, 592_000..=725_000, group);
+    }
+    let group = Group::new(TWO, &[CROSS; 3], "DCD").agents(&[Folded; 2]).body();
+    model("A2 D C D, cross", Bound::Preemptions(4), 251_000..=308_000, group);
 }
 
 #[test]

@@ -1,11 +1,14 @@
-//! A rank with two cores: what one of them puts, the other publishes. One operator: several on such a rank
-//! need the join, which is the driver's. Bound: every execution; loom's preemption bound is of no use with
-//! three threads, since it lets two that wait pass the turn to each other while the third starves.
+//! A rank with two cores: what one of them puts, the other publishes; and the join between operators, which is the driver's.
+//! Bound: every execution, but where a name says else; loom's preemption bound is of no use with three threads, since it
+//! lets two that wait pass the turn to each other while the third starves.
 
 use veriep_verify::loom::group::{Group, Size};
+use veriep_verify::loom::join::Join;
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
-use veriep_verify::loom::twins::{FlagFirst, LowerCoresOnly, NoBarrier, RelaxedObserve, RelaxedPublish};
+use veriep_verify::loom::twins::{
+    FlagFirst, LowerCoresOnly, NoBarrier, OneCoreWord, RelaxedObserve, RelaxedPublish,
+};
 use veriep_verify::loom::twist::Twist;
 
 /// One rank alone: core `i` sends token `i` and publishes for expert `i`.
@@ -85,4 +88,59 @@ fn catches_relaxed_core_words() {
     assert!(how.contains("Causality violation"), "{how}");
     let how = fails("D, relaxed observe", ALONE, SWAP, || RelaxedObserve);
     assert!(how.contains("Causality violation"), "{how}");
+}
+
+/// Behind the join the last core runs the experts, who read all that the rank has put out, and a combine reads triples and
+/// counts that other cores wrote.
+#[test]
+fn cores_join_after_an_operator() {
+    let alone = |schedule: &str| Group::new(ALONE, &[SWAP; 2], schedule).joined(Join::Kept).body();
+    model("D, two cores, join", Bound::Complete, 9_300..=11_400, alone("D"));
+    model("C, two cores, join", Bound::Complete, 520..=640, alone("C"));
+    let back = Group::new(TWO_AND_ONE, &[BACK], "C").joined(Join::Kept);
+    model("C, two cores and one, join", Bound::Complete, 7_450..=9_150, back.body());
+    model("D C, two cores, join", Bound::Preemptions(4), 19_450..=23_800, alone("DC"));
+    model("D C D, two cores, join", Bound::Preemptions(3), 14_290..=17_470, alone("DCD"));
+}
+
+/// Fails on any memory: without it experts read what has not been written. One operator.
+#[test]
+fn catches_a_missing_join() {
+    for (name, group) in [
+        ("D, no join", Group::new(ALONE, &[SWAP], "D")),
+        ("C, no join, two cores and one", Group::new(TWO_AND_ONE, &[BACK], "C")),
+    ] {
+        let how = failure(name, Bound::Complete, group.joined(Join::Missing).body());
+        assert!(how.contains("Causality violation"), "{how}");
+    }
+}
+
+/// Needs a memory weaker than total store order; one operator, since the experts read what the other core has put out.
+#[test]
+fn catches_a_relaxed_arrival_at_the_join() {
+    for (name, group) in [
+        ("D, relaxed arrival", Group::new(ALONE, &[SWAP], "D")),
+        ("C, relaxed arrival, two cores and one", Group::new(TWO_AND_ONE, &[BACK], "C")),
+    ] {
+        let how = failure(name, Bound::Complete, group.joined(Join::RelaxedArrival).body());
+        assert!(how.contains("Causality violation"), "{how}");
+    }
+}
+
+/// Needs a memory weaker than total store order, and a combine behind a dispatch, which reads what the other core has put
+/// out; after one operator nobody asks.
+#[test]
+fn catches_a_join_that_opens_relaxed() {
+    let group = |schedule| Group::new(ALONE, &[SWAP], schedule).joined(Join::RelaxedOpen).body();
+    let how = failure("D C, join opens relaxed", Bound::Complete, group("DC"));
+    assert!(how.contains("Causality violation"), "{how}");
+    model("D, join opens relaxed", Bound::Complete, 9_300..=11_400, group("D"));
+}
+
+/// One word for all barriers of a core: within one operator the sums are at its last barrier, so the join hides it; so it did in
+/// all 71 880 executions. The litmus test `catches_a_barrier_with_one_word_per_core` has no join, and fails.
+#[test]
+fn one_barrier_word_is_enough_for_one_operator_behind_a_join() {
+    let group = Group::new(ALONE, &[SWAP], "D").joined(Join::Kept).twisted(|_, _| OneCoreWord);
+    model("D, one barrier word, join", Bound::Preemptions(3), 1_000..=80_000, group);
 }

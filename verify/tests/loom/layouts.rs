@@ -42,14 +42,37 @@ fn dispatch_combine_dispatch_with_separate_flags_in_every_execution() {
     model("separate, D C D, to first", Bound::Complete, 580_000..=710_000, group.body());
 }
 
+/// Clears as late as the contract allows.
 #[test]
 fn partitions_come_back_in_the_third_dispatch() {
-    for (name, layout, expected) in
-        [("separate", SEPARATE, 11_800..=14_400), ("blocks", Layout::Blocks, 900..=1_100)]
-    {
-        let group = Group::with(layout, TWO, &[OWN; 3], "DDD");
-        let body = group.twisted(|_, _| ClearsAtQuiet::default());
-        model(&format!("{name}, D D D, late clears, own"), Bound::Preemptions(3), expected, body);
+    let late = |layout, traffic| {
+        Group::with(layout, TWO, &[traffic; 3], "DDD").twisted(|_, _| ClearsAtQuiet::default())
+    };
+    for (name, layout, traffic, expected) in [
+        ("separate, D D D, late clears, own", SEPARATE, OWN, 11_800..=14_400),
+        ("separate, D D D, late clears, cross", SEPARATE, CROSS, 11_800..=14_400),
+        ("separate, D D D, late clears, to first", SEPARATE, TO_FIRST, 11_800..=14_400),
+        ("blocks, D D D, late clears, own", Layout::Blocks, OWN, 900..=1_100),
+        ("blocks, D D D, late clears, cross", Layout::Blocks, CROSS, 15_000..=25_000),
+        ("blocks, D D D, late clears, to first", Layout::Blocks, TO_FIRST, 6_000..=11_000),
+    ] {
+        model(name, Bound::Preemptions(3), expected, late(layout, traffic));
+    }
+}
+
+/// Both kinds of partition, whole rounds.
+#[test]
+fn partitions_come_back_in_the_third_round() {
+    for (name, layout, traffic, schedule, expected) in [
+        ("separate, D C D C D, cross", SEPARATE, CROSS, "DCDCD", 7_000..=8_600),
+        ("separate, D C D C D, to first", SEPARATE, TO_FIRST, "DCDCD", 1_740..=2_140),
+        ("separate, C D C D C, cross", SEPARATE, CROSS, "CDCDC", 5_650..=6_910),
+        ("blocks, D C D C D, cross", Layout::Blocks, CROSS, "DCDCD", 12_160..=14_870),
+        ("blocks, D C D C D, to first", Layout::Blocks, TO_FIRST, "DCDCD", 1_510..=1_850),
+        ("blocks, C D C D C, cross", Layout::Blocks, CROSS, "CDCDC", 8_240..=10_090),
+    ] {
+        let group = Group::with(layout, TWO, &[traffic; 3], schedule);
+        model(name, Bound::Preemptions(2), expected, group.body());
     }
 }
 

@@ -6,5 +6,6 @@ mod cores;
 mod layouts;
 mod litmus;
 mod ranks;
+mod receive;
 mod rounds;
 mod streaming;

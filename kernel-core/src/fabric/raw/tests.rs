@@ -138,7 +138,7 @@ fn rows_through_the_caches_want_no_fence() {
 #[test]
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 fn the_fence_is_the_processors_instruction() {
-    let fence = <super::StoreFence as crate::fabric::coherent::Fence>::fence as fn(_);
+    let fence = <super::RawCells<'_> as crate::fabric::coherent::Cells>::fence as fn(_);
     let code = fence as *const [u8; 16];
     assert!(code.addr().is_multiple_of(16), "functions begin at multiples of 16");
     // SAFETY: the code of a function, which may be read; it is mapped in whole pages. No other function lies so near.

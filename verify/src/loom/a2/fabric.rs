@@ -1,5 +1,5 @@
-//! One core's fabric and one agent's interface over loom's memory: orderings are those of `veriep_core::fabric::raw`, which
-//! stand in `veriep_core::fabric::coherent`.
+//! One core's fabric and one agent's interface over loom's memory: the very ones of `veriep_core::fabric::raw`, over cells that
+//! are loom's objects.
 
 use super::Bend;
 use super::memory::Memory;
@@ -8,10 +8,12 @@ use crate::loom::memory::Outputs;
 use crate::loom::trace::{self, Access, Event};
 use ::loom::sync::atomic::Ordering;
 use bumpalo::Bump;
+use core::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use veriep_core::fabric::coherent::{OBSERVE, PUBLISH, SOURCE, STORE, TRANSFER};
+use veriep_core::fabric::coherent::{Cells, CoherentFabric, CoherentNic, Copied};
+use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault, Progress, ProtocolError};
 use veriep_core::layout::a2_message::{DOORBELL, MESSAGE_SLOT, doorbell};
@@ -54,22 +56,191 @@ impl RankView {
         Fault::new(self.rank, at, len)
     }
 
+    /// An agent's accesses are noted as those of core 0.
     fn note(&self, core: CoreId, access: Access) {
         trace::note(Event { rank: self.rank, core, access });
     }
 }
 
-/// The fabric of one core.
+/// Who acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Actor {
+    Core(CoreId),
+    Agent,
+}
+
+/// What a core or an agent reaches.
 #[derive(Debug)]
-pub struct CoreFabric {
+pub struct A2Cells {
     view: RankView,
-    core: CoreId,
+    actor: Actor,
     /// Of the running operator.
     outputs: Rc<Outputs>,
     /// Words as only their owner reads them, so that loom need not branch on them.
-    private: BTreeMap<Place, u64>,
+    private: Rc<RefCell<BTreeMap<Place, u64>>>,
     /// Copies of the rows that a machine looks at.
     copies: Bump,
+}
+
+impl A2Cells {
+    fn new(view: RankView, actor: Actor) -> Self {
+        Self { view, actor, outputs: Rc::default(), private: Rc::default(), copies: Bump::new() }
+    }
+
+    fn with_outputs(&self, outputs: Rc<Outputs>) -> Self {
+        let private = Rc::clone(&self.private);
+        Self { outputs, private, ..Self::new(self.view.clone(), self.actor) }
+    }
+
+    fn note(&self, access: Access) {
+        let core = if let Actor::Core(core) = self.actor { core } else { CoreId(0) };
+        self.view.note(core, access);
+    }
+
+    fn is_private(&self, rank: RankId, at: Place) -> bool {
+        let Actor::Core(core) = self.actor else { return false };
+        let alone = self.view.shape.aiv_num() == 1;
+        let own = [core_word(core, 0), core_word(core, 1)].contains(&at);
+        let mine = own || at == doorbell() && core.0 == 0 || alone && at == buffer_chosen(&self.view.shape);
+        mine && rank == self.view.rank
+    }
+
+    /// The ordering that a twin makes of the one that the fabric asks for.
+    fn bent(&self, at: Place, ordering: Ordering) -> Ordering {
+        let is_agent = self.actor == Actor::Agent;
+        let relaxed = match (self.view.bend, ordering) {
+            (Bend::RelaxedTransfer, Ordering::Release) => is_agent,
+            (Bend::RelaxedAgent, Ordering::Acquire) => is_agent,
+            (Bend::RelaxedObserve, Ordering::Acquire) => !is_agent,
+            (Bend::RelaxedDoorbell, Ordering::Release) => at == doorbell(),
+            _ => false,
+        };
+        if relaxed { Ordering::Relaxed } else { ordering }
+    }
+
+    fn has(&self, at: Place, len: u64) -> bool {
+        at.offset.checked_add(len).is_some_and(|end| self.view.memory.has(at, at.offset..end))
+    }
+
+    /// Writes whole words of the own rank; those that mean nothing are forgotten.
+    fn write_words(&self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        let len = bytes.len() as u64;
+        let at = self.view.folded(at);
+        self.check(self.view.rank, at, len)?;
+        let words = bytes.as_chunks().0;
+        for (distance, word) in self.view.memory.words(self.view.rank, at, len) {
+            if let Some(&value) = words.get(distance as usize / 8) {
+                // Nobody else is there: the barrier or the doorbell speaks for it.
+                word.store(u64::from_le_bytes(value), Ordering::Relaxed);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Cells for A2Cells {
+    fn capabilities(&self) -> Capabilities {
+        Capabilities::empty()
+    }
+
+    fn own(&self, _: Place) -> RankId {
+        self.view.rank
+    }
+
+    fn is_far(&self, _: RankId) -> bool {
+        false
+    }
+
+    fn check(&self, rank: RankId, at: Place, len: u64) -> Result<(), Fault> {
+        if self.has(at, len) { Ok(()) } else { Err(Fault::new(rank, at, len)) }
+    }
+
+    fn load(&self, rank: RankId, at: Place, ordering: Ordering) -> Result<u64, Fault> {
+        if self.is_private(rank, at) {
+            return Ok(self.private.borrow().get(&at).copied().unwrap_or(0));
+        }
+        let Some(known) = self.view.memory.word(rank, self.view.folded(at)) else {
+            // Nothing that is meant was ever written there.
+            return self.check(rank, at, 8).map(|()| 0);
+        };
+        let word = known.load(self.bent(at, ordering));
+        if ordering != Ordering::Relaxed && self.actor != Actor::Agent {
+            self.note(Access::Saw(at, word));
+        }
+        Ok(word)
+    }
+
+    fn store(&self, to: RankId, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
+        let is_private = self.is_private(to, at);
+        if is_private {
+            self.private.borrow_mut().insert(at, word);
+        }
+        match self.view.memory.word(to, self.view.folded(at)) {
+            Some(known) => {
+                self.note(match self.actor {
+                    Actor::Core(_) => Access::Word(to, at, word),
+                    Actor::Agent => Access::Sent(to, at, word),
+                });
+                known.store(word, self.bent(at, ordering));
+            }
+            None if is_private => {}
+            // A transfer also carries words that mean nothing.
+            None if self.actor == Actor::Agent => self.check(to, at, 8)?,
+            None => return Err(Fault::new(to, at, 8)),
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<Copied, Fault> {
+        self.note(Access::Put(to, at));
+        if to != self.view.rank || at.region != Region::Window || !tail.is_empty() {
+            return Err(Fault::new(to, at, (row.len() + tail.len()) as u64));
+        }
+        self.write_words(at, row).map(|()| Copied::Cached)
+    }
+
+    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<Copied, Fault> {
+        let bytes = self.bytes(self.view.rank, from, len)?.to_vec();
+        self.write(output, &bytes).map(|()| Copied::Cached)
+    }
+
+    fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
+        self.note(Access::Wrote(at));
+        let fault = self.view.fault(at, bytes.len() as u64);
+        match at.region {
+            Region::WindowOut => self.write_words(at, bytes),
+            Region::Output(tensor) => self.outputs.tensor(tensor).write(at.offset, bytes).ok_or(fault),
+            _ => Err(fault),
+        }
+    }
+
+    fn bytes(&self, rank: RankId, at: Place, len: u64) -> Result<&[u8], Fault> {
+        let view = &self.view;
+        self.note(Access::Read(rank, at));
+        let at = view.folded(at);
+        self.check(rank, at, len)?;
+        let bytes = self.copies.alloc_slice_fill_copy(len as usize, 0);
+        for (distance, word) in view.memory.words(rank, at, len) {
+            let to = bytes.get_mut(distance as usize..).and_then(|rest| rest.first_chunk_mut());
+            *to.ok_or(view.fault(at, len))? = word.load(Ordering::Relaxed).to_le_bytes();
+        }
+        Ok(bytes)
+    }
+
+    fn lend(&self, _: Place, _: u64) -> Option<&[Cell<u8>]> {
+        None
+    }
+
+    fn prefetch(&self, _: &[u8]) {}
+
+    /// No row bypasses the caches here.
+    fn fence(&mut self) {}
+}
+
+/// The fabric of one core.
+#[derive(Debug)]
+pub struct CoreFabric {
+    inner: CoherentFabric<A2Cells>,
     /// By operator: the flags that it waits for.
     awaited: Vec<BTreeSet<Place>>,
     /// The running operator.
@@ -89,116 +260,64 @@ impl CoreFabric {
         awaited: Vec<BTreeSet<Place>>,
         folded: Option<AgentNic>,
     ) -> Self {
-        let (outputs, late, private) = (Rc::default(), Vec::new(), BTreeMap::new());
-        Self { view, core, outputs, private, copies: Bump::new(), awaited, operator: 0, late, folded }
+        let inner = CoherentFabric::from(A2Cells::new(view, Actor::Core(core)));
+        Self { inner, awaited, operator: 0, late: Vec::new(), folded }
     }
 
     /// Its rank.
     #[must_use]
     pub const fn rank(&self) -> RankId {
-        self.view.rank
+        self.view().rank
     }
 
-    fn is_private(&self, at: Place) -> bool {
-        let alone = self.view.shape.aiv_num() == 1;
-        let own = [core_word(self.core, 0), core_word(self.core, 1)].contains(&at);
-        own || at == doorbell() && self.core.0 == 0 || alone && at == buffer_chosen(&self.view.shape)
-    }
-
-    /// Writes whole words of the own rank; those that mean nothing are forgotten.
-    fn write_words(&self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        let len = bytes.len() as u64;
-        let at = self.view.folded(at);
-        if !self.view.memory.has(at, at.offset..at.offset + len) {
-            return Err(self.view.fault(at, len));
-        }
-        let words = bytes.as_chunks().0;
-        for (distance, word) in self.view.memory.words(self.view.rank, at, len) {
-            if let Some(&value) = words.get(distance as usize / 8) {
-                // Nobody else is there: the barrier or the doorbell speaks for it.
-                word.store(u64::from_le_bytes(value), Ordering::Relaxed);
-            }
-        }
-        Ok(())
-    }
-
-    fn write_word(&mut self, at: Place, word: u64, ordering: Ordering) -> Result<(), Fault> {
-        self.view.note(self.core, Access::Word(self.view.rank, at, word));
-        let is_private = self.is_private(at);
-        if is_private {
-            self.private.insert(at, word);
-        }
-        match self.view.memory.word(self.view.rank, self.view.folded(at)) {
-            Some(known) => known.store(word, ordering),
-            None if is_private => {}
-            None => return Err(self.view.fault(at, 8)),
-        }
-        Ok(())
+    const fn view(&self) -> &RankView {
+        &self.inner.cells().view
     }
 }
 
-impl Fabric for CoreFabric {
-    fn capabilities(&self) -> Capabilities {
-        Capabilities::empty()
+impl Middleware for CoreFabric {
+    type Inner = CoherentFabric<A2Cells>;
+
+    fn inner(&self) -> &CoherentFabric<A2Cells> {
+        &self.inner
     }
 
-    fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.view.note(self.core, Access::Put(to, at));
-        if to != self.view.rank || at.region != Region::Window || !tail.is_empty() {
-            return Err(Fault::new(to, at, (row.len() + tail.len()) as u64));
-        }
-        self.write_words(at, row)
+    fn inner_mut(&mut self) -> &mut CoherentFabric<A2Cells> {
+        &mut self.inner
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        Fabric::capabilities(&self.inner)
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        if to != self.view.rank {
+        if to != self.rank() {
             return Err(Fault::new(to, at, 8));
         }
-        let rings = at == doorbell();
-        let relaxed = rings && self.view.bend == Bend::RelaxedDoorbell;
-        self.write_word(at, word, if relaxed { Ordering::Relaxed } else { PUBLISH })?;
-        if rings {
+        self.inner.publish(to, at, word)?;
+        if at == doorbell() {
             let late = core::mem::take(&mut self.late);
             late.into_iter().try_for_each(|(at, word)| match at.region {
-                Region::WindowOut => self.write_words(at, &word.to_le_bytes()),
-                _ => self.write_word(at, word, STORE),
+                Region::WindowOut => self.inner.write(at, &word.to_le_bytes()),
+                _ => self.inner.store(at, word),
             })?;
         }
         Ok(())
     }
 
-    /// A release store is after all that its thread did before, so there is nothing to wait for.
-    fn quiet(&mut self) -> Result<bool, Fault> {
-        Ok(true)
-    }
-
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        if self.is_private(at) {
-            return Ok(self.private.get(&at).copied().unwrap_or(0));
-        }
-        let view = &self.view;
-        let relaxed = view.bend == Bend::RelaxedObserve;
-        let ordering = if relaxed { Ordering::Relaxed } else { OBSERVE };
-        let Some(known) = view.memory.word(view.rank, view.folded(at)) else {
-            // Nothing that is meant was ever written there.
-            return if view.memory.has(at, at.offset..at.offset + 8) {
-                Ok(0)
-            } else {
-                Err(view.fault(at, 8))
-            };
-        };
-        let word = known.load(ordering);
-        view.note(self.core, Access::Saw(at, word));
-        if view.bend == Bend::EarlyFlip && self.core.0 == 0 && at == buffer_chosen(&view.shape) {
-            known.store(word ^ 1, Ordering::Relaxed);
+        let (cells, word) = (self.inner.cells(), self.inner.observe(at)?);
+        let first = cells.actor == Actor::Core(CoreId(0));
+        if cells.view.bend == Bend::EarlyFlip && first && at == buffer_chosen(&cells.view.shape) {
+            cells.store(cells.view.rank, at, word ^ 1, Ordering::Relaxed)?;
         }
         Ok(word)
     }
 
     fn store(&mut self, at: Place, word: u64) -> Result<(), Fault> {
-        let flips = at == buffer_chosen(&self.view.shape);
+        let flips = at == buffer_chosen(&self.view().shape);
         let clears = at.region == Region::Window && !flips;
-        match self.view.bend {
+        match self.view().bend {
             Bend::EarlyFlip if flips => Ok(()),
             Bend::NoClears if clears => Ok(()),
             Bend::SeedClears if clears && !self.awaited[self.operator].contains(&at) => Ok(()),
@@ -206,55 +325,27 @@ impl Fabric for CoreFabric {
                 self.late.push((at, word));
                 Ok(())
             }
-            _ => self.write_word(at, word, STORE),
+            _ => self.inner.store(at, word),
         }
-    }
-
-    fn bytes(&self, at: Place, len: u64) -> Result<&[u8], Fault> {
-        let view = &self.view;
-        view.note(self.core, Access::Read(at));
-        let at = view.folded(at);
-        if !view.memory.has(at, at.offset..at.offset + len) {
-            return Err(view.fault(at, len));
-        }
-        let bytes = self.copies.alloc_slice_fill_copy(len as usize, 0);
-        for (distance, word) in view.memory.words(view.rank, at, len) {
-            let to = bytes.get_mut(distance as usize..).and_then(|rest| rest.first_chunk_mut());
-            *to.ok_or(view.fault(at, len))? = word.load(Ordering::Relaxed).to_le_bytes();
-        }
-        Ok(bytes)
     }
 
     fn write(&mut self, at: Place, bytes: &[u8]) -> Result<(), Fault> {
-        self.view.note(self.core, Access::Wrote(at));
-        match at.region {
-            Region::WindowOut if self.view.bend == Bend::LateWrites => {
-                let words = (0..).step_by(8).zip(bytes.as_chunks().0);
-                let late = words.map(|(shift, &word)| {
-                    (Place { offset: at.offset + shift, ..at }, u64::from_le_bytes(word))
-                });
-                self.late.extend(late);
-                Ok(())
-            }
-            Region::WindowOut => self.write_words(at, bytes),
-            Region::Output(tensor) => {
-                let written = self.outputs.tensor(tensor).write(at.offset, bytes);
-                written.ok_or(self.view.fault(at, bytes.len() as u64))
-            }
-            _ => Err(self.view.fault(at, bytes.len() as u64)),
+        if at.region != Region::WindowOut || self.view().bend != Bend::LateWrites {
+            return self.inner.write(at, bytes);
         }
-    }
-
-    fn deliver(&mut self, output: Place, from: Place, len: u64) -> Result<(), Fault> {
-        let bytes = self.bytes(from, len)?.to_vec();
-        self.write(output, &bytes)
+        let words = (0..).step_by(8).zip(bytes.as_chunks().0);
+        let late =
+            words.map(|(shift, &word)| (Place { offset: at.offset + shift, ..at }, u64::from_le_bytes(word)));
+        self.late.extend(late);
+        Ok(())
     }
 }
 
 impl Seated for CoreFabric {
+    /// The driver has dropped the fabric of the operator before.
     fn begin(&mut self, n: usize, outputs: Rc<Outputs>) {
-        (self.operator, self.outputs) = (n, outputs);
-        self.copies.reset();
+        self.operator = n;
+        self.inner = CoherentFabric::from(self.inner.cells().with_outputs(outputs));
     }
 
     /// Who waits lets his agent go on.
@@ -272,6 +363,7 @@ impl Seated for CoreFabric {
 #[derive(Debug)]
 pub struct AgentNic {
     view: RankView,
+    inner: CoherentNic<A2Cells>,
     /// Transfers wait for the next one and are delivered behind it.
     pub late: bool,
     agent: Agent,
@@ -283,14 +375,15 @@ pub struct AgentNic {
 impl AgentNic {
     /// The interface of the agent of a rank, which posts so many tasks.
     #[must_use]
-    pub const fn new(view: RankView, late: bool, tasks: usize) -> Self {
-        Self { view, late, agent: Agent::new(), tasks, held: Vec::new() }
+    pub fn new(view: RankView, late: bool, tasks: usize) -> Self {
+        let inner = CoherentNic::from(A2Cells::new(view.clone(), Actor::Agent));
+        Self { view, inner, late, agent: Agent::new(), tasks, held: Vec::new() }
     }
 
     /// Lets the agent step.
     fn step(&mut self) -> Result<Progress, ProtocolError> {
         if self.tasks == 0 {
-            self.flush();
+            self.flush()?;
             return Ok(Progress::Done);
         }
         let (shape, mut agent) = (Arc::clone(&self.view.shape), self.agent.clone());
@@ -308,57 +401,37 @@ impl AgentNic {
     }
 
     /// Delivers what has been held back.
-    pub fn flush(&mut self) {
-        for transfer in core::mem::take(&mut self.held).iter().rev() {
-            self.deliver(transfer);
+    fn flush(&mut self) -> Result<(), Fault> {
+        while let Some(transfer) = self.held.pop() {
+            self.deliver(&transfer)?;
         }
+        Ok(())
     }
 
-    fn deliver(&self, &Transfer { to, from, at, len }: &Transfer) {
-        let view = &self.view;
-        let (from, at) = (view.folded(from), view.folded(at));
-        let ordering = match view.bend {
-            Bend::RelaxedTransfer => Ordering::Relaxed,
-            _ => TRANSFER,
-        };
-        let mut words: Vec<_> = view.memory.words(to, at, len).collect();
-        if view.bend == Bend::LastWordFirst {
-            words.rotate_right(1);
+    fn deliver(&mut self, transfer: &Transfer) -> Result<(), Fault> {
+        let Transfer { from, at, len, .. } = *transfer;
+        let rest = len.saturating_sub(8);
+        if self.view.bend == Bend::LastWordFirst && rest > 0 {
+            let after = |place: Place| Place { offset: place.offset + rest, ..place };
+            self.inner.post(&Transfer { from: after(from), at: after(at), len: 8, ..*transfer })?;
+            return self.inner.post(&Transfer { len: rest, ..*transfer }).map(|_| ());
         }
-        for (distance, word) in words {
-            let source = Place { offset: from.offset + distance, ..from };
-            let value = view.memory.word(view.rank, source).map_or(0, |word| word.load(SOURCE));
-            let place = Place { offset: at.offset + distance, ..at };
-            trace::note(Event { rank: view.rank, core: CoreId(0), access: Access::Sent(to, place, value) });
-            word.store(value, ordering);
-        }
+        self.inner.post(transfer).map(|_| ())
     }
 }
 
 impl Nic for AgentNic {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
-        let view = &self.view;
-        let relaxed = view.bend == Bend::RelaxedAgent;
-        let ordering = if relaxed { Ordering::Relaxed } else { OBSERVE };
-        let word = view.memory.word(view.rank, view.folded(at)).ok_or(view.fault(at, 8))?;
-        Ok(word.load(ordering))
+        self.inner.observe(at)
     }
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
-        transfer.check(self.view.rank)?;
-        let Transfer { from, at, len, .. } = *transfer;
-        for place in [from, at] {
-            let end = place.offset.checked_add(len).ok_or(self.view.fault(place, len))?;
-            if !self.view.memory.has(place, place.offset..end) {
-                return Err(self.view.fault(place, len));
-            }
-        }
         self.tasks = self.tasks.saturating_sub(1);
         if self.late && self.held.is_empty() {
             self.held.push(*transfer);
         } else {
-            self.deliver(transfer);
-            self.flush();
+            self.deliver(transfer)?;
+            self.flush()?;
         }
         Ok(Post::Posted)
     }
