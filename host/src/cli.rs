@@ -75,6 +75,12 @@ impl Verb {
     pub const fn ends_early(&self) -> bool {
         matches!(self, Self::Run(_) | Self::Bench(_))
     }
+
+    /// Whether it dumps memory when it is asked to.
+    #[must_use]
+    pub const fn dumps(&self) -> bool {
+        matches!(self, Self::Run(RunArgs { dump: Some(_), .. }))
+    }
 }
 
 /// Where a configuration comes from.
@@ -274,6 +280,9 @@ pub struct RunArgs {
     /// Write the last round's result.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Write what all ranks have in memory when the run hangs or ends, and on SIGUSR2: for diagnose.
+    #[arg(long, value_name = "FOLDER")]
+    pub dump: Option<PathBuf>,
     /// Who runs it.
     #[arg(long, value_enum, default_value_t)]
     pub backend: BackendArg,

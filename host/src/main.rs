@@ -20,6 +20,10 @@ fn main() -> ExitCode {
     if cli.verb.ends_early() {
         unix::note_interrupts();
     }
+    #[cfg(unix)]
+    if cli.verb.dumps() {
+        unix::note_dumps();
+    }
     let mut report = Report::new(cli.format);
     match command::dispatch(cli.verb, &mut report) {
         Ok(()) => ExitCode::SUCCESS,
