@@ -8,7 +8,7 @@ pub use bench::{Baseline, BenchArgs, RowCopyArg};
 pub use plan::{PlanArgs, SharedArg};
 use veriep_core::protocol::{Flags, Receive};
 
-use crate::command::Release;
+use crate::command::From as Layout;
 use crate::driver::threads::Spread;
 use crate::error::{Error, one_line};
 use crate::generate::{MaskKind, Routing};
@@ -74,6 +74,12 @@ impl Verb {
     #[must_use]
     pub const fn ends_early(&self) -> bool {
         matches!(self, Self::Run(_) | Self::Bench(_))
+    }
+
+    /// Whether it dumps memory when it is asked to.
+    #[must_use]
+    pub const fn dumps(&self) -> bool {
+        matches!(self, Self::Run(RunArgs { dump: Some(_), .. }))
     }
 }
 
@@ -283,6 +289,9 @@ pub struct RunArgs {
     /// Write the last round's result.
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
+    /// Write what all ranks have in memory when the run hangs or ends, and on SIGUSR2: for diagnose.
+    #[arg(long, value_name = "FOLDER")]
+    pub dump: Option<PathBuf>,
     /// Who runs it.
     #[arg(long, value_enum, default_value_t)]
     pub backend: BackendArg,
@@ -576,12 +585,13 @@ pub struct SimulateArgs {
 /// `veriep diagnose`
 #[derive(Args, Debug)]
 pub struct DiagnoseArgs {
-    /// The folder with rank0.state, rank1.state and so on, and with config.toml unless another option names one.
+    /// The folder with rank0.state, rank1.state and so on, and with config.toml unless another option names one; run --dump
+    /// writes such a folder.
     #[arg(value_name = "FOLDER")]
     pub folder: PathBuf,
     /// Whose operators the group ran.
-    #[arg(long, value_enum)]
-    pub from: Release,
+    #[arg(long, value_enum, default_value_t)]
+    pub from: Layout,
     /// A configuration file.
     #[arg(long, value_name = "FILE", conflicts_with = "preset")]
     pub config: Option<PathBuf>,
@@ -594,9 +604,24 @@ pub struct DiagnoseArgs {
     /// A case with the batch that hangs: its expert_ids say which rank returns which result.
     #[arg(long, value_name = "CASE")]
     pub case: Option<PathBuf>,
-    /// How many batches may be in flight: the most by which dispatches are ahead of combines.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
-    pub in_flight: u32,
+    /// How rows were received; left out, as the folder's options.toml says, like the options below.
+    #[arg(long, value_parser = receive())]
+    pub receive: Option<Receive>,
+    /// How dispatch of the plain layout told of records and of their number.
+    #[arg(long, value_enum)]
+    pub flags: Option<FlagsArg>,
+    /// Who issued what goes to other servers, in the hierarchy: 2 an agent, 3 the cores.
+    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
+    pub stage: Option<u32>,
+    /// Bytes added in front of a block of records for each rank before its source and before its owner.
+    #[arg(long, value_name = "BYTES", allow_negative_numbers = true)]
+    pub port_offset: Option<i64>,
+    /// Where experts left what they returned.
+    #[arg(long, value_enum)]
+    pub experts: Option<ExpertsArg>,
+    /// How many batches may be in flight: so many dispatches, then their combines.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub in_flight: Option<u32>,
 }
 
 /// `veriep golden`

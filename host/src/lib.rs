@@ -14,6 +14,7 @@ pub mod compare;
 pub mod config;
 pub mod conformance;
 pub mod driver;
+pub mod dump;
 pub mod error;
 pub mod expected;
 pub mod expert;

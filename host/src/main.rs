@@ -25,6 +25,10 @@ fn main() -> ExitCode {
     if veriep::world::is_seated() {
         unix::ignore_interrupts();
     }
+    #[cfg(unix)]
+    if cli.verb.dumps() {
+        unix::note_dumps();
+    }
     let mut report = Report::new(cli.format);
     match command::dispatch(cli.verb, &mut report) {
         Ok(()) => ExitCode::SUCCESS,

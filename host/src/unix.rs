@@ -37,6 +37,16 @@ pub(crate) fn ignore_interrupts() {
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) };
 }
 
+/// A signal that ends the program unless it is noted asks for a dump.
+pub(crate) fn note_dumps() {
+    extern "C" fn note(_: libc::c_int) {
+        veriep::interrupt::ask_for_dump();
+    }
+    let handler: extern "C" fn(libc::c_int) = note;
+    // SAFETY: the handler stores to an atomic, which one may do; the signal had none before.
+    unsafe { libc::signal(libc::SIGUSR2, handler as libc::sighandler_t) };
+}
+
 /// The system's memory. When there is no more, the program ends with a line and the status of a request that cannot be met.
 pub(crate) struct Memory;
 

@@ -5,6 +5,7 @@
 //! written in an operator holds a pattern, so that a value of the operator before cannot pass for a new one.
 
 use super::{Backend, Members, Pages, Reader, anonymous};
+use crate::dump;
 use memmap2::MmapMut;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -98,6 +99,16 @@ impl Lockstep {
     pub fn breaking(mut self, broken: Broken) -> Self {
         self.inner.get_mut().unwrap_or_else(PoisonError::into_inner).broken = broken;
         self
+    }
+
+    /// Where the regions of all members are, for a dump.
+    pub(crate) fn mapped(&self) -> Vec<dump::Mapped> {
+        let member = |regions: &Vec<(MmapMut, u64)>| {
+            core::array::from_fn(|region| {
+                regions.get(region).map_or((0, 0), |(bytes, size)| (bytes.as_ptr() as usize, *size))
+            })
+        };
+        self.lock().storage.members.iter().map(member).collect()
     }
 
     /// Lends the memory out, with how many batches it has outputs for; meanwhile nothing is here.

@@ -5,7 +5,7 @@
 #![allow(unsafe_code)]
 
 use super::{Backend, Members, Pages, Reader, anonymous, row_copy};
-use crate::global_rank;
+use crate::{dump, global_rank};
 use memmap2::MmapRaw;
 use std::io;
 use std::sync::Arc;
@@ -161,6 +161,20 @@ impl SharedMemory {
 }
 
 impl SharedMemory {
+    /// Where the regions of all members are, for a dump.
+    pub(crate) fn mapped(&self) -> Vec<dump::Mapped> {
+        let of = |segment: Segment| (segment.base() as usize, segment.len());
+        let members = self.peers.first().map_or(0, Vec::len) * self.peers.len();
+        let member = |number: usize| {
+            let (ep_rank, tp_rank) = (number / self.peers.len(), number % self.peers.len());
+            let Peer { state, window, window_out } = self.peers[tp_rank][ep_rank];
+            let tp = self.tp.get(ep_rank).map(|pair| [pair[tp_rank].state, pair[tp_rank].window].map(of));
+            let [tp_state, tp_window] = tp.unwrap_or_default();
+            [of(state), of(window), of(window_out), tp_state, tp_window]
+        };
+        (0..members).map(member).collect()
+    }
+
     /// The same with rows copied so, and not as is [fastest](row_copy::fastest) for few of them.
     #[must_use]
     pub fn with_row_copy(self, row_copy: RowCopy) -> Self {

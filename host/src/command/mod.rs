@@ -20,7 +20,7 @@ mod sizes;
 mod source;
 mod traffic;
 
-pub use diagnose::Release;
+pub use diagnose::From;
 pub use source::{Source, make_case, resolve};
 
 use crate::cli::Verb;

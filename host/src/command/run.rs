@@ -16,6 +16,7 @@ use crate::cli::{BackendArg, RunArgs};
 use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Failure, Options, RankState};
+use crate::dump::{self, Dump};
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
@@ -192,13 +193,15 @@ fn on_threads(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
     let memory = SharedMemory::new(case, batches).map_err(|e| super::of_memory(&e))?;
     let bytes = Bytes::of(case).resident(plan.options.choices.receive);
     let memory = memory.with_row_copy(row_copy::fastest(bytes));
+    let mapped = memory.mapped();
     let backend = layers(job, memory);
     let workers = job.workers;
     let mut moved = None;
     let drive =
         |unit: &driver::Unit<'_, _>| counted(unit, &mut moved, || driver::threads::run(unit, &workers));
     let world = World::alone(global_rank::count(&case.shape), workers.count);
-    let (costs, ranks) = group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick)?;
+    let (costs, ranks) =
+        dumped(job, mapped, || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick))?;
     // The last round's result is the case's, and its rows are what bare copies copy.
     if costs.rounds < plan.rounds() {
         return Ok(Ran { costs, roofline: None, moved });
@@ -228,6 +231,7 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
     let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| super::of_memory(&e))?;
+    let mapped = lockstep.mapped();
     let backend = layers(job, lockstep);
     let mut moved = None;
     let drive = |unit: &driver::Unit<'_, _>| {
@@ -237,14 +241,26 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
         })
     };
     let world = World::alone(global_rank::count(&case.shape), 0);
-    let (costs, ranks) = group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick)
-        .map_err(|error| {
-            error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
-        })?;
+    let (costs, ranks) =
+        dumped(job, mapped, || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick))
+            .map_err(|error| {
+                error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
+            })?;
     if let Some(path) = args.out.as_ref().filter(|_| costs.rounds == plan.rounds()) {
         output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
     }
     Ok(Ran { costs, roofline: None, moved })
+}
+
+/// Runs a group whose memory is mapped so, with dumps where they are asked for.
+fn dumped<T>(
+    job: &Job<'_>,
+    mapped: Vec<dump::Mapped>,
+    run: impl FnOnce() -> Result<T, Error>,
+) -> Result<T, Error> {
+    let Some(folder) = &job.args.dump else { return run() };
+    let Plan { unit, options, .. } = &job.plan;
+    Dump::new(folder, &job.case, (options.choices, unit.in_flight()), mapped).around(run)
 }
 
 /// The case itself in the last round, varied before.

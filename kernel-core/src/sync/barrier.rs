@@ -26,13 +26,25 @@ const EPOCHS: u32 = 4;
 /// The words hold epochs that cannot follow each other, or the fabric refuses.
 pub(crate) fn current_epoch<F: Fabric + ?Sized>(fabric: &F, core: CoreId) -> Result<u32, ProtocolError> {
     let (even, odd) = (fabric.observe(core_word(core, 0))?, fabric.observe(core_word(core, 1))?);
+    last_of(even, odd).map_err(|epoch| ProtocolError::CoreWord {
+        core,
+        seen: if epoch == 0 { even } else { odd },
+        epoch,
+    })
+}
+
+/// Returns the last barrier, modulo 4, at which a core with these two words has arrived.
+///
+/// # Errors
+/// The words hold epochs that cannot follow each other. Returns the barrier, 0 or 1, whose word cannot be.
+pub const fn last_of(even: u64, odd: u64) -> Result<u32, u32> {
     match (epoch_of(even), epoch_of(odd)) {
         // No barrier has been passed: both words are still zero.
         (0, 0) if even == 0 && odd == 0 => Ok(0),
         (epoch @ (0 | 2), at) if at == (epoch + 1) % EPOCHS => Ok(at),
         (epoch @ (0 | 2), at) if at == (epoch + 3) % EPOCHS => Ok(epoch),
-        (0 | 2, _) => Err(ProtocolError::CoreWord { core, seen: odd, epoch: 1 }),
-        _ => Err(ProtocolError::CoreWord { core, seen: even, epoch: 0 }),
+        (0 | 2, _) => Err(1),
+        _ => Err(0),
     }
 }
 
@@ -98,11 +110,17 @@ pub fn missing<F: Fabric + ?Sized>(
 /// The last expert has more rows than the whole share, or the fabric refuses.
 pub fn sum_of<F: Fabric + ?Sized>(fabric: &F, core: CoreId, epoch: u32) -> Result<ShareSum, ProtocolError> {
     let seen = fabric.observe(core_word(core, epoch))?;
-    let (rows, of_last_expert) = ((seen >> SUM_BITS & SUM_MASK) as u32, (seen & SUM_MASK) as u32);
-    if of_last_expert > rows {
+    let sum = sum_in(seen);
+    if sum.of_last_expert > sum.rows {
         return Err(ProtocolError::CoreWord { core, seen, epoch });
     }
-    Ok(ShareSum { rows, of_last_expert })
+    Ok(sum)
+}
+
+/// Returns the sum in a word.
+#[must_use]
+pub const fn sum_in(word: u64) -> ShareSum {
+    ShareSum { rows: (word >> SUM_BITS & SUM_MASK) as u32, of_last_expert: (word & SUM_MASK) as u32 }
 }
 
 const fn epoch_of(word: u64) -> u32 {

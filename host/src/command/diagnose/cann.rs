@@ -5,25 +5,24 @@
 //! given, and how many operators of that kind it has begun. A dispatch slot is `local_expert * R + source`; a core clears its
 //! slots after all of them have come. A combine slot is `token * (K + S) + k`; the slots of a token are cleared together.
 
+use super::name;
 use super::owes::{Lack, Missing, Seen};
 use crate::case::Case;
 use core::ops::Range;
 use veriep_core::layout::state::{
-    COMBINE_SELECTORS, CORE_RECORD, DISPATCH_SELECTORS, DISPATCH_STATUS, Operator, PARTITION, STATE_BYTES,
-    STATUS_SLOT,
+    COMBINE_SELECTORS, CORE_RECORD, DISPATCH_SELECTORS, DISPATCH_STATUS, Operator, PARTITION, STATUS_SLOT,
+    core_word,
 };
 use veriep_core::plan::route::home;
 use veriep_core::shape::{CORES_MAX, Shape};
-use veriep_core::units::{Pair, RankId, Token};
+use veriep_core::units::{CoreId, Pair, RankId, Token};
 
 /// A state of the public sources.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Release {
-    /// The shipped operators of July 2026: partitions of 384 KiB.
-    #[value(name = "cann-m")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Release {
+    /// July 2026: partitions of 384 KiB.
     M,
-    /// The shipped operators of November 2025: partitions of 500 KiB.
-    #[value(name = "cann-h")]
+    /// November 2025: partitions of 500 KiB.
     H,
 }
 
@@ -65,7 +64,7 @@ impl Release {
         }
     }
 
-    pub(super) const fn name(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
             Self::M => "cann-m",
             Self::H => "cann-h",
@@ -91,9 +90,6 @@ pub(super) fn read(
     in_flight: u64,
     case: Option<&Case>,
 ) -> Result<Seen, String> {
-    if bytes.len() as u64 != STATE_BYTES {
-        return Err(format!("has {} bytes: must have {STATE_BYTES}", bytes.len()));
-    }
     let dump = Dump { bytes, shape, rank, release };
     let has_begun = |records: &[Vec<Record>; 2]| records.iter().flatten().any(|record| record.begun > 0);
     let records = dump.records();
@@ -106,6 +102,10 @@ pub(super) fn read(
         ));
     }
     let records = records?;
+    let own = core_word(CoreId(0), 0).offset;
+    if !has_begun(&records) && (dump.word(own + 4), dump.word(own + 12)) != (0, 0) {
+        return Err("has words of our own core barrier, and no records; hint: --from veriep".to_owned());
+    }
     dump.seen(&records, in_flight, case)
 }
 
@@ -177,7 +177,7 @@ impl Dump<'_> {
                 begun[0], begun[1]
             ));
         }
-        let mut seen = Seen { begun, ..Seen::default() };
+        let mut seen = Seen { begun, is_numbered: true, ..Seen::default() };
         let cores = self.shape.aiv_num();
         for (core, (dispatch, combine)) in (0..cores).zip(dispatches.iter().zip(combines)) {
             if [dispatch.begun, combine.begun] != begun {
@@ -190,6 +190,19 @@ impl Dump<'_> {
                 self.results(core, combine, case, &mut seen)?;
             }
         }
+        // Between the first and the last batch in flight either kind may have begun last.
+        let [dispatches, combines] = begun;
+        seen.last = match seen.waits.last() {
+            _ if dispatches == 0 => None,
+            Some(lack) => Some((lack.what.operator(), lack.number)),
+            None if dispatches == combines => Some((Operator::Combine, combines)),
+            None if dispatches == combines + in_flight => Some((Operator::Dispatch, dispatches)),
+            None => None,
+        };
+        seen.phase = seen.last.map(|(operator, _)| match operator {
+            Operator::Dispatch => "has all flags",
+            Operator::Combine => "has all results",
+        });
         Ok(seen)
     }
 
@@ -281,12 +294,4 @@ fn share(total: u32, cores: u32, core: u32) -> Range<u32> {
     let (each, more) = (total / cores, total % cores);
     let start = each * core + core.min(more);
     start..start + each + u32::from(core < more)
-}
-
-/// The name of an operator.
-pub(super) const fn name(operator: Operator) -> &'static str {
-    match operator {
-        Operator::Dispatch => "dispatch",
-        Operator::Combine => "combine",
-    }
 }

@@ -1,125 +1,87 @@
 //! `veriep diagnose`: how far the ranks of a group that hangs are, what they lack, and who owes it, from dumps of their memory.
 
 mod cann;
+mod memory;
 mod owes;
-
-pub use cann::Release;
+mod own;
+mod report;
 
 use super::source::{Source, resolve};
-use crate::case;
+use crate::case::{self, Case};
 use crate::cli::{ConfigArgs, DiagnoseArgs};
 use crate::config::FILE_NAME;
+use crate::dump;
 use crate::error::Error;
+use crate::global_rank;
 use crate::hints;
-use crate::report::{Report, columns, pairs};
-use owes::{Lack, Missing, Seen};
-use serde::Serialize;
-use std::collections::BTreeSet;
-use std::fs;
-use std::io::ErrorKind;
-use veriep_core::layout::state::Operator;
+use crate::report::Report;
+use cann::Release;
+use memory::Memory;
+use owes::Seen;
+use veriep_core::fabric::Capabilities;
+use veriep_core::layout::state::{Operator, STATE_BYTES};
+use veriep_core::place::Region;
+use veriep_core::protocol::{Choices, Flags, Receive, Stage};
 use veriep_core::shape::{Given, Limits, Protocol, Shape};
+use veriep_core::sim::storage::region_sizes;
 use veriep_core::units::RankId;
 
-/// Waits of a rank that the table names; the JSON report has all.
-const NAMED: usize = 3;
-
-#[derive(Serialize)]
-struct Diagnosis {
-    ok: bool,
-    config: String,
-    from: &'static str,
-    ranks: Vec<Rank>,
-    missing: Vec<Word>,
-    culprits: Vec<u32>,
-    /// What memory does not tell.
-    unknown: Vec<String>,
+/// Whose operators ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum From {
+    /// Ours, in every protocol.
+    #[default]
+    Veriep,
+    /// The shipped operators of A3 of July 2026: partitions of 384 KiB.
+    CannM,
+    /// The shipped operators of A3 of November 2025: partitions of 500 KiB.
+    CannH,
 }
 
-/// How far a rank is. What the dump does not tell is null.
-#[derive(Serialize)]
-struct Rank {
-    rank: u32,
-    operator: Option<&'static str>,
-    number: Option<u64>,
-    phase: Option<&'static str>,
-    dispatches: Option<u64>,
-    combines: Option<u64>,
-    /// Cores that have begun fewer operators than others of the rank.
-    cores_behind: Vec<u32>,
-    waits_for: Vec<Wait>,
+impl From {
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Veriep => "veriep",
+            Self::CannM => "cann-m",
+            Self::CannH => "cann-h",
+        }
+    }
+
+    const fn release(self) -> Option<Release> {
+        match self {
+            Self::Veriep => None,
+            Self::CannM => Some(Release::M),
+            Self::CannH => Some(Release::H),
+        }
+    }
 }
 
-/// What a core waits for.
-#[derive(Serialize)]
-struct Wait {
-    core: u32,
-    operator: &'static str,
-    number: u64,
-    what: &'static str,
-    source: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    expert: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    token: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    k: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    tokens: Option<u32>,
-}
-
-/// A word that a rank lacks.
-#[derive(Serialize)]
-struct Word {
-    rank: u32,
-    source: Option<u32>,
-    what: String,
+/// The group that the dumps are of.
+struct Group {
+    /// Its configuration by name.
+    name: String,
+    /// Those who are left of an elastic domain.
+    shape: Shape,
+    choices: Choices,
+    in_flight: u64,
+    case: Option<Case>,
 }
 
 pub(super) fn run(args: &DiagnoseArgs, report: &mut Report) -> Result<(), Error> {
     if !args.folder.is_dir() {
         return Err(Error::file(&args.folder, "is no folder: must have rank0.state and so on"));
     }
-    let (shape, name) = shape(args)?;
-    let case = args.case.as_deref().map(case::load).transpose()?;
-    if case.as_ref().is_some_and(|case| case.shape != shape) {
-        return Err(Error::Request("--case: is of another configuration than the dumps".to_owned()));
-    }
-    let ranks = (0..shape.ep_world_size()).map(|rank| {
-        let path = args.folder.join(format!("rank{rank}.state"));
-        match fs::read(&path) {
-            Ok(bytes) => {
-                cann::read(&bytes, (&shape, RankId(rank)), args.from, args.in_flight.into(), case.as_ref())
-                    .map(Some)
-                    .map_err(|why| Error::file(&path, &why))
-            }
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::file(&path, format!("cannot read: {error}"))),
-        }
-    });
-    let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
-    if ranks.iter().all(Option::is_none) {
-        return Err(Error::file(&args.folder, "has no dump: must have rank0.state and so on"));
-    }
-    let culprits = owes::culprits(&ranks);
-    let diagnosis = Diagnosis {
-        ok: culprits.is_empty() && ranks.iter().flatten().all(|seen| seen.waits.is_empty()),
-        config: name,
-        from: args.from.name(),
-        missing: (0..).zip(&ranks).flat_map(|(rank, seen)| words(rank, seen.as_ref())).collect(),
-        unknown: unknown(&ranks, case.is_some()),
-        culprits: culprits.iter().copied().collect(),
-        ranks: (0..)
-            .zip(&ranks)
-            .map(|(rank, seen)| Rank::of(rank, seen.as_ref(), args.in_flight.into()))
-            .collect(),
+    let group = group(args)?;
+    let mut ranks = match args.from.release() {
+        Some(release) => shipped(args, &group, release)?,
+        None => own(args, &group)?,
     };
-    let verdict = verdict(&diagnosis, &ranks, &culprits);
-    report.judge(&diagnosis, table, verdict)
+    let open = owes::decide(&mut ranks, group.in_flight);
+    report::emit(report, args.from, &group, (&ranks, &open))
 }
 
-/// The shape of the group, from the folder's own configuration unless another one is named.
-fn shape(args: &DiagnoseArgs) -> Result<(Shape, String), Error> {
+/// The group, from the folder's own configuration unless another one is named.
+fn group(args: &DiagnoseArgs) -> Result<Group, Error> {
     let named = args.config.is_some() || args.preset.is_some();
     let config = ConfigArgs {
         path: None,
@@ -127,230 +89,138 @@ fn shape(args: &DiagnoseArgs) -> Result<(Shape, String), Error> {
         config: args.config.clone().or_else(|| (!named).then(|| args.folder.join(FILE_NAME))),
         set: args.set.clone(),
     };
-    let Source { config, name, .. } = resolve(&config)?;
-    let shape = hints::shape(&config, Given::empty(), Limits::None, &name)?;
+    let Source { mut config, name, .. } = resolve(&config)?;
+    let options = dump::Options::read(&args.folder)?;
+    config.port_offset = args.port_offset.unwrap_or(options.port_offset);
+    let case = args.case.as_deref().map(|folder| {
+        let mut opened = case::open(folder)?;
+        opened.config.port_offset = config.port_offset;
+        opened.load(folder)
+    });
+    let case = case.transpose()?;
+    let elastic = case.as_ref().is_some_and(|case| case.elastic.is_some());
+    let mut given = Given::empty();
+    given.set(Given::ELASTIC_INFO, elastic);
+    let whole = hints::shape(&config, given, Limits::None, &name)?;
+    if case.as_ref().is_some_and(|case| case.whole() != &whole) {
+        return Err(Error::Request("--case: is of another configuration than the dumps".to_owned()));
+    }
+    let shape = case.as_ref().map_or(whole, |case| case.shape.clone());
+    let in_flight = args.in_flight.unwrap_or(options.in_flight);
+    let refused = |what: &str| Error::file(&args.folder.join(dump::OPTIONS_NAME), what);
+    if in_flight == 0 {
+        return Err(refused("in_flight = 0: must be at least 1"));
+    }
+    let receive = Receive::MODES.into_iter().find(|mode| mode.name() == options.receive);
+    let receive = args.receive.or(receive).ok_or_else(|| refused("receive: no such way to receive"))?;
+    let experts = match (args.experts, options.experts.as_str()) {
+        (Some(experts), _) => experts,
+        (None, "apart") => crate::cli::ExpertsArg::Apart,
+        (None, "overwrite") => crate::cli::ExpertsArg::Overwrite,
+        _ => return Err(refused("experts: must be apart or overwrite")),
+    };
+    let receive = experts.of(receive)?.with_batches(in_flight as usize);
+    case::support::receives(&shape, receive)?;
+    let flags = match (args.flags, options.flags.as_str()) {
+        (Some(_), _) => super::source::flags(&shape, args.flags)?,
+        (None, "joint") => Flags::Joint,
+        (None, "separate") => Flags::Separate,
+        _ => return Err(refused("flags: must be joint or separate")),
+    };
+    let stage = match (args.stage, options.stage) {
+        (Some(_), _) => super::run::stage(&shape, args.stage)?,
+        (None, 2) => Stage::Two,
+        (None, 3) => Stage::Three,
+        _ => return Err(refused("stage: must be 2 or 3")),
+    };
+    let choices = Choices { flags, receive, stage, ..Choices::default() };
+    choices.check(&shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
+    Ok(Group { name, shape, choices, in_flight: in_flight.into(), case })
+}
+
+impl Group {
+    /// The number that a member has in files.
+    fn number(&self, member: u32) -> u32 {
+        self.case.as_ref().map_or(member, |case| case.name(RankId(member)).0)
+    }
+
+    /// The dumps of all members, none of those without a file for one of the `needed` regions. `sizes` has the sizes of all
+    /// regions that are looked at.
+    fn memories(
+        &self,
+        args: &DiagnoseArgs,
+        needed: &[Region],
+        sizes: impl Fn(RankId) -> Vec<u64>,
+    ) -> Result<Vec<Option<Memory>>, Error> {
+        let open = |member: RankId| {
+            let memory = Memory::open(&args.folder, self.number(member.0), &sizes(member))?;
+            Ok(needed.iter().all(|region| memory.has(*region)).then_some(memory))
+        };
+        let memories = global_rank::all(&self.shape).map(open).collect::<Result<Vec<_>, Error>>()?;
+        if memories.iter().all(Option::is_none) {
+            let all: Vec<_> = needed.iter().map(|region| format!("rank0.{}", region.name())).collect();
+            let files = all.join(" and ");
+            return Err(Error::file(&args.folder, format_args!("has no dump: must have {files} and so on")));
+        }
+        Ok(memories)
+    }
+}
+
+/// What the shipped operators have left.
+fn shipped(args: &DiagnoseArgs, group: &Group, release: Release) -> Result<Vec<Option<Seen>>, Error> {
+    let shape = &group.shape;
     let why = match shape.protocol() {
-        Protocol::FullmeshV1 if shape.tp_world_size() < 2 => return Ok((shape, name)),
-        Protocol::FullmeshV1 => "tp_world_size = 2: flags of a TP domain are not read: must be 0 or 1",
-        Protocol::FullmeshV2 => {
-            "comm_alg = fullmesh_v2: its flags lie among the rows, in no dump of a state region: must be \"\""
-        }
-        _ => "product = a2: these operators are of A3: must be a3",
-    };
-    Err(Error::Request(format!("{name}: {why}")))
-}
-
-/// What every dump leaves open, and these ones.
-fn unknown(ranks: &[Option<Seen>], has_case: bool) -> Vec<String> {
-    let mut unknown = vec!["when a rank stopped, and whether its cores are alive".to_owned()];
-    let absent: Vec<_> =
-        (0..).zip(ranks).filter(|(_, seen)| seen.is_none()).map(|(rank, _): (u32, _)| rank).collect();
-    if !absent.is_empty() {
-        unknown.push(format!("ranks without a dump: {absent:?}"));
-    }
-    let lacks = || ranks.iter().flatten().flat_map(|seen| &seen.waits);
-    if !has_case && lacks().any(|lack| lack.what.source().is_none()) {
-        unknown.push("which rank returns a result, and which tokens are active: --case has them".to_owned());
-    }
-    unknown
-}
-
-/// The words that a rank lacks, each once.
-fn words(rank: u32, seen: Option<&Seen>) -> Vec<Word> {
-    let lacks = seen.into_iter().flat_map(|seen| &seen.waits);
-    lacks.map(|lack| Word { rank, source: lack.what.source(), what: said(*lack) }).collect()
-}
-
-fn said(lack: Lack) -> String {
-    let number = lack.number;
-    match lack.what {
-        Missing::Flag { source, expert } => {
-            format!("dispatch {number}: flag of rank {source} for local expert {expert}")
-        }
-        Missing::Result { token, k, source } => {
-            let source = source.map_or_else(String::new, |source| format!(" of rank {source}"));
-            format!("combine {number}: result{source} for token {token}, k = {k}")
-        }
-        Missing::Tokens { tokens } => format!("combine {number}: all results of {tokens} tokens"),
-    }
-}
-
-impl Wait {
-    const fn of(Lack { core, number, what }: Lack) -> Self {
-        let operator = cann::name(what.operator());
-        let source = what.source();
-        let wait = Self {
-            core,
-            operator,
-            number,
-            what: "",
-            source,
-            expert: None,
-            token: None,
-            k: None,
-            tokens: None,
-        };
-        match what {
-            Missing::Flag { expert, .. } => Self { what: "flag", expert: Some(expert), ..wait },
-            Missing::Result { token, k, .. } => {
-                Self { what: "result", token: Some(token), k: Some(k), ..wait }
-            }
-            Missing::Tokens { tokens } => Self { what: "results", tokens: Some(tokens), ..wait },
-        }
-    }
-}
-
-impl Rank {
-    fn of(rank: u32, seen: Option<&Seen>, in_flight: u64) -> Self {
-        let unseen = Self {
-            rank,
-            operator: None,
-            number: None,
-            phase: None,
-            dispatches: None,
-            combines: None,
-            cores_behind: Vec::new(),
-            waits_for: Vec::new(),
-        };
-        let Some(seen) = seen else { return unseen };
-        let [dispatches, combines] = seen.begun;
-        // Between the first and the last batch in flight either kind may have begun last.
-        let last = match (dispatches, seen.waits.last()) {
-            (0, _) => None,
-            (_, Some(lack)) => Some((lack.what.operator(), lack.number)),
-            _ if dispatches == combines => Some((Operator::Combine, combines)),
-            _ if dispatches == combines + in_flight => Some((Operator::Dispatch, dispatches)),
-            _ => None,
-        };
-        let phase = match last {
-            Some((Operator::Dispatch, _)) if !seen.waits.is_empty() => "waits for flags",
-            Some((Operator::Combine, _)) if !seen.waits.is_empty() => "waits for results",
-            Some((Operator::Dispatch, _)) => "has all flags",
-            Some((Operator::Combine, _)) => "has all results",
-            None => "has begun nothing",
-        };
-        Self {
-            operator: last.map(|(operator, _)| cann::name(operator)),
-            number: last.map(|(_, number)| number),
-            phase: (last.is_some() || dispatches == 0).then_some(phase),
-            dispatches: Some(dispatches),
-            combines: Some(combines),
-            cores_behind: seen.behind.clone(),
-            waits_for: seen.waits.iter().copied().map(Wait::of).collect(),
-            ..unseen
-        }
-    }
-}
-
-/// Who owes something, as an error.
-fn verdict(diagnosis: &Diagnosis, ranks: &[Option<Seen>], culprits: &BTreeSet<u32>) -> Result<(), Error> {
-    if diagnosis.ok {
-        return Ok(());
-    }
-    let lacks = || ranks.iter().flatten().flat_map(|seen| &seen.waits);
-    let of = |&rank: &u32| {
-        let own: Vec<_> = lacks().filter(|lack| lack.what.source() == Some(rank)).collect();
-        let first = own.first().copied().or_else(|| lacks().find(|lack| lack.what.source().is_none()));
-        let begun = first.zip(ranks[rank as usize].as_ref()).map_or_else(String::new, |(lack, seen)| {
-            let operator = lack.what.operator();
-            let has = if seen.has_begun(operator, lack.number) { "has begun" } else { "has not begun" };
-            format!(", {has} {} {}", cann::name(operator), lack.number)
-        });
-        match own.len() {
-            0 => format!("rank {rank}{begun}"),
-            words => format!("rank {rank} owes {words} words{begun}"),
-        }
-    };
-    let line = if culprits.is_empty() {
-        format!("{} words are missing, and no dump shows who owes them", diagnosis.missing.len())
-    } else {
-        culprits.iter().map(of).collect::<Vec<_>>().join("; ")
-    };
-    Err(Error::NoProgress { line, missing: Vec::new() })
-}
-
-fn table(diagnosis: &Diagnosis) -> String {
-    let number = |number: Option<u64>| number.map_or_else(|| "-".to_owned(), |number| number.to_string());
-    let row = |rank: &Rank| {
-        let words: Vec<_> = diagnosis.missing.iter().filter(|word| word.rank == rank.rank).collect();
-        let mut waits: Vec<_> = words.iter().take(NAMED).map(|word| word.what.clone()).collect();
-        if words.len() > NAMED {
-            waits.push(format!("and {} more", words.len() - NAMED));
-        }
-        if !rank.cores_behind.is_empty() {
-            waits.push(format!("cores that have not begun it: {:?}", rank.cores_behind));
-        }
-        vec![
-            rank.rank.to_string(),
-            number(rank.dispatches),
-            number(rank.combines),
-            rank.phase.unwrap_or("-").to_owned(),
-            waits.join("; "),
-        ]
-    };
-    let rows: Vec<_> = diagnosis.ranks.iter().map(row).collect();
-    let about = pairs(&[
-        ("config", diagnosis.config.clone()),
-        ("from", diagnosis.from.to_owned()),
-        (
-            "owe",
-            if diagnosis.culprits.is_empty() {
-                "nobody".to_owned()
-            } else {
-                format!("{:?}", diagnosis.culprits)
-            },
+        Protocol::FullmeshV1 if shape.tp_world_size() < 2 => None,
+        Protocol::FullmeshV1 => Some("tp_world_size = 2: flags of a TP domain are not read: must be 0 or 1"),
+        Protocol::FullmeshV2 => Some(
+            "comm_alg = fullmesh_v2: its flags lie among the rows, in no dump of a state region: must be \"\"",
         ),
-        ("unknown", diagnosis.unknown.join("; ")),
-    ]);
-    format!("{about}\n\n{}", columns(&["rank", "dispatches", "combines", "phase", "missing"], &rows))
+        _ => Some("product = a2: these operators are of A3: must be a3"),
+    };
+    if let Some(why) = why {
+        return Err(Error::Request(format!("{}: {why}", group.name)));
+    }
+    let memories = group.memories(args, &[Region::State], |_| vec![STATE_BYTES])?;
+    let seen = |(member, memory): (u32, &Option<Memory>)| {
+        let Some(memory) = memory else { return Ok(None) };
+        let of = (shape, RankId(member));
+        cann::read(memory.whole(Region::State), of, release, group.in_flight, group.case.as_ref())
+            .map(Some)
+            .map_err(|why| Error::file(&dump::file(&args.folder, group.number(member), Region::State), why))
+    };
+    (0..).zip(&memories).map(seen).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// What our own have left.
+fn own(args: &DiagnoseArgs, group: &Group) -> Result<Vec<Option<Seen>>, Error> {
+    let shape = &group.shape;
+    let sizes = |member| region_sizes(shape, Some(global_rank::ep_rank(shape, member)), 0);
+    let of = own::Group {
+        shape,
+        choices: group.choices,
+        in_flight: group.in_flight,
+        case: group.case.as_ref(),
+        members: group.memories(args, own::needed(shape), sizes)?,
+    };
+    own::read(&of).map_err(|(place, why)| match place {
+        None => Error::file(&args.folder, why),
+        Some((member, region)) => {
+            let path = dump::file(&args.folder, group.number(member), region);
+            let others = [From::CannM, From::CannH].into_iter().filter(|from| {
+                let bytes = of.members[member as usize].as_ref().map(|memory| memory.whole(Region::State));
+                let read = |(bytes, release)| cann::read(bytes, (shape, RankId(member)), release, 2, None);
+                bytes.zip(from.release()).is_some_and(|all| read(all).is_ok_and(|seen| seen.begun != [0, 0]))
+            });
+            let hint = others.map(|from| format!("; hint: --from {}", from.name())).next();
+            Error::file(&path, format_args!("{why}{}", hint.unwrap_or_default()))
+        }
+    })
+}
 
-    fn seen(begun: [u64; 2], waits: &[(u64, Missing)]) -> Option<Seen> {
-        let lack = |&(number, what)| Lack { core: 0, number, what };
-        Some(Seen { begun, behind: Vec::new(), waits: waits.iter().map(lack).collect() })
-    }
-
-    const fn flag(source: u32) -> Missing {
-        Missing::Flag { source, expert: 0 }
-    }
-
-    const fn result(source: Option<u32>) -> Missing {
-        Missing::Result { token: 0, k: 0, source }
-    }
-
-    fn owe(ranks: &[Option<Seen>]) -> Vec<u32> {
-        owes::culprits(ranks).into_iter().collect()
-    }
-
-    #[test]
-    fn a_rank_that_lacks_words_of_an_earlier_operator_owes_nothing_later() {
-        // Rank 1 has not begun dispatch 2, because combine 1 lacks a result of rank 2, which has begun it.
-        let ranks = [seen([2, 1], &[(2, flag(1))]), seen([1, 1], &[(1, result(Some(2)))]), seen([1, 1], &[])];
-        assert_eq!(owe(&ranks), [2]);
-        // Without a dump of rank 2 nobody is known to owe.
-        assert_eq!(owe(&[ranks[0].clone(), ranks[1].clone(), None]), [0; 0]);
-    }
-
-    #[test]
-    fn a_rank_that_has_begun_owes_although_it_waits() {
-        let ranks = [seen([1, 0], &[(1, flag(1))]), seen([1, 0], &[(1, flag(0))])];
-        assert_eq!(owe(&ranks), [0, 1]);
-        assert_eq!(owe(&[seen([1, 0], &[(1, flag(0))]), seen([1, 0], &[])]), [0]);
-    }
-
-    #[test]
-    fn where_the_batch_is_unknown_the_ranks_that_are_behind_owe() {
-        let lacks = seen([1, 1], &[(1, result(None))]);
-        assert_eq!(owe(&[lacks.clone(), seen([1, 0], &[]), seen([1, 1], &[])]), [1]);
-        assert_eq!(owe(&[lacks, seen([1, 0], &[(1, flag(2))]), seen([0, 0], &[])]), [2]);
-    }
-
-    #[test]
-    fn nobody_owes_what_nobody_lacks() {
-        assert_eq!(owe(&[seen([0, 0], &[]), seen([3, 2], &[]), None]), [0; 0]);
+/// The name of an operator.
+const fn name(operator: Operator) -> &'static str {
+    match operator {
+        Operator::Dispatch => "dispatch",
+        Operator::Combine => "combine",
     }
 }

@@ -1,7 +1,9 @@
-//! Who owes the words that ranks lack. A rank lacks a word when a core of it waits for the word and memory does not have it; the
-//! rank that must write it owes it, unless it cannot write it yet because it lacks words of an earlier operator itself.
+//! Who owes the words that ranks lack. A rank lacks a word when it has begun the operator that the word belongs to, and has
+//! neither the word nor passed the wait for it. The rank that must write it owes it, unless it cannot write it yet because it
+//! lacks words itself that come before.
 
 use std::collections::BTreeSet;
+use veriep_core::fabric::Wait;
 use veriep_core::layout::state::Operator;
 
 /// What a dump shows of a rank.
@@ -9,10 +11,20 @@ use veriep_core::layout::state::Operator;
 pub(super) struct Seen {
     /// Dispatches and combines that any of its cores has begun.
     pub(super) begun: [u64; 2],
+    /// Whether these are their numbers; else only how they stand to those of other ranks is known.
+    pub(super) is_numbered: bool,
+    /// The operator that it is in, or was in last.
+    pub(super) last: Option<(Operator, u64)>,
+    /// How far it is there, if it lacks nothing and that is known.
+    pub(super) phase: Option<&'static str>,
     /// Cores that have begun fewer.
     pub(super) behind: Vec<u32>,
     /// What its cores lack.
     pub(super) waits: Vec<Lack>,
+    /// Ranks of which it has rows of its last dispatch, where such rows tell more than words.
+    pub(super) heard: BTreeSet<u32>,
+    /// Words that came and were cleared, or never came. At least one of a core's is the latter if the core waits at all.
+    pub(super) doubts: Vec<Lack>,
 }
 
 /// A word, or several, that a core lacks.
@@ -50,6 +62,15 @@ pub(super) enum Missing {
         /// How many.
         tokens: u32,
     },
+    /// A word of our own layout.
+    Word {
+        /// Which, by the numbers of members.
+        wait: Wait,
+        /// What it belongs to.
+        operator: Operator,
+        /// Its writer sends it once it lacks no word of that operator with a lower level.
+        level: u32,
+    },
 }
 
 impl Missing {
@@ -58,17 +79,57 @@ impl Missing {
         match self {
             Self::Flag { .. } => Operator::Dispatch,
             Self::Result { .. } | Self::Tokens { .. } => Operator::Combine,
+            Self::Word { operator, .. } => operator,
         }
     }
 
     /// The rank that must write it, where that is known.
-    pub(super) const fn source(self) -> Option<u32> {
+    pub(super) fn source(self) -> Option<u32> {
         match self {
             Self::Flag { source, .. } => Some(source),
             Self::Result { source, .. } => source,
             Self::Tokens { .. } => None,
+            Self::Word { wait, .. } => wait.source().map(|rank| rank.0),
         }
     }
+
+    const fn level(self) -> u32 {
+        match self {
+            Self::Flag { .. } => 0,
+            // Peers of a TP domain exchange results first.
+            Self::Result { .. } | Self::Tokens { .. } => 1,
+            Self::Word { level, .. } => level,
+        }
+    }
+}
+
+impl Lack {
+    /// The word comes behind all that are less: by operator, and within one by level. So many batches are in flight.
+    pub(super) fn order(self, in_flight: u64) -> (u64, u32) {
+        (position(self.what.operator(), self.number, in_flight), self.what.level())
+    }
+}
+
+/// The position of an operator, from 1, where all dispatches of the batches in flight come before their combines.
+pub(super) const fn position(operator: Operator, number: u64, in_flight: u64) -> u64 {
+    let before = number.saturating_sub(1);
+    let (group, inside) = (before / in_flight, before % in_flight);
+    2 * in_flight * group + inside + 1 + if matches!(operator, Operator::Combine) { in_flight } else { 0 }
+}
+
+/// The operator at that position, and its number.
+pub(super) const fn at_position(position: u64, in_flight: u64) -> (Operator, u64) {
+    let before = position.saturating_sub(1);
+    let (group, inside) = (before / (2 * in_flight), before % (2 * in_flight));
+    let number = in_flight * group + inside % in_flight + 1;
+    (if inside < in_flight { Operator::Dispatch } else { Operator::Combine }, number)
+}
+
+/// How many dispatches and combines have begun where the last operator is at that position.
+pub(super) const fn begun_at(position: u64, in_flight: u64) -> [u64; 2] {
+    let (groups, rest) = (position / (2 * in_flight), position % (2 * in_flight));
+    let dispatches = if rest < in_flight { rest } else { in_flight };
+    [in_flight * groups + dispatches, in_flight * groups + rest - dispatches]
 }
 
 impl Seen {
@@ -76,28 +137,141 @@ impl Seen {
     pub(super) const fn has_begun(&self, operator: Operator, number: u64) -> bool {
         self.begun[operator as usize] >= number
     }
+
+    /// Whether it can write the word, with what it has.
+    fn may_write(&self, lack: Lack, in_flight: u64) -> bool {
+        let order = lack.order(in_flight);
+        self.waits.iter().chain(&self.doubts).all(|own| own.order(in_flight) >= order)
+    }
 }
 
 /// The ranks that owe a word that another one, or they themselves, lack. Of a rank without a dump nothing is known.
-pub(super) fn culprits(ranks: &[Option<Seen>]) -> BTreeSet<u32> {
-    let all = || (0..).zip(ranks).filter_map(|(rank, seen)| Some((rank, seen.as_ref()?)));
+pub(super) fn culprits(ranks: &[Option<Seen>], in_flight: u64) -> BTreeSet<u32> {
     let mut owe = BTreeSet::new();
-    for lack in all().flat_map(|(_, seen)| &seen.waits) {
-        let operator = lack.what.operator();
-        let may_write = |seen: &Seen| seen.has_begun(operator, lack.number) || seen.waits.is_empty();
+    for lack in all(ranks).flat_map(|(_, seen)| &seen.waits) {
         match lack.what.source() {
-            Some(source) => {
-                owe.extend(
-                    all().find(|&(rank, seen)| rank == source && may_write(seen)).map(|(rank, _)| rank),
-                );
-            }
+            Some(source) => owe.extend(
+                all(ranks)
+                    .find(|&(rank, seen)| rank == source && seen.may_write(*lack, in_flight))
+                    .map(|(rank, _)| rank),
+            ),
             // Whoever has begun the operator may have returned all that it had.
             None => owe.extend(
-                all()
-                    .filter(|(_, seen)| !seen.has_begun(operator, lack.number) && seen.waits.is_empty())
+                all(ranks)
+                    .filter(|(_, seen)| {
+                        !seen.has_begun(lack.what.operator(), lack.number) && seen.may_write(*lack, in_flight)
+                    })
                     .map(|(rank, _)| rank),
             ),
         }
     }
     owe
+}
+
+fn all(ranks: &[Option<Seen>]) -> impl Iterator<Item = (u32, &Seen)> {
+    (0..).zip(ranks).filter_map(|(rank, seen)| Some((rank, seen.as_ref()?)))
+}
+
+/// Decides doubts that the other ranks decide, and returns the ranks of which it stays open whether they wait.
+///
+/// A rank that lacks words for certain needs no more to explain why it waits. A rank in doubt waits for one that owes words to
+/// others, too. Otherwise, where all ranks in doubt may lack words of one and
+/// the same rank that is not in doubt itself, they wait for it. A lone rank that may lack words of several has passed its wait:
+/// several ranks would have to owe to hold up this one alone. So has one whose tokens have no results: of most tokens some would
+/// be there.
+pub(super) fn decide(ranks: &mut [Option<Seen>], in_flight: u64) -> Vec<u32> {
+    let owe = culprits(ranks, in_flight);
+    for seen in ranks.iter_mut().flatten() {
+        seen.wait_for(|source| owe.contains(&source));
+        if !seen.waits.is_empty() {
+            seen.doubts.clear();
+        }
+    }
+    let in_doubt: BTreeSet<_> =
+        all(ranks).filter(|(_, seen)| !seen.doubts.is_empty()).map(|(rank, _)| rank).collect();
+    // Whoever is in doubt itself does not explain the others.
+    let sources = |seen: &Seen| -> BTreeSet<u32> {
+        let known = |source: &u32| ranks[*source as usize].is_some() && !in_doubt.contains(source);
+        seen.doubts.iter().filter_map(|lack| lack.what.source()).filter(known).collect()
+    };
+    let of_each: Vec<_> =
+        all(ranks).filter(|(rank, _)| in_doubt.contains(rank)).map(|(_, seen)| sources(seen)).collect();
+    let mut common = of_each.into_iter().reduce(|all, one| &all & &one).unwrap_or_default();
+    // Rows of the one that they wait for have not come elsewhere either.
+    common.retain(|source| all(ranks).all(|(rank, seen)| rank == *source || !seen.heard.contains(source)));
+    let is_combine = |seen: &Seen| seen.doubts.iter().all(|lack| lack.what.operator() == Operator::Combine);
+    let mut open = Vec::new();
+    for (rank, seen) in (0..).zip(ranks.iter_mut()) {
+        let Some(seen) = seen.as_mut().filter(|seen| !seen.doubts.is_empty()) else { continue };
+        let is_lone = in_doubt.len() == 1;
+        if common.len() == 1 && !(is_combine(seen) && (is_lone || !owe.is_empty())) {
+            seen.wait_for(|source| common.contains(&source));
+        } else if is_combine(seen) || is_lone && common.len() > 1 {
+            seen.doubts.clear();
+        } else {
+            open.push(rank);
+        }
+    }
+    open
+}
+
+impl Seen {
+    /// Takes doubts about words of such sources for waits; those about others are settled then.
+    fn wait_for(&mut self, is_source: impl Fn(u32) -> bool) {
+        let is_one = |lack: &Lack| lack.what.source().is_some_and(&is_source);
+        if self.doubts.iter().any(is_one) {
+            let lacks = core::mem::take(&mut self.doubts);
+            self.waits.extend(lacks.into_iter().filter(is_one));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seen(begun: [u64; 2], waits: &[(u64, Missing)]) -> Option<Seen> {
+        let lack = |&(number, what)| Lack { core: 0, number, what };
+        Some(Seen { begun, waits: waits.iter().map(lack).collect(), ..Seen::default() })
+    }
+
+    const fn flag(source: u32) -> Missing {
+        Missing::Flag { source, expert: 0 }
+    }
+
+    const fn result(source: Option<u32>) -> Missing {
+        Missing::Result { token: 0, k: 0, source }
+    }
+
+    fn owe(ranks: &[Option<Seen>]) -> Vec<u32> {
+        culprits(ranks, 1).into_iter().collect()
+    }
+
+    #[test]
+    fn a_rank_that_lacks_words_of_an_earlier_operator_owes_nothing_later() {
+        // Rank 1 has not begun dispatch 2, because combine 1 lacks a result of rank 2, which has begun it.
+        let ranks = [seen([2, 1], &[(2, flag(1))]), seen([1, 1], &[(1, result(Some(2)))]), seen([1, 1], &[])];
+        assert_eq!(owe(&ranks), [2]);
+        // Without a dump of rank 2 nobody is known to owe.
+        assert_eq!(owe(&[ranks[0].clone(), ranks[1].clone(), None]), [0; 0]);
+    }
+
+    #[test]
+    fn a_rank_that_has_begun_owes_although_it_waits() {
+        let ranks = [seen([1, 0], &[(1, flag(1))]), seen([1, 0], &[(1, flag(0))])];
+        assert_eq!(owe(&ranks), [0, 1]);
+        assert_eq!(owe(&[seen([1, 0], &[(1, flag(0))]), seen([1, 0], &[])]), [0]);
+    }
+
+    #[test]
+    fn where_the_batch_is_unknown_the_ranks_that_are_behind_owe() {
+        let lacks = seen([1, 1], &[(1, result(None))]);
+        assert_eq!(owe(&[lacks.clone(), seen([1, 0], &[]), seen([1, 1], &[])]), [1]);
+        assert_eq!(owe(&[lacks, seen([1, 0], &[(1, flag(2))]), seen([0, 0], &[])]), [2]);
+    }
+
+    #[test]
+    fn nobody_owes_what_nobody_lacks() {
+        assert_eq!(owe(&[seen([0, 0], &[]), seen([3, 2], &[]), None]), [0; 0]);
+    }
 }

@@ -1,0 +1,129 @@
+//! The full mesh of A2: the doorbell has the number of the last operator whose windows a rank has handed to its agent. Flags of a
+//! window are cleared once all windows have come, so a rank that still has those of its window to itself waits.
+
+use super::super::memory::Memory;
+use super::super::owes::{Seen, at_position, begun_at};
+use super::{Group, Refused, partition};
+use veriep_core::fabric::{Flag, Wait};
+use veriep_core::layout::a2_message::doorbell;
+use veriep_core::layout::a2_window::{FLAG1, buffer_chosen, tail_flag, window_in, window_out};
+use veriep_core::layout::state::{Operator, Partition};
+use veriep_core::place::{Place, Region};
+use veriep_core::plan::split;
+use veriep_core::sync::flag;
+use veriep_core::units::{CoreId, RankId};
+
+pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
+    let members = 0..group.members.len() as u32;
+    members
+        .map(|member| {
+            let Some(memory) = group.memory(member) else { return Ok(None) };
+            let rung = memory.word(doorbell()).unwrap_or(0);
+            let chosen = memory.word(buffer_chosen(group.shape)).map_or(0, |word| word as u32);
+            if chosen > 1 {
+                let why = format!("bufferChosen: {chosen:#x}: must be 0 or 1");
+                return Err((Some((member, Region::Window)), why));
+            }
+            if rung == 0 {
+                return Ok(Some(Seen { is_numbered: true, ..Seen::default() }));
+            }
+            let (operator, number) = at_position(rung, group.in_flight);
+            let mut seen = Seen {
+                begun: begun_at(rung, group.in_flight),
+                is_numbered: true,
+                last: Some((operator, number)),
+                ..Seen::default()
+            };
+            Windows { group, member, memory, rung, half: partition(rung), seen: &mut seen }
+                .look(operator, number);
+            Ok(Some(seen))
+        })
+        .collect()
+}
+
+/// The windows that one rank has received in its last operator.
+struct Windows<'a> {
+    group: &'a Group<'a>,
+    member: u32,
+    memory: &'a Memory,
+    rung: u64,
+    half: Partition,
+    seen: &'a mut Seen,
+}
+
+impl Windows<'_> {
+    fn look(&mut self, operator: Operator, number: u64) {
+        let shape = self.group.shape;
+        let own = RankId(self.member);
+        let is_cleared = match operator {
+            Operator::Dispatch => !self.has(own, FLAG1),
+            Operator::Combine => {
+                self.rows_of_combine(own).is_none_or(|rows| !self.has_end(own, operator, rows))
+            }
+        };
+        if is_cleared {
+            self.seen.phase = Some("has all rows");
+            return;
+        }
+        for core in 0..shape.aiv_num() {
+            for source in split::ranks(shape, CoreId(core)).map(RankId) {
+                let missing = match operator {
+                    Operator::Dispatch if !self.has(source, FLAG1) => {
+                        Some(Wait::new(Flag::WindowCounts, source, &[]))
+                    }
+                    Operator::Dispatch => {
+                        let rows = self.counted(window_in(shape, self.half, source, 0));
+                        (!self.has_end(source, operator, rows..=rows))
+                            .then(|| Wait::new(Flag::WindowRows, source, &[rows]))
+                    }
+                    Operator::Combine => self.rows_of_combine(source).and_then(|rows| {
+                        let first = *rows.start();
+                        (!self.has_end(source, operator, rows))
+                            .then(|| Wait::new(Flag::WindowRows, source, &[first]))
+                    }),
+                };
+                if let Some(wait) = missing {
+                    let lack = self.group.lack((self.member, core), (operator, number), 0, wait);
+                    self.seen.waits.push(lack);
+                }
+            }
+        }
+    }
+
+    fn has(&self, source: RankId, at: u64) -> bool {
+        let word = self.memory.word(window_in(self.group.shape, self.half, source, at));
+        word.is_some_and(flag::is_window_flag)
+    }
+
+    /// Whether the last flag of the window of `source` is there, behind one of these numbers of rows.
+    fn has_end(&self, source: RankId, operator: Operator, mut rows: core::ops::RangeInclusive<u32>) -> bool {
+        rows.any(|rows| self.has(source, tail_flag(self.group.shape, operator, rows)))
+    }
+
+    /// The sum of the counts at the head of a window.
+    fn counted(&self, head: Place) -> u32 {
+        let shape = self.group.shape;
+        let mut bytes = [0; FLAG1 as usize];
+        self.memory.read(head, &mut bytes);
+        let counts = bytes.as_chunks().0.iter().take(shape.local_expert_num() as usize);
+        let sum = counts.fold(0_u32, |sum, count| sum.saturating_add(u32::from_le_bytes(*count)));
+        sum.min(shape.bs_max() * shape.local_expert_num().min(shape.k()))
+    }
+
+    /// The rows that come back from `source` in combine: as many as were sent there, by the other half, while its dispatch was
+    /// the operator before. Else any number.
+    fn rows_of_combine(&self, source: RankId) -> Option<core::ops::RangeInclusive<u32>> {
+        let shape = self.group.shape;
+        let half = partition(self.rung - 1);
+        let head = if source.0 == self.member {
+            window_in(shape, half, source, 0)
+        } else {
+            window_out(shape, half, source, 0)
+        };
+        if self.group.in_flight == 1 && self.memory.has(head.region) {
+            let rows = self.counted(head);
+            return Some(rows..=rows);
+        }
+        Some(0..=shape.rows_to_peer_max(RankId(self.member)))
+    }
+}

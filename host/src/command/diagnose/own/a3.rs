@@ -1,0 +1,184 @@
+//! A3: selectors say, modulo 2, how many operators of either kind each core has begun; the words of the core barrier, where
+//! there are several cores, how far it is in dispatch. How ranks stand to each other follows: nobody ends a dispatch before all
+//! have begun it.
+
+use super::super::owes::{Seen, at_position, begun_at, position};
+use super::{Group, Refused, a3_words, direct, results};
+use std::collections::BTreeSet;
+use veriep_core::layout::state::{Operator, core_word, selector};
+use veriep_core::place::Region;
+use veriep_core::sync::barrier;
+use veriep_core::units::CoreId;
+
+/// Selectors repeat after so many operators, with one batch in flight or two.
+const PERIOD: u64 = 4;
+
+/// What a core's own words say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Core {
+    /// Dispatches and combines begun, modulo 2.
+    begun: [u64; 2],
+    /// The last core barrier, modulo 4.
+    pub(super) epoch: u32,
+    /// Whether it has never been at one.
+    is_new: bool,
+}
+
+/// Where a rank is.
+struct Rank {
+    cores: Vec<Core>,
+    /// By core, the position of its last operator, modulo [`PERIOD`].
+    at: Vec<u64>,
+    /// The position of the foremost core, modulo [`PERIOD`]; none if no core has ever begun anything.
+    foremost: Option<u64>,
+}
+
+pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
+    if group.in_flight > 2 {
+        let why = format!(
+            "in_flight = {}: must be 1 or 2 on A3: its memory does not tell more apart",
+            group.in_flight
+        );
+        return Err((None, why));
+    }
+    let ranks = (0..group.members.len() as u32).map(|member| match group.memory(member) {
+        Some(_) => rank(group, member).map(Some).map_err(|why| (Some((member, Region::State)), why)),
+        None => Ok(None),
+    });
+    let ranks = ranks.collect::<Result<Vec<_>, _>>()?;
+    let first = first_position(group, &ranks)?;
+    let place = |rank: &Rank, at: u64| match rank.foremost {
+        None => 0,
+        Some(_) => first + (at + PERIOD - first % PERIOD) % PERIOD,
+    };
+    let mut seen: Vec<_> = ranks
+        .iter()
+        .map(|rank| {
+            let rank = rank.as_ref()?;
+            let at = place(rank, rank.foremost.unwrap_or(0));
+            let behind = (0..).zip(&rank.at).filter(|(_, core)| place(rank, **core) != at);
+            Some(Seen {
+                begun: begun_at(at, group.in_flight),
+                last: (at > 0).then(|| at_position(at, group.in_flight)),
+                behind: behind.map(|(core, _)| core).collect(),
+                ..Seen::default()
+            })
+        })
+        .collect();
+    for member in 0..seen.len() {
+        let (Some(own), Some(rank)) = (seen[member].clone(), &ranks[member]) else { continue };
+        let (number, member) = (member, member as u32);
+        let found = match own.last {
+            None => own,
+            Some((Operator::Dispatch, last)) if group.choices.receive.is_direct() => {
+                direct::dispatch(group, member, last, own)
+            }
+            Some((Operator::Dispatch, last)) => a3_words::dispatch(group, member, last, &rank.cores, own)
+                .map_err(|why| (Some((member, Region::State)), why))?,
+            Some((Operator::Combine, last)) if group.choices.receive.is_direct() => {
+                direct::combine(group, member, last, own)
+            }
+            Some((Operator::Combine, last)) => results::combine(
+                group,
+                member,
+                last,
+                (own, &seen, &|of| ranks[of as usize].as_ref().map_or(&[][..], |rank| &rank.cores)),
+            ),
+        };
+        seen[number] = Some(found);
+    }
+    Ok(seen)
+}
+
+fn rank(group: &Group<'_>, member: u32) -> Result<Rank, String> {
+    let memory = group.memory(member).ok_or_else(String::new)?;
+    let cores = (0..group.shape.aiv_num()).map(|core| {
+        let core = CoreId(core);
+        let word = |at| memory.word(at).unwrap_or(0);
+        let begun = [Operator::Dispatch, Operator::Combine].map(|kind| word(selector(kind, core)));
+        let [even, odd] = [0, 1].map(|epoch| word(core_word(core, epoch)));
+        let epoch = barrier::last_of(even, odd).map_err(|_| {
+            format!("core words of core {core}: {even:#x} and {odd:#x} cannot follow each other")
+        })?;
+        if let Some(seen) = begun.iter().find(|seen| **seen > 1) {
+            return Err(format!("selector of core {core}: {seen:#x}: must be 0 or 1"));
+        }
+        Ok(Core { begun, epoch, is_new: begun == [0, 0] && even == 0 && odd == 0 })
+    });
+    let cores = cores.collect::<Result<Vec<_>, _>>()?;
+    let is_new = cores.iter().all(|core| core.is_new)
+        && (cores.len() > 1 || memory.whole(Region::State).iter().all(|byte| *byte == 0));
+    let at = cores.iter().map(|core| core_at(group, member, core)).collect::<Result<Vec<_>, _>>()?;
+    let all: BTreeSet<_> = at.iter().copied().collect();
+    let foremost = match *Vec::from_iter(&all) {
+        [one] => *one,
+        // One operator apart: some cores have begun the next one.
+        [a, b] if (a + 1) % PERIOD == *b => *b,
+        [a, b] if (b + 1) % PERIOD == *a => *a,
+        _ => return Err("its cores are more than one operator apart: they cannot be".to_owned()),
+    };
+    Ok(Rank { cores, at, foremost: (!is_new).then_some(foremost) })
+}
+
+/// The position of a core's last operator, modulo [`PERIOD`].
+fn core_at(group: &Group<'_>, member: u32, core: &Core) -> Result<u64, String> {
+    let at = |operator, number| position(operator, number, group.in_flight) % PERIOD;
+    Ok(match (core.begun, group.in_flight) {
+        ([1, 0], _) => at(Operator::Dispatch, 1),
+        ([0, 1], 1) => at(Operator::Dispatch, 2),
+        ([0, 1], _) => at(Operator::Combine, 1),
+        ([0, 0], 1) => at(Operator::Combine, 2),
+        ([0, 0], _) => {
+            let waits = if group.choices.receive.is_direct() {
+                !direct::dispatch(group, member, 2, Seen::default()).waits.is_empty()
+            } else {
+                core.epoch != 0
+            };
+            if waits { at(Operator::Dispatch, 2) } else { at(Operator::Combine, 2) }
+        }
+        (_, 1) => at(Operator::Combine, 1),
+        _ => {
+            return Err(
+                "selectors of 1 and 1: cannot be where two dispatches and two combines take turns".to_owned()
+            );
+        }
+    })
+}
+
+/// The position of the hindmost rank that has begun anything, between 1 and [`PERIOD`].
+fn first_position(group: &Group<'_>, ranks: &[Option<Rank>]) -> Result<u64, Refused> {
+    let all: BTreeSet<_> = ranks.iter().flatten().filter_map(|rank| rank.foremost).collect();
+    let ahead = |first: u64| all.iter().map(|at| (at + PERIOD - first) % PERIOD).max().unwrap_or(0);
+    // The foremost rank has ended all dispatches before its last operator, so every rank has begun them.
+    let may_be = |first: &u64| {
+        let first = if *first == 0 { PERIOD } else { *first };
+        (first + 1..first + ahead(first % PERIOD))
+            .all(|at| at_position(at, group.in_flight).0 == Operator::Combine)
+    };
+    let candidates: Vec<_> = all.iter().copied().filter(may_be).collect();
+    let least = candidates.iter().map(|first| ahead(*first)).min();
+    let nearest = candidates.into_iter().filter(|first| Some(ahead(*first)) == least);
+    // Two dispatches apart either may be the later one: whoever is behind already has flags of the later one.
+    let early = |first: &u64| {
+        let (Operator::Dispatch, number) =
+            at_position(if *first == 0 { PERIOD } else { *first }, group.in_flight)
+        else {
+            return 0;
+        };
+        let at = (0..)
+            .zip(ranks)
+            .filter(|(_, rank)| rank.as_ref().is_some_and(|rank: &Rank| rank.foremost == Some(*first)));
+        at.map(|(member, _)| a3_words::flags(group, member, number + 1)).sum::<usize>()
+    };
+    let first = nearest.max_by_key(|first| (early(first), core::cmp::Reverse(*first)));
+    match first {
+        Some(0) => Ok(PERIOD),
+        Some(first) => Ok(first),
+        None if all.is_empty() => Ok(PERIOD),
+        None => Err((
+            None,
+            "the ranks are further apart than they can be: the dumps are not of one group, or it moved meanwhile"
+                .to_owned(),
+        )),
+    }
+}

@@ -1,0 +1,89 @@
+//! The hierarchy of A2: its words grow with the number of the operator, and none is cleared.
+
+use super::super::owes::{Seen, at_position, begun_at};
+use super::{Group, Refused, partition, word};
+use veriep_core::fabric::{Flag, Wait};
+use veriep_core::layout::affine::Named;
+use veriep_core::layout::relay::unmark;
+use veriep_core::layout::state::Operator;
+use veriep_core::place::Region;
+use veriep_core::plan::split;
+use veriep_core::protocol::Stage;
+use veriep_core::units::{CoreId, RankId};
+
+/// The levels of words in an operator. A rank tells of counts and of returned rows when all near ranks have entered, of counts
+/// also when streams have come; it ends streams of combine when all rows have been returned to it.
+const FIRST: u32 = 0;
+const FORWARDED: u32 = 1;
+const SUMMED: u32 = 2;
+
+pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
+    (0..group.members.len() as u32)
+        .map(|member| match group.memory(member) {
+            Some(_) => rank(group, member).map(Some).map_err(|why| (Some((member, Region::Window)), why)),
+            None => Ok(None),
+        })
+        .collect()
+}
+
+fn rank(group: &Group<'_>, member: u32) -> Result<Seen, String> {
+    let shape = group.shape;
+    let epochs: Vec<_> = (0..shape.aiv_num())
+        .map(|core| word(group, member, (Named::Epochs, ""), [core, 0, 0, 0, 0]).unwrap_or(0))
+        .collect();
+    let last = epochs.iter().copied().max().unwrap_or(0);
+    if epochs.iter().any(|epoch| epoch.abs_diff(last) > 1) || last > u64::from(u32::MAX) {
+        return Err(format!("epochs of its cores: {epochs:?}: cannot be more than one apart"));
+    }
+    let mut seen = Seen { is_numbered: true, ..Seen::default() };
+    if last == 0 {
+        return Ok(seen);
+    }
+    let (operator, number) = at_position(last, group.in_flight);
+    seen.begun = begun_at(last, group.in_flight);
+    seen.last = Some((operator, number));
+    seen.behind = (0..).zip(&epochs).filter(|(_, epoch)| **epoch < last).map(|(core, _)| core).collect();
+    let (server, _) = shape.server_of(RankId(member));
+    let half = partition(last).index();
+    let mut lacks = |core: u32, level, wait| {
+        seen.waits.push(group.lack((member, core), (operator, number), level, wait));
+    };
+    let has = |named, indices, is_mark: bool| {
+        let seen = word(group, member, named, indices).unwrap_or(0);
+        (if is_mark { unmark(seen).0 } else { seen }) >= last
+    };
+    for near in 0..shape.server_ranks() {
+        if !has((Named::Entered, "word"), [near, 0, 0, 0, 0], false) {
+            lacks(0, FIRST, Wait::new(Flag::Entered, shape.rank_on(server, near), &[]));
+        }
+    }
+    let end = match group.choices.stage {
+        Stage::Two => (Named::StreamsIn, "end flag"),
+        Stage::Three => (Named::EndFlags, "word"),
+    };
+    let is_dispatch = operator == Operator::Dispatch;
+    for from in (0..shape.servers()).filter(|from| *from != server) {
+        if !has(end, [half, from, 0, 0, 0], true) {
+            let level = if is_dispatch { FIRST } else { SUMMED };
+            lacks(0, level, Wait::new(Flag::Record, shape.relay(RankId(member), from), &[0]));
+        }
+    }
+    for core in 0..shape.aiv_num() {
+        for slot in split::slots(shape, RankId(member), CoreId(core)).filter(|_| is_dispatch) {
+            let (expert, source) = (slot / shape.ep_world_size(), slot % shape.ep_world_size());
+            if !has((Named::Counts, "word"), [half, expert, source, 0, 0], true) {
+                let relay = shape.relay(RankId(source), server);
+                lacks(core, FORWARDED, Wait::new(Flag::RelayedCount, relay, &[source, expert]));
+            }
+        }
+        for near in (0..shape.server_ranks()).filter(|_| !is_dispatch) {
+            if !has((Named::RowsDone, "word"), [near, core, 0, 0, 0], false) {
+                lacks(0, FORWARDED, Wait::new(Flag::RowsDone, shape.rank_on(server, near), &[core]));
+            }
+        }
+    }
+    if seen.waits.is_empty() {
+        seen.phase = Some("has all words");
+    }
+    Ok(seen)
+}

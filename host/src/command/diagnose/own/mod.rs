@@ -1,0 +1,197 @@
+//! What our own layout leaves in memory, in every protocol and mode. Words, their places and what they hold are those of the
+//! core: [`affine`] and [`event`].
+
+mod a2;
+mod a3;
+mod a3_words;
+mod direct;
+mod hierarchy;
+mod results;
+
+use super::memory::Memory;
+use super::owes::{Lack, Missing, Seen};
+use crate::case::Case;
+use crate::global_rank;
+use veriep_core::fabric::Wait;
+use veriep_core::layout::affine::{self, INDICES_MAX, Map};
+use veriep_core::layout::state::{Operator, Partition};
+use veriep_core::place::{Place, Region};
+use veriep_core::protocol::Choices;
+use veriep_core::shape::{Product, Protocol, Shape};
+use veriep_core::sync::event::{self, Value};
+use veriep_core::sync::flag::{self, Seen as Word};
+use veriep_core::units::RankId;
+
+/// The dumps of a group.
+pub(super) struct Group<'a> {
+    pub(super) shape: &'a Shape,
+    pub(super) choices: Choices,
+    pub(super) in_flight: u64,
+    /// The batch that hangs.
+    pub(super) case: Option<&'a Case>,
+    /// By the number of the member.
+    pub(super) members: Vec<Option<Memory>>,
+}
+
+/// Why a dump cannot be of the group: the member, the region, and what is wrong there. Without a member it is all of them.
+pub(super) type Refused = (Option<(u32, Region)>, String);
+
+/// The members of a group as their dumps show them; one without the dumps that are needed is unknown.
+///
+/// # Errors
+/// The dumps cannot be of this group.
+pub(super) fn read(group: &Group<'_>) -> Result<Vec<Option<Seen>>, Refused> {
+    for (member, memory) in (0..).zip(&group.members) {
+        if let Some(memory) = memory {
+            check(group, member, memory).map_err(|(region, what)| (Some((member, region)), what))?;
+        }
+    }
+    match group.shape.protocol() {
+        Protocol::Fullmesh => a2::read(group),
+        Protocol::Hierarchy => hierarchy::read(group),
+        _ => a3::read(group),
+    }
+}
+
+/// The regions without which a member is unknown.
+pub(super) const fn needed(shape: &Shape) -> &'static [Region] {
+    match shape.protocol() {
+        Protocol::Fullmesh => &[Region::State, Region::Window],
+        Protocol::Hierarchy => &[Region::Window],
+        _ => &[Region::State],
+    }
+}
+
+impl Group<'_> {
+    fn ep(&self, member: u32) -> RankId {
+        global_rank::ep_rank(self.shape, RankId(member))
+    }
+
+    fn memory(&self, member: u32) -> Option<&Memory> {
+        self.members.get(member as usize)?.as_ref()
+    }
+
+    /// A word that `core` of `member` lacks. `wait` has the numbers that machines use.
+    fn lack(
+        &self,
+        (member, core): (u32, u32),
+        (operator, number): (Operator, u64),
+        level: u32,
+        wait: Wait,
+    ) -> Lack {
+        let wait = global_rank::of_wait(self.shape, RankId(member), wait);
+        Lack { core, number, what: Missing::Word { wait, operator, level } }
+    }
+}
+
+/// The partition that operator `number` uses, from 1.
+const fn partition(number: u64) -> Partition {
+    if number % 2 == 1 { Partition::P0 } else { Partition::P1 }
+}
+
+/// All indices of a map.
+fn indices(map: &Map) -> impl Iterator<Item = [u32; INDICES_MAX]> {
+    let extents: Vec<_> = map.dims().iter().map(|dim| dim.extent).collect();
+    let all: u32 = extents.iter().product();
+    (0..all).map(move |mut number| {
+        let mut indices = [0; INDICES_MAX];
+        for (index, extent) in indices.iter_mut().zip(&extents).rev() {
+            (number, *index) = (number / extent, number % extent);
+        }
+        indices
+    })
+}
+
+/// Whether state regions hold what this group can have left there: nothing outside its areas, and in its flags nothing but
+/// flags. A group with other choices, or of another release, has words elsewhere.
+fn check(group: &Group<'_>, member: u32, memory: &Memory) -> Result<(), (Region, String)> {
+    let (shape, mode, rank) = (group.shape, group.choices.mode(), group.ep(member));
+    let state = match shape.product() {
+        Product::A3 => &[Region::State, Region::TpState][..],
+        Product::A2 => &[Region::State],
+    };
+    for &region in state.iter().filter(|region| memory.has(**region)) {
+        let bytes = memory.whole(region);
+        let mut known = vec![false; bytes.len() / 8];
+        let maps = || affine::maps(shape, mode, rank).filter(|map| map.region == region);
+        for map in maps().filter(|map| map.named.is_area()) {
+            for at in indices(&map).map(|indices| map.offset(indices)) {
+                let words = (at / 8) as usize..(at + map.bytes).div_ceil(8) as usize;
+                known.get_mut(words).into_iter().for_each(|words| words.fill(true));
+            }
+        }
+        let word = |at: &usize| u64::from_le_bytes(*bytes.as_chunks().0.get(*at).unwrap_or(&[0; 8]));
+        if let Some(at) = (0..known.len()).find(|at| !known[*at] && word(at) != 0) {
+            let seen = word(&at);
+            return Err((
+                region,
+                format!("{seen:#x} at byte {}, where this configuration has nothing", 8 * at),
+            ));
+        }
+        for event in event::events(shape, mode).filter(|event| event.word.inside().is_empty()) {
+            let Some(map) = maps().find(|map| map.named == event.word) else { continue };
+            let mut fields = event.word.fields(shape, mode).filter(|field| field.name == event.field);
+            let field = fields.next().map_or(0, |field| field.offset);
+            for at in indices(&map).map(|indices| map.offset(indices) + field) {
+                let seen = word(&(at as usize / 8));
+                let is_legal = match event.value {
+                    Value::Count => flag::dispatch(seen) != Word::Corrupt,
+                    Value::Arrived => seen == 0 || seen == flag::ARRIVED,
+                    _ => true,
+                };
+                if !is_legal {
+                    let name = event.word.name();
+                    return Err((region, format!("{name}: {seen:#x} at byte {at}: no flag of this layout")));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// How a core takes words that have come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Taken {
+    /// It has taken none yet.
+    None,
+    /// Some in their order, and cleared each; it has stopped at the first that had not come.
+    Some,
+    /// As some, or all.
+    Perhaps,
+    /// All.
+    All,
+}
+
+/// Of words, in the order in which a core takes them and clears them, those that it lacks for certain, and one that it lacks if
+/// it waits for any. `is_there` tells which are in memory.
+fn lacking<T: Copy>(
+    words: impl IntoIterator<Item = T>,
+    taken: Taken,
+    is_there: impl Fn(T) -> bool,
+) -> (Vec<T>, Option<T>) {
+    let words: Vec<_> = words.into_iter().map(|word| (word, is_there(word))).collect();
+    let empty = |words: &[(T, bool)]| {
+        words.iter().filter(|(_, is_there)| !is_there).map(|(word, _)| *word).collect::<Vec<_>>()
+    };
+    match (taken, words.iter().position(|(_, is_there)| *is_there)) {
+        (Taken::All, _) => (Vec::new(), None),
+        (Taken::None, _) => (empty(&words), None),
+        // It would have taken the next one.
+        (Taken::Some | Taken::Perhaps, Some(first)) => (empty(&words[first.saturating_sub(1)..]), None),
+        (Taken::Some, None) => (words.last().map(|(word, _)| *word).into_iter().collect(), None),
+        (Taken::Perhaps, None) => (Vec::new(), words.last().map(|(word, _)| *word)),
+    }
+}
+
+/// The word of a map at these indices, with the name of its field; none if the map or the dump is not there.
+fn word(
+    group: &Group<'_>,
+    member: u32,
+    (named, field): (affine::Named, &str),
+    indices: [u32; INDICES_MAX],
+) -> Option<u64> {
+    let (shape, mode) = (group.shape, group.choices.mode());
+    let at = named.place(shape, mode, group.ep(member), indices)?;
+    let field = named.fields(shape, mode).find(|of| of.name == field).map_or(0, |field| field.offset);
+    group.memory(member)?.word(Place { offset: at.offset + field, ..at })
+}

@@ -1,0 +1,188 @@
+//! Combine of A3 with rows that return: which results a rank lacks, and whose they are. The batch says that, or, in the ranks'
+//! windows, the triples of the rows that they have received.
+
+use super::super::owes::{Lack, Missing, Seen};
+use super::a3::Core;
+use super::{Group, partition, word};
+use crate::global_rank;
+use std::collections::HashMap;
+use veriep_core::fabric::{Flag, Wait};
+use veriep_core::layout::affine::Named;
+use veriep_core::layout::record::{Triple, triple_of};
+use veriep_core::layout::state::{Operator, core_word};
+use veriep_core::layout::{block, data};
+use veriep_core::place::Region;
+use veriep_core::placement::Home;
+use veriep_core::plan::{route, split};
+use veriep_core::protocol::Flags;
+use veriep_core::shape::Protocol;
+use veriep_core::sync::barrier;
+use veriep_core::units::{CoreId, Pair, RankId, Token};
+
+/// What a TP peer tells comes before all results.
+const TP: u32 = 0;
+
+/// What is known of the rank that returns a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// It is this member.
+    Known(u32),
+    /// One of several.
+    Unknown,
+}
+
+/// The members, as far as they have been looked at, and the cores of each.
+type Others<'a> = (Seen, &'a [Option<Seen>], &'a dyn Fn(u32) -> &'a [Core]);
+
+/// Combine `number` of a member.
+pub(super) fn combine(
+    group: &Group<'_>,
+    member: u32,
+    number: u64,
+    (mut seen, others, cores): Others<'_>,
+) -> Seen {
+    tp(group, member, number, &mut seen);
+    let (shape, rank) = (group.shape, group.ep(member));
+    if shape.protocol() == Protocol::FullmeshV2 {
+        // A count says that rows come, not that they have.
+        let own = (0..shape.aiv_num()).map(|core| of_batch(group, member, number, core, cores(member)));
+        let own = own.filter(|(_, is_of_batch)| *is_of_batch).flat_map(|(rows, _)| rows);
+        seen.heard = own.map(|triple| triple.source.0).collect();
+    }
+    let has_begun = |of: u32| {
+        let seen = others.get(of as usize).and_then(Option::as_ref);
+        seen.is_none_or(|seen| seen.has_begun(Operator::Combine, number) && seen.behind.is_empty())
+    };
+    let sources =
+        sources(group, member, number, &|of| cores(of).get(..).filter(|_| has_begun(of)).unwrap_or(&[]));
+    for core in 0..shape.aiv_num() {
+        for token in split::tokens(shape, rank, CoreId(core)) {
+            let has = |k: &u32| {
+                let at = [partition(number).index(), token, *k, 0, 0];
+                word(group, member, (Named::CombineStatus, "word"), at).is_some_and(|word| word != 0)
+            };
+            let (there, empty): (Vec<u32>, Vec<u32>) = (0..shape.combine_columns()).partition(has);
+            let lack = |k, source| Lack { core, number, what: Missing::Result { token, k, source } };
+            let lacks: Vec<_> = empty
+                .into_iter()
+                .filter_map(|k| match sources.get(&(token, k)) {
+                    Some(Source::Known(source)) => Some(lack(k, Some(*source))),
+                    Some(Source::Unknown) => Some(lack(k, None)),
+                    // No rank has a row for it.
+                    None => None,
+                })
+                .collect();
+            // Flags of a token are cleared together. A result that its rank cannot have sent is no cleared one.
+            let waits = !there.is_empty()
+                || lacks.iter().any(|lack| lack.what.source().is_some_and(|source| !has_begun(source)));
+            if waits { seen.waits.extend(lacks) } else { seen.doubts.extend(lacks) }
+        }
+    }
+    seen
+}
+
+/// The slots in which the cores of the peer tell of results.
+fn tp(group: &Group<'_>, member: u32, number: u64, seen: &mut Seen) {
+    if group.shape.tp_world_size() < 2 {
+        return;
+    }
+    for core in 0..group.shape.aiv_num() {
+        let begun = word(group, member, (Named::TpCombineSelectors, ""), [core, 0, 0, 0, 0]);
+        let at = [partition(number).index(), core, 0, 0, 0];
+        let told = word(group, member, (Named::TpCombineSlots, "rows"), at);
+        if let (Some(begun), Some(0)) = (begun, told) {
+            let wait = Wait::new(Flag::Tp, RankId(1 - member % 2), &[core]);
+            let lack = group.lack((member, core), (Operator::Combine, number), TP, wait);
+            if begun == number % 2 { seen.doubts.push(lack) } else { seen.waits.push(lack) }
+        }
+    }
+}
+
+/// Of each token and column of a member that some rank returns a result for, which one does.
+fn sources<'a>(
+    group: &Group<'_>,
+    member: u32,
+    number: u64,
+    cores: &dyn Fn(u32) -> &'a [Core],
+) -> HashMap<(u32, u32), Source> {
+    let (shape, own) = (group.shape, group.ep(member));
+    let member_of = |rank| global_rank::named(shape.tp_world_size(), RankId(member), rank, false).0;
+    let mut found = HashMap::new();
+    if let Some(case) = group.case {
+        let inputs = case.inputs(RankId(member));
+        for (token, k) in
+            (0..shape.bs(own)).flat_map(|token| (0..shape.combine_columns()).map(move |k| (token, k)))
+        {
+            if let Some(home) = route::home(shape, own, &inputs, Pair { token: Token(token), k }) {
+                found.insert((token, k), Source::Known(member_of(home.rank)));
+            }
+        }
+        return found;
+    }
+    for rank in (0..shape.ep_world_size()).map(RankId) {
+        let holder = member_of(rank);
+        for core in 0..shape.aiv_num() {
+            let (rows, is_of_batch) = of_batch(group, holder, number, core, cores(holder));
+            for Triple { token, k, .. } in rows.into_iter().filter(|triple| triple.source == own) {
+                let source = if is_of_batch { Source::Known(holder) } else { Source::Unknown };
+                let entry = found.entry((token.0, k)).or_insert(source);
+                match (*entry, source) {
+                    (Source::Known(one), Source::Known(other)) if one != other => *entry = Source::Unknown,
+                    (Source::Unknown, Source::Known(_)) => *entry = source,
+                    _ => {}
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The triples of the rows that a core of a member has received in dispatch `number`, and whether none of an older one is among
+/// them: windows are never cleared. A rank with several cores, which these are, knows how many rows it has.
+fn of_batch(group: &Group<'_>, member: u32, number: u64, core: u32, cores: &[Core]) -> (Vec<Triple>, bool) {
+    let rows = rows(group, member, number, core);
+    if cores.len() < 2 {
+        return (rows, true);
+    }
+    // Counts alone are exchanged before the first barrier of a dispatch, else before the second.
+    let at = core_word(CoreId(core), u32::from(group.choices.flags == Flags::Separate));
+    let seen = group.memory(member).and_then(|memory| memory.word(at)).unwrap_or(0);
+    let is_whole = barrier::sum_in(seen).rows as usize == rows.len();
+    (rows, is_whole)
+}
+
+/// The triples of the rows that a core of a member has received in dispatch `number`, and perhaps of older ones behind them. Pairs
+/// rise within a slot, so rows that do not are older.
+fn rows(group: &Group<'_>, member: u32, number: u64, core: u32) -> Vec<Triple> {
+    let (shape, rank) = (group.shape, group.ep(member));
+    let Some(memory) = group.memory(member).filter(|memory| memory.has(Region::Window)) else {
+        return Vec::new();
+    };
+    let mut rows = Vec::new();
+    for slot in split::slots(shape, rank, CoreId(core)) {
+        let (local_expert, source) = (slot / shape.ep_world_size(), RankId(slot % shape.ep_world_size()));
+        let mut least = 0;
+        for record in 0..shape.bs(source) {
+            let at =
+                data::dispatch_record(shape, partition(number), Home { rank, local_expert }, source, record);
+            let mut bytes = [0; Triple::BYTES as usize];
+            memory.read(triple_of(shape, at), &mut bytes);
+            let Ok(triple) = Triple::from_bytes(shape, &bytes) else { break };
+            let pair = triple.token.0 * shape.combine_columns() + triple.k;
+            if triple.source != source || pair < least || !triple.may_be_on(shape, rank) {
+                break;
+            }
+            if bytes == [0; Triple::BYTES as usize] {
+                // Nobody has written there, or it is the first pair of rank 0.
+                let mut row = vec![0; shape.payload_bytes().min(block::PAYLOAD) as usize];
+                memory.read(at, &mut row);
+                if row.iter().all(|byte| *byte == 0) {
+                    break;
+                }
+            }
+            least = pair + 1;
+            rows.push(triple);
+        }
+    }
+    rows
+}

@@ -1,0 +1,222 @@
+//! Dump folders: what a group has in memory, as files that `veriep diagnose` reads.
+//!
+//! A folder has `config.toml`, `options.toml` and for each rank a file for each region, `rank0.state` and so on. Pages that
+//! hold zeros are holes in these files.
+
+use crate::case::Case;
+use crate::cli::ExpertsArg;
+use crate::config::{self, FILE_NAME};
+use crate::error::Error;
+use crate::report::{complain, note};
+use crate::{global_rank, interrupt};
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use veriep_core::place::Region;
+use veriep_core::protocol::{Choices, Flags, Stage};
+
+/// The name of the file with the group's [`Options`].
+pub const OPTIONS_NAME: &str = "options.toml";
+
+/// The regions that a rank can have, in the order of [`Spot::region`](veriep_core::sim::storage::Spot::region).
+pub const REGIONS: [Region; 5] =
+    [Region::State, Region::Window, Region::WindowOut, Region::TpState, Region::TpWindow];
+
+/// How long a request for a dump may stay unnoticed.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Choices of a group that decide what its words mean.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Options {
+    /// As `--receive`.
+    pub receive: String,
+    /// As `--flags`.
+    pub flags: String,
+    /// As `--stage`.
+    pub stage: u32,
+    /// As `--port-offset`.
+    pub port_offset: i64,
+    /// As `--experts`.
+    pub experts: String,
+    /// The most batches in flight.
+    pub in_flight: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::of(Choices::default(), 0, 1)
+    }
+}
+
+impl Options {
+    fn of(choices: Choices, port_offset: i64, in_flight: u32) -> Self {
+        Self {
+            receive: choices.receive.name().to_owned(),
+            flags: match choices.flags {
+                Flags::Joint => "joint",
+                Flags::Separate => "separate",
+            }
+            .to_owned(),
+            stage: match choices.stage {
+                Stage::Two => 2,
+                Stage::Three => 3,
+            },
+            port_offset,
+            experts: ExpertsArg::name(choices.receive).to_owned(),
+            in_flight,
+        }
+    }
+
+    /// Those of a folder; the defaults if it has no such file.
+    ///
+    /// # Errors
+    /// The file cannot be read, is no TOML or has other keys.
+    pub fn read(folder: &Path) -> Result<Self, Error> {
+        let path = folder.join(OPTIONS_NAME);
+        if !path.exists() {
+            return Ok(Self::default());
+        }
+        let (text, _) = config::text(&path)?;
+        toml::from_str(&text).map_err(|e| Error::file(&path, e.message()))
+    }
+}
+
+/// The file of a region of the rank with that number.
+#[must_use]
+pub fn file(folder: &Path, rank: u32, region: Region) -> PathBuf {
+    folder.join(format!("rank{rank}.{}", region.name()))
+}
+
+/// Where the regions of a rank are mapped in this process: address and length, by [`REGIONS`].
+pub(crate) type Mapped = [(usize, u64); REGIONS.len()];
+
+/// What a live group writes, and where.
+#[derive(Debug)]
+pub(crate) struct Dump<'a> {
+    folder: &'a Path,
+    case: &'a Case,
+    options: Options,
+    /// By the numbers that files have.
+    mapped: Vec<Mapped>,
+}
+
+impl<'a> Dump<'a> {
+    pub(crate) fn new(
+        folder: &'a Path,
+        case: &'a Case,
+        (choices, in_flight): (Choices, usize),
+        mapped: Vec<Mapped>,
+    ) -> Self {
+        let options = Options::of(choices, case.config.port_offset, in_flight as u32);
+        Self { folder, case, options, mapped }
+    }
+
+    /// Runs a group, writes what it has when it ends, however it does, and whenever a signal asks for it.
+    ///
+    /// # Errors
+    /// Those of the group; else a file that cannot be written.
+    pub(crate) fn around<T>(&self, run: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let has_ended = AtomicBool::new(false);
+        let ran = thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_ended.load(Ordering::Relaxed) {
+                    if interrupt::take_dump() {
+                        match self.write() {
+                            Ok(()) => note(&format!("note: {}: dumped", self.folder.display())),
+                            Err(error) => complain(&error.to_string()),
+                        }
+                    }
+                    thread::sleep(LOOK);
+                }
+            });
+            let _stop = SetOnDrop(&has_ended);
+            run()
+        });
+        match (ran, self.write()) {
+            (Ok(_), Err(error)) => Err(error),
+            (Err(error), Err(of_dump)) => {
+                complain(&of_dump.to_string());
+                Err(error)
+            }
+            (ran, Ok(())) => ran,
+        }
+    }
+
+    /// Writes all files, the configuration last: a folder without it is incomplete.
+    fn write(&self) -> Result<(), Error> {
+        let folder = self.folder;
+        fs::create_dir_all(folder)
+            .map_err(|e| Error::file(folder, format_args!("cannot make the folder: {e}")))?;
+        let config = folder.join(FILE_NAME);
+        crate::atomic_file::remove_file(&config)?;
+        for member in global_rank::all(&self.case.shape) {
+            let number = self.case.name(member).0;
+            let mapped = self.mapped.get(number as usize).into_iter().flatten();
+            for (region, &(address, len)) in REGIONS.into_iter().zip(mapped).filter(|(_, (_, len))| *len > 0)
+            {
+                let path = file(folder, number, region);
+                copy(address, len, &path).map_err(|e| Error::io(&path, "write", &e))?;
+            }
+        }
+        let options = toml::to_string(&self.options).map_err(|e| Error::Request(e.to_string()))?;
+        let written =
+            |path: &Path, text: &str| fs::write(path, text).map_err(|e| Error::io(path, "write", &e));
+        written(&folder.join(OPTIONS_NAME), &options)?;
+        written(&config, &self.case.config.to_toml()?)
+    }
+}
+
+/// Sets a flag also when the thread panics.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Copies memory of this process into a file, with holes for pages that hold zeros. The system reads it: other threads may
+/// write there meanwhile.
+#[cfg(target_os = "linux")]
+fn copy(address: usize, len: u64, path: &Path) -> std::io::Result<()> {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    /// Pages that are looked up at once.
+    const PAGES: usize = 4096;
+    /// What the system says of a page: it is in memory, or swapped out.
+    const THERE: u64 = 3 << 62;
+
+    let page = rustix::param::page_size();
+    let (memory, table) = (File::open("/proc/self/mem")?, File::open("/proc/self/pagemap")?);
+    let out = File::create(path)?;
+    out.set_len(len)?;
+    let (mut entries, mut bytes) = (vec![0; 8 * PAGES], vec![0; page]);
+    let mut at = 0;
+    while at < len {
+        // Regions begin with a page.
+        let pages = (len - at).div_ceil(page as u64).min(PAGES as u64) as usize;
+        let entries = &mut entries[..8 * pages];
+        table.read_exact_at(entries, (address as u64 + at) / page as u64 * 8)?;
+        for entry in entries.as_chunks::<8>().0 {
+            let now = &mut bytes[..(len - at).min(page as u64) as usize];
+            if u64::from_ne_bytes(*entry) & THERE != 0 {
+                memory.read_exact_at(now, address as u64 + at)?;
+                if now.iter().any(|&byte| byte != 0) {
+                    out.write_all_at(now, at)?;
+                }
+            }
+            at += now.len() as u64;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn copy(_: usize, _: u64, _: &Path) -> std::io::Result<()> {
+    Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "dumps need Linux"))
+}

@@ -1,0 +1,348 @@
+//! Dumps of our own groups: `run --dump` writes them, `diagnose` says who owes what.
+
+use crate::common::{fails, json, text, veriep};
+use serde_json::Value;
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use tempfile::{TempDir, tempdir};
+
+/// Overrides of the preset `tiny`, options of `run` that decide what words mean, and how many ranks there are.
+struct Group {
+    set: &'static [&'static str],
+    options: &'static [&'static str],
+    ranks: u32,
+}
+
+const A3: &[&str] = &["ep_world_size=4", "moe_expert_num=8", "bs=5", "aiv_num=3", "hccl_buffsize_mb=4"];
+const JOINT: Group = Group { set: A3, options: &[], ranks: 4 };
+const SEPARATE: Group = Group { set: A3, options: &["--flags", "separate"], ranks: 4 };
+const DIRECT: Group = Group { set: A3, options: &["--receive", "direct"], ranks: 4 };
+const IN_BLOCKS: Group = Group {
+    set: &[
+        "ep_world_size=4",
+        "moe_expert_num=8",
+        "bs=5",
+        "aiv_num=3",
+        "hccl_buffsize_mb=4",
+        "comm_alg=fullmesh_v2",
+    ],
+    options: &[],
+    ranks: 4,
+};
+const TP: Group = Group {
+    set: &[
+        "ep_world_size=4",
+        "tp_world_size=2",
+        "moe_expert_num=4",
+        "bs=5",
+        "aiv_num=2",
+        "hccl_buffsize_mb=4",
+    ],
+    options: &[],
+    ranks: 8,
+};
+const SHARED: Group = Group {
+    set: &[
+        "ep_world_size=4",
+        "moe_expert_num=6",
+        "shared_expert_rank_num=1",
+        "bs=5",
+        "aiv_num=2",
+        "hccl_buffsize_mb=4",
+    ],
+    options: &[],
+    ranks: 4,
+};
+const MESH: Group = Group {
+    set: &[
+        "product=a2",
+        "ep_world_size=16",
+        "moe_expert_num=32",
+        "k=4",
+        "aiv_num=2",
+        "h=64",
+        "hccl_buffsize_mb=8",
+    ],
+    options: &[],
+    ranks: 16,
+};
+const MESSAGES: Group = Group {
+    set: &[
+        "product=a2",
+        "comm_alg=hierarchy",
+        "ep_world_size=16",
+        "moe_expert_num=32",
+        "k=4",
+        "aiv_num=2",
+        "h=64",
+        "hccl_buffsize_mb=120",
+    ],
+    options: &[],
+    ranks: 16,
+};
+const STREAMS: Group = Group { options: &["--stage", "2"], ..MESSAGES };
+
+impl Group {
+    /// Runs it and returns its dump.
+    fn dump(&self, status: i32, more: &[&str]) -> TempDir {
+        let folder = tempdir().unwrap();
+        let set = self.set.iter().flat_map(|set| ["--set", set]);
+        let run = ["run", "--preset", "tiny", "--backend", "lockstep", "--dump", text(folder.path())];
+        let args: Vec<_> = run.into_iter().chain(set).chain(self.options.iter().copied()).collect();
+        let output = veriep(&[&args, more].concat());
+        assert_eq!(
+            output.status.code(),
+            Some(status),
+            "{args:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        folder
+    }
+
+    /// Every rank that loses such words is named, and no other one.
+    fn names_the_silent(&self, lost: &[&str], rounds: &str) {
+        for (what, rank) in lost.iter().flat_map(|what| (0..self.ranks).map(move |rank| (what, rank))) {
+            let fault = format!("silent={rank}{what}");
+            let folder = self.dump(3, &["--rounds", rounds, "--inject", &fault]);
+            assert_eq!(culprits(3, folder.path(), &[]), [rank], "{:?} {:?} {fault}", self.set, self.options);
+        }
+    }
+}
+
+fn culprits(status: i32, folder: &Path, more: &[&str]) -> Vec<u32> {
+    of(&diagnose(status, folder, more))
+}
+
+fn diagnose(status: i32, folder: &Path, more: &[&str]) -> Value {
+    json(status, &[&["diagnose", text(folder)], more].concat())
+}
+
+fn of(said: &Value) -> Vec<u32> {
+    serde_json::from_value(said["culprits"].clone()).unwrap()
+}
+
+#[test]
+fn who_loses_joint_flags_is_named() {
+    JOINT.names_the_silent(&["", ":counts", ":rows"], "1");
+    JOINT.names_the_silent(&[":counts", ":rows"], "2");
+    Group { options: &["--receive", "in-place"], ..JOINT }.names_the_silent(&[":rows"], "1");
+}
+
+#[test]
+fn who_loses_separate_flags_is_named() {
+    SEPARATE.names_the_silent(&["", ":counts", ":tokens", ":rows"], "1");
+    SEPARATE.names_the_silent(&[":tokens"], "2");
+}
+
+#[test]
+fn who_loses_words_of_direct_placement_is_named() {
+    DIRECT.names_the_silent(&["", ":counts", ":grants", ":tokens", ":rows"], "1");
+    let overwriting = Group { options: &["--receive", "direct", "--experts", "overwrite"], ..DIRECT };
+    overwriting.names_the_silent(&[":grants", ":rows"], "2");
+}
+
+#[test]
+fn who_loses_flags_of_blocks_is_named() {
+    IN_BLOCKS.names_the_silent(&["", ":counts", ":blocks", ":rows"], "1");
+}
+
+#[test]
+fn who_loses_words_to_its_peer_is_named() {
+    TP.names_the_silent(&["", ":counts", ":tp", ":rows"], "1");
+}
+
+#[test]
+fn ranks_with_shared_experts_and_with_one_core_are_named() {
+    SHARED.names_the_silent(&[":counts", ":rows"], "1");
+    let one_core = &["ep_world_size=4", "moe_expert_num=8", "bs=5", "aiv_num=1", "hccl_buffsize_mb=4"];
+    Group { set: one_core, ..JOINT }.names_the_silent(&[":counts", ":rows"], "2");
+    // A slot for each core: all that is taken is cleared.
+    Group { set: &[], options: &["--flags", "separate"], ranks: 2 }.names_the_silent(&["", ":tokens"], "1");
+}
+
+#[test]
+fn who_loses_the_ends_of_its_windows_is_named() {
+    MESH.names_the_silent(&["", ":ends"], "1");
+}
+
+#[test]
+fn who_loses_messages_is_named() {
+    MESSAGES.names_the_silent(&[""], "1");
+}
+
+#[test]
+fn who_loses_the_ends_of_its_streams_is_named() {
+    STREAMS.names_the_silent(&["", ":ends"], "1");
+}
+
+#[test]
+fn in_good_runs_and_zeros_nobody_owes() {
+    let more: [&[&str]; 2] = [&["--rounds", "3"], &["--rounds", "2", "--schedule", "DDCC"]];
+    for group in [JOINT, SEPARATE, DIRECT, IN_BLOCKS, TP, MESH, MESSAGES, STREAMS] {
+        for more in more {
+            let folder = group.dump(0, more);
+            assert_eq!(culprits(0, folder.path(), &[]), [0; 0], "{:?} {more:?}", group.set);
+        }
+        let folder = group.dump(0, &["--rounds", "1"]);
+        for file in files(folder.path()) {
+            let len = file.metadata().unwrap().len();
+            file.set_len(0).unwrap();
+            file.set_len(len).unwrap();
+        }
+        let said = diagnose(0, folder.path(), &[]);
+        assert!(
+            said["ranks"].as_array().unwrap().iter().all(|rank| rank["phase"] == "has begun nothing"),
+            "{said}"
+        );
+    }
+}
+
+/// The files of regions.
+fn files(folder: &Path) -> Vec<fs::File> {
+    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let regions = entries.filter(|path| path.extension().is_none_or(|end| end != "toml"));
+    regions.map(|path| fs::OpenOptions::new().read(true).write(true).open(path).unwrap()).collect()
+}
+
+#[test]
+fn a_rank_that_never_began_is_named() {
+    for group in [JOINT, SEPARATE, DIRECT, IN_BLOCKS, MESH, MESSAGES] {
+        // Rank 1 has given nobody anything; as if it had never lived.
+        let folder = group.dump(3, &["--rounds", "1", "--inject", "silent=1"]);
+        for path in fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()) {
+            if path.file_stem().is_some_and(|name| name == "rank1") {
+                let len = path.metadata().unwrap().len();
+                fs::File::create(&path).unwrap().set_len(len).unwrap();
+            }
+        }
+        assert_eq!(culprits(3, folder.path(), &[]), [1], "{:?}", group.set);
+        // Without its dump it is unknown, and who waits for it has an excuse.
+        for end in ["state", "window"] {
+            fs::remove_file(folder.path().join(format!("rank1.{end}"))).unwrap();
+        }
+        let said = diagnose(0, folder.path(), &[]);
+        assert_eq!(said["ranks"][1]["operator"], Value::Null);
+        assert!(said["unknown"].to_string().contains("ranks without a dump: [1]"), "{said}");
+    }
+}
+
+#[test]
+fn it_is_said_how_far_each_rank_is() {
+    let folder = JOINT.dump(3, &["--rounds", "1", "--inject", "silent=2:counts"]);
+    let said = diagnose(3, folder.path(), &[]);
+    let [first, silent] = [0, 2].map(|rank| &said["ranks"][rank]);
+    assert_eq!((&first["operator"], &first["phase"]), (&"dispatch".into(), &"waits for flags".into()));
+    // Selectors have it modulo 2.
+    assert_eq!(first["number"], Value::Null);
+    assert_eq!((&silent["operator"], &silent["phase"]), (&"combine".into(), &"waits for results".into()));
+    let wait = &first["waits_for"][0];
+    assert_eq!((&wait["what"], &wait["source"]), (&"dispatch_flag".into(), &2.into()));
+    assert!(said["missing"].to_string().contains("dispatch: dispatch flag of rank 2 for local expert 0"));
+    let said = diagnose(3, MESSAGES.dump(3, &["--inject", "silent=9"]).path(), &[]);
+    assert_eq!((&said["ranks"][0]["operator"], &said["ranks"][0]["number"]), (&"dispatch".into(), &1.into()));
+}
+
+#[test]
+fn a_batch_tells_whose_results_are_missing() {
+    let cases = tempdir().unwrap();
+    let case = cases.path().join("case");
+    let set = JOINT.set.iter().flat_map(|set| ["--set", set]);
+    let args: Vec<_> =
+        ["gen", "--preset", "tiny", "--seed", "1", "--out", text(&case)].into_iter().chain(set).collect();
+    assert!(veriep(&args).status.success());
+    let folder = JOINT.dump(3, &["--rounds", "1", "--inject", "silent=3:rows"]);
+    let windows = (0..4).map(|rank| folder.path().join(format!("rank{rank}.window")));
+    windows.for_each(|path| fs::remove_file(path).unwrap());
+    // The rows that windows have say it, too, but there are none.
+    assert_eq!(culprits(0, folder.path(), &[]), [0; 0]);
+    assert_eq!(culprits(3, folder.path(), &["--case", text(&case)]), [3]);
+}
+
+#[test]
+fn what_is_no_dump_of_the_group_is_refused() {
+    let fresh = || JOINT.dump(3, &["--rounds", "1", "--inject", "silent=1"]);
+    let says = |folder: &TempDir, more: &[&str], words: &str| {
+        let line = fails(2, &[&["diagnose", text(folder.path())], more].concat());
+        assert!(line.contains(words), "{line}");
+    };
+    says(&SEPARATE.dump(0, &["--rounds", "1"]), &["--set", "aiv_num=2"], "rank0.state: 0x");
+    says(&SEPARATE.dump(3, &["--inject", "silent=1:rows"]), &["--set", "moe_expert_num=4"], "nothing");
+    // A rank that was given other flags than the others.
+    let (folder, other) = (fresh(), SEPARATE.dump(3, &["--rounds", "1", "--inject", "silent=1:tokens"]));
+    fs::copy(other.path().join("rank0.state"), folder.path().join("rank0.state")).unwrap();
+    says(&folder, &["--flags", "joint"], "rank0.state: 0x3f8000003f800000 at byte");
+    let direct = DIRECT.dump(0, &["--rounds", "1"]);
+    says(&direct, &["--receive", "copy"], "rank0.state: ");
+    says(&fresh(), &["--from", "cann-m"], "rank0.state: dispatch record of core 0");
+    for (name, text, words) in [
+        ("options.toml", "flags = \"none\"", "options.toml: flags: must be joint or separate"),
+        ("options.toml", "stages = 3", "unknown field `stages`"),
+        ("options.toml", "in_flight = 3", "in_flight = 3: must be 1 or 2 on A3"),
+        ("rank2.state", "short", "rank2.state: has 5 bytes: must have 1048576"),
+        ("rank2.window", "", "rank2.window: has 0 bytes: must have 4194304"),
+    ] {
+        let folder = fresh();
+        fs::write(folder.path().join(name), text).unwrap();
+        says(&folder, &[], words);
+    }
+}
+
+#[test]
+fn noise_is_refused_or_says_nothing() {
+    for group in [JOINT, DIRECT, IN_BLOCKS, TP, MESH, MESSAGES, STREAMS] {
+        let folder = group.dump(0, &["--rounds", "1"]);
+        for seed in 1..4_u64 {
+            for file in files(folder.path()).iter().skip(seed as usize).step_by(3) {
+                // Products of an odd number, cut down to their upper bytes, at the start of the region.
+                let word = |n: u64| ((n * seed + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 8).to_le_bytes();
+                let noise: Vec<_> = (0..1 << 14).flat_map(word).collect();
+                file.write_all_at(&noise, 0).unwrap();
+            }
+            let output = veriep(&["diagnose", text(folder.path())]);
+            let line = String::from_utf8(output.stderr).unwrap();
+            assert!(matches!(output.status.code(), Some(0 | 2)), "{:?} {seed}: {line}", group.set);
+        }
+    }
+}
+
+#[test]
+fn a_running_group_is_dumped_when_a_signal_asks() {
+    let folder = tempdir().unwrap();
+    let dumped = folder.path().join("dumped");
+    let mut run = Command::new(env!("CARGO_BIN_EXE_veriep"))
+        .args([
+            "run",
+            "--preset",
+            "tiny",
+            "--inject",
+            "silent=1:counts",
+            "--deadline",
+            "2",
+            "--dump",
+            text(&dumped),
+        ])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let start = Instant::now();
+    while !dumped.join("config.toml").exists() {
+        assert!(start.elapsed() < Duration::from_secs(60), "no dump");
+        // Until the program has begun to listen the signal would end it.
+        sleep(Duration::from_millis(300));
+        assert_eq!(run.try_wait().unwrap(), None, "it goes on");
+        let kill = Command::new("kill").args(["-USR2", &run.id().to_string()]).status().unwrap();
+        assert!(kill.success());
+    }
+    assert_eq!(run.try_wait().unwrap(), None, "it goes on");
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(3));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("dumped: dumped"));
+    assert_eq!(culprits(3, &dumped, &[]), [1]);
+    // Pages that were never touched are holes.
+    let window = dumped.join("rank0.window").metadata().unwrap();
+    assert!(window.blocks() * 512 < window.len() / 10, "{} blocks", window.blocks());
+}
