@@ -15,6 +15,7 @@ pub mod config;
 pub mod conformance;
 pub mod driver;
 pub mod error;
+pub mod events;
 pub mod expected;
 pub mod expert;
 pub mod generate;

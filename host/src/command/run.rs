@@ -1,5 +1,6 @@
 //! `veriep run`
 
+use super::record::{self, Subject};
 use super::source::{flags, keep_inputs, open_case};
 use super::traffic::Bytes;
 use crate::atomic_file;
@@ -17,6 +18,9 @@ use crate::driver::schedule::Schedule;
 use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Failure, Options};
 use crate::error::Error;
+use crate::events::Unit;
+use crate::events::page::About;
+use crate::events::recorder::Recording;
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
 use crate::report::{Report, note, progress};
@@ -79,6 +83,10 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
             let backend = args.backend.name();
             note(&format!("note: --deadline: --backend {backend} needs none: a hang is seen at once"));
         }
+    }
+    if args.backend == BackendArg::Threads && record::is_asked(&args.record) {
+        let line = "--events, --trace, --html: only --backend lockstep and weak have them, not threads";
+        return Err(Error::Request(line.to_owned()));
     }
     let (case, source) = open_case(&args.config, &args.tensors, args.seed, args.port.port_offset)?;
     let stage = stage(&case.shape, args.stage)?;
@@ -198,7 +206,18 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     let Job { case, plan, args, .. } = job;
     let batches = plan.unit.batches();
     let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| super::of_memory(&e))?;
-    let backend = layers(job, lockstep);
+    let log = record::begin(
+        &args.record,
+        &Subject {
+            unit: Unit::Events,
+            config: &case.config,
+            shape: &case.shape,
+            choices: plan.options.choices,
+            schedule: &args.schedule,
+            rounds: plan.rounds(),
+        },
+    )?;
+    let backend = layers(job, Recording(log.clone()).over(lockstep));
     let mut moved = None;
     let drive = |unit: &driver::Unit<'_, _>| {
         counted(unit, &mut moved, || {
@@ -206,10 +225,15 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
             Ok(Times { steps, ..Times::default() })
         })
     };
-    let (costs, ranks) =
-        group::run(&case.shape, plan, traffic(job), &backend, drive, tick).map_err(|error| {
-            error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
-        })?;
+    let ran = group::run(&case.shape, plan, traffic(job), &backend, drive, tick).map_err(|error| {
+        error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
+    });
+    // Of a run that hangs, too.
+    record::end(&args.record, log, |_| {
+        let what = format!("{} on {}, seed {}", job.source, args.backend.name(), args.seed);
+        (Vec::new(), About { title: what, ..About::default() })
+    })?;
+    let (costs, ranks) = ran?;
     if let Some(path) = args.out.as_ref().filter(|_| costs.rounds == plan.rounds()) {
         output::write(path, case, &backend, &ranks, plan.last_rounds() - 1)?;
     }

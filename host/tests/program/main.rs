@@ -11,6 +11,7 @@ mod check;
 mod compare;
 mod configurations;
 mod diagnose;
+mod events;
 mod expected;
 mod export;
 mod r#gen;
