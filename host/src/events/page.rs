@@ -238,8 +238,9 @@ fn matrix(timeline: &Timeline, about: &About) -> Value {
     json!({"rows": rows, "columns": columns, "sums": rows.iter().map(row).collect::<Vec<_>>()})
 }
 
-/// At most so many points of a curve: of each stretch the highest.
+/// At most so many points of a curve, of each stretch the highest, and its end.
 fn thinned(points: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let stretch = points.len().div_ceil(POINTS_MAX).max(1);
-    points.chunks(stretch).filter_map(|chunk| chunk.iter().copied().max_by_key(|&(_, bytes)| bytes)).collect()
+    let highest = |chunk: &[(u64, u64)]| chunk.iter().copied().max_by_key(|&(_, bytes)| bytes);
+    points.chunks(stretch).filter_map(highest).chain(points.last().copied()).collect()
 }
