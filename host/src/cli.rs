@@ -3,9 +3,11 @@
 mod bench;
 mod inject;
 mod plan;
+mod simulate;
 
 pub use bench::{Baseline, BenchArgs, RowCopyArg};
 pub use plan::{PlanArgs, SharedArg};
+pub use simulate::{RowsArg, SimulateArgs};
 use veriep_core::protocol::{Flags, Receive};
 
 use crate::command::From as Layout;
@@ -73,7 +75,7 @@ impl Verb {
     /// Whether it reports what there is when it is asked to end early.
     #[must_use]
     pub const fn ends_early(&self) -> bool {
-        matches!(self, Self::Run(_) | Self::Bench(_))
+        matches!(self, Self::Run(_) | Self::Bench(_) | Self::Simulate(_))
     }
 
     /// Whether it dumps memory when it is asked to.
@@ -348,6 +350,9 @@ pub struct RunArgs {
     /// other servers goes twice; astray=RANK: what it forwards goes to a near rank, too, that does not need it.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,
+    /// The record of events (lockstep, weak).
+    #[command(flatten)]
+    pub record: RecordArgs,
 }
 
 fn seconds(text: &str) -> Result<f64, String> {
@@ -523,65 +528,6 @@ pub struct CompareArgs {
     pub padded: bool,
 }
 
-/// Whether a simulation keeps rows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RowsArg {
-    /// They are kept, and outputs are compared with the oracle.
-    Real,
-    /// They take their time on links and cores, but only their ends are kept.
-    Weightless,
-}
-
-/// `veriep simulate`
-#[derive(Args, Debug)]
-pub struct SimulateArgs {
-    /// A case, or a configuration, of which a case is made in memory.
-    #[command(flatten)]
-    pub config: ConfigArgs,
-    /// The tensors of a case in memory.
-    #[command(flatten)]
-    pub tensors: TensorArgs,
-    /// Links and costs: a2, a3 or a TOML file.
-    #[arg(long, value_name = "a2|a3|FILE")]
-    pub cluster: String,
-    /// Override a key of the cluster's links; may be given again.
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub link: Vec<String>,
-    /// Override a key of the cluster's costs; may be given again.
-    #[arg(long, value_name = "KEY=VALUE")]
-    pub cost: Vec<String>,
-    /// Bandwidth alone: all latencies and costs are 0.
-    #[arg(long)]
-    pub free: bool,
-    /// In which order cores send.
-    #[arg(long, value_enum, default_value_t)]
-    pub order: OrderArg,
-    /// How dispatch of the plain layout tells of records and of their number; left out: joint.
-    #[arg(long, value_enum)]
-    pub flags: Option<FlagsArg>,
-    /// Who issues what goes to other servers, in the hierarchy: 2 an agent, 3 the cores; left out: 3.
-    #[arg(long, value_name = "STAGE", value_parser = clap::value_parser!(u32).range(2..=3))]
-    pub stage: Option<u32>,
-    /// Operators of a round, DC or DDCC.
-    #[arg(long, value_name = "SEQ", default_value = "DC")]
-    pub schedule: String,
-    /// Rounds of that; times are those of the last one.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
-    /// Ranks begin at times up to so many microseconds, drawn from the seed.
-    #[arg(long, value_name = "US", default_value_t = 0.0, value_parser = room)]
-    pub skew: f64,
-    /// A rank begins so many microseconds late; may be given again.
-    #[arg(long, value_name = "RANK:US")]
-    pub straggler: Vec<String>,
-    /// Seed of the case in memory and of the skew.
-    #[arg(long, default_value_t = 1, allow_negative_numbers = true)]
-    pub seed: u64,
-    /// Whether rows are kept; left out: while they fit 1 GiB.
-    #[arg(long, value_enum)]
-    pub rows: Option<RowsArg>,
-}
-
 /// `veriep diagnose`
 #[derive(Args, Debug)]
 pub struct DiagnoseArgs {
@@ -679,6 +625,20 @@ pub struct CheckArgs {
     /// Batches that layers have in flight: 2 asks more of their layouts (DDCC).
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=2))]
     pub in_flight: u32,
+}
+
+/// Where the record of events goes.
+#[derive(Args, Clone, Debug, Default)]
+pub struct RecordArgs {
+    /// Write what happens as JSON lines: a header, then an event in each.
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub events: Option<PathBuf>,
+    /// Draw what happens as Chrome trace-event JSON, for Perfetto and chrome://tracing.
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<PathBuf>,
+    /// Draw what happens as a page of its own, for any browser.
+    #[arg(long, value_name = "FILE.html")]
+    pub html: Option<PathBuf>,
 }
 
 /// An option of the layout that is no key of a configuration.

@@ -16,6 +16,7 @@ pub mod conformance;
 pub mod driver;
 pub mod dump;
 pub mod error;
+pub mod events;
 pub mod expected;
 pub mod expert;
 pub mod generate;

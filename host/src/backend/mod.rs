@@ -19,6 +19,7 @@ use veriep_core::layout::outputs::capacity;
 use veriep_core::layout::tp::{self, TP_STATE_BYTES};
 use veriep_core::place::Tensor;
 use veriep_core::shape::{Elastic, Shape};
+use veriep_core::sim::cluster::{Answer, Planned};
 use veriep_core::units::{CoreId, RankId};
 
 /// A function that is given bytes to look at.
@@ -51,6 +52,9 @@ pub trait Backend: Sync {
 
     /// A core begins its next operator, for layers that keep books.
     fn begins(&self, _rank: RankId, _core: CoreId) {}
+
+    /// A core is about to take a step in the phase of that name. Only a scheduler in one thread tells.
+    fn steps(&self, _rank: RankId, _core: CoreId, _planned: Planned, _phase: &'static str) {}
 }
 
 /// What stands in front of a memory: a fabric in front of each core's, an interface in front of each agent's.
@@ -81,6 +85,12 @@ pub trait Layer: Sync + Sized {
 
     /// A core begins its next operator.
     fn begins(&self, _rank: RankId, _core: CoreId) {}
+
+    /// A core is about to take a step in the phase of that name. Only a scheduler in one thread tells.
+    fn steps(&self, _rank: RankId, _core: CoreId, _planned: Planned, _phase: &'static str) {}
+
+    /// What the step of a core or agent has come to. Only a scheduler in one thread tells.
+    fn stepped(&self, _rank: RankId, _core: CoreId, _answer: &Answer) {}
 
     /// This layer in front of a memory.
     fn over<B>(self, inner: B) -> Layered<Self, B> {
@@ -126,6 +136,11 @@ impl<L: Layer, B: Backend> Backend for Layered<L, B> {
     fn begins(&self, rank: RankId, core: CoreId) {
         self.layer.begins(rank, core);
         self.inner.begins(self.layer.behind(rank), core);
+    }
+
+    fn steps(&self, rank: RankId, core: CoreId, planned: Planned, phase: &'static str) {
+        self.layer.steps(rank, core, planned, phase);
+        self.inner.steps(self.layer.behind(rank), core, planned, phase);
     }
 }
 

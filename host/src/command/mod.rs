@@ -12,6 +12,7 @@ mod golden;
 mod layout;
 mod plan;
 mod quantiles;
+mod record;
 mod run;
 #[cfg(feature = "schedule")]
 mod schedule;

@@ -1,5 +1,6 @@
 //! `veriep run`
 
+use super::record::{self, Subject};
 use super::source::{flags, keep_inputs, open_case};
 use super::traffic::Bytes;
 use crate::atomic_file;
@@ -18,6 +19,9 @@ use crate::driver::threads::{Times, Workers};
 use crate::driver::{self, Failure, Options, RankState};
 use crate::dump::{self, Dump};
 use crate::error::Error;
+use crate::events::Unit;
+use crate::events::page::About;
+use crate::events::recorder::Recording;
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
 use crate::report::{Report, note, progress};
@@ -131,6 +135,10 @@ fn job(args: &RunArgs) -> Result<(Job<'_>, Schedule), Error> {
             return Err(Error::Request(format!("{option}: only {who} it, not {backend}")));
         }
     }
+    if args.backend.is_timed() && record::is_asked(&args.record) {
+        let wrong = "--events, --trace, --html: only --backend lockstep and weak have them, not";
+        return Err(Error::Request(format!("{wrong} {backend}")));
+    }
     let (case, source) = open_case(&args.config, &args.tensors, args.seed, args.port.port_offset)?;
     let stage = stage(&case.shape, args.stage)?;
     let receive = args.experts.of(args.receive)?.with_batches(schedule.in_flight());
@@ -232,7 +240,18 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
     let batches = plan.unit.batches();
     let lockstep = Lockstep::new(case, batches, memory, args.seed).map_err(|e| super::of_memory(&e))?;
     let mapped = lockstep.mapped();
-    let backend = layers(job, lockstep);
+    let log = record::begin(
+        &args.record,
+        &Subject {
+            unit: Unit::Events,
+            config: &case.config,
+            shape: &case.shape,
+            choices: plan.options.choices,
+            schedule: &args.schedule,
+            rounds: plan.rounds(),
+        },
+    )?;
+    let backend = layers(job, Recording(log.clone()).over(lockstep));
     let mut moved = None;
     let drive = |unit: &driver::Unit<'_, _>| {
         counted(unit, &mut moved, || {
@@ -241,11 +260,17 @@ fn in_lockstep(job: &Job<'_>, memory: Memory, tick: &(impl Fn() + Sync)) -> Resu
         })
     };
     let world = World::alone(global_rank::count(&case.shape), 0);
-    let (costs, ranks) =
+    let ran =
         dumped(job, mapped, || group::run(&case.shape, plan, traffic(job), (&world, &backend), drive, tick))
             .map_err(|error| {
                 error.with(&format!("; --backend {} --seed {} repeats it", args.backend.name(), args.seed))
-            })?;
+            });
+    // Of a run that hangs, too.
+    record::end(&args.record, log, |_| {
+        let what = format!("{} on {}, seed {}", job.source, args.backend.name(), args.seed);
+        (Vec::new(), About { title: what, ..About::default() })
+    })?;
+    let (costs, ranks) = ran?;
     if let Some(path) = args.out.as_ref().filter(|_| costs.rounds == plan.rounds()) {
         output::write(path, case, &backend, &rows(job, &ranks), plan.last_rounds() - 1)?;
     }

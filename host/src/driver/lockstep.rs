@@ -56,19 +56,23 @@ impl<L: Layer, B: Clockwork> Clockwork for Layered<L, B> {
 
     fn through(&self, rank: RankId, core: CoreId, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         self.inner.through(self.layer.behind(rank), core, fabric, &mut |inner| {
-            step(&mut self.layer.fabric(rank, core, Borrowed(inner)))
+            let answer = step(&mut self.layer.fabric(rank, core, Borrowed(inner)));
+            self.layer.stepped(rank, core, &answer);
+            answer
         })
     }
 
     fn through_nic(&self, rank: RankId, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
         self.inner.through_nic(self.layer.behind(rank), nic, &mut |inner| {
-            step(&mut self.layer.nic(rank, Borrowed(inner)))
+            let answer = step(&mut self.layer.nic(rank, Borrowed(inner)));
+            self.layer.stepped(rank, AGENT, &answer);
+            answer
         })
     }
 }
 
 /// A fabric or an interface by reference.
-struct Borrowed<'f, F: ?Sized>(&'f mut F);
+pub(crate) struct Borrowed<'f, F: ?Sized>(pub(crate) &'f mut F);
 
 impl<F: Fabric + ?Sized> Middleware for Borrowed<'_, F> {
     type Inner = F;
@@ -195,6 +199,10 @@ impl<B: Clockwork> World<Mapped, Seeded> for Scene<'_, B> {
     fn ended(&mut self, cluster: &mut Cluster<'_>, i: usize, planned: Planned) -> Result<(), Ended> {
         let due = !cluster.choices.receive.keeps_rows() && planned.operator == Operator::Dispatch;
         if due { self.run_experts(cluster, i, planned.round) } else { Ok(()) }
+    }
+
+    fn steps(&self, core: Actor, planned: Planned, phase: &'static str) {
+        self.unit.backend.steps(self.name(core.member), core.core, planned, phase);
     }
 
     fn through(&self, core: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {

@@ -9,24 +9,32 @@ pub mod timed;
 use crate::backend::lockstep::Mapped;
 use crate::batch::Batch;
 use crate::case::Case;
+use crate::driver::lockstep::Borrowed;
 use crate::error::Error;
+use crate::events::log::Log;
+use crate::events::recorder::Recorder;
+use crate::events::timeline::Busy;
 use crate::expected::Expected;
 use crate::expert;
-use network::Carried;
+use network::{Carried, Network};
 use path::Part;
 use prices::{Cluster, Ps};
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
-use timed::{Clock, Priced, PricedNic, Prices, Timed};
-use veriep_core::fabric::Fabric;
+use std::sync::Arc;
+use timed::{Clock, OldSplit, Paces, Priced, PricedNic, Prices, Timed};
 use veriep_core::fabric::nic::Nic;
+use veriep_core::fabric::{Fabric, Progress};
 use veriep_core::inputs::Inputs;
 use veriep_core::layout::outputs::ep_recv_counts_bytes;
 use veriep_core::place::Tensor;
+use veriep_core::plan::shared::SharedSplit;
 use veriep_core::protocol::{Choices, Operator};
 use veriep_core::shape::Product;
+use veriep_core::sim::chooser::AGENT;
 use veriep_core::sim::cluster::{AgentStep, Answer, CoreStep, Failure, Planned, World, schedule};
 use veriep_core::sim::storage::region_sizes;
-use veriep_core::sim::{self, Actor, Memory};
+use veriep_core::sim::{self, Actor, Chooser, Memory};
 use veriep_core::units::RankId;
 use veriep_core::vector::Any;
 
@@ -48,8 +56,26 @@ pub struct Plan<'c> {
     pub rounds: usize,
     /// Whether rows are kept, and outputs held against the oracle.
     pub rows: bool,
-    /// When a rank begins, by rank.
-    pub begins: Vec<Ps>,
+    /// When ranks begin, and how fast they are.
+    pub paces: Paces,
+    /// Whether links of rows to shared experts are those of the split of before.
+    pub split: SharedSplit,
+    /// Who is told what happens.
+    pub log: Option<Arc<Log>>,
+    /// Whether wake-ups are checked.
+    pub wakes: Wakes,
+}
+
+/// How far it is relied upon that whoever can move is woken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wakes {
+    /// It is.
+    #[default]
+    Trusted,
+    /// After everything that happens, whoever sleeps is asked whether it could move, which is an error. Slow.
+    Watched,
+    /// The same, and the wake-up of that number is lost. For tests.
+    Losing(u64),
 }
 
 /// What came of it.
@@ -63,12 +89,20 @@ pub struct Outcome {
     pub ports: [Vec<[Carried; 2]>; 2],
     /// The most ranks with rows at the port of a rank at once, by operator and rank.
     pub incast: [Vec<usize>; 2],
-    /// Ranks that were waited for, and for how long by all cores and agents together, the longest first.
-    pub waits: Vec<(u32, Ps)>,
+    /// Of the ports of a number, all ranks together, by operator.
+    pub by_port: [Vec<Carried>; 2],
+    /// Who waited for whom, and how long all its cores and its agent together.
+    pub matrix: BTreeMap<(u32, u32), Ps>,
+    /// For which kind of word, and how long all cores and agents together, the longest first.
+    pub kinds: Vec<(&'static str, Ps)>,
     /// The critical path, backwards from the end.
     pub path: Vec<Part>,
     /// When the last rank has ended.
     pub end: Ps,
+    /// Whether the run was cut off: what is here is what there was.
+    pub cut: bool,
+    /// When ports were busy, if there is a log.
+    pub busy: Vec<Busy>,
     /// Steps, landings and what happened on links.
     pub events: u64,
 }
@@ -134,7 +168,7 @@ impl World<Mapped, Timed> for Scene<'_> {
     fn begins(&mut self, group: &mut Group<'_>, i: usize, planned: Planned) -> Result<(), Failure> {
         let (rank, operator) = (group.members[i].number, planned.operator as usize);
         self.clock.operators.borrow_mut()[rank.index()] = operator as u8;
-        self.began[operator][rank.index()] = self.clock.time().max(self.plan.begins[rank.index()]);
+        self.began[operator][rank.index()] = self.clock.time().max(self.plan.paces.begins[rank.index()]);
         Ok(())
     }
 
@@ -146,12 +180,37 @@ impl World<Mapped, Timed> for Scene<'_> {
         if planned.is_dispatch() { self.experts(group, i, planned.round) } else { Ok(()) }
     }
 
-    fn through(&self, _: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
-        step(&mut Priced { inner: fabric, clock: &self.clock, prices: self.prices })
+    fn steps(&self, core: Actor, planned: Planned, phase: &'static str) {
+        if let Some(log) = &self.clock.log {
+            log.steps(core, planned, phase);
+        }
     }
 
-    fn through_nic(&self, _: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
-        step(&mut PricedNic { inner: nic, clock: &self.clock, prices: self.prices })
+    fn through(&self, actor: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
+        let log = self.clock.log.as_deref();
+        let inner = &mut Recorder { inner: Borrowed(fabric), actor, log };
+        let answer = step(&mut Priced { inner, rank: actor.member, clock: &self.clock, prices: self.prices });
+        self.stepped(actor, answer)
+    }
+
+    fn through_nic(&self, actor: Actor, nic: &mut dyn Nic, step: AgentStep<'_>) -> Answer {
+        let log = self.clock.log.as_deref();
+        let inner = &mut Recorder { inner: Borrowed(nic), actor, log };
+        let answer =
+            step(&mut PricedNic { inner, rank: actor.member, clock: &self.clock, prices: self.prices });
+        self.stepped(actor, answer)
+    }
+}
+
+impl Scene<'_> {
+    fn stepped(&self, actor: Actor, answer: Answer) -> Answer {
+        if let Ok(Progress::Pending(wait)) = answer {
+            self.clock.awaits.set(Some(wait));
+        }
+        if let Some(log) = &self.clock.log {
+            log.stepped(actor, &answer);
+        }
+        answer
     }
 }
 
@@ -162,9 +221,14 @@ impl World<Mapped, Timed> for Scene<'_> {
 pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
     let (case, shape) = (plan.case, &plan.case.shape);
     let ranks = shape.ep_world_size();
-    let clock = Clock::new(ranks);
+    let clock = Clock::new(ranks, plan.log.clone());
     let server = if shape.product() == Product::A2 { shape.server_ranks() } else { 0 };
-    let timed = Timed::new(clock.clone(), plan.cluster, server, plan.begins.clone());
+    let cluster = plan.cluster;
+    let mut network = Network::new(&cluster.links, &cluster.tier, ranks, server)
+        .with_addresses(cluster.links.port_by, shape);
+    network.busy = plan.log.is_some().then(Vec::new);
+    let split = OldSplit::new(plan.split, shape);
+    let timed = Timed::new(clock.clone(), cluster, network, plan.paces.clone(), split);
     let operators = schedule(plan.schedule, plan.rounds);
     let dispatches = plan.schedule.matches('D').count().max(1);
     let sizes = (0..ranks).map(|rank| region_sizes(shape, Some(RankId(rank)), dispatches));
@@ -186,7 +250,16 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
         took: zeros(),
         end: (0, 0),
     };
-    group.run(&mut scene).map_err(|failure| match failure {
+    let ran = match plan.wakes {
+        Wakes::Trusted => group.run(&mut scene).map(drop),
+        Wakes::Watched => watched(&mut group, &mut scene, None),
+        Wakes::Losing(number) => watched(&mut group, &mut scene, Some(number)),
+    };
+    let cut = group.memory.chooser.cut;
+    if cut {
+        scene.end = (scene.clock.time(), group.memory.chooser.history.now());
+    }
+    ran.or_else(|failure| if cut { Ok(()) } else { Err(failure) }).map_err(|failure| match failure {
         Failure::Wrong(what) => Error::Wrong(what),
         Failure::Core(rank, core, error) => Error::Wrong(format!("rank {rank} core {core}: {error}")),
         Failure::Agent(rank, error) => Error::Wrong(format!("rank {rank}: {error}")),
@@ -196,16 +269,139 @@ pub fn run(plan: &Plan<'_>) -> Result<Outcome, Error> {
             Error::NoProgress { line: format!("no rank can move{line}"), missing: Vec::new() }
         }
     })?;
-    let timed = &group.memory.chooser;
+    let timed = &mut group.memory.chooser;
+    let busy = timed.network.busy.take().unwrap_or_default();
     let network = &timed.network;
+    if !cut {
+        audit(network, &scene.clock.sent.borrow(), plan.split)?;
+    }
     Ok(Outcome {
         took: scene.took,
         formula: [0, 1].map(|operator| network.formula(operator) / (dispatches * plan.rounds) as Ps),
         ports: [0, 1].map(|operator| (0..ranks).map(|rank| network.carried(rank, operator)).collect()),
         incast: [0, 1].map(|operator| (0..ranks).map(|rank| network.incast(rank, operator)).collect()),
-        waits: timed.history.waits(),
+        by_port: [0, 1].map(|operator| network.by_port(operator)),
+        matrix: timed.history.matrix(),
+        kinds: timed.history.kinds(),
+        cut,
+        busy,
         path: timed.history.path(scene.end.1, scene.end.0),
         end: scene.end.0,
         events: timed.events,
     })
+}
+
+/// Runs a group and asks everybody who sleeps, whatever happens, whether it could move.
+fn watched(group: &mut Group<'_>, scene: &mut Scene<'_>, loses: Option<u64>) -> Result<(), Failure> {
+    group.memory.chooser.offers = Some(BTreeSet::new());
+    group.memory.chooser.loses = loses;
+    group.begin(scene)?;
+    let all: Vec<_> = group.actors().collect();
+    while let Some(choice) = group.memory.chooser.next() {
+        group.take(choice, scene)?;
+        for &actor in &all {
+            let is_offered =
+                group.memory.chooser.offers.as_ref().is_some_and(|offers| offers.contains(&actor));
+            if is_offered {
+                continue;
+            }
+            if let Some(Progress::Stepped | Progress::Done) = group.step(actor, scene)? {
+                let core =
+                    if actor.core == AGENT { "its agent".to_owned() } else { format!("core {}", actor.core) };
+                let rank = actor.member;
+                return Err(Failure::Wrong(format!("rank {rank}: {core} could move and was not woken")));
+            }
+        }
+    }
+    group.end(scene)
+}
+
+/// Refuses a run whose links have carried other bytes than the machines have sent.
+fn audit(network: &Network, sent: &[[[u64; 2]; 2]], split: SharedSplit) -> Result<(), Error> {
+    let mut carried: Vec<_> =
+        (0..sent.len() as u32).map(|rank| [0, 1].map(|operator| network.bytes(rank, operator))).collect();
+    let mut sent = sent.to_vec();
+    if split == SharedSplit::Even {
+        // Replicas change places: sums over all ranks stay.
+        let sum = |all: &[[[u64; 2]; 2]]| {
+            [0, 1].map(|operator| {
+                [0, 1].map(|way| all.iter().map(|of: &[[u64; 2]; 2]| of[operator][way]).sum())
+            })
+        };
+        (carried, sent) = (vec![sum(&carried)], vec![sum(&sent)]);
+    }
+    for (rank, (carried, sent)) in carried.iter().zip(&sent).enumerate() {
+        for (operator, way) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let (seen, due) = (carried[operator][way], sent[operator][way]);
+            if seen != due {
+                let operator = ["dispatch", "combine"][operator];
+                let way = ["out of", "into"][way];
+                let line =
+                    format!("{operator}: links {way} rank {rank} carried {seen} B, machines sent {due} B");
+                return Err(Error::Wrong(line));
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{Options, generate};
+    use crate::presets::preset;
+    use veriep_core::protocol::Stage;
+
+    /// What becomes of a run of a preset.
+    fn run_of(name: &str, set: &[&str], cluster: &str, stage: Stage, wakes: Wakes) -> Result<Outcome, Error> {
+        let (mut config, routing) = preset(name).unwrap();
+        set.iter().for_each(|assignment| config.set(assignment).unwrap());
+        let case = generate(config, Options { routing, ..Options::default() }, name).unwrap();
+        let ranks = case.shape.ep_world_size() as usize;
+        let paces = Paces { begins: vec![0; ranks], slow: vec![timed::WHOLE; ranks], jitter: 300, seed: 3 };
+        run(&Plan {
+            case: &case,
+            cluster: &Cluster::read(cluster, &[], &[]).unwrap(),
+            choices: Choices { stage, ..Choices::default() },
+            schedule: "DC",
+            rounds: 2,
+            rows: true,
+            paces,
+            split: SharedSplit::AllIn,
+            log: None,
+            wakes,
+        })
+    }
+
+    #[test]
+    fn nobody_sleeps_who_could_move() {
+        let hierarchy = ["h=256", "bs=2", "k=2", "aiv_num=2", "moe_expert_num=16"];
+        for (name, set, cluster, stage) in [
+            ("tiny", &["aiv_num=3"][..], "a3", Stage::Three),
+            ("tiny", &["comm_alg=fullmesh_v2"], "a3", Stage::Three),
+            ("a2-hier-16", &hierarchy, "a2", Stage::Two),
+            ("a2-hier-16", &hierarchy, "a2", Stage::Three),
+        ] {
+            run_of(name, set, cluster, stage, Wakes::Watched).unwrap();
+            // Some wake-ups are in vain, and can be lost.
+            let losing = |number| run_of(name, set, cluster, stage, Wakes::Losing(number));
+            let caught = (1..400).step_by(9).find_map(|number| losing(number).err());
+            let caught = caught.unwrap_or_else(|| panic!("{name} {set:?}: no loss is seen"));
+            assert!(caught.to_string().contains("could move and was not woken"), "{caught}");
+        }
+    }
+
+    #[test]
+    fn links_that_carry_other_bytes_than_were_sent_are_refused() {
+        let cluster = Cluster::read("a3", &[], &[]).unwrap();
+        let network = Network::new(&cluster.links, &[], 2, 0);
+        assert!(audit(&network, &[[[0; 2]; 2]; 2], SharedSplit::AllIn).is_ok());
+        let mut sent = [[[0; 2]; 2]; 2];
+        sent[1][1][0] = 512;
+        for split in [SharedSplit::AllIn, SharedSplit::Even] {
+            let refused = audit(&network, &sent, split).unwrap_err().to_string();
+            assert!(refused.contains("combine: links out of rank"), "{refused}");
+            assert!(refused.contains("carried 0 B, machines sent 512 B"), "{refused}");
+        }
+    }
 }

@@ -1,11 +1,20 @@
-//! Links between ranks in virtual time. A rank's ports are one link out and one link in, at the rate of all of them; between
-//! two ranks of a server there is a link for each direction. A link carries one chunk at a time.
+//! Links between ranks in virtual time. A rank has ports, each with a link out and a link in; where they share its traffic evenly
+//! they are one link at the rate of all. Between two ranks of a server there is a link for each direction, and groups of ranks
+//! may share links to the others ([`Tier`](super::prices::Tier)). A link carries one chunk at a time.
 
-use super::prices::{Egress, Links, Ps, mbs, ps, transfer};
+use super::prices::{Egress, Links, PortBy, Ps, Tier, mbs, ps, transfer};
+use crate::events::timeline::{Busy, Direction};
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use veriep_core::place::Place;
+use veriep_core::plan::port::{self, Bits20To9, Load};
+use veriep_core::shape::Shape;
 use veriep_core::sim::FlightId;
+use veriep_core::units::RankId;
 
-/// What is sent from a rank to another.
+#[cfg(test)]
+mod tests;
+
+/// What is sent from a rank to another by one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Flow {
     /// Its flight.
@@ -14,6 +23,8 @@ pub struct Flow {
     pub from: u32,
     /// To this one.
     pub to: u32,
+    /// The port at both of them.
+    pub port: u32,
     /// The bytes that have still to be sent.
     pub left: u64,
     /// Whether it carries rows.
@@ -27,6 +38,8 @@ pub struct Flow {
 pub struct Chunk {
     flow: Flow,
     bytes: u64,
+    /// Shared links that it has passed.
+    passed: u8,
 }
 
 /// What happens on the network.
@@ -34,11 +47,15 @@ pub struct Chunk {
 pub enum Event {
     /// A flow is at the port of its sender.
     Enter(Flow),
-    /// The port of a rank has sent a chunk.
+    /// A port, counted over all ranks, has sent a chunk.
     Sent(u32),
+    /// A chunk is at a link that it shares with others, or behind the last of them.
+    At(Chunk),
+    /// A shared link has carried a chunk.
+    Passed(u32),
     /// The head of a chunk is at the port of its receiver.
     Head(Chunk),
-    /// The port of a rank has received a chunk.
+    /// A port, counted over all ranks, has received a chunk.
     Received(u32),
     /// A flow is there, by a link inside its server.
     Arrived(FlightId),
@@ -53,6 +70,17 @@ pub struct Carried {
     pub busy: Ps,
     /// Bytes that have waited for it at once.
     pub queue_max: u64,
+}
+
+impl Carried {
+    /// What two ports of a rank have carried: the time is that of the busier one.
+    fn with(self, other: Self) -> Self {
+        Self {
+            bytes: self.bytes + other.bytes,
+            busy: self.busy.max(other.busy),
+            queue_max: self.queue_max.max(other.queue_max),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -70,11 +98,32 @@ struct Out {
 struct In {
     queue: VecDeque<Chunk>,
     waiting: u64,
+    /// Bytes that are here or on their way.
+    expected: u64,
+    /// Ports that have something for this one and no room for it.
+    stopped: Vec<u32>,
     /// Chunks of rows that are here, by sender.
     senders: HashMap<u32, u32>,
     /// The most senders with rows here at once.
     incast: [usize; 2],
     carried: [Carried; 2],
+}
+
+/// A link that the ranks of a group share.
+#[derive(Debug, Default)]
+struct Shared {
+    rate: u64,
+    queue: VecDeque<Chunk>,
+}
+
+/// The links of groups of ranks: out of each group, then into each.
+#[derive(Debug)]
+struct Groups {
+    ranks: u32,
+    latency: Ps,
+    /// Where the links of its groups begin among the shared ones.
+    first: u32,
+    groups: u32,
 }
 
 /// All links.
@@ -86,33 +135,73 @@ pub struct Network {
     near_latency: Ps,
     egress: Egress,
     chunk: u64,
+    /// Bytes that may be at a port of a receiver or on their way to it; 0 for any number.
+    buffer: u64,
+    /// Ports of a rank, 1 where they share its traffic evenly.
+    ports: u32,
+    by: Option<(PortBy, Shape)>,
     /// Ranks of a server; 0 where there are no servers.
     server: u32,
     out: Vec<Out>,
     into: Vec<In>,
+    tiers: Vec<Groups>,
+    shared: Vec<Shared>,
+    /// Flows that a flight has still to receive, if it has more than one.
+    flows: HashMap<FlightId, u32>,
     /// When a link inside a server is free again.
     near: HashMap<(u32, u32), Ps>,
-    /// Bytes by links inside servers, by sending rank and operator.
-    near_bytes: Vec<[u64; 2]>,
+    /// Bytes by links inside servers, by rank and operator: out, in.
+    near_bytes: Vec<[[u64; 2]; 2]>,
+    /// When ports were busy, if that is asked for.
+    pub busy: Option<Vec<Busy>>,
+    last_busy: HashMap<(u32, Direction), usize>,
 }
 
 impl Network {
     /// The links of `ranks` ranks, of which `server` each are a server.
     #[must_use]
-    pub fn new(links: &Links, ranks: u32, server: u32) -> Self {
+    pub fn new(links: &Links, tiers: &[Tier], ranks: u32, server: u32) -> Self {
+        let ports = if links.port_by == PortBy::Even { 1 } else { links.ports };
+        let together = if links.port_by == PortBy::Even { links.ports } else { 1 };
+        let of_rank = mbs(links.port_gbs * f64::from(links.ports));
+        let mut shared = Vec::new();
+        let group = |tier: &Tier| {
+            let groups = ranks.div_ceil(tier.ranks);
+            let first = shared.len() as u32;
+            let rate = (of_rank as f64 * f64::from(tier.ranks) / tier.oversubscription).max(1.0) as u64;
+            shared.extend((0..2 * groups).map(|_| Shared { rate, queue: VecDeque::new() }));
+            Groups { ranks: tier.ranks, latency: ps(tier.ns), first, groups }
+        };
+        let tiers = tiers.iter().map(group).collect();
+        let all = ranks * ports;
         Self {
-            rate: mbs(links.port_gbs * f64::from(links.ports)),
+            rate: mbs(links.port_gbs * f64::from(together)),
             latency: ps(links.port_ns),
             near_rate: mbs(links.near_gbs),
             near_latency: ps(links.near_ns),
             egress: links.egress,
             chunk: links.chunk.into(),
+            buffer: links.buffer,
+            ports,
+            by: None,
             server,
-            out: (0..ranks).map(|_| Out::default()).collect(),
-            into: (0..ranks).map(|_| In::default()).collect(),
+            out: (0..all).map(|_| Out::default()).collect(),
+            into: (0..all).map(|_| In::default()).collect(),
+            tiers,
+            shared,
+            flows: HashMap::new(),
             near: HashMap::new(),
-            near_bytes: vec![[0; 2]; ranks as usize],
+            near_bytes: vec![[[0; 2]; 2]; ranks as usize],
+            busy: None,
+            last_busy: HashMap::new(),
         }
+    }
+
+    /// The same with ports chosen by addresses, where ranks have those regions.
+    #[must_use]
+    pub fn with_addresses(mut self, by: PortBy, shape: &Shape) -> Self {
+        self.by = (by != PortBy::Even).then(|| (by, shape.clone()));
+        self
     }
 
     /// Whether both ranks are in one server.
@@ -121,14 +210,38 @@ impl Network {
         self.server > 0 && a / self.server == b / self.server
     }
 
-    /// Sends a flow at time `at`, by ports or inside the server. `later` is given what happens and when.
-    pub fn send(&mut self, flow: Flow, by_ports: bool, at: Ps, later: &mut impl FnMut(Ps, Event)) {
-        if by_ports {
-            return later(at, Event::Enter(flow));
+    /// Sends a flow by ports at time `at`, to a place in the receiver's memory. `later` is given what happens and when.
+    pub fn send(&mut self, flow: Flow, to: Place, at: Ps, later: &mut impl FnMut(Ps, Event)) {
+        let Some((by, shape)) = &self.by else { return later(at, Event::Enter(flow)) };
+        let mut loads = [Load::default(); port::PORTS];
+        port::add(&Bits20To9, shape, RankId(flow.to), to, flow.left, &mut loads);
+        let ports = (0..).zip(&loads);
+        match by {
+            PortBy::Even => later(at, Event::Enter(flow)),
+            PortBy::Write => {
+                let port = ports.filter(|(_, load)| load.heads > 0).map(|(port, _)| port).next();
+                later(at, Event::Enter(Flow { port: port.unwrap_or(0), ..flow }));
+            }
+            PortBy::Packet => {
+                let flows = ports.filter(|(_, load)| load.bytes > 0);
+                let flows = flows.map(|(port, load)| Flow { port, left: load.bytes, ..flow });
+                let mut count = 0;
+                flows.for_each(|flow| {
+                    count += 1;
+                    later(at, Event::Enter(flow));
+                });
+                self.flows.insert(flow.flight, count);
+            }
         }
+    }
+
+    /// Sends a flow by the link inside the server.
+    pub fn send_near(&mut self, flow: Flow, at: Ps, later: &mut impl FnMut(Ps, Event)) {
         let free = self.near.entry((flow.from, flow.to)).or_default();
         *free = at.max(*free) + transfer(flow.left, self.near_rate);
-        self.near_bytes[flow.from as usize][usize::from(flow.operator)] += flow.left;
+        let operator = usize::from(flow.operator);
+        self.near_bytes[flow.from as usize][operator][0] += flow.left;
+        self.near_bytes[flow.to as usize][operator][1] += flow.left;
         later(*free + self.near_latency, Event::Arrived(flow.flight));
     }
 
@@ -138,7 +251,8 @@ impl Network {
             Event::Arrived(flight) => return Some(flight),
             Event::Enter(flow) => {
                 let queue_of = if self.egress == Egress::Fair { flow.to } else { 0 };
-                let out = &mut self.out[flow.from as usize];
+                let port = flow.from * self.ports + flow.port;
+                let out = &mut self.out[port as usize];
                 let queue = out.queues.entry(queue_of).or_default();
                 if queue.is_empty() {
                     out.turns.push_back(queue_of);
@@ -147,199 +261,209 @@ impl Network {
                 out.waiting += flow.left;
                 let carried = &mut out.carried[usize::from(flow.operator)];
                 carried.queue_max = carried.queue_max.max(out.waiting);
-                if !out.busy {
-                    self.send_next(flow.from, now, later);
-                }
+                self.send_next(port, now, later);
             }
-            Event::Sent(rank) => {
-                self.out[rank as usize].busy = false;
-                self.send_next(rank, now, later);
+            Event::Sent(port) => {
+                self.out[port as usize].busy = false;
+                self.send_next(port, now, later);
             }
-            Event::Head(chunk) => {
-                let into = &mut self.into[chunk.flow.to as usize];
-                if chunk.flow.rows {
-                    *into.senders.entry(chunk.flow.from).or_default() += 1;
-                    let incast = &mut into.incast[usize::from(chunk.flow.operator)];
-                    *incast = (*incast).max(into.senders.len());
+            Event::At(chunk) => self.arrives_at(chunk, now, later),
+            Event::Passed(link) => {
+                let shared = &mut self.shared[link as usize];
+                let chunk = shared.queue.pop_front()?;
+                if let Some(next) = shared.queue.front() {
+                    later(now + transfer(next.bytes, shared.rate), Event::Passed(link));
                 }
-                into.queue.push_back(chunk);
-                into.waiting += chunk.bytes;
-                let carried = &mut into.carried[usize::from(chunk.flow.operator)];
-                carried.queue_max = carried.queue_max.max(into.waiting);
-                if into.queue.len() == 1 {
-                    later(now + transfer(chunk.bytes, self.rate), Event::Received(chunk.flow.to));
-                }
+                later(now, Event::At(Chunk { passed: chunk.passed + 1, ..chunk }));
             }
-            Event::Received(rank) => {
-                let into = &mut self.into[rank as usize];
-                let chunk = into.queue.pop_front()?;
-                into.waiting -= chunk.bytes;
-                let carried = &mut into.carried[usize::from(chunk.flow.operator)];
-                carried.bytes += chunk.bytes;
-                carried.busy += transfer(chunk.bytes, self.rate);
-                if let Some(next) = into.queue.front() {
-                    later(now + transfer(next.bytes, self.rate), Event::Received(rank));
-                }
-                if chunk.flow.rows
-                    && let Some(chunks) = into.senders.get_mut(&chunk.flow.from)
-                {
-                    *chunks -= 1;
-                    if *chunks == 0 {
-                        into.senders.remove(&chunk.flow.from);
-                    }
-                }
-                return (chunk.flow.left == 0).then_some(chunk.flow.flight);
-            }
+            Event::Head(chunk) => self.receives(chunk, now, later),
+            Event::Received(port) => return self.received(port, now, later),
         }
         None
     }
 
-    fn send_next(&mut self, rank: u32, now: Ps, later: &mut impl FnMut(Ps, Event)) {
-        let out = &mut self.out[rank as usize];
-        let Some(turn) = out.turns.pop_front() else { return };
-        let Some(queue) = out.queues.get_mut(&turn) else { return };
-        let Some(flow) = queue.front_mut() else { return };
-        let bytes = flow.left.min(self.chunk);
-        flow.left -= bytes;
-        let chunk = Chunk { flow: *flow, bytes };
-        if flow.left == 0 {
-            queue.pop_front();
+    fn send_next(&mut self, port: u32, now: Ps, later: &mut impl FnMut(Ps, Event)) {
+        let out = &mut self.out[port as usize];
+        if out.busy {
+            return;
         }
-        match (queue.is_empty(), self.egress) {
-            (true, _) => {}
-            (false, Egress::Fair) => out.turns.push_back(turn),
-            (false, Egress::Fifo) => out.turns.push_front(turn),
+        for _ in 0..out.turns.len() {
+            let Some(turn) = out.turns.pop_front() else { return };
+            let Some(queue) = out.queues.get_mut(&turn) else { return };
+            let Some(flow) = queue.front_mut() else { return };
+            let bytes = flow.left.min(self.chunk);
+            let into = &mut self.into[(flow.to * self.ports + flow.port) as usize];
+            if self.buffer > 0 && into.expected + bytes > self.buffer {
+                if !into.stopped.contains(&port) {
+                    into.stopped.push(port);
+                }
+                match self.egress {
+                    Egress::Fair => out.turns.push_back(turn),
+                    // What is behind the head of the line waits with it.
+                    Egress::Fifo => return out.turns.push_front(turn),
+                }
+                continue;
+            }
+            into.expected += bytes;
+            flow.left -= bytes;
+            let chunk = Chunk { flow: *flow, bytes, passed: 0 };
+            if flow.left == 0 {
+                queue.pop_front();
+            }
+            match (queue.is_empty(), self.egress) {
+                (true, _) => {}
+                (false, Egress::Fair) => out.turns.push_back(turn),
+                (false, Egress::Fifo) => out.turns.push_front(turn),
+            }
+            let takes = transfer(bytes, self.rate);
+            (out.busy, out.waiting) = (true, out.waiting - bytes);
+            let carried = &mut out.carried[usize::from(chunk.flow.operator)];
+            carried.bytes += bytes;
+            carried.busy += takes;
+            self.was_busy(chunk, Direction::Out, (now, now + takes));
+            later(now + takes, Event::Sent(port));
+            let next = if self.tiers.is_empty() { Event::Head(chunk) } else { Event::At(chunk) };
+            return later(now + self.latency, next);
         }
-        let takes = transfer(bytes, self.rate);
-        (out.busy, out.waiting) = (true, out.waiting - bytes);
-        let carried = &mut out.carried[usize::from(chunk.flow.operator)];
-        carried.bytes += bytes;
-        carried.busy += takes;
-        later(now + takes, Event::Sent(rank));
-        later(now + self.latency, Event::Head(chunk));
     }
 
-    /// What the port of a rank has sent and received in an operator.
+    /// A chunk goes on to the next link that it shares with others: out of its groups from the smallest on, then into those of
+    /// its receiver.
+    fn arrives_at(&mut self, chunk: Chunk, now: Ps, later: &mut impl FnMut(Ps, Event)) {
+        let Flow { from, to, .. } = chunk.flow;
+        let crossed = || self.tiers.iter().filter(|tier| from / tier.ranks != to / tier.ranks);
+        let out = crossed().map(|tier| (tier.first + from / tier.ranks, tier.latency));
+        let into = crossed().map(|tier| (tier.first + tier.groups + to / tier.ranks, tier.latency));
+        // The filters are of slices, so they can be walked from behind.
+        let Some((link, latency)) = out.chain(into.rev()).nth(chunk.passed.into()) else {
+            return later(now, Event::Head(chunk));
+        };
+        let shared = &mut self.shared[link as usize];
+        shared.queue.push_back(chunk);
+        if shared.queue.len() == 1 {
+            later(now + latency + transfer(chunk.bytes, shared.rate), Event::Passed(link));
+        }
+    }
+
+    fn receives(&mut self, chunk: Chunk, now: Ps, later: &mut impl FnMut(Ps, Event)) {
+        let port = chunk.flow.to * self.ports + chunk.flow.port;
+        let into = &mut self.into[port as usize];
+        if chunk.flow.rows {
+            *into.senders.entry(chunk.flow.from).or_default() += 1;
+            let incast = &mut into.incast[usize::from(chunk.flow.operator)];
+            *incast = (*incast).max(into.senders.len());
+        }
+        into.queue.push_back(chunk);
+        into.waiting += chunk.bytes;
+        let carried = &mut into.carried[usize::from(chunk.flow.operator)];
+        carried.queue_max = carried.queue_max.max(into.waiting);
+        if into.queue.len() == 1 {
+            later(now + transfer(chunk.bytes, self.rate), Event::Received(port));
+        }
+    }
+
+    fn received(&mut self, port: u32, now: Ps, later: &mut impl FnMut(Ps, Event)) -> Option<FlightId> {
+        let into = &mut self.into[port as usize];
+        let chunk = into.queue.pop_front()?;
+        let takes = transfer(chunk.bytes, self.rate);
+        into.waiting -= chunk.bytes;
+        into.expected -= chunk.bytes;
+        let carried = &mut into.carried[usize::from(chunk.flow.operator)];
+        carried.bytes += chunk.bytes;
+        carried.busy += takes;
+        if let Some(next) = into.queue.front() {
+            later(now + transfer(next.bytes, self.rate), Event::Received(port));
+        }
+        if chunk.flow.rows
+            && let Some(chunks) = into.senders.get_mut(&chunk.flow.from)
+        {
+            *chunks -= 1;
+            if *chunks == 0 {
+                into.senders.remove(&chunk.flow.from);
+            }
+        }
+        for stopped in core::mem::take(&mut into.stopped) {
+            self.send_next(stopped, now, later);
+        }
+        self.was_busy(chunk, Direction::In, (now - takes, now));
+        if chunk.flow.left > 0 {
+            return None;
+        }
+        if let Some(flows) = self.flows.get_mut(&chunk.flow.flight) {
+            *flows -= 1;
+            if *flows > 0 {
+                return None;
+            }
+            self.flows.remove(&chunk.flow.flight);
+        }
+        Some(chunk.flow.flight)
+    }
+
+    fn was_busy(&mut self, chunk: Chunk, direction: Direction, (from, to): (Ps, Ps)) {
+        let Some(busy) = &mut self.busy else { return };
+        let Flow { operator, port, .. } = chunk.flow;
+        let rank = if direction == Direction::Out { chunk.flow.from } else { chunk.flow.to };
+        let last = self.last_busy.get(&(rank * self.ports + port, direction)).and_then(|&i| busy.get_mut(i));
+        match last.filter(|last| last.to == from && last.operator == operator) {
+            Some(last) => {
+                last.to = to;
+                last.bytes += chunk.bytes;
+            }
+            None => {
+                self.last_busy.insert((rank * self.ports + port, direction), busy.len());
+                busy.push(Busy { rank, port, direction, from, to, bytes: chunk.bytes, operator });
+            }
+        }
+    }
+
+    fn of_rank(&self, rank: u32) -> core::ops::Range<usize> {
+        (rank * self.ports) as usize..((rank + 1) * self.ports) as usize
+    }
+
+    /// What the ports of a rank have sent and received in an operator.
     #[must_use]
     pub fn carried(&self, rank: u32, operator: usize) -> [Carried; 2] {
-        [self.out[rank as usize].carried[operator], self.into[rank as usize].carried[operator]]
+        let ports = self
+            .of_rank(rank)
+            .map(|port| [self.out[port].carried[operator], self.into[port].carried[operator]]);
+        ports.fold([Carried::default(); 2], |[out, into], [more_out, more_in]| {
+            [out.with(more_out), into.with(more_in)]
+        })
     }
 
-    /// The most senders that had rows at the port of a rank at once.
+    /// What all ranks have sent by their port of that number in an operator.
+    #[must_use]
+    pub fn by_port(&self, operator: usize) -> Vec<Carried> {
+        let of = |port: u32| {
+            let ports = self.out.iter().skip(port as usize).step_by(self.ports as usize);
+            ports.map(|out| out.carried[operator]).fold(Carried::default(), Carried::with)
+        };
+        (0..self.ports).map(of).collect()
+    }
+
+    /// The most senders that had rows at one port of a rank at once.
     #[must_use]
     pub fn incast(&self, rank: u32, operator: usize) -> usize {
-        self.into[rank as usize].incast[operator]
+        self.of_rank(rank).map(|port| self.into[port].incast[operator]).max().unwrap_or(0)
     }
 
-    /// How long an operator takes if nothing but bytes counts: those of the busiest port, then those inside the server, which
+    /// Bytes that all links of a rank have carried in an operator, out and in.
+    #[must_use]
+    pub fn bytes(&self, rank: u32, operator: usize) -> [u64; 2] {
+        let [out, into] = self.carried(rank, operator).map(|carried| carried.bytes);
+        let near = self.near_bytes[rank as usize][operator];
+        [out + near[0], into + near[1]]
+    }
+
+    /// How long an operator takes if nothing but bytes counts: those of the busiest rank, then those inside the server, which
     /// go to all other ranks of it at once.
     #[must_use]
     pub fn formula(&self, operator: usize) -> Ps {
-        let ranks = || 0..self.out.len() as u32;
+        let ranks = || 0..self.near_bytes.len() as u32;
         let across = ranks().flat_map(|rank| self.carried(rank, operator)).map(|carried| carried.bytes).max();
-        let inside = self.near_bytes.iter().map(|bytes| bytes[operator]).max();
+        let inside = self.near_bytes.iter().map(|bytes| bytes[operator][0]).max();
         let links = u64::from(self.server.saturating_sub(1));
-        transfer(across.unwrap_or(0), self.rate) + transfer(inside.unwrap_or(0), self.near_rate * links)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use core::cmp::Reverse;
-    use std::collections::BinaryHeap;
-    use veriep_core::fabric::Fabric;
-    use veriep_core::place::Place;
-    use veriep_core::shape::{Config, Limits, Shape};
-    use veriep_core::sim::storage::group_sizes;
-    use veriep_core::sim::{Choice, Chooser, Dense, Flight, Memory};
-    use veriep_core::units::{CoreId, RankId};
-
-    /// Ten gigabytes a second: a thousand bytes take 100 ns.
-    fn links(egress: Egress) -> Links {
-        Links {
-            source: String::new(),
-            ports: 2,
-            port_gbs: 5.0,
-            port_ns: 700.0,
-            near_gbs: 1.0,
-            near_ns: 30.0,
-            egress,
-            chunk: 500,
-        }
-    }
-
-    /// Names of flights, which a memory alone can give.
-    fn names(number: usize) -> Vec<FlightId> {
-        #[derive(Debug, Default)]
-        struct Names(Vec<FlightId>);
-        impl Chooser for Names {
-            fn next(&mut self) -> Option<Choice> {
-                None
-            }
-            fn may_land(&mut self, flight: FlightId, _: &Flight) {
-                self.0.push(flight);
-            }
-        }
-        let config = Config { ep_world_size: 2, moe_expert_num: 2, k: 1, h: 1024, ..Config::default() };
-        let shape = Shape::new(&config, Limits::None).unwrap();
-        let mut memory = Memory::new(&shape, Dense::new(group_sizes(&shape)), Names::default());
-        for i in 0..number as u64 {
-            memory
-                .fabric(RankId(0), CoreId(0), 0)
-                .put(RankId(1), Place::window(512 * i), &[1; 8], &[])
-                .unwrap();
-        }
-        memory.chooser.0
-    }
-
-    /// When each of some flows arrives, which are sent at these times in nanoseconds.
-    fn arrivals(egress: Egress, server: u32, sent: &[(u64, u32, u32, u64)]) -> Vec<Ps> {
-        let mut network = Network::new(&links(egress), 4, server);
-        let mut queue = BinaryHeap::new();
-        let mut numbered = 0;
-        let names = names(sent.len());
-        for (&(at, from, to, left), &flight) in sent.iter().zip(&names) {
-            let flow = Flow { flight, from, to, left, rows: true, operator: 0 };
-            let by_ports = !network.is_near(from, to);
-            network.send(flow, by_ports, 1000 * at, &mut |at, event| {
-                numbered += 1;
-                queue.push(Reverse((at, numbered, event)));
-            });
-        }
-        let mut arrived = vec![0; sent.len()];
-        while let Some(Reverse((now, _, event))) = queue.pop() {
-            let flight = network.happens(event, now, &mut |at, event| {
-                numbered += 1;
-                queue.push(Reverse((at, numbered, event)));
-            });
-            if let Some(number) = flight.and_then(|flight| names.iter().position(|&name| name == flight)) {
-                arrived[number] = now / 1000;
-            }
-        }
-        arrived
-    }
-
-    #[test]
-    fn one_flow_takes_its_bytes_and_the_way() {
-        assert_eq!(arrivals(Egress::Fifo, 0, &[(5, 0, 1, 3000)]), [5 + 300 + 700]);
-        assert_eq!(arrivals(Egress::Fifo, 2, &[(5, 0, 1, 3000)]), [5 + 3000 + 30]);
-    }
-
-    #[test]
-    fn a_port_sends_in_order_or_by_turns() {
-        let sent = [(0, 0, 1, 3000), (0, 0, 2, 1000)];
-        assert_eq!(arrivals(Egress::Fifo, 0, &sent), [1000, 1100]);
-        // The second comes when the first has had one turn of 500 bytes, and has the next one: 1, 1, 2, 1, 2, 1, 1, 1.
-        assert_eq!(arrivals(Egress::Fair, 0, &sent), [1100, 950]);
-    }
-
-    #[test]
-    fn many_senders_share_the_port_of_a_receiver() {
-        let sent = [(0, 0, 3, 1000), (0, 1, 3, 1000), (0, 2, 3, 1000)];
-        let mut times = arrivals(Egress::Fifo, 0, &sent);
-        times.sort_unstable();
-        // By turns of chunks: the last of each is the 4th, 5th and 6th.
-        assert_eq!(times, [700 + 200, 700 + 250, 700 + 300]);
+        let all_ports = self.rate * u64::from(self.ports);
+        transfer(across.unwrap_or(0), all_ports) + transfer(inside.unwrap_or(0), self.near_rate * links)
     }
 }

@@ -2,7 +2,8 @@
 //! last one.
 
 use super::prices::Ps;
-use std::collections::HashMap;
+use core::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
 use veriep_core::sim::chooser::AGENT;
 use veriep_core::sim::{Actor, FlightId};
 
@@ -34,10 +35,12 @@ pub struct History {
     sent: HashMap<FlightId, (usize, Ps)>,
     /// The flight that lands now, by what sent it.
     landing: Option<(usize, Ps)>,
-    /// Since when an actor sleeps.
-    asleep: HashMap<Actor, Ps>,
-    /// How long actors have slept until something came from a rank.
-    waited: HashMap<u32, Ps>,
+    /// Since when an actor sleeps, and on which kind of word.
+    asleep: HashMap<Actor, (Ps, &'static str)>,
+    /// How long actors of a rank have slept until something came from another, or from their own.
+    waited: HashMap<(u32, u32), Ps>,
+    /// How long actors have slept on a kind of word.
+    kinds: HashMap<&'static str, Ps>,
 }
 
 /// A part of the critical path.
@@ -72,16 +75,21 @@ impl History {
     }
 
     /// An actor sleeps.
-    pub fn sleeps(&mut self, actor: Actor, at: Ps) {
-        self.asleep.insert(actor, at);
+    pub fn sleeps(&mut self, actor: Actor, at: Ps, what: &'static str) {
+        self.asleep.insert(actor, (at, what));
     }
 
     /// An actor may take a step. Returns since when it has slept, if it has.
     pub fn wakes(&mut self, actor: Actor, at: Ps) -> Option<Ps> {
-        let since = self.asleep.remove(&actor);
+        let asleep = self.asleep.remove(&actor);
+        let since = asleep.map(|(since, _)| since);
+        if let Some((since, what)) = asleep {
+            *self.kinds.entry(what).or_default() += at.saturating_sub(since);
+        }
         let cause = match (since, self.landing) {
             (Some(since), Some((step, sent))) => {
-                *self.waited.entry(self.steps[step].actor.member.0).or_default() += at.saturating_sub(since);
+                let pair = (actor.member.0, self.steps[step].actor.member.0);
+                *self.waited.entry(pair).or_default() += at.saturating_sub(since);
                 Cause::Sent(step, sent)
             }
             _ => self.steps.len().checked_sub(1).map_or(Cause::Begin, Cause::Step),
@@ -128,11 +136,22 @@ impl History {
         parts
     }
 
-    /// For how long other ranks' cores and agents, and its own, have waited for a rank, the longest first.
+    /// For how long a rank's cores and its agent have waited for a rank.
     #[must_use]
-    pub fn waits(&self) -> Vec<(u32, Ps)> {
-        let mut waits: Vec<_> = self.waited.iter().map(|(&rank, &waited)| (rank, waited)).collect();
-        waits.sort_by_key(|&(rank, waited)| (core::cmp::Reverse(waited), rank));
-        waits
+    pub fn matrix(&self) -> BTreeMap<(u32, u32), Ps> {
+        self.waited.iter().map(|(&pair, &waited)| (pair, waited)).collect()
     }
+
+    /// For how long cores and agents have waited for a kind of word, the longest first.
+    #[must_use]
+    pub fn kinds(&self) -> Vec<(&'static str, Ps)> {
+        longest_first(self.kinds.iter().map(|(&what, &waited)| (what, waited)))
+    }
+}
+
+/// Sums by whom or what was waited for, the longest first.
+pub fn longest_first<K: Ord + Copy>(sums: impl Iterator<Item = (K, Ps)>) -> Vec<(K, Ps)> {
+    let mut sums: Vec<_> = sums.collect();
+    sums.sort_by_key(|&(what, waited)| (Reverse(waited), what));
+    sums
 }

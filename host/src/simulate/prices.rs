@@ -3,6 +3,7 @@
 use crate::error::Error;
 use serde::Deserialize;
 use std::path::Path;
+use veriep_core::plan::port::PORTS;
 
 /// Picoseconds.
 pub type Ps = u64;
@@ -12,6 +13,20 @@ pub const PRESETS: [(&str, &str); 2] = [("a2", include_str!("a2.toml")), ("a3", 
 
 /// The largest number that a file may have: none of the sums that a run makes of them overflows.
 const LARGEST: f64 = 1e9;
+
+/// The keys of `[links]` and of `[costs]` that a result hangs on.
+const LINKS: [&str; 9] =
+    ["ports", "port_gbs", "port_ns", "near_gbs", "near_ns", "egress", "chunk", "buffer", "port_by"];
+const COSTS: [&str; 8] = [
+    "step_ns",
+    "word_ns",
+    "effect_ns",
+    "copy_gbs",
+    "agent_word_ns",
+    "agent_task_ns",
+    "poll_ns",
+    "agent_poll_ns",
+];
 
 /// In which order a port sends what waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -24,6 +39,19 @@ pub enum Egress {
     Fair,
 }
 
+/// By which of its ports a rank sends a write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PortBy {
+    /// All ports share the traffic as if they were one.
+    #[default]
+    Even,
+    /// Each packet of 512 bytes by a hash of its address.
+    Packet,
+    /// A whole write by a hash of the address that it begins at.
+    Write,
+}
+
 /// A cluster file.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -32,6 +60,23 @@ pub struct Cluster {
     pub links: Links,
     /// On a core and on an agent.
     pub costs: Costs,
+    /// Links that groups of ranks share, the smallest groups first; none where all ranks are at one switch.
+    #[serde(default)]
+    pub tier: Vec<Tier>,
+}
+
+/// Links from groups of ranks to each other.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tier {
+    /// Where the numbers come from.
+    pub source: String,
+    /// Ranks of a group.
+    pub ranks: u32,
+    /// Nanoseconds that a link of this tier adds, out of a group and into another.
+    pub ns: f64,
+    /// How many times faster the ports of a group are, all together, than its link.
+    pub oversubscription: f64,
 }
 
 /// What lies between the ranks.
@@ -40,7 +85,14 @@ pub struct Cluster {
 pub struct Links {
     /// Where the numbers come from.
     pub source: String,
-    /// Ports of a rank, which share its traffic evenly.
+    /// The keys whose numbers a source has measured.
+    pub measured: Vec<String>,
+    /// The keys whose numbers follow from those that sources name. What is in neither list is assumed.
+    pub derived: Vec<String>,
+    /// The communication of which a measured time was used to find a number here, `a2 fullmesh` for one; empty if there is none.
+    /// Its times are calibrated, all others predicted.
+    pub fitted_to: String,
+    /// Ports of a rank.
     pub ports: u32,
     /// Gigabytes a second of a port, in each direction.
     pub port_gbs: f64,
@@ -54,6 +106,10 @@ pub struct Links {
     pub egress: Egress,
     /// Bytes that a port sends in one piece.
     pub chunk: u32,
+    /// Bytes that may be at a port of a receiver or on their way to it, while senders of more stop; 0 for any number.
+    pub buffer: u64,
+    /// By which port a write goes.
+    pub port_by: PortBy,
 }
 
 /// What a step costs.
@@ -62,6 +118,10 @@ pub struct Links {
 pub struct Costs {
     /// Where the numbers come from.
     pub source: String,
+    /// The keys whose numbers a source has measured.
+    pub measured: Vec<String>,
+    /// The keys whose numbers follow from those that sources name. What is in neither list is assumed.
+    pub derived: Vec<String>,
     /// A step of a core, in nanoseconds.
     pub step_ns: f64,
     /// A word that a core reads.
@@ -119,7 +179,9 @@ impl Cluster {
                     .get_mut(section)
                     .and_then(toml::Value::as_table_mut)
                     .and_then(|keys| keys.get_mut(key));
-                let known = known.filter(|_| key != "source").ok_or_else(|| fail("unknown key"))?;
+                let keys: &[&str] = if section == "links" { &LINKS } else { &COSTS };
+                let unknown = || fail(&format!("unknown key: must be one of {}", keys.join(", ")));
+                let known = known.filter(|_| keys.contains(&key)).ok_or_else(unknown)?;
                 *known = match known {
                     toml::Value::Integer(_) => value.parse().map(toml::Value::Integer).ok(),
                     toml::Value::Float(_) => value.parse().map(toml::Value::Float).ok(),
@@ -133,12 +195,38 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// The table that has a key: links or costs.
+    #[must_use]
+    pub fn section(&self, key: &str) -> Option<&'static str> {
+        LINKS.contains(&key).then_some("links").or_else(|| COSTS.contains(&key).then_some("costs"))
+    }
+
+    /// Where the number of each key comes from.
+    #[must_use]
+    pub fn marks(&self) -> Vec<(String, &'static str)> {
+        let Self { links, costs, .. } = self;
+        let of = |keys: &[&str], measured: &[String], derived: &[String]| {
+            let is_in = |list: &[String], key: &str| list.iter().any(|named| named == key);
+            let mark = |key: &str| match (is_in(measured, key), is_in(derived, key)) {
+                (true, _) => "measured",
+                (_, true) => "derived",
+                _ => "assumed",
+            };
+            keys.iter().map(|&key| (key.to_owned(), mark(key))).collect::<Vec<_>>()
+        };
+        let mut marks = of(&LINKS, &links.measured, &links.derived);
+        marks.extend(of(&COSTS, &costs.measured, &costs.derived));
+        marks
+    }
+
     /// The same without latencies and costs: bandwidth alone.
     #[must_use]
     pub fn free(&self) -> Self {
         let links = Links { port_ns: 0.0, near_ns: 0.0, ..self.links.clone() };
         let costs = Costs {
-            source: self.costs.source.clone(),
+            source: "all costs and latencies are 0".to_owned(),
+            measured: Vec::new(),
+            derived: Vec::new(),
             step_ns: 0.0,
             word_ns: 0.0,
             effect_ns: 0.0,
@@ -148,11 +236,12 @@ impl Cluster {
             poll_ns: 0.0,
             agent_poll_ns: 0.0,
         };
-        Self { links, costs }
+        let tier = self.tier.iter().map(|tier| Tier { ns: 0.0, ..tier.clone() }).collect();
+        Self { links, costs, tier }
     }
 
     fn check(&self) -> Result<(), String> {
-        let Self { links, costs } = self;
+        let Self { links, costs, tier } = self;
         for (key, value) in
             [("port_gbs", links.port_gbs), ("near_gbs", links.near_gbs), ("copy_gbs", costs.copy_gbs)]
         {
@@ -180,6 +269,35 @@ impl Cluster {
         }
         if !(64..=16 << 20).contains(&links.chunk) {
             return Err(format!("chunk = {}: must be in [64, {}]", links.chunk, 16 << 20));
+        }
+        if links.buffer != 0 && links.buffer < links.chunk.into() {
+            return Err(format!("buffer = {}: must be 0 or at least chunk = {}", links.buffer, links.chunk));
+        }
+        if links.port_by != PortBy::Even && links.ports as usize != PORTS {
+            return Err(format!(
+                "ports = {}: must be {PORTS}, the ways of the hash by which port_by chooses",
+                links.ports
+            ));
+        }
+        let lists = [
+            (&LINKS[..], [&links.measured, &links.derived]),
+            (&COSTS[..], [&costs.measured, &costs.derived]),
+        ];
+        for (keys, [measured, derived]) in lists {
+            if let Some(key) = measured.iter().chain(derived).find(|key| !keys.contains(&key.as_str())) {
+                return Err(format!("measured, derived: {key}: must be one of {}", keys.join(", ")));
+            }
+        }
+        for Tier { ranks, ns, oversubscription, .. } in tier {
+            if *ranks == 0 {
+                return Err("tier.ranks = 0: must be at least 1".to_owned());
+            }
+            if !(0.0..=LARGEST).contains(ns) {
+                return Err(format!("tier.ns = {ns}: must be in [0, {LARGEST}]"));
+            }
+            if !(0.001..=1000.0).contains(oversubscription) {
+                return Err(format!("tier.oversubscription = {oversubscription}: must be in [0.001, 1000]"));
+            }
         }
         Ok(())
     }

@@ -3,21 +3,33 @@
 use super::network::{Event, Flow, Network};
 use super::path::History;
 use super::prices::{Cluster, Costs, Ps, mbs, ps, transfer};
+use crate::events::log::Log;
+use crate::interrupt;
 use core::cell::{Cell, RefCell};
 use core::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap};
+use std::collections::{BTreeSet, BinaryHeap, HashMap};
 use std::rc::Rc;
+use std::sync::Arc;
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
-use veriep_core::fabric::{Awaited, Capabilities, Fabric, Fault};
+use veriep_core::fabric::{Awaited, Capabilities, Fabric, Fault, Wait};
 use veriep_core::place::Place;
-use veriep_core::sim::chooser::{AGENT, Lands};
+use veriep_core::plan::shared::SharedSplit;
+use veriep_core::plan::split::even_owner;
+use veriep_core::shape::Shape;
+use veriep_core::sim::chooser::{AGENT, Dice, Lands};
 use veriep_core::sim::flight::FlightKind;
 use veriep_core::sim::{Actor, Choice, Chooser, Flight, FlightId};
 use veriep_core::units::RankId;
 
 /// Bytes from which on an effect carries rows: flags and pieces of lists are shorter.
 const ROW_MIN: u64 = 513;
+
+#[cfg(test)]
+mod tests;
+
+/// Events between two looks whether somebody has asked for the end.
+const ASKED_EVERY: u64 = 1 << 14;
 
 /// Virtual time, which the chooser and the fabrics share.
 #[derive(Debug)]
@@ -26,6 +38,14 @@ pub struct Clock {
     now: Cell<Ps>,
     /// What the step has cost so far.
     inside: Cell<Ps>,
+    /// What its costs are multiplied by, in thousandths.
+    scale: Cell<u64>,
+    /// What it waits for, if it has found nothing to do.
+    pub awaits: Cell<Option<Wait>>,
+    /// By rank, then operator: bytes that the machines have sent to other ranks, and that others have sent to it.
+    pub sent: RefCell<Vec<[[u64; 2]; 2]>>,
+    /// Who is told what happens when.
+    pub log: Option<Arc<Log>>,
     /// What each rank runs, 0 for dispatch and 1 for combine.
     pub operators: RefCell<Vec<u8>>,
 }
@@ -33,9 +53,11 @@ pub struct Clock {
 impl Clock {
     /// Time 0 of so many ranks.
     #[must_use]
-    pub fn new(ranks: u32) -> Rc<Self> {
+    pub fn new(ranks: u32, log: Option<Arc<Log>>) -> Rc<Self> {
         let operators = RefCell::new(vec![0; ranks as usize]);
-        Rc::new(Self { now: Cell::new(0), inside: Cell::new(0), operators })
+        let (now, inside, scale) = (Cell::new(0), Cell::new(0), Cell::new(WHOLE));
+        let sent = RefCell::new(vec![[[0; 2]; 2]; ranks as usize]);
+        Rc::new(Self { now, inside, scale, awaits: Cell::new(None), sent, log, operators })
     }
 
     /// The time inside the step that is taken now.
@@ -44,7 +66,88 @@ impl Clock {
     }
 
     fn add(&self, cost: Ps) {
-        self.inside.set(self.inside.get() + cost);
+        self.inside.set(self.inside.get() + cost * self.scale.get() / WHOLE);
+        if let Some(log) = &self.log {
+            log.at(self.time());
+        }
+    }
+
+    /// A machine sends bytes to a rank.
+    fn sends(&self, from: RankId, to: RankId, bytes: u64) {
+        if from != to {
+            let operator = usize::from(self.operators.borrow()[from.index()]);
+            let mut sent = self.sent.borrow_mut();
+            sent[from.index()][operator][0] += bytes;
+            sent[to.index()][operator][1] += bytes;
+        }
+    }
+
+    fn set(&self, now: Ps, scale: u64) {
+        self.now.set(now);
+        self.inside.set(0);
+        self.scale.set(scale);
+        if let Some(log) = &self.log {
+            log.at(now);
+            log.settle(now);
+        }
+    }
+}
+
+/// A factor of 1, in thousandths.
+pub const WHOLE: u64 = 1000;
+
+/// How fast ranks are, and when they begin.
+#[derive(Clone, Debug)]
+pub struct Paces {
+    /// When a rank begins, by rank.
+    pub begins: Vec<Ps>,
+    /// What all costs of a rank are multiplied by, in thousandths, by rank.
+    pub slow: Vec<u64>,
+    /// By how many thousandths at most a step takes longer than it does without jitter.
+    pub jitter: u64,
+    /// The seed of the jitter.
+    pub seed: u64,
+}
+
+/// Which replica's links carry rows to and from shared experts: with the split of before, each rank sends its rows evenly to
+/// all replicas, in their order. Memory and results stay as they are.
+#[derive(Clone, Debug, Default)]
+pub struct OldSplit {
+    /// Replicas of a shared expert; 0 for none, or where rows go where they are put.
+    replicas: u32,
+    /// Ranks with shared experts.
+    shared: u32,
+    /// Rows that a rank has for a shared expert.
+    rows: u32,
+    /// Rows so far, by operator, rank and expert.
+    sent: HashMap<(u8, u32, u32), u32>,
+}
+
+impl OldSplit {
+    /// Redirects rows if the split is the old one.
+    #[must_use]
+    pub fn new(split: SharedSplit, shape: &Shape) -> Self {
+        let shared = shape.shared_expert_rank_num();
+        let replicas = match split {
+            SharedSplit::Even => shared / shape.shared_expert_num().max(1),
+            SharedSplit::AllIn => 0,
+        };
+        let rows = (0..shape.ep_world_size()).map(|rank| shape.bs(RankId(rank))).max().unwrap_or(1);
+        Self { replicas, shared, rows, sent: HashMap::new() }
+    }
+
+    /// Between which ranks a row goes that is sent from one to another.
+    fn ends(&mut self, operator: u8, from: u32, to: u32) -> (u32, u32) {
+        let (at, of) = if operator == 0 { (to, from) } else { (from, to) };
+        if self.replicas == 0 || at >= self.shared {
+            return (from, to);
+        }
+        let expert = at / self.replicas;
+        let sent = self.sent.entry((operator, of, expert)).or_default();
+        let replica = even_owner(self.rows, self.replicas, *sent % self.rows);
+        *sent += 1;
+        let at = expert * self.replicas + replica;
+        if operator == 0 { (from, at) } else { (at, to) }
     }
 }
 
@@ -67,10 +170,17 @@ pub struct Timed {
     /// Flights that must follow others, and those that have not arrived.
     waits: HashMap<FlightId, Waits>,
     prices: Prices,
-    /// When a rank begins.
-    begins: Vec<Ps>,
+    paces: Paces,
+    jitter: Dice,
+    split: OldSplit,
+    /// Whether somebody has asked for the end, after which nothing happens any more.
+    pub cut: bool,
     /// Choices and network events so far.
     pub events: u64,
+    /// Who may step and has not yet, if somebody wants to know.
+    pub offers: Option<BTreeSet<Actor>>,
+    /// The number of a wake-up that is lost, for a twin.
+    pub loses: Option<u64>,
 }
 
 #[derive(Debug, Default)]
@@ -123,18 +233,23 @@ impl Prices {
 }
 
 impl Timed {
-    /// Time 0 on a cluster, in whose servers there are `server` ranks each, 0 for none; rank r begins at `begins[r]`.
+    /// Time 0 on a network.
     #[must_use]
-    pub fn new(clock: Rc<Clock>, cluster: &Cluster, server: u32, begins: Vec<Ps>) -> Self {
+    pub fn new(clock: Rc<Clock>, cluster: &Cluster, network: Network, paces: Paces, split: OldSplit) -> Self {
         Self {
             clock,
             queue: Queue::default(),
-            network: Network::new(&cluster.links, begins.len() as u32, server),
+            network,
             history: History::default(),
             waits: HashMap::new(),
             prices: Prices::new(&cluster.costs),
-            begins,
+            jitter: Dice(paces.seed),
+            paces,
+            split,
+            cut: false,
             events: 0,
+            offers: None,
+            loses: None,
         }
     }
 
@@ -153,13 +268,25 @@ impl Chooser for Timed {
         loop {
             let Reverse((now, _, due)) = self.queue.heap.pop()?;
             self.events += 1;
-            self.clock.now.set(now);
-            self.clock.inside.set(0);
+            if self.events.is_multiple_of(ASKED_EVERY) && interrupt::is_asked() {
+                self.cut = true;
+                return None;
+            }
+            self.clock.set(now, WHOLE);
             match due {
                 Due::Step(actor) => {
                     self.history.steps(actor, now);
+                    if let Some(offers) = &mut self.offers {
+                        offers.remove(&actor);
+                    }
+                    let slow = self.paces.slow[actor.member.index()];
+                    let jitter = match self.paces.jitter {
+                        0 => 0,
+                        most => self.jitter.below(most as usize + 1) as u64,
+                    };
+                    self.clock.set(now, slow * (WHOLE + jitter) / WHOLE);
                     if actor.core != AGENT {
-                        self.clock.inside.set(self.prices.step);
+                        self.clock.add(self.prices.step);
                     }
                     return Some(Choice::Step(actor));
                 }
@@ -182,16 +309,24 @@ impl Chooser for Timed {
     fn issued(&mut self, flight: FlightId, what: &Flight) -> Lands {
         let (from, to, at) = (what.from.member.0, what.to.0, self.clock.time());
         self.history.sends(flight, at);
+        if let Some(log) = &self.clock.log {
+            log.issued(flight, what);
+        }
         let operator = self.clock.operators.borrow()[from as usize];
-        let flow = Flow { flight, from, to, left: what.weight, rows: what.weight >= ROW_MIN, operator };
+        let rows = what.weight >= ROW_MIN;
+        let (from, to) = if rows { self.split.ends(operator, from, to) } else { (from, to) };
+        let flow = Flow { flight, from, to, port: 0, left: what.weight, rows, operator };
         let queue = &mut self.queue;
+        let later = &mut |at, event| queue.add(at, Due::Network(event));
+        // A task goes by the ports, wherever it goes.
+        let is_task = matches!(what.kind, FlightKind::Transfer(_));
         if from == to {
             // On the own rank it is there at once, behind what it must follow.
-            queue.add(at, Due::Network(Event::Arrived(flight)));
+            later(at, Event::Arrived(flight));
+        } else if self.network.is_near(from, to) && !is_task {
+            self.network.send_near(flow, at, later);
         } else {
-            // A task goes by the ports, wherever it goes.
-            let by_ports = matches!(what.kind, FlightKind::Transfer(_)) || !self.network.is_near(from, to);
-            self.network.send(flow, by_ports, at, &mut |at, event| queue.add(at, Due::Network(event)));
+            self.network.send(flow, what.at, at, later);
         }
         Lands::Later
     }
@@ -205,18 +340,32 @@ impl Chooser for Timed {
         }
     }
 
+    fn landed(&mut self, flight: FlightId, what: &Flight, at: Place, _: u64, end: bool) {
+        if let (Some(log), true) = (&self.clock.log, end) {
+            log.landed(flight, what, at);
+        }
+    }
+
     fn may_step(&mut self, actor: Actor) {
         let poll = if actor.core == AGENT { self.prices.agent_poll } else { self.prices.poll };
         let mut at = self.clock.time();
         if let Some(since) = self.history.wakes(actor, at) {
             // What has changed during the step that saw nothing is seen by the next one.
             at = at.max(since) + poll;
+            self.loses = self.loses.map(|left| left.wrapping_sub(1));
+            if self.loses == Some(0) {
+                return;
+            }
         }
-        self.queue.add(at.max(self.begins[actor.member.index()]), Due::Step(actor));
+        if let Some(offers) = &mut self.offers {
+            offers.insert(actor);
+        }
+        self.queue.add(at.max(self.paces.begins[actor.member.index()]), Due::Step(actor));
     }
 
     fn sleeps(&mut self, actor: Actor, _: &[Awaited]) {
-        self.history.sleeps(actor, self.clock.time());
+        let what = self.clock.awaits.take().map_or("", |wait| wait.flag.name());
+        self.history.sleeps(actor, self.clock.time(), what);
     }
 }
 
@@ -224,6 +373,8 @@ impl Chooser for Timed {
 pub struct Priced<'f, F: ?Sized> {
     /// The fabric behind it.
     pub inner: &'f mut F,
+    /// Whose core it is.
+    pub rank: RankId,
     /// Where the time passes.
     pub clock: &'f Clock,
     /// What a call costs.
@@ -258,16 +409,19 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
         self.has_effect((row.len() + tail.len()) as u64);
+        self.clock.sends(self.rank, to, (row.len() + tail.len()) as u64);
         self.inner.put(to, at, row, tail)
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
         self.has_effect(0);
+        self.clock.sends(self.rank, to, 8);
         self.inner.publish(to, at, word)
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
         self.has_effect(0);
+        self.clock.sends(self.rank, to, message.len() as u64);
         self.inner.send(to, at, message)
     }
 
@@ -306,6 +460,8 @@ impl<F: Fabric + ?Sized> Middleware for Priced<'_, F> {
 pub struct PricedNic<'n> {
     /// The interface behind it.
     pub inner: &'n mut dyn Nic,
+    /// Whose agent it is.
+    pub rank: RankId,
     /// Where the time passes.
     pub clock: &'n Clock,
     /// What a call costs.
@@ -320,6 +476,10 @@ impl Nic for PricedNic<'_> {
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
         self.clock.add(self.prices.agent_task);
-        self.inner.post(transfer)
+        let post = self.inner.post(transfer)?;
+        if post == Post::Posted {
+            self.clock.sends(self.rank, transfer.to, transfer.len);
+        }
+        Ok(post)
     }
 }

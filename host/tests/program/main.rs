@@ -12,6 +12,7 @@ mod compare;
 mod configurations;
 mod diagnose;
 mod dumps;
+mod events;
 mod expected;
 mod export;
 mod r#gen;

@@ -171,6 +171,9 @@ pub trait World<S: Storage, C: Chooser>: Sized {
         Ok(())
     }
 
+    /// A core is about to take a step of an operator, in the phase of that name.
+    fn steps(&self, _core: Actor, _planned: Planned, _phase: &'static str) {}
+
     /// Lets a core take its step on `fabric`, or on something in front of it.
     fn through(&self, _core: Actor, fabric: &mut dyn Fabric, step: CoreStep<'_>) -> Answer {
         step(fabric)
@@ -494,7 +497,9 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
         let Member { number, returned, cores, .. } = &mut self.members[i];
         let Core { env, machine, words, row, ended, .. } = &mut cores[actor.core.index()];
         let (Some(env), Some(machine)) = (env, machine) else { return None };
-        let Planned { round, .. } = *self.operators.get(*ended)?;
+        let planned = *self.operators.get(*ended)?;
+        let round = planned.round;
+        world.steps(actor, planned, machine.phase());
         let before = self.checked.then(|| (machine.clone(), words.clone()));
         let (inputs, operands) = (world.inputs(*number, round), returned[round].operands());
         self.memory.begin_step();

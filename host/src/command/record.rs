@@ -1,0 +1,81 @@
+//! The record of events that a run is asked for.
+
+use crate::cli::RecordArgs;
+use crate::config::Config;
+use crate::error::Error;
+use crate::events::Unit;
+use crate::events::chrome::{self, Part};
+use crate::events::lines::{Header, Lines};
+use crate::events::log::Log;
+use crate::events::page::{self, About};
+use crate::events::timeline::Timeline;
+use serde_json::json;
+use std::sync::Arc;
+use veriep_core::protocol::{Choices, Flags, Stage};
+use veriep_core::shape::Shape;
+
+/// What a record is of.
+pub(super) struct Subject<'s> {
+    pub(super) unit: Unit,
+    pub(super) config: &'s Config,
+    pub(super) shape: &'s Shape,
+    pub(super) choices: Choices,
+    pub(super) schedule: &'s str,
+    pub(super) rounds: usize,
+}
+
+impl Subject<'_> {
+    fn header(&self) -> Header {
+        let Choices { order, flags, receive, stage } = self.choices;
+        let options = json!({
+            "order": format!("{order:?}").to_lowercase(),
+            "flags": if flags == Flags::Separate { "separate" } else { "joint" },
+            "receive": receive.name(),
+            "stage": if stage == Stage::Two { 2 } else { 3 },
+            "port_offset": self.shape.port_offset(),
+            "schedule": self.schedule,
+            "rounds": self.rounds,
+        });
+        Header::new(self.unit, self.config.clone(), options)
+    }
+}
+
+/// Whether anything is to be recorded.
+pub(super) const fn is_asked(args: &RecordArgs) -> bool {
+    args.events.is_some() || args.trace.is_some() || args.html.is_some()
+}
+
+/// Begins the record; none if none is asked for.
+pub(super) fn begin(args: &RecordArgs, subject: &Subject<'_>) -> Result<Option<Arc<Log>>, Error> {
+    if !is_asked(args) {
+        return Ok(None);
+    }
+    let lines = match &args.events {
+        Some(path) => Some(Lines::create(path, &subject.header())?),
+        None => None,
+    };
+    let is_drawn = args.trace.is_some() || args.html.is_some();
+    let timeline = is_drawn.then(|| Timeline::new(subject.unit, subject.shape.aiv_num()));
+    Ok(Some(Arc::new(Log::new(subject.unit, lines, timeline))))
+}
+
+/// Ends the record. `add` completes what is drawn, and returns the critical path, if one is known, and what to say of it.
+pub(super) fn end(
+    args: &RecordArgs,
+    log: Option<Arc<Log>>,
+    add: impl FnOnce(&mut Timeline) -> (Vec<Part>, About),
+) -> Result<(), Error> {
+    let Some(log) = log else { return Ok(()) };
+    let (lines, timeline) = log.finish();
+    lines.map_or(Ok(()), Lines::finish)?;
+    let Some(mut timeline) = timeline else { return Ok(()) };
+    timeline.close();
+    let (critical, about) = add(&mut timeline);
+    if let Some(file) = &args.trace {
+        chrome::write(file, &timeline, &critical)?;
+    }
+    if let Some(file) = &args.html {
+        page::write(file, &timeline, &critical, &about)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! The same simulation with other values, other seeds, another cluster.
+
+use crate::cli::SimulateArgs;
+use crate::command::source::resolve;
+use crate::error::Error;
+use crate::events::timeline::Direction;
+use crate::simulate::Outcome;
+use crate::simulate::prices::Cluster;
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// The most points of a grid.
+const POINTS_MAX: usize = 1000;
+
+/// Keys with their values, and the arguments with them.
+pub(super) struct Point {
+    pub(super) values: Vec<(String, String)>,
+    pub(super) args: SimulateArgs,
+}
+
+/// All combinations of what is swept; one without values if nothing is.
+pub(super) fn points(args: &SimulateArgs) -> Result<Vec<Point>, Error> {
+    let cluster = Cluster::read(&args.cluster, &args.link, &args.cost)?;
+    let mut points = vec![Point { values: Vec::new(), args: args.clone() }];
+    for sweep in &args.sweep {
+        let fail = |what: String| Error::Request(format!("--sweep {sweep}: {what}"));
+        let (key, values) =
+            sweep.split_once('=').ok_or_else(|| fail("missing '=': must be KEY=A,B,C".to_owned()))?;
+        let values: Vec<_> = values.split(',').map(str::trim).collect();
+        if values.iter().any(|value| value.is_empty()) {
+            return Err(fail("missing value: must be KEY=A,B,C".to_owned()));
+        }
+        let more = points.iter().flat_map(|point| {
+            values.iter().map(|&value| {
+                let mut next = Point { values: point.values.clone(), args: point.args.clone() };
+                next.values.push((key.to_owned(), value.to_owned()));
+                let assignment = format!("{key}={value}");
+                match cluster.section(key) {
+                    Some("links") => next.args.link.push(assignment),
+                    Some(_) => next.args.cost.push(assignment),
+                    None => next.args.config.set.push(assignment),
+                }
+                next
+            })
+        });
+        points = more.collect();
+        if points.len() > POINTS_MAX {
+            return Err(fail(format!("{} combinations: must be at most {POINTS_MAX}", points.len())));
+        }
+    }
+    // What one of them refuses is said before hours have passed.
+    for point in &points {
+        Cluster::read(&point.args.cluster, &point.args.link, &point.args.cost)?;
+        resolve(&point.args.config)?;
+    }
+    Ok(points)
+}
+
+/// The cluster of `--against`.
+pub(super) fn other_cluster(args: &SimulateArgs, name: &str) -> Result<Cluster, Error> {
+    match name {
+        "free" => Ok(Cluster::read(&args.cluster, &args.link, &args.cost)?.free()),
+        _ => Cluster::read(name, &[], &[]),
+    }
+}
+
+/// A table of when ranks have begun and ended their operators.
+pub(super) struct Csv(Option<(PathBuf, BufWriter<File>, io::Result<()>)>);
+
+impl Csv {
+    pub(super) fn create(path: Option<&Path>) -> Result<Self, Error> {
+        let Some(path) = path else { return Ok(Self(None)) };
+        let file = File::create(path).map_err(|error| Error::file(path, format!("cannot write: {error}")))?;
+        let mut csv = Self(Some((path.to_owned(), BufWriter::new(file), Ok(()))));
+        csv.line("point,seed,operator,rank,us,sent_bytes,received_bytes");
+        Ok(csv)
+    }
+
+    fn line(&mut self, line: &str) {
+        if let Self(Some((_, file, written))) = self
+            && written.is_ok()
+        {
+            *written = writeln!(file, "{line}");
+        }
+    }
+
+    pub(super) fn add(&mut self, point: &Point, seed: u64, outcome: &Outcome) {
+        if self.0.is_none() {
+            return;
+        }
+        let values: Vec<_> = point.values.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        let values = values.join(" ");
+        for (operator, name) in super::told::OPERATORS.into_iter().enumerate() {
+            for (rank, took) in outcome.took[operator].iter().enumerate() {
+                let [sent, received] = [Direction::Out, Direction::In]
+                    .map(|direction| outcome.ports[operator][rank][direction as usize].bytes);
+                let us = *took as f64 / 1e6;
+                self.line(&format!("{values},{seed},{name},{rank},{us},{sent},{received}"));
+            }
+        }
+    }
+
+    pub(super) fn finish(self) -> Result<(), Error> {
+        let Self(Some((path, mut file, written))) = self else { return Ok(()) };
+        let written = written.and_then(|()| file.flush());
+        written.map_err(|error| Error::file(&path, format!("cannot write: {error}")))
+    }
+}

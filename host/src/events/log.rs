@@ -1,0 +1,182 @@
+//! Where events are gathered, put in the order of their times and passed on.
+
+use super::lines::Lines;
+use super::timeline::Timeline;
+use super::{Doing, Event, Kind, Sink, Unit, What};
+use core::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashMap};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use veriep_core::fabric::{Progress, Wait};
+use veriep_core::place::Place;
+use veriep_core::sim::cluster::{Answer, Planned};
+use veriep_core::sim::{Actor, Flight, FlightId};
+
+/// An event that may still be overtaken.
+#[derive(Debug)]
+struct Pending(u64, Event);
+
+impl Pending {
+    const fn key(&self) -> (u64, u64) {
+        (self.1.time, self.0)
+    }
+}
+
+impl PartialEq for Pending {
+    fn eq(&self, other: &Self) -> bool {
+        self.key() == other.key()
+    }
+}
+impl Eq for Pending {}
+impl PartialOrd for Pending {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Pending {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.key().cmp(&other.key())
+    }
+}
+
+#[derive(Debug)]
+struct Inner {
+    unit: Unit,
+    /// The time; without a clock, events so far.
+    now: u64,
+    numbered: u64,
+    pending: BinaryHeap<Reverse<Pending>>,
+    doing: HashMap<Actor, Doing>,
+    /// What each has seen last at a place, if it was not 0.
+    seen: HashMap<(Actor, Place), u64>,
+    /// Of flights that have not landed, in what they were issued.
+    in_flight: HashMap<FlightId, Doing>,
+    lines: Option<Lines>,
+    timeline: Option<Timeline>,
+}
+
+impl Inner {
+    fn add(&mut self, actor: Actor, doing: Doing, kind: Kind, what: What) {
+        self.numbered += 1;
+        if self.unit == Unit::Events {
+            self.now += 1;
+        }
+        let event = Event { time: self.now, actor, doing, kind, what };
+        self.pending.push(Reverse(Pending(self.numbered, event)));
+    }
+
+    fn record(&mut self, actor: Actor, kind: Kind, what: What) {
+        let doing = self.doing.get(&actor).copied().unwrap_or_default();
+        self.add(actor, doing, kind, what);
+    }
+
+    fn pass_on(&mut self, until: u64) {
+        while self.pending.peek().is_some_and(|Reverse(next)| next.1.time <= until) {
+            let Some(Reverse(Pending(_, event))) = self.pending.pop() else { return };
+            if let Some(lines) = &mut self.lines {
+                lines.event(&event);
+            }
+            if let Some(timeline) = &mut self.timeline {
+                timeline.event(&event);
+            }
+        }
+    }
+}
+
+/// The events of a run.
+#[derive(Debug)]
+pub struct Log(Mutex<Inner>);
+
+impl Log {
+    /// A record that is written as lines, or drawn, or both.
+    #[must_use]
+    pub fn new(unit: Unit, lines: Option<Lines>, timeline: Option<Timeline>) -> Self {
+        Self(Mutex::new(Inner {
+            unit,
+            now: 0,
+            numbered: 0,
+            pending: BinaryHeap::new(),
+            doing: HashMap::new(),
+            seen: HashMap::new(),
+            in_flight: HashMap::new(),
+            lines,
+            timeline,
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What comes next happens at that time.
+    pub fn at(&self, time: u64) {
+        self.lock().now = time;
+    }
+
+    /// Nothing will happen before that time any more.
+    pub fn settle(&self, time: u64) {
+        self.lock().pass_on(time);
+    }
+
+    /// Something happens.
+    pub fn record(&self, actor: Actor, kind: Kind, what: What) {
+        self.lock().record(actor, kind, what);
+    }
+
+    /// A core is about to take a step: with its first one in an operator or a phase, it begins that.
+    pub fn steps(&self, actor: Actor, planned: Planned, phase: &'static str) {
+        let doing = Doing { planned: Some(planned), phase };
+        let mut inner = self.lock();
+        if inner.doing.insert(actor, doing) != Some(doing) {
+            inner.record(actor, Kind::Begin, What::default());
+        }
+    }
+
+    /// A core's or an agent's step has come to this.
+    pub fn stepped(&self, actor: Actor, answer: &Answer) {
+        match answer {
+            Ok(Progress::Done) => self.record(actor, Kind::End, What::default()),
+            Ok(Progress::Pending(wait)) => self.record(actor, Kind::Await, awaited(*wait)),
+            _ => {}
+        }
+    }
+
+    /// A word is read. It counts if it is not what this actor has seen there before.
+    pub fn observes(&self, actor: Actor, at: Place, word: u64) {
+        let mut inner = self.lock();
+        let before = if word == 0 {
+            inner.seen.remove(&(actor, at)).unwrap_or(0)
+        } else {
+            inner.seen.insert((actor, at), word).unwrap_or(0)
+        };
+        if before != word {
+            let what = What { at: Some(at), word: Some(word), ..What::default() };
+            inner.record(actor, Kind::Observe, what);
+        }
+    }
+
+    /// A flight has been issued.
+    pub fn issued(&self, flight: FlightId, what: &Flight) {
+        let mut inner = self.lock();
+        let doing = inner.doing.get(&what.from).copied().unwrap_or_default();
+        inner.in_flight.insert(flight, doing);
+    }
+
+    /// A flight has landed.
+    pub fn landed(&self, flight: FlightId, what: &Flight, at: Place) {
+        let mut inner = self.lock();
+        let doing = inner.in_flight.remove(&flight).unwrap_or_default();
+        let landed = What { peer: Some(what.to), at: Some(at), length: Some(what.weight), ..What::default() };
+        inner.add(what.from, doing, Kind::Land, landed);
+    }
+
+    /// Passes on everything and returns who was told.
+    pub fn finish(&self) -> (Option<Lines>, Option<Timeline>) {
+        let mut inner = self.lock();
+        inner.pass_on(u64::MAX);
+        (inner.lines.take(), inner.timeline.take())
+    }
+}
+
+fn awaited(wait: Wait) -> What {
+    What { peer: wait.source(), awaited: Some(wait.flag.name()), ..What::default() }
+}

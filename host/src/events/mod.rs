@@ -1,0 +1,185 @@
+//! One record of what happens in a group, for whoever runs one: who did what, when, and to whom. It is written as JSON lines
+//! ([`lines`]), as Chrome's trace-event JSON ([`chrome`]) and as a page to look at ([`page`]); the last two draw what
+//! [`timeline`] has made of it.
+
+pub mod chrome;
+pub mod lines;
+pub mod log;
+pub mod page;
+pub mod recorder;
+pub mod timeline;
+
+use serde::{Serialize, Serializer};
+use veriep_core::place::Place;
+use veriep_core::protocol::Operator;
+use veriep_core::sim::Actor;
+use veriep_core::sim::chooser::AGENT;
+use veriep_core::sim::cluster::Planned;
+use veriep_core::units::RankId;
+
+/// The name and version of the record.
+pub const SCHEMA: &str = "veriep.events/1";
+
+/// What counts as time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Unit {
+    /// Picoseconds of virtual time.
+    Ps,
+    /// The events before: where a scheduler has no clock.
+    Events,
+}
+
+impl Unit {
+    /// Microseconds of a trace: where there is no clock, one for each event.
+    #[must_use]
+    pub fn us(self, time: u64) -> f64 {
+        match self {
+            Self::Ps => time as f64 / 1e6,
+            Self::Events => time as f64,
+        }
+    }
+}
+
+/// What happened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// A row and what goes beside it were put into a peer's memory.
+    Put,
+    /// A word was published in a peer's memory.
+    Publish,
+    /// A word was stored in the own memory.
+    Store,
+    /// Bytes were written into the own memory.
+    Write,
+    /// Bytes of the own memory were copied into an output.
+    Deliver,
+    /// A message was sent to another server.
+    Send,
+    /// An agent posted a task.
+    Post,
+    /// Something that this core or agent issued has landed at the peer.
+    Land,
+    /// A word has changed since this core or agent looked at it last.
+    Observe,
+    /// All effects of the core have landed, and it has asked.
+    Quiet,
+    /// The core begins an operator, or another phase of it.
+    Begin,
+    /// The core ends an operator.
+    End,
+    /// The core or agent has nothing to do from now on until its next event.
+    Await,
+    /// The experts of the rank have run.
+    Experts,
+}
+
+/// Which operator, of which batch, and in which phase of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Doing {
+    /// The operator; none of an agent, and before the first one.
+    pub planned: Option<Planned>,
+    /// The phase.
+    pub phase: &'static str,
+}
+
+/// Where, and how much.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct What {
+    /// The other rank: whose memory is written, or who is waited for.
+    pub peer: Option<RankId>,
+    /// The place that is written or read.
+    pub at: Option<Place>,
+    /// Bytes.
+    pub length: Option<u64>,
+    /// The word that is written or seen.
+    pub word: Option<u64>,
+    /// The kind of word that is waited for.
+    pub awaited: Option<&'static str>,
+}
+
+/// An entry of the record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// When, in units of the record.
+    pub time: u64,
+    /// Who: a core, or an agent.
+    pub actor: Actor,
+    /// In what.
+    pub doing: Doing,
+    /// What.
+    pub kind: Kind,
+    /// Where and how much.
+    pub what: What,
+}
+
+/// The name of an operator.
+#[must_use]
+pub const fn operator_name(operator: Operator) -> &'static str {
+    match operator {
+        Operator::Dispatch => "dispatch",
+        Operator::Combine => "combine",
+    }
+}
+
+/// The core of an actor; none of an agent.
+#[must_use]
+pub fn core_of(actor: Actor) -> Option<u32> {
+    (actor.core != AGENT).then_some(actor.core.0)
+}
+
+impl Serialize for Event {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        /// The entry as it stands in a line.
+        #[derive(Serialize)]
+        struct Line {
+            time: u64,
+            rank: u32,
+            core: Option<u32>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            batch: Option<usize>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            operator: Option<&'static str>,
+            #[serde(skip_serializing_if = "str::is_empty")]
+            phase: &'static str,
+            kind: Kind,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            peer: Option<u32>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            region: Option<&'static str>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            offset: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            length: Option<u64>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            word: Option<String>,
+            #[serde(skip_serializing_if = "Option::is_none")]
+            awaited: Option<&'static str>,
+        }
+        let Self { time, actor, doing, kind, what } = *self;
+        let line = Line {
+            time,
+            rank: actor.member.0,
+            core: core_of(actor),
+            batch: doing.planned.map(|planned| planned.round),
+            operator: doing.planned.map(|planned| operator_name(planned.operator)),
+            phase: doing.phase,
+            kind,
+            peer: what.peer.map(|peer| peer.0),
+            region: what.at.map(|at| at.region.name()),
+            offset: what.at.map(|at| at.offset),
+            length: what.length,
+            // Larger than what all readers of JSON take for a number.
+            word: what.word.map(|word| format!("{word:#x}")),
+            awaited: what.awaited,
+        };
+        line.serialize(serializer)
+    }
+}
+
+/// Whoever is told of events, in the order of their times.
+pub trait Sink: Send {
+    /// Something has happened.
+    fn event(&mut self, event: &Event);
+}

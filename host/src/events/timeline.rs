@@ -1,0 +1,295 @@
+//! What is drawn: for each core and agent its operators, their phases and its waits; which flag was seen by whom; and the
+//! bytes that lie in a rank's window until the operator that they are for has ended.
+
+use super::{Event, Kind, Sink, Unit, operator_name};
+use std::collections::{BTreeMap, HashMap};
+use veriep_core::place::{Place, Region};
+use veriep_core::sim::Actor;
+use veriep_core::sim::cluster::Planned;
+use veriep_core::units::RankId;
+
+/// Something that a core did for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// From then on.
+    pub from: u64,
+    /// Until then.
+    pub to: u64,
+    /// An operator or a phase.
+    pub name: &'static str,
+    /// The batch.
+    pub batch: usize,
+}
+
+/// A time in which a core or agent had nothing to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Waiting {
+    /// From then on.
+    pub from: u64,
+    /// Until then.
+    pub to: u64,
+    /// For which rank, if it was another one.
+    pub whom: Option<RankId>,
+    /// For which kind of word.
+    pub what: &'static str,
+}
+
+/// What one core or agent did, in order.
+#[derive(Clone, Debug, Default)]
+pub struct Lane {
+    /// Operators.
+    pub operators: Vec<Span>,
+    /// Their phases: each lies in an operator.
+    pub phases: Vec<Span>,
+    /// Waits: each lies in a phase, but for an agent's.
+    pub waits: Vec<Waiting>,
+    awaits: bool,
+    runs: bool,
+    last: u64,
+}
+
+/// A flag that was written by one core or agent and seen by another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flow {
+    /// By whom, and when.
+    pub from: (Actor, u64),
+    /// Seen by whom, and when.
+    pub to: (Actor, u64),
+    /// Where it lies.
+    pub at: Place,
+}
+
+/// A direction of a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Direction {
+    /// What a rank sends.
+    Out,
+    /// What it receives.
+    In,
+}
+
+impl Direction {
+    /// As reports name it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::In => "in",
+        }
+    }
+}
+
+/// A time in which a port was busy without a break; where the ports of a rank share its traffic evenly they are one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Busy {
+    /// Whose port.
+    pub rank: u32,
+    /// Which of them.
+    pub port: u32,
+    /// Which way.
+    pub direction: Direction,
+    /// From then on.
+    pub from: u64,
+    /// Until then.
+    pub to: u64,
+    /// What they carried.
+    pub bytes: u64,
+    /// For which operator, 0 for dispatch and 1 for combine.
+    pub operator: u8,
+}
+
+/// Bytes in a rank's window.
+#[derive(Clone, Debug, Default)]
+struct Window {
+    /// By operator: bytes that have landed for it.
+    of: HashMap<(u8, usize), u64>,
+    /// Cores that have ended an operator.
+    ended: HashMap<(u8, usize), u32>,
+    whole: u64,
+    /// The whole, whenever it has changed.
+    over_time: Vec<(u64, u64)>,
+}
+
+impl Window {
+    fn is_now(&mut self, time: u64) {
+        match self.over_time.last_mut() {
+            Some(last) if last.0 == time => last.1 = self.whole,
+            _ => self.over_time.push((time, self.whole)),
+        }
+    }
+}
+
+/// All lanes of a group.
+#[derive(Debug)]
+pub struct Timeline {
+    /// What counts as time.
+    pub unit: Unit,
+    /// By core and agent.
+    pub lanes: BTreeMap<Actor, Lane>,
+    /// Flags that somebody else has seen.
+    pub flows: Vec<Flow>,
+    /// What was carried by ports, if there are any.
+    pub links: Vec<Busy>,
+    /// The time of the last event.
+    pub end: u64,
+    cores: u32,
+    /// The last word at a place of a rank, by whom and when.
+    flags: HashMap<(RankId, Place), (u64, Actor, u64)>,
+    windows: HashMap<u32, Window>,
+}
+
+impl Timeline {
+    /// Nothing, of ranks with so many cores each.
+    #[must_use]
+    pub fn new(unit: Unit, cores: u32) -> Self {
+        Self {
+            unit,
+            lanes: BTreeMap::new(),
+            flows: Vec::new(),
+            links: Vec::new(),
+            end: 0,
+            cores,
+            flags: HashMap::new(),
+            windows: HashMap::new(),
+        }
+    }
+
+    /// Bytes that lie in the window of a rank for operators that have not ended there, whenever that has changed.
+    #[must_use]
+    pub fn window(&self, rank: u32) -> &[(u64, u64)] {
+        self.windows.get(&rank).map_or(&[], |window| &window.over_time)
+    }
+
+    fn lands(&mut self, event: &Event) {
+        let (Some(peer), Some(planned)) = (event.what.peer, event.doing.planned) else { return };
+        let in_window = event.what.at.is_some_and(|at| at.region == Region::Window);
+        if !in_window || peer == event.actor.member {
+            return;
+        }
+        let bytes = event.what.length.unwrap_or(0);
+        let window = self.windows.entry(peer.0).or_default();
+        *window.of.entry(key(planned)).or_default() += bytes;
+        window.whole += bytes;
+        window.is_now(event.time);
+    }
+
+    fn ends(&mut self, event: &Event) {
+        let Some(planned) = event.doing.planned else { return };
+        let window = self.windows.entry(event.actor.member.0).or_default();
+        let ended = window.ended.entry(key(planned)).or_default();
+        *ended += 1;
+        if *ended == self.cores {
+            window.whole -= window.of.remove(&key(planned)).unwrap_or(0);
+            window.is_now(event.time);
+        }
+    }
+
+    fn writes(&mut self, event: &Event) {
+        if let (Some(word), Some(at)) = (event.what.word, event.what.at) {
+            let rank = event.what.peer.unwrap_or(event.actor.member);
+            self.flags.insert((rank, at), (word, event.actor, event.time));
+        }
+    }
+
+    fn sees(&mut self, event: &Event) {
+        let (Some(word), Some(at)) = (event.what.word, event.what.at) else { return };
+        if let Some(&(written, by, when)) = self.flags.get(&(event.actor.member, at))
+            && written == word
+            && by != event.actor
+            && word != 0
+        {
+            self.flows.push(Flow { from: (by, when), to: (event.actor, event.time), at });
+        }
+    }
+}
+
+const fn key(planned: Planned) -> (u8, usize) {
+    (planned.operator as u8, planned.round)
+}
+
+impl Lane {
+    fn event(&mut self, event: &Event) {
+        let now = event.time;
+        self.last = now;
+        if core::mem::take(&mut self.awaits)
+            && let Some(wait) = self.waits.last_mut()
+        {
+            wait.to = now;
+        }
+        match event.kind {
+            Kind::Begin => {
+                let Some(planned) = event.doing.planned else { return };
+                if self.runs {
+                    self.close_phase(now);
+                } else {
+                    let name = operator_name(planned.operator);
+                    self.operators.push(Span { from: now, to: now, name, batch: planned.round });
+                    self.runs = true;
+                }
+                let (name, batch) = (event.doing.phase, planned.round);
+                self.phases.push(Span { from: now, to: now, name, batch });
+            }
+            Kind::End => {
+                self.close_phase(now);
+                if let Some(operator) = self.operators.last_mut() {
+                    operator.to = now;
+                }
+                self.runs = false;
+            }
+            Kind::Await => {
+                let what = event.what.awaited.unwrap_or("");
+                // Woken in vain, it goes on waiting.
+                match self.waits.last_mut() {
+                    Some(last) if last.to == now && last.what == what && last.whom == event.what.peer => {}
+                    _ => self.waits.push(Waiting { from: now, to: now, whom: event.what.peer, what }),
+                }
+                self.awaits = true;
+            }
+            _ => {}
+        }
+    }
+
+    fn close_phase(&mut self, now: u64) {
+        if let Some(phase) = self.phases.last_mut() {
+            phase.to = now;
+        }
+    }
+
+    /// Ends what is open at the end of the record, if the run has been cut off.
+    fn close(&mut self, now: u64) {
+        if core::mem::take(&mut self.awaits)
+            && let Some(wait) = self.waits.last_mut()
+        {
+            wait.to = now;
+        }
+        if core::mem::take(&mut self.runs) {
+            self.close_phase(now);
+            if let Some(operator) = self.operators.last_mut() {
+                operator.to = now;
+            }
+        }
+    }
+}
+
+impl Timeline {
+    /// The record has ended.
+    pub fn close(&mut self) {
+        let end = self.end;
+        self.lanes.values_mut().for_each(|lane| lane.close(end));
+    }
+}
+
+impl Sink for Timeline {
+    fn event(&mut self, event: &Event) {
+        self.end = self.end.max(event.time);
+        match event.kind {
+            Kind::Land => return self.lands(event),
+            Kind::Experts => return,
+            Kind::End => self.ends(event),
+            Kind::Publish | Kind::Store | Kind::Send => self.writes(event),
+            Kind::Observe => self.sees(event),
+            _ => {}
+        }
+        self.lanes.entry(event.actor).or_default().event(event);
+    }
+}
