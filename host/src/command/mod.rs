@@ -20,7 +20,9 @@ mod sizes;
 mod source;
 mod traffic;
 
+pub use compare::{Asked, One, compared};
 pub use diagnose::Release;
+pub use export::Exported;
 pub use source::{Source, make_case, resolve};
 
 use crate::cli::Verb;
