@@ -18,7 +18,9 @@ class Group:
         self.shared = config.get("shared_expert_num", 1) if self.shared_ranks else 0
         self.experts, self.k, self.h = config["moe_expert_num"], config["k"], config["h"]
         self.local = self.experts // (self.ranks - self.shared_ranks)
-        self.zero, self.copy, self.const = (config[f"{kind}_expert_num"] for kind in ("zero", "copy", "const"))
+        self.zero, self.copy, self.const = (
+            config[f"{kind}_expert_num"] for kind in ("zero", "copy", "const")
+        )
         bs = config["bs"]
         self.bs = bs if isinstance(bs, list) else [bs] * self.ranks
         self.name, self.dtype = config["dtype"], DTYPES[config["dtype"]]
@@ -109,7 +111,7 @@ def quantised(group, row, smooth):
 
 
 def exchanged(group, case, rank):
-    """What comes to a rank: source, token, k and expert of each row, and the number of rows from each source of each expert."""
+    """What comes to a rank: source, token, k and expert of each row; the number of rows by expert and source."""
     rows, counts = [], []
     for expert in group.hosted(rank // group.tp):
         for ep in range(group.ranks):
@@ -135,14 +137,18 @@ def dispatch(group, case):
                 smooth = case["scales"][expert] if "scales" in case else np.float32(1)
                 x[n], scales[n] = quantised(group, row, smooth)
             if group.by_servers:
-                here = [group.server(e) == group.server(expert) for e in case[f"rank{source}.expert_ids"][token]]
+                here = [
+                    group.server(e) == group.server(expert) for e in case[f"rank{source}.expert_ids"][token]
+                ]
                 weights[n] = case[f"rank{source}.expert_scales"][token, k]
                 k = sum(here) << 16 | sum(here[:k])
             triples[n] = source // group.tp, token, k
         nums = np.sum([np.reshape(counts, (-1, group.ranks)).sum(axis=1) for _, counts in sides], axis=0)
         out[f"rank{rank}.expand_x"] = x
         out[f"rank{rank}.expert_token_nums"] = np.int64(nums if group.counts else np.cumsum(nums))
-        out[f"rank{rank}.ep_recv_counts"] = np.int32(np.concatenate([np.cumsum(counts) for _, counts in sides]))
+        out[f"rank{rank}.ep_recv_counts"] = np.int32(
+            np.concatenate([np.cumsum(counts) for _, counts in sides])
+        )
         slots = np.full((group.bs[rank // group.tp], group.k), -1, np.int32)
         for expert in range(group.experts):
             owner = group.shared_ranks + expert // group.local
@@ -182,7 +188,9 @@ def through_blocks(group, values):
         block = values[at : at + 8]
         scale = np.abs(block).max() * (np.float32(1) / np.float32(127))
         q = np.rint(block / scale) if scale > 0 else np.zeros_like(block)
-        out[at : at + 8] = group.rounded(q * np.float32(group.rounded(np.float32([scale]))[0])).astype(np.float32)
+        out[at : at + 8] = group.rounded(q * np.float32(group.rounded(np.float32([scale]))[0])).astype(
+            np.float32
+        )
     return out
 
 
@@ -194,7 +202,9 @@ def special(group, case, rank, token, number):
     if number < group.zero + group.copy:
         return x
     const = number - group.zero - group.copy
-    alpha_1, alpha_2, v = (case[f"const_expert_{name}"][const].astype(np.float32) for name in ("alpha_1", "alpha_2", "v"))
+    alpha_1, alpha_2, v = (
+        case[f"const_expert_{name}"][const].astype(np.float32) for name in ("alpha_1", "alpha_2", "v")
+    )
     return alpha_1 * x + alpha_2 * v
 
 
@@ -205,7 +215,9 @@ def combine(group, case, returned):
         values = returned[f"rank{rank}.expand_x"][: len(rows)].astype(np.float32)
         if group.tp == 2:
             of_peer = returned[f"rank{rank ^ 1}.expand_x"]
-            values = group.rounded(values + of_peer[len(of_peer) - len(rows) :].astype(np.float32)).astype(np.float32)
+            values = group.rounded(values + of_peer[len(of_peer) - len(rows) :].astype(np.float32)).astype(
+                np.float32
+            )
         if group.int8_back and not group.by_servers:
             values = [through_blocks(group, row) for row in values]
         back.update({pair: value for (*pair, _), value in zip(rows, values) for pair in [tuple(pair)]})
@@ -216,7 +228,11 @@ def combine(group, case, returned):
         for token in range(len(ids)):
             for k in np.flatnonzero(mask[token]) if not group.by_servers else ():
                 moe = ids[token, k] < group.experts
-                value = back[rank, token, k] if moe else special(group, case, rank, token, ids[token, k] - group.experts)
+                value = (
+                    back[rank, token, k]
+                    if moe
+                    else special(group, case, rank, token, ids[token, k] - group.experts)
+                )
                 if value is not None:
                     sums[token] += weights[token, k] * value
             for shared in range(group.shared if mask[token].any() else 0):

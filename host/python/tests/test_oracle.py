@@ -48,7 +48,10 @@ def held(config, **how):
 @pytest.mark.parametrize("dtype", ["bf16", "f16"])
 @pytest.mark.parametrize("quant_mode", [0, 2])
 def test_every_kind_in_every_type(kind, dtype, quant_mode):
-    held(dict(KINDS[kind], dtype=dtype, quant_mode=quant_mode), scales=quant_mode == 2 and "servers" not in kind)
+    held(
+        dict(KINDS[kind], dtype=dtype, quant_mode=quant_mode),
+        scales=quant_mode == 2 and "servers" not in kind,
+    )
 
 
 @pytest.mark.parametrize("routing", ["uniform", "zipf", "hot", "node-limited"])
@@ -58,7 +61,9 @@ def test_every_routing(kind, routing):
         pytest.skip("it has no servers of eight")
     _, dispatched = held(KINDS[kind], routing=routing, seed=1)
     if routing == "hot" and kind == "joint":
-        assert dispatched["rank4.expand_x"].shape == (0, A3["h"]), "nobody sends there, and that is a tensor of no rows"
+        assert dispatched["rank4.expand_x"].shape == (0, A3["h"]), (
+            "nobody sends there, and that is a tensor of no rows"
+        )
 
 
 @pytest.mark.parametrize("mask", ["tokens", "pairs"])

@@ -14,7 +14,9 @@ def test_a_violation_has_parameter_and_hint():
     with pytest.raises(veriep.Violation) as raised:
         veriep.Shape(ep_world_size=144, moe_expert_num=288, shared_expert_rank_num=16)
     violation = raised.value
-    assert violation.parameter == "moe_expert_num" and "ep_world_size - shared_expert_rank_num" in violation.rule
+    assert (
+        violation.parameter == "moe_expert_num" and "ep_world_size - shared_expert_rank_num" in violation.rule
+    )
     assert violation.hint.startswith("moe_expert_num = 384 or 256")
     cure = violation.cures[0]
     assert (cure["parameter"], cure["value"]) == ("moe_expert_num", 384)
@@ -60,8 +62,8 @@ def test_a_keyword_that_is_none_is_a_type_error(config, said):
     "options, said",
     [
         (dict(preset="tinny"), "must be one of deepseek-v3-decode"),
-        (dict(receive="cpoy"), "one of \"copy\", \"in-place\", \"direct\""),
-        (dict(flags="both"), "\"joint\" or \"separate\""),
+        (dict(receive="cpoy"), 'one of "copy", "in-place", "direct"'),
+        (dict(flags="both"), '"joint" or "separate"'),
         (dict(stage=4), "must be None, 2 or 3"),
         (dict(stage=2), "only comm_alg = hierarchy"),
     ],
@@ -73,7 +75,9 @@ def test_an_option_that_is_none_is_a_value_error(options, said):
 
 
 def test_numbers_of_numpy_are_numbers():
-    shape = veriep.Shape(preset="tiny", k=np.int64(1), bs=np.array([3, 4]), global_bs=8, norm_eps=np.float32(1e-5))
+    shape = veriep.Shape(
+        preset="tiny", k=np.int64(1), bs=np.array([3, 4]), global_bs=8, norm_eps=np.float32(1e-5)
+    )
     assert (shape.config["k"], shape.config["bs"]) == (1, [3, 4])
 
 

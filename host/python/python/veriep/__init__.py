@@ -1,6 +1,7 @@
 """Layouts, checks and the oracle of Mixture-of-Experts dispatch and combine of Ascend A2/A3.
 
-A configuration is given by keywords, those of ``config.toml`` or as the sources write them, over a ``preset`` if there is one:
+A configuration is given by keywords, those of ``config.toml`` or as the sources write them, over a ``preset`` if there
+is one:
 
 >>> import veriep
 >>> shape = veriep.Shape(preset="tiny", bs=8)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Sequence
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from . import _native
 from ._errors import Violation
@@ -24,8 +25,8 @@ def check(
 ) -> list[Violation]:
     """Everything that is wrong with a configuration, and with a case if there is one.
 
-    A case is a dictionary of arrays with the names and shapes of case files, or the folder of one, whose configuration the keywords
-    change.
+    A case is a dictionary of arrays with the names and shapes of case files, or the folder of one, whose configuration
+    the keywords change.
 
     >>> import veriep
     >>> veriep.check(preset="tiny")
@@ -48,9 +49,10 @@ def _ask(case: Case, preset: str | None, config: Any, half: str, returned: Tenso
 def oracle(case: Case, /, *, preset: str | None = None, **config: Any) -> dict[str, Any]:
     """The result of dispatch, stand-in experts and combine on every rank.
 
-    A case is a dictionary of arrays with the names and shapes of case files (``rank0.x``, ``rank0.expert_ids``, ...), or the folder
-    of one. The result has those of result files (``rank0.expand_x``, ``rank0.x_out``, ...). Rows are ``ml_dtypes.bfloat16`` or
-    ``numpy.float16``; of no rows the shape is ``(0, h)``. Of ``torch`` tensors the result is ``torch`` tensors.
+    A case is a dictionary of arrays with the names and shapes of case files (``rank0.x``, ``rank0.expert_ids``, ...),
+    or the folder of one. The result has those of result files (``rank0.expand_x``, ``rank0.x_out``, ...). Rows are
+    ``ml_dtypes.bfloat16`` or ``numpy.float16``; of no rows the shape is ``(0, h)``. Of ``torch`` tensors the result is
+    ``torch`` tensors.
 
     Raises:
         Violation: the configuration breaks rules, or a tensor is wrong.
@@ -68,8 +70,9 @@ def oracle_combine(
 ) -> dict[str, Any]:
     """What combine puts out on every rank; otherwise as `oracle`.
 
-    ``returned`` are the rows that experts return, ``rank{r}.expand_x``: one for each row that `oracle_dispatch` puts out under that
-    name, in the same order, ``[n, h]`` in ``dtype``. With a TP domain combine adds what both peers return.
+    ``returned`` are the rows that experts return, ``rank{r}.expand_x``: one for each row that `oracle_dispatch` puts
+    out under that name, in the same order, ``[n, h]`` in ``dtype``. With a TP domain combine adds what both peers
+    return.
     """
     return _ask(case, preset, config, "combine", returned)
 
@@ -78,8 +81,8 @@ class Comparison:
     """What became of the values of a result. It is true if all are right."""
 
     tensors: Sequence[dict[str, Any]]
-    """Of each tensor: ``name``, ``rank``, ``compared``, ``wrong``, ``max_abs``, ``max_rel``, ``max_ulp``, the ``first`` wrong values
-    (``index``, ``seen``, ``expected``), and an ``error`` if it is wrong as a whole."""
+    """Of each tensor: ``name``, ``rank``, ``compared``, ``wrong``, ``max_abs``, ``max_rel``, ``max_ulp``, the ``first``
+    wrong values (``index``, ``seen``, ``expected``), and an ``error`` if it is wrong as a whole."""
 
     def __init__(self, tensors: Sequence[dict[str, Any]], lines: Sequence[str]) -> None:
         self.tensors = tensors
@@ -114,11 +117,12 @@ def compare(
     """Compares a result with the one expected, as ``veriep compare`` does.
 
     A value is right if its bits are the same, or both are NaN, or it is within ``ulp`` steps of its type, or within
-    ``atol + rtol * abs(expected)``; ids and counts are exact. Without ``ranks`` and ``tensors`` an absent tensor is wrong; with them
-    what there is of them is judged. ``padded``: rows behind those received are not looked at.
+    ``atol + rtol * abs(expected)``; ids and counts are exact. Without ``ranks`` and ``tensors`` an absent tensor is
+    wrong; with them what there is of them is judged. ``padded``: rows behind those received are not looked at.
 
     >>> import numpy, veriep
-    >>> print(veriep.compare({"rank0.dynamic_scales": numpy.float32([1, 2])}, {"rank0.dynamic_scales": numpy.float32([1, 3])}))
+    >>> expected = {"rank0.dynamic_scales": numpy.float32([1, 2])}
+    >>> print(veriep.compare(expected, {"rank0.dynamic_scales": numpy.float32([1, 3])}))
     rank0.dynamic_scales[1] = 3 (0x40400000): must be 2 (0x40000000) (1 of 2 values differ)
 
     Raises:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Mapping, Sequence, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from . import _native
 from ._tensors import keys
@@ -176,7 +177,9 @@ class Shape:
             dims = tuple(Dim(dim["index"], dim["extent"], dim["stride"]) for dim in m["dims"])
             fields = tuple(Field(field["name"], field["offset"], field["size"]) for field in m["fields"])
             owners = range(*m["owners"])
-            return Map(**{**m, "dims": dims, "fields": fields, "owners": owners, "inside": tuple(m["inside"])})
+            return Map(
+                **{**m, "dims": dims, "fields": fields, "owners": owners, "inside": tuple(m["inside"])}
+            )
 
         return tuple(map(one, self._plan["maps"]))
 
@@ -201,7 +204,9 @@ class Shape:
         if len(found) == 1:
             return found[0]
         if found:
-            raise KeyError(f"{name}: ranks {[m.owners for m in found]} have different ones: rank must be given")
+            raise KeyError(
+                f"{name}: ranks {[m.owners for m in found]} have different ones: rank must be given"
+            )
         raise KeyError(f"{name}: no such map{'' if rank is None else f' on rank {rank}'}")
 
     def offset(
@@ -215,8 +220,9 @@ class Shape:
     ) -> Any:
         """The offset of a place in its region, in bytes; of one inside other maps, from where those begin.
 
-        Every index of the map must be given; ``rank`` says whose memory is meant, where that matters, and stands for the index
-        ``owner``. Indices may be arrays, which broadcast: then so is the offset, else it is an ``int``. With a ``field``, the offset is that of the field.
+        Every index of the map must be given; ``rank`` says whose memory is meant, where that matters, and stands for
+        the index ``owner``. Indices may be arrays, which broadcast: then so is the offset, else it is an ``int``. With
+        a ``field``, the offset is that of the field.
 
         >>> import numpy, veriep
         >>> shape = veriep.Shape(preset="tiny")
