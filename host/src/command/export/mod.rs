@@ -238,11 +238,7 @@ impl Exported {
     fn event(&self, event: &Event) -> Json {
         let Event { word, field, data, value, writer, clearer, order, scope } = event;
         let is_there = |named: &&Named| self.maps.iter().any(|owned| owned.map.named == **named);
-        let constant = value.word([0; 3]);
-        let term = |(n, name): (usize, &&str)| {
-            let one = value.word(core::array::from_fn(|i| u32::from(i == n)));
-            json!({"variable": name, "shift": (one ^ constant).trailing_zeros()})
-        };
+        let term = |(shift, name): (u32, &&str)| json!({"variable": name, "shift": shift});
         let name =
             if field.is_empty() { word.name().to_owned() } else { format!("{}: {field}", word.name()) };
         json!({
@@ -251,8 +247,8 @@ impl Exported {
             "field": if field.is_empty() { None } else { Some(field) },
             "data": data.iter().filter(|named| is_there(named)).map(|named| named.name()).collect::<Vec<_>>(),
             "value": {
-                "constant": format!("{constant:#x}"),
-                "terms": value.variables().iter().enumerate().map(term).collect::<Vec<_>>(),
+                "constant": format!("{:#x}", value.word([0; 3])),
+                "terms": value.shifts().zip(value.variables()).map(term).collect::<Vec<_>>(),
             },
             "writer": writer,
             "clearer": clearer,
