@@ -2,7 +2,9 @@
 another does."""
 
 import json
+from pathlib import Path
 
+import jsonschema
 import plan_round
 import pytest
 import reference
@@ -24,6 +26,7 @@ GROUPS = {
     "servers, stage 3": SERVERS,
     "servers, stage 2": dict(SERVERS, stage=2),
 }
+SCHEMA = Path(__file__).parents[3] / "docs/generate/plan.schema.json"
 OPTIONS = ("flags", "port_offset", "receive", "stage")
 
 
@@ -51,6 +54,25 @@ def test_a_round_made_of_the_plan_alone_is_the_oracles(name, quant_mode, tmp_pat
     combined = round_.combine(returned)
     assert combined.keys() == {key for key in expected if key.endswith("x_out")}
     assert veriep.compare(expected, combined, tensors=["x_out"])
+
+
+def strict(schema):
+    """The schema without room for names that may be added: then it must know all that there are."""
+    if isinstance(schema, list):
+        return [strict(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if "properties" in schema else {}
+    return {**closed, **{key: strict(value) for key, value in schema.items()}}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_plan_is_what_its_schema_says(name, tmp_path):
+    plan = json.loads(veriep.Shape(**GROUPS[name]).export(tmp_path)[0].read_text())
+    schema = jsonschema.Draft202012Validator(strict(json.loads(SCHEMA.read_text())))
+    schema.validate(plan)
+    plan["maps"][0]["dims"][0]["stride"] = 0.5
+    assert not schema.is_valid(plan)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Numbers at specialisation time."""
+"""Numbers at specialisation time. Times are of the processor: others may compete for it."""
 
 import json
 import subprocess
@@ -88,18 +88,17 @@ def test_importing_takes_no_numpy():
 
 def test_a_shape_with_its_plan_takes_a_millisecond_at_most():
     def once(preset):
-        start = time.perf_counter()
+        start = time.process_time()
         shape = veriep.Shape(preset=preset)
         assert shape.maps and shape.events
-        return time.perf_counter() - start
+        return time.process_time() - start
 
     for preset in ("tiny", "deepseek-v3-decode", "a3-288", "a2-hier-64"):
-        # The least of many: other processes are not what is measured.
         assert min(once(preset) for _ in range(50)) < 1e-3, preset
 
 
 def test_importing_takes_fifty_milliseconds_at_most():
-    code = "import time; start = time.perf_counter(); import veriep; print(time.perf_counter() - start)"
+    code = "import time; start = time.process_time(); import veriep; print(time.process_time() - start)"
 
     def once():
         return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True).stdout)
