@@ -191,14 +191,29 @@ fn by_oracle(
     rank: RankId,
 ) -> ([Vec<u8>; Tensor::ALL.len()], Option<Normed>) {
     let name = batch.name(rank);
-    let dispatched = cluster.dispatch(name);
     let mut sent = Vec::new();
-    let mut returned =
-        |token, k, row: &mut Vec<u8>| expert_row(cluster, batch, name, token, k, &mut sent, row);
+    let (mut outputs, normed) = combined(cluster, name, &mut |token, k, row: &mut Vec<u8>| {
+        expert_row(cluster, batch, name, token, k, &mut sent, row);
+    });
+    let dispatched = cluster.dispatch(name);
+    for (tensor, output) in Tensor::ALL.into_iter().zip(&mut outputs).filter(|(_, output)| output.is_empty())
+    {
+        *output = dispatched.bytes(tensor);
+    }
+    (outputs, normed)
+}
+
+/// What combine puts out on `rank`, by the oracle, of the rows that `returned` hands over as [`Cluster::combine`] asks for
+/// them; nothing in the places of dispatch.
+pub(crate) fn combined(
+    cluster: &Cluster<'_>,
+    name: RankId,
+    returned: &mut dyn FnMut(Token, u32, &mut Vec<u8>),
+) -> ([Vec<u8>; Tensor::ALL.len()], Option<Normed>) {
     let (mut normed, mut x_out) = (None, Vec::new());
     match cluster.shape.op() {
-        Op::Combine => x_out = cluster.combine(name, &mut returned),
-        Op::CombineAddRmsNorm => normed = Some(cluster.combine_add_rms_norm(name, &mut returned)),
+        Op::Combine => x_out = cluster.combine(name, returned),
+        Op::CombineAddRmsNorm => normed = Some(cluster.combine_add_rms_norm(name, returned)),
     }
     let of_norm = |bytes: &dyn Fn(&Normed) -> Vec<u8>| normed.as_ref().map(bytes);
     let exact = |normed: &Normed| normed.rstd.iter().map(|range| range.exact).collect::<Vec<_>>();
@@ -207,7 +222,7 @@ fn by_oracle(
         Tensor::X => of_norm(&|normed| normed.x.clone()).unwrap_or_default(),
         Tensor::Rstd => of_norm(&|normed| bytes_of(&exact(normed), f32::to_le_bytes)).unwrap_or_default(),
         Tensor::Y => of_norm(&|normed| cluster.y(name, normed, &exact(normed))).unwrap_or_default(),
-        of_dispatch => dispatched.bytes(of_dispatch),
+        _ => Vec::new(),
     });
     (outputs, normed)
 }

@@ -228,16 +228,24 @@ impl Config {
     /// # Errors
     /// No `=`, an unknown key (the error names the one that was meant), a value of the wrong type.
     pub fn set(&mut self, assignment: &str) -> Result<(), Error> {
-        let fail = |what: &str| Error::Request(format!("--set {assignment}: {}", what.replace('\n', ", ")));
+        let fail = |what: String| Error::Request(format!("--set {assignment}: {}", what.replace('\n', ", ")));
         let (key, value) =
-            assignment.split_once('=').ok_or_else(|| fail("missing '=': must be key=value"))?;
-        let key = keys::key(key.trim()).map_err(|what| fail(&what))?;
-        let value = parse_value(value.trim()).ok_or_else(|| fail("not a TOML value"))?;
-        let mut table = toml::Table::try_from(&*self).map_err(|e| fail(&e.to_string()))?;
+            assignment.split_once('=').ok_or_else(|| fail("missing '=': must be key=value".to_owned()))?;
+        self.assign(key, value).map(|_| ()).map_err(fail)
+    }
+
+    /// Gives a key, in any of its spellings, the value that this text of TOML is, and returns the key.
+    ///
+    /// # Errors
+    /// What is wrong with one of them, as [`Self::set`] tells it.
+    pub fn assign(&mut self, key: &str, value: &str) -> Result<&'static str, String> {
+        let key = keys::key(key.trim())?;
+        let value = parse_value(value.trim()).ok_or("not a TOML value")?;
+        let mut table = toml::Table::try_from(&*self).map_err(|e| e.to_string())?;
         table.insert(key.to_owned(), value);
-        let set = Self::deserialize(table).map_err(|e| fail(&short(e.message())))?;
+        let set = Self::deserialize(table).map_err(|e| short(e.message()))?;
         *self = Self { port_offset: self.port_offset, server_ranks: self.server_ranks, ..set };
-        Ok(())
+        Ok(key)
     }
 
     /// The text of `config.toml`.

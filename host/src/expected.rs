@@ -3,17 +3,31 @@
 use crate::batch::Batch;
 use crate::case::Case;
 use crate::compare;
-use crate::error::Error;
+use crate::error::{Error, Problem};
 use crate::parallel;
 use crate::result::{self, RankResult};
-use crate::store::Tensor;
+use crate::store::{Tensor, TensorFile};
+use std::collections::HashMap;
 use veriep_core::place::Tensor as Output;
-use veriep_core::units::RankId;
+use veriep_core::reference::{Cluster, numerics};
+use veriep_core::units::{RankId, Token};
+
+/// What combine puts out; the rest is of dispatch.
+const OF_COMBINE: [Output; 4] = [Output::XOut, Output::X, Output::Rstd, Output::Y];
+
+/// The operators that were asked about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Both,
+    Dispatch,
+    Combine,
+}
 
 /// The outputs of all ranks, owned.
 #[derive(Debug)]
 pub struct Expected<'c> {
     case: &'c Case,
+    asked: Asked,
     ranks: Vec<[Vec<u8>; Output::ALL.len()]>,
 }
 
@@ -21,14 +35,43 @@ impl<'c> Expected<'c> {
     /// Asks the oracle for every rank.
     #[must_use]
     pub fn of(case: &'c Case) -> Self {
-        let mut ranks = vec![Default::default(); case.ranks.len()];
         let batch = Batch::new(case);
-        batch.with_cluster(|cluster| {
-            parallel::each(&mut ranks, |rank, outputs| {
-                *outputs = compare::expected(cluster, &batch, RankId(rank as u32));
-            });
+        Self::each(case, Asked::Both, |cluster, rank| compare::expected(cluster, &batch, rank))
+    }
+
+    /// Asks for dispatch alone.
+    #[must_use]
+    pub fn dispatched(case: &'c Case) -> Self {
+        Self::each(case, Asked::Dispatch, |cluster, rank| {
+            let dispatched = cluster.dispatch(case.name(rank));
+            Output::ALL.map(|tensor| dispatched.bytes(tensor))
+        })
+    }
+
+    /// Asks for combine of what experts return: `rank{r}.expand_x`, `[n, h]` dtype, one row for each that dispatch handed them
+    /// under that name, in the same order.
+    ///
+    /// # Errors
+    /// A tensor is missing, or its type or shape is another.
+    pub fn combined(case: &'c Case, returned: &mut TensorFile) -> Result<Self, Error> {
+        let rows = Returned::read(case, returned)?;
+        Ok(Self::each(case, Asked::Combine, |cluster, rank| {
+            let name = case.name(rank);
+            let take = |token, k, row: &mut Vec<u8>| rows.take(name, token, k, row);
+            compare::combined(cluster, name, &mut { take }).0
+        }))
+    }
+
+    fn each(
+        case: &'c Case,
+        asked: Asked,
+        of: impl Fn(&Cluster<'_>, RankId) -> [Vec<u8>; Output::ALL.len()] + Sync,
+    ) -> Self {
+        let mut ranks = vec![Default::default(); case.ranks.len()];
+        Batch::new(case).with_cluster(|cluster| {
+            parallel::each(&mut ranks, |rank, outputs| *outputs = of(cluster, RankId(rank as u32)));
         });
-        Self { case, ranks }
+        Self { case, asked, ranks }
     }
 
     /// One output of a rank, without spare capacity.
@@ -48,6 +91,134 @@ impl<'c> Expected<'c> {
             let outputs: &[Vec<u8>; Output::ALL.len()] = outputs;
             RankResult::of(self.case, rank, outputs[Output::ExpandX as usize].len() / row_bytes, outputs)
         };
-        result::tensors(shape, &(0..).map(RankId).zip(&self.ranks).map(result).collect::<Vec<_>>())
+        let of_combine = |name: &str| OF_COMBINE.iter().any(|output| output.name() == name);
+        let is_asked = |name: &str| match self.asked {
+            Asked::Both => true,
+            Asked::Dispatch => !of_combine(name),
+            Asked::Combine => of_combine(name),
+        };
+        let results: Vec<_> = (0..).map(RankId).zip(&self.ranks).map(result).collect();
+        result::tensors_of(shape, &results, &is_asked)
+    }
+}
+
+/// The rows that experts return.
+struct Returned<'c> {
+    case: &'c Case,
+    /// By rank, one behind the other.
+    rows: Vec<Vec<u8>>,
+    /// Where the row of each pair is: its source, token and k; with a TP domain at either peer.
+    places: HashMap<(RankId, Token, u32), Vec<(usize, usize)>>,
+}
+
+impl<'c> Returned<'c> {
+    fn read(case: &'c Case, file: &mut TensorFile) -> Result<Self, Error> {
+        let (shape, tp) = (&case.shape, case.shape.tp_world_size().max(1) as usize);
+        let received: Vec<_> = Batch::new(case).with_cluster(|cluster| {
+            (0..case.ranks.len()).map(|rank| cluster.received(case.name(RankId(rank as u32)))).collect()
+        });
+        let mut places: HashMap<_, Vec<_>> = HashMap::new();
+        let (mut rows, mut problems) = (Vec::new(), Vec::new());
+        for rank in 0..received.len() {
+            // The own rows come first, then the peer's.
+            let of_domain = (0..tp).map(|n| if n == 0 { rank } else { rank ^ 1 });
+            let pairs: Vec<_> = of_domain.flat_map(|rank| received[rank].iter().copied()).collect();
+            let name = format!("rank{}.expand_x", case.name(RankId(rank as u32)));
+            let (dtype, dims) = (result::element(shape), [pairs.len(), shape.h() as usize]);
+            match file.info(&name) {
+                Some(info) if info.dtype == dtype && info.shape == dims => rows.push(file.read(&name)?),
+                seen => {
+                    let seen = seen.map_or_else(
+                        || ": missing".to_owned(),
+                        |info| format!(": {} {:?}", info.dtype, info.shape),
+                    );
+                    problems.push(Problem::new(name, &seen, format!("must be {dtype} {dims:?}")));
+                }
+            }
+            for (row, pair) in pairs.into_iter().enumerate() {
+                places.entry(pair).or_default().push((rank, row));
+            }
+        }
+        let place = file.path().display().to_string();
+        if problems.is_empty() {
+            Ok(Self { case, rows, places })
+        } else {
+            Err(Error::Invalid { place, problems })
+        }
+    }
+
+    /// What came back of a pair, into `row`: of TP peers the sum.
+    fn take(&self, source: RankId, token: Token, k: u32, row: &mut Vec<u8>) {
+        let shape = &self.case.shape;
+        let bytes = shape.row_bytes() as usize;
+        let at = |&(rank, n): &(usize, usize)| &self.rows[rank][n * bytes..][..bytes];
+        row.clear();
+        match self.places.get(&(source, token, k)).map_or(&[] as &[_], Vec::as_slice) {
+            [one] => row.extend_from_slice(at(one)),
+            [one, peer] => *row = numerics::add_rows(shape.dtype(), at(one), at(peer)),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Bs, Config};
+    use crate::generate::{Options, generate};
+    use std::borrow::Cow;
+
+    fn case(config: Config) -> Case {
+        let bs = Bs::PerRank(vec![3, 1, 5]);
+        let config = Config { ep_world_size: 3, moe_expert_num: 4, k: 2, h: 1024, bs, ..config };
+        let config = Config { shared_expert_rank_num: 1, global_bs: 15, ..config };
+        generate(config, Options::default(), "test").unwrap()
+    }
+
+    /// Rows as the stand-in experts return them, since their gain is 1: those received, unquantised.
+    fn returned(case: &Case) -> TensorFile {
+        let dispatched = Expected::dispatched(case);
+        let rows =
+            dispatched.tensors().unwrap().into_iter().filter(|tensor| tensor.name.ends_with("expand_x"));
+        TensorFile::of_tensors("returned", rows.collect()).unwrap()
+    }
+
+    #[test]
+    fn both_halves_are_the_whole() {
+        let mut case = case(Config::default());
+        case.expert_gain.fill(1.0);
+        let (whole, combined) =
+            (Expected::of(&case), Expected::combined(&case, &mut returned(&case)).unwrap());
+        let (dispatched, whole) = (Expected::dispatched(&case), whole.tensors().unwrap());
+        let halves: Vec<_> =
+            dispatched.tensors().unwrap().into_iter().chain(combined.tensors().unwrap()).collect();
+        assert_eq!(halves.len(), whole.len());
+        for tensor in &whole {
+            let half = halves.iter().find(|half| half.name == tensor.name).unwrap();
+            assert_eq!((&half.data, &half.shape), (&tensor.data, &tensor.shape), "{}", tensor.name);
+        }
+    }
+
+    #[test]
+    fn rows_that_do_not_fit_are_told() {
+        let case = case(Config::default());
+        let mut file = returned(&case);
+        let rows = file.info("rank1.expand_x").unwrap().shape[0];
+        let data = Cow::Owned(file.read("rank0.expand_x").unwrap());
+        let (name, shape) = ("rank0.expand_x".to_owned(), file.info("rank0.expand_x").unwrap().shape.clone());
+        let one = Tensor { name, shape, dtype: result::element(&case.shape), data };
+        let short = Tensor {
+            name: "rank2.expand_x".into(),
+            shape: vec![0, 1024],
+            data: Cow::Borrowed(&[]),
+            ..one.clone()
+        };
+        let mut file = TensorFile::of_tensors("returned", vec![one, short]).unwrap();
+        let error = Expected::combined(&case, &mut file).unwrap_err().lines();
+        assert_eq!(error[0], format!("returned: rank1.expand_x: missing: must be BF16 [{rows}, 1024]"));
+        assert!(
+            error[1].starts_with("returned: rank2.expand_x: BF16 [0, 1024]: must be BF16 ["),
+            "{error:?}"
+        );
     }
 }

@@ -35,7 +35,7 @@ const INSTEAD: [(&str, &str); 6] = [
 ///
 /// # Errors
 /// Every rule that it breaks, with cures.
-pub(crate) fn shape(
+pub fn shape(
     config: &UserConfig,
     given: Given,
     limits: Limits,

@@ -22,7 +22,7 @@ pub mod expert;
 pub mod generate;
 pub mod global_rank;
 pub mod group;
-mod hints;
+pub mod hints;
 pub mod interrupt;
 mod parallel;
 pub mod presets;

@@ -95,27 +95,49 @@ pub fn write(path: &Path, shape: &Shape, ranks: &[RankResult<'_>]) -> Result<(),
 /// # Errors
 /// A tensor is not as long as its shape says.
 pub fn tensors<'a>(shape: &Shape, ranks: &[RankResult<'a>]) -> Result<Vec<Tensor<'a>>, Error> {
+    tensors_of(shape, ranks, &|_| true)
+}
+
+/// Those of them whose names, without the rank, are asked for.
+pub(crate) fn tensors_of<'a>(
+    shape: &Shape,
+    ranks: &[RankResult<'a>],
+    is_asked: &dyn Fn(&str) -> bool,
+) -> Result<Vec<Tensor<'a>>, Error> {
     let mut tensors = Vec::with_capacity(8 * ranks.len());
     for result in ranks {
-        push_rank(shape, result, &mut tensors)?;
+        push_rank(shape, result, is_asked, &mut tensors)?;
     }
     Ok(tensors)
 }
 
-fn push_rank<'a>(shape: &Shape, result: &RankResult<'a>, tensors: &mut Vec<Tensor<'a>>) -> Result<(), Error> {
+/// The type of rows of `dtype` in files.
+pub(crate) fn element(shape: &Shape) -> Dtype {
+    match shape.dtype() {
+        Element::Bf16 => Dtype::BF16,
+        Element::F16 => Dtype::F16,
+    }
+}
+
+fn push_rank<'a>(
+    shape: &Shape,
+    result: &RankResult<'a>,
+    is_asked: &dyn Fn(&str) -> bool,
+    tensors: &mut Vec<Tensor<'a>>,
+) -> Result<(), Error> {
     let (rank, n) = (result.rank, result.rows);
     let (k, h) = (shape.k() as usize, shape.h() as usize);
     let bs = result.tokens;
-    let element = match shape.dtype() {
-        Element::Bf16 => Dtype::BF16,
-        Element::F16 => Dtype::F16,
-    };
+    let element = element(shape);
     let received = match shape.row_format().element {
         RowElement::Dtype => element,
         RowElement::Int8 => Dtype::I8,
     };
     let list = |bytes: &[u8], size: usize| vec![bytes.len() / size];
     let mut push = |name: &str, dtype: Dtype, dims: Vec<usize>, data: &'a [u8]| {
+        if !is_asked(name) {
+            return Ok(());
+        }
         let must = dims.iter().product::<usize>() * dtype.bitsize() / 8;
         if data.len() != must {
             let seen = data.len();

@@ -18,15 +18,23 @@ const HEADER_BYTES_MAX: u64 = 8 << 20;
 /// Bytes of the header's length.
 const LENGTH_BYTES: u64 = 8;
 
-/// An open safetensors file whose header agrees with its length.
+/// An open safetensors file whose header agrees with its length, or what one would hold.
 ///
 /// Tensors are read one at a time, so that a case is in memory once.
 #[derive(Debug)]
 pub struct TensorFile {
     path: PathBuf,
-    file: File,
+    content: Content,
     metadata: Metadata,
-    data_start: u64,
+}
+
+/// Where the bytes of tensors are.
+#[derive(Debug)]
+enum Content {
+    /// In a file, from that byte on.
+    File(File, u64),
+    /// One tensor behind the other.
+    Memory(Vec<u8>),
 }
 
 impl TensorFile {
@@ -70,7 +78,22 @@ impl TensorFile {
         if declared != present {
             return Err(fail(&format_args!("{present} bytes of data: the header declares {declared}")));
         }
-        Ok(Self { path: path.to_owned(), file, metadata, data_start })
+        Ok(Self { path: path.to_owned(), content: Content::File(file, data_start), metadata })
+    }
+
+    /// What a file with these tensors would hold; `name` stands for it in errors.
+    ///
+    /// # Errors
+    /// A tensor is not as long as its shape says, or two have one name.
+    pub fn of_tensors(name: &str, mut tensors: Vec<Tensor<'_>>) -> Result<Self, Error> {
+        let path = PathBuf::from(name);
+        let mut names = HashSet::new();
+        if let Some(tensor) = tensors.iter().find(|tensor| !names.insert(&tensor.name)) {
+            return Err(Error::file(&path, format_args!("duplicate name {:?}", tensor.name)));
+        }
+        let metadata = laid_out(&path, &mut tensors)?;
+        let bytes = tensors.iter().flat_map(|tensor| tensor.data.iter().copied()).collect();
+        Ok(Self { path, content: Content::Memory(bytes), metadata })
     }
 
     /// The file's path.
@@ -108,12 +131,16 @@ impl TensorFile {
             let what = format_args!("{name}: {len} bytes do not fit the memory");
             return Err(Error::file(&self.path, what));
         }
-        let mut bytes = vec![0; len];
-        self.file
-            .seek(SeekFrom::Start(self.data_start + start as u64))
-            .and_then(|_| self.file.read_exact(&mut bytes))
-            .map_err(|e| Error::io(&self.path, "read", &e))?;
-        Ok(bytes)
+        match &mut self.content {
+            Content::Memory(all) => Ok(all[start..end].to_vec()),
+            Content::File(file, data_start) => {
+                let mut bytes = vec![0; len];
+                file.seek(SeekFrom::Start(*data_start + start as u64))
+                    .and_then(|_| file.read_exact(&mut bytes))
+                    .map_err(|e| Error::io(&self.path, "read", &e))?;
+                Ok(bytes)
+            }
+        }
     }
 }
 
@@ -188,7 +215,23 @@ pub fn write_tensors(path: &Path, tensors: Vec<Tensor<'_>>) -> Result<(), Error>
 /// # Errors
 /// As [`write_tensors`].
 pub fn written_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<AtomicFile, Error> {
-    // Wide types first, as the format asks: every tensor then lies aligned.
+    let metadata = laid_out(path, &mut tensors)?;
+    let mut header = serde_json::to_vec(&metadata).map_err(|e| inconsistent(path, &e))?;
+    header.resize(header.len().next_multiple_of(LENGTH_BYTES as usize), b' ');
+    AtomicFile::written(path, |file| {
+        file.write_all(&(header.len() as u64).to_le_bytes())?;
+        file.write_all(&header)?;
+        tensors.iter().try_for_each(|tensor| file.write_all(&tensor.data))
+    })
+}
+
+fn inconsistent(path: &Path, what: &dyn fmt::Display) -> Error {
+    Error::file(path, format_args!("cannot write: {what}"))
+}
+
+/// Brings tensors into the order of a file: wide types first, as the format asks, so that every tensor lies aligned. Their
+/// places there.
+fn laid_out(path: &Path, tensors: &mut [Tensor<'_>]) -> Result<Metadata, Error> {
     tensors.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
     let mut end = 0;
     let infos = tensors.iter().map(|tensor| {
@@ -197,15 +240,7 @@ pub fn written_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<Atom
         let (dtype, shape) = (tensor.dtype, tensor.shape.clone());
         (tensor.name.clone(), TensorInfo { dtype, shape, data_offsets: (start, end) })
     });
-    let inconsistent = |e: &dyn fmt::Display| Error::file(path, format_args!("cannot write: {e}"));
-    let metadata = Metadata::new(None, infos.collect()).map_err(|e| inconsistent(&e))?;
-    let mut header = serde_json::to_vec(&metadata).map_err(|e| inconsistent(&e))?;
-    header.resize(header.len().next_multiple_of(LENGTH_BYTES as usize), b' ');
-    AtomicFile::written(path, |file| {
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(&header)?;
-        tensors.iter().try_for_each(|tensor| file.write_all(&tensor.data))
-    })
+    Metadata::new(None, infos.collect()).map_err(|e| inconsistent(path, &e))
 }
 
 /// 32-bit numbers as little-endian bytes.

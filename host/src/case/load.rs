@@ -8,13 +8,14 @@ use crate::config::{self, Config, FILE_NAME};
 use crate::error::{Error, Problem};
 use crate::global_rank;
 use crate::hints;
+use crate::result::element;
 use crate::store::{TensorFile, numbers_of};
 use safetensors::Dtype;
 use safetensors::tensor::TensorInfo;
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::path::Path;
-use veriep_core::shape::{Dtype as Element, Elastic as Left, Given, Limits, Op, RANKS_MAX, Shape};
+use veriep_core::shape::{Elastic as Left, Given, Limits, Op, RANKS_MAX, Shape};
 use veriep_core::units::RankId;
 
 /// A case whose configuration and header are read, not yet checked.
@@ -41,16 +42,13 @@ pub fn open(folder: &Path) -> Result<Opened, Error> {
     let place = folder.join(FILE_NAME);
     let (text, seen) = config::text(&place)?;
     let config = Config::of_text(&place, &text)?;
-    let mut file = TensorFile::open(&folder.join(TENSORS_NAME))?;
+    let file = TensorFile::open(&folder.join(TENSORS_NAME))?;
     // Whoever makes the case again takes the configuration away first and puts the new one in its place last.
     let now = config::text(&place)?.1;
     if !is_same(&seen, &now) {
         return Err(Error::file(&place, "has changed meanwhile: another case is being made here"));
     }
-    let elastic_info = elastic_info(&mut file)?;
-    let mut given = given_by(&file);
-    given.set(Given::ELASTIC_INFO, elastic_info.is_some());
-    Ok(Opened { config, given, elastic_info, file })
+    Opened::of(config, file)
 }
 
 /// Whether these are one file, not two of the same text: both are open, so neither's number is another's.
@@ -76,6 +74,17 @@ pub fn load(folder: &Path) -> Result<Case, Error> {
 }
 
 impl Opened {
+    /// The case that these tensors are of that configuration.
+    ///
+    /// # Errors
+    /// `elastic_info` cannot be read.
+    pub fn of(config: Config, mut file: TensorFile) -> Result<Self, Error> {
+        let elastic_info = elastic_info(&mut file)?;
+        let mut given = given_by(&file);
+        given.set(Given::ELASTIC_INFO, elastic_info.is_some());
+        Ok(Self { config, given, elastic_info, file })
+    }
+
     /// Judges the configuration, then reads as [`Self::read`].
     ///
     /// # Errors
@@ -162,14 +171,6 @@ fn elastic_info(file: &mut TensorFile) -> Result<Option<Vec<i32>>, Error> {
 fn of_a_rank(name: &str) -> Option<&str> {
     let (rank, tensor) = name.strip_prefix("rank")?.split_once('.')?;
     rank.bytes().all(|c| c.is_ascii_digit()).then_some(tensor)
-}
-
-/// The type of rows in files.
-pub(super) fn element(shape: &Shape) -> Dtype {
-    match shape.dtype() {
-        Element::Bf16 => Dtype::BF16,
-        Element::F16 => Dtype::F16,
-    }
 }
 
 /// Takes tensors out of a file and notes what is wrong with them; a wrong one is read as empty.

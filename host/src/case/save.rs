@@ -1,10 +1,10 @@
 //! Writing a case.
 
-use super::load::element;
 use super::{Case, EXPECTED_NAME, Elastic, ExpertMap, OwnedMask, RankTensors, TENSORS_NAME, expert_rows};
 use crate::atomic_file::{AtomicFile, remove_file};
 use crate::config::FILE_NAME;
 use crate::error::Error;
+use crate::result::element;
 use crate::store::{Tensor, bytes_of, written_tensors};
 use safetensors::Dtype;
 use std::borrow::Cow;

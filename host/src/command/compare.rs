@@ -24,31 +24,56 @@ struct Compared {
     tensors: Vec<One>,
 }
 
-/// A tensor of a rank.
-#[derive(Serialize)]
-struct One {
+/// What became of a tensor.
+#[derive(Debug, Serialize)]
+pub struct One {
     /// Without its rank.
-    name: String,
+    pub name: String,
     /// None of a name that no rank's tensor has.
-    rank: Option<u32>,
+    pub rank: Option<u32>,
+    /// Its values.
     #[serde(flatten)]
-    judged: Judged,
+    pub judged: Judged,
     /// What is wrong with the tensor as a whole: missing, of another type or shape, or one that must be absent.
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<String>,
+    pub error: Option<String>,
+}
+
+/// What is judged, and how strictly.
+#[derive(Clone, Debug, Default)]
+pub struct Asked {
+    /// How near a value must be.
+    pub tolerance: Tolerance,
+    /// Whose tensors; all, if it is empty.
+    pub ranks: Vec<u32>,
+    /// Which, without their ranks; all, if it is empty.
+    pub tensors: Vec<String>,
+    /// Rows behind those received are not looked at.
+    pub padded: bool,
+}
+
+impl CompareArgs {
+    fn asked(&self) -> Asked {
+        Asked {
+            tolerance: Tolerance { ulp: self.ulp, rtol: self.rtol, atol: self.atol },
+            ranks: self.ranks.clone(),
+            tensors: self.tensors.clone(),
+            padded: self.padded,
+        }
+    }
 }
 
 pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> {
     let mut result = TensorFile::open(&args.result)?;
     let tensors = if args.expected.is_dir() {
         let case = case::load(&args.expected)?;
-        compare(args, &Expected::of(&case).tensors()?, &mut result)?
+        compared(&args.asked(), &Expected::of(&case).tensors()?, &mut result)?
     } else {
         let expected = read(&args.expected)?;
         if expected.is_empty() {
             return Err(Error::file(&args.expected, "has no tensors: must have those to compare with"));
         }
-        compare(args, &expected, &mut result)?
+        compared(&args.asked(), &expected, &mut result)?
     };
     let compared = Compared {
         ok: tensors.iter().all(One::is_right),
@@ -66,11 +91,15 @@ impl One {
         Self { name, rank, judged: Judged::default(), error: None }
     }
 
-    const fn is_right(&self) -> bool {
+    /// Whether nothing is wrong with it.
+    #[must_use]
+    pub const fn is_right(&self) -> bool {
         self.judged.wrong == 0 && self.error.is_none()
     }
 
-    fn line(&self) -> String {
+    /// Its name, and the first thing that is wrong with it.
+    #[must_use]
+    pub fn line(&self) -> String {
         let name = self
             .rank
             .map_or_else(|| shown(&self.name).to_owned(), |rank| format!("rank{rank}.{}", self.name));
@@ -162,20 +191,23 @@ fn parts(name: &str) -> (Option<u32>, &str) {
     }
 }
 
-fn compare(args: &CompareArgs, expected: &[Tensor<'_>], result: &mut TensorFile) -> Result<Vec<One>, Error> {
+/// What became of each tensor of a result that is asked for.
+///
+/// # Errors
+/// There is no such rank, or nothing of what is asked for.
+pub fn compared(asked: &Asked, expected: &[Tensor<'_>], result: &mut TensorFile) -> Result<Vec<One>, Error> {
+    let Asked { tolerance, ranks, tensors: names, padded } = asked;
     let expected: BTreeMap<_, _> = expected.iter().map(|tensor| (tensor.name.as_str(), tensor)).collect();
     let has_rank = |rank: u32| expected.keys().any(|name| parts(name).0 == Some(rank));
-    if let Some(rank) = args.ranks.iter().find(|rank| !has_rank(**rank)) {
-        let place = args.expected.display();
-        return Err(Error::Request(format!("--ranks {rank}: {place} has no tensors of that rank")));
+    if let Some(rank) = ranks.iter().find(|rank| !has_rank(**rank)) {
+        return Err(Error::Request(format!("ranks = {rank}: nothing is expected of that rank")));
     }
-    let is_whole = args.ranks.is_empty() && args.tensors.is_empty();
+    let is_whole = ranks.is_empty() && names.is_empty();
     let is_asked = |name: &str| {
         let (rank, tensor) = parts(name);
-        (args.ranks.is_empty() || rank.is_some_and(|rank| args.ranks.contains(&rank)))
-            && (args.tensors.is_empty() || args.tensors.iter().any(|asked| asked == tensor))
+        (ranks.is_empty() || rank.is_some_and(|rank| ranks.contains(&rank)))
+            && (names.is_empty() || names.iter().any(|asked| asked == tensor))
     };
-    let tolerance = Tolerance { ulp: args.ulp, rtol: args.rtol, atol: args.atol };
     let mut tensors = Vec::new();
     for (name, must) in expected.iter().filter(|(name, _)| is_asked(name)) {
         let mut one = One::new(name);
@@ -183,7 +215,7 @@ fn compare(args: &CompareArgs, expected: &[Tensor<'_>], result: &mut TensorFile)
             // What is asked for by name is judged as far as it is there.
             None if !is_whole => continue,
             None => one.error = Some("missing".to_owned()),
-            Some(info) if info.dtype == must.dtype && fits(&info.shape, must, args.padded) => {
+            Some(info) if info.dtype == must.dtype && fits(&info.shape, must, *padded) => {
                 one.judged = tolerance.judge(must, &result.read(name)?[..must.data.len()]);
             }
             Some(info) => {
@@ -198,8 +230,8 @@ fn compare(args: &CompareArgs, expected: &[Tensor<'_>], result: &mut TensorFile)
     let stray = stray.map(|name| One { error: Some("must be absent".to_owned()), ..One::new(&name) });
     tensors.extend(stray.filter(|_| is_whole));
     if tensors.is_empty() {
-        let of = "has none of the tensors that --tensors and --ranks ask for: nothing is judged";
-        return Err(Error::file(&args.result, of));
+        let of = "has none of the tensors that are asked for: nothing is judged";
+        return Err(Error::file(result.path(), of));
     }
     Ok(tensors)
 }

@@ -114,6 +114,19 @@ impl Cluster<'_> {
         out
     }
 
+    /// Returns the pair of each row that `rank` receives in its own EP domain, in their order: source, token, k (`K + j` for
+    /// shared expert `j`).
+    #[must_use]
+    pub fn received(&self, rank: RankId) -> Vec<(RankId, Token, u32)> {
+        let members = self.domain(rank).members;
+        let of = |expert_row| {
+            (0..).zip(&members).flat_map(move |(id, &source)| {
+                self.pairs(id, rank, expert_row).into_iter().map(move |(token, k)| (source, token, k))
+            })
+        };
+        self.hosted(rank).into_iter().flat_map(of).collect()
+    }
+
     /// Returns the outputs of the exchange in `rank`'s own EP domain.
     fn exchanged(&self, rank: RankId) -> Dispatched {
         let members = self.domain(rank).members;

@@ -37,6 +37,13 @@ impl Value {
         }
     }
 
+    /// Returns the bit at which each variable begins, in their order.
+    pub fn shifts(self) -> impl Iterator<Item = u32> {
+        let constant = self.word([0; 3]);
+        let with = move |n| self.word(core::array::from_fn(|i| u32::from(i == n)));
+        (0..self.variables().len()).map(move |n| (with(n) ^ constant).trailing_zeros())
+    }
+
     /// Returns the word with these variables.
     #[must_use]
     pub fn word(self, variables: [u32; 3]) -> u64 {
@@ -223,12 +230,8 @@ mod tests {
         for value in
             [Value::Count, Value::Arrived, Value::WindowFlag, Value::Barrier, Value::Mark, Value::Number]
         {
-            let constant = value.word([0; 3]);
-            let shift = |n: usize| {
-                (value.word(core::array::from_fn(|i| u32::from(i == n))) ^ constant).trailing_zeros()
-            };
-            let sum = [2, 3, 1].into_iter().enumerate().take(value.variables().len());
-            let sum = sum.fold(constant, |sum, (n, variable)| sum | variable << shift(n));
+            let terms = [2, 3, 1].into_iter().zip(value.shifts());
+            let sum = terms.fold(value.word([0; 3]), |sum, (variable, shift)| sum | variable << shift);
             assert_eq!(value.word([2, 3, 1]), sum, "{value:?}");
         }
         assert_eq!((Value::Count.word([5, 0, 0]), Value::Mark.word([2, 3, 0])), (0x5_3F80_0000, 0x2_0003));

@@ -3,6 +3,7 @@
 use super::{Exported, LICENSE, Owned};
 use core::fmt::Write as _;
 use veriep_core::layout::affine::{Dim, INDICES_MAX};
+use veriep_core::sync::event::{Event, events};
 use veriep_core::units::RankId;
 
 const PREAMBLE: &str = r"#if defined(__CCE_AICORE__) || defined(__DAV_C220_VEC__)
@@ -38,6 +39,21 @@ impl Owned {
             format!("from the start of each of: {}", inside.join(", "))
         }
     }
+}
+
+/// A function of the variables of a word.
+fn word_function(name: &str, event: &Event) -> String {
+    let variables = event.value.variables();
+    let parameters: Vec<_> = variables.iter().map(|variable| format!("uint32_t {variable}")).collect();
+    let parameters = if parameters.is_empty() { "void".to_owned() } else { parameters.join(", ") };
+    let terms: String = event
+        .value
+        .shifts()
+        .zip(variables)
+        .map(|(shift, variable)| format!(" | (uint64_t){variable} << {shift}"))
+        .collect();
+    let constant = event.value.word([0; 3]);
+    format!("VERIEP_FN uint64_t {name}({parameters}) {{ return {constant:#x}ull{terms}; }}")
 }
 
 impl Exported {
@@ -78,8 +94,21 @@ impl Exported {
                 map.base
             ));
         }
+        lines.push("\n/* The words that tell of data. */".to_owned());
+        for (name, event) in self.words(prefix) {
+            lines.push(word_function(&name, &event));
+        }
         lines.push("\n#endif\n".to_owned());
         lines.join("\n")
+    }
+
+    /// The words of events and what they are called in C.
+    fn words(&self, prefix: &str) -> Vec<(String, Event)> {
+        let name = |event: &Event| {
+            let field = if matches!(event.field, "" | "word") { "" } else { event.field };
+            [prefix, event.word.name(), field, "word"].join(" ").replace("  ", " ").replace(' ', "_")
+        };
+        events(&self.shape, self.choices.mode()).map(|event| (name(&event), event)).collect()
     }
 
     /// A program that ends with 0 if the header says what the core says.
@@ -109,6 +138,14 @@ impl Exported {
                  puts(\"{name} differs\"); }}\n    }}",
                 loops.collect::<String>(),
                 arguments.join(", ")
+            );
+        }
+        for (name, event) in self.words(prefix) {
+            let arguments: Vec<_> = (1..=event.value.variables().len()).map(|n| n.to_string()).collect();
+            let (arguments, word) = (arguments.join(", "), event.value.word([1, 2, 3]));
+            let _ = writeln!(
+                text,
+                "    if ({name}({arguments}) != {word:#x}ull) {{ wrong++; puts(\"{name} differs\"); }}"
             );
         }
         text.push_str(

@@ -4,7 +4,7 @@ mod header;
 
 use super::source::{choices, resolve};
 use crate::atomic_file::write_atomically;
-use crate::cli::ExportArgs;
+use crate::cli::{ExportArgs, ModeArgs};
 use crate::config::Config;
 use crate::error::Error;
 use crate::global_rank;
@@ -37,14 +37,17 @@ struct Written {
 }
 
 /// A map, and which ranks have it.
+#[derive(Debug)]
 struct Owned {
     map: Map,
     owner: &'static str,
     ranks: Range<u32>,
 }
 
-/// A shape and what a group of it chooses.
-struct Exported {
+/// A shape and what a group of it chooses, as generators of kernels need it.
+#[derive(Debug)]
+pub struct Exported {
+    config: Config,
     shape: Shape,
     choices: Choices,
     maps: Vec<Owned>,
@@ -52,26 +55,16 @@ struct Exported {
 
 pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
     let source = resolve(&args.config)?;
-    let config = Config { port_offset: args.mode.port.port_offset, ..source.config };
-    let shape = hints::shape(&config, Given::empty(), Limits::Product, &source.name)?;
-    let choices = choices(&shape, &args.mode)?;
-    let ranks = ranks(&shape, &args.ranks)?;
-    let exported = Exported { maps: owned(&shape, choices), shape, choices };
-    std::fs::create_dir_all(&args.out).map_err(|e| Error::io(&args.out, "create", &e))?;
-    let name = &args.prefix;
-    let files = ["plan.json".to_owned(), format!("{name}_plan.h"), format!("{name}_check.c")];
-    let plan = exported.plan(&config, &ranks);
-    let texts = [plan.to_string(), exported.header(name), exported.check(name)];
-    for (file, text) in files.iter().zip(texts) {
-        write(&args.out.join(file), &text)?;
-    }
+    let exported = Exported::of(source.config, &args.mode, &source.name)?;
+    let ranks = ranks(&exported.shape, &args.ranks)?;
+    let files = exported.write(&args.out, &args.prefix, &ranks)?;
     let written = Written {
         ok: true,
         config: source.name,
         folder: args.out.display().to_string(),
         files,
         maps: exported.maps.len(),
-        events: events(&exported.shape, choices.mode()).count(),
+        events: events(&exported.shape, exported.choices.mode()).count(),
     };
     report.emit(&written, |written| {
         pairs(&[
@@ -82,10 +75,6 @@ pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
             ("events", written.events.to_string()),
         ])
     })
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Error> {
-    write_atomically(path, |file| file.write_all(text.as_bytes()))
 }
 
 /// The ranks that a request names.
@@ -124,8 +113,47 @@ fn owned(shape: &Shape, choices: Choices) -> Vec<Owned> {
 }
 
 impl Exported {
-    fn plan(&self, config: &Config, ranks: &[RankId]) -> Json {
-        let Self { shape, choices, .. } = self;
+    /// The plan of a configuration, which `place` names in errors.
+    ///
+    /// # Errors
+    /// It breaks a rule, or leaves no such choice.
+    pub fn of(config: Config, mode: &ModeArgs, place: &str) -> Result<Self, Error> {
+        let config = Config { port_offset: mode.port.port_offset, ..config };
+        let shape = hints::shape(&config, Given::empty(), Limits::Product, place)?;
+        let choices = choices(&shape, mode)?;
+        Ok(Self { maps: owned(&shape, choices), config, shape, choices })
+    }
+
+    /// The ranks of the group, by the numbers that files have for them.
+    pub fn ranks(&self) -> impl Iterator<Item = RankId> {
+        global_rank::all(&self.shape)
+    }
+
+    /// Writes the plan with the work of `ranks`, the header, and the program that checks it, and returns the files' names.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write(&self, folder: &Path, prefix: &str, ranks: &[RankId]) -> Result<[String; 3], Error> {
+        std::fs::create_dir_all(folder).map_err(|e| Error::io(folder, "create", &e))?;
+        let files = ["plan.json".to_owned(), format!("{prefix}_plan.h"), format!("{prefix}_check.c")];
+        let texts = [self.plan(ranks).to_string(), self.header(prefix), self.check(prefix)];
+        for (file, text) in files.iter().zip(texts) {
+            write_atomically(&folder.join(file), |file| file.write_all(text.as_bytes()))?;
+        }
+        Ok(files)
+    }
+
+    /// What a core does of the work of its rank; nothing if there is no such core.
+    #[must_use]
+    pub fn share(&self, rank: RankId, core: CoreId) -> Option<Json> {
+        let is_there = rank.0 < global_rank::count(&self.shape) && core.0 < self.shape.aiv_num();
+        is_there.then(|| share(&self.shape, rank, core))
+    }
+
+    /// The text of `plan.json`, with the work of `ranks`.
+    #[must_use]
+    pub fn plan(&self, ranks: &[RankId]) -> Json {
+        let Self { config, shape, choices, .. } = self;
         let mode = choices.mode();
         let options = json!({
             "receive": choices.receive.name(),
@@ -210,11 +238,7 @@ impl Exported {
     fn event(&self, event: &Event) -> Json {
         let Event { word, field, data, value, writer, clearer, order, scope } = event;
         let is_there = |named: &&Named| self.maps.iter().any(|owned| owned.map.named == **named);
-        let constant = value.word([0; 3]);
-        let term = |(n, name): (usize, &&str)| {
-            let one = value.word(core::array::from_fn(|i| u32::from(i == n)));
-            json!({"variable": name, "shift": (one ^ constant).trailing_zeros()})
-        };
+        let term = |(shift, name): (u32, &&str)| json!({"variable": name, "shift": shift});
         let name =
             if field.is_empty() { word.name().to_owned() } else { format!("{}: {field}", word.name()) };
         json!({
@@ -223,8 +247,8 @@ impl Exported {
             "field": if field.is_empty() { None } else { Some(field) },
             "data": data.iter().filter(|named| is_there(named)).map(|named| named.name()).collect::<Vec<_>>(),
             "value": {
-                "constant": format!("{constant:#x}"),
-                "terms": value.variables().iter().enumerate().map(term).collect::<Vec<_>>(),
+                "constant": format!("{:#x}", value.word([0; 3])),
+                "terms": value.shifts().zip(value.variables()).map(term).collect::<Vec<_>>(),
             },
             "writer": writer,
             "clearer": clearer,

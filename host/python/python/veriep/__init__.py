@@ -1,0 +1,33 @@
+"""Layouts, checks and the oracle of Mixture-of-Experts dispatch and combine of Ascend A2/A3.
+
+A configuration is given by keywords, those of ``config.toml`` or as the sources write them, over a ``preset`` if there
+is one:
+
+>>> import veriep
+>>> shape = veriep.Shape(preset="tiny", bs=8)
+>>> shape.constants["bs_max"]
+8
+>>> veriep.check(preset="tiny", k=17)[0].hint
+'k = 4'
+"""
+
+from __future__ import annotations
+
+from ._errors import Violation
+from ._oracle import Comparison, check, compare, oracle, oracle_combine, oracle_dispatch
+from ._shape import Dim, Event, Field, Map, Shape
+
+__all__ = [
+    "Comparison",
+    "Dim",
+    "Event",
+    "Field",
+    "Map",
+    "Shape",
+    "Violation",
+    "check",
+    "compare",
+    "oracle",
+    "oracle_combine",
+    "oracle_dispatch",
+]

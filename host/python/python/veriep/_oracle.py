@@ -1,0 +1,133 @@
+"""What is right: rules, and results by the definition alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from ._errors import Violation
+from ._tensors import given, is_torch, subject, taken
+
+if TYPE_CHECKING:
+    from ._tensors import Case, Tensors
+
+
+def check(
+    case: Case | None = None,
+    /,
+    *,
+    preset: str | None = None,
+    receive: str = "copy",
+    port_offset: int = 0,
+    **config: Any,
+) -> list[Violation]:
+    """Everything that is wrong with a configuration, and with a case if there is one.
+
+    A case is a dictionary of arrays with the names and shapes of case files, or the folder of one, whose configuration
+    the keywords change.
+
+    >>> import veriep
+    >>> veriep.check(preset="tiny")
+    []
+    >>> for violation in veriep.check(preset="tiny", bs=0, product="a4"):
+    ...     print(violation)
+    product = "a4": must be "a3" or "a2"; hint: product = "a3"
+    bs = 0: must be in [1, 512]; hint: bs = 1
+    """
+    options = (receive, None, None, port_offset)
+    problems = _native.check(subject(case, preset, config), options, case is not None)
+    return [Violation([problem]) for problem in json.loads(problems)]
+
+
+def _ask(case: Case, preset: str | None, config: Any, half: str, returned: Tensors) -> dict[str, Any]:
+    as_torch = not isinstance(case, str) and any(map(is_torch, getattr(case, "values", list)()))
+    return taken(_native.oracle(subject(case, preset, config), half, given(returned)), as_torch)
+
+
+def oracle(case: Case, /, *, preset: str | None = None, **config: Any) -> dict[str, Any]:
+    """The result of dispatch, stand-in experts and combine on every rank.
+
+    A case is a dictionary of arrays with the names and shapes of case files (``rank0.x``, ``rank0.expert_ids``, ...),
+    or the folder of one. The result has those of result files (``rank0.expand_x``, ``rank0.x_out``, ...). Rows are
+    ``ml_dtypes.bfloat16`` or ``numpy.float16``; of no rows the shape is ``(0, h)``. Of ``torch`` tensors the result is
+    ``torch`` tensors.
+
+    Raises:
+        Violation: the configuration breaks rules, or a tensor is wrong.
+    """
+    return _ask(case, preset, config, "both", {})
+
+
+def oracle_dispatch(case: Case, /, *, preset: str | None = None, **config: Any) -> dict[str, Any]:
+    """What dispatch puts out on every rank; otherwise as `oracle`."""
+    return _ask(case, preset, config, "dispatch", {})
+
+
+def oracle_combine(
+    case: Case, returned: Tensors, /, *, preset: str | None = None, **config: Any
+) -> dict[str, Any]:
+    """What combine puts out on every rank; otherwise as `oracle`.
+
+    ``returned`` are the rows that experts return, ``rank{r}.expand_x``: one for each row that `oracle_dispatch` puts
+    out under that name, in the same order, ``[n, h]`` in ``dtype``. With a TP domain combine adds what both peers
+    return.
+    """
+    return _ask(case, preset, config, "combine", returned)
+
+
+class Comparison:
+    """What became of the values of a result. It is true if all are right."""
+
+    tensors: Sequence[dict[str, Any]]
+    """Of each tensor: ``name``, ``rank``, ``compared``, ``wrong``, ``max_abs``, ``max_rel``, ``max_ulp``, the ``first``
+    wrong values (``index``, ``seen``, ``expected``), and an ``error`` if it is wrong as a whole."""
+
+    def __init__(self, tensors: Sequence[dict[str, Any]], lines: Sequence[str]) -> None:
+        self.tensors = tensors
+        self._lines = lines
+
+    @property
+    def ok(self) -> bool:
+        """Whether all values are right."""
+        return not self._lines
+
+    def __bool__(self) -> bool:
+        return self.ok
+
+    def __str__(self) -> str:
+        return "\n".join(self._lines) or f"{len(self.tensors)} tensors are right"
+
+    __repr__ = __str__
+
+
+def compare(
+    expected: Tensors,
+    seen: Tensors,
+    /,
+    *,
+    ulp: int = 0,
+    rtol: float = 0.0,
+    atol: float = 0.0,
+    ranks: Sequence[int] = (),
+    tensors: Sequence[str] = (),
+    padded: bool = False,
+) -> Comparison:
+    """Compares a result with the one expected, as ``veriep compare`` does.
+
+    A value is right if its bits are the same, or both are NaN, or it is within ``ulp`` steps of its type, or within
+    ``atol + rtol * abs(expected)``; ids and counts are exact. Without ``ranks`` and ``tensors`` an absent tensor is
+    wrong; with them what there is of them is judged. ``padded``: rows behind those received are not looked at.
+
+    >>> import numpy, veriep
+    >>> expected = {"rank0.dynamic_scales": numpy.float32([1, 2])}
+    >>> print(veriep.compare(expected, {"rank0.dynamic_scales": numpy.float32([1, 3])}))
+    rank0.dynamic_scales[1] = 3 (0x40400000): must be 2 (0x40000000) (1 of 2 values differ)
+
+    Raises:
+        ValueError: nothing is judged.
+    """
+    near = (ulp, rtol, atol)
+    judged = _native.compare(given(expected), given(seen), near, list(ranks), list(tensors), padded)
+    return Comparison(json.loads(judged[0]), judged[1])
