@@ -196,9 +196,8 @@ fn by_oracle(
         expert_row(cluster, batch, name, token, k, &mut sent, row);
     });
     let dispatched = cluster.dispatch(name);
-    for (tensor, output) in Tensor::ALL.into_iter().zip(&mut outputs).filter(|(_, output)| output.is_empty())
-    {
-        *output = dispatched.bytes(tensor);
+    for tensor in Tensor::ALL.into_iter().filter(|tensor| !tensor.is_of_combine()) {
+        outputs[tensor as usize] = dispatched.bytes(tensor);
     }
     (outputs, normed)
 }

@@ -12,9 +12,6 @@ use veriep_core::place::Tensor as Output;
 use veriep_core::reference::{Cluster, numerics};
 use veriep_core::units::{RankId, Token};
 
-/// What combine puts out; the rest is of dispatch.
-const OF_COMBINE: [Output; 4] = [Output::XOut, Output::X, Output::Rstd, Output::Y];
-
 /// The operators that were asked about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
@@ -91,7 +88,8 @@ impl<'c> Expected<'c> {
             let outputs: &[Vec<u8>; Output::ALL.len()] = outputs;
             RankResult::of(self.case, rank, outputs[Output::ExpandX as usize].len() / row_bytes, outputs)
         };
-        let of_combine = |name: &str| OF_COMBINE.iter().any(|output| output.name() == name);
+        let of_combine =
+            |name: &str| Output::ALL.iter().any(|output| output.is_of_combine() && output.name() == name);
         let is_asked = |name: &str| match self.asked {
             Asked::Both => true,
             Asked::Dispatch => !of_combine(name),

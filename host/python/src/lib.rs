@@ -3,7 +3,6 @@
 
 mod tensors;
 
-use core::num::TryFromIntError;
 use pyo3::exceptions::{PyIndexError, PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -110,9 +109,9 @@ impl Plan {
 
     /// The work of a core, as JSON.
     fn share(&self, rank: i64, core: i64) -> PyResult<String> {
-        let index = |n: i64| n.try_into();
-        let ids = (|| Ok::<_, TryFromIntError>((RankId(index(rank)?), CoreId(index(core)?))))();
-        let share = ids.ok().and_then(|(rank, core)| self.0.share(rank, core));
+        let number = |n: i64| u32::try_from(n).ok();
+        let core_of = number(rank).map(RankId).zip(number(core).map(CoreId));
+        let share = core_of.and_then(|(rank, core)| self.0.share(rank, core));
         let missing = || PyIndexError::new_err(format!("rank {rank}, core {core}: no such core"));
         share.map(|share| share.to_string()).ok_or_else(missing)
     }

@@ -209,6 +209,7 @@ fn layouts(shape: &Shape) {
     keep_all(map::areas(shape, mode(), rank).map(|area| area.size()));
     keep_all(affine::maps(shape, mode(), rank).map(|map| (map.offset([at; 5]), map.dims().len())));
     keep_all(event::events(shape, mode()));
+    keep_all(event::Value::shifts(black_box(event::Value::Mark)));
     keep((
         event::Value::variables(black_box(event::Value::Mark)),
         event::Order::name(black_box(Order::Puts)),
