@@ -4,7 +4,7 @@ mod bench;
 mod inject;
 mod plan;
 
-pub use bench::{Baseline, BenchArgs, RowCopyArg};
+pub use bench::{Baseline, BenchArgs, LiveArg, RowCopyArg};
 pub use plan::{PlanArgs, SharedArg};
 use veriep_core::protocol::{Flags, Receive};
 
