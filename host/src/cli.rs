@@ -5,7 +5,7 @@ mod inject;
 mod plan;
 mod simulate;
 
-pub use bench::{Baseline, BenchArgs, RowCopyArg};
+pub use bench::{Baseline, BenchArgs, LiveArg, RowCopyArg};
 pub use plan::{PlanArgs, SharedArg};
 pub use simulate::{RowsArg, SimulateArgs};
 use veriep_core::protocol::{Flags, Receive};

@@ -23,6 +23,15 @@ pub enum Baseline {
     CSharedWindowAhead,
 }
 
+/// Where the machines run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum LiveArg {
+    /// Worker threads of this process.
+    Threads,
+    /// Processes, as many as the smaller of ranks and processors (Linux).
+    Processes,
+}
+
 /// How the machines' rows are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, ValueEnum)]
 pub enum RowCopyArg {
@@ -100,6 +109,9 @@ pub struct BenchArgs {
     /// Where experts leave what they return, with direct placement; several are measured by turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "apart")]
     pub experts: Vec<ExpertsArg>,
+    /// Where the machines run; several are measured by turns.
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "threads")]
+    pub backend: Vec<LiveArg>,
     /// How rows are copied; several are measured by turns.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "auto")]
     pub row_copy: Vec<RowCopyArg>,

@@ -92,7 +92,7 @@ pub fn run<B: Backend>(unit: &Unit<'_, B>, workers: &Workers) -> Result<Times, F
             let shared = &shared;
             let work = move || {
                 if workers.pinned {
-                    pin::pin(w);
+                    pin::pin(unit.world.nth_worker(w));
                 }
                 Worker::new(unit, workers, shared, w).run()
             };

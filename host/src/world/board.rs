@@ -26,6 +26,11 @@ pub(super) enum OfGroup {
     Stop,
     /// Not 0: it ends between two units.
     Asked,
+    /// How many orders there were, and the last of them.
+    Orders,
+    What,
+    First,
+    Second,
 }
 
 /// Words of a process.

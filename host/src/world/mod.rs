@@ -115,6 +115,12 @@ impl World {
         self.crowded
     }
 
+    /// The number of a worker of this process among those of all.
+    #[must_use]
+    pub const fn nth_worker(&self, worker: usize) -> usize {
+        self.me * self.board.workers() + worker
+    }
+
     /// The process that drives a rank: neighbours stay together.
     #[must_use]
     pub const fn process_of(&self, rank: RankId) -> usize {

@@ -10,14 +10,15 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 use std::ffi::CString;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread;
 
 /// Tells a process that it is one of a group: its number, how many there are, workers of each, the parent's number in the
-/// system, and what must be the same.
+/// system, what must be the same, and which group it is.
 const SEAT: &str = "VERIEP_SEAT";
 /// How often a process says that it runs.
 const BEAT: Duration = Duration::from_millis(20);
@@ -76,6 +77,8 @@ pub struct Seat {
     pub workers: usize,
     /// Of what all must have alike.
     pub fingerprint: u64,
+    /// Which of several groups of the same arguments it is.
+    pub group: u64,
 }
 
 /// Whether a parent has started this process for a group.
@@ -94,7 +97,7 @@ impl Seat {
         let Ok(text) = std::env::var(SEAT) else { return Ok(None) };
         let malformed = || io::Error::other(format!("{SEAT}={text}: no seat of a group"));
         let numbers: Result<Vec<u64>, _> = text.split(',').map(str::parse).collect();
-        let Ok([process, processes, workers, parent, fingerprint]) = numbers.as_deref() else {
+        let Ok([process, processes, workers, parent, fingerprint, group]) = numbers.as_deref() else {
             return Err(malformed());
         };
         set_parent_process_death_signal(Some(Signal::KILL))?;
@@ -114,6 +117,7 @@ impl Seat {
             processes: number(processes)?,
             workers: number(workers)?,
             fingerprint: *fingerprint,
+            group: *group,
         };
         if seat.process >= seat.processes {
             return Err(malformed());
@@ -145,8 +149,8 @@ impl Seat {
 #[derive(Debug)]
 pub(super) struct Member {
     child: Child,
-    /// What it says, until it closes its output.
-    said: Option<JoinHandle<Vec<u8>>>,
+    /// Lines that it says, until it closes its output.
+    said: Receiver<Vec<u8>>,
     /// How it ended.
     pub(super) end: Option<ExitStatus>,
 }
@@ -160,7 +164,7 @@ impl Members {
     ///
     /// # Errors
     /// The system does not start one.
-    pub fn start(memory: &GroupMemory, world: &World, fingerprint: u64) -> io::Result<Self> {
+    pub fn start(memory: &GroupMemory, world: &World, (fingerprint, group): (u64, u64)) -> io::Result<Self> {
         let mut members = Self(Vec::new());
         let arguments: Vec<_> = std::env::args_os().collect();
         let (processes, workers) = (world.processes(), world.board.workers());
@@ -172,19 +176,18 @@ impl Members {
             if let Some(name) = arguments.first() {
                 command.arg0(name);
             }
-            command.env(SEAT, format!("{process},{processes},{workers},{parent},{fingerprint}"));
+            command.env(SEAT, format!("{process},{processes},{workers},{parent},{fingerprint},{group}"));
             command.stdin(memory.file.try_clone()?).stdout(Stdio::piped());
             let mut child = command.spawn()?;
             let output = child.stdout.take();
-            members.0.push(Member { child, said: None, end: None });
+            let (say, said) = channel();
+            members.0.push(Member { child, said, end: None });
             let listen = move || {
-                let mut said = Vec::new();
                 // What has come until an error is what there is.
-                let _ = output.map(|mut output| output.read_to_end(&mut said));
-                said
+                let lines = output.into_iter().flat_map(|output| BufReader::new(output).split(b'\n'));
+                lines.map_while(Result::ok).try_for_each(|line| say.send(line))
             };
-            let listening = thread::Builder::new().spawn(listen)?;
-            members.0[process].said = Some(listening);
+            thread::Builder::new().spawn(listen)?;
         }
         Ok(members)
     }
@@ -210,9 +213,20 @@ impl Members {
         self.0[process].child.id()
     }
 
-    /// What a process that has ended said.
+    /// The next line that a process says, or an empty one when it will say no more.
     pub fn said(&mut self, process: usize) -> Vec<u8> {
-        self.0[process].said.take().and_then(|said| said.join().ok()).unwrap_or_default()
+        self.0[process].said.recv().unwrap_or_default()
+    }
+
+    /// The same if it has come already.
+    pub fn has_said(&mut self, process: usize) -> Option<Vec<u8>> {
+        self.0[process].said.try_recv().ok()
+    }
+
+    /// Whether all have ended.
+    #[must_use]
+    pub fn have_ended(&self) -> bool {
+        self.0.iter().all(|member| member.end.is_some())
     }
 }
 
@@ -233,6 +247,28 @@ impl World {
     pub fn stop(&self) {
         self.board.group(OfGroup::Stop).store(1, Ordering::Relaxed);
         self.ring();
+    }
+
+    /// Tells all processes to do something: what, and two numbers.
+    pub fn order(&self, order: [u64; 3]) {
+        for (word, value) in [OfGroup::What, OfGroup::First, OfGroup::Second].into_iter().zip(order) {
+            self.board.group(word).store(value, Ordering::Relaxed);
+        }
+        self.board.group(OfGroup::Orders).fetch_add(1, Ordering::Release);
+        self.ring();
+    }
+
+    /// Waits for the order number `nth`, from 1 on; the next one comes when all have answered.
+    #[must_use]
+    pub fn ordered(&self, nth: u64) -> [u64; 3] {
+        let mut rung = self.listen();
+        while self.board.group(OfGroup::Orders).load(Ordering::Acquire) < nth {
+            self.sleep(rung);
+            rung = self.rung();
+        }
+        self.wake_up();
+        let word = |word| self.board.group(word).load(Ordering::Relaxed);
+        [OfGroup::What, OfGroup::First, OfGroup::Second].map(word)
     }
 
     /// Asks the group to end between two units.

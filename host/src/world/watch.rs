@@ -1,7 +1,7 @@
 //! Watches the processes of a group: who has ended, who has died, whether anybody moves.
 
 use super::processes::Members;
-use super::{At, Patience, World};
+use super::{At, Gone, Patience, World};
 use crate::interrupt;
 use core::fmt;
 use core::time::Duration;
@@ -9,6 +9,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 use std::thread;
 use std::time::Instant;
+use veriep_core::units::RankId;
 
 /// Between two looks.
 const TICK: Duration = Duration::from_millis(4);
@@ -59,7 +60,7 @@ pub struct Departed {
 /// How a group has ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Every process ended well.
+    /// As it should.
     Well,
     /// Some ended by themselves and said why; the others were stopped.
     Failed,
@@ -69,20 +70,19 @@ pub enum Outcome {
     Gone(Vec<Departed>),
 }
 
-/// Waits until a group has ended, one way or the other, and ends what is left of it. A process that ended by itself with an
-/// error `has_told` of it in what it said, else it is gone.
+/// Waits until a group `is_done`, or has ended in another way: then ends what is left of it. A process that ended by itself
+/// with an error `has_told` of it in what it said, else it is gone.
 pub fn watch(
     world: &World,
     members: &mut Members,
     deadline: Duration,
     has_told: impl FnMut(usize, &mut Members) -> bool,
-    tick: &mut dyn FnMut(),
+    is_done: &mut dyn FnMut(&mut Members) -> bool,
 ) -> Outcome {
     let mut patience = Patience::new(deadline);
     let mut watch = Watch { world, members, has_told };
     let outcome = loop {
         thread::sleep(TICK);
-        tick();
         if interrupt::is_asked() {
             world.ask_for_the_end();
         }
@@ -94,7 +94,7 @@ pub fn watch(
         if failed {
             break Outcome::Failed;
         }
-        if watch.members.0.iter().all(|member| member.end.is_some()) {
+        if is_done(watch.members) {
             return Outcome::Well;
         }
         if patience.look(world) >= deadline {
@@ -123,6 +123,22 @@ pub fn watch(
     }
     watch.members.kill();
     outcome
+}
+
+impl Departed {
+    /// For a report: its ranks by the names that `name` has for them, and what it did.
+    #[must_use]
+    pub fn told(
+        &self,
+        world: &World,
+        name: &dyn Fn(RankId) -> RankId,
+        (round, operator): (Option<usize>, Option<&'static str>),
+    ) -> Gone {
+        let Self { process, pid, how, .. } = *self;
+        let ranks = world.ranks_of(process).map(|rank| name(rank).0).collect();
+        let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+        Gone { process, pid, host, ranks, how: how.to_string(), round, operator }
+    }
 }
 
 struct Watch<'w, F> {

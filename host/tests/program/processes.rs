@@ -285,6 +285,22 @@ fn an_interrupt_ends_all_processes_between_two_rounds() {
 }
 
 #[test]
+fn a_bench_measures_threads_and_processes_by_turns() {
+    let request = ["bench", "--set", "h=1024", "--ep", "2,4", "--bs", "4", "--blocks", "2", "--iters", "2"];
+    let seen =
+        json(0, &[&request[..], &["--backend", "threads,processes", "--receive", "copy,direct"]].concat());
+    let results = seen["results"].as_array().unwrap();
+    let of = |system: &str| results.iter().filter(|result| result["system"] == system).collect::<Vec<_>>();
+    assert_eq!((of("veriep").len(), of("veriep-processes").len()), (4, 4), "{results:?}");
+    for result in of("veriep-processes") {
+        assert!(result["dispatch_ms"]["median"].as_f64().unwrap() > 0.0, "{result}");
+        assert!(result["chained"]["round_ms"]["median"].as_f64().unwrap() > 0.0, "{result}");
+        assert_eq!(result["than"][0]["system"], "veriep", "{result}");
+        assert!(result["than"][0]["dispatch"]["median"].as_f64().unwrap() > 0.0, "{result}");
+    }
+}
+
+#[test]
 fn two_groups_at_once_do_not_meet() {
     let folder = tempdir().unwrap();
     let expected = result(folder.path(), &SMALL, &[]);

@@ -13,10 +13,16 @@ use core::time::Duration;
 use serde::Serialize;
 use veriep_core::protocol::Receive;
 
+/// The machines by where they run.
+const THREADS: &str = "veriep";
+const PROCESSES: &str = "veriep-processes";
+
 /// Who was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum System {
     Machines(Receive, RowCopyArg),
+    /// The same in processes.
+    Processes(Receive, RowCopyArg),
     Baseline(Baseline),
 }
 
@@ -150,7 +156,12 @@ fn is_compared(mine: &Subject<'_>, other: &Subject<'_>) -> bool {
                     false => overwritten && quant_mode(mine) == quant_mode(other),
                 }
         }
-        (System::Baseline(_), _) => false,
+        (System::Processes(receive, copy), other_system) => {
+            let same = other_system == System::Machines(receive, copy);
+            same && quant_mode(mine) == quant_mode(other)
+                && mine.case.config.aiv_num == other.case.config.aiv_num
+        }
+        (System::Machines(..), System::Processes(..)) | (System::Baseline(_), _) => false,
     }
 }
 
@@ -162,6 +173,10 @@ fn ratio(theirs: &[Block], mine: &[Block], times: impl Fn(&Block) -> f64) -> Opt
 fn than_other((other, theirs): (&Subject<'_>, &Measured), (mine, own): (&Subject<'_>, &Measured)) -> Than {
     let system = match other.system {
         System::Baseline(baseline) => baseline.name().to_owned(),
+        System::Machines(..) | System::Processes(..) if matches!(mine.system, System::Processes(..)) => {
+            THREADS.to_owned()
+        }
+        System::Processes(..) => PROCESSES.to_owned(),
         System::Machines(receive, _) if matches!(mine.system, System::Machines(its, _) if its != receive) => {
             format!("experts = {}", ExpertsArg::name(receive))
         }
@@ -221,11 +236,12 @@ fn protocol(mine: &Measured, ranks: usize, threads: usize) -> Option<Protocol> {
 fn entry(subject: &Subject<'_>, measured: &Measured) -> Entry {
     let (config, bytes) = (&subject.case.config, traffic::Bytes::of(subject.case));
     let (system, moved) = match subject.system {
-        System::Machines(receive, _) => ("veriep", bytes.moved(receive)),
+        System::Machines(receive, _) => (THREADS, bytes.moved(receive)),
+        System::Processes(receive, _) => (PROCESSES, bytes.moved(receive)),
         System::Baseline(baseline) => (baseline.name(), against::moved(baseline, &bytes)),
     };
     let way = match subject.system {
-        System::Machines(receive, copy) => {
+        System::Machines(receive, copy) | System::Processes(receive, copy) => {
             Some((receive, copy, RowCopyArg::from(copy.of(bytes.resident(receive)))))
         }
         System::Baseline(_) => None,

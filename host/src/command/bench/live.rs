@@ -20,6 +20,7 @@ use crate::roofline::Traffic;
 use crate::world::World;
 use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
+use std::sync::Arc;
 use veriep_core::protocol::{Choices, Receive};
 use veriep_core::shape::{Product, Protocol};
 use veriep_core::vector::Any;
@@ -34,6 +35,11 @@ const MEMORY_SHARE: u64 = 3;
 /// Worker threads of a request.
 pub(super) fn threads(args: &BenchArgs) -> usize {
     args.threads.map_or_else(super::machine::processors, |threads| threads as usize)
+}
+
+/// So many of a group, each with a processor of its own.
+pub(super) fn workers(args: &BenchArgs, count: usize) -> Workers {
+    Workers { count, deadline: deadline(args), pinned: true, ..Workers::default() }
 }
 
 /// How long to wait for a group or a baseline.
@@ -56,6 +62,7 @@ pub(super) fn pages<'c>(groups: impl Iterator<Item = (&'c Case, Receive)>) -> Pa
 pub(super) struct Group<'c> {
     case: &'c Case,
     memory: SharedMemory,
+    world: Arc<World>,
     ranks: Vec<RankState>,
     workers: Workers,
     choices: Choices,
@@ -81,15 +88,25 @@ impl<'c> Group<'c> {
         (receive, row_copy, vector): (Receive, RowCopyArg, Any),
         pages: Pages,
     ) -> Result<Self, Error> {
-        let workers =
-            Workers { count: threads(args), deadline: deadline(args), pinned: true, ..Workers::default() };
+        let workers = workers(args, threads(args));
         let memory = SharedMemory::with_pages(case, 1, pages).map_err(|e| crate::command::of_memory(&e))?;
+        let world = Arc::new(World::alone(global_rank::count(&case.shape), workers.count));
+        Ok(Self::over((memory, world), case, (receive, row_copy, vector), workers))
+    }
+
+    /// The same over memory that there is, in a world.
+    pub(super) fn over(
+        (memory, world): (SharedMemory, Arc<World>),
+        case: &'c Case,
+        (receive, row_copy, vector): (Receive, RowCopyArg, Any),
+        workers: Workers,
+    ) -> Self {
         let memory = memory.with_row_copy(row_copy.of(Bytes::of(case).resident(receive)));
         let ranks = global_rank::all(&case.shape).map(|_| RankState::new(1)).collect();
         // One batch is in flight.
         let choices = Choices { receive, ..Choices::default() };
         let copies = (case.shape.product() == Product::A3).then(|| traffic(case, choices));
-        Ok(Self { case, memory, ranks, workers, choices, vector, copies })
+        Self { case, memory, world, ranks, workers, choices, vector, copies }
     }
 
     fn options(&self) -> Options {
@@ -116,8 +133,7 @@ impl<'c> Group<'c> {
         unit: &Schedule,
         options: Options,
     ) -> Result<Times, Error> {
-        let world = World::alone(global_rank::count(&self.case.shape), workers.count);
-        threads::run(
+        let times = threads::run(
             &Unit {
                 shape: &self.case.shape,
                 options,
@@ -125,11 +141,13 @@ impl<'c> Group<'c> {
                 batches: core::slice::from_ref(batch),
                 ranks: &self.ranks,
                 operators: unit.operators(),
-                world: &world,
+                world: &self.world,
             },
             workers,
         )
-        .map_err(|failure| of_failure(0, unit, &failure))
+        .map_err(|failure| of_failure(0, unit, &failure))?;
+        self.world.end_unit(unit.operators().len());
+        Ok(times)
     }
 
     /// The experts do not run: what they returned in the check before stands.
@@ -197,8 +215,10 @@ impl System for Group<'_> {
         for distance in (0..CHECKED).rev() {
             let batch = Batch::varied(self.case, distance);
             self.rounds(&batch, 1, Options { in_step: true, ..self.options() })?;
-            let world = World::alone(global_rank::count(&self.case.shape), 0);
-            compare::check((&world, &self.memory), &self.case.shape, &batch, 0, self.workers.count, &|| ())
+            self.world.checks(0);
+            let tick = || self.world.count_checked();
+            let backend = (&*self.world, &self.memory);
+            compare::check(backend, &self.case.shape, &batch, 0, self.workers.count, &tick)
                 .map_err(|mismatch| Error::Wrong(format!("{}: {mismatch}", of_sizes(self.case))))?;
         }
         Ok(())

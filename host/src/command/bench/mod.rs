@@ -8,19 +8,23 @@ mod history;
 mod live;
 mod load;
 mod machine;
+#[cfg(target_os = "linux")]
+mod processes;
 mod table;
 
 use super::quantiles::Quantiles;
 use super::source::{Source, resolve};
 use crate::atomic_file;
 use crate::case::{Case, support};
-use crate::cli::{BenchArgs, ConfigArgs, ExpertsArg};
+use crate::cli::{BenchArgs, ConfigArgs, ExpertsArg, LiveArg};
 use crate::config::{Bs, Config};
 use crate::error::Error;
 use crate::generate::{Options, generate};
 use crate::hints;
 use crate::interrupt;
 use crate::report::{Report, progress};
+#[cfg(target_os = "linux")]
+use crate::world::Seat;
 use against::Programs;
 use blocks::{Block, Contender, Turn};
 use core::time::Duration;
@@ -29,6 +33,8 @@ use history::{Beside, Earlier};
 use live::{Counts, Group};
 use load::Counters;
 use machine::{Machine, Ticks, Versions};
+#[cfg(target_os = "linux")]
+use processes::Processes;
 use serde::Serialize;
 use veriep_core::layout::direct;
 use veriep_core::protocol::Receive;
@@ -109,6 +115,10 @@ impl Measured {
 }
 
 pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
+    #[cfg(target_os = "linux")]
+    if let Some((seat, memory)) = Seat::taken().map_err(|e| Error::Request(e.to_string()))? {
+        processes::take_part(args, &seat, &memory);
+    }
     once(args)?;
     if let Some(path) = &args.export {
         atomic_file::check_writable(path)?;
@@ -125,15 +135,16 @@ pub(super) fn run(args: &BenchArgs, report: &mut Report) -> Result<(), Error> {
         let shape = hints::shape(config, Given::empty(), Limits::Product, &source.name)?;
         ways.iter().try_for_each(|&receive| support::receives(&shape, receive))?;
         programs.comparable(config)?;
-        turns += ways.len() * args.row_copy.len() + programs.fitting(config).count();
+        turns += ways.len() * args.row_copy.len() * args.backend.len() + programs.fitting(config).count();
     }
     let all = turns as u64 * u64::from(args.blocks);
     let bar = progress(all, "blocks measured");
     let mut results = Vec::new();
-    for point in grid {
+    for (nth, point) in grid.into_iter().enumerate() {
         let generate = |config| generate(config, options, &source.name);
         let cases: Vec<Case> = point.into_iter().map(generate).collect::<Result<_, _>>()?;
-        results.extend(at_point(args, (&cases, &ways), &programs, vector, &|| bar.inc(1))?);
+        let first = nth * cases.len();
+        results.extend(at_point(args, (&cases, first, &ways), &programs, vector, &|| bar.inc(1))?);
         if interrupt::is_asked() {
             break;
         }
@@ -176,6 +187,10 @@ fn once(args: &BenchArgs) -> Result<(), Error> {
     of("--bs", &args.bs)?;
     of("--receive", &args.receive)?;
     of("--experts", &args.experts)?;
+    of("--backend", &args.backend)?;
+    if cfg!(not(target_os = "linux")) && args.backend.contains(&LiveArg::Processes) {
+        return Err(Error::Request("--backend processes: only Linux has it".to_owned()));
+    }
     of("--row-copy", &args.row_copy)?;
     of("--quant-mode", &args.quant_mode)?;
     of("--aiv-num", &args.aiv_num)?;
@@ -197,7 +212,7 @@ fn ways(args: &BenchArgs) -> Result<Vec<Receive>, Error> {
 /// Measures by turns all that is to be compared: the cases of a point, received in every way, and the baselines.
 fn at_point(
     args: &BenchArgs,
-    (cases, ways): (&[Case], &[Receive]),
+    (cases, first, ways): (&[Case], usize, &[Receive]),
     programs: &Programs,
     vector: Any,
     tick: &dyn Fn(),
@@ -205,11 +220,21 @@ fn at_point(
     let ways = || ways.iter().flat_map(|&receive| args.row_copy.iter().map(move |&copy| (receive, copy)));
     let pages = live::pages(cases.iter().flat_map(|case| ways().map(move |(receive, _)| (case, receive))));
     let (mut subjects, mut contenders) = (Vec::new(), Vec::new());
-    for case in cases {
-        for (receive, copy) in ways() {
-            subjects.push(Subject { case, system: System::Machines(receive, copy) });
-            let group = Group::new(case, args, (receive, copy, vector), pages)?;
-            contenders.push(Contender::Machines(Box::new(group)));
+    for (case, number) in cases.iter().zip(first..) {
+        for (nth, (receive, copy)) in ways().enumerate() {
+            if args.backend.contains(&LiveArg::Threads) {
+                subjects.push(Subject { case, system: System::Machines(receive, copy) });
+                let group = Group::new(case, args, (receive, copy, vector), pages)?;
+                contenders.push(Contender::Machines(Box::new(group)));
+            }
+            #[cfg(target_os = "linux")]
+            if args.backend.contains(&LiveArg::Processes) {
+                subjects.push(Subject { case, system: System::Processes(receive, copy) });
+                let group = (number * ways().count() + nth) as u64;
+                contenders.push(Contender::Other(Box::new(Processes::new(case, args, group)?)));
+            }
+            #[cfg(not(target_os = "linux"))]
+            let _ = (nth, number);
         }
         // How many cores a rank has is nothing to them.
         if case.config.aiv_num != cases[0].config.aiv_num {

@@ -130,19 +130,20 @@ pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error
     let memory = GroupMemory::new(processes, workers.count, bytes).map_err(|e| of_memory(&e))?;
     let world = World::watched(&memory, processes, workers.count, ranks);
     let of_start = |e| Error::Request(format!("cannot start a process: {e}: --processes decides how many"));
-    let mut members = Members::start(&memory, &world, fingerprint(job)).map_err(of_start)?;
+    let mut members = Members::start(&memory, &world, (fingerprint(job), 0)).map_err(of_start)?;
     let mut told: Vec<Option<Told>> = (0..processes).map(|_| None).collect();
     let mut ticked = 0;
-    let mut tick_all = || {
+    let mut have_ended = |members: &mut Members| {
         let checked = world.checked();
         (ticked..checked).for_each(|_| tick());
         ticked = checked;
+        members.have_ended()
     };
     let has_told = |process: usize, members: &mut Members| {
         told[process] = told[process].take().or_else(|| Told::read(&members.said(process)));
         told[process].is_some()
     };
-    let outcome = watch(&world, &mut members, workers.deadline, has_told, &mut tick_all);
+    let outcome = watch(&world, &mut members, workers.deadline, has_told, &mut have_ended);
     for (process, told) in told.iter_mut().enumerate() {
         *told = told.take().or_else(|| Told::read(&members.said(process)));
     }
@@ -227,17 +228,12 @@ fn stuck(job: &Job<'_>, told: &[Told], after: Duration) -> Error {
 /// Somebody died: who, where, and which cores wait for it. What the others miss of each other follows from that.
 fn gone(job: &Job<'_>, world: &World, told: &[Told], departed: &[Departed]) -> Error {
     let Job { case, plan, .. } = job;
-    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    let of = |&Departed { process, pid, how, at }: &Departed| {
-        let (round, operator) = place(plan, at);
-        let ranks = world.ranks_of(process).map(|rank| case.name(rank).0).collect();
-        Gone { process, pid, host: host.clone(), ranks, how: how.to_string(), round, operator }
-    };
-    let gone: Vec<_> = departed.iter().map(of).collect();
+    let name = |rank| case.name(rank);
+    let gone: Vec<_> = departed.iter().map(|one| one.told(world, &name, place(plan, one.at))).collect();
     let is_gone = |rank: RankId| departed.iter().any(|departed| world.process_of(rank) == departed.process);
     let unit = told.iter().filter(|told| !told.missing.is_empty()).map(|told| told.unit).max().unwrap_or(0);
     let of_dead = |missing: &Missing| missing.wait.source().is_some_and(is_gone);
-    let named = |missing: Missing| missing.renamed(&|rank| case.name(rank));
+    let named = |missing: Missing| missing.renamed(&name);
     let missing = told.iter().flat_map(Told::missing).filter(of_dead).map(named).collect();
     let hang = Hang { after: Duration::ZERO, missing };
     let mut line = gone.first().map(Gone::place).unwrap_or_default();

@@ -1,0 +1,182 @@
+//! The machines in processes over one mapping, alive while other systems are measured: the parent orders, all answer.
+
+use super::blocks::System;
+use super::live::{self, Group};
+use super::{Samples, grid, source, ways};
+use crate::backend::shared::SharedMemory;
+use crate::case::Case;
+use crate::cli::BenchArgs;
+use crate::command::of_memory;
+use crate::error::Error;
+use crate::generate::{Options, generate};
+use crate::global_rank;
+use crate::world::{Gone, GroupMemory, Members, Outcome, Seat, World, watch};
+use core::time::Duration;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use veriep_core::protocol::{Choices, Fingerprints};
+use veriep_core::units::RankId;
+
+const CHECK: u64 = 0;
+const SINGLE: u64 = 1;
+const CHAIN: u64 = 2;
+
+/// What a process answers to an order.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Answer {
+    dispatch: Vec<Duration>,
+    combine: Vec<Duration>,
+    round: Duration,
+    /// Exit status and line.
+    error: Option<(u8, String)>,
+}
+
+/// A live group of processes.
+pub(super) struct Processes<'c> {
+    case: &'c Case,
+    world: World,
+    members: Members,
+    deadline: Duration,
+}
+
+/// What all processes must have alike.
+fn fingerprint(case: &Case) -> u64 {
+    Fingerprints::new(&case.shape, Choices::default()).whole()
+}
+
+fn count(case: &Case) -> usize {
+    super::machine::processors().min(global_rank::count(&case.shape) as usize)
+}
+
+/// Workers of each process.
+fn workers(args: &BenchArgs, processes: usize) -> usize {
+    live::threads(args).div_ceil(processes)
+}
+
+impl<'c> Processes<'c> {
+    /// Starts the processes of group number `group`, as [`take_part`] counts them.
+    pub(super) fn new(case: &'c Case, args: &BenchArgs, group: u64) -> Result<Self, Error> {
+        let (processes, ranks) = (count(case), global_rank::count(&case.shape));
+        let workers = workers(args, processes);
+        let bytes = SharedMemory::bytes(case, 1).map_err(|e| of_memory(&e))?;
+        let memory = GroupMemory::new(processes, workers, bytes).map_err(|e| of_memory(&e))?;
+        let world = World::watched(&memory, processes, workers, ranks);
+        let members = Members::start(&memory, &world, (fingerprint(case), group))
+            .map_err(|e| Error::Request(format!("cannot start a process: {e}")))?;
+        Ok(Self { case, world, members, deadline: live::deadline(args) })
+    }
+
+    /// Gives an order and waits for all answers.
+    fn ask(&mut self, order: [u64; 3]) -> Result<Vec<Answer>, Error> {
+        self.world.order(order);
+        let mut answers: Vec<Option<Answer>> = (0..self.world.processes()).map(|_| None).collect();
+        let mut is_done = |members: &mut Members| {
+            for (process, answer) in answers.iter_mut().enumerate() {
+                let mut said = || members.has_said(process);
+                *answer = answer.take().or_else(|| serde_json::from_slice(&said()?).ok());
+            }
+            // The others may wait for one that has failed.
+            let has_failed = answers.iter().flatten().any(|answer| answer.error.is_some());
+            has_failed || answers.iter().all(Option::is_some)
+        };
+        let outcome = watch(&self.world, &mut self.members, self.deadline, |_, _| false, &mut is_done);
+        let at = live::of_sizes(self.case);
+        match outcome {
+            Outcome::Well => {}
+            Outcome::Gone(departed) => {
+                let name = |rank: RankId| rank;
+                let gone: Vec<_> =
+                    departed.iter().map(|one| one.told(&self.world, &name, (None, None))).collect();
+                let all = gone.iter().map(Gone::line).collect::<Vec<_>>().join("; ");
+                return Err(Error::Gone { line: format!("{at}: {all}"), gone, missing: Vec::new() });
+            }
+            Outcome::Failed | Outcome::Stuck => {
+                let line = format!("{at}: no progress for {} s", self.deadline.as_secs_f64());
+                return Err(Error::NoProgress { line, missing: Vec::new() });
+            }
+        }
+        let answers: Vec<_> = answers.into_iter().flatten().collect();
+        match answers.iter().find_map(|answer| answer.error.clone()) {
+            Some((1, line)) => Err(Error::Wrong(line)),
+            Some((_, line)) => Err(Error::Request(line)),
+            None => Ok(answers),
+        }
+    }
+}
+
+/// By number, the longest.
+fn slowest(all: &mut Vec<Duration>, more: Vec<Duration>) {
+    if all.is_empty() {
+        *all = more;
+        return;
+    }
+    all.iter_mut().zip(more).for_each(|(time, more)| *time = more.max(*time));
+}
+
+impl System for Processes<'_> {
+    fn check(&mut self, _name: &str) -> Result<(), Error> {
+        self.ask([CHECK, 0, 0]).map(drop)
+    }
+
+    fn single(&mut self, warm_up: u32, iterations: u32) -> Result<Samples, Error> {
+        let mut samples = Samples::default();
+        for answer in self.ask([SINGLE, warm_up.into(), iterations.into()])? {
+            slowest(&mut samples.dispatch, answer.dispatch);
+            slowest(&mut samples.combine, answer.combine);
+        }
+        Ok(samples)
+    }
+
+    fn chain(&mut self, rounds: u32) -> Result<Duration, Error> {
+        let answers = self.ask([CHAIN, rounds.into(), 0])?;
+        Ok(answers.iter().map(|answer| answer.round).max().unwrap_or_default())
+    }
+}
+
+/// A process of a group: does what it is ordered until its parent ends it.
+pub(super) fn take_part(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> ! {
+    let Err(error) = serve(args, seat, memory);
+    answer(&Answer { error: Some((error.status(), error.lines().join("; "))), ..Answer::default() });
+    std::process::exit(0)
+}
+
+fn answer(answer: &Answer) {
+    let line = serde_json::to_vec(answer).unwrap_or_default();
+    let mut stdout = std::io::stdout().lock();
+    // Who does not hear it has ended this process.
+    let _ = stdout.write_all(&line).and_then(|()| stdout.write_all(b"\n")).and_then(|()| stdout.flush());
+}
+
+fn serve(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> Result<core::convert::Infallible, Error> {
+    let (source, ways, vector) = (source(&args.config)?, ways(args)?, args.vector.find()?);
+    let routing = args.routing.unwrap_or(source.routing);
+    let options = Options { routing, seed: args.seed, ..Options::default() };
+    let copies = args.row_copy.len();
+    let number = seat.group as usize;
+    let (config, way, copy) = (number / copies / ways.len(), number / copies % ways.len(), number % copies);
+    let missing = || Error::Request(format!("group {number}: not one of this request"));
+    let config = grid(args, &source).into_iter().flatten().nth(config).ok_or_else(missing)?;
+    let case = generate(config, options, &source.name)?;
+    if fingerprint(&case) != seat.fingerprint {
+        return Err(Error::Request(format!("{}: has changed since the group was started", source.name)));
+    }
+    let world = seat.world(memory, global_rank::count(&case.shape));
+    let start = GroupMemory::start(seat.processes, seat.workers);
+    let shared = SharedMemory::within(memory.map(), start, &case, 1).map_err(|e| of_memory(&e))?;
+    let workers = live::workers(args, seat.workers);
+    let how = (ways[way], args.row_copy[copy], vector);
+    let mut group = Group::over((shared, world.clone()), &case, how, workers);
+    for nth in 1.. {
+        let [what, first, second] = world.ordered(nth);
+        let (first, second) = (first as u32, second as u32);
+        answer(&match what {
+            CHECK => group.check("").map(|()| Answer::default())?,
+            SINGLE => {
+                let Samples { dispatch, combine } = group.single(first, second)?;
+                Answer { dispatch, combine, ..Answer::default() }
+            }
+            _ => Answer { round: group.chain(first)?, ..Answer::default() },
+        });
+    }
+    Err(missing())
+}
