@@ -8,6 +8,7 @@ pub mod a2_window_model;
 pub mod explorer;
 #[cfg(feature = "loom")]
 pub mod loom;
+pub mod order;
 pub mod report;
 pub mod schedule;
 pub mod smt;

@@ -49,8 +49,10 @@ pub use model::{Memory, Model, Product, Traffic, Twin};
 pub use timeline::Timeline;
 pub use violation::Violation;
 
+use crate::order::Order;
 use model::Setup;
 use search::search;
+use std::collections::BTreeSet;
 use step::Known;
 
 /// What a search found.
@@ -62,6 +64,8 @@ pub struct Report {
     pub moves: usize,
     /// Different traffic matrices that some round had.
     pub traffic_matrices: usize,
+    /// The orders for which effects landed. Filled by A3's reduced memory; elsewhere every landing is a move or an assumption.
+    pub orders: BTreeSet<Order>,
     /// Whether every reachable state was visited.
     pub complete: bool,
     /// The shortest way into trouble; into a livelock, to the last of its states that was found.

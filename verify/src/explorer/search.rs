@@ -34,6 +34,7 @@ pub(super) fn search<P: Protocol>(mut known: Known<'_, P>) -> Report {
         states,
         moves,
         traffic_matrices: known.oracle.matrices(),
+        orders: known.protocol.orders(),
         complete,
         counterexample,
     };

@@ -9,6 +9,7 @@ mod flags;
 mod gates;
 mod hierarchy;
 mod museum;
+mod orders;
 mod receive;
 mod small;
 mod twins;

@@ -6,6 +6,7 @@ use veriep_core::shape::Shape;
 use veriep_verify::loom::a2::Bend;
 use veriep_verify::loom::a2::group::Agency::{Folded, Late, Thread};
 use veriep_verify::loom::a2::group::{Group, Size};
+pub(super) use veriep_verify::loom::a2::litmus::litmus as seam;
 use veriep_verify::loom::a2::litmus::{Script, litmus};
 use veriep_verify::loom::round::Traffic;
 use veriep_verify::loom::search::{Bound, failure, model};
@@ -24,7 +25,7 @@ const IDLE: Traffic<'_> = &[&[&[]], &[&[]]];
 const ALONE: Size<'_> = Size { cores: &[2], experts: 2, bs: 2, h: 8 };
 const SWAP: Traffic<'_> = &[&[&[1], &[0]]];
 
-fn tiny() -> Shape {
+pub(super) fn tiny() -> Shape {
     TWO.shape(1)
 }
 
@@ -41,7 +42,7 @@ fn fails(name: &str, shape: Shape, bend: Bend, scripts: &'static [Script]) -> St
 }
 
 /// Core 0 of rank 0 writes a row and a task and rings; its agent posts; rank 1 waits for the last flag and reads.
-const SENDS: &[Script] = &[
+pub(super) const SENDS: &[Script] = &[
     Script::Core(1, |core| {
         core.wait(0);
         core.expect(0, 7);

@@ -142,5 +142,5 @@ fn catches_a_join_that_opens_relaxed() {
 #[test]
 fn one_barrier_word_is_enough_for_one_operator_behind_a_join() {
     let group = Group::new(ALONE, &[SWAP], "D").joined(Join::Kept).twisted(|_, _| OneCoreWord);
-    model("D, one barrier word, join", Bound::Preemptions(3), 1_000..=80_000, group);
+    model("D, one barrier word, join", Bound::Preemptions(3), 2_210..=2_710, group);
 }

@@ -5,6 +5,7 @@ mod a2;
 mod cores;
 mod layouts;
 mod litmus;
+mod orders;
 mod ranks;
 mod receive;
 mod rounds;

@@ -3,8 +3,10 @@
 use super::super::model::{Setup, Twin};
 use super::super::protocol::{VIRTUAL, spot};
 use super::super::violation::Violation;
+use crate::order::Order;
+use core::cell::RefCell;
 use core::fmt;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use veriep_core::fabric::order::{Issued, Kind};
 use veriep_core::layout::state::DISPATCH_SELECTORS;
 use veriep_core::place::{Place, Region};
@@ -17,6 +19,8 @@ pub(in super::super) struct Scene<'a> {
     by_place: Vec<(RankId, Place)>,
     rows: HashMap<Vec<u8>, u16>,
     by_row: Vec<Vec<u8>>,
+    /// The orders for which anything has landed so far.
+    pub(super) orders: RefCell<BTreeSet<Order>>,
 }
 
 /// What an effect does when it lands.
@@ -89,7 +93,7 @@ fn set<T>(list: &mut Vec<(u16, T)>, at: u16, value: Option<T>) {
 impl<'a> Scene<'a> {
     pub(in super::super) fn new(setup: &'a Setup<'a>) -> Self {
         let (places, rows) = (HashMap::new(), HashMap::new());
-        Self { setup, places, by_place: Vec::new(), rows, by_row: Vec::new() }
+        Self { setup, places, by_place: Vec::new(), rows, by_row: Vec::new(), orders: RefCell::default() }
     }
 
     pub(super) fn twin(&self) -> Twin {

@@ -8,9 +8,11 @@ use super::model::{Memory as Landing, Twin};
 use super::protocol::{Came, Protocol, Run, StepOf};
 use super::state::{Bytes, StateOf};
 use super::violation::Violation;
+use crate::order::Order;
 use core::hash::Hash;
 use memory::Memory;
 pub(super) use memory::Scene;
+use std::collections::BTreeSet;
 use veriep_core::fabric::Progress;
 use veriep_core::fabric::order::{self, Issued};
 use view::View;
@@ -71,6 +73,10 @@ impl Protocol for Scene<'_> {
         let (rank, core) = effect.issued.from;
         let core = if self.setup.model.cores > 1 { format!(" core {core}") } else { String::new() };
         format!("lands: the {effect}, issued by rank {rank}{core}")
+    }
+
+    fn orders(&self) -> BTreeSet<Order> {
+        self.orders.borrow().clone()
     }
 
     fn in_flight(memory: &Memory) -> usize {

@@ -4,6 +4,7 @@ use super::super::model::{Memory as Landing, Setup, Twin};
 use super::super::protocol::{NOTHING, Step, VIRTUAL, spot};
 use super::super::violation::Violation;
 use super::memory::{Effect, Memory, Scene, Value, is_flag};
+use crate::order::Order;
 use core::cell::{Cell, RefCell};
 use veriep_core::fabric::order::{self, Issued};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
@@ -187,17 +188,26 @@ impl<'v, 'a> View<'v, 'a> {
         if self.scene.setup.model.memory == Landing::WeakExplicit || !self.step.tape.get_mut().choose(()) {
             return Ok(false);
         }
-        self.force(which);
+        // Asked by who is quiet, and by experts behind their results.
+        self.force(|effect| {
+            let order = match effect.issued.kind {
+                order::Kind::Store => Order::ClearQuietPublish,
+                _ => Order::QuietBarrierPublish,
+            };
+            which(effect).then_some(order)
+        });
         Ok(true)
     }
 
-    /// Somebody depends on the effects that `depends` picks: they have landed.
-    fn force(&self, depends: impl FnMut(&Effect) -> bool) {
+    /// Somebody depends on the effects for which there is an `order`: they have landed.
+    fn force(&self, mut order: impl FnMut(&Effect) -> Option<Order>) {
         let memory = &mut **self.memory.borrow_mut();
-        let (landed, flight) = core::mem::take(&mut memory.flight).into_iter().partition(depends);
-        memory.flight = flight;
-        let landed: Vec<Effect> = landed;
-        for effect in &landed {
+        for effect in core::mem::take(&mut memory.flight) {
+            let Some(order) = order(&effect) else {
+                memory.flight.push(effect);
+                continue;
+            };
+            self.scene.orders.borrow_mut().insert(order);
             if let Some(place) = self.scene.known(effect.issued.to, effect.issued.at) {
                 match effect.value {
                     Value::Row(row) => memory.set_row(place, Some(row)),
@@ -473,7 +483,11 @@ impl View<'_, '_> {
             if self.step.tape.borrow_mut().choose(()) {
                 self.force(|effect| {
                     before &= *effect != late;
-                    *effect == late || before && !relaxed && late.issued.must_follow(&effect.issued)
+                    let behind = before && !relaxed && late.issued.must_follow(&effect.issued);
+                    // What it must follow is a put, or the same core's earlier store to the word that is seen.
+                    let is_put = effect.issued.kind == order::Kind::Put;
+                    let order = if is_put { Order::PutPublish } else { Order::Hearsay };
+                    (*effect == late || behind).then_some(order)
                 });
             }
         }

@@ -1,0 +1,24 @@
+//! The orders on which a search relies: each lets something land in some model, and each is a litmus test of loom's, which
+//! `verify/tests/loom/orders.rs` demands.
+
+use crate::verdict::explored;
+use veriep_verify::explorer::Model;
+use veriep_verify::order::Order::{self, ClearQuietPublish, Hearsay, PutPublish, QuietBarrierPublish};
+
+fn relied_on(name: &str, model: &Model) -> Vec<Order> {
+    let report = explored(name, model);
+    assert!(report.complete, "{name}");
+    report.orders.into_iter().collect()
+}
+
+#[test]
+fn a_search_relies_on_orders_that_are_litmus_tests_of_loom() {
+    let all = [PutPublish, QuietBarrierPublish, ClearQuietPublish, Hearsay];
+    let two = |schedule| Model::new(2, schedule).weak();
+    assert_eq!(relied_on("orders, 2 ranks x 1 core, DC for ever", &two("DC")), all);
+    assert_eq!(relied_on("orders, 2 ranks x 2 cores, DC twice", &two("DC").cores(2).units(2)), all);
+    assert_eq!(relied_on("orders, separate, DC for ever", &two("DC").separate()), all);
+    assert_eq!(relied_on("orders, blocks, DC for ever", &two("DC").blocks(1)), all);
+    assert_eq!(relied_on("orders, in place, DC for ever", &two("DC").in_place()), all);
+    assert_eq!(relied_on("orders, direct, DC for ever", &two("DC").direct(1)), all);
+}

@@ -1,0 +1,78 @@
+//! Each order on which the explorer's searches rely, as a litmus test: every execution holds, and with a relaxed word one does
+//! not. A new order does not compile here until it has a test.
+
+use super::a2::{SENDS, tiny};
+use super::litmus::{Scripts, another_core, flag_after_data, reuse, shape};
+use veriep_core::shape::Shape;
+use veriep_verify::loom::a2::Bend;
+use veriep_verify::loom::litmus::{self, answer, count_flag};
+use veriep_verify::loom::search::{Bound, failure, model};
+use veriep_verify::loom::twins::{RelaxedObserve, RelaxedPublish};
+use veriep_verify::loom::twist::{Faithful, Twist};
+use veriep_verify::order::Order;
+
+/// Rank 2 puts to rank 1 and tells rank 0, which tells rank 1.
+const fn hearsay<T: Twist>() -> Scripts<T> {
+    const {
+        &[
+            (1, 0, |core| {
+                core.await_flag(answer());
+                core.expect_row(0);
+            }),
+            (0, 0, |core| {
+                core.await_flag(count_flag());
+                core.publish(1, answer());
+            }),
+            (2, 0, |core| {
+                core.put(1, 0);
+                core.publish(0, count_flag());
+            }),
+        ]
+    }
+}
+
+/// What shows an order, if it is one between cores alone.
+fn of_cores<T: Twist>(order: Order) -> Option<(Shape, Scripts<T>)> {
+    match order {
+        Order::PutPublish => Some((shape(&[1, 1], 1), flag_after_data())),
+        Order::QuietBarrierPublish => Some((shape(&[1, 1], 2), another_core())),
+        Order::ClearQuietPublish => Some((shape(&[1, 1], 1), reuse())),
+        Order::Hearsay => Some((shape(&[1, 1, 1], 1), hearsay())),
+        Order::TransferDoorbell => None,
+    }
+}
+
+#[test]
+fn every_order_holds_in_every_execution() {
+    for (order, expected) in
+        Order::ALL.into_iter().zip([10..=14, 1_700..=2_200, 420..=530, 400..=500, 333..=408])
+    {
+        let name = format!("order {order:?}");
+        match of_cores(order) {
+            Some((shape, scripts)) => {
+                model(&name, Bound::Complete, expected, litmus::litmus(shape, || Faithful, scripts))
+            }
+            None => model(&name, Bound::Complete, expected, super::a2::seam(tiny(), Bend::None, SENDS)),
+        };
+    }
+}
+
+fn fails<T: Twist + 'static>(order: Order, of_agent: Bend, twist: fn() -> T) {
+    let name =
+        format!("order {order:?}, {}", core::any::type_name::<T>().rsplit("::").next().unwrap_or_default());
+    let how = match of_cores(order) {
+        Some((shape, scripts)) => failure(&name, Bound::Complete, litmus::litmus(shape, twist, scripts)),
+        None => failure(&name, Bound::Complete, super::a2::seam(tiny(), of_agent, SENDS)),
+    };
+    let seen = ["Concurrent", "Causality violation", "the row of a set flag", "the task behind a doorbell"];
+    assert!(seen.iter().any(|seen| how.contains(seen)), "{order:?}: {how}");
+}
+
+/// On a memory weaker than total store order.
+#[test]
+fn catches_a_relaxed_word_in_every_order() {
+    for order in Order::ALL {
+        fails(order, Bend::RelaxedDoorbell, || RelaxedPublish);
+        fails(order, Bend::RelaxedAgent, || RelaxedObserve);
+    }
+}
