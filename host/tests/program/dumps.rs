@@ -1,13 +1,14 @@
 //! Dumps of our own groups: `run --dump` writes them, `diagnose` says who owes what.
 
 use crate::common::{fails, json, text, veriep};
+use core::time::Duration;
 use serde_json::Value;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tempfile::{TempDir, tempdir};
 
 /// Overrides of the preset `tiny`, options of `run` that decide what words mean, and how many ranks there are.

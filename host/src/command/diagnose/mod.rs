@@ -76,7 +76,7 @@ pub(super) fn run(args: &DiagnoseArgs, report: &mut Report) -> Result<(), Error>
         Some(release) => shipped(args, &group, release)?,
         None => own(args, &group)?,
     };
-    let open = owes::decide(&mut ranks, group.in_flight);
+    let open = owes::decide(&mut ranks, group.in_flight, group.shape.combine_columns() > 1);
     report::emit(report, args.from, &group, (&ranks, &open))
 }
 

@@ -172,50 +172,66 @@ fn all(ranks: &[Option<Seen>]) -> impl Iterator<Item = (u32, &Seen)> {
     (0..).zip(ranks).filter_map(|(rank, seen)| Some((rank, seen.as_ref()?)))
 }
 
-/// Decides doubts that the other ranks decide, and returns the ranks of which it stays open whether they wait.
+/// Decides doubts by what other ranks lack, and returns the ranks of which it stays open whether they wait.
 ///
 /// A rank that lacks words for certain needs no more to explain why it waits. A rank in doubt waits for one that owes words to
-/// others, too. Otherwise, where all ranks in doubt may lack words of one and
-/// the same rank that is not in doubt itself, they wait for it. A lone rank that may lack words of several has passed its wait:
-/// several ranks would have to owe to hold up this one alone. So has one whose tokens have no results: of most tokens some would
-/// be there.
-pub(super) fn decide(ranks: &mut [Option<Seen>], in_flight: u64) -> Vec<u32> {
+/// others, too. Otherwise, in dispatch, where all ranks in doubt may lack words of one and the same rank that is not in doubt
+/// itself, they wait for it; a lone rank that may lack words of several has passed its wait: several ranks would have to owe to
+/// hold up this one alone. In combine a rank of which no token has some of its results has passed, if tokens have several.
+pub(super) fn decide(ranks: &mut [Option<Seen>], in_flight: u64, has_several: bool) -> Vec<u32> {
     let owe = culprits(ranks, in_flight);
-    for seen in ranks.iter_mut().flatten() {
-        seen.wait_for(|source| owe.contains(&source));
+    let mut explained = BTreeSet::new();
+    for (rank, seen) in (0..).zip(ranks.iter_mut()) {
+        let Some(seen) = seen else { continue };
+        let owes = |source: u32| source != rank && owe.contains(&source);
         if !seen.waits.is_empty() {
             seen.doubts.clear();
+        } else if seen.doubts_combine() {
+            // Which of its tokens wait is not known, so they stay in doubt.
+            let mut sources = seen.doubts.iter().filter_map(|lack| lack.what.source());
+            explained.extend(sources.any(owes).then_some(rank));
+        } else {
+            seen.wait_for(owes);
         }
     }
-    let in_doubt: BTreeSet<_> =
-        all(ranks).filter(|(_, seen)| !seen.doubts.is_empty()).map(|(rank, _)| rank).collect();
-    // Whoever is in doubt itself does not explain the others.
-    let sources = |seen: &Seen| -> BTreeSet<u32> {
-        let known = |source: &u32| ranks[*source as usize].is_some() && !in_doubt.contains(source);
-        seen.doubts.iter().filter_map(|lack| lack.what.source()).filter(known).collect()
-    };
-    let of_each: Vec<_> =
-        all(ranks).filter(|(rank, _)| in_doubt.contains(rank)).map(|(_, seen)| sources(seen)).collect();
-    let mut common = of_each.into_iter().reduce(|all, one| &all & &one).unwrap_or_default();
-    // Rows of the one that they wait for have not come elsewhere either.
-    common.retain(|source| all(ranks).all(|(rank, seen)| rank == *source || !seen.heard.contains(source)));
-    let is_combine = |seen: &Seen| seen.doubts.iter().all(|lack| lack.what.operator() == Operator::Combine);
+    let common = common(ranks);
+    let in_dispatch = |seen: &&Seen| !seen.doubts.is_empty() && !seen.doubts_combine();
+    let in_doubt = ranks.iter().flatten().filter(in_dispatch).count();
     let mut open = Vec::new();
     for (rank, seen) in (0..).zip(ranks.iter_mut()) {
         let Some(seen) = seen.as_mut().filter(|seen| !seen.doubts.is_empty()) else { continue };
-        let is_lone = in_doubt.len() == 1;
-        if common.len() == 1 && !(is_combine(seen) && (is_lone || !owe.is_empty())) {
-            seen.wait_for(|source| common.contains(&source));
-        } else if is_combine(seen) || is_lone && common.len() > 1 {
-            seen.doubts.clear();
-        } else {
-            open.push(rank);
+        match (seen.doubts_combine(), common.len()) {
+            (true, _) if explained.contains(&rank) => {}
+            (true, _) if has_several => seen.doubts.clear(),
+            (false, 1) => seen.wait_for(|source| common.contains(&source)),
+            (false, 2..) if in_doubt == 1 => seen.doubts.clear(),
+            _ => open.push(rank),
         }
     }
     open
 }
 
+/// The ranks of which all those that are in doubt about a dispatch may lack words, and that are not in doubt themselves.
+fn common(ranks: &[Option<Seen>]) -> BTreeSet<u32> {
+    let doubts = |seen: &Seen| !seen.doubts.is_empty() && !seen.doubts_combine();
+    // Rows of the one that they wait for have not come elsewhere either.
+    let may_owe = |source: &u32| {
+        ranks[*source as usize].as_ref().is_some_and(|seen| !doubts(seen))
+            && all(ranks).all(|(rank, seen)| rank == *source || !seen.heard.contains(source))
+    };
+    let of_each = ranks.iter().flatten().filter(|seen| doubts(seen)).map(|seen| {
+        let sources = seen.doubts.iter().filter_map(|lack| lack.what.source());
+        sources.filter(may_owe).collect::<BTreeSet<_>>()
+    });
+    of_each.reduce(|all, one| &all & &one).unwrap_or_default()
+}
+
 impl Seen {
+    /// Whether what it is in doubt about is a combine.
+    fn doubts_combine(&self) -> bool {
+        self.doubts.iter().any(|lack| lack.what.operator() == Operator::Combine)
+    }
+
     /// Takes doubts about words of such sources for waits; those about others are settled then.
     fn wait_for(&mut self, is_source: impl Fn(u32) -> bool) {
         let is_one = |lack: &Lack| lack.what.source().is_some_and(&is_source);
@@ -261,6 +277,68 @@ mod tests {
         let ranks = [seen([1, 0], &[(1, flag(1))]), seen([1, 0], &[(1, flag(0))])];
         assert_eq!(owe(&ranks), [0, 1]);
         assert_eq!(owe(&[seen([1, 0], &[(1, flag(0))]), seen([1, 0], &[])]), [0]);
+    }
+
+    /// In dispatch or combine 1 and in doubt about words of such ranks.
+    fn in_doubt(begun: [u64; 2], sources: &[u32]) -> Option<Seen> {
+        let what = |&source| if begun[1] > 0 { result(Some(source)) } else { flag(source) };
+        let doubts = sources.iter().map(|source| Lack { core: 0, number: 1, what: what(source) }).collect();
+        seen(begun, &[]).map(|seen| Seen { doubts, ..seen })
+    }
+
+    fn decided(ranks: &[Option<Seen>], has_several: bool) -> (Vec<u32>, Vec<u32>) {
+        let mut ranks = ranks.to_vec();
+        let open = decide(&mut ranks, 1, has_several);
+        (owe(&ranks), open)
+    }
+
+    #[test]
+    fn ranks_in_doubt_wait_for_the_one_that_is_ahead_of_them() {
+        let ahead = |rank| seen([1, 1], &[(1, result(Some(rank)))]);
+        assert_eq!(
+            decided(&[in_doubt([1, 0], &[1, 2]), in_doubt([1, 0], &[2]), ahead(0)], true),
+            (vec![2], vec![])
+        );
+        // A TP peer, or the only other rank.
+        assert_eq!(decided(&[in_doubt([1, 0], &[1]), ahead(0)], true), (vec![1], vec![]));
+        // One that could wait for either of two has passed, and has not begun what they wait for.
+        assert_eq!(decided(&[in_doubt([1, 0], &[1, 2]), ahead(0), ahead(0)], true), (vec![0], vec![]));
+        // Two of them stay open, and are not named.
+        let two = [in_doubt([1, 0], &[2, 3]), in_doubt([1, 0], &[2, 3]), ahead(0), ahead(1)];
+        assert_eq!(decided(&two, true), (vec![], vec![0, 1]));
+        // Whose rows have come to a rank that has passed is not the one.
+        let heard = BTreeSet::from([2]);
+        let knows = two[3].clone().map(|seen| Seen { heard, ..seen });
+        assert_eq!(
+            decided(&[two[0].clone(), two[1].clone(), two[2].clone(), knows], true),
+            (vec![3], vec![])
+        );
+    }
+
+    #[test]
+    fn a_rank_whose_tokens_have_no_results_has_them_all() {
+        // It may not have begun dispatch 2: then it owes.
+        let waits = seen([2, 1], &[(2, flag(0))]);
+        assert_eq!(decided(&[in_doubt([1, 1], &[1]), waits.clone()], true), (vec![0], vec![]));
+        // If every token has one result, nothing shows it.
+        assert_eq!(decided(&[in_doubt([1, 1], &[1]), waits.clone()], false), (vec![], vec![0]));
+        // If results of a rank are missing elsewhere, it may wait for others of it.
+        let lacks = seen([1, 1], &[(1, result(Some(1)))]);
+        let ranks = [in_doubt([1, 1], &[1]), seen([2, 1], &[(2, flag(0))]), lacks];
+        assert_eq!(decided(&ranks, true), (vec![1], vec![]));
+    }
+
+    #[test]
+    fn positions_and_numbers_are_each_others_inverse() {
+        for in_flight in 1..4 {
+            let mut begun = [0, 0];
+            for place in 1..30 {
+                let (operator, number) = at_position(place, in_flight);
+                assert_eq!(position(operator, number, in_flight), place);
+                begun[operator as usize] += 1;
+                assert_eq!((begun_at(place, in_flight), begun[operator as usize]), (begun, number));
+            }
+        }
     }
 
     #[test]

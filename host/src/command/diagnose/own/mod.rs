@@ -13,7 +13,7 @@ use super::owes::{Lack, Missing, Seen};
 use crate::case::Case;
 use crate::global_rank;
 use veriep_core::fabric::Wait;
-use veriep_core::layout::affine::{self, INDICES_MAX, Map};
+use veriep_core::layout::affine::{self, INDICES_MAX, Map, Named};
 use veriep_core::layout::state::{Operator, Partition};
 use veriep_core::place::{Place, Region};
 use veriep_core::protocol::Choices;
@@ -115,8 +115,16 @@ fn check(group: &Group<'_>, member: u32, memory: &Memory) -> Result<(), (Region,
         let mut known = vec![false; bytes.len() / 8];
         let maps = || affine::maps(shape, mode, rank).filter(|map| map.region == region);
         for map in maps().filter(|map| map.named.is_area()) {
-            for at in indices(&map).map(|indices| map.offset(indices)) {
-                let words = (at / 8) as usize..(at + map.bytes).div_ceil(8) as usize;
+            // A slot is its fields, unless there is more inside.
+            let is_plain = !Named::ALL.iter().any(|named| named.inside().contains(&map.named));
+            let fields = map.named.fields(shape, mode).map(|field| (field.offset, field.size));
+            let fields: Vec<_> = fields.filter(|_| is_plain).collect();
+            let fields = if fields.is_empty() { vec![(0, map.bytes)] } else { fields };
+            let slots = indices(&map).map(|indices| map.offset(indices));
+            for (at, bytes) in
+                slots.flat_map(|at| fields.iter().map(move |(start, bytes)| (at + start, bytes)))
+            {
+                let words = (at / 8) as usize..(at + bytes).div_ceil(8) as usize;
                 known.get_mut(words).into_iter().for_each(|words| words.fill(true));
             }
         }
@@ -187,7 +195,7 @@ fn lacking<T: Copy>(
 fn word(
     group: &Group<'_>,
     member: u32,
-    (named, field): (affine::Named, &str),
+    (named, field): (Named, &str),
     indices: [u32; INDICES_MAX],
 ) -> Option<u64> {
     let (shape, mode) = (group.shape, group.choices.mode());
