@@ -347,7 +347,8 @@ pub struct RunArgs {
     pub spread: Option<SpreadArg>,
     /// Make a rank misbehave, to see the report: silent=RANK never publishes to another rank; silent=RANK:WHAT loses
     /// only its counts, tokens, grants, blocks, rows, tp or ends. In a hierarchy also twice=RANK: all that it sends to
-    /// other servers goes twice; astray=RANK: what it forwards goes to a near rank, too, that does not need it.
+    /// other servers goes twice; astray=RANK: what it forwards goes to a near rank, too, that does not need it. Over processes
+    /// killed=RANK:N: its process dies behind so many writes of the rank.
     #[arg(long, value_name = "FAULT")]
     pub inject: Option<String>,
     /// The record of events (lockstep, weak).

@@ -2,6 +2,7 @@
 
 use super::Layer;
 use crate::global_rank;
+use core::sync::atomic::{AtomicU64, Ordering};
 use veriep_core::fabric::middleware::Middleware;
 use veriep_core::fabric::nic::{Nic, Post, Transfer};
 use veriep_core::fabric::{Capabilities, Fabric, Fault};
@@ -75,9 +76,34 @@ pub enum Stray {
     },
 }
 
-/// The layer with a rank that is `silent`, or strays.
+/// A rank whose process dies.
+#[derive(Debug)]
+pub struct Killed {
+    /// Which.
+    pub rank: RankId,
+    /// In place of which of its writes and tasks to any rank, counted from 0.
+    pub at: u64,
+    /// Those that it has made.
+    pub made: AtomicU64,
+}
+
+impl Killed {
+    /// The rank is about to make another one.
+    #[inline(never)]
+    fn count(&self) {
+        if self.made.fetch_add(1, Ordering::Relaxed) == self.at {
+            // All threads end here, as if somebody else had killed them. (Elsewhere there are no processes of a group.)
+            #[cfg(target_os = "linux")]
+            let _ = rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::KILL);
+        }
+    }
+}
+
+/// The layer with a rank that is `silent`, strays or dies.
 #[derive(Debug)]
 pub struct Inject {
+    /// Whose process dies, if anyone's.
+    pub killed: Option<Killed>,
     /// Who is, if anyone.
     pub silent: Option<Silent>,
     /// Who says too much, if anyone.
@@ -97,6 +123,17 @@ pub struct InjectFabric<'b, F> {
     silent: Option<Silent>,
     /// Likewise.
     stray: Option<Stray>,
+    /// Likewise.
+    killed: Option<&'b Killed>,
+}
+
+impl<F> InjectFabric<'_, F> {
+    #[inline]
+    fn count(&self) {
+        if let Some(killed) = self.killed {
+            killed.count();
+        }
+    }
 }
 
 impl Stray {
@@ -113,32 +150,39 @@ impl Layer for Inject {
     fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> InjectFabric<'b, F> {
         let silent = self.silent.filter(|silent| silent.rank == rank);
         let stray = self.stray.filter(|stray| stray.rank() == rank);
-        InjectFabric { inner, inject: self, silent, stray }
+        let killed = self.killed.as_ref().filter(|killed| killed.rank == rank);
+        InjectFabric { inner, inject: self, silent, stray, killed }
     }
 
-    type Nic<'b, N: Nic + 'b> = InjectNic<N>;
+    type Nic<'b, N: Nic + 'b> = InjectNic<'b, N>;
 
-    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> InjectNic<N> {
+    fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> InjectNic<'b, N> {
         let silent = self.silent.filter(|silent| silent.rank == rank);
-        InjectNic { inner, silent, twice: self.stray == Some(Stray::Twice(rank)) }
+        let killed = self.killed.as_ref().filter(|killed| killed.rank == rank);
+        InjectNic { inner, silent, twice: self.stray == Some(Stray::Twice(rank)), killed }
     }
 }
 
 /// The agent's interface of [`Inject`].
 #[derive(Debug)]
-pub struct InjectNic<N> {
+pub struct InjectNic<'b, N> {
     inner: N,
     silent: Option<Silent>,
     /// Everything is posted twice.
     twice: bool,
+    /// The rank's process is to die.
+    killed: Option<&'b Killed>,
 }
 
-impl<N: Nic> Nic for InjectNic<N> {
+impl<N: Nic> Nic for InjectNic<'_, N> {
     fn observe(&self, at: Place) -> Result<u64, Fault> {
         self.inner.observe(at)
     }
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
+        if let Some(killed) = self.killed {
+            killed.count();
+        }
         match self.silent.map(|silent| silent.only) {
             Some(None) => Ok(Post::Posted),
             // Bytes arrive in order, so the rest does.
@@ -171,6 +215,7 @@ impl<F: Fabric> Middleware for InjectFabric<'_, F> {
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
+        self.count();
         let is_lost = self.silent.is_some_and(|Silent { rank, only }| {
             let Inject { shape, receive, .. } = self.inject;
             let to_others = global_rank::reached(shape.tp_world_size(), rank, to, at) != rank;
@@ -180,6 +225,7 @@ impl<F: Fabric> Middleware for InjectFabric<'_, F> {
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
+        self.count();
         // Every message holds a flag, and all of them are for others.
         let is_lost = self.silent.is_some_and(|silent| silent.only.is_none());
         if is_lost {
@@ -192,6 +238,7 @@ impl<F: Fabric> Middleware for InjectFabric<'_, F> {
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
+        self.count();
         match self.stray {
             Some(Stray::Astray { to: other, at: slot, .. })
                 if tail.len() as u64 == Tail::BYTES && to != other =>

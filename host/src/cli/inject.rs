@@ -1,5 +1,6 @@
 //! `--inject`: who misbehaves, and how.
 
+use super::BackendArg;
 use super::RunArgs;
 use crate::backend::inject::{Lost, Silent, Stray};
 use crate::case::Case;
@@ -18,7 +19,7 @@ impl RunArgs {
     /// No such fault or rank.
     pub fn silent(&self, case: &Case) -> Result<Option<Silent>, Error> {
         let Some(fault) = &self.inject else { return Ok(None) };
-        if self.stray(case)?.is_some() {
+        if self.stray(case)?.is_some() || self.killed(case)?.is_some() {
             return Ok(None);
         }
         let given = fault.strip_prefix("silent=").unwrap_or_default();
@@ -60,6 +61,27 @@ impl RunArgs {
                 Lost::Tp => shape.tp_world_size() > 1,
                 Lost::Ends => false,
             },
+        }
+    }
+
+    /// Whose process dies, and in place of which of its writes.
+    ///
+    /// # Errors
+    /// No such rank, or no process of its own.
+    pub fn killed(&self, case: &Case) -> Result<Option<(RankId, u64)>, Error> {
+        let given = self.inject.as_deref().and_then(|fault| fault.strip_prefix("killed="));
+        let Some(given) = given else { return Ok(None) };
+        let refuse = |why: &str| Err(Error::Request(format!("--inject killed={given}: {why}")));
+        if self.backend != BackendArg::Processes {
+            return refuse("only --backend processes has it");
+        }
+        let numbers = |(rank, at): (&str, &str)| rank.parse::<u32>().ok().zip(at.parse::<u64>().ok());
+        let Some((rank, at)) = given.split_once(':').and_then(numbers) else {
+            return refuse("must be killed=RANK:N with N writes before it dies");
+        };
+        match global_rank::all(&case.shape).find(|&member| case.name(member).0 == rank) {
+            Some(rank) => Ok(Some((rank, at))),
+            None => refuse("must be a rank of the group"),
         }
     }
 

@@ -5,7 +5,7 @@ use super::source::{flags, keep_inputs, open_case};
 use super::traffic::Bytes;
 use crate::atomic_file;
 use crate::backend::count::Counted;
-use crate::backend::inject::{Inject, Silent, Stray};
+use crate::backend::inject::{Inject, Killed, Silent, Stray};
 use crate::backend::lockstep::{Lockstep, Memory};
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::row_copy;
@@ -30,9 +30,11 @@ use crate::traffic_audit::{self, Moved};
 #[cfg(target_os = "linux")]
 use crate::world::Seat;
 use crate::world::World;
+use core::sync::atomic::AtomicU64;
 use core::time::Duration;
 use veriep_core::protocol::{Choices, Stage};
 use veriep_core::shape::{Product, Protocol, Shape};
+use veriep_core::units::RankId;
 use veriep_core::vector::Any;
 
 mod output;
@@ -62,6 +64,8 @@ struct Job<'a> {
     workers: Workers,
     silent: Option<Silent>,
     stray: Option<Stray>,
+    /// Whose process dies, and in place of which write.
+    killed: Option<(RankId, u64)>,
 }
 
 /// What a run that ended well has cost.
@@ -83,11 +87,11 @@ pub(super) fn run(args: &RunArgs, report: &mut Report) -> Result<(), Error> {
         atomic_file::check_writable(path)?;
         keep_inputs(&args.config, path)?;
     }
+    let (job, schedule) = job(args)?;
     if args.deadline.is_some() && !args.backend.is_timed() {
         let backend = args.backend.name();
         note(&format!("note: --deadline: --backend {backend} needs none: a hang is seen at once"));
     }
-    let (job, schedule) = job(args)?;
     let bar = match job.plan.check {
         Some(_) => progress(
             job.plan.rounds() as u64 * u64::from(global_rank::count(&job.case.shape)),
@@ -148,12 +152,12 @@ fn job(args: &RunArgs) -> Result<(Job<'_>, Schedule), Error> {
         return Err(Error::Request(why.to_owned()));
     }
     let flags = flags(&case.shape, args.flags)?;
-    let (silent, stray) = (args.silent(&case)?, args.stray(&case)?);
+    let (silent, stray, killed) = (args.silent(&case)?, args.stray(&case)?, args.killed(&case)?);
     let choices = Choices { order: args.order.into(), flags, receive, stage };
     let processes = processes(args, &case.shape)?;
     let plan = plan(args, &case.shape, &schedule, processes, (choices, args.vector.find()?))?;
     let workers = workers(args, processes);
-    Ok((Job { args, source, case, plan, processes, workers, silent, stray }, schedule))
+    Ok((Job { args, source, case, plan, processes, workers, silent, stray, killed }, schedule))
 }
 
 /// Only the hierarchy has stages.
@@ -189,6 +193,7 @@ fn layers<B>(job: &Job<'_>, memory: B) -> Layered<Inject, Layered<Counted, Layer
     let inject = Inject {
         silent: job.silent,
         stray: job.stray,
+        killed: job.killed.map(|(rank, at)| Killed { rank, at, made: AtomicU64::new(0) }),
         shape: case.shape.clone(),
         receive: job.plan.options.choices.receive,
     };

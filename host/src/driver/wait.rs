@@ -111,5 +111,6 @@ pub(crate) fn meet(world: &World) -> Result<(), Failure> {
         }
         rest.in_vain();
     }
+    world.enter(Phase::Starts);
     Ok(())
 }

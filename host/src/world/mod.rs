@@ -11,6 +11,8 @@ mod gone;
 mod patience;
 #[cfg(target_os = "linux")]
 mod processes;
+#[cfg(all(test, target_os = "linux"))]
+mod tests;
 #[cfg(target_os = "linux")]
 mod watch;
 
@@ -234,8 +236,11 @@ impl World {
     fn have_tried(&self, since: &[u64], of: &dyn Fn(usize) -> bool) -> bool {
         let tried = |((process, worker), &since)| {
             let word = |word| self.board.worker(process, worker, word).load(Ordering::Acquire);
+            let met = |process| self.board.of(process, OfProcess::Met).load(Ordering::Acquire);
             match self.phase_of(process) {
-                Phase::Meets | Phase::Ended => true,
+                // Else it goes on as soon as it looks.
+                Phase::Meets => !self.all_have_come(met(process)),
+                Phase::Ended => true,
                 // The first of the two passes may have begun before.
                 Phase::Drives => word(OfWorker::Busy) == 0 || word(OfWorker::InVain) >= since + 2,
                 Phase::Starts | Phase::Checks => false,

@@ -238,6 +238,56 @@ fn a_killed_process_is_named_whenever_it_dies() {
     agrees(&SMALL, &["4"]);
 }
 
+/// A rank dies in place of one write after the other, ever further apart, until it has none left and the run ends well.
+fn dies_at_any_write(group: &[&str], rank: u32) {
+    let (mut at, mut step, mut deaths, mut waited_for) = (0_u32, 1_u32, 0, 0);
+    loop {
+        let fault = format!("killed={rank}:{at}");
+        let run = ["run", "--backend", "processes", "--processes", "3", "--rounds", "2", "--format", "json"];
+        let output = veriep(&[&run, group, &["--inject", &fault]].concat());
+        let line = String::from_utf8_lossy(&output.stderr).into_owned();
+        if output.status.code() == Some(0) {
+            break;
+        }
+        assert_eq!(output.status.code(), Some(3), "{group:?} {fault}: {line}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let gone = &report["gone"];
+        assert_eq!(gone.as_array().unwrap().len(), 1, "{group:?} {fault}: {report}");
+        let ranks: Vec<_> = gone[0]["ranks"].as_array().unwrap().clone();
+        // An agent may still send when its rank's cores have ended.
+        assert_ne!(gone[0]["operator"], "check", "{group:?} {fault}: {report}");
+        assert_eq!(gone[0]["how"], "signal 9", "{group:?} {fault}: {report}");
+        for missing in report["missing"].as_array().into_iter().flatten() {
+            assert!(ranks.contains(&missing["source_rank"]), "{group:?} {fault}: {missing}");
+            waited_for += 1;
+        }
+        deaths += 1;
+        at += step;
+        step += step.div_ceil(2);
+    }
+    assert!(deaths > 5 && waited_for > 5, "{group:?}: {deaths} deaths, {waited_for} waited");
+}
+
+#[test]
+fn whoever_dies_at_any_write_of_any_protocol_is_named() {
+    let small = ["--preset", "tiny", "--set", "ep_world_size=4", "--set", "aiv_num=2"];
+    let with = |more: &[&str]| dies_at_any_write(&[&small, more].concat(), 2);
+    with(&[]);
+    with(&["--receive", "direct"]);
+    with(&["--set", "comm_alg=fullmesh_v2"]);
+    with(&["--dead", "1"]);
+    let tp =
+        ["--preset", "tiny", "--set", "tp_world_size=2", "--set", "moe_expert_num=2", "--set", "aiv_num=2"];
+    dies_at_any_write(&tp, 2);
+    let mesh =
+        ["--preset", "a2-64", "--set", "ep_world_size=16", "--set", "moe_expert_num=16", "--set", "k=4"];
+    dies_at_any_write(&[&mesh[..], &["--set", "h=1024", "--set", "bs=4", "--set", "aiv_num=2"]].concat(), 9);
+    for stage in ["2", "3"] {
+        let servers = ["--preset", "a2-hier-16", "--set", "h=1024", "--set", "aiv_num=4", "--stage", stage];
+        dies_at_any_write(&servers, 9);
+    }
+}
+
 #[test]
 fn a_silent_process_is_named_at_the_deadline() {
     let work = tempdir().unwrap();

@@ -10,7 +10,7 @@ use crate::command::of_memory;
 use crate::error::Error;
 use crate::generate::{Options, generate};
 use crate::global_rank;
-use crate::world::{Gone, GroupMemory, Members, Outcome, Seat, World, watch};
+use crate::world::{Gone, GroupMemory, Members, Outcome, Phase, Seat, World, watch};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
@@ -169,14 +169,17 @@ fn serve(args: &BenchArgs, seat: &Seat, memory: &GroupMemory) -> Result<core::co
     for nth in 1.. {
         let [what, first, second] = world.ordered(nth);
         let (first, second) = (first as u32, second as u32);
-        answer(&match what {
+        let done = match what {
             CHECK => group.check("").map(|()| Answer::default())?,
             SINGLE => {
                 let Samples { dispatch, combine } = group.single(first, second)?;
                 Answer { dispatch, combine, ..Answer::default() }
             }
             _ => Answer { round: group.chain(first)?, ..Answer::default() },
-        });
+        };
+        // Nobody waits for this process any more.
+        world.enter(Phase::Ended);
+        answer(&done);
     }
     Err(missing())
 }

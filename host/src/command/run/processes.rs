@@ -2,10 +2,10 @@
 //! process drives its ranks and tells the parent what they cost, or what went wrong.
 
 use super::{Job, ROOFLINE_ROUNDS, Ran, counted, layers, output, traffic};
+use crate::backend::Layer;
 use crate::backend::rank_remap::RankRemap;
 use crate::backend::row_copy;
 use crate::backend::shared::SharedMemory;
-use crate::backend::{Backend, Layer};
 use crate::batch::Batch;
 use crate::cli::RunArgs;
 use crate::command::of_memory;
@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 use std::io::Write;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::protocol::Fingerprints;
-use veriep_core::shape::{Product, Shape};
+use veriep_core::shape::Product;
 use veriep_core::units::{CoreId, RankId};
 
 /// What a process tells its parent at its end.
@@ -194,19 +194,11 @@ fn ended(
     let ranks: Vec<_> = rows.iter().map(returned).collect();
     let receive = plan.options.choices.receive;
     let first = Batch::varied(case, plan.last_rounds() - 1);
-    let roofline = bare(&backend, (&case.shape, receive), &first, &ranks, processes * workers)
-        .map_err(|failure| group::of_failure(0, &plan.unit, &failure))?;
+    let threads = processes * workers;
+    let roofline =
+        roofline::measure(&backend, (&case.shape, receive), &first, &ranks, threads, ROOFLINE_ROUNDS)
+            .map_err(|failure| group::of_failure(0, &plan.unit, &failure))?;
     Ok(Ran { roofline: Some(roofline), ..ran })
-}
-
-fn bare(
-    backend: &impl Backend,
-    group: (&Shape, veriep_core::protocol::Receive),
-    batch: &Batch<'_>,
-    ranks: &[RankState],
-    threads: usize,
-) -> Result<roofline::Roofline, Failure> {
-    roofline::measure(backend, group, batch, ranks, threads, ROOFLINE_ROUNDS)
 }
 
 /// The error of the lowest process that has one of its own.

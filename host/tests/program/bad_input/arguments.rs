@@ -87,6 +87,11 @@ rows! {
         room.run("run --preset tiny --receive direct --experts overwrite --set quant_mode=2")
     };
     a_stage_where_there_are_none: |room| room.run("run --preset tiny --stage 3");
+    a_death_where_there_are_no_processes: |room| room.run("run --preset tiny --inject killed=1:5");
+    a_death_at_no_write: |room| room.run("run --preset tiny --backend processes --inject killed=1");
+    a_death_of_a_rank_that_there_is_not: |room| {
+        room.run("run --preset tiny --backend processes --inject killed=2:5")
+    };
     a_row_for_nobody_where_there_are_no_relays: |room| room.run("run --preset tiny --inject astray=0");
     a_token_twice_from_a_rank_that_there_is_not: |room| {
         room.run("run --preset a2-hier-16 --inject twice=16")

@@ -1,0 +1,124 @@
+//! Worlds of several processes, all of them in this one.
+
+use super::*;
+use core::time::Duration;
+use std::thread;
+
+/// The watching world of a group of two processes with two ranks, and those of the processes.
+fn group() -> (World, [std::sync::Arc<World>; 2]) {
+    let memory = GroupMemory::new(2, 1, 0).unwrap();
+    let of = |process| {
+        let seat = Seat { process, processes: 2, workers: 1, fingerprint: 0, group: 0 };
+        seat.world(&memory, 2)
+    };
+    (World::watched(&memory, 2, 1, 2), [of(0), of(1)])
+}
+
+#[test]
+fn every_process_has_neighbouring_ranks_and_all_have_about_as_many() {
+    for ranks in 1..20 {
+        for processes in 1..=ranks as usize {
+            let memory = GroupMemory::new(processes, 1, 0).unwrap();
+            let world = World::watched(&memory, processes, 1, ranks);
+            let all: Vec<Vec<_>> =
+                (0..processes).map(|process| world.ranks_of(process).map(|rank| rank.0).collect()).collect();
+            assert_eq!(all.concat(), (0..ranks).collect::<Vec<_>>(), "{processes} processes");
+            let numbers: Vec<_> = all.iter().map(Vec::len).collect();
+            assert!(numbers.iter().max().unwrap() - numbers.iter().min().unwrap() <= 1, "{numbers:?}");
+        }
+    }
+}
+
+#[test]
+fn all_ranks_have_ended_when_those_of_all_processes_have() {
+    let (_, [a, b]) = group();
+    a.rank_is_open();
+    assert!(!a.all_ranks_ended(1) && !b.all_ranks_ended(1));
+    b.rank_is_open();
+    assert!(a.all_ranks_ended(1) && b.all_ranks_ended(1) && !a.all_ranks_ended(2));
+    // The next unit counts anew, also while the other is in the one before.
+    a.end_unit(1);
+    assert!(a.all_ranks_ended(0) && !a.all_ranks_ended(1) && b.all_ranks_ended(1));
+}
+
+#[test]
+fn all_processes_end_behind_the_same_unit() {
+    let (watching, worlds) = group();
+    let run = |world: &World| {
+        let mut units = 0;
+        loop {
+            world.propose();
+            crate::driver::meet(world).unwrap();
+            if !world.goes_on() {
+                return units;
+            }
+            world.end_unit(2);
+            units += 1;
+        }
+    };
+    let ended = thread::scope(|scope| {
+        let running = worlds.each_ref().map(|world| scope.spawn(|| run(world)));
+        thread::sleep(Duration::from_millis(5));
+        watching.ask_for_the_end();
+        running.map(|one| one.join().unwrap())
+    });
+    assert_eq!(ended[0], ended[1]);
+}
+
+#[test]
+fn nobody_is_stuck_while_somebody_checks_or_has_not_tried() {
+    let (watching, [a, b]) = group();
+    // A tenth of what is enough in any case.
+    let deadline = Duration::from_millis(100);
+    let is_spent = |tries: &[&World]| {
+        let mut patience = Patience::new(deadline);
+        patience.look(&watching);
+        for world in tries {
+            (0..2).for_each(|_| world.count_pass_in_vain(0));
+        }
+        thread::sleep(deadline + deadline / 10);
+        patience.is_spent(&watching)
+    };
+    a.enter(Phase::Drives);
+    a.set_busy(0, true);
+    b.checks(0);
+    assert!(!is_spent(&[&a]), "one checks");
+    b.enter(Phase::Drives);
+    b.set_busy(0, true);
+    assert!(!is_spent(&[&a]), "one has not tried");
+    assert!(is_spent(&[&a, &b]));
+    // Whoever waits for a meeting that the other has not come to waits like others; else it is about to go on.
+    a.enter(Phase::Meets);
+    a.arrive();
+    assert!(is_spent(&[&b]));
+    b.arrive();
+    assert!(!is_spent(&[&b]), "all have come");
+}
+
+#[test]
+fn who_has_not_run_since_the_last_move_is_silent() {
+    let memory = GroupMemory::new(2, 1, 0).unwrap();
+    // The other process shows no sign of life: nobody has taken its seat.
+    let seat = Seat { process: 0, processes: 2, workers: 1, fingerprint: 0, group: 0 };
+    let (watching, _a) = (World::watched(&memory, 2, 1, 2), seat.world(&memory, 2));
+    let mut patience = Patience::new(Duration::from_millis(1));
+    patience.look(&watching);
+    assert_eq!(patience.silent(&watching, Duration::from_millis(200)), Vec::<usize>::new());
+    thread::sleep(Duration::from_millis(300));
+    patience.look(&watching);
+    assert_eq!(patience.silent(&watching, Duration::from_millis(200)), [1]);
+}
+
+#[test]
+fn a_ring_wakes_who_listens() {
+    let (_, [a, b]) = group();
+    let rung = b.listen();
+    a.ring();
+    assert_ne!(b.rung(), rung);
+    // At once, as it has been rung already.
+    b.sleep(rung);
+    b.wake_up();
+    let rung = b.rung();
+    a.ring();
+    assert_eq!(b.rung(), rung, "nobody listens");
+}
