@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
+use veriep_core::fabric::coherent::{ARRIVE, JOINED, OPEN};
 use veriep_core::fabric::{Fabric, Progress, ProtocolError, Wait};
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::layout::record::Triple;
@@ -94,7 +95,7 @@ impl RankState {
     /// What a member of a simulated group has come to.
     pub(super) fn resume(&self, member: Member) {
         *self.agent() = member.agent;
-        self.joins[..member.ended].iter().for_each(|join| join.open.store(true, Ordering::Release));
+        self.joins[..member.ended].iter().for_each(|join| join.open.store(true, OPEN));
         for (kept, returned) in self.returned.iter().zip(member.returned) {
             *kept.write().unwrap_or_else(PoisonError::into_inner) = returned;
         }
@@ -102,7 +103,7 @@ impl RankState {
 
     /// Whether all cores of the rank have ended an operator of the unit.
     pub fn has_ended(&self, operator: usize) -> bool {
-        self.joins[operator].open.load(Ordering::Acquire)
+        self.joins[operator].open.load(JOINED)
     }
 }
 
@@ -309,11 +310,11 @@ impl Task {
     /// Ends the operator.
     fn end<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
         let join = &unit.ranks[self.rank.index()].joins[self.operator];
-        if join.ended.fetch_add(1, Ordering::AcqRel) + 1 < unit.shape.aiv_num() {
+        if join.ended.fetch_add(1, ARRIVE) + 1 < unit.shape.aiv_num() {
             self.leave();
             return Ok(());
         }
-        unit.completed.ended.fetch_add(1, Ordering::AcqRel);
+        unit.completed.ended.fetch_add(1, Ordering::Relaxed);
         self.phase = Phase::Last;
         self.close(unit)
     }
@@ -334,8 +335,8 @@ impl Task {
             self.run_experts(unit, batch, &state.returned[batch])?;
             self.experts += start.elapsed();
         }
-        state.joins[self.operator].open.store(true, Ordering::Release);
-        unit.completed.open.fetch_add(1, Ordering::AcqRel);
+        state.joins[self.operator].open.store(true, OPEN);
+        unit.completed.open.fetch_add(1, Ordering::Relaxed);
         self.leave();
         Ok(())
     }

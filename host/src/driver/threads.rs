@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 use veriep_core::fabric::Wait;
 use veriep_core::sim::cluster::Planned;
-use veriep_core::units::{CoreId, RankId, div_rem};
+use veriep_core::units::{RankId, div_rem};
 
 /// Steps that a core takes in a row before another one gets its turn.
 const TURN: u32 = 256;
@@ -41,7 +41,8 @@ pub enum Spread {
     /// All cores of a rank on one worker: the rank's rows stay in one cache.
     #[default]
     Ranks,
-    /// The cores of a rank on all workers, to exercise what the cores of a rank share.
+    /// The cores of a rank on all workers, to exercise what the cores of a rank share, and then the agents. With as many
+    /// workers each has one of its own.
     Cores,
 }
 
@@ -77,6 +78,8 @@ pub struct Times {
 #[repr(align(128))]
 struct Moved(AtomicU64);
 
+/// What workers tell each other. But for the begin it orders nothing, as [`Completed`](super::Completed): who sees a count too
+/// early looks once more.
 struct Shared {
     /// Workers that are ready to begin.
     ready: AtomicUsize,
@@ -95,18 +98,18 @@ impl Shared {
 
     /// Grows whenever a core moves.
     fn progress(&self) -> u64 {
-        self.moved.iter().map(|Moved(count)| count.load(Ordering::Acquire)).sum()
+        self.moved.iter().map(|Moved(count)| count.load(Ordering::Relaxed)).sum()
     }
 
     /// A core of a worker has moved.
     fn count_move(&self, worker: usize) {
         let Moved(count) = &self.moved[worker];
-        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Release);
+        count.store(count.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
     /// Whether every worker has tried all its cores since `progress` grew last, and none could move.
     fn all_have_tried(&self, progress: u64) -> bool {
-        let tried = |tried: &AtomicU64| tried.load(Ordering::Acquire);
+        let tried = |tried: &AtomicU64| tried.load(Ordering::Relaxed);
         self.tried.iter().map(tried).all(|seen| seen == progress || seen == ALL_DONE)
     }
 
@@ -204,17 +207,18 @@ struct Polled {
 
 impl<'a, B: Backend> Worker<'a, B> {
     fn new(unit: &'a Unit<'a, B>, workers: &'a Workers, shared: &'a Shared, w: usize) -> Self {
-        let mine = |rank: RankId, core: CoreId| {
+        let mine = |rank: RankId, nth_core: u32| {
             let nth = match workers.spread {
                 Spread::Ranks => rank.0,
-                Spread::Cores => rank.0 * unit.shape.aiv_num() + core.0,
+                Spread::Cores => nth_core,
             };
             div_rem(nth, workers.count as u32).1 as usize == w
         };
+        let cores = unit.shape.aiv_num();
         let ranks = global_rank::all(unit.shape);
         let tasks = ranks
             .flat_map(|rank| unit.tasks_of(rank))
-            .filter(|task| mine(task.rank, task.core))
+            .filter(|task| mine(task.rank, task.rank.0 * cores + task.core.0))
             .map(|task| Polled { task, ended: false, waiting: None })
             .collect();
         let times = Times {
@@ -223,7 +227,8 @@ impl<'a, B: Backend> Worker<'a, B> {
             steps: 0,
             waited_for: vec![Duration::ZERO; unit.ranks.len()],
         };
-        let agents = unit.agents().filter(|&rank| mine(rank, CoreId(0))).collect();
+        let agents =
+            unit.agents().filter(|&rank| mine(rank, unit.ranks.len() as u32 * cores + rank.0)).collect();
         Self { unit, workers, shared, number: w, tasks, agents, times, charged: 0, since: Instant::now() }
     }
 
@@ -244,11 +249,11 @@ impl<'a, B: Backend> Worker<'a, B> {
             let before = self.shared.progress();
             match self.pass() {
                 Ok((_, true)) => {
-                    self.shared.tried[self.number].store(ALL_DONE, Ordering::Release);
+                    self.shared.tried[self.number].store(ALL_DONE, Ordering::Relaxed);
                     break;
                 }
                 Ok((false, false)) => {
-                    self.shared.tried[self.number].store(before, Ordering::Release);
+                    self.shared.tried[self.number].store(before, Ordering::Relaxed);
                     in_vain += 1;
                 }
                 Ok(_) => in_vain = 0,
