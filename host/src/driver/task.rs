@@ -10,6 +10,7 @@ use core::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Instant;
+use veriep_core::fabric::coherent::{ARRIVE, JOINED, OPEN};
 use veriep_core::fabric::{Fabric, Progress, ProtocolError, Wait};
 use veriep_core::layout::outputs::{capacity, ep_recv_counts_bytes};
 use veriep_core::layout::record::Triple;
@@ -100,7 +101,7 @@ impl RankState {
     /// What a member of a simulated group has come to.
     pub(super) fn resume(&self, member: Member) {
         *self.agent() = member.agent;
-        self.joins[..member.ended].iter().for_each(|join| join.open.store(true, Ordering::Release));
+        self.joins[..member.ended].iter().for_each(|join| join.open.store(true, OPEN));
         for (kept, returned) in self.returned.iter().zip(member.returned) {
             *kept.write().unwrap_or_else(PoisonError::into_inner) = returned;
         }
@@ -108,7 +109,7 @@ impl RankState {
 
     /// Whether all cores of the rank have ended an operator of the unit.
     pub fn has_ended(&self, operator: usize) -> bool {
-        self.joins[operator].open.load(Ordering::Acquire)
+        self.joins[operator].open.load(JOINED)
     }
 }
 
@@ -315,7 +316,7 @@ impl Task {
     /// Ends the operator.
     fn end<B: Backend>(&mut self, unit: &Unit<'_, B>) -> Result<(), ProtocolError> {
         let join = &unit.ranks[self.rank.index()].joins[self.operator];
-        if join.ended.fetch_add(1, Ordering::AcqRel) + 1 < unit.shape.aiv_num() {
+        if join.ended.fetch_add(1, ARRIVE) + 1 < unit.shape.aiv_num() {
             self.leave();
             return Ok(());
         }
@@ -340,7 +341,7 @@ impl Task {
             unit.world.with_experts(|| self.run_experts(unit, batch, &state.returned[batch]))?;
             self.experts += start.elapsed();
         }
-        state.joins[self.operator].open.store(true, Ordering::Release);
+        state.joins[self.operator].open.store(true, OPEN);
         unit.world.rank_is_open();
         self.leave();
         Ok(())

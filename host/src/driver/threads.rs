@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Instant;
 use veriep_core::fabric::Wait;
 use veriep_core::sim::cluster::Planned;
-use veriep_core::units::{CoreId, RankId, div_rem};
+use veriep_core::units::{RankId, div_rem};
 
 /// Steps that a core takes in a row before another one gets its turn.
 const TURN: u32 = 256;
@@ -25,7 +25,8 @@ pub enum Spread {
     /// All cores of a rank on one worker: the rank's rows stay in one cache.
     #[default]
     Ranks,
-    /// The cores of a rank on all workers, to exercise what the cores of a rank share.
+    /// The cores of a rank on all workers, to exercise what the cores of a rank share, and then the agents. With as many
+    /// workers each has one of its own.
     Cores,
 }
 
@@ -55,6 +56,7 @@ pub struct Times {
     pub waited_for: Vec<Duration>,
 }
 
+/// What workers of this process tell each other. But for the begin it orders nothing.
 struct Shared {
     /// Workers that are ready to begin.
     ready: AtomicUsize,
@@ -153,20 +155,21 @@ struct Polled {
 
 impl<'a, B: Backend> Worker<'a, B> {
     fn new(unit: &'a Unit<'a, B>, workers: &'a Workers, shared: &'a Shared, w: usize) -> Self {
+        let cores = unit.shape.aiv_num();
         let first = unit.world.ranks().next().unwrap_or(RankId(0));
-        let mine = |rank: RankId, core: CoreId| {
-            let nth = rank.0 - first.0;
-            let nth = match workers.spread {
-                Spread::Ranks => nth,
-                Spread::Cores => nth * unit.shape.aiv_num() + core.0,
+        let nth = |rank: RankId| rank.0 - first.0;
+        let mine = |rank: RankId, nth_core: u32| {
+            let of = match workers.spread {
+                Spread::Ranks => nth(rank),
+                Spread::Cores => nth_core,
             };
-            div_rem(nth, workers.count as u32).1 as usize == w
+            div_rem(of, workers.count as u32).1 as usize == w
         };
         let tasks = unit
             .world
             .ranks()
             .flat_map(|rank| unit.tasks_of(rank))
-            .filter(|task| mine(task.rank, task.core))
+            .filter(|task| mine(task.rank, nth(task.rank) * cores + task.core.0))
             .map(|task| Polled { task, ended: false, waiting: None })
             .collect();
         let times = Times {
@@ -175,7 +178,9 @@ impl<'a, B: Backend> Worker<'a, B> {
             steps: 0,
             waited_for: vec![Duration::ZERO; unit.ranks.len()],
         };
-        let agents = unit.agents().filter(|&rank| mine(rank, CoreId(0))).collect();
+        // They come after all cores.
+        let all_cores = unit.world.ranks().count() as u32 * cores;
+        let agents = unit.agents().filter(|&rank| mine(rank, all_cores + nth(rank))).collect();
         Self { unit, workers, shared, number: w, tasks, agents, times, charged: 0, since: Instant::now() }
     }
 
