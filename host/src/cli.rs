@@ -466,6 +466,9 @@ pub struct ModeArgs {
     /// How rows are received.
     #[arg(long, value_parser = receive(), default_value = "copy")]
     pub receive: Receive,
+    /// Where experts leave what they return.
+    #[arg(long, value_enum, default_value_t)]
+    pub experts: ExpertsArg,
     /// How dispatch of the plain layout tells of records and of their number; left out: joint.
     #[arg(long, value_enum)]
     pub flags: Option<FlagsArg>,

@@ -153,9 +153,10 @@ pub fn resolve(args: &ConfigArgs) -> Result<Source, Error> {
 /// # Errors
 /// The shape leaves no such choice.
 pub(super) fn choices(shape: &Shape, args: &ModeArgs) -> Result<Choices, Error> {
-    case::support::receives(shape, args.receive)?;
+    let receive = args.experts.of(args.receive)?;
+    case::support::receives(shape, receive)?;
     let (flags, stage) = (flags(shape, args.flags)?, super::run::stage(shape, args.stage)?);
-    let choices = Choices { flags, receive: args.receive, stage, ..Choices::default() };
+    let choices = Choices { flags, receive, stage, ..Choices::default() };
     choices.check(shape, Capabilities::all()).map_err(|refused| Error::Request(refused.to_string()))?;
     Ok(choices)
 }

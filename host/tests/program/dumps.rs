@@ -130,6 +130,7 @@ fn of(said: &Value) -> Vec<u32> {
 fn who_loses_joint_flags_is_named() {
     JOINT.names_the_silent(&["", ":counts", ":rows"], "1");
     JOINT.names_the_silent(&[":counts", ":rows"], "2");
+    Group { options: &["--schedule", "DDCC"], ..JOINT }.names_the_silent(&[":rows"], "2");
     Group { options: &["--receive", "in-place"], ..JOINT }.names_the_silent(&[":rows"], "1");
 }
 
@@ -239,6 +240,32 @@ fn a_rank_that_never_began_is_named() {
         assert_eq!(said["ranks"][1]["operator"], Value::Null);
         assert!(said["unknown"].to_string().contains("ranks without a dump: [1]"), "{said}");
     }
+}
+
+#[test]
+fn ranks_two_operators_apart_are_placed() {
+    // Rank 0 is in dispatch 1 and lacks flags of rank 1; the others have ended combine 1.
+    let folder = JOINT.dump(0, &["--rounds", "1"]);
+    let waits = JOINT.dump(3, &["--rounds", "1", "--inject", "silent=1:counts"]);
+    let state = |folder: &TempDir, rank: u32| folder.path().join(format!("rank{rank}.state"));
+    fs::copy(state(&waits, 0), state(&folder, 0)).unwrap();
+    let put = |rank, at: u64, word: u64| {
+        let file = fs::OpenOptions::new().write(true).open(state(&folder, rank)).unwrap();
+        file.write_all_at(&word.to_le_bytes(), at).unwrap();
+    };
+    assert_eq!(culprits(3, folder.path(), &[]), [1]);
+    // They begin dispatch 2: its selectors are 0 again. Only rank 0 could not.
+    (1..4).for_each(|rank| (0..3).for_each(|core| put(rank, 786_432 + 512 * core, 0)));
+    // A flag of rank 2 is early there.
+    put(0, 393_216 + 32 * 2, 0x3F80_0000);
+    let said = diagnose(3, folder.path(), &[]);
+    assert_eq!(of(&said), [1, 2, 3]);
+    assert!(said["missing"].to_string().contains("flag of rank 1 for local expert 1"), "{said}");
+    // Further apart they cannot be: rank 1 behind combine 1, and rank 2 in combine 2.
+    (0..3).for_each(|core| put(1, 786_432 + 512 * core, 1));
+    (0..3).for_each(|core| put(2, 837_632 + 512 * core, 0));
+    let line = fails(2, &["diagnose", text(folder.path())]);
+    assert!(line.contains("further apart than they can be"), "{line}");
 }
 
 #[test]

@@ -53,8 +53,15 @@ pub(super) fn combine(
         let seen = others.get(of as usize).and_then(Option::as_ref);
         seen.is_none_or(|seen| seen.has_begun(Operator::Combine, number) && seen.behind.is_empty())
     };
-    let sources =
-        sources(group, member, number, &|of| cores(of).get(..).filter(|_| has_begun(of)).unwrap_or(&[]));
+    // What the core words of a rank tell of this dispatch, until it has passed another one.
+    let counted = |of: u32| {
+        let seen = others.get(of as usize).and_then(Option::as_ref);
+        let is_last = seen.is_some_and(|seen| {
+            seen.begun[0] == number || seen.last == Some((Operator::Dispatch, number + 1))
+        });
+        if is_last && has_begun(of) { cores(of) } else { &[] }
+    };
+    let sources = sources(group, member, number, &counted);
     for core in 0..shape.aiv_num() {
         for token in split::tokens(shape, rank, CoreId(core)) {
             let has = |k: &u32| {
@@ -73,9 +80,15 @@ pub(super) fn combine(
                 })
                 .collect();
             // Flags of a token are cleared together. A result that its rank cannot have sent is no cleared one.
-            let waits = !there.is_empty()
-                || lacks.iter().any(|lack| lack.what.source().is_some_and(|source| !has_begun(source)));
-            if waits { seen.waits.extend(lacks) } else { seen.doubts.extend(lacks) }
+            let unsent = |lack: &Lack| lack.what.source().is_some_and(|source| !has_begun(source));
+            let (unsent, others): (Vec<_>, Vec<_>) = lacks.into_iter().partition(unsent);
+            let is_open = there.is_empty() && unsent.is_empty();
+            seen.waits.extend(unsent);
+            if !there.is_empty() {
+                seen.waits.extend(others);
+            } else if is_open {
+                seen.doubts.extend(others);
+            }
         }
     }
     seen
