@@ -31,8 +31,8 @@ pub struct History {
     steps: Vec<Step>,
     /// What makes an actor's next step possible.
     causes: HashMap<Actor, Cause>,
-    /// The step that sent a flight, and when.
-    sent: HashMap<FlightId, (usize, Ps)>,
+    /// By slot of a flight: the step that sent it, and when.
+    sent: Vec<(usize, Ps)>,
     /// The flight that lands now, by what sent it.
     landing: Option<(usize, Ps)>,
     /// Since when an actor sleeps, and on which kind of word.
@@ -66,12 +66,15 @@ impl History {
 
     /// The step that is taken now sends a flight.
     pub fn sends(&mut self, flight: FlightId, at: Ps) {
-        self.sent.insert(flight, (self.now(), at));
+        if self.sent.len() <= flight.slot() {
+            self.sent.resize(flight.slot() + 1, (0, 0));
+        }
+        self.sent[flight.slot()] = (self.now(), at);
     }
 
     /// A flight lands.
     pub fn lands(&mut self, flight: FlightId) {
-        self.landing = self.sent.remove(&flight);
+        self.landing = self.sent.get(flight.slot()).copied();
     }
 
     /// An actor sleeps.

@@ -167,8 +167,8 @@ pub struct Timed {
     pub network: Network,
     /// What made each step possible.
     pub history: History,
-    /// Flights that must follow others, and those that have not arrived.
-    waits: HashMap<FlightId, Waits>,
+    /// By slot of a flight.
+    waits: Vec<Waits>,
     prices: Prices,
     paces: Paces,
     jitter: Dice,
@@ -196,9 +196,12 @@ impl Queue {
     }
 }
 
+/// What a flight that has not landed still waits for.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waits {
+    /// The network has carried it.
     arrived: bool,
+    /// What it must follow has landed.
     free: bool,
 }
 
@@ -241,7 +244,7 @@ impl Timed {
             queue: Queue::default(),
             network,
             history: History::default(),
-            waits: HashMap::new(),
+            waits: Vec::new(),
             prices: Prices::new(&cluster.costs),
             jitter: Dice(paces.seed),
             paces,
@@ -254,10 +257,9 @@ impl Timed {
     }
 
     fn has_arrived(&mut self, flight: FlightId, now: Ps) {
-        let waits = self.waits.entry(flight).or_default();
+        let waits = &mut self.waits[flight.slot()];
         waits.arrived = true;
         if waits.free {
-            self.waits.remove(&flight);
             self.queue.add(now, Due::Land(flight));
         }
     }
@@ -309,6 +311,10 @@ impl Chooser for Timed {
     fn issued(&mut self, flight: FlightId, what: &Flight) -> Lands {
         let (from, to, at) = (what.from.member.0, what.to.0, self.clock.time());
         self.history.sends(flight, at);
+        if self.waits.len() <= flight.slot() {
+            self.waits.resize(flight.slot() + 1, Waits::default());
+        }
+        self.waits[flight.slot()] = Waits::default();
         if let Some(log) = &self.clock.log {
             log.issued(flight, what);
         }
@@ -332,10 +338,9 @@ impl Chooser for Timed {
     }
 
     fn may_land(&mut self, flight: FlightId, _: &Flight) {
-        let waits = self.waits.entry(flight).or_default();
+        let waits = &mut self.waits[flight.slot()];
         waits.free = true;
         if waits.arrived {
-            self.waits.remove(&flight);
             self.queue.add(self.clock.now.get(), Due::Land(flight));
         }
     }

@@ -113,6 +113,78 @@ fn staggered_cores_send_to_fewer_receivers_at_once() {
 }
 
 #[test]
+fn the_split_and_the_order_of_before_are_slower() {
+    let [before, now] = ["--shared even --order plain", "--shared all-in --order staggered"].map(|split| {
+        simulate(&format!("--preset a3-288 --set bs=16 --cluster a3 --rows weightless {split}"))
+    });
+    let slowest = |said: &Value, operator: usize| said["operators"][operator]["slowest_us"].as_f64().unwrap();
+    assert!(slowest(&now, 0) <= 0.85 * slowest(&before, 0), "{before} {now}");
+    assert!(slowest(&now, 1) <= 0.8 * slowest(&before, 1), "{before} {now}");
+    // Nearly all ranks at once, against eight: one's own rows go by no port.
+    assert!(before["incast"]["dispatch"]["shared"].as_u64().unwrap() >= 256, "{}", before["incast"]);
+    assert_eq!(now["incast"]["dispatch"]["shared"], 8);
+}
+
+#[test]
+fn a_report_says_which_numbers_and_times_are_assumed() {
+    let full_mesh = "--preset a2-64 --set ep_world_size=16 --set moe_expert_num=16 --set h=1024 --cluster a2";
+    let said = simulate(&format!("{full_mesh} --cost word_ns=5"));
+    let marks = &said["marks"];
+    assert_eq!((&marks["port_gbs"], &marks["near_gbs"]), (&"measured".into(), &"derived".into()));
+    assert_eq!((&marks["poll_ns"], &marks["word_ns"]), (&"assumed".into(), &"given".into()));
+    let mark = |said: &Value| said["operators"][0]["mark"].as_str().unwrap().to_owned();
+    assert_eq!(mark(&said), "calibrated");
+    // Another rate is not the one that was found.
+    assert_eq!(mark(&simulate(&format!("{full_mesh} --link port_gbs=25.0"))), "predicted");
+    assert_eq!(
+        mark(&simulate("--preset a2-hier-16 --set h=1024 --cluster a2 --rows weightless")),
+        "predicted"
+    );
+}
+
+#[test]
+fn sweeps_and_seeds_tell_each_point_and_its_quartiles() {
+    let folder = tempdir().unwrap();
+    let csv = folder.path().join("times.csv");
+    let line = "--preset tiny --cluster a3 --jitter 20 --sweep bs=1,4 --sweep port_ns=100.0,5000.0 --seeds 3";
+    let said = simulate(&format!("{line} --against free --csv {}", text(&csv)));
+    let grid = said["grid"].as_array().unwrap();
+    assert_eq!(grid.len(), 2 * 2 * 2);
+    let median = |bs: &str, port_ns: &str| {
+        let point = grid.iter().find(|point| {
+            point["values"]["bs"] == bs
+                && point["values"]["port_ns"] == port_ns
+                && point["operator"] == "dispatch"
+        });
+        point.unwrap()["median_us"].as_f64().unwrap()
+    };
+    assert!(median("1", "5000.0") > median("1", "100.0") + 4.0);
+    for point in grid {
+        assert_eq!(point["seeds"], 3);
+        let of = |key: &str| point[key].as_f64().unwrap();
+        let keys = ["least_us", "first_quartile_us", "median_us", "third_quartile_us", "most_us"];
+        assert!(keys.map(of).is_sorted() && of("least_us") < of("most_us"), "{point}");
+    }
+    assert!(said["against"]["operators"][0]["ratio"].as_f64().unwrap() < 0.5, "{said}");
+    let lines = std::fs::read_to_string(csv).unwrap();
+    assert_eq!(lines.lines().count(), 1 + 4 * 3 * 2 * 2, "{lines}");
+}
+
+#[test]
+fn a_slow_rank_is_waited_for_and_stopped_senders_take_longer() {
+    let line = "--preset deepseek-v3-decode --set h=1024 --cluster a3 --rows weightless";
+    let plain = simulate(line);
+    let end = |said: &Value| said["end_us"].as_f64().unwrap();
+    let slow = simulate(&format!("{line} --slow 3:10"));
+    assert_eq!(slow["waits"][0]["rank"], 3, "{}", slow["waits"]);
+    assert!(end(&slow) > 2.0 * end(&plain));
+    let stopped = simulate(&format!("{line} --link chunk=1024 --link buffer=1024"));
+    let open = simulate(&format!("{line} --link chunk=1024"));
+    assert!(end(&stopped) > end(&open), "{} {}", end(&stopped), end(&open));
+    assert!(plain["waits_by_kind"].as_array().unwrap().iter().any(|kind| kind["what"] == "combine_flag"));
+}
+
+#[test]
 fn what_cannot_be_simulated_is_one_line() {
     let folder = tempdir().unwrap();
     let file = folder.path().join("cluster.toml");
@@ -151,6 +223,27 @@ fn what_cannot_be_simulated_is_one_line() {
             "must be RANK:US with RANK in [0, ",
         );
     }
+    for slow in ["4:1", "1", "x:1", "1:x", "1:0", "1:-1", "1:1e9"] {
+        says(
+            preset,
+            &format!("--preset tiny --cluster a3 --slow {slow}"),
+            "must be RANK:FACTOR with RANK in [0, ",
+        );
+    }
+    says(preset, "--preset tiny --cluster a3 --link buffer=100", "buffer = 100: must be 0 or at least chunk");
+    let by_write = "--preset tiny --cluster a3 --link port_by=write --link ports=4";
+    says(preset, by_write, "ports = 4: must be 7, the ways of the hash");
+    says(preset, "--preset tiny --cluster a3 --sweep bs", "missing '=': must be KEY=A,B,C");
+    says(preset, "--preset tiny --cluster a3 --sweep bs=1,,2", "missing value");
+    says(preset, "--preset tiny --cluster a3 --sweep bz=1,2", "unknown key `bz`");
+    says(preset, "--preset tiny --cluster a3 --against nowhere", "nowhere: cannot read");
+    let tier = "[[tier]]\nsource = \"\"\nranks = 0\nns = 1.0\noversubscription = 1.0\n";
+    says(&format!("{preset}\n{tier}"), tiny, "tier.ranks = 0: must be at least 1");
+    says(
+        &preset.replace("measured = []", "measured = [\"port\"]"),
+        tiny,
+        "measured, derived: port: must be one of",
+    );
     says(preset, "--preset tiny --cluster a3 --stage 2", "--stage");
     says(
         preset,

@@ -15,6 +15,14 @@ pub struct FlightId {
     pub(super) slot: u32,
 }
 
+impl FlightId {
+    /// A small number that no other flight has before this one has ended.
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        self.slot as usize
+    }
+}
+
 /// What kind of effect is on its way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlightKind {
