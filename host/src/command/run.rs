@@ -134,6 +134,11 @@ fn job(args: &RunArgs) -> Result<(Job<'_>, Schedule), Error> {
             "--processes",
             "--backend processes has",
         ),
+        (
+            args.dump.is_some() && args.backend == BackendArg::Processes,
+            "--dump",
+            "--backend threads, lockstep and weak have",
+        ),
     ] {
         if wrong {
             return Err(Error::Request(format!("{option}: only {who} it, not {backend}")));

@@ -182,16 +182,6 @@ fn who_loses_the_ends_of_its_streams_is_named() {
 }
 
 #[test]
-#[cfg(target_os = "linux")]
-fn processes_leave_a_dump_too() {
-    let folder = tempdir().unwrap();
-    let run = ["run", "--preset", "tiny", "--backend", "processes", "--processes", "2", "--deadline", "1"];
-    let output = veriep(&[&run[..], &["--inject", "silent=1", "--dump", text(folder.path())]].concat());
-    assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(culprits(3, folder.path(), &[]), [1]);
-}
-
-#[test]
 fn in_good_runs_and_zeros_nobody_owes() {
     let more: [&[&str]; 2] = [&["--rounds", "3"], &["--rounds", "2", "--schedule", "DDCC"]];
     for group in [JOINT, SEPARATE, DIRECT, IN_BLOCKS, TP, MESH, MESSAGES, STREAMS] {

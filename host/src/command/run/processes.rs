@@ -143,10 +143,7 @@ pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error
         told[process] = told[process].take().or_else(|| Told::read(&members.said(process)));
         told[process].is_some()
     };
-    let mapped = shared(&memory, processes, workers.count, job)?.mapped();
-    let outcome = super::dumped(job, mapped, || {
-        Ok(watch(&world, &mut members, workers.deadline, has_told, &mut have_ended))
-    })?;
+    let outcome = watch(&world, &mut members, workers.deadline, has_told, &mut have_ended);
     for (process, told) in told.iter_mut().enumerate() {
         *told = told.take().or_else(|| Told::read(&members.said(process)));
     }
