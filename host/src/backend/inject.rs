@@ -114,23 +114,31 @@ pub struct Inject {
     pub receive: Receive,
 }
 
-/// The fabric of [`Inject`].
+/// The fabric of [`Inject`]. It is made for every turn of a core: what a rank does wrong is looked up when it writes.
 #[derive(Debug)]
 pub struct InjectFabric<'b, F> {
     inner: F,
     inject: &'b Inject,
-    /// The rank itself, when it is the silent one.
-    silent: Option<Silent>,
-    /// Likewise.
-    stray: Option<Stray>,
-    /// Likewise.
-    killed: Option<&'b Killed>,
+    rank: RankId,
 }
 
-impl<F> InjectFabric<'_, F> {
+impl Inject {
+    /// Whether `rank` is the silent one, and how.
     #[inline]
-    fn count(&self) {
-        if let Some(killed) = self.killed {
+    fn silent(&self, rank: RankId) -> Option<Silent> {
+        self.silent.filter(|silent| silent.rank == rank)
+    }
+
+    /// Likewise.
+    #[inline]
+    fn stray(&self, rank: RankId) -> Option<Stray> {
+        self.stray.filter(|stray| stray.rank() == rank)
+    }
+
+    /// `rank` is about to write.
+    #[inline]
+    fn count(&self, rank: RankId) {
+        if let Some(killed) = self.killed.as_ref().filter(|killed| killed.rank == rank) {
             killed.count();
         }
     }
@@ -147,19 +155,15 @@ impl Stray {
 impl Layer for Inject {
     type Fabric<'b, F: Fabric + 'b> = InjectFabric<'b, F>;
 
+    #[inline]
     fn fabric<'b, F: Fabric + 'b>(&'b self, rank: RankId, _: CoreId, inner: F) -> InjectFabric<'b, F> {
-        let silent = self.silent.filter(|silent| silent.rank == rank);
-        let stray = self.stray.filter(|stray| stray.rank() == rank);
-        let killed = self.killed.as_ref().filter(|killed| killed.rank == rank);
-        InjectFabric { inner, inject: self, silent, stray, killed }
+        InjectFabric { inner, inject: self, rank }
     }
 
     type Nic<'b, N: Nic + 'b> = InjectNic<'b, N>;
 
     fn nic<'b, N: Nic + 'b>(&'b self, rank: RankId, inner: N) -> InjectNic<'b, N> {
-        let silent = self.silent.filter(|silent| silent.rank == rank);
-        let killed = self.killed.as_ref().filter(|killed| killed.rank == rank);
-        InjectNic { inner, silent, twice: self.stray == Some(Stray::Twice(rank)), killed }
+        InjectNic { inner, inject: self, rank }
     }
 }
 
@@ -167,11 +171,8 @@ impl Layer for Inject {
 #[derive(Debug)]
 pub struct InjectNic<'b, N> {
     inner: N,
-    silent: Option<Silent>,
-    /// Everything is posted twice.
-    twice: bool,
-    /// The rank's process is to die.
-    killed: Option<&'b Killed>,
+    inject: &'b Inject,
+    rank: RankId,
 }
 
 impl<N: Nic> Nic for InjectNic<'_, N> {
@@ -180,20 +181,20 @@ impl<N: Nic> Nic for InjectNic<'_, N> {
     }
 
     fn post(&mut self, transfer: &Transfer) -> Result<Post, Fault> {
-        if let Some(killed) = self.killed {
-            killed.count();
-        }
-        match self.silent.map(|silent| silent.only) {
+        self.inject.count(self.rank);
+        match self.inject.silent(self.rank).map(|silent| silent.only) {
             Some(None) => Ok(Post::Posted),
             // Bytes arrive in order, so the rest does.
             Some(Some(Lost::Ends)) => {
                 let len = transfer.len.saturating_sub(8);
                 self.inner.post(&Transfer { len, ..*transfer })
             }
-            _ if self.twice => match self.inner.post(transfer)? {
-                Post::Posted => self.inner.post(transfer).map(|_| Post::Posted),
-                Post::Busy => Ok(Post::Busy),
-            },
+            _ if self.inject.stray(self.rank) == Some(Stray::Twice(self.rank)) => {
+                match self.inner.post(transfer)? {
+                    Post::Posted => self.inner.post(transfer).map(|_| Post::Posted),
+                    Post::Busy => Ok(Post::Busy),
+                }
+            }
             _ => self.inner.post(transfer),
         }
     }
@@ -215,8 +216,8 @@ impl<F: Fabric> Middleware for InjectFabric<'_, F> {
     }
 
     fn publish(&mut self, to: RankId, at: Place, word: u64) -> Result<(), Fault> {
-        self.count();
-        let is_lost = self.silent.is_some_and(|Silent { rank, only }| {
+        self.inject.count(self.rank);
+        let is_lost = self.inject.silent(self.rank).is_some_and(|Silent { rank, only }| {
             let Inject { shape, receive, .. } = self.inject;
             let to_others = global_rank::reached(shape.tp_world_size(), rank, to, at) != rank;
             to_others && only.is_none_or(|only| only == Lost::of(shape, *receive, at))
@@ -225,21 +226,21 @@ impl<F: Fabric> Middleware for InjectFabric<'_, F> {
     }
 
     fn send(&mut self, to: RankId, at: Place, message: &[u8]) -> Result<(), Fault> {
-        self.count();
+        self.inject.count(self.rank);
         // Every message holds a flag, and all of them are for others.
-        let is_lost = self.silent.is_some_and(|silent| silent.only.is_none());
+        let is_lost = self.inject.silent(self.rank).is_some_and(|silent| silent.only.is_none());
         if is_lost {
             return Ok(());
         }
-        if matches!(self.stray, Some(Stray::Twice(_))) && message.len() > 8 {
+        if matches!(self.inject.stray(self.rank), Some(Stray::Twice(_))) && message.len() > 8 {
             self.inner.send(to, at, message)?;
         }
         self.inner.send(to, at, message)
     }
 
     fn put(&mut self, to: RankId, at: Place, row: &[u8], tail: &[u8]) -> Result<(), Fault> {
-        self.count();
-        match self.stray {
+        self.inject.count(self.rank);
+        match self.inject.stray(self.rank) {
             Some(Stray::Astray { to: other, at: slot, .. })
                 if tail.len() as u64 == Tail::BYTES && to != other =>
             {
