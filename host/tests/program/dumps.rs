@@ -259,6 +259,14 @@ fn ranks_two_operators_apart_are_placed() {
 }
 
 #[test]
+fn only_the_rank_that_never_began_is_named_for_results() {
+    // All have ended combine 1 but rank 2, whose state is as new.
+    let folder = JOINT.dump(0, &["--rounds", "1"]);
+    fs::File::create(folder.path().join("rank2.state")).unwrap().set_len(1 << 20).unwrap();
+    assert_eq!(culprits(3, folder.path(), &[]), [2]);
+}
+
+#[test]
 fn it_is_said_how_far_each_rank_is() {
     let folder = JOINT.dump(3, &["--rounds", "1", "--inject", "silent=2:counts"]);
     let said = diagnose(3, folder.path(), &[]);
