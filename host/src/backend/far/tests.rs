@@ -4,14 +4,24 @@ use super::stream::{CHUNK_HEAD, Entry, Incoming, Kind, Outgoing};
 use super::{FarFabric, FarMemory, FarNic, MemoryWire, Processes, Wire};
 use crate::backend::shared::SharedMemory;
 use crate::backend::{Backend, Reader};
+use crate::batch::Batch;
+use crate::config::{Bs, Config};
 use crate::conformance::{on_threads, refusals};
+use crate::driver::schedule::Schedule;
+use crate::driver::threads::{self, Spread, Workers};
+use crate::driver::{self, Unit};
+use crate::generate::{self, Left, generate_left};
 use crate::global_rank;
+use crate::group::{self, Plan};
+use crate::world::World;
 use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
 use std::panic::catch_unwind;
 use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use veriep_core::place::{Place, Region, Tensor};
-use veriep_core::shape::Shape;
+use veriep_core::protocol::{Choices, Flags, Receive, Stage};
+use veriep_core::shape::{Limits, Shape};
 use veriep_core::units::{CoreId, RankId};
 
 type Far<W> = FarMemory<SharedMemory, W>;
@@ -32,7 +42,17 @@ impl<W: Wire + 'static> Net<W> {
         chunk: usize,
         wires: impl FnOnce(usize) -> Vec<W>,
     ) -> Self {
-        Self::bent(shape, of, chunk, wires, |_| ())
+        Self::bent(shape, of, chunk, wires, (1, |_| ()))
+    }
+
+    fn with_batches(
+        shape: &Shape,
+        of: impl Fn(u32) -> usize,
+        chunk: usize,
+        wires: impl FnOnce(usize) -> Vec<W>,
+        batches: usize,
+    ) -> Self {
+        Self::bent(shape, of, chunk, wires, (batches, |_| ()))
     }
 
     fn bent(
@@ -40,14 +60,14 @@ impl<W: Wire + 'static> Net<W> {
         of: impl Fn(u32) -> usize,
         chunk: usize,
         wires: impl FnOnce(usize) -> Vec<W>,
-        bend: impl Fn(&Far<W>),
+        (batches, bend): (usize, impl Fn(&Far<W>)),
     ) -> Self {
         let of: Vec<usize> = (0..global_rank::count(shape)).map(of).collect();
         let count = of.iter().max().unwrap() + 1;
         let process = |(me, wire)| {
             let near = (0..count).map(|other| other == me).collect();
             let processes = Processes { me, of: of.clone(), near };
-            let far = FarMemory::new(SharedMemory::new(shape, 1).unwrap(), shape, processes, wire)
+            let far = FarMemory::new(SharedMemory::new(shape, batches).unwrap(), shape, processes, wire)
                 .with_chunk(chunk);
             bend(&far);
             Arc::new(far)
@@ -58,11 +78,11 @@ impl<W: Wire + 'static> Net<W> {
         let poll = move || {
             while !ended.load(Ordering::Relaxed) {
                 if !all.iter().fold(false, |moved, far| far.poll() | moved) {
-                    thread::yield_now();
+                    std::thread::yield_now();
                 }
             }
         };
-        Self { processes, of, stop, polls: Some(thread::spawn(poll)) }
+        Self { processes, of, stop, polls: Some(std::thread::spawn(poll)) }
     }
 }
 
@@ -72,7 +92,7 @@ impl<W> Drop for Net<W> {
         if let Some(polls) = self.polls.take() {
             polls.join().unwrap();
         }
-        if !thread::panicking() {
+        if !std::thread::panicking() {
             self.processes.iter().for_each(|far| assert_eq!(far.failed.get(), None));
         }
     }
@@ -111,6 +131,54 @@ fn far_memory_keeps_the_contract_wherever_entries_are_cut() {
             );
         }
         refusals(|shape| Net::new(shape, |rank| (rank / ranks) as usize, 64, network(1)));
+    }
+}
+
+/// Rounds of a group whose ranks all are processes, or two by two, compared with the oracle.
+fn rounds(config: Config, choices: Choices, ranks: u32, chunk: usize) {
+    let options = generate::Options { limits: Limits::None, seed: 7, ..generate::Options::default() };
+    let case = generate_left(config, options, Left::All, "test").unwrap();
+    let options = driver::Options { choices, ..driver::Options::default() };
+    let unit = Schedule::parse("DC").unwrap().repeat(6);
+    let net =
+        Net::with_batches(&case.shape, |rank| (rank / ranks) as usize, chunk, network(3), unit.batches());
+    let plan = Plan { unit, units: 1, last: None, options, check: Some(1) };
+    let workers =
+        Workers { count: 2, spread: Spread::Cores, pinned: false, deadline: Duration::from_secs(20) };
+    let world = World::alone(global_rank::count(&case.shape), workers.count);
+    let drive = |unit: &Unit<'_, _>| threads::run(unit, &workers);
+    let traffic = |round| Batch::varied(&case, 5 - round);
+    group::run(&case.shape, &plan, traffic, (&world, &net), drive, &|| ()).unwrap();
+}
+
+#[test]
+fn every_protocol_runs_over_wires() {
+    let small = Config {
+        ep_world_size: 4,
+        moe_expert_num: 8,
+        k: 2,
+        h: 32,
+        bs: Bs::Uniform(3),
+        aiv_num: 2,
+        hccl_buffsize_mb: 105,
+        ..Config::default()
+    };
+    let copied = Choices::default();
+    let named = |comm_alg: &str| Config { comm_alg: comm_alg.to_owned(), ..small.clone() };
+    let a2 = |comm_alg: &str| Config { product: "a2".to_owned(), server_ranks: 2, ..named(comm_alg) };
+    for (config, choices) in [
+        (small.clone(), copied),
+        (small.clone(), Choices { flags: Flags::Separate, ..copied }),
+        (small.clone(), Choices { receive: Receive::InPlace, ..copied }),
+        (named("fullmesh_v2"), copied),
+        (Config { tp_world_size: 2, moe_expert_num: 4, ..small.clone() }, copied),
+        (a2(""), copied),
+        (a2("hierarchy"), copied),
+        (a2("hierarchy"), Choices { stage: Stage::Two, ..copied }),
+    ] {
+        for (ranks, chunk) in [(1, 61), (2, super::CHUNK)] {
+            rounds(config.clone(), choices, ranks, chunk);
+        }
     }
 }
 
@@ -154,8 +222,9 @@ fn a_flag_ahead_of_its_rows_is_caught() {
 #[test]
 fn entries_acknowledged_before_they_are_applied_are_caught() {
     let early = |far: &Far<MemoryWire>| far.engine().early = true;
-    let run =
-        || on_threads(|shape| Net::bent(shape, |rank| rank as usize, super::CHUNK, network(1), early), 1000);
+    let run = || {
+        on_threads(|shape| Net::bent(shape, |rank| rank as usize, super::CHUNK, network(1), (1, early)), 1000)
+    };
     let panic = catch_unwind(run).unwrap_err();
     assert!(panic.downcast_ref::<String>().unwrap().contains("seen"), "{panic:?}");
 }
