@@ -223,7 +223,10 @@ fn a_flag_ahead_of_its_rows_is_caught() {
 fn entries_acknowledged_before_they_are_applied_are_caught() {
     let early = |far: &Far<MemoryWire>| far.engine().early = true;
     let run = || {
-        on_threads(|shape| Net::bent(shape, |rank| rank as usize, super::CHUNK, network(1), (1, early)), 1000)
+        on_threads(
+            |shape| Net::bent(shape, |rank| rank as usize, super::CHUNK, network(1), (1, early)),
+            1000,
+        );
     };
     let panic = catch_unwind(run).unwrap_err();
     assert!(panic.downcast_ref::<String>().unwrap().contains("seen"), "{panic:?}");
@@ -272,7 +275,9 @@ fn a_lie_names_its_sender_and_ends_the_group() {
     let mut lies = |entry| {
         out.add((entry, [&[1; 8], &[]]), 100, &mut Vec::new, &mut |_| unreachable!()).unwrap();
         liar.send(0, out.close(1, 0, &mut Vec::new)).unwrap();
-        (0..100).for_each(|_| _ = far.poll());
+        (0..100).for_each(|_| {
+            far.poll();
+        });
         far.failed().map(str::to_owned)
     };
     assert_eq!(lies(entry(RankId(0), Region::Window, 0)), None);
