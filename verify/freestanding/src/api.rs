@@ -442,6 +442,7 @@ fn words(shape: &Shape, fabric: &mut RawFabric<'_>) {
     let epoch = barrier::next_epoch(any());
     keep(barrier::arrive(fabric, rank, core, epoch, ShareSum::default()));
     keep((barrier::missing(fabric, shape.aiv_num(), core, epoch), barrier::sum_of(fabric, core, epoch)));
+    keep((barrier::last_of(any().into(), any().into()), barrier::sum_in(any().into())));
     keep((fabric.quiet(), fabric.observe(Place::state(u64::from(any())))));
     black_box(fabric.cells());
 }
