@@ -1,6 +1,6 @@
 //! Links between ranks in virtual time. A rank has ports, each with a link out and a link in; where they share its traffic evenly
 //! they are one link at the rate of all. Between two ranks of a server there is a link for each direction, and groups of ranks
-//! may share links to the others ([`Tier`](super::prices::Tier)). A link carries one chunk at a time.
+//! may share links to the others ([`Tier`]). A link carries one chunk at a time.
 
 use super::prices::{Egress, Links, PortBy, Ps, Tier, mbs, ps, transfer};
 use crate::events::timeline::{Busy, Direction};
