@@ -7,7 +7,7 @@ use pyo3::exceptions::{PyIndexError, PyOSError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use veriep::case::{Case, Opened};
-use veriep::cli::{FlagsArg, ModeArgs, PortArgs};
+use veriep::cli::{ExpertsArg, FlagsArg, ModeArgs, PortArgs};
 use veriep::command::{Asked, Exported, compared};
 use veriep::config::Config;
 use veriep::error::{Error, Problem};
@@ -24,8 +24,8 @@ use tensors::{Given as Tensors, Taken, given, taken};
 
 /// Names and texts of TOML values.
 type Keys = Vec<(String, String)>;
-/// `receive`, `flags`, `stage`, `port_offset`.
-type Options = (String, Option<String>, Option<u32>, i64);
+/// `receive`, `experts`, `flags`, `stage`, `port_offset`.
+type Options = (String, String, Option<String>, Option<u32>, i64);
 
 /// A Python exception of an error.
 fn raised(py: Python<'_>, error: &Error) -> PyErr {
@@ -66,11 +66,16 @@ fn changed(mut config: Config, keys: &Keys) -> PyResult<Config> {
     Ok(config)
 }
 
-fn mode((receive, flags, stage, port_offset): Options) -> PyResult<ModeArgs> {
+fn mode((receive, experts, flags, stage, port_offset): Options) -> PyResult<ModeArgs> {
     let unknown = |name: &str, seen: &str, legal: &str| {
         PyValueError::new_err(format!("{name} = {seen:?}: must be {legal}"))
     };
     let named = Receive::MODES.into_iter().find(|mode| mode.name() == receive);
+    let experts = match experts.as_str() {
+        "apart" => ExpertsArg::Apart,
+        "overwrite" => ExpertsArg::Overwrite,
+        other => return Err(unknown("experts", other, "\"apart\" or \"overwrite\"")),
+    };
     let flags = match flags.as_deref() {
         None => None,
         Some("joint") => Some(FlagsArg::Joint),
@@ -83,6 +88,7 @@ fn mode((receive, flags, stage, port_offset): Options) -> PyResult<ModeArgs> {
     let legal = Receive::MODES.map(|mode| format!("{:?}", mode.name())).join(", ");
     Ok(ModeArgs {
         receive: named.ok_or_else(|| unknown("receive", &receive, &format!("one of {legal}")))?,
+        experts,
         flags,
         stage,
         port: PortArgs { port_offset },

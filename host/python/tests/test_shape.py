@@ -14,6 +14,7 @@ KINDS = [
     dict(preset="tiny", flags="separate", port_offset=1024),
     dict(preset="tiny", comm_alg="fullmesh_v2", quant_mode=2),
     dict(preset="tiny", receive="direct"),
+    dict(preset="tiny", receive="direct", experts="overwrite"),
     dict(preset="tiny", ep_world_size=3, shared_expert_rank_num=1),
     dict(preset="a2-hier-16", bs=2, stage=2),
 ]

@@ -20,6 +20,7 @@ def check(
     *,
     preset: str | None = None,
     receive: str = "copy",
+    experts: str = "apart",
     port_offset: int = 0,
     **config: Any,
 ) -> list[Violation]:
@@ -36,7 +37,7 @@ def check(
     product = "a4": must be "a3" or "a2"; hint: product = "a3"
     bs = 0: must be in [1, 512]; hint: bs = 1
     """
-    options = (receive, None, None, port_offset)
+    options = (receive, experts, None, None, port_offset)
     problems = _native.check(subject(case, preset, config), options, case is not None)
     return [Violation([problem]) for problem in json.loads(problems)]
 

@@ -112,7 +112,8 @@ class Shape:
     """A valid configuration.
 
     Keywords are the keys of ``config.toml``, or the sources' names of them; what is left out is as in ``preset``, or has its
-    default. ``receive``, ``flags``, ``stage`` and ``port_offset`` are the choices of a group that decide where things lie.
+    default. ``receive``, ``experts``, ``flags``, ``stage`` and ``port_offset`` are the choices of a group that decide where
+    things lie.
 
     >>> import veriep
     >>> shape = veriep.Shape(epWorldSize=4, moe_expert_num=8, k=2, h=1024, bs=4)
@@ -130,12 +131,13 @@ class Shape:
         *,
         preset: str | None = None,
         receive: str = "copy",
+        experts: str = "apart",
         flags: str | None = None,
         stage: int | None = None,
         port_offset: int = 0,
         **config: Any,
     ) -> None:
-        self._native = _native.Plan(preset, keys(config), (receive, flags, stage, port_offset))
+        self._native = _native.Plan(preset, keys(config), (receive, experts, flags, stage, port_offset))
 
     @cached_property
     def _plan(self) -> dict[str, Any]:
