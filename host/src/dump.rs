@@ -102,6 +102,8 @@ pub(crate) struct Dump<'a> {
     options: Options,
     /// By the numbers that files have.
     mapped: Vec<Mapped>,
+    /// The file that is mapped, and where, if other processes write there.
+    file: Option<(&'a fs::File, usize)>,
 }
 
 impl<'a> Dump<'a> {
@@ -112,7 +114,13 @@ impl<'a> Dump<'a> {
         mapped: Vec<Mapped>,
     ) -> Self {
         let options = Options::of(choices, case.config.port_offset, in_flight as u32);
-        Self { folder, case, options, mapped }
+        Self { folder, case, options, mapped, file: None }
+    }
+
+    /// The memory is that of a file which is mapped at that address, and other processes write there.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn of_file(self, file: &'a fs::File, address: usize) -> Self {
+        Self { file: Some((file, address)), ..self }
     }
 
     /// Runs a group, writes what it has when it ends, however it does, and whenever a signal asks for it.
@@ -159,7 +167,11 @@ impl<'a> Dump<'a> {
             for (region, &(address, len)) in REGIONS.into_iter().zip(mapped).filter(|(_, (_, len))| *len > 0)
             {
                 let path = file(folder, number, region);
-                copy(address, len, &path).map_err(|e| Error::io(&path, "write", &e))?;
+                let copied = match self.file {
+                    Some((file, start)) => copy_of_file(file, (address - start) as u64, len, &path),
+                    None => copy(address, len, &path),
+                };
+                copied.map_err(|e| Error::io(&path, "write", &e))?;
             }
         }
         let options = toml::to_string(&self.options).map_err(|e| Error::Request(e.to_string()))?;
@@ -214,6 +226,38 @@ fn copy(address: usize, len: u64, path: &Path) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The same of a part of a file: this process may never have looked at pages that others have written.
+#[cfg(target_os = "linux")]
+fn copy_of_file(file: &fs::File, start: u64, len: u64, path: &Path) -> std::io::Result<()> {
+    use rustix::fs::{SeekFrom, seek};
+    use rustix::io::Errno;
+    use std::os::unix::fs::FileExt;
+
+    let out = fs::File::create(path)?;
+    out.set_len(len)?;
+    let (mut bytes, mut at, end) = (vec![0; rustix::param::page_size()], start, start + len);
+    while at < end {
+        at = match seek(file, SeekFrom::Data(at)) {
+            Ok(at) if at < end => at,
+            // Nothing but holes follows.
+            Ok(_) | Err(Errno::NXIO) => break,
+            Err(error) => return Err(error.into()),
+        };
+        let now = &mut bytes[..(end - at).min(rustix::param::page_size() as u64) as usize];
+        file.read_exact_at(now, at)?;
+        if now.iter().any(|&byte| byte != 0) {
+            out.write_all_at(now, at - start)?;
+        }
+        at += now.len() as u64;
+    }
+    Ok(())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn copy_of_file(_: &fs::File, _: u64, _: u64, _: &Path) -> std::io::Result<()> {
+    Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "dumps need Linux"))
 }
 
 #[cfg(not(target_os = "linux"))]

@@ -134,11 +134,6 @@ fn job(args: &RunArgs) -> Result<(Job<'_>, Schedule), Error> {
             "--processes",
             "--backend processes has",
         ),
-        (
-            args.dump.is_some() && args.backend == BackendArg::Processes,
-            "--dump",
-            "--backend threads, lockstep and weak have",
-        ),
     ] {
         if wrong {
             return Err(Error::Request(format!("{option}: only {who} it, not {backend}")));
@@ -293,9 +288,15 @@ fn dumped<T>(
     mapped: Vec<dump::Mapped>,
     run: impl FnOnce() -> Result<T, Error>,
 ) -> Result<T, Error> {
-    let Some(folder) = &job.args.dump else { return run() };
+    let Some(dump) = dump(job, mapped) else { return run() };
+    dump.around(run)
+}
+
+/// The dump that is asked for, if one is.
+fn dump<'a>(job: &'a Job<'_>, mapped: Vec<dump::Mapped>) -> Option<Dump<'a>> {
     let Plan { unit, options, .. } = &job.plan;
-    Dump::new(folder, &job.case, (options.choices, unit.in_flight()), mapped).around(run)
+    let folder = job.args.dump.as_ref()?;
+    Some(Dump::new(folder, &job.case, (options.choices, unit.in_flight()), mapped))
 }
 
 /// The case itself in the last round, varied before.

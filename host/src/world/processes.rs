@@ -59,6 +59,11 @@ impl GroupMemory {
         Board::bytes(processes, workers).next_multiple_of(PAGE)
     }
 
+    /// The file.
+    pub(crate) const fn file(&self) -> &File {
+        &self.file
+    }
+
     /// The mapping.
     #[must_use]
     pub const fn map(&self) -> &Arc<MmapRaw> {

@@ -182,6 +182,18 @@ fn who_loses_the_ends_of_its_streams_is_named() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn processes_leave_a_dump_too() {
+    let run = ["run", "--preset", "tiny", "--backend", "processes", "--processes", "2", "--deadline", "1"];
+    for (rank, lost) in [(1, ""), (0, ":rows")] {
+        let (folder, fault) = (tempdir().unwrap(), format!("silent={rank}{lost}"));
+        let output = veriep(&[&run[..], &["--inject", &fault, "--dump", text(folder.path())]].concat());
+        assert_eq!(output.status.code(), Some(3), "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(culprits(3, folder.path(), &[]), [rank]);
+    }
+}
+
+#[test]
 fn in_good_runs_and_zeros_nobody_owes() {
     let more: [&[&str]; 2] = [&["--rounds", "3"], &["--rounds", "2", "--schedule", "DDCC"]];
     for group in [JOINT, SEPARATE, DIRECT, IN_BLOCKS, TP, MESH, MESSAGES, STREAMS] {

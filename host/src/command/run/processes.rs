@@ -143,7 +143,13 @@ pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error
         told[process] = told[process].take().or_else(|| Told::read(&members.said(process)));
         told[process].is_some()
     };
-    let outcome = watch(&world, &mut members, workers.deadline, has_told, &mut have_ended);
+    let mapped = shared(&memory, processes, workers.count, job)?.mapped();
+    let start = memory.map().as_ptr() as usize;
+    let watched = || Ok(watch(&world, &mut members, workers.deadline, has_told, &mut have_ended));
+    let outcome = match super::dump(job, mapped) {
+        Some(dump) => dump.of_file(memory.file(), start).around(watched),
+        None => watched(),
+    }?;
     for (process, told) in told.iter_mut().enumerate() {
         *told = told.take().or_else(|| Told::read(&members.said(process)));
     }

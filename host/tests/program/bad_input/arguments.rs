@@ -47,7 +47,6 @@ rows! {
     no_threads: |room| room.run("run --preset tiny --threads 0");
     threads_where_there_are_none: |room| room.run("run --preset tiny --backend weak --threads 2");
     processes_where_there_are_none: |room| room.run("run --preset tiny --processes 2");
-    a_dump_of_processes: |room| room.run("run --preset tiny --backend processes --dump dumps");
     more_processes_than_ranks: |room| room.run("run --preset tiny --backend processes --processes 3");
     a_deadline_where_a_hang_is_seen_at_once: |room| room.run("run --preset tiny --backend weak --deadline 5");
     a_deadline_of_nothing: |room| room.run("run --preset tiny --deadline 0");
