@@ -177,7 +177,7 @@ pub struct Timed {
     pub cut: bool,
     /// Choices and network events so far.
     pub events: u64,
-    /// Who may step and has not yet, if somebody wants to know.
+    /// The cores and agents that are ready and have not stepped yet; kept only for the check for lost wake-ups.
     pub offers: Option<BTreeSet<Actor>>,
     /// The number of a wake-up that is lost, for a twin.
     pub loses: Option<u64>,

@@ -1,5 +1,5 @@
-//! Who waits sleeps until another process rings, where processes outnumber processors: a yield does not hand the processor to
-//! whom one waits for.
+//! Where processes outnumber processors, a worker that waits sleeps until another process rings. A yield would not give the
+//! processor to the process that it waits for.
 
 use super::World;
 use core::sync::atomic::{Ordering, fence};
@@ -11,7 +11,7 @@ use rustix::thread::futex::{self, Flags};
 const NAP: Duration = Duration::from_millis(5);
 
 impl World {
-    /// From now on others ring. A flag that is not seen behind this call is rung for.
+    /// Asks other processes to ring. What the caller does not see after this call, somebody will ring for.
     pub(crate) fn listen(&self) -> u32 {
         self.board.asleep(self.me).fetch_add(1, Ordering::Relaxed);
         // With the one of `ring`: either the ringer sees that somebody listens, or this one sees what was written before.
@@ -36,7 +36,7 @@ impl World {
         self.board.asleep(self.me).fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Wakes whoever of other processes sleeps: there may be something to see.
+    /// Wakes the sleeping workers of other processes, because there may be something new to see.
     pub(crate) fn ring(&self) {
         fence(Ordering::SeqCst);
         for process in (0..self.processes()).filter(|&process| process != self.me) {

@@ -143,7 +143,7 @@ fn children(parent: u32) -> Vec<u32> {
 }
 
 fn is_running(pid: u32) -> bool {
-    // Who is dead and not yet buried does not run.
+    // A process that has died may still be listed until its parent has waited for it.
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
 

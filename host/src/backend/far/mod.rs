@@ -1,8 +1,8 @@
 //! Memory of ranks in several processes, some of which do not map each other's: what goes to those is carried by a [`Wire`],
 //! and their process applies it in order.
 //!
-//! The order of a stream is what rule 2 asks for, and more. Quiet waits until the other process has applied what the core has
-//! sent. Nothing arrives by itself: whoever drives a group polls.
+//! A stream keeps its order, which is more than rule 2 of the contract asks for. Quiet answers yes once the other process has
+//! applied what the core sent. Nothing arrives by itself: the driver of a group must call [`FarMemory::poll`].
 
 mod stream;
 #[cfg(test)]
@@ -139,14 +139,11 @@ impl<B, W: Wire> FarMemory<B, W> {
         let mut engine = self.engine();
         let Engine { wire, ways, last, .. } = &mut *engine;
         let (out, came) = &mut ways[process];
-        let wire = core::cell::RefCell::new(wire);
-        let mut spare = || wire.borrow_mut().spare();
         let mut ship = |out: &mut Outgoing| {
             came.told = came.applied;
-            let chunk = out.close(self.processes.me, came.applied, &mut Vec::new);
-            wire.borrow_mut().send(process, chunk)
+            wire.send(process, out.close(self.processes.me, came.applied))
         };
-        if let Err(why) = out.add((entry, parts), self.chunk, &mut spare, &mut ship) {
+        if let Err(why) = out.add((entry, parts), self.chunk, &mut ship) {
             self.failed.get_or_init(|| why);
             return Err(fault);
         }
@@ -203,8 +200,7 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
         for (process, (out, came)) in ways.iter_mut().enumerate() {
             if due(out, came) {
                 came.told = came.applied;
-                let chunk = out.close(self.processes.me, came.applied, &mut || wire.spare());
-                wire.send(process, chunk)?;
+                wire.send(process, out.close(self.processes.me, came.applied))?;
             }
         }
         Ok(())

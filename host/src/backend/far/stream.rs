@@ -78,13 +78,12 @@ impl Outgoing {
         &mut self,
         (entry, parts): (Entry, [&[u8]; 2]),
         most: usize,
-        spare: &mut dyn FnMut() -> Vec<u8>,
         ship: &mut dyn FnMut(&mut Self) -> Result<(), String>,
     ) -> Result<(), String> {
         self.entries += 1;
         for mut part in [&entry.head()[..], parts[0], parts[1]] {
             while !part.is_empty() {
-                self.open(spare);
+                self.open();
                 let (now, later) = part.split_at(part.len().min(CHUNK_HEAD + most - self.chunk.len()));
                 self.chunk.extend_from_slice(now);
                 part = later;
@@ -96,10 +95,9 @@ impl Outgoing {
         Ok(())
     }
 
-    fn open(&mut self, spare: &mut dyn FnMut() -> Vec<u8>) {
+    /// Makes room for a head, if there is none.
+    fn open(&mut self) {
         if self.chunk.is_empty() {
-            self.chunk = spare();
-            self.chunk.clear();
             self.chunk.resize(CHUNK_HEAD, 0);
         }
     }
@@ -110,8 +108,8 @@ impl Outgoing {
     }
 
     /// The chunk as it is, even without an entry, which tells that so many of the other direction have been applied.
-    pub(super) fn close(&mut self, me: usize, applied: u64, spare: &mut dyn FnMut() -> Vec<u8>) -> Vec<u8> {
-        self.open(spare);
+    pub(super) fn close(&mut self, me: usize, applied: u64) -> Vec<u8> {
+        self.open();
         self.chunks += 1;
         let mut chunk = core::mem::take(&mut self.chunk);
         let head = [MAGIC, me as u64, self.chunks, applied];

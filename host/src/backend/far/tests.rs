@@ -236,8 +236,8 @@ fn entries_acknowledged_before_they_are_applied_are_caught() {
 fn said(change: impl Fn(&mut Vec<u8>)) -> Result<u64, String> {
     let mut out = Outgoing::default();
     let entry = Entry { kind: Kind::Words, member: RankId(0), at: Place::state(8), len: 8 };
-    out.add((entry, [&[1; 8], &[]]), 100, &mut Vec::new, &mut |_| unreachable!()).unwrap();
-    let mut chunk = out.close(1, 0, &mut Vec::new);
+    out.add((entry, [&[1; 8], &[]]), 100, &mut |_| unreachable!()).unwrap();
+    let mut chunk = out.close(1, 0);
     change(&mut chunk);
     Incoming::default().take(1, &chunk, 64, 0..=5, &mut |seen, bytes| {
         assert_eq!((seen, bytes), (entry, &[1; 8][..]));
@@ -273,8 +273,8 @@ fn a_lie_names_its_sender_and_ends_the_group() {
         |member, region, offset| Entry { kind: Kind::Row, member, at: Place { region, offset }, len: 8 };
     let mut out = Outgoing::default();
     let mut lies = |entry| {
-        out.add((entry, [&[1; 8], &[]]), 100, &mut Vec::new, &mut |_| unreachable!()).unwrap();
-        liar.send(0, out.close(1, 0, &mut Vec::new)).unwrap();
+        out.add((entry, [&[1; 8], &[]]), 100, &mut |_| unreachable!()).unwrap();
+        liar.send(0, out.close(1, 0)).unwrap();
         (0..100).for_each(|_| {
             far.poll();
         });
@@ -291,7 +291,7 @@ fn a_lie_names_its_sender_and_ends_the_group() {
 #[test]
 fn a_chunk_that_comes_twice_or_too_early_is_refused() {
     let mut out = Outgoing::default();
-    let mut chunk = || out.close(1, 0, &mut Vec::new);
+    let mut chunk = || out.close(1, 0);
     let (first, second, third) = (chunk(), chunk(), chunk());
     let mut came = Incoming::default();
     let mut take = |chunk: &[u8]| came.take(1, chunk, 0, 0..=0, &mut |_, _| Ok(()));

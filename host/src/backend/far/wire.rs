@@ -19,11 +19,6 @@ pub trait Wire: Debug + Send {
     /// # Errors
     /// The network has failed.
     fn receive(&mut self) -> Result<Option<(usize, &[u8])>, String>;
-
-    /// Room for a chunk, with anything in it.
-    fn spare(&mut self) -> Vec<u8> {
-        Vec::new()
-    }
 }
 
 type Links = Vec<Mutex<VecDeque<Vec<u8>>>>;

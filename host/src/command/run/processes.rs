@@ -143,10 +143,10 @@ pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error
         told[process] = told[process].take().or_else(|| Told::read(&members.said(process)));
         told[process].is_some()
     };
-    let mapped = shared(&memory, processes, workers.count, job)?.mapped();
+    let view = shared(&memory, processes, workers.count, job)?;
     let start = memory.map().as_ptr() as usize;
     let watched = || Ok(watch(&world, &mut members, workers.deadline, has_told, &mut have_ended));
-    let outcome = match super::dump(job, mapped) {
+    let outcome = match super::dump(job, view.mapped()) {
         Some(dump) => dump.of_file(memory.file(), start).around(watched),
         None => watched(),
     }?;
@@ -155,7 +155,7 @@ pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error
     }
     let told: Vec<Told> = told.into_iter().map(Option::unwrap_or_default).collect();
     match outcome {
-        Outcome::Well => ended(job, &memory, processes, workers.count, &told),
+        Outcome::Well => ended(job, view, processes * workers.count, &told),
         Outcome::Failed => Err(failed(&told)),
         Outcome::Stuck => Err(stuck(job, &told, workers.deadline)),
         Outcome::Gone(departed) => Err(gone(job, &world, &told, &departed)),
@@ -163,13 +163,7 @@ pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error
 }
 
 /// All ended well: what they cost together, and the result.
-fn ended(
-    job: &Job<'_>,
-    memory: &GroupMemory,
-    processes: usize,
-    workers: usize,
-    told: &[Told],
-) -> Result<Ran, Error> {
+fn ended(job: &Job<'_>, view: SharedMemory, threads: usize, told: &[Told]) -> Result<Ran, Error> {
     let Job { args, case, plan, .. } = job;
     let all = told.iter().filter_map(|told| told.costs.clone());
     let costs = all.reduce(Costs::beside).unwrap_or_default();
@@ -184,7 +178,7 @@ fn ended(
     }
     let mut rows = vec![0; global_rank::count(&case.shape) as usize];
     told.iter().flat_map(|told| &told.rows).for_each(|&(rank, n)| rows[rank as usize] = n);
-    let backend = RankRemap::of(case).over(shared(memory, processes, workers, job)?);
+    let backend = RankRemap::of(case).over(view);
     if let Some(path) = &args.out {
         output::write(path, case, &backend, &rows, plan.last_rounds() - 1)?;
     }
@@ -197,7 +191,6 @@ fn ended(
     let ranks: Vec<_> = rows.iter().map(returned).collect();
     let receive = plan.options.choices.receive;
     let first = Batch::varied(case, plan.last_rounds() - 1);
-    let threads = processes * workers;
     let roofline =
         roofline::measure(&backend, (&case.shape, receive), &first, &ranks, threads, ROOFLINE_ROUNDS)
             .map_err(|failure| group::of_failure(0, &plan.unit, &failure))?;
