@@ -154,6 +154,6 @@ mod tests {
 
     #[test]
     fn one_half_is_enough_for_one_operator() {
-        assert!(explore(2, 1, Some(1), 1000).counterexample.is_none());
+        assert!(explore(2, 1, Some(1), 1000, || false).counterexample.is_none());
     }
 }

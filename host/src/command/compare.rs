@@ -73,7 +73,7 @@ pub(super) fn run(args: &CompareArgs, report: &mut Report) -> Result<(), Error> 
     } else {
         if let Some(assignment) = args.set.first() {
             let seen = shown(assignment);
-            return Err(Error::file(&args.expected, &format!("--set {seen}: a result has no configuration")));
+            return Err(Error::file(&args.expected, format!("--set {seen}: a result has no configuration")));
         }
         let expected = read(&args.expected)?;
         if expected.is_empty() {
