@@ -223,7 +223,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             let mut is_spent = || world.is_stopped() || world.is_alone() && patience.is_spent(world);
             if rest.passes() > 0 && is_spent() {
-                self.shared.fail(Failure::Hang(Hang { after: self.workers.deadline, missing: Vec::new() }));
+                self.shared.fail(Failure::Hang(Hang { after: patience.deadline(), missing: Vec::new() }));
                 self.add_complaints();
                 break;
             }

@@ -21,6 +21,7 @@ mod kill;
 mod plan;
 mod processes;
 mod receive;
+mod records;
 mod refused;
 mod run;
 #[cfg(feature = "schedule")]
