@@ -18,6 +18,8 @@ mod twin;
 #[cfg(target_os = "linux")]
 mod watch;
 
+#[cfg(target_os = "linux")]
+pub use crate::record::How;
 pub use gone::Gone;
 pub(crate) use gone::list;
 pub use patience::Patience;
