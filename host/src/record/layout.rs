@@ -101,7 +101,7 @@ pub struct About {
     pub cores: u32,
     /// Worker threads.
     pub workers: usize,
-    /// Entries of each ring.
+    /// Entries of each ring, a power of two.
     pub entries: usize,
     /// Microseconds since 1970 and nanoseconds of the entries' clock, at one time.
     pub clock: (u64, u64),
@@ -139,7 +139,7 @@ impl Parts {
     /// An entry of it.
     #[must_use]
     pub const fn entry(&self, worker: usize, n: u64) -> usize {
-        self.ring(worker) + PAGE + (n % self.entries as u64) as usize * ENTRY
+        self.ring(worker) + PAGE + (n as usize & (self.entries - 1)) * ENTRY
     }
 }
 

@@ -340,6 +340,9 @@ fn about(bytes: &Bytes<'_>) -> Result<About, Error> {
             return Err(bytes.refuse(format_args!("{name}: {seen}: must be in [1, {most}]")));
         }
     }
+    if !entries.is_power_of_two() {
+        return Err(bytes.refuse(format_args!("entries: {entries}: must be a power of two")));
+    }
     Ok(about)
 }
 

@@ -1,8 +1,8 @@
 //! A process's own file, while the process runs.
 #![allow(unsafe_code)]
 
-use super::layout::{self, About, ENTRY, Head, NAMES, PAGE, PLACE, Parts, Words};
-use super::{End, now};
+use super::layout::{self, About, ENTRY, Head, LIMITS, NAMES, PAGE, PLACE, Parts, Words};
+use super::now;
 use crate::backend::Told;
 use crate::events::recorder::Book;
 use crate::events::{Kind, What};
@@ -19,7 +19,7 @@ use veriep_core::sim::cluster::Planned;
 use veriep_core::units::CoreId;
 
 /// Words that a ring remembers to have seen last.
-const SEEN: usize = 1024;
+const SEEN: usize = 256;
 
 /// Records what the ranks of this process do.
 #[derive(Debug)]
@@ -56,12 +56,13 @@ impl Writer {
         let malformed = || io::Error::from(io::ErrorKind::InvalidData);
         let mut word = [0; 8];
         file.read_exact_at(&mut word, Head::Text.offset() as u64)?;
-        let mut text = vec![0; usize::try_from(u64::from_ne_bytes(word)).map_err(|_| malformed())?];
+        let text = usize::try_from(u64::from_ne_bytes(word)).ok().filter(|&text| text <= LIMITS.0);
+        let mut text = vec![0; text.ok_or_else(malformed)?];
         file.read_exact_at(&mut text, PAGE as u64)?;
         let about: About = serde_json::from_slice(&text)?;
         let parts = Parts::new(text.len(), &about);
         let map = MmapOptions::new().map_raw(file)?;
-        if map.len() != parts.len || about.entries == 0 {
+        if map.len() != parts.len || !about.entries.is_power_of_two() || about.workers == 0 {
             return Err(malformed());
         }
         let mut nth = Vec::new();
@@ -84,17 +85,13 @@ impl Writer {
         self.first.store(first_round, Ordering::Relaxed);
     }
 
-    /// The process ends by itself.
-    pub fn ends(&self, end: End) {
-        self.word(Head::End.offset()).store(end as u64, Ordering::Release);
-    }
-
     #[inline]
     fn word(&self, offset: usize) -> &AtomicU64 {
         debug_assert!(offset.is_multiple_of(8) && offset + 8 <= self.parts.len);
-        // SAFETY: callers pass multiples of 8 inside of parts whose end `new` has compared with the length of the mapping, which
-        // begins on a page and stays as long as `self`. The file is as long as its mapping, with blocks for all of it. Whoever
-        // else maps or writes it is another process; in this one these bytes are reached as atomic words alone.
+        // SAFETY: callers pass multiples of 8 inside of parts whose end `new` has compared with the length of the mapping: a place
+        // below `places()`, a worker below `workers`, an entry by the bits of its number below `entries`. The mapping begins on a
+        // page, is as long as its file, which has blocks for all of it, and stays as long as `self`. These bytes are reached as
+        // atomic words alone, by this process and by whoever else maps the file.
         unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().wrapping_add(offset).cast()) }
     }
 
@@ -121,17 +118,17 @@ impl Writer {
         // Who sees a word of this entry sees that the one before is counted: there is never more than one half.
         fence(Ordering::Release);
         self.set(self.parts.entry(worker, n), words);
-        count.store(n + 1, Ordering::Release);
+        count.store(n.wrapping_add(1), Ordering::Release);
     }
 
     /// Changes a place. Who finds it in the midst of that knows by the odd number.
     fn change(&self, at: usize, change: impl FnOnce()) {
         let changes = self.word(at);
         let n = changes.load(Ordering::Relaxed);
-        changes.store(n + 1, Ordering::Relaxed);
+        changes.store(n.wrapping_add(1), Ordering::Relaxed);
         fence(Ordering::Release);
         change();
-        changes.store(n + 2, Ordering::Release);
+        changes.store(n.wrapping_add(2), Ordering::Release);
     }
 
     /// The number of a phase in a ring.
@@ -216,7 +213,7 @@ impl Book for Writer {
         let of_tp = u64::from(at.region != Region::State);
         let key = (at.offset << 1 | of_tp) ^ (place as u64) << 44;
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let seen = &ring.seen[(mixed >> 54) as usize % SEEN];
+        let seen = &ring.seen[(mixed >> 56) as usize % SEEN];
         let operator = self.operators[place].load(Ordering::Relaxed);
         let now_seen = mixed ^ word.rotate_left(17) ^ operator << 20;
         if seen.load(Ordering::Relaxed) != now_seen {
