@@ -3,7 +3,7 @@
 use super::processes::Members;
 use super::{At, Gone, Patience, World};
 use crate::interrupt;
-use core::fmt;
+use crate::record::How;
 use core::time::Duration;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
@@ -22,27 +22,6 @@ const SETTLES: Duration = Duration::from_millis(200);
 const SAYS: Duration = Duration::from_millis(200);
 /// How long others may take to their verdicts when one has failed, or to say what they miss when all are stuck.
 const ENDS: Duration = Duration::from_secs(2);
-
-/// How a process has left its group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum How {
-    /// Killed by that signal.
-    Signal(i32),
-    /// Ended by itself with that status, without a word.
-    Exit(i32),
-    /// It does not run.
-    Silent,
-}
-
-impl fmt::Display for How {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Signal(signal) => write!(f, "signal {signal}"),
-            Self::Exit(status) => write!(f, "exit {status}"),
-            Self::Silent => f.write_str("silent"),
-        }
-    }
-}
 
 /// Somebody who has left, and where it was last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +43,8 @@ pub enum Outcome {
     Well,
     /// Some ended by themselves and said why; the others were stopped.
     Failed,
-    /// Nobody moved for the deadline; each said what it misses.
-    Stuck,
+    /// Nobody moved for so long; each said what it misses.
+    Stuck(Duration),
     /// Somebody died; the others said what they miss.
     Gone(Vec<Departed>),
 }
@@ -97,14 +76,14 @@ pub fn watch(
         if is_done(watch.members) {
             return Outcome::Well;
         }
-        if patience.look(world) >= deadline {
+        if patience.look(world) >= patience.deadline() {
             let silent = patience.silent(world, SILENT);
             if !silent.is_empty() {
                 let gone = silent.into_iter().map(|process| watch.departed(process, How::Silent));
                 break Outcome::Gone(gone.collect());
             }
             if patience.is_spent(world) {
-                break Outcome::Stuck;
+                break Outcome::Stuck(patience.deadline());
             }
         }
     };
@@ -115,7 +94,7 @@ pub fn watch(
         |process| matches!(&outcome, Outcome::Gone(gone) if gone.iter().any(|d| d.process == process));
     while since.elapsed() < limit {
         watch.members.reap();
-        let mut all = watch.members.0.iter().enumerate();
+        let mut all = watch.members.all.iter().enumerate();
         if all.all(|(process, member)| member.end.is_some() || is_silent(process)) {
             break;
         }
@@ -151,8 +130,8 @@ impl<F: FnMut(usize, &mut Members) -> bool> Watch<'_, F> {
     /// Those who died, and whether others failed and said why.
     fn ended_badly(&mut self) -> (Vec<Departed>, bool) {
         let (mut gone, mut failed) = (Vec::new(), false);
-        for process in 0..self.members.0.len() {
-            let Some(end) = self.members.0[process].end.filter(|end| !end.success()) else { continue };
+        for process in 0..self.members.all.len() {
+            let Some(end) = self.members.all[process].end.filter(|end| !end.success()) else { continue };
             let how = how(end);
             if matches!(how, How::Exit(_)) && (self.has_told)(process, self.members) {
                 failed = true;
@@ -180,11 +159,12 @@ impl<F: FnMut(usize, &mut Members) -> bool> Watch<'_, F> {
 
     fn departed(&self, process: usize, how: How) -> Departed {
         let at = self.world.place_of(process);
+        self.members.note_death(process, how);
         Departed { process, pid: self.members.pid(process), how, at }
     }
 }
 
-fn how(end: ExitStatus) -> How {
+pub(super) fn how(end: ExitStatus) -> How {
     match (end.signal(), end.code()) {
         (Some(signal), _) => How::Signal(signal),
         (None, status) => How::Exit(status.unwrap_or(-1)),

@@ -1,6 +1,7 @@
 //! `--backend processes`: the parent starts a process for each part of the ranks, watches them and reports for all; a
 //! process drives its ranks and tells the parent what they cost, or what went wrong.
 
+use super::flight::{self, Own};
 use super::{Job, ROOFLINE_ROUNDS, Ran, counted, layers, output, traffic};
 use crate::backend::Layer;
 use crate::backend::rank_remap::RankRemap;
@@ -14,12 +15,16 @@ use crate::driver::{self, Failure, Hang, Missing, RankState, Unit};
 use crate::error::Error;
 use crate::global_rank;
 use crate::group::{self, Costs, Plan};
+use crate::record::Folder;
 use crate::roofline;
 use crate::traffic_audit::Moved;
-use crate::world::{At, Departed, Gone, GroupMemory, Members, Outcome, Phase, Seat, World, watch};
+use crate::world::{
+    At, Departed, Gone, GroupMemory, Members, Outcome, Phase, Seat, World, record_folder, watch,
+};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::io::Write;
+use std::sync::Arc;
 use veriep_core::fabric::{Flag, Wait};
 use veriep_core::protocol::Fingerprints;
 use veriep_core::shape::Product;
@@ -68,7 +73,9 @@ fn fingerprint(job: &Job<'_>) -> u64 {
 /// A process of a group: drives its ranks, says what they cost and ends.
 pub(super) fn take_part(args: &RunArgs, seat: &Seat, memory: &GroupMemory) -> ! {
     let mut told = Told::default();
-    let status = match drive(args, seat, memory, &mut told) {
+    let drove = drive(args, seat, memory, &mut told);
+    flight::ends(record_folder().as_deref(), seat.process, drove.is_ok());
+    let status = match drove {
         Ok(()) => 0,
         Err(error) => {
             told.error = Some((error.status(), error.lines().join("; ")));
@@ -89,11 +96,14 @@ fn drive(args: &RunArgs, seat: &Seat, memory: &GroupMemory, told: &mut Told) -> 
     }
     let Job { case, plan, .. } = &job;
     let world = seat.world(memory, global_rank::count(&case.shape));
-    let backend = layers(&job, shared(memory, seat.processes, seat.workers, &job)?);
     let workers = driver::threads::Workers { count: seat.workers, ..job.workers };
+    let own = Own::begin(record_folder().as_deref(), seat.process, &job, &world, &workers);
+    let shared = shared(memory, seat.processes, seat.workers, &job)?;
+    let backend = layers(&job, own.layer().over(shared));
     let (mut units, mut moved) = (0, None);
     let drive = |unit: &Unit<'_, _>| {
         told.unit = units;
+        own.begins_unit(plan.unit(units).0);
         units += 1;
         let ran = counted(unit, &mut moved, || driver::threads::run(unit, &workers));
         if let Err(Failure::Hang(hang)) = &ran {
@@ -122,7 +132,11 @@ fn shared(
 }
 
 /// Starts a group, waits for its end and reports for all.
-pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error> {
+pub(super) fn run(
+    job: &Job<'_>,
+    record: Option<Arc<Folder>>,
+    tick: &(impl Fn() + Sync),
+) -> Result<Ran, Error> {
     let Job { case, plan, .. } = job;
     let (processes, workers) = (job.processes, job.workers);
     let ranks = global_rank::count(&case.shape);
@@ -130,7 +144,7 @@ pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error
     let memory = GroupMemory::new(processes, workers.count, bytes).map_err(|e| of_memory(&e))?;
     let world = World::watched(&memory, processes, workers.count, ranks);
     let of_start = |e| Error::Request(format!("cannot start a process: {e}: --processes decides how many"));
-    let mut members = Members::start(&memory, &world, (fingerprint(job), 0)).map_err(of_start)?;
+    let mut members = Members::start(&memory, &world, (fingerprint(job), 0), record).map_err(of_start)?;
     let mut told: Vec<Option<Told>> = (0..processes).map(|_| None).collect();
     let mut ticked = 0;
     let mut have_ended = |members: &mut Members| {
@@ -157,7 +171,7 @@ pub(super) fn run(job: &Job<'_>, tick: &(impl Fn() + Sync)) -> Result<Ran, Error
     match outcome {
         Outcome::Well => ended(job, view, processes * workers.count, &told),
         Outcome::Failed => Err(failed(&told)),
-        Outcome::Stuck => Err(stuck(job, &told, workers.deadline)),
+        Outcome::Stuck(after) => Err(stuck(job, &told, after)),
         Outcome::Gone(departed) => Err(gone(job, &world, &told, &departed)),
     }
 }
