@@ -215,7 +215,6 @@ impl Temporary {
         }
     }
 
-    /// With a name.
     fn named(self, folder: &Path) -> io::Result<Self> {
         match self {
             #[cfg(target_os = "linux")]

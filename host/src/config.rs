@@ -218,7 +218,6 @@ impl Config {
     }
 
     /// The key that an assignment of `--set` is of, if it is one.
-    #[must_use]
     pub fn key_of(assignment: &str) -> Option<&'static str> {
         keys::key(assignment.split_once('=')?.0.trim()).ok()
     }
@@ -257,7 +256,6 @@ impl Config {
     }
 
     /// `shared_expert_num` with its default.
-    #[must_use]
     pub fn shared_experts(&self) -> i64 {
         self.shared_expert_num.unwrap_or(i64::from(self.shared_expert_rank_num > 0))
     }
@@ -307,7 +305,6 @@ impl Config {
 
     /// The core's view of this configuration. For a word that means nothing stands the first that would mean
     /// something: `hints::shape` refuses those.
-    #[must_use]
     pub fn as_core(&self, given: Given) -> CoreConfig<'_> {
         CoreConfig {
             comm_alg: self.layouts()[0],

@@ -149,7 +149,6 @@ impl Traffic<'_> {
 
 impl<'a> Traffic<'a> {
     /// The rows of `batch`.
-    #[must_use]
     pub fn new(shape: &'a Shape, batch: Batch<'a>, receive: Receive) -> Self {
         let all_ranks = || global_rank::all(shape);
         let sent: Vec<Vec<Send>> = all_ranks().map(|rank| sends_of(shape, &batch, rank)).collect();

@@ -96,14 +96,11 @@ impl TensorFile {
         Ok(Self { path, content: Content::Memory(bytes), metadata })
     }
 
-    /// The file's path.
-    #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// All tensor names, sorted.
-    #[must_use]
     pub fn names(&self) -> Vec<String> {
         let mut names = self.metadata.offset_keys();
         names.sort_unstable();
@@ -111,7 +108,6 @@ impl TensorFile {
     }
 
     /// Type, shape and place of a tensor.
-    #[must_use]
     pub fn info(&self, name: &str) -> Option<&TensorInfo> {
         self.metadata.info(name)
     }
@@ -189,7 +185,6 @@ impl<'de> Deserialize<'de> for Distinct {
     }
 }
 
-/// A tensor to be written.
 #[derive(Clone, Debug)]
 pub struct Tensor<'a> {
     /// Its name in the file.

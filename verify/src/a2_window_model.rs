@@ -9,7 +9,6 @@ use std::collections::{HashSet, VecDeque};
 /// What the search found.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// States visited.
     pub states: usize,
     /// Whether every reachable state was visited.
     pub complete: bool,
@@ -35,7 +34,6 @@ enum Move {
 }
 
 /// Explores `ranks` ranks whose windows have `halves` halves, up to `operators` operators or for ever.
-#[must_use]
 pub fn explore(ranks: usize, halves: u32, operators: Option<u32>, states_max: usize) -> Report {
     let first = State { at: vec![0; ranks], landed: vec![vec![0; ranks]; ranks] };
     let mut seen = HashSet::from([first.relative(operators.is_some())]);

@@ -6,7 +6,6 @@
 use veriep_core::shape::{Elastic as Left, Shape, Violation};
 use veriep_core::units::RankId;
 
-/// An elastic domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Elastic {
     /// `elastic_info`, switched on.
@@ -36,7 +35,6 @@ impl Elastic {
     ///
     /// # Panics
     /// If there is no such id.
-    #[must_use]
     pub fn name(&self, new: RankId) -> RankId {
         self.left.physical(new).expect("a new id below R'")
     }

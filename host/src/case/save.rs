@@ -14,7 +14,6 @@ use veriep_core::shape::Shape;
 use veriep_core::units::RankId;
 
 /// Whether `folder` holds both files of a case.
-#[must_use]
 pub fn is_case(folder: &Path) -> bool {
     folder.join(FILE_NAME).is_file() && folder.join(TENSORS_NAME).is_file()
 }

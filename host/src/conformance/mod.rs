@@ -45,7 +45,6 @@ pub fn all() -> impl Iterator<Item = (Shape, &'static Litmus)> {
 ///
 /// # Panics
 /// Never: the configuration is legal.
-#[must_use]
 pub fn servers_shape() -> Shape {
     let config = Config {
         comm_alg: Protocol::Hierarchy,
@@ -66,7 +65,6 @@ pub fn servers_shape() -> Shape {
 ///
 /// # Panics
 /// Never: the configuration is legal.
-#[must_use]
 pub fn shape() -> Shape {
     let config = Config {
         comm_alg: Protocol::Fullmesh,

@@ -20,11 +20,9 @@ pub struct Part {
     pub from: u64,
     /// Until then.
     pub to: u64,
-    /// Of which rank.
     pub rank: u32,
     /// Of which core; none of its agent, and of what is on its way to the rank.
     pub core: Option<u32>,
-    /// What it does.
     pub what: &'static str,
 }
 

@@ -9,7 +9,6 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// What the record is of.
 #[derive(Clone, Debug, Serialize)]
 pub struct Header {
     /// Always [`SCHEMA`].
@@ -23,8 +22,6 @@ pub struct Header {
 }
 
 impl Header {
-    /// The header of a record.
-    #[must_use]
     pub const fn new(unit: Unit, config: Config, options: Value) -> Self {
         Self { schema: SCHEMA, unit, config, options }
     }

@@ -28,7 +28,6 @@ const POINTS_MAX: usize = 400;
 /// What stands above the drawing.
 #[derive(Clone, Debug, Default)]
 pub struct About {
-    /// What was run.
     pub title: String,
     /// Names and values.
     pub facts: Vec<(String, String)>,

@@ -20,7 +20,6 @@ pub struct Recorder<'l, F> {
     pub inner: F,
     /// Whose calls these are.
     pub actor: Actor,
-    /// Where they are recorded.
     pub log: Option<&'l Log>,
 }
 

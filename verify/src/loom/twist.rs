@@ -72,18 +72,14 @@ pub trait Twist {
     }
 }
 
-/// No twist.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Faithful;
 
 impl Twist for Faithful {}
 
-/// A fabric with a twist.
 #[derive(Debug)]
 pub struct Twisted<T> {
-    /// The fabric underneath.
     pub fabric: LoomFabric,
-    /// Its twist.
     pub twist: T,
 }
 

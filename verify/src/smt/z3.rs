@@ -15,7 +15,6 @@ pub enum Verdict {
     Unsat,
     /// There is a model.
     Sat,
-    /// It does not know.
     Unknown,
 }
 

@@ -30,7 +30,6 @@ const KEYS: [&str; 12] = [
 /// What must be equal for times to be comparable.
 const ALIKE: [&str; 4] = ["machine", "threads", "vector", "build"];
 
-/// An earlier report.
 pub(super) struct Earlier {
     file: String,
     report: Value,

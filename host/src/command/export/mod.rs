@@ -77,7 +77,6 @@ pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
     })
 }
 
-/// The ranks that a request names.
 fn ranks(shape: &Shape, asked: &str) -> Result<Vec<RankId>, Error> {
     if asked == "all" {
         return Ok(global_rank::all(shape).collect());
@@ -144,14 +143,12 @@ impl Exported {
     }
 
     /// What a core does of the work of its rank; nothing if there is no such core.
-    #[must_use]
     pub fn share(&self, rank: RankId, core: CoreId) -> Option<Json> {
         let is_there = rank.0 < global_rank::count(&self.shape) && core.0 < self.shape.aiv_num();
         is_there.then(|| share(&self.shape, rank, core))
     }
 
     /// The text of `plan.json`, with the work of `ranks`.
-    #[must_use]
     pub fn plan(&self, ranks: &[RankId]) -> Json {
         let Self { config, shape, choices, .. } = self;
         let mode = choices.mode();
