@@ -370,6 +370,7 @@ impl Lab {
 }
 
 /// Returns the first of `seeds` seeds with which a run does not end well, and its number of choices.
+#[must_use]
 pub fn first_failure(scene: usize, duty: Option<usize>, seeds: u64) -> Option<(u64, usize)> {
     (0..seeds).find_map(|seed| {
         let mut lab = Lab::new(scene, duty, seed);
