@@ -5,11 +5,10 @@ mod table;
 pub(super) use table::table;
 
 use super::lists::{Traffic, Write, puts};
-use super::name_of;
 use super::ports::{self, Ports};
 use super::tp::{self, Exchange};
+use super::{Head, ends, name_of};
 use crate::cli::PlanArgs;
-use core::ops::Range;
 use serde::Serialize;
 use veriep_core::layout::block;
 use veriep_core::layout::state::{
@@ -28,12 +27,8 @@ use veriep_core::units::{CoreId, Pair, RankId, Token};
 
 #[derive(Serialize)]
 pub(super) struct CorePlan {
-    ok: bool,
-    source: String,
-    set: Vec<String>,
-    rank: u32,
-    core: u32,
-    experts_known: bool,
+    #[serde(flatten)]
+    head: Head,
     order: &'static str,
     shared: &'static str,
     port_offset: u64,
@@ -177,12 +172,7 @@ pub(super) fn of(
     let known = traffic.known && shared == SharedSplit::AllIn;
     let received = known.then(|| traffic.received(rank));
     CorePlan {
-        ok: true,
-        source,
-        set: args.config.set.clone(),
-        rank: traffic.name(rank),
-        core: core.0,
-        experts_known: traffic.known,
+        head: Head::new(traffic, args, source, rank, Some(core)),
         order: args.order.name(),
         shared: name_of(args.shared),
         port_offset: traffic.shape.port_offset(),
@@ -373,8 +363,4 @@ fn combine(
         awaits: Some(awaits.collect()),
         tokens: ends(&tokens),
     }
-}
-
-pub(super) const fn ends(range: &Range<u32>) -> [u32; 2] {
-    [range.start, range.end]
 }

@@ -1,7 +1,6 @@
 //! The plan of one core for people.
 
-use super::super::listed;
-use super::super::ports;
+use super::super::{experts, listed, ports};
 use super::{Blocks, CorePlan, Exchange, name_of_flags};
 use crate::report::pairs;
 use veriep_core::protocol::Flags;
@@ -12,9 +11,9 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
         |[start, end]: [u32; 2]| if start == end { "none".to_owned() } else { format!("{start}..{end}") };
     let unknown = || "not known".to_owned();
     let mut about = vec![
-        ("source", plan.source.clone()),
-        ("core", format!("{} of rank {}", plan.core, plan.rank)),
-        ("experts", if plan.experts_known { "known" } else { "not known: shared experts only" }.to_owned()),
+        ("source", plan.head.source.clone()),
+        ("core", format!("{} of rank {}", plan.head.core.unwrap_or(0), plan.head.rank)),
+        ("experts", experts(plan.head.experts_known)),
         ("order", plan.order.to_owned()),
         ("shared experts", plan.shared.to_owned()),
         ("port offset", plan.port_offset.to_string()),
@@ -45,52 +44,27 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
     }
     let phases: Vec<_> = (1..).zip(&dispatch.phases).map(|(i, phase)| format!(" {i:<2} {phase}")).collect();
     let mut parts = vec![pairs(&about), format!("dispatch, in this order\n{}", phases.join("\n"))];
-    let mut list = |title: &str, header: &[&str], rows: Vec<Vec<String>>| {
-        parts.push(format!("{title}\n{}", listed(header, &rows)));
-    };
-    let text = |numbers: &[u64]| numbers.iter().map(u64::to_string).collect::<Vec<_>>();
-    let maybe = |number: Option<u32>| number.map_or_else(|| "-".to_owned(), |n| n.to_string());
-    let sends = dispatch.sends.iter().map(|s| {
-        let mut row = text(&[s.step as u64, s.token.into(), s.k.into()]);
-        row.push(maybe(s.expert));
-        row.extend(text(&[s.to.into(), s.slot.into(), s.offset, s.bytes]));
-        row
-    });
-    let head = ["step", "token", "k", "expert", "to", "slot", "offset", "bytes"];
-    list("dispatch sends", &head, sends.collect());
-    let publishes = dispatch.publishes.iter().map(|p| {
-        let mut row = text(&[p.destination.into(), p.to.into(), p.local_expert.into(), p.offset]);
-        row.push(maybe(p.count));
-        row.extend(p.token_flag_offset.map(|offset| offset.to_string()));
-        row
-    });
-    let flagged = |head: &[&'static str]| {
+    let flagged = |columns: &[&'static str]| {
         let separate = dispatch.flags == name_of_flags(Flags::Separate);
-        [head, if separate { &["token flag"] } else { &[] }].concat()
+        [columns, if separate { &["token flag=token_flag_offset"] } else { &[] }].concat()
     };
-    let head = flagged(&["destination", "rank", "local expert", "offset", "count"]);
-    list("dispatch publishes", &head, publishes.collect());
-    let awaits = dispatch.awaits.iter().map(|a| {
-        let mut row = text(&[a.slot.into(), a.local_expert.into(), a.from.into(), a.offset]);
-        row.push(maybe(a.count));
-        row.extend(a.token_flag_offset.map(|offset| offset.to_string()));
-        row
-    });
-    let head = flagged(&["slot", "local expert", "from", "offset", "count"]);
-    list("dispatch awaits", &head, awaits.collect());
+    let send = ["step", "token", "k", "expert", "to", "slot", "offset", "bytes"];
+    let publish = flagged(&["destination", "rank=to", "local expert=local_expert", "offset", "count"]);
+    let wait = flagged(&["slot", "local expert=local_expert", "from", "offset", "count"]);
+    parts.extend([
+        listed("dispatch sends", &send, &dispatch.sends),
+        listed("dispatch publishes", &publish, &dispatch.publishes),
+        listed("dispatch awaits", &wait, &dispatch.awaits),
+    ]);
     if let Some(sends) = &combine.sends {
-        let rows = sends.iter().map(|r| {
-            let [to, token, k] = [r.to, r.token, r.k].map(u64::from);
-            text(&[r.step as u64, r.row.into(), to, token, k, r.offset, r.bytes, r.flag_offset])
-        });
-        let head = ["step", "row", "to", "token", "k", "offset", "bytes", "flag offset"];
-        list("combine sends and publishes", &head, rows.collect());
+        let send = ["step", "row", "to", "token", "k", "offset", "bytes", "flag offset=flag_offset"];
+        parts.push(listed("combine sends and publishes", &send, sends));
     }
     if let Some(awaits) = &combine.awaits {
-        let rows = awaits.iter().map(|a| text(&[a.token.into(), a.k.into(), a.from.into(), a.offset]));
-        list("combine awaits", &["token", "k", "from", "offset"], rows.collect());
+        parts.push(listed("combine awaits", &["token", "k", "from", "offset"], awaits));
     }
-    parts.push(format!("all cores of rank {}: {}", plan.rank, ports::table(&plan.ports, plan.port_offset)));
+    let ports = ports::table(&plan.ports, plan.port_offset);
+    parts.push(format!("all cores of rank {}: {ports}", plan.head.rank));
     parts.join("\n\n")
 }
 
