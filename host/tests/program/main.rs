@@ -18,6 +18,7 @@ mod export;
 mod r#gen;
 mod generated_cases;
 mod kill;
+mod nonsense;
 mod plan;
 mod processes;
 mod receive;

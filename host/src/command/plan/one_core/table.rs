@@ -14,6 +14,7 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
         ("source", plan.head.source.clone()),
         ("core", format!("{} of rank {}", plan.head.core.unwrap_or(0), plan.head.rank)),
         ("experts", experts(plan.head.experts_known)),
+        ("receive", format!("{}, experts {}", plan.receive, plan.experts)),
         ("order", plan.order.to_owned()),
         ("shared experts", plan.shared.to_owned()),
         ("port offset", plan.port_offset.to_string()),
@@ -33,11 +34,16 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
     about.extend([
         ("sends (token, shared) pairs", range(dispatch.shared_pairs)),
         ("  in this order", rotated(&dispatch.shared_order)),
-        ("publishes to destinations", range(dispatch.destinations)),
-        ("awaits and copies out slots", range(dispatch.slots)),
-        ("returns rows", combine.rows.map_or_else(unknown, range)),
-        ("awaits and sums tokens", range(combine.tokens)),
     ]);
+    about.extend(match &dispatch.words {
+        None => vec![
+            ("publishes to destinations", range(dispatch.destinations)),
+            ("awaits and copies out slots", range(dispatch.slots)),
+            ("returns rows", combine.rows.map_or_else(unknown, range)),
+        ],
+        Some(words) => vec![("tells and hears ranks", range(words.ranks))],
+    });
+    about.push(("awaits and sums tokens", range(combine.tokens)));
     about.extend(dispatch.blocks.iter().map(|b| ("blocks of a record", blocks(b))));
     for (title, exchange) in [("dispatch: lends peer", &dispatch.tp), ("combine: lends peer", &combine.tp)] {
         about.extend(exchange.iter().map(|exchange| (title, lent(exchange))));
@@ -48,14 +54,28 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
         let separate = dispatch.flags == name_of_flags(Flags::Separate);
         [columns, if separate { &["token flag=token_flag_offset"] } else { &[] }].concat()
     };
-    let send = ["step", "token", "k", "expert", "to", "slot", "offset", "bytes"];
-    let publish = flagged(&["destination", "rank=to", "local expert=local_expert", "offset", "count"]);
-    let wait = flagged(&["slot", "local expert=local_expert", "from", "offset", "count"]);
-    parts.extend([
-        listed("dispatch sends", &send, &dispatch.sends),
-        listed("dispatch publishes", &publish, &dispatch.publishes),
-        listed("dispatch awaits", &wait, &dispatch.awaits),
-    ]);
+    let mut send = vec!["step", "token", "k", "expert", "to", "slot", "offset", "bytes"];
+    if dispatch.words.is_some() {
+        send[5] = "row";
+        send.push("info offset=info_offset");
+    }
+    parts.push(listed("dispatch sends", &send, &dispatch.sends));
+    match &dispatch.words {
+        None => {
+            let publish =
+                flagged(&["destination", "rank=to", "local expert=local_expert", "offset", "count"]);
+            let wait = flagged(&["slot", "local expert=local_expert", "from", "offset", "count"]);
+            parts.push(listed("dispatch publishes", &publish, &dispatch.publishes));
+            parts.push(listed("dispatch awaits", &wait, &dispatch.awaits));
+        }
+        Some(words) => {
+            let counts = ["rank", "rows", "counts=counts_offset", "their word=counts_word"];
+            let grants = ["grants=grants_offset", "their word=grants_word", "token flag=token_flag_offset"];
+            let columns = [&counts[..], &grants].concat();
+            parts.push(listed("dispatch tells", &columns, &words.tells));
+            parts.push(listed("dispatch hears", &columns, &words.hears));
+        }
+    }
     if let Some(sends) = &combine.sends {
         let send = ["step", "row", "to", "token", "k", "offset", "bytes", "flag offset=flag_offset"];
         parts.push(listed("combine sends and publishes", &send, sends));
@@ -63,8 +83,17 @@ pub(in crate::command::plan) fn table(plan: &CorePlan) -> String {
     if let Some(awaits) = &combine.awaits {
         parts.push(listed("combine awaits", &["token", "k", "from", "offset"], awaits));
     }
-    let ports = ports::table(&plan.ports, plan.port_offset);
-    parts.push(format!("all cores of rank {}: {ports}", plan.head.rank));
+    if let Some(pull) = &combine.pull {
+        let publish = ["to=0", "offset=1"];
+        parts.push(listed("combine publishes: results are ready", &publish, &pull.publishes));
+        let read = ["token", "k", "from", "row", "offset", "bytes", "flag offset=flag_offset"];
+        let reads = pull.reads.as_deref().unwrap_or_default();
+        parts.push(listed("combine awaits and reads", &read, reads));
+    }
+    if let Some(ports) = &plan.ports {
+        let ports = ports::table(ports, plan.port_offset);
+        parts.push(format!("all cores of rank {}: {ports}", plan.head.rank));
+    }
     parts.join("\n\n")
 }
 
