@@ -185,9 +185,6 @@ impl Config {
     }
 
     /// The configuration that a file holds with this text.
-    ///
-    /// # Errors
-    /// As [`Self::read`].
     pub(crate) fn of_text(path: &Path, text: &str) -> Result<Self, Error> {
         Self::parse(text).map_err(|(line, what)| Error::file(path, format_args!("line {line}: {what}")))
     }
@@ -234,9 +231,6 @@ impl Config {
     }
 
     /// Gives a key, in any of its spellings, the value that this text of TOML is, and returns the key.
-    ///
-    /// # Errors
-    /// What is wrong with one of them, as [`Self::set`] tells it.
     pub fn assign(&mut self, key: &str, value: &str) -> Result<&'static str, String> {
         let key = keys::key(key.trim())?;
         let value = parse_value(value.trim()).ok_or("not a TOML value")?;
@@ -248,9 +242,6 @@ impl Config {
     }
 
     /// The text of `config.toml`.
-    ///
-    /// # Errors
-    /// None for values that came from TOML.
     pub fn to_toml(&self) -> Result<String, Error> {
         toml::to_string(self).map_err(|e| Error::Request(format!("{FILE_NAME}: {e}")))
     }

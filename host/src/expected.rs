@@ -75,9 +75,6 @@ impl<'c> Expected<'c> {
     }
 
     /// The tensors of the result file.
-    ///
-    /// # Errors
-    /// None: the oracle's tensors are as long as their shapes say.
     pub fn tensors(&self) -> Result<Vec<Tensor<'_>>, Error> {
         let shape = &self.case.shape;
         let row_bytes = shape.payload_bytes() as usize;

@@ -72,9 +72,6 @@ impl Report {
 
     /// Prints the result and passes its verdict on. A stdout that cannot be written takes no verdict away: it is told beside
     /// it.
-    ///
-    /// # Errors
-    /// The verdict's, else as [`emit`](Self::emit).
     pub fn judge<T: Serialize>(
         &mut self,
         value: &T,

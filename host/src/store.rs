@@ -206,9 +206,6 @@ pub fn write_tensors(path: &Path, tensors: Vec<Tensor<'_>>) -> Result<(), Error>
 }
 
 /// Writes what shall become `path`, which is not touched.
-///
-/// # Errors
-/// As [`write_tensors`].
 pub fn written_tensors(path: &Path, mut tensors: Vec<Tensor<'_>>) -> Result<AtomicFile, Error> {
     let metadata = laid_out(path, &mut tensors)?;
     let mut header = serde_json::to_vec(&metadata).map_err(|e| inconsistent(path, &e))?;

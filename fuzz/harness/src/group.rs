@@ -102,9 +102,6 @@ impl<'t> Scene<'t> {
     }
 
     /// The guard of a member.
-    ///
-    /// # Panics
-    /// It is gone.
     pub fn guard(&self, member: usize) -> &Guard {
         self.guards[member].as_ref().unwrap_or_else(|| panic!("no memory of {member}"))
     }

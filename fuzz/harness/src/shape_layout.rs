@@ -220,9 +220,6 @@ fn named<T: Copy>(words: &[(&str, T)], word: &str) -> Option<T> {
 }
 
 /// Judges a configuration.
-///
-/// # Panics
-/// As [`run`].
 pub fn judge(config: &Config<'_>, limits: Limits) -> Verdict {
     let buffer = Buffer::with(config, limits);
     assert_eq!(buffer.bytes(), buffer.terms.iter().fold(0, |sum: u64, term| sum.saturating_add(term.bytes)));

@@ -32,9 +32,6 @@ pub fn survivors(whole: Shape, info: Option<Vec<i32>>) -> Result<(Shape, Option<
 
 impl Elastic {
     /// The physical name of a new id.
-    ///
-    /// # Panics
-    /// If there is no such id.
     pub fn name(&self, new: RankId) -> RankId {
         self.left.physical(new).expect("a new id below R'")
     }

@@ -157,9 +157,6 @@ impl Case {
     }
 
     /// What `rank` brings to a round.
-    ///
-    /// # Panics
-    /// If there is no such rank.
     pub fn inputs(&self, rank: RankId) -> Inputs<'_> {
         self.inputs_with(&self.ranks[rank.index()])
     }

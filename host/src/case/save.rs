@@ -20,9 +20,6 @@ pub fn is_case(folder: &Path) -> bool {
 
 impl Case {
     /// Writes the case into `folder`, made if it is not there.
-    ///
-    /// # Errors
-    /// As [`Self::save_with`].
     pub fn save(&self, folder: &Path) -> Result<(), Error> {
         self.save_with(folder, None)
     }

@@ -191,9 +191,6 @@ impl Run {
 
     /// Does one operation.
     ///
-    /// # Errors
-    /// The fabric refuses.
-    ///
     /// # Panics
     /// A program is wrong: an agent would do what only cores can, or a row is longer than 256 bytes.
     pub fn step(&mut self, mut actor: Actor<'_>) -> Result<Step, Fault> {

@@ -35,9 +35,6 @@ fn of_port(port: u32, direction: Direction) -> u32 {
 }
 
 /// Writes a timeline, with the critical path above it.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write(path: &Path, timeline: &Timeline, critical: &[Part]) -> Result<(), Error> {
     write_atomically(path, |file| {
         file.write_all(b"{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n")?;

@@ -38,9 +38,6 @@ pub struct Lines {
 
 impl Lines {
     /// Begins a file.
-    ///
-    /// # Errors
-    /// It cannot be written.
     pub fn create(path: &Path, header: &Header) -> Result<Self, Error> {
         let file = File::create(path).map_err(|error| Error::file(path, format!("cannot write: {error}")))?;
         let file = BufWriter::with_capacity(1 << 20, file);

@@ -60,9 +60,6 @@ struct Lane {
 }
 
 /// Writes the page.
-///
-/// # Errors
-/// The file cannot be written.
 pub fn write(path: &Path, timeline: &Timeline, critical: &[Part], about: &About) -> Result<(), Error> {
     let data = data(timeline, critical, about);
     // Nothing in it may end the script.

@@ -121,9 +121,6 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     /// Where a member stands among the members.
-    ///
-    /// # Panics
-    /// It is none.
     #[must_use]
     pub fn place_of(&self, member: RankId) -> usize {
         let found = self.members.binary_search_by_key(&member, |member| member.number);
@@ -186,9 +183,6 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     /// Begins the schedule: every rank its next operator, and every agent.
-    ///
-    /// # Errors
-    /// The world's.
     pub fn begin(&mut self, world: &mut impl World<S, C>) -> Result<(), Failure> {
         if self.choices.has_agents(self.shape) {
             for member in self.numbers() {
@@ -199,9 +193,6 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     /// Begins the next operator of a member on all of its cores that can.
-    ///
-    /// # Errors
-    /// The world's.
     ///
     /// # Panics
     /// The memory or the shape cannot do what the choices ask for.
@@ -367,9 +358,6 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     }
 
     /// Carries out a choice. Whether it changed anything.
-    ///
-    /// # Errors
-    /// As of [`step`](Self::step).
     pub fn take(&mut self, choice: Choice, world: &mut impl World<S, C>) -> Result<bool, Failure> {
         match choice {
             Choice::Land(flight, bytes) => Ok(self.memory.land(flight, bytes)),
@@ -401,9 +389,6 @@ impl<'a, S: Storage, C: Chooser> Cluster<'a, S, C> {
     ///
     /// # Errors
     /// The schedule has not ended.
-    ///
-    /// # Panics
-    /// As of [`run`](Self::run).
     pub fn end(&mut self, world: &mut impl World<S, C>) -> Result<(), Failure> {
         let late: Vec<_> = self.members.iter().filter(|member| member.ended < self.operators.len()).collect();
         if late.iter().all(|member| member.error.is_some()) {

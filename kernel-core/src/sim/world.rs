@@ -146,15 +146,9 @@ pub trait World<S: Storage, C: Chooser>: Sized {
 
     /// Member number `i` of the cluster's has ended an operator. Behind a dispatch the experts run: what combine is given
     /// is put into [`Member::returned`].
-    ///
-    /// # Errors
-    /// A result is wrong.
     fn ended(&mut self, cluster: &mut Cluster<'_, S, C>, i: usize, planned: Planned) -> Result<(), Failure>;
 
     /// Member number `i` is about to begin an operator.
-    ///
-    /// # Errors
-    /// A result is wrong.
     fn begins(
         &mut self,
         _cluster: &mut Cluster<'_, S, C>,

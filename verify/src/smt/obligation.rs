@@ -19,9 +19,6 @@ pub struct Obligation {
 
 impl Obligation {
     /// Asks z3.
-    ///
-    /// # Errors
-    /// One line: z3 is missing or complains, or gives another answer.
     pub fn discharge(&self) -> Result<Duration, String> {
         let answer = z3::run(&self.script)?;
         if answer.verdicts == [self.expect] {

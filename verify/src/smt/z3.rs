@@ -30,9 +30,6 @@ pub struct Answer {
 }
 
 /// Runs a script.
-///
-/// # Errors
-/// One line: z3 is missing, or what it complains of.
 pub fn run(script: &str) -> Result<Answer, String> {
     let start = Instant::now();
     let mut child = Command::new("z3")

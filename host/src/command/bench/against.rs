@@ -57,9 +57,6 @@ pub(super) fn moved(baseline: Baseline, bytes: &Bytes) -> (u64, u64) {
 
 impl Programs {
     /// Looks for the programs and for mpirun.
-    ///
-    /// # Errors
-    /// One of them is missing.
     pub(super) fn find(args: &BenchArgs) -> Result<Self, Error> {
         let asked = args.against.clone();
         let folder = folder(args);

@@ -82,9 +82,6 @@ impl Earlier {
     }
 
     /// What has changed since.
-    ///
-    /// # Errors
-    /// None: a report is representable as JSON.
     pub(super) fn beside(&self, bench: &Bench) -> Result<Beside, Error> {
         let now = to_json(bench)?;
         let about = |report: &Value, key: &str| match key {
@@ -113,9 +110,6 @@ impl Earlier {
 }
 
 /// Writes a report, complete or not at all.
-///
-/// # Errors
-/// The file cannot be written.
 pub(super) fn export(path: &Path, bench: &Bench) -> Result<(), Error> {
     let mut text = serde_json::to_string_pretty(&to_json(bench)?).unwrap_or_default();
     text.push('\n');

@@ -129,9 +129,6 @@ impl Exported {
     }
 
     /// Writes the plan with the work of `ranks`, the header, and the program that checks it, and returns the files' names.
-    ///
-    /// # Errors
-    /// A file cannot be written.
     pub fn write(&self, folder: &Path, prefix: &str, ranks: &[RankId]) -> Result<[String; 3], Error> {
         std::fs::create_dir_all(folder).map_err(|e| Error::io(folder, "create", &e))?;
         let files = ["plan.json".to_owned(), format!("{prefix}_plan.h"), format!("{prefix}_check.c")];
