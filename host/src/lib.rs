@@ -29,7 +29,7 @@ pub mod interrupt;
 mod parallel;
 pub mod presets;
 #[cfg(test)]
-#[path = "../../kernel-core/src/testing/random.rs"]
+#[path = "../../kernel-core/src/tests/random.rs"]
 mod random;
 pub mod report;
 pub mod result;
