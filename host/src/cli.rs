@@ -68,6 +68,8 @@ pub enum Verb {
     Golden(GoldenArgs),
     /// Say who owes what in a group that hangs, from dumps of its memory.
     Diagnose(DiagnoseArgs),
+    /// Tell whether a record of events keeps the contract of the memory and the guards of its reuse.
+    Conform(ConformArgs),
     /// Print a script with which a shell completes verbs and options.
     Completions(CompletionsArgs),
 }
@@ -605,6 +607,14 @@ pub struct GoldenArgs {
     /// The result file to write.
     #[arg(long, value_name = "FILE")]
     pub out: PathBuf,
+}
+
+/// `veriep conform`
+#[derive(Args, Debug)]
+pub struct ConformArgs {
+    /// A record of events, as --events writes it.
+    #[arg(value_name = "TRACE")]
+    pub trace: PathBuf,
 }
 
 /// `veriep completions`

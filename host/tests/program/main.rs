@@ -10,6 +10,7 @@ mod case_files;
 mod check;
 mod compare;
 mod configurations;
+mod conform;
 mod diagnose;
 mod dumps;
 mod events;

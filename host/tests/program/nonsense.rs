@@ -32,6 +32,7 @@ fn usual(verb: &str) -> Option<&'static str> {
         "compare" => "case result",
         "diagnose" => "dump --preset tiny",
         "completions" => "bash",
+        "conform" => "trace",
         _ => return None,
     })
 }
