@@ -77,7 +77,6 @@ pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
     })
 }
 
-/// The ranks that a request names.
 fn ranks(shape: &Shape, asked: &str) -> Result<Vec<RankId>, Error> {
     if asked == "all" {
         return Ok(global_rank::all(shape).collect());
@@ -130,9 +129,6 @@ impl Exported {
     }
 
     /// Writes the plan with the work of `ranks`, the header, and the program that checks it, and returns the files' names.
-    ///
-    /// # Errors
-    /// A file cannot be written.
     pub fn write(&self, folder: &Path, prefix: &str, ranks: &[RankId]) -> Result<[String; 3], Error> {
         std::fs::create_dir_all(folder).map_err(|e| Error::io(folder, "create", &e))?;
         let files = ["plan.json".to_owned(), format!("{prefix}_plan.h"), format!("{prefix}_check.c")];
@@ -144,14 +140,12 @@ impl Exported {
     }
 
     /// What a core does of the work of its rank; nothing if there is no such core.
-    #[must_use]
     pub fn share(&self, rank: RankId, core: CoreId) -> Option<Json> {
         let is_there = rank.0 < global_rank::count(&self.shape) && core.0 < self.shape.aiv_num();
         is_there.then(|| share(&self.shape, rank, core))
     }
 
     /// The text of `plan.json`, with the work of `ranks`.
-    #[must_use]
     pub fn plan(&self, ranks: &[RankId]) -> Json {
         let Self { config, shape, choices, .. } = self;
         let mode = choices.mode();
