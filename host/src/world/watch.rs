@@ -32,6 +32,10 @@ pub enum How {
     Exit(i32),
     /// It does not run.
     Silent,
+    /// By itself, before the others could go on without it.
+    Left,
+    /// It runs no more; how that came nobody has told.
+    Ended,
 }
 
 impl fmt::Display for How {
@@ -40,6 +44,8 @@ impl fmt::Display for How {
             Self::Signal(signal) => write!(f, "signal {signal}"),
             Self::Exit(status) => write!(f, "exit {status}"),
             Self::Silent => f.write_str("silent"),
+            Self::Left => f.write_str("left"),
+            Self::Ended => f.write_str("ended"),
         }
     }
 }
@@ -184,7 +190,7 @@ impl<F: FnMut(usize, &mut Members) -> bool> Watch<'_, F> {
     }
 }
 
-fn how(end: ExitStatus) -> How {
+pub(super) fn how(end: ExitStatus) -> How {
     match (end.signal(), end.code()) {
         (Some(signal), _) => How::Signal(signal),
         (None, status) => How::Exit(status.unwrap_or(-1)),
