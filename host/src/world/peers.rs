@@ -3,7 +3,7 @@
 use super::board::OfProcess;
 use super::join::Identity;
 use super::watch::how;
-use super::{Departed, How, Phase, World};
+use super::{At, Departed, How, Phase, World};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
@@ -103,6 +103,36 @@ fn step(world: &World, stop: &OwnedFd, living: &mut Vec<(usize, Identity, OwnedF
 }
 
 impl World {
+    /// This process, which has not joined, is nevertheless known by its number in the system.
+    pub(crate) fn sit(&self) {
+        Identity::sit(self, self.me);
+    }
+
+    /// A process of one rank begins an operator of a round: its dispatch, which is number 0, or its combine.
+    pub(crate) fn begin_operator(&self, round: usize, nth: usize) {
+        self.own(OfProcess::Unit).store(round as u64, Ordering::Relaxed);
+        self.own(OfProcess::Batch).store(nth as u64, Ordering::Relaxed);
+        self.enter(Phase::Drives);
+    }
+
+    /// And has ended it.
+    pub(crate) fn end_operator(&self) {
+        self.rank_is_open();
+        self.enter(Phase::Starts);
+    }
+
+    /// The round that such a process is in, and the operator; between dispatch and combine these are the experts.
+    pub(crate) fn round_of(&self, process: usize) -> (Option<usize>, Option<&'static str>) {
+        let At { phase, unit, operators, batch, .. } = self.place_of(process);
+        match (phase, batch) {
+            (Phase::Drives, 0) => (Some(unit), Some("dispatch")),
+            (Phase::Drives, _) => (Some(unit), Some("combine")),
+            _ if operators == 0 => (None, None),
+            (Phase::Starts, 0) => (Some(unit), Some("experts")),
+            _ => (Some(unit), None),
+        }
+    }
+
     /// A process runs no more. That is no death if it had left the group before.
     fn died(&self, process: usize, who: Identity) {
         if matches!(self.phase_of(process), Phase::Ended | Phase::GivenUp) {

@@ -147,7 +147,7 @@ impl Seat {
     }
 
     /// The same where somebody else says that it runs.
-    pub(super) fn view(&self, memory: &GroupMemory, ranks: u32) -> World {
+    pub(crate) fn view(&self, memory: &GroupMemory, ranks: u32) -> World {
         let board = Board::mapped(memory.map.clone(), self.processes, self.workers);
         let processors = thread::available_parallelism().map_or(1, core::num::NonZero::get);
         let crowded = self.processes > 1 && self.processes * self.workers > processors;

@@ -23,6 +23,11 @@ impl Identity {
         Seats(&world.board).of(process).unwrap_or(Self { pid: 0, began: 0 })
     }
 
+    pub(in crate::world) fn sit(world: &World, process: usize) {
+        // It is its own, whoever sat there.
+        let _ = Seats(&world.board).take(process, |_| false);
+    }
+
     /// Whether it still runs.
     pub(in crate::world) fn runs(self) -> bool {
         state(self.pid).is_some_and(|state| state.began == self.began && !state.is_dead)
