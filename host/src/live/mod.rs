@@ -16,7 +16,7 @@ use crate::config::Config;
 use crate::driver::rank::{Cores, Operator};
 use crate::driver::schedule::Schedule;
 use crate::driver::{Failure, Hang, Options, keep_operands};
-use crate::error::{Error, Problem};
+use crate::error::{Error, Missing, Problem};
 use crate::world::join::{Joins, NotJoined, Rendezvous};
 use crate::world::{Departed, Gone, GroupMemory, Peers, Phase, Seat, World};
 use crate::{expert, global_rank, group, hints};
@@ -33,7 +33,7 @@ use veriep_core::place::{Place, Region, Tensor};
 use veriep_core::protocol::{self, Choices, Fingerprints, Operands};
 use veriep_core::shape::{Given, Limits, Op, Shape};
 use veriep_core::sim::cluster::Returned;
-use veriep_core::units::RankId;
+use veriep_core::units::{ExpertId, RankId};
 use veriep_core::vector::Any;
 
 /// Batches in flight that two partitions of each kind are proved to bear.
@@ -69,7 +69,7 @@ pub struct Member {
     rounds: usize,
     operators: u64,
     /// Why it takes part no more.
-    ended: Option<String>,
+    ended: Option<Error>,
     /// The process that it is of.
     pid: u32,
 }
@@ -155,7 +155,17 @@ impl Plan {
         };
         let joined = joins.join(rendezvous, goes_on).map_err(|error| match error {
             NotJoined::Interrupted => Error::Interrupted("while others were waited for".to_owned()),
-            NotJoined::Missing(_) => Error::NoProgress { line: error.to_string(), missing: Vec::new() },
+            NotJoined::Missing(ref them) => {
+                let missing = |&process: &usize| Missing {
+                    rank: rank.0,
+                    operator: "join",
+                    what: "process",
+                    source_rank: Some(process as u32),
+                    ..Missing::default()
+                };
+                let missing = them.processes.iter().map(missing).collect();
+                Error::NoProgress { line: error.to_string(), missing }
+            }
             _ => Error::Request(error.to_string()),
         })?;
         let memory = Arc::new(self.memory(&joined.memory)?);
@@ -225,6 +235,12 @@ impl Member {
     #[must_use]
     pub fn shape(&self) -> &Shape {
         &self.plan.shape
+    }
+
+    /// The MoE experts that it holds; none where it holds a shared one.
+    pub fn experts(&self) -> impl Iterator<Item = ExpertId> {
+        let (shape, own) = (&self.plan.shape, self.ep_rank());
+        (0..shape.moe_expert_num()).map(ExpertId).filter(move |&expert| shape.moe_home(expert).rank == own)
     }
 
     /// Its rank.
@@ -354,10 +370,7 @@ impl Member {
                 "this member is of process {pid}: a copy made by fork must join a group of its own"
             )));
         }
-        match &self.ended {
-            Some(why) => Err(Error::Request(format!("the group has ended: {why}"))),
-            None => Ok(()),
-        }
+        self.ended.clone().map_or(Ok(()), Err)
     }
 
     fn run<B: Backend>(
@@ -441,7 +454,7 @@ impl Member {
     fn fails(&mut self, error: Error, phase: Phase) -> Error {
         self.world.enter(phase);
         self.world.ring();
-        self.ended = Some(error.lines().join("; "));
+        self.ended = Some(error.clone());
         error
     }
 
@@ -450,7 +463,7 @@ impl Member {
         if self.ended.is_none() && process::id() == self.pid {
             self.world.enter(Phase::Ended);
             self.world.ring();
-            self.ended = Some("it has been closed".to_owned());
+            self.ended = Some(Error::Request("the group has been closed".to_owned()));
         }
         self.peers = None;
     }
