@@ -20,6 +20,7 @@ use crate::error::{Error, Missing, Problem};
 use crate::world::join::{Joins, NotJoined, Rendezvous};
 use crate::world::{Departed, Gone, GroupMemory, Peers, Phase, Seat, World};
 use crate::{expert, global_rank, group, hints};
+use core::sync::atomic::{AtomicU64, Ordering};
 use core::time::Duration;
 use std::collections::VecDeque;
 use std::io;
@@ -59,6 +60,8 @@ pub struct Plan {
 pub struct Member {
     plan: Arc<Plan>,
     rank: RankId,
+    /// Not like that of any other member in this process.
+    number: u64,
     world: Arc<World>,
     memory: Arc<SharedMemory>,
     peers: Option<Peers>,
@@ -90,6 +93,8 @@ pub struct Handle {
     /// Rows that the rank has received.
     pub rows: usize,
     slot: usize,
+    /// Whose it is.
+    member: u64,
 }
 
 /// Asks a caller that waits, now and then, whether it still wants to.
@@ -214,10 +219,12 @@ impl Member {
         memory: Arc<SharedMemory>,
         (world, peers): (Arc<World>, Option<Peers>),
     ) -> Self {
+        static MEMBERS: AtomicU64 = AtomicU64::new(0);
         let cores = Cores::of(&plan.shape);
         Self {
             plan,
             rank,
+            number: MEMBERS.fetch_add(1, Ordering::Relaxed),
             world,
             memory,
             peers,
@@ -312,7 +319,7 @@ impl Member {
         self.slots[slot] = Slot { round, tensors, returned };
         self.in_flight.push_back(slot);
         self.rounds += 1;
-        Ok(Handle { round, rows, slot })
+        Ok(Handle { round, rows, slot, member: self.number })
     }
 
     /// Returns what experts made of the rows of the oldest batch, one row `[h]` of `y` for each, and sums for every token of
@@ -329,8 +336,11 @@ impl Member {
         goes_on: GoesOn<'_>,
     ) -> Result<(), Error> {
         self.is_open()?;
-        let Handle { round, rows, slot } = of;
+        let Handle { round, rows, slot, member } = of;
         let refused = |why: String| Err(Error::Request(why));
+        if member != self.number {
+            return refused(format!("handle of round {round}: is of another rank or group"));
+        }
         match self.in_flight.front() {
             Some(&oldest) if self.slots[oldest].round == round => {}
             Some(&oldest) if round > self.slots[oldest].round && round < self.rounds => {

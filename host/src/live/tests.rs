@@ -178,6 +178,9 @@ fn what_cannot_be_is_refused_and_nothing_has_happened() {
         assert!(wrong.contains("handle of round 1: must be of round 0"), "{wrong}");
         let wrong = line(member.combine(first, &y[2..], &mut x_out, &mut go_on).unwrap_err());
         assert!(wrong.starts_with("y: ") && wrong.contains("rows of 2048 bytes"), "{wrong}");
+        let foreign = Handle { member: u64::MAX, ..first };
+        let wrong = line(member.combine(foreign, &y, &mut x_out, &mut go_on).unwrap_err());
+        assert!(wrong.ends_with("is of another rank or group"), "{wrong}");
         for of in [first, second] {
             member.has_received_and_summed(&batch, of);
         }
