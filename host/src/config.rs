@@ -13,7 +13,7 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeString, DeTable};
 use veriep_core::shape::{
-    BatchSizes, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Protocol, Shape,
+    BatchSizes, Buffer, Config as CoreConfig, Dtype, Given, Limits, Op, Product, Protocol, Shape,
 };
 
 /// Name of the configuration inside a case.
@@ -176,6 +176,12 @@ pub(crate) fn text(path: &Path) -> Result<(String, File), Error> {
 }
 
 impl Config {
+    /// Gives the windows as much buffer as they need, if they have less.
+    pub fn raise_buffer(&mut self) {
+        let required = Buffer::new(&self.as_core(Given::empty())).required_mb;
+        self.hccl_buffsize_mb = self.hccl_buffsize_mb.max(i64::try_from(required).unwrap_or(i64::MAX));
+    }
+
     /// Reads a configuration file.
     ///
     /// # Errors

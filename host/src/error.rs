@@ -73,7 +73,7 @@ impl fmt::Display for Problem {
 }
 
 /// Why a request ends without its result. The variants are classes: each has one exit status.
-#[derive(Debug, thiserror::Error)]
+#[derive(Clone, Debug, thiserror::Error)]
 pub enum Error {
     /// A result differs from what it must be.
     #[error("{0}")]
@@ -127,11 +127,11 @@ pub struct Missing {
     pub rank: u32,
     pub core: u32,
     pub round: usize,
-    /// `dispatch` or `combine`.
+    /// `dispatch` or `combine`; `join` of a group that never met.
     pub operator: &'static str,
     /// `own_writes`, `core_barrier`, `dispatch_flag`, `count_flag`, `relayed_count`, `token_flag`, `block_flag`,
     /// `counts`, `grant`, `token_flags`, `results`, `combine_flag`, `tp_flag`, `window_counts`, `window_rows`, `agent_nic`, `agent_idle`, `entered`, `rows_done` or
-    /// `record`.
+    /// `record`; of `join` `process`.
     pub what: &'static str,
     /// The rank that owes the flag.
     #[serde(skip_serializing_if = "Option::is_none")]

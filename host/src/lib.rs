@@ -27,6 +27,8 @@ pub mod global_rank;
 pub mod group;
 pub mod hints;
 pub mod interrupt;
+#[cfg(target_os = "linux")]
+pub mod live;
 mod parallel;
 pub mod presets;
 #[cfg(test)]

@@ -255,7 +255,7 @@ pub fn given(masks: impl IntoIterator<Item = OwnedMask>, scales: bool) -> Given 
 }
 
 /// An input error under the name of its tensor in the file.
-fn input_problem(tensor: &str, error: &InputError) -> Problem {
+pub(crate) fn input_problem(tensor: &str, error: &InputError) -> Problem {
     let text = error.to_string();
     let rule = text.split_once(": ").map_or(text.as_str(), |(_, rule)| rule).to_owned();
     let rest = text.strip_prefix(error.tensor()).unwrap_or(&text);

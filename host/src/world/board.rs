@@ -31,6 +31,10 @@ pub(super) enum OfGroup {
     What,
     First,
     Second,
+    /// Of processes that joined: not like that of any other group.
+    Nonce,
+    /// Of those that met at a file, not 0: all have come.
+    Complete,
 }
 
 /// Words of a process.
@@ -56,6 +60,11 @@ pub(super) enum OfProcess {
     Met,
     /// Units that the group runs, once the first process knows.
     Last,
+    /// Of who joined: the system's number of it, and when it began, so that nobody else is taken for it.
+    Pid,
+    Began,
+    /// How it died, once a peer has seen that: the first one that did writes this word.
+    Died,
 }
 
 /// Words of a worker.

@@ -1,8 +1,9 @@
 //! `veriep export`: what the core says of a shape's memory, as files for generators of kernels. No offset is worked out here.
 
 mod header;
+mod routing;
 
-use super::source::{choices, resolve};
+use super::source::{choices, opened, resolve};
 use crate::atomic_file::write_atomically;
 use crate::cli::{ExportArgs, ModeArgs};
 use crate::config::Config;
@@ -31,7 +32,7 @@ struct Written {
     ok: bool,
     config: String,
     folder: String,
-    files: [String; 3],
+    files: Vec<String>,
     maps: usize,
     events: usize,
 }
@@ -55,9 +56,18 @@ pub struct Exported {
 
 pub(super) fn run(args: &ExportArgs, report: &mut Report) -> Result<(), Error> {
     let source = resolve(&args.config)?;
+    let port_offset = args.mode.port.port_offset;
+    let case = opened(&args.config)?.map(|(mut opened, folder)| {
+        opened.config.port_offset = port_offset;
+        opened.load(folder)
+    });
+    let case = case.transpose()?;
     let exported = Exported::of(source.config, &args.mode, &source.name)?;
     let ranks = ranks(&exported.shape, &args.ranks)?;
-    let files = exported.write(&args.out, &args.prefix, &ranks)?;
+    let mut files = Vec::from(exported.write(&args.out, &args.prefix, &ranks)?);
+    if let Some(case) = &case {
+        files.push(routing::write(&args.out, case, &|rank| ranks.contains(&rank))?.to_owned());
+    }
     let written = Written {
         ok: true,
         config: source.name,
