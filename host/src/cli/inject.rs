@@ -97,7 +97,8 @@ impl RunArgs {
         if !self.backend.is_timed() {
             return refuse("only --backend threads and processes have it");
         }
-        let numbers = |(rank, s): (&str, &str)| rank.parse::<u32>().ok().zip(super::seconds(s).ok());
+        let numbers =
+            |(rank, s): (&str, &str)| rank.parse::<u32>().ok().zip(super::number(0.001..=1e6)(s).ok());
         let Some((rank, seconds)) = given.split_once(':').and_then(numbers) else {
             return refuse("must be slow=RANK:SECONDS with SECONDS in [0.001, 1000000]");
         };
