@@ -168,7 +168,7 @@ impl Log {
 }
 
 impl Book for Log {
-    const ROWS: bool = true;
+    const ALL: bool = true;
 
     fn record(&self, actor: Actor, kind: Kind, what: What) {
         self.lock().record(actor, kind, what);
