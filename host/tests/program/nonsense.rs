@@ -34,7 +34,6 @@ fn usual(verb: &str) -> Option<&'static str> {
         "inspect" => "record",
         "completions" => "bash",
         "conform" => "trace",
-        "inspect" => "records",
         _ => return None,
     })
 }
