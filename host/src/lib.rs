@@ -24,6 +24,8 @@ pub mod global_rank;
 pub mod group;
 pub mod hints;
 pub mod interrupt;
+#[cfg(target_os = "linux")]
+pub mod launcher;
 mod parallel;
 pub mod presets;
 #[cfg(test)]

@@ -207,6 +207,7 @@ impl<'a, B: Backend> Worker<'a, B> {
                     break;
                 }
             };
+            let has_come = world.carry();
             // In a world of several processes whoever watches them all says when it is enough.
             let mut is_spent = || world.is_stopped() || world.is_alone() && patience.is_spent(world);
             if self.shared.stop.load(Ordering::Relaxed) {
@@ -220,7 +221,7 @@ impl<'a, B: Backend> Worker<'a, B> {
             }
             if has_moved {
                 rest.moved();
-            } else {
+            } else if !has_come {
                 world.count_pass_in_vain(self.number);
                 rest.in_vain();
             }

@@ -1,6 +1,6 @@
 //! The words that the processes of a group leave for each other: a few lines for each process, one more for each of its
-//! workers. Every word has one writer, its owner, but for the bells; so a copy of a board in another machine's memory would be
-//! the same board a little later.
+//! workers. Every word has one writer, its owner, but for the bells; so a copy of a line in another machine's memory is the same
+//! line a little later.
 #![allow(unsafe_code)]
 
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -31,6 +31,8 @@ pub(super) enum OfGroup {
     What,
     First,
     Second,
+    /// Not 0: it has ended well, and what it has come to is written.
+    Over,
 }
 
 /// Words of a process.
@@ -56,6 +58,26 @@ pub(super) enum OfProcess {
     Met,
     /// Units that the group runs, once the first process knows.
     Last,
+    /// Not 0: it is gone. Whoever sees it first says so.
+    Left,
+}
+
+impl OfProcess {
+    /// Those that its owner writes, in the order in which they are read to be sent: what was written before a meeting is at least
+    /// as new as that.
+    #[cfg(target_os = "linux")]
+    pub(super) const ROW: [Self; 10] = [
+        Self::Met,
+        Self::Last,
+        Self::Ended,
+        Self::Open,
+        Self::Phase,
+        Self::Unit,
+        Self::Checked,
+        Self::Batch,
+        Self::Experts,
+        Self::Beat,
+    ];
 }
 
 /// Words of a worker.
@@ -67,6 +89,11 @@ pub(super) enum OfWorker {
     InVain,
     /// Not 0: it has something to do in this unit.
     Busy,
+}
+
+impl OfWorker {
+    #[cfg(target_os = "linux")]
+    pub(super) const ROW: [Self; 3] = [Self::Moved, Self::InVain, Self::Busy];
 }
 
 /// Lines of a process beside those of its workers.
@@ -83,8 +110,17 @@ enum Memory {
 #[derive(Debug)]
 pub(super) struct Board {
     memory: Memory,
+    /// Of processes that do not map it, what they have sent of their lines.
+    far: Option<Far>,
     processes: usize,
     workers: usize,
+}
+
+#[derive(Debug)]
+struct Far {
+    /// By process: it maps the board.
+    near: Vec<bool>,
+    lines: Box<[Line]>,
 }
 
 impl Board {
@@ -94,8 +130,11 @@ impl Board {
 
     /// A board of this process alone.
     pub(super) fn alone(workers: usize) -> Self {
-        let lines = (0..Self::lines_of(1, workers)).map(|_| Line::default()).collect();
-        Self { memory: Memory::Own(lines), processes: 1, workers }
+        Self { memory: Memory::Own(Self::own_lines(1, workers)), far: None, processes: 1, workers }
+    }
+
+    fn own_lines(processes: usize, workers: usize) -> Box<[Line]> {
+        (0..Self::lines_of(processes, workers)).map(|_| Line::default()).collect()
     }
 
     /// Bytes of a board.
@@ -111,7 +150,14 @@ impl Board {
     #[cfg(target_os = "linux")]
     pub(super) fn mapped(map: Arc<MmapRaw>, processes: usize, workers: usize) -> Self {
         assert!(Self::bytes(processes, workers) <= map.len() as u64, "the board does not fit");
-        Self { memory: Memory::Mapped(map), processes, workers }
+        Self { memory: Memory::Mapped(map), far: None, processes, workers }
+    }
+
+    /// The same for processes of which only these map it.
+    #[cfg(target_os = "linux")]
+    pub(super) fn with_near(self, near: Vec<bool>) -> Self {
+        let lines = Self::own_lines(self.processes, self.workers);
+        Self { far: near.contains(&false).then_some(Far { near, lines }), ..self }
     }
 
     #[inline]
@@ -137,7 +183,11 @@ impl Board {
 
     #[inline]
     fn line(&self, process: usize, nth: usize) -> &Line {
-        &self.lines()[1 + process * (OWN + self.workers) + nth]
+        let lines = match &self.far {
+            Some(far) if !far.near[process] => &far.lines,
+            _ => self.lines(),
+        };
+        &lines[1 + process * (OWN + self.workers) + nth]
     }
 
     #[inline]

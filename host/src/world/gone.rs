@@ -13,7 +13,7 @@ pub struct Gone {
     pub host: String,
     /// Its ranks.
     pub ranks: Vec<u32>,
-    /// `signal N`, `exit N` or `silent`.
+    /// `signal N`, `exit N`, `silent`, or `gone` where the system does not tell its peers how.
     pub how: String,
     /// The round that it was in; none before the first one and behind the last.
     pub round: Option<usize>,
@@ -39,6 +39,7 @@ impl Gone {
         let how = match how.split_once(' ') {
             Some(("signal", signal)) => format!("was killed by signal {signal}"),
             Some((_, status)) => format!("ended with status {status} and without a word"),
+            None if how == "gone" => "is gone without a word".to_owned(),
             None => "does not run".to_owned(),
         };
         format!("process {process} (pid {pid}, host {host}, ranks {}) {how}", list(ranks))

@@ -7,8 +7,16 @@
 #[cfg(target_os = "linux")]
 mod bell;
 mod board;
+#[cfg(target_os = "linux")]
+mod cluster;
 mod gone;
+#[cfg(target_os = "linux")]
+mod greet;
 mod patience;
+#[cfg(target_os = "linux")]
+mod peers;
+#[cfg(target_os = "linux")]
+mod post;
 #[cfg(target_os = "linux")]
 mod processes;
 #[cfg(all(test, target_os = "linux"))]
@@ -16,16 +24,22 @@ mod tests;
 #[cfg(target_os = "linux")]
 mod watch;
 
+#[cfg(target_os = "linux")]
+pub use cluster::Cluster;
 pub use gone::Gone;
+#[cfg(target_os = "linux")]
+pub use greet::{Greeted, Hello, greet};
 pub use patience::Patience;
 #[cfg(target_os = "linux")]
 pub use processes::{GroupMemory, Members, Seat, is_seated};
 #[cfg(target_os = "linux")]
-pub use watch::{Departed, How, Outcome, watch};
+pub use watch::{Departed, How, Outcome, Watched, watch};
 
 use crate::interrupt;
 use board::{Board, OfGroup, OfProcess, OfWorker};
 use core::sync::atomic::{AtomicU64, Ordering};
+#[cfg(target_os = "linux")]
+use std::sync::OnceLock;
 use veriep_core::units::RankId;
 
 /// What a process does.
@@ -77,6 +91,9 @@ pub struct World {
     operators: AtomicU64,
     /// Meetings until now.
     meetings: AtomicU64,
+    /// Who carries between this process and those whose memory it does not map, if there are any.
+    #[cfg(target_os = "linux")]
+    post: OnceLock<post::AnyPost>,
 }
 
 impl World {
@@ -97,6 +114,8 @@ impl World {
             units: zero(),
             operators: zero(),
             meetings: zero(),
+            #[cfg(target_os = "linux")]
+            post: OnceLock::new(),
         }
     }
 
@@ -340,6 +359,16 @@ impl World {
 
     fn is_asked(&self) -> bool {
         self.board.group(OfGroup::Asked).load(Ordering::Relaxed) != 0
+    }
+
+    /// Carries what is on its way to and from processes elsewhere. Whether something has come.
+    #[inline]
+    pub fn carry(&self) -> bool {
+        #[cfg(target_os = "linux")]
+        if let Some(post) = self.post.get() {
+            return post.carry();
+        }
+        false
     }
 
     /// Whether somebody outside of this process has ended the group.

@@ -3,6 +3,7 @@
 
 use super::World;
 use super::board::{Board, OfGroup, OfProcess};
+use super::watch::{self, How, Watched};
 use core::sync::atomic::Ordering;
 use core::time::Duration;
 use memmap2::{MmapOptions, MmapRaw};
@@ -152,17 +153,17 @@ impl Seat {
 
 /// A process that this one has started.
 #[derive(Debug)]
-pub(super) struct Member {
+struct Member {
     child: Child,
     /// Lines that it says, until it closes its output.
     said: Receiver<Vec<u8>>,
     /// How it ended.
-    pub(super) end: Option<ExitStatus>,
+    end: Option<ExitStatus>,
 }
 
 /// All processes that this one has started; none of them outlives this value.
 #[derive(Debug)]
-pub struct Members(pub(super) Vec<Member>);
+pub struct Members(Vec<Member>);
 
 impl Members {
     /// Starts a copy of this program for every process of a world, with the same arguments.
@@ -197,27 +198,6 @@ impl Members {
         Ok(members)
     }
 
-    /// Notes who has ended.
-    pub(super) fn reap(&mut self) {
-        for member in self.0.iter_mut().filter(|member| member.end.is_none()) {
-            // An error would come again.
-            member.end = member.child.try_wait().ok().flatten();
-        }
-    }
-
-    /// Ends those that have not ended.
-    pub(super) fn kill(&mut self) {
-        for member in self.0.iter_mut().filter(|member| member.end.is_none()) {
-            let _ = member.child.kill();
-            member.end = member.child.wait().ok();
-        }
-    }
-
-    /// The system's number of a process.
-    pub(super) fn pid(&self, process: usize) -> u32 {
-        self.0[process].child.id()
-    }
-
     /// The next line that a process says, or an empty one when it will say no more.
     pub fn said(&mut self, process: usize) -> Vec<u8> {
         self.0[process].said.recv().unwrap_or_default()
@@ -232,6 +212,34 @@ impl Members {
     #[must_use]
     pub fn have_ended(&self) -> bool {
         self.0.iter().all(|member| member.end.is_some())
+    }
+}
+
+impl Watched for Members {
+    fn reap(&mut self) {
+        for member in self.0.iter_mut().filter(|member| member.end.is_none()) {
+            // An error would come again.
+            member.end = member.child.try_wait().ok().flatten();
+        }
+    }
+
+    fn left(&self, process: usize) -> Option<How> {
+        self.0[process].end.filter(|end| !end.success()).map(watch::how)
+    }
+
+    fn has_ended(&self, process: usize) -> bool {
+        self.0[process].end.is_some()
+    }
+
+    fn name(&self, process: usize) -> (u32, String) {
+        (self.0[process].child.id(), watch::host())
+    }
+
+    fn kill(&mut self) {
+        for member in self.0.iter_mut().filter(|member| member.end.is_none()) {
+            let _ = member.child.kill();
+            member.end = member.child.wait().ok();
+        }
     }
 }
 

@@ -1,0 +1,251 @@
+//! A group whose processes somebody else has started, perhaps on several machines: the memory that those of one node share, and
+//! how each sees the others.
+
+use super::board::Board;
+use super::greet::{Greeted, Hello};
+use super::peers::Peer;
+use super::post::{FarPost, GROUP, LEFT, OUTPUT, ROW, SAID, STATUS, bytes, lock, words};
+use super::watch::{How, Watched};
+use super::{GroupMemory, World};
+use crate::backend::far::{FarMemory, Processes, Wire};
+use crate::backend::shared::SharedMemory;
+use crate::global_rank;
+use rustix::fs::ftruncate;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io;
+use std::sync::{Arc, Mutex};
+use veriep_core::place::Tensor;
+use veriep_core::shape::Shape;
+use veriep_core::units::RankId;
+
+/// Bytes of a part of something long.
+const PART: usize = 32 << 10;
+
+/// What others have sent to this process beside memory.
+#[derive(Debug, Default)]
+struct Inbox {
+    /// By process, what it says at its end, and its status once it has said all.
+    said: Vec<(Vec<u8>, Option<u8>)>,
+    /// By rank and tensor.
+    outputs: BTreeMap<(u32, u32), Vec<u8>>,
+}
+
+/// A group as one of its processes sees it.
+#[derive(Debug)]
+pub struct Cluster<W> {
+    /// Who is in it.
+    pub world: Arc<World>,
+    /// What carries between nodes, and is its memory where they are several.
+    pub far: Arc<FarMemory<SharedMemory, Greeted<W>>>,
+    /// The memory of this node.
+    pub memory: GroupMemory,
+    post: Arc<FarPost<SharedMemory, Greeted<W>>>,
+    hellos: Vec<Hello>,
+    /// By process, those of the own node.
+    peers: Vec<Option<Peer>>,
+    me: usize,
+    inbox: Arc<Mutex<Inbox>>,
+}
+
+impl<W: Wire + 'static> Cluster<W> {
+    /// Begins, after all have greeted each other without an error. `bytes` are those of all regions, which `map` finds in the
+    /// memory of a node behind a board for so many workers of each process; `members` are the members of `shape` by the number of
+    /// their rank in the group.
+    ///
+    /// # Errors
+    /// The system refuses memory.
+    pub fn begin(
+        greeted: Greeted<W>,
+        me: usize,
+        bytes: u64,
+        map: impl Fn(&GroupMemory) -> io::Result<SharedMemory>,
+        (shape, members): (&Shape, &[Option<RankId>]),
+    ) -> io::Result<Self> {
+        let processes = greeted.hellos.len();
+        let near: Vec<_> = (0..processes).map(|process| greeted.are_near(me, process)).collect();
+        let workers = greeted.workers();
+        let lead = greeted.lead(me);
+        let file = if lead == me {
+            greeted.file.try_clone()?
+        } else {
+            let Hello { pid, file, .. } = &greeted.hellos[lead];
+            let path = format!("/proc/{pid}/fd/{file}");
+            let named = |e| io::Error::other(format!("{path}: {e}; --all-far does without it"));
+            File::options().read(true).write(true).open(&path).map_err(named)?
+        };
+        let too_many = || io::Error::from(io::ErrorKind::OutOfMemory);
+        let whole = GroupMemory::start(processes, workers).checked_add(bytes).ok_or_else(too_many)?;
+        // Whoever comes first; for all others it has that size already.
+        ftruncate(&file, whole)?;
+        let memory = GroupMemory::of(file)?;
+        let board = Board::mapped(memory.map().clone(), processes, workers).with_near(near.clone());
+        let crowded = greeted.beside(me).count() * workers > greeted.processors(me);
+        let ranks = global_rank::count(shape);
+        let world = Arc::new(World { crowded, ..World::of(board, me, ranks) });
+        let hellos = greeted.hellos.clone();
+        let peer = |(process, hello): (usize, &Hello)| {
+            (near[process] && process != me).then(|| Peer::new(hello.pid)).transpose()
+        };
+        let peers = hellos.iter().enumerate().map(peer).collect::<io::Result<_>>()?;
+        let inbox = Inbox { said: vec![(Vec::new(), None); processes], ..Inbox::default() };
+        let inbox = Arc::new(Mutex::new(inbox));
+        let of = members.iter().map(|rank| rank.map_or(me, |rank| world.process_of(rank))).collect();
+        let to = (0..processes).filter(|&process| !near[process]).collect();
+        let far = FarMemory::new(map(&memory)?, shape, Processes { me, of, near }, greeted)
+            .with_notes(Box::new(hear(world.clone(), inbox.clone())));
+        let far = Arc::new(far);
+        let post = Arc::new(FarPost::new(far.clone(), world.clone(), to));
+        if !post.to.is_empty() {
+            // The first and only one.
+            let _ = world.post.set(post.clone());
+        }
+        post.start()?;
+        Ok(Self { world, far, memory, post, hellos, peers, me, inbox })
+    }
+
+    /// Whether all processes map the same memory.
+    #[must_use]
+    pub fn is_one_node(&self) -> bool {
+        self.post.to.is_empty()
+    }
+
+    /// Workers of each process.
+    #[must_use]
+    pub fn workers(&self) -> usize {
+        self.world.board.workers()
+    }
+
+    /// Sends this process's output of a rank to the first one.
+    pub fn send_output(&self, rank: RankId, tensor: Tensor, bytes: &[u8]) {
+        let head = [u64::from(rank.0), tensor as u64].map(u64::to_le_bytes).concat();
+        for part in bytes.chunks(PART) {
+            self.far.note(0, OUTPUT, &[&head, part].concat());
+        }
+    }
+
+    /// An output that another process has sent.
+    #[must_use]
+    pub fn output(&self, rank: RankId, tensor: Tensor) -> Vec<u8> {
+        lock(&self.inbox).outputs.remove(&(rank.0, tensor as u32)).unwrap_or_default()
+    }
+
+    /// Says to those processes what this one has come to, and with which status it ends.
+    pub fn say(&self, to: impl Iterator<Item = usize>, what: &[u8], status: u8) {
+        for process in to {
+            if process == self.me {
+                lock(&self.inbox).said[process] = (what.to_vec(), Some(status));
+                continue;
+            }
+            what.chunks(PART).for_each(|part| self.far.note(process, SAID, part));
+            self.far.note(process, STATUS, &bytes(&[status.into()]));
+        }
+    }
+
+    /// What a process has said, if it has said all.
+    #[must_use]
+    pub fn said(&self, process: usize) -> Option<Vec<u8>> {
+        let inbox = lock(&self.inbox);
+        let (said, status) = &inbox.said[process];
+        status.map(|_| said.clone())
+    }
+
+    fn status(&self, process: usize) -> Option<u8> {
+        lock(&self.inbox).said[process].1
+    }
+}
+
+/// What is done with notes of other processes. Whatever they say is foreign.
+fn hear(
+    world: Arc<World>,
+    inbox: Arc<Mutex<Inbox>>,
+) -> impl FnMut(usize, u32, &[u8]) -> Result<(), String> + Send {
+    move |from, tag, note| {
+        match tag {
+            ROW => world.take_row(from, note)?,
+            GROUP => world.take_group(note)?,
+            LEFT => {
+                let words = words(note, 2)?;
+                let process = usize::try_from(words[0]).ok().filter(|&process| process < world.processes());
+                let process = process.ok_or_else(|| format!("that process {} is gone", words[0]))?;
+                world.set_left(process, words[1]);
+            }
+            SAID => lock(&inbox).said[from].0.extend_from_slice(note),
+            STATUS => lock(&inbox).said[from].1 = Some(words(note, 1)?[0] as u8),
+            OUTPUT => {
+                let Some((head, part)) = note.split_at_checked(16) else {
+                    return Err(format!("{} bytes of an output", note.len()));
+                };
+                let head = words(head, 2)?;
+                let key = (head[0] as u32, head[1] as u32);
+                lock(&inbox).outputs.entry(key).or_default().extend_from_slice(part);
+            }
+            _ => return Err(format!("a note {tag}: no such kind")),
+        }
+        Ok(())
+    }
+}
+
+/// As a word of the board: that a process is gone, and how, where that is known.
+fn word_of(how: Option<How>) -> u64 {
+    match how {
+        None | Some(How::Unknown | How::Silent) => 1,
+        Some(How::Exit(status)) => 2 + 2 * u64::from(status.unsigned_abs()),
+        Some(How::Signal(signal)) => 3 + 2 * u64::from(signal.unsigned_abs()),
+    }
+}
+
+fn how_of(word: u64) -> Option<How> {
+    match word {
+        0 => None,
+        1 => Some(How::Unknown),
+        _ if word.is_multiple_of(2) => Some(How::Exit((word / 2 - 1) as i32)),
+        _ => Some(How::Signal((word / 2 - 1) as i32)),
+    }
+}
+
+impl<W: Wire + 'static> Watched for &Cluster<W> {
+    fn reap(&mut self) {
+        for (process, peer) in self.peers.iter().enumerate() {
+            let Some(peer) = peer.as_ref().filter(|peer| peer.has_ended()) else { continue };
+            // Else it has ended as all may.
+            let how = word_of(peer.end());
+            if !self.world.is_over() && self.status(process).is_none_or(|status| status == 0) {
+                let is_new = self.world.set_left(process, how);
+                if is_new {
+                    self.post.tell(LEFT, &bytes(&[process as u64, how]));
+                }
+            }
+        }
+    }
+
+    fn left(&self, process: usize) -> Option<How> {
+        let told = self.status(process).filter(|&status| status != 0).map(|status| How::Exit(status.into()));
+        told.or_else(|| how_of(self.world.how_left(process)))
+    }
+
+    fn has_ended(&self, process: usize) -> bool {
+        self.status(process).is_some() || self.world.how_left(process) != 0
+    }
+
+    fn name(&self, process: usize) -> (u32, String) {
+        let Hello { pid, host, .. } = &self.hellos[process];
+        (*pid, host.clone())
+    }
+
+    /// They end by themselves once they are stopped, or with the first of them that lives.
+    fn kill(&mut self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn how_a_process_left_is_a_word() {
+        for how in [How::Unknown, How::Exit(0), How::Exit(101), How::Signal(9)] {
+            assert_eq!(how_of(word_of(Some(how))), Some(how));
+        }
+        assert_eq!((how_of(0), word_of(None)), (None, 1));
+    }
+}
