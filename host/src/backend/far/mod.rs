@@ -18,8 +18,11 @@ pub use wire::{MemoryWire, Wire};
 use super::{Backend, Reader};
 use crate::global_rank;
 use core::fmt::{self, Debug};
+use core::time::Duration;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::Instant;
 use stream::{Entry, Incoming, Kind, Outgoing};
 use veriep_core::fabric::{Fabric, Fault};
 use veriep_core::layout::state::STATE_BYTES;
@@ -199,16 +202,6 @@ impl<B, W: Wire> FarMemory<B, W> {
         }
     }
 
-    /// Leaves the wire; whoever polls later does nothing.
-    ///
-    /// # Errors
-    /// The network has failed, or something that was sent has not left.
-    pub fn close(&self) -> Result<(), String> {
-        let mut engine = self.engine();
-        engine.closed = true;
-        engine.wire.finish()
-    }
-
     /// Ends all processes, where the wire can.
     pub fn abort(&self, status: u8) {
         let mut engine = self.engine();
@@ -248,15 +241,47 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
         }
     }
 
+    /// Leaves the wire once all processes do the same, but for no longer than `limit`: what has not been taken then might trouble
+    /// the network. Whoever polls later does nothing.
+    ///
+    /// # Errors
+    /// The network has failed, somebody does not leave, or something that was sent has not left.
+    pub fn close(&self, limit: Duration) -> Result<(), String> {
+        let mut engine = self.engine();
+        engine.closed = true;
+        let others = (0..self.processes.near.len()).filter(|&process| process != self.processes.me);
+        let end = Entry { kind: Kind::End, member: RankId(0), at: Place::state(0), len: 0 };
+        for process in others.clone() {
+            self.push(&mut engine, process, (end, [&[], &[]]))?;
+        }
+        self.ship(&mut engine, |out, _| out.is_open())?;
+        let since = Instant::now();
+        while let Some(process) = others.clone().find(|&process| !engine.ways[process].1.ended) {
+            if since.elapsed() > limit {
+                return Err(format!("process {process} does not leave"));
+            }
+            if !self.receive(&mut engine)? {
+                thread::yield_now();
+            }
+        }
+        engine.wire.finish()
+    }
+
     fn turn(&self, engine: &mut Engine<W>) -> Result<bool, String> {
         self.ship(engine, |out, _| out.is_open())?;
-        let mut moved = false;
+        let moved = self.receive(engine)?;
+        self.ship(engine, |_, came| came.applied > came.told)?;
+        Ok(moved)
+    }
+
+    /// Takes all that has come. Whether something has.
+    fn receive(&self, engine: &mut Engine<W>) -> Result<bool, String> {
         let Engine { wire, ways, heard, .. } = engine;
+        let mut moved = false;
         while let Some((from, chunk)) = wire.receive()? {
             moved = true;
             self.take((ways, heard), from, chunk)?;
         }
-        self.ship(engine, |_, came| came.applied > came.told)?;
         Ok(moved)
     }
 
@@ -283,11 +308,17 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
             ways.get_mut(from).ok_or_else(|| of("something, and is none of the group".into()))?;
         let most = STATE_BYTES.max(TP_STATE_BYTES).max(self.shape.window_bytes());
         let legal = out.applied..=out.entries;
+        let mut ended = false;
         let mut apply = |entry: Entry, bytes: &[u8]| match entry.kind {
             Kind::Note => (heard.0)(from, entry.member.0, bytes),
+            Kind::End => {
+                ended = true;
+                Ok(())
+            }
             Kind::Row | Kind::Words => self.apply(entry, bytes),
         };
         out.applied = came.take(from, chunk, most, legal, &mut apply).map_err(of)?;
+        came.ended |= ended;
         Ok(())
     }
 
@@ -304,7 +335,7 @@ impl<B: Backend, W: Wire> FarMemory<B, W> {
         let mut fabric = self.inner.fabric(member, CoreId(0), 0);
         let (words, rest) = bytes.as_chunks();
         let written = match kind {
-            Kind::Row | Kind::Note => fabric.put(own, at, bytes, &[]),
+            Kind::Row | Kind::Note | Kind::End => fabric.put(own, at, bytes, &[]),
             Kind::Words if !rest.is_empty() => Err(Fault::new(member, at, len)),
             Kind::Words => (0..).step_by(8).zip(words).try_for_each(|(behind, word)| {
                 let at = Place { offset: at.offset.saturating_add(behind), ..at };

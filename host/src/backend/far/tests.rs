@@ -300,3 +300,31 @@ fn a_chunk_that_comes_twice_or_too_early_is_refused() {
     assert_eq!(take(&third).unwrap_err(), "chunk 3: must be 2");
     assert_eq!(take(&second), Ok(0));
 }
+
+#[test]
+fn notes_come_in_their_order_until_all_have_left() {
+    let shape = crate::conformance::shape();
+    let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let end = |(me, wire)| {
+        let processes = Processes { me, of: vec![0, 1, 1], near: vec![me == 0, me == 1] };
+        let heard = heard.clone();
+        let hear = move |from, tag, note: &[u8]| {
+            heard.lock().unwrap().push((from, tag, note.to_vec()));
+            Ok(())
+        };
+        FarMemory::new(SharedMemory::new(&shape, 1).unwrap(), &shape, processes, wire)
+            .with_chunk(13)
+            .with_notes(Box::new(hear))
+    };
+    let ends: Vec<_> = MemoryWire::network(2, 1).into_iter().enumerate().map(end).collect();
+    let long = vec![5; 1000];
+    ends[0].note(1, 7, &long);
+    ends[0].note(1, 8, &[]);
+    // The other one does not leave.
+    let why = ends[1].close(Duration::from_millis(20)).unwrap_err();
+    assert_eq!(why, "process 0 does not leave");
+    ends[0].close(Duration::from_secs(20)).unwrap();
+    ends[0].note(1, 9, &[]);
+    assert!(!ends[0].poll() && ends[1].failed().is_none());
+    assert_eq!(*heard.lock().unwrap(), [(0, 7, long), (0, 8, Vec::new())]);
+}

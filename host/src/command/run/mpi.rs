@@ -248,11 +248,10 @@ fn ended(job: &Job<'_>, cluster: &Whole, told: &[Told]) -> Result<Ran, Error> {
 
 /// Leaves the MPI, but for no longer than that: what it waits for may never come.
 fn leave(cluster: &Whole) {
-    let status = 0;
-    let _ = thread::Builder::new().spawn(move || {
-        thread::sleep(ENDS);
-        exit(status)
+    let _ = thread::Builder::new().spawn(|| {
+        thread::sleep(2 * ENDS);
+        exit(0)
     });
     // The results are there: what the MPI has to say of its end changes nothing.
-    let _ = cluster.far.close();
+    let _ = cluster.far.close(ENDS);
 }
